@@ -1,5 +1,5 @@
-//! Limits on what moves from place to place: the items of channels, streams and sinks, and the
-//! bytes of readers and writers.
+//! Limits on data in motion: the items of channels, streams and sinks, and the bytes of readers and
+//! writers.
 
 #[cfg(any(feature = "stream", feature = "futures-io", feature = "tokio"))]
 mod admission;

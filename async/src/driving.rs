@@ -1,4 +1,4 @@
-//! Who sees to a queue's time: timers, tasks, and threads that wait.
+//! Drivers of a queue's timers: the queue itself, tasks, and blocked threads.
 
 #[cfg(all(feature = "std", not(loom)))]
 pub(crate) mod blocking;

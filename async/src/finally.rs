@@ -1,5 +1,7 @@
-/// Calls a function as it is dropped: whatever happens before, or, forgotten, only if something
-/// panics.
+/// Calls a function when it is dropped.
+///
+/// Code that calls `mem::forget` on the value once it has succeeded runs the function only if a
+/// panic unwinds.
 pub(crate) struct Finally<F: FnMut()>(pub(crate) F);
 
 impl<F: FnMut()> Drop for Finally<F> {

@@ -1,29 +1,34 @@
-//! Queued waits for the permits of any Portcullis limiter: without `std`, without an allocation, on
-//! any executor.
+//! Waits for the permits of any Portcullis limiter: without `std`, without allocation, on any
+//! executor.
 //!
-//! A [`Queue`] owns a limiter. [`Queue::acquire`] waits for permits in a future, which holds the
-//! wait itself; [`Queue::blocking_acquire`] in a thread. Both stand in one queue, oldest or newest
-//! first, with limits in permits and in waits. What is refused gets a [`Rejected`], never a panic.
+//! A [`Queue`] owns a limiter. [`Queue::acquire`] returns a future that waits for permits; the
+//! future itself stores the waiter. [`Queue::blocking_acquire`] blocks a thread. Futures and
+//! threads wait in the same queue, which serves the oldest or the newest request first and limits
+//! both the queued permits and the number of waiters. A request that cannot be granted fails with a
+//! [`Rejected`]; it does not panic.
 //!
-//! A release grants to those who wait, and never waits for another thread or an interrupted context
-//! to do so. Permits that come back by time are granted by the queue itself, if its clock is a
-//! [`Timer`] ([`Queue::attend`], [`Queue::attend_shared`]), by a task that runs [`Queue::drive`],
-//! or by whoever calls [`Queue::advance`]; a thread that waits sees to it itself.
+//! A release grants permits to the waiters. It never waits for another thread or for a context that
+//! it has pre-empted. Permits that replenish by time are granted by one of these drivers:
 //!
-//! A [`KeyedQueue`] is the same around a table of limiters by key: a list for each key.
+//! - the queue itself, if its clock is a [`Timer`]: [`Queue::attend`], [`Queue::attend_shared`];
+//! - a task that runs [`Queue::drive`];
+//! - a caller of [`Queue::advance`];
+//! - a thread that is blocked in the queue.
+//!
+//! A [`KeyedQueue`] does the same for a table of limiters, with a separate wait list for each key.
 //!
 //! # Features
 //!
-//! - `std` (by default): [`ThreadLock`], [`ThreadTimer`], waits of threads, and all that
-//!   `portcullis-core` has with `std`;
+//! - `std` (default): [`ThreadLock`], [`ThreadTimer`], blocking waits, and the feature `std` of
+//!   `portcullis-core`;
 //! - `critical-section`: `InterruptLock`, for targets without threads;
-//! - `portable-atomic`: for targets without compare-exchange, as the feature of `portcullis-core`,
-//!   which says what is lost;
-//! - `defmt`: errors and outcomes can be logged by it;
-//! - `tokio`, `async-io`, `embassy-time`: timers of these;
+//! - `portable-atomic`: for targets without compare-exchange; the documentation of
+//!   `portcullis-core` lists the restrictions;
+//! - `defmt`: `defmt::Format` for errors and outcomes;
+//! - `tokio`, `async-io`, `embassy-time`: a timer for each of these;
 //! - `channel`: [limited channels](channel);
 //! - `stream`: [`LimitedStream`], [`LeasedStream`] and [`LimitedSink`];
-//! - `futures-io`, `tokio`: [`LimitedRead`] and [`LimitedWrite`], for the traits of these.
+//! - `futures-io`, `tokio`: [`LimitedRead`] and [`LimitedWrite`], for the traits of these crates.
 #![no_std]
 #![deny(unsafe_code)]
 
@@ -71,7 +76,7 @@ pub use queues::queue::{DefaultLock, Queue};
 pub use queues::rejected::Rejected;
 pub use waiting::wait_queue::{Next, QueueCounts};
 
-/// The examples in the README and in the guides are tests as well.
+/// Compiles the examples of the README and of the guides as documentation tests.
 #[cfg(all(
     doctest,
     feature = "std",

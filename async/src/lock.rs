@@ -1,4 +1,4 @@
-//! What keeps two contexts out of a queue's list at once.
+//! Locks that guard the wait lists of a queue.
 #![allow(unsafe_code)]
 
 pub(crate) mod mutex;
@@ -12,18 +12,20 @@ use core::sync::atomic::Ordering::SeqCst;
 #[cfg(all(feature = "std", not(loom)))]
 use core::sync::atomic::{AtomicU32, AtomicUsize};
 
-/// A lock without data, for a [`Queue`](crate::Queue)'s list: chosen by where its waits are polled
-/// and dropped.
+/// A lock without data. It guards the wait lists of a [`Queue`](crate::Queue).
 ///
-/// | | waits may be polled and dropped | who releases permits |
+/// Choose the lock by the contexts in which waits are polled and dropped:
+///
+/// | | waits are polled and dropped by | permits are released by |
 /// |---|---|---|
-/// | [`ThreadLock`] | by threads | any thread |
-/// | [`InterruptLock`](crate::InterruptLock) | by anything, interrupts too | any thread or interrupt |
+/// | [`ThreadLock`] | threads | any thread or signal handler |
+/// | [`InterruptLock`](crate::InterruptLock) | threads and interrupts | any thread or interrupt |
 ///
-/// A release never waits for the lock: it leaves a mark, which the lock's holder finds.
+/// A release never waits for the lock. If the lock is held, the release sets a pending-release bit.
+/// The holder reads these bits after it has unlocked.
 ///
-/// Another one is yours to name, say a spin lock, where every context that polls waits runs on a
-/// core of its own:
+/// Other locks can implement this trait. This example is a spin lock. It suits contexts that each
+/// run on a core of their own:
 ///
 /// ```
 /// use core::hint::spin_loop;
@@ -33,8 +35,8 @@ use core::sync::atomic::{AtomicU32, AtomicUsize};
 ///
 /// struct Spinning(AtomicBool);
 ///
-/// // SAFETY: of those that exchange `false` for `true` one succeeds, until it has stored `false`.
-/// // (One that panics keeps it for ever.)
+/// // SAFETY: after one compare-exchange has stored `true`, all others fail until `false` is
+/// // stored. If `work` panics, the lock stays held permanently.
 /// unsafe impl RawLock for Spinning {
 ///     const OPEN: Self = Self(AtomicBool::new(false));
 ///
@@ -61,37 +63,56 @@ use core::sync::atomic::{AtomicU32, AtomicUsize};
 ///
 /// # Safety
 ///
-/// While a closure runs in `lock` or `try_lock`, none runs in either of them on the same lock: on
-/// no other thread, in no interrupt, and not within the first. What one has written happens before
-/// the next one. A try fails only if the lock is held, by whoever has not let go of it before the
-/// try, as far as one knows of the other.
+/// The queue accesses its wait lists inside the closures that it passes to `lock` and `try_lock`,
+/// with no other synchronization. An implementation must guarantee for each lock value:
+///
+/// 1. **Exclusion.** At most one closure runs at a time. While a closure runs, calls from other
+///    threads, from interrupt or signal handlers, and from within the closure itself run no other
+///    closure. If `lock` is called by a handler that has pre-empted the holder, or from within the
+///    closure, it may panic or block forever.
+/// 2. **Ordering.** Each closure happens before the next one: unlocking is at least a `Release`
+///    operation, and locking at least an `Acquire` operation.
+/// 3. **Execution.** The closure runs on the calling thread and completes before the method
+///    returns. If `try_lock` returns `None`, its closure has not run.
+/// 4. **Panics.** If a closure panics, the lock is afterwards either free or held permanently.
+/// 5. **No spurious failure.** `try_lock` returns `None` only if the lock is held. For a lock whose
+///    state is one atomic word: unlocking is one write to the word, and `try_lock` fails only if
+///    its read of the word finds the lock held. `compare_exchange` meets this;
+///    `compare_exchange_weak` does not. For any other lock: if one thread unlocks and then executes
+///    a `SeqCst` fence, and another thread executes a later `SeqCst` fence and then calls
+///    `try_lock`, this call observes the unlock. If this rule is broken, a released permit may wake
+///    no waiter.
+/// 6. **No waiting in `try_lock`.** `try_lock` never waits for a context that the caller has
+///    pre-empted, such as the holder of the lock. It should not wait for other threads either.
 pub unsafe trait RawLock {
-    /// An open lock.
+    /// A lock that is free.
     #[allow(
         clippy::declare_interior_mutable_const,
         reason = "to build a static from, not to be used in place"
     )]
     const OPEN: Self;
 
-    /// Whether to take it, to try it and to let go of it are sequentially consistent operations: as
-    /// a rule they are not, and then the queue adds a fence. To say `true` where they are not loses
-    /// wake-ups.
+    /// Whether all operations that lock, fail to lock or unlock are sequentially consistent
+    /// (`SeqCst`).
+    ///
+    /// Default: `false`. The queue then adds a `SeqCst` fence after it unlocks and before it tries
+    /// the lock again. A wrong `true` loses wake-ups.
     const IS_SEQUENTIAL: bool = false;
 
-    /// Runs `work` alone, after whoever is at it.
+    /// Waits until the lock is free, and runs `work` while it holds the lock.
     fn lock<T>(&self, work: impl FnOnce() -> T) -> T;
 
-    /// Runs `work` alone, if nobody is at it. Never waits for another thread or context to go on.
+    /// Runs `work` while it holds the lock. Returns `None` if the lock is already held.
     fn try_lock<T>(&self, work: impl FnOnce() -> T) -> Option<T>;
 }
 
-/// Has a thread sleep that has to wait.
+/// A futex lock: contending threads sleep.
 ///
-/// Not for interrupt or signal handlers that poll or drop waits: one that pre-empts the holder
-/// would wait for ever. (Releasing in one is allowed.)
+/// Interrupt and signal handlers must not poll or drop waits with this lock: a handler that has
+/// pre-empted the holder would wait forever. Handlers may release permits.
 ///
-/// The queue asks its limiter and its clock under the lock. One that waits for the lock of the
-/// queue which asks it would wait for itself: that panics. (It may release permits.)
+/// The queue calls its limiter and its clock while it holds the lock. Both may release permits of
+/// that queue. Neither may wait for its lock: `lock` panics instead of blocking forever.
 ///
 /// ```
 /// use portcullis_async::{RawLock, ThreadLock};
@@ -103,22 +124,22 @@ pub unsafe trait RawLock {
 #[derive(Debug)]
 pub struct ThreadLock {
     word: AtomicU32,
-    /// The thread that holds it, as far as that is of interest to itself; else 0.
+    /// The thread that holds the lock, or 0. Only the holder itself relies on the value.
     holder: AtomicUsize,
 }
 
-/// Drepper's states, "Futexes are tricky" (2011).
+/// Free. The three states are those of the mutex in Ulrich Drepper, "Futexes are tricky" (2011).
 #[cfg(all(feature = "std", not(loom)))]
 const OPEN: u32 = 0;
 #[cfg(all(feature = "std", not(loom)))]
 const HELD: u32 = 1;
-/// Held, and somebody sleeps.
+/// Held, and threads may be asleep.
 #[cfg(all(feature = "std", not(loom)))]
 const SLEPT_AT: u32 = 2;
 
 #[cfg(all(feature = "std", not(loom)))]
 impl ThreadLock {
-    /// Under the lock that has just been taken.
+    /// Runs `work` and unlocks. The caller has just locked.
     #[inline]
     fn run<T>(&self, work: impl FnOnce() -> T) -> T {
         struct Held<'l>(&'l ThreadLock);
@@ -147,12 +168,13 @@ impl ThreadLock {
 
     #[cold]
     fn wait(&self) {
-        // A thread that holds it has written so itself, and erases it before it lets go.
+        // A thread reads its own number only if it holds the lock: it erases the number before it
+        // unlocks.
         assert!(
             self.holder.load(Relaxed) != this_thread(),
-            "a limiter or a clock does not wait for the queue that asks it: it would wait for itself"
+            "a limiter or clock must not wait for the queue that calls it"
         );
-        // What is done under it is short.
+        // Critical sections are short, so spin before sleeping.
         for _ in 0..100 {
             core::hint::spin_loop();
             if self.word.load(Relaxed) == OPEN && self.is_taken() {
@@ -165,19 +187,20 @@ impl ThreadLock {
     }
 }
 
-/// A number of the thread's own, other than 0.
+/// A number that identifies the current thread. Never 0.
 #[cfg(all(feature = "std", not(loom)))]
 #[inline]
 fn this_thread() -> usize {
     std::thread_local! {
         static PLACE: u8 = const { 0 };
     }
-    // It has nothing to drop, and so is there as long as the thread is.
+    // `PLACE` has no destructor, so it exists until the thread ends.
     PLACE.with(|place| core::ptr::from_ref(place).addr())
 }
 
-// SAFETY: of those that change the word from `OPEN` one succeeds, until it is `OPEN` again, which
-// is after `work`, also if that panics. All changes are sequentially consistent.
+// SAFETY: only one change of the word from `OPEN` succeeds until the word is `OPEN` again. `Held`
+// stores `OPEN` after `work`, also if `work` panics. `try_lock` decides by one compare-exchange of
+// the word. All changes of the word are sequentially consistent.
 #[cfg(all(feature = "std", not(loom)))]
 unsafe impl RawLock for ThreadLock {
     const OPEN: Self = Self {
@@ -200,19 +223,23 @@ unsafe impl RawLock for ThreadLock {
     }
 }
 
-/// Keeps interrupts out, by the target's critical section.
+/// A lock that keeps interrupts out by a critical section (crate `critical-section`).
+///
+/// The queue calls its limiter and its clock while it holds the lock. Both may release permits of
+/// that queue. Neither may wait for its lock: critical sections are re-entrant, so `lock` panics
+/// instead of letting the call in.
+///
+/// On targets with several cores, a critical section also waits until the other cores have left
+/// theirs. So `try_lock` and releases wait for these cores as well.
 ///
 /// ```
 /// use portcullis_async::{InterruptLock, RawLock};
 /// assert_eq!(InterruptLock::OPEN.lock(|| 1), 1);
 /// ```
-///
-/// A limiter or a clock that comes back to the queue which asks it would be let in by the critical
-/// section: that panics.
 #[cfg(feature = "critical-section")]
 #[derive(Debug)]
 pub struct InterruptLock {
-    /// Written in a critical section alone.
+    /// Only written inside a critical section.
     held: AtomicBool,
 }
 
@@ -238,8 +265,8 @@ impl InterruptLock {
     }
 }
 
-// SAFETY: a critical section excludes all others, and orders them; its own context is kept out by
-// `held`.
+// SAFETY: critical sections exclude and order each other. `held` excludes a re-entrant call from
+// the same context.
 #[cfg(feature = "critical-section")]
 unsafe impl RawLock for InterruptLock {
     const OPEN: Self = Self {
@@ -248,7 +275,7 @@ unsafe impl RawLock for InterruptLock {
 
     fn lock<T>(&self, work: impl FnOnce() -> T) -> T {
         self.enter(work)
-            .expect("a limiter or a clock does not use the queue that asks it")
+            .expect("a limiter or clock must not wait for the queue that calls it")
     }
 
     fn try_lock<T>(&self, work: impl FnOnce() -> T) -> Option<T> {

@@ -1,4 +1,4 @@
-//! The queues that users have, and what they wait in and are told.
+//! The public queues, their futures, options, hooks and errors.
 
 pub(crate) mod acquire;
 pub(crate) mod common;

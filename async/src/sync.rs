@@ -1,11 +1,12 @@
-//! The one place that names atomics and cells, so that the queue can also run under [loom], and
-//! without compare-exchange.
+//! Re-exports atomics and cells for the whole crate, so that the queue also runs under [loom] and
+//! on targets without compare-exchange.
 //!
 //! [loom]: https://docs.rs/loom
 
 #[cfg(not(any(loom, target_has_atomic = "32", feature = "portable-atomic")))]
 compile_error!(
-    "this target has no compare-exchange: enable the feature `portable-atomic` of portcullis-async, and in the program one of the features \
+    "this target has no compare-exchange: enable the feature `portable-atomic` of \
+     portcullis-async, and in the program one of the features \
      `critical-section` and `unsafe-assume-single-core` of portable-atomic"
 );
 
@@ -23,7 +24,7 @@ pub(crate) mod cell {
     #[cfg(loom)]
     pub(crate) use loom::cell::UnsafeCell;
 
-    /// A cell, with loom's way to reach what is in it.
+    /// A cell with the interface of loom's `UnsafeCell`.
     #[cfg(not(loom))]
     pub(crate) struct UnsafeCell<T>(core::cell::UnsafeCell<T>);
 
@@ -40,7 +41,8 @@ pub(crate) mod cell {
     }
 }
 
-/// A constructor, `const` unless loom takes the place of the atomics.
+/// Declares a constructor that is `const`, except under loom, whose atomics have no `const`
+/// constructors.
 macro_rules! const_unless_loom {
     ($(#[$meta:meta])* $vis:vis const fn $($rest:tt)*) => {
         #[cfg(not(loom))]

@@ -1,4 +1,5 @@
-//! The waiting engine: what a queue does under its lock, whatever the queue is around.
+//! The waiting engine: wait lists, timers, drivers and wakers, and the wait queue that joins them
+//! under one lock.
 
 pub(crate) mod drivers;
 pub(crate) mod limiter_source;

@@ -1,9 +1,9 @@
-//! Streams, sinks, readers and writers at random on one queue: whatever is polled, cancelled,
-//! closed, refused or panics, no permit is lost, nor an item or a byte that was not dropped with
-//! its owner, and whoever waits is woken once.
+//! Streams, sinks, readers and writers at random on one queue. Whatever is polled, cancelled,
+//! closed, rejected or panics, no permit is lost, nor an item or a byte that was not dropped with
+//! its owner, and each waiter is woken once.
 //!
-//! Each knows from what is within it what it must hold: after every step, that is compared with
-//! what the limiter has.
+//! Each adapter knows from its inner stream, sink, reader or writer what it must hold. After every
+//! step, that is compared with the limiter.
 #![cfg(all(feature = "stream", feature = "futures-io", feature = "tokio"))]
 
 mod support;
@@ -34,12 +34,12 @@ use support::{Hand, waker};
 use tokio::io as tokio_io;
 
 const LIMIT: u32 = 64;
-/// The most that anybody waits for.
+/// The most permits that one request waits for.
 const MOST: u32 = LIMIT / 2;
-/// What an item weighs at most, if it is not too heavy.
+/// The largest weight of an item, unless it is too heavy.
 const HEAVY: u64 = 6;
 
-/// Panics on purpose are not worth a line each.
+/// Keeps intended panics from printing.
 fn quietly() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -63,7 +63,7 @@ fn weight(item: &u64) -> u32 {
     }
 }
 
-/// What is within an adapter: does anything that it may.
+/// The inner stream, sink, reader or writer of an adapter: does anything that is allowed.
 #[allow(clippy::struct_excessive_bools, reason = "each is a matter of its own")]
 struct Within {
     random: Random,
@@ -71,11 +71,11 @@ struct Within {
     panics: bool,
     /// From now on it does what it should.
     calm: bool,
-    /// How often it has been asked.
+    /// How often it was polled.
     asked: u64,
     /// The items or bytes that have gone through it.
     moved: u64,
-    /// What a sink was asked last: to be ready, or to flush.
+    /// The last request of a sink: to be ready, or to flush.
     ready: bool,
     panicked: bool,
 }
@@ -88,7 +88,7 @@ impl Tap {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many of so many go through; 0 at the end.
+    /// Returns how many of `most` go through; 0 at the end.
     fn ask(&self, most: u64) -> Poll<io::Result<u64>> {
         let mut within = self.within();
         within.asked += 1;
@@ -97,7 +97,7 @@ impl Tap {
         } else {
             within.random.below(40)
         } {
-            // Nobody is woken: all are polled at random, until it is calm.
+            // No waker is called: all adapters are polled at random, until it is calm.
             0..4 => Poll::Pending,
             4 | 5 => Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
             6 => Poll::Ready(Ok(0)),
@@ -116,7 +116,7 @@ impl Tap {
 }
 
 impl Tap {
-    /// A sink's: whether it is asked to be ready, and nothing goes through.
+    /// A sink's poll that moves nothing; `ready` says whether it asks for readiness.
     fn step(&self, ready: bool) -> Poll<io::Result<()>> {
         let before = self.within().moved;
         self.within().ready = ready;
@@ -131,7 +131,7 @@ impl Stream for Tap {
 
     fn poll_next(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<u64>> {
         let moved = ready!(self.ask(1));
-        // An error is an end as well.
+        // An error ends it as well.
         Poll::Ready(
             moved
                 .ok()
@@ -150,7 +150,7 @@ impl Sink<u64> for Tap {
 
     fn start_send(self: Pin<&mut Self>, item: u64) -> io::Result<()> {
         let mut within = self.within();
-        assert!(within.moved <= item, "in their order");
+        assert!(within.moved <= item, "items must stay in order");
         within.moved = item + 1;
         let panics = within.panics && !within.calm && within.random.one_in(30);
         if panics {
@@ -215,7 +215,7 @@ impl futures::AsyncWrite for Tap {
                 .iter()
                 .zip(place..)
                 .all(|(byte, place)| *byte == place as u8),
-            "in their order"
+            "bytes must stay in order"
         );
         Poll::Ready(Ok(moved))
     }
@@ -254,7 +254,7 @@ type Limited<L, C> = LimitedStream<Tap, Shared<L, C>, Weighs>;
 type Leased<L, C> = LeasedStream<Tap, Shared<L, C>, Weighs>;
 type Out<L, C> = LimitedSink<Tap, Shared<L, C>, Weighs, u64>;
 type Held<L, C> = Lease<Shared<L, C>>;
-/// What comes out of a stream: with a lease, or without.
+/// What a stream yields: an item with or without a lease.
 type Next<L, C> = Poll<Option<Result<(u64, Option<Held<L, C>>), Refused<u64>>>>;
 
 enum Kind<L: QueueLimiter, C: Clock> {
@@ -265,27 +265,28 @@ enum Kind<L: QueueLimiter, C: Clock> {
     Write(Pin<Box<LimitedWrite<Tap, Shared<L, C>>>>),
 }
 
-/// An adapter, and what is known of it.
+/// An adapter, and its expected state.
 struct Actor<L: QueueLimiter, C: Clock> {
     kind: Kind<L, C>,
     tap: Tap,
-    /// Woken by the queue or by what is within.
+    /// Wakes by the queue or by the inner object.
     wakes: Arc<AtomicUsize>,
     waker: Waker,
-    /// The permits that it waits for, and whether it has got them, unseen.
+    /// The permits that it waits for, and whether it was granted them without having seen it yet.
     waits: Option<u32>,
     granted: bool,
     /// The items that were put in, came out, or came back; the bytes that the caller knows of.
     put: u64,
     out: u64,
-    /// The permits of a piece; those for what was to be written last; and those that are there for
-    /// what has not gone on yet.
+    /// The permits of a piece; those for the last write; and those held for bytes that have not
+    /// gone on yet.
     piece: u32,
     wrote: u32,
     rest: u32,
-    /// All that are in use for these: with those that have gone on, of a piece that is not used up.
+    /// All permits held for these, including those for bytes of an unfinished piece that have gone
+    /// on.
     lease: u32,
-    /// What its items and bytes have cost.
+    /// The permits spent on its items and bytes.
     spent: u64,
 }
 
@@ -342,7 +343,7 @@ impl<L: QueueLimiter, C: Clock> Actor<L, C> {
         }
     }
 
-    /// Polls it once, and looks what became of it: the lease of an item.
+    /// Polls it once, and checks the outcome. Returns the lease of an item, if any.
     fn poll(&mut self, random: &mut Random) -> Option<Held<L, C>> {
         let mut context = Context::from_waker(&self.waker);
         let (asked, moved) = {
@@ -351,7 +352,7 @@ impl<L: QueueLimiter, C: Clock> Actor<L, C> {
         };
         self.wakes.store(0, Ordering::SeqCst);
         self.granted = false;
-        // Until it turns out that it does.
+        // Until the poll shows that it waits.
         let mut waited = self.waits.take();
         match &mut self.kind {
             Kind::Limited(stream) => {
@@ -378,7 +379,7 @@ impl<L: QueueLimiter, C: Clock> Actor<L, C> {
                     1 => sink.as_mut().poll_close(&mut context),
                     _ => match sink.as_mut().poll_ready(&mut context) {
                         Poll::Ready(Ok(())) => {
-                            // An error is of the item before: this one has its place.
+                            // An error belongs to the item before: this one takes its place.
                             let started = sink.as_mut().start_send(self.put);
                             self.put += 1;
                             Poll::Ready(started)
@@ -423,10 +424,14 @@ impl<L: QueueLimiter, C: Clock> Actor<L, C> {
                 let within = self.tap.within();
                 assert!(
                     waited.is_none() || within.asked == asked,
-                    "within nothing is polled while it waits"
+                    "the inner stream is not polled while it waits"
                 );
                 assert!(waited.is_none() || self.waits.is_none() || self.waits == waited);
-                assert_eq!(self.out + u64::from(waiting), within.moved, "none is lost");
+                assert_eq!(
+                    self.out + u64::from(waiting),
+                    within.moved,
+                    "no item is lost"
+                );
                 assert!(waiting <= self.piece);
                 None
             }
@@ -464,7 +469,7 @@ impl<L: QueueLimiter, C: Clock> Actor<L, C> {
         if waited.is_some() {
             assert_eq!(
                 within.asked, asked,
-                "within nothing is polled while it waits"
+                "the inner sink is not polled while it waits"
             );
         }
         let taken = within.moved;
@@ -477,7 +482,7 @@ impl<L: QueueLimiter, C: Clock> Actor<L, C> {
             }
             Poll::Ready(None) => None,
             Poll::Ready(Some(Ok((item, lease)))) => {
-                assert_eq!(item, self.out, "in their order");
+                assert_eq!(item, self.out, "items must stay in order");
                 assert!(
                     lease
                         .as_ref()
@@ -488,17 +493,17 @@ impl<L: QueueLimiter, C: Clock> Actor<L, C> {
                 lease
             }
             Poll::Ready(Some(Err(refused))) => {
-                assert_eq!(refused.item, self.out, "in their order");
+                assert_eq!(refused.item, self.out, "items must stay in order");
                 assert_eq!(refused.rejected.permits(), weight(&refused.item));
                 self.out += 1;
                 None
             }
         };
-        assert_eq!(self.out, taken, "none is lost");
+        assert_eq!(self.out, taken, "no byte is lost");
         lease
     }
 
-    /// Of so many bytes.
+    /// Polls with a buffer of `most` bytes.
     fn written(
         &mut self,
         outcome: &Poll<io::Result<usize>>,
@@ -538,12 +543,12 @@ impl<L: QueueLimiter, C: Clock> Actor<L, C> {
                     assert_eq!(*told, went as usize);
                 }
             }
-            more => panic!("{more} polls within one"),
+            more => panic!("{more} inner polls within one"),
         }
     }
 
-    /// What an item waits for that is not new, and has not gone on: permits, or with these the sink
-    /// within.
+    /// An item put in earlier that has not gone on waits for permits, or, holding them, for the
+    /// inner sink.
     fn sink_waits(&mut self, put: u64) {
         self.lease = 0;
         if self.out < put {
@@ -556,11 +561,11 @@ impl<L: QueueLimiter, C: Clock> Actor<L, C> {
         }
     }
 
-    /// After a panic of what is within, when so many items or bytes had moved before: what has been
-    /// taken by then.
+    /// After a panic of the inner object, with `moved` items or bytes moved before it: updates what
+    /// has been taken by then.
     fn catch_up(&mut self, moved: u64) {
         match &self.kind {
-            // Permits for what was to be written, which stay.
+            // The permits for the write, which stay.
             Kind::Write(_) if self.rest == 0 => (self.rest, self.lease) = (self.wrote, self.wrote),
             Kind::Sink(_) => {
                 self.item_went_on(moved);
@@ -578,7 +583,7 @@ impl<L: QueueLimiter, C: Clock> Actor<L, C> {
         }
     }
 
-    /// The permits that it has, as far as the limiter knows.
+    /// The permits that it holds, from the limiter's view.
     fn held(&self) -> u32 {
         self.lease + self.waits.filter(|_| self.granted).unwrap_or(0)
     }
@@ -590,9 +595,9 @@ impl<L: QueueLimiter, C: Clock> Actor<L, C> {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Panics {
-    /// What is within.
+    /// The inner object panics.
     Within,
-    /// The wakers of one of them.
+    /// The wakers of one adapter panic.
     Wakers,
     Nothing,
 }
@@ -613,18 +618,18 @@ struct World<L: QueueLimiter, C: Clock> {
     queue: Shared<L, C>,
     random: Random,
     panics: Panics,
-    /// Whether permits come back by time, so that leases mean nothing.
+    /// Whether permits come back by time, so that leases return nothing.
     by_time: bool,
-    /// Whether no other thread is there, whose wake-ups may come after what they were for.
+    /// Whether there is no other thread, whose wake-ups may be late.
     alone: bool,
     actors: Vec<Option<Actor<L, C>>>,
     leases: Vec<Held<L, C>>,
-    /// What those have spent that are gone.
+    /// The permits spent by adapters that are gone.
     spent: u64,
     seen: Seen,
 }
 
-/// What it was about.
+/// What the run covered.
 #[derive(Default, Debug)]
 struct Seen {
     waited: u64,
@@ -646,7 +651,7 @@ impl Seen {
     }
 }
 
-/// Whether it was done, or ended by a panic on purpose.
+/// Returns whether `work` ended without an intended panic.
 fn calmly(work: impl FnOnce()) -> bool {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(()) => true,
@@ -694,10 +699,11 @@ impl<L: QueueLimiter, C: Clock> World<L, C> {
             self.seen.panicked += 1;
             let panicked = actor.tap.within().panicked;
             if panicked {
-                // It may go on.
+                // It may have moved something.
                 actor.catch_up(moved);
             } else {
-                // The waker of another: as a task that panics it is gone.
+                // The waker of another adapter panicked: that adapter is gone, like a task that
+                // panics.
                 if matches!(actor.kind, Kind::Write(_)) {
                     actor.spent += actor.tap.within().moved - moved;
                 }
@@ -720,7 +726,7 @@ impl<L: QueueLimiter, C: Clock> World<L, C> {
         match self.random.below(16) {
             0..10 => {
                 if self.actors[place].is_none() {
-                    // Two that are woken at once and both panic would end the process.
+                    // Two wakers that panic at the same time would end the process.
                     let panics = if place == 0 {
                         self.panics
                     } else {
@@ -751,7 +757,7 @@ impl<L: QueueLimiter, C: Clock> World<L, C> {
         self.look();
     }
 
-    /// Who has been woken by a grant since.
+    /// Records which adapters a grant has woken.
     fn look(&mut self) {
         for actor in self
             .actors
@@ -760,13 +766,13 @@ impl<L: QueueLimiter, C: Clock> World<L, C> {
             .filter(|actor| actor.waits.is_some())
         {
             let wakes = actor.wakes.load(Ordering::SeqCst);
-            assert!(wakes <= 1 || !self.alone, "once for each grant");
+            assert!(wakes <= 1 || !self.alone, "one wake-up per grant");
             self.seen.unseen += u64::from(wakes > 0 && !actor.granted);
             actor.granted = wakes > 0;
         }
     }
 
-    /// Nothing is granted any more: who has not been granted is refused.
+    /// Closes the queue: adapters that wait without a grant are rejected.
     fn close(&mut self) {
         self.look();
         let calm = calmly(|| self.queue.close());
@@ -777,12 +783,12 @@ impl<L: QueueLimiter, C: Clock> World<L, C> {
             .flatten()
             .filter(|actor| !actor.granted && actor.waits.is_some())
         {
-            assert_eq!(actor.wakes.load(Ordering::SeqCst), 1, "is told");
+            assert_eq!(actor.wakes.load(Ordering::SeqCst), 1, "woken by the close");
             actor.waits = None;
         }
     }
 
-    /// What is spent, and not given back.
+    /// The permits that were spent and not refunded.
     fn spent(&self) -> u64 {
         self.spent
             + self
@@ -806,8 +812,8 @@ impl<L: QueueLimiter, C: Clock> World<L, C> {
             .count()
     }
 
-    /// Starts nothing any more: leases go, who does not wait goes, and who waits is polled when it
-    /// is woken, and goes with what it has got. While all are asleep, `idle`.
+    /// Ends the run: drops all leases and all adapters that do not wait. A waiting adapter is
+    /// polled when it is woken, and dropped with what it got. While all are asleep, calls `idle`.
     fn end(&mut self, mut idle: impl FnMut(&Queue<L, C>)) {
         for lease in core::mem::take(&mut self.leases) {
             calmly(|| drop(lease));
@@ -834,7 +840,7 @@ impl<L: QueueLimiter, C: Clock> World<L, C> {
                         continue;
                     };
                     if actor.waits.is_some() {
-                        assert!(!self.alone, "it was woken for what it has");
+                        assert!(!self.alone, "woken, but without a grant");
                         continue;
                     }
                 }
@@ -852,14 +858,14 @@ fn all_is_back<C: Clock>(queue: &Queue<Concurrency, C>) {
     assert_eq!(
         (counts.waiters, counts.permits, queue.available()),
         (0, 0, LIMIT.into()),
-        "all is back"
+        "all permits are back"
     );
 }
 
 const SEEDS: u64 = if cfg!(debug_assertions) { 120 } else { 1_000 };
 
 #[test]
-fn what_is_in_use_is_at_each_step_what_they_must_hold() {
+fn the_permits_in_use_are_at_each_step_what_the_adapters_must_hold() {
     let mut seen = Seen::default();
     for seed in 1..=SEEDS {
         for panics in [Panics::Within, Panics::Wakers] {
@@ -881,10 +887,10 @@ fn what_is_in_use_is_at_each_step_what_they_must_hold() {
                 assert_eq!(waiters as usize, world.waiters(), "{seed}, {step}");
                 assert!(
                     waiters == 0 || free < MOST.into(),
-                    "{seed}, {step}: waits for what is free"
+                    "{seed}, {step}: waits for free permits"
                 );
             }
-            world.end(|_| panic!("{seed}: somebody sleeps, and all is free"));
+            world.end(|_| panic!("{seed}: a waiter sleeps, and all permits are free"));
             all_is_back(&queue);
             seen.add(&world.seen);
         }
@@ -894,12 +900,12 @@ fn what_is_in_use_is_at_each_step_what_they_must_hold() {
 }
 
 #[test]
-fn what_is_spent_is_at_each_step_within_the_burst_and_what_has_come_in() {
+fn the_permits_spent_are_at_each_step_within_the_burst_and_what_has_come_in() {
     let mut seen = Seen::default();
     for seed in 1..=SEEDS {
         for panics in [Panics::Within, Panics::Wakers] {
             let burst = u64::from(LIMIT);
-            // A permit each millisecond.
+            // One permit per millisecond.
             let queue = Arc::new(support::queue(
                 TokenBucket::new(Rate::per_second(1_000), burst),
                 u64::MAX,
@@ -937,7 +943,7 @@ fn what_is_spent_is_at_each_step_within_the_burst_and_what_has_come_in() {
                 newest += 1;
                 queue.clock().set(Timestamp::from_millis(newest));
                 calmly(|| _ = queue.advance());
-                assert!(newest < 100_000, "{seed}: somebody sleeps");
+                assert!(newest < 100_000, "{seed}: a waiter sleeps");
             };
             world.end(idle);
             assert!(world.spent() <= burst + newest);
@@ -952,7 +958,7 @@ fn what_is_spent_is_at_each_step_within_the_burst_and_what_has_come_in() {
 
 const THREADS: u64 = 4;
 
-/// Adapters on several threads, for so long; at the end all are ended by their wake-ups alone.
+/// Runs adapters on several threads for `time`; at the end all finish by their wake-ups alone.
 fn storm<L, C>(queue: &Shared<L, C>, time: Duration, by_time: bool) -> (Seen, u64)
 where
     L: QueueLimiter + Send + Sync,
@@ -966,7 +972,8 @@ where
             .map(|seed| {
                 let (over, steps, spent) = (&over, &steps, &spent);
                 scope.spawn(move || {
-                    // A waker that panics would do so in another thread's call: not both at once.
+                    // A waker that panics would do so in another thread's call: not both kinds at
+                    // once.
                     let mut world = World::new(queue, seed, 40, Panics::Within, by_time, false);
                     while !over.load(Ordering::Relaxed) {
                         world.step();
@@ -985,7 +992,7 @@ where
         thread::sleep(time);
         over.store(true, Ordering::Relaxed);
         for thread in threads {
-            seen.add(&thread.join().expect("a thread found something"));
+            seen.add(&thread.join().expect("a thread failed"));
         }
     });
     println!(
@@ -1004,7 +1011,7 @@ fn all_come_back_from_a_storm(time: Duration) {
 }
 
 fn a_rate_is_held_in_a_storm(time: Duration) {
-    // Less than they would spend: so that they wait.
+    // Less than they would spend, so that they wait.
     const RATE: u32 = 20_000;
     let burst = 1_000;
     let begin = Instant::now();

@@ -1,4 +1,4 @@
-//! No wait allocates: a counting allocator watches each path.
+//! Waiting does not allocate. A counting allocator watches each path.
 
 #[path = "../../core/tests/support/allocations.rs"]
 mod allocations;
@@ -45,27 +45,27 @@ fn poll<F: Future>(wait: &mut Pin<&mut F>) -> Poll<F::Output> {
 }
 
 #[test]
-fn the_allocator_counts() {
+fn the_counter_counts() {
     assert_eq!(allocations(|| drop(core::hint::black_box(Box::new(1)))), 1);
 }
 
 #[test]
-fn no_wait_allocates_whatever_comes_of_it() {
+fn no_wait_allocates_whatever_its_outcome() {
     let count = allocations(|| {
         for order in [Order::OldestFirst, Order::NewestFirst] {
             let queue: Queue<_, _> =
                 Queue::new(Concurrency::new(3), ManualClock::new(), 4).with_order(order);
-            // At once.
+            // Granted at once.
             let mut ready = pin!(queue.acquire(3));
             let Poll::Ready(Ok(held)) = poll(&mut ready) else {
                 panic!("free")
             };
             assert!(
                 poll(&mut pin!(queue.acquire(4))).is_ready(),
-                "more than there are"
+                "more permits than there are"
             );
             assert!(queue.try_acquire_at(Timestamp::ZERO, 1).is_err());
-            // Waits, is polled anew, is granted.
+            // Waits, is polled again, is granted.
             let mut waits = [
                 pin!(queue.acquire(1)),
                 pin!(queue.acquire_between(1, 2)),
@@ -74,7 +74,7 @@ fn no_wait_allocates_whatever_comes_of_it() {
             for wait in &mut waits {
                 assert!(poll(wait).is_pending() && poll(wait).is_pending());
             }
-            // Cancelled, at the head and elsewhere; refused, or evicts.
+            // Cancelled, at the head and elsewhere; rejected, or evicts.
             {
                 let mut cancelled = pin!(queue.acquire(1));
                 assert!(poll(&mut cancelled).is_pending());
@@ -101,7 +101,7 @@ fn no_wait_allocates_whatever_comes_of_it() {
 }
 
 #[test]
-fn many_waits_granted_at_once_do_not_allocate() {
+fn many_waiters_granted_at_once_do_not_allocate() {
     let queue: Queue<_, _> = Queue::new(Concurrency::new(100), ManualClock::new(), 100);
     let mut waits: Vec<_> = (0..100).map(|_| Box::pin(queue.acquire(1))).collect();
     let count = allocations(|| {
@@ -187,7 +187,7 @@ fn a_wait_that_owns_the_queue_does_not_allocate() {
 }
 
 #[test]
-fn a_thread_that_waits_allocates_once_for_all_its_waits() {
+fn a_waiting_thread_allocates_once_for_all_its_waits() {
     let queue: Queue<_, _> = Queue::new(Concurrency::new(1), MonotonicClock::new(), 9);
     let wait = || {
         let held = queue.blocking_acquire(1).unwrap();
@@ -206,7 +206,7 @@ fn a_thread_that_waits_allocates_once_for_all_its_waits() {
 }
 
 #[test]
-fn no_deadline_allocates_whatever_comes_of_it() {
+fn no_deadline_allocates_whatever_its_outcome() {
     let queue: Queue<_, _> = Queue::new(Concurrency::new(2), ManualClock::new(), 999);
     let mut waits: Vec<_> = (0..50)
         .map(|n| Box::pin(queue.acquire_until(1, Timestamp::from_nanos(1 + n * 37 % 50))))
@@ -217,7 +217,7 @@ fn no_deadline_allocates_whatever_comes_of_it() {
         };
         assert!(
             poll(&mut pin!(queue.acquire_until(1, Timestamp::ZERO))).is_ready(),
-            "refused at once"
+            "rejected at once"
         );
         for wait in &mut waits {
             assert!(poll(&mut wait.as_mut()).is_pending());
@@ -240,7 +240,7 @@ fn no_deadline_allocates_whatever_comes_of_it() {
 }
 
 #[test]
-fn no_wait_for_a_key_allocates_however_many_keys_there_are() {
+fn no_wait_for_a_key_allocates_with_any_number_of_keys() {
     let table = Keyed::new(ConcurrencyRules::new(1), Line::for_keys(1_000), Seed::new());
     let queue: KeyedQueue<_, _> = KeyedQueue::new(table, ManualClock::new(), 99);
     let mut waits: Vec<_> = (0..200_u64)
@@ -267,7 +267,7 @@ fn no_wait_for_a_key_allocates_however_many_keys_there_are() {
     assert_eq!(count, 0);
 }
 
-/// Wakes whoever has asked, where it is told to.
+/// Wakes the registered waker when the test says so.
 #[derive(Default)]
 struct Alarm(ManualClock, std::sync::Mutex<Option<Waker>>);
 
@@ -315,7 +315,7 @@ fn attended(queue: &Queue<TokenBucket, Alarm>) {
 }
 
 #[test]
-fn a_queue_that_sees_to_its_time_by_itself_allocates_nothing_for_a_wait() {
+fn a_queue_with_its_own_timer_allocates_nothing_for_a_wait() {
     let bucket = || TokenBucket::new(Rate::per_second(1), 2);
     let shared: Arc<Queue<_, _>> = Arc::new(Queue::new(bucket(), Alarm::default(), 9));
     shared.attend_shared();
@@ -327,7 +327,7 @@ fn a_queue_that_sees_to_its_time_by_itself_allocates_nothing_for_a_wait() {
 }
 
 #[test]
-fn waiting_until_all_is_back_does_not_allocate() {
+fn waiting_until_drained_does_not_allocate() {
     let queue: Queue<_, _> = Queue::new(Concurrency::new(1), ManualClock::new(), 9);
     let count = allocations(|| {
         let Poll::Ready(Ok(held)) = poll(&mut pin!(queue.acquire(1))) else {

@@ -1,4 +1,4 @@
-//! Queues that see to their time by a timer of their own.
+//! Queues that drive themselves by a timer.
 
 mod support;
 
@@ -15,7 +15,7 @@ const fn secs(seconds: u64) -> Timestamp {
     Timestamp::from_secs(seconds)
 }
 
-/// One token a second, none there.
+/// A bucket of one token per second, empty at first.
 fn bucket(burst: u64) -> TokenBucket {
     TokenBucket::builder(Rate::per_second(1), burst)
         .initial(0)
@@ -23,7 +23,7 @@ fn bucket(burst: u64) -> TokenBucket {
         .unwrap()
 }
 
-/// A queue that is attended, shared or for ever: what holds of one holds of the other.
+/// An attended queue, shared or static: both behave alike.
 fn shared<L: QueueLimiter + Send + Sync + 'static>(limiter: L) -> Shared<L> {
     let queue = Arc::new(queue(limiter, 99));
     queue.attend_shared();
@@ -37,7 +37,7 @@ fn for_ever<L: QueueLimiter + Send + Sync + 'static>(limiter: L) -> &'static sup
 }
 
 #[test]
-fn each_wait_is_granted_at_its_instant_and_the_timer_armed_once_for_each() {
+fn each_waiter_is_granted_at_its_instant_and_the_timer_armed_once_for_each() {
     let shared = shared(bucket(5));
     for queue in [&*shared, for_ever(bucket(5))] {
         let waits = [1, 2, 5, 1].map(|n| Task::waiting(queue.acquire(n)));
@@ -60,7 +60,7 @@ fn each_wait_is_granted_at_its_instant_and_the_timer_armed_once_for_each() {
 }
 
 #[test]
-fn those_who_wait_already_are_seen_to() {
+fn existing_waiters_are_served() {
     let shared = Arc::new(queue(bucket(5), 99));
     let wait = Task::waiting(shared.acquire(1));
     assert_eq!(shared.clock().alarm(), None);
@@ -71,7 +71,7 @@ fn those_who_wait_already_are_seen_to() {
 }
 
 #[test]
-fn what_is_due_already_is_granted_at_once() {
+fn permits_that_are_already_due_are_granted_at_once() {
     let queue: &'static support::Manual<_> = Box::leak(Box::new(queue(bucket(5), 99)));
     let waits = [1, 5].map(|n| Task::waiting(queue.acquire(n)));
     queue.clock().set(secs(3));
@@ -95,7 +95,7 @@ impl At for Next {
 }
 
 #[test]
-fn a_head_that_is_woken_and_never_polled_again_holds_up_nobody() {
+fn a_head_that_is_woken_and_never_polled_again_delays_no_other_waiter() {
     let queue = shared(bucket(5));
     let unpolled = Task::waiting(queue.acquire(1));
     let behind = [1, 2].map(|n| Task::waiting(queue.acquire(n)));
@@ -106,7 +106,7 @@ fn a_head_that_is_woken_and_never_polled_again_holds_up_nobody() {
 }
 
 #[test]
-fn a_future_that_is_leaked_while_it_waits_holds_up_nobody() {
+fn a_future_that_is_leaked_while_it_waits_delays_no_other_waiter() {
     let queue = for_ever(bucket(5));
     Task::waiting(queue.acquire(3)).leak();
     let behind = [1, 1].map(|n| Task::waiting(queue.acquire(n)));
@@ -120,7 +120,7 @@ fn a_future_that_is_leaked_while_it_waits_holds_up_nobody() {
 }
 
 #[test]
-fn a_refund_makes_it_earlier() {
+fn a_refund_moves_the_alarm_earlier() {
     let queue = shared(TokenBucket::new(Rate::per_second(1), 10));
     let mut held = now(queue.acquire(10)).unwrap();
     let wait = Task::waiting(queue.acquire(9));
@@ -133,7 +133,7 @@ fn a_refund_makes_it_earlier() {
 }
 
 #[test]
-fn a_change_of_the_limit_makes_it_earlier_or_later() {
+fn a_change_of_the_limit_moves_the_alarm_earlier_or_later() {
     let queue = shared(AdjustableBucket::new(Rate::per_second(1), 10));
     let _held = now(queue.acquire(10)).unwrap();
     let wait = Task::waiting(queue.acquire(8));
@@ -149,12 +149,12 @@ fn a_change_of_the_limit_makes_it_earlier_or_later() {
     assert_eq!(wait.wakes(), 0);
     queue.clock().run(secs(16));
     assert_eq!(permits(wait.outcome()), Ok(8));
-    // Armed for too early, it asks again.
+    // If the alarm is too early, the queue asks the limiter again.
     assert_eq!(queue.clock().armed(), [8, 4, 16].map(secs));
 }
 
 #[test]
-fn a_cancelled_head_makes_it_earlier() {
+fn a_cancelled_head_moves_the_alarm_earlier() {
     let queue = shared(bucket(60));
     let head = Task::waiting(queue.acquire(60));
     let wait = Task::waiting(queue.acquire(5));
@@ -166,7 +166,7 @@ fn a_cancelled_head_makes_it_earlier() {
 }
 
 #[test]
-fn a_cancelled_head_makes_it_later_without_a_call_too_many() {
+fn a_cancelled_head_moves_the_alarm_later_without_an_extra_call() {
     let queue = shared(bucket(60));
     let head = Task::waiting(queue.acquire(2));
     let wait = Task::waiting(queue.acquire(5));
@@ -178,7 +178,7 @@ fn a_cancelled_head_makes_it_later_without_a_call_too_many() {
 }
 
 #[test]
-fn a_new_head_makes_it_earlier() {
+fn a_new_head_moves_the_alarm_earlier() {
     let queue: Shared<_> = Arc::new(queue(bucket(60), 99).with_order(Order::NewestFirst));
     queue.attend_shared();
     let old = Task::waiting(queue.acquire(9));
@@ -193,7 +193,7 @@ fn a_new_head_makes_it_earlier() {
 }
 
 #[test]
-fn an_earlier_deadline_makes_it_earlier() {
+fn an_earlier_deadline_moves_the_alarm_earlier() {
     let queue = shared(Concurrency::new(1));
     let held = now(queue.acquire(1)).unwrap();
     assert_eq!(queue.clock().armed(), []);
@@ -216,12 +216,12 @@ fn an_earlier_deadline_makes_it_earlier() {
 }
 
 #[test]
-fn after_an_idle_time_it_is_armed_anew() {
+fn after_an_idle_time_the_timer_is_armed_again() {
     let queue = shared(bucket(2));
     for round in 0..3 {
         let start = secs(10 * round);
         queue.clock().run(start);
-        // What a token bucket gives is not given back.
+        // Tokens of a token bucket are not returned.
         while queue.try_acquire(1).is_ok() {}
         let wait = Task::waiting(queue.acquire(1));
         queue.clock().run(start.saturating_add(SECOND));
@@ -230,7 +230,7 @@ fn after_an_idle_time_it_is_armed_anew() {
 }
 
 #[test]
-fn a_wake_up_too_early_or_too_many_does_no_harm() {
+fn an_early_or_extra_wake_up_does_no_harm() {
     let queue = shared(bucket(5));
     let wait = Task::waiting(queue.acquire(2));
     for time in [START, secs(1)] {
@@ -244,11 +244,11 @@ fn a_wake_up_too_early_or_too_many_does_no_harm() {
 }
 
 #[test]
-fn a_timer_that_is_late_loses_no_permits() {
+fn a_late_timer_loses_no_permits() {
     let queue = shared(TokenBucket::new(Rate::per_second(100), 1));
     let _held = now(queue.acquire(1)).unwrap();
     let waits: Vec<_> = (0..50).map(|_| Task::waiting(queue.acquire(1))).collect();
-    // Each time 7 ms late.
+    // 7 ms late each time.
     while let Some(at) = queue.clock().alarm() {
         queue
             .clock()
@@ -268,7 +268,7 @@ fn a_timer_that_is_late_loses_no_permits() {
 }
 
 #[test]
-fn a_queue_may_go_while_its_timer_is_armed() {
+fn a_queue_may_be_dropped_while_its_timer_is_armed() {
     let hand: &'static Hand = Box::leak(Box::new(Hand::new()));
     let queue: Arc<Queue<_, &Hand>> = Arc::new(Queue::new(bucket(5), hand, 99));
     queue.attend_shared();
@@ -279,13 +279,13 @@ fn a_queue_may_go_while_its_timer_is_armed() {
         (Some(secs(1)), 1)
     );
     drop(queue);
-    assert!(gone.upgrade().is_none(), "its timer does not keep it");
+    assert!(gone.upgrade().is_none(), "its timer does not keep it alive");
     hand.run(secs(9));
     assert_eq!(hand.armed(), [secs(1)]);
 }
 
 #[test]
-fn a_closed_queue_is_not_woken_for_nothing() {
+fn a_closed_queue_gets_no_useless_wake_up() {
     let queue = shared(bucket(5));
     let wait = Task::waiting(queue.acquire(2));
     queue.close();
@@ -295,7 +295,7 @@ fn a_closed_queue_is_not_woken_for_nothing() {
 }
 
 #[test]
-fn a_driver_beside_it_does_no_harm() {
+fn a_driver_beside_the_timer_does_no_harm() {
     let queue = shared(bucket(5));
     let mut driver = Task::waiting(queue.drive());
     let waits = [1, 1, 1].map(|n| Task::waiting(queue.acquire(n)));
@@ -314,7 +314,7 @@ fn a_driver_beside_it_does_no_harm() {
 }
 
 #[test]
-fn a_wait_whose_waker_uses_the_queue_is_woken_by_the_timer_as_well() {
+fn a_waiter_whose_waker_uses_the_queue_is_woken_by_the_timer() {
     let queue = shared(bucket(5));
     let again = Arc::new(std::sync::Mutex::new(None));
     let uses = {
@@ -365,7 +365,7 @@ fn a_keyed_queue_has_one_timer_for_all_its_keys() {
 }
 
 #[test]
-fn what_is_left_to_a_release_needs_no_timer() {
+fn permits_that_come_back_by_release_need_no_timer() {
     let queue = for_ever(Concurrency::new(1));
     let held = now(queue.acquire(1)).unwrap();
     let wait = Task::waiting(queue.acquire(1));

@@ -46,7 +46,7 @@ fn threads_and_tasks_are_granted_in_one_order() {
     }
     drop(held);
     for (number, mut task) in tasks {
-        // Before it comes the thread that is before it in the queue.
+        // The thread before it in the queue is served first.
         assert_eq!(hear.recv().unwrap(), number - 1);
         let lease = loop {
             match task.poll() {
@@ -54,7 +54,7 @@ fn threads_and_tasks_are_granted_in_one_order() {
                 Poll::Pending => thread::yield_now(),
             }
         };
-        assert!(hear.try_recv().is_err(), "nobody else has the permit");
+        assert!(hear.try_recv().is_err(), "no other thread has the permit");
         drop(lease);
     }
     for thread in threads {
@@ -95,7 +95,7 @@ fn threads_need_no_driver() {
 }
 
 #[test]
-fn one_that_times_out_leaves_no_trace() {
+fn a_thread_whose_wait_times_out_leaves_no_trace() {
     let queue: Queue<_, _> = Queue::new(Concurrency::new(2), MonotonicClock::new(), 2);
     let held = queue.blocking_acquire(1).unwrap();
     for times in 1..4 {
@@ -110,13 +110,13 @@ fn one_that_times_out_leaves_no_trace() {
         let counts = queue.counts();
         assert_eq!((counts.waiters, counts.permits, counts.late), (0, 0, times));
     }
-    assert!(queue.try_acquire_at(START, 1).is_ok(), "nobody waits");
+    assert!(queue.try_acquire_at(START, 1).is_ok(), "no waiter is left");
     drop(held);
     assert_eq!(queue.available_at(START), 2);
 }
 
 #[test]
-fn without_time_to_wait_it_takes_what_is_free() {
+fn without_time_to_wait_a_thread_takes_what_is_free() {
     let queue: Queue<_, _> = Queue::new(Concurrency::new(1), MonotonicClock::new(), 2);
     let held = queue.blocking_acquire_for(1, Duration::ZERO).unwrap();
     let outcome = queue.blocking_acquire_for(1, Duration::ZERO);
@@ -132,7 +132,7 @@ fn without_time_to_wait_it_takes_what_is_free() {
 }
 
 #[test]
-fn they_are_told_what_tasks_are_told() {
+fn threads_get_the_same_errors_as_tasks() {
     let queue: Arc<Queue<_, _>> =
         Arc::new(Queue::new(Concurrency::new(1), MonotonicClock::new(), 1));
     assert_eq!(
@@ -164,8 +164,8 @@ fn they_are_told_what_tasks_are_told() {
     drop(held);
 }
 
-/// Under a manual time: by the watch they would sleep for an hour, and are woken by the queue
-/// alone.
+/// With a manual clock. In real time the threads would sleep for an hour; only the queue wakes
+/// them.
 mod by_turns {
     use super::*;
     use core::sync::atomic::{AtomicU64, Ordering};
@@ -174,7 +174,7 @@ mod by_turns {
     use portcullis_core::ManualClock;
     use support::{Hand, Shared, queue};
 
-    /// One token an hour, none there.
+    /// A bucket of one token per hour, empty at first.
     fn bucket() -> TokenBucket {
         TokenBucket::builder(Rate::per_hour(1), 9)
             .initial(0)
@@ -186,7 +186,7 @@ mod by_turns {
         Timestamp::from_secs(3_600 * n)
     }
 
-    /// A thread, and what comes of it.
+    /// A waiting thread, and its outcome.
     struct Thread<T>(mpsc::Receiver<T>);
 
     impl<T: Send + 'static> Thread<T> {
@@ -204,7 +204,7 @@ mod by_turns {
         }
     }
 
-    /// A thread that waits, as the last one so far.
+    /// Starts a thread, and returns once it waits behind all others.
     fn waiting<L, H>(
         queue: &Arc<Queue<L, Hand, portcullis_async::DefaultLock, H>>,
         deadline: Timestamp,
@@ -232,7 +232,7 @@ mod by_turns {
     }
 
     #[test]
-    fn a_deadline_is_one_of_the_queues_clock() {
+    fn a_deadline_is_measured_by_the_queues_clock() {
         let queue: Shared = Arc::new(queue(Concurrency::new(1), 9));
         let held = now(queue.acquire(1)).unwrap();
         let [ends, granted] = [hours(1), Timestamp::MAX].map(|deadline| waiting(&queue, deadline));
@@ -245,7 +245,7 @@ mod by_turns {
     }
 
     #[test]
-    fn one_that_is_refused_at_once_does_not_sleep() {
+    fn a_thread_that_is_rejected_at_once_does_not_sleep() {
         let queue: Shared<_> = Arc::new(queue(bucket(), 9));
         let refused = queue.blocking_acquire_for(1, Duration::from_secs(3_599));
         assert_eq!(
@@ -258,11 +258,11 @@ mod by_turns {
         let wait = waiting(&queue, hours(1));
         queue.clock().set(hours(1));
         queue.advance();
-        assert_eq!(wait.outcome(), Ok(1), "at the very deadline");
+        assert_eq!(wait.outcome(), Ok(1), "exactly at the deadline");
     }
 
     #[test]
-    fn when_a_driver_goes_a_thread_that_waits_drives() {
+    fn when_a_driver_leaves_a_waiting_thread_drives() {
         let queue: Shared<_> = Arc::new(queue(bucket(), 9));
         let mut driver = Task::waiting(queue.drive());
         let wait = waiting(&queue, Timestamp::MAX);
@@ -274,7 +274,7 @@ mod by_turns {
     }
 
     #[test]
-    fn when_a_driver_comes_it_is_told_and_the_threads_are_granted_by_it() {
+    fn when_a_driver_comes_it_drives_and_the_threads_are_granted_by_it() {
         let queue: Shared<_> = Arc::new(queue(bucket(), 9));
         let threads = [(); 3].map(|()| waiting(&queue, Timestamp::MAX));
         let mut driver = Task::waiting(queue.drive());
@@ -289,12 +289,12 @@ mod by_turns {
     }
 
     #[test]
-    fn a_queue_that_is_attended_grants_threads_as_well() {
+    fn an_attended_queue_grants_threads_as_well() {
         let queue: Shared<_> = Arc::new(queue(bucket(), 9));
         queue.attend_shared();
         let threads = [(); 3].map(|()| waiting(&queue, Timestamp::MAX));
         for hour in 1..4 {
-            // A thread may hold the lock at this moment. Then it wakes the queue as it unlocks.
+            // A thread may hold the lock at this moment. Then it wakes the queue after it unlocks.
             while queue.clock().alarm() != Some(hours(hour)) {
                 thread::yield_now();
             }
@@ -304,8 +304,8 @@ mod by_turns {
         assert_eq!(queue.clock().armed(), [1, 2, 3].map(hours));
     }
 
-    /// Moves the time on by an hour when a wait is granted: before the thread that waited drives no
-    /// more.
+    /// Advances the clock by an hour when a wait is granted, before the waiting thread stops
+    /// driving.
     struct Later(AtomicU64, Arc<ManualClock>);
 
     impl Hook for Later {
@@ -326,9 +326,9 @@ mod by_turns {
         }
     }
 
-    /// Else nobody would see to the deadlines.
+    /// Otherwise no thread would serve the deadlines.
     #[test]
-    fn when_the_thread_that_drives_has_its_permits_the_next_one_drives() {
+    fn when_the_driving_thread_has_its_permits_the_next_one_drives() {
         let clock = Arc::new(ManualClock::new());
         let queue: Queue<_, _> = Queue::new(Concurrency::new(1), Clock(Arc::clone(&clock)), 99);
         let queue = Arc::new(queue.with_hook(Later(AtomicU64::new(0), clock)));
@@ -355,15 +355,15 @@ mod by_turns {
             drop(held);
             held = thread.outcome();
             if hour < 4 {
-                // By the next of the threads, which found that it was time.
+                // By the next thread, which found that the instant had come.
                 hear.recv_timeout(Duration::from_mins(1))
-                    .expect("nobody drives");
+                    .expect("a thread drives");
                 assert_eq!(permits(task.outcome()), late());
             }
         }
     }
 
-    /// It was told that it is its turn to drive, and then never got to it.
+    /// The thread was told to drive, and is granted before it gets to it.
     #[test]
     fn a_thread_that_is_granted_before_it_has_driven_leaves_that_to_the_next_one() {
         for _ in 0..20 {
@@ -377,8 +377,8 @@ mod by_turns {
                 let wait = Acquire::new(Arc::clone(&queue), 1, 1);
                 threads.push(Thread::new(move || {
                     let lease = wait.block().unwrap();
-                    // The first one has driven, and the second one is told that it is to do so; and
-                    // has its permit before it is awake.
+                    // The first thread has driven, and the second one has to drive; it gets its
+                    // permit before it is awake.
                     drop(two);
                     lease
                 }));
@@ -396,7 +396,7 @@ mod by_turns {
             );
             drop(one);
             hear.recv_timeout(Duration::from_secs(20))
-                .expect("nobody drives");
+                .expect("a thread drives");
             assert_eq!(permits(task.outcome()), late());
             let leases: Vec<_> = threads.drain(..2).map(Thread::outcome).collect();
             drop(leases);
@@ -405,7 +405,7 @@ mod by_turns {
     }
 
     #[test]
-    fn drivers_that_come_and_go_keep_nobody_waiting() {
+    fn drivers_that_come_and_go_delay_no_waiter() {
         let bucket = TokenBucket::new(Rate::per_second(2_000), 1);
         let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(bucket, ThreadTimer::new(), 99));
         let threads: Vec<_> = (0..4)

@@ -1,10 +1,10 @@
-//! What .NET's own tests of System.Threading.RateLimiting show of those who wait.
+//! The behaviour that .NET's own tests of System.Threading.RateLimiting show for waiters.
 //!
-//! A module is one of .NET's suites, a function in it the test of that name there; a behaviour of
-//! several suites is written once, below them, and says .NET's name. Where .NET replenishes by
-//! hand, the manual time moves on, and the queue is advanced. .NET's cancelled tokens are futures
-//! that are dropped, its disposed limiters closed queues, its statistics what the limiter has
-//! available and the queue's counts.
+//! Each module is one of .NET's suites, and each function in it the test of that name there. A
+//! behaviour of several suites is written once, below them, with .NET's name. Where .NET
+//! replenishes by a call, the manual time advances, and the queue is advanced. .NET's cancelled
+//! tokens are dropped futures, its disposed limiters are closed queues, and its statistics are the
+//! limiter's available permits and the queue's counts.
 
 mod support;
 
@@ -88,8 +88,8 @@ mod concurrency_limiter_tests {
         assert!(rejected.to_string().starts_with("queue full"));
     }
 
-    /// .NET `DoesNotDeadlockCleaningUpCanceledRequestedLease_Pre`: a wait is cancelled by another
-    /// thread while a release goes through the queue.
+    /// .NET `DoesNotDeadlockCleaningUpCanceledRequestedLease_Pre`: another thread cancels a wait
+    /// while a release is going through the queue.
     #[test]
     fn does_not_deadlock_cleaning_up_canceled_requested_lease_pre() {
         let queue = Arc::new(queue::<Permits>(1, 9, OLDEST));
@@ -112,7 +112,7 @@ mod fixed_window_rate_limiter_tests {
 
     every_shape! { Windows }
 
-    /// .NET `AutoReplenish_ReplenishesCounters`, with the time that the queue tells in place of a
+    /// .NET `AutoReplenish_ReplenishesCounters`, with the time that the queue returns in place of a
     /// timer.
     #[test]
     fn auto_replenish_replenishes_counters() {
@@ -151,8 +151,8 @@ mod fixed_window_rate_limiter_tests {
         grants_at_the_edge_alone(FixedWindow::new(10, TEN_MINUTES), early, edge);
     }
 
-    /// .NET `CorrectRetryMetadataWithQueuedItem`. Differs: .NET rounds the three permits that are
-    /// short down to one window.
+    /// .NET `CorrectRetryMetadataWithQueuedItem`. Differs: .NET rounds the three missing permits
+    /// down to one window.
     #[test]
     fn correct_retry_metadata_with_queued_item() {
         let window = || FixedWindow::new(2, TWENTY_SECONDS);
@@ -173,7 +173,7 @@ mod sliding_window_rate_limiter_tests {
 
     every_shape! { Segments }
 
-    /// .NET `AutoReplenish_ReplenishesCounters`, with the time that the queue tells in place of a
+    /// .NET `AutoReplenish_ReplenishesCounters`, with the time that the queue returns in place of a
     /// timer.
     #[test]
     fn auto_replenish_replenishes_counters() {
@@ -228,7 +228,7 @@ mod sliding_window_rate_limiter_tests {
         assert_eq!(
             now(queue.acquire(2)).unwrap().permits(),
             2,
-            "what is free goes to who comes"
+            "free permits go to the newcomer"
         );
         assert!(evicted.is_pending());
         tick();
@@ -241,7 +241,7 @@ mod sliding_window_rate_limiter_tests {
         assert_eq!((outcome(two), available(&queue)), (Ok(2), 0));
     }
 
-    /// .NET `CanCancelAcquireAsyncBeforeQueuing`, where half of the window has passed.
+    /// .NET `CanCancelAcquireAsyncBeforeQueuing`, after half of the window.
     #[test]
     fn can_cancel_acquire_async_before_queuing_within_the_window() {
         let queue = queue::<Segments>(2, 1, OLDEST);
@@ -254,7 +254,7 @@ mod sliding_window_rate_limiter_tests {
         );
     }
 
-    /// .NET `CancelUpdatesQueueLimit`, where more comes in than one waits for.
+    /// .NET `CancelUpdatesQueueLimit`, when more comes in than the waiter needs.
     #[test]
     fn cancel_updates_queue_limit_and_leaves_the_rest() {
         let queue = queue::<Segments>(2, 1, NEWEST);
@@ -266,7 +266,7 @@ mod sliding_window_rate_limiter_tests {
     }
 
     /// .NET `CanFillQueueWithNewestFirstAfterCancelingQueuedRequestWithAnotherQueuedRequest`, with
-    /// a segment between.
+    /// a segment in between.
     #[test]
     fn can_fill_queue_with_newest_first_after_canceling_queued_request_a_segment_later() {
         let queue = queue::<Segments>(2, 2, NEWEST);
@@ -304,8 +304,8 @@ mod sliding_window_rate_limiter_tests {
         assert_eq!((statistics(), outcome(wait)), ((50, 0, 1), Ok(50)));
     }
 
-    /// .NET `RetryAfterClampsToZeroWhenWindowExpired`. Differs: nobody has to replenish for the
-    /// permit to be there.
+    /// .NET `RetryAfterClampsToZeroWhenWindowExpired`. Differs: the permit becomes available
+    /// without a call to replenish.
     #[test]
     fn retry_after_clamps_to_zero_when_window_expired() {
         let window: SlidingWindow<4> = SlidingWindow::new(1, TWENTY_SECONDS, 4);
@@ -322,7 +322,7 @@ mod token_bucket_rate_limiter_tests {
 
     every_shape! { Steps }
 
-    /// .NET `AutoReplenish_ReplenishesTokens`, with the time that the queue tells in place of a
+    /// .NET `AutoReplenish_ReplenishesTokens`, with the time that the queue returns in place of a
     /// timer.
     #[test]
     fn auto_replenish_replenishes_tokens() {
@@ -345,7 +345,7 @@ mod token_bucket_rate_limiter_tests {
     }
 
     /// .NET `CorrectRetryMetadataWithLargeTokensPerPeriod`. Differs: the bucket holds two, so that
-    /// the three that are short come in two periods, however many come in each.
+    /// the three missing tokens take two periods, however many come in per period.
     #[test]
     fn correct_retry_metadata_with_large_tokens_per_period() {
         let steps = || stepwise(2, 100, TWENTY_SECONDS);
@@ -360,9 +360,9 @@ mod token_bucket_rate_limiter_tests {
     }
 
     /// .NET `DropsMultipleOldestWhenQueuingMoreThanLimit_NewestFirst`, and
-    /// `DropsRequestedLease...`, a token at a time.
+    /// `DropsRequestedLease...`, one token at a time.
     #[test]
-    fn what_is_not_dropped_has_its_tokens_one_by_one() {
+    fn what_is_not_dropped_gets_its_tokens_one_by_one() {
         let queue: Manual<_> =
             Queue::new(stepwise(2, 1, MILLI), ManualClock::new(), 2).with_order(NEWEST);
         drop(now(queue.acquire(2)).unwrap());
@@ -383,8 +383,8 @@ mod token_bucket_rate_limiter_tests {
     }
 
     /// .NET `CanFillQueueWithOldestFirstAfterCancelingFirstQueuedRequestManually`, with a part of
-    /// the period. Differs where a bucket is stepwise: .NET's fills by rate when it is replenished
-    /// by hand.
+    /// the period. Differs for a stepwise bucket: .NET's fills continuously when it is replenished
+    /// by a call.
     #[test]
     fn can_fill_queue_with_oldest_first_after_canceling_first_queued_request_within_the_period() {
         let drops = TokenBucket::new(Rate::new(3, 3 * MILLI), 3);
@@ -399,7 +399,7 @@ mod token_bucket_rate_limiter_tests {
         }
     }
 
-    /// .NET `GetStatisticsHasCorrectValues`, with fewer tokens in a period than the bucket holds.
+    /// .NET `GetStatisticsHasCorrectValues`, with fewer tokens per period than the bucket holds.
     #[test]
     fn get_statistics_has_correct_values_token_by_token() {
         let queue: Manual<_> = Queue::new(stepwise(100, 30, MILLI), ManualClock::new(), 50);
@@ -418,7 +418,7 @@ mod token_bucket_rate_limiter_tests {
         assert_eq!(outcome(wait), Ok(50));
     }
 
-    /// .NET `CanAcquireResourceAsync_QueuesAndGrabsNewest`, a token at a time.
+    /// .NET `CanAcquireResourceAsync_QueuesAndGrabsNewest`, one token at a time.
     #[test]
     fn can_acquire_resource_async_queues_and_grabs_newest_token_by_token() {
         for limiter in [
@@ -455,7 +455,7 @@ mod token_bucket_rate_limiter_tests {
     }
 
     /// .NET `CorrectRetryMetadataWithMultipleTokensPerPeriod`. Differs: .NET rounds the three
-    /// tokens that are short down to one period.
+    /// missing tokens down to one period.
     #[test]
     fn correct_retry_metadata_with_multiple_tokens_per_period() {
         let steps = || stepwise(2, 2, TWENTY_SECONDS);
@@ -491,7 +491,7 @@ mod token_bucket_rate_limiter_tests {
         );
     }
 
-    /// .NET `ReplenishWorksWithTicksOverInt32Max`. Half a token is none.
+    /// .NET `ReplenishWorksWithTicksOverInt32Max`. Half a token is not available as a token.
     #[test]
     fn replenish_works_with_ticks_over_int32_max() {
         let queue: Manual<_> = Queue::new(
@@ -523,12 +523,12 @@ mod token_bucket_rate_limiter_tests_continuous {
     every_shape! { Drops }
 }
 
-/// .NET `ChainedLimiterTests`, of one wait after another: a wait is for one queue, and holds
-/// nothing of the others but what it was granted.
+/// .NET `ChainedLimiterTests`, with one wait after another: a wait is for one queue, and holds
+/// permits of the others only once they are granted.
 mod chained_limiter_tests {
     use super::*;
 
-    /// .NET `GetStatisticsHasCorrectValues`, where the last of three is waited for.
+    /// .NET `GetStatisticsHasCorrectValues`, with a wait for the last of three.
     #[test]
     fn get_statistics_has_correct_values() {
         let (first, second) = (Concurrency::new(34), Concurrency::new(22));
@@ -585,7 +585,7 @@ mod chained_limiter_tests {
         drop(held);
         assert!(
             wait.outcome().is_ok(),
-            "asked before, the second would have refused"
+            "asked earlier, the second would have denied"
         );
         assert_eq!(second.counts().refused, 0);
     }
@@ -690,7 +690,7 @@ mod chained_limiter_tests {
         let held = now(queue.acquire(3)).unwrap();
         assert_eq!(free(), (2, 0));
         let wait = Task::waiting(queue.acquire(2));
-        assert_eq!(free(), (2, 0), "who waits holds of neither");
+        assert_eq!(free(), (2, 0), "a waiter holds permits of neither");
         drop(held);
         let lease = wait.outcome().unwrap();
         assert_eq!(free(), (3, 1));
@@ -712,8 +712,8 @@ mod chained_limiter_tests {
         assert_eq!(free, 1);
     }
 
-    /// .NET `AcquireAsyncThrowsAndReleasesAcquiredResources`: the second of two waits in turn is of
-    /// a closed queue.
+    /// .NET `AcquireAsyncThrowsAndReleasesAcquiredResources`: two waits in turn, the second for a
+    /// closed queue.
     #[test]
     fn acquire_async_throws_and_releases_acquired_resources() {
         let first = queue::<Permits>(1, 0, OLDEST);
@@ -739,12 +739,12 @@ mod chained_limiter_tests {
             Rejected::Closed { permits: 1 }
         );
         let is_open = queue.change(|Both(first, _)| first.try_acquire(1).is_ok());
-        assert!(is_open, "what it is made of is not closed with it");
+        assert!(is_open, "its parts are not closed with it");
     }
 }
 
-/// .NET `PartitionedRateLimiterTests`, of those who wait: the limiters of the partitions are a
-/// table's, and the waits those of a queue around it.
+/// .NET `PartitionedRateLimiterTests`, for waiters: the limiters of the partitions are in a table,
+/// and the waiters in a queue around it.
 mod partitioned_rate_limiter_tests {
     use super::*;
 
@@ -780,7 +780,7 @@ mod partitioned_rate_limiter_tests {
     }
 
     /// .NET `Create_WaitAsyncCallsUnderlyingPartitionsLimiter`, and `Create_PartitionIsCached`:
-    /// waits and tries of a key are of one limiter.
+    /// waits and tries of a key use one limiter.
     #[test]
     fn create_partition_is_cached() {
         let queue = partitions(4, 0);
@@ -795,7 +795,8 @@ mod partitioned_rate_limiter_tests {
         drop((waited, tried, again));
     }
 
-    /// .NET `WaitAsyncThrowsWhenPassedACanceledToken`: a future that was not polled makes nothing.
+    /// .NET `WaitAsyncThrowsWhenPassedACanceledToken`: a future that was not polled creates
+    /// nothing.
     #[test]
     fn wait_async_throws_when_passed_a_canceled_token() {
         let queue = partitions(1, 1);
@@ -839,7 +840,7 @@ mod partitioned_rate_limiter_tests {
         assert_eq!(
             held(&queue, |table| table.statistics_at(Timestamp::ZERO).held),
             2,
-            "none is made"
+            "no slot is created"
         );
     }
 
@@ -867,8 +868,8 @@ mod partitioned_rate_limiter_tests {
         assert_eq!(outcome(wait), Ok(1));
     }
 
-    /// .NET `AllIdleLimitersCleanedUp_DisposeThrows`, and its neighbours: a limiter for which
-    /// somebody waits is not idle, and stays.
+    /// .NET `AllIdleLimitersCleanedUp_DisposeThrows`, and related tests: a limiter with waiters is
+    /// not idle, and stays.
     #[test]
     fn all_idle_limiters_cleaned_up() {
         let queue = partitions(1, 1);
@@ -906,8 +907,8 @@ mod partitioned_rate_limiter_tests {
     }
 
     /// .NET `Translate_DisposeDoesNotDisposeInnerLimiter`, and
-    /// `Translate_DisposeDoesDisposeInnerLimiter`: what is borrowed lives on, and what is closed is
-    /// so for all.
+    /// `Translate_DisposeDoesDisposeInnerLimiter`: a borrowed queue stays open, and a closed one is
+    /// closed for all.
     #[test]
     fn translate_dispose() {
         let inner = Arc::new(partitions(1, 1));
@@ -922,8 +923,8 @@ mod partitioned_rate_limiter_tests {
         );
     }
 
-    /// .NET `Translate_GetStatisticsCallsUnderlyingLimiter`, and `Create_GetStatistics...`: what a
-    /// key has free is the key's, what waits is the table's.
+    /// .NET `Translate_GetStatisticsCallsUnderlyingLimiter`, and `Create_GetStatistics...`: the
+    /// available permits are those of a key, the waiters those of the table.
     #[test]
     fn translate_get_statistics_calls_underlying_limiter() {
         let queue = partitions(1, 1);
@@ -937,14 +938,14 @@ mod partitioned_rate_limiter_tests {
         assert_eq!(
             held(&queue, |table| table.statistics_at(Timestamp::ZERO).held),
             1,
-            "asking makes nothing"
+            "a query creates no slot"
         );
     }
 
-    /// Not tested there: a limiter that is evicted between the look-up and the wait is an error
-    /// there. Differs: a key finds its entry anew whenever it asks.
+    /// Not tested there: a limiter that is evicted between the look-up and the wait is an error.
+    /// Differs: a key finds its slot again on each request.
     #[test]
-    fn a_key_outlives_its_entry() {
+    fn a_key_outlives_its_slot() {
         let queue = partitions(1, 1);
         let key = queue.key("");
         drop(now(Acquire::new(key, 1, 1)).unwrap());
@@ -960,13 +961,13 @@ mod partitioned_rate_limiter_tests {
     }
 }
 
-/// What .NET does without a test, where waiting is concerned.
+/// Untested behaviour of .NET that concerns waiting.
 mod not_tested_there {
     use super::*;
 
-    /// Differs: there, those behind a cancelled head wait for the next release.
+    /// Differs: in .NET, the waiters behind a cancelled head wait for the next release.
     #[test]
-    fn a_cancelled_head_lets_those_behind_it_go_at_once() {
+    fn a_cancelled_head_lets_the_waiters_behind_it_go_at_once() {
         let queue = queue::<Permits>(2, 9, OLDEST);
         let _held = now(queue.acquire(1)).unwrap();
         let head = Task::waiting(queue.acquire(2));
@@ -975,9 +976,10 @@ mod not_tested_there {
         assert_eq!((behind.wakes(), outcome(behind)), (1, Ok(1)));
     }
 
-    /// Differs: there, they are not bounded, are granted what is not there, and are overtaken.
+    /// Differs: in .NET, such waits are not bounded, are granted permits that are not available,
+    /// and are overtaken.
     #[test]
-    fn waits_for_none_are_waits_like_others() {
+    fn waits_for_zero_permits_are_waits_like_others() {
         let queue = queue::<Permits>(1, 9, OLDEST).with_max_waiters(2);
         let held = now(queue.acquire(1)).unwrap();
         let mut none = [0, 0].map(|n| Task::waiting(queue.acquire(n)));
@@ -995,9 +997,9 @@ mod not_tested_there {
         assert!(none.into_iter().all(|wait| outcome(wait) == Ok(0)));
     }
 
-    /// Differs: there, the probe ignores the queue.
+    /// Differs: in .NET, the probe ignores the queue.
     #[test]
-    fn a_probe_says_what_a_try_would() {
+    fn a_probe_answers_as_a_try_would() {
         let queue = queue::<Permits>(2, 9, OLDEST);
         let _held = now(queue.acquire(1)).unwrap();
         let _wait = Task::waiting(queue.acquire(2));
@@ -1005,9 +1007,9 @@ mod not_tested_there {
         assert!(queue.try_acquire_at(Timestamp::ZERO, 1).is_err());
     }
 
-    /// More than the queue can hold, but not more than the limit: both orders refuse at once.
+    /// More than the queue can hold, but not more than the limit: both orders reject at once.
     #[test]
-    fn what_could_never_queue_is_refused_at_once() {
+    fn a_request_that_can_never_queue_is_rejected_at_once() {
         for order in [OLDEST, NEWEST] {
             let queue = queue::<Permits>(3, 2, order);
             let _held = now(queue.acquire(3)).unwrap();
@@ -1021,9 +1023,9 @@ mod not_tested_there {
         }
     }
 
-    /// Of a grant and a cancel at one moment one wins, and nothing is lost.
+    /// If a grant and a cancellation coincide, one of them wins, and no permit is lost.
     #[test]
-    fn a_grant_that_is_cancelled_goes_on_to_the_next() {
+    fn a_cancelled_grant_goes_on_to_the_next_waiter() {
         let queue = queue::<Permits>(1, 9, OLDEST);
         let held = now(queue.acquire(1)).unwrap();
         let [cancelled, next] = [1, 1].map(|n| Task::waiting(queue.acquire(n)));
@@ -1034,7 +1036,7 @@ mod not_tested_there {
     }
 
     #[test]
-    fn without_room_to_queue_waiting_is_trying() {
+    fn without_room_to_queue_a_wait_is_a_try() {
         let queue = queue::<Permits>(1, 0, OLDEST);
         let held = now(queue.acquire(1)).unwrap();
         assert_eq!(
@@ -1048,9 +1050,9 @@ mod not_tested_there {
         assert!(now(queue.acquire(1)).is_ok());
     }
 
-    /// Differs: there, it keeps its place until an end of the queue reaches it.
+    /// Differs: in .NET, it keeps its place until it reaches an end of the queue.
     #[test]
-    fn a_wait_that_is_cancelled_in_the_middle_is_gone_at_once() {
+    fn a_waiter_that_is_cancelled_in_the_middle_is_removed_at_once() {
         let queue = queue::<Permits>(1, 3, OLDEST);
         let _held = now(queue.acquire(1)).unwrap();
         let [first, middle, last] = [1, 1, 1].map(|n| Task::waiting(queue.acquire(n)));
@@ -1060,10 +1062,10 @@ mod not_tested_there {
         drop((first, last, next));
     }
 
-    /// Differs: there, a segment that gives nothing back does not have the queue looked at. Here
-    /// nobody is left waiting for what is there.
+    /// Differs: in .NET, a segment that returns nothing does not serve the queue. Here no waiter is
+    /// left waiting for available permits.
     #[test]
-    fn a_segment_that_gives_nothing_back_leaves_nobody_behind() {
+    fn a_segment_that_returns_nothing_leaves_no_waiter_behind() {
         let window: SlidingWindow<4> = SlidingWindow::new(2, TWENTY_SECONDS, 4);
         let queue: Manual<_> = Queue::new(window, ManualClock::new(), 9);
         queue.clock().set(Timestamp::from_secs(6));
@@ -1075,9 +1077,9 @@ mod not_tested_there {
         assert_eq!(outcome(behind), Ok(1));
     }
 
-    /// Differs: there, a late replenishment moves the window by one segment.
+    /// Differs: in .NET, a late replenishment moves the window by one segment.
     #[test]
-    fn all_segments_that_have_passed_count_for_those_who_wait() {
+    fn all_segments_that_have_passed_count_for_waiters() {
         let window: SlidingWindow<4> = SlidingWindow::new(4, TWENTY_SECONDS, 4);
         let queue: Manual<_> = Queue::new(window, ManualClock::new(), 9);
         for second in [0, 5, 10, 15] {
@@ -1090,7 +1092,7 @@ mod not_tested_there {
         assert!(waits.into_iter().all(|wait| outcome(wait) == Ok(1)));
     }
 
-    /// Differs: there, the next window begins when the last one was noticed to be over.
+    /// Differs: in .NET, the next window begins when the end of the last one was noticed.
     #[test]
     fn the_next_edge_is_on_the_grid_however_late_the_last_one_was_noticed() {
         let queue: Manual<_> =
@@ -1104,9 +1106,9 @@ mod not_tested_there {
         assert_eq!((queue.advance(), outcome(second)), (Next::Idle, Ok(1)));
     }
 
-    /// Differs: there, a timer whose period is below a millisecond fires once or never.
+    /// Differs: in .NET, a timer whose period is below a millisecond fires once or never.
     #[test]
-    fn periods_below_a_millisecond_are_waited_for() {
+    fn waits_for_periods_below_a_millisecond_work() {
         let window = || FixedWindow::new(1, Duration::from_micros(1));
         assert_eq!(
             told(window(), 1, &[1, 1, 1]),
@@ -1116,10 +1118,10 @@ mod not_tested_there {
         assert_eq!(told(bucket, 1, &[1, 1]), [1, 2].map(Timestamp::from_nanos));
     }
 
-    /// More than the limit is told apart from a full queue; a closed one says that it is closed,
-    /// whatever it is asked for. (There, more than the limit is an error even then.)
+    /// More than the limit and a full queue are different errors. A closed queue reports that it is
+    /// closed, for any request. (In .NET, more than the limit is an error even then.)
     #[test]
-    fn a_closed_queue_says_so_also_to_those_who_ask_for_too_much() {
+    fn a_closed_queue_says_so_also_to_oversized_requests() {
         let queue = queue::<Permits>(1, 1, OLDEST);
         assert_eq!(
             now(queue.acquire(2)).unwrap_err(),
@@ -1135,7 +1137,7 @@ mod not_tested_there {
         );
     }
 
-    /// Newest first, the oldest go until the newcomer fits, each of them counted.
+    /// Newest first, the oldest are evicted until the newcomer fits, and each of them is counted.
     #[test]
     fn the_oldest_are_evicted_until_the_newcomer_fits_and_no_more() {
         let queue = queue::<Permits>(3, 3, NEWEST);
@@ -1155,9 +1157,9 @@ mod not_tested_there {
         drop(newest);
     }
 
-    /// In either order, those behind one that does not fit wait for it.
+    /// In either order, waiters behind one that does not fit wait for it.
     #[test]
-    fn nobody_gets_past_the_first_that_does_not_fit() {
+    fn no_waiter_overtakes_the_first_that_does_not_fit() {
         for order in [OLDEST, NEWEST] {
             let queue = queue::<Permits>(3, 9, order);
             let [one, two] = [1, 2].map(|n| now(queue.acquire(n)).unwrap());
@@ -1181,9 +1183,9 @@ mod not_tested_there {
         }
     }
 
-    /// A lease that outlives the queue's end gives back all the same, and once.
+    /// A lease that outlives the queue's end still releases its permits, once.
     #[test]
-    fn a_lease_gives_back_after_the_queue_was_closed() {
+    fn a_lease_releases_after_the_queue_was_closed() {
         let queue = queue::<Permits>(1, 1, OLDEST);
         let held = now(queue.acquire(1)).unwrap();
         queue.close();
@@ -1191,9 +1193,9 @@ mod not_tested_there {
         assert_eq!((available(&queue), queue.advance()), (1, Next::Idle));
     }
 
-    /// Differs: there, a bucket loses tokens when time runs backwards.
+    /// Differs: in .NET, a bucket loses tokens when time runs backwards.
     #[test]
-    fn time_that_runs_backwards_grants_nobody_and_takes_nothing() {
+    fn time_that_runs_backwards_grants_no_waiter_and_takes_nothing() {
         for limiter in [
             stepwise(1, 1, TWENTY_SECONDS),
             TokenBucket::new(Rate::new(1, TWENTY_SECONDS), 1),
@@ -1217,9 +1219,9 @@ mod not_tested_there {
         }
     }
 
-    /// A release wakes, and polls nobody: what a waiter does next is not done by whoever releases.
+    /// A release wakes, but polls no future: the code after the wait does not run in the release.
     #[test]
-    fn who_releases_does_not_run_what_comes_after_the_wait() {
+    fn a_release_does_not_run_the_code_after_the_wait() {
         let queue = queue::<Permits>(1, 1, OLDEST);
         let ran = Cell::new(false);
         let held = now(queue.acquire(1)).unwrap();
@@ -1233,9 +1235,9 @@ mod not_tested_there {
         assert!(task.outcome().is_ok() && ran.get());
     }
 
-    /// Differs: there, a bucket that was full for long can be emptied twice.
+    /// Differs: in .NET, a bucket that was full for long can be emptied twice.
     #[test]
-    fn a_bucket_that_was_full_for_long_has_nothing_more_for_those_who_wait() {
+    fn a_bucket_that_was_full_for_long_has_no_extra_permits_for_waiters() {
         for limiter in [
             stepwise(2, 1, TWENTY_SECONDS),
             TokenBucket::new(Rate::new(1, TWENTY_SECONDS), 2),
@@ -1249,9 +1251,9 @@ mod not_tested_there {
         }
     }
 
-    /// Differs: there, one who waits for none is not counted, and is overtaken.
+    /// Differs: in .NET, a waiter for zero permits is not counted, and is overtaken.
     #[test]
-    fn those_who_wait_for_none_are_not_overtaken() {
+    fn waiters_for_zero_permits_are_not_overtaken() {
         let queue = queue::<Permits>(2, 9, OLDEST);
         let held = now(queue.acquire(2)).unwrap();
         let none = Task::waiting(queue.acquire(0));
@@ -1262,10 +1264,10 @@ mod not_tested_there {
         assert_eq!((outcome(none), outcome(one)), (Ok(0), Ok(1)));
     }
 
-    /// Differs: there, one that was evicted or turned away by a closed limiter is told neither why
-    /// nor when to come back.
+    /// Differs: in .NET, a waiter that was evicted or rejected by a closed limiter learns neither
+    /// the reason nor the retry time.
     #[test]
-    fn whoever_is_not_granted_is_told_why_and_when_to_come_back() {
+    fn every_rejection_has_a_reason_and_a_retry() {
         let queue = queue::<Steps>(1, 1, NEWEST);
         drop(now(queue.acquire(1)).unwrap());
         let evicted = Task::waiting(queue.acquire(1));
@@ -1279,11 +1281,11 @@ mod not_tested_there {
         assert_eq!(closed.outcome().unwrap_err().retry(), Retry::Never);
     }
 
-    /// All that were granted, at once or after a wait, a limiter counts that counts: in .NET's
-    /// words, `TotalSuccessfulLeases`. `TotalFailedLeases` are the waits that were refused and
-    /// evicted, and the tries that were denied, which who tries knows.
+    /// A counting limiter counts all grants, at once or after a wait: `TotalSuccessfulLeases` in
+    /// .NET. `TotalFailedLeases` are the rejected and evicted waits, and the denied tries, of which
+    /// the caller knows.
     #[test]
-    fn a_limiter_that_counts_knows_of_all_that_were_granted() {
+    fn a_counting_limiter_counts_all_grants() {
         let queue: Manual<_> =
             Queue::new(Counted::new(Concurrency::new(100)), ManualClock::new(), 50);
         let counted = || queue.change(Counted::counts);
@@ -1298,7 +1300,7 @@ mod not_tested_there {
 
     /// An evicted wait counts as evicted, a cancelled one as cancelled, a closed one as neither.
     #[test]
-    fn each_end_of_a_wait_is_counted_for_itself() {
+    fn each_end_of_a_wait_is_counted_separately() {
         let queue = queue::<Permits>(1, 1, NEWEST);
         let _held = now(queue.acquire(1)).unwrap();
         let _evicted = Task::waiting(queue.acquire(1));
@@ -1321,12 +1323,12 @@ mod not_tested_there {
 const TWENTY_SECONDS: Duration = Duration::from_secs(20);
 const TEN_MINUTES: Duration = Duration::from_mins(10);
 
-/// A millisecond before, and then.
+/// The instants a millisecond before the edge, and at the edge.
 fn around(edge: Duration) -> [Timestamp; 2] {
     [edge.saturating_sub(MILLI), edge].map(|at| Timestamp::ZERO.saturating_add(at))
 }
 
-/// Once all are taken, a timer that is early finds nothing.
+/// With all permits taken, an early timer grants nothing.
 fn grants_at_the_edge_alone(limiter: impl QueueLimiter, early: Timestamp, edge: Timestamp) {
     let queue: Manual<_> = Queue::new(limiter, ManualClock::new(), 9);
     drop(now(queue.acquire(10)).unwrap());
@@ -1345,20 +1347,20 @@ fn stepwise(limit: u32, tokens: u32, period: Duration) -> TokenBucket {
         .unwrap()
 }
 
-/// A limiter as .NET's suite sets it up.
+/// A limiter with the settings of .NET's suite.
 trait Suite {
     type Limiter: QueueLimiter;
     /// The time between two replenishments; `None` if permits come back when the lease is dropped.
     const PERIOD: Option<Duration>;
-    /// .NET's largest number, or the largest limit where that is smaller.
+    /// .NET's largest number, or the largest limit if that is smaller.
     const MOST: u32 = i32::MAX as u32;
-    /// After how many replenishments all is back.
+    /// The number of replenishments after which all permits are back.
     const PERIODS: u32 = 1;
 
     /// A bucket is refilled in one period.
     fn with_limit(limit: u32) -> Self::Limiter;
 
-    /// When so many have come in, of which none is there at the beginning.
+    /// The instant at which `n` permits have come in, if none is available at the beginning.
     fn retry(limit: u32, permits: u32) -> Retry {
         let Some(period) = Self::PERIOD else {
             return Retry::OnRelease;
@@ -1431,7 +1433,7 @@ impl Suite for Drops {
 }
 
 fn queue<S: Suite>(limit: u32, queue_limit: u64, order: Order) -> Manual<S::Limiter> {
-    // Nothing is granted as of a time before the replenishment, as there.
+    // As in .NET, no grant is made as of a time before the replenishment.
     Queue::new(S::with_limit(limit), ManualClock::new(), queue_limit)
         .with_order(order)
         .with_slack(Duration::ZERO)
@@ -1447,7 +1449,7 @@ fn try_acquire<L: QueueLimiter>(queue: &Manual<L>, n: u32) -> Option<Lease<&Manu
     queue.try_acquire_at(queue.clock().now(), n).ok()
 }
 
-/// What came of a wait that is over; the lease is dropped.
+/// The outcome of a wait that is over; the lease is dropped.
 #[track_caller]
 fn outcome<P, F>(wait: Task<F>) -> Result<u32, Rejected>
 where
@@ -1458,7 +1460,7 @@ where
     wait.outcome().map(|lease| lease.permits())
 }
 
-/// So many replenishments, one by one.
+/// Replenishes `n` times, one by one.
 fn replenish<S: Suite>(queue: &Manual<impl QueueLimiter>, times: u32) {
     for period in S::PERIOD.into_iter().cycle().take(times as usize) {
         queue.clock().advance(period);
@@ -1466,19 +1468,19 @@ fn replenish<S: Suite>(queue: &Manual<impl QueueLimiter>, times: u32) {
     }
 }
 
-/// All that the lease held is back: by its drop, or by time.
+/// Returns all permits of the lease: by its drop, or by time.
 fn give_back<S: Suite, L: QueueLimiter>(queue: &Manual<L>, held: Lease<&Manual<L>>) {
     drop(held);
     replenish::<S>(queue, S::PERIODS);
 }
 
-/// Once all are taken, a wait for one is over at an instant that the queue tells.
+/// With all permits taken, a wait for one ends at an instant that the queue returns.
 fn completes_by_itself(limiter: impl QueueLimiter, at: Timestamp) {
     assert_eq!(told(limiter, 2, &[1]), [at]);
 }
 
-/// With `taken` taken, the instants that the queue tells until all who wait are granted, each at
-/// such an instant.
+/// With `taken` permits taken, the instants that the queue returns until all waiters are granted,
+/// each at such an instant.
 fn told(limiter: impl QueueLimiter, taken: u32, waits: &[u32]) -> Vec<Timestamp> {
     let queue: Manual<_> = Queue::new(limiter, ManualClock::new(), 9);
     drop(now(queue.acquire(taken)).unwrap());
@@ -1495,7 +1497,8 @@ fn told(limiter: impl QueueLimiter, taken: u32, waits: &[u32]) -> Vec<Timestamp>
     told
 }
 
-/// With `taken` taken and `waits` waiting, when one is told to come back who finds the queue full.
+/// With `taken` permits taken and `waits` waiting: the retry of a request that finds the queue
+/// full.
 fn told_the_refused(limiter: impl QueueLimiter, taken: u32, waits: &[u32], n: u32) -> Timestamp {
     let queue: Manual<_> = Queue::new(
         limiter,
@@ -1551,8 +1554,8 @@ fn can_acquire_resource_async_queues_and_grabs_newest<S: Suite>() {
     assert_eq!(outcome(two), Ok(2));
 }
 
-/// .NET `FailsWhenQueuingMoreThanLimit_OldestFirst`. Differs: when to come back counts the one who
-/// waits before.
+/// .NET `FailsWhenQueuingMoreThanLimit_OldestFirst`. Differs: the retry counts the waiter before
+/// it.
 fn fails_when_queuing_more_than_limit_oldest_first<S: Suite>() {
     let queue = queue::<S>(1, 1, OLDEST);
     let _held = try_acquire(&queue, 1).unwrap();
@@ -1841,7 +1844,7 @@ fn dispose_releases_queued_acquires<S: Suite>() {
     );
 }
 
-/// .NET `NullIdleDurationWhenActive`, with one who waits as well.
+/// .NET `NullIdleDurationWhenActive`, with a waiter as well.
 fn null_idle_duration_when_active<S: Suite>() {
     let queue = queue::<S>(1, 2, OLDEST);
     let held = try_acquire(&queue, 1).unwrap();
@@ -1851,7 +1854,7 @@ fn null_idle_duration_when_active<S: Suite>() {
     assert_eq!(
         queue.idle_at(later),
         Idle::InUse,
-        "somebody waits, whatever the limiter says"
+        "there is a waiter, whatever the limiter says"
     );
     drop((held, wait));
     assert!(queue.idle_at(later).is_idle());
@@ -1870,8 +1873,8 @@ fn get_statistics_returns_new_instances<S: Suite>() {
     );
 }
 
-/// .NET `GetStatisticsHasCorrectValues`. What was granted without a wait is counted by a limiter
-/// that counts, not by the queue.
+/// .NET `GetStatisticsHasCorrectValues`. Grants without a wait are counted by a counting limiter,
+/// not by the queue.
 fn get_statistics_has_correct_values<S: Suite>() {
     let queue = queue::<S>(100, 50, OLDEST);
     let statistics = || {
@@ -1889,7 +1892,7 @@ fn get_statistics_has_correct_values<S: Suite>() {
     let wait = Task::waiting(queue.acquire(50));
     assert_eq!(statistics(), (40, 50, 0, 0));
     let rejected = now(queue.acquire(1)).unwrap_err();
-    // 51 are wanted, and 40 are there.
+    // 51 are requested, and 40 are available.
     assert_eq!(
         rejected,
         Rejected::QueueFull {
@@ -1919,7 +1922,7 @@ fn get_statistics_with_zero_permit_count<S: Suite>() {
     );
 }
 
-/// .NET `GetStatisticsThrowsAfterDispose`. Differs: a closed queue says what it has counted.
+/// .NET `GetStatisticsThrowsAfterDispose`. Differs: a closed queue reports what it has counted.
 fn get_statistics_after_dispose<S: Suite>() {
     let queue = queue::<S>(100, 50, OLDEST);
     let _held = try_acquire(&queue, 100).unwrap();

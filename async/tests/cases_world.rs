@@ -1,8 +1,8 @@
-//! What the tests of other rate limiters show of those who wait.
+//! The behaviour that the tests of other rate limiters show for waiters.
 //!
-//! A module is one of their suites, a function the test of that name there (in our spelling). Time
-//! is manual, also where they sleep; only where threads hand permits to each other, threads do.
-//! Where we differ on purpose, the function says so.
+//! Each module is one of their suites. Each function is the test of that name there, in our
+//! spelling. Time is manual, also where those tests sleep; threads are used only where threads hand
+//! permits to each other. The function names the intended differences.
 
 mod support;
 
@@ -39,12 +39,12 @@ mod x_time_rate {
         millis(tenths * 100)
     }
 
-    /// Ten a second.
+    /// A queue at ten per second.
     fn limiter(burst: u64) -> Manual<TokenBucket> {
         queue(TokenBucket::new(Rate::per_second(10), burst), 100)
     }
 
-    /// What came of a wait, and how long it took.
+    /// The outcome of a wait, and how long it took.
     fn wait<L: QueueLimiter>(queue: &Manual<L>, n: u32) -> (Result<u32, Rejected>, Duration) {
         let since = queue.clock().now();
         let mut task = Task::new(queue.acquire(n));
@@ -56,7 +56,7 @@ mod x_time_rate {
                 );
             }
             let Next::At(next) = queue.advance() else {
-                panic!("for ever")
+                panic!("the queue needs a next instant")
             };
             queue.clock().set(next);
             queue.advance();
@@ -71,7 +71,7 @@ mod x_time_rate {
         assert_eq!(
             available(&queue),
             3,
-            "a wait that was given up before it began"
+            "a wait that was cancelled before it began"
         );
         assert_eq!(
             now(queue.acquire(4)).unwrap_err(),
@@ -107,7 +107,7 @@ mod x_time_rate {
             now(queue.acquire_until(3, at(1))).unwrap_err(),
             late(3, at(2))
         );
-        assert_eq!(available(&queue), 1, "takes nothing");
+        assert_eq!(available(&queue), 1, "the timeout takes nothing");
         assert_eq!(now(queue.acquire_until(1, at(1))).unwrap().permits(), 1);
     }
 
@@ -119,7 +119,7 @@ mod x_time_rate {
         assert_eq!(permits(now(queue(bucket, 0).acquire(3))), Ok(3));
     }
 
-    /// `TestSetAfterZeroLimit`, and of one who waits while the limit is zero.
+    /// `TestSetAfterZeroLimit`, also for a waiter while the limit is zero.
     #[test]
     fn set_after_zero_limit() {
         let queue = queue(AdjustableBucket::new(Rate::ZERO, 1), 9);
@@ -138,7 +138,7 @@ mod x_time_rate {
         assert_eq!(
             queue.advance(),
             Next::OnRelease,
-            "nothing comes in by itself"
+            "nothing comes in at a rate of zero"
         );
         queue.clock().set(at(5));
         ten(at(5)).unwrap();
@@ -154,7 +154,7 @@ mod x_time_rate {
 mod folly {
     use super::*;
 
-    /// A waiter is gone as soon as it is woken: whoever posts does not touch it any more.
+    /// A waiter is gone as soon as it is woken: the posting thread does not touch it any more.
     #[test]
     fn handoff_destruction() {
         const WAITERS: usize = 16;
@@ -201,7 +201,7 @@ mod folly {
         assert_eq!((queue.available(), queue.counts().waiters), (1, 0));
     }
 
-    /// `ThrottledLifoSem`: the last who came is the first who goes.
+    /// `ThrottledLifoSem`: the newest waiter goes first.
     #[test]
     fn basic() {
         let queue = support::newest_first(Concurrency::new(1), 9);
@@ -238,11 +238,11 @@ mod clipperhouse {
         assert_eq!(permits(one.outcome()), Ok(1));
         drop(Task::waiting(queue.acquire(1)));
         queue.clock().set(millis(100));
-        assert_eq!(available(&queue), 1, "one that was given up took nothing");
+        assert_eq!(available(&queue), 1, "a cancelled wait took nothing");
     }
 }
 
-/// Guava, `RateLimiterTest`: those that wait for a while at most. Five a second, one at a time.
+/// Guava, `RateLimiterTest`: waits with a timeout. Five per second, one at a time.
 mod guava {
     use super::*;
 
@@ -268,8 +268,8 @@ mod guava {
 mod resilience4j {
     use super::*;
 
-    /// Permits of later cycles are waited for, and those that come after the deadline are refused
-    /// at once.
+    /// Waiters get permits of later cycles; those that come after the deadline are rejected at
+    /// once.
     #[test]
     fn reserve_a_few_cycles_upfront() {
         let cycle = 10 * MILLI;
@@ -299,7 +299,7 @@ mod resilience4j {
         );
     }
 
-    /// Differs: there, the reservation of a waiter that is interrupted is lost.
+    /// Differs: in resilience4j, the reservation of an interrupted waiter is lost.
     #[test]
     fn interrupted_waiter() {
         let queue = queue(FixedWindow::new(1, 250 * MILLI), 9);
@@ -309,7 +309,7 @@ mod resilience4j {
         assert_eq!(available(&queue), 1);
     }
 
-    /// A bulkhead of one, for which 50 ms are waited.
+    /// A bulkhead of one, with a wait of up to 50 ms.
     #[test]
     fn bulkhead_wait() {
         let queue = queue(Concurrency::new(1), 9);
@@ -328,8 +328,8 @@ mod resilience4j {
         drop(held);
     }
 
-    /// Differs: there, a smaller limit is waited for. Here it holds at once, and takes effect as
-    /// permits come back.
+    /// Differs: in resilience4j, a smaller limit is waited for. Here it applies at once, and takes
+    /// effect as permits come back.
     #[test]
     fn bulkhead_shrink() {
         let queue = queue(Concurrency::new(2), 9);
@@ -375,7 +375,7 @@ mod netflix {
         assert_eq!(queue.available(), 1);
     }
 
-    /// A timeout of any length is one.
+    /// A timeout of any length works.
     #[test]
     fn test_timeout() {
         let queue = queue(Concurrency::new(1), 8);
@@ -393,7 +393,7 @@ mod netflix {
         }
     }
 
-    /// The limit falls from 10 to 1 while all are out, and all come back.
+    /// The limit falls from 10 to 1 while all permits are held; then all are released.
     #[test]
     fn unblock_when_full_before_timeout() {
         let queue = queue(Concurrency::new(10), 8);

@@ -1,5 +1,5 @@
-//! Channels whose writers wait for room, and then for permits: who gets what, in which order, and
-//! what comes back.
+//! Channels whose senders wait for room, and then for permits: which sender is granted, in which
+//! order, and what is returned.
 #![cfg(feature = "channel")]
 
 mod support;
@@ -38,12 +38,12 @@ const fn secs(seconds: u64) -> Timestamp {
     Timestamp::from_secs(seconds)
 }
 
-/// One token a second, as many there as it holds.
+/// A bucket of one token per second, full at first.
 fn bucket(burst: u64) -> TokenBucket {
     TokenBucket::new(Rate::per_second(1), burst)
 }
 
-/// For what is about the room alone.
+/// For tests of the room only.
 fn plenty() -> Manual {
     queue(Concurrency::new(PLENTY), 1_000)
 }
@@ -57,12 +57,12 @@ type Numbers<'q, L> = (
     Receiver<u32, &'q Manual<L>>,
 );
 
-/// Each number weighs as much as it says.
+/// Each number is its own weight.
 fn numbers<L: QueueLimiter>(queue: &Manual<L>, capacity: u32) -> Numbers<'_, L> {
     channel(queue, places(capacity), |n| *n)
 }
 
-/// Once the channel is empty, and nobody writes: all permits are there, and all places.
+/// Once the channel is empty and has no senders: checks that all permits and all places are free.
 #[track_caller]
 fn all_is_back(
     sender: &Sender<u32, &Manual, Weigh>,
@@ -73,28 +73,28 @@ fn all_is_back(
     assert_eq!(receiver.try_recv(), Err(TryRecvError::Empty));
     assert_eq!((available(queue), queue.counts().waiters), (permits, 0));
     for _ in 0..capacity {
-        assert_eq!(sender.try_send(0), Ok(()), "a place is lost");
+        assert_eq!(sender.try_send(0), Ok(()), "no place may be lost");
     }
     assert_eq!(
         sender.try_send(0),
         Err(TrySendError::Full(0)),
-        "a place too many"
+        "no place may be added"
     );
     for _ in 0..capacity {
         assert_eq!(receiver.try_recv(), Ok(0));
     }
 }
 
-/// Counts those of its kind that are there.
+/// Counts the existing items of its kind.
 struct Item(Arc<()>);
 
-/// A panic that is on purpose.
+/// Runs `f`, which must panic.
 #[track_caller]
 fn panics<T>(f: impl FnOnce() -> T) {
     assert!(catch_unwind(AssertUnwindSafe(f)).is_err(), "has to panic");
 }
 
-/// A waker that panics, unless something else does already.
+/// A waker that panics, unless another panic is under way.
 fn panics_when_woken() -> Waker {
     waker(|| assert!(std::thread::panicking(), "on purpose"))
 }
@@ -108,7 +108,7 @@ fn refused<T>(item: T, rejected: Rejected) -> Result<(), SendError<T>> {
 }
 
 #[test]
-fn all_can_be_shared_and_sent_and_so_can_what_waits() {
+fn channels_and_their_futures_can_be_shared_and_sent() {
     fn shared<T: Send + Sync>() {}
     fn sent<T: Send>(_: &T) {}
     fn cloned<T: Clone>() {}
@@ -125,7 +125,7 @@ fn all_can_be_shared_and_sent_and_so_can_what_waits() {
     shared::<TrySendError<u8>>();
     let queue = plenty();
     let (sender, receiver) = channel(&queue, places(1), PerItem);
-    // What can be sent but not shared.
+    // Values that can be sent but not shared.
     sent(&sender.send(Cell::new(1)));
     sent(&sender.reserve(1));
     sent(&receiver.recv());
@@ -138,7 +138,7 @@ mod at_once {
     use super::*;
 
     #[test]
-    fn a_full_channel_a_limiter_that_denies_and_a_closed_channel_are_told_apart() {
+    fn a_full_channel_a_denial_and_a_closed_channel_are_distinct_errors() {
         let queue = queue(Concurrency::new(2), 99);
         let (sender, receiver) = channel(&queue, places(2), PerItem);
         assert_eq!(receiver.try_recv(), Err(TryRecvError::Empty));
@@ -155,7 +155,7 @@ mod at_once {
         assert_eq!(denied.retry(&queue), Retry::OnRelease);
         drop(elsewhere);
         assert_eq!(sender.try_send('b'), Ok(()));
-        // No permits either: it is the room that is said.
+        // There are no permits either: the error is about the room.
         assert_eq!(
             (sender.try_send('c'), available(&queue)),
             (Err(TrySendError::Full('c')), 0)
@@ -170,13 +170,13 @@ mod at_once {
         assert_eq!(
             sender.try_send('c'),
             Err(TrySendError::Closed('c')),
-            "also where there is room"
+            "also if there is room"
         );
         assert_eq!(available(&queue), 2);
     }
 
     #[test]
-    fn what_is_denied_has_taken_no_place_and_what_has_no_place_no_permits() {
+    fn a_denied_send_takes_no_place_and_a_full_channel_takes_no_permits() {
         let queue = queue(Concurrency::new(3), 99);
         let (sender, receiver) = numbers(&queue, 2);
         for _ in 0..5 {
@@ -195,13 +195,13 @@ mod at_once {
     }
 
     #[test]
-    fn nobody_gets_past_those_who_wait_for_room_or_for_permits() {
+    fn no_try_overtakes_waiters_for_room_or_permits() {
         let queue = queue(Concurrency::new(2), 99);
         let (sender, receiver) = numbers(&queue, 2);
         assert_eq!([sender.try_send(1), sender.try_send(1)], [Ok(()), Ok(())]);
         let waits = Task::waiting(sender.send(2));
         assert_eq!(receiver.try_recv(), Ok(1));
-        // The place that is free is the other one's.
+        // The free place belongs to the waiter.
         assert_eq!(
             (waits.wakes(), sender.try_send(1)),
             (1, Err(TrySendError::Full(1)))
@@ -219,7 +219,7 @@ mod at_once {
     }
 
     #[test]
-    fn a_limiter_that_others_wait_for_denies() {
+    fn a_limiter_with_other_waiters_denies() {
         let queue = queue(Concurrency::new(3), 99);
         let (sender, _receiver) = numbers(&queue, 9);
         assert_eq!(sender.try_send(2), Ok(()));
@@ -231,12 +231,12 @@ mod at_once {
         assert_eq!(
             (available(&queue), sender.try_send(0)),
             (1, Ok(())),
-            "what weighs nothing passes"
+            "an item of weight zero passes"
         );
     }
 
     #[test]
-    fn a_rate_says_when_to_come_back() {
+    fn a_rate_denies_with_a_retry() {
         let queue = queue(bucket(1), 99);
         let (sender, _receiver) = channel(&queue, places(9), PerItem);
         assert_eq!(sender.try_send(1), Ok(()));
@@ -249,7 +249,7 @@ mod at_once {
     }
 
     #[test]
-    fn a_closed_queue_of_permits_denies_for_ever_and_the_channel_is_open_still() {
+    fn a_closed_queue_of_permits_denies_permanently_and_the_channel_stays_open() {
         let queue = queue(Concurrency::new(3), 99);
         let (sender, receiver) = numbers(&queue, 2);
         assert_eq!(sender.try_send(1), Ok(()));
@@ -266,7 +266,7 @@ mod at_once {
     }
 
     #[test]
-    fn any_capacity_is_kept_to_exactly() {
+    fn any_capacity_is_exact() {
         let queue = plenty();
         for capacity in [1, 2, 3, 7, 8, 100] {
             let (sender, receiver) = numbers(&queue, capacity);
@@ -279,8 +279,8 @@ mod at_once {
 
 #[test]
 #[should_panic = "limit is too large"]
-fn a_capacity_that_no_limit_can_have_panics() {
-    // Before anything is allocated for it.
+fn a_capacity_that_is_too_large_panics() {
+    // Before anything is allocated.
     let queue = plenty();
     drop(channel::<u8, _, _>(&queue, NonZero::<u32>::MAX, PerItem));
 }
@@ -289,7 +289,7 @@ mod waits {
     use super::*;
 
     #[test]
-    fn for_room_first_and_takes_no_permits_meanwhile() {
+    fn a_send_waits_for_room_first_and_takes_no_permits_in_the_meantime() {
         let queue = queue(Concurrency::new(3), 99);
         let (sender, receiver) = numbers(&queue, 1);
         assert_eq!(now(sender.send(1)), Ok(()));
@@ -310,7 +310,7 @@ mod waits {
     }
 
     #[test]
-    fn a_writer_is_woken_once_for_its_place_and_once_for_its_permits() {
+    fn a_sender_is_woken_once_for_its_place_and_once_for_its_permits() {
         let queue = queue(Concurrency::new(2), 99);
         let (sender, receiver) = numbers(&queue, 2);
         for _ in 0..2 {
@@ -325,7 +325,7 @@ mod waits {
         assert_eq!(receiver.try_recv(), Ok(0));
         assert_eq!((writer.wakes(), behind.wakes()), (1, 0));
         assert!(writer.is_pending());
-        // Whatever else happens: to the room, to some of the permits.
+        // Other events: to the room, to some of the permits.
         assert_eq!(receiver.try_recv(), Ok(0));
         assert!(behind.is_pending());
         elsewhere.release(1).unwrap();
@@ -340,7 +340,7 @@ mod waits {
     }
 
     #[test]
-    fn polled_in_vain_it_waits_on_and_is_woken_once() {
+    fn a_send_polled_without_progress_waits_on_and_is_woken_once() {
         let queue = queue(Concurrency::new(1), 99);
         let (sender, receiver) = numbers(&queue, 1);
         let mut reader = Task::waiting(receiver.recv());
@@ -360,7 +360,7 @@ mod waits {
     }
 
     #[test]
-    fn it_moves_to_another_task_with_its_waker_whichever_it_waits_for() {
+    fn a_send_moves_to_another_task_with_its_waker_at_each_stage() {
         let queue = queue(Concurrency::new(1), 99);
         let (sender, receiver) = numbers(&queue, 1);
         assert_eq!(now(sender.send(1)), Ok(()));
@@ -377,7 +377,7 @@ mod waits {
         assert!(writer.is_pending() && writer.poll_with(&other).is_pending());
         drop(held);
         assert_eq!((writer.wakes(), woken.load(Ordering::Relaxed)), (0, 2));
-        // And for the end.
+        // And for the end of the channel.
         let elsewhere = queue.try_acquire(1);
         assert_eq!(
             (elsewhere.is_err(), writer.poll()),
@@ -393,7 +393,7 @@ mod waits {
     }
 
     #[test]
-    fn writers_are_served_in_their_order() {
+    fn senders_are_served_in_their_order() {
         let queue = queue(Concurrency::new(3), 99);
         let (sender, receiver) = numbers(&queue, 3);
         let other = sender.clone();
@@ -409,19 +409,19 @@ mod waits {
         let mut received = Vec::new();
         while let Ok(item) = receiver.try_recv() {
             received.push(item);
-            // Polled from behind: their places are theirs.
+            // Polled from the last to the first: the places stay with their waiters.
             writers.reverse();
             writers.retain_mut(|writer| writer.is_pending());
             writers.reverse();
         }
         assert!(writers.is_empty());
-        // Who has both at the same moment is sent as its task runs: the pairs that fit at once from
-        // behind.
+        // Senders that got both at the same moment send when their task runs: the pairs that fit at
+        // once, last to first.
         assert_eq!(received, [3, 1, 2, 3, 1, 1]);
     }
 
     #[test]
-    fn each_is_woken_in_turn_and_no_other_with_it() {
+    fn each_sender_is_woken_in_turn_and_no_other_with_it() {
         let queue = plenty();
         let (sender, receiver) = channel(&queue, places(1), PerItem);
         assert_eq!(now(sender.send(0)), Ok(()));
@@ -437,7 +437,7 @@ mod waits {
     }
 
     #[test]
-    fn a_place_is_kept_for_what_is_made_later() {
+    fn a_place_can_be_reserved_for_an_item_made_later() {
         let queue = queue(Concurrency::new(5), 99);
         let (sender, receiver) = numbers(&queue, 1);
         let permit = now(sender.reserve(3)).unwrap();
@@ -446,7 +446,7 @@ mod waits {
             (2, Err(TrySendError::Full(1)))
         );
         assert_eq!(receiver.try_recv(), Err(TryRecvError::Empty));
-        // It carries what was reserved, whatever it weighs.
+        // The permit covers the reserved weight, whatever the item weighs.
         assert_eq!((permit.send(100), available(&queue)), (Ok(()), 2));
         let (item, lease) = now(receiver.recv_leased()).unwrap();
         assert_eq!((item, lease.permits()), (100, 3));
@@ -457,13 +457,13 @@ mod waits {
         assert_eq!((second.wakes(), available(&queue)), (1, 5));
         assert!(
             matches!(second.poll(), Poll::Ready(Ok(_))),
-            "and drops that one too"
+            "and drops that item, too"
         );
         all_is_back(&sender, &receiver, &queue, (1, 5));
     }
 
     #[test]
-    fn a_place_that_is_not_used_gives_back_what_a_rate_can_take_back() {
+    fn an_unused_place_refunds_what_a_rate_accepts() {
         let queue = queue(bucket(3), 99);
         let (sender, receiver) = numbers(&queue, 1);
         let permit = sender.try_reserve(2).unwrap();
@@ -483,7 +483,7 @@ mod waits {
     }
 
     #[test]
-    fn a_place_may_be_taken_at_once() {
+    fn a_place_can_be_taken_at_once() {
         let queue = queue(Concurrency::new(2), 99);
         let (sender, receiver) = numbers(&queue, 2);
         let permit = sender.try_reserve(2).unwrap();
@@ -510,12 +510,12 @@ mod waits {
     }
 
     #[test]
-    fn an_executor_polls_a_writer_no_oftener_than_it_waits() {
+    fn an_executor_polls_a_sender_only_as_often_as_it_waits() {
         let queue = queue(Concurrency::new(2), 99);
         let (sender, receiver) = channel(&queue, places(2), PerItem);
         let (sender, receiver) = (Rc::new(sender), Rc::new(receiver));
         let (wrote, read) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
-        // No task outlives the pool, and the pool not the queue.
+        // No task outlives the pool, and the pool does not outlive the queue.
         let mut pool = LocalPool::new();
         pool.run_until(async {
             let write = async {
@@ -533,7 +533,7 @@ mod waits {
             };
             futures_util::join!(counted(write, &wrote), counted(read_all, &read));
         });
-        // The two are one task, of which each part wakes the other; two items at a time.
+        // Both are one task, and each part wakes the other; two items at a time.
         assert!(
             wrote.get() <= 102 && read.get() <= 102,
             "{} {}",
@@ -585,7 +585,7 @@ mod waits {
             wrote.get(),
             read.get()
         );
-        assert!(wrote.get() >= ITEMS / 4, "it did wait");
+        assert!(wrote.get() >= ITEMS / 4, "the sender must wait");
     }
 }
 
@@ -613,7 +613,7 @@ mod reads {
     }
 
     #[test]
-    fn the_lease_can_be_kept_while_the_item_is_in_work_and_its_place_is_free() {
+    fn a_lease_can_outlive_its_items_place_in_the_channel() {
         let queue = queue(Concurrency::new(2), 99);
         let (sender, receiver) = numbers(&queue, 1);
         assert_eq!(now(sender.send(2)), Ok(()));
@@ -634,7 +634,7 @@ mod reads {
     }
 
     #[test]
-    fn a_reader_is_woken_once_for_an_item_and_one_reader_for_each() {
+    fn an_item_wakes_one_receiver_once() {
         let queue = plenty();
         let (sender, receiver) = channel(&queue, places(5), PerItem);
         let readers: Vec<_> = (0..3).map(|_| Task::waiting(receiver.recv())).collect();
@@ -654,11 +654,11 @@ mod reads {
         assert_eq!(
             (sender.try_send(3), receiver.try_recv()),
             (Ok(()), Err(TryRecvError::Empty)),
-            "it is the reader's that waits"
+            "the item belongs to the waiting receiver"
         );
         assert_eq!((reader.wakes(), reader.outcome()), (1, Some(3)));
         for other in 0..3 {
-            // A stream has a claim to nothing until it is polled.
+            // A stream has no claim to an item until it is polled.
             assert_eq!(
                 (sender.try_send(other), receiver.try_recv()),
                 (Ok(()), Ok(other))
@@ -671,7 +671,7 @@ mod reads {
     }
 
     #[test]
-    fn a_stream_is_woken_once_for_an_item_and_ends_when_nobody_writes() {
+    fn a_stream_is_woken_once_for_an_item_and_ends_without_senders() {
         let queue = queue(Concurrency::new(1), 99);
         let (sender, receiver) = channel(&queue, places(5), PerItem);
         let mut all = Task::waiting(receiver.collect::<Vec<_>>());
@@ -686,7 +686,7 @@ mod reads {
     }
 
     #[test]
-    fn each_item_is_read_once_in_the_order_of_its_writer() {
+    fn each_item_is_received_once_in_the_order_of_its_sender() {
         const EACH: u32 = 500;
         let queue: Queue<_, _> = Queue::new(Concurrency::new(3), ManualClock::new(), 99);
         let (sender, receiver) = channel(&queue, places(2), PerItem);
@@ -719,12 +719,12 @@ mod reads {
         let mut all = read.concat();
         all.sort_unstable();
         let sent = (0..3).flat_map(|writer| (0..EACH).map(move |number| (writer, number)));
-        assert!(all.into_iter().eq(sent), "each once");
+        assert!(all.into_iter().eq(sent), "each item once");
         assert_eq!(queue.available(), 3);
     }
 
     #[test]
-    fn the_last_reader_takes_what_is_there_with_it_and_no_earlier_one() {
+    fn only_the_last_receiver_drops_the_items_of_the_channel() {
         let queue = queue(Concurrency::new(9), 99);
         let here = Arc::new(());
         let (sender, receiver) = channel(&queue, places(3), |_: &Item| 2);
@@ -754,18 +754,18 @@ mod reads {
         );
         assert_eq!(writer.wakes(), 1);
         let Err(SendError::Closed(item)) = writer.outcome() else {
-            panic!("nobody reads")
+            panic!("the channel has no receiver")
         };
         assert_eq!(Arc::strong_count(&item.0), 2);
         assert!(matches!(
             sender.try_send(item),
             Err(TrySendError::Closed(_))
         ));
-        assert!(!sender.close(), "it was closed");
+        assert!(!sender.close(), "it is closed already");
     }
 
     #[test]
-    fn when_nobody_writes_any_more_readers_take_the_rest_and_then_are_told() {
+    fn without_senders_receivers_take_the_rest_and_then_see_the_end() {
         let queue = plenty();
         let (sender, receiver) = channel(&queue, places(3), PerItem);
         let other = sender.clone();
@@ -794,7 +794,7 @@ mod weighs {
     use super::*;
 
     #[test]
-    fn an_item_may_weigh_by_its_size() {
+    fn an_items_weight_can_be_its_size() {
         let queue = queue(Concurrency::new(10), 99);
         let size = |line: &String| u32::try_from(line.len()).unwrap();
         let (sender, receiver) = channel(&queue, places(9), size);
@@ -810,7 +810,7 @@ mod weighs {
     }
 
     #[test]
-    fn one_that_weighs_nothing_passes_whatever_the_limiter_says() {
+    fn an_item_of_weight_zero_passes_whatever_the_limiter_says() {
         let queue = queue(Concurrency::new(1), 99);
         let (sender, receiver) = numbers(&queue, 2);
         let _held = queue.try_acquire(1).unwrap();
@@ -841,7 +841,7 @@ mod weighs {
     }
 
     #[test]
-    fn one_that_weighs_more_than_there_can_be_is_refused_with_it() {
+    fn an_item_heavier_than_the_capacity_is_rejected_and_returned() {
         let queue = queue(Concurrency::new(3), 99);
         let (sender, receiver) = numbers(&queue, 1);
         let exceeds = Rejected::ExceedsCapacity {
@@ -866,7 +866,7 @@ mod weighs {
             Err(u32::MAX)
         );
         all_is_back(&sender, &receiver, &queue, (1, 3));
-        // Also where it had to wait for room first.
+        // Also if it had to wait for room first.
         assert_eq!(sender.try_send(3), Ok(()));
         let waits = Task::waiting(sender.send(4));
         assert_eq!(receiver.try_recv(), Ok(3));
@@ -875,7 +875,7 @@ mod weighs {
     }
 
     #[test]
-    fn it_is_weighed_once() {
+    fn an_item_is_weighed_once() {
         let weighed = Cell::new(0);
         let queue = queue(Concurrency::new(1), 99);
         let (sender, receiver) = channel(&queue, places(1), |_: &u8| {
@@ -899,8 +899,10 @@ mod weighs {
 mod closes {
     use super::*;
 
-    /// One waits for room and one for permits; the channel holds an item of 1 permit of 2.
-    fn both_are_told(close: impl FnOnce(&Sender<u32, &Manual, Weigh>, &Receiver<u32, &Manual>)) {
+    /// One sender waits for room and one for permits; the channel holds an item of 1 permit of 2.
+    fn both_are_rejected(
+        close: impl FnOnce(&Sender<u32, &Manual, Weigh>, &Receiver<u32, &Manual>),
+    ) {
         let queue = queue(Concurrency::new(2), 99);
         let (sender, receiver) = numbers(&queue, 2);
         assert_eq!(now(sender.send(1)), Ok(()));
@@ -923,7 +925,11 @@ mod closes {
         ));
         assert_eq!(for_room.poll(), Poll::Ready(Err(SendError::Closed(7))));
         assert_eq!(idle.outcome(), Err(SendError::Closed(9)));
-        assert_eq!(queue.counts().waiters, 0, "they have left that queue");
+        assert_eq!(
+            queue.counts().waiters,
+            0,
+            "the waiters have left that queue"
+        );
         assert_eq!(
             (sender.is_closed(), sender.try_send(0)),
             (true, Err(TrySendError::Closed(0)))
@@ -936,17 +942,17 @@ mod closes {
     }
 
     #[test]
-    fn a_writer_closes_and_ends_those_who_wait_for_room_and_for_permits() {
-        both_are_told(|sender, _| assert!(sender.clone().close()));
+    fn a_sender_that_closes_ends_waits_for_room_and_for_permits() {
+        both_are_rejected(|sender, _| assert!(sender.clone().close()));
     }
 
     #[test]
-    fn a_reader_closes_and_ends_those_who_wait_for_room_and_for_permits() {
-        both_are_told(|_, receiver| assert!(receiver.clone().close()));
+    fn a_receiver_that_closes_ends_waits_for_room_and_for_permits() {
+        both_are_rejected(|_, receiver| assert!(receiver.clone().close()));
     }
 
     #[test]
-    fn the_item_of_one_that_waits_for_permits_comes_back() {
+    fn the_item_of_a_send_that_waits_for_permits_is_returned() {
         let queue = queue(bucket(1), 99);
         let (sender, receiver) = numbers(&queue, 5);
         assert_eq!(sender.try_send(1), Ok(()));
@@ -964,11 +970,11 @@ mod closes {
             (Ok(1), Err(TryRecvError::Closed))
         );
         queue.clock().set(secs(1));
-        assert_eq!(available(&queue), 1, "nothing was taken for them");
+        assert_eq!(available(&queue), 1, "nothing is taken for them");
     }
 
     #[test]
-    fn one_that_was_granted_before_the_end_but_came_after_it_gives_all_back() {
+    fn a_send_granted_before_the_end_but_polled_after_it_returns_everything() {
         let queue = queue(Concurrency::new(1), 99);
         let (sender, receiver) = numbers(&queue, 1);
         let held = queue.try_acquire(1).unwrap();
@@ -1021,7 +1027,7 @@ mod closes {
     }
 
     #[test]
-    fn readers_that_wait_are_told() {
+    fn waiting_receivers_see_the_end() {
         let queue = plenty();
         let (sender, receiver) = channel::<u8, _, _>(&queue, places(1), PerItem);
         let (one, two) = (
@@ -1038,7 +1044,7 @@ mod closes {
     }
 
     #[test]
-    fn a_queue_of_permits_that_is_closed_or_full_refuses_and_the_channel_goes_on() {
+    fn a_closed_or_full_queue_of_permits_rejects_and_the_channel_goes_on() {
         let queue = queue(Concurrency::new(1), 1);
         let (sender, receiver) = numbers(&queue, 3);
         assert_eq!(now(sender.send(1)), Ok(()));
@@ -1064,7 +1070,7 @@ mod closes {
     }
 
     #[test]
-    fn newest_first_the_writer_that_waited_longest_makes_room_in_the_queue() {
+    fn newest_first_the_sender_that_waited_longest_makes_room_in_the_queue() {
         let queue = queue(Concurrency::new(1), 1).with_order(Order::NewestFirst);
         let (sender, receiver) = numbers(&queue, 3);
         let held = queue.try_acquire(1).unwrap();
@@ -1081,7 +1087,7 @@ mod closes {
     }
 
     #[test]
-    fn all_has_come_back_once_it_is_drained() {
+    fn after_drained_all_permits_are_back() {
         let queue = queue(Concurrency::new(3), 99);
         let (sender, receiver) = numbers(&queue, 3);
         for _ in 0..2 {
@@ -1093,7 +1099,7 @@ mod closes {
         let (_, lease) = now(receiver.recv_leased()).unwrap();
         assert!(drained.is_pending());
         drop(receiver);
-        assert!(drained.is_pending(), "one is in work");
+        assert!(drained.is_pending(), "one lease is still held");
         drop(lease);
         assert_eq!(drained.wakes(), 1);
         drained.outcome();
@@ -1104,7 +1110,7 @@ mod limits {
     use super::*;
 
     #[test]
-    fn one_limit_bounds_what_is_in_all_channels_that_share_it() {
+    fn one_limit_bounds_the_items_of_all_channels_that_share_it() {
         let queue = queue(Concurrency::new(3), 99);
         let (fast, read_fast) = channel(&queue, places(9), PerItem);
         let (slow, read_slow) = channel(&queue, places(9), PerItem);
@@ -1114,7 +1120,7 @@ mod limits {
         );
         let (mut third, mut second) = (Task::waiting(slow.send(3)), Task::waiting(fast.send(2)));
         assert_eq!(read_fast.len() + read_slow.len(), 3);
-        // What one channel is done with, the other gets in its turn.
+        // The permits that one channel returns go to the other in its turn.
         assert_eq!(read_fast.try_recv(), Ok(1));
         assert_eq!((third.wakes(), second.wakes()), (1, 0));
         assert_eq!(
@@ -1130,7 +1136,7 @@ mod limits {
     }
 
     #[test]
-    fn a_rate_paces_the_writers() {
+    fn a_rate_paces_the_senders() {
         let queue = queue(bucket(2), 99);
         let (sender, receiver) = channel(&queue, places(9), PerItem);
         let mut write = Task::waiting(async {
@@ -1158,13 +1164,14 @@ mod limits {
     }
 
     #[test]
-    fn a_rate_is_not_held_up_by_what_is_not_received() {
+    fn a_rate_is_not_delayed_by_items_that_are_not_received() {
         let queue = queue(bucket(1), 99);
         let (sender, receiver) = channel(&queue, places(2), PerItem);
         assert_eq!(sender.try_send(1), Ok(()));
         queue.clock().set(secs(1));
         assert_eq!(sender.try_send(2), Ok(()));
-        // Full; the tokens of the third come in meanwhile, and are nobody's until it has a place.
+        // Full. The tokens of the third item come in in the meantime, and belong to no item until
+        // it has a place.
         let mut waits = Task::waiting(sender.send(3));
         queue.clock().set(secs(9));
         assert_eq!((queue.advance(), available(&queue)), (Next::Idle, 1));
@@ -1174,7 +1181,7 @@ mod limits {
     }
 
     #[test]
-    fn nobody_needs_to_advance_a_queue_that_sees_to_its_time_itself() {
+    fn an_attended_queue_needs_no_advance() {
         let queue = Arc::new(queue(bucket(1), 99));
         queue.attend_shared();
         let (sender, receiver) = channel(Arc::clone(&queue), places(9), PerItem);
@@ -1197,8 +1204,8 @@ mod limits {
 mod cancelled {
     use super::*;
 
-    /// What is given up when `before` has happened leaves nothing behind, and the next one gets
-    /// what it had.
+    /// A send that is cancelled after `before` leaves nothing behind, and the next one gets what it
+    /// had.
     fn leaves_nothing(
         stage: &str,
         before: impl FnOnce(&mut dyn FnMut() -> bool, &mut dyn FnMut()),
@@ -1240,10 +1247,10 @@ mod cancelled {
     }
 
     #[test]
-    fn a_writer_gives_up_at_any_stage() {
+    fn a_sender_can_cancel_at_any_stage() {
         leaves_nothing("not polled", |_, _| ());
         leaves_nothing("waits for room", |poll, _| assert!(poll()));
-        leaves_nothing("has a place, and does not know", |poll, receive| {
+        leaves_nothing("has a place, and has not seen it", |poll, receive| {
             assert!(poll());
             receive();
         });
@@ -1252,7 +1259,7 @@ mod cancelled {
             receive();
             assert!(poll());
         });
-        leaves_nothing("has permits, and does not know", |poll, receive| {
+        leaves_nothing("has permits, and has not seen them", |poll, receive| {
             assert!(poll());
             receive();
             assert!(poll());
@@ -1267,13 +1274,13 @@ mod cancelled {
     }
 
     #[test]
-    fn the_next_one_is_woken_for_what_it_had() {
+    fn the_next_sender_is_woken_for_what_a_cancelled_one_had() {
         let queue = queue(Concurrency::new(1), 99);
         let (sender, receiver) = numbers(&queue, 2);
         assert_eq!([now(sender.send(1)), now(sender.send(0))], [Ok(()), Ok(())]);
         let mut writers: Vec<_> = (0..3).map(|_| Task::waiting(sender.send(1))).collect();
         assert_eq!(receiver.try_recv(), Ok(1));
-        // Its place goes to the next, with the permits not taken yet.
+        // Its place goes to the next sender, with the permits not taken yet.
         drop(writers.remove(0));
         assert_eq!((writers[0].wakes(), writers[1].wakes()), (1, 0));
         let held = queue.try_acquire(1).unwrap();
@@ -1292,7 +1299,7 @@ mod cancelled {
     }
 
     #[test]
-    fn tokens_that_a_writer_had_not_looked_at_are_there_for_the_next() {
+    fn tokens_granted_to_a_sender_that_was_not_polled_go_to_the_next() {
         let queue = queue(bucket(1), 99);
         let (sender, _receiver) = numbers(&queue, 5);
         assert_eq!(sender.try_send(1), Ok(()));
@@ -1306,7 +1313,7 @@ mod cancelled {
     }
 
     #[test]
-    fn a_reader_that_gives_up_has_received_nothing_and_the_next_is_woken() {
+    fn a_cancelled_receiver_has_received_nothing_and_the_next_is_woken() {
         let queue = queue(Concurrency::new(9), 99);
         let (sender, receiver) = numbers(&queue, 5);
         drop(Task::new(receiver.recv()));
@@ -1331,7 +1338,7 @@ mod cancelled {
 mod panicking {
     use super::*;
 
-    /// Panics as it is dropped, if it says so.
+    /// Panics in its drop, if `is` says so.
     struct Loud {
         is: bool,
         _one_more: Item,
@@ -1354,7 +1361,7 @@ mod panicking {
     }
 
     #[test]
-    fn an_item_that_panics_as_it_is_dropped_takes_nothing_with_it() {
+    fn an_item_that_panics_in_its_drop_loses_nothing_else() {
         let queue = queue(Concurrency::new(3), 99);
         let here = Arc::new(());
         let (sender, receiver) = channel(&queue, places(3), |_: &Loud| 1);
@@ -1377,13 +1384,13 @@ mod panicking {
         assert_eq!(
             (available(&queue), Arc::strong_count(&here)),
             (3, 2),
-            "the others have gone all the same"
+            "the others are gone nevertheless"
         );
         assert!(matches!(waits.outcome(), Err(SendError::Closed(_))));
     }
 
     #[test]
-    fn a_writer_that_is_given_up_with_an_item_that_panics_leaves_its_place() {
+    fn a_cancelled_sender_whose_item_panics_leaves_its_place() {
         for stage in 0..4 {
             let queue = queue(Concurrency::new(1), 99);
             let (sender, receiver) = channel(&queue, places(1), |_: &Loud| 1);
@@ -1407,12 +1414,12 @@ mod panicking {
             );
             assert!(
                 sender.try_send(item(false)).is_ok(),
-                "{stage}: a place is lost"
+                "{stage}: no place may be lost"
             );
         }
     }
 
-    /// A writer whose waker panics waits for room, or for permits; others behind it.
+    /// A sender whose waker panics waits for room, or for permits; others wait behind it.
     fn wakes_loudly<T>(capacity: u32, then: impl FnOnce(&Receiver<u32, &Manual>) -> T) {
         let queue = queue(Concurrency::new(2), 99);
         let (sender, receiver) = numbers(&queue, capacity);
@@ -1433,7 +1440,7 @@ mod panicking {
     }
 
     #[test]
-    fn a_writer_whose_waker_panics_keeps_nobody_from_their_places_and_permits() {
+    fn a_sender_whose_waker_panics_keeps_no_other_from_places_and_permits() {
         for capacity in [1, 3] {
             wakes_loudly(capacity, |receiver| receiver.try_recv().is_ok());
             wakes_loudly(capacity, |receiver| now(receiver.recv()));
@@ -1458,13 +1465,13 @@ mod panicking {
     }
 
     #[test]
-    fn a_reader_whose_waker_panics_leaves_the_channel_its_places() {
+    fn a_receiver_whose_waker_panics_leaves_the_channel_its_places() {
         let queue = queue(Concurrency::new(3), 99);
         let (sender, receiver) = numbers(&queue, 2);
         let mut reader = Task::new(receiver.recv());
         assert!(reader.poll_with(&panics_when_woken()).is_pending());
         panics(|| sender.try_send(1));
-        // It has been sent: what has panicked is on the other side.
+        // The item was sent: the panic is on the other side.
         assert_eq!(receiver.try_recv(), Err(TryRecvError::Empty));
         drop(reader);
         assert_eq!((receiver.try_recv(), available(&queue)), (Ok(1), 3));
@@ -1472,7 +1479,7 @@ mod panicking {
     }
 
     #[test]
-    fn a_waker_that_panics_at_the_end_keeps_nobody_from_being_told() {
+    fn a_waker_that_panics_at_the_end_hides_the_end_from_no_waiter() {
         for loud_waits_for_room in [true, false] {
             let queue = queue(Concurrency::new(2), 99);
             let (sender, receiver) = numbers(&queue, 2);
@@ -1491,7 +1498,7 @@ mod panicking {
             assert_eq!(
                 for_permits.wakes() + for_room.wakes(),
                 1,
-                "the other one: {loud_waits_for_room}"
+                "the other sender: {loud_waits_for_room}"
             );
             assert_eq!(for_permits.outcome(), Err(SendError::Closed(2)));
             assert_eq!(for_room.outcome(), Err(SendError::Closed(3)));
@@ -1504,7 +1511,7 @@ mod panicking {
     }
 
     #[test]
-    fn a_reader_whose_waker_panics_at_the_end_keeps_no_writer_from_being_told() {
+    fn a_receiver_whose_waker_panics_at_the_end_hides_it_from_no_sender() {
         let queue = queue(Concurrency::new(1), 99);
         let (sender, receiver) = numbers(&queue, 1);
         let mut reader = Task::new(receiver.recv());
@@ -1522,7 +1529,7 @@ mod panicking {
     }
 
     #[test]
-    fn the_last_reader_drops_what_is_there_also_if_a_waker_panics() {
+    fn the_last_receiver_drops_the_items_even_if_a_waker_panics() {
         let here = Arc::new(());
         let queue = queue(Concurrency::new(2), 99);
         let (sender, receiver) = channel(&queue, places(2), |_: &Item| 1);
@@ -1571,7 +1578,7 @@ mod pointers {
         let waits = Task::waiting(sender.send('c'));
         drop(waits);
         drop(sender);
-        assert_eq!(Arc::strong_count(&queue), 3, "of the items, alone");
+        assert_eq!(Arc::strong_count(&queue), 3, "held by the items only");
         let (_, lease) = now(receiver.recv_leased()).unwrap();
         drop(receiver);
         assert_eq!((Arc::strong_count(&queue), available(&queue)), (2, 1));
@@ -1592,12 +1599,12 @@ mod pointers {
             Err(TrySendError::Denied { item: 4, .. })
         ));
         assert_eq!(from_bob.try_recv(), Ok(2));
-        assert!(waits.is_pending(), "its own key's");
+        assert!(waits.is_pending(), "waits for its own key");
         assert_eq!(from_alice.try_recv(), Ok(1));
         assert_eq!((waits.wakes(), waits.outcome()), (1, Ok(())));
         drop(from_alice);
         assert_eq!(queue.key("alice").available_at(START), 1);
-        // That owns the table.
+        // The channel owns the table.
         let queue: Arc<KeyedQueue<_, _>> = Arc::new(KeyedQueue::new(table(), Hand::new(), 99));
         let (alice, from_alice) = channel(
             QueueKey::new(Arc::clone(&queue), "alice"),
@@ -1613,7 +1620,7 @@ mod pointers {
     }
 
     #[test]
-    fn other_waits_stand_in_the_same_line() {
+    fn other_waiters_are_in_the_same_queue() {
         let queue = Arc::new(queue(Concurrency::new(1), 99));
         let (sender, receiver) = channel(Arc::clone(&queue), places(9), PerItem);
         now(sender.send(1)).unwrap();
@@ -1630,7 +1637,7 @@ mod says {
     use super::*;
 
     #[test]
-    fn why_and_gives_the_item_back() {
+    fn errors_say_why_and_return_the_item() {
         let denied = Denied::Exhausted {
             now: START,
             permits: 1,
@@ -1657,13 +1664,10 @@ mod says {
         );
         assert_eq!(
             TrySendError::Denied { item: 3, denied }.to_string(),
-            format!("an item is denied: {denied}")
+            format!("item denied: {denied}")
         );
         assert_eq!(SendError::Refused(refused).to_string(), refused.to_string());
-        assert_eq!(
-            refused.to_string(),
-            format!("an item is refused: {rejected}")
-        );
+        assert_eq!(refused.to_string(), format!("item rejected: {rejected}"));
         assert_ne!(
             TryRecvError::Empty.to_string(),
             TryRecvError::Closed.to_string()
@@ -1671,7 +1675,7 @@ mod says {
     }
 
     #[test]
-    fn why_of_items_that_cannot_be_shown() {
+    fn errors_of_items_without_debug() {
         fn errors<E: core::error::Error>(error: &E, shown: &str) {
             assert!(format!("{error:?}").starts_with(shown), "{error:?}");
         }
@@ -1702,7 +1706,7 @@ mod says {
     }
 
     #[test]
-    fn how_much_is_there() {
+    fn debug_shows_the_numbers() {
         let queue = plenty();
         let (sender, receiver) = numbers(&queue, 3);
         let permit = now(sender.reserve(5)).unwrap();

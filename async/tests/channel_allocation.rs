@@ -1,4 +1,4 @@
-//! No wait allocates, for room, for permits or for an item, whatever comes of it: a counting
+//! Waiting for room, for permits or for an item does not allocate, whatever the outcome. A counting
 //! allocator watches.
 #![cfg(feature = "channel")]
 
@@ -22,23 +22,23 @@ fn poll<F: Future>(wait: &mut Pin<&mut F>) -> Poll<F::Output> {
 }
 
 #[test]
-fn the_allocator_counts() {
+fn the_counter_counts() {
     assert_eq!(allocations(|| drop(core::hint::black_box(Box::new(1)))), 1);
 }
 
 #[test]
-fn neither_a_writer_that_waits_nor_an_item_on_its_way_allocates() {
+fn neither_a_waiting_sender_nor_a_queued_item_allocates() {
     let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(Concurrency::new(2), ManualClock::new(), 4));
     let (sender, receiver) = channel(Arc::clone(&queue), NonZero::new(2).unwrap(), |n: &u32| *n);
     let count = allocations(|| {
-        // At once.
+        // Granted at once.
         assert!(matches!(
             poll(&mut pin!(sender.send(1))),
             Poll::Ready(Ok(()))
         ));
         assert_eq!(sender.try_send(1), Ok(()));
         assert_eq!(sender.try_send(1), Err(TrySendError::Full(1)));
-        // For room, then for permits; polled anew; given up.
+        // Waits for room, then for permits; polled again; cancelled.
         let (mut first, mut second) = (pin!(sender.send(2)), pin!(sender.reserve(1)));
         assert!(poll(&mut first).is_pending() && poll(&mut second).is_pending());
         assert!(poll(&mut first).is_pending() && poll(&mut pin!(sender.send(1))).is_pending());
@@ -76,7 +76,7 @@ fn neither_a_writer_that_waits_nor_an_item_on_its_way_allocates() {
 }
 
 #[test]
-fn no_reader_that_waits_allocates() {
+fn no_waiting_receiver_allocates() {
     let queue: Queue<_, _> = Queue::new(Concurrency::new(2), ManualClock::new(), 4);
     let (sender, receiver) = channel(&queue, NonZero::new(2).unwrap(), |n: &u32| *n);
     let count = allocations(|| {
@@ -99,7 +99,7 @@ fn no_reader_that_waits_allocates() {
         receiver.close();
         assert_eq!(stream.poll_next(&mut context), Poll::Ready(None));
     });
-    assert_eq!(count, 1, "the box of the test's own");
+    assert_eq!(count, 1, "the test's own box");
 }
 
 #[test]

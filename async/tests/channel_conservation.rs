@@ -1,8 +1,8 @@
-//! Nothing is lost in a channel, whatever is given up, closed, dropped, or panics: no item, no
+//! Nothing is lost in a channel, whatever is cancelled, closed, dropped, or panics: no item, no
 //! place, no permit, no wake-up.
 //!
-//! Random steps beside a plain model, which says after each of them what is where, who is woken,
-//! and how often; and threads that do the same for a second.
+//! Random steps beside a plain model, which predicts after each step where everything is, which
+//! task is woken, and how often; and threads that do the same for a second.
 #![cfg(feature = "channel")]
 
 mod support;
@@ -25,13 +25,13 @@ use portcullis_async::{Queue, Refused, Rejected, Weight};
 use portcullis_core::{Concurrency, Denied, Lease, ManualClock, Rate, Timestamp, TokenBucket};
 use support::random::Random;
 
-/// What is sent.
+/// An item to send.
 #[derive(Debug)]
 struct Item {
     writer: usize,
     number: u64,
     weight: u32,
-    /// Panics as it is dropped, unless something else does already.
+    /// Panics in its drop, unless another panic is under way.
     loud: bool,
     here: Arc<AtomicU64>,
 }
@@ -58,7 +58,7 @@ impl Drop for Item {
     }
 }
 
-/// By what it says; [`u32::MAX`] panics.
+/// Weighs what the item says; [`u32::MAX`] panics.
 #[derive(Clone, Copy)]
 struct Says;
 
@@ -71,7 +71,7 @@ impl Weight<Item> for Says {
     }
 }
 
-/// What it came to; or nothing, if it has panicked on purpose.
+/// Returns the result of `work`; or `None` after an intended panic.
 fn caught<T>(f: impl FnOnce() -> T) -> Option<T> {
     match catch_unwind(AssertUnwindSafe(f)) {
         Ok(outcome) => Some(outcome),
@@ -90,15 +90,15 @@ mod model {
 
     type Shared = Arc<Queue<Concurrency, Hand>>;
     type Write = core::pin::Pin<Box<dyn Future<Output = Result<(), SendError<Item>>>>>;
-    /// What it reads, and the side that it reads with: if that panicked as it is dropped in there,
-    /// what was read would not be.
+    /// The result of a receive, together with its receiver: if the receiver panicked in its drop
+    /// within the future, the result would be lost.
     type Read = core::pin::Pin<
         Box<dyn Future<Output = (Option<(Item, Lease<Shared>)>, Receiver<Item, Shared>)>>,
     >;
 
     const LIMIT: u32 = 5;
 
-    /// Where a writer stands.
+    /// The stage of a sender.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     enum At {
         Start,
@@ -106,7 +106,7 @@ mod model {
         HasPlace,
         Permits,
         HasPermits,
-        /// Reserved, and not sent yet.
+        /// Has reserved, and not sent yet.
         Reserved,
     }
 
@@ -117,14 +117,14 @@ mod model {
         wakes: usize,
         reserves: bool,
         go: Arc<AtomicBool>,
-        /// Its waker panics.
+        /// Whether its waker panics.
         loud: bool,
         task: Task<Write>,
     }
 
     struct Reader {
         number: u64,
-        /// It has a claim to an item.
+        /// Whether it has a claim to an item.
         claims: bool,
         wakes: usize,
         task: Task<Read>,
@@ -141,11 +141,11 @@ mod model {
         items: VecDeque<(u64, u32)>,
         writers: Vec<Writer>,
         readers: Vec<Reader>,
-        /// Those who wait, by number.
+        /// The waiting senders, by number.
         room: VecDeque<u64>,
         line: VecDeque<u64>,
         reads: VecDeque<u64>,
-        /// Items that no reader has a claim to.
+        /// Items without a claim of a receiver.
         unclaimed: usize,
         leases: Vec<Lease<Shared>>,
         here: Arc<AtomicU64>,
@@ -188,7 +188,7 @@ mod model {
             self.writers
                 .iter_mut()
                 .find(|writer| writer.number == number)
-                .expect("waits")
+                .expect("the sender waits")
         }
 
         fn wake(&mut self, number: u64, at: At) {
@@ -197,7 +197,7 @@ mod model {
             writer.at = at;
         }
 
-        /// A place is free: whoever waits first has it.
+        /// A place is free: the first waiter gets it.
         fn place_back(&mut self) {
             match self.room.pop_front() {
                 Some(number) => self.wake(number, At::HasPlace),
@@ -223,7 +223,7 @@ mod model {
             self.claim_back();
         }
 
-        /// An item is unclaimed: the reader that came first has a claim to it.
+        /// An item is unclaimed: the receiver that came first gets a claim to it.
         fn claim_back(&mut self) {
             match self.reads.pop_front() {
                 Some(number) => {
@@ -239,11 +239,11 @@ mod model {
             self.readers
                 .iter_mut()
                 .find(|reader| reader.number == number)
-                .expect("waits")
+                .expect("the receiver waits")
         }
 
         fn received(&mut self) -> (u64, u32) {
-            let item = self.items.pop_front().expect("is there");
+            let item = self.items.pop_front().expect("there is an item");
             self.place_back();
             item
         }
@@ -262,7 +262,7 @@ mod model {
             }
         }
 
-        /// The last of a side ends it.
+        /// The last handle of a side ends it.
         fn sides(&mut self) {
             if self.sender.is_none() && self.writers.is_empty() {
                 self.end();
@@ -275,7 +275,7 @@ mod model {
             }
         }
 
-        /// Whatever a writer had when it left.
+        /// Returns what a sender held when it left.
         fn leaves(&mut self, writer: &Writer) {
             match writer.at {
                 At::Start => (),
@@ -333,7 +333,7 @@ mod model {
                 poll_fn(|_| gone()).await;
                 permit.send(item)
             });
-            // One at a time: two would end the test.
+            // One at a time: two panics at once would abort the test.
             let loud = self.writers.iter().all(|writer| !writer.loud) && self.random.one_in(10);
             let at = At::Start;
             let task = Task::new(task);
@@ -350,7 +350,7 @@ mod model {
             self.poll(self.writers.len() - 1);
         }
 
-        /// What comes of a writer that is polled: pending, or sent, or why not.
+        /// The outcome of a polled sender: pending, sent, or an error.
         fn expect(&mut self, place: usize) -> Option<Result<(), SendError<()>>> {
             let Writer {
                 at,
@@ -428,7 +428,7 @@ mod model {
                 }
             });
             let Some(outcome) = outcome else {
-                // The waker of the one that was given what it gave back.
+                // The waker that panicked belongs to the waiter that got the returned permits.
                 assert!(expected.is_some_and(|expected| expected.is_err()));
                 self.panicked += 1;
                 return self.cancel(place);
@@ -511,7 +511,7 @@ mod model {
             self.panicked += u64::from(caught(|| drop(outcome)).is_none());
         }
 
-        /// An item that is read at once, or why not.
+        /// An item that is received at once, or the error.
         fn try_recv(&mut self) {
             let Some(receiver) = self.receiver.clone() else {
                 return;
@@ -534,7 +534,7 @@ mod model {
                     };
                     return assert_eq!((expected, why), (None, told));
                 }
-                // A writer's waker: the item is gone.
+                // A sender's waker panicked: the item is gone.
                 None => self.panicked += 1,
             }
             let (_, weight) = self.received();
@@ -612,7 +612,7 @@ mod model {
             match self.random.index(400) {
                 0..90 => self.start(),
                 90..170 if !self.writers.is_empty() => {
-                    // At last.
+                    // Sends at last.
                     self.writers[place].go.store(true, Ordering::Relaxed);
                     self.poll(place);
                 }
@@ -687,7 +687,7 @@ mod model {
             assert!(self.closed || taken + self.free == self.capacity);
         }
 
-        /// All go; then what was there at first is there.
+        /// Drops all handles; then the initial state must be restored.
         fn all_go(mut self) -> u64 {
             while !self.writers.is_empty() {
                 self.cancel(0);
@@ -708,7 +708,7 @@ mod model {
             if let (Some(sender), Some(_), false) = (&self.sender, &self.receiver, self.closed) {
                 let nothing = || Item::new(0, 0, 0, false, &self.here);
                 for _ in 0..self.capacity {
-                    assert!(sender.try_send(nothing()).is_ok(), "a place is lost");
+                    assert!(sender.try_send(nothing()).is_ok(), "no place may be lost");
                 }
                 assert!(matches!(
                     sender.try_send(nothing()),
@@ -728,7 +728,7 @@ mod model {
     }
 
     #[test]
-    fn each_is_where_a_plain_model_says_and_is_woken_as_often() {
+    fn every_sender_and_item_is_where_the_model_says_and_is_woken_as_often() {
         let mut panicked = 0;
         for seed in 1..if cfg!(debug_assertions) {
             1_500
@@ -748,13 +748,13 @@ mod model {
                 resume_unwind(panic)
             });
         }
-        assert!(panicked > 1_000, "it was about something: {panicked}");
+        assert!(panicked > 1_000, "too few panics: {panicked}");
     }
 
-    /// What a rate let through by any time is within it, whoever gives up, and nobody waits for
-    /// tokens that are there.
+    /// By any time, a rate has let through no more than it allows, whatever is cancelled, and no
+    /// sender waits for available tokens.
     #[test]
-    fn a_rate_lets_through_what_it_says_whoever_gives_up() {
+    fn a_rate_lets_through_what_it_allows_with_cancelled_senders() {
         const BURST: u64 = 3;
         for seed in 1..if cfg!(debug_assertions) { 300 } else { 2_000 } {
             let mut random = Random::new(seed);
@@ -795,15 +795,15 @@ mod model {
                 let waiting = queue.counts().waiters;
                 assert!(
                     waiting == 0 || available(&queue) < 2,
-                    "{seed}: tokens are there"
+                    "{seed}: tokens are available"
                 );
                 let full = receiver.len() + waiting as usize >= places.get() as usize;
                 assert!(
                     full || writers.len() <= waiting as usize,
-                    "{seed}: room is there"
+                    "{seed}: there is room"
                 );
             }
-            // All get through in the end, as they are read.
+            // All are sent in the end, as items are received.
             while !writers.is_empty() {
                 seconds += 1;
                 queue.clock().set(Timestamp::from_secs(seconds));
@@ -826,16 +826,16 @@ mod threads {
     const WRITERS: usize = 2;
     const READERS: usize = 2;
 
-    /// What a round has seen.
+    /// What a round has observed.
     #[derive(Default)]
     struct Seen {
-        /// Of the writers, (writer, number), each at most once.
+        /// For each sender, (sender, number), each at most once.
         read: Mutex<HashSet<(usize, u64)>>,
         sent: AtomicU64,
         refused: AtomicU64,
         given_up: AtomicU64,
         panicked: AtomicU64,
-        /// Permits in the hands of readers.
+        /// Permits held by receivers.
         in_work: AtomicU64,
     }
 
@@ -848,8 +848,8 @@ mod threads {
         }
     }
 
-    /// Until it is ready, or has been polled as often as it may be; its waker may panic, once it
-    /// has woken.
+    /// Polls until the future is ready, or the polls are used up. Its waker may panic after it has
+    /// woken.
     fn run<T>(future: impl Future<Output = T>, polls: usize, loud: bool) -> Option<T> {
         let mut future = pin!(future);
         let mut polled = 0;
@@ -872,7 +872,7 @@ mod threads {
                 Poll::Pending if polled >= polls => Poll::Ready(None),
                 Poll::Pending => {
                     if polls != usize::MAX {
-                        // To give up soon, whatever comes.
+                        // To cancel soon, in any case.
                         context.waker().wake_by_ref();
                         thread::yield_now();
                     }
@@ -956,12 +956,12 @@ mod threads {
             assert!(lease.is_none_or(|lease| item.weight.min(LIMIT) == lease.permits()));
             assert!(
                 last[item.writer] < Some(item.number),
-                "in the order of its writer"
+                "in the order of its sender"
             );
             last[item.writer] = Some(item.number);
             assert!(
                 seen.read.lock().unwrap().insert((item.writer, item.number)),
-                "read twice"
+                "received twice"
             );
         };
         let leaves_after = if random.one_in(4) {
@@ -1014,7 +1014,7 @@ mod threads {
         let _ = seen.caught(|| drop(receiver));
     }
 
-    /// A channel, and threads that write to it and read from it, until both sides have gone.
+    /// A channel, and threads that send to it and receive from it, until both sides are dropped.
     fn round(queue: &Shared, seed: u64) -> Seen {
         let mut random = Random::new(seed);
         let (seen, here) = (Seen::default(), Arc::default());
@@ -1041,10 +1041,10 @@ mod threads {
             }
             drop(sender);
             let _ = seen.caught(|| drop(receiver));
-            // Somebody else takes part in the queue, and leaves it.
+            // Another waiter of the queue, which leaves it.
             let _ = seen.caught(|| drop(outside));
         });
-        assert_eq!(here.load(Ordering::Relaxed), 0, "each item has gone");
+        assert_eq!(here.load(Ordering::Relaxed), 0, "each item is dropped");
         assert_eq!(
             (queue.counts().waiters, queue.available()),
             (0, LIMIT.into())
@@ -1075,7 +1075,7 @@ mod threads {
             }
             assert!(
                 sent > 0 && given_up > 0 && panicked > 0 && refused > 0,
-                "it was about something"
+                "too few events"
             );
             println!("{sent} sent, {refused} not, {given_up} given up, {panicked} panicked");
             let _ = done.send(());
@@ -1088,7 +1088,7 @@ mod threads {
             Err(mpsc::RecvTimeoutError::Timeout),
             "asleep in round {round}"
         );
-        runs.join().expect("a thread found something");
+        runs.join().expect("a thread failed");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Queues around other limiters, and within them.
+//! Queues around composed limiters, and within compositions.
 
 mod support;
 
@@ -12,11 +12,11 @@ use portcullis_core::{
 };
 use support::{SECOND, START, Task, available, newest_first, now, permits, queue};
 
-/// Says no while a switch is off; nobody knows how long.
+/// Denies while a switch is off, for an unknown time.
 #[derive(Default)]
 struct Switch {
     on: AtomicBool,
-    /// The most permits that it was asked for.
+    /// The largest number of permits that it was asked for.
     most: AtomicU32,
 }
 
@@ -44,7 +44,7 @@ impl Limiter for Switch {
 impl QueueLimiter for Switch {}
 
 #[test]
-fn a_limiter_that_knows_no_time_is_asked_again_when_it_says() {
+fn a_limiter_without_time_is_asked_again_when_its_retry_says() {
     let queue = queue(Switch::default(), 99);
     let [one, other] = [1, 7].map(|n| Task::waiting(queue.acquire(n)));
     assert_eq!(queue.advance(), Next::At(Timestamp::from_secs(1)));
@@ -60,7 +60,7 @@ fn a_limiter_that_knows_no_time_is_asked_again_when_it_says() {
 }
 
 #[test]
-fn a_refusal_of_the_limiter_is_none_of_a_full_queue() {
+fn a_denial_of_the_limiter_differs_from_a_full_queue() {
     let refused = |permits| Rejected::Refused {
         permits,
         retry: Retry::After(SECOND),
@@ -69,7 +69,7 @@ fn a_refusal_of_the_limiter_is_none_of_a_full_queue() {
     assert_eq!(permits(now(queue.acquire(3))), Err(refused(3)));
     let full = newest_first(Switch::default(), 1);
     assert_eq!(permits(now(full.acquire(2))), Err(refused(2)));
-    // Behind another one it is the queue that has no room.
+    // Behind a waiter, it is the queue that has no room.
     let behind = support::queue(Switch::default(), 1);
     let _head = Task::waiting(behind.acquire(1));
     let no_room = Rejected::QueueFull {
@@ -79,12 +79,12 @@ fn a_refusal_of_the_limiter_is_none_of_a_full_queue() {
     assert_eq!(permits(now(behind.acquire(1))), Err(no_room));
     assert_eq!(
         refused(1).to_string(),
-        "refused by the limiter, and the queue is full: 1 permits asked for"
+        "denied by the limiter, and the queue is full (1 permits requested)"
     );
 }
 
 #[test]
-fn those_behind_the_head_are_not_asked_for() {
+fn the_limiter_is_not_asked_for_waiters_behind_the_head() {
     let queue = queue(Switch::default(), 99);
     let _waits = [1, 7, 9].map(|n| Task::waiting(queue.acquire(n)));
     queue.advance();
@@ -98,7 +98,7 @@ fn those_behind_the_head_are_not_asked_for() {
     );
 }
 
-/// Both a concurrency limit and a rate, as one limiter of one's own.
+/// A concurrency limit and a rate, as one limiter of the user's.
 struct Both(Concurrency, TokenBucket);
 
 impl Limiter for Both {
@@ -137,7 +137,7 @@ impl Both {
 }
 
 #[test]
-fn both_a_release_and_the_time_can_be_what_is_waited_for() {
+fn a_waiter_may_need_both_a_release_and_time() {
     let queue = queue(
         Both(
             Concurrency::new(2),
@@ -150,7 +150,7 @@ fn both_a_release_and_the_time_can_be_what_is_waited_for() {
     queue.clock().set(Timestamp::from_millis(500));
     assert_eq!(queue.advance(), Next::OnRelease);
     drop(held);
-    assert!(wait.is_pending(), "no token yet");
+    assert!(wait.is_pending(), "there is no token yet");
     assert_eq!(queue.advance(), Next::At(Timestamp::from_secs(1)));
     queue.clock().set(Timestamp::from_secs(1));
     assert_eq!(queue.advance(), Next::Idle);
@@ -158,7 +158,7 @@ fn both_a_release_and_the_time_can_be_what_is_waited_for() {
 }
 
 #[test]
-fn a_driver_is_told_when_after_a_release_the_time_is_what_is_waited_for() {
+fn after_a_release_a_driver_learns_the_time_that_the_waiter_needs() {
     let queue = queue(
         Both(
             Concurrency::new(2),
@@ -169,13 +169,13 @@ fn a_driver_is_told_when_after_a_release_the_time_is_what_is_waited_for() {
     let held = now(queue.acquire(2)).unwrap();
     let _wait = Task::waiting(queue.acquire(1));
     let mut driver = Task::new(queue.drive());
-    assert!(driver.is_pending(), "a release is what is waited for");
+    assert!(driver.is_pending(), "the waiter needs a release");
     drop(held);
     assert_eq!(driver.wakes(), 1);
 }
 
 #[test]
-fn a_limiter_behind_a_pointer_can_be_waited_for_in_several_queues() {
+fn a_limiter_behind_a_pointer_can_be_shared_by_several_queues() {
     let limit: Arc<dyn Replenishing + Send + Sync> =
         Arc::new(TokenBucket::new(Rate::per_second(1), 1));
     let queues = [(); 2].map(|()| queue(Arc::clone(&limit), 9));
@@ -198,7 +198,7 @@ fn a_limiter_behind_a_pointer_can_be_waited_for_in_several_queues() {
 }
 
 #[test]
-fn a_limiter_of_ones_own_in_a_box_can_be_waited_for() {
+fn a_boxed_custom_limiter_can_have_a_queue() {
     let queue = queue(Box::new(Concurrency::new(1)), 9);
     let held = now(queue.acquire(1)).unwrap();
     let wait = Task::waiting(queue.acquire(1));
@@ -208,7 +208,7 @@ fn a_limiter_of_ones_own_in_a_box_can_be_waited_for() {
 }
 
 #[test]
-fn a_queue_is_one_limit_of_several() {
+fn a_queue_is_one_limit_of_a_composition() {
     let slots = queue(Concurrency::new(2), 9);
     let rate = TokenBucket::new(Rate::per_second(1), 1);
     let both = AllOf::new((&slots, &rate));
@@ -219,21 +219,21 @@ fn a_queue_is_one_limit_of_several() {
     assert_eq!(
         (denied.index, rate.available_at(Timestamp::from_secs(1))),
         (0, 1),
-        "takes from all or none"
+        "takes all or none"
     );
     drop(lease);
     assert_eq!(
         (wait.wakes(), permits(wait.outcome())),
         (1, Ok(2)),
-        "its drop grants those who wait"
+        "its drop grants the waiters"
     );
 }
 
 #[test]
-fn what_a_refused_request_gave_back_is_granted() {
-    /// Lets a request in for a look, and has someone queue before it takes.
-    struct Meanwhile<F>(F);
-    impl<F: Fn()> Limiter for Meanwhile<F> {
+fn permits_refunded_by_a_denied_request_are_granted() {
+    /// Agrees in the look, and lets a request queue before the take.
+    struct QueuesInBetween<F>(F);
+    impl<F: Fn()> Limiter for QueuesInBetween<F> {
         fn take_at(&self, now: Timestamp, permits: u32) -> Result<Receipt, Denied> {
             (self.0)();
             Err(Denied::Refused { now, permits })
@@ -247,7 +247,7 @@ fn what_a_refused_request_gave_back_is_granted() {
     }
     let slots = queue(Concurrency::new(1), 9);
     let wait = Mutex::new(None);
-    let refuses = Meanwhile(|| *wait.lock().unwrap() = Some(Task::waiting(slots.acquire(1))));
+    let refuses = QueuesInBetween(|| *wait.lock().unwrap() = Some(Task::waiting(slots.acquire(1))));
     let denied = AllOf::new((&slots, &refuses))
         .try_acquire_at(START, 1)
         .unwrap_err();
@@ -257,7 +257,7 @@ fn what_a_refused_request_gave_back_is_granted() {
 }
 
 #[test]
-fn a_queue_can_be_around_a_queue() {
+fn a_queue_can_wrap_a_queue() {
     let outer = queue(queue(Concurrency::new(1), 9), 9);
     let held = now(outer.acquire(1)).unwrap();
     let wait = Task::waiting(outer.acquire(1));
@@ -267,7 +267,7 @@ fn a_queue_can_be_around_a_queue() {
 }
 
 #[test]
-fn it_answers_as_the_limiter_within() {
+fn a_queue_answers_as_its_inner_limiter() {
     let queue = queue(TokenBucket::new(Rate::per_second(1), 3), 9);
     assert_eq!((available(&queue), queue.capacity()), (3, 3));
     assert_eq!(queue.idle_at(START), Idle::Since(START));
@@ -278,7 +278,7 @@ fn it_answers_as_the_limiter_within() {
     drop(held);
 }
 
-/// Three each second, and two at once: whichever is missing.
+/// Three per second, and two at once: the waiter needs whichever is missing.
 #[test]
 fn several_limits_are_waited_for_as_one() {
     let queue = queue(
@@ -294,7 +294,7 @@ fn several_limits_are_waited_for_as_one() {
     drop(one);
     let third = third.outcome().unwrap();
     drop(two);
-    // A permit is free, and no token.
+    // A permit is free, but there is no token.
     assert_eq!(
         queue.advance(),
         Next::At(Timestamp::from_nanos(333_333_334))

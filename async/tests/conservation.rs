@@ -1,10 +1,10 @@
-//! Thousands who wait on a few threads, cancel at random, and lose nothing: no permit, no wake-up,
-//! no count.
+//! Thousands of waiters on a few threads, with random cancellations, lose nothing: no permit, no
+//! wake-up, no count.
 //!
-//! Each thread is an executor of its own: it polls those who were woken, starts new ones, drops
-//! waits and leases as a random number says. In rounds, at the end of which all threads stand
-//! still, it is checked that nobody waits for what is free. At the end nothing is started any more,
-//! and all must end by the wake-ups alone.
+//! Each thread is an executor of its own: it polls woken tasks, starts new ones, and drops waits
+//! and leases at random. This runs in rounds. At the end of each, all threads stand still, and the
+//! test checks that no waiter waits for free permits. In the end no task is started any more, and
+//! all must finish by their wake-ups alone.
 
 #[path = "support/random.rs"]
 mod random;
@@ -27,7 +27,7 @@ use random::Random;
 type Shared = Arc<Queue<Concurrency, ManualClock>>;
 
 const THREADS: usize = 4;
-/// Those who wait at once, of all threads.
+/// The number of waiters at once, of all threads.
 const WAITERS: usize = if cfg!(debug_assertions) {
     2_000
 } else {
@@ -38,7 +38,7 @@ const STEPS: usize = if cfg!(debug_assertions) { 2_000 } else { 8_000 };
 const LIMIT: u32 = 64;
 const MOST: u32 = 5;
 
-/// Puts a task's number in its thread's list of those to be polled.
+/// Puts a task's number in its thread's list of tasks to poll.
 struct Ready {
     list: Arc<Mutex<VecDeque<usize>>>,
     number: usize,
@@ -50,12 +50,12 @@ impl Wake for Ready {
     }
 }
 
-/// What the futures of a thread came to, seen from outside.
+/// The outcomes of the futures of a thread.
 #[derive(Clone, Copy, Default, Debug)]
 struct Seen {
-    /// Polled, and had to wait.
+    /// Futures that were polled, and had to wait.
     waited: u64,
-    /// Of those.
+    /// Of those, by outcome.
     granted: u64,
     evicted: u64,
     dropped: u64,
@@ -77,7 +77,7 @@ impl Seen {
 struct Executor {
     queue: Shared,
     random: Random,
-    /// What is to be polled because it was woken.
+    /// The tasks to poll, because they were woken.
     ready: Arc<Mutex<VecDeque<usize>>>,
     waits: Vec<Option<Pin<Box<Acquire<Shared>>>>>,
     leases: Vec<Lease<Shared>>,
@@ -114,7 +114,7 @@ impl Executor {
                 self.leases.push(lease);
             }
             Poll::Ready(Err(Rejected::QueueFull { .. })) => {
-                assert!(first, "refused at once or never");
+                assert!(first, "rejected at once or never");
                 self.seen.refused += 1;
             }
             Poll::Ready(Err(Rejected::Evicted { .. })) => {
@@ -165,7 +165,7 @@ impl Executor {
                 }
             }
             52..57 => self.cancel(number),
-            // Unasked, with a new waker.
+            // Polled without a wake-up, with a new waker.
             57..60 => self.poll(number, false),
             60 => self.leases.extend(Lease::try_acquire_at(
                 Arc::clone(&self.queue),
@@ -191,8 +191,7 @@ impl Executor {
         }
     }
 
-    /// Ends what is there, without starting more: leases go, and who is woken is polled. Nobody is
-    /// polled who was not woken.
+    /// Finishes all tasks, without starting more: drops leases, and polls only woken tasks.
     fn end(&mut self, watchdog: Instant) {
         while self.waits.iter().any(Option::is_some) {
             let ready = self.ready.lock().unwrap().pop_front();
@@ -214,8 +213,8 @@ impl Executor {
     }
 }
 
-/// Where all threads wait for each other; if one has panicked, the others do too, instead of
-/// waiting for ever.
+/// Where all threads wait for each other. If one has panicked, the others panic too, instead of
+/// waiting permanently.
 #[derive(Default)]
 struct Meeting {
     arrived: AtomicUsize,
@@ -223,14 +222,14 @@ struct Meeting {
 }
 
 impl Meeting {
-    /// Whether this thread came last, and so the others are there.
+    /// Returns whether this thread came last, so that the others are here.
     fn wait(&self) -> bool {
         let arrived = self.arrived.fetch_add(1, Ordering::AcqRel);
         let all = (arrived / THREADS + 1) * THREADS;
         while self.arrived.load(Ordering::Acquire) < all {
             assert!(
                 !self.failed.load(Ordering::Relaxed),
-                "another thread found something"
+                "another thread failed"
             );
             thread::yield_now();
         }
@@ -248,7 +247,7 @@ impl Drop for FailsLoudly<'_> {
     }
 }
 
-/// While all stand still: nobody sleeps while permits are free for the one whose turn it is.
+/// While all stand still: no waiter sleeps while permits are free for the head.
 fn stands_still(queue: &Shared) {
     let (counts, available) = (queue.counts(), queue.available_at(Timestamp::ZERO));
     assert!(
@@ -259,7 +258,7 @@ fn stands_still(queue: &Shared) {
         assert_eq!(counts.permits, 0);
         assert!(
             available == 0 || queue.try_acquire_at(Timestamp::ZERO, 1).is_ok(),
-            "the way is free"
+            "a newcomer must be granted"
         );
     }
 }
@@ -296,7 +295,7 @@ fn nothing_is_lost(order: Order, max_permits: u64) {
             .collect();
         threads
             .into_iter()
-            .map(|thread| thread.join().expect("a thread found something"))
+            .map(|thread| thread.join().expect("a thread failed"))
             .fold(Seen::default(), Seen::add)
     });
     let counts = queue.counts();
@@ -308,8 +307,8 @@ fn nothing_is_lost(order: Order, max_permits: u64) {
     );
     assert_eq!(queue.change(Concurrency::in_use), 0);
     assert!(queue.try_acquire_at(Timestamp::ZERO, LIMIT).is_ok());
-    // Each that waited is counted as one thing; what was dropped was still waiting, or granted or
-    // evicted and not looked at.
+    // Each wait has one outcome in the counts. A dropped one was still waiting, or granted or
+    // evicted and not polled since.
     assert_eq!(
         seen.waited,
         counts.granted + counts.evicted + counts.cancelled
@@ -317,10 +316,7 @@ fn nothing_is_lost(order: Order, max_permits: u64) {
     assert_eq!(seen.waited, seen.granted + seen.evicted + seen.dropped);
     assert!(counts.granted >= seen.granted && counts.evicted >= seen.evicted);
     assert_eq!(counts.refused, seen.refused);
-    assert!(
-        counts.granted > 0 && counts.cancelled > 0,
-        "it was about something"
-    );
+    assert!(counts.granted > 0 && counts.cancelled > 0, "too few events");
     assert_eq!(
         (counts.evicted > 0, counts.refused > 0),
         match order {
@@ -345,9 +341,9 @@ fn nothing_is_lost_newest_first() {
     nothing_is_lost(Order::NewestFirst, 1_000);
 }
 
-/// One permit handed on by threads that park, and by tasks between them, as fast as they can.
+/// Threads that park, and tasks between them, hand one permit on as fast as they can.
 #[test]
-fn a_permit_that_is_handed_on_is_never_dropped_on_the_way() {
+fn a_permit_that_is_handed_on_is_never_lost_on_the_way() {
     const EACH: u64 = if cfg!(debug_assertions) {
         3_000
     } else {
@@ -365,8 +361,8 @@ fn a_permit_that_is_handed_on_is_never_dropped_on_the_way() {
                 for _ in 0..EACH {
                     let lease = queue
                         .blocking_acquire_for(1, Duration::from_mins(1))
-                        .expect("handed on");
-                    // Two at once would lose one.
+                        .expect("the permit is handed on");
+                    // Two threads at once would lose an increment.
                     turns.store(turns.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
                     drop(lease);
                 }
@@ -388,10 +384,10 @@ fn a_permit_that_is_handed_on_is_never_dropped_on_the_way() {
     );
 }
 
-/// A wait is polled all the time, without being woken, while another thread grants it: it is either
+/// A wait is polled all the time, without being woken, while another thread grants it. It is either
 /// waiting, or has all that it was granted.
 #[test]
-fn whoever_polls_at_the_moment_of_the_grant_finds_all_of_it() {
+fn a_poll_at_the_moment_of_the_grant_finds_all_of_it() {
     const TIMES: usize = if cfg!(debug_assertions) {
         20_000
     } else {

@@ -1,4 +1,4 @@
-//! Promises that are kept in one place each.
+//! Guarantees that hold in one place each.
 
 mod support;
 
@@ -13,7 +13,7 @@ use portcullis_core::{
 };
 use support::{Hand, START, Shared, Task, available, now, permits, queue, waker};
 
-/// What waits is woken in batches, and wakers run between them: `uses` in the first one.
+/// Waiters are woken in batches, and wakers run between them: `uses` runs in the first one.
 fn close_beside(many: usize, uses: fn(&Shared)) -> Shared {
     let queue: Shared = Arc::new(queue(Concurrency::new(1), 99));
     let held = Lease::try_acquire_at(Arc::clone(&queue), START, 1).unwrap();
@@ -39,20 +39,20 @@ fn close_beside(many: usize, uses: fn(&Shared)) -> Shared {
 }
 
 #[test]
-fn while_a_queue_closes_nobody_is_granted() {
+fn while_a_queue_closes_no_waiter_is_granted() {
     for many in [1, 15, 16, 17, 40] {
         assert_eq!(available(&close_beside(many, |_| ())), 1, "{many}");
     }
 }
 
 #[test]
-fn while_a_queue_closes_nobody_is_let_in() {
+fn while_a_queue_closes_no_request_is_admitted() {
     for many in [1, 15, 16, 17, 40] {
         let queue = close_beside(many, |queue| {
             let mut wait = Task::new(Acquire::new(Arc::clone(queue), 1, 1));
             let closed = Err(Rejected::Closed { permits: 1 });
             let core::task::Poll::Ready(outcome) = wait.poll() else {
-                panic!("is let in")
+                panic!("the request is admitted")
             };
             assert_eq!(permits(outcome), closed);
         });
@@ -61,8 +61,8 @@ fn while_a_queue_closes_nobody_is_let_in() {
 }
 
 #[test]
-fn one_that_takes_in_part_takes_the_fewest_where_the_limiter_grants_less_than_it_says() {
-    /// Says that there is more than it grants at once.
+fn a_partial_request_takes_the_minimum_if_the_limiter_grants_less_than_it_reports() {
+    /// Reports more than it grants at once.
     struct Boasts(Concurrency);
     impl Limiter for Boasts {
         fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
@@ -88,7 +88,7 @@ fn one_that_takes_in_part_takes_the_fewest_where_the_limiter_grants_less_than_it
     let some = now(queue.acquire_between(2, 9)).unwrap();
     assert_eq!(some.permits(), 2);
     drop(some);
-    // And after a wait.
+    // The same after a wait.
     let held = [2, 2, 2, 2, 1].map(|n| now(queue.acquire(n)).unwrap());
     let wait = Task::waiting(queue.acquire_between(1, 9));
     held.into_iter().for_each(Queue::release_later);
@@ -97,7 +97,7 @@ fn one_that_takes_in_part_takes_the_fewest_where_the_limiter_grants_less_than_it
 }
 
 #[test]
-fn a_head_that_gives_up_makes_way_for_those_that_fit() {
+fn a_cancelled_head_makes_way_for_waiters_that_fit() {
     let queue = queue(Concurrency::new(3), 99);
     let _held = now(queue.acquire(1)).unwrap();
     let head = Task::waiting(queue.acquire(3));
@@ -107,7 +107,7 @@ fn a_head_that_gives_up_makes_way_for_those_that_fit() {
 }
 
 #[test]
-fn what_is_refunded_to_a_key_goes_to_the_next_one_of_that_key() {
+fn permits_refunded_to_a_key_go_to_the_next_waiter_of_that_key() {
     let table = Keyed::new(ConcurrencyRules::new(2), Line::for_keys(100), Seed::new());
     let queue: KeyedQueue<_, Hand> = KeyedQueue::new(table, Hand::new(), 9);
     let mut held = now(queue.acquire("a", 2)).unwrap();
@@ -118,9 +118,9 @@ fn what_is_refunded_to_a_key_goes_to_the_next_one_of_that_key() {
     assert_eq!(other.wakes(), 1);
 }
 
-/// The one that sees to the time is held up by a waker of somebody else.
+/// Another waiter's waker holds up the driver.
 #[test]
-fn a_thread_ends_at_its_own_deadline_whatever_the_one_does_that_sees_to_the_time() {
+fn a_thread_ends_at_its_own_deadline_whatever_its_driver_does() {
     let queue: Arc<Queue<_, _>> =
         Arc::new(Queue::new(Concurrency::new(1), MonotonicClock::new(), 99));
     let held = queue.try_acquire(1).unwrap();
@@ -163,9 +163,9 @@ fn a_thread_ends_at_its_own_deadline_whatever_the_one_does_that_sees_to_the_time
     drop(task);
 }
 
-/// It is armed for an hour from now, and the thread sleeps until then.
+/// It is armed for an hour ahead, and the thread sleeps until then.
 #[test]
-fn a_timer_of_the_thread_that_is_dropped_keeps_no_waker() {
+fn a_dropped_timer_of_the_thread_keeps_no_waker() {
     let kept = Arc::new(());
     let noted = {
         let kept = Arc::clone(&kept);
@@ -184,7 +184,7 @@ fn a_timer_of_the_thread_that_is_dropped_keeps_no_waker() {
 
 #[cfg(feature = "tokio")]
 #[test]
-fn a_timer_of_a_runtime_that_is_dropped_keeps_no_waker_and_no_task() {
+fn a_dropped_timer_of_a_runtime_keeps_no_waker_and_no_task() {
     use portcullis_async::TokioTimer;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)

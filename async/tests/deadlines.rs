@@ -1,4 +1,4 @@
-//! Waits until a deadline: met at the very instant, refused at once, or over.
+//! Waits with a deadline: granted exactly at it, rejected at once, or expired.
 
 mod support;
 
@@ -22,7 +22,7 @@ fn before(at: Timestamp) -> Timestamp {
     Timestamp::from_nanos(at.as_nanos() - 1)
 }
 
-/// One token a second, none there.
+/// A bucket of one token per second, empty at first.
 fn bucket(burst: u64) -> TokenBucket {
     TokenBucket::builder(Rate::per_second(1), burst)
         .initial(0)
@@ -30,7 +30,7 @@ fn bucket(burst: u64) -> TokenBucket {
         .unwrap()
 }
 
-/// From one token a second to one in ten.
+/// Slows the rate from one token per second to one per ten seconds.
 fn slower(bucket: &AdjustableBucket, burst: u64) {
     bucket
         .adjust_at(START, Rate::new(1, 10 * SECOND), burst, Carry::Keep)
@@ -41,7 +41,7 @@ fn late(permits: u32, retry: Retry) -> Result<u32, Rejected> {
     Err(Rejected::Deadline { permits, retry })
 }
 
-/// Moves the time on, and has the queue look.
+/// Sets the clock, and advances the queue.
 fn advance<L: QueueLimiter>(queue: &Manual<L>, to: Timestamp) -> Next {
     queue.clock().set(to);
     queue.advance()
@@ -51,7 +51,7 @@ mod at_once {
     use super::*;
 
     #[test]
-    fn what_comes_in_at_the_very_deadline_is_waited_for_and_1_ns_earlier_is_not() {
+    fn a_grant_exactly_at_the_deadline_is_waited_for_and_1_ns_less_is_not() {
         for order in [Order::OldestFirst, Order::NewestFirst] {
             let queue = queue(bucket(5), 99).with_order(order);
             let refused = now(queue.acquire_until(3, before(secs(3))));
@@ -73,7 +73,7 @@ mod at_once {
     }
 
     #[test]
-    fn the_queue_before_it_counts() {
+    fn requests_queued_before_it_count() {
         let queue = queue(bucket(5), 99);
         let _first = Task::waiting(queue.acquire(4));
         assert_eq!(
@@ -81,7 +81,7 @@ mod at_once {
             late(2, Retry::At(secs(6)))
         );
         let second = Task::waiting(queue.acquire_until(2, secs(6)));
-        // Beyond what the bucket holds at once.
+        // More than the bucket holds at once.
         assert_eq!(
             permits(now(queue.acquire_until(1, before(secs(7))))),
             late(1, Retry::At(secs(7)))
@@ -95,7 +95,7 @@ mod at_once {
     }
 
     #[test]
-    fn one_that_waits_for_none_takes_nothing_before_it() {
+    fn a_waiter_for_zero_permits_delays_no_deadline() {
         let queue = queue(bucket(5), 99);
         let _line = [1, 0].map(|n| Task::waiting(queue.acquire(n)));
         let wait = Task::waiting(queue.acquire_until(1, secs(2)));
@@ -105,7 +105,7 @@ mod at_once {
     }
 
     #[test]
-    fn newest_first_the_queue_before_it_does_not_count() {
+    fn newest_first_requests_queued_before_it_do_not_count() {
         let queue = newest_first(bucket(5), 99);
         let _first = Task::waiting(queue.acquire(4));
         let _second = Task::waiting(queue.acquire_until(1, secs(1)));
@@ -116,7 +116,7 @@ mod at_once {
     }
 
     #[test]
-    fn a_deadline_that_is_over_refuses_what_is_not_free() {
+    fn an_expired_deadline_rejects_what_is_not_free() {
         let queue = queue(Concurrency::new(2), 99);
         queue.clock().set(secs(9));
         let held = now(queue.acquire_until(1, secs(8))).unwrap();
@@ -132,7 +132,7 @@ mod at_once {
     }
 
     #[test]
-    fn it_leaves_the_way_free() {
+    fn an_expired_waiter_leaves_the_way_free() {
         let queue = queue(TokenBucket::new(Rate::per_second(1), 2), 99);
         let _held = now(queue.acquire(1)).unwrap();
         assert_eq!(
@@ -159,7 +159,7 @@ mod at_once {
     }
 
     #[test]
-    fn no_deadline_is_the_end_of_time() {
+    fn a_deadline_at_the_end_of_time_works() {
         let queue = queue(Concurrency::new(1), 99);
         let _held = now(queue.acquire(1)).unwrap();
         let mut wait = Task::waiting(queue.acquire_until(1, Timestamp::MAX));
@@ -170,7 +170,7 @@ mod at_once {
     }
 
     #[test]
-    fn the_queue_may_be_full_as_well() {
+    fn the_queue_may_also_be_full() {
         let queue = queue(bucket(1), 1);
         let _first = Task::waiting(queue.acquire_until(1, secs(1)));
         let full = now(queue.acquire_until(1, secs(2)));
@@ -192,7 +192,7 @@ mod over {
     use super::*;
 
     #[test]
-    fn one_that_waits_for_a_release_ends_at_its_instant() {
+    fn a_wait_for_a_release_ends_at_its_deadline() {
         for order in [Order::OldestFirst, Order::NewestFirst] {
             let queue = queue(Concurrency::new(1), 99).with_order(order);
             let held = now(queue.acquire(1)).unwrap();
@@ -219,7 +219,7 @@ mod over {
     }
 
     #[test]
-    fn one_in_the_middle_leaves_the_others_in_their_order() {
+    fn a_waiter_that_expires_in_the_middle_leaves_the_others_in_order() {
         let queue = queue(Concurrency::new(1), 99);
         let mut held = now(queue.acquire(1)).unwrap();
         let [first, middle, last] =
@@ -235,7 +235,7 @@ mod over {
     }
 
     #[test]
-    fn when_the_head_goes_those_behind_it_that_fit_are_served_at_once() {
+    fn when_the_head_expires_the_waiters_behind_it_that_fit_are_granted_at_once() {
         let queue = queue(Concurrency::new(5), 99);
         let held = now(queue.acquire(3)).unwrap();
         let head = Task::waiting(queue.acquire_until(4, secs(1)));
@@ -271,7 +271,7 @@ mod over {
     }
 
     #[test]
-    fn when_the_head_goes_the_time_of_its_successor_is_told() {
+    fn when_the_head_expires_the_time_of_its_successor_is_returned() {
         let queue = queue(TokenBucket::new(Rate::per_second(1), 9), 99);
         let mut held = now(queue.acquire(9)).unwrap();
         let head = Task::waiting(queue.acquire_until(9, secs(9)));
@@ -285,7 +285,7 @@ mod over {
     }
 
     #[test]
-    fn a_release_after_the_deadline_goes_to_the_next_though_nobody_advanced() {
+    fn a_release_after_the_deadline_goes_to_the_next_without_an_advance() {
         let queue = queue(Concurrency::new(1), 99);
         let held = now(queue.acquire(1)).unwrap();
         let first = Task::waiting(queue.acquire_until(1, secs(1)));
@@ -299,8 +299,8 @@ mod over {
     }
 
     #[test]
-    fn the_retry_of_one_that_is_over_counts_those_who_still_wait() {
-        // A part has come in by its deadline, and then the rate is less.
+    fn the_retry_of_an_expired_wait_counts_those_still_waiting() {
+        // A part has come in by its deadline, and then the rate drops.
         let bucket = AdjustableBucket::new(Rate::per_second(1), 9);
         let queue = queue(bucket, 99);
         let _held = now(queue.acquire(9)).unwrap();
@@ -309,12 +309,12 @@ mod over {
         let _last = Task::waiting(queue.acquire(4));
         queue.change(|bucket| slower(bucket, 9));
         advance(&queue, secs(3));
-        // 2 and 4 before it, and 1 that it wants itself.
+        // 2 and 4 before it, and 1 that it needs itself.
         assert_eq!(permits(over.outcome()), late(1, Retry::At(secs(70))));
     }
 
     #[test]
-    fn a_wait_that_was_granted_before_its_deadline_has_its_permits_whenever_it_is_polled() {
+    fn a_wait_granted_before_its_deadline_has_its_permits_whenever_it_is_polled() {
         let queue = queue(Concurrency::new(1), 99);
         let held = now(queue.acquire(1)).unwrap();
         let wait = Task::waiting(queue.acquire_until(1, secs(1)));
@@ -324,7 +324,7 @@ mod over {
     }
 
     #[test]
-    fn a_wait_that_is_over_stays_so_whatever_comes_in() {
+    fn an_expired_wait_stays_expired_whatever_comes_in() {
         let queue = queue(Concurrency::new(1), 99);
         let held = now(queue.acquire(1)).unwrap();
         let wait = Task::waiting(queue.acquire_until(1, secs(1)));
@@ -335,7 +335,7 @@ mod over {
     }
 
     #[test]
-    fn one_that_is_over_may_be_dropped_unseen() {
+    fn an_expired_wait_may_be_dropped_before_its_next_poll() {
         let queue = queue(Concurrency::new(1), 99);
         let _held = now(queue.acquire(1)).unwrap();
         let wait = Task::waiting(queue.acquire_until(1, secs(1)));
@@ -345,7 +345,7 @@ mod over {
     }
 
     #[test]
-    fn however_many_are_over_at_one_instant() {
+    fn any_number_of_waits_may_expire_at_one_instant() {
         for many in [15, 16, 17, 33, 100] {
             let queue = queue(Concurrency::new(1), 999);
             let held = now(queue.acquire(1)).unwrap();
@@ -367,24 +367,24 @@ mod over {
     }
 
     #[test]
-    fn set_after_the_first_poll_it_changes_nothing() {
+    fn a_deadline_set_after_the_first_poll_changes_nothing() {
         let queue = queue(Concurrency::new(1), 99);
         let _held = now(queue.acquire(1)).unwrap();
         let _wait = Task::waiting(Acquire::new(&queue, 1, 1).until(secs(5)).until(secs(2)));
         assert_eq!(
             queue.advance(),
             Next::At(secs(2)),
-            "the last one that was set before"
+            "the last deadline set before it"
         );
     }
 }
 
-/// What comes in, and whose deadline it is, at one instant.
+/// Replenishments and deadlines at one instant.
 mod at_one_instant {
     use super::*;
 
     #[test]
-    fn those_behind_the_head_are_granted_with_it() {
+    fn waiters_behind_the_head_are_granted_with_it() {
         let queue = queue(FixedWindow::new(3, SECOND), 99);
         let _held = now(queue.acquire(3)).unwrap();
         let waits = [1, 1, 1].map(|n| Task::waiting(queue.acquire_until(n, secs(1))));
@@ -393,13 +393,13 @@ mod at_one_instant {
     }
 
     #[test]
-    fn one_behind_a_head_whose_timer_was_set_after_its_own_is_granted_too() {
+    fn a_waiter_behind_a_head_whose_timer_was_set_after_its_own_is_granted_too() {
         let queue = queue(FixedWindow::new(4, SECOND), 99);
         let _held = now(queue.acquire(4)).unwrap();
         let cancelled = Task::waiting(queue.acquire(1));
         let head = Task::waiting(queue.acquire(1));
         let behind = Task::waiting(queue.acquire_until(1, secs(1)));
-        // The new head is asked for at the same instant, but entered later.
+        // The limiter is asked for the new head at the same instant, but its entry is later.
         drop(cancelled);
         assert_eq!(advance(&queue, secs(1)), Next::Idle);
         assert_eq!(
@@ -434,7 +434,8 @@ mod late_advances {
     use super::*;
 
     #[test]
-    fn what_came_in_before_the_deadline_is_granted_though_the_queue_is_advanced_after_it() {
+    fn permits_that_came_in_before_the_deadline_are_granted_though_the_queue_is_advanced_after_it()
+    {
         let queue = queue(bucket(1), 99);
         let wait = Task::waiting(queue.acquire_until(1, ms(1_001)));
         advance(&queue, ms(1_005));
@@ -442,7 +443,7 @@ mod late_advances {
     }
 
     #[test]
-    fn one_behind_the_head_is_not_granted_as_of_a_time_after_its_deadline() {
+    fn a_waiter_behind_the_head_is_not_granted_as_of_a_time_after_its_deadline() {
         for (to, granted) in [
             (ms(2_005), true),
             (ms(2_010), true),
@@ -459,13 +460,14 @@ mod late_advances {
     }
 
     #[test]
-    fn what_comes_in_after_the_deadline_is_not_granted_though_the_queue_is_advanced_after_both() {
+    fn permits_that_come_in_after_the_deadline_are_not_granted_though_the_queue_is_advanced_after_both()
+     {
         for to in [secs(20), secs(21), secs(100)] {
             let queue = queue(AdjustableBucket::new(Rate::per_second(1), 9), 99);
             let _held = now(queue.acquire(9)).unwrap();
             let head = Task::waiting(queue.acquire(1));
             let behind = Task::waiting(queue.acquire_until(1, secs(2)));
-            // Then they come in after 10 s and 20 s.
+            // Then the permits come in after 10 s and 20 s.
             queue.change(|bucket| slower(bucket, 9));
             advance(&queue, to);
             assert_eq!(permits(head.outcome()), Ok(1));
@@ -477,17 +479,17 @@ mod late_advances {
     }
 }
 
-/// Many, with random deadlines, against a list.
+/// Many waits with random deadlines, compared with a list.
 mod model {
     use super::*;
 
-    /// What is to become of a wait.
+    /// The expected outcome of a wait.
     struct Model {
         permits: u32,
         deadline: u64,
     }
 
-    /// A concurrency limit, on which time has no other effect than that deadlines are over.
+    /// A concurrency limit: time has no effect except that deadlines expire.
     fn agrees(order: Order, seed: u64) {
         const LIMIT: u32 = 4;
         let mut random = Random::new(seed);
@@ -538,8 +540,8 @@ mod model {
                 _ => {
                     let to = time + random.below(20 * 512);
                     let next = advance(&queue, Timestamp::from_nanos(to));
-                    // In the order of time: what the end of one lets through is granted as of then,
-                    // or, where newcomers may have taken since, as of now.
+                    // In the order of time. What the end of one wait lets through is granted as of
+                    // that instant, or, if newcomers may have taken since, as of now.
                     while let Some(place) = (0..line.len())
                         .min_by_key(|&place| line[place].0.deadline)
                         .filter(|&place| line[place].0.deadline <= to)
@@ -595,17 +597,17 @@ mod model {
     }
 
     #[test]
-    fn each_ends_at_its_deadline_or_is_granted_in_its_turn() {
+    fn each_waiter_expires_at_its_deadline_or_is_granted_in_its_turn() {
         for seed in 1..if cfg!(debug_assertions) { 300 } else { 3_000 } {
             agrees(Order::OldestFirst, seed);
             agrees(Order::NewestFirst, seed);
         }
     }
 
-    /// Each that is let in gets its permits by its deadline, if nobody gives up: of a bucket,
-    /// behind waits for one each.
+    /// Each admitted request gets its permits by its deadline, if no waiter cancels: from a bucket,
+    /// behind waits for one permit each.
     #[test]
-    fn who_is_let_in_behind_others_is_never_late_and_who_is_refused_would_have_been() {
+    fn an_admitted_request_is_never_late_and_a_rejected_one_would_have_been() {
         for seed in 1..200 {
             let mut random = Random::new(seed);
             let queue = queue(bucket(3), u64::MAX);

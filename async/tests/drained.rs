@@ -1,4 +1,4 @@
-//! Waits until every lease has come back.
+//! Waits until every lease is released.
 
 mod support;
 
@@ -11,7 +11,7 @@ use support::{
 };
 
 #[test]
-fn it_is_over_when_the_last_lease_is_back() {
+fn drained_ends_when_the_last_lease_is_released() {
     let queue = queue(Concurrency::new(3), 9);
     now(queue.drained());
     let (one, two) = (
@@ -28,7 +28,7 @@ fn it_is_over_when_the_last_lease_is_back() {
 }
 
 #[test]
-fn several_wait_for_it_and_are_all_woken() {
+fn several_futures_wait_for_it_and_are_all_woken() {
     for many in [1, 15, 16, 17, 33, 100] {
         let queue = queue(Concurrency::new(1), 9);
         let held = now(queue.acquire(1)).unwrap();
@@ -42,7 +42,7 @@ fn several_wait_for_it_and_are_all_woken() {
 }
 
 #[test]
-fn one_that_is_cancelled_leaves_the_others() {
+fn a_cancelled_one_leaves_the_others() {
     for place in 0..3 {
         let queue = queue(Concurrency::new(1), 9);
         let held = now(queue.acquire(1)).unwrap();
@@ -69,7 +69,7 @@ fn all_cancelled_leave_no_trace() {
 }
 
 #[test]
-fn polled_with_another_waker_it_wakes_that_one_alone() {
+fn polled_with_another_waker_it_wakes_only_that_one() {
     let queue = queue(Concurrency::new(1), 9);
     let held = now(queue.acquire(1)).unwrap();
     let first = Arc::new(());
@@ -90,7 +90,11 @@ fn polled_with_another_waker_it_wakes_that_one_alone() {
     assert!(drained.poll_with(&old).is_pending());
     assert!(drained.is_pending());
     drop(old);
-    assert_eq!(Arc::strong_count(&first), 1, "the one before is gone");
+    assert_eq!(
+        Arc::strong_count(&first),
+        1,
+        "the previous waker is dropped"
+    );
     drop(held);
     assert_eq!(
         (
@@ -103,7 +107,7 @@ fn polled_with_another_waker_it_wakes_that_one_alone() {
 }
 
 #[test]
-fn it_takes_no_place_in_the_queue_and_holds_up_nobody() {
+fn it_takes_no_place_in_the_queue_and_delays_no_waiter() {
     for queue in [
         queue(Concurrency::new(2), 0),
         newest_first(Concurrency::new(2), 0).with_max_waiters(0),
@@ -117,14 +121,14 @@ fn it_takes_no_place_in_the_queue_and_holds_up_nobody() {
 }
 
 #[test]
-fn those_who_wait_for_permits_come_first() {
+fn waiters_for_permits_come_first() {
     for order in [Order::OldestFirst, Order::NewestFirst] {
         let queue = queue(Concurrency::new(1), 9).with_order(order);
         let held = now(queue.acquire(1)).unwrap();
         let wait = Task::waiting(queue.acquire(1));
         let mut drained = Task::waiting(queue.drained());
         drop(held);
-        assert_eq!((wait.wakes(), drained.wakes()), (1, 0), "its lease is out");
+        assert_eq!((wait.wakes(), drained.wakes()), (1, 0), "its lease is held");
         let lease = wait.outcome().unwrap();
         assert!(drained.is_pending());
         drop(lease);
@@ -133,7 +137,7 @@ fn those_who_wait_for_permits_come_first() {
 }
 
 #[test]
-fn a_grant_that_nobody_claims_is_a_lease_that_is_out() {
+fn an_unclaimed_grant_is_a_held_lease() {
     let queue = queue(Concurrency::new(1), 9);
     let held = now(queue.acquire(1)).unwrap();
     let wait = Task::waiting(queue.acquire(1));
@@ -145,7 +149,7 @@ fn a_grant_that_nobody_claims_is_a_lease_that_is_out() {
 }
 
 #[test]
-fn a_closed_queue_is_drained_when_its_leases_are_back() {
+fn a_closed_queue_is_drained_when_its_leases_are_released() {
     let queue = queue(Concurrency::new(2), 9);
     let held = now(queue.acquire(2)).unwrap();
     let before = Task::waiting(queue.drained());
@@ -164,9 +168,9 @@ fn a_closed_queue_is_drained_when_its_leases_are_back() {
     now(queue.drained());
 }
 
-/// What a graceful end does: it waits for the driver and for the leases.
+/// A graceful shutdown waits for the driver and for the leases.
 #[test]
-fn a_driver_ends_with_a_closed_queue_though_somebody_waits_for_its_leases() {
+fn a_driver_ends_with_a_closed_queue_though_a_future_waits_for_its_leases() {
     let queue = queue(Concurrency::new(2), 9);
     let held = now(queue.acquire(1)).unwrap();
     let mut driver = Task::waiting(queue.drive());
@@ -177,13 +181,13 @@ fn a_driver_ends_with_a_closed_queue_though_somebody_waits_for_its_leases() {
     drop(held);
     assert!(
         over || driver.wakes() > 1,
-        "ready when the queue is closed, at the latest when all is back"
+        "ready when the queue is closed, or when all leases are released"
     );
     assert!(over || driver.poll().is_ready());
 }
 
 #[test]
-fn a_part_that_is_given_back_is_not_all() {
+fn a_partial_release_does_not_drain() {
     let queue = queue(Concurrency::new(3), 9);
     let mut held = now(queue.acquire(3)).unwrap();
     let drained = Task::waiting(queue.drained());
@@ -197,7 +201,7 @@ fn a_part_that_is_given_back_is_not_all() {
 }
 
 #[test]
-fn the_last_one_may_come_back_by_a_refund() {
+fn the_last_permit_may_return_by_a_refund() {
     let queue = queue(Concurrency::new(3), 9);
     let mut held = now(queue.acquire(3)).unwrap();
     let drained = Task::waiting(queue.drained());
@@ -206,7 +210,7 @@ fn the_last_one_may_come_back_by_a_refund() {
 }
 
 #[test]
-fn under_a_live_limit_what_is_out_is_what_counts() {
+fn with_a_live_limit_only_held_permits_count() {
     let queue = queue(Concurrency::new(3), 9);
     let held = now(queue.acquire(3)).unwrap();
     let drained = Task::waiting(queue.drained());
@@ -218,15 +222,16 @@ fn under_a_live_limit_what_is_out_is_what_counts() {
 }
 
 #[test]
-fn what_comes_back_by_time_is_not_waited_for() {
+fn permits_that_come_back_by_time_are_not_waited_for() {
     let queue = queue(TokenBucket::new(Rate::per_second(1), 5), 9);
     let _held = now(queue.acquire(5)).unwrap();
     now(queue.drained());
 }
 
-/// A release never waits for the lines: it leaves a mark, and whoever has them finds all back.
+/// A release never waits for the lock: it sets the pending-release bit, and the holder of the lock
+/// finds all permits back.
 #[test]
-fn what_is_released_while_another_has_the_lines_is_found_by_that_one() {
+fn a_release_while_another_holds_the_lock_is_found_by_the_holder() {
     type Locked = Queue<Concurrency, Hand, Watched>;
     static QUEUE: Locked = Queue::new(Concurrency::new(2), Hand::new(), 99);
     let works: [fn(); 4] = [
@@ -245,9 +250,10 @@ fn what_is_released_while_another_has_the_lines_is_found_by_that_one() {
     }
 }
 
-/// Between its first look, which finds a lease out, and the end of its stay in the lines.
+/// Between its first look, which finds a held lease, and the end of its registration inside the
+/// lock.
 #[test]
-fn what_is_released_while_it_enters_is_not_missed() {
+fn a_release_while_it_registers_is_not_missed() {
     type Locked = Queue<Concurrency, ManualClock, Watched>;
     static QUEUE: Locked = Queue::new(Concurrency::new(1), ManualClock::new(), 99);
     let held = now(QUEUE.acquire(1)).unwrap();
@@ -257,7 +263,7 @@ fn what_is_released_while_it_enters_is_not_missed() {
 }
 
 #[test]
-fn one_that_owns_the_queue_goes_to_another_thread() {
+fn a_drained_future_that_owns_the_queue_can_be_sent_to_another_thread() {
     let queue: Shared = Arc::new(queue(Concurrency::new(1), 9));
     let held = now(queue.acquire(1)).unwrap();
     let drained = Task::waiting(Drained::new(Arc::clone(&queue)));

@@ -1,4 +1,4 @@
-//! Queues that see to their time: by a task, or by a timer of their own.
+//! Queues driven by a task, or by a timer of their own.
 
 mod support;
 
@@ -12,10 +12,10 @@ use portcullis_async::{Next, Queue};
 use portcullis_core::{Clock, Concurrency, Rate, Timestamp, TokenBucket};
 use support::{Hand, SECOND, Task, now, permits, queue, waker};
 
-/// Tasks under one thread and a manual clock, whose timers are its own.
+/// Tasks on one thread with a manual clock and its timers.
 #[derive(Default)]
 struct Executor {
-    /// The queue's.
+    /// The timer of the queue.
     hand: Hand,
     timers: Mutex<Vec<(Timestamp, Waker)>>,
 }
@@ -48,8 +48,8 @@ impl Executor {
         (Box::pin(future), Arc::new(AtomicBool::new(true)))
     }
 
-    /// Polls what is woken, and moves the time to the next timer when nothing is; until the first
-    /// task is done. Returns the polls of each task.
+    /// Polls woken tasks, and advances the clock to the next timer when no task is woken, until the
+    /// first task is done. Returns the number of polls of each task.
     fn run(&self, mut tasks: Vec<Local<'_>>) -> Vec<usize> {
         let mut polls = vec![0; tasks.len()];
         let mut done = vec![false; tasks.len()];
@@ -79,7 +79,7 @@ impl Executor {
                     .chain(self.hand.alarm())
                     .min();
                 self.hand.jump(
-                    next.expect("nobody sleeps, nobody runs")
+                    next.expect("a sleeping task must have a timer")
                         .max(self.hand.now()),
                 );
                 let now = self.hand.now();
@@ -129,17 +129,17 @@ fn each_wait_ends_at_its_instant_with_one_timer_for_all() {
         [(1, 100), (2, 300), (5, 800), (1, 900)]
     );
     assert_eq!(executor.hand.armed().len(), 4, "once for each instant");
-    assert_eq!(polls[..4], [2; 4], "each waits to be woken once");
+    assert_eq!(polls[..4], [2; 4], "each waits, and is woken once");
 }
 
 #[test]
-fn the_timer_follows_a_head_that_is_cancelled_or_comes_newly() {
+fn the_timer_follows_a_new_or_cancelled_head() {
     let executor = Executor::default();
     let queue: Queue<_, _> = Queue::new(bucket(1, 60), &executor.hand, 99);
     let ends = Mutex::new(Vec::new());
     let tasks = vec![
         Executor::task(async {
-            // Gives up after 2 s what would take a minute.
+            // Cancels after 2 s a wait that would take a minute.
             let wait = core::pin::pin!(queue.acquire(60));
             let mut wait = Some(wait);
             let mut sleep = core::pin::pin!(executor.sleep(Timestamp::from_secs(2)));
@@ -156,7 +156,7 @@ fn the_timer_follows_a_head_that_is_cancelled_or_comes_newly() {
             drop(queue.acquire(5).await.unwrap());
             ends.lock().unwrap().push(executor.hand.now());
             executor.sleep(Timestamp::from_secs(20)).await;
-            // 15 there are, so it waits for one more.
+            // 15 are available, so it waits for one more.
             drop(queue.acquire(16).await.unwrap());
             ends.lock().unwrap().push(executor.hand.now());
             queue.close();
@@ -171,7 +171,7 @@ fn the_timer_follows_a_head_that_is_cancelled_or_comes_newly() {
 }
 
 #[test]
-fn a_refund_makes_it_earlier() {
+fn a_refund_moves_the_alarm_earlier() {
     let executor = Executor::default();
     let bucket = TokenBucket::new(Rate::per_second(1), 10);
     let queue: Queue<_, _> = Queue::new(bucket, &executor.hand, 99);
@@ -192,7 +192,7 @@ fn a_refund_makes_it_earlier() {
 }
 
 #[test]
-fn tokens_that_went_unclaimed_make_it_earlier() {
+fn unclaimed_tokens_move_the_alarm_earlier() {
     let queue = queue(bucket(1, 10), 99);
     let unclaimed = Task::waiting(queue.acquire(4));
     let _wait = Task::waiting(queue.acquire(6));
@@ -208,12 +208,12 @@ fn tokens_that_went_unclaimed_make_it_earlier() {
 }
 
 #[test]
-fn it_sleeps_while_nobody_waits_and_ends_when_the_queue_is_closed() {
+fn it_sleeps_without_waiters_and_ends_when_the_queue_is_closed() {
     let queue = queue(bucket(1, 1), 9);
     let mut driver = Task::new(queue.drive());
     assert!(driver.is_pending());
     let wait = Task::waiting(queue.acquire(1));
-    assert_eq!(driver.wakes(), 1, "somebody waits");
+    assert_eq!(driver.wakes(), 1, "there is a waiter");
     assert!(driver.is_pending());
     drop(wait);
     assert!(driver.is_pending());
@@ -233,11 +233,11 @@ fn it_is_not_woken_by_its_own_poll() {
     }
     assert_eq!(driver.wakes(), 0);
     let _behind = Task::waiting(queue.acquire(1));
-    assert_eq!(driver.wakes(), 0, "the time to call is the head's");
+    assert_eq!(driver.wakes(), 0, "the alarm is the head's");
 }
 
 #[test]
-fn the_last_one_polled_drives_and_a_dropped_one_does_no_harm() {
+fn the_last_driver_polled_drives_and_a_dropped_one_does_no_harm() {
     let queue = queue(bucket(1, 5), 9);
     let mut one = Task::new(queue.drive());
     let mut other = Task::new(queue.drive());
@@ -250,7 +250,7 @@ fn the_last_one_polled_drives_and_a_dropped_one_does_no_harm() {
 }
 
 #[test]
-fn those_who_wait_are_granted_by_releases_without_it() {
+fn releases_grant_waiters_without_a_driver() {
     let queue = queue(Concurrency::new(1), 9);
     let held = now(queue.acquire(1)).unwrap();
     let mut driver = Task::new(queue.drive());

@@ -1,4 +1,5 @@
-//! Who sees to a queue's time: when one driver leaves, in whatever way, the next one is told.
+//! Which driver drives a queue's timers: when one driver leaves, in any way, the next one takes
+//! over.
 
 mod support;
 
@@ -19,7 +20,7 @@ const fn secs(seconds: u64) -> Timestamp {
     Timestamp::from_secs(seconds)
 }
 
-/// One token a second, none there.
+/// A bucket of one token per second, empty at first.
 fn bucket(burst: u64) -> TokenBucket {
     TokenBucket::builder(Rate::per_second(1), burst)
         .initial(0)
@@ -39,8 +40,8 @@ fn driving(queue: &support::Manual<TokenBucket>) -> Task<impl Future<Output = u3
 }
 
 #[test]
-fn of_tasks_that_drive_beside_their_own_waits_all_are_granted() {
-    // As they came, and the other way round.
+fn tasks_that_drive_beside_their_own_waits_are_all_granted() {
+    // In order of arrival, and in reverse.
     for polls_backwards in [false, true] {
         let queue = queue(bucket(5), 99);
         let mut tasks: Vec<_> = (0..5).map(|_| Some(driving(&queue))).collect();
@@ -55,7 +56,7 @@ fn of_tasks_that_drive_beside_their_own_waits_all_are_granted() {
         let mut seen = [0; 5];
         for second in 1..=5 {
             queue.clock().jump(secs(second));
-            // Who is woken is polled, and nothing else happens.
+            // Only woken tasks are polled.
             loop {
                 let mut idle = true;
                 for number in 0..5 {
@@ -85,7 +86,7 @@ fn of_tasks_that_drive_beside_their_own_waits_all_are_granted() {
 }
 
 #[test]
-fn a_driver_that_leaves_has_the_next_one_told() {
+fn when_a_driver_leaves_the_next_one_is_woken() {
     let queue = queue(bucket(5), 99);
     let _wait = Task::waiting(queue.acquire(1));
     let [mut first, second, third] = [(); 3].map(|()| Task::waiting(queue.drive()));
@@ -93,12 +94,12 @@ fn a_driver_that_leaves_has_the_next_one_told() {
     assert_eq!(
         first.wakes() + second.wakes(),
         1,
-        "the timer was the third one's"
+        "the third driver's waker was armed"
     );
     assert_eq!(first.wakes(), 1);
     assert!(first.is_pending());
     assert_eq!(queue.clock().alarm(), Some(secs(1)));
-    // One that is not in charge leaves no trace.
+    // A driver that is not in charge leaves no trace.
     drop(second);
     assert_eq!(first.wakes(), 1);
     queue.clock().jump(secs(1));
@@ -106,7 +107,7 @@ fn a_driver_that_leaves_has_the_next_one_told() {
 }
 
 #[test]
-fn a_driver_that_was_told_and_leaves_before_it_is_polled_has_the_next_one_told() {
+fn when_a_woken_driver_leaves_before_its_poll_the_next_one_is_woken() {
     let queue = queue(bucket(5), 99);
     let [first, second] = [(); 2].map(|()| Task::waiting(queue.drive()));
     let _wait = Task::waiting(queue.acquire(1));
@@ -116,7 +117,7 @@ fn a_driver_that_was_told_and_leaves_before_it_is_polled_has_the_next_one_told()
 }
 
 #[test]
-fn drivers_that_share_one_waker_are_told_apart() {
+fn drivers_that_share_one_waker_are_distinguished() {
     let queue = queue(bucket(5), 99);
     let wakes = Arc::new(AtomicUsize::new(0));
     let shared = {
@@ -134,7 +135,7 @@ fn drivers_that_share_one_waker_are_told_apart() {
     }
     let _wait = Task::waiting(queue.acquire(1));
     assert_eq!(wakes.load(Ordering::Relaxed), 1);
-    // The one that was told leaves: the last one polled, and then the others in their order.
+    // The woken driver leaves: the last one polled, and then the others in their order.
     for leaves in [2, 0, 0] {
         wakes.store(0, Ordering::Relaxed);
         drop(drivers.remove(leaves));
@@ -159,14 +160,14 @@ fn all_drivers_end_when_the_queue_is_closed() {
 }
 
 #[test]
-fn one_who_only_passes_arms_no_timer_and_leaves_whoever_is_armed() {
+fn a_driver_polled_once_arms_no_timer_and_leaves_the_armed_one_in_charge() {
     let queue = queue(bucket(5), 99);
     let waits = [(); 2].map(|()| Task::waiting(queue.acquire(1)));
     assert_eq!(queue.advance(), Next::At(secs(1)));
     assert_eq!(queue.clock().alarm(), None);
     let mut driver = Task::waiting(queue.drive());
-    // An alarm that is due, and a call before it: the driver stays in charge, and arms for the next
-    // one.
+    // An alarm is due, and another call comes before it: the driver stays in charge, and arms for
+    // the next instant.
     queue.clock().set(secs(1));
     assert_eq!(queue.advance(), Next::At(secs(2)));
     queue.clock().run(secs(1));
@@ -177,7 +178,7 @@ fn one_who_only_passes_arms_no_timer_and_leaves_whoever_is_armed() {
 }
 
 #[test]
-fn a_new_attendant_takes_over_what_a_driver_was_armed_for() {
+fn a_new_attendant_takes_over_the_instant_of_a_driver() {
     let queue: Shared<_> = Arc::new(queue(bucket(5), 99));
     let _wait = Task::waiting(Acquire::new(Arc::clone(&queue), 1, 1));
     let driver = Task::waiting(queue.drive());
@@ -191,7 +192,7 @@ fn a_new_attendant_takes_over_what_a_driver_was_armed_for() {
 
 /// A driver may be in a task that is not polled for a long time: the timer stays the queue's own.
 #[test]
-fn beside_an_attendant_a_driver_takes_nothing_over() {
+fn a_driver_beside_an_attendant_takes_nothing_over() {
     let queue: Shared<_> = Arc::new(queue(bucket(5), 99));
     queue.attend_shared();
     let waits = [(); 2].map(|()| Task::waiting(Acquire::new(Arc::clone(&queue), 1, 1)));
@@ -208,17 +209,17 @@ mod releases {
 
     static HELD_BY_ANOTHER: AtomicBool = AtomicBool::new(false);
 
-    /// A lock that says so, instead of waiting, when another context has it.
+    /// A lock that panics, instead of waiting, when another context holds it.
     struct Interrupted(ThreadLock);
 
-    // SAFETY: as of the lock within.
+    // SAFETY: as for the inner lock.
     unsafe impl RawLock for Interrupted {
         const OPEN: Self = Self(ThreadLock::OPEN);
 
         fn lock<T>(&self, work: impl FnOnce() -> T) -> T {
             assert!(
                 !HELD_BY_ANOTHER.load(Ordering::Relaxed),
-                "it would wait for what it has interrupted"
+                "it would wait for the context that it interrupted"
             );
             self.0.lock(work)
         }
@@ -260,9 +261,9 @@ mod releases {
 
     impl QueueLimiter for Both {}
 
-    /// A release never waits for the lines, also where it makes the queue see to its time.
+    /// A release never waits for the lock, even if it makes the queue arm its timer.
     #[test]
-    fn of_an_attended_queue_do_not_wait_for_the_lines() {
+    fn releases_in_an_attended_queue_do_not_wait_for_the_lock() {
         static QUEUE: Queue<Both, Hand, Interrupted> = Queue::new(
             Both(
                 Concurrency::new(2),
@@ -274,19 +275,14 @@ mod releases {
         QUEUE.attend();
         let held = QUEUE.try_acquire(2).unwrap();
         let mut wait = Task::new(QUEUE.acquire(1));
-        // Between the grant, which makes the next head's token what is waited for, and the queue's
-        // own waker.
+        // Between the grant, after which the next head needs a token, and the queue's own waker.
         let interrupts = waker(|| HELD_BY_ANOTHER.store(true, Ordering::Relaxed));
         assert!(wait.poll_with(&interrupts).is_pending());
         let next = Task::waiting(QUEUE.acquire(1));
-        assert_eq!(
-            QUEUE.clock().alarm(),
-            None,
-            "a release is what is waited for"
-        );
+        assert_eq!(QUEUE.clock().alarm(), None, "the waiter needs a release");
         drop(held);
         HELD_BY_ANOTHER.store(false, Ordering::Relaxed);
-        // What the other context does when it leaves the lines.
+        // What the other context does after it unlocks.
         let _ = QUEUE.counts();
         assert_eq!(QUEUE.clock().alarm(), Some(secs(1)));
         drop(wait);
@@ -305,7 +301,7 @@ mod threads {
             .expect("it sleeps, or has panicked")
     }
 
-    /// A timer that takes what it is asked for, and never wakes.
+    /// A timer that accepts every request, and never wakes.
     struct Dead(MonotonicClock);
 
     impl Clock for Dead {
@@ -333,14 +329,14 @@ mod threads {
     }
 
     #[test]
-    fn one_sees_to_its_time_itself_though_a_timer_that_never_wakes_attends() {
+    fn a_waiting_thread_drives_though_a_timer_that_never_wakes_attends() {
         let queue = dead();
         queue.attend_shared();
         in_time(move || (0..3).for_each(|_| drop(queue.blocking_acquire(1).unwrap())));
     }
 
     #[test]
-    fn one_sees_to_its_time_itself_though_a_task_that_is_never_polled_drives() {
+    fn a_waiting_thread_drives_though_a_task_that_is_never_polled_drives() {
         let queue = dead();
         let driver = Task::waiting(queue.drive());
         in_time({
@@ -350,9 +346,9 @@ mod threads {
         drop(driver);
     }
 
-    /// Also of what is due for others, and of what comes earlier while it sleeps.
+    /// Also for other waiters, and for instants that become earlier while it sleeps.
     #[test]
-    fn one_that_sleeps_sees_to_the_time_of_all() {
+    fn a_sleeping_thread_drives_for_all_waiters() {
         for attended in [false, true] {
             let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(
                 Concurrency::new(1),
@@ -388,9 +384,9 @@ mod threads {
         }
     }
 
-    /// Each of them is in charge for a while, and leaves by its deadline.
+    /// Each thread is in charge for a while, and leaves at its deadline.
     #[test]
-    fn one_that_leaves_by_its_deadline_has_the_next_one_see_to_the_time() {
+    fn when_a_thread_leaves_at_its_deadline_the_next_one_drives() {
         let queue: Arc<Queue<_, _>> =
             Arc::new(Queue::new(Concurrency::new(1), MonotonicClock::new(), 99));
         let held = queue.try_acquire(1).unwrap();
@@ -417,7 +413,7 @@ mod threads {
     }
 
     #[test]
-    fn one_whose_hook_panics_leaves_no_driver_behind() {
+    fn a_thread_whose_hook_panics_leaves_no_driver_behind() {
         let rate = TokenBucket::builder(Rate::per_second(100), 1)
             .initial(0)
             .build()
@@ -435,10 +431,10 @@ mod threads {
         in_time(move || (0..3).for_each(|_| drop(queue.blocking_acquire(1).unwrap())));
     }
 
-    /// The thread that blocks is the one that would run the timer.
+    /// The blocked thread is the one that would run the timer.
     #[cfg(feature = "tokio")]
     #[test]
-    fn one_in_the_way_of_its_own_runtime_is_granted() {
+    fn a_thread_that_blocks_its_own_runtime_is_granted() {
         use portcullis_async::TokioTimer;
         in_time(|| {
             let runtime = tokio::runtime::Builder::new_current_thread()
@@ -460,7 +456,7 @@ mod threads {
                     drop(queue.blocking_acquire(1).unwrap());
                 }
             });
-            // And after its end.
+            // And after the end of the runtime.
             drop(runtime);
             for _ in 0..3 {
                 drop(queue.blocking_acquire(1).unwrap());
@@ -469,7 +465,7 @@ mod threads {
     }
 
     #[test]
-    fn one_that_drives_and_unwinds_leaves_that_to_a_task() {
+    fn when_a_driving_thread_unwinds_a_task_takes_over() {
         let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(bucket(5), ThreadTimer::new(), 99));
         let mut driver = Task::waiting(queue.drive());
         let _wait = Task::waiting(queue.acquire(1));
@@ -490,7 +486,7 @@ fn a_drive_that_was_never_polled_leaves_no_trace() {
     assert_eq!(driver.wakes(), wakes);
     let unwinds = catch_unwind(AssertUnwindSafe(|| {
         let _driver = queue.drive();
-        panic!("of its own");
+        panic!("the task's own panic");
     }));
     assert!(unwinds.is_err());
 }

@@ -1,5 +1,5 @@
-//! The queue at its edges: wakers and limiters that panic, what comes in while the list is held,
-//! and what a wrapper owes to those who ask it.
+//! Corner cases of the queue: wakers and limiters that panic, releases while the lock is held, and
+//! what a wrapper forwards.
 
 mod support;
 
@@ -24,9 +24,9 @@ fn queue<L: QueueLimiter>(limiter: L, permits: u64) -> Plain<L> {
     Queue::new(limiter, ManualClock::new(), permits)
 }
 
-/// They get nothing, so nothing is taken for them.
+/// These waiters get nothing, so nothing is taken for them.
 #[test]
-fn closing_takes_no_permits_for_those_whom_it_turns_away() {
+fn closing_takes_no_permits_for_the_waiters_it_rejects() {
     let queue = queue(Concurrency::new(3), 9);
     let held = now(queue.acquire(2)).unwrap();
     let large = Task::waiting(queue.acquire(3));
@@ -37,7 +37,7 @@ fn closing_takes_no_permits_for_those_whom_it_turns_away() {
     assert_eq!(queue.available_at(Timestamp::ZERO), 3);
 }
 
-/// Another's waker panics in it, after it was linked.
+/// The waker of another task panics in it, after it was linked.
 #[test]
 fn a_wait_is_unlinked_though_its_first_poll_panicked() {
     let queue = queue(Concurrency::new(1), 1).with_order(Order::NewestFirst);
@@ -47,12 +47,16 @@ fn a_wait_is_unlinked_though_its_first_poll_panicked() {
     let mut new = Task::new(queue.acquire(1));
     assert!(catch_unwind(AssertUnwindSafe(|| new.poll())).is_err());
     drop(new);
-    assert_eq!(queue.counts().waiters, 0, "and else a freed node is linked");
+    assert_eq!(
+        queue.counts().waiters,
+        0,
+        "otherwise a freed node is linked"
+    );
 }
 
-/// Whoever counts has the list for a moment, too.
+/// A call of `counts` holds the lock for a moment, too.
 #[test]
-fn what_is_released_while_somebody_counts_is_granted() {
+fn a_release_during_counts_is_granted() {
     let queue: &'static Queue<Concurrency, ManualClock, Watched> = Box::leak(Box::new(Queue::new(
         Concurrency::new(1),
         ManualClock::new(),
@@ -65,12 +69,12 @@ fn what_is_released_while_somebody_counts_is_granted() {
     assert_eq!(
         queue.available_at(Timestamp::ZERO),
         0,
-        "a permit is free, and somebody waits"
+        "a permit is free, and there is a waiter"
     );
     drop(wait.outcome().unwrap());
 }
 
-/// Not even that of a request that is refused.
+/// Not even the waker of a rejected request.
 #[test]
 fn no_waker_is_dropped_under_the_lock() {
     static UNDER_THE_LOCK: AtomicU32 = AtomicU32::new(0);
@@ -93,7 +97,8 @@ fn no_waker_is_dropped_under_the_lock() {
     assert_eq!(UNDER_THE_LOCK.load(Ordering::Relaxed), 0);
 }
 
-/// A limiter that gets permits back, and has no `refund_at` of its own, which then returns 0.
+/// A limiter with releases, but without a `refund_at` of its own: the default releases, and returns
+/// 0.
 struct Plainest(Concurrency);
 impl Limiter for Plainest {
     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
@@ -114,7 +119,7 @@ impl QueueLimiter for Plainest {}
 
 /// By its contract a limiter may have released all, and return 0.
 #[test]
-fn what_a_refund_releases_is_granted() {
+fn permits_released_by_a_refund_are_granted() {
     let queue = queue(Plainest(Concurrency::new(1)), 9);
     let mut held = now(queue.acquire(1)).unwrap();
     let wait = Task::waiting(queue.acquire(1));
@@ -122,13 +127,13 @@ fn what_a_refund_releases_is_granted() {
     assert_eq!(
         queue.available_at(Timestamp::ZERO),
         0,
-        "a permit is free, and somebody waits"
+        "a permit is free, and there is a waiter"
     );
     drop(wait.outcome().unwrap());
 }
 
 #[test]
-fn a_request_above_the_capacity_is_told_so_at_once_also_behind_others() {
+fn a_request_above_the_capacity_is_rejected_at_once_even_behind_others() {
     let queue = queue(Concurrency::new(2), 9);
     let _held = now(queue.acquire(2)).unwrap();
     let _wait = Task::waiting(queue.acquire(1));
@@ -145,7 +150,7 @@ fn a_request_above_the_capacity_is_told_so_at_once_also_behind_others() {
     );
 }
 
-/// The time that it was told was the head's, which is gone.
+/// The time that it slept for was the head's, which is gone.
 #[test]
 fn a_thread_behind_a_cancelled_head_does_not_oversleep() {
     let bucket = TokenBucket::builder(Rate::per_second(1_000), 2_000)
@@ -171,12 +176,12 @@ fn a_thread_behind_a_cancelled_head_does_not_oversleep() {
     let waited = started.elapsed();
     assert!(
         waited < Duration::from_secs(1),
-        "it fits after 300 ms, and got it after {waited:?}"
+        "it fits after 300 ms, and was granted after {waited:?}"
     );
 }
-/// Also those that are beyond what is woken at a time.
+/// Also not the waiters beyond one wake batch.
 #[test]
-fn a_waker_that_panics_leaves_nobody_waiting_while_permits_are_free() {
+fn a_waker_that_panics_leaves_no_waiter_while_permits_are_free() {
     let queue = queue(Concurrency::new(40), 99);
     let held = now(queue.acquire(40)).unwrap();
     let mut first = Task::new(queue.acquire(1));
@@ -189,7 +194,7 @@ fn a_waker_that_panics_leaves_nobody_waiting_while_permits_are_free() {
 }
 
 #[test]
-fn a_look_says_what_a_take_would() {
+fn a_look_answers_as_a_take_would() {
     let queue = queue(Concurrency::new(3), 9);
     let _held = now(queue.acquire(1)).unwrap();
     let _large = Task::waiting(queue.acquire(3));
@@ -197,7 +202,7 @@ fn a_look_says_what_a_take_would() {
     assert_eq!(
         queue.peek_at(at, 1).err(),
         queue.try_acquire_at(at, 1).err(),
-        "somebody waits"
+        "there is a waiter"
     );
     queue.close();
     assert_eq!(
@@ -208,7 +213,7 @@ fn a_look_says_what_a_take_would() {
 }
 
 #[test]
-fn advance_says_idle_after_it_has_granted_all() {
+fn advance_returns_idle_after_it_has_granted_all() {
     let queue = queue(
         TokenBucket::builder(Rate::per_second(1), 40)
             .initial(0)
@@ -224,14 +229,14 @@ fn advance_says_idle_after_it_has_granted_all() {
 }
 
 #[test]
-fn where_nobody_may_wait_nobody_waits_for_none_either() {
+fn with_no_room_to_wait_a_request_for_zero_permits_does_not_wait_either() {
     let queue = queue(Concurrency::new(1), 0);
     let _held = now(queue.acquire(1)).unwrap();
     assert!(Task::new(queue.acquire(0)).poll().is_ready(), "it waits");
 }
 
 #[test]
-fn metadata_of_the_limiter_within_are_offered() {
+fn metadata_of_the_inner_limiter_are_offered() {
     use portcullis_core::metadata::{Metadata, Name};
     const LANE: Name<u32> = Name::new("LANE");
     struct Named;
@@ -256,7 +261,7 @@ fn metadata_of_the_limiter_within_are_offered() {
 }
 
 #[test]
-fn a_limiter_that_panicked_once_leaves_no_gate_behind() {
+fn a_limiter_that_panicked_once_leaves_no_waiter_bit_behind() {
     struct Once(Concurrency, AtomicU32);
     impl Limiter for Once {
         fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
@@ -277,19 +282,19 @@ fn a_limiter_that_panicked_once_leaves_no_gate_behind() {
     impl QueueLimiter for Once {}
     let queue = queue(Once(Concurrency::new(2), AtomicU32::new(0)), 9);
     let _held = now(queue.acquire(1)).unwrap();
-    // Denied by the first look (the second call), the second look panics.
+    // Denied by the first look (the second call); the second look panics.
     let mut two = Task::new(queue.acquire(2));
     assert!(catch_unwind(AssertUnwindSafe(|| two.poll())).is_err());
     drop(two);
     assert!(
         queue.try_acquire_at(Timestamp::ZERO, 1).is_ok(),
-        "one is free, nobody waits"
+        "one is free, and there is no waiter"
     );
 }
 
-/// A refund is not enough to grant, but brings the instant forward.
+/// A refund is too small for a grant, but moves the instant earlier.
 #[test]
-fn a_thread_is_told_when_its_own_time_becomes_earlier() {
+fn a_thread_is_woken_when_its_own_instant_becomes_earlier() {
     let bucket = TokenBucket::new(Rate::per_second(1_000), 4_000);
     let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(bucket, MonotonicClock::new(), 9_000));
     let mut held = now(queue.acquire(4_000)).unwrap();
@@ -308,11 +313,11 @@ fn a_thread_is_told_when_its_own_time_becomes_earlier() {
     let waited = started.elapsed();
     assert!(
         waited < Duration::from_secs(2),
-        "it fits after 300 ms, and got it after {waited:?}"
+        "it fits after 300 ms, and was granted after {waited:?}"
     );
 }
 
-/// Nor those that one has in its hand who is about to wake others.
+/// Nor permits already taken for a waiter when the waker of another one is called.
 #[test]
 fn a_grant_is_not_lost_when_the_waker_of_another_panics() {
     let limit = FreesOnDenial::new(3, false);
@@ -326,7 +331,7 @@ fn a_grant_is_not_lost_when_the_waker_of_another_panics() {
     assert!(old.poll_with(&waker(|| panic!("a waker"))).is_pending());
     frees.store(true, Ordering::Relaxed);
     let mut new = Task::new(queue.acquire(1));
-    // Before it is given back: the first look denies (and frees one), the second, under the lock,
+    // Before the release: the first look denies (and frees one), the second look, inside the lock,
     // takes it.
     Watched::before_unlock(move || drop(two));
     assert!(catch_unwind(AssertUnwindSafe(|| drop(new.poll()))).is_err());
@@ -335,10 +340,10 @@ fn a_grant_is_not_lost_when_the_waker_of_another_panics() {
     assert_eq!(queue.available_at(Timestamp::ZERO), 3);
 }
 
-/// Where a critical section lets its own context in again.
+/// With a critical section that admits its own context again.
 #[cfg(feature = "critical-section")]
 #[test]
-fn the_interrupt_lock_does_not_let_its_holder_in_twice() {
+fn the_interrupt_lock_does_not_admit_its_holder_twice() {
     use core::sync::atomic::AtomicBool;
     use portcullis_async::InterruptLock;
     type Again = Queue<Uses, ManualClock, InterruptLock>;
@@ -379,7 +384,7 @@ fn the_interrupt_lock_does_not_let_its_holder_in_twice() {
     let held = now(queue.acquire(2)).unwrap();
     let wait = Task::waiting(queue.acquire(1));
     armed.store(true, Ordering::Relaxed);
-    // Grants the one who waits once.
+    // Grants the only waiter once.
     let _ = catch_unwind(AssertUnwindSafe(|| drop(held)));
     let counts = queue.counts();
     assert_eq!((counts.granted, counts.waiters), (1, 0));

@@ -1,5 +1,5 @@
-//! What is given back while something panics: it is granted to the waits, and no permit, waker or
-//! pointer is lost.
+//! Releases and refunds while something panics: the permits are granted to the waiters, and no
+//! permit, waker or pointer is lost.
 
 mod support;
 
@@ -27,7 +27,7 @@ fn panics<T>(work: impl FnOnce() -> T) -> bool {
     catch_unwind(AssertUnwindSafe(work)).is_err()
 }
 
-/// Panics in the call of the given number.
+/// Panics in the call with the given number.
 #[derive(Default)]
 struct Fuse(AtomicUsize);
 
@@ -42,7 +42,7 @@ impl Fuse {
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
                 left.checked_sub(1)
             });
-        assert_ne!(left, Ok(1), "the fuse burns");
+        assert_ne!(left, Ok(1), "this call panics");
     }
 }
 
@@ -56,7 +56,7 @@ impl Clock for FaultyClock {
     }
 }
 
-/// Panics after it has given back, and after it has taken.
+/// Panics after it has released, and after it has taken.
 struct Faulty(Concurrency, Arc<Fuse>);
 
 impl Faulty {
@@ -93,9 +93,9 @@ impl Limiter for Faulty {
 
 impl QueueLimiter for Faulty {}
 
-/// One of each way to give back, in which the limiter panics after it has given back.
+/// One lease for each way to return permits, in which the limiter panics after the release.
 #[test]
-fn what_a_limiter_gives_back_before_it_panics_is_granted() {
+fn permits_released_by_a_limiter_that_then_panics_are_granted() {
     type Held<'q> = Lease<&'q Queue<Faulty, Hand>>;
     let ways: [fn(Held<'_>); 4] = [
         |lease| drop(lease),
@@ -116,7 +116,7 @@ fn what_a_limiter_gives_back_before_it_panics_is_granted() {
 }
 
 #[test]
-fn what_a_change_frees_before_it_panics_is_granted() {
+fn permits_freed_by_a_change_that_then_panics_are_granted() {
     let queue = queue(Concurrency::new(1), 9);
     let _held = now(queue.acquire(1)).unwrap();
     let wait = Task::waiting(queue.acquire(1));
@@ -130,7 +130,7 @@ fn what_a_change_frees_before_it_panics_is_granted() {
 }
 
 #[test]
-fn a_wait_that_goes_unclaimed_is_granted_to_the_next_if_its_refund_panics() {
+fn an_unclaimed_grant_goes_to_the_next_waiter_if_its_refund_panics() {
     let (limiter, fuse) = Faulty::new(1);
     let queue = queue(limiter, 9);
     let held = now(queue.acquire(1)).unwrap();
@@ -157,7 +157,7 @@ fn a_release_in_which_the_clock_panics_is_granted() {
 fn a_lease_refunds_its_own_permits_if_the_release_of_others_panics() {
     let (limiter, fuse) = Faulty::new(3);
     let mut lease = Lease::try_acquire_at(&limiter, START, 3).unwrap();
-    // What was split off comes back by a release alone.
+    // A part that was split off comes back only by a release.
     let part = lease.split(1).unwrap();
     lease.merge(part).unwrap();
     fuse.light(1);
@@ -166,7 +166,7 @@ fn a_lease_refunds_its_own_permits_if_the_release_of_others_panics() {
     assert_eq!(limiter.available_at(START), 3);
 }
 
-/// A waker whose drop panics once, where nothing unwinds already.
+/// A waker whose drop panics once, unless another panic is under way.
 fn spiteful() -> ManuallyDrop<Waker> {
     const VTABLE: RawWakerVTable = RawWakerVTable::new(
         |data| RawWaker::new(data, &VTABLE),
@@ -188,7 +188,7 @@ fn spiteful() -> ManuallyDrop<Waker> {
 }
 
 #[test]
-fn a_permit_comes_back_if_the_waker_of_its_wait_panics_as_it_is_dropped() {
+fn a_permit_comes_back_if_the_waker_of_its_wait_panics_in_its_drop() {
     let queue = queue(FreesOnDenial::new(1, false), 9);
     now(queue.acquire(1)).unwrap().forget();
     queue.change(|limit| limit.frees.store(true, Ordering::Relaxed));
@@ -203,7 +203,7 @@ fn a_permit_comes_back_if_the_waker_of_its_wait_panics_as_it_is_dropped() {
 }
 
 #[test]
-fn a_waker_is_dropped_outside_of_the_lock_also_if_the_clock_panics() {
+fn a_waker_is_dropped_outside_the_lock_even_if_the_clock_panics() {
     static UNDER_THE_LOCK: AtomicUsize = AtomicUsize::new(0);
     const VTABLE: RawWakerVTable = RawWakerVTable::new(
         |data| RawWaker::new(data, &VTABLE),
@@ -213,7 +213,7 @@ fn a_waker_is_dropped_outside_of_the_lock_also_if_the_clock_panics() {
     );
     let queue: Queue<_, FaultyClock, Watched> =
         Queue::new(Concurrency::new(1), FaultyClock::default(), 9);
-    // With a hook, entering the line reads the clock.
+    // With a hook, queueing reads the clock.
     let queue = queue.with_hook(|_: &Waited| ());
     let _held = now(queue.acquire(1)).unwrap();
     let _head = Task::waiting(queue.acquire(1));
@@ -240,7 +240,7 @@ fn a_lease_that_is_released_later_leaves_no_pointer_if_the_limiter_panics() {
     assert_eq!((Arc::strong_count(&queue), available(&queue)), (1, 1));
 }
 
-/// A timer that cannot be set in the call of the given number.
+/// A timer that fails to arm in the call with the given number.
 #[derive(Default)]
 struct FaultyTimer(Hand, Fuse, Fuse);
 
@@ -258,7 +258,7 @@ impl Timer for FaultyTimer {
     }
 }
 
-/// One token a second, none there.
+/// A bucket of one token per second, empty at first.
 fn bucket() -> TokenBucket {
     TokenBucket::builder(Rate::per_second(1), 5)
         .initial(0)
@@ -267,7 +267,7 @@ fn bucket() -> TokenBucket {
 }
 
 #[test]
-fn beside_a_queue_that_cannot_set_its_timer_a_driver_does() {
+fn beside_a_queue_that_cannot_arm_its_timer_a_driver_drives() {
     struct Twice(Hand, AtomicUsize);
     impl Clock for Twice {
         fn now(&self) -> Timestamp {
@@ -292,7 +292,7 @@ fn beside_a_queue_that_cannot_set_its_timer_a_driver_does() {
     ));
     let mut driver = Task::waiting(queue.drive());
     queue.attend_shared();
-    // It is tried twice.
+    // It tries twice.
     queue.clock().1.store(2, Ordering::Relaxed);
     let mut wait = Task::new(queue.acquire(1));
     assert!(panics(|| wait.poll()));
@@ -306,7 +306,7 @@ fn beside_a_queue_that_cannot_set_its_timer_a_driver_does() {
 }
 
 #[test]
-fn a_close_in_which_the_clock_panics_tells_all_drivers() {
+fn a_close_in_which_the_clock_panics_wakes_all_drivers() {
     let queue: Queue<_, FaultyTimer> = Queue::new(bucket(), FaultyTimer::default(), 9);
     let wait = Task::waiting(queue.acquire(1));
     let drivers = [(); 20].map(|()| Task::waiting(queue.drive()));
@@ -320,10 +320,10 @@ fn a_close_in_which_the_clock_panics_tells_all_drivers() {
     );
 }
 
-/// A grant of what was released later, before the refund, would change the bucket that the refund
-/// is for.
+/// If the pending release were granted before the refund, it would change the bucket that the
+/// refund is for.
 #[test]
-fn a_refund_of_a_composition_comes_before_what_was_released_later() {
+fn a_refund_of_a_composition_comes_before_pending_releases() {
     let bucket = TokenBucket::builder(Rate::per_second(1), 5)
         .initial(4)
         .build()
@@ -339,20 +339,20 @@ fn a_refund_of_a_composition_comes_before_what_was_released_later() {
     assert_eq!(
         queue.change(|all| all.limits().0.available_at(START)),
         1,
-        "of 4, 3 were taken"
+        "3 of 4 are taken"
     );
 }
 
-/// Denies once, after it has let another task come in between.
+/// Denies once, after it has run a function in between.
 #[derive(Default)]
 struct Interrupted(RefCell<Option<Box<dyn FnOnce()>>>);
 
 impl Limiter for Interrupted {
     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        let Some(meanwhile) = self.0.take() else {
+        let Some(work) = self.0.take() else {
             return Ok(Receipt::NONE);
         };
-        meanwhile();
+        work();
         Err(Denied::Exhausted { now, permits: n })
     }
 
@@ -369,9 +369,9 @@ impl Limiter for Interrupted {
 
 impl QueueLimiter for Interrupted {}
 
-/// The first limit has been taken of by the other task: what a denial gives back is granted.
+/// The other task took from the first limit: permits refunded by a denial are granted.
 #[test]
-fn a_wait_that_came_while_a_composition_was_denied_is_granted() {
+fn a_waiter_that_came_while_a_composition_was_denied_is_granted() {
     let bucket = TokenBucket::builder(Rate::per_second(1), 1)
         .build()
         .unwrap();
@@ -383,7 +383,7 @@ fn a_wait_that_came_while_a_composition_was_denied_is_granted() {
         *all.limits().1.0.borrow_mut() = Some(Box::new(comes));
     });
     assert!(queue.try_acquire(1).is_err());
-    let wait = wait.take().expect("it came");
+    let wait = wait.take().expect("the waiter came");
     assert_eq!(wait.wakes(), 1);
     assert_eq!(permits(wait.outcome()), Ok(1));
 }

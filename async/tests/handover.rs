@@ -1,4 +1,4 @@
-//! Permits that go from one to the next without having been free in between.
+//! Permits that are handed over to the next waiter without being free in between.
 
 mod support;
 
@@ -11,24 +11,24 @@ use portcullis_core::{Clock, Concurrency, Timestamp};
 use support::{Task, now, queue};
 
 #[test]
-fn what_was_handed_over_and_is_released_for_later_can_be_taken_by_whoever_comes() {
+fn a_handed_over_permit_released_later_can_be_taken_by_a_newcomer() {
     let queue = queue(Concurrency::new(1), 9);
     let held = now(queue.acquire(1)).unwrap();
     let wait = Task::waiting(queue.acquire(1));
     drop(held);
-    // The gate has stayed raised.
+    // The waiter bit is still set.
     Queue::release_later(wait.outcome().unwrap());
     drop(
         queue
             .try_acquire(1)
-            .expect("nobody waits, and the permit is free"),
+            .expect("there is no waiter, and the permit is free"),
     );
     drop(now(queue.acquire(1)).unwrap());
     assert_eq!(queue.counts().waiters, 0);
 }
 
 #[test]
-fn a_permit_that_is_handed_over_stays_taken() {
+fn a_handed_over_permit_stays_taken() {
     let queue = queue(Concurrency::new(2), 9);
     let [one, _other] = [(); 2].map(|()| now(queue.acquire(1)).unwrap());
     let wait = Task::waiting(queue.acquire(1));
@@ -41,18 +41,18 @@ fn a_permit_that_is_handed_over_stays_taken() {
 }
 
 #[test]
-fn what_is_more_than_the_limit_by_now_is_not_handed_over() {
+fn a_permit_beyond_the_current_limit_is_not_handed_over() {
     let queue = queue(Concurrency::new(2), 9);
     let [one, two] = [(); 2].map(|()| now(queue.acquire(1)).unwrap());
     let mut wait = Task::waiting(queue.acquire(1));
     queue.change(|limit| limit.set_limit(1)).unwrap();
     drop(one);
-    assert!(wait.poll().is_pending(), "one is out, and one is allowed");
+    assert!(wait.poll().is_pending(), "one is held, and one is allowed");
     drop(two);
     assert!(wait.poll().is_ready());
 }
 
-/// A clock that panics once, when it is told to.
+/// A clock that panics once, on request.
 struct Bad(Cell<bool>);
 
 impl Clock for Bad {
@@ -63,7 +63,7 @@ impl Clock for Bad {
 }
 
 #[test]
-fn a_clock_that_panics_as_a_permit_is_handed_over_loses_none() {
+fn a_clock_that_panics_while_a_permit_is_handed_over_loses_none() {
     let queue: Queue<_, _> = Queue::new(Concurrency::new(1), Bad(Cell::new(false)), 9);
     let queue = queue.with_hook(|_: &Waited| {});
     let held = queue.try_acquire(1).unwrap();

@@ -1,4 +1,4 @@
-//! What is told of each wait when it is over.
+//! What a hook observes of each completed wait.
 
 mod support;
 
@@ -11,7 +11,7 @@ use portcullis_core::{
 };
 use support::{Hand, Task, now, permits};
 
-/// Keeps what it is told.
+/// Records the calls of the hook.
 #[derive(Default)]
 struct Told(Mutex<Vec<(u32, Duration, Outcome)>>);
 
@@ -28,7 +28,7 @@ impl Told {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// These have been told since it was last asked: permits, milliseconds, and what became of it.
+    /// The calls since the last time: permits, milliseconds, and the outcome.
     #[track_caller]
     fn are<const N: usize>(&self, all: [(u32, u64, Outcome); N]) {
         let told = core::mem::take(&mut *self.all());
@@ -58,7 +58,7 @@ fn millis<L: QueueLimiter>(queue: &Hooked<'_, L>, millis: u64) {
 }
 
 #[test]
-fn a_grant_is_told_with_the_time_in_the_queue_whenever_it_is_claimed() {
+fn a_grant_reports_the_time_in_the_queue_whenever_it_is_claimed() {
     let told = Told::default();
     let queue = hooked(Concurrency::new(2), 9, &told);
     let held = now(queue.acquire(2)).unwrap();
@@ -76,7 +76,7 @@ fn a_grant_is_told_with_the_time_in_the_queue_whenever_it_is_claimed() {
 }
 
 #[test]
-fn a_grant_that_is_claimed_late_is_told_of_its_own_instant() {
+fn a_grant_claimed_late_reports_its_own_instant() {
     let told = Told::default();
     let bucket = TokenBucket::builder(Rate::per_second(10), 5)
         .initial(0)
@@ -92,7 +92,7 @@ fn a_grant_that_is_claimed_late_is_told_of_its_own_instant() {
 }
 
 #[test]
-fn what_is_settled_at_once_is_not_told() {
+fn a_request_settled_at_once_is_not_reported() {
     let told = Told::default();
     let queue = hooked(Concurrency::new(2), 1, &told);
     let held = now(queue.acquire(2)).unwrap();
@@ -110,7 +110,7 @@ fn what_is_settled_at_once_is_not_told() {
 }
 
 #[test]
-fn each_end_is_told_as_what_it_is() {
+fn each_end_of_a_wait_is_reported_as_its_outcome() {
     let told = Told::default();
     let queue = hooked(Concurrency::new(4), 4, &told).with_order(Order::NewestFirst);
     let held = now(queue.acquire(4)).unwrap();
@@ -147,9 +147,9 @@ fn each_end_is_told_as_what_it_is() {
     told.are([]);
 }
 
-/// A wait that is over is told of once, also if nobody looks what came of it.
+/// A completed wait is reported once, also if its future is not polled again.
 #[test]
-fn what_is_settled_and_then_dropped_unseen_is_told_too() {
+fn a_wait_that_is_settled_and_then_dropped_is_reported() {
     let told = Told::default();
     let queue = hooked(Concurrency::new(1), 1, &told).with_order(Order::NewestFirst);
     let held = now(queue.acquire(1)).unwrap();
@@ -176,7 +176,7 @@ fn what_is_settled_and_then_dropped_unseen_is_told_too() {
 }
 
 #[test]
-fn a_wait_that_is_never_polled_again_nor_dropped_is_not_told() {
+fn a_wait_that_is_neither_polled_again_nor_dropped_is_not_reported() {
     let told = Told::default();
     let queue = hooked(Concurrency::new(1), 9, &told);
     let held = now(queue.acquire(1)).unwrap();
@@ -186,7 +186,7 @@ fn a_wait_that_is_never_polled_again_nor_dropped_is_not_told() {
 }
 
 #[test]
-fn it_may_use_the_queue() {
+fn a_hook_may_use_the_queue() {
     use std::sync::{Arc, OnceLock};
     type Uses = Box<dyn Fn(&Waited) + Send + Sync>;
     type Inside = Queue<Concurrency, Hand, support::Watched, Uses>;
@@ -212,9 +212,9 @@ fn it_may_use_the_queue() {
     assert!(queue.try_acquire(1).is_ok());
 }
 
-/// What was granted is not lost with it.
+/// The granted permits are not lost with it.
 #[test]
-fn one_that_panics_loses_nothing() {
+fn a_hook_that_panics_loses_nothing() {
     let queue: Queue<_, _> = Queue::new(Concurrency::new(2), Hand::new(), 9);
     let queue = queue.with_hook(|_: &Waited| panic!("a hook"));
     let held = now(queue.acquire(2)).unwrap();
@@ -226,7 +226,7 @@ fn one_that_panics_loses_nothing() {
     quiet(&mut || drop(cancelled.take()));
     drop(held);
     quiet(&mut || drop(granted.poll()));
-    assert_eq!(behind.wakes(), 1, "what it had goes to the next");
+    assert_eq!(behind.wakes(), 1, "its permits go to the next waiter");
     let mut behind = Some(behind);
     quiet(&mut || drop(behind.take().unwrap().poll()));
     drop(granted);
@@ -234,7 +234,7 @@ fn one_that_panics_loses_nothing() {
 }
 
 #[test]
-fn a_keyed_queue_tells_as_well() {
+fn a_keyed_queue_calls_its_hook() {
     let told = Told::default();
     let table = Keyed::new(ConcurrencyRules::new(1), Line::for_keys(100), Seed::new());
     let queue: portcullis_async::KeyedQueue<_, _> =

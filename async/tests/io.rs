@@ -1,5 +1,5 @@
-//! Readers and writers limited in bytes: the same statements for both, and for the traits of
-//! futures-io and of tokio.
+//! Byte-limited readers and writers: the same tests for both, and for the traits of futures-io and
+//! of tokio.
 #![cfg(all(feature = "futures-io", feature = "tokio"))]
 
 mod support;
@@ -29,18 +29,18 @@ const fn ms(millis: u64) -> Timestamp {
     Timestamp::from_millis(millis)
 }
 
-/// A byte each millisecond, and so many at once.
+/// A queue of one byte per millisecond, and `burst` at once.
 fn bucket(burst: u64) -> TokenBucket {
     TokenBucket::new(Rate::per_second(1_000), burst)
 }
 
-/// Moves the time on, and has the queue look.
+/// Sets the clock, and advances the queue.
 fn advance<L: QueueLimiter>(queue: &Manual<L>, to: Timestamp) -> Next {
     queue.clock().set(to);
     queue.advance()
 }
 
-/// What a device is asked, and for how many bytes.
+/// A call of the device, and its number of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Call {
     Read(usize),
@@ -51,7 +51,7 @@ enum Call {
     Close,
 }
 
-/// What it answers, in place of moving all it can.
+/// What the device answers, instead of moving all it can.
 #[derive(Clone, Copy)]
 enum Answer {
     Moves(usize),
@@ -64,14 +64,14 @@ enum Answer {
 struct State {
     calls: Vec<Call>,
     answers: VecDeque<Answer>,
-    /// How many bytes there are to be read, and how many were.
+    /// How many bytes can be read, and how many have been.
     holds: usize,
     read: usize,
     written: Vec<u8>,
     waker: Option<Waker>,
 }
 
-/// A reader and writer that does as it is told. What is read are the bytes of `pattern`.
+/// A scripted reader and writer. It reads the bytes of `pattern`.
 #[derive(Clone, Default)]
 struct Device(Arc<Mutex<State>>);
 
@@ -87,7 +87,7 @@ fn is_pattern(bytes: &[u8]) -> bool {
         .all(|(place, byte)| *byte == pattern(place))
 }
 
-/// Of so many bytes.
+/// The first `n` bytes.
 fn device(holds: usize) -> Device {
     Device(Arc::new(Mutex::new(State {
         holds,
@@ -104,12 +104,12 @@ impl Device {
         self.state().answers.extend(answers);
     }
 
-    /// What it has been asked since.
+    /// Returns the calls since the last time.
     fn calls(&self) -> Vec<Call> {
         core::mem::take(&mut self.state().calls)
     }
 
-    /// How many of so many bytes it moves.
+    /// Returns how many of `n` bytes it moves.
     fn answer(
         &self,
         call: Call,
@@ -128,7 +128,7 @@ impl Device {
             Some(Answer::Fails) => Poll::Ready(Err(ErrorKind::BrokenPipe.into())),
             Some(Answer::Panics) => {
                 drop(state);
-                panic!("the device");
+                panic!("the device panics");
             }
         }
     }
@@ -271,7 +271,7 @@ trait Family {
     fn close<T: Both>(it: Pin<&mut T>, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 }
 
-/// What is of both.
+/// What both families have in common.
 trait Both:
     futures::AsyncRead + futures::AsyncWrite + tokio_io::AsyncRead + tokio_io::AsyncWrite
 {
@@ -340,11 +340,11 @@ impl Family for Tokio {
     }
 }
 
-/// One direction that is limited, by one family.
+/// One limited direction, by one family.
 trait Way {
     type Family: Family;
     type Limited<'q, L: QueueLimiter + 'q>: Both;
-    /// What the device is asked, for so many bytes.
+    /// The call of the device for N bytes.
     const CALL: fn(usize) -> Call;
     const BACK: fn(usize) -> Call;
 
@@ -354,7 +354,7 @@ trait Way {
         piece: u32,
     ) -> Self::Limited<'q, L>;
 
-    /// Moves up to so many bytes on, and puts them behind those that were `moved`.
+    /// Moves up to N bytes, and appends them to those that were `moved`.
     fn go<T: Both>(
         it: Pin<&mut T>,
         cx: &mut Context<'_>,
@@ -362,7 +362,7 @@ trait Way {
         moved: &mut Vec<u8>,
     ) -> Poll<io::Result<usize>>;
 
-    /// The same the other way.
+    /// The same by the other family.
     fn back<T: Both>(
         it: Pin<&mut T>,
         cx: &mut Context<'_>,
@@ -441,12 +441,12 @@ way!(FuturesWrite: Futures, LimitedWrite, write Write, read Read);
 way!(TokioRead: Tokio, LimitedRead, read Read, write Write);
 way!(TokioWrite: Tokio, LimitedWrite, write Write, read Read);
 
-/// Whether it has the bytes before it has their permits.
+/// Whether the bytes are there before their permits, as for a reader.
 fn reads<W: Way>() -> bool {
     matches!((W::CALL)(0), Call::Read(_))
 }
 
-/// Each is a test of readers and writers, by both families.
+/// Each function tests readers and writers, by both families.
 macro_rules! each_way {
     ($($body:ident,)*) => {
         each_way!(futures_read: FuturesRead, $($body,)*);
@@ -469,7 +469,7 @@ macro_rules! each_way {
 /// A default piece.
 const DEFAULT: u32 = 0;
 
-/// Bytes on their way, and the waker with which they are polled.
+/// A transfer in progress, and the waker with which it is polled.
 struct Transfer<'q, W: Way, L: QueueLimiter + 'q> {
     it: Pin<Box<W::Limited<'q, L>>>,
     waker: Waker,
@@ -499,18 +499,18 @@ impl<'q, W: Way, L: QueueLimiter> Transfer<'q, W, L> {
         W::go(self.it.as_mut(), context, bytes, &mut self.moved)
     }
 
-    /// What moves at once.
+    /// Returns the number of bytes that move at once.
     #[track_caller]
     fn moves(&mut self, bytes: usize) -> usize {
         match self.poll(bytes) {
-            Poll::Ready(moved) => moved.expect("all is well"),
+            Poll::Ready(moved) => moved.expect("no error"),
             Poll::Pending => panic!("waits"),
         }
     }
 
     #[track_caller]
     fn waits(&mut self) {
-        assert!(self.poll(1).is_pending(), "has to wait");
+        assert!(self.poll(1).is_pending(), "must wait");
     }
 
     #[track_caller]
@@ -521,16 +521,16 @@ impl<'q, W: Way, L: QueueLimiter> Transfer<'q, W, L> {
         }
     }
 
-    /// As the error of the queue.
+    /// Returns the queue's error behind an I/O error.
     #[track_caller]
     fn rejected(&mut self, bytes: usize) -> Rejected {
         let error = self.fails(bytes);
         assert_eq!(error.kind(), ErrorKind::Other);
         *error
             .get_ref()
-            .expect("has a cause")
+            .expect("there is a cause")
             .downcast_ref()
-            .expect("is that of the queue")
+            .expect("the cause is the queue's error")
     }
 
     fn back(&mut self, bytes: usize) -> Poll<io::Result<usize>> {
@@ -557,14 +557,14 @@ mod pace {
     use super::*;
 
     each_way!(
-        bytes_move_as_permits_come_in,
-        what_moves_is_never_more_than_the_burst_and_what_has_come_in,
-        a_task_that_waits_is_polled_once_for_each_piece,
-        while_it_waits_nothing_is_polled_and_nobody_is_woken,
+        bytes_move_at_the_rate_of_permits,
+        bytes_never_exceed_the_burst_and_what_has_come_in,
+        a_waiting_task_is_polled_once_for_each_piece,
+        while_it_waits_nothing_is_polled_and_no_task_is_woken,
         several_in_both_directions_share_one_limit,
     );
 
-    fn bytes_move_as_permits_come_in<W: Way>() {
+    fn bytes_move_at_the_rate_of_permits<W: Way>() {
         let queue = queue(bucket(100), u64::MAX);
         let device = device(ENDLESS);
         let mut transfer = Transfer::<W, _>::new(&device, &queue, DEFAULT);
@@ -585,7 +585,7 @@ mod pace {
         assert!(device.calls().into_iter().eq([W::CALL(50); 22]));
     }
 
-    fn what_moves_is_never_more_than_the_burst_and_what_has_come_in<W: Way>() {
+    fn bytes_never_exceed_the_burst_and_what_has_come_in<W: Way>() {
         for (burst, piece) in [(1, 1), (2, 7), (100, 7), (100, 50), (1_000, 333)] {
             let queue = queue(bucket(burst), u64::MAX);
             let mut transfer = Transfer::<W, _>::new(&device(ENDLESS), &queue, piece);
@@ -606,12 +606,12 @@ mod pace {
         }
     }
 
-    fn a_task_that_waits_is_polled_once_for_each_piece<W: Way>() {
+    fn a_waiting_task_is_polled_once_for_each_piece<W: Way>() {
         let queue = queue(bucket(100), u64::MAX);
         let device = device(ENDLESS);
         let mut transfer = Transfer::<W, _>::new(&device, &queue, 20);
         let mut polls = 0;
-        // Polled only when it is woken: until it has moved a piece, and waits for the next.
+        // Polled only when it is woken, once it has moved a piece and waits for the next.
         for pieces in 5..=100 {
             while {
                 polls += 1;
@@ -627,15 +627,15 @@ mod pace {
                 "one more for each wait"
             );
             let Next::At(due) = queue.advance() else {
-                panic!("waits by time")
+                panic!("the wait is for time")
             };
             advance(&queue, due);
         }
-        // What is read waits with what was read.
+        // A reader waits together with what it has read.
         assert_eq!(device.calls().len(), 100 + usize::from(reads::<W>()));
     }
 
-    fn while_it_waits_nothing_is_polled_and_nobody_is_woken<W: Way>() {
+    fn while_it_waits_nothing_is_polled_and_no_task_is_woken<W: Way>() {
         let queue = Arc::new(queue(TokenBucket::new(Rate::per_second(1), 2), u64::MAX));
         queue.attend_shared();
         let device = device(ENDLESS);
@@ -656,13 +656,13 @@ mod pace {
         );
         assert!(
             queue.clock().armed().iter().all(|at| *at == ms(1_000)),
-            "the timer was not asked for less"
+            "every timer request covers at least a piece"
         );
     }
 
-    /// What two get that move as much at once as they are told, in 4 s of 1 MiB each.
+    /// Returns what two transfers get in 4 s at 1 MiB/s, with different sizes at once.
     fn shares<W: Way>(at_once: [usize; 2]) -> [usize; 2] {
-        // None is there: who comes first would get it.
+        // Empty at first: otherwise the first one would get the burst.
         let bucket = TokenBucket::builder(Rate::per_second(1 << 20), 32 * 1024)
             .initial(0)
             .build()
@@ -685,7 +685,7 @@ mod pace {
             }
             queue
                 .clock()
-                .run(queue.clock().alarm().expect("both wait by time"));
+                .run(queue.clock().alarm().expect("both waits are for time"));
         }
         let moved = transfers
             .each_ref()
@@ -695,7 +695,7 @@ mod pace {
         assert!(all <= 4 << 20, "{all}");
         assert!(
             all + 16 * KIB >= 4 << 20,
-            "nothing of the rate is lost, but that the last piece waits: {all}"
+            "no part of the rate is lost, except that the last piece waits: {all}"
         );
         moved
     }
@@ -720,13 +720,13 @@ mod pace {
     }
 
     #[test]
-    fn writers_get_the_same_where_they_write_a_piece_or_more_at_once() {
+    fn writers_get_equal_shares_if_they_write_a_piece_or_more_at_once() {
         are_even(shares::<FuturesWrite>([16 * KIB, 64 * KIB]));
         are_even(shares::<TokioWrite>([17 * KIB, 20 * KIB]));
     }
 
     #[test]
-    fn writers_get_shares_as_what_they_write_at_once() {
+    fn writers_get_shares_in_proportion_to_what_they_write_at_once() {
         let [small, large] = shares::<FuturesWrite>([4 * KIB, 64 * KIB]);
         assert!(
             (4 * small).abs_diff(large) <= 64 * KIB,
@@ -749,7 +749,7 @@ mod pace {
             while there.poll(30).is_ready() {}
             while back.poll(1_000).is_ready() {}
             let Next::At(due) = queue.advance() else {
-                panic!("both wait by time")
+                panic!("both waits are for time")
             };
             time = due.as_nanos() / 1_000_000;
             advance(&queue, due);
@@ -767,14 +767,14 @@ mod pieces {
     use super::*;
 
     each_way!(
-        what_is_free_is_taken_for_what_moves_alone,
-        it_is_as_large_as_it_is_said_but_at_most_half_of_the_capacity,
-        a_limit_that_is_set_lower_meanwhile_makes_it_smaller,
-        a_rate_and_burst_that_are_set_lower_meanwhile_hold_from_then_on,
-        a_limit_that_is_set_higher_makes_the_next_one_larger,
+        free_permits_are_taken_only_for_bytes_that_move,
+        a_piece_is_as_large_as_configured_but_at_most_half_of_the_capacity,
+        a_limit_lowered_during_a_wait_makes_the_piece_smaller,
+        a_rate_and_burst_lowered_during_a_wait_apply_from_then_on,
+        a_raised_limit_makes_the_next_piece_larger,
     );
 
-    fn what_is_free_is_taken_for_what_moves_alone<W: Way>() {
+    fn free_permits_are_taken_only_for_bytes_that_move<W: Way>() {
         let queue = queue(bucket(200), 0);
         let device = device(ENDLESS);
         let mut transfer = Transfer::<W, _>::new(&device, &queue, 50);
@@ -791,7 +791,7 @@ mod pieces {
         assert!(is_pattern(&transfer.moved));
     }
 
-    fn it_is_as_large_as_it_is_said_but_at_most_half_of_the_capacity<W: Way>() {
+    fn a_piece_is_as_large_as_configured_but_at_most_half_of_the_capacity<W: Way>() {
         let device = device(ENDLESS);
         for (burst, piece, moves) in [
             (100_000, DEFAULT, 16 * 1024),
@@ -816,7 +816,7 @@ mod pieces {
         assert_eq!(transfer.moves(60_000), 50_000);
     }
 
-    fn a_limit_that_is_set_lower_meanwhile_makes_it_smaller<W: Way>() {
+    fn a_limit_lowered_during_a_wait_makes_the_piece_smaller<W: Way>() {
         let queue = queue(Concurrency::new(100), u64::MAX);
         let held = now(queue.acquire(100)).unwrap();
         let mut transfer = Transfer::<W, _>::new(&device(ENDLESS), &queue, DEFAULT);
@@ -825,15 +825,15 @@ mod pieces {
         queue.change(|limit| limit.set_limit(10)).unwrap();
         assert_eq!(transfer.wakes(), 1);
         assert!(transfer.poll(100).is_pending());
-        assert_eq!(queue.counts().permits, 10, "as much as there ever is");
+        assert_eq!(queue.counts().permits, 10, "the whole capacity");
         drop(held);
         assert_eq!(transfer.wakes(), 2);
-        // What has been read is paid for in parts, and handed out at once.
+        // What was read is paid for in parts, and handed out at once.
         assert_eq!(transfer.moves(100), if reads::<W>() { 50 } else { 10 });
         assert_eq!(transfer.moves(100), 5);
     }
 
-    fn a_rate_and_burst_that_are_set_lower_meanwhile_hold_from_then_on<W: Way>() {
+    fn a_rate_and_burst_lowered_during_a_wait_apply_from_then_on<W: Way>() {
         let queue = queue(
             AdjustableBucket::new(Rate::per_second(1_000), 100),
             u64::MAX,
@@ -852,8 +852,8 @@ mod pieces {
                 moved.push((second, bytes.unwrap()));
             }
         }
-        // What had been read waits for all of its 50; what is to be written, for all that the
-        // bucket holds. Then, for half of it.
+        // A read piece waits for all of its 50 permits; a write, for the whole burst. Then, for
+        // half of it.
         let first = if reads::<W>() {
             vec![(5, 50)]
         } else {
@@ -863,7 +863,7 @@ mod pieces {
         assert_eq!(moved[first.len()..], [(6, 10), (7, 10), (8, 10), (9, 10)]);
     }
 
-    fn a_limit_that_is_set_higher_makes_the_next_one_larger<W: Way>() {
+    fn a_raised_limit_makes_the_next_piece_larger<W: Way>() {
         let queue = queue(Concurrency::new(10), u64::MAX);
         let mut transfer = Transfer::<W, _>::new(&device(ENDLESS), &queue, DEFAULT);
         assert_eq!(transfer.moves(100), 5);
@@ -872,30 +872,30 @@ mod pieces {
     }
 }
 
-/// What is read waits with what was read; what is written keeps its permits.
+/// A reader waits together with what it has read; a writer keeps its permits.
 mod reading {
     use super::*;
 
     each_way!(futures: FuturesRead,
-        what_waits_is_read_by_the_piece_whatever_the_buffer,
-        what_comes_meanwhile_waits_until_it_is_asked_for,
-        what_does_not_come_costs_nothing,
-        the_end_and_errors_come_after_what_was_read_before,
-        refused_what_was_read_stays,
+        data_is_read_by_the_piece_whatever_the_buffer,
+        data_that_comes_during_a_wait_stays_until_the_next_read,
+        without_data_no_permits_are_spent,
+        the_end_and_errors_come_after_the_data_read_before,
+        after_a_rejection_the_data_stays,
         a_device_that_panics_loses_nothing,
-        closing_the_other_direction_changes_nothing,
+        closing_the_other_direction_does_not_affect_a_reader,
     );
     each_way!(tokio: TokioRead,
-        what_waits_is_read_by_the_piece_whatever_the_buffer,
-        what_comes_meanwhile_waits_until_it_is_asked_for,
-        what_does_not_come_costs_nothing,
-        the_end_and_errors_come_after_what_was_read_before,
-        refused_what_was_read_stays,
+        data_is_read_by_the_piece_whatever_the_buffer,
+        data_that_comes_during_a_wait_stays_until_the_next_read,
+        without_data_no_permits_are_spent,
+        the_end_and_errors_come_after_the_data_read_before,
+        after_a_rejection_the_data_stays,
         a_device_that_panics_loses_nothing,
-        closing_the_other_direction_changes_nothing,
+        closing_the_other_direction_does_not_affect_a_reader,
     );
 
-    fn what_waits_is_read_by_the_piece_whatever_the_buffer<W: Way>() {
+    fn data_is_read_by_the_piece_whatever_the_buffer<W: Way>() {
         let queue = queue(bucket(200), u64::MAX);
         let _held = queue.try_acquire(200).unwrap();
         let device = device(ENDLESS);
@@ -918,7 +918,7 @@ mod reading {
         assert!(is_pattern(&reader.moved));
     }
 
-    fn what_comes_meanwhile_waits_until_it_is_asked_for<W: Way>() {
+    fn data_that_comes_during_a_wait_stays_until_the_next_read<W: Way>() {
         let queue = queue(bucket(200), u64::MAX);
         let _held = queue.try_acquire(200).unwrap();
         let device = device(ENDLESS);
@@ -934,14 +934,14 @@ mod reading {
         assert_eq!(
             (device.calls(), reader.wakes()),
             (vec![], 1),
-            "once more, by what is within"
+            "again, by the inner one"
         );
         advance(&queue, ms(11));
         assert_eq!((reader.wakes(), reader.moves(20)), (2, 11));
         assert!(reader.poll(20).is_pending() && is_pattern(&reader.moved));
     }
 
-    fn what_does_not_come_costs_nothing<W: Way>() {
+    fn without_data_no_permits_are_spent<W: Way>() {
         let queue = queue(bucket(100), 0);
         let device = device(ENDLESS);
         let mut reader = Transfer::<W, _>::new(&device, &queue, DEFAULT);
@@ -965,7 +965,7 @@ mod reading {
         assert_eq!(available(&queue), 97);
     }
 
-    fn the_end_and_errors_come_after_what_was_read_before<W: Way>() {
+    fn the_end_and_errors_come_after_the_data_read_before<W: Way>() {
         for (answer, fails) in [(Answer::Moves(0), false), (Answer::Fails, true)] {
             let queue = queue(bucket(100), u64::MAX);
             let _held = queue.try_acquire(100).unwrap();
@@ -983,18 +983,18 @@ mod reading {
             } else {
                 assert_eq!(reader.moves(5), 0);
             }
-            assert_eq!(device.calls(), [], "which it has said once");
+            assert_eq!(device.calls(), [], "the end was reported once");
             advance(&queue, ms(14));
             assert_eq!(
                 (reader.moves(5), device.calls()),
                 (5, vec![W::CALL(5)]),
-                "and then it goes on"
+                "and then it continues"
             );
             assert!(is_pattern(&reader.moved));
         }
     }
 
-    fn refused_what_was_read_stays<W: Way>() {
+    fn after_a_rejection_the_data_stays<W: Way>() {
         let queue = queue(bucket(100), 0);
         let held = queue.try_acquire(100).unwrap();
         let device = device(ENDLESS);
@@ -1010,7 +1010,7 @@ mod reading {
         assert_eq!(
             (reader.moves(20), available(&queue)),
             (20, 10),
-            "all that was read is paid for"
+            "all bytes read are paid for"
         );
         queue.close();
         assert_eq!(reader.moves(100), 30);
@@ -1035,7 +1035,7 @@ mod reading {
         drop(held);
     }
 
-    fn closing_the_other_direction_changes_nothing<W: Way>() {
+    fn closing_the_other_direction_does_not_affect_a_reader<W: Way>() {
         let queue = queue(bucket(100), u64::MAX);
         let _held = queue.try_acquire(100).unwrap();
         let mut reader = Transfer::<W, _>::new(&device(30), &queue, DEFAULT);
@@ -1054,25 +1054,25 @@ mod writing {
     use super::*;
 
     each_way!(futures: FuturesWrite,
-        what_does_not_go_keeps_its_permits,
-        closed_it_gives_them_back_and_waits_no_more,
-        dropped_it_gives_them_back,
-        they_are_not_given_back_where_the_limiter_cannot_take_them,
-        two_on_a_limit_of_what_is_in_use_go_on,
-        refused_nothing_is_written,
+        bytes_that_are_not_accepted_keep_their_permits,
+        a_closed_writer_returns_its_permits_and_does_not_wait,
+        a_dropped_writer_returns_its_permits,
+        permits_are_not_returned_if_the_limiter_accepts_no_refund,
+        two_writers_on_a_concurrency_limit_make_progress,
+        after_a_rejection_nothing_is_written,
         a_device_that_panics_costs_nothing,
     );
     each_way!(tokio: TokioWrite,
-        what_does_not_go_keeps_its_permits,
-        closed_it_gives_them_back_and_waits_no_more,
-        dropped_it_gives_them_back,
-        they_are_not_given_back_where_the_limiter_cannot_take_them,
-        two_on_a_limit_of_what_is_in_use_go_on,
-        refused_nothing_is_written,
+        bytes_that_are_not_accepted_keep_their_permits,
+        a_closed_writer_returns_its_permits_and_does_not_wait,
+        a_dropped_writer_returns_its_permits,
+        permits_are_not_returned_if_the_limiter_accepts_no_refund,
+        two_writers_on_a_concurrency_limit_make_progress,
+        after_a_rejection_nothing_is_written,
         a_device_that_panics_costs_nothing,
     );
 
-    fn what_does_not_go_keeps_its_permits<W: Way>() {
+    fn bytes_that_are_not_accepted_keep_their_permits<W: Way>() {
         let queue = queue(bucket(100), 0);
         let device = device(0);
         let mut writer = Transfer::<W, _>::new(&device, &queue, DEFAULT);
@@ -1093,19 +1093,19 @@ mod writing {
         assert_eq!(
             (available(&queue), writer.moves(100)),
             (50, 50),
-            "they were of one piece"
+            "the bytes were of one piece"
         );
         assert_eq!(device.state().written, writer.moved);
     }
 
-    fn closed_it_gives_them_back_and_waits_no_more<W: Way>() {
+    fn a_closed_writer_returns_its_permits_and_does_not_wait<W: Way>() {
         let queue = queue(bucket(100), u64::MAX);
         let device = device(0);
         let mut writer = Transfer::<W, _>::new(&device, &queue, DEFAULT);
         device.then(&[Answer::Moves(30)]);
         assert_eq!((writer.moves(100), available(&queue)), (30, 50));
         assert!(matches!(writer.flush(), Poll::Ready(Ok(()))));
-        assert_eq!(available(&queue), 50, "there may be more");
+        assert_eq!(available(&queue), 50, "there may be more bytes");
         device.then(&[Answer::Pending, Answer::Fails]);
         assert!(writer.close().is_pending());
         assert_eq!(available(&queue), 70);
@@ -1114,7 +1114,7 @@ mod writing {
         assert_eq!(
             (available(&queue), writer.moves(100)),
             (70, 50),
-            "whatever it is then"
+            "whatever the data is by then"
         );
         assert!(writer.poll(100).is_pending());
         let behind = Task::waiting(queue.acquire(20));
@@ -1126,7 +1126,7 @@ mod writing {
         assert_eq!(writer.wakes(), 0);
     }
 
-    fn dropped_it_gives_them_back<W: Way>() {
+    fn a_dropped_writer_returns_its_permits<W: Way>() {
         let (in_use, by_time) = (
             queue(Concurrency::new(100), u64::MAX),
             queue(bucket(100), u64::MAX),
@@ -1143,43 +1143,43 @@ mod writing {
         assert_eq!(
             permits(waiting.outcome()),
             Ok(70),
-            "and goes to those who wait"
+            "and goes to the waiters"
         );
         assert_eq!(available(&by_time), 0);
     }
 
-    fn two_on_a_limit_of_what_is_in_use_go_on<W: Way>() {
+    fn two_writers_on_a_concurrency_limit_make_progress<W: Way>() {
         let queue = queue(Concurrency::new(100), u64::MAX);
         let mut writers = [(); 2].map(|()| Transfer::<W, _>::new(&device(0), &queue, DEFAULT));
         for _ in 0..10 {
             for writer in &mut writers {
-                assert_eq!(writer.moves(100), 50, "what has been used is not in use");
+                assert_eq!(writer.moves(100), 50, "used permits are no longer held");
             }
         }
     }
 
-    fn they_are_not_given_back_where_the_limiter_cannot_take_them<W: Way>() {
+    fn permits_are_not_returned_if_the_limiter_accepts_no_refund<W: Way>() {
         let queue = queue(bucket(100), u64::MAX);
         let device = device(0);
         let mut writer = Transfer::<W, _>::new(&device, &queue, DEFAULT);
         device.then(&[Answer::Moves(30)]);
         assert_eq!(writer.moves(100), 30);
-        // The bucket cannot tell any more whose it is.
+        // The bucket no longer knows whose it is.
         assert!(queue.try_acquire(10).is_ok());
         drop(writer);
         assert_eq!(available(&queue), 40);
         queue.clock().set(ms(60));
-        assert_eq!(available(&queue), 100, "it comes in by time");
+        assert_eq!(available(&queue), 100, "the rest comes in by time");
     }
 
-    fn refused_nothing_is_written<W: Way>() {
+    fn after_a_rejection_nothing_is_written<W: Way>() {
         let queue = queue(bucket(100), 0);
         let device = device(0);
         let mut writer = Transfer::<W, _>::new(&device, &queue, DEFAULT);
         device.then(&[Answer::Moves(20)]);
         assert_eq!(writer.moves(100), 20);
         queue.close();
-        assert_eq!(writer.moves(100), 30, "what is paid for goes");
+        assert_eq!(writer.moves(100), 30, "what is paid for is written");
         assert_eq!(writer.rejected(100), Rejected::Closed { permits: 50 });
         assert_eq!(writer.rejected(20), Rejected::Closed { permits: 20 });
         assert_eq!(device.state().written.len(), 50);
@@ -1198,7 +1198,7 @@ mod writing {
         device.then(&[Answer::Panics]);
         assert!(
             catch_unwind(AssertUnwindSafe(move || writer.poll(20))).is_err(),
-            "and is dropped with it"
+            "and is dropped with the writer"
         );
         assert_eq!((available(&queue), queue.counts().waiters), (80, 0));
     }
@@ -1208,12 +1208,12 @@ mod passes {
     use super::*;
 
     each_way!(
-        the_other_direction_flushing_and_closing_pass,
+        the_other_direction_flushes_and_closes_pass_through,
         empty_buffers_need_no_permits,
         both_directions_can_be_limited,
     );
 
-    fn the_other_direction_flushing_and_closing_pass<W: Way>() {
+    fn the_other_direction_flushes_and_closes_pass_through<W: Way>() {
         let queue = queue(bucket(2), 0);
         let device = device(ENDLESS);
         let _held = queue.try_acquire(2).unwrap();
@@ -1283,9 +1283,9 @@ mod refusals {
 
     each_way!(
         a_full_queue_is_an_error_until_it_has_room,
-        a_queue_that_closes_is_an_error_for_what_waits_and_what_comes,
-        one_that_is_evicted_is_told_and_may_come_again,
-        in_a_queue_with_less_room_than_a_piece_nothing_can_wait,
+        closing_the_queue_fails_waiting_and_later_transfers,
+        an_evicted_transfer_fails_and_may_be_retried,
+        in_a_queue_with_less_room_than_a_piece_no_transfer_can_wait,
     );
 
     fn a_full_queue_is_an_error_until_it_has_room<W: Way>() {
@@ -1304,7 +1304,7 @@ mod refusals {
         assert!(is_pattern(&transfer.moved));
     }
 
-    fn a_queue_that_closes_is_an_error_for_what_waits_and_what_comes<W: Way>() {
+    fn closing_the_queue_fails_waiting_and_later_transfers<W: Way>() {
         let queue = queue(bucket(2), 9);
         let device = device(ENDLESS);
         let mut transfer = Transfer::<W, _>::new(&device, &queue, DEFAULT);
@@ -1323,7 +1323,7 @@ mod refusals {
         );
     }
 
-    fn one_that_is_evicted_is_told_and_may_come_again<W: Way>() {
+    fn an_evicted_transfer_fails_and_may_be_retried<W: Way>() {
         let queue = queue(bucket(2), 1).with_order(Order::NewestFirst);
         let mut transfer = Transfer::<W, _>::new(&device(ENDLESS), &queue, DEFAULT);
         assert_eq!((transfer.moves(9), transfer.moves(9)), (1, 1));
@@ -1340,7 +1340,7 @@ mod refusals {
         assert_eq!(transfer.moves(9), 1);
     }
 
-    fn in_a_queue_with_less_room_than_a_piece_nothing_can_wait<W: Way>() {
+    fn in_a_queue_with_less_room_than_a_piece_no_transfer_can_wait<W: Way>() {
         let queue = queue(bucket(100), 49);
         let mut transfer = Transfer::<W, _>::new(&device(ENDLESS), &queue, DEFAULT);
         assert_eq!((transfer.moves(100), transfer.moves(100)), (50, 50));
@@ -1356,8 +1356,8 @@ mod conserved {
 
     each_way!(
         a_waker_that_panics_costs_nothing,
-        dropped_while_it_waits_it_leaves_its_place,
-        dropped_with_a_grant_that_nobody_has_seen_it_passes_it_on,
+        a_transfer_dropped_while_it_waits_leaves_the_queue,
+        a_transfer_dropped_with_an_unclaimed_grant_passes_it_on,
     );
 
     fn a_waker_that_panics_costs_nothing<W: Way>() {
@@ -1368,7 +1368,7 @@ mod conserved {
         assert!(transfer.poll(100).is_pending());
         assert!(
             catch_unwind(AssertUnwindSafe(|| drop(held))).is_err(),
-            "the releaser is told"
+            "the releaser gets the panic"
         );
         assert_eq!(available(&queue), 50);
         assert_eq!(transfer.moves(100), 50);
@@ -1376,7 +1376,7 @@ mod conserved {
         assert_eq!((available(&queue), queue.counts().waiters), (100, 0));
     }
 
-    fn dropped_while_it_waits_it_leaves_its_place<W: Way>() {
+    fn a_transfer_dropped_while_it_waits_leaves_the_queue<W: Way>() {
         let queue = queue(bucket(100), u64::MAX);
         let _held = queue.try_acquire(100).unwrap();
         let mut transfer = Transfer::<W, _>::new(&device(ENDLESS), &queue, DEFAULT);
@@ -1388,7 +1388,7 @@ mod conserved {
         assert_eq!(permits(behind.outcome()), Ok(1));
     }
 
-    fn dropped_with_a_grant_that_nobody_has_seen_it_passes_it_on<W: Way>() {
+    fn a_transfer_dropped_with_an_unclaimed_grant_passes_it_on<W: Way>() {
         let queue = queue(bucket(100), u64::MAX);
         let _held = queue.try_acquire(100).unwrap();
         let mut transfer = Transfer::<W, _>::new(&device(ENDLESS), &queue, DEFAULT);
@@ -1407,20 +1407,20 @@ mod all_of_it {
 
     const BYTES: usize = 10_000;
 
-    /// Polled only where it is woken, and that once for each piece.
+    /// Polled only when it is woken, once for each piece.
     fn run<F: Future>(queue: &Manual<TokenBucket>, future: F) -> F::Output {
         let mut task = Task::new(future);
         loop {
             let wakes = task.wakes();
             if let Poll::Ready(outcome) = task.poll() {
-                // 10,000 bytes, of which 1,000 were there; the last piece is taken whole.
+                // 10,000 bytes, 1,000 of which were available; the last piece is taken whole.
                 assert_eq!(queue.clock().now(), ms(9_000));
                 assert_eq!(task.wakes(), 18);
                 return outcome;
             }
             while task.wakes() == wakes {
                 let Next::At(due) = queue.advance() else {
-                    panic!("waits by time")
+                    panic!("the wait is for time")
                 };
                 advance(queue, due);
             }
@@ -1432,7 +1432,7 @@ mod all_of_it {
     }
 
     #[test]
-    fn is_read() {
+    fn bytes_are_read() {
         let queue = limit();
         let mut reader = Box::pin(LimitedRead::new(device(BYTES), &queue));
         let mut all = vec![0; BYTES];
@@ -1454,7 +1454,7 @@ mod all_of_it {
     }
 
     #[test]
-    fn is_written() {
+    fn bytes_are_written() {
         let all: Vec<u8> = (0..BYTES).map(pattern).collect();
         let (queue, to) = (limit(), device(0));
         let mut writer = Box::pin(LimitedWrite::new(to.clone(), &queue));
@@ -1471,7 +1471,7 @@ mod all_of_it {
     }
 
     #[test]
-    fn is_copied_from_one_to_another() {
+    fn bytes_are_copied() {
         let (queue, to) = (limit(), device(0));
         let up = support::queue(bucket(2_000), u64::MAX);
         let from = Box::pin(LimitedRead::new(device(BYTES), &queue));
@@ -1487,7 +1487,7 @@ mod all_of_it {
                             Next::At(due) => Some(due),
                             _ => None,
                         });
-                    let due = due.min().expect("waits by time");
+                    let due = due.min().expect("the wait is for time");
                     advance(&queue, due);
                     advance(&up, due);
                 }
@@ -1501,7 +1501,7 @@ mod vectored {
     use super::*;
 
     #[test]
-    fn what_is_limited_goes_by_the_first_buffer_that_is_not_empty() {
+    fn the_first_buffer_that_is_not_empty_counts() {
         let queue = queue(bucket(11), 0);
         let device = device(ENDLESS);
         let mut context = Context::from_waker(Waker::noop());
@@ -1528,7 +1528,7 @@ mod vectored {
     }
 
     #[test]
-    fn what_is_not_passes_as_it_is() {
+    fn the_unlimited_direction_passes_unchanged() {
         let queue = queue(bucket(10), 0);
         let device = device(ENDLESS);
         let mut context = Context::from_waker(Waker::noop());
@@ -1555,7 +1555,7 @@ mod vectored {
     }
 
     #[test]
-    fn a_buffer_of_tokio_keeps_what_is_in_it() {
+    fn a_tokio_buffer_keeps_its_content() {
         let queue = queue(bucket(10), 0);
         let mut reader = Box::pin(LimitedRead::new(device(ENDLESS), &queue));
         let mut bytes = [0xEE; 20];
@@ -1584,7 +1584,7 @@ mod pointers {
     use super::*;
 
     #[test]
-    fn a_queue_in_a_static_in_an_arc_or_of_a_key() {
+    fn queues_in_a_static_in_an_arc_and_of_a_key_work() {
         static QUEUE: Manual = Manual::new(Concurrency::new(10), Hand::new(), 0);
         let mut all = Vec::new();
         let mut reader = Box::pin(LimitedRead::new(device(100), &QUEUE));
@@ -1620,7 +1620,7 @@ mod pointers {
     }
 
     #[test]
-    fn what_is_within_can_be_reached_past_them() {
+    fn the_inner_reader_and_writer_can_be_reached() {
         let queue = queue(Concurrency::new(1), 9);
         let _held = queue.try_acquire(1).unwrap();
         let mut context = Context::from_waker(Waker::noop());
@@ -1640,7 +1640,7 @@ mod pointers {
     }
 
     #[test]
-    fn they_show_what_is_within_and_go_to_other_threads() {
+    fn adapters_show_the_inner_one_and_can_be_sent() {
         fn is_send<T: Send>(it: T) -> T {
             it
         }
@@ -1653,7 +1653,7 @@ mod pointers {
 }
 
 #[test]
-fn a_reader_loses_no_bytes_where_a_waker_panics_as_its_permits_come_back() {
+fn a_reader_loses_no_bytes_if_a_waker_panics_while_its_permits_are_returned() {
     let queue = queue(Concurrency::new(100), 99);
     let held = queue.try_acquire(10).unwrap();
     let mut drained = Task::new(queue.drained());

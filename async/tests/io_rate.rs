@@ -1,9 +1,9 @@
-//! Transfers in real time: files, a writer, and two readers on one limit, by the timers of tokio,
-//! of smol and of threads. They do not disturb each other: each has its clock and its queue, and
+//! Transfers in real time: files, a writer, and two readers on one limit, with the timers of tokio,
+//! of smol and of threads. They do not disturb each other: each has its own clock and queue, and
 //! mostly waits.
 //!
-//! What a machine does that is busy is not the adapter's: a time that is too long is measured anew,
-//! twice. A time that is too short is never excused.
+//! Delays of a busy machine are not the adapter's. So a time that is too long is measured again, up
+//! to twice. A time that is too short is never excused.
 #![cfg(all(feature = "tokio", feature = "async-io", feature = "futures-io"))]
 
 use core::future::Future;
@@ -26,14 +26,14 @@ use portcullis_core::{Rate, TokenBucket};
 use tokio::io as tokio_io;
 
 const MB: u64 = 1_000_000;
-/// Bytes each second.
+/// Bytes per second.
 const RATE: u32 = 20_000_000;
-/// What comes in in 50 ms: a timer of 1 ms on a machine that is often late.
+/// What comes in within 50 ms: a timer of 1 ms on a machine that is often late.
 const BURST: u64 = MB;
 
 type Shared<T> = Arc<Queue<TokenBucket, T>>;
 
-/// A queue that sees to its time by itself.
+/// A queue that drives itself.
 fn limit<T: Timer + Send + Sync + 'static>(timer: T) -> Shared<T> {
     let queue = Arc::new(Queue::new(
         TokenBucket::new(Rate::per_second(RATE), BURST),
@@ -44,7 +44,7 @@ fn limit<T: Timer + Send + Sync + 'static>(timer: T) -> Shared<T> {
     queue
 }
 
-/// Fails if it takes longer than that: somebody was not woken.
+/// Fails if it takes longer than that: then a waiter was not woken.
 fn within(time: Duration, work: impl FnOnce() + Send + 'static) {
     let (tell, over) = mpsc::channel();
     let thread = thread::spawn(move || {
@@ -54,14 +54,14 @@ fn within(time: Duration, work: impl FnOnce() + Send + 'static) {
     assert_ne!(
         over.recv_timeout(time),
         Err(mpsc::RecvTimeoutError::Timeout),
-        "somebody sleeps for ever"
+        "a waiter sleeps permanently"
     );
     if let Err(panic) = thread.join() {
         std::panic::resume_unwind(panic);
     }
 }
 
-/// A file of 100 MB, which has no blocks on the disk, for as long as this is there.
+/// A sparse file of 100 MB, which is removed on drop.
 struct Big(PathBuf);
 
 impl Big {
@@ -84,12 +84,12 @@ impl Big {
 
 impl Drop for Big {
     fn drop(&mut self) {
-        // One that stays takes no room.
+        // A sparse file that stays takes no space.
         _ = fs::remove_file(&self.0);
     }
 }
 
-/// Counts how often a future is polled.
+/// Counts the polls of a future.
 struct Counted<F> {
     future: Pin<Box<F>>,
     polls: u64,
@@ -115,8 +115,8 @@ fn counted<F: Future>(future: F) -> Counted<F> {
     }
 }
 
-/// Measures up to three times how long so many bytes take, and with how many polls: within 1 % of
-/// what the rate says, and never less.
+/// Measures up to three times how long `bytes` bytes take, and with how many polls: within 1 % of
+/// the rate, and never faster.
 fn takes_its_time(what: &str, bytes: u64, transfer: impl Fn() -> (u64, u64)) {
     let due = Duration::from_nanos((bytes - BURST) * 1_000_000_000 / u64::from(RATE));
     for attempt in 1.. {
@@ -128,7 +128,7 @@ fn takes_its_time(what: &str, bytes: u64, transfer: impl Fn() -> (u64, u64)) {
             "{what}: {moved} bytes in {time:.3?}, due in {due:.3?}: {off:+.2} %; {polls} polls"
         );
         assert_eq!(moved, bytes);
-        // The queue's clock begins a little later than the watch.
+        // The queue's clock starts a little later than the measurement.
         assert!(time >= due, "{what}: more than the rate");
         if off <= 1.0 {
             return;
@@ -137,13 +137,13 @@ fn takes_its_time(what: &str, bytes: u64, transfer: impl Fn() -> (u64, u64)) {
     }
 }
 
-/// So many polls at most for each piece: one for its permits, and those for the file.
+/// At most this many polls per piece: one for its permits, and those for the file.
 fn of_pieces(bytes: u64, each: u64) -> u64 {
     (bytes / (16 * 1024) + 1) * each
 }
 
 #[test]
-fn a_file_of_100_mb_by_tokio_takes_as_long_as_the_rate_says() {
+fn a_file_of_100_mb_by_tokio_takes_the_time_of_its_rate() {
     within(Duration::from_mins(1), || {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time()
@@ -165,7 +165,7 @@ fn a_file_of_100_mb_by_tokio_takes_as_long_as_the_rate_says() {
 }
 
 #[test]
-fn a_file_of_100_mb_by_smol_takes_as_long_as_the_rate_says() {
+fn a_file_of_100_mb_by_smol_takes_the_time_of_its_rate() {
     within(Duration::from_mins(1), || {
         let file = Big::new();
         takes_its_time("a file by smol", Big::BYTES, || {
@@ -183,7 +183,7 @@ fn a_file_of_100_mb_by_smol_takes_as_long_as_the_rate_says() {
 }
 
 #[test]
-fn a_writer_of_20_mb_takes_as_long_as_the_rate_says() {
+fn a_writer_of_20_mb_takes_the_time_of_its_rate() {
     within(Duration::from_mins(1), || {
         let bytes = vec![7; 20 * MB as usize];
         takes_its_time("a writer", 20 * MB, || {
@@ -191,7 +191,7 @@ fn a_writer_of_20_mb_takes_as_long_as_the_rate_says() {
             let mut writer = Box::pin(LimitedWrite::new(futures_util::io::sink(), up));
             let (outcome, polls) = futures_executor::block_on(counted(writer.write_all(&bytes)));
             outcome.unwrap();
-            // Nothing else is waited for than permits.
+            // It waits for permits only.
             assert!(polls <= of_pieces(20 * MB, 1), "{polls} polls");
             (20 * MB, polls)
         });

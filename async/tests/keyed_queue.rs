@@ -1,4 +1,4 @@
-//! Queues by key: one for each key, in one table, with one clock. Most of it for both kinds of
+//! Keyed queues: one queue per key, in one table, with one clock. Most tests are for both kinds of
 //! table.
 
 #[path = "../../core/tests/support/allocations.rs"]
@@ -29,14 +29,14 @@ use support::{Hand, START, Task, now, permits, waker};
 type Manual<T> = KeyedQueue<T, Hand>;
 type Held<'q, T> = Lease<QueueKey<&'q Manual<T>>>;
 
-/// Bins of the keys for which somebody waits.
+/// The number of shards of the keys with waiters.
 const BINS: usize = usize::BITS as usize / 2;
 
 const fn secs(seconds: u64) -> Timestamp {
     Timestamp::from_secs(seconds)
 }
 
-/// Tables for so many keys at least, each with its limit.
+/// Tables for at least N keys, each with its limit.
 trait Kind {
     type Permits: QueueKeys + Send + Sync + 'static;
     type Tokens: QueueKeys + Send + Sync + 'static;
@@ -47,20 +47,20 @@ trait Kind {
     /// Changes the limit of all keys.
     fn set_limit(table: &Self::Permits, limit: u32);
 
-    /// One token a second.
+    /// One token per second.
     fn tokens(burst: u64) -> Self::Tokens;
 
-    /// One token a millisecond.
+    /// One token per millisecond.
     fn fast() -> Self::Tokens;
 
-    /// So many in each ten seconds.
+    /// `limit` in each ten seconds.
     fn windows(limit: u64) -> Self::Windows;
 }
 
 const KEYS: usize = 4_000;
 const WINDOW: Duration = Duration::from_secs(10);
 
-/// One word for each key.
+/// One word per key.
 struct Words;
 
 impl Kind for Words {
@@ -100,7 +100,7 @@ impl Kind for Words {
     }
 }
 
-/// A limiter for each entry.
+/// One limiter per slot.
 struct Objects;
 
 impl Kind for Objects {
@@ -151,36 +151,36 @@ macro_rules! of_both_kinds {
 }
 
 of_both_kinds! {
-    a_wait_of_one_key_holds_up_no_other_key,
-    those_of_one_key_are_granted_in_their_order_whatever_other_keys_do,
-    the_newest_of_a_key_is_granted_first_where_the_queue_is_so,
-    nobody_overtakes_his_own_key_and_everybody_passes_others,
+    a_waiter_of_one_key_delays_no_other_key,
+    waiters_of_one_key_are_granted_in_order_whatever_other_keys_do,
+    newest_first_the_newest_waiter_of_a_key_is_granted_first,
+    no_request_overtakes_its_own_key_and_all_overtake_other_keys,
     each_key_has_room_for_its_own_permits,
     waits_are_bounded_over_all_keys,
-    newest_first_evicts_of_its_own_key_alone,
-    whoever_waits_for_any_key_is_told_when_the_queue_closes,
-    a_wait_is_given_up_at_the_head_in_the_middle_and_at_the_end,
-    what_was_granted_and_not_wanted_goes_on_to_the_same_key,
-    a_token_that_was_granted_and_not_wanted_goes_on_at_once,
-    a_deadline_is_judged_by_the_line_of_its_key,
-    a_deadline_that_is_over_lets_those_behind_it_go,
-    a_deadline_of_what_has_to_be_released_ends_a_wait_in_time,
+    newest_first_evicts_only_waiters_of_its_own_key,
+    closing_rejects_the_waiters_of_all_keys,
+    a_wait_can_be_cancelled_at_the_head_in_the_middle_and_at_the_end,
+    an_unclaimed_grant_goes_to_the_next_waiter_of_the_same_key,
+    an_unclaimed_token_goes_on_at_once,
+    a_deadline_is_judged_by_the_queue_of_its_key,
+    an_expired_deadline_lets_the_waiters_behind_it_go,
+    a_deadline_ends_a_wait_for_a_release_in_time,
     many_keys_are_granted_in_the_order_of_time,
-    windows_are_waited_for_to_their_end,
+    a_waiter_for_a_window_waits_to_its_end,
     hundreds_of_keys_that_are_due_at_once_are_all_granted_at_once,
-    all_keys_have_one_timer_for_what_comes_first,
-    a_driver_sees_to_all_keys,
-    a_changed_limit_is_the_limit_of_those_who_wait,
+    all_keys_share_one_timer_for_the_earliest_instant,
+    a_driver_drives_all_keys,
+    a_changed_limit_applies_to_waiters,
     a_future_and_a_lease_may_own_the_queue,
-    a_wait_for_several_takes_what_is_there,
+    a_partial_wait_takes_what_is_available,
     a_lease_is_released_in_parts_and_each_part_grants,
     threads_wait_for_keys,
-    a_key_of_a_queue_is_one_of_several_limiters,
-    a_hook_is_told_of_the_waits_of_all_keys,
+    a_key_of_a_queue_can_be_part_of_a_composition,
+    a_hook_observes_the_waits_of_all_keys,
     a_waker_may_release_for_another_key,
-    at_random_as_a_list_for_each_key_has_it,
-    at_random_tokens_come_as_a_count_for_each_key_has_them,
-    threads_that_hand_leases_on_never_have_more_out_than_the_limit,
+    random_permits_agree_with_a_list_for_each_key,
+    random_tokens_agree_with_a_count_for_each_key,
+    threads_that_hand_leases_on_never_hold_more_than_the_limit,
     threads_get_the_tokens_of_each_key_by_one_timer,
     no_wait_for_a_key_allocates,
 }
@@ -197,8 +197,8 @@ fn shard(table: &impl Keys, key: u64) -> usize {
     table.locate(0, &key).unwrap().group(BINS)
 }
 
-/// So many keys of one shard, and one that is in another. The table is not hashed anew, so another
-/// one of the same size has them in the same places.
+/// Returns N keys of one shard, and one key in another. The hash does not change, so another table
+/// of the same size has them in the same places.
 fn neighbours<const N: usize>(table: &impl Keys) -> ([u64; N], u64) {
     let first = shard(table, 0);
     let mut same = (0..1_000_000).filter(|&key| shard(table, key) == first);
@@ -225,12 +225,12 @@ where
     wait.outcome().unwrap()
 }
 
-/// A permit that a key has free.
+/// A permit that is free for a key.
 fn hold<T: QueueKeys>(queue: &Manual<T>, key: u64, n: u32) -> Held<'_, T> {
     now(queue.acquire(&key, n)).unwrap()
 }
 
-fn a_wait_of_one_key_holds_up_no_other_key<K: Kind>() {
+fn a_waiter_of_one_key_delays_no_other_key<K: Kind>() {
     let queue = queue(K::permits(1), 9);
     let ([a, b, c], far) = neighbours(&K::permits(1));
     let held = [a, b].map(|key| hold(&queue, key, 1));
@@ -248,18 +248,18 @@ fn a_wait_of_one_key_holds_up_no_other_key<K: Kind>() {
     drop(granted(waits_b));
     assert!(
         waits_a.is_pending(),
-        "what another key has released is not its own"
+        "a release of another key does not help"
     );
     assert!(
         now(queue.acquire(&b, 1)).is_ok(),
-        "nobody waits for it any more"
+        "there is no waiter for it any more"
     );
     drop(held_a);
     drop(granted(waits_a));
     assert_eq!((queue.counts().waiters, queue.counts().granted), (0, 4));
 }
 
-fn those_of_one_key_are_granted_in_their_order_whatever_other_keys_do<K: Kind>() {
+fn waiters_of_one_key_are_granted_in_order_whatever_other_keys_do<K: Kind>() {
     let queue = queue(K::permits(1), 100);
     let ([a, b], far) = neighbours(&K::permits(1));
     let keys = [a, b, far];
@@ -286,7 +286,7 @@ fn those_of_one_key_are_granted_in_their_order_whatever_other_keys_do<K: Kind>()
             assert_eq!(
                 order.lock().unwrap().pop(),
                 Some((key, turn)),
-                "the first of its key alone"
+                "only the first of its key"
             );
             let wait = &mut waits
                 .iter_mut()
@@ -300,7 +300,7 @@ fn those_of_one_key_are_granted_in_their_order_whatever_other_keys_do<K: Kind>()
     assert_eq!(queue.counts().waiters, 0);
 }
 
-fn the_newest_of_a_key_is_granted_first_where_the_queue_is_so<K: Kind>() {
+fn newest_first_the_newest_waiter_of_a_key_is_granted_first<K: Kind>() {
     let queue = newest_first(K::permits(2), 9);
     let ([a, b], _) = neighbours(&K::permits(2));
     let [of_a, of_b] = [a, b].map(|key| hold(&queue, key, 2));
@@ -320,14 +320,14 @@ fn the_newest_of_a_key_is_granted_first_where_the_queue_is_so<K: Kind>() {
     let mut two = Task::waiting(queue.acquire(&a, 2));
     assert!(
         queue.try_acquire(&a, 1).is_ok() && now(queue.acquire(&a, 1)).is_ok(),
-        "what is free goes to who comes"
+        "free permits go to a newcomer"
     );
     assert!(two.is_pending());
     drop(held);
     drop(granted(two));
 }
 
-fn nobody_overtakes_his_own_key_and_everybody_passes_others<K: Kind>() {
+fn no_request_overtakes_its_own_key_and_all_overtake_other_keys<K: Kind>() {
     let queue = queue(K::permits(2), 9);
     let ([a, b], far) = neighbours(&K::permits(2));
     let held = hold(&queue, a, 1);
@@ -369,7 +369,7 @@ fn each_key_has_room_for_its_own_permits<K: Kind>() {
         assert_eq!(
             now(queue.acquire(&key, 0)).unwrap_err(),
             full(0),
-            "also one for none has a place"
+            "a waiter for zero permits counts as well"
         );
     }
     let counts = queue.counts();
@@ -380,7 +380,7 @@ fn each_key_has_room_for_its_own_permits<K: Kind>() {
             permits: 4,
             capacity: 3
         },
-        "and not for want of room"
+        "and not because the queue is full"
     );
     drop(waits.remove(3));
     waits.push(Task::waiting(queue.acquire(&b, 1)));
@@ -412,7 +412,7 @@ fn waits_are_bounded_over_all_keys<K: Kind>() {
     assert_eq!(queue.counts().refused, 4);
 }
 
-fn newest_first_evicts_of_its_own_key_alone<K: Kind>() {
+fn newest_first_evicts_only_waiters_of_its_own_key<K: Kind>() {
     let queue = newest_first(K::permits(2), 2).with_max_waiters(5);
     let ([a, b, c], far) = neighbours(&K::permits(2));
     let held = [a, b, c, far].map(|key| hold(&queue, key, 2));
@@ -432,7 +432,7 @@ fn newest_first_evicts_of_its_own_key_alone<K: Kind>() {
         assert_eq!(permits(gone.outcome()), evicted(1));
     }
     let mut of_far = [1, 1].map(|n| Task::waiting(queue.acquire(&far, n)));
-    // All places of the table are taken. Only of one's own key one is to be had.
+    // All places of the table are taken. Only a waiter of the same key can be evicted.
     assert_eq!(
         now(queue.acquire(&c, 1)).unwrap_err(),
         Rejected::QueueFull {
@@ -460,7 +460,7 @@ fn newest_first_evicts_of_its_own_key_alone<K: Kind>() {
     );
 }
 
-fn whoever_waits_for_any_key_is_told_when_the_queue_closes<K: Kind>() {
+fn closing_rejects_the_waiters_of_all_keys<K: Kind>() {
     let queue = queue(K::permits(1), 100);
     let held: Vec<_> = (0..50).map(|key: u64| hold(&queue, key, 1)).collect();
     let waits: Vec<_> = (0..50)
@@ -495,11 +495,11 @@ fn whoever_waits_for_any_key_is_told_when_the_queue_closes<K: Kind>() {
     assert_eq!(
         queue.key(&7_u64).available_at(START),
         1,
-        "what is out comes back"
+        "held permits come back"
     );
 }
 
-fn a_wait_is_given_up_at_the_head_in_the_middle_and_at_the_end<K: Kind>() {
+fn a_wait_can_be_cancelled_at_the_head_in_the_middle_and_at_the_end<K: Kind>() {
     let queue = queue(K::permits(3), 100);
     let ([a, b], _) = neighbours(&K::permits(3));
     let [of_a, of_b] = [a, b].map(|key| hold(&queue, key, 2));
@@ -510,7 +510,7 @@ fn a_wait_is_given_up_at_the_head_in_the_middle_and_at_the_end<K: Kind>() {
     assert_eq!((one.wakes(), other.wakes()), (0, 0));
     drop(head);
     let one = granted(one);
-    assert_eq!(other.wakes(), 0, "all are out");
+    assert_eq!(other.wakes(), 0, "all are held");
     assert!(end.is_pending() && of_other.is_pending());
     drop(end);
     assert_eq!(
@@ -523,19 +523,22 @@ fn a_wait_is_given_up_at_the_head_in_the_middle_and_at_the_end<K: Kind>() {
     );
     drop(other);
     drop(one);
-    assert!(queue.try_acquire(&a, 1).is_ok(), "nobody waits for it");
+    assert!(
+        queue.try_acquire(&a, 1).is_ok(),
+        "there is no waiter for it"
+    );
     drop((of_a, of_b));
     drop(granted(of_other));
     assert_eq!(
         (queue.key(&a).available_at(START), queue.counts().waiters),
         (3, 0)
     );
-    // Before it was polled, it was not there.
+    // A future that was not polled does not wait.
     drop(queue.acquire(&a, 1));
     assert_eq!(queue.counts().cancelled, 4);
 }
 
-fn what_was_granted_and_not_wanted_goes_on_to_the_same_key<K: Kind>() {
+fn an_unclaimed_grant_goes_to_the_next_waiter_of_the_same_key<K: Kind>() {
     let queue = queue(K::permits(1), 9);
     let ([a, b], _) = neighbours(&K::permits(1));
     let [of_a, _of_b] = [a, b].map(|key| hold(&queue, key, 1));
@@ -549,7 +552,7 @@ fn what_was_granted_and_not_wanted_goes_on_to_the_same_key<K: Kind>() {
     assert_eq!(queue.key(&a).available_at(START), 1);
 }
 
-fn a_token_that_was_granted_and_not_wanted_goes_on_at_once<K: Kind>() {
+fn an_unclaimed_token_goes_on_at_once<K: Kind>() {
     let queue = queue(K::tokens(1), 9);
     let ([a, b], _) = neighbours(&K::tokens(1));
     drop([a, b].map(|key| hold(&queue, key, 1)));
@@ -561,12 +564,12 @@ fn a_token_that_was_granted_and_not_wanted_goes_on_at_once<K: Kind>() {
     assert_eq!((unwanted.wakes(), next.wakes()), (1, 0));
     drop(unwanted);
     drop(granted(next));
-    assert!(last.is_pending(), "there was one");
+    assert!(last.is_pending(), "there was one permit");
     assert!(other.poll().is_ready());
     assert_eq!(queue.advance(), Next::At(secs(2)));
 }
 
-fn a_deadline_is_judged_by_the_line_of_its_key<K: Kind>() {
+fn a_deadline_is_judged_by_the_queue_of_its_key<K: Kind>() {
     let queue = queue(K::tokens(1), 9);
     let ([a, b], far) = neighbours(&K::tokens(1));
     drop([a, b, far].map(|key| hold(&queue, key, 1)));
@@ -579,12 +582,12 @@ fn a_deadline_is_judged_by_the_line_of_its_key<K: Kind>() {
     assert_eq!(
         now(until(a, Timestamp::from_millis(2_999))).unwrap_err(),
         late(3),
-        "two are before it"
+        "two waiters are before it"
     );
     assert_eq!(
         now(until(b, Timestamp::from_millis(999))).unwrap_err(),
         late(1),
-        "nobody is"
+        "no waiter is before it"
     );
     assert_eq!(now(until(b, START)).unwrap_err(), late(1));
     assert_eq!(queue.counts().late, 3);
@@ -597,12 +600,12 @@ fn a_deadline_is_judged_by_the_line_of_its_key<K: Kind>() {
     assert_eq!(
         (granted(third).permits(), granted(first).permits()),
         (1, 1),
-        "at the very instant"
+        "exactly at the instant"
     );
     assert_eq!(queue.counts().late, 3);
 }
 
-fn a_deadline_that_is_over_lets_those_behind_it_go<K: Kind>() {
+fn an_expired_deadline_lets_the_waiters_behind_it_go<K: Kind>() {
     let queue = queue(K::permits(2), 9);
     let ([a, b], _) = neighbours(&K::permits(2));
     let [_of_a, _of_b] = [hold(&queue, a, 1), hold(&queue, b, 2)];
@@ -626,7 +629,7 @@ fn a_deadline_that_is_over_lets_those_behind_it_go<K: Kind>() {
     assert!(other.is_pending());
 }
 
-fn a_deadline_of_what_has_to_be_released_ends_a_wait_in_time<K: Kind>() {
+fn a_deadline_ends_a_wait_for_a_release_in_time<K: Kind>() {
     let queue = queue(K::permits(1), 9);
     let held = hold(&queue, 1, 1);
     let in_time = Task::waiting(queue.acquire(&1_u64, 1).until(secs(1)));
@@ -650,7 +653,7 @@ fn many_keys_are_granted_in_the_order_of_time<K: Kind>() {
     let order = Arc::new(Mutex::new(Vec::new()));
     let mut waits: Vec<_> = (0..MANY)
         .map(|turn| {
-            // In no order of the keys or of the bins.
+            // In an order unrelated to keys or shards.
             let key = turn * 7_919 % 1_000;
             queue.clock().set(Timestamp::from_millis(turn));
             drop(hold(&queue, key, 1));
@@ -671,7 +674,7 @@ fn many_keys_are_granted_in_the_order_of_time<K: Kind>() {
         queue.advance();
         assert_eq!(core::mem::take(&mut *order.lock().unwrap()), [turn]);
     }
-    // A hundred at once, of which some are given up.
+    // A hundred at once, some of which are cancelled.
     for turn in (100..200).step_by(3).rev() {
         drop(waits.remove(turn));
     }
@@ -694,7 +697,7 @@ fn many_keys_are_granted_in_the_order_of_time<K: Kind>() {
     );
 }
 
-fn windows_are_waited_for_to_their_end<K: Kind>() {
+fn a_waiter_for_a_window_waits_to_its_end<K: Kind>() {
     let queue = queue(K::windows(2), 9);
     let ([a, b], _) = neighbours(&K::windows(2));
     queue.clock().set(secs(3));
@@ -724,7 +727,7 @@ fn hundreds_of_keys_that_are_due_at_once_are_all_granted_at_once<K: Kind>() {
     assert!(waits.into_iter().all(|wait| granted(wait).permits() == 1));
 }
 
-fn all_keys_have_one_timer_for_what_comes_first<K: Kind>() {
+fn all_keys_share_one_timer_for_the_earliest_instant<K: Kind>() {
     let queue = Arc::new(queue(K::tokens(1), 9));
     queue.attend_shared();
     let hand = queue.clock();
@@ -735,7 +738,7 @@ fn all_keys_have_one_timer_for_what_comes_first<K: Kind>() {
     let later = wait(0);
     assert_eq!(hand.alarm(), Some(secs(3)));
     hand.set(Timestamp::from_millis(1_500));
-    // Of a time before the newest one; and then of the same instant.
+    // At a time before the newest one, and then at the same instant.
     let same = wait(1);
     hand.set(secs(2));
     assert_eq!(hand.alarm(), Some(secs(3)));
@@ -756,7 +759,7 @@ fn all_keys_have_one_timer_for_what_comes_first<K: Kind>() {
     assert_eq!(queue.advance(), Next::Idle);
 }
 
-fn a_driver_sees_to_all_keys<K: Kind>() {
+fn a_driver_drives_all_keys<K: Kind>() {
     let queue = queue(K::tokens(1), 9);
     let hand = queue.clock();
     let mut driver = Task::waiting(queue.drive());
@@ -770,7 +773,7 @@ fn a_driver_sees_to_all_keys<K: Kind>() {
         assert_eq!(
             driver.wakes() - before,
             usize::from(key == 39),
-            "told of what comes first, once"
+            "woken for the earliest instant, once"
         );
         assert!(driver.is_pending());
     }
@@ -784,7 +787,7 @@ fn a_driver_sees_to_all_keys<K: Kind>() {
     assert!(driver.poll().is_ready());
 }
 
-fn a_changed_limit_is_the_limit_of_those_who_wait<K: Kind>() {
+fn a_changed_limit_applies_to_waiters<K: Kind>() {
     let queue = queue(K::permits(2), 100);
     let ([a, b], far) = neighbours(&K::permits(2));
     let held = [a, b, far].map(|key| hold(&queue, key, 2));
@@ -804,11 +807,11 @@ fn a_changed_limit_is_the_limit_of_those_who_wait<K: Kind>() {
         [&one_a, &one_b, &one_far]
             .iter()
             .all(|one| one.wakes() == 0),
-        "two are out still"
+        "two are still held"
     );
     drop([two_a, two_b, two_far].map(|two| two.outcome().unwrap()));
     let leases = [one_a, one_b, one_far].map(granted);
-    // Those who ask for more than there are by now are told when it is their turn.
+    // A request for more than the new limit is rejected when its turn comes.
     queue.change(|table| K::set_limit(table, 2));
     let more = Task::waiting(queue.acquire(&a, 2));
     let behind = Task::waiting(queue.acquire(&a, 1));
@@ -844,14 +847,14 @@ fn a_future_and_a_lease_may_own_the_queue<K: Kind>() {
     drop(last);
 }
 
-fn a_wait_for_several_takes_what_is_there<K: Kind>() {
+fn a_partial_wait_takes_what_is_available<K: Kind>() {
     let queue = queue(K::permits(5), 9);
     let held = hold(&queue, 1, 5);
     let some = Task::waiting(Acquire::new(queue.key(&1_u64), 2, 9));
     let rest = Task::waiting(Acquire::new(queue.key(&1_u64), 1, 3));
     drop(held);
     let some = granted(some);
-    assert_eq!(some.permits(), 5, "as many as there are");
+    assert_eq!(some.permits(), 5, "as many as are available");
     drop(some);
     assert_eq!(granted(rest).permits(), 3);
     assert_eq!(permits(now(Acquire::new(queue.key(&2_u64), 1, 9))), Ok(5));
@@ -889,7 +892,7 @@ fn threads_wait_for_keys<K: Kind>() {
     assert_eq!(queue.counts().waiters, 0);
 }
 
-fn a_key_of_a_queue_is_one_of_several_limiters<K: Kind>() {
+fn a_key_of_a_queue_can_be_part_of_a_composition<K: Kind>() {
     let queue = queue(K::permits(1), 9);
     let all = Concurrency::new(9);
     let alice = queue.key(&1_u64);
@@ -908,7 +911,7 @@ fn a_key_of_a_queue_is_one_of_several_limiters<K: Kind>() {
     assert_ne!(alice.id(), queue.key(&2_u64).id());
 }
 
-fn a_hook_is_told_of_the_waits_of_all_keys<K: Kind>() {
+fn a_hook_observes_the_waits_of_all_keys<K: Kind>() {
     let told = Mutex::new(Vec::new());
     let queue: KeyedQueue<_, Hand> = KeyedQueue::new(K::permits(1), Hand::new(), 9);
     let queue = queue.with_hook(|waited: &Waited| {
@@ -927,7 +930,7 @@ fn a_hook_is_told_of_the_waits_of_all_keys<K: Kind>() {
     assert_eq!(
         *told.lock().unwrap(),
         [granted(3), granted(2)],
-        "also of one that was not polled again"
+        "also of a waiter that was not polled again"
     );
 }
 
@@ -954,7 +957,7 @@ const STEPS: usize = if cfg!(debug_assertions) {
     200_000
 };
 
-/// What became of a wait, or that it waits.
+/// The outcome of a wait, or that it still waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Waits,
@@ -963,7 +966,7 @@ enum Fate {
     Exceeds,
 }
 
-/// Waits of one key in the order of their turns, by their numbers, and what the key has free.
+/// The waits of one key in their order, by number, and the permits that the key has free.
 #[derive(Default)]
 struct Plain {
     line: VecDeque<(usize, u32)>,
@@ -975,8 +978,8 @@ impl Plain {
         self.line.iter().map(|&(_, n)| u64::from(n.max(1))).sum()
     }
 
-    /// Grants as many as fit, from the first one on. `free` tells what there is, and `taken` takes
-    /// it.
+    /// Grants as many as fit, from the first one on. `free` returns what is available, and `taken`
+    /// takes it.
     fn serve(&mut self, limit: u32, fates: &mut HashMap<usize, Fate>) {
         while let Some(&(number, n)) = self.line.front() {
             let fate = if n.max(1) > limit {
@@ -993,7 +996,7 @@ impl Plain {
     }
 }
 
-/// Its number, its key, and how many permits it wants.
+/// Its number, its key, and the permits that it requests.
 type Wait<'q, T> = (usize, u64, u32, Task<Acquire<QueueKey<&'q Manual<T>>>>);
 
 /// A queue of permits, and a list for each key beside it.
@@ -1007,7 +1010,7 @@ struct Beside<'q, T: QueueKeys> {
     waits: Vec<Wait<'q, T>>,
     leases: Vec<(u64, u32, Held<'q, T>)>,
     numbers: usize,
-    /// Of refused, evicted, cancelled.
+    /// Counts of rejected, evicted and cancelled waits.
     counts: [u64; 3],
 }
 
@@ -1038,7 +1041,7 @@ impl<T: QueueKeys> Beside<'_, T> {
         }
         if (newest_first || plain.line.is_empty()) && plain.out + n.max(1) <= limit {
             let Poll::Ready(Ok(lease)) = outcome else {
-                panic!("is free")
+                panic!("permits are free")
             };
             plain.out += n;
             self.leases.push((key, n, lease));
@@ -1054,7 +1057,7 @@ impl<T: QueueKeys> Beside<'_, T> {
         }
         if !(could_fit && self.fits(key, n)) {
             let Poll::Ready(Err(rejected)) = outcome else {
-                panic!("is full")
+                panic!("the queue is full")
             };
             assert_eq!(
                 rejected,
@@ -1066,7 +1069,7 @@ impl<T: QueueKeys> Beside<'_, T> {
             self.counts[0] += 1;
             return;
         }
-        assert!(outcome.is_pending(), "has to wait, and may");
+        assert!(outcome.is_pending(), "must wait, and has room");
         let plain = self.keys.entry(key).or_default();
         if newest_first {
             plain.line.push_front((self.numbers, n));
@@ -1121,7 +1124,7 @@ impl<T: QueueKeys> Beside<'_, T> {
         }
     }
 
-    /// Asks one wait what became of it.
+    /// Polls one wait, and compares the outcome.
     fn poll(&mut self, which: usize) {
         let (number, key, n, mut task) = self.waits.swap_remove(which);
         let (outcome, fate) = (task.poll(), self.fates[&number]);
@@ -1157,7 +1160,7 @@ impl<T: QueueKeys> Beside<'_, T> {
             assert_eq!(
                 task.wakes(),
                 usize::from(self.fates[number] != Fate::Waits),
-                "woken when it is over, once"
+                "woken once, when it is over"
             );
         }
         for (key, plain) in &self.keys {
@@ -1167,7 +1170,7 @@ impl<T: QueueKeys> Beside<'_, T> {
     }
 }
 
-fn at_random_as_a_list_for_each_key_has_it<K: Kind>() {
+fn random_permits_agree_with_a_list_for_each_key<K: Kind>() {
     for (order, seed) in [(Order::OldestFirst, 11), (Order::NewestFirst, 12)] {
         let most = (6, 25);
         let table = K::permits(3);
@@ -1230,7 +1233,7 @@ fn at_random_as_a_list_for_each_key_has_it<K: Kind>() {
                 beside.check();
             }
         }
-        // All leases go, and with them all waits.
+        // All leases are dropped, and with them all waits.
         beside.check();
         loop {
             while let Some(over) = beside.waits.iter().position(|(.., task)| task.wakes() > 0) {
@@ -1242,7 +1245,7 @@ fn at_random_as_a_list_for_each_key_has_it<K: Kind>() {
             drop(lease);
             beside.give_back(key, n);
         }
-        assert!(beside.waits.is_empty(), "somebody waits for what is free");
+        assert!(beside.waits.is_empty(), "a waiter waits for free permits");
         beside.check();
         let [refused, evicted, cancelled] = beside.counts;
         assert!(
@@ -1257,9 +1260,9 @@ fn at_random_as_a_list_for_each_key_has_it<K: Kind>() {
     }
 }
 
-/// Tokens of a key at the second to which they were counted, and who waits for them: number,
-/// tokens, and the last second that will do: half a second more is the deadline, so that nothing
-/// else is due then.
+/// The tokens of a key at the second up to which they were counted, and its waiters: number,
+/// tokens, and the last second at which a grant is in time. The deadline is half a second later, so
+/// that nothing else is due then.
 struct Tokens {
     there: u64,
     at: u64,
@@ -1287,7 +1290,7 @@ impl Tokens {
         }
     }
 
-    /// What happens at `second`: it is too late for some, and others have what they wait for.
+    /// The events at `second`: some waiters expire, and others are granted.
     fn pass(&mut self, second: u64, granted: &mut Vec<usize>, late: &mut Vec<usize>) {
         let (gone, left) = self
             .line
@@ -1302,7 +1305,7 @@ impl Tokens {
         self.line.iter().map(|&(_, n, _)| u64::from(n.max(1))).sum()
     }
 
-    /// The second at which the first one has what it waits for.
+    /// The second at which the first waiter is granted.
     fn due(&self) -> Option<u64> {
         self.line
             .front()
@@ -1310,14 +1313,14 @@ impl Tokens {
     }
 }
 
-fn at_random_tokens_come_as_a_count_for_each_key_has_them<K: Kind>() {
+fn random_tokens_agree_with_a_count_for_each_key<K: Kind>() {
     for (order, seed) in [(Order::OldestFirst, 21), (Order::NewestFirst, 22)] {
         let newest_first = order == Order::NewestFirst;
         let half = |second: u64| Timestamp::from_millis(second * 1_000 + 500);
         let table = K::tokens(Tokens::BURST);
         let ([a, b, c], far) = neighbours(&table);
         let keys = [a, b, c, far, 1_001, 1_002];
-        // What is late is granted as of when it is.
+        // A late grant is made as of the instant at which it was due.
         let queue = queue(table, Tokens::ROOM)
             .with_order(order)
             .with_slack(Duration::ZERO);
@@ -1362,7 +1365,7 @@ fn at_random_tokens_come_as_a_count_for_each_key_has_them<K: Kind>() {
                         tokens.there -= u64::from(n);
                         continue;
                     }
-                    // When all that is before it, and it, have come in.
+                    // When all tokens for the waiters before it, and for itself, have come in.
                     let ahead: u64 = tokens.line.iter().map(|&(_, n, _)| u64::from(n)).sum();
                     let ahead = if newest_first { 0 } else { ahead };
                     let at = (second + ahead + u64::from(n.max(1)))
@@ -1371,7 +1374,7 @@ fn at_random_tokens_come_as_a_count_for_each_key_has_them<K: Kind>() {
                     let retry = Retry::At(secs(at));
                     if at > last {
                         let Poll::Ready(Err(rejected)) = outcome else {
-                            panic!("is too late")
+                            panic!("comes after the deadline")
                         };
                         assert_eq!(rejected, Rejected::Deadline { permits: n, retry });
                         late_ones += 1;
@@ -1386,7 +1389,7 @@ fn at_random_tokens_come_as_a_count_for_each_key_has_them<K: Kind>() {
                     }
                     if tokens.room() + u64::from(n.max(1)) > Tokens::ROOM {
                         let Poll::Ready(Err(rejected)) = outcome else {
-                            panic!("is full")
+                            panic!("the queue is full")
                         };
                         assert_eq!(rejected, Rejected::QueueFull { permits: n, retry });
                         continue;
@@ -1458,7 +1461,7 @@ fn at_random_tokens_come_as_a_count_for_each_key_has_them<K: Kind>() {
     }
 }
 
-fn threads_that_hand_leases_on_never_have_more_out_than_the_limit<K: Kind>() {
+fn threads_that_hand_leases_on_never_hold_more_than_the_limit<K: Kind>() {
     const THREADS: usize = 4;
     const LIMIT: u32 = 2;
     const ROUNDS: usize = if cfg!(debug_assertions) {
@@ -1471,7 +1474,7 @@ fn threads_that_hand_leases_on_never_have_more_out_than_the_limit<K: Kind>() {
     let keys = [a, b, c, far];
     let out: Arc<[AtomicU32; 4]> = Arc::default();
     let granted = Arc::new(AtomicUsize::new(0));
-    // What is sent here is released by another thread.
+    // The leases sent here are released by another thread.
     let (send, releases) =
         mpsc::sync_channel::<(usize, Lease<QueueKey<Arc<Manual<K::Permits>>>>)>(8);
     let releaser = thread::spawn({
@@ -1494,7 +1497,7 @@ fn threads_that_hand_leases_on_never_have_more_out_than_the_limit<K: Kind>() {
                     let own = QueueKey::new(Arc::clone(queue), &keys[key]);
                     let mut wait = Box::pin(Acquire::new(own, n, n));
                     if random.index(3) == 0 {
-                        // Given up, be it granted meanwhile.
+                        // Cancelled, whether or not it is granted in the meantime.
                         let _ = wait
                             .as_mut()
                             .poll(&mut Context::from_waker(Waker::noop()))
@@ -1505,7 +1508,7 @@ fn threads_that_hand_leases_on_never_have_more_out_than_the_limit<K: Kind>() {
                     granted.fetch_add(1, Ordering::Relaxed);
                     assert!(
                         out[key].fetch_add(n, Ordering::SeqCst) + n <= LIMIT,
-                        "more than the limit are out"
+                        "more than the limit are held"
                     );
                     if random.index(2) == 0 {
                         send.send((key, lease)).unwrap();
@@ -1527,7 +1530,7 @@ fn threads_that_hand_leases_on_never_have_more_out_than_the_limit<K: Kind>() {
     }
 }
 
-/// Real time: a token each millisecond, of each key.
+/// In real time: a token per millisecond, for each key.
 fn threads_get_the_tokens_of_each_key_by_one_timer<K: Kind>() {
     const EACH: u64 = 60;
     const KEYS: u64 = 6;
@@ -1557,8 +1560,8 @@ fn threads_get_the_tokens_of_each_key_by_one_timer<K: Kind>() {
         }
     });
     let took = queue.clock().now().saturating_since(begin);
-    // One is there at first, and what comes in while nobody looks may be granted later, up to the
-    // slack.
+    // One token is available at first, and tokens that accrue unobserved may be granted later, up
+    // to the slack.
     assert!(
         took >= Duration::from_millis(EACH - 1 - 10),
         "{took:?}: more than the rate"
@@ -1588,7 +1591,7 @@ fn no_wait_for_a_key_allocates<K: Kind>() {
                 pin!(permits.acquire(&1_u64, 0)),
             ];
             assert!(waits.iter_mut().all(|wait| poll(wait).is_pending()));
-            // Refused, or evicts.
+            // Rejected, or evicts.
             let mut third = pin!(permits.acquire(&1_u64, 2));
             let _ = poll(&mut third);
             drop(held);
@@ -1616,7 +1619,7 @@ fn no_wait_for_a_key_allocates<K: Kind>() {
     }
 }
 
-/// Each two keys hash alike; the half decides.
+/// Pairs of keys have equal hashes: half of the key decides.
 #[derive(Clone, Copy)]
 struct Halves(u64);
 
@@ -1643,12 +1646,12 @@ impl BuildHasher for Halves {
 }
 
 #[test]
-fn keys_at_one_address_share_the_limit_and_the_line() {
+fn keys_at_one_address_share_the_limit_and_the_queue() {
     let table = Keyed::new(ConcurrencyRules::new(1), Line::for_keys(100), Halves(0));
     let queue = queue(table, 2);
     let held = hold(&queue, 8, 1);
     let [first, mut second] = [9, 8].map(|key: u64| Task::waiting(queue.acquire(&key, 1)));
-    assert!(now(queue.acquire(&9_u64, 1)).is_err(), "the line is full");
+    assert!(now(queue.acquire(&9_u64, 1)).is_err(), "the queue is full");
     assert!(queue.try_acquire(&9_u64, 1).is_err() && queue.try_acquire(&10_u64, 1).is_ok());
     drop(held);
     let lease = granted(first);
@@ -1657,7 +1660,7 @@ fn keys_at_one_address_share_the_limit_and_the_line() {
     drop(granted(second));
 }
 
-/// All entries that the key 0 can use are in use by others, of which these are the leases.
+/// Fills all slots that the key 0 can use; returns the leases of the other keys.
 fn crowded<T: QueueKeys>(queue: &Manual<T>) -> Vec<Held<'_, T>> {
     let mut held = Vec::new();
     for key in 1.. {
@@ -1673,7 +1676,7 @@ fn crowded<T: QueueKeys>(queue: &Manual<T>) -> Vec<Held<'_, T>> {
 }
 
 #[test]
-fn a_key_that_finds_no_entry_waits_until_one_is_free() {
+fn a_key_without_a_slot_waits_until_one_is_free() {
     let table = Keyed::new(
         ConcurrencyRules::new(1),
         [const { Line::new() }; 1],
@@ -1687,7 +1690,7 @@ fn a_key_that_finds_no_entry_waits_until_one_is_free() {
     assert_eq!(
         queue.advance(),
         Next::At(secs(1)),
-        "nobody knows, so it is asked again"
+        "the time is unknown, so the table is asked again"
     );
     queue.clock().set(secs(1));
     assert_eq!(queue.advance(), Next::At(secs(2)));
@@ -1695,14 +1698,14 @@ fn a_key_that_finds_no_entry_waits_until_one_is_free() {
     queue.clock().set(secs(2));
     queue.advance();
     let lease = granted(wait);
-    assert!(behind.is_pending(), "it has the limit of its key, no more");
+    assert!(behind.is_pending(), "only the limit of its key applies");
     assert_eq!(queue.advance(), Next::OnRelease);
     drop(lease);
     drop(granted(behind));
 }
 
 #[test]
-fn a_key_that_found_no_entry_has_one_asked_for_by_its_timer() {
+fn the_timer_asks_again_for_a_key_without_a_slot() {
     let table = Keyed::new(
         ConcurrencyRules::new(1),
         [const { Line::new() }; 1],
@@ -1723,7 +1726,7 @@ fn a_key_that_found_no_entry_has_one_asked_for_by_its_timer() {
 }
 
 #[test]
-fn a_key_that_finds_no_entry_and_no_room_to_wait_is_told_to_ask_again() {
+fn a_key_without_a_slot_and_without_room_to_wait_gets_a_retry() {
     let table = Keyed::new(
         ConcurrencyRules::new(1),
         [const { Line::new() }; 1],
@@ -1741,7 +1744,7 @@ fn a_key_that_finds_no_entry_and_no_room_to_wait_is_told_to_ask_again() {
 }
 
 #[test]
-fn a_key_with_waits_keeps_its_entry_whoever_else_comes() {
+fn a_key_with_waiters_keeps_its_slot_whichever_keys_come() {
     let bucket = TokenBucket::builder(Rate::per_minute(1), 1)
         .rules()
         .unwrap();
@@ -1772,7 +1775,7 @@ fn a_key_with_waits_keeps_its_entry_whoever_else_comes() {
 }
 
 #[test]
-fn a_key_has_a_line_for_each_limit() {
+fn a_key_has_a_queue_for_each_limit() {
     const READ: usize = 0;
     const WRITE: usize = 1;
     let table = Keyed::with_limits(
@@ -1791,7 +1794,7 @@ fn a_key_has_a_line_for_each_limit() {
     let [mut reader, writer] = [READ, WRITE].map(|limit| Task::waiting(acquire(limit, 1)));
     assert!(
         now(acquire(READ, 1)).is_err() && now(acquire(WRITE, 1)).is_err(),
-        "one waits for each"
+        "one waiter for each"
     );
     assert_eq!(
         now(acquire(WRITE, 2)).unwrap_err(),
@@ -1805,11 +1808,14 @@ fn a_key_has_a_line_for_each_limit() {
     assert!(reader.is_pending());
     drop(reads);
     drop(granted(reader));
-    assert!(now(queue.acquire("alice", 2)).is_ok(), "of the first limit");
+    assert!(
+        now(queue.acquire("alice", 2)).is_ok(),
+        "for the first limit"
+    );
 }
 
 #[test]
-fn a_queue_in_a_static_attends_to_itself() {
+fn a_queue_in_a_static_can_be_attended() {
     static HAND: Hand = Hand::new();
     static QUEUE: KeyedQueue<Keyed<TokenBucketRules, [Line; 8]>, &Hand> = KeyedQueue::new(
         Keyed::new(
@@ -1829,11 +1835,11 @@ fn a_queue_in_a_static_attends_to_itself() {
 }
 
 #[test]
-fn of_two_with_one_deadline_the_second_has_what_the_first_leaves() {
+fn of_two_waiters_with_one_deadline_the_second_gets_what_the_first_leaves() {
     for with_another in [false, true] {
         let queue = queue(Words::permits(3), 9);
         let _held = hold(&queue, 1, 2);
-        // Comes first, and goes first.
+        // Comes first, and is granted first.
         let _before = with_another.then(|| Task::waiting(queue.acquire(&1_u64, 2).until(secs(3))));
         let _first = Task::waiting(queue.acquire(&1_u64, 2).until(secs(5)));
         let second = Task::waiting(queue.acquire(&1_u64, 1).until(secs(5)));
@@ -1846,7 +1852,7 @@ fn of_two_with_one_deadline_the_second_has_what_the_first_leaves() {
 }
 
 #[test]
-fn a_denial_of_a_key_says_when_those_before_it_will_have_been() {
+fn a_denial_of_a_key_counts_the_waiters_before_it() {
     let queue = queue(Words::tokens(1), 9);
     drop(hold(&queue, 1, 1));
     let _waits = [1, 1].map(|key: u64| Task::waiting(queue.acquire(&key, 1)));
@@ -1855,7 +1861,7 @@ fn a_denial_of_a_key_says_when_those_before_it_will_have_been() {
 }
 
 #[test]
-fn a_key_for_which_somebody_waits_is_in_use() {
+fn a_key_with_waiters_is_in_use() {
     let queue = queue(Words::tokens(1), 9);
     drop(hold(&queue, 1, 1));
     let _wait = Task::waiting(queue.acquire(&1_u64, 1));

@@ -1,4 +1,4 @@
-//! Who is granted first, and who next when one gives up.
+//! Which waiter is granted first, and which is next when one cancels.
 
 mod support;
 
@@ -12,7 +12,7 @@ mod order {
     use super::*;
 
     #[test]
-    fn whoever_came_first_is_granted_first() {
+    fn the_oldest_waiter_is_granted_first() {
         let queue = queue(Concurrency::new(1), 9);
         let mut held = now(queue.acquire(1)).unwrap();
         let mut waits: Vec<_> = (0..4).map(|_| Task::waiting(queue.acquire(1))).collect();
@@ -21,7 +21,7 @@ mod order {
             assert_eq!(
                 waits.iter().map(Task::wakes).sum::<usize>(),
                 waits[0].wakes(),
-                "the first alone is woken"
+                "only the first is woken"
             );
             held = waits.remove(0).outcome().unwrap();
             assert!(waits.iter_mut().all(Task::is_pending));
@@ -45,7 +45,7 @@ mod order {
     }
 
     #[test]
-    fn no_newcomer_gets_past_those_who_wait_by_any_way_in() {
+    fn no_newcomer_overtakes_waiters_by_any_method() {
         let queue = queue(Concurrency::new(5), 99);
         let held = now(queue.acquire(3)).unwrap();
         let large = Task::waiting(queue.acquire(4));
@@ -57,7 +57,7 @@ mod order {
         assert_eq!(queue.take_at(START, 1).unwrap_err(), denied);
         assert!(
             queue.try_acquire_at(START, 0).is_err(),
-            "a probe says what a try would"
+            "a probe answers as a try would"
         );
         assert!(queue.try_acquire_between_at(START, 1, 2).is_err());
         assert!(queue.drain_at(START).is_none());
@@ -69,13 +69,13 @@ mod order {
         let mut some = Task::waiting(queue.acquire_between(0, 9));
         drop(held);
         let _one = newcomer.outcome().unwrap();
-        assert!(probe.is_pending() && some.is_pending(), "5 are out");
+        assert!(probe.is_pending() && some.is_pending(), "5 are held");
         drop(large.outcome().unwrap());
         assert!(probe.poll().is_ready() && some.poll().is_ready());
     }
 
     #[test]
-    fn the_way_is_free_again_once_nobody_waits() {
+    fn newcomers_are_granted_again_once_there_is_no_waiter() {
         let queue = queue(Concurrency::new(2), 9);
         let held = now(queue.acquire(1)).unwrap();
         let wait = Task::waiting(queue.acquire(2));
@@ -88,7 +88,7 @@ mod order {
     }
 
     #[test]
-    fn a_refused_newcomer_leaves_the_way_free() {
+    fn a_rejected_newcomer_leaves_the_way_free() {
         let queue = queue(Concurrency::new(2), 0);
         let _held = now(queue.acquire(1)).unwrap();
         assert_eq!(
@@ -102,7 +102,7 @@ mod order {
     }
 
     #[test]
-    fn newest_first_grants_whoever_came_last() {
+    fn newest_first_grants_the_newest_waiter() {
         let queue = newest_first(Concurrency::new(1), 9);
         let mut held = now(queue.acquire(1)).unwrap();
         let mut waits: Vec<_> = (0..4).map(|_| Task::waiting(queue.acquire(1))).collect();
@@ -135,7 +135,7 @@ mod order {
         let mut older = Task::waiting(queue.acquire(1));
         let newer = Task::waiting(queue.acquire(2));
         drop(one);
-        assert!(older.is_pending(), "fits, but it is not its turn");
+        assert!(older.is_pending(), "it fits, but it is not its turn");
         drop(two);
         assert_eq!(newer.outcome().unwrap().permits(), 2);
         assert!(older.poll().is_ready());
@@ -146,7 +146,7 @@ mod cancelling {
     use super::*;
 
     #[test]
-    fn a_future_that_was_not_polled_has_never_been() {
+    fn a_future_that_was_not_polled_does_not_count() {
         let queue = queue(Concurrency::new(1), 1);
         drop(queue.acquire(1));
         let held = now(queue.acquire(1)).unwrap();
@@ -161,7 +161,7 @@ mod cancelling {
     }
 
     #[test]
-    fn at_any_place_it_leaves_the_others_in_their_order() {
+    fn a_cancelled_waiter_at_any_place_leaves_the_others_in_order() {
         for order in [Order::OldestFirst, Order::NewestFirst] {
             for place in 0..5 {
                 let queue = queue(Concurrency::new(1), 5).with_order(order);
@@ -192,7 +192,7 @@ mod cancelling {
     }
 
     #[test]
-    fn those_behind_the_head_are_granted_at_once_if_they_fit() {
+    fn waiters_behind_a_cancelled_head_are_granted_at_once_if_they_fit() {
         let queue = queue(Concurrency::new(5), 99);
         let _held = now(queue.acquire(3)).unwrap();
         let large = Task::waiting(queue.acquire(5));
@@ -221,7 +221,7 @@ mod cancelling {
     }
 
     #[test]
-    fn many_behind_the_head_are_granted_by_its_cancelling() {
+    fn many_waiters_are_granted_when_the_head_is_cancelled() {
         let queue = queue(Concurrency::new(60), 999);
         let _held = now(queue.acquire(1)).unwrap();
         let large = Task::waiting(queue.acquire(60));
@@ -230,11 +230,11 @@ mod cancelling {
         assert!(waits.iter().all(|wait| wait.wakes() == 1));
         assert_eq!(available(&queue), 0);
         drop(waits);
-        assert_eq!(available(&queue), 59, "granted, and not claimed");
+        assert_eq!(available(&queue), 59, "granted, but unclaimed");
     }
 
     #[test]
-    fn what_was_granted_and_not_claimed_goes_to_the_next() {
+    fn an_unclaimed_grant_goes_to_the_next_waiter() {
         let queue = queue(Concurrency::new(2), 9);
         let held = now(queue.acquire(2)).unwrap();
         let [first, second, third] = [2, 1, 1].map(|n| Task::waiting(queue.acquire(n)));
@@ -252,7 +252,7 @@ mod cancelling {
     }
 
     #[test]
-    fn tokens_that_were_granted_and_not_claimed_go_to_the_next_as_well() {
+    fn unclaimed_tokens_go_to_the_next_waiter() {
         let queue = queue(
             TokenBucket::builder(Rate::per_second(1), 5)
                 .initial(0)
@@ -270,7 +270,7 @@ mod cancelling {
     }
 
     #[test]
-    fn a_probe_that_was_granted_and_not_claimed_gives_back_nothing() {
+    fn an_unclaimed_probe_returns_nothing() {
         let queue = queue(Concurrency::new(1), 9);
         let held = now(queue.acquire(1)).unwrap();
         let probe = Task::waiting(queue.acquire(0));
@@ -291,13 +291,13 @@ mod cancelling {
         assert_eq!(
             permits(third.outcome()),
             Ok(1),
-            "served in its turn, with what is left"
+            "granted in its turn, with what is left"
         );
         assert_eq!((available(&queue), queue.counts().waiters), (1, 0));
     }
 
     #[test]
-    fn futures_leaked_after_their_grant_or_before_their_first_poll_trouble_nobody() {
+    fn futures_leaked_after_their_grant_or_before_their_first_poll_delay_no_waiter() {
         let queue = queue(Concurrency::new(2), 9);
         let held = now(queue.acquire(2)).unwrap();
         Task::new(queue.acquire(1)).leak();
@@ -310,17 +310,17 @@ mod cancelling {
     }
 
     #[test]
-    fn a_queue_may_go_before_a_leaked_future_of_it() {
+    fn a_queue_may_be_dropped_before_a_leaked_future_of_it() {
         let queue = queue(Concurrency::new(1), 9);
         let held = now(queue.acquire(1)).unwrap();
         Task::waiting(queue.acquire(1)).leak();
         drop(held);
         let moved = queue;
-        assert_eq!(available(&moved), 0, "granted to the one that is leaked");
+        assert_eq!(available(&moved), 0, "granted to the leaked future");
     }
 
     #[test]
-    fn a_head_that_is_woken_and_never_polled_holds_up_nobody() {
+    fn a_head_that_is_woken_and_never_polled_delays_no_waiter() {
         let queue = queue(Concurrency::new(2), 9);
         let held = now(queue.acquire(2)).unwrap();
         let unpolled = Task::waiting(queue.acquire(1));

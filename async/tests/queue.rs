@@ -1,4 +1,5 @@
-//! What a queue is otherwise: parts, closing, live limits, counts, and what may go where.
+//! Further behaviour of a queue: partial requests, closing, live limits, counts, and what can be
+//! sent and shared.
 
 mod support;
 
@@ -14,7 +15,7 @@ mod parts {
     use super::*;
 
     #[test]
-    fn a_wait_for_none_is_over_when_something_is_available_and_takes_nothing() {
+    fn a_wait_for_zero_permits_ends_when_one_is_available_and_takes_nothing() {
         let queue = queue(Concurrency::new(1), 9);
         assert_eq!(now(queue.acquire(0)).unwrap().permits(), 0);
         let held = now(queue.acquire(1)).unwrap();
@@ -26,7 +27,7 @@ mod parts {
     }
 
     #[test]
-    fn nobody_gets_past_one_who_waits_for_none() {
+    fn no_request_overtakes_a_waiter_for_zero_permits() {
         let queue = queue(Concurrency::new(1), 9);
         let held = now(queue.acquire(1)).unwrap();
         let _large = Task::waiting(queue.acquire(0));
@@ -37,7 +38,7 @@ mod parts {
     }
 
     #[test]
-    fn a_grant_in_part_is_what_there_is_between_the_two() {
+    fn a_partial_grant_is_what_is_available_between_the_two_numbers() {
         let queue = queue(Concurrency::new(10), 99);
         let all = now(queue.acquire_between(1, 100)).unwrap();
         assert_eq!(all.permits(), 10);
@@ -49,7 +50,7 @@ mod parts {
     }
 
     #[test]
-    fn a_wait_for_a_part_queues_with_the_fewest_and_takes_what_has_come_by_its_turn() {
+    fn a_partial_wait_queues_with_its_minimum_and_takes_what_is_available_at_its_turn() {
         let queue = queue(Concurrency::new(10), 3);
         let (six, four) = (
             now(queue.acquire(6)).unwrap(),
@@ -60,21 +61,21 @@ mod parts {
         assert_eq!(queue.counts().permits, 3);
         drop(six);
         let some = wait.outcome().unwrap();
-        assert_eq!(some.permits(), 6, "all that there was");
+        assert_eq!(some.permits(), 6, "all that was available");
         drop(four);
         assert_eq!(after.outcome().unwrap().permits(), 1);
         assert_eq!((queue.counts().waiters, queue.counts().permits), (0, 0));
     }
 
     #[test]
-    fn where_the_most_is_less_than_the_fewest_it_counts_as_the_fewest() {
+    fn a_maximum_below_the_minimum_counts_as_the_minimum() {
         let queue = queue(Concurrency::new(5), 9);
         assert_eq!(now(queue.acquire_between(3, 1)).unwrap().permits(), 3);
         assert_eq!(now(Acquire::new(&queue, 3, 1)).unwrap().permits(), 3);
     }
 
     #[test]
-    fn from_none_to_some_waits_while_there_is_nothing() {
+    fn a_request_for_zero_to_some_permits_waits_while_none_is_available() {
         let queue = queue(Concurrency::new(5), 9);
         let held = now(queue.acquire(5)).unwrap();
         let wait = Task::waiting(queue.acquire_between(0, 3));
@@ -87,7 +88,7 @@ mod closing {
     use super::*;
 
     #[test]
-    fn those_who_wait_and_those_who_come_are_told() {
+    fn closing_rejects_waiters_and_newcomers() {
         for queue in [
             queue(Concurrency::new(3), 99),
             newest_first(Concurrency::new(3), 99),
@@ -119,11 +120,7 @@ mod closing {
             assert_eq!(denied.retry(&queue), Retry::Never);
             assert_eq!(held.permits(), 3);
             drop(held);
-            assert_eq!(
-                available(&queue),
-                3,
-                "a lease that was out is given back as ever"
-            );
+            assert_eq!(available(&queue), 3, "a lease is still released as usual");
             assert_eq!(
                 permits(now(queue.acquire(1))),
                 Err(Rejected::Closed { permits: 1 })
@@ -135,7 +132,7 @@ mod closing {
     }
 
     #[test]
-    fn however_many_wait() {
+    fn closing_rejects_any_number_of_waiters() {
         let queue = queue(Concurrency::new(1), 999);
         let _held = now(queue.acquire(1)).unwrap();
         let waits: Vec<_> = (0..100).map(|_| Task::waiting(queue.acquire(1))).collect();
@@ -151,7 +148,7 @@ mod closing {
     }
 
     #[test]
-    fn a_wait_that_was_granted_before_has_its_permits() {
+    fn a_wait_granted_before_the_close_has_its_permits() {
         let queue = queue(Concurrency::new(1), 9);
         let held = now(queue.acquire(1)).unwrap();
         let wait = Task::waiting(queue.acquire(1));
@@ -162,7 +159,7 @@ mod closing {
     }
 
     #[test]
-    fn a_closed_wait_may_be_dropped_unseen() {
+    fn a_closed_wait_may_be_dropped_without_a_poll() {
         let queue = queue(Concurrency::new(1), 9);
         let held = now(queue.acquire(1)).unwrap();
         let wait = Task::waiting(queue.acquire(1));
@@ -187,7 +184,7 @@ mod settings {
     }
 
     #[test]
-    fn a_head_that_asks_for_more_than_a_lowered_limit_is_told_and_those_behind_move_up() {
+    fn a_head_larger_than_a_lowered_limit_is_rejected_and_the_next_waiters_move_up() {
         let queue = queue(Concurrency::new(5), 99);
         let held = now(queue.acquire(4)).unwrap();
         let [large, small] = [4, 1].map(|n| Task::waiting(queue.acquire(n)));
@@ -213,7 +210,7 @@ mod settings {
     }
 
     #[test]
-    fn under_a_limit_of_none_everybody_is_told() {
+    fn under_a_limit_of_zero_all_waiters_are_rejected() {
         let queue = queue(Concurrency::new(1), 99);
         let held = now(queue.acquire(1)).unwrap();
         let waits: Vec<_> = (0..40)
@@ -258,7 +255,7 @@ mod settings {
     }
 
     #[test]
-    fn the_capacity_told_is_the_one_now() {
+    fn the_reported_capacity_is_the_current_one() {
         let queue = newest_first(Concurrency::new(5), 99);
         let _held = now(queue.acquire(5)).unwrap();
         let wait = Task::waiting(queue.acquire(3));
@@ -292,7 +289,7 @@ mod counts {
     }
 
     #[test]
-    fn each_wait_is_counted_once_as_what_it_came_to() {
+    fn each_wait_is_counted_once_by_its_outcome() {
         let queue = newest_first(Concurrency::new(2), 3);
         let held = now(queue.acquire(2)).unwrap();
         check(&queue, 0, 0, [0, 0, 0, 0]);
@@ -322,7 +319,7 @@ mod counts {
     }
 
     #[test]
-    fn what_is_granted_or_refused_without_a_wait_by_the_limiter_is_not_counted() {
+    fn requests_settled_without_a_wait_by_the_limiter_are_not_counted() {
         let queue = queue(Concurrency::new(2), 9);
         drop(now(queue.acquire(2)).unwrap());
         drop(queue.try_acquire_at(START, 2));
@@ -332,7 +329,7 @@ mod counts {
     }
 
     #[test]
-    fn a_snapshot_stays_what_it_was() {
+    fn a_snapshot_does_not_change() {
         let queue = queue(Concurrency::new(1), 9);
         let _held = now(queue.acquire(1)).unwrap();
         let before = queue.counts();
@@ -341,12 +338,12 @@ mod counts {
     }
 }
 
-/// What may go where.
+/// What can be sent and shared.
 mod threads {
     use super::*;
 
     #[test]
-    fn futures_and_leases_that_own_the_queue_go_to_other_threads() {
+    fn futures_and_leases_that_own_the_queue_can_be_sent_to_other_threads() {
         let queue: Shared = Arc::new(queue(Concurrency::new(1), 9));
         let held = now(Acquire::new(Arc::clone(&queue), 1, 1)).unwrap();
         let mut first = Task::waiting(Acquire::new(Arc::clone(&queue), 1, 1));
@@ -374,7 +371,7 @@ mod threads {
     }
 
     #[test]
-    fn a_future_or_a_lease_keeps_the_queue_that_it_owns() {
+    fn a_future_or_a_lease_keeps_its_queue_alive() {
         let queue = queue(Concurrency::new(1), 9);
         let lease = now(Acquire::new(Box::new(queue), 1, 1)).unwrap();
         assert_eq!(lease.limiter().counts(), QueueCounts::default());
@@ -407,30 +404,30 @@ mod threads {
     }
 
     #[test]
-    fn errors_are_small_values_that_say_what_to_do() {
+    fn errors_are_small_values_with_instructive_messages() {
         assert!(size_of::<Rejected>() <= 32);
         let retry = Retry::OnRelease;
         let all = [
             (
                 Rejected::QueueFull { permits: 3, retry },
-                "queue full: 3 permits asked for",
+                "queue full (3 permits requested)",
             ),
             (
                 Rejected::Evicted { permits: 3, retry },
-                "evicted by a newer request: 3 permits asked for",
+                "evicted by a newer request (3 permits requested)",
             ),
             (
                 Rejected::ExceedsCapacity {
                     permits: 3,
                     capacity: 2,
                 },
-                "3 permits asked for, at most 2 can ever be granted: ask for fewer",
+                "3 permits requested, at most 2 can ever be granted: request fewer",
             ),
             (
                 Rejected::Deadline { permits: 3, retry },
-                "cannot be granted by the deadline: 3 permits asked for",
+                "deadline cannot be met (3 permits requested)",
             ),
-            (Rejected::Closed { permits: 3 }, "closed"),
+            (Rejected::Closed { permits: 3 }, "queue closed"),
         ];
         for (rejected, text) in all {
             let error: &dyn core::error::Error = &rejected;

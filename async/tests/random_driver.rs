@@ -1,19 +1,19 @@
 //! A random driver of the queues: steps of one thread, drawn from a seed, on an exact virtual time.
-//! What has to hold is checked after each step.
+//! The invariants are checked after each step.
 //!
-//! The thread plays several contexts. A clock, a limiter and a lock that are used let others in at
+//! The thread plays several contexts. The clock, the limiter and the lock admit other contexts at
 //! the moments at which another thread or an interrupt could come. Wakers use the queue. Wakers,
-//! limiters, hooks, clocks and timers panic. What a queue promises is compared with what its
-//! limiters say of themselves, with exact arithmetic over every window, and with an account of all
+//! limiters, hooks, clocks and timers panic. The guarantees of a queue are compared with the
+//! reports of its limiters, with exact arithmetic over every window, and with an account of all
 //! leases.
 //!
 //! A failure names the run that shows it. Environment variables, read at run time:
 //!
-//! - `PORTCULLIS_RANDOM=kind:seed`: that run alone, with all that happened in it;
-//! - `PORTCULLIS_RANDOM_WITHOUT=name,...`: without some of what is driven, by the names in
+//! - `PORTCULLIS_RANDOM=kind:seed`: only that run, with all of its events;
+//! - `PORTCULLIS_RANDOM_WITHOUT=name,...`: without some of the operations, by the names in
 //!   `world.rs`;
-//! - `PORTCULLIS_RANDOM_SURVEY=1`: goes on after a failure, and counts the failures of each kind;
-//! - `PORTCULLIS_RANDOM_STEPS=n`: the steps of the soak.
+//! - `PORTCULLIS_RANDOM_SURVEY=1`: continues after a failure, and counts the failures of each kind;
+//! - `PORTCULLIS_RANDOM_STEPS=n`: the number of steps of the soak.
 //!
 //! Under `AddressSanitizer`:
 //!
@@ -64,11 +64,11 @@ const KINDS: [(&str, Run); 8] = [
 ];
 
 thread_local! {
-    /// How the run that is on is repeated.
+    /// The command that repeats the current run.
     static CURRENT: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-/// Has a panic that was not injected name the run: also one that ends the program.
+/// Makes a panic that was not injected name the run, also one that aborts the program.
 fn name_runs() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -97,17 +97,17 @@ fn one_run(kind: usize, seed: u64) -> Result<Seen, String> {
     })
 }
 
-/// The number of a kind, and the seed, of the one run that is asked for.
+/// The kind and the seed of the single run that is requested.
 fn asked_for() -> Option<(String, u64)> {
     let asked = std::env::var("PORTCULLIS_RANDOM").ok()?;
     let (kind, seed) = asked.split_once(':').expect("kind:seed");
     Some((kind.into(), seed.parse().expect("the seed is a number")))
 }
 
-/// Failures of one kind: how many, and the first one's seed and the steps before it.
+/// Failures of one kind: the count, and the first one's seed and number of steps before it.
 type Failures = BTreeMap<String, (u64, u64, u64)>;
 
-/// At least `steps` steps of one kind, each run with a seed of its own from `first` on.
+/// Drives at least `steps` steps of one kind; each run has a seed of its own, from `first` on.
 fn drive(kind: usize, steps: u64, first: u64) -> Seen {
     let (name, _) = KINDS[kind];
     if let Some((asked, seed)) = asked_for() {
@@ -124,7 +124,7 @@ fn drive(kind: usize, steps: u64, first: u64) -> Seen {
             Ok(run) => seen.add(run),
             Err(what) => {
                 assert!(surveys, "after {} steps: {what}", seen.steps);
-                // The same one, but for its numbers.
+                // The same failure, except for its numbers.
                 let line = what.lines().next().unwrap_or_default();
                 let line = line.replace(|char: char| char.is_ascii_digit(), "");
                 let (times, ..) = failures.entry(line).or_insert((0, seed, seen.steps));
@@ -140,7 +140,7 @@ fn drive(kind: usize, steps: u64, first: u64) -> Seen {
     seen
 }
 
-/// Steps of an ordinary test run, over all kinds.
+/// The steps of an ordinary test run, over all kinds.
 const STEPS: u64 = 1_000_000;
 
 fn drive_all(kinds: &[&str]) {
@@ -171,7 +171,7 @@ fn queues_around_several_rates() {
     drive_all(&["two-buckets", "rates-by-key"]);
 }
 
-/// Of each kind, so that all threads have something to do until the end.
+/// The number of shares of each kind, so that all threads are busy until the end.
 const SHARES: u64 = 8;
 
 /// Other seeds than those of the tests.

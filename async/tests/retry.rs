@@ -1,4 +1,4 @@
-//! When those are to come back who are turned away.
+//! The retry times of rejected requests.
 
 mod support;
 
@@ -16,7 +16,7 @@ const fn secs(seconds: u64) -> Timestamp {
     Timestamp::from_secs(seconds)
 }
 
-/// One token a second, none there.
+/// A bucket of one token per second, empty at first.
 fn bucket(burst: u64) -> TokenBucket {
     TokenBucket::builder(Rate::per_second(1), burst)
         .initial(0)
@@ -28,8 +28,9 @@ fn full(permits: u32, retry: Retry) -> Result<u32, Rejected> {
     Err(Rejected::QueueFull { permits, retry })
 }
 
-/// With `waits` before it, one more for one permit finds the queue full, and is told when. In a
-/// queue with more room it is granted just then, if all are for one; and never before.
+/// With `waits` before it, a request for one permit finds the queue full, and gets a retry time. In
+/// a queue with more room it is granted exactly then if all requests are for one permit, and never
+/// earlier.
 fn is_told_when<L: QueueLimiter>(make: impl Fn() -> L, waits: &[u32]) {
     let before: u64 = waits.iter().map(|&n| u64::from(n.max(1))).sum();
     let full = queue(make(), before);
@@ -59,14 +60,17 @@ fn is_told_when<L: QueueLimiter>(make: impl Fn() -> L, waits: &[u32]) {
         roomy.advance();
     }
     let granted = portcullis_core::Clock::now(roomy.clock());
-    assert!(told <= granted, "{waits:?}: told {told}, granted {granted}");
+    assert!(
+        told <= granted,
+        "{waits:?}: retry at {told}, granted at {granted}"
+    );
     if waits.iter().all(|&n| n == 1) {
         assert_eq!(told, granted, "{waits:?}");
     }
 }
 
 #[test]
-fn who_finds_the_queue_full_is_told_when_he_would_have_been_granted() {
+fn a_request_that_finds_the_queue_full_learns_when_it_would_have_been_granted() {
     let lines: [&[u32]; 7] = [
         &[],
         &[1],
@@ -112,11 +116,11 @@ fn who_finds_the_queue_full_is_told_when_he_would_have_been_granted() {
     }
 }
 
-/// Behind others, each limit is asked for itself: one that overflows while those before wait for
-/// another limit has less for those after them than it says. So it is told never later than it is
-/// granted.
+/// Behind others, the composition asks each limit separately. A limit that overflows while earlier
+/// waiters wait for another limit has less for later waiters than it reports. So the retry is never
+/// later than the grant.
 #[test]
-fn of_several_limits_one_is_told_no_later_than_it_is_granted_and_exactly_if_none_is_before() {
+fn a_compositions_retry_is_never_later_than_the_grant_and_exact_without_waiters() {
     let mut random = Random(7);
     let mut below = |n| random.below(n);
     let (mut exact, mut early) = (0, 0);
@@ -136,7 +140,7 @@ fn of_several_limits_one_is_told_no_later_than_it_is_granted_and_exactly_if_none
         };
         let wait = |room: u64| {
             let queue = queue(make(), room).with_slack(Duration::ZERO);
-            // Whatever is there is taken, so that those who come wait.
+            // Everything available is taken, so that later requests wait.
             while queue.try_acquire(1).is_ok() {}
             queue
         };
@@ -165,10 +169,13 @@ fn of_several_limits_one_is_told_no_later_than_it_is_granted_and_exactly_if_none
             roomy.advance();
         }
         let granted = portcullis_core::Clock::now(roomy.clock());
-        assert!(told <= granted, "{case}: told {told}, granted {granted}");
+        assert!(
+            told <= granted,
+            "{case}: retry at {told}, granted at {granted}"
+        );
         assert!(
             before > 0 || told == granted,
-            "{case}: told {told}, granted {granted}"
+            "{case}: retry at {told}, granted at {granted}"
         );
         if told == granted {
             exact += 1;
@@ -178,22 +185,22 @@ fn of_several_limits_one_is_told_no_later_than_it_is_granted_and_exactly_if_none
     }
     assert!(
         exact > 400 && early > 10,
-        "{exact} exactly, and {early} too early"
+        "{exact} exact, and {early} too early"
     );
 }
 
 #[test]
-fn what_is_there_already_counts() {
+fn available_permits_count() {
     let queue = queue(TokenBucket::new(Rate::per_second(1), 5), 5);
     let _held = now(queue.acquire(3)).unwrap();
     let _wait = Task::waiting(queue.acquire(4));
-    // 4 and 2, of which 2 are there; 4 and 5.
+    // 4 and 2, 2 of which are available; 4 and 5.
     assert_eq!(permits(now(queue.acquire(2))), full(2, Retry::At(secs(4))));
     assert_eq!(permits(now(queue.acquire(5))), full(5, Retry::At(secs(7))));
 }
 
 #[test]
-fn where_there_is_no_place_left_it_is_the_same() {
+fn with_no_place_left_the_retry_is_the_same() {
     let queue = queue(bucket(5), 99).with_max_waiters(2);
     let _waits = [2, 1].map(|n| Task::waiting(queue.acquire(n)));
     assert_eq!(permits(now(queue.acquire(3))), full(3, Retry::At(secs(6))));
@@ -202,7 +209,7 @@ fn where_there_is_no_place_left_it_is_the_same() {
 }
 
 #[test]
-fn in_part_it_is_told_of_the_fewest() {
+fn a_partial_requests_retry_is_for_its_minimum() {
     let queue = queue(bucket(5), 1);
     let _wait = Task::waiting(queue.acquire_between(1, 5));
     assert_eq!(
@@ -212,7 +219,7 @@ fn in_part_it_is_told_of_the_fewest() {
 }
 
 #[test]
-fn newest_first_those_who_wait_do_not_count() {
+fn newest_first_waiters_do_not_count() {
     let queue = newest_first(bucket(5), 3);
     let old = Task::waiting(queue.acquire(3));
     let _new = Task::waiting(queue.acquire(1));
@@ -271,7 +278,7 @@ fn by_release_by_time_unknown_or_never_as_the_limiter_says() {
 }
 
 #[test]
-fn who_can_never_be_granted_is_told_never() {
+fn a_request_that_can_never_be_granted_gets_never() {
     let queue = queue(bucket(5), 9);
     let exceeds = now(queue.acquire(6)).unwrap_err();
     assert_eq!((exceeds.retry(), exceeds.permits()), (Retry::Never, 6));
@@ -295,7 +302,7 @@ fn each_says_what_it_holds() {
 }
 
 #[test]
-fn a_try_that_is_denied_is_told_with_the_queue_before_it() {
+fn a_denied_try_counts_the_waiters_before_it() {
     let queue = queue(bucket(2), 99);
     let waits = [1, 2].map(|n| Task::waiting(queue.acquire(n)));
     let denied = queue.try_acquire(2).unwrap_err();
@@ -311,7 +318,7 @@ fn a_try_that_is_denied_is_told_with_the_queue_before_it() {
 }
 
 #[test]
-fn a_refund_makes_it_earlier() {
+fn a_refund_moves_the_retry_earlier() {
     let queue = queue(TokenBucket::new(Rate::per_second(1), 5), 3);
     let mut held = now(queue.acquire(5)).unwrap();
     let _wait = Task::waiting(queue.acquire(3));
@@ -327,7 +334,7 @@ fn a_refund_makes_it_earlier() {
 }
 
 #[test]
-fn of_a_key_those_who_wait_for_it_alone_count() {
+fn only_waiters_of_the_same_key_count() {
     let bucket = TokenBucket::builder(Rate::per_second(1), 5)
         .rules()
         .unwrap();
@@ -355,7 +362,7 @@ fn of_a_key_those_who_wait_for_it_alone_count() {
 }
 
 #[test]
-fn a_line_as_long_as_can_be_does_not_overflow() {
+fn the_longest_possible_queue_does_not_overflow() {
     let queue: Manual<_> =
         queue(bucket(u64::from(u32::MAX) / 4), u64::MAX).with_order(Order::OldestFirst);
     let most = u32::MAX / 4;
@@ -364,8 +371,5 @@ fn a_line_as_long_as_can_be_does_not_overflow() {
     let Retry::At(at) = wait.retry() else {
         panic!("{wait}")
     };
-    assert!(
-        at > secs(u64::from(most)),
-        "it is not told that it would be the first"
-    );
+    assert!(at > secs(u64::from(most)), "it would not be the first");
 }

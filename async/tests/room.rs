@@ -1,4 +1,4 @@
-//! How many may wait, and who is refused or makes room.
+//! How many may wait, and which request is rejected or evicted.
 
 mod support;
 
@@ -7,7 +7,7 @@ use portcullis_core::{Concurrency, Retry};
 use support::{Task, newest_first, now, permits, queue};
 
 #[test]
-fn the_queue_has_room_for_as_many_permits_as_it_was_given() {
+fn the_queue_has_room_for_the_configured_number_of_permits() {
     let queue = queue(Concurrency::new(9), 5);
     let _held = now(queue.acquire(9)).unwrap();
     let _three = Task::waiting(queue.acquire(3));
@@ -32,7 +32,7 @@ fn the_queue_has_room_for_as_many_permits_as_it_was_given() {
 }
 
 #[test]
-fn the_queue_has_room_for_as_many_waits_as_it_was_given() {
+fn the_queue_has_room_for_the_configured_number_of_waiters() {
     let queue = queue(Concurrency::new(9), u64::MAX).with_max_waiters(2);
     let _held = now(queue.acquire(9)).unwrap();
     let _first = Task::waiting(queue.acquire(0));
@@ -49,7 +49,7 @@ fn the_queue_has_room_for_as_many_waits_as_it_was_given() {
 }
 
 #[test]
-fn what_is_free_needs_no_room_in_the_queue() {
+fn free_permits_need_no_room_in_the_queue() {
     for queue in [
         queue(Concurrency::new(2), 0),
         queue(Concurrency::new(2), 9).with_max_waiters(0),
@@ -117,7 +117,7 @@ fn newest_first_evicts_the_oldest_until_the_newcomer_fits() {
 }
 
 #[test]
-fn newest_first_evicts_the_oldest_for_a_place_as_well() {
+fn newest_first_evicts_the_oldest_for_a_place_in_the_queue() {
     let queue = newest_first(Concurrency::new(1), 99).with_max_waiters(2);
     let _held = now(queue.acquire(1)).unwrap();
     let [first, mut second, mut third] = [1, 1, 0].map(|n| Task::waiting(queue.acquire(n)));
@@ -132,7 +132,7 @@ fn newest_first_evicts_the_oldest_for_a_place_as_well() {
 }
 
 #[test]
-fn one_that_could_never_fit_evicts_nobody() {
+fn a_request_that_can_never_fit_evicts_no_waiter() {
     let queue = newest_first(Concurrency::new(4), 2);
     let _held = now(queue.acquire(4)).unwrap();
     let mut waits = [1, 1].map(|n| Task::waiting(queue.acquire(n)));
@@ -146,10 +146,10 @@ fn one_that_could_never_fit_evicts_nobody() {
     assert!(waits.iter_mut().all(Task::is_pending));
     assert_eq!((queue.counts().evicted, queue.counts().refused), (0, 1));
 
-    let nobody = newest_first(Concurrency::new(4), 9).with_max_waiters(0);
-    let _held = now(nobody.acquire(4)).unwrap();
+    let without_waiters = newest_first(Concurrency::new(4), 9).with_max_waiters(0);
+    let _held = now(without_waiters.acquire(4)).unwrap();
     assert_eq!(
-        permits(now(nobody.acquire(1))),
+        permits(now(without_waiters.acquire(1))),
         Err(Rejected::QueueFull {
             permits: 1,
             retry: Retry::OnRelease
@@ -158,7 +158,7 @@ fn one_that_could_never_fit_evicts_nobody() {
 }
 
 #[test]
-fn one_newcomer_can_evict_more_than_are_woken_at_a_time() {
+fn one_newcomer_can_evict_more_than_one_wake_batch() {
     for many in [15, 16, 17, 32, 33, 100] {
         let queue = newest_first(Concurrency::new(100), many);
         let held = now(queue.acquire(100)).unwrap();
@@ -181,7 +181,7 @@ fn one_newcomer_can_evict_more_than_are_woken_at_a_time() {
 }
 
 #[test]
-fn oldest_first_evicts_nobody() {
+fn oldest_first_evicts_no_waiter() {
     let queue = queue(Concurrency::new(1), 1);
     let held = now(queue.acquire(1)).unwrap();
     let wait = Task::waiting(queue.acquire(1));
@@ -197,7 +197,7 @@ fn oldest_first_evicts_nobody() {
 }
 
 #[test]
-fn more_than_there_can_ever_be_is_refused_at_once() {
+fn more_than_the_capacity_is_rejected_at_once() {
     for queue in [
         queue(Concurrency::new(2), 99),
         newest_first(Concurrency::new(2), 99),

@@ -1,4 +1,4 @@
-//! Queues that are advanced late: what that costs, and what is asked again.
+//! Queues that are advanced late: what that costs, and limiters that are asked again.
 
 mod support;
 
@@ -16,7 +16,7 @@ const fn ms(millis: u64) -> Timestamp {
     Timestamp::from_millis(millis)
 }
 
-/// Ten a second, none there.
+/// A bucket of ten per second, empty at first.
 fn bucket(burst: u64) -> TokenBucket {
     TokenBucket::builder(Rate::per_second(10), burst)
         .initial(0)
@@ -24,7 +24,7 @@ fn bucket(burst: u64) -> TokenBucket {
         .unwrap()
 }
 
-/// How many of those who wait for one each have been granted at the times when it is advanced.
+/// How many waiters for one permit each are granted at each of these times of `advance`.
 fn granted<L: QueueLimiter>(queue: &Manual<L>, times: &[u64]) -> Vec<u64> {
     let _waits: Vec<_> = (0..99).map(|_| Task::waiting(queue.acquire(1))).collect();
     let granted = |&time: &u64| {
@@ -36,8 +36,8 @@ fn granted<L: QueueLimiter>(queue: &Manual<L>, times: &[u64]) -> Vec<u64> {
 }
 
 #[test]
-fn as_late_as_the_slack_nothing_is_lost_though_there_is_no_burst() {
-    // Of the instants 100, 200, 300, ... each is met up to 10 ms late.
+fn up_to_the_slack_nothing_is_lost_even_without_a_burst() {
+    // Each of the instants 100, 200, 300, ... is served up to 10 ms late.
     assert_eq!(
         granted(&queue(bucket(1), 999), &[110, 201, 309, 399, 400, 510]),
         [1, 2, 3, 3, 4, 5]
@@ -51,7 +51,7 @@ fn later_than_the_slack_the_rest_is_lost() {
         granted(&queue(bucket(1), 999), &[111, 200, 201, 301]),
         [1, 1, 2, 3]
     );
-    // However late, one is there, as of 10 ms before, and the next comes 100 ms after that.
+    // However late, one is available, as of 10 ms earlier, and the next comes 100 ms after that.
     assert_eq!(
         granted(&queue(bucket(1), 999), &[5_000, 5_089, 5_090]),
         [1, 1, 2]
@@ -68,11 +68,11 @@ fn without_slack_all_of_it_is_lost() {
 }
 
 #[test]
-fn a_longer_slack_keeps_several() {
+fn a_longer_slack_keeps_several_permits() {
     let long = queue(bucket(1), 999).with_slack(Duration::from_millis(250));
     // As of 250, 350, 450.
     assert_eq!(granted(&long, &[500, 549, 550, 600, 650]), [3, 3, 4, 4, 5]);
-    // A second at most: as of 4000, 4100, ...
+    // At most a second: as of 4000, 4100, ...
     let longest = queue(bucket(1), 999).with_slack(Duration::MAX);
     assert_eq!(granted(&longest, &[5_000, 5_099, 5_100]), [11, 11, 12]);
 }
@@ -86,7 +86,7 @@ fn a_burst_keeps_as_many_as_it_holds_beside_the_slack() {
 }
 
 #[test]
-fn by_a_watch_what_comes_in_in_the_slack_comes_on_top_and_no_more() {
+fn in_real_time_at_most_the_permits_of_one_slack_come_in_addition() {
     for late in 0..=30 {
         let queue = queue(
             TokenBucket::builder(Rate::per_second(1_000), 5)
@@ -113,7 +113,7 @@ fn windows_lose_nothing_within_the_slack() {
 }
 
 #[test]
-fn what_is_granted_as_of_the_past_is_what_timely_calls_would_have_granted() {
+fn grants_as_of_the_past_are_those_of_timely_calls() {
     for (rate, burst) in [(10, 1), (10, 4), (1_000, 1), (333, 2), (7_777, 3)] {
         let make = || {
             queue(
@@ -156,7 +156,7 @@ fn what_is_granted_as_of_the_past_is_what_timely_calls_would_have_granted() {
 }
 
 #[test]
-fn who_comes_late_himself_has_no_slack() {
+fn a_stale_request_has_no_slack() {
     let queue = queue(bucket(1), 9);
     queue.clock().set(ms(105));
     let _held = now(queue.acquire(1)).unwrap();
@@ -165,7 +165,7 @@ fn who_comes_late_himself_has_no_slack() {
 }
 
 #[test]
-fn in_part_what_has_come_in_by_now_is_taken_as_of_the_instant_when_the_fewest_were_there() {
+fn a_partial_request_takes_what_is_available_now_as_of_the_instant_of_its_minimum() {
     let queue = queue(bucket(9), 99);
     let some = Task::waiting(queue.acquire_between(2, 9));
     let other = Task::waiting(queue.acquire_between(1, 9).until(ms(300)));
@@ -230,7 +230,7 @@ mod asked_again {
     }
 
     #[test]
-    fn it_is_asked_each_time_when_it_said() {
+    fn the_limiter_is_asked_at_each_instant_that_it_named() {
         let queue = switch(SECOND);
         let _wait = Task::waiting(queue.acquire(1));
         queue.clock().run(Timestamp::from_secs(4));
@@ -241,7 +241,7 @@ mod asked_again {
     }
 
     #[test]
-    fn it_is_asked_as_of_now_however_late() {
+    fn the_limiter_is_asked_as_of_now_however_late() {
         let queue = switch(SECOND);
         let wait = Task::waiting(queue.acquire(1));
         queue.clock().jump(Timestamp::from_millis(1_500));
@@ -253,7 +253,7 @@ mod asked_again {
     }
 
     #[test]
-    fn one_that_says_at_once_is_not_asked_without_end() {
+    fn a_limiter_that_says_retry_now_is_not_asked_endlessly() {
         let queue = switch(Duration::ZERO);
         let wait = Task::waiting(queue.acquire(1));
         let before = queue.change(|switch| switch.asked.load(Ordering::Relaxed));
@@ -265,7 +265,7 @@ mod asked_again {
     }
 
     #[test]
-    fn a_deadline_between_two_questions_is_kept() {
+    fn a_deadline_between_two_queries_is_kept() {
         let queue = switch(SECOND);
         let wait = Task::waiting(queue.acquire_until(1, ms(2_500)));
         queue.clock().run(ms(2_499));
@@ -279,7 +279,7 @@ mod asked_again {
     }
 
     #[test]
-    fn nobody_knows_whether_a_deadline_before_the_first_question_is_met() {
+    fn a_deadline_before_the_first_query_is_not_rejected_early() {
         let queue = switch(SECOND);
         let wait = Task::waiting(queue.acquire_until(1, ms(500)));
         queue.clock().run(ms(500));
@@ -287,7 +287,7 @@ mod asked_again {
     }
 
     #[test]
-    fn with_jitter_it_is_asked_within_its_bounds_and_each_time_at_another() {
+    fn with_jitter_the_queries_are_within_its_bounds_and_vary() {
         let jitter = Duration::from_millis(100);
         let queue = Arc::new(queue(Switch::new(SECOND), 99).with_jitter(jitter));
         queue.attend_shared();
@@ -304,14 +304,14 @@ mod asked_again {
             waits.iter().collect::<BTreeSet<_>>().len() > waits.len() * 9 / 10,
             "varied"
         );
-        // Over all of it: a tenth in the first and in the last fifth, at least.
+        // Over the whole range: at least a tenth in the first fifth and in the last.
         let tenth = waits.len() / 10;
         assert!(waits.iter().filter(|more| **more < jitter / 5).count() > tenth);
         assert!(waits.iter().filter(|more| **more > jitter * 4 / 5).count() > tenth);
     }
 
     #[test]
-    fn two_queues_do_not_ask_at_the_same_times() {
+    fn two_queues_ask_at_different_times() {
         let queues = [(); 2].map(|()| {
             let queue = Arc::new(queue(Switch::new(SECOND), 99).with_jitter(SECOND));
             queue.attend_shared();
@@ -328,29 +328,29 @@ mod asked_again {
     }
 
     #[test]
-    fn jitter_does_not_touch_what_is_told_exactly() {
+    fn jitter_does_not_affect_exact_retry_times() {
         let queue = queue(bucket(1), 99).with_jitter(SECOND);
         let _wait = Task::waiting(queue.acquire(1));
         assert_eq!(queue.advance(), Next::At(ms(100)));
     }
 }
 
-/// Newest first: the one that came last is the head as of now, not as of a time before it came.
+/// Newest first: the newest waiter is the head as of now, not as of a time before it came.
 #[test]
-fn newest_first_no_one_is_granted_as_of_a_time_before_it_came() {
+fn newest_first_no_waiter_is_granted_as_of_a_time_before_it_came() {
     let queue = queue(bucket(1), 99).with_order(Order::NewestFirst);
     let old = Task::waiting(queue.acquire(1));
     queue.clock().set(ms(105));
-    // It takes what has come in.
+    // It takes the permit that has come in.
     let _new = now(queue.acquire(1)).unwrap();
     assert_eq!(queue.advance(), Next::At(ms(205)));
     assert_eq!((old.wakes(), queue.clock().now()), (0, ms(105)));
 }
 
 /// The bucket's words have room for a second, so an instant two seconds before the newest would
-/// look like one after a long rest: full.
+/// look idle, that is, full.
 #[test]
-fn a_clock_that_goes_back_behind_what_a_newcomer_took_lets_nobody_in() {
+fn a_clock_that_goes_back_behind_a_newcomers_take_admits_no_waiter() {
     let bucket = TokenBucket::builder(Rate::per_second(1), 5)
         .staleness(SECOND)
         .build_on::<u32>()
@@ -369,7 +369,7 @@ fn a_clock_that_goes_back_behind_what_a_newcomer_took_lets_nobody_in() {
 }
 
 #[test]
-fn newest_first_there_is_none() {
+fn newest_first_has_no_slack() {
     let newest = queue(bucket(1), 999).with_order(Order::NewestFirst);
     assert_eq!(
         granted(&newest, &[105, 204, 205, 304, 305, 405]),
@@ -378,9 +378,9 @@ fn newest_first_there_is_none() {
 }
 
 /// Others take at the present, and the clock may go back by the staleness: a limiter behind a
-/// pointer is told no time that is older than the clock's.
+/// pointer gets no time older than the clock's.
 #[test]
-fn a_limiter_that_others_take_from_is_told_no_time_that_is_older_than_the_clocks() {
+fn a_shared_limiter_gets_no_time_older_than_the_clocks() {
     let staleness = Duration::from_secs(1);
     let builder = TokenBucket::builder(Rate::per_second(10), 5).staleness(staleness);
     let limit = builder.build_on::<u32>().unwrap();
@@ -389,16 +389,16 @@ fn a_limiter_that_others_take_from_is_told_no_time_that_is_older_than_the_clocks
     let _held = now(queue.acquire(5)).unwrap();
     let _wait = Task::waiting(queue.acquire(5));
     assert_eq!(queue.advance(), Next::At(ms(8_500)));
-    // Past the queue, at the newest time; then the clock goes back, by no more than the limiter
-    // stands.
+    // A take outside the queue, at the newest time. Then the clock goes back, by no more than the
+    // limiter's staleness.
     limit.take_at(ms(10_000), 5).unwrap();
     queue.clock().set(ms(9_000));
     let _ = queue.advance();
-    assert_eq!(queue.counts().granted, 0, "all are taken");
+    assert_eq!(queue.counts().granted, 0, "all permits are taken");
 }
 
 #[test]
-fn where_others_take_a_timer_that_is_late_costs_what_it_is_late() {
+fn with_a_shared_limiter_a_late_timer_costs_its_lateness() {
     let limit = bucket(1);
     assert_eq!(
         granted(&queue(&limit, 999), &[105, 204, 205, 304, 305, 405]),

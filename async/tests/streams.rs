@@ -1,5 +1,5 @@
-//! Streams and sinks whose items wait for permits: what comes through, when, and who is polled
-//! meanwhile.
+//! Streams and sinks whose items wait for permits: what comes through, when, and what is polled in
+//! the meantime.
 #![cfg(feature = "stream")]
 
 mod support;
@@ -32,12 +32,12 @@ const fn ms(millis: u64) -> Timestamp {
     Timestamp::from_millis(millis)
 }
 
-/// One each 100 ms, and so many at once.
+/// One per 100 ms, and `burst` at once.
 fn ten_per_second(burst: u64) -> TokenBucket {
     TokenBucket::new(Rate::per_second(10), burst)
 }
 
-/// Moves the time on, and has the queue look.
+/// Sets the clock, and advances the queue.
 fn advance<L: QueueLimiter>(queue: &Manual<L>, to: Timestamp) {
     queue.clock().set(to);
     queue.advance();
@@ -78,7 +78,7 @@ impl<S: Stream> Polled<S> {
 
     #[track_caller]
     fn waits(&mut self) {
-        assert!(self.next().is_pending(), "has to wait");
+        assert!(self.next().is_pending(), "must wait");
     }
 }
 
@@ -112,7 +112,7 @@ impl<S> Polled<S> {
     }
 }
 
-/// An item that is there.
+/// An available item.
 fn item<T>(item: T) -> Poll<Option<Result<T, Refused<T>>>> {
     Poll::Ready(Some(Ok(item)))
 }
@@ -129,7 +129,7 @@ enum Step {
     Panic,
 }
 
-/// Does what it is told, and counts its polls.
+/// A scripted stream, which counts its polls.
 struct Source {
     steps: VecDeque<Step>,
     polls: Rc<RefCell<usize>>,
@@ -154,13 +154,13 @@ impl Stream for Source {
         match self.steps.pop_front() {
             Some(Step::Item(item)) => Poll::Ready(Some(item)),
             Some(Step::Pending) => Poll::Pending,
-            Some(Step::Panic) => panic!("the stream within"),
+            Some(Step::Panic) => panic!("the inner stream"),
             None => Poll::Ready(None),
         }
     }
 }
 
-/// All items of a stream that nothing else holds up, and when they came: polled only where it was
+/// All items of a stream that nothing else delays, and their times. It is polled only when it was
 /// woken.
 fn arrivals<S: Stream>(
     stream: S,
@@ -175,16 +175,16 @@ fn arrivals<S: Stream>(
             Poll::Ready(Some(item)) => come.push((item, now().as_nanos() / 1_000_000)),
             Poll::Pending => {
                 while stream.wakes() == woken {
-                    next().expect("somebody waits by time");
+                    next().expect("a waiter waits for time");
                 }
-                assert_eq!(stream.wakes(), woken + 1, "once for each grant");
+                assert_eq!(stream.wakes(), woken + 1, "one wake-up per grant");
                 woken += 1;
             }
         }
     }
 }
 
-/// Moves the time to the next grant.
+/// Advances the clock to the next grant.
 fn tick<L: QueueLimiter>(queue: &Manual<L>) -> Option<Timestamp> {
     let portcullis_async::Next::At(at) = queue.advance() else {
         return None;
@@ -197,7 +197,7 @@ mod at_a_rate {
     use super::*;
 
     #[test]
-    fn items_come_one_by_one_as_permits_come_in() {
+    fn items_come_one_by_one_at_the_rate_of_permits() {
         let queue = queue(ten_per_second(2), 9);
         let stream = LimitedStream::new(stream::iter(0..5), &queue, PerItem);
         let come = arrivals(stream, || queue.clock().now(), || tick(&queue));
@@ -206,7 +206,7 @@ mod at_a_rate {
     }
 
     #[test]
-    fn each_waits_for_as_many_as_it_weighs() {
+    fn each_item_waits_for_as_many_permits_as_it_weighs() {
         let queue = queue(ten_per_second(5), 9);
         let words = ["five5", "four", "", "two", "1"];
         let stream =
@@ -223,7 +223,7 @@ mod at_a_rate {
     }
 
     #[test]
-    fn whatever_the_pointer_to_the_queue() {
+    fn any_pointer_to_the_queue_works() {
         static QUEUE: LazyLock<Manual<TokenBucket>> = LazyLock::new(|| queue(ten_per_second(1), 9));
         let expected = [0, 100, 200].map(|at| (Ok(at / 100), at));
         let items = || stream::iter(0..3_u64);
@@ -248,7 +248,7 @@ mod at_a_rate {
     }
 
     #[test]
-    fn each_key_has_its_own() {
+    fn each_key_has_its_own_limit() {
         let bucket = TokenBucket::builder(Rate::per_second(10), 1)
             .rules()
             .unwrap();
@@ -272,7 +272,7 @@ mod at_a_rate {
         shared.waits();
         queue.clock().set(ms(100));
         queue.advance();
-        assert_eq!((alice.wakes(), shared.wakes()), (1, 0), "one line");
+        assert_eq!((alice.wakes(), shared.wakes()), (1, 0), "one queue");
         assert_eq!((alice.next(), bob.next()), (item(1), item(1)));
         queue.clock().set(ms(200));
         queue.advance();
@@ -313,7 +313,7 @@ mod at_a_rate {
     }
 
     #[test]
-    fn without_a_limit_all_are_there() {
+    fn without_a_limit_all_items_come_at_once() {
         let queue = queue(Unlimited, 0);
         let all: Vec<_> =
             now(LimitedStream::new(stream::iter(0..1_000), &queue, PerItem).collect());
@@ -325,7 +325,7 @@ mod weights {
     use super::*;
 
     #[test]
-    fn what_weighs_nothing_passes_whatever_the_limiter_says() {
+    fn an_item_of_weight_zero_passes_whatever_the_limiter_says() {
         let queue = queue(Concurrency::new(1), 0);
         let _held = queue.try_acquire(1).unwrap();
         let mut stream = Polled::new(LimitedStream::new(stream::iter(0..3), &queue, |_: &u32| 0));
@@ -336,7 +336,7 @@ mod weights {
     }
 
     #[test]
-    fn what_weighs_nothing_passes_those_who_wait() {
+    fn an_item_of_weight_zero_overtakes_waiters() {
         let queue = queue(Concurrency::new(1), 9);
         let _held = queue.try_acquire(1).unwrap();
         let mut waiting = Task::waiting(queue.acquire(1));
@@ -350,7 +350,7 @@ mod weights {
         };
         assert_eq!(lease.permits(), 0);
         drop(lease);
-        assert!(waiting.is_pending(), "and gives back nothing");
+        assert!(waiting.is_pending(), "and returns nothing");
         assert_eq!(
             (available(&queue), queue.change(Concurrency::in_use)),
             (0, 1)
@@ -358,7 +358,7 @@ mod weights {
     }
 
     #[test]
-    fn each_is_weighed_once() {
+    fn each_item_is_weighed_once() {
         let queue = queue(Concurrency::new(1), 9);
         let held = queue.try_acquire(1).unwrap();
         let weighed = RefCell::new(Vec::new());
@@ -383,7 +383,7 @@ mod refusals {
     }
 
     #[test]
-    fn what_is_too_heavy_comes_back_and_the_next_one_passes() {
+    fn an_item_that_is_too_heavy_is_returned_and_the_next_one_passes() {
         let queue = queue(ten_per_second(3), 9);
         let mut stream = Polled::new(LimitedStream::new(
             stream::iter([1, 4, 2]),
@@ -405,7 +405,7 @@ mod refusals {
     }
 
     #[test]
-    fn a_full_queue_gives_each_item_back_until_it_has_room() {
+    fn a_full_queue_returns_each_item_until_it_has_room() {
         let queue = queue(ten_per_second(1), 0);
         let mut stream = Polled::new(LimitedStream::new(stream::iter(0..4), &queue, PerItem));
         assert_eq!(stream.next(), item(0));
@@ -417,7 +417,7 @@ mod refusals {
     }
 
     #[test]
-    fn a_queue_that_closes_gives_back_what_waits_and_what_comes() {
+    fn a_queue_that_closes_returns_waiting_and_later_items() {
         let queue = queue(ten_per_second(1), 9);
         let mut stream = Polled::new(LimitedStream::new(stream::iter(0..4), &queue, |n: &u32| {
             u32::from(*n != 3)
@@ -436,7 +436,7 @@ mod refusals {
     }
 
     #[test]
-    fn one_that_is_evicted_comes_back() {
+    fn an_evicted_item_is_returned() {
         let queue = newest_first(ten_per_second(1), 1);
         let mut stream = Polled::new(LimitedStream::new(stream::iter(0..3), &queue, PerItem));
         assert_eq!(stream.next(), item(0));
@@ -460,7 +460,7 @@ mod refusals {
     }
 
     #[test]
-    fn a_limit_that_is_set_below_an_item_that_waits_gives_it_back() {
+    fn a_limit_lowered_below_a_waiting_item_returns_it() {
         let queue = queue(Concurrency::new(4), 9);
         let _held = queue.try_acquire(2).unwrap();
         let mut stream = Polled::new(LimitedStream::new(
@@ -485,15 +485,15 @@ mod refusals {
     }
 
     #[test]
-    fn they_say_what_and_why() {
+    fn errors_say_what_failed_and_why() {
         let refused = Refused {
             item: 7,
             rejected: Rejected::Closed { permits: 1 },
         };
-        assert_eq!(refused.to_string(), "an item is refused: closed");
+        assert_eq!(refused.to_string(), "item rejected: queue closed");
         assert!(refused.source().is_none());
         let error = SinkError::<_, Broken>::Refused(refused);
-        assert_eq!(error.to_string(), "an item is refused: closed");
+        assert_eq!(error.to_string(), "item rejected: queue closed");
         assert!(error.source().is_none());
         let debug = "Refused(Refused { rejected: Closed { permits: 1 }, .. })";
         assert_eq!(format!("{error:?}"), debug, "whatever the item is");
@@ -508,7 +508,7 @@ mod leases {
     use super::*;
 
     #[test]
-    fn they_bound_what_is_in_work() {
+    fn leases_bound_the_items_in_progress() {
         let queue = queue(Concurrency::new(3), 9);
         let mut stream = Polled::new(LeasedStream::new(stream::iter(0..100), &queue, PerItem));
         let mut work = VecDeque::new();
@@ -532,7 +532,7 @@ mod leases {
     }
 
     #[test]
-    fn they_are_as_heavy_as_their_items() {
+    fn leases_hold_the_weight_of_their_items() {
         let queue = queue(Concurrency::new(5), 9);
         let mut stream = Polled::new(LeasedStream::new(
             stream::iter([3, 2, 4]),
@@ -552,7 +552,7 @@ mod leases {
     }
 
     #[test]
-    fn they_outlive_their_stream_and_own_their_queue() {
+    fn leases_outlive_their_stream_and_own_their_queue() {
         let queue = Arc::new(queue(Concurrency::new(1), 9));
         let mut stream = Polled::new(LeasedStream::new(
             stream::iter([0]),
@@ -560,7 +560,7 @@ mod leases {
             PerItem,
         ));
         let Poll::Ready(Some(Ok((0, lease)))) = stream.next() else {
-            panic!("is free")
+            panic!("a permit is free")
         };
         drop(stream);
         assert_eq!((available(&queue), Arc::strong_count(&queue)), (0, 2));
@@ -569,7 +569,7 @@ mod leases {
     }
 
     #[test]
-    fn a_limited_stream_gives_them_back_as_the_item_comes_out() {
+    fn a_limited_stream_returns_its_permits_as_the_item_comes_out() {
         let queue = queue(Concurrency::new(1), 0);
         let all: Vec<_> = now(LimitedStream::new(stream::iter(0..9), &queue, PerItem).collect());
         assert!(all.into_iter().map(Result::unwrap).eq(0..9));
@@ -596,7 +596,7 @@ mod streams {
             assert_eq!(
                 (*polls.borrow(), stream.wakes()),
                 (1 + grant, grant),
-                "by the grant alone"
+                "by the grant only"
             );
             assert_eq!(
                 (stream.next(), *polls.borrow()),
@@ -625,7 +625,7 @@ mod streams {
     }
 
     #[test]
-    fn the_last_waker_is_woken() {
+    fn the_latest_waker_is_woken() {
         let queue = queue(ten_per_second(1), 9);
         let mut stream = Polled::new(LimitedStream::new(stream::iter(0..2), &queue, PerItem));
         assert_eq!(stream.next(), item(0));
@@ -639,7 +639,7 @@ mod streams {
     }
 
     #[test]
-    fn dropped_while_an_item_waits_it_leaves_its_place() {
+    fn a_stream_dropped_while_an_item_waits_leaves_the_queue() {
         let queue = queue(ten_per_second(1), 2);
         let item = Rc::new(());
         let mut stream = Polled::new(LimitedStream::new(
@@ -657,7 +657,7 @@ mod streams {
     }
 
     #[test]
-    fn dropped_with_a_grant_that_nobody_has_seen_it_passes_it_on() {
+    fn a_stream_dropped_with_an_unclaimed_grant_passes_it_on() {
         let queue = queue(Concurrency::new(1), 9);
         let held = queue.try_acquire(1).unwrap();
         let mut stream = Polled::new(LeasedStream::new(stream::iter([0]), &queue, PerItem));
@@ -672,7 +672,7 @@ mod streams {
     }
 
     #[test]
-    fn the_size_hint_counts_the_item_that_waits() {
+    fn the_size_hint_counts_the_waiting_item() {
         let queue = queue(Concurrency::new(1), 9);
         let _held = queue.try_acquire(1).unwrap();
         let mut limited = Polled::new(LimitedStream::new(stream::iter(0..3), &queue, PerItem));
@@ -697,7 +697,7 @@ mod streams {
     }
 
     #[test]
-    fn a_size_hint_beyond_all_numbers_is_as_much_as_can_be_said() {
+    fn a_size_hint_beyond_usize_saturates() {
         struct Endless;
         impl Stream for Endless {
             type Item = u32;
@@ -738,10 +738,10 @@ mod streams {
         stream.waits();
         assert!(
             catch_unwind(AssertUnwindSafe(|| drop(held))).is_err(),
-            "the releaser is told"
+            "the releaser gets the panic"
         );
         let Poll::Ready(Some(Ok((0, lease)))) = stream.next() else {
-            panic!("has been granted")
+            panic!("the item is granted")
         };
         drop((lease, stream));
         assert_eq!((available(&queue), queue.counts().waiters), (1, 0));
@@ -762,7 +762,7 @@ mod streams {
     }
 
     #[test]
-    fn they_go_to_other_threads_where_their_parts_do() {
+    fn adapters_can_be_sent_if_their_parts_can() {
         fn is_send<T: Send>(_: &T) {}
         let queue = Arc::new(queue(Concurrency::new(1), 9));
         is_send(&LimitedStream::new(
@@ -779,7 +779,7 @@ mod streams {
     }
 
     #[test]
-    fn they_show_the_stream_within() {
+    fn debug_shows_the_inner_stream() {
         let queue = queue(Concurrency::new(1), 9);
         let debug = |it: &dyn fmt::Debug| format!("{it:?}");
         let limited = debug(&LimitedStream::new(stream::iter([5]), &queue, PerItem));
@@ -812,7 +812,7 @@ impl fmt::Display for Broken {
 
 impl Error for Broken {}
 
-/// What has been asked of a sink.
+/// The calls of a sink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Call {
     Ready,
@@ -821,7 +821,7 @@ enum Call {
     Close,
 }
 
-/// What it answers, in place of that all is well.
+/// What it answers, instead of success.
 #[derive(Clone, Copy)]
 enum Answer {
     Well,
@@ -830,7 +830,7 @@ enum Answer {
     Panics,
 }
 
-/// Writes down what it is asked, and answers as it is told, call by call.
+/// Records its calls, and gives scripted answers, call by call.
 #[derive(Clone, Default)]
 struct Out(Rc<RefCell<(Vec<Call>, VecDeque<Answer>)>>);
 
@@ -839,7 +839,7 @@ impl Out {
         self.0.borrow_mut().1.extend(answers);
     }
 
-    /// What it has been asked since.
+    /// Returns the calls since the last time.
     fn calls(&self) -> Vec<Call> {
         core::mem::take(&mut self.0.borrow_mut().0)
     }
@@ -854,7 +854,7 @@ impl Out {
             None | Some(Answer::Well) => Poll::Ready(Ok(())),
             Some(Answer::Pending) => Poll::Pending,
             Some(Answer::Fails(why)) => Poll::Ready(Err(Broken(why))),
-            Some(Answer::Panics) => panic!("the sink within"),
+            Some(Answer::Panics) => panic!("the inner sink"),
         }
     }
 }
@@ -869,7 +869,7 @@ impl Sink<u32> for Out {
     fn start_send(self: Pin<&mut Self>, item: u32) -> Result<(), Broken> {
         match self.answer(Call::Item(item)) {
             Poll::Ready(outcome) => outcome,
-            Poll::Pending => unreachable!("it has said that it is ready"),
+            Poll::Pending => unreachable!("it has returned ready"),
         }
     }
 
@@ -898,7 +898,7 @@ mod sinks {
         Poll::Ready(Err(SinkError::Refused(Refused { item, rejected })))
     }
 
-    /// Each item weighs what it says.
+    /// Each item is its own weight.
     fn limited<L: QueueLimiter>(queue: &Manual<L>) -> (Limited<'_, L>, Out) {
         let out = Out::default();
         (
@@ -914,12 +914,12 @@ mod sinks {
             Call::Ready => sink.ready(),
             Call::Flush => sink.flush(),
             Call::Close => sink.close(),
-            Call::Item(_) => unreachable!("does not poll"),
+            Call::Item(_) => unreachable!("no call that polls"),
         }
     }
 
     #[test]
-    fn items_go_on_as_permits_come_in() {
+    fn items_go_on_at_the_rate_of_permits() {
         let queue = queue(ten_per_second(2), 9);
         let sink = LimitedSink::new(Vec::new(), &queue, |item: &u32| *item);
         let mut sink = Box::pin(sink);
@@ -938,7 +938,7 @@ mod sinks {
     }
 
     #[test]
-    fn whatever_the_pointer_to_the_queue() {
+    fn any_pointer_to_the_queue_works() {
         static QUEUE: LazyLock<Manual> = LazyLock::new(|| queue(Concurrency::new(1), 0));
         let shared = Arc::new(queue(Concurrency::new(1), 0));
         let table = Keyed::new(ConcurrencyRules::new(1), Line::for_keys(100), Seed::new());
@@ -952,12 +952,12 @@ mod sinks {
         assert_eq!(
             (available(&QUEUE), available(&shared)),
             (1, 1),
-            "given back as they go on"
+            "returned as items go on"
         );
     }
 
     #[test]
-    fn no_permits_are_spent_while_the_sink_within_is_not_ready() {
+    fn no_permits_are_spent_while_the_inner_sink_is_not_ready() {
         let queue = queue(ten_per_second(1), 9);
         let (mut sink, out) = limited(&queue);
         out.answers(&[Answer::Pending; 3]);
@@ -967,7 +967,11 @@ mod sinks {
         assert_eq!((available(&queue), queue.counts().waiters), (1, 0));
         assert_eq!(sink.ready(), DONE);
         assert_eq!((sink.start(1), out.calls()), (Ok(()), vec![Call::Ready; 4]));
-        assert_eq!(available(&queue), 1, "nor before the next call that polls");
+        assert_eq!(
+            available(&queue),
+            1,
+            "also not before the next call that polls"
+        );
         out.answers(&[Answer::Well, Answer::Well, Answer::Pending]);
         assert!(sink.ready().is_pending(), "for the next one");
         assert_eq!(
@@ -977,7 +981,7 @@ mod sinks {
     }
 
     #[test]
-    fn where_the_sink_within_is_not_ready_any_more_the_item_keeps_its_permits_or_gives_them_back() {
+    fn if_the_inner_sink_is_no_longer_ready_the_item_keeps_or_returns_its_permits() {
         for dropped in [false, true] {
             let queue = queue(ten_per_second(1), 9);
             let (mut sink, out) = limited(&queue);
@@ -997,7 +1001,7 @@ mod sinks {
     }
 
     #[test]
-    fn a_flush_that_fails_while_an_item_waits_passes_and_the_item_waits_on() {
+    fn a_failed_flush_is_reported_and_the_waiting_item_waits_on() {
         let queue = queue(ten_per_second(1), 9);
         let (mut sink, out) = limited(&queue);
         let _held = queue.try_acquire(1).unwrap();
@@ -1011,7 +1015,7 @@ mod sinks {
     }
 
     #[test]
-    fn while_an_item_waits_those_before_it_are_flushed_and_the_task_is_woken_once() {
+    fn while_an_item_waits_the_earlier_ones_are_flushed_and_the_task_is_woken_once() {
         let queue = queue(ten_per_second(1), 9);
         let (mut sink, out) = limited(&queue);
         for item in 0..3_usize {
@@ -1026,7 +1030,7 @@ mod sinks {
             assert_eq!(
                 (out.calls(), sink.wakes()),
                 (vec![], item),
-                "by the grant alone"
+                "by the grant only"
             );
         }
         assert_eq!(sink.flush(), DONE);
@@ -1037,7 +1041,7 @@ mod sinks {
     }
 
     #[test]
-    fn a_flush_and_a_close_let_the_item_that_waits_through_first() {
+    fn a_flush_and_a_close_send_the_waiting_item_first() {
         for call in [Call::Flush, Call::Close] {
             let queue = queue(ten_per_second(1), 9);
             let (mut sink, out) = limited(&queue);
@@ -1063,7 +1067,7 @@ mod sinks {
     }
 
     #[test]
-    fn with_nothing_that_waits_they_pass() {
+    fn without_a_waiting_item_a_flush_and_a_close_pass_through() {
         let queue = queue(Concurrency::new(1), 0);
         let _held = queue.try_acquire(1).unwrap();
         queue.close();
@@ -1077,7 +1081,7 @@ mod sinks {
     }
 
     #[test]
-    fn what_weighs_nothing_passes_whatever_the_limiter_says() {
+    fn an_item_of_weight_zero_passes_whatever_the_limiter_says() {
         let queue = queue(Concurrency::new(1), 0);
         let _held = queue.try_acquire(1).unwrap();
         queue.close();
@@ -1093,7 +1097,7 @@ mod sinks {
     }
 
     #[test]
-    fn what_is_refused_comes_back_once_and_the_next_one_passes() {
+    fn a_rejected_item_is_returned_once_and_the_next_one_passes() {
         let queue = queue(ten_per_second(2), 0);
         let (mut sink, out) = limited(&queue);
         for call in POLLS {
@@ -1106,7 +1110,7 @@ mod sinks {
                 },
             );
             if call == Call::Ready {
-                // It is told when the next item is safe, or there is none.
+                // The error is returned once the next item is safe, or there is none.
                 assert_eq!((sink.ready(), sink.flush()), (DONE, no));
             } else {
                 assert_eq!(ask(&mut sink, call), no);
@@ -1114,7 +1118,7 @@ mod sinks {
             assert_eq!(
                 out.calls(),
                 [Call::Ready],
-                "and nothing is closed, nor flushed"
+                "and nothing is closed or flushed"
             );
         }
         assert_eq!(
@@ -1140,7 +1144,7 @@ mod sinks {
     }
 
     #[test]
-    fn a_queue_that_closes_gives_back_what_waits_and_what_comes() {
+    fn a_queue_that_closes_returns_waiting_and_later_items() {
         let queue = queue(ten_per_second(1), 9);
         let (mut sink, out) = limited(&queue);
         let _held = queue.try_acquire(1).unwrap();
@@ -1161,10 +1165,10 @@ mod sinks {
         );
     }
 
-    /// Whoever gives items in without a flush between them gives each of them away once it has
+    /// A caller that starts items without a flush between them hands over each of them once it has
     /// started.
     #[test]
-    fn an_item_that_is_refused_takes_no_other_one_with_it() {
+    fn a_rejected_item_loses_no_other_one() {
         let queue = queue(ten_per_second(2), 0);
         let mut sink = core::pin::pin!(LimitedSink::new(Vec::new(), &queue, |item: &u32| *item));
         let mut refused = Vec::new();
@@ -1185,7 +1189,7 @@ mod sinks {
     }
 
     #[test]
-    fn one_that_is_evicted_comes_back() {
+    fn an_evicted_item_is_returned() {
         let queue = queue(ten_per_second(1), 1).with_order(Order::NewestFirst);
         let (mut sink, _) = limited(&queue);
         let _held = queue.try_acquire(1).unwrap();
@@ -1193,7 +1197,7 @@ mod sinks {
         assert!(sink.flush().is_pending());
         let _newer = Task::waiting(queue.acquire(1));
         let Poll::Ready(Err(SinkError::Refused(back))) = sink.flush() else {
-            panic!("is refused")
+            panic!("the item is rejected")
         };
         assert!(matches!(
             back,
@@ -1205,7 +1209,7 @@ mod sinks {
     }
 
     #[test]
-    fn errors_of_the_sink_within_pass() {
+    fn errors_of_the_inner_sink_pass_through() {
         let queue = queue(Concurrency::new(1), 0);
         let (mut sink, out) = limited(&queue);
         out.answers(&[Answer::Fails("ready")]);
@@ -1241,14 +1245,14 @@ mod sinks {
         assert!(sink.ready().is_pending());
         assert!(
             catch_unwind(AssertUnwindSafe(|| sink.start(7))).is_err(),
-            "it has not been ready"
+            "it has not been ready yet"
         );
         advance(&queue, ms(100));
         assert_eq!(sink.flush(), DONE);
         assert_eq!(
             out.calls()[2..],
             [Call::Ready, Call::Item(1), Call::Flush],
-            "the first is there still"
+            "the first one still waits"
         );
     }
 
@@ -1265,7 +1269,7 @@ mod sinks {
                 _ = sink.flush();
             }));
             assert!(ends.is_err());
-            assert_eq!(sink.flush(), DONE, "it goes on");
+            assert_eq!(sink.flush(), DONE, "it continues");
             assert_eq!((available(&queue), queue.counts().waiters), (3, 0));
             let went = before > 0;
             assert_eq!(out.calls().contains(&Call::Item(3)), went);
@@ -1282,14 +1286,14 @@ mod sinks {
         assert!(sink.flush().is_pending());
         assert!(
             catch_unwind(AssertUnwindSafe(|| drop(held))).is_err(),
-            "the releaser is told"
+            "the releaser gets the panic"
         );
         assert_eq!((sink.flush(), out.calls().len()), (DONE, 5));
         assert_eq!((available(&queue), queue.counts().waiters), (1, 0));
     }
 
     #[test]
-    fn dropped_while_an_item_waits_it_leaves_its_place_and_its_grant() {
+    fn a_sink_dropped_while_an_item_waits_leaves_the_queue_and_its_grant() {
         let queue = queue(Concurrency::new(1), 9);
         for granted in [false, true] {
             let mut held = Some(queue.try_acquire(1).unwrap());
@@ -1310,7 +1314,7 @@ mod sinks {
     }
 
     #[test]
-    fn all_of_a_stream_goes_through_in_its_order() {
+    fn a_whole_stream_goes_through_in_order() {
         let queue = Arc::new(queue(ten_per_second(3), 9));
         queue.attend_shared();
         let mut kept = Vec::new();
@@ -1319,19 +1323,19 @@ mod sinks {
         let mut all = Task::new(stream::iter((0..50).map(Ok)).forward(out));
         let mut polls = 1;
         while all.is_pending() {
-            let at = queue.clock().alarm().expect("waits by time");
+            let at = queue.clock().alarm().expect("the wait is for time");
             queue.clock().run(at);
             assert_eq!(all.wakes(), polls);
             polls += 1;
         }
         drop(all);
         assert!(kept.into_iter().eq(0..50));
-        // 73 permits, of which 3 were there.
+        // 73 permits, 3 of which were available.
         assert_eq!(queue.clock().now(), ms(7_000));
     }
 }
 
-/// What is a stream and a sink.
+/// An inner object that is both a stream and a sink.
 mod both {
     use super::*;
 
@@ -1355,7 +1359,7 @@ mod both {
     }
 
     #[test]
-    fn a_limited_stream_passes_what_goes_into_it_as_it_is() {
+    fn a_limited_stream_passes_its_input_through_unchanged() {
         fn passes<S: Stream + Sink<u32, Error = Broken>>(stream: S, out: &Out) {
             let mut stream = Polled::new(stream);
             out.answers(&[Answer::Pending]);
@@ -1385,7 +1389,7 @@ mod both {
     }
 
     #[test]
-    fn a_limited_sink_passes_what_comes_out_of_it_as_it_is() {
+    fn a_limited_sink_passes_its_output_through_unchanged() {
         let queue = shut();
         let mut sink = Polled::new(LimitedSink::<_, _, _, u32>::new(
             Out::default(),
@@ -1399,7 +1403,7 @@ mod both {
     }
 
     #[test]
-    fn what_is_within_can_be_reached_past_them() {
+    fn the_inner_object_can_be_reached() {
         let (queue, out) = (shut(), Out::default());
         let mut context = Context::from_waker(Waker::noop());
         let mut limited = Box::pin(LimitedStream::new(out.clone(), &queue, PerItem));

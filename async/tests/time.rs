@@ -8,8 +8,8 @@ use portcullis_core::{
 };
 use support::{Manual, SECOND, START, Task, available, newest_first, now, permits, queue};
 
-/// At each instant that `advance` tells one more is granted, and not 1 ns earlier; returns the
-/// instants.
+/// At each instant that `advance` returns, one more waiter is granted, and not 1 ns earlier.
+/// Returns the instants.
 fn instants<L: QueueLimiter>(queue: &Manual<L>, requests: &[u32]) -> Vec<u64> {
     let mut waits: Vec<_> = requests
         .iter()
@@ -26,19 +26,23 @@ fn instants<L: QueueLimiter>(queue: &Manual<L>, requests: &[u32]) -> Vec<u64> {
             at > queue.clock().now(),
             "what is due is granted by the call itself"
         );
-        assert_eq!(queue.advance(), Next::At(at), "asking changes nothing");
+        assert_eq!(
+            queue.advance(),
+            Next::At(at),
+            "a second call changes nothing"
+        );
         queue.clock().set(Timestamp::from_nanos(at.as_nanos() - 1));
         assert_eq!(queue.advance(), Next::At(at));
         assert!(waits.iter_mut().all(Task::is_pending), "1 ns before {at}");
         queue.clock().set(at);
         assert!(
             waits.iter_mut().all(Task::is_pending),
-            "time alone grants nothing to those who wait"
+            "time alone grants nothing to waiters"
         );
         queue.advance();
         let before = waits.len();
         waits.retain_mut(|wait| wait.is_pending());
-        assert!(waits.len() < before, "nobody was granted at {at}");
+        assert!(waits.len() < before, "no waiter was granted at {at}");
         told.push(at.as_nanos());
     }
     assert!(waits.is_empty());
@@ -49,13 +53,13 @@ fn instants<L: QueueLimiter>(queue: &Manual<L>, requests: &[u32]) -> Vec<u64> {
 const MS: u64 = 1_000_000;
 
 #[test]
-fn a_token_bucket_grants_at_the_instant_that_it_tells() {
+fn a_token_bucket_grants_at_the_instant_that_it_reports() {
     let bucket = TokenBucket::builder(Rate::per_second(10), 5)
         .initial(0)
         .build()
         .unwrap();
     let told = instants(&queue(bucket, 99), &[1, 5, 0, 1]);
-    // The one who asks for none waits for one, of which it takes nothing.
+    // The waiter for zero permits waits for one, and takes nothing.
     assert_eq!(told, [100 * MS, 600 * MS, 700 * MS]);
     let thirds = TokenBucket::builder(Rate::per_second(3), 5)
         .initial(0)
@@ -97,7 +101,7 @@ fn a_sliding_window_grants_when_a_segment_leaves_it() {
 }
 
 #[test]
-fn newest_first_the_time_told_is_the_newest_ones() {
+fn newest_first_the_reported_time_is_the_newest_waiters() {
     let bucket = TokenBucket::builder(Rate::per_second(1), 5)
         .initial(0)
         .build()
@@ -112,11 +116,11 @@ fn newest_first_the_time_told_is_the_newest_ones() {
 }
 
 #[test]
-fn permits_in_use_come_back_by_release_alone() {
+fn held_permits_come_back_only_by_release() {
     let queue = queue(Concurrency::new(1), 9);
     assert_eq!(queue.advance(), Next::Idle);
     let held = now(queue.acquire(1)).unwrap();
-    assert_eq!(queue.advance(), Next::Idle, "nobody waits");
+    assert_eq!(queue.advance(), Next::Idle, "there is no waiter");
     let wait = Task::waiting(queue.acquire(1));
     queue.clock().advance(SECOND);
     assert_eq!(queue.advance(), Next::OnRelease);
@@ -126,7 +130,7 @@ fn permits_in_use_come_back_by_release_alone() {
 }
 
 #[test]
-fn where_nothing_ever_comes_back_there_is_no_time_to_tell() {
+fn if_nothing_ever_comes_back_no_time_is_reported() {
     let queue = queue(
         TokenBucket::builder(Rate::ZERO, 5)
             .initial(0)
@@ -139,7 +143,7 @@ fn where_nothing_ever_comes_back_there_is_no_time_to_tell() {
 }
 
 #[test]
-fn one_call_grants_all_that_has_come_in_however_much() {
+fn one_call_grants_any_number_of_permits_that_have_come_in() {
     let queue = queue(FixedWindow::new(100, SECOND), 999);
     let _held = now(queue.acquire(100)).unwrap();
     let waits: Vec<_> = (0..150).map(|_| Task::waiting(queue.acquire(1))).collect();
@@ -154,7 +158,7 @@ fn one_call_grants_all_that_has_come_in_however_much() {
 }
 
 #[test]
-fn a_clock_that_goes_back_grants_nothing_too_early() {
+fn a_clock_that_goes_back_grants_nothing_early() {
     let queue = queue(TokenBucket::new(Rate::per_second(1), 1), 9);
     queue.clock().set(Timestamp::from_secs(10));
     let _held = now(queue.acquire(1)).unwrap();
@@ -165,7 +169,7 @@ fn a_clock_that_goes_back_grants_nothing_too_early() {
 }
 
 #[test]
-fn a_refund_grants_those_who_wait() {
+fn a_refund_grants_waiters() {
     let queue = queue(TokenBucket::new(Rate::per_second(1), 5), 9);
     let mut held = now(queue.acquire(5)).unwrap();
     let wait = Task::waiting(queue.acquire(3));

@@ -1,4 +1,4 @@
-//! Grants that go unclaimed, in queues around several limits as around one.
+//! Unclaimed grants, in queues around several limits and around one.
 
 mod support;
 
@@ -16,7 +16,7 @@ const fn ms(millis: u64) -> Timestamp {
     Timestamp::from_millis(millis)
 }
 
-/// One permit each 100 ms, none there.
+/// A bucket of one permit per 100 ms, empty at first.
 fn bucket(burst: u64) -> TokenBucket {
     TokenBucket::builder(Rate::per_second(10), burst)
         .initial(0)
@@ -24,7 +24,7 @@ fn bucket(burst: u64) -> TokenBucket {
         .unwrap()
 }
 
-/// Granted at 100 ms, and dropped: what it had goes to the one behind it, or is there again.
+/// Granted at 100 ms, and dropped: its permits go to the next waiter, or are available again.
 fn comes_back<L: QueueLimiter>(make: impl Fn() -> L) {
     for with_a_next in [true, false] {
         let queue = queue(make(), 99);
@@ -42,7 +42,7 @@ fn comes_back<L: QueueLimiter>(make: impl Fn() -> L) {
 }
 
 #[test]
-fn goes_to_the_next_one_or_is_there_again() {
+fn goes_to_the_next_waiter_or_is_available_again() {
     comes_back(|| bucket(1));
     comes_back(|| AllOf::new((bucket(1), Concurrency::new(10))));
     comes_back(|| AllOf::new((Concurrency::new(10), bucket(1))));
@@ -53,7 +53,7 @@ fn goes_to_the_next_one_or_is_there_again() {
 }
 
 #[test]
-fn of_a_limit_that_is_named_twice_it_comes_back_once() {
+fn of_a_limit_that_is_named_twice_is_refunded_once() {
     let both = bucket(2);
     let queue = queue(AllOf::new((&both, Concurrency::new(9), &both)), 99);
     let unclaimed = Task::waiting(queue.acquire(1));
@@ -65,7 +65,7 @@ fn of_a_limit_that_is_named_twice_it_comes_back_once() {
 }
 
 #[test]
-fn of_more_than_eight_limits_it_is_released() {
+fn of_more_than_eight_limits_is_released() {
     let queue = queue(AllOf::new([(); 9].map(|()| bucket(1))), 99);
     let unclaimed = Task::waiting(queue.acquire(1));
     queue.clock().set(ms(100));
@@ -74,9 +74,9 @@ fn of_more_than_eight_limits_it_is_released() {
     assert_eq!(available(&queue), 0, "comes back by time");
 }
 
-/// The last one alone: what came before it, a bucket does not take back.
+/// Only the last one: a bucket accepts no refund of earlier takes.
 #[test]
-fn of_several_that_are_granted_at_once_the_last_one_comes_back() {
+fn of_several_granted_at_once_the_last_one_is_refunded() {
     let queue = queue(AllOf::new((bucket(3), Concurrency::new(9))), 99);
     let mut waits: Vec<_> = (0..3).map(|_| Task::waiting(queue.acquire(1))).collect();
     queue.clock().set(ms(300));
@@ -88,8 +88,8 @@ fn of_several_that_are_granted_at_once_the_last_one_comes_back() {
     assert_eq!(permits(waits.remove(0).outcome()), Ok(1));
 }
 
-/// What a trace does: the time goes on, one comes, one that waits goes, and all that are granted
-/// claim that but the last one, which does or goes.
+/// The events of a trace: time advances, a request comes, a waiter is dropped, and all granted ones
+/// claim, except the last, which claims or is dropped.
 fn trace<L: QueueLimiter>(
     queue: &Manual<L>,
     order: Order,
@@ -133,7 +133,7 @@ fn trace<L: QueueLimiter>(
                 drop(lease);
             }
             5 if !waits.is_empty() => {
-                // Granted or not.
+                // Whether or not it is granted.
                 drop(waits.remove(random.below(waits.len() as u64) as usize));
             }
             _ => {
@@ -149,8 +149,7 @@ fn trace<L: QueueLimiter>(
 
 const TRACES: u64 = if cfg!(debug_assertions) { 400 } else { 4_000 };
 
-/// A rate and as many at once as anybody may want are granted as the rate is alone, by claim and by
-/// drop.
+/// A rate among limits with enough permits grants as the rate alone, by claims and by drops.
 #[test]
 fn a_rate_among_limits_that_never_deny_is_granted_as_it_is_alone() {
     for seed in 1..TRACES {
@@ -175,9 +174,9 @@ fn a_rate_among_limits_that_never_deny_is_granted_as_it_is_alone() {
     }
 }
 
-/// What is claimed keeps the bound of each limit, over every span of time, whatever goes unclaimed.
+/// Claimed permits keep the bound of each limit over every span of time, whatever is unclaimed.
 #[test]
-fn what_is_claimed_keeps_each_bound() {
+fn claimed_permits_keep_each_bound() {
     for seed in 1..TRACES {
         let window = Duration::from_millis(250);
         let limits = AllOf::new((
@@ -197,8 +196,8 @@ fn what_is_claimed_keeps_each_bound() {
                 "{seed}"
             );
         });
-        // A claim is no earlier than its grant; so what is granted in a span is what is claimed in
-        // it, and what was granted before it.
+        // A claim is no earlier than its grant. So the grants in a span are the claims in it, and
+        // what was granted before it.
         let taken: u64 = claimed.iter().map(|(_, n)| n).sum();
         let last = claimed.last().map_or(0, |(at, _)| *at);
         assert!(taken <= 3 + last / 100, "{seed}: {taken} in {last} ms");

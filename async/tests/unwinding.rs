@@ -21,7 +21,7 @@ const fn secs(seconds: u64) -> Timestamp {
     Timestamp::from_secs(seconds)
 }
 
-/// One token a second, none there.
+/// A bucket of one token per second, empty at first.
 fn bucket(burst: u64) -> TokenBucket {
     TokenBucket::builder(Rate::per_second(1), burst)
         .initial(0)
@@ -33,7 +33,7 @@ fn panics<T>(work: impl FnOnce() -> T) -> bool {
     catch_unwind(AssertUnwindSafe(work)).is_err()
 }
 
-/// Panics when it is asked, as often as it was told to.
+/// Panics on request, as often as it was set to.
 #[derive(Clone, Default)]
 struct Fuse(Arc<AtomicUsize>);
 
@@ -52,7 +52,7 @@ impl Fuse {
     }
 }
 
-/// A timer moved by hand, whose clock and alarm panic on demand.
+/// A timer with a manual clock, whose clock and alarm panic on request.
 #[derive(Default)]
 struct Faulty {
     hand: Hand,
@@ -93,9 +93,9 @@ impl Drop for Spite {
 mod waits_for_all {
     use super::*;
 
-    /// The poll links the wait, grants what was marked, and runs a waker that panics.
+    /// The poll links the wait, grants pending releases, and runs a waker that panics.
     #[test]
-    fn one_whose_poll_unwinds_leaves_the_queue_when_it_is_dropped() {
+    fn a_drained_future_whose_poll_unwinds_leaves_the_queue_when_it_is_dropped() {
         let queue = queue(Concurrency::new(2), 9);
         let [one, other] = [(); 2].map(|()| queue.try_acquire(1).unwrap());
         let wait = panicking(queue.acquire(1));
@@ -110,14 +110,18 @@ mod waits_for_all {
         assert!(panics(|| drained.as_mut().poll(&mut context)));
         drop(drained);
         drop(noted);
-        assert_eq!(Arc::strong_count(&kept), 1, "the queue keeps nothing of it");
+        assert_eq!(
+            Arc::strong_count(&kept),
+            1,
+            "the queue keeps no clone of the waker"
+        );
         drop(other);
         assert_eq!(permits(wait.outcome()), Ok(1));
         assert_eq!(available(&queue), 2);
     }
 
     #[test]
-    fn one_whose_poll_unwinds_and_is_polled_again_is_told() {
+    fn a_drained_future_whose_poll_unwinds_can_be_polled_again() {
         let queue = queue(Concurrency::new(2), 9);
         let [one, other] = [(); 2].map(|()| queue.try_acquire(1).unwrap());
         let wait = panicking(queue.acquire(1));
@@ -136,13 +140,13 @@ mod wakers {
     use super::*;
 
     #[test]
-    fn all_of_a_batch_may_panic() {
+    fn all_wakers_of_a_batch_may_panic() {
         for many in [2, 16, 17, 100] {
             let queue = queue(Concurrency::new(many + 1), 999);
             let held = now(queue.acquire(many + 1)).unwrap();
             let panicking: Vec<_> = (0..many).map(|_| panicking(queue.acquire(1))).collect();
             let last = Task::waiting(queue.acquire(1));
-            assert!(panics(|| drop(held)), "the releaser is told");
+            assert!(panics(|| drop(held)), "the releaser gets the panic");
             assert_eq!((last.wakes(), queue.counts().waiters), (1, 0), "{many}");
             assert!(
                 panicking
@@ -154,15 +158,15 @@ mod wakers {
         }
     }
 
-    /// A second panic would end the process.
+    /// A second panic would abort the process.
     #[test]
-    fn one_may_panic_while_another_panic_unwinds() {
+    fn a_waker_may_panic_while_another_panic_unwinds() {
         let queue = queue(Concurrency::new(2), 9);
         let held = now(queue.acquire(2)).unwrap();
         let waits = [1, 2].map(|n| panicking(queue.acquire(n)));
         let unwinds = panics(|| {
             let _held = held;
-            panic!("of its own");
+            panic!("the task's own panic");
         });
         assert!(unwinds);
         let [one, two] = waits;
@@ -172,11 +176,11 @@ mod wakers {
     }
 
     fn panic_while_dropping<T>(_dropped: T) {
-        panic!("of its own");
+        panic!("the task's own panic");
     }
 
     #[test]
-    fn a_payload_that_panics_as_it_is_dropped_does_no_harm() {
+    fn a_payload_that_panics_in_its_drop_does_no_harm() {
         let queue = queue(Concurrency::new(3), 9);
         let held = now(queue.acquire(3)).unwrap();
         let waits = [(); 3].map(|()| {
@@ -188,7 +192,7 @@ mod wakers {
             task
         });
         let payload = catch_unwind(AssertUnwindSafe(|| drop(held))).unwrap_err();
-        assert!(panics(|| drop(payload)), "the first one comes out");
+        assert!(panics(|| drop(payload)), "the first one propagates");
         assert!(
             waits
                 .into_iter()
@@ -215,7 +219,7 @@ mod what_nobody_claims {
     }
 
     #[test]
-    fn goes_to_the_next_one_though_the_clock_panics() {
+    fn goes_to_the_next_waiter_though_the_clock_panics() {
         type Faults = Queue<TokenBucket, Faulty>;
         let queue: Faults = Queue::new(bucket(1), Faulty::default(), 9);
         let granted = Task::waiting(queue.acquire(1));
@@ -235,8 +239,7 @@ mod time {
 
     type Faults = Arc<Queue<TokenBucket, Faulty>>;
 
-    /// A queue that is attended, at one token a second, with two that wait: the first one's waker
-    /// panics.
+    /// An attended queue at one token per second, with two waiters; the first one's waker panics.
     fn attended() -> (Faults, [Task<Acquire<Faults>>; 2]) {
         let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(bucket(5), Faulty::default(), 9));
         queue.attend_shared();
@@ -258,7 +261,7 @@ mod time {
     }
 
     #[test]
-    fn goes_on_after_an_alarm_that_cannot_be_set_once() {
+    fn goes_on_after_an_alarm_that_fails_once() {
         let (queue, [first, second]) = attended();
         queue.clock().alarm.light(1);
         let _ = panics(|| queue.clock().hand.jump(secs(1)));
@@ -271,7 +274,7 @@ mod time {
     }
 
     #[test]
-    fn goes_on_with_the_next_call_after_an_alarm_that_cannot_be_set_at_all() {
+    fn goes_on_with_the_next_call_after_an_alarm_that_always_fails() {
         let (queue, [first, second]) = attended();
         queue.clock().alarm.light(usize::MAX);
         let _ = panics(|| queue.clock().hand.jump(secs(1)));
@@ -299,7 +302,7 @@ mod time {
         );
     }
 
-    /// The head has no timer then, if nothing sets it.
+    /// The head then has no timer, unless another call arms one.
     #[test]
     fn goes_on_after_a_limiter_that_panics() {
         struct Panics(TokenBucket, Fuse);
@@ -324,7 +327,7 @@ mod time {
             queue.attend_shared();
             let waits = [(); 2].map(|()| Task::waiting(Acquire::new(Arc::clone(&queue), 1, 1)));
             fuse.light(times);
-            // Nothing calls the queue but its timer.
+            // Only the timer calls the queue.
             for _ in 0..50 {
                 let Some(at) = queue.clock().alarm() else {
                     break;
@@ -344,7 +347,7 @@ mod time {
         assert_eq!((one.wakes(), other.wakes()), (0, 1));
         queue.clock().alarm.light(2);
         assert!(panics(|| other.poll()));
-        assert_eq!(one.wakes(), 1, "though the other one is not dropped");
+        assert_eq!(one.wakes(), 1, "though the other driver is not dropped");
         assert!(one.is_pending());
         assert_eq!(queue.clock().hand.alarm(), Some(secs(1)));
         drop(other);
@@ -364,7 +367,7 @@ mod time {
         assert_eq!(other.wakes(), 1);
     }
 
-    /// In each of the timers, which have threads and tasks of their own.
+    /// With each of the timers that have threads and tasks of their own.
     mod of_each_timer {
         use super::*;
 
@@ -384,7 +387,7 @@ mod time {
             assert_eq!(
                 hear.recv_timeout(Duration::from_secs(20)),
                 Ok(Ok(1)),
-                "time has stopped"
+                "the timer has stopped"
             );
             assert!(
                 panicking
@@ -415,9 +418,9 @@ mod time {
             goes_on(portcullis_async::TokioTimer::of(runtime.handle().clone()));
         }
 
-        /// One thread for all of a process.
+        /// One thread for the whole process.
         #[test]
-        fn a_thread_that_others_use() {
+        fn a_thread_shared_with_other_queues() {
             let others: Arc<Queue<_, _>> = Arc::new(Queue::new(
                 bucket(1),
                 portcullis_async::ThreadTimer::new(),
@@ -450,7 +453,7 @@ mod threads {
 
     /// It drove, or was about to.
     #[test]
-    fn one_that_unwinds_while_it_drives_leaves_that_to_the_next_one() {
+    fn when_a_driving_thread_unwinds_the_next_one_drives() {
         let timer = Arc::new(Faulty::default());
         let clock = Shared(Arc::clone(&timer), Arc::new(std::time::Instant::now()));
         let rate = TokenBucket::builder(Rate::per_second(20), 1)
@@ -484,14 +487,14 @@ mod threads {
     }
 }
 
-/// A limiter that comes back to the queue which asks it would wait for itself.
+/// A limiter that calls back into the queue that asks it would wait for itself.
 mod a_limiter_that_uses_its_own_queue {
     use super::*;
     use std::sync::OnceLock;
 
     type Again = Queue<Uses, Hand>;
 
-    /// What it does when it is asked, once.
+    /// What it does when it is first asked.
     struct Uses(
         Concurrency,
         Fuse,
@@ -520,7 +523,7 @@ mod a_limiter_that_uses_its_own_queue {
     impl QueueLimiter for Uses {}
 
     #[test]
-    fn is_told_so() {
+    fn panics_instead_of_waiting_for_itself() {
         let uses: [fn(&'static Again); 4] = [
             |queue| _ = queue.advance(),
             |queue| _ = queue.counts(),
@@ -544,7 +547,7 @@ mod a_limiter_that_uses_its_own_queue {
             assert_eq!(
                 hear.recv_timeout(Duration::from_secs(20)),
                 Ok(true),
-                "it waits for itself"
+                "it would wait for itself"
             );
             assert_eq!(
                 (queue.counts().waiters, permits(wait.outcome())),

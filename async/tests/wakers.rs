@@ -1,4 +1,4 @@
-//! When and where wakers run, and what is released while another has the lines.
+//! When and where wakers run, and releases while another context holds the lock.
 
 mod support;
 
@@ -28,7 +28,7 @@ mod wakers {
     }
 
     #[test]
-    fn one_release_grants_any_number_of_waits() {
+    fn one_release_grants_any_number_of_waiters() {
         for many in [1, 15, 16, 17, 31, 32, 33, 500] {
             let (queue, lease) = held(many);
             let waits: Vec<_> = (0..many).map(|_| Task::waiting(queue.acquire(1))).collect();
@@ -49,7 +49,7 @@ mod wakers {
     }
 
     #[test]
-    fn they_run_in_the_order_of_the_grants() {
+    fn wakers_run_in_the_order_of_the_grants() {
         let (queue, lease) = held(40);
         let woken = Arc::new(Mutex::new(Vec::new()));
         let _waits: Vec<_> = (0..40)
@@ -68,7 +68,7 @@ mod wakers {
     }
 
     #[test]
-    fn the_newest_is_woken_the_others_are_not() {
+    fn only_the_newest_is_woken() {
         let (queue, lease) = held(1);
         let calls: Arc<[AtomicUsize; 3]> = Arc::default();
         let mut task = wait(&queue, 1);
@@ -88,7 +88,7 @@ mod wakers {
     }
 
     #[test]
-    fn nothing_is_woken_after_the_wait_was_dropped() {
+    fn no_waker_runs_after_its_wait_was_dropped() {
         let (queue, lease) = held(1);
         let woken = Arc::new(AtomicUsize::new(0));
         let counting = Arc::clone(&woken);
@@ -99,17 +99,13 @@ mod wakers {
         assert!(task.poll_with(&waker).is_pending());
         drop(task);
         drop(waker);
-        assert_eq!(
-            Arc::strong_count(&woken),
-            1,
-            "and the waker is gone with it"
-        );
+        assert_eq!(Arc::strong_count(&woken), 1, "and its waker is dropped");
         drop(lease);
         assert_eq!(woken.load(Ordering::Relaxed), 0);
     }
 
     #[test]
-    fn they_are_gone_once_they_have_run() {
+    fn wakers_are_dropped_once_they_have_run() {
         let (queue, lease) = held(1);
         let here = Arc::new(());
         let captured = Arc::clone(&here);
@@ -124,14 +120,14 @@ mod wakers {
     }
 
     #[test]
-    fn one_that_panics_keeps_nobody_from_being_granted_and_woken() {
+    fn a_waker_that_panics_keeps_no_other_from_being_granted_and_woken() {
         let (queue, lease) = held(4);
         let mut first = wait(&queue, 1);
         assert!(first.poll_with(&waker(|| panic!("a waker"))).is_pending());
         let rest: Vec<_> = (0..3).map(|_| Task::waiting(queue.acquire(1))).collect();
         assert!(
             catch_unwind(AssertUnwindSafe(|| drop(lease))).is_err(),
-            "the releaser is told"
+            "the releaser gets the panic"
         );
         assert!(rest.iter().all(|wait| wait.wakes() == 1));
         assert!(first.poll().is_ready());
@@ -140,7 +136,7 @@ mod wakers {
     }
 
     #[test]
-    fn one_may_acquire() {
+    fn a_waker_may_acquire() {
         let (queue, lease) = held(2);
         let inside = Arc::new(Mutex::new(None));
         let acquires = {
@@ -159,7 +155,7 @@ mod wakers {
     }
 
     #[test]
-    fn one_may_release() {
+    fn a_waker_may_release() {
         let (queue, mut lease) = held(2);
         let other = Mutex::new(Some(lease.split(1).unwrap()));
         let mut head = wait(&queue, 1);
@@ -174,7 +170,7 @@ mod wakers {
     }
 
     #[test]
-    fn one_may_close() {
+    fn a_waker_may_close() {
         let (queue, lease) = held(1);
         let mut head = wait(&queue, 1);
         let closes = {
@@ -188,12 +184,12 @@ mod wakers {
             permits(next.outcome()),
             Err(Rejected::Closed { permits: 1 })
         );
-        assert_eq!(permits(head.outcome()), Ok(1), "granted before");
+        assert_eq!(permits(head.outcome()), Ok(1), "granted before the close");
         assert_eq!(available(&queue), 1);
     }
 
     #[test]
-    fn one_may_cancel() {
+    fn a_waker_may_cancel() {
         let (queue, lease) = held(2);
         let large = Arc::new(Mutex::new(None));
         let mut head = wait(&queue, 1);
@@ -210,7 +206,7 @@ mod wakers {
     }
 
     #[test]
-    fn one_may_poll_the_wait_and_drop_the_lease_in_a_chain() {
+    fn a_waker_may_poll_the_wait_and_drop_the_lease_in_a_chain() {
         type Slot = Mutex<Option<Task<Acquire<Shared>>>>;
         let (queue, lease) = held(1);
         let slots: Arc<Vec<Slot>> =
@@ -222,7 +218,7 @@ mod wakers {
                     return;
                 };
                 match task.poll() {
-                    // The lease is dropped in the waker, and so grants the next from within.
+                    // The lease is dropped in the waker, and so grants the next waiter from there.
                     Poll::Ready(lease) => drop(lease.unwrap()),
                     Poll::Pending => *all[number].lock().unwrap() = Some(task),
                 }
@@ -242,9 +238,9 @@ mod wakers {
         assert_eq!((available(&queue), queue.counts().granted), (1, 50));
     }
 
-    /// Dropped under the lock it would wait for itself; this lock says so.
+    /// Dropped inside the lock, it would wait for itself; this lock reports that.
     #[test]
-    fn one_that_is_replaced_or_cancelled_may_use_the_queue_as_it_is_dropped() {
+    fn a_replaced_or_cancelled_waker_may_use_the_queue_in_its_drop() {
         type Locked = Queue<Concurrency, Hand, Watched>;
         struct Uses(Arc<Locked>, Arc<AtomicUsize>);
         impl Drop for Uses {
@@ -273,7 +269,7 @@ mod wakers {
     }
 
     #[test]
-    fn none_runs_under_the_lock() {
+    fn no_waker_runs_inside_the_lock() {
         let queue: Arc<Queue<_, _, Watched>> = Arc::new(
             Queue::new(Concurrency::new(1), Hand::new(), 2).with_order(Order::NewestFirst),
         );
@@ -303,9 +299,10 @@ mod wakers {
 mod marks {
     use super::*;
 
-    /// A release never waits for the list: it leaves a mark, and whoever has the list grants.
+    /// A release never waits for the lock: it sets the pending-release bit, and the holder of the
+    /// lock grants.
     #[test]
-    fn what_is_released_while_another_has_the_list_is_granted_by_that_one() {
+    fn a_release_while_another_holds_the_lock_is_granted_by_the_holder() {
         type Locked = Queue<Concurrency, Hand, Watched>;
         static QUEUE: Locked = Queue::new(Concurrency::new(2), Hand::new(), 99);
         type Release = Lease<&'static Locked>;
@@ -326,7 +323,11 @@ mod marks {
             },
             |held| {
                 Watched::before_unlock(move || drop(held));
-                assert_eq!(QUEUE.advance(), Next::OnRelease, "as it was when it looked");
+                assert_eq!(
+                    QUEUE.advance(),
+                    Next::OnRelease,
+                    "as it was at the time of its look"
+                );
             },
             |held| {
                 Watched::before_unlock(move || drop(held));
@@ -348,7 +349,7 @@ mod marks {
     }
 
     #[test]
-    fn what_is_released_between_the_first_look_and_the_list_is_found_by_the_second() {
+    fn a_release_between_the_first_look_and_the_lock_is_found_by_the_second_look() {
         for order in [Order::OldestFirst, Order::NewestFirst] {
             let queue = queue(FreesOnDenial::new(1, true), 9).with_order(order);
             let held = now(queue.acquire(1)).unwrap().forget();
@@ -359,7 +360,7 @@ mod marks {
 }
 
 #[test]
-fn a_release_loses_nothing_if_the_waker_of_one_granted_on_the_way_panics() {
+fn a_release_loses_nothing_if_the_waker_of_a_granted_waiter_panics() {
     let queue = queue(Concurrency::new(3), 99);
     let [a, b, c] = [(); 3].map(|()| queue.try_acquire(1).unwrap());
     let mut loud = Task::new(queue.acquire(2));
@@ -372,7 +373,7 @@ fn a_release_loses_nothing_if_the_waker_of_one_granted_on_the_way_panics() {
 }
 
 #[test]
-fn what_a_release_frees_as_a_waker_panics_goes_to_those_who_wait() {
+fn permits_released_while_a_waker_panics_go_to_waiters() {
     let queue = queue(Concurrency::new(3), 99);
     let [a, b, c] = [(); 3].map(|()| queue.try_acquire(1).unwrap());
     let mut loud = Task::new(queue.acquire(2));

@@ -1,4 +1,4 @@
-//! The token bucket whose settings can change, under each kind of pressure, and a change.
+//! The token bucket with adjustable settings, under each kind of load, and a change of settings.
 
 mod support;
 

@@ -1,4 +1,4 @@
-//! Three token buckets judged as one, under each kind of pressure.
+//! A composition of three token buckets, under each kind of load.
 
 mod support;
 

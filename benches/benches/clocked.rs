@@ -1,4 +1,4 @@
-//! A token bucket with a clock, under each kind of pressure: mostly the reading of the clock.
+//! A token bucket with a clock, under each kind of load. Most of the cost is the clock reading.
 
 mod support;
 

@@ -1,4 +1,4 @@
-//! The concurrency limit under each kind of pressure: acquire, and release at once.
+//! The concurrency limit under each kind of load: acquire and immediate release.
 
 mod support;
 

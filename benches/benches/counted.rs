@@ -1,5 +1,5 @@
-//! A token bucket that is counted, under each kind of pressure: what the counting costs is the
-//! difference to the bucket alone.
+//! A token bucket in `Counted`, under each kind of load. The difference to the bare bucket is the
+//! cost of counting.
 
 mod support;
 

@@ -1,4 +1,4 @@
-//! A token bucket of one key, in a table of a thousand, under each kind of pressure.
+//! A token bucket of one key, in a table of a thousand keys, under each kind of load.
 
 mod support;
 

@@ -1,4 +1,4 @@
-//! The lease pool under each kind of pressure: a claim, and a release by the id.
+//! The lease pool under each kind of load: a claim, and a release by the id.
 
 mod support;
 

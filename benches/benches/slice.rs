@@ -1,5 +1,5 @@
-//! Slices of one token bucket under each kind of pressure, one for each thread; and the bucket
-//! itself, which asks the same word as they do.
+//! Slices of one token bucket under each kind of load, one per thread; and direct takes from the
+//! bucket, which use the same word.
 
 mod support;
 
@@ -12,8 +12,7 @@ use portcullis_core::{Rate, SlicedBucket, Timestamp};
 use crate::support::{Pressure, bench, bench_owned, group};
 
 fn bucket(rate: Rate, burst: u64) -> CachePadded<SlicedBucket> {
-    // At the highest rate the word comes around every two minutes, so that the bucket must not
-    // start from zero.
+    // At the highest rate the word wraps every two minutes, so the bucket must not start at zero.
     let settings = SlicedBucket::builder(rate, burst).origin(Timestamp::from_nanos(1 << 40));
     CachePadded::new(settings.build().expect("settings that fit"))
 }
@@ -31,7 +30,7 @@ fn slice(criterion: &mut Criterion) {
                 .expect("the only permit")
                 .forget();
         }
-        // One of nothing where so much is not left: it asks the bucket each time.
+        // If the rest has too few permits, the slice is empty and asks the bucket each time.
         let cut = |now| {
             bucket
                 .slice_at(now, size)

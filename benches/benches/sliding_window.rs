@@ -1,4 +1,4 @@
-//! The sliding window of eight segments under each kind of pressure, at explicit times.
+//! The sliding window of eight segments under each kind of load, at explicit times.
 
 mod support;
 
@@ -27,7 +27,7 @@ fn sliding_window(criterion: &mut Criterion) {
     press(Pressure::Uncontended, 1 << 31, Duration::from_millis(80));
     press(Pressure::Contended, 1 << 31, Duration::from_millis(80));
     press(Pressure::DenialStorm, 1, Duration::from_hours(24));
-    // 2,000 requests in each window, and 500 permits; a segment is rolled each 250 requests.
+    // 2,000 requests per window, and 500 permits; a roll every 250 requests.
     press(Pressure::Mixed, 500, Duration::from_micros(4));
     group.finish();
 }

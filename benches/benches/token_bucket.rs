@@ -1,4 +1,4 @@
-//! The token bucket under each kind of pressure, at explicit times.
+//! The token bucket under each kind of load, at explicit times.
 
 mod support;
 
@@ -31,7 +31,7 @@ fn token_bucket(criterion: &mut Criterion) {
     );
     press(Pressure::Contended, Rate::per_second(999_999_937), 1 << 30);
     press(Pressure::DenialStorm, Rate::ZERO, 1);
-    // Two requests each 4 ns: one in four is granted.
+    // Two requests per 4 ns: one in four is granted.
     press(Pressure::Mixed, Rate::new(1, Duration::from_nanos(8)), 10);
     group.finish();
 }

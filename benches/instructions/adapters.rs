@@ -1,4 +1,4 @@
-//! The same for adapters: an item that goes through a channel, and a byte that is read.
+//! Instruction counts of adapters: an item that passes through a channel, and a byte that is read.
 
 use core::hint::black_box;
 use core::num::NonZero;
@@ -11,7 +11,7 @@ use portcullis_async::channel::{Receiver, Sender, channel};
 use portcullis_async::{LimitedRead, PerItem, Queue};
 use portcullis_core::{Concurrency, Rate, Timeless, TokenBucket};
 
-/// Operations in a bench.
+/// Operations per bench.
 const OPERATIONS: u64 = 1_000;
 
 fn all_done(done: u64) {
@@ -26,7 +26,7 @@ fn count(operation: impl FnMut(u64) -> bool) -> u64 {
 type Limit = &'static Queue<Concurrency, Timeless>;
 type Ends = (Sender<u64, Limit>, Receiver<u64, Limit>);
 
-/// With places and permits for all.
+/// A channel with places and permits for all items.
 fn ends() -> &'static Ends {
     let queue: Limit = Box::leak(Box::new(Queue::new(
         Concurrency::new(64),
@@ -40,7 +40,7 @@ fn ends() -> &'static Ends {
     )))
 }
 
-/// What is always ready.
+/// A reader that is always ready.
 struct Zeros;
 
 impl AsyncRead for Zeros {
@@ -75,7 +75,7 @@ fn pass((sender, receiver): &'static Ends) -> u64 {
     })
 }
 
-// Covered by the piece that is held, mostly.
+// Most reads are served from the piece that is already granted.
 #[library_benchmark(teardown = all_done)]
 #[bench::reader(reader())]
 fn read(mut reader: Pin<Box<Reader>>) -> u64 {

@@ -1,2 +1,2 @@
-//! Instructions of hot paths are counted in the benches of this package: `limiters`, `waits` and
+//! The benches of this package count the instructions of hot paths: `limiters`, `waits` and
 //! `adapters`. `cargo xtask bench-check` runs them.

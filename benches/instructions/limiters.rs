@@ -1,9 +1,9 @@
-//! Instructions and estimated cache misses of each hot path, counted by Callgrind: the same on
-//! every machine.
+//! Instructions and estimated cache misses of each hot path, counted by Callgrind. The counts are
+//! the same on every machine.
 //!
-//! Each bench does its operation a thousand times, so that what surrounds them vanishes;
-//! `unlimited` is the loop with nothing in it. `cargo xtask bench-check` runs this and compares
-//! with the baseline.
+//! Each bench performs its operation a thousand times, so that the surrounding code does not
+//! matter. `unlimited` is the empty loop. `cargo xtask bench-check` runs this and compares the
+//! counts with the baseline.
 
 #[macro_use]
 #[path = "../../core/tests/support/registry.rs"]
@@ -19,13 +19,13 @@ use portcullis_core::{
     SlicedBucket, SlidingWindow, Timestamp, TokenBucket, TokenBucketRules, Word,
 };
 
-/// Operations in a bench.
+/// Operations per bench.
 const OPERATIONS: u64 = 1_000;
-/// Ten milliseconds after a full hour, so that no window ends while a bench runs, if it should not.
+/// Ten milliseconds after a full hour, so that no window ends during a bench unless intended.
 const START: Timestamp = Timestamp::from_millis(3_600_010);
 const WINDOW: Duration = Duration::from_secs(1);
 
-/// A limiter, and how far apart the times are that it is asked at.
+/// A limiter, and the time between its calls.
 struct Case<L: 'static> {
     limiter: &'static L,
     step: u64,
@@ -39,7 +39,7 @@ impl<L> Case<L> {
         }
     }
 
-    /// The time of operation number `i`.
+    /// Returns the time of operation number `i`.
     #[inline(always)]
     fn time(&self, i: u64) -> Timestamp {
         black_box(Timestamp::from_nanos(
@@ -50,22 +50,20 @@ impl<L> Case<L> {
 
 const SOON: Duration = Duration::from_nanos(4);
 
-/// Has a permit for every request, and gets no time to roll over.
+/// A limiter with a permit for every request, and no time to roll over.
 fn plenty<L>(limiter: L) -> Case<L> {
     Case::new(limiter, SOON)
 }
 
-/// Has given its permits away.
+/// An exhausted limiter.
 fn spent<L: Limiter>(limiter: L) -> Case<L> {
     let all = u32::try_from(limiter.capacity()).expect("a small limit");
-    limiter
-        .take_at(START, all)
-        .expect("a limiter that is as good as new");
+    limiter.take_at(START, all).expect("an idle limiter");
     Case::new(limiter, SOON)
 }
 
-/// Is asked again only when all that was taken has come back, and has ended a window or filled a
-/// bucket.
+/// A limiter that is called again only after all taken permits have returned and a window has ended
+/// or a bucket has filled up.
 fn rested<L>(limiter: L) -> Case<L> {
     Case::new(limiter, 10 * WINDOW)
 }
@@ -97,8 +95,8 @@ fn all_denied(granted: u64) {
     assert_eq!(granted, 0);
 }
 
-/// Does `operation` a thousand times, and counts how often it says yes. In a plain loop: an
-/// iterator's closures are not always inlined.
+/// Runs `operation` a thousand times, and counts how often it returns true. Uses a plain loop,
+/// because closures of iterators are not always inlined.
 #[inline(always)]
 fn count(mut operation: impl FnMut(u64) -> bool) -> u64 {
     let mut yes = 0;
@@ -118,7 +116,8 @@ fn ask<L: Limiter>(case: &Case<L>) -> u64 {
     })
 }
 
-/// For each instance a limiter of so many permits, which come back at a thousand a second.
+/// Creates for each instance a limiter with that many permits, which replenish at a thousand per
+/// second.
 macro_rules! instances {
     ($($_limiter:ident: $type:ty {
         on: [$($name:ident: $word:ty),*],
@@ -143,7 +142,7 @@ macro_rules! instances {
 
 for_each_limiter!(instances);
 
-/// The benches of one request each, and of what follows it.
+/// The benches of a single request, and of its follow-up operations.
 macro_rules! benches {
     ($($_limiter:ident: $_type:ty {
         on: $_on:tt,
@@ -189,7 +188,7 @@ macro_rules! benches {
             ask(&case)
         }
 
-        // What each of a thousand denials is told about when to come back.
+        // Asks each of a thousand denials when to retry.
         #[library_benchmark(teardown = all_granted)]
         $($(#[bench::$retry(spent($retry::new(10)))])*)*
         fn retry<L: Limiter>(case: Case<L>) -> u64 {
@@ -205,7 +204,7 @@ macro_rules! benches {
             })
         }
 
-        // Takes a permit, and gives it back as not used.
+        // Takes a permit, and refunds it.
         #[library_benchmark(teardown = all_granted)]
         $($(#[bench::$refund(plenty($refund::new(10)))])*)*
         fn refund<L: Limiter>(case: Case<L>) -> u64 {
@@ -228,7 +227,7 @@ fn clocked(case: Case<Clocked<TokenBucket, ManualClock>>) -> u64 {
     count(|_| black_box(case.limiter).try_acquire(black_box(1)).is_ok())
 }
 
-// Reserves a permit, and cancels.
+// Reserves a permit, and cancels the reservation.
 #[library_benchmark(teardown = all_granted)]
 #[bench::adjustable_bucket(spent(adjustable_bucket::new(10)))]
 fn reserve(case: Case<AdjustableBucket>) -> u64 {
@@ -284,7 +283,7 @@ fn deny_all_of_3(case: Case<Three>) -> u64 {
 
 type Table = Keyed<TokenBucketRules, Box<[Line]>>;
 
-/// Half full with a thousand keys, under a seed that is always the same.
+/// A table that a thousand keys fill by half, with a fixed seed.
 fn no_keys(burst: u64) -> Case<Table> {
     plenty(Keyed::new(
         TokenBucketRules::new(Rate::per_second(1_000), burst),
@@ -293,7 +292,7 @@ fn no_keys(burst: u64) -> Case<Table> {
     ))
 }
 
-/// A thousand keys, each of which has taken a permit.
+/// A table of a thousand keys, each of which has taken a permit.
 fn keys(burst: u64) -> Case<Table> {
     let case = no_keys(burst);
     for key in 0..OPERATIONS {
@@ -305,7 +304,7 @@ fn keys(burst: u64) -> Case<Table> {
     case
 }
 
-/// Asks for each of a thousand keys.
+/// Takes a permit for each of a thousand keys.
 #[inline(always)]
 fn ask_keys(case: &Case<Table>) -> u64 {
     count(|i| {
@@ -346,7 +345,7 @@ fn allow_slice(case: Case<Slice<&'static SlicedBucket>>) -> u64 {
     ask(&case)
 }
 
-// One permit more than the slice has, each time.
+// Each draw is for one permit more than the slice has.
 #[library_benchmark(teardown = all_granted)]
 #[bench::token_bucket(slice(1))]
 fn draw_slice(case: Case<Slice<&'static SlicedBucket>>) -> u64 {
@@ -382,7 +381,7 @@ fn cycle(pool: &'static Pool) -> u64 {
     })
 }
 
-// Without a release, so that each looks for a slot.
+// Without releases, so that each claim searches for a slot.
 #[library_benchmark(teardown = all_granted)]
 #[bench::lease_pool(empty_pool())]
 fn claim(pool: &'static Pool) -> u64 {
@@ -399,7 +398,7 @@ fn release((pool, ids): (&'static Pool, Vec<LeaseId>)) -> u64 {
     count(|i| black_box(pool).release(black_box(ids[i as usize])) == Ok(1))
 }
 
-// One sweep, which takes back a thousand leases.
+// One sweep that reclaims a thousand leases.
 #[library_benchmark(teardown = all_granted)]
 #[bench::lease_pool(full_pool())]
 fn sweep((pool, ids): (&'static Pool, Vec<LeaseId>)) -> u64 {

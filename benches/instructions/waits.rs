@@ -1,4 +1,5 @@
-//! The same for waits: apart, so that neither changes what the compiler makes of the other.
+//! Instruction counts of waits, in a separate program, so that they and the limiters do not affect
+//! each other's code generation.
 
 use core::hint::black_box;
 use core::pin::{Pin, pin};
@@ -8,7 +9,7 @@ use gungraun::{library_benchmark, library_benchmark_group, main};
 use portcullis_async::{Acquire, Queue};
 use portcullis_core::{Concurrency, Limiter, Timeless};
 
-/// Operations in a bench.
+/// Operations per bench.
 const OPERATIONS: u64 = 1_000;
 
 fn all_granted(granted: u64) {
@@ -31,7 +32,7 @@ fn queue() -> &'static Queue<Concurrency, Timeless> {
 
 type Wait = Pin<Box<Acquire<&'static Queue<Concurrency, Timeless>>>>;
 
-/// Waits that come when one holds the permit.
+/// Waits that arrive while the permit is held.
 fn crowd_to_come() -> (&'static Queue<Concurrency, Timeless>, Vec<Wait>) {
     let queue = queue();
     let waits = (0..=OPERATIONS)
@@ -41,7 +42,7 @@ fn crowd_to_come() -> (&'static Queue<Concurrency, Timeless>, Vec<Wait>) {
     (queue, waits)
 }
 
-/// Waits behind one that holds the permit.
+/// Waits behind a waiter for the held permit.
 fn crowd() -> (&'static Queue<Concurrency, Timeless>, Vec<Wait>) {
     let (queue, mut waits) = crowd_to_come();
     let mut context = Context::from_waker(Waker::noop());
@@ -53,7 +54,7 @@ fn crowd() -> (&'static Queue<Concurrency, Timeless>, Vec<Wait>) {
     (queue, waits)
 }
 
-// Nobody waits.
+// No waiters.
 #[library_benchmark(teardown = all_granted)]
 #[bench::queue(queue())]
 fn acquire(queue: &'static Queue<Concurrency, Timeless>) -> u64 {
@@ -64,7 +65,7 @@ fn acquire(queue: &'static Queue<Concurrency, Timeless>) -> u64 {
     })
 }
 
-// Each wait is granted by a release, and claims it.
+// A release grants to each waiter, which claims the permit.
 #[library_benchmark(teardown = all_granted)]
 #[bench::queue(crowd())]
 fn hand_over((queue, waits): (&'static Queue<Concurrency, Timeless>, Vec<Wait>)) -> u64 {
@@ -79,7 +80,7 @@ fn hand_over((queue, waits): (&'static Queue<Concurrency, Timeless>, Vec<Wait>))
     })
 }
 
-// One wait at a time: it finds an empty list, is granted by a release, and claims it.
+// One waiter at a time: it finds an empty list, is granted by a release, and claims the permit.
 #[library_benchmark(teardown = all_granted)]
 #[bench::queue(crowd_to_come())]
 fn take_turns((queue, waits): (&'static Queue<Concurrency, Timeless>, Vec<Wait>)) -> u64 {
@@ -96,7 +97,7 @@ fn take_turns((queue, waits): (&'static Queue<Concurrency, Timeless>, Vec<Wait>)
     })
 }
 
-// One that comes while others wait, and gives up.
+// A wait that arrives behind others, and is cancelled.
 #[library_benchmark(teardown = all_granted)]
 #[bench::queue(crowd())]
 fn give_up((queue, waits): (&'static Queue<Concurrency, Timeless>, Vec<Wait>)) -> u64 {

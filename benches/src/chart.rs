@@ -1,5 +1,4 @@
-//! Charts of what was measured, as SVG files: bars for a row, lines for what a cost does as
-//! something grows.
+//! Charts of the measurements, as SVG files: bars for a row, lines for the growth of a cost.
 
 use core::error::Error;
 use std::fs;
@@ -19,7 +18,7 @@ const PEERS: RGBColor = RGBColor(0xc9, 0xb0, 0x8a);
 const FLOOR: RGBColor = RGBColor(0x9a, 0x9a, 0x9a);
 const INK: RGBColor = RGBColor(0x22, 0x22, 0x22);
 
-/// Draws a file for each row, and one for each thing that grows.
+/// Draws one file per row, and one per growing quantity.
 pub(crate) fn draw(folder: &Path, rows: &[Row], lines: &[Line]) -> Drawn {
     fs::create_dir_all(folder)?;
     for against in rows.chunk_by(|a, b| (a.row, a.threads) == (b.row, b.threads)) {
@@ -39,10 +38,10 @@ fn canvas(path: &Path, height: u32) -> Result<DrawingArea<SVGBackend<'_>, Shift>
 
 const WIDTH: u32 = 760;
 const BAR: i32 = 26;
-/// Above the highest line, for the legend.
+/// Space above the highest line, for the legend.
 const ROOM: f64 = 1.7;
 
-/// The floor, ours and each peer of one row.
+/// Draws the bars of one row: the floor, ours and each peer.
 fn bars(folder: &Path, against: &[Row]) -> Drawn {
     let Some(row) = against.first() else {
         return Ok(());
@@ -91,7 +90,7 @@ fn bars(folder: &Path, against: &[Row]) -> Drawn {
     Ok(())
 }
 
-/// All lines over one thing that grows.
+/// Draws all lines over one growing quantity.
 fn grows(folder: &Path, lines: &[Line]) -> Drawn {
     let Some(first) = lines.first() else {
         return Ok(());
@@ -102,7 +101,7 @@ fn grows(folder: &Path, lines: &[Line]) -> Drawn {
     });
     let highest = points().map(|(_, nanos)| *nanos).fold(0.0, f64::max);
     if least >= most {
-        // A machine with a single core has nothing to show.
+        // A machine with a single core has no chart over threads.
         return Ok(());
     }
     let path = folder.join(format!("by_{}.svg", first.grows));

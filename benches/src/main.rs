@@ -1,7 +1,8 @@
-//! `versus`: ours and the peers' in turn, in one process, with the floor beside them.
+//! `versus`: runs our limiters and those of other crates in turn, in one process, with the floor
+//! beside them.
 //!
-//! `cargo run --release -p portcullis-bench --bin versus -- --help` tells the options;
-//! `docs/benchmarks.md` the method.
+//! `cargo run --release -p portcullis-bench --bin versus -- --help` lists the options.
+//! `docs/benchmarks.md` describes the method.
 
 #![allow(
     clippy::cast_possible_wrap,
@@ -24,10 +25,10 @@ use clap::Parser;
 use crate::measure::Plan;
 use crate::rows::growth;
 
-/// Compares each hot path with the bare cost of a compare-exchange, and with the same path of other
+/// Compares each hot path with the cost of a bare compare-exchange, and with the same path of other
 /// crates.
 ///
-/// Ours and the peers' run in turn, in one process, on pinned threads where the system allows it.
+/// Ours and the peers run in turn, in one process, on pinned threads if the system allows it.
 /// Numbers are medians over the runs. A ratio below 1 means that ours is faster.
 #[derive(Parser)]
 #[command(name = "versus", version)]
@@ -35,14 +36,14 @@ struct Options {
     /// Write the rows as JSON to this file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Write charts as SVG files into this folder; without --only, also of what a cost does as
-    /// threads, segments or permits grow
+    /// Write charts as SVG files into this folder; without --only, also of costs that grow with
+    /// threads, segments, permits or limits
     #[arg(long, value_name = "DIR")]
     plot: Option<PathBuf>,
-    /// Five short runs of each, instead of fifteen: under a minute, and noisier
+    /// Five short runs of each instead of fifteen: under a minute, and noisier
     #[arg(long)]
     quick: bool,
-    /// Only the rows whose name begins with one of these
+    /// Only the rows whose names begin with one of these
     #[arg(long, value_name = "ROW,...", value_delimiter = ',')]
     only: Vec<String>,
 }

@@ -1,4 +1,4 @@
-//! Holding a contest: the floor, ours and each peer's, in turn, run after run.
+//! Runs a contest: the floor, ours and each peer in turn, repeatedly.
 
 use core::cell::LazyCell;
 use core::sync::atomic::AtomicU64;
@@ -11,11 +11,11 @@ use crossbeam_utils::CachePadded;
 
 use crate::row::{Row, Spread};
 
-/// How much is measured.
+/// The amount of measurement.
 pub(crate) struct Plan {
-    /// Runs of each contestant; an odd number has a median.
+    /// The number of runs of each contestant. With an odd number, one run is the median.
     runs: usize,
-    /// How long one run should take.
+    /// The target duration of one run.
     run: Duration,
 }
 
@@ -30,16 +30,17 @@ impl Plan {
     };
 }
 
-/// One way to do the operation of a row.
+/// One implementation of the operation of a row.
 pub(crate) struct Contestant {
     name: &'static str,
-    /// Prepared when the contest begins, and gone with it.
+    /// Creates the contestant when the contest begins; it is dropped with the contest.
     ready: LazyCell<Ready, Box<dyn FnOnce() -> Ready>>,
 }
 
-/// A contestant that is set up.
+/// A prepared contestant.
 pub(crate) struct Ready {
-    /// Does so many operations on thread number `.0`, and returns how many of them were granted.
+    /// Performs a number of operations on thread number `.0`, and returns how many of them were
+    /// granted.
     run: Box<dyn Fn(usize, u64) -> u64 + Sync>,
     note: Option<String>,
 }
@@ -52,7 +53,7 @@ impl Ready {
         }
     }
 
-    /// With something that the report says of it.
+    /// Adds a remark for the report.
     pub(crate) fn noting(self, note: String) -> Self {
         Self {
             note: Some(note),
@@ -69,7 +70,7 @@ impl Contestant {
         Self::prepared(name, || Ready::new(run))
     }
 
-    /// One whose set-up takes time or memory that only the rows which are wanted shall take.
+    /// A contestant whose set-up is deferred, because it takes time or memory.
     pub(crate) fn prepared(name: &'static str, prepare: impl FnOnce() -> Ready + 'static) -> Self {
         Self {
             name,
@@ -77,12 +78,12 @@ impl Contestant {
         }
     }
 
-    /// The same under another name.
+    /// Returns the same contestant with another name.
     pub(crate) fn named(self, name: &'static str) -> Self {
         Self { name, ..self }
     }
 
-    /// What nothing that decides by one word can be faster than: a load and a compare-exchange.
+    /// The floor: a load and a compare-exchange. No limiter that decides by one word can be faster.
     pub(crate) fn floor() -> Self {
         let word = CachePadded::new(AtomicU64::new(0));
         Self::new("floor", move |_, operations| {
@@ -99,14 +100,14 @@ impl Contestant {
     }
 }
 
-/// What must come of each operation, or the row measures something else.
+/// The required outcome of each operation. Otherwise the row would measure something else.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Expected {
     Granted,
     Denied,
 }
 
-/// A row: one operation, ours and the peers'.
+/// A row: one operation, with our implementation and the peers'.
 pub(crate) struct Contest {
     pub(crate) row: &'static str,
     pub(crate) threads: usize,
@@ -116,7 +117,7 @@ pub(crate) struct Contest {
 }
 
 impl Contest {
-    /// Measures, and returns a row for each peer, or one without a peer.
+    /// Measures, and returns one comparison per peer, or one without a peer.
     pub(crate) fn hold(self, plan: &Plan) -> Vec<Row> {
         let floor = Contestant::floor();
         let contestants: Vec<(&Contestant, Expected)> = [(&floor, Expected::Granted)]
@@ -131,8 +132,8 @@ impl Contest {
         for (contestant, _) in &contestants {
             LazyCell::force(&contestant.ready);
         }
-        // As many operations as fill the time of one run; the first measurement warms up, and does
-        // not count.
+        // Determines the number of operations that fill one run. The first measurement warms up and
+        // does not count.
         let operations: Vec<u64> = contestants
             .iter()
             .map(|(contestant, expected)| {
@@ -178,7 +179,8 @@ impl Contest {
             .collect()
     }
 
-    /// The time that `operations` on each thread take, from the moment that all have started.
+    /// Returns the time that `operations` per thread take, from the moment at which all threads
+    /// have started.
     fn time(&self, contestant: &Contestant, operations: u64, expected: Expected) -> Duration {
         let &Self { row, threads, .. } = self;
         let (name, run) = (contestant.name, &contestant.ready.run);

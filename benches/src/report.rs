@@ -1,4 +1,4 @@
-//! What comes of it: a table for people, JSON for tools.
+//! The results: a table for people, JSON for tools.
 
 use std::fs::File;
 use std::io;

@@ -1,4 +1,4 @@
-//! What a comparison has come to.
+//! The result of a comparison.
 
 use core::iter;
 
@@ -18,13 +18,13 @@ pub(crate) struct Row {
     pub(crate) floor_ratio: f64,
     pub(crate) runs: usize,
     pub(crate) unit: &'static str,
-    /// The slowest run of ours over the fastest.
+    /// The duration of our slowest run divided by that of the fastest.
     pub(crate) spread: f64,
     pub(crate) peer_spread: Option<f64>,
-    /// Whether the numbers mean enough to be held against a budget: those of several threads only
-    /// if runs agree.
+    /// Whether the numbers can be compared with a budget. Rows with several threads can only if
+    /// their runs agree.
     pub(crate) judged: bool,
-    /// What else there is to know of ours.
+    /// A remark on ours.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) note: Option<String>,
 }
@@ -60,10 +60,10 @@ impl Row {
     }
 }
 
-/// A spread above this tells noise, not speed.
+/// A larger spread than this indicates noise.
 pub(crate) const NOISE: f64 = 2.0;
 
-/// The middle and the ends of a contestant's runs, in nanoseconds for each operation.
+/// The median and the extremes of a contestant's runs, in nanoseconds per operation.
 #[derive(Clone, Copy)]
 pub(crate) struct Spread {
     pub(crate) least: f64,
@@ -81,7 +81,7 @@ impl Spread {
         }
     }
 
-    /// How many times longer the slowest run took than the fastest.
+    /// The duration of the slowest run divided by that of the fastest.
     pub(crate) fn factor(&self) -> f64 {
         self.most / self.least
     }

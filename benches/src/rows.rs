@@ -1,4 +1,4 @@
-//! The rows, one file for each type of ours.
+//! The rows, one file per type.
 
 mod all_of;
 mod blocking;
@@ -14,7 +14,7 @@ mod windows;
 
 use crate::measure::Contest;
 
-/// All of them, without those that take long to set up if `quick` is wanted.
+/// Returns all rows. With `quick`, leaves out those that take long to set up.
 pub(crate) fn all(quick: bool) -> Vec<Contest> {
     [
         token_bucket::rows(),

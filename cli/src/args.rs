@@ -9,11 +9,11 @@ use clap::{Parser, Subcommand, ValueEnum, ValueHint};
 use crate::limit::{Limit, period};
 use crate::replay::{Format, Key};
 
-/// Rate limiting, to look at.
+/// Rate limiting: a demonstration, and a replay of access logs.
 ///
-/// Portcullis is a library of lock-free rate limiters. This program shows them at work: `demo` puts
-/// each of them under load and checks its bound, and has a burst wait in a queue; `replay` shows
-/// what limits would have done to the requests of access logs.
+/// Portcullis is a library of lock-free rate limiters. This program demonstrates them: `demo` puts
+/// each limiter under load, checks its bound, and lets a burst wait in a queue; `replay` shows what
+/// limits would have done to the requests of access logs.
 #[derive(Debug, Parser)]
 #[command(
     name = "portcullis",
@@ -27,16 +27,16 @@ use crate::replay::{Format, Key};
   portcullis replay access.log --limit 1000000/m --cost bytes --key global
   portcullis completions bash
 
-Exit code: 0 done, 1 a limiter broke its bound (demo), 2 the command line or the log cannot be used."
+Exit code: 0 success, 1 a limiter broke its bound (demo), 2 the command line or a log cannot be used."
 )]
 pub(crate) struct Args {
-    /// What to do; without a command, the demo.
+    /// The command to run. Without one, the demo runs.
     #[command(subcommand)]
     pub(crate) command: Option<Command>,
 }
 
-/// What the program can do. What each command is about stands at its arguments: said here, it would
-/// take the place of all of that.
+/// The commands. Each is documented at its arguments: documentation here would replace theirs in
+/// the help text.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Demo(DemoArgs),
@@ -54,27 +54,27 @@ impl Default for Command {
     }
 }
 
-/// Let threads hammer each limiter in real time, and a burst wait in a queue, and check every
-/// bound.
+/// Hammers each limiter in real time, lets a burst wait in a queue, and checks every bound.
 ///
-/// One limiter after the other is asked as fast as the threads can, one of which lives 10 ms in the
-/// past. Every admission is recorded with the instant that it counts at; then every span of time
-/// between two of them is held against the limiter's bound. (For leases: how many permits were held
-/// at once.) The table at the end says "held" or "BROKEN".
+/// The threads ask one limiter after another as fast as they can. One thread passes timestamps that
+/// are 10 ms stale. Every grant is recorded with the instant at which it counts. Then every span of
+/// time between two grants is checked against the limiter's bound. (For leases: the number of
+/// permits that were held at once.) The table at the end shows "held" or "BROKEN".
 ///
-/// Then 30 requests come at once to a queue of 25 in front of a token bucket of 5 permits, which
-/// gets 5 each second. A timeline shows each of them as it waits and is served, and how many wait.
-/// All have to be served, in their order, the last one after 5 s, within 3 %.
+/// Then 30 requests arrive at once at a queue of 25, in front of a token bucket with a burst of 5
+/// and a rate of 5 per second. A timeline shows each request while it waits and when it is served,
+/// and how many are waiting. All of them must be served, in order, the last one after 5 s, within 3
+/// %.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Exit code: 0 every bound held, 1 one was broken.")]
+#[command(after_help = "Exit code: 0 every bound held, 1 a bound was broken.")]
 pub(crate) struct DemoArgs {
-    /// How long each limiter is hammered, in seconds: 0.05 to 5
+    /// The time for which each limiter is hammered, in seconds: 0.05 to 5
     #[arg(long, value_name = "S", default_value = "1", value_parser = seconds)]
     pub(crate) seconds: Duration,
-    /// How many threads hammer it: 2 to 64
+    /// The number of threads: 2 to 64
     #[arg(long, value_name = "N", default_value = "4", value_parser = clap::value_parser!(u8).range(2..=64))]
     pub(crate) threads: u8,
-    /// How many permits each second the queue's token bucket gets: 1 to 100
+    /// The rate of the queue's token bucket, in permits per second: 1 to 100
     #[arg(long, value_name = "N", default_value = "5", value_parser = clap::value_parser!(u32).range(1..=100))]
     pub(crate) rate: u32,
 }
@@ -86,38 +86,38 @@ fn seconds(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Replay access logs through one limit or several, and see what they would have denied.
+/// Replays access logs through one or more limits, and shows what they would have denied.
 ///
-/// Time is the log's. Lines are judged in the order of their times, which are sorted within a
-/// horizon; memory grows with the lines of a horizon and the number of keys, not with the log.
-/// Windows lie on the grid of the Unix epoch. A token bucket starts full and is refilled
+/// Time is the log's time. Lines are judged in the order of their times, sorted within a horizon.
+/// Memory grows with the lines of one horizon and with the number of keys, not with the length of
+/// the log. Windows lie on the grid of the Unix epoch. A token bucket starts full and is refilled
 /// continuously.
 ///
 /// Several logs are judged as one: the files of a rotated set in any order, or the logs of several
-/// servers. Each may be compressed with gzip. Name them, rather than joining them in a pipe: only
-/// then they can be merged by time.
+/// servers. Each may be compressed with gzip. Name the logs rather than joining them in a pipe, so
+/// that they can be merged by time.
 ///
-/// A malformed line is counted and skipped. In the text formats, that is one without address, time,
-/// request, status and size in their places; referer and agent may be missing. Of a line that is
-/// longer than 64 KiB only the beginning is looked at.
+/// Malformed lines are counted and skipped. In the text formats, a line is malformed if it lacks
+/// address, time, request, status or size in its place; referer and agent are optional. Only the
+/// first 64 KiB of a line are read.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Formats:
-  auto      each line in any of the formats below; the default
+  auto      each line in any of the built-in formats below; the default
   common    `%h %l %u %t \"%r\" %>s %b`, also with referer and agent
   combined  the same
   vhost     combined, after the virtual host
-  json      a JSON object in each line, with the usual names of members
-  json:ROLE=MEMBER,...  others; roles: time, ip, size, user, path, host, referer, agent
-  '...'     a format as nginx ($remote_addr ...) or Apache (%h ...) writes it, alone or as the whole
-            directive (log_format, LogFormat)
+  json      one JSON object per line, with the usual member names
+  json:ROLE=MEMBER,...  other names; roles: time, ip, size, user, path, host, referer, agent
+  '...'     a format in the notation of nginx ($remote_addr ...) or Apache (%h ...), alone or as
+            the whole directive (log_format, LogFormat)
 
 Keys:
   ip        the address; ip/24 its network (IPv4, up to 32), ip/64 (IPv6, 33 to 128), ip/24/64 both
-  global    none: all requests share one limit
+  global    no key: all requests share one limit
   user, path, host, referer, agent
-  field:NAME  what the format calls NAME: an nginx variable, a header field of Apache's %{NAME}i, a
+  field:NAME  a field of the format: an nginx variable, a header field of Apache's %{NAME}i, a
             member of a JSON object
-  ip,path   a combination: all parts have to be equal
+  ip,path   a combination: all parts must be equal
   A request without the field has the value `-`.
 
 Examples:
@@ -129,18 +129,18 @@ Examples:
   portcullis replay access.log --format '$remote_addr [$msec] $status $bytes_sent $http_x_key' \\
       --key field:http_x_key,path
 
-Exit code: 0 done, 2 the command line or the log cannot be used.")]
+Exit code: 0 success, 2 the command line or a log cannot be used.")]
 pub(crate) struct ReplayArgs {
     /// The logs, plain or gzip; `-` or /dev/stdin reads standard input
     #[arg(value_name = "LOG", required = true, num_args = 1.., value_hint = ValueHint::FilePath)]
     pub(crate) logs: Vec<PathBuf>,
-    /// N permits each PERIOD: a unit, or a number and a unit, of ms, s, m, h and d. Repeated, it
-    /// compares the limits in a table. One limit's own settings follow it:
+    /// N permits per PERIOD. A period is a unit, or a number and a unit, of ms, s, m, h and d.
+    /// Repeat the option to compare several limits in a table. Settings of one limit follow it:
     /// `10/s:algorithm=token-bucket,burst=50` or `10/s:algorithm=sliding-window,segments=10`.
     /// [default: 60/m; with `--cost bytes`, 10000000/m]
     #[arg(long = "limit", value_name = "N/PERIOD")]
     pub(crate) limits: Vec<Limit>,
-    /// How limits are kept that do not say
+    /// The algorithm of limits that do not set one
     #[arg(
         long,
         value_enum,
@@ -149,17 +149,17 @@ pub(crate) struct ReplayArgs {
         value_name = "token-bucket|fixed-window|sliding-window"
     )]
     pub(crate) algorithm: Algorithm,
-    /// The permits that a token bucket holds at most [default: N]
+    /// The most permits that a token bucket holds [default: N]
     #[arg(long, value_name = "N")]
     pub(crate) burst: Option<u64>,
     /// The segments of a sliding window, up to 1024 [default: 8]
     #[arg(long, value_name = "N")]
     pub(crate) segments: Option<u32>,
-    /// What requests have in common that share a limit: see below
+    /// The key: requests with the same key share a limit, see below
     #[arg(long, value_name = "ip|global|...", default_value = "ip")]
     pub(crate) key: Key,
-    /// What a request costs: one permit, or one for each byte of the reply. A reply of size `-` or
-    /// 0 costs nothing and passes
+    /// The cost of a request: one permit, or one permit per byte of the reply. A reply of size `-`
+    /// or 0 costs nothing and passes
     #[arg(
         long,
         value_enum,
@@ -168,12 +168,12 @@ pub(crate) struct ReplayArgs {
         value_name = "one|bytes"
     )]
     pub(crate) cost: Cost,
-    /// How lines are written: see below
+    /// The format of the lines, see below
     #[arg(long, value_name = "FORMAT", default_value = "auto")]
     pub(crate) format: Format,
-    /// `time`: lines are judged in the order of their times, ties in the order of the log. `log`:
-    /// in the order of the log, where a line that is older than one before it counts as the newest
-    /// time seen
+    /// `time`: judge lines in the order of their times; lines with equal times stay in the order of
+    /// the log. `log`: judge lines in the order of the log; a line that is older than an earlier
+    /// one counts at the newest time seen
     #[arg(
         long,
         value_enum,
@@ -182,20 +182,20 @@ pub(crate) struct ReplayArgs {
         value_name = "time|log"
     )]
     pub(crate) order: OrderBy,
-    /// How far lines may be out of order for `--order time`. A line that is later still counts as
-    /// the newest time judged [default: 60s]
+    /// How far lines may be out of order with `--order time`. A line that is later than this counts
+    /// at the newest time judged [default: 60s]
     #[arg(long, value_name = "PERIOD", value_parser = period)]
     pub(crate) horizon: Option<Duration>,
-    /// How many of the most denied keys are shown
+    /// The number of most denied keys to show
     #[arg(long, value_name = "N", default_value = "10")]
     pub(crate) top: usize,
-    /// Print one JSON object instead of a summary for people
+    /// Print one JSON object instead of a summary
     #[arg(long)]
     pub(crate) json: bool,
 }
 
 impl ReplayArgs {
-    /// How far lines may be out of order and are sorted, if they are.
+    /// Returns how far lines may be out of order to be sorted, or `None` if lines are not sorted.
     pub(crate) fn sorted_within(&self) -> Option<Duration> {
         match self.order {
             OrderBy::Time => Some(self.horizon.unwrap_or(Duration::from_mins(1))),
@@ -204,7 +204,7 @@ impl ReplayArgs {
     }
 }
 
-/// Print a script that completes the arguments of this program in a shell.
+/// Prints a script that completes the arguments of this program in a shell.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   portcullis completions bash > ~/.local/share/bash-completion/completions/portcullis
@@ -216,35 +216,35 @@ pub(crate) struct CompletionsArgs {
     pub(crate) shell: clap_complete::Shell,
 }
 
-/// How a limit is kept.
+/// The algorithm of a limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Algorithm {
     /// A bucket of permits that is refilled continuously.
     #[default]
     TokenBucket,
-    /// A number of permits in each window.
+    /// A number of permits per window.
     FixedWindow,
-    /// A number of permits in any window's worth of consecutive segments.
+    /// A number of permits per window, which is counted in consecutive segments.
     SlidingWindow,
 }
 
-/// In which order lines are judged.
+/// The order in which lines are judged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OrderBy {
-    /// That of their times.
+    /// The order of their times.
     #[default]
     Time,
-    /// That of the log.
+    /// The order of the log.
     Log,
 }
 
-/// What a request costs.
+/// The cost of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Cost {
     /// One permit.
     #[default]
     One,
-    /// As many permits as the reply has bytes.
+    /// One permit per byte of the reply.
     Bytes,
 }
 
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_command_the_demo_runs_as_it_does_by_default() {
+    fn without_a_command_the_demo_runs_with_its_defaults() {
         let bare = Args::parse_from(["portcullis"]).command.unwrap_or_default();
         let named = Args::parse_from(["portcullis", "demo"]).command.unwrap();
         let (Command::Demo(bare), Command::Demo(named)) = (bare, named) else {

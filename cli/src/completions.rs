@@ -12,7 +12,7 @@ use crate::failure::Failure;
 ///
 /// # Errors
 ///
-/// [`Failure::Output`] if it cannot be written.
+/// [`Failure::Output`] if the script cannot be written.
 pub(crate) fn run(args: &CompletionsArgs) -> Result<ExitCode, Failure> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Args::command(), "portcullis", &mut script);

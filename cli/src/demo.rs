@@ -1,21 +1,24 @@
-//! `portcullis demo`: threads hammer each limiter in real time, and every bound is checked against
-//! what was recorded; then a burst of requests waits in a queue.
+//! `portcullis demo`: threads hammer each limiter in real time, and the program checks every bound
+//! against the recorded grants. Then a burst of requests waits in a queue.
 //!
 //! | module | what is in it |
 //! |---|---|
-//! | [`trials`] | the limiters, their settings, and the bound that each promises |
-//! | [`hammer`] | the threads, and what they record |
-//! | [`bound`] | records held against a bound |
-//! | [`burst`] | the requests that wait, and what is promised of them |
-//! | [`display`] | what is seen while it runs, and at the end |
+//! | [`trials`] | the limiters, their settings and their bounds |
+//! | [`hammer`] | the threads and their records |
+//! | [`bound`] | checks of records against a bound |
+//! | [`burst`] | the burst of requests that wait |
+//! | [`display`] | the output |
 //!
-//! **What is checked.** An admission counts at the later of its own `now` and the newest `now`
-//! written to the limiter before (law 1 of the library). That instant cannot be read off the
-//! limiter, but it can be enclosed: it is not before the own `now`, nor before the `now` of any
-//! admission that had returned when this one was asked for; and it is not after the reading of the
-//! clock once the answer is there. An admission is taken to lie in a span of time if its whole
-//! enclosure does. So a limiter that keeps its bound is never accused, and one that breaks it gets
-//! away only with what fits into the microseconds of doubt.
+//! **What is checked.** A grant counts at the later of its own `now` and the newest `now` written
+//! to the limiter before. That instant cannot be read from the limiter, but it can be enclosed:
+//!
+//! - It is not before the grant's own `now`.
+//! - It is not before the `now` of any grant that had returned when this one was requested.
+//! - It is not after the clock reading that follows the answer.
+//!
+//! A grant is counted in a span of time only if its whole enclosure lies in the span. So a limiter
+//! that keeps its bound is never accused. A limiter that breaks its bound is missed only within the
+//! microseconds of uncertainty.
 
 mod bound;
 mod burst;
@@ -34,19 +37,19 @@ use self::trials::Trial;
 use crate::args::DemoArgs;
 use crate::failure::Failure;
 
-/// One line of the table.
+/// One row of the table.
 pub(crate) struct Outcome {
     trial: Trial,
     /// Requests that were admitted.
     admitted: u64,
     /// Requests that were denied.
     denied: u64,
-    /// Requests decided each second, by all threads together.
+    /// Requests decided per second, by all threads together.
     speed: f64,
     verdict: Verdict,
 }
 
-/// Runs every trial, one after the other, and the burst, and prints the table and the timeline.
+/// Runs every trial, one after another, and the burst; prints the table and the timeline.
 ///
 /// # Errors
 ///
@@ -59,8 +62,8 @@ pub(crate) fn run(args: &DemoArgs) -> Result<ExitCode, Failure> {
     Ok(conclude(&hammer, trials::all(), Burst::at(args.rate))?)
 }
 
-/// Runs `trials` and `burst`, and tells whether all bounds held: by what is printed, and by the
-/// exit code.
+/// Runs `trials` and `burst`. Prints whether all bounds held, and returns the exit code that says
+/// so.
 fn conclude(hammer: &Hammer, trials: Vec<Trial>, burst: Burst) -> io::Result<ExitCode> {
     let mut out = io::stdout().lock();
     let display = Display::new(hammer, &trials);

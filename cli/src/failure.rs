@@ -1,20 +1,20 @@
-//! Why the program stops before it is done.
+//! The errors that stop the program.
 
 use core::fmt;
 use std::io;
 use std::process::ExitCode;
 
-/// What went wrong, for the person at the command line.
+/// An error, with the text for the user.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// What was asked for cannot be done: a wrong setting, or a log that cannot be read.
+    /// The request cannot be carried out: a setting is invalid, or a log cannot be read.
     Refused(String),
     /// The result could not be written.
     Output(io::Error),
 }
 
 impl Failure {
-    /// Prints the reason and returns the exit code: 2, or 0 if the reader of the output has closed
+    /// Prints the error and returns the exit code: 2, or 0 if the reader of the output has closed
     /// it.
     pub(crate) fn report(&self) -> ExitCode {
         if let Self::Output(error) = self

@@ -1,4 +1,4 @@
-//! `--limit N/PERIOD`, and lengths of time.
+//! Parsing of `--limit N/PERIOD`, and of periods.
 
 use core::str::FromStr;
 use core::time::Duration;
@@ -7,14 +7,14 @@ use clap::ValueEnum;
 
 use crate::args::Algorithm;
 
-/// N permits each PERIOD, and what was written about how they are kept.
+/// N permits per PERIOD, and the limit's own settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Limit {
     /// N.
     pub(super) permits: u64,
     /// PERIOD.
     pub(super) period: Duration,
-    /// What follows the colon.
+    /// The settings after the colon.
     pub(super) algorithm: Option<Algorithm>,
     pub(super) burst: Option<u64>,
     pub(super) segments: Option<u32>,
@@ -76,18 +76,19 @@ impl Limit {
     }
 }
 
-/// A length of time: a unit, or a number and a unit.
+/// Parses a period: a unit, or a number and a unit.
 ///
 /// # Errors
 ///
-/// What was expected.
+/// Returns the expected form.
 pub(crate) fn period(text: &str) -> Result<Duration, String> {
     const EXPECTED: &str = "expected a unit, or a number and a unit, for example 60s or 5m \
                             (units: ms, s, m, h, d; whole numbers)";
     length(text).map_err(|error| error.unwrap_or(EXPECTED.into()))
 }
 
-/// A length of time, or what is wrong with it if it is not its form.
+/// Parses a period. Returns `Err(None)` if the text does not have the form of a period, and
+/// `Err(Some(_))` if its value is invalid.
 fn length(text: &str) -> Result<Duration, Option<String>> {
     let unit = text.trim_start_matches(|c: char| c.is_ascii_digit());
     let count = match &text[..text.len() - unit.len()] {
@@ -108,7 +109,7 @@ fn length(text: &str) -> Result<Duration, Option<String>> {
         .ok_or_else(|| Some("the period is too long".into()))
 }
 
-/// A number in digits alone, or what is wrong with it if it is not its form.
+/// Parses a number of digits only. Errors are as for [`length`].
 fn whole(digits: &str) -> Result<u64, Option<String>> {
     if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
         return Err(None);
@@ -138,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_may_say_how_it_is_kept() {
+    fn a_limit_can_have_its_own_settings() {
         let limit: Limit = "10/s:burst=50,algorithm=token-bucket".parse().unwrap();
         assert_eq!(
             (limit.burst, limit.algorithm, &*limit.text),
@@ -167,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_refused_with_a_word_on_what_is_expected() {
+    fn other_text_is_rejected_with_the_expected_form() {
         for text in [
             "", "60", "/m", "60/", "60/10", "60/w", "60/ms10", "-1/s", "+1/s", "1.5/s", "6 /s",
             "60/m/s", "٣/s",

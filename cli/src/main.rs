@@ -1,14 +1,14 @@
 //! The program `portcullis`: a demonstration of the limiters in real time, and a replay of access
-//! logs through them.
+//! logs.
 //!
 //! | module | what is in it |
 //! |---|---|
 //! | [`args`] | the command line |
-//! | [`demo`] | threads hammer each limiter, a burst waits in a queue, and every bound is checked against what was recorded |
-//! | [`replay`] | access logs are read line by line, and each request is judged at the log's time |
-//! | [`completions`] | scripts that complete its arguments in a shell |
-//! | [`failure`] | why the program stops, and the exit code of it |
-//! | [`text`] | numbers as people read them |
+//! | [`demo`] | threads hammer each limiter, a burst waits in a queue, and every bound is checked |
+//! | [`replay`] | reads access logs line by line, and judges each request at the log's time |
+//! | [`completions`] | scripts that complete the arguments in a shell |
+//! | [`failure`] | errors that stop the program, and their exit code |
+//! | [`text`] | formatting of numbers |
 
 mod args;
 mod completions;

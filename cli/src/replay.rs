@@ -1,22 +1,22 @@
-//! `portcullis replay`: what limits would have done to the requests of access logs.
+//! `portcullis replay`: shows what limits would have done to the requests of access logs.
 //!
-//! A line passes these modules in their order:
+//! A line passes through these modules in this order:
 //!
 //! | module | what is in it |
 //! |---|---|
-//! | [`input`] | a log as lines: file or standard input, plain or gzip, in constant memory |
-//! | [`mod@format`] | from a line to its time, its size and the parts of its key |
-//! | [`time`] | times as logs write them |
-//! | [`key`] | which requests share a limit; a number for each key |
-//! | [`logs`] | several logs as one: records of time, size and key's number |
-//! | [`order`] | records in the order of their times |
-//! | [`settings`] | from the command line to limiters |
-//! | [`judge`] | a limiter for each key and each limit, and what they decided |
-//! | [`timeline`] | admitted and denied over time, in a fixed number of rows |
-//! | [`report`] | the result, for people and as JSON |
+//! | [`input`] | reads the lines of a log: file or standard input, plain or gzip, in constant memory |
+//! | [`mod@format`] | parses a line into its time, its size and the parts of its key |
+//! | [`time`] | parses the times of logs |
+//! | [`key`] | decides which requests share a limit; numbers the keys |
+//! | [`logs`] | reads several logs as one: records of time, size and key number |
+//! | [`order`] | sorts the records by time |
+//! | [`settings`] | builds limiters from the command line |
+//! | [`judge`] | one limiter per key and limit, and their decisions |
+//! | [`timeline`] | decisions over time, in a fixed number of rows |
+//! | [`report`] | prints the result, as a summary or as JSON |
 //!
-//! The decisions are those of the library's own limiters, at the log's time. What is kept grows
-//! with the number of keys and the lines of a horizon: a line that is sorted is 24 bytes.
+//! The library's own limiters decide, at the log's time. Memory grows with the number of keys and
+//! with the lines of one horizon. A line that waits to be sorted takes 24 bytes.
 
 mod format;
 mod input;
@@ -49,8 +49,8 @@ pub(crate) use self::key::Key;
 ///
 /// # Errors
 ///
-/// [`Failure::Refused`] for settings that cannot be kept and logs that cannot be read,
-/// [`Failure::Output`] if the result cannot be written.
+/// [`Failure::Refused`] for invalid settings and for logs that cannot be read, [`Failure::Output`]
+/// if the result cannot be written.
 pub(crate) fn run(args: &ReplayArgs) -> Result<ExitCode, Failure> {
     if args.horizon.is_some() && args.order == OrderBy::Log {
         let reason = "--horizon is for --order time, not for --order log";
@@ -84,12 +84,12 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Refuses logs of which nothing can be read. One without any line is not such a log.
+/// Rejects logs of which no line can be read. An empty log is not rejected.
 fn refuse_unreadable(logs: &[Counts<'_>], reader: &mut Reader) -> Result<(), Failure> {
     for log in logs {
         if let Some(line) = &log.first_malformed {
             return Err(Failure::Refused(format!(
-                "nothing can be read in {}: {}\n  line 1:   {}{}\n  --format says how lines are \
+                "no line can be read in {}: {}\n  line 1:   {}{}\n  --format says how lines are \
                  written: see portcullis replay --help",
                 input::name(log.log),
                 counted(log.malformed, ("line", "lines")),

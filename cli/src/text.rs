@@ -1,8 +1,8 @@
-//! Numbers as people read them.
+//! Formatting of numbers for people.
 
 use core::time::Duration;
 
-/// `n` with a comma after every three digits.
+/// Formats `n` with a comma after every three digits.
 pub(crate) fn grouped(n: u64) -> String {
     let digits = n.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
@@ -15,13 +15,13 @@ pub(crate) fn grouped(n: u64) -> String {
     text
 }
 
-/// `n` of something, which is called by the first noun if it is one, and else by the second.
+/// Formats `n` with a noun, in the singular or the plural.
 pub(crate) fn counted(n: u64, (one, several): (&str, &str)) -> String {
     let noun = if n == 1 { one } else { several };
     format!("{} {noun}", grouped(n))
 }
 
-/// How many of something there were in each second.
+/// Returns the number of events per second.
 #[expect(
     clippy::cast_precision_loss,
     reason = "a measured speed has few digits that mean anything"
@@ -30,7 +30,7 @@ pub(crate) fn per_second(count: u64, elapsed: Duration) -> f64 {
     count as f64 / elapsed.max(Duration::from_nanos(1)).as_secs_f64()
 }
 
-/// A speed with three digits that mean something: `12.3 M`, `456 k`, `78`.
+/// Formats a speed with three significant digits: `12.3 M`, `456 k`, `78`.
 pub(crate) fn speed(per_second: f64) -> String {
     let (value, unit) = match per_second {
         v if v >= 1e9 => (v / 1e9, " G"),
@@ -46,7 +46,7 @@ pub(crate) fn speed(per_second: f64) -> String {
     format!("{value:.decimals$}{unit}")
 }
 
-/// `part` of `whole` in percent; nothing of nothing is 0.
+/// Returns `part` of `whole` in percent; 0 if `whole` is 0.
 #[expect(
     clippy::cast_precision_loss,
     reason = "a share is shown with one decimal"
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn one_of_something_is_singular() {
+    fn a_count_of_one_is_singular() {
         let addresses = |n| counted(n, ("address", "addresses"));
         assert_eq!(
             [0, 1, 2, 1_000].map(addresses),
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn no_time_and_no_requests_are_no_division_by_zero() {
+    fn zero_time_and_zero_requests_do_not_divide_by_zero() {
         assert!(per_second(5, Duration::ZERO).is_finite());
         assert!(percent(0, 0).abs() < f64::EPSILON);
     }

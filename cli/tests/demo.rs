@@ -5,7 +5,7 @@ mod common;
 use common::{portcullis, text};
 
 #[test]
-fn every_limiter_holds_its_bound_and_the_table_and_the_timeline_say_so() {
+fn every_limiter_keeps_its_bound_and_the_output_says_so() {
     let output = portcullis(&["demo", "--seconds", "0.1", "--threads", "3", "--rate", "10"])
         .output()
         .unwrap();

@@ -1,11 +1,11 @@
-//! Every algorithm decides as a straightforward computation of its definition does, on a generated
-//! log of several thousand lines.
+//! On a generated log of several thousand lines, every algorithm decides as a direct computation of
+//! its definition.
 
 mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A request, as the computation sees it; the log is written from it.
+/// A request of the generated log.
 struct Request {
     address: String,
     /// Seconds since 2024-03-01 00:00:00 UTC.
@@ -14,12 +14,12 @@ struct Request {
     size: Option<u64>,
 }
 
-/// 2024-03-01 00:00:00 UTC, since the Unix epoch.
+/// 2024-03-01 00:00:00 UTC, in seconds since the Unix epoch.
 const START: u64 = 1_709_251_200;
 const LINES: usize = 4_000;
 
-/// Requests of 23 addresses, some much busier than others, in bursts and lulls, some lines older
-/// than those before them.
+/// Generates requests of 23 addresses, in bursts and lulls. Some addresses are much busier than
+/// others. Some lines are older than the lines before them.
 fn requests() -> Vec<Request> {
     let mut random = common::random();
     let mut time = 100_000;
@@ -51,7 +51,8 @@ fn requests() -> Vec<Request> {
         .collect()
 }
 
-/// The log, in local times of three zones, partly in the common and partly in the combined format.
+/// Writes the log, in local times of three zones, partly in the common and partly in the combined
+/// format.
 fn log(requests: &[Request]) -> Vec<u8> {
     let mut log = String::new();
     for (
@@ -66,7 +67,7 @@ fn log(requests: &[Request]) -> Vec<u8> {
         let (zone, ahead) = [("+0000", 0), ("+0200", 7_200), ("-0530", -19_800)][index % 3];
         let local = second.checked_add_signed(ahead).unwrap();
         let (day, hour, minute) = (local / 86_400 + 1, local / 3_600 % 24, local / 60 % 60);
-        assert!(day <= 31, "the log stays in one month");
+        assert!(day <= 31, "the log is longer than one month");
         let second = local % 60;
         let size = size.map_or("-".into(), |size| size.to_string());
         let more = if index % 2 == 0 {
@@ -82,11 +83,11 @@ fn log(requests: &[Request]) -> Vec<u8> {
     log.into_bytes()
 }
 
-/// Decides about `cost` permits for a key at a time, in milliseconds since the Unix epoch that
+/// Decides about `cost` permits for a key at a time in milliseconds since the Unix epoch. Times
 /// never go back.
 type Decide = Box<dyn FnMut(&str, u64, u64) -> bool>;
 
-/// What the replay of `requests` must count: requests, allowed, denied, malformed, keys.
+/// Returns the expected counts of a replay: requests, allowed, denied, malformed, keys.
 fn expected(
     requests: &[Request],
     by_address: bool,
@@ -111,7 +112,7 @@ fn expected(
     [requests, allowed, requests - allowed, 0, keys.len() as u64]
 }
 
-/// Replays with every combination of key and cost, and compares.
+/// Replays with every combination of key and cost, and compares the counts.
 fn compare(algorithm: &str, limit: &str, more: &[&str], new: impl Fn() -> Decide) {
     let requests = requests();
     let log = log(&requests);
@@ -142,12 +143,12 @@ fn compare(algorithm: &str, limit: &str, more: &[&str], new: impl Fn() -> Decide
     }
     assert!(
         allowed > 1_000 && denied > 1_000,
-        "{limit} {more:?} hardly tells: {allowed} allowed, {denied} denied"
+        "{limit} {more:?} is not significant: {allowed} allowed, {denied} denied"
     );
 }
 
-/// The limits to try: permits, and the period in milliseconds. For single requests, for bytes, and
-/// such that both matter.
+/// The limits to try: permits, and the period in milliseconds. Some suit single requests, some suit
+/// bytes, some both.
 const LIMITS: [(&str, u64, u64); 6] = [
     ("3/10s", 3, 10_000),
     ("1/s", 1, 1_000),
@@ -158,12 +159,12 @@ const LIMITS: [(&str, u64, u64); 6] = [
 ];
 
 #[test]
-fn a_token_bucket_decides_as_one_in_rational_arithmetic() {
+fn a_token_bucket_decides_as_rational_arithmetic_does() {
     for (limit, permits, period) in LIMITS {
         for burst in [permits, permits * 2 + 1, 30_000] {
             let text = burst.to_string();
             compare("token-bucket", limit, &["--burst", &text], move || {
-                // A permit is `period` units; each millisecond brings `permits` of them.
+                // A permit is `period` units; each millisecond adds `permits` units.
                 let full = u128::from(burst * period);
                 let mut buckets: BTreeMap<String, (u128, u64)> = BTreeMap::new();
                 Box::new(move |key, now, cost| {
@@ -181,7 +182,7 @@ fn a_token_bucket_decides_as_one_in_rational_arithmetic() {
 }
 
 #[test]
-fn without_a_burst_a_token_bucket_holds_the_limit() {
+fn the_default_burst_is_the_limit() {
     let log = log(&requests());
     assert_eq!(
         common::counts(&log, &["--limit", "7/m"]),
@@ -189,16 +190,16 @@ fn without_a_burst_a_token_bucket_holds_the_limit() {
     );
 }
 
-/// Every admission of every key: when, and how many permits.
+/// Every grant of every key: its time and its permits.
 type Admissions = BTreeMap<String, Vec<(u64, u64)>>;
 
-/// Admits if, with the permits of those admissions that `counts(then, now)` holds for, the limit is
-/// kept.
+/// Grants if the permits of the previous grants for which `counts(then, now)` holds, plus the new
+/// ones, do not exceed the limit.
 fn windowed(limit: u64, counts: impl Fn(u64, u64) -> bool + 'static) -> Decide {
     let mut admissions = Admissions::new();
     Box::new(move |key, now, cost| {
         let admitted = admissions.entry(key.into()).or_default();
-        // Time does not go back: what no longer counts never will again.
+        // Time does not go back: a grant that no longer counts never counts again.
         admitted.retain(|&(then, _)| counts(then, now));
         let taken: u64 = admitted.iter().map(|&(_, permits)| permits).sum();
         let enough = taken + cost <= limit;
@@ -210,7 +211,7 @@ fn windowed(limit: u64, counts: impl Fn(u64, u64) -> bool + 'static) -> Decide {
 }
 
 #[test]
-fn a_fixed_window_counts_what_was_admitted_in_the_same_window_since_the_epoch() {
+fn a_fixed_window_counts_grants_in_the_same_window_since_the_epoch() {
     for (limit, permits, period) in LIMITS {
         compare("fixed-window", limit, &[], move || {
             windowed(permits, move |then, now| then / period == now / period)
@@ -219,7 +220,7 @@ fn a_fixed_window_counts_what_was_admitted_in_the_same_window_since_the_epoch() 
 }
 
 #[test]
-fn a_sliding_window_counts_what_was_admitted_in_its_segments_since_the_epoch() {
+fn a_sliding_window_counts_grants_in_its_segments_since_the_epoch() {
     for (limit, permits, period) in LIMITS {
         for segments in [1, 7, 8, 9, 100] {
             let text = segments.to_string();
@@ -233,7 +234,7 @@ fn a_sliding_window_counts_what_was_admitted_in_its_segments_since_the_epoch() {
 }
 
 #[test]
-fn without_segments_a_sliding_window_has_eight() {
+fn a_sliding_window_has_eight_segments_by_default() {
     let log = log(&requests());
     let args = ["--limit", "7/m", "--algorithm", "sliding-window"];
     let eight = [&args[..], &["--segments", "8"]].concat();

@@ -1,4 +1,4 @@
-//! What the replay reads, what it skips, and what it refuses.
+//! Which input the replay reads, skips and rejects.
 
 mod common;
 
@@ -20,7 +20,7 @@ fn eleven() -> Vec<u8> {
 const THREE: [&str; 2] = ["--limit", "3/d"];
 
 #[test]
-fn a_file_and_standard_input_plain_and_compressed_are_the_same() {
+fn a_file_and_standard_input_give_the_same_result_plain_and_compressed() {
     let log = eleven();
     let (half, rest) = log.split_at(300);
     let expected = [11, 4, 7, 0, 2];
@@ -36,7 +36,7 @@ fn a_file_and_standard_input_plain_and_compressed_are_the_same() {
 }
 
 #[test]
-fn an_empty_log_is_a_log() {
+fn an_empty_log_is_valid() {
     assert_eq!(counts(b"", &[]), [0; 5]);
     assert_eq!(replay(b"", &[]).status.code(), Some(0));
 }
@@ -76,7 +76,7 @@ fn a_very_long_line_is_judged_by_its_beginning() {
 }
 
 #[test]
-fn in_the_order_of_the_log_an_older_line_counts_as_the_newest_time_seen_of_all_keys() {
+fn in_log_order_an_older_line_counts_at_the_newest_time_seen_of_all_keys() {
     let log = line("192.0.2.1", 0, "1") + &line("192.0.2.2", 30, "1") + &line("192.0.2.1", 10, "1");
     assert_eq!(
         counts(log.as_bytes(), &["--limit", "1/30s", "--order", "log"]),
@@ -111,7 +111,7 @@ fn standard_input_has_two_names() {
 }
 
 #[test]
-fn byte_order_marks_are_no_part_of_an_address() {
+fn byte_order_marks_are_not_part_of_an_address() {
     let marked = [b"\xef\xbb\xbf".to_vec(), eleven()].concat();
     let twice = [marked.clone(), marked.clone()].concat();
     assert_eq!(counts(&marked, &THREE), [11, 4, 7, 0, 2]);
@@ -131,13 +131,13 @@ fn byte_order_marks_are_no_part_of_an_address() {
 }
 
 #[test]
-fn a_log_of_which_nothing_can_be_read_is_refused_with_its_first_line() {
+fn an_unreadable_log_is_rejected_with_its_first_line() {
     let log = b"Nov 23 06:00:01 web sshd[77]: Accepted \x1b[2J\n192.0.2.1 -\n";
     let output = replay(log, &[]);
     let error = text(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{error}");
     for expected in [
-        "portcullis: nothing can be read in standard input: 2 lines\n",
+        "portcullis: no line can be read in standard input: 2 lines\n",
         "  line 1:   Nov 23 06:00:01 web sshd[77]: Accepted \\x1b[2J\n",
         "  expected: ADDRESS IDENT USER [17/May/2015:10:05:03 +0200] \"REQUEST\" STATUS SIZE",
         "            not found at column 17: TIME\n",
@@ -165,7 +165,7 @@ fn a_log_of_which_nothing_can_be_read_is_refused_with_its_first_line() {
 }
 
 #[test]
-fn a_wrong_log_among_others_is_named() {
+fn an_unreadable_log_among_others_is_named() {
     let (right, wrong) = (
         Scratch::new("right.log", &eleven()),
         Scratch::new("wrong.log", b"not a log\nat all\n"),
@@ -176,7 +176,7 @@ fn a_wrong_log_among_others_is_named() {
     let summary = text(&output.stdout);
     for expected in [
         "2 logs: 11 requests",
-        &format!("nothing can be read in {}: 2 lines", wrong.path()),
+        &format!("no line can be read in {}: 2 lines", wrong.path()),
     ] {
         assert!(
             summary.contains(expected),
@@ -271,7 +271,7 @@ fn fractions_of_a_second_count() {
 }
 
 #[test]
-fn several_limits_in_one_pass_decide_as_each_alone() {
+fn several_limits_in_one_pass_decide_as_each_limit_alone() {
     let log = eleven();
     let limits: [&[&str]; 4] = [
         &["--limit", "3/d"],
@@ -323,7 +323,7 @@ fn several_limits_in_one_pass_decide_as_each_alone() {
 }
 
 #[test]
-fn bytes_are_charged_and_nothing_costs_nothing() {
+fn bytes_are_charged_and_empty_replies_cost_nothing() {
     let sizes = ["60", "-", "0", "40", "1", "-", "101"];
     let log: String = sizes
         .iter()
@@ -371,7 +371,7 @@ fn sizes_and_limits_beyond_32_bits_are_counted_in_full() {
 }
 
 #[test]
-fn a_rate_that_divides_into_no_day_may_still_have_a_day_s_burst() {
+fn a_rate_that_does_not_divide_a_day_can_have_a_burst_of_a_day() {
     let log =
         line("192.0.2.1", 0, "99999988") + &line("192.0.2.1", 0, "1") + &line("192.0.2.1", 0, "1");
     assert_eq!(
@@ -384,7 +384,7 @@ fn a_rate_that_divides_into_no_day_may_still_have_a_day_s_burst() {
 }
 
 #[test]
-fn json_is_one_object_with_what_was_asked_for() {
+fn json_is_one_object_with_the_settings() {
     let json = json(&eleven(), &["--limit", "3/1d", "--key", "global"]);
     assert_eq!(
         (&json["requests"], &json["keys"], &json["burst"]),
@@ -438,7 +438,7 @@ fn json_has_the_most_denied_keys_the_span_and_the_series() {
 }
 
 #[test]
-fn as_many_of_the_most_denied_keys_are_shown_as_are_asked_for() {
+fn top_limits_the_number_of_most_denied_keys() {
     let log: String = (1..=20)
         .map(|host| line(&format!("192.0.2.{host}"), 0, "1").repeat(host + 1))
         .collect();
@@ -464,7 +464,7 @@ fn as_many_of_the_most_denied_keys_are_shown_as_are_asked_for() {
 }
 
 #[test]
-fn one_of_something_is_singular() {
+fn a_count_of_one_is_singular() {
     for (log, expected) in [
         (line("192.0.2.1", 0, "1"), "1 request of 1 address, "),
         (
@@ -501,7 +501,7 @@ fn shells_complete_the_arguments() {
 }
 
 #[test]
-fn people_see_the_most_limited_and_a_chart() {
+fn the_summary_shows_the_most_limited_keys_and_a_chart() {
     let log = eleven();
     let hostile =
         b"evil\x1b[2J - - [01/Mar/2024:00:00:11 +0000] \"GET / HTTP/1.1\" 200 5\n".repeat(9);
@@ -525,7 +525,7 @@ fn people_see_the_most_limited_and_a_chart() {
     assert!(!output.stdout.contains(&0x1b));
 }
 
-/// Expects exit code 2, nothing on standard output, and `message` on standard error.
+/// Expects exit code 2, no standard output, and `message` on standard error.
 fn refused(args: &[&str], message: &str) {
     let output = portcullis(args).output().unwrap();
     let error = text(&output.stderr);
@@ -535,7 +535,7 @@ fn refused(args: &[&str], message: &str) {
 }
 
 #[test]
-fn a_log_that_cannot_be_read_is_refused() {
+fn a_missing_or_damaged_log_is_rejected() {
     refused(
         &["replay", "/no/such/file"],
         "cannot read /no/such/file: No such file",
@@ -561,7 +561,7 @@ fn a_log_that_cannot_be_read_is_refused() {
 }
 
 #[test]
-fn a_command_line_that_cannot_be_kept_is_refused() {
+fn an_invalid_command_line_is_rejected() {
     let with = |args: &[&str], message: &str| refused(&[&["replay", "-"], args].concat(), message);
     for limit in ["60", "x/s", "60/y", "-5/s", "/s", "1.5/s"] {
         with(&[&format!("--limit={limit}")], "expected N/PERIOD");
@@ -576,7 +576,7 @@ fn a_command_line_that_cannot_be_kept_is_refused() {
     with(&["--format", "$remote_addr"], "the format has no time");
     with(
         &["--format", "common", "--key", "host"],
-        "lines of the format have none",
+        "the format has no such field",
     );
     with(&["--order", "size"], "invalid value 'size'");
     with(
@@ -613,7 +613,7 @@ fn a_command_line_that_cannot_be_kept_is_refused() {
 }
 
 #[test]
-fn a_setting_that_cannot_be_kept_is_refused_by_its_name() {
+fn an_invalid_setting_is_rejected_by_its_name() {
     let with = |args: &[&str], message: &str| refused(&[&["replay", "-"], args].concat(), message);
     let algorithms = ["token-bucket", "fixed-window", "sliding-window"];
     for algorithm in algorithms {
@@ -656,7 +656,7 @@ fn a_setting_that_cannot_be_kept_is_refused_by_its_name() {
 }
 
 #[test]
-fn a_reader_that_has_had_enough_is_no_error() {
+fn a_closed_output_is_not_an_error() {
     let file = Scratch::new("pipe.log", &eleven());
     for args in [
         &["replay", file.path()][..],

@@ -1,5 +1,5 @@
-//! In the order of time, a log that is out of order is judged as the same log sorted, alone or in
-//! pieces, in memory that is bounded by the horizon.
+//! In the order of time, an unsorted log is judged as the same log sorted, alone or in pieces. The
+//! horizon bounds the memory.
 
 mod common;
 
@@ -8,15 +8,15 @@ use core::fmt::Write;
 use common::{Scratch, gzip, json, line, portcullis, text};
 use serde_json::Value;
 
-/// A line, and its time: the second of 2024-03-01.
+/// A line and its time, as the second of 2024-03-01.
 #[derive(Clone)]
 struct Entry {
     second: u64,
     text: String,
 }
 
-/// A log as Apache writes it: a line when a request ends, up to 59 s later, with the time at which
-/// it began.
+/// Generates a log as Apache writes it: a line is written when a request ends, up to 59 s after its
+/// start, with the start time.
 fn log(lines: usize) -> Vec<Entry> {
     let mut random = common::random();
     let mut ended = 60;
@@ -41,7 +41,7 @@ fn log(lines: usize) -> Vec<Entry> {
             };
             let (path, agent) = (random(4), random(3));
             let (hour, minute) = (second / 3_600, second / 60 % 60);
-            assert!(hour < 24, "the log stays in one day");
+            assert!(hour < 24, "the log is longer than one day");
             let text = format!(
                 "{address} - {user} [01/Mar/2024:{hour:02}:{minute:02}:{:02} +0000] \
                  \"GET /p{path}?{number} HTTP/1.1\" 200 {size} \"-\" \"Agent {agent}\"\n",
@@ -77,7 +77,7 @@ fn sorted(mut entries: Vec<Entry>) -> Vec<Entry> {
     entries
 }
 
-/// What a replay decided: everything that does not say how it was read.
+/// Returns the decisions of a replay: everything except how the log was read.
 fn decided(mut json: Value) -> Value {
     let object = json.as_object_mut().unwrap();
     for name in [
@@ -95,7 +95,7 @@ fn decided(mut json: Value) -> Value {
     json
 }
 
-/// What is decided of several logs, given in this order.
+/// Returns the decisions for several logs, given in this order.
 fn of_files(files: &[&Scratch], args: &[&str]) -> Value {
     let paths: Vec<&str> = files.iter().map(|file| file.path()).collect();
     let args = [&["replay"], &paths[..], args, &["--json"]].concat();
@@ -104,7 +104,7 @@ fn of_files(files: &[&Scratch], args: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// Every way to judge: each algorithm in one pass, by each key and cost.
+/// Returns all combinations of arguments: each algorithm in one pass, with each key and cost.
 fn ways() -> Vec<Vec<&'static str>> {
     let limits =
         |limits: [&'static str; 4]| limits.into_iter().flat_map(|limit| ["--limit", limit]);
@@ -146,7 +146,7 @@ fn ways() -> Vec<Vec<&'static str>> {
 const LOG_ORDER: [&str; 2] = ["--order", "log"];
 
 #[test]
-fn a_log_as_given_is_judged_as_the_log_sorted() {
+fn an_unsorted_log_is_judged_as_the_sorted_log() {
     let entries = log(4_000);
     let (given, in_order) = (bytes(&entries), bytes(&sorted(entries)));
     let mut different = 0;
@@ -157,24 +157,28 @@ fn a_log_as_given_is_judged_as_the_log_sorted() {
             let denied = outcome["denied"].as_u64().unwrap();
             assert!(
                 (1..4_000).contains(&denied),
-                "{way:?} tells nothing: {denied} denied"
+                "{way:?} is not significant: {denied} denied"
             );
         }
         let unsorted = json(&given, &[&way[..], &LOG_ORDER].concat());
         different += usize::from(unsorted["limits"] != expected["limits"]);
         assert!(unsorted["late"].as_u64() > Some(3_000));
     }
-    assert_eq!(different, ways().len(), "order matters");
+    assert_eq!(
+        different,
+        ways().len(),
+        "the order of lines does not matter"
+    );
 }
 
 #[test]
-fn a_rotated_set_is_one_log_in_whatever_order_it_is_named() {
+fn a_rotated_set_is_one_log_in_any_order() {
     let entries = log(3_000);
     let pieces = [&entries[..1_100], &entries[1_100..1_900], &entries[1_900..]];
     let begin = pieces.map(|piece| piece[0].second);
     assert!(begin.is_sorted(), "{begin:?}");
     let overlap = pieces[1].iter().any(|entry| entry.second == begin[2]);
-    assert!(overlap, "pieces have times in common");
+    assert!(overlap, "the pieces have no times in common");
     let files = [
         Scratch::new("log.2.gz", &gzip(&bytes(pieces[0]))),
         Scratch::new("log.1.gz", &gzip(&bytes(pieces[1]))),
@@ -213,7 +217,7 @@ fn the_logs_of_several_servers_are_merged_by_time() {
     let mut servers = [of(0), of(1), of(2)];
     let files =
         [0, 1, 2].map(|server| Scratch::new(&format!("server.{server}"), &bytes(&servers[server])));
-    // Of equal times, the log comes first that begins first.
+    // Of lines with equal times, those of the log that begins first come first.
     servers.sort_by_key(|entries| entries[0].second);
     let whole = bytes(&sorted(servers.concat()));
     let named = [&files[1], &files[2], &files[0]];
@@ -224,7 +228,7 @@ fn the_logs_of_several_servers_are_merged_by_time() {
 }
 
 #[test]
-fn in_the_order_of_the_logs_one_follows_the_other() {
+fn in_log_order_logs_are_read_one_after_another() {
     let entries = log(600);
     let files = [
         Scratch::new("first", &bytes(&entries[..200])),
@@ -242,9 +246,9 @@ fn in_the_order_of_the_logs_one_follows_the_other() {
 }
 
 #[test]
-fn what_is_later_than_the_horizon_is_judged_at_the_newest_time_judged_and_reported() {
-    // The line of second 41 is judged when that of second 59 is read; the two of second 5 and 9 are
-    // later than 15 s, and so count at second 41.
+fn a_line_later_than_the_horizon_is_judged_at_the_newest_time_judged_and_reported() {
+    // The line of second 41 is judged when that of second 59 is read. The lines of seconds 5 and 9
+    // are later than 15 s, and so count at second 41.
     let log: String = [40, 41, 59, 5, 9, 50]
         .map(|second| line("192.0.2.1", second, "1"))
         .concat();
@@ -272,7 +276,7 @@ fn what_is_later_than_the_horizon_is_judged_at_the_newest_time_judged_and_report
 #[test]
 fn memory_is_bounded_by_the_horizon() {
     const LINES: u64 = 200_000;
-    // Ten lines each second, each up to 59 s late.
+    // Ten lines per second, each up to 59 s late.
     let mut text = String::new();
     let mut times = Vec::new();
     for number in 0..LINES {
@@ -303,7 +307,7 @@ fn memory_is_bounded_by_the_horizon() {
         "{} of {bound}",
         held(&of_one)
     );
-    // Pieces that do not overlap by more than the horizon hold no more, in the wrong order.
+    // Pieces that overlap by no more than the horizon hold no more lines, also in reverse order.
     let lines: Vec<&str> = text.split_inclusive('\n').collect();
     let files: Vec<Scratch> = lines
         .chunks(50_000)

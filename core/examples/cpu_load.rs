@@ -1,8 +1,8 @@
-//! A limiter of one's own that watches the machine instead of counting permits: it denies while the
-//! CPU load is above 90 %.
+//! A custom limiter that watches the machine instead of counting permits: it denies while the CPU
+//! load is above 90 %.
 //!
-//! `cargo run --example cpu_load` puts the machine under load for a moment, and shows what is
-//! granted meanwhile.
+//! `cargo run --example cpu_load` puts the machine under load for a moment, and shows which
+//! requests are granted in the meantime.
 
 use core::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
 use core::time::Duration;
@@ -11,11 +11,11 @@ use std::time::Instant;
 use portcullis_core::metadata::{self, Metadata, Name, REASON_PHRASE, USED_SHARE, Used};
 use portcullis_core::{Denied, Limiter, LimiterExt, Receipt, Retry, Timestamp};
 
-/// The load that was seen, in percent, with every denial.
+/// The load at each denial, in percent.
 const CPU_LOAD: Name<u8> = Name::new("CPU_LOAD");
 
-/// The load of the machine in percent, as it was last measured. Called for every decision: it must
-/// be quick and must not block.
+/// Returns the load of the machine in percent, as last measured. Called for every decision, so it
+/// must be fast and must not block.
 trait Load {
     fn percent(&self) -> u8;
 }
@@ -28,8 +28,8 @@ impl<F: Fn() -> u8> Load for F {
 
 /// Denies while the load is above `most` percent.
 ///
-/// It holds no permits: whatever it grants comes back by itself, when the load goes down. When that
-/// will be, nobody knows, so a denial says how long to wait before asking again.
+/// It holds no permits: grants return by themselves when the load falls. It cannot predict when
+/// that will be, so a denial says how long to wait before asking again.
 struct LoadLimit<L> {
     load: L,
     most: u8,
@@ -72,7 +72,7 @@ impl<L: Load> Limiter for LoadLimit<L> {
     }
 }
 
-/// The time that all processors together have spent since the machine was started, in ticks.
+/// The time that all processors together have spent since the boot, in ticks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct CpuTime {
     idle: u64,
@@ -80,14 +80,14 @@ struct CpuTime {
 }
 
 impl CpuTime {
-    /// From the text of Linux' `/proc/stat`, whose first line is `cpu user nice system idle iowait
-    /// irq ...`.
+    /// Parses the text of Linux' `/proc/stat`, whose first line is `cpu user nice system idle
+    /// iowait irq ...`.
     fn parse(stat: &str) -> Option<Self> {
         let mut fields = stat.lines().next()?.split_whitespace();
         if fields.next()? != "cpu" {
             return None;
         }
-        // A guest's time, after the first eight, is part of its host's already.
+        // The fields after the first eight are guest time, which the host's fields already include.
         let ticks: Vec<u64> = fields
             .take(8)
             .map(str::parse)
@@ -104,7 +104,7 @@ impl CpuTime {
         Self::parse(&std::fs::read_to_string("/proc/stat").ok()?)
     }
 
-    /// The share that was not idle since `earlier`; `None` if no time has passed.
+    /// Returns the share of time that was not idle since `earlier`; `None` if no time has passed.
     fn percent_since(self, earlier: Self) -> Option<u8> {
         let total = self.total.saturating_sub(earlier.total);
         let idle = self.idle.saturating_sub(earlier.idle).min(total);
@@ -112,7 +112,7 @@ impl CpuTime {
     }
 }
 
-/// What the sampler has measured and the limiter reads.
+/// The last measured load: written by the sampler, read by the limiter.
 static MEASURED: AtomicU8 = AtomicU8::new(0);
 
 static LIMIT: LoadLimit<fn() -> u8> = LoadLimit {
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_denial_says_when_to_ask_again_and_why() {
+    fn a_denial_carries_a_retry_time_and_a_reason() {
         let limit = limit(|| 95);
         let denied = limit.try_acquire_at(NOW, 3).unwrap_err();
         assert_eq!(
@@ -223,7 +223,7 @@ mod tests {
         assert_eq!(
             retry.wait_from(Timestamp::MAX),
             Some(Duration::from_millis(500)),
-            "whatever the time"
+            "independent of the time"
         );
         assert_eq!(
             metadata::RETRY_AFTER.of_denied(&limit, NOW, denied),
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn it_goes_wherever_a_limiter_goes() {
+    fn it_works_inside_a_wrapper_and_as_a_trait_object() {
         let load = Cell::new(99);
         let counted = Counted::new(limit(|| load.get()));
         let limiter: &dyn Limiter = &counted;
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn the_load_is_what_was_not_idle_between_two_readings() {
+    fn the_load_is_the_share_of_time_that_was_not_idle() {
         let before = CpuTime::parse("cpu  100 0 50 800 50 0 0 0 0 0\ncpu0 1 2 3 4\n").unwrap();
         assert_eq!(
             before,
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_reading_is_none() {
+    fn malformed_text_parses_to_none() {
         for text in [
             "",
             "cpu",
@@ -287,7 +287,7 @@ mod tests {
 
     #[test]
     #[cfg(target_os = "linux")]
-    fn this_machine_can_be_read() {
+    fn the_load_of_this_machine_can_be_read() {
         let reading = CpuTime::read().unwrap();
         assert!(reading.idle <= reading.total);
         let later = CpuTime {

@@ -1,18 +1,18 @@
-//! One function for each hot path, not inlined, so that its machine code can be read: `cargo xtask
-//! hot-paths` does.
+//! One function per hot path, not inlined, so that `cargo xtask hot-paths` can read its machine
+//! code.
 //!
-//! Each takes its limiter by reference, so that no setting is known to the compiler, and returns
-//! all that a caller can be told. A bucket in steps, or a window that the first request starts, is
-//! a setting as well: the same code serves it. This is a library, so that `cargo xtask no-std` can
-//! compile the same functions for targets on which nothing can be linked yet.
+//! Each function takes its limiter by reference, so that the compiler knows no setting, and returns
+//! all that a caller can observe. A stepwise bucket, or a window that the first request starts, is
+//! a setting: the same code serves it. The example is a library, so that `cargo xtask no-std` can
+//! compile the same functions for targets that cannot link a program.
 #![no_std]
 #![allow(
     clippy::needless_lifetimes,
-    reason = "some of the types have a lifetime of their own"
+    reason = "some of the types have their own lifetime"
 )]
 #![allow(
     unsafe_code,
-    reason = "a name that can be found in the assembly is an unsafe attribute"
+    reason = "`no_mangle` and `export_name` are unsafe attributes"
 )]
 
 #[macro_use]
@@ -49,7 +49,7 @@ macro_rules! acquires_of_all {
         pub mod $name {
             use portcullis_core::{Denied, Lease, Timestamp};
 
-            /// The word, if the limiter has one.
+            /// The limiter's word, if it has one.
             pub type W = $word;
 
             acquires! {
@@ -66,7 +66,7 @@ acquires! {
     slice_32: Slice<&'static SlicedBucket<u32>>;
 }
 
-// A key's limiter, its hash behind it.
+// The limiter of one key, whose hash is already computed.
 acquires! {
     keyed_bucket: KeyLimiter<'static, Keyed<TokenBucketRules, &'static [Line]>>;
     keyed_window: KeyLimiter<'static, Keyed<FixedWindowRules, &'static [Line]>>;
@@ -74,7 +74,7 @@ acquires! {
 
 macro_rules! drops {
     ($($name:ident: $limiter:ty;)*) => {$(
-        /// Gives the permits of `lease` back, if they come back by release.
+        /// Drops `lease`, which releases its permits if the limiter's permits return by release.
         #[unsafe(no_mangle)]
         #[inline(never)]
         pub extern "Rust" fn $name(lease: Lease<&$limiter>) {
@@ -105,7 +105,7 @@ pub extern "Rust" fn lease_pool_claim(
     pool.claim_at(now, n, deadline)
 }
 
-/// Gives the permits of `id` back.
+/// Releases the permits of `id`.
 ///
 /// # Errors
 ///

@@ -1,5 +1,5 @@
-//! A wrapper of one's own: it adds a reason phrase to the denials of any limiter, and leaves
-//! everything else to it.
+//! A custom wrapper: it adds a reason phrase to the denials of any limiter, and forwards everything
+//! else.
 //!
 //! `cargo run --example reason_phrase` shows what a service could reply.
 
@@ -11,7 +11,7 @@ use portcullis_core::{
     TokenBucket,
 };
 
-/// `limiter`, whose denials say `phrase`.
+/// A limiter whose denials carry `phrase`.
 struct Reason<L> {
     phrase: &'static str,
     limiter: L,
@@ -49,7 +49,7 @@ impl<L: Limiter> Limiter for Reason<L> {
     }
 
     fn metadata(&self, now: Timestamp, denied: Option<Denied>, offers: &mut Metadata<'_>) {
-        // Offered first, so that it wins over the limiter's own.
+        // Offered first, so that it takes precedence over the inner limiter's phrase.
         if denied.is_some() {
             offers.offer(REASON_PHRASE, || self.phrase);
         }
@@ -57,7 +57,7 @@ impl<L: Limiter> Limiter for Reason<L> {
     }
 }
 
-/// What a service replies to a request that `limiter` judges.
+/// Returns what a service replies to a request that `limiter` decides.
 fn reply(limiter: &dyn Limiter, now: Timestamp) -> String {
     match limiter.try_acquire_at(now, 1) {
         Ok(_) => "200 OK".to_owned(),
@@ -70,7 +70,7 @@ fn reply(limiter: &dyn Limiter, now: Timestamp) -> String {
                 .and_then(|retry| retry.wait_from(now))
             {
                 Some(wait) => format!(
-                    "429 {reason}; come back in {} s",
+                    "429 {reason}; retry after {} s",
                     wait.as_millis().div_ceil(1_000)
                 ),
                 None => format!("503 {reason}"),
@@ -110,7 +110,7 @@ mod tests {
     const NOW: Timestamp = Timestamp::from_secs(1);
 
     #[test]
-    fn a_denial_says_the_phrase_and_a_grant_says_nothing() {
+    fn a_denial_carries_the_phrase_and_a_grant_does_not() {
         let limiter = Reason::new("too much", TokenBucket::new(Rate::per_second(1), 1));
         assert!(limiter.try_acquire_at(NOW, 1).is_ok());
         assert_eq!(REASON_PHRASE.of_granted(&limiter, NOW), None);
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_else_is_the_limiter_s() {
+    fn everything_else_is_forwarded_to_the_limiter() {
         let bare = TokenBucket::new(Rate::per_second(1), 3);
         let limiter = Reason::new("too much", &bare);
         assert_eq!(limiter.capacity(), 3);
@@ -142,12 +142,12 @@ mod tests {
         let names = ["REASON_PHRASE", "RETRY_AFTER", "USED_SHARE"];
         assert!(
             metadata::names(&limiter, NOW, Some(denied)).eq(names),
-            "each once"
+            "each name is offered once"
         );
     }
 
     #[test]
-    fn permits_come_back_through_it() {
+    fn releases_are_forwarded_to_the_limiter() {
         let pool: LeasePool<_, 2> = LeasePool::new(Reason::new("busy", Concurrency::new(2)));
         let lease = pool.limiter().try_acquire_at(NOW, 1).unwrap();
         let id = pool.claim_at(NOW, 1, None).unwrap();
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_phrases_the_outer_one_is_said() {
+    fn the_outer_of_two_phrases_takes_precedence() {
         let limiter = Reason::new("outer", Reason::new("inner", Concurrency::new(1)));
         let _lease = limiter.try_acquire_at(NOW, 1).unwrap();
         assert_eq!(reply(&limiter, NOW), "503 outer");
@@ -171,6 +171,6 @@ mod tests {
             TokenBucket::new(Rate::new(2, Duration::from_secs(3)), 1),
         );
         assert_eq!(reply(&limiter, NOW), "200 OK");
-        assert_eq!(reply(&limiter, NOW), "429 slow down; come back in 2 s");
+        assert_eq!(reply(&limiter, NOW), "429 slow down; retry after 2 s");
     }
 }

@@ -1,25 +1,24 @@
-//! Many limits judged as one: from all of them or from none, without a lock.
+//! Many limits judged as one: a request takes from all of them or from none, without a lock.
 //!
-//! A decision is two passes over the limits, both at one `now`:
+//! A decision makes two passes over the limits, both with the same `now`:
 //!
 //! ```text
-//! look    each limit is asked what it would say, and nothing is written; the first no denies
-//! take    each limit is taken from, in order; if one says no after all, because another thread was
-//!         faster, those before it
-//!         are given back, in reverse
+//! look    ask each limit, without writing; the first denial denies the request
+//! take    take from each limit, in order; if one denies now, because another thread has taken its
+//!         permits since the look, refund the limits before it, in reverse order
 //! ```
 //!
-//! Invariant: at each moment of the second pass, what has been taken is either all given back or
-//! all in the lease, also when a limiter panics. Nobody waits for anybody, so the order of the
-//! limits does not matter: two that name the same limits in opposite orders may deny each other for
-//! once, but cannot block each other.
+//! Invariant: after the second pass the permits taken are either all in the lease or all refunded,
+//! even if a limiter panics. No caller waits for another, so the order of the limits does not
+//! matter. Two compositions that name the same limits in opposite orders may deny each other once,
+//! but cannot block each other.
 //!
-//! A limit that is named several times (see [`Limiter::id`]) is asked once, where it stands first,
-//! for all of its permits. One that is named through different wrappers is asked through each, and
-//! looked at as if it were several. What the first path took is given back when the second one
-//! finds too little: in reverse order, and so each by the very state that its take left. A limit
-//! that is a composition itself does the rest of the second pass inside of its own (see
-//! [`Composable::take_then`]), since it has no receipt for all of its parts.
+//! A limit that is named several times (see [`Limiter::id`]) is asked once, at its first place, for
+//! the sum of its permits. A limit that is named through different wrappers is asked through each
+//! of them, and is treated as several limits in the look. If a later one then has too few permits,
+//! the earlier takes are refunded in reverse order. So each refund finds the state that its take
+//! left. A limit that is itself a composition has no receipt for all its parts. The rest of the
+//! second pass therefore runs inside its take (see [`Composable::take_then`]).
 
 mod as_limiter;
 mod receipts;
@@ -36,36 +35,38 @@ use crate::{Composable, Denied, Detail, Limiter, LimiterId, Plan, Retry, Timesta
 
 /// Many limits judged as one: a request takes its permits from each of them, or from none.
 ///
-/// `T` is a tuple of up to eight limiters of any kinds (or of references to them, or `Arc`s), an
-/// array or a slice.
+/// `T` is a tuple of up to eight limiters of any types, an array or a slice. References to limiters
+/// and `Arc`s are limiters too.
 ///
-/// **All or nothing.** A denial leaves each limit as it was, also if a limiter panics. Only where
-/// another thread takes the permits of one limit between the look and the take are permits of
-/// others given back by [`Limiter::refund_at`]: exactly, if nobody has decided on that limit in
-/// between; else they may come back by time alone. Meanwhile another request may be denied
-/// needlessly, but none is admitted wrongly.
+/// **All or nothing.** A denial leaves each limit unchanged, even if a limiter panics. There is one
+/// exception: another thread takes the permits of one limit between the look and the take. Then the
+/// permits already taken from other limits are returned by [`Limiter::refund_at`]. The refund is
+/// exact if no other request was decided on that limit in between; otherwise the permits may come
+/// back by time alone. In the meantime another request may be denied needlessly, but none is
+/// granted wrongly.
 ///
-/// **Bound.** Each limit keeps its own.
+/// **Bound.** Each limit keeps its own bound.
 ///
-/// However the limits are named, a denial of one thread alone changes nothing: behind handles,
-/// through wrappers, as parts of other compositions, and as several of these. A limiter of your own
-/// whose permits come back by time has to implement [`refund_at`](Limiter::refund_at) for that, and
-/// a wrapper to forward all methods.
+/// **Repeated limits.** Without concurrent requests, a denial changes nothing, however the limits
+/// are named: through handles or wrappers, as parts of other compositions, or several times. For
+/// that, a limiter of your own whose permits come back by time has to implement
+/// [`refund_at`](Limiter::refund_at), and a wrapper has to forward all methods.
 ///
-/// **As one limiter.** It is a [`Limiter`] itself, so that it can be waited for in a queue. A lease
-/// of that gives back by release. A grant that goes unclaimed there is refunded to each of up to
-/// eight limits, if it was the last one that was granted to a wait: as much as each takes back.
-/// What came before it comes back by release, or by time.
+/// **As one limiter.** A composition is itself a [`Limiter`], so a queue can own it. Its lease
+/// returns permits by release only. If a queue grants permits that are then not claimed, they are
+/// refunded to each of up to eight limits, as far as each can refund them. That holds for the last
+/// grant that was made to a waiter. The permits of earlier grants come back by release or by time.
 ///
-/// **Cost.** What the limits cost, and a look at each of them before. Lock-free where the limits
-/// are. To find a limit that is named twice, the addresses of n limits are compared n² times. Of a
-/// slice, each four limits take a frame of the stack, some hundreds of bytes.
+/// **Cost.** The cost of the limits, plus one look at each of them. Lock-free if the limits are.
+/// Finding a repeated limit compares the identities of n limits up to n² times. The take from an
+/// array or a slice uses one stack frame of some hundred bytes per four limits.
 ///
-/// The limit that denies is asked a second time, as if it stood alone, so that wrappers which note
-/// their denials see this one.
+/// After a look that denies, the limit that denied is asked once more with a take of its own, so
+/// that a wrapper that records denials sees this one. A probe, and a request that exceeds a
+/// capacity, are not asked again.
 ///
 /// Source: the "all or nothing" limits of clipperhouse/rate, and the chained limiter of .NET, which
-/// keeps the permits of the links before the one that refuses.
+/// keeps the permits of the limits before the one that denies.
 ///
 /// ```
 /// use portcullis_core::{AllOf, Concurrency, Rate, Timestamp, TokenBucket};
@@ -82,7 +83,7 @@ use crate::{Composable, Denied, Detail, Limiter, LimiterId, Plan, Retry, Timesta
 ///
 /// let denied = LIMITS.try_acquire_at(now, 1).unwrap_err();
 /// assert_eq!(denied.index, 0);
-/// assert_eq!(PER_MINUTE.available_at(now), 1, "not taken");
+/// assert_eq!(PER_MINUTE.available_at(now), 1, "nothing is taken");
 /// assert_eq!(
 ///     LIMITS.retry(denied).wait_from(now).unwrap().as_millis(),
 ///     500
@@ -96,7 +97,7 @@ pub struct AllOf<T> {
 }
 
 impl<T> AllOf<T> {
-    /// All of `limits` as one.
+    /// Combines `limits` into one.
     ///
     /// ```
     /// # use portcullis_core::{AllOf, Concurrency, Timestamp};
@@ -112,7 +113,7 @@ impl<T> AllOf<T> {
         Self { limits }
     }
 
-    /// The limits.
+    /// Returns the limits.
     ///
     /// ```
     /// # use portcullis_core::{AllOf, Concurrency};
@@ -124,13 +125,14 @@ impl<T> AllOf<T> {
 }
 
 impl<T: Limits> AllOf<T> {
-    /// Takes `n` permits from each limit at `now`, until the lease is dropped. With `n = 0` it
-    /// takes nothing, and is answered as a request for 1 would be. Of no limits at all, any request
-    /// is granted.
+    /// Takes `n` permits from each limit at `now`, until the lease is dropped.
+    ///
+    /// With `n = 0` it takes nothing, and succeeds exactly if a request for 1 would. Without any
+    /// limits every request is granted.
     ///
     /// # Errors
     ///
-    /// [`DeniedBy`] names the limit that denied; then nothing has changed.
+    /// [`DeniedBy`] names the limit that denied. Then nothing has changed.
     ///
     /// ```
     /// # use portcullis_core::{AllOf, Concurrency, Timestamp};
@@ -148,12 +150,12 @@ impl<T: Limits> AllOf<T> {
         AllOf::new(&self.limits).into_lease_at(now, n)
     }
 
-    /// As [`try_acquire_at`](Self::try_acquire_at), into a lease that keeps the limits: for limits
-    /// that are put together for one request.
+    /// Takes permits as [`try_acquire_at`](Self::try_acquire_at) does, into a lease that owns the
+    /// limits. For limits that are combined for a single request.
     ///
     /// # Errors
     ///
-    /// [`DeniedBy`] names the limit that denied; then nothing has changed.
+    /// [`DeniedBy`] names the limit that denied. Then nothing has changed.
     ///
     /// ```
     /// # use portcullis_core::{AllLease, AllOf, Concurrency, DeniedBy, Timestamp};
@@ -192,15 +194,15 @@ impl<T: Limits> AllOf<T> {
         })
     }
 
-    /// Takes `n` permits from each limit at `now`, and does the rest; if that is not done, all is
-    /// given back. Whether it was.
+    /// Takes `n` permits from each limit at `now`, and then calls `rest`. If `rest` returns
+    /// `false`, refunds all permits. Returns what `rest` returned.
     fn grant_then(
         &self,
         now: Timestamp,
         n: u32,
         rest: &mut dyn FnMut() -> bool,
     ) -> Result<bool, DeniedBy> {
-        // Of no limit: the rest is not done.
+        // No limit has this index: `rest` returned `false`.
         const UNDONE: DeniedBy = DeniedBy {
             index: usize::MAX,
             permits: 0,
@@ -234,17 +236,18 @@ impl<T: Limits> AllOf<T> {
         }
     }
 
-    /// Takes as many permits as are available in all limits, at least `min` and at most `max`.
-    /// Where `max` is less than `min`, it counts as `min`; with `min = 0`, nothing available is a
-    /// denial all the same.
+    /// Takes as many permits as are available in all limits, from `min` to `max`.
+    ///
+    /// If `max` is less than `min`, it counts as `min`. With `min = 0` the request is still denied
+    /// if no permit is available.
     ///
     /// # Errors
     ///
-    /// [`DeniedBy`] if fewer than `min` are available; then nothing has changed.
+    /// [`DeniedBy`] if fewer than `min` permits are available. Then nothing has changed.
     ///
     /// # Cost
     ///
-    /// Lock-free: it tries again for fewer when others were faster.
+    /// Lock-free: if other callers take permits concurrently, it retries with fewer.
     ///
     /// ```
     /// # use portcullis_core::{AllOf, Concurrency, Timestamp};
@@ -271,11 +274,11 @@ impl<T: Limits> AllOf<T> {
         )
     }
 
-    /// What [`try_acquire_at`](Self::try_acquire_at) would say. Nothing is written.
+    /// Returns what [`try_acquire_at`](Self::try_acquire_at) would return. Writes nothing.
     ///
     /// # Errors
     ///
-    /// [`DeniedBy`], if the request would be denied.
+    /// [`DeniedBy`] if the request would be denied.
     ///
     /// ```
     /// # use portcullis_core::{AllOf, Concurrency, Timestamp};
@@ -292,10 +295,10 @@ impl<T: Limits> AllOf<T> {
             .map(|_| ())
     }
 
-    /// What each limit would say, in order. Nothing is written.
+    /// Returns what each limit would answer, in order. Writes nothing.
     ///
-    /// A limit that is named several times says each time what it would say to all of the permits
-    /// asked of it.
+    /// A limit that is named several times answers for the sum of its permits at each of its
+    /// places.
     ///
     /// ```
     /// # use portcullis_core::{AllOf, Concurrency, Timestamp};
@@ -310,7 +313,7 @@ impl<T: Limits> AllOf<T> {
             let limiter = self
                 .limits
                 .get(index)
-                .expect("an index less than the length");
+                .expect("`index` is less than the number of limits");
             match times_over(n, self.times(limiter)) {
                 Some(n) => Detail::of(limiter, now, n),
                 None => Detail {
@@ -322,7 +325,8 @@ impl<T: Limits> AllOf<T> {
         })
     }
 
-    /// The most permits that a request at `now` could take: the least that any limit has.
+    /// Returns the largest number of permits that a request at `now` could take: the smallest
+    /// number that any limit has available.
     ///
     /// ```
     /// # use portcullis_core::{AllOf, Concurrency, Timestamp};
@@ -330,7 +334,7 @@ impl<T: Limits> AllOf<T> {
     /// assert_eq!(
     ///     AllOf::new((&limit, &limit)).available_at(Timestamp::ZERO),
     ///     3,
-    ///     "named twice"
+    ///     "each permit is taken twice"
     /// );
     /// ```
     pub fn available_at(&self, now: Timestamp) -> u64 {
@@ -343,7 +347,7 @@ impl<T: Limits> AllOf<T> {
             .unwrap_or(u64::MAX)
     }
 
-    /// How often a limiter is named.
+    /// How many times a limiter is named.
     fn times(&self, limiter: &dyn Limiter) -> u32 {
         match limiter.id() {
             None => 1,
@@ -353,11 +357,12 @@ impl<T: Limits> AllOf<T> {
         }
     }
 
-    /// When the request that was denied should come back: the longest that any of the limits says,
-    /// as they are now.
+    /// Returns when to retry the request that was denied: the latest of the answers of all limits
+    /// in their current state.
     ///
-    /// Exact if each of them is, and none is named through different wrappers: a try at
-    /// [`Retry::At`] succeeds, alone, and one 1 ns earlier fails.
+    /// The result is exact if the answer of each limit is exact and no limit is named through
+    /// different wrappers: without other requests, a request at [`Retry::At`] is granted, and a
+    /// request 1 ns earlier is denied.
     ///
     /// ```
     /// # use portcullis_core::{AllOf, Rate, Retry, Timestamp, TokenBucket};
@@ -378,7 +383,7 @@ impl<T: Limits> AllOf<T> {
             | Denied::Crowded { now, .. }
             | Denied::Penalized { now, .. } => now,
         };
-        // Two keys of one table may want its last entry, which each alone would find.
+        // Two keys of one table may need its last free slot, which each key alone would find.
         let alone = match self.limits.get(denied.index) {
             Some(limit) if matches!(denied.denied, Denied::Crowded { .. }) => {
                 limit.retry(denied.denied)
@@ -390,7 +395,7 @@ impl<T: Limits> AllOf<T> {
     }
 }
 
-/// Which of several limits denied, and why.
+/// Which of several limits denied a request, and why.
 ///
 /// ```
 /// use portcullis_core::{AllOf, Concurrency, Denied, Timestamp};
@@ -407,17 +412,18 @@ impl<T: Limits> AllOf<T> {
 /// );
 /// assert_eq!(
 ///     denied.to_string(),
-///     "limit 1: 6 permits asked for, at most 5 can ever be granted: ask for fewer"
+///     "limit 1: 6 permits requested, at most 5 can ever be granted: request fewer"
 /// );
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct DeniedBy {
-    /// The limit's place among the limits, from 0.
+    /// The index of the limit, from 0.
     pub index: usize,
-    /// The permits that were asked for of each limit; 0 for a probe.
+    /// The permits requested from each limit; 0 for a probe.
     pub permits: u32,
-    /// What the limit said. If it is named several times, its permits are those of all of them.
+    /// The answer of the limit. If the limit is named several times, the answer is for the sum of
+    /// its permits.
     pub denied: Denied,
 }
 
@@ -429,10 +435,11 @@ impl fmt::Display for DeniedBy {
 
 impl core::error::Error for DeniedBy {}
 
-/// Permits held of several limits. Dropped, it releases those of the last limit first.
+/// Permits held from several limits. Dropping the lease releases them, those of the last limit
+/// first.
 ///
-/// If a limiter panics in the release of its permits, those of the others are released all the
-/// same.
+/// If a limiter panics while it releases permits, the permits of the other limits are still
+/// released.
 ///
 /// ```
 /// use portcullis_core::{AllOf, Concurrency, Timestamp};
@@ -446,14 +453,14 @@ impl core::error::Error for DeniedBy {}
 /// drop(lease);
 /// assert_eq!(limits.available_at(Timestamp::ZERO), 5);
 /// ```
-#[must_use = "a lease gives its permits back when it is dropped"]
+#[must_use = "a lease returns its permits when it is dropped"]
 pub struct AllLease<T: Limits> {
     limits: T,
     permits: u32,
 }
 
 impl<T: Limits> AllLease<T> {
-    /// The permits held of each limit; 0 for a probe.
+    /// Returns the number of permits held from each limit; 0 for a probe.
     ///
     /// ```
     /// # use portcullis_core::{AllOf, Concurrency, Timestamp};
@@ -467,7 +474,7 @@ impl<T: Limits> AllLease<T> {
         self.permits
     }
 
-    /// The limits that the permits came from.
+    /// Returns the limits that the permits came from.
     ///
     /// ```
     /// # use portcullis_core::{AllOf, Concurrency, Timestamp};
@@ -479,8 +486,8 @@ impl<T: Limits> AllLease<T> {
         &self.limits
     }
 
-    /// Ends the lease without giving its permits back, and returns how many those were of each
-    /// limit.
+    /// Ends the lease without returning its permits. Returns the number of permits that it held
+    /// from each limit.
     ///
     /// ```
     /// # use portcullis_core::{AllOf, Concurrency, Timestamp};
@@ -534,7 +541,8 @@ fn are_distinct(ids: &[Option<LimiterId>]) -> bool {
     distinct
 }
 
-/// The permits to ask of a limiter that is named so often: a probe asks as a request for 1 would.
+/// The permits to request from a limiter that is named `times` times. A probe requests what a
+/// request for 1 would.
 fn times_over(n: u32, times: u32) -> Option<u32> {
     if n == 0 && times > 1 {
         Some(times)
@@ -543,7 +551,7 @@ fn times_over(n: u32, times: u32) -> Option<u32> {
     }
 }
 
-/// What a limiter says to a request for more permits than can be counted.
+/// The denial of a request for more permits than a `u32` can count.
 fn beyond_count<L: Limiter + ?Sized>(limiter: &L) -> Denied {
     let capacity = u32::try_from(limiter.capacity()).unwrap_or(u32::MAX);
     Denied::ExceedsCapacity {
@@ -552,7 +560,7 @@ fn beyond_count<L: Limiter + ?Sized>(limiter: &L) -> Denied {
     }
 }
 
-/// What is asked of all limits; `DISTINCT` if they are known to be different ones.
+/// A request to all limits. `DISTINCT` if the limits are known to be different.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct Request<'a, T: ?Sized, const DISTINCT: bool> {
@@ -562,8 +570,8 @@ pub struct Request<'a, T: ?Sized, const DISTINCT: bool> {
 }
 
 impl<T: Limits + ?Sized, const DISTINCT: bool> Request<'_, T, DISTINCT> {
-    /// What is asked of the limiter at `index`: `None` if an earlier place asks the same limiter
-    /// for both.
+    /// How many times the limiter at `index` is named, or `None` if an earlier place already
+    /// requests its permits for both.
     #[inline(always)]
     fn share<L: Limiter + ?Sized>(&self, index: usize, limiter: &L) -> Option<u32> {
         if DISTINCT {
@@ -611,7 +619,7 @@ impl<T: Limits + ?Sized, const DISTINCT: bool> Request<'_, T, DISTINCT> {
         let Some(times) = self.share(index, limiter) else {
             return rest();
         };
-        // The look has shown that the product fits.
+        // The look has shown that the product does not overflow.
         let n = self.n.wrapping_mul(times);
         if let Some(composed) = as_composed(limiter) {
             return self.take_composed(index, composed, n, rest);
@@ -636,7 +644,7 @@ impl<T: Limits + ?Sized, const DISTINCT: bool> Request<'_, T, DISTINCT> {
         Ok(())
     }
 
-    /// Takes from a composition, whose parts give back what they gave each by its own receipt.
+    /// Takes from a composition. It refunds each of its parts by the receipt of that part.
     #[cold]
     fn take_composed(
         &self,
@@ -667,7 +675,7 @@ impl<T: Limits + ?Sized, const DISTINCT: bool> Request<'_, T, DISTINCT> {
 }
 
 impl<T: Limits, const DISTINCT: bool> Request<'_, T, DISTINCT> {
-    /// Takes from all, and then does the rest; if that fails, all is given back.
+    /// Takes from all limits, and then calls `rest`. If `rest` fails, refunds all permits.
     #[inline(always)]
     fn grant(&self, rest: impl FnOnce() -> Result<(), DeniedBy>) -> Result<(), DeniedBy> {
         let plans = match self.whole.look(self) {
@@ -681,7 +689,7 @@ impl<T: Limits, const DISTINCT: bool> Request<'_, T, DISTINCT> {
         }
     }
 
-    /// Looks again if what was denied has become possible since.
+    /// Looks again if the limit that denied would now grant the request.
     #[cold]
     #[inline(never)]
     fn look_again(&self, by: DeniedBy) -> Result<T::Plans, DeniedBy> {
@@ -692,14 +700,15 @@ impl<T: Limits, const DISTINCT: bool> Request<'_, T, DISTINCT> {
         }
     }
 
-    /// Asks the limiter that has denied in the look once more, by itself. Whether it denies again.
+    /// Takes from the limit that denied in the look, by itself, and refunds a grant. Returns
+    /// whether the limit denies again.
     fn is_denied(&self, by: DeniedBy) -> bool {
         let hopeless = self.n == 0 || matches!(by.denied, Denied::ExceedsCapacity { .. });
         let Some(limiter) = self.whole.get(by.index).filter(|_| !hopeless) else {
             return true;
         };
         let times = self.share(by.index, limiter).unwrap_or(1);
-        // The look has asked for as many.
+        // The look has requested the same number.
         let n = self.n.wrapping_mul(times);
         if let Some(composed) = as_composed(limiter) {
             return composed.take_then(self.now, n, &mut || false).is_err();
@@ -714,28 +723,28 @@ impl<T: Limits, const DISTINCT: bool> Request<'_, T, DISTINCT> {
     }
 }
 
-/// What [`AllOf`] can judge as one: tuples of up to eight limiters, arrays and slices of limiters,
-/// and references to these. Sealed.
+/// The limits that [`AllOf`] can combine: tuples of up to eight limiters, arrays and slices of
+/// limiters, and references to these. Sealed.
 ///
 /// ```
 /// # use portcullis_core::{Concurrency, Limits};
 /// assert_eq!((Concurrency::new(1), Concurrency::new(2)).len(), 2);
 /// assert!([Concurrency::new(1)].get(1).is_none());
 /// ```
-#[expect(clippy::len_without_is_empty, reason = "nothing asks for it")]
+#[expect(clippy::len_without_is_empty, reason = "no caller needs `is_empty`")]
 pub trait Limits: sealed::Walk {
-    /// How many limits there are.
+    /// Returns the number of limits.
     fn len(&self) -> usize;
-    /// The limit at `index`, if there is one.
+    /// Returns the limit at `index`, or `None` if there is none.
     fn get(&self, index: usize) -> Option<&dyn Limiter>;
 }
 
 pub(crate) mod sealed {
     use super::{DeniedBy, LimiterId, Limits, Request};
 
-    /// The two passes over the limits, and the way back.
+    /// The two passes over the limits, and the release.
     pub trait Walk {
-        /// What the look has found, for the take.
+        /// The results of the look that the take uses.
         type Plans;
         fn id(&self, index: usize) -> Option<LimiterId>;
         /// Whether no limiter is named twice.
@@ -744,21 +753,21 @@ pub(crate) mod sealed {
             &self,
             request: &Request<'_, W, DISTINCT>,
         ) -> Result<Self::Plans, DeniedBy>;
-        /// Takes from all, in order, and then does the rest; if that fails, all is given back, in
-        /// reverse.
+        /// Takes from all limits, in order, and then calls `rest`. If a take or `rest` fails,
+        /// refunds all permits in reverse order.
         fn take<W: Limits + ?Sized, const DISTINCT: bool>(
             &self,
             request: &Request<'_, W, DISTINCT>,
             plans: &Self::Plans,
             rest: impl FnOnce() -> Result<(), DeniedBy>,
         ) -> Result<(), DeniedBy>;
-        /// Releases `n` permits of each, in reverse.
+        /// Releases `n` permits of each limit, in reverse order.
         fn release(&self, n: u32);
     }
 }
 use sealed::Walk;
 
-/// Permits of one limiter that are to be released.
+/// Permits of one limiter, released on drop.
 struct Held<'a, L: Limiter + ?Sized>(&'a L, u32);
 
 impl<L: Limiter + ?Sized> Drop for Held<'_, L> {
@@ -768,7 +777,8 @@ impl<L: Limiter + ?Sized> Drop for Held<'_, L> {
     }
 }
 
-/// Takes from each limiter in turn, the next inside of what is undone if it fails.
+/// Takes from each limiter in turn. Each take runs inside the previous one, which is undone if the
+/// inner one fails.
 macro_rules! take_in_turn {
     ($request:ident, $plans:ident, $rest:ident,) => { $rest() };
     ($request:ident, $plans:ident, $rest:ident, $index:expr => $limiter:expr, $($more:tt)*) => {
@@ -821,7 +831,7 @@ macro_rules! tuple {
             }
             #[inline(always)]
             fn release(&self, n: u32) {
-                // Dropped in reverse, each one also when another panics.
+                // The guards drop in reverse order, also if one of them panics.
                 $(let _held = Held(&self.$index, n);)+
             }
         }
@@ -848,7 +858,7 @@ impl<L: Limiter> Limits for [L] {
 }
 
 impl<L: Limiter> Walk for [L] {
-    /// There is no place for as many plans as there may be limits.
+    /// A slice has no storage for plans, because the number of its limits is unknown.
     type Plans = ();
     #[inline(always)]
     fn id(&self, index: usize) -> Option<LimiterId> {
@@ -883,7 +893,7 @@ impl<L: Limiter> Walk for [L] {
         take_slice(self, 0, request, &[], rest)
     }
     fn release(&self, n: u32) {
-        /// Those not yet released.
+        /// The limiters whose permits are not yet released.
         struct Rest<'a, L: Limiter>(core::slice::Iter<'a, L>, u32);
         impl<L: Limiter> Rest<'_, L> {
             fn run(&mut self) {
@@ -894,7 +904,7 @@ impl<L: Limiter> Walk for [L] {
         }
         impl<L: Limiter> Drop for Rest<'_, L> {
             fn drop(&mut self) {
-                // Only after a panic is anything left.
+                // Limiters are left only after a panic.
                 self.run();
             }
         }
@@ -902,7 +912,7 @@ impl<L: Limiter> Walk for [L] {
     }
 }
 
-/// Four limiters to a call, so that the stack holds a frame for each four receipts.
+/// Takes from four limiters per call, so that one stack frame holds four receipts.
 fn take_slice<
     L: Limiter,
     W: Limits + ?Sized,

@@ -1,10 +1,13 @@
-//! Clocks: where a `now` comes from, for those who do not bring their own.
+//! Clocks, for callers that do not pass their own `now`.
 //!
-//! No limiter reads a clock. [`Clocked`] joins one with a limiter. A clock may be wrong in three
-//! ways, and the limiters are safe against each: one that *stands still* or *runs late* leads to
-//! fewer grants; one that *goes back*, by up to the limiter's staleness, leads to denials until it
-//! has caught up; one that *runs ahead* grants as if the time had passed, and denials follow when
-//! it goes back.
+//! No limiter reads a clock. [`Clocked`] joins a limiter and a clock. Limiters tolerate a clock
+//! that is wrong in one of these ways:
+//!
+//! - A clock that *stops* or *runs late* leads to fewer grants.
+//! - A clock that *goes back*, by up to the limiter's staleness, leads to denials until it has
+//!   caught up.
+//! - A clock that *runs ahead* leads to grants as if the time had passed, and to denials once it
+//!   goes back.
 
 #[cfg(feature = "std")]
 mod coarse;
@@ -24,9 +27,9 @@ pub use tsc::TscClock;
 use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::{Denied, Idle, Lease, Limiter, Timestamp};
 
-/// A source of [`Timestamp`]s, all since one origin.
+/// A source of [`Timestamp`]s, all with the same origin.
 ///
-/// Implement it for a hardware timer, or for a runtime's clock:
+/// Implement it for a hardware timer, or for the clock of a runtime:
 ///
 /// ```
 /// use core::sync::atomic::{AtomicU32, Ordering};
@@ -47,7 +50,7 @@ use crate::{Denied, Idle, Lease, Limiter, Timestamp};
 /// );
 /// ```
 pub trait Clock {
-    /// The current time.
+    /// Returns the current time.
     fn now(&self) -> Timestamp;
 }
 
@@ -58,9 +61,9 @@ impl<C: Clock + ?Sized> Clock for &C {
     }
 }
 
-/// No clock, for limiters that do not look at the time, say a [`Concurrency`](crate::Concurrency):
-/// it always says [`Timestamp::ZERO`], and costs nothing. What depends on time, a deadline say,
-/// never comes.
+/// A clock that always returns [`Timestamp::ZERO`], for limiters that ignore time, such as
+/// [`Concurrency`](crate::Concurrency). It costs nothing. Whatever depends on time, such as a
+/// deadline, never occurs.
 ///
 /// ```
 /// use portcullis_core::{Clock, Timeless, Timestamp};
@@ -76,9 +79,9 @@ impl Clock for Timeless {
     }
 }
 
-/// A limiter and the clock that it is asked at.
+/// A limiter joined with a clock, so that calls need no `now`.
 ///
-/// `Clocked<&L, &C>` works as well as one that owns both.
+/// `Clocked` can own the limiter and the clock, or borrow them: `Clocked<&L, &C>`.
 ///
 /// ```
 /// use core::time::Duration;
@@ -112,7 +115,7 @@ impl<L, C> Clocked<L, C> {
         Self { limiter, clock }
     }
 
-    /// The limiter, to ask it at a time of your own.
+    /// Returns the limiter, for calls at a `now` of your own.
     ///
     /// ```
     /// # use portcullis_core::{Clocked, ManualClock, Rate, Timestamp, TokenBucket};
@@ -124,7 +127,7 @@ impl<L, C> Clocked<L, C> {
         &self.limiter
     }
 
-    /// The clock.
+    /// Returns the clock.
     ///
     /// ```
     /// # use portcullis_core::{Clock, Clocked, ManualClock, Timestamp, Unlimited};
@@ -137,16 +140,16 @@ impl<L, C> Clocked<L, C> {
 }
 
 impl<L: Limiter, C: Clock> Clocked<L, C> {
-    /// Takes `n` permits now: see
+    /// Takes `n` permits at the clock's current time: see
     /// [`LimiterExt::try_acquire_at`](crate::LimiterExt::try_acquire_at).
     ///
     /// # Errors
     ///
-    /// [`Denied`], and then nothing has changed.
+    /// Returns [`Denied`] if the limiter denies the request. Nothing has changed then.
     ///
     /// # Cost
     ///
-    /// The limiter's, and one reading of the clock.
+    /// The limiter's cost, and one reading of the clock.
     ///
     /// ```
     /// # use portcullis_core::{Clocked, ManualClock, Rate, TokenBucket};
@@ -160,7 +163,7 @@ impl<L: Limiter, C: Clock> Clocked<L, C> {
         Lease::try_acquire_at(&self.limiter, self.clock.now(), n)
     }
 
-    /// The permits that could be taken now.
+    /// Returns the permits available now.
     ///
     /// ```
     /// # use portcullis_core::{Clocked, ManualClock, Rate, TokenBucket};
@@ -172,7 +175,7 @@ impl<L: Limiter, C: Clock> Clocked<L, C> {
         self.limiter.available_at(self.clock.now())
     }
 
-    /// Whether the limiter is as good as new now, and since when.
+    /// Returns whether the limiter is idle now, and since when.
     ///
     /// ```
     /// # use portcullis_core::{Clocked, ManualClock, Rate, TokenBucket};
@@ -185,10 +188,10 @@ impl<L: Limiter, C: Clock> Clocked<L, C> {
     }
 }
 
-/// A clock that stands until it is told otherwise: for tests and simulations. It starts at
+/// A clock that changes only when it is set or advanced, for tests and simulations. It starts at
 /// [`Timestamp::ZERO`].
 ///
-/// Resolution: 1 ns. It goes back when it is [`set`](Self::set) so.
+/// Resolution: 1 ns. [`set`](Self::set) can move it back.
 ///
 /// ```
 /// use core::time::Duration;
@@ -205,7 +208,7 @@ pub struct ManualClock(AtomicU64);
 #[cfg(target_has_atomic = "64")]
 impl ManualClock {
     crate::sync::const_unless_loom! {
-        /// A clock that stands at [`Timestamp::ZERO`].
+        /// Creates a clock at [`Timestamp::ZERO`].
         ///
         /// ```
         /// # use portcullis_core::{Clock, ManualClock, Timestamp};
@@ -217,8 +220,8 @@ impl ManualClock {
         }
     }
 
-    /// Moves the clock on, and returns the new time. Several threads may: their steps add up. After
-    /// [`Timestamp::MAX`] it starts over.
+    /// Advances the clock by `by`, and returns the new time. Concurrent calls add up. The clock
+    /// wraps after [`Timestamp::MAX`].
     ///
     /// ```
     /// # use core::time::Duration;
@@ -234,7 +237,7 @@ impl ManualClock {
         Timestamp::from_nanos(self.0.fetch_add(by, Relaxed).wrapping_add(by))
     }
 
-    /// Sets the clock, forward or back.
+    /// Sets the clock to `now`, which may be earlier than its current time.
     ///
     /// ```
     /// # use portcullis_core::{Clock, ManualClock, Timestamp};

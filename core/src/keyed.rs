@@ -1,4 +1,4 @@
-//! A table of limiters by key; see [`line`](mod@line) for the state, the transitions and the
+//! A table of limiters by key. See [`line`](mod@line) for the state, the transitions and the
 //! invariant.
 
 pub(crate) mod key;
@@ -19,10 +19,10 @@ use crate::rules::{TableRules, Verdict};
 use crate::sync::const_unless_loom;
 use crate::{Denied, Idle, KeyedWord, Receipt, Refund, Retry, Seed, Timestamp};
 
-/// Rules that a [`Keyed`] table can have, of limiters whose state is one word for each key. Sealed.
+/// The rules of the limiters in a [`Keyed`] table: their state is one word per key. Sealed.
 ///
-/// [`TokenBucketRules`](crate::TokenBucketRules), [`FixedWindowRules`](crate::FixedWindowRules) and
-/// [`ConcurrencyRules`](crate::ConcurrencyRules).
+/// Implemented by [`TokenBucketRules`](crate::TokenBucketRules),
+/// [`FixedWindowRules`](crate::FixedWindowRules) and [`ConcurrencyRules`](crate::ConcurrencyRules).
 ///
 /// ```
 /// use portcullis_core::{KeyedRules, Rate, TokenBucketRules};
@@ -30,7 +30,8 @@ use crate::{Denied, Idle, KeyedWord, Receipt, Refund, Retry, Seed, Timestamp};
 /// has_some(TokenBucketRules::new(Rate::per_second(5), 10));
 /// ```
 ///
-/// A limiter has a word of its own, which no table would read. So it is no rules:
+/// A limiter has a word of its own, which a table would never read. So a limiter does not implement
+/// this trait:
 ///
 /// ```compile_fail,E0277
 /// # use portcullis_core::{KeyedRules, Rate, TokenBucket};
@@ -38,59 +39,65 @@ use crate::{Denied, Idle, KeyedWord, Receipt, Refund, Retry, Seed, Timestamp};
 /// has_some(TokenBucket::new(Rate::per_second(5), 10));
 /// ```
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` is not rules that a table can have",
-    label = "a table has rules, and a word for each key",
-    note = "`TokenBucketRules`, `FixedWindowRules` and `ConcurrencyRules` are; builders make them by `rules()`",
-    note = "for limiters of any type, take a `KeyedArray`"
+    message = "`{Self}` cannot be the rules of a table",
+    label = "a table stores one word per key and judges it by rules",
+    note = "use `TokenBucketRules`, `FixedWindowRules` or `ConcurrencyRules`; a builder creates them with `rules()`",
+    note = "for limiters of any type, use a `KeyedArray`"
 )]
 pub trait KeyedRules: TableRules<Word = KeyedWord> {}
 
 impl<R: TableRules<Word = KeyedWord>> KeyedRules for R {}
 
-/// A limiter for each key, of any number of keys, in a table of fixed size: without a lock, without
-/// allocation, 8 bytes an entry (4 on targets without 64-bit atomics).
+/// A limiter for each key, in a table of fixed size, without locks and without allocation.
 ///
-/// `R` is the rules of each key's limit, or of one of `N` limits, chosen with each key (say, reads
-/// and writes of one user, or plans that differ). `M` is the storage, given by you: `[Line; 1024]`
-/// in a static, `Box<[Line]>` or `Vec<Line>` (see [`Line::for_keys`]), `&'static [Line]`. `S`
-/// hashes the keys: a [`Seed`], or any `BuildHasher`. [`key`](Self::key) gives a limiter like any
-/// other: it can be one of [`AllOf`](crate::AllOf), wrapped, and asked for its retry time.
+/// A table serves any number of keys with a fixed number of slots. A slot has 8 bytes (4 on targets
+/// without 64-bit atomics). [`key`](Self::key) returns the limiter of one key. It is used like any
+/// other limiter: on its own, inside a wrapper or as a part of an [`AllOf`](crate::AllOf).
 ///
-/// **Bound.** Each key is granted no more than its limit promises, however many keys come, and
-/// whoever chooses them.
+/// - `R` is the type of the rules of each key's limit. A table with `N` limits has `N` rules, and
+///   the caller chooses a limit with each key: for example, one for reads and one for writes of a
+///   user, or one for each plan.
+/// - `M` is the storage, which the caller provides: `[Line; 1024]` in a static, `Box<[Line]>` or
+///   `Vec<Line>` (see [`Line::for_keys`]), or `&'static [Line]`.
+/// - `S` hashes the keys: a [`Seed`], or any `BuildHasher`.
 ///
-/// Each key's limiter starts full, whatever permits its settings say that a bucket starts with
-/// ([`initial`](crate::TokenBucketBuilder::initial) is not looked at): as if it had been there for
-/// ever. A key that was forgotten starts as one that has never come, and is forgotten because it is
-/// full; with fewer permits it would lose some. And a key that starts with none would never be
-/// granted any: a denial writes nothing, so each of its requests would be the first one.
+/// **Bound.** Each key is granted no more than its limit allows, however many keys there are, and
+/// even if an attacker chooses them.
 ///
-/// **Self-cleaning.** A key has an entry from its first grant on. An entry is given to another key
-/// only when its limiter has been as good as new for the [staleness](Self::staleness): nobody can
-/// tell then. If all that a key could use (16 entries, in two lines) are in use, it is denied,
-/// [`Denied::Crowded`], and counted (and told to ask again after the staleness); it is never given
-/// a fresh one at another's cost. Reading and probing create nothing.
+/// **New keys.** The limiter of a new key starts full. The setting
+/// [`initial`](crate::TokenBucketBuilder::initial) is ignored, for two reasons. A key that was
+/// forgotten returns as a new key, and it was forgotten because its limiter was full: with fewer
+/// permits it would lose some. And if a new key started with no permits, it would never be granted
+/// any: a denial writes nothing, so each of its requests would be its first.
 ///
-/// **Keys.** An entry knows its key by its line and by 20 bits of its hash, less those that tell
-/// `N` limits apart. A key finds a stranger in its own entry with a chance of about 1 in 130,000 in
-/// a half full table and 1 in 65,000 in a full one (of one limit; with `N`, as many times as often
-/// as `N`, rounded up to a power of two); both then share one limit: fewer permits for each, never
-/// more. So whoever makes up keys by the hundred thousand, and looks at what is left of each, finds
-/// one that shares with somebody, and can use up that limit. On targets without 64-bit atomics
-/// there are 11 bits, and a key meets a stranger with a chance of 1 in 256, or 1 in 128 in a full
-/// table: for the few keys of a small system, best known beforehand.
+/// **Self-cleaning.** A key has a slot from its first grant on. The slot is given to another key
+/// only after its limiter has been idle for the [staleness](Self::staleness), when it is
+/// indistinguishable from a fresh one. A key can use 16 slots, in two lines. If all of them are in
+/// use by other keys, the request is denied with [`Denied::Crowded`] and counted; it should be
+/// retried after the staleness. A key never gets a slot at the expense of a key that uses it. Reads
+/// and probes claim no slot.
 ///
-/// **Cost.** A hash, and for nearly all keys one cache line; then what the limiter costs, with one
-/// compare-exchange. The first grant of a key, and each that comes after its entry was forgotten,
-/// reads the second line as well, and writes twice. A denial writes nothing, but a counter if the
-/// table is full. Lock-free, except that a key is denied while another thread is just claiming an
-/// entry for it, and has been stopped in it.
+/// **Collisions.** A slot identifies its key by its line and by 20 bits of the key's hash (fewer
+/// with `N` limits, which need some of these bits). Two keys that collide share one limit: each
+/// gets fewer permits, never more. The probability that a key collides is about 1 in 130,000 in a
+/// half-full table and 1 in 65,000 in a full one. With `N` limits, multiply it by `N`, rounded up
+/// to a power of two. An attacker who can create keys by the hundred thousand, and can see how many
+/// permits each has left, can find a key that collides with a victim's, and exhaust their shared
+/// limit. On targets without 64-bit atomics there are 11 bits, and the probability is 1 in 256, or
+/// 1 in 128 in a full table. Use tables there only for a small set of keys that is known in
+/// advance.
 ///
-/// **Memory.** 8 bytes an entry, and for half full 16 bytes a key; half of that on targets without
-/// 64-bit atomics.
+/// **Cost.** One hash, and for nearly all keys one cache line; plus the cost of the limiter, with
+/// one compare-exchange. The first grant of a key, also after its slot was forgotten, reads the
+/// second line too and writes twice. A denial writes nothing, except for a counter if the table is
+/// full. Lock-free, with one exception: if a thread stops while it claims a slot for a key, other
+/// requests for that key are denied until it continues.
 ///
-/// Source: the partitioned limiter of the .NET rate limiting proposal; tables of buckets with a few
-/// places for a key, as in cuckoo hashing (Pagh and Rodler, 2001) without moving.
+/// **Memory.** 8 bytes per slot, that is, 16 bytes per key in a half-full table; half of that on
+/// targets without 64-bit atomics.
+///
+/// Source: the partitioned limiter of the .NET rate limiting proposal; hash tables with a few
+/// possible slots per key, as in cuckoo hashing (Pagh and Rodler, 2001), but without moving keys.
 ///
 /// ```
 /// use portcullis_core::{Keyed, Line, Rate, Seed, Timestamp, TokenBucketRules};
@@ -101,7 +108,7 @@ impl<R: TableRules<Word = KeyedWord>> KeyedRules for R {}
 ///     Seed::new(),
 /// );
 ///
-/// // Random numbers, at start-up.
+/// // At start-up. Use random numbers here.
 /// USERS.seed().set([7, 8]).unwrap();
 ///
 /// let now = Timestamp::from_secs(9);
@@ -117,7 +124,7 @@ pub struct Keyed<R, M, S = Seed, const N: usize = 1> {
 
 impl<R, M, S> Keyed<R, M, S> {
     const_unless_loom! {
-        /// A table in which each key has a limit by `rules`.
+        /// Creates a table in which each key has a limit with `rules`.
         ///
         /// ```
         /// # use portcullis_core::{ConcurrencyRules, Keyed, Line, LimiterExt, Timestamp};
@@ -134,11 +141,11 @@ impl<R, M, S> Keyed<R, M, S> {
 }
 
 impl<R, M, S, const N: usize> Keyed<R, M, S, N> {
-    /// Bits of a tag that tell the limits apart.
+    /// The bits of a tag that identify the limit.
     const LIMIT_BITS: u32 = usize::BITS - (N - 1).leading_zeros();
 
     const_unless_loom! {
-        /// A table with several limits, 1 to 256: which one applies is chosen with each
+        /// Creates a table with 1 to 256 limits. The caller chooses the limit with each
         /// [key](Self::key_of).
         ///
         /// ```
@@ -151,10 +158,10 @@ impl<R, M, S, const N: usize> Keyed<R, M, S, N> {
         /// let users = Keyed::with_limits(limits, Line::for_keys(1_000), Seed::new());
         ///
         /// let now = Timestamp::from_secs(9);
-        /// let alice = |limit| users.key_of(limit, "alice").expect("is a limit of the table");
+        /// let alice = |limit| users.key_of(limit, "alice").expect("the table has this limit");
         /// assert!(alice(WRITE).try_acquire_at(now, 5).is_ok());
         /// assert!(alice(WRITE).try_acquire_at(now, 1).is_err());
-        /// assert!(alice(READ).try_acquire_at(now, 100).is_ok(), "reads are counted apart");
+        /// assert!(alice(READ).try_acquire_at(now, 100).is_ok(), "reads have their own limit");
         /// ```
         pub const fn with_limits(rules: [R; N], lines: M, hasher: S) -> Self {
             const { assert!(N >= 1 && N <= 256, "a table has 1 to 256 limits") };
@@ -162,14 +169,15 @@ impl<R, M, S, const N: usize> Keyed<R, M, S, N> {
         }
     }
 
-    /// How long an entry has to have been as good as new before another key may have it (of a
-    /// concurrency limit, not at all): 1 s to 292 years, default 1 s. The bound holds for every
-    /// `now` up to so much older than the newest one that the table was told, and the limiter's own
-    /// staleness.
+    /// Sets how long a slot must have been idle before another key may take it: 1 s to 292 years,
+    /// default 1 s. A slot of a concurrency limit may be taken as soon as it is idle.
+    ///
+    /// The bound holds for a stale `now` that is older than the newest time by no more than this
+    /// staleness and the limiter's own staleness.
     ///
     /// # Panics
     ///
-    /// Outside of that range; in a constant or a static, that is a compile error.
+    /// If `staleness` is outside that range. In a constant or a static, that is a compile error.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -186,7 +194,7 @@ impl<R, M, S, const N: usize> Keyed<R, M, S, N> {
         self
     }
 
-    /// See [`with_staleness`](Self::with_staleness).
+    /// Returns the staleness: see [`with_staleness`](Self::with_staleness).
     ///
     /// ```
     /// # use core::time::Duration;
@@ -198,7 +206,7 @@ impl<R, M, S, const N: usize> Keyed<R, M, S, N> {
         self.table.staleness()
     }
 
-    /// What hashes the keys.
+    /// Returns the hasher of the keys, for example to set its [`Seed`].
     ///
     /// ```
     /// # use portcullis_core::{ConcurrencyRules, Keyed, Line, Seed};
@@ -211,7 +219,8 @@ impl<R, M, S, const N: usize> Keyed<R, M, S, N> {
 }
 
 impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M, S, N> {
-    /// The limiter of `key`, under the first limit. Nothing is created before its first grant.
+    /// Returns the limiter of `key` under the first limit. The key takes no slot before its first
+    /// grant.
     ///
     /// # Cost
     ///
@@ -224,7 +233,7 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
     /// assert_eq!(
     ///     table.statistics_at(Timestamp::ZERO).live,
     ///     0,
-    ///     "reading creates nothing"
+    ///     "a read takes no slot"
     /// );
     /// ```
     #[inline]
@@ -232,8 +241,8 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
         self.address(0, key)
     }
 
-    /// The limiter of `key` under the limit number `limit`, from 0; `None` if there is no such
-    /// limit. The limiters of one key under two limits are two.
+    /// Returns the limiter of `key` under the limit with index `limit`, from 0. Returns `None` if
+    /// there is no such limit. Under two limits, one key has two separate limiters.
     ///
     /// ```
     /// # use portcullis_core::{ConcurrencyRules, Keyed, Line, Seed};
@@ -250,21 +259,21 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
             .map(|address| Key::at(self, address))
     }
 
-    /// The rules of the limits, in their order. Nothing can be taken from rules; those of a
-    /// concurrency limit can be changed.
+    /// Returns the rules of the limits, in order. Permits cannot be taken from rules. The rules of
+    /// a concurrency limit can be changed.
     ///
     /// ```
     /// # use portcullis_core::{ConcurrencyRules, Keyed, Line, Seed};
     /// let table = Keyed::new(ConcurrencyRules::new(3), Line::for_keys(1), Seed::new());
     /// table.rules()[0].set_limit(5).unwrap();
-    /// assert_eq!(table.rules()[0].limit(), 5, "of every key, from now on");
+    /// assert_eq!(table.rules()[0].limit(), 5, "the new limit of every key");
     /// ```
     pub const fn rules(&self) -> &[R; N] {
         &self.rules
     }
 
-    /// Counts the entries. Reads them all, one after the other: exact if nobody changes them
-    /// meanwhile.
+    /// Counts the slots. Reads them one after another, so the counts are exact only if no slot
+    /// changes in the meantime.
     ///
     /// ```
     /// # use portcullis_core::{ConcurrencyRules, Keyed, LimiterExt, Line, Seed, Timestamp};
@@ -282,14 +291,16 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
             .statistics(|_, held| !self.rules_of(held.tag()).idle(held.state(), now).is_idle())
     }
 
-    /// Makes the entries of `lines` vacant that have been as good as new for the
-    /// [staleness](Self::staleness) at `now`, and returns how many. Never needed for the bound or
-    /// for room; it keeps a limiter whose word has a near horizon from being told less than full
-    /// when its key comes back after about one.
+    /// Vacates the slots in `lines` that have been idle for the [staleness](Self::staleness) at
+    /// `now`. Returns their number.
+    ///
+    /// Neither the bound nor the room in the table depends on sweeps. They help limiters whose word
+    /// has a short horizon: without a sweep, a key that returns after about one horizon may find a
+    /// limiter that is less than full.
     ///
     /// # Cost
     ///
-    /// Reads all these lines: a few at a time do as well.
+    /// Reads all slots in `lines`. A caller may sweep a few lines at a time.
     ///
     /// ```
     /// # use portcullis_core::{ConcurrencyRules, Keyed, LimiterExt, Line, Seed, Timestamp};
@@ -312,7 +323,7 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
         Key::at(self, self.table.address(key, limit, Self::LIMIT_BITS))
     }
 
-    /// The rules of the limit that a tag is for: every tag was made for one.
+    /// The rules of the limit that a tag belongs to. Every tag was created for one of the limits.
     fn rules_of(&self, tag: u64) -> &R {
         self.rules
             .get(Address::limit(tag, Self::LIMIT_BITS))
@@ -332,7 +343,8 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
             .has_room(address, now, n, |_, held| self.is_free(held, now))
     }
 
-    /// Changes the state of a key's entry, where it has one and `change` does.
+    /// Changes the state in a key's slot with `change`, until that succeeds. Returns `false` if the
+    /// key has no slot, or if `change` returns `None`.
     fn update(&self, address: &Address, mut change: impl FnMut(u64) -> Option<u64>) -> bool {
         let mut seen = match address.find(self.table.lines()) {
             Found::Held(entry, held) => Some((entry, held)),
@@ -349,8 +361,8 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
         false
     }
 
-    /// Takes from wherever the key's entry lies, or from a new one. Apart, and with an address of
-    /// its own, so that the usual way keeps all in registers.
+    /// Takes from the key's slot in either line, or from a new slot. A separate function with its
+    /// own copy of the address, so that the fast path keeps everything in registers.
     #[cold]
     #[inline(never)]
     fn take_slowly(&self, address: Address, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
@@ -383,7 +395,8 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
         Err(Denied::Crowded { now, permits: n })
     }
 
-    /// Takes from an entry that is to be claimed.
+    /// Takes from a slot that this call claims. Returns `None` if another call claims one for the
+    /// same key.
     #[cold]
     fn take_anew(
         &self,
@@ -413,7 +426,7 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
         }
     }
 
-    /// The state of the limiter of a key, or of one that nobody has used.
+    /// The state of a key's limiter, or that of a fresh limiter if the key has no slot.
     fn state(&self, address: &Address, rules: &R, now: Timestamp) -> u64 {
         match address.find(self.table.lines()) {
             Found::Held(_, held) => held.state(),
@@ -489,7 +502,7 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> key::seale
     fn release(&self, address: &Address, n: u32) {
         if R::RELEASES {
             let rules = self.rules_of(address.tag());
-            // Permits are out, so there is an entry, and nobody else can have it.
+            // Permits are out, so the key has a slot, and no other key can take it.
             let released = self.update(address, |state| {
                 rules.refund(state, Timestamp::ZERO, n, &Receipt::NONE)
             });

@@ -1,4 +1,4 @@
-//! Permits that are held, and given back: by a value, or by an id.
+//! Permits that are held and then returned: by a value, or by an id.
 
 pub(crate) mod lease;
 pub(crate) mod lease_pool;

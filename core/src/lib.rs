@@ -1,66 +1,94 @@
-//! Rate limiters that decide by one atomic word: lock-free, without allocation, without `std`.
-//!
-//! | limiter | promises | gives back |
-//! |---|---|---|
-//! | [`TokenBucket`] | at most `burst + rate * t` permits in any span t | by time, at an exact rational rate |
-//! | [`AdjustableBucket`] | the same, at a rate and a burst that can be changed meanwhile; can be reserved from | by time |
-//! | [`FixedWindow`] | at most `limit` permits in each window | at the window's end |
-//! | [`AdjustableWindow`] | the same, under a limit and a length that can be changed meanwhile | at the window's end |
-//! | [`SlidingWindow`] | at most `limit` permits in any `segments` segments; strict, in any window's length | segment by segment |
-//! | [`CooldownWindow`] | at most `limit` permits from one start to the next, and a wait once they are exceeded | at the window's or the wait's end |
-//! | [`Concurrency`] | at most `limit` permits in use at once | when the lease is dropped |
-//! | [`Unlimited`] | nothing | |
-//! | [`Penalty`] | what the limiter inside does, and denies for a time after a denial | as the limiter inside |
-//! | [`Escalation`] | what the limiter inside does; decides at thresholds below it | as the limiter inside |
-//!
-//! Time is an argument: every limiter takes `now` as a [`Timestamp`], and [`Clocked`] joins a
-//! limiter with a [`Clock`]. Every limiter is built by a `const fn` and can live in a `static`.
-//! [`Limiter`] is what they have in common, and what a limiter of your own implements. A [`Lease`]
-//! holds permits; a [`LeasePool`] names leases by ids. [`Counted`] counts. [`AllOf`] judges many
-//! limits as one.
+//! Lock-free rate limiters for `no_std`, without allocation. Each decides with one atomic word.
 //!
 //! ```
 //! use portcullis_core::{Rate, Timestamp, TokenBucket};
 //!
+//! // 3 permits per second, and at most 1 at once.
 //! static LIMIT: TokenBucket = TokenBucket::new(Rate::per_second(3), 1);
 //!
 //! let now = Timestamp::from_secs(1);
 //! assert!(LIMIT.try_acquire_at(now, 1).is_ok());
 //! let denied = LIMIT.try_acquire_at(now, 1).unwrap_err();
 //! println!(
-//!     "{denied}; come back in {:?}",
+//!     "{denied}; retry after {:?}",
 //!     denied.retry(&LIMIT).wait_from(now)
 //! );
 //! ```
 //!
-//! # What every limiter keeps
+//! # Choosing a limiter
 //!
-//! - **One-sided error.** It never admits more than it promises: not in a race, not with a late or
-//!   backward `now` (up to its stated staleness), not when a thread is paused halfway. What goes
-//!   wrong ends in a denial or a later grant.
-//! - **A denial writes nothing**, and says when to come back only when it is asked.
+//! | limiter | bound | permits return |
+//! |---|---|---|
+//! | [`TokenBucket`] | at most `burst + rate * t` permits in any span t | by time, at an exact rational rate |
+//! | [`FixedWindow`] | at most `limit` permits in each window | at the window's end |
+//! | [`SlidingWindow`] | at most `limit` permits in any `segments` segments; in strict mode, in any window's length | segment by segment |
+//! | [`Concurrency`] | at most `limit` permits in use at once | when the [`Lease`] is dropped |
+//! | [`AdjustableBucket`] | as `TokenBucket`; rate and burst can change while in use; supports reservations | by time |
+//! | [`AdjustableWindow`] | as `FixedWindow`; limit and length can change while in use | at the window's end |
+//! | [`CooldownWindow`] | at most `limit` permits from one start to the next; a request over the limit starts a wait | at the end of the window or the wait |
+//! | [`SlicedBucket`] | as `TokenBucket`; a [`Slice`] is a thread's local share of it | by time |
+//! | [`Unlimited`] | none | |
+//!
+//! These types wrap a limiter or combine several:
+//!
+//! | type | what it does |
+//! |---|---|
+//! | [`Keyed`], [`KeyedArray`] | a fixed-size table of limiters, one per key (client, address, user) |
+//! | [`AllOf`] | takes from several limiters, all or none |
+//! | [`Clocked`] | adds a [`Clock`], so that calls need no `now` |
+//! | [`LeasePool`] | names leases by `Copy` ids, with deadlines |
+//! | [`Penalty`] | keeps the inner limiter's bound, and keeps denying for a time after a denial |
+//! | [`Escalation`] | keeps the inner limiter's bound, and reports when usage reaches thresholds |
+//! | [`Counted`] | counts grants, denials and held permits |
+//!
+//! To wait for permits instead of being denied, use the crate `portcullis-async`.
+//!
+//! # Using a limiter
+//!
+//! - **Construction.** Every limiter is built by a `const fn` and can be a `static`. If the
+//!   settings do not fit, a builder returns a [`SettingsError`], and `new` panics: in a constant or
+//!   a static, that is a compile error.
+//! - **Time.** No limiter reads a clock. The caller passes `now` as a [`Timestamp`], or uses
+//!   [`Clocked`].
+//! - **Taking.** `try_acquire_at` returns a [`Lease`] or [`Denied`]. Dropping the lease returns the
+//!   permits of a [`Concurrency`] limiter; other permits return by time alone.
+//! - **Retrying.** [`Denied::retry`] computes when to retry.
+//! - **Your own limiter.** Implement [`Limiter`], the trait that all limiters share.
+//!
+//! # Guarantees
+//!
+//! - **One-sided error.** A limiter never admits more than its bound: not in a race, not with a
+//!   stale timestamp (up to the limiter's stated staleness), not when a thread is paused in the
+//!   middle of a call. These cases end in a denial or a later grant.
+//! - **A denial writes nothing**, and computes a retry time only on request. The few types that
+//!   record denials, such as [`Penalty`], document it.
 //! - **No division, lock, allocation, system call or panic** where permits are taken.
 //! - **Interrupt-safe.** Taking and releasing may pre-empt any other call on the same limiter, on
 //!   the same thread.
 //!
-//! # Words
+//! # State words
 //!
-//! A limiter's state is a [`NativeWord`]: 64 bits, or 32 on targets without wider atomics. The
-//! narrow variants can be built anywhere, with the builders' `build_on::<u32>()`. A word wraps;
-//! each type states its horizon.
+//! A limiter's state is a [`NativeWord`]: 64 bits, or 32 bits on targets without wider atomics. A
+//! builder's `build_on::<u32>()` builds the 32-bit variant on any target. Times in a word wrap;
+//! each type documents the horizon after which they do.
 //!
 //! # Features
 //!
-//! - `std`: [`MonotonicClock`], [`CoarseClock`], and limiters behind `Arc` and `Box`;
-//! - `tsc`: [`TscClock`];
-//! - `defmt`: errors and outcomes can be logged by it;
-//! - `portable-atomic`: limiters on targets without compare-exchange, such as the Cortex-M0, by the
-//!   crate `portable-atomic`. It changes nothing on others, and no feature of this library switches
-//!   it on. What is lost on those targets: a read-modify-write disables interrupts for a few
-//!   instructions, so that it delays them by as much, and is not lock-free in the strict sense; it
-//!   needs the right to do so, and one core, unless the program's `critical-section` covers more.
-//!   Which of the two is for the program to say, by the feature `unsafe-assume-single-core` or
-//!   `critical-section` of `portable-atomic`. Loads, and so denials, stay what they are.
+//! - `std`: [`MonotonicClock`], [`CoarseClock`], and limiters behind `Arc` and `Box`.
+//! - `tsc`: [`TscClock`]. Enables `std`.
+//! - `defmt`: implements `defmt::Format` for errors and outcomes.
+//! - `portable-atomic`: supports targets without compare-exchange, such as the Cortex-M0, through
+//!   the crate `portable-atomic`. It has no effect on other targets, and no feature of this crate
+//!   enables it.
+//!
+//! With `portable-atomic`, the program must enable one of that crate's features:
+//! `unsafe-assume-single-core` or `critical-section`. On targets without compare-exchange:
+//!
+//! - A read-modify-write disables interrupts for a few instructions. It delays interrupts by that
+//!   time and is not lock-free in the strict sense.
+//! - It needs the privilege to disable interrupts, and a single core, unless the program's
+//!   `critical-section` implementation covers more.
+//! - Loads, and therefore denials, are not affected.
 #![no_std]
 #![deny(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]

@@ -14,31 +14,35 @@ use self::composable::take_or_undo;
 use crate::limiter::metadata::{Metadata, Used};
 use crate::{Denied, Detail, Lease, Receipt, Refund, Retry, Timestamp};
 
-/// What every limiter answers, and what a limiter of your own implements.
+/// The interface of every limiter. Implement it for a limiter of your own.
 ///
-/// The trait can be made into an object (`&dyn Limiter`). Callers take permits with
+/// The trait is dyn-compatible (`&dyn Limiter`). Callers take permits with
 /// [`LimiterExt::try_acquire_at`], which wraps [`take_at`](Self::take_at) in a [`Lease`].
 ///
 /// # Implementing
 ///
-/// `take_at`, `available_at` and `retry` are enough. A limiter that wraps another forwards all
-/// methods to it. One that gets permits back (that is, not by the passing of time alone) implements
-/// `release`. One whose permits come back by time, but that can take a grant back while nobody has
-/// built on it, implements `refund_at`. The laws that Portcullis' own limiters keep, and that code
-/// which takes any limiter relies on:
+/// `take_at`, `available_at` and `retry` are required. Some limiters implement more:
 ///
-/// - it never admits more than it promises, whatever races; an older `now` is told no more than a
-///   newer one was;
-/// - a denial leaves the limiter as it was;
-/// - `n = 0` takes nothing, and is answered as a request for 1 would be;
-/// - nothing panics, blocks or allocates.
+/// - A limiter that wraps another one forwards all methods to it.
+/// - A limiter whose permits are released (rather than replenished by time) implements `release`.
+/// - A limiter whose permits come back by time, but that can refund a grant as long as no later
+///   grant depends on it, implements `refund_at`.
+///
+/// The limiters of Portcullis obey these rules, and code that accepts any limiter relies on them:
+///
+/// - A limiter never admits more than it promises, whatever calls run concurrently. A stale
+///   timestamp is granted no more than the newest time would be.
+/// - A denial leaves the limiter unchanged.
+/// - A request for `n = 0` is a probe: it takes nothing, and is granted exactly if a request for 1
+///   would be.
+/// - No method panics, blocks or allocates.
 ///
 /// ```
 /// use core::sync::atomic::{AtomicBool, Ordering};
 /// use core::time::Duration;
 /// use portcullis_core::{Denied, Limiter, LimiterExt, Receipt, Retry, Timestamp};
 ///
-/// /// Lets everything through until a switch is thrown.
+/// /// Grants every request until it is switched off.
 /// struct Gate(AtomicBool);
 ///
 /// impl Limiter for Gate {
@@ -67,24 +71,26 @@ use crate::{Denied, Detail, Lease, Receipt, Refund, Retry, Timestamp};
 /// assert_eq!(denied.retry(&gate), Retry::After(Duration::from_secs(1)));
 /// ```
 pub trait Limiter {
-    /// Takes `n` permits at `now`, or says why not; with `n = 0`, whether 1 would be granted.
+    /// Takes `n` permits at `now`. With `n = 0` it takes nothing and returns whether 1 permit would
+    /// be granted.
     ///
-    /// Whoever calls this gives the permits back with [`release`](Self::release), in time;
-    /// [`LimiterExt::try_acquire_at`] does both.
+    /// The caller must return the permits with [`release`](Self::release) once it no longer uses
+    /// them. [`LimiterExt::try_acquire_at`] does both.
     ///
     /// # Errors
     ///
-    /// [`Denied`], and then nothing has changed.
+    /// [`Denied`] if the request is denied. Then nothing has changed.
     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied>;
 
-    /// What [`take_at`](Self::take_at) would say, without any effect: not even where a denial has
-    /// one, as in a [`Penalty`](crate::Penalty).
+    /// Returns what [`take_at`](Self::take_at) would return, without any effect. Effects of a
+    /// denial, such as the start of a [`Penalty`](crate::Penalty), do not happen either.
     ///
-    /// By default judged by [`available_at`](Self::available_at) and [`capacity`](Self::capacity).
+    /// The default compares `n` with [`available_at`](Self::available_at) and
+    /// [`capacity`](Self::capacity).
     ///
     /// # Errors
     ///
-    /// [`Denied`], if the request would be denied.
+    /// [`Denied`] if the request would be denied.
     fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
         match u64::from(n.max(1)) {
             wanted if wanted <= self.available_at(now) => Ok(()),
@@ -97,17 +103,22 @@ pub trait Limiter {
         }
     }
 
-    /// Takes a grant back, as far as no bound could be passed by it: gives `n` of the permits back
-    /// that `receipt` is for.
+    /// Refunds `n` permits of the grant that `receipt` covers, as far as that cannot break the
+    /// limiter's bound.
     ///
-    /// `now` is when they are given back. What is [returned](Refund) says how many of them count as
-    /// never taken (the others come back as they would have done anyway), and has a receipt for the
-    /// permits that are left of the grant. To give back more than a receipt is for is an error of
-    /// the caller's, which lets as much too much through; so is a refund after the limiter's
-    /// horizon, less the time in which all permits come back. A [`Lease`] sees to the first.
+    /// `now` is the time of the refund. The returned [`Refund`] contains:
     ///
-    /// By default it [releases](Self::release) them, and none counts as never taken: how many that
-    /// has made room for is not known.
+    /// - the number of permits that count as never taken; the others come back as they would have
+    ///   without the refund;
+    /// - a receipt for the permits that remain of the grant.
+    ///
+    /// The caller must not refund more permits than the receipt covers. It must also refund in
+    /// time: the grant must be younger than the limiter's horizon minus the time in which all
+    /// permits come back. Otherwise the limiter may admit too many permits, at most the number
+    /// refunded. A [`Lease`] enforces the first rule.
+    ///
+    /// The default [releases](Self::release) the permits and counts none as never taken, because it
+    /// cannot know how many permits the release has made available.
     fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
         let _ = now;
         self.release(n);
@@ -117,63 +128,67 @@ pub trait Limiter {
         }
     }
 
-    /// Gives `n` permits back that were taken from this limiter and have not been given back yet.
+    /// Releases `n` permits that were taken from this limiter and not returned since.
     ///
-    /// A [`Lease`] and a [`LeasePool`](crate::LeasePool) call this, and never for more than they
-    /// hold. To give back what was not taken is an error of the caller's, which lets as much too
-    /// much through; with debug assertions it panics.
+    /// A [`Lease`] and a [`LeasePool`](crate::LeasePool) call this method, and never for more
+    /// permits than they hold. The caller must not release permits that were not taken: the limiter
+    /// would then admit that many permits too many. With debug assertions such a release panics.
     ///
-    /// A self-replenishing limiter, which gets its permits back by time, has nothing to do: that is
-    /// the default.
+    /// The default does nothing. That is right for a self-replenishing limiter, whose permits come
+    /// back by time.
     fn release(&self, n: u32) {
         let _ = n;
     }
 
-    /// The permits that could be taken at `now`.
+    /// Returns the permits available at `now`.
     fn available_at(&self, now: Timestamp) -> u64;
 
-    /// The most permits that could ever be available at once. By default, any number.
+    /// Returns the largest number of permits that can ever be available at once. The default is
+    /// `u64::MAX`.
     fn capacity(&self) -> u64 {
         u64::MAX
     }
 
-    /// Which limiter this is, so that one that is named twice can be asked for all at once. By
-    /// default unknown, and then it is asked twice.
+    /// Returns the identity of this limiter. A composition that contains one limiter twice uses it
+    /// to ask the limiter once, for the sum. The default is `None`: the identity is unknown, and
+    /// the composition asks twice.
     ///
-    /// A limiter with a state of its own, also around another limiter, returns [`LimiterId::of`]
-    /// itself. A wrapper without one leaves this as it is: it cannot be told from what it wraps.
+    /// A limiter with state of its own returns [`LimiterId::of`] itself, even if it wraps another
+    /// limiter. A wrapper without state keeps the default, because it cannot be distinguished from
+    /// the limiter that it wraps.
     fn id(&self) -> Option<LimiterId> {
         None
     }
 
-    /// What a composition can use beyond the methods above: see [`Composable`]. By default nothing,
-    /// and then it asks and takes by these.
+    /// Returns what a composition can use beyond the methods above: see [`Composable`]. The default
+    /// is `None`: the composition then uses the methods of this trait.
     ///
-    /// A limiter that is [`Composable`] returns itself. A handle to a limiter, which only forwards,
-    /// forwards this, too.
+    /// A limiter that is [`Composable`] returns itself. A handle that only forwards to a limiter
+    /// forwards this method too.
     #[inline]
     fn as_composable(&self) -> Option<&dyn Composable> {
         None
     }
 
-    /// Whether the limiter is as good as new at `now`. By default unknown, which counts as in use.
+    /// Returns whether the limiter is idle at `now`, that is, indistinguishable from a fresh one.
+    /// The default is [`Idle::InUse`], which is also the answer if the state is unknown.
     fn idle_at(&self, now: Timestamp) -> Idle {
         let _ = now;
         Idle::InUse
     }
 
-    /// When the request that was denied as `denied` should come back, judged by the limiter's state
-    /// now.
+    /// Returns when to retry the request that was denied as `denied`, given the current state of
+    /// the limiter.
     ///
-    /// Exact while nobody else takes permits: a try at [`Retry::At`] succeeds, a try 1 ns earlier
-    /// fails.
+    /// The result is exact if no other caller takes permits in the meantime: a request at
+    /// [`Retry::At`] is granted, and a request 1 ns earlier is denied.
     ///
-    /// Whoever waits behind others asks with [`Denied::Exhausted`] for the sum of what they want
-    /// and their own request. That may be more than the [capacity](Self::capacity): then the answer
-    /// is the earliest instant at which so many permits will have come in, if they are taken as
-    /// soon as they come, by requests none of which is for more than the capacity. Exact if each is
-    /// for 1 permit; one for more may be granted later, never earlier. [`Retry::Never`] where
-    /// nothing comes in, or it lies beyond [`Timestamp::MAX`].
+    /// For a queued request, pass [`Denied::Exhausted`] with the permits requested ahead of it plus
+    /// its own. The sum may exceed the [capacity](Self::capacity). Then the result is the earliest
+    /// instant by which that many permits have come in, provided that they are taken as soon as
+    /// they come in and that no single request exceeds the capacity. It is exact if each request is
+    /// for 1 permit. Otherwise it is a lower bound. It is [`Retry::Never`] if no permits come in,
+    /// or not before [`Timestamp::MAX`].
     ///
     /// ```
     /// # use core::time::Duration;
@@ -186,25 +201,24 @@ pub trait Limiter {
     /// assert_eq!(
     ///     retry(3),
     ///     Retry::At(Timestamp::from_secs(40)),
-    ///     "behind two others"
+    ///     "behind a request for 2"
     /// );
     /// # Ok::<(), Denied>(())
     /// ```
     fn retry(&self, denied: Denied) -> Retry;
 
-    /// Offers what is known about a request that was granted at `now` (`denied` is `None`), or
-    /// refused.
+    /// Offers metadata about a request that was granted at `now` (`denied` is `None`) or denied.
     ///
-    /// A limiter offers what it has by name, and then lets the limiters that it wraps offer theirs:
-    /// the first offer of a name wins. By default: [`RETRY_AFTER`](metadata::RETRY_AFTER) and
-    /// [`REASON_PHRASE`](metadata::REASON_PHRASE) for a denial, and
-    /// [`USED_SHARE`](metadata::USED_SHARE).
+    /// A limiter first offers its own values, each under a name. Then it calls this method of the
+    /// limiters that it wraps. The first offer of a name wins. The default offers
+    /// [`RETRY_AFTER`](metadata::RETRY_AFTER) and [`REASON_PHRASE`](metadata::REASON_PHRASE) for a
+    /// denial, and [`USED_SHARE`](metadata::USED_SHARE).
     fn metadata(&self, now: Timestamp, denied: Option<Denied>, offers: &mut Metadata<'_>) {
         offer(self, now, denied, offers);
     }
 }
 
-/// Offers what every limiter can say.
+/// Offers the metadata that every limiter has.
 pub(crate) fn offer<L: Limiter + ?Sized>(
     limiter: &L,
     now: Timestamp,
@@ -218,7 +232,7 @@ pub(crate) fn offer<L: Limiter + ?Sized>(
     offers.offer(metadata::USED_SHARE, || Used::of(limiter, now));
 }
 
-/// Taking permits as a [`Lease`], from any limiter. In scope with `use
+/// Methods that take permits as a [`Lease`], for every limiter. Import the trait with `use
 /// portcullis_core::LimiterExt`.
 ///
 /// ```
@@ -229,14 +243,14 @@ pub(crate) fn offer<L: Limiter + ?Sized>(
 /// assert_eq!(lease, Ok(1));
 /// ```
 pub trait LimiterExt: Limiter {
-    /// Takes `n` permits at `now`, and gives them back when the lease is dropped, where they come
-    /// back at all.
+    /// Takes `n` permits at `now`, and returns them when the lease is dropped. Permits that come
+    /// back by time alone are not returned.
     ///
-    /// With `n = 0` it takes nothing, and is answered as a request for 1 would be.
+    /// With `n = 0` it takes nothing, and succeeds exactly if a request for 1 would.
     ///
     /// # Errors
     ///
-    /// [`Denied`], and then nothing has changed.
+    /// [`Denied`] if the request is denied. Then nothing has changed.
     ///
     /// ```
     /// use portcullis_core::{
@@ -256,7 +270,7 @@ pub trait LimiterExt: Limiter {
     /// assert_eq!(
     ///     limiters[1].available_at(Timestamp::ZERO),
     ///     0,
-    ///     "comes back by time"
+    ///     "replenished by time only"
     /// );
     /// ```
     #[inline]
@@ -264,18 +278,19 @@ pub trait LimiterExt: Limiter {
         Lease::try_acquire_at(self, now, n)
     }
 
-    /// Takes as many permits as are available at `now`, at least `min` and at most `max`: a grant
-    /// in part. Where `max` is less than `min`, it counts as `min`; with `min = 0`, nothing
-    /// available is a denial all the same.
+    /// Takes as many permits as are available at `now`, from `min` to `max`: a partial grant.
+    ///
+    /// If `max` is less than `min`, it counts as `min`. With `min = 0` the request is still denied
+    /// if no permit is available.
     ///
     /// # Errors
     ///
-    /// [`Denied`] if fewer than `min` are available, and then nothing has changed.
+    /// [`Denied`] if fewer than `min` permits are available. Then nothing has changed.
     ///
     /// # Cost
     ///
-    /// What [`available_at`](Limiter::available_at) and a take cost. Lock-free: it tries again for
-    /// fewer when others were faster.
+    /// The cost of [`available_at`](Limiter::available_at) plus that of a take. Lock-free: if other
+    /// callers take permits concurrently, it retries with fewer.
     ///
     /// ```
     /// # use portcullis_core::{LimiterExt, Rate, Timestamp, TokenBucket};
@@ -300,7 +315,8 @@ pub trait LimiterExt: Limiter {
         )
     }
 
-    /// Takes all that is available at `now`, up to `u32::MAX` permits: none if nothing is.
+    /// Takes all permits that are available at `now`, up to `u32::MAX`. Returns `None` if there are
+    /// none.
     ///
     /// ```
     /// # use portcullis_core::{LimiterExt, Rate, Timestamp, TokenBucket};
@@ -318,13 +334,13 @@ pub trait LimiterExt: Limiter {
         self.try_acquire_between_at(now, 1, u32::MAX).ok()
     }
 
-    /// Takes `n` permits at `now`, and then does the `rest`. If that says no, or panics, the
-    /// permits are given back as never taken, as far as the limiter can take them back. Returns
-    /// what the rest said.
+    /// Takes `n` permits at `now` and then calls `rest`. If `rest` returns `false` or panics, the
+    /// permits are refunded, as far as the limiter can refund them. Returns what `rest` returned.
     ///
     /// # Errors
     ///
-    /// [`Denied`], and then nothing has changed and the rest has not been done.
+    /// [`Denied`] if the request is denied. Then nothing has changed, and `rest` has not been
+    /// called.
     ///
     /// ```
     /// # use portcullis_core::{LimiterExt, Rate, Timestamp, TokenBucket};
@@ -346,8 +362,8 @@ pub trait LimiterExt: Limiter {
         }
     }
 
-    /// What would happen to a request for `n` at `now`: whether it would be granted, what is
-    /// available, and when to come back. Nothing is written.
+    /// Returns what would happen to a request for `n` permits at `now`: whether it would be
+    /// granted, how many permits are available, and when to retry. Writes nothing.
     ///
     /// ```
     /// # use portcullis_core::{Concurrency, LimiterExt, Retry, Timestamp};
@@ -367,7 +383,7 @@ pub trait LimiterExt: Limiter {
 
 impl<L: Limiter + ?Sized> LimiterExt for L {}
 
-/// As many permits as there are, from `min` to `max`.
+/// Takes as many permits as are available, from `min` to `max`.
 pub(crate) fn between<G, E>(
     min: u32,
     max: u32,
@@ -383,12 +399,13 @@ pub(crate) fn between<G, E>(
         if let Ok(granted) = take(n) {
             return Ok(granted);
         }
-        // Others were faster; or the limiter has reasons of its own, which fewer permits may meet.
+        // Another caller took permits in the meantime, or the limiter has a reason of its own that
+        // a smaller request may satisfy.
         most = if available() < n.into() { n - 1 } else { n / 2 };
     }
 }
 
-/// Which limiter: see [`Limiter::id`].
+/// The identity of a limiter: see [`Limiter::id`].
 ///
 /// ```
 /// use portcullis_core::{Concurrency, Counted, Limiter};
@@ -397,21 +414,22 @@ pub(crate) fn between<G, E>(
 /// assert_ne!(
 ///     limit.id(),
 ///     limit.limiter().id(),
-///     "who asks through the wrapper is counted"
+///     "the wrapper has state of its own"
 /// );
 /// assert_ne!(limit.id(), Concurrency::new(1).id());
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LimiterId {
     address: usize,
-    /// Where a limiter lies, its first field lies as well. 64 bits on every target: of a table's
-    /// limiters, this numbers more than a narrow target can address.
+    /// Distinguishes a limiter from its first field, which has the same address. For a limiter in a
+    /// table it holds a number instead. It has 64 bits on every target, because a table may have
+    /// more such numbers than a 32-bit target has addresses.
     size: u64,
 }
 
 impl LimiterId {
-    /// A limiter by its address and its size; of a type that has no size, none: it may lie where
-    /// another one lies.
+    /// Returns the identity of a limiter, made of its address and its size. Returns `None` for a
+    /// type of size 0, because another limiter may have the same address.
     ///
     /// ```
     /// # use portcullis_core::{Concurrency, LimiterId, Unlimited};
@@ -434,8 +452,8 @@ impl LimiterId {
         }
     }
 
-    /// One of many limiters of a table, by a number of which the upper bit is free: no type is so
-    /// large.
+    /// Returns the identity of one limiter of a table. The highest bit of `number` must be clear;
+    /// it is set in the identity. No type is that large, so no other limiter has the same identity.
     pub(crate) fn within<T>(table: &T, number: u64) -> Self {
         Self {
             address: core::ptr::from_ref(table).addr(),
@@ -444,7 +462,8 @@ impl LimiterId {
     }
 }
 
-/// Whether a limiter is as good as new: nothing taken that has not come back.
+/// Whether a limiter is idle: all permits that were taken have come back, and the limiter is
+/// indistinguishable from a fresh one.
 ///
 /// ```
 /// use core::time::Duration;
@@ -466,15 +485,14 @@ impl LimiterId {
 pub enum Idle {
     /// Permits are out.
     InUse,
-    /// As good as new, and has been since this instant, or for longer than the limiter's word can
-    /// tell.
+    /// The limiter is idle, and has been since this instant or for longer than its word can tell.
     Since(Timestamp),
-    /// As good as new; since when is not known.
+    /// The limiter is idle; since when is unknown.
     Now,
 }
 
 impl Idle {
-    /// Whether the limiter is as good as new.
+    /// Returns whether the limiter is idle.
     ///
     /// ```
     /// # use portcullis_core::{Idle, Timestamp};

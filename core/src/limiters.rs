@@ -1,4 +1,4 @@
-//! The limiters of one key, each in a file of its name, and what buckets have in common.
+//! The limiters of a single key, each in a file of its name, and what buckets have in common.
 
 pub(crate) mod adjustable_bucket;
 pub(crate) mod adjustable_window;

@@ -1,8 +1,9 @@
-//! The rules of a limiter of one word, apart from the word.
+//! The rules of a limiter whose whole state is one word, as pure functions of that word.
 //!
-//! Rules are settings, and functions of a state: they hold no state and write none. Who holds the
-//! word asks them what it becomes, and exchanges it: a [`WordLimiter`](word_limiter) its own
-//! word, a [`Keyed`](crate::Keyed) table the words of many keys.
+//! Rules are settings plus functions of a state. They hold no state and write none. The owner of
+//! the word calls them to compute the next state, and exchanges the word: a
+//! [`WordLimiter`](word_limiter) has its own word, and a [`Keyed`](crate::Keyed) table has one word
+//! per key.
 
 pub(crate) mod word_limiter;
 
@@ -10,62 +11,65 @@ use crate::{Denied, Idle, Receipt, Retry, Timestamp, Word};
 
 /// The rules of a limiter whose state is one word.
 pub trait WordRules {
-    /// The word that states fit.
+    /// The word type that is wide enough for every state.
     type Word: Word;
 
-    /// What of a request does not depend on the state: worked out before the loop over the word.
+    /// The part of a request that does not depend on the state, computed before the loop over the
+    /// word.
     type Request: Copy;
 
-    /// A request for `n` permits at `now`; [`Denied::ExceedsCapacity`] where no state has so many.
-    /// With `n = 0` nothing is taken, and the answer is that to a request for 1.
+    /// Prepares a request for `n` permits at `now`. Fails with [`Denied::ExceedsCapacity`] if no
+    /// state can have `n` permits. With `n = 0` nothing is taken, and the verdict is that on a
+    /// request for 1.
     fn request(&self, now: Timestamp, n: u32) -> Result<Self::Request, Denied>;
 
-    /// What becomes of a request.
+    /// Decides on a request.
     fn judge(&self, state: u64, request: Self::Request) -> Verdict;
 
-    /// The receipt of a grant at `now` that has left `state`.
+    /// The receipt of a grant at `now` that changed the state to `state`.
     fn receipt(&self, state: u64, now: Timestamp) -> Receipt;
 
-    /// What `state` becomes when `n` permits of the grant that `receipt` is for count as never
-    /// taken. `None` if they cannot be given back.
+    /// The next state if `n` permits of the grant that `receipt` covers count as never taken.
+    /// `None` if they cannot be refunded.
     fn refund(&self, state: u64, now: Timestamp, n: u32, receipt: &Receipt) -> Option<u64>;
 
-    /// The receipt of the permits that are left of a grant, once a refund has left `state`.
+    /// The receipt for the permits that remain of a grant after a refund changed the state to
+    /// `state`.
     fn rest(&self, state: u64, receipt: Receipt) -> Receipt;
 
-    /// The permits that could be taken.
+    /// The available permits.
     fn available(&self, state: u64, now: Timestamp) -> u64;
 
     /// Whether all permits are available.
     fn idle(&self, state: u64, now: Timestamp) -> Idle;
 
-    /// When to come back.
+    /// When to retry.
     fn retry(&self, state: u64, denied: Denied) -> Retry;
 }
 
-/// Rules for the words of many keys, which come and go.
+/// The rules of a table with one word per key, in which keys come and go.
 pub trait TableRules: WordRules {
-    /// Whether permits come back by release, which then is a refund.
+    /// Whether permits come back by release. A release is then a refund.
     const RELEASES: bool = false;
 
-    /// The state of one that nobody has used, seen from `now` on.
+    /// The state of a fresh limiter, for timestamps from `now` on.
     fn fresh(&self, now: Timestamp) -> u64;
 
-    /// Whether at `now` nobody who comes as late as `since`, or as the rules' own staleness allows,
-    /// could tell `state` from one that nobody has used.
+    /// Whether `state` at `now` is indistinguishable from a fresh one, for every timestamp that is
+    /// neither before `since` nor staler than the rules' own staleness allows.
     fn is_forgettable(&self, state: u64, now: Timestamp, since: Timestamp) -> bool;
 
-    /// The most that one request can ask for.
+    /// The largest number of permits that one request can be granted.
     fn capacity(&self) -> u64;
 }
 
-/// What becomes of a request.
+/// The decision on a request.
 #[derive(Clone, Copy, Debug)]
 pub enum Verdict {
-    /// Granted, and the state becomes this.
+    /// Granted: this is the next state.
     Granted(u64),
-    /// Would be granted, but there is nothing to take: a probe, or there is no limit.
+    /// Would be granted, but takes nothing: the request is a probe, or there is no limit.
     Allowed,
-    /// Denied, and nothing changes.
+    /// Denied: the state does not change.
     Denied(Denied),
 }

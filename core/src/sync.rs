@@ -1,5 +1,6 @@
-//! The one place that names atomics, so that every algorithm can also run under [loom], pre-empted
-//! at every access (`--cfg explore`), and without compare-exchange.
+//! The only module that names atomics. Every algorithm therefore also runs under [loom], under the
+//! explorer (`--cfg explore`), which pre-empts it at every access, and on targets without
+//! compare-exchange.
 //!
 //! [loom]: https://docs.rs/loom
 
@@ -26,8 +27,8 @@ pub(crate) use portable_atomic as atomic;
 #[cfg(explore)]
 pub(crate) use portcullis_explore::atomic;
 
-/// Declares a function that is `const`, except under loom, whose atomics cannot be built in a
-/// constant.
+/// Declares a function that is `const`, except under loom, whose atomics have no `const`
+/// constructor.
 macro_rules! const_unless_loom {
     ($(#[$meta:meta])* $vis:vis const fn $($rest:tt)*) => {
         #[cfg(not(loom))]

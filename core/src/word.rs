@@ -1,14 +1,17 @@
 //! The width of a limiter's state, and the atomic cell that holds it.
 //!
-//! Every algorithm computes in `u64` and keeps what fits [`Word::MASK`]; on a 32-bit target the
-//! compiler sees that the upper halves are never looked at, and drops them. Nothing else knows the
+//! Every algorithm computes in `u64` and keeps the bits in [`Word::MASK`]. On a 32-bit target the
+//! compiler sees that the upper halves are unused and drops them. No other module depends on the
 //! width.
 //!
-//! The two `unsafe` expressions below turn a `u64` into a `W` or its atomic inside a `const fn`,
-//! where a trait's method cannot be called. They are sound because the trait is sealed and
-//! implemented for `u32`, `u64` and a transparent wrapper of the native one of them alone,
-//! [`Word::BITS`] tells those of 32 bits from those of 64 (a wrapper of 64 has more than 32), and
-//! an atomic has its integer's size and bit validity.
+//! The `unsafe` expressions below turn a `u64` into a `W` or its atomic inside a `const fn`, which
+//! cannot call a trait method. They are sound for three reasons:
+//!
+//! - The trait is sealed. It is implemented only for `u32`, `u64` and [`KeyedWord`], a transparent
+//!   wrapper of [`NativeWord`].
+//! - [`Word::BITS`] tells a 32-bit word from a 64-bit word: a wrapper of a `u64` has more than 32
+//!   bits.
+//! - An atomic has the size and the bit validity of its integer.
 
 pub(crate) mod hold;
 pub(crate) mod live;
@@ -21,10 +24,10 @@ use core::marker::PhantomData;
 use crate::sync::atomic::Ordering;
 use crate::sync::{atomic, const_unless_loom};
 
-/// The widest word that the target can compare and exchange natively: `u64`, or `u32` where there
-/// is nothing wider.
+/// The widest word that the target can compare-exchange natively: `u64`, or `u32` on targets
+/// without 64-bit atomics.
 ///
-/// Portcullis never emulates a wider atomic: on a 32-bit microcontroller that would be a lock.
+/// Portcullis never emulates a wider atomic: on a 32-bit microcontroller that would take a lock.
 ///
 /// ```
 /// use portcullis_core::{NativeWord, TokenBucket};
@@ -33,14 +36,14 @@ use crate::sync::{atomic, const_unless_loom};
 /// ```
 #[cfg(target_has_atomic = "64")]
 pub type NativeWord = u64;
-/// The widest word that the target can compare and exchange natively.
+/// The widest word that the target can compare-exchange natively.
 #[cfg(not(target_has_atomic = "64"))]
 pub type NativeWord = u32;
 
-/// A width for a limiter's state: `u32`, on targets with 64-bit atomics `u64`, and
-/// [`KeyedWord`]. Sealed.
+/// The width of a limiter's state: `u32`, `u64` on targets with 64-bit atomics, or [`KeyedWord`].
+/// Sealed.
 ///
-/// A narrower word has a nearer horizon: see the type that it parametrises, and
+/// A narrower word has a shorter horizon: see the type that takes the word as its parameter, and
 /// `docs/architecture.md`.
 ///
 /// ```
@@ -48,16 +51,16 @@ pub type NativeWord = u32;
 /// assert_eq!(<u32 as Word>::MASK, 0xffff_ffff);
 /// ```
 pub trait Word: sealed::Sealed + Copy + fmt::Debug + Into<u64> + Send + Sync + 'static {
-    /// Bits in the word.
+    /// The number of bits in the word.
     const BITS: u32;
-    /// All of the word's bits set, as a `u64`.
+    /// All bits of the word set, as a `u64`.
     const MASK: u64 = u64::MAX >> (64 - Self::BITS);
 }
 
 mod sealed {
     use super::Ordering;
 
-    /// The atomic of a word's width; values travel as `u64`.
+    /// The atomic of a word. Values are passed as `u64`.
     pub trait Sealed {
         type Atomic: Send + Sync;
         #[cfg(loom)]
@@ -137,7 +140,7 @@ macro_rules! word {
     };
 }
 
-/// Bits of a table's entry below its state: a [`KeyedWord`] has the others.
+/// The bits of a table's slot below its state. A [`KeyedWord`] has the other bits.
 pub(crate) const STATE_AT: u32 = if NativeWord::BITS == 64 { 21 } else { 12 };
 
 word!(u32, u32::BITS, u32, AtomicU32);
@@ -148,8 +151,8 @@ word!(KeyedWord, NativeWord::BITS - STATE_AT, u64, AtomicU64);
 #[cfg(not(target_has_atomic = "64"))]
 word!(KeyedWord, NativeWord::BITS - STATE_AT, u32, AtomicU32);
 
-/// What an entry of a [`Keyed`](crate::Keyed) table has for its limiter's state, beside what tells
-/// its key: 43 bits, or 20 on targets without 64-bit atomics.
+/// The bits of a slot in a [`Keyed`](crate::Keyed) table that hold the limiter's state: 43 bits, or
+/// 20 on targets without 64-bit atomics. The other bits hold the key's tag.
 ///
 /// ```
 /// # use portcullis_core::{KeyedWord, Rate, TokenBucket, Word};
@@ -164,14 +167,14 @@ pub struct KeyedWord(NativeWord);
 
 impl From<KeyedWord> for u64 {
     #[inline(always)]
-    #[allow(clippy::useless_conversion, reason = "not of 32 bits")]
+    #[allow(clippy::useless_conversion, reason = "32-bit targets need it")]
     fn from(word: KeyedWord) -> Self {
         word.0.into()
     }
 }
 
-/// `value`'s low bits as a word; the caller has made sure that the rest is zero. A setting may be
-/// wider than a state: the integer holds it.
+/// The low bits of `value` as a word. The caller ensures that the other bits are zero. A setting
+/// may be wider than a state: the integer behind the word holds it.
 #[allow(unsafe_code, reason = "an integer of the same size")]
 pub(crate) const fn narrow<W: Word>(value: u64) -> W {
     if W::BITS > 32 {
@@ -184,7 +187,7 @@ pub(crate) const fn narrow<W: Word>(value: u64) -> W {
     }
 }
 
-/// An atomic word. The same operations as the integer's own atomic, on `u64` values that fit the
+/// An atomic word, with the operations of the integer's atomic. Values are `u64`s that fit the
 /// word.
 pub(crate) struct AtomicWord<W: Word> {
     cell: W::Atomic,
@@ -262,7 +265,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_survive_the_way_into_a_constant_and_back() {
+    fn values_round_trip_through_a_constant() {
         static NARROW: AtomicWord<u32> = AtomicWord::new(0xdead_beef);
         static WIDE: AtomicWord<u64> = AtomicWord::new(0xdead_beef_0bad_cafe);
         assert_eq!(NARROW.load(Ordering::Relaxed), 0xdead_beef);

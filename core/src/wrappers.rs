@@ -1,4 +1,4 @@
-//! Limiters around any other limiter.
+//! Limiters that wrap another limiter.
 
 pub(crate) mod counted;
 pub(crate) mod escalation;

@@ -1,6 +1,6 @@
-//! A bucket whose settings change: decision for decision a token bucket as long as they do not, and
-//! a bucket in rational arithmetic when they do. What is forced into debt is compared with the same
-//! model, for both kinds of bucket.
+//! A bucket whose settings change. Without changes it decides exactly as a token bucket; with
+//! changes, as a bucket in rational arithmetic. Forced debt is compared with the same model, for
+//! both kinds of bucket.
 
 mod support;
 
@@ -63,7 +63,7 @@ fn without_changes_it_decides_as_rational_arithmetic_does() {
     check::<u32>();
 }
 
-/// Within the horizon, that is: a token bucket's is the farther one.
+/// The times stay within the horizon; a token bucket's horizon is farther away.
 #[test]
 fn without_changes_it_answers_as_a_token_bucket_with_the_same_tick_does() {
     fn check<W: Word>() {
@@ -137,11 +137,11 @@ fn without_changes_it_answers_as_a_token_bucket_with_the_same_tick_does() {
 
 // With changes.
 
-/// Rate and burst.
+/// A rate and a burst.
 #[derive(Clone, Copy, Debug)]
 struct Limit {
     permits: u32,
-    /// 0 for no limit.
+    /// 0 means no limit.
     period: u64,
     burst: u64,
 }
@@ -190,13 +190,13 @@ impl Limit {
     }
 }
 
-/// What does not change: the grain of time, the debt and the staleness.
+/// The settings that do not change: tick, debt and staleness.
 #[derive(Clone, Copy, Debug)]
 struct Frame {
     tick: u64,
     debt: u64,
     staleness: u64,
-    /// Of the lattice.
+    /// The bits of the lattice.
     bits: u32,
 }
 
@@ -235,7 +235,7 @@ impl Frame {
     }
 }
 
-/// 0 to `most`, each size of number about as often.
+/// Draws a number from 0 to `most`; every magnitude is about equally likely.
 fn draw(draws: &mut Draws<'_>, most: i128) -> i128 {
     draws.magnitude(u64::try_from(most).unwrap()).into()
 }
@@ -244,20 +244,20 @@ fn gcd(a: u128, b: u128) -> u128 {
     if a == 0 { b } else { gcd(b % a, a) }
 }
 
-/// A bucket in rational arithmetic: a level that may be negative, in parts of which a permit has
-/// `cost` and a tick brings `gain`, in lowest terms. A change is the one place where something is
-/// rounded, down to a whole part.
+/// A bucket in rational arithmetic. Its level may be negative. It counts parts of a permit: a
+/// permit costs `cost` parts and a tick brings `gain`, in lowest terms. Only a change rounds: down
+/// to a whole part.
 #[derive(Clone, Copy, Debug)]
 struct Ideal {
     frame: Frame,
     limit: Limit,
     gain: i128,
     cost: i128,
-    /// In ticks, of the last grant or change.
+    /// The newest tick of a grant or change.
     newest: i128,
     level: i128,
-    /// What changes have forgotten of what was granted, at the tick of the last one, and the
-    /// largest burst since.
+    /// What the changes have forgotten of the granted permits, at the tick of the last change, and
+    /// the largest burst since.
     beyond: i128,
     changed: i128,
     largest: u64,
@@ -312,7 +312,7 @@ impl Ideal {
         self.newest = self.newest.max(tick);
     }
 
-    /// The first tick from `tick` on at which `n` are available.
+    /// Returns the first tick from `tick` on at which `n` permits are available.
     fn suffices(&self, tick: i128, n: u32) -> Option<i128> {
         let missing = i128::from(n) * self.cost - self.at(tick);
         match (missing, self.gain) {
@@ -322,7 +322,8 @@ impl Ideal {
         }
     }
 
-    /// What it becomes with other settings, from the newest time on that it has been told.
+    /// Returns the bucket after a change of settings at `tick` or at the newest time, whichever is
+    /// later.
     fn adjusted(&self, tick: i128, limit: Limit, carry: Carry) -> Self {
         let tick = tick.max(self.newest);
         let mut new = Self::new(self.frame, limit, tick);
@@ -330,9 +331,10 @@ impl Ideal {
             return new;
         }
         let level = self.at(tick);
-        // Towards less, also where something is owed.
+        // Rounds down, also where permits are owed.
         let kept = (level * new.cost).div_euclid(self.cost);
-        // What was granted and has not come in, and what the largest burst leaves of it.
+        // What was granted and has not been replenished, and how much of it the largest burst
+        // allows.
         let beyond = (self.beyond - (tick - self.changed) * self.gain).max(0);
         let out = self.full() + beyond - level;
         let part = -(-(out % self.cost) * new.cost).div_euclid(self.cost);
@@ -357,7 +359,7 @@ impl Ideal {
     }
 }
 
-/// What happened in the traces.
+/// Counts of what happened in the traces.
 #[derive(Clone, Copy, Debug, Default)]
 struct Changes {
     operations: u64,
@@ -367,7 +369,7 @@ struct Changes {
     forced_into_debt: u64,
     retried: u64,
     late: u64,
-    /// By each `Carry`.
+    /// One count for each `Carry`.
     changed: [u64; 4],
     changed_late: u64,
     changed_in_debt: u64,
@@ -383,7 +385,7 @@ const CARRIES: [Carry; 4] = [
     Carry::Reset,
 ];
 
-/// A bucket, and the model that it is compared with.
+/// A bucket, and the model it is compared with.
 struct Course<'a, W: Word> {
     bucket: AdjustableBucket<W>,
     model: Ideal,
@@ -516,7 +518,7 @@ impl<W: Word> Course<'_, W> {
     }
 }
 
-/// A trace of takes, forced or not, and of changes.
+/// Runs a trace of takes, forced takes and changes.
 fn with_changes<W: Word>(draws: &mut Draws<'_>, tally: &mut Changes) {
     let frame = Frame::random::<W>(draws);
     let limit = Limit::random(draws);
@@ -570,7 +572,8 @@ fn with_changes<W: Word>(draws: &mut Draws<'_>, tally: &mut Changes) {
                 course.adjust(at, tick, next, draws.below(4) as usize);
             }
         }
-        // A fifth of the range at most, so that idle is not taken for late, nor late for idle.
+        // At most a fifth of the range, so that an idle state is not mistaken for a stale one, nor
+        // the reverse.
         let model = &course.model;
         let gain = model.gain.max(1);
         let far = ((1i128 << frame.bits) / 5 / gain).min(1 << 58);
@@ -670,7 +673,7 @@ fn a_token_bucket_owes_what_is_forced_as_rational_arithmetic_does() {
             let start = i128::from(frame.staleness.div_ceil(frame.tick));
             let (mut tick, mut newest) = (start, start);
             let mut model = Ideal::new(frame, limit, start);
-            // Until then it is idle.
+            // Until then the bucket is idle.
             model.take(start, 0);
             if model.is_unlimited() || bucket.take_at(frame.instant(start), 1).is_err() {
                 continue;
@@ -764,7 +767,7 @@ fn parts_of_a_permit_survive_any_number_of_changes() {
                 .unwrap();
             assert_eq!(bucket.available_at(millis(now)), 0);
         }
-        // 0.1, 0.2 and 0.4 have come in, and the rest does in 300 ms.
+        // 0.1, 0.2 and 0.4 permits have come in; the rest needs 300 ms more.
         assert_eq!(bucket.available_at(millis(599)), 0);
         assert_eq!(bucket.available_at(millis(600)), 1);
     }
@@ -772,8 +775,8 @@ fn parts_of_a_permit_survive_any_number_of_changes() {
     check::<u32>();
 }
 
-/// What is left of ten after 4 were taken (or 10, or 12, owing 2), in a bucket of twenty, five, and
-/// one.
+/// What remains of ten permits in a bucket of twenty, five and one, after a take of 4, of 10, or of
+/// 12, which leaves a debt of 2.
 #[test]
 fn each_carry_keeps_what_it_says() {
     fn check<W: Word>(left: i32, carry: Carry, expected: [i32; 3]) {
@@ -784,7 +787,8 @@ fn each_carry_keeps_what_it_says() {
             bucket
                 .adjust_at(now, Rate::per_second(1), burst, carry)
                 .unwrap();
-            // The first permit is 1 s away where nothing is owed, and one more for each that is.
+            // The first permit is 1 s away if none is owed, and one second later for each that is
+            // owed.
             let at = millis(1_000 + 1_000 * u64::from((1 - expected).max(0).unsigned_abs()));
             let denied = Denied::Exhausted { now, permits: 1 };
             let (available, retry) = (bucket.available_at(now), bucket.retry(denied));
@@ -793,7 +797,7 @@ fn each_carry_keeps_what_it_says() {
                 expected.max(0).unsigned_abs().into(),
                 "{carry:?} of {left}, burst {burst}"
             );
-            // 0.6 of one, which is nearer.
+            // 0.6 of a permit is there, so the next one is nearer.
             let early = left == 6 && carry == Carry::Proportional && burst == 1;
             assert!(
                 early || retry == Retry::At(at),
@@ -837,7 +841,7 @@ fn a_rate_may_become_zero_or_unlimited_and_an_ordinary_one_again() {
         assert_eq!(
             bucket.available_at(millis(100_999)),
             2,
-            "the half has been lost: a frozen bucket has whole ones"
+            "the half is lost: a frozen bucket has whole permits only"
         );
         assert_eq!(bucket.available_at(millis(101_000)), 3);
 
@@ -859,7 +863,7 @@ fn a_rate_may_become_zero_or_unlimited_and_an_ordinary_one_again() {
             assert_eq!(
                 bucket.available_at(millis(102_000)),
                 7,
-                "{carry:?}: full, as it was without a limit"
+                "{carry:?}: full, as it was while unlimited"
             );
         }
     }
@@ -868,7 +872,7 @@ fn a_rate_may_become_zero_or_unlimited_and_an_ordinary_one_again() {
 }
 
 #[test]
-fn a_bucket_built_without_a_rate_or_a_limit_takes_an_ordinary_rate_later() {
+fn a_bucket_built_without_a_rate_or_a_limit_accepts_an_ordinary_rate_later() {
     fn check<W: Word>(rate: Rate) {
         let bucket: AdjustableBucket<W> = AdjustableBucket::builder(rate, 20).build_on().unwrap();
         assert_eq!(bucket.tick(), Duration::from_micros(1));
@@ -888,7 +892,7 @@ fn a_bucket_built_without_a_rate_or_a_limit_takes_an_ordinary_rate_later() {
 }
 
 #[test]
-fn a_staleness_that_does_not_fit_the_word_is_as_long_as_does() {
+fn a_staleness_that_does_not_fit_the_word_is_shortened_to_what_fits() {
     let bucket: AdjustableBucket<u32> = AdjustableBucket::builder(Rate::ZERO, 100)
         .tick(Duration::from_nanos(1))
         .build_on()
@@ -900,7 +904,7 @@ fn a_staleness_that_does_not_fit_the_word_is_as_long_as_does() {
 fn a_change_gains_nothing_by_a_newest_time_that_lies_a_turn_of_the_word_behind() {
     let settings = AdjustableBucket::builder(Rate::per_second(2_000), 8);
     let bucket: AdjustableBucket<u32> = settings.tick(Duration::from_micros(1)).build_on().unwrap();
-    // Long staleness, so that a time from 4,000 s before seems to be one to come.
+    // The staleness is long, so that a time 4,000 s in the past seems to be in the future.
     for (rate, burst) in [(Rate::ZERO, 100), (Rate::per_second(2_000), 8)] {
         bucket
             .adjust_at(millis(1_000_000), rate, burst, Carry::Additive)
@@ -913,7 +917,7 @@ fn a_change_gains_nothing_by_a_newest_time_that_lies_a_turn_of_the_word_behind()
 }
 
 #[test]
-fn at_a_rate_of_zero_a_late_rollback_after_a_pause_leaves_older_receipts_their_worth() {
+fn at_a_rate_of_zero_a_late_rollback_after_a_pause_keeps_the_worth_of_older_receipts() {
     fn check<W: Word>() {
         let bucket: AdjustableBucket<W> = AdjustableBucket::builder(Rate::ZERO, 100)
             .build_on()
@@ -954,7 +958,7 @@ fn settings_that_do_not_fit_change_nothing() {
         max,
     }) = refused(Rate::per_second(10), u64::MAX)
     else {
-        panic!("a burst that is too large")
+        panic!("a burst that is too large must be refused")
     };
     assert!(matches!(
         refused(Rate::per_second(10), max + 1),
@@ -978,7 +982,7 @@ fn settings_that_do_not_fit_change_nothing() {
     assert_eq!((bucket.burst(), bucket.available_at(now)), (max, 2));
 }
 
-/// From the old time on, the faster rate would fill it anew.
+/// Counted from the old time, the faster rate would fill the bucket again.
 #[test]
 fn a_late_change_counts_from_the_newest_time_that_was_granted() {
     fn check<W: Word>() {
@@ -1002,7 +1006,7 @@ fn a_late_change_counts_from_the_newest_time_that_was_granted() {
 }
 
 #[test]
-fn a_late_change_counts_from_the_time_of_a_newer_one_before_it() {
+fn a_late_change_counts_from_the_time_of_a_newer_change_before_it() {
     fn check<W: Word>() {
         let bucket = spent::<W>(Rate::per_second(1_000), 9, 0, millis(0));
         bucket
@@ -1012,7 +1016,7 @@ fn a_late_change_counts_from_the_time_of_a_newer_one_before_it() {
             .adjust_at(millis(1), Rate::per_second(1_000), 9, Carry::Keep)
             .unwrap();
         let found = [2, 3, 4].map(|now| bucket.available_at(millis(now)));
-        assert_eq!(found, [2, 3, 4], "three had come in, and not five");
+        assert_eq!(found, [2, 3, 4], "three permits have come in, not five");
     }
     check::<u64>();
     check::<u32>();
@@ -1031,16 +1035,16 @@ fn a_change_after_a_newer_denial_counts_at_its_own_time() {
         assert_eq!(
             bucket.available_at(millis(13)),
             6,
-            "two by 11 ms, and two in each that follows"
+            "two by 11 ms, and two in each further millisecond"
         );
     }
     check::<u64>();
     check::<u32>();
 }
 
-/// So high a rate at first that its staleness is shorter than what the next one allows.
+/// The first rate is so high that its staleness is shorter than the one the next rate allows.
 #[test]
-fn a_change_may_be_as_late_as_the_settings_of_the_moment_allow() {
+fn a_change_may_be_as_late_as_the_current_settings_allow() {
     fn check<W: Word>(permits: u32, period: Duration, tick: Duration) {
         let settings = AdjustableBucket::builder(Rate::new(permits, period), 1_000).tick(tick);
         let bucket = settings.build_on::<W>().unwrap();
@@ -1060,9 +1064,9 @@ fn a_change_may_be_as_late_as_the_settings_of_the_moment_allow() {
     check::<u32>(7_000, Duration::from_secs(1), Duration::from_millis(1));
 }
 
-/// At the old time, 55 would be owed, for 55 s at the new rate.
+/// Counted from the old time, the change would owe 55 permits, for 55 s at the new rate.
 #[test]
-fn however_late_a_change_is_nothing_is_owed_that_was_not() {
+fn a_late_change_never_owes_permits_that_were_not_owed() {
     fn check<W: Word>(tick: Duration) {
         let settings = AdjustableBucket::builder(Rate::per_second(1_000), 5).tick(tick);
         let bucket = settings
@@ -1077,7 +1081,7 @@ fn however_late_a_change_is_nothing_is_owed_that_was_not() {
         assert!(bucket.staleness() >= Duration::from_mins(1));
         assert!(bucket.take_at(millis(now), 1).is_err());
         let late = bucket.take_at(millis(now - 10_000), 1);
-        assert!(late.is_err(), "10 s late, of 60 s, is not taken for idle");
+        assert!(late.is_err(), "10 s late, of 60 s, does not look idle");
         assert_eq!(
             [now + 999, now + 1_000].map(|at| bucket.available_at(millis(at))),
             [0, 1]
@@ -1087,10 +1091,10 @@ fn however_late_a_change_is_nothing_is_owed_that_was_not() {
     check::<u32>(Duration::from_millis(1));
 }
 
-/// 1.2 permits, as a tick brings 0.3 of one and the reservation acts at a whole one, are more than
-/// the one that may be owed.
+/// The debt is 1.2 permits, because a tick brings 0.3 of one and the reservation is due at a whole
+/// tick. Only one permit may be owed.
 #[test]
-fn a_debt_that_was_rounded_up_to_a_tick_may_be_too_much_for_other_settings_for_a_tick() {
+fn a_debt_rounded_up_to_a_tick_may_exceed_the_new_bound_for_a_tick() {
     fn check<W: Word>() {
         let settings = AdjustableBucket::builder(Rate::per_second(3), 1).debt(1);
         let settings = settings.tick(Duration::from_millis(100));
@@ -1113,7 +1117,7 @@ fn a_debt_that_was_rounded_up_to_a_tick_may_be_too_much_for_other_settings_for_a
 }
 
 #[test]
-fn a_bucket_that_refills_in_steps_keeps_them_whatever_the_period_of_its_rate() {
+fn a_bucket_that_refills_in_steps_keeps_them_for_every_period_of_its_rate() {
     fn check<W: Word>() {
         let settings = AdjustableBucket::builder(Rate::per_second(5), 10)
             .stepwise()
@@ -1124,14 +1128,14 @@ fn a_bucket_that_refills_in_steps_keeps_them_whatever_the_period_of_its_rate() {
             .unwrap();
         assert_eq!(bucket.tick(), Duration::from_secs(1));
         let found = [999, 1_999, 2_000, 3_999, 4_000].map(|now| bucket.available_at(millis(now)));
-        assert_eq!(found, [0, 0, 1, 1, 2], "half a permit each second");
+        assert_eq!(found, [0, 0, 1, 1, 2], "half a permit per second");
     }
     check::<u64>();
     check::<u32>();
 }
 
 #[test]
-fn a_share_is_kept_to_the_fraction_of_a_permit() {
+fn a_proportional_carry_keeps_fractions_of_a_permit() {
     let settings = AdjustableBucket::builder(Rate::per_day(1), 1).initial(0);
     let bucket = settings.build().unwrap();
     let noon = Timestamp::from_secs(43_200);
@@ -1147,7 +1151,7 @@ fn a_share_is_kept_to_the_fraction_of_a_permit() {
 }
 
 #[test]
-fn what_is_forced_need_never_come_in() {
+fn forced_permits_are_granted_though_they_never_come_in() {
     fn check<W: Word>() {
         let settings = AdjustableBucket::builder(Rate::ZERO, 1).debt(5);
         let bucket = settings.build_on::<W>().unwrap();
@@ -1165,7 +1169,7 @@ fn what_is_forced_need_never_come_in() {
                 now: millis(0),
                 permits: 1
             }),
-            "what is reserved must"
+            "a reservation must come in"
         );
     }
     check::<u64>();
@@ -1173,7 +1177,7 @@ fn what_is_forced_need_never_come_in() {
 }
 
 #[test]
-fn no_permits_at_all_are_forced_and_reserved_at_any_time() {
+fn zero_permits_are_forced_and_reserved_at_any_time() {
     fn check<W: Word>() {
         let bucket = spent::<W>(Rate::per_second(10), 1, 0, millis(1_000));
         let _ = bucket.reserve_at(millis(1_000), 1, Duration::MAX).unwrap();
@@ -1210,8 +1214,8 @@ fn without_a_limit_any_number_of_permits_is_granted() {
     check::<u32>();
 }
 
-/// Which it notes in each; 64 bits of a token bucket have room for nanoseconds, which cost it
-/// nothing.
+/// The tick is part of the bucket's state. A token bucket's 64 bits have room for nanoseconds,
+/// which cost it nothing.
 #[test]
 fn on_64_bits_the_tick_is_a_microsecond_unless_more_is_needed() {
     let (rate, burst) = (Rate::per_second(10), 5);
@@ -1225,8 +1229,8 @@ fn on_64_bits_the_tick_is_a_microsecond_unless_more_is_needed() {
     );
 }
 
-/// In every span: with rates of so many permits in each 100 ms, the larger of all bursts and what
-/// came in. What is late counts at the newest time of a grant or a change.
+/// The bound of every span: the largest burst plus what came in, for rates of N permits in each 100
+/// ms. A stale timestamp counts at the newest time of a grant or a change.
 #[test]
 fn no_span_with_changes_in_it_holds_more_than_the_largest_burst_and_what_came_in() {
     const GRAIN: u64 = 1_000_000;
@@ -1251,7 +1255,7 @@ fn no_span_with_changes_in_it_holds_more_than_the_largest_burst_and_what_came_in
             .staleness(Duration::from_secs(1))
             .build_on::<W>()
             .unwrap();
-        // What has come in by each grant, in hundredths of a permit, and the grant.
+        // What had come in by each grant, in hundredths of a permit, and what was granted.
         let mut grants = Vec::<(u64, u64)>::new();
         // The last change, and what had come in by then.
         let (mut changed, mut before) = (0, 0);
@@ -1305,15 +1309,11 @@ fn no_span_with_changes_in_it_holds_more_than_the_largest_burst_and_what_came_in
     assert!(grants > 40_000 && late_grants > 1_000 && late_changes > 1_000);
 }
 
-// On real threads.
+// Real threads.
 
-/// Two that take until `done`, beside what is done meanwhile; then all that is left is taken at the
-/// time of the clock. Returns how much was taken.
-fn drained(
-    bucket: &AdjustableBucket<impl Word>,
-    clock: &AtomicU64,
-    meanwhile: impl FnOnce(),
-) -> u64 {
+/// Runs two threads that take until `done`, beside `work`. Then takes all that is left at the
+/// time of the clock. Returns the sum of the permits taken.
+fn drained(bucket: &AdjustableBucket<impl Word>, clock: &AtomicU64, work: impl FnOnce()) -> u64 {
     let done = AtomicBool::new(false);
     let take = |n| {
         bucket
@@ -1335,7 +1335,7 @@ fn drained(
                 taken
             })
         });
-        meanwhile();
+        work();
         done.store(true, Relaxed);
         takers.into_iter().map(|taker| taker.join().unwrap()).sum()
     });
@@ -1352,17 +1352,17 @@ const CHANGES: u64 = if cfg!(debug_assertions) {
     200_000
 };
 
-/// A bucket of whole permits in each millisecond, with a clock that stands at a second.
+/// Returns a bucket with a tick of 1 ms and a clock that stands still at one second.
 fn fast<W: Word>(burst: u64) -> (AdjustableBucket<W>, AtomicU64) {
     let bucket =
         AdjustableBucket::builder(Rate::per_second(1_000), burst).tick(Duration::from_millis(1));
     let bucket = bucket.build_on::<W>().unwrap();
-    // It may be about as late as it is old.
+    // The staleness allowed is about the bucket's age, so the bucket has to have one.
     let_in(|| bucket.adjust_at(millis(1_000), Rate::per_second(1_000), burst, Carry::Reset));
     (bucket, AtomicU64::new(SECOND))
 }
 
-/// A change that is refused while a take is in the middle of a decision is tried again.
+/// Tries a change again if it is refused because a take is in the middle of a decision.
 fn let_in(change: impl Fn() -> Result<(), ChangeError>) {
     while let Err(error) = change() {
         assert_eq!(error, ChangeError::Busy);
@@ -1382,9 +1382,9 @@ fn at_one_instant_no_number_of_changes_admits_more_than_the_first_burst() {
                 });
             }
         });
-        assert_eq!(taken, 50_000, "none is lost, either");
+        assert_eq!(taken, 50_000, "no permit is lost");
 
-        // A smaller burst takes away what does not fit.
+        // A smaller burst drops the permits that do not fit.
         let (bucket, clock) = fast::<W>(50_000);
         let taken = drained(&bucket, &clock, || {
             for change in 0..CHANGES {
@@ -1409,7 +1409,7 @@ fn at_one_instant_no_number_of_changes_admits_more_than_the_first_burst() {
 }
 
 #[test]
-fn at_one_instant_exactly_what_was_added_to_the_burst_is_admitted_beside_it() {
+fn at_one_instant_exactly_what_was_added_to_the_burst_is_admitted() {
     fn check<W: Word>() {
         let (bucket, clock) = fast::<W>(1_000);
         let taken = drained(&bucket, &clock, || {
@@ -1427,7 +1427,7 @@ fn at_one_instant_exactly_what_was_added_to_the_burst_is_admitted_beside_it() {
 #[test]
 fn under_changes_at_all_times_exactly_what_came_in_is_admitted() {
     fn check<W: Word>() {
-        // Never full again, so that all that comes in stays.
+        // The bucket is never full again, so that nothing that comes in is lost.
         let (bucket, clock) = fast::<W>(1_000_000);
         let mut come_in = 1_000_000;
         let mut rate = 1;
@@ -1460,7 +1460,7 @@ fn under_changes_at_all_times_exactly_what_came_in_is_admitted() {
 }
 
 #[test]
-fn of_those_who_change_at_once_one_is_let_in_and_settings_are_never_mixed() {
+fn of_two_concurrent_changes_one_is_busy_and_settings_are_never_mixed() {
     let (bucket, _) = fast::<u64>(10);
     let change =
         |rate, burst| bucket.adjust_at(millis(1_000), Rate::per_second(rate), burst, Carry::Reset);
@@ -1481,7 +1481,7 @@ fn of_those_who_change_at_once_one_is_let_in_and_settings_are_never_mixed() {
     assert_eq!(
         change(3_000, 30),
         Ok(()),
-        "whoever is done lets the next one in"
+        "a finished change admits the next one"
     );
     bucket.take_at(millis(1_000), 30).unwrap();
     assert_eq!(bucket.available_at(millis(1_009)), 27);

@@ -1,5 +1,5 @@
-//! Windows whose settings are changed between requests, and at the same time: compared with a model
-//! that never wraps, checked against the bounds that are stated, and hammered by real threads.
+//! Windows whose settings change, also concurrently. They are compared with a model that never
+//! wraps, checked against the documented bounds, and tested with real threads.
 
 #[allow(dead_code, reason = "made for traces, too")]
 #[path = "support/draws.rs"]
@@ -32,7 +32,7 @@ const fn at(seconds: u64) -> Timestamp {
     Timestamp::from_secs(seconds)
 }
 
-/// Ten in ten seconds; up to a hundred in up to a hundred seconds.
+/// A window of ten in ten seconds; up to a hundred in up to a hundred seconds.
 fn on_grid<W: Word>() -> AdjustableWindow<W> {
     let settings = AdjustableWindow::builder(10, 10 * SECOND)
         .max_limit(100)
@@ -48,7 +48,7 @@ fn started<W: Word>() -> AdjustableWindow<W> {
     settings.started_by_first_request().build_on().unwrap()
 }
 
-/// Runs `$check` on both kinds of windows, on both words.
+/// Runs `$check` on both kinds of windows and on both words.
 macro_rules! on_each {
     ($check:ident) => {
         $check(&on_grid::<u64>());
@@ -97,7 +97,7 @@ fn what_cannot_be_built_names_the_setting_and_its_bound() {
             min
         })
     );
-    // 52 bits, of which four tell a dozen ticks of a second apart.
+    // 52 bits, of which four distinguish a dozen ticks of a second.
     assert_eq!(
         build(window(u64::MAX, SECOND)),
         too_large(Setting::Limit, MOST)
@@ -111,9 +111,9 @@ fn what_cannot_be_built_names_the_setting_and_its_bound() {
     assert!(build(window(1, SECOND).max_limit(MOST)).is_ok());
 }
 
-/// The bound that a refusal names is the largest limit that fits, for any other settings.
+/// The bound that an error names is the largest limit that fits, for all other settings.
 #[test]
-fn the_largest_limit_that_a_refusal_names_fits() {
+fn the_largest_limit_that_an_error_names_fits() {
     fn check<W: Word>(seed: u64) -> bool {
         let mut draws = Draws::Seeded {
             state: seed,
@@ -150,9 +150,9 @@ fn the_largest_limit_that_a_refusal_names_fits() {
     assert!((0..500).filter(|&seed| check::<u32>(seed)).count() > 50);
 }
 
-/// Each tick costs whoever is first in it an exchange more.
+/// The first request in each tick costs one compare-exchange more.
 #[test]
-fn a_tick_is_no_finer_than_it_need_be() {
+fn a_tick_is_no_finer_than_necessary() {
     fn tick<W: Word>(limit: u64, nanos: u64) -> u128 {
         let window = Duration::from_nanos(nanos);
         AdjustableWindow::builder(limit, window)
@@ -169,12 +169,12 @@ fn a_tick_is_no_finer_than_it_need_be() {
     assert_eq!(
         tick::<u64>(1 << 24, 1_000_000_000),
         100_000,
-        "28 bits of it: seven hours"
+        "28 bits of ticks: seven hours"
     );
     assert_eq!(
         tick::<u32>(10, 1_000_000_000),
         1_000_000,
-        "22 bits of it: 70 minutes"
+        "22 bits of ticks: 70 minutes"
     );
     let asked = AdjustableWindow::builder(10, SECOND)
         .tick(Duration::from_nanos(1))
@@ -184,7 +184,7 @@ fn a_tick_is_no_finer_than_it_need_be() {
 }
 
 #[test]
-fn settings_that_are_refused_leave_all_as_it_was() {
+fn refused_settings_change_nothing() {
     fn check<W: Word>(limit: &AdjustableWindow<W>) {
         limit.take_at(at(5), 4).unwrap();
         let before = format!("{limit:?}");
@@ -253,13 +253,13 @@ fn settings_that_are_refused_leave_all_as_it_was() {
 }
 
 #[test]
-fn a_change_that_is_too_late_is_refused_and_leaves_all_as_it_was() {
+fn a_change_that_is_too_late_is_refused_and_changes_nothing() {
     fn check<W: Word>(limit: &AdjustableWindow<W>) {
         let (now, stale) = (at(100_000), limit.staleness());
         limit.take_at(now, 4).unwrap();
         let before = format!("{limit:?}");
         assert!(before.contains("newest"), "{before}");
-        // The window that is on began at `now`.
+        // The current window began at `now`.
         let since = |age: Duration| Timestamp::from_nanos(now.as_nanos() - age.as_nanos() as u64);
         let too_late = since(stale + 2 * limit.tick());
         for carry in CARRIES {
@@ -272,17 +272,22 @@ fn a_change_that_is_too_late_is_refused_and_leaves_all_as_it_was() {
             Ok(())
         );
         assert_eq!(limit.available_at(since(stale)), 6, "{limit:?}");
-        assert_eq!(limit.available_at(now), 6, "it counts at `now`: {limit:?}");
+        assert_eq!(
+            limit.available_at(now),
+            6,
+            "the change counts at `now`: {limit:?}"
+        );
     }
     on_each!(check);
 }
 
-// What is carried over.
+// Carried permits.
 
 #[test]
-fn each_policy_carries_over_what_it_says() {
+fn each_policy_carries_what_it_documents() {
     fn check<W: Word>(limit: &AdjustableWindow<W>) {
-        // Of ten, so many are taken; then the limit is changed: so many are left.
+        // Of ten permits, `taken` are taken; after the change of the limit to `new`, `left` are
+        // left.
         for (carry, taken, new, left) in [
             (Carry::Keep, 4, 20, 6),
             (Carry::Keep, 4, 3, 3),
@@ -311,15 +316,19 @@ fn each_policy_carries_over_what_it_says() {
                 left,
                 "{carry:?} of {taken} to {new}: {limit:?}"
             );
-            assert_eq!(limit.available_at(at(15)), new, "all of the next window");
+            assert_eq!(
+                limit.available_at(at(15)),
+                new,
+                "the whole next window is free"
+            );
         }
     }
     on_each!(check);
 }
 
-/// Used four of ten; with three there is nothing left, with ten again six.
+/// Four of ten are used: with a limit of three nothing is left, with ten again six.
 #[test]
-fn what_is_carried_as_used_is_not_forgotten_under_a_lower_limit() {
+fn carried_usage_is_not_forgotten_under_a_lower_limit() {
     fn check<W: Word>(limit: &AdjustableWindow<W>) {
         limit.take_at(at(5), 4).unwrap();
         for (new, left) in [(3, 0), (1, 0), (10, 6), (4, 0), (5, 1), (100, 96)] {
@@ -334,7 +343,7 @@ fn what_is_carried_as_used_is_not_forgotten_under_a_lower_limit() {
 }
 
 #[test]
-fn on_a_grid_the_window_that_is_on_ends_with_that_of_the_new_grid() {
+fn on_a_grid_the_current_window_ends_with_that_of_the_new_grid() {
     fn check<W: Word>(_: W) {
         for (length, end) in [(3, 15), (7, 14), (10, 20), (13, 26), (100, 100)] {
             for carry in CARRIES {
@@ -372,7 +381,7 @@ fn a_started_window_ends_the_new_length_after_its_start_or_within_a_tick() {
                 .unwrap();
             let denied = limit.take_at(at(14), 1).unwrap_err();
             assert_eq!(denied.retry(&limit), Retry::At(end), "{length}: {limit:?}");
-            // With a reset, a new one begins with the change.
+            // With a reset, a new window begins with the change.
             limit
                 .adjust_at(at(14), 10, length * SECOND, Carry::Reset)
                 .unwrap();
@@ -388,9 +397,10 @@ fn a_started_window_ends_the_new_length_after_its_start_or_within_a_tick() {
     check(0u32);
 }
 
-/// An idle limiter grows, and keeps what it has until the window ends that the change has begun.
+/// An idle limiter's limit grows. It keeps the old one until the window ends that the change has
+/// opened.
 #[test]
-fn keeping_makes_no_more_available_even_where_nothing_was_taken() {
+fn keep_makes_no_more_available_even_if_nothing_was_taken() {
     fn check<W: Word>(limit: &AdjustableWindow<W>) {
         limit
             .adjust_at(at(40), 50, 20 * SECOND, Carry::Keep)
@@ -402,9 +412,9 @@ fn keeping_makes_no_more_available_even_where_nothing_was_taken() {
     on_each!(check);
 }
 
-/// As if it had been made somewhere in the tick of the newest grant, or change.
+/// The change counts as if it had been made somewhere in the tick of the newest grant or change.
 #[test]
-fn a_change_that_is_late_counts_at_the_newest_time_granted() {
+fn a_late_change_counts_at_the_newest_time_granted() {
     fn check<W: Word>(new: fn() -> AdjustableWindow<W>) {
         for carry in CARRIES {
             for (late, length) in [(51, 3), (58, 7), (45, 4), (40, 20), (59, 100)] {
@@ -430,7 +440,7 @@ fn a_change_that_is_late_counts_at_the_newest_time_granted() {
                         "{carry:?} at {late}, then at {seconds}: {ours:?}, {theirs:?}"
                     );
                 }
-                // And one change after another, which has noted its time.
+                // A late change after another change, which has recorded its time.
                 ours.adjust_at(at(200), 10, 10 * SECOND, Carry::Reset)
                     .unwrap();
                 ours.adjust_at(at(190), 10, 20 * SECOND, carry).unwrap();
@@ -446,8 +456,8 @@ fn a_change_that_is_late_counts_at_the_newest_time_granted() {
     check(started::<u32>);
 }
 
-/// Were they retroactive, the window of the new length would have been over, and a whole limit have
-/// come back.
+/// If the changes were retroactive, the window of the new length would be over and a whole limit
+/// free again.
 #[test]
 fn late_changes_gain_nothing_at_the_newest_instant() {
     fn check<W: Word>(limit: &AdjustableWindow<W>) {
@@ -505,17 +515,17 @@ fn without_a_change_it_decides_as_a_fixed_window_does() {
             assert_eq!(adjustable.idle_at(now), fixed.idle_at(now));
         }
     }
-    // Positions of both are ticks where the first request starts a window; else the fixed window's
-    // are whole windows.
+    // Positions of both are ticks if the first request starts a window; on a grid, the fixed
+    // window's positions are whole windows.
     check::<u64>(false);
     check::<u64>(true);
     check::<u32>(true);
 }
 
-// Giving back.
+// Refunds.
 
 #[test]
-fn what_was_taken_before_a_change_cannot_be_given_back_after_it() {
+fn what_was_taken_before_a_change_cannot_be_refunded_after_it() {
     fn check<W: Word>(limit: &AdjustableWindow<W>) {
         for carry in CARRIES {
             limit
@@ -539,13 +549,13 @@ fn what_was_taken_before_a_change_cannot_be_given_back_after_it() {
 }
 
 #[test]
-fn what_was_taken_in_an_older_window_cannot_be_given_back() {
+fn what_was_taken_in_an_older_window_cannot_be_refunded() {
     fn check<W: Word>(limit: &AdjustableWindow<W>) {
         let mut old = limit.try_acquire_at(at(5), 4).unwrap();
         limit.take_at(at(15), 4).unwrap();
         assert_eq!(old.refund_at(at(15), 4), Ok(0));
         assert_eq!(limit.available_at(at(15)), 6, "{limit:?}");
-        // Nor more than was counted in this one.
+        // Nor can more than was counted in this window.
         let receipt = limit.take_at(at(15), 1).unwrap();
         let refund = limit.refund_at(at(15), 6, receipt);
         assert_eq!(refund.permits, 0);
@@ -555,11 +565,11 @@ fn what_was_taken_in_an_older_window_cannot_be_given_back() {
 }
 
 #[test]
-fn a_window_that_was_given_back_is_started_by_the_next_request() {
+fn a_refunded_window_is_started_by_the_next_request() {
     fn check<W: Word>(_: W) {
         let limit = started::<W>();
         let full_from = |now| limit.take_at(now, 10).unwrap_err().retry(&limit);
-        // In the same tick, and later.
+        // In the same tick, and in a later one.
         for (again, end) in [(100, 110), (207, 217)] {
             let mut undone = limit.try_acquire_at(at(again / 100 * 100), 10).unwrap();
             assert_eq!(undone.refund_at(at(again), 4), Ok(4));
@@ -568,7 +578,7 @@ fn a_window_that_was_given_back_is_started_by_the_next_request() {
             limit.take_at(at(again), 1).unwrap();
             assert_eq!(full_from(at(again)), Retry::At(at(end)), "{limit:?}");
         }
-        // As long as one is left, it is on.
+        // The window stays open as long as one permit is taken.
         let mut most = limit.try_acquire_at(at(300), 9).unwrap();
         let mut last = limit.try_acquire_at(at(303), 1).unwrap();
         assert_eq!(most.refund_at(at(303), 9), Ok(9));
@@ -581,9 +591,9 @@ fn a_window_that_was_given_back_is_started_by_the_next_request() {
     check(0u32);
 }
 
-/// What the change has carried over counts as used, whoever has given back what.
+/// What a change has carried over counts as used, whichever grants are refunded.
 #[test]
-fn a_window_that_a_change_has_carried_over_stays_on_when_all_is_given_back() {
+fn a_window_carried_over_by_a_change_stays_open_when_all_grants_are_refunded() {
     fn check<W: Word>(_: W) {
         let limit = started::<W>();
         limit.take_at(at(100), 3).unwrap();
@@ -600,10 +610,10 @@ fn a_window_that_a_change_has_carried_over_stays_on_when_all_is_given_back() {
     check(0u32);
 }
 
-/// Between the last window and the next one there is no room for those who come late, nor for those
+/// Between the last window and the next one there is no room for stale timestamps, nor for requests
 /// in the same tick.
 #[test]
-fn a_window_that_was_given_back_leaves_no_room_before_it() {
+fn a_refunded_window_leaves_no_room_before_it() {
     fn check<W: Word>(_: W) {
         for (undone, late, last) in [
             (10_000, 9_950, 20_000),
@@ -633,10 +643,10 @@ fn a_window_that_was_given_back_leaves_no_room_before_it() {
     check(0u32);
 }
 
-/// After a request that was given back, all who come later are told what they would have been told
-/// without it.
+/// After a refunded request, all later requests get the answers that they would have got without
+/// it.
 #[test]
-fn all_given_back_is_as_if_never_taken() {
+fn a_full_refund_is_as_if_never_taken() {
     fn check<W: Word>(new: fn() -> AdjustableWindow<W>, seed: u64) {
         let mut draws = Draws::Seeded {
             state: seed,
@@ -693,10 +703,10 @@ fn all_given_back_is_as_if_never_taken() {
     }
 }
 
-// Wild times.
+// Arbitrary times.
 
 #[test]
-fn the_ends_of_time_panic_nowhere() {
+fn the_ends_of_time_never_panic() {
     fn check<W: Word>(seed: u64) {
         let mut draws = Draws::Seeded {
             state: seed,
@@ -740,17 +750,17 @@ fn the_ends_of_time_panic_nowhere() {
     }
 }
 
-/// After an idle time of about a horizon it is told less than full, but not for long; and a retry
-/// is exact there, too.
+/// After idling for about a horizon, the limiter reports less than full, for a bounded time. A
+/// retry is exact there, too.
 #[test]
-fn told_less_than_full_after_a_horizon_it_is_so_for_as_long_as_is_stated() {
+fn after_a_horizon_it_reports_less_than_full_for_no_longer_than_documented() {
     fn check<W: Word>(limit: &AdjustableWindow<W>) {
         limit.take_at(at(1_000), 10).unwrap();
         let tick = limit.tick().as_nanos() as u64;
         let horizon = limit.horizon().as_nanos() as u64 + tick;
         let (stale, longest) = (limit.staleness().as_nanos() as u64, 100_000_000_000 + tick);
-        // All of them end at 1,010 s, or where that comes around; on a grid, with the window that
-        // this lies in.
+        // All windows end at 1,010 s, or where that instant wraps; on a grid, with the window that
+        // contains it.
         let around = horizon + 1_010_000_000_000;
         let is_on_grid = format!("{limit:?}").contains("started: false");
         let full = if is_on_grid {
@@ -770,7 +780,7 @@ fn told_less_than_full_after_a_horizon_it_is_so_for_as_long_as_is_stated() {
                 .unwrap_err();
             assert_eq!(denied.retry(limit), Retry::At(Timestamp::from_nanos(full)));
         }
-        // With room in the old window, only those are denied who could be late.
+        // If the old window has room, only stale timestamps are denied.
         limit
             .adjust_at(at(1_001), 20, 10 * SECOND, Carry::Additive)
             .unwrap();
@@ -795,10 +805,10 @@ fn told_less_than_full_after_a_horizon_it_is_so_for_as_long_as_is_stated() {
     on_each!(check);
 }
 
-/// Where the word comes around, an old end lies between two instants of the grid: what is granted
-/// before it and after it is granted in one window.
+/// Where the word wraps, an old end lies between two instants of the grid. The grants before it and
+/// after it are in one window.
 #[test]
-fn a_window_of_the_grid_in_which_the_word_comes_around_grants_no_more_than_its_limit() {
+fn a_grid_window_in_which_the_word_wraps_grants_no_more_than_its_limit() {
     fn check<W: Word>(window: u64, wide: bool) {
         for phase in 0..40 {
             for origin in [0, 1_700_000_000_000_000_000] {
@@ -877,12 +887,12 @@ struct Model {
     /// The newest instant at which anything was granted or changed, in nanoseconds.
     newest: u64,
     era: u64,
-    /// Of the window in which the settings were last changed: its end, what was granted in it and
-    /// is not in the count, and the largest limit that was in force in it.
+    /// For the window in which the settings last changed: its end, the permits granted in it that
+    /// are not in the count, and the largest limit that was in force in it.
     changed_in: i128,
     beyond: u64,
     largest: u64,
-    /// The tick of the last change, and how many changes there were in it.
+    /// The tick of the last change, and the number of changes in it.
     changed_at: i128,
     changes_at_once: u64,
 }
@@ -911,7 +921,7 @@ impl Model {
         }
     }
 
-    /// Granted in the window that is on, but not in its count.
+    /// Permits granted in the current window that are not in its count.
     fn beyond(&self) -> u64 {
         if self.changed_in == self.end {
             self.beyond
@@ -920,7 +930,7 @@ impl Model {
         }
     }
 
-    /// No request has started the window.
+    /// Whether no request has started the window.
     fn is_unstarted(&self) -> bool {
         self.started && self.count == 0 && self.beyond() == 0
     }
@@ -929,7 +939,7 @@ impl Model {
         (now.saturating_sub(self.origin) / self.step).into()
     }
 
-    /// Where a window begins that is started at `now`.
+    /// The tick at which a window begins that a request at `now` starts.
     fn rounded(&self, now: u64) -> i128 {
         let into = now.saturating_sub(self.origin) % self.step;
         self.tick(now) + i128::from(self.started && into != 0)
@@ -962,7 +972,7 @@ impl Model {
             };
             self.count = 0;
         } else if self.is_unstarted() {
-            // As if nobody had started it, but for those who come late.
+            // As if the window had not been started, except for stale timestamps.
             self.end = self.end.max(self.rounded(now) + self.window);
         }
         self.count += u64::from(n);
@@ -970,7 +980,7 @@ impl Model {
     }
 
     fn changed(&mut self, now: u64, limit: u64, window: i128, carry: Carry) {
-        // One that is late counts at the newest time, somewhere in its tick.
+        // A late change counts at the newest time, somewhere in its tick.
         let late = self.tick(now) < self.tick(self.newest);
         let now = if late { self.newest } else { now };
         let (tick, left) = (self.tick(now), self.available(now));
@@ -986,7 +996,7 @@ impl Model {
         };
         let same = self.is_on(now) && self.changed_in == self.end;
         let largest = limit.max(if same { self.largest } else { self.limit });
-        // With what was granted, no more than the largest limit.
+        // Together with what was granted, no more than the largest limit.
         let rest = largest.saturating_sub(used + beyond);
         let left = match carry {
             Carry::Keep => left.min(limit),
@@ -1038,15 +1048,14 @@ impl Model {
     }
 }
 
-/// An admission, at the instant that it counts at.
+/// An admission, and the instant at which it counts.
 struct Admission {
     at: u64,
     permits: u64,
     era: u64,
 }
 
-/// All that was granted, against the bounds as they are stated; it knows nothing of words and
-/// counts.
+/// Checks all grants against the documented bounds, without knowledge of words and counts.
 struct Ledger {
     origin: u64,
     step: u64,
@@ -1055,16 +1064,17 @@ struct Ledger {
     /// In nanoseconds.
     window: u128,
     era: u64,
-    /// What the last change has left of the window that was on, and the tick in which that ends.
+    /// The permits that the last change has left of the current window, and the tick in which that
+    /// window ends.
     left: u64,
     first_end: i128,
     admissions: Vec<Admission>,
-    /// The tick of the newest admission or change, the limit in force when it was entered, and the
-    /// largest one since.
+    /// The tick of the newest admission or change, the limit in force at its first event, and the
+    /// largest limit since.
     instant: u64,
     entered: u64,
     largest: u64,
-    /// If all changes are made with this one.
+    /// The policy of all changes, if it is always the same.
     always: Option<Carry>,
 }
 
@@ -1085,7 +1095,7 @@ impl Ledger {
             .map_or(self.origin, |admission| admission.at)
     }
 
-    /// Notes an admission, and returns its index.
+    /// Records an admission, and returns its index.
     fn took(&mut self, now: u64, n: u32) -> usize {
         let at = now.max(self.newest());
         self.enter(at.max(self.origin + self.instant * self.step));
@@ -1102,7 +1112,7 @@ impl Ledger {
         self.admissions[index].permits -= u64::from(n);
     }
 
-    /// A change at `now`, which leaves so many permits until the tick `first_end`.
+    /// Records a change at `now`, which leaves `left` permits until the tick `first_end`.
     fn changed(&mut self, now: u64, limit: u64, window: u64, left: u64, first_end: i128) {
         self.enter(
             now.max(self.newest())
@@ -1136,7 +1146,7 @@ impl Ledger {
             sum(&|admission| here(admission) && u128::from(at - admission.at) < self.window);
         assert!(
             u128::from(granted) <= 2 * u128::from(self.limit),
-            "{granted} in a window's length"
+            "{granted} in the length of a window"
         );
         if self.era > 0 {
             let first =
@@ -1148,7 +1158,7 @@ impl Ledger {
                 self.left
             );
         }
-        // However often the settings are changed at one instant, nothing is gained by it.
+        // However often the settings change at one instant, no permits are gained.
         let most = match self.always {
             Some(Carry::Keep) => self.entered,
             Some(Carry::Additive) => self.largest,
@@ -1170,7 +1180,7 @@ struct Tally {
     given_back: u64,
 }
 
-/// A random window, and the most that its settings may be.
+/// A random window, and the largest settings that it accepts.
 struct Subject<W: Word> {
     limiter: AdjustableWindow<W>,
     max_limit: u64,
@@ -1179,7 +1189,7 @@ struct Subject<W: Word> {
     origin: u64,
 }
 
-/// `None` where the settings do not fit.
+/// Returns `None` if the settings do not fit.
 fn subject<W: Word>(draws: &mut Draws<'_>) -> Option<Subject<W>> {
     let length = draws.magnitude(1 << 56).max(1);
     let window = draws.one_of(&[1_000_000_000, length, 60_000_000_000, 999_999_937, 1]);
@@ -1212,8 +1222,8 @@ fn subject<W: Word>(draws: &mut Draws<'_>) -> Option<Subject<W>> {
     })
 }
 
-/// Random operations on a random window, each compared with the model, and all that is granted with
-/// the bounds.
+/// Random operations on a random window. Each is compared with the model, and all grants with the
+/// bounds.
 fn trace<W: Word>(draws: &mut Draws<'_>, tally: &mut Tally) {
     let Some(Subject {
         limiter,
@@ -1248,14 +1258,14 @@ fn trace<W: Word>(draws: &mut Draws<'_>, tally: &mut Tally) {
         tally.operations += 1;
         let jump = draws.magnitude(max_window.saturating_mul(3));
         let now = if draws.once_in(3) {
-            // As late as is allowed, and a little into the future of that.
+            // As stale as allowed, and a little into the future of that.
             let stale =
                 (model.staleness.cast_unsigned() * u128::from(step)).min(u64::MAX.into()) as u64;
             let late = draws.magnitude(stale.min(max_window.saturating_mul(2)));
             tally.late += 1;
             model.newest.saturating_sub(late)
         } else {
-            // Not so far that the end comes around.
+            // Not so far that the end wraps.
             let far = model
                 .instant(model.end + model.range / 4 - 1)
                 .map_or(u64::MAX, Timestamp::as_nanos);
@@ -1301,7 +1311,8 @@ fn trace<W: Word>(draws: &mut Draws<'_>, tally: &mut Tally) {
                     0
                 };
                 let refunded = limiter.refund_at(time, n, receipt).permits;
-                // Of an instant with more changes than the word tells apart, no receipt is good.
+                // The word cannot distinguish this many changes at one instant, so no receipt is
+                // valid.
                 let worth = if refunded == 0 && model.changes_at_once >= 15 {
                     0
                 } else {
@@ -1343,7 +1354,7 @@ fn trace<W: Word>(draws: &mut Draws<'_>, tally: &mut Tally) {
     }
 }
 
-/// A denial says what it should, and the retry is exact.
+/// A denial has the documented reason, and its retry is exact.
 fn check_denial<W: Word>(
     limiter: &AdjustableWindow<W>,
     model: &Model,
@@ -1380,7 +1391,7 @@ fn check_denial<W: Word>(
     }
 }
 
-/// What can be read agrees with the model.
+/// All that can be read agrees with the model.
 fn check_view<W: Word>(limiter: &AdjustableWindow<W>, model: &Model, time: Timestamp) {
     let now = time.as_nanos();
     assert_eq!(
@@ -1432,7 +1443,7 @@ fn changed_at_random_it_decides_as_the_model_does() {
     check("32 bits", trace::<u32>);
 }
 
-/// The same from lists of choices, which shrink to the smallest trace that fails.
+/// The same from lists of choices, which shrink to the smallest failing trace.
 #[test]
 fn traces_that_shrink_decide_as_the_model_does() {
     let config = Config {
@@ -1454,12 +1465,13 @@ fn traces_that_shrink_decide_as_the_model_does() {
 
 // Threads.
 
-/// Whatever is kept at one instant is never more than there was, and nothing of it is lost.
+/// Changes with [`Carry::Keep`] at one instant never admit more than the first limit, and no permit
+/// is lost.
 #[test]
-fn kept_at_one_instant_exactly_the_first_limit_is_granted_to_all_threads() {
+fn with_keep_at_one_instant_exactly_the_first_limit_is_granted_to_all_threads() {
     fn check<W: Word>(limit: &AdjustableWindow<W>) {
         let now = at(50);
-        // As many as can be told apart from the rest of a long run.
+        // The largest limit, so that the grants spread over many changes.
         limit
             .adjust_at(now, 100, 10 * SECOND, Carry::Reset)
             .unwrap();
@@ -1493,7 +1505,7 @@ fn kept_at_one_instant_exactly_the_first_limit_is_granted_to_all_threads() {
                         };
                         while draws.another_step() || changed.load(Relaxed) < 200 {
                             let n = draws.within(1, 3) as u32;
-                            // Some are given back, unless a change comes between.
+                            // Some are refunded, unless a change comes between.
                             if let Ok(mut lease) = limit.try_acquire_at(now, n) {
                                 let back = draws.below(u64::from(n) + 1) as u32;
                                 let back = lease.refund_at(now, back).unwrap();
@@ -1515,8 +1527,8 @@ fn kept_at_one_instant_exactly_the_first_limit_is_granted_to_all_threads() {
     on_each!(check);
 }
 
-/// Takers and one who changes the limit, mostly late, on a clock that goes on: no window of the
-/// grid holds more than the largest limit there was.
+/// Several threads take while one changes the limit, mostly late, on a clock that advances. No
+/// window of the grid holds more than the largest limit.
 #[test]
 fn changed_beside_threads_no_window_holds_more_than_the_largest_limit() {
     const MOST: u64 = 40;
@@ -1534,7 +1546,7 @@ fn changed_beside_threads_no_window_holds_more_than_the_largest_limit() {
                     let now = Timestamp::from_nanos(clock.load(SeqCst).saturating_sub(late));
                     match limit.adjust_at(now, draws.within(1, MOST), window, carry) {
                         Ok(()) => _ = changed.fetch_add(1, Relaxed),
-                        // A take is in the middle of a decision since many changes ago.
+                        // A take has been in the middle of a decision since many changes ago.
                         Err(error) => assert_eq!(error, ChangeError::Busy),
                     }
                 }
@@ -1548,7 +1560,7 @@ fn changed_beside_threads_no_window_holds_more_than_the_largest_limit() {
                             calls += 1;
                             let now = clock.fetch_add(5, SeqCst);
                             let granted = limit.take_at(Timestamp::from_nanos(now), 1).is_ok();
-                            // The instant that it counts at lies in between.
+                            // The instant at which the grant counts lies in between.
                             let latest = clock.load(SeqCst);
                             if granted && now / 1_000 == latest / 1_000 {
                                 *mine.entry(now / 1_000).or_default() += 1;
@@ -1573,7 +1585,7 @@ fn changed_beside_threads_no_window_holds_more_than_the_largest_limit() {
     }
 }
 
-/// A clock that stands still for a while at each tick, and one who changes the length late.
+/// The clock stands still for a while at each tick, and one thread changes the length late.
 #[test]
 fn changed_late_beside_threads_no_instant_holds_more_than_the_limit() {
     const MOST: u64 = 40;
@@ -1614,7 +1626,7 @@ fn changed_late_beside_threads_no_instant_holds_more_than_the_limit() {
                         while draws.another_step() || changed.load(Relaxed) < 200 {
                             let now = clock.load(SeqCst);
                             let granted = limit.take_at(instant(now), 1).is_ok();
-                            // Else it may count at a later one.
+                            // Otherwise the grant may count at a later instant.
                             if granted && clock.load(SeqCst) == now {
                                 *mine.entry(now).or_default() += 1;
                             }
@@ -1639,7 +1651,7 @@ fn changed_late_beside_threads_no_instant_holds_more_than_the_limit() {
         assert!(most <= MOST, "{most} at one instant with {carry:?}");
         assert!(
             most > MOST / 4 && instants.len() > 20,
-            "{most} at most, {} instants",
+            "at most {most}, {} instants",
             instants.len()
         );
     }
@@ -1651,10 +1663,10 @@ fn changed_late_beside_threads_no_instant_holds_more_than_the_limit() {
     }
 }
 
-// The sliding window's limit.
+// The limit of a sliding window.
 
 #[test]
-fn a_sliding_windows_limit_is_refused_outside_of_its_range_and_stays() {
+fn a_sliding_windows_limit_is_refused_outside_of_its_range_and_stays_the_same() {
     let limit = SlidingWindow::<4>::builder(5, 4 * SECOND, 4)
         .max_limit(9)
         .build()
@@ -1703,9 +1715,9 @@ fn a_sliding_windows_limit_is_refused_outside_of_its_range_and_stays() {
     );
 }
 
-/// A ledger of what was granted in each segment, against limits that change.
+/// A ledger of what was granted in each segment, compared with limits that change.
 #[test]
-fn a_sliding_window_is_judged_by_the_limit_of_the_moment() {
+fn a_sliding_window_decides_by_its_current_limit() {
     const MOST: u64 = 30;
     fn check<W: Word>(strict: bool, seed: u64) -> (u64, u64) {
         let mut builder = SlidingWindow::<6>::builder(10, 4 * SECOND, 4).max_limit(MOST);
@@ -1729,7 +1741,7 @@ fn a_sliding_window_is_judged_by_the_limit_of_the_moment() {
             let now = newest + draws.magnitude(3);
             let late = draws.magnitude(2).min(now);
             let now = if draws.once_in(3) { now - late } else { now };
-            // A late one counts in the newest segment.
+            // A stale timestamp counts in the newest segment.
             let segment = now.max(newest);
             let held: u64 = (0..length)
                 .filter_map(|age| counted.get(&segment.checked_sub(age)?))
@@ -1779,10 +1791,10 @@ fn a_sliding_window_is_judged_by_the_limit_of_the_moment() {
     }
 }
 
-/// After the last change has returned, and all calls that began before it, nothing is granted
-/// beyond it.
+/// After the last change and all calls that began before it have returned, nothing is granted
+/// beyond the new limit.
 #[test]
-fn a_sliding_windows_limit_set_beside_threads_is_never_passed_by_those_who_come_after() {
+fn a_sliding_windows_limit_set_beside_threads_bounds_all_later_calls() {
     const MOST: u64 = 1_000;
     for round in 0..200 {
         let limit = SlidingWindow::<4>::builder(MOST, 4 * SECOND, 4)
@@ -1797,7 +1809,7 @@ fn a_sliding_windows_limit_set_beside_threads_is_never_passed_by_those_who_come_
                     }
                 });
             }
-            // What is counted here was granted before the change.
+            // The grants counted here were made before the change.
             let before = granted.load(SeqCst);
             limit.set_limit(100).unwrap();
             let own = limit.take_at(at(5), 1).is_ok();
@@ -1807,7 +1819,7 @@ fn a_sliding_windows_limit_set_beside_threads_is_never_passed_by_those_who_come_
             );
             own
         });
-        // Three calls at most were under way.
+        // At most three calls were under way.
         let total = granted.load(SeqCst) + u64::from(after);
         assert_eq!(
             limit.available_at(at(5)),
@@ -1822,10 +1834,10 @@ fn a_sliding_windows_limit_set_beside_threads_is_never_passed_by_those_who_come_
     }
 }
 
-/// Changes, and grants of as many permits as there are after each of them, at one instant at last.
-/// The word has come around by then: the window of long ago seems to begin a second later.
+/// Changes, and grants of all that is available after each of them; the last ones at one instant.
+/// The word has wrapped by then: the window of long ago seems to begin a second later.
 #[test]
-fn changes_gain_nothing_where_the_word_has_come_around() {
+fn changes_gain_nothing_where_the_word_has_wrapped() {
     let limit = AdjustableWindow::builder(100, Duration::from_millis(100))
         .tick(Duration::from_nanos(1))
         .staleness(Duration::from_secs(2))
@@ -1849,16 +1861,16 @@ fn changes_gain_nothing_where_the_word_has_come_around() {
     assert!(granted <= 2, "{granted} of 2");
 }
 
-/// The same where nothing has ever been granted: the first window of all seems to be to come.
+/// The same if nothing has ever been granted: the initial window seems to be in the future.
 #[test]
-fn changes_of_a_new_window_gain_nothing_where_the_word_comes_around() {
+fn changes_of_a_new_window_gain_nothing_where_the_word_wraps() {
     let limit = AdjustableWindow::builder(1, Duration::from_millis(100))
         .max_limit(8)
         .max_window(Duration::from_millis(400))
         .tick(Duration::from_millis(10))
         .build_on::<u32>()
         .unwrap();
-    // At the beginning of a window, 80 s before the word has come around.
+    // At the beginning of a window, 80 s before the word wraps.
     let before = limit.horizon().as_millis() as u64 - 80_000;
     let start = Timestamp::from_millis(before / 400 * 400);
     let at = |millis| start.saturating_add(Duration::from_millis(millis));

@@ -1,8 +1,8 @@
-//! Many limits as one: all or nothing, whatever they are, however they are named, whoever denies,
-//! panics or is faster.
+//! Compositions of many limits: all or nothing, whatever the limits are, however they are named,
+//! and whichever of them denies, panics or races.
 //!
-//! Random compositions are compared, request by request, with what each limit says alone; limits of
-//! the test's own say no, or panic, after they have said yes.
+//! Random compositions are compared, request by request, with the answers of each limit alone.
+//! Scripted limits of the test deny, or panic, after they have agreed.
 
 #[allow(dead_code, reason = "made for traces, too")]
 #[path = "support/draws.rs"]
@@ -31,8 +31,7 @@ const NOW: Timestamp = Timestamp::from_secs(5);
 
 // Random compositions.
 
-/// A random limiter, and whether it is one that can be told from others: one without a state
-/// cannot.
+/// A random limiter, and whether it has an identity. A limiter without state has none.
 fn subject<W: Word>(draws: &mut Draws<'_>) -> (Box<dyn Subject>, bool) {
     let limit = draws.within(1, 20);
     let period = Duration::from_millis(draws.one_of(&[100, 1_000, 7_000]));
@@ -77,38 +76,37 @@ fn subject<W: Word>(draws: &mut Draws<'_>) -> (Box<dyn Subject>, bool) {
     (limiter, true)
 }
 
-/// What happened in the traces.
+/// Counts of what happened in the traces.
 #[derive(Clone, Copy, Debug, Default)]
 struct Tally {
     operations: u64,
     granted: u64,
     denied: u64,
-    /// By another limit than the first.
+    /// Denied by another limit than the first.
     denied_later: u64,
     retried: u64,
     on_release: u64,
     never: u64,
     in_part: u64,
-    /// With a limit that is named more than once.
+    /// Requests of a limit that is named more than once.
     repeated: u64,
-    /// Of those, probes.
+    /// Probes among them.
     probed: u64,
-    /// Allowed by each entry of a limit that is named by several paths, and denied by them
-    /// together.
+    /// Requests that each path to a limit allows alone and all of its paths together deny.
     denied_in_the_take: u64,
-    /// Granted of a limit that is named by several paths.
+    /// Requests granted of a limit that is named by several paths.
     by_several_paths: u64,
 }
 
-/// What a place of a composition names: a limit, and the path to it, by itself (0) or through one
-/// or two wrappers. Where limits cannot be told from each other, each place has a path of its own.
+/// What a place of a composition names: a limit, and the path to it: directly (0), or through one
+/// or two wrappers. If limits have no identity, each place has a path of its own.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Place {
     subject: usize,
     path: usize,
 }
 
-/// A limit by one of its paths, asked once for all of the places that name it so.
+/// A limit by one of its paths. It is asked once for all places that name it by that path.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     place: Place,
@@ -118,12 +116,12 @@ struct Entry {
 }
 
 impl Entry {
-    /// What is asked of it: by a probe, one for each time that it is named.
+    /// The permits asked of the entry; for a probe, one for each place that names it.
     fn wanted(&self, n: u32) -> u64 {
         u64::from(n.max(1)) * self.times
     }
 
-    /// What it takes.
+    /// The permits that the entry takes.
     fn taken(&self, n: u32) -> u64 {
         u64::from(n) * self.times
     }
@@ -171,7 +169,7 @@ impl<'a> Composition<'a> {
         self.entries.len() < self.places.len()
     }
 
-    /// Whether a limit that has something to lose is named by several paths.
+    /// Whether a limit that can run out is named by several paths.
     fn is_entangled(&self) -> bool {
         self.entries.iter().enumerate().any(|(at, entry)| {
             let is_same = |before: &Entry| before.place.subject == entry.place.subject;
@@ -179,7 +177,7 @@ impl<'a> Composition<'a> {
         })
     }
 
-    /// What all entries of a limit take of it.
+    /// The permits that all entries of a limit take from it.
     fn taken(&self, subject: usize, n: u32) -> u64 {
         let entries = self
             .entries
@@ -188,7 +186,7 @@ impl<'a> Composition<'a> {
         entries.map(|entry| entry.taken(n)).sum()
     }
 
-    /// What an entry says alone.
+    /// What an entry alone answers.
     fn alone(&self, entry: &Entry, now: Timestamp, n: u32) -> Result<(), Denied> {
         match u32::try_from(entry.wanted(n)) {
             Ok(1) => self.subject(entry).peek_at(now, n),
@@ -203,7 +201,7 @@ impl<'a> Composition<'a> {
         }
     }
 
-    /// When an entry alone says that a request is to come back, of which it has said this.
+    /// When an entry alone says to retry a request that it denied with `denied`.
     fn retry_alone(&self, entry: &Entry, now: Timestamp, alone: Result<(), Denied>) -> Retry {
         alone.map_or_else(
             |denied| self.subject(entry).retry(denied),
@@ -222,7 +220,7 @@ impl<'a> Composition<'a> {
             .collect()
     }
 
-    /// What the limits say from `now` on.
+    /// What the limits answer from `now` on.
     fn forecast(&self, now: Timestamp) -> Vec<Vec<u64>> {
         let steps = [
             0,
@@ -239,7 +237,7 @@ impl<'a> Composition<'a> {
             .to_vec()
     }
 
-    /// What a look at each entry must say.
+    /// What a look at each entry must answer.
     fn expected_look(&self, now: Timestamp, n: u32) -> Result<(), DeniedBy> {
         self.entries.iter().try_for_each(|entry| {
             let by = |denied| DeniedBy {
@@ -251,8 +249,8 @@ impl<'a> Composition<'a> {
         })
     }
 
-    /// What the composition must say: one path to a limit may find that what it has seen went to
-    /// another path.
+    /// What the composition must answer. What one path to a limit has seen may have gone to another
+    /// path.
     fn expected(&self, now: Timestamp, n: u32) -> Result<(), DeniedBy> {
         self.expected_look(now, n)?;
         let mut left = self.available(now);
@@ -269,13 +267,13 @@ impl<'a> Composition<'a> {
                     denied,
                 });
             }
-            // Of what has no end, nothing is taken.
+            // A limit without an end loses nothing.
             *left -= if *left == u64::MAX { 0 } else { taken };
         }
         Ok(())
     }
 
-    /// When the composition must say that a denied request is to come back.
+    /// When the composition must say to retry a denied request.
     fn expected_retry(&self, now: Timestamp, n: u32) -> Retry {
         self.entries.iter().fold(Retry::At(now), |longest, entry| {
             longest.longer(self.retry_alone(entry, now, self.alone(entry, now, n)), now)
@@ -283,10 +281,10 @@ impl<'a> Composition<'a> {
     }
 }
 
-/// Random requests, each answered as the limits together would, without a trace of those that are
-/// denied.
+/// Sends random requests. Each is answered as the limits together would answer it, and a denied
+/// request leaves no trace.
 ///
-/// Starts at `first`, and returns a time at which all is as new again.
+/// Starts at `first`, and returns a time at which all limits are idle again.
 fn trace<T: Limits>(
     all: &AllOf<T>,
     limits: &Composition<'_>,
@@ -312,7 +310,7 @@ fn trace<T: Limits>(
                 newest = newest.max(now);
                 leases.push(lease);
             }
-            // Each path knows of its own permits alone, and so can promise no more than a look.
+            // Each path knows only of its own permits, so it can promise only that a look succeeds.
             Err(denied) if limits.is_entangled() => {
                 if let Retry::At(at) = all.retry(denied) {
                     assert_eq!(all.peek_at(at, n), Ok(()), "denied at the retry at {at}");
@@ -339,7 +337,7 @@ fn trace<T: Limits>(
                 }
                 Retry::OnRelease => tally.on_release += 1,
                 Retry::Never => tally.never += 1,
-                other => panic!("none of the limits says {other:?}"),
+                other => panic!("no limit answers {other:?}"),
             },
         }
         tally.repeated += u64::from(limits.repeats());
@@ -376,7 +374,7 @@ fn trace<T: Limits>(
         };
     }
     drop(leases);
-    // More than the slowest of them takes to fill.
+    // Longer than the slowest of them takes to fill.
     let later = newest.saturating_add(Duration::from_secs(200));
     for subject in limits.subjects {
         assert_eq!(
@@ -387,7 +385,7 @@ fn trace<T: Limits>(
     later
 }
 
-/// One request, and every question that can be asked before it.
+/// Sends one request, after every question that can be asked before it.
 fn request<'a, T: Limits>(
     all: &'a AllOf<T>,
     limits: &Composition<'_>,
@@ -414,7 +412,7 @@ fn request<'a, T: Limits>(
         };
         assert_eq!(*detail, expected, "{}", context());
     }
-    assert_eq!(limits.snapshot(), snapshot, "a question wrote");
+    assert_eq!(limits.snapshot(), snapshot, "a query wrote");
 
     tally.operations += 1;
     let answer = all.try_acquire_at(now, n);
@@ -442,11 +440,11 @@ fn request<'a, T: Limits>(
             if look.is_err() {
                 assert_eq!(limits.snapshot(), snapshot, "a denial wrote: {}", context());
             }
-            // A window that was rolled for what was given back says the same as before.
+            // A window that was rolled for permits that were refunded answers as before.
             assert_eq!(
                 limits.forecast(now),
                 forecast,
-                "a rollback left something: {}",
+                "a rollback left a trace: {}",
                 context()
             );
             assert_eq!(
@@ -463,7 +461,7 @@ fn request<'a, T: Limits>(
     answer
 }
 
-/// As many permits as there are, between two numbers.
+/// Takes as many permits as are available, between two numbers.
 fn in_part<'a, T: Limits>(
     all: &'a AllOf<T>,
     limits: &Composition<'_>,
@@ -503,7 +501,7 @@ fn in_part<'a, T: Limits>(
     }
 }
 
-/// Runs `$run` on a composition of the first so many of `$places`: as a tuple or as an array.
+/// Runs `$run` on a composition of the first N of `$places`: as a tuple or as an array.
 macro_rules! shaped {
     ($places:ident, $run:ident: $($count:literal: $($index:literal),+;)+) => {
         match $places.len() {
@@ -516,7 +514,7 @@ macro_rules! shaped {
     };
 }
 
-/// Random limits on one word, in every shape that a composition may have.
+/// Tests random limits on one word, in every shape of a composition.
 fn compositions<W: Word>(seed: u64, tally: &mut Tally) {
     let mut draws = Draws::Seeded {
         state: seed,
@@ -531,7 +529,7 @@ fn compositions<W: Word>(seed: u64, tally: &mut Tally) {
     } else {
         draws.within(1, 8)
     } as usize;
-    // By themselves, behind references, and through one or two wrappers: a limit always by the same
+    // Directly, behind references, and through one or two wrappers. A limit is always named by one
     // path, or by several.
     let (several_paths, some_path) = (draws.once_in(3), draws.below(3));
     let named: Vec<Place> = (0..count)
@@ -620,11 +618,11 @@ fn compositions<W: Word>(seed: u64, tally: &mut Tally) {
     assert!(now > first, "a trace has run");
     assert!(
         counted.iter().all(|counted| counted.counts().held == 0),
-        "all has been given back"
+        "all permits are refunded"
     );
     assert!(
         twice.iter().all(|counted| counted.counts().held == 0),
-        "all has been given back"
+        "all permits are refunded"
     );
 }
 
@@ -720,7 +718,7 @@ fn a_tuple_of_different_types_is_judged_like_any_other() {
     );
 }
 
-// The edges.
+// Corner cases.
 
 #[test]
 fn no_limits_grant_everything() {
@@ -743,7 +741,7 @@ fn no_limits_grant_everything() {
 }
 
 #[test]
-fn a_probe_takes_nothing_and_is_answered_as_a_request_for_one() {
+fn a_probe_takes_nothing_and_is_answered_as_a_request_for_one_permit() {
     let (a, b) = (
         Concurrency::new(1),
         TokenBucket::new(Rate::per_second(1), 1),
@@ -781,7 +779,7 @@ fn a_probe_of_a_limit_that_is_named_twice_asks_for_two() {
     );
     assert!(all.try_acquire_at(NOW, 1).is_err());
 
-    // All that can be asked about it is answered alike.
+    // Every query about it gets the same answer.
     let bucket = TokenBucket::builder(Rate::per_second(1), 2)
         .initial(1)
         .build()
@@ -834,7 +832,7 @@ fn more_than_a_limit_holds_is_never_granted_and_takes_nothing() {
 }
 
 #[test]
-fn more_than_a_number_can_say_is_asked_of_no_limit() {
+fn a_sum_beyond_u32_is_asked_of_no_limit() {
     let limit = Concurrency::new(3);
     let two = AllOf::new((&limit, &limit));
     let three = AllOf::new([&limit, &limit, &limit]);
@@ -861,8 +859,8 @@ fn more_than_a_number_can_say_is_asked_of_no_limit() {
         assert_eq!(two.retry(denied), Retry::Never);
     }
     assert_eq!(limit.in_use(), 0);
-    // A bucket that never denies is told from others all the same, and its permits are counted in a
-    // number.
+    // A bucket that never denies has an identity like any other, and the sum of its permits must
+    // fit its type.
     let unlimited = TokenBucket::new(Rate::UNLIMITED, 1);
     assert!(
         AllOf::new((&unlimited, &unlimited))
@@ -877,7 +875,7 @@ fn more_than_a_number_can_say_is_asked_of_no_limit() {
 }
 
 #[test]
-fn more_than_a_number_can_say_is_explained_as_it_is_answered() {
+fn a_sum_beyond_u32_is_explained_as_it_is_answered() {
     let bucket = TokenBucket::new(Rate::new(1, Duration::from_nanos(1)), 1 << 40);
     let all = AllOf::new((&bucket, &bucket));
     for n in [1 << 31, u32::MAX] {
@@ -912,7 +910,7 @@ fn more_than_a_number_can_say_is_explained_as_it_is_answered() {
     );
 }
 
-/// Runs `work`, which must not go on for ever: in a thread, so that it can be told.
+/// Runs `work` in a thread of its own, so that the test fails if it never ends.
 fn ends(work: impl FnOnce() + Send + 'static) {
     let (ended, end) = std::sync::mpsc::channel();
     let running = std::thread::spawn(move || {
@@ -920,15 +918,15 @@ fn ends(work: impl FnOnce() + Send + 'static) {
         ended.send(())
     });
     let end = end.recv_timeout(Duration::from_mins(1));
-    assert!(end != Err(RecvTimeoutError::Timeout), "it goes on for ever");
+    assert!(end != Err(RecvTimeoutError::Timeout), "it never ends");
     running
         .join()
-        .expect("it has ended well")
-        .expect("somebody waits");
+        .expect("it does not panic")
+        .expect("the receiver waits");
 }
 
 #[test]
-fn a_grant_in_part_of_a_large_limit_that_is_named_twice_is_what_a_number_can_say() {
+fn a_partial_grant_of_a_large_limit_that_is_named_twice_fits_u32() {
     ends(|| {
         let bucket = TokenBucket::new(Rate::new(1, Duration::from_nanos(1)), 1 << 40);
         let all = AllOf::new((&bucket, &bucket));
@@ -947,8 +945,8 @@ fn a_grant_in_part_of_a_large_limit_that_is_named_twice_is_what_a_number_can_say
 }
 
 #[test]
-fn a_grant_in_part_of_a_limiter_that_refuses_what_it_says_it_has_ends() {
-    /// Grants so many at once, whatever it says.
+fn a_partial_grant_of_a_limiter_that_denies_what_it_reports_ends() {
+    /// Grants up to this many at once, whatever it reports.
     struct Boasts(u32);
     impl Limiter for Boasts {
         fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
@@ -985,10 +983,10 @@ fn a_grant_in_part_of_a_limiter_that_refuses_what_it_says_it_has_ends() {
     });
 }
 
-// Which limiter is which.
+// Identities of limiters.
 
 #[test]
-fn a_limiter_with_a_state_is_known_behind_every_handle_and_told_from_all_others() {
+fn a_limiter_with_state_is_recognized_behind_every_handle_and_differs_from_all_others() {
     fn check<W: Word>() {
         let second = Duration::from_secs(1);
         let all = limiters::limited::<W>(5, second);
@@ -1030,7 +1028,7 @@ fn a_limiter_with_a_state_is_known_behind_every_handle_and_told_from_all_others(
 
 #[cfg(feature = "std")]
 #[test]
-fn a_limiter_that_is_shared_is_one() {
+fn a_shared_limiter_is_one_limit() {
     let limit = std::sync::Arc::new(Concurrency::new(5));
     let all = [Box::new(std::sync::Arc::clone(&limit)), Box::new(limit)];
     assert_eq!(AllOf::new(&all[..]).available_at(NOW), 2);
@@ -1040,9 +1038,9 @@ fn a_limiter_that_is_shared_is_one() {
     assert_eq!(all[1].in_use(), 0);
 }
 
-/// Values without a size may lie where another limiter lies.
+/// A value without a size may have the address of another limiter.
 #[test]
-fn a_limiter_without_a_state_hides_none_of_its_neighbours() {
+fn a_limiter_without_state_hides_none_of_its_neighbours() {
     let unlimited = Unlimited;
     let limits = (
         Unlimited,
@@ -1056,7 +1054,7 @@ fn a_limiter_without_a_state_hides_none_of_its_neighbours() {
     assert_eq!(
         LimiterId::of(&unlimited),
         None,
-        "also if it should say where it lies"
+        "even if it reports an address"
     );
     let all = AllOf::new(limits);
     assert_eq!(all.try_acquire_at(NOW, 2).unwrap_err().index, 1);
@@ -1071,14 +1069,14 @@ fn a_limiter_without_a_state_hides_none_of_its_neighbours() {
     assert_eq!(
         twice.try_acquire_at(NOW, u32::MAX).unwrap().permits(),
         u32::MAX,
-        "no sum to be counted"
+        "no sum to add up"
     );
     assert_eq!(counted.counts().held, 0);
 }
 
-/// It lies where its first field lies, and is another one.
+/// It has the address of its first field, but is another limiter.
 #[test]
-fn a_limiter_by_hand_is_not_taken_for_its_first_field_and_is_asked_each_time() {
+fn a_limiter_written_by_hand_is_not_mistaken_for_its_first_field_and_is_asked_each_time() {
     struct Both(Concurrency, Concurrency);
     impl Limiter for Both {
         fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
@@ -1113,7 +1111,7 @@ fn a_limiter_by_hand_is_not_taken_for_its_first_field_and_is_asked_each_time() {
     let lease = AllOf::new(field_first).into_lease_at(NOW, 1).unwrap();
     assert_eq!(in_use(), (2, 1));
     drop(lease);
-    // Twice, it is asked twice, and only the second time can it tell.
+    // Named twice, it is asked twice, and only the second call sees the first take.
     assert!(AllOf::new([&both, &both]).peek_at(NOW, 1).is_ok());
     assert_eq!(
         AllOf::new([&both, &both])
@@ -1128,7 +1126,7 @@ fn a_limiter_by_hand_is_not_taken_for_its_first_field_and_is_asked_each_time() {
 // A limit that is named by several paths.
 
 #[test]
-fn each_path_to_a_limit_is_asked_for_its_own_and_all_are_taken_or_none() {
+fn each_path_to_a_limit_is_asked_for_its_own_permits_and_all_are_taken_or_none() {
     let limit = Concurrency::new(7);
     let counted = Counted::new(&limit);
     let twice = Counted::new(&counted);
@@ -1142,7 +1140,7 @@ fn each_path_to_a_limit_is_asked_for_its_own_and_all_are_taken_or_none() {
     assert_eq!(
         all.available_at(NOW),
         3,
-        "two for each of the three that the first path could take"
+        "two for each of the three that the first path can take"
     );
 
     let lease = all.try_acquire_at(NOW, 1).unwrap();
@@ -1152,7 +1150,7 @@ fn each_path_to_a_limit_is_asked_for_its_own_and_all_are_taken_or_none() {
         (counts(2, 0, 2), counts(1, 0, 1))
     );
 
-    // Three are left: each path has enough for itself, and they have not for all.
+    // Three are left: enough for each path alone, but not for all together.
     assert_eq!(all.peek_at(NOW, 1), Ok(()));
     assert!(
         all.explain_at(NOW, 1)
@@ -1174,9 +1172,9 @@ fn each_path_to_a_limit_is_asked_for_its_own_and_all_are_taken_or_none() {
     assert_eq!(
         all.retry(denied),
         Retry::At(NOW),
-        "as far as each path can see"
+        "as far as each path sees"
     );
-    assert_eq!(limit.in_use(), 4, "nothing leaked");
+    assert_eq!(limit.in_use(), 4, "no permit leaked");
     assert_eq!(
         (counted.counts(), twice.counts()),
         (counts(3, 1, 2), counts(1, 1, 1))
@@ -1218,7 +1216,7 @@ fn a_wrapper_that_is_named_twice_is_asked_once_for_both() {
 
 /// Whichever of the two comes first.
 #[test]
-fn the_counts_of_a_limit_that_is_named_bare_and_wrapped_come_back() {
+fn the_counts_of_a_limit_that_is_named_bare_and_wrapped_are_refunded() {
     let limit = Concurrency::new(7);
     let counted = Counted::new(&limit);
     let orders: [[&dyn Limiter; 2]; 2] = [[&limit, &counted], [&counted, &limit]];
@@ -1234,7 +1232,7 @@ fn the_counts_of_a_limit_that_is_named_bare_and_wrapped_come_back() {
         );
         assert_eq!((limit.in_use(), counted.counts().held), (0, 0));
     }
-    // Denied once by itself; and once it was granted before the limit was denied, and given back.
+    // It denied once by itself. Once it granted before the other path denied, and was refunded.
     assert_eq!(
         counted.counts(),
         Counts {
@@ -1245,9 +1243,9 @@ fn the_counts_of_a_limit_that_is_named_bare_and_wrapped_come_back() {
     );
 }
 
-/// Not a bit is left of what one path has taken before the other one found too little.
+/// When the second path finds too few permits, no bit of what the first path took is left.
 #[test]
-fn a_path_that_finds_too_little_leaves_every_kind_of_limit_as_it_was() {
+fn a_path_that_finds_too_few_permits_leaves_every_kind_of_limit_as_it_was() {
     fn check<W: Word>() {
         let period = Duration::from_secs(1);
         let bucket = TokenBucket::builder(Rate::per_second(3), 7)
@@ -1301,7 +1299,7 @@ fn a_path_that_finds_too_little_leaves_every_kind_of_limit_as_it_was() {
                     assert_eq!((counted.counts().held, twice.counts().held), (0, 0));
                 }
             }
-            // Five are left: one by each of the three paths, and then there are two.
+            // Five are left: one for each of the three paths leaves two.
             let lease = AllOf::new(orders[0]).into_lease_at(NOW, 1).unwrap();
             assert_eq!(subject.available_at(NOW), 2, "{subject:?}");
             assert_eq!((counted.counts().held, twice.counts().held), (2, 1));
@@ -1314,7 +1312,7 @@ fn a_path_that_finds_too_little_leaves_every_kind_of_limit_as_it_was() {
 }
 
 #[test]
-fn a_path_through_a_penalty_is_punished_for_its_own_denials_only() {
+fn a_path_through_a_penalty_is_penalized_for_its_own_denials_only() {
     let limit = Concurrency::new(3);
     let penalty = Penalty::new(&limit, Duration::from_secs(1));
     assert_eq!(
@@ -1324,10 +1322,7 @@ fn a_path_through_a_penalty_is_punished_for_its_own_denials_only() {
             .index,
         1
     );
-    assert!(
-        !penalty.is_on_at(NOW),
-        "it was the other path that has denied"
-    );
+    assert!(!penalty.is_on_at(NOW), "the other path denied");
     assert_eq!(
         AllOf::new((&limit, &penalty))
             .try_acquire_at(NOW, 2)
@@ -1339,14 +1334,14 @@ fn a_path_through_a_penalty_is_punished_for_its_own_denials_only() {
     assert_eq!(limit.in_use(), 0);
     assert!(
         AllOf::new((&limit, &limit)).try_acquire_at(NOW, 1).is_ok(),
-        "by itself the limit is free"
+        "the limit alone is free"
     );
 }
 
-// Limits that say no, or panic, after they have said yes.
+// Limits that deny, or panic, after they have agreed.
 
-/// What a scripted limit does when it is asked for permits, after it has said that there are any
-/// number of them.
+/// What a scripted limit does when it is asked for permits, after it reported any number of them as
+/// available.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Script {
     Grants,
@@ -1357,7 +1352,7 @@ enum Script {
     PanicsInLook,
 }
 
-/// What was asked of a scripted limit.
+/// What a scripted limit was asked.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Call {
     Take(usize, u32),
@@ -1365,7 +1360,7 @@ enum Call {
     Release(usize, u32),
 }
 
-/// A limit that follows a script, and writes down in which order it and the others are called.
+/// A limit that follows a script, and records the order of its calls among those of other limits.
 #[derive(Debug)]
 struct Scripted<'a> {
     place: usize,
@@ -1375,7 +1370,7 @@ struct Scripted<'a> {
 
 impl Scripted<'_> {
     fn called(&self, call: Call) {
-        self.calls.lock().expect("never held in a panic").push(call);
+        self.calls.lock().expect("not poisoned").push(call);
     }
 }
 
@@ -1392,7 +1387,7 @@ impl Limiter for Scripted<'_> {
         assert_eq!(
             (now, receipt.note()),
             (NOW, 1_000 + self.place as u64),
-            "another one's receipt"
+            "the receipt of another limit"
         );
         self.called(Call::Refund(self.place, n));
         assert!(self.script != Script::PanicsInRefund, "scripted");
@@ -1411,7 +1406,7 @@ impl Limiter for Scripted<'_> {
     }
 }
 
-/// So many scripted limits, of which some follow a script of their own.
+/// Creates `count` scripted limits, some of which follow a script of their own.
 fn scripted<'a>(
     count: usize,
     scripts: &[(usize, Script)],
@@ -1432,8 +1427,8 @@ fn scripted<'a>(
         .collect()
 }
 
-/// Runs `$check` on `$limits` as a slice, and, if they are at most eight, as a tuple and an array
-/// of references.
+/// Runs `$check` on `$limits` as a slice, and, for at most eight limits, as a tuple and an array of
+/// references.
 macro_rules! in_every_shape {
     ($limits:ident, $check:expr) => {{
         let places: Vec<_> = $limits.iter().collect();
@@ -1465,7 +1460,7 @@ type Try<'a> = &'a dyn Fn() -> Result<(), DeniedBy>;
 const COUNTS: [usize; 13] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 40];
 
 #[test]
-fn a_denial_in_the_take_gives_back_what_came_before_it_in_reverse() {
+fn a_denial_in_the_take_refunds_the_earlier_takes_in_reverse() {
     for count in COUNTS {
         for place in 0..count {
             let calls = Mutex::new(Vec::new());
@@ -1498,7 +1493,7 @@ fn a_denial_in_the_take_gives_back_what_came_before_it_in_reverse() {
 }
 
 #[test]
-fn a_panic_in_the_take_gives_back_what_came_before_it_in_reverse() {
+fn a_panic_in_the_take_refunds_the_earlier_takes_in_reverse() {
     for count in COUNTS {
         for place in 0..count {
             let calls = Mutex::new(Vec::new());
@@ -1520,7 +1515,7 @@ fn a_panic_in_the_take_gives_back_what_came_before_it_in_reverse() {
 }
 
 #[test]
-fn a_panic_in_the_look_comes_before_anything_is_taken() {
+fn a_panic_in_the_look_comes_before_any_take() {
     for count in COUNTS {
         let calls = Mutex::new(Vec::new());
         let limits = scripted(count, &[(count - 1, Script::PanicsInLook)], &calls);
@@ -1532,7 +1527,7 @@ fn a_panic_in_the_look_comes_before_anything_is_taken() {
 }
 
 #[test]
-fn a_panic_in_a_refund_does_not_keep_the_others_from_being_given_back() {
+fn a_panic_in_a_refund_does_not_stop_the_other_refunds() {
     for count in COUNTS {
         for place in 0..count - 1 {
             let calls = Mutex::new(Vec::new());
@@ -1558,7 +1553,7 @@ fn a_panic_in_a_refund_does_not_keep_the_others_from_being_given_back() {
 }
 
 #[test]
-fn a_lease_releases_in_reverse_also_if_a_release_panics() {
+fn a_lease_releases_in_reverse_even_if_a_release_panics() {
     for count in COUNTS {
         let taken = (0..count).map(|at| Call::Take(at, 3));
         let expected: Vec<Call> = taken
@@ -1566,7 +1561,7 @@ fn a_lease_releases_in_reverse_also_if_a_release_panics() {
             .collect();
         for place in 0..=count {
             let calls = Mutex::new(Vec::new());
-            // The last one is not there, so that nobody panics.
+            // The last place does not exist, so that no limit panics.
             let limits = scripted(count, &[(place, Script::PanicsInRelease)], &calls);
             in_every_shape!(limits, |attempt: Try<'_>| {
                 let ended = catch_unwind(AssertUnwindSafe(attempt));
@@ -1582,8 +1577,8 @@ fn a_lease_releases_in_reverse_also_if_a_release_panics() {
 }
 
 #[test]
-fn a_limit_that_denies_in_the_look_is_asked_once_by_itself() {
-    /// Says no to every question.
+fn a_limit_that_denies_in_the_look_is_asked_once_alone() {
+    /// Denies every request.
     struct Closed<'a>(&'a AtomicU32);
     impl Limiter for Closed<'_> {
         fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
@@ -1604,14 +1599,13 @@ fn a_limit_that_denies_in_the_look_is_asked_once_by_itself() {
     assert_eq!(
         (asked.load(SeqCst), calls.lock().unwrap().len()),
         (1, 0),
-        "and no other is asked"
+        "and no other limit is asked"
     );
     assert_eq!(all.try_acquire_at(NOW, 0).unwrap_err().index, 1);
-    assert_eq!(asked.load(SeqCst), 1, "a probe is no denial to be noted");
+    assert_eq!(asked.load(SeqCst), 1, "a probe is not counted as a denial");
 }
 
-/// Limits of every kind, and one that fails among them: what each of them says afterwards is what
-/// it said before.
+/// Limits of every kind, and one that fails among them. Afterwards, each answers as before.
 #[test]
 fn a_rollback_leaves_every_kind_of_limit_as_it_was() {
     fn check<W: Word>(script: Script, place: usize, used: u32) {
@@ -1634,7 +1628,8 @@ fn a_rollback_leaves_every_kind_of_limit_as_it_was() {
         let limit = Concurrency::<W>::try_new(7).unwrap();
         let subjects: [&dyn Subject; 6] = [&bucket, &steps, &fixed, &sliding, &strict, &limit];
         for subject in subjects {
-            // Some time ago, so that the windows have to be rolled; and, if anything at all, now.
+            // First at an earlier time, so that the windows have to roll; then at the current one,
+            // if at all.
             subject.take_at(Timestamp::from_millis(4_100), 2).unwrap();
             subject.take_at(NOW, used).unwrap();
         }
@@ -1659,7 +1654,7 @@ fn a_rollback_leaves_every_kind_of_limit_as_it_was() {
             .iter()
             .map(|subject| *subject as &dyn Limiter)
             .collect();
-        // The same limit once more, too.
+        // The same limit once more.
         places.push(&fixed);
         places.insert(place, &failing);
         let ended = catch_unwind(AssertUnwindSafe(|| {
@@ -1670,7 +1665,7 @@ fn a_rollback_leaves_every_kind_of_limit_as_it_was() {
         assert_eq!(calls.lock().unwrap().len(), 1, "it was asked");
         assert_eq!(says(), before);
         if used > 0 {
-            // Nothing had to be rolled, so that not a bit has changed.
+            // No window had to roll, so that not a bit has changed.
             assert_eq!(format!("{subjects:?}"), state);
         }
     }
@@ -1684,10 +1679,10 @@ fn a_rollback_leaves_every_kind_of_limit_as_it_was() {
     }
 }
 
-/// What a request that was denied in the take has started is started by the next one, at its own
-/// `now`.
+/// A window that was started by a request denied in the take is started again by the next request,
+/// at that request's `now`.
 #[test]
-fn a_window_that_a_denied_request_would_have_started_is_started_by_the_next_request() {
+fn a_window_started_by_a_denied_request_is_started_again_by_the_next_request() {
     fn check<W: Word>(tick: Option<Duration>, script: Script) {
         let new = || {
             let settings =
@@ -1701,7 +1696,7 @@ fn a_window_that_a_denied_request_would_have_started_is_started_by_the_next_requ
         };
         for begun in [None, Some(Timestamp::from_millis(4_900))] {
             for micros in [0, 1, 599, 600, 1_000, 99_999, 100_000, 899_000, 2_000_000] {
-                // The one is asked for 3 first, and the other one is not.
+                // `window` is asked for 3 first, and `twin` is not.
                 let (window, twin) = (new(), new());
                 for window in [&window, &twin] {
                     window.take_at(Timestamp::from_millis(3_100), 7).unwrap();
@@ -1738,13 +1733,13 @@ fn a_window_that_a_denied_request_would_have_started_is_started_by_the_next_requ
                 let [Retry::At(end), Retry::At(expected)] = ends else {
                     panic!("a window ends")
                 };
-                // Where the start is rounded up, it may go on as the window that was not started
-                // would have: a tick shorter.
+                // If the start is rounded up, the window may end as the one that was not started
+                // would have: a tick earlier.
                 let early = end.saturating_add(window.tick()) == expected
                     && window.tick() > Duration::from_nanos(1);
                 assert!(
                     end == expected || early,
-                    "begun at {begun:?}, the next at {next}, in ticks of {tick:?}"
+                    "begun at {begun:?}, next at {next}, tick {tick:?}"
                 );
                 assert!(
                     window
@@ -1768,7 +1763,7 @@ fn a_window_that_a_denied_request_would_have_started_is_started_by_the_next_requ
 }
 
 #[test]
-fn a_lease_that_is_forgotten_leaves_its_permits_to_later_releases() {
+fn a_forgotten_lease_leaves_its_permits_to_later_releases() {
     let (a, b) = (Concurrency::new(3), Concurrency::new(5));
     let all = AllOf::new((&a, &b, &a));
     let lease = all.try_acquire_at(NOW, 1).unwrap();
@@ -1782,7 +1777,7 @@ fn a_lease_that_is_forgotten_leaves_its_permits_to_later_releases() {
 }
 
 #[test]
-fn a_lease_that_is_dropped_in_a_panic_gives_its_permits_back() {
+fn a_lease_that_is_dropped_in_a_panic_returns_its_permits() {
     let limits = [Concurrency::new(3), Concurrency::new(5)];
     let all = AllOf::new(&limits);
     let ended = catch_unwind(AssertUnwindSafe(|| {
@@ -1794,12 +1789,11 @@ fn a_lease_that_is_dropped_in_a_panic_gives_its_permits_back() {
     assert!(limits.iter().all(|limit| limit.in_use() == 0));
 }
 
-// Grants in part, of one limit.
+// Partial grants of one limit.
 
-/// A request for `min` to `max`, of a limit that has some left, takes what there is, as far as it
-/// is asked for.
+/// A request for `min` to `max` permits takes what is available, up to `max`.
 #[test]
-fn a_grant_in_part_takes_what_there_is() {
+fn a_partial_grant_takes_what_is_available() {
     fn check<L: Limiter + Debug>(new: impl Fn() -> L) {
         for used in 0..=5u32 {
             for min in 0..=7u32 {
@@ -1840,7 +1834,7 @@ fn a_grant_in_part_takes_what_there_is() {
 }
 
 #[test]
-fn a_drain_takes_all_there_is_and_then_nothing() {
+fn a_drain_takes_all_that_is_available_and_then_nothing() {
     for (kind, limit) in limiters::limited::<u64>(5, Duration::from_secs(5)) {
         let one = limit.try_acquire_at(NOW, 1).unwrap();
         let all = limit.drain_at(NOW).unwrap();
@@ -1856,7 +1850,7 @@ fn a_drain_takes_all_there_is_and_then_nothing() {
 }
 
 #[test]
-fn a_late_drain_takes_no_more_than_the_newest_would_be_told() {
+fn a_late_drain_takes_no_more_than_one_at_the_newest_time() {
     let bucket = TokenBucket::new(Rate::per_second(1), 5);
     bucket.take_at(NOW, 3).unwrap();
     assert_eq!(
@@ -1866,10 +1860,9 @@ fn a_late_drain_takes_no_more_than_the_newest_would_be_told() {
     assert_eq!(bucket.available_at(NOW), 1);
 }
 
-/// From several threads at once: never fewer than the least, and together never more than there
-/// are.
+/// Several threads at once: never fewer than `min`, and together never more than are available.
 #[test]
-fn grants_in_part_share_what_there_is() {
+fn partial_grants_share_what_is_available() {
     let (limit, bucket) = (
         Concurrency::new(100),
         TokenBucket::new(Rate::per_second(1), 1_000_000),
@@ -1906,7 +1899,7 @@ fn grants_in_part_share_what_there_is() {
     assert_eq!(u64::from(tokens) + bucket.available_at(NOW), 1_000_000);
 }
 
-/// What is said beforehand is what happens, and asking changes nothing.
+/// An explanation says what then happens, and changes nothing.
 #[test]
 fn an_explanation_says_what_happens_next() {
     let at = Timestamp::from_millis;
@@ -1938,8 +1931,8 @@ fn an_explanation_says_what_happens_next() {
 
 // Real threads.
 
-/// Runs `work` on so many threads at once, each told which one it is, and returns what they have
-/// come to.
+/// Runs `work` on several threads at once. Each call gets the number of its thread. Returns the
+/// results.
 fn together<T: Send>(threads: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let ready = Barrier::new(threads);
     let work = |thread| {
@@ -1979,11 +1972,11 @@ fn opposite_orders_neither_block_each_other_nor_leak() {
                     granted += 1;
                     assert!(
                         held.fetch_add(1, SeqCst) < limit_of_a.min(limit_of_b),
-                        "both at once"
+                        "both are granted at once"
                     );
                     held.fetch_sub(1, SeqCst);
                 }
-                // Alone, and twice of one.
+                // The first limit alone, and twice in one composition.
                 drop(a.try_acquire(1));
                 drop(AllOf::new((&b, &a, &b)).try_acquire_at(NOW, 1));
             }
@@ -1996,7 +1989,7 @@ fn opposite_orders_neither_block_each_other_nor_leak() {
 }
 
 #[test]
-fn opposite_orders_of_windows_and_buckets_pass_no_bound_and_lose_nothing_for_ever() {
+fn opposite_orders_of_windows_and_buckets_exceed_no_bound_and_lose_nothing_permanently() {
     fn check<W: Word>() {
         let second = Duration::from_secs(1);
         let rounds = if cfg!(debug_assertions) { 200 } else { 1_000 };
@@ -2011,7 +2004,7 @@ fn opposite_orders_of_windows_and_buckets_pass_no_bound_and_lose_nothing_for_eve
             .build_on::<W>()
             .unwrap();
         for round in 1..=rounds {
-            // Each is full again, whatever was lost of it in the round before.
+            // Each limit is full again, whatever it lost in the round before.
             let now = Timestamp::from_secs(100 * round);
             let granted = together(3, |thread| {
                 let mut places: [&dyn Limiter; 4] = [&a, &b, &c, &d];
@@ -2035,7 +2028,7 @@ fn opposite_orders_of_windows_and_buckets_pass_no_bound_and_lose_nothing_for_eve
                     "{left} left of {limit} after {granted}"
                 );
             }
-            // Windows always take what is given back within them.
+            // Windows always accept a refund within the same window.
             assert_eq!((left[1], left[2]), (3 - granted, 4 - granted));
         }
         let later = Timestamp::from_secs(100 * rounds + 100);
@@ -2045,8 +2038,8 @@ fn opposite_orders_of_windows_and_buckets_pass_no_bound_and_lose_nothing_for_eve
     check::<u32>();
 }
 
-/// Two each second and three each minute, by three keys: exactly as many as both allow, however
-/// many threads ask.
+/// Two per second and three per minute, for three keys: exactly as many grants as both limits
+/// allow, with any number of threads.
 #[test]
 fn many_threads_are_granted_exactly_what_both_limits_allow() {
     let rounds = if cfg!(debug_assertions) { 50 } else { 300 };
@@ -2069,8 +2062,8 @@ fn many_threads_are_granted_exactly_what_both_limits_allow() {
             });
             for (key, all) in keys.iter().enumerate() {
                 let granted: usize = granted.iter().map(|granted| granted[key]).sum();
-                // Where one was denied while another one was giving back, there is one left for who
-                // asks now.
+                // If one request was denied while another was being refunded, one permit is left
+                // for a request now.
                 let left = (0..4)
                     .filter(|_| all.try_acquire_at(now, 1).is_ok())
                     .count();
@@ -2080,9 +2073,9 @@ fn many_threads_are_granted_exactly_what_both_limits_allow() {
     }
 }
 
-/// What takes a limiter takes several of them.
+/// A composition can be used wherever a limiter can.
 #[test]
-fn all_of_several_are_a_limiter() {
+fn a_composition_is_a_limiter() {
     let (rate, at_once) = (
         TokenBucket::new(Rate::per_second(5), 5),
         Concurrency::new(2),
@@ -2132,9 +2125,9 @@ fn all_of_several_are_a_limiter() {
     assert_eq!(at_once.available(), 2);
 }
 
-/// A queue waits until all is back that has to be released.
+/// A queue waits until all permits that have to be released are back.
 #[test]
-fn what_is_held_of_all_is_the_most_that_is_held_of_one() {
+fn the_permits_held_of_a_composition_are_the_most_held_of_one_limit() {
     let both = AllOf::new([Concurrency::new(2), Concurrency::new(3)]);
     assert_eq!(both.held(), 0);
     let _held = both.limits()[1].try_acquire(1).unwrap();

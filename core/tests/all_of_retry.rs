@@ -1,7 +1,7 @@
-//! When a composition says to come back, held against the earliest instant at which a request is
+//! The retry times of a composition, compared with the earliest instant at which a request is
 //! granted.
 //!
-//! All limits count in whole milliseconds, so that each of them can be tried.
+//! All limits count in whole milliseconds, so that the test can try each of them.
 
 #[allow(dead_code, reason = "made for traces, too")]
 #[path = "support/draws.rs"]
@@ -90,7 +90,7 @@ fn trace<W: Word>(seed: u64, parts: u64, tally: &mut Tally) {
     let ms = Timestamp::from_millis;
     for _ in 0..12 {
         now += draws.magnitude(40);
-        // Of one alone, or of all.
+        // Taken from one limit alone, or from all.
         let (of, k) = (
             draws.below(limits.len() as u64 + 2) as usize,
             draws.within(1, 3) as u32,
@@ -108,7 +108,7 @@ fn trace<W: Word>(seed: u64, parts: u64, tally: &mut Tally) {
         if u64::from(n) <= capacity {
             let earliest = (now..now + 10_000)
                 .find(|&at| Limiter::peek_at(&all, ms(at), n).is_ok())
-                .expect("some time");
+                .expect("granted at some time");
             match Limiter::peek_at(&all, ms(now), n) {
                 Ok(()) => assert_eq!(earliest, now),
                 Err(denied) => {
@@ -124,7 +124,7 @@ fn trace<W: Word>(seed: u64, parts: u64, tally: &mut Tally) {
                 }
             }
         }
-        // So many, one by one, as soon as each can be had.
+        // The permits are taken one by one, as soon as each is available.
         let twins = make();
         let twin: Vec<&dyn Limiter> = twins.iter().map(|part| &*part.0).collect();
         for &(of, at, k) in &taken {
@@ -135,7 +135,7 @@ fn trace<W: Word>(seed: u64, parts: u64, tally: &mut Tally) {
                     .map(drop)
                     .map_err(|by| by.denied),
             }
-            .expect("granted before");
+            .expect("granted above");
         }
         let (mut left, mut at) = (n, now);
         loop {
@@ -164,16 +164,17 @@ fn trace<W: Word>(seed: u64, parts: u64, tally: &mut Tally) {
             tally.early += u64::from(said < ms(at));
             assert!(
                 said <= ms(at),
-                "{}: told {said}, and it was {at} ms",
+                "{}: retry at {said}, granted at {at} ms",
                 about()
             );
         }
     }
 }
 
-/// Of more than the capacity it may be too early, never too late; of one limit alone it is exact.
+/// For more than the capacity, the retry may be too early, never too late; for one limit alone it
+/// is exact.
 #[test]
-fn a_retry_is_the_earliest_instant_and_behind_others_never_later() {
+fn a_retry_is_the_earliest_instant_and_never_later_behind_others() {
     for parts in 1..=3 {
         let mut tally = Tally::default();
         for seed in 0..if cfg!(debug_assertions) { 300 } else { 3_000 } {
@@ -190,9 +191,9 @@ fn a_retry_is_the_earliest_instant_and_behind_others_never_later() {
     }
 }
 
-/// A part that is no longer needed is not asked: its permits are there already.
+/// A limit that has the permits is not asked any more.
 #[test]
-fn permits_that_come_back_by_release_delay_only_who_lacks_them() {
+fn permits_that_return_by_release_delay_only_limits_that_lack_them() {
     let all = AllOf::new((
         Concurrency::new(9),
         TokenBucket::new(Rate::per_second(1), 2),

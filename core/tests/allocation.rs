@@ -1,4 +1,4 @@
-//! No path of the crate allocates: a counting allocator watches each of them.
+//! No path of the crate allocates. A counting allocator watches every path.
 
 #[path = "support/allocations.rs"]
 mod allocations;
@@ -20,7 +20,7 @@ fn at(millis: u64) -> Timestamp {
     Timestamp::from_millis(millis)
 }
 
-/// Every question that the trait allows, of grants, probes and denials of each kind.
+/// Calls every method of the trait, for grants, probes and each kind of denial.
 fn ask_everything(limiter: &dyn Limiter) {
     for millis in [0, 1, 500, 1_000, 1_001, 60_000, 59_000, 3_600_000, u64::MAX] {
         let now = at(millis);
@@ -57,7 +57,7 @@ fn ask_everything(limiter: &dyn Limiter) {
     }
 }
 
-/// Asks everything of a limiter.
+/// Calls every method of a limiter.
 struct AskEverything;
 
 impl ForEach for AskEverything {
@@ -66,7 +66,7 @@ impl ForEach for AskEverything {
     }
 }
 
-/// One of each type, and those with settings of their own.
+/// One limiter of each type, and those with special settings.
 fn ask_all<W: Word>() {
     let second = Duration::from_secs(1);
     let rate = Rate::per_second(2);
@@ -111,7 +111,7 @@ fn ask_all<W: Word>() {
 }
 
 #[test]
-fn no_composition_allocates() {
+fn compositions_do_not_allocate() {
     let count = allocations(|| {
         let (bucket, limit) = (
             TokenBucket::new(Rate::per_second(1), 2),
@@ -147,12 +147,12 @@ fn no_composition_allocates() {
 }
 
 #[test]
-fn a_boxed_value_is_counted() {
+fn the_counter_counts_a_box() {
     assert_eq!(allocations(|| drop(core::hint::black_box(Box::new(1)))), 1);
 }
 
 #[test]
-fn no_limiter_allocates() {
+fn limiters_do_not_allocate() {
     assert_eq!(allocations(ask_all::<u64>), 0, "64 bits");
     assert_eq!(allocations(ask_all::<u32>), 0, "32 bits");
     let refused = || {
@@ -166,7 +166,7 @@ fn no_limiter_allocates() {
 }
 
 #[test]
-fn no_lease_allocates() {
+fn leases_do_not_allocate() {
     let count = allocations(|| {
         let limit = Concurrency::new(9);
         let mut lease = limit.try_acquire(9).unwrap();
@@ -187,7 +187,7 @@ fn no_lease_allocates() {
 }
 
 #[test]
-fn no_lease_pool_allocates() {
+fn lease_pools_do_not_allocate() {
     let count = allocations(|| {
         let pool: LeasePool<Concurrency, 4> = LeasePool::new(Concurrency::new(5));
         let first = pool.claim_at(at(0), 2, Some(at(10))).unwrap();
@@ -214,7 +214,7 @@ fn no_lease_pool_allocates() {
 }
 
 #[test]
-fn no_wrapper_allocates() {
+fn wrappers_do_not_allocate() {
     let count = allocations(|| {
         let clock = ManualClock::new();
         let bucket = TokenBucket::new(Rate::per_second(1), 1);

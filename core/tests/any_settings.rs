@@ -1,5 +1,5 @@
-//! Whatever the settings: a builder refuses them by name, or builds a limiter that never panics, at
-//! whatever times it is asked.
+//! Arbitrary settings. A builder refuses them by name, or builds a limiter that never panics, at
+//! any time.
 
 use core::time::Duration;
 
@@ -25,7 +25,7 @@ impl Draws {
         self.next() & 1 == 1
     }
 
-    /// A number of any size: as many of one bit as of 64.
+    /// Draws a number of any magnitude: as many numbers of one bit as of 64.
     fn number(&mut self) -> u64 {
         let bits = self.next() % 65;
         self.next().checked_shr((64 - bits) as u32).unwrap_or(0)
@@ -41,7 +41,7 @@ struct Settings {
     limit: u64,
     window: u64,
     segments: u64,
-    /// None of its own, where that is 0.
+    /// 0 means the default.
     tick: u64,
     staleness: u64,
     switch: bool,
@@ -77,11 +77,11 @@ impl Settings {
             Setting::Segments => &mut self.segments,
             Setting::Tick => &mut self.tick,
             Setting::Staleness => &mut self.staleness,
-            other => panic!("{other:?} is new"),
+            other => panic!("{other:?} is unknown to this test"),
         };
         assert!(
             *field > value,
-            "{setting:?} of {field} is said to be larger than {value}"
+            "{setting:?} of {field} is reported as larger than {value}"
         );
         *field = value;
         self.initial = self.initial.min(self.burst);
@@ -92,10 +92,10 @@ impl Settings {
     }
 }
 
-/// Something that is built from settings, and then asked.
+/// Builds a limiter from settings, and then queries it.
 type Build = fn(&Settings, &mut Draws) -> Result<(), SettingsError>;
 
-/// Asks for all that a limiter answers, at any times.
+/// Queries all that a limiter answers, at arbitrary times.
 fn ask(limiter: &dyn Limiter, settings: &Settings, draws: &mut Draws) {
     let origin = settings.origin;
     let times = [
@@ -117,8 +117,8 @@ fn ask(limiter: &dyn Limiter, settings: &Settings, draws: &mut Draws) {
     }
 }
 
-/// Draws settings, and applies each bound that is named, until they are accepted or nothing is left
-/// of them.
+/// Draws settings, and applies each bound that an error names, until the settings are accepted or
+/// nothing is left of them.
 fn any(build: Build) {
     let mut draws = Draws(0x9e37_79b9_7f4a_7c15);
     let (mut built, mut refused) = (0, 0);

@@ -1,9 +1,9 @@
-//! What bucket4j's specifications show of one limit, as far as it needs neither debt nor giving
-//! tokens back; and what is left after a change of settings.
+//! The behaviour of one limit in bucket4j's specifications, except debt and the return of tokens;
+//! and what a change of settings leaves.
 //!
-//! A module is one of its specifications. Its "greedy" refill is our continuous one, its
-//! "intervally" one our stepwise one. Where we differ on purpose, `docs/coming-from/bucket4j.md`
-//! lists it.
+//! Each module is one of its specifications. Its "greedy" refill is our continuous one, its
+//! "intervally" one our stepwise one. `docs/coming-from/bucket4j.md` lists the intended
+//! differences.
 
 use core::time::Duration;
 
@@ -11,7 +11,7 @@ use portcullis_core::{
     AdjustableBucket, Carry, Denied, Rate, Retry, Timestamp, TokenBucket, TokenBucketBuilder,
 };
 
-/// The largest of bucket4j's numbers.
+/// The largest number in bucket4j.
 const MAX: u64 = i64::MAX as u64;
 
 const fn nanos(n: u64) -> Timestamp {
@@ -34,7 +34,7 @@ fn greedy(capacity: u64, refill: u32, period: u64, initial: u64) -> TokenBucket 
         .unwrap()
 }
 
-/// When a request for `n` at `now` would be granted.
+/// The instant at which a request for `n` at `now` would be granted.
 fn retry(bucket: &TokenBucket, now: Timestamp, n: u32) -> Retry {
     Denied::Exhausted { now, permits: n }.retry(bucket)
 }
@@ -44,7 +44,7 @@ mod available_tokens {
 
     /// The simple table.
     #[test]
-    fn what_is_there_at_the_start() {
+    fn available_at_the_start() {
         for initial in [10, 0, 5, 2] {
             assert_eq!(
                 greedy(10, 10, 100, initial).available_at(Timestamp::ZERO),
@@ -59,7 +59,7 @@ mod available_tokens {
 
     /// What a greedy bucket has after some nanoseconds.
     #[test]
-    fn what_is_there_later() {
+    fn available_later() {
         for (initial, now, available) in [
             (1, 49, 50),
             (0, 50, 50),
@@ -76,7 +76,7 @@ mod available_tokens {
         }
     }
 
-    /// Refill with a carry, from a bucket that starts at 10,000 ns: the parts of a token are kept,
+    /// Refill with a carry, from a bucket that starts at 10,000 ns. Fractions of a token are kept,
     /// and an older time adds none.
     #[test]
     fn refill_and_carry() {
@@ -97,19 +97,19 @@ mod available_tokens {
         assert_eq!(
             retry(&tenth, nanos(10_003), 1),
             Retry::At(nanos(10_010)),
-            "0.3 are there"
+            "0.3 are available"
         );
         let most = at(100, 100, 90);
         assert_eq!(most.available_at(nanos(10_017)), 91);
         assert_eq!(
             retry(&most, nanos(10_017), 92),
             Retry::At(nanos(10_020)),
-            "91.7 are there"
+            "91.7 are available"
         );
         assert_eq!(at(100, 100, 0).available_at(nanos(28_888)), 100);
     }
 
-    /// A full bucket keeps no part of a token beyond its capacity.
+    /// A full bucket keeps no fraction of a token beyond its capacity.
     #[test]
     fn carry_is_cleared_when_filled() {
         let bucket = greedy(10, 10, 100, 0);
@@ -117,7 +117,10 @@ mod available_tokens {
         assert!(takes(97, 9));
         assert!(!takes(97, 1), "0.7 are left");
         assert!(takes(1_007, 10));
-        assert!(!takes(1_010, 1), "0.3 have come in since it was full");
+        assert!(
+            !takes(1_010, 1),
+            "0.3 have come in since the bucket was full"
+        );
         assert!(!takes(1_016, 1));
         assert!(takes(1_017, 1));
     }
@@ -146,8 +149,8 @@ mod delays {
         }
     }
 
-    /// The delay table. More than the capacity is never granted to one request; the time is that of
-    /// one who waits behind others.
+    /// The delay table. A request for more than the capacity is never granted; the time is for a
+    /// request that waits behind others.
     #[test]
     fn delay_table() {
         assert_eq!(
@@ -182,7 +185,7 @@ mod intervally {
     use super::*;
 
     #[test]
-    fn nothing_comes_before_the_end_of_the_interval() {
+    fn nothing_is_replenished_before_the_end_of_the_interval() {
         let bucket = settings(9, 9, Duration::from_nanos(10))
             .stepwise()
             .initial(0)
@@ -193,9 +196,9 @@ mod intervally {
         }
     }
 
-    /// bucket4j's issue 71: the wait is the rest of the interval, not a share of it.
+    /// bucket4j's issue 71: the wait is the rest of the interval, not a fraction of it.
     #[test]
-    fn the_wait_is_for_the_end_of_the_interval() {
+    fn the_wait_lasts_until_the_end_of_the_interval() {
         let bucket = settings(10, 10, Duration::from_mins(1))
             .stepwise()
             .initial(0)
@@ -214,7 +217,7 @@ mod intervally {
         );
     }
 
-    /// Refill on whole minutes: full at 80 s, and the next step at 120 s.
+    /// Refill at whole minutes: full at 80 s, and the next step at 120 s.
     #[test]
     fn aligned_to_an_instant() {
         let bucket = settings(400, 200, Duration::from_mins(1))
@@ -251,16 +254,16 @@ mod overflow {
         }
     }
 
-    /// A capacity of a sixteenth of all numbers, refilled in an eighth of all nanoseconds.
+    /// A capacity of a sixteenth of all numbers, replenished in an eighth of all nanoseconds.
     #[test]
     fn whole_periods() {
         let bucket = greedy(MAX / 16, 1, 2, 7);
         assert_eq!(bucket.available_at(nanos(3 * (MAX / 8))), MAX / 16);
     }
 
-    /// As above, and just not half of a period.
+    /// The same, for just less than half of a period.
     #[test]
-    fn a_part_of_a_period() {
+    fn a_fraction_of_a_period() {
         let bucket = greedy(MAX / 16, 1, 2, 0);
         assert_eq!(bucket.available_at(nanos(MAX / 16 - 1)), MAX / 32);
         assert_eq!(bucket.available_at(nanos(MAX / 16 + 1)), MAX / 32 + 1);
@@ -268,7 +271,7 @@ mod overflow {
 
     /// Steps of 146 years.
     #[test]
-    fn an_interval_that_takes_long() {
+    fn a_long_interval() {
         let period = Duration::from_nanos(MAX / 2);
         let bucket = settings(MAX / 2, u32::MAX, period)
             .stepwise()
@@ -285,15 +288,16 @@ mod overflow {
     }
 }
 
-/// What a bucket of which 40 of 100 are left, 10 of 100 are left, or 40 are owed has after a change
-/// of its burst, beside what bucket4j's strategies are documented to leave, and leave by its source
+/// What a change of the burst leaves of a bucket of 100 that has 40, has 10, or owes 40; beside
+/// what bucket4j's strategies leave, by their documentation and source
 /// (`BucketState64BitsInteger`).
 ///
-/// Reset, and Keep, which is `AS_IS` there: the same. Proportional: a debt is scaled there.
-/// Additive: what a bucket shrinks by is not taken away there, as long as it fits.
+/// Reset and Keep (`AS_IS` there): the same. Proportional: bucket4j also scales a debt. Additive:
+/// bucket4j does not subtract what a bucket shrinks by, as long as the tokens fit.
 #[test]
-fn tokens_are_carried_over_as_in_bucket4j_but_for_debts_in_proportion_and_for_what_shrinks() {
-    /// Burst after, has before; (here, there) by Keep, Proportional, Additive and Reset.
+fn tokens_are_carried_as_in_bucket4j_except_proportional_debts_and_smaller_bursts() {
+    /// The burst after the change, the tokens before it, and (ours, theirs) by Keep, Proportional,
+    /// Additive and Reset.
     type Case = (u64, i64, [(i64, i64); 4]);
     const CASES: [Case; 8] = [
         (200, 40, [(40, 40), (80, 80), (140, 140), (200, 200)]),
@@ -322,8 +326,8 @@ fn tokens_are_carried_over_as_in_bucket4j_but_for_debts_in_proportion_and_for_wh
             bucket
                 .adjust_at(now, Rate::per_second(1), burst, carry)
                 .unwrap();
-            // One permit comes in each second: what is owed is the time until there is one, less
-            // that one's.
+            // One permit comes in each second, so the debt is the time until one is available, less
+            // one second.
             let left = match bucket.available_at(now) {
                 0 => {
                     let denied = bucket.try_acquire_at(now, 1).unwrap_err();

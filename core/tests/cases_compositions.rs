@@ -1,9 +1,9 @@
-//! What the tests of other rate limiters show of many limits at once, of taking what there is, and
-//! of giving back, as far as nobody waits and no limit has a key.
+//! The behaviour that the tests of other rate limiters show for many limits at once, partial grants
+//! and refunds. Waits and keyed limits have tests of their own.
 //!
-//! A module is one of their suites, a function the test of that name there (in our spelling), with
-//! its number in our catalogue of cases. Time is manual, also where they sleep. Where we differ on
-//! purpose, the function says so.
+//! Each module is one of their suites. Each function is the test of that name there, in our
+//! spelling, with its number in our catalogue of cases. Time is manual, also where those tests
+//! sleep. The function names the intended differences.
 
 use core::cell::RefCell;
 use core::panic::AssertUnwindSafe;
@@ -20,17 +20,17 @@ const fn millis(n: u64) -> Timestamp {
     Timestamp::from_millis(n)
 }
 
-/// So many each second, and as many at once.
+/// `n` per second, and as many at once.
 fn per_second(n: u32) -> TokenBucket {
     TokenBucket::new(Rate::per_second(n), n.into())
 }
 
-/// So many each minute, and as many at once.
+/// `n` per minute, and as many at once.
 fn per_minute(n: u32) -> TokenBucket {
     TokenBucket::new(Rate::per_minute(n), n.into())
 }
 
-/// clipperhouse/rate, `bucket_test.go` and its neighbours. A limiter of ours is one key of theirs.
+/// clipperhouse/rate, `bucket_test.go` and related files. Our limiter is one key of theirs.
 mod clipperhouse {
     use super::*;
 
@@ -46,7 +46,7 @@ mod clipperhouse {
         Duration::from_millis(n)
     }
 
-    /// 53: has tokens. Differs: nothing is taken unchecked, so that there is no debt.
+    /// 53: has tokens. Differs: there is no unchecked take, and so no debt.
     #[test]
     fn has_tokens() {
         let bucket = per_second(9);
@@ -58,7 +58,7 @@ mod clipperhouse {
         assert!(has(millis(0), 1) && !has(millis(0), 2));
         assert!(bucket.try_acquire_at(millis(0), 5).is_err());
         bucket.take_at(millis(0), 1).unwrap();
-        // Six ninths of a second, where theirs counts whole nanoseconds for each token.
+        // Six ninths of a second, where theirs counts whole nanoseconds per token.
         let (just, before) = (
             Timestamp::from_nanos(666_666_667),
             Timestamp::from_nanos(666_666_666),
@@ -113,7 +113,7 @@ mod clipperhouse {
         assert_eq!([7, 8].map(|n| wait(&returned, now, n)), [ms(0), ms(100)]);
     }
 
-    /// 61: two each second and three each minute, all or nothing.
+    /// 61: two per second and three per minute, all or nothing.
     #[test]
     fn multi_limit_all_or_nothing() {
         let all = AllOf::new((per_second(2), per_minute(3)));
@@ -121,7 +121,7 @@ mod clipperhouse {
         let left = |now| (second.available_at(now), minute.available_at(now));
         let allow = |now| all.try_acquire_at(now, 1).is_ok();
         assert!(allow(millis(0)) && allow(millis(0)) && !allow(millis(0)));
-        assert_eq!(left(millis(0)), (0, 1), "nothing was taken from either");
+        assert_eq!(left(millis(0)), (0, 1), "nothing is taken from either");
         assert!(allow(millis(1_000)));
         assert_eq!(left(millis(1_000)), (1, 0));
         assert!(!allow(millis(1_000)));
@@ -129,7 +129,7 @@ mod clipperhouse {
         assert!(allow(millis(61_000)));
     }
 
-    /// 67: the wait is for the limit that is tightest.
+    /// 67: the wait is that of the tightest limit.
     #[test]
     fn details_of_the_tightest() {
         let all = AllOf::new((per_second(10), per_minute(6)));
@@ -154,7 +154,7 @@ mod clipperhouse {
         );
     }
 
-    /// 69: far more than the capacity. Differs: an answer of its own, and no time to wait.
+    /// 69: far more than the capacity. Differs: a separate error, and no time to wait.
     #[test]
     fn n_far_above_capacity() {
         let bucket = per_second(5);
@@ -172,7 +172,7 @@ mod clipperhouse {
         );
     }
 
-    /// 70: what remains after an idle time is capped.
+    /// 70: the remaining permits after an idle time are capped.
     #[test]
     fn idle_caps_remaining() {
         let bucket = per_second(5);
@@ -235,7 +235,7 @@ mod clipperhouse {
         }
     }
 
-    /// 77: what each limit says of a request that one of them denies.
+    /// 77: the answer of each limit to a request that one of them denies.
     #[test]
     fn combine_debug_mask() {
         let all = AllOf::new([per_second(2), per_minute(20), per_second(10), per_minute(5)]);
@@ -250,7 +250,7 @@ mod clipperhouse {
         assert!(details.iter().map(|detail| detail.available).eq(left()));
     }
 
-    /// 79: no limits allow everything. Differs: what remains is any number, where theirs is 0.
+    /// 79: no limits allow everything. Differs: the remaining number is the largest, theirs is 0.
     #[test]
     fn empty_limiter() {
         let none = AllOf::new([] as [TokenBucket; 0]);
@@ -267,7 +267,7 @@ mod clipperhouse {
         );
     }
 
-    /// 83: two orders of the same limits at once end. (Theirs locks up.)
+    /// 83: two orders of the same limits at once finish. (Theirs deadlocks.)
     #[test]
     fn combine_order_inverse() {
         let (a, b) = (per_second(1_000), per_minute(60_000));
@@ -286,16 +286,16 @@ mod clipperhouse {
         });
         assert!(
             (1_000..2_000).contains(&granted),
-            "{granted} of 1,000 at once, and 999 in time"
+            "{granted} of 1,000 at once, and 999 by time"
         );
     }
 }
 
-/// folly, `TokenBucketTest.cpp`: what is returned, and what is borrowed.
+/// folly, `TokenBucketTest.cpp`: returning and borrowing.
 mod folly {
     use super::*;
 
-    /// 35: returned tokens are capped. Differs: only what was taken can be given back.
+    /// 35: returned tokens are capped. Differs: only what was taken can be refunded.
     #[test]
     fn return_tokens() {
         let (bucket, now) = (per_second(10), Timestamp::from_secs(5));
@@ -308,8 +308,8 @@ mod folly {
         assert!(bucket.try_acquire_at(now, 1).is_err());
     }
 
-    /// 37: what is available is what is left. Differs: nothing is borrowed beyond that, and so no
-    /// balance is below it.
+    /// 37: the available permits are what is left. Differs: nothing can be borrowed, so no balance
+    /// is negative.
     #[test]
     fn available_and_balance() {
         let (bucket, now) = (per_second(100), millis(0));
@@ -335,7 +335,7 @@ mod bucket4j {
             .unwrap()
     }
 
-    /// 89: what is available is the least of all bandwidths.
+    /// 89: the available number is the least of all bandwidths.
     #[test]
     fn available_tokens() {
         let all = AllOf::new((bandwidth(10, 10, 100, 5), bandwidth(2, 10, 100, 2)));
@@ -348,7 +348,7 @@ mod bucket4j {
         );
     }
 
-    /// 95: as much as possible, up to a limit or not. Differs: there is no debt.
+    /// 95: as much as possible, with or without an upper limit. Differs: there is no debt.
     #[test]
     fn consume_as_much_as_possible() {
         let all =
@@ -369,7 +369,7 @@ mod bucket4j {
         );
     }
 
-    /// 105: the delay is that of the bandwidth which takes longest, in either order.
+    /// 105: the delay is that of the slowest bandwidth, in either order.
     #[test]
     fn delay_of_two_bandwidths() {
         let delay = |all: AllOf<[TokenBucket; 2]>, n| {
@@ -399,7 +399,7 @@ mod chained_limiter_tests {
         PanicInRelease,
     }
 
-    /// Grants, and notes by its name what it was asked to do.
+    /// Grants, and records its name and the calls it gets.
     struct Track<'a> {
         name: &'static str,
         does: Does,
@@ -442,8 +442,8 @@ mod chained_limiter_tests {
         );
     }
 
-    /// 227, as far as nobody waits: `GetStatisticsHasCorrectValues`. Each link counts for itself;
-    /// what is available is the least.
+    /// 227, except waits: `GetStatisticsHasCorrectValues`. Each link counts for itself; the
+    /// available number is the least.
     #[test]
     fn get_statistics_has_correct_values() {
         let links = [34, 22, 13].map(|limit| Counted::new(Concurrency::new(limit)));
@@ -502,7 +502,7 @@ mod chained_limiter_tests {
 
     /// 233: `AcquireLeaseCorrectlyDisposesWithMultipleLimiters`.
     #[test]
-    fn a_lease_gives_back_to_multiple_limiters() {
+    fn a_lease_returns_permits_to_multiple_limiters() {
         let all = AllOf::new([1, 1].map(Concurrency::new));
         let available = || all.limits().each_ref().map(Concurrency::available);
         let lease = all.try_acquire_at(NOW, 1).unwrap();
@@ -513,7 +513,7 @@ mod chained_limiter_tests {
 
     /// 235: `AcquireLeaseCorrectlyDisposesWithSingleLimiter`.
     #[test]
-    fn a_lease_gives_back_to_a_single_limiter() {
+    fn a_lease_returns_permits_to_a_single_limiter() {
         let all = AllOf::new((Concurrency::new(1),));
         let lease = all.try_acquire_at(NOW, 1).unwrap();
         assert_eq!(all.limits().0.available(), 0);
@@ -521,8 +521,8 @@ mod chained_limiter_tests {
         assert_eq!(all.limits().0.available(), 1);
     }
 
-    /// 237: `AcquireFailsWhenOneLimiterDoesNotHaveEnoughResources`. Differs: as all are looked at
-    /// first, none is taken from.
+    /// 237: `AcquireFailsWhenOneLimiterDoesNotHaveEnoughResources`. Differs: all limits are looked
+    /// at first, so none is taken from.
     #[test]
     fn acquire_fails_when_one_limiter_does_not_have_enough_resources() {
         let (calls, limit) = (RefCell::new(Vec::new()), Concurrency::new(1));
@@ -548,7 +548,7 @@ mod chained_limiter_tests {
         assert_eq!(all.limits()[0].available(), 1);
     }
 
-    /// 241: `AcquireThrowsAndReleasesAcquiredResources`, where to throw is to panic.
+    /// 241: `AcquireThrowsAndReleasesAcquiredResources`; a panic here for an exception there.
     #[test]
     fn acquire_panics_and_releases_acquired_resources() {
         let (calls, limit) = (RefCell::new(Vec::new()), Concurrency::new(1));
@@ -580,8 +580,8 @@ mod chained_limiter_tests {
         assert_eq!(*calls.borrow(), ["take 1"]);
     }
 
-    /// 251: `AcquireSucceedsDisposeThrowsAndReleasesResources`: one that panics does not keep the
-    /// other from its release.
+    /// 251: `AcquireSucceedsDisposeThrowsAndReleasesResources`: one limit that panics does not keep
+    /// the other from its release.
     #[test]
     fn a_panic_in_a_release_does_not_stop_the_others() {
         for panics_first in [true, false] {
@@ -617,7 +617,7 @@ mod chained_limiter_tests {
 
     /// 259: `LeasesAreDisposedInReverseOrderWhenAcquireThrows`.
     #[test]
-    fn permits_are_given_back_in_reverse_when_acquire_panics() {
+    fn permits_are_returned_in_reverse_when_acquire_panics() {
         let calls = RefCell::new(Vec::new());
         let link = |name, does| Track {
             name,
@@ -637,7 +637,7 @@ mod chained_limiter_tests {
     }
 
     /// 261: `MetadataIsCombined`. Differs: a composition has no metadata of its own; each of its
-    /// limits is asked for what it has.
+    /// limits is asked for its own.
     #[test]
     fn metadata_of_each_limit_is_its_own() {
         const NAMES: [Name<u32>; 4] = [

@@ -1,8 +1,9 @@
-//! What the tests of other rate limiters show of reservations, of debt, and of settings that are
-//! replaced while a limiter is in use.
+//! The behaviour that the tests of other rate limiters show for reservations, for debt, and for
+//! settings that change while a limiter is in use.
 //!
-//! A module is one of their suites, a function the test of that name there (in our spelling). Time
-//! is manual, also where they sleep. Where we differ on purpose, the function says so.
+//! Each module is one of their suites. Each function is the test of that name there, in our
+//! spelling. Time is manual, also where those tests sleep. The function names the intended
+//! differences.
 
 use core::time::Duration;
 
@@ -19,7 +20,7 @@ const fn millis(n: u64) -> Timestamp {
     Timestamp::from_millis(n)
 }
 
-/// When a request for `n` at `now` would be granted.
+/// The instant at which a request for `n` at `now` would be granted.
 fn retry(bucket: &TokenBucket, now: Timestamp, n: u32) -> Retry {
     Denied::Exhausted { now, permits: n }.retry(bucket)
 }
@@ -32,7 +33,7 @@ mod x_time_rate {
         millis(100 * n)
     }
 
-    /// A limiter with so many tokens a second, of which any number may be reserved.
+    /// A limiter with `rate` tokens per second, any number of which may be reserved.
     fn limiter(rate: u32, burst: u64) -> AdjustableBucket {
         AdjustableBucket::builder(Rate::per_second(rate), burst)
             .debt(1_000)
@@ -42,7 +43,7 @@ mod x_time_rate {
 
     type Reserved<'a> = Reservation<&'a AdjustableBucket>;
 
-    /// A reservation of `n` at `now`, that is due at `due`.
+    /// Reserves `n` at `now`; the reservation must be due at `due`.
     fn reserve(bucket: &AdjustableBucket, now: u64, n: u32, due: u64) -> Reserved<'_> {
         let reserved = bucket.reserve_at(tenths(now), n, Duration::MAX).unwrap();
         assert_eq!(reserved.due(), tenths(due), "{n} at {now}");
@@ -53,7 +54,7 @@ mod x_time_rate {
         bucket.try_acquire_at(tenths(now), n).is_ok()
     }
 
-    /// `TestMix`: takes and reservations beside each other.
+    /// `TestMix`: takes and reservations mixed.
     #[test]
     fn mix() {
         let bucket = limiter(10, 2);
@@ -71,7 +72,7 @@ mod x_time_rate {
         assert_eq!(bucket.available_at(tenths(1)), 1);
         assert!(!allows(&bucket, 1, 2));
         let _ = reserve(&bucket, 1, 2, 2);
-        assert_eq!(bucket.available_at(tenths(1)), 0, "their -1");
+        assert_eq!(bucket.available_at(tenths(1)), 0, "-1 there");
         assert!(!allows(&bucket, 1, 1));
         assert!(allows(&bucket, 3, 1));
     }
@@ -86,7 +87,7 @@ mod x_time_rate {
         let _ = reserve(&bucket, 1, 2, 2);
     }
 
-    /// `TestCancel0Tokens`: what was reserved after it is not worth anything.
+    /// `TestCancel0Tokens`: the reservations made after it leave it worth nothing.
     #[test]
     fn cancel_0_tokens() {
         let bucket = limiter(10, 2);
@@ -97,7 +98,8 @@ mod x_time_rate {
         let _ = reserve(&bucket, 0, 1, 3);
     }
 
-    /// `TestCancelMulti`: the one that was cancelled before counts as if it had never been made.
+    /// `TestCancelMulti`: a reservation that was cancelled before counts as if it had never been
+    /// made.
     #[test]
     fn cancel_multi() {
         let bucket = limiter(10, 4);
@@ -110,8 +112,8 @@ mod x_time_rate {
         let _ = reserve(&bucket, 1, 3, 5);
     }
 
-    /// `TestReserveJumpBackCancel`. Differs: a time that is older than the newest does not take
-    /// tokens away, which has theirs end up a tenth earlier than the rate allows.
+    /// `TestReserveJumpBackCancel`. Differs: a time older than the newest takes no tokens away. In
+    /// the original it does, and the test ends a tenth earlier than the rate allows.
     #[test]
     fn reserve_jump_back_cancel() {
         let bucket = limiter(10, 2);
@@ -123,7 +125,7 @@ mod x_time_rate {
     }
 
     /// `TestReserveSetBurst`. Differs: after a change at three tenths, a request at zero does not
-    /// set the clock back.
+    /// turn the clock back.
     #[test]
     fn reserve_set_burst() {
         let bucket = limiter(5, 2);
@@ -135,7 +137,7 @@ mod x_time_rate {
         let _ = reserve(&bucket, 0, 4, 12);
     }
 
-    /// `TestReserveMax`: who would wait for too long takes nothing.
+    /// `TestReserveMax`: a request that would wait for too long takes nothing.
     #[test]
     fn reserve_max() {
         let bucket = limiter(10, 2);
@@ -157,9 +159,9 @@ mod x_time_rate {
         assert_eq!(format!("{bucket:?}"), before);
     }
 
-    /// `TestWaitSimple`, without waiting: a wait that is given up gives its tokens back.
+    /// `TestWaitSimple`, without waiting: a cancelled wait returns its tokens.
     #[test]
-    fn wait_that_is_cancelled() {
+    fn cancelled_wait() {
         let bucket = limiter(10, 3);
         let _ = reserve(&bucket, 0, 2, 0);
         let waits = reserve(&bucket, 0, 3, 2);
@@ -167,7 +169,7 @@ mod x_time_rate {
         let _ = reserve(&bucket, 1, 2, 1);
     }
 
-    /// `TestWaitInf`: an unlimited rate ignores the burst, and the next one does not. Differs: a
+    /// `TestWaitInf`: an unlimited rate ignores the burst, and the next rate does not. Differs: a
     /// burst is at least 1.
     #[test]
     fn wait_inf() {
@@ -186,7 +188,7 @@ mod x_time_rate {
         let _ = reserve(&bucket, 0, 3, 0);
     }
 
-    /// `TestSetAfterZeroRate`: what has been taken while nothing came in has been taken.
+    /// `TestSetAfterZeroRate`: tokens taken at a rate of zero stay taken.
     #[test]
     fn set_after_zero_rate() {
         let bucket = AdjustableBucket::builder(Rate::ZERO, 1)
@@ -206,8 +208,8 @@ mod x_time_rate {
 mod folly {
     use super::*;
 
-    /// What is borrowed beyond what there is shows as the time until one is there again. Differs:
-    /// the most that may be owed is declared.
+    /// Debt shows as the time until a token is available again. Differs: the largest debt is a
+    /// setting.
     #[test]
     fn available_and_balance_with_debt() {
         let bucket = TokenBucket::builder(Rate::per_second(100), 100)
@@ -224,7 +226,7 @@ mod folly {
         assert_eq!(
             retry(&bucket, now, 1),
             Retry::At(millis(510)),
-            "a balance of -50, and one"
+            "a balance of -50, and one more token"
         );
         assert_eq!(
             bucket.force_at(now, 1),
@@ -238,8 +240,7 @@ mod folly {
 mod clipperhouse {
     use super::*;
 
-    /// `HasTokens`, the unchecked part: what is consumed beyond what there is comes in before
-    /// anything else does.
+    /// `HasTokens`, the unchecked part: a debt is paid before new tokens become available.
     #[test]
     fn has_tokens_in_debt() {
         let bucket = TokenBucket::builder(Rate::per_second(9), 9)
@@ -252,7 +253,7 @@ mod clipperhouse {
             bucket.force_at(now, n).unwrap();
         }
         assert!(!has(now, 1), "four are owed");
-        // Six come in two thirds of a second.
+        // Six come in within two thirds of a second.
         let later = nanos(5_666_666_667);
         assert!(has(later, 2) && !has(later, 3));
         assert!(!has(nanos(5_666_666_666), 2));
@@ -270,7 +271,7 @@ mod bucket4j {
             .tick(Duration::from_nanos(1))
     }
 
-    /// The same of one that can be replaced and reserved from.
+    /// The same, for a bucket that has changing settings and reservations.
     fn replaceable(
         capacity: u64,
         refill: u32,
@@ -283,8 +284,7 @@ mod bucket4j {
             .tick(Duration::from_nanos(1))
     }
 
-    /// What is consumed whatever there is, where it happens to be there: nothing is owed, and the
-    /// rest remains.
+    /// An unconditional take when the tokens are available: nothing is owed, and the rest remains.
     #[test]
     fn consume_ignoring_rate_limits() {
         for (n, now, remains) in [(49, 50, 1), (50, 50, 0), (51, 120, 49), (100, 101, 0)] {
@@ -300,8 +300,8 @@ mod bucket4j {
         }
     }
 
-    /// More than can ever be paid for is an error. Differs: that is what was declared, rather than
-    /// what a number holds.
+    /// More debt than can ever be paid is an error. Differs: the bound is the declared debt, not
+    /// the range of a number.
     #[test]
     fn consume_ignoring_rate_limits_overflow() {
         let bucket = bandwidth(1, 1, 60_000_000_000, 0)
@@ -327,14 +327,14 @@ mod bucket4j {
         );
     }
 
-    /// What is consumed unchecked may leave less than nothing.
+    /// An unconditional take may leave a negative balance.
     #[test]
     fn consume_may_go_below_zero() {
         for (initial, n, left, owed) in [(0, 10, 0, 10), (50, 2, 48, 0), (55, 1_600, 0, 1_545)] {
             let bucket = bandwidth(1_000, 1, 1, initial).debt(2_000).build().unwrap();
             bucket.force_at(nanos(0), n).unwrap();
             assert_eq!(bucket.available_at(nanos(0)), left);
-            // One comes each nanosecond.
+            // One token comes in each nanosecond.
             let full = 1_000 - left + owed;
             assert_eq!(
                 retry(&bucket, nanos(0), 1_000),
@@ -344,7 +344,7 @@ mod bucket4j {
         }
     }
 
-    /// 1.8 of 3, 3 ns after an empty start.
+    /// 1.8 of 3 tokens, 3 ns after an empty start.
     fn replaced(carry: Carry) -> AdjustableBucket {
         let bucket = replaceable(3, 3, 5, 0).build().unwrap();
         assert_eq!(bucket.available_at(nanos(3)), 1);
@@ -360,8 +360,8 @@ mod bucket4j {
         assert_eq!(replaced(Carry::Reset).available_at(nanos(3)), 60);
     }
 
-    /// `AS_IS`, to a continuous rate: the part of a token is kept, too. Differs: how a bucket
-    /// refills cannot be changed, so that nothing is dropped for a refill in steps.
+    /// `AS_IS`, to a continuous rate: the fraction of a token is kept as well. Differs: the kind of
+    /// refill cannot change, so no fraction is dropped for a refill in steps.
     #[test]
     fn replace_with_the_same_tokens() {
         let bucket = replaced(Carry::Keep);
@@ -370,9 +370,9 @@ mod bucket4j {
         }
     }
 
-    /// `ADDITIVE`: what the capacity has grown by is added.
+    /// `ADDITIVE`: the increase of the capacity is added.
     #[test]
-    fn replace_with_what_was_added() {
+    fn replace_with_the_increase_added() {
         let bucket = replaced(Carry::Additive);
         for (now, available) in [(3, 58), (6, 58), (7, 59), (1_003, 60)] {
             assert_eq!(bucket.available_at(nanos(now)), available, "{now} ns");
@@ -394,9 +394,9 @@ mod bucket4j {
         assert_eq!(bucket.available_at(nanos(0)), 360);
     }
 
-    /// A blocking take with a limit to its wait: how long it sleeps, in nanoseconds.
+    /// A blocking take with a maximum wait: how long it sleeps, in nanoseconds.
     #[test]
-    fn consume_with_a_limit_to_the_wait() {
+    fn consume_with_a_maximum_wait() {
         for (n, most, sleeps) in [
             (1_000, 11, None),
             (5, 40, Some(40)),
@@ -410,18 +410,18 @@ mod bucket4j {
             assert_eq!(
                 bucket.available_at(nanos(0)),
                 u64::from(sleeps.is_none()),
-                "refused, it takes nothing"
+                "a denied take takes nothing"
             );
         }
     }
 }
 
-/// Guava, `RateLimiterTest`: whoever asks does not wait for what it takes, but for what the one
-/// before took. That is a debt.
+/// Guava, `RateLimiterTest`: a request does not wait for its own permits, but for those that the
+/// request before it took. That is a debt.
 mod guava {
     use super::*;
 
-    /// `testOneSecondBurst`: a whole burst, one on credit, and then no more until that is paid.
+    /// `testOneSecondBurst`: a whole burst, one on credit, and then none until the debt is paid.
     #[test]
     fn one_second_burst() {
         let bucket = TokenBucket::builder(Rate::per_second(5), 5)
@@ -436,15 +436,15 @@ mod guava {
         assert_eq!(bucket.force_at(millis(2_200), 1), Ok(()));
     }
 
-    /// The wait until nothing is owed, after which `n` are taken on credit; one comes each
-    /// `millis_each`.
+    /// Waits until nothing is owed, and takes `n` on credit; one permit comes in each
+    /// `millis_each`. Returns the wait.
     fn acquire(bucket: &AdjustableBucket, now: &mut u64, n: u32, millis_each: u64) -> u64 {
         let denied = Denied::Exhausted {
             now: millis(*now),
             permits: 1,
         };
         let Retry::At(one) = denied.retry(bucket) else {
-            panic!("they come in")
+            panic!("the debt is paid by time")
         };
         let paid = (one.as_nanos() / 1_000_000 - millis_each).max(*now);
         let waited = paid - *now;
@@ -453,8 +453,8 @@ mod guava {
         waited
     }
 
-    /// `testSimpleRateUpdate` and `testSetRate`. Differs: what is owed is paid at the rate of the
-    /// moment, so that the first wait after the change is half of theirs.
+    /// `testSimpleRateUpdate` and `testSetRate`. Differs: a debt is paid at the current rate, so
+    /// the first wait after the change is half of the original's.
     #[test]
     fn set_rate_while_in_debt() {
         let settings = AdjustableBucket::builder(Rate::per_second(1), 1)
@@ -476,12 +476,12 @@ mod guava {
     }
 }
 
-/// resilience4j, `AtomicRateLimiterTest`: all permits of a cycle come at its start, and those of
-/// later ones can be reserved.
+/// resilience4j, `AtomicRateLimiterTest`: all permits of a cycle are available at its start, and
+/// those of later cycles can be reserved.
 mod resilience4j {
     use super::*;
 
-    /// A cycle, in nanoseconds.
+    /// The length of a cycle, in nanoseconds.
     const CYCLE: u64 = 250_000_000;
 
     fn cycles(permits: u32, cycle: u64, debt: u64) -> AdjustableBucket {
@@ -500,19 +500,19 @@ mod resilience4j {
         Some(reserved.due().as_nanos() - now)
     }
 
-    /// `reserveAndRefresh`: one is reserved from the next cycle, and the one after that is too far
-    /// away.
+    /// `reserveAndRefresh`: one permit is reserved from the next cycle, and the one after that is
+    /// too far away.
     #[test]
     fn reserve_and_refresh() {
         let bucket = cycles(1, CYCLE, 10);
         assert!(bucket.try_acquire_at(nanos(CYCLE), 1).is_ok());
         assert_eq!(wait(&bucket, CYCLE, CYCLE), Some(CYCLE));
-        assert_eq!(bucket.available_at(nanos(CYCLE)), 0, "their -1");
+        assert_eq!(bucket.available_at(nanos(CYCLE)), 0, "-1 there");
         let denied = bucket.try_acquire_at(nanos(CYCLE), 1).unwrap_err();
         assert_eq!(
             denied.retry(&bucket),
             Retry::At(nanos(3 * CYCLE)),
-            "two cycles to wait"
+            "the wait would be two cycles"
         );
         assert_eq!(wait(&bucket, CYCLE, CYCLE), None);
 
@@ -521,8 +521,8 @@ mod resilience4j {
         assert_eq!(wait(&bucket, now, CYCLE), Some(CYCLE - 10));
     }
 
-    /// `reserveManyCyclesIfWeightIsHigherThanLimit` aside: three of the cycle, three of the next
-    /// one, and none of the one after that.
+    /// `reserveManyCyclesIfWeightIsHigherThanLimit`, in part: three of this cycle, three of the
+    /// next one, and none of the one after that.
     #[test]
     fn reserve_upfront() {
         const CYCLE: u64 = 10_000_000;
@@ -544,10 +544,9 @@ mod resilience4j {
         assert_eq!(waits, expected);
     }
 
-    /// `permissionsAfterInterruption`. Differs: whoever stops waiting gives back what it has
-    /// reserved.
+    /// `permissionsAfterInterruption`. Differs: a waiter that gives up returns what it reserved.
     #[test]
-    fn a_waiter_that_is_interrupted_gives_back() {
+    fn an_interrupted_waiter_returns_its_permits() {
         let bucket = cycles(1, CYCLE, 10);
         assert!(bucket.try_acquire_at(nanos(CYCLE), 1).is_ok());
         let waits = bucket

@@ -1,10 +1,10 @@
-//! What .NET's own tests of System.Threading.RateLimiting show of every limiter, as far as nobody
-//! waits in a queue.
+//! The behaviour that .NET's own tests of System.Threading.RateLimiting show for every limiter,
+//! except waiting in a queue.
 //!
-//! A module is one of .NET's suites, a function in it the test of that name there. Each behaviour
-//! is written once, below the suites, and holds for all of them. Where .NET replenishes by hand,
-//! the manual time moves on. Behaviour that we decided to differ in is asserted our way, and listed
-//! in `docs/coming-from/dotnet.md`.
+//! Each module is one of .NET's suites, and each function in it the test of that name there. Each
+//! behaviour is written once, below the suites, and holds for all of them. Where .NET replenishes
+//! by a call, the manual time advances. Intended differences are asserted our way, and listed in
+//! `docs/coming-from/dotnet.md`.
 
 use core::time::Duration;
 
@@ -68,8 +68,7 @@ mod fixed_window_rate_limiter_tests {
         idle_duration_updates_when_changing_from_active
     }
 
-    /// Negative durations do not exist here; zero is refused, and so is what is longer than 292
-    /// years.
+    /// Negative durations do not exist here. Zero is refused, and so are durations over 292 years.
     #[test]
     fn invalid_options_throws() {
         let refused = |limit, window| FixedWindow::builder(limit, window).build().unwrap_err();
@@ -108,8 +107,7 @@ mod sliding_window_rate_limiter_tests {
         idle_duration_updates_when_changing_from_active
     }
 
-    /// Negative durations do not exist here; zero is refused, and so is what is longer than 292
-    /// years.
+    /// Negative durations do not exist here. Zero is refused, and so are durations over 292 years.
     #[test]
     fn invalid_options_throws() {
         let refused = |limit, window, segments| {
@@ -158,8 +156,7 @@ mod token_bucket_rate_limiter_tests {
         idle_duration_updates_when_changing_from_active
     }
 
-    /// Negative durations do not exist here; zero is refused, and so is what is longer than 292
-    /// years.
+    /// Negative durations do not exist here. Zero is refused, and so are durations over 292 years.
     #[test]
     fn invalid_options_throws() {
         let refused = |burst, period| {
@@ -207,17 +204,17 @@ mod token_bucket_rate_limiter_tests_continuous {
 const START: Timestamp = Timestamp::ZERO;
 const MINUTE: Duration = Duration::from_mins(1);
 
-/// A limiter as .NET's suite sets it up.
+/// A limiter with the settings of .NET's suite.
 trait Suite {
     type Limiter: Limiter;
-    /// The time between two replenishments; `None` if permits come back when the lease is dropped.
+    /// The time between two replenishments; `None` if dropping the lease returns the permits.
     const PERIOD: Option<Duration>;
-    /// .NET's largest number, or the largest limit where that is smaller.
+    /// .NET's largest number, or the largest limit if that is smaller.
     const MOST: u32 = i32::MAX as u32;
 
     fn with_limit(limit: u32) -> Self::Limiter;
 
-    /// After how many replenishments `n` permits that were taken at the start are back.
+    /// The number of replenishments that return `n` permits taken at the start.
     fn periods(n: u32) -> u32;
 
     /// The instant of that replenishment, and 1 ns before it; `None` if time does not matter.
@@ -307,7 +304,7 @@ impl Suite for Drops {
     }
 }
 
-/// The one permit is granted once. A dropped lease gives it back if it is a concurrency limit's,
+/// The only permit is granted once. For a concurrency limit, dropping the lease returns it;
 /// otherwise time does.
 fn can_acquire_resource<S: Suite>() {
     let limiter = S::with_limit(1);
@@ -324,7 +321,8 @@ fn can_acquire_resource<S: Suite>() {
     }
 }
 
-/// More than the limit is an answer of its own, free permits or not, and takes nothing.
+/// A request for more than the limit has an error of its own, whether or not permits are free, and
+/// takes nothing.
 fn throws_when_acquiring_more_than_limit<S: Suite>() {
     let limiter = S::with_limit(1);
     let exceeds = Denied::ExceedsCapacity {
@@ -365,7 +363,7 @@ fn acquire_zero_with_availability<S: Suite>() {
     assert_eq!(limiter.available_at(START), 1);
 }
 
-/// A probe is answered as a request for 1 would be. What it leaves to drop is harmless.
+/// A probe is answered like a request for 1. Dropping its lease has no effect.
 fn acquire_zero_without_availability<S: Suite>() {
     let limiter = S::with_limit(1);
     let probe = limiter.try_acquire_at(START, 0).unwrap();
@@ -383,7 +381,7 @@ fn no_metadata_on_acquired_lease<S: Suite>() {
     assert_eq!(REASON_PHRASE.of_granted(&limiter, START), None);
 }
 
-/// .NET lists one name whatever the outcome. Ours lists what there is to be had for this outcome.
+/// .NET lists one name for every outcome. Ours lists the names that have a value for this outcome.
 fn metadata_names_contains_all_metadata<S: Suite>() {
     let limiter = S::with_limit(1);
     let _lease = limiter.try_acquire_at(START, 1).unwrap();
@@ -396,7 +394,7 @@ fn metadata_names_contains_all_metadata<S: Suite>() {
     ]));
 }
 
-/// A snapshot is a value: it does not follow what happens later.
+/// A snapshot is a value: it does not change later.
 fn get_statistics_returns_new_instances<S: Suite>() {
     let limiter = Counted::new(S::with_limit(1));
     let before = (limiter.available_at(START), limiter.counts());
@@ -406,7 +404,7 @@ fn get_statistics_returns_new_instances<S: Suite>() {
     assert_eq!((after.0, after.1.granted, after.1.held), (0, 1, 1));
 }
 
-/// The counters of granted and denied count requests, whatever they ask for.
+/// The counters of granted and denied count requests, not permits.
 fn get_statistics_has_correct_values<S: Suite>() {
     let limiter = Counted::new(S::with_limit(100));
     let statistics = |now| {
@@ -448,7 +446,7 @@ fn null_idle_duration_when_active<S: Suite>() {
     }
 }
 
-/// A fresh limiter has been idle since its origin, and grows older.
+/// A fresh limiter is idle since its origin, and its idle time grows.
 fn idle_duration_updates_when_idle<S: Suite>() {
     let limiter = S::with_limit(3);
     for now in [START, Timestamp::from_millis(15)] {
@@ -456,11 +454,11 @@ fn idle_duration_updates_when_idle<S: Suite>() {
     }
 }
 
-/// Idle from the very instant at which the last permit came back.
+/// Idle since the instant at which the last permit came back.
 fn idle_duration_updates_when_changing_from_active<S: Suite>() {
     let limiter = S::with_limit(1);
     let _lease = limiter.try_acquire_at(START, 1).unwrap();
-    let [after, _] = S::return_of(1).expect("a limiter that knows time");
+    let [after, _] = S::return_of(1).expect("a limiter that uses time");
     assert_eq!(limiter.idle_at(after), Idle::Since(after));
     assert_eq!(
         limiter.idle_at(after.saturating_add(MINUTE)),
@@ -468,7 +466,7 @@ fn idle_duration_updates_when_changing_from_active<S: Suite>() {
     );
 }
 
-/// Runs each behaviour, by its name in .NET, on one suite's limiter.
+/// Runs each behaviour, under its name in .NET, on the limiter of one suite.
 macro_rules! shapes {
     ($suite:ident: $($shape:ident),*) => {$(
         #[test]

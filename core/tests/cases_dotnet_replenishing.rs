@@ -1,10 +1,10 @@
-//! What .NET's own tests, and its source, show of the three limiters that get their permits back by
-//! time, as far as nobody waits in a queue.
+//! The behaviour that .NET's own tests, and its source, show for the three limiters whose permits
+//! come back by time, except waiting in a queue.
 //!
-//! A module is one of .NET's suites, a function in it the test of that name there; the last module
-//! holds behaviour that .NET has but does not test. Where .NET replenishes by hand, the manual time
-//! moves on. Where we differ on purpose, the function says so, and `docs/coming-from/dotnet.md`
-//! lists it.
+//! Each module is one of .NET's suites, and each function in it the test of that name there. The
+//! last module holds behaviour that .NET has but does not test. Where .NET replenishes by a call,
+//! the manual time advances. The function names the intended differences, and
+//! `docs/coming-from/dotnet.md` lists them.
 
 use core::time::Duration;
 
@@ -25,12 +25,12 @@ const fn millis(n: u64) -> Timestamp {
     Timestamp::from_millis(n)
 }
 
-/// Takes `n` at `now` for good.
+/// Takes `n` at `now` permanently.
 fn take(limiter: &dyn Limiter, now: Timestamp, n: u32) {
     assert!(limiter.try_acquire_at(now, n).is_ok(), "{n} at {now}");
 }
 
-/// How long `limiter` tells a request for `n` at `now`, which it denies, to wait; by the denial
+/// The wait that `limiter` reports for a request for `n` at `now`, which it denies: by the denial
 /// itself and by its metadata.
 fn wait(limiter: &dyn Limiter, now: Timestamp, n: u32) -> Duration {
     let denied = limiter.try_acquire_at(now, n).expect_err("denied");
@@ -42,7 +42,7 @@ fn wait(limiter: &dyn Limiter, now: Timestamp, n: u32) -> Duration {
     denied.retry(limiter).wait_from(now).expect("time helps")
 }
 
-/// A bucket that refills in steps of `permits` each `period`, and one that does so continuously.
+/// A bucket that refills in steps of `permits` each `period`, and one that refills continuously.
 fn both_buckets(burst: u64, permits: u32, period: Duration) -> [TokenBucket; 2] {
     let builder = TokenBucket::builder(Rate::new(permits, period), burst);
     [
@@ -57,7 +57,7 @@ mod fixed_window_rate_limiter_tests {
 
     const TWENTY_SECONDS: Duration = Duration::from_secs(20);
 
-    /// Differs: .NET takes its timer's word for it. Here a window is not over before its end.
+    /// Differs: .NET trusts its timer. Here a window is not over before its end.
     #[test]
     fn auto_replenish_ignores_timer_jitter() {
         let limiter = FixedWindow::new(10, 10 * MINUTE);
@@ -75,7 +75,7 @@ mod fixed_window_rate_limiter_tests {
         assert_eq!(
             wait(&limiter, secs(5), 2),
             Duration::from_secs(15),
-            "what is left of the window"
+            "the rest of the window"
         );
     }
 
@@ -98,7 +98,7 @@ mod fixed_window_rate_limiter_tests {
 mod sliding_window_rate_limiter_tests {
     use super::*;
 
-    /// Twenty seconds in four segments of five.
+    /// A window of twenty seconds in four segments of five.
     fn segments_of_five_seconds(limit: u64) -> SlidingWindow<4> {
         SlidingWindow::new(limit, Duration::from_secs(20), 4)
     }
@@ -120,14 +120,14 @@ mod sliding_window_rate_limiter_tests {
         assert_eq!(
             10 - limiter.available_at(secs(3)),
             8,
-            "4, 3 and 1 are in use"
+            "4, 3 and 1 are taken"
         );
         assert_eq!(10 - limiter.available_at(secs(4)), 4);
         assert_eq!(10 - limiter.available_at(secs(5)), 1);
         assert_eq!(10 - limiter.available_at(secs(6)), 0);
     }
 
-    /// Differs: .NET takes its timer's word for it. Here a segment is not over before its end.
+    /// Differs: .NET trusts its timer. Here a segment is not over before its end.
     #[test]
     fn auto_replenish_ignores_timer_jitter() {
         let limiter = SlidingWindow::<2>::new(10, 10 * MINUTE, 2);
@@ -140,7 +140,7 @@ mod sliding_window_rate_limiter_tests {
         assert_eq!(
             limiter.available_at(minutes(10)),
             7,
-            "the first three have left"
+            "the first three have left the window"
         );
         assert_eq!(limiter.available_at(millis(900_000 - 1)), 7);
         assert_eq!(limiter.available_at(minutes(15)), 10);
@@ -160,8 +160,8 @@ mod sliding_window_rate_limiter_tests {
         assert_eq!(wait(&limiter, START, 3), Duration::from_secs(20));
     }
 
-    /// Differs: .NET answers "in 0 s" and denies until somebody replenishes; here the request is
-    /// granted.
+    /// Differs: .NET answers "in 0 s" and denies until the limiter is replenished; here the request
+    /// is granted.
     #[test]
     fn retry_after_clamps_to_zero_when_window_expired() {
         let limiter = segments_of_five_seconds(1);
@@ -176,9 +176,9 @@ mod sliding_window_rate_limiter_tests {
         assert_eq!(wait(&limiter, START, 0), Duration::from_secs(20));
     }
 
-    /// Each request waits for just as many segments as it needs.
+    /// Each request waits for exactly as many segments as it needs.
     #[test]
-    fn retry_is_when_enough_segments_have_left() {
+    fn the_retry_is_when_enough_segments_have_left() {
         let limiter = segments_of_five_seconds(4);
         for second in [0, 5, 10, 15] {
             take(&limiter, secs(second), 1);
@@ -198,8 +198,8 @@ mod token_bucket_rate_limiter_tests {
 
     const TWENTY_SECONDS: Duration = Duration::from_secs(20);
 
-    /// Differs: .NET takes its timer's word for it. Here a period is not over before its end, and
-    /// nothing is lost after it.
+    /// Differs: .NET trusts its timer. Here a period is not over before its end, and nothing is
+    /// lost after it.
     #[test]
     fn auto_replenish_ignores_timer_jitter() {
         for limiter in both_buckets(10, 1, 10 * MINUTE) {
@@ -225,7 +225,7 @@ mod token_bucket_rate_limiter_tests {
         }
     }
 
-    /// Several tokens come in a period. In steps, those before the last are no use without it.
+    /// Several tokens come in per period. In steps, they all come at its end.
     #[test]
     fn correct_retry_metadata_with_multiple_tokens_per_period() {
         for limiter in both_buckets(2, 2, TWENTY_SECONDS) {
@@ -240,7 +240,7 @@ mod token_bucket_rate_limiter_tests {
     }
 
     /// .NET's `CorrectRetryMetadataWithLargeTokensPerPeriod`: one period is enough, or a fiftieth
-    /// of it.
+    /// of it if the refill is continuous.
     #[test]
     fn correct_retry_metadata_with_large_tokens_per_period() {
         let [steps, continuous] = both_buckets(2, 100, TWENTY_SECONDS);
@@ -279,8 +279,8 @@ mod token_bucket_rate_limiter_tests {
         }
     }
 
-    /// A clock that is past 32 bits of milliseconds. .NET waits for half a token; a request for it
-    /// is denied here.
+    /// A clock beyond 32 bits of milliseconds. .NET waits for half a token; here a request for it
+    /// is denied.
     #[test]
     fn replenish_works_with_ticks_over_int32_max() {
         let at = |more: u64| Timestamp::from_micros(4_294_967_295_000 + more);
@@ -298,7 +298,7 @@ mod token_bucket_rate_limiter_tests {
         }
     }
 
-    /// Half a token is none.
+    /// Half a token is not available as a token.
     #[test]
     fn attempt_acquire_zero_with_fractional_tokens_reports_unavailable() {
         for limiter in both_buckets(1, 1, TWENTY_SECONDS) {
@@ -310,12 +310,12 @@ mod token_bucket_rate_limiter_tests {
     }
 }
 
-/// Behaviour of .NET's limiters that none of its tests shows, decided on purpose.
+/// Behaviour of .NET's limiters that none of its tests shows; ours is decided on purpose.
 mod beyond_the_tests {
     use super::*;
 
-    /// However late somebody comes, all segments that are over have left. (.NET moves on by one at
-    /// each replenishment.)
+    /// However late a request comes, all segments that are over have left. (.NET advances by one
+    /// segment at each replenishment.)
     #[test]
     fn a_sliding_window_catches_up_with_all_segments_that_have_passed() {
         let limiter = SlidingWindow::<4>::new(4, Duration::from_secs(4), 4);
@@ -327,7 +327,7 @@ mod beyond_the_tests {
         assert_eq!(limiter.available_at(secs(7)), 1);
     }
 
-    /// (.NET starts the next period when somebody replenishes, so that lateness adds up.)
+    /// (.NET starts the next period when the limiter is replenished, so that lateness adds up.)
     #[test]
     fn edges_stay_on_the_grid_however_late_they_are_noticed() {
         let window = FixedWindow::new(1, Duration::from_secs(1));
@@ -372,9 +372,9 @@ mod beyond_the_tests {
         }
     }
 
-    /// A lease cannot be dropped twice; what could be given back twice is the id of a pooled one.
+    /// A lease cannot be dropped twice; but the id of a pooled lease could be released twice.
     #[test]
-    fn a_concurrency_lease_gives_back_once() {
+    fn a_concurrency_lease_releases_once() {
         let limiter = Concurrency::new(2);
         let _other = limiter.try_acquire(1).unwrap();
         let mut lease = limiter.try_acquire(1).unwrap();
@@ -408,7 +408,7 @@ mod beyond_the_tests {
         }
     }
 
-    /// (.NET's `TryReplenish` answers "true" there, and does nothing.)
+    /// (.NET's `TryReplenish` answers "true" there, and has no effect.)
     #[test]
     fn within_a_fixed_window_nothing_changes() {
         let limiter = FixedWindow::new(2, Duration::from_secs(1));
@@ -421,7 +421,7 @@ mod beyond_the_tests {
         assert_eq!(format!("{limiter:?}"), before);
     }
 
-    /// A fresh limiter counts as idle from its origin on.
+    /// A fresh limiter counts as idle since its origin.
     #[test]
     fn a_fresh_limiter_is_idle_since_its_origin() {
         let origin = secs(1_000);

@@ -1,7 +1,7 @@
-//! What the tests of other rate limiters show of limits by key, as far as nobody waits.
+//! The behaviour that the tests of other rate limiters show for keyed limits, except waiting.
 //!
-//! A module is one of their suites, a function one behaviour that a test of theirs shows. Time is
-//! manual, also where they sleep. Where we differ on purpose, the function says so.
+//! Each module is one of their suites. Each function is one behaviour that a test there shows. Time
+//! is manual, also where those tests sleep. The function names the intended differences.
 
 use core::cell::Cell;
 use core::hash::{BuildHasher, Hash, Hasher};
@@ -18,7 +18,7 @@ const fn millis(n: u64) -> Timestamp {
 
 type Table<L, S = Seed> = Keyed<L, Vec<Line>, S>;
 
-/// Room for some hundred keys.
+/// A table with room for some hundred keys.
 fn table<L, S: BuildHasher>(limit: L, hasher: S) -> Table<L, S> {
     Keyed::new(limit, (0..128).map(|_| Line::new()).collect(), hasher)
 }
@@ -27,17 +27,17 @@ fn bucket(rate: Rate, burst: u64) -> TokenBucketRules {
     TokenBucket::builder(rate, burst).rules().unwrap()
 }
 
-/// So many each second for each key, and as many at once.
+/// `n` per second for each key, and as many at once.
 fn per_second(n: u32) -> Table<TokenBucketRules> {
     table(bucket(Rate::per_second(n), n.into()), Seed::new())
 }
 
-/// So many each minute for each key, and as many at once.
+/// `n` per minute for each key, and as many at once.
 fn per_minute(n: u32) -> Table<TokenBucketRules> {
     table(bucket(Rate::per_minute(n), n.into()), Seed::new())
 }
 
-/// Entries that are held in a table.
+/// The number of slots in use in a table.
 fn held<L: portcullis_core::KeyedRules, S: BuildHasher>(table: &Table<L, S>) -> usize {
     table.statistics_at(Timestamp::ZERO).held
 }
@@ -46,7 +46,7 @@ fn held<L: portcullis_core::KeyedRules, S: BuildHasher>(table: &Table<L, S>) -> 
 mod clipperhouse {
     use super::*;
 
-    /// A request of one key, judged by both limits.
+    /// Requests a permit for one key of both limits.
     fn allow(
         limits: &[Table<TokenBucketRules>; 2],
         key: &str,
@@ -80,7 +80,7 @@ mod clipperhouse {
     }
 
     #[test]
-    fn each_limit_of_each_key_has_a_bucket_once_it_was_granted_and_none_by_a_look() {
+    fn each_limit_of_each_key_has_a_bucket_after_a_grant_and_none_after_a_look() {
         let limits = [per_second(2), per_minute(3)];
         for key in ["a", "b", "c"] {
             assert!(allow(&limits, key, millis(0)).is_ok());
@@ -94,7 +94,7 @@ mod clipperhouse {
     }
 
     #[test]
-    fn threads_that_come_for_several_keys_get_what_the_tighter_limit_of_each_has() {
+    fn threads_that_take_for_several_keys_get_what_the_tighter_limit_of_each_has() {
         let limits = [per_second(2), per_minute(3)];
         let keys = ["a", "b", "c"];
         for (now, each) in [(0, 2), (1_000, 1), (1_000, 0), (2_000, 0)] {
@@ -123,7 +123,7 @@ mod clipperhouse {
     }
 
     #[test]
-    fn the_wait_of_a_key_is_for_its_tightest_limit() {
+    fn the_wait_of_a_key_is_that_of_its_tightest_limit() {
         let limits = [per_second(10), per_minute(6)];
         for key in ["a", "b"] {
             assert!((0..6).all(|_| allow(&limits, key, millis(0)).is_ok()));
@@ -137,7 +137,7 @@ mod clipperhouse {
     }
 
     #[test]
-    fn a_key_that_is_empty_is_a_key() {
+    fn the_empty_string_is_a_key() {
         let table = per_second(3);
         assert!(table.key("").try_acquire_at(millis(0), 1).is_ok());
         assert_eq!(table.key("").available_at(millis(0)), 2);
@@ -154,7 +154,7 @@ mod clipperhouse {
     }
 
     #[test]
-    fn six_limits_of_a_key_and_seven_are_judged_as_two_are() {
+    fn six_and_seven_limits_of_a_key_decide_as_two_do() {
         fn check<const N: usize>() {
             let limits: [_; N] =
                 core::array::from_fn(|index| ConcurrencyRules::new(3 + index as u32));
@@ -178,10 +178,10 @@ mod clipperhouse {
         check::<7>();
     }
 
-    /// Differs: a key that nobody was granted anything for has no bucket to remove, and one that is
-    /// full is kept for the staleness, for who comes late.
+    /// Differs: a key without a grant has no bucket to remove. A key with a full bucket is kept for
+    /// the staleness, for stale timestamps.
     #[test]
-    fn buckets_that_are_full_go_and_the_others_stay() {
+    fn full_buckets_are_removed_and_the_others_stay() {
         let lines = (0..512).map(|_| Line::new()).collect::<Vec<_>>();
         let table = Keyed::new(bucket(Rate::per_second(1), 1), lines, Seed::new());
         for key in 0..1_000u32 {
@@ -203,7 +203,7 @@ mod clipperhouse {
     }
 }
 
-/// Takes a number for its hash.
+/// Uses a number as its own hash.
 #[derive(Clone, Copy, Default)]
 struct AsItIs(u64);
 
@@ -236,9 +236,9 @@ mod webriots {
     use super::*;
 
     #[test]
-    fn two_ids_that_hash_alike_share_a_bucket() {
+    fn two_ids_with_equal_line_and_tag_share_a_bucket() {
         let table = table(bucket(Rate::per_second(1), 3), AsItIs::default());
-        // What differs lies between what the line and what the tag is taken from.
+        // The ids differ in a bit that neither the line nor the tag is taken from.
         let (one, other, third) = (1u64, 1u64 | 1 << 25, 2u64);
         assert!(table.key(&one).try_acquire_at(millis(0), 2).is_ok());
         assert_eq!(table.key(&other).available_at(millis(0)), 1);
@@ -246,16 +246,16 @@ mod webriots {
         assert_eq!(table.key(&third).available_at(millis(0)), 3);
     }
 
-    /// Differs: nothing rotates by itself. Of a table whose seed is another one, other ids share.
+    /// Differs: nothing rotates by itself. In a table with another seed, other ids share a bucket.
     #[test]
-    fn ids_that_share_under_one_seed_do_not_under_another() {
+    fn ids_that_share_under_one_seed_do_not_share_under_another() {
         let of = |seed| {
             let hasher = Seed::new();
             hasher.set(seed).unwrap();
             table(ConcurrencyRules::new(1), hasher)
         };
         let (before, after) = (of([1, 2]), of([3, 4]));
-        // Two ids with one tag and one line; there are such among some ten thousand.
+        // Two ids with one tag and one line; some ten thousand ids contain such a pair.
         let mut ids = std::collections::HashMap::new();
         let pair = (0..u64::MAX).find_map(|id| Some((ids.insert(before.key(&id).id(), id)?, id)));
         let (one, other) = pair.unwrap();
@@ -269,7 +269,7 @@ mod webriots {
     }
 
     #[test]
-    fn a_burst_of_a_key_may_be_more_than_255() {
+    fn a_keys_burst_may_exceed_255() {
         let table = table(bucket(Rate::per_second(1_000), 100_000), Seed::new());
         assert!(table.key("a").try_acquire_at(millis(0), 256).is_ok());
         assert_eq!(table.key("a").available_at(millis(0)), 100_000 - 256);
@@ -281,7 +281,7 @@ mod dotnet {
     use super::*;
 
     #[test]
-    fn a_partition_is_made_once_and_used_by_all_requests_of_its_key() {
+    fn a_partition_is_created_once_and_used_by_all_requests_of_its_key() {
         let table = table(ConcurrencyRules::new(4), Seed::new());
         let key = table.key("a");
         let leases: Vec<_> = (0..4)
@@ -299,14 +299,14 @@ mod dotnet {
         assert!(table.key(&2u32).try_acquire_at(millis(0), 1).is_err());
         assert!(
             table.key(&1u32).try_acquire_at(millis(0), 1).is_ok(),
-            "not held up by the other"
+            "not limited by the other"
         );
         assert_eq!(held(&table), 2);
     }
 
-    /// Differs: an entry is known by a hash, and keys are never compared.
+    /// Differs: a hash identifies a slot, and keys are never compared.
     #[test]
-    fn a_hasher_of_your_own_is_used_once_for_each_key_that_is_named() {
+    fn a_custom_hasher_is_used_once_for_each_key_that_is_named() {
         struct Counting<'a>(&'a Cell<u32>);
         impl BuildHasher for Counting<'_> {
             type Hasher = AsItIs;
@@ -327,7 +327,7 @@ mod dotnet {
     }
 
     #[test]
-    fn the_partition_of_a_key_without_a_limit_is_cleaned_up_and_made_again() {
+    fn the_partition_of_an_unlimited_key_is_cleaned_up_and_created_again() {
         let table = table(bucket(Rate::UNLIMITED, 1), Seed::new());
         let ask = || {
             table
@@ -344,7 +344,7 @@ mod dotnet {
     }
 
     #[test]
-    fn partitions_that_are_idle_are_cleaned_up_and_the_one_in_use_is_not() {
+    fn idle_partitions_are_cleaned_up_and_the_one_in_use_is_not() {
         let table = table(ConcurrencyRules::new(1), Seed::new());
         let _used = Lease::try_acquire_at(table.key(&3u32), millis(0), 1).unwrap();
         for key in [1u32, 2] {
@@ -356,7 +356,7 @@ mod dotnet {
     }
 
     #[test]
-    fn what_a_chain_has_of_a_key_is_cleaned_up_once_all_of_it_is_idle() {
+    fn what_a_chain_holds_for_a_key_is_cleaned_up_once_all_of_it_is_idle() {
         let tables = [per_second(1), per_minute(1)];
         let ask = |now| {
             let limits = tables.each_ref().map(|table| *table.key("a"));
@@ -367,16 +367,16 @@ mod dotnet {
         assert_eq!(
             swept(millis(60_999)),
             [1, 0],
-            "the minute is in use, and for a second more may be"
+            "the minute is in use, and its slot is kept for a second more"
         );
         assert_eq!(swept(millis(61_000)), [0, 1]);
-        assert!(ask(millis(61_000)), "made again");
+        assert!(ask(millis(61_000)), "created again");
         assert_eq!(tables.each_ref().map(held), [1, 1]);
     }
 
-    /// With a key that is made of another: here, whoever names it translates it.
+    /// For a key that is computed from another key: here, the caller that names it translates it.
     #[test]
-    fn a_translated_key_is_the_key_that_it_is_translated_to() {
+    fn a_translated_key_is_the_key_it_is_translated_to() {
         /// Hashed as its text.
         struct Number<'a>(i32, &'a Cell<u32>);
         impl Hash for Number<'_> {
@@ -400,12 +400,12 @@ mod dotnet {
         );
         drop(lease);
         assert!(table.key("1").try_acquire_at(millis(0), 1).is_ok());
-        assert_eq!(translated.get(), 1, "not once more to give back");
+        assert_eq!(translated.get(), 1, "not translated again for the release");
         assert_eq!(held(&table), 1);
     }
 
     #[test]
-    fn what_is_known_of_a_translated_key_is_what_is_known_of_the_key() {
+    fn queries_of_a_translated_key_answer_as_those_of_the_key() {
         let table = table(ConcurrencyRules::new(5), Seed::new());
         let _lease = Lease::try_acquire_at(table.key("1"), millis(0), 2).unwrap();
         let outer = *table.key(&1.to_string());
@@ -421,7 +421,7 @@ mod dotnet {
     }
 
     #[test]
-    fn partitions_of_two_kinds_of_limit_lie_in_one_table() {
+    fn partitions_of_two_kinds_of_limit_are_in_one_table() {
         let lines = (0..64).map(|_| Line::new()).collect::<Vec<_>>();
         let limits = [
             bucket(Rate::per_second(1), 1),

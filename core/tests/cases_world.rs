@@ -1,9 +1,8 @@
-//! What the tests of other rate limiters show, as far as it needs neither waiting nor giving tokens
-//! back.
+//! The behaviour that the tests of other rate limiters show, except waiting and returning tokens.
 //!
-//! A module is one of their suites, a function the test of that name there (in our spelling). Time
-//! is manual, also where they sleep. Where we differ on purpose, the function says so, and
-//! the guides in `docs/coming-from/` list it.
+//! Each module is one of their suites. Each function is the test of that name there, in our
+//! spelling. Time is manual, also where those tests sleep. The function names the intended
+//! differences, and the guides in `docs/coming-from/` list them.
 
 use core::time::Duration;
 
@@ -20,8 +19,8 @@ const fn millis(n: u64) -> Timestamp {
     Timestamp::from_millis(n)
 }
 
-/// How long `bucket` tells a request for `n` at `now` to wait, without asking for the permits
-/// themselves: zero if they are there.
+/// How long `bucket` says that a request for `n` at `now` must wait, without taking the permits:
+/// zero if they are available.
 fn wait_for(bucket: &TokenBucket, now: Timestamp, n: u32) -> Option<Duration> {
     Denied::Exhausted { now, permits: n }
         .retry(bucket)
@@ -36,7 +35,7 @@ fn grants(bucket: &TokenBucket, now: Timestamp, n: u32) -> bool {
 mod x_time_rate {
     use super::*;
 
-    /// One token comes each `interval`, and not 1 ns before.
+    /// One token comes in each `interval`, and not 1 ns earlier.
     fn check(interval: u64, settings: TokenBucketBuilder) {
         let bucket = settings.initial(0).build().unwrap();
         assert!(
@@ -54,7 +53,7 @@ mod x_time_rate {
         );
     }
 
-    /// `TestEvery`: the rate of an interval, exact where a float is only near.
+    /// `TestEvery`: the rate of an interval is exact, where a float is only close.
     #[test]
     fn every() {
         let intervals = [
@@ -75,7 +74,7 @@ mod x_time_rate {
                 TokenBucket::builder(Rate::new(1, Duration::from_nanos(interval)), 1),
             );
         }
-        // The longest that Go can write, 292 years: in one step.
+        // The longest interval that Go can represent, 292 years: in one step.
         let longest = i64::MAX as u64;
         let settings = TokenBucket::builder(Rate::new(1, Duration::from_nanos(longest)), 1);
         assert!(settings.build().is_err(), "continuously, 146 years");
@@ -111,8 +110,8 @@ mod x_time_rate {
         }
     }
 
-    /// `TestLimiterJumpBackwards`. Differs: an older `now` is told what the newest would be, or
-    /// less, and takes nothing from those that come later.
+    /// `TestLimiterJumpBackwards`. Differs: a stale timestamp gets the answer of the newest time,
+    /// or less, and takes nothing from later requests.
     #[test]
     fn limiter_jump_backwards() {
         let bucket = TokenBucket::new(Rate::per_second(10), 3);
@@ -144,8 +143,8 @@ mod x_time_rate {
         assert!(grants(&bucket, nanos(1_300_000_000), 1));
     }
 
-    /// `TestLongRunningQPS`: exactly what the burst and the rate allow, where the original allows
-    /// for one in a thousand.
+    /// `TestLongRunningQPS`: exactly what the burst and the rate allow; the original tolerates an
+    /// error of 0.1 %.
     #[test]
     fn long_running_qps() {
         let bucket = TokenBucket::new(Rate::per_second(100), 100);
@@ -156,8 +155,8 @@ mod x_time_rate {
         assert!(grants(&bucket, millis(5_000), 1));
     }
 
-    /// `TestSimpleReserve`, where nothing is reserved: more than the burst is never granted, the
-    /// rest waits its time.
+    /// `TestSimpleReserve`, without a reservation: more than the burst is never granted, and the
+    /// other requests wait.
     #[test]
     fn more_than_the_burst_has_no_time_to_wait() {
         let bucket = TokenBucket::new(Rate::per_second(10), 2);
@@ -179,7 +178,7 @@ mod x_time_rate {
         assert!(grants(&bucket, millis(200), 2));
     }
 
-    /// `TestWaitInf`, without waiting: a limiter without a limit grants more than its burst.
+    /// `TestWaitInf`, without waiting: an unlimited limiter grants more than its burst.
     #[test]
     fn infinite_rate_ignores_the_burst() {
         let bucket = TokenBucket::new(Rate::UNLIMITED, 1);
@@ -187,7 +186,7 @@ mod x_time_rate {
         assert_eq!(wait_for(&bucket, Timestamp::ZERO, 3), Some(Duration::ZERO));
     }
 
-    /// `TestZeroLimit`: the burst, and then nothing ever.
+    /// `TestZeroLimit`: the burst, and then nothing more.
     #[test]
     fn zero_limit() {
         let bucket = TokenBucket::new(Rate::ZERO, 1);
@@ -204,7 +203,7 @@ mod folly {
     /// `TokenBucket.ReverseTime`: an older time takes nothing and changes nothing.
     #[test]
     fn reverse_time() {
-        // Their burst of 10.000001 lets ten whole tokens through.
+        // A burst of 10.000001, as in the original, grants ten whole tokens.
         let bucket = TokenBucket::builder(Rate::per_second(1_000), 10)
             .initial(0)
             .build()
@@ -217,8 +216,8 @@ mod folly {
         assert_eq!(bucket.available_at(now), 0);
     }
 
-    /// `TokenBucketTest.sanity`: taken greedily from empty, never more than the rate allows, and
-    /// not a tenth less.
+    /// `TokenBucketTest.sanity`: tokens taken greedily from an empty bucket never exceed the rate,
+    /// and are at least 90 % of it.
     #[test]
     fn sanity() {
         for (rate, size) in [(100, 1), (1_000, 1), (10_000, 1), (10_000, 5)] {
@@ -253,7 +252,7 @@ mod folly {
                 .build()
                 .unwrap();
             for turn in 0..4 {
-                // Later than the end of the window before, by a bit more each time.
+                // Later than the end of the previous window, by a little more each time.
                 let now = millis(7 + turn * (interval + turn));
                 let granted = (0..2 * limit).map(|_| limiter.try_acquire_at(now, 1).is_ok());
                 assert!(granted.eq((0..2 * limit).map(|i| i < limit)), "turn {turn}");
@@ -283,8 +282,8 @@ mod folly {
     }
 }
 
-/// throttled, `rate_test.go`, and redis-cell, `cell/mod.rs`. What they call reset is the wait for
-/// the whole burst.
+/// throttled, `rate_test.go`, and redis-cell, `cell/mod.rs`. Their "reset" is the wait for the
+/// whole burst.
 mod gcra {
     use super::*;
 
@@ -301,8 +300,8 @@ mod gcra {
         (decision.is_err(), bucket.available_at(now), reset, retry)
     }
 
-    /// `TestRateLimit`: one a second, five at once. No retry stands for their -1. Their volume of 0
-    /// is a look, not a probe.
+    /// `TestRateLimit`: one per second, five at once. Where the original returns -1, there is no
+    /// retry. A volume of 0 there is a look, not a probe.
     #[test]
     fn rate_limit() {
         let bucket = TokenBucket::new(Rate::per_second(1), 5);
@@ -342,7 +341,7 @@ mod gcra {
 mod envoy {
     use super::*;
 
-    /// `Initialization`. Differs: a rate cannot be negative; zero is one of its own.
+    /// `Initialization`. Differs: a rate cannot be negative; zero is a rate of its own.
     #[test]
     fn initialization() {
         let bucket = TokenBucket::new(Rate::ZERO, 1);
@@ -350,8 +349,7 @@ mod envoy {
         assert!(!grants(&bucket, Timestamp::ZERO, 1));
     }
 
-    /// `YearlyMinRefillRate`. Differs: a rate is not clamped, and slower ones than one a year
-    /// exist.
+    /// `YearlyMinRefillRate`. Differs: a rate is not clamped, and may be slower than one per year.
     #[test]
     fn yearly_min_refill_rate() {
         let year = Duration::from_hours(365 * 24);
@@ -370,7 +368,7 @@ mod envoy {
         assert!(grants(&slower, Timestamp::ZERO.saturating_add(2 * year), 1));
     }
 
-    /// `Consume`: what is denied loses no part of a token.
+    /// `Consume`: a denial loses no fraction of a token.
     #[test]
     fn consume() {
         let bucket = TokenBucket::new(Rate::per_second(1), 10);
@@ -401,8 +399,8 @@ mod envoy {
         );
     }
 
-    /// `ConsumeAndNextToken`. Differs: there is no partial take; who wants what there is asks
-    /// first.
+    /// `ConsumeAndNextToken`. Differs: there is no partial take; the caller first asks what is
+    /// available.
     #[test]
     fn consume_and_next_token() {
         let bucket = TokenBucket::new(Rate::per_second(5), 10);
@@ -418,7 +416,7 @@ mod envoy {
         assert_eq!(wait_for(&bucket, millis(400), 1), Some(Duration::ZERO));
     }
 
-    /// `MultipleThreadsConsume`: four threads take exactly what comes in while the clock moves on.
+    /// `MultipleThreadsConsume`: four threads take exactly what comes in while the clock advances.
     #[test]
     fn multiple_threads_consume() {
         let (clock, bucket) = (
@@ -458,7 +456,7 @@ mod envoy {
 mod nginx {
     use super::*;
 
-    /// One request and an excess of 12 pass, of which 8 are not delayed; the next come 200 ms
+    /// One request and an excess of 12 are granted, 8 of them without delay; the next come 200 ms
     /// apart.
     #[test]
     fn two_stage_rate_limiting() {
@@ -483,13 +481,13 @@ mod nginx {
     }
 }
 
-/// webriots/rate. Differs: tokens are not confined to eight bits (its table of buckets by key is
-/// another matter).
+/// webriots/rate. Differs: tokens are not limited to eight bits. (Its keyed table of buckets is
+/// tested elsewhere.)
 mod webriots {
     use super::*;
 
     #[test]
-    fn a_burst_may_be_more_than_255() {
+    fn a_burst_may_exceed_255() {
         let bucket = TokenBucket::new(Rate::per_second(1_000), 100_000);
         assert!(grants(&bucket, Timestamp::ZERO, 256));
         assert_eq!(bucket.available_at(Timestamp::ZERO), 100_000 - 256);

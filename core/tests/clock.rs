@@ -1,4 +1,4 @@
-//! Clocks, and limiters that are asked at the time of one.
+//! Clocks, and limiters that read one.
 
 use core::time::Duration;
 use std::thread;
@@ -14,7 +14,7 @@ use portcullis_core::{
 const SECOND: Duration = Duration::from_secs(1);
 
 #[test]
-fn a_manual_clock_stands_until_it_is_moved() {
+fn a_manual_clock_stands_still_until_it_is_advanced() {
     let clock = ManualClock::default();
     assert_eq!(clock.now(), Timestamp::ZERO);
     assert_eq!(clock.advance(SECOND), Timestamp::from_secs(1));
@@ -28,7 +28,7 @@ fn a_manual_clock_stands_until_it_is_moved() {
 }
 
 #[test]
-fn a_manual_clock_starts_over_after_the_last_instant() {
+fn a_manual_clock_wraps_after_the_last_instant() {
     let clock = ManualClock::new();
     clock.set(Timestamp::MAX);
     assert_eq!(clock.advance(Duration::from_nanos(1)), Timestamp::ZERO);
@@ -52,13 +52,13 @@ fn the_steps_of_several_threads_add_up() {
 }
 
 #[test]
-fn no_clock_says_the_first_instant() {
+fn no_clock_returns_the_first_instant() {
     assert_eq!(Timeless.now(), Timestamp::ZERO);
     thread::sleep(Duration::from_millis(1));
     assert_eq!(Timeless.now(), Timestamp::ZERO);
 }
 
-/// As far as a clock went while a thread slept, and how long that took in all.
+/// Returns how far a clock advanced while a thread slept, and how long that took in total.
 fn passes(clock: &impl Clock) -> (Duration, Duration) {
     let begun = Instant::now();
     let earlier = clock.now();
@@ -77,7 +77,7 @@ fn never_goes_back(clock: &impl Clock) {
 }
 
 #[test]
-fn a_monotonic_clock_counts_from_its_making() {
+fn a_monotonic_clock_counts_from_its_creation() {
     let before = Instant::now();
     let clock = MonotonicClock::new();
     let now = clock.now().saturating_since(Timestamp::ZERO);
@@ -88,9 +88,9 @@ fn a_monotonic_clock_counts_from_its_making() {
     never_goes_back(&MonotonicClock::default());
 }
 
-/// It runs late by up to 10 ms, and so may count a tick more than what has passed, or less.
+/// It lags by up to 10 ms, and so may count a tick more or less than the time that passed.
 #[test]
-fn a_coarse_clock_is_late_by_its_resolution_at_most() {
+fn a_coarse_clock_lags_by_at_most_its_resolution() {
     const RESOLUTION: Duration = Duration::from_millis(10);
     let clock = CoarseClock::new();
     let (passed, at_most) = passes(&clock);
@@ -99,10 +99,10 @@ fn a_coarse_clock_is_late_by_its_resolution_at_most() {
     never_goes_back(&clock);
 }
 
-/// It is calibrated against the system's clock, to much better than a hundredth.
+/// It is calibrated against the system's clock, to much better than 1 %.
 #[cfg(feature = "tsc")]
 #[test]
-fn a_time_stamp_counter_goes_as_fast_as_the_time() {
+fn a_time_stamp_counter_runs_at_the_rate_of_time() {
     let clock = TscClock::new();
     let (passed, at_most) = passes(&clock);
     assert!(passed >= Duration::from_millis(50) * 99 / 100);
@@ -116,7 +116,7 @@ fn a_time_stamp_counter_goes_as_fast_as_the_time() {
 }
 
 #[test]
-fn a_limiter_is_asked_at_the_time_of_its_clock() {
+fn a_limiter_uses_the_time_of_its_clock() {
     let clock = ManualClock::new();
     let bucket = TokenBucket::new(Rate::per_second(2), 4);
     let limit = Clocked::new(&bucket, &clock);
@@ -144,14 +144,14 @@ fn a_limiter_without_time_needs_no_clock() {
 }
 
 #[test]
-fn a_clock_that_stands_still_grants_the_burst_and_no_more() {
+fn with_a_clock_that_stands_still_only_the_burst_is_granted() {
     let limit = Clocked::new(TokenBucket::new(Rate::per_second(5), 3), ManualClock::new());
     let granted = (0..100).filter(|_| limit.try_acquire(1).is_ok()).count();
     assert_eq!(granted, 3);
 }
 
 #[test]
-fn a_clock_that_goes_back_denies_until_it_has_caught_up() {
+fn after_its_clock_goes_back_a_limiter_denies_until_it_has_caught_up() {
     let limit = Clocked::new(TokenBucket::new(Rate::per_second(1), 1), ManualClock::new());
     limit.clock().set(Timestamp::from_secs(100));
     assert!(limit.try_acquire(1).is_ok());
@@ -164,7 +164,7 @@ fn a_clock_that_goes_back_denies_until_it_has_caught_up() {
 }
 
 #[test]
-fn what_a_clock_grants_that_runs_ahead_is_denied_when_it_goes_back() {
+fn what_a_fast_clock_granted_is_denied_when_the_clock_goes_back() {
     let limit = Clocked::new(
         TokenBucket::new(Rate::per_second(1), 10),
         ManualClock::new(),

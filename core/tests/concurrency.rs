@@ -1,4 +1,4 @@
-//! A concurrency limit counts as two counters do, also where its limit changes and slices have a
+//! A concurrency limit counts as two counters do, also while its limit changes and slices have a
 //! share of it.
 
 mod support;
@@ -46,9 +46,9 @@ fn a_lowered_limit_grants_only_below_itself() {
     assert_eq!(limit.available(), 2);
 }
 
-/// With a limit of 0, which may be raised again, a probe agrees with a request for 1.
+/// With a limit of 0, which may be raised again, a probe gets the same answer as a request for 1.
 #[test]
-fn with_a_limit_of_zero_a_probe_is_told_what_a_request_is_told() {
+fn with_a_limit_of_zero_a_probe_is_answered_like_a_request() {
     let limit = Concurrency::new(1);
     limit.set_limit(0).unwrap();
     let (probe, one) = (
@@ -75,7 +75,7 @@ fn with_a_limit_of_zero_a_probe_is_told_what_a_request_is_told() {
 // Slices.
 
 #[test]
-fn the_permits_of_a_concurrency_limit_are_conserved_whatever_slices_do() {
+fn the_permits_of_a_concurrency_limit_are_conserved_with_slices() {
     fn check<W: Word>() {
         for seed in 0..400 {
             let mut draws = Draws::Seeded {
@@ -97,7 +97,7 @@ fn the_permits_of_a_concurrency_limit_are_conserved_whatever_slices_do() {
                         assert_eq!(cut.is_ok(), k == 0 || had > k);
                         slices.extend(cut.map(Rc::new));
                     }
-                    // Its leases keep it.
+                    // Its leases keep the slice alive.
                     1 if !slices.is_empty() => {
                         drop(slices.swap_remove(draws.below(slices.len() as u64) as usize));
                     }
@@ -134,7 +134,7 @@ fn the_permits_of_a_concurrency_limit_are_conserved_whatever_slices_do() {
                 }
                 let out: u32 = leases.iter().map(Lease::permits).sum::<u32>()
                     + direct.iter().map(Lease::permits).sum::<u32>();
-                // Those of slices that are kept by leases alone are counted through these.
+                // Slices that only leases keep alive are counted through these leases.
                 let mut held = BTreeMap::new();
                 for slice in slices
                     .iter()
@@ -162,7 +162,7 @@ fn the_permits_of_a_concurrency_limit_are_conserved_whatever_slices_do() {
 }
 
 #[test]
-fn a_slice_leaves_the_last_permit_to_everybody() {
+fn a_slice_leaves_the_last_permit_to_all() {
     let limit = Concurrency::new(5);
     assert_eq!(
         limit.slice(5).unwrap_err(),
@@ -195,7 +195,7 @@ fn a_slice_leaves_the_last_permit_to_everybody() {
 }
 
 #[test]
-fn what_a_slice_has_beyond_its_size_goes_back_to_the_limit() {
+fn what_a_slice_holds_beyond_its_size_returns_to_the_limit() {
     fn check<W: Word>() {
         let limit = Concurrency::<W>::try_new(10).unwrap();
         let slice = limit.slice(4).unwrap();
@@ -229,7 +229,7 @@ fn what_a_slice_has_beyond_its_size_goes_back_to_the_limit() {
 }
 
 #[test]
-fn a_limit_that_is_lowered_beside_a_slice_grants_nothing_until_enough_is_back() {
+fn a_limit_lowered_beside_a_slice_grants_nothing_until_enough_is_released() {
     let limit = Concurrency::new(10);
     let slice = limit.slice(6).unwrap();
     limit.set_limit(4).unwrap();

@@ -1,4 +1,4 @@
-//! A window that the first request starts, and the wait of those who exceed it: Ocelot's cases, a
+//! A window that the first request starts, and the wait after it is exceeded: Ocelot's cases, a
 //! model that never wraps, and the bound.
 
 #[allow(dead_code, reason = "made for traces, too")]
@@ -23,7 +23,7 @@ const fn ns(nanos: u64) -> Timestamp {
     Timestamp::from_nanos(nanos)
 }
 
-/// Each test on both widths of the word.
+/// Runs each test on both widths of the word.
 macro_rules! on_both_widths {
     ($($test:ident),* $(,)?) => {
         mod wide { $(#[test] fn $test() { super::$test::<u64>(); })* }
@@ -42,7 +42,7 @@ fn take<W: Word>(limit: &CooldownWindow<W>, now: Timestamp) -> bool {
     limit.try_acquire_at(now, 1).is_ok()
 }
 
-/// What Ocelot 25.0 does, by its own tests, on a clock that stands where we want it.
+/// The behaviour of Ocelot 25.0, by its own tests, on a manual clock.
 mod ocelot {
     use super::*;
 
@@ -51,7 +51,7 @@ mod ocelot {
         a_hundred_a_second_and_a_wait_of_three,
         a_wait_that_is_shorter_than_the_period_ends_inside_it,
         without_a_wait_the_rest_of_the_period_is_denied,
-        exceeded_inside_the_period_and_counted_anew_after_exactly_the_wait,
+        exceeded_within_the_period_and_counted_again_after_exactly_the_wait,
         twenty_a_second_never_exceed_a_hundred_a_second,
     );
 
@@ -92,7 +92,7 @@ mod ocelot {
         assert!(take(&limit, ms(1_100)));
     }
 
-    fn exceeded_inside_the_period_and_counted_anew_after_exactly_the_wait<W: Word>() {
+    fn exceeded_within_the_period_and_counted_again_after_exactly_the_wait<W: Word>() {
         let limit = limit::<W>(2, Duration::from_secs(3), Some(Duration::from_secs(2)));
         assert!(take(&limit, ms(0)) && take(&limit, ms(2_000)));
         let denied = limit.try_acquire_at(ms(2_500), 1).unwrap_err();
@@ -109,21 +109,21 @@ mod ocelot {
 }
 
 on_both_widths!(
-    the_shortest_wait_is_over_with_the_next_tick,
-    requests_in_the_wait_do_not_prolong_it_and_write_nothing,
+    the_shortest_wait_ends_with_the_next_tick,
+    requests_during_the_wait_do_not_prolong_it_and_write_nothing,
     more_than_the_limit_and_probes_and_looks_start_no_wait,
     a_request_for_more_than_are_left_starts_the_wait,
     a_late_request_that_exceeds_waits_from_the_start_of_the_window,
     a_wait_that_a_late_request_starts_is_not_over_before_the_newest_grant,
-    who_is_granted_late_does_not_hide_the_newest_grant,
+    a_late_grant_does_not_hide_the_newest_one,
     a_refund_comes_back_in_its_own_window_and_not_in_a_wait,
-    the_end_of_time_is_denied_and_named_never,
+    the_end_of_time_is_denied_and_reported_as_never,
     agrees_with_a_model_that_never_wraps,
-    no_span_holds_more_than_the_bound_however_long_it_was_idle,
+    no_span_holds_more_than_the_bound_after_any_idle_time,
     settings_are_refused_by_name,
 );
 
-fn the_shortest_wait_is_over_with_the_next_tick<W: Word>() {
+fn the_shortest_wait_ends_with_the_next_tick<W: Word>() {
     let settings = CooldownWindow::builder(1, SECOND).wait(Duration::from_nanos(1));
     let limit: CooldownWindow<W> = settings.build_on().unwrap();
     let tick = u64::try_from(limit.tick().as_nanos()).unwrap();
@@ -133,7 +133,7 @@ fn the_shortest_wait_is_over_with_the_next_tick<W: Word>() {
     assert!(take(&limit, ns(6 * tick)));
 }
 
-fn requests_in_the_wait_do_not_prolong_it_and_write_nothing<W: Word>() {
+fn requests_during_the_wait_do_not_prolong_it_and_write_nothing<W: Word>() {
     let limit = limit::<W>(1, SECOND, Some(SECOND));
     assert!(take(&limit, ms(0)));
     assert!(!take(&limit, ms(300)));
@@ -191,7 +191,7 @@ fn a_request_for_more_than_are_left_starts_the_wait<W: Word>() {
     assert!(limit.try_acquire_at(ms(500), 2).is_err());
     assert!(
         !take(&limit, ms(500)),
-        "one was left, and is not granted in the wait"
+        "one was left, but is not granted during the wait"
     );
     assert!(limit.try_acquire_at(ms(1_500), 3).is_ok());
 }
@@ -205,7 +205,7 @@ fn a_late_request_that_exceeds_waits_from_the_start_of_the_window<W: Word>() {
 }
 
 fn a_wait_that_a_late_request_starts_is_not_over_before_the_newest_grant<W: Word>() {
-    // In ticks of 100 ms the wait is three of them, and the newest grant is known to two.
+    // In ticks of 100 ms the wait is three ticks, and the newest grant is known to within two.
     let settings = CooldownWindow::builder(2, SECOND).wait(Duration::from_millis(300));
     for (tick, end) in [(1, 5_768 + 300), (100, 5_800 + 300)] {
         let limit: CooldownWindow<W> = settings
@@ -220,7 +220,7 @@ fn a_wait_that_a_late_request_starts_is_not_over_before_the_newest_grant<W: Word
     }
 }
 
-fn who_is_granted_late_does_not_hide_the_newest_grant<W: Word>() {
+fn a_late_grant_does_not_hide_the_newest_one<W: Word>() {
     let limit = limit::<W>(4, SECOND, Some(Duration::from_millis(50)));
     for at in [5_000, 5_900, 5_400, 4_900] {
         assert!(take(&limit, ms(at)));
@@ -246,7 +246,7 @@ fn a_refund_comes_back_in_its_own_window_and_not_in_a_wait<W: Word>() {
             limit.available_at(ms(4))
         ),
         (0, 0),
-        "in the wait"
+        "during the wait"
     );
     assert!(take(&limit, ms(1_000)));
     assert_eq!(
@@ -259,7 +259,7 @@ fn a_refund_comes_back_in_its_own_window_and_not_in_a_wait<W: Word>() {
     );
 }
 
-fn the_end_of_time_is_denied_and_named_never<W: Word>() {
+fn the_end_of_time_is_denied_and_reported_as_never<W: Word>() {
     for wait in [None, Some(SECOND), Some(Duration::from_secs(3))] {
         let limit = limit::<W>(1, SECOND, wait);
         let granted = take(&limit, Timestamp::MAX) || take(&limit, ns(u64::MAX - 1));
@@ -267,7 +267,7 @@ fn the_end_of_time_is_denied_and_named_never<W: Word>() {
         assert_eq!(denied.retry(&limit), Retry::Never);
         assert!(
             granted || W::BITS < 64,
-            "only a word that has come around may deny the first"
+            "only a word that has wrapped may deny the first request"
         );
     }
 }
@@ -324,8 +324,8 @@ fn settings_are_refused_by_name<W: Word>() {
             max
         })
     );
-    // A wait that is shorter than the period takes bits of the word: here two more, as there are
-    // four waits to a period.
+    // A wait that is shorter than the period takes bits of the word: here two, because the period
+    // is four waits.
     let with = |limit, wait: u64| {
         let settings = CooldownWindow::builder(limit, SECOND).wait(Duration::from_millis(wait));
         build(settings.tick(Duration::from_millis(250)))
@@ -349,7 +349,7 @@ fn settings_are_refused_by_name<W: Word>() {
 }
 
 #[test]
-fn the_tick_is_the_finest_whose_horizon_is_an_hour_with_a_wait_that_takes_bits_too() {
+fn the_tick_is_the_finest_with_a_horizon_of_an_hour_after_the_bits_for_the_wait() {
     let tick = |wait| limit::<u32>(1_000, SECOND, Some(Duration::from_millis(wait))).tick();
     assert_eq!(
         tick(1_000),
@@ -369,7 +369,7 @@ fn the_tick_is_the_finest_whose_horizon_is_an_hour_with_a_wait_that_takes_bits_t
 }
 
 #[test]
-fn a_horizon_shorter_than_the_origin_is_old_is_counted_from_the_origin() {
+fn a_horizon_shorter_than_the_age_of_the_origin_counts_from_the_origin() {
     let now = Timestamp::from_secs(1_763_740_800);
     let settings = CooldownWindow::builder(9, SECOND).wait(SECOND);
     let limit: CooldownWindow<u32> = settings.origin(now).build_on().unwrap();
@@ -377,7 +377,7 @@ fn a_horizon_shorter_than_the_origin_is_old_is_counted_from_the_origin() {
         (limit.idle_at(now), limit.available_at(now)),
         (Idle::Since(now), 9)
     );
-    // And where the tick is 1 ns.
+    // The same with a tick of 1 ns.
     let settings = CooldownWindow::builder(1 << 20, SECOND).tick(Duration::from_nanos(1));
     let limit = settings.origin(now).build_on::<u64>().unwrap();
     assert_eq!(
@@ -386,9 +386,9 @@ fn a_horizon_shorter_than_the_origin_is_old_is_counted_from_the_origin() {
     );
 }
 
-/// A window that has been idle for almost a whole turn of a narrow word: where its end lies as far
-/// ahead as that of a window that is on, for one who is as late as may be.
-fn come_around(wait: Duration) -> (CooldownWindow<u32>, u64) {
+/// A window that has been idle for almost a whole wrap of a narrow word. For the most stale
+/// timestamp allowed, its end is as far ahead as that of an open window.
+fn wrapped(wait: Duration) -> (CooldownWindow<u32>, u64) {
     let settings = CooldownWindow::builder(2, SECOND)
         .wait(wait)
         .tick(Duration::from_millis(1));
@@ -402,7 +402,7 @@ fn come_around(wait: Duration) -> (CooldownWindow<u32>, u64) {
 
 #[test]
 fn before_an_old_window_counts_again_all_are_denied_for_the_staleness() {
-    let (limit, again) = come_around(SECOND);
+    let (limit, again) = wrapped(SECOND);
     assert_eq!(
         limit.available_at(ms(again)),
         1,
@@ -422,21 +422,21 @@ fn before_an_old_window_counts_again_all_are_denied_for_the_staleness() {
     assert!(
         limit.peek_at(ms(again), 1).is_ok() && limit.peek_at(ns(again * 1_000_000 - 1), 1).is_err()
     );
-    // For who is late after a grant, the limiter is not idle.
+    // For a timestamp that is stale after a grant, the limiter is not idle.
     assert!(take(&limit, ms(again)) && !take(&limit, ms(again - 1_000)));
 }
 
 #[test]
-fn a_wait_that_is_started_in_an_old_window_is_seen_and_lasts_no_longer_than_stated() {
-    let (limit, again) = come_around(Duration::from_secs(10));
+fn a_wait_that_starts_in_an_old_window_is_seen_and_is_no_longer_than_documented() {
+    let (limit, again) = wrapped(Duration::from_secs(10));
     assert!(take(&limit, ms(again)) && !take(&limit, ms(again)));
     for after in [0, 1, 9_000, 9_999] {
-        assert!(!take(&limit, ms(again + after)), "{after} ms after");
+        assert!(!take(&limit, ms(again + after)), "{after} ms later");
     }
     assert!(take(&limit, ms(again + 11_001)));
 }
 
-/// A window and a wait in ticks that never wrap.
+/// A window and a wait, in ticks that never wrap.
 #[derive(Debug)]
 struct Model {
     limit: u64,
@@ -449,7 +449,7 @@ struct Model {
     newest: i128,
     count: u64,
     waiting: bool,
-    /// Fresh starts so far.
+    /// The number of fresh starts so far.
     starts: u64,
 }
 
@@ -470,7 +470,7 @@ impl Model {
         }
     }
 
-    /// Whether the request is granted.
+    /// Returns whether the request is granted.
     fn take(&mut self, now: u64, n: u64) -> bool {
         if self.floor(now) >= self.end {
             self.start = self.ceil(now);
@@ -482,7 +482,7 @@ impl Model {
             return false;
         }
         if self.count == 0 && self.ceil(now) + self.period > self.end {
-            // All was given back, so no request has started it yet.
+            // All permits were refunded, so no request has started it yet.
             self.start = self.ceil(now);
             self.end = self.start + self.period;
             self.newest = self.start;
@@ -491,8 +491,8 @@ impl Model {
         if self.count + n > self.limit {
             self.waiting = true;
             if let Some(wait) = self.wait {
-                // What is remembered of the newest grant, where the wait would not outlast the
-                // window anyway.
+                // The precision with which the newest grant is recorded, where the wait would
+                // otherwise end within the window.
                 let grain = if wait < self.period {
                     1 << wait.ilog2()
                 } else {
@@ -577,7 +577,7 @@ fn trace<W: Word>(draws: &mut Draws<'_>, tally: &mut Tally) {
         starts: 0,
     };
     let longest = period.max(wait.unwrap_or(0));
-    // Where the word is sure not to have come around since.
+    // Only where the word is sure not to have wrapped since.
     let staleness = nanos(limit.staleness());
     let margin = 2 * u128::from(staleness) + 2 * u128::from(longest) + 4 * u128::from(step);
     let near = u64::try_from(limit.horizon().as_nanos() - margin).unwrap_or(u64::MAX);
@@ -623,7 +623,11 @@ fn trace<W: Word>(draws: &mut Draws<'_>, tally: &mut Tally) {
                     last = receipt.map(|receipt| (receipt, model.starts, n));
                 }
                 Err(_) if waiting => {
-                    assert_eq!(format!("{limit:?}"), before, "a denial in the wait wrote");
+                    assert_eq!(
+                        format!("{limit:?}"),
+                        before,
+                        "a denial during the wait wrote"
+                    );
                 }
                 Err(_) => tally.waits += 1,
             }
@@ -663,8 +667,8 @@ fn trace<W: Word>(draws: &mut Draws<'_>, tally: &mut Tally) {
     }
 }
 
-/// In any span t at most `limit * (1 + ceil(t / m))`; so in one of m, twice the limit.
-fn no_span_holds_more_than_the_bound_however_long_it_was_idle<W: Word>() {
+/// In any span t, at most `limit * (1 + ceil(t / m))`; so in a span of m, twice the limit.
+fn no_span_holds_more_than_the_bound_after_any_idle_time<W: Word>() {
     let mut most = 0;
     for seed in 0..2_000 {
         let mut draws = Draws::Seeded {
@@ -691,14 +695,13 @@ fn no_span_holds_more_than_the_bound_however_long_it_was_idle<W: Word>() {
             let n = draws.one_of(&[some, 1, permits]) as u32;
             let latest = now.saturating_sub(900_000_000);
             let (near, far) = (draws.within(0, period), draws.magnitude(now - latest));
-            // Some of those who were denied come back when they were told to, by a clock that is
-            // slow.
+            // Some denied requests retry when they should, by a clock that is slow.
             back = back.max(latest);
             let at = draws.one_of(&[now, now.saturating_sub(near), now - far, back, back, back]);
             match limit.take_at(ns(at), n) {
                 Ok(_) => {
                     newest = newest.max(at);
-                    // One who is late counts as the newest.
+                    // A stale timestamp counts at the newest time.
                     grants.push((newest, u64::from(n)));
                 }
                 Err(denied) => {
@@ -735,11 +738,11 @@ fn no_span_holds_more_than_the_bound_however_long_it_was_idle<W: Word>() {
             }
         }
     }
-    assert!(most > 150, "no edge was met: {most} %");
+    assert!(most > 150, "no grant came near an edge: {most} %");
 }
 
 #[test]
-fn fresh_starts_lie_a_wait_apart_and_after_all_grants_before() {
+fn fresh_starts_are_a_wait_apart_and_come_after_all_earlier_grants() {
     let limit = CooldownWindow::builder(3, SECOND)
         .wait(Duration::from_millis(10))
         .build()
@@ -771,7 +774,7 @@ fn fresh_starts_lie_a_wait_apart_and_after_all_grants_before() {
 #[test]
 fn a_denied_composition_starts_no_cooldown_window() {
     let window = CooldownWindow::builder(10, SECOND).build().unwrap();
-    // The look passes, and another one takes the rest of the composition before the take.
+    // The look succeeds, and another request takes the rest of the composition before the take.
     let receipt = window.take_at(ms(0), 1).unwrap();
     assert_eq!(window.refund_at(ms(0), 1, receipt).permits, 1);
     let drained = |now| (0..99).take_while(|_| take(&window, now)).count();

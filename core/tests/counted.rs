@@ -1,4 +1,4 @@
-//! `Counted`: it decides as its limiter does, and counts what that decides.
+//! `Counted` decides as its inner limiter does, and counts the decisions.
 
 use core::time::Duration;
 use std::thread;
@@ -19,7 +19,7 @@ fn counts(granted: u64, denied: u64, held: u64) -> Counts {
 }
 
 #[test]
-fn requests_are_counted_and_permits_are_held() {
+fn requests_and_held_permits_are_counted() {
     let limit = Counted::new(Concurrency::new(5));
     assert_eq!(limit.counts(), counts(0, 0, 0));
     let three = limit.try_acquire_at(NOW, 3).unwrap();
@@ -67,7 +67,7 @@ fn looks_are_not_counted() {
 }
 
 #[test]
-fn permits_that_are_given_back_in_part_are_no_longer_held() {
+fn permits_returned_in_part_are_no_longer_held() {
     let limit = Counted::new(Concurrency::new(5));
     let receipt = limit.take_at(NOW, 5).unwrap();
     limit.release(1);
@@ -89,7 +89,7 @@ fn leases_of_a_rate_are_held_until_they_are_dropped() {
 }
 
 #[test]
-fn a_limiter_within_may_be_asked_past_the_counters() {
+fn the_inner_limiter_can_be_asked_without_the_counters() {
     let limit = Counted::new(Concurrency::new(1));
     let lease = limit.limiter().try_acquire_at(NOW, 1).unwrap();
     assert_eq!(limit.counts(), counts(0, 0, 0));
@@ -99,7 +99,7 @@ fn a_limiter_within_may_be_asked_past_the_counters() {
 }
 
 #[test]
-fn counters_within_counters_agree() {
+fn nested_counters_agree() {
     let limit = Counted::new(Counted::new(Unlimited));
     for n in 0..7 {
         drop(limit.try_acquire_at(NOW, n));
@@ -109,7 +109,7 @@ fn counters_within_counters_agree() {
 }
 
 #[test]
-fn counters_of_many_threads_add_up() {
+fn the_counts_of_many_threads_add_up() {
     const THREADS: u64 = 4;
     const TRIES: u64 = 10_000;
     let limit = Counted::new(Concurrency::new(2));

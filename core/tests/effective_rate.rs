@@ -1,4 +1,4 @@
-//! The rate that a token bucket admits is the configured one, to the permit: the table in
+//! The rate that a token bucket admits is exactly the configured one. The table in
 //! `docs/effective-rate.md` is made of the numbers that are counted here.
 
 use core::time::Duration;
@@ -15,9 +15,9 @@ struct Row {
     name: &'static str,
     permits: u32,
     period: u64,
-    /// The time over which the permits were counted, as the table names it, and in nanoseconds.
+    /// The span over which the permits were counted: its name in the table, and its nanoseconds.
     span: (&'static str, u64),
-    /// What governor 0.10.4 admitted in that time, from a burst of 2, on its own fake clock.
+    /// What governor 0.10.4 admitted in that span, from a burst of 2, on its own fake clock.
     governor: u64,
 }
 
@@ -80,14 +80,14 @@ const ROWS: [Row; 8] = [
     },
 ];
 
-/// What a bucket that never rounds has admitted up to `span`, both ends included, if every permit
-/// is taken at once.
+/// The permits that a bucket without rounding has admitted up to `span`, both ends included, if
+/// each is taken at once.
 fn promised(row: &Row, span: u64) -> u64 {
     BURST + (u128::from(span) * u128::from(row.permits) / u128::from(row.period)) as u64
 }
 
-/// Takes each permit at the first instant that there is one, and calls `each` with the instant and
-/// the permits so far.
+/// Takes each permit at the first instant at which it is available, and calls `each` with the
+/// instant and the number of permits so far.
 fn greedily<W: Word>(bucket: &TokenBucket<W>, span: u64, mut each: impl FnMut(u64, u64)) -> u64 {
     let (mut now, mut admitted) = (Timestamp::ZERO, 0);
     loop {
@@ -108,8 +108,7 @@ fn counted<W: Word>(row: &Row, bucket: &TokenBucket<W>) -> u64 {
     let (mut last, mut before) = (0, 0);
     greedily(bucket, row.span.1, |now, admitted| {
         if now > last {
-            // All that came in up to here was taken at `last`: 1 ns earlier than now there was no
-            // more.
+            // All that came in was taken at `last`, so 1 ns before `now` nothing is available.
             assert_eq!(
                 before,
                 promised(row, now - 1),
@@ -133,7 +132,7 @@ fn grouped(n: u64) -> String {
 }
 
 fn error(admitted: u64, promised: u64) -> String {
-    let exact = |n: u64| f64::from(u32::try_from(n).expect("counted in a test"));
+    let exact = |n: u64| f64::from(u32::try_from(n).expect("a count that fits"));
     let error = (exact(admitted) - exact(promised)) / exact(promised) * 100.0;
     if admitted == promised {
         "0".into()
@@ -144,13 +143,13 @@ fn error(admitted: u64, promised: u64) -> String {
     }
 }
 
-/// Rows that a debug build has no time for.
+/// Rows that take too long in a debug build.
 fn takes_long(row: &Row) -> bool {
     cfg!(debug_assertions) && promised(row, row.span.1) > 1_000_000
 }
 
 #[test]
-fn what_is_admitted_is_the_burst_and_the_rate_to_the_permit_and_the_documentation_says_so() {
+fn the_admitted_permits_are_exactly_the_burst_and_the_rate_as_documented() {
     let documented = include_str!("../../docs/effective-rate.md");
     let mut missing = String::new();
     for row in &ROWS {
@@ -192,7 +191,7 @@ fn on_32_bits_the_rate_is_as_exact_where_it_fits() {
         let rate = Rate::new(permits, Duration::from_nanos(period));
         let bucket = TokenBucket::builder(rate, 100)
             .build_on::<u32>()
-            .expect("fits");
+            .expect("the settings fit");
         let tick = bucket.tick().as_nanos() as u64;
         let admitted = greedily(&bucket, span, |_, _| {});
         let whole = u128::from(span / tick * tick);
@@ -205,7 +204,7 @@ fn on_32_bits_the_rate_is_as_exact_where_it_fits() {
 }
 
 #[test]
-fn over_long_spans_nothing_drifts() {
+fn over_long_spans_the_rate_does_not_drift() {
     for (permits, period) in [
         (700_000_000, SECOND),
         (999_999_937, SECOND),

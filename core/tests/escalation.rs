@@ -1,4 +1,4 @@
-//! Thresholds below a limit: each decides by itself, and what was decided holds for a time.
+//! Thresholds below a limit. Each decides by itself, and holds its decision for a time.
 
 #[allow(dead_code, reason = "made for traces, too")]
 #[path = "support/draws.rs"]
@@ -22,7 +22,7 @@ const fn ns(nanos: u64) -> Timestamp {
     Timestamp::from_nanos(nanos)
 }
 
-/// Each test on both widths of the word.
+/// Runs each test on both widths of the word.
 macro_rules! on_both_widths {
     ($($test:ident),* $(,)?) => {
         mod wide { $(#[test] fn $test() { super::$test::<u64>(); })* }
@@ -45,7 +45,7 @@ const fn threshold<D>(used: u64, seconds: u64, decision: D) -> Threshold<D> {
     }
 }
 
-/// Ten at once: warns at half for 5 s, slows down at 80 % for 2 s, and says so when none is left.
+/// Ten at once: warns at half for 5 s, slows down at 80 % for 2 s, and reports when none is left.
 fn ten<W: Word>() -> Escalation<Concurrency, Advice, 3, W> {
     let thresholds = [
         threshold(5, 5, Advice::Warn),
@@ -55,25 +55,25 @@ fn ten<W: Word>() -> Escalation<Concurrency, Advice, 3, W> {
     Escalation::try_new(Concurrency::new(10), thresholds).unwrap()
 }
 
-/// The words of the holds alone.
+/// The state words of the holds only.
 fn words<W: Word>(limit: &Escalation<Concurrency, Advice, 3, W>) -> String {
     let all = format!("{limit:?}");
     all[all.find("until").unwrap()..all.find("holds").unwrap()].to_owned()
 }
 
 on_both_widths!(
-    a_decision_stands_while_its_threshold_is_reached_and_for_its_hold_after,
-    a_hold_is_not_prolonged_and_starts_again_if_it_is_still_reached,
+    a_decision_is_active_while_its_threshold_is_reached_and_for_its_hold_after,
+    a_hold_is_not_prolonged_and_starts_again_if_its_threshold_is_still_reached,
     a_denial_counts_as_all_in_use,
     probes_questions_and_requests_for_more_than_there_can_be_start_no_hold,
     only_the_start_of_a_hold_writes,
-    a_late_question_finds_the_hold,
-    an_escalation_is_in_use_while_a_hold_is_on,
+    a_late_query_finds_the_hold,
+    an_escalation_is_in_use_while_a_hold_is_active,
     agrees_with_a_model_that_never_wraps,
     thresholds_that_do_not_rise_are_refused,
 );
 
-fn a_decision_stands_while_its_threshold_is_reached_and_for_its_hold_after<W: Word>() {
+fn a_decision_is_active_while_its_threshold_is_reached_and_for_its_hold_after<W: Word>() {
     let limit = ten::<W>();
     let four = limit.try_acquire_at(s(0), 4).unwrap();
     assert_eq!(
@@ -106,7 +106,7 @@ fn a_decision_stands_while_its_threshold_is_reached_and_for_its_hold_after<W: Wo
     assert_eq!(limit.decision_at(s(6)), None);
 }
 
-fn a_hold_is_not_prolonged_and_starts_again_if_it_is_still_reached<W: Word>() {
+fn a_hold_is_not_prolonged_and_starts_again_if_its_threshold_is_still_reached<W: Word>() {
     let limit = ten::<W>();
     let five = limit.try_acquire_at(s(0), 5).unwrap();
     drop(limit.try_acquire_at(s(4), 1).unwrap());
@@ -136,7 +136,7 @@ fn a_denial_counts_as_all_in_use<W: Word>() {
             now: s(0),
             permits: 7
         }),
-        "a denial is a denial"
+        "a denial by the limiter"
     );
     drop(four);
     assert_eq!(limit.decisions_at(s(0)), [true, true, false]);
@@ -160,7 +160,11 @@ fn probes_questions_and_requests_for_more_than_there_can_be_start_no_hold<W: Wor
     assert_eq!(limit.decision_at(s(0)), Some(&Advice::SlowDown), "reached");
     assert!(limit.take_at(s(0), 0).is_ok());
     drop((all, more));
-    assert_eq!(limit.decision_at(s(0)), None, "and not held");
+    assert_eq!(
+        limit.decision_at(s(0)),
+        None,
+        "and the decision is not held"
+    );
     assert_eq!(words(&limit), before);
 }
 
@@ -170,7 +174,7 @@ fn only_the_start_of_a_hold_writes<W: Word>() {
         Escalation::try_new(Unlimited, thresholds).unwrap();
     let before = format!("{limit:?}");
     assert!((0..100).all(|now| limit.take_at(s(now), 9).is_ok()));
-    assert_eq!(format!("{limit:?}"), before, "nothing is reached");
+    assert_eq!(format!("{limit:?}"), before, "no threshold is reached");
 
     let held = ten::<W>();
     let all = held.try_acquire_at(s(0), 10).unwrap();
@@ -179,17 +183,21 @@ fn only_the_start_of_a_hold_writes<W: Word>() {
         assert!(held.take_at(s(now), 1).is_err());
         _ = (held.decision_at(s(now)), held.idle_at(s(now)));
     }
-    assert_eq!(format!("{held:?}"), after, "denied, and both holds are on");
+    assert_eq!(
+        format!("{held:?}"),
+        after,
+        "denied, and both holds are active"
+    );
     assert!(held.take_at(s(2), 1).is_err());
     assert_ne!(
         format!("{held:?}"),
         after,
-        "the shorter one is over, and starts again"
+        "the shorter hold is over, and starts again"
     );
     drop(all);
 }
 
-fn a_late_question_finds_the_hold<W: Word>() {
+fn a_late_query_finds_the_hold<W: Word>() {
     let limit = ten::<W>();
     drop(limit.try_acquire_at(s(1_000), 5).unwrap());
     assert_eq!(limit.decision_at(s(999)), Some(&Advice::Warn));
@@ -202,7 +210,7 @@ fn a_late_question_finds_the_hold<W: Word>() {
     assert!(limit.staleness() >= SECOND && limit.horizon() >= 3_600 * SECOND);
 }
 
-fn an_escalation_is_in_use_while_a_hold_is_on<W: Word>() {
+fn an_escalation_is_in_use_while_a_hold_is_active<W: Word>() {
     let bucket = TokenBucket::new(Rate::per_second(10), 10);
     let limit: Escalation<_, _, 2, W> =
         Escalation::try_new(bucket, [threshold(5, 5, ()), threshold(8, 7, ())]).unwrap();
@@ -225,7 +233,7 @@ fn an_escalation_is_the_limiter_that_it_wraps() {
     assert_ne!(
         limit.id(),
         limit.limiter().id(),
-        "who asks through it is watched"
+        "a request through it counts"
     );
     assert_eq!(
         limit.take_at(s(0), 1).unwrap_err().retry(&limit),
@@ -275,7 +283,7 @@ fn agrees_with_a_model_that_never_wraps<W: Word>() {
         let limit: Escalation<_, _, 3, W> =
             Escalation::try_new(window(), [of(0), of(1), of(2)]).unwrap();
         let twin = window();
-        // In a word of 32 bits, as fine as their horizon of an hour allows.
+        // In a word of 32 bits, the finest tick that a horizon of an hour allows.
         let step = if W::BITS == 64 { 1 } else { 1_000 };
         if W::BITS == 32 && holds.iter().any(|&hold| hold / step > 1 << 29) {
             continue;
@@ -379,7 +387,7 @@ fn a_grant_that_a_composition_rolls_back_starts_no_hold() {
         hold: 5 * SECOND,
         decision: "warn",
     };
-    // The look passes, and the last limit denies after all: the same permit is named twice.
+    // The look succeeds, and the last limit denies in the take: the same permit is named twice.
     let gate = Concurrency::new(1);
     let limit = Escalation::new(TokenBucket::new(Rate::per_second(1), 5), [warn]);
     let limits = AllOf::new((&limit, &gate, Counted::new(&gate)));
@@ -389,7 +397,7 @@ fn a_grant_that_a_composition_rolls_back_starts_no_hold() {
         (5, None),
         "nothing has happened"
     );
-    // Also through wrappers, and as a part of a part.
+    // The same through wrappers, and as a part of a nested composition.
     let wrapped = AllOf::new((
         Counted::new(&limit),
         AllOf::new((&limit, &gate)),
@@ -418,12 +426,12 @@ fn a_grant_that_a_composition_rolls_back_starts_no_hold() {
     assert_eq!(
         limit.decision_at(s(4)),
         Some(&"warn"),
-        "of a grant it stays on"
+        "after a grant it stays active"
     );
 }
 
 #[test]
-fn in_a_composition_a_denial_by_the_limiter_inside_starts_holds_and_another_one_does_not() {
+fn in_a_composition_only_a_denial_by_the_inner_limiter_starts_holds() {
     let threshold = || {
         [Threshold {
             used: 2,

@@ -1,4 +1,4 @@
-//! A fixed window decides as an index that never wraps does.
+//! A fixed window decides as an index that never wraps.
 
 mod support;
 
@@ -11,7 +11,7 @@ fn a_fixed_window_decides_as_an_index_that_never_wraps_does() {
         assert!(tally.retried > 1_000 && tally.late > 1_000 && tally.void > 0);
         assert_eq!(
             tally.late_and_less, 0,
-            "a late request counts in the newest window"
+            "a stale timestamp counts in the newest window"
         );
     }
 }

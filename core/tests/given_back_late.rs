@@ -1,5 +1,5 @@
-//! What is given back late, out of turn or in vain: a receipt is worth nothing once the state word
-//! may have come around, and a rollback leaves a limiter as if nothing had been taken.
+//! Late and out-of-turn refunds. A receipt is worth nothing once the state word may have wrapped,
+//! and a rollback leaves a limiter as if nothing had been taken.
 
 #[macro_use]
 #[path = "support/limiters.rs"]
@@ -22,7 +22,7 @@ fn plus(now: Timestamp, time: Duration) -> Timestamp {
     now.saturating_add(time)
 }
 
-/// Takes one by one what there is at `now`.
+/// Takes, one by one, all permits that are available at `now`.
 fn drain<L: Limiter + ?Sized>(limit: &L, now: Timestamp) -> u64 {
     let mut taken = 0;
     while taken < 100_000 && limit.take_at(now, 1).is_ok() {
@@ -31,13 +31,13 @@ fn drain<L: Limiter + ?Sized>(limit: &L, now: Timestamp) -> u64 {
     taken
 }
 
-/// Keeps a receipt for `age`, gives it back to a limit that is used up, and returns what that
-/// grants then.
+/// Keeps a receipt for `age`, refunds it to an exhausted limit, and returns what the limit then
+/// grants.
 fn granted_by_a_receipt_of_age<L: Limiter>(limit: &L, n: u32, age: Duration) -> u64 {
     let now = at(5_000);
     let receipt = limit.take_at(now, n).expect("there is room");
     let later = plus(now, age);
-    // As often as the word would come around, so that it is as the take left it.
+    // Takes until the word would wrap, so that it is as the take left it.
     while limit.available_at(later) > limit.capacity() - u64::from(n) {
         limit.take_at(later, 1).expect("it is available");
     }
@@ -89,7 +89,7 @@ fn a_receipt_that_is_a_horizon_old_is_worth_nothing() {
 }
 
 #[test]
-fn an_awkward_rate_takes_no_receipt_back_that_is_older_than_its_horizon() {
+fn an_awkward_rate_accepts_no_receipt_older_than_its_horizon() {
     for (rate, burst) in [
         (Rate::per_minute(1_000_003), 10_000),
         (Rate::per_minute(999_983), 9_000),
@@ -112,7 +112,7 @@ fn an_awkward_rate_takes_no_receipt_back_that_is_older_than_its_horizon() {
 }
 
 #[test]
-fn a_bucket_that_was_paused_or_unlimited_for_long_is_not_filled_by_a_refund_or_a_rollback() {
+fn a_bucket_long_paused_or_unlimited_is_not_filled_by_a_refund_or_a_rollback() {
     for rate in [Rate::ZERO, Rate::UNLIMITED] {
         for eighths in 1..=24u64 {
             let build = AdjustableBucket::builder(rate, 100).tick(Duration::from_millis(1));
@@ -122,7 +122,7 @@ fn a_bucket_that_was_paused_or_unlimited_for_long_is_not_filled_by_a_refund_or_a
             };
             let now = at((1 << 32) / 8 * eighths + 17);
             match bucket.adjust_at(now, Rate::per_second(1), 100, Carry::Keep) {
-                // An idle bucket may have to be asked again.
+                // A change of an idle bucket may have to be tried again.
                 Err(ChangeError::Busy) => continue,
                 outcome => outcome.unwrap(),
             }
@@ -130,7 +130,7 @@ fn a_bucket_that_was_paused_or_unlimited_for_long_is_not_filled_by_a_refund_or_a
             held += drain(&bucket, now);
             for late in [0, 500, 1_000, 1_000] {
                 let now = at((1 << 32) / 8 * eighths + 17 + late);
-                // As a composition does that is denied.
+                // As a denied composition does.
                 if let Ok(receipt) = bucket.take_at(now, 1) {
                     held += 1 - u64::from(bucket.refund_at(now, 1, receipt).permits);
                 }
@@ -142,14 +142,14 @@ fn a_bucket_that_was_paused_or_unlimited_for_long_is_not_filled_by_a_refund_or_a
             }
             assert!(
                 held <= 101,
-                "{held} of 100 after {eighths} eighths of a turn"
+                "{held} of 100 after {eighths} eighths of a wrap"
             );
         }
     }
 }
 
 #[test]
-fn a_window_takes_no_receipt_back_of_as_many_changes_ago_as_can_be_told_apart() {
+fn a_window_accepts_no_receipt_from_as_many_changes_ago_as_the_word_distinguishes() {
     fn check<W: Word>() {
         let window: AdjustableWindow<W> = AdjustableWindow::builder(10, 3_600 * SECOND)
             .staleness(SECOND)
@@ -175,7 +175,7 @@ fn a_window_takes_no_receipt_back_of_as_many_changes_ago_as_can_be_told_apart() 
 }
 
 #[test]
-fn many_refunds_out_of_turn_pass_no_bound() {
+fn many_out_of_turn_refunds_exceed_no_bound() {
     fn check<W: Word>(most: u64) {
         for refunds in 1..=most {
             let bucket = AdjustableBucket::builder(Rate::per_second(1_000), 10_000)
@@ -188,12 +188,12 @@ fn many_refunds_out_of_turn_pass_no_bound() {
                 2_500,
                 "out of turn"
             );
-            // Each refund out of turn makes older receipts worthless.
+            // Each out-of-turn refund makes older receipts worthless.
             for _ in 1..refunds {
                 let (older, _newer) = (take(1), take(1));
                 bucket.refund_at(at(0), 1, older);
             }
-            // The bucket is full, so the second take has been refilled.
+            // The bucket is full, so the second take has been replenished.
             let full = at(2_500 + 2 * refunds);
             let held = drain(&bucket, full);
             bucket.refund_at(full, 2_500, second);
@@ -209,7 +209,7 @@ fn many_refunds_out_of_turn_pass_no_bound() {
 }
 
 #[test]
-fn settings_can_be_changed_as_often_as_need_be_and_takes_decide_by_them() {
+fn settings_can_change_any_number_of_times_and_takes_decide_by_them() {
     fn check<W: Word>() {
         let bucket = AdjustableBucket::builder(Rate::per_second(1), 10_000).staleness(SECOND);
         let bucket = bucket.build_on::<W>().unwrap();
@@ -221,7 +221,7 @@ fn settings_can_be_changed_as_often_as_need_be_and_takes_decide_by_them() {
             assert!(bucket.try_acquire_at(at(0), burst as u32).is_ok());
             assert!(bucket.try_acquire_at(at(0), 1).is_err());
         }
-        // Fast again, once no call can be paused since before it was slow.
+        // Fast again, once no call can have been paused since before the slow rate.
         for later in 1..100 {
             assert_eq!(drain(&bucket, at(later * 1_000)), 1);
         }
@@ -231,14 +231,14 @@ fn settings_can_be_changed_as_often_as_need_be_and_takes_decide_by_them() {
 }
 
 #[test]
-fn a_change_that_is_late_settles_at_the_newest_grant() {
-    // Under the old settings a time may be far older than under the new ones.
+fn a_late_change_settles_at_the_newest_grant() {
+    // The old settings allow a much larger staleness than the new ones.
     let bucket =
         AdjustableBucket::builder(Rate::per_second(1), 5_000).tick(Duration::from_micros(1));
     let bucket = bucket.initial(0).build().unwrap();
     assert!(
         bucket.take_at(at(100_000), 100).is_ok(),
-        "a hundred came in"
+        "a hundred permits came in"
     );
     bucket
         .adjust_at(at(92_000), Rate::per_second(1_000_000), 5_000, Carry::Keep)
@@ -258,7 +258,7 @@ fn a_change_that_is_late_settles_at_the_newest_grant() {
 }
 
 #[test]
-fn what_is_past_its_due_is_worth_nothing() {
+fn a_reservation_past_its_due_time_is_worth_nothing() {
     let bucket = AdjustableBucket::builder(Rate::per_second(10), 2)
         .debt(9)
         .build()
@@ -266,22 +266,18 @@ fn what_is_past_its_due_is_worth_nothing() {
     let _taken = bucket.try_acquire_at(at(0), 2).unwrap();
     let reserved = bucket.reserve_at(at(0), 2, SECOND).unwrap();
     assert_eq!(reserved.due(), at(200));
-    // Acted on at 200 ms, and given back at 300 ms.
+    // Due at 200 ms, and cancelled at 300 ms.
     assert_eq!(reserved.cancel_at(at(300)), 0);
     let granted = 2 + 2 + drain(&bucket, at(300));
     assert!(granted <= 2 + 3, "{granted} in 0.3 s");
 
     let reserved = bucket.reserve_at(at(300), 2, SECOND).unwrap();
     let due = reserved.due();
-    assert_eq!(
-        reserved.cancel_at(due),
-        2,
-        "it may not have been acted on yet"
-    );
+    assert_eq!(reserved.cancel_at(due), 2, "it may not be used yet");
 }
 
 #[test]
-fn a_denied_composition_leaves_an_earlier_reservation_worth_what_it_was() {
+fn a_denied_composition_leaves_the_worth_of_an_earlier_reservation_unchanged() {
     let gate = Concurrency::new(1);
     let _held = gate.try_acquire(1).unwrap();
     let bucket = AdjustableBucket::builder(Rate::per_second(10), 5)
@@ -312,7 +308,7 @@ fn a_denied_composition_leaves_an_earlier_reservation_worth_what_it_was() {
 }
 
 #[test]
-fn a_rolled_back_take_that_ends_a_debt_leaves_an_earlier_reservation_worth_what_it_was() {
+fn a_rolled_back_take_that_ends_a_debt_leaves_the_worth_of_an_earlier_reservation_unchanged() {
     fn check<W: Word>() {
         let bucket = AdjustableBucket::builder(Rate::per_second(10), 8).debt(20);
         let bucket = bucket.build_on::<W>().unwrap();
@@ -321,8 +317,8 @@ fn a_rolled_back_take_that_ends_a_debt_leaves_an_earlier_reservation_worth_what_
         let reserved = bucket.reserve_at(at(700), 3, SECOND).unwrap();
         assert_eq!(reserved.due(), at(700));
         for n in [1, 2, 1] {
-            // As a composition does that is denied after all; more often than eras can be told
-            // apart.
+            // As a composition does that is denied in its take; more often than the word
+            // distinguishes eras.
             for _ in 0..9_000 {
                 let receipt = bucket.take_at(at(700), n).unwrap();
                 assert_eq!(bucket.refund_at(at(700), n, receipt).permits, n);
@@ -337,7 +333,7 @@ fn a_rolled_back_take_that_ends_a_debt_leaves_an_earlier_reservation_worth_what_
 }
 
 #[test]
-fn a_take_that_ends_a_debt_and_is_given_back_in_part_is_worth_the_rest() {
+fn a_take_that_ends_a_debt_and_is_refunded_in_part_is_worth_the_rest() {
     let bucket = AdjustableBucket::builder(Rate::per_second(10), 8)
         .debt(20)
         .build()
@@ -348,7 +344,7 @@ fn a_take_that_ends_a_debt_and_is_given_back_in_part_is_worth_the_rest() {
     assert_eq!(
         bucket.refund_at(at(1_000), 2, second).permits,
         2,
-        "it is not the one that ended the debt"
+        "it is not the take that ended the debt"
     );
     let first = bucket.refund_at(at(1_000), 1, first);
     assert_eq!(first.permits, 1);
@@ -361,13 +357,13 @@ fn a_take_that_ends_a_debt_and_is_given_back_in_part_is_worth_the_rest() {
     assert_eq!(
         bucket.refund_at(at(1_000), 4, third).permits,
         0,
-        "of the era before"
+        "from the previous era"
     );
     assert_eq!(drain(&bucket, at(1_000)), 4);
 }
 
 #[test]
-fn nothing_is_gained_in_a_window_by_changing_it_often() {
+fn changing_a_window_often_gains_nothing() {
     let carries = [Carry::Keep, Carry::Additive, Carry::Proportional];
     for spent in 0..10 {
         for plan in 0..9 {
@@ -394,7 +390,7 @@ fn nothing_is_gained_in_a_window_by_changing_it_often() {
 }
 
 #[test]
-fn nothing_is_gained_in_a_bucket_by_changing_it_often() {
+fn changing_a_bucket_often_gains_nothing() {
     fn check<W: Word>(tally: &mut u64) {
         let carries = [Carry::Keep, Carry::Additive, Carry::Proportional];
         let settings = |set| {
@@ -419,7 +415,7 @@ fn nothing_is_gained_in_a_bucket_by_changing_it_often() {
                                 Err(error) => panic!("{error}"),
                             }
                         }
-                        // Some of it is taken in between.
+                        // Some permits are taken in between.
                         if plan / 9 == step && bucket.take_at(at(0), 1).is_ok() {
                             granted += 1;
                         }
@@ -427,7 +423,7 @@ fn nothing_is_gained_in_a_bucket_by_changing_it_often() {
                     granted += drain(&bucket, at(0));
                     assert!(
                         granted <= 10.max(spent.into()),
-                        "{granted} of 10 with {plan}, {spent} before"
+                        "{granted} of 10 with {plan}, {spent} earlier"
                     );
                     *tally += 1;
                 }
@@ -441,7 +437,7 @@ fn nothing_is_gained_in_a_bucket_by_changing_it_often() {
 }
 
 #[test]
-fn what_a_change_has_forgotten_is_remembered_until_as_much_has_come_in() {
+fn what_a_change_forgets_is_remembered_until_as_much_has_come_in() {
     for (later, left) in [(0, 1), (100, 2), (1_000, 10), (500, 6), (900, 10)] {
         let bucket = AdjustableBucket::builder(Rate::per_second(10), 10)
             .build()
@@ -458,7 +454,7 @@ fn what_a_change_has_forgotten_is_remembered_until_as_much_has_come_in() {
 }
 
 #[test]
-fn a_tick_is_fine_enough_for_all_of_the_debt_to_be_reserved() {
+fn a_tick_is_fine_enough_to_reserve_the_whole_debt() {
     let rate = Rate::new(10, Duration::from_nanos(100));
     let bucket = AdjustableBucket::builder(rate, 10)
         .debt(20)

@@ -1,5 +1,5 @@
-//! What holds of every limiter, whatever it is asked and in whatever order: bounds over every
-//! window, monotone time, idleness without end, and the conservation of permits.
+//! Invariants of every limiter, for all requests in any order: bounds over every window, monotone
+//! time, unlimited idleness, and the conservation of permits.
 
 #[allow(dead_code, reason = "made for traces, too")]
 #[path = "support/draws.rs"]
@@ -29,8 +29,8 @@ fn at(nanos: u64) -> Timestamp {
     Timestamp::from_nanos(nanos)
 }
 
-/// Every limiter whose permits come back by time, on words of a width: at most `LIMIT` at once, and
-/// all back after some 1,000 us.
+/// Every limiter whose permits come back by time, on words of one width: at most `LIMIT` at once,
+/// and all of them back after some 1,000 us.
 fn replenishing<W: Word>() -> Vec<Box<dyn Limiter>> {
     let window = Duration::from_micros(WINDOW);
     let rate = Rate::new(7, Duration::from_millis(1));
@@ -81,7 +81,7 @@ fn bound(kind: Kind, from: u64, to: u64) -> u64 {
 }
 
 #[test]
-fn no_window_of_time_holds_more_than_is_promised() {
+fn no_window_of_time_holds_more_than_documented() {
     fn check<W: Word>(seed: u64) {
         for (kind, limiter) in KINDS.into_iter().zip(replenishing::<W>()) {
             let draws = &mut draws(seed);
@@ -99,7 +99,8 @@ fn no_window_of_time_holds_more_than_is_promised() {
                     .take_at(Timestamp::from_micros(now), n as u32)
                     .is_ok()
                 {
-                    // It counts at the later of its own `now` and the newest one written.
+                    // The grant counts at its own `now`, or at the newest time written if that is
+                    // later.
                     newest = now.max(newest);
                     admitted.push((newest, n));
                 }
@@ -123,8 +124,8 @@ fn no_window_of_time_holds_more_than_is_promised() {
 }
 
 #[test]
-fn a_late_now_is_told_no_more_than_the_newest() {
-    // In any order, no more than if each had come with the newest `now` so far.
+fn a_stale_timestamp_gets_no_more_than_the_newest_time() {
+    // In any order, no more than if each request had come with the newest `now` so far.
     fn check<W: Word>(seed: u64) {
         let draws = &mut draws(seed);
         let times: Vec<u64> = (0..60).map(|_| draws.below(6_000)).collect();
@@ -147,7 +148,7 @@ fn a_late_now_is_told_no_more_than_the_newest() {
             let (wild, tame) = (admitted(&*one, &times), admitted(&*other, &in_step));
             assert!(wild <= tame, "{kind:?}, seed {seed}: {wild} > {tame}");
         }
-        // A bucket judges each by its own `now`: no more than if they had come in order.
+        // A bucket uses the `now` of each request: no more than if they had come in order.
         let mut sorted = times.clone();
         sorted.sort_unstable();
         for index in [0, 1] {
@@ -185,7 +186,7 @@ fn a_denial_changes_nothing_and_comes_back_later_than_now() {
             match denied.retry(limiter) {
                 Retry::At(at) => {
                     let now = Timestamp::from_nanos(now);
-                    assert!(at > now, "nothing to wait for, and yet denied");
+                    assert!(at > now, "denied, but with no time to wait");
                     assert_eq!(
                         denied.retry(limiter).wait_from(now),
                         Some(at.saturating_since(now))
@@ -216,7 +217,7 @@ fn a_denial_changes_nothing_and_comes_back_later_than_now() {
 }
 
 #[test]
-fn a_limiter_that_nobody_used_for_centuries_is_full_and_nothing_overflows() {
+fn a_limiter_unused_for_centuries_is_full_and_nothing_overflows() {
     let centuries = i64::MAX.cast_unsigned();
     let limits = || -> [(Box<dyn Limiter>, u64); 6] {
         [
@@ -244,7 +245,7 @@ fn a_limiter_that_nobody_used_for_centuries_is_full_and_nothing_overflows() {
             assert!(limiter.idle_at(at(start + centuries)).is_idle());
             assert!(limiter.take_at(at(start + centuries), 1).is_ok());
             limiter.release(1);
-            // The end of time, and back: less than full at worst.
+            // The end of time, and back: at worst the limiter reports less than full.
             for now in [u64::MAX, u64::MAX - 1, 0, u64::MAX / 2, u64::MAX] {
                 assert!(limiter.available_at(at(now)) <= full);
                 if let Err(denied) = limiter.take_at(at(now), 2) {
@@ -259,7 +260,7 @@ fn a_limiter_that_nobody_used_for_centuries_is_full_and_nothing_overflows() {
 }
 
 #[test]
-fn a_panic_gives_back_what_was_held() {
+fn a_panic_returns_the_held_permits() {
     let limit = Concurrency::new(5);
     let pool: LeasePool<Concurrency, 4> = LeasePool::new(Concurrency::new(5));
     for _ in 0..100 {
@@ -267,19 +268,19 @@ fn a_panic_gives_back_what_was_held() {
             let mut lease = limit.try_acquire(4).expect("free");
             let _split = lease.split(1).expect("holds four");
             let _late = pool.claim_at(at(0), 2, Some(at(9))).expect("free");
-            // Without a message: no hook prints it.
+            // Without a message, so that no hook prints it.
             std::panic::resume_unwind(Box::new(()));
         };
         assert!(catch_unwind(AssertUnwindSafe(panics)).is_err());
         assert_eq!(limit.available(), 5);
-        // A lease by id is nobody's to drop: the sweep finds it.
+        // A lease by id has no owner that drops it: the sweep finds it.
         assert_eq!(pool.sweep(at(9)), 2);
     }
     assert_eq!(pool.limiter().available(), 5);
 }
 
 #[test]
-fn a_limiter_that_panics_leaves_the_pool_as_it_was() {
+fn a_limiter_that_panics_leaves_the_pool_unchanged() {
     struct Panics;
     impl Limiter for Panics {
         fn take_at(
@@ -307,7 +308,7 @@ fn a_limiter_that_panics_leaves_the_pool_as_it_was() {
 }
 
 #[test]
-fn a_lease_pool_keeps_the_books_of_a_map() {
+fn a_lease_pool_agrees_with_a_map() {
     const SLOTS: usize = 5;
     const PERMITS: u32 = 12;
     let (mut claims, mut full, mut stale, mut swept) = (0, 0, 0, 0);
@@ -331,7 +332,7 @@ fn a_lease_pool_keeps_the_books_of_a_map() {
                             assert_eq!(
                                 held.insert(id.to_bits(), (n, deadline)),
                                 None,
-                                "an id twice"
+                                "the same id twice"
                             );
                             claims += 1;
                         }
@@ -391,10 +392,10 @@ fn a_lease_pool_keeps_the_books_of_a_map() {
     );
 }
 
-/// The word has come around to where the window was on, less the staleness: a grant there counts in
-/// the old window, and one that is late after it must not find the limiter idle.
+/// The word has wrapped to where the window was open, less the staleness. A grant there counts in
+/// the old window, and a stale timestamp after it must not find the limiter idle.
 #[test]
-fn one_who_is_late_after_a_whole_horizon_finds_no_idle_window() {
+fn a_stale_timestamp_after_a_whole_horizon_finds_no_idle_window() {
     fn check(limiter: &impl Limiter, horizon: u64, staleness: u64) {
         const SECOND: u64 = 1_000_000_000;
         let start = 100 * SECOND;

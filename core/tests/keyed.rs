@@ -1,9 +1,8 @@
-//! A limiter for each key: decides as a plain limiter of each key would, also in tables that are
-//! much too small, where a key may be denied for want of room, but never granted more.
+//! A table decides for each key as a plain limiter of that key. In a table that is much too small,
+//! a key may be denied because the table is full, but is never granted more.
 //!
-//! Random traces go to a table and to one plain limiter for each key, and each decision is
-//! compared; and what each key was granted is held against its bound over every window of time, by
-//! a count of its own.
+//! Random traces go to a table and to one plain limiter per key, and each decision is compared. A
+//! separate count checks what each key was granted against its bound, over every window of time.
 
 #[allow(dead_code, reason = "made for traces, too")]
 #[path = "support/draws.rs"]
@@ -28,7 +27,7 @@ use portcullis_core::{
     TokenBucketRules,
 };
 
-/// How late a `now` may be: the staleness of every table here.
+/// How stale a `now` may be: the staleness of every table here.
 const STALENESS: u64 = 1_000_000_000;
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -50,9 +49,9 @@ fn seed(n: u64) -> Seed {
     seed
 }
 
-// A limiter on the table's word, the plain one that decides alike, and what both promise.
+// A limiter on the table's word, the plain limiter that decides alike, and the bound of both.
 
-/// A promise about what one key is granted.
+/// The bound of one key's grants.
 #[derive(Clone, Copy, Debug)]
 enum Bound {
     /// At most `burst + permits * t / period`, with t in whole ticks.
@@ -62,11 +61,11 @@ enum Bound {
         period: u64,
         tick: u64,
     },
-    /// At most so many in each window of the grid.
+    /// At most `limit` in each window of the grid.
     Grid { limit: u64, window: u64 },
-    /// At most so many from a window's start, rounded up to a tick, to its end.
+    /// At most `limit` from a window's start, rounded up to a tick, to its end.
     Started { limit: u64, window: u64, tick: u64 },
-    /// At most so many out at once.
+    /// At most `limit` held at once.
     Out { limit: u64 },
 }
 
@@ -78,7 +77,7 @@ struct Admission {
 }
 
 impl Bound {
-    /// Checks every window of time, `admitted` being in order.
+    /// Checks every window of time; `admitted` is in order.
     fn check(self, admitted: &[Admission], were_refunded: bool, context: &dyn Fn() -> String) {
         match self {
             Self::Bucket {
@@ -116,11 +115,11 @@ impl Bound {
                     let is_within = last.time - admitted[first].time < window;
                     assert!(
                         !is_within || held <= 2 * limit,
-                        "{held} in a window's length; {}",
+                        "{held} in the length of a window; {}",
                         context()
                     );
                 });
-                // What was given back may have started a window.
+                // Refunded permits may have started a window.
                 if !were_refunded {
                     let (mut end, mut count) = (0, 0);
                     for admission in admitted {
@@ -149,13 +148,13 @@ fn for_each_span(admitted: &[Admission], check: impl Fn(usize, u64, &Admission))
     }
 }
 
-/// How to make a limiter for a table, and a plain one that decides alike.
+/// How to make a limiter for a table, and a plain limiter that decides alike.
 struct Case<L, P> {
     name: String,
     keyed: Box<dyn Fn() -> L>,
     plain: Box<dyn Fn() -> P>,
     bound: Bound,
-    /// The time up to which the table's word is far from coming around.
+    /// The time up to which the table's word is far from a wrap.
     span: u64,
 }
 
@@ -166,7 +165,7 @@ fn half(horizon: Duration) -> u64 {
 fn bucket(rate: Rate, builder: TokenBucketBuilder) -> Case<TokenBucketRules, TokenBucket> {
     let keyed = move || builder.rules().unwrap();
     let tick = keyed().tick();
-    // A stepwise bucket's tick is its period in any case.
+    // The tick of a stepwise bucket is its period in any case.
     let plain = move || builder.tick(tick).build().unwrap();
     assert_eq!(plain().tick(), tick);
     let bound = Bound::Bucket {
@@ -270,7 +269,7 @@ fn concurrency(limit: u32) -> Case<ConcurrencyRules, Concurrency> {
 
 // Random traces.
 
-/// What happened in the traces.
+/// Counts of what happened in the traces.
 #[derive(Clone, Copy, Debug, Default)]
 struct Tally {
     granted: u64,
@@ -308,10 +307,10 @@ impl Display for Tally {
 
 type Table<L, S> = Keyed<L, Vec<Line>, S>;
 
-/// A key, by the plain limiter that it would have, and by what it was granted.
+/// A key: its plain limiter, and what it was granted.
 struct User<P> {
     plain: Rc<P>,
-    /// The newest `now` written for it.
+    /// The newest `now` written for the key.
     newest: u64,
     admitted: Vec<Admission>,
     out: u64,
@@ -319,27 +318,27 @@ struct User<P> {
     were_refunded: bool,
 }
 
-/// A grant that may still be given back.
+/// A grant that may still be refunded.
 struct Grant<'t, L: KeyedRules, P: Limiter, S: BuildHasher> {
     key: u64,
     keyed: Lease<Key<'t, Table<L, S>>>,
-    /// Where keys do not share entries.
+    /// The lease of the plain limiter, if keys do not share slots.
     plain: Option<Lease<Rc<P>>>,
-    /// Which of the key's admissions it is.
+    /// The index of the admission among those of the key.
     index: usize,
-    /// The key's newest `now` before.
+    /// The key's newest `now` before the grant.
     before: u64,
 }
 
-/// Runs a random trace of `keys` keys on `table`. Where no two keys share an entry, each decision
-/// is `exact`: as that of the key's plain limiter, but for want of room.
+/// Runs a random trace of `keys` keys on `table`. It is `exact` if no two keys share a slot: then
+/// each decision is that of the key's plain limiter, unless the table is full.
 struct Trace<'t, L: KeyedRules, P: Limiter, S: BuildHasher> {
     case: &'t Case<L, P>,
     table: &'t Table<L, S>,
     is_exact: bool,
     users: HashMap<u64, User<P>>,
     grants: Vec<Grant<'t, L, P, S>>,
-    /// The newest `now` that the table was told.
+    /// The newest `now` that the table got.
     newest: u64,
     tally: Tally,
 }
@@ -361,7 +360,7 @@ impl<'t, L: KeyedRules, P: Limiter, S: BuildHasher> Trace<'t, L, P, S> {
     fn run(mut self, keys: u64, draws: &mut Draws<'_>) -> Tally {
         self.newest = draws.magnitude(5_000_000_000);
         while draws.another_step() && self.newest < self.case.span {
-            // Some keys come more often than others.
+            // Some keys are used more often than others.
             let key = draws.below(keys).min(draws.below(keys));
             let now = self.next_time(draws);
             self.tally.late += u64::from(now < self.newest);
@@ -419,20 +418,19 @@ impl<'t, L: KeyedRules, P: Limiter, S: BuildHasher> Trace<'t, L, P, S> {
         })
     }
 
-    /// Whether the table may have given the key's entry to another, or never had one for it.
+    /// Whether the table may have given the key's slot to another key, or never had one for it.
     fn may_be_forgotten(&mut self, key: u64) -> bool {
         let newest = self.newest;
         let user = self.user(key);
         match user.plain.idle_at(at(newest)) {
             _ if !user.has_been_granted => true,
             Idle::Since(since) => since.as_nanos() <= newest.saturating_sub(STALENESS),
-            // A concurrency limit, or a window with nothing in it.
+            // A concurrency limit, or an empty window.
             idle => idle == Idle::Now,
         }
     }
 
-    /// Whether an answer is the plain limiter's, or that there is no room, where there need not be
-    /// any.
+    /// Whether an answer is the plain limiter's; or that the table is full, where it may be.
     fn check_answer<T, U>(
         &mut self,
         key: u64,
@@ -478,7 +476,7 @@ impl<'t, L: KeyedRules, P: Limiter, S: BuildHasher> Trace<'t, L, P, S> {
             );
             assert_eq!(limiter.capacity(), plain.capacity());
             match (idle, plain.idle_at(at(now))) {
-                // One that is not known is as good as new since it is asked for.
+                // A key without a slot counts as idle since the query.
                 (Idle::Since(_), Idle::Since(_)) if self.may_be_forgotten(key) => {}
                 (keyed, plain) => {
                     assert_eq!(keyed, plain, "{}: key {key} at {now}", self.case.name);
@@ -488,7 +486,7 @@ impl<'t, L: KeyedRules, P: Limiter, S: BuildHasher> Trace<'t, L, P, S> {
         assert_eq!(
             self.table.statistics_at(at(now)).held,
             held,
-            "a question created an entry"
+            "a query created a slot"
         );
     }
 
@@ -515,13 +513,13 @@ impl<'t, L: KeyedRules, P: Limiter, S: BuildHasher> Trace<'t, L, P, S> {
                 let then = then.as_nanos();
                 assert!(
                     self.try_take(key, then - 1, n).is_some(),
-                    "{}: too early",
+                    "{}: granted too early",
                     self.case.name
                 );
                 self.newest = self.newest.max(then);
                 assert!(
                     self.try_take(key, then, n).is_none(),
-                    "{}: not when told",
+                    "{}: not granted at the retry",
                     self.case.name
                 );
                 self.tally.retried += 1;
@@ -537,7 +535,7 @@ impl<'t, L: KeyedRules, P: Limiter, S: BuildHasher> Trace<'t, L, P, S> {
         assert_eq!(
             taken.as_ref().map(|_| ()).map_err(|&denied| denied),
             looked,
-            "not as seen before"
+            "not as the look before it"
         );
         let may_be_forgotten = self.may_be_forgotten(key);
         let plain = self.user(key).plain.clone();
@@ -570,7 +568,7 @@ impl<'t, L: KeyedRules, P: Limiter, S: BuildHasher> Trace<'t, L, P, S> {
         user.newest = user.newest.max(now);
         user.out += u64::from(n);
         if let Bound::Out { limit } = bound {
-            assert!(user.out <= limit, "key {key}: {} out of {limit}", user.out);
+            assert!(user.out <= limit, "key {key}: {} held of {limit}", user.out);
         }
         user.admitted.push(Admission {
             time: user.newest,
@@ -587,7 +585,7 @@ impl<'t, L: KeyedRules, P: Limiter, S: BuildHasher> Trace<'t, L, P, S> {
         None
     }
 
-    /// Checks what a request for `n` has done to the table's counts.
+    /// Checks the effect of a request for `n` on the table's counts.
     fn check_counts<T>(
         &mut self,
         key: u64,
@@ -602,18 +600,18 @@ impl<'t, L: KeyedRules, P: Limiter, S: BuildHasher> Trace<'t, L, P, S> {
         let ever_claimed = |counts: KeyedStatistics| counts.held as u64 + counts.replaced;
         let claimed = ever_claimed(after) - ever_claimed(before);
         if n == 0 || taken.is_err() {
-            assert_eq!(claimed, 0, "nothing granted, but an entry");
+            assert_eq!(claimed, 0, "nothing granted, but a slot claimed");
         } else if self.is_exact && !self.user(key).has_been_granted {
             assert_eq!(claimed, 1, "the first grant of {key}");
         } else if self.is_exact && !may_be_forgotten {
-            assert_eq!(claimed, 0, "{key} has an entry");
+            assert_eq!(claimed, 0, "{key} has a slot");
         } else {
             assert!(claimed <= 1);
         }
         assert!(after.live <= after.held && after.held <= after.entries);
     }
 
-    /// How many keys are in use, as their plain limiters see it.
+    /// The number of keys in use, by their plain limiters.
     fn live(&self) -> usize {
         self.users
             .values()
@@ -621,13 +619,13 @@ impl<'t, L: KeyedRules, P: Limiter, S: BuildHasher> Trace<'t, L, P, S> {
             .count()
     }
 
-    /// Gives some of a random grant back as never taken.
+    /// Refunds some of a random grant.
     fn refund(&mut self, now: u64, draws: &mut Draws<'_>) {
-        // Mostly of a recent one: the others have come back by time.
+        // Mostly of a recent grant: older ones have been replenished by time.
         let back = draws.magnitude(self.grants.len() as u64 - 1) as usize;
         let pick = self.grants.len() - 1 - back;
         let n = draws.within(0, self.grants[pick].keyed.permits().into()) as u32;
-        // An entry that is forgotten has nothing to give back to.
+        // A forgotten slot accepts no refund.
         if self.may_be_forgotten(self.grants[pick].key) {
             return;
         }
@@ -649,8 +647,8 @@ impl<'t, L: KeyedRules, P: Limiter, S: BuildHasher> Trace<'t, L, P, S> {
         user.out -= u64::from(n);
         let admission = &mut user.admitted[index];
         admission.permits -= u64::from(refunded);
-        // A take from a bucket that is given back in whole counts as never made, also for what the
-        // newest `now` was.
+        // A refund of a whole take from a bucket is as if the take had not been made, also for the
+        // newest `now`.
         if let Bound::Bucket { .. } = bound
             && refunded > 0
             && admission.permits == 0
@@ -659,7 +657,7 @@ impl<'t, L: KeyedRules, P: Limiter, S: BuildHasher> Trace<'t, L, P, S> {
         }
     }
 
-    /// Ends a grant: what comes back by release comes back.
+    /// Ends a grant: permits that come back by release do so.
     fn end(&mut self, pick: usize) {
         let grant = self.grants.swap_remove(pick);
         let permits = grant.keyed.permits();
@@ -667,7 +665,7 @@ impl<'t, L: KeyedRules, P: Limiter, S: BuildHasher> Trace<'t, L, P, S> {
     }
 }
 
-/// Traces of `keys` keys on tables of so many lines.
+/// Runs traces of `keys` keys on tables of `lines` lines.
 fn traces<L: KeyedRules, P: Limiter>(
     cases: &[Case<L, P>],
     sizes: &[usize],
@@ -705,7 +703,7 @@ const STEPS: u32 = if cfg!(debug_assertions) {
 };
 
 #[test]
-fn each_key_decides_as_its_own_limiter_where_there_is_room() {
+fn each_key_decides_as_its_own_limiter_while_the_table_has_room() {
     fn check<L: KeyedRules, P: Limiter>(what: &str, cases: &[Case<L, P>]) -> Tally {
         let tally = traces(cases, &[41, 64, 101], 40, STEPS);
         println!("{what}: {tally}");
@@ -718,7 +716,7 @@ fn each_key_decides_as_its_own_limiter_where_there_is_room() {
                 .min(tally.refunded)
                 > 1_000
         );
-        assert!(tally.replaced > 20, "nothing was ever forgotten");
+        assert!(tally.replaced > 20, "no slot was ever forgotten");
         tally
     }
     assert!(check("token buckets", &buckets()).retried > 1_000);
@@ -727,7 +725,7 @@ fn each_key_decides_as_its_own_limiter_where_there_is_room() {
 }
 
 #[test]
-fn a_crowded_table_denies_but_never_grants_more() {
+fn a_full_table_denies_but_never_grants_more() {
     fn check<L: KeyedRules, P: Limiter>(what: &str, cases: &[Case<L, P>], keys: u64) {
         let tally = traces(cases, &[1, 2, 3, 1, 2, 3], keys, STEPS);
         println!("{what}: {tally}");
@@ -739,7 +737,7 @@ fn a_crowded_table_denies_but_never_grants_more() {
     check("concurrency", &[1, 2, 7, 1_000].map(concurrency), 100);
 }
 
-/// Hashes keys to few tags, and to lines by the rest.
+/// Hashes keys to few tags; the rest of the hash selects the line.
 #[derive(Clone, Copy)]
 struct FewTags(u64);
 
@@ -777,9 +775,9 @@ impl Hasher for Few {
 }
 
 #[test]
-fn keys_that_share_a_tag_have_one_limit_or_limits_of_their_own_and_nothing_in_between() {
-    // In small tables, so that entries of one tag lie in lines of other keys of the tag, and are
-    // found by these.
+fn keys_with_one_tag_share_one_limit_or_have_separate_limits() {
+    // In small tables, so that slots of one tag are in lines of other keys with that tag, and those
+    // keys find them.
     fn check<L: KeyedRules, P: Limiter>(what: &str, cases: &[Case<L, P>]) {
         let mut tally = Tally::default();
         for case in cases {
@@ -829,7 +827,7 @@ fn keys_have_one_id_if_and_only_if_they_share_a_limit() {
 // Compositions.
 
 #[test]
-fn limits_by_user_and_tenant_and_for_all_take_from_all_or_none() {
+fn limits_by_user_and_tenant_and_for_all_take_all_or_none() {
     let small = |rate, burst| TokenBucket::builder(rate, burst).rules().unwrap();
     let mut granted = 0;
     let mut denied_by = [0; 3];
@@ -910,9 +908,9 @@ fn limits_by_user_and_tenant_and_for_all_take_from_all_or_none() {
 }
 
 #[test]
-fn two_keys_that_want_the_last_place_get_none_of_it() {
-    // Seven of eight places are taken: a look finds room for each of two, and the second take does
-    // not.
+fn two_keys_that_need_the_last_slot_both_get_nothing() {
+    // Seven of eight slots are in use. A look finds a slot for each of the two keys, but the second
+    // take does not.
     let table = Keyed::new(ConcurrencyRules::new(2), lines(1), seed(0));
     let limiters: Vec<_> = (0..9u64).map(|key| *table.key(&key)).collect();
     let _held: Vec<_> = limiters[..7]
@@ -941,7 +939,7 @@ fn two_keys_that_want_the_last_place_get_none_of_it() {
     );
     assert!(
         limiters[8].try_acquire_at(secs(0), 2).is_ok(),
-        "the place is free"
+        "the slot is free"
     );
 }
 
@@ -968,7 +966,7 @@ fn a_key_that_is_named_twice_is_asked_for_both() {
     assert_ne!(alice.id(), other.key("alice").id(), "another table");
 }
 
-// Room.
+// Slots.
 
 fn counts(statistics: KeyedStatistics) -> [u64; 5] {
     let KeyedStatistics {
@@ -1015,7 +1013,7 @@ fn a_line_fills_up_and_is_forgotten_and_every_count_is_exact() {
     assert_eq!(
         (take(8, secs(11), 1), take(9, secs(11), 2)),
         (crowded(1), crowded(2)),
-        "full, but not for a second"
+        "full, but not for a whole second"
     );
     assert_eq!(after(secs(11)), [8, 8, 0, 0, 2]);
     assert_eq!(
@@ -1025,9 +1023,9 @@ fn a_line_fills_up_and_is_forgotten_and_every_count_is_exact() {
             capacity: 2
         })
     );
-    assert_eq!(after(secs(11)), [8, 8, 0, 0, 2], "no want of room");
+    assert_eq!(after(secs(11)), [8, 8, 0, 0, 2], "no lack of slots");
     assert_eq!(take(7, secs(11), 2), Ok(2));
-    // For a second now.
+    // Now full for a second.
     assert_eq!(take(8, secs(12), 2), Ok(2));
     assert_eq!(after(secs(12)), [8, 8, 2, 1, 2]);
     assert_eq!(
@@ -1037,7 +1035,7 @@ fn a_line_fills_up_and_is_forgotten_and_every_count_is_exact() {
             permits: 1
         })
     );
-    // The six that are left are vacated; 7 and 8 are in use, or were but now.
+    // The six other slots become vacant; 7 and 8 are in use, or were until just now.
     assert_eq!(
         (
             table.sweep_at(at(11_999_999_999), ..),
@@ -1060,12 +1058,12 @@ fn a_line_fills_up_and_is_forgotten_and_every_count_is_exact() {
     assert_eq!(
         after(secs(15)),
         [8, 1, 1, 1, 2],
-        "a vacant entry is not replaced"
+        "taking a vacant slot replaces no key"
     );
 }
 
 #[test]
-fn a_longer_staleness_keeps_entries_longer() {
+fn a_longer_staleness_keeps_slots_longer() {
     let limit = FixedWindow::builder(1, SECOND).rules().unwrap();
     let table = Keyed::new(limit, lines(1), seed(0)).with_staleness(Duration::from_mins(1));
     assert!(
@@ -1127,7 +1125,7 @@ fn a_sweep_of_some_lines_leaves_the_others() {
 }
 
 #[test]
-fn a_question_creates_no_entry_and_a_denial_neither() {
+fn a_query_or_a_denial_creates_no_slot() {
     let limit = TokenBucket::builder(Rate::per_second(1), 2)
         .rules()
         .unwrap();
@@ -1143,7 +1141,7 @@ fn a_question_creates_no_entry_and_a_denial_neither() {
 }
 
 #[test]
-fn a_table_without_a_line_denies_all() {
+fn a_table_without_a_line_denies_every_request() {
     let table = Keyed::new(ConcurrencyRules::new(1), lines(0), seed(0));
     let alice = *table.key("alice");
     assert_eq!(
@@ -1157,14 +1155,14 @@ fn a_table_without_a_line_denies_all() {
     assert_eq!(counts(table.statistics_at(secs(1))), [0, 0, 0, 0, 1]);
 }
 
-/// Gives permits back that were not taken: with debug assertions, that panics.
+/// Returns permits that were not taken; with debug assertions, that panics.
 fn release_in_error(limiter: &dyn Limiter, n: u32) {
     let released = catch_unwind(AssertUnwindSafe(|| limiter.release(n)));
     assert_eq!(released.is_err(), cfg!(debug_assertions));
 }
 
 #[test]
-fn a_release_of_a_key_without_an_entry_creates_none_and_touches_nobody() {
+fn a_release_of_a_key_without_a_slot_creates_none_and_affects_no_key() {
     let table = Keyed::new(ConcurrencyRules::new(2), lines(1), seed(0));
     release_in_error(&*table.key("stranger"), 1);
     assert_eq!(counts(table.statistics_at(secs(0))), [8, 0, 0, 0, 0]);
@@ -1177,7 +1175,7 @@ fn a_release_of_a_key_without_an_entry_creates_none_and_touches_nobody() {
     assert!(limiters.iter().all(|key| key.available_at(secs(0)) == 1));
     drop(leases);
     assert_eq!(counts(table.statistics_at(secs(0))), [8, 8, 0, 0, 0]);
-    // Of what comes back by time there is nothing to release.
+    // Permits that come back by time are not released.
     let bucket = TokenBucket::builder(Rate::per_hour(1), 2).rules().unwrap();
     let table = Keyed::new(bucket, lines(1), seed(0));
     table.key("alice").release(1);
@@ -1187,7 +1185,7 @@ fn a_release_of_a_key_without_an_entry_creates_none_and_touches_nobody() {
 }
 
 #[test]
-fn a_release_of_more_than_was_taken_does_not_shut_the_key_out() {
+fn a_release_of_more_than_was_taken_does_not_lock_the_key_out() {
     let table = Keyed::new(ConcurrencyRules::new(3), lines(1), seed(0));
     let alice = *table.key("alice");
     alice.take_at(secs(0), 1).unwrap();
@@ -1197,7 +1195,7 @@ fn a_release_of_more_than_was_taken_does_not_shut_the_key_out() {
 }
 
 #[test]
-fn a_probe_in_a_full_line_is_answered_as_a_request_for_one() {
+fn a_probe_in_a_full_line_is_answered_like_a_request_for_one_permit() {
     let table = Keyed::new(ConcurrencyRules::new(1), lines(1), seed(0));
     let limiters: Vec<_> = (0..9u64).map(|key| *table.key(&key)).collect();
     let held: Vec<_> = limiters[..8]
@@ -1221,12 +1219,12 @@ fn a_probe_in_a_full_line_is_answered_as_a_request_for_one() {
     assert_eq!(table.statistics_at(secs(0)).live, 0);
 }
 
-// Late ones.
+// Stale timestamps.
 
 #[test]
-fn a_late_stranger_and_a_late_sweep_forget_nobody_who_is_in_use() {
-    // Half a second late, looking back another second: further than a limiter of this staleness
-    // can.
+fn a_stale_request_and_a_stale_sweep_forget_no_key_in_use() {
+    // Half a second stale, and another second beyond that: more than a limiter of this staleness
+    // can recognize.
     fn check<L: KeyedRules>(limit: impl Fn() -> L, all: u32) {
         let now = secs(100);
         for late in [0, 1, 500_000_000, 999_999_999, 1_000_000_000] {
@@ -1237,7 +1235,7 @@ fn a_late_stranger_and_a_late_sweep_forget_nobody_who_is_in_use() {
             assert!(table.key("stranger").try_acquire_at(before, 1).is_ok());
             assert!(
                 table.key("alice").try_acquire_at(now, all).is_err(),
-                "all twice, {late} ns late"
+                "the whole limit twice, {late} ns late"
             );
         }
     }
@@ -1249,7 +1247,7 @@ fn a_late_stranger_and_a_late_sweep_forget_nobody_who_is_in_use() {
     };
     assert_eq!(second().staleness(), SECOND);
     check(second, 1);
-    // At this rate and tick, the word leaves but a second.
+    // At this rate and tick, the word leaves only a second of staleness.
     let high =
         TokenBucket::builder(Rate::per_second(100_003), 200_000).tick(Duration::from_micros(1));
     assert!(high.rules().unwrap().staleness() < 2 * SECOND);
@@ -1271,9 +1269,9 @@ fn a_late_stranger_and_a_late_sweep_forget_nobody_who_is_in_use() {
 }
 
 #[test]
-fn a_key_that_comes_late_after_it_was_forgotten_is_told_no_more_than_it_had_left() {
-    // One permit a second: alice, who took hers at 10, is forgotten at 12 and not before, so that
-    // she may come as late as for 11.
+fn a_stale_request_of_a_forgotten_key_gets_no_more_than_the_key_had_left() {
+    // One permit per second. Alice took hers at 10 and is forgotten at 12, not earlier, so that a
+    // request of hers may still come with a timestamp of 11.
     let limit = TokenBucket::builder(Rate::per_second(1), 1)
         .rules()
         .unwrap();
@@ -1282,11 +1280,12 @@ fn a_key_that_comes_late_after_it_was_forgotten_is_told_no_more_than_it_had_left
     assert!((0..8).all(|key| take(key, 10_000_000_000)));
     assert!(
         !take(8, 11_999_999_999),
-        "alice may still come, for 10.999999999"
+        "a request of alice's may still come, for 10.999999999"
     );
     assert!(!take(0, 10_999_999_000));
     assert!(take(8, 12_000_000_000));
-    // One of the eight is forgotten, and finds no room; the others have what has come back, once.
+    // One of the eight keys is forgotten, and finds no slot; each other key has what has come back,
+    // once.
     for granted in [7, 0] {
         assert_eq!(
             (0..8).filter(|&key| take(key, 11_000_000_000)).count(),
@@ -1297,7 +1296,7 @@ fn a_key_that_comes_late_after_it_was_forgotten_is_told_no_more_than_it_had_left
 
 // Interrupts.
 
-/// Lines that are looked at as any others are, but that one look is interrupted.
+/// Lines like any others, except that an interrupt occurs at one look.
 struct Interrupted {
     lines: Vec<Line>,
     interrupt: Rc<Interrupt>,
@@ -1305,7 +1304,7 @@ struct Interrupted {
 
 #[derive(Default)]
 struct Interrupt {
-    /// Looks until it comes, from 1; 0 if it does not.
+    /// The number of looks until the interrupt, from 1; 0 if there is none.
     looks: Cell<u32>,
     work: RefCell<Option<Box<dyn Fn()>>>,
 }
@@ -1322,7 +1321,7 @@ impl AsRef<[Line]> for Interrupted {
 }
 
 #[test]
-fn whoever_interrupts_a_take_of_the_same_key_shares_its_limit_and_leaves_no_entry_behind() {
+fn an_interrupt_of_a_take_of_the_same_key_shares_its_limit_and_leaves_no_slot_behind() {
     fn check<L: KeyedRules + 'static>(limit: impl Fn() -> L) {
         let mut denied_outside = 0;
         for look in 1..=5 {
@@ -1347,7 +1346,7 @@ fn whoever_interrupts_a_take_of_the_same_key_shares_its_limit_and_leaves_no_entr
             assert_eq!(
                 inside.get() + u32::from(outside.is_ok()),
                 1,
-                "of one burst, at look {look}"
+                "exceeds one burst, at look {look}"
             );
             assert_eq!(
                 (
@@ -1359,13 +1358,13 @@ fn whoever_interrupts_a_take_of_the_same_key_shares_its_limit_and_leaves_no_entr
             for key in 0..7u64 {
                 assert!(
                     table.key(&key).take_at(secs(5), 1).is_ok(),
-                    "no room for all: look {look}"
+                    "not enough slots: look {look}"
                 );
             }
         }
         assert!(
             denied_outside >= 2,
-            "the interrupt was before or after the look that counts"
+            "the interrupt came before or after the look that matters"
         );
     }
     check(|| TokenBucket::builder(Rate::per_hour(1), 2).rules().unwrap());
@@ -1385,7 +1384,11 @@ fn a_lease_of_a_key_can_be_split_and_merged() {
     assert_eq!((lease.permits(), alice.available_at(secs(0))), (3, 0));
     let other = Lease::try_acquire_at(bob, secs(0), 1).unwrap();
     let other = lease.merge(other).unwrap_err();
-    assert_eq!((lease.permits(), other.permits()), (3, 1), "another key's");
+    assert_eq!(
+        (lease.permits(), other.permits()),
+        (3, 1),
+        "a lease of another key"
+    );
     drop((lease, other));
     assert_eq!(table.statistics_at(secs(0)).live, 0);
 }
@@ -1393,7 +1396,7 @@ fn a_lease_of_a_key_can_be_split_and_merged() {
 // Limits, seeds and keys.
 
 #[test]
-fn each_limit_of_a_key_is_counted_by_itself() {
+fn each_limit_of_a_key_is_counted_separately() {
     let table = Keyed::with_limits(
         [1, 2, 3, 4, 5].map(ConcurrencyRules::new),
         lines(64),
@@ -1424,7 +1427,7 @@ fn each_limit_of_a_key_is_counted_by_itself() {
     assert_eq!(
         table.key("alice").id(),
         of(0).id(),
-        "the first, where none is named"
+        "the first limit is the default"
     );
     assert_eq!(counts(table.statistics_at(secs(0))), [512, 5, 5, 0, 0]);
     for left in (0..5).rev() {
@@ -1459,7 +1462,7 @@ fn a_table_carries_256_limits() {
 }
 
 #[test]
-fn a_limit_that_is_changed_is_that_of_every_key() {
+fn a_changed_limit_applies_to_every_key() {
     let table = Keyed::new(ConcurrencyRules::new(3), lines(8), seed(0));
     let alice = *table.key("alice");
     let _held = alice.try_acquire_at(secs(0), 2).unwrap();
@@ -1491,7 +1494,7 @@ fn a_seed_is_set_once_and_before_its_use() {
     let used = Keyed::new(ConcurrencyRules::new(1), lines(1), Seed::new());
     let before = used.key("alice").id();
     assert_eq!(used.seed().set([1, 2]), Err(SeedFixed));
-    assert_eq!(used.key("alice").id(), before, "as it was");
+    assert_eq!(used.key("alice").id(), before, "unchanged");
     assert_eq!(
         used.seed().hash_one(7),
         Seed::default().hash_one(7),
@@ -1511,9 +1514,8 @@ fn a_seed_hashes_as_sip_hash_2_4_does() {
 }
 
 #[test]
-fn another_seed_spreads_keys_in_another_way() {
-    // Of keys that crowd each other out of a small table under one seed, others are denied under
-    // another.
+fn another_seed_spreads_keys_differently() {
+    // If the table is small, some keys find no slot. Under another seed, these are other keys.
     let denied = |n: u64| -> Vec<u64> {
         let table = Keyed::new(ConcurrencyRules::new(1), lines(4), seed(n));
         let is_denied = |key: &u64| table.key(key).take_at(secs(0), 1).is_err();
@@ -1526,7 +1528,7 @@ fn another_seed_spreads_keys_in_another_way() {
 }
 
 #[test]
-fn any_hasher_and_any_key_will_do() {
+fn any_hasher_and_any_key_type_work() {
     fn check<S: BuildHasher>(hasher: S) {
         let table = Keyed::new(ConcurrencyRules::new(1), lines(64), hasher);
         let (v4, v6) = (
@@ -1554,7 +1556,7 @@ fn any_hasher_and_any_key_will_do() {
         );
         assert!(
             table.key(&&"alice").take_at(secs(0), 1).is_err(),
-            "and however it is borrowed"
+            "and with any borrow"
         );
         assert_eq!(table.statistics_at(secs(0)).live, 7);
     }
@@ -1565,7 +1567,7 @@ fn any_hasher_and_any_key_will_do() {
 }
 
 #[test]
-fn a_table_lives_where_its_lines_do() {
+fn a_table_can_own_or_borrow_its_lines() {
     static LINES: [Line; 4] = [const { Line::new() }; 4];
     static BORROWED: Keyed<ConcurrencyRules, &[Line]> =
         Keyed::new(ConcurrencyRules::new(1), &LINES, Seed::new());
@@ -1584,7 +1586,7 @@ fn a_table_lives_where_its_lines_do() {
     assert!(boxed.key("alice").try_acquire_at(secs(0), 1).is_ok());
     assert!(array.key("alice").try_acquire_at(secs(0), 1).is_ok());
     let lease = Lease::try_acquire_at(BORROWED.key("alice"), secs(0), 1).unwrap();
-    // A lease of a table in a static can go to another thread.
+    // A lease of a table in a static can be sent to another thread.
     std::thread::spawn(move || drop(lease)).join().unwrap();
     assert!(BORROWED.key("alice").try_acquire_at(secs(0), 1).is_ok());
 }
@@ -1592,14 +1594,14 @@ fn a_table_lives_where_its_lines_do() {
 #[test]
 fn a_table_and_its_keys_can_be_printed() {
     let table = Keyed::new(ConcurrencyRules::new(1), lines(1), seed(0));
-    let is_told = |printed: &dyn Debug, name: &str| assert!(format!("{printed:?}").contains(name));
-    is_told(&table, "Keyed");
-    is_told(&table.key("alice"), "KeyLimiter");
+    let shows = |printed: &dyn Debug, name: &str| assert!(format!("{printed:?}").contains(name));
+    shows(&table, "Keyed");
+    shows(&table.key("alice"), "KeyLimiter");
 }
 
-/// Also where the table's staleness is more than the limiter's word can tell.
+/// Also if the table's staleness exceeds what the limiter's word can express.
 #[test]
-fn an_entry_is_forgotten_some_day_whatever_the_staleness() {
+fn a_slot_is_forgotten_some_day_for_any_staleness() {
     let bucket = TokenBucket::builder(Rate::per_second(1_000), 10)
         .tick(Duration::from_nanos(1))
         .rules()
@@ -1616,12 +1618,15 @@ fn an_entry_is_forgotten_some_day_whatever_the_staleness() {
             .take_at(secs(20_000 + n * 315_000), 0)
             .is_ok()
     });
-    assert!(free, "horizon and staleness {horizon:?}: no new key ever");
+    assert!(
+        free,
+        "horizon and staleness {horizon:?}: no new key is ever admitted"
+    );
 }
 
 /// The same for windows.
 #[test]
-fn a_windows_entry_is_forgotten_some_day_whatever_the_staleness() {
+fn a_windows_slot_is_forgotten_some_day_for_any_staleness() {
     let window = FixedWindow::builder(1_000_000_000, Duration::from_secs(1))
         .rules()
         .unwrap();
@@ -1631,11 +1636,14 @@ fn a_windows_entry_is_forgotten_some_day_whatever_the_staleness() {
         table.key(&key).take_at(secs(1), 1).unwrap();
     }
     let free = (0..10_000u64).any(|n| table.key("new").take_at(secs(20_000 + n * 31), 0).is_ok());
-    assert!(free, "horizon and staleness {horizon:?}: no new key ever");
+    assert!(
+        free,
+        "horizon and staleness {horizon:?}: no new key is ever admitted"
+    );
 }
 
 #[test]
-fn each_key_starts_full_whatever_a_bucket_starts_with() {
+fn each_key_starts_full_whatever_the_initial_setting_of_a_bucket() {
     for initial in [0, 1, 5] {
         let limit = TokenBucket::builder(Rate::per_second(1), 5)
             .initial(initial)

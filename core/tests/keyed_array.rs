@@ -1,10 +1,9 @@
-//! A limiter of any type for each key: decides as a plain limiter of each key would, also where
-//! entries go from one key to another, and keeps an entry for its key while the limiter is in use,
-//! a call is at it, or one that is late may still come.
+//! A table with a limiter of any type for each key. It decides as a plain limiter of each key, also
+//! when slots pass from one key to another. It keeps a slot for its key while the limiter is in
+//! use, while a call uses the slot, and while a stale timestamp may still come.
 //!
-//! Random traces go to a table and to one plain limiter for each key, and each decision is
-//! compared; and what each key was granted is held against its bound over every window of time, by
-//! a count of its own.
+//! Random traces go to a table and to one plain limiter per key, and each decision is compared. A
+//! separate count checks what each key was granted against its bound, over every window of time.
 
 #[allow(dead_code, reason = "made for traces, too")]
 #[path = "support/draws.rs"]
@@ -27,7 +26,7 @@ use portcullis_core::{
     Receipt, Refund, Retry, Seed, SlidingWindow, Threshold, Timestamp, TokenBucket,
 };
 
-/// How late a `now` may be: the staleness of every table here, but where another one is set.
+/// How stale a `now` may be: the staleness of every table here, unless a test sets another one.
 const STALENESS: u64 = 1_000_000_000;
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -64,14 +63,14 @@ fn table_of<L>(make: impl Fn() -> L, n: usize, nth: u64) -> Table<L> {
     )
 }
 
-/// One line: room for eight keys.
+/// One line: slots for eight keys.
 fn table<L>(make: impl Fn() -> L) -> Table<L> {
     table_of(make, 1, 0)
 }
 
-// Limiters, and what they promise.
+// Limiters, and their bounds.
 
-/// A promise about what one key is granted.
+/// The bound of one key's grants.
 #[derive(Clone, Copy, Debug)]
 enum Bound {
     /// At most `burst + permits * t / period`, with t in whole ticks.
@@ -81,15 +80,15 @@ enum Bound {
         period: u64,
         tick: u64,
     },
-    /// At most so many in as many segments of the grid.
+    /// At most `limit` in as many segments of the grid as a window has.
     Segments {
         limit: u64,
         segment: u64,
         segments: u64,
     },
-    /// At most so many from a window's first one to its end.
+    /// At most `limit` from a window's start to its end.
     Started { limit: u64, window: u64 },
-    /// At most so many out at once.
+    /// At most `limit` held at once.
     Out { limit: u64 },
 }
 
@@ -101,7 +100,7 @@ struct Admission {
 }
 
 impl Bound {
-    /// Checks every window of time, `admitted` being in order.
+    /// Checks every window of time; `admitted` is in order.
     fn check(self, admitted: &[Admission], context: &dyn Fn() -> String) {
         match self {
             Self::Bucket {
@@ -146,7 +145,7 @@ impl Bound {
 }
 
 /// Calls `check` with the time of each first admission, the permits from it up to another one, and
-/// the time of that one.
+/// the time of the latter.
 fn for_each_span(admitted: &[Admission], check: impl Fn(u64, u64, u64)) {
     for first in 0..admitted.len() {
         let mut held = 0;
@@ -157,12 +156,12 @@ fn for_each_span(admitted: &[Admission], check: impl Fn(u64, u64, u64)) {
     }
 }
 
-/// How to make a limiter, and what it promises.
+/// How to make a limiter, and its bound.
 struct Case<L> {
     name: &'static str,
     make: Box<dyn Fn() -> L>,
     bound: Bound,
-    /// For how long a denial shuts a key out, in nanoseconds.
+    /// How long a denial locks a key out, in nanoseconds.
     penalty: u64,
 }
 
@@ -175,7 +174,7 @@ fn case<L>(name: &'static str, bound: Bound, make: impl Fn() -> L + 'static) -> 
     }
 }
 
-/// Something to be done with limiters of every type.
+/// An action for limiters of every type.
 trait ForEach {
     fn each<L: Limiter + 'static>(&mut self, case: Case<L>);
 }
@@ -259,7 +258,7 @@ fn for_each_limiter(what: &mut impl ForEach) {
 
 // Random traces.
 
-/// What happened in the traces.
+/// Counts of what happened in the traces.
 #[derive(Clone, Copy, Debug, Default)]
 struct Tally {
     granted: u64,
@@ -295,35 +294,35 @@ impl Display for Tally {
     }
 }
 
-/// A key, by the plain limiter that it would have, and by what it was granted.
+/// A key: its plain limiter, and what it was granted.
 struct User<L> {
     plain: Rc<L>,
-    /// The newest `now` written for it.
+    /// The newest `now` written for the key.
     newest: u64,
-    /// When it is heard again.
+    /// The end of its penalty.
     shut_out_until: u64,
     admitted: Vec<Admission>,
     out: u64,
     has_been_granted: bool,
 }
 
-/// A grant that may still be given back.
+/// A grant that may still be refunded.
 struct Grant<'t, L: Limiter> {
     key: u64,
     keyed: Lease<Key<'t, Table<L>>>,
-    /// Where every key has room.
+    /// The lease of the plain limiter, if every key has a slot.
     plain: Option<Lease<Rc<L>>>,
 }
 
-/// Runs a random trace on `table`. Where there is room for all keys, each decision is `exact`: as
-/// that of the key's plain limiter.
+/// Runs a random trace on `table`. It is `exact` if there are slots for all keys: then each
+/// decision is that of the key's plain limiter.
 struct Trace<'t, L: Limiter> {
     case: &'t Case<L>,
     table: &'t Table<L>,
     is_exact: bool,
     users: HashMap<u64, User<L>>,
     grants: Vec<Grant<'t, L>>,
-    /// The newest `now` that the table was told.
+    /// The newest `now` that the table got.
     newest: u64,
     tally: Tally,
 }
@@ -345,7 +344,7 @@ impl<'t, L: Limiter> Trace<'t, L> {
     fn run(mut self, keys: u64, draws: &mut Draws<'_>) -> Tally {
         self.newest = draws.magnitude(5_000_000_000);
         while draws.another_step() {
-            // Some keys come more often than others.
+            // Some keys are used more often than others.
             let key = draws.below(keys).min(draws.below(keys));
             let now = self.next_time(draws);
             self.tally.late += u64::from(now < self.newest);
@@ -380,7 +379,7 @@ impl<'t, L: Limiter> Trace<'t, L> {
             3..=6 => self.newest + draws.magnitude(1_000_000),
             7..=9 => self.newest + draws.magnitude(300_000_000),
             10 => self.newest + draws.magnitude(3_000_000_000),
-            // Beyond what an entry's time can tell, and up to where it comes around.
+            // Beyond what a slot's time can distinguish, up to where it wraps.
             11 if draws.once_in(16) => self.newest + draws.within(505, 1_030) * STALENESS,
             11 if draws.once_in(4) => self.newest + draws.magnitude(600 * STALENESS),
             12 => self.newest.saturating_sub(STALENESS - draws.below(2)),
@@ -400,7 +399,7 @@ impl<'t, L: Limiter> Trace<'t, L> {
         })
     }
 
-    /// Whether the table may have given the key's entry to another, or never had one for it.
+    /// Whether the table may have given the key's slot to another key, or never had one for it.
     fn may_be_forgotten(&mut self, key: u64) -> bool {
         let newest = self.newest;
         let user = self.user(key);
@@ -430,7 +429,7 @@ impl<'t, L: Limiter> Trace<'t, L> {
                 "{name}: key {key} at {now}"
             );
             assert_eq!(limiter.capacity(), plain.capacity());
-            // Since when is another thing, for one that was forgotten.
+            // The start of idleness differs for a key that was forgotten.
             assert_eq!(
                 idle.is_idle(),
                 plain.idle_at(at(now)).is_idle(),
@@ -440,7 +439,7 @@ impl<'t, L: Limiter> Trace<'t, L> {
         assert_eq!(
             self.table.statistics_at(at(now)).held,
             held,
-            "a question created an entry"
+            "a query created a slot"
         );
     }
 
@@ -459,7 +458,7 @@ impl<'t, L: Limiter> Trace<'t, L> {
                 "{}: key {key}",
                 self.case.name
             );
-            // One that is denied too early has more to wait for, where denials are counted.
+            // A request denied before its retry may have longer to wait, if denials are counted.
             if let Retry::At(then) = retry
                 && draws.once_in(2)
             {
@@ -467,7 +466,7 @@ impl<'t, L: Limiter> Trace<'t, L> {
                 self.newest = self.newest.max(then);
                 assert!(
                     self.try_take(key, then, n).is_none(),
-                    "{}: not when told",
+                    "{}: not granted at the retry",
                     self.case.name
                 );
                 self.tally.retried += 1;
@@ -483,7 +482,7 @@ impl<'t, L: Limiter> Trace<'t, L> {
         assert_eq!(
             taken.as_ref().map(|_| ()).map_err(|&denied| denied),
             looked,
-            "not as seen before"
+            "not as the look before it"
         );
         let plain = self.user(key).plain.clone();
         let (name, penalty) = (self.case.name, self.case.penalty);
@@ -510,7 +509,7 @@ impl<'t, L: Limiter> Trace<'t, L> {
                 assert_eq!(
                     self.table.statistics_at(at(now)).held,
                     held,
-                    "nothing granted, but an entry"
+                    "nothing granted, but a slot claimed"
                 );
                 self.tally.denied += u64::from(!matches!(denied, Some(Denied::Crowded { .. })));
                 if let (1.., Some(Denied::Exhausted { .. })) = (n, denied) {
@@ -524,13 +523,13 @@ impl<'t, L: Limiter> Trace<'t, L> {
         let user = self.user(key);
         assert!(
             now >= user.shut_out_until || penalty == 0,
-            "{name}: key {key} is to be shut out at {now}"
+            "{name}: key {key} must be locked out at {now}"
         );
         user.has_been_granted = true;
         user.newest = user.newest.max(now);
         user.out += u64::from(n);
         if let Bound::Out { limit } = bound {
-            assert!(user.out <= limit, "key {key}: {} out of {limit}", user.out);
+            assert!(user.out <= limit, "key {key}: {} held of {limit}", user.out);
         }
         user.admitted.push(Admission {
             time: user.newest,
@@ -544,13 +543,13 @@ impl<'t, L: Limiter> Trace<'t, L> {
         None
     }
 
-    /// Gives some of a random grant back as never taken.
+    /// Refunds some of a random grant.
     fn refund(&mut self, now: u64, draws: &mut Draws<'_>) {
-        // Mostly of a recent one: the others have come back by time.
+        // Mostly of a recent grant: older ones have been replenished by time.
         let back = draws.magnitude(self.grants.len() as u64 - 1) as usize;
         let pick = self.grants.len() - 1 - back;
         let n = draws.within(0, self.grants[pick].keyed.permits().into()) as u32;
-        // An entry that is forgotten has nothing to give back to.
+        // A forgotten slot accepts no refund.
         if self.may_be_forgotten(self.grants[pick].key) {
             return;
         }
@@ -583,7 +582,7 @@ impl Tally {
     }
 }
 
-/// Traces of forty keys on tables of so many lines.
+/// Runs traces of forty keys on tables of `lines` lines.
 fn traces<L: Limiter>(case: &Case<L>, sizes: &[usize], is_exact: bool) -> Tally {
     let mut tally = Tally::default();
     for (&size, nth) in sizes.iter().zip(0..) {
@@ -605,7 +604,7 @@ const STEPS: u32 = if cfg!(debug_assertions) {
 };
 
 #[test]
-fn each_key_decides_as_its_own_limiter_where_there_is_room() {
+fn each_key_decides_as_its_own_limiter_while_the_table_has_room() {
     struct Exact(u64);
     impl ForEach for Exact {
         fn each<L: Limiter + 'static>(&mut self, case: Case<L>) {
@@ -618,7 +617,7 @@ fn each_key_decides_as_its_own_limiter_where_there_is_room() {
             );
             assert!(
                 tally.far.min(tally.replaced) > 20,
-                "nothing was ever forgotten"
+                "no slot was ever forgotten"
             );
             self.0 += tally.retried;
         }
@@ -629,7 +628,7 @@ fn each_key_decides_as_its_own_limiter_where_there_is_room() {
 }
 
 #[test]
-fn a_crowded_table_denies_but_never_grants_more() {
+fn a_full_table_denies_but_never_grants_more() {
     struct Crowded;
     impl ForEach for Crowded {
         fn each<L: Limiter + 'static>(&mut self, case: Case<L>) {
@@ -641,9 +640,9 @@ fn a_crowded_table_denies_but_never_grants_more() {
     for_each_limiter(&mut Crowded);
 }
 
-// How long an entry stays with its key.
+// How long a slot stays with its key.
 
-/// What another key is told that finds no room.
+/// The answer to another key that finds no slot.
 fn crowded<T>(now: Timestamp, permits: u32) -> Result<T, Denied> {
     Err(Denied::Crowded { now, permits })
 }
@@ -666,8 +665,8 @@ fn counts(statistics: KeyedStatistics) -> [u64; 5] {
     ]
 }
 
-/// The eight keys of a table of one line use it as `use_it` does; after that, a stranger has no
-/// room up to `until`, and then it has.
+/// The eight keys of a table of one line use it as `use_it` does. After that, another key finds no
+/// slot up to `until`, and then finds one.
 fn is_kept_until<L: Limiter>(
     make: impl Fn() -> L,
     use_it: impl Fn(&dyn Limiter),
@@ -689,7 +688,7 @@ fn is_kept_until<L: Limiter>(
 }
 
 #[test]
-fn an_entry_is_kept_while_its_window_is_on_and_one_staleness_more() {
+fn a_slot_is_kept_while_its_window_is_open_and_one_staleness_more() {
     let use_it = |key: &dyn Limiter| assert!(key.take_at(secs(9), 1).is_ok());
     let minute = || FixedWindow::new(1, Duration::from_mins(1));
     is_kept_until(
@@ -715,7 +714,7 @@ fn an_entry_is_kept_while_its_window_is_on_and_one_staleness_more() {
 }
 
 #[test]
-fn an_entry_is_kept_while_a_penalty_is_on_and_one_staleness_more() {
+fn a_slot_is_kept_while_a_penalty_is_active_and_one_staleness_more() {
     let quick = || {
         Penalty::new(
             TokenBucket::new(Rate::per_second(100), 1),
@@ -735,14 +734,14 @@ fn an_entry_is_kept_while_a_penalty_is_on_and_one_staleness_more() {
 }
 
 #[test]
-fn an_entry_is_kept_for_a_staleness_after_its_last_use_and_not_for_two() {
-    // Where the limiter itself says nothing of time.
+fn a_slot_is_kept_for_a_staleness_after_its_last_use_and_not_for_two() {
+    // For a limiter that itself reports no time.
     for last in [5_000, 5_001, 5_500, 5_999] {
         let use_it = |key: &dyn Limiter| drop(key.try_acquire_at(ms(last), 1).unwrap());
         let befores = [last - 1_000, last, last + 500, last + 1_000].map(ms);
         is_kept_until(|| Concurrency::new(1), use_it, secs(7), befores);
     }
-    // Also by a use that is denied, and by one whose permits are given back later.
+    // The same after a use that is denied, and after one whose permits are returned later.
     let table = table(|| Concurrency::new(1));
     let alice = *table.key("alice");
     let lease = alice.try_acquire_at(secs(5), 1).unwrap();
@@ -755,7 +754,7 @@ fn an_entry_is_kept_for_a_staleness_after_its_last_use_and_not_for_two() {
 }
 
 #[test]
-fn a_use_that_is_late_does_not_make_an_entry_older() {
+fn a_stale_use_does_not_make_a_slot_older() {
     let table = table(|| Concurrency::new(1));
     let alice = *table.key("alice");
     for now in [secs(9), ms(8_500), secs(8)] {
@@ -768,24 +767,24 @@ fn a_use_that_is_late_does_not_make_an_entry_older() {
 }
 
 #[test]
-fn a_permit_that_is_out_keeps_its_entry_for_ever() {
+fn a_held_permit_keeps_its_slot_permanently() {
     let table = table(|| Concurrency::new(2));
     let leases: Vec<_> = (0..8u64)
         .map(|key| Lease::try_acquire_at(table.key(&key), secs(3), 1).unwrap())
         .collect();
-    // The time that an entry notes comes around after 512 stalenesses.
+    // The time in a slot wraps after 512 stalenesses.
     for now in (0..1_100).map(|n| secs(3 + n)) {
         assert_eq!(table.key("stranger").take_at(now, 1), crowded(now, 1));
         assert_eq!(table.sweep_at(now, ..), 0, "{now:?}");
     }
     drop(leases);
-    // Released without a `now`: what counts is the time noted.
+    // Released without a `now`: the slot's recorded time counts.
     assert!(table.key("stranger").try_acquire_at(secs(1_100), 1).is_ok());
     assert_eq!(table.sweep_at(secs(1_102), ..), 8);
 }
 
 #[test]
-fn an_idle_entry_is_kept_for_four_of_512_stalenesses_and_no_longer() {
+fn an_idle_slot_is_kept_for_four_of_512_stalenesses_and_no_longer() {
     for now in 0..2_000 {
         let table = table(|| Concurrency::new(1));
         drop(table.key("alice").try_acquire_at(secs(7), 1).unwrap());
@@ -799,7 +798,7 @@ fn an_idle_entry_is_kept_for_four_of_512_stalenesses_and_no_longer() {
 }
 
 #[test]
-fn a_longer_staleness_keeps_entries_longer() {
+fn a_longer_staleness_keeps_slots_longer() {
     let minute = Duration::from_mins(1);
     let table = table(|| FixedWindow::new(1, SECOND)).with_staleness(minute);
     assert_eq!(table.staleness(), minute);
@@ -823,10 +822,10 @@ fn a_staleness_of_less_than_a_second_is_refused() {
     let _ = table(|| Concurrency::new(1)).with_staleness(Duration::from_millis(999));
 }
 
-// One who comes late after the entry was forgotten.
+// Stale timestamps after the slot was forgotten.
 
 #[test]
-fn a_penalty_is_on_for_one_who_is_late_for_its_end() {
+fn a_penalty_is_active_for_a_timestamp_that_is_stale_after_its_end() {
     let table = table(|| Penalty::new(Concurrency::new(1), Duration::from_secs(10)));
     let alice = *table.key("alice");
     let lease = alice.try_acquire_at(secs(10), 1).unwrap();
@@ -845,7 +844,7 @@ fn a_penalty_is_on_for_one_who_is_late_for_its_end() {
 }
 
 #[test]
-fn a_grant_counts_for_one_who_is_late_though_a_newer_one_was_given_back() {
+fn a_grant_counts_for_a_stale_timestamp_though_a_newer_grant_was_refunded() {
     let table = table(|| SlidingWindow::<8>::new(2, 8 * SECOND, 8));
     let alice = *table.key("alice");
     alice.take_at(secs(10), 1).unwrap();
@@ -866,7 +865,7 @@ fn a_grant_counts_for_one_who_is_late_though_a_newer_one_was_given_back() {
 }
 
 #[test]
-fn a_table_has_room_from_the_origin_of_its_limiters_on() {
+fn a_table_has_slots_from_the_origin_of_its_limiters_on() {
     fn check<L: Limiter>(make: impl Fn() -> L) {
         for now in [secs(100), ms(100_500), secs(101)] {
             let table = table(&make);
@@ -905,7 +904,7 @@ fn a_table_has_room_from_the_origin_of_its_limiters_on() {
     });
 }
 
-// Calls that are under way, and calls from within calls.
+// Calls under way, and calls from within calls.
 
 type Hook = Box<dyn Fn()>;
 
@@ -915,7 +914,7 @@ thread_local! {
     static IN_PEEK: RefCell<Option<Hook>> = const { RefCell::new(None) };
 }
 
-/// A concurrency limit in the middle of whose calls something else happens, as an interrupt would.
+/// A concurrency limit whose calls can be interrupted by other work.
 #[derive(Debug)]
 struct Interrupted(Concurrency);
 
@@ -953,8 +952,8 @@ impl Limiter for Interrupted {
         self.0.capacity()
     }
 
-    /// Interrupted after it has looked. Once, so that an interrupt is not interrupted itself; and
-    /// of one that has always been idle, so that nobody looks twice.
+    /// Interrupts after the look. Only once, so that an interrupt is not interrupted itself; and
+    /// with a state that has always been idle, so that no caller looks twice.
     fn idle_at(&self, now: Timestamp) -> Idle {
         let idle = self.0.idle_at(now);
         if let Some(hook) = IN_IDLE.take() {
@@ -972,25 +971,24 @@ impl Limiter for Interrupted {
     }
 }
 
-/// A table for one test, that calls in the middle of others can use.
+/// A table for one test, which calls in the middle of others can use.
 fn interrupted(limit: u32) -> &'static Table<Interrupted> {
     Box::leak(Box::new(table(|| Interrupted(Concurrency::new(limit)))))
 }
 
-/// Has each take of a limiter interrupted by `work`.
+/// Runs `work` in the middle of each take of a limiter.
 fn interrupt_takes(work: impl Fn() + 'static) {
     IN_TAKE.set(Some(Rc::new(work)));
 }
 
 #[test]
-fn an_entry_with_a_call_under_way_goes_to_nobody_else() {
+fn a_slot_with_a_call_under_way_goes_to_no_other_key() {
     let table = interrupted(1);
     let hits = Rc::new(Cell::new(0));
     let counted = Rc::clone(&hits);
     interrupt_takes(move || {
         IN_TAKE.set(None);
-        // Nothing is out, so that all that holds the entry is the call, also if the call takes its
-        // time.
+        // No permit is held, so only the call keeps the slot, however long the call takes.
         for now in (5..1_100).map(secs) {
             assert_eq!(table.sweep_at(now, ..), 0);
             assert_eq!(table.statistics_at(now).held, 1);
@@ -1001,7 +999,7 @@ fn an_entry_with_a_call_under_way_goes_to_nobody_else() {
         assert_eq!(strangers.iter().filter(|&&granted| granted).count(), 7);
         counted.set(counted.get() + 1);
     });
-    // A probe for an entry that there is: it takes nothing.
+    // A probe of an existing slot takes nothing.
     let alice = *table.key("alice");
     let hook = IN_TAKE.take();
     drop(alice.try_acquire_at(secs(5), 1).unwrap());
@@ -1012,26 +1010,26 @@ fn an_entry_with_a_call_under_way_goes_to_nobody_else() {
 }
 
 #[test]
-fn a_first_call_holds_its_entry_as_well() {
+fn a_keys_first_call_keeps_its_slot_as_well() {
     let table = interrupted(3);
     interrupt_takes(move || {
         IN_TAKE.set(None);
         let statistics = table.statistics_at(secs(5));
         assert_eq!((statistics.held, statistics.live), (1, 1));
         drop(table.key("alice").try_acquire_at(secs(5), 1).unwrap());
-        assert_eq!(table.statistics_at(secs(5)).held, 1, "the same entry");
+        assert_eq!(table.statistics_at(secs(5)).held, 1, "the same slot");
     });
     assert!(table.key("alice").take_at(secs(5), 2).is_ok());
     assert_eq!(table.key("alice").available_at(secs(5)), 1);
 }
 
-/// Alice's entry is idle at 9 s and the other seven are in use; then bob finds it idle at `claim`,
-/// and before he has it, she is back at `back`.
+/// Alice's slot is idle at 9 s and the other seven are in use. Bob finds her slot idle at `claim`;
+/// before he claims it, she uses it again at `back`.
 fn a_use_beats_a_claim(back: Timestamp, claim: Timestamp) {
     let table = interrupted(1);
     let (alice, bob) = (table.key("alice"), table.key("bob"));
     drop(alice.try_acquire_at(secs(9), 1).unwrap());
-    // At a time at which hers is too fresh to be taken.
+    // At a time at which her slot is too fresh to be taken.
     let _others: Vec<_> = (0..7u64)
         .map(|key| Lease::try_acquire_at(table.key(&key), secs(9), 1).unwrap())
         .collect();
@@ -1040,10 +1038,10 @@ fn a_use_beats_a_claim(back: Timestamp, claim: Timestamp) {
     let came = move || *taken.borrow_mut() = Lease::try_acquire_at(alice, back, 1).ok();
     IN_IDLE.set(Some(Box::new(came)));
     assert_eq!(bob.take_at(claim, 1), crowded(claim, 1));
-    assert!(hers.borrow().is_some(), "she came in the middle");
+    assert!(hers.borrow().is_some(), "she took in the middle");
     assert!(
         alice.try_acquire_at(claim, 1).is_err(),
-        "nor has she come by another one"
+        "nor has she got another one"
     );
     assert_eq!(counts(table.statistics_at(claim)), [8, 8, 8, 0, 1]);
     hers.borrow_mut().take();
@@ -1051,22 +1049,22 @@ fn a_use_beats_a_claim(back: Timestamp, claim: Timestamp) {
 }
 
 #[test]
-fn a_use_while_a_claim_looks_at_the_entry_keeps_it() {
+fn a_use_while_a_claim_looks_at_the_slot_keeps_it() {
     a_use_beats_a_claim(secs(20), secs(20));
     a_use_beats_a_claim(ms(19_000), secs(20));
 }
 
 #[test]
-fn a_use_keeps_its_entry_also_where_it_leaves_the_time_noted_as_it_is() {
-    // At the very end of what an entry's time can tell, 510 stalenesses after the last use, it does
-    // not move.
+fn a_use_keeps_its_slot_even_if_the_recorded_time_does_not_change() {
+    // At the very end of what a slot's time can distinguish, 510 stalenesses after the last use,
+    // the recorded time does not move.
     a_use_beats_a_claim(secs(9 + 510), at(secs(9 + 510).as_nanos() - 1));
-    // And for one who is late for the time noted.
+    // Nor does it for a timestamp that is stale by the recorded time.
     a_use_beats_a_claim(secs(9), secs(11));
 }
 
 #[test]
-fn a_use_while_a_sweep_looks_at_the_entry_keeps_it() {
+fn a_use_while_a_sweep_looks_at_the_slot_keeps_it() {
     let table = interrupted(1);
     let alice = table.key("alice");
     drop(alice.try_acquire_at(secs(9), 1).unwrap());
@@ -1081,7 +1079,7 @@ fn a_use_while_a_sweep_looks_at_the_entry_keeps_it() {
 }
 
 #[test]
-fn two_claims_of_a_key_one_within_the_other_share_an_entry() {
+fn two_claims_of_a_key_one_within_the_other_share_a_slot() {
     let table = interrupted(1);
     let alice = table.key("alice");
     let hers = Rc::new(RefCell::new(None));
@@ -1100,7 +1098,7 @@ fn two_claims_of_a_key_one_within_the_other_share_an_entry() {
 }
 
 #[test]
-fn the_128th_call_at_once_is_denied_and_all_is_as_before_after_them() {
+fn the_128th_concurrent_call_is_denied_and_changes_nothing() {
     let table = interrupted(1_000);
     let alice = table.key("alice");
     let held = RefCell::new(Lease::try_acquire_at(alice, secs(5), 10).ok());
@@ -1125,9 +1123,9 @@ fn the_128th_call_at_once_is_denied_and_all_is_as_before_after_them() {
         assert_eq!(
             alice.available_at(secs(5)),
             1_000 - 10 - 127,
-            "answers all the same"
+            "answers nevertheless"
         );
-        // What was taken is given back all the same, in either way.
+        // Permits are returned nevertheless, by a refund and by a release.
         let mut lease = held.take().unwrap();
         lease.refund_at(secs(5), 4).unwrap();
         assert_eq!(alice.available_at(secs(5)), 1_000 - 6 - 127);
@@ -1135,7 +1133,7 @@ fn the_128th_call_at_once_is_denied_and_all_is_as_before_after_them() {
         assert_eq!(alice.available_at(secs(5)), 1_000 - 127);
         assert!(
             table.key("bob").take_at(secs(5), 0).is_ok(),
-            "another key has nothing to do with it"
+            "another key is not affected"
         );
     });
     assert!(alice.take_at(secs(5), 1).is_ok());
@@ -1144,22 +1142,22 @@ fn the_128th_call_at_once_is_denied_and_all_is_as_before_after_them() {
     assert_eq!(depth.get(), 127);
     assert_eq!(alice.available_at(secs(5)), 1_000 - 127);
     assert!(alice.take_at(secs(5), 1).is_ok());
-    assert_eq!(table.sweep_at(secs(99), ..), 0, "permits are out");
+    assert_eq!(table.sweep_at(secs(99), ..), 0, "permits are held");
     alice.release(128);
     assert_eq!(
         table.sweep_at(secs(99), ..),
         1,
-        "nobody is counted in any longer"
+        "no call is counted any longer"
     );
     assert_eq!(
         table.statistics_at(secs(99)).overflowed,
         0,
-        "a want of room is something else"
+        "a full table is another error"
     );
 }
 
 #[test]
-fn a_limiter_that_panics_leaves_nobody_counted_in() {
+fn a_limiter_that_panics_leaves_no_call_counted() {
     fn panics(key: Key<'_, Table<Interrupted>>, n: u32) {
         interrupt_takes(|| panic!("on purpose"));
         let caught = catch_unwind(AssertUnwindSafe(|| key.take_at(secs(5), n)));
@@ -1169,13 +1167,14 @@ fn a_limiter_that_panics_leaves_nobody_counted_in() {
     let table = interrupted(1_000);
     let (alice, bob) = (table.key("alice"), table.key("bob"));
     drop(alice.try_acquire_at(secs(5), 1).unwrap());
-    // A call that finds an entry, and one that claims one; many, so that one that stays would
-    // count.
+    // One call finds a slot, and one claims a slot; many times, so that a count left behind would
+    // show.
     for _ in 0..300 {
         panics(alice, 0);
     }
     panics(bob, 1);
-    // It had taken before it panicked: that is the limiter's own, and given back here by hand.
+    // The limiter took before it panicked: those permits are its own concern, and are released by
+    // hand here.
     bob.release(1);
     assert_eq!(counts(table.statistics_at(secs(5)))[..3], [8, 2, 0]);
     assert!(alice.take_at(secs(5), 0).is_ok() && bob.take_at(secs(5), 0).is_ok());
@@ -1185,16 +1184,16 @@ fn a_limiter_that_panics_leaves_nobody_counted_in() {
     for key in 6..8u64 {
         assert!(
             table.key(&key).take_at(secs(9), 1).is_ok(),
-            "in the places of the two"
+            "in the slots of the two"
         );
     }
     assert_eq!(counts(table.statistics_at(secs(9))), [8, 8, 8, 2, 0]);
 }
 
-// Room.
+// Slots.
 
 #[test]
-fn an_entry_without_a_limiter_is_not_used() {
+fn a_slot_without_a_limiter_is_not_used() {
     for (limiters, all) in [(5, 5), (0, 0), (8, 8), (11, 8)] {
         let limiters = (0..limiters)
             .map(|_| Concurrency::new(1))
@@ -1258,11 +1257,11 @@ fn a_line_fills_up_and_is_forgotten_and_every_count_is_exact() {
             capacity: 2
         })
     );
-    assert_eq!(after(secs(11)), [8, 8, 0, 0, 2], "no want of room");
+    assert_eq!(after(secs(11)), [8, 8, 0, 0, 2], "no lack of slots");
     assert_eq!(take(7, secs(11), 2), Ok(2));
     assert_eq!(take(8, secs(12), 2), Ok(2));
     assert_eq!(after(secs(12)), [8, 8, 2, 1, 2]);
-    // The six that are left are vacated; 7 and 8 are in use, or were but now.
+    // The six other slots become vacant; 7 and 8 are in use, or were until just now.
     assert_eq!(
         (
             table.sweep_at(at(11_999_999_999), ..),
@@ -1284,7 +1283,7 @@ fn a_line_fills_up_and_is_forgotten_and_every_count_is_exact() {
     assert_eq!(
         after(secs(15)),
         [8, 1, 1, 1, 2],
-        "a vacant entry is not replaced"
+        "taking a vacant slot replaces no key"
     );
 }
 
@@ -1313,7 +1312,7 @@ fn a_sweep_of_some_lines_leaves_the_others() {
 }
 
 #[test]
-fn a_question_creates_no_entry_and_a_denial_neither() {
+fn a_query_or_a_denial_creates_no_slot() {
     let table = table(|| Penalty::new(TokenBucket::new(Rate::per_second(1), 2), SECOND));
     for key in 0..100u64 {
         let limiter = *table.key(&key);
@@ -1334,7 +1333,7 @@ fn a_question_creates_no_entry_and_a_denial_neither() {
 // Compositions.
 
 #[test]
-fn limits_by_user_and_by_tenant_take_from_all_or_none() {
+fn limits_by_user_and_by_tenant_take_all_or_none() {
     let mut tally = [0; 4];
     for state in 0..10 {
         let bucket = TokenBucket::builder(Rate::per_second(2), 3)
@@ -1385,7 +1384,11 @@ fn limits_by_user_and_by_tenant_take_from_all_or_none() {
         for (download, n) in held {
             downloads.key(&download).release(n);
         }
-        assert_eq!(downloads.statistics_at(at(newest)).live, 0, "all came back");
+        assert_eq!(
+            downloads.statistics_at(at(newest)).live,
+            0,
+            "all are released"
+        );
     }
     println!("denied by user, tenant, downloads; granted: {tally:?}");
     assert!(tally.into_iter().min() > Some(300), "{tally:?}");
@@ -1420,14 +1423,14 @@ fn a_lease_of_a_key_can_be_split_and_merged_and_refunded() {
     let part = lease.split(1).unwrap();
     assert!(lease.merge(part).is_ok());
     let other = Lease::try_acquire_at(bob, secs(5), 1).unwrap();
-    assert!(lease.merge(other).is_err(), "another key's");
+    assert!(lease.merge(other).is_err(), "a lease of another key");
     assert_eq!(lease.refund_at(secs(5), 2), Ok(2));
     assert_eq!((lease.permits(), alice.available_at(secs(5))), (1, 4));
     drop(lease);
     assert_eq!(
         (alice.available_at(secs(5)), bob.available_at(secs(5))),
         (4, 4),
-        "these come back by time"
+        "these are replenished by time"
     );
 }
 
@@ -1435,8 +1438,8 @@ fn a_lease_of_a_key_can_be_split_and_merged_and_refunded() {
 
 const THREADS: u64 = 4;
 
-/// Several threads take from `table` in rounds, each at one `now`, so that nobody is later than the
-/// staleness; returns what each key was granted.
+/// Several threads take from `table` in rounds, each round at one `now`, so that no timestamp is
+/// staler than the staleness. Returns what each key was granted.
 fn hammer<L: Limiter + Sync>(
     table: &Table<L>,
     keys: u64,
@@ -1543,7 +1546,7 @@ fn permits_of_every_key_are_conserved_by_several_threads() {
                 for round in 0.. {
                     let now = ms(5_000 + 700 * round);
                     if barrier.wait().is_leader() && round >= rounds {
-                        // How often entries change hands depends on how the threads take turns.
+                        // How often slots change keys depends on how the threads are scheduled.
                         let seen = table.statistics_at(now);
                         if seen.replaced.min(seen.overflowed) > 100 || round > 50 * rounds {
                             last.store(round, SeqCst);
@@ -1557,7 +1560,7 @@ fn permits_of_every_key_are_conserved_by_several_threads() {
                         let (key, n) = (draws.below(20), draws.within(1, 2) as u32);
                         if let Ok(lease) = Lease::try_acquire_at(table.key(&key), now, n) {
                             let before = out[key as usize].fetch_add(n, SeqCst);
-                            assert!(before + n <= LIMIT, "{} of key {key} are out", before + n);
+                            assert!(before + n <= LIMIT, "{} of key {key} are held", before + n);
                             held.push((key, lease));
                         }
                         if held.len() as u64 > draws.below(4) {
@@ -1580,19 +1583,19 @@ fn permits_of_every_key_are_conserved_by_several_threads() {
     let end = ms(5_000 + 700 * last.into_inner() + 2_000);
     let statistics = table.statistics_at(end);
     println!("{statistics:?}");
-    assert_eq!(statistics.live, 0, "all came back");
+    assert_eq!(statistics.live, 0, "all are released");
     assert!(statistics.replaced.min(statistics.overflowed) > 100);
     assert_eq!(table.sweep_at(end, ..), statistics.held);
     assert!(
         (0..8u64).all(|key| table.key(&key).take_at(end, LIMIT).is_ok()),
-        "and no entry is lost"
+        "and no slot is lost"
     );
 }
 
-/// A use 510 stalenesses after the one before is noted: a late sweep or a late stranger does not
-/// take the entry.
+/// A use 510 stalenesses after the one before is recorded: a stale sweep or a stale request of
+/// another key does not take the slot.
 #[test]
-fn a_use_after_510_stalenesses_is_not_forgotten_by_one_who_is_late() {
+fn a_use_after_510_stalenesses_is_not_forgotten_by_a_stale_request() {
     let table = table(|| FixedWindow::new(1, Duration::from_millis(250)));
     let plain = FixedWindow::new(1, Duration::from_millis(250));
     let alice = *table.key("alice");
@@ -1621,7 +1624,7 @@ fn a_use_after_510_stalenesses_is_not_forgotten_by_one_who_is_late() {
     );
 }
 
-/// Denials that are counted are in use.
+/// A slot with counted denials is in use.
 #[test]
 fn denials_that_count_towards_a_penalty_are_not_forgotten() {
     let make = || {
@@ -1644,15 +1647,15 @@ fn denials_that_count_towards_a_penalty_are_not_forgotten() {
     let _ = table.key("bob").take_at(secs(5), 1);
     deny(&plain, secs(6));
     deny(&alice, secs(6));
-    assert!(plain.take_at(secs(7), 1).is_err(), "its penalty is on");
+    assert!(plain.take_at(secs(7), 1).is_err(), "its penalty is active");
     assert!(
         alice.take_at(secs(7), 1).is_err(),
         "two denials in 30 s, and no penalty"
     );
 }
 
-/// A key whose limiter has all of its permits back is in use as long as it counts denials, or is
-/// punished, also for a request that is late.
+/// A key whose limiter is fully replenished is still in use while it counts denials, or is
+/// penalized, also for a stale timestamp.
 #[test]
 fn denials_and_penalties_are_not_forgotten_while_no_permit_is_out() {
     let make = || {
@@ -1669,7 +1672,7 @@ fn denials_and_penalties_are_not_forgotten_while_no_permit_is_out() {
             drop(lease);
         }
     };
-    // However many come for an entry, all of the line's others are theirs.
+    // Any number of new keys may get all other slots of the line.
     let strangers = |now| {
         let leases =
             (0..20u64).filter_map(|key| Lease::try_acquire_at(table.key(&key), now, 1).ok());
@@ -1686,7 +1689,7 @@ fn denials_and_penalties_are_not_forgotten_while_no_permit_is_out() {
     assert_eq!(is_on(ms(31_000)), [true; 2], "two denials in 30 s");
     strangers(ms(40_000));
     strangers(ms(90_900));
-    // Over, but not for a request that is late.
+    // Over, but not for a stale timestamp.
     strangers(ms(91_500));
     assert_eq!(
         (is_on(ms(91_500)), is_on(ms(90_700))),
@@ -1696,9 +1699,9 @@ fn denials_and_penalties_are_not_forgotten_while_no_permit_is_out() {
     assert_eq!(is_on(ms(94_000)), [false; 2]);
 }
 
-/// Counted denials alone keep the entry, until their window has been over for the staleness.
+/// Counted denials alone keep the slot until their window has been over for the staleness.
 #[test]
-fn counted_denials_are_forgotten_when_they_count_for_no_late_request() {
+fn counted_denials_are_forgotten_when_they_count_for_no_stale_request() {
     let settings = Penalty::builder(Duration::from_mins(1))
         .after(3, Duration::from_secs(30))
         .build()
@@ -1714,9 +1717,9 @@ fn counted_denials_are_forgotten_when_they_count_for_no_late_request() {
     assert_eq!(table.sweep_at(ms(32_001), ..), 1);
 }
 
-/// What is held on by an escalation is not forgotten either.
+/// The hold of an escalation is not forgotten either.
 #[test]
-fn a_hold_is_not_forgotten_while_no_permit_is_out() {
+fn a_hold_is_not_forgotten_while_no_permit_is_held() {
     let warn = Threshold {
         used: 2,
         hold: Duration::from_secs(30),
@@ -1731,10 +1734,10 @@ fn a_hold_is_not_forgotten_while_no_permit_is_out() {
     assert_eq!(table.sweep_at(ms(32_001), ..), 1);
 }
 
-// Where a table lives.
+// The memory of a table.
 
 #[test]
-fn a_table_lives_where_its_lines_and_limiters_do() {
+fn a_table_can_own_or_borrow_its_lines_and_limiters() {
     static LIMITERS: [Concurrency; 8] = [const { Concurrency::new(1) }; 8];
     static LINES: [Line; 1] = [Line::new()];
     static TABLE: KeyedArray<Concurrency, &[Concurrency], &[Line]> =
@@ -1744,13 +1747,13 @@ fn a_table_lives_where_its_lines_and_limiters_do() {
     assert_eq!(LIMITERS.iter().map(Concurrency::in_use).sum::<u32>(), 1);
     std::thread::spawn(move || drop(lease)).join().unwrap();
     assert_eq!(LIMITERS.iter().map(Concurrency::in_use).sum::<u32>(), 0);
-    let is_told = |printed: &dyn Debug, name: &str| assert!(format!("{printed:?}").contains(name));
-    is_told(&TABLE, "KeyedArray");
+    let shows = |printed: &dyn Debug, name: &str| assert!(format!("{printed:?}").contains(name));
+    shows(&TABLE, "KeyedArray");
 }
 
 #[cfg(feature = "std")]
 #[test]
-fn a_table_for_so_many_keys_has_room_for_them() {
+fn a_table_for_n_keys_has_slots_for_them() {
     let table = KeyedArray::for_keys(1_000, || Concurrency::new(1), seed(0));
     let granted = (0..1_000u64)
         .filter(|key| table.key(key).take_at(secs(5), 1).is_ok())

@@ -1,6 +1,6 @@
-//! A table of limiters by key under attack: millions of keys that each come to push others out,
-//! keys chosen to fall together, and threads that come with the same keys at once. Nobody is
-//! granted more than the limit of a key, nobody in use is reset, and nothing is allocated.
+//! Attacks on a keyed table: millions of keys that try to push others out, keys chosen to collide,
+//! and threads that use the same keys at once. No key is granted more than its limit, no key in use
+//! is reset, and nothing is allocated.
 
 #[path = "support/allocations.rs"]
 mod allocations;
@@ -40,14 +40,14 @@ fn seed(n: u64) -> Seed {
 
 // Many keys, one after the other.
 
-/// Keys of an attack.
+/// The number of keys of an attack.
 const KEYS: u64 = if cfg!(debug_assertions) {
     60_000
 } else {
     10_000_000
 };
 const BURST: u64 = 1;
-/// A permit each 100 ms.
+/// A permit comes in each 100 ms.
 const EACH: u64 = 100_000_000;
 const HONEST: u64 = u64::MAX;
 
@@ -57,8 +57,8 @@ fn bucket() -> TokenBucketRules {
         .unwrap()
 }
 
-/// By when, of each key, all that it was granted has come back: enough to tell that each window of
-/// time holds at most the burst, and a permit for each [`EACH`].
+/// For each key, the instant at which all its granted permits are replenished. This is enough to
+/// check that each window of time holds at most the burst plus a permit for each [`EACH`].
 struct Ledger(Vec<u64>);
 
 impl Ledger {
@@ -72,27 +72,27 @@ impl Ledger {
     }
 }
 
-/// What became of an attack.
+/// The result of an attack.
 #[derive(Clone, Copy, Debug, Default)]
 struct Outcome {
     granted: u64,
     exhausted: u64,
     crowded: u64,
-    /// Of one who asks all the while.
+    /// Grants of the honest key.
     honest: u64,
 }
 
-/// Sends all keys through `table`, each twice in a row, and some again later; by turns as fast as
-/// they come and as fast as they are forgotten. In between, one who asks for more than there is to
-/// get is told what a limiter of its own would say: no more, and where nobody `shares` its entry,
-/// no less.
+/// Sends all keys through `table`, each twice in a row, and some again later; alternately at full
+/// speed, and as slowly as they are forgotten. In between, an honest key asks for more than its
+/// rate. It is granted no more than by a limiter of its own, and no less if no other key `shares`
+/// its slot.
 fn attack<S: BuildHasher>(table: &Keyed<TokenBucketRules, Vec<Line>, S>, shares: bool) -> Outcome {
     const PHASE: u64 = KEYS / 20;
     let twin = TokenBucket::builder(Rate::new(1, Duration::from_nanos(EACH)), BURST)
         .tick(table.rules()[0].tick())
         .build()
         .unwrap();
-    // The last is the honest one's.
+    // The last one is the honest key's.
     let mut ledger = Ledger(vec![0; KEYS as usize + 1]);
     let mut outcome = Outcome::default();
     let mut now = 5_000_000_000;
@@ -111,10 +111,10 @@ fn attack<S: BuildHasher>(table: &Keyed<TokenBucketRules, Vec<Line>, S>, shares:
                 );
                 assert!(
                     shares || told.is_ok() == twin.take_at(at(now), 1).is_ok(),
-                    "told otherwise at {now}"
+                    "another decision at {now}"
                 );
             }
-            // One of those that came before.
+            // One of the earlier keys.
             let back = key.wrapping_mul(0x9e37_79b9) % (key + 1).min(1 << (key % 20));
             for key in [key, key, key - back] {
                 let limiter = table.key(&key);
@@ -162,18 +162,18 @@ fn check_attack<S: BuildHasher>(what: &str, size: usize, hasher: S, shares: bool
 }
 
 #[test]
-fn millions_of_keys_push_nobody_out_of_a_table_of_65_536_entries() {
+fn millions_of_keys_push_no_key_out_of_a_table_of_65_536_slots() {
     let outcome = check_attack("8,192 lines", 8_192, seed(0), false);
     assert!(
         outcome.exhausted > KEYS / 4,
-        "each second request of a key that has an entry"
+        "each second request of a key that has a slot"
     );
     assert!(cfg!(debug_assertions) || outcome.crowded > 0, "never full");
 }
 
 #[test]
-fn millions_of_keys_push_nobody_out_of_a_single_line() {
-    // Some have the honest one's tag.
+fn millions_of_keys_push_no_key_out_of_a_single_line() {
+    // Some have the tag of the honest key.
     assert!(check_attack("1 line", 1, seed(0), true).crowded > KEYS);
 }
 
@@ -214,14 +214,14 @@ impl Hasher for Choice {
 }
 
 #[test]
-fn keys_that_are_chosen_to_fall_into_one_line_push_nobody_out_of_it() {
-    // A key's line is told by the upper half of its hash, and its tag by the lowest bits.
+fn keys_chosen_to_share_one_line_push_no_key_out_of_it() {
+    // The upper half of a key's hash selects the line, and the lowest bits are the tag.
     let one_line = Chosen(|key| key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32);
     check_attack("all in line 0", 8_192, one_line, false);
 }
 
 #[test]
-fn keys_that_are_chosen_to_hash_alike_share_one_limit() {
+fn keys_chosen_to_have_equal_hashes_share_one_limit() {
     let alike = Chosen(|_| 0x1234_5678_9abc_def0);
     let table = Keyed::new(bucket(), lines(64), alike);
     let mut ledger = Ledger(vec![0]);
@@ -289,7 +289,7 @@ fn a_table_is_its_lines_and_a_few_words() {
 
 #[cfg(feature = "std")]
 #[test]
-fn at_16_bytes_a_key_nearly_every_key_has_an_entry_of_its_own() {
+fn at_16_bytes_per_key_nearly_every_key_has_a_slot_of_its_own() {
     let keys = if cfg!(debug_assertions) {
         50_000u64
     } else {
@@ -317,7 +317,7 @@ fn at_16_bytes_a_key_nearly_every_key_has_an_entry_of_its_own() {
         }
         let statistics = table.statistics_at(at(0));
         println!(
-            "{keys} keys in {} entries: {own} have one of their own ({}.{:02} %), {shared} find it used, {crowded} find none",
+            "{keys} keys in {} slots: {own} have one of their own ({}.{:02} %), {shared} find it used, {crowded} find none",
             statistics.entries,
             own * 100 / keys,
             own * 10_000 / keys % 100
@@ -332,7 +332,8 @@ fn at_16_bytes_a_key_nearly_every_key_has_an_entry_of_its_own() {
         );
         assert_eq!(statistics.entries as u64, 2 * keys);
         assert!(own * 100 >= keys * 99, "{own} of {keys}");
-        // One in 130,000 at the end, and fewer before; whoever shares has somebody to share with.
+        // One in 130,000 at the end, and fewer before. Each key that shares a slot shares it with
+        // another.
         assert!(
             shared * 40_000 < keys.max(400_000) && crowded * 1_000 <= keys,
             "{shared}, {crowded}"
@@ -369,8 +370,8 @@ fn on_threads<R: Send>(work: impl Fn(u64) -> R + Sync) -> Vec<R> {
 }
 
 #[test]
-fn threads_that_come_with_the_same_new_key_at_once_get_its_burst_once() {
-    // Keys that nobody has used, in tables of one and two lines, half of which other keys have.
+fn threads_that_use_the_same_new_key_at_once_get_its_burst_once() {
+    // New keys, in tables of one and two lines, half of whose slots other keys hold.
     let once = || TokenBucket::builder(Rate::per_hour(1), 1).rules().unwrap();
     let rounds = if cfg!(debug_assertions) { 500 } else { 20_000 };
     let (mut granted, mut crowded) = (0, 0);
@@ -414,7 +415,7 @@ fn threads_that_come_with_the_same_new_key_at_once_get_its_burst_once() {
         for table in &tables {
             assert!(
                 table.statistics_at(at(0)).held <= 4 * size + 3,
-                "a key has two entries"
+                "a key has two slots"
             );
         }
     }
@@ -424,12 +425,12 @@ fn threads_that_come_with_the_same_new_key_at_once_get_its_burst_once() {
     );
     assert!(
         granted as u64 > 5 * rounds,
-        "hardly anybody was granted anything"
+        "hardly any request was granted"
     );
 }
 
-/// A permit that was granted at some instant from `earliest` to `latest`: its own `now`, and the
-/// newest that anybody had come with.
+/// A permit that was granted at some instant from `earliest` to `latest`: the request's own `now`,
+/// and the newest `now` of any thread.
 #[derive(Clone, Copy, Debug)]
 struct Admission {
     earliest: u64,
@@ -437,13 +438,12 @@ struct Admission {
 }
 
 #[test]
-fn threads_that_share_a_clock_and_few_entries_keep_the_bound_of_each_key() {
-    // Two a second, and one at once: as good as new after half a second, and forgotten a second
-    // later.
+fn threads_that_share_a_clock_and_few_slots_keep_the_bound_of_each_key() {
+    // Two per second, and one at once: idle after half a second, and forgotten a second later.
     const MILLI: u64 = 1_000_000;
     for size in 1..=3 {
-        // The clock runs fast: a thread that is paused for a moment comes days late, and may not
-        // take what it sees for idle.
+        // The clock runs fast: a thread that is paused for a moment comes days late, and must not
+        // mistake what it sees for idle.
         let limit =
             TokenBucket::builder(Rate::per_second(2), 1).staleness(Duration::from_hours(240));
         let limit = limit.rules().unwrap();
@@ -459,8 +459,8 @@ fn threads_that_share_a_clock_and_few_entries_keep_the_bound_of_each_key() {
             let mut mine: HashMap<u64, Vec<Admission>> = HashMap::new();
             while begun.elapsed() < duration() / 3 {
                 let now = clock.fetch_add(25 * MILLI, SeqCst);
-                // A key for a few calls of all threads; or one that was there before, or after, or
-                // late.
+                // A key that all threads use for a few calls; or one from before or after, or a
+                // stale timestamp.
                 let group = now / (100 * MILLI) * 3;
                 let key = match draws.below(4) {
                     0 => group.saturating_sub(draws.below(100)),
@@ -497,7 +497,7 @@ fn threads_that_share_a_clock_and_few_entries_keep_the_bound_of_each_key() {
                     .filter(|last| last.earliest >= first.earliest)
                 {
                     held += 1;
-                    // In whole ticks, of a microsecond.
+                    // In whole ticks of a microsecond.
                     let time = last.latest / 1_000 * 1_000 - first.earliest / 1_000 * 1_000;
                     let most = 1_000 * MILLI + 2 * time;
                     assert!(
@@ -514,7 +514,7 @@ fn threads_that_share_a_clock_and_few_entries_keep_the_bound_of_each_key() {
 }
 
 #[test]
-fn threads_that_take_and_release_lose_no_permit_and_no_entry() {
+fn threads_that_take_and_release_lose_no_permit_and_no_slot() {
     const LIMIT: u32 = 3;
     for (size, keys) in [(1, 8), (1, 12), (2, 24), (3, 40), (2, 10)] {
         let table = Keyed::new(ConcurrencyRules::new(LIMIT), lines(size), seed(size as u64));
@@ -559,9 +559,9 @@ fn threads_that_take_and_release_lose_no_permit_and_no_entry() {
         let statistics = table.statistics_at(at(0));
         println!("{keys} keys in {size} lines: {granted} granted, {statistics:?}");
         assert!((0..keys as usize).all(|key| table.key(&key).available_at(at(0)) == LIMIT.into()));
-        assert_eq!(statistics.live, 0, "all are back");
+        assert_eq!(statistics.live, 0, "all are released");
         assert_eq!(table.sweep_at(at(0), ..), statistics.held);
-        assert_eq!(table.statistics_at(at(0)).held, 0, "no entry is lost");
+        assert_eq!(table.statistics_at(at(0)).held, 0, "no slot is lost");
         assert!(granted > 200);
     }
 }

@@ -1,5 +1,5 @@
-//! Late requests, and requests after a word's whole turn: neither finds more than is there, and a
-//! refund is worth no more than what it gives back.
+//! Stale timestamps, and requests after a whole wrap of the word. Neither finds more than is
+//! available, and a refund is worth no more than what it returns.
 
 use portcullis_core::{
     AllOf, Keyed, Limiter, LimiterExt, Line, Rate, Receipt, Seed, Timestamp, TokenBucket,
@@ -9,12 +9,12 @@ const fn ms(millis: u64) -> Timestamp {
     Timestamp::from_millis(millis)
 }
 
-/// A refund that finds the bucket full notes the time: a late request after it does not find what
-/// had room only later.
+/// A refund that finds the bucket full records its time: a stale timestamp after it does not find
+/// what had room only later.
 #[test]
 fn a_late_request_after_a_refund_finds_no_more_than_the_newest_time_leaves() {
     fn check(limiter: &dyn Limiter, kind: &str) {
-        // Full again at 2,500 ms and given back then, so that the last 100 ms are worth one permit.
+        // Full again at 2,500 ms and refunded then, so that the last 100 ms are worth one permit.
         for n in 1..=10 {
             let start = 100_000 * u64::from(n);
             let receipt: Receipt = limiter.take_at(ms(start + 1_000), n).unwrap();
@@ -24,13 +24,13 @@ fn a_late_request_after_a_refund_finds_no_more_than_the_newest_time_leaves() {
                 "{kind}"
             );
             let late = ms(start + 2_400);
-            assert_eq!(limiter.available_at(late), 9, "{kind}, {n} given back");
+            assert_eq!(limiter.available_at(late), 9, "{kind}, {n} refunded");
             let first = limiter.drain_at(late).map_or(0, |lease| lease.permits());
             let second = limiter
                 .drain_at(ms(start + 2_500))
                 .map_or(0, |lease| lease.permits());
             // Both count at the newest time that was written.
-            assert_eq!(first + second, 10, "{kind}, {n} given back");
+            assert_eq!(first + second, 10, "{kind}, {n} refunded");
         }
     }
     let bucket = || TokenBucket::builder(Rate::per_second(10), 10);
@@ -42,7 +42,7 @@ fn a_late_request_after_a_refund_finds_no_more_than_the_newest_time_leaves() {
     check(&*table.key("alice"), "by key");
 }
 
-/// As above, where a composition takes back what it took.
+/// The same, for a composition that rolls back what it took.
 #[test]
 fn a_late_request_after_a_rollback_finds_no_more_than_the_newest_time_leaves() {
     let bucket = TokenBucket::new(Rate::per_second(10), 10);

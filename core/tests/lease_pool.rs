@@ -1,4 +1,4 @@
-//! A pool's id names one lease until that lease ends, and nothing afterwards.
+//! An id of a pool names one lease until that lease ends, and nothing afterwards.
 
 use core::panic::AssertUnwindSafe;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +17,7 @@ const fn secs(n: u64) -> Timestamp {
 }
 
 #[test]
-fn an_id_gives_back_the_permits_of_its_lease_once() {
+fn an_id_releases_the_permits_of_its_lease_once() {
     let pool: LeasePool<_, 4> = LeasePool::new(Concurrency::new(9));
     let (two, three) = (
         pool.claim_at(NOW, 2, None).unwrap(),
@@ -32,7 +32,7 @@ fn an_id_gives_back_the_permits_of_its_lease_once() {
 }
 
 #[test]
-fn an_id_is_stale_after_its_slot_was_used_again() {
+fn an_id_is_stale_after_its_slot_was_reused() {
     let pool: LeasePool<_, 1> = LeasePool::new(Concurrency::new(1));
     let mut old = HashSet::new();
     for _ in 0..1_000 {
@@ -42,7 +42,7 @@ fn an_id_is_stale_after_its_slot_was_used_again() {
         }
         assert_eq!(pool.limiter().in_use(), 1);
         assert_eq!(pool.release(id), Ok(1));
-        assert!(old.insert(id), "each id is another");
+        assert!(old.insert(id), "each id is new");
     }
 }
 
@@ -100,14 +100,14 @@ fn a_claim_finds_the_only_free_slot() {
         .collect();
     for first in 0..N {
         for second in 0..N {
-            // The slot that was freed last is taken at once, so that the pool's idea of a free one
+            // The slot that was freed last is taken at once, so that the pool's hint of a free slot
             // is wrong from here on.
             pool.release(ids[first]).unwrap();
             ids[first] = pool.claim_at(NOW, 1, None).unwrap();
             pool.release(ids[second]).unwrap();
             ids[second] = pool.claim_at(NOW, 1, None).unwrap();
             assert!(pool.claim_at(NOW, 1, None).is_err());
-            // Two are free, and the one that was freed first is found second.
+            // Two slots are free, and the one that was freed first is found second.
             pool.release(ids[first]).unwrap();
             let freed = if first == second {
                 1
@@ -125,13 +125,13 @@ fn a_claim_finds_the_only_free_slot() {
 }
 
 #[test]
-fn a_sweep_takes_back_what_is_past_its_deadline_and_nothing_else() {
+fn a_sweep_releases_expired_leases_and_no_others() {
     let pool: LeasePool<_, 8> = LeasePool::new(Concurrency::new(100));
     let early = pool.claim_at(NOW, 1, Some(secs(10))).unwrap();
     let late = pool.claim_at(NOW, 20, Some(secs(20))).unwrap();
     let forever = pool.claim_at(NOW, 30, None).unwrap();
     assert_eq!(pool.sweep(Timestamp::from_nanos(10_000_000_000 - 1)), 0);
-    assert_eq!(pool.sweep(secs(10)), 1, "at its deadline");
+    assert_eq!(pool.sweep(secs(10)), 1, "exactly at its deadline");
     assert_eq!(pool.sweep(secs(10)), 0);
     assert_eq!(pool.release(early), Err(StaleId), "its holder is late");
     assert_eq!(pool.limiter().in_use(), 50);
@@ -139,14 +139,14 @@ fn a_sweep_takes_back_what_is_past_its_deadline_and_nothing_else() {
     assert_eq!(
         pool.sweep(Timestamp::MAX),
         0,
-        "one without a deadline stays"
+        "a lease without a deadline stays"
     );
     assert_eq!(pool.release(forever), Ok(30));
 }
 
-/// Also beyond 32 bits, in which the deadline is kept.
+/// Also beyond 32 bits, the width in which the deadline is stored.
 #[test]
-fn deadlines_reach_as_far_as_time_does() {
+fn deadlines_reach_as_far_as_timestamps() {
     let pool: LeasePool<_, 1> = LeasePool::new(Concurrency::new(1));
     for deadline in [
         0,
@@ -180,11 +180,11 @@ fn a_late_holder_does_not_release_the_lease_of_the_next_one() {
 }
 
 #[test]
-fn an_id_of_another_pool_or_none_at_all_changes_nothing() {
+fn an_id_of_another_pool_or_a_made_up_id_changes_nothing() {
     let pool: LeasePool<_, 2> = LeasePool::new(Concurrency::new(2));
     let larger: LeasePool<_, 64> = LeasePool::new(Concurrency::new(64));
     let _mine = pool.claim_at(NOW, 1, None).unwrap();
-    // Beyond the slots of the pool, or of a generation that it has not reached.
+    // Slots beyond the pool, or generations that it has not reached.
     let others: Vec<_> = (0..64)
         .map(|_| larger.claim_at(NOW, 1, None).unwrap())
         .collect();
@@ -213,7 +213,7 @@ fn an_id_of_another_pool_or_none_at_all_changes_nothing() {
 }
 
 #[test]
-fn an_id_survives_the_way_through_a_number() {
+fn an_id_survives_conversion_to_a_number_and_back() {
     let pool: LeasePool<_, 4> = LeasePool::new(Unlimited);
     for _ in 0..100 {
         let id = pool.claim_at(NOW, 1, None).unwrap();
@@ -237,7 +237,7 @@ fn a_probe_holds_a_slot_and_no_permits() {
 }
 
 #[test]
-fn a_pool_over_a_token_bucket_frees_slots_and_no_tokens() {
+fn a_pool_over_a_token_bucket_frees_slots_but_no_tokens() {
     let pool: LeasePool<_, 2> = LeasePool::new(TokenBucket::new(Rate::per_second(1), 2));
     let id = pool.claim_at(NOW, 2, None).unwrap();
     assert_eq!(pool.release(id), Ok(2));
@@ -264,7 +264,7 @@ fn pools_may_share_a_limiter() {
     assert_eq!(limit.available(), 3);
 }
 
-/// Panics when it is told to: a limiter of a user's own.
+/// A user's limiter that panics on request.
 struct Faulty {
     limit: Concurrency,
     panics: AtomicBool,
@@ -328,7 +328,7 @@ fn a_limiter_that_panics_while_it_releases_does_not_release_twice() {
 }
 
 #[test]
-fn an_id_of_another_pool_is_told_by_its_slot_and_generation_alone() {
+fn an_id_of_another_pool_is_recognized_by_slot_and_generation_only() {
     let (pool, other): (LeasePool<_, 2>, LeasePool<_, 2>) = (
         LeasePool::new(Concurrency::new(9)),
         LeasePool::new(Concurrency::new(9)),
@@ -339,7 +339,7 @@ fn an_id_of_another_pool_is_told_by_its_slot_and_generation_alone() {
         Err(StaleId),
         "the slot holds no lease"
     );
-    // Of the same slot and generation: as documented, it releases this pool's own lease, once.
+    // With the same slot and generation it releases this pool's own lease, once, as documented.
     let own = pool.claim_at(NOW, 2, None).unwrap();
     assert_eq!(
         (pool.release(foreign), pool.release(own)),
@@ -348,9 +348,9 @@ fn an_id_of_another_pool_is_told_by_its_slot_and_generation_alone() {
     assert_eq!(
         (pool.limiter().in_use(), other.limiter().in_use()),
         (0, 3),
-        "no permit is lost, nor made"
+        "no permit is lost or created"
     );
-    // Of the next generation: told.
+    // An id of the next generation is recognized.
     let own = pool.claim_at(NOW, 2, None).unwrap();
     assert_eq!(pool.release(foreign), Err(StaleId));
     assert_eq!((pool.release(own), other.release(foreign)), (Ok(2), Ok(3)));

@@ -1,5 +1,5 @@
-//! A lease gives back exactly what it holds, once, however it ends and whatever points to its
-//! limiter.
+//! A lease returns exactly the permits that it holds, once, however it ends and whatever pointer it
+//! has to its limiter.
 
 use core::panic::AssertUnwindSafe;
 use std::panic::catch_unwind;
@@ -13,7 +13,7 @@ use portcullis_core::{
 const NOW: Timestamp = Timestamp::ZERO;
 
 #[test]
-fn dropping_a_lease_gives_its_permits_back() {
+fn dropping_a_lease_releases_its_permits() {
     let limit = Concurrency::new(5);
     let lease = limit.try_acquire(3).unwrap();
     assert_eq!((lease.permits(), lease.limiter().available()), (3, 2));
@@ -22,7 +22,7 @@ fn dropping_a_lease_gives_its_permits_back() {
 }
 
 #[test]
-fn dropping_a_lease_of_a_limiter_that_refills_by_time_gives_nothing_back() {
+fn dropping_a_lease_of_a_limiter_that_refills_by_time_returns_nothing() {
     let bucket = TokenBucket::new(Rate::per_second(1), 5);
     drop(bucket.try_acquire_at(NOW, 3).unwrap());
     assert_eq!(bucket.available_at(NOW), 2);
@@ -51,7 +51,7 @@ fn a_partial_release_keeps_the_rest() {
 }
 
 #[test]
-fn a_split_moves_permits_and_a_merge_brings_them_back() {
+fn a_split_moves_permits_and_a_merge_moves_them_back() {
     let limit = Concurrency::new(5);
     let mut lease = limit.try_acquire(5).unwrap();
     let two = lease.split(2).unwrap();
@@ -84,14 +84,14 @@ fn leases_of_different_limiters_do_not_merge() {
 }
 
 #[test]
-fn leases_that_would_hold_more_than_a_number_can_say_do_not_merge() {
+fn leases_whose_sum_exceeds_u32_do_not_merge() {
     let mut lease = Unlimited.try_acquire_at(NOW, u32::MAX).unwrap();
     let one = Unlimited.try_acquire_at(NOW, 1).unwrap();
     let returned = lease.merge(one).unwrap_err();
     assert_eq!((lease.permits(), returned.permits()), (u32::MAX, 1));
 }
 
-/// Counts each permit of its limiter twice. It lies at the same address as the limiter in it.
+/// Counts each permit of its inner limiter twice. It has the same address as the inner limiter.
 #[repr(transparent)]
 struct Twofold(Concurrency);
 
@@ -111,7 +111,7 @@ impl Limiter for Twofold {
 }
 
 #[test]
-fn a_lease_of_a_wrapper_does_not_merge_with_one_of_the_limiter_in_it() {
+fn a_lease_of_a_wrapper_does_not_merge_with_one_of_its_inner_limiter() {
     let twofold = Twofold(Concurrency::new(10));
     let (outer, inner): (&dyn Limiter, &dyn Limiter) = (&twofold, &twofold.0);
     let _held = inner.try_acquire_at(NOW, 7).unwrap();
@@ -160,7 +160,7 @@ fn a_lease_may_own_its_limiter() {
 }
 
 #[test]
-fn a_lease_may_be_of_a_static() {
+fn a_lease_can_refer_to_a_static() {
     static LIMIT: Concurrency = Concurrency::new(1);
     let lease: Lease<&'static Concurrency> = LIMIT.try_acquire(1).unwrap();
     std::thread::spawn(move || drop(lease)).join().unwrap();
@@ -168,7 +168,7 @@ fn a_lease_may_be_of_a_static() {
 }
 
 #[test]
-fn a_lease_may_be_of_any_limiter() {
+fn a_lease_can_refer_to_a_limiter_object() {
     let limits: [Box<dyn Limiter>; 2] = [
         Box::new(Concurrency::new(2)),
         Box::new(Counted::new(Concurrency::new(2))),
@@ -197,12 +197,12 @@ fn a_probe_holds_nothing() {
     );
     let held = limit.try_acquire_at(NOW, 1).unwrap();
     drop(probe);
-    assert_eq!(limit.available_at(NOW), 0, "it gave nothing back");
+    assert_eq!(limit.available_at(NOW), 0, "the probe returned nothing");
     drop(held);
 }
 
 #[test]
-fn a_panic_gives_back_what_was_held() {
+fn a_panic_releases_the_held_permits() {
     let limit = Concurrency::new(3);
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         let mut lease = limit.try_acquire(3).unwrap();
@@ -215,7 +215,7 @@ fn a_panic_gives_back_what_was_held() {
 }
 
 #[test]
-fn a_denied_request_leaves_nothing_to_give_back() {
+fn a_denied_request_leaves_nothing_to_release() {
     let (limit, window) = (
         Concurrency::new(3),
         FixedWindow::new(3, core::time::Duration::from_secs(1)),

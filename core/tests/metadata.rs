@@ -1,5 +1,5 @@
-//! Metadata is typed, found by name, made only when it is asked for, and passes through wrappers
-//! and compositions.
+//! Metadata is typed, found by name, computed only on request, and passes through wrappers and
+//! compositions.
 
 #[path = "support/limiters.rs"]
 mod limiters;
@@ -21,12 +21,12 @@ use portcullis_core::{Keyed, KeyedArray, Line, Seed};
 const NOW: Timestamp = Timestamp::from_secs(100);
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A name of a user's own.
+/// A user's name.
 const TENANT: Name<&'static str> = Name::new("com.example.TENANT");
 /// Another type under the same text.
 const TENANT_NUMBER: Name<u32> = Name::new("com.example.TENANT");
 
-/// Adds its tenant's name to whatever its limiter knows.
+/// Adds the name of its tenant to the metadata of its limiter.
 struct Tenant<L> {
     name: &'static str,
     limiter: L,
@@ -71,7 +71,7 @@ impl<L: Limiter> Limiter for Tenant<L> {
     }
 }
 
-/// A request must pass both: a composition by hand.
+/// A composition by hand: both limiters must grant a request.
 struct Both<A, B>(A, B);
 
 impl<A: Limiter, B: Limiter> Limiter for Both<A, B> {
@@ -106,7 +106,7 @@ impl<A: Limiter, B: Limiter> Limiter for Both<A, B> {
 }
 
 #[test]
-fn every_limiter_offers_retry_reason_and_use_of_a_denial_and_use_alone_of_a_grant() {
+fn every_limiter_offers_retry_reason_and_use_for_a_denial_and_only_use_for_a_grant() {
     let permits = Concurrency::new(4);
     let (bucket, window) = (
         TokenBucket::new(Rate::per_second(2), 4),
@@ -121,7 +121,7 @@ fn every_limiter_offers_retry_reason_and_use_of_a_denial_and_use_alone_of_a_gran
         (&segments, Retry::At(Timestamp::from_secs(101))),
     ];
     let all = limiters::limited::<u64>(4, SECOND);
-    // Those of which a denial has an effect say something else after it.
+    // Limiters for which a denial has an effect answer differently after it.
     let others = all
         .iter()
         .filter(|(kind, _)| kind.denial == Denial::writes_nothing)
@@ -145,7 +145,7 @@ fn every_limiter_offers_retry_reason_and_use_of_a_denial_and_use_alone_of_a_gran
         assert_eq!(RETRY_AFTER.of_denied(limiter, NOW, denied), Some(retry));
         assert_eq!(
             REASON_PHRASE.of_denied(limiter, NOW, denied),
-            Some("permits exhausted")
+            Some("not enough permits available")
         );
         assert_eq!(
             USED_SHARE.of_denied(limiter, NOW, denied),
@@ -170,7 +170,7 @@ fn every_limiter_offers_retry_reason_and_use_of_a_denial_and_use_alone_of_a_gran
 }
 
 #[test]
-fn a_name_of_ones_own_passes_through_a_wrapper() {
+fn a_users_name_passes_through_a_wrapper() {
     let limiter = Counted::new(Tenant::new("alice", Concurrency::new(1)));
     assert_eq!(TENANT.of_granted(&limiter, NOW), Some("alice"));
     let _lease = limiter.try_acquire_at(NOW, 1).unwrap();
@@ -179,7 +179,7 @@ fn a_name_of_ones_own_passes_through_a_wrapper() {
     assert_eq!(
         RETRY_AFTER.of_denied(&limiter, NOW, denied),
         Some(Retry::OnRelease),
-        "the inner limiter's"
+        "the inner limiter offers it"
     );
     let names = [
         "com.example.TENANT",
@@ -207,13 +207,13 @@ fn a_name_is_its_text_and_its_type() {
     assert_eq!(
         same.of_granted(&limiter, NOW),
         Some("alice"),
-        "made elsewhere"
+        "created elsewhere"
     );
     assert_eq!(limiter.asked.get(), 1);
 }
 
 #[test]
-fn values_are_made_only_for_who_wants_them() {
+fn values_are_computed_only_on_request() {
     let limiter = Tenant::new("alice", Unlimited);
     let _ = USED_SHARE.of_granted(&limiter, NOW);
     assert_eq!(metadata::names(&limiter, NOW, None).count(), 2);
@@ -223,7 +223,7 @@ fn values_are_made_only_for_who_wants_them() {
 }
 
 #[test]
-fn the_first_offer_of_a_name_wins_and_the_second_is_not_made() {
+fn the_first_offer_of_a_name_wins_and_the_second_is_not_computed() {
     let limiter = Tenant::new("outer", Tenant::new("inner", Unlimited));
     assert_eq!(TENANT.of_granted(&limiter, NOW), Some("outer"));
     assert_eq!(limiter.limiter.asked.get(), 0);
@@ -262,7 +262,7 @@ fn a_composition_by_hand_unites_the_metadata_of_both() {
     assert_eq!(
         REGION.of_granted(&limiter, NOW),
         Some(7),
-        "the second is heard"
+        "the second is asked"
     );
     assert!(metadata::names(&limiter, NOW, None).eq([
         "com.example.TENANT",
@@ -271,7 +271,7 @@ fn a_composition_by_hand_unites_the_metadata_of_both() {
     ]));
 }
 
-/// Whichever of them denied, the retry is that of the composition.
+/// Whichever limiter denied, the retry is that of the composition.
 #[test]
 fn a_composition_says_when_both_are_ready() {
     let limiter = Both(
@@ -296,7 +296,7 @@ fn a_composition_says_when_both_are_ready() {
     ]));
 }
 
-/// What a limit offers of its own denial only, beside what it always offers.
+/// Offers one name for its own denials only, and another one always.
 struct Plan<L>(&'static str, L);
 
 const BLOCKED_BY: Name<&str> = Name::new("com.example.BLOCKED_BY");
@@ -327,9 +327,9 @@ impl<L: Limiter> Limiter for Plan<L> {
     }
 }
 
-/// Of a grant in order; of a denial first what the limit offers that denied first.
+/// For a grant, in order; for a denial, the limit that denied first is asked first.
 #[test]
-fn all_of_several_offer_what_each_of_them_offers() {
+fn a_composition_offers_what_each_of_its_limits_offers() {
     let fast = Plan("fast", TokenBucket::new(Rate::per_second(1), 2));
     let slow = Plan("slow", FixedWindow::new(3, Duration::from_secs(10)));
     let all = AllOf::new((Unlimited, &fast, &slow, Tenant::new("last", Unlimited)));
@@ -345,11 +345,11 @@ fn all_of_several_offer_what_each_of_them_offers() {
             permits: 0,
             capacity: 2
         }),
-        "of all as one"
+        "of the whole composition"
     );
     assert!(metadata::names(&all, NOW, None).eq(["USED_SHARE", "com.example.TENANT"]));
 
-    // The fast one denies, and then both do, and then the slow one alone.
+    // The fast one denies, then both, and then only the slow one.
     let later = Timestamp::from_secs(102);
     for (now, n, by, retry) in [
         (NOW, 2, None, 0),
@@ -364,7 +364,7 @@ fn all_of_several_offer_what_each_of_them_offers() {
         assert_eq!(
             REASON_PHRASE.of_denied(&all, now, denied),
             by,
-            "in its own words"
+            "the limit's own value"
         );
         assert_eq!(
             RETRY_AFTER.of_denied(&all, now, denied),
@@ -378,17 +378,17 @@ fn all_of_several_offer_what_each_of_them_offers() {
             "REASON_PHRASE"
         ]));
     }
-    // A composition inside of another one, and wrapped, is heard as well.
+    // A composition inside another one, and a wrapped one, offer theirs as well.
     let whole = Counted::new(AllOf::new([&all, &all]));
     assert_eq!(TENANT.of_granted(&whole, NOW), Some("fast"));
-    // Denied, but by none of them as it stands now: what none of them says, the composition does.
+    // The limits as they are now do not deny it: the composition offers what none of them does.
     let denied = Denied::Exhausted {
         now: later,
         permits: 1,
     };
     assert_eq!(
         REASON_PHRASE.of_denied(&all, later, denied),
-        Some("permits exhausted")
+        Some("not enough permits available")
     );
     assert_eq!(
         (
@@ -399,10 +399,10 @@ fn all_of_several_offer_what_each_of_them_offers() {
     );
 }
 
-/// The one that denied, and not the one before it that would not, gives the reason and is named
-/// first.
+/// The limit that denied gives the reason and is named first, not a limit before it that would not
+/// deny.
 #[test]
-fn a_denial_of_a_limit_that_is_named_twice_is_of_all_that_it_was_asked_for() {
+fn a_denial_of_a_limit_that_is_named_twice_covers_the_sum_asked_of_it() {
     let limit = Plan("twice", TokenBucket::new(Rate::per_second(1), 3));
     let counted = Counted::new(&limit.1);
     let all = AllOf::new((Plan("first", Unlimited), &counted, &counted, &limit));
@@ -414,7 +414,7 @@ fn a_denial_of_a_limit_that_is_named_twice_is_of_all_that_it_was_asked_for() {
     assert_eq!(
         TENANT.of_denied(&all, NOW, denied),
         Some("first"),
-        "of those that offer it, in order"
+        "of the limits that offer it, in order"
     );
     assert_eq!(BLOCKED_BY.of_denied(&all, NOW, denied), None);
 }
@@ -430,7 +430,7 @@ fn handles_offer_what_their_limiter_offers() {
     assert_eq!(TENANT.of_granted(&wrapped, NOW), Some("bob"));
 }
 
-/// By key, of the key's own limiter, unless it has none.
+/// A key offers the metadata of its own limiter, if it has one.
 #[cfg(feature = "std")]
 #[test]
 fn a_key_offers_what_its_limiter_offers() {

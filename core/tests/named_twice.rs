@@ -1,10 +1,10 @@
 //! A denial changes nothing, and a grant takes what each name asks for, however the limiters are
-//! named: by themselves, through handles, through wrappers with a state and without one, as keys of
-//! a table, and through compositions inside of compositions.
+//! named: directly, through handles, through wrappers with and without state, as keys of a table,
+//! and through nested compositions.
 //!
-//! Random compositions of up to five names of up to three limiters. What each limiter says, at this
-//! instant and later, is compared before and after each denial; a grant is compared with a twin
-//! that each name takes from by itself.
+//! The compositions are random, of up to five names of up to three limiters. The answers of each
+//! limiter, now and later, are compared before and after each denial. A grant is compared with a
+//! twin, from which each name takes by itself.
 
 #[allow(dead_code, reason = "made for traces, too")]
 #[path = "support/draws.rs"]
@@ -25,7 +25,7 @@ use portcullis_core::{
     TokenBucketRules, Word,
 };
 
-/// A limiter that names come to: itself, or a key of a table.
+/// The limiter behind a name: a plain limiter, or a key of a table.
 enum Base<W: Word> {
     Itself(Box<dyn Limiter>),
     Buckets(Keyed<TokenBucketRules, Vec<Line>>),
@@ -56,7 +56,7 @@ fn array<L>(make: impl Fn() -> L) -> KeyedArray<L, Vec<L>, Vec<Line>> {
     KeyedArray::new(make(), (0..16).map(|_| make()).collect(), lines(), seed())
 }
 
-/// Typical limiters, but those of which a denial is meant to have an effect.
+/// Typical limiters, except those whose denials have an effect.
 fn typicals<W: Word>(limit: u64, period: Duration) -> Vec<(&'static str, Box<dyn Subject>)> {
     limiters::all::<W>(limit, period)
         .into_iter()
@@ -65,16 +65,16 @@ fn typicals<W: Word>(limit: u64, period: Duration) -> Vec<(&'static str, Box<dyn
         .collect()
 }
 
-/// Kinds besides the typical limiters.
+/// The number of kinds besides the typical limiters.
 const OTHERS: usize = 10;
 
-/// All kinds of limiters.
+/// The number of all kinds of limiters.
 fn kinds() -> Vec<usize> {
     (0..OTHERS + typicals::<u64>(1, Duration::from_secs(1)).len()).collect()
 }
 
 impl<W: Word> Base<W> {
-    /// The same for the same choices.
+    /// Returns equal limiters for equal choices.
     fn new(kind: usize, limit: u64, period: Duration, choice: u64) -> (Self, &'static str) {
         let rate = Rate::new(1 + (choice % 9) as u32, period);
         let sliding = || SlidingWindow::<5>::builder(limit, period, 1 + (choice % 4) as u32);
@@ -129,7 +129,7 @@ impl<W: Word> Base<W> {
         Self::Itself(Box::new(limiter))
     }
 
-    /// One more name of it, which is a value of its own.
+    /// Returns one more name of the limiter, as a value of its own.
     fn name(&self) -> Box<dyn Limiter + '_> {
         match self {
             Self::Itself(limiter) => Box::new(&**limiter),
@@ -143,7 +143,7 @@ impl<W: Word> Base<W> {
     }
 }
 
-/// A handle that owns what it points to, as `Box` is with the standard library.
+/// A handle that owns what it points to, like `Box` with the standard library.
 struct Owned<'a>(Box<dyn Limiter + 'a>);
 
 impl Limiter for Owned<'_> {
@@ -212,7 +212,7 @@ impl<L: Limiter> Limiter for Anonymous<L> {
     }
 }
 
-/// A name, and how many permits it takes of its limiter for each that is asked of it.
+/// A name, and the permits that it takes of its limiter for each permit asked of it.
 fn wrapped<'a>(
     inner: Owned<'a>,
     path: u64,
@@ -264,7 +264,7 @@ fn wrapped<'a>(
     }
 }
 
-/// What a limiter says, at this instant and later.
+/// The answers of a limiter, now and later.
 fn says(limiter: &dyn Limiter, now: Timestamp) -> Vec<(u64, bool, Vec<Retry>)> {
     let later = [
         0,
@@ -342,8 +342,8 @@ fn composition<W: Word>(seed: u64, kinds: &[usize], paths: &[u64], tally: &mut T
     let slice = &limits[..];
     let mut now = draws.within(0, 10_000_000_000);
     let mut held: Vec<(usize, u32)> = Vec::new();
-    // Where some come late there is no twin: a denied request may have noted the time, and a late
-    // one then finds more or less.
+    // With stale timestamps there is no twin: a denied request may have recorded its time, so a
+    // stale one after it may find more or less.
     let comes_late = draws.once_in(2);
     for _ in 0..30 {
         now += draws.magnitude(2_000_000_000);
@@ -356,7 +356,7 @@ fn composition<W: Word>(seed: u64, kinds: &[usize], paths: &[u64], tally: &mut T
             Timestamp::from_nanos(now.saturating_sub(late)),
             Timestamp::from_nanos(now),
         );
-        // Something else happens to a limiter now and then.
+        // Now and then, another request reaches a limiter.
         let other = draws.below(count as u64) as usize;
         let k = draws.within(1, limit) as u32;
         let granted = alone[other].take_at(newest, k).is_ok();
@@ -437,9 +437,9 @@ fn a_denial_changes_nothing_and_a_grant_takes_what_each_name_asks_for() {
     assert!(tally.granted > 1_000 && tally.denied > 3_000 && tally.denied_in_take > 300);
 }
 
-/// Each kind under each kind of name, beside itself.
+/// Each kind under each kind of name, beside a second name of the same kind.
 #[test]
-fn every_kind_is_as_it_was_under_every_kind_of_name() {
+fn every_kind_is_unchanged_under_every_kind_of_name() {
     for kind in kinds() {
         let mut tally = Tally::default();
         for path in PATHS {
@@ -456,7 +456,7 @@ const NOW: Timestamp = Timestamp::from_secs(5);
 
 /// Each composition sees that its own bucket has enough; the second one finds too little.
 #[test]
-fn compositions_that_share_a_bucket_give_back_what_they_took_of_it() {
+fn compositions_that_share_a_bucket_refund_what_they_took_of_it() {
     let bucket = TokenBucket::new(Rate::per_second(1), 7);
     let window = FixedWindow::new(20, Duration::from_mins(1));
     let one = AllOf::new((&bucket, &window));
@@ -491,7 +491,7 @@ fn compositions_that_share_a_bucket_give_back_what_they_took_of_it() {
 
 #[cfg(feature = "std")]
 #[test]
-fn compositions_behind_handles_give_back_what_they_took() {
+fn compositions_behind_handles_refund_what_they_took() {
     use portcullis_core::Unlimited;
     use std::sync::Arc;
     let bucket = Arc::new(TokenBucket::new(Rate::per_second(1), 7));
@@ -512,9 +512,9 @@ fn compositions_behind_handles_give_back_what_they_took() {
     }
 }
 
-/// What is held is counted until it is given back, and a panic gives it back as well.
+/// Held permits are counted until they are released; a panic releases them as well.
 #[test]
-fn a_panic_behind_a_composition_gives_back_what_it_took() {
+fn a_panic_behind_a_composition_refunds_what_it_took() {
     struct Panics;
     impl Limiter for Panics {
         fn take_at(&self, _: Timestamp, _: u32) -> Result<Receipt, Denied> {
@@ -549,7 +549,7 @@ fn a_panic_behind_a_composition_gives_back_what_it_took() {
     assert_eq!(
         counted.limiter().decision_at(NOW),
         None,
-        "what is rolled back reaches nothing"
+        "a rolled-back grant reaches no threshold"
     );
     assert!(
         !counted.limiter().limiter().is_on_at(NOW),
@@ -557,13 +557,13 @@ fn a_panic_behind_a_composition_gives_back_what_it_took() {
     );
 }
 
-/// A wrapper with a state around a composition notes its own denials, and those only.
+/// A stateful wrapper around a composition records its own denials only.
 #[test]
-fn wrappers_around_compositions_note_what_they_decide() {
+fn wrappers_around_compositions_record_their_own_decisions() {
     let (small, large) = (Concurrency::new(3), Concurrency::new(9));
     let counted = Counted::new(AllOf::new((&small, &large)));
     let penalty = Penalty::new(AllOf::new((&small, &large)), Duration::from_secs(1));
-    // The look passes, and then the penalty's own composition has too little.
+    // The look succeeds, and then the penalty's own composition has too little.
     assert_eq!(
         AllOf::new((&counted, &penalty))
             .into_lease_at(NOW, 2)

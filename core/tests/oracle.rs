@@ -1,9 +1,10 @@
-//! Every decision of the limiters, compared with models in rational arithmetic that know no word:
-//! over random settings, from one a year to one a nanosecond, and times that jump by centuries and
-//! back.
+//! Compares every decision of the limiters with models in rational arithmetic that use no words:
+//! over random settings, from one permit per year to one per nanosecond, and times that jump by
+//! centuries in both directions.
 //!
-//! What a word's finite horizon excuses is counted, and checked to lie within what the types state:
-//! an ideal limiter is never outdone, and told less only around a multiple of the horizon.
+//! Differences that a word's finite horizon excuses are counted, and checked to be within the
+//! documented bounds: a limiter never grants more than an ideal one, and reports less only around a
+//! multiple of the horizon.
 
 mod support;
 
@@ -15,7 +16,7 @@ use support::oracle::{SUBJECTS, in_bulk};
 use support::trace::Tally;
 
 #[test]
-fn no_small_trace_disagrees() {
+fn no_short_trace_disagrees() {
     for (name, subject) in SUBJECTS {
         let config = Config {
             cases: if cfg!(debug_assertions) { 64 } else { 512 },

@@ -1,5 +1,5 @@
-//! After a denial, all are denied for at least the wait: compared with a model that never wraps,
-//! around a limiter and its twin.
+//! After a denial, all requests are denied for at least the wait. Compared with a model that never
+//! wraps, around a limiter and its twin.
 
 #[allow(dead_code, reason = "made for traces, too")]
 #[path = "support/draws.rs"]
@@ -30,7 +30,7 @@ fn nanos(span: Duration) -> u64 {
     u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Each test on both widths of the word.
+/// Runs each test on both widths of the word.
 macro_rules! on_both_widths {
     ($($test:ident),* $(,)?) => {
         mod wide { $(#[test] fn $test() { super::$test::<u64>(); })* }
@@ -38,7 +38,7 @@ macro_rules! on_both_widths {
     };
 }
 
-/// A token a second, one at most, and penalties of `wait`.
+/// One token per second, at most one at once, and penalties of `wait`.
 fn one_a_second<W: Word>(settings: PenaltyBuilder) -> Penalty<TokenBucket<W>, W> {
     let bucket = TokenBucket::builder(Rate::per_second(1), 1)
         .build_on()
@@ -54,7 +54,7 @@ fn take<L: Limiter>(limiter: &L, now: Timestamp) -> bool {
     limiter.take_at(now, 1).is_ok()
 }
 
-/// A limiter that always answers the same.
+/// A limiter that always gives the same answer.
 #[derive(Debug)]
 struct Says(Result<(), Denied>);
 
@@ -74,22 +74,22 @@ impl Limiter for Says {
 }
 
 on_both_widths!(
-    a_penalty_is_on_from_a_denial_for_exactly_the_wait_and_no_denial_prolongs_it,
+    a_penalty_lasts_exactly_the_wait_from_a_denial_and_no_denial_prolongs_it,
     a_penalty_writes_once_and_denials_in_it_write_nothing,
     probes_and_looks_and_requests_for_more_than_there_can_be_start_none,
     the_retry_is_the_longer_of_the_penalty_and_the_limiter,
-    a_late_request_finds_the_penalty_of_a_newer_one,
-    an_idle_limiter_has_been_so_since_the_end_of_its_penalty_at_the_earliest,
+    a_late_request_finds_the_penalty_of_a_newer_denial,
+    a_limiter_is_idle_no_earlier_than_the_end_of_its_penalty,
     a_threshold_counts_denials_in_a_window_that_the_first_of_them_starts,
     a_pardon_ends_a_penalty_and_the_next_denial_starts_another,
-    the_end_of_time_is_penalized_and_named_never,
-    an_end_that_reads_as_never_is_put_off_by_a_tick,
-    a_word_that_comes_around_denies_once_more_and_not_after_a_grant,
+    the_end_of_time_is_penalized_and_reported_as_never,
+    an_end_that_would_read_as_never_is_delayed_by_a_tick,
+    a_word_that_wraps_denies_once_more_and_not_after_a_grant,
     agrees_with_a_model_that_never_wraps,
     settings_are_refused_by_name,
 );
 
-fn a_penalty_is_on_from_a_denial_for_exactly_the_wait_and_no_denial_prolongs_it<W: Word>() {
+fn a_penalty_lasts_exactly_the_wait_from_a_denial_and_no_denial_prolongs_it<W: Word>() {
     let limit = five::<W>();
     assert!(take(&limit, s(10)));
     assert_eq!(
@@ -190,7 +190,7 @@ fn the_retry_is_the_longer_of_the_penalty_and_the_limiter<W: Word>() {
         );
         exact(&limit, denied, at);
     }
-    // In a penalty, too, what can never be granted is never granted.
+    // During a penalty, too, a request that can never be granted says so.
     let limit = five::<W>();
     assert!(take(&limit, s(10)) && !take(&limit, s(10)));
     let denied = limit.take_at(s(11), 2).unwrap_err();
@@ -204,7 +204,7 @@ fn the_retry_is_the_longer_of_the_penalty_and_the_limiter<W: Word>() {
     assert_eq!(denied.retry(&limit), Retry::Never);
 }
 
-fn a_late_request_finds_the_penalty_of_a_newer_one<W: Word>() {
+fn a_late_request_finds_the_penalty_of_a_newer_denial<W: Word>() {
     let limit = five::<W>();
     let now = Timestamp::from_secs(10_000).saturating_add(limit.staleness().min(3_600 * SECOND));
     assert!(take(&limit, now) && !take(&limit, now));
@@ -219,11 +219,11 @@ fn a_late_request_finds_the_penalty_of_a_newer_one<W: Word>() {
     assert_eq!(
         limit.take_at(late, 1).unwrap_err().retry(&limit),
         Retry::At(now.saturating_add(5 * SECOND)),
-        "late or not"
+        "stale or not"
     );
 }
 
-fn an_idle_limiter_has_been_so_since_the_end_of_its_penalty_at_the_earliest<W: Word>() {
+fn a_limiter_is_idle_no_earlier_than_the_end_of_its_penalty<W: Word>() {
     let limit = five::<W>();
     assert_eq!(limit.idle_at(s(9)), limit.limiter().idle_at(s(9)));
     assert!(take(&limit, s(10)));
@@ -234,7 +234,11 @@ fn an_idle_limiter_has_been_so_since_the_end_of_its_penalty_at_the_earliest<W: W
     );
     assert_eq!(limit.idle_at(s(17)), Idle::Since(s(15)));
     assert!(take(&limit, s(17)));
-    assert_eq!(limit.idle_at(s(19)), Idle::Since(s(18)), "by the limiter");
+    assert_eq!(
+        limit.idle_at(s(19)),
+        Idle::Since(s(18)),
+        "by the inner limiter"
+    );
 }
 
 fn a_threshold_counts_denials_in_a_window_that_the_first_of_them_starts<W: Word>() {
@@ -258,7 +262,7 @@ fn a_threshold_counts_denials_in_a_window_that_the_first_of_them_starts<W: Word>
         denied_at(&held, &[1, 5, 10, 10, 14]),
         [false, false, false, true, true]
     );
-    // The window of the first ones ended at 11, that of the next at 25.
+    // The window of the first denials ended at 11, that of the next at 25.
     assert_eq!(
         denied_at(&held, &[15, 24, 25, 29, 30, 30]),
         [false, false, false, false, false, true]
@@ -283,12 +287,12 @@ fn a_threshold_counts_denials_in_a_window_that_the_first_of_them_starts<W: Word>
     assert_eq!(
         denied_at(&held, &[1, 1, 1, 1]),
         [false, false, false, true],
-        "only requests count"
+        "looks do not count"
     );
     assert_eq!(
         denied_at(&held, &[6, 6]),
         [false, true],
-        "in the same window each further one starts a penalty"
+        "in the same window each further denial starts a penalty"
     );
 }
 
@@ -304,7 +308,7 @@ fn a_pardon_ends_a_penalty_and_the_next_denial_starts_another<W: Word>() {
     assert!(limit.is_on_at(s(15)) && !limit.is_on_at(s(16)));
 }
 
-fn the_end_of_time_is_penalized_and_named_never<W: Word>() {
+fn the_end_of_time_is_penalized_and_reported_as_never<W: Word>() {
     let limit = five::<W>();
     _ = take(&limit, Timestamp::MAX);
     assert!(!take(&limit, Timestamp::MAX));
@@ -316,7 +320,7 @@ fn the_end_of_time_is_penalized_and_named_never<W: Word>() {
     assert_eq!(limit.idle_at(Timestamp::MAX), Idle::InUse);
 }
 
-fn an_end_that_reads_as_never_is_put_off_by_a_tick<W: Word>() {
+fn an_end_that_would_read_as_never_is_delayed_by_a_tick<W: Word>() {
     let tick = Duration::from_micros(10);
     let says = Says(Err(Denied::Refused {
         now: s(0),
@@ -327,7 +331,7 @@ fn an_end_that_reads_as_never_is_put_off_by_a_tick<W: Word>() {
         .build_on::<W>()
         .unwrap()
         .around(says);
-    // Where the word comes around, if time gets that far.
+    // Where the word wraps, if timestamps reach that far.
     let Some(lap) = (W::MASK)
         .checked_add(1)
         .and_then(|lap| lap.checked_mul(10_000))
@@ -339,9 +343,9 @@ fn an_end_that_reads_as_never_is_put_off_by_a_tick<W: Word>() {
     assert!(!limit.is_on_at(ns(lap + 10_000)));
 }
 
-fn a_word_that_comes_around_denies_once_more_and_not_after_a_grant<W: Word>() {
+fn a_word_that_wraps_denies_once_more_and_not_after_a_grant<W: Word>() {
     if W::BITS == 64 {
-        // Time does not get that far.
+        // Timestamps do not reach that far.
         return;
     }
     let lap = |limit: &Penalty<TokenBucket<W>, W>| nanos(limit.horizon()) + nanos(limit.tick());
@@ -350,7 +354,7 @@ fn a_word_that_comes_around_denies_once_more_and_not_after_a_grant<W: Word>() {
     let again = ns(s(12).as_nanos() + lap(&limit));
     assert!(limit.is_on_at(again), "idle for a whole horizon");
     let before = again.as_nanos() - nanos(limit.staleness()) - nanos(5 * SECOND);
-    assert!(!limit.is_on_at(ns(before)), "for no longer than it says");
+    assert!(!limit.is_on_at(ns(before)), "for no longer than documented");
     assert!(!limit.is_on_at(ns(again.as_nanos() + 3_000_000_000)));
 
     let limit = five::<W>();
@@ -359,7 +363,7 @@ fn a_word_that_comes_around_denies_once_more_and_not_after_a_grant<W: Word>() {
     assert!(take(&limit, ns(over.as_nanos() - 1)));
     assert!(
         !format!("{limit:?}").contains("until: 0x0"),
-        "one who is late would still find it on"
+        "a stale timestamp would still find it active"
     );
     assert!(take(&limit, over.saturating_add(SECOND)));
     assert!(format!("{limit:?}").contains("until: 0x0"));
@@ -427,7 +431,8 @@ fn agrees_with_a_model_that_never_wraps<W: Word>() {
     );
 }
 
-/// Takes from a limiter with penalties, and from its twin where a model says that no penalty is on.
+/// Takes from a limiter with penalties. If the model says that no penalty is active, takes from its
+/// twin, too.
 fn trace<L: Limiter + Debug, W: Word>(
     new: impl Fn() -> L,
     length: u64,
@@ -459,8 +464,8 @@ fn trace<L: Limiter + Debug, W: Word>(
     let range = 1i128 << W::BITS;
     let stale = (limit.staleness().as_nanos() / step.cast_unsigned()).cast_signed();
     let near = range - 2 * stale - 2 * i128::from(wait.div_ceil(tick)) - 8;
-    // The first instant after the penalty, if there was one; and that of the window of denials,
-    // with how many.
+    // The first instant after the penalty, if any; the end of the window of denials, and the number
+    // of denials in it.
     let (mut until, mut end, mut counted) = (None::<i128>, i128::MIN, 0);
     let (mut now, mut newest) = (draws.magnitude(length), 0u64);
     while draws.another_step() {
@@ -495,7 +500,7 @@ fn trace<L: Limiter + Debug, W: Word>(
             assert_eq!(
                 format!("{limit:?}"),
                 before,
-                "a denial in the penalty wrote"
+                "a denial during the penalty wrote"
             );
             tally.penalized += 1;
         } else {
@@ -537,7 +542,7 @@ fn trace<L: Limiter + Debug, W: Word>(
             && let Retry::At(retry) = limit.retry(denied)
         {
             assert!(retry > at && n < 6, "{retry:?} for {n} at {at:?}");
-            // Where the word has come around by then, nobody can tell.
+            // Where the word may have wrapped by then, the answer is open.
             let known = until.is_none_or(|until| floor(retry.as_nanos()) - until <= near);
             assert!(
                 limit.peek_at(retry, n).is_ok() || !known,
@@ -589,7 +594,7 @@ fn settings_are_refused_by_name<W: Word>() {
             ..
         })
     ));
-    // Whatever bound is named is accepted, and one more is not.
+    // The bound that an error names is accepted, and one more is not.
     let is_tight = |setting, from, with: &dyn Fn(u64) -> PenaltyBuilder| {
         let Err(SettingsError::TooLarge {
             setting: named,
@@ -631,7 +636,7 @@ fn settings_are_refused_by_name<W: Word>() {
 }
 
 #[test]
-fn a_refusal_and_a_penalty_inside_start_one_and_what_the_caller_asked_too_much_does_not() {
+fn a_denial_and_an_inner_penalty_start_one_and_an_oversized_request_does_not() {
     let refused = Denied::Refused {
         now: s(0),
         permits: 1,
@@ -672,7 +677,7 @@ fn a_refusal_and_a_penalty_inside_start_one_and_what_the_caller_asked_too_much_d
 }
 
 #[test]
-fn nested_penalties_name_the_longer_one() {
+fn nested_penalties_report_the_longer_one() {
     let limit = Penalty::new(
         Penalty::new(TokenBucket::new(Rate::per_second(1), 1), 9 * SECOND),
         4 * SECOND,
@@ -691,7 +696,7 @@ fn nested_penalties_name_the_longer_one() {
     );
     assert!(
         !take(&limit, s(5)),
-        "inside, and that starts one outside again"
+        "a penalty inside, which starts one outside again"
     );
     assert_eq!(limit.peek_at(s(9), 1).map(drop), Ok(()));
 }
@@ -703,7 +708,7 @@ fn a_wrapper_is_the_limiter_that_it_wraps() {
     assert_ne!(
         limit.id(),
         limit.limiter().id(),
-        "who asks through it may be penalized"
+        "a request through it may start a penalty"
     );
     let lease = limit.try_acquire_at(s(0), 3).unwrap();
     assert_eq!((lease.permits(), limit.available_at(s(0))), (3, 1));
@@ -717,13 +722,13 @@ fn a_wrapper_is_the_limiter_that_it_wraps() {
 }
 
 #[test]
-fn the_reason_of_a_penalty_is_its_own() {
+fn a_penalty_has_a_reason_of_its_own() {
     let limit = Penalty::new(TokenBucket::new(Rate::per_second(1), 1), 5 * SECOND);
     assert!(take(&limit, s(0)));
     let first = limit.take_at(s(0), 1).unwrap_err();
     assert_eq!(
         REASON_PHRASE.of_denied(&limit, s(0), first),
-        Some("permits exhausted")
+        Some("not enough permits available")
     );
     assert_eq!(
         RETRY_AFTER.of_denied(&limit, s(0), first),
@@ -732,7 +737,7 @@ fn the_reason_of_a_penalty_is_its_own() {
     let then = limit.take_at(s(1), 1).unwrap_err();
     assert_eq!(
         REASON_PHRASE.of_denied(&limit, s(1), then),
-        Some("denied for a time, after a denial")
+        Some("penalized after an earlier denial")
     );
     assert_eq!(
         RETRY_AFTER.of_denied(&limit, s(1), then),
@@ -743,12 +748,12 @@ fn the_reason_of_a_penalty_is_its_own() {
             .of_denied(&limit, s(1), then)
             .map(|used| used.permits),
         Some(0),
-        "of the limiter inside"
+        "the inner limiter's"
     );
 }
 
 #[test]
-fn a_composition_starts_the_penalty_of_the_limit_that_denies_and_of_no_other() {
+fn a_composition_starts_the_penalty_of_the_limit_that_denies_and_no_other() {
     let bucket = || Penalty::new(TokenBucket::new(Rate::per_second(1), 2), 5 * SECOND);
     let limits = AllOf::new([bucket(), bucket()]);
     assert!(limits.limits()[1].take_at(s(0), 2).is_ok());
@@ -764,12 +769,12 @@ fn a_composition_starts_the_penalty_of_the_limit_that_denies_and_of_no_other() {
 fn a_grant_that_a_composition_rolls_back_starts_no_penalty() {
     let gate = Concurrency::new(1);
     let limit = Penalty::new(TokenBucket::new(Rate::per_second(1), 5), SECOND);
-    // The look passes, and the last limit denies after all.
+    // The look succeeds, and the last limit denies in the take.
     let limits = AllOf::new((&limit, &gate, Counted::new(&gate)));
     assert!(limits.try_acquire_at(Timestamp::ZERO, 1).is_err());
     assert!(!limit.is_on_at(Timestamp::ZERO));
     assert_eq!(limit.available_at(Timestamp::ZERO), 5);
-    // The limiter inside denies itself, though the permit is taken by the same composition.
+    // The inner limiter itself denies, though it is the same composition that took the permit.
     let inside = Penalty::new(&gate, SECOND);
     assert!(
         AllOf::new((&gate, &inside))

@@ -1,5 +1,5 @@
-//! A denial writes nothing: limiters on pages that are made read-only deny a million requests, and
-//! answer all questions, without a fault; a grant faults.
+//! A denial writes nothing. Limiters on read-only pages deny a million requests and answer all
+//! queries without a fault; a grant faults.
 #![cfg(unix)]
 
 #[path = "support/limiters.rs"]
@@ -17,15 +17,15 @@ use portcullis_core::{
     SlidingWindow, StaleId, Timestamp, TokenBucket, metadata,
 };
 
-/// A value on pages of its own, which can be read and not written.
+/// A value on pages of its own, which can be made read-only.
 struct ReadOnly<T> {
     page: *mut T,
 }
 
 impl<T> ReadOnly<T> {
     fn new(value: T) -> Self {
-        // SAFETY: a fresh private mapping, written once as a `T` (pages are aligned to more than
-        // any `T` here) before it is protected.
+        // SAFETY: the mapping is fresh and private, and written once as a `T` before it is
+        // protected. Pages are aligned to more than any `T` here needs.
         unsafe {
             let page = libc::mmap(
                 ptr::null_mut(),
@@ -51,14 +51,14 @@ impl<T> ReadOnly<T> {
         unsafe { &*self.page }
     }
 
-    /// The signal that ends a process that runs `f` on the value, if one does.
+    /// Runs `f` on the value in a child process; returns the signal that ended it, if any.
     fn signal_of(&self, f: impl FnOnce(&T)) -> Option<i32> {
-        // SAFETY: the child calls nothing but `f`, which takes no lock, and `_exit`.
+        // SAFETY: the child calls only `f`, which takes no lock, and `_exit`.
         unsafe {
             let child = libc::fork();
             assert!(child >= 0);
             if child == 0 {
-                // No handler of the runtime, which would print.
+                // Without the runtime's handler, which would print.
                 libc::signal(libc::SIGSEGV, libc::SIG_DFL);
                 libc::signal(libc::SIGBUS, libc::SIG_DFL);
                 f(self.get());
@@ -73,14 +73,14 @@ impl<T> ReadOnly<T> {
 
 impl<T> Drop for ReadOnly<T> {
     fn drop(&mut self) {
-        // SAFETY: mapped in `new`; nothing here owns anything.
+        // SAFETY: mapped in `new`, and no value here owns anything.
         unsafe { libc::munmap(self.page.cast(), size_of::<T>()) };
     }
 }
 
 const DENIALS: u32 = 1_000_000;
 
-/// Denies a million times at `now`, each time asked for the retry; then faults on a grant at
+/// Denies a million times at `now`, and queries the retry each time; then faults on a grant at
 /// `granted`.
 fn denies_without_writing<L: Limiter + Debug>(
     limiter: L,
@@ -129,7 +129,7 @@ fn denies_without_writing<L: Limiter + Debug>(
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// All of them whose denials are no more than an answer.
+/// All limiters whose denials have no effect.
 #[test]
 fn every_limiter_denies_without_writing() {
     struct Denies(u32);
@@ -163,7 +163,7 @@ fn a_token_bucket_denies_without_writing() {
         .build_on::<u32>()
         .unwrap();
     narrow.take_at(at(5_000), 3).unwrap();
-    // Late as well.
+    // Stale timestamps, too.
     denies_without_writing(narrow, at(4_000), Some(at(6_000)));
 }
 
@@ -181,7 +181,7 @@ fn an_adjustable_bucket_denies_without_writing() {
 }
 
 #[test]
-fn all_of_many_limits_deny_without_writing() {
+fn a_composition_denies_without_writing() {
     let at = Timestamp::from_millis;
     let (bucket, window) = (
         TokenBucket::new(Rate::per_second(1), 3),
@@ -223,14 +223,14 @@ fn a_sliding_window_denies_without_writing() {
     let at = Timestamp::from_millis;
     let window = SlidingWindow::<4>::new(3, SECOND, 4);
     window.take_at(at(0), 3).unwrap();
-    // In a segment that nobody has rolled to.
+    // In a segment that no request has rolled to.
     denies_without_writing(window, at(999), Some(at(1_000)));
 
     let builder = SlidingWindow::<4>::builder(3, SECOND, 3).strict();
     let strict = builder.build_on::<u32>().unwrap();
     strict.take_at(at(0), 1).unwrap();
     strict.take_at(at(700), 2).unwrap();
-    // Some, but too few, have left the window by then.
+    // Some permits, but too few, have left the window by then.
     denies_without_writing(strict, at(900), Some(at(1_400)));
 }
 

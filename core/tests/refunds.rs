@@ -1,6 +1,6 @@
-//! Giving permits back as not used: worth at most what they were taken from, exact while nobody has
-//! built on them, and never so much that a bound is passed, where a bound counts what was taken and
-//! not given back, at the time when it was taken.
+//! Refunds of unused permits. A refund is worth at most what was taken, is exact while no later
+//! take builds on it, and never lets a bound be exceeded. A bound counts permits that were taken
+//! and not refunded, at the time of their take.
 
 #[allow(dead_code, reason = "made for traces, too")]
 #[path = "support/draws.rs"]
@@ -24,7 +24,7 @@ const fn at(seconds: u64) -> Timestamp {
     Timestamp::from_secs(seconds)
 }
 
-/// Ten at once and one a second.
+/// Ten at once and one per second.
 fn bucket<W: Word>() -> TokenBucket<W> {
     TokenBucket::builder(Rate::per_second(1), 10)
         .build_on()
@@ -36,7 +36,7 @@ fn fixed<W: Word>() -> FixedWindow<W> {
     FixedWindow::builder(10, SECOND).build_on().unwrap()
 }
 
-/// Ten in each second, which begins with a request.
+/// Ten in each second that a request starts.
 fn started<W: Word>() -> FixedWindow<W> {
     FixedWindow::builder(10, SECOND)
         .started_by_first_request()
@@ -75,10 +75,10 @@ macro_rules! on_each {
     };
 }
 
-// What comes back, and what does not.
+// What a refund returns, and what it does not.
 
 #[test]
-fn all_that_was_taken_comes_back_at_once_and_not_one_more() {
+fn all_that_was_taken_is_refunded_at_once_and_not_one_more() {
     fn check<L: Limiter + Debug>(limit: L) {
         let mut lease = limit.try_acquire_at(at(5), 10).unwrap();
         assert_eq!(lease.refund_at(at(5), 10), Ok(10));
@@ -94,9 +94,9 @@ fn all_that_was_taken_comes_back_at_once_and_not_one_more() {
     on_each!(check);
 }
 
-/// Take 10 of 10, wait until they are back, give them back once more, and try for 20.
+/// Takes 10 of 10, waits until they are replenished, refunds them too, and tries to take 20.
 #[test]
-fn what_has_come_back_by_time_does_not_come_back_once_more() {
+fn permits_replenished_by_time_are_not_refunded_again() {
     fn check<L: Limiter + Debug>(limit: L) {
         let mut lease = limit.try_acquire_at(at(5), 10).unwrap();
         lease.refund_at(at(15), 10).unwrap();
@@ -112,10 +112,10 @@ fn what_has_come_back_by_time_does_not_come_back_once_more() {
     on_each!(check);
 }
 
-/// Take 10 of 10, wait until they are back, take them again, and only then give back the first
-/// ones.
+/// Takes 10 of 10, waits until they are replenished, takes them again, and only then refunds the
+/// first ones.
 #[test]
-fn what_was_taken_anew_stays_taken_when_the_old_is_given_back() {
+fn permits_taken_again_stay_taken_when_the_old_grant_is_refunded() {
     fn check<L: Limiter + Debug>(limit: L) {
         let mut old = limit.try_acquire_at(at(5), 10).unwrap();
         let _new = limit.try_acquire_at(at(15), 10).unwrap();
@@ -126,7 +126,7 @@ fn what_was_taken_anew_stays_taken_when_the_old_is_given_back() {
     on_each!(check);
 }
 
-/// Take 1 at 0 and 10 at 100, undo the first, and try for more.
+/// Takes 1 at 0 and 10 at 100, refunds the first, and tries to take more.
 #[test]
 fn an_old_permit_is_worth_nothing_in_a_full_limit() {
     fn check<L: Limiter + Debug>(limit: L) {
@@ -136,7 +136,7 @@ fn an_old_permit_is_worth_nothing_in_a_full_limit() {
         for n in [11, 1, 10, 0] {
             assert!(limit.try_acquire_at(at(100), n).is_err(), "{n}: {limit:?}");
         }
-        // And it does not stand in the way of the newest.
+        // And it does not prevent a refund of the newest.
         assert_eq!(all.refund_at(at(100), 10), Ok(10));
         assert_eq!(limit.available_at(at(100)), 10);
     }
@@ -190,7 +190,7 @@ fn takes_are_undone_in_reverse() {
 }
 
 #[test]
-fn tokens_that_others_have_taken_after_come_back_by_time() {
+fn tokens_that_others_took_after_come_back_by_time() {
     fn check<W: Word>() {
         let limit = bucket::<W>();
         let mut lease = limit.try_acquire_at(at(5), 4).unwrap();
@@ -207,7 +207,7 @@ fn tokens_that_others_have_taken_after_come_back_by_time() {
 }
 
 #[test]
-fn places_in_a_window_come_back_whoever_has_taken_others_since() {
+fn permits_of_a_window_are_refunded_whatever_others_took_since() {
     fn check<L: Limiter + Debug>(limit: L) {
         let mut lease = limit.try_acquire_at(at(5), 4).unwrap();
         limit.take_at(at(5), 6).unwrap();
@@ -230,12 +230,16 @@ fn places_in_a_window_come_back_whoever_has_taken_others_since() {
 }
 
 #[test]
-fn an_older_window_gets_nothing_back() {
+fn an_older_window_accepts_no_refund() {
     fn check<W: Word>(limit: &FixedWindow<W>) {
         let mut lease = limit.try_acquire_at(at(5), 4).unwrap();
         limit.take_at(at(6), 7).unwrap();
         assert_eq!(lease.refund_at(at(6), 2), Ok(0));
-        assert_eq!(lease.refund_at(at(5), 2), Ok(0), "nor if it comes late");
+        assert_eq!(
+            lease.refund_at(at(5), 2),
+            Ok(0),
+            "nor with a stale timestamp"
+        );
         assert_eq!(limit.available_at(at(6)), 3);
     }
     check(&fixed::<u64>());
@@ -245,7 +249,7 @@ fn an_older_window_gets_nothing_back() {
 }
 
 #[test]
-fn a_segment_gets_its_permits_back_until_it_leaves_the_window() {
+fn a_segment_accepts_refunds_until_it_leaves_the_window() {
     fn check<W: Word>(limit: &SlidingWindow<3, W>, length: u64) {
         let mut lease = limit.try_acquire_at(at(5), 6).unwrap();
         limit.take_at(at(5 + length - 1), 4).unwrap();
@@ -259,7 +263,7 @@ fn a_segment_gets_its_permits_back_until_it_leaves_the_window() {
         assert_eq!(
             limit.available_at(at(5 + length)),
             6,
-            "what was given back does not leave once more"
+            "refunded permits do not leave once more"
         );
         limit.take_at(at(5 + length), 1).unwrap();
         assert_eq!(
@@ -277,7 +281,7 @@ fn a_segment_gets_its_permits_back_until_it_leaves_the_window() {
 }
 
 #[test]
-fn a_late_take_is_given_back_to_the_segment_and_window_that_it_counts_in() {
+fn a_late_take_is_refunded_to_the_segment_and_window_in_which_it_counts() {
     fn check<L: Limiter + Debug>(limit: L) {
         limit.take_at(at(6), 1).unwrap();
         // Counts at 6 s.
@@ -295,10 +299,10 @@ fn a_late_take_is_given_back_to_the_segment_and_window_that_it_counts_in() {
     check(sliding::<u32>());
 }
 
-/// What is left of a window whose only permits are given back is none: the next request starts one,
-/// also within the same tick.
+/// A window whose only permits are refunded is gone: the next request starts a new one, also within
+/// the same tick.
 #[test]
-fn a_window_that_nobody_has_started_after_all_is_started_by_the_next_request() {
+fn a_window_whose_start_was_refunded_is_started_by_the_next_request() {
     fn check<W: Word>(tick: Option<Duration>) {
         let new = || {
             let settings = FixedWindow::builder(10, SECOND).started_by_first_request();
@@ -341,8 +345,8 @@ fn a_window_that_nobody_has_started_after_all_is_started_by_the_next_request() {
             let [Retry::At(end), Retry::At(expected)] = retries else {
                 panic!("a window ends")
             };
-            // Where the start is rounded up, it may go on as the window that was not started would
-            // have: a tick shorter.
+            // If the start is rounded up, the window may end as the one that was not started would
+            // have: a tick earlier.
             let early = end.saturating_add(limit.tick()) == expected
                 && limit.tick() > Duration::from_nanos(1);
             assert!(
@@ -357,10 +361,10 @@ fn a_window_that_nobody_has_started_after_all_is_started_by_the_next_request() {
     }
 }
 
-/// Each is followed by requests that would be in it, and so may not find room that no window
-/// counts.
+/// Each window is followed by requests that it would contain. They must not find room that no
+/// window counts.
 #[test]
-fn windows_that_are_started_and_undone_again_and_again_pass_no_bound() {
+fn windows_started_and_undone_repeatedly_exceed_no_bound() {
     fn check<W: Word>(tick: Duration, step: u64, late: u64) {
         let settings = FixedWindow::builder(10, SECOND).started_by_first_request();
         let limit = settings.tick(tick).build_on::<W>().unwrap();
@@ -374,7 +378,10 @@ fn windows_that_are_started_and_undone_again_and_again_pass_no_bound() {
             taken += limit.try_acquire_at(then, 10).map_or(0, Lease::forget);
         }
         assert!(taken <= 20, "{taken} of 20 in {} us: {limit:?}", 8 * step);
-        assert!(taken >= 10 || late > 0, "who is not late finds it new");
+        assert!(
+            taken >= 10 || late > 0,
+            "a timestamp that is not stale finds it idle"
+        );
     }
     for tick in [
         Duration::from_micros(1),
@@ -393,7 +400,7 @@ fn windows_that_are_started_and_undone_again_and_again_pass_no_bound() {
 // Leases.
 
 #[test]
-fn more_than_a_lease_holds_is_not_given_back() {
+fn more_than_a_lease_holds_is_not_refunded() {
     fn check<L: Limiter + Debug>(limit: L) {
         let mut lease = limit.try_acquire_at(at(5), 4).unwrap();
         let state = format!("{limit:?}");
@@ -416,7 +423,7 @@ fn more_than_a_lease_holds_is_not_given_back() {
 }
 
 #[test]
-fn what_a_lease_has_released_cannot_be_given_back_once_more() {
+fn permits_that_a_lease_released_cannot_be_refunded() {
     fn check<L: Limiter + Debug>(limit: L) {
         let mut lease = limit.try_acquire_at(at(5), 6).unwrap();
         lease.release(4).unwrap();
@@ -429,7 +436,7 @@ fn what_a_lease_has_released_cannot_be_given_back_once_more() {
 }
 
 #[test]
-fn a_probe_has_nothing_to_give_back() {
+fn a_probe_has_nothing_to_refund() {
     fn check<L: Limiter + Debug>(limit: L) {
         limit.take_at(at(5), 1).unwrap();
         let state = format!("{limit:?}");
@@ -442,7 +449,7 @@ fn a_probe_has_nothing_to_give_back() {
 }
 
 #[test]
-fn the_parts_of_a_split_lease_give_back_what_they_say() {
+fn the_parts_of_a_split_lease_refund_what_they_report() {
     fn check<L: Limiter + Debug>(limit: L) {
         let mut lease = limit.try_acquire_at(at(5), 9).unwrap();
         let mut part = lease.split(4).unwrap();
@@ -460,10 +467,10 @@ fn the_parts_of_a_split_lease_give_back_what_they_say() {
     on_each!(check);
 }
 
-/// Of a split lease one part keeps the note of the grant: the part that is left, unless nothing is
-/// left.
+/// One part of a split lease keeps the receipt of the grant: the part that is left, unless nothing
+/// is left.
 #[test]
-fn one_part_of_a_split_lease_can_be_given_back_whatever_becomes_of_the_other() {
+fn one_part_of_a_split_lease_can_be_refunded_whatever_happens_to_the_other() {
     fn check<L: Limiter + Debug>(new: impl Fn() -> L) {
         for part_first in [true, false] {
             let limit = new();
@@ -504,8 +511,8 @@ fn one_part_of_a_split_lease_can_be_given_back_whatever_becomes_of_the_other() {
     check(strict::<u32>);
 }
 
-/// The word that a part's refund leaves may be, by chance, the one that a later take leaves: the
-/// other part must not undo that.
+/// By chance, a part's refund may leave the same word as a later take. The other part must not undo
+/// that take.
 #[test]
 fn no_part_of_a_split_lease_undoes_a_later_take_that_leaves_the_same_word() {
     fn check<W: Word>() {
@@ -513,7 +520,7 @@ fn no_part_of_a_split_lease_undoes_a_later_take_that_leaves_the_same_word() {
             let limit = bucket::<W>();
             let mut lease = limit.try_acquire_at(at(100), 5).unwrap();
             let mut part = lease.split(3).unwrap();
-            // As many as come back in two seconds; and then as many are taken.
+            // Takes as many permits as come in within two seconds.
             if given {
                 part.refund_at(at(100), 3).unwrap();
             }
@@ -533,7 +540,7 @@ fn no_part_of_a_split_lease_undoes_a_later_take_that_leaves_the_same_word() {
 }
 
 #[test]
-fn a_lease_that_was_split_and_merged_again_gives_back_what_was_not_split_off() {
+fn a_lease_split_and_merged_again_refunds_what_was_not_split_off() {
     fn check<L: Limiter + Debug>(limit: L) {
         let mut lease = limit.try_acquire_at(at(5), 9).unwrap();
         let part = lease.split(4).unwrap();
@@ -545,7 +552,7 @@ fn a_lease_that_was_split_and_merged_again_gives_back_what_was_not_split_off() {
 }
 
 #[test]
-fn permits_of_another_grant_that_were_merged_come_back_by_time() {
+fn permits_merged_from_another_grant_come_back_by_time() {
     fn check<W: Word>() {
         let limit = bucket::<W>();
         let older = limit.try_acquire_at(at(5), 2).unwrap();
@@ -555,14 +562,14 @@ fn permits_of_another_grant_that_were_merged_come_back_by_time() {
         assert_eq!(
             lease.refund_at(at(5), 6),
             Ok(4),
-            "its own, as nobody has taken since"
+            "its own, because there was no later take"
         );
         assert_eq!(
             (limit.available_at(at(5)), limit.available_at(at(7))),
             (8, 10)
         );
 
-        // Two grants in one window have come from the same place.
+        // Two grants in one window have receipts of the same window.
         let limit = fixed::<W>();
         let mut lease = limit.try_acquire_at(at(5), 2).unwrap();
         lease
@@ -573,7 +580,7 @@ fn permits_of_another_grant_that_were_merged_come_back_by_time() {
             (Ok(6), 10)
         );
 
-        // And two windows have not.
+        // Grants of two windows do not.
         let mut lease = limit.try_acquire_at(at(6), 2).unwrap();
         let newer = limit.try_acquire_at(at(7), 4).unwrap();
         lease.merge(newer).unwrap();
@@ -586,10 +593,10 @@ fn permits_of_another_grant_that_were_merged_come_back_by_time() {
     check::<u32>();
 }
 
-/// A lease that took 4, after another one took 2: what comes back at once is the 4, however the two
-/// are mixed.
+/// A lease took 4, after another one took 2. The 4 are refunded at once, however the two leases are
+/// mixed.
 #[test]
-fn merged_permits_are_not_given_back_in_the_name_of_the_others() {
+fn merged_permits_are_not_refunded_by_the_receipt_of_another_grant() {
     fn mixed<W: Word>(limit: &TokenBucket<W>) -> Lease<&TokenBucket<W>> {
         let older = limit.try_acquire_at(at(5), 2).unwrap();
         let mut lease = limit.try_acquire_at(at(5), 4).unwrap();
@@ -620,7 +627,7 @@ fn merged_permits_are_not_given_back_in_the_name_of_the_others() {
         assert_eq!(
             lease.refund_at(at(5), 2),
             Ok(0),
-            "its own have been released"
+            "its own are already released"
         );
         assert_eq!(limit.available_at(at(5)), 4);
     }
@@ -628,10 +635,10 @@ fn merged_permits_are_not_given_back_in_the_name_of_the_others() {
     check::<u32>();
 }
 
-// Limiters that need no time.
+// Limiters that use no time.
 
 #[test]
-fn a_concurrency_permit_that_is_given_back_is_released() {
+fn a_refunded_concurrency_permit_is_released() {
     fn check<W: Word>() {
         let limit = Concurrency::<W>::try_new(10).unwrap();
         let mut lease = limit.try_acquire(7).unwrap();
@@ -646,7 +653,7 @@ fn a_concurrency_permit_that_is_given_back_is_released() {
     check::<u32>();
 }
 
-/// Whatever becomes of the leases, what is in use is what they hold.
+/// Whatever happens to the leases, the permits in use are those that they hold.
 #[test]
 fn permits_are_conserved_by_refunds_releases_splits_and_merges() {
     fn check<W: Word>(seed: u64) {
@@ -656,7 +663,7 @@ fn permits_are_conserved_by_refunds_releases_splits_and_merges() {
         };
         let limit = Concurrency::<W>::try_new(20).unwrap();
         let counted = Counted::new(&limit);
-        // And how many of its permits each has a note for.
+        // Each lease, and how many of its permits have a receipt.
         let mut leases: Vec<(Lease<&Counted<&Concurrency<W>>>, u32)> = Vec::new();
         while draws.another_step() {
             let pick = draws.below(leases.len().max(1) as u64) as usize;
@@ -713,7 +720,7 @@ fn permits_are_conserved_by_refunds_releases_splits_and_merges() {
 }
 
 #[test]
-fn no_limit_takes_everything_back() {
+fn an_unlimited_limiter_accepts_every_refund() {
     let mut lease = Unlimited.try_acquire_at(at(5), u32::MAX).unwrap();
     assert_eq!(lease.refund_at(at(5), u32::MAX), Ok(u32::MAX));
     let unlimited = TokenBucket::new(Rate::UNLIMITED, 1);
@@ -722,7 +729,7 @@ fn no_limit_takes_everything_back() {
 }
 
 #[test]
-fn a_limiter_that_says_nothing_of_refunds_releases_and_promises_nothing() {
+fn a_limiter_without_refunds_releases_and_promises_nothing() {
     struct Plain(Concurrency);
     impl Limiter for Plain {
         fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
@@ -745,8 +752,7 @@ fn a_limiter_that_says_nothing_of_refunds_releases_and_promises_nothing() {
     assert_eq!(limit.0.in_use(), 0);
 }
 
-/// A lease that was merged from two grants, of a limiter that panics when a grant is to be taken
-/// back.
+/// A lease that was merged from two grants, of a limiter that panics in a refund.
 #[test]
 fn a_panic_in_a_refund_keeps_none_of_the_merged_permits() {
     struct Odd {
@@ -793,12 +799,12 @@ fn a_panic_in_a_refund_keeps_none_of_the_merged_permits() {
 // Real threads.
 
 #[test]
-fn racing_refunds_bring_back_exactly_what_they_say() {
+fn racing_refunds_return_exactly_what_they_report() {
     fn check<L: Limiter + Debug + Sync>(limit: L) {
         let rounds = if cfg!(debug_assertions) { 100 } else { 500 };
         for round in 1..=rounds {
             let now = at(100 * round);
-            assert_eq!(limit.available_at(now), 10, "as new, whatever came before");
+            assert_eq!(limit.available_at(now), 10, "full, whatever came before");
             let net = |seed: u64| {
                 let mut draws = Draws::Seeded {
                     state: seed,
@@ -841,27 +847,27 @@ fn racing_refunds_bring_back_exactly_what_they_say() {
 
 // Bounds, by brute force.
 
-/// Permits that were granted, less those that were given back, at the later of the request's `now`
-/// and the newest one before.
+/// Permits that were granted and not refunded, at the later of the request's `now` and the newest
+/// one before it.
 #[derive(Clone, Copy, Debug)]
 struct Admission {
     at: u64,
-    /// The same, but of the newest one before that was not all given back: an exact undo leaves no
-    /// trace, also of its `now`.
+    /// The same, but with the newest `now` before it of a grant that was not fully refunded: an
+    /// exact undo leaves no trace, also of its `now`.
     standing: u64,
     net: u64,
 }
 
-/// What a limiter promises of a list of admissions, the last of which is the newest; and what a
+/// The bound of a limiter for a list of admissions, the last of which is the newest; and what a
 /// refund must return.
 trait Promise {
     fn holds(&self, admissions: &[Admission]) -> bool;
-    /// How many of `n` permits come back, of the grant at `at`, if the newest was at `newest`;
-    /// `None` if that is no matter of time.
+    /// How many of `n` permits of the grant at `at` are refunded, if the newest was at `newest`;
+    /// `None` if that does not depend on time.
     fn refund(&self, at: u64, newest: u64, n: u32) -> Option<u32>;
 }
 
-/// At most `burst + permits * (ticks / period)` in any span of so many ticks.
+/// At most `burst + permits * (ticks / period)` in any span of `ticks` ticks.
 struct BucketPromise {
     burst: u64,
     permits: u64,
@@ -891,7 +897,7 @@ impl Promise for BucketPromise {
     }
 }
 
-/// At most `limit` in any `together` consecutive segments, `segments` of them to each `window`.
+/// At most `limit` in any `together` consecutive segments; a window has `segments` of them.
 struct SegmentPromise {
     limit: u64,
     window: u64,
@@ -952,20 +958,20 @@ impl Promise for StartedPromise {
     }
 }
 
-/// What happened in the traces.
+/// Counts of what happened in the traces.
 #[derive(Clone, Copy, Debug, Default)]
 struct Tally {
     granted: u64,
     denied: u64,
     late: u64,
-    /// Refunds that brought something.
+    /// Refunds that returned permits.
     refunded: u64,
-    /// Refunds that brought nothing.
+    /// Refunds that returned nothing.
     worthless: u64,
 }
 
-/// Takes, gives back in part, and moves on in time, at random; after each grant, the promise is
-/// checked on every span that ends with it.
+/// Takes, refunds in part, and advances time, at random. After each grant, checks the bound on
+/// every span that ends with it.
 fn trace<L, P>(limit: &L, promise: &P, draws: &mut Draws<'_>, tally: &mut Tally)
 where
     L: Limiter + Debug,
@@ -975,7 +981,7 @@ where
     let splits = draws.once_in(2);
     let (mut newest, mut now) = (0, draws.below(1_000_000_000));
     let mut admissions: Vec<Admission> = Vec::new();
-    // Of which admission, and how many permits each has a note for.
+    // The index of the admission, how many permits have a receipt, and the lease.
     let mut leases: Vec<(usize, u32, Lease<&L>)> = Vec::new();
     while draws.another_step() {
         let n = draws.within(1, capacity) as u32;
@@ -1037,7 +1043,7 @@ where
                 let worth = n.min(*noted);
                 *noted -= worth;
                 let expected = promise.refund(at, newest, worth);
-                // What is given back to a bucket later than anything was taken is settled then.
+                // A refund to a bucket, later than all takes, settles the bucket at its time.
                 let seen = Timestamp::from_nanos(if expected.is_some() {
                     newest
                 } else {
@@ -1059,7 +1065,7 @@ where
                     );
                 }
                 if *admission == admissions.len() - 1 {
-                    assert_eq!(refunded, worth, "nobody has taken since: {limit:?}");
+                    assert_eq!(refunded, worth, "no later take: {limit:?}");
                 }
                 admissions[*admission].net -= u64::from(refunded);
                 tally.refunded += u64::from(refunded > 0);
@@ -1072,12 +1078,12 @@ where
         now = match draws.below(8) {
             0..=3 => newest.max(now),
             4..=6 => newest + draws.magnitude(3_000_000_000),
-            // Late, by less than the staleness of all of them.
+            // Stale, by less than the staleness of all of them.
             _ => newest.saturating_sub(draws.magnitude(900_000_000)),
         };
     }
     let later = Timestamp::from_nanos(newest + 400_000_000_000);
-    assert_eq!(limit.available_at(later), capacity, "lost for ever");
+    assert_eq!(limit.available_at(later), capacity, "permits are lost");
 }
 
 fn check<W: Word>(seed: u64, tally: &mut [Tally; 5]) {
@@ -1161,7 +1167,7 @@ fn check<W: Word>(seed: u64, tally: &mut [Tally; 5]) {
 }
 
 #[test]
-fn no_refund_lets_a_bound_be_passed() {
+fn no_refund_lets_a_bound_be_exceeded() {
     let mut tallies = [Tally::default(); 5];
     let seeds = if cfg!(debug_assertions) {
         5_000

@@ -1,6 +1,6 @@
-//! Reservations, cancelled or acted on, beside takes that are given back in whole or in part, and
-//! late times: no span holds more permits than the burst and what comes in, where each permit that
-//! was not given back counts at the instant at which it may act.
+//! Reservations, cancelled or used, beside takes with whole or partial refunds, and stale
+//! timestamps. No span holds more permits than the burst and what comes in. Each permit that was
+//! not returned counts at the instant at which it may be used.
 
 #[allow(dead_code, reason = "made for traces, too")]
 #[path = "support/draws.rs"]
@@ -18,7 +18,7 @@ const fn nanos(n: u64) -> Timestamp {
     Timestamp::from_nanos(n)
 }
 
-/// A bucket's settings. All times of a trace are multiples of `grain`.
+/// The settings of a bucket. All times of a trace are multiples of `grain`.
 #[derive(Clone, Copy, Debug)]
 struct Scene {
     burst: u32,
@@ -26,14 +26,14 @@ struct Scene {
     permits: u32,
     period: u64,
     grain: u64,
-    /// Whether the bucket counts time in grains; else in nanoseconds.
+    /// Whether the bucket counts time in grains; otherwise in nanoseconds.
     coarse: bool,
     /// Whether permits are forced, so that the declared debt counts as part of the burst.
     forces: bool,
 }
 
 impl Scene {
-    /// A bucket for which a `now` may be late by a second.
+    /// Builds a bucket with a staleness of one second.
     fn build<W: Word>(&self) -> AdjustableBucket<W> {
         let rate = Rate::new(self.permits, Duration::from_nanos(self.period));
         let tick = if self.coarse { self.grain } else { 1 };
@@ -58,7 +58,7 @@ impl Scene {
         }
     }
 
-    /// In which so many permits come in, rounded up to whole grains.
+    /// The time in which `permits` come in, rounded up to whole grains.
     fn time_for(&self, permits: u32) -> u64 {
         (u64::from(permits) * self.period)
             .div_ceil(u64::from(self.permits))
@@ -69,11 +69,11 @@ impl Scene {
 /// Permits, and when they count.
 #[derive(Clone, Copy, Debug)]
 struct Admission {
-    /// When they may act, by the request's own clock.
+    /// When they may be used, by the request's own clock.
     own: u64,
-    /// The same, or the newest `now` of a grant before that was not given back, if that is later.
+    /// The same; or the newest `now` of an earlier grant that was not returned, if that is later.
     law: u64,
-    /// Of the request.
+    /// The `now` of the request.
     now: u64,
     kept: u32,
 }
@@ -84,7 +84,7 @@ enum Held<'a, W: Word> {
     Reserved(Reservation<&'a AdjustableBucket<W>>),
 }
 
-/// What happened in the traces.
+/// Counts of what happened in the traces.
 #[derive(Clone, Copy, Debug, Default)]
 struct Tally {
     operations: u64,
@@ -94,25 +94,25 @@ struct Tally {
     waits: u64,
     refused: u64,
     forced: u64,
-    /// Given back in whole, in part, and worth nothing.
+    /// Returned in whole, in part, and worth nothing.
     whole: u64,
     part: u64,
     nothing: u64,
-    /// Given back out of turn, and worth something.
+    /// Returned out of turn, and worth something.
     out_of_turn: u64,
 }
 
-/// What has been done to a bucket, and what is held of it.
+/// What was done to a bucket, and what is held of it.
 struct Trace<'a, W: Word> {
     scene: Scene,
     bucket: &'a AdjustableBucket<W>,
     admissions: Vec<Admission>,
     held: Vec<(usize, Held<'a, W>)>,
-    /// The newest `now` of a grant, given back or not.
+    /// The newest `now` of a grant, whether or not it was returned.
     written: u64,
-    /// The newest `now` at which something was given back.
+    /// The newest `now` of a refund or cancellation.
     given_back: u64,
-    /// Of how many admissions the receipts are void, because something was given back out of turn.
+    /// The number of admissions whose receipts are void, because of an out-of-turn refund.
     void: usize,
     tally: &'a mut Tally,
 }
@@ -136,7 +136,7 @@ impl<'a, W: Word> Trace<'a, W> {
         self.bucket.available_at(nanos(at))
     }
 
-    /// Every span from one admission to another.
+    /// Checks every span from one admission to another.
     fn bound_holds(&self) -> bool {
         let Scene {
             burst,
@@ -172,7 +172,7 @@ impl<'a, W: Word> Trace<'a, W> {
         self.tally.granted += 1;
         self.tally.late += u64::from(now < self.written);
         self.written = self.written.max(now);
-        // What was given back is as if it had never been written.
+        // A returned admission is as if it had never been written.
         let before = self
             .admissions
             .iter()
@@ -267,7 +267,7 @@ impl<'a, W: Word> Trace<'a, W> {
     fn reserve(&mut self, now: u64, n: u32, wait: u64) {
         self.tally.operations += 1;
         let due = self.suffices(now, n);
-        // Whether `n` less the declared debt are there at `now`.
+        // Whether `n` less the declared debt are available at `now`.
         let (owed, each) = (
             u64::from(self.scene.debt) * self.scene.period,
             u64::from(self.scene.permits),
@@ -294,7 +294,7 @@ impl<'a, W: Word> Trace<'a, W> {
             }
             Err(denied) => {
                 self.tally.refused += 1;
-                assert_eq!(format!("{:?}", self.bucket), before, "a refusal wrote");
+                assert_eq!(format!("{:?}", self.bucket), before, "a denial wrote");
                 assert_eq!(
                     matches!(denied, Denied::ExceedsCapacity { .. }),
                     n > self.scene.burst
@@ -309,7 +309,7 @@ impl<'a, W: Word> Trace<'a, W> {
         }
     }
 
-    /// Gives `n` permits back, or fewer, of what is held as `pick`; all of a reservation.
+    /// Returns up to `n` permits of the held grant `pick`; of a reservation, all.
     fn give_back(&mut self, now: u64, pick: usize, n: u32) {
         self.tally.operations += 1;
         let is_last = self.held[pick].0 == self.admissions.len() - 1;
@@ -321,14 +321,14 @@ impl<'a, W: Word> Trace<'a, W> {
         if let Held::Reserved(reserved) = &held
             && nanos(now) > reserved.due()
         {
-            // It may have been acted on, and counts as that.
+            // It may have been used, and counts as used.
             let Held::Reserved(reserved) = held else {
                 return;
             };
             assert_eq!(
                 reserved.cancel_at(nanos(now)),
                 0,
-                "past its due: {:?}",
+                "past its due time: {:?}",
                 self.bucket
             );
             assert_eq!(probes.map(|at| self.available(at)), before);
@@ -351,7 +351,7 @@ impl<'a, W: Word> Trace<'a, W> {
         assert!(worth <= n);
         assert!(
             !is_last || is_void || worth == n,
-            "nobody has taken since: {:?}",
+            "no later take: {:?}",
             self.bucket
         );
         match worth {
@@ -370,7 +370,7 @@ impl<'a, W: Word> Trace<'a, W> {
         }
     }
 
-    /// Nothing is lost for ever.
+    /// No permit is lost permanently.
     fn ends_full(self) {
         let last = self
             .admissions
@@ -395,7 +395,7 @@ fn random<W: Word>(seed: u64, forces: bool, tally: &mut Tally) {
         state: seed,
         steps: 40,
     };
-    // A second is the staleness: in longer grains, no `now` is late.
+    // The staleness is a second: with longer grains, no `now` is stale.
     let grain = draws.one_of(&[MILLI, MILLI, 50 * MILLI, 250 * MILLI, SECOND, 3 * SECOND]);
     let scene = Scene {
         burst: draws.within(1, 6) as u32,
@@ -415,7 +415,7 @@ fn random<W: Word>(seed: u64, forces: bool, tally: &mut Tally) {
             4..=6 => grain * draws.below(4),
             _ => grain * draws.below(20),
         };
-        // Late by no more than the staleness.
+        // Stale by no more than the staleness.
         let late = draws
             .magnitude((SECOND / grain).min(newest / grain))
             .min(draws.magnitude(8))
@@ -444,7 +444,7 @@ fn random<W: Word>(seed: u64, forces: bool, tally: &mut Tally) {
     trace.ends_full();
 }
 
-/// Random traces until there were so many operations.
+/// Runs random traces until there were `operations` operations.
 fn in_bulk<W: Word>(forces: bool) -> Tally {
     let operations = if cfg!(debug_assertions) {
         220_000
@@ -462,7 +462,7 @@ fn in_bulk<W: Word>(forces: bool) -> Tally {
 }
 
 #[test]
-fn no_trace_of_takes_and_reservations_given_back_passes_the_bound() {
+fn no_trace_of_returned_takes_and_reservations_exceeds_the_bound() {
     for tally in [in_bulk::<u64>(false), in_bulk::<u32>(false)] {
         let Tally {
             granted,
@@ -492,7 +492,7 @@ fn no_trace_of_takes_and_reservations_given_back_passes_the_bound() {
 }
 
 #[test]
-fn what_is_forced_passes_the_bound_by_no_more_than_the_debt() {
+fn forced_permits_exceed_the_bound_by_no_more_than_the_debt() {
     for tally in [in_bulk::<u64>(true), in_bulk::<u32>(true)] {
         assert!(
             tally.forced > 1_000 && tally.out_of_turn > 1_000,
@@ -505,16 +505,16 @@ fn what_is_forced_passes_the_bound_by_no_more_than_the_debt() {
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// So many grains pass.
+    /// Lets N grains pass.
     Wait(u64),
-    /// Of a `now` that is late by so many grains, so many permits.
+    /// Takes permits with a `now` that is late by N grains: N, permits.
     Take(u64, u32),
     Reserve(u64, u32),
-    /// Of what is held as the latest, the one before, ...: so many.
+    /// Returns permits of the latest held grant, or of the one before, ...
     GiveBack(u64, usize, u32),
 }
 
-/// Does one step; false if there is nothing to be done.
+/// Does one step; returns false if there is nothing to do.
 fn apply<W: Word>(trace: &mut Trace<'_, W>, newest: &mut u64, step: Step) -> bool {
     let grain = trace.scene.grain;
     match step {
@@ -529,7 +529,7 @@ fn apply<W: Word>(trace: &mut Trace<'_, W>, newest: &mut u64, step: Step) -> boo
     true
 }
 
-/// Every continuation of `prefix` by up to `depth` steps. Returns how many there were.
+/// Runs every continuation of `prefix` by up to `depth` steps. Returns how many there were.
 fn explore<W: Word>(
     scene: Scene,
     steps: &[Step],
@@ -562,7 +562,7 @@ fn explore<W: Word>(
 }
 
 #[test]
-fn no_trace_of_a_few_steps_on_a_small_bucket_passes_the_bound() {
+fn no_trace_of_a_few_steps_on_a_small_bucket_exceeds_the_bound() {
     use Step::{GiveBack, Reserve, Take, Wait};
     const STEPS: [Step; 14] = [
         Wait(1),
@@ -583,8 +583,8 @@ fn no_trace_of_a_few_steps_on_a_small_bucket_passes_the_bound() {
     let depth = if cfg!(debug_assertions) { 5 } else { 6 };
     let mut tally = Tally::default();
     let mut traces = 0;
-    // In the last one, two come in every three grains, so that what is reserved is due at a whole
-    // grain by which a part more has come in.
+    // In the last scene, two permits come in every three grains, so that a reservation is due at a
+    // whole grain, by which a fraction more has come in.
     let rounded = Scene {
         permits: 2,
         period: 3 * MILLI,
@@ -602,11 +602,12 @@ fn no_trace_of_a_few_steps_on_a_small_bucket_passes_the_bound() {
     assert!(traces > 50_000 && tally.out_of_turn > 2_000);
 }
 
-// Traces that were found by hand, to break simpler rules.
+// Traces found by hand, which break simpler rules.
 
-/// Whatever is given back, what waits keeps its instant, so that nobody may act at its side.
+/// Whatever is returned, a reservation keeps its instant, so that no other request may act at the
+/// same one.
 #[test]
-fn reservations_cancelled_in_the_middle_let_no_more_act_at_one_instant_than_the_burst() {
+fn reservations_cancelled_in_the_middle_let_no_more_than_the_burst_act_at_one_instant() {
     fn check<W: Word>(last: u64) {
         let scene = Scene::simple(5, 20, MILLI);
         let mut tally = Tally::default();
@@ -625,7 +626,7 @@ fn reservations_cancelled_in_the_middle_let_no_more_act_at_one_instant_than_the_
         assert_eq!(
             trace.suffices(0, 5),
             Some(7 * MILLI),
-            "four of the five, as the one after them stays"
+            "four of the five, because the reservation after them stays"
         );
         trace.give_back(0, 0, u32::MAX);
         assert_eq!(trace.suffices(0, 5), Some(7 * MILLI), "and no more");
@@ -647,7 +648,7 @@ fn reservations_cancelled_in_the_middle_let_no_more_act_at_one_instant_than_the_
 }
 
 #[test]
-fn what_was_taken_before_the_bucket_was_full_again_is_worth_nothing() {
+fn permits_taken_before_the_bucket_was_full_again_are_worth_nothing() {
     fn check<W: Word>() {
         let scene = Scene::simple(10, 0, MILLI);
         let mut tally = Tally::default();
@@ -659,7 +660,7 @@ fn what_was_taken_before_the_bucket_was_full_again_is_worth_nothing() {
         assert_eq!(trace.available(100 * MILLI), 0);
         trace.take(100 * MILLI, 1);
 
-        // All that there is, some of which comes in by time, too.
+        // Takes all that is available, some of which is replenished by time, too.
         let bucket = scene.build::<W>();
         let mut tally = Tally::default();
         let mut trace = Trace::new(scene, &bucket, &mut tally);
@@ -675,9 +676,9 @@ fn what_was_taken_before_the_bucket_was_full_again_is_worth_nothing() {
     check::<u32>();
 }
 
-/// One each second.
+/// One permit per second.
 #[test]
-fn a_take_out_of_turn_is_worth_what_cannot_have_come_in_since() {
+fn an_out_of_turn_refund_is_worth_what_cannot_have_come_in_since() {
     fn check<W: Word>() {
         for (later, worth) in [(0, 3), (1, 2), (2, 1), (3, 0), (9, 0)] {
             let scene = Scene::simple(6, 0, SECOND);
@@ -688,7 +689,7 @@ fn a_take_out_of_turn_is_worth_what_cannot_have_come_in_since() {
             let before = bucket.available_at(now);
             assert_eq!(first.refund_at(now, 3), Ok(worth), "{later} s later");
             assert_eq!(bucket.available_at(now), (before + u64::from(worth)).min(6));
-            // One giving back out of turn ends the era.
+            // One out-of-turn refund ends the era.
             let expected = u32::from(worth == 0);
             assert_eq!(second.refund_at(now, 1), Ok(expected), "{later} s later");
         }
@@ -698,7 +699,7 @@ fn a_take_out_of_turn_is_worth_what_cannot_have_come_in_since() {
 }
 
 #[test]
-fn a_take_given_back_late_is_worth_what_had_not_come_in_by_the_newest_grant() {
+fn a_late_refund_is_worth_what_had_not_come_in_by_the_newest_grant() {
     fn check<W: Word>() {
         let bucket = Scene::simple(6, 0, SECOND).build::<W>();
         let mut first = bucket.try_acquire_at(nanos(0), 3).unwrap();
@@ -711,9 +712,9 @@ fn a_take_given_back_late_is_worth_what_had_not_come_in_by_the_newest_grant() {
     check::<u32>();
 }
 
-/// Two were refilled by the time at which the second part is given back.
+/// Two were replenished by the time at which the second part is refunded.
 #[test]
-fn what_was_split_off_is_worth_no_more_than_has_not_come_in_since() {
+fn a_part_split_off_is_worth_no_more_than_has_not_come_in_since() {
     let bucket = AdjustableBucket::new(Rate::per_second(1_000), 4);
     let at = |millis| nanos(millis * MILLI);
     let mut first = bucket.try_acquire_at(at(10), 4).unwrap();
@@ -728,12 +729,12 @@ fn what_was_split_off_is_worth_no_more_than_has_not_come_in_since() {
     );
 }
 
-/// What has come in by a whole tick beyond what was waited for is lost, rather than that more than
-/// a full bucket is held.
+/// The fraction of a permit that a whole tick brings beyond what was reserved is lost, so that
+/// never more than a full bucket is held.
 #[test]
-fn by_the_tick_at_which_a_reservation_is_due_no_more_than_a_full_bucket_has_come_in() {
+fn by_the_tick_of_a_due_reservation_no_more_than_a_full_bucket_has_come_in() {
     fn check<W: Word>() {
-        // 3 every 10 ticks: 1 is due after 3.3 of them, and the next one no earlier than as much
+        // 3 every 10 ticks: 1 is due after 3.3 ticks, and the next one no earlier than 3.3 ticks
         // after the fourth.
         let bucket = |burst, permits, period, debt| {
             let rate = Rate::new(permits, Duration::from_millis(period));
@@ -756,7 +757,7 @@ fn by_the_tick_at_which_a_reservation_is_due_no_more_than_a_full_bucket_has_come
         let slow = bucket(1, 3, 1_000, 5);
         assert_eq!([(); 3].map(|()| due(&slow)), [4, 8, 12]);
 
-        // 3 each tick, 2 at once: with the one that was reserved, one more.
+        // 3 per tick, 2 at once: together with the reserved one, one more.
         let fast = bucket(2, 3, 100, 1);
         assert_eq!(due(&fast), 1);
         assert_eq!(fast.available_at(nanos(100 * MILLI)), 1);
@@ -767,7 +768,7 @@ fn by_the_tick_at_which_a_reservation_is_due_no_more_than_a_full_bucket_has_come
 }
 
 #[test]
-fn a_reservation_is_worth_what_nobody_has_reserved_after_it() {
+fn a_reservation_is_worth_what_no_later_reservation_builds_on() {
     fn check<W: Word>() {
         let scene = Scene::simple(4, 20, SECOND);
         for (after, worth) in [(0, 4), (1, 3), (3, 1), (4, 0)] {
@@ -802,7 +803,7 @@ fn a_reservation_is_worth_nothing_once_the_debt_has_been_paid() {
         let _all = bucket.try_acquire_at(nanos(0), 4).unwrap();
         let first = bucket.reserve_at(nanos(0), 4, Duration::MAX).unwrap();
         let _paid = bucket.try_acquire_at(nanos(5 * SECOND), 1).unwrap();
-        // Owing anew, in another era.
+        // A new debt, in another era.
         let second = bucket
             .reserve_at(nanos(5 * SECOND), 1, Duration::MAX)
             .unwrap();
@@ -815,7 +816,7 @@ fn a_reservation_is_worth_nothing_once_the_debt_has_been_paid() {
 }
 
 #[test]
-fn a_change_of_settings_makes_what_is_held_worthless_and_loses_nothing_for_ever() {
+fn a_change_of_settings_voids_all_receipts_and_loses_no_permit() {
     fn check<W: Word>() {
         let scene = Scene::simple(4, 20, SECOND);
         let bucket = scene.build::<W>();
@@ -864,7 +865,7 @@ fn a_reservation_is_never_due_later_than_the_longest_wait() {
     assert_eq!(dues, [100, 200, 300, 400, 500, 600, 700, 800, 900]);
     assert!(
         bucket.reserve_at(nanos(0), 1, Duration::MAX).is_err(),
-        "nine are owed"
+        "a debt of nine"
     );
     assert!(
         bucket
@@ -906,9 +907,10 @@ fn without_a_declared_debt_nothing_can_be_reserved_ahead() {
     assert!(bucket.reserve_at(now, 1, Duration::MAX).is_err());
 }
 
-/// A reservation may be counted up to its due tick, and a `now` may still be as late as is stated.
+/// A reservation may count until its due tick, and a `now` may still be stale by the documented
+/// bound.
 #[test]
-fn who_is_as_late_as_may_be_finds_nothing_in_a_debt_that_was_rounded_up() {
+fn the_most_stale_timestamp_finds_nothing_in_a_debt_that_was_rounded_up() {
     fn check<W: Word>() {
         let settings = AdjustableBucket::builder(Rate::per_second(3), 6).debt(1);
         let settings = settings
@@ -927,7 +929,7 @@ fn who_is_as_late_as_may_be_finds_nothing_in_a_debt_that_was_rounded_up() {
             assert_eq!(
                 bucket.available_at(at(10 - seconds)),
                 0,
-                "late by {seconds} s"
+                "stale by {seconds} s"
             );
             assert!(bucket.try_acquire_at(at(10 - seconds), 1).is_err());
         }

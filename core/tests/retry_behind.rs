@@ -1,9 +1,9 @@
-//! When one may come back who waits behind others: `retry` for more permits than the limiter holds
-//! at once.
+//! When a request that waits behind others should retry: `retry` for more permits than the limiter
+//! can hold at once.
 //!
-//! Held against queues, step by step: each asks when it may come back, comes back just then, and
-//! takes what there is, permit by permit or by requests of several, until as many have been granted
-//! as were asked for.
+//! The answer is compared with queues, step by step. Each request asks when to retry, comes at
+//! exactly that instant, and takes what is available, permit by permit or by requests of several,
+//! until as many have been granted as were asked for.
 
 #[allow(dead_code, reason = "made for traces, too")]
 #[path = "support/draws.rs"]
@@ -41,7 +41,7 @@ const fn nanos(n: u64) -> Duration {
     Duration::from_nanos(n)
 }
 
-/// What one is told who waits at `now`, with the sum of all that is wanted before, and the own
+/// The retry for a waiter at `now`, for the sum of all permits queued before it and its own
 /// request.
 fn behind<L: Limiter + ?Sized>(limiter: &L, now: Timestamp, permits: u32) -> Retry {
     limiter.retry(Denied::Exhausted { now, permits })
@@ -49,9 +49,9 @@ fn behind<L: Limiter + ?Sized>(limiter: &L, now: Timestamp, permits: u32) -> Ret
 
 // A queue, step by step.
 
-/// When each of these requests is granted, in this order, from `now` on: whoever is first comes
-/// when the limiter said. As many as come before the end of time. `looks` says whether one only
-/// looks whether there is enough, before taking it.
+/// Returns when each of these requests is granted, in this order, from `now` on: the first request
+/// in the queue comes when the limiter said. Stops at the end of time. `looks` says whether a
+/// request first looks whether there is enough, before it takes.
 fn grants(
     limiter: &dyn Limiter,
     now: Timestamp,
@@ -71,7 +71,7 @@ fn grants(
                 Err(denied) => match denied.retry(limiter) {
                     Retry::At(at) if at > now && tries < 2 => now = at,
                     Retry::Never => return granted,
-                    other => panic!("{n} denied at {now}, and told {other:?}"),
+                    other => panic!("{n} denied at {now}, with {other:?}"),
                 },
             }
         }
@@ -80,12 +80,12 @@ fn grants(
     granted
 }
 
-/// Before the question: when, how many, and a choice.
+/// A request before the query: when, how many permits, and a choice.
 type Step = (Timestamp, u32, u64);
 
-/// What is asked of a limiter before, and at which times.
+/// The times at which a limiter is used before the query.
 struct Times {
-    /// About what the limiter counts in.
+    /// About the unit in which the limiter counts.
     scale: u64,
     /// The farthest that time jumps ahead.
     jump: u64,
@@ -128,13 +128,13 @@ impl Times {
 
 #[derive(Debug, Default)]
 struct Tally {
-    /// Limiters that the settings allowed.
+    /// The number of limiters that the settings allowed.
     built: u64,
-    /// Answers beyond the capacity, that were an instant.
+    /// Answers beyond the capacity that were an instant.
     behind: u64,
-    /// Of requests for more than 1.
+    /// Those of requests for more than 1.
     larger: u64,
-    /// Of them, those told exactly.
+    /// Exact answers among them.
     larger_exact: u64,
     never: u64,
     on_release: u64,
@@ -142,8 +142,8 @@ struct Tally {
     lossy: u64,
 }
 
-/// Compares what a limiter says with what its queues are granted. `touch` does something to the
-/// limiter before.
+/// Compares the answers of a limiter with the grants of its queues. `touch` does something with the
+/// limiter first.
 fn agrees<L: Limiter + Debug>(
     make: impl Fn() -> L,
     touch: impl Fn(&L, Step),
@@ -247,7 +247,7 @@ const PERIODS: [u64; 8] = [
     86_400_000_000_000,
 ];
 
-/// What a bucket of any kind is built with.
+/// The settings of a bucket of any kind.
 #[derive(Clone, Copy)]
 struct Chosen {
     rate: Rate,
@@ -276,7 +276,7 @@ macro_rules! chosen {
     }};
 }
 
-/// A bucket, and how long a permit takes, about.
+/// A bucket, and roughly how long a permit takes.
 fn a_bucket(draws: &mut Draws<'_>, tally: &mut Tally) -> (Chosen, u64) {
     let (permits, period) = (draws.below(12), draws.one_of(&PERIODS));
     let burst = draws.within(1, 7);
@@ -347,7 +347,7 @@ fn token_bucket<W: Word>() {
 }
 
 #[test]
-fn a_token_bucket_says_when_so_much_will_have_come_in() {
+fn a_token_bucket_says_when_the_sum_will_have_come_in() {
     token_bucket::<u64>();
     token_bucket::<u32>();
 }
@@ -391,7 +391,7 @@ fn adjustable_bucket<W: Word>() {
 }
 
 #[test]
-fn an_adjustable_bucket_says_when_so_much_will_have_come_in() {
+fn an_adjustable_bucket_says_when_the_sum_will_have_come_in() {
     adjustable_bucket::<u64>();
     adjustable_bucket::<u32>();
 }
@@ -406,7 +406,7 @@ fn sliced_bucket<W: Word>() {
         tally.built += 1;
         let touch = |bucket: &SlicedBucket<W>, (now, n, choice): Step| {
             if choice % 4 == 0 {
-                // It stays cut.
+                // The slice is never dropped, so the bucket stays divided.
                 core::mem::forget(bucket.slice_at(now, 1 + n / 2));
             } else {
                 take(bucket, (now, n, choice));
@@ -427,7 +427,7 @@ fn sliced_bucket<W: Word>() {
 }
 
 #[test]
-fn the_rest_of_a_sliced_bucket_says_when_so_much_will_have_come_in() {
+fn the_rest_of_a_sliced_bucket_says_when_the_sum_will_have_come_in() {
     sliced_bucket::<u64>();
     sliced_bucket::<u32>();
 }
@@ -460,7 +460,7 @@ fn fixed_window<W: Word>() {
     });
 }
 
-/// Takes, and in one of four cases gives it back.
+/// Takes, and in one of four cases refunds.
 fn take_or_return<L: Limiter>(limiter: &L, (now, n, choice): Step) {
     if let Ok(receipt) = limiter.take_at(now, n)
         && choice % 4 == 0
@@ -470,7 +470,7 @@ fn take_or_return<L: Limiter>(limiter: &L, (now, n, choice): Step) {
 }
 
 #[test]
-fn a_fixed_window_says_in_which_window_it_is_ones_turn() {
+fn a_fixed_window_says_in_which_window_a_waiters_turn_comes() {
     fixed_window::<u64>();
     fixed_window::<u32>();
 }
@@ -526,7 +526,7 @@ fn adjustable_window<W: Word>() {
 }
 
 #[test]
-fn an_adjustable_window_says_in_which_window_it_is_ones_turn() {
+fn an_adjustable_window_says_in_which_window_a_waiters_turn_comes() {
     adjustable_window::<u64>();
     adjustable_window::<u32>();
 }
@@ -546,7 +546,7 @@ fn sliding_window<W: Word>() {
             return;
         };
         tally.built += 1;
-        // Who is too late may be told to come back later than need be.
+        // A timestamp that is too stale may get a later retry than necessary.
         let nanos_of = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         let late = nanos_of(sliding.staleness()) / 2;
         let times = Times {
@@ -571,13 +571,13 @@ fn sliding_window<W: Word>() {
 }
 
 #[test]
-fn a_sliding_window_says_in_which_segment_it_is_ones_turn() {
+fn a_sliding_window_says_in_which_segment_a_waiters_turn_comes() {
     sliding_window::<u64>();
     sliding_window::<u32>();
 }
 
-/// What is said to one behind others, and what is granted to queues whose requests try, or look
-/// first, as it comes.
+/// Compares the answer behind others with the grants to queues whose requests try at once, or look
+/// first, at random.
 fn cooldown_window<W: Word>() {
     let (mut behind_others, mut exact, mut never) = (0u64, 0u64, 0u64);
     for seed in 0..CASES {
@@ -639,14 +639,14 @@ fn cooldown_window<W: Word>() {
 }
 
 #[test]
-fn a_cooldown_window_never_says_a_later_start_than_there_can_be() {
+fn a_cooldown_window_never_reports_a_later_start_than_possible() {
     cooldown_window::<u64>();
     cooldown_window::<u32>();
 }
 
-/// A typical limiter of each type, as far as its denials do not make others wait.
+/// A typical limiter of each type, except those whose denials make others wait.
 #[test]
-fn every_limiter_says_when_it_is_ones_turn() {
+fn every_limiter_says_when_a_waiters_turn_comes() {
     struct Agrees<'a> {
         time: Duration,
         draws: &'a mut Draws<'static>,
@@ -690,7 +690,7 @@ fn every_limiter_says_when_it_is_ones_turn() {
 
 // By hand.
 
-/// What is told to one who waits for so many, from time zero on, in seconds.
+/// The retry for `n` permits from time zero on, in seconds.
 fn told<L: Limiter>(limiter: &L, permits: &[u32]) -> Vec<u64> {
     let told = |&n| match behind(limiter, Timestamp::ZERO, n) {
         Retry::At(at) => at.as_nanos() / 1_000_000_000,
@@ -700,7 +700,7 @@ fn told<L: Limiter>(limiter: &L, permits: &[u32]) -> Vec<u64> {
 }
 
 #[test]
-fn a_full_window_of_two_lets_the_third_in_with_the_window_after_the_next() {
+fn a_full_window_of_two_admits_the_third_with_the_window_after_the_next() {
     let on_grid = FixedWindow::builder(2, 20 * SECOND);
     for builder in [on_grid, on_grid.started_by_first_request()] {
         let limit = builder.build().unwrap();
@@ -726,7 +726,7 @@ fn a_full_window_of_two_lets_the_third_in_with_the_window_after_the_next() {
 }
 
 #[test]
-fn on_a_grid_the_window_after_the_one_that_is_on_begins_where_it_ends() {
+fn on_a_grid_the_next_window_begins_where_the_current_one_ends() {
     let now = secs(15);
     let asks = |limit: &dyn Limiter| [2, 3, 5].map(|n| behind(limit, now, n));
     let at = |s| Retry::At(secs(s));
@@ -739,7 +739,7 @@ fn on_a_grid_the_window_after_the_one_that_is_on_begins_where_it_ends() {
 }
 
 #[test]
-fn a_bucket_brings_what_comes_in_however_little_it_holds() {
+fn a_bucket_brings_what_comes_in_however_small_its_burst() {
     let bucket = TokenBucket::builder(Rate::per_second(2), 3)
         .initial(0)
         .build()
@@ -753,7 +753,7 @@ fn a_bucket_brings_what_comes_in_however_little_it_holds() {
 }
 
 #[test]
-fn a_step_that_is_more_than_the_burst_brings_the_burst() {
+fn a_step_larger_than_the_burst_brings_the_burst() {
     let steps = |rate, burst| {
         TokenBucket::builder(Rate::per_second(rate), burst)
             .initial(0)
@@ -770,8 +770,8 @@ fn a_step_that_is_more_than_the_burst_brings_the_burst() {
 
 #[test]
 fn what_a_tick_brings_beyond_the_burst_is_lost() {
-    // A permit and two thirds each second: one, then two of the three and a third that had come in,
-    // then anew.
+    // A permit and two thirds per second: one, then two of the three and a third that had come in,
+    // then the same again.
     let bucket = |burst| {
         let rate = Rate::new(5, 3 * SECOND);
         TokenBucket::builder(rate, burst)
@@ -786,8 +786,8 @@ fn what_a_tick_brings_beyond_the_burst_is_lost() {
     );
     assert_eq!(told(&bucket(1), &[1, 2, 3]), [1, 2, 3]);
     assert_eq!(told(&bucket(9), &[1, 3, 5, 10, 15]), [1, 2, 3, 6, 9]);
-    // A third of a second is a fraction of a nanosecond more than 333,333,333: where there is room
-    // for one permit, it is lost each time.
+    // A third of a second is a fraction of a nanosecond more than 333,333,333. With room for one
+    // permit, that fraction is lost each time.
     let one = TokenBucket::builder(Rate::per_second(3), 1)
         .initial(0)
         .build()
@@ -804,7 +804,7 @@ fn what_a_tick_brings_beyond_the_burst_is_lost() {
 }
 
 #[test]
-fn a_sliding_window_brings_each_segment_back_a_window_later() {
+fn a_sliding_window_returns_each_segment_a_window_later() {
     let limit = SlidingWindow::<4>::new(3, 4 * SECOND, 4);
     limit.take_at(Timestamp::ZERO, 1).unwrap();
     limit.take_at(secs(2), 1).unwrap();
@@ -820,8 +820,8 @@ fn behind_a_cooldown_starts_are_the_shorter_of_period_and_wait_apart() {
         limit
     };
     assert_eq!(told(&drained(None), &[1, 2, 3, 4, 5]), [10, 10, 20, 20, 30]);
-    // Who tries meanwhile has all wait: that may be sooner, and is never later, than by windows
-    // alone.
+    // A request that tries too early makes all wait. That may bring the grants sooner than windows
+    // alone, never later.
     let short = drained(Some(3 * SECOND));
     assert_eq!(told(&short, &[3, 4, 5]), [6, 6, 9]);
     assert!(short.take_at(Timestamp::ZERO, 1).is_err());
@@ -833,7 +833,7 @@ fn behind_a_cooldown_starts_are_the_shorter_of_period_and_wait_apart() {
 }
 
 #[test]
-fn where_nothing_comes_in_nobody_is_told_an_instant() {
+fn where_nothing_comes_in_no_request_gets_an_instant() {
     let none = TokenBucket::new(Rate::per_second(0), 3);
     assert_eq!(
         [3, 4, u32::MAX].map(|n| behind(&none, secs(5), n)),
@@ -847,7 +847,7 @@ fn where_nothing_comes_in_nobody_is_told_an_instant() {
 }
 
 #[test]
-fn one_who_asks_alone_for_more_than_the_capacity_is_told_never() {
+fn a_single_request_for_more_than_the_capacity_gets_never() {
     fn check(limiter: &dyn Limiter) {
         let capacity = limiter.capacity() as u32;
         let denied = limiter.take_at(secs(5), capacity + 1).unwrap_err();
@@ -873,7 +873,7 @@ fn one_who_asks_alone_for_more_than_the_capacity_is_told_never() {
 }
 
 #[test]
-fn without_a_limit_nobody_waits() {
+fn without_a_limit_no_request_waits() {
     let unlimited = TokenBucket::new(Rate::UNLIMITED, 3);
     let sliced = SlicedBucket::new(Rate::UNLIMITED, 3);
     let limits: [&dyn Limiter; 3] = [&unlimited, &sliced, &Unlimited];
@@ -883,7 +883,7 @@ fn without_a_limit_nobody_waits() {
 }
 
 #[test]
-fn wrappers_and_tables_pass_it_on() {
+fn wrappers_and_tables_pass_the_retry_on() {
     fn check<L: Limiter>(what: &str, limiter: &L) {
         limiter.take_at(secs(1), 2).unwrap();
         let told = [1, 2, 3, 4, 5].map(|n| behind(limiter, secs(1), n));
@@ -917,7 +917,7 @@ fn wrappers_and_tables_pass_it_on() {
 }
 
 #[test]
-fn a_penalty_that_is_on_lets_nobody_in_before_it_is_over() {
+fn an_active_penalty_admits_no_request_before_its_end() {
     let limit: Penalty<_> = Penalty::new(FixedWindow::new(2, SECOND), 3 * SECOND);
     limit.take_at(Timestamp::ZERO, 2).unwrap();
     assert!(limit.take_at(Timestamp::ZERO, 1).is_err());
@@ -925,7 +925,7 @@ fn a_penalty_that_is_on_lets_nobody_in_before_it_is_over() {
 }
 
 #[test]
-fn a_slice_counts_what_it_has_and_asks_the_rest_for_more() {
+fn a_slice_counts_what_it_holds_and_asks_the_rest_for_more() {
     let bucket = SlicedBucket::new(Rate::per_second(1), 8);
     let slice = bucket.slice_at(Timestamp::ZERO, 2).unwrap();
     let left = bucket.available_at(Timestamp::ZERO) as u32;
@@ -947,9 +947,9 @@ fn a_slice_counts_what_it_has_and_asks_the_rest_for_more() {
     );
 }
 
-// Any settings.
+// Arbitrary settings.
 
-/// Nobody is told to come sooner for more permits, or in the past; and nothing panics, at whatever
+/// A request for more permits is never told to retry sooner, or in the past. Nothing panics, at any
 /// time.
 fn never_sooner(limiter: &dyn Limiter, draws: &mut Draws<'_>, least: u32) -> u64 {
     let mut beyond = 0;
@@ -1091,7 +1091,8 @@ fn any_settings<W: Word>() {
                 .map(|limiter| limiter as _),
             0,
         );
-        // Alone, one is told the end of a window that others may end sooner.
+        // For a single request, the answer is the end of a window, which requests behind others may
+        // end sooner.
         let least = limit.saturating_add(1);
         ask(
             cooldown
@@ -1110,7 +1111,7 @@ fn any_settings<W: Word>() {
 }
 
 #[test]
-fn whatever_the_settings_nobody_is_told_to_come_sooner_for_more() {
+fn for_any_settings_a_larger_request_is_never_told_to_retry_sooner() {
     any_settings::<u64>();
     any_settings::<u32>();
 }

@@ -1,4 +1,4 @@
-//! States that are kept while memory is lost.
+//! States that are saved while memory is lost.
 
 #[macro_use]
 #[path = "support/registry.rs"]
@@ -9,7 +9,7 @@ use core::time::Duration;
 use portcullis_core::{Limiter, Rate, Timestamp, TokenBucket};
 use proptest::prelude::*;
 
-/// How a limiter that can be saved is made, saved, and made anew.
+/// How to make a limiter that can be saved, how to save it, and how to restore it.
 struct Saves<L> {
     new: fn() -> L,
     state: fn(&L) -> u64,
@@ -60,7 +60,7 @@ trait Check {
     fn check<L: Limiter>(&self, saves: Saves<L>) -> Result<(), TestCaseError>;
 }
 
-/// One that goes on, and one that is saved and made anew before each step, decide alike.
+/// A limiter that keeps running and one that is saved and restored before each step decide alike.
 struct GoesOn<'a>(&'a [(u64, u32)]);
 
 impl Check for GoesOn<'_> {
@@ -82,8 +82,8 @@ impl Check for GoesOn<'_> {
     }
 }
 
-/// Whatever the number, what is then taken at one instant is no more than a new one holds, and
-/// nothing overflows.
+/// From any saved number: what is then taken at one instant is no more than a new limiter holds,
+/// and nothing overflows.
 struct GrantsNoMoreThanNew {
     state: u64,
     nanos: u64,
@@ -92,7 +92,7 @@ struct GrantsNoMoreThanNew {
 impl Check for GrantsNoMoreThanNew {
     fn check<L: Limiter>(&self, saves: Saves<L>) -> Result<(), TestCaseError> {
         let now = Timestamp::from_nanos(self.nanos);
-        // Of all bits, or of the lower ones of a state of this time.
+        // Random bits, all of them or only the lower ones of a current state.
         let used = (saves.new)();
         let _ = used.take_at(now, 1);
         let state = if self.state & 1 == 0 {
@@ -121,14 +121,14 @@ impl Check for GrantsNoMoreThanNew {
 
 proptest! {
     #[test]
-    fn a_limiter_that_is_saved_and_made_anew_goes_on_as_before(
+    fn a_limiter_that_is_saved_and_restored_goes_on_as_before(
         steps in proptest::collection::vec((0_u64..2_000, 0_u32..4), 1..60)
     ) {
         for_each_that_saves(&GoesOn(&steps))?;
     }
 
     #[test]
-    fn a_state_that_is_damaged_grants_no_more_than_a_new_limiter(state in any::<u64>(), nanos in any::<u64>()) {
+    fn a_damaged_state_grants_no_more_than_a_new_limiter(state in any::<u64>(), nanos in any::<u64>()) {
         for nanos in [nanos, nanos >> 20, nanos >> 40] {
             for_each_that_saves(&GrantsNoMoreThanNew { state, nanos })?;
         }
@@ -136,7 +136,7 @@ proptest! {
 }
 
 #[test]
-fn a_debt_is_kept_too() {
+fn a_debt_is_saved_too() {
     let build = || {
         TokenBucket::builder(Rate::per_second(1), 2)
             .debt(9)

@@ -1,5 +1,5 @@
-//! Wrong settings are refused where they are built, by an error that names the setting and its
-//! bound: the bound itself is accepted, and one more is not.
+//! A builder refuses wrong settings with an error that names the setting and its bound. The bound
+//! itself is accepted, and one more is not.
 
 use core::time::Duration;
 
@@ -9,7 +9,7 @@ use portcullis_core::{
 };
 
 const SECOND: Duration = Duration::from_secs(1);
-/// The longest duration that is a setting: 292 years.
+/// The longest duration that is accepted as a setting: 292 years.
 const LONGEST: u64 = u64::MAX / 2;
 
 const fn zero(setting: Setting) -> SettingsError {
@@ -20,7 +20,7 @@ const fn nanos(n: u64) -> Duration {
     Duration::from_nanos(n)
 }
 
-/// The setting and the bound of a refusal for being too large.
+/// The setting and the bound of an error for a value that is too large.
 fn bound(refused: SettingsError) -> (Setting, u64) {
     match refused {
         SettingsError::TooLarge { setting, max } => (setting, max),
@@ -42,7 +42,7 @@ fn segments<W: Word, const MAX: usize>(
     settings.build_on::<W>().map(drop)
 }
 
-/// Whatever bound a builder names is accepted, and one more is not. Returns the bound.
+/// Checks that the bound that a builder names is accepted, and one more is not. Returns the bound.
 fn is_tight(setting: Setting, with: impl Fn(u64) -> Result<(), SettingsError>) -> u64 {
     let (named, max) = bound(with(u64::MAX).expect_err("the largest number"));
     assert_eq!(named, setting);
@@ -131,9 +131,9 @@ mod zeros {
         }
     }
 
-    /// It is idle while it is full, and has no instant at which it will be so again.
+    /// The bucket is idle while it is full; otherwise it never becomes idle.
     #[test]
-    fn a_rate_of_zero_has_no_use_for_a_staleness() {
+    fn a_rate_of_zero_needs_no_staleness() {
         fn on<W: Word>() {
             let settings = TokenBucket::builder(Rate::ZERO, 5).staleness(SECOND);
             let bucket = settings.build_on::<W>().unwrap();
@@ -160,7 +160,7 @@ mod zeros {
 mod bounds {
     use super::*;
 
-    /// A quarter of the positions that a word can tell apart.
+    /// A quarter of the positions that a word can distinguish.
     fn quarter<W: Word>() -> u64 {
         1 << (W::BITS - 2)
     }
@@ -175,7 +175,7 @@ mod bounds {
                 )
             })
         };
-        // One unit for each nanosecond, and as many for a permit as the period has nanoseconds.
+        // One unit per nanosecond, and as many per permit as the period has nanoseconds.
         assert_eq!(at(Rate::new(1, nanos(1)), 1), quarter::<W>());
         assert_eq!(at(Rate::new(1, nanos(999)), 1), quarter::<W>() / 999);
         assert_eq!(at(Rate::per_second(1), 1_000_000), quarter::<W>() / 1_000);
@@ -216,7 +216,7 @@ mod bounds {
         of_the_initial_permits::<u32>();
     }
 
-    /// The bound of a limit leaves the word room for at least a second's staleness.
+    /// The bound of a limit leaves the word room for a staleness of at least a second.
     fn of_a_window_limit<W: Word>(expected: [u64; 3]) {
         let grid = is_tight(Setting::Limit, |limit| {
             window::<W>(FixedWindow::builder(limit, SECOND))
@@ -245,8 +245,8 @@ mod bounds {
         let period = |stepwise: bool| {
             is_tight(Setting::Period, |period| {
                 let settings = TokenBucket::builder(Rate::new(1, nanos(period)), 1);
-                // In one step each: a continuous bucket would have to tell the nanoseconds of a
-                // period apart.
+                // Each period in one step: a continuous bucket would have to distinguish the
+                // nanoseconds of a period.
                 bucket::<W>(if stepwise {
                     settings.stepwise()
                 } else {
@@ -306,7 +306,7 @@ mod bounds {
             is_tight(Setting::Segments, |n| segments::<u32, 8>(strict(n))),
             7
         );
-        // A ring of one has no room to be strict.
+        // A ring of one segment has no room for the strict mode.
         let strict_ring_of_one = SlidingWindow::<1>::builder(1, SECOND, 1).strict();
         assert_eq!(
             bound(strict_ring_of_one.build().unwrap_err()),
@@ -328,8 +328,8 @@ mod bounds {
         );
     }
 
-    /// Segments that do not divide a long window: what lies within it is multiplied by their
-    /// number.
+    /// Segments that do not divide a long window: an instant within the window is multiplied by
+    /// their number.
     #[test]
     fn of_a_window_that_its_segments_do_not_divide() {
         let settings = |length| {
@@ -368,7 +368,7 @@ mod bounds {
         on::<u32>((1 << 14) - 1);
     }
 
-    /// On the narrow word a rate may be too high for a second to fit.
+    /// On the narrow word a rate may be too high to leave room for a second.
     #[test]
     fn of_a_rate() {
         let settings = |permits, tick| {
@@ -392,8 +392,8 @@ mod bounds {
         );
     }
 
-    /// What a rate and its period have in common makes room; the bound that is named has it
-    /// whatever the rate.
+    /// A common factor of a rate and its period makes room. The bound in the error has such a
+    /// factor, for any rate.
     #[test]
     fn of_a_rate_is_accepted_for_any_period() {
         for period in [1, 6, 7, 9, 12, 997, 1_000, 5_491_950, 7_739_788] {
@@ -416,9 +416,9 @@ mod bounds {
         }
     }
 
-    /// Where the tick is chosen by itself, the bound is the best of any tick.
+    /// If the builder chooses the tick, the bound is the best of any tick.
     #[test]
-    fn of_a_rate_and_a_burst_with_a_tick_of_its_own_choice() {
+    fn of_a_rate_and_a_burst_with_a_default_tick() {
         let settings =
             |rate, burst| TokenBucket::builder(Rate::per_second(rate), burst).build_on::<u32>();
         let quarter = 1u32 << 30;
@@ -434,9 +434,9 @@ mod bounds {
         assert_eq!(burst, quarter.into());
     }
 
-    /// A tick that is chosen by itself is never longer than the window.
+    /// The default tick is never longer than the window.
     #[test]
-    fn of_a_tick_of_its_own_choice_is_the_window() {
+    fn of_a_default_tick_is_the_window() {
         for window in [1, 9, 10, 11, 150_000, 3_000_000_000, LONGEST] {
             for bits in 1..28 {
                 let settings =
@@ -459,7 +459,7 @@ mod bounds {
 mod staleness {
     use super::*;
 
-    /// One second is the least.
+    /// At least one second.
     fn at_least<W: Word>() {
         let too_small = Err(SettingsError::TooSmall {
             setting: Setting::Staleness,
@@ -487,7 +487,7 @@ mod staleness {
         at_least::<u32>();
     }
 
-    /// A quarter of what the word tells apart is the most.
+    /// At most a quarter of what the word can distinguish.
     #[test]
     fn is_at_most_a_quarter_of_the_word() {
         let bucket = |late| {
@@ -511,9 +511,9 @@ mod staleness {
         assert_eq!((window(max), window(max + 1)), (Ok(()), Err(refused)));
     }
 
-    /// What is asked for is what one gets, rounded up to the grain of time.
+    /// As requested, rounded up to the tick.
     #[test]
-    fn is_what_was_asked_for() {
+    fn is_what_was_requested() {
         let late = Duration::from_millis(1_500);
         let bucket = TokenBucket::builder(Rate::per_second(10), 10).staleness(late);
         assert_eq!(bucket.build().unwrap().staleness(), late);
@@ -528,8 +528,8 @@ mod staleness {
         assert_eq!(sliding.build().unwrap().staleness(), late);
     }
 
-    /// Also where the word reaches 292 years, but a sixteenth of it is less than one tick: a coarse
-    /// one brings much at once.
+    /// Also if the word reaches 292 years, but a sixteenth of it is less than one tick: a coarse
+    /// tick brings many permits at once.
     #[test]
     fn is_at_least_a_tick() {
         let years = nanos(1 << 60);
@@ -549,7 +549,7 @@ mod staleness {
         );
     }
 
-    /// A duration that is longer than 292 years is no setting.
+    /// A duration of more than 292 years is refused.
     #[test]
     fn is_at_most_292_years() {
         let settings = FixedWindow::builder(1, nanos(LONGEST)).staleness(nanos(LONGEST + 1));
@@ -576,23 +576,23 @@ mod messages {
             (Setting::Initial, "initial"),
             (Setting::Limit, "limit"),
             (Setting::Rate, "rate"),
-            (Setting::Period, "period"),
-            (Setting::Window, "window"),
+            (Setting::Period, "period in nanoseconds"),
+            (Setting::Window, "window in nanoseconds"),
             (Setting::Segments, "segments"),
-            (Setting::Tick, "tick"),
-            (Setting::Staleness, "staleness"),
+            (Setting::Tick, "tick in nanoseconds"),
+            (Setting::Staleness, "staleness in nanoseconds"),
         ];
         for (setting, name) in named {
             let zero = SettingsError::Zero { setting }.to_string();
-            assert_eq!(zero, format!("{name} is zero: give at least 1"));
+            assert_eq!(zero, format!("{name} must be at least 1"));
             let large = SettingsError::TooLarge { setting, max: 42 }.to_string();
-            assert_eq!(large, format!("{name} is too large: at most 42"));
+            assert_eq!(large, format!("{name} must be at most 42"));
             let small = SettingsError::TooSmall { setting, min: 43 }.to_string();
-            assert_eq!(small, format!("{name} is too small: at least 43"));
+            assert_eq!(small, format!("{name} must be at least 43"));
         }
     }
 
-    /// What a constant's evaluation stops with, seen at run time.
+    /// The message with which the evaluation of a constant stops, observed at run time.
     #[test]
     fn of_a_constant_name_the_setting() {
         let message = |build: fn()| {

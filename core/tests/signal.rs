@@ -1,8 +1,9 @@
-//! Takes and releases in a signal handler, on the limiter that the interrupted code is just using:
-//! bounds hold, nothing is lost, and nobody waits for the interrupted.
+//! Takes and releases in a signal handler, on the limiter that the interrupted code is using.
+//! Bounds hold, no permit is lost, and no call waits for the interrupted one.
 //!
-//! One thread and one timer, without the test harness, whose other threads the signals would go to.
-//! Time is a counter that both move on, so that the interrupted may come late with its `now`.
+//! There is one thread and one timer, without the test harness, whose other threads would get the
+//! signals. Time is a counter that both contexts advance, so that the interrupted call may have a
+//! stale `now`.
 
 #[cfg(not(unix))]
 fn main() {}
@@ -30,14 +31,14 @@ mod interrupted {
         Limiter, Rate, SlidingWindow, Timestamp, TokenBucket, Word,
     };
 
-    /// Something that two contexts use at once, and what must hold of it.
+    /// An object that two contexts use at once, and its invariant.
     trait Subject: Sync {
         fn name(&self) -> &'static str;
-        /// What the main thread does, over and over.
+        /// What the main thread does repeatedly.
         fn work(&self);
         /// What the signal handler does.
         fn interrupt(&self);
-        /// Panics if a bound was passed, or something was lost, when both are done.
+        /// Panics if a bound was exceeded, or a permit lost, once both contexts are done.
         fn check(&self);
     }
 
@@ -48,7 +49,7 @@ mod interrupted {
     static LANDED: AtomicU64 = AtomicU64::new(0);
     static CURRENT: AtomicUsize = AtomicUsize::new(0);
 
-    /// A call that the signals should land in.
+    /// A call that the signals should interrupt.
     fn call<T>(f: impl FnOnce() -> T) -> T {
         INSIDE.store(true, Relaxed);
         compiler_fence(SeqCst);
@@ -106,7 +107,7 @@ mod interrupted {
                 "{}: {granted} granted, {bound} at most",
                 self.name
             );
-            // Asked for all the time, so that one too many would show.
+            // Permits are requested all the time, so that one too many would show.
             assert!(
                 granted + granted / 50 + 100 >= bound,
                 "{}: {granted} granted of {bound}",
@@ -160,7 +161,7 @@ mod interrupted {
         leases: LeasePool<Concurrency, 3>,
         claimed: AtomicU64,
         returned: AtomicU64,
-        /// The id that the handler holds, from one signal to the next.
+        /// The id that the handler holds from one signal to the next.
         held: AtomicU64,
     }
 
@@ -198,7 +199,7 @@ mod interrupted {
 
         fn work(&self) {
             let id = call(|| self.claim(1, None));
-            // A holder that dies.
+            // A holder that never releases.
             call(|| self.claim(1, Some(10)));
             assert!(self.leases.limiter().in_use() <= LIMIT);
             if let Some(id) = id {
@@ -231,12 +232,12 @@ mod interrupted {
         }
     }
 
-    /// A bucket whose settings main thread and handler both change, each in the middle of what the
-    /// other one does.
+    /// A bucket whose settings the main thread and the handler both change, each in the middle of
+    /// the other's calls.
     struct Adjusted {
         bucket: AdjustableBucket,
         granted: AtomicU64,
-        /// Changes of the handler that came in the middle of one of the main thread's.
+        /// Changes by the handler in the middle of a change by the main thread.
         busy: AtomicU64,
     }
 
@@ -251,7 +252,7 @@ mod interrupted {
             }
         }
 
-        /// Another burst, at the same rate.
+        /// Changes the burst, at the same rate.
         fn adjust(&self, burst: u64) {
             match self
                 .bucket
@@ -278,7 +279,7 @@ mod interrupted {
             if let Ok(reserved) = reserved {
                 let permits = reserved.permits();
                 let back = call(|| reserved.cancel_at(Self::now()));
-                // What does not come back counts as used.
+                // Permits that are not refunded count as used.
                 self.granted.fetch_add((permits - back).into(), Relaxed);
             }
         }
@@ -301,7 +302,7 @@ mod interrupted {
         }
     }
 
-    /// Two limits judged as one, by main thread and handler in opposite orders.
+    /// Two limits in one composition, used by the main thread and the handler in opposite orders.
     struct Pair {
         first: Concurrency,
         second: Concurrency,
@@ -379,7 +380,7 @@ mod interrupted {
             .build_on()
         {
             Ok(bucket) => bucket,
-            Err(_) => panic!("does not fit"),
+            Err(_) => panic!("settings must fit"),
         },
         |now| 5 + now / 2,
     );
@@ -387,7 +388,7 @@ mod interrupted {
         "fixed window, 32 bits",
         match FixedWindow::builder(LIMIT as u64, Duration::from_nanos(WINDOW)).build_on() {
             Ok(window) => window,
-            Err(_) => panic!("does not fit"),
+            Err(_) => panic!("settings must fit"),
         },
         by_window,
     );
@@ -395,7 +396,7 @@ mod interrupted {
         "sliding window, 32 bits",
         match SlidingWindow::builder(LIMIT as u64, Duration::from_nanos(WINDOW), 4).build_on() {
             Ok(window) => window,
-            Err(_) => panic!("does not fit"),
+            Err(_) => panic!("settings must fit"),
         },
         by_window,
     );
@@ -403,7 +404,7 @@ mod interrupted {
         name: "concurrency, 32 bits",
         limiter: match Concurrency::try_new(LIMIT) {
             Ok(limit) => limit,
-            Err(_) => panic!("does not fit"),
+            Err(_) => panic!("settings must fit"),
         },
         held: AtomicU32::new(0),
     };
@@ -426,7 +427,7 @@ mod interrupted {
             .build()
         {
             Ok(bucket) => bucket,
-            Err(_) => panic!("does not fit"),
+            Err(_) => panic!("settings must fit"),
         },
         granted: AtomicU64::new(0),
         busy: AtomicU64::new(0),
@@ -450,7 +451,7 @@ mod interrupted {
         &PAIR,
     ];
 
-    /// Sends the process a SIGALRM every so many microseconds, or no more.
+    /// Sends the process a SIGALRM every `micros` microseconds; with 0, stops.
     fn alarm_every(micros: libc::suseconds_t) {
         let interval = libc::timeval {
             tv_sec: 0,
@@ -466,8 +467,8 @@ mod interrupted {
     }
 
     pub(crate) fn run() {
-        // SAFETY: the handler does nothing but atomic operations (and panics, if a check fails,
-        // which ends the test in any case).
+        // SAFETY: the handler only does atomic operations. It also panics if a check fails, which
+        // ends the test in any case.
         unsafe {
             let mut action: libc::sigaction = core::mem::zeroed();
             action.sa_sigaction = on_alarm as extern "C" fn(libc::c_int) as libc::sighandler_t;

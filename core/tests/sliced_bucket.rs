@@ -1,5 +1,5 @@
-//! Slices: shares of a token bucket or a concurrency limit that a thread takes from without asking
-//! anybody, within the limit's own bound, whatever they have and however long they do nothing.
+//! Slices: shares of a token bucket or a concurrency limit from which a thread takes on its own,
+//! within the bound of the limit, whatever they hold and however long they are idle.
 
 #[path = "support/allocations.rs"]
 mod allocations;
@@ -35,7 +35,7 @@ fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Ten permits a second, and a burst of twenty, of which so many are there at first.
+/// Ten permits per second and a burst of twenty, `initial` of which are available at first.
 fn bucket<W: Word>(initial: u64) -> SlicedBucket<W> {
     SlicedBucket::builder(Rate::per_second(10), 20)
         .initial(initial)
@@ -57,8 +57,7 @@ fn take<L: Limiter + ?Sized>(limiter: &L, now: Timestamp, n: u32) -> u32 {
 
 // The bound.
 
-/// What was granted: permits by the tick that they count in, and the settings that they are to
-/// keep.
+/// The granted permits, by the tick in which they count, and the settings that bound them.
 struct Account {
     permits: i128,
     period: i128,
@@ -82,7 +81,7 @@ impl Account {
         *self.granted.entry(instant / self.tick).or_default() += n;
     }
 
-    /// Every window that begins and ends with something granted.
+    /// Checks every window that begins and ends with a grant.
     fn check(&self, story: &dyn Fn() -> String) -> i128 {
         let granted: Vec<_> = self.granted.iter().map(|(&tick, &n)| (tick, n)).collect();
         let mut fullest = i128::MIN;
@@ -104,7 +103,7 @@ impl Account {
     }
 }
 
-/// A take that may be given back: where it counts, and the newest `now` before it.
+/// A take that may be refunded: where it counts, and the newest `now` before it.
 struct Taken {
     n: u32,
     receipt: Receipt,
@@ -112,18 +111,17 @@ struct Taken {
     newest: u64,
 }
 
-/// One random trace on one bucket and its slices, in which everything that was granted is accounted
-/// for.
+/// A random trace on one bucket and its slices, in which every grant is accounted for.
 struct Trace<'a, W: Word> {
     bucket: &'a SlicedBucket<W>,
     slices: Vec<(Slice<&'a SlicedBucket<W>>, Option<Taken>)>,
     last: Option<Taken>,
     account: Account,
-    /// The newest `now` written to the word, and of all calls.
+    /// The newest `now` written to the word, and the newest of all calls.
     written: u64,
     seen: u64,
     clock: u64,
-    /// When somebody came.
+    /// Recent times of calls.
     recent: [u64; 3],
     story: Vec<String>,
 }
@@ -133,7 +131,7 @@ impl<W: Word> Trace<'_, W> {
         format!("{:?}", self.bucket)
     }
 
-    /// A call at `now` has taken `n`; `before` is the word as it was.
+    /// Records a call at `now` that took `n`; `before` is the word before it.
     fn granted(&mut self, before: &str, now: u64, n: u32, receipt: Receipt) -> Taken {
         let newest = self.written;
         let instant = now.max(newest);
@@ -149,7 +147,7 @@ impl<W: Word> Trace<'_, W> {
         }
     }
 
-    /// A time to come at, with the clock or late.
+    /// Draws the time of a call, current or stale.
     fn now(&mut self, draws: &mut Draws<'_>) -> u64 {
         let (full, per_permit, stale, horizon) =
             times(self.bucket, self.account.period / self.account.permits);
@@ -157,7 +155,7 @@ impl<W: Word> Trace<'_, W> {
             0 => draws.magnitude(2 * full),
             1 if draws.once_in(3) => draws.within(1, 2) * horizon - draws.magnitude(horizon / 64),
             1 if draws.once_in(3) => draws.magnitude(horizon / 2),
-            // To the last instant that a slice may take at, or the next one.
+            // Up to the last instant at which a slice may take, or the next one.
             2 | 3 => nanos(self.bucket.hold()) + self.account.tick - draws.below(2),
             4 => draws.magnitude(4 * per_permit),
             _ => 0,
@@ -165,7 +163,7 @@ impl<W: Word> Trace<'_, W> {
         let late = match draws.below(8) {
             0 => draws.magnitude(stale),
             1 => draws.magnitude(stale.min(full)),
-            // When somebody else came.
+            // The time of a recent call.
             2 | 3 => {
                 self.clock
                     - draws
@@ -200,7 +198,7 @@ impl<W: Word> Trace<'_, W> {
         }
     }
 
-    /// By way of a slice. What is given back later is the last take, or an older one.
+    /// Takes through a slice. A later refund is of the last take, or of an older one.
     fn take_by_slice(&mut self, index: usize, now: u64, n: u32, keep: bool) {
         let before = self.word();
         let (slice, last) = self.slices.remove(index);
@@ -229,8 +227,8 @@ impl<W: Word> Trace<'_, W> {
         self.slices.insert(index, (slice, last));
     }
 
-    /// Takes all that a slice has, about when it may no longer, and all that is there when it has
-    /// gone.
+    /// Takes all that a slice holds, at about the last instant that it may be taken, and then all
+    /// that is available once the slice is dropped.
     fn empty(&mut self, draws: &mut Draws<'_>) {
         let index = draws.below(self.slices.len() as u64) as usize;
         self.clock += nanos(self.bucket.hold()) + draws.below(self.account.tick);
@@ -276,7 +274,7 @@ impl<W: Word> Trace<'_, W> {
                 drop(self.slices.remove(index));
             }
             4 => {
-                // What may be given back of the last take of the rest.
+                // The refundable part of the last take of the rest.
                 let Some(taken) = self.last.take() else {
                     return;
                 };
@@ -315,7 +313,7 @@ impl<W: Word> Trace<'_, W> {
         }
     }
 
-    /// A denial has changed nothing, and says to the nanosecond when it would have been a grant.
+    /// Checks that a denial has changed nothing, and that its retry is exact to the nanosecond.
     fn denied<L: Limiter>(&self, limiter: &L, before: &str, denied: Denied) {
         assert_eq!(self.word(), before, "{:#?}", self.story);
         if let (Denied::Exhausted { permits, .. }, Retry::At(then)) =
@@ -335,8 +333,8 @@ impl<W: Word> Trace<'_, W> {
         }
     }
 
-    /// Nothing is lost: without slices, once the time has passed in which it fills and in which a
-    /// word that has wrapped counts as late, it is full.
+    /// No permit is lost: without slices, the bucket is full after the time in which it fills and
+    /// in which a wrapped word counts as stale.
     fn end(mut self) -> i128 {
         self.slices.clear();
         let (full, _, stale, _) = times(self.bucket, self.account.period / self.account.permits);
@@ -353,11 +351,11 @@ impl<W: Word> Trace<'_, W> {
     }
 }
 
-/// The nanoseconds in which a bucket fills, and a permit comes in, at least; its staleness; its
-/// horizon.
+/// The nanoseconds in which a bucket fills and in which a permit comes in, at least; its staleness;
+/// its horizon.
 fn times<W: Word>(bucket: &SlicedBucket<W>, per_permit: i128) -> (u64, u64, u64, u64) {
     let per_permit = u64::try_from(per_permit).unwrap() + 1;
-    // Beyond some years, no clock can be far enough.
+    // Beyond some years, no clock can run fast enough.
     let years = 20 * 365 * 86_400 * 1_000_000_000;
     let bounded = |duration| nanos(duration).min(years);
     (
@@ -406,7 +404,7 @@ fn traces<W: Word>(rate: Rate, burst: u64, count: u64) {
     );
     assert!(
         2 * fullest > i128::from(burst) * period,
-        "hardly used, so this shows nothing"
+        "too few requests for a meaningful result"
     );
 }
 
@@ -431,15 +429,15 @@ fn no_window_holds_more_than_the_burst_and_the_rate_whatever_slices_do() {
 }
 
 #[test]
-fn a_slice_that_was_idle_gives_back_no_more_than_there_was_room_for() {
+fn an_idle_slice_returns_no_more_than_there_was_room_for() {
     fn check<W: Word>() {
-        // What it has is taken at the last instant that it may be taken at, after the cut or after
-        // it has settled anew.
-        for anew in [false, true] {
+        // The slice's permits are taken at the last instant that they may be, after the slice was
+        // created or after it settled again.
+        for again in [false, true] {
             let builder = SlicedBucket::builder(Rate::per_second(100), 200);
             let bucket = builder.build_on::<W>().unwrap();
             let slice = bucket.slice_at(at(1_000), 100).unwrap();
-            let start = if anew { 9_000 } else { 1_000 };
+            let start = if again { 9_000 } else { 1_000 };
             assert_eq!(take(&slice, at(start), 1), 1);
             let then = at(start).saturating_add(bucket.hold());
             assert_eq!(take(&slice, then, 99), 99);
@@ -448,7 +446,7 @@ fn a_slice_that_was_idle_gives_back_no_more_than_there_was_room_for() {
             assert_eq!(take(&bucket, then, rest), rest);
             assert!(
                 (90..=101).contains(&rest),
-                "{rest} and 99 in an instant, anew: {anew}"
+                "{rest} and 99 in an instant, settled again: {again}"
             );
         }
     }
@@ -460,7 +458,7 @@ fn a_slice_takes_at_no_instant_that_is_not_settled() {
     fn check<W: Word>() {
         let bucket = bucket::<W>(20);
         let slice = bucket.slice_at(at(0), 10).unwrap();
-        // The rest fills up meanwhile, and what comes in after that has no room.
+        // The rest fills up in the meantime, and what comes in after that has no room.
         assert_eq!(take(&slice, at(60_000), 10), 10);
         drop(slice);
         assert!(bucket.available_at(at(60_000)) <= 10);
@@ -488,7 +486,7 @@ fn a_slice_that_settles_for_a_tick_asks_again_in_the_first_instant_of_the_next_o
 }
 
 #[test]
-fn a_slice_that_was_idle_for_horizons_gains_nothing_and_loses_nothing_for_ever() {
+fn a_slice_idle_for_horizons_gains_nothing_and_loses_no_permit_permanently() {
     fn check<W: Word>() {
         for (laps, part) in (0..3).flat_map(|laps| (1..64).map(move |part| (laps, part))) {
             for used in [false, true] {
@@ -504,8 +502,8 @@ fn a_slice_that_was_idle_for_horizons_gains_nothing_and_loses_nothing_for_ever()
                     granted += 1;
                 }
                 assert!(granted <= 100, "{granted}: {laps} {part} {used}");
-                // It is full, but for what has come in since a slice began to be used, and for the
-                // staleness before each multiple of the horizon.
+                // The bucket is full, except for what has come in since a slice began to be used,
+                // and during the staleness before each multiple of the horizon.
                 assert!(
                     granted >= 75 || part == 63,
                     "{granted}: {laps} {part} {used}"
@@ -522,10 +520,10 @@ fn a_slice_that_was_idle_for_horizons_gains_nothing_and_loses_nothing_for_ever()
     on_both!(check);
 }
 
-/// The word looks late to a slice that has asked last a horizon ago. If it took what it has, who
-/// comes late after it would find the bucket full.
+/// The word looks stale to a slice that last read it a horizon ago. If the slice took its permits,
+/// a stale timestamp after it would find the bucket full.
 #[test]
-fn a_slice_that_cannot_tell_idle_from_late_is_denied_what_it_has_and_told_when() {
+fn a_slice_that_cannot_tell_idle_from_late_is_denied_its_permits_with_a_retry() {
     fn check<W: Word>() {
         let bucket = SlicedBucket::builder(Rate::per_second(10_000), 4)
             .build_on::<W>()
@@ -533,7 +531,7 @@ fn a_slice_that_cannot_tell_idle_from_late_is_denied_what_it_has_and_told_when()
         let tick = nanos(bucket.tick());
         assert_eq!(take(&bucket, at(1_000), 1), 1);
         let slice = bucket.slice_at(at(1_000), 2).unwrap();
-        // The first tick in which the word looks late.
+        // The first tick at which the word looks stale.
         let horizon = nanos(bucket.horizon());
         let (mut idle, mut late) = (
             horizon / 2 / tick,
@@ -548,7 +546,10 @@ fn a_slice_that_cannot_tell_idle_from_late_is_denied_what_it_has_and_told_when()
             }
         }
         let (before, now) = (ns(idle * tick), ns(late * tick));
-        assert!(slice.peek_at(before, 2).is_ok(), "is known to be idle");
+        assert!(
+            slice.peek_at(before, 2).is_ok(),
+            "the word is known to be idle"
+        );
         let mut taken = 0;
         match slice.take_at(now, 2) {
             Ok(_) => taken += 2,
@@ -572,12 +573,12 @@ fn a_slice_that_cannot_tell_idle_from_late_is_denied_what_it_has_and_told_when()
 }
 
 #[test]
-fn a_late_slice_takes_what_it_has_beside_a_rest_that_is_used_up() {
+fn a_late_slice_takes_what_it_holds_beside_an_exhausted_rest() {
     fn check<W: Word>() {
         let bucket = bucket::<W>(20);
         let slice = bucket.slice_at(at(0), 5).unwrap();
         while take(&bucket, at(60_000), 1) == 1 {}
-        // Late, and no longer settled: the word lies ahead of it.
+        // Late, and no longer settled: the word is ahead of it.
         assert_eq!(take(&slice, at(59_900), 5), 5);
         assert_eq!(take(&slice, at(59_900), 1), 0);
         assert_eq!(take(&slice, at(60_100), 1), 1);
@@ -585,10 +586,10 @@ fn a_late_slice_takes_what_it_has_beside_a_rest_that_is_used_up() {
     on_both!(check);
 }
 
-// What is refused, and when to come back.
+// Errors, and retry times.
 
 #[test]
-fn slices_have_at_most_half_of_the_burst_together() {
+fn slices_hold_at_most_half_of_the_burst_together() {
     fn check<W: Word>() {
         let bucket = bucket::<W>(20);
         assert_eq!(bucket.max_sliced(), 10);
@@ -632,7 +633,7 @@ fn slices_have_at_most_half_of_the_burst_together() {
 }
 
 #[test]
-fn a_slice_is_denied_while_its_permits_are_not_there_and_granted_to_the_nanosecond_when_they_are() {
+fn a_slice_is_denied_exactly_until_its_permits_are_available() {
     fn check<W: Word>() {
         let bucket = bucket::<W>(3);
         let denied = bucket.slice_at(at(0), 5).unwrap_err();
@@ -651,7 +652,7 @@ fn a_slice_is_denied_while_its_permits_are_not_there_and_granted_to_the_nanoseco
 }
 
 #[test]
-fn a_slice_of_none_asks_the_rest_each_time() {
+fn a_slice_of_size_zero_asks_the_rest_each_time() {
     let bucket = bucket::<u64>(20);
     let slice = bucket.slice_at(at(0), 0).unwrap();
     assert_eq!(
@@ -675,7 +676,7 @@ fn a_slice_of_none_asks_the_rest_each_time() {
 }
 
 #[test]
-fn more_than_there_can_be_beside_the_slices_is_told_so_and_comes_with_a_release() {
+fn more_than_fits_beside_the_slices_is_granted_after_a_slice_is_dropped() {
     fn check<W: Word>() {
         let bucket = bucket::<W>(20);
         let slice = bucket.slice_at(at(0), 8).unwrap();
@@ -694,7 +695,7 @@ fn more_than_there_can_be_beside_the_slices_is_told_so_and_comes_with_a_release(
         assert_eq!(bucket.peek_at(at(60_000), 13), Err(denied));
         let denied = bucket.take_at(at(60_000), 21).unwrap_err();
         assert_eq!(denied.retry(&bucket), Retry::Never);
-        // By way of the slice, what it has comes on top.
+        // Through the slice, the permits it holds come in addition.
         let denied = slice.take_at(at(60_000), 21).unwrap_err();
         assert_eq!(
             denied,
@@ -722,7 +723,7 @@ fn more_than_there_can_be_beside_the_slices_is_told_so_and_comes_with_a_release(
                 Retry::OnRelease
             )
         );
-        // Exhausted then, and too many since.
+        // Exhausted at that time, and too many since then.
         let denied = bucket.take_at(at(60_000), 12).unwrap_err();
         let more = bucket.slice_at(at(61_200), 2).unwrap();
         assert_eq!(denied.retry(&bucket), Retry::OnRelease);
@@ -733,7 +734,7 @@ fn more_than_there_can_be_beside_the_slices_is_told_so_and_comes_with_a_release(
 }
 
 #[test]
-fn a_slice_says_to_the_nanosecond_when_what_it_lacks_comes_in() {
+fn a_slice_says_to_the_nanosecond_when_its_missing_permits_come_in() {
     fn check<W: Word>() {
         let bucket = bucket::<W>(10);
         let slice = bucket.slice_at(at(0), 4).unwrap();
@@ -751,7 +752,7 @@ fn a_slice_says_to_the_nanosecond_when_what_it_lacks_comes_in() {
 }
 
 #[test]
-fn a_probe_takes_nothing_and_is_answered_as_a_request_for_one() {
+fn a_probe_takes_nothing_and_is_answered_like_a_request_for_one_permit() {
     fn check<W: Word>() {
         let bucket = bucket::<W>(3);
         let slice = bucket.slice_at(at(0), 2).unwrap();
@@ -783,7 +784,7 @@ fn a_probe_takes_nothing_and_is_answered_as_a_request_for_one() {
 }
 
 #[test]
-fn settings_that_do_not_fit_are_refused_with_a_bound_that_does() {
+fn settings_that_do_not_fit_are_refused_with_a_bound_that_fits() {
     fn check<W: Word>(rate: Rate) {
         let build = |burst| SlicedBucket::builder(rate, burst).build_on::<W>();
         let Err(SettingsError::TooLarge {
@@ -842,7 +843,7 @@ fn settings_that_do_not_fit_are_refused_with_a_bound_that_does() {
             .build()
             .is_err()
     );
-    // Where no burst would do, the rate is named.
+    // If no burst would fit, the error names the rate.
     let fast =
         SlicedBucket::builder(Rate::new(u32::MAX, Duration::from_nanos(1)), 4).build_on::<u32>();
     assert!(
@@ -906,7 +907,7 @@ fn without_slices_it_decides_as_a_token_bucket_does() {
 }
 
 #[test]
-fn a_slice_of_a_bucket_without_refill_has_its_share_and_no_more() {
+fn a_slice_of_a_bucket_without_refill_gets_its_share_and_no_more() {
     fn check<W: Word>() {
         let bucket = SlicedBucket::builder(Rate::ZERO, 10)
             .build_on::<W>()
@@ -964,7 +965,7 @@ fn a_slice_of_a_stepwise_bucket_keeps_the_steps() {
 }
 
 #[test]
-fn time_may_end_while_a_slice_is_out() {
+fn time_may_end_while_a_slice_exists() {
     for near in [0, 1, 999, 1_000, 1_001, 50_000_000] {
         let bucket = bucket::<u64>(20);
         let end = ns(u64::MAX - near);
@@ -979,8 +980,8 @@ fn time_may_end_while_a_slice_is_out() {
 
 // The rate.
 
-/// What `demand` is granted in 200 s of 1,000 permits a second, from an empty bucket of 100, asked
-/// each `step`.
+/// What `demand` is granted in 200 s at 1,000 permits per second, from an empty bucket of 100, with
+/// a request each `step`.
 fn saturated<W: Word>(
     sizes: &[u32],
     step: Duration,
@@ -1015,7 +1016,7 @@ fn all_of(slice: &impl Limiter, now: Timestamp, n: u32) -> u64 {
 }
 
 #[test]
-fn saturated_demand_gets_the_rate_by_way_of_one_slice_or_of_several_in_turn() {
+fn saturated_demand_gets_the_rate_through_one_slice_or_several_in_turn() {
     fn check<W: Word>() {
         for step in
             [100, 999, 1_000, 3_000, 6_250, 7_001, 20_000, 43_000].map(Duration::from_micros)
@@ -1027,9 +1028,9 @@ fn saturated_demand_gets_the_rate_by_way_of_one_slice_or_of_several_in_turn() {
             saturated::<W>(&[10; 5], step, |turn, slices, now| {
                 all_of(&slices[turn % 5], now, 3) + all_of(&slices[turn % 5], now, 1)
             });
-            // One of two is idle, and keeps its half of the half.
+            // One of two slices is idle, and keeps its half of the sliced half.
             saturated::<W>(&[25, 25], step, |_, slices, now| all_of(&slices[0], now, 1));
-            // The rest beside slices that do nothing.
+            // The rest, beside idle slices.
             saturated::<W>(&[50], step, |_, slices, now| {
                 all_of(slices[0].limiter(), now, 1)
             });
@@ -1038,20 +1039,16 @@ fn saturated_demand_gets_the_rate_by_way_of_one_slice_or_of_several_in_turn() {
     on_both!(check);
 }
 
-// Giving back.
+// Refunds.
 
 #[test]
-fn the_last_take_of_a_slice_is_undone_exactly_and_takes_in_reverse() {
+fn a_refund_of_a_slices_last_take_is_exact_and_takes_are_undone_in_reverse() {
     fn check<W: Word>() {
         let bucket = bucket::<W>(15);
         let slice = bucket.slice_at(at(0), 8).unwrap();
         let mut one = slice.try_acquire_at(at(0), 3).unwrap();
         let mut other = slice.try_acquire_at(at(0), 2).unwrap();
-        assert_eq!(
-            one.refund_at(at(0), 1),
-            Ok(0),
-            "another one was taken since"
-        );
+        assert_eq!(one.refund_at(at(0), 1), Ok(0), "another take came after it");
         assert_eq!(
             (other.refund_at(at(0), 1), other.refund_at(at(0), 1)),
             (Ok(1), Ok(1))
@@ -1059,7 +1056,7 @@ fn the_last_take_of_a_slice_is_undone_exactly_and_takes_in_reverse() {
         assert_eq!(
             (one.refund_at(at(0), 2), slice.held()),
             (Ok(2), 7),
-            "one was given up"
+            "one permit was released"
         );
         assert_eq!(bucket.available_at(at(0)), 7);
     }
@@ -1073,7 +1070,7 @@ fn what_was_taken_before_a_draw_is_worth_nothing_after_it() {
         let slice = bucket.slice_at(at(0), 8).unwrap();
         let mut old = slice.try_acquire_at(at(0), 8).unwrap();
         let rest = bucket.available_at(at(0)) as u32;
-        // Draws all that is left, so that the slice has nothing, as after the first take.
+        // Draws all that is left, so that the slice holds nothing, as after the first take.
         let mut new = slice.try_acquire_at(at(0), rest).unwrap();
         assert_eq!(
             (slice.held(), old.refund_at(at(0), 8), slice.held()),
@@ -1086,7 +1083,7 @@ fn what_was_taken_before_a_draw_is_worth_nothing_after_it() {
 }
 
 #[test]
-fn no_more_than_its_size_is_given_back_to_a_slice() {
+fn a_slice_accepts_no_refund_beyond_its_size() {
     fn check<W: Word>() {
         let bucket = bucket::<W>(16);
         let slice = bucket.slice_at(at(0), 4).unwrap();
@@ -1100,13 +1097,13 @@ fn no_more_than_its_size_is_given_back_to_a_slice() {
 }
 
 #[test]
-fn the_rest_takes_nothing_back_beside_slices_that_may_have_built_on_it() {
+fn the_rest_accepts_no_refund_beside_slices_that_may_have_built_on_the_take() {
     fn check<W: Word>() {
         let bucket = bucket::<W>(20);
         let slice = bucket.slice_at(at(0), 10).unwrap();
         let rest = bucket.available_at(at(0)) as u32;
         let mut lease = bucket.try_acquire_at(at(0), rest).unwrap();
-        // It finds itself settled, as far as the word is, and writes nothing.
+        // The slice finds itself settled, as far as the word is, and writes nothing.
         let before = format!("{bucket:?}");
         assert_eq!(
             (take(&slice, at(800), 10), format!("{bucket:?}")),
@@ -1116,7 +1113,7 @@ fn the_rest_takes_nothing_back_beside_slices_that_may_have_built_on_it() {
         drop(slice);
         assert!(
             bucket.available_at(at(800)) <= 10,
-            "20 in an instant at most"
+            "at most 20 in an instant"
         );
         let mut lease = bucket.try_acquire_at(at(9_000), 5).unwrap();
         assert_eq!(
@@ -1130,7 +1127,7 @@ fn the_rest_takes_nothing_back_beside_slices_that_may_have_built_on_it() {
     on_both!(check);
 }
 
-/// Would be granted, until it is asked for.
+/// Agrees in the look, and denies in the take.
 struct Fickle;
 
 impl Limiter for Fickle {
@@ -1146,7 +1143,7 @@ impl Limiter for Fickle {
 }
 
 #[test]
-fn all_of_several_limits_rolls_a_slice_back_exactly() {
+fn a_composition_rolls_a_slice_back_exactly() {
     fn check<W: Word>() {
         let (bucket, limit) = (bucket::<W>(15), Concurrency::<W>::try_new(9).unwrap());
         let slices = (
@@ -1169,7 +1166,7 @@ fn all_of_several_limits_rolls_a_slice_back_exactly() {
                 .unwrap_err();
             assert_eq!((denied.index, state()), (2, before.clone()));
         }
-        // More than the slices have is drawn, and stays with them as far as they have room.
+        // More than the slices hold is drawn, and stays with them as far as they have room.
         assert!(
             AllOf::new((&slices.0, &slices.1, Fickle))
                 .try_acquire_at(at(0), 7)
@@ -1188,7 +1185,7 @@ fn all_of_several_limits_rolls_a_slice_back_exactly() {
 }
 
 #[test]
-fn a_wrapper_takes_a_slice_as_any_limiter() {
+fn a_wrapper_accepts_a_slice_like_any_limiter() {
     let bucket = bucket::<u64>(20);
     let counted = Counted::new(bucket.slice_at(at(0), 4).unwrap());
     assert_eq!(
@@ -1200,10 +1197,10 @@ fn a_wrapper_takes_a_slice_as_any_limiter() {
     assert!(detail.is_allowed() && detail.available > 10);
 }
 
-// Threads, and what is not needed.
+// Threads, and allocation.
 
 #[test]
-fn a_slice_goes_to_another_thread_with_what_points_to_its_limiter() {
+fn a_slice_can_be_sent_to_another_thread_with_the_pointer_to_its_limiter() {
     fn sliced<L: Sliceable + Send + Sync + 'static>(limiter: &Arc<L>) {
         let slice = Slice::cut_at(Arc::clone(limiter), at(0), 4).unwrap();
         let slice = std::thread::spawn(move || (take(&slice, at(0), 3), slice))
@@ -1215,10 +1212,10 @@ fn a_slice_goes_to_another_thread_with_what_points_to_its_limiter() {
     sliced(&Arc::new(Concurrency::new(20)));
 }
 
-/// Permits by the first and the last tick that they may count in.
+/// Permits by the first and the last tick in which they may count.
 type Spans = BTreeMap<(u64, u64), u64>;
 
-/// One thread's part: it cuts slices, takes from them and from the rest, and gives them back.
+/// The work of one thread: it creates slices, takes from them and from the rest, and drops them.
 fn work<W: Word>(
     bucket: &SlicedBucket<W>,
     clock: &AtomicU64,
@@ -1269,7 +1266,7 @@ fn two_threads_with_slices_and_the_rest_stay_within_the_bound_over_every_window(
         const BURST: u64 = 64;
         const UNTIL: u64 = 3_000;
         for seed in 0..if cfg!(debug_assertions) { 4 } else { 12 } {
-            // One and a half in a microsecond.
+            // One and a half per microsecond.
             let rate = Rate::new(3, Duration::from_micros(2));
             let builder = SlicedBucket::builder(rate, BURST).tick(Duration::from_micros(1));
             let bucket = builder.build_on::<W>().unwrap();
@@ -1285,7 +1282,7 @@ fn two_threads_with_slices_and_the_rest_stay_within_the_bound_over_every_window(
                     *spans.entry(span).or_default() += n;
                 }
             });
-            // Each window surely holds what begins and ends in it.
+            // Each window certainly holds what begins and ends in it.
             let mut by_end: Vec<_> = spans.into_iter().collect();
             by_end.sort_unstable_by_key(|&((_, last), _)| last);
             let mut fullest = 0;
@@ -1311,7 +1308,7 @@ fn two_threads_with_slices_and_the_rest_stay_within_the_bound_over_every_window(
             );
             assert!(
                 fullest > BURST && total > UNTIL,
-                "hardly used, so this shows nothing"
+                "too few requests for a meaningful result"
             );
             assert_eq!(
                 (
@@ -1326,7 +1323,7 @@ fn two_threads_with_slices_and_the_rest_stay_within_the_bound_over_every_window(
 }
 
 #[test]
-fn nothing_about_slices_allocates() {
+fn slices_do_not_allocate() {
     fn slices<W: Word>() {
         let bucket = bucket::<W>(20);
         let limit = Concurrency::<W>::try_new(9).unwrap();
@@ -1348,7 +1345,7 @@ fn nothing_about_slices_allocates() {
     assert_eq!(
         allocations(|| drop(core::hint::black_box(Box::new(1)))),
         1,
-        "what is counted"
+        "the counter works"
     );
     let allocated = allocations(|| {
         on_both!(slices);
@@ -1357,7 +1354,7 @@ fn nothing_about_slices_allocates() {
 }
 
 #[test]
-fn a_rollback_beside_a_slice_costs_the_rest_what_was_rolled_back_until_that_has_come_in() {
+fn a_rollback_beside_a_slice_costs_the_rest_those_permits_until_they_have_come_in() {
     let (bucket, twin) = (
         SlicedBucket::new(Rate::per_second(10), 20),
         SlicedBucket::new(Rate::per_second(10), 20),
@@ -1388,6 +1385,6 @@ fn a_rollback_beside_a_slice_costs_the_rest_what_was_rolled_back_until_that_has_
     assert_eq!(
         bucket.available_at(now),
         before,
-        "without slices it is exact"
+        "without slices the refund is exact"
     );
 }

@@ -1,5 +1,5 @@
-//! A sliding window decides as an index that never wraps does, and tells a long rest from a late
-//! request.
+//! A sliding window decides as an index that never wraps, and distinguishes a long idle time from a
+//! stale timestamp.
 
 mod support;
 
@@ -16,16 +16,16 @@ fn a_sliding_window_decides_as_an_index_that_never_wraps_does() {
         assert!(tally.retried > 1_000 && tally.late > 1_000 && tally.void > 0);
         assert_eq!(
             tally.late_and_less, 0,
-            "a late request counts in the newest segment"
+            "a stale timestamp counts in the newest segment"
         );
     }
 }
 
-/// Of a window's count, a turn of its stamps is this many segments long.
+/// The number of segments after which the stamps of the count wrap.
 const TURN: u64 = 1 << 10;
 const STALENESS: u64 = 60;
 
-/// A window of so many segments of a second each, whose count leaves ten bits for the segment.
+/// A window of `segments` segments of a second each, whose count leaves ten bits for the segment.
 fn window<W: Word>(segments: u32, strict: bool) -> SlidingWindow<5, W> {
     let limit = 1 << (W::BITS - 11);
     let settings = SlidingWindow::builder(limit, Duration::from_secs(segments.into()), segments)
@@ -36,10 +36,10 @@ fn window<W: Word>(segments: u32, strict: bool) -> SlidingWindow<5, W> {
     window
 }
 
-/// After any idle time a sliding window has all of its permits, or none until it can tell again; a
-/// part of them only where it may take the time for a late one.
+/// After any idle time a sliding window has all of its permits, or none until it can distinguish
+/// again. It has a part of them only if the time may look stale.
 #[test]
-fn a_sliding_window_that_was_idle_has_all_or_none() {
+fn an_idle_sliding_window_has_all_permits_or_none() {
     fn check<W: Word>(segments: u32, strict: bool) {
         let mut denied = 0;
         let ring = u64::from(segments) + u64::from(strict);
@@ -62,7 +62,7 @@ fn a_sliding_window_that_was_idle_has_all_or_none() {
             if available < all {
                 continue;
             }
-            // From then on it counts as a new one.
+            // From then on it counts like a new one.
             let mut taken: Vec<(u64, u64)> = Vec::new();
             for second in now..now + 4 * ring {
                 let n = 5 + second % 3;
@@ -81,7 +81,7 @@ fn a_sliding_window_that_was_idle_has_all_or_none() {
                 }
             }
         }
-        assert!(denied > STALENESS / 2, "the zone was met");
+        assert!(denied > STALENESS / 2, "the ambiguous zone was reached");
     }
     for segments in 1..=4 {
         for strict in [false, true] {

@@ -1,10 +1,10 @@
-//! Real threads on one limiter, with every admission recorded, and every window of time checked.
+//! Real threads on one limiter. Every admission is recorded, and every window of time checked.
 //!
-//! An admission counts at the later of its own `now` and the newest `now` written before it (the
-//! law of one-sided error). Which that was, only the limiter's word knew at that moment. So each
-//! thread notes the newest `now` that any thread had come with before its own call returned: the
-//! instant lies between that and its own `now`. A window surely holds those admissions whose whole
-//! interval it holds, and these must never be more than the limiter promises.
+//! An admission counts at its own `now`, or at the newest `now` written before it if that is later.
+//! Only the limiter's word knows which of the two it was. So each thread records the newest `now`
+//! of any thread before its own call returned: the instant is between its own `now` and that one. A
+//! window certainly holds those admissions whose whole interval it contains, and these must never
+//! exceed the limiter's bound.
 
 #[allow(dead_code, reason = "made for traces, too")]
 #[path = "support/draws.rs"]
@@ -23,7 +23,7 @@ use portcullis_core::{
 };
 
 const THREADS: u64 = 4;
-/// How late a thread comes with its `now` at most; far below any limiter's staleness.
+/// How stale the `now` of a thread is at most; far below any limiter's staleness.
 const LATE: u64 = 200_000;
 
 /// Permits that were granted at some instant from `earliest` to `latest`, in nanoseconds.
@@ -34,21 +34,21 @@ struct Admission {
     permits: u64,
 }
 
-/// How long each limiter is hammered at least.
+/// For how long each limiter is used at least.
 fn duration() -> Duration {
     Duration::from_millis(if cfg!(debug_assertions) { 300 } else { 1_000 })
 }
 
-/// Repeats a round until it has used its limiter so much that it shows something: how much that is
-/// depends on the load of the machine.
+/// Repeats a round until the limiter has been used enough for a meaningful result. How long that
+/// takes depends on the load of the machine.
 fn until_used(mut round: impl FnMut() -> bool) {
     assert!(
         (0..50).any(|_| round()),
-        "hardly used, so this shows nothing"
+        "too few requests for a meaningful result"
     );
 }
 
-/// Hammers `limiter` from several threads for `time`, and returns all admissions.
+/// Uses `limiter` from several threads for `time`, and returns all admissions.
 fn hammer<L: Limiter + Sync>(limiter: &L, most: u64, time: Duration) -> Vec<Admission> {
     let begun = AtomicU64::new(0);
     let origin = Instant::now();
@@ -95,10 +95,10 @@ fn hammer<L: Limiter + Sync>(limiter: &L, most: u64, time: Duration) -> Vec<Admi
     all.into_inner().expect("no thread panicked")
 }
 
-/// The most permits in any window, over what its length alone allows at `permits` each `period`.
+/// The most permits in any window, beyond what its length alone allows at `permits` each `period`.
 ///
-/// Sweeps over the windows' ends, and keeps for each start the permits in between, less what the
-/// time since has brought: a tree of maxima with additions to prefixes.
+/// Sweeps over the ends of the windows. For each start it keeps the permits in between, less what
+/// the time since has brought, in a tree of maxima with additions to prefixes.
 fn most_over_the_rate(admissions: &[Admission], permits: i128, period: i128) -> i128 {
     let mut starts: Vec<u64> = admissions
         .iter()
@@ -126,25 +126,25 @@ fn most_over_the_rate(admissions: &[Admission], permits: i128, period: i128) -> 
     most
 }
 
-/// Numbers of which the greatest is wanted, after additions to the first so many.
+/// Numbers with a quick maximum, and additions to the first `count` of them.
 struct MaxTree {
     leaves: usize,
-    /// Of each node, the greatest below it without what was added above it, and what was added to
-    /// all below it.
+    /// For each node, the greatest number below it without additions made above it, and the sum of
+    /// the additions to all numbers below it.
     nodes: Vec<(i128, i128)>,
 }
 
 impl MaxTree {
-    /// So many numbers, a power of two, of which none has been set.
+    /// Creates a tree of `count` numbers, a power of two, none of which is set.
     fn new(leaves: usize) -> Self {
-        // Half of the lowest, so that additions do not overflow.
+        // Half of the lowest number, so that additions do not overflow.
         Self {
             leaves,
             nodes: vec![(i128::MIN / 2, 0); 2 * leaves],
         }
     }
 
-    /// Sets a number that nothing was added to.
+    /// Sets a number to which nothing was added before.
     fn set(&mut self, leaf: usize, value: i128) {
         let mut node = self.leaves + leaf;
         self.nodes[node].0 = value;
@@ -187,8 +187,8 @@ impl MaxTree {
     }
 }
 
-/// The most permits in any `together` consecutive segments of a window, segments being `segments`
-/// to each `window` nanoseconds.
+/// The most permits in any `together` consecutive segments of a window; `window` nanoseconds have
+/// `segments` segments.
 fn most_in_segments(admissions: &[Admission], window: u64, segments: u64, together: u64) -> u64 {
     let segment =
         |nanos: u64| (u128::from(nanos) * u128::from(segments) / u128::from(window)) as usize;
@@ -197,7 +197,7 @@ fn most_in_segments(admissions: &[Admission], window: u64, segments: u64, togeth
         .map(|admission| segment(admission.latest))
         .max()
         .unwrap_or(0);
-    // By first segment, and how many segments on the interval ends.
+    // By first segment, and by the number of segments until the interval ends.
     let mut counts = vec![vec![0; together as usize]; last + 1];
     for admission in admissions {
         let (first, end) = (segment(admission.earliest), segment(admission.latest));
@@ -223,7 +223,7 @@ fn token_bucket(time: Duration) {
         (7, 10_000, 3),
         (999_999_937, 1_000_000_000, 2),
     ] {
-        // Each round has a limiter of its own, since its time begins anew.
+        // Each round has a new limiter, because its time begins again.
         let builder = TokenBucket::builder(Rate::new(permits, Duration::from_nanos(period)), burst);
         until_used(|| {
             let admissions = hammer(&builder.build().unwrap(), 3.min(burst), time / 3);
@@ -253,7 +253,7 @@ fn token_bucket(time: Duration) {
     }
 }
 
-/// Whether the bound is kept, and the bucket has been used.
+/// Asserts the bound; returns whether the bucket was used enough.
 fn check_bucket(
     width: &str,
     admissions: &[Admission],
@@ -311,9 +311,9 @@ fn started_window(time: Duration) {
     });
 }
 
-/// Whether the bound is kept, and the windows have been used.
+/// Asserts the bound; returns whether the windows were used enough.
 fn check_started(admissions: &mut [Admission], window: u64, limit: u64) -> bool {
-    // Windows never overlap, so that any span of one's length touches at most two.
+    // Windows never overlap, so that a span of one window's length touches at most two.
     admissions.sort_unstable_by_key(|admission| admission.latest);
     let mut most = 0;
     for (index, end) in admissions.iter().enumerate() {
@@ -334,7 +334,7 @@ fn check_started(admissions: &mut [Admission], window: u64, limit: u64) -> bool 
         total(admissions),
         2 * limit
     );
-    assert!(most <= 2 * limit, "{most} in one window's length");
+    assert!(most <= 2 * limit, "{most} in the length of one window");
     most >= limit / 2
 }
 
@@ -375,8 +375,8 @@ fn sliding_window(time: Duration) {
     });
 }
 
-/// Runs `work` on several threads, each with random draws of its own, until the time is up, and as
-/// much has been done as shows something: which takes longer on a machine that has other work.
+/// Runs `work` on several threads, each with random draws of its own, until the time is up and the
+/// result is meaningful, which takes longer on a loaded machine.
 fn on_threads(
     time: Duration,
     is_enough: impl Fn() -> bool + Sync,
@@ -393,7 +393,7 @@ fn on_threads(
             });
         }
     });
-    assert!(is_enough(), "hardly used, so this shows nothing");
+    assert!(is_enough(), "too few requests for a meaningful result");
 }
 
 fn concurrency(time: Duration) {
@@ -441,7 +441,7 @@ fn one_permit_guards(time: Duration) {
     on_threads(time, is_enough, |_, goes_on| {
         while goes_on() {
             if let Ok(_lease) = limit.try_acquire(1) {
-                // Not one atomic operation, on purpose: only the permit keeps the others out.
+                // Not an atomic operation, on purpose: only the permit excludes the other threads.
                 assert!(!inside.load(Relaxed), "two inside");
                 inside.store(true, Relaxed);
                 entered.store(entered.load(Relaxed) + 1, Relaxed);
@@ -470,7 +470,7 @@ fn lease_pool(time: Duration) {
             match draws.below(8) {
                 0..=3 => {
                     let n = draws.within(1, 4) as u32;
-                    // Some die before they release.
+                    // Some holders never release.
                     let deadline = draws.once_in(4).then(|| now + draws.magnitude(64));
                     match pool.claim_at(
                         Timestamp::from_nanos(now),
@@ -498,7 +498,7 @@ fn lease_pool(time: Duration) {
                             returned.fetch_add(n.into(), Relaxed);
                         }
                         Err(StaleId) => {
-                            assert!(can_die, "a lease without a deadline was taken back");
+                            assert!(can_die, "a lease without a deadline was swept");
                         }
                     }
                     used.push(id);
@@ -529,7 +529,7 @@ fn lease_pool(time: Duration) {
     returned.fetch_add(pool.sweep(Timestamp::from_nanos(u64::MAX - 1)), Relaxed);
     let (claimed, returned) = (claimed.load(Relaxed), returned.load(Relaxed));
     println!(
-        "lease pool: {claimed} permits claimed, {returned} returned; {} times full, {} stale ids refused",
+        "lease pool: {claimed} permits claimed, {returned} returned; {} times full, {} stale ids rejected",
         full.load(Relaxed),
         stale.load(Relaxed)
     );
@@ -563,14 +563,14 @@ fn concurrency_on_threads_stays_within_its_limit_and_loses_nothing() {
 }
 
 #[test]
-fn a_lease_pool_on_threads_loses_nothing_and_gives_nothing_back_twice() {
+fn a_lease_pool_on_threads_loses_nothing_and_releases_nothing_twice() {
     lease_pool(duration());
 }
 
 #[test]
 #[ignore = "takes minutes; cargo xtask soak runs it"]
 fn soak() {
-    // In rounds, because every admission is kept until its round is checked.
+    // In rounds, because every admission is stored until its round is checked.
     let begin = Instant::now();
     while begin.elapsed() < Duration::from_mins(2) {
         token_bucket(duration());

@@ -1,4 +1,4 @@
-//! A token bucket decides as rational arithmetic does, and has room for what its builder names.
+//! A token bucket decides as rational arithmetic, and the bounds that its builder names fit.
 
 mod support;
 

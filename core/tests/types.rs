@@ -1,4 +1,5 @@
-//! Every type is built in a constant, is shared between threads, and is as small as it says.
+//! Every type can be built in a constant, can be shared between threads, and is as small as
+//! documented.
 
 #[macro_use]
 #[path = "support/limiters.rs"]
@@ -56,7 +57,7 @@ static NARROW_SEGMENTS: SlidingWindow<4, u32> = constant!(
 );
 static NARROW_PERMITS: Concurrency<u32> = constant!(Concurrency::try_new(5));
 
-/// One of each type of the registry, on both words, in a constant.
+/// One limiter of each type of the registry, on both words, in a constant.
 macro_rules! constants_of_all {
     ($($name:ident: $type:ty { $($_rest:tt)* })*) => {$(
         const _: () = {
@@ -129,7 +130,7 @@ fn are_small() {
     assert!(size_of::<TokenBucket<u64>>() <= 80 && size_of::<TokenBucket<u32>>() <= 56);
     assert!(size_of::<FixedWindow<u64>>() <= 80 && size_of::<FixedWindow<u32>>() <= 56);
     let ring = size_of::<SlidingWindow<16>>() - size_of::<SlidingWindow<8>>();
-    assert_eq!(ring, 8 * 8, "a word for each segment");
+    assert_eq!(ring, 8 * 8, "one word per segment");
     assert!(size_of::<SlidingWindow<8>>() <= 192);
     assert_eq!(
         (size_of::<Concurrency<u64>>(), size_of::<Concurrency<u32>>()),

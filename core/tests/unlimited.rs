@@ -1,4 +1,4 @@
-//! No limit: a limiter of which nothing is ever used up.
+//! No limit: a limiter that never runs out.
 
 use portcullis_core::metadata::{USED_SHARE, Used};
 use portcullis_core::{LimiterExt, Timestamp, Unlimited};

@@ -1,4 +1,4 @@
-//! Has the linker find `memory.x`.
+//! Adds the folder of `memory.x` to the linker's search path.
 
 fn main() {
     println!("cargo::rustc-link-search={}", env!("CARGO_MANIFEST_DIR"));

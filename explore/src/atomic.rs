@@ -5,7 +5,7 @@ pub use core::sync::atomic::Ordering;
 
 use crate::{access, fails};
 
-/// As `core::sync::atomic::fence`.
+/// A fence that counts as an access. See `core::sync::atomic::fence`.
 pub fn fence(order: Ordering) {
     access();
     plain::fence(order);
@@ -13,7 +13,8 @@ pub fn fence(order: Ordering) {
 
 macro_rules! atomic {
     ($name:ident, $int:ty) => {
-        /// As the one of `core::sync::atomic`, with the same layout.
+        /// The type of this name in `core::sync::atomic`, with the same layout. Each access is
+        /// counted.
         #[derive(Debug, Default)]
         #[repr(transparent)]
         pub struct $name(plain::$name);
@@ -21,7 +22,7 @@ macro_rules! atomic {
         #[allow(
             clippy::missing_errors_doc,
             missing_docs,
-            reason = "as in `core::sync::atomic`"
+            reason = "the same as in `core::sync::atomic`"
         )]
         impl $name {
             pub const fn new(value: $int) -> Self {

@@ -1,38 +1,39 @@
-//! Atomics that are pre-empted: under `--cfg explore` the core takes its own from here.
+//! Atomics that can be pre-empted. Under `cfg(explore)` the core uses them instead of its own.
 //!
-//! Each access first counts itself, and runs the calls that are due at its number, as an interrupt
-//! would: to their end, on the same thread. A weak exchange fails when the run says so. Without a
-//! [`run`], they are plain atomics.
+//! Each access first counts itself. Then it runs the calls that are due at its number, as an
+//! interrupt would: to completion, on the same thread. A weak exchange fails when the plan says so.
+//! Outside of a [`run`], the atomics are plain ones.
 
 use core::cell::Cell;
 use core::ptr;
 
 pub mod atomic;
 
-/// What happens to a run's first call.
+/// What happens during the first call of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// The accesses before which the other calls come, in their order, counted over all calls that
-    /// have begun. One that comes while the call before it is under way pre-empts that call.
+    /// The accesses before which the other two calls run, in order. Accesses are counted over all
+    /// calls that have begun. A call that starts while the previous one is in progress pre-empts
+    /// that call.
     pub at: [u64; 2],
-    /// The weak exchanges that fail though they need not, from the lowest bit on.
+    /// The weak exchanges that fail spuriously, one bit each, from the lowest bit on.
     pub failing: u64,
 }
 
 impl Plan {
-    /// No pre-emption, and no failure.
+    /// No pre-emption and no spurious failure.
     pub const QUIET: Self = Self {
         at: [u64::MAX; 2],
         failing: 0,
     };
 }
 
-/// A run under way, of this thread.
+/// The state of a run on this thread.
 struct Run {
     accesses: Cell<u64>,
-    /// The next access before which a call comes.
+    /// The access before which the next call runs.
     next: Cell<u64>,
-    /// Calls that have begun, beside the first one.
+    /// The number of other calls that have begun.
     begun: Cell<usize>,
     at: Cell<[u64; 2]>,
     failing: Cell<u64>,
@@ -54,13 +55,14 @@ thread_local! {
     };
 }
 
-/// Runs `first`, and `other(0)` and `other(1)` as the plan says: those whose access never comes,
-/// after it. Returns how many accesses there were.
+/// Runs `first`, and runs `other(0)` and `other(1)` at the accesses of the plan. A call whose
+/// access is never reached runs after `first`. Returns the number of accesses.
 ///
-/// Does not nest.
+/// Runs do not nest.
 pub fn run(plan: Plan, first: impl FnOnce(), other: &dyn Fn(usize)) -> u64 {
     RUN.with(|run| {
-        // SAFETY: the reference is used by `preempt` alone, and only until `Over` is dropped below.
+        // SAFETY: only `preempt` dereferences the pointer, and only before `Over` is dropped below.
+        // `other` outlives this function.
         let others = unsafe {
             core::mem::transmute::<&(dyn Fn(usize) + '_), &'static (dyn Fn(usize) + 'static)>(other)
         };
@@ -81,7 +83,7 @@ pub fn run(plan: Plan, first: impl FnOnce(), other: &dyn Fn(usize)) -> u64 {
     })
 }
 
-/// Runs `calls`, uncounted: nothing comes in between.
+/// Runs `calls` without counting their accesses, so that nothing pre-empts them.
 pub fn whole(calls: impl FnOnce()) {
     RUN.with(|run| {
         let before = (
@@ -105,7 +107,7 @@ impl Drop for Over<'_> {
     }
 }
 
-/// Before each access.
+/// Counts an access, before it is made.
 #[inline]
 fn access() {
     RUN.with(|run| {
@@ -126,12 +128,13 @@ fn preempt(run: &Run, number: u64) {
         let index = run.begun.get();
         run.begun.set(index + 1);
         run.next.set(at.get(index + 1).copied().unwrap_or(u64::MAX));
-        // SAFETY: `run` has set it, and is under way.
+        // SAFETY: `others` is set by `run`. A call is due only while `first` runs in it, so `other`
+        // is still borrowed.
         unsafe { (*run.others.get())(index) };
     }
 }
 
-/// Whether the next weak exchange fails.
+/// Returns whether the next weak exchange fails spuriously.
 #[inline]
 fn fails() -> bool {
     RUN.with(|run| {

@@ -1,6 +1,6 @@
-//! Calls that are pre-empted at every atomic access, by up to two others, one within the other,
-//! with weak exchanges that fail at will: what comes out is no more than in some order of the
-//! calls.
+//! Pre-empts calls at every atomic access by up to two others, one within the other, with weak
+//! exchanges that fail spuriously. The result must not exceed the result of the calls in some
+//! order.
 #![cfg(explore)]
 
 mod support;
@@ -21,7 +21,8 @@ use support::subjects::for_each_subject;
 use support::tests_of_all;
 use support::world::{Facts, Subject, World};
 
-/// The calls, pre-empting each other as planned, and how many accesses there were.
+/// Runs the calls, which pre-empt each other as planned. Returns the result, and the number of
+/// accesses.
 fn pre_empted<S: Subject>(start: &World<S>, scenario: &Scenario, plan: Plan) -> (Run, u64) {
     let world = start.fork();
     let results = [const { Cell::new((Outcome::NOTHING, Log::new())) }; 3];
@@ -64,32 +65,32 @@ fn built<S: Subject>(seed: u64) -> (S, Facts) {
         state: seed,
         steps: 0,
     })
-    .expect("it was built before")
+    .expect("the subject was built with this seed before")
 }
 
-/// The world after the scenario's history, unless it is not judged.
+/// Returns the world after the scenario's history, or `None` if the scenario cannot be judged.
 fn start<S: Subject>(seed: u64, scenario: &Scenario) -> Option<World<S>> {
     let (subject, facts) = built(seed);
     judge::start(subject, &facts, scenario)
 }
 
-/// What is wrong with a run, if anything.
+/// Returns what is wrong with a run, or `None`.
 fn fault<S: Subject>(start: &World<S>, scenario: &Scenario, plan: Plan) -> Option<String> {
     let judged = catch_unwind(AssertUnwindSafe(|| {
         let (run, _) = pre_empted(start, scenario, plan);
         if !run.full && judge::comes_back(&start.fork(), scenario) {
-            return Err("not all comes back".to_owned());
+            return Err("not all permits return".to_owned());
         }
         judge::judge(start, scenario, &run)
     }));
     match judged {
         Ok(Ok(())) => None,
         Ok(Err(fault)) => Some(fault),
-        Err(_) => Some("it panics".to_owned()),
+        Err(_) => Some("a call panics".to_owned()),
     }
 }
 
-/// The same fault with less.
+/// Reduces a scenario and a plan that still have the same fault.
 fn shrink<S: Subject>(
     seed: u64,
     mut scenario: Scenario,
@@ -139,7 +140,7 @@ fn shrink<S: Subject>(
     }
 }
 
-/// What a test has seen.
+/// Counts of what a test has explored.
 #[derive(Default, Debug)]
 struct Tally {
     runs: u64,
@@ -149,7 +150,7 @@ struct Tally {
     looked: u64,
 }
 
-/// So many runs, or the first fault.
+/// Explores `runs` runs, or until the first fault.
 fn explore<S: Subject>(from: u64, runs: u64, mix: Mix, tally: &mut Tally) -> Result<(), String> {
     let mut seed = from;
     let goal = tally.runs + runs;
@@ -165,9 +166,9 @@ fn explore<S: Subject>(from: u64, runs: u64, mix: Mix, tally: &mut Tally) -> Res
             pre_empted(&start, &scenario, Plan::QUIET)
         }));
         let Ok((_, accesses)) = quiet else {
-            return Err(report::<S>(seed, scenario, Plan::QUIET, "it panics"));
+            return Err(report::<S>(seed, scenario, Plan::QUIET, "a call panics"));
         };
-        // Each scenario a few times, at other places.
+        // Runs each scenario a few times, with pre-emptions at different accesses.
         for _ in 0..4 {
             let first = draws.below(accesses.max(1));
             let second = match draws.below(4) {
@@ -202,7 +203,7 @@ fn explore<S: Subject>(from: u64, runs: u64, mix: Mix, tally: &mut Tally) -> Res
 
 fn report<S: Subject>(seed: u64, scenario: Scenario, plan: Plan, fault: &str) -> String {
     let (scenario, plan) = shrink::<S>(seed, scenario, plan, fault);
-    let start = start::<S>(seed, &scenario).expect("it is judged");
+    let start = start::<S>(seed, &scenario).expect("the scenario was judged before");
     let told = catch_unwind(AssertUnwindSafe(|| {
         let (run, _) = pre_empted(&start, &scenario, plan);
         judge::tell(&start, &scenario, &run)
@@ -212,7 +213,7 @@ fn report<S: Subject>(seed: u64, scenario: Scenario, plan: Plan, fault: &str) ->
     format!("seed {seed}, {plan:?}: {fault}\n{told}")
 }
 
-/// Explores with each choice of calls, so many times over, and tells what it has seen.
+/// Explores with each mix of calls, `times` times the usual number of runs, and prints the tally.
 fn check<S: Subject>(share: u64, times: u64) {
     let mut tally = Tally::default();
     let mixes = [
@@ -257,7 +258,7 @@ fn check<S: Subject>(share: u64, times: u64) {
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
-/// In a share: a million in all.
+/// The number of runs in a share. All shares together have a million runs.
 const RUNS: u64 = 17_600;
 
 macro_rules! tests {
@@ -270,9 +271,8 @@ macro_rules! tests {
 
 for_each_subject!(tests);
 
-/// Makes `call` on a limiter of its own as often as it has accesses, each time with `other` as a
-/// whole before the next one of them. Then `check` is told the limiter, what `call` returned, and
-/// before which access `other` came.
+/// Runs `call` on a new limiter once for each of its accesses, with `other` as a whole before that
+/// access. Then calls `check` with the limiter, the result of `call`, and the number of the access.
 fn before_each_access<L, T>(
     limiter: impl Fn() -> L,
     call: impl Fn(&L) -> T,
@@ -299,9 +299,9 @@ fn before_each_access<L, T>(
     }
 }
 
-/// By 20 s two permits have come in under either settings. The word is alike under both at 0 s:
-/// after as many changes as era and set together can count, it is the same again.
-fn decides_by_its_settings_beside_changes_that_come_round<W: Word>() {
+/// By 20 s two permits are replenished under either settings. At 0 s the word is the same under
+/// both. After as many changes as era and set together can count, the word repeats.
+fn decides_by_its_settings_during_changes_that_wrap_the_count<W: Word>() {
     let changes = if W::BITS == 64 { 1_024 } else { 16 };
     let at = |seconds| Timestamp::ZERO.saturating_add(Duration::from_secs(seconds));
     let slow = Rate::new(1, Duration::from_secs(10));
@@ -323,7 +323,7 @@ fn decides_by_its_settings_beside_changes_that_come_round<W: Word>() {
         |bucket| bucket.take_at(at(20), 2).is_ok(),
         |bucket| {
             for _ in 0..changes {
-                // Refused if a take that is under way could not tell it from another one.
+                // Busy if a take in progress could not tell this change from an earlier one.
                 let changed = bucket.adjust_at(at(0), Rate::per_second(10), 2, Carry::Keep);
                 refused.set(refused.get() + u64::from(changed.is_err()));
             }
@@ -334,22 +334,22 @@ fn decides_by_its_settings_beside_changes_that_come_round<W: Word>() {
             }
         },
     );
-    assert!(refused.get() > 0, "the numbers of changes never came round");
+    assert!(refused.get() > 0, "no change was busy");
 }
 
 #[test]
-fn a_grant_beside_changes_that_come_round_decides_by_its_settings() {
-    decides_by_its_settings_beside_changes_that_come_round::<u32>();
-    decides_by_its_settings_beside_changes_that_come_round::<u64>();
+fn a_grant_during_changes_that_wrap_the_count_decides_by_its_settings() {
+    decides_by_its_settings_during_changes_that_wrap_the_count::<u32>();
+    decides_by_its_settings_during_changes_that_wrap_the_count::<u64>();
 }
 
-/// The state is almost a full round of epochs old. The take at `later` keeps the old tag of its
-/// slot, because the tag looks newer than `later`. The take at `earlier` then replaces that tag by
+/// The state is almost a whole wrap of the epochs old. The take at `later` keeps the old tag of its
+/// slot, because the tag looks newer than `later`. Then the take at `earlier` replaces that tag by
 /// an epoch before both.
 #[test]
-fn a_grant_counts_in_its_own_segment_just_before_epochs_come_round() {
+fn a_grant_counts_in_its_own_segment_just_before_epochs_wrap() {
     const SEGMENT: Duration = Duration::from_secs(1);
-    // Eight bits of a word count up to 200 permits.
+    // The count has eight bits of the word, for up to 200 permits.
     let epochs = 1 << 24;
     let at = |epoch: u64| Timestamp::ZERO.saturating_add(SEGMENT * u32::try_from(epoch).unwrap());
     let (earlier, later) = (epochs - 6, epochs - 5);
@@ -371,16 +371,16 @@ fn a_grant_counts_in_its_own_segment_just_before_epochs_come_round() {
             let left = [0, 1, 2].map(|segments| window.available_at(at(later + segments)));
             assert!(
                 left[0] <= 73 && left[1] <= 73 && left[2] <= 99,
-                "{left:?} are left, before access {before}"
+                "{left:?} left, pre-empted before access {before}"
             );
         },
     );
 }
 
-/// Nothing is in the bucket at 0 s, and ten permits at 5 s. The changes come at 0 s: the first one
-/// changes nothing, the second one halves the rate. The take is denied, as it asks for more than
-/// the new burst; so all that time has brought by 5 s is five permits.
-fn changes_beside_a_take_that_is_denied_gain_nothing<W: Word>() {
+/// The bucket is empty at 0 s, and has ten permits at 5 s. Both changes are at 0 s: the first one
+/// changes nothing, the second one halves the rate. The take is denied, because it asks for more
+/// than the new burst. So at most five permits are replenished by 5 s.
+fn changes_during_a_denied_take_add_nothing<W: Word>() {
     let at = |seconds| Timestamp::ZERO.saturating_add(Duration::from_secs(seconds));
     let bucket = || {
         AdjustableBucket::builder(Rate::per_second(2), 10)
@@ -396,7 +396,7 @@ fn changes_beside_a_take_that_is_denied_gain_nothing<W: Word>() {
         |bucket| bucket.take_at(at(5), 8).is_err(),
         |bucket| {
             for (rate, burst) in [(2, 10), (1, 7)] {
-                // Refused between the grant and the note of its time.
+                // Busy between the grant and the store of its time.
                 let _ = bucket.adjust_at(at(0), Rate::per_second(rate), burst, Carry::Keep);
             }
         },
@@ -404,7 +404,7 @@ fn changes_beside_a_take_that_is_denied_gain_nothing<W: Word>() {
             if is_denied {
                 denied += 1;
                 let left = bucket.available_at(at(5));
-                assert!(left <= 5, "{left} are left, before access {before}");
+                assert!(left <= 5, "{left} left, pre-empted before access {before}");
             }
         },
     );
@@ -412,7 +412,7 @@ fn changes_beside_a_take_that_is_denied_gain_nothing<W: Word>() {
 }
 
 #[test]
-fn two_changes_beside_a_take_that_is_denied_gain_nothing() {
-    changes_beside_a_take_that_is_denied_gain_nothing::<u32>();
-    changes_beside_a_take_that_is_denied_gain_nothing::<u64>();
+fn two_changes_during_a_denied_take_add_nothing() {
+    changes_during_a_denied_take_add_nothing::<u32>();
+    changes_during_a_denied_take_add_nothing::<u64>();
 }

@@ -1,9 +1,9 @@
-//! Calls that are pre-empted at every instruction by another one: what comes out is no more than in
-//! some order of the calls.
+//! Pre-empts calls at every instruction by other calls. The result must not exceed the result of
+//! the calls in some order.
 //!
-//! Which instructions there are, the processor's trap flag tells: it interrupts a call after each
-//! of them. Most runs then put a breakpoint on one of these, which costs two microseconds, where to
-//! step up to it costs thirty for each step.
+//! The processor's trap flag finds the instructions of a call: it interrupts the call after each
+//! one. Most runs then set a breakpoint at one of these instructions. A breakpoint costs two
+//! microseconds; stepping to the instruction would cost thirty microseconds for each step.
 
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64", not(explore))))]
 fn main() {}
@@ -39,19 +39,19 @@ mod trapped {
     use super::support::subjects::for_each_subject;
     use super::support::world::{Subject, World};
 
-    /// The most instructions of a call that are looked at.
+    /// The largest number of instructions of a call to consider.
     const MOST: usize = 4_096;
     const TRAP: i64 = 0x100;
     const BREAKPOINT: u8 = 0xcc;
 
     static SEEN: [AtomicUsize; MOST] = [const { AtomicUsize::new(0) }; MOST];
     static STEPS: AtomicUsize = AtomicUsize::new(0);
-    /// The step before which the others come; none while steps are only looked at.
+    /// The step before which the other calls run; `usize::MAX` while steps are only recorded.
     static DUE: AtomicUsize = AtomicUsize::new(usize::MAX);
-    /// Where a breakpoint stands, and what stood there.
+    /// The address of the breakpoint, and the byte that it replaces.
     static PATCHED: AtomicUsize = AtomicUsize::new(0);
     static INSTEAD: AtomicU64 = AtomicU64::new(0);
-    /// What comes in between.
+    /// The calls to run at the trap.
     static OTHERS: AtomicPtr<&dyn Fn()> = AtomicPtr::new(ptr::null_mut());
     static PANICKED: AtomicBool = AtomicBool::new(false);
 
@@ -63,7 +63,8 @@ mod trapped {
     fn others() {
         let others = OTHERS.swap(ptr::null_mut(), Relaxed);
         if !others.is_null() {
-            // SAFETY: set by `interrupted`, which waits for the call.
+            // SAFETY: `interrupted` points it to one of its locals, and calls `others` before it
+            // returns. So the pointer is valid until it is taken here.
             let others = unsafe { &*others };
             if catch_unwind(AssertUnwindSafe(others)).is_err() {
                 PANICKED.store(true, Relaxed);
@@ -72,7 +73,8 @@ mod trapped {
     }
 
     extern "C" fn on_trap(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
-        // SAFETY: the system passes one.
+        // SAFETY: the system passes a valid `ucontext_t` to the handler of a signal with
+        // `SA_SIGINFO`.
         let registers = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
         let patched = PATCHED.load(Relaxed);
         let at = registers[libc::REG_RIP as usize].cast_unsigned() as usize;
@@ -92,13 +94,13 @@ mod trapped {
     }
 
     fn write(at: usize, byte: u8) {
-        // SAFETY: an instruction of this program, whose pages `prepare` has made writable; there is
-        // one thread.
+        // SAFETY: `at` is the address of an instruction of this program, and `prepare` has made its
+        // page writable. There is only one thread.
         unsafe { (at as *mut u8).write_volatile(byte) };
     }
 
     fn patch(at: usize) {
-        // SAFETY: as there.
+        // SAFETY: `at` is the address of an instruction of this program, so it is readable.
         INSTEAD.store(unsafe { (at as *const u8).read_volatile() }.into(), Relaxed);
         PATCHED.store(at, Relaxed);
         write(at, BREAKPOINT);
@@ -112,7 +114,7 @@ mod trapped {
     }
 
     fn text() -> (usize, usize) {
-        // SAFETY: the linker defines both; only their addresses are used.
+        // SAFETY: the linker defines both symbols. Only their addresses are used.
         unsafe {
             (
                 ptr::from_ref(&__executable_start).addr(),
@@ -121,9 +123,11 @@ mod trapped {
         }
     }
 
-    /// Whether breakpoints can be set.
+    /// Installs the handler and makes the program's code writable. Returns whether breakpoints can
+    /// be set.
     fn prepare() -> bool {
-        // SAFETY: the handler does what the calls do, which pre-empt each other by their contract.
+        // SAFETY: `action` is valid. The handler only makes calls that are allowed to pre-empt each
+        // other at any instruction.
         unsafe {
             let mut action: libc::sigaction = core::mem::zeroed();
             action.sa_sigaction = on_trap as extern "C" fn(_, _, _) as libc::sighandler_t;
@@ -136,31 +140,33 @@ mod trapped {
         let (start, end) = text();
         let start = start / 4_096 * 4_096;
         let all = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
-        // SAFETY: the program's own text stays what it is, and can be run.
+        // SAFETY: the pages hold the program's code, which stays mapped, readable and executable,
+        // and is only written by `write`.
         unsafe { libc::mprotect(start as *mut libc::c_void, end - start, all) == 0 }
     }
 
-    /// A call, step by step. Returns how many there are.
+    /// Runs a call step by step. Returns the number of steps.
     #[inline(never)]
     fn stepped(call: &dyn Fn()) -> usize {
         STEPS.store(0, Relaxed);
-        // SAFETY: the trap flag is cleared again; the handler leaves all as it is.
+        // SAFETY: sets the trap flag, which is cleared below. The handler restores all registers
+        // except the flag.
         unsafe { asm!("pushfq", "or qword ptr [rsp], 0x100", "popfq") };
         black_box(call)();
-        // SAFETY: as above.
+        // SAFETY: clears the trap flag; see above.
         unsafe { asm!("pushfq", "and qword ptr [rsp], -257", "popfq") };
         STEPS.load(Relaxed)
     }
 
-    /// Where the others come.
+    /// Where the other calls run.
     #[derive(Clone, Copy, Debug)]
     enum Place {
         Step(usize),
         Address(usize),
     }
 
-    /// The first call, and the others in the midst of it, if that place is reached; else after it.
-    /// Says whether it was.
+    /// Runs the first call, and the others when it reaches `place`, or else after it. Returns
+    /// whether it reached `place`.
     fn interrupted(place: Place, first: &dyn Fn(), other: &dyn Fn()) -> bool {
         let other: &dyn Fn() = other;
         OTHERS.store(ptr::from_ref(&other).cast_mut().cast(), Relaxed);
@@ -189,8 +195,8 @@ mod trapped {
                 results[index].set(world.call(call));
             }
         };
-        // The log of a call is made in the midst of it: no allocation is interrupted, as one call
-        // has one step.
+        // The log of a call is written while the call runs. A call of one step allocates nothing
+        // for it, so no allocation is interrupted.
         let reached = interrupted(place, &|| call(0), &|| {
             call(1);
             call(2);
@@ -224,7 +230,7 @@ mod trapped {
         Some((world, scenario, draws))
     }
 
-    /// What kind of call it is.
+    /// Returns the kind of a call.
     fn kind(call: &Call) -> usize {
         call.ops().next().map_or(0, |op| match op {
             Op::Take { .. } => 1,
@@ -245,7 +251,7 @@ mod trapped {
 
     const KINDS: usize = 13;
 
-    /// The instructions that calls of each kind are made of.
+    /// Finds the instructions of the calls of each kind.
     fn learn<S: Subject>() -> [Vec<usize>; KINDS] {
         let (low, high) = text();
         let mut known = [const { Vec::new() }; KINDS];
@@ -311,9 +317,9 @@ mod trapped {
                 tally.pre_empted += u64::from(reached);
                 tally.stepped += u64::from(steps);
                 let told = if PANICKED.swap(false, Relaxed) {
-                    Err("it panics".to_owned())
+                    Err("a call panics".to_owned())
                 } else if !run.full && judge::comes_back(&start.fork(), &scenario) {
-                    Err("not all comes back".to_owned())
+                    Err("not all permits return".to_owned())
                 } else {
                     judge::judge(&start, &scenario, &run)
                 };

@@ -1,6 +1,7 @@
-//! Random traces of takes, refunds and cancels of what was kept for up to three horizons, changes,
-//! and rollbacks, by clocks that are late or stand still for long: what was granted and not given
-//! back is within the bound, in exact arithmetic, over every window.
+//! Random traces of takes, changes, rollbacks, and refunds and cancellations of grants that were
+//! kept for up to three horizons. The clocks may be stale or stand still for long. The permits that
+//! were granted and not refunded must stay within the bound, in exact arithmetic, over every
+//! window.
 
 mod support;
 
@@ -22,10 +23,10 @@ use support::subjects::{
 use support::tests_of_all;
 use support::world::{Facts, Slot, Subject, World};
 
-/// What a trace has seen that the bound depends on.
+/// An event of a trace that the bound depends on.
 #[derive(Clone, Debug)]
 struct Event {
-    /// When it was asked for, and from when on it may be used.
+    /// The time of the request, and the instant from which its permits may be used.
     now: u64,
     due: u64,
     what: What,
@@ -33,7 +34,7 @@ struct Event {
 
 #[derive(Clone, Copy, Debug)]
 enum What {
-    /// Permits that were granted and have not been given back; whether they may be owed.
+    /// Permits that were granted and not refunded, and whether they may be owed.
     Granted {
         n: u64,
         forced: bool,
@@ -44,21 +45,21 @@ enum What {
     },
     /// A newer time was written.
     Noted,
-    /// A request was denied that asks for no more than there can be.
+    /// A request was denied although it asked for no more than the capacity.
     Refused,
 }
 
-/// Checks all that was granted in a trace.
+/// A subject with a check of all that was granted in a trace.
 trait Bound: Subject {
-    /// Whether what is given back counts at the time of that: those who are late find no more than
-    /// is there then, until something is given back at an earlier time. (Not where a change counts
-    /// at the newest time of a grant.)
+    /// Whether a refund counts at its own time: until a refund at an earlier time, a stale
+    /// timestamp finds no more permits than at the time of the refund. (Not for limiters whose
+    /// changes count at the newest time of a grant.)
     const NOTES_REFUNDS: bool = false;
 
-    /// How many changes in one tick leave receipts of that tick their worth.
+    /// The number of changes in one tick after which receipts of that tick are still valid.
     const CHANGES_IN_TICK: usize = usize::MAX;
 
-    /// Whether what nobody has seen is undone.
+    /// Returns whether a rollback that no other call observed has no effect.
     fn is_rolled_back(&self) -> bool {
         true
     }
@@ -66,8 +67,9 @@ trait Bound: Subject {
     fn check(&self, events: &[Event]) -> Result<(), String>;
 }
 
-/// The events with the instants that they count at: no earlier than the newest one before. What was
-/// given back in whole has not been, where `forgets`; but a change comes after it.
+/// Returns the events with the instants at which they count: no earlier than the newest event
+/// before. With `forgets`, a grant that was fully refunded does not count as an event, except that
+/// a later change still counts after it.
 fn counted(events: &[Event], forgets: bool) -> Vec<(u64, &Event)> {
     let (mut newest, mut noted) = (0, 0);
     let counted = events.iter().map(|event| {
@@ -93,9 +95,9 @@ fn counted(events: &[Event], forgets: bool) -> Vec<(u64, &Event)> {
     counted
 }
 
-/// A bucket in exact arithmetic, which has at least what the real one has.
+/// A bucket in exact arithmetic, which has at least the permits of the real one.
 struct Ideal {
-    /// Parts of a permit.
+    /// The number of parts in one permit.
     parts: i128,
     level: i128,
     newest: u64,
@@ -126,7 +128,7 @@ impl Ideal {
     }
 }
 
-/// A bucket with several settings.
+/// A bucket with several sets of settings.
 struct Settings<'a> {
     sets: &'a [(Rate, u64)],
     terms: &'a BucketTerms,
@@ -135,7 +137,7 @@ struct Settings<'a> {
 
 fn check_bucket(settings: &Settings<'_>, events: &[Event]) -> Result<(), String> {
     let &Settings { sets, terms, tick } = settings;
-    // A common multiple of all periods that are drawn.
+    // A common multiple of all periods that can be drawn.
     let parts = 420_000_000_000 * 1_000_003;
     let rounded = |at: u64| {
         if tick == 1 {
@@ -158,8 +160,8 @@ fn check_bucket(settings: &Settings<'_>, events: &[Event]) -> Result<(), String>
         i128::from(terms.initial.min(burst)) * parts
     };
     let mut floor = 0;
-    // The largest burst since the last reset, and what was granted in this tick since the first
-    // change in it.
+    // The largest burst since the last reset, and the permits granted in this tick since its first
+    // change.
     let (mut largest, mut since_change, mut tick_of_change) = (i128::from(burst), 0, None);
     for (at, event) in counted(events, true) {
         ideal.pass(rounded(at).max(terms.origin));
@@ -197,7 +199,7 @@ fn check_bucket(settings: &Settings<'_>, events: &[Event]) -> Result<(), String>
                 }
                 largest = largest.max(ideal.burst);
                 tick_of_change = Some(ideal.newest);
-                // However often settings are changed at one instant, nothing is gained.
+                // Changing the settings any number of times at one instant gains nothing.
                 let most = (largest * parts - since_change).max(ideal.level);
                 ideal.level = match carry {
                     Carry::Reset => full,
@@ -236,7 +238,7 @@ impl<W: Word> Bound for Bucket<W> {
     }
 }
 
-/// Of limiters that tell eras apart by four bits of a 32-bit word, and ten of a 64-bit one.
+/// Limiters count eras with four bits of a 32-bit word, or ten bits of a 64-bit word.
 const fn changes_in_tick<W: Word>() -> usize {
     if W::BITS == 32 { 14 } else { 1_022 }
 }
@@ -263,7 +265,7 @@ impl Bound for Table<TokenBucketRules> {
     fn check(&self, events: &[Event]) -> Result<(), String> {
         let terms = self.bucket_terms();
         let rate = Rate::new(terms.permits, Duration::from_nanos(terms.period));
-        // An entry begins with its first use.
+        // A slot begins with its first use.
         let mut terms = terms;
         terms.origin = if self.tick == 1 { 0 } else { terms.origin };
         check_bucket(
@@ -298,7 +300,8 @@ impl<W: Word> Bound for Sliced<W> {
     }
 }
 
-/// At most `limit` permits in spans that begin with an event and end before `until` of it.
+/// Checks that at most `limit` permits are granted in each span that begins with an event at `from`
+/// and ends before `until(from)`.
 fn check_spans(events: &[Event], limit: u64, until: impl Fn(u64) -> u64) -> Result<(), String> {
     let counted = counted(events, false);
     for (first, &(from, _)) in counted.iter().enumerate() {
@@ -395,12 +398,12 @@ impl<W: Word> Bound for Cooldown<W> {
         };
         let (mut newest, mut until) = (self.terms.origin, None);
         for event in events {
-            // Where a word has come round, a denial need not start a wait.
+            // If the word has wrapped, a denial need not start a wait.
             if u128::from(event.now.saturating_sub(newest)) > horizon / 4 {
                 return Ok(());
             }
             match event.what {
-                // The first one after a grant.
+                // The first denial after a grant starts the wait.
                 What::Refused if until.is_none() => until = Some(event.now.saturating_add(wait)),
                 What::Granted { .. } => {
                     newest = newest.max(event.now);
@@ -429,8 +432,8 @@ impl<W: Word> Bound for Changing<W> {
         let ticks = |at: u64| at.saturating_sub(origin) / tick;
         let (limit, window) = self.sets[0];
         let (mut limit, mut window) = (limit, window.div_ceil(tick));
-        // The window that is on; the permits granted in it, those that count, and the largest limit
-        // in force, as long as `Carry` says that it holds.
+        // The end of the current window; the permits granted in it; the permits that count; and the
+        // largest limit in force, for as long as `Carry` guarantees it.
         let (mut end, mut granted, mut count, mut most) = (0, 0, 0, Some(limit));
         for (at, event) in counted(events, false) {
             let now = ticks(at);
@@ -460,8 +463,8 @@ impl<W: Word> Bound for Changing<W> {
                             new_limit - left * new_limit / limit
                         }
                         Carry::Additive => match most {
-                            // All that is granted in the window is at most the largest limit that
-                            // there was.
+                            // All permits granted in the window are at most the largest limit that
+                            // was in force.
                             Some(most) => count.max((granted + new_limit).saturating_sub(most)),
                             None => count,
                         },
@@ -483,7 +486,7 @@ trait Started {
 }
 
 impl<W: Word> Started for Changing<W> {
-    /// Without a change.
+    /// Checks windows that are started by requests, if no setting was changed.
     fn check_started(&self, events: &[Event]) -> Result<(), String> {
         if events
             .iter()
@@ -501,7 +504,7 @@ impl<W: Word> Started for Changing<W> {
     }
 }
 
-/// What is asked for in a trace.
+/// Returns the calls that a trace may contain.
 fn verbs<S: Subject>() -> Vec<Verb> {
     S::VERBS
         .iter()
@@ -533,7 +536,7 @@ fn build<S: Bound>(seed: u64) -> Option<(S, Facts, Draws<'static>)> {
     Some((subject, facts, draws))
 }
 
-/// Random calls, with a grant that is kept for long.
+/// Returns random calls, with a grant that is kept for long.
 fn choose<S: Bound>(draws: &mut Draws<'_>, facts: &Facts) -> Vec<Op> {
     let mut clock = Clock {
         facts: *facts,
@@ -569,7 +572,7 @@ fn choose<S: Bound>(draws: &mut Draws<'_>, facts: &Facts) -> Vec<Op> {
         }
         ops.push(next);
         if draws.once_in(4) {
-            // All that there is, and more.
+            // Takes all permits, and more.
             for _ in 0..3 {
                 let n = draws.within(1, facts.burst) as u32;
                 ops.push(Op::Take {
@@ -594,8 +597,8 @@ fn choose<S: Bound>(draws: &mut Draws<'_>, facts: &Facts) -> Vec<Op> {
     ops
 }
 
-/// A slice that takes what it has as long after it was cut as it need not ask, and is dropped; then
-/// the rest is taken.
+/// Adds a slice that takes its permits as late as it can without asking the bucket, and is dropped.
+/// Then the rest is taken.
 fn slice_for_long(draws: &mut Draws<'_>, clock: &Clock, ops: &mut Vec<Op>) {
     let Facts {
         grain,
@@ -603,13 +606,13 @@ fn slice_for_long(draws: &mut Draws<'_>, clock: &Clock, ops: &mut Vec<Op>) {
         reach,
         ..
     } = clock.facts;
-    // All has come in.
+    // All permits are replenished.
     let now = clock.newest.saturating_add(draws.one_of(&[0, reach]));
     let k = draws
         .one_of(&[burst / 2, burst / 4, 1])
         .clamp(1, u32::MAX.into()) as u32;
     ops.push(Op::Cut { now, n: k, slot: 0 });
-    // About the hold: an eighth of what the rest has at least.
+    // About the hold, which is at least an eighth of the rest.
     let later = now.saturating_add(draws.below(burst / 16 + 1).saturating_mul(grain));
     ops.push(Op::Draw {
         now: later,
@@ -636,8 +639,8 @@ fn slice_for_long(draws: &mut Draws<'_>, clock: &Clock, ops: &mut Vec<Op>) {
     }
 }
 
-/// A take of a full limiter that is given back in whole some time later; then all is taken by one
-/// who is late, and what came in since by one who is not.
+/// Adds a take from a full limiter that is fully refunded some time later. Then a stale timestamp
+/// takes all permits, and the newest one takes those that were replenished since.
 fn refund_before_late(draws: &mut Draws<'_>, clock: &Clock, ops: &mut Vec<Op>) {
     let Facts {
         grain,
@@ -666,7 +669,7 @@ fn refund_before_late(draws: &mut Draws<'_>, clock: &Clock, ops: &mut Vec<Op>) {
     }
 }
 
-/// Changes between two settings over and over, and takes what there is, at one instant.
+/// Adds repeated changes between two sets of settings, with takes of all permits, at one instant.
 fn change_often(draws: &mut Draws<'_>, clock: &Clock, ops: &mut Vec<Op>) {
     let (now, burst) = (clock.newest, clock.facts.burst);
     let carry =
@@ -688,8 +691,8 @@ fn change_often(draws: &mut Draws<'_>, clock: &Clock, ops: &mut Vec<Op>) {
     }
 }
 
-/// A debt that has come in, a reservation besides, and a rollback of the take that would end the
-/// debt's era.
+/// Adds a debt that has been paid by time, a reservation, and a rollback of the take that would end
+/// the debt's era.
 fn settle_debt(draws: &mut Draws<'_>, clock: &Clock, ops: &mut Vec<Op>) {
     let Facts { grain, burst, .. } = clock.facts;
     let now = clock.newest;
@@ -721,8 +724,8 @@ fn settle_debt(draws: &mut Draws<'_>, clock: &Clock, ops: &mut Vec<Op>) {
     });
 }
 
-/// A grant that is kept until the word has come round: by the time, or by what was given back and
-/// changed meanwhile.
+/// Adds a grant that is kept until the word has wrapped: by time, or by refunds and changes in the
+/// meantime.
 fn keep<S: Subject>(draws: &mut Draws<'_>, clock: &Clock, ops: &mut Vec<Op>) {
     let Facts {
         grain,
@@ -739,7 +742,7 @@ fn keep<S: Subject>(draws: &mut Draws<'_>, clock: &Clock, ops: &mut Vec<Op>) {
     ops.push(Op::Take { now, n, slot: kept });
     let turns = match draws.below(16) {
         0..=7 if horizon < 1 << 59 => {
-            // The horizon is stated in whole ticks, or in whole windows.
+            // The horizon is stated in whole ticks or whole windows.
             let turns = draws.within(1, 3);
             let some = draws.magnitude(reach);
             let grains = draws.below(burst + 1).saturating_mul(grain);
@@ -767,14 +770,14 @@ fn keep<S: Subject>(draws: &mut Draws<'_>, clock: &Clock, ops: &mut Vec<Op>) {
                 carry: Carry::Keep,
             });
         } else {
-            // Out of turn.
+            // Refunds out of order.
             ops.push(Op::Take { now, n: 1, slot: 0 });
             ops.push(Op::Take { now, n: 1, slot: 1 });
             ops.push(Op::Refund { now, n: 1, slot: 0 });
         }
         now = now.saturating_add(step);
     }
-    // Some of it is taken, before and after it is given back.
+    // Takes some permits, before and after the refund.
     let drain = |draws: &mut Draws<'_>, ops: &mut Vec<Op>, now: u64| {
         for n in [most, most / 2, most / 4, most / 8, 1, 1, 1] {
             if n > 0 && draws.once_in(2) {
@@ -791,7 +794,7 @@ fn keep<S: Subject>(draws: &mut Draws<'_>, clock: &Clock, ops: &mut Vec<Op>) {
     }
 }
 
-/// Makes the calls, and checks all that was granted.
+/// Makes the calls and checks all that was granted. Returns the fault, if any.
 fn play<S: Bound>(seed: u64, ops: &[Op], tally: &mut Tally) -> Option<String> {
     let (subject, facts, _) = build::<S>(seed)?;
     let world = World::new(subject);
@@ -804,7 +807,8 @@ fn play<S: Bound>(seed: u64, ops: &[Op], tally: &mut Tally) -> Option<String> {
         let now = op.now().unwrap_or(0);
         newest = newest.max(now);
         if let Op::Rollback { now, n } = *op {
-            // Where a word has come round, what was told less is not told so again.
+            // If the word has wrapped, the limiter may report fewer permits before a rollback than
+            // after it.
             let is_out =
                 |event: &&Event| !matches!(event.what, What::Granted { n: 0, .. } | What::Refused);
             let (mut last, mut idle) = (facts.origin, 0);
@@ -875,7 +879,8 @@ fn play<S: Bound>(seed: u64, ops: &[Op], tally: &mut Tally) -> Option<String> {
             Op::Reserve { slot, .. } => granted(Some(slot), u64::MAX - outcome.told, false),
             Op::Refund { slot, .. } | Op::Cancel { slot, .. } if outcome.back > 0 => {
                 let event = &mut events[of_slot[usize::from(slot)]];
-                // What is past its due may have been used. At its due, whoever cancels has not.
+                // A reservation that is past its due may have been used. A caller that cancels it
+                // at its due has not used it.
                 let is_used = matches!(op, Op::Cancel { .. }) && now > event.due;
                 if let What::Granted { n, .. } = &mut event.what
                     && !is_used
@@ -897,7 +902,8 @@ fn play<S: Bound>(seed: u64, ops: &[Op], tally: &mut Tally) -> Option<String> {
                 }
             }
             Op::Adjust { to, carry, .. } if outcome.acted => {
-                // Those keep their instants: the bound is exceeded by as much, as documented.
+                // Reservations that are not due keep their instants. They exceed the bound by as
+                // many permits, as documented.
                 let is_noted = |event: &&Event| !matches!(event.what, What::Refused);
                 let noted = events.iter().filter(is_noted).map(|event| event.now).max();
                 let at = noted.unwrap_or(0).max(now);
@@ -924,7 +930,7 @@ fn play<S: Bound>(seed: u64, ops: &[Op], tally: &mut Tally) -> Option<String> {
     Some(fault)
 }
 
-/// The most changes that count within less than a tick.
+/// Returns the largest number of changes that count within less than a tick.
 fn changes_at_once(events: &[Event], tick: u64) -> usize {
     let mut newest = 0;
     let changes: Vec<_> = events
@@ -941,7 +947,7 @@ fn changes_at_once(events: &[Event], tick: u64) -> usize {
     changes.iter().enumerate().map(at_once).max().unwrap_or(0)
 }
 
-/// Whether a request will be denied though it asks for no more than there can be.
+/// Returns whether a request will be denied although it asks for no more than the capacity.
 fn is_refused<S: Subject>(world: &World<S>, op: &Op) -> bool {
     let (Op::Take {
         now, n: n @ 1.., ..
@@ -956,8 +962,8 @@ fn is_refused<S: Subject>(world: &World<S>, op: &Op) -> bool {
     })
 }
 
-/// Whether a composition that is denied after this limit was taken from leaves it as it was, when
-/// nobody else is there.
+/// Checks that a composition which is denied after it took from this limit leaves the limit as it
+/// was, if no other call runs concurrently.
 fn rolls_back<S: Bound>(
     world: &World<S>,
     facts: &Facts,
@@ -999,10 +1005,10 @@ fn rolls_back<S: Bound>(
     let (before, left) = (sights(world), sights(&after));
     if before != left {
         return Some(format!(
-            "a rollback of {n} at {now} alone leaves {left:?}, not {before:?}"
+            "a lone rollback of {n} at {now} leaves {left:?} instead of {before:?}"
         ));
     }
-    // What others have is worth what it was.
+    // The receipts of other grants keep their value.
     for slot in 0..PASSING {
         let (one, other) = (world.fork(), after.fork());
         let content = one.take(slot);
@@ -1024,14 +1030,14 @@ fn rolls_back<S: Bound>(
         let (before, left) = (sights(&one), sights(&other));
         if before != left {
             return Some(format!(
-                "after a rollback of {n} at {now} alone, slot {slot} given back comes to {left:?}, not {before:?}"
+                "after a lone rollback of {n} at {now}, a refund of slot {slot} leaves {left:?}, not {before:?}"
             ));
         }
     }
     None
 }
 
-/// The same fault with fewer calls.
+/// Reduces the calls while the fault remains.
 fn shrink<S: Bound>(seed: u64, mut ops: Vec<Op>) -> Trace {
     let mut tally = Tally::default();
     loop {
@@ -1119,7 +1125,7 @@ fn a_limiter_in_any_state_grants_no_more_than_a_new_one() {
         let (most, has) = (fresh.bucket.available_at(now), restored.available_at(now));
         assert!(
             has <= most,
-            "{has} with state {state:#x}, {most} anew: {}",
+            "{has} with state {state:#x}, {most} in a new limiter: {}",
             fresh.describe()
         );
     }
@@ -1129,7 +1135,7 @@ fn a_limiter_in_any_state_grants_no_more_than_a_new_one() {
         assert!(open.take_at(now, 3).is_ok());
         assert!(
             AllOf::new((&open,)).try_acquire_at(now, 3).is_ok(),
-            "unlimited, and denied with state {state}"
+            "an unlimited bucket denies with state {state}"
         );
     }
     let window = CooldownWindow::new(3, Duration::from_secs(1), None);

@@ -1,4 +1,4 @@
-//! Has the linker find the board's memory layout.
+//! Tells the linker where the board's memory layout is.
 
 fn main() {
     println!(

@@ -1,5 +1,5 @@
-//! Has the linker find the board's memory layout, and the compiler what is measured: that is named
-//! by the variable `SUBJECT`.
+//! Tells the linker where the board's memory layout is, and the compiler what to measure: the
+//! variable `SUBJECT` names it.
 
 fn main() {
     println!(

@@ -1,16 +1,17 @@
 //! Loom models of every atomic algorithm of `portcullis-core` and `portcullis-async`, one file in
 //! `tests` for each primitive.
 //!
-//! They run where loom takes the place of the atomics, and are empty everywhere else:
+//! The models run only under `cfg(loom)`, where loom replaces the atomics; otherwise the files are
+//! empty:
 //!
 //! ```text
 //! RUSTFLAGS="--cfg loom" cargo test -p portcullis-loom --release
 //! ```
 //!
-//! Each model is explored exhaustively up to `PREEMPTIONS` pre-emptions, or as many as
-//! `LOOM_MAX_PREEMPTIONS` says; those that would take a minute for it up to fewer, unless
-//! `PORTCULLIS_THOROUGH` is set. What each one is there to show, and what loom cannot show, stands
-//! in `docs/memory-ordering.md`.
+//! Each model is explored exhaustively up to a bound of pre-emptions: `PREEMPTIONS`, or the value
+//! of `LOOM_MAX_PREEMPTIONS`. Models that would take a minute with this bound use a lower one,
+//! unless `PORTCULLIS_THOROUGH` is set. `docs/memory-ordering.md` states what each model shows, and
+//! what loom cannot show.
 #![cfg(loom)]
 
 pub mod queue;
@@ -23,19 +24,20 @@ use loom::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use loom::thread::JoinHandle;
 use portcullis_core::{Limiter, Timestamp};
 
-/// How often a thread may be stopped where it could have gone on, by default.
+/// The default bound: how often a thread may be pre-empted where it could have continued.
 pub const PREEMPTIONS: usize = 3;
 
 loom::lazy_static! {
     static ref TURN: AtomicUsize = AtomicUsize::new(0);
 }
 
-/// Runs `model` in every interleaving, and prints how many there were.
+/// Runs `model` in every interleaving, and prints the number of interleavings.
 pub fn explore(model: impl Fn() + Send + Sync + 'static) {
     explore_within(PREEMPTIONS, model);
 }
 
-/// The same with fewer pre-emptions, where nobody asks for a thorough run.
+/// Runs `model` as `explore` does, with `preemptions` as the bound, or `thorough` in a thorough
+/// run.
 pub fn explore_briefly(
     preemptions: usize,
     thorough: usize,
@@ -45,7 +47,8 @@ pub fn explore_briefly(
     explore_within(if is_thorough { thorough } else { preemptions }, model);
 }
 
-/// The same with other pre-emptions by default, for a model that has too many interleavings.
+/// Runs `model` as `explore` does, with `preemptions` as the default bound. For a model that has
+/// too many interleavings.
 pub fn explore_within(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
     let executions = std::sync::Arc::new(Count::new(0));
     let counted = std::sync::Arc::clone(&executions);
@@ -64,16 +67,17 @@ pub fn explore_within(preemptions: usize, model: impl Fn() + Send + Sync + 'stat
     );
 }
 
-/// Has loom try each order of this call and those that other threads make, and orders no memory.
+/// Makes loom try each order of the following call and the calls of other threads. It does not
+/// order memory.
 ///
-/// Of an atomic, loom remembers the last access alone: if one thread has loaded it, and another one
-/// loads and then changes it, loom forgets that the change could have come before the first load.
-/// So each call that a model makes begins with an exchange on a word of no meaning.
+/// For each atomic, loom remembers only the last access. If one thread has loaded it, and another
+/// thread loads and then changes it, loom forgets that the change could have come before the first
+/// load. So each call in a model begins with a read-modify-write of an otherwise unused word.
 pub fn turn() {
     TURN.fetch_add(1, Relaxed);
 }
 
-/// Runs `work` on what is shared, in a thread of its own.
+/// Runs `work` on shared data in a new thread.
 pub fn spawn<S: 'static, T: 'static>(
     shared: &Arc<S>,
     work: impl FnOnce(&S) -> T + 'static,
@@ -85,33 +89,33 @@ pub fn spawn<S: 'static, T: 'static>(
     })
 }
 
-/// What a thread has come to.
+/// Waits for a thread and returns its result.
 pub fn join<T>(thread: JoinHandle<T>) -> T {
     thread.join().unwrap()
 }
 
-/// Takes `n` permits for good; returns how many that were: `n`, or 0 if it was denied.
+/// Takes `n` permits permanently. Returns the number of permits taken: `n`, or 0 after a denial.
 pub fn take(limiter: &impl Limiter, now: Timestamp, n: u32) -> u64 {
     turn();
     limiter.take_at(now, n).map_or(0, |_| n.into())
 }
 
-/// `seconds` after the origin.
+/// Returns the timestamp `seconds` after the origin.
 pub const fn at(seconds: u64) -> Timestamp {
     Timestamp::from_secs(seconds)
 }
 
 /// Data that is not atomic. Loom fails a model in which an access is not ordered against another
-/// thread's write, whatever the values are, so that it is a witness to the order that the atomics
-/// make.
+/// thread's write, whatever the values are. So a witness checks the order that the atomics
+/// establish.
 #[derive(Debug)]
 pub struct Witness(loom::cell::UnsafeCell<()>);
 
 impl Witness {
-    /// Data that nobody has accessed yet.
+    /// Creates a witness that has not been accessed.
     #[expect(
         clippy::new_without_default,
-        reason = "a model says when its data comes into being"
+        reason = "a model decides when its data is created"
     )]
     pub fn new() -> Self {
         Self(loom::cell::UnsafeCell::new(()))
@@ -128,7 +132,7 @@ impl Witness {
     }
 }
 
-/// Hashes a number to itself, so that a model says where in a table its keys lie.
+/// Hashes a number to itself, so that a model decides where in a table its keys are.
 #[derive(Debug, Default)]
 pub struct Itself(u64);
 
@@ -146,7 +150,7 @@ impl Hasher for Itself {
     }
 }
 
-/// A test of each model for each width of the word, in the modules `wide` and `narrow`.
+/// Defines a test of each model for each width of the word, in the modules `wide` and `narrow`.
 #[macro_export]
 macro_rules! on_both_widths {
     ($($model:ident),* $(,)?) => {

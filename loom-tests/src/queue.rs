@@ -1,5 +1,5 @@
-//! What the models of queues have in common: a lock, clocks, tasks that wait, and how it all has to
-//! end.
+//! Shared parts of the queue models: a lock, clocks, tasks that wait, and the checks at the end of
+//! a model.
 
 use core::any::Any;
 use core::fmt;
@@ -27,8 +27,8 @@ use portcullis_core::{
 
 use crate::{at, turn};
 
-/// A lock as weak as any: a try looks at a word first, as an exchange does that fails, and may find
-/// there what was long ago. It outlives a panic.
+/// A lock that orders as little as the contract allows. `try_lock` first reads a word, as a failing
+/// exchange does, and may read a stale value. The lock survives a panic.
 #[derive(Debug)]
 pub struct Lock {
     held: AtomicBool,
@@ -36,10 +36,10 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// An open lock.
+    /// Creates a lock that is not held.
     #[expect(
         clippy::new_without_default,
-        reason = "a model says when its lock comes into being"
+        reason = "a model decides when its lock is created"
     )]
     pub fn new() -> Self {
         Self {
@@ -56,7 +56,9 @@ impl Lock {
     }
 }
 
-// SAFETY: the mutex is held while `work` runs.
+// SAFETY: both methods hold `mutex` while `work` runs, so calls of `work` never overlap, and each
+// happens before the next. `try_lock` fails only if `held` or the mutex is set by a call whose
+// unlock this thread has not observed.
 unsafe impl RawLock for Lock {
     const OPEN: Self = panic!("loom's mutex cannot be built in a constant");
 
@@ -73,7 +75,8 @@ unsafe impl RawLock for Lock {
         }
         let guard = match self.mutex.try_lock() {
             Ok(guard) => guard,
-            // Another thread of the model may unwind, which is this one to the system.
+            // Poisoned by an unwind in another thread of the model: all of them are one system
+            // thread.
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return None,
         };
@@ -83,7 +86,7 @@ unsafe impl RawLock for Lock {
     }
 }
 
-/// A clock that stands, without an atomic.
+/// A clock that stands still, without an atomic.
 #[derive(Debug)]
 pub struct Still;
 
@@ -93,8 +96,8 @@ impl Clock for Still {
     }
 }
 
-/// A clock that is moved by hand, and remembers whom to wake, and when. As a timer it orders no
-/// memory.
+/// A manual clock and timer, which remembers the waker and its instant. As a timer it does not
+/// order memory.
 #[derive(Debug)]
 pub struct Timed {
     clock: ManualClock,
@@ -103,10 +106,10 @@ pub struct Timed {
 }
 
 impl Timed {
-    /// At the origin, for nobody.
+    /// Creates a clock at the origin, with no waker set.
     #[expect(
         clippy::new_without_default,
-        reason = "a model says when its clock comes into being"
+        reason = "a model decides when its clock is created"
     )]
     pub fn new() -> Self {
         Self {
@@ -116,22 +119,22 @@ impl Timed {
         }
     }
 
-    /// Moves the time on to so many seconds.
+    /// Sets the time to `seconds` after the origin.
     pub fn advance_to(&self, seconds: u64) {
         self.clock.set(at(seconds));
     }
 
-    /// Panics so often when it is asked to wake at an instant.
+    /// Makes the next `times` calls of `wake_at` panic.
     pub fn fail(&self, times: u32) {
         *self.fails.lock().unwrap() = times;
     }
 
-    /// When it will wake somebody.
+    /// Returns the instant for which the timer is set.
     pub fn armed(&self) -> Option<Timestamp> {
         self.armed.lock().unwrap().as_ref().map(|(at, _)| *at)
     }
 
-    /// Wakes, be it too early.
+    /// Wakes the waker, even if it is too early.
     pub fn fire(&self) {
         turn();
         let armed = self.armed.lock().unwrap().take();
@@ -159,7 +162,7 @@ impl Timer for Timed {
             mem::replace(&mut *times, less) > 0
         };
         if fails {
-            // Without the message.
+            // Unwinds without printing a message.
             resume_unwind(Box::new("a timer's panic"));
         }
         let old = self.armed.lock().unwrap().replace((at, waker.clone()));
@@ -168,12 +171,12 @@ impl Timer for Timed {
     }
 }
 
-/// A limit that keeps to itself who waits: every release has to look.
+/// A concurrency limit without a waiter bit: every release has to read the queue's `gate`.
 #[derive(Debug)]
 pub struct Unwatched(pub Concurrency);
 
-/// A limiter around a concurrency limit: what it says itself, and all that every limiter has to say
-/// as that does.
+/// Implements `Limiter` for a wrapper of a concurrency limit: the given items, and all other
+/// methods as of the inner limit.
 macro_rules! limiter_around {
     ($limiter:ty { $($own:item)* }) => {
         impl Limiter for $limiter {
@@ -218,12 +221,13 @@ impl QueueLimiter for Unwatched {
     }
 }
 
-/// A limit that panics when it is asked, as often as it was told to.
+/// A concurrency limit whose takes panic a given number of times.
 #[derive(Debug)]
 pub struct Panics(Concurrency, Arc<Cell<u32>>);
 
 impl Panics {
-    /// One that does not, and what has it panic.
+    /// Creates a limit that does not panic, and a function that sets the number of takes that
+    /// panic.
     pub fn new(limit: u32) -> (Self, impl Fn(u32)) {
         let times = Arc::new(Cell::new(0));
         (
@@ -241,7 +245,7 @@ limiter_around!(Panics {
             mem::replace(&mut *times, less) > 0
         };
         if panics {
-            // Without the message.
+            // Unwinds without printing a message.
             resume_unwind(Box::new("a limiter's panic"));
         }
         self.0.take_at(now, n)
@@ -262,7 +266,7 @@ impl QueueLimiter for Panics {
     }
 }
 
-/// Runs `work` in a thread of its own.
+/// Runs `work` in a new thread.
 pub fn beside<T: 'static>(work: impl FnOnce() -> T + 'static) -> JoinHandle<T> {
     loom::thread::spawn(move || {
         turn();
@@ -270,7 +274,7 @@ pub fn beside<T: 'static>(work: impl FnOnce() -> T + 'static) -> JoinHandle<T> {
     })
 }
 
-/// The same on what is shared.
+/// Runs `work` on shared data in a new thread.
 pub fn beside_of<S: 'static, T: 'static>(
     shared: &Arc<S>,
     work: impl FnOnce(&Arc<S>) -> T + 'static,
@@ -279,20 +283,20 @@ pub fn beside_of<S: 'static, T: 'static>(
     beside(move || work(&shared))
 }
 
-/// A queue in the models.
+/// The queue of the models.
 pub type Queued<L = Concurrency, C = Still> = Queue<L, C, Lock>;
 
-/// A queue of up to 9 permits around a limiter.
+/// Creates a queue for up to 9 permits around `limiter`.
 pub fn around<L: QueueLimiter>(limiter: L) -> Arc<Queued<L>> {
     Arc::new(Queue::with_lock(limiter, Still, 9, Lock::new()))
 }
 
-/// A queue of up to 9 permits around a limit.
+/// Creates a queue for up to 9 permits around a concurrency limit.
 pub fn queue(limit: u32) -> Arc<Queued> {
     around(Concurrency::new(limit))
 }
 
-/// The newest first, for up to `max_permits`.
+/// Creates a newest-first queue for up to `max_permits`.
 pub fn newest_first(limit: u32, max_permits: u64) -> Arc<Queued> {
     let limiter = Concurrency::new(limit);
     Arc::new(
@@ -300,19 +304,19 @@ pub fn newest_first(limit: u32, max_permits: u64) -> Arc<Queued> {
     )
 }
 
-/// A queue whose time is moved.
+/// Creates a queue with a manual timer.
 pub fn timed<L: QueueLimiter>(limiter: L, order: Order) -> Arc<Queued<L, Timed>> {
     Arc::new(Queue::with_lock(limiter, Timed::new(), 9, Lock::new()).with_order(order))
 }
 
-/// An empty bucket that gets a token each second, and holds two.
+/// Returns an empty bucket with a burst of 2 and a rate of 1 permit per second.
 pub fn empty_bucket() -> TokenBucket {
     let bucket = TokenBucket::new(Rate::per_second(1), 2);
     bucket.take_at(at(0), 2).unwrap();
     bucket
 }
 
-/// Takes permits that are free.
+/// Takes `n` permits, which must be available.
 pub fn hold<L: QueueLimiter, C: Clock>(
     queue: &Arc<Queued<L, C>>,
     n: u32,
@@ -320,18 +324,18 @@ pub fn hold<L: QueueLimiter, C: Clock>(
     Lease::try_acquire_at(Arc::clone(queue), at(0), n).unwrap()
 }
 
-/// Whether a wait has been woken. Orders no memory that loom knows of, so that the queue alone
+/// Whether a waiter has been woken. It orders no memory that loom knows of, so that only the queue
 /// does.
 #[derive(Debug)]
 pub struct Woken(Flag);
 
 impl Woken {
-    /// Not yet.
+    /// Creates a flag that is not set.
     pub fn new() -> Arc<Self> {
         Arc::new(Self(Flag::new(false)))
     }
 
-    /// Whether it has been.
+    /// Returns whether the waker was woken.
     pub fn is_woken(&self) -> bool {
         self.0.load(SeqCst)
     }
@@ -345,15 +349,15 @@ impl Wake for Woken {
 
 type Wait<P> = Pin<Box<dyn Future<Output = Result<Lease<P>, Rejected>>>>;
 
-/// A wait, and what has come of it.
+/// A wait and its outcome.
 pub struct Task<P: Deref<Target: Limiter>> {
-    /// Until it is settled.
+    /// `Some` until the wait completes.
     pub wait: Option<Wait<P>>,
-    /// By the waker that it was polled with.
+    /// Set by the waker of the last poll.
     pub woken: Arc<Woken>,
-    /// The permits that it waits for.
+    /// The number of permits that it requests.
     pub n: u32,
-    /// Once it is settled.
+    /// `Some` once the wait has completed.
     pub outcome: Option<Result<Lease<P>, Rejected>>,
 }
 
@@ -367,24 +371,24 @@ impl<P: Deref<Target: Limiter>> fmt::Debug for Task<P> {
 }
 
 impl<L: QueueLimiter + 'static, C: Clock + 'static> Task<Arc<Queued<L, C>>> {
-    /// One that has not been polled.
+    /// Creates a task that has not been polled.
     pub fn new(queue: &Arc<Queued<L, C>>, n: u32) -> Self {
         Self::of(Acquire::new(Arc::clone(queue), n, n), n)
     }
 
-    /// One that has been polled.
+    /// Creates a task and polls it.
     pub fn polled(queue: &Arc<Queued<L, C>>, n: u32) -> Self {
         Self::new(queue, n).started()
     }
 
-    /// One that waits for so many seconds, and has been polled.
+    /// Creates a task with a deadline at `seconds` after the origin, and polls it.
     pub fn polled_until(queue: &Arc<Queued<L, C>>, n: u32, seconds: u64) -> Self {
         Self::of(Acquire::new(Arc::clone(queue), n, n).until(at(seconds)), n).started()
     }
 }
 
 impl<P: Deref<Target: Limiter>> Task<P> {
-    /// Waits for `n` permits by `wait`.
+    /// Creates a task that waits for `n` permits by `wait`.
     pub fn of(wait: impl Future<Output = Result<Lease<P>, Rejected>> + 'static, n: u32) -> Self {
         Self {
             wait: Some(Box::pin(wait)),
@@ -394,35 +398,35 @@ impl<P: Deref<Target: Limiter>> Task<P> {
         }
     }
 
-    /// Polled for the first time.
+    /// Polls the task for the first time.
     #[must_use]
     pub fn started(mut self) -> Self {
         self.poll();
         self
     }
 
-    /// Polls it with a waker that it has not had before.
+    /// Polls the task with a new waker.
     pub fn poll(&mut self) {
         self.woken = Woken::new();
         self.poll_with(&Waker::from(Arc::clone(&self.woken)));
     }
 
-    /// Polls it.
+    /// Polls the task with the given waker.
     pub fn poll_with(&mut self, waker: &Waker) {
         turn();
-        let wait = self.wait.as_mut().expect("not settled before");
+        let wait = self.wait.as_mut().expect("polled after completion");
         if let Poll::Ready(outcome) = wait.as_mut().poll(&mut Context::from_waker(waker)) {
             self.wait = None;
             self.outcome = Some(outcome);
         }
     }
 
-    /// Whether it has not been settled when it was polled last.
+    /// Returns whether the wait had not completed in the last poll.
     pub fn waits(&self) -> bool {
         self.wait.is_some()
     }
 
-    /// Whether it has its outcome: polled once more, if it has been woken.
+    /// Polls the task again if it was woken. Returns whether the wait has completed.
     pub fn is_served(&mut self) -> bool {
         while self.waits() && self.woken.is_woken() {
             self.poll();
@@ -430,13 +434,13 @@ impl<P: Deref<Target: Limiter>> Task<P> {
         !self.waits()
     }
 
-    /// Gives up, or gives back.
+    /// Drops the task: cancels its wait, or releases its permits.
     pub fn leave(self) {
         turn();
         drop(self);
     }
 
-    /// The permits that it has.
+    /// Returns the number of permits that the task holds.
     pub fn permits(&self) -> u64 {
         self.outcome
             .iter()
@@ -445,7 +449,7 @@ impl<P: Deref<Target: Limiter>> Task<P> {
             .sum()
     }
 
-    /// Why it has none.
+    /// Returns why the task was rejected.
     pub fn rejected(&self) -> Option<Rejected> {
         self.outcome
             .as_ref()
@@ -453,7 +457,7 @@ impl<P: Deref<Target: Limiter>> Task<P> {
     }
 }
 
-/// A wait for all permits to come back.
+/// A wait until no permit is held.
 pub struct Drain<L: QueueLimiter + 'static>(Pin<Box<Drained<Arc<Queued<L>>>>>, Arc<Woken>);
 
 impl<L: QueueLimiter> fmt::Debug for Drain<L> {
@@ -465,14 +469,14 @@ impl<L: QueueLimiter> fmt::Debug for Drain<L> {
 }
 
 impl<L: QueueLimiter> Drain<L> {
-    /// One that has been polled, and whether it is over.
+    /// Creates a drain and polls it. Returns whether it has ended.
     pub fn polled(queue: &Arc<Queued<L>>) -> (Self, bool) {
         let mut drain = Self(Box::pin(Drained::new(Arc::clone(queue))), Woken::new());
         let over = drain.poll();
         (drain, over)
     }
 
-    /// Polls it with a waker that it has not had before, and says whether it is over.
+    /// Polls the drain with a new waker. Returns whether it has ended.
     pub fn poll(&mut self) -> bool {
         turn();
         self.1 = Woken::new();
@@ -483,36 +487,45 @@ impl<L: QueueLimiter> Drain<L> {
             .is_ready()
     }
 
-    /// Whether it is over, polled once more if it has been woken.
+    /// Polls the drain again if it was woken. Returns whether it has ended.
     pub fn is_over(&mut self) -> bool {
         self.1.is_woken() && self.poll()
     }
 }
 
-/// How it ends, once nobody else runs: all who were woken have an outcome, the first in `turn` of
-/// the others sleeps for want of permits and not for want of a call, those who have permits have
-/// what they waited for, and every permit of `limit` is free or in one of `turn`. Afterwards they
-/// are all free.
+/// Checks the end of a model, when no other thread runs. `turn` has the tasks in queue order.
+///
+/// - Every task that was woken has an outcome.
+/// - The first task that waits does so because its permits are not available.
+/// - A task that holds permits holds the number that it requested.
+/// - Every permit of `limit` is free or held by one of the tasks.
+/// - After all tasks have been dropped, all permits are free, and the limiter's waiter bit is
+///   clear.
 pub fn ends_well<'t, L: QueueLimiter + 'static, C: Clock + 'static>(
     queue: &Arc<Queued<L, C>>,
     limit: u64,
     turn: impl IntoIterator<Item = &'t mut Task<Arc<Queued<L, C>>>>,
 ) {
-    let (waiters, tasks) = lines_end_well(|| queue.available_at(at(0)), limit, turn);
+    let (waiters, tasks) = list_ends_well(|| queue.available_at(at(0)), limit, turn);
     assert_eq!(queue.counts().waiters, waiters);
     leave_all(tasks);
-    assert_eq!(queue.available_at(at(0)), limit, "when all are gone");
+    assert_eq!(
+        queue.available_at(at(0)),
+        limit,
+        "after all tasks were dropped"
+    );
     let watched = queue.change(|limiter| limiter.release_watched(0));
     assert_ne!(
         watched,
         Waiting::Yes,
-        "nobody waits, and every release looks for those who do"
+        "the waiter bit is set without a waiter"
     );
-    nobody_waits(queue.counts());
+    has_no_waiters(queue.counts());
 }
 
-/// The same of one line, of how many there may be: returns who waits in it.
-pub fn lines_end_well<'t, P: Deref<Target: Limiter> + 't>(
+/// Checks one of several wait lists, as `ends_well` does. Returns the number of its waiters, and
+/// the tasks.
+pub fn list_ends_well<'t, P: Deref<Target: Limiter> + 't>(
     free: impl Fn() -> u64,
     limit: u64,
     turn: impl IntoIterator<Item = &'t mut Task<P>>,
@@ -524,21 +537,21 @@ pub fn lines_end_well<'t, P: Deref<Target: Limiter> + 't>(
         if !task.is_served() {
             assert!(
                 waiters > 0 || free() < task.n.into(),
-                "sleeps though its permits are free"
+                "waits although its permits are free"
             );
             waiters += 1;
         }
         assert!(
             task.permits() == 0 || task.permits() == task.n.into(),
-            "not what it waited for"
+            "holds another number than it requested"
         );
         out += task.permits();
     }
-    assert_eq!(free() + out, limit, "what is free, and what is out");
+    assert_eq!(free() + out, limit, "free and held permits");
     (waiters, tasks)
 }
 
-/// Gives up what waits, and gives back the rest.
+/// Drops all waits and all leases.
 pub fn leave_all<P: Deref<Target: Limiter>>(tasks: Vec<&mut Task<P>>) {
     for task in tasks {
         task.wait = None;
@@ -546,21 +559,21 @@ pub fn leave_all<P: Deref<Target: Limiter>>(tasks: Vec<&mut Task<P>>) {
     }
 }
 
-/// Nobody is left in the lines.
-pub fn nobody_waits(counts: QueueCounts) {
+/// Checks that the queue has no waiters.
+pub fn has_no_waiters(counts: QueueCounts) {
     assert_eq!((counts.waiters, counts.permits), (0, 0));
 }
 
-/// The timer is armed for what the queue says comes next, and nothing is due that nobody has seen
-/// to.
+/// Checks that the timer is set for the instant that the queue returns, or an earlier one, and that
+/// nothing due was left undone.
 pub fn is_armed<L: QueueLimiter>(queue: &Queued<L, Timed>) {
     let (before, armed) = (queue.counts(), queue.clock().armed());
     let next = queue.advance();
-    assert_eq!(queue.counts(), before, "nobody has seen to what is due");
+    assert_eq!(queue.counts(), before, "something due was not handled");
     if let Next::At(due) = next {
         assert!(
             armed.is_some_and(|armed| armed <= due),
-            "armed for {armed:?}, and not for {due:?}"
+            "armed for {armed:?} instead of {due:?}"
         );
     }
 }

@@ -1,5 +1,5 @@
-//! The bucket whose settings change: one word that names a set of settings, two sets of which the
-//! one that is not named may be being written, and a claim on that.
+//! The adjustable bucket: one word names one of two sets of settings; the other set may be being
+//! written, and a claim protects the writer.
 #![cfg(loom)]
 
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -14,31 +14,31 @@ use portcullis_loom::{
 };
 
 on_both_widths!(
-    beside_a_change_the_takes_of_one_instant_share_what_there_was,
-    beside_a_change_that_adds_a_permit_one_more_is_taken,
-    a_change_beside_takes_forgets_none_of_them,
-    a_permit_that_is_there_throughout_is_granted_beside_a_change,
-    a_permit_that_is_there_throughout_is_granted_beside_two_changes,
-    a_permit_that_is_there_throughout_is_available_beside_two_changes,
-    a_probe_beside_two_changes_finds_the_permit_that_is_there_throughout,
-    a_grant_is_paid_for_at_the_price_of_its_settings,
-    a_late_change_beside_a_newer_take_counts_at_its_time,
-    a_late_change_beside_a_newer_reservation_counts_at_its_time,
-    a_late_change_after_a_newer_one_counts_at_its_time,
-    of_two_changes_at_once_each_is_whole_or_refused,
-    a_change_reads_the_settings_that_the_one_before_it_has_written,
-    a_reservation_beside_one_that_is_cancelled_keeps_its_instant,
-    two_reservations_are_cancelled_at_once_and_neither_gives_back_what_the_other_has,
-    what_is_taken_while_a_reservation_is_cancelled_is_taken_once,
-    a_take_is_given_back_out_of_turn_beside_another_one,
-    a_reservation_beside_a_change_is_carried_over_or_made_after_it,
-    a_late_change_beside_a_newer_take_that_is_denied_adds_nothing,
-    a_refund_beside_an_undo_and_a_newer_take_passes_no_bound,
+    takes_at_one_instant_during_a_change_share_the_available_permits,
+    during_a_change_that_adds_a_permit_one_more_is_taken,
+    a_change_during_takes_keeps_all_of_them,
+    an_available_permit_is_granted_during_a_change,
+    an_available_permit_is_granted_during_two_changes,
+    an_available_permit_is_reported_during_two_changes,
+    a_probe_during_two_changes_finds_the_available_permit,
+    a_grant_costs_what_the_settings_it_was_decided_by_say,
+    a_stale_change_during_a_newer_take_applies_at_the_newest_time,
+    a_stale_change_during_a_newer_reservation_applies_at_the_newest_time,
+    a_stale_change_after_a_newer_one_applies_at_the_newest_time,
+    two_concurrent_changes_each_apply_fully_or_are_busy,
+    a_change_reads_the_settings_that_the_previous_change_wrote,
+    a_reservation_keeps_its_instant_while_another_is_cancelled,
+    two_reservations_cancelled_concurrently_return_only_their_own_permits,
+    permits_taken_while_a_reservation_is_cancelled_are_taken_once,
+    a_take_is_refunded_out_of_order_during_another_take,
+    a_reservation_during_a_change_is_carried_over_or_made_after_it,
+    a_stale_change_during_a_newer_denied_take_adds_nothing,
+    a_refund_during_another_refund_and_a_newer_take_exceeds_no_bound,
 );
 
 const LONG: Duration = Duration::MAX;
 
-/// Counts time in seconds, and may owe two permits.
+/// A bucket that counts time in seconds and may owe two permits.
 fn bucket<W: Word>(rate: Rate, burst: u64) -> Arc<AdjustableBucket<W>> {
     let settings = AdjustableBucket::builder(rate, burst)
         .debt(2)
@@ -46,7 +46,7 @@ fn bucket<W: Word>(rate: Rate, burst: u64) -> Arc<AdjustableBucket<W>> {
     Arc::new(settings.tick(Duration::from_secs(1)).build_on().unwrap())
 }
 
-/// One permit each `seconds`.
+/// Returns a rate of one permit per `seconds`.
 const fn every(seconds: u64) -> Rate {
     Rate::new(1, Duration::from_secs(seconds))
 }
@@ -56,13 +56,13 @@ fn keep<W: Word>(bucket: &AdjustableBucket<W>, now: Timestamp, rate: Rate, burst
     assert_eq!(bucket.adjust_at(now, rate, burst, Carry::Keep), Ok(()));
 }
 
-/// When a permit that is reserved at `now` is due, in seconds.
+/// Returns when a permit that is reserved at `now` is due, in seconds.
 fn due<W: Word>(bucket: &AdjustableBucket<W>, now: Timestamp) -> u64 {
     turn();
     bucket.reserve_at(now, 1, LONG).unwrap().due().as_nanos() / 1_000_000_000
 }
 
-fn beside_a_change_the_takes_of_one_instant_share_what_there_was<W: Word>() {
+fn takes_at_one_instant_during_a_change_share_the_available_permits<W: Word>() {
     explore_briefly(2, 3, || {
         let limit = bucket::<W>(every(1), 2);
         let a = spawn(&limit, |limit| take(limit, at(5), 1));
@@ -77,7 +77,7 @@ fn beside_a_change_the_takes_of_one_instant_share_what_there_was<W: Word>() {
     });
 }
 
-fn beside_a_change_that_adds_a_permit_one_more_is_taken<W: Word>() {
+fn during_a_change_that_adds_a_permit_one_more_is_taken<W: Word>() {
     explore_briefly(2, 3, || {
         let limit = bucket::<W>(every(1), 1);
         let a = spawn(&limit, |limit| take(limit, at(5), 1));
@@ -94,7 +94,7 @@ fn beside_a_change_that_adds_a_permit_one_more_is_taken<W: Word>() {
     });
 }
 
-fn a_change_beside_takes_forgets_none_of_them<W: Word>() {
+fn a_change_during_takes_keeps_all_of_them<W: Word>() {
     explore_briefly(2, 3, || {
         let limit = bucket::<W>(every(1), 3);
         let a = spawn(&limit, |limit| take(limit, at(5), 1));
@@ -109,15 +109,15 @@ fn a_change_beside_takes_forgets_none_of_them<W: Word>() {
     });
 }
 
-/// One of two is left. Settings of which some are not written yet, or are another set's, would say
-/// that there is none.
+/// Returns a bucket with one of two permits left. A call that uses settings which are not fully
+/// written, or of another set, would find none.
 fn one_left<W: Word>() -> Arc<AdjustableBucket<W>> {
     let limit = bucket::<W>(every(1), 2);
     assert_eq!(take(&*limit, at(5), 1), 1);
     limit
 }
 
-fn a_permit_that_is_there_throughout_is_granted_beside_a_change<W: Word>() {
+fn an_available_permit_is_granted_during_a_change<W: Word>() {
     explore(|| {
         let limit = one_left::<W>();
         let change = spawn(&limit, |limit| keep(limit, at(5), every(3), 2));
@@ -135,7 +135,7 @@ fn change_twice<W: Word>(limit: &AdjustableBucket<W>) {
     keep(limit, at(5), every(2), 2);
 }
 
-fn a_permit_that_is_there_throughout_is_granted_beside_two_changes<W: Word>() {
+fn an_available_permit_is_granted_during_two_changes<W: Word>() {
     explore(|| {
         let limit = one_left::<W>();
         let changes = spawn(&limit, change_twice);
@@ -148,7 +148,7 @@ fn a_permit_that_is_there_throughout_is_granted_beside_two_changes<W: Word>() {
     });
 }
 
-fn a_permit_that_is_there_throughout_is_available_beside_two_changes<W: Word>() {
+fn an_available_permit_is_reported_during_two_changes<W: Word>() {
     explore(|| {
         let limit = one_left::<W>();
         let changes = spawn(&limit, change_twice);
@@ -158,7 +158,7 @@ fn a_permit_that_is_there_throughout_is_available_beside_two_changes<W: Word>() 
     });
 }
 
-fn a_probe_beside_two_changes_finds_the_permit_that_is_there_throughout<W: Word>() {
+fn a_probe_during_two_changes_finds_the_available_permit<W: Word>() {
     explore(|| {
         let limit = one_left::<W>();
         let changes = spawn(&limit, change_twice);
@@ -166,7 +166,7 @@ fn a_probe_beside_two_changes_finds_the_permit_that_is_there_throughout<W: Word>
         assert!(limit.take_at(at(5), 0).is_ok());
         assert!(
             limit.take_at(at(5), 2).is_err(),
-            "there are no two at any time"
+            "at no time are two permits available"
         );
         join(changes);
     });
@@ -174,8 +174,8 @@ fn a_probe_beside_two_changes_finds_the_permit_that_is_there_throughout<W: Word>
 
 static KEPT: AtomicBool = AtomicBool::new(false);
 
-/// All three have a word alike at 0 s, where nothing has come in.
-fn a_grant_is_paid_for_at_the_price_of_its_settings<W: Word>() {
+/// All three settings have the same word at 0 s, before any permit is replenished.
+fn a_grant_costs_what_the_settings_it_was_decided_by_say<W: Word>() {
     explore(|| {
         let settings = AdjustableBucket::builder(Rate::per_second(10), 10)
             .initial(0)
@@ -190,9 +190,10 @@ fn a_grant_is_paid_for_at_the_price_of_its_settings<W: Word>() {
         });
         let taken = take(&*limit, at(1), 2);
         join(changes);
-        // Ten had come in by 1 s if nothing had changed yet, and then eight stay at most; else
-        // there were no two. (A change that cannot tell whether the take at 1 s was granted leaves
-        // what it would at either time. If a change came between, the next one may count at 1 s.)
+        // If nothing has changed yet, ten permits are available by 1 s, and at most eight are left.
+        // Otherwise two were not available. (A change that cannot tell whether the take at 1 s was
+        // granted leaves what it would leave at either time. If a change came between, the next one
+        // may apply at 1 s.)
         let later = limit.available_at(at(11));
         assert!(
             matches!((taken, later), (2, 0..=9) | (0, 1..=2)),
@@ -203,9 +204,9 @@ fn a_grant_is_paid_for_at_the_price_of_its_settings<W: Word>() {
     assert!(KEPT.load(Relaxed));
 }
 
-/// One of five is left at 9 s in a bucket that one of five was taken from at 10 s: from there on, a
-/// faster rate would fill it.
-fn a_late_change_beside_a_newer_take_counts_at_its_time<W: Word>() {
+/// One of five permits is left at 9 s, in a bucket from which one of five was taken at 10 s. From
+/// then on, a faster rate would fill it.
+fn a_stale_change_during_a_newer_take_applies_at_the_newest_time<W: Word>() {
     explore(|| {
         let limit = bucket::<W>(every(1), 5);
         let a = spawn(&limit, |limit| take(limit, at(10), 1));
@@ -218,7 +219,7 @@ fn a_late_change_beside_a_newer_take_counts_at_its_time<W: Word>() {
     });
 }
 
-fn a_late_change_beside_a_newer_reservation_counts_at_its_time<W: Word>() {
+fn a_stale_change_during_a_newer_reservation_applies_at_the_newest_time<W: Word>() {
     explore(|| {
         let limit = bucket::<W>(every(1), 5);
         let a = spawn(&limit, |limit| due(limit, at(10)));
@@ -231,8 +232,8 @@ fn a_late_change_beside_a_newer_reservation_counts_at_its_time<W: Word>() {
     });
 }
 
-/// Frozen at 10 s, nothing comes in, and what is late does not come in anew.
-fn a_late_change_after_a_newer_one_counts_at_its_time<W: Word>() {
+/// The bucket is frozen at 10 s. So no permit is replenished, and a stale change adds none.
+fn a_stale_change_after_a_newer_one_applies_at_the_newest_time<W: Word>() {
     explore(|| {
         let limit = bucket::<W>(every(1), 5);
         assert_eq!(take(&*limit, at(5), 5), 5);
@@ -251,11 +252,11 @@ fn a_late_change_after_a_newer_one_counts_at_its_time<W: Word>() {
 
 static WAS_BUSY: AtomicBool = AtomicBool::new(false);
 
-fn of_two_changes_at_once_each_is_whole_or_refused<W: Word>() {
+fn two_concurrent_changes_each_apply_fully_or_are_busy<W: Word>() {
     explore(|| {
         let limit = bucket::<W>(every(1), 1);
         assert_eq!(take(&*limit, at(5), 1), 1);
-        // Slow and large, or fast and small: in a second, one permit.
+        // Either slow and large, or fast and small. Both replenish one permit in a second.
         let a = spawn(&limit, |limit| {
             limit.adjust_at(at(5), every(1), 4, Carry::Keep)
         });
@@ -277,7 +278,7 @@ fn of_two_changes_at_once_each_is_whole_or_refused<W: Word>() {
         );
         let burst = limit.burst();
         assert_eq!(limit.available_at(at(7)), if burst == 4 { 2 } else { 1 });
-        // The claim has been given up.
+        // The claim was released.
         keep(&limit, at(5), every(2), 2);
         assert_eq!(
             (limit.available_at(at(6)), limit.available_at(at(7))),
@@ -287,7 +288,7 @@ fn of_two_changes_at_once_each_is_whole_or_refused<W: Word>() {
     assert!(WAS_BUSY.load(Relaxed));
 }
 
-fn a_change_reads_the_settings_that_the_one_before_it_has_written<W: Word>() {
+fn a_change_reads_the_settings_that_the_previous_change_wrote<W: Word>() {
     explore(|| {
         let limit = bucket::<W>(every(1), 4);
         assert_eq!(take(&*limit, at(5), 3), 3);
@@ -298,20 +299,24 @@ fn a_change_reads_the_settings_that_the_one_before_it_has_written<W: Word>() {
         let b = limit.adjust_at(at(5), every(2), 4, Carry::Keep).is_ok();
         assert_eq!(limit.available_at(at(5)), 1);
         assert!(join(a) || b);
-        assert_eq!(limit.available_at(at(5)), 1, "whatever it cost in between");
+        assert_eq!(
+            limit.available_at(at(5)),
+            1,
+            "whichever settings are in effect"
+        );
     });
 }
 
 // Reservations.
 
-/// One each second, and none left.
+/// Returns a bucket with a rate of one permit per second and no permits left.
 fn spent<W: Word>(burst: u32) -> Arc<AdjustableBucket<W>> {
     let limit = bucket::<W>(every(1), burst.into());
     assert_eq!(take(&*limit, at(5), burst), burst.into());
     limit
 }
 
-fn a_reservation_beside_one_that_is_cancelled_keeps_its_instant<W: Word>() {
+fn a_reservation_keeps_its_instant_while_another_is_cancelled<W: Word>() {
     explore(|| {
         let limit = spent::<W>(1);
         let cancelled = spawn(&limit, |limit| {
@@ -329,7 +334,7 @@ fn a_reservation_beside_one_that_is_cancelled_keeps_its_instant<W: Word>() {
     });
 }
 
-fn two_reservations_are_cancelled_at_once_and_neither_gives_back_what_the_other_has<W: Word>() {
+fn two_reservations_cancelled_concurrently_return_only_their_own_permits<W: Word>() {
     explore(|| {
         let settings = AdjustableBucket::builder(every(1), 2)
             .debt(4)
@@ -341,7 +346,7 @@ fn two_reservations_are_cancelled_at_once_and_neither_gives_back_what_the_other_
                 .unwrap(),
         );
         assert_eq!(take(&*limit, at(5), 2), 2);
-        // Loom's threads own what they use.
+        // Loom's threads own their data, so the reservations own the bucket.
         let first =
             portcullis_core::Reservation::reserve_at(Arc::clone(&limit), at(5), 2, LONG).unwrap();
         let last =
@@ -350,7 +355,7 @@ fn two_reservations_are_cancelled_at_once_and_neither_gives_back_what_the_other_
         turn();
         let last = last.cancel_at(at(5));
         let first = join(a);
-        // One that finds the other at it gives nothing back.
+        // A cancellation that runs during the other one returns nothing.
         assert!(
             matches!((first, last), (2, 1) | (1, 0) | (0, 1)),
             "{first} {last}"
@@ -359,7 +364,7 @@ fn two_reservations_are_cancelled_at_once_and_neither_gives_back_what_the_other_
     });
 }
 
-fn what_is_taken_while_a_reservation_is_cancelled_is_taken_once<W: Word>() {
+fn permits_taken_while_a_reservation_is_cancelled_are_taken_once<W: Word>() {
     explore_briefly(2, 3, || {
         let limit = spent::<W>(1);
         let reserved =
@@ -367,7 +372,7 @@ fn what_is_taken_while_a_reservation_is_cancelled_is_taken_once<W: Word>() {
         let a = spawn(&limit, |limit| take(limit, at(6), 1));
         let b = spawn(&limit, move |_| reserved.cancel_at(at(6)));
         let c = take(&*limit, at(6), 1);
-        assert_eq!(join(b), 1, "nobody could take before");
+        assert_eq!(join(b), 1, "no permit was free before the refund");
         let taken = join(a) + c;
         assert!(taken <= 1);
         assert_eq!(
@@ -377,7 +382,7 @@ fn what_is_taken_while_a_reservation_is_cancelled_is_taken_once<W: Word>() {
     });
 }
 
-fn a_take_is_given_back_out_of_turn_beside_another_one<W: Word>() {
+fn a_take_is_refunded_out_of_order_during_another_take<W: Word>() {
     explore_briefly(2, 3, || {
         let limit = bucket::<W>(every(1), 4);
         assert_eq!(take(&*limit, at(5), 2), 2);
@@ -388,28 +393,28 @@ fn a_take_is_given_back_out_of_turn_beside_another_one<W: Word>() {
         });
         let a = spawn(&limit, |limit| take(limit, at(5), 1));
         let taken = take(&*limit, at(5), 1) + join(a);
-        assert_eq!(join(back), 1, "in turn or not");
+        assert_eq!(join(back), 1, "in order or out of order");
         assert!((1..=2).contains(&taken));
         assert_eq!(limit.available_at(at(5)), 2 - taken);
         assert_eq!(limit.available_at(at(9)), 4);
     });
 }
 
-fn a_reservation_beside_a_change_is_carried_over_or_made_after_it<W: Word>() {
+fn a_reservation_during_a_change_is_carried_over_or_made_after_it<W: Word>() {
     explore_within(2, || {
         let limit = spent::<W>(1);
         let change = spawn(&limit, |limit| keep(limit, at(5), every(3), 1));
         let kept = due(&limit, at(5));
         join(change);
         assert!(kept == 6 || kept == 8, "{kept}");
-        // Paid at the rate of the moment, in either case.
+        // Charged at the current rate in either case.
         assert_eq!(due(&limit, at(5)), 11);
     });
 }
 
-/// By 6 s one permit has come in, and by 7 s two. Frozen from 6 s on, no second one comes in,
-/// unless it was granted before.
-fn a_late_change_beside_a_newer_take_that_is_denied_adds_nothing<W: Word>() {
+/// By 6 s one permit is replenished, and by 7 s two. The bucket is frozen from 6 s on, so the
+/// second permit is never replenished, unless it was granted before.
+fn a_stale_change_during_a_newer_denied_take_adds_nothing<W: Word>() {
     explore_within(2, || {
         let limit = spent::<W>(5);
         let newer = spawn(&limit, |limit| take(limit, at(7), 2));
@@ -424,8 +429,9 @@ fn a_late_change_beside_a_newer_take_that_is_denied_adds_nothing<W: Word>() {
     });
 }
 
-/// At 6 s the bucket is full without the two that were taken at 5 s, which are worth nothing then.
-fn a_refund_beside_an_undo_and_a_newer_take_passes_no_bound<W: Word>() {
+/// At 6 s the bucket would be full without the two permits that were taken at 5 s. So refunding
+/// them is worth nothing then.
+fn a_refund_during_another_refund_and_a_newer_take_exceeds_no_bound<W: Word>() {
     explore(|| {
         let limit = bucket::<W>(Rate::per_second(2), 4);
         let first: Receipt = limit.take_at(at(5), 2).unwrap();

@@ -1,5 +1,5 @@
-//! Windows whose settings change while others take: a fixed window's limit and length together with
-//! its word, a sliding window's limit beside its own.
+//! Windows whose settings change during takes: a fixed window's limit and length in one exchange
+//! with its word, and a sliding window's limit in a word of its own.
 #![cfg(loom)]
 
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -14,27 +14,27 @@ use portcullis_loom::{
 };
 
 on_both_widths!(
-    what_is_kept_beside_takes_is_what_is_left,
+    a_change_during_takes_keeps_the_permits_that_are_left,
     a_take_after_a_change_is_judged_by_the_new_limit,
     a_change_beside_the_first_takes_of_a_window_loses_none_of_them,
-    two_who_change_at_once_leave_the_settings_of_one,
-    a_take_beside_two_changes_is_judged_by_settings_that_belong_together,
-    one_denied_beside_two_changes_is_told_a_limit_that_there_was,
-    what_is_available_beside_two_changes_is_what_there_was_throughout,
-    a_late_change_beside_a_newer_take_gains_nothing_at_its_time,
-    two_late_changes_beside_a_newer_take_gain_nothing_at_its_time,
-    a_late_change_beside_two_takes_counts_them_where_it_ends,
-    a_window_given_back_beside_a_take_is_started_by_it_or_stays_on,
-    what_is_given_back_beside_a_change_comes_back_once_or_not_at_all,
-    what_is_given_back_beside_a_take_and_a_change_passes_no_bound,
-    takes_beside_a_raised_limit_share_the_new_one,
-    a_take_after_a_lowered_limit_is_judged_by_it,
-    a_take_beside_a_lowered_limit_passes_neither,
+    two_concurrent_changes_leave_the_settings_of_one,
+    a_take_during_two_changes_is_judged_by_one_set_of_settings,
+    a_denial_during_two_changes_reports_a_limit_that_was_set,
+    available_permits_stay_the_same_during_two_changes_that_keep_them,
+    a_stale_change_during_a_newer_take_adds_nothing_at_the_newest_time,
+    two_stale_changes_during_a_newer_take_add_nothing_at_the_newest_time,
+    a_stale_change_during_two_takes_counts_them_in_its_current_window,
+    a_window_refunded_during_a_take_is_restarted_by_it_or_stays_open,
+    a_refund_during_a_change_counts_once_or_not_at_all,
+    a_refund_during_a_take_and_a_change_exceeds_no_bound,
+    takes_during_a_limit_increase_share_the_new_limit,
+    a_take_after_a_limit_decrease_is_judged_by_the_new_limit,
+    a_take_during_a_limit_decrease_exceeds_neither_limit,
 );
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// So many in a second; up to nine in up to nine seconds.
+/// A window of `limit` permits per second, adjustable to up to nine permits and nine seconds.
 fn window<W: Word>(limit: u64) -> Arc<AdjustableWindow<W>> {
     let settings = AdjustableWindow::builder(limit, SECOND)
         .max_limit(9)
@@ -53,7 +53,8 @@ fn adjust<W: Word>(
     limiter.adjust_at(at(seconds), limit, window * SECOND, carry)
 }
 
-/// Whether a change beside a refund was made. It is refused while the refund is under way.
+/// Returns whether a change during a refund was made. A change is busy while a refund is in
+/// progress.
 fn changed(change: Result<(), ChangeError>) -> bool {
     match change {
         Ok(()) => true,
@@ -62,19 +63,19 @@ fn changed(change: Result<(), ChangeError>) -> bool {
     }
 }
 
-/// Takes `n` permits at `seconds`, and notes how they can be given back.
+/// Takes `n` permits at `seconds` and returns the receipt.
 fn receipt<L: Limiter>(limiter: &L, seconds: u64, n: u32) -> Receipt {
     turn();
     limiter.take_at(at(seconds), n).unwrap()
 }
 
-/// Gives `n` permits back at `seconds`; returns how many have come back.
+/// Refunds `n` permits at `seconds`. Returns the number of permits that were returned.
 fn give_back<L: Limiter>(limiter: &L, seconds: u64, n: u32, receipt: Receipt) -> u64 {
     turn();
     limiter.refund_at(at(seconds), n, receipt).permits.into()
 }
 
-/// At `seconds`, so many permits are available, and not one more.
+/// Checks that exactly `permits` permits are available at `seconds`.
 fn has<L: Limiter>(limiter: &L, seconds: u64, permits: u64) {
     assert_eq!(limiter.available_at(at(seconds)), permits, "at {seconds} s");
     let n = u32::try_from(permits).unwrap();
@@ -85,7 +86,7 @@ fn has<L: Limiter>(limiter: &L, seconds: u64, permits: u64) {
     assert_eq!(take(limiter, at(seconds), 1), 0);
 }
 
-fn what_is_kept_beside_takes_is_what_is_left<W: Word>() {
+fn a_change_during_takes_keeps_the_permits_that_are_left<W: Word>() {
     explore_briefly(2, 3, || {
         let limit = window::<W>(2);
         let a = spawn(&limit, |limit| take(limit, at(5), 1));
@@ -104,7 +105,10 @@ fn a_take_after_a_change_is_judged_by_the_new_limit<W: Word>() {
         assert_eq!(adjust(&limit, 5, 1, 1, Carry::Additive), Ok(()));
         let own = take(&*limit, at(5), 1);
         let others = join(a) + join(b);
-        assert!(own == 0 || others == 0, "{own} of one, besides {others}");
+        assert!(
+            own == 0 || others == 0,
+            "{own} of a limit of one, after {others}"
+        );
         assert!(own + others >= 1);
         has(&*limit, 5, 0);
         has(&*limit, 6, 1);
@@ -115,7 +119,7 @@ fn a_change_beside_the_first_takes_of_a_window_loses_none_of_them<W: Word>() {
     explore_briefly(2, 3, || {
         let limit = window::<W>(2);
         assert_eq!(take(&*limit, at(5), 2), 2);
-        // Whether the window of 7 s has begun or not, the one that is on then ends at 9 s.
+        // The current window then ends at 9 s, whether or not the window of 7 s has begun.
         let a = spawn(&limit, |limit| take(limit, at(7), 1));
         let b = spawn(&limit, |limit| take(limit, at(7), 1));
         assert_eq!(adjust(&limit, 7, 3, 3, Carry::Additive), Ok(()));
@@ -126,7 +130,7 @@ fn a_change_beside_the_first_takes_of_a_window_loses_none_of_them<W: Word>() {
     });
 }
 
-fn two_who_change_at_once_leave_the_settings_of_one<W: Word>() {
+fn two_concurrent_changes_leave_the_settings_of_one<W: Word>() {
     let busy = std::sync::Arc::new(AtomicUsize::new(0));
     let counted = std::sync::Arc::clone(&busy);
     explore(move || {
@@ -149,29 +153,29 @@ fn two_who_change_at_once_leave_the_settings_of_one<W: Word>() {
         };
         assert_eq!(limit.available_at(at(end - 1)), permits - 1);
         assert_eq!(limit.available_at(at(end)), permits);
-        // And the next one is let in.
+        // The next change is accepted.
         assert_eq!(adjust(&limit, 12, 5, 1, Carry::Reset), Ok(()));
         has(&*limit, 12, 5);
         has(&*limit, 13, 5);
     });
-    assert!(busy.load(Relaxed) > 0, "nobody met another one");
+    assert!(busy.load(Relaxed) > 0, "no change was busy");
 }
 
-fn a_take_beside_two_changes_is_judged_by_settings_that_belong_together<W: Word>() {
+fn a_take_during_two_changes_is_judged_by_one_set_of_settings<W: Word>() {
     explore_briefly(2, 3, || {
         let limit = window::<W>(1);
-        // The first of its window, whose end depends on length and reciprocal.
+        // The take is the first of its window, whose end depends on the length and its reciprocal.
         let taker = spawn(&limit, |limit| take(limit, at(20), 1));
         assert_eq!(adjust(&limit, 5, 2, 7, Carry::Additive), Ok(()));
         assert_eq!(adjust(&limit, 8, 3, 3, Carry::Additive), Ok(()));
         assert_eq!(join(taker), 1);
         let left = [14, 15, 20, 21].map(|seconds| limit.available_at(at(seconds)));
-        // From 18 s to 21 s, whoever came first: what comes late counts at 20 s.
+        // The window is 18 s to 21 s in any order: a stale change applies at 20 s.
         assert_eq!(left, [2, 2, 2, 3]);
     });
 }
 
-fn one_denied_beside_two_changes_is_told_a_limit_that_there_was<W: Word>() {
+fn a_denial_during_two_changes_reports_a_limit_that_was_set<W: Word>() {
     explore(|| {
         let limit = window::<W>(1);
         let taker = spawn(&limit, |limit| {
@@ -183,7 +187,7 @@ fn one_denied_beside_two_changes_is_told_a_limit_that_there_was<W: Word>() {
         match join(taker) {
             (Err(Denied::ExceedsCapacity { permits: 7, capacity: 1 }), _)
             | (Err(Denied::ExceedsCapacity { permits: 7, capacity: 2 }), 2)
-            // One is kept of eight.
+            // One of eight permits is available.
             | (Err(Denied::Exhausted { permits: 7, .. }), 8 | 2) => {}
             other => panic!("{other:?}"),
         }
@@ -191,7 +195,7 @@ fn one_denied_beside_two_changes_is_told_a_limit_that_there_was<W: Word>() {
     });
 }
 
-fn what_is_available_beside_two_changes_is_what_there_was_throughout<W: Word>() {
+fn available_permits_stay_the_same_during_two_changes_that_keep_them<W: Word>() {
     explore(|| {
         let limit = window::<W>(1);
         let reader = spawn(&limit, |limit| limit.available_at(at(5)));
@@ -201,7 +205,8 @@ fn what_is_available_beside_two_changes_is_what_there_was_throughout<W: Word>() 
     });
 }
 
-/// Two in nine seconds, of which one was taken at 19 s, in the window from 18 s to 27 s.
+/// Returns a window of two permits in nine seconds. One was taken at 19 s, in the window from 18 s
+/// to 27 s.
 fn long_window<W: Word>() -> Arc<AdjustableWindow<W>> {
     let limit = Arc::new(
         AdjustableWindow::builder(2, 9 * SECOND)
@@ -213,7 +218,7 @@ fn long_window<W: Word>() -> Arc<AdjustableWindow<W>> {
     limit
 }
 
-fn a_late_change_beside_a_newer_take_gains_nothing_at_its_time<W: Word>() {
+fn a_stale_change_during_a_newer_take_adds_nothing_at_the_newest_time<W: Word>() {
     explore(|| {
         let limit = long_window::<W>();
         let taker = spawn(&limit, |limit| take(limit, at(26), 1));
@@ -221,18 +226,18 @@ fn a_late_change_beside_a_newer_take_gains_nothing_at_its_time<W: Word>() {
         let own = take(&*limit, at(26), 1);
         let taken = own + join(taker);
         let left = limit.available_at(at(26));
-        // Only if the change comes first, at 20 s, its window is over at 26 s, and what was taken
-        // at 19 s with it.
+        // Only if the change comes first, at 20 s, is its window over at 26 s, together with the
+        // permit that was taken at 19 s.
         assert!(
             taken >= 1 && taken + left <= 2,
-            "{taken} taken at 26 s, and {left} left"
+            "{taken} taken at 26 s, {left} left"
         );
         has(&*limit, 26, left);
         has(&*limit, 27, 2);
     });
 }
 
-fn two_late_changes_beside_a_newer_take_gain_nothing_at_its_time<W: Word>() {
+fn two_stale_changes_during_a_newer_take_add_nothing_at_the_newest_time<W: Word>() {
     explore_within(2, || {
         let limit = long_window::<W>();
         let taker = spawn(&limit, |limit| take(limit, at(26), 1));
@@ -240,13 +245,13 @@ fn two_late_changes_beside_a_newer_take_gain_nothing_at_its_time<W: Word>() {
         assert_eq!(adjust(&limit, 19, 9, 1, Carry::Keep), Ok(()));
         assert_eq!(join(taker), 1);
         let left = limit.available_at(at(26));
-        // All of the new window, or what is left of what was kept.
-        assert!([0, 8].contains(&left), "{left} of 1 or 9, less one");
+        // Either the whole new window, or what is left of the permits that were kept.
+        assert!([0, 8].contains(&left), "{left} left instead of 0 or 8");
         assert_eq!(limit.available_at(at(27)), 9);
     });
 }
 
-fn a_late_change_beside_two_takes_counts_them_where_it_ends<W: Word>() {
+fn a_stale_change_during_two_takes_counts_them_in_its_current_window<W: Word>() {
     explore_briefly(2, 3, || {
         let limit = window::<W>(3);
         let a = spawn(&limit, |limit| take(limit, at(20), 1));
@@ -254,12 +259,12 @@ fn a_late_change_beside_two_takes_counts_them_where_it_ends<W: Word>() {
         assert_eq!(adjust(&limit, 5, 4, 3, Carry::Additive), Ok(()));
         assert_eq!(join(a) + join(b), 3);
         has(&*limit, 20, 1);
-        // The window from 18 s on.
+        // The window that begins at 18 s.
         has(&*limit, 21, 4);
     });
 }
 
-fn a_window_given_back_beside_a_take_is_started_by_it_or_stays_on<W: Word>() {
+fn a_window_refunded_during_a_take_is_restarted_by_it_or_stays_open<W: Word>() {
     let ends = std::sync::Arc::new([const { AtomicUsize::new(0) }; 3]);
     let counted = std::sync::Arc::clone(&ends);
     explore_briefly(2, 3, move || {
@@ -272,7 +277,7 @@ fn a_window_given_back_beside_a_take_is_started_by_it_or_stays_on<W: Word>() {
         let (taken, back) = (own + join(taker), join(back));
         assert_eq!((taken, back), (2, 1));
         let left = [8, 9, 10, 11].map(|seconds| limit.available_at(at(seconds)));
-        // Until 9 s, or from 6 s or 7 s on.
+        // The window lasts until 9 s, or begins at 6 s or 7 s.
         let end = [[1, 3, 3, 3], [1, 1, 3, 3], [1, 1, 1, 3]]
             .iter()
             .position(|outcome| *outcome == left);
@@ -282,7 +287,7 @@ fn a_window_given_back_beside_a_take_is_started_by_it_or_stays_on<W: Word>() {
     assert!(ends.iter().all(|seen| seen.load(Relaxed) > 0), "{ends:?}");
 }
 
-fn what_is_given_back_beside_a_change_comes_back_once_or_not_at_all<W: Word>() {
+fn a_refund_during_a_change_counts_once_or_not_at_all<W: Word>() {
     explore(|| {
         let limit = window::<W>(2);
         let (first, last) = (receipt(&*limit, 5, 1), receipt(&*limit, 5, 1));
@@ -294,16 +299,16 @@ fn what_is_given_back_beside_a_change_comes_back_once_or_not_at_all<W: Word>() {
     });
 }
 
-fn what_is_given_back_beside_a_take_and_a_change_passes_no_bound<W: Word>() {
+fn a_refund_during_a_take_and_a_change_exceeds_no_bound<W: Word>() {
     explore(|| {
         let limit = window::<W>(1);
         let noted = receipt(&*limit, 5, 1);
         let back = spawn(&limit, move |limit| give_back(limit, 5, 1, noted));
         let taker = spawn(&limit, |limit| take(limit, at(5), 1));
-        // The limit stays 1, whether or not the refund has the settings to itself at that moment.
+        // The limit stays 1, whether the change is made or busy.
         changed(adjust(&limit, 5, 1, 1, Carry::Additive));
         let (taken, back) = (join(taker), join(back));
-        assert!(taken <= back, "{taken} taken, {back} given back");
+        assert!(taken <= back, "{taken} taken, {back} refunded");
         has(&*limit, 5, back - taken);
         has(&*limit, 6, 1);
     });
@@ -325,7 +330,7 @@ fn set_limit<W: Word>(limiter: &SlidingWindow<2, W>, limit: u64) -> u64 {
     limiter.set_limit(limit).unwrap()
 }
 
-fn takes_beside_a_raised_limit_share_the_new_one<W: Word>() {
+fn takes_during_a_limit_increase_share_the_new_limit<W: Word>() {
     explore(|| {
         let limit = sliding::<W>(1);
         let a = spawn(&limit, |limit| take(limit, at(5), 1));
@@ -338,21 +343,21 @@ fn takes_beside_a_raised_limit_share_the_new_one<W: Word>() {
     });
 }
 
-fn a_take_after_a_lowered_limit_is_judged_by_it<W: Word>() {
+fn a_take_after_a_limit_decrease_is_judged_by_the_new_limit<W: Word>() {
     explore(|| {
         let limit = sliding::<W>(3);
         assert_eq!(take(&*limit, at(5), 1), 1);
         let a = spawn(&limit, |limit| take(limit, at(5), 1));
         assert_eq!(set_limit(&limit, 1), 3);
-        assert_eq!(take(&*limit, at(6), 1), 0, "one counts already");
+        assert_eq!(take(&*limit, at(6), 1), 0, "one permit counts already");
         join(a);
         has(&*limit, 6, 0);
         has(&*limit, 7, 1);
     });
 }
 
-fn a_take_beside_a_lowered_limit_passes_neither<W: Word>() {
-    // In a new segment, with a roll.
+fn a_take_during_a_limit_decrease_exceeds_neither_limit<W: Word>() {
+    // The take is in a new segment, so it rolls.
     explore_within(2, || {
         let limit = sliding::<W>(2);
         assert_eq!(take(&*limit, at(5), 2), 2);

@@ -1,4 +1,4 @@
-//! Many limits as one: two passes over words that others change in between, and the way back.
+//! Compositions: two passes over words that other threads change in between, and the rollback.
 #![cfg(loom)]
 
 use core::time::Duration;
@@ -14,19 +14,19 @@ on_both_widths!(
     opposite_orders_of_concurrency_limits_never_share_a_permit_nor_leak_one,
     opposite_orders_of_buckets_never_share_a_permit_nor_lose_one,
     opposite_orders_of_windows_never_share_a_permit_nor_lose_one,
-    one_that_releases_makes_room_in_both_limits,
-    a_direct_take_beside_a_composition_leaves_one_of_the_two_granted,
-    a_rollback_beside_a_take_of_the_same_bucket_never_brings_back_too_much,
-    a_refund_beside_a_composition_is_worth_what_it_was_taken_from,
+    a_release_makes_room_in_both_limits,
+    either_a_direct_take_or_a_concurrent_composition_is_granted,
+    a_rollback_during_a_take_from_the_same_bucket_never_returns_too_much,
+    a_refund_during_a_composition_returns_what_was_taken,
     a_limit_that_is_named_twice_is_taken_from_once_for_both,
     a_bucket_that_is_named_twice_is_taken_from_once_for_both,
     paths_to_one_limit_take_all_or_none_and_leak_none,
     paths_to_one_bucket_take_all_or_none_and_lose_none,
     compositions_in_compositions_take_all_or_none_and_lose_none,
-    a_rollback_of_a_started_window_leaves_it_to_a_take_that_is_in_it_or_that_starts_its_own,
+    a_rollback_of_a_started_window_keeps_a_take_in_it_or_in_its_own_window,
 );
 
-/// Takes 1 of each at 5 s for good; returns how many that were of each.
+/// Takes 1 permit of each limit at 5 s permanently. Returns the number of permits taken of each.
 fn take_all<T: Limits>(limits: T) -> u64 {
     turn();
     AllOf::new(limits)
@@ -39,14 +39,14 @@ fn concurrency<W: Word>(limit: u32) -> Concurrency<W> {
     Concurrency::try_new(limit).unwrap()
 }
 
-/// One permit a second.
+/// A bucket with a rate of 1 permit per second.
 fn bucket<W: Word>(burst: u64) -> TokenBucket<W> {
     TokenBucket::builder(Rate::per_second(1), burst)
         .build_on()
         .unwrap()
 }
 
-/// At `seconds`, so many permits are available, and not one more.
+/// Checks that exactly `permits` permits are available at `seconds`.
 fn has<L: Limiter>(limiter: &L, seconds: u64, permits: u64) {
     assert_eq!(limiter.available_at(at(seconds)), permits, "at {seconds} s");
     let n = u32::try_from(permits).unwrap();
@@ -82,15 +82,15 @@ fn opposite_orders_of_buckets_never_share_a_permit_nor_lose_one<W: Word>() {
         let (one, other) = &*limits;
         let granted = take_all([other, one]) + join(a);
         assert!(granted <= 1, "both at once");
-        // An empty bucket decides for nobody else, so that each rollback is exact.
+        // An empty bucket grants nothing to other threads, so each rollback is exact.
         has(one, 5, 1 - granted);
         has(other, 5, 1 - granted);
         assert_eq!((one.available_at(at(6)), other.available_at(at(6))), (1, 1));
     });
 }
 
-/// What the inner one took before a limit of the outer one denied comes back by a receipt for each
-/// of its parts.
+/// If a limit of the outer composition denies, the inner composition returns what it took, with a
+/// receipt for each of its parts.
 fn compositions_in_compositions_take_all_or_none_and_lose_none<W: Word>() {
     explore(|| {
         let limits = Arc::new((bucket::<W>(1), bucket::<W>(1), bucket::<W>(2)));
@@ -100,8 +100,11 @@ fn compositions_in_compositions_take_all_or_none_and_lose_none<W: Word>() {
         assert!(granted <= 1, "both at once");
         has(one, 5, 1 - granted);
         has(other, 5, 1 - granted);
-        assert!(both.available_at(at(5)) <= 2 - granted, "never higher");
-        assert_eq!(both.available_at(at(7)), 2, "and not lost for ever");
+        assert!(
+            both.available_at(at(5)) <= 2 - granted,
+            "never more than before"
+        );
+        assert_eq!(both.available_at(at(7)), 2, "and not lost permanently");
     });
 }
 
@@ -128,7 +131,7 @@ fn opposite_orders_of_windows_never_share_a_permit_nor_lose_one<W: Word>() {
     });
 }
 
-fn one_that_releases_makes_room_in_both_limits<W: Word>() {
+fn a_release_makes_room_in_both_limits<W: Word>() {
     explore(|| {
         let limits = Arc::new((concurrency::<W>(1), concurrency::<W>(1)));
         let visit = |(a, b): &(Concurrency<W>, Concurrency<W>)| {
@@ -145,7 +148,7 @@ fn one_that_releases_makes_room_in_both_limits<W: Word>() {
     });
 }
 
-fn a_direct_take_beside_a_composition_leaves_one_of_the_two_granted<W: Word>() {
+fn either_a_direct_take_or_a_concurrent_composition_is_granted<W: Word>() {
     explore(|| {
         let limits = Arc::new((bucket::<W>(1), concurrency::<W>(1)));
         let direct = spawn(&limits, |(_, limit)| take(limit, at(5), 1));
@@ -155,12 +158,12 @@ fn a_direct_take_beside_a_composition_leaves_one_of_the_two_granted<W: Word>() {
         assert_eq!(
             (limit.in_use(), bucket.available_at(at(5))),
             (1, 1 - all),
-            "nothing leaked"
+            "no permit leaks"
         );
     });
 }
 
-fn a_rollback_beside_a_take_of_the_same_bucket_never_brings_back_too_much<W: Word>() {
+fn a_rollback_during_a_take_from_the_same_bucket_never_returns_too_much<W: Word>() {
     explore(|| {
         let limits = Arc::new((bucket::<W>(2), concurrency::<W>(1)));
         let blocks = spawn(&limits, |(_, limit)| take(limit, at(5), 1));
@@ -168,7 +171,8 @@ fn a_rollback_beside_a_take_of_the_same_bucket_never_brings_back_too_much<W: Wor
         let (bucket, limit) = &*limits;
         let all = take_all((bucket, limit));
         assert_eq!((all + join(blocks), join(takes)), (1, 1));
-        // What could not be given back for the other one's take comes back by time.
+        // Permits that could not be refunded because of the other thread's take are replenished by
+        // time.
         let left = bucket.available_at(at(5));
         assert!(left + all <= 1, "{left} left of 2, with 1 and {all} taken");
         has(bucket, 5, left);
@@ -176,7 +180,7 @@ fn a_rollback_beside_a_take_of_the_same_bucket_never_brings_back_too_much<W: Wor
     });
 }
 
-fn a_refund_beside_a_composition_is_worth_what_it_was_taken_from<W: Word>() {
+fn a_refund_during_a_composition_returns_what_was_taken<W: Word>() {
     explore(|| {
         let limits = Arc::new((bucket::<W>(2), concurrency::<W>(1)));
         let noted = limits.0.take_at(at(5), 1).unwrap();
@@ -188,7 +192,7 @@ fn a_refund_beside_a_composition_is_worth_what_it_was_taken_from<W: Word>() {
         assert_eq!(
             (all, limit.in_use()),
             (1, 1),
-            "there is one, given back or not"
+            "one permit is available with or without the refund"
         );
         has(bucket, 5, join(back));
         has(bucket, 7, 2);
@@ -203,7 +207,7 @@ fn a_limit_that_is_named_twice_is_taken_from_once_for_both<W: Word>() {
         assert_eq!(
             (granted, limit.in_use()),
             (1, 2),
-            "one of the two, and not half of the other"
+            "one composition is granted, and no part of the other"
         );
         limit.release(2);
         assert_eq!(take_all((&*limit,)), 1);
@@ -228,7 +232,7 @@ fn paths_to_one_limit_take_all_or_none_and_leak_none<W: Word>() {
         let a = spawn(&limits, |counted| take_all((counted.limiter(), counted)));
         let counted = &*limits;
         let granted = take_all((counted, counted.limiter())) + join(a);
-        assert!(granted <= 1, "two of three for each");
+        assert!(granted <= 1, "each takes two of three permits");
         let in_use = u64::from(counted.limiter().in_use());
         assert_eq!((in_use, counted.counts().held), (2 * granted, granted));
         if granted == 1 {
@@ -246,9 +250,12 @@ fn paths_to_one_bucket_take_all_or_none_and_lose_none<W: Word>() {
         let counted = &*limits;
         let all = take_all((counted, counted.limiter()));
         let alone = join(a);
-        assert!(all + alone <= 1, "two of two, or one");
+        assert!(
+            all + alone <= 1,
+            "the composition takes two of two permits, the other take one"
+        );
         assert_eq!(counted.counts().held, all);
-        // What was given back after another one's take comes back by time.
+        // Permits whose refund came after the other thread's take are replenished by time.
         let left = counted.limiter().available_at(at(5));
         assert!(
             left + 2 * all + alone <= 2,
@@ -259,9 +266,7 @@ fn paths_to_one_bucket_take_all_or_none_and_lose_none<W: Word>() {
     });
 }
 
-fn a_rollback_of_a_started_window_leaves_it_to_a_take_that_is_in_it_or_that_starts_its_own<
-    W: Word,
->() {
+fn a_rollback_of_a_started_window_keeps_a_take_in_it_or_in_its_own_window<W: Word>() {
     explore(|| {
         let settings = FixedWindow::builder(2, Duration::from_secs(1)).started_by_first_request();
         let window = settings
@@ -270,7 +275,7 @@ fn a_rollback_of_a_started_window_leaves_it_to_a_take_that_is_in_it_or_that_star
             .unwrap();
         let limits = Arc::new((window, concurrency::<W>(1)));
         let blocks = spawn(&limits, |(_, limit)| take(limit, at(5), 1));
-        // In the window of the composition, if that has begun; else in one of its own.
+        // The take is in the window of the composition if that has begun, and otherwise in its own.
         let later = Timestamp::from_millis(5_500);
         let takes = spawn(&limits, move |(window, _)| take(window, later, 1));
         let (window, limit) = &*limits;
@@ -279,12 +284,12 @@ fn a_rollback_of_a_started_window_leaves_it_to_a_take_that_is_in_it_or_that_star
         assert_eq!(
             window.available_at(later),
             1 - all,
-            "all is given back, and no more"
+            "all permits are returned, and no more"
         );
         let left = window.available_at(at(6));
         assert!(
             left == 2 || left == 1 - all,
-            "{left} in a window to 6 s or to 6.5 s"
+            "{left} left in a window that ends at 6 s or 6.5 s"
         );
         has(window, 6, left);
         has(window, 8, 2);

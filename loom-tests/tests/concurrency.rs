@@ -1,4 +1,4 @@
-//! The concurrency limit: one word; a take acquires, a release releases.
+//! The concurrency limit: one word. A take acquires, a release releases.
 #![cfg(loom)]
 
 use loom::sync::Arc;
@@ -6,19 +6,19 @@ use portcullis_core::{Concurrency, Limiter, QueueLimiter, Waiting, Word};
 use portcullis_loom::{Witness, at, explore, join, on_both_widths, spawn, take, turn};
 
 on_both_widths!(
-    racing_takes_share_the_limit_and_never_pass_it,
+    racing_takes_share_the_limit_and_never_exceed_it,
     a_take_and_a_release_never_lose_a_permit,
-    a_limit_lowered_beside_a_release_neither_loses_nor_grants_a_permit,
-    a_take_beside_a_lower_limit_is_judged_by_one_of_the_two,
-    a_take_beside_a_higher_limit_is_judged_by_one_of_the_two,
-    two_resizes_follow_each_other_and_leave_what_is_out_alone,
+    a_limit_decrease_during_a_release_neither_loses_nor_adds_a_permit,
+    a_take_during_a_limit_decrease_is_judged_by_one_of_the_two_limits,
+    a_take_during_a_limit_increase_is_judged_by_one_of_the_two_limits,
+    two_concurrent_resizes_apply_in_sequence_and_keep_held_permits,
     a_permit_of_a_limit_of_one_guards_data,
     a_permit_guards_data_across_a_resize,
     a_taker_of_all_permits_sees_what_every_former_holder_wrote,
-    one_who_marks_that_it_waits_beside_a_release_finds_the_permit_or_is_found,
-    a_mark_is_not_lost_to_a_resize_nor_to_a_take,
-    a_mark_that_is_taken_off_beside_a_resize_is_gone,
-    a_permit_guards_data_across_marks,
+    a_waiter_bit_set_during_a_release_is_observed_or_the_permit_is,
+    a_waiter_bit_survives_a_resize_and_a_take,
+    a_waiter_bit_cleared_during_a_resize_stays_clear,
+    a_permit_guards_data_across_changes_of_the_waiter_bit,
 );
 
 fn limit<W: Word>(limit: u32) -> Arc<Concurrency<W>> {
@@ -30,7 +30,7 @@ fn guard<W: Word>(limit: u32) -> Arc<(Concurrency<W>, Witness)> {
     Arc::new((Concurrency::try_new(limit).unwrap(), Witness::new()))
 }
 
-fn racing_takes_share_the_limit_and_never_pass_it<W: Word>() {
+fn racing_takes_share_the_limit_and_never_exceed_it<W: Word>() {
     explore(|| {
         let limit = limit::<W>(2);
         let a = spawn(&limit, |limit| take(limit, at(0), 1));
@@ -57,13 +57,13 @@ fn a_take_and_a_release_never_lose_a_permit<W: Word>() {
     });
 }
 
-fn a_limit_lowered_beside_a_release_neither_loses_nor_grants_a_permit<W: Word>() {
+fn a_limit_decrease_during_a_release_neither_loses_nor_adds_a_permit<W: Word>() {
     explore(|| {
         let limit = limit::<W>(2);
         limit.try_acquire(2).unwrap().forget();
         let resize = spawn(&limit, |limit| {
             assert_eq!(limit.set_limit(1), Ok(2));
-            // One of the two that were out is still out.
+            // One of the two permits is still held.
             take(limit, at(0), 1)
         });
         turn();
@@ -81,18 +81,14 @@ fn a_limit_lowered_beside_a_release_neither_loses_nor_grants_a_permit<W: Word>()
     });
 }
 
-fn a_take_beside_a_lower_limit_is_judged_by_one_of_the_two<W: Word>() {
+fn a_take_during_a_limit_decrease_is_judged_by_one_of_the_two_limits<W: Word>() {
     explore(|| {
         let limit = limit::<W>(2);
         limit.try_acquire(1).unwrap().forget();
         let a = spawn(&limit, |limit| take(limit, at(0), 1));
         turn();
         assert_eq!(limit.set_limit(1), Ok(2));
-        assert_eq!(
-            take(&*limit, at(0), 1),
-            0,
-            "the old limit grants nothing any more"
-        );
+        assert_eq!(take(&*limit, at(0), 1), 0, "the new limit applies");
         let out = 1 + join(a);
         assert_eq!((u64::from(limit.in_use()), limit.limit()), (out, 1));
         limit.release(u32::try_from(out).unwrap());
@@ -100,7 +96,7 @@ fn a_take_beside_a_lower_limit_is_judged_by_one_of_the_two<W: Word>() {
     });
 }
 
-fn a_take_beside_a_higher_limit_is_judged_by_one_of_the_two<W: Word>() {
+fn a_take_during_a_limit_increase_is_judged_by_one_of_the_two_limits<W: Word>() {
     explore(|| {
         let limit = limit::<W>(1);
         let a = spawn(&limit, |limit| take(limit, at(0), 1));
@@ -113,12 +109,12 @@ fn a_take_beside_a_higher_limit_is_judged_by_one_of_the_two<W: Word>() {
         assert_eq!(
             u64::from(limit.available()),
             2 - out,
-            "the new limit holds from now on"
+            "the new limit applies"
         );
     });
 }
 
-fn two_resizes_follow_each_other_and_leave_what_is_out_alone<W: Word>() {
+fn two_concurrent_resizes_apply_in_sequence_and_keep_held_permits<W: Word>() {
     explore(|| {
         let limit = limit::<W>(5);
         limit.try_acquire(4).unwrap().forget();
@@ -129,7 +125,7 @@ fn two_resizes_follow_each_other_and_leave_what_is_out_alone<W: Word>() {
         let last = match (join(a), join(b)) {
             (5, 3) => 7,
             (7, 5) => 3,
-            other => panic!("not one after the other: {other:?}"),
+            other => panic!("the resizes did not apply in sequence: {other:?}"),
         };
         assert_eq!(
             (limit.limit(), limit.in_use(), limit.available()),
@@ -167,7 +163,7 @@ fn a_permit_guards_data_across_a_resize<W: Word>() {
             }
         };
         let a = spawn(&guard, visit);
-        // The same limit once more, so that a permit still excludes all others.
+        // Sets the same limit, so a permit still excludes all other holders.
         let resize = spawn(&guard, |(limit, _)| limit.set_limit(1));
         turn();
         visit(&guard);
@@ -197,7 +193,7 @@ fn a_taker_of_all_permits_sees_what_every_former_holder_wrote<W: Word>() {
     });
 }
 
-fn one_who_marks_that_it_waits_beside_a_release_finds_the_permit_or_is_found<W: Word>() {
+fn a_waiter_bit_set_during_a_release_is_observed_or_the_permit_is<W: Word>() {
     explore(|| {
         let limit = limit::<W>(1);
         limit.try_acquire(1).unwrap().forget();
@@ -207,13 +203,13 @@ fn one_who_marks_that_it_waits_beside_a_release_finds_the_permit_or_is_found<W: 
         let found = take(&*limit, at(0), 1) == 1;
         assert!(
             join(release) == Waiting::Yes || found,
-            "waits, and nobody knows"
+            "the waiter is missed"
         );
         assert_eq!(limit.in_use(), u32::from(found));
     });
 }
 
-fn a_mark_is_not_lost_to_a_resize_nor_to_a_take<W: Word>() {
+fn a_waiter_bit_survives_a_resize_and_a_take<W: Word>() {
     explore(|| {
         let limit = limit::<W>(2);
         limit.try_acquire(1).unwrap().forget();
@@ -234,7 +230,7 @@ fn a_mark_is_not_lost_to_a_resize_nor_to_a_take<W: Word>() {
     });
 }
 
-fn a_mark_that_is_taken_off_beside_a_resize_is_gone<W: Word>() {
+fn a_waiter_bit_cleared_during_a_resize_stays_clear<W: Word>() {
     explore(|| {
         let limit = limit::<W>(2);
         limit.try_acquire(2).unwrap().forget();
@@ -252,7 +248,7 @@ fn a_mark_that_is_taken_off_beside_a_resize_is_gone<W: Word>() {
     });
 }
 
-fn a_permit_guards_data_across_marks<W: Word>() {
+fn a_permit_guards_data_across_changes_of_the_waiter_bit<W: Word>() {
     explore(|| {
         let guard = guard::<W>(1);
         guard.0.try_acquire(1).unwrap().forget();

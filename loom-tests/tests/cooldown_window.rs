@@ -1,4 +1,4 @@
-//! The window with a wait: one word, replaced by compare-exchange, every access `Relaxed`.
+//! The cooldown window: one word, replaced by compare-exchange, every access `Relaxed`.
 #![cfg(loom)]
 
 use core::time::Duration;
@@ -8,26 +8,26 @@ use portcullis_core::{CooldownWindow, Limiter, Timestamp, Word};
 use portcullis_loom::{at, explore, join, on_both_widths, spawn, take, turn};
 
 on_both_widths!(
-    racing_takes_share_the_limit_and_the_one_too_many_starts_the_wait,
-    of_two_who_exceed_one_starts_the_wait,
-    an_exceeding_request_beside_a_take_leaves_none_in_the_wait,
-    a_refund_beside_an_exceeding_request_lets_no_more_than_the_limit_in,
-    a_refund_comes_back_once,
+    racing_takes_share_the_limit_and_the_denied_one_starts_the_wait,
+    only_one_of_two_exceeding_requests_starts_the_wait,
+    an_exceeding_request_during_a_take_leaves_no_permits_in_the_wait,
+    a_refund_during_an_exceeding_request_admits_no_more_than_the_limit,
+    a_refund_counts_once,
     two_requests_after_the_wait_start_one_window,
-    a_late_request_that_exceeds_does_not_end_the_window_at_once,
-    a_wait_that_a_late_request_starts_is_not_over_before_a_newer_grant,
-    of_racing_grants_the_newest_one_is_remembered,
+    a_stale_exceeding_request_does_not_end_the_window_immediately,
+    a_wait_started_by_a_stale_request_does_not_end_before_a_newer_grant,
+    the_newest_of_racing_grants_is_remembered,
 );
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// `limit` in 10 s, and a wait of 2 s.
+/// A window of `limit` permits in 10 s, with a wait of 2 s.
 fn limit<W: Word>(limit: u64) -> CooldownWindow<W> {
     let settings = CooldownWindow::builder(limit, 10 * SECOND).wait(2 * SECOND);
     settings.tick(Duration::from_millis(1)).build_on().unwrap()
 }
 
-/// Nothing is lost: after the wait or the window all permits are there, and not one more.
+/// Checks that no permit is lost: after the wait or the window, exactly the limit is available.
 fn has_all_permits<W: Word>(limit: &CooldownWindow<W>, now: Timestamp) {
     assert_eq!(limit.available_at(now), limit.limit());
     let all = u32::try_from(limit.limit()).unwrap();
@@ -35,7 +35,7 @@ fn has_all_permits<W: Word>(limit: &CooldownWindow<W>, now: Timestamp) {
     assert_eq!(take(limit, now, 1), 0);
 }
 
-fn racing_takes_share_the_limit_and_the_one_too_many_starts_the_wait<W: Word>() {
+fn racing_takes_share_the_limit_and_the_denied_one_starts_the_wait<W: Word>() {
     explore(|| {
         let limit = Arc::new(limit::<W>(2));
         let a = spawn(&limit, |limit| take(limit, at(5), 1));
@@ -47,20 +47,20 @@ fn racing_takes_share_the_limit_and_the_one_too_many_starts_the_wait<W: Word>() 
     });
 }
 
-fn of_two_who_exceed_one_starts_the_wait<W: Word>() {
+fn only_one_of_two_exceeding_requests_starts_the_wait<W: Word>() {
     explore(|| {
         let limit = Arc::new(limit::<W>(1));
         assert_eq!(take(&*limit, at(5), 1), 1);
         let a = spawn(&limit, |limit| take(limit, at(6), 1));
         assert_eq!(take(&*limit, at(7), 1) + join(a), 0);
-        // From one of the two, and not prolonged by the other.
+        // The wait is that of one request, and the other does not prolong it.
         let end = if limit.available_at(at(8)) == 1 { 8 } else { 9 };
         assert_eq!(limit.available_at(at(end - 1)), 0);
         has_all_permits(&limit, at(end));
     });
 }
 
-fn an_exceeding_request_beside_a_take_leaves_none_in_the_wait<W: Word>() {
+fn an_exceeding_request_during_a_take_leaves_no_permits_in_the_wait<W: Word>() {
     explore(|| {
         let limit = Arc::new(limit::<W>(3));
         assert_eq!(take(&*limit, at(5), 2), 2);
@@ -73,9 +73,9 @@ fn an_exceeding_request_beside_a_take_leaves_none_in_the_wait<W: Word>() {
     });
 }
 
-fn a_refund_beside_an_exceeding_request_lets_no_more_than_the_limit_in<W: Word>() {
+fn a_refund_during_an_exceeding_request_admits_no_more_than_the_limit<W: Word>() {
     refund_beside_an_exceeding_request(|| limit::<W>(1), at(7));
-    // Without a wait of its own, which ends where the window does.
+    // A wait without its own length ends with the window.
     refund_beside_an_exceeding_request(
         || {
             CooldownWindow::builder(1, 10 * SECOND)
@@ -99,14 +99,14 @@ fn refund_beside_an_exceeding_request<W: Word>(
         turn();
         let back = limit.refund_at(at(5), 1, receipt).permits;
         let other = join(other);
-        // Given back before the other asked, or too late.
+        // The refund came before the other request, or too late.
         assert_eq!(u64::from(back), other);
         assert_eq!(take(&*limit, at(5), 1), 0);
         has_all_permits(&limit, end);
     });
 }
 
-fn a_refund_comes_back_once<W: Word>() {
+fn a_refund_counts_once<W: Word>() {
     explore(|| {
         let limit = Arc::new(limit::<W>(2));
         turn();
@@ -132,15 +132,16 @@ fn two_requests_after_the_wait_start_one_window<W: Word>() {
         assert_eq!(join(a) + join(b), 1);
         assert_eq!(
             early, 0,
-            "before the new window in its own time, and in that after the limit"
+            "its time is before the new window, and the limit is used up"
         );
-        // The loser has exceeded: at 7 or at 8, and not before the start of the window.
+        // The denied request exceeded the limit at 7 s or at 8 s, but not before the window
+        // started.
         assert_eq!(take(&*limit, Timestamp::from_millis(8_999), 1), 0);
         has_all_permits(&limit, at(10));
     });
 }
 
-fn a_late_request_that_exceeds_does_not_end_the_window_at_once<W: Word>() {
+fn a_stale_exceeding_request_does_not_end_the_window_immediately<W: Word>() {
     explore(|| {
         let limit = Arc::new(limit::<W>(1));
         assert_eq!(take(&*limit, at(5), 1), 1);
@@ -154,24 +155,24 @@ fn a_late_request_that_exceeds_does_not_end_the_window_at_once<W: Word>() {
         };
         assert_eq!(
             start, 15,
-            "the window of the newer one ends 2 s after its start, at the earliest"
+            "the newer window ends at least 2 s after its start"
         );
         has_all_permits(&limit, at(25));
     });
 }
 
-fn a_wait_that_a_late_request_starts_is_not_over_before_a_newer_grant<W: Word>() {
+fn a_wait_started_by_a_stale_request_does_not_end_before_a_newer_grant<W: Word>() {
     explore(|| {
         let limit = Arc::new(limit::<W>(3));
         assert_eq!(take(&*limit, at(5), 2), 2);
         let newer = spawn(&limit, |limit| take(limit, at(12), 1));
         let late = take(&*limit, at(6), 2);
         assert_eq!((join(newer), late), (1, 0));
-        // The newer one has started a window after the wait, or has been granted in the window that
-        // was exceeded.
+        // The newer request either started a window after the wait, or was granted in the window
+        // that was exceeded.
         let left = limit.available_at(at(12));
         assert!(left == 2 || left == 0, "{left} left");
-        // It is remembered to 1,024 of the 2,000 ms, from 5 s on.
+        // The time of the newest grant is kept in steps of 1,024 of the 2,000 ms, counted from 5 s.
         has_all_permits(
             &limit,
             if left == 2 {
@@ -183,7 +184,7 @@ fn a_wait_that_a_late_request_starts_is_not_over_before_a_newer_grant<W: Word>()
     });
 }
 
-fn of_racing_grants_the_newest_one_is_remembered<W: Word>() {
+fn the_newest_of_racing_grants_is_remembered<W: Word>() {
     explore(|| {
         let limit = Arc::new(limit::<W>(3));
         assert_eq!(take(&*limit, at(5), 1), 1);
@@ -191,7 +192,7 @@ fn of_racing_grants_the_newest_one_is_remembered<W: Word>() {
         assert_eq!(take(&*limit, at(9), 1) + join(newest), 2);
         assert_eq!(take(&*limit, at(5), 1), 0);
         assert_eq!(limit.available_at(at(14)), 0);
-        // 5 s, and eight times 1,024 ms, and the wait.
+        // 5 s, plus eight steps of 1,024 ms, plus the wait.
         has_all_permits(&limit, Timestamp::from_millis(13_192 + 2_000));
     });
 }

@@ -12,7 +12,7 @@ fn visit(limit: &Limit) -> bool {
 }
 
 #[test]
-fn every_decision_is_counted_once_and_what_is_held_goes_back_to_nothing() {
+fn every_decision_is_counted_once_and_held_permits_return_to_zero() {
     explore(|| {
         let limit = Arc::new(Limit::new(Concurrency::new(1)));
         let a = spawn(&limit, visit);
@@ -35,7 +35,7 @@ fn every_decision_is_counted_once_and_what_is_held_goes_back_to_nothing() {
 }
 
 #[test]
-fn what_is_held_never_exceeds_the_limit() {
+fn held_permits_never_exceed_the_limit() {
     explore(|| {
         let limit = Arc::new(Limit::new(Concurrency::new(1)));
         let a = spawn(&limit, visit);

@@ -8,9 +8,9 @@ use portcullis_core::{FixedWindow, Timestamp, Word};
 use portcullis_loom::{at, explore, join, on_both_widths, spawn, take};
 
 on_both_widths!(
-    racing_takes_share_the_limit_and_never_pass_it,
+    racing_takes_share_the_limit_and_never_exceed_it,
     racers_into_a_new_window_share_its_limit,
-    a_late_now_counts_in_the_newest_window,
+    a_stale_timestamp_counts_in_the_newest_window,
     two_first_requests_start_one_window,
     two_requests_after_the_end_start_one_window,
 );
@@ -26,7 +26,7 @@ fn started<W: Word>(limit: u64) -> FixedWindow<W> {
     settings.tick(Duration::from_millis(1)).build_on().unwrap()
 }
 
-/// Nothing is lost: a later window has all permits, and not one more.
+/// Checks that no permit is lost: a later window has exactly the limit.
 fn has_all_permits<W: Word>(limit: &FixedWindow<W>, now: Timestamp) {
     assert_eq!(limit.available_at(now), limit.limit());
     let all = u32::try_from(limit.limit()).unwrap();
@@ -34,7 +34,7 @@ fn has_all_permits<W: Word>(limit: &FixedWindow<W>, now: Timestamp) {
     assert_eq!(take(limit, now, 1), 0);
 }
 
-fn racing_takes_share_the_limit_and_never_pass_it<W: Word>() {
+fn racing_takes_share_the_limit_and_never_exceed_it<W: Word>() {
     explore(|| {
         let limit = Arc::new(on_grid::<W>(2));
         let a = spawn(&limit, |limit| take(limit, at(5), 1));
@@ -57,20 +57,16 @@ fn racers_into_a_new_window_share_its_limit<W: Word>() {
     });
 }
 
-fn a_late_now_counts_in_the_newest_window<W: Word>() {
+fn a_stale_timestamp_counts_in_the_newest_window<W: Word>() {
     explore(|| {
         let limit = Arc::new(on_grid::<W>(2));
         assert_eq!(take(&*limit, at(5), 2), 2);
         let newer = spawn(&limit, |limit| take(limit, at(6), 1));
-        // Its own window is full; once there is a newer one, that has room.
+        // The window of its own timestamp is full. Once there is a newer window, that has room.
         let late = take(&*limit, at(5), 1);
         assert_eq!(join(newer), 1);
         assert_eq!(limit.available_at(at(6)), 1 - late);
-        assert_eq!(
-            take(&*limit, at(6), 2),
-            0,
-            "and with the late one it is full sooner"
-        );
+        assert_eq!(take(&*limit, at(6), 2), 0, "the stale take counts as well");
         has_all_permits(&limit, at(7));
     });
 }
@@ -99,7 +95,8 @@ fn two_requests_after_the_end_start_one_window<W: Word>() {
             take(limit, Timestamp::from_millis(6_200), 1)
         });
         let late = take(&*limit, Timestamp::from_millis(5_999), 1);
-        // If the late one is in, it is in the new window; that has room for two of the three.
+        // If the stale take is granted, it counts in the new window, which has room for two of the
+        // three takes.
         assert!(join(a) + join(b) + late == 2);
         assert_eq!(take(&*limit, Timestamp::from_millis(6_999), 1), 0);
         has_all_permits(&limit, Timestamp::from_millis(7_200));

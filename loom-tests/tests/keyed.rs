@@ -1,9 +1,8 @@
-//! The keyed table: a claim is provisional until both lines have been read again behind a fence, an
-//! entry that is held changes as a whole word.
+//! The keyed table: a claim is provisional until both lines have been read again after a fence, and
+//! a slot that is held changes as one word.
 //!
-//! Under loom a line has two entries, and a key is looked for twice. The keys here are their own
-//! hashes, so that each model says which line a key prefers, and which of the keys are one to the
-//! table.
+//! Under loom a line has two slots, and a lookup makes two attempts. The keys are their own hashes,
+//! so that each model decides which line a key prefers, and which keys the table cannot tell apart.
 #![cfg(loom)]
 
 use core::hash::{BuildHasher, BuildHasherDefault};
@@ -22,18 +21,18 @@ type Table<L> = Keyed<L, Vec<Line>, BuildHasherDefault<Itself>>;
 type Buckets = Table<TokenBucketRules>;
 type Permits = Table<ConcurrencyRules>;
 
-/// A key that prefers the first line, or of two the second one, and has a tag by which it may use
-/// both.
+/// Returns a key that prefers the first line (or the second of two lines), with a tag that permits
+/// it to use both.
 const fn key(line: u64, tag: u64) -> u64 {
     line << 63 | tag
 }
 
 const A: u64 = key(0, 1);
-/// The same key to the table, with the lines in the other order.
+/// The same key to the table, but with the lines in the other order.
 const A_BACK: u64 = key(1, 1);
 const B: u64 = key(0, 3);
 const C: u64 = key(0, 6);
-/// More than there are entries.
+/// More keys than the table has slots.
 const STRANGERS: [u64; 5] = [key(0, 8), key(0, 9), key(0, 11), key(0, 14), key(0, 16)];
 
 fn table<L: KeyedRules>(limit: L, lines: usize) -> Table<L> {
@@ -41,7 +40,7 @@ fn table<L: KeyedRules>(limit: L, lines: usize) -> Table<L> {
     Keyed::new(limit, lines, BuildHasherDefault::default())
 }
 
-/// Token buckets that get a permit back each second.
+/// Token buckets with a rate of one permit per second.
 fn buckets(burst: u64, lines: usize) -> Arc<Buckets> {
     Arc::new(table(
         TokenBucket::builder(Rate::per_second(1), burst)
@@ -55,12 +54,12 @@ fn permits(limit: u32, lines: usize) -> Arc<Permits> {
     Arc::new(table(ConcurrencyRules::new(limit), lines))
 }
 
-/// Permits, and data that those of `A` guard.
+/// Permits, and data that the permits of `A` guard.
 fn guard(limit: u32, lines: usize) -> Arc<(Permits, Witness)> {
     Arc::new((table(ConcurrencyRules::new(limit), lines), Witness::new()))
 }
 
-/// Takes `n` permits of `key` for good; returns how many that were.
+/// Takes `n` permits of `key` permanently. Returns the number taken.
 fn grant<L: KeyedRules>(table: &Table<L>, key: u64, now: Timestamp, n: u32) -> u64 {
     take(&*table.key(&key), now, n)
 }
@@ -74,7 +73,7 @@ fn release(table: &Permits, key: u64, n: u32) {
     table.key(&key).release(n);
 }
 
-/// Writes if it gets all permits of `A`, gives them back, and forgets the entry.
+/// Writes if it gets all permits of `A`, releases them, and sweeps the slot.
 fn writes_with_all_permits((table, data): &(Permits, Witness), all: u32) {
     if grant(table, A, at(5), all) > 0 {
         data.write();
@@ -84,7 +83,7 @@ fn writes_with_all_permits((table, data): &(Permits, Witness), all: u32) {
     }
 }
 
-/// Of a burst of `burst`, `key` has taken `taken`: nothing is lost, and nothing is there twice.
+/// Checks that `key` has taken `taken` of a burst of `burst`, so that no permit is lost or doubled.
 fn has_taken<L: KeyedRules>(table: &Table<L>, key: u64, now: Timestamp, taken: u64, burst: u64) {
     assert!(taken <= burst, "{taken} of {burst}");
     assert_eq!(available(table, key, now), burst - taken);
@@ -95,15 +94,11 @@ fn has_taken<L: KeyedRules>(table: &Table<L>, key: u64, now: Timestamp, taken: u
     assert_eq!(grant(table, key, now, 1), 0);
 }
 
-/// Each of `keys` keys holds one entry at most, and strangers find room in all the others: none is
-/// left claimed.
+/// Checks that each of `keys` keys holds at most one slot, and that other keys find room in all
+/// remaining slots: no slot is left claimed.
 fn has_an_entry_each<L: KeyedRules>(table: &Table<L>, now: Timestamp, keys: usize) {
     let before = table.statistics_at(now);
-    assert!(
-        before.held <= keys,
-        "{} entries for {keys} keys",
-        before.held
-    );
+    assert!(before.held <= keys, "{} slots for {keys} keys", before.held);
     let room = before.entries - before.live;
     let strangers = STRANGERS
         .iter()
@@ -115,7 +110,7 @@ fn has_an_entry_each<L: KeyedRules>(table: &Table<L>, now: Timestamp, keys: usiz
 }
 
 #[test]
-fn two_first_takes_of_a_key_share_one_entry() {
+fn two_first_takes_of_a_key_share_one_slot() {
     explore(|| {
         let table = buckets(2, 1);
         let first = spawn(&table, |table| grant(table, A, at(5), 1));
@@ -126,7 +121,7 @@ fn two_first_takes_of_a_key_share_one_entry() {
 }
 
 #[test]
-fn three_first_takes_of_a_key_share_one_entry() {
+fn three_first_takes_of_a_key_share_one_slot() {
     explore_briefly(1, 2, || {
         let table = buckets(2, 1);
         let first = spawn(&table, |table| grant(table, A, at(5), 1));
@@ -138,7 +133,7 @@ fn three_first_takes_of_a_key_share_one_entry() {
 }
 
 #[test]
-fn two_first_takes_that_prefer_different_lines_share_one_entry() {
+fn two_first_takes_that_prefer_different_lines_share_one_slot() {
     explore(|| {
         let table = buckets(1, 2);
         let first = spawn(&table, |table| grant(table, A, at(5), 1));
@@ -149,11 +144,11 @@ fn two_first_takes_that_prefer_different_lines_share_one_entry() {
 }
 
 #[test]
-fn two_first_takes_that_find_different_entries_free_share_one() {
+fn two_first_takes_that_find_different_slots_free_share_one() {
     explore_briefly(2, 3, || {
         let table = permits(1, 1);
         assert_eq!(grant(&table, C, at(5), 1), 1);
-        // The first entry is free for whoever comes late.
+        // The first slot is free for the later of the two takes.
         let first = spawn(&table, |table| grant(table, A, at(5), 1));
         let second = spawn(&table, |table| grant(table, A, at(5), 1));
         release(&table, C, 1);
@@ -163,7 +158,7 @@ fn two_first_takes_that_find_different_entries_free_share_one() {
 }
 
 #[test]
-fn a_claim_that_is_withdrawn_leaves_room_and_takes_nothing_from_the_key_that_it_replaced() {
+fn a_withdrawn_claim_leaves_room_and_takes_nothing_from_the_key_it_replaced() {
     explore_within(2, || {
         let table = buckets(1, 2);
         assert_eq!(grant(&table, C, at(5), 1), 1);
@@ -177,19 +172,23 @@ fn a_claim_that_is_withdrawn_leaves_room_and_takes_nothing_from_the_key_that_it_
 }
 
 #[test]
-fn two_keys_that_claim_the_last_entry_do_not_share_it() {
+fn two_keys_that_claim_the_last_slot_do_not_share_it() {
     explore(|| {
         let table = buckets(1, 1);
         assert_eq!(grant(&table, C, at(5), 1), 1);
         let a = spawn(&table, |table| grant(table, A, at(5), 1));
         let b = grant(&table, B, at(5), 1);
-        assert_eq!(join(a) + b, 1, "one has the entry, and the other one none");
+        assert_eq!(
+            join(a) + b,
+            1,
+            "one key has the slot, and the other one none"
+        );
         has_an_entry_each(&table, at(5), 2);
     });
 }
 
 #[test]
-fn an_idle_entry_stays_with_its_key_or_goes_to_another_one() {
+fn an_idle_slot_stays_with_its_key_or_goes_to_another_key() {
     explore(|| {
         let table = buckets(1, 1);
         assert_eq!(grant(&table, A, at(5), 1), 1);
@@ -208,7 +207,7 @@ fn an_idle_entry_stays_with_its_key_or_goes_to_another_one() {
 }
 
 #[test]
-fn a_key_whose_idle_entry_goes_to_another_one_never_takes_more_than_its_burst() {
+fn a_key_whose_idle_slot_goes_to_another_key_never_takes_more_than_its_burst() {
     explore_briefly(2, 3, || {
         let table = buckets(1, 1);
         assert_eq!(grant(&table, A, at(5), 1), 1);
@@ -223,7 +222,7 @@ fn a_key_whose_idle_entry_goes_to_another_one_never_takes_more_than_its_burst() 
 }
 
 #[test]
-fn a_key_with_two_lines_whose_idle_entry_goes_to_another_one_never_takes_more_than_its_burst() {
+fn a_key_with_two_lines_whose_idle_slot_goes_to_another_key_never_takes_more_than_its_burst() {
     explore(|| {
         let table = buckets(1, 2);
         assert_eq!(grant(&table, A, at(5), 1), 1);
@@ -238,7 +237,7 @@ fn a_key_with_two_lines_whose_idle_entry_goes_to_another_one_never_takes_more_th
 }
 
 #[test]
-fn permits_that_are_out_keep_their_entry() {
+fn held_permits_keep_their_slot() {
     explore(|| {
         let table = permits(2, 1);
         assert_eq!(grant(&table, A, at(5), 1), 1);
@@ -247,7 +246,7 @@ fn permits_that_are_out_keep_their_entry() {
         let b = spawn(&table, |table| grant(table, B, at(5), 1));
         release(&table, A, 1);
         let (a, b) = (join(a), join(b));
-        assert_eq!(a + b, 1, "the entry is in use by one of the two");
+        assert_eq!(a + b, 1, "one of the two keys has the slot");
         let out = [A, B, C].map(|key| 2 - available(&table, key, at(5)));
         assert_eq!(out, [a, b, 1]);
         has_an_entry_each(&table, at(5), 2);
@@ -255,7 +254,7 @@ fn permits_that_are_out_keep_their_entry() {
 }
 
 #[test]
-fn a_release_beside_a_claim_for_the_same_key_gives_back_what_was_taken() {
+fn a_release_during_a_claim_for_the_same_key_returns_its_permit() {
     explore(|| {
         let table = permits(2, 2);
         let passing = spawn(&table, |table| {
@@ -274,14 +273,15 @@ fn a_release_beside_a_claim_for_the_same_key_gives_back_what_was_taken() {
 }
 
 #[test]
-fn a_release_finds_the_entry_that_its_key_has_moved_to() {
+fn a_release_finds_the_slot_that_its_key_has_moved_to() {
     explore_briefly(2, 3, || {
         let table = permits(1, 1);
         let moving = spawn(&table, |table| {
             if grant(table, A, at(5), 1) > 0 {
                 release(table, A, 1);
             }
-            // In the place of A, if nobody uses it at this moment; then A comes by the other entry.
+            // `B` takes the slot of `A`, if `A` does not use it at this moment. Then `A` gets the
+            // other slot.
             let b = grant(table, B, at(5), 1);
             if grant(table, A, at(5), 1) > 0 {
                 release(table, A, 1);
@@ -299,18 +299,18 @@ fn a_release_finds_the_entry_that_its_key_has_moved_to() {
 }
 
 #[test]
-fn a_release_finds_the_entry_that_another_thread_has_moved_its_key_to() {
+fn a_release_finds_the_slot_that_another_thread_has_moved_its_key_to() {
     explore_briefly(0, 1, || {
-        // One after the other, without any order of memory.
+        // The threads run one after the other, without any memory order.
         let shared = Arc::new((table(ConcurrencyRules::new(2), 2), AtomicU64::new(0)));
         let before = spawn(&shared, |(table, step)| {
             assert_eq!(grant(table, A, at(5), 1), 1);
             release(table, A, 1);
             step.store(1, Relaxed);
-            // In the place of A, if nobody uses it at this moment.
+            // `B` takes the slot of `A`, if `A` does not use it at this moment.
             grant(table, B, at(5), 1)
         });
-        let meanwhile = spawn(&shared, |(table, step)| {
+        let between = spawn(&shared, |(table, step)| {
             if step.load(Relaxed) < 1 {
                 return 0;
             }
@@ -323,7 +323,7 @@ fn a_release_finds_the_entry_that_another_thread_has_moved_its_key_to() {
                 release(table, A, 1);
             }
         });
-        let (b, taken) = (join(before), join(meanwhile));
+        let (b, taken) = (join(before), join(between));
         join(after);
         let table = &shared.0;
         assert_eq!(available(table, B, at(5)), 2 - b);
@@ -333,7 +333,7 @@ fn a_release_finds_the_entry_that_another_thread_has_moved_its_key_to() {
 }
 
 #[test]
-fn a_sweep_beside_two_takes_neither_loses_nor_grants_a_permit() {
+fn a_sweep_during_two_takes_neither_loses_nor_adds_a_permit() {
     explore(|| {
         let table = buckets(1, 1);
         assert_eq!(grant(&table, A, at(5), 1), 1);
@@ -347,7 +347,7 @@ fn a_sweep_beside_two_takes_neither_loses_nor_grants_a_permit() {
 }
 
 #[test]
-fn a_sweep_beside_a_take_leaves_what_is_in_use() {
+fn a_sweep_during_a_take_keeps_permits_in_use() {
     explore(|| {
         let table = permits(1, 1);
         assert_eq!(grant(&table, A, at(5), 1), 1);
@@ -385,7 +385,7 @@ fn a_permit_of_a_key_guards_data() {
 }
 
 #[test]
-fn one_who_takes_what_was_given_back_sees_what_its_holder_wrote() {
+fn a_take_of_a_refunded_permit_sees_what_its_holder_wrote() {
     explore(|| {
         let guard = guard(1, 1);
         assert_eq!(grant(&guard.0, A, at(5), 1), 1);
@@ -406,7 +406,7 @@ fn one_who_takes_what_was_given_back_sees_what_its_holder_wrote() {
 }
 
 #[test]
-fn one_who_takes_anew_sees_what_the_last_holder_wrote_though_another_key_has_the_entry() {
+fn a_later_take_sees_what_the_last_holder_wrote_although_another_key_has_the_slot() {
     explore(|| {
         let guard = guard(1, 1);
         assert_eq!(grant(&guard.0, A, at(5), 1), 1);
@@ -431,7 +431,7 @@ fn one_who_takes_anew_sees_what_the_last_holder_wrote_though_another_key_has_the
 }
 
 #[test]
-fn one_who_takes_anew_sees_what_the_last_holder_wrote_though_the_entry_is_vacant() {
+fn a_later_take_sees_what_the_last_holder_wrote_although_the_slot_is_vacant() {
     explore(|| {
         let guard = guard(1, 2);
         let last = spawn(&guard, |guard| writes_with_all_permits(guard, 1));
@@ -447,7 +447,7 @@ fn one_who_takes_anew_sees_what_the_last_holder_wrote_though_the_entry_is_vacant
 }
 
 #[test]
-fn one_who_takes_anew_sees_what_the_last_holder_wrote_though_a_claim_was_withdrawn() {
+fn a_later_take_sees_what_the_last_holder_wrote_although_a_claim_was_withdrawn() {
     explore_briefly(2, 3, || {
         let guard = guard(1, 2);
         assert_eq!(grant(&guard.0, C, at(5), 1), 1);
@@ -469,7 +469,7 @@ fn one_who_takes_anew_sees_what_the_last_holder_wrote_though_a_claim_was_withdra
 }
 
 #[test]
-fn one_who_takes_beside_another_sees_what_the_last_holder_of_both_permits_wrote() {
+fn two_concurrent_takes_see_what_the_last_holder_of_both_permits_wrote() {
     explore_within(1, || {
         let guard = guard(2, 2);
         let last = spawn(&guard, |guard| writes_with_all_permits(guard, 2));
@@ -480,16 +480,16 @@ fn one_who_takes_beside_another_sees_what_the_last_holder_of_both_permits_wrote(
             }
             taken
         };
-        let anew = spawn(&guard, move |guard| reads(guard, A_BACK));
+        let other = spawn(&guard, move |guard| reads(guard, A_BACK));
         let taken = reads(&guard, A);
         join(last);
-        has_taken(&guard.0, A, at(5), join(anew) + taken, 2);
+        has_taken(&guard.0, A, at(5), join(other) + taken, 2);
         has_an_entry_each(&guard.0, at(5), 1);
     });
 }
 
 #[test]
-fn all_hashes_are_under_one_seed() {
+fn all_hashes_use_one_seed() {
     explore(|| {
         let seed = Arc::new(Seed::new());
         let set = spawn(&seed, |seed| seed.set([1, 2]).is_ok());
@@ -513,7 +513,7 @@ fn all_hashes_are_under_one_seed() {
 }
 
 #[test]
-fn one_of_two_who_set_a_seed_has_set_it_or_none() {
+fn at_most_one_of_two_threads_sets_the_seed() {
     explore(|| {
         let seed = Arc::new(Seed::new());
         let other = spawn(&seed, |seed| seed.set([3, 4]).is_ok());

@@ -1,8 +1,8 @@
-//! The table of limiters beside entries: a call is counted in before it works on a limiter, and a
-//! claim takes only the very word that it has judged.
+//! The table with a limiter beside each slot: a call is counted before it uses a limiter, and a
+//! claim replaces only the word that it has read.
 //!
-//! Under loom a line has two entries, and a key is looked for twice. The keys here are their own
-//! hashes. `C` has one of the two entries, where there is to be room for but one.
+//! Under loom a line has two slots, and a lookup makes two attempts. The keys are their own hashes.
+//! `C` has one of the two slots in models that need room for only one more key.
 #![cfg(loom)]
 
 use core::hash::BuildHasherDefault;
@@ -17,13 +17,13 @@ use portcullis_loom::{Itself, Witness, at, explore, explore_briefly, join, spawn
 type Table<L> = KeyedArray<L, Vec<L>, Vec<Line>, BuildHasherDefault<Itself>>;
 
 const A: u64 = 1;
-/// The same key to the table, with the lines in the other order.
+/// The same key to the table, but with the lines in the other order.
 const A_BACK: u64 = 1 << 63 | A;
 const B: u64 = 3;
 const C: u64 = 6;
 
-/// A limiter that a request for two blows, for ever, and that orders nothing by itself: not even
-/// whether it is blown.
+/// A limiter that a request for two permits uses up permanently. It orders no memory, not even for
+/// the fact that it is used up.
 struct Fuse(AtomicBool);
 
 impl Limiter for Fuse {
@@ -57,7 +57,7 @@ impl Limiter for Fuse {
     }
 }
 
-/// A single permit that orders nothing by itself.
+/// A single permit that orders no memory.
 struct Slot(AtomicBool);
 
 impl Limiter for Slot {
@@ -105,7 +105,7 @@ fn fuses(lines: usize) -> Arc<Table<Fuse>> {
     Arc::new(table(|| Fuse(AtomicBool::new(false)), lines))
 }
 
-/// Takes `n` permits of `key` for good; returns how many that were.
+/// Takes `n` permits of `key` permanently. Returns the number taken.
 fn grant<L: Limiter>(table: &Table<L>, key: u64, now: Timestamp, n: u32) -> u64 {
     take(&*table.key(&key), now, n)
 }
@@ -119,23 +119,23 @@ fn release(table: &Table<Concurrency>, key: u64, n: u32) {
     table.key(&key).release(n);
 }
 
-/// Takes a permit and gives it back, if there is one.
+/// Takes a permit and releases it, if one is available.
 fn pass(table: &Table<Concurrency>, key: u64, now: Timestamp) {
     turn();
     drop(Lease::try_acquire_at(table.key(&key), now, 1));
 }
 
-/// Each of `keys` keys holds one entry at most.
+/// Checks that each of `keys` keys holds at most one slot.
 fn has_an_entry_each<L: Limiter>(table: &Table<L>, now: Timestamp, keys: usize) {
     let statistics = table.statistics_at(now);
     assert!(
         statistics.held <= keys,
-        "{} entries for {keys} keys",
+        "{} slots for {keys} keys",
         statistics.held
     );
 }
 
-/// Nobody is counted in, and nothing is out: all entries that are held can be had.
+/// Checks that no call is counted and no permit is held: all held slots can be swept.
 fn is_at_rest(table: &Table<Concurrency>, now: Timestamp) {
     let statistics = table.statistics_at(now);
     assert_eq!(statistics.live, 0);
@@ -144,13 +144,13 @@ fn is_at_rest(table: &Table<Concurrency>, now: Timestamp) {
 }
 
 #[test]
-fn two_first_takes_of_a_key_share_one_entry() {
+fn two_first_takes_of_a_key_share_one_slot() {
     explore(|| {
         let table = permits(2, 1);
         let first = spawn(&table, |table| grant(table, A, at(5), 1));
         let second = grant(&table, A, at(5), 1);
         let taken = join(first) + second;
-        assert!(taken >= 1, "one of them has a claim");
+        assert!(taken >= 1, "at least one take completes its claim");
         assert_eq!(available(&table, A, at(5)), 2 - taken);
         has_an_entry_each(&table, at(5), 1);
         release(&table, A, taken as u32);
@@ -159,13 +159,13 @@ fn two_first_takes_of_a_key_share_one_entry() {
 }
 
 #[test]
-fn two_first_takes_that_prefer_different_lines_share_one_entry() {
+fn two_first_takes_that_prefer_different_lines_share_one_slot() {
     explore(|| {
         let table = permits(1, 2);
         let first = spawn(&table, |table| grant(table, A, at(5), 1));
         let second = grant(&table, A_BACK, at(5), 1);
         let taken = join(first) + second;
-        // Each may see the other's claim, and withdraw.
+        // Each take may see the claim of the other, and withdraw its own.
         assert!(taken <= 1);
         assert_eq!(available(&table, A, at(5)), 1 - taken);
         has_an_entry_each(&table, at(5), 1);
@@ -175,7 +175,7 @@ fn two_first_takes_that_prefer_different_lines_share_one_entry() {
 }
 
 #[test]
-fn an_idle_entry_stays_with_its_key_or_goes_to_another_one() {
+fn an_idle_slot_stays_with_its_key_or_goes_to_another_key() {
     explore(|| {
         let table = permits(1, 1);
         assert_eq!(
@@ -186,7 +186,7 @@ fn an_idle_entry_stays_with_its_key_or_goes_to_another_one() {
         let b = spawn(&table, |table| grant(table, B, at(20), 1));
         let a = grant(&table, A, at(20), 1);
         let b = join(b);
-        assert_eq!(a + b, 1, "never both, and never none");
+        assert_eq!(a + b, 1, "exactly one of the two keys has the slot");
         assert_eq!(
             [A, B, C].map(|key| available(&table, key, at(20))),
             [1 - a, 1 - b, 0]
@@ -198,7 +198,7 @@ fn an_idle_entry_stays_with_its_key_or_goes_to_another_one() {
 }
 
 #[test]
-fn a_use_that_leaves_the_time_as_it_is_keeps_its_entry_all_the_same() {
+fn a_use_that_does_not_change_the_noted_time_keeps_its_slot() {
     explore(|| {
         let table = permits(1, 1);
         assert_eq!(
@@ -207,7 +207,8 @@ fn a_use_that_leaves_the_time_as_it_is_keeps_its_entry_all_the_same() {
         );
         release(&table, A, 1);
         let b = spawn(&table, |table| grant(table, B, at(5 + 509), 1));
-        // As far ahead as the time that an entry notes can tell: it stays.
+        // This is the largest distance ahead that the slot's noted time can represent, so the noted
+        // time stays the same.
         let a = grant(&table, A, at(5 + 511), 1);
         let b = join(b);
         assert_eq!(a + b, 1);
@@ -219,7 +220,7 @@ fn a_use_that_leaves_the_time_as_it_is_keeps_its_entry_all_the_same() {
 }
 
 #[test]
-fn two_uses_beside_a_claim_of_their_entry_take_no_more_than_the_limit() {
+fn two_uses_during_a_claim_of_their_slot_take_no_more_than_the_limit() {
     explore_briefly(1, 2, || {
         let table = permits(1, 1);
         assert_eq!(grant(&table, A, at(5), 1), 1);
@@ -236,7 +237,7 @@ fn two_uses_beside_a_claim_of_their_entry_take_no_more_than_the_limit() {
 }
 
 #[test]
-fn a_release_beside_a_claim_gives_back_to_its_own_key() {
+fn a_release_during_a_claim_returns_permits_to_its_own_key() {
     explore(|| {
         let table = permits(1, 1);
         assert_eq!(
@@ -259,7 +260,7 @@ fn a_release_beside_a_claim_gives_back_to_its_own_key() {
 }
 
 #[test]
-fn a_sweep_beside_two_who_pass_leaves_nobody_counted_in() {
+fn a_sweep_during_two_uses_leaves_no_use_counted() {
     explore(|| {
         let table = permits(1, 1);
         pass(&table, A, at(5));
@@ -275,24 +276,24 @@ fn a_sweep_beside_two_who_pass_leaves_nobody_counted_in() {
 }
 
 #[test]
-fn a_claim_sees_what_a_use_has_made_of_the_limiter() {
+fn a_claim_sees_how_a_use_changed_the_limiter() {
     explore(|| {
         let table = fuses(1);
         assert_eq!(
             (grant(&table, A, at(5), 1), grant(&table, C, at(5), 2)),
             (1, 2)
         );
-        // Late, so that the time noted alone does not keep the entry.
+        // The timestamp is stale, so that the noted time alone does not keep the slot.
         let a = spawn(&table, |table| grant(table, A, at(18), 2));
         let b = grant(&table, B, at(20), 1);
         let a = join(a);
-        assert_ne!(a == 2, b == 1, "the entry is A's, for ever, or B's");
+        assert_ne!(a == 2, b == 1, "the slot belongs to A permanently, or to B");
         assert_eq!(available(&table, A, at(20)), 2 - a);
     });
 }
 
 #[test]
-fn a_claim_that_was_overtaken_sees_what_a_use_has_made_of_the_limiter() {
+fn a_claim_that_was_overtaken_sees_how_a_use_changed_the_limiter() {
     explore_briefly(2, 3, || {
         let table = fuses(1);
         assert_eq!(
@@ -309,7 +310,7 @@ fn a_claim_that_was_overtaken_sees_what_a_use_has_made_of_the_limiter() {
 }
 
 #[test]
-fn a_sweep_sees_what_a_use_has_made_of_the_limiter() {
+fn a_sweep_sees_how_a_use_changed_the_limiter() {
     explore(|| {
         let table = fuses(1);
         assert_eq!(grant(&table, A, at(5), 1), 1);
@@ -317,13 +318,13 @@ fn a_sweep_sees_what_a_use_has_made_of_the_limiter() {
         turn();
         table.sweep_at(at(20), ..);
         assert_eq!(join(a), 2);
-        assert_eq!(available(&table, A, at(20)), 0, "blown for ever");
+        assert_eq!(available(&table, A, at(20)), 0, "used up permanently");
         assert_eq!(grant(&table, A, at(20), 2), 0);
     });
 }
 
 #[test]
-fn the_next_key_of_an_entry_sees_what_the_last_user_of_the_former_one_wrote() {
+fn the_next_key_of_a_slot_sees_what_the_last_user_of_the_former_key_wrote() {
     explore(|| {
         let guard = Arc::new((table(|| Slot(AtomicBool::new(false)), 1), Witness::new()));
         let (table, data) = &*guard;

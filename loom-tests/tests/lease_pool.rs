@@ -1,5 +1,5 @@
-//! The lease pool: a word for each slot, whose exchanges decide who owns the slot and who ends its
-//! lease.
+//! The lease pool: a word for each slot, whose exchanges decide which thread owns the slot and
+//! which thread ends its lease.
 #![cfg(loom)]
 
 use loom::sync::Arc;
@@ -14,7 +14,7 @@ fn pool<const N: usize>(limit: u32) -> Arc<LeasePool<Concurrency, N>> {
     Arc::new(LeasePool::new(Concurrency::new(limit)))
 }
 
-/// Nothing is lost and nothing is out twice: `held` permits in `leases` leases.
+/// Checks that no permit is lost or doubled: `leases` leases hold `held` permits.
 fn holds<const N: usize>(pool: &LeasePool<Concurrency, N>, leases: usize, held: u32) {
     assert_eq!((pool.leases(), pool.limiter().in_use()), (leases, held));
 }
@@ -39,7 +39,7 @@ fn two_claims_on_the_last_slot_make_one_lease() {
 }
 
 #[test]
-fn claims_share_the_limit_and_a_denied_one_leaves_its_slot_free() {
+fn claims_share_the_limit_and_a_denied_claim_leaves_its_slot_free() {
     explore(|| {
         let pool = pool::<2>(3);
         let a = spawn(&pool, |pool| pool.claim_at(at(0), 2, None));
@@ -58,7 +58,7 @@ fn claims_share_the_limit_and_a_denied_one_leaves_its_slot_free() {
 }
 
 #[test]
-fn two_releases_of_one_id_give_back_once() {
+fn two_releases_of_one_id_return_permits_once() {
     explore(|| {
         let pool = pool::<1>(5);
         let id = pool.claim_at(at(0), 2, None).unwrap();
@@ -75,7 +75,7 @@ fn two_releases_of_one_id_give_back_once() {
 }
 
 #[test]
-fn a_release_and_a_sweep_give_back_once() {
+fn a_release_and_a_sweep_return_permits_once() {
     explore(|| {
         let pool = pool::<1>(5);
         let id = pool.claim_at(at(0), 2, Some(at(5))).unwrap();
@@ -90,7 +90,7 @@ fn a_release_and_a_sweep_give_back_once() {
 }
 
 #[test]
-fn two_sweeps_give_back_once() {
+fn two_sweeps_return_permits_once() {
     explore(|| {
         let pool = pool::<2>(5);
         pool.claim_at(at(0), 2, Some(at(5))).unwrap();
@@ -104,7 +104,7 @@ fn two_sweeps_give_back_once() {
 }
 
 #[test]
-fn a_stale_id_never_ends_the_lease_that_has_its_slot_now() {
+fn a_stale_id_never_ends_the_current_lease_of_its_slot() {
     explore(|| {
         let pool = pool::<1>(5);
         let old = pool.claim_at(at(0), 1, None).unwrap();
@@ -113,7 +113,7 @@ fn a_stale_id_never_ends_the_lease_that_has_its_slot_now() {
             turn();
             pool.claim_at(at(0), 2, None).unwrap()
         });
-        // Once the slot has another lease, or none: stale.
+        // The id is stale once the slot has another lease, or none.
         let again = spawn(&pool, move |pool| {
             let gone = pool.limiter().in_use() != 1;
             turn();
@@ -129,7 +129,7 @@ fn a_stale_id_never_ends_the_lease_that_has_its_slot_now() {
 }
 
 #[test]
-fn a_claim_beside_a_release_of_the_last_slot_gets_that_slot_or_none() {
+fn a_claim_during_a_release_of_the_last_slot_gets_that_slot_or_none() {
     explore(|| {
         let pool = pool::<1>(3);
         let old = pool.claim_at(at(0), 2, None).unwrap();
@@ -142,7 +142,7 @@ fn a_claim_beside_a_release_of_the_last_slot_gets_that_slot_or_none() {
                 holds(&pool, 1, 2);
                 assert_eq!(pool.release(new), Ok(2));
             }
-            // Before the slot was free, or before the permits were back.
+            // Denied before the slot was free, or before the permits were returned.
             Err(ClaimError::PoolFull { .. } | ClaimError::Denied(_)) => {}
             Err(other) => panic!("{other:?}"),
         }
@@ -173,7 +173,7 @@ fn a_new_lease_is_not_swept_by_the_deadline_of_an_old_one() {
 }
 
 #[test]
-fn a_new_lease_without_a_deadline_is_not_swept_by_that_of_an_old_one() {
+fn a_new_lease_without_a_deadline_is_not_swept_by_the_deadline_of_an_old_one() {
     explore(|| {
         let pool = pool::<1>(5);
         let old = pool.claim_at(at(0), 1, Some(at(5))).unwrap();
@@ -188,15 +188,15 @@ fn a_new_lease_without_a_deadline_is_not_swept_by_that_of_an_old_one() {
 }
 
 #[test]
-fn a_sweep_sees_the_deadline_and_the_permits_of_the_lease_that_it_sees() {
+fn a_sweep_sees_the_deadline_and_permits_of_the_lease_it_sees() {
     explore(|| {
         let pool = pool::<1>(5);
-        // Deadline and permits that a sweep must not take for those of the next lease.
+        // A deadline and permits that a sweep must not confuse with those of the next lease.
         let old = pool.claim_at(at(0), 1, Some(at(1))).unwrap();
         assert_eq!(pool.release(old), Ok(1));
         let claim = spawn(&pool, |pool| pool.claim_at(at(0), 2, Some(at(5))).unwrap());
         turn();
-        assert_eq!(pool.sweep(at(4)), 0, "too early for the new one");
+        assert_eq!(pool.sweep(at(4)), 0, "too early for the new lease");
         turn();
         let swept = pool.sweep(at(5));
         assert!(swept == 0 || swept == 2, "{swept} swept");
@@ -207,9 +207,9 @@ fn a_sweep_sees_the_deadline_and_the_permits_of_the_lease_that_it_sees() {
 }
 
 #[test]
-fn a_release_gives_back_what_was_claimed_however_the_id_came_over() {
+fn a_release_returns_the_claimed_permits_even_if_the_id_was_sent_without_ordering() {
     explore(|| {
-        // Several words for one id, handed over without any order.
+        // A lease is several words. Its id is sent to the other thread without any memory order.
         let shared = Arc::new((
             LeasePool::<_, 1>::new(Concurrency::new(5)),
             AtomicU64::new(u64::MAX),
@@ -220,7 +220,7 @@ fn a_release_gives_back_what_was_claimed_however_the_id_came_over() {
             id
         });
         let (pool, hand) = &*shared;
-        // The slot's state may not have come over yet, and then the id is not known.
+        // The slot's state may not be visible yet. Then the id is unknown.
         turn();
         let released = pool.release(LeaseId::from_bits(hand.load(Relaxed)));
         assert!(
@@ -233,7 +233,7 @@ fn a_release_gives_back_what_was_claimed_however_the_id_came_over() {
     });
 }
 
-/// Grants all but two permits at once, and makes no order between anyone.
+/// Grants every request except those for two permits, and orders no memory.
 struct NotTwo;
 
 impl Limiter for NotTwo {
@@ -254,7 +254,7 @@ impl Limiter for NotTwo {
     }
 }
 
-/// A pool of one slot, which a lease is out of, and data that whoever has the slot may write.
+/// A pool with one slot, which a lease occupies, and data that only the user of the slot may write.
 fn watched() -> (Arc<(LeasePool<NotTwo, 1>, Witness)>, LeaseId) {
     let pool = LeasePool::new(NotTwo);
     let id = pool.claim_at(at(0), 1, Some(at(5))).unwrap();
@@ -268,7 +268,7 @@ fn writes_if_it_claims((pool, data): &(LeasePool<NotTwo, 1>, Witness)) {
 }
 
 #[test]
-fn the_next_user_of_a_slot_comes_after_all_that_the_last_one_did() {
+fn the_next_user_of_a_slot_sees_all_writes_of_the_last_one() {
     explore(|| {
         let (watched, id) = watched();
         let next = spawn(&watched, writes_if_it_claims);
@@ -281,7 +281,7 @@ fn the_next_user_of_a_slot_comes_after_all_that_the_last_one_did() {
 }
 
 #[test]
-fn the_next_user_of_a_slot_comes_after_a_denied_claim_and_the_user_before() {
+fn the_next_user_of_a_slot_sees_the_last_user_despite_a_denied_claim_between() {
     explore(|| {
         let (watched, id) = watched();
         let next = spawn(&watched, writes_if_it_claims);

@@ -8,7 +8,7 @@ use portcullis_core::{Clock, ManualClock};
 use portcullis_loom::{at, explore, join, spawn, turn};
 
 #[test]
-fn steps_of_several_threads_add_up_and_the_time_never_goes_back() {
+fn steps_of_several_threads_add_up_and_time_never_goes_back() {
     explore(|| {
         let clock = Arc::new(ManualClock::new());
         let a = spawn(&clock, |clock| clock.advance(Duration::from_secs(1)));

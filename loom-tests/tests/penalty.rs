@@ -1,4 +1,4 @@
-//! The penalty: one word beside its limiter, replaced by compare-exchange, every access `Relaxed`.
+//! The penalty: one word beside the limiter, replaced by compare-exchange, every access `Relaxed`.
 #![cfg(loom)]
 
 use core::time::Duration;
@@ -8,19 +8,19 @@ use portcullis_core::{Denied, FixedWindow, Limiter, Penalty, Timestamp, Word};
 use portcullis_loom::{at, explore, join, on_both_widths, spawn, take, turn};
 
 on_both_widths!(
-    of_two_deniers_one_starts_the_penalty_and_the_other_leaves_it,
-    a_take_beside_the_start_stays_within_the_limit,
-    who_has_seen_a_penalty_is_denied_until_its_end,
-    a_pardon_beside_a_start_ends_it_or_comes_before_it,
-    a_word_that_is_cleared_beside_a_start_does_not_lose_it,
-    of_three_denials_the_third_starts_the_penalty,
+    one_of_two_concurrent_denials_starts_the_penalty_and_the_other_keeps_it,
+    a_take_during_the_start_of_a_penalty_stays_within_the_limit,
+    a_thread_that_has_seen_a_penalty_is_denied_until_its_end,
+    a_pardon_during_the_start_of_a_penalty_ends_it_or_precedes_it,
+    clearing_the_word_does_not_lose_a_penalty_that_starts,
+    the_third_of_three_denials_starts_the_penalty,
 );
 
 const WAIT: Duration = Duration::from_secs(5);
 
 type Limit<W> = Penalty<FixedWindow<W>, W>;
 
-/// `limit` a second, and a penalty of 5 s after so many denials in a minute.
+/// A limit of `limit` per second, with a penalty of 5 s after `denials` denials in a minute.
 fn window<W: Word>(limit: u64, denials: u64) -> Limit<W> {
     let window = FixedWindow::builder(limit, Duration::from_secs(1))
         .build_on()
@@ -33,21 +33,21 @@ fn window<W: Word>(limit: u64, denials: u64) -> Limit<W> {
         .around(window)
 }
 
-/// The first second at which no penalty is on.
+/// Returns the first second without a penalty.
 fn end<W: Word>(limit: &Limit<W>, from: u64) -> u64 {
     (from..from + 60)
         .find(|&second| !limit.is_on_at(at(second)))
         .unwrap()
 }
 
-fn of_two_deniers_one_starts_the_penalty_and_the_other_leaves_it<W: Word>() {
+fn one_of_two_concurrent_denials_starts_the_penalty_and_the_other_keeps_it<W: Word>() {
     explore(|| {
         let limit = Arc::new(window::<W>(1, 1));
         assert_eq!(take(&*limit, at(10), 1), 1);
         let late = Timestamp::from_millis(10_500);
         let a = spawn(&limit, move |limit| take(limit, late, 1));
         assert_eq!(take(&*limit, at(10), 1), 0);
-        // From one of the two, and not prolonged by the other.
+        // The penalty is that of one denial, and the other does not prolong it.
         turn();
         let longer = limit.is_on_at(Timestamp::from_millis(15_499));
         assert_eq!(join(a), 0);
@@ -57,7 +57,7 @@ fn of_two_deniers_one_starts_the_penalty_and_the_other_leaves_it<W: Word>() {
     });
 }
 
-fn a_take_beside_the_start_stays_within_the_limit<W: Word>() {
+fn a_take_during_the_start_of_a_penalty_stays_within_the_limit<W: Word>() {
     explore(|| {
         let limit = Arc::new(window::<W>(2, 1));
         assert_eq!(take(&*limit, at(10), 1), 1);
@@ -68,17 +68,17 @@ fn a_take_beside_the_start_stays_within_the_limit<W: Word>() {
         assert!(join(a) + b <= 1);
         assert_eq!((end(&limit, 10), limit.available_at(at(10))), (15, 0));
         assert_eq!(limit.limiter().available_at(at(15)), 2);
-        assert_eq!(take(&*limit, at(15), 2), 2, "nothing is lost");
+        assert_eq!(take(&*limit, at(15), 2), 2, "no permit is lost");
     });
 }
 
-fn who_has_seen_a_penalty_is_denied_until_its_end<W: Word>() {
+fn a_thread_that_has_seen_a_penalty_is_denied_until_its_end<W: Word>() {
     explore(|| {
         let limit = Arc::new(window::<W>(1, 1));
         assert_eq!(take(&*limit, at(10), 1), 1);
         let denied = spawn(&limit, |limit| take(limit, at(10), 1));
         let seen = spawn(&limit, |limit| {
-            // The window is over: the limiter itself would grant.
+            // The window is over, so the inner limiter would grant.
             let on = limit.is_on_at(at(11));
             turn();
             (on, limit.take_at(at(11), 1))
@@ -97,7 +97,7 @@ fn who_has_seen_a_penalty_is_denied_until_its_end<W: Word>() {
     });
 }
 
-fn a_pardon_beside_a_start_ends_it_or_comes_before_it<W: Word>() {
+fn a_pardon_during_the_start_of_a_penalty_ends_it_or_precedes_it<W: Word>() {
     explore(|| {
         let limit = Arc::new(window::<W>(1, 1));
         assert_eq!(take(&*limit, at(10), 1), 1);
@@ -114,11 +114,11 @@ fn a_pardon_beside_a_start_ends_it_or_comes_before_it<W: Word>() {
     });
 }
 
-fn a_word_that_is_cleared_beside_a_start_does_not_lose_it<W: Word>() {
+fn clearing_the_word_does_not_lose_a_penalty_that_starts<W: Word>() {
     explore(|| {
         let limit = Arc::new(window::<W>(1, 1));
         assert_eq!(take(&*limit, at(10), 1) + take(&*limit, at(10), 1), 1);
-        // That one has been over for longer than anybody is late.
+        // The earlier penalty has been over for longer than the staleness.
         let a = spawn(&limit, |limit| take(limit, at(20), 1));
         let b = take(&*limit, at(20), 1);
         assert_eq!(join(a) + b, 1);
@@ -126,7 +126,7 @@ fn a_word_that_is_cleared_beside_a_start_does_not_lose_it<W: Word>() {
     });
 }
 
-fn of_three_denials_the_third_starts_the_penalty<W: Word>() {
+fn the_third_of_three_denials_starts_the_penalty<W: Word>() {
     explore(|| {
         let limit = Arc::new(window::<W>(1, 3));
         assert_eq!(take(&*limit, at(10), 1), 1);

@@ -1,5 +1,5 @@
-//! The queue of waits: whoever gives back and whoever waits for it never miss each other, and no
-//! permit is lost on its way from the one to the other.
+//! The wait queue: a release and a waiter never miss each other, and no permit is lost between
+//! them.
 #![cfg(loom)]
 
 use core::task::Waker;
@@ -17,20 +17,20 @@ use portcullis_loom::{Witness, at, explore, explore_briefly, explore_within, joi
 type Wait = Task<Arc<Queued>>;
 
 #[test]
-fn a_request_that_queues_beside_a_release_is_granted() {
+fn a_request_queued_during_a_release_is_granted() {
     explore(|| {
         let queue = queue(1);
         let held = hold(&queue, 1);
         let release = beside(move || drop(held));
         let mut wait = Task::polled(&queue, 1);
         join(release);
-        assert!(wait.is_served(), "the permit is free, or its own");
+        assert!(wait.is_served(), "the permit is free or granted to it");
         ends_well(&queue, 1, [&mut wait]);
     });
 }
 
 #[test]
-fn two_requests_that_queue_beside_a_release_are_granted_one_after_the_other() {
+fn two_requests_queued_during_a_release_are_granted_one_after_the_other() {
     explore_briefly(1, 2, || {
         let queue = queue(1);
         let held = hold(&queue, 1);
@@ -52,7 +52,7 @@ fn two_requests_that_queue_beside_a_release_are_granted_one_after_the_other() {
 }
 
 #[test]
-fn a_permit_that_is_granted_to_a_head_that_gives_up_goes_to_the_next() {
+fn a_permit_granted_to_a_cancelled_head_goes_to_the_next_waiter() {
     explore(|| {
         let queue = queue(1);
         let held = hold(&queue, 1);
@@ -67,7 +67,7 @@ fn a_permit_that_is_granted_to_a_head_that_gives_up_goes_to_the_next() {
 }
 
 #[test]
-fn a_head_that_gives_up_makes_way_for_one_who_comes_beside_it() {
+fn a_cancelled_head_makes_way_for_a_concurrent_request() {
     explore(|| {
         let queue = queue(2);
         let held = hold(&queue, 1);
@@ -75,14 +75,14 @@ fn a_head_that_gives_up_makes_way_for_one_who_comes_beside_it() {
         let gone = beside(move || head.leave());
         let mut wait = Task::polled(&queue, 1);
         join(gone);
-        assert!(wait.is_served(), "nobody is before it");
+        assert!(wait.is_served(), "no waiter is before it");
         drop(held);
         ends_well(&queue, 2, [&mut wait]);
     });
 }
 
 #[test]
-fn two_who_give_up_at_once_make_way_for_the_third() {
+fn two_concurrent_cancellations_make_way_for_the_third_waiter() {
     explore(|| {
         let queue = queue(2);
         let held = hold(&queue, 1);
@@ -100,7 +100,7 @@ fn two_who_give_up_at_once_make_way_for_the_third() {
 }
 
 #[test]
-fn two_grants_that_nobody_claims_at_once_come_back() {
+fn two_unclaimed_grants_cancelled_concurrently_are_returned() {
     explore(|| {
         let queue = queue(2);
         let held = hold(&queue, 2);
@@ -116,14 +116,14 @@ fn two_grants_that_nobody_claims_at_once_come_back() {
 }
 
 #[test]
-fn a_request_beside_a_close_is_told() {
+fn a_request_during_a_close_is_rejected() {
     explore(|| {
         let queue = queue(1);
         let held = hold(&queue, 1);
         let close = beside_of(&queue, |queue| queue.close());
         let mut wait = Task::polled(&queue, 1);
         join(close);
-        assert!(wait.is_served(), "nobody waits for what is closed");
+        assert!(wait.is_served(), "a closed queue has no waiters");
         assert_eq!(wait.rejected(), Some(Rejected::Closed { permits: 1 }));
         drop(held);
         ends_well(&queue, 1, [&mut wait]);
@@ -131,7 +131,7 @@ fn a_request_beside_a_close_is_told() {
 }
 
 #[test]
-fn a_close_beside_a_release_takes_no_permit() {
+fn a_close_during_a_release_loses_no_permit() {
     explore(|| {
         let queue = queue(1);
         let held = hold(&queue, 1);
@@ -146,7 +146,7 @@ fn a_close_beside_a_release_takes_no_permit() {
 }
 
 #[test]
-fn one_who_gives_up_beside_a_close_leaves_once() {
+fn a_waiter_cancelled_during_a_close_is_removed_once() {
     explore(|| {
         let queue = queue(1);
         let held = hold(&queue, 1);
@@ -163,7 +163,7 @@ fn one_who_gives_up_beside_a_close_leaves_once() {
 }
 
 #[test]
-fn one_who_is_evicted_beside_a_release_has_no_permit_and_the_newest_one_has() {
+fn a_waiter_evicted_during_a_release_gets_no_permit_and_the_newest_gets_it() {
     explore(|| {
         let queue = newest_first(1, 1);
         let held = hold(&queue, 1);
@@ -172,8 +172,8 @@ fn one_who_is_evicted_beside_a_release_has_no_permit_and_the_newest_one_has() {
         let mut new = Task::polled(&queue, 1);
         join(release);
         if queue.counts().evicted == 0 {
-            // The old one has it already; or the new one has found it free, and has not had to
-            // queue.
+            // The old request was granted before; or the new one found the permit free and was not
+            // queued.
             assert_ne!(old.is_served(), new.is_served());
         } else {
             assert!(old.is_served() && new.is_served());
@@ -190,13 +190,13 @@ fn one_who_is_evicted_beside_a_release_has_no_permit_and_the_newest_one_has() {
 }
 
 #[test]
-fn several_who_are_evicted_beside_a_release_are_told_and_no_permit_is_lost() {
+fn several_waiters_evicted_during_a_release_are_woken_and_no_permit_is_lost() {
     explore_within(2, || {
         let queue = newest_first(2, 2);
         let held = hold(&queue, 2);
         let (mut first, mut second) = (Task::polled(&queue, 1), Task::polled(&queue, 1));
         let release = beside(move || drop(held));
-        // For more than one batch of wakes.
+        // The request evicts more waiters than fit into one batch of wakers.
         let mut new = Task::polled(&queue, 2);
         join(release);
         ends_well(&queue, 2, [&mut new, &mut second, &mut first]);
@@ -204,7 +204,7 @@ fn several_who_are_evicted_beside_a_release_are_told_and_no_permit_is_lost() {
 }
 
 #[test]
-fn one_who_gives_up_beside_its_eviction_leaves_once() {
+fn a_waiter_cancelled_during_its_eviction_is_removed_once() {
     explore(|| {
         let queue = newest_first(1, 1);
         let held = hold(&queue, 1);
@@ -220,7 +220,7 @@ fn one_who_gives_up_beside_its_eviction_leaves_once() {
 }
 
 #[test]
-fn a_request_that_queues_beside_a_higher_limit_is_granted() {
+fn a_request_queued_during_a_limit_increase_is_granted() {
     explore(|| {
         let queue = queue(1);
         let held = hold(&queue, 1);
@@ -234,7 +234,7 @@ fn a_request_that_queues_beside_a_higher_limit_is_granted() {
 }
 
 #[test]
-fn one_who_waits_for_more_than_a_lower_limit_beside_a_release_is_told_or_granted() {
+fn a_waiter_for_more_than_a_lowered_limit_is_granted_by_a_release_or_rejected() {
     explore(|| {
         let queue = queue(2);
         let held = hold(&queue, 2);
@@ -254,8 +254,8 @@ fn one_who_waits_for_more_than_a_lower_limit_beside_a_release_is_told_or_granted
     });
 }
 
-/// A release that finds the list held leaves its permit to the holder, whatever that one does with
-/// the list.
+/// Checks that a release which finds the lock held leaves its permit to the holder of the lock,
+/// whatever the holder does.
 fn found_held<T: 'static>(work: impl Fn(&Arc<Queued>, &mut Wait) -> T + Send + Sync + 'static) {
     explore(move || {
         let queue = queue(1);
@@ -265,14 +265,14 @@ fn found_held<T: 'static>(work: impl Fn(&Arc<Queued>, &mut Wait) -> T + Send + S
         turn();
         let other = work(&queue, &mut wait);
         join(release);
-        assert!(wait.is_served(), "sleeps though its permits are free");
+        assert!(wait.is_served(), "waits although its permits are free");
         drop(other);
         ends_well(&queue, 1, [&mut wait]);
     });
 }
 
 #[test]
-fn a_release_that_finds_the_list_looked_through_is_granted_by_who_does() {
+fn a_release_during_an_advance_is_granted() {
     found_held(|queue, _| {
         let next = queue.advance();
         assert!(matches!(next, Next::Idle | Next::OnRelease), "{next:?}");
@@ -280,22 +280,22 @@ fn a_release_that_finds_the_list_looked_through_is_granted_by_who_does() {
 }
 
 #[test]
-fn a_release_that_finds_the_counts_being_read_is_granted_by_the_reader() {
+fn a_release_during_a_read_of_the_counts_is_granted() {
     found_held(|queue, _| queue.counts().granted);
 }
 
 #[test]
-fn a_release_that_finds_somebody_queue_is_granted_by_that_one() {
+fn a_release_during_a_new_request_is_granted_to_the_waiter() {
     found_held(|queue, _| Task::polled(queue, 1));
 }
 
 #[test]
-fn a_waker_that_is_replaced_beside_a_grant_is_not_the_one_that_is_missed() {
+fn a_waker_replaced_during_a_grant_is_woken_or_not_needed() {
     found_held(|_, wait| wait.poll());
 }
 
 #[test]
-fn one_who_becomes_the_first_beside_a_release_and_is_polled_meanwhile_is_granted() {
+fn a_waiter_that_becomes_the_head_during_a_release_and_is_polled_is_granted() {
     explore_within(2, || {
         let queue = queue(1);
         let held = hold(&queue, 1);
@@ -306,13 +306,13 @@ fn one_who_becomes_the_first_beside_a_release_and_is_polled_meanwhile_is_granted
         next.poll();
         join(gone);
         join(release);
-        assert!(next.is_served(), "sleeps though its permits are free");
+        assert!(next.is_served(), "waits although its permits are free");
         ends_well(&queue, 1, [&mut next]);
     });
 }
 
 #[test]
-fn two_releases_at_once_are_both_found_by_one_who_looks_meanwhile() {
+fn two_releases_during_an_advance_are_both_granted() {
     explore_within(2, || {
         let queue = queue(2);
         let (one, other) = (hold(&queue, 1), hold(&queue, 1));
@@ -323,13 +323,13 @@ fn two_releases_at_once_are_both_found_by_one_who_looks_meanwhile() {
         queue.advance();
         join(one);
         join(other);
-        assert!(wait.is_served(), "sleeps though its permits are free");
+        assert!(wait.is_served(), "waits although its permits are free");
         ends_well(&queue, 2, [&mut wait]);
     });
 }
 
 #[test]
-fn a_release_beside_a_head_that_gives_up_is_found_by_one_who_looks_meanwhile() {
+fn a_release_during_a_cancellation_and_an_advance_is_granted() {
     explore_within(2, || {
         let queue = queue(1);
         let held = hold(&queue, 1);
@@ -341,13 +341,13 @@ fn a_release_beside_a_head_that_gives_up_is_found_by_one_who_looks_meanwhile() {
         queue.advance();
         join(release);
         join(gone);
-        assert!(next.is_served(), "sleeps though its permits are free");
+        assert!(next.is_served(), "waits although its permits are free");
         ends_well(&queue, 1, [&mut next]);
     });
 }
 
 #[test]
-fn a_release_beside_a_full_batch_is_found_by_one_who_looks_meanwhile() {
+fn a_release_during_a_full_batch_is_granted() {
     explore_within(2, || {
         let queue = queue(2);
         let (one, other) = (hold(&queue, 1), hold(&queue, 1));
@@ -360,13 +360,13 @@ fn a_release_beside_a_full_batch_is_found_by_one_who_looks_meanwhile() {
         join(look);
         assert!(
             first.is_served() && second.is_served(),
-            "sleeps though its permits are free"
+            "waits although its permits are free"
         );
         ends_well(&queue, 2, [&mut first, &mut second]);
     });
 }
 
-/// Gives a permit back when it is woken.
+/// Releases a permit when it is woken.
 struct Releases(std::sync::Mutex<Option<Lease<Arc<Queued>>>>, Arc<Woken>);
 
 impl Wake for Releases {
@@ -378,7 +378,7 @@ impl Wake for Releases {
 }
 
 #[test]
-fn a_permit_that_a_waker_gives_back_goes_to_the_next() {
+fn a_permit_released_by_a_waker_goes_to_the_next_waiter() {
     explore(|| {
         let queue = queue(2);
         let (held, inner) = (hold(&queue, 1), hold(&queue, 1));
@@ -397,24 +397,24 @@ fn a_permit_that_a_waker_gives_back_goes_to_the_next() {
 }
 
 #[test]
-fn who_comes_after_a_wait_is_granted_nothing_before_it() {
+fn a_request_that_comes_after_a_waiter_is_not_granted_before_it() {
     explore_briefly(2, 3, || {
         let queue = queue(2);
         let held = hold(&queue, 2);
         let mut wait = Task::polled(&queue, 1);
         let release = beside(move || drop(held));
-        // The wait is linked before this begins.
+        // The task is queued before this thread begins.
         let newcomer = beside_of(&queue, |queue| {
             queue.try_acquire_at(at(0), 1).is_ok_and(|_lease| {
-                assert_eq!(queue.counts().granted, 1, "overtakes who waits");
+                assert_eq!(queue.counts().granted, 1, "overtakes a waiter");
                 true
             })
         });
-        // One who wants more than one asks before it queues.
+        // A request for more than one permit asks the limiter before it is queued.
         let mut other = Task::polled(&queue, 2);
         assert!(
             other.waits() || queue.counts().granted >= 1,
-            "overtakes who waits"
+            "overtakes a waiter"
         );
         join(release);
         join(newcomer);
@@ -446,7 +446,7 @@ fn a_permit_that_is_handed_over_guards_data() {
 }
 
 #[test]
-fn a_permit_that_is_handed_over_by_a_third_one_guards_data() {
+fn a_permit_that_is_handed_over_by_a_third_thread_guards_data() {
     explore(|| {
         let queue = queue(1);
         let data = Shared::new(Witness::new());
@@ -502,7 +502,7 @@ impl Wake for Wakes {
 }
 
 #[test]
-fn threads_that_take_turns_with_one_permit_all_have_theirs() {
+fn threads_that_take_turns_with_one_permit_are_all_granted() {
     explore_within(2, || {
         let queue = queue(1);
         let data = Shared::new(Witness::new());

@@ -1,6 +1,6 @@
-//! Permits that a release hands over to the first one who waits, without their having been free:
-//! nobody else gets them, nobody is left out by it, and the gate that stays raised after the last
-//! wait keeps nobody from a permit that is free.
+//! Hand-over: a release passes its permits directly to the first waiter, without returning them to
+//! the limiter. No other request gets them, no other waiter is skipped, and the waiter bit that
+//! stays set after the last waiter keeps no request from a free permit.
 #![cfg(loom)]
 
 use std::sync::Arc;
@@ -13,14 +13,14 @@ use portcullis_loom::{Witness, at, explore, explore_within, join, turn};
 
 type Wait = Task<Arc<Queued>>;
 
-/// Whether `n` permits can be taken at once. Nothing but a take is called: all else that comes to
-/// the queue lowers a gate at which nobody is.
+/// Returns whether `n` permits can be taken immediately. It only calls a take: any other call of
+/// the queue clears a waiter bit that was left set.
 fn are_free(queue: &Arc<Queued>, n: u32) -> bool {
     turn();
     Lease::try_acquire_at(Arc::clone(queue), at(0), n).is_ok()
 }
 
-/// One who has been handed the only permit, as the last one who waited.
+/// Returns a queue whose only permit was handed to its last waiter.
 fn handed_over() -> (Arc<Queued>, Wait) {
     let queue = queue(1);
     let held = hold(&queue, 1);
@@ -31,7 +31,7 @@ fn handed_over() -> (Arc<Queued>, Wait) {
 }
 
 #[test]
-fn a_permit_is_handed_to_who_waits_and_not_to_one_who_comes_beside_it() {
+fn a_permit_is_handed_to_the_waiter_and_not_to_a_concurrent_request() {
     explore(|| {
         let queue = queue(1);
         let held = hold(&queue, 1);
@@ -41,19 +41,19 @@ fn a_permit_is_handed_to_who_waits_and_not_to_one_who_comes_beside_it() {
         join(release);
         assert!(
             first.is_served() && !second.is_served(),
-            "there is one permit, and one was first"
+            "the only permit goes to the first waiter"
         );
         first.leave();
-        assert!(second.is_served(), "sleeps though its permits are free");
+        assert!(second.is_served(), "waits although its permits are free");
         assert!(!are_free(&queue, 1));
         second.leave();
-        assert!(are_free(&queue, 1), "nobody waits");
+        assert!(are_free(&queue, 1), "no request waits");
         ends_well(&queue, 1, []);
     });
 }
 
 #[test]
-fn a_permit_that_is_handed_to_one_who_gives_up_is_free() {
+fn a_permit_handed_to_a_cancelled_waiter_is_free() {
     explore(|| {
         let queue = queue(1);
         let held = hold(&queue, 1);
@@ -61,13 +61,13 @@ fn a_permit_that_is_handed_to_one_who_gives_up_is_free() {
         let release = beside(move || drop(held));
         only.leave();
         join(release);
-        assert!(are_free(&queue, 1), "nobody waits");
+        assert!(are_free(&queue, 1), "no request waits");
         ends_well(&queue, 1, []);
     });
 }
 
 #[test]
-fn a_permit_that_is_handed_to_one_who_gives_up_goes_to_one_who_comes_beside_it() {
+fn a_permit_handed_to_a_cancelled_waiter_goes_to_a_concurrent_request() {
     explore_within(2, || {
         let queue = queue(1);
         let held = hold(&queue, 1);
@@ -77,15 +77,15 @@ fn a_permit_that_is_handed_to_one_who_gives_up_goes_to_one_who_comes_beside_it()
         let mut second = Task::polled(&queue, 1);
         join(release);
         join(gone);
-        assert!(second.is_served(), "sleeps though its permits are free");
+        assert!(second.is_served(), "waits although its permits are free");
         second.leave();
-        assert!(are_free(&queue, 1), "nobody waits");
+        assert!(are_free(&queue, 1), "no request waits");
         ends_well(&queue, 1, []);
     });
 }
 
 #[test]
-fn a_permit_that_is_handed_over_beside_a_close_is_the_one_or_the_other() {
+fn a_waiter_is_either_handed_a_permit_or_closed() {
     explore(|| {
         let queue = queue(1);
         let held = hold(&queue, 1);
@@ -94,7 +94,7 @@ fn a_permit_that_is_handed_over_beside_a_close_is_the_one_or_the_other() {
         turn();
         drop(held);
         join(close);
-        assert!(wait.is_served(), "nobody waits for what is closed");
+        assert!(wait.is_served(), "a closed queue has no waiters");
         assert!(wait.permits() == 1 || wait.rejected() == Some(Rejected::Closed { permits: 1 }));
         assert_eq!(queue.available_at(at(0)) + wait.permits(), 1);
         ends_well(&queue, 1, [&mut wait]);
@@ -102,14 +102,14 @@ fn a_permit_that_is_handed_over_beside_a_close_is_the_one_or_the_other() {
 }
 
 #[test]
-fn what_is_released_after_a_lower_limit_is_handed_to_nobody() {
+fn a_permit_released_above_a_lowered_limit_is_not_handed_over() {
     explore(|| {
         let queue = queue(2);
         let (held, more) = (hold(&queue, 1), hold(&queue, 1));
         let (mut first, mut second) = (Task::polled(&queue, 1), Task::polled(&queue, 1));
         let lower = beside_of(&queue, |queue| {
             assert_eq!(queue.change(|limit| limit.set_limit(1)), Ok(2));
-            // The other one is out, or the first who waits has it.
+            // The other permit is held, by `held` or by the first waiter.
             drop(more);
         });
         turn();
@@ -117,16 +117,16 @@ fn what_is_released_after_a_lower_limit_is_handed_to_nobody() {
         join(lower);
         assert!(
             first.is_served() && !second.is_served(),
-            "one permit is left"
+            "the new limit is one"
         );
         first.leave();
-        assert!(second.is_served(), "sleeps though its permits are free");
+        assert!(second.is_served(), "waits although its permits are free");
         ends_well(&queue, 1, [&mut second]);
     });
 }
 
 #[test]
-fn a_permit_that_is_handed_over_beside_a_higher_limit_leaves_the_others_to_the_next() {
+fn a_hand_over_during_a_limit_increase_leaves_the_other_permits_to_the_next_waiter() {
     explore(|| {
         let queue = queue(1);
         let held = hold(&queue, 1);
@@ -137,15 +137,15 @@ fn a_permit_that_is_handed_over_beside_a_higher_limit_leaves_the_others_to_the_n
         assert_eq!(join(raise), Ok(1));
         assert!(
             first.is_served() && second.is_served(),
-            "sleeps though its permits are free"
+            "waits although its permits are free"
         );
-        assert!(are_free(&queue, 1), "nobody waits");
+        assert!(are_free(&queue, 1), "no request waits");
         ends_well(&queue, 3, [&mut first, &mut second]);
     });
 }
 
 #[test]
-fn a_permit_that_is_handed_to_the_last_one_beside_a_higher_limit_leaves_the_others_to_all() {
+fn a_hand_over_to_the_last_waiter_during_a_limit_increase_leaves_the_other_permits_free() {
     explore(|| {
         let queue = queue(1);
         let held = hold(&queue, 1);
@@ -154,24 +154,24 @@ fn a_permit_that_is_handed_to_the_last_one_beside_a_higher_limit_leaves_the_othe
         turn();
         drop(held);
         assert_eq!(join(raise), Ok(1));
-        assert!(last.is_served() && are_free(&queue, 1), "nobody waits");
+        assert!(last.is_served() && are_free(&queue, 1), "no request waits");
         ends_well(&queue, 2, [&mut last]);
     });
 }
 
 #[test]
-fn two_permits_that_are_handed_over_leave_a_free_one_to_the_next() {
+fn a_hand_over_of_two_permits_leaves_a_free_one_to_the_next_waiter() {
     explore(|| {
         let queue = queue(3);
         let held = hold(&queue, 2);
-        // One is free, and the first one wants two.
+        // One permit is free, and the first waiter wants two.
         let (mut first, mut second) = (Task::polled(&queue, 2), Task::polled(&queue, 1));
         let release = beside(move || drop(held));
         second.poll();
         join(release);
         assert!(
             first.is_served() && second.is_served(),
-            "sleeps though its permits are free"
+            "waits although its permits are free"
         );
         assert!(!are_free(&queue, 1));
         ends_well(&queue, 3, [&mut first, &mut second]);
@@ -179,7 +179,7 @@ fn two_permits_that_are_handed_over_leave_a_free_one_to_the_next() {
 }
 
 #[test]
-fn two_permits_that_are_handed_over_leave_a_free_one_to_who_comes_beside_it() {
+fn a_hand_over_of_two_permits_leaves_a_free_one_to_a_concurrent_request() {
     explore(|| {
         let queue = queue(3);
         let held = hold(&queue, 2);
@@ -189,16 +189,16 @@ fn two_permits_that_are_handed_over_leave_a_free_one_to_who_comes_beside_it() {
         join(release);
         assert!(
             first.is_served() && second.is_served(),
-            "sleeps though its permits are free"
+            "waits although its permits are free"
         );
         second.leave();
-        assert!(are_free(&queue, 1), "nobody waits");
+        assert!(are_free(&queue, 1), "no request waits");
         ends_well(&queue, 3, [&mut first]);
     });
 }
 
 #[test]
-fn two_permits_that_are_handed_to_the_last_one_leave_a_free_one_to_all() {
+fn a_hand_over_of_two_permits_to_the_last_waiter_leaves_the_other_one_free() {
     explore(|| {
         let queue = queue(3);
         let held = hold(&queue, 2);
@@ -208,14 +208,14 @@ fn two_permits_that_are_handed_to_the_last_one_leave_a_free_one_to_all() {
         join(release);
         assert!(
             last.is_served() && are_free(&queue, 1),
-            "nobody waits; {newcomer} before"
+            "no request waits; {newcomer} before"
         );
         ends_well(&queue, 3, [&mut last]);
     });
 }
 
 #[test]
-fn one_permit_is_not_handed_to_who_waits_for_two() {
+fn one_permit_is_not_handed_to_a_request_for_two() {
     explore(|| {
         let queue = queue(2);
         let (held, more) = (hold(&queue, 1), hold(&queue, 1));
@@ -224,14 +224,14 @@ fn one_permit_is_not_handed_to_who_waits_for_two() {
         turn();
         drop(held);
         join(release);
-        assert!(wait.is_served(), "sleeps though its permits are free");
+        assert!(wait.is_served(), "waits although its permits are free");
         assert_eq!(wait.permits(), 2);
         ends_well(&queue, 2, [&mut wait]);
     });
 }
 
 #[test]
-fn two_permits_that_are_released_at_once_are_handed_to_two() {
+fn two_concurrent_releases_are_handed_to_two_waiters() {
     explore(|| {
         let queue = queue(2);
         let (held, more) = (hold(&queue, 1), hold(&queue, 1));
@@ -242,7 +242,7 @@ fn two_permits_that_are_released_at_once_are_handed_to_two() {
         join(release);
         assert!(
             first.is_served() && second.is_served(),
-            "sleeps though its permits are free"
+            "waits although its permits are free"
         );
         assert!(!are_free(&queue, 1));
         ends_well(&queue, 2, [&mut first, &mut second]);
@@ -250,7 +250,7 @@ fn two_permits_that_are_released_at_once_are_handed_to_two() {
 }
 
 #[test]
-fn a_permit_that_is_handed_to_the_last_one_beside_a_release_leaves_that_to_all() {
+fn a_hand_over_to_the_last_waiter_during_a_release_leaves_the_released_permit_free() {
     explore(|| {
         let queue = queue(2);
         let (held, more) = (hold(&queue, 1), hold(&queue, 1));
@@ -259,40 +259,40 @@ fn a_permit_that_is_handed_to_the_last_one_beside_a_release_leaves_that_to_all()
         turn();
         drop(held);
         join(release);
-        assert!(last.is_served() && are_free(&queue, 1), "nobody waits");
+        assert!(last.is_served() && are_free(&queue, 1), "no request waits");
         ends_well(&queue, 2, [&mut last]);
     });
 }
 
 #[test]
-fn a_permit_that_was_handed_over_and_comes_back_beside_a_take_is_free() {
+fn a_handed_over_permit_released_during_a_take_is_free() {
     explore(|| {
         let (queue, last) = handed_over();
         let release = beside(move || last.leave());
-        // Whoever comes may find the gate raised still.
+        // The new request may still find the waiter bit set.
         let taken = are_free(&queue, 1);
         join(release);
-        assert!(are_free(&queue, 1), "nobody waits; {taken} before");
+        assert!(are_free(&queue, 1), "no request waits; {taken} before");
         ends_well(&queue, 1, []);
     });
 }
 
 #[test]
-fn a_permit_that_was_handed_over_and_comes_back_beside_a_wait_is_granted() {
+fn a_handed_over_permit_released_during_a_new_request_is_granted() {
     explore(|| {
         let (queue, last) = handed_over();
         let release = beside(move || last.leave());
         let mut wait = Task::polled(&queue, 1);
         join(release);
-        assert!(wait.is_served(), "sleeps though its permits are free");
+        assert!(wait.is_served(), "waits although its permits are free");
         wait.leave();
-        assert!(are_free(&queue, 1), "nobody waits");
+        assert!(are_free(&queue, 1), "no request waits");
         ends_well(&queue, 1, []);
     });
 }
 
 #[test]
-fn two_permits_that_were_handed_over_and_come_back_at_once_are_free() {
+fn two_handed_over_permits_released_concurrently_are_free() {
     explore(|| {
         let queue = queue(2);
         let (held, more) = (hold(&queue, 1), hold(&queue, 1));
@@ -302,39 +302,39 @@ fn two_permits_that_were_handed_over_and_come_back_at_once_are_free() {
         let release = beside(move || first.leave());
         second.leave();
         join(release);
-        assert!(are_free(&queue, 2), "nobody waits");
+        assert!(are_free(&queue, 2), "no request waits");
         ends_well(&queue, 2, []);
     });
 }
 
 #[test]
-fn a_permit_that_was_handed_over_and_comes_back_by_a_refund_beside_a_take_is_free() {
+fn a_handed_over_permit_refunded_during_a_take_is_free() {
     explore(|| {
         let (queue, last) = handed_over();
         let mut lease = last.outcome.unwrap().unwrap();
         let refund = beside(move || lease.refund_at(at(0), 1));
         let taken = are_free(&queue, 1);
         assert_eq!(join(refund), Ok(1));
-        assert!(are_free(&queue, 1), "nobody waits; {taken} before");
+        assert!(are_free(&queue, 1), "no request waits; {taken} before");
         ends_well(&queue, 1, []);
     });
 }
 
 #[test]
-fn one_who_waits_for_all_to_come_back_beside_what_was_handed_over_is_told() {
+fn a_drain_that_begins_during_the_release_of_a_handed_over_permit_ends() {
     explore(|| {
         let (queue, last) = handed_over();
         let release = beside(move || last.leave());
         let (mut drain, over) = Drain::polled(&queue);
         join(release);
-        assert!(over || drain.is_over(), "sleeps though nothing is out");
-        assert!(are_free(&queue, 1), "nobody waits");
+        assert!(over || drain.is_over(), "waits although no permit is held");
+        assert!(are_free(&queue, 1), "no request waits");
         ends_well(&queue, 1, []);
     });
 }
 
 #[test]
-fn one_who_waits_for_all_to_come_back_is_not_told_of_what_is_handed_over() {
+fn a_drain_does_not_end_when_a_permit_is_handed_over() {
     explore(|| {
         let queue = queue(1);
         let held = hold(&queue, 1);
@@ -349,16 +349,16 @@ fn one_who_waits_for_all_to_come_back_is_not_told_of_what_is_handed_over() {
         let mut wait = join(next);
         assert!(
             wait.is_served() && !drain.is_over(),
-            "it has not been free in between"
+            "the permit was not free in between"
         );
         wait.leave();
-        assert!(drain.is_over(), "sleeps though nothing is out");
+        assert!(drain.is_over(), "waits although no permit is held");
         ends_well(&queue, 1, []);
     });
 }
 
 #[test]
-fn one_who_finds_that_all_has_come_back_sees_what_was_written_before_a_permit_was_handed_over() {
+fn a_drain_sees_what_was_written_before_a_permit_was_handed_over() {
     explore_within(2, || {
         let queue = queue(1);
         let data = Shared::new(Witness::new());
@@ -385,7 +385,7 @@ fn one_who_finds_that_all_has_come_back_sees_what_was_written_before_a_permit_wa
 }
 
 #[test]
-fn a_permit_that_is_handed_from_one_to_the_next_guards_data() {
+fn a_permit_handed_from_waiter_to_waiter_guards_data() {
     explore_within(2, || {
         let queue = queue(1);
         let data = Shared::new(Witness::new());
@@ -408,12 +408,12 @@ fn a_permit_that_is_handed_from_one_to_the_next_guards_data() {
         let (mut first, mut second) = (join(first), join(second));
         for wait in [&mut first, &mut second] {
             if wait.waits() {
-                assert!(wait.is_served(), "sleeps though its permits are free");
+                assert!(wait.is_served(), "waits although its permits are free");
                 data.write();
                 wait.outcome = None;
             }
         }
-        assert!(are_free(&queue, 1), "nobody waits");
+        assert!(are_free(&queue, 1), "no request waits");
         ends_well(&queue, 1, []);
     });
 }

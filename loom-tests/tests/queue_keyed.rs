@@ -1,8 +1,8 @@
-//! Queues by key: what is released of one key reaches those who wait for it, whoever has the lines
-//! for whatever other key.
+//! Keyed queues: a release of one key reaches the waiters of that key, even if another thread holds
+//! the lock for another key.
 //!
-//! Under loom there are two shards. The keys are their own hashes, so that each model says which of
-//! them share one.
+//! Under loom there are two shards. The keys are their own hashes, so that each model decides which
+//! keys share a shard.
 #![cfg(loom)]
 
 use core::hash::BuildHasherDefault;
@@ -13,23 +13,23 @@ use std::task::Wake;
 use portcullis_async::{Acquire, KeyedQueue, QueueKey};
 use portcullis_core::{ConcurrencyRules, Keyed, Lease, Limiter, Line};
 use portcullis_loom::queue::{
-    Lock, Still, Task, Woken, beside, beside_of, leave_all, lines_end_well, nobody_waits,
+    Lock, Still, Task, Woken, beside, beside_of, has_no_waiters, leave_all, list_ends_well,
 };
 use portcullis_loom::{Itself, at, explore, explore_briefly, join, turn};
 
 type Table = Keyed<ConcurrencyRules, Vec<Line>, BuildHasherDefault<Itself>>;
-type Lines = KeyedQueue<Table, Still, Lock>;
-type Pointer = QueueKey<Arc<Lines>>;
+type Queues = KeyedQueue<Table, Still, Lock>;
+type Pointer = QueueKey<Arc<Queues>>;
 type Wait = Task<Pointer>;
 
 const A: u64 = 1;
 /// In the same shard as `A`.
 const NEAR: u64 = 3;
-/// In the other one.
+/// In the other shard.
 const FAR: u64 = 6;
 
-/// Queues around a table of two entries, of one permit for each key.
-fn queues() -> Arc<Lines> {
+/// Creates queues around a table of two slots, with one permit for each key.
+fn queues() -> Arc<Queues> {
     let table: Table = Keyed::new(
         ConcurrencyRules::new(1),
         vec![Line::new()],
@@ -40,69 +40,69 @@ fn queues() -> Arc<Lines> {
     Arc::new(KeyedQueue::with_lock(table, Still, 9, Lock::new()))
 }
 
-fn pointer(queue: &Arc<Lines>, key: u64) -> Pointer {
+fn pointer(queue: &Arc<Queues>, key: u64) -> Pointer {
     QueueKey::new(Arc::clone(queue), &key)
 }
 
-fn hold(queue: &Arc<Lines>, key: u64) -> Lease<Pointer> {
+fn hold(queue: &Arc<Queues>, key: u64) -> Lease<Pointer> {
     Lease::try_acquire_at(pointer(queue, key), at(0), 1).unwrap()
 }
 
-/// A wait for the permit of a key that has been polled.
-fn wait(queue: &Arc<Lines>, key: u64) -> Wait {
+/// Creates a task that waits for the permit of a key, and polls it.
+fn wait(queue: &Arc<Queues>, key: u64) -> Wait {
     unpolled(queue, key).started()
 }
 
-fn unpolled(queue: &Arc<Lines>, key: u64) -> Wait {
+fn unpolled(queue: &Arc<Queues>, key: u64) -> Wait {
     Task::of(Acquire::new(pointer(queue, key), 1, 1), 1)
 }
 
-/// How it ends, once nobody else runs, for each key and those who are at its permits: as in one
-/// queue.
-fn ends_well<const N: usize>(queue: &Arc<Lines>, limit: u64, lines: [(u64, Vec<&mut Wait>); N]) {
+/// Checks the end of a model for each key and the tasks of that key, as `ends_well` of one queue
+/// does.
+fn ends_well<const N: usize>(queue: &Arc<Queues>, limit: u64, lines: [(u64, Vec<&mut Wait>); N]) {
     let mut waiters = 0;
     let mut all = Vec::new();
     let keys = lines.each_ref().map(|(key, _)| *key);
     let free = |key: u64| pointer(queue, key).available_at(at(0));
     for (key, line) in lines {
-        let (waiting, tasks) = lines_end_well(|| free(key), limit, line);
+        let (waiting, tasks) = list_ends_well(|| free(key), limit, line);
         waiters += waiting;
         all.extend(tasks);
     }
     assert_eq!(queue.counts().waiters, waiters);
     leave_all(all);
-    nobody_waits(queue.counts());
+    has_no_waiters(queue.counts());
     assert!(
         keys.iter().all(|&key| free(key) == limit),
-        "when all are gone"
+        "after all tasks were dropped"
     );
 }
 
-/// Runs a model once with two keys in one shard, and once with two in two.
+/// Runs a model once with two keys of one shard, and once with two keys of different shards.
 fn near_and_far(model: fn(u64)) {
     explore(move || model(NEAR));
     explore(move || model(FAR));
 }
 
 #[test]
-fn a_wait_that_begins_beside_a_release_of_its_key_is_granted() {
+fn a_request_queued_during_a_release_of_its_key_is_granted() {
     explore(|| {
         let queue = queues();
         let held = hold(&queue, A);
         let release = beside(move || drop(held));
         let mut mine = wait(&queue, A);
         join(release);
-        assert!(mine.is_served(), "sleeps though its permits are free");
+        assert!(mine.is_served(), "waits although its permits are free");
         ends_well(&queue, 1, [(A, vec![&mut mine])]);
     });
 }
 
 #[test]
-fn a_wait_that_begins_beside_a_release_where_another_key_is_waited_for_is_granted() {
+fn a_request_queued_during_a_release_is_granted_although_another_key_has_a_waiter() {
     near_and_far(|other| {
         let queue = queues();
         let (held, others) = (hold(&queue, A), hold(&queue, other));
-        // The gate is raised already, and the limiter asked all the same.
+        // The waiter bit is set already, and yet the limiter must be asked.
         let mut before = wait(&queue, other);
         let release = beside(move || drop(held));
         let mut mine = wait(&queue, A);
@@ -118,7 +118,7 @@ fn a_wait_that_begins_beside_a_release_where_another_key_is_waited_for_is_grante
 }
 
 #[test]
-fn a_release_of_one_key_beside_a_wait_for_another_reaches_its_own() {
+fn a_release_of_one_key_during_a_request_for_another_reaches_its_own_waiter() {
     near_and_far(|other| {
         let queue = queues();
         let (held, others) = (hold(&queue, A), hold(&queue, other));
@@ -137,7 +137,7 @@ fn a_release_of_one_key_beside_a_wait_for_another_reaches_its_own() {
 }
 
 #[test]
-fn releases_of_two_keys_that_find_the_lines_held_are_both_granted_by_who_holds_them() {
+fn releases_of_two_keys_during_an_advance_are_both_granted() {
     let model = |other: u64| {
         move || {
             let queue = queues();
@@ -151,7 +151,7 @@ fn releases_of_two_keys_that_find_the_lines_held_are_both_granted_by_who_holds_t
             join(other_release);
             assert!(
                 mine.is_served() && theirs.is_served(),
-                "sleeps though its permits are free"
+                "waits although its permits are free"
             );
             ends_well(
                 &queue,
@@ -165,7 +165,7 @@ fn releases_of_two_keys_that_find_the_lines_held_are_both_granted_by_who_holds_t
 }
 
 #[test]
-fn one_who_gives_up_beside_a_release_of_another_key_leaves_that_to_its_own() {
+fn a_cancellation_during_a_release_of_another_key_leaves_the_permit_to_that_key() {
     near_and_far(|other| {
         let queue = queues();
         let (held, others) = (hold(&queue, A), hold(&queue, other));
@@ -181,7 +181,7 @@ fn one_who_gives_up_beside_a_release_of_another_key_leaves_that_to_its_own() {
 }
 
 #[test]
-fn a_take_past_those_who_wait_for_another_key_grants_what_is_released_meanwhile() {
+fn a_take_past_the_waiters_of_another_key_grants_concurrent_releases() {
     explore(|| {
         let queue = queues();
         let held = hold(&queue, A);
@@ -190,8 +190,8 @@ fn a_take_past_those_who_wait_for_another_key_grants_what_is_released_meanwhile(
         turn();
         let past = Lease::try_acquire_at(pointer(&queue, NEAR), at(0), 1);
         join(release);
-        assert!(mine.is_served(), "sleeps though its permits are free");
-        // Denied needlessly, if somebody was at the lines.
+        assert!(mine.is_served(), "waits although its permits are free");
+        // The take may be denied without need, if another thread holds the lock.
         let free = pointer(&queue, NEAR).available_at(at(0));
         assert_eq!(free + u64::from(past.is_ok()), 1);
         drop(past);
@@ -200,7 +200,7 @@ fn a_take_past_those_who_wait_for_another_key_grants_what_is_released_meanwhile(
 }
 
 #[test]
-fn a_take_beside_a_release_does_not_get_past_one_who_waits_for_the_same_key() {
+fn a_take_during_a_release_does_not_overtake_a_waiter_of_the_same_key() {
     explore(|| {
         let queue = queues();
         let held = hold(&queue, A);
@@ -208,14 +208,14 @@ fn a_take_beside_a_release_does_not_get_past_one_who_waits_for_the_same_key() {
         let release = beside(move || drop(held));
         turn();
         let past = Lease::try_acquire_at(pointer(&queue, A), at(0), 1);
-        assert!(past.is_err(), "one waits, or has the permit");
+        assert!(past.is_err(), "the waiter comes first, or has the permit");
         join(release);
         ends_well(&queue, 1, [(A, vec![&mut mine])]);
     });
 }
 
 #[test]
-fn waits_for_two_keys_beside_a_higher_limit_are_granted() {
+fn waiters_of_two_keys_are_granted_after_a_limit_increase() {
     near_and_far(|other| {
         let queue = queues();
         let (held, others) = (hold(&queue, A), hold(&queue, other));
@@ -227,7 +227,7 @@ fn waits_for_two_keys_beside_a_higher_limit_are_granted() {
         assert_eq!(join(change), Ok(1));
         assert!(
             mine.is_served() && theirs.is_served(),
-            "sleeps though its permits are free"
+            "waits although its permits are free"
         );
         drop((held, others));
         ends_well(
@@ -238,7 +238,7 @@ fn waits_for_two_keys_beside_a_higher_limit_are_granted() {
     });
 }
 
-/// Gives back the permit of another key when it is woken.
+/// Releases a permit of another key when it is woken.
 struct Releases(std::sync::Mutex<Option<Lease<Pointer>>>, Arc<Woken>);
 
 impl Wake for Releases {
@@ -250,7 +250,7 @@ impl Wake for Releases {
 }
 
 #[test]
-fn a_permit_that_a_waker_of_another_key_gives_back_is_granted() {
+fn a_permit_released_by_a_waker_of_another_key_is_granted() {
     near_and_far(|other| {
         let queue = queues();
         let (held, inner) = (hold(&queue, A), hold(&queue, other));
@@ -265,7 +265,7 @@ fn a_permit_that_a_waker_of_another_key_gives_back_is_granted() {
         join(release);
         assert!(
             mine.is_served() && theirs.is_served(),
-            "sleeps though its permits are free"
+            "waits although its permits are free"
         );
         ends_well(
             &queue,
@@ -276,7 +276,7 @@ fn a_permit_that_a_waker_of_another_key_gives_back_is_granted() {
 }
 
 #[test]
-fn waits_for_two_keys_beside_a_close_are_told() {
+fn waiters_of_two_keys_are_rejected_by_a_close() {
     near_and_far(|other| {
         let queue = queues();
         let (held, others) = (hold(&queue, A), hold(&queue, other));
@@ -286,7 +286,7 @@ fn waits_for_two_keys_beside_a_close_are_told() {
         join(close);
         assert!(
             mine.is_served() && theirs.is_served(),
-            "nobody waits for what is closed"
+            "a closed queue has no waiters"
         );
         drop((held, others));
         ends_well(

@@ -1,5 +1,5 @@
-//! A queue and its limiter: the mark in a limiter's own word that somebody waits, limits that
-//! change, permits that all have to come back, and a limiter that panics.
+//! A queue and its limiter: the waiter bit in the limiter's word, changes of the limit, drains, and
+//! a limiter that panics.
 #![cfg(loom)]
 
 use core::future::Future;
@@ -20,28 +20,28 @@ use portcullis_loom::queue::{
 use portcullis_loom::{Witness, at, explore, explore_within, join, on_both_widths, turn};
 
 on_both_widths!(
-    a_wait_that_begins_beside_a_release_is_found_by_its_mark,
-    a_wait_that_begins_as_the_last_one_ends_is_found_by_its_mark,
-    a_wait_that_begins_beside_another_limit_is_found_by_its_mark,
+    a_request_queued_during_a_release_is_found_by_the_waiter_bit,
+    a_request_queued_as_the_last_waiter_leaves_is_found_by_the_waiter_bit,
+    a_request_queued_during_a_limit_change_is_found_by_the_waiter_bit,
 );
 
 fn queue_on<W: Word>(limit: u32) -> Arc<Queued<Concurrency<W>>> {
     around(Concurrency::try_new(limit).unwrap())
 }
 
-fn a_wait_that_begins_beside_a_release_is_found_by_its_mark<W: Word>() {
+fn a_request_queued_during_a_release_is_found_by_the_waiter_bit<W: Word>() {
     explore(|| {
         let queue = queue_on::<W>(1);
         let held = hold(&queue, 1);
         let release = beside(move || drop(held));
         let mut wait = Task::polled(&queue, 1);
         join(release);
-        assert!(wait.is_served(), "sleeps though its permits are free");
+        assert!(wait.is_served(), "waits although its permits are free");
         ends_well(&queue, 1, [&mut wait]);
     });
 }
 
-fn a_wait_that_begins_as_the_last_one_ends_is_found_by_its_mark<W: Word>() {
+fn a_request_queued_as_the_last_waiter_leaves_is_found_by_the_waiter_bit<W: Word>() {
     explore_within(2, || {
         let queue = queue_on::<W>(1);
         let held = hold(&queue, 1);
@@ -51,16 +51,17 @@ fn a_wait_that_begins_as_the_last_one_ends_is_found_by_its_mark<W: Word>() {
         let mut wait = Task::polled(&queue, 1);
         join(gone);
         join(release);
-        assert!(wait.is_served(), "sleeps though its permits are free");
+        assert!(wait.is_served(), "waits although its permits are free");
         ends_well(&queue, 1, [&mut wait]);
     });
 }
 
-fn a_wait_that_begins_beside_another_limit_is_found_by_its_mark<W: Word>() {
+fn a_request_queued_during_a_limit_change_is_found_by_the_waiter_bit<W: Word>() {
     explore(|| {
         let queue = queue_on::<W>(1);
         let held = hold(&queue, 1);
-        // Past the queue: it leaves what is free, and who waits.
+        // Changes the limiter directly, past the queue's wait list: the change keeps the available
+        // permits and the waiter bit.
         let resize = beside_of(&queue, |queue| {
             queue.change(|limit| limit.set_limit(2).and(limit.set_limit(1)))
         });
@@ -68,26 +69,26 @@ fn a_wait_that_begins_beside_another_limit_is_found_by_its_mark<W: Word>() {
         assert_eq!(join(resize), Ok(2));
         turn();
         drop(held);
-        assert!(wait.is_served(), "sleeps though its permits are free");
+        assert!(wait.is_served(), "waits although its permits are free");
         ends_well(&queue, 1, [&mut wait]);
     });
 }
 
 #[test]
-fn one_who_queues_for_a_limit_that_keeps_no_mark_beside_a_release_is_granted() {
+fn a_request_queued_during_a_release_of_a_limiter_without_a_waiter_bit_is_granted() {
     explore(|| {
         let queue = around(Unwatched(Concurrency::new(1)));
         let held = hold(&queue, 1);
         let release = beside(move || drop(held));
         let mut wait = Task::polled(&queue, 1);
         join(release);
-        assert!(wait.is_served(), "sleeps though its permits are free");
+        assert!(wait.is_served(), "waits although its permits are free");
         ends_well(&queue, 1, [&mut wait]);
     });
 }
 
 #[test]
-fn one_who_queues_as_the_last_one_ends_for_a_limit_that_keeps_no_mark_is_granted() {
+fn a_request_queued_as_the_last_waiter_of_a_limiter_without_a_waiter_bit_leaves_is_granted() {
     explore_within(2, || {
         let queue = around(Unwatched(Concurrency::new(1)));
         let held = hold(&queue, 1);
@@ -97,13 +98,13 @@ fn one_who_queues_as_the_last_one_ends_for_a_limit_that_keeps_no_mark_is_granted
         let mut wait = Task::polled(&queue, 1);
         join(gone);
         join(release);
-        assert!(wait.is_served(), "sleeps though its permits are free");
+        assert!(wait.is_served(), "waits although its permits are free");
         ends_well(&queue, 1, [&mut wait]);
     });
 }
 
 #[test]
-fn a_permit_that_is_handed_over_without_a_mark_guards_data() {
+fn a_permit_handed_over_without_a_waiter_bit_guards_data() {
     explore(|| {
         let queue = around(Unwatched(Concurrency::new(1)));
         let data = Shared::new(Witness::new());
@@ -125,20 +126,20 @@ fn a_permit_that_is_handed_over_without_a_mark_guards_data() {
 }
 
 #[test]
-fn a_permit_that_comes_back_by_a_refund_beside_a_wait_is_granted() {
+fn a_permit_refunded_during_a_request_is_granted() {
     explore(|| {
         let queue = queue(1);
         let mut held = hold(&queue, 1);
         let refund = beside(move || held.refund_at(at(0), 1));
         let mut wait = Task::polled(&queue, 1);
         assert_eq!(join(refund), Ok(1));
-        assert!(wait.is_served(), "sleeps though its permits are free");
+        assert!(wait.is_served(), "waits although its permits are free");
         ends_well(&queue, 1, [&mut wait]);
     });
 }
 
 #[test]
-fn a_permit_that_is_released_for_later_beside_a_wait_is_granted_by_the_next_call() {
+fn a_permit_released_for_later_during_a_request_is_granted_by_the_next_call() {
     explore(|| {
         let queue = queue(1);
         let held = hold(&queue, 1);
@@ -146,13 +147,13 @@ fn a_permit_that_is_released_for_later_beside_a_wait_is_granted_by_the_next_call
         let mut wait = Task::polled(&queue, 1);
         join(release);
         queue.counts();
-        assert!(wait.is_served(), "sleeps though its permits are free");
+        assert!(wait.is_served(), "waits although its permits are free");
         ends_well(&queue, 1, [&mut wait]);
     });
 }
 
 #[test]
-fn a_permit_that_is_released_for_later_goes_by_who_is_at_the_lines_and_guards_data() {
+fn a_permit_released_for_later_is_granted_by_the_holder_of_the_lock_and_guards_data() {
     explore(|| {
         let queue = queue(1);
         let data = Shared::new(Witness::new());
@@ -171,13 +172,13 @@ fn a_permit_that_is_released_for_later_goes_by_who_is_at_the_lines_and_guards_da
         Queue::release_later(held);
         let mut wait = join(look);
         queue.counts();
-        assert!(wait.is_served(), "sleeps though its permits are free");
+        assert!(wait.is_served(), "waits although its permits are free");
         ends_well(&queue, 1, [&mut wait]);
     });
 }
 
 #[test]
-fn a_limit_that_is_lowered_and_raised_beside_a_release_loses_nothing() {
+fn a_limit_lowered_and_raised_during_a_release_loses_nothing() {
     explore(|| {
         let queue = queue(2);
         let (held, more) = (hold(&queue, 1), hold(&queue, 1));
@@ -187,13 +188,13 @@ fn a_limit_that_is_lowered_and_raised_beside_a_release_loses_nothing() {
         drop(held);
         assert_eq!(join(resize), Ok(2));
         assert_eq!(queue.change(|limit| limit.set_limit(2)), Ok(1));
-        assert!(wait.is_served(), "sleeps though its permits are free");
+        assert!(wait.is_served(), "waits although its permits are free");
         drop(more);
         ends_well(&queue, 2, [&mut wait]);
     });
 }
 
-/// One who waits for all permits beside the release of the last one is told.
+/// Checks that a drain which begins during the release of the last permit ends.
 fn drained_beside_a_release<L: QueueLimiter + 'static>(
     limiter: impl Fn() -> L + Send + Sync + 'static,
 ) {
@@ -203,23 +204,23 @@ fn drained_beside_a_release<L: QueueLimiter + 'static>(
         let release = beside(move || drop(held));
         let (mut drain, over) = Drain::polled(&queue);
         join(release);
-        assert!(over || drain.is_over(), "sleeps though nothing is out");
+        assert!(over || drain.is_over(), "waits although no permit is held");
         ends_well(&queue, 1, []);
     });
 }
 
 #[test]
-fn one_who_waits_for_all_to_come_back_beside_the_last_release_is_told() {
+fn a_drain_that_begins_during_the_last_release_ends() {
     drained_beside_a_release(|| Concurrency::new(1));
 }
 
 #[test]
-fn one_who_waits_for_all_to_come_back_to_a_limit_that_keeps_no_mark_is_told() {
+fn a_drain_of_a_limiter_without_a_waiter_bit_ends() {
     drained_beside_a_release(|| Unwatched(Concurrency::new(1)));
 }
 
 #[test]
-fn one_who_waits_for_all_to_come_back_and_is_polled_meanwhile_is_told() {
+fn a_drain_polled_during_the_last_release_ends() {
     explore(|| {
         let queue = queue(1);
         let held = hold(&queue, 1);
@@ -227,13 +228,13 @@ fn one_who_waits_for_all_to_come_back_and_is_polled_meanwhile_is_told() {
         let release = beside(move || drop(held));
         let over = drain.poll();
         join(release);
-        assert!(over || drain.is_over(), "sleeps though nothing is out");
+        assert!(over || drain.is_over(), "waits although no permit is held");
         ends_well(&queue, 1, []);
     });
 }
 
 #[test]
-fn one_who_finds_that_all_has_come_back_sees_what_the_holder_wrote() {
+fn a_drain_sees_what_the_holder_wrote() {
     explore(|| {
         let queue = queue(1);
         let data = Shared::new(Witness::new());
@@ -253,12 +254,12 @@ fn one_who_finds_that_all_has_come_back_sees_what_the_holder_wrote() {
     });
 }
 
-/// A lock for which the queue adds no fence. (That nobody is missed without one is not for loom to
-/// say, which does not know one order of all such operations.)
+/// A lock for which the queue adds no fence. Loom cannot show that no waiter is missed without the
+/// fence, because loom does not model one total order of sequentially consistent operations.
 #[derive(Debug)]
 struct Sequential(Lock);
 
-// SAFETY: as of the lock in it.
+// SAFETY: all calls are passed to `Lock`, which fulfils the contract.
 unsafe impl RawLock for Sequential {
     const OPEN: Self = panic!("loom's mutex cannot be built in a constant");
     const IS_SEQUENTIAL: bool = true;
@@ -273,7 +274,7 @@ unsafe impl RawLock for Sequential {
 }
 
 #[test]
-fn one_who_finds_under_a_sequential_lock_that_all_has_come_back_sees_what_the_holder_wrote() {
+fn a_drain_with_a_sequential_lock_sees_what_the_holder_wrote() {
     explore(|| {
         let lock = Sequential(Lock::new());
         let queue = Arc::new(Queue::with_lock(Concurrency::new(1), Still, 9, lock));
@@ -298,7 +299,7 @@ fn one_who_finds_under_a_sequential_lock_that_all_has_come_back_sees_what_the_ho
 }
 
 #[test]
-fn one_who_is_told_by_a_third_one_that_all_has_come_back_sees_what_the_holder_wrote() {
+fn a_drain_ended_by_a_third_thread_sees_what_the_holder_wrote() {
     explore(|| {
         let queue = queue(1);
         let data = Shared::new(Witness::new());
@@ -321,7 +322,7 @@ fn one_who_is_told_by_a_third_one_that_all_has_come_back_sees_what_the_holder_wr
 }
 
 #[test]
-fn one_who_waits_for_all_to_come_back_waits_for_a_newcomer_as_well() {
+fn a_drain_waits_for_new_requests_too() {
     explore(|| {
         let queue = queue(1);
         let held = hold(&queue, 1);
@@ -329,16 +330,19 @@ fn one_who_waits_for_all_to_come_back_waits_for_a_newcomer_as_well() {
         let release = beside(move || drop(held));
         let mut new = Task::polled(&queue, 1);
         join(release);
-        assert!(new.is_served(), "sleeps though its permits are free");
+        assert!(new.is_served(), "waits although its permits are free");
         let between = drain.is_over();
         new.leave();
-        assert!(between || drain.is_over(), "sleeps though nothing is out");
+        assert!(
+            between || drain.is_over(),
+            "waits although no permit is held"
+        );
         ends_well(&queue, 1, []);
     });
 }
 
 #[test]
-fn two_who_wait_for_all_to_come_back_and_one_of_whom_gives_up_are_told() {
+fn a_drain_ends_although_another_one_is_cancelled() {
     explore(|| {
         let queue = queue(1);
         let held = hold(&queue, 1);
@@ -347,13 +351,13 @@ fn two_who_wait_for_all_to_come_back_and_one_of_whom_gives_up_are_told() {
         turn();
         drop(first);
         join(release);
-        assert!(second.is_over(), "sleeps though nothing is out");
+        assert!(second.is_over(), "waits although no permit is held");
         ends_well(&queue, 1, []);
     });
 }
 
 #[test]
-fn one_who_waits_for_all_to_come_back_after_a_close_is_told() {
+fn a_drain_after_a_close_ends() {
     explore(|| {
         let queue = queue(1);
         let held = hold(&queue, 1);
@@ -367,20 +371,20 @@ fn one_who_waits_for_all_to_come_back_after_a_close_is_told() {
         let granted = wait.permits() == 1;
         assert!(granted || wait.rejected() == Some(Rejected::Closed { permits: 1 }));
         let over = over || drain.is_over();
-        assert_ne!(granted, over, "over when nothing is out, and not before");
+        assert_ne!(granted, over, "ends when no permit is held, and not before");
         wait.outcome = None;
-        assert!(over || drain.is_over(), "sleeps though nothing is out");
+        assert!(over || drain.is_over(), "waits although no permit is held");
         ends_well(&queue, 1, []);
     });
 }
 
-/// Releases, though somebody else's code may panic in it.
+/// Releases a lease. Foreign code may panic during the release.
 fn release<L: QueueLimiter + 'static>(held: Lease<Arc<Queued<L>>>) {
     turn();
     let _ = catch_unwind(AssertUnwindSafe(|| drop(held)));
 }
 
-/// Panics when it wakes, after it has.
+/// Wakes, and then panics.
 struct PanicsAsWell(Arc<Woken>);
 
 impl Wake for PanicsAsWell {
@@ -391,7 +395,7 @@ impl Wake for PanicsAsWell {
 }
 
 #[test]
-fn a_waker_that_panics_beside_a_release_keeps_nobody_from_his_permit() {
+fn a_waker_that_panics_during_a_release_keeps_no_waiter_from_its_permit() {
     explore_within(2, || {
         let queue = queue(2);
         let (one, other) = (hold(&queue, 1), hold(&queue, 1));
@@ -405,14 +409,14 @@ fn a_waker_that_panics_beside_a_release_keeps_nobody_from_his_permit() {
         join(beside);
         assert!(
             first.is_served() && second.is_served(),
-            "sleeps though its permits are free"
+            "waits although its permits are free"
         );
         ends_well(&queue, 2, [&mut first, &mut second]);
     });
 }
 
 #[test]
-fn a_limiter_that_panics_as_a_permit_is_handed_over_leaves_it_to_the_next_call() {
+fn a_permit_is_granted_by_the_next_call_if_the_limiter_panics_during_its_hand_over() {
     explore(|| {
         let (limiter, panic) = Panics::new(1);
         let queue = around(limiter);
@@ -423,15 +427,15 @@ fn a_limiter_that_panics_as_a_permit_is_handed_over_leaves_it_to_the_next_call()
         turn();
         let _ = catch_unwind(AssertUnwindSafe(|| queue.advance()));
         join(release);
-        // Whatever is called next.
+        // The pending bit is served by any later call.
         queue.counts();
-        assert!(wait.is_served(), "the mark has gone with the panic");
+        assert!(wait.is_served(), "the pending bit was lost in the panic");
         ends_well(&queue, 1, [&mut wait]);
     });
 }
 
 #[test]
-fn a_limiter_that_panics_as_somebody_queues_leaves_what_is_released_to_the_next_call() {
+fn a_released_permit_is_granted_by_the_next_call_if_the_limiter_panics_during_a_request() {
     explore(|| {
         let (limiter, panic) = Panics::new(1);
         let queue = around(limiter);
@@ -440,13 +444,13 @@ fn a_limiter_that_panics_as_somebody_queues_leaves_what_is_released_to_the_next_
         panic(1);
         let release = beside(move || release(held));
         let mut second = Task::new(&queue, 1);
-        // Asked before it queues, or for the first one in the queue.
+        // The limiter is asked for this request before it is queued, or for the head of the queue.
         let _ = catch_unwind(AssertUnwindSafe(|| second.poll()));
         join(release);
         queue.counts();
         assert!(
             first.is_served() || second.permits() == 1,
-            "the mark has gone with the panic"
+            "the pending bit was lost in the panic"
         );
         ends_well(&queue, 1, [&mut first, &mut second]);
     });

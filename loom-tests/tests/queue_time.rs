@@ -1,5 +1,5 @@
-//! A queue and its time: whoever drives it is told of whatever comes earlier, its timer ends up
-//! armed for what comes first, and a deadline and a grant that come at once are one of the two.
+//! The timers of a queue. The driver learns of every earlier event, its timer ends up armed for the
+//! first event, and a deadline that coincides with a grant results in one of the two.
 #![cfg(loom)]
 
 use core::future::Future;
@@ -19,8 +19,8 @@ use portcullis_loom::{at, explore, explore_briefly, join, turn};
 
 type Tokens = Queued<TokenBucket, Timed>;
 
-/// Polls a driver beside `work`, and once more if it has been woken: then it has asked to sleep
-/// until the time that the first in turn has to wait for.
+/// Polls a driver concurrently with `work`, and once more if it was woken. The driver's timer is
+/// then armed for the time that the head has to wait for.
 fn drives_beside<T: 'static>(
     queue: &Arc<Tokens>,
     work: impl FnOnce(&Arc<Tokens>) -> T + 'static,
@@ -35,7 +35,7 @@ fn drives_beside<T: 'static>(
 }
 
 #[test]
-fn a_driver_learns_of_a_wait_that_comes_beside_its_look() {
+fn a_driver_learns_of_a_request_queued_during_its_poll() {
     explore(|| {
         let queue = timed(empty_bucket(), Order::OldestFirst);
         let wait = drives_beside(&queue, |queue| Task::polled(queue, 1));
@@ -45,7 +45,7 @@ fn a_driver_learns_of_a_wait_that_comes_beside_its_look() {
 }
 
 #[test]
-fn a_driver_learns_of_a_head_that_gives_up_beside_its_look() {
+fn a_driver_learns_of_a_head_cancelled_during_its_poll() {
     explore(|| {
         let queue = timed(empty_bucket(), Order::OldestFirst);
         let head = Task::polled(&queue, 2);
@@ -57,7 +57,7 @@ fn a_driver_learns_of_a_head_that_gives_up_beside_its_look() {
 }
 
 #[test]
-fn a_driver_learns_of_a_deadline_that_comes_beside_its_look() {
+fn a_driver_learns_of_a_deadline_queued_during_its_poll() {
     explore(|| {
         let queue = timed(empty_bucket(), Order::OldestFirst);
         let head = Task::polled(&queue, 2);
@@ -69,7 +69,7 @@ fn a_driver_learns_of_a_deadline_that_comes_beside_its_look() {
     });
 }
 
-/// A driver in a task of its own, which is neither polled nor dropped but by the model.
+/// A driver in a task of its own. Only the model polls and drops it.
 struct Driver<'q>(Pin<Box<Drive<'q, Tokens>>>, Arc<Woken>);
 
 impl<'q> Driver<'q> {
@@ -91,7 +91,7 @@ impl<'q> Driver<'q> {
         );
     }
 
-    /// Whether it has been woken, and so has been polled.
+    /// Polls the driver if it was woken. Returns whether it was.
     fn has_run(&mut self) -> bool {
         let woken = self.1.is_woken();
         if woken {
@@ -101,13 +101,13 @@ impl<'q> Driver<'q> {
     }
 }
 
-/// For drivers in threads of their own.
+/// Leaks the queue, for drivers in other threads.
 fn for_ever(queue: Arc<Tokens>) -> &'static Arc<Tokens> {
     Box::leak(Box::new(queue))
 }
 
 #[test]
-fn of_two_drivers_at_once_the_last_one_is_told_of_a_wait() {
+fn one_of_two_concurrent_drivers_is_woken_by_a_request() {
     explore(|| {
         let queue = for_ever(timed(empty_bucket(), Order::OldestFirst));
         let other = beside(move || Driver::polled(queue));
@@ -117,14 +117,14 @@ fn of_two_drivers_at_once_the_last_one_is_told_of_a_wait() {
         assert_ne!(
             mine.has_run(),
             other.has_run(),
-            "the time has changed, and nobody is told"
+            "an earlier event, and no driver is woken"
         );
         is_armed(queue);
     });
 }
 
-/// Two drivers that have been polled, of which the second one is in charge, and a wait that comes
-/// beside `work` on that one.
+/// Creates two drivers that have been polled, of which the second one is in charge. A request is
+/// queued concurrently with `work` on the second driver.
 fn two_drivers_and_a_wait<T: 'static>(
     work: impl FnOnce(Driver<'static>) -> T + 'static,
 ) -> (T, &'static Arc<Tokens>) {
@@ -142,14 +142,14 @@ fn two_drivers_and_a_wait<T: 'static>(
 }
 
 #[test]
-fn a_driver_that_leaves_beside_a_wait_has_the_other_one_told() {
+fn a_driver_that_leaves_during_a_request_has_the_other_one_woken() {
     explore(|| {
         two_drivers_and_a_wait(drop);
     });
 }
 
 #[test]
-fn a_driver_that_leaves_when_it_has_been_woken_beside_a_wait_has_the_other_one_told() {
+fn a_woken_driver_that_leaves_during_a_request_has_the_other_one_woken() {
     explore(|| {
         two_drivers_and_a_wait(|mut other| {
             other.has_run();
@@ -159,9 +159,9 @@ fn a_driver_that_leaves_when_it_has_been_woken_beside_a_wait_has_the_other_one_t
     });
 }
 
-/// It is not dropped, and its waker runs a task that has ended.
+/// The driver is not dropped, and its waker belongs to a task that has ended.
 #[test]
-fn a_driver_that_unwinds_beside_a_wait_has_the_other_one_told() {
+fn a_driver_that_unwinds_during_a_request_has_the_other_one_woken() {
     explore(|| {
         let queue = for_ever(timed(empty_bucket(), Order::OldestFirst));
         let mut one = Driver::polled(queue);
@@ -178,7 +178,7 @@ fn a_driver_that_unwinds_beside_a_wait_has_the_other_one_told() {
         assert!(wait.waits());
         assert!(
             !unwinds || told,
-            "it unwound, and the other one is not told"
+            "it unwound, and the other one was not woken"
         );
         if unwinds || other.1.is_woken() {
             drop(other);
@@ -189,7 +189,7 @@ fn a_driver_that_unwinds_beside_a_wait_has_the_other_one_told() {
 }
 
 #[test]
-fn an_alarm_that_cannot_be_set_once_beside_a_wait_is_set_again() {
+fn an_alarm_that_fails_once_during_a_request_is_set_again() {
     explore(|| {
         let queue = for_ever(timed(empty_bucket(), Order::NewestFirst));
         let _old = Task::polled(queue, 2);
@@ -207,11 +207,11 @@ fn an_alarm_that_cannot_be_set_once_beside_a_wait_is_set_again() {
 }
 
 #[test]
-fn a_driver_whose_waker_panics_beside_a_wait_has_the_other_one_told() {
+fn a_driver_whose_waker_panics_during_a_request_has_the_other_one_woken() {
     struct Panics;
     impl std::task::Wake for Panics {
         fn wake(self: Arc<Self>) {
-            // Without the message.
+            // Unwinds without printing a message.
             resume_unwind(Box::new("a waker's panic"));
         }
     }
@@ -237,7 +237,7 @@ fn a_driver_whose_waker_panics_beside_a_wait_has_the_other_one_told() {
         let told = one.has_run();
         assert!(
             !unwinds || told,
-            "its waker panicked, and the other one is not told"
+            "its waker panicked, and the other one was not woken"
         );
         if unwinds {
             is_armed(queue);
@@ -247,7 +247,7 @@ fn a_driver_whose_waker_panics_beside_a_wait_has_the_other_one_told() {
 }
 
 #[test]
-fn a_driver_beside_a_close_comes_to_its_end() {
+fn a_driver_polled_during_a_close_ends() {
     explore(|| {
         let queue = for_ever(timed(empty_bucket(), Order::OldestFirst));
         let one = Driver::polled(queue);
@@ -264,16 +264,16 @@ fn a_driver_beside_a_close_comes_to_its_end() {
         turn();
         queue.close();
         let (other, over) = join(other);
-        assert!(one.1.is_woken(), "sleeps though the queue is closed");
+        assert!(one.1.is_woken(), "waits although the queue is closed");
         assert!(
             over || other.1.is_woken(),
-            "sleeps though the queue is closed"
+            "waits although the queue is closed"
         );
     });
 }
 
 #[test]
-fn a_driver_that_another_one_replaces_beside_a_wait_leaves_the_timer_armed() {
+fn a_driver_replaced_during_a_request_leaves_the_timer_armed() {
     explore(|| {
         let queue = for_ever(timed(empty_bucket(), Order::NewestFirst));
         let _old = Task::polled(queue, 2);
@@ -288,7 +288,7 @@ fn a_driver_that_another_one_replaces_beside_a_wait_leaves_the_timer_armed() {
 }
 
 #[test]
-fn a_grant_and_a_deadline_at_once_are_one_of_the_two() {
+fn a_grant_at_the_deadline_is_either_a_grant_or_late() {
     explore(|| {
         let queue = timed(Concurrency::new(1), Order::OldestFirst);
         let held = hold(&queue, 1);
@@ -301,7 +301,7 @@ fn a_grant_and_a_deadline_at_once_are_one_of_the_two() {
         turn();
         drop(held);
         join(time);
-        assert!(wait.is_served(), "released, or late");
+        assert!(wait.is_served(), "either granted or late");
         let late = Rejected::Deadline {
             permits: 1,
             retry: Retry::OnRelease,
@@ -317,7 +317,7 @@ fn a_grant_and_a_deadline_at_once_are_one_of_the_two() {
 }
 
 #[test]
-fn a_deadline_beside_a_release_makes_way_for_the_next() {
+fn a_deadline_that_passes_during_a_release_makes_way_for_the_next_waiter() {
     explore(|| {
         let queue = timed(Concurrency::new(2), Order::OldestFirst);
         let (held, more) = (hold(&queue, 1), hold(&queue, 1));
@@ -330,16 +330,16 @@ fn a_deadline_beside_a_release_makes_way_for_the_next() {
         turn();
         drop(held);
         join(time);
-        // There is one permit, and the first one wanted two.
+        // One permit is released, and the first waiter requests two.
         assert!(head.is_served() && head.permits() == 0);
-        assert!(next.is_served(), "sleeps though its permits are free");
+        assert!(next.is_served(), "waits although its permits are free");
         drop(more);
         ends_well(&queue, 2, [&mut head, &mut next]);
     });
 }
 
 #[test]
-fn a_release_beside_deadlines_makes_way_for_who_is_behind_them() {
+fn a_release_while_deadlines_pass_reaches_the_waiter_behind_them() {
     explore(|| {
         let queue = timed(Concurrency::new(1), Order::OldestFirst);
         let held = hold(&queue, 1);
@@ -350,12 +350,12 @@ fn a_release_beside_deadlines_makes_way_for_who_is_behind_them() {
         turn();
         drop(held);
         join(time);
-        assert!(first.is_served(), "released, or late");
+        assert!(first.is_served(), "either granted or late");
         if first.permits() == 0 {
-            // More than one batch of wakes.
+            // More waiters than fit into one batch of wakers.
             assert!(
                 second.is_served() && third.is_served(),
-                "sleeps though its permits are free"
+                "waits although its permits are free"
             );
         }
         ends_well(&queue, 1, [&mut first, &mut second, &mut third]);
@@ -363,7 +363,7 @@ fn a_release_beside_deadlines_makes_way_for_who_is_behind_them() {
 }
 
 #[test]
-fn one_who_gives_up_at_its_deadline_leaves_once() {
+fn a_waiter_cancelled_at_its_deadline_is_removed_once() {
     explore(|| {
         let queue = timed(Concurrency::new(1), Order::OldestFirst);
         let held = hold(&queue, 1);
@@ -382,7 +382,8 @@ fn one_who_gives_up_at_its_deadline_leaves_once() {
     });
 }
 
-/// A queue that sees to its own time, and in which somebody waits for what comes after two seconds.
+/// Creates a queue that drives its own timers, and a waiter for what is available after two
+/// seconds.
 fn attended(order: Order) -> (Arc<Tokens>, Task<Arc<Tokens>>) {
     let queue = timed(empty_bucket(), order);
     queue.attend_shared();
@@ -392,10 +393,10 @@ fn attended(order: Order) -> (Arc<Tokens>, Task<Arc<Tokens>>) {
 }
 
 #[test]
-fn a_timer_that_fires_beside_a_new_head_is_armed_for_that() {
+fn a_timer_that_fires_during_a_new_head_is_armed_for_it() {
     explore(|| {
         let (queue, mut old) = attended(Order::NewestFirst);
-        // Too early, which does no harm.
+        // Fires too early, which is harmless.
         let fire = beside_of(&queue, |queue| queue.clock().fire());
         let mut new = Task::polled(&queue, 1);
         join(fire);
@@ -406,7 +407,7 @@ fn a_timer_that_fires_beside_a_new_head_is_armed_for_that() {
 }
 
 #[test]
-fn a_timer_that_fires_in_time_beside_a_new_head_grants_or_is_armed() {
+fn a_timer_that_fires_on_time_during_a_new_head_grants_or_is_armed() {
     explore_briefly(2, 3, || {
         let (queue, mut old) = attended(Order::NewestFirst);
         let fire = beside_of(&queue, |queue| {
@@ -415,14 +416,17 @@ fn a_timer_that_fires_in_time_beside_a_new_head_grants_or_is_armed() {
         });
         let mut new = Task::polled(&queue, 1);
         join(fire);
-        assert!(new.is_served() || old.is_served(), "two tokens have come");
+        assert!(
+            new.is_served() || old.is_served(),
+            "two permits were replenished"
+        );
         is_armed(&queue);
         assert!(old.permits() + new.permits() <= 2);
     });
 }
 
 #[test]
-fn a_timer_that_fires_beside_a_head_that_gives_up_is_armed_for_the_next() {
+fn a_timer_that_fires_during_the_cancellation_of_the_head_is_armed_for_the_next() {
     explore(|| {
         let (queue, head) = attended(Order::OldestFirst);
         let mut next = Task::polled(&queue, 1);
@@ -435,38 +439,38 @@ fn a_timer_that_fires_beside_a_head_that_gives_up_is_armed_for_the_next() {
 }
 
 #[test]
-fn two_who_come_at_once_leave_the_timer_armed_for_the_earlier_one() {
+fn two_concurrent_requests_leave_the_timer_armed_for_the_earlier_one() {
     explore(|| {
         let queue = timed(empty_bucket(), Order::NewestFirst);
         queue.attend_shared();
         let other = beside_of(&queue, |queue| Task::polled(queue, 1));
         let mut mine = Task::polled_until(&queue, 2, 2);
         let mut other = join(other);
-        // The head's time, or a deadline behind it.
+        // Armed for the head's time, or for a deadline behind it.
         assert!(!mine.is_served() && !other.is_served());
         is_armed(&queue);
     });
 }
 
 #[test]
-fn a_queue_that_begins_to_see_to_itself_beside_a_driver_is_armed() {
+fn a_queue_that_attends_itself_during_the_poll_of_a_driver_is_armed() {
     explore(|| {
         let queue = for_ever(timed(empty_bucket(), Order::OldestFirst));
         let wait = Task::polled(queue, 1);
         let driver = beside(move || Driver::polled(queue));
         queue.attend_shared();
         let driver = join(driver);
-        // Of a task that has ended: the timer is to be the queue's own.
+        // The driver's task has ended, so the timer must be the queue's own.
         queue.clock().advance_to(1);
         queue.clock().fire();
-        assert!(wait.woken.is_woken(), "the alarm is a driver's");
+        assert!(wait.woken.is_woken(), "the alarm belongs to the driver");
         drop(driver);
     });
 }
 
-/// Who is at the lines has the queue's own waker run again, which has not waited for them.
+/// The queue's own waker does not wait for the lock. The holder of the lock runs it again.
 #[test]
-fn a_timer_that_fires_beside_a_look_at_the_lines_is_armed() {
+fn a_timer_that_fires_while_the_lock_is_held_is_armed() {
     explore(|| {
         let (queue, mut wait) = attended(Order::OldestFirst);
         let fire = beside_of(&queue, |queue| queue.clock().fire());
@@ -478,7 +482,7 @@ fn a_timer_that_fires_beside_a_look_at_the_lines_is_armed() {
 }
 
 #[test]
-fn a_limiter_that_panics_beside_a_release_is_asked_again_in_time() {
+fn a_limiter_that_panics_during_a_release_is_asked_again_later() {
     explore(|| {
         let (limiter, light) = Panics::new(1);
         let queue = timed(limiter, Order::OldestFirst);
@@ -495,7 +499,7 @@ fn a_limiter_that_panics_beside_a_release_is_asked_again_in_time() {
         light(0);
         if !wait.is_served() {
             let armed = queue.clock().armed();
-            assert!(armed.is_some(), "is not asked again");
+            assert!(armed.is_some(), "the limiter is not asked again");
             queue.clock().advance_to(1);
             queue.clock().fire();
             assert!(wait.is_served());
@@ -504,7 +508,7 @@ fn a_limiter_that_panics_beside_a_release_is_asked_again_in_time() {
 }
 
 #[test]
-fn a_queue_that_begins_to_see_to_itself_beside_a_wait_is_armed() {
+fn a_queue_that_attends_itself_during_a_request_is_armed() {
     explore(|| {
         let queue = timed(empty_bucket(), Order::OldestFirst);
         let attend = beside_of(&queue, Tokens::attend_shared);

@@ -1,5 +1,6 @@
-//! Giving back: a bucket by one exchange from the word that the take left, a fixed window by one on
-//! its count, a sliding window first in the slot and then in the state.
+//! Refunds. A bucket accepts a refund by one exchange from the word that the take left, a fixed
+//! window by one exchange of its count, and a sliding window first in the slot and then in the
+//! state.
 #![cfg(loom)]
 
 use core::sync::atomic::AtomicBool;
@@ -14,42 +15,42 @@ use portcullis_core::{
 use portcullis_loom::{at, explore, join, on_both_widths, spawn, take, turn};
 
 on_both_widths!(
-    a_bucket_takes_back_beside_a_take_exactly_or_not_at_all,
-    a_bucket_takes_back_two_takes_in_reverse_or_the_last_alone,
-    a_bucket_that_has_refilled_takes_nothing_back_beyond_full,
-    a_take_of_what_was_given_back_finds_it_there_once,
-    a_fixed_window_takes_back_beside_a_take,
-    a_fixed_window_takes_back_two_takes_in_any_order,
-    a_new_fixed_window_gets_nothing_back_from_the_one_before,
-    a_started_window_gets_nothing_back_from_the_one_before,
-    a_started_window_stays_if_another_take_is_in_it_and_else_the_take_starts_its_own,
-    a_started_window_that_two_give_back_is_nobodys,
-    a_sliding_window_takes_back_beside_a_take,
-    a_sliding_window_takes_back_two_takes_in_any_order,
-    what_is_given_back_beside_the_roll_that_retags_its_slot_comes_back_once,
-    all_that_is_given_back_beside_a_roll_comes_back_once,
-    two_that_give_back_beside_a_roll_give_back_once_each,
-    what_is_given_back_in_the_window_beside_a_roll_comes_back,
-    a_late_take_and_its_undo_beside_a_roll_pass_no_bound,
-    what_is_given_back_is_never_counted_as_expired_as_well,
+    a_bucket_accepts_a_refund_during_a_take_exactly_or_not_at_all,
+    a_bucket_accepts_two_refunds_in_reverse_order_or_only_the_last,
+    a_replenished_bucket_accepts_no_refund_beyond_its_burst,
+    refunded_permits_are_taken_once,
+    a_fixed_window_accepts_a_refund_during_a_take,
+    a_fixed_window_accepts_two_refunds_in_any_order,
+    a_new_fixed_window_accepts_no_refund_of_the_previous_one,
+    a_started_window_accepts_no_refund_of_the_previous_one,
+    a_refunded_window_stays_open_for_a_concurrent_take_or_the_take_starts_its_own,
+    a_started_window_with_two_refunds_belongs_to_no_take,
+    a_sliding_window_accepts_a_refund_during_a_take,
+    a_sliding_window_accepts_two_refunds_in_any_order,
+    a_refund_during_the_roll_that_retags_its_slot_counts_once,
+    a_refund_of_all_permits_during_a_roll_counts_once,
+    two_refunds_during_a_roll_count_once_each,
+    a_refund_within_the_window_during_a_roll_counts,
+    a_stale_take_and_its_refund_during_a_roll_exceed_no_bound,
+    refunded_permits_are_never_counted_as_expired_too,
 );
 
-/// Takes `n` permits at `seconds`, and notes how they can be given back.
+/// Takes `n` permits at `seconds` and returns the receipt.
 fn receipt<L: Limiter>(limiter: &L, seconds: u64, n: u32) -> Receipt {
     turn();
     limiter.take_at(at(seconds), n).unwrap()
 }
 
-/// Gives `n` permits back at `seconds`; returns how many have come back.
+/// Refunds `n` permits at `seconds`. Returns the number of permits that were returned.
 fn give_back<L: Limiter>(limiter: &L, seconds: u64, n: u32, receipt: Receipt) -> u64 {
     turn();
     limiter.refund_at(at(seconds), n, receipt).permits.into()
 }
 
-/// When the window that began at 5 s is half over.
+/// Half-way through the window that began at 5 s.
 const LATER: Timestamp = Timestamp::from_millis(5_500);
 
-/// At `seconds`, so many permits are available, and not one more.
+/// Checks that exactly `permits` permits are available at `seconds`.
 fn has<L: Limiter>(limiter: &L, seconds: u64, permits: u64) {
     assert_eq!(limiter.available_at(at(seconds)), permits, "at {seconds} s");
     let n = u32::try_from(permits).unwrap();
@@ -62,7 +63,7 @@ fn has<L: Limiter>(limiter: &L, seconds: u64, permits: u64) {
 
 // The token bucket.
 
-/// One permit a second.
+/// A bucket with a rate of 1 permit per second.
 fn bucket<W: Word>(burst: u64) -> Arc<TokenBucket<W>> {
     Arc::new(
         TokenBucket::builder(Rate::per_second(1), burst)
@@ -71,7 +72,7 @@ fn bucket<W: Word>(burst: u64) -> Arc<TokenBucket<W>> {
     )
 }
 
-fn a_bucket_takes_back_beside_a_take_exactly_or_not_at_all<W: Word>() {
+fn a_bucket_accepts_a_refund_during_a_take_exactly_or_not_at_all<W: Word>() {
     explore(|| {
         let limit = bucket::<W>(3);
         let noted = receipt(&*limit, 5, 1);
@@ -85,24 +86,24 @@ fn a_bucket_takes_back_beside_a_take_exactly_or_not_at_all<W: Word>() {
     });
 }
 
-fn a_bucket_takes_back_two_takes_in_reverse_or_the_last_alone<W: Word>() {
+fn a_bucket_accepts_two_refunds_in_reverse_order_or_only_the_last<W: Word>() {
     explore(|| {
         let limit = bucket::<W>(3);
         let first = receipt(&*limit, 5, 1);
         let last = receipt(&*limit, 5, 1);
         let a = spawn(&limit, move |limit| give_back(limit, 5, 1, first));
         let b = give_back(&*limit, 5, 1, last);
-        assert_eq!(b, 1, "nobody has taken since");
+        assert_eq!(b, 1, "no take came after it");
         has(&*limit, 5, 1 + join(a) + b);
         has(&*limit, 8, 3);
     });
 }
 
-fn a_bucket_that_has_refilled_takes_nothing_back_beyond_full<W: Word>() {
+fn a_replenished_bucket_accepts_no_refund_beyond_its_burst<W: Word>() {
     explore(|| {
         let limit = bucket::<W>(2);
         let noted = receipt(&*limit, 5, 2);
-        // Full again by time, or by what is given back; not by both.
+        // The bucket is full again by time or by the refund, but not by both.
         let back = spawn(&limit, move |limit| give_back(limit, 7, 2, noted));
         assert_eq!(take(&*limit, at(7), 2), 2);
         join(back);
@@ -112,14 +113,14 @@ fn a_bucket_that_has_refilled_takes_nothing_back_beyond_full<W: Word>() {
     });
 }
 
-fn a_take_of_what_was_given_back_finds_it_there_once<W: Word>() {
+fn refunded_permits_are_taken_once<W: Word>() {
     explore(|| {
         let limit = bucket::<W>(2);
         let noted = receipt(&*limit, 5, 2);
         let back = spawn(&limit, move |limit| give_back(limit, 5, 2, noted));
         let a = spawn(&limit, |limit| take(limit, at(5), 2));
         let taken = take(&*limit, at(5), 2) + join(a);
-        assert_eq!(join(back), 2, "nobody could take before");
+        assert_eq!(join(back), 2, "no permit was free before the refund");
         assert!(taken <= 2);
         has(&*limit, 5, 2 - taken);
         has(&*limit, 7, 2);
@@ -141,7 +142,7 @@ fn started<W: Word>(limit: u64) -> Arc<FixedWindow<W>> {
     Arc::new(settings.tick(Duration::from_millis(1)).build_on().unwrap())
 }
 
-fn a_fixed_window_takes_back_beside_a_take<W: Word>() {
+fn a_fixed_window_accepts_a_refund_during_a_take<W: Word>() {
     explore(|| {
         let limit = fixed::<W>(2);
         let noted = receipt(&*limit, 5, 2);
@@ -155,7 +156,7 @@ fn a_fixed_window_takes_back_beside_a_take<W: Word>() {
     });
 }
 
-fn a_fixed_window_takes_back_two_takes_in_any_order<W: Word>() {
+fn a_fixed_window_accepts_two_refunds_in_any_order<W: Word>() {
     explore(|| {
         let limit = fixed::<W>(3);
         let (first, last) = (receipt(&*limit, 5, 1), receipt(&*limit, 5, 2));
@@ -168,7 +169,7 @@ fn a_fixed_window_takes_back_two_takes_in_any_order<W: Word>() {
     });
 }
 
-fn a_new_fixed_window_gets_nothing_back_from_the_one_before<W: Word>() {
+fn a_new_fixed_window_accepts_no_refund_of_the_previous_one<W: Word>() {
     explore(|| {
         let limit = fixed::<W>(2);
         let noted = receipt(&*limit, 5, 2);
@@ -181,7 +182,7 @@ fn a_new_fixed_window_gets_nothing_back_from_the_one_before<W: Word>() {
     });
 }
 
-fn a_started_window_gets_nothing_back_from_the_one_before<W: Word>() {
+fn a_started_window_accepts_no_refund_of_the_previous_one<W: Word>() {
     explore(|| {
         let limit = started::<W>(2);
         let noted = receipt(&*limit, 5, 2);
@@ -194,7 +195,7 @@ fn a_started_window_gets_nothing_back_from_the_one_before<W: Word>() {
     });
 }
 
-fn a_started_window_stays_if_another_take_is_in_it_and_else_the_take_starts_its_own<W: Word>() {
+fn a_refunded_window_stays_open_for_a_concurrent_take_or_the_take_starts_its_own<W: Word>() {
     let stayed = Shared::new([AtomicBool::new(false), AtomicBool::new(false)]);
     let seen = Shared::clone(&stayed);
     explore(move || {
@@ -204,10 +205,10 @@ fn a_started_window_stays_if_another_take_is_in_it_and_else_the_take_starts_its_
         assert_eq!(
             take(&*limit, LATER, 1),
             1,
-            "there is room, given back or not"
+            "there is room with or without the refund"
         );
         assert_eq!(join(back), 1);
-        // From 5 to 6 s, or from 5.5 to 6.5 s: what was taken is in one of the two.
+        // The window is 5 s to 6 s, or 5.5 s to 6.5 s, and the permit counts in one of the two.
         let stays = limit.available_at(at(6)) == 2;
         seen[usize::from(stays)].store(true, Relaxed);
         assert_eq!(limit.available_at(LATER), 1);
@@ -218,10 +219,13 @@ fn a_started_window_stays_if_another_take_is_in_it_and_else_the_take_starts_its_
         }
         has(&*limit, 8, 2);
     });
-    assert!(stayed.iter().all(|seen| seen.load(Relaxed)), "both happen");
+    assert!(
+        stayed.iter().all(|seen| seen.load(Relaxed)),
+        "both outcomes occur"
+    );
 }
 
-fn a_started_window_that_two_give_back_is_nobodys<W: Word>() {
+fn a_started_window_with_two_refunds_belongs_to_no_take<W: Word>() {
     explore(|| {
         let limit = started::<W>(3);
         let (first, last) = (receipt(&*limit, 5, 1), receipt(&*limit, 5, 2));
@@ -231,7 +235,7 @@ fn a_started_window_that_two_give_back_is_nobodys<W: Word>() {
         assert_eq!(
             (join(a), join(b)),
             (1, 2),
-            "none is given back to a window that it was not taken in"
+            "no refund goes to another window"
         );
         assert_eq!(limit.available_at(LATER), 3 - taken);
         let left = limit.available_at(at(6));
@@ -240,8 +244,8 @@ fn a_started_window_that_two_give_back_is_nobodys<W: Word>() {
     });
 }
 
-// The sliding window: two segments of a second each, so that the window at second `s` is `s - 1`
-// and `s`.
+// The sliding window: two segments of a second each, so the window at second `s` is `s - 1` and
+// `s`.
 
 fn sliding<W: Word>(limit: u64) -> Arc<SlidingWindow<2, W>> {
     Arc::new(
@@ -251,20 +255,24 @@ fn sliding<W: Word>(limit: u64) -> Arc<SlidingWindow<2, W>> {
     )
 }
 
-fn a_sliding_window_takes_back_beside_a_take<W: Word>() {
+fn a_sliding_window_accepts_a_refund_during_a_take<W: Word>() {
     explore(|| {
         let limit = sliding::<W>(2);
         let noted = receipt(&*limit, 5, 2);
         let back = spawn(&limit, move |limit| give_back(limit, 5, 1, noted));
         let taken = take(&*limit, at(5), 1);
         assert_eq!(join(back), 1);
-        assert_eq!(limit.available_at(at(6)), 1 - taken, "in the window still");
+        assert_eq!(
+            limit.available_at(at(6)),
+            1 - taken,
+            "its segment is still in the window"
+        );
         has(&*limit, 5, 1 - taken);
         has(&*limit, 7, 2);
     });
 }
 
-fn a_sliding_window_takes_back_two_takes_in_any_order<W: Word>() {
+fn a_sliding_window_accepts_two_refunds_in_any_order<W: Word>() {
     explore(|| {
         let limit = sliding::<W>(3);
         let (first, last) = (receipt(&*limit, 5, 1), receipt(&*limit, 5, 2));
@@ -276,37 +284,38 @@ fn a_sliding_window_takes_back_two_takes_in_any_order<W: Word>() {
     });
 }
 
-fn what_is_given_back_beside_the_roll_that_retags_its_slot_comes_back_once<W: Word>() {
+fn a_refund_during_the_roll_that_retags_its_slot_counts_once<W: Word>() {
     explore(|| {
         let limit = sliding::<W>(3);
         let noted = receipt(&*limit, 5, 1);
         assert_eq!(take(&*limit, at(6), 1), 1);
-        // The first grant of 7 s gives the slot of 5 s away.
+        // The first grant at 7 s re-uses the slot of 5 s.
         let back = spawn(&limit, move |limit| give_back(limit, 7, 1, noted));
         assert_eq!(
             take(&*limit, at(7), 1),
             1,
-            "there is room, given back or not"
+            "there is room with or without the refund"
         );
         join(back);
         assert_eq!(
             limit.available_at(at(7)),
             1,
-            "besides the one of 6 s and the one of 7 s"
+            "the permits of 6 s and 7 s count"
         );
         assert_eq!(take(&*limit, at(7), 2), 0);
-        assert_eq!(limit.available_at(at(8)), 2, "besides the one of 7 s");
+        assert_eq!(limit.available_at(at(8)), 2, "the permit of 7 s counts");
         has(&*limit, 7, 1);
         has(&*limit, 9, 3);
     });
 }
 
-fn all_that_is_given_back_beside_a_roll_comes_back_once<W: Word>() {
+fn a_refund_of_all_permits_during_a_roll_counts_once<W: Word>() {
     explore(|| {
         let limit = sliding::<W>(2);
         let noted = receipt(&*limit, 5, 2);
         let back = spawn(&limit, move |limit| give_back(limit, 7, 2, noted));
-        // Out of its slot and not off the total yet, it may keep this one out.
+        // The refund has left its slot and is not yet subtracted from the total, so this take may
+        // be denied.
         let taken = take(&*limit, at(7), 2);
         join(back);
         assert_eq!(limit.available_at(at(8)), 2 - taken);
@@ -315,7 +324,7 @@ fn all_that_is_given_back_beside_a_roll_comes_back_once<W: Word>() {
     });
 }
 
-fn two_that_give_back_beside_a_roll_give_back_once_each<W: Word>() {
+fn two_refunds_during_a_roll_count_once_each<W: Word>() {
     explore(|| {
         let limit = sliding::<W>(3);
         let (first, last) = (receipt(&*limit, 5, 1), receipt(&*limit, 5, 1));
@@ -331,7 +340,7 @@ fn two_that_give_back_beside_a_roll_give_back_once_each<W: Word>() {
     });
 }
 
-fn what_is_given_back_in_the_window_beside_a_roll_comes_back<W: Word>() {
+fn a_refund_within_the_window_during_a_roll_counts<W: Word>() {
     explore(|| {
         let limit = sliding::<W>(3);
         assert_eq!(take(&*limit, at(5), 1), 1);
@@ -345,13 +354,14 @@ fn what_is_given_back_in_the_window_beside_a_roll_comes_back<W: Word>() {
     });
 }
 
-fn a_late_take_and_its_undo_beside_a_roll_pass_no_bound<W: Word>() {
+fn a_stale_take_and_its_refund_during_a_roll_exceed_no_bound<W: Word>() {
     explore(|| {
         let limit = sliding::<W>(3);
         assert_eq!(take(&*limit, at(5), 1), 1);
         let undone = spawn(&limit, |limit| {
             turn();
-            // At 5 s, or late in the epoch of 7 s, or in a slot that has been re-tagged meanwhile.
+            // The take counts at 5 s; or, as a stale one, in the epoch of 7 s; or in a slot that
+            // was re-tagged in the meantime.
             limit
                 .take_at(at(5), 1)
                 .map_or(0, |noted| 1 - give_back(limit, 7, 1, noted))
@@ -369,7 +379,7 @@ fn a_late_take_and_its_undo_beside_a_roll_pass_no_bound<W: Word>() {
     });
 }
 
-fn what_is_given_back_is_never_counted_as_expired_as_well<W: Word>() {
+fn refunded_permits_are_never_counted_as_expired_too<W: Word>() {
     explore(|| {
         let limit = sliding::<W>(2);
         let noted = receipt(&*limit, 5, 1);
@@ -378,7 +388,7 @@ fn what_is_given_back_is_never_counted_as_expired_as_well<W: Word>() {
         turn();
         assert!(
             limit.available_at(at(7)) <= 1,
-            "the one of 6 s is in the window"
+            "the permit of 6 s is in the window"
         );
         assert_eq!(take(&*limit, at(7), 2), 0);
         join(back);

@@ -1,5 +1,5 @@
-//! Slices: the bucket's word and what slices have of it, every access `Relaxed`; and those of a
-//! concurrency limit, which makes the order.
+//! Slices: the bucket's word and the permits that slices hold, every access `Relaxed`. And slices
+//! of a concurrency limit, whose own accesses order memory.
 #![cfg(loom)]
 
 use core::time::Duration;
@@ -12,29 +12,29 @@ use portcullis_core::{
 use portcullis_loom::{Witness, at, explore, join, on_both_widths, spawn, take, turn};
 
 on_both_widths!(
-    a_cut_beside_takes_shares_the_burst_with_them,
-    two_cuts_at_once_have_at_most_half_together,
-    a_draw_beside_a_take_shares_the_rest_with_it,
-    two_slices_that_draw_at_once_share_the_rest,
-    a_drop_beside_takes_neither_loses_nor_gains_a_permit,
-    a_drop_beside_a_cut_leaves_what_the_other_slice_has,
-    a_drop_beside_a_draw_leaves_what_the_other_slice_has,
-    a_slice_that_settles_and_goes_beside_a_take_makes_no_room,
-    a_slice_that_was_cut_for_some_time_and_goes_beside_a_take_makes_no_room,
-    a_slice_that_settles_for_some_time_and_goes_beside_a_take_makes_no_room,
-    a_slice_found_settled_by_a_take_is_not_unsettled_when_that_is_given_back,
-    a_take_is_given_back_beside_a_cut_exactly_or_not_at_all,
-    slices_of_a_limit_leave_one_permit_to_the_others,
-    a_slice_of_a_limit_draws_and_releases_beside_a_take,
-    a_permit_that_went_by_way_of_a_slice_guards_data,
+    a_cut_during_takes_shares_the_burst_with_them,
+    concurrent_cuts_get_at_most_half_together,
+    a_draw_during_a_take_shares_the_rest_with_it,
+    two_slices_that_draw_concurrently_share_the_rest,
+    a_drop_during_takes_neither_loses_nor_adds_a_permit,
+    a_drop_during_a_cut_keeps_the_permits_of_the_other_slice,
+    a_drop_during_a_draw_keeps_the_permits_of_the_other_slice,
+    a_slice_settled_and_dropped_during_a_take_adds_no_permits,
+    a_slice_cut_in_advance_and_dropped_during_a_take_adds_no_permits,
+    a_slice_settled_in_advance_and_dropped_during_a_take_adds_no_permits,
+    a_slice_settled_by_a_take_stays_settled_when_the_take_is_refunded,
+    a_take_is_refunded_during_a_cut_exactly_or_not_at_all,
+    slices_of_a_limit_leave_one_permit_for_direct_takes,
+    a_slice_of_a_limit_draws_and_releases_during_a_take,
+    a_permit_taken_through_a_slice_guards_data,
 );
 
-/// One permit a second, and four at once.
+/// A bucket with a rate of 1 permit per second and a burst of 4.
 fn bucket<W: Word>() -> Arc<SlicedBucket<W>> {
     bucket_of(4)
 }
 
-/// One permit a second, in ticks of a second.
+/// A bucket with a rate of 1 permit per second, and ticks of a second.
 fn bucket_of<W: Word>(burst: u64) -> Arc<SlicedBucket<W>> {
     let settings = SlicedBucket::builder(Rate::per_second(1), burst).tick(Duration::from_secs(1));
     Arc::new(settings.build_on().unwrap())
@@ -45,7 +45,7 @@ fn cut<L: Sliceable>(limiter: &Arc<L>, now: Timestamp, k: u32) -> Slice<Arc<L>> 
     Slice::cut_at(Arc::clone(limiter), now, k).unwrap()
 }
 
-/// Does `work` with a slice in a thread of its own.
+/// Runs `work` with a slice in a new thread.
 fn with<L: Sliceable + 'static, T: 'static>(
     slice: Slice<Arc<L>>,
     work: impl FnOnce(Slice<Arc<L>>) -> T + 'static,
@@ -56,13 +56,13 @@ fn with<L: Sliceable + 'static, T: 'static>(
     })
 }
 
-/// Nothing is lost: without slices, what has not been taken is there.
+/// Checks that no permit is lost: without slices, exactly `left` permits are available.
 fn has<W: Word>(bucket: &SlicedBucket<W>, now: Timestamp, left: u64) {
     assert_eq!((bucket.sliced(), bucket.available_at(now)), (0, left));
     assert_eq!(bucket.available_at(at(20)), 4);
 }
 
-fn a_cut_beside_takes_shares_the_burst_with_them<W: Word>() {
+fn a_cut_during_takes_shares_the_burst_with_them<W: Word>() {
     explore(|| {
         let limit = bucket::<W>();
         let a = spawn(&limit, |limit| take(limit, at(5), 2));
@@ -76,7 +76,7 @@ fn a_cut_beside_takes_shares_the_burst_with_them<W: Word>() {
     });
 }
 
-fn two_cuts_at_once_have_at_most_half_together<W: Word>() {
+fn concurrent_cuts_get_at_most_half_together<W: Word>() {
     explore(|| {
         let limit = bucket::<W>();
         let one = |limit: &SlicedBucket<W>| {
@@ -101,7 +101,7 @@ fn two_cuts_at_once_have_at_most_half_together<W: Word>() {
     });
 }
 
-fn a_draw_beside_a_take_shares_the_rest_with_it<W: Word>() {
+fn a_draw_during_a_take_shares_the_rest_with_it<W: Word>() {
     explore(|| {
         let limit = bucket::<W>();
         let slice = cut(&limit, at(5), 1);
@@ -113,7 +113,7 @@ fn a_draw_beside_a_take_shares_the_rest_with_it<W: Word>() {
     });
 }
 
-fn two_slices_that_draw_at_once_share_the_rest<W: Word>() {
+fn two_slices_that_draw_concurrently_share_the_rest<W: Word>() {
     explore(|| {
         let limit = bucket::<W>();
         let (one, other) = (cut(&limit, at(5), 1), cut(&limit, at(5), 1));
@@ -122,13 +122,13 @@ fn two_slices_that_draw_at_once_share_the_rest<W: Word>() {
         let taken = join(a) + join(b);
         assert!(
             taken >= 3,
-            "either finds one that the other has not drawn: {taken}"
+            "one permit is not drawn by the other slice: {taken}"
         );
         has(&limit, at(5), 4 - taken);
     });
 }
 
-fn a_drop_beside_takes_neither_loses_nor_gains_a_permit<W: Word>() {
+fn a_drop_during_takes_neither_loses_nor_adds_a_permit<W: Word>() {
     explore(|| {
         let limit = bucket::<W>();
         let slice = cut(&limit, at(5), 2);
@@ -141,7 +141,7 @@ fn a_drop_beside_takes_neither_loses_nor_gains_a_permit<W: Word>() {
     });
 }
 
-fn a_drop_beside_a_cut_leaves_what_the_other_slice_has<W: Word>() {
+fn a_drop_during_a_cut_keeps_the_permits_of_the_other_slice<W: Word>() {
     explore(|| {
         let limit = bucket::<W>();
         let slice = cut(&limit, at(5), 1);
@@ -155,7 +155,7 @@ fn a_drop_beside_a_cut_leaves_what_the_other_slice_has<W: Word>() {
     });
 }
 
-fn a_drop_beside_a_draw_leaves_what_the_other_slice_has<W: Word>() {
+fn a_drop_during_a_draw_keeps_the_permits_of_the_other_slice<W: Word>() {
     explore(|| {
         let limit = bucket::<W>();
         let (one, other) = (cut(&limit, at(5), 1), cut(&limit, at(5), 1));
@@ -168,8 +168,9 @@ fn a_drop_beside_a_draw_leaves_what_the_other_slice_has<W: Word>() {
     });
 }
 
-/// Four at 9 s, whoever takes them: what came in by then beyond that had no room.
-fn a_slice_that_settles_and_goes_beside_a_take_makes_no_room<W: Word>() {
+/// Four permits are available at 9 s in total: those that were replenished by then beyond four had
+/// no room.
+fn a_slice_settled_and_dropped_during_a_take_adds_no_permits<W: Word>() {
     explore(|| {
         let limit = bucket::<W>();
         let slice = cut(&limit, at(1), 2);
@@ -179,19 +180,19 @@ fn a_slice_that_settles_and_goes_beside_a_take_makes_no_room<W: Word>() {
         assert_eq!(
             (join(a), join(b) + c),
             (2, 2),
-            "two that it had, and two of the rest"
+            "two from the slice and two from the rest"
         );
         has(&limit, at(9), 0);
     });
 }
 
-/// A slice of half of 32, which holds for two seconds in advance.
+/// Cuts a slice of half of the burst of 32, which holds for two seconds in advance.
 fn half<W: Word>(limit: &Arc<SlicedBucket<W>>) -> Slice<Arc<SlicedBucket<W>>> {
     assert_eq!(limit.hold().as_secs(), 2);
     cut(limit, at(1), 16)
 }
 
-fn a_slice_that_was_cut_for_some_time_and_goes_beside_a_take_makes_no_room<W: Word>() {
+fn a_slice_cut_in_advance_and_dropped_during_a_take_adds_no_permits<W: Word>() {
     explore(|| {
         let limit = bucket_of::<W>(32);
         let slice = half(&limit);
@@ -202,7 +203,7 @@ fn a_slice_that_was_cut_for_some_time_and_goes_beside_a_take_makes_no_room<W: Wo
     });
 }
 
-fn a_slice_that_settles_for_some_time_and_goes_beside_a_take_makes_no_room<W: Word>() {
+fn a_slice_settled_in_advance_and_dropped_during_a_take_adds_no_permits<W: Word>() {
     explore(|| {
         let limit = bucket_of::<W>(32);
         let slice = half(&limit);
@@ -213,17 +214,17 @@ fn a_slice_that_settles_for_some_time_and_goes_beside_a_take_makes_no_room<W: Wo
         assert_eq!(
             (join(a), b),
             (16, 0),
-            "16 of the rest are all that has had room at 11 s"
+            "the rest has room for only 16 permits at 11 s"
         );
         assert_eq!((limit.sliced(), limit.available_at(at(11))), (0, 16));
     });
 }
 
-fn a_slice_found_settled_by_a_take_is_not_unsettled_when_that_is_given_back<W: Word>() {
+fn a_slice_settled_by_a_take_stays_settled_when_the_take_is_refunded<W: Word>() {
     explore(|| {
         let limit = bucket::<W>();
         let slice = cut(&limit, at(1), 2);
-        // By the take of the rest, at 1 s, the slice finds itself settled at 3 s, and writes
+        // After the take from the rest at 1 s, the slice finds itself settled at 3 s, and writes
         // nothing.
         let receipt = limit.take_at(at(1), 2).unwrap();
         let a = with(slice, |slice| take(&slice, at(3), 2));
@@ -235,7 +236,7 @@ fn a_slice_found_settled_by_a_take_is_not_unsettled_when_that_is_given_back<W: W
     });
 }
 
-fn a_take_is_given_back_beside_a_cut_exactly_or_not_at_all<W: Word>() {
+fn a_take_is_refunded_during_a_cut_exactly_or_not_at_all<W: Word>() {
     explore(|| {
         let limit = bucket::<W>();
         let receipt = limit.take_at(at(5), 2).unwrap();
@@ -252,9 +253,9 @@ fn a_take_is_given_back_beside_a_cut_exactly_or_not_at_all<W: Word>() {
     });
 }
 
-// Of a concurrency limit.
+// Slices of a concurrency limit.
 
-fn slices_of_a_limit_leave_one_permit_to_the_others<W: Word>() {
+fn slices_of_a_limit_leave_one_permit_for_direct_takes<W: Word>() {
     explore(|| {
         let limit = Arc::new(Concurrency::<W>::try_new(3).unwrap());
         let held = |limit: &Concurrency<W>, k| {
@@ -274,7 +275,7 @@ fn slices_of_a_limit_leave_one_permit_to_the_others<W: Word>() {
     });
 }
 
-fn a_slice_of_a_limit_draws_and_releases_beside_a_take<W: Word>() {
+fn a_slice_of_a_limit_draws_and_releases_during_a_take<W: Word>() {
     explore(|| {
         let limit = Arc::new(Concurrency::<W>::try_new(3).unwrap());
         let slice = cut(&limit, at(0), 1);
@@ -295,7 +296,7 @@ fn a_slice_of_a_limit_draws_and_releases_beside_a_take<W: Word>() {
     });
 }
 
-fn a_permit_that_went_by_way_of_a_slice_guards_data<W: Word>() {
+fn a_permit_taken_through_a_slice_guards_data<W: Word>() {
     explore(|| {
         let guard = Arc::new((Concurrency::<W>::try_new(2).unwrap(), Witness::new()));
         let a = spawn(&guard, |(limit, data)| {

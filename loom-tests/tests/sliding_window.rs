@@ -1,7 +1,7 @@
-//! The sliding window: one word that decides, and a ring that remembers what to give back.
+//! The sliding window: one word decides, and a ring remembers which permits to return.
 //!
-//! Two segments of a second each, unless a model says otherwise, so that the window at second `s`
-//! is `s - 1` and `s`.
+//! Unless a model says otherwise, there are two segments of a second each, so the window at second
+//! `s` is `s - 1` and `s`.
 #![cfg(loom)]
 
 use core::time::Duration;
@@ -13,22 +13,22 @@ use portcullis_loom::{
 };
 
 on_both_widths!(
-    racing_takes_share_the_limit_and_never_pass_it,
-    racers_that_roll_to_one_epoch_give_back_once,
-    racers_that_roll_to_two_epochs_give_back_once,
+    racing_takes_share_the_limit_and_never_exceed_it,
+    racing_rolls_to_one_epoch_return_expired_permits_once,
+    racing_rolls_to_two_epochs_return_expired_permits_once,
     a_roll_to_an_older_epoch_does_not_move_the_state_back,
-    an_addition_beside_a_retag_is_given_back_by_one_of_two_rolls,
-    a_late_now_counts_in_the_newest_segment,
+    an_addition_during_a_retag_is_returned_by_one_of_two_rolls,
+    a_stale_timestamp_counts_in_the_newest_segment,
     a_slot_is_retagged_before_its_epoch_can_be_taken_in,
     a_strict_window_holds_the_limit_in_any_span_of_its_length,
-    what_has_left_the_window_comes_back_after_any_race,
-    one_denied_by_a_take_sees_the_roll_before_it,
-    one_denied_after_a_lost_exchange_sees_the_roll_before_it,
-    one_denied_after_a_roll_of_its_own_sees_the_roll_before_it,
-    one_granted_what_was_given_back_sees_the_take_that_it_came_from,
-    a_denial_beside_a_roll_leaves_the_limiter_as_it_was,
-    what_is_available_is_never_counted_as_given_back_twice,
-    a_retry_is_never_earlier_than_any_state_allows,
+    expired_permits_are_returned_after_any_race,
+    a_request_denied_by_a_take_sees_the_roll_before_it,
+    a_request_denied_after_a_lost_exchange_sees_the_roll_before_it,
+    a_request_denied_after_its_own_roll_sees_the_roll_before_it,
+    a_request_granted_returned_permits_sees_the_take_they_came_from,
+    a_denial_during_a_roll_changes_nothing,
+    available_permits_are_never_returned_twice,
+    a_retry_is_never_earlier_than_every_state_allows,
 );
 
 type Window<W> = SlidingWindow<2, W>;
@@ -41,8 +41,8 @@ fn window<W: Word>(limit: u64) -> Arc<Window<W>> {
     )
 }
 
-/// Nothing is lost: once everything has left the window, a lone caller gets the whole limit, and
-/// not one more.
+/// Checks that no permit is lost: after everything has left the window, a take gets the whole
+/// limit, and no more.
 fn has_all_permits<const N: usize, W: Word>(limit: &SlidingWindow<N, W>) {
     let all = u32::try_from(limit.limit()).unwrap();
     assert_eq!(limit.available_at(at(20)), limit.limit());
@@ -50,7 +50,7 @@ fn has_all_permits<const N: usize, W: Word>(limit: &SlidingWindow<N, W>) {
     assert_eq!(take(limit, at(20), 1), 0);
 }
 
-fn racing_takes_share_the_limit_and_never_pass_it<W: Word>() {
+fn racing_takes_share_the_limit_and_never_exceed_it<W: Word>() {
     explore(|| {
         let limit = window::<W>(3);
         assert_eq!(take(&*limit, at(5), 1), 1);
@@ -63,7 +63,7 @@ fn racing_takes_share_the_limit_and_never_pass_it<W: Word>() {
     });
 }
 
-fn racers_that_roll_to_one_epoch_give_back_once<W: Word>() {
+fn racing_rolls_to_one_epoch_return_expired_permits_once<W: Word>() {
     explore(|| {
         let limit = window::<W>(3);
         assert_eq!(take(&*limit, at(5), 1), 1);
@@ -71,7 +71,7 @@ fn racers_that_roll_to_one_epoch_give_back_once<W: Word>() {
         let a = spawn(&limit, |limit| take(limit, at(7), 1));
         let b = take(&*limit, at(7), 1);
         let granted = join(a) + b;
-        // One of 6 s, and these.
+        // The permits of 6 s and of these takes count.
         assert_eq!(limit.available_at(at(7)), 2 - granted);
         assert_eq!(take(&*limit, at(7), 3 - u32::try_from(granted).unwrap()), 0);
         assert_eq!(granted, 2);
@@ -79,7 +79,7 @@ fn racers_that_roll_to_one_epoch_give_back_once<W: Word>() {
     });
 }
 
-fn racers_that_roll_to_two_epochs_give_back_once<W: Word>() {
+fn racing_rolls_to_two_epochs_return_expired_permits_once<W: Word>() {
     explore(|| {
         let limit = window::<W>(3);
         assert_eq!(take(&*limit, at(5), 1), 1);
@@ -87,11 +87,11 @@ fn racers_that_roll_to_two_epochs_give_back_once<W: Word>() {
         let a = spawn(&limit, |limit| take(limit, at(7), 1));
         let b = take(&*limit, at(8), 1);
         let a = join(a);
-        assert!(a + b >= 1, "the one that is not disturbed is granted");
+        assert!(a + b >= 1, "the take that loses no race is granted");
         let left = limit.available_at(at(8));
         assert!(
             left + a + b <= 3,
-            "all that was taken from 7 s on is still in the window"
+            "all permits taken from 7 s on are still in the window"
         );
         assert_eq!(take(&*limit, at(8), u32::try_from(left + 1).unwrap()), 0);
         has_all_permits(&limit);
@@ -104,14 +104,14 @@ fn a_roll_to_an_older_epoch_does_not_move_the_state_back<W: Word>() {
         assert_eq!(take(&*limit, at(5), 1), 1);
         let older = spawn(&limit, |limit| take(limit, at(7), 1));
         let newest = take(&*limit, at(8), 1);
-        // Late, and so counted at 8 s.
+        // A stale timestamp, so the take counts at 8 s.
         let late = if newest == 1 {
             take(&*limit, at(7), 1)
         } else {
             0
         };
         join(older);
-        // What was counted at 8 s is in the window at 9 s.
+        // Permits that count at 8 s are in the window at 9 s.
         assert!(limit.available_at(at(9)) + newest + late <= 3);
         assert_eq!(
             take(&*limit, at(9), u32::try_from(4 - newest - late).unwrap()),
@@ -121,11 +121,12 @@ fn a_roll_to_an_older_epoch_does_not_move_the_state_back<W: Word>() {
     });
 }
 
-fn an_addition_beside_a_retag_is_given_back_by_one_of_two_rolls<W: Word>() {
+fn an_addition_during_a_retag_is_returned_by_one_of_two_rolls<W: Word>() {
     explore(|| {
         let limit = window::<W>(2);
         assert_eq!(take(&*limit, at(5), 1), 1);
-        // At 5 s, or late in the epoch of 7 s, or in a slot that has been re-tagged meanwhile.
+        // The take counts at 5 s; or, as a stale one, in the epoch of 7 s; or in a slot that was
+        // re-tagged in the meantime.
         let adds = spawn(&limit, |limit| take(limit, at(5), 1));
         let rolls = take(&*limit, at(7), 1);
         let added = join(adds);
@@ -137,9 +138,9 @@ fn an_addition_beside_a_retag_is_given_back_by_one_of_two_rolls<W: Word>() {
     });
 }
 
-/// On one width alone: it takes as long as all others together.
+/// Runs on one width only: it takes as long as all other models together.
 #[test]
-fn an_addition_beside_two_rolls_is_given_back_once() {
+fn an_addition_during_two_rolls_is_returned_once() {
     explore_within(2, || {
         let limit = window::<u64>(2);
         assert_eq!(take(&*limit, at(5), 1), 1);
@@ -153,11 +154,12 @@ fn an_addition_beside_two_rolls_is_given_back_once() {
     });
 }
 
-fn a_late_now_counts_in_the_newest_segment<W: Word>() {
+fn a_stale_timestamp_counts_in_the_newest_segment<W: Word>() {
     explore(|| {
         let limit = window::<W>(2);
         assert_eq!(take(&*limit, at(6), 1), 1);
-        // In the segment of 6 s, though it says 5 s: there is room for one more until 8 s.
+        // The take counts in the segment of 6 s, although its timestamp is 5 s: there is room for
+        // one more until 8 s.
         let late = spawn(&limit, |limit| take(limit, at(5), 1));
         let next = take(&*limit, at(7), 1);
         assert_eq!(join(late) + next, 1);
@@ -173,7 +175,7 @@ fn a_slot_is_retagged_before_its_epoch_can_be_taken_in<W: Word>() {
         let a = spawn(&limit, |limit| take(limit, at(7), 1));
         let b = take(&*limit, at(7), 1);
         assert_eq!(join(a) + b, 2);
-        // Both count at 7 s, so that there is nothing before 9 s.
+        // Both count at 7 s, so no permit is available before 9 s.
         assert_eq!(limit.available_at(at(8)), 0);
         assert_eq!(take(&*limit, at(8), 1), 0);
         has_all_permits(&limit);
@@ -204,7 +206,7 @@ fn a_strict_window_holds_the_limit_in_any_span_of_its_length<W: Word>() {
     });
 }
 
-fn what_has_left_the_window_comes_back_after_any_race<W: Word>() {
+fn expired_permits_are_returned_after_any_race<W: Word>() {
     explore(|| {
         let limit = window::<W>(2);
         assert_eq!(take(&*limit, at(5), 1), 1);
@@ -217,7 +219,7 @@ fn what_has_left_the_window_comes_back_after_any_race<W: Word>() {
     });
 }
 
-/// A window of two permits, one of them taken at 5 s, and data of the caller's.
+/// A window of two permits, one of which was taken at 5 s, and data that the models check.
 fn watched<W: Word>() -> Arc<(Window<W>, Witness)> {
     let limit = SlidingWindow::builder(2, Duration::from_secs(2), 2)
         .build_on()
@@ -226,15 +228,15 @@ fn watched<W: Word>() -> Arc<(Window<W>, Witness)> {
     Arc::new((limit, Witness::new()))
 }
 
-/// Writes, then rolls to 7 s, where nobody else does, and takes both. Whoever is before that takes
-/// one, and then it is denied.
+/// Writes, and then rolls to 7 s, which no other thread does, and takes both permits. A take that
+/// comes before gets one permit, and then this take is denied.
 fn writes_rolls_and_takes<W: Word>((limit, data): &(Window<W>, Witness)) {
     data.write();
     take(limit, at(7), 2);
 }
 
-/// With the permit of 5 s there is room for one more, so that only the other one's take, and the
-/// roll before it, denies this.
+/// With the permit of 5 s there is room for one more. So only the take of the other thread, and the
+/// roll before it, can deny this take.
 fn reads_if_denied<W: Word>((limit, data): &(Window<W>, Witness), now: Timestamp, n: u32) {
     turn();
     if limit.take_at(now, n).is_err() {
@@ -242,17 +244,17 @@ fn reads_if_denied<W: Word>((limit, data): &(Window<W>, Witness), now: Timestamp
     }
 }
 
-fn one_denied_by_a_take_sees_the_roll_before_it<W: Word>() {
+fn a_request_denied_by_a_take_sees_the_roll_before_it<W: Word>() {
     explore(|| {
         let watched = watched::<W>();
         let writer = spawn(&watched, writes_rolls_and_takes);
-        // A probe, which has no exchange to lose.
+        // A probe has no exchange that could be lost.
         reads_if_denied(&watched, at(5), 0);
         join(writer);
     });
 }
 
-fn one_denied_after_a_lost_exchange_sees_the_roll_before_it<W: Word>() {
+fn a_request_denied_after_a_lost_exchange_sees_the_roll_before_it<W: Word>() {
     explore(|| {
         let watched = watched::<W>();
         let writer = spawn(&watched, writes_rolls_and_takes);
@@ -261,7 +263,7 @@ fn one_denied_after_a_lost_exchange_sees_the_roll_before_it<W: Word>() {
     });
 }
 
-fn one_denied_after_a_roll_of_its_own_sees_the_roll_before_it<W: Word>() {
+fn a_request_denied_after_its_own_roll_sees_the_roll_before_it<W: Word>() {
     explore(|| {
         let watched = watched::<W>();
         let writer = spawn(&watched, writes_rolls_and_takes);
@@ -270,16 +272,16 @@ fn one_denied_after_a_roll_of_its_own_sees_the_roll_before_it<W: Word>() {
     });
 }
 
-fn one_granted_what_was_given_back_sees_the_take_that_it_came_from<W: Word>() {
+fn a_request_granted_returned_permits_sees_the_take_they_came_from<W: Word>() {
     explore(|| {
         let watched = watched::<W>();
         let writer = spawn(&watched, |(limit, data)| {
             data.write();
-            // Without a roll: the state is there.
+            // This take needs no roll, because the state is at 5 s already.
             take(limit, at(5), 1);
         });
         let (limit, data) = &*watched;
-        // Both are taken, so if both are available at 7 s, then both have been given back.
+        // Both permits are taken. If both are available at 7 s, both have been returned.
         turn();
         if limit.take_at(at(5), 0).is_err() && take(limit, at(7), 2) == 2 {
             data.read();
@@ -288,7 +290,7 @@ fn one_granted_what_was_given_back_sees_the_take_that_it_came_from<W: Word>() {
     });
 }
 
-fn a_denial_beside_a_roll_leaves_the_limiter_as_it_was<W: Word>() {
+fn a_denial_during_a_roll_changes_nothing<W: Word>() {
     explore(|| {
         let limit = window::<W>(3);
         assert_eq!(take(&*limit, at(5), 2), 2);
@@ -296,8 +298,8 @@ fn a_denial_beside_a_roll_leaves_the_limiter_as_it_was<W: Word>() {
         assert_eq!((take(&*alone, at(5), 2), take(&*alone, at(7), 3)), (2, 3));
 
         let taker = spawn(&limit, |limit| take(limit, at(7), 3));
-        // Before the other one's take there is one at 5 s. What it takes at 7 s is still in the
-        // window at 8 s.
+        // Before the take of the other thread, one permit is available at 5 s. What that thread
+        // takes at 7 s is still in the window at 8 s.
         turn();
         let full = limit.take_at(at(5), 0).is_err();
         let denied = full && take(&*limit, at(8), 1) == 0;
@@ -308,13 +310,13 @@ fn a_denial_beside_a_roll_leaves_the_limiter_as_it_was<W: Word>() {
     });
 }
 
-fn what_is_available_is_never_counted_as_given_back_twice<W: Word>() {
+fn available_permits_are_never_returned_twice<W: Word>() {
     explore(|| {
         let limit = window::<W>(3);
         assert_eq!(take(&*limit, at(5), 2), 2);
         let taker = spawn(&limit, |limit| take(limit, at(7), 3));
-        // Before the other one's take there is at least one. What it takes at 7 s is still in the
-        // window at 8 s.
+        // Before the take of the other thread, at least one permit is available. What that thread
+        // takes at 7 s is still in the window at 8 s.
         turn();
         let full = limit.available_at(at(7)) == 0;
         turn();
@@ -325,15 +327,15 @@ fn what_is_available_is_never_counted_as_given_back_twice<W: Word>() {
     });
 }
 
-fn a_retry_is_never_earlier_than_any_state_allows<W: Word>() {
+fn a_retry_is_never_earlier_than_every_state_allows<W: Word>() {
     explore(|| {
         let settings = SlidingWindow::<3>::builder(3, Duration::from_secs(3), 3);
         let limit = Arc::new(settings.build_on::<W>().unwrap());
         assert_eq!(take(&*limit, at(5), 2), 2);
         assert_eq!(take(&*limit, at(7), 1), 1);
         let taker = spawn(&limit, |limit| take(limit, at(8), 1));
-        // At 8 s there are at most two. All three come back at 10 s, or at 11 s after the other
-        // one's take.
+        // At 8 s at most two permits are available. All three are available at 10 s, or at 11 s
+        // after the take of the other thread.
         let denied = Denied::Exhausted {
             now: at(8),
             permits: 3,
@@ -349,8 +351,8 @@ fn a_retry_is_never_earlier_than_any_state_allows<W: Word>() {
     });
 }
 
-/// A window of three segments on 32 bits, 30 of them for the epoch: after a whole horizon the word
-/// has come around, but the ring has not.
+/// Returns a window of three segments on 32 bits, 30 of which hold the epoch, and a timestamp one
+/// horizon later. By then the word has wrapped, but the ring has not.
 fn around(limit: u64) -> (SlidingWindow<3, u32>, u64) {
     let window = SlidingWindow::builder(limit, Duration::from_secs(3), 3)
         .build_on()
@@ -360,13 +362,13 @@ fn around(limit: u64) -> (SlidingWindow<3, u32>, u64) {
 }
 
 #[test]
-fn a_take_after_a_whole_horizon_counts_in_a_segment_of_its_own() {
+fn a_take_after_a_whole_horizon_counts_in_its_own_segment() {
     explore(|| {
         let (limit, now) = around(3);
         let limit = Arc::new(limit);
         let a = spawn(&limit, move |limit| take(limit, at(now), 1));
         let b = take(&*limit, at(now), 1);
-        assert_eq!(join(a) + b, 2, "the old one still counts");
+        assert_eq!(join(a) + b, 2, "the old permit still counts");
         for later in [now, now + 1, now + 2] {
             assert!(limit.available_at(at(later)) <= 1);
             assert_eq!(take(&*limit, at(later), 2), 0);
@@ -376,7 +378,7 @@ fn a_take_after_a_whole_horizon_counts_in_a_segment_of_its_own() {
 }
 
 #[test]
-fn one_denied_after_a_whole_horizon_sees_the_roll_before_it() {
+fn a_request_denied_after_a_whole_horizon_sees_the_roll_before_it() {
     explore(|| {
         let (limit, now) = around(2);
         let watched = Arc::new((limit, Witness::new()));
@@ -385,7 +387,7 @@ fn one_denied_after_a_whole_horizon_sees_the_roll_before_it() {
             take(limit, at(now + 3), 2);
         });
         let (limit, data) = &*watched;
-        // There is room for one more, until the other one has rolled and taken all.
+        // One more permit is available until the other thread has rolled and taken both.
         if take(limit, at(now), 1) == 0 {
             data.read();
         }

@@ -1,4 +1,5 @@
-//! Reads the assembly that the compiler writes for `x86_64`, far enough to judge a hot path.
+//! Reads the assembly that the compiler generates for `x86_64`, in enough detail to check a hot
+//! path.
 
 use std::collections::HashMap;
 
@@ -6,27 +7,28 @@ use std::collections::HashMap;
 pub(crate) struct Function {
     pub(crate) name: String,
     instructions: Vec<String>,
-    /// Where in the instructions each local label stands.
+    /// The position of each local label in the instructions.
     labels: HashMap<String, usize>,
 }
 
-/// What matters of a function.
+/// The facts about a function that matter.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Facts {
     pub(crate) instructions: usize,
-    /// Atomic read-modify-writes, wherever they stand.
+    /// The number of atomic read-modify-writes.
     pub(crate) locked: usize,
     /// The most of them that can succeed in one call; `None` if there is no bound.
     pub(crate) writes: Option<usize>,
     pub(crate) divisions: usize,
-    /// The functions called or jumped to, in order, each once; a call through a register under the
-    /// function whose address was loaded into it last, else under its operand.
+    /// The functions that are called or jumped to, in order, each once. A call through a register
+    /// counts as a call of the function whose address was last loaded into the register; otherwise
+    /// it is listed by its operand.
     pub(crate) calls: Vec<String>,
-    /// Instructions that stop the program or enter the system.
+    /// The number of instructions that stop the program or enter the system.
     pub(crate) traps: usize,
 }
 
-/// All functions in `assembly`.
+/// Returns all functions in `assembly`.
 pub(crate) fn functions(assembly: &str) -> Vec<Function> {
     let mut functions = Vec::new();
     let mut inside: Option<Function> = None;
@@ -54,7 +56,7 @@ pub(crate) fn functions(assembly: &str) -> Vec<Function> {
             function.push(text);
         }
     }
-    // Data has labels too, but no instructions.
+    // Data also has labels, but no instructions.
     functions.retain(|function| !function.instructions.is_empty());
     functions
 }
@@ -97,7 +99,7 @@ impl Function {
         }
     }
 
-    /// The function that the instruction at `at` leaves this one for.
+    /// Returns the function to which the instruction at `at` leaves this one.
     fn leaves_to(&self, at: usize) -> Option<String> {
         let (mnemonic, operand) = self.instructions[at].split_once(' ')?;
         let is_call = mnemonic.starts_with("call");
@@ -115,14 +117,14 @@ impl Function {
         (is_call || is_jump).then(|| name.to_owned())
     }
 
-    /// The most successful atomic writes on any way through the function: the longest path, where
-    /// the edge that a failed compare-exchange leaves by costs nothing.
+    /// Returns the most successful atomic writes on any path through the function. This is the
+    /// longest path, where the edge of a failed compare-exchange costs nothing.
     fn writes(&self) -> Option<usize> {
         let mut most = vec![None; self.instructions.len()];
         let mut open = vec![(0, 0)];
         let mut longest = 0;
         while let Some((at, writes)) = open.pop() {
-            // More than there are instructions: some went round and wrote each time.
+            // More writes than instructions: there is a loop that writes in each iteration.
             if writes > self.instructions.len() {
                 return None;
             }
@@ -139,7 +141,8 @@ impl Function {
         Some(longest)
     }
 
-    /// Where the instruction at `at` goes on, and what was written on the way.
+    /// Returns where execution continues after the instruction at `at`, and the number of writes on
+    /// the way.
     fn next(&self, at: usize) -> Vec<(usize, usize)> {
         let text = &self.instructions[at];
         if is_locked(text) {
@@ -157,7 +160,7 @@ impl Function {
         }
     }
 
-    /// The two ways out of a compare-exchange whose outcome is jumped on at once.
+    /// Returns the two exits of a compare-exchange whose result is tested immediately.
     fn next_of_exchange(&self, at: usize) -> Option<Vec<(usize, usize)>> {
         if !self.instructions[at].contains("cmpxchg") {
             return None;
@@ -169,7 +172,7 @@ impl Function {
         };
         let mut jump = at + 1;
         loop {
-            // Whoever comes from elsewhere brings other flags.
+            // A jump from elsewhere arrives with other flags.
             if self
                 .labels
                 .values()
@@ -193,7 +196,7 @@ impl Function {
         }
     }
 
-    /// Whether some instruction jumps to `position` (labels for debuggers are no targets).
+    /// Returns whether an instruction jumps to `position`. (Labels for debuggers are not targets.)
     fn is_target(&self, position: usize) -> bool {
         self.instructions.iter().any(|text| {
             let operand = text.strip_prefix('j').and_then(|jump| jump.split_once(' '));
@@ -202,8 +205,8 @@ impl Function {
     }
 }
 
-/// Whether an instruction is an atomic read-modify-write, or a fence. An exchange with memory is
-/// one without a prefix.
+/// Returns whether an instruction is an atomic read-modify-write or a fence. An exchange with
+/// memory is atomic without a prefix.
 fn is_locked(text: &str) -> bool {
     text.starts_with("lock ")
         || (text.starts_with("xchg") && text.contains('('))
@@ -259,14 +262,14 @@ mod tests {
     }
 
     #[test]
-    fn a_branch_on_flags_that_are_not_the_exchange_s_counts_both_ways() {
+    fn a_branch_on_other_flags_than_those_of_the_exchange_counts_both_ways() {
         let body =
             ".LBB0_1:\n\tlock cmpxchgq %rcx, (%rdi)\n\ttestq %rax, %rax\n\tjne .LBB0_1\n\tretq";
         assert_eq!(facts(body).writes, None);
     }
 
     #[test]
-    fn leaving_the_function_is_a_call_whichever_way() {
+    fn every_way_of_leaving_the_function_is_a_call() {
         let body = "\tcallq *other@GOTPCREL(%rip)\n\tjne .LBB0_1\n\tjmp tail@PLT\n.LBB0_1:\n\tcallq *%rax\n\tud2";
         let facts = facts(body);
         assert_eq!(facts.calls, ["other", "tail", "%rax"]);
@@ -274,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_through_a_register_is_one_of_the_function_loaded_into_it() {
+    fn a_call_through_a_register_is_a_call_of_the_function_loaded_into_it() {
         let load = "\tmovq other@GOTPCREL(%rip), %r11\n";
         assert_eq!(
             facts(&format!("{load}\tcallq *%r11\n\tretq")).calls,

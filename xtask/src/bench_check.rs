@@ -1,5 +1,5 @@
-//! Instructions of every hot path, counted by Callgrind, against a committed baseline of the same
-//! compiler.
+//! Counts the instructions of every hot path with Callgrind, and compares them with a committed
+//! baseline of the same compiler.
 
 use core::fmt::Write as _;
 use core::iter;
@@ -13,22 +13,22 @@ use crate::context::Context;
 use crate::figures;
 use crate::setup;
 
-/// What Callgrind counted on a path, for a thousand operations.
+/// The counts of a path, for a thousand operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Counts {
     instructions: u64,
-    /// Estimated, of instructions and data: what the first cache does not have, and what the last
-    /// has not either.
+    /// Estimated misses of instructions and data in the first-level cache, and in the last-level
+    /// cache.
     first_misses: u64,
     last_misses: u64,
 }
 
 type Paths = BTreeMap<String, Counts>;
 
-/// Has figures of the newest baseline.
+/// The document that has figures of the newest baseline.
 const DOCUMENT: &str = "docs/tuning.md";
 
-/// Instructions may grow by so much, in percent.
+/// The allowed growth of instructions, in percent.
 const TOLERANCE: u64 = 2;
 
 const HEAD: &str = "\
@@ -65,7 +65,7 @@ pub(crate) fn check(context: &Context) -> Check {
     }
 }
 
-/// The compiler and the target that it compiles for, as `rustc-1.95.0-x86_64-unknown-linux-gnu`.
+/// Returns the compiler and its target, as `rustc-1.95.0-x86_64-unknown-linux-gnu`.
 fn compiler() -> Result<String, String> {
     let printed = setup::output("rustc", &["-vV"]).ok_or("rustc does not tell its version")?;
     let field = |name| printed.lines().find_map(|line| line.strip_prefix(name));
@@ -75,7 +75,7 @@ fn compiler() -> Result<String, String> {
     Ok(format!("rustc-{release}-{host}"))
 }
 
-/// The last of the baselines, by name.
+/// Returns the last baseline by name.
 fn newest(folder: &Path) -> Result<PathBuf, String> {
     let files = fs::read_dir(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let last = files.flatten().map(|file| file.path()).max();
@@ -89,7 +89,7 @@ fn fill(document: &Path, paths: &Paths) -> Result<(), String> {
     fs::write(document, figures::filled(&text, rounded(paths))?).map_err(failed)
 }
 
-/// Instructions for one operation, by the path's name.
+/// Returns the instructions per operation of the path `name`.
 fn rounded(paths: &Paths) -> impl Fn(&str) -> Option<u64> {
     |name| {
         paths
@@ -101,7 +101,7 @@ fn rounded(paths: &Paths) -> impl Fn(&str) -> Option<u64> {
 fn measure(context: &Context) -> Result<Paths, String> {
     let home = context.target_dir("instructions");
     if home.exists() {
-        // Paths that are no longer measured would be counted.
+        // Results of paths that are no longer measured would be included.
         fs::remove_dir_all(&home).map_err(|error| format!("{}: {error}", home.display()))?;
     }
     let mut cargo = context.cargo();
@@ -124,7 +124,7 @@ fn measure(context: &Context) -> Result<Paths, String> {
     }
 }
 
-/// Reads what Callgrind has left: `.../<operation>.<limiter>/callgrind.<operation>.<limiter>.out`.
+/// Reads the results of Callgrind: `.../<operation>.<limiter>/callgrind.<operation>.<limiter>.out`.
 fn collect(folder: &Path, paths: &mut Paths) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
@@ -149,11 +149,11 @@ fn collect(folder: &Path, paths: &mut Paths) -> io::Result<()> {
     Ok(())
 }
 
-/// The sums in a file of Callgrind's.
+/// Reads the totals in a result file of Callgrind.
 fn counted(text: &str) -> Option<Counts> {
     let line = |name| text.lines().find_map(|line| line.strip_prefix(name));
     let (events, summary) = line("events: ").zip(line("summary: "))?;
-    // Zeros at the end are left out.
+    // Callgrind omits trailing zeros.
     let sums = summary
         .split(' ')
         .map_while(|sum| sum.parse().ok())
@@ -206,7 +206,7 @@ fn parse(text: &str) -> Option<Paths> {
         .collect()
 }
 
-/// What has grown too much, or is on one side only.
+/// Returns the paths that have grown too much, and those that are only on one side.
 fn compare(baseline: &Paths, now: &Paths) -> Vec<String> {
     let mut wrong = Vec::new();
     for (name, counts) in now {
@@ -255,7 +255,7 @@ fn print(baseline: &Paths, now: &Paths) {
             each(*counts)
         );
     }
-    println!("Instructions for each operation; misses for a thousand of them.");
+    println!("Instructions per operation; cache misses per thousand operations.");
 }
 
 #[cfg(test)]
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn two_percent_more_is_borne_and_anything_above_is_not() {
+    fn growth_of_two_percent_passes_and_more_fails() {
         let baseline = paths(&[("a", 25_000), ("b", 25_000)]);
         assert!(compare(&baseline, &paths(&[("a", 25_500), ("b", 10_000)])).is_empty());
         assert_eq!(
@@ -284,13 +284,13 @@ mod tests {
     }
 
     #[test]
-    fn a_path_on_one_side_only_is_wrong() {
+    fn a_path_on_one_side_only_fails() {
         let wrong = compare(&paths(&[("a", 1)]), &paths(&[("b", 1)]));
         assert_eq!(wrong, ["b is not in the baseline", "a is gone"]);
     }
 
     #[test]
-    fn callgrind_s_sums_are_read_by_their_names() {
+    fn the_totals_of_callgrind_are_read_by_their_names() {
         let text = "desc: x\nevents: Ir Dr Dw I1mr D1mr D1mw ILmr DLmr DLmw\nsummary: 250 30 31 1 2 4 8 16\n";
         let counts = Counts {
             instructions: 250,
@@ -305,7 +305,7 @@ mod tests {
         );
     }
 
-    /// The newest baseline: its compiler, and what it says.
+    /// Returns the newest baseline: its compiler and its contents.
     fn baseline(root: &Path) -> (String, Paths) {
         let file = newest(&root.join("benches/baseline")).unwrap();
         let name = file.file_stem().unwrap().to_str().unwrap();
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn the_document_says_what_the_newest_baseline_says() {
+    fn the_document_agrees_with_the_newest_baseline() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
         let (release, paths) = baseline(root);
         let document = fs::read_to_string(root.join(DOCUMENT)).unwrap();

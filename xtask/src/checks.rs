@@ -14,7 +14,7 @@ use crate::setup::{self, Part};
 use crate::weaken;
 use crate::width;
 
-/// Several steps under one name.
+/// A group of steps with a name.
 pub(crate) struct Task {
     pub(crate) name: &'static str,
     pub(crate) about: &'static str,
@@ -25,7 +25,7 @@ pub(crate) struct Task {
 pub(crate) struct Step {
     pub(crate) name: &'static str,
     pub(crate) about: &'static str,
-    /// What it cannot do without, beside Cargo, the compiler and a C linker.
+    /// The tools that the step needs beside Cargo, the compiler and a C linker.
     pub(crate) needs: Option<Part>,
     pub(crate) run: fn(&Context) -> Check,
 }
@@ -33,12 +33,12 @@ pub(crate) struct Step {
 pub(crate) const TASKS: &[Task] = &[
     Task {
         name: "quick",
-        about: "while you work: under 2 minutes on 2 cores, once built",
+        about: "for use while you work: under 2 minutes on 2 cores, once built",
         steps: &["fmt", "quick-clippy", "quick-tests", "quick-loom"],
     },
     Task {
         name: "test",
-        about: "everything that has to hold for a change: all steps but weaken, soak and those of quick",
+        about: "all checks that a change must pass: all steps except weaken, soak and those of quick",
         steps: &[
             "fmt",
             "clippy",
@@ -63,7 +63,7 @@ pub(crate) const TASKS: &[Task] = &[
     },
     Task {
         name: "release-check",
-        about: "for a release: the same, weaken and soak",
+        about: "for a release: the steps of test, then weaken and soak",
         steps: &[
             "fmt",
             "clippy",
@@ -88,7 +88,7 @@ pub(crate) const TASKS: &[Task] = &[
 pub(crate) const STEPS: &[Step] = &[
     Step {
         name: "fmt",
-        about: "the code is formatted, and comments and prose keep to 100 columns",
+        about: "the code is formatted, and comments and prose fit into 100 columns",
         needs: Some(Part::Rustfmt),
         run: fmt,
     },
@@ -106,13 +106,13 @@ pub(crate) const STEPS: &[Step] = &[
     },
     Step {
         name: "quick-tests",
-        about: "the tests of the libraries and of xtask, but those that take long unoptimised",
+        about: "the tests of the libraries and of xtask, except those that are slow without optimisation",
         needs: None,
         run: quick_tests,
     },
     Step {
         name: "quick-loom",
-        about: "a few models: of a bucket, of permits in use and of a queue",
+        about: "a few loom models: of a token bucket, a concurrency limit and a queue",
         needs: None,
         run: quick_loom,
     },
@@ -124,7 +124,7 @@ pub(crate) const STEPS: &[Step] = &[
     },
     Step {
         name: "tests",
-        about: "the tests of all packages but the core",
+        about: "the tests of all packages except the core",
         needs: None,
         run: tests,
     },
@@ -148,19 +148,19 @@ pub(crate) const STEPS: &[Step] = &[
     },
     Step {
         name: "explore",
-        about: "the core pre-empted at every atomic access and at every instruction, and late refunds, against every order and exact arithmetic",
+        about: "the core pre-empted at every atomic access and at every instruction, and late refunds, compared with every order and with exact arithmetic",
         needs: None,
         run: explore,
     },
     Step {
         name: "hot-paths",
-        about: "machine code of the hot paths: atomic writes, no division, call or panic",
+        about: "the machine code of the hot paths: number of atomic writes, no division, call or panic",
         needs: Some(Part::X86),
         run: hot_paths::check,
     },
     Step {
         name: "no-std",
-        about: "the core and the queue compile for targets without std, with native atomics alone",
+        about: "the core and the queue compile for targets without std, with native atomics only",
         needs: Some(Part::BareTargets),
         run: no_std::check,
     },
@@ -178,32 +178,32 @@ pub(crate) const STEPS: &[Step] = &[
     },
     Step {
         name: "firmware-cost",
-        about: "flash, RAM and instructions on a Cortex-M3, in the budget and against the baseline",
+        about: "flash, RAM and instructions on a Cortex-M3, compared with the budget and the baseline",
         needs: Some(Part::Firmware),
         run: firmware_cost::check,
     },
     Step {
         name: "bench-check",
-        about: "no hot path takes over 2 % more instructions than its baseline, under the same compiler",
+        about: "no hot path takes over 2 % more instructions than its baseline, with the same compiler",
         needs: Some(Part::Callgrind),
         run: bench_check::check,
     },
     Step {
         name: "weaken",
-        about: "every ordering and promise, weakened in turn, makes a model or a test fail",
+        about: "each ordering and guarantee is weakened in turn, and a model or test must fail",
         needs: None,
         run: weaken,
     },
     Step {
         name: "soak",
-        about: "the property tests again, 10^9 operations of them, and the stress tests for minutes; 10,000 waits for 10 s on every runtime; the longest loom models with more pre-emptions; 10^8 pre-empted calls and as many traces as take half an hour",
+        about: "the property tests with 10^9 operations, and the stress tests for minutes; 10,000 waits for 10 s on every runtime; the longest loom models with more pre-emptions; 10^8 pre-empted calls, and random traces for half an hour",
         needs: None,
         run: soak,
     },
 ];
 
 fn fmt(context: &Context) -> Check {
-    // The workspace, and those that are built for other targets.
+    // The workspace, and the packages for other targets.
     for folder in ["", "firmware", "docs/embedded"] {
         let mut cargo = setup::component(context, "fmt", Part::Rustfmt);
         cargo.current_dir(context.root.join(folder));
@@ -213,7 +213,7 @@ fn fmt(context: &Context) -> Check {
 }
 
 fn clippy(context: &Context) -> Check {
-    // Tests may use what is younger than the lowest Rust version of the libraries.
+    // Tests may use items that are newer than the lowest Rust version of the libraries.
     let all = ["--workspace", "--all-targets", "--all-features"];
     lint(context, &all, &["-A", "clippy::incompatible_msrv"])?;
     quick_clippy(context)?;
@@ -223,8 +223,8 @@ fn clippy(context: &Context) -> Check {
     lint(context, &firmware, &[])
 }
 
-/// The libraries alone, which is where Clippy also holds them to `rust-version`: by its
-/// `incompatible_msrv`, no item of the standard library is younger.
+/// Checks the libraries alone. Here Clippy also enforces `rust-version`: with `incompatible_msrv`,
+/// no newer item of the standard library may be used.
 fn quick_clippy(context: &Context) -> Check {
     let libraries = [
         "--package",
@@ -266,7 +266,7 @@ fn tests(context: &Context) -> Check {
     command::run_tests(cargo.arg("--all-features"))
 }
 
-/// Files of tests that take many seconds without optimisation, or in real time.
+/// Test files that take many seconds without optimisation, or that run in real time.
 const SLOW: [&str; 7] = [
     "io_rate",
     "named_twice",
@@ -277,7 +277,7 @@ const SLOW: [&str; 7] = [
     "sliced_bucket",
 ];
 
-/// Not optimised, which is quicker to compile after each change, and slower to run.
+/// Runs the tests without optimisation: faster to compile after each change, slower to run.
 fn quick_tests(context: &Context) -> Check {
     let mut files = BTreeSet::new();
     for folder in ["core/tests", "async/tests"] {
@@ -294,7 +294,7 @@ fn quick_tests(context: &Context) -> Check {
     command::run_tests(&mut cargo)
 }
 
-/// The names of the test programs in a folder, each a file.
+/// Returns the names of the test programs in a folder; each is a file.
 fn tests_in(folder: &Path) -> Result<Vec<String>, String> {
     let entries = fs::read_dir(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let files = entries.flatten().map(|entry| entry.path());
@@ -303,8 +303,8 @@ fn tests_in(folder: &Path) -> Result<Vec<String>, String> {
     Ok(names.collect())
 }
 
-/// The property tests need optimised code to be quick, and the arithmetic's overflow checks to be
-/// thorough: the profile `checked`, in `.cargo/config.toml`, has both.
+/// The property tests need optimised code to be fast, and overflow checks for the arithmetic. The
+/// profile `checked` in `.cargo/config.toml` has both.
 fn core_tests(context: &Context) -> Check {
     let mut cargo = context.cargo_test();
     cargo.args([
@@ -351,7 +351,7 @@ fn explore(context: &Context) -> Check {
     ))
 }
 
-/// The core with atomics that are pre-empted.
+/// Explores the core with a pre-emption at every atomic access.
 fn explorer(context: &Context) -> Command {
     let mut cargo = context.cargo_test();
     cargo.args([
@@ -367,7 +367,8 @@ fn explorer(context: &Context) -> Command {
     cargo
 }
 
-/// The core as it is, and a hidden call that notes a time as a take does that is denied in the end.
+/// Explores the core as it is. A hidden call records a time as a take does that is eventually
+/// denied.
 fn traces(context: &Context) -> Command {
     let mut cargo = context.cargo_test();
     cargo.args(["--profile", "checked", "--package", "portcullis-explore"]);

@@ -2,10 +2,10 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// What a step found: a few words on what it saw, or what is wrong.
+/// The result of a step: a short remark, or what is wrong.
 pub(crate) type Check = Result<String, String>;
 
-/// Runs a command, with its output where this program's goes.
+/// Runs a command, with its output on the output of this program.
 pub(crate) fn run(command: &mut Command) -> Check {
     announce(command);
     match command.stdin(Stdio::null()).status() {
@@ -18,8 +18,7 @@ pub(crate) fn run(command: &mut Command) -> Check {
     }
 }
 
-/// Runs `cargo test`, and counts the tests by its own summaries. A run of no test at all has
-/// failed.
+/// Runs `cargo test`, and counts the tests from its summaries. A run without any test is a failure.
 pub(crate) fn run_tests(command: &mut Command) -> Check {
     announce(command);
     let mut child = command
@@ -52,7 +51,7 @@ pub(crate) fn run_tests(command: &mut Command) -> Check {
     }
 }
 
-/// What `cargo test` says it has run.
+/// The counts in the summaries of `cargo test`.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Counted {
     passed: u64,
@@ -82,7 +81,7 @@ fn name_of(command: &Command) -> String {
     format!("{} {}", program.display(), first.display())
 }
 
-/// Shows a command as a shell would take it, so that a reader can repeat it.
+/// Prints a command in shell notation, so that a reader can repeat it.
 pub(crate) fn announce(command: &Command) {
     print!("$");
     for (name, value) in command.get_envs() {

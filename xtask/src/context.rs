@@ -3,12 +3,12 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Where the steps run, and how they start other programs.
+/// The environment of the steps, and how they start other programs.
 pub(crate) struct Context {
     pub(crate) root: PathBuf,
-    /// Nobody is there to read that a step was not run: it must fail.
+    /// In CI, a step that cannot run must fail.
     pub(crate) ci: bool,
-    /// Baselines are written, not compared with.
+    /// Whether baselines are written instead of compared.
     pub(crate) bless: bool,
 }
 
@@ -16,24 +16,24 @@ impl Context {
     pub(crate) fn new(bless: bool) -> Self {
         let package = Path::new(env!("CARGO_MANIFEST_DIR"));
         let root = package.parent().unwrap_or(package).to_owned();
-        // As good as everywhere: set to anything but "" and "false".
+        // The usual convention: set to anything but "" and "false".
         let ci = env::var("CI").is_ok_and(|value| !value.is_empty() && value != "false");
         Self { root, ci, bless }
     }
 
-    /// A folder in the target directory.
+    /// Returns a folder in the target directory.
     pub(crate) fn target_dir(&self, name: &str) -> PathBuf {
         let base =
             env::var_os("CARGO_TARGET_DIR").map_or_else(|| self.root.join("target"), PathBuf::from);
         self.root.join(base).join(name)
     }
 
-    /// In CI, a lock file that does not fit the manifests is a mistake.
+    /// In CI, a lock file that does not match the manifests is an error.
     pub(crate) fn locked(&self) -> Option<&'static str> {
         self.ci.then_some("--locked")
     }
 
-    /// The Cargo that runs this program.
+    /// Returns the Cargo that runs this program.
     pub(crate) fn cargo(&self) -> Command {
         let mut cargo =
             Command::new(env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
@@ -41,20 +41,20 @@ impl Context {
         cargo
     }
 
-    /// Cargo's `subcommand` of Debian's packages, by its own name: Cargo would look for it among
-    /// rustup's first.
+    /// Returns a subcommand of Debian's Cargo. It is called by its own name, because Cargo would
+    /// look for it among those of rustup first.
     pub(crate) fn debian_component(&self, subcommand: &str) -> Command {
         let mut component = self.debian(&format!("/usr/bin/cargo-{subcommand}"));
         component.arg(subcommand);
         component
     }
 
-    /// The Cargo of Debian's packages.
+    /// Returns Debian's Cargo.
     pub(crate) fn debian_cargo(&self) -> Command {
         self.debian("/usr/bin/cargo")
     }
 
-    /// A program of Debian's toolchain, with a target directory of its own.
+    /// Returns a command for a program of Debian's toolchain, with a target directory of its own.
     fn debian(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         let path = env::var_os("PATH").unwrap_or_default();
@@ -66,7 +66,7 @@ impl Context {
             .env("CARGO", "/usr/bin/cargo")
             .env("RUSTC", "/usr/bin/rustc");
         command.env("CARGO_TARGET_DIR", self.target_dir("debian"));
-        // What the Cargo that runs this program has set for its own compiler.
+        // Removes the variables that the running Cargo has set for its own compiler.
         for name in ["LD_LIBRARY_PATH", "RUSTUP_TOOLCHAIN"] {
             command.env_remove(name);
         }

@@ -1,4 +1,4 @@
-//! The documents say what the manifests and the sources say.
+//! Tests that the documents agree with the manifests and the sources.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -21,21 +21,21 @@ fn ends_in(file: &Path, extension: &str) -> bool {
     file.extension().is_some_and(|found| found == extension)
 }
 
-/// All Markdown files, relative to the root.
+/// Returns all Markdown files, relative to the root.
 fn documents() -> Vec<String> {
     let files = sources::files(&root()).expect("the workspace");
     let documents = files.iter().filter(|file| ends_in(file, "md"));
     documents.map(|file| file.display().to_string()).collect()
 }
 
-/// The lines of a manifest's section.
+/// Returns the lines of a section of a manifest.
 fn section<'a>(manifest: &'a str, name: &str) -> impl Iterator<Item = &'a str> {
     let head = format!("[{name}]");
     let lines = manifest.lines().skip_while(move |line| *line != head);
     lines.skip(1).take_while(|line| !line.starts_with('['))
 }
 
-/// The features of a package, and whether each is on by default.
+/// Returns the features of a package, and whether each is on by default.
 fn features(manifest: &str) -> BTreeSet<(String, bool)> {
     let of = |line: &str| {
         let (name, list) = line.split_once(" = [")?;
@@ -53,7 +53,7 @@ fn features(manifest: &str) -> BTreeSet<(String, bool)> {
     named.map(|(name, _)| (name.clone(), is_on(name))).collect()
 }
 
-/// The rows `` | `package` | `feature` | yes | ... | `` of a document, for one package.
+/// Returns the rows `` | `package` | `feature` | yes | ... | `` of a document for one package.
 fn listed(document: &str, package: &str) -> BTreeSet<(String, bool)> {
     let row = |line: &str| {
         let cells: Vec<_> = line.split('|').map(str::trim).collect();
@@ -110,7 +110,7 @@ fn contributors_find_every_task_and_step() {
     }
 }
 
-/// The lowest Rust version of a package, its own or the workspace's.
+/// Returns the lowest Rust version of a package: its own, or that of the workspace.
 fn lowest_rust(manifest: &str) -> String {
     let manifest = read(manifest);
     let own = section(&manifest, "package");
@@ -141,7 +141,7 @@ fn the_documents_name_the_lowest_rust() {
     says("CHANGELOG.md", &core);
 }
 
-/// A fenced block: its first line without the fence, where it is from, and its text.
+/// A fenced block: the number and the kind of its first line, its source file, and its text.
 struct Block {
     line: usize,
     kind: String,
@@ -149,8 +149,8 @@ struct Block {
     text: String,
 }
 
-/// The fenced blocks of a document. A comment before one, `<!-- from path -->`, says where it is
-/// from.
+/// Returns the fenced blocks of a document. A comment `<!-- from path -->` before a block names its
+/// source file.
 fn blocks(document: &str) -> Vec<Block> {
     let mut blocks: Vec<Block> = Vec::new();
     let (mut is_open, mut source) = (false, None);
@@ -183,7 +183,7 @@ fn blocks(document: &str) -> Vec<Block> {
     blocks
 }
 
-/// Rust in a document is compiled: as a documentation test, or in the file that it is from.
+/// Rust in a document is compiled, either as a documentation test or in its source file.
 #[test]
 fn every_block_of_rust_is_compiled() {
     let library = read("async/src/lib.rs");
@@ -207,7 +207,7 @@ fn every_block_of_rust_is_compiled() {
 }
 
 #[test]
-fn a_block_that_is_from_a_file_is_what_the_file_says() {
+fn a_block_from_a_file_agrees_with_the_file() {
     let mut compared = 0;
     for document in documents() {
         for block in blocks(&read(&document)) {
@@ -215,7 +215,7 @@ fn a_block_that_is_from_a_file_is_what_the_file_says() {
             compared += 1;
             assert!(
                 read(&source).contains(&block.text),
-                "{document}:{}: not what {source} says",
+                "{document}:{}: differs from {source}",
                 block.line
             );
         }

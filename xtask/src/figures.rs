@@ -1,12 +1,13 @@
-//! Figures in documents that are measured, not written. Each names its source in a comment that a
-//! reader of the page does not see: `42<!-- token_bucket.allow -->`.
+//! Measured figures in documents. Each names its source in a comment, which is invisible on the
+//! rendered page: `42<!-- token_bucket.allow -->`.
 
-/// The document with the figures that `source` has for the names in it, which are in the form
+/// Returns the document with the figures from `source` for the names in it. Names have the form
 /// `group.name`. Other comments are left alone.
 ///
 /// # Errors
 ///
-/// A name that `source` does not know, or a comment of that form without a figure before it.
+/// Returns an error for a name that `source` does not know, or for a comment of that form without a
+/// figure before it.
 pub(crate) fn filled(
     document: &str,
     source: impl Fn(&str) -> Option<u64>,
@@ -18,7 +19,7 @@ pub(crate) fn filled(
         if is_name(name) {
             let text = before.trim_end_matches(|c: char| c.is_ascii_digit() || c == ',');
             if text.len() == before.len() {
-                return Err(format!("no figure stands before {START}{name}{END}"));
+                return Err(format!("no figure before {START}{name}{END}"));
             }
             let figure = source(name).ok_or_else(|| format!("{name} is not measured"))?;
             filled.push_str(text);
@@ -46,7 +47,7 @@ fn is_name(comment: &str) -> bool {
         .is_some_and(|(group, name)| is_part(group) && is_part(name))
 }
 
-/// With a comma before each three digits: `1,267`.
+/// Formats with a comma before each three digits: `1,267`.
 fn grouped(figure: u64) -> String {
     let digits = figure.to_string();
     let mut grouped = String::new();
@@ -64,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn marked_figures_are_replaced_and_nothing_else_is() {
+    fn only_marked_figures_are_replaced() {
         let source = |name: &str| (name == "bucket.allow").then_some(1_234_567);
         let before = "| 41<!-- bucket.allow --> | 9 | <!-- from src/main.rs -->\n";
         let after = "| 1,234,567<!-- bucket.allow --> | 9 | <!-- from src/main.rs -->\n";
@@ -73,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_not_measured_and_a_missing_figure_are_errors() {
+    fn unknown_names_and_missing_figures_are_errors() {
         let none = |_: &str| None;
         assert!(filled("41<!-- bucket.allow -->", none).is_err());
         let known = |_: &str| Some(1);

@@ -1,5 +1,5 @@
-//! The programs in `firmware/`: built for three microcontrollers, and run in QEMU, each of which
-//! ends with a status; and their checks on the host. And the program that `docs/embedded.md` shows.
+//! Builds the programs in `firmware/` for three microcontrollers and runs them in QEMU; each ends
+//! with a status. Also runs their checks on the host, and the program of `docs/embedded.md`.
 
 use core::time::Duration;
 use std::io::{BufRead, BufReader};
@@ -14,10 +14,10 @@ use crate::context::Context;
 use crate::setup::{self, Part};
 use crate::targets::{BOARDS, Board};
 
-/// The program that `docs/embedded.md` shows. Its files are as a user of the libraries has them.
+/// The program of `docs/embedded.md`. Its files are as a user of the libraries writes them.
 const DOCUMENTED: &str = "docs/embedded";
 
-/// No program runs for so long.
+/// The time limit for a program.
 const LONGEST: Duration = Duration::from_mins(5);
 
 pub(crate) fn check(context: &Context) -> Check {
@@ -36,8 +36,8 @@ pub(crate) fn check(context: &Context) -> Check {
     Ok(remarks.join(", "))
 }
 
-/// Builds and runs the program that `docs/embedded.md` shows, with the libraries of this workspace
-/// in place of published ones.
+/// Builds and runs the program of `docs/embedded.md`, with the libraries of this workspace in place
+/// of published ones.
 pub(crate) fn check_documented(context: &Context) -> Check {
     let mut cargo = cargo_in(context, DOCUMENTED, BOARDS[0].target, "run");
     for (library, folder) in [("portcullis-core", "core"), ("portcullis-async", "async")] {
@@ -48,7 +48,7 @@ pub(crate) fn check_documented(context: &Context) -> Check {
     Ok(emulated(&mut cargo)?.join(", "))
 }
 
-/// Builds a board's programs and runs them. How many checks passed.
+/// Builds and runs the programs of a board. Returns the number of passed checks.
 fn run(context: &Context, board: &Board) -> Result<u64, String> {
     command::run(&mut cargo(context, board.package, board.target, "build"))?;
     let passed = board.programs.iter().map(|program| {
@@ -62,10 +62,10 @@ fn run(context: &Context, board: &Board) -> Result<u64, String> {
     passed.sum()
 }
 
-/// Runs a program to its end, which has to be a good one; what it printed.
+/// Runs a program, which must end successfully, and returns its output.
 pub(crate) fn emulated(cargo: &mut Command) -> Result<Vec<String>, String> {
     announce(cargo);
-    // On Unix, Cargo becomes the emulator.
+    // On Unix, Cargo replaces its process by the emulator.
     let child = cargo.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
     let mut child = child.map_err(|error| format!("cargo run could not be started: {error}"))?;
     let output = child.stdout.take();
@@ -93,7 +93,7 @@ pub(crate) fn emulated(cargo: &mut Command) -> Result<Vec<String>, String> {
     }
 }
 
-/// Ends a program that hangs.
+/// Stops a program that hangs.
 fn kill_late(child: &Arc<Mutex<Child>>) {
     let child = Arc::downgrade(child);
     thread::spawn(move || {
@@ -106,7 +106,7 @@ fn kill_late(child: &Arc<Mutex<Child>>) {
     });
 }
 
-/// The numbers in a line like `3 passed, 0 failed`.
+/// Returns the numbers in a line like `3 passed, 0 failed`.
 fn sum(line: &str) -> Option<(u64, u64)> {
     let (passed, failed) = line.split_once(" passed, ")?;
     Some((
@@ -115,7 +115,7 @@ fn sum(line: &str) -> Option<(u64, u64)> {
     ))
 }
 
-/// Where programs are built, and whether by Debian's toolchain.
+/// The target directory, and whether Debian's toolchain builds the programs.
 pub(crate) fn folder(context: &Context) -> (PathBuf, bool) {
     let is_debian = !setup::is_there(context, Part::Firmware);
     (
@@ -128,14 +128,15 @@ pub(crate) fn folder(context: &Context) -> (PathBuf, bool) {
     )
 }
 
-/// Cargo's `subcommand` for a program in `firmware/`, of the toolchain that builds for its target.
+/// Returns Cargo's `subcommand` for a program in `firmware/`, from the toolchain that builds for
+/// its target.
 pub(crate) fn cargo(context: &Context, package: &str, target: &str, subcommand: &str) -> Command {
     let mut cargo = cargo_in(context, "firmware", target, subcommand);
     cargo.args(["--package", package]);
     cargo
 }
 
-/// Cargo's `subcommand` in a folder whose own settings name the linker's scripts.
+/// Returns Cargo's `subcommand` in a folder whose own settings name the linker scripts.
 fn cargo_in(context: &Context, place: &str, target: &str, subcommand: &str) -> Command {
     let (folder, is_debian) = folder(context);
     let mut cargo = if is_debian {
@@ -177,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sum_of_a_run_is_read_and_that_of_a_group_is_not() {
+    fn the_total_of_a_run_is_read_and_that_of_a_group_is_not() {
         assert_eq!(sum("10469 passed, 0 failed"), Some((10_469, 0)));
         assert_eq!(sum("3 passed, 2 failed"), Some((3, 2)));
         assert_eq!(

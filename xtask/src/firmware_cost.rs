@@ -1,8 +1,8 @@
-//! What each limiter takes on a Cortex-M3: flash, RAM and instructions, within its budget and
-//! against a committed baseline of the same compiler.
+//! Measures the cost of each limiter on a Cortex-M3: flash, RAM and instructions. Compares it with
+//! a budget, and with a committed baseline of the same compiler.
 //!
-//! `firmware/cost` is a program with one of them in it, or nothing: the difference is what the
-//! limiter takes.
+//! The program `firmware/cost` contains one limiter, or none. The difference is the cost of the
+//! limiter.
 
 use core::fmt::Write as _;
 use std::collections::BTreeMap;
@@ -16,12 +16,12 @@ use crate::setup;
 const PACKAGE: &str = "portcullis-cost";
 const TARGET: &str = "thumbv7m-none-eabi";
 
-/// What the program is built without a limiter for; its call takes this many instructions, the call
-/// itself and the return among them, a thousand times over.
+/// The subject without a limiter. Its call takes this many instructions, including the call itself
+/// and the return, per thousand calls.
 const NOTHING: &str = "nothing";
 const NOTHING_TAKES: i64 = 3_000;
 
-/// The limiters, and what is around some of them.
+/// The limiters, and some wrappers around them.
 const SUBJECTS: &[&str] = {
     macro_rules! subjects {
         ($($_limiter:ident: $_type:ty {
@@ -50,11 +50,11 @@ const SUBJECTS: &[&str] = {
     for_each_limiter!(subjects)
 };
 
-/// What a limiter may take whatever the baseline says: bytes of flash, and instructions of a
-/// thousand allowed calls.
+/// The budgets, which hold whatever the baseline is: bytes of flash, and instructions per thousand
+/// allowed calls.
 const BUDGETS: [(&str, i64, i64); 1] = [("token-bucket", 512, 95_000)];
 
-/// Flash and instructions may grow by so much, in percent.
+/// The allowed growth of flash and instructions, in percent.
 const TOLERANCE: i64 = 2;
 
 const HEAD: &str = "\
@@ -121,10 +121,10 @@ fn compiler(rustc: &str) -> Result<String, String> {
         .and_then(|printed| printed.split(' ').nth(1));
     version
         .map(|version| format!("rustc-{version}"))
-        .ok_or_else(|| format!("{rustc} does not tell its version"))
+        .ok_or_else(|| format!("{rustc} does not print its version"))
 }
 
-/// Builds and runs the program with a limiter in it.
+/// Builds and runs the program with one limiter in it.
 fn measure(context: &Context, subject: &str) -> Result<Cost, String> {
     let cargo = |subcommand| {
         let mut cargo = firmware::cargo(context, PACKAGE, TARGET, subcommand);
@@ -148,7 +148,8 @@ fn measure(context: &Context, subject: &str) -> Result<Cost, String> {
     }
 }
 
-/// The bytes of an ELF file's sections that are loaded and not written: code and constants.
+/// Returns the number of bytes in the sections of an ELF file that are loaded and not written: code
+/// and constants.
 fn constant_bytes(elf: &[u8]) -> Option<i64> {
     const NO_BITS: u32 = 8;
     const WRITTEN: u32 = 1;
@@ -205,7 +206,7 @@ fn beyond_budget(now: &BTreeMap<String, Cost>) -> Vec<String> {
     BUDGETS.iter().filter_map(over).collect()
 }
 
-/// What has grown, or come, or gone.
+/// Returns what has grown, appeared or disappeared.
 fn compare(baseline: &BTreeMap<String, Cost>, now: &BTreeMap<String, Cost>) -> Vec<String> {
     const WHAT: [&str; 4] = [
         "bytes of flash",
@@ -220,7 +221,7 @@ fn compare(baseline: &BTreeMap<String, Cost>, now: &BTreeMap<String, Cost>) -> V
             continue;
         };
         for ((before, after), what) in before.iter().zip(cost).zip(WHAT) {
-            // A timer that counts in 80 instructions.
+            // Simulates a timer with a resolution of 80 instructions.
             if *after
                 > before
                     + before * TOLERANCE / 100
@@ -254,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn the_document_says_what_the_newest_baseline_says() {
+    fn the_document_agrees_with_the_newest_baseline() {
         let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
             .parent()
             .unwrap();
@@ -271,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn growth_and_what_has_gone_or_come_are_told() {
+    fn growth_and_added_and_removed_limiters_are_reported() {
         let of = |name: &str, cost| BTreeMap::from([(name.to_owned(), cost)]);
         let before = of("bucket", [300, 56, 80_000, 80_000]);
         assert!(compare(&before, &of("bucket", [306, 56, 81_680, 70_000])).is_empty());
@@ -283,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn the_budget_is_kept_whatever_the_baseline() {
+    fn the_budget_applies_whatever_the_baseline() {
         let of =
             |flash, allowed| BTreeMap::from([("token-bucket".to_owned(), [flash, 56, allowed, 0])]);
         assert!(beyond_budget(&of(512, 95_000)).is_empty());
@@ -292,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_program_is_told() {
+    fn a_file_that_is_not_a_program_is_reported() {
         assert_eq!(constant_bytes(b"\x7fELF\x02\x01"), None);
         assert_eq!(constant_bytes(&[0; 64]), None);
     }

@@ -1,17 +1,17 @@
-//! The third law, seen in the machine code: a grant or a release makes one successful atomic write,
-//! and on no path is there a division, a call, a trap or a panic.
+//! Checks a guarantee in the machine code: a grant or a release makes one successful atomic write,
+//! and no path contains a division, a call, a trap or a panic.
 
 use crate::asm::{self, Facts, Function};
 use crate::command::Check;
 use crate::context::Context;
 use crate::listing;
 
-/// A function in the core's example `hot_paths`, and what it may do.
+/// A function in the core's example `hot_paths`, and its allowance.
 pub(crate) struct HotPath {
     pub(crate) name: &'static str,
-    /// The most successful atomic writes in one call, not counting those in its cold parts.
+    /// The most successful atomic writes in one call, not counting its cold parts.
     writes: usize,
-    /// Functions for what is rare, by their names in the core. They must not divide, trap or panic
+    /// Functions for rare cases, by their names in the core. They must not divide, trap or panic
     /// either.
     cold: &'static [&'static str],
 }
@@ -20,7 +20,7 @@ const fn path(name: &'static str, writes: usize, cold: &'static [&'static str]) 
     HotPath { name, writes, cold }
 }
 
-/// The paths of all limiters, and those that are of none, or of one alone.
+/// The paths of all limiters, and special paths.
 pub(crate) const HOT_PATHS: &[HotPath] = {
     macro_rules! hot_paths {
         ($($_limiter:ident: $_type:ty {
@@ -43,7 +43,7 @@ pub(crate) const HOT_PATHS: &[HotPath] = {
                 path("slice_32_acquire", 0, &["draw"]),
                 path("keyed_bucket_acquire", 1, KEYED),
                 path("keyed_window_acquire", 1, KEYED),
-                // Two writes, since a pool also marks its slot.
+                // Two writes, because a pool also marks its slot.
                 path("lease_pool_claim", 2, &["search"]),
                 path("lease_pool_release", 2, &[]),
             ]
@@ -52,7 +52,8 @@ pub(crate) const HOT_PATHS: &[HotPath] = {
     for_each_limiter!(hot_paths)
 };
 
-/// A key that is not where it is usually found, has no entry yet, or not in this window.
+/// Cold functions of tables: the key is not in its usual place, has no slot yet, or is not in this
+/// window.
 const KEYED: &[&str] = &[
     "take_slowly",
     "search",
@@ -105,11 +106,11 @@ pub(crate) fn check(context: &Context) -> Check {
         wrong.extend(faults(hot.name, &facts, hot.cold));
         note(&mut cold, facts.calls, hot.cold);
     }
-    // What is cold may call what is cold.
+    // Cold functions may call cold functions.
     let mut seen = 0;
     while let Some((symbol, allowed)) = cold.get(seen).cloned() {
         seen += 1;
-        // One that is defined elsewhere is a fault of its caller's already.
+        // A call of a function that is defined elsewhere is already reported for its caller.
         if let Ok(function) = find(&functions, &symbol) {
             let (facts, name) = (function.facts(), short(&symbol, allowed));
             show(&format!("  {name}, cold"), &facts);
@@ -124,7 +125,7 @@ pub(crate) fn check(context: &Context) -> Check {
     }
 }
 
-/// The functions that are called from a path, and what may be.
+/// Returns the calls from a path that are not allowed.
 type Cold = Vec<(String, &'static [&'static str])>;
 
 fn note(cold: &mut Cold, calls: Vec<String>, allowed: &'static [&'static str]) {
@@ -142,7 +143,7 @@ fn find<'a>(functions: &'a [Function], name: &str) -> Result<&'a Function, Strin
         .ok_or_else(|| format!("{name}: not in the assembly"))
 }
 
-/// What no path may do, be it cold.
+/// Returns faults that are not allowed on any path, even a cold one.
 fn faults(name: &str, facts: &Facts, allowed: &[&str]) -> Vec<String> {
     let mut faults = Vec::new();
     if facts.divisions > 0 {
@@ -159,8 +160,9 @@ fn faults(name: &str, facts: &Facts, allowed: &[&str]) -> Vec<String> {
     faults
 }
 
-/// Whether a mangled symbol is the core's function `name`, or an iterator of Rust's by that name,
-/// which may be compiled apart: both ways of mangling write a name after its length.
+/// Returns whether a mangled symbol is the core's function `name`, or an iterator of Rust's with
+/// that name, which may be compiled separately. Both mangling schemes write a name after its
+/// length.
 fn is_named(symbol: &str, name: &str) -> bool {
     let is_ours = symbol.contains("15portcullis_core");
     let is_iterator = symbol.contains("4iter") || symbol.contains("..iter..");
@@ -206,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cold_part_of_the_core_may_be_called_and_nothing_else() {
+    fn only_cold_functions_of_the_core_may_be_called() {
         let roll = "_ZN15portcullis_core14sliding_window13SlidingWindow4roll17h97c344a5ab77c313E";
         assert!(faults_of(&format!("\tcallq {roll}\n\tretq")).is_empty());
         assert_eq!(

@@ -1,11 +1,11 @@
-//! The core's registry of limiters is complete: one that is not in it would be left out of what
-//! asks the same of all limiters.
+//! Tests that the core's registry of limiters is complete. A limiter that is missing would be left
+//! out of the suites that test all limiters.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Their names and types.
+/// The names and types of the registered limiters.
 const REGISTERED: &[(&str, &str)] = {
     macro_rules! named {
         ($($name:ident: $type:ty { $($_rest:tt)* })*) => {
@@ -15,7 +15,7 @@ const REGISTERED: &[(&str, &str)] = {
     for_each_limiter!(named)
 };
 
-/// What implements `Limiter` by other limiters.
+/// Types that implement `Limiter` around other limiters.
 const WRAPPERS: [&str; 6] = [
     "AllOf",
     "Counted",
@@ -25,7 +25,7 @@ const WRAPPERS: [&str; 6] = [
     "Slice",
 ];
 
-/// `TokenBucket`, of `portcullis_core::TokenBucket<W>`.
+/// Returns `TokenBucket` for `portcullis_core::TokenBucket<W>`.
 fn without_path(registered: &str) -> &str {
     let name = registered.split('<').next().unwrap_or_default();
     name.trim_end()
@@ -34,7 +34,7 @@ fn without_path(registered: &str) -> &str {
         .unwrap_or_default()
 }
 
-/// The types that implement `Limiter` in this source, those in its documentation left out.
+/// Returns the types that implement `Limiter` in this source, except those in its documentation.
 fn implemented(source: &str) -> impl Iterator<Item = &str> {
     source.lines().filter_map(|line| {
         let (generics, name) = line.strip_prefix("impl")?.split_once(" Limiter for ")?;

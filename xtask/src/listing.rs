@@ -25,7 +25,7 @@ pub(crate) fn assembly(
         .args(["--example", "hot_paths", "--target-dir"])
         .arg(folder)
         .args(options);
-    // One unit, so that the whole of a function is in one file.
+    // With one codegen unit, each function is complete in one file.
     cargo
         .args(["--", "-C", "codegen-units=1", "--emit"])
         .arg(format!("asm={}", file.display()));

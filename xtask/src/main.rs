@@ -1,7 +1,7 @@
 //! The project's tasks. `cargo xtask --help` lists them.
 //!
-//! A task is a list of steps; every step can also be run by its own name. Steps go on after one has
-//! failed, so that one run shows all that is wrong.
+//! A task is a list of steps. Each step can also be run by its own name. The remaining steps run
+//! after a failure, so that one run shows everything that is wrong.
 
 #[macro_use]
 #[path = "../../core/tests/support/registry.rs"]
@@ -34,7 +34,7 @@ use std::process::ExitCode;
 use crate::checks::{STEPS, Step, TASKS};
 use crate::context::Context;
 
-/// Makes `bench-check` and `firmware-cost` write what they would compare with.
+/// The option that makes `bench-check` and `firmware-cost` write new baselines.
 const BLESS: &str = "--bless";
 
 fn main() -> ExitCode {
@@ -52,7 +52,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The steps that `names` stand for, each once, in the order of [`STEPS`].
+/// Returns the steps of `names`, each once, in the order of [`STEPS`].
 fn chosen(names: &[String]) -> Result<Vec<&'static Step>, String> {
     let mut wanted = Vec::new();
     for name in names {
@@ -77,11 +77,11 @@ fn print_help() {
     for task in TASKS {
         println!("  {:14} {}", task.name, task.about);
     }
-    println!("\nSteps, each of which is a task of its own:");
+    println!("\nSteps, each of which can be run as a task:");
     for step in STEPS {
         println!("  {:14} {}", step.name, step.about);
     }
-    println!("\n{BLESS} makes bench-check and firmware-cost write their baselines anew.");
+    println!("\n{BLESS} makes bench-check and firmware-cost write new baselines.");
     println!(
         "\nWhat a step needs and the machine lacks is installed if that can be done without a password.\n\
          Otherwise the step is not run; with CI set in the environment, that is a failure."
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_that_is_named_twice_runs_once() {
+    fn a_step_named_twice_runs_once() {
         let names = ["lint", "fmt"].map(String::from);
         let steps: Vec<_> = chosen(&names)
             .unwrap()
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_name_is_refused() {
+    fn an_unknown_name_is_rejected() {
         assert!(chosen(&["tests-of-time".to_owned()]).is_err());
     }
 }

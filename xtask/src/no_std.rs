@@ -1,8 +1,9 @@
-//! The core and the queue on targets without `std`: both compile, and the core's hot paths use the
-//! target's own atomics, no division and no panic.
+//! Builds the core and the queue for targets without `std`. Both must compile. The core's hot paths
+//! must use the target's own atomics, without divisions and panics.
 //!
-//! A library whose generic code nobody uses compiles anywhere; the example `hot_paths` uses it. For
-//! WebAssembly the core alone is built: the example's companions need `std`.
+//! Generic code that is never instantiated compiles for any target, so the example `hot_paths`
+//! instantiates it. For WebAssembly only the core is built, because the example's dev-dependencies
+//! need `std`.
 
 use crate::command::{self, Check};
 use crate::context::Context;
@@ -18,7 +19,7 @@ pub(crate) fn check(context: &Context) -> Check {
             if has_core {
                 return context.cargo();
             }
-            // Debian has the source of `core` alone, and a compiler of the same version that may
+            // Debian has only the source of `core`, and a compiler of the same version that can
             // build it.
             let mut cargo = context.debian_cargo();
             cargo.env("RUSTC_BOOTSTRAP", "1");
@@ -61,9 +62,9 @@ pub(crate) fn check(context: &Context) -> Check {
     Ok(TARGETS.join(", "))
 }
 
-/// What must not be in the assembly of the hot paths, and what must.
+/// Checks what must and what must not be in the assembly of the hot paths.
 fn faults(assembly: &str) -> Vec<String> {
-    // Two that have the same code may be one, with another name for it.
+    // Two functions with the same code may be merged, with an alias for one of them.
     let is_defined = |name: &str| {
         let forms = [
             format!("{name}:"),
@@ -82,7 +83,7 @@ fn faults(assembly: &str) -> Vec<String> {
         .lines()
         .filter(|line| line.starts_with('\t') && !line.starts_with("\t."));
     let forbidden = instructions.filter(|line| {
-        // Emulated atomics, and divisions by an instruction or a helper.
+        // Emulated atomics, and divisions by an instruction or by a helper function.
         let mnemonic = line.trim_start();
         mnemonic.starts_with("rem")
             || ["__atomic_", "__sync_", "div", "panic"]

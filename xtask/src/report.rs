@@ -13,7 +13,7 @@ enum Outcome {
     NotRun(String),
 }
 
-/// Runs `steps`, and closes with a line for each and one for all.
+/// Runs `steps`, and prints one line per step and a total.
 pub(crate) fn run(context: &Context, steps: &[&Step]) -> ExitCode {
     let mut outcomes = Vec::new();
     for step in steps {

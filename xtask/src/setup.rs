@@ -1,7 +1,7 @@
-//! What the steps need and a fresh machine may lack.
+//! Provides the tools that the steps need and that a fresh machine may lack.
 //!
-//! The first of these that works: what is there already, in the default toolchain or in Debian's
-//! packages; Cargo, for one program; Debian's packages, installed. Nothing here asks for a
+//! It tries these in order: the tool as installed, in the default toolchain or in Debian's
+//! packages; for one program, Cargo; installation of Debian's packages. It never asks for a
 //! password.
 
 use std::env;
@@ -13,7 +13,7 @@ use crate::command::announce;
 use crate::context::Context;
 use crate::targets::{BOARDS, TARGETS};
 
-/// Something that a step cannot do without.
+/// A tool that a step needs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part {
     Rustfmt,
@@ -22,9 +22,9 @@ pub(crate) enum Part {
     BareTargets,
     /// A `core` and a linker for microcontrollers, and their emulators.
     Firmware,
-    /// A processor whose machine code can be judged.
+    /// A processor whose machine code can be checked.
     X86,
-    /// Valgrind, and what runs benches under it.
+    /// Valgrind, and the program that runs benches under it.
     Callgrind,
 }
 
@@ -44,13 +44,11 @@ impl Part {
             Self::Callgrind => {
                 "missing: Valgrind (Debian's valgrind), or gungraun-runner (cargo install gungraun-runner, the version in Cargo.lock)"
             }
-            Self::X86 => {
-                "missing: an x86_64 processor, the one that this step can read the machine code of"
-            }
+            Self::X86 => "missing: an x86_64 processor; this step reads only x86_64 machine code",
         }
     }
 
-    /// Debian's packages that have it.
+    /// Returns Debian's packages for the part.
     fn debian(self) -> &'static [&'static str] {
         match self {
             Self::Rustfmt => &["rustfmt-web", "cargo-web"],
@@ -70,7 +68,7 @@ impl Part {
     }
 }
 
-/// Sees to it that `part` is there, or says in one line what is missing.
+/// Provides `part`, or returns one line that says what is missing.
 pub(crate) fn ensure(context: &Context, part: Part) -> Result<(), String> {
     let there = || is_there(context, part) || is_there_in_debian(context, part);
     let cargo = || part == Part::Callgrind && install_runner(context);
@@ -82,7 +80,7 @@ pub(crate) fn ensure(context: &Context, part: Part) -> Result<(), String> {
     }
 }
 
-/// Cargo's `subcommand`, of the toolchain that has it.
+/// Returns Cargo's `subcommand`, from the toolchain that has it.
 pub(crate) fn component(context: &Context, subcommand: &str, part: Part) -> Command {
     if is_there(context, part) {
         let mut cargo = context.cargo();
@@ -93,7 +91,7 @@ pub(crate) fn component(context: &Context, subcommand: &str, part: Part) -> Comm
     }
 }
 
-/// Whether the toolchain that runs this program has `part`.
+/// Returns whether the toolchain that runs this program has `part`.
 pub(crate) fn is_there(context: &Context, part: Part) -> bool {
     match part {
         Part::Rustfmt => is_quiet_success(context.cargo().args(["fmt", "--version"])),
@@ -132,7 +130,7 @@ fn is_there_in_debian(context: &Context, part: Part) -> bool {
     }
 }
 
-/// Whether the default toolchain has the target's `core`.
+/// Returns whether the default toolchain has the `core` of the target.
 fn has_core(target: &str) -> bool {
     let printed = output("rustc", &["--print", "target-libdir", "--target", target]);
     printed.is_some_and(|libraries| Path::new(libraries.trim()).is_dir())
@@ -144,8 +142,8 @@ fn has_emulators() -> bool {
         .all(|board| is_quiet_success(Command::new(board.emulator).arg("--version")))
 }
 
-/// Whether `clippy` is of the same version as `rustc`: another one could not read what that has
-/// compiled.
+/// Returns whether `clippy` has the same version as `rustc`. With another version it could not read
+/// the compiler's output.
 fn fits(mut clippy: Command, rustc: &str) -> bool {
     let (clippy, rustc) = (
         printed(clippy.arg("--version")),
@@ -158,7 +156,7 @@ fn fits(mut clippy: Command, rustc: &str) -> bool {
         .is_some_and(|(clippy, rustc)| number(&clippy, 3) == number(&rustc, 2))
 }
 
-/// A linker for bare targets, which Debian's compiler comes without: Debian's own, or that of the
+/// Returns a linker for bare targets, which Debian's compiler lacks: Debian's own, or that of the
 /// default toolchain.
 pub(crate) fn linker_beside_debian() -> Option<PathBuf> {
     let installed = Path::new("/usr/bin")
@@ -185,15 +183,15 @@ pub(crate) fn linker_beside_debian() -> Option<PathBuf> {
     newest.or(own).filter(|path| path.is_file())
 }
 
-/// The program that runs benches under Callgrind, in a folder of its version, since a bench accepts
-/// no other one than its own.
+/// Installs the program that runs benches under Callgrind, in a folder named after its version. A
+/// bench accepts only its own version.
 pub(crate) fn callgrind_runner(context: &Context) -> PathBuf {
     context
         .target_dir(&format!("gungraun-runner-{}", runner_version(context)))
         .join("bin/gungraun-runner")
 }
 
-/// The version of the benches' own library, from the lock file.
+/// Returns the version of the benches' library in the lock file.
 fn runner_version(context: &Context) -> String {
     let lock = fs::read_to_string(context.root.join("Cargo.lock")).unwrap_or_default();
     let entry = lock
@@ -205,7 +203,7 @@ fn runner_version(context: &Context) -> String {
         .to_owned()
 }
 
-/// Not optimised, which halves the time to build it: it but starts Valgrind and adds up sums.
+/// Without optimisation it builds in half the time. It only starts Valgrind and adds up totals.
 fn install_runner(context: &Context) -> bool {
     let runner = callgrind_runner(context);
     let root = runner.parent().and_then(Path::parent).unwrap_or(&runner);
@@ -222,7 +220,7 @@ fn install_runner(context: &Context) -> bool {
     runner.is_file() || succeeds(&mut cargo)
 }
 
-/// Installs Debian's `packages`, as root or where sudo asks for no password.
+/// Installs Debian's `packages`, as root or with sudo if it needs no password.
 fn apt_get(packages: &[&str]) -> bool {
     if packages.is_empty() || !is_quiet_success(Command::new("apt-get").arg("--version")) {
         return false;

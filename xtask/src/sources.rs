@@ -1,10 +1,10 @@
-//! The files of the workspace that are written by hand.
+//! The hand-written files of the workspace.
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-/// All sources below `root`, relative to it: everything but build products and what is hidden,
-/// apart from Cargo's settings.
+/// Returns all sources below `root`, relative to it: everything except build products and hidden
+/// files. Cargo's settings are included.
 pub(crate) fn files(root: &Path) -> io::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     let mut folders = vec![PathBuf::new()];

@@ -1,4 +1,4 @@
-//! What is built for, beside the machine itself.
+//! The targets, apart from the host.
 
 /// Two with 32-bit words, one with 64-bit atomics, and WebAssembly.
 pub(crate) const TARGETS: [&str; 4] = [
@@ -10,10 +10,10 @@ pub(crate) const TARGETS: [&str; 4] = [
 
 pub(crate) const WASM: &str = "wasm32-unknown-unknown";
 
-/// Programs, what they are built for, and what they run in.
+/// The programs of a board, their target, and their emulator.
 pub(crate) struct Board {
     pub(crate) package: &'static str,
-    /// More than one where the flash is too small for all checks.
+    /// Several programs if the flash is too small for all checks.
     pub(crate) programs: &'static [&'static str],
     pub(crate) target: &'static str,
     pub(crate) emulator: &'static str,

@@ -1,5 +1,5 @@
-//! Shows that the checks can fail: weakens the core or the queue in one place at a time, and
-//! expects the loom model or the test that is named for that place to fail.
+//! Shows that the checks can fail. Weakens the core or the queue in one place at a time, and
+//! expects a named loom model or test to fail.
 
 mod models;
 mod tested;
@@ -14,23 +14,24 @@ use std::thread;
 
 use crate::sources;
 
-/// One change for the worse, and what must notice.
+/// One deliberate break, and the test that must fail.
 struct Mutant {
-    /// A file, from the workspace's root.
+    /// The file, relative to the root of the workspace.
     file: &'static str,
-    /// The first words of the function that is changed, up to its end; found once in the file.
+    /// The first words of the function that is changed, up to its end. They must occur once in the
+    /// file.
     within: &'static str,
-    /// What is replaced, found once in the function.
+    /// The text to replace. It must occur once in the function.
     text: &'static str,
     by: &'static str,
     /// The file of a test, and its name.
     test: (&'static str, &'static str),
 }
 
-/// Mutants, and how the tests that must notice them are run.
+/// Mutants, and how to run the tests that must fail.
 struct Suite {
     mutants: &'static [Mutant],
-    /// For `cargo test`.
+    /// Arguments of `cargo test`.
     arguments: &'static [&'static str],
     rustflags: &'static str,
 }
@@ -64,15 +65,15 @@ const SUITES: &[Suite] = &[
     },
 ];
 
-/// A test that runs for longer has not come to its end: a weakened queue may lose a wake-up.
+/// The time limit for a test: a weakened queue may lose a wake-up and never end.
 const LIMIT: &str = "600";
 
-/// Weakens the core and the queue of the workspace in `root` in each way, in a copy under `target`.
+/// Tries all mutants of the workspace in `root`, in a copy under `target`.
 ///
 /// # Errors
 ///
-/// When a test passes that should fail, when a text that is to be replaced is not there once, or
-/// when a test fails on the sources as they are.
+/// Returns an error if a test passes that should fail, if the text of a mutant does not occur
+/// exactly once, or if a test fails on the unchanged sources.
 pub(crate) fn run(root: &Path) -> Result<(), String> {
     let benches = BENCHES.map(|name| Bench {
         place: root.join("target/weaken").join(name),
@@ -88,7 +89,7 @@ pub(crate) fn run(root: &Path) -> Result<(), String> {
     for suite in SUITES {
         benches[0].try_untouched(suite)?;
     }
-    // Tests of models run in one thread: two at once take little longer than one.
+    // Each model uses one thread. Two at once take little longer than one.
     thread::scope(|scope| {
         for bench in &benches {
             scope.spawn(|| {
@@ -122,17 +123,17 @@ fn report(mutant: &Mutant, outcome: &Result<String, String>) {
     );
 }
 
-/// Where mutants are tried, one at a time.
+/// A place where mutants are tried, one at a time.
 const BENCHES: [&str; 2] = ["left", "right"];
 
-/// Whether models are explored with as many pre-emptions as `soak` has them.
+/// Whether models are explored with as many pre-emptions as in `soak`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Thorough {
     Yes,
     No,
 }
 
-/// A copy of the workspace, and where its mutants are built.
+/// A copy of the workspace, and the target directory of its mutants.
 struct Bench {
     place: PathBuf,
 }
@@ -152,7 +153,7 @@ impl Bench {
             .map_err(|error| format!("copying the workspace to {}: {error}", tree.display()))
     }
 
-    /// Runs the tests that are named, on the sources as they are.
+    /// Runs the named tests on the unchanged sources.
     fn try_untouched(&self, suite: &Suite) -> Result<(), String> {
         let tests = || suite.mutants.iter().map(|mutant| mutant.test);
         for file in tests().map(|(file, _)| file).collect::<BTreeSet<_>>() {
@@ -179,8 +180,8 @@ impl Bench {
         Ok(())
     }
 
-    /// Tries one mutant, and puts the file back. Returns by what the test noticed, or why that is
-    /// in doubt.
+    /// Tries one mutant, and restores the file. Returns the message of the test that failed, or why
+    /// the result is in doubt.
     fn try_mutant(&self, suite: &Suite, mutant: &Mutant) -> Result<String, String> {
         let path = self.tree().join(mutant.file);
         let original =
@@ -213,14 +214,14 @@ impl Bench {
             }
             .to_owned())
         } else if text.contains("exceeded maximum number of branches") {
-            Err(format!("runs for ever, and shows nothing:\n{text}"))
+            Err(format!("does not end, and prints nothing:\n{text}"))
         } else if text.contains("running 1 test") && text.contains("(signal: ") {
             Ok("it ends the program".to_owned())
         } else if ran.status.code() == Some(TIMED_OUT) {
             Ok("it does not come to its end".to_owned())
         } else {
-            // The first panic's message is on the line after its place. (Loom may panic once more,
-            // and abort.)
+            // The message of the first panic is on the line after its location. (Loom may panic
+            // again, and abort.)
             let message = text
                 .lines()
                 .skip_while(|line| !line.contains("panicked at"))
@@ -263,13 +264,13 @@ impl Bench {
     }
 }
 
-/// What `timeout` ends with.
+/// The exit code of `timeout`.
 const TIMED_OUT: i32 = 124;
 
-/// `source` with the one change.
+/// Returns `source` with the one change.
 fn mutate(source: &str, mutant: &Mutant) -> Result<String, String> {
     let start = only(source, mutant.within)?.start;
-    // Functions stand in an `impl`, four spaces in.
+    // Functions are in an `impl`, indented by four spaces.
     let length = source[start..]
         .find("\n    }\n")
         .ok_or("the function has no end")?;
@@ -278,8 +279,8 @@ fn mutate(source: &str, mutant: &Mutant) -> Result<String, String> {
     Ok([before, mutant.by, after].concat())
 }
 
-/// Where `text` is in `source`, if it is there exactly once. How the two are laid out in lines does
-/// not matter.
+/// Returns the range of `text` in `source`, if it occurs exactly once. Line breaks and indentation
+/// are ignored.
 fn only(source: &str, text: &str) -> Result<Range<usize>, String> {
     let (source, text) = (laid_out(source), laid_out(text));
     let is_text = |place: &&[(usize, char)]| place.iter().zip(&text).all(|(a, b)| a.1 == b.1);
@@ -287,13 +288,13 @@ fn only(source: &str, text: &str) -> Result<Range<usize>, String> {
     match (places.next(), places.next()) {
         (Some([(start, _), .., (end, last)]), None) => Ok(*start..end + last.len_utf8()),
         (Some([(start, only)]), None) => Ok(*start..start + only.len_utf8()),
-        (Some(_), Some(_)) => Err(format!("{:?} is there more than once", spelled(&text))),
-        _ => Err(format!("{:?} is not there", spelled(&text))),
+        (Some(_), Some(_)) => Err(format!("{:?} occurs more than once", spelled(&text))),
+        _ => Err(format!("{:?} does not occur", spelled(&text))),
     }
 }
 
-/// The characters of a source that no formatting changes, and where they are: no white space, and
-/// no comma before a closing bracket.
+/// Returns the characters of a source that formatting does not change, with their positions: no
+/// white space, and no comma before a closing bracket.
 fn laid_out(source: &str) -> Vec<(usize, char)> {
     let mut characters: Vec<(usize, char)> = Vec::with_capacity(source.len());
     for (at, character) in source
@@ -358,13 +359,13 @@ mod tests {
     }
 
     #[test]
-    fn one_place_is_changed_and_nothing_around_it() {
+    fn only_the_named_place_is_changed() {
         let mutated = mutate(SOURCE, &mutant("fn one(", "a"));
         assert_eq!(mutated, Ok(SOURCE.replace('a', "c")));
     }
 
     #[test]
-    fn every_text_that_a_mutant_replaces_is_there_once() {
+    fn the_text_of_every_mutant_occurs_once() {
         let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let wrong: Vec<_> = SUITES
             .iter()
@@ -379,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_is_not_there_once_is_refused() {
+    fn a_text_that_does_not_occur_once_is_rejected() {
         assert!(mutate(SOURCE, &mutant("fn two(", "b")).is_err(), "twice");
         assert!(
             mutate(SOURCE, &mutant("fn two(", "a")).is_err(),

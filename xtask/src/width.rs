@@ -1,4 +1,4 @@
-//! The width of comments and prose. The formatter sees to the code alone.
+//! Checks the width of comments and prose. The formatter handles only code.
 
 use std::fs;
 use std::path::Path;
@@ -6,11 +6,11 @@ use std::path::Path;
 use crate::command::Check;
 use crate::sources;
 
-/// The columns that a line of a comment or of prose may fill.
+/// The largest width of a line of a comment or of prose, in columns.
 const WIDTH: usize = 100;
 
 /// Fails with the lines in comments of Rust sources and in Markdown that are too wide. Tables and
-/// links are excepted, as both cannot be broken.
+/// links are excepted, because they cannot be wrapped.
 pub(crate) fn check(root: &Path) -> Check {
     let mut wide = Vec::new();
     let mut checked = 0;

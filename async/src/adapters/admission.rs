@@ -9,7 +9,7 @@ use crate::queues::acquire::{Acquire, Anchored};
 use crate::queues::rejected::Rejected;
 
 pin_project! {
-    /// The permits that the next thing to pass waits for, for one who polls.
+    /// A wait for the permits of the next item or piece, polled from within another future.
     pub(crate) struct Admission<P: Anchored> {
         pub(crate) queue: P,
         #[pin]
@@ -22,8 +22,8 @@ impl<P: Anchored + Clone> Admission<P> {
         Self { queue, wait: None }
     }
 
-    /// Waits for `n` permits: as many as the first poll asks for, whatever later ones do until it
-    /// is ready. What costs nothing does not wait.
+    /// Waits for `n` permits. While a wait is pending, later calls continue it and ignore their
+    /// `n`. With 0 permits it is ready immediately.
     pub(crate) fn poll(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -45,20 +45,20 @@ impl<P: Anchored + Clone> Admission<P> {
             .wait
             .as_mut()
             .as_pin_mut()
-            .expect("has just been put there");
+            .expect("`wait` is set above");
         let outcome = ready!(wait.poll(context));
         this.wait.set(None);
         Poll::Ready(outcome)
     }
 
-    /// Takes `n` permits now, if nobody waits before.
+    /// Takes `n` permits immediately, if no other request waits.
     #[cfg(any(feature = "futures-io", feature = "tokio"))]
     pub(crate) fn take_now(&self, n: u32) -> Option<Lease<P>> {
         let (queue, (permits, receipt)) = Acquire::new(self.queue.clone(), n, n).take_now()?;
         Some(Lease::from_grant(queue, permits, receipt))
     }
 
-    /// Leaves the queue, if it waits there.
+    /// Cancels a pending wait.
     #[cfg(any(feature = "futures-io", feature = "tokio"))]
     pub(crate) fn cancel(self: Pin<&mut Self>) {
         self.project().wait.set(None);

@@ -1,26 +1,33 @@
-//! Channels whose writers take permits: at a rate, by item or by size, or for as long as an item is
+//! Channels whose senders take permits: at a rate, by item or by size, or for as long as an item is
 //! in the channel.
 //!
-//! [`channel`] joins a bounded channel with a queue of permits. A writer waits first for room, then
-//! for the permits of its item, and then sends; so permits are never spent on an item that has no
-//! place. The item carries its lease until it is received, or dropped: a [`Concurrency`] limit
-//! bounds what is in the channels that share it, a rate limits the pace.
-//! [`recv_leased`](Receiver::recv_leased) keeps the lease beyond that, while an item is in work.
+//! [`channel`] combines a bounded channel with a queue of permits. A sender first waits for room,
+//! then for the permits of its item, and then sends. So no permits are spent on an item that has no
+//! place. The item carries its lease until it is received or dropped. So a [`Concurrency`] limit
+//! bounds the items in all channels that share it, and a rate limits their pace.
+//! [`recv_leased`](Receiver::recv_leased) returns the lease with the item, which keeps its permits
+//! in use while the item is in progress.
 //!
-//! Any number of writers and readers; each item goes to one reader, in the order in which they were
-//! sent. Readers are served in the order in which they came, and so are writers: for room, and then
-//! by the queue. Any number of channels can share a queue. Either side [closes](Sender::close):
-//! writers that wait then get their item back, and readers get what is there still. When all
-//! readers have gone, what is there is dropped, and its permits come back.
+//! - A channel has any number of senders and receivers. Items are received in the order in which
+//!   they were sent, each by one receiver.
+//! - Receivers are served in the order of their calls. So are senders, for room and then by the
+//!   queue.
+//! - Any number of channels can share a queue.
+//! - Either half can [close](Sender::close) the channel. Senders that wait get their item back;
+//!   receivers get the remaining items. When all receivers have been dropped, the remaining items
+//!   are dropped and their permits are returned.
 //!
-//! **Bound.** `capacity` items, with a place each, all of which are allocated at once; a writer
-//! that waits for permits has its place already, so that a channel can be full and empty. And the
-//! limiter's.
+//! **Bound.** The channel holds at most `capacity` items. A sender that waits for permits already
+//! occupies a place, so a channel can be full and have no items. The limiter's bound applies as
+//! well.
 //!
-//! **Cost.** For an item, six read-modify-writes: two each for its slot in a
-//! [concurrent queue](concurrent_queue), for its place, and for the reader who takes it; what the
-//! limiter takes; and a clone of the pointer to the queue, so best a `&'static` one. Writers and
-//! readers wait without an allocation, and their wakers run outside of every lock.
+//! **Memory.** All places are allocated when the channel is created.
+//!
+//! **Cost.** Six read-modify-writes per item: two each for its slot in a [concurrent
+//! queue](concurrent_queue), for its place, and for the receiver that takes it. In addition, the
+//! take from the limiter, and a clone of the pointer to the queue, which is cheapest if it is
+//! `&'static`. Senders and receivers wait without allocating, and their wakers run outside all
+//! locks.
 //!
 //! ```
 //! use core::num::NonZero;
@@ -28,7 +35,7 @@
 //! use portcullis_async::{PerItem, Queue};
 //! use portcullis_core::{ManualClock, Rate, TokenBucket};
 //!
-//! // Two at once, and one each second.
+//! // A burst of 2 permits, and 1 permit per second.
 //! static PACE: Queue<TokenBucket, ManualClock> = Queue::new(
 //!     TokenBucket::new(Rate::per_second(1), 2),
 //!     ManualClock::new(),
@@ -38,7 +45,7 @@
 //! let (sender, receiver) = channel(&PACE, NonZero::new(3).unwrap(), PerItem);
 //! sender.try_send("first").unwrap();
 //! sender.try_send("second").unwrap();
-//! // There is room for it, but the bucket is empty.
+//! // The channel has room, but the bucket is empty.
 //! assert!(matches!(
 //!     sender.try_send("third"),
 //!     Err(TrySendError::Denied { item: "third", .. })
@@ -48,8 +55,8 @@
 //!
 //! # Shutting down
 //!
-//! Close the channel, and the queue; have the readers take what is there; and wait until every
-//! lease has come back:
+//! Close the channel and the queue, let the receivers take the remaining items, and wait until all
+//! leases have been returned:
 //!
 //! ```
 //! use core::num::NonZero;
@@ -57,7 +64,7 @@
 //! use portcullis_async::{PerItem, Queue};
 //! use portcullis_core::{Concurrency, ManualClock};
 //!
-//! // Up to four jobs in the channel or in work.
+//! // At most 4 jobs in the channel or in progress.
 //! static JOBS: Queue<Concurrency, ManualClock> =
 //!     Queue::new(Concurrency::new(4), ManualClock::new(), 100);
 //!
@@ -68,7 +75,7 @@
 //!         std::thread::spawn(move || {
 //!             futures_executor::block_on(async {
 //!                 let mut done = 0;
-//!                 // Until it is closed and empty.
+//!                 // Until the channel is closed and empty.
 //!                 while let Some((job, _in_work)) = receiver.recv_leased().await {
 //!                     done += job;
 //!                 }
@@ -115,16 +122,16 @@ use crate::finally::Finally;
 use crate::queues::acquire::Anchored;
 use crate::queues::queue::Queue;
 
-/// A channel with room for `capacity` items, of which each takes as many permits of `queue` as
-/// `weight` says: [`PerItem`](crate::PerItem), or a function of the item.
+/// Creates a channel with room for `capacity` items. Each item takes as many permits of `queue` as
+/// `weight` returns: [`PerItem`](crate::PerItem), or a function of the item.
 ///
-/// `P` points to the queue: `&'static Queue`, `Arc<Queue>`, `&Queue`, or [a key's
-/// place](crate::QueueKey).
+/// `P` points to the queue: `&'static Queue`, `Arc<Queue>`, `&Queue`, or a
+/// [`QueueKey`](crate::QueueKey).
 ///
 /// # Panics
 ///
-/// If the capacity is more than a [`Concurrency`] can count: 2^30 - 1, and 2^14 - 1 on targets
-/// without 64-bit atomics.
+/// Panics if `capacity` is greater than the maximum of a [`Concurrency`]: 2^30 - 1, or 2^14 - 1 on
+/// targets without 64-bit atomics.
 ///
 /// ```
 /// use core::num::NonZero;
@@ -164,31 +171,33 @@ where
     )
 }
 
-/// What is sent: an item, and its permits.
+/// An item in the channel: the item and its permits.
 type Leased<T, P> = (T, Lease<P>);
 
-/// Permits that have nothing to do with time.
+/// A queue whose permits do not depend on time.
 type Permits = Queue<Concurrency, Timeless>;
 
-/// What both sides share.
+/// The state that both halves share.
 ///
-/// **Invariant.** Each item in the channel has a permit of `places`, so the channel has room for an
-/// item whose permit has been taken. Until the channel closes, an item leaves it only against a
-/// permit of `arrived`, which is there once the item is: so who has one finds an item. Afterwards
-/// items leave without one, and who has one finds an item or the end.
+/// **Invariant.** Each item in the channel holds a permit of `places`, so there is room for an item
+/// whose permit was taken. While the channel is open, a reader takes an item only with a permit of
+/// `arrived`, which is released after the item was pushed. So a reader with a permit finds an item.
+/// After the channel has closed, readers also take items without a permit. Then a reader with a
+/// permit finds an item or the end of the channel.
 struct Shared<T, P: Anchored> {
     items: ConcurrentQueue<Leased<T, P>>,
     places: Permits,
-    /// A permit for each item that no reader has been given.
+    /// A permit for each item that is not assigned to a reader.
     arrived: Arc<Permits>,
-    /// Its one permit is never given back: who waits for it waits until the channel closes, without
-    /// an allocation.
+    /// Its one permit is never released. So a request waits here, without allocating, until the
+    /// channel closes.
     end: Permits,
 }
 
 impl<T, P: Anchored> Shared<T, P> {
     fn new(capacity: u32) -> Self {
-        // First, since it panics at a capacity for which there may be no memory.
+        // `Queue::new` comes first: it panics if the capacity is too large, before memory is
+        // allocated for the items.
         let places = Queue::new(Concurrency::new(capacity), Timeless, u64::MAX);
         Self {
             items: ConcurrentQueue::bounded(capacity as usize),
@@ -198,7 +207,7 @@ impl<T, P: Anchored> Shared<T, P> {
         }
     }
 
-    /// Puts an item into its place, unless the channel is closed, and has a reader take it.
+    /// Puts an item into its place and assigns it to a reader, unless the channel is closed.
     fn push(&self, leased: Leased<T, P>) -> Result<(), Leased<T, P>> {
         self.items
             .push(leased)
@@ -207,7 +216,7 @@ impl<T, P: Anchored> Shared<T, P> {
         Ok(())
     }
 
-    /// Takes out an item that has arrived, or after the end one that is there still.
+    /// Takes an item that has arrived, or one of the remaining items after the channel has closed.
     fn try_receive(&self) -> Result<Leased<T, P>, TryRecvError> {
         match self.arrived.try_acquire(1) {
             Ok(claim) => self.receive(claim),
@@ -216,7 +225,7 @@ impl<T, P: Anchored> Shared<T, P> {
         }
     }
 
-    /// Takes out the item that a reader has a claim to.
+    /// Takes the item that a reader has a permit of `arrived` for.
     fn receive<Q>(&self, claim: Lease<Q>) -> Result<Leased<T, P>, TryRecvError>
     where
         Q: Deref<Target = Permits>,
@@ -225,15 +234,15 @@ impl<T, P: Anchored> Shared<T, P> {
         self.receive_rest()
     }
 
-    /// Takes out the next item: its place is free.
+    /// Takes the next item and releases its place.
     fn receive_rest(&self) -> Result<Leased<T, P>, TryRecvError> {
         let leased = self.items.pop().map_err(|_| TryRecvError::Closed)?;
         self.places.release(1);
         Ok(leased)
     }
 
-    /// Closes the channel, and refuses all requests that wait or come later, also if a waker
-    /// panics. Returns whether it was open.
+    /// Closes the channel and rejects all waiting and future requests, even if a waker panics.
+    /// Returns whether the channel was open.
     fn close(&self) -> bool {
         let was_open = self.items.close();
         let _end = Finally(|| {
@@ -247,10 +256,10 @@ impl<T, P: Anchored> Shared<T, P> {
     }
 }
 
-/// A queue around `limit` permits that are all in use.
+/// Returns a queue with `limit` permits, all of which are in use.
 fn all_taken(limit: u32) -> Permits {
     let permits = Queue::new(Concurrency::new(limit), Timeless, u64::MAX);
     let taken = permits.try_acquire(limit).map(Lease::forget);
-    debug_assert!(taken == Ok(limit), "it is new");
+    debug_assert!(taken == Ok(limit), "all permits of a new limiter are free");
     permits
 }

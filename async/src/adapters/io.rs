@@ -17,21 +17,21 @@ use self::outflow::Outflow;
 use super::admission::Admission;
 use crate::queues::acquire::Anchored;
 
-/// The bytes for which a transfer takes permits at once, at most.
+/// The largest number of bytes for which a transfer takes permits at once.
 struct Piece(NonZero<u32>);
 
 impl Piece {
     const DEFAULT: Self = Self(NonZero::new(16 * 1024).unwrap());
 
-    /// At most half of what the limiter can ever hold, as it is set now: so what comes in while one
-    /// is in use is not lost.
+    /// Returns the piece in bytes: at most half of the limiter's current capacity, so that permits
+    /// which are replenished while a piece is in use are not lost.
     fn of<P: Anchored>(&self, admission: &Admission<P>) -> usize {
         let most = u32::try_from(admission.queue.capacity() / 2).unwrap_or(u32::MAX);
         self.0.get().min(most).max(1) as usize
     }
 }
 
-/// One of the two adapters.
+/// Defines one of the two adapters.
 macro_rules! limited {
     ($(#[$doc:meta])* $name:ident, $inner:literal, $flow:ident) => {
         pin_project! {
@@ -59,10 +59,11 @@ macro_rules! limited {
                 Self { inner, flow: $flow::new(queue) }
             }
 
-            /// For how many bytes it takes permits at once, at most; and at most for half of the
-            /// limiter's capacity. Default: 16 KiB. Transfers that all wait get shares as their
-            /// pieces are to each other; larger ones cost less, as far as the buffers are as large;
-            /// smaller ones flow more evenly.
+            /// Sets the largest number of bytes for which a transfer takes permits at once. It
+            /// never takes more than half of the limiter's capacity at once. Default: 16 KiB.
+            ///
+            /// Transfers that all wait get shares in proportion to their pieces. Larger pieces cost
+            /// less, if the buffers are as large. Smaller pieces make the flow more even.
             ///
             /// ```
             /// # use core::num::NonZero;
@@ -80,7 +81,7 @@ macro_rules! limited {
                 self
             }
 
-            /// What is limited.
+            /// Returns a reference to the limited object.
             ///
             /// ```
             /// # use portcullis_async::Queue;
@@ -94,7 +95,7 @@ macro_rules! limited {
                 &self.inner
             }
 
-            /// What is limited, to be used past this adapter.
+            /// Returns the limited object, to be used without the limit.
             ///
             /// ```
             /// # use std::pin::pin;
@@ -119,33 +120,37 @@ macro_rules! limited {
 }
 
 limited! {
-    /// A reader limited in bytes: an `AsyncRead` of futures-io or of tokio.
+    /// Limits a reader in bytes: an `AsyncRead` of futures-io or of tokio.
     ///
     /// One permit is one byte. `P` points to the queue: `&Queue`, `&'static Queue`, `Arc<Queue>`,
-    /// or [a key's place](crate::QueueKey). Writing passes as it is, so that [`LimitedWrite`]
-    /// around this one limits both, by one queue or by two.
+    /// or a [`QueueKey`](crate::QueueKey). Writes pass through unlimited, so a [`LimitedWrite`]
+    /// around this adapter limits both directions, with one queue or two.
     ///
-    /// It takes permits for what has been read, and hands it out when it has them: so a reader that
-    /// has nothing to read takes none, and none is paid for what does not come. What has to wait is
-    /// kept here, up to a [piece](Self::with_piece); what need not is not copied. Those that wait
-    /// ask for a piece each, whatever their buffers, and so get the same share.
+    /// The adapter reads first, takes permits for the bytes that it read, and then hands the bytes
+    /// out. So a reader with nothing to read takes no permits, and no permits are spent on bytes
+    /// that never arrive. Bytes that have to wait for permits are buffered here, up to a
+    /// [piece](Self::with_piece); other bytes are not copied. All readers that wait request a piece
+    /// each, whatever the size of their buffers, and so get equal shares.
     ///
-    /// **Bound.** The limiter's, by the queue's clock; by a watch, a reader that is not polled when
-    /// it has its permits hands out up to a piece later, on top. For a rate in bytes each second, a
-    /// token bucket: its burst is best a piece or two, and what comes in until a timer wakes, 10 ms
-    /// of the rate, say. (Nothing is gained by [`Concurrency`](portcullis_core::Concurrency), whose
-    /// permits come back as bytes are handed out.)
+    /// **Bound.** The limiter's, by the queue's clock. In real time, up to one piece more: a reader
+    /// that is polled late hands out a piece that was granted earlier. For a byte rate, use a token
+    /// bucket. Its burst is best one or two pieces plus the permits that are replenished between
+    /// two wake-ups of the timer, about 10 ms of the rate. (A
+    /// [`Concurrency`](portcullis_core::Concurrency) limit is of no use here: its permits are
+    /// returned as soon as the bytes are handed out.)
     ///
-    /// **Errors.** Those of what is within; and if the queue refuses (it is full, closed, or
-    /// evicts), an [error](std::io::Error::other) that is a [`Rejected`](crate::Rejected). What
-    /// waits [stays](Self::waiting), and the next read asks again.
+    /// **Errors.** The errors of the inner reader. If the queue rejects the request (it is full or
+    /// closed, or evicts the request), an [error](std::io::Error::other) that contains a
+    /// [`Rejected`](crate::Rejected). The bytes stay [buffered](Self::waiting), and the next read
+    /// requests permits again.
     ///
-    /// It contains its wait, and so must be pinned: by `pin!`, or by `Box::pin` if it has to be
-    /// `Unpin`. To have what is within back, lend it: `&mut socket` is a reader and a writer too.
+    /// The adapter contains the state of its wait, so it must be pinned: with `pin!`, or with
+    /// `Box::pin` if it has to be `Unpin`. To get the inner reader back, pass a reference: `&mut
+    /// socket` is a reader and a writer too.
     ///
-    /// **Cost.** Each read asks the limiter; the waits of the queue; an allocation of a piece for
-    /// the first that has to wait, which is kept. A task that waits for permits is woken when it
-    /// has them, and at most once more, by what is within.
+    /// **Cost.** Each read asks the limiter, and may wait in the queue. The first read that has to
+    /// wait allocates a buffer of one piece, which is kept. A task that waits for permits is woken
+    /// when they are granted, and at most once more by the inner reader.
     ///
     /// ```
     /// use std::pin::pin;
@@ -154,7 +159,7 @@ limited! {
     /// use portcullis_async::{LimitedRead, Queue, ThreadTimer};
     /// use portcullis_core::{Rate, TokenBucket};
     ///
-    /// // 20 MB each second, and 400 kB at once.
+    /// // 20 MB per second, with a burst of 400 kB.
     /// let rate = TokenBucket::new(Rate::per_second(20_000_000), 400_000);
     /// let down: Arc<Queue<_, _>> = Arc::new(Queue::new(rate, ThreadTimer::new(), u64::MAX));
     /// down.attend_shared();
@@ -170,7 +175,8 @@ limited! {
 }
 
 impl<T, P: Anchored> LimitedRead<T, P> {
-    /// What has been read, and not been handed out yet: it goes with this, when it is dropped.
+    /// Returns the bytes that have been read and not handed out yet. Dropping the adapter drops
+    /// them.
     ///
     /// ```
     /// # use portcullis_async::{LimitedRead, Queue};
@@ -186,33 +192,36 @@ impl<T, P: Anchored> LimitedRead<T, P> {
 }
 
 limited! {
-    /// A writer limited in bytes: an `AsyncWrite` of futures-io or of tokio.
+    /// Limits a writer in bytes: an `AsyncWrite` of futures-io or of tokio.
     ///
     /// One permit is one byte. `P` points to the queue: `&Queue`, `&'static Queue`, `Arc<Queue>`,
-    /// or [a key's place](crate::QueueKey). Reading passes as it is, so that [`LimitedRead`] around
-    /// this one limits both, by one queue or by two.
+    /// or a [`QueueKey`](crate::QueueKey). Reads pass through unlimited, so a [`LimitedRead`]
+    /// around this adapter limits both directions, with one queue or two.
     ///
-    /// It takes permits for what is to be written, up to a [piece](Self::with_piece), and writes it
-    /// when it has them. What the writer within does not take of it at once may be written at any
-    /// later time; closed or dropped, this gives the permits back, as far as the limiter can take
-    /// them. Those that wait get shares as what they write at once is to each other: the same
-    /// share, where that is a piece or more.
+    /// The adapter first takes permits for the bytes to write, up to a [piece](Self::with_piece),
+    /// and then writes them. If the inner writer accepts only a part, the permits of the rest are
+    /// kept for later writes. Closing or dropping the adapter refunds them, as far as the limiter
+    /// accepts a refund. Writers that wait get shares in proportion to the bytes they write at
+    /// once: equal shares, if each writes a piece or more.
     ///
-    /// **Bound.** The limiter's, by the queue's clock; by a watch, a writer that stands still may
-    /// write up to a piece on top. For a rate in bytes each second, a token bucket: its burst is
-    /// best a piece or two, and what comes in until a timer wakes, 10 ms of the rate, say. (Nothing
-    /// is gained by [`Concurrency`](portcullis_core::Concurrency), whose permits come back when a
-    /// piece is written.)
+    /// **Bound.** The limiter's, by the queue's clock. In real time, up to one piece more: a writer
+    /// that stalls may later write a piece that was granted earlier. For a byte rate, use a token
+    /// bucket. Its burst is best one or two pieces plus the permits that are replenished between
+    /// two wake-ups of the timer, about 10 ms of the rate. (A
+    /// [`Concurrency`](portcullis_core::Concurrency) limit is of no use here: its permits are
+    /// returned as soon as a piece is written.)
     ///
-    /// **Errors.** Those of what is within; and if the queue refuses (it is full, closed, or
-    /// evicts), an [error](std::io::Error::other) that is a [`Rejected`](crate::Rejected): nothing
-    /// has been written then. Vectored writes go slice by slice.
+    /// **Errors.** The errors of the inner writer. If the queue rejects the request (it is full or
+    /// closed, or evicts the request), an [error](std::io::Error::other) that contains a
+    /// [`Rejected`](crate::Rejected); nothing has been written then. A vectored write writes from
+    /// one slice at a time.
     ///
-    /// It contains its wait, and so must be pinned: by `pin!`, or by `Box::pin` if it has to be
-    /// `Unpin`. To have what is within back, lend it: `&mut socket` is a reader and a writer too.
+    /// The adapter contains the state of its wait, so it must be pinned: with `pin!`, or with
+    /// `Box::pin` if it has to be `Unpin`. To get the inner writer back, pass a reference: `&mut
+    /// socket` is a reader and a writer too.
     ///
-    /// **Cost.** The waits of the queue, without an allocation. A task that waits for permits is
-    /// woken once, when it has them.
+    /// **Cost.** The waits of the queue, without allocating. A task that waits for permits is woken
+    /// once, when they are granted.
     ///
     /// ```
     /// use std::pin::pin;

@@ -2,10 +2,10 @@ use portcullis_core::{Clock, Lease, Receipt};
 
 use crate::queues::acquire::{Anchored, Queued};
 
-/// Permits for what has not passed yet: dropped, what was not spent is refunded, as far as the
-/// limiter can take it back.
+/// Permits for an item or for bytes that have not passed yet. Dropping it refunds the unspent
+/// permits, as far as the limiter accepts a refund.
 pub(crate) struct Unspent<P: Anchored> {
-    /// Until it is dropped, or taken out.
+    /// `None` after `into_lease`.
     lease: Option<Lease<P>>,
     spent: u32,
 }
@@ -22,16 +22,18 @@ impl<P: Anchored> Unspent<P> {
         self.lease.as_ref().map_or(0, Lease::permits) - self.spent
     }
 
-    /// Up to `n` of them have been used.
+    /// Marks up to `n` permits as spent.
     #[cfg(any(feature = "futures-io", feature = "tokio"))]
     pub(crate) fn spend(&mut self, n: u32) {
         self.spent += n.min(self.left());
     }
 
-    /// What they are for passes.
+    /// Returns the lease; its item passes, so nothing is refunded.
     #[cfg(any(feature = "channel", feature = "stream"))]
     pub(crate) fn into_lease(mut self) -> Lease<P> {
-        self.lease.take().expect("is there until now")
+        self.lease
+            .take()
+            .expect("the lease is taken only here and in `drop`")
     }
 }
 
@@ -41,19 +43,24 @@ impl<P: Anchored> Drop for Unspent<P> {
         if let Some(mut lease) = self.lease.take()
             && left > 0
         {
-            lease.release(self.spent).expect("holds as many");
+            lease
+                .release(self.spent)
+                .expect("`spent` is at most the lease's permits");
             let now = lease.limiter().wait_queue().clock.now();
-            lease.refund_at(now, left).expect("holds as many");
+            lease
+                .refund_at(now, left)
+                .expect("the lease holds the permits that are left");
         }
     }
 }
 
-/// The permits of what weighs nothing.
+/// Returns a lease of no permits, for an item that weighs nothing.
 pub(crate) fn nothing<P: Anchored>(queue: P) -> Lease<P> {
     Lease::from_grant(queue, 0, Receipt::NONE)
 }
 
-/// The item alone: dropped, if a waker panics as its lease is released.
+/// Drops the lease and returns the item. If a waker panics as the lease is released, the item is
+/// dropped.
 #[cfg(any(feature = "channel", feature = "stream"))]
 pub(crate) fn item<T, P: Anchored>((item, lease): (T, Lease<P>)) -> T {
     drop(lease);

@@ -2,7 +2,7 @@ use core::fmt;
 
 use crate::queues::rejected::Rejected;
 
-/// An item that did not get its permits, and why not.
+/// An item that was rejected by a queue of permits, and the reason.
 ///
 /// ```
 /// use portcullis_async::{Refused, Rejected};
@@ -10,23 +10,23 @@ use crate::queues::rejected::Rejected;
 ///     item: "late",
 ///     rejected: Rejected::Closed { permits: 1 },
 /// };
-/// assert_eq!(refused.to_string(), "an item is refused: closed");
+/// assert_eq!(refused.to_string(), "item rejected: queue closed");
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Refused<T> {
-    /// What was to pass.
+    /// The item.
     pub item: T,
-    /// Why it did not get its permits.
+    /// Why the queue rejected it.
     pub rejected: Rejected,
 }
 
 impl<T> fmt::Display for Refused<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "an item is refused: {}", self.rejected)
+        write!(f, "item rejected: {}", self.rejected)
     }
 }
 
-/// Without the item, which may be anything.
+/// Omits the item, so that it need not implement [`Debug`](fmt::Debug).
 impl<T> fmt::Debug for Refused<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Refused")

@@ -13,28 +13,30 @@ use super::weight::Weight;
 use crate::queues::acquire::Anchored;
 
 pin_project! {
-    /// A sink that takes items at a rate: each waits for its permits in a queue before it goes on,
-    /// and gives them back as it goes.
+    /// A sink with a limited rate: each item waits in a queue for its permits before it goes to the
+    /// inner sink, and then returns them.
     ///
-    /// `P` points to the queue, and `weight` says how many permits an item takes: as of a
-    /// [`LimitedStream`](super::LimitedStream). An item is taken once the sink within is ready for
-    /// it, so that as a rule no permits are spent on what cannot go on; it waits here, and goes on
-    /// with the next call that polls; meanwhile the sink within is flushed. One item waits at a
-    /// time.
+    /// `P` points to the queue, and `weight` returns the number of permits an item takes, as for a
+    /// [`LimitedStream`](super::LimitedStream). The adapter accepts an item once the inner sink is
+    /// ready for it, so normally no permits are spent on an item that the inner sink cannot take.
+    /// The adapter holds one item at a time. The item waits for its permits and moves on in the
+    /// next call that polls. While it waits, the inner sink is flushed.
     ///
-    /// An item that is refused comes back in the error of the next call that says what has become
-    /// of it: of a flush or a close, which then has to be asked for again; or of giving in the next
-    /// item (`start_send`, and so `feed` and `send`), which has its place here then, and may pass,
-    /// though that call has failed. So no item is lost. If the sink is a stream as well, that
-    /// passes as it is.
+    /// If the queue rejects an item, the item comes back in the error of a later call:
     ///
-    /// It is the wait itself, and so must be pinned: `pin!`, or `Box::pin`.
+    /// - A flush or a close returns the error. Call it again to flush or close.
+    /// - `start_send` (and so `feed` and `send`) returns the error as well. In this case it has
+    ///   accepted the new item nevertheless, which may pass although the call failed.
     ///
-    /// **Bound.** The limiter's, by the queue's clock; by a watch, one item more, that has its
-    /// permits and was not polled.
+    /// So no item is lost. If the inner sink is also a stream, the stream passes through unlimited.
     ///
-    /// **Cost.** The waits of the queue, without an allocation. A task that waits for permits is
-    /// woken once, when it has them; and by the sink within, while that flushes.
+    /// The adapter contains the state of its wait, so it must be pinned: with `pin!` or `Box::pin`.
+    ///
+    /// **Bound.** The limiter's, by the queue's clock. In real time, one item more: an item that
+    /// was granted and is polled late.
+    ///
+    /// **Cost.** The waits of the queue, without allocating. A task that waits for permits is woken
+    /// once, when they are granted, and by the inner sink while it flushes.
     ///
     /// ```
     /// use std::pin::pin;
@@ -48,7 +50,7 @@ pin_project! {
     /// futures_executor::block_on(async {
     ///     out.send("first").await.unwrap();
     ///     out.send("second").await.unwrap();
-    ///     // The bucket is empty, and nobody may wait: the item comes back.
+    ///     // The bucket is empty, and the queue has no room: the item comes back.
     ///     let SinkError::Refused(refused) = out.send("third").await.unwrap_err();
     ///     assert_eq!(refused.item, "third");
     /// });
@@ -61,16 +63,16 @@ pin_project! {
         #[pin]
         admission: Admission<P>,
         weight: W,
-        // The item that waits, and how many permits it takes; and those, when it has them.
+        // The item that waits and its weight; and its permits, once they are granted.
         next: Option<(T, u32)>,
         permits: Option<Unspent<P>>,
-        // The item that was refused, until that is told.
+        // The item that was rejected, until a call returns it.
         refused: Option<Refused<T>>,
     }
 }
 
 impl<T, S: Sink<T>, P: Anchored + Clone, W: Weight<T>> LimitedSink<S, P, W, T> {
-    /// Puts items into `sink`, each with as many permits of `queue` as `weight` says.
+    /// Sends items to `sink`. Each takes as many permits of `queue` as `weight` returns.
     ///
     /// ```
     /// # use std::sync::Arc;
@@ -98,7 +100,7 @@ impl<T, S: Sink<T>, P: Anchored + Clone, W: Weight<T>> LimitedSink<S, P, W, T> {
         }
     }
 
-    /// The sink within. An item that waits is not in it yet.
+    /// Returns a reference to the inner sink. An item that waits has not reached it yet.
     ///
     /// ```
     /// # use portcullis_async::{LimitedSink, PerItem, Queue};
@@ -111,7 +113,7 @@ impl<T, S: Sink<T>, P: Anchored + Clone, W: Weight<T>> LimitedSink<S, P, W, T> {
         &self.sink
     }
 
-    /// The sink within, to be used past this adapter.
+    /// Returns the inner sink, to be used without the limit.
     ///
     /// ```
     /// # use std::pin::pin;
@@ -126,7 +128,7 @@ impl<T, S: Sink<T>, P: Anchored + Clone, W: Weight<T>> LimitedSink<S, P, W, T> {
         self.project().sink
     }
 
-    /// The same, and tells of one that was refused.
+    /// Polls the item, as `poll_item`, and then returns an item that was rejected as an error.
     fn poll_passed(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -140,8 +142,8 @@ impl<T, S: Sink<T>, P: Anchored + Clone, W: Weight<T>> LimitedSink<S, P, W, T> {
         )
     }
 
-    /// Lets the item that waits go on, if one does. Those before it are not to wait for its
-    /// permits.
+    /// Passes the waiting item to the inner sink, if there is one. While it waits for permits,
+    /// flushes the inner sink, so that earlier items do not wait for these permits.
     fn poll_item(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -154,7 +156,7 @@ impl<T, S: Sink<T>, P: Anchored + Clone, W: Weight<T>> LimitedSink<S, P, W, T> {
             match this.admission.poll(context, *weight) {
                 Poll::Ready(Ok(lease)) => *this.permits = Some(Unspent::new(lease)),
                 Poll::Ready(Err(rejected)) => {
-                    let (item, _) = this.next.take().expect("is there");
+                    let (item, _) = this.next.take().expect("an item waits");
                     *this.refused = Some(Refused { item, rejected });
                     return Poll::Ready(Ok(()));
                 }
@@ -166,10 +168,11 @@ impl<T, S: Sink<T>, P: Anchored + Clone, W: Weight<T>> LimitedSink<S, P, W, T> {
                 }
             }
         }
-        // It was, and may not be after a flush.
+        // The inner sink was ready when the item was accepted, and may no longer be ready after a
+        // flush.
         ready!(this.sink.as_mut().poll_ready(context)).map_err(SinkError::Sink)?;
         let lease = this.permits.take().map(Unspent::into_lease);
-        let (item, _) = this.next.take().expect("is there");
+        let (item, _) = this.next.take().expect("an item waits");
         let outcome = this.sink.start_send(item);
         drop(lease);
         Poll::Ready(outcome.map_err(SinkError::Sink))
@@ -179,7 +182,8 @@ impl<T, S: Sink<T>, P: Anchored + Clone, W: Weight<T>> LimitedSink<S, P, W, T> {
 impl<T, S: Sink<T>, P: Anchored + Clone, W: Weight<T>> Sink<T> for LimitedSink<S, P, W, T> {
     type Error = SinkError<T, S::Error>;
 
-    /// Also where the item before was refused: that is told when the next one is safe.
+    /// Becomes ready also after an item was rejected: `start_send` returns that error, once it has
+    /// stored the next item.
     fn poll_ready(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -187,7 +191,7 @@ impl<T, S: Sink<T>, P: Anchored + Clone, W: Weight<T>> Sink<T> for LimitedSink<S
         ready!(self.as_mut().poll_item(context))?;
         let this = self.project();
         if this.refused.is_some() {
-            // The sink within was ready for that one.
+            // The inner sink was ready for the rejected item, and so is ready for the next one.
             return Poll::Ready(Ok(()));
         }
         this.sink.poll_ready(context).map_err(SinkError::Sink)
@@ -195,16 +199,17 @@ impl<T, S: Sink<T>, P: Anchored + Clone, W: Weight<T>> Sink<T> for LimitedSink<S
 
     /// # Errors
     ///
-    /// [`SinkError::Refused`] with the item before this one, which has its place here all the same.
+    /// [`SinkError::Refused`] with the previous item, if that was rejected. `item` has been
+    /// accepted nevertheless.
     ///
     /// # Panics
     ///
-    /// If `poll_ready` has not been ready since the last item.
+    /// Panics if `poll_ready` has not returned ready since the last item.
     fn start_send(self: Pin<&mut Self>, item: T) -> Result<(), Self::Error> {
         let this = self.project();
         assert!(
             this.next.is_none(),
-            "a sink takes an item when it is ready for one"
+            "`start_send` called before `poll_ready` was ready"
         );
         let permits = this.weight.permits(&item);
         *this.next = Some((item, permits));
@@ -257,7 +262,7 @@ impl<S: fmt::Debug, P: Anchored, W, T> fmt::Debug for LimitedSink<S, P, W, T> {
     }
 }
 
-/// Why a [`LimitedSink`] did not take an item.
+/// Why a [`LimitedSink`] failed.
 ///
 /// ```
 /// use portcullis_async::{Refused, Rejected, SinkError};
@@ -267,15 +272,15 @@ impl<S: fmt::Debug, P: Anchored, W, T> fmt::Debug for LimitedSink<S, P, W, T> {
 /// };
 /// assert_eq!(
 ///     SinkError::<_, std::io::Error>::Refused(refused).to_string(),
-///     "an item is refused: closed"
+///     "item rejected: queue closed"
 /// );
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SinkError<T, E> {
-    /// This item did not get its permits: the one before, if the call was to give in another one,
-    /// which has its place then.
+    /// The queue of permits rejected this item. If `start_send` returns the error, it concerns the
+    /// previous item; the new item was accepted.
     Refused(Refused<T>),
-    /// The sink within has failed.
+    /// The inner sink failed.
     Sink(E),
 }
 
@@ -288,7 +293,7 @@ impl<T, E: fmt::Display> fmt::Display for SinkError<T, E> {
     }
 }
 
-/// Without the item, which may be anything.
+/// Omits the item, so that it need not implement [`Debug`](fmt::Debug).
 impl<T, E: fmt::Debug> fmt::Debug for SinkError<T, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

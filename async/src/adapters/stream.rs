@@ -14,25 +14,30 @@ use super::weight::Weight;
 use crate::queues::acquire::Anchored;
 
 pin_project! {
-    /// A stream whose items come at a rate: each waits for its permits in a queue, and gives them
-    /// back as it comes out.
+    /// A stream with a limited rate: each item waits in a queue for its permits, and returns them
+    /// when it is yielded.
     ///
-    /// `P` points to the queue: `&Queue`, `&'static Queue`, `Arc<Queue>`, or [a key's
-    /// place](crate::QueueKey); `weight` says how many permits an item takes. One item at a time is
-    /// taken from the stream, and then waits; it is dropped with this one. An item that is refused
-    /// comes as an error, with the reason, and the stream goes on: the queue is full or closed, or
-    /// can never grant as much. So a queue that stays open, has room for all who wait, and a burst
-    /// of the heaviest item, refuses none. If the stream is a sink as well, that passes as it is.
+    /// `P` points to the queue: `&Queue`, `&'static Queue`, `Arc<Queue>`, or a
+    /// [`QueueKey`](crate::QueueKey). `weight` returns the number of permits an item takes. The
+    /// adapter takes one item at a time from the inner stream, which then waits; dropping the
+    /// adapter drops that item.
     ///
-    /// To bound how many items are in work, [`LeasedStream`] yields the leases as well.
+    /// An item that the queue rejects is yielded as an error with the reason, and the stream
+    /// continues. A queue rejects an item if it is full or closed, or if the limiter can never
+    /// grant that many permits. So a queue rejects nothing if it stays open, has room for all
+    /// waiters, and has a burst of at least the heaviest item. If the inner stream is also a sink,
+    /// the sink passes through unlimited.
     ///
-    /// It is the wait itself, and so must be pinned: `pin!`, or `Box::pin`.
+    /// To bound the number of items in progress, use [`LeasedStream`], which also yields the
+    /// leases.
     ///
-    /// **Bound.** The limiter's, by the queue's clock; by a watch, one item more, that has its
-    /// permits and was not polled.
+    /// The adapter contains the state of its wait, so it must be pinned: with `pin!` or `Box::pin`.
     ///
-    /// **Cost.** The waits of the queue, without an allocation. A task that waits for permits is
-    /// woken once, when it has them.
+    /// **Bound.** The limiter's, by the queue's clock. In real time, one item more: an item that
+    /// was granted and is polled late.
+    ///
+    /// **Cost.** The waits of the queue, without allocating. A task that waits for permits is woken
+    /// once, when they are granted.
     ///
     /// ```
     /// use std::pin::pin;
@@ -48,7 +53,7 @@ pin_project! {
     /// let items = futures_executor::block_on(paced.map(Result::unwrap).collect::<String>());
     /// assert_eq!(items, "abc");
     /// ```
-    #[must_use = "a stream does nothing until it is polled"]
+    #[must_use = "streams do nothing unless polled"]
     pub struct LimitedStream<S: Stream, P: Anchored, W> {
         #[pin]
         leased: LeasedStream<S, P, W>,
@@ -56,7 +61,7 @@ pin_project! {
 }
 
 impl<S: Stream, P: Anchored + Clone, W: Weight<S::Item>> LimitedStream<S, P, W> {
-    /// The items of `stream`, each with as many permits of `queue` as `weight` says.
+    /// Limits `stream`. Each item takes as many permits of `queue` as `weight` returns.
     ///
     /// ```
     /// # use std::sync::Arc;
@@ -82,7 +87,7 @@ impl<S: Stream, P: Anchored + Clone, W: Weight<S::Item>> LimitedStream<S, P, W> 
         }
     }
 
-    /// The stream within.
+    /// Returns a reference to the inner stream.
     ///
     /// ```
     /// # use futures_util::{Stream, stream};
@@ -96,7 +101,7 @@ impl<S: Stream, P: Anchored + Clone, W: Weight<S::Item>> LimitedStream<S, P, W> 
         self.leased.get_ref()
     }
 
-    /// The stream within, to be used past this adapter.
+    /// Returns the inner stream, to be used without the limit.
     ///
     /// ```
     /// # use std::pin::pin;
@@ -126,9 +131,9 @@ impl<S: Stream, P: Anchored + Clone, W: Weight<S::Item>> Stream for LimitedStrea
 }
 
 pin_project! {
-    /// As [`LimitedStream`], but each item comes with its lease: permits of a
-    /// [`Concurrency`](portcullis_core::Concurrency) limit are in use until that is dropped, and so
-    /// bound how many items are in work at once.
+    /// A [`LimitedStream`] that yields each item with its lease. Permits of a
+    /// [`Concurrency`](portcullis_core::Concurrency) limit stay in use until the lease is dropped.
+    /// So the limit bounds the number of items in progress.
     ///
     /// ```
     /// use std::pin::pin;
@@ -140,14 +145,14 @@ pin_project! {
     /// let mut jobs = pin!(LeasedStream::new(stream::iter(["a", "b", "c"]), &queue, PerItem));
     /// let first = jobs.next().now_or_never().unwrap().unwrap();
     /// let second = jobs.next().now_or_never().unwrap().unwrap();
-    /// assert!(jobs.next().now_or_never().is_none(), "two are in work");
+    /// assert!(jobs.next().now_or_never().is_none(), "two are in progress");
     /// drop(first);
     /// let (job, lease) = jobs.next().now_or_never().unwrap().unwrap()?;
     /// assert_eq!((job, lease.permits()), ("c", 1));
     /// # drop(second);
     /// # Ok::<(), portcullis_async::Refused<&str>>(())
     /// ```
-    #[must_use = "a stream does nothing until it is polled"]
+    #[must_use = "streams do nothing unless polled"]
     pub struct LeasedStream<S: Stream, P: Anchored, W> {
         #[pin]
         stream: S,
@@ -159,7 +164,7 @@ pin_project! {
 }
 
 impl<S: Stream, P: Anchored + Clone, W: Weight<S::Item>> LeasedStream<S, P, W> {
-    /// As of [`LimitedStream::new`].
+    /// Limits `stream`. See [`LimitedStream::new`].
     ///
     /// ```
     /// # use futures_util::stream;
@@ -178,7 +183,7 @@ impl<S: Stream, P: Anchored + Clone, W: Weight<S::Item>> LeasedStream<S, P, W> {
         }
     }
 
-    /// The stream within.
+    /// Returns a reference to the inner stream.
     ///
     /// ```
     /// # use futures_util::{Stream, stream};
@@ -192,7 +197,7 @@ impl<S: Stream, P: Anchored + Clone, W: Weight<S::Item>> LeasedStream<S, P, W> {
         &self.stream
     }
 
-    /// The stream within, to be used past this adapter.
+    /// Returns the inner stream, to be used without the limit.
     ///
     /// ```
     /// # use std::pin::pin;
@@ -224,7 +229,10 @@ impl<S: Stream, P: Anchored + Clone, W: Weight<S::Item>> Stream for LeasedStream
             permits
         };
         let outcome = ready!(this.admission.poll(context, permits));
-        let (item, _) = this.next.take().expect("is there");
+        let (item, _) = this
+            .next
+            .take()
+            .expect("`next` is set until the item has its permits");
         Poll::Ready(Some(match outcome {
             Ok(lease) => Ok((item, lease)),
             Err(rejected) => Err(Refused { item, rejected }),

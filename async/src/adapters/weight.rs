@@ -1,4 +1,5 @@
-/// How many permits an item takes: [`PerItem`], or a function, of its size say.
+/// The number of permits that an item takes: [`PerItem`], or a function of the item, for example
+/// its size.
 ///
 /// ```
 /// use portcullis_async::{PerItem, Weight};
@@ -7,7 +8,8 @@
 /// assert_eq!((bytes.permits(&line), PerItem.permits(&line)), (12, 1));
 /// ```
 pub trait Weight<T: ?Sized> {
-    /// The permits that `item` takes. With 0 it passes, whatever the limiter says.
+    /// Returns the number of permits that `item` takes. An item that takes 0 passes without asking
+    /// the limiter.
     ///
     /// ```
     /// # use portcullis_async::{PerItem, Weight};
@@ -16,7 +18,7 @@ pub trait Weight<T: ?Sized> {
     fn permits(&self, item: &T) -> u32;
 }
 
-/// One permit for each item.
+/// A weight of one permit for each item.
 ///
 /// ```
 /// # use portcullis_async::{PerItem, Weight};

@@ -1,4 +1,4 @@
-//! Waits of threads, in the same list as those of tasks.
+//! Blocking waits: threads wait in the same wait lists as futures.
 #![allow(unsafe_code)]
 
 use core::cell::Cell;
@@ -25,26 +25,26 @@ use crate::waiting::wait_queue::{Caller, Next, Place, WaitQueue};
 use crate::waiting::wake_batch::WakeBatch;
 use crate::{Acquire, Rejected};
 
-/// What a thread does that waits.
+/// A state of `Sleeper::word`: the thread is awake.
 const AWAKE: u32 = 0;
-/// Somebody has woken it.
+/// The waker has run, and the thread has not noticed yet.
 const WOKEN: u32 = 1;
-/// It waits for the word to change.
+/// The thread sleeps until the word changes.
 const WAITS: u32 = 2;
-/// It is parked, for a time.
+/// The thread is parked with a timeout.
 const PARKED: u32 = 3;
 
-/// Wakes a thread.
+/// Lets one thread sleep, and wakes it.
 struct Sleeper {
     word: AtomicU32,
     thread: Thread,
 }
 
 impl Sleeper {
-    /// Sleeps until it is woken, or for `time`.
+    /// Sleeps until the waker runs, or for `time`. Returns at once if the waker has run before.
     fn sleep(&self, time: Option<Duration>) {
         let how = if time.is_some() { PARKED } else { WAITS };
-        // Acquire: sees what was done before it was woken.
+        // Acquire: sees all that was done before the wake-up.
         if self.word.compare_exchange(AWAKE, how, Acq, Acq).is_ok() {
             match time {
                 Some(time) => thread::park_timeout(time),
@@ -74,12 +74,12 @@ impl Wake for Sleeper {
 }
 
 std::thread_local! {
-    /// One for all waits of a thread; not there while it waits, so that a waker that waits itself
-    /// gets another one.
+    /// The sleeper that all waits of the thread share. `None` while the thread waits: if a waker
+    /// that runs in the meantime waits itself, it gets a new sleeper.
     static SLEEPER: Cell<Option<(Arc<Sleeper>, Waker)>> = const { Cell::new(None) };
 }
 
-/// The thread's sleeper, or a new one.
+/// Runs `work` with the thread's sleeper, or with a new one.
 fn with_sleeper<T>(work: impl FnOnce(&Sleeper, &Waker) -> T) -> T {
     let (sleeper, waker) = SLEEPER
         .try_with(Cell::take)
@@ -93,38 +93,41 @@ fn with_sleeper<T>(work: impl FnOnce(&Sleeper, &Waker) -> T) -> T {
             (Arc::clone(&sleeper), Waker::from(sleeper))
         });
     let outcome = work(&sleeper, &waker);
-    // It is lost where the thread ends at this moment.
+    // While the thread ends, its locals may be gone. Then the sleeper is dropped.
     _ = SLEEPER.try_with(|place| place.set(Some((sleeper, waker))));
     outcome
 }
 
-/// How often one looks for permits before one queues: for some microseconds, less than it takes to
-/// sleep and wake.
+/// How often a thread looks for permits before it queues or sleeps. This takes some microseconds,
+/// less than sleeping and waking up.
 const SPINS: u32 = 100;
 
 impl<Q: QueueConfig> WaitQueue<Q> {
-    /// Whether permits are out that a release brings back.
+    /// Whether permits are held that a release will return.
     fn is_held(&self) -> bool {
         self.source.held() > 0
     }
 
-    /// Whether it is worth a few spins: permits are out, and the next release is for a newcomer, as
-    /// no request waits.
+    /// Whether spinning is worthwhile: permits are held, and no request waits, so that a new
+    /// request can take the next released permits.
     fn is_soon(&self, key: Key<Q>) -> bool {
         !self.is_waited_for(key) && !self.is_closed() && self.is_held()
     }
 }
 
 impl<P: Anchored> Acquire<P> {
-    /// Waits in this thread. Needs no driver: one of the threads that wait always drives the queue,
-    /// even beside another driver, whose timer may be unable to run while this thread sleeps.
+    /// Blocks the thread until the permits are granted or the request is rejected.
     ///
-    /// If the permits have to be released, it tries for some microseconds before it queues. In the
-    /// queue the thread sleeps.
+    /// Needs no other driver: one of the blocked threads always drives the queue. This holds even
+    /// if the queue has another driver, because the timer of that driver may be unable to run while
+    /// this thread sleeps.
+    ///
+    /// If the permits have to be released by their holders, the thread spins for some microseconds
+    /// before it queues. A queued thread sleeps.
     ///
     /// # Errors
     ///
-    /// As of the future.
+    /// As for the future: see [`Queue::acquire`].
     ///
     /// ```
     /// use portcullis_async::{Acquire, Queue};
@@ -172,11 +175,11 @@ impl<P: Anchored> Acquire<P> {
                 };
                 let wait_queue = queue.wait_queue();
                 let next = match wait.member.as_mut().drive(wait_queue, waker) {
-                    // No later than its own deadline, which has a timer.
+                    // `at` is no later than this wait's own deadline, which is among the timers.
                     Some(Next::At(at)) => at,
                     _ => deadline,
                 };
-                // What is to be released may come sooner than one falls asleep.
+                // A held permit may be released before the thread falls asleep, so spin first.
                 let mut spins = if wait_queue.is_held() { SPINS } else { 0 };
                 while spins > 0 && wait.wait.is_waiting() {
                     hint::spin_loop();
@@ -185,7 +188,7 @@ impl<P: Anchored> Acquire<P> {
                 if spins > 0 {
                     continue;
                 }
-                // At its deadline it is woken, and drives once more, which ends its wait.
+                // At its deadline the thread wakes up and drives once more, which ends the wait.
                 let now = wait_queue.clock.now();
                 if next > now {
                     sleeper.sleep((next < Timestamp::MAX).then(|| next.saturating_since(now)));
@@ -195,7 +198,7 @@ impl<P: Anchored> Acquire<P> {
     }
 }
 
-/// A thread's place among those that see to the time.
+/// A blocked thread's node among the drivers of the queue.
 struct Member(DriverSlot);
 
 impl Member {
@@ -203,33 +206,33 @@ impl Member {
         Self(DriverSlot::new())
     }
 
-    /// Grants what is due, and says when something is due next; `None` if another thread sees to
-    /// that.
+    /// Grants what is due, and returns when something is due next. Returns `None` if another thread
+    /// drives the queue.
     fn drive<Q: QueueConfig>(
         self: Pin<&mut Self>,
         wait_queue: &WaitQueue<Q>,
         waker: &Waker,
     ) -> Option<Next> {
-        // SAFETY: the member is not moved.
+        // SAFETY: the driver node is not moved.
         let member = unsafe { self.get_unchecked_mut() }.0.coming();
         let mut batch = WakeBatch::new();
-        // SAFETY: it is pinned, and `Blocked` takes it out.
+        // SAFETY: the node is pinned, and `Blocked` removes it.
         let look = unsafe { wait_queue.next(Caller::Thread(member, waker), &mut batch) };
         batch.resume();
         look.filter(|look| look.drives).map(|look| look.next)
     }
 
     fn leave<Q: QueueConfig>(self: Pin<&mut Self>, wait_queue: &WaitQueue<Q>) {
-        // SAFETY: the member is not moved.
+        // SAFETY: the driver node is not moved.
         if let Some(member) = unsafe { self.get_unchecked_mut() }.0.leaving() {
-            // SAFETY: it has driven this wait queue alone.
+            // SAFETY: the node has driven no other wait queue.
             unsafe { wait_queue.leave(Place::Thread(member)) };
         }
     }
 }
 
-/// A wait of a thread, which leaves the queue's drivers, whatever panics. It lets go of the lock as
-/// it is dropped, after this.
+/// The wait of a blocked thread. When dropped, also by a panic, it leaves the drivers of the queue.
+/// The pinned `Acquire` is dropped after it, and then leaves its wait list.
 struct Blocked<'w, P: Anchored> {
     wait: Pin<&'w mut Acquire<P>>,
     member: Pin<&'w mut Member>,
@@ -237,7 +240,7 @@ struct Blocked<'w, P: Anchored> {
 
 impl<P: Anchored> Drop for Blocked<'_, P> {
     fn drop(&mut self) {
-        // Not there if it was ready: then it has left.
+        // There is no queue once the wait is over. `conclude` has then left the drivers already.
         if let Some(queue) = self.wait.queue() {
             self.member.as_mut().leave(queue.wait_queue());
         }
@@ -245,12 +248,12 @@ impl<P: Anchored> Drop for Blocked<'_, P> {
 }
 
 impl<L: QueueLimiter, C: Clock, R: RawLock, H: Hook> Queue<L, C, R, H> {
-    /// Waits for `n` permits as [`acquire`](Self::acquire) does, in this thread: see
-    /// [`Acquire::block`].
+    /// Takes `n` permits, and blocks the thread until they are granted: [`acquire`](Self::acquire)
+    /// for threads. See [`Acquire::block`].
     ///
     /// # Errors
     ///
-    /// As of `acquire`.
+    /// As [`acquire`](Self::acquire).
     ///
     /// ```
     /// # use portcullis_async::Queue;
@@ -270,11 +273,12 @@ impl<L: QueueLimiter, C: Clock, R: RawLock, H: Hook> Queue<L, C, R, H> {
         self.blocking_acquire_until(n, Timestamp::MAX)
     }
 
-    /// The same, for no longer than `timeout` by the queue's clock.
+    /// Takes `n` permits, and blocks the thread for at most `timeout` by the queue's clock.
     ///
     /// # Errors
     ///
-    /// As of `acquire`; [`Rejected::Deadline`] after that time, or at once if it cannot be met.
+    /// As [`acquire`](Self::acquire), and [`Rejected::Deadline`] after `timeout`, or immediately if
+    /// the deadline cannot be met.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -294,11 +298,13 @@ impl<L: QueueLimiter, C: Clock, R: RawLock, H: Hook> Queue<L, C, R, H> {
         self.blocking_acquire_until(n, self.clock().now().saturating_add(timeout))
     }
 
-    /// The same, until `deadline` by the queue's clock; [`Timestamp::MAX`] is none.
+    /// Takes `n` permits, and blocks the thread until `deadline` at the latest, by the queue's
+    /// clock. [`Timestamp::MAX`] means no deadline.
     ///
     /// # Errors
     ///
-    /// As of `acquire`; [`Rejected::Deadline`] when it is over, or at once if it cannot be met.
+    /// As [`acquire`](Self::acquire), and [`Rejected::Deadline`] at the deadline, or immediately if
+    /// it cannot be met.
     ///
     /// ```
     /// # use portcullis_async::{Queue, Rejected};

@@ -1,4 +1,4 @@
-//! Queues that see to their time: by a timer of their own, or by a task that drives them.
+//! Drivers of a queue that use its timer: the queue itself, or a task that drives it.
 #![allow(unsafe_code)]
 
 use core::fmt;
@@ -20,25 +20,25 @@ use crate::waiting::wait_queue::{Caller, Next, Place, WaitQueue};
 use crate::waiting::wake_batch::WakeBatch;
 
 impl<Q: QueueConfig<Clock: Timer>> WaitQueue<Q> {
-    /// Grants what is due, and arms its timer for what comes next. `waker` is the one that calls
-    /// this.
+    /// Grants what is due, and arms the timer for what is due next. `waker` is the queue's own
+    /// waker, which calls this method.
     fn tend(&self, waker: &Waker) {
-        // SAFETY: it is no member.
+        // SAFETY: `SelfDriven` registers no driver node.
         unsafe { self.see_to(Caller::SelfDriven, waker) };
     }
 
-    /// Grants what is due, and arms the timer for what comes next, whatever panics. Whether the
-    /// queue is closed, and its wait lists are empty.
+    /// Grants what is due, and arms the timer for what is due next, whatever panics. Returns
+    /// whether the queue is closed and its wait lists are empty.
     ///
     /// # Safety
     ///
-    /// As of `next`.
+    /// As for `next`.
     unsafe fn see_to(&self, caller: Caller<'_>, waker: &Waker) -> bool {
         let mut batch = WakeBatch::new();
         let mut panic = Panic::NONE;
-        // If it cannot set its timer, another driver is woken in its place.
+        // If this driver cannot arm the timer, another one is woken in its place.
         let unarmed = Finally(|| self.disarm(caller));
-        // A limiter, a clock or a timer that has panicked is asked once more.
+        // After a panic of a limiter, a clock or a timer, try once more.
         // SAFETY: as the caller says.
         let mut arm = || panic.keep(|| unsafe { self.arm(caller, waker, &mut batch) });
         let is_over = arm().or_else(arm);
@@ -52,9 +52,11 @@ impl<Q: QueueConfig<Clock: Timer>> WaitQueue<Q> {
         is_over.unwrap_or(false)
     }
 
+    /// Like `see_to`, but stops at the first panic.
+    ///
     /// # Safety
     ///
-    /// As of `next`.
+    /// As for `next`.
     unsafe fn arm(&self, caller: Caller<'_>, waker: &Waker, batch: &mut WakeBatch) -> bool {
         let mut has_armed = false;
         // SAFETY: as the caller says.
@@ -66,19 +68,19 @@ impl<Q: QueueConfig<Clock: Timer>> WaitQueue<Q> {
                         continue;
                     }
                 }
-                // All waits are over.
+                // The queue is closed and no request waits.
                 Next::Idle | Next::OnRelease if self.is_closed() => return true,
                 _ => {}
             }
             if !look.drives {
                 if has_armed {
-                    // The queue has begun to attend to itself meanwhile: the timer is to be its
-                    // own.
+                    // In the meantime `attend` was called, and this driver may have replaced the
+                    // alarm of the queue itself. Have the queue arm the timer again.
                     self.rearm(batch);
                 }
                 break;
             }
-            // One who has asked later may have armed earlier.
+            // A driver that looked later may have armed the timer earlier. Then look again.
             if self.turns() == look.turn {
                 break;
             }
@@ -87,7 +89,7 @@ impl<Q: QueueConfig<Clock: Timer>> WaitQueue<Q> {
     }
 }
 
-/// Something that has what can be driven.
+/// A queue whose timers can be driven. Sealed.
 pub trait Drivable {
     #[allow(private_bounds, reason = "sealed")]
     type Config: QueueConfig<Clock: Timer>;
@@ -95,11 +97,10 @@ pub trait Drivable {
     fn driven(&self) -> &WaitQueue<Self::Config>;
 }
 
-/// Sees to the time of a borrowed queue: from [`Queue::drive`](crate::Queue::drive). Ready when the
-/// queue is closed.
+/// A future that drives the timers of a borrowed queue: from [`Queue::drive`](crate::Queue::drive).
+/// Ready when the queue is closed.
 ///
-/// It has a place among the queue's drivers from its first poll until it is dropped, and so must be
-/// pinned.
+/// It is registered with the queue from its first poll until it is dropped, and so must be pinned.
 ///
 /// ```
 /// # use portcullis_async::{Queue, ThreadTimer};
@@ -127,10 +128,10 @@ impl<Q: Drivable> Future for Drive<'_, Q> {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        // SAFETY: the member is not moved.
+        // SAFETY: the driver node is not moved.
         let this = unsafe { self.get_unchecked_mut() };
         let member = this.slot.coming();
-        // SAFETY: it is pinned, and `drop` takes it out.
+        // SAFETY: the node is pinned, and `drop` removes it.
         let is_over = unsafe {
             this.queue
                 .driven()
@@ -147,7 +148,7 @@ impl<Q: Drivable> Future for Drive<'_, Q> {
 impl<Q: Drivable> Drop for Drive<'_, Q> {
     fn drop(&mut self) {
         if let Some(member) = self.slot.leaving() {
-            // SAFETY: it has driven this alone.
+            // SAFETY: the node has driven no other queue.
             unsafe { self.queue.driven().leave(Place::Timed(member)) };
         }
     }
@@ -159,7 +160,7 @@ impl<Q: Drivable> fmt::Debug for Drive<'_, Q> {
     }
 }
 
-/// A waker that tends a queue which lives for ever.
+/// The waker of a queue in a static: it drives that queue.
 struct Always<Q>(core::marker::PhantomData<Q>);
 
 impl<Q: Drivable + Sync + 'static> Always<Q> {
@@ -170,24 +171,24 @@ impl<Q: Drivable + Sync + 'static> Always<Q> {
     }
 
     fn wake(queue: *const ()) {
-        // SAFETY: made of a `&'static Q`.
+        // SAFETY: the pointer comes from a `&'static Q`.
         let queue: &'static Q = unsafe { &*queue.cast() };
         queue.driven().tend(&Self::waker(queue));
     }
 
     fn waker(queue: &'static Q) -> Waker {
-        // SAFETY: the queue lives for ever, and is shared by reference alone, which threads may do;
-        // so nothing is to be counted.
+        // SAFETY: the queue lives forever and is only shared by reference. `Q: Sync` allows that
+        // across threads, so the waker needs no reference count.
         unsafe { Waker::from_raw(Self::clone(core::ptr::from_ref(queue).cast())) }
     }
 }
 
-/// Has a queue tend itself from now on.
+/// Makes a queue drive itself from now on.
 pub(crate) fn attend<Q: Drivable + Sync + 'static>(queue: &'static Q) {
     queue.driven().attend(Always::waker(queue));
 }
 
-/// A waker that tends a queue for as long as that is there.
+/// The waker of a queue in an `Arc`: it drives that queue while the queue exists.
 #[cfg(feature = "std")]
 struct While<Q>(Weak<Q>);
 
@@ -200,7 +201,7 @@ impl<Q: Drivable + Send + Sync + 'static> Wake for While<Q> {
     }
 }
 
-/// The same for a shared one.
+/// Like `attend`, for a queue in an `Arc`.
 #[cfg(feature = "std")]
 pub(crate) fn attend_shared<Q: Drivable + Send + Sync + 'static>(queue: &Arc<Q>) {
     queue

@@ -1,4 +1,4 @@
-//! Timers: clocks that also wake.
+//! Timers: clocks that also wake a waker at an instant.
 
 use core::task::{Poll, Waker};
 
@@ -22,16 +22,17 @@ pub use self::thread::ThreadTimer;
 #[cfg(feature = "tokio")]
 pub use self::tokio::TokioTimer;
 
-/// A clock that wakes at an instant: one of them for each queue.
+/// A clock that wakes a waker at an instant. Each queue has a timer of its own.
 ///
 /// | timer | feature | wakes in | resolution |
 /// |---|---|---|---|
-/// | `ThreadTimer` | `std` | a thread of its own, one for all queues | some 60 µs |
+/// | `ThreadTimer` | `std` | a thread of its own, shared by all queues | about 60 µs |
 /// | `TokioTimer` | `tokio` | the runtime | 1 ms |
-/// | `AsyncIoTimer` | `async-io` | the thread of `async-io`, or whoever polls in its `block_on` | some 60 µs |
-/// | `EmbassyTimer` | `embassy-time` | the time driver's interrupt; for `drive` alone | a tick of the driver |
+/// | `AsyncIoTimer` | `async-io` | the thread of `async-io`, or a thread inside its `block_on` | about 60 µs |
+/// | `EmbassyTimer` | `embassy-time` | the interrupt of the time driver; only for `drive` | one tick of the driver |
 ///
-/// Another one is yours to write: here of a simulation, whose time is moved by hand.
+/// Other timers can implement this trait. This example is the timer of a simulation, whose time is
+/// advanced manually:
 ///
 /// ```
 /// use core::task::{Poll, Waker};
@@ -85,21 +86,23 @@ pub use self::tokio::TokioTimer;
 /// assert!(waits.join().unwrap());
 /// ```
 pub trait Timer: Clock {
-    /// Whether what it wakes may ask it anew, within the wake-up, as a queue does that sees to its
-    /// time by itself ([`Queue::attend`](crate::Queue::attend)). One whose wake-ups run under its
-    /// own lock is for [`Queue::drive`](crate::Queue::drive) alone: a task's waker does no more
-    /// than to have the task polled.
+    /// Whether `wake_at` may be called from inside a wake-up of this timer. A queue that drives
+    /// itself ([`Queue::attend`](crate::Queue::attend)) does that.
+    ///
+    /// Set it to `false` if the timer holds a lock of its own while it wakes. Such a timer works
+    /// only with [`Queue::drive`](crate::Queue::drive), where the waker merely schedules a task.
     const IS_REENTRANT: bool = true;
 
-    /// Wakes `waker` once, at `at` or soon after it: in place of what was asked for before. Ready
-    /// if `at` is over; then it does not keep the waker.
+    /// Wakes `waker` once, at `at` or soon after, and replaces the previous request. Returns
+    /// `Poll::Ready` without keeping the waker if `at` has passed.
     ///
-    /// Several threads may ask at once: the last one counts. A wake too many, also too early, does
-    /// no harm. It is asked for outside of the queue's lock, and may be so while it wakes.
+    /// Several threads may call this concurrently; the last call wins. Early and spurious wake-ups
+    /// are harmless. The queue calls this method without holding its lock, possibly during a
+    /// wake-up.
     fn wake_at(&self, at: Timestamp, waker: &Waker) -> Poll<()>;
 }
 
-/// A time since a clock's origin.
+/// Converts the time since a clock's origin to a timestamp.
 #[cfg(any(
     feature = "async-io",
     feature = "tokio",

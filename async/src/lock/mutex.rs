@@ -1,16 +1,16 @@
-//! A lock together with the data that it guards.
+//! A lock and the data that it guards.
 
 use crate::lock::RawLock;
 use crate::sync::cell::UnsafeCell;
 use crate::sync::const_unless_loom;
 
-/// Data that only the holder of a lock can reach.
+/// Data that only the holder of the lock can access.
 pub(crate) struct Mutex<R, T> {
     lock: R,
     data: UnsafeCell<T>,
 }
 
-// SAFETY: the data goes from one holder of the lock to the next.
+// SAFETY: the lock passes the data from one holder to the next.
 unsafe impl<R: Sync, T: Send> Sync for Mutex<R, T> {}
 
 impl<R, T> Mutex<R, T> {
@@ -25,18 +25,18 @@ impl<R, T> Mutex<R, T> {
 }
 
 impl<R: RawLock, T> Mutex<R, T> {
-    /// Waits for the lock, and works on the data.
+    /// Waits for the lock and runs `work` on the data.
     #[inline]
     pub(crate) fn lock<U>(&self, work: impl FnOnce(&mut T) -> U) -> U {
-        // SAFETY: under the lock; the reference does not outlive `work`.
+        // SAFETY: the lock is held, and the reference does not outlive `work`.
         self.lock
             .lock(|| self.data.with_mut(|data| work(unsafe { &mut *data })))
     }
 
-    /// Works on the data, unless the lock is held.
+    /// Runs `work` on the data. Returns `None` if the lock is held.
     #[inline]
     pub(crate) fn try_lock<U>(&self, work: impl FnOnce(&mut T) -> U) -> Option<U> {
-        // SAFETY: the same.
+        // SAFETY: as in `lock`.
         self.lock
             .try_lock(|| self.data.with_mut(|data| work(unsafe { &mut *data })))
     }

@@ -17,12 +17,13 @@ use crate::waiting::wait_list::State;
 use crate::waiting::wait_list::{Request, Waiter, WaiterSlot};
 use crate::waiting::wait_queue::{Grant, WaitQueue};
 
-/// What an [`Acquire`] points to: a [`Queue`](crate::Queue), or a key's place in a
-/// [`KeyedQueue`](crate::KeyedQueue). Sealed.
+/// The target of the pointer in an [`Acquire`]: a [`Queue`](crate::Queue), or the queue of one key
+/// in a [`KeyedQueue`](crate::KeyedQueue). Sealed.
 ///
 /// # Safety
 ///
-/// `wait_queue` is the same one for all of the life of a pointer to it, wherever that is moved.
+/// As long as a pointer to `self` exists, `wait_queue` always returns the same wait queue, also
+/// after the pointer has been moved.
 #[doc(hidden)]
 pub unsafe trait Queued: Limiter {
     #[allow(private_bounds, reason = "sealed")]
@@ -36,25 +37,29 @@ pub unsafe trait Queued: Limiter {
 /// The types of the wait queue that a pointer leads to.
 type ConfigOf<P> = <<P as Deref>::Target as Queued>::Config;
 
-/// A pointer to what stays where it is, wherever the pointer is moved. Sealed: any `StableDeref` is
-/// one, and a key's place behind one.
+/// A pointer whose target does not move when the pointer is moved. Sealed: implemented for every
+/// `StableDeref`, and for [`QueueKey`](crate::QueueKey), which contains one.
 ///
 /// # Safety
 ///
-/// As it says.
+/// After the pointer has been moved, it leads to the same wait queue.
 #[doc(hidden)]
 pub unsafe trait Anchored: Deref<Target: Queued> {}
 
-// SAFETY: what the pointer leads to stays where it is.
+// SAFETY: the target of a `StableDeref` does not move with the pointer.
 unsafe impl<P: StableDeref + Deref<Target: Queued>> Anchored for P {}
 
-/// Waits for permits: from [`Queue::acquire`](crate::Queue::acquire) and its like, or with a
-/// pointer of your own.
+/// A future that waits for permits and returns a [`Lease`]. Returned by
+/// [`Queue::acquire`](crate::Queue::acquire) and its variants; [`new`](Self::new) takes any pointer
+/// to a queue.
 ///
-/// Nothing happens before it is first polled. Dropping it cancels: its place is free at once, and
-/// what it had been granted goes to the next. It is the wait itself, without an allocation, and so
-/// must be pinned. `P` points to the queue: `&Queue`, `&'static Queue`, `Arc<Queue>`, or whatever
-/// leads to the same place wherever it is moved.
+/// The future does nothing until it is first polled. Dropping it cancels the request: the queue has
+/// room for another request immediately, and permits that were already granted go to the next
+/// waiter.
+///
+/// The future stores the waiter itself, without allocation, and so must be pinned. `P` is a pointer
+/// to the queue: `&Queue`, `&'static Queue`, `Arc<Queue>`, or any other pointer whose target does
+/// not move when the pointer is moved (`StableDeref`).
 ///
 /// ```
 /// use portcullis_async::{Acquire, Queue};
@@ -63,14 +68,14 @@ unsafe impl<P: StableDeref + Deref<Target: Queued>> Anchored for P {}
 ///
 /// let queue: Arc<Queue<_, _>> =
 ///     Arc::new(Queue::new(Concurrency::new(2), ManualClock::new(), 9));
-/// // A future, and then a lease, that own the queue.
+/// // The future owns a pointer to the queue, and later the lease does.
 /// let lease = futures_executor::block_on(Acquire::new(Arc::clone(&queue), 2, 2))?;
 /// std::thread::spawn(move || drop(lease)).join().unwrap();
 /// # Ok::<(), portcullis_async::Rejected>(())
 /// ```
 #[must_use = "a future does nothing until it is polled"]
 pub struct Acquire<P: Anchored> {
-    /// Until it is ready.
+    /// `None` once the future has completed.
     queue: Option<P>,
     wait: WaiterSlot<Key<ConfigOf<P>>>,
 }
@@ -78,11 +83,12 @@ pub struct Acquire<P: Anchored> {
 // SAFETY: the waiter belongs to the future, or to the holder of the lock, which threads share.
 unsafe impl<P: Anchored + Send> Send for Acquire<P> where Key<ConfigOf<P>>: Send {}
 
-// SAFETY: a shared reference leads to nothing.
+// SAFETY: a shared reference gives access to no field.
 unsafe impl<P: Anchored + Sync> Sync for Acquire<P> {}
 
 impl<P: Anchored> Acquire<P> {
-    /// Waits for at least `min` permits, and takes up to `max`; see
+    /// Creates a future that waits for at least `min` permits and takes up to `max`. If `max` is
+    /// less than `min`, it counts as `min`. See
     /// [`Queue::acquire_between`](crate::Queue::acquire_between).
     ///
     /// ```
@@ -108,12 +114,13 @@ impl<P: Anchored> Acquire<P> {
         }
     }
 
-    /// The same, until `deadline` by the queue's clock: what can be granted by then, that instant
-    /// included. [`Timestamp::MAX`] is none. What is free is granted all the same when it is over.
+    /// Sets a deadline, by the queue's clock. Permits that become available at that instant are
+    /// still granted. [`Timestamp::MAX`] means no deadline, which is the default.
     ///
-    /// Fails with [`Rejected::Deadline`] when the deadline has passed. Fails at once if it cannot
-    /// be met even though no request before this one is cancelled and no permit is given back
-    /// early.
+    /// The request fails with [`Rejected::Deadline`] when the deadline has passed. It fails
+    /// immediately if the deadline cannot be met, on the assumption that no earlier request is
+    /// cancelled and no permit is returned early. Free permits are granted even if the deadline has
+    /// passed.
     ///
     /// ```
     /// # use portcullis_async::{Acquire, Queue, Rejected};
@@ -131,18 +138,19 @@ impl<P: Anchored> Acquire<P> {
     /// ));
     /// ```
     pub const fn until(mut self, deadline: Timestamp) -> Self {
-        // As this can be moved, it is in no list.
+        // The future can still be moved, so the waiter is in no list.
         self.wait.request_mut().deadline = deadline;
         self
     }
 
-    /// Whether it was ready, or a hook panicked as it became so: it cannot be polled any more.
+    /// Whether the future has completed, or a hook panicked when it did. It must not be polled
+    /// again.
     #[cfg(any(feature = "stream", feature = "futures-io", feature = "tokio"))]
     pub(crate) const fn is_over(&self) -> bool {
         self.queue.is_none()
     }
 
-    /// Where it waits, until it is ready.
+    /// The queue, until the future has completed.
     #[cfg(all(feature = "std", not(loom)))]
     pub(crate) fn queue(&self) -> Option<&P::Target> {
         self.queue.as_deref()
@@ -153,14 +161,14 @@ impl<P: Anchored> Acquire<P> {
         self.wait.request_mut().deadline
     }
 
-    /// Whether it is in its list still, after it was polled.
+    /// Whether the future has been polled and is still in its wait list.
     #[cfg(all(feature = "std", not(loom)))]
     pub(crate) fn is_waiting(&self) -> bool {
-        // SAFETY: filled.
+        // SAFETY: the waiter is filled.
         self.wait.is_filled() && unsafe { Waiter::state(self.wait.waiter()) } == State::Waiting
     }
 
-    /// Takes at once, if nobody has to be waited for, and is over then.
+    /// Takes immediately if no other request comes first. The future has then completed.
     #[inline(always)]
     pub(crate) fn take_now(&mut self) -> Option<(P, Grant)> {
         if self.wait.is_filled() {
@@ -173,7 +181,7 @@ impl<P: Anchored> Acquire<P> {
         Some((self.queue.take()?, grant))
     }
 
-    /// What it was granted while it waited.
+    /// Takes over the permits that were granted while the request waited.
     #[inline(always)]
     fn claim(self: Pin<&mut Self>) -> Option<(P, Grant)> {
         // SAFETY: the waiter is not moved.
@@ -181,12 +189,12 @@ impl<P: Anchored> Acquire<P> {
         if !this.wait.is_filled() {
             return None;
         }
-        // SAFETY: put into a list of this queue, and not ready before.
+        // SAFETY: the waiter was put into a list of this queue, and the future has not completed.
         let grant = unsafe { Waiter::claim(this.wait.waiter()) }?;
         Some((this.queue.take()?, grant))
     }
 
-    /// As `poll`, but for what is made of it: see `conclude`.
+    /// Polls without making a lease of the outcome: see `conclude`.
     #[cold]
     pub(crate) fn poll_waiting(
         self: Pin<&mut Self>,
@@ -197,9 +205,10 @@ impl<P: Anchored> Acquire<P> {
         let queue = this
             .queue
             .as_deref()
-            .expect("a wait is not polled after it was ready");
+            .expect("`Acquire` polled after completion");
         let outcome = if this.wait.is_filled() {
-            // SAFETY: put into a list of this queue, and not ready before.
+            // SAFETY: the waiter was put into a list of this queue, and the future has not
+            // completed.
             unsafe {
                 queue
                     .wait_queue()
@@ -207,20 +216,20 @@ impl<P: Anchored> Acquire<P> {
             }
         } else {
             let waiter = this.wait.fill(queue.key(), context.waker().clone());
-            // SAFETY: it has just been made, and is pinned; `drop` cancels.
+            // SAFETY: the waiter has just been filled and is pinned, and `drop` cancels it.
             unsafe { queue.wait_queue().enqueue(waiter) }
         };
         let Some(outcome) = outcome else {
             return Poll::Pending;
         };
         Poll::Ready((
-            this.queue.take().expect("is there until it is ready"),
+            this.queue.take().expect("present until completion"),
             outcome,
         ))
     }
 
-    /// A lease of what was granted, or why not; and the hook is told. `after` that something is
-    /// done with the wait queue, also if the hook panics.
+    /// Makes a lease of what was granted, or returns the error, and calls the hook. Then calls
+    /// `after` with the wait queue, also if the hook panics.
     #[inline(always)]
     pub(crate) fn conclude(
         self: Pin<&mut Self>,
@@ -233,14 +242,14 @@ impl<P: Anchored> Acquire<P> {
         let mut left = |wait_queue: &WaitQueue<ConfigOf<P>>, waiter: Option<_>| {
             let _after = Finally(|| after(wait_queue));
             if let Some(waiter) = waiter {
-                // SAFETY: filled, and over.
+                // SAFETY: the waiter is filled, and its outcome is known.
                 unsafe { wait_queue.left(waiter) };
             }
         };
         match outcome {
             Ok((permits, receipt)) => {
                 let lease = Lease::from_grant(queue, permits, receipt);
-                // If the hook panics, the lease gives back.
+                // If the hook panics, dropping the lease returns the permits.
                 left(lease.limiter().wait_queue(), this.wait.take());
                 Ok(lease)
             }
@@ -251,7 +260,8 @@ impl<P: Anchored> Acquire<P> {
         }
     }
 
-    /// Leaves its list, if it is in one, and gives back what it has been granted.
+    /// Leaves the wait list, if the waiter is in one, and returns the permits that were granted to
+    /// it.
     #[inline]
     pub(crate) fn give_up(self: Pin<&mut Self>) {
         // SAFETY: the waiter is not moved.
@@ -259,8 +269,8 @@ impl<P: Anchored> Acquire<P> {
         if let Some(queue) = this.queue.as_deref()
             && let Some(waiter) = this.wait.take()
         {
-            // SAFETY: it may have been put into a list of this queue, and its outcome has not been
-            // asked for.
+            // SAFETY: if the waiter was put into a list, it was a list of this queue. Its outcome
+            // has not been taken.
             unsafe { queue.wait_queue().cancel(waiter) };
         }
     }
@@ -271,7 +281,7 @@ impl<P: Anchored> Future for Acquire<P> {
 
     /// # Panics
     ///
-    /// If it is polled after it was ready.
+    /// If polled after completion.
     #[inline(always)]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         // SAFETY: the waiter is not moved.
@@ -293,7 +303,7 @@ impl<P: Anchored> Drop for Acquire<P> {
     #[inline(always)]
     fn drop(&mut self) {
         if self.wait.is_filled() {
-            // SAFETY: it is not moved any more.
+            // SAFETY: the future is not moved any more.
             unsafe { Pin::new_unchecked(self) }.give_up();
         }
     }

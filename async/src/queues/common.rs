@@ -1,10 +1,10 @@
-//! What all queues have in common: how they are set, and how they see to their time.
+//! The methods that all queues have in common: options, and drivers of the timers.
 
-/// Implements it for one of them.
+/// Implements the common methods for one type of queue.
 macro_rules! common {
     ($queue:ident<$lists:ident: $bound:path>, $source:ty) => {
         impl<$lists: $bound, C, R, H> $queue<$lists, C, R, H> {
-            /// Who is granted first. Default: [`Order::OldestFirst`].
+            /// Sets which request is granted first. Default: [`Order::OldestFirst`].
             ///
             /// ```
             /// # use portcullis_async::{Order, Queue};
@@ -18,7 +18,7 @@ macro_rules! common {
                 self
             }
 
-            /// How many may wait at once, whatever they wait for. Default: 2^32 - 1, and of a
+            /// Sets how many requests may wait at once, for whatever key. Default: 2^32 - 1; for a
             /// [`KeyedQueue`](crate::KeyedQueue) 4,096.
             ///
             /// ```
@@ -33,21 +33,31 @@ macro_rules! common {
                 self
             }
 
-            /// How late a grant may be and still count as in time, up to 1 s. Default: 10 ms. So
-            /// rates beyond what a timer can tell apart are granted in batches, without a loss;
-            /// what a timer is later than that is lost, up to the burst. (While no request waits,
-            /// permits are kept up to the burst as well. So with a burst of 1, the full rate needs
-            /// as many waiting requests as permits come in between two wakes of the timer.) A queue
-            /// that is served [newest first](crate::Order::NewestFirst) has none, since newcomers
-            /// may have taken in the meantime; nor has one whose limiter is
-            /// [shared](portcullis_core::QueueLimiter::SHARED), as behind a pointer: others may
-            /// have taken from it at the present.
+            /// Sets the slack: how late a grant may be and still count as on time. At most 1 s; a
+            /// larger value counts as 1 s. Default: 10 ms.
+            ///
+            /// Permits that became available within the slack are granted as if on time. So a rate
+            /// that is finer than the timer's resolution is granted in batches, without loss. If
+            /// the timer is later than the slack, the permits of the additional time are lost,
+            /// except those that the burst holds.
+            ///
+            /// The slack serves waiting requests. While no request waits, permits accumulate only
+            /// up to the burst. So with a burst of 1, the full rate needs as many waiting requests
+            /// as permits accrue between two wake-ups of the timer: at 1,000 permits a second and a
+            /// wake-up every 10 ms, 10 requests.
+            ///
+            /// The queue uses no slack in two cases:
+            ///
+            /// - if it serves the [newest request first](crate::Order::NewestFirst): new requests
+            ///   may have taken permits in the meantime;
+            /// - if the limiter is [shared](portcullis_core::QueueLimiter::SHARED), for example
+            ///   behind a pointer: other callers may have taken permits in the meantime.
             ///
             /// ```
             /// # use core::time::Duration;
             /// # use portcullis_async::Queue;
             /// # use portcullis_core::{ManualClock, Rate, TokenBucket};
-            /// // Never two at once.
+            /// // Never two grants at once.
             /// let queue: Queue<_, _> = Queue::new(
             ///     TokenBucket::new(Rate::per_second(10), 1),
             ///     ManualClock::new(),
@@ -57,7 +67,7 @@ macro_rules! common {
             /// ```
             #[must_use]
             pub const fn with_slack(mut self, slack: core::time::Duration) -> Self {
-                // Every limiter stands a time so far behind.
+                // The staleness of every limiter is at least that.
                 let most = core::time::Duration::from_secs(1);
                 self.wait_queue.options.slack = if slack.as_nanos() > most.as_nanos() {
                     most
@@ -67,9 +77,9 @@ macro_rules! common {
                 self
             }
 
-            /// How much longer than it says to wait, at most, before a limiter is asked again that
-            /// only says to ask again ([`Retry::After`]): each time another part of it, so that
-            /// many processes do not ask all at once. Default: none.
+            /// Adds a random delay before the queue asks a limiter again that has answered
+            /// [`Retry::After`], from zero to `jitter`. So many processes do not retry at the same
+            /// instant. Default: zero.
             ///
             /// ```
             /// # use core::time::Duration;
@@ -84,7 +94,7 @@ macro_rules! common {
                 self
             }
 
-            /// The clock.
+            /// Returns the clock.
             ///
             /// ```
             /// # use portcullis_async::Queue;
@@ -100,7 +110,7 @@ macro_rules! common {
         impl<$lists: $bound, C: portcullis_core::Clock, R: $crate::RawLock, H: $crate::Hook>
             $queue<$lists, C, R, H>
         {
-            /// What has happened so far.
+            /// Returns how many requests wait now, and the totals so far.
             ///
             /// ```
             /// # use portcullis_async::Queue;
@@ -109,7 +119,7 @@ macro_rules! common {
             /// let held = futures_executor::block_on(queue.acquire(2))?;
             /// assert!(
             ///     futures_executor::block_on(queue.acquire(1)).is_err(),
-            ///     "nobody may wait"
+            ///     "no request may wait"
             /// );
             /// assert_eq!(queue.counts().refused, 1);
             /// # drop(held);
@@ -119,12 +129,12 @@ macro_rules! common {
                 self.wait_queue.counts()
             }
 
-            /// Grants what has become available, by time, as the clock tells it, or in whatever
-            /// way, and says when to call again.
+            /// Grants what has become available, by the time of the clock or for any other reason.
+            /// Returns when to call this method again.
             ///
             /// # Cost
             ///
-            /// A look at the gate, if nobody waits.
+            /// One load of the waiter bits if no request waits.
             ///
             /// ```
             /// # use core::time::Duration;
@@ -149,9 +159,8 @@ macro_rules! common {
                 self.wait_queue.pass_by()
             }
 
-            /// Closes the queue: whoever waits, and whoever comes, is told
-            /// [`Rejected::Closed`](crate::Rejected::Closed). Leases that are out stay what they
-            /// are.
+            /// Closes the queue. Requests that wait and all later ones fail with
+            /// [`Rejected::Closed`](crate::Rejected::Closed). Leases that are held remain valid.
             ///
             /// ```
             /// # use portcullis_async::{Queue, Rejected};
@@ -167,7 +176,7 @@ macro_rules! common {
                 self.wait_queue.close();
             }
 
-            /// Whether it has been [closed](Self::close).
+            /// Returns whether the queue has been [closed](Self::close).
             ///
             /// ```
             /// # use portcullis_async::Queue;
@@ -183,12 +192,14 @@ macro_rules! common {
         impl<$lists: $bound, C: $crate::Timer, R: $crate::RawLock, H: $crate::Hook>
             $queue<$lists, C, R, H>
         {
-            /// A future that sees to the queue's time, for a task of its own, or beside those that
-            /// wait: however many they are, one timer. Ready when the queue is closed.
+            /// Returns a future that drives the queue's timers. Run it in a task of its own, or
+            /// join it with the futures that wait. One timer serves all waiters. The future is
+            /// ready when the queue is closed.
             ///
-            /// One task at a time drives a queue: the last one that was polled is told when the
-            /// time changes. Until it is polled again those who wait are granted by releases alone;
-            /// it does not matter whether they themselves are polled.
+            /// One task at a time drives a queue. If several tasks do, the one that was polled last
+            /// is woken when the next timer changes. Until it is polled again, only releases and
+            /// other drivers grant permits to the waiters. The waiters themselves need not be
+            /// polled for that.
             ///
             /// ```
             /// use portcullis_async::{Queue, ThreadTimer};
@@ -211,8 +222,10 @@ macro_rules! common {
                 $crate::Drive::new(self)
             }
 
-            /// Has the queue see to its time by itself, from now on: by its timer, whose wake-up
-            /// runs the grants. For a queue that lives for ever.
+            /// Makes the queue drive its own timers from now on: the wake-ups of its timer run the
+            /// grants. For a queue in a static; for one in an `Arc`, see `attend_shared`.
+            ///
+            /// Does not compile if [`Timer::IS_REENTRANT`](crate::Timer::IS_REENTRANT) is `false`.
             ///
             /// ```
             /// # use std::sync::LazyLock;
@@ -242,14 +255,15 @@ macro_rules! common {
                 const {
                     assert!(
                         C::IS_REENTRANT,
-                        "this timer is for a task that drives the queue"
+                        "`attend` needs a timer whose `IS_REENTRANT` is `true`: \
+                         with this one, run `Queue::drive` in a task"
                     )
                 };
                 $crate::driving::drive::attend(self);
             }
 
-            /// The same for a queue in an `Arc`, for as long as that is there: see
-            /// [`ThreadTimer`](crate::ThreadTimer) for an example.
+            /// Makes a queue in an `Arc` drive its own timers, like [`attend`](Self::attend), until
+            /// the last `Arc` is dropped. See [`ThreadTimer`](crate::ThreadTimer) for an example.
             #[cfg(feature = "std")]
             pub fn attend_shared(self: &std::sync::Arc<Self>)
             where
@@ -258,7 +272,8 @@ macro_rules! common {
                 const {
                     assert!(
                         C::IS_REENTRANT,
-                        "this timer is for a task that drives the queue"
+                        "`attend` needs a timer whose `IS_REENTRANT` is `true`: \
+                         with this one, run `Queue::drive` in a task"
                     )
                 };
                 $crate::driving::drive::attend_shared(self);

@@ -12,7 +12,7 @@ use crate::waiting::limiter_source::LimiterSource;
 use crate::waiting::queue_config::QueueConfig;
 use crate::waiting::wait_list::{Request, State, Waiter, WaiterSlot};
 
-/// A pointer to a queue around one limiter. Sealed.
+/// A pointer to a queue of one limiter. Sealed.
 #[doc(hidden)]
 #[allow(private_bounds, reason = "sealed")]
 pub trait ToQueue:
@@ -25,8 +25,8 @@ impl<P> ToQueue for P where
 {
 }
 
-/// Waits until every lease of a queue has come back: from
-/// [`Queue::drained`](crate::Queue::drained), or with a pointer of your own.
+/// A future that waits until all leases of a queue have been released. Returned by
+/// [`Queue::drained`](crate::Queue::drained); [`new`](Self::new) takes any pointer to a queue.
 ///
 /// ```
 /// use portcullis_async::{Drained, Queue};
@@ -45,11 +45,12 @@ pub struct Drained<P: ToQueue> {
 // SAFETY: the waiter belongs to the future, or to the holder of the lock, which threads share.
 unsafe impl<P: ToQueue + Send> Send for Drained<P> {}
 
-// SAFETY: a shared reference leads to nothing.
+// SAFETY: a shared reference gives access to no field.
 unsafe impl<P: ToQueue + Sync> Sync for Drained<P> {}
 
 impl<P: ToQueue> Drained<P> {
-    /// As [`Queue::drained`](crate::Queue::drained).
+    /// Creates the future that [`Queue::drained`](crate::Queue::drained) returns, for any pointer
+    /// to a queue.
     ///
     /// ```
     /// # use portcullis_async::{Drained, Queue};
@@ -79,16 +80,16 @@ impl<P: ToQueue> Future for Drained<P> {
         let this = unsafe { self.get_unchecked_mut() };
         let wait_queue = this.queue.wait_queue();
         if let Some(waiter) = this.wait.take() {
-            // Taken out, to be woken by another waker.
-            // SAFETY: it may have been put there.
+            // Remove the waiter, to enter it again with the new waker.
+            // SAFETY: if the waiter was put into a list, it was by `enqueue_drained`.
             unsafe { wait_queue.cancel_drained(waiter) };
-            // SAFETY: in no list any more.
+            // SAFETY: the waiter is in no list any more.
             if unsafe { Waiter::state(waiter) } == State::Granted {
                 return Poll::Ready(());
             }
         }
         let waiter = this.wait.fill((), context.waker().clone());
-        // SAFETY: it has just been made, and is pinned; `drop` takes it out.
+        // SAFETY: the waiter has just been filled and is pinned, and `drop` removes it.
         if unsafe { wait_queue.enqueue_drained(waiter) } {
             return Poll::Pending;
         }
@@ -100,7 +101,7 @@ impl<P: ToQueue> Future for Drained<P> {
 impl<P: ToQueue> Drop for Drained<P> {
     fn drop(&mut self) {
         if let Some(waiter) = self.wait.take() {
-            // SAFETY: it may have been put there.
+            // SAFETY: if the waiter was put into a list, it was by `enqueue_drained`.
             unsafe { self.queue.wait_queue().cancel_drained(waiter) };
         }
     }

@@ -1,11 +1,13 @@
 use core::time::Duration;
 
-/// What is told of each wait when it is over: see [`Queue::with_hook`](crate::Queue::with_hook).
-/// For a histogram of the time in the queue, say.
+/// Observes waits that are over, for example to record the time that requests spend in the queue.
+/// See [`Queue::with_hook`](crate::Queue::with_hook).
 ///
-/// It is called by the one who waited, in its poll or drop, outside of all locks; not for what was
-/// granted or refused at once, and not for a future that is never polled again nor dropped. `()`
-/// does nothing; a function or a closure of `&Waited` is a hook.
+/// The waiting side calls the hook with no lock held: in `poll`, in `drop`, or in the blocking
+/// call. The hook is not called for a request that was granted or rejected without waiting, nor for
+/// a future that is neither polled again nor dropped.
+///
+/// `()` is a hook that does nothing. Each `Fn(&Waited)` is a hook.
 ///
 /// ```
 /// use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -18,10 +20,11 @@ use core::time::Duration;
 /// # _ = queue;
 /// ```
 pub trait Hook {
-    /// Whether it wants to know how long: else the clock is not read for it.
+    /// Whether the hook uses [`Waited::time`]. If `false`, the queue does not read the clock for
+    /// the hook, and the time has no meaning.
     const TIMES: bool = true;
 
-    /// A wait is over.
+    /// Called when a wait is over.
     fn left(&self, waited: &Waited);
 }
 
@@ -38,7 +41,7 @@ impl<F: Fn(&Waited)> Hook for F {
     }
 }
 
-/// A wait that is over: told to a [`Hook`].
+/// A wait that is over: the argument of a [`Hook`].
 ///
 /// ```
 /// use portcullis_async::{Outcome, Waited};
@@ -52,16 +55,16 @@ impl<F: Fn(&Waited)> Hook for F {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub struct Waited {
-    /// The permits that it waited for, the fewest that it would take.
+    /// The permits that the request waited for: the minimum that it would take.
     pub permits: u32,
-    /// How long it was in the queue, by the queue's clock: until it was settled, whenever it was
-    /// polled after that.
+    /// The time in the queue, by the queue's clock: from entering the wait list until the request
+    /// was settled, even if the future was polled later.
     pub time: Duration,
-    /// What became of it.
+    /// How the wait ended.
     pub outcome: Outcome,
 }
 
-/// What became of a wait.
+/// How a wait ended.
 ///
 /// ```
 /// use portcullis_async::Outcome;
@@ -71,16 +74,16 @@ pub struct Waited {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum Outcome {
-    /// It has its permits.
+    /// The permits were granted.
     Granted,
-    /// It made room for a newer one.
+    /// A newer request took its place in the queue.
     Evicted,
-    /// The limit was lowered below what it asks for.
+    /// The limit was lowered below the permits that were requested.
     ExceedsCapacity,
-    /// Its deadline came.
+    /// The deadline passed.
     Deadline,
     /// The queue was closed.
     Closed,
-    /// It was dropped.
+    /// The future was dropped.
     Cancelled,
 }

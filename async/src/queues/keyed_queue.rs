@@ -19,23 +19,23 @@ use crate::queues::queue::DefaultLock;
 use crate::waiting::limiter_source::{LimiterSource, PerKey};
 use crate::waiting::wait_queue::{WaitQueue, earliest};
 
-/// A table of limiters by key, and for each key a queue of those who wait for its permits: no key's
-/// wait holds up another's.
+/// A table of limiters by key, with a queue for each key. Requests for one key do not delay those
+/// for another.
 ///
-/// All that is said of a [`Queue`](crate::Queue) holds for each key; the options are the same for
-/// all. A key takes no room until somebody waits for it, and then it is in the futures that wait.
+/// Each key behaves like a [`Queue`](crate::Queue); all keys share the options. A key uses no
+/// memory until a request waits for it, and then only the memory of the futures that wait.
 ///
-/// **Bound.** The table's, and at most [`max_permits`](Self::new) queued permits for each key, and
-/// [`max_waiters`](Self::with_max_waiters) waits for all keys together, by default 4,096. Where a
-/// queue is newest first, those of the same key are evicted alone.
+/// **Bound.** The table's. At most [`max_permits`](Self::new) permits are queued for each key, by
+/// at most [`max_waiters`](Self::with_max_waiters) waiters of all keys together (default: 4,096).
+/// If the newest request is served first, a new request evicts only requests for the same key.
 ///
-/// **A key that finds no entry** ([`Denied::Crowded`]) waits like any other, and asks again after
-/// the table's staleness. While somebody waits for a key, and it is denied, its entry is in use, as
-/// it is for everybody.
+/// **Table full.** A key that finds no free slot ([`Denied::Crowded`]) waits like any other. The
+/// limiter is asked again after the table's staleness. While the limiter of a waiting key denies,
+/// it is in use, and so the key keeps its slot.
 ///
-/// **Cost.** As of a queue; and to wait, to release while somebody waits, and to be granted is a
-/// walk over the *keys* for which somebody waits that are in the same one of 32 shards (16 on
-/// 32-bit targets).
+/// **Cost.** As for a `Queue`. In addition, waiting, being granted, and releasing while a request
+/// waits walk over the keys that have waiters in the same shard. There are 32 shards (16 on 32-bit
+/// targets).
 ///
 /// ```
 /// use portcullis_async::KeyedQueue;
@@ -57,12 +57,13 @@ pub struct KeyedQueue<T: QueueKeys, C, R = DefaultLock, H = ()> {
     pub(crate) wait_queue: WaitQueue<(PerKey<T>, C, R, H)>,
 }
 
-/// Waits for all keys together, unless another number is set.
+/// The default for the number of waiters of all keys together.
 const WAITERS: u32 = 4_096;
 
 impl<T: QueueKeys, C, R: RawLock> KeyedQueue<T, C, R> {
-    /// Queues of up to `max_permits` permits for each key (0: nobody waits) around `table`, asked
-    /// at the times of `clock`; [oldest first](Order::OldestFirst).
+    /// Creates a queue for each key of `table`. Each holds up to `max_permits` permits; with 0, no
+    /// request waits. A request for 0 permits counts as 1. `clock` supplies the timestamps. The
+    /// order is [oldest first](Order::OldestFirst).
     ///
     /// ```
     /// # use portcullis_async::KeyedQueue;
@@ -90,7 +91,7 @@ impl<T: QueueKeys, C, R: RawLock> KeyedQueue<T, C, R> {
         }
     }
 
-    /// As without loom, but for a lock that cannot be built in a constant.
+    /// `new` for loom, whose locks cannot be built in a constant.
     #[cfg(loom)]
     pub fn with_lock(table: T, clock: C, max_permits: u64, lock: R) -> Self {
         let options = Options {
@@ -102,7 +103,7 @@ impl<T: QueueKeys, C, R: RawLock> KeyedQueue<T, C, R> {
         }
     }
 
-    /// As [`Queue::with_hook`](crate::Queue::with_hook).
+    /// Calls `hook` when a wait is over; see [`Queue::with_hook`](crate::Queue::with_hook).
     ///
     /// ```
     /// # use portcullis_async::{KeyedQueue, Waited};
@@ -124,11 +125,11 @@ impl<T: QueueKeys, C, R: RawLock> KeyedQueue<T, C, R> {
 common!(KeyedQueue<T: QueueKeys>, PerKey<T>);
 
 impl<T: QueueKeys, C: Clock, R: RawLock, H: Hook> KeyedQueue<T, C, R, H> {
-    /// Waits for `n` permits of `key`; as [`Queue::acquire`](crate::Queue::acquire).
+    /// Waits for `n` permits of `key`; see [`Queue::acquire`](crate::Queue::acquire).
     ///
     /// # Errors
     ///
-    /// [`Rejected`](crate::Rejected), as of a queue.
+    /// [`Rejected`](crate::Rejected), as for `Queue::acquire`.
     ///
     /// ```
     /// # use portcullis_async::KeyedQueue;
@@ -143,7 +144,7 @@ impl<T: QueueKeys, C: Clock, R: RawLock, H: Hook> KeyedQueue<T, C, R, H> {
         Acquire::new(self.key(key), n, n)
     }
 
-    /// The queue of `key`: a pointer for [`Acquire::new`], and a [`Limiter`].
+    /// Returns the queue of `key`: a pointer for [`Acquire::new`], and a [`Limiter`].
     ///
     /// ```
     /// # use portcullis_async::{Acquire, KeyedQueue};
@@ -158,13 +159,12 @@ impl<T: QueueKeys, C: Clock, R: RawLock, H: Hook> KeyedQueue<T, C, R, H> {
         QueueKey::new(self, key)
     }
 
-    /// Takes `n` permits of `key` now, if nobody waits for it before.
+    /// Takes `n` permits of `key` without waiting, if no request for the key is ahead.
     ///
     /// # Errors
     ///
-    /// As of [`Queue::try_acquire`](crate::Queue::try_acquire). While somebody waits for another
-    /// key in the same shard, and somebody else is at the wait lists at this moment, it is denied
-    /// needlessly.
+    /// As for [`Queue::try_acquire`](crate::Queue::try_acquire). The call is also denied if another
+    /// key of the same shard has waiters and another caller holds the lock at that moment.
     ///
     /// ```
     /// # use portcullis_async::KeyedQueue;
@@ -184,7 +184,7 @@ impl<T: QueueKeys, C: Clock, R: RawLock, H: Hook> KeyedQueue<T, C, R, H> {
         Lease::try_acquire_at(self.key(key), self.wait_queue.clock.now(), n)
     }
 
-    /// Changes the limits, by their own methods, and then grants what has become free; as
+    /// Changes the limits by their own methods, and then grants what has become available; see
     /// [`Queue::change`](crate::Queue::change).
     ///
     /// ```
@@ -199,8 +199,9 @@ impl<T: QueueKeys, C: Clock, R: RawLock, H: Hook> KeyedQueue<T, C, R, H> {
     }
 }
 
-/// A key's place in a [`KeyedQueue`]: from [`KeyedQueue::key`], or with a pointer of your own. It
-/// keeps the pointer, not the key.
+/// A pointer to the queue of one key in a [`KeyedQueue`]. Returned by [`KeyedQueue::key`];
+/// [`new`](Self::new) takes any pointer to the `KeyedQueue`. It stores that pointer and the key's
+/// slots in the table, not the key.
 ///
 /// ```
 /// use portcullis_async::{Acquire, KeyedQueue, QueueKey};
@@ -221,7 +222,7 @@ impl<T: QueueKeys, C: Clock, R: RawLock, H: Hook> KeyedQueue<T, C, R, H> {
 #[derive(Clone, Copy)]
 pub struct QueueKey<P>(QueueKeyLimiter<P>);
 
-/// What a [`QueueKey`] points to: the limiter of the key, behind those who wait for it.
+/// The target of a [`QueueKey`]: the limiter of the key, behind the requests that wait for the key.
 ///
 /// ```
 /// # use portcullis_async::KeyedQueue;
@@ -236,7 +237,7 @@ pub struct QueueKeyLimiter<P> {
     address: Address,
 }
 
-/// A pointer to a keyed queue, and its parts. Sealed.
+/// A pointer to a keyed queue, with the types of the queue. Sealed.
 #[doc(hidden)]
 pub trait ToKeyedQueue:
     Deref<Target = KeyedQueue<Self::Table, Self::Clock, Self::Lock, Self::Hook>>
@@ -258,7 +259,7 @@ where
 }
 
 impl<P: ToKeyedQueue> QueueKey<P> {
-    /// The place of `key`, under the first of the table's limits.
+    /// Creates a pointer to the queue of `key` under the table's first limit.
     ///
     /// ```
     /// # use portcullis_async::{KeyedQueue, QueueKey};
@@ -278,7 +279,8 @@ impl<P: ToKeyedQueue> QueueKey<P> {
         Self(QueueKeyLimiter { queue, address })
     }
 
-    /// The place of `key` under the limit number `limit`; `None` if there is no such limit.
+    /// Creates a pointer to the queue of `key` under limit number `limit`, counted from 0. Returns
+    /// `None` if the table has no such limit.
     ///
     /// ```
     /// # use portcullis_async::{KeyedQueue, QueueKey};
@@ -301,7 +303,7 @@ impl<P: ToKeyedQueue> QueueKeyLimiter<P> {
 }
 
 #[allow(unsafe_code, reason = "a promise alone")]
-// SAFETY: the pointer leads to the same queue wherever it is moved.
+// SAFETY: the pointer leads to the same queue after it has been moved.
 unsafe impl<P: ToKeyedQueue> Queued for QueueKeyLimiter<P> {
     type Config = (PerKey<P::Table>, P::Clock, P::Lock, P::Hook);
 
@@ -315,7 +317,7 @@ unsafe impl<P: ToKeyedQueue> Queued for QueueKeyLimiter<P> {
 }
 
 #[allow(unsafe_code, reason = "a promise alone")]
-// SAFETY: the pointer in it leads to the same queue wherever it is moved.
+// SAFETY: the pointer in it leads to the same queue after it has been moved.
 unsafe impl<P: ToKeyedQueue> Anchored for QueueKey<P> {}
 
 impl<P: ToKeyedQueue> Limiter for QueueKeyLimiter<P> {
@@ -323,8 +325,8 @@ impl<P: ToKeyedQueue> Limiter for QueueKeyLimiter<P> {
         self.limiter().id()
     }
 
-    /// What is free, if nobody waits for the key: [`Denied::Exhausted`] else. A closed queue
-    /// refuses, [`Denied::Refused`].
+    /// Takes free permits if no request for the key is ahead, otherwise fails with
+    /// [`Denied::Exhausted`]. A closed queue fails with [`Denied::Refused`].
     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         let wait_queue = &self.queue.wait_queue;
         if wait_queue.is_closed() {
@@ -339,7 +341,7 @@ impl<P: ToKeyedQueue> Limiter for QueueKeyLimiter<P> {
             .unwrap_or(Err(Denied::Exhausted { now, permits: n }))
     }
 
-    /// Of the limiter alone: a take asks who waits.
+    /// Asks the key's limiter alone. Only a take looks for waiters.
     fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
         if self.queue.wait_queue.is_closed() {
             return Err(Denied::Refused { now, permits: n });
@@ -347,7 +349,7 @@ impl<P: ToKeyedQueue> Limiter for QueueKeyLimiter<P> {
         self.limiter().peek_at(now, n)
     }
 
-    /// As the limiter's, and has those who wait granted.
+    /// Refunds to the limiter, and grants the permits to the waiters.
     fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
         let key = self.address;
         self.queue.wait_queue.give_back(key, |source| {
@@ -355,7 +357,7 @@ impl<P: ToKeyedQueue> Limiter for QueueKeyLimiter<P> {
         })
     }
 
-    /// Releases, and has those who wait granted.
+    /// Releases the permits, and grants them to the waiters.
     fn release(&self, n: u32) {
         self.queue.wait_queue.release(self.address, n);
     }
@@ -368,7 +370,7 @@ impl<P: ToKeyedQueue> Limiter for QueueKeyLimiter<P> {
         self.limiter().capacity()
     }
 
-    /// In use, too, while somebody waits for it (or for another key of the same shard).
+    /// Also in use while a request waits for the key, or for another key of the same shard.
     fn idle_at(&self, now: Timestamp) -> Idle {
         if self.queue.wait_queue.is_waited_for(self.address) {
             Idle::InUse
@@ -377,8 +379,8 @@ impl<P: ToKeyedQueue> Limiter for QueueKeyLimiter<P> {
         }
     }
 
-    /// As the limiter says; behind those who wait for the key, where it is oldest first, and nobody
-    /// is at the wait lists at this moment.
+    /// As the limiter says. In oldest-first order, the permits queued for the key are counted as
+    /// well, unless another caller holds the lock at that moment.
     fn retry(&self, denied: Denied) -> Retry {
         match denied {
             Denied::Refused { .. } if self.queue.wait_queue.is_closed() => Retry::Never,

@@ -1,6 +1,6 @@
 use core::time::Duration;
 
-/// Who is granted first.
+/// Which request is granted first.
 ///
 /// ```
 /// use portcullis_async::Order;
@@ -8,15 +8,16 @@ use core::time::Duration;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Order {
-    /// Strictly in the order in which they came. While anybody waits, nobody who comes later is
-    /// granted anything, be it free; when the queue is full, newcomers are refused.
+    /// The oldest request first, strictly in order. While a request waits, later requests are
+    /// granted nothing, even if permits are free. When the queue is full, new requests are
+    /// rejected.
     OldestFirst,
-    /// Whoever came last. Newcomers take what is free; when the queue is full, those who have
-    /// waited longest are evicted.
+    /// The newest request first. New requests take free permits ahead of the waiters. When the
+    /// queue is full, a new request evicts those that have waited longest.
     NewestFirst,
 }
 
-/// What can be chosen.
+/// The options of a queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Options {
     pub(crate) order: Order,

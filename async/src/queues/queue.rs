@@ -18,48 +18,63 @@ use crate::waiting::limiter_source::Single;
 use crate::waiting::wait_queue::{WaitQueue, earliest};
 use crate::{Acquire, Drained};
 
-/// A limiter, and a queue of those who wait for its permits.
+/// A limiter with a queue of requests that wait for its permits.
 ///
-/// It owns the limiter, so that nobody gets past the queue ([`QueueLimiter`] says which limiters it
-/// can own, and a pointer to which), and is itself a [`Limiter`]: its leases are ordinary ones, it
-/// can be wrapped, and be one of several. [`acquire`](Self::acquire) waits: what is free is granted
-/// at once, and touches no list; else the request queues; and if the queue is full, it is refused
-/// at once, with a value. Dropping the future cancels.
+/// The queue owns the limiter, so that no caller can bypass the queue. [`QueueLimiter`] says which
+/// limiters a queue can own, and which of them it can own by pointer. A queue is itself a
+/// [`Limiter`]: its leases are ordinary leases, and it can be wrapped or be part of a composition.
 ///
-/// **Bound.** The limiter's own, and at most [`max_permits`](Self::new) queued permits by at most
-/// [`max_waiters`](Self::with_max_waiters) waits. What came in while nobody looked, up to the
-/// [slack](Self::with_slack), is granted as if it had been granted when it came: by the limiter's
-/// time, the bound is the limiter's; by a watch, what comes in in the slack may come on top, at
-/// once.
+/// [`acquire`](Self::acquire) returns a future that waits for permits:
 ///
-/// **Time.** A release grants to those who wait. Where permits come back by time, or waits have
-/// deadlines, somebody has to say so. With a [`Timer`](crate::Timer) for a clock the queue sees to
-/// it itself ([`attend`](Self::attend), [`attend_shared`](Self::attend_shared)), or a task that
-/// runs [`drive`](Self::drive); one timer, however many wait. Without one
-/// [`advance`](Self::advance) grants what has come in and says when to call again. Threads that
-/// wait see to it, if nobody else does.
+/// - If the permits are free and no request is ahead, they are granted immediately, without
+///   entering the wait list.
+/// - Otherwise the request waits in the queue.
+/// - If the queue is full, the request fails immediately with [`Rejected`](crate::Rejected), which
+///   says when to retry. In [newest-first order](Order::NewestFirst) it evicts the oldest requests
+///   instead.
+/// - Dropping the future cancels the request.
 ///
-/// **What notes denials** ([`Counted`](portcullis_core::Counted),
-/// [`Penalty`](portcullis_core::Penalty), [`Escalation`](portcullis_core::Escalation)) goes around
-/// the queue, not into it: for one that waits, the limiter is asked several times.
+/// **Bound.** The limiter's own. At most [`max_permits`](Self::new) permits are queued, by at most
+/// [`max_waiters`](Self::with_max_waiters) waiters. Permits that became available within the
+/// [slack](Self::with_slack) are granted as if on time. So the limiter's bound holds exactly by the
+/// limiter's time. In real time, the permits of one slack may be granted in addition, all at once.
 ///
-/// **Cost.** A wait lies in its future: no allocation. Cancelling is one unlink, wherever it stands
-/// (and with a deadline, a logarithm of their number, amortised). Wakers run outside of the list,
-/// 16 at a time.
+/// **Time.** A release grants permits to the waiters. If permits replenish by time, or waiters have
+/// deadlines, the queue needs a driver:
 ///
-/// **Progress.** Taking what is free is lock-free where the limiter is. A release never waits for
-/// another thread or context: if the list is held, it leaves a mark, and the holder grants in its
-/// place (so the holder's work is not bounded by its own calls). Polling and dropping a wait take
-/// the lock `R`. A release runs wakers; and where it makes something due earlier, it arms the timer
-/// of a queue that sees to its time by itself, which takes that timer's locks: in an interrupt or
-/// signal handler, [`release_later`](Self::release_later) does neither.
+/// - the queue itself, if its clock is a [`Timer`](crate::Timer): [`attend`](Self::attend) or
+///   [`attend_shared`](Self::attend_shared);
+/// - a task that runs [`drive`](Self::drive), also with a `Timer`;
+/// - calls of [`advance`](Self::advance), with any clock: it grants what has become available and
+///   returns when to call it again;
+/// - a thread in `blocking_acquire`: one of the blocked threads always drives the queue.
+///
+/// One timer serves all waiters.
+///
+/// **Wrappers that react to denials** ([`Counted`](portcullis_core::Counted),
+/// [`Penalty`](portcullis_core::Penalty), [`Escalation`](portcullis_core::Escalation)) belong
+/// around the queue, not inside it: the queue asks its limiter several times for one waiting
+/// request.
+///
+/// **Cost.** A waiter is stored in its future, without allocation. Cancelling removes it in
+/// constant time from any position; with a deadline, in amortised logarithmic time. Wakers run
+/// outside the lock, in batches of 16.
+///
+/// **Progress.** Taking free permits is lock-free if the limiter is. Polling and dropping a future
+/// that waits take the lock `R`. A release never waits for another thread or context: if the lock
+/// is held, the release sets a pending-release bit, and the holder grants the permits in its place.
+/// (So the work of a holder is not bounded by its own calls.)
+///
+/// **Interrupts.** A release runs wakers. If it makes something due earlier, it also arms the timer
+/// of a queue that drives itself, and so takes the locks of that timer. In an interrupt or signal
+/// handler, use [`release_later`](Self::release_later), which does neither.
 ///
 /// ```
 /// use portcullis_async::{Order, Queue};
 /// use portcullis_core::{Concurrency, ManualClock};
 ///
 /// static CLOCK: ManualClock = ManualClock::new();
-/// // Two at once; requests for up to 100 permits wait.
+/// // Two permits at once; requests for up to 100 permits may wait.
 /// static WORKERS: Queue<Concurrency, &ManualClock> =
 ///     Queue::new(Concurrency::new(2), &CLOCK, 100);
 ///
@@ -73,9 +88,9 @@ use crate::{Acquire, Drained};
 /// # Ok::<(), portcullis_async::Rejected>(())
 /// ```
 ///
-/// Of a part and the whole, each has a queue of its own, and a request waits in one after the
-/// other. One limit in two queues does not compile: what is released through one of them would wake
-/// nobody in the other.
+/// To limit a part and the whole, give each limit a queue of its own, and wait in one queue after
+/// the other. One limit in two queues does not compile: a release through one queue would wake no
+/// waiter of the other.
 ///
 /// ```compile_fail,E0277
 /// use portcullis_async::Queue;
@@ -104,16 +119,17 @@ pub struct Queue<L: QueueLimiter, C, R = DefaultLock, H = ()> {
     pub(crate) wait_queue: WaitQueue<(Single<L>, C, R, H)>,
 }
 
-/// The lock of a [`Queue`] unless another one is named: [`ThreadLock`].
+/// The lock of a [`Queue`] by default: [`ThreadLock`].
 #[cfg(all(feature = "std", not(loom)))]
 pub type DefaultLock = ThreadLock;
-/// No lock, without `std`: name one.
+/// Not a lock: without `std`, the lock of a queue must be named.
 #[cfg(not(all(feature = "std", not(loom))))]
 pub type DefaultLock = ();
 
 impl<L: QueueLimiter, C, R: RawLock> Queue<L, C, R> {
-    /// A queue of up to `max_permits` permits (0: nobody waits) around `limiter`, asked at the
-    /// times of `clock`; [oldest first](Order::OldestFirst).
+    /// Creates a queue around `limiter`. It holds requests for up to `max_permits` permits; with 0,
+    /// no request waits. A request for 0 permits counts as 1. `clock` supplies the timestamps. The
+    /// order is [oldest first](Order::OldestFirst).
     ///
     /// ```
     /// # use portcullis_async::Queue;
@@ -137,7 +153,7 @@ impl<L: QueueLimiter, C, R: RawLock> Queue<L, C, R> {
         }
     }
 
-    /// As without loom, but for a lock that cannot be built in a constant.
+    /// `new` for loom, whose locks cannot be built in a constant.
     #[cfg(loom)]
     pub fn with_lock(limiter: L, clock: C, max_permits: u64, lock: R) -> Self {
         Self {
@@ -145,7 +161,7 @@ impl<L: QueueLimiter, C, R: RawLock> Queue<L, C, R> {
         }
     }
 
-    /// Has each wait told to `hook` when it is over. In a constant: [`hooked`](Queue::hooked).
+    /// Calls `hook` when a wait is over. In a constant, use [`hooked`](Queue::hooked).
     ///
     /// ```
     /// use portcullis_async::{Queue, Waited};
@@ -164,7 +180,7 @@ impl<L: QueueLimiter, C, R: RawLock> Queue<L, C, R> {
 }
 
 impl<L: QueueLimiter, C, R: RawLock, H: Hook> Queue<L, C, R, H> {
-    /// As [`new`](Queue::new), with a [hook](Queue::with_hook), for a static.
+    /// Creates a queue with a [hook](Queue::with_hook), like [`new`](Queue::new). For statics.
     ///
     /// ```
     /// use portcullis_async::{DefaultLock, Queue, Waited};
@@ -191,13 +207,14 @@ impl<L: QueueLimiter, C, R: RawLock, H: Hook> Queue<L, C, R, H> {
 common!(Queue<L: QueueLimiter>, Single<L>);
 
 impl<L: QueueLimiter, C: Clock, R: RawLock, H: Hook> Queue<L, C, R, H> {
-    /// Takes `n` permits now, if nobody waits before it.
+    /// Takes `n` permits without waiting, if no request is ahead.
     ///
     /// # Errors
     ///
-    /// Any [`Denied`] of the limiter; [`Exhausted`](Denied::Exhausted) also where a request waits
-    /// in a queue that is [oldest first](Order::OldestFirst), and [`Refused`](Denied::Refused) if
-    /// the queue is closed.
+    /// - any [`Denied`] of the limiter;
+    /// - [`Denied::Exhausted`] if a request waits and the order is [oldest
+    ///   first](Order::OldestFirst);
+    /// - [`Denied::Refused`] if the queue is closed.
     ///
     /// ```
     /// # use portcullis_async::Queue;
@@ -213,14 +230,19 @@ impl<L: QueueLimiter, C: Clock, R: RawLock, H: Hook> Queue<L, C, R, H> {
         Lease::try_acquire_at(self, self.wait_queue.clock.now(), n)
     }
 
-    /// Waits for `n` permits; with `n = 0` until something is available, of which it takes nothing.
-    /// What is dropped before it is ready has never been. Where permits are free it is ready at
-    /// once: it does not yield to the executor.
+    /// Waits for `n` permits. With `n = 0`, waits until a permit is available and takes none.
+    ///
+    /// The future is ready at its first poll if the permits are free and no request is ahead; it
+    /// does not yield to the executor. Dropping the future cancels the request, and no permits are
+    /// taken.
     ///
     /// # Errors
     ///
-    /// [`Rejected`](crate::Rejected): at once, if the queue is full or closed, or there can never
-    /// be so many; later, if it is evicted or the queue closes.
+    /// [`Rejected`](crate::Rejected):
+    ///
+    /// - immediately, if the queue is full or closed, or if `n` is more than the limiter can ever
+    ///   grant;
+    /// - later, if the request is evicted, the queue is closed, or the limit is lowered below `n`.
     ///
     /// ```
     /// # use portcullis_async::Queue;
@@ -236,12 +258,13 @@ impl<L: QueueLimiter, C: Clock, R: RawLock, H: Hook> Queue<L, C, R, H> {
         Acquire::new(self, n, n)
     }
 
-    /// Waits for at least `min` permits, and takes up to `max` if there are as many then (`min` if
-    /// `max` is less). It queues with `min`.
+    /// Waits for at least `min` permits, and takes up to `max` of those that are then available. If
+    /// `max` is less than `min`, it counts as `min`. The request counts as `min` permits in the
+    /// queue.
     ///
     /// # Errors
     ///
-    /// As of [`acquire`](Self::acquire), by `min`.
+    /// As [`acquire`](Self::acquire) with `n = min`.
     ///
     /// ```
     /// # use portcullis_async::Queue;
@@ -256,11 +279,13 @@ impl<L: QueueLimiter, C: Clock, R: RawLock, H: Hook> Queue<L, C, R, H> {
         Acquire::new(self, min, max)
     }
 
-    /// Waits for `n` permits until `deadline`, by the queue's clock: see [`Acquire::until`].
+    /// Waits for `n` permits until `deadline` at the latest, by the queue's clock. See
+    /// [`Acquire::until`].
     ///
     /// # Errors
     ///
-    /// As of [`acquire`](Self::acquire), and [`Rejected::Deadline`](crate::Rejected::Deadline).
+    /// As [`acquire`](Self::acquire), and [`Rejected::Deadline`](crate::Rejected::Deadline) at the
+    /// deadline, or immediately if it cannot be met.
     ///
     /// ```
     /// # use portcullis_async::{Queue, Rejected};
@@ -272,7 +297,7 @@ impl<L: QueueLimiter, C: Clock, R: RawLock, H: Hook> Queue<L, C, R, H> {
     ///     9,
     /// );
     /// queue.acquire(1).await?;
-    /// // The next one comes after 100 ms.
+    /// // The next permit becomes available after 100 ms.
     /// let late = queue
     ///     .acquire_until(1, Timestamp::from_millis(50))
     ///     .await
@@ -290,9 +315,9 @@ impl<L: QueueLimiter, C: Clock, R: RawLock, H: Hook> Queue<L, C, R, H> {
         Acquire::new(self, n, n).until(deadline)
     }
 
-    /// Releases a lease's permits, and leaves it to whoever comes to the queue next, by a wait, a
-    /// release or a call of [`advance`](Self::advance), to grant them: for interrupt and signal
-    /// handlers in which no waker may run.
+    /// Releases the permits of a lease without granting them to the waiters. The next call on the
+    /// queue grants them: another request, a release, or [`advance`](Self::advance). For interrupt
+    /// and signal handlers, which must not run wakers.
     ///
     /// # Cost
     ///
@@ -314,9 +339,12 @@ impl<L: QueueLimiter, C: Clock, R: RawLock, H: Hook> Queue<L, C, R, H> {
         }
     }
 
-    /// Waits until every lease has come back, of those that are [held](QueueLimiter::held) until
-    /// they are released: at once of a limiter that gets its permits back by time. For a graceful
-    /// end, after [`close`](Self::close); on its own it only says that there was such a moment.
+    /// Waits until no permits are [held](QueueLimiter::held): all leases whose permits come back by
+    /// release have been released. Ready immediately if the permits of the limiter come back by
+    /// time.
+    ///
+    /// For a graceful shutdown, call [`close`](Self::close) first. Otherwise new permits may have
+    /// been taken by the time the future is ready.
     ///
     /// ```
     /// # use portcullis_async::Queue;
@@ -335,7 +363,8 @@ impl<L: QueueLimiter, C: Clock, R: RawLock, H: Hook> Queue<L, C, R, H> {
         Drained::new(self)
     }
 
-    /// The permits that could be taken now, by the first who waits or, if nobody does, by anybody.
+    /// Returns the permits that could be taken now: by the first waiter, or by any caller if no
+    /// request waits.
     ///
     /// ```
     /// # use portcullis_async::Queue;
@@ -350,8 +379,8 @@ impl<L: QueueLimiter, C: Clock, R: RawLock, H: Hook> Queue<L, C, R, H> {
             .available_at(self.wait_queue.clock.now())
     }
 
-    /// Changes the limiter's settings, by its own methods, and then grants what has become free.
-    /// Nothing should be taken in it: that would get past the queue.
+    /// Changes the settings of the limiter by its own methods, and then grants what has become
+    /// available. `change` must not take permits, because that would bypass the queue.
     ///
     /// ```
     /// # use portcullis_async::Queue;
@@ -363,7 +392,7 @@ impl<L: QueueLimiter, C: Clock, R: RawLock, H: Hook> Queue<L, C, R, H> {
         self.wait_queue.change(|source| change(&source.0))
     }
 
-    /// Whether a newcomer may ask the limiter.
+    /// Fails if a new request must not ask the limiter.
     fn pass(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
         if self.wait_queue.is_closed() {
             Err(Denied::Refused { now, permits: n })
@@ -378,7 +407,7 @@ impl<L: QueueLimiter, C: Clock, R: RawLock, H: Hook> Queue<L, C, R, H> {
 }
 
 #[allow(unsafe_code, reason = "a promise alone")]
-// SAFETY: the wait queue is the queue's own.
+// SAFETY: the wait queue is a field of the queue.
 unsafe impl<L: QueueLimiter, C: Clock, R: RawLock, H: Hook> Queued for Queue<L, C, R, H> {
     type Config = (Single<L>, C, R, H);
 
@@ -391,8 +420,9 @@ unsafe impl<L: QueueLimiter, C: Clock, R: RawLock, H: Hook> Queued for Queue<L, 
     fn key(&self) {}
 }
 
-/// A lease whose permits have been released past the queue, or whose limiter has panicked in that.
-/// It is not released again, and whoever comes to the queue next grants.
+/// A lease whose permits were released directly to the limiter, or whose limiter panicked in that
+/// release. Dropping it does not release the permits again. It sets the pending-release bit, so
+/// that the next call on the queue grants them.
 struct ReleasedLater<L, C, R, H, P>(Option<Lease<P>>)
 where
     L: QueueLimiter,
@@ -422,8 +452,8 @@ impl<L: QueueLimiter, C: Clock, R: RawLock, H: Hook> Limiter for Queue<L, C, R, 
         LimiterId::of(self)
     }
 
-    /// What is free, if nobody waits before it: [`Denied::Exhausted`] else. A closed queue refuses,
-    /// [`Denied::Refused`].
+    /// Takes free permits if no request is ahead, otherwise fails with [`Denied::Exhausted`]. A
+    /// closed queue fails with [`Denied::Refused`].
     #[inline]
     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         self.pass(now, n)?;
@@ -433,18 +463,18 @@ impl<L: QueueLimiter, C: Clock, R: RawLock, H: Hook> Limiter for Queue<L, C, R, 
 
     fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
         self.pass(now, n)?;
-        // A take asks anew who waits.
+        // A take checks again for waiters.
         self.wait_queue.source.0.peek_at(now, n)
     }
 
-    /// As the limiter's, and has those who wait granted.
+    /// Refunds to the limiter, and grants the permits to the waiters.
     fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
         self.wait_queue.give_back((), |source| {
             (source.0.refund_at(now, n, receipt), Waiting::Unknown)
         })
     }
 
-    /// Releases, and has those who wait granted.
+    /// Releases the permits, and grants them to the waiters.
     #[inline]
     fn release(&self, n: u32) {
         self.wait_queue.release((), n);
@@ -466,7 +496,7 @@ impl<L: QueueLimiter, C: Clock, R: RawLock, H: Hook> Limiter for Queue<L, C, R, 
         }
     }
 
-    /// As the limiter says; behind those who wait, where it is oldest first.
+    /// As the limiter says. In oldest-first order, the permits that are queued are counted as well.
     fn retry(&self, denied: Denied) -> Retry {
         match denied {
             Denied::Refused { .. } if self.is_closed() => Retry::Never,
@@ -492,7 +522,7 @@ impl<L: QueueLimiter, C: Clock, R: RawLock, H: Hook> Limiter for Queue<L, C, R, 
     }
 }
 
-/// A queue that is owned by another one, in which it is only taken from.
+/// A queue can own another queue. It then only takes from the inner queue and never waits in it.
 impl<L: QueueLimiter, C: Clock, R: RawLock, H: Hook> QueueLimiter for Queue<L, C, R, H> {
     const SHARED: bool = L::SHARED;
 

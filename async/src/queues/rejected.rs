@@ -2,7 +2,9 @@ use core::fmt;
 
 use portcullis_core::Retry;
 
-/// Why a request did not get its permits: small, `Copy`.
+/// Why a request was not granted its permits. A small `Copy` value.
+///
+/// [`retry`](Self::retry) says when to retry, and [`permits`](Self::permits) what was requested.
 ///
 /// ```
 /// use portcullis_async::{Queue, Rejected};
@@ -23,58 +25,61 @@ use portcullis_core::Retry;
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum Rejected {
-    /// The permits are not free, and the queue has no room for the request.
+    /// The permits are not available, and the queue has no room for the request.
     QueueFull {
-        /// The permits that were asked for.
+        /// The permits that were requested.
         permits: u32,
-        /// When to come back.
+        /// When to retry.
         retry: Retry,
     },
-    /// The limiter refuses the request, whatever it has
-    /// ([`Denied::Refused`](portcullis_core::Denied::Refused)), and the queue has no room for it to
-    /// wait until that changes.
+    /// The limiter denies the request regardless of its available permits
+    /// ([`Denied::Refused`](portcullis_core::Denied::Refused)), and the queue has no room for the
+    /// request to wait until that changes.
     Refused {
-        /// The permits that were asked for.
+        /// The permits that were requested.
         permits: u32,
-        /// When to come back.
+        /// When to retry.
         retry: Retry,
     },
-    /// It has made room for a newer one, in a queue that is newest first.
+    /// A newer request took the place of this one. Only in a queue that serves the newest request
+    /// first.
     Evicted {
-        /// The permits that were asked for.
+        /// The permits that were requested.
         permits: u32,
-        /// When to come back.
+        /// When to retry.
         retry: Retry,
     },
-    /// More permits were asked for than the limiter can ever hold, as it is set now.
+    /// More permits were requested than the limiter can ever grant with its current settings.
     ExceedsCapacity {
-        /// The permits that were asked for.
+        /// The permits that were requested.
         permits: u32,
-        /// The most that one request can ask for.
+        /// The most permits that one request can be granted.
         capacity: u32,
     },
-    /// They cannot be granted by the deadline: it is over, or nothing comes in before it that does
-    /// not go to those who were first.
+    /// The permits cannot be granted by the deadline: it has passed, or all permits that become
+    /// available before it go to earlier requests.
     Deadline {
-        /// The permits that were asked for.
+        /// The permits that were requested.
         permits: u32,
-        /// When they could be granted.
+        /// When the permits could be granted.
         retry: Retry,
     },
     /// The queue is closed.
     Closed {
-        /// The permits that were asked for.
+        /// The permits that were requested.
         permits: u32,
     },
 }
 
 impl Rejected {
-    /// When to come back, as it was when the request was told (its poll, of one that waited): at
-    /// the earliest, with what was queued then before it where the queue is oldest first. Exact
-    /// where all before it ask for one permit each, none of them gives up, and nothing is given
-    /// back. Of several limits as one ([`AllOf`](portcullis_core::AllOf)) it is exact if none waits
-    /// before it; else it may be earlier than that: each limit says when it has so many permits,
-    /// and not what it loses while those before wait for another limit.
+    /// Returns when to retry, as computed when the error was returned; for a request that waited,
+    /// when its future was polled. The instant is the earliest possible one. In a queue that serves
+    /// the oldest request first, it accounts for the requests that were ahead at that time.
+    ///
+    /// The instant is exact if each request ahead asks for one permit, none of them is cancelled,
+    /// and no permit is returned early. For a composition ([`AllOf`](portcullis_core::AllOf)) it is
+    /// exact if no request is ahead. Otherwise it may be too early: each limit reports when it will
+    /// have the permits, but not what it loses while the requests ahead wait for another limit.
     ///
     /// ```
     /// # use portcullis_async::Queue;
@@ -98,7 +103,7 @@ impl Rejected {
         }
     }
 
-    /// The permits that were asked for.
+    /// Returns the permits that were requested.
     ///
     /// ```
     /// # use portcullis_async::Rejected;
@@ -119,27 +124,29 @@ impl Rejected {
 impl fmt::Display for Rejected {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::QueueFull { permits, .. } => write!(f, "queue full: {permits} permits asked for"),
+            Self::QueueFull { permits, .. } => {
+                write!(f, "queue full ({permits} permits requested)")
+            }
             Self::Refused { permits, .. } => {
                 write!(
                     f,
-                    "refused by the limiter, and the queue is full: {permits} permits asked for"
+                    "denied by the limiter, and the queue is full ({permits} permits requested)"
                 )
             }
             Self::Evicted { permits, .. } => {
-                write!(f, "evicted by a newer request: {permits} permits asked for")
+                write!(
+                    f,
+                    "evicted by a newer request ({permits} permits requested)"
+                )
             }
             Self::ExceedsCapacity { permits, capacity } => write!(
                 f,
-                "{permits} permits asked for, at most {capacity} can ever be granted: ask for fewer"
+                "{permits} permits requested, at most {capacity} can ever be granted: request fewer"
             ),
             Self::Deadline { permits, .. } => {
-                write!(
-                    f,
-                    "cannot be granted by the deadline: {permits} permits asked for"
-                )
+                write!(f, "deadline cannot be met ({permits} permits requested)")
             }
-            Self::Closed { .. } => f.write_str("closed"),
+            Self::Closed { .. } => f.write_str("queue closed"),
         }
     }
 }

@@ -1,24 +1,33 @@
-//! The drivers of a queue's time, and which of them is in charge.
+//! The drivers of a queue's timers, and which driver is in charge.
 //!
-//! A queue has two groups of drivers. One is the timer's: the queue itself, and the tasks that
-//! drive it. The other one is of threads that wait. Each driver but the queue itself is a node, in
-//! a pinned future or on a thread's stack. It leaves its group before it is dropped. A group tells
-//! its drivers apart by the addresses of their nodes, never by their wakers.
+//! A queue has two groups of drivers:
+//!
+//! - The timed group: the queue itself, and the tasks that drive it. They use the timer.
+//! - The threads that block in the queue. They sleep instead of using the timer.
+//!
+//! Each driver except the queue itself is a node, in a pinned future or on a thread's stack. A node
+//! leaves its group before it is dropped. A group identifies its drivers by the addresses of their
+//! nodes, never by their wakers.
 //!
 //! ```text
 //!            tell                 comes
 //!   Open -----------> Told(d) -----------> Armed(d, at)
 //!    ^                   |                    |   |
-//!    +---- d leaves, or its waker panics -----+   | due before `at`, or `at` is long over: tell
+//!    +---- d leaves, or its waker panics -----+   | `due` before `at`, or `at` is overdue: tell
 //!                                                 v
 //!                                               Told
 //! ```
 //!
-//! Invariant of a group that is not empty, whenever the lock is free: if anything is due at any
-//! time, then either a driver has its timer set for that instant or an earlier one, or a driver
-//! that has not left has been woken. [`Drivers::tell`] establishes this at the end of each critical
-//! section. What breaks it later (a driver that leaves, a waker or a timer that panics) opens the
-//! charge under the lock, or leaves the mark `TIME` for the holder of the lock.
+//! Invariants:
+//!
+//! - While the lock is free and anything is due at any time, a group that is not empty has either a
+//!   driver whose timer is set for that instant or an earlier one, or a driver that has been woken
+//!   and has not left. [`Drivers::tell`] establishes this at the end of each critical section. A
+//!   later event can break it: a driver leaves, or a waker or a timer panics. Each such event
+//!   either opens the charge inside the lock, or sets the pending bit `TIME` for the next holder of
+//!   the lock.
+//! - A registered node is valid and does not move: its owner unregisters it before it moves or
+//!   drops it. Only the holder of the lock accesses the fields of a registered node.
 #![allow(unsafe_code)]
 
 use core::cell::UnsafeCell;
@@ -32,10 +41,10 @@ use portcullis_core::Timestamp;
 
 use crate::waiting::ring::{Ring, RingLinks, RingNode};
 
-/// One driver. Once it has been registered, its fields belong to the holder of the lock.
+/// One driver. Once the node is registered, only the holder of the lock accesses its fields.
 #[derive(Debug)]
 pub(crate) struct Driver {
-    /// There until it has been woken.
+    /// `None` after the driver has been woken.
     waker: Option<Waker>,
     links: RingLinks<Self>,
     is_linked: bool,
@@ -45,26 +54,29 @@ pub(crate) struct Driver {
 #[derive(Debug)]
 enum Group {}
 
-// SAFETY: a field of the node.
+// SAFETY: `links` is a field of the node, so it is at the same place each time.
 unsafe impl RingNode<Group> for Driver {
     fn links(driver: NonNull<Self>) -> NonNull<RingLinks<Self>> {
-        // SAFETY: within the node, which is valid while it is in a group or enters one.
+        // SAFETY: the pointer is within the node, so it is not null. The node is valid while it is
+        // in a group or enters one, which is when rings call this.
         unsafe { NonNull::new_unchecked(&raw mut (*driver.as_ptr()).links) }
     }
 }
 
-/// The place of a driver's node, in a future or on a stack.
+/// Storage for a driver's node, in a future or on a stack.
 #[derive(Debug)]
 pub(crate) struct DriverSlot {
-    /// Whether the node may be registered. The owner of the place sets this before it registers.
+    /// Whether the node may be registered. The owner of the slot sets this before it registers the
+    /// node.
     has_come: bool,
     driver: UnsafeCell<Driver>,
 }
 
-// SAFETY: the node belongs to the holder of the lock, which threads share; the rest is plain data.
+// SAFETY: a registered node is accessed only by the holder of the lock. `has_come` is plain data of
+// the slot's owner. The node's waker is `Send`.
 unsafe impl Send for DriverSlot {}
 
-// SAFETY: a shared reference leads to nothing.
+// SAFETY: no method accesses a field through `&DriverSlot`; `member` only returns an address.
 unsafe impl Sync for DriverSlot {}
 
 impl DriverSlot {
@@ -81,18 +93,18 @@ impl DriverSlot {
         }
     }
 
-    /// The node, which may be registered from now on.
+    /// Returns the node and notes that it may be registered from now on.
     pub(crate) const fn coming(&mut self) -> NonNull<Driver> {
         self.has_come = true;
         self.member()
     }
 
     const fn member(&self) -> NonNull<Driver> {
-        // SAFETY: it is there.
+        // SAFETY: `UnsafeCell::get` returns a pointer into `self`, which is not null.
         unsafe { NonNull::new_unchecked(self.driver.get()) }
     }
 
-    /// The node, if it may be registered and has to leave.
+    /// Returns the node if it may be registered; the caller then unregisters it.
     pub(crate) const fn leaving(&mut self) -> Option<NonNull<Driver>> {
         if mem::replace(&mut self.has_come, false) {
             Some(self.member())
@@ -102,37 +114,38 @@ impl DriverSlot {
     }
 }
 
-/// A member; `None` is the queue itself.
+/// A driver; `None` is the queue itself.
 type Member = Option<NonNull<Driver>>;
 
-/// Who is in charge.
+/// Which driver is in charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Charge {
     Open,
-    /// The driver has been woken, and has not come yet.
+    /// The driver has been woken, and has not called back yet.
     Told(Member),
-    /// The driver comes again at this instant: its timer is set, or is about to be, and the charge
-    /// is opened if that unwinds.
+    /// The driver calls back at this instant. Its timer is set or is about to be set; if setting it
+    /// unwinds, the charge is opened.
     Armed(Member, Timestamp),
 }
 
-/// An alarm that is later than this is taken for lost: its timer has ended, say, or the waker of
-/// its task has panicked.
+/// An alarm that is overdue by more than this is presumed lost. For example, its timer has shut
+/// down, or the waker of its task panicked.
 const LOST_AFTER: Duration = Duration::from_millis(100);
 
 /// One group of drivers.
 #[derive(Debug)]
 pub(crate) struct Drivers {
-    /// The queue's own waker. It has precedence over tasks.
+    /// The queue's own waker. It takes precedence over tasks.
     attendant: Option<Waker>,
     members: Ring<Driver, Group>,
     charge: Charge,
 }
 
-// SAFETY: nodes pass from thread to thread under the lock; wakers can be sent.
+// SAFETY: the nodes are accessed only inside the lock, by one thread at a time, and `Waker` is
+// `Send`.
 unsafe impl Send for Drivers {}
 
-/// Which driver to wake, by this waker.
+/// The driver to wake, and its waker.
 pub(crate) enum Told {
     Attendant(Waker),
     Driver(Waker),
@@ -149,40 +162,43 @@ impl Drivers {
         self.attendant.is_some()
     }
 
-    /// Makes the queue itself the preferred driver, by this waker.
+    /// Makes the queue itself the preferred driver, woken by `waker`. Returns the previous waker.
     pub(crate) fn attend(&mut self, waker: Waker) -> Option<Waker> {
         self.open();
         self.attendant.replace(waker)
     }
 
-    /// No driver is known to be armed.
+    /// Notes that no driver is known to be armed.
     pub(crate) fn open(&mut self) {
         self.charge = Charge::Open;
     }
 
-    /// Whether this driver is in charge: it has been woken for that, or its timer is set.
+    /// Returns whether this driver is in charge: it has been woken to take charge, or its timer is
+    /// set.
     pub(crate) fn is_in_charge(&self, member: NonNull<Driver>) -> bool {
         matches!(self.charge, Charge::Told(Some(one)) | Charge::Armed(Some(one), _) if one == member)
     }
 
-    /// Whether a driver may take charge without taking it from another one.
+    /// Returns whether this driver can take charge without displacing another driver.
     #[cfg(all(feature = "std", not(loom)))]
     pub(crate) fn is_open_to(&self, member: NonNull<Driver>) -> bool {
         self.charge == Charge::Open || self.is_in_charge(member)
     }
 
-    /// The driver is about to set its timer for `due`.
+    /// Notes that the driver is about to set its timer for `due`.
     pub(crate) fn take_charge(&mut self, member: Member, due: Timestamp) {
         self.charge = Charge::Armed(member, due);
     }
 
-    /// Registers a driver, or replaces its waker. The previous one is left in `waker`.
+    /// Registers a driver, or replaces its waker. The previous waker is left in `waker`.
     ///
     /// # Safety
     ///
-    /// The node is in this group or in none, and is neither moved nor dropped before it has left.
+    /// The node is valid and is in this group or in none. It is neither moved nor dropped before it
+    /// has left.
     pub(crate) unsafe fn come(&mut self, member: NonNull<Driver>, waker: &mut Option<Waker>) {
-        // SAFETY: the node is the caller's, under the lock; its neighbour is linked.
+        // SAFETY: the node is valid, as the caller guarantees, and the holder of the lock has
+        // exclusive access to it. `is_linked` tells that it is pushed only while it is in no ring.
         unsafe {
             let new = member.as_ptr();
             mem::swap(&mut (*new).waker, waker);
@@ -192,13 +208,15 @@ impl Drivers {
         }
     }
 
-    /// Removes a driver. Returns its waker, and whether it was in charge.
+    /// Unregisters a driver. Returns its waker, and whether it was in charge.
     ///
     /// # Safety
     ///
-    /// The node is in this group or in none. Afterwards it is in none.
+    /// The node is valid and is in this group or in none. After the call it is in none.
     pub(crate) unsafe fn leave(&mut self, member: NonNull<Driver>) -> (Option<Waker>, bool) {
-        // SAFETY: the node is the caller's, under the lock; its neighbours are linked.
+        // SAFETY: the node is valid, as the caller guarantees, and the holder of the lock has
+        // exclusive access to it. `is_linked` tells that it is removed only while it is in this
+        // ring.
         unsafe {
             let old = member.as_ptr();
             if mem::replace(&mut (*old).is_linked, false) {
@@ -212,8 +230,8 @@ impl Drivers {
         }
     }
 
-    /// Chooses a driver to wake if none is armed for `due`, and none has been woken. An alarm that
-    /// should have come long before `now` counts as none.
+    /// Chooses a driver to wake, unless a driver is armed for `due` or earlier, or has been woken.
+    /// An alarm that is overdue by more than `LOST_AFTER` at `now` does not count.
     pub(crate) fn tell(&mut self, due: Timestamp, now: Timestamp) -> Option<Told> {
         if due == Timestamp::MAX {
             return None;
@@ -233,20 +251,21 @@ impl Drivers {
         self.tell_one(in_charge, None).map(Told::Driver)
     }
 
-    /// Chooses another driver than the queue itself and `member`, which could not set its timer.
+    /// Chooses a driver other than the queue itself and other than `member`, which could not set
+    /// its timer.
     pub(crate) fn pass_on(&mut self, member: Member) -> Option<Waker> {
         self.open();
         self.tell_one(None, member)
     }
 
-    /// Chooses `first`, or else the first one that has a waker, but not `but`.
+    /// Chooses `first`, or else the first driver that has a waker, but never `but`.
     fn tell_one(&mut self, first: Member, but: Member) -> Option<Waker> {
         let mut members = first
             .into_iter()
             .chain(self.members.iter())
             .filter(|member| Some(*member) != but);
-        // SAFETY: linked nodes are valid, and belong to the holder of the lock; one that is in
-        // charge is linked.
+        // SAFETY: a linked node is valid, and the holder of the lock has exclusive access to it. A
+        // driver in charge is linked, since `leave` opens its charge.
         let told = members.find_map(|member| unsafe {
             (*member.as_ptr()).waker.take().map(|waker| (member, waker))
         });
@@ -256,7 +275,7 @@ impl Drivers {
         })
     }
 
-    /// The waker of any driver that has one, whether or not anything is due.
+    /// Takes the waker of any driver that has one, whether or not anything is due.
     pub(crate) fn next_waker(&mut self) -> Option<Waker> {
         let charge = self.charge;
         let waker = self.tell_one(None, None);

@@ -7,32 +7,33 @@ use portcullis_core::{
 
 use crate::waiting::wait_list::{Shard, Shards};
 
-/// Where a wait queue has its limiters from.
+/// The limiters of a wait queue.
 pub trait LimiterSource {
-    /// What tells them apart.
+    /// Identifies one of the limiters.
     type Key: Copy + PartialEq + Send + Sync + fmt::Debug;
     type At<'s>: Limiter
     where
         Self: 's;
-    /// The wait lists of its keys.
+    /// The wait lists of all keys.
     type Shards: Shards<Self::Key>;
 
-    /// Whether others may take from the limiters past the wait queue.
+    /// Whether callers can take from the limiters without going through the wait queue.
     const SHARED: bool;
 
     fn at(&self, key: Self::Key) -> Self::At<'_>;
 
-    /// The number of the shard that a key belongs to.
+    /// Returns the index of the shard that a key belongs to.
     fn shard(key: Self::Key) -> usize;
 
-    /// Whether anybody waits.
+    /// Tells the limiter whether the queue has waiters.
     fn watch(&self, waits: bool);
 
-    /// As the limiter's own methods.
+    /// The same as the limiter's own methods.
     fn release_watched(&self, key: Self::Key, n: u32) -> Waiting;
     fn pass_on(&self, key: Self::Key, n: u32) -> PassedOn;
 
-    /// Whether grants have notes beside a receipt; and to take and to refund with these.
+    /// Whether a grant has receipts (`notes`) in addition to the one that the lease holds. The two
+    /// methods below take and refund with them.
     const NOTES: bool;
     fn take_noted(
         &self,
@@ -50,11 +51,11 @@ pub trait LimiterSource {
         notes: Receipts,
     );
 
-    /// The permits that are out and will be released.
+    /// Returns the number of permits that are held and will be released.
     fn held(&self) -> u64;
 }
 
-/// One limiter.
+/// A source with one limiter.
 #[derive(Debug)]
 pub struct Single<L>(pub(crate) L);
 
@@ -113,14 +114,15 @@ impl<L: QueueLimiter> LimiterSource for Single<L> {
     }
 }
 
-/// The shards of a source by key: a bit of the queue's words for each, with room for others.
+/// The number of shards of a source with a limiter for each key. The queue's words have a bit for
+/// each shard, and room for other bits.
 const SHARDS: usize = if cfg!(loom) {
     2
 } else {
     usize::BITS as usize / 2
 };
 
-/// One limiter for each key.
+/// A source with one limiter for each key.
 #[derive(Debug)]
 pub struct PerKey<T>(pub(crate) T);
 
@@ -144,7 +146,8 @@ impl<T: QueueKeys> LimiterSource for PerKey<T> {
         key.group(SHARDS)
     }
 
-    /// The table's words have no room for it: releases look at the gate.
+    /// Does nothing: the words of a table have no waiter bit. So each release reads the queue's
+    /// `gate`.
     fn watch(&self, _: bool) {}
 
     fn release_watched(&self, key: Address, n: u32) -> Waiting {
@@ -156,7 +159,7 @@ impl<T: QueueKeys> LimiterSource for PerKey<T> {
         PassedOn::No
     }
 
-    /// A key's limiter has room for one receipt.
+    /// A key's limiter needs only the receipt in the lease.
     const NOTES: bool = false;
 
     fn take_noted(

@@ -1,5 +1,5 @@
-//! Panics of wakers, clocks, limiters and timers. With `std` they are caught where a second one
-//! would end the process, or where work would be left undone.
+//! Panics of wakers, clocks, limiters and timers. With `std`, this code catches a panic where a
+//! second panic would abort the process, or where the panic would leave work undone.
 
 #[cfg(feature = "std")]
 mod caught {
@@ -12,13 +12,13 @@ mod caught {
 
     type Payload = Box<dyn Any + Send>;
 
-    /// The first panic of several, until it can go on.
+    /// Keeps the first of several panics until it can resume.
     pub(crate) struct Panic(Option<Payload>);
 
     impl Panic {
         pub(crate) const NONE: Self = Self(None);
 
-        /// Runs `work`, and keeps its panic. `None` if it has panicked.
+        /// Runs `work` and keeps its panic. Returns `None` if `work` panicked.
         pub(crate) fn keep<T>(&mut self, work: impl FnOnce() -> T) -> Option<T> {
             match catch_unwind(AssertUnwindSafe(work)) {
                 Ok(outcome) => Some(outcome),
@@ -33,7 +33,7 @@ mod caught {
             }
         }
 
-        /// Lets the panic go on that was kept, unless the thread unwinds already.
+        /// Resumes the panic that was kept, unless the thread is already unwinding.
         pub(crate) fn resume(&mut self) {
             if let Some(payload) = self.0.take() {
                 if is_unwinding() {
@@ -54,13 +54,14 @@ mod caught {
         }
     }
 
-    /// Whether the thread unwinds. (Loom's threads are one to the system.)
+    /// Returns whether the thread is unwinding. Always `false` under loom, which runs all of a
+    /// model's threads on one system thread.
     #[inline]
     fn is_unwinding() -> bool {
         !cfg!(loom) && thread::panicking()
     }
 
-    /// Drops a payload, which may panic in turn.
+    /// Drops a payload. That drop may panic too; its payload is leaked.
     #[cold]
     fn bury(payload: Payload) {
         if let Err(worse) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
@@ -68,13 +69,13 @@ mod caught {
         }
     }
 
-    /// Runs `work`; `None` if it has panicked.
+    /// Runs `work` and drops its panic. Returns `None` if `work` panicked.
     pub(crate) fn quietly<T>(work: impl FnOnce() -> T) -> Option<T> {
         let mut panic = Panic::NONE;
         panic.keep(work)
     }
 
-    /// Runs `work`, whose panic goes on, unless the thread unwinds already.
+    /// Runs `work`. Its panic propagates, unless the thread is already unwinding.
     #[inline]
     pub(crate) fn unless_unwinding(work: impl FnOnce()) {
         if is_unwinding() {
@@ -91,10 +92,10 @@ pub(crate) use caught::{Panic, quietly, unless_unwinding};
 #[expect(
     clippy::unused_self,
     clippy::unnecessary_wraps,
-    reason = "as where panics are caught"
+    reason = "the same signatures as where panics are caught"
 )]
 mod uncaught {
-    /// Nothing is caught: a second panic, while the first one unwinds, ends the program.
+    /// Without `std` no panic is caught: a second panic during unwinding aborts the program.
     pub(crate) struct Panic;
 
     impl Panic {

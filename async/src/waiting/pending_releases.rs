@@ -1,9 +1,11 @@
-//! Notes for the holder of the lock that permits came back, so that no release waits for the lock.
+//! Pending releases: a word with bits for the holder of the lock, so that a release never waits for
+//! the lock.
 //!
-//! A release notes what it gave back, and then tries the lock. The holder unlocks, and then reads
-//! the notes. Either the read comes after the note, and sees it; or the try comes after the unlock,
-//! and succeeds: in the one order of sequentially consistent fences, or of such operations if the
-//! lock's own are of that kind ([`RawLock::IS_SEQUENTIAL`]).
+//! A release sets the bit of the shard it returned permits to, and then tries the lock. The holder
+//! of the lock unlocks, and then reads the bits. So at least one of the two acts: either the read
+//! comes after the bit was set, and observes it; or the try comes after the unlock, and succeeds.
+//! The order of the two is that of the sequentially consistent fences, or of the lock's own
+//! operations if these are sequentially consistent ([`RawLock::IS_SEQUENTIAL`]).
 
 use crate::lock::RawLock;
 use crate::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -19,14 +21,15 @@ impl PendingReleases {
         }
     }
 
-    /// Adds notes. The caller then tries the lock, or unlocks it and reads them. Releases what was
-    /// given back.
+    /// Sets bits. The caller then tries the lock, or unlocks it and reads the bits. The write is a
+    /// release: what the caller did before is visible to the holder of the lock that takes the
+    /// bits.
     #[inline]
     pub(crate) fn add(&self, bits: usize) {
         self.0.fetch_or(bits, SeqCst);
     }
 
-    /// Whether there are any, after the lock was unlocked.
+    /// Returns whether any bit is set. To be called after the lock was unlocked.
     #[inline]
     pub(crate) fn is_any<R: RawLock>(&self) -> bool {
         if !R::IS_SEQUENTIAL {
@@ -35,8 +38,9 @@ impl PendingReleases {
         self.0.load(SeqCst) != 0
     }
 
-    /// Takes them all, under the lock. What was given back before them is seen. A note that comes
-    /// too late for this is read after the lock was unlocked.
+    /// Takes all bits; the caller holds the lock. All permits that were returned before the bits
+    /// were set are visible. A bit that is set too late for this call is read after the lock is
+    /// unlocked.
     #[inline]
     pub(crate) fn take(&self) -> RestoreOnDrop<'_> {
         let bits = if self.0.load(Relaxed) == 0 {
@@ -47,7 +51,8 @@ impl PendingReleases {
         self.restore_on_drop(bits)
     }
 
-    /// Notes that are added when this is dropped: if a limiter panics, or a wake batch is full.
+    /// Returns a guard that sets `bits` when it is dropped: if a limiter panics, or a wake batch is
+    /// full.
     #[inline]
     pub(crate) fn restore_on_drop(&self, bits: usize) -> RestoreOnDrop<'_> {
         RestoreOnDrop {
@@ -57,7 +62,7 @@ impl PendingReleases {
     }
 }
 
-/// Notes that are added when this is dropped.
+/// Bits that are set when this guard is dropped.
 pub(crate) struct RestoreOnDrop<'p> {
     pending: &'p PendingReleases,
     pub(crate) bits: usize,

@@ -1,4 +1,4 @@
-//! The types that a wait queue is made of, as one parameter.
+//! The types of a wait queue's parts, as one type parameter.
 
 use portcullis_core::Clock;
 
@@ -6,7 +6,7 @@ use crate::lock::RawLock;
 use crate::queues::hook::Hook;
 use crate::waiting::limiter_source::LimiterSource;
 
-/// The types of a wait queue's parts, whatever they can do: enough to build and to hold one.
+/// The types of a wait queue's parts, without bounds: enough to build and to hold a queue.
 pub trait QueueTypes {
     type Source: LimiterSource;
     type Clock;
@@ -14,12 +14,12 @@ pub trait QueueTypes {
     type Hook;
 }
 
-/// The types of a wait queue that works.
+/// The types of a wait queue's parts, with the bounds that its operations need.
 pub trait QueueConfig: QueueTypes<Clock: Clock, Lock: RawLock, Hook: Hook> {}
 
 impl<Q: QueueTypes<Clock: Clock, Lock: RawLock, Hook: Hook>> QueueConfig for Q {}
 
-/// These types in this order. No such tuple is ever made.
+/// The four types in this order. The tuple only names types; it is never constructed.
 impl<S: LimiterSource, C, R, H> QueueTypes for (S, C, R, H) {
     type Source = S;
     type Clock = C;
@@ -27,5 +27,5 @@ impl<S: LimiterSource, C, R, H> QueueTypes for (S, C, R, H) {
     type Hook = H;
 }
 
-/// What tells the limiters of a wait queue apart.
+/// Identifies a limiter of the wait queue.
 pub(crate) type Key<Q> = <<Q as QueueTypes>::Source as LimiterSource>::Key;

@@ -1,20 +1,26 @@
-//! An intrusive ring: a circular doubly linked list of nodes that lie elsewhere.
+//! An intrusive ring: a circular doubly linked list whose nodes are stored elsewhere.
 //!
-//! Invariant: `after` leads from each node of a ring to the next one, and from the last one to the
-//! first; `before` leads back. One that is alone leads to itself. No step walks over nodes.
+//! Invariants:
+//!
+//! - `after` points from each node of a ring to the next node, and from the last node to the first;
+//!   `before` points back. A single node points to itself.
+//! - While a node is in a ring, it is valid and does not move, and only the ring accesses its
+//!   links.
+//!
+//! No operation walks the ring, except iteration.
 #![allow(unsafe_code)]
 
 use core::fmt;
 use core::marker::PhantomData;
 use core::ptr::NonNull;
 
-/// A node that can be in a ring of this kind.
+/// A node that can be in a ring of kind `Kind`.
 ///
 /// # Safety
 ///
-/// `links` returns the same place within the node each time, while it is in a ring.
+/// While the node is in a ring, `links` returns the same valid place within it each time.
 pub(crate) unsafe trait RingNode<Kind>: Sized {
-    /// The node's links. Only rings of this kind read or write them.
+    /// Returns the node's links. Only rings of this kind access them.
     fn links(node: NonNull<Self>) -> NonNull<RingLinks<Self>>;
 }
 
@@ -26,15 +32,14 @@ pub(crate) struct RingLinks<N> {
 }
 
 impl<N> RingLinks<N> {
-    /// In no ring.
+    /// The links of a node that is in no ring.
     pub(crate) const UNLINKED: Self = Self {
         before: NonNull::dangling(),
         after: NonNull::dangling(),
     };
 }
 
-/// Nodes in their order. While a node is in the ring, it is valid, and its links belong to the
-/// ring.
+/// Nodes in order. While a node is in the ring, it is valid, and only the ring accesses its links.
 pub(crate) struct Ring<N, Kind> {
     first: Option<NonNull<N>>,
     kind: PhantomData<Kind>,
@@ -46,13 +51,14 @@ impl<N, Kind> fmt::Debug for Ring<N, Kind> {
     }
 }
 
-// SAFETY: the nodes go from thread to thread with the ring.
+// SAFETY: the ring has exclusive access to the links of its nodes, so they move to another thread
+// together with it; `N` is `Send`.
 unsafe impl<N: Send, Kind> Send for Ring<N, Kind> {}
 
 impl<N: RingNode<Kind>, Kind> Ring<N, Kind> {
     pub(crate) const EMPTY: Self = Self::from(None);
 
-    /// The ring whose first node this is.
+    /// Returns the ring whose first node is `first`.
     #[inline(always)]
     pub(crate) const fn from(first: Option<NonNull<N>>) -> Self {
         Self {
@@ -68,12 +74,12 @@ impl<N: RingNode<Kind>, Kind> Ring<N, Kind> {
 
     #[inline(always)]
     pub(crate) fn last(&self) -> Option<NonNull<N>> {
-        // SAFETY: in the ring.
+        // SAFETY: `first` is in the ring, so it is valid and its links belong to the ring.
         self.first.map(|first| unsafe { links(first).before })
     }
 
-    /// The nodes in their order. The one that was returned last may be removed meanwhile, or
-    /// replaced.
+    /// Returns the nodes in order. The caller may remove or replace the node that was returned last
+    /// during the iteration.
     pub(crate) fn iter(&self) -> Iter<N, Kind> {
         Iter {
             next: self.first,
@@ -82,14 +88,15 @@ impl<N: RingNode<Kind>, Kind> Ring<N, Kind> {
         }
     }
 
-    /// Puts a node behind the last one.
+    /// Appends a node after the last one.
     ///
     /// # Safety
     ///
-    /// The node is in no ring of this kind. It is removed before it is moved or dropped.
+    /// The node is valid and in no ring of this kind. It is removed before it is moved or dropped.
     #[inline(always)]
     pub(crate) unsafe fn push_back(&mut self, node: NonNull<N>) {
-        // SAFETY: as the caller says; the others are in the ring.
+        // SAFETY: the node is valid and in no ring, as the caller guarantees. Its neighbours are in
+        // the ring, so they are valid and their links belong to the ring.
         unsafe {
             let (before, after) = match self.first {
                 Some(first) => (links(first).before, first),
@@ -102,26 +109,27 @@ impl<N: RingNode<Kind>, Kind> Ring<N, Kind> {
         }
     }
 
-    /// Puts a node before the first one.
+    /// Inserts a node before the first one.
     ///
     /// # Safety
     ///
-    /// As of `push_back`.
+    /// The same as for `push_back`.
     #[inline(always)]
     pub(crate) unsafe fn push_front(&mut self, node: NonNull<N>) {
-        // SAFETY: as the caller says.
+        // SAFETY: the caller guarantees the contract of `push_back`.
         unsafe { self.push_back(node) };
         self.first = Some(node);
     }
 
-    /// Takes a node out. Returns the one behind it, if another one is left.
+    /// Removes a node. Returns the node after it, if any other node is left.
     ///
     /// # Safety
     ///
     /// The node is in this ring.
     #[inline(always)]
     pub(crate) unsafe fn remove(&mut self, node: NonNull<N>) -> Option<NonNull<N>> {
-        // SAFETY: it is in the ring, and so are its neighbours.
+        // SAFETY: the node is in the ring, as the caller guarantees, and so are its neighbours. So
+        // all three are valid and their links belong to the ring.
         unsafe {
             let RingLinks { before, after } = *links(node);
             links(before).after = after;
@@ -134,15 +142,16 @@ impl<N: RingNode<Kind>, Kind> Ring<N, Kind> {
         }
     }
 
-    /// Puts a node in the place of another one, which is taken out.
+    /// Puts `new` in the place of `old`, which is removed.
     ///
     /// # Safety
     ///
-    /// The old one is in this ring, the new one in none of its kind. That is removed before it is
-    /// moved or dropped.
+    /// `old` is in this ring. `new` is valid and in no ring of this kind. `new` is removed before
+    /// it is moved or dropped.
     #[inline(always)]
     pub(crate) unsafe fn replace(&mut self, old: NonNull<N>, new: NonNull<N>) {
-        // SAFETY: it is in the ring, and so are its neighbours.
+        // SAFETY: `old` and its neighbours are in the ring, so they are valid and their links
+        // belong to the ring. `new` is valid and in no ring, as the caller guarantees.
         unsafe {
             let RingLinks { before, after } = *links(old);
             if before == old {
@@ -162,16 +171,19 @@ impl<N: RingNode<Kind>, Kind> Ring<N, Kind> {
     }
 }
 
+/// Returns a node's links.
+///
 /// # Safety
 ///
-/// The node is valid, its links are the ring's, and no other reference to them is in use.
+/// The node is valid, its links belong to the ring, and no other reference to them is in use.
 #[inline(always)]
 unsafe fn links<'n, N: RingNode<Kind> + 'n, Kind>(node: NonNull<N>) -> &'n mut RingLinks<N> {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller guarantees that the node is valid and that no other reference to its links
+    // is in use.
     unsafe { N::links(node).as_mut() }
 }
 
-/// The nodes of a ring: from [`Ring::iter`].
+/// The nodes of a ring. See [`Ring::iter`].
 pub(crate) struct Iter<N, Kind> {
     next: Option<NonNull<N>>,
     last: Option<NonNull<N>>,
@@ -186,7 +198,8 @@ impl<N: RingNode<Kind>, Kind> Iterator for Iter<N, Kind> {
         self.next = if self.last == Some(node) {
             None
         } else {
-            // SAFETY: in the ring.
+            // SAFETY: `node` is in the ring: it is its first or the successor of a node in it, and
+            // only the node that was returned before may have been removed.
             Some(unsafe { links(node).after })
         };
         Some(node)
@@ -207,15 +220,15 @@ mod tests {
 
     struct Numbers;
 
-    // SAFETY: a field of the node.
+    // SAFETY: `links` is a field of the node, so it is at the same place each time.
     unsafe impl RingNode<Numbers> for Node {
         fn links(node: NonNull<Self>) -> NonNull<RingLinks<Self>> {
-            // SAFETY: nodes of these tests are valid.
+            // SAFETY: the nodes of these tests are leaked, so they stay valid.
             NonNull::from(unsafe { &node.as_ref().links }).cast()
         }
     }
 
-    /// Nodes that live as long as a test.
+    /// Returns `many` leaked nodes.
     fn nodes(many: usize) -> Vec<NonNull<Node>> {
         let node = |_| {
             Box::leak(Box::new(Node {
@@ -231,16 +244,16 @@ mod tests {
         assert_eq!(ring.first, model.front().copied());
         assert_eq!(ring.last(), model.back().copied());
         assert_eq!(ring.is_empty(), model.is_empty());
-        // Back from each node.
+        // Each node points back to its predecessor.
         for (at, node) in model.iter().enumerate() {
             let before = model[(at + model.len() - 1) % model.len()];
-            // SAFETY: nodes live on, and are in this ring.
+            // SAFETY: the node is leaked, so it is valid, and it is in this ring.
             assert_eq!(unsafe { links::<_, Numbers>(*node).before }, before);
         }
     }
 
     #[test]
-    fn its_order_is_that_of_a_deque() {
+    fn nodes_have_the_same_order_as_in_a_deque() {
         for many in [1, 2, 3, 4, 20] {
             let nodes = nodes(many);
             let mut ring = Ring::<Node, Numbers>::EMPTY;
@@ -256,7 +269,8 @@ mod tests {
                 let node = nodes[below(many)];
                 let at = model.iter().position(|other| *other == node);
                 let other = nodes[below(many)];
-                // SAFETY: nodes live on, and are in this ring alone.
+                // SAFETY: the nodes are leaked, so they are valid. `model` tells which of them are
+                // in the ring, and they are in no other one.
                 unsafe {
                     match (at, below(4)) {
                         (Some(at), 0) if !model.contains(&other) => {
@@ -286,11 +300,12 @@ mod tests {
     }
 
     #[test]
-    fn the_node_that_was_returned_last_may_go_or_be_replaced() {
+    fn the_node_returned_last_can_be_removed_or_replaced_during_iteration() {
         let nodes = nodes(6);
         let (these, others) = nodes.split_at(3);
         let mut ring = Ring::<Node, Numbers>::EMPTY;
-        // SAFETY: nodes live on, and are in this ring alone.
+        // SAFETY: the nodes are leaked, so they are valid. `these` enter the ring first, and each
+        // of `others` enters once in the place of another node.
         unsafe {
             for node in these {
                 ring.push_back(*node);

@@ -1,8 +1,13 @@
 //! An intrusive heap of timers: a pairing heap (Fredman, Sedgewick, Sleator, Tarjan, 1986).
 //!
-//! Invariant: no node has a lower priority than its parent. To insert a node takes a few steps. To
-//! remove one takes a logarithm of the number of nodes, amortised; a single removal may take as
-//! many steps as there are nodes.
+//! Invariants:
+//!
+//! - No node has a lower priority value than its parent.
+//! - While a node is in the heap, it is valid and does not move, and only the heap accesses its
+//!   links.
+//!
+//! Inserting a node takes a constant number of steps. Removing a node takes O(log n) amortised
+//! steps for n nodes, and O(n) steps in the worst case.
 #![allow(unsafe_code)]
 
 use core::ptr::NonNull;
@@ -11,12 +16,12 @@ use core::ptr::NonNull;
 ///
 /// # Safety
 ///
-/// `links` returns the same place within the node each time.
+/// `links` returns the same valid place within the node each time.
 pub(crate) unsafe trait HeapNode: Sized {
-    /// The node with the lowest priority comes first.
+    /// The node with the lowest priority value comes first.
     type Priority: Copy + Ord;
 
-    /// The node's links. Only the heap reads or writes them.
+    /// Returns the node's links. Only the heap accesses them.
     fn links(node: NonNull<Self>) -> NonNull<HeapLinks<Self>>;
 }
 
@@ -27,12 +32,12 @@ pub(crate) struct HeapLinks<N: HeapNode> {
     priority: Option<N::Priority>,
     child: Option<NonNull<N>>,
     next: Option<NonNull<N>>,
-    /// The sibling before it; the parent, if it is a first child.
+    /// The sibling before the node; for a first child, the parent.
     before: Option<NonNull<N>>,
 }
 
 impl<N: HeapNode> HeapLinks<N> {
-    /// In no heap.
+    /// The links of a node that is in no heap.
     pub(crate) const UNLINKED: Self = Self::with(None);
 
     const fn with(priority: Option<N::Priority>) -> Self {
@@ -45,14 +50,15 @@ impl<N: HeapNode> HeapLinks<N> {
     }
 }
 
-/// Nodes by their priority. While a node is in the heap, it is valid, and its links belong to the
-/// heap.
+/// Nodes ordered by priority. While a node is in the heap, it is valid, and only the heap accesses
+/// its links.
 #[derive(Debug)]
 pub(crate) struct TimerHeap<N> {
     first: Option<NonNull<N>>,
 }
 
-// SAFETY: the nodes go from thread to thread with the heap.
+// SAFETY: the heap has exclusive access to the links of its nodes, so they move to another thread
+// together with it; `N` is `Send`.
 unsafe impl<N: Send> Send for TimerHeap<N> {}
 
 impl<N: HeapNode> TimerHeap<N> {
@@ -65,22 +71,24 @@ impl<N: HeapNode> TimerHeap<N> {
         self.first.is_none()
     }
 
-    /// The node that comes first, and its priority. Of several with one priority, any of them.
+    /// Returns the first node and its priority. Among nodes of equal priority it returns any one.
     pub(crate) fn first(&self) -> Option<(NonNull<N>, N::Priority)> {
         let first = self.first?;
-        // SAFETY: in the heap.
+        // SAFETY: `first` is in the heap, so it is valid and its links belong to the heap.
         let priority = unsafe { links(first).priority }?;
         Some((first, priority))
     }
 
-    /// Gives a node this priority, and inserts it if need be; with `None`, removes it.
+    /// Sets the priority of a node, and inserts the node if it is not in the heap. `None` removes
+    /// the node.
     ///
     /// # Safety
     ///
-    /// The node is in this heap or in none. It is removed before it is moved or dropped.
+    /// The node is valid and is in this heap or in none. It is removed before it is moved or
+    /// dropped.
     #[inline(always)]
     pub(crate) unsafe fn set(&mut self, node: NonNull<N>, priority: Option<N::Priority>) {
-        // SAFETY: as the caller says.
+        // SAFETY: the caller guarantees that the node is valid and in no other heap.
         unsafe {
             if links(node).priority != priority {
                 self.change(node, priority);
@@ -88,12 +96,15 @@ impl<N: HeapNode> TimerHeap<N> {
         }
     }
 
+    /// Changes the priority of a node, as `set` does.
+    ///
     /// # Safety
     ///
-    /// As of `set`.
+    /// The same as for `set`.
     #[inline(never)]
     unsafe fn change(&mut self, node: NonNull<N>, priority: Option<N::Priority>) {
-        // SAFETY: as the caller says.
+        // SAFETY: the caller guarantees that the node is valid and in no other heap. A node that
+        // has a priority is in this heap.
         unsafe {
             if links(node).priority.is_some() {
                 self.remove(node);
@@ -105,11 +116,14 @@ impl<N: HeapNode> TimerHeap<N> {
         }
     }
 
+    /// Removes a node.
+    ///
     /// # Safety
     ///
     /// The node is in the heap.
     unsafe fn remove(&mut self, node: NonNull<N>) {
-        // SAFETY: it is in the heap, and so are its relatives.
+        // SAFETY: the node is in the heap, as the caller guarantees, and so are its parent,
+        // siblings and children. So all of them are valid and their links belong to the heap.
         unsafe {
             let children = merge(links(node).child.take());
             let (before, next) = (links(node).before, links(node).next);
@@ -130,24 +144,28 @@ impl<N: HeapNode> TimerHeap<N> {
     }
 }
 
+/// Returns a node's links.
+///
 /// # Safety
 ///
-/// The node is valid, its links are the heap's, and no other reference to them is in use.
+/// The node is valid, its links belong to the heap, and no other reference to them is in use.
 unsafe fn links<'n, N: HeapNode + 'n>(node: NonNull<N>) -> &'n mut HeapLinks<N> {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller guarantees that the node is valid and that no other reference to its links
+    // is in use.
     unsafe { N::links(node).as_mut() }
 }
 
-/// Makes one heap of two: the root with the higher priority becomes the first child of the other.
+/// Merges two heaps: the root with the higher priority value becomes the first child of the other.
 ///
 /// # Safety
 ///
-/// Both are roots, and two nodes.
+/// Both nodes are roots, and they are two different nodes. Their links belong to the heap.
 unsafe fn meld<N: HeapNode>(a: Option<NonNull<N>>, b: Option<NonNull<N>>) -> Option<NonNull<N>> {
     let (Some(a), Some(b)) = (a, b) else {
         return a.or(b);
     };
-    // SAFETY: as the caller says.
+    // SAFETY: both roots are valid and distinct, as the caller guarantees. The children of a root
+    // are in the heap, so they are valid too.
     unsafe {
         let (parent, child) = if links(b).priority < links(a).priority {
             (b, a)
@@ -163,8 +181,8 @@ unsafe fn meld<N: HeapNode>(a: Option<NonNull<N>>, b: Option<NonNull<N>>) -> Opt
     }
 }
 
-/// Makes one heap of siblings: in pairs from the first one on, and these from the last to the
-/// first.
+/// Merges siblings into one heap: pairs of neighbours first, from the first to the last, and then
+/// the pairs, from the last to the first.
 ///
 /// # Safety
 ///
@@ -172,7 +190,8 @@ unsafe fn meld<N: HeapNode>(a: Option<NonNull<N>>, b: Option<NonNull<N>>) -> Opt
 unsafe fn merge<N: HeapNode>(first: Option<NonNull<N>>) -> Option<NonNull<N>> {
     let mut rest = first;
     let mut pairs: Option<NonNull<N>> = None;
-    // SAFETY: siblings are in the heap. Each is in one of the two lists.
+    // SAFETY: all siblings are in the heap, so they are valid. Each node is in only one of the two
+    // lists, `rest` or `pairs`, so no node is melded with itself.
     unsafe {
         let detach = |node: NonNull<N>| {
             links(node).before = None;
@@ -208,17 +227,17 @@ mod tests {
         links: UnsafeCell<HeapLinks<Node>>,
     }
 
-    // SAFETY: a field of the node.
+    // SAFETY: `links` is a field of the node, so it is at the same place each time.
     unsafe impl HeapNode for Node {
         type Priority = u32;
 
         fn links(node: NonNull<Self>) -> NonNull<HeapLinks<Self>> {
-            // SAFETY: nodes of these tests are valid.
+            // SAFETY: the nodes of these tests are leaked, so they stay valid.
             NonNull::from(unsafe { &node.as_ref().links }).cast()
         }
     }
 
-    /// Nodes that live as long as a test, by their numbers.
+    /// Returns `many` leaked nodes; a node's index is its number.
     fn nodes(many: usize) -> Vec<NonNull<Node>> {
         let node = |_| {
             Box::leak(Box::new(Node {
@@ -243,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_first_is_what_a_sorted_map_says() {
+    fn the_first_node_is_the_same_as_in_a_sorted_map() {
         for many in [1, 2, 3, 10, 100] {
             let nodes = nodes(many);
             let mut heap = TimerHeap::new();
@@ -252,7 +271,7 @@ mod tests {
             for _ in 0..20_000 {
                 let number = numbers.below(many);
                 let priority = (numbers.below(3) > 0).then(|| numbers.below(50) as u32);
-                // SAFETY: nodes live on, and are in this heap alone.
+                // SAFETY: the nodes are leaked, so they are valid, and they are in no other heap.
                 unsafe { heap.set(nodes[number], priority) };
                 match priority {
                     Some(priority) => _ = model.insert(number, priority),
@@ -277,7 +296,7 @@ mod tests {
         let mut heap = TimerHeap::new();
         let mut numbers = Numbers(7);
         for node in &nodes {
-            // SAFETY: nodes live on, and are in this heap alone.
+            // SAFETY: the nodes are leaked, so they are valid, and they are in no other heap.
             unsafe { heap.set(*node, Some(numbers.below(500) as u32)) };
         }
         let mut before = 0;
@@ -285,7 +304,7 @@ mod tests {
             let (node, priority) = heap.first().unwrap();
             assert!(before <= priority);
             before = priority;
-            // SAFETY: the same.
+            // SAFETY: the node is leaked, so it is valid, and it is in this heap.
             unsafe { heap.set(node, None) };
         }
         assert!(heap.first().is_none());

@@ -1,18 +1,23 @@
-//! Waits, and the wait lists in which they stand: one for each key.
+//! Waiters, and the wait lists that they are in: one list for each key.
 //!
-//! A waiter lies in the future that waits, which is pinned, and is taken out before it goes. Its
-//! key and its request do not change while it is linked. What does change belongs to the holder of
-//! the lock while it is linked, who reaches it by [`WaitLists::get`]. Once it is settled, which the
-//! last write to it says, it belongs to the future, which reaches it by [`Waiter::own`].
+//! A waiter is stored in its pinned future, which unlinks it before it is dropped. Invariants:
+//!
+//! - **Linked.** A linked waiter (one that is in a list) is valid and does not move, because its
+//!   future unlinks it before the future is dropped. Its `key` and `request` do not change, so any
+//!   thread can read them.
+//! - **Locked.** Only the holder of the lock accesses the `locked` and `timer` fields of a linked
+//!   waiter. [`WaitLists::get`] returns the locked fields.
+//! - **Settled.** Settling a waiter unlinks it and then stores its state, which is the last write
+//!   inside the lock. From then on the waiter belongs to its future, which accesses the locked
+//!   fields by [`Waiter::own`]. So does an idle waiter, which has never been linked.
 //!
 //! ```text
 //!   Idle --enter--> Waiting --settle--> Granted, Evicted, Exceeds, Late, Closed, Cancelled
 //! ```
 //!
-//! The waits of one key are a [ring](crate::waiting::ring) in the order in which they are served,
-//! and so are the heads of a [`Shard`]. So all that happens to a
-//! list is done in a few steps, and only to find a key's head takes a walk over the heads of its
-//! shard.
+//! The waiters of one key are a [ring](crate::waiting::ring), in the order in which they are
+//! served. The heads of the lists in a [`Shard`] are another ring. So each operation on a list
+//! takes a few steps, except finding the head of a key's list, which walks the heads of its shard.
 #![allow(unsafe_code)]
 
 use core::cell::UnsafeCell;
@@ -30,26 +35,26 @@ use crate::sync::cell;
 use crate::waiting::ring::{Ring, RingLinks, RingNode};
 use crate::waiting::timer_heap::{HeapLinks, HeapNode};
 
-/// Where a wait is.
+/// The state of a waiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum State {
-    /// Not in a list, and has never been, or not since it was removed.
+    /// Has not been in a list since it was filled.
     Idle,
     Waiting,
     Granted,
     Evicted,
-    /// It asks for more than the limiter can hold by now.
+    /// The request exceeds what the limiter can hold now.
     Exceeds,
-    /// Its deadline is over.
+    /// The deadline has passed.
     Late,
     Closed,
-    /// It has given up.
+    /// The future was dropped.
     Cancelled,
 }
 
 impl State {
-    /// By their numbers.
+    /// The states by their numbers.
     const ALL: [Self; 8] = [
         Self::Idle,
         Self::Waiting,
@@ -62,32 +67,33 @@ impl State {
     ];
 }
 
-/// What a wait wants.
+/// A request for permits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
-    /// The fewest permits that it takes, for which it has a place in the queue.
+    /// The smallest number of permits to grant. The queue's bound counts this number.
     pub(crate) min: u32,
-    /// The most that it takes.
+    /// The largest number of permits to grant.
     pub(crate) max: u32,
-    /// Until when; [`Timestamp::MAX`] if for ever.
+    /// The deadline; [`Timestamp::MAX`] if there is none.
     pub(crate) deadline: Timestamp,
 }
 
 impl Request {
-    /// The permits that it has a place for: also one that takes none stands somewhere.
+    /// Returns the number of permits that the request counts for in the queue's bound: at least
+    /// one, also if the request is for none.
     #[inline]
     pub(crate) fn room(self) -> u64 {
         self.min.max(1).into()
     }
 }
 
-/// When a limiter is to be asked for the head of a list again.
+/// When to ask the limiter again for the head of a list.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NextTry {
-    /// [`Timestamp::MAX`] if time does not help.
+    /// [`Timestamp::MAX`] if only a release or a change of settings helps.
     pub(crate) at: Timestamp,
-    /// Whether it will grant as of then, whenever it is asked; else nobody knows, and it is asked
-    /// as of the time when it is.
+    /// Whether the limiter will grant as of `at`, whenever it is asked. If not, the limiter is
+    /// asked as of the time of the call.
     pub(crate) exact: bool,
 }
 
@@ -98,10 +104,10 @@ impl NextTry {
     };
 }
 
-/// A list: what its head knows of it.
+/// What the head of a list stores about the list.
 #[derive(Clone, Copy, Debug)]
 struct Line {
-    /// The permits that those in it wait for, and how many of them wait for none.
+    /// The permits that the list's waiters request, and the number of waiters that request none.
     permits: u64,
     free: u64,
 }
@@ -128,44 +134,44 @@ impl Line {
         }
     }
 
-    /// The room that they take.
+    /// Returns the number of permits that the list counts for in the queue's bound.
     #[inline(always)]
     const fn room(self) -> u64 {
         self.permits + self.free
     }
 }
 
-/// One wait.
+/// A queued request.
 pub(crate) struct Waiter<K> {
     state: AtomicU8,
     pub(crate) key: K,
     pub(crate) request: Request,
     timer: UnsafeCell<HeapLinks<Self>>,
-    /// Behind the lock while it is linked.
+    /// Accessed only by the holder of the lock while the waiter is linked.
     locked: cell::UnsafeCell<Locked<K>>,
     _pinned: PhantomPinned,
 }
 
-/// What belongs to the holder of the lock while a waiter is linked, and to its future before and
-/// after.
+/// The fields of a waiter that belong to the holder of the lock while the waiter is linked, and to
+/// its future otherwise.
 pub(crate) struct Locked<K> {
-    /// Whose turn is before and after.
+    /// The neighbours in the list of the key.
     turn: RingLinks<Waiter<K>>,
-    /// There while it is a head.
+    /// `Some` while the waiter is a head.
     lead: Option<Lead<K>>,
     waker: Option<Waker>,
-    /// When it came, and when it was settled.
+    /// When the waiter was queued, and when it was settled.
     pub(crate) since: Timestamp,
     pub(crate) until: Timestamp,
-    /// What it was granted.
+    /// The permits that were granted, and their receipt.
     pub(crate) grant: Option<(u32, Receipt)>,
 }
 
-/// What only a head has.
+/// The fields that only a head has.
 struct Lead<K> {
     line: Line,
     next_try: NextTry,
-    /// Its neighbours in the shard.
+    /// The neighbours among the heads of the shard.
     heads: RingLinks<Waiter<K>>,
 }
 
@@ -177,75 +183,82 @@ impl<K> Lead<K> {
     };
 }
 
-/// What a timer is for. At one instant in this order: a head may be granted, or make way for those
-/// behind it, before these are too late.
+/// What a timer is for. At equal instants the events run in this order: the head is granted, or
+/// makes way for the waiters behind it, before their deadlines are checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Event {
-    /// The limiter is asked again.
+    /// Asks the limiter again.
     Retry,
     /// The deadline of a head.
     HeadDeadline,
-    /// The deadline of another wait.
+    /// The deadline of another waiter.
     Deadline,
 }
 
-// SAFETY: a field of the waiter.
+// SAFETY: `timer` is a field of the waiter, so it is at the same place each time.
 unsafe impl<K> HeapNode for Waiter<K> {
     type Priority = (Timestamp, Event);
 
     #[inline(always)]
     fn links(waiter: NonNull<Self>) -> NonNull<HeapLinks<Self>> {
-        // SAFETY: within the waiter, which is valid while it is in a heap or enters one.
+        // SAFETY: the pointer is within the waiter, so it is not null. The waiter is valid while it
+        // is in a heap or enters one, which is when the heap calls this.
         unsafe { NonNull::new_unchecked((*waiter.as_ptr()).timer.get()) }
     }
 }
 
-/// The ring of all who wait for a key, and that of the heads in a shard.
+/// The ring of the waiters of one key, and the ring of the heads in one shard.
 enum Turns {}
 enum Heads {}
 
-// SAFETY: a field of the waiter.
+// SAFETY: `turn` is a field of the waiter, so it is at the same place each time.
 unsafe impl<K> RingNode<Turns> for Waiter<K> {
     #[inline(always)]
     fn links(waiter: NonNull<Self>) -> NonNull<RingLinks<Self>> {
-        // SAFETY: linked waiters are valid, and belong to the holder of the lock.
+        // SAFETY: a ring calls this only for waiters that are linked or being linked. By the
+        // invariants **Linked** and **Locked** they are valid, and their locked fields belong to
+        // the holder of the lock.
         unsafe { NonNull::from(&mut Self::locked(waiter).turn) }
     }
 }
 
-// SAFETY: a field of the waiter, there while it is a head.
+// SAFETY: `heads` is within the field `lead`, which is set before the waiter enters the ring of
+// heads and cleared after it has left, and is not moved in between.
 unsafe impl<K> RingNode<Heads> for Waiter<K> {
     #[inline(always)]
     fn links(head: NonNull<Self>) -> NonNull<RingLinks<Self>> {
-        // SAFETY: linked waiters are valid, and belong to the holder of the lock.
+        // SAFETY: the ring of heads calls this only for heads. By the invariants **Linked** and
+        // **Locked** they are valid, and their locked fields belong to the holder of the lock.
         unsafe { NonNull::from(&mut Self::lead(head).heads) }
     }
 }
 
-// SAFETY: links lead to waiters that go from thread to thread with this one, under the lock; wakers
-// can be sent.
+// SAFETY: links point to waiters that are accessed only inside the lock (invariant **Locked**), so
+// by one thread at a time. `K` and `Waker` are `Send`.
 unsafe impl<K: Send> Send for Waiter<K> {}
 
 impl<K> Waiter<K> {
-    /// A place for a wait with this request. Only that is there yet.
+    /// Returns storage for a waiter. Only its request is initialised.
     #[inline(always)]
     pub(crate) const fn place(request: Request) -> MaybeUninit<Self> {
         let mut waiter = MaybeUninit::<Self>::uninit();
-        // SAFETY: within the place.
+        // SAFETY: the pointer is within `waiter`, which is valid for writes.
         unsafe { (&raw mut (*waiter.as_mut_ptr()).request).write(request) };
         waiter
     }
 
-    /// Fills the rest of a place. The waiter has its waker before it enters a list: neither is that
-    /// cloned under the lock, nor does it move.
+    /// Initialises the other fields. The waiter gets its waker before it enters a list, so that no
+    /// waker is cloned and none is moved inside the lock.
     ///
     /// # Safety
     ///
-    /// A place that `place` has made, and that nobody else refers to.
+    /// `waiter` points to storage from `place`. No other reference to it is in use.
     #[inline(always)]
     pub(crate) unsafe fn fill(waiter: NonNull<Self>, key: K, waker: Waker) {
         let waiter = waiter.as_ptr();
-        // SAFETY: as the caller says; nothing that is overwritten has to be dropped.
+        // SAFETY: the storage is valid and not shared, as the caller guarantees. Overwritten fields
+        // need no drop: the waker of a previous waiter was taken when it was removed, and no other
+        // field has a destructor.
         unsafe {
             (&raw mut (*waiter).state).write(AtomicU8::new(State::Idle as u8));
             (&raw mut (*waiter).key).write(key);
@@ -261,42 +274,42 @@ impl<K> Waiter<K> {
         }
     }
 
-    /// What is locked while the waiter is linked.
+    /// Returns the locked fields.
     ///
     /// # Safety
     ///
-    /// The waiter is filled, this part of it is the caller's, and no other reference to that is in
-    /// use.
+    /// The waiter is filled, its locked fields belong to the caller, and no other reference to them
+    /// is in use.
     #[inline(always)]
     unsafe fn locked<'w>(waiter: NonNull<Self>) -> &'w mut Locked<K> {
-        // SAFETY: as the caller says.
+        // SAFETY: the waiter is filled and the caller has exclusive access to this field.
         unsafe { (*waiter.as_ptr()).locked.with_mut(|locked| &mut *locked) }
     }
 
-    /// What a head has.
+    /// Returns the fields of a head.
     ///
     /// # Safety
     ///
-    /// As of `locked`; and the waiter is a head.
+    /// The same as for `locked`; and the waiter is a head.
     #[inline(always)]
     unsafe fn lead<'w>(head: NonNull<Self>) -> &'w mut Lead<K> {
-        // SAFETY: as the caller says.
+        // SAFETY: the caller has exclusive access to the locked fields. A head has `lead`.
         unsafe { Self::locked(head).lead.as_mut().unwrap_unchecked() }
     }
 
-    /// What is locked, of a waiter that is in no list.
+    /// Returns the locked fields of a waiter that is in no list.
     ///
     /// # Safety
     ///
-    /// The waiter is idle or settled, and so the caller's. No other reference that this has
-    /// returned is in use.
+    /// The waiter is idle or settled, so it belongs to the caller (invariant **Settled**). No other
+    /// reference that this method returned is in use.
     #[inline(always)]
     pub(crate) unsafe fn own<'w>(waiter: NonNull<Self>) -> &'w mut Locked<K> {
-        // SAFETY: as the caller says.
+        // SAFETY: the waiter is filled and belongs to the caller, so its locked fields do.
         unsafe { Self::locked(waiter) }
     }
 
-    /// Its key, and what it asks for.
+    /// Returns the key and the request.
     ///
     /// # Safety
     ///
@@ -306,33 +319,36 @@ impl<K> Waiter<K> {
     where
         K: Copy,
     {
-        // SAFETY: as the caller says; neither changes before it is filled anew.
+        // SAFETY: the waiter is filled, as the caller guarantees. `key` and `request` do not change
+        // until it is filled again.
         unsafe { ((*waiter.as_ptr()).key, (*waiter.as_ptr()).request) }
     }
 
-    /// Where a waiter is. Settled, all that whoever settled it did comes before.
+    /// Returns the state. If it is a settled state, everything that was written to the waiter
+    /// before it was settled is visible.
     ///
     /// # Safety
     ///
-    /// The waiter is valid. Others may be at its other fields.
+    /// The waiter is valid. The holder of the lock may access its other fields.
     #[inline]
     pub(crate) unsafe fn state(waiter: NonNull<Self>) -> State {
-        // SAFETY: as the caller says; no reference to the whole waiter is made. Acquire: pairs with
+        // SAFETY: the waiter is valid, as the caller guarantees. No reference to the whole waiter
+        // is created, so other fields can be written concurrently. Acquire: pairs with the store in
         // `settle`.
         let state = unsafe { (*waiter.as_ptr()).state.load(Acquire) };
-        // As many as there are, so that nothing can be out of bounds.
+        // The remainder keeps the index in bounds without a panic.
         State::ALL[usize::from(state) % State::ALL.len()]
     }
 
-    /// What a waiter was granted, if it was, and is over then.
+    /// Returns the grant, if the waiter is granted. This ends the wait.
     ///
     /// # Safety
     ///
-    /// The waiter was put into a list, and has not been asked what it was granted since it was
-    /// settled.
+    /// The waiter was put into a list, and its grant has not been taken since it was settled.
     #[inline(always)]
     pub(crate) unsafe fn claim(waiter: NonNull<Self>) -> Option<(u32, Receipt)> {
-        // SAFETY: valid, as the caller says; and, settled, the caller's.
+        // SAFETY: the waiter is valid, as the caller guarantees. In the state `Granted` it is
+        // settled, so it belongs to the caller (invariant **Settled**).
         unsafe {
             if Self::state(waiter) == State::Granted {
                 Self::own(waiter).grant.take()
@@ -342,16 +358,18 @@ impl<K> Waiter<K> {
         }
     }
 
-    /// A waiter that has its waker, and has not been to the lists. If it does not enter one, its
-    /// waker is dropped with this, outside of the lock: that runs code of the caller's.
+    /// Returns a guard for a waiter that has its waker and has not entered a list. If the waiter
+    /// does not enter one, the guard drops its waker, outside the lock: the drop of a waker runs
+    /// foreign code.
     ///
     /// # Safety
     ///
-    /// The waiter is valid for as long as this is there, and idle or in a list, or has been in one.
+    /// The waiter is valid for as long as the guard exists. It is idle, in a list, or has been in
+    /// one.
     #[inline(always)]
     pub(crate) unsafe fn newcomer(waiter: NonNull<Self>) -> Finally<impl FnMut()> {
-        // SAFETY: the waiter is valid, as the caller says. An idle one has never been in a list, so
-        // no other code refers to it.
+        // SAFETY: the waiter is valid, as the caller guarantees. An idle waiter has never been in a
+        // list, so it belongs to its future, which has exclusive access to it.
         Finally(move || unsafe {
             if Self::state(waiter) == State::Idle {
                 drop(Self::own(waiter).rewake(None));
@@ -361,13 +379,13 @@ impl<K> Waiter<K> {
 }
 
 impl<K> Locked<K> {
-    /// When the limiter of a head is to be asked again; `None` of another waiter.
+    /// Returns when to ask the limiter of a head again; `None` for other waiters.
     #[inline(always)]
     pub(crate) fn next_try(&self) -> Option<NextTry> {
         self.lead.as_ref().map(|lead| lead.next_try)
     }
 
-    /// Notes when the limiter is to be asked again, if it is a head.
+    /// Sets when to ask the limiter again, if the waiter is a head.
     #[inline(always)]
     pub(crate) const fn set_next_try(&mut self, next_try: NextTry) {
         if let Some(lead) = &mut self.lead {
@@ -380,19 +398,19 @@ impl<K> Locked<K> {
         self.lead.is_some()
     }
 
-    /// Has it woken by another waker, or by none, and returns the one before.
+    /// Replaces the waker, or removes it. Returns the previous one.
     pub(crate) const fn rewake(&mut self, waker: Option<Waker>) -> Option<Waker> {
         core::mem::replace(&mut self.waker, waker)
     }
 }
 
-/// The place of a wait in its future: of a waiter, once that has been to the lists.
+/// Storage for a waiter in its future.
 ///
-/// The state of the waiter says whether it is in a list. The place knows only whether there is a
-/// waiter, and notes that before the waiter can enter a list: whatever unwinds there, the drop of
-/// the future reads the state.
+/// The state of the waiter tells whether it is in a list. The slot only knows whether the waiter is
+/// filled, and notes this before the waiter can enter a list. So if entering unwinds, the drop of
+/// the future still reads the state and unlinks the waiter.
 pub(crate) struct WaiterSlot<K> {
-    /// Whether the waiter has been filled; else only its request is there.
+    /// Whether the waiter is filled. If not, only its request is initialised.
     is_filled: bool,
     waiter: UnsafeCell<MaybeUninit<Waiter<K>>>,
 }
@@ -411,48 +429,49 @@ impl<K> WaiterSlot<K> {
         self.is_filled
     }
 
-    /// The waiter, as far as it is there.
+    /// Returns the waiter. If it is not filled, only its request is initialised.
     #[inline(always)]
     pub(crate) fn waiter(&self) -> NonNull<Waiter<K>> {
         NonNull::from(&self.waiter).cast()
     }
 
-    /// What it asks for; for one that is not in a list.
+    /// Returns the request of a waiter that is not in a list.
     #[inline(always)]
     pub(crate) const fn request_mut(&mut self) -> &mut Request {
-        // SAFETY: the request is there, and the caller's alone.
+        // SAFETY: the request is initialised in `new`. `&mut self` and the waiter being in no list
+        // give exclusive access to it.
         unsafe { &mut (*self.waiter.get_mut().as_mut_ptr()).request }
     }
 
-    /// Fills the place, for a waiter that goes to the lists: until it has left them, the place is
-    /// neither moved nor dropped.
+    /// Fills the waiter so that it can enter a list. The slot must not be moved or dropped until
+    /// the waiter has left the lists.
     #[inline(always)]
     pub(crate) fn fill(&mut self, key: K, waker: Waker) -> NonNull<Waiter<K>> {
         let waiter = self.waiter();
-        // SAFETY: the caller's alone, and what was there before has left its list, and keeps
-        // nothing.
+        // SAFETY: `waiter` points into `self`, whose storage comes from `place`. `&mut self` gives
+        // exclusive access: a previous waiter has left its list, and its waker was taken.
         unsafe { Waiter::fill(waiter, key, waker) };
         self.is_filled = true;
         waiter
     }
 
-    /// The waiter, if there is one: it is to leave the wait lists, and is forgotten here.
+    /// Returns the waiter if it is filled, and marks the slot as not filled. The caller then has
+    /// the waiter leave the wait lists.
     pub(crate) fn take(&mut self) -> Option<NonNull<Waiter<K>>> {
         core::mem::take(&mut self.is_filled).then(|| self.waiter())
     }
 }
 
-/// The waker of a waiter that was taken out, and who is the head of its list in its place, if it
-/// was that.
+/// The waker of a removed waiter, and the new head of its list if the waiter was the head.
 pub(crate) type Removed<K> = (Option<Waker>, Option<NonNull<Waiter<K>>>);
 
-/// Wait lists that share a shard, one for each key.
+/// The wait lists of one shard, one list for each key.
 #[derive(Debug)]
 pub struct Shard<K> {
     heads: Ring<Waiter<K>, Heads>,
 }
 
-/// All shards of a queue: an array of them.
+/// The shards of a queue, as an array.
 pub trait Shards<K>: AsRef<[Shard<K>]> + AsMut<[Shard<K>]> {
     const COUNT: usize;
     const EMPTY: Self;
@@ -463,18 +482,18 @@ impl<K: Copy + PartialEq, const N: usize> Shards<K> for [Shard<K>; N] {
     const EMPTY: Self = [const { Shard::new() }; N];
 }
 
-/// Whoever comes stands at this end of the list.
+/// The end of a list at which new waiters enter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     Head,
     Tail,
 }
 
-/// All wait lists of a queue, which stand behind its lock: whoever has a reference to them holds
-/// that. They are the one way to what is locked of the waiters in them.
+/// All wait lists of a queue. They are inside the lock: a reference to them proves that its owner
+/// holds the lock. Only through them can the locked fields of a linked waiter be accessed.
 pub(crate) struct WaitLists<K, H> {
     pub(crate) shards: H,
-    /// The waits for all permits to come back.
+    /// The waiters for all permits to be returned.
     pub(crate) drainers: Shard<K>,
 }
 
@@ -484,24 +503,29 @@ impl<K: Copy + PartialEq, H: Shards<K>> WaitLists<K, H> {
         drainers: Shard::new(),
     };
 
-    /// What is locked of a waiter.
+    /// Returns the locked fields of a waiter.
     ///
     /// # Safety
     ///
-    /// The waiter is in one of these lists, or has been taken out of one and is not settled.
+    /// The waiter is in one of these lists, or has been removed from one and is not settled.
     #[inline(always)]
-    #[expect(clippy::unused_self, reason = "it stands for the lock")]
+    #[expect(
+        clippy::unused_self,
+        reason = "the receiver proves that the lock is held"
+    )]
     pub(crate) unsafe fn get(&mut self, waiter: NonNull<Waiter<K>>) -> &mut Locked<K> {
-        // SAFETY: as the caller says; and the lists are borrowed for as long.
+        // SAFETY: the waiter is linked or not yet settled, so its locked fields belong to the
+        // holder of the lock (invariant **Locked**), which the borrow of the lists proves. The same
+        // borrow prevents a second reference.
         unsafe { Waiter::locked(waiter) }
     }
 
-    /// Says what has become of a waiter, to the future that has it from now on.
+    /// Stores the outcome of a waiter. From then on the waiter belongs to its future.
     ///
     /// # Safety
     ///
-    /// The waiter has been taken out of one of these lists. Afterwards it may be gone at any
-    /// moment.
+    /// The waiter has been removed from one of these lists. It may be dropped at any time after the
+    /// call.
     #[inline(always)]
     pub(crate) unsafe fn settle(
         &mut self,
@@ -510,14 +534,17 @@ impl<K: Copy + PartialEq, H: Shards<K>> WaitLists<K, H> {
         grant: Option<(u32, Receipt)>,
         until: Option<Timestamp>,
     ) {
-        // SAFETY: as the caller says.
+        // SAFETY: the waiter is removed and not settled, so it is valid and its locked fields
+        // belong to the holder of the lock. The store of the state is the last access (invariant
+        // **Settled**).
         unsafe {
             let locked = self.get(waiter);
             locked.grant = grant;
             if let Some(until) = until {
                 locked.until = until;
             }
-            // Release: pairs with `state`; nothing of the waiter is touched after it.
+            // Release: pairs with the load in `state`. The waiter must not be accessed after this
+            // store, since its future may drop it.
             (*waiter.as_ptr()).state.store(outcome as u8, Release);
         }
     }
@@ -532,45 +559,53 @@ impl<K: Copy + PartialEq> Shard<K> {
         self.heads.is_empty()
     }
 
-    /// The heads of its wait lists. The one that was returned last may be taken out meanwhile, with
-    /// all of its list.
+    /// Returns the heads of the wait lists. The caller may remove the head that was returned last,
+    /// together with its list, during the iteration.
     pub(crate) fn heads(&self) -> impl Iterator<Item = NonNull<Waiter<K>>> + use<K> {
         self.heads.iter()
     }
 
-    /// The head of a key's list.
+    /// Returns the head of a key's list.
     pub(crate) fn head(&self, key: K) -> Option<NonNull<Waiter<K>>> {
-        // SAFETY: linked waiters are valid.
+        // SAFETY: heads are linked, so they are valid, and their keys do not change (invariant
+        // **Linked**).
         self.heads()
             .find(|head| unsafe { Waiter::asks(*head).0 == key })
     }
 
-    /// What a head knows of its list.
-    #[expect(clippy::unused_self, reason = "it stands for the lock")]
+    /// Returns what a head stores about its list.
+    #[expect(
+        clippy::unused_self,
+        reason = "the receiver proves that the lock is held"
+    )]
     #[inline(always)]
     fn line(&self, head: Option<NonNull<Waiter<K>>>) -> Line {
-        // SAFETY: linked waiters are valid, and belong to the holder of the lock.
+        // SAFETY: heads are linked, so they are valid, and their locked fields belong to the holder
+        // of the lock (invariants **Linked** and **Locked**).
         head.map_or(Line::EMPTY, |head| unsafe { Waiter::lead(head).line })
     }
 
-    /// The permits that the list of `head` waits for.
+    /// Returns the number of permits that the list of `head` waits for.
     pub(crate) fn permits(&self, head: Option<NonNull<Waiter<K>>>) -> u64 {
         self.line(head).permits
     }
 
-    /// The room that the list of `head` takes.
+    /// Returns the number of permits that the list of `head` counts for in the queue's bound.
     #[inline(always)]
     pub(crate) fn room(&self, head: Option<NonNull<Waiter<K>>>) -> u64 {
         self.line(head).room()
     }
 
-    /// The last one of the list of `head`, which may be the head.
-    #[expect(clippy::unused_self, reason = "it stands for the lock")]
+    /// Returns the last waiter of the list of `head`; this may be the head.
+    #[expect(
+        clippy::unused_self,
+        reason = "the receiver proves that the lock is held"
+    )]
     pub(crate) fn last(&self, head: NonNull<Waiter<K>>) -> NonNull<Waiter<K>> {
         turns(Some(head)).last().unwrap_or(head)
     }
 
-    /// Puts a waiter into the list of its key, of which `head` is the head.
+    /// Puts a waiter into the list of its key, whose head is `head`.
     ///
     /// # Safety
     ///
@@ -583,7 +618,8 @@ impl<K: Copy + PartialEq> Shard<K> {
         head: Option<NonNull<Waiter<K>>>,
         end: End,
     ) {
-        // SAFETY: it is ours alone, by the caller; its neighbours are linked.
+        // SAFETY: the waiter is idle, so the caller has exclusive access to it. Its neighbours are
+        // linked, so they are valid and their locked fields belong to the holder of the lock.
         unsafe {
             turns(head).push_back(waiter);
             let head = match head {
@@ -605,13 +641,14 @@ impl<K: Copy + PartialEq> Shard<K> {
         }
     }
 
-    /// Makes `waiter` the head of a list in the place of `head`.
+    /// Makes `waiter` the head of a list instead of `head`.
     ///
     /// # Safety
     ///
     /// Both are in that list.
     unsafe fn replace_head(&mut self, head: NonNull<Waiter<K>>, waiter: NonNull<Waiter<K>>) {
-        // SAFETY: linked waiters are valid, and belong to the holder of the lock.
+        // SAFETY: both waiters are linked, so they are valid, and their locked fields belong to the
+        // holder of the lock (invariants **Linked** and **Locked**).
         unsafe {
             let Lead { line, .. } = *Waiter::lead(head);
             Waiter::locked(waiter).lead = Some(Lead {
@@ -623,20 +660,21 @@ impl<K: Copy + PartialEq> Shard<K> {
         }
     }
 
-    /// Takes a waiter out: still waiting, but in no list. Returns its waker, and who is the head of
-    /// its list in its place, if it was that.
+    /// Removes a waiter from its list. Its state is still `Waiting`. Returns its waker, and the new
+    /// head of the list if the waiter was the head.
     ///
     /// # Safety
     ///
-    /// The waiter is in a list of this shard, and `head` is the head of that list, or the waiter is
-    /// the head itself.
+    /// The waiter is in a list of this shard, and `head` is the head of that list, which may be the
+    /// waiter itself.
     #[inline]
     pub(crate) unsafe fn remove(
         &mut self,
         waiter: NonNull<Waiter<K>>,
         head: NonNull<Waiter<K>>,
     ) -> Removed<K> {
-        // SAFETY: linked waiters are valid, and belong to the holder of the lock.
+        // SAFETY: the waiter and its neighbours are linked, so they are valid, and their locked
+        // fields belong to the holder of the lock (invariants **Linked** and **Locked**).
         unsafe {
             Waiter::lead(head).line.subtract(Waiter::asks(waiter).1);
             let next = turns(Some(head)).remove(waiter).filter(|_| waiter == head);
@@ -651,7 +689,7 @@ impl<K: Copy + PartialEq> Shard<K> {
     }
 }
 
-/// The list of a head.
+/// Returns the list of a head as a ring.
 #[inline(always)]
 const fn turns<K>(head: Option<NonNull<Waiter<K>>>) -> Ring<Waiter<K>, Turns> {
     Ring::from(head)

@@ -1,35 +1,40 @@
-//! The engine of [`Queue`](crate::Queue) and [`KeyedQueue`](crate::KeyedQueue): limiters, and the
-//! requests that wait for their permits.
+//! The wait-queue engine behind [`Queue`](crate::Queue) and [`KeyedQueue`](crate::KeyedQueue):
+//! limiters, and the requests that wait for their permits.
 //!
-//! State: the *gate*, a word with a bit for each shard in which a request waits; *pending
-//! releases*, a word with a bit for each shard of which permits may have come back; and, behind a
-//! lock, the wait lists of each shard, a heap of timers, and the drivers of the queue's time.
+//! State:
+//!
+//! - `gate`: a word with a *waiter bit* for each shard that has waiters. Setting a bit raises the
+//!   gate of its shard, clearing it lowers the gate.
+//! - `pending`: the *pending releases*, a word with a bit for each shard to which permits may have
+//!   been returned.
+//! - Behind a lock: the wait lists of each shard, a heap of timers, and the drivers of the queue.
 //!
 //! ```text
 //!   acquire ----- gate clear? ----> limiter.take ----> lease
 //!      |                                 | denied
 //!      v                                 v
-//!   lock: raise the gate, tell the limiter,                      drop, release:  limiter.release
-//!         ask it once more, enter the wait list                       |  gate raised?
+//!   lock: set the waiter bit, tell the limiter,                  drop, release:  limiter.release
+//!         ask it once more, enter the wait list                       |  waiter bit set?
 //!      |                                                              v
-//!   lock: grant what is due, then what was released    <---      note it, try the lock
-//!   unlock: anything noted? once more                         (held: its holder sees the note)
+//!   lock: grant what is due, then what was released    <---      set its pending bit, try the lock
+//!   unlock: a pending bit set? repeat                         (held: its holder reads the bit)
 //! ```
 //!
 //! Invariants:
 //!
-//! - The gate is raised while a request is in a wait list. A request that enters raises the gate
-//!   and then asks the limiter. A release gives back and then reads the gate. One of the two sees
-//!   the other. A limiter that keeps in its own word that requests wait
-//!   ([`watch`](portcullis_core::QueueLimiter::watch)) spares the release that read.
-//! - While the lock is free, no permit is free that the head of a wait list could take. A release
-//!   notes what it gave back and tries the lock. The holder of the lock reads the notes after it
-//!   has unlocked. So no release waits for the lock.
-//! - The holder of the lock takes permits on behalf of a request. If the request is dropped before
-//!   it claims them, they are given back.
-//! - If anything is due at any time, a driver has its timer set for that, or has been woken: see
-//!   [`Drivers`].
-//! - The notes are read after each critical section, also if a limiter or a clock panics in it.
+//! - **Waiter bits.** The waiter bit of a shard is set while a list of the shard has waiters. A
+//!   request sets the bit and then asks the limiter. A release returns its permits and then reads
+//!   the bit. At least one of the two observes the other. A limiter that keeps a waiter bit in its
+//!   own word ([`watch`](portcullis_core::QueueLimiter::watch)) spares the release this read.
+//! - **Pending releases.** While the lock is free and no release is in progress, no released permit
+//!   is left that the head of a wait list could take. A release sets the pending bit of its shard
+//!   and then tries the lock. The holder of the lock reads the pending bits after unlocking, also
+//!   if a limiter or a clock panicked in the critical section. So a release never waits for the
+//!   lock.
+//! - **Grants.** The holder of the lock takes permits on behalf of a waiter. If the request is
+//!   dropped before it claims them, they are returned.
+//! - **Timers.** If anything is due at any time, a driver has its timer set for that instant or an
+//!   earlier one, or has been woken. See [`Drivers`].
 #![allow(unsafe_code)]
 
 mod admit;
@@ -69,21 +74,23 @@ use crate::waiting::timer_heap::TimerHeap;
 use crate::waiting::wait_list::{Event, Request, Shard, Shards, State, WaitLists, Waiter};
 use crate::waiting::wake_batch::WakeBatch;
 
-/// Limiters, and the requests that wait for their permits.
+/// A wait queue: limiters, and the requests that wait for their permits.
 pub struct WaitQueue<Q: QueueTypes> {
     pub(crate) source: Q::Source,
     pub(crate) clock: Q::Clock,
     pub(crate) hook: Q::Hook,
     pub(crate) options: Options,
-    /// A bit for each shard in which a request waits, and those below.
+    /// The waiter bits, one for each shard, and the bits `CLOSED` and `DRAINED`.
     gate: AtomicUsize,
-    /// A bit for each shard of which permits may have come back since its wait lists were served.
+    /// A bit for each shard to which permits may have been returned since its wait lists were last
+    /// served, and the bits `TIME` and `DUE`.
     pending: PendingReleases,
-    /// Whether a request waits, and the permits that are waited for, saturated. Both change under
-    /// the lock.
+    /// `has_waiters`: whether any request waits. `queued`: the number of permits that waiters
+    /// request, saturated. Both are written inside the lock only.
     has_waiters: AtomicBool,
     queued: AtomicU32,
-    /// How often drivers have asked that set the timer. Changes under the lock.
+    /// The number of times a driver that sets the timer has called `next`, wrapping. Written inside
+    /// the lock only.
     turns: AtomicU32,
     lists: Mutex<Q::Lock, Lists<Q::Source>>,
 }
@@ -96,35 +103,36 @@ impl<Q: QueueTypes> fmt::Debug for WaitQueue<Q> {
     }
 }
 
-/// What the lock guards.
+/// The data that the lock guards.
 struct Lists<S: LimiterSource> {
     waits: WaitLists<S::Key, S::Shards>,
     timers: TimerHeap<Waiter<S::Key>>,
     counts: QueueCounts,
-    /// The bits that the gate is to have: one for each shard in which a request waits, and
-    /// `DRAINED`.
+    /// The bits that `gate` must have: one for each shard with waiters, and `DRAINED` while
+    /// requests wait for all permits.
     occupied: usize,
     closed: bool,
-    /// The drivers that use the timer, and the threads that drive for as long as they wait.
+    /// The drivers that use the timer, and the blocked threads that drive while they wait.
     timed: Drivers,
     threads: Drivers,
-    /// When the wait lists were served last.
+    /// When the wait lists were last served.
     now: Timestamp,
-    /// The address of the waiter that was granted last, and the receipts of that grant. (A bucket
-    /// takes nothing back that came before it.)
+    /// The address of the last waiter that was granted, and the receipts of that grant. Older
+    /// receipts are not kept: a bucket takes back only its last grant.
     noted: (usize, Receipts),
     random: u32,
 }
 
-/// Bits of the gate beside those of the shards.
+/// Bits of `gate` besides those of the shards.
 const CLOSED: usize = 1 << (usize::BITS - 1);
 const DRAINED: usize = 1 << (usize::BITS - 2);
-/// A note beside those of the shards: a driver that was woken could not take the lock.
+/// A bit of `pending` besides those of the shards: a driver was woken and could not take the lock.
 const TIME: usize = 1 << (usize::BITS - 1);
-/// Another one: something may be due of which a driver that has left was in charge.
+/// Another bit of `pending`: a driver in charge has left, and something it was to handle may be
+/// due.
 const DUE: usize = 1 << (usize::BITS - 2);
 impl<Q: QueueTypes> WaitQueue<Q> {
-    /// How many shards it has.
+    /// The number of shards.
     const SHARDS: usize = <<Q::Source as LimiterSource>::Shards as Shards<Key<Q>>>::COUNT;
 
     const_unless_loom! {
@@ -135,7 +143,7 @@ impl<Q: QueueTypes> WaitQueue<Q> {
             options: Options,
             lock: Q::Lock,
         ) -> Self {
-            // The others are those above.
+            // `gate` and `pending` use two more bits each.
             const { assert!(Self::SHARDS > 0 && Self::SHARDS <= usize::BITS as usize - 2) };
             Self {
                 source,
@@ -154,8 +162,8 @@ impl<Q: QueueTypes> WaitQueue<Q> {
 }
 
 impl<Q: QueueTypes> WaitQueue<Q> {
-    /// What a critical section ends with: a driver is told of the next timer, and the gate is
-    /// lowered where no wait is left. `batch` takes the waker of the driver.
+    /// Ends a critical section: tells a driver about the next timer, and clears the waiter bits of
+    /// empty shards. The driver's waker goes into `batch`.
     #[inline(always)]
     fn leave_lists<'b>(
         &self,
@@ -168,7 +176,7 @@ impl<Q: QueueTypes> WaitQueue<Q> {
         self.lower_gate(lists);
     }
 
-    /// Lowers the gate where no wait is left. It changes under the lock alone.
+    /// Clears the waiter bits of empty shards. The bits change inside the lock only.
     #[inline(always)]
     fn lower_gate(&self, lists: &Lists<Q::Source>) {
         let empty = self.gate.load(Relaxed) & !CLOSED & !lists.occupied;
@@ -180,7 +188,7 @@ impl<Q: QueueTypes> WaitQueue<Q> {
         }
     }
 
-    /// The same with another hook. No request waits yet.
+    /// Returns the queue with another hook. To be called before any request waits.
     pub(crate) fn with_hook<G>(self, hook: G::Hook) -> WaitQueue<G>
     where
         G: QueueTypes<Source = Q::Source, Clock = Q::Clock, Lock = Q::Lock>,
@@ -234,37 +242,38 @@ impl<S: LimiterSource> Lists<S> {
         random: 1,
     };
 
-    /// The wait lists of a key's shard.
+    /// Returns the shard of a key.
     #[inline(always)]
     fn shard(&mut self, key: S::Key) -> &mut Shard<S::Key> {
         &mut self.waits.shards.as_mut()[S::shard(key)]
     }
 
-    /// The head of a key's list.
+    /// Returns the head of a key's list.
     #[inline(always)]
     fn head(&self, key: S::Key) -> Option<NonNull<Waiter<S::Key>>> {
         self.waits.shards.as_ref()[S::shard(key)].head(key)
     }
 
-    /// The permits that a key's list waits for.
+    /// Returns the number of permits that a key's list waits for.
     fn permits(&self, key: S::Key) -> u64 {
         let shard = &self.waits.shards.as_ref()[S::shard(key)];
         shard.permits(shard.head(key))
     }
 
-    /// The room that a key's list takes.
+    /// Returns the number of permits that a key's list counts for in the queue's bound.
     fn room(&self, key: S::Key) -> u64 {
         let shard = &self.waits.shards.as_ref()[S::shard(key)];
         shard.room(shard.head(key))
     }
 
-    /// The head of the list that a waiter is in.
+    /// Returns the head of the list that a waiter is in.
     ///
     /// # Safety
     ///
     /// The waiter is in a list.
     unsafe fn head_of(&mut self, waiter: NonNull<Waiter<S::Key>>) -> NonNull<Waiter<S::Key>> {
-        // SAFETY: as the caller says.
+        // SAFETY: the waiter is in a list, as the caller guarantees, so it is filled and its locked
+        // fields belong to the lock, which `self` proves to be held.
         unsafe {
             if self.waits.get(waiter).is_head() {
                 waiter
@@ -274,14 +283,16 @@ impl<S: LimiterSource> Lists<S> {
         }
     }
 
-    /// Sets the waiter's timer for what comes first: its deadline, or, of a head, that its
-    /// limiter is asked.
+    /// Sets the waiter's timer for the earlier of its deadline and, for a head, the time to ask its
+    /// limiter again.
     ///
     /// # Safety
     ///
     /// The waiter is in a list.
     unsafe fn schedule(&mut self, waiter: NonNull<Waiter<S::Key>>) {
-        // SAFETY: as the caller says.
+        // SAFETY: the waiter is in a list, as the caller guarantees, so it is filled and its locked
+        // fields belong to the lock, which `self` proves to be held. A waiter's timer is unset
+        // before it leaves its list, so the heap holds only valid nodes.
         unsafe {
             let (_, Request { deadline, .. }) = Waiter::asks(waiter);
             let next_try = self.waits.get(waiter).next_try();
@@ -297,14 +308,14 @@ impl<S: LimiterSource> Lists<S> {
         }
     }
 
-    /// When something is due next.
+    /// Returns when the next timer is due.
     fn due(&self) -> Timestamp {
         self.timers
             .first()
             .map_or(Timestamp::MAX, |(_, (due, _))| due)
     }
 
-    /// Wakes a driver, if something is due before the instant for which a timer is set.
+    /// Wakes a driver if something is due before the instant for which its timer is set.
     #[cold]
     fn tell(&mut self, batch: &mut WakeBatch) {
         let due = self.due();
@@ -321,11 +332,12 @@ impl<S: LimiterSource> Lists<S> {
     }
 }
 
-/// Work on the wait lists. Whatever panics in it, they are left as they have to be.
+/// A critical section on the wait lists. Its drop ends the section properly, even if a panic
+/// unwinds.
 struct CriticalSection<'q, Q: QueueTypes> {
     wait_queue: &'q WaitQueue<Q>,
     lists: &'q mut Lists<Q::Source>,
-    /// Takes the waker of the driver.
+    /// Receives the waker of the driver.
     batch: &'q mut WakeBatch,
 }
 
@@ -336,26 +348,27 @@ impl<Q: QueueTypes> Drop for CriticalSection<'_, Q> {
     }
 }
 
-/// What a hand-over has come to.
+/// The outcome of a hand-over.
 struct Handed {
     waker: Option<Waker>,
-    /// Whether other permits are free, and a wait is left that they may be for.
+    /// Whether more permits are free and waiters are left that may get them.
     goes_on: bool,
 }
 
-/// What was granted.
+/// A grant: its permits and its receipt.
 pub(crate) type Grant = (u32, Receipt);
 
 impl<Q: QueueConfig> WaitQueue<Q> {
-    /// Grants what is pending, and what is free in some shards, if a limiter, a clock or a waker
-    /// panics. To be forgotten where nothing has.
+    /// Returns a guard for code that may panic in a limiter, a clock or a waker. If the code
+    /// panics, the drop of the guard grants what is pending and what is free in `shards`. If it
+    /// does not, the caller forgets the guard.
     #[inline(always)]
     fn grant_on_unwind(&self, shards: usize) -> Finally<impl FnMut()> {
         Finally(move || self.grant_after_panic(shards))
     }
 
-    /// A limiter that has panicked in giving back may have given back by then. It is asked once
-    /// more.
+    /// Serves `shards` again: a limiter that panicked in a release may have released the permits
+    /// before it panicked.
     #[cold]
     #[inline(never)]
     fn grant_after_panic(&self, shards: usize) {
@@ -363,7 +376,8 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         quietly(|| self.wake_and_grant(&mut WakeBatch::new()));
     }
 
-    /// Works on the wait lists under the lock. Then wakes, and grants what was released meanwhile.
+    /// Runs `work` on the wait lists inside the lock. Then runs the wakers, and grants what was
+    /// released in the meantime.
     fn with<T>(&self, work: impl FnOnce(&mut Lists<Q::Source>, &mut WakeBatch) -> T) -> T {
         let mut batch = WakeBatch::new();
         let outcome = self.with_batch(&mut batch, work);
@@ -371,8 +385,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         outcome
     }
 
-    /// Works on the wait lists under the lock, as `with` does. The work calls no limiter, clock or
-    /// waker, so it cannot panic.
+    /// The same as `with`, for `work` that calls no limiter, clock or waker and so cannot panic.
     #[inline]
     fn with_lists<T>(&self, work: impl FnOnce(&mut Lists<Q::Source>) -> T) -> T {
         let mut batch = None;
@@ -385,7 +398,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         outcome
     }
 
-    /// Wakes, if there is anybody to wake, and grants what was released while the lock was held.
+    /// Runs the wakers if there are any, and grants what was released while the lock was held.
     #[inline(always)]
     fn wake_and_grant_some(&self, batch: &mut Option<WakeBatch>) {
         if batch.as_ref().is_some_and(WakeBatch::are_left) || self.pending.is_any::<Q::Lock>() {
@@ -393,7 +406,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         }
     }
 
-    /// As `with`; a waker's panic is kept in `batch`.
+    /// The same as `with`, but keeps the panic of a waker in `batch`.
     fn with_batch<T>(
         &self,
         batch: &mut WakeBatch,
@@ -408,7 +421,8 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         outcome
     }
 
-    /// The same without waiting for the lock. `None` if it is held: then its holder wakes a driver.
+    /// The same as `with_batch`, but does not wait for the lock. Returns `None` if the lock is
+    /// held; its holder then wakes a driver.
     fn try_with_batch<T>(
         &self,
         batch: &mut WakeBatch,
@@ -426,7 +440,8 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         };
         let outcome = attempt().or_else(|| {
             self.pending.add(TIME);
-            // Either the holder of the lock sees the note, or the lock is free by now.
+            // The bit is set before the lock is tried again: either the holder of the lock reads
+            // the bit, or the lock is free now.
             if self.pending.is_any::<Q::Lock>() {
                 attempt()
             } else {
@@ -440,7 +455,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         outcome
     }
 
-    /// Under the lock.
+    /// Runs `work` as a critical section. The caller holds the lock.
     fn critical_section<T>(
         &self,
         lists: &mut Lists<Q::Source>,
@@ -456,7 +471,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         work(section.lists, section.batch)
     }
 
-    /// Wakes, and grants as long as something is pending and the lock is free.
+    /// Runs the wakers, and grants for as long as a pending bit is set and the lock is free.
     fn wake_and_grant(&self, batch: &mut WakeBatch) {
         loop {
             batch.wake();
@@ -469,7 +484,8 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         }
     }
 
-    /// Grants what is due, what is pending, and what waits for `key`, unless the lock is held.
+    /// Grants what is due, what is pending, and the waiters of `key`. Returns `false` if the lock
+    /// is held.
     fn try_grant(&self, key: Option<Key<Q>>, batch: &mut WakeBatch) -> bool {
         let drain = |lists: &mut _, batch: &mut _| self.drain(lists, batch, key);
         let granted = self
@@ -478,8 +494,8 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         granted.is_some()
     }
 
-    /// Gives permits back by `give`, and grants them to the requests that wait for the key. `give`
-    /// returns whether the limiter knows that requests wait.
+    /// Returns permits by `give`, and grants them to the waiters of the key. `give` also returns
+    /// what the limiter knows about waiters.
     #[inline]
     pub(crate) fn give_back<T>(
         &self,
@@ -495,9 +511,9 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         outcome
     }
 
-    /// Takes from a key's limiter without the lock. A composition may take from some of its limits
-    /// and give back again, when it denies or panics. A request that found too few permits
-    /// meanwhile is granted.
+    /// Takes from a key's limiter outside the lock. A composition that denies or panics may have
+    /// taken from some of its limits and refunded those permits. A request that was denied in the
+    /// meantime for lack of them is served again.
     #[inline(always)]
     pub(crate) fn take<T>(
         &self,
@@ -513,7 +529,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         taken
     }
 
-    /// Whether a key's limiter may take from some of its limits and give back again.
+    /// Returns whether a key's limiter may take from some of its limits and then refund them.
     #[inline(always)]
     fn is_composed(&self, key: Key<Q>) -> bool {
         let limiter = self.source.at(key);
@@ -532,7 +548,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         outcome
     }
 
-    /// Releases permits: to the requests that wait, before any others.
+    /// Releases permits, to waiters first.
     #[inline]
     pub(crate) fn release(&self, key: Key<Q>, n: u32) {
         if !(self.is_waited_for(key) && self.hand_over(key, n)) {
@@ -540,20 +556,20 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         }
     }
 
-    /// Hands permits over to the head of a key's wait list, if they are just what it wants. Neither
-    /// of the two then touches the limiter. `false` if nothing was done.
+    /// Hands `n` permits directly to the head of a key's wait list, if it requests exactly `n`. The
+    /// limiter's count does not change. Returns `false` if nothing was done.
     fn hand_over(&self, key: Key<Q>, n: u32) -> bool {
         let panicking = self.grant_on_unwind(0);
-        // Released if a clock or a limiter panics before they are handed over.
+        // Releases the permits if a clock or a limiter panics before they are handed over.
         let unreleased = Finally(|| {
             self.source.at(key).release(n);
             self.note_release(key);
         });
         let handed = self.lists.try_lock(|lists| {
             let handed = self.hand_to_head(lists, key, n);
-            // After a hand-over the gate stays raised, even if no request waits any more. Usually
-            // another request waits soon; otherwise the next release lowers the gate. A raised gate
-            // alone refuses no request.
+            // After a hand-over the waiter bit stays set, even if no waiter is left: usually
+            // another request waits soon, and otherwise the next release clears the bit. The bit
+            // alone makes no request wait, because `has_waiters` is read as well.
             if handed.is_none() {
                 self.lower_gate(lists);
             }
@@ -564,8 +580,8 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             return false;
         };
         let is_handed = handed.is_some();
-        // What is not handed over is released by the caller; or here, if a waker panics before, and
-        // is then granted.
+        // If nothing was handed over, the caller releases the permits. If a waker panics before
+        // that, this guard releases them.
         let unreleased = if is_handed {
             mem::forget(unreleased);
             None
@@ -588,12 +604,12 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         is_handed
     }
 
-    /// Settles the head of a key's list with `n` permits as they are, if that is what it wants, and
-    /// nothing else is to be looked at.
+    /// Settles the head of a key's list with the `n` released permits, if it requests exactly `n`,
+    /// the queue is open and no timers are set.
     #[inline(always)]
     fn hand_to_head(&self, lists: &mut Lists<Q::Source>, key: Key<Q>, n: u32) -> Option<Handed> {
         let head = lists.head(key)?;
-        // SAFETY: linked, and we hold the lock.
+        // SAFETY: the head is linked, so it is valid and its request does not change.
         let (_, Request { min, max, .. }) = unsafe { Waiter::asks(head) };
         if min != n || max != n || lists.closed || !lists.timers.is_empty() {
             return None;
@@ -607,7 +623,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         lists.counts.granted = lists.counts.granted.wrapping_add(1);
         let (waker, next) = self.remove_from(lists, head, head);
         let grant = Some((n, Receipt::NONE));
-        // SAFETY: it has been taken out.
+        // SAFETY: the waiter has just been removed from its list and is not settled yet.
         unsafe { lists.waits.settle(head, State::Granted, grant, now) };
         let goes_on = others_are_free && next.is_some();
         Some(Handed { waker, goes_on })
@@ -617,8 +633,9 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     fn grant(&self, key: Key<Q>, waited_for: bool) {
         let shard = Self::bit(key);
         if !waited_for {
-            // A request enters and then asks the limiter. This call has given back, and then reads
-            // the gate. At least one of the two sees the other.
+            // A new request sets the waiter bit and then asks the limiter. This call has returned
+            // the permits and now reads the bit. The fences on both sides ensure that at least one
+            // observes the other.
             fence(SeqCst);
             if self.gate.load(Relaxed) & (shard | DRAINED) == 0 {
                 return;
@@ -627,7 +644,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         let mut batch = WakeBatch::new();
         unless_unwinding(|| {
             let panicking = self.grant_on_unwind(0);
-            // Left if the lock is held, or a clock or a limiter panics.
+            // The guard leaves the bit set if the lock is held, or if a clock or a limiter panics.
             let mut mark = self.pending.restore_on_drop(shard);
             if self.try_grant(Some(key), &mut batch) {
                 mark.bits = 0;
@@ -639,7 +656,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         batch.resume();
     }
 
-    /// Wakes, and grants what is pending.
+    /// Runs the wakers, and grants what is pending.
     #[cold]
     fn grant_pending(&self, batch: &mut WakeBatch) {
         unless_unwinding(|| {
@@ -658,7 +675,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         self.with_lists(|lists| lists.counts)
     }
 
-    /// The permits that are waited for, saturated.
+    /// Returns the number of permits that waiters request, saturated.
     pub(crate) fn queued(&self) -> u32 {
         self.queued.load(Relaxed)
     }
@@ -672,10 +689,10 @@ impl<Q: QueueConfig> WaitQueue<Q> {
                 self.drain(lists, batch, None);
             });
         });
-        // All drivers come to their end, also if a clock or a limiter has panicked.
+        // All drivers must end, also if a clock or a limiter panicked.
         let mut are_left = true;
         while are_left {
-            // If the lock itself panics, there is no way on.
+            // Set again inside the lock. If the lock itself panics, the loop ends.
             are_left = false;
             let tell_drivers = |lists: &mut Lists<Q::Source>, batch: &mut WakeBatch| {
                 loop {
@@ -699,19 +716,19 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         self.gate.load(Relaxed) & CLOSED != 0
     }
 
-    /// Whether a request waits in a key's shard. (A gate that was left raised refuses no request:
-    /// then none waits at all.)
+    /// Returns whether a request waits in a key's shard. `has_waiters` is read as well, because a
+    /// hand-over leaves the waiter bit set.
     #[inline]
     pub(crate) fn is_waited_for(&self, key: Key<Q>) -> bool {
         self.gate.load(Relaxed) & Self::bit(key) != 0 && self.has_waiters.load(Relaxed)
     }
 
-    /// Notes that permits of a key came back, for the next holder of the lock.
+    /// Sets the pending bit of a key's shard, for the next holder of the lock.
     pub(crate) fn note_release(&self, key: Key<Q>) {
         self.pending.add(Self::bit(key));
     }
 
-    /// The permits that wait before a new request, if the lock is free; else none.
+    /// Returns the number of permits queued before a new request; 0 if the lock is held.
     pub(crate) fn seen_ahead(&self, key: Key<Q>) -> u64 {
         if !self.is_waited_for(key) {
             return 0;
@@ -726,8 +743,8 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         ahead.unwrap_or(0)
     }
 
-    /// Takes for a key if no request waits for it and the lock is free: for a key whose shard is
-    /// not empty, which may be because of another key.
+    /// Takes for a key if it has no waiters and the lock is free. Meant for a key whose shard has
+    /// waiters, which may be those of other keys.
     pub(crate) fn take_past_others(
         &self,
         key: Key<Q>,
@@ -743,7 +760,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             })
         });
         mem::forget(panicking);
-        // To be given back if a waker panics before it is handed out.
+        // Returned if a waker panics before the grant is handed out.
         let taken = taken.flatten().map(|taken| {
             taken.map(|receipt| Taken {
                 wait_queue: self,

@@ -5,23 +5,25 @@ use core::task::Waker;
 
 use crate::waiting::panics::Panic;
 
-/// Wakers to be run once the lock is free, in their order: those of waits, then those of drivers.
-/// All of them run, also if one panics; `resume` lets the first panic go on afterwards.
+/// Wakers to run after the lock is unlocked, in order: first the wakers of waiters, then those of
+/// drivers. All of them run, even if one panics; `resume` then resumes the first panic.
 ///
-/// Places `first` to `after` are filled; nothing is done for the others.
+/// Invariant: `wakers[first..after]` is initialised and holds the wakers that have not run yet. No
+/// code reads or drops the other elements.
 pub(crate) struct WakeBatch {
     wakers: [MaybeUninit<Waker>; Self::ROOM],
     first: usize,
     after: usize,
     attendant: Option<Waker>,
     drivers: [Option<Waker>; 2],
-    /// The waker of a driver has panicked, which may so have learned of nothing.
+    /// Whether the waker of a driver panicked. That driver may not know that it was woken.
     lost: bool,
     panic: Panic,
 }
 
 impl WakeBatch {
-    /// How many waits are settled before their wakers run. Under loom, fewer.
+    /// How many waiters are settled before their wakers run. Loom uses 1, so that its models cover
+    /// full batches.
     const ROOM: usize = if cfg!(loom) { 1 } else { 16 };
 
     #[inline(always)]
@@ -41,7 +43,7 @@ impl WakeBatch {
         self.after >= Self::ROOM
     }
 
-    /// There is room.
+    /// Adds a waker. The caller has checked that the batch is not full.
     pub(crate) fn push(&mut self, waker: Option<Waker>) {
         if let Some(waker) = waker
             && let Some(place) = self.wakers.get_mut(self.after)
@@ -51,12 +53,12 @@ impl WakeBatch {
         }
     }
 
-    /// The queue's own waker is to be run.
+    /// Adds the queue's own waker.
     pub(crate) fn tell_attendant(&mut self, waker: Waker) {
         self.attendant = Some(waker);
     }
 
-    /// The waker of a driver is to be run: of a task, or of a thread.
+    /// Adds the waker of a driver: a task or a thread.
     pub(crate) fn tell_driver(&mut self, waker: Waker) {
         let [task, thread] = &mut self.drivers;
         *(if task.is_none() { task } else { thread }) = Some(waker);
@@ -69,11 +71,11 @@ impl WakeBatch {
             || self.drivers[1].is_some()
     }
 
-    /// Runs them all.
+    /// Runs all wakers.
     #[inline]
     pub(crate) fn wake(&mut self) {
         while self.are_left() {
-            // Each turn runs one of them at least.
+            // Each iteration runs at least one waker, so the loop ends.
             let mut panic = mem::replace(&mut self.panic, Panic::NONE);
             panic.keep(|| self.run());
             self.panic = panic;
@@ -84,9 +86,11 @@ impl WakeBatch {
     fn run(&mut self) {
         while self.first < self.after {
             let place = &self.wakers[self.first];
-            // Not a second time, if it panics.
+            // The waker must not run a second time if it panics, so `first` moves on before the
+            // call.
             self.first += 1;
-            // SAFETY: filled, as it was before `after`, and read once, as `first` is behind it now.
+            // SAFETY: the element was in `first..after`, so it is initialised. `first` is past it
+            // now, so it is read only once.
             unsafe { place.assume_init_read() }.wake();
         }
         if let Some(waker) = self.attendant.take() {
@@ -99,12 +103,12 @@ impl WakeBatch {
         }
     }
 
-    /// Whether the waker of a driver has panicked since this was last asked.
+    /// Returns whether the waker of a driver has panicked since the last call of this method.
     pub(crate) const fn has_lost_one(&mut self) -> bool {
         mem::replace(&mut self.lost, false)
     }
 
-    /// Lets the first panic go on, now that all is done.
+    /// Resumes the first panic. To be called after all other work is done.
     pub(crate) fn resume(&mut self) {
         self.panic.resume();
     }
@@ -113,7 +117,7 @@ impl WakeBatch {
 impl Drop for WakeBatch {
     #[inline(always)]
     fn drop(&mut self) {
-        // What is left if a limiter or a clock has panicked.
+        // Wakers are left only if a limiter or a clock panicked.
         if self.are_left() {
             self.wake();
         }

@@ -1,27 +1,27 @@
-//! Random numbers, injected panics, and moments at which another context gets in between: all
-//! drawn from the seed of the run.
+//! Random numbers, injected panics, and moments at which another context interferes: all drawn from
+//! the seed of the run.
 
 use core::cell::{Cell, RefCell};
 use std::panic::resume_unwind;
 use std::rc::Rc;
 use std::thread::panicking;
 
-/// Where a panic can be injected.
+/// A place where a panic can be injected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Site {
     WakerWakes,
     WakerIsCloned,
     WakerIsDropped,
-    /// A limiter is asked to take.
+    /// A limiter's take.
     LimiterTakes,
-    /// A limiter is asked for anything that changes nothing.
+    /// A limiter's query that changes nothing.
     LimiterIsAsked,
-    /// A limiter is given back permits, and has taken them back before it panics.
+    /// A limiter's release or refund, which panics after it took effect.
     LimiterIsGivenBack,
     Hook,
     Clock,
-    /// A timer is asked to wake.
+    /// The arming of a timer.
     Timer,
 }
 
@@ -42,9 +42,9 @@ impl Site {
         1 << self as u32
     }
 
-    /// Those that cut short what a queue does. The next one who comes to it goes on.
+    /// The sites whose panic cuts short what a queue does; the next caller continues it.
     ///
-    /// After a panic at the others, nothing is left to be done.
+    /// After a panic at the other sites, nothing is left to be done.
     pub(crate) const CUT_SHORT: u32 = Self::LimiterTakes.bit()
         | Self::LimiterIsAsked.bit()
         | Self::LimiterIsGivenBack.bit()
@@ -55,9 +55,9 @@ impl Site {
 /// The payload of an injected panic.
 pub(crate) struct Injected;
 
-/// What another context does at a moment in between.
+/// The action of another context at a moment in between.
 pub(crate) trait Meddles {
-    /// `under_lock`: whatever waits for the queue's lock would wait for ever.
+    /// Interferes; if `under_lock`, waiting for the queue's lock would never end.
     fn meddle(&self, under_lock: bool);
 }
 
@@ -67,10 +67,10 @@ struct Chance {
     site: Cell<Option<Site>>,
     calls: Cell<u32>,
     times: Cell<u32>,
-    /// Sites that panicked, and sites that would have while another panic unwound.
+    /// Sites that panicked, and sites that would have panicked during another panic.
     struck: Cell<u32>,
     doubled: Cell<u32>,
-    /// One moment in so many is used by another context; 0 for none.
+    /// One in N moments is used by another context; 0 for none.
     meddling: Cell<u32>,
     depth: Cell<u32>,
     meddled: Cell<bool>,
@@ -100,7 +100,7 @@ thread_local! {
 }
 
 pub(crate) fn seed(seed: u64) {
-    // Of neighbouring seeds, numbers that have nothing in common (splitmix64).
+    // Neighbouring seeds must give unrelated numbers (splitmix64).
     let mut mixed = seed.wrapping_add(0x9E37_79B9_7F4A_7C15);
     mixed = (mixed ^ mixed >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
@@ -114,7 +114,7 @@ pub(crate) fn seed(seed: u64) {
     });
 }
 
-/// A number below `bound` (xorshift64*).
+/// Returns a number below `bound` (xorshift64*).
 pub(crate) fn below(bound: u64) -> u64 {
     CHANCE.with(|chance| {
         let mut random = chance.random.get();
@@ -135,7 +135,7 @@ pub(crate) fn one_in(n: u64) -> bool {
     below(n) == 0
 }
 
-/// Has `site` panic at one of its next calls, `times` times in a row.
+/// Makes `site` panic at one of its next calls, `times` times in a row.
 pub(crate) fn arm(site: Site, times: u32) {
     CHANCE.with(|chance| {
         chance
@@ -146,7 +146,7 @@ pub(crate) fn arm(site: Site, times: u32) {
     });
 }
 
-/// Nothing panics, and no other context gets in between, until the next step.
+/// Disables panics and interference until the next step.
 pub(crate) fn disarm() {
     CHANCE.with(|chance| {
         chance.site.set(None);
@@ -154,7 +154,7 @@ pub(crate) fn disarm() {
     });
 }
 
-/// Panics, if it is the turn of `site`.
+/// Panics, if `site` is due to.
 pub(crate) fn strike(site: Site) {
     CHANCE.with(|chance| {
         if chance.site.get() != Some(site) {
@@ -165,8 +165,8 @@ pub(crate) fn strike(site: Site) {
             return;
         }
         if panicking() && site != Site::WakerWakes {
-            // Where it is not caught on the way, it would end the program. Of wakers alone it is
-            // promised that it is.
+            // If it were not caught on the way, it would abort the program. Only for wakers the
+            // queue promises to catch it.
             chance.doubled.set(chance.doubled.get() | site.bit());
             chance.site.set(None);
             return;
@@ -183,8 +183,8 @@ pub(crate) fn strike(site: Site) {
     });
 }
 
-/// The sites that have panicked since it was asked last, and those that would have done so while
-/// another panic unwound.
+/// Returns the sites that have panicked since the last call, and those that would have panicked
+/// during another panic.
 pub(crate) fn take_struck() -> (u32, u32) {
     CHANCE.with(|chance| (chance.struck.replace(0), chance.doubled.replace(0)))
 }
@@ -204,17 +204,17 @@ pub(crate) fn set_meddling(one_in: u32) {
     });
 }
 
-/// Whether another context, or a waker, has used the queue within the step.
+/// Whether another context, or a waker, has used the queue in this step.
 pub(crate) fn has_meddled() -> bool {
     CHANCE.with(|chance| chance.meddled.get())
 }
 
-/// How many calls are nested in each other.
+/// The number of nested calls.
 pub(crate) fn depth() -> u32 {
     CHANCE.with(|chance| chance.depth.get())
 }
 
-/// A moment at which another context may get in between.
+/// A moment at which another context may interfere.
 pub(crate) fn moment() {
     let now = CHANCE.with(|chance| {
         chance.meddling.get() > 0 && chance.depth.get() < 3 && one_in(chance.meddling.get().into())
@@ -224,7 +224,7 @@ pub(crate) fn moment() {
     }
 }
 
-/// Another context, or a waker, uses the queue.
+/// Lets another context, or a waker, use the queue.
 pub(crate) fn meddle() {
     let (others, held) = (OTHERS.with_borrow(Clone::clone), is_held());
     let Some(others) = others.filter(|_| depth() < 3) else {
@@ -234,7 +234,7 @@ pub(crate) fn meddle() {
         chance.depth.set(chance.depth.get() + 1);
         chance.meddled.set(true);
     });
-    // It catches whatever panics.
+    // It catches all panics.
     others.meddle(held);
     CHANCE.with(|chance| chance.depth.set(chance.depth.get() - 1));
 }
@@ -248,7 +248,7 @@ pub(crate) fn set_held(held: bool) {
     CHANCE.with(|chance| chance.held.set(held));
 }
 
-/// How often the lock was taken by a call that waits for it.
+/// How often a waiting call took the lock.
 pub(crate) fn locks() -> u64 {
     CHANCE.with(|chance| chance.locks.get())
 }
@@ -257,8 +257,8 @@ pub(crate) fn count_lock() {
     CHANCE.with(|chance| chance.locks.set(chance.locks.get() + 1));
 }
 
-/// Notes that something is wrong: said at the end of the step, as whatever panics within a call
-/// may be caught.
+/// Records a failure. It is reported at the end of the step, because panics within a call may be
+/// caught.
 pub(crate) fn fail(what: impl Into<String>) {
     CHANCE.with(|chance| chance.failures.borrow_mut().push(what.into()));
 }
@@ -267,7 +267,7 @@ pub(crate) fn take_failures() -> Vec<String> {
     CHANCE.with(|chance| chance.failures.take())
 }
 
-/// Runs `work` without a panic, and without another context in between.
+/// Runs `work` without panics and without interference.
 pub(crate) fn paused<T>(work: impl FnOnce() -> T) -> T {
     CHANCE.with(|chance| {
         let (site, meddling) = (chance.site.take(), chance.meddling.take());

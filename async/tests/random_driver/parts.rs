@@ -1,5 +1,4 @@
-//! What a queue is made of, each part in a form that panics, and lets others in between, as
-//! chance has it.
+//! The parts of a queue, each in a form that panics, and admits other contexts, at random.
 
 use core::cell::RefCell;
 use core::mem::ManuallyDrop;
@@ -18,7 +17,7 @@ use portcullis_core::{
 
 use crate::chance::{self, Site, fail, moment, strike};
 
-/// A lock for one thread, under which that thread plays several contexts.
+/// A lock for one thread that plays several contexts.
 pub(crate) struct Single(());
 
 impl Single {
@@ -32,13 +31,13 @@ impl Single {
         chance::set_held(true);
         let _held = Held;
         let outcome = work();
-        // What others release now is left to this one.
+        // Releases by others at this moment are left to the holder.
         moment();
         outcome
     }
 }
 
-// SAFETY: used by one thread alone, which is kept out by a note of its own.
+// SAFETY: used by one thread only, and its own flag excludes a second entry.
 unsafe impl RawLock for Single {
     const OPEN: Self = Self(());
     const IS_SEQUENTIAL: bool = true;
@@ -66,7 +65,7 @@ unsafe impl RawLock for Single {
     }
 }
 
-/// Whom a waker wakes.
+/// The target of a waker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Owner {
     Wait(u64),
@@ -74,12 +73,12 @@ pub(crate) enum Owner {
     Drained(u64),
 }
 
-/// One waker, however often it is cloned.
+/// One waker, with all of its clones.
 #[derive(Debug)]
 pub(crate) struct Token {
     pub(crate) owner: Owner,
     woken: AtomicBool,
-    /// Whether it uses the queue as it wakes.
+    /// Whether it uses the queue when it wakes.
     uses: bool,
 }
 
@@ -112,56 +111,55 @@ fn outside_of_the_lock(what: &str) {
     }
 }
 
-/// A clone of a waker: each at a place of its own, so that none says that it would wake what
-/// another one wakes.
+/// A clone of a waker. Each has an address of its own, so that `will_wake` is false for any two.
 type Handle = Box<Arc<Token>>;
 
 static APART: RawWakerVTable = RawWakerVTable::new(
     |data| {
         outside_of_the_lock("cloned");
         strike(Site::WakerIsCloned);
-        // SAFETY: a `Handle` that is there.
+        // SAFETY: an existing `Handle`.
         raw_apart(unsafe { &*data.cast::<Arc<Token>>() })
     },
     |data| {
-        // SAFETY: a `Handle`, which is ours.
+        // SAFETY: a `Handle` that this call owns.
         let token = unsafe { Handle::from_raw(data.cast_mut().cast()) };
         token.ring();
     },
     |data| {
-        // SAFETY: a `Handle` that is there.
+        // SAFETY: an existing `Handle`.
         let token = Arc::clone(unsafe { &*data.cast::<Arc<Token>>() });
         token.ring();
     },
     |data| {
-        // SAFETY: a `Handle`, which is ours.
+        // SAFETY: a `Handle` that this call owns.
         drop(unsafe { Handle::from_raw(data.cast_mut().cast()) });
         outside_of_the_lock("dropped");
         strike(Site::WakerIsDropped);
     },
 );
 
-/// All clones of a waker are alike.
+/// The table of wakers whose clones are alike.
 static ALIKE: RawWakerVTable = RawWakerVTable::new(
     |data| {
         outside_of_the_lock("cloned");
         strike(Site::WakerIsCloned);
-        // SAFETY: a token that is there.
+        // SAFETY: an existing token.
         raw_alike(&ManuallyDrop::new(unsafe { Arc::from_raw(data.cast()) }))
     },
     |data| {
-        // SAFETY: a token, of which a share is ours.
+        // SAFETY: a token, and this call owns one reference to it.
         let token: Arc<Token> = unsafe { Arc::from_raw(data.cast()) };
         token.ring();
     },
     |data| {
-        // SAFETY: a token that is there.
+        // SAFETY: an existing token.
         let token: Arc<Token> =
             Arc::clone(&ManuallyDrop::new(unsafe { Arc::from_raw(data.cast()) }));
         token.ring();
     },
     |data| {
-        // SAFETY: a token, of which a share is ours.
+        // SAFETY: a token, and this call owns one reference to it.
         drop(unsafe { Arc::<Token>::from_raw(data.cast()) });
         outside_of_the_lock("dropped");
         strike(Site::WakerIsDropped);
@@ -176,9 +174,9 @@ fn raw_alike(token: &Arc<Token>) -> RawWaker {
     RawWaker::new(Arc::into_raw(Arc::clone(token)).cast(), &ALIKE)
 }
 
-/// A waker that wakes `token`, and whose clones are not alike, if they are `apart`.
+/// Returns a waker that wakes `token`; if `apart`, its clones are not alike.
 pub(crate) fn waker(token: &Arc<Token>, apart: bool) -> Waker {
-    // SAFETY: the functions do what a waker's have to, in one thread and in several.
+    // SAFETY: the functions uphold the contract of a waker, in one thread and in several.
     unsafe {
         Waker::from_raw(if apart {
             raw_apart(token)
@@ -188,7 +186,7 @@ pub(crate) fn waker(token: &Arc<Token>, apart: bool) -> Waker {
     }
 }
 
-/// The token that a waker wakes, if it is one of ours.
+/// The token that a waker wakes, if it is one of this module.
 fn token_of(waker: &Waker) -> Option<Arc<Token>> {
     if core::ptr::eq(waker.vtable(), &raw const APART) {
         // SAFETY: the table says what is behind the pointer.
@@ -203,7 +201,7 @@ fn token_of(waker: &Waker) -> Option<Arc<Token>> {
     }
 }
 
-/// A timer whose time is moved by hand, and which wakes when the driver has it wake.
+/// A timer with a manual clock, which wakes when the driver says so.
 #[derive(Clone, Default)]
 pub(crate) struct Sim(Arc<Alarm>);
 
@@ -214,7 +212,7 @@ struct Alarm {
     set: Mutex<Option<(Timestamp, Waker)>>,
 }
 
-/// Whom the timer wakes.
+/// The target of the timer.
 pub(crate) enum Wakes {
     Token(Arc<Token>),
     Queue,
@@ -226,7 +224,7 @@ impl Sim {
         self.0.now.load(Relaxed)
     }
 
-    /// The latest time that it has told.
+    /// The latest time that it has returned.
     pub(crate) fn newest(&self) -> u64 {
         self.0.newest.load(Relaxed)
     }
@@ -249,7 +247,7 @@ impl Sim {
         ))
     }
 
-    /// The waker that is to be woken, which is not armed any more.
+    /// Takes the waker to wake; the timer is then no longer armed.
     pub(crate) fn take(&self) -> Option<Waker> {
         self.locked().take().map(|(_, waker)| waker)
     }
@@ -265,7 +263,7 @@ impl Clock for Sim {
 
 impl Timer for Sim {
     fn wake_at(&self, at: Timestamp, waker: &Waker) -> Poll<()> {
-        outside_of_the_lock("given to the timer");
+        outside_of_the_lock("passed to the timer");
         moment();
         strike(Site::Timer);
         if at.as_nanos() <= self.time() {
@@ -282,7 +280,7 @@ thread_local! {
     static LEFT: RefCell<Vec<Waited>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Notes what has become of each wait.
+/// Records the outcome of each wait.
 pub(crate) struct Told;
 
 impl Told {
@@ -290,7 +288,7 @@ impl Told {
         LEFT.with_borrow(Vec::len)
     }
 
-    /// What has become of the one wait that was over since there were `len`.
+    /// The outcome of the only wait that ended since there were `len`.
     pub(crate) fn since(len: usize) -> Option<Outcome> {
         LEFT.with_borrow_mut(|left| {
             if left.len() > len + 1 {
@@ -311,21 +309,21 @@ impl Hook for Told {
     }
 }
 
-/// What a limiter promises, in exact arithmetic, at the later of an admission's time and the
-/// newest before it.
+/// The bound of a limiter, in exact arithmetic, at the later of an admission's time and the newest
+/// time before it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Promise {
-    /// At most so many at once.
+    /// At most `limit` held at once.
     Held,
-    /// At most `burst` and `permits` for each `period` of nanoseconds; `missing` are missing at
-    /// first.
+    /// At most `burst`, and `permits` for each `period` of nanoseconds; `missing` of them are
+    /// missing at first.
     Bucket {
         permits: u64,
         period: u64,
         burst: u64,
         missing: u64,
     },
-    /// At most `limit` in each window of so many nanoseconds.
+    /// At most `limit` in each window of `period` nanoseconds.
     Window { limit: u64, period: u64 },
 }
 
@@ -335,18 +333,18 @@ struct Admission {
     permits: u64,
 }
 
-/// What a limiter has admitted.
+/// The admissions of a limiter.
 #[derive(Debug)]
 struct Ledger {
     promise: Promise,
     newest: u64,
-    /// The last ones, which may be given back.
+    /// The last ones, which may be refunded.
     admissions: VecDeque<Admission>,
-    /// What those before left of a bucket's level, and when; in units of which a permit is
+    /// What earlier admissions left of a bucket's level, and when; in units of which a permit has
     /// `period`.
     level: u128,
     since: u64,
-    /// Taken, and not given back.
+    /// Permits taken and not returned.
     net: u64,
     takes: u64,
     refunded: u64,
@@ -413,7 +411,8 @@ impl Ledger {
         }
     }
 
-    /// A limiter takes back what nothing was taken after, or what was taken in the same window.
+    /// A limiter accepts a refund if nothing was taken after it, or if it was taken in the same
+    /// window.
     fn refunded(&mut self, mut n: u64) {
         self.net = self.net.saturating_sub(n);
         self.refunded += n;
@@ -425,7 +424,7 @@ impl Ledger {
         if let Promise::Window { .. } = self.promise {
             return;
         }
-        // Of a bucket what was undone has not been, its time neither.
+        // For a bucket, an undone admission has not been, and its time neither.
         while self
             .admissions
             .pop_back_if(|last| last.permits == 0)
@@ -440,7 +439,7 @@ struct Watched<L> {
     ledger: Mutex<Ledger>,
 }
 
-/// A limiter, watched, that panics as chance has it.
+/// An observed limiter that panics at random.
 pub(crate) struct Spy<L>(Arc<Watched<L>>);
 
 impl<L> Clone for Spy<L> {
@@ -451,13 +450,13 @@ impl<L> Clone for Spy<L> {
 
 /// What the driver knows of a limiter.
 pub(crate) trait Part {
-    /// The permits that are out, of a limiter that they are released to.
+    /// The held permits, if permits are released to it.
     fn held(&self) -> Option<u64>;
-    /// The permits that have been taken and not given back, of one that gets them back by time.
+    /// The permits taken and not returned, if they come back by time.
     fn net(&self) -> Option<u64>;
-    /// How often something has been taken.
+    /// The number of takes.
     fn takes(&self) -> u64;
-    /// The permits that were given back by a receipt.
+    /// The number of permits refunded by a receipt.
     fn refunded(&self) -> u64;
 }
 
@@ -502,7 +501,7 @@ impl<L: Limiter> Spy<L> {
         match taken {
             Ok(_) if n > 0 => self.ledger().admit(now.as_nanos(), n.into()),
             Ok(_) => {}
-            // Another one may release in between.
+            // Another context may release in between.
             Err(_) => moment(),
         }
         taken
@@ -625,7 +624,7 @@ impl<L: QueueLimiter> QueueLimiter for Spy<L> {
     }
 }
 
-/// Runs `call`; `None` if an injected panic came out of it.
+/// Runs `call`; returns `None` after an injected panic.
 pub(crate) fn call<T>(call: impl FnOnce() -> T) -> Option<T> {
     match std::panic::catch_unwind(AssertUnwindSafe(call)) {
         Ok(outcome) => Some(outcome),
@@ -637,7 +636,7 @@ pub(crate) fn call<T>(call: impl FnOnce() -> T) -> Option<T> {
                     .or_else(|| panic.downcast_ref::<&str>().copied());
                 fail(format!(
                     "a panic that was not injected: {}",
-                    text.unwrap_or("without a word")
+                    text.unwrap_or("without a message")
                 ));
             }
             None

@@ -1,4 +1,4 @@
-//! The queues that are driven: around one limiter, around several, and by key.
+//! The driven queues: around one limiter, around several, and by key.
 
 use core::future::Future;
 use core::hash::BuildHasherDefault;
@@ -21,7 +21,7 @@ use crate::parts::{Part, Promise, Sim, Single, Spy, Told};
 
 pub(crate) type Boxed<T> = Pin<Box<dyn Future<Output = T>>>;
 
-/// How a queue is set.
+/// The settings of a queue.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) order: Order,
@@ -45,14 +45,14 @@ impl<P: Deref<Target: Limiter> + Clone> Leased for Lease<P> {
         self.permits()
     }
     fn release(&mut self, n: u32) {
-        self.release(n).expect("as many are held");
+        self.release(n).expect("the lease holds as many");
     }
     fn refund(&mut self, now: u64, n: u32) -> u32 {
         self.refund_at(Timestamp::from_nanos(now), n)
-            .expect("as many are held")
+            .expect("the lease holds as many")
     }
     fn split(&mut self, n: u32) -> Self {
-        self.split(n).expect("as many are held")
+        self.split(n).expect("the lease holds as many")
     }
     fn merge(&mut self, other: Self) -> Result<(), Self> {
         self.merge(other)
@@ -62,7 +62,7 @@ impl<P: Deref<Target: Limiter> + Clone> Leased for Lease<P> {
     }
 }
 
-/// A queue, and what its limiters are known to be.
+/// A queue, and the expected state of its limiters.
 pub(crate) trait Subject: 'static {
     type Lease: Leased + 'static;
 
@@ -81,27 +81,27 @@ pub(crate) trait Subject: 'static {
     fn is_closed(&self) -> bool;
     fn counts(&self) -> QueueCounts;
     fn clock(&self) -> &Sim;
-    /// The queue outlives it.
+    /// The queue outlives the lease.
     fn drive(&self) -> Boxed<()>;
     fn attend(&self, shared: bool);
     fn drained(&self) -> Option<Boxed<()>>;
     fn change(&self);
-    /// How many refer to the queue.
+    /// The number of references to the queue.
     fn references(&self) -> usize;
 
-    /// Whether the limiter has `n` permits now, as it says itself.
+    /// Whether the limiter reports `n` permits now.
     fn is_free(&self, key: usize, now: u64, n: u32) -> bool;
-    /// The first instant at which it will have them, if nothing is given back.
+    /// The first instant at which it will have them, if nothing is returned.
     fn free_at(&self, key: usize, now: u64, n: u32) -> Option<u64>;
     fn capacity(&self, key: usize) -> u64;
     /// Whether nothing is held.
     fn is_drained(&self) -> bool;
-    /// Of each limiter to which permits are released, those that are out; by key.
+    /// For each limiter to which permits are released, the held permits; by key.
     fn held(&self, key: usize) -> Vec<u64>;
-    /// Of each limiter that gets permits back by time, those that were taken and not given back.
+    /// For each limiter whose permits come back by time, the permits taken and not returned.
     fn net(&self) -> Vec<u64>;
     fn takes(&self) -> u64;
-    /// Of each limiter, the permits that were given back by a receipt.
+    /// For each limiter, the permits refunded by a receipt.
     fn refunded(&self) -> Vec<u64>;
 }
 
@@ -188,7 +188,7 @@ impl<A: Limits, B: Limits> Limits for AllOf<(A, B)> {
 
 type Held<L> = Arc<Queue<L, Sim, Single, Told>>;
 
-/// One line.
+/// A queue with one wait list.
 pub(crate) struct Line1<L: Limits> {
     queue: Held<L>,
     limits: L,
@@ -210,9 +210,9 @@ impl<L: Limits> Line1<L> {
     }
 }
 
-/// A queue behind an `Arc` that outlives the reference.
+/// A reference to a queue behind an `Arc` that outlives it.
 fn for_ever<Q>(queue: &Arc<Q>) -> &'static Q {
-    // SAFETY: the driver drops what uses it before the queue.
+    // SAFETY: the driver drops all users before the queue.
     unsafe { &*Arc::as_ptr(queue) }
 }
 
@@ -339,7 +339,7 @@ impl Each for Rates {
 type Table<E> = Keyed<<E as Each>::Rules, Box<[Line]>, BuildHasherDefault<DefaultHasher>>;
 type HeldTable<E> = Arc<KeyedQueue<Table<E>, Sim, Single, Told>>;
 
-/// A line for each key.
+/// A wait list for each key.
 pub(crate) struct Lines<E: Each> {
     queue: HeldTable<E>,
     keys: Vec<u64>,
@@ -425,7 +425,7 @@ impl<E: Each> Subject for Lines<E> {
         None
     }
     fn change(&self) {
-        // As many as before: the lines are gone through all the same.
+        // The same limit: the change serves the wait lists nevertheless.
         self.queue.change(|_| ());
     }
     fn references(&self) -> usize {
@@ -442,7 +442,7 @@ impl<E: Each> Subject for Lines<E> {
         if u64::from(n) > self.limit {
             return None;
         }
-        // Also of a bucket whose newest time is later.
+        // Also for a bucket whose newest time is later.
         let (mut denied, mut free) = (now, now + period * (self.limit + 1) + 2_000 * MILLI);
         while free - denied > 1 {
             let middle = denied + (free - denied) / 2;

@@ -1,4 +1,4 @@
-//! One run: a queue, all that uses it, and what has to hold after each step.
+//! One run: a queue, its users, and the invariants after each step.
 
 use core::cell::{Cell, RefCell};
 use core::fmt::Write as _;
@@ -15,7 +15,7 @@ use crate::chance::{self, Meddles, Site, below, fail, index, one_in};
 use crate::parts::{Owner, Sim, Token, Told, Wakes, call, waker};
 use crate::subject::{Boxed, Leased, Line1, Plain, Settings, Subject};
 
-/// What a run is made of, beside its limiters.
+/// The settings of a run, besides its limiters.
 #[derive(Clone, Debug)]
 #[allow(
     clippy::struct_excessive_bools,
@@ -23,15 +23,15 @@ use crate::subject::{Boxed, Leased, Line1, Plain, Settings, Subject};
 )]
 pub(crate) struct Config {
     pub(crate) settings: Settings,
-    /// The sites that panic, and how often one does.
+    /// The sites that panic, and how often.
     pub(crate) sites: Vec<Site>,
     pub(crate) panics_one_in: u64,
     /// Whether two calls in a row panic.
     pub(crate) doubles: bool,
-    /// How many of the wakers use the queue, and how often another context gets in between.
+    /// One in N wakers uses the queue, and how often another context interferes.
     pub(crate) uses_one_in: u64,
     pub(crate) meddles_one_in: u32,
-    /// Whether clones of a waker do not say that they wake the same.
+    /// Whether clones of a waker are not alike.
     pub(crate) apart: bool,
     pub(crate) drivers: usize,
     pub(crate) attends: bool,
@@ -41,18 +41,18 @@ pub(crate) struct Config {
     pub(crate) leaves_later: bool,
     pub(crate) deadlines: bool,
     pub(crate) steps_back: bool,
-    /// Waits at once, and permits of one.
+    /// The maximum of waits at once, and of permits of one.
     pub(crate) waits: usize,
     pub(crate) most: u32,
     pub(crate) steps: u64,
     pub(crate) closes_at: Option<u64>,
-    /// How many of the last things that happened a failure shows.
+    /// How many of the last events a failure shows.
     pub(crate) shows: usize,
-    /// How often it does what.
+    /// The weight of each operation.
     weights: [u64; 23],
 }
 
-/// Kinds that are not driven, by name: to look beyond a defect that is known.
+/// Kinds that are not driven, by name, to look beyond a known defect.
 const WITHOUT: &[&str] = &[];
 
 /// Whether a kind is driven.
@@ -91,7 +91,7 @@ impl Config {
             _ => sites.retain(|_| one_in(2)),
         }
         let steps = 100 + below(500);
-        // Some of it often, some hardly ever.
+        // Some operations often, some rarely.
         let weights = World::<Line1<Plain>>::OPERATIONS
             .map(|(weight, _)| weight * [1, 4, 4, 4, 16][index(5)]);
         Self {
@@ -134,10 +134,10 @@ impl Config {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Not polled.
+    /// Not polled yet.
     Fresh,
     Waiting,
-    /// Woken: something has become of it.
+    /// Woken: the wait is settled.
     Settled,
 }
 
@@ -149,23 +149,23 @@ struct Wait<L> {
     max: u32,
     until: Option<u64>,
     phase: Phase,
-    /// Not there while it is polled.
+    /// `None` while it is polled.
     future: Option<Boxed<Result<L, Rejected>>>,
     tokens: Vec<Arc<Token>>,
-    /// It entered its line between these.
+    /// It queued between these times.
     start: u64,
     end: u64,
     is_leaked: bool,
-    /// As a head, when its limiter will grant, as it was when the queue stood still last.
+    /// For a head: when its limiter will grant, as of the last time that the queue was at rest.
     predicted: Option<u64>,
-    /// Of one that is settled: whether one whose turn was before still waited then, an older one
-    /// too, and how late it was.
+    /// For a settled wait: whether an earlier wait was still waiting then, an older one too, and
+    /// how late it was.
     overtook: bool,
     left_older: bool,
     newest: u64,
     granted_in_time: bool,
     granted_late: bool,
-    /// It alone was granted in its step: after so many takes, and then.
+    /// If it was the only grant in its step: the number of takes before it, and its time.
     sole: Option<(u64, u64)>,
 }
 
@@ -175,14 +175,14 @@ impl<L> Wait<L> {
     }
 }
 
-/// A future that is there for as long as it is not ready.
+/// A future that exists as long as it is not ready.
 struct Other {
     id: u64,
     future: Option<Boxed<()>>,
     token: Option<Arc<Token>>,
 }
 
-/// What the driver has seen.
+/// What the driver has counted.
 #[derive(Clone, Copy, Default, Debug)]
 struct Tally {
     entered: u64,
@@ -192,11 +192,11 @@ struct Tally {
     late: u64,
     cancelled: u64,
     other: u64,
-    /// A call that panicked may have counted once more.
+    /// A call that panicked may have counted one more.
     unsure: u64,
 }
 
-/// What a run has come to.
+/// The results of a run.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Seen {
     pub(crate) runs: u64,
@@ -230,17 +230,17 @@ impl Seen {
     }
 }
 
-/// Permits of waits that are never polled nor dropped again.
+/// The permits of waits that are never polled nor dropped again.
 #[derive(Clone, Copy, Default)]
 struct Leaked {
     wanted: u64,
-    /// Granted for certain, and at most: what was settled as the queue was closed, or its limit
-    /// changed, may have been told so.
+    /// Granted at least, and at most: a wait settled by a close or a change of the limit may have
+    /// been granted.
     least: u64,
     most: u64,
 }
 
-/// How often it is done, and what it is.
+/// The weight of an operation, and its function.
 type Operation<W> = (u64, fn(&W));
 
 type Line = (u32, &'static str, u64, u64, u64);
@@ -251,19 +251,19 @@ pub(crate) struct World<S: Subject> {
     waits: RefCell<Vec<Wait<S::Lease>>>,
     leases: RefCell<Vec<(usize, S::Lease)>>,
     forgotten_leases: RefCell<Vec<ManuallyDrop<S::Lease>>>,
-    /// Permits by key that never come back, and those of leaked waits.
+    /// The permits by key that never come back, and those of leaked waits.
     forgotten: RefCell<Vec<u64>>,
     leaked: RefCell<Vec<Leaked>>,
     drivers: RefCell<Vec<Other>>,
     drained: RefCell<Vec<Other>>,
     gone: RefCell<Vec<Arc<Token>>>,
-    /// Who was granted at once in this step: the wait, its key, and when it came.
+    /// The waits granted at once in this step: the wait, its key, and when it came.
     newcomers: RefCell<Vec<(u64, usize, u64)>>,
     fired: RefCell<Option<Waker>>,
     ids: Cell<u64>,
     sequence: Cell<u64>,
     step: Cell<u64>,
-    /// What stood when the step began.
+    /// The state at the start of the step.
     started: Cell<u64>,
     takes: Cell<u64>,
     closed: Cell<bool>,
@@ -271,15 +271,15 @@ pub(crate) struct World<S: Subject> {
     changed_in: Cell<u64>,
     ever_changed: Cell<bool>,
     attended: Cell<bool>,
-    /// When a mark was left that waits for the next call of the queue; 0 if none does.
+    /// When a pending release was left for the next call of the queue; 0 if there is none.
     later: Cell<u64>,
     advanced: Cell<Option<Next>>,
     released: Cell<bool>,
-    /// Whether something was given back by a receipt in this step, as of its time.
+    /// Whether permits were refunded by a receipt in this step, as of its time.
     gave_back: Cell<bool>,
     /// The sites that have panicked in this step.
     struck: Cell<u32>,
-    /// Permits in leases, of limiters that do not get them back from those.
+    /// Permits in leases of limiters whose permits come back by time.
     handed: Cell<u64>,
     tally: Cell<Tally>,
     seen: Cell<Seen>,
@@ -291,7 +291,7 @@ const MILLI: u64 = 1_000_000;
 impl<S: Subject> Meddles for World<S> {
     fn meddle(&self, under_lock: bool) {
         if self.step.get() == self.config.steps {
-            // All that is there goes, and nothing comes.
+            // Everything is dropped, and nothing new is created.
             return;
         }
         let mut seen = self.seen.get();
@@ -305,7 +305,7 @@ impl<S: Subject> Meddles for World<S> {
     }
 }
 
-/// A run that is on. If it ends early, something may be used that is gone: then nothing is
+/// A run in progress. If it ends early, something dropped may still be in use: then nothing is
 /// dropped.
 struct On<S: Subject>(Rc<World<S>>, bool);
 
@@ -318,7 +318,7 @@ impl<S: Subject> Drop for On<S> {
     }
 }
 
-/// Runs one configuration to its end; what is wrong, if anything is.
+/// Runs one configuration to its end; returns the failure, if any.
 pub(crate) fn run<S: Subject>(
     make: impl FnOnce(&Settings) -> S,
     config: Config,
@@ -373,7 +373,7 @@ impl<S: Subject> World<S> {
         for step in 0..self.config.steps {
             self.begin(step);
             let times = if self.config.doubles { 2 } else { 1 };
-            // While a mark is left, more is at stake.
+            // A pending release makes the other operations more interesting.
             let one = if self.later.get() > 0 {
                 2
             } else {
@@ -406,11 +406,11 @@ impl<S: Subject> World<S> {
         self.takes.set(self.subject.takes());
         self.advanced.set(None);
         self.released.set(false);
-        // What was released later is seen in this step, or in one after it.
+        // A pending release is seen in this step, or in a later one.
         self.gave_back.set(self.later.get() > 0);
     }
 
-    /// What has to hold after a step.
+    /// Checks the invariants after a step.
     fn end(&self) -> Result<(), String> {
         let (struck, doubled) = chance::take_struck();
         self.struck.set(struck);
@@ -422,8 +422,7 @@ impl<S: Subject> World<S> {
         self.settle();
         self.report()?;
         if struck & Site::CUT_SHORT != 0 {
-            // What a limiter, a clock or a timer has cut short is made good by the next one who
-            // comes.
+            // The next caller completes what a limiter, a clock or a timer has cut short.
             self.conserved();
             self.report()?;
             self.note("advance after a panic", 0, 0, 0);
@@ -526,7 +525,7 @@ impl<S: Subject> World<S> {
         self.seen.set(seen);
     }
 
-    // What happens in a step.
+    // The operations.
 
     fn act(&self) {
         let config = &self.config;
@@ -545,7 +544,7 @@ impl<S: Subject> World<S> {
         Self::OPERATIONS[operation].1(self);
     }
 
-    /// What one step does, and how often: as a rule, and each run changes it for itself.
+    /// What one step does, and the usual weights, which each run changes.
     const OPERATIONS: [Operation<Self>; 23] = [
         (18, Self::enter),
         (16, Self::poll_woken),
@@ -572,7 +571,7 @@ impl<S: Subject> World<S> {
         (1, Self::claim_all),
     ];
 
-    /// Whatever a waker, or another thread, may do.
+    /// The operations that a waker, or another thread, may do.
     fn act_within(&self) {
         match below(24) {
             0..3 => self.enter(),
@@ -593,7 +592,7 @@ impl<S: Subject> World<S> {
         }
     }
 
-    /// What may run in a context that has pre-empted one that has the lock.
+    /// The operations in a context that has pre-empted the holder of the lock.
     fn act_under_lock(&self) {
         match below(8) {
             0..3 => self.drop_lease(),
@@ -731,7 +730,7 @@ impl<S: Subject> World<S> {
         match outcome {
             Some(Poll::Pending) => {
                 if phase == Phase::Settled || phase == Phase::Waiting && was_woken {
-                    fail(format!("wait {id} was woken, and waits still"));
+                    fail(format!("wait {id} was woken, and still waits"));
                 }
                 self.came(left);
                 let old = self.of(id, |wait| {
@@ -762,7 +761,7 @@ impl<S: Subject> World<S> {
                 self.note("panicked: wait", id, u64::from(hooked.is_some()), 0);
                 self.of(id, |wait| wait.future = Some(future));
                 if let Some(hooked) = hooked {
-                    // Over, but for the hook.
+                    // Over, except for the hook.
                     if let Some(wait) = self.remove(id) {
                         self.finish(&wait, hooked);
                         self.bury(wait);
@@ -780,7 +779,7 @@ impl<S: Subject> World<S> {
         }
     }
 
-    /// Its first poll panicked: before it entered, or after.
+    /// Its first poll panicked, before or after it queued.
     fn look_whether_it_waits(&self, id: u64) {
         let left = self.later.get();
         chance::disarm();
@@ -818,7 +817,7 @@ impl<S: Subject> World<S> {
             Ok(_) => Outcome::Granted,
             Err(Rejected::QueueFull { .. }) => {
                 if phase != Phase::Fresh {
-                    fail(format!("wait {id} is refused after it has waited"));
+                    fail(format!("wait {id} is rejected after it has waited"));
                 }
                 self.tally(|tally| tally.refused += 1);
                 self.saw(|seen| seen.refused += 1);
@@ -835,7 +834,7 @@ impl<S: Subject> World<S> {
             let n = lease.permits();
             if n < wait.min || n > wait.max {
                 fail(format!(
-                    "wait {id} wants {} to {}, and is granted {n}",
+                    "wait {id} requests {} to {}, and is granted {n}",
                     wait.min, wait.max
                 ));
             }
@@ -846,7 +845,7 @@ impl<S: Subject> World<S> {
         }
         if phase == Phase::Fresh {
             if hooked.is_some() {
-                fail("a hook is called for what did not wait");
+                fail("a hook is called for a request that did not wait");
             }
             match outcome {
                 Outcome::Granted => {
@@ -854,7 +853,7 @@ impl<S: Subject> World<S> {
                     self.newcomers.borrow_mut().push((id, wait.key, wait.start));
                 }
                 Outcome::Deadline => self.tally(|tally| tally.late += 1),
-                Outcome::Closed if !self.closed.get() => fail("closed, says a queue that is open"),
+                Outcome::Closed if !self.closed.get() => fail("an open queue rejects as closed"),
                 Outcome::ExceedsCapacity
                     if u64::from(wait.min) <= self.subject.capacity(wait.key)
                         && !self.ever_changed.get() =>
@@ -874,7 +873,7 @@ impl<S: Subject> World<S> {
         self.bury(wait);
     }
 
-    /// No wait that was before a newcomer still waits when that is granted at once, oldest first.
+    /// Oldest first, no earlier wait still waits when a newcomer is granted at once.
     fn none_overtaken(&self) {
         let newcomers = self.newcomers.take();
         if self.config.settings.order == Order::NewestFirst {
@@ -891,7 +890,7 @@ impl<S: Subject> World<S> {
         }
     }
 
-    /// One that is refused did not fit.
+    /// A rejected request did not fit.
     fn full(&self, wait: &Wait<S::Lease>) {
         if chance::has_meddled() || self.later.get() > 0 {
             return;
@@ -919,7 +918,7 @@ impl<S: Subject> World<S> {
             Order::NewestFirst => room > max_permits || waiting.count() >= max_waiters as usize,
         };
         if !full && self.settled_in_step() == 0 {
-            fail(format!("wait {} is refused, though it fits", wait.id));
+            fail(format!("wait {} is rejected, though it fits", wait.id));
         }
     }
 
@@ -931,7 +930,7 @@ impl<S: Subject> World<S> {
             .count()
     }
 
-    /// What has become of one that waited.
+    /// The outcome of a settled wait.
     fn finish(&self, wait: &Wait<S::Lease>, outcome: Outcome) {
         let id = wait.id;
         let phase = wait.phase;
@@ -958,7 +957,7 @@ impl<S: Subject> World<S> {
                 self.saw(|seen| seen.late += 1);
                 match wait.until {
                     Some(until) if phase != Phase::Settled || until <= wait.newest => {}
-                    _ => fail(format!("the deadline of wait {id} was not over")),
+                    _ => fail(format!("the deadline of wait {id} has not passed")),
                 }
                 if wait.granted_in_time {
                     fail(format!(
@@ -974,7 +973,7 @@ impl<S: Subject> World<S> {
             Outcome::Closed => {
                 self.tally(|tally| tally.other += 1);
                 if !self.closed.get() {
-                    fail(format!("wait {id} is closed, and the queue is not"));
+                    fail(format!("wait {id} is closed, but the queue is not"));
                 }
             }
             _ => {
@@ -986,7 +985,7 @@ impl<S: Subject> World<S> {
         }
     }
 
-    /// Lets go of a wait: all clones of its waker are to be gone after the step.
+    /// Drops a wait: all clones of its waker must be gone after the step.
     fn bury(&self, wait: Wait<S::Lease>) {
         self.gone.borrow_mut().extend(wait.tokens);
         drop(wait.future);
@@ -1014,7 +1013,7 @@ impl<S: Subject> World<S> {
         match hooked {
             Some(outcome) => {
                 if wait.phase == Phase::Fresh {
-                    // Its first poll panicked after it had entered.
+                    // Its first poll panicked after it had queued.
                     self.tally(|tally| tally.entered += 1);
                 }
                 self.finish(&wait, outcome);
@@ -1027,8 +1026,8 @@ impl<S: Subject> World<S> {
         self.bury(wait);
     }
 
-    /// What was granted to one that is dropped at once, before anything else was taken, is worth
-    /// all that it was.
+    /// The permits granted to a wait that is dropped at once, before any other take, are returned
+    /// completely.
     fn all_given_back(&self, wait: &Wait<S::Lease>, outcome: Outcome, taken: u64, before: &[u64]) {
         let Some((takes, at)) = wait.sole else { return };
         if outcome != Outcome::Granted
@@ -1061,7 +1060,7 @@ impl<S: Subject> World<S> {
         Some(leases.swap_remove(place))
     }
 
-    /// A release has come, at the top of the step.
+    /// Records a release at the top of the step.
     fn mark_release(&self) {
         if chance::depth() == 0 {
             self.released.set(true);
@@ -1235,7 +1234,8 @@ impl<S: Subject> World<S> {
         _ = call(|| self.subject.close());
     }
 
-    /// A call of the queue has seen the mark that was `left` before it; not one left meanwhile.
+    /// A call of the queue has seen the pending release that was `left` before it, but not one left
+    /// in the meantime.
     fn came(&self, left: u64) {
         if self.later.get() == left {
             self.later.set(0);
@@ -1350,7 +1350,7 @@ impl<S: Subject> World<S> {
                 }
                 true
             }
-            // Of what has panicked one cannot know by whom it is woken.
+            // After a panic it is unknown which waker is registered.
             None => one_in(2) || !plain || old.as_ref().is_some_and(|old| old.is_woken()),
             Some(Poll::Pending) => false,
         };
@@ -1468,7 +1468,7 @@ impl<S: Subject> World<S> {
                 }
                 self.drop_driver(id);
             }
-            // Its task is over, as its executor has it.
+            // Its task is gone, as with an executor.
             None => self.drop_driver(id),
         }
     }
@@ -1493,7 +1493,7 @@ impl<S: Subject> World<S> {
         if self.config.attends {
             self.note("attend", 0, 0, 0);
             self.attended.set(true);
-            // Whether it panics or not.
+            // Whether or not it panics.
             _ = call(|| self.subject.attend(one_in(2)));
             self.came(left);
         }
@@ -1519,7 +1519,7 @@ impl<S: Subject> World<S> {
         self.note("time", to, 0, 0);
     }
 
-    /// The alarm, in time or late; and what it was armed for.
+    /// Wakes the alarm, in time or late, and checks the instant that it was armed for.
     fn fire(&self) {
         let left = self.later.get();
         let Some((at, who)) = self.clock().alarm() else {
@@ -1549,7 +1549,7 @@ impl<S: Subject> World<S> {
         }
     }
 
-    /// Too early, or once more.
+    /// Wakes too early, or once more.
     fn fire_wrongly(&self) {
         let waker = if one_in(2) {
             self.fired.borrow_mut().take()
@@ -1606,7 +1606,7 @@ impl<S: Subject> World<S> {
         }
     }
 
-    /// All that is settled is claimed, so that nothing is unknown.
+    /// Claims all that is settled, so that nothing is unknown.
     fn claim_all(&self) {
         let settled: Vec<_> = self
             .waits
@@ -1620,9 +1620,9 @@ impl<S: Subject> World<S> {
         }
     }
 
-    // What has to hold.
+    // The invariants.
 
-    /// Notes who has been settled in this step.
+    /// Records which waits were settled in this step.
     fn settle(&self) {
         self.settle_waits();
         self.none_overtaken();
@@ -1657,7 +1657,7 @@ impl<S: Subject> World<S> {
                         && other.end < started
                 }),
             };
-            // Of two that entered during each other's poll, either may be the head.
+            // If two queued during each other's poll, either may be the head.
             let has_rival = waits.iter().any(|other| {
                 other.id != wait.id
                     && other.key == wait.key
@@ -1672,7 +1672,7 @@ impl<S: Subject> World<S> {
                     && now == newest
                     && self.changed_in.get() != self.step.get()
                     && self.closed_in.get() != self.step.get()
-                    // What is given back late may fill a bucket as of then.
+                    // A late refund may fill a bucket as of its time.
                     && !self.gave_back.get()
                     && self.struck.get() == 0
                     && !chance::has_meddled()
@@ -1683,8 +1683,8 @@ impl<S: Subject> World<S> {
                 && takes - self.takes.get() == self.subject.refunded().len() as u64
                 && wait.min == wait.max)
                 .then_some((takes, now));
-            // Behind one that was late it may be granted as of then, as far as the slack goes;
-            // and what comes by time, as of the instant at which it came.
+            // Behind a late one it may be granted as of that time, within the slack; and permits
+            // that come by time, as of the instant at which they came.
             let is_timeless =
                 self.subject.net().is_empty() && !self.subject.held(wait.key).is_empty();
             let late = is_timeless && wait.until.is_some_and(|until| until + slack < now);
@@ -1712,7 +1712,7 @@ impl<S: Subject> World<S> {
         held
     }
 
-    /// Permits taken are permits held, and permits that came back.
+    /// Permits taken are permits held, plus permits that came back.
     fn conserved(&self) {
         let held = self.in_leases();
         let waits = self.waits.borrow();
@@ -1743,7 +1743,7 @@ impl<S: Subject> World<S> {
         }
     }
 
-    /// Those who may be the head of a key's line.
+    /// The waits that may be the head of a key's wait list.
     fn heads(&self, key: usize) -> Vec<usize> {
         let waits = self.waits.borrow();
         let line: Vec<_> = (0..waits.len())
@@ -1763,7 +1763,7 @@ impl<S: Subject> World<S> {
             .collect()
     }
 
-    /// No head of a line sleeps for ever.
+    /// Checks that no head of a wait list sleeps permanently.
     fn stands_still(&self) {
         let now = self.time();
         let later = self.later.get() > 0;
@@ -1791,10 +1791,11 @@ impl<S: Subject> World<S> {
                 let at = self.subject.free_at(key, now, wait.min);
                 if at == Some(now) {
                     let predicted = wait.predicted.filter(|at| *at <= self.clock().newest());
-                    // A clock that has gone back is before the instant at which it will be asked.
+                    // A clock that has gone back is before the instant at which the limiter will be
+                    // asked.
                     foreseen |=
                         predicted.is_some_and(|predicted| advanced.is_none() || predicted > now);
-                    // Where the clock has gone back since it came in, it may be seen once more.
+                    // If the clock has gone back since it came in, it may be seen again.
                     line = line.max(predicted.map_or(now, |predicted| predicted.max(now)));
                 } else {
                     free = false;
@@ -1803,7 +1804,7 @@ impl<S: Subject> World<S> {
                 }
             }
             if !free {
-                // Those of which one is the head: it is another one.
+                // Only one of these is the head: another one is.
                 for &place in &heads {
                     let wait = &mut self.waits.borrow_mut()[place];
                     if self.subject.is_free(key, now, wait.min) {
@@ -1849,7 +1850,7 @@ impl<S: Subject> World<S> {
         }
     }
 
-    /// If anything is due ever, one that comes is armed for it, or a driver has been woken.
+    /// If anything ever becomes due, a driver is armed for it, or has been woken.
     fn time_is_seen_to(&self, due: u64) {
         let drivers = self.drivers.borrow();
         let tokens = || drivers.iter().filter_map(|driver| driver.token.as_ref());
@@ -1883,7 +1884,7 @@ impl<S: Subject> World<S> {
             ..
         } = self.config.settings;
         if waiting().count() > max_waiters as usize {
-            fail("more wait than may");
+            fail("more waits than allowed");
         }
         for key in 0..self.subject.keys() {
             let line: u64 = waiting()
@@ -1896,7 +1897,7 @@ impl<S: Subject> World<S> {
         }
     }
 
-    /// No clone is left of the wakers of what is gone: so no node of it is linked.
+    /// No clone is left of the wakers of dropped futures, so none of their nodes is linked.
     fn gone(&self) {
         for token in self.gone.take() {
             if Arc::strong_count(&token) != 1 {
@@ -1908,7 +1909,7 @@ impl<S: Subject> World<S> {
         }
     }
 
-    /// All goes, in any order, and everything comes back.
+    /// Drops everything, in any order; all permits come back.
     fn wind_up(&self) {
         self.claim_all();
         loop {
@@ -1941,7 +1942,7 @@ impl<S: Subject> World<S> {
         }
         self.settle();
         self.conserved();
-        // Whatever is left in the line was leaked: it goes as the last.
+        // Waits that are still there were leaked: they are dropped last.
         let leaked: Vec<_> = self.waits.borrow().iter().map(|wait| wait.id).collect();
         for id in leaked {
             self.drop_wait(id);

@@ -1,4 +1,4 @@
-//! 10,000 tasks that wait, and at random are cancelled, have deadlines, are evicted, and give back:
+//! 10,000 waiting tasks, which at random are cancelled, have deadlines, are evicted, and release:
 //! nothing is lost, and no wait allocates.
 
 use core::cell::Cell;
@@ -27,13 +27,13 @@ thread_local! {
     static NOT_OURS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// The allocations in `f`, but for those of other people's wakers and timers.
+/// The allocations in `f`, except those of a runtime's wakers and timers.
 fn own_allocations(f: impl FnOnce()) -> u64 {
     let before = NOT_OURS.get();
     allocations(f) - (NOT_OURS.get() - before)
 }
 
-/// Does not count for those around it.
+/// Excludes `f` from the count.
 fn of_others(f: impl FnOnce()) -> u64 {
     let count = allocations(f);
     NOT_OURS.set(NOT_OURS.get() + count);
@@ -83,27 +83,27 @@ impl<T: Timer> Timer for Watched<T> {
     }
 }
 
-/// By which one is told to give up.
+/// Tells a task to cancel its wait.
 #[derive(Default)]
 struct Cancel {
     told: AtomicBool,
     waker: OnceLock<Waker>,
 }
 
-/// What the tasks of a queue saw.
+/// Counts of what the tasks of a queue observed.
 #[derive(Default)]
 struct Seen {
-    /// Polled, and had to wait.
+    /// Waits that were polled, and had to wait.
     waited: AtomicU64,
-    /// Of those.
+    /// Of those, by outcome.
     granted: AtomicU64,
     evicted: AtomicU64,
     late: AtomicU64,
     dropped: AtomicU64,
     refused: AtomicU64,
-    /// Refused at once because of a deadline.
+    /// Rejected at once because of a deadline.
     too_late: AtomicU64,
-    /// Permits taken, and not given back.
+    /// Permits taken and not refunded.
     taken: AtomicU64,
     allocations: AtomicU64,
 }
@@ -118,7 +118,7 @@ fn read(counter: &AtomicU64) -> u64 {
 
 type Crowded<L, T> = Arc<Queue<L, Watched<T>>>;
 
-/// Waits again and again until all is `over`.
+/// Waits repeatedly until `over`.
 async fn wait<R: Runtime, L: QueueLimiter>(
     runtime: R,
     queue: Crowded<L, R::Timer>,
@@ -142,16 +142,16 @@ async fn wait<R: Runtime, L: QueueLimiter>(
         let mut own = 0;
         let mut waited = false;
         let outcome = {
-            // Dropped in the middle of it, to see that too.
+            // Some waits are dropped in the middle.
             let mut wait = pin!(Some(wait));
             let outcome = poll_fn(|_| {
-                // It may have been granted, and not been looked at.
+                // It may have been granted, and not polled since.
                 if waited && cancel.told.swap(false, Ordering::Relaxed) {
                     return Poll::Ready(None);
                 }
                 let mut outcome = Poll::Pending;
                 own += own_allocations(|| {
-                    let wait = wait.as_mut().as_pin_mut().expect("until it is ready");
+                    let wait = wait.as_mut().as_pin_mut().expect("it is not ready yet");
                     outcome = wait.poll(&mut Context::from_waker(&waker)).map(Some);
                 });
                 waited |= outcome.is_pending();
@@ -196,13 +196,13 @@ async fn wait<R: Runtime, L: QueueLimiter>(
     }
 }
 
-/// What is true of each queue when all is over.
+/// The invariants of each queue at the end.
 fn nothing_is_lost<L: QueueLimiter, T: Timer>(queue: &Crowded<L, T>, seen: &Seen) {
     let counts = queue.counts();
     assert_eq!((counts.waiters, counts.permits), (0, 0));
     assert_eq!(counts.refused, read(&seen.refused));
-    // Each that waited is counted as one thing; what was dropped was waiting still, or settled and
-    // not looked at.
+    // Each wait has one outcome in the counts. A dropped one was still waiting, or settled and not
+    // polled since.
     let settled = counts.granted + counts.evicted + counts.cancelled + counts.late;
     assert_eq!(
         read(&seen.waited) + read(&seen.too_late),
@@ -214,7 +214,7 @@ fn nothing_is_lost<L: QueueLimiter, T: Timer>(queue: &Crowded<L, T>, seen: &Seen
     assert!(counts.granted >= told[0] && counts.evicted >= told[1] && counts.late >= told[2]);
     assert!(
         told[0] > 0 && counts.cancelled > 0 && counts.late > 0,
-        "it was about something: {counts:?}"
+        "too few events: {counts:?}"
     );
     assert_eq!(read(&seen.allocations), 0, "no wait allocates");
 }
@@ -310,7 +310,7 @@ fn crowd<R: Runtime>(runtime: R, time: Duration) {
             drop(
                 queue
                     .try_acquire(LIMIT)
-                    .expect("all permits are back, and the way is free"),
+                    .expect("all permits are back, and there is no waiter"),
             );
         }
         assert!(
@@ -332,7 +332,7 @@ fn crowd<R: Runtime>(runtime: R, time: Duration) {
         println!("{taken} of {most} permits by time");
         if !R::TIMER_ALLOCATES {
             for timer in [oldest.clock(), newest.clock(), rated.clock()] {
-                // Its thread or task, once.
+                // The timer's thread or task, once.
                 assert!(
                     read(&timer.allocations) < 100,
                     "the timer allocates: {:?}",

@@ -1,5 +1,5 @@
-//! What queues are for, on any runtime. Nothing is asserted of how soon something happens, unless
-//! nothing takes time there.
+//! Everyday use of queues, on any runtime. A test asserts how soon something happens only if the
+//! runtime simulates time.
 
 use core::future::poll_fn;
 use core::pin::{Pin, pin};
@@ -46,7 +46,7 @@ pub(crate) async fn a_permit_is_handed_on_in_the_order_of_the_waits<R: Runtime>(
     is_conserved(&queue, 1);
 }
 
-pub(crate) async fn never_more_are_out_than_there_are<R: Runtime>(runtime: &R) {
+pub(crate) async fn no_more_permits_are_held_than_the_limit<R: Runtime>(runtime: &R) {
     const LIMIT: u32 = 5;
     let queue = attended(runtime, Concurrency::new(LIMIT), 1_000);
     let held = queue.acquire(LIMIT).await.unwrap();
@@ -68,7 +68,7 @@ pub(crate) async fn never_more_are_out_than_there_are<R: Runtime>(runtime: &R) {
             })
         })
         .collect();
-    // All there are are out: somebody has to wait.
+    // All permits are held: some task must wait.
     until(|| queue.counts().waiters > 0).await;
     drop(held);
     for task in tasks {
@@ -78,9 +78,7 @@ pub(crate) async fn never_more_are_out_than_there_are<R: Runtime>(runtime: &R) {
     is_conserved(&queue, LIMIT.into());
 }
 
-pub(crate) async fn a_wait_that_is_dropped_leaves_its_place_and_its_grant_to_the_next<
-    R: Runtime,
->(
+pub(crate) async fn a_dropped_wait_leaves_its_place_and_its_grant_to_the_next<R: Runtime>(
     runtime: &R,
 ) {
     let queue = attended(runtime, Concurrency::new(1), 9);
@@ -100,14 +98,14 @@ pub(crate) async fn a_wait_that_is_dropped_leaves_its_place_and_its_grant_to_the
     assert_eq!((queue.counts().cancelled, queue.counts().waiters), (2, 2));
     drop(held);
     assert_eq!((queue.counts().granted, queue.counts().waiters), (1, 1));
-    // Granted, and never looked at.
+    // Granted, and never polled again.
     drop(waits);
     assert_eq!(last.await, Ok(1));
     assert_eq!((queue.counts().granted, queue.counts().cancelled), (2, 2));
     is_conserved(&queue, 1);
 }
 
-pub(crate) async fn a_timeout_of_the_runtime_cancels_and_one_on_a_reference_keeps_the_place<
+pub(crate) async fn a_runtimes_timeout_cancels_and_one_on_a_reference_keeps_the_place<
     R: Runtime,
 >(
     runtime: &R,
@@ -127,7 +125,7 @@ pub(crate) async fn a_timeout_of_the_runtime_cancels_and_one_on_a_reference_keep
     drop(held);
     assert!(
         poll_once(second.as_mut()).await.is_pending(),
-        "the other one was here before"
+        "the other one came first"
     );
     let lease = runtime
         .timeout(LONG, first)
@@ -145,17 +143,17 @@ pub(crate) async fn a_timeout_of_the_runtime_cancels_and_one_on_a_reference_keep
     is_conserved(&queue, 1);
 }
 
-pub(crate) async fn a_deadline_is_that_of_the_queue_s_clock<R: Runtime>(runtime: &R) {
+pub(crate) async fn a_deadline_is_measured_by_the_queues_clock<R: Runtime>(runtime: &R) {
     let queue = attended(runtime, Concurrency::new(1), 9);
     let held = queue.acquire(1).await.unwrap();
     let now = queue.clock().now();
     let late = queue.acquire_until(1, now).await;
     assert!(
         matches!(late, Err(Rejected::Deadline { permits: 1, .. })),
-        "over already"
+        "already over"
     );
 
-    // Behind it one who has more time, and so is not asked to go.
+    // Behind it is a waiter with a later deadline, which therefore is not cancelled.
     let own = Arc::clone(&queue);
     let patient = start(runtime, async move {
         let until = own.clock().now().saturating_add(LONG);
@@ -179,7 +177,7 @@ pub(crate) async fn a_deadline_is_that_of_the_queue_s_clock<R: Runtime>(runtime:
     is_conserved(&queue, 1);
 }
 
-pub(crate) async fn the_newest_evict_the_oldest<R: Runtime>(runtime: &R) {
+pub(crate) async fn the_newest_evicts_the_oldest<R: Runtime>(runtime: &R) {
     let queue = Queue::new(Concurrency::new(1), runtime.timer(), 2).with_order(Order::NewestFirst);
     let queue: Arc<Queue<_, _>> = Arc::new(queue);
     queue.attend_shared();
@@ -214,7 +212,9 @@ pub(crate) async fn the_newest_evict_the_oldest<R: Runtime>(runtime: &R) {
     is_conserved(&queue, 1);
 }
 
-pub(crate) async fn after_closing_all_is_over_when_the_last_lease_is_back<R: Runtime>(runtime: &R) {
+pub(crate) async fn a_closed_queue_is_drained_when_the_last_lease_is_released<R: Runtime>(
+    runtime: &R,
+) {
     let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(Concurrency::new(2), runtime.timer(), 9));
     let own = Arc::clone(&queue);
     let driver = start(runtime, async move { own.drive().await });
@@ -241,7 +241,7 @@ pub(crate) async fn after_closing_all_is_over_when_the_last_lease_is_back<R: Run
     let mut drained = pin!(queue.drained());
     assert!(
         poll_once(drained.as_mut()).await.is_pending(),
-        "two are out"
+        "two are held"
     );
     let own = Arc::clone(&queue);
     let drains = start(runtime, async move { own.drained().await });
@@ -257,9 +257,7 @@ pub(crate) async fn after_closing_all_is_over_when_the_last_lease_is_back<R: Run
     is_conserved(&queue, 2);
 }
 
-pub(crate) async fn a_burst_is_served_at_the_rate_by_a_queue_that_attends_to_itself<R: Runtime>(
-    runtime: &R,
-) {
+pub(crate) async fn a_burst_is_served_at_the_rate_by_an_attended_queue<R: Runtime>(runtime: &R) {
     a_burst_is_served_at_the_rate(runtime, false).await;
 }
 
@@ -284,7 +282,7 @@ async fn a_burst_is_served_at_the_rate<R: Runtime>(runtime: &R, driven: bool) {
         .map(|_| Box::pin(Acquire::new(Arc::clone(&queue), 1, 1)))
         .collect::<Vec<_>>()
     {
-        // In line before the next one; then elsewhere, with another waker.
+        // Polled in this task before the next one; then elsewhere, with another waker.
         let first = poll_once(wait.as_mut()).await;
         let own = Arc::clone(&queue);
         served.push(start(runtime, async move {
@@ -304,7 +302,7 @@ async fn a_burst_is_served_at_the_rate<R: Runtime>(runtime: &R, driven: bool) {
             "{place}: at {at}, due at {due}"
         );
     }
-    // What was due meanwhile was granted, and what is due next is not there yet.
+    // What was due in the meantime is granted, and the next permit is not available yet.
     assert_eq!(queue.counts().waiters, 0);
     let now = queue.clock().now();
     let most = now.saturating_since(begin).as_nanos() / EVERY.as_nanos() + 5 - 30;

@@ -1,11 +1,11 @@
-//! Queues on the runtimes that people use, in real time, and on one with a simulated time: the same
+//! Queues on well-known runtimes, in real time, and on one with a simulated time: the same
 //! bodies on all of them.
 //!
 //! | module | what is in it |
 //! |---|---|
 //! | [`runtime`] | the runtimes |
 //! | [`everyday`] | waits, hand-over, cancelling, deadlines, eviction, closing, a rate |
-//! | [`crowd`] | 10,000 who wait and give up at random |
+//! | [`crowd`] | 10,000 waiters and random cancellations |
 //! | [`rate`] | rates in real time |
 #![cfg(all(feature = "tokio", feature = "async-io"))]
 
@@ -33,7 +33,7 @@ use tokio::sync::oneshot;
 
 type Shared<L, T> = Arc<Queue<L, T>>;
 
-/// A queue that sees to its time by the runtime's timer.
+/// A queue driven by the runtime's timer.
 fn attended<R: Runtime, L>(runtime: &R, limiter: L, max_permits: u64) -> Shared<L, R::Timer>
 where
     L: QueueLimiter + Send + Sync + 'static,
@@ -43,17 +43,17 @@ where
     queue
 }
 
-/// Has a task run, and waits for its outcome.
+/// Runs a task, and waits for its outcome.
 fn start<R: Runtime, F>(runtime: &R, task: F) -> impl Future<Output = F::Output> + Send + use<R, F>
 where
     F: Future<Output: Send> + Send + 'static,
 {
     let (tell, outcome) = oneshot::channel();
     runtime.spawn(async move { _ = tell.send(task.await) });
-    async { outcome.await.expect("it has not panicked") }
+    async { outcome.await.expect("the task must not panic") }
 }
 
-/// Polls anew until it is so: for the main task alone.
+/// Polls repeatedly until the condition holds: for the main task only.
 async fn until(mut is_so: impl FnMut() -> bool) {
     poll_fn(|context| {
         if is_so() {
@@ -65,7 +65,7 @@ async fn until(mut is_so: impl FnMut() -> bool) {
     .await;
 }
 
-/// Fails if it takes longer than that: somebody was not woken.
+/// Fails if it takes longer than that: then a waiter was not woken.
 fn within(time: Duration, work: impl FnOnce() + Send + 'static) {
     let (tell, over) = mpsc::channel();
     let thread = thread::spawn(move || {
@@ -75,14 +75,14 @@ fn within(time: Duration, work: impl FnOnce() + Send + 'static) {
     assert_ne!(
         over.recv_timeout(time),
         Err(mpsc::RecvTimeoutError::Timeout),
-        "somebody sleeps for ever"
+        "a waiter sleeps permanently"
     );
     if let Err(panic) = thread.join() {
         std::panic::resume_unwind(panic);
     }
 }
 
-/// How late the machine is: what a thread sees that only sleeps.
+/// The lateness of the machine, measured by a thread that only sleeps.
 struct Noise {
     over: Arc<AtomicBool>,
     thread: thread::JoinHandle<Vec<Duration>>,
@@ -105,14 +105,14 @@ impl Noise {
         Self { over, thread }
     }
 
-    /// By how much it was late, each time.
+    /// The lateness at each time.
     fn end(self) -> Vec<Duration> {
         self.over.store(true, Ordering::Relaxed);
-        self.thread.join().expect("it only sleeps")
+        self.thread.join().expect("the thread must not panic")
     }
 }
 
-/// Nobody waits, and nothing is held.
+/// Checks that there is no waiter, and that nothing is held.
 fn is_conserved<L: QueueLimiter, T: Timer>(queue: &Queue<L, T>, available: u64) {
     let counts = queue.counts();
     assert_eq!((counts.waiters, counts.permits), (0, 0));
@@ -123,7 +123,7 @@ fn is_conserved<L: QueueLimiter, T: Timer>(queue: &Queue<L, T>, available: u64) 
     );
 }
 
-/// One body is a test on each runtime.
+/// Makes a test of each body on each runtime.
 macro_rules! on_each {
     ($($runtime:ident: $new:expr;)*) => { $(
         mod $runtime {
@@ -131,13 +131,13 @@ macro_rules! on_each {
 
             on_each!(@ $new,
                 everyday::a_permit_is_handed_on_in_the_order_of_the_waits,
-                everyday::never_more_are_out_than_there_are,
-                everyday::a_wait_that_is_dropped_leaves_its_place_and_its_grant_to_the_next,
-                everyday::a_timeout_of_the_runtime_cancels_and_one_on_a_reference_keeps_the_place,
-                everyday::a_deadline_is_that_of_the_queue_s_clock,
-                everyday::the_newest_evict_the_oldest,
-                everyday::after_closing_all_is_over_when_the_last_lease_is_back,
-                everyday::a_burst_is_served_at_the_rate_by_a_queue_that_attends_to_itself,
+                everyday::no_more_permits_are_held_than_the_limit,
+                everyday::a_dropped_wait_leaves_its_place_and_its_grant_to_the_next,
+                everyday::a_runtimes_timeout_cancels_and_one_on_a_reference_keeps_the_place,
+                everyday::a_deadline_is_measured_by_the_queues_clock,
+                everyday::the_newest_evicts_the_oldest,
+                everyday::a_closed_queue_is_drained_when_the_last_lease_is_released,
+                everyday::a_burst_is_served_at_the_rate_by_an_attended_queue,
                 everyday::a_burst_is_served_at_the_rate_by_a_task_that_drives,
             );
         }

@@ -1,9 +1,9 @@
 //! Rates in real time.
 //!
-//! A limiter of a million permits a second and a timer that tells apart a millisecond: what was due
-//! meanwhile is granted as of when it was due, so that the rate is held whatever the burst. That
-//! takes as many who wait as permits come in between two wake-ups: a line that is empty has nobody
-//! to whom they could be granted.
+//! The limiter has a million permits per second, and the timer a resolution of a millisecond.
+//! Permits that came in between two wake-ups are granted as of the instant when they were due, so
+//! the rate is kept with any burst. This needs as many waiters as permits come in between two
+//! wake-ups: an empty queue has no waiter to grant them to.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use core::time::Duration;
@@ -16,8 +16,8 @@ use portcullis_core::{Clock, Rate, TokenBucket};
 use crate::runtime::{Pool, Runtime, Simulation, Smol, Tokio};
 use crate::{Noise, attended, start, until, within};
 
-/// Five at once, 25 wait, and one more is refused. All are served in their order, one each 200 ms:
-/// the last one after 5 s.
+/// Five at once, 25 wait, and one more is rejected. All are granted in order, one each 200 ms: the
+/// last one after 5 s.
 async fn burst_of_30<R: Runtime>(runtime: &R) {
     const EVERY: Duration = Duration::from_millis(200);
     let noise = Noise::listen();
@@ -59,12 +59,12 @@ async fn burst_of_30<R: Runtime>(runtime: &R) {
         let due = EVERY * place.saturating_sub(4);
         assert!(*at >= due, "{place}: {at:?} before {due:?}");
         late = late.max(at.saturating_sub(due));
-        // Those that are served in time are far apart. Where the machine was late, tasks that were
-        // granted one after the other run in any order.
+        // On-time grants are far apart. If the machine was late, tasks granted one after the other
+        // may run in any order.
         let before = served[..index]
             .iter()
             .filter(|(other, when)| other > place && *when + noise < *at);
-        assert_eq!(before.count(), 0, "in their order: {served:?}");
+        assert_eq!(before.count(), 0, "in order: {served:?}");
     }
     let last = served.last().unwrap().1;
     println!("the last after {last:?}; none later than {late:?}; the machine {noise:?}");
@@ -77,7 +77,7 @@ async fn burst_of_30<R: Runtime>(runtime: &R) {
     assert_eq!((counts.granted, counts.waiters, counts.permits), (25, 0, 0));
 }
 
-/// On all of them at once.
+/// On all runtimes at once.
 #[test]
 fn a_burst_of_30_at_5_per_second_takes_5_seconds_and_keeps_its_order() {
     fn run<R: Runtime>(runtime: &R) {
@@ -95,7 +95,7 @@ fn a_burst_of_30_at_5_per_second_takes_5_seconds_and_keeps_its_order() {
     });
 }
 
-/// What the machine can do in a development build is less.
+/// A development build is slower.
 const RATE: u32 = if cfg!(debug_assertions) {
     10_000
 } else {
@@ -103,7 +103,7 @@ const RATE: u32 = if cfg!(debug_assertions) {
 };
 const LENGTH: Duration = Duration::from_secs(2);
 
-/// The permits that tasks take one by one, each second, in parts of the rate; and what the
+/// The permits that tasks take one by one, per second, as a fraction of the rate; and how much the
 /// machine's lateness may have cost.
 fn speed<R: Runtime>(runtime: &R, burst: u32, tasks: u32) -> (f64, f64) {
     let queue = attended(
@@ -127,7 +127,7 @@ fn speed<R: Runtime>(runtime: &R, burst: u32, tasks: u32) -> (f64, f64) {
             })
             .collect();
         let pause = |time| runtime.timeout(time, core::future::pending::<()>());
-        // The burst, and a start.
+        // For the burst, and for the start.
         pause(Duration::from_millis(100)).await;
         let read = || loop {
             let (before, count) = (queue.clock().now(), taken.load(Ordering::Relaxed));
@@ -143,8 +143,8 @@ fn speed<R: Runtime>(runtime: &R, burst: u32, tasks: u32) -> (f64, f64) {
         for task in tasks {
             task.await;
         }
-        // By so much a wake-up may be late before those who wait are fewer than what came in, or
-        // the slack is over.
+        // A wake-up may be this late before there are fewer waiters than permits that came in, or
+        // the slack is exceeded.
         let may_be =
             Duration::from_millis(10).min(Duration::from_secs_f64(waiters / f64::from(RATE) / 2.0));
         let late: Duration = noise
@@ -159,9 +159,9 @@ fn speed<R: Runtime>(runtime: &R, burst: u32, tasks: u32) -> (f64, f64) {
     })
 }
 
-/// Never above the bound, and at one of five times not below the part `least` of the rate. On a
-/// machine that is too busy for that, as far as it was late: the timer, the tasks and who listens
-/// are so at different times.
+/// Never above the bound, and at least once in five times not below the fraction `least` of the
+/// rate. On a machine that is too busy for that, less by its lateness: the timer, the tasks and the
+/// measuring thread are late at different times.
 fn is_held<R: Runtime>(runtime: R, tasks: u32, least: f64) {
     within(Duration::from_mins(2), move || {
         for burst in [1, 1_000] {
@@ -191,9 +191,9 @@ fn is_held<R: Runtime>(runtime: R, tasks: u32, least: f64) {
 }
 
 #[test]
-fn a_rate_beyond_what_a_timer_can_tell_apart_is_held_with_a_thread_s_timer() {
-    // One thread grants all, and wakes each task through the pool's channel: at 1,000,000 a second
-    // that is nearly all it can do.
+fn a_rate_finer_than_a_timer_is_kept_with_a_thread_s_timer() {
+    // One thread grants all permits, and wakes each task through the pool's channel: at 1,000,000
+    // per second that is nearly all it can do.
     is_held(
         Pool::new(),
         3_000,
@@ -202,11 +202,11 @@ fn a_rate_beyond_what_a_timer_can_tell_apart_is_held_with_a_thread_s_timer() {
 }
 
 #[test]
-fn a_rate_beyond_what_a_timer_can_tell_apart_is_held_with_tokio_s_timer() {
+fn a_rate_finer_than_a_timer_is_kept_with_tokio_s_timer() {
     is_held(Tokio::multi_thread(), 3_000, 0.99);
 }
 
 #[test]
-fn a_rate_beyond_what_a_timer_can_tell_apart_is_held_with_tokio_s_timer_in_one_thread() {
+fn a_rate_finer_than_a_timer_is_kept_with_tokio_s_timer_in_one_thread() {
     is_held(Tokio::current_thread(), 3_000, 0.99);
 }

@@ -1,4 +1,4 @@
-//! What runs tasks: the runtimes that people use, and one whose time is simulated.
+//! What runs tasks: well-known runtimes, and one whose time is simulated.
 
 use core::future::{Future, poll_fn};
 use core::pin::{Pin, pin};
@@ -20,7 +20,7 @@ use crate::start;
 pub(crate) trait Runtime: Clone + Send + Sync + 'static {
     type Timer: Timer + Send + Sync + 'static;
 
-    /// Whether nothing takes time but waiting for it.
+    /// Whether only waiting for time takes time.
     const EXACT: bool = false;
     /// Whether the timer allocates when it is armed.
     const TIMER_ALLOCATES: bool = false;
@@ -37,7 +37,7 @@ pub(crate) trait Runtime: Clone + Send + Sync + 'static {
         start(self, async {})
     }
 
-    /// The runtime's own way to give up: `None` if `time` is over before.
+    /// The runtime's own timeout: `None` if `time` is over first.
     fn timeout<F: Future + Send>(
         &self,
         time: Duration,
@@ -45,7 +45,7 @@ pub(crate) trait Runtime: Clone + Send + Sync + 'static {
     ) -> impl Future<Output = Option<F::Output>> + Send;
 }
 
-/// Leaked, because one that is dropped by a task of its own panics.
+/// Leaked, because a runtime that is dropped by one of its own tasks panics.
 #[derive(Clone, Copy)]
 pub(crate) struct Tokio(&'static runtime::Runtime);
 
@@ -60,7 +60,10 @@ impl Tokio {
 
     fn build(builder: &mut runtime::Builder) -> Self {
         Self(Box::leak(Box::new(
-            builder.enable_time().build().expect("it can be built"),
+            builder
+                .enable_time()
+                .build()
+                .expect("the runtime can be built"),
         )))
     }
 }
@@ -128,7 +131,7 @@ impl Runtime for Smol {
     }
 }
 
-/// The thread pool of `futures`, which knows no time.
+/// The thread pool of `futures`, which has no timer.
 #[derive(Clone)]
 pub(crate) struct Pool(ThreadPool);
 
@@ -167,7 +170,7 @@ impl Runtime for Pool {
     }
 }
 
-/// The outcome, if it is there before `timer` has gone on by `time`.
+/// The outcome, if it is there before `timer` has advanced by `time`.
 async fn before<F: Future, T: Timer>(future: F, timer: T, time: Duration) -> Option<F::Output> {
     let until = timer.now().saturating_add(time);
     let mut future = pin!(future);
@@ -178,8 +181,7 @@ async fn before<F: Future, T: Timer>(future: F, timer: T, time: Duration) -> Opt
     .await
 }
 
-/// Tasks in one thread, and a time that goes on to the next alarm whenever nobody has anything to
-/// do.
+/// Tasks in one thread, and a clock that advances to the next alarm when no task is ready.
 #[derive(Clone, Default)]
 pub(crate) struct Simulation(Arc<World>);
 
@@ -236,7 +238,7 @@ impl Wake for Woken {
 }
 
 impl Woken {
-    /// Polls a task if it was woken since; whether it was, and what came of it.
+    /// Polls a task if it was woken since; returns whether it was, and its outcome.
     fn poll<F: Future + ?Sized>(self: &Arc<Self>, task: Pin<&mut F>) -> (bool, Poll<F::Output>) {
         if !self.0.swap(false, Ordering::Relaxed) {
             return (false, Poll::Pending);
@@ -259,7 +261,7 @@ impl World {
             .values()
             .map(|(at, _)| *at)
             .min();
-        let now = next.expect("somebody runs, or waits for a time");
+        let now = next.expect("a task runs, or waits for a time");
         self.clock.set(now);
         let mut due: Vec<_> = self
             .alarms

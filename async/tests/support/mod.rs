@@ -1,5 +1,4 @@
-//! Queues under a manual time, futures that are polled by hand, and a lock that watches who comes
-//! in.
+//! Queues with a manual clock, futures that are polled by hand, and a lock that checks its callers.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part")]
 
 pub mod random;
@@ -22,7 +21,7 @@ use portcullis_core::{
 pub const START: Timestamp = Timestamp::ZERO;
 pub const SECOND: Duration = Duration::from_secs(1);
 
-/// A queue under a manual time.
+/// A queue with a manual clock.
 pub type Manual<L = Concurrency> = Queue<L, Hand>;
 pub type Shared<L = Concurrency> = Arc<Manual<L>>;
 
@@ -34,12 +33,12 @@ pub fn newest_first<L: QueueLimiter>(limiter: L, max_permits: u64) -> Manual<L> 
     queue(limiter, max_permits).with_order(Order::NewestFirst)
 }
 
-/// What the limiter has now.
+/// The permits that the limiter has now.
 pub fn available<L: QueueLimiter>(queue: &Manual<L>) -> u64 {
     queue.available_at(queue.clock().now())
 }
 
-/// What can be compared of an outcome; a lease is dropped.
+/// The comparable part of an outcome; a lease is dropped.
 pub fn permits<P>(outcome: Result<Lease<P>, Rejected>) -> Result<u32, Rejected>
 where
     P: core::ops::Deref,
@@ -89,7 +88,7 @@ impl Limiter for FreesOnDenial {
 
 impl QueueLimiter for FreesOnDenial {}
 
-/// A timer whose time is moved by hand. Moved as the clock that it is, it wakes nobody.
+/// A timer with a manual clock. Moving that clock directly wakes no waker.
 #[derive(Debug, Default)]
 pub struct Hand {
     clock: ManualClock,
@@ -106,17 +105,18 @@ impl Hand {
         }
     }
 
-    /// When it is to wake next.
+    /// The instant of the next wake-up.
     pub fn alarm(&self) -> Option<Timestamp> {
         self.alarm.lock().unwrap().as_ref().map(|(at, _)| *at)
     }
 
-    /// Whatever it was armed for, so far.
+    /// All instants that it was armed for so far.
     pub fn armed(&self) -> Vec<Timestamp> {
         self.armed.lock().unwrap().clone()
     }
 
-    /// Sets the time, and wakes once if the alarm is due by then: late, if the alarm is earlier.
+    /// Sets the time, and wakes once if the alarm is due by then; if the alarm is earlier, it is
+    /// late.
     pub fn jump(&self, to: Timestamp) {
         self.clock.set(to);
         let due = self.alarm.lock().unwrap().take_if(|(at, _)| *at <= to);
@@ -125,7 +125,7 @@ impl Hand {
         }
     }
 
-    /// Moves the time on, and wakes at each instant for which it is armed meanwhile.
+    /// Advances the time, and wakes at each instant for which it is armed in the meantime.
     pub fn run(&self, to: Timestamp) {
         while let Some(at) = self.alarm().filter(|at| *at <= to) {
             self.jump(at);
@@ -166,7 +166,7 @@ impl Timer for &Hand {
     }
 }
 
-/// How often a task has been woken.
+/// Counts the wake-ups of a task.
 #[derive(Default)]
 pub struct Wakes(AtomicUsize);
 
@@ -187,7 +187,7 @@ pub struct Task<F: Future> {
 }
 
 impl<F: Future> Task<F> {
-    /// Not polled yet.
+    /// Creates a task that is not polled yet.
     pub fn new(future: F) -> Self {
         Self {
             future: Box::pin(future),
@@ -195,11 +195,11 @@ impl<F: Future> Task<F> {
         }
     }
 
-    /// Polled once, and pending.
+    /// Creates a task, polls it once, and expects it to wait.
     #[track_caller]
     pub fn waiting(future: F) -> Self {
         let mut task = Self::new(future);
-        assert!(task.is_pending(), "has to wait");
+        assert!(task.is_pending(), "must wait");
         task
     }
 
@@ -217,12 +217,12 @@ impl<F: Future> Task<F> {
         self.poll().is_pending()
     }
 
-    /// What came of it.
+    /// Returns the outcome.
     #[track_caller]
     pub fn outcome(mut self) -> F::Output {
         match self.poll() {
             Poll::Ready(outcome) => outcome,
-            Poll::Pending => panic!("still waits"),
+            Poll::Pending => panic!("the task still waits"),
         }
     }
 
@@ -230,19 +230,19 @@ impl<F: Future> Task<F> {
         self.wakes.0.load(Ordering::Relaxed)
     }
 
-    /// Never to be polled again, nor dropped.
+    /// Leaks the future: it is neither polled nor dropped again.
     pub fn leak(self) {
         core::mem::forget(self.future);
     }
 }
 
-/// What comes of a future that has no need to wait.
+/// The outcome of a future that does not need to wait.
 #[track_caller]
 pub fn now<F: Future>(future: F) -> F::Output {
     Task::new(future).outcome()
 }
 
-/// Calls `f` each time it is woken.
+/// A waker that calls `f` each time it wakes.
 pub fn waker(f: impl Fn() + Send + Sync + 'static) -> Waker {
     struct Calls<F>(F);
     impl<F: Fn() + Send + Sync> Wake for Calls<F> {
@@ -258,17 +258,17 @@ thread_local! {
     static BEFORE_UNLOCK: RefCell<Option<Box<dyn FnOnce()>>> = const { RefCell::new(None) };
 }
 
-/// A thread's mutex that says, instead of waiting for itself, that it is held already; and that
-/// lets something happen just before it is left.
+/// A thread's mutex that panics, instead of waiting for itself, if it is already held; and that can
+/// run a function just before it is unlocked.
 pub struct Watched(ThreadLock);
 
 impl Watched {
-    /// Whether this thread is under such a lock.
+    /// Whether this thread holds such a lock.
     pub fn is_held() -> bool {
         HELD.get()
     }
 
-    /// Has `f` called while this thread is next under such a lock, after all that is done there.
+    /// Calls `f` at the end of this thread's next critical section of such a lock.
     pub fn before_unlock(f: impl FnOnce() + 'static) {
         BEFORE_UNLOCK.set(Some(Box::new(f)));
     }
@@ -290,7 +290,7 @@ impl Watched {
     }
 }
 
-// SAFETY: as of the lock within.
+// SAFETY: as for the inner lock.
 unsafe impl RawLock for Watched {
     const OPEN: Self = Self(ThreadLock::OPEN);
 

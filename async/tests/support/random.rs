@@ -1,12 +1,12 @@
 //! Random numbers.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part")]
 
-/// A xorshift64* generator, of a state that is not 0.
+/// A xorshift64* generator, with a state that is not 0.
 #[derive(Clone)]
 pub struct Random(pub u64);
 
 impl Random {
-    /// One for each seed, however near to others.
+    /// A generator for each seed; close seeds give unrelated numbers.
     pub fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
     }
@@ -18,17 +18,17 @@ impl Random {
         self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
     }
 
-    /// 0 to `bound - 1`.
+    /// Draws from 0 to `bound - 1`.
     pub fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// An index into so many.
+    /// Draws an index below `len`.
     pub fn index(&mut self, len: usize) -> usize {
         self.below(len as u64) as usize
     }
 
-    /// 0 to `most` permits.
+    /// Draws 0 to `most` permits.
     pub fn permits(&mut self, most: u32) -> u32 {
         self.below(u64::from(most) + 1) as u32
     }

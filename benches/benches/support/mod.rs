@@ -1,6 +1,7 @@
-//! What the benches of every type share: four ways to press a limiter, and a check that they did.
+//! Common code of the benches of all types: four kinds of load on a limiter, and a check of the
+//! outcome.
 
-// Each bench is a crate of its own, and none is a library.
+// Each bench is a crate of its own; none is a library.
 #![allow(unreachable_pub)]
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -11,21 +12,21 @@ use std::time::Instant;
 use criterion::{BenchmarkGroup, Criterion, measurement::WallTime};
 use portcullis_core::Timestamp;
 
-/// From one call to the next.
+/// The time from one call to the next.
 const STEP: u64 = 4;
-/// Far enough from zero that nothing is special about a time.
+/// A start time far from zero, so that no special case applies.
 const START: u64 = 1 << 40;
 
-/// How much is asked for, and what must come of it.
+/// The kinds of load, each with its expected outcome.
 #[derive(Clone, Copy)]
 pub enum Pressure {
     /// One thread, all granted.
     Uncontended,
     /// Two threads on one limiter, all granted.
     Contended,
-    /// Two threads on a limiter that has nothing left, all denied.
+    /// Two threads on an exhausted limiter, all denied.
     DenialStorm,
-    /// Two threads on a limiter that has something for a part of them.
+    /// Two threads on a limiter that has permits for some of the requests.
     Mixed,
 }
 
@@ -51,14 +52,14 @@ impl Pressure {
         let right = match self {
             Self::Uncontended | Self::Contended => granted == asked,
             Self::DenialStorm => granted == 0,
-            // A few calls may all meet a full limiter.
+            // A few calls may all meet an exhausted limiter.
             Self::Mixed => asked < 10_000 || (granted > 0 && granted < asked),
         };
         assert!(right, "{}: {granted} of {asked} were granted", self.name());
     }
 }
 
-/// A group of benches with the settings of this project.
+/// Returns a group of benches with the settings of this project.
 pub fn group<'a>(criterion: &'a mut Criterion, name: &str) -> BenchmarkGroup<'a, WallTime> {
     let mut group = criterion.benchmark_group(name);
     group
@@ -68,10 +69,9 @@ pub fn group<'a>(criterion: &'a mut Criterion, name: &str) -> BenchmarkGroup<'a,
     group
 }
 
-/// Measures `operation`, which is told the time and says whether it was granted.
+/// Measures `operation`, which takes the time and returns whether it was granted.
 ///
-/// Time goes on by 4 ns from one call to the next, for each thread by itself, and from one sample
-/// to the next.
+/// Time advances by 4 ns from one call to the next in each thread, and from one sample to the next.
 pub fn bench(
     group: &mut BenchmarkGroup<'_, WallTime>,
     pressure: Pressure,
@@ -80,7 +80,7 @@ pub fn bench(
     bench_owned(group, pressure, |_| (), |(), now| operation(now));
 }
 
-/// Measures `operation` on something that each thread makes for itself, and for each sample anew.
+/// Measures `operation` on a value that each thread creates for itself, once per sample.
 pub fn bench_owned<T>(
     group: &mut BenchmarkGroup<'_, WallTime>,
     pressure: Pressure,

@@ -1,4 +1,4 @@
-//! Several token buckets judged as one.
+//! Compositions of several token buckets.
 
 use core::array;
 use core::sync::atomic::AtomicU64;
@@ -54,7 +54,7 @@ pub(super) fn array_of(n: u32) -> Contestant {
     }
 }
 
-/// On a line of its own, as limits of different scope are.
+/// Each on its own cache line, as limits of different scopes usually are.
 fn bucket() -> &'static TokenBucket {
     Box::leak(Box::new(CachePadded::new(TokenBucket::new(
         Rate::per_second(999_999_937),

@@ -1,4 +1,4 @@
-//! Waits of threads: two that want one permit again and again.
+//! Blocked threads: two threads that repeatedly want one permit.
 
 use core::hint::{black_box, spin_loop};
 use core::sync::atomic::AtomicUsize;
@@ -26,12 +26,12 @@ pub(crate) fn rows() -> Vec<Contest> {
     ]
 }
 
-/// When a thread that has given the permit back comes for it again.
+/// When a thread that has released the permit requests it again.
 #[derive(Clone, Copy, PartialEq)]
 enum Come {
-    /// As soon as the other one has it: every wait is a wait, and every grant a hand-off.
+    /// After the other thread has it: every request waits, and every grant is a hand-off.
     InTurn,
-    /// At once: who does not queue has a chance to take it again.
+    /// Immediately: without a strict queue, the thread may take the permit again.
     AtOnce,
 }
 
@@ -43,7 +43,7 @@ fn ours(come: Come) -> Contestant {
     })
 }
 
-/// What one writes first.
+/// A straightforward implementation with the standard library.
 fn mutex_and_condvar(come: Come) -> Contestant {
     let permits = CachePadded::new(Mutex::new(1_u32));
     let returned = Condvar::new();
@@ -61,8 +61,8 @@ fn mutex_and_condvar(come: Come) -> Contestant {
     })
 }
 
-/// Threads that have the permit for about 100 ns each time. `with_permit` runs what it is given
-/// while it has it, and says whether it got it.
+/// Threads that hold the permit for about 100 ns each time. `with_permit` calls its argument while
+/// it holds the permit, and returns whether it got the permit.
 fn contending(
     name: &'static str,
     come: Come,
@@ -78,7 +78,7 @@ fn contending(
                     holder.store(thread, Relaxed);
                     spin(hold);
                 }));
-                // After its last one the other thread does not come any more.
+                // After its last operation the other thread no longer requests the permit.
                 while come == Come::InTurn && left > 0 && holder.load(Relaxed) == thread {
                     spin_loop();
                 }
@@ -88,7 +88,7 @@ fn contending(
     })
 }
 
-/// Rounds of `spin` that take about 100 ns.
+/// Returns the number of rounds of `spin` that take about 100 ns.
 static HOLD: LazyLock<u64> = LazyLock::new(|| {
     const ROUNDS: u64 = 1 << 16;
     let taken = (0..16).map(|_| {
@@ -96,7 +96,7 @@ static HOLD: LazyLock<u64> = LazyLock::new(|| {
         spin(ROUNDS);
         start.elapsed()
     });
-    // The fastest was disturbed the least.
+    // The fastest measurement was disturbed the least.
     let nanos = taken
         .min()
         .map_or(1, |taken| taken.as_nanos() as u64)

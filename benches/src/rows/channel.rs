@@ -1,4 +1,4 @@
-//! Channels: what an item's permits and place cost beside the plain channel.
+//! Channels: the cost of an item's permits and place, compared with a plain channel.
 
 use core::num::NonZero;
 
@@ -9,7 +9,7 @@ use portcullis_core::{Concurrency, Timeless};
 
 use crate::measure::{Contest, Contestant, Expected};
 
-/// Places, and permits.
+/// The number of places, and of permits.
 const ROOM: u32 = 64;
 
 pub(crate) fn rows() -> Vec<Contest> {
@@ -23,7 +23,7 @@ pub(crate) fn rows() -> Vec<Contest> {
     vec![row("channel.cycle", 1), row("channel.pass", 2)]
 }
 
-/// Each item has a permit of a limit for as long as it is in the channel.
+/// A channel in which each item holds a permit of a limit.
 fn ours(threads: usize) -> Contestant {
     let queue: &'static Queue<_, _> = Box::leak(Box::new(Queue::new(
         Concurrency::new(ROOM),
@@ -49,7 +49,7 @@ fn async_channel(threads: usize) -> Contestant {
     )
 }
 
-/// Has one reader only, and so a lock around it here, which nobody ever waits for.
+/// A channel with only one reader. Here it is in a lock, which is never contended.
 fn tokio_mpsc(threads: usize) -> Contestant {
     let (sender, receiver) = tokio::sync::mpsc::channel(ROOM as usize);
     let receiver = parking_lot::Mutex::new(receiver);
@@ -61,7 +61,7 @@ fn tokio_mpsc(threads: usize) -> Contestant {
     )
 }
 
-/// Items that one thread sends, and receives; or that one of two sends, and the other one receives.
+/// Items that one thread sends and receives, or that one thread sends and another receives.
 fn passing(
     name: &'static str,
     threads: usize,

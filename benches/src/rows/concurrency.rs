@@ -1,4 +1,4 @@
-//! The concurrency limit against three semaphores, without a waiter: acquire and release.
+//! The concurrency limit and three semaphores, without waiters: acquire and release.
 
 use crossbeam_utils::CachePadded;
 use portcullis_core::Concurrency;

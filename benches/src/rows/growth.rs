@@ -1,5 +1,4 @@
-//! What a cost does as something grows: threads, segments, permits, limits. Measured for charts
-//! only.
+//! Costs that grow with threads, segments, permits or limits. Measured for charts only.
 
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
@@ -14,7 +13,7 @@ use portcullis_core::{
 use crate::measure::{Contest, Contestant, Expected, Plan};
 use crate::rows::{all_of, concurrency, token_bucket};
 
-/// A line in a chart: nanoseconds for each operation over what grows.
+/// A line in a chart: nanoseconds per operation over the growing quantity.
 pub(crate) struct Line {
     pub(crate) grows: &'static str,
     pub(crate) name: &'static str,
@@ -52,7 +51,7 @@ impl Line {
 
 const THREADS: &str = "threads";
 
-/// Measures all lines, those of one chart one after the other.
+/// Measures all lines, chart by chart.
 pub(crate) fn lines(plan: &Plan) -> Vec<Line> {
     [
         by_threads(plan),
@@ -65,7 +64,7 @@ pub(crate) fn lines(plan: &Plan) -> Vec<Line> {
     .collect()
 }
 
-/// All threads on one limiter; more of them than cores would measure the scheduler.
+/// All threads on one limiter. More threads than cores would measure the scheduler.
 fn by_threads(plan: &Plan) -> Vec<Line> {
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let sizes: Vec<u32> = (0..32)
@@ -90,7 +89,7 @@ fn by_threads(plan: &Plan) -> Vec<Line> {
     ]
 }
 
-/// A grant in the segment of the one before, and one that finds a new segment each time.
+/// A grant in the same segment as the previous one, and a grant that always finds a new segment.
 fn by_segments(plan: &Plan) -> Vec<Line> {
     let sizes = [1, 2, 4, 8, 16, 32, 64];
     let line = |name, contestant: &dyn Fn(u32) -> Contestant| {
@@ -108,7 +107,7 @@ fn by_segments(plan: &Plan) -> Vec<Line> {
     ]
 }
 
-/// One request, for more and more permits at once.
+/// One request, for a growing number of permits.
 fn by_permits(plan: &Plan) -> Vec<Line> {
     let sizes = [1, 4, 16, 64, 256, 1_024];
     let line = |name, contestant: &dyn Fn(u32) -> Contestant| {
@@ -130,7 +129,7 @@ fn by_permits(plan: &Plan) -> Vec<Line> {
     ]
 }
 
-/// Token buckets judged as one.
+/// Compositions of token buckets.
 fn by_limits(plan: &Plan) -> Vec<Line> {
     vec![Line::measure(
         plan,
@@ -142,7 +141,7 @@ fn by_limits(plan: &Plan) -> Vec<Line> {
 }
 
 const WINDOW: Duration = Duration::from_millis(80);
-/// More than any run takes in a window.
+/// More permits than any run takes in a window.
 const LIMIT: u64 = 1 << 40;
 
 fn bucket() -> TokenBucket {
@@ -153,7 +152,7 @@ fn sliding(segments: u32) -> SlidingWindow<64> {
     SlidingWindow::new(LIMIT, WINDOW, segments)
 }
 
-/// Grants `permits` at times that go on by `step` nanoseconds, on each thread.
+/// Grants `permits` at times that advance by `step` nanoseconds, on each thread.
 fn granting(limiter: impl LimiterExt + Sync + 'static, step: u64, permits: u32) -> Contestant {
     let limiter = CachePadded::new(limiter);
     let cores = thread::available_parallelism().map_or(1, usize::from);

@@ -1,7 +1,7 @@
-//! Token buckets by key against governor's keyed limiter, which keeps them in a `DashMap`.
+//! Token buckets by key, compared with governor's keyed limiter, which keeps them in a `DashMap`.
 //!
-//! Both are filled with all keys before anything is measured, hash by the standard library's
-//! `RandomState`, and are asked for the same keys in the same order, drawn beforehand.
+//! Both are filled with all keys before the measurement, and use the hash of the standard library's
+//! `RandomState`. Both are asked for the same keys in the same order, drawn beforehand.
 
 use core::array;
 use core::cell::LazyCell;
@@ -21,7 +21,7 @@ use portcullis_core::{Keyed, Line, Rate, Timestamp, TokenBucket, TokenBucketRule
 
 use crate::measure::{Contest, Contestant, Expected, Ready};
 
-/// Those that take seconds to fill only if `quick` is not wanted.
+/// Rows that take seconds to fill are left out with `quick`.
 pub(crate) fn rows(quick: bool) -> Vec<Contest> {
     let mut rows = vec![
         allow("keyed.uniform_1k", 1_000, UNIFORM, 1),
@@ -36,16 +36,17 @@ pub(crate) fn rows(quick: bool) -> Vec<Contest> {
     rows
 }
 
-/// Exponents of Zipf's law: the key of rank r is wanted r to this power less often than the first.
+/// Exponents of Zipf's law: the frequency of the key of rank r is that of the first key divided by
+/// r to this power.
 const UNIFORM: i32 = 0;
 const ZIPF: i32 = 1;
 
-/// Permits a second for each key, so that all are granted.
+/// Permits per second for each key, so that all requests are granted.
 const PLENTY: u32 = 1_000_000_000;
-/// When the tables are filled.
+/// The time at which the tables are filled.
 const START: u64 = 1 << 40;
 
-/// Granted, at explicit times that go on by 4 ns from one operation to the next.
+/// Grants at explicit times, which advance by 4 ns per operation.
 fn allow(row: &'static str, keys: usize, exponent: i32, threads: usize) -> Contest {
     let field: LazyField = Rc::new(LazyCell::new(Box::new(move || {
         Arc::new(Field::new(keys, exponent))
@@ -61,17 +62,17 @@ fn allow(row: &'static str, keys: usize, exponent: i32, threads: usize) -> Conte
 
 type Table = Keyed<TokenBucketRules, Box<[Line]>, RandomState>;
 
-/// Our table, and the keys that both sides are asked for.
+/// Our table, and the keys for both sides.
 struct Field {
     table: Table,
     draws: Box<[u64]>,
     note: String,
 }
 
-/// Set up when one of the two is.
+/// Created when the first of the two sides is set up.
 type LazyField = Rc<LazyCell<Arc<Field>, Box<dyn FnOnce() -> Arc<Field>>>>;
 
-/// Keys asked for before they repeat.
+/// The number of keys that are drawn before they repeat.
 const DRAWS: usize = 1 << 22;
 
 impl Field {
@@ -81,17 +82,17 @@ impl Field {
         let bytes = size_of_val(&*lines);
         let table = Keyed::new(limit.expect("settings that fit"), lines, RandomState::new());
         let start = Timestamp::from_nanos(START);
-        // The few that find all their places taken would not be granted, and are not asked for.
+        // A few keys find all their slots taken. They would be denied, and are left out.
         let found: Vec<u64> = (0..keys as u64)
             .filter(|key| ask(&table, &[*key], START) == 1)
             .collect();
         let held = table.statistics_at(start).held;
-        // Of those that share an entry, none has one of its own.
+        // Keys that share a slot with another key.
         let sharing = 2 * (found.len() - held);
         let own = (found.len() - sharing) as f64 / keys as f64;
-        assert!(own >= 0.99, "{own} of the keys have an entry of their own");
+        assert!(own >= 0.99, "{own} of the keys have a slot of their own");
         let note = format!(
-            "{:.1} bytes a key; {:.3} % of keys have an entry of their own, {sharing} share one, {} found none",
+            "{:.1} bytes per key; {:.3} % of keys have a slot of their own, {sharing} share one, {} found none",
             bytes as f64 / keys as f64,
             100.0 * own,
             keys - found.len(),
@@ -103,7 +104,7 @@ impl Field {
         }
     }
 
-    /// The keys of `operations` operations from number `first` on, in pieces.
+    /// Returns the keys of `operations` operations from number `first` on, in pieces.
     fn pieces(&self, first: u64, operations: u64) -> impl Iterator<Item = &[u64]> {
         let mut at = first as usize % DRAWS;
         let mut left = operations as usize;
@@ -115,8 +116,8 @@ impl Field {
     }
 }
 
-/// The grants of one permit for each of `keys`, at times that go on by 4 ns. The tables are filled
-/// by this as well, so that all of it is compiled into one loop.
+/// Takes one permit for each of `keys`, at times that advance by 4 ns, and returns the number of
+/// grants. It also fills the tables, so that everything is compiled into one loop.
 #[inline(never)]
 fn ask(table: &Table, keys: &[u64], start: u64) -> u64 {
     let mut granted = 0;
@@ -127,7 +128,7 @@ fn ask(table: &Table, keys: &[u64], start: u64) -> u64 {
     granted
 }
 
-/// Draws from a table of the shares added up.
+/// Draws from a table of cumulative shares.
 fn draw(keys: &[u64], exponent: i32) -> Box<[u64]> {
     let mut sum = 0.0;
     let sums: Vec<f64> = (1..=keys.len())
@@ -144,7 +145,8 @@ fn draw(keys: &[u64], exponent: i32) -> Box<[u64]> {
     (0..DRAWS).map(draw).collect()
 }
 
-/// Numbers from 0 to less than 1: `SplitMix64` (Steele, Lea and Flood, 2014), the same in each run.
+/// Returns numbers from 0 to below 1: `SplitMix64` (Steele, Lea and Flood, 2014), the same in each
+/// run.
 fn random() -> impl Iterator<Item = f64> {
     (1_u64..).map(|i| {
         let z = i.wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -173,7 +175,8 @@ fn ours(field: LazyField) -> Contestant {
     })
 }
 
-/// With its own fake clock, which is the cheapest for it: it stands still during a run.
+/// governor with its own fake clock, which is the cheapest clock for it. It stands still during a
+/// run.
 fn governor_keyed(keys: usize, field: LazyField) -> Contestant {
     Contestant::prepared("governor-keyed", move || {
         let field = Arc::clone(&field);
@@ -200,8 +203,8 @@ fn governor_keyed(keys: usize, field: LazyField) -> Contestant {
     })
 }
 
-/// Where each thread has come to in what was drawn: each run begins where the one before has ended,
-/// and two threads lie far apart.
+/// The position of each thread in the drawn keys. Each run continues where the previous one ended.
+/// The positions of two threads are far apart.
 fn cursors() -> [CachePadded<AtomicU64>; 2] {
     [0, DRAWS as u64 / 2].map(|first| CachePadded::new(AtomicU64::new(first)))
 }

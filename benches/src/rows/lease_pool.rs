@@ -1,4 +1,4 @@
-//! The lease pool: a claim, and a release by the id. No peer has one.
+//! The lease pool: a claim, and a release by the id. No peer has an equivalent.
 
 use core::hint::black_box;
 

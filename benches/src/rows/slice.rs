@@ -1,4 +1,4 @@
-//! Slices of one token bucket, one for each thread, against governor's limiter, which all threads
+//! Slices of one token bucket, one per thread, compared with governor's limiter, which all threads
 //! share.
 
 use core::array;
@@ -11,9 +11,9 @@ use portcullis_core::{Rate, SlicedBucket, Timestamp};
 use crate::measure::{Contest, Contestant, Expected};
 use crate::rows::token_bucket;
 
-/// Permits a second: the highest whole rate of a clock in nanoseconds.
+/// Permits per second: the highest whole rate of a clock in nanoseconds.
 const PLENTY: u32 = 1_000_000_000;
-/// Permits that a slice has, and draws at a time.
+/// The number of permits in a slice, which is also the size of a draw.
 const SIZE: u32 = 1_024;
 const START: u64 = 1 << 40;
 
@@ -21,7 +21,7 @@ pub(crate) fn rows() -> Vec<Contest> {
     vec![allow(1), allow(2)]
 }
 
-/// Granted, at explicit times that go on by 4 ns from one operation to the next.
+/// Grants at explicit times, which advance by 4 ns per operation.
 fn allow(threads: usize) -> Contest {
     Contest {
         row: "slice.allow",
@@ -33,8 +33,8 @@ fn allow(threads: usize) -> Contest {
 }
 
 fn ours() -> Contestant {
-    // A burst that lets a thread fall behind the other one by a tenth of a second, and leaves bits
-    // for the positions.
+    // A burst that lets one thread fall behind the other by a tenth of a second, and that leaves
+    // bits for the positions.
     let settings = SlicedBucket::builder(Rate::per_second(PLENTY), 1 << 27)
         .origin(Timestamp::from_nanos(START));
     let bucket = CachePadded::new(settings.build().expect("settings that fit"));

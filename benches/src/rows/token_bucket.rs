@@ -1,5 +1,5 @@
-//! The token bucket against governor's generic cell rate algorithm, ratelimit's and leaky-bucket's
-//! buckets, and a bucket in a mutex.
+//! The token bucket, compared with governor's generic cell rate algorithm, the buckets of ratelimit
+//! and leaky-bucket, and a bucket in a mutex.
 
 use core::array;
 use core::num::NonZeroU32;
@@ -21,8 +21,8 @@ use ratelimit::Ratelimiter;
 
 use crate::measure::{Contest, Contestant, Expected};
 
-/// Permits a second, for rows in which all are granted: close to the clock's resolution, and a
-/// prime.
+/// Permits per second, for rows in which all requests are granted: close to the clock's resolution,
+/// and a prime.
 const PLENTY: u32 = 999_999_937;
 
 pub(crate) fn rows() -> Vec<Contest> {
@@ -36,7 +36,7 @@ pub(crate) fn rows() -> Vec<Contest> {
     ]
 }
 
-/// Granted, at explicit times that go on by 4 ns from one operation to the next.
+/// Grants at explicit times, which advance by 4 ns per operation.
 fn allow(threads: usize) -> Contest {
     Contest {
         row: "token_bucket.allow",
@@ -52,7 +52,7 @@ fn allow(threads: usize) -> Contest {
 }
 
 fn allow_ours() -> Contestant {
-    // A burst that lets a thread fall behind the other one by a second.
+    // A burst that lets one thread fall behind the other by a second.
     granting(TokenBucket::new(Rate::per_second(PLENTY), 1 << 30))
 }
 
@@ -60,7 +60,7 @@ fn granting(limiter: impl LimiterExt + Sync + 'static) -> Contestant {
     let bucket = CachePadded::new(limiter);
     let clocks: [_; 2] = array::from_fn(|_| CachePadded::new(AtomicU64::new(1 << 40)));
     Contestant::new("portcullis", move |thread, operations| {
-        // Each run begins where the one before has ended.
+        // Each run continues where the previous one ended.
         let start = clocks[thread].fetch_add(4 * operations, Relaxed);
         let mut granted = 0;
         for i in 0..operations {
@@ -74,7 +74,7 @@ fn granting(limiter: impl LimiterExt + Sync + 'static) -> Contestant {
     })
 }
 
-/// The bucket whose settings can change, against the plain one.
+/// The bucket with adjustable settings, compared with the plain bucket.
 fn adjustable() -> Contest {
     Contest {
         row: "adjustable_bucket.allow",
@@ -85,15 +85,15 @@ fn adjustable() -> Contest {
     }
 }
 
-/// governor's own fake clock, which stands still during a run: cheaper for it than one that it had
-/// to read anew.
+/// governor's own fake clock, which stands still during a run. It is cheaper for governor than a
+/// clock that it would have to read each time.
 pub(super) fn governor_fake_clock() -> Contestant {
     let clock = FakeRelativeClock::default();
     let quota = Quota::per_second(NonZeroU32::new(PLENTY).unwrap()).allow_burst(NonZeroU32::MAX);
     let limiter = CachePadded::new(RateLimiter::direct_with_clock(quota, clock.clone()));
     Contestant::new("governor-fake-clock", move |_, operations| {
-        // Twice what it needs. Not much more, or a thread that has read the clock before another
-        // one advances it is denied.
+        // Twice what it needs. With much more, a thread that reads the clock before another thread
+        // advances it would be denied.
         clock.advance(Duration::from_nanos(2 * operations));
         (0..operations).filter(|_| limiter.check().is_ok()).count() as u64
     })
@@ -114,7 +114,7 @@ pub(super) fn governor(expected: Expected) -> Contestant {
     })
 }
 
-/// What one writes first: level and time under a lock, in floating point.
+/// A straightforward implementation: level and time behind a lock, in floating point.
 fn mutex() -> Contestant {
     struct Bucket {
         level: f64,
@@ -142,7 +142,7 @@ fn mutex() -> Contestant {
     })
 }
 
-/// Denied: one permit an hour, and it is gone.
+/// Denials: one permit per hour, which is already taken.
 fn deny() -> Contest {
     let bucket = CachePadded::new(TokenBucket::new(Rate::per_hour(1), 1));
     let start = 1 << 40;
@@ -170,8 +170,7 @@ fn deny() -> Contest {
 }
 
 fn with_clock(clock: impl Clock + Sync + 'static) -> Contestant {
-    // At this rate the word comes around every 18 s, so that the bucket must not start from a
-    // clock's zero.
+    // At this rate the word wraps every 18 s, so the bucket must not start at a clock's zero.
     let bucket = TokenBucket::builder(Rate::per_second(PLENTY), 1 << 30)
         .origin(clock.now())
         .build();
@@ -183,7 +182,7 @@ fn with_clock(clock: impl Clock + Sync + 'static) -> Contestant {
     })
 }
 
-/// Granted, our coarse clock read for each.
+/// Grants, with a reading of our coarse clock for each.
 fn clocked() -> Contest {
     Contest {
         row: "token_bucket.clocked",
@@ -194,9 +193,9 @@ fn clocked() -> Contest {
     }
 }
 
-/// Granted, the standard library's clock read for each.
+/// Grants, with a reading of the standard library's clock for each.
 fn clocked_std() -> Contest {
-    // governor's clock is calibrated at its first use, for which no row shall pay.
+    // governor's clock calibrates itself at its first use, which must not count in any row.
     DefaultClock::default().now();
     Contest {
         row: "token_bucket.clocked_std",
@@ -220,7 +219,7 @@ fn ratelimit() -> Contestant {
     })
 }
 
-/// leaky-bucket refills in intervals of at least a millisecond, from a timer of tokio's.
+/// leaky-bucket refills in intervals of at least a millisecond, driven by a timer of tokio's.
 fn leaky_bucket() -> Contestant {
     let limiter = LeakyBucket::builder()
         .max(1 << 30)

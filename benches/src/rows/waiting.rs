@@ -1,5 +1,5 @@
-//! Waits for a permit, one thread: what is granted at once, what is handed from task to task, and
-//! what is given up.
+//! Waits for a permit on one thread: immediate grants, hand-offs from task to task, and
+//! cancellations.
 
 mod executor;
 
@@ -37,23 +37,23 @@ pub(crate) fn rows() -> Vec<Contest> {
     ]
 }
 
-/// What can be waited for.
+/// The implementations to wait with.
 trait Semaphore: Send + Sync + 'static {
     const NAME: &'static str;
-    /// Whether those who wait are granted in their order, before whoever comes.
+    /// Whether waiters are granted in order, before new requests.
     const IN_ORDER: bool = true;
 
     fn new(permits: u32) -> Self;
 
     fn acquire(&self) -> impl Future<Output: Outcome> + Send;
 
-    /// For who counts: to check that a row does what it says.
+    /// Returns the counts of our own queue, to check that a row does what its name says.
     fn counts(&self) -> Option<QueueCounts> {
         None
     }
 }
 
-/// What comes of a wait.
+/// The result of a wait.
 trait Outcome: Send {
     fn is_granted(&self) -> bool;
 }
@@ -123,7 +123,7 @@ impl Semaphore for maitake_sync::Semaphore {
     }
 }
 
-/// One row for ours and the same peers.
+/// A row for ours and the same peers.
 macro_rules! contest {
     ($row:expr, $contestant:ident $(, $argument:expr)*) => {
         Contest {
@@ -140,7 +140,7 @@ macro_rules! contest {
     };
 }
 
-/// Granted at once, and given back.
+/// An immediate grant, and its release.
 fn ready() -> Contest {
     contest!("async.ready", ready_with)
 }
@@ -158,15 +158,15 @@ fn ready_with<S: Semaphore>() -> Contestant {
     })
 }
 
-/// What a future that does not wait comes to.
+/// Returns the result of a future that does not wait.
 fn at_once(work: impl Future<Output = u64>) -> u64 {
     match pin!(work).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(outcome) => outcome,
-        Poll::Pending => panic!("all was free"),
+        Poll::Pending => panic!("a permit was free"),
     }
 }
 
-/// The same of a token bucket whose permits are always free, the reading of the clock included.
+/// The same for a token bucket whose permits are always available, including the clock reading.
 fn ready_rate<C>(row: &'static str, clock: C, fair: &[bool]) -> Contest
 where
     C: Clock + Send + Sync + 'static,
@@ -194,8 +194,8 @@ where
 
 const PLENTY: u32 = 999_999_937;
 
-/// Fair, as it comes, it decides under a lock and reads the standard library's clock; else it
-/// subtracts from a counter.
+/// By default leaky-bucket is fair: it decides inside a lock and reads the standard library's
+/// clock. Otherwise it subtracts from a counter.
 fn leaky_bucket(fair: bool) -> Contestant {
     let limiter = LeakyBucket::builder()
         .max(1 << 30)
@@ -226,7 +226,7 @@ fn leaky_bucket(fair: bool) -> Contestant {
     )
 }
 
-/// One permit, which goes round among tasks that all want it again and again.
+/// One permit, which passes among tasks that all want it repeatedly.
 fn hand_off(row: &'static str, tasks: usize) -> Contest {
     contest!(row, hand_off_with, tasks)
 }
@@ -258,7 +258,7 @@ fn hand_off_with<S: Semaphore>(tasks: usize) -> Contestant {
     })
 }
 
-/// Takes the permit, and has it until all others have had a chance to come for it.
+/// Takes the permit, and holds it until all other tasks have had a chance to request it.
 async fn take_turns<S: Semaphore>(task: usize, semaphore: Arc<S>, turns: Arc<Turns>) {
     loop {
         let permit = semaphore.acquire().await;
@@ -268,11 +268,11 @@ async fn take_turns<S: Semaphore>(task: usize, semaphore: Arc<S>, turns: Arc<Tur
     }
 }
 
-/// Counts for one thread at a time, without the price of a read-modify-write.
+/// A counter for one thread at a time, without the cost of a read-modify-write.
 #[derive(Default)]
 struct Turns {
     taken: AtomicU64,
-    /// Those that went to another one than the turn before.
+    /// The number of turns that went to another task than the previous turn.
     handed: AtomicU64,
     last: AtomicUsize,
 }
@@ -291,14 +291,14 @@ impl Turns {
     }
 }
 
-/// One of many who wait gives up, and another one comes.
+/// One of many waiters cancels, and a new one arrives.
 fn cancel(row: &'static str, waiters: usize) -> Contest {
     contest!(row, cancel_with, waiters)
 }
 
 fn cancel_with<S: Semaphore>(waiters: usize) -> Contestant {
     Contestant::prepared(S::NAME, move || {
-        // For ever, as waits that are kept beside it borrow it, and its permit is never given back.
+        // Leaked: waits that are stored beside it borrow it, and its permit is never released.
         let semaphore: &'static S = Box::leak(Box::new(S::new(1)));
         let mut context = Context::from_waker(Waker::noop());
         let mut wait = || {
@@ -319,8 +319,8 @@ fn cancel_with<S: Semaphore>(waiters: usize) -> Contestant {
             let before = semaphore.counts();
             let mut waiting = 0;
             for _ in 0..operations {
-                // Whoever stands in the middle of the queue: those behind move up by one, and the
-                // new one is the last.
+                // Cancels the waiter in the middle of the queue. The waiters behind it move up by
+                // one, and the new one is the last.
                 let wait = &mut waits[*next];
                 wait.set(semaphore.acquire());
                 waiting += u64::from(wait.as_mut().poll(&mut context).is_pending());
@@ -335,7 +335,7 @@ fn cancel_with<S: Semaphore>(waiters: usize) -> Contestant {
                     .counts()
                     .is_none_or(|counts| counts.waiters as usize == waiters)
             );
-            // Each of them gave up, and each of them waits.
+            // Each of them has cancelled, and each of them waits.
             match (before, semaphore.counts()) {
                 (Some(before), Some(after)) => waiting.min(after.cancelled - before.cancelled),
                 _ => waiting,

@@ -1,4 +1,4 @@
-//! The windows against pingora's rate estimator, the peer that counts in windows.
+//! The windows, compared with pingora's rate estimator, which is the peer that counts in windows.
 
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
@@ -11,12 +11,12 @@ use portcullis_core::{AdjustableWindow, FixedWindow, LimiterExt, SlidingWindow, 
 use crate::measure::{Contest, Contestant, Expected};
 
 const WINDOW: Duration = Duration::from_millis(80);
-/// More than a run takes, so that all are granted.
+/// More permits than a run takes, so that all requests are granted.
 const LIMIT: u64 = 1 << 31;
 
 pub(crate) fn rows() -> Vec<Contest> {
     let mut rows = against_estimator();
-    // The window whose settings can change, against the plain one.
+    // The window with adjustable settings, compared with the plain window.
     rows.push(Contest {
         row: "adjustable_window.allow",
         threads: 1,
@@ -50,7 +50,7 @@ fn against_estimator() -> Vec<Contest> {
     .collect()
 }
 
-/// Granted, at explicit times that go on by 2 ns from one operation to the next.
+/// Grants at explicit times, which advance by 2 ns per operation.
 fn ours(limiter: impl LimiterExt + Sync + 'static) -> Contestant {
     let limiter = CachePadded::new(limiter);
     let started = AtomicU64::new(1 << 40);
@@ -68,7 +68,7 @@ fn ours(limiter: impl LimiterExt + Sync + 'static) -> Contestant {
     })
 }
 
-/// pingora counts first, and leaves the comparison to the caller.
+/// pingora counts first; the caller compares the count with a limit.
 fn estimator() -> Contestant {
     let rate = Estimator::new(WINDOW);
     Contestant::new("pingora-limits", move |_, operations| {

@@ -1,33 +1,34 @@
-//! Records held against a bound.
+//! Checks records against a bound.
 
-/// What happened between two instants, in nanoseconds on the trial's clock. For an admission, what
-/// encloses the instant at which it counts; for a lease, a time for which it was certainly held.
+/// A grant or a lease, between two instants in nanoseconds on the trial's clock. For a grant, they
+/// enclose the instant at which it counts. For a lease, they delimit a time for which it was
+/// certainly held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
-    /// Not before this.
+    /// The earliest instant.
     pub(crate) from: u64,
-    /// Not after this.
+    /// The latest instant.
     pub(crate) to: u64,
-    /// How many permits.
+    /// The number of permits.
     pub(crate) permits: u32,
 }
 
-/// Whether a bound held.
+/// The result of checking a bound.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// It did, and this is how near to it the records came.
+    /// The bound held. The text says how close to the bound the records came.
     Held(String),
-    /// It did not: this is what was seen.
+    /// The bound was broken. The text says what was observed.
     Broken(String),
 }
 
 impl Verdict {
-    /// Whether the bound held.
+    /// Returns whether the bound held.
     pub(crate) fn held(&self) -> bool {
         matches!(self, Self::Held(_))
     }
 
-    /// Also breaks if `also` is not the case.
+    /// Returns `Broken(otherwise)` if the bound held and `also` is false; otherwise returns `self`.
     pub(crate) fn and(self, also: bool, otherwise: &str) -> Self {
         if self.held() && !also {
             Self::Broken(otherwise.into())
@@ -37,8 +38,8 @@ impl Verdict {
     }
 }
 
-/// Checks every span of time that begins with one admission and ends with another, both included,
-/// against what `allowed` says of the span from its first to its last instant.
+/// Checks every span of time that begins with one grant and ends with another, both included.
+/// `allowed` returns the bound for a span, given its first and its last instant.
 pub(crate) fn spans(mut records: Vec<Record>, allowed: impl Fn(u64, u64) -> u64) -> Verdict {
     records.sort_unstable_by_key(|record| record.to);
     let mut starts: Vec<u64> = records.iter().map(|record| record.from).collect();
@@ -59,7 +60,7 @@ pub(crate) fn spans(mut records: Vec<Record>, allowed: impl Fn(u64, u64) -> u64)
             }
             let (nearest_count, nearest_most, nearest_length) = nearest;
             let ratio = u128::from(count) * u128::from(nearest_most);
-            // Among equals, the longest span says the most.
+            // Of equal ratios, the longest span is the most informative.
             if (ratio, length) > (u128::from(nearest_count) * u128::from(most), nearest_length) {
                 nearest = (count, most, length);
             }
@@ -78,7 +79,7 @@ fn span(count: u64, most: u64, length: u64) -> String {
     format!("{count} of {most} in {number}{unit}")
 }
 
-/// Checks that never more than `limit` permits were held at once.
+/// Checks that no more than `limit` permits were held at once.
 pub(crate) fn held_at_once(records: &[Record], limit: u64) -> Verdict {
     let mut changes: Vec<(u64, i64)> = records
         .iter()
@@ -88,7 +89,7 @@ pub(crate) fn held_at_once(records: &[Record], limit: u64) -> Verdict {
             [(record.from, permits), (record.to, -permits)]
         })
         .collect();
-    // At one instant, what is given back goes first.
+    // At equal instants, releases come before takes.
     changes.sort_unstable();
     let mut held = 0;
     let most = changes.iter().fold(0, |most, (_, change)| {
@@ -119,13 +120,13 @@ mod tests {
             .collect()
     }
 
-    /// A burst of 2, and one permit for each 10.
+    /// A burst of 2, and one permit per 10 ns.
     fn bucket(from: u64, to: u64) -> u64 {
         2 + (to - from) / 10
     }
 
     #[test]
-    fn one_admission_too_many_breaks_a_bound_wherever_it_is() {
+    fn one_grant_too_many_breaks_a_bound_at_any_position() {
         assert!(spans(at(&[10, 0, 20, 0, 30]), bucket).held());
         assert!(!spans(at(&[0, 0, 0]), bucket).held());
         assert!(!spans(at(&[0, 0, 9]), bucket).held());
@@ -133,14 +134,14 @@ mod tests {
     }
 
     #[test]
-    fn windows_are_bounded_by_those_that_a_span_touches() {
+    fn a_span_is_bounded_by_the_windows_that_it_touches() {
         let windows = |from: u64, to: u64| 2 * (to / 100 - from / 100 + 1);
         assert!(spans(at(&[98, 99, 100, 101]), windows).held());
         assert!(!spans(at(&[98, 99, 100, 101, 199]), windows).held());
     }
 
     #[test]
-    fn an_admission_in_doubt_accuses_no_limiter() {
+    fn an_uncertain_grant_breaks_no_bound() {
         let mut records = at(&[0, 0]);
         records.push(Record {
             from: 0,
@@ -157,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn the_nearest_approach_is_shown_and_of_several_the_longest() {
+    fn the_span_closest_to_the_bound_is_shown_and_the_longest_of_equals() {
         assert_eq!(
             spans(at(&[0, 0, 50]), bucket),
             Verdict::Held("2 of 2 in 0ns".into())
@@ -174,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn leases_that_overlap_add_up_and_those_that_touch_do_not() {
+    fn overlapping_leases_add_up_and_adjacent_leases_do_not() {
         let lease = |from, to, permits| Record { from, to, permits };
         let leases = [lease(0, 10, 2), lease(10, 20, 3), lease(15, 16, 1)];
         assert_eq!(
@@ -192,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_verdict_breaks_if_something_else_is_wrong() {
+    fn a_verdict_breaks_if_another_check_fails() {
         let held = Verdict::Held("fine".into());
         assert!(held.clone().and(true, "lost").held());
         assert_eq!(held.and(false, "lost"), Verdict::Broken("lost".into()));

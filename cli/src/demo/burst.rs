@@ -1,5 +1,5 @@
-//! A burst of 30 requests at a queue, all at once: some are served, the others wait, in their
-//! order, as long as the rate says.
+//! A burst of 30 requests at a queue, all at once: some are served at once; the others wait, in
+//! order, for the time that the rate implies.
 
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
@@ -13,28 +13,28 @@ use portcullis_core::{Clock, Rate, Timestamp, TokenBucket};
 
 use super::bound::Verdict;
 
-/// Requests that come at once.
+/// The number of requests that arrive at once.
 const REQUESTS: usize = 30;
-/// The permits that there are when they come.
+/// The number of permits that are available when they arrive.
 const BURST: usize = 5;
-/// How many may wait.
+/// The number of requests that can wait.
 const QUEUED: usize = REQUESTS - BURST;
 
-/// How often the display is brought up to date.
+/// The interval at which the display is updated.
 const FRAME: Duration = Duration::from_millis(25);
 
 /// The trial.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Burst {
-    /// Permits that come in each second.
+    /// The rate in permits per second.
     pub(crate) rate: u32,
-    /// How late the last one may be served, as a part of the time that it takes.
+    /// How late the last request may be served, as a fraction of the expected time.
     pub(crate) tolerance: f64,
 }
 
 type Waits = Pin<Box<Acquire<Arc<Queue<TokenBucket, ThreadTimer>>>>>;
 
-/// Who was granted, and when; and the thread that is to look.
+/// The grants so far with their times, and the thread to wake on a grant.
 struct Told {
     queue: Arc<Queue<TokenBucket, ThreadTimer>>,
     granted: Mutex<Vec<(usize, Timestamp)>>,
@@ -59,7 +59,7 @@ impl Wake for Request {
 }
 
 impl Burst {
-    /// As the demo does it, at `rate` permits each second.
+    /// Returns the trial of the demo, at `rate` permits per second.
     pub(crate) fn at(rate: u32) -> Self {
         Self {
             rate,
@@ -67,18 +67,18 @@ impl Burst {
         }
     }
 
-    /// The time from one permit to the next.
+    /// Returns the time from one permit to the next.
     fn interval(self) -> Duration {
         Duration::from_secs(1) / self.rate
     }
 
-    /// The time after which the last one is to be served.
+    /// Returns the time after which the last request is due.
     fn length(self) -> Duration {
         Duration::from_secs(QUEUED as u64) / self.rate
     }
 
-    /// Sends the requests, and has `show` see how they stand until all are served, or should long
-    /// have been.
+    /// Sends the requests, and calls `show` with their state until all are served or the time limit
+    /// has passed.
     pub(crate) fn run(self, mut show: impl FnMut(&Timeline)) -> Timeline {
         let bucket = TokenBucket::new(Rate::per_second(self.rate), BURST as u64);
         let queue = Arc::new(Queue::new(bucket, ThreadTimer::new(), QUEUED as u64));
@@ -132,33 +132,33 @@ impl Burst {
     }
 }
 
-/// How the requests stand.
+/// The state of the requests.
 #[derive(Clone, Debug)]
 pub(crate) struct Timeline {
     burst: Burst,
     now: Duration,
-    /// When each was served, after all of them came.
+    /// The time from the arrival of the burst until each request was served.
     served: [Option<Duration>; REQUESTS],
-    /// Who was served, in that order.
+    /// The served requests, in the order in which they were served.
     order: Vec<usize>,
 }
 
-/// The places in a line of the picture: one for each permit that comes in, and one for the
-/// beginning.
+/// The number of columns in a line of the picture: one per replenished permit, and one for the
+/// start.
 const PLACES: usize = QUEUED + 1;
 
 impl Timeline {
-    /// What happened.
+    /// Returns a description of the burst.
     pub(crate) fn heading() -> String {
         format!("{REQUESTS} requests came at once to a queue in front of a token bucket")
     }
 
-    /// What the queue is made of.
+    /// Returns the settings of the queue.
     pub(crate) fn configured(&self) -> String {
         format!("{}/s, burst {BURST}, {QUEUED} may wait", self.burst.rate)
     }
 
-    /// What it promises.
+    /// Returns the expected result.
     pub(crate) fn bound(&self) -> String {
         format!("{REQUESTS} in order, in {:?}", self.burst.length())
     }
@@ -167,7 +167,7 @@ impl Timeline {
         REQUESTS - self.order.len()
     }
 
-    /// Whether all were served, in their order and in time.
+    /// Returns whether all requests were served, in order and in time.
     pub(crate) fn verdict(&self) -> Verdict {
         let Burst { tolerance, .. } = self.burst;
         let length = self.burst.length();
@@ -181,7 +181,8 @@ impl Timeline {
         Verdict::Held(text).and(self.order.is_sorted(), "not in order")
     }
 
-    /// The picture: how each request waited and was served, in two columns, and how many waited.
+    /// Returns the picture: how each request waited and was served, in two columns, and how many
+    /// were waiting.
     pub(crate) fn lines(&self) -> Vec<String> {
         let mut lines = vec![format!(
             "{:.2}s: {} of {REQUESTS} served, {} wait",
@@ -198,13 +199,13 @@ impl Timeline {
         lines
     }
 
-    /// The place in a line at which something happened.
+    /// Returns the column for an instant.
     fn place(&self, at: Duration) -> usize {
         let place = at.as_nanos() / self.burst.interval().as_nanos().max(1);
         usize::try_from(place).unwrap_or(PLACES).min(PLACES - 1)
     }
 
-    /// A request's line.
+    /// Returns the line of a request.
     fn line(&self, number: usize) -> String {
         let (line, end) = match self.served[number] {
             Some(at) => (
@@ -216,7 +217,7 @@ impl Timeline {
         format!("{:>2} {line:<PLACES$} {end:>6}", number + 1)
     }
 
-    /// How many waited at the end of each place, as far as that is known.
+    /// Returns the number of waiting requests at the end of each column, up to now.
     fn lengths(&self) -> String {
         const LEVELS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
         let waited = |place: usize| {
@@ -239,7 +240,7 @@ impl Timeline {
 mod tests {
     use super::*;
 
-    /// As if each had been served in time.
+    /// A timeline in which each request was served in time.
     fn served() -> Timeline {
         let every = Duration::from_millis(200);
         let at =
@@ -253,14 +254,14 @@ mod tests {
     }
 
     #[test]
-    fn all_in_order_and_in_time_is_what_is_promised() {
+    fn the_bound_holds_if_all_are_served_in_order_and_in_time() {
         assert_eq!(served().verdict(), Verdict::Held("30 in 5.000s".into()));
         assert_eq!(served().bound(), "30 in order, in 5s");
         assert_eq!(served().configured(), "5/s, burst 5, 25 may wait");
     }
 
     #[test]
-    fn too_late_too_early_out_of_order_and_too_few_are_not() {
+    fn the_bound_is_broken_by_late_early_unordered_and_missing_requests() {
         let with = |change: fn(&mut Timeline)| {
             let mut timeline = served();
             change(&mut timeline);
@@ -282,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn the_picture_shows_who_waits_how_long_and_how_many() {
+    fn the_picture_shows_how_long_requests_wait_and_how_many() {
         let mut timeline = served();
         let lines = timeline.lines();
         assert_eq!(lines[0], "5.00s: 30 of 30 served, 0 wait");
@@ -322,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_is_served_in_its_order_and_not_before_its_time() {
+    fn a_burst_is_served_in_order_and_not_early() {
         let mut frames = 0;
         let timeline = Burst {
             rate: 100,

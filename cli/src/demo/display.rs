@@ -1,5 +1,5 @@
-//! A line for each trial while it runs, and the burst's timeline, if a terminal watches; the table,
-//! the last timeline and the summary at the end.
+//! The output of the demo. On a terminal: one line per trial while it runs, and the timeline of the
+//! burst. At the end: the table, the final timeline and the summary.
 
 use core::sync::atomic::Ordering::Relaxed;
 use core::time::Duration;
@@ -16,17 +16,17 @@ use super::hammer::{Hammer, Progress};
 use super::trials::Trial;
 use crate::text::{grouped, per_second, speed};
 
-/// Shows on standard error, where that is a terminal, how far the trials are.
+/// Shows the progress of the trials on standard error, if that is a terminal.
 pub(crate) struct Display {
     lines: MultiProgress,
     bars: Vec<ProgressBar>,
 }
 
-/// How often the display is brought up to date.
+/// The interval at which the display is updated.
 const FRAME: Duration = Duration::from_millis(25);
 
 impl Display {
-    /// A line for each of `trials`.
+    /// Creates the display, with one line for each of `trials`.
     pub(crate) fn new(hammer: &Hammer, trials: &[Trial]) -> Self {
         let lines = MultiProgress::new();
         let bar = |trial: &Trial| {
@@ -43,7 +43,7 @@ impl Display {
         Self { lines, bars }
     }
 
-    /// Runs `trial`, whose line is the one at `index`, and shows how it goes.
+    /// Runs `trial` and shows its progress in the line at `index`.
     pub(crate) fn watch(&self, index: usize, hammer: &Hammer, trial: Trial) -> Outcome {
         let progress = Progress::default();
         let start = Instant::now();
@@ -53,7 +53,7 @@ impl Display {
                 self.update(index, &progress, start.elapsed(), "");
                 thread::sleep(FRAME);
             }
-            // A thread that panicked has found a defect of the program, which is not to be hidden.
+            // A panic in a thread is a defect of the program and must not be hidden.
             running.join().unwrap()
         });
         let elapsed = Duration::from_nanos(progress.elapsed.load(Relaxed));
@@ -87,11 +87,11 @@ impl Display {
         ));
     }
 
-    /// Takes the lines away, and writes the table to `out`.
+    /// Removes the lines, and writes the table to `out`.
     ///
     /// # Errors
     ///
-    /// As `out`.
+    /// Returns the errors of `out`.
     pub(crate) fn table(
         &self,
         out: &mut impl Write,
@@ -112,7 +112,7 @@ impl Display {
         let Hammer { threads, length } = hammer;
         writeln!(
             out,
-            "{threads} threads, one of them 10ms late, hammered each limiter for {length:?}\n"
+            "{threads} threads, one of them with timestamps 10ms stale, hammered each limiter for {length:?}\n"
         )?;
         for row in &rows {
             let mut line = String::new();
@@ -131,11 +131,11 @@ impl Display {
     }
 }
 
-/// Runs `burst`, and shows on standard error, where that is a terminal, how it goes.
+/// Runs `burst` and shows its progress on standard error, if that is a terminal.
 ///
 /// # Errors
 ///
-/// If what was shown cannot be taken away again.
+/// Fails if the displayed lines cannot be removed.
 pub(crate) fn watch_burst(burst: Burst) -> io::Result<Timeline> {
     let lines = MultiProgress::new();
     let picture = ProgressBar::no_length();
@@ -153,11 +153,11 @@ pub(crate) fn watch_burst(burst: Burst) -> io::Result<Timeline> {
     Ok(timeline)
 }
 
-/// Writes to `out` how the burst went.
+/// Writes the final timeline of the burst to `out`.
 ///
 /// # Errors
 ///
-/// As `out`.
+/// Returns the errors of `out`.
 pub(crate) fn timeline(out: &mut impl Write, timeline: &Timeline) -> io::Result<()> {
     writeln!(out, "\n{}\n", Timeline::heading())?;
     for line in timeline.lines() {
@@ -178,7 +178,7 @@ pub(crate) fn timeline(out: &mut impl Write, timeline: &Timeline) -> io::Result<
 ///
 /// # Errors
 ///
-/// As `out`.
+/// Returns the errors of `out`.
 pub(crate) fn summary(out: &mut impl Write, held: &[bool]) -> io::Result<()> {
     match held.iter().filter(|held| !**held).count() {
         0 => writeln!(out, "\nEvery bound held.")?,

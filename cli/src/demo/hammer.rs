@@ -1,4 +1,4 @@
-//! The threads, and what they record.
+//! The threads that hammer a limiter, and their records.
 
 use core::hint;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -11,36 +11,38 @@ use portcullis_core::{
 
 use super::bound::Record;
 
-/// How hard, and how long.
+/// The number of threads, and the length of a trial.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hammer {
-    /// Threads that ask at the same time.
+    /// The number of threads that ask at the same time.
     pub(crate) threads: u8,
-    /// How long each limiter is asked.
+    /// The time for which each limiter is asked.
     pub(crate) length: Duration,
 }
 
-/// What the threads have counted so far, for the display.
+/// The counts of all threads so far, for the display.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
     /// Requests that were admitted.
     pub(crate) admitted: AtomicU64,
     /// Requests that were denied.
     pub(crate) denied: AtomicU64,
-    /// The nanoseconds that it took, once all threads are done.
+    /// The duration in nanoseconds, set when all threads are done.
     pub(crate) elapsed: AtomicU64,
 }
 
-/// A thread asks so often before it lets others run: there may be more threads than cores.
+/// The number of requests that a thread makes before it yields: there may be more threads than
+/// cores.
 const BATCH: u32 = 256;
 
-/// How far behind the clock one of the threads lives: 10 ms.
+/// How stale the timestamps of one of the threads are: 10 ms.
 const LATE: Timestamp = Timestamp::from_millis(10);
 
-/// What a thread may record. A limiter that admits more is broken, and what is there shows it.
+/// The most grants that a thread records. A limiter that grants more is broken, and these records
+/// are enough to show it.
 const MOST_RECORDS: usize = 1_000_000;
 
-/// What one thread does until the time is up.
+/// The state of one thread.
 struct Thread<'a> {
     clock: &'a MonotonicClock,
     end: Timestamp,
@@ -49,8 +51,7 @@ struct Thread<'a> {
 }
 
 impl Hammer {
-    /// Runs `work` on every thread, and returns all that they recorded. `work` takes the thread's
-    /// number.
+    /// Runs `work` on every thread, with the thread's number, and returns all their records.
     fn run(
         &self,
         clock: &MonotonicClock,
@@ -74,7 +75,7 @@ impl Hammer {
                 })
             };
             let threads: Vec<_> = (0..self.threads).map(spawn).collect();
-            // A thread that panicked has found a defect of the program, which is not to be hidden.
+            // A panic in a thread is a defect of the program and must not be hidden.
             threads
                 .into_iter()
                 .flat_map(|thread| thread.join().unwrap())
@@ -85,8 +86,8 @@ impl Hammer {
         records
     }
 
-    /// Asks `limiter` for a permit at a time, and records each admission with the instants that
-    /// enclose the one it counts at.
+    /// Asks `limiter` for one permit at a time. Records each grant with the instants that enclose
+    /// the time at which it counts.
     pub(crate) fn admissions(
         &self,
         limiter: &(impl Limiter + Sync),
@@ -96,8 +97,8 @@ impl Hammer {
         let newest = AtomicU64::new(0);
         self.run(&clock, progress, |thread, number| {
             thread.until_the_end(|thread| {
-                // Acquire: pairs with the release below. What has been published was written to the
-                // limiter before this is asked.
+                // Acquire: pairs with the release below. Every published time was written to the
+                // limiter before the request below.
                 let written = newest.load(Ordering::Acquire);
                 let mut now = clock.now();
                 if number == 1 {
@@ -119,7 +120,7 @@ impl Hammer {
         })
     }
 
-    /// Asks `limiter` for a permit at a time, and records nothing.
+    /// Asks `limiter` for one permit at a time, and records nothing.
     pub(crate) fn requests(&self, limiter: &(impl Limiter + Sync), progress: &Progress) {
         let clock = MonotonicClock::new();
         self.run(&clock, progress, |thread, _| {
@@ -127,8 +128,8 @@ impl Hammer {
         });
     }
 
-    /// Takes leases of one to three permits, holds each a moment, and records the time for which it
-    /// was certainly held.
+    /// Takes leases of one to three permits, and holds each for a moment. Records the time for
+    /// which each lease was certainly held.
     pub(crate) fn leases(&self, limiter: &Concurrency, progress: &Progress) -> Vec<Record> {
         let clock = MonotonicClock::new();
         self.run(&clock, progress, |thread, number| {
@@ -149,9 +150,9 @@ impl Hammer {
         })
     }
 
-    /// Claims leases of one to three permits with a deadline, of which some are released in time,
-    /// some late, and some never. Each thread sweeps when it is denied. Records the time for which
-    /// each lease was certainly held.
+    /// Claims leases of one to three permits with a deadline. Some are released in time, some late,
+    /// and some never. Each thread sweeps when it is denied. Records the time for which each lease
+    /// was certainly held.
     pub(crate) fn claims<const N: usize>(
         &self,
         pool: &LeasePool<Concurrency, N>,
@@ -170,7 +171,8 @@ impl Hammer {
                 };
                 let from = clock.now().as_nanos();
                 let to = match turn % 16 {
-                    // The holder dies: the permits cannot be taken back before the deadline.
+                    // The holder never releases: its permits cannot be reclaimed before the
+                    // deadline.
                     5 => deadline.as_nanos(),
                     fate => {
                         hold(turn);
@@ -193,10 +195,10 @@ impl Hammer {
     }
 }
 
-/// The time after which a claim of a holder that died is swept.
+/// The deadline after which a sweep reclaims the permits of a holder that died.
 const DEADLINE: Duration = Duration::from_micros(200);
 
-/// Holds on for some microseconds, and now and then lets other threads run meanwhile.
+/// Spins for some microseconds, and sometimes yields to other threads.
 fn hold(turn: u32) {
     for _ in 0..turn % 8 * 100 {
         hint::spin_loop();
@@ -207,7 +209,7 @@ fn hold(turn: u32) {
 }
 
 impl Thread<'_> {
-    /// Asks until the time is up. `ask` says whether it was admitted.
+    /// Asks until the time is up. `ask` returns whether it was granted.
     fn until_the_end(&mut self, mut ask: impl FnMut(&mut Self) -> bool) {
         while self.clock.now() < self.end && self.records.len() < MOST_RECORDS {
             let admitted = (0..BATCH).map(|_| u64::from(ask(self))).sum();

@@ -1,4 +1,4 @@
-//! The limiters, their settings, and the bound that each promises.
+//! The limiters, their settings, and their bounds.
 
 use core::sync::atomic::Ordering::Relaxed;
 use core::time::Duration;
@@ -11,19 +11,19 @@ use portcullis_core::{
 use super::bound::{self, Verdict};
 use super::hammer::{Hammer, Progress};
 
-/// One limiter to be hammered.
+/// A trial of one limiter.
 pub(crate) struct Trial {
-    /// What it is called.
+    /// The name of the limiter.
     pub(crate) name: &'static str,
     /// Its settings.
     pub(crate) configured: &'static str,
-    /// What it promises.
+    /// The bound, for the table.
     pub(crate) bound: &'static str,
-    /// Hammers a new one of it, and checks its bound.
+    /// Hammers a new limiter, and checks its bound.
     pub(crate) run: fn(&Hammer, &Progress) -> Verdict,
 }
 
-/// Every limiter.
+/// Returns the trials of all limiters.
 pub(crate) fn all() -> Vec<Trial> {
     vec![
         Trial {
@@ -89,8 +89,8 @@ pub(crate) fn all() -> Vec<Trial> {
     ]
 }
 
-/// Holds every span of time against `allowed`, which takes its first and its last instant in
-/// nanoseconds.
+/// Checks every span of time against `allowed`, which takes the first and the last instant of the
+/// span in nanoseconds.
 fn spans(
     limiter: &(impl Limiter + Sync),
     hammer: &Hammer,
@@ -135,8 +135,8 @@ fn started_window(hammer: &Hammer, progress: &Progress) -> Verdict {
         .started_by_first_request()
         .build()
     {
-        // Windows do not overlap, and none is shorter than its length, so that a span touches at
-        // most that many.
+        // Windows do not overlap, and none is shorter than its length. So this is the most windows
+        // that a span can touch.
         Ok(limiter) => spans(&limiter, hammer, progress, |from, to| {
             500 * ((to - from).div_ceil(WINDOW) + 1)
         }),
@@ -202,7 +202,7 @@ fn unlimited(hammer: &Hammer, progress: &Progress) -> Verdict {
     Verdict::Held("all admitted".into()).and(progress.denied.load(Relaxed) == 0, "denied")
 }
 
-/// A trial for tests, of a limiter that keeps its bound.
+/// Returns a trial of a limiter that keeps its bound, for tests.
 #[cfg(test)]
 pub(super) fn honest() -> Trial {
     Trial {
@@ -213,7 +213,7 @@ pub(super) fn honest() -> Trial {
     }
 }
 
-/// A trial for tests, of a limiter that now and then admits what it should deny.
+/// Returns a trial of a limiter that sometimes grants a request that it should deny, for tests.
 #[cfg(test)]
 pub(super) fn generous() -> Trial {
     use core::sync::atomic::AtomicU64;

@@ -1,4 +1,4 @@
-//! Formats of logs: `--format`, and the reading of lines in it.
+//! The formats of logs: `--format`, and reading lines of a format.
 //!
 //! | module | what is in it |
 //! |---|---|
@@ -6,9 +6,9 @@
 //! | [`layout`] | templates as nginx and Apache write them |
 //! | [`json`] | a line that is a JSON object |
 //!
-//! Every text format is a template, the built-in ones as well. `auto` tries the built-in formats on
-//! each line, the one of the line before first. No line is read by two of them: only in a line with
-//! a virtual host a fourth word comes before the time, and only JSON begins with a brace.
+//! Every text format is a template, including the built-in ones. `auto` tries the built-in formats
+//! on each line, starting with the format of the previous line. No line matches two of them: only a
+//! line with a virtual host has a fourth word before the time, and only JSON begins with a brace.
 
 mod json;
 mod layout;
@@ -23,18 +23,18 @@ use super::key::Key;
 
 pub(crate) use self::template::Request;
 
-/// What `--format` says.
+/// The value of `--format`.
 #[derive(Clone, Debug)]
 pub(crate) enum Format {
-    /// Any of those below except the last.
+    /// Any of the following formats except the last.
     Auto,
-    /// The common format, and the combined one, which only adds to it.
+    /// The common format, and the combined one, which extends it.
     Common,
     /// The combined format after a virtual host.
     WithHost,
     /// A JSON object in each line.
     Json(Members),
-    /// A format of a server's configuration.
+    /// A format from the configuration of a server.
     Own(Layout),
 }
 
@@ -61,11 +61,11 @@ impl FromStr for Format {
     }
 }
 
-/// Reads the lines of a format.
+/// Reads the lines of a log in one format or several.
 #[derive(Debug)]
 pub(crate) struct Reader {
     choices: Vec<Choice>,
-    /// Which of them has read the last line.
+    /// The index of the format that read the last line.
     last: usize,
 }
 
@@ -76,11 +76,12 @@ enum Choice {
 }
 
 impl Reader {
-    /// Reads lines of `format`, with the parts of `key`, and the size if it is `charged`.
+    /// Creates a reader of lines in `format`, which extracts the parts of `key`, and the size if it
+    /// is `charged`.
     ///
     /// # Errors
     ///
-    /// What the format lacks.
+    /// Returns what is missing in the format.
     pub(crate) fn new(format: &Format, key: &Key, charged: bool) -> Result<Self, String> {
         let fields: Vec<_> = key.parts.iter().map(|part| part.field.clone()).collect();
         let combined = || layout::parse(COMBINED);
@@ -126,18 +127,15 @@ impl Reader {
         if let [Choice::Template(template)] = &*choices {
             for (number, part) in key.parts.iter().enumerate() {
                 if !template.has(number) {
-                    return Err(format!(
-                        "--key {}: lines of the format have none",
-                        part.name
-                    ));
+                    return Err(format!("--key {}: the format has no such field", part.name));
                 }
             }
         }
         Ok(Self { choices, last: 0 })
     }
 
-    /// Reads a line without its end, or returns `None` if it is malformed. `cut` says that the line
-    /// goes on.
+    /// Reads a line without its end. Returns `None` if it is malformed. `cut` means that the line
+    /// continues after `line`.
     pub(crate) fn read(&mut self, line: &[u8], cut: bool) -> Option<Request> {
         if let Some(request) = self.choices[self.last].read(line, cut) {
             return Some(request);
@@ -153,7 +151,7 @@ impl Reader {
         None
     }
 
-    /// Part number `part` of the key of `line`, which is the last that was read.
+    /// Returns part number `part` of the key of `line`, which must be the last line that was read.
     pub(crate) fn part<'a>(&'a self, line: &'a [u8], part: usize) -> &'a [u8] {
         match &self.choices[self.last] {
             Choice::Template(template) => template.part(line, part),
@@ -161,7 +159,7 @@ impl Reader {
         }
     }
 
-    /// What was expected instead of `line`, which is malformed; several lines of text.
+    /// Describes the expected form of `line`, which is malformed. Returns several lines of text.
     pub(crate) fn expected(&mut self, line: &[u8]) -> String {
         let mut text = String::new();
         for choice in &mut self.choices {
@@ -186,7 +184,7 @@ impl Choice {
     }
 }
 
-/// Writes what a line of `layout` looks like, and where one is not like that.
+/// Writes the expected form of a line of `layout`, and where the line differs.
 fn describe(text: &mut String, layout: &Layout, mismatch: Option<Mismatch>) -> core::fmt::Result {
     write!(text, "\n  expected: {}", layout::shown(layout))?;
     let Some(Mismatch { at, variable }) = mismatch else {
@@ -203,7 +201,7 @@ fn describe(text: &mut String, layout: &Layout, mismatch: Option<Mismatch>) -> c
 mod tests {
     use super::*;
 
-    /// The time, size and key of a line, or `None` if it is malformed.
+    /// Returns the time, size and key of a line, or `None` if it is malformed.
     fn read(format: &str, key: &str, line: &str) -> Option<(u64, u64, Vec<String>)> {
         let key: Key = key.parse().unwrap();
         let format = format.parse::<Format>().unwrap();
@@ -313,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn formats_that_cannot_be_read_are_refused() {
+    fn invalid_formats_are_rejected() {
         let new = |format: &str, key: &str| {
             let format = format.parse::<Format>()?;
             Reader::new(&format, &key.parse()?, true).map(|_| ())
@@ -337,17 +335,13 @@ mod tests {
             (
                 "$time_local $bytes_sent",
                 "ip",
-                "--key ip: lines of the format have none",
+                "--key ip: the format has no such field",
             ),
-            (
-                "common",
-                "host",
-                "--key host: lines of the format have none",
-            ),
+            ("common", "host", "--key host: the format has no such field"),
             (
                 "common",
                 "field:x",
-                "--key field:x: lines of the format have none",
+                "--key field:x: the format has no such field",
             ),
             ("json:when=t", "ip", "expected json:ROLE=MEMBER"),
         ] {
@@ -418,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_lacks_something_in_its_place_is_malformed() {
+    fn a_line_with_a_missing_field_is_malformed() {
         let lines = [
             "",
             " ",
@@ -461,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn a_size_that_is_cut_off_is_not_taken_for_a_smaller_one() {
+    fn a_truncated_size_is_not_read_as_a_smaller_one() {
         let key: Key = "ip".parse().unwrap();
         let mut reader = Reader::new(&Format::Auto, &key, true).unwrap();
         assert_eq!(reader.read(COMMON.as_bytes(), true), None);
@@ -471,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn a_malformed_line_is_shown_what_it_lacks() {
+    fn the_error_of_a_malformed_line_shows_what_is_missing() {
         let mut reader = Reader::new(&Format::Auto, &"ip".parse().unwrap(), false).unwrap();
         let text = reader.expected(br#"10.0.0.1 - - [17/May/2015:10:05:03] "GET /" 200 1"#);
         for expected in [

@@ -11,22 +11,22 @@ use flate2::bufread::MultiGzDecoder;
 use indicatif::{ProgressBar, ProgressStyle};
 use memchr::memchr;
 
-/// How much of a line is kept. What a replay needs stands at the beginning, so the rest of a longer
-/// one is skipped.
+/// The number of bytes of a line that are kept. A replay needs only the start of a line, so the
+/// rest is skipped.
 const LONGEST: usize = 64 * 1024;
 
-/// Room for a whole line and the beginning of the next ones.
+/// Room for a whole line and the start of the next one.
 const BUFFER: usize = 2 * LONGEST;
 
 /// The byte order mark of UTF-8.
 const MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// Whether `log` is a name of standard input.
+/// Returns whether `log` is a name of standard input.
 pub(crate) fn is_standard_input(log: &Path) -> bool {
     log == Path::new("-") || log == Path::new("/dev/stdin")
 }
 
-/// What messages call `log`.
+/// Returns the name of `log` for messages.
 pub(crate) fn name(log: &Path) -> Cow<'_, str> {
     if is_standard_input(log) {
         "standard input".into()
@@ -39,24 +39,23 @@ pub(crate) fn name(log: &Path) -> Cow<'_, str> {
 pub(crate) struct Line<'a> {
     /// The bytes, at most the first 64 KiB.
     pub(crate) bytes: &'a [u8],
-    /// Whether the line goes on after them.
+    /// Whether the line continues after them.
     pub(crate) cut: bool,
 }
 
-/// The lines of a log, one after the other in the same memory.
+/// The lines of a log, one after another in the same memory.
 pub(crate) struct Lines {
     source: Box<dyn Read>,
     buffer: Box<[u8]>,
-    /// What has been read and not yet returned: `buffer[start..end]`.
+    /// The bytes that have been read but not returned: `buffer[start..end]`.
     start: usize,
     end: usize,
-    /// The beginning of the present line has been returned; its rest is skipped.
+    /// Whether the start of the current line has been returned, so that its rest must be skipped.
     skipping: bool,
 }
 
 impl Lines {
-    /// Opens `log` and finds out by its first bytes whether it is gzip. What is read advances
-    /// `progress`.
+    /// Opens `log`, and detects gzip by its first bytes. Reading advances `progress`.
     pub(crate) fn open(log: &Path, progress: &ProgressBar) -> io::Result<Self> {
         if is_standard_input(log) {
             Self::new(progress.wrap_read(io::stdin()))
@@ -73,7 +72,7 @@ impl Lines {
             end: 0,
             skipping: false,
         };
-        // Two bytes tell; a pipe may deliver them one by one.
+        // Two bytes identify gzip. A pipe may deliver them one by one.
         while lines.end < 2 && lines.fill()? {}
         if let [0xff, 0xfe, ..] | [0xfe, 0xff, ..] = lines.buffer[..lines.end] {
             return Err(io::Error::new(
@@ -85,7 +84,7 @@ impl Lines {
         Ok(lines)
     }
 
-    /// The next line, or `None` at the end.
+    /// Returns the next line, or `None` at the end.
     pub(crate) fn next(&mut self) -> io::Result<Option<Line<'_>>> {
         let (length, next) = loop {
             let held = &self.buffer[self.start..self.end];
@@ -122,12 +121,12 @@ impl Lines {
             Some(beginning) if length > LONGEST => (beginning, true),
             _ => (line.strip_suffix(b"\r").unwrap_or(line), false),
         };
-        // Logs that were joined have a mark in their midst.
+        // Joined logs can have a byte order mark in the middle.
         let bytes = line.strip_prefix(MARK).unwrap_or(line);
         Ok(Some(Line { bytes, cut }))
     }
 
-    /// Reads more behind what is held; `false` at the end of the log.
+    /// Reads more bytes into the buffer. Returns `false` at the end of the log.
     fn fill(&mut self) -> io::Result<bool> {
         self.buffer.copy_within(self.start..self.end, 0);
         self.end -= self.start;
@@ -146,7 +145,7 @@ impl Lines {
     }
 }
 
-/// The plain bytes of a source that may be gzip, of one member or several.
+/// Returns the plain bytes of a source that may be gzip, of one member or several.
 fn decoded(mut source: impl Read + 'static) -> io::Result<Box<dyn Read>> {
     // A pipe may deliver the first byte alone.
     let mut start = Vec::new();
@@ -162,8 +161,8 @@ fn decoded(mut source: impl Read + 'static) -> io::Result<Box<dyn Read>> {
     })
 }
 
-/// A bar for the reading of all `logs`, or without a known length a counter, on standard error;
-/// nothing if that is not a terminal.
+/// Returns a progress bar for reading all `logs`, on standard error, or a counter if the length is
+/// unknown. Shows nothing if standard error is not a terminal.
 pub(crate) fn progress<'a>(logs: impl Iterator<Item = &'a Path>) -> ProgressBar {
     let length = logs
         .map(|log| match log.metadata() {
@@ -191,7 +190,7 @@ pub(crate) fn progress<'a>(logs: impl Iterator<Item = &'a Path>) -> ProgressBar 
 mod tests {
     use super::*;
 
-    /// Delivers few bytes at a time, as a slow pipe does.
+    /// Delivers a few bytes at a time, as a slow pipe does.
     struct Trickle(Cursor<Vec<u8>>, usize);
 
     impl Read for Trickle {
@@ -201,7 +200,7 @@ mod tests {
         }
     }
 
-    /// The lines of `text`, which are the same however it is delivered.
+    /// Returns the lines of `text`, which must be the same for every way of delivery.
     fn lines(text: &[u8]) -> Vec<(Vec<u8>, bool)> {
         let read = |at_a_time| {
             let mut lines = Lines::new(Trickle(Cursor::new(text.to_vec()), at_a_time)).unwrap();
@@ -212,7 +211,7 @@ mod tests {
             all
         };
         let all = read(usize::MAX);
-        // A byte at a time makes a long line a test of patience.
+        // One byte at a time would take too long for a long line.
         assert_eq!(read(if text.len() < 1000 { 1 } else { 4093 }), all);
         all
     }
@@ -247,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn many_lines_pass_through_the_buffer_unharmed() {
+    fn many_lines_pass_through_the_buffer_unchanged() {
         let text: Vec<String> = (0..60_000).map(|n| format!("line {n}")).collect();
         let read = lines(text.join("\n").as_bytes());
         assert_eq!(read.len(), text.len());
@@ -259,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_of_utf_8_is_no_part_of_a_line_and_utf_16_is_refused() {
+    fn a_byte_order_mark_of_utf_8_is_skipped_and_utf_16_is_rejected() {
         assert_eq!(
             lines(b"\xef\xbb\xbfone\n\xef\xbb\xbftwo\n"),
             ["one", "two"].map(|line| (line.as_bytes().to_vec(), false))

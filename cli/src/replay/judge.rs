@@ -1,4 +1,4 @@
-//! A limiter for each key and each limit, and what they decided.
+//! One limiter per key and limit, and their decisions.
 
 use portcullis_core::{Limiter, Timestamp};
 
@@ -9,8 +9,7 @@ use super::timeline::{Tally, Timeline};
 use crate::args::Cost;
 use crate::failure::Failure;
 
-/// Judges requests in the order in which they are given, by several limits that know nothing of
-/// each other.
+/// Judges requests in the given order, by several independent limits.
 pub(crate) struct Judge {
     trials: Vec<Trial>,
     cost: Cost,
@@ -20,15 +19,15 @@ pub(crate) struct Judge {
     late: u64,
 }
 
-/// One limit, and what it decided.
+/// One limit, and its decisions.
 pub(crate) struct Trial {
     settings: Settings,
-    /// By the numbers of the keys.
+    /// Indexed by the numbers of the keys.
     keys: Vec<Key>,
     timeline: Timeline,
 }
 
-/// One key's limiter, once it has had a request, and what it decided.
+/// The limiter of one key, once the key has had a request, and its decisions.
 #[derive(Default)]
 struct Key {
     limiter: Option<Box<dyn Limiter>>,
@@ -36,7 +35,7 @@ struct Key {
 }
 
 impl Judge {
-    /// Nothing has been seen yet.
+    /// Creates a judge that has seen no requests.
     pub(crate) fn new(settings: Vec<Settings>, cost: Cost) -> Self {
         let trial = |settings| Trial {
             settings,
@@ -52,8 +51,8 @@ impl Judge {
         }
     }
 
-    /// Judges a request at the log's time, which never goes back: a request that is older than one
-    /// before it counts at the newest time.
+    /// Judges a request at the log's time. A request that is older than an earlier one counts at
+    /// the newest time.
     ///
     /// # Errors
     ///
@@ -74,22 +73,22 @@ impl Judge {
         Ok(())
     }
 
-    /// The limits, in the order in which they were given.
+    /// Returns the limits, in the order in which they were given.
     pub(crate) fn trials(&self) -> &[Trial] {
         &self.trials
     }
 
-    /// How many requests were judged.
+    /// Returns the number of requests judged.
     pub(crate) fn requests(&self) -> u64 {
         self.requests
     }
 
-    /// The times of the first request and of the newest, in milliseconds since the Unix epoch.
+    /// Returns the times of the first and the newest request, in milliseconds since the Unix epoch.
     pub(crate) fn span(&self) -> Option<(u64, u64)> {
         self.span
     }
 
-    /// How many requests counted at a later time than their own.
+    /// Returns the number of requests that counted at a later time than their own.
     pub(crate) fn late(&self) -> u64 {
         self.late
     }
@@ -114,29 +113,29 @@ impl Trial {
         Ok(())
     }
 
-    /// What the requests were judged by.
+    /// Returns the settings of the limit.
     pub(crate) fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// All decisions.
+    /// Returns the sum of all decisions.
     pub(crate) fn total(&self) -> Tally {
         let tallies = self.keys.iter().map(|key| key.tally);
         tallies.fold(Tally::default(), |sum, tally| sum + tally)
     }
 
-    /// How many keys were denied at least once.
+    /// Returns the number of keys that were denied at least once.
     pub(crate) fn denied_keys(&self) -> usize {
         self.keys.iter().filter(|key| key.tally.denied > 0).count()
     }
 
-    /// Admitted and denied over time.
+    /// Returns the decisions over time.
     pub(crate) fn timeline(&self) -> &Timeline {
         &self.timeline
     }
 
-    /// Of `keys`, given by number and name, those that were denied most often: at most `count`, and
-    /// none that was not denied at all.
+    /// Returns the keys that were denied most often, at most `count`. `keys` are numbers and names.
+    /// Keys that were never denied are left out.
     pub(crate) fn most_denied<'a>(
         &self,
         keys: impl Iterator<Item = (u32, &'a [u8])>,
@@ -153,10 +152,10 @@ impl Trial {
     }
 }
 
-/// Takes `permits`, also more than a `u32` can say, or none of them. Only this thread uses the
+/// Takes `permits`, or none of them. `permits` may exceed a `u32`. Only this thread uses the
 /// limiter.
 fn take(limiter: &dyn Limiter, now: Timestamp, permits: u64) -> bool {
-    // A limiter takes 0 for a probe; here it is a request that costs nothing.
+    // A limiter treats 0 as a probe. Here it is a request that costs nothing.
     if permits == 0 {
         return true;
     }
@@ -184,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn more_permits_than_a_u32_can_say_are_taken_together_or_not_at_all() {
+    fn more_permits_than_a_u32_holds_are_taken_together_or_not_at_all() {
         let bucket = TokenBucket::new(Rate::ZERO, 12_000_000_000);
         assert!(!take(&bucket, Timestamp::ZERO, 12_000_000_001));
         assert!(take(&bucket, Timestamp::ZERO, 11_000_000_000));
@@ -193,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_costs_nothing_passes_an_empty_limiter() {
+    fn a_request_without_cost_passes_an_exhausted_limiter() {
         let bucket = TokenBucket::new(Rate::ZERO, 1);
         assert!(take(&bucket, Timestamp::ZERO, 1));
         assert!(take(&bucket, Timestamp::ZERO, 0));

@@ -1,4 +1,4 @@
-//! Which requests share a limit: `--key`, and a number for each key that occurs.
+//! `--key`: which requests share a limit. Assigns a number to each key that occurs.
 
 use core::fmt::Write;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -6,12 +6,12 @@ use core::str::FromStr;
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-/// What `--key` says: parts that all have to be equal for two requests to share a limit. Without
-/// parts, all requests share one.
+/// The value of `--key`: requests share a limit if all parts are equal. Without parts, all requests
+/// share one limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Key {
     pub(crate) parts: Vec<Part>,
-    /// As it was written.
+    /// The text of the argument.
     pub(crate) text: String,
 }
 
@@ -19,18 +19,18 @@ pub(crate) struct Key {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Part {
     pub(crate) field: Field,
-    /// How many bits of an address count, of IPv4 and of IPv6.
+    /// The prefix lengths for IPv4 and IPv6, if the key is a network.
     prefix: Option<(u8, u8)>,
-    /// As it was written.
+    /// The text of the part.
     pub(crate) name: String,
 }
 
-/// What a key can be made of.
+/// The fields that a key can consist of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Field {
     /// The address of the client.
     Address,
-    /// Who has logged in.
+    /// The authenticated user.
     User,
     /// The path of the request, without its query.
     Path,
@@ -40,7 +40,7 @@ pub(crate) enum Field {
     Referer,
     /// The header field `User-Agent`.
     Agent,
-    /// What the format calls so.
+    /// The field with this name in the format.
     Named(String),
 }
 
@@ -83,8 +83,8 @@ fn part(name: &str) -> Result<Part, String> {
     })
 }
 
-/// `24` is for IPv4 and `64` for IPv6, and the addresses of the other kind count whole; `24/64` is
-/// for both.
+/// Parses prefix lengths. `24` is for IPv4 and `64` for IPv6; addresses of the other kind count
+/// whole. `24/64` is for both.
 fn prefix(lengths: &str) -> Result<(u8, u8), String> {
     const EXPECTED: &str = "expected ip/24 (IPv4, up to 32), ip/64 (IPv6, 33 to 128) or ip/24/64 \
                             (both)";
@@ -101,10 +101,10 @@ fn prefix(lengths: &str) -> Result<(u8, u8), String> {
     })
 }
 
-/// What stands for a part that a request does not have, as in a log.
+/// The value of a part that a request does not have, as in a log.
 pub(crate) const ABSENT: &[u8] = b"-";
 
-/// A number for each key, counted from 0 as they occur.
+/// Assigns numbers to keys, from 0 in the order in which they occur.
 #[derive(Debug)]
 pub(crate) struct Keys {
     key: Key,
@@ -113,7 +113,7 @@ pub(crate) struct Keys {
 }
 
 impl Keys {
-    /// No key has occurred yet.
+    /// Creates an empty set of keys.
     pub(crate) fn new(key: Key) -> Self {
         Self {
             key,
@@ -122,8 +122,8 @@ impl Keys {
         }
     }
 
-    /// The number of the key whose parts are `parts`, by their places. `None` if there are more
-    /// than a `u32` can count.
+    /// Returns the number of the key with these parts; `parts` takes the index of a part. Returns
+    /// `None` if a `u32` cannot count the keys.
     pub(crate) fn number<'a>(&mut self, parts: impl Fn(usize) -> &'a [u8]) -> Option<u32> {
         if let [Part { prefix: None, .. }] = &*self.key.parts {
             return number(&mut self.numbers, parts(0));
@@ -134,7 +134,7 @@ impl Keys {
                 Some(bits) => network(parts(place), bits),
                 None => Cow::Borrowed(parts(place)),
             };
-            // With their lengths, no two keys of several parts are equal that should not be.
+            // The lengths ensure that keys with different parts have different bytes.
             if self.key.parts.len() > 1 {
                 let length = u32::try_from(text.len()).unwrap_or(u32::MAX);
                 self.scratch.extend_from_slice(&length.to_le_bytes());
@@ -144,12 +144,12 @@ impl Keys {
         number(&mut self.numbers, &self.scratch)
     }
 
-    /// How many keys have occurred.
+    /// Returns the number of keys that have occurred.
     pub(crate) fn len(&self) -> usize {
         self.numbers.len()
     }
 
-    /// What a key is called, if there is only one of them or `count` of them.
+    /// Returns the noun for a key, in the singular and the plural.
     pub(crate) fn noun(&self) -> (&'static str, &'static str) {
         match &*self.key.parts {
             [part] => match (&part.field, part.prefix) {
@@ -166,19 +166,19 @@ impl Keys {
         }
     }
 
-    /// What was written for `--key`.
+    /// Returns the value of `--key`.
     pub(crate) fn key(&self) -> &Key {
         &self.key
     }
 
-    /// Each key: its number, and its bytes for [`parts_of`](Self::parts_of).
+    /// Returns each key: its number, and its bytes for [`parts_of`](Self::parts_of).
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &[u8])> {
         self.numbers
             .iter()
             .map(|(bytes, &number)| (number, &**bytes))
     }
 
-    /// The parts of a key, in the order of `--key`.
+    /// Returns the parts of a key, in the order of `--key`.
     pub(crate) fn parts_of<'a>(&self, mut bytes: &'a [u8]) -> Vec<&'a [u8]> {
         if self.key.parts.len() < 2 {
             return self.key.parts.iter().map(|_| bytes).collect();
@@ -202,7 +202,7 @@ fn number(numbers: &mut HashMap<Box<[u8]>, u32>, key: &[u8]) -> Option<u32> {
     Some(number)
 }
 
-/// The network of an address. A client that is logged by its name is its own.
+/// Returns the network of an address. A client that is logged by its name counts by its name.
 fn network(address: &[u8], (v4, v6): (u8, u8)) -> Cow<'_, [u8]> {
     let parsed = str::from_utf8(address)
         .ok()
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_counts_up_to_the_length_for_its_kind() {
+    fn an_address_is_cut_to_the_prefix_length_for_its_kind() {
         assert_eq!(of("24", "192.0.2.77"), "192.0.2.0/24");
         assert_eq!(of("24", "2001:db8::7"), "2001:db8::7");
         assert_eq!(of("64", "192.0.2.77"), "192.0.2.77");
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn other_keys_are_refused() {
+    fn invalid_keys_are_rejected() {
         for key in [
             "",
             "ips",

@@ -1,13 +1,12 @@
-//! Several logs as one.
+//! Reads several logs as one.
 //!
-//! **In the order of time**, all logs are open at once, each with the first line that is not taken
-//! yet. The next line is the oldest of those. So lines that are out of order by no more than a
-//! horizon within each log are out of order by no more than that here: when a line was the next,
-//! the first lines of the other logs were no older. Logs may overlap, and their order on the
-//! command line does not matter, but for lines of equal times: those come in the order of the times
-//! at which the logs begin.
+//! **In the order of time**, all logs are open at once, each with its first line that has not been
+//! returned. The next line is the oldest of these. If the lines within each log are out of order by
+//! at most a horizon, the merged lines are too: when a line was returned, the first lines of the
+//! other logs were no older. Logs may overlap. Their order on the command line does not matter.
+//! Lines with equal times come in the order of the times at which their logs begin.
 //!
-//! **In the order of the logs**, one is read after the other.
+//! **In the order of the logs**, the logs are read one after another.
 
 use core::mem;
 use core::slice;
@@ -21,19 +20,20 @@ use super::key::Keys;
 use super::order::Record;
 use crate::failure::Failure;
 
-/// The lines of several logs that are not malformed.
+/// The well-formed lines of several logs.
 pub(crate) struct Logs<'a> {
     open: Vec<Log<'a>>,
-    /// Those still to be opened, in the order of the logs.
+    /// The logs to open later, in order.
     later: slice::Iter<'a, PathBuf>,
     done: Vec<Counts<'a>>,
-    /// Which log the next line comes from, and how old it may be without another being asked.
+    /// The log of the next line, and the newest time up to which its lines come before those of all
+    /// other logs.
     from: usize,
     until: u64,
     progress: ProgressBar,
 }
 
-/// A log that is read.
+/// An open log.
 struct Log<'a> {
     lines: Lines,
     /// The next line, if another log may come before it.
@@ -41,28 +41,28 @@ struct Log<'a> {
     counts: Counts<'a>,
 }
 
-/// What was read of a log.
+/// What was read from a log.
 #[derive(Clone, Debug)]
 pub(crate) struct Counts<'a> {
     pub(crate) log: &'a Path,
     pub(crate) requests: u64,
     pub(crate) malformed: u64,
-    /// The beginning of the first line if that is malformed.
+    /// The start of the first line, if that line is malformed.
     pub(crate) first_malformed: Option<Vec<u8>>,
 }
 
-/// How lines become records.
+/// Turns lines into records.
 pub(crate) struct Parsing {
     pub(crate) reader: Reader,
     pub(crate) keys: Keys,
 }
 
 impl<'a> Logs<'a> {
-    /// Opens all `logs` if they are read by time, and otherwise the first.
+    /// Opens all `logs` if they are read by time; otherwise opens the first.
     ///
     /// # Errors
     ///
-    /// [`Failure::Refused`] if a log cannot be read, or standard input is named twice.
+    /// [`Failure::Refused`] if a log cannot be read, or if standard input is named twice.
     pub(crate) fn open(
         logs: &'a [PathBuf],
         by_time: bool,
@@ -118,7 +118,7 @@ impl<'a> Logs<'a> {
         Ok(true)
     }
 
-    /// The next line, or `None` at the end of all logs.
+    /// Returns the next line, or `None` at the end of all logs.
     ///
     /// # Errors
     ///
@@ -129,7 +129,7 @@ impl<'a> Logs<'a> {
                 return Ok(None);
             };
             let Some(next) = log.next else {
-                // The only log that is open.
+                // This is the only open log.
                 if let Some(record) = log.read(0, parsing)? {
                     return Ok(Some(record));
                 }
@@ -150,7 +150,7 @@ impl<'a> Logs<'a> {
         }
     }
 
-    /// Takes leave of logs that have no line left.
+    /// Closes the logs that have no line left.
     fn finish_empty(&mut self) {
         for log in mem::take(&mut self.open) {
             if log.next.is_some() {
@@ -173,7 +173,7 @@ impl<'a> Logs<'a> {
         self.until = others.min().map_or(u64::MAX, |(time, _)| time);
     }
 
-    /// What was read of each log, once all have been read.
+    /// Returns what was read from each log, after all have been read.
     pub(crate) fn finish(mut self) -> Vec<Counts<'a>> {
         self.progress.finish_and_clear();
         let open = mem::take(&mut self.open).into_iter();
@@ -183,7 +183,7 @@ impl<'a> Logs<'a> {
 }
 
 impl Log<'_> {
-    /// The next line that is not malformed, as one of log number `number`.
+    /// Reads the next well-formed line, as a line of log number `number`.
     fn read(&mut self, number: u32, parsing: &mut Parsing) -> Result<Option<Record>, Failure> {
         let counts = &mut self.counts;
         while let Some(line) = self
@@ -203,7 +203,10 @@ impl Log<'_> {
             let Parsing { reader, keys } = parsing;
             let key = keys.number(|part| reader.part(line.bytes, part));
             let key = key.ok_or_else(|| {
-                Failure::Refused(format!("more than {} keys: --key is too fine", u32::MAX))
+                Failure::Refused(format!(
+                    "more than {} keys: choose a coarser --key",
+                    u32::MAX
+                ))
             })?;
             return Ok(Some(Record {
                 time: request.time,
@@ -216,7 +219,7 @@ impl Log<'_> {
     }
 }
 
-/// How much of a malformed line is kept, to be shown.
+/// The number of bytes of a malformed line that are kept for the error message.
 const SHOWN: usize = 1_000;
 
 fn unreadable(log: &Path, error: &std::io::Error) -> Failure {

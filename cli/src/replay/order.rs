@@ -1,51 +1,52 @@
-//! Lines in the order of their times.
+//! Sorts lines by their times.
 //!
-//! A server writes a line when a request ends, and some write when it began: lines come out of
-//! order. [`Order`] holds them for a horizon, and lets a line go when the newest time that was read
-//! is more than the horizon ahead of it. What is later still goes at once.
+//! A server writes a line when a request ends, and some servers write the time at which it began.
+//! So lines are out of order. [`Order`] holds lines for a horizon. It passes a line on when the
+//! newest time read is more than the horizon ahead of it. A line that is later than the horizon
+//! passes at once.
 //!
-//! The horizon is cut into slots of equal length, in a ring. A line goes to the end of the slot of
-//! its time, which takes the same time for a busy log as for a quiet one. A slot is put in order
-//! when it goes, if it is not yet. Memory is that of the lines of one horizon and one slot.
+//! The horizon is divided into slots of equal length, in a ring. A line is appended to the slot of
+//! its time, which takes the same time for busy and quiet logs. A slot is sorted, if necessary,
+//! when it is passed on. Memory is bounded by the lines of one horizon and one slot.
 
 use core::mem;
 use std::collections::VecDeque;
 
-/// A line that waits for its turn.
+/// A line that waits to be sorted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
     /// Milliseconds since the Unix epoch.
     pub(crate) time: u64,
-    /// What the request costs if its bytes are charged.
+    /// The cost of the request if bytes are charged.
     pub(crate) bytes: u64,
-    /// The number of its key.
+    /// The number of the key.
     pub(crate) key: u32,
-    /// The number of its log. Of equal times, lines of the lower number come first; those of one
-    /// log in its order.
+    /// The number of the log. Lines with equal times come in the order of these numbers, and within
+    /// a log in its order.
     pub(crate) log: u32,
 }
 
-/// How many slots a horizon is cut into, unless they would be shorter than [`SHORTEST`].
+/// The number of slots in a horizon, unless they would be shorter than [`SHORTEST`].
 const SLOTS: u64 = 128;
 
-/// The shortest slot, in milliseconds: most logs have no finer times.
+/// The shortest slot, in milliseconds: most logs have no finer resolution.
 const SHORTEST: u64 = 1_000;
 
-/// Puts lines in the order of their times.
+/// Sorts lines by their times.
 #[derive(Debug)]
 pub(crate) struct Order {
-    /// In milliseconds; `None` leaves lines in the order in which they come.
+    /// The horizon in milliseconds. `None` keeps lines in the order of arrival.
     horizon: Option<u64>,
     /// The length of a slot in milliseconds.
     width: u64,
-    /// The number of the first slot: its time divided by the width.
+    /// The number of the first slot: its start time divided by the width.
     first: u64,
     slots: VecDeque<Slot>,
-    /// Emptied slots, whose memory is used again.
+    /// Emptied slots, whose memory is reused.
     spare: Vec<Vec<Record>>,
-    /// The newest time that was read.
+    /// The newest time read.
     newest: u64,
-    /// How far a line was behind the newest time, at most; in milliseconds.
+    /// How far a line was behind the newest time, at most, in milliseconds.
     behind: u64,
     held: usize,
     most_held: usize,
@@ -54,12 +55,12 @@ pub(crate) struct Order {
 #[derive(Debug, Default)]
 struct Slot {
     records: Vec<Record>,
-    /// Whether a line came before one that belongs before it.
+    /// Whether a line arrived before a line that precedes it in time.
     unordered: bool,
 }
 
 impl Order {
-    /// Holds lines for `horizon` milliseconds, or not at all.
+    /// Creates a sorter that holds lines for `horizon` milliseconds, or not at all.
     pub(crate) fn new(horizon: Option<u64>) -> Self {
         Self {
             horizon,
@@ -74,11 +75,11 @@ impl Order {
         }
     }
 
-    /// Takes the next line of the log, and gives those to `judge` whose turn has come.
+    /// Takes the next line of the log, and passes to `judge` the lines that are due.
     ///
     /// # Errors
     ///
-    /// The first of `judge`.
+    /// Returns the first error of `judge`.
     pub(crate) fn push<E>(
         &mut self,
         record: Record,
@@ -124,11 +125,11 @@ impl Order {
         Ok(())
     }
 
-    /// Gives all lines that are left to `judge`.
+    /// Passes all remaining lines to `judge`.
     ///
     /// # Errors
     ///
-    /// The first of `judge`.
+    /// Returns the first error of `judge`.
     pub(crate) fn finish<E>(
         &mut self,
         mut judge: impl FnMut(Record) -> Result<(), E>,
@@ -157,12 +158,12 @@ impl Order {
         Ok(())
     }
 
-    /// How far a line was behind the newest time before it, at most; in milliseconds.
+    /// Returns how far a line was behind the newest time before it, at most, in milliseconds.
     pub(crate) fn behind(&self) -> u64 {
         self.behind
     }
 
-    /// How many lines were held at once, at most.
+    /// Returns how many lines were held at once, at most.
     pub(crate) fn most_held(&self) -> usize {
         self.most_held
     }
@@ -188,8 +189,8 @@ mod tests {
         (out, order)
     }
 
-    /// Lines whose times go forward by up to `step` milliseconds and are late by up to `late`, from
-    /// `logs` logs.
+    /// Generates lines whose times advance by up to `step` milliseconds and are late by up to
+    /// `late`, from `logs` logs.
     fn records(count: u32, step: u64, late: u64, logs: u32) -> Vec<Record> {
         let mut state = 0x2545_f491_4f6c_dd1d_u64;
         let mut random = move |below: u64| {
@@ -213,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_within_the_horizon_are_in_the_order_of_time_log_and_line() {
+    fn lines_within_the_horizon_are_sorted_by_time_log_and_line() {
         for horizon in [1, 999, 1_000, 59_001, 60_000, 3_600_000] {
             for (step, logs) in [(0, 1), (7, 3), (2_500, 2), (40_000, 1)] {
                 let records = records(5_000, step, horizon, logs);
@@ -227,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_later_than_the_horizon_is_not_lost_and_holds_up_nothing() {
+    fn a_line_later_than_the_horizon_is_kept_and_delays_no_other() {
         const HORIZON: u64 = 60_000;
         let records = records(5_000, 100, 300_000, 1);
         let mut newest = 0;
@@ -254,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_is_held_than_the_lines_of_one_horizon_and_one_slot() {
+    fn memory_is_bounded_by_the_lines_of_one_horizon_and_one_slot() {
         for (horizon, slot) in [(60_000, 1_000), (3_600_000, 28_125)] {
             let records = records(300_000, 200, 50_000, 1);
             let (_, order) = sorted(Some(horizon), &records);
@@ -267,8 +268,8 @@ mod tests {
             let most = times.iter().map(within).max().unwrap();
             assert!(order.most_held() > 100);
             assert!(order.most_held() <= most, "{} > {most}", order.most_held());
-            assert!(most < records.len() / 2, "the test tells nothing");
-            // The memory is used again.
+            assert!(most < records.len() / 2, "the test is not significant");
+            // Emptied slots are reused.
             let spare: usize = order.spare.iter().map(Vec::capacity).sum();
             assert!(spare <= 8 * most, "{spare} places for {most} lines");
         }

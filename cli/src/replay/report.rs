@@ -1,4 +1,4 @@
-//! The result of a replay, for people and as JSON.
+//! The result of a replay, as a summary and as JSON.
 
 use core::fmt::Write as _;
 use core::time::Duration;
@@ -16,7 +16,7 @@ use super::timeline::{Tally, Timeline};
 use crate::args::{Cost, ReplayArgs};
 use crate::text::{counted, grouped, per_second, percent, speed};
 
-/// What a replay found. The names are those of the JSON object.
+/// The result of a replay. The field names are those of the JSON object.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report<'a> {
     key: &'a str,
@@ -25,11 +25,11 @@ pub(crate) struct Report<'a> {
     /// How far lines may be out of order.
     #[serde(skip_serializing_if = "Option::is_none")]
     horizon_s: Option<f64>,
-    /// Lines judged.
+    /// Lines that were judged.
     requests: u64,
-    /// Lines skipped.
+    /// Lines that were skipped.
     malformed: u64,
-    /// Keys judged, each by a limiter of its own.
+    /// Keys that were judged, each by its own limiter.
     keys: usize,
     /// Lines that counted at a later time than their own.
     late: u64,
@@ -38,20 +38,20 @@ pub(crate) struct Report<'a> {
     /// How many lines were held at once to be sorted, at most.
     held: usize,
     span: Option<Span>,
-    /// What the first limit decided.
+    /// The decisions of the first limit.
     #[serde(flatten)]
     first: Outcome,
     limits: Vec<Outcome>,
     logs: Vec<Source>,
-    /// Reading and parsing included.
+    /// Includes reading and parsing.
     elapsed_s: f64,
-    /// By all limits.
+    /// Decisions of all limits.
     decisions_per_s: f64,
     #[serde(skip)]
     noun: (&'static str, &'static str),
 }
 
-/// From the first request to the newest.
+/// The times of the first and the newest request.
 #[derive(Debug, Serialize)]
 struct Span {
     first: String,
@@ -60,7 +60,7 @@ struct Span {
     millis: (u64, u64),
 }
 
-/// What one limit decided.
+/// The decisions of one limit.
 #[derive(Clone, Debug, Serialize)]
 struct Outcome {
     limit: String,
@@ -69,7 +69,7 @@ struct Outcome {
     burst: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     segments: Option<u32>,
-    /// Burst or segments, for people.
+    /// Burst or segments, for the summary.
     #[serde(skip)]
     setting: String,
     allowed: u64,
@@ -101,7 +101,7 @@ impl Serialize for Parts {
     }
 }
 
-/// Bytes of a log on a terminal, which they must not command.
+/// Escapes the bytes of a log, so that they cannot control a terminal.
 fn shown(bytes: &[u8]) -> String {
     bytes.escape_ascii().to_string()
 }
@@ -109,20 +109,20 @@ fn shown(bytes: &[u8]) -> String {
 /// Decisions over time.
 #[derive(Clone, Debug, Serialize)]
 struct Series {
-    /// How many seconds a row stands for.
+    /// The number of seconds in a row.
     width_s: u64,
     rows: Vec<Row>,
 }
 
 #[derive(Clone, Debug, Serialize)]
 struct Row {
-    /// When it begins.
+    /// The start of the row.
     time: String,
     allowed: u64,
     denied: u64,
 }
 
-/// What was read of a log.
+/// What was read from a log.
 #[derive(Debug, Serialize)]
 struct Source {
     log: String,
@@ -131,7 +131,7 @@ struct Source {
 }
 
 impl<'a> Report<'a> {
-    /// What `judge` decided about the requests of `logs` in `elapsed`.
+    /// Creates the report of the decisions of `judge` about the requests of `logs`.
     pub(crate) fn new(
         args: &'a ReplayArgs,
         judge: &Judge,
@@ -177,7 +177,7 @@ impl<'a> Report<'a> {
     ///
     /// # Errors
     ///
-    /// If standard output cannot be written.
+    /// Fails if standard output cannot be written.
     pub(crate) fn json(&self) -> io::Result<()> {
         let mut out = BufWriter::new(io::stdout().lock());
         serde_json::to_writer(&mut out, self)?;
@@ -185,11 +185,11 @@ impl<'a> Report<'a> {
         out.flush()
     }
 
-    /// Prints a summary: of one limit also admitted and denied over time, of several a table.
+    /// Prints a summary: for one limit with a chart over time, for several limits with a table.
     ///
     /// # Errors
     ///
-    /// If standard output cannot be written.
+    /// Fails if standard output cannot be written.
     pub(crate) fn summary(&self, args: &ReplayArgs, judge: &Judge) -> io::Result<()> {
         let mut out = BufWriter::new(io::stdout().lock());
         match &*self.logs {
@@ -253,7 +253,7 @@ impl<'a> Report<'a> {
         out.flush()
     }
 
-    /// `decided`, and the lines that were not judged or not at their time.
+    /// Prints `decided`, and the lines that were malformed or late.
     fn counts(&self, out: &mut impl Write, decided: &[(&str, u64)]) -> io::Result<()> {
         for &(name, count) in decided {
             writeln!(
@@ -280,7 +280,7 @@ impl<'a> Report<'a> {
         for log in &self.logs {
             if log.requests == 0 && log.malformed > 0 {
                 let lines = counted(log.malformed, ("line", "lines"));
-                writeln!(out, "  nothing can be read in {}: {lines}", log.log)?;
+                writeln!(out, "  no line can be read in {}: {lines}", log.log)?;
             }
         }
         Ok(())
@@ -309,7 +309,7 @@ impl<'a> Report<'a> {
         Ok(())
     }
 
-    /// A row for each limit.
+    /// Prints one row per limit.
     fn table(&self, out: &mut impl Write) -> io::Result<()> {
         let width = |texts: &mut dyn Iterator<Item = usize>| texts.max().unwrap_or(0);
         let limits = width(&mut self.limits.iter().map(|outcome| outcome.limit.len())).max(5);
@@ -351,7 +351,7 @@ impl Outcome {
                     .collect(),
             )
         };
-        // One key for all requests has no name.
+        // The key of all requests has no name.
         let top = if names.is_empty() { 0 } else { top };
         let most = trial.most_denied(keys.iter(), top).into_iter();
         Self {
@@ -376,7 +376,7 @@ impl Outcome {
 }
 
 impl Outcome {
-    /// `text`, and the setting that only the algorithm has.
+    /// Appends the setting that is specific to the algorithm to `text`.
     fn with_setting(&self, text: &str) -> String {
         match &*self.setting {
             "" => text.into(),
@@ -399,7 +399,7 @@ impl Series {
     }
 }
 
-/// The setting that only the algorithm of a limit has.
+/// Returns the setting that is specific to the algorithm of a limit.
 fn setting(settings: &Settings) -> String {
     let mut text = String::new();
     if let Some(burst) = settings.burst() {
@@ -411,7 +411,7 @@ fn setting(settings: &Settings) -> String {
     text
 }
 
-/// Milliseconds since the Unix epoch, as programs write them.
+/// Formats milliseconds since the Unix epoch for programs.
 fn instant(millis: u64) -> String {
     let timestamp = i64::try_from(millis)
         .ok()
@@ -419,7 +419,7 @@ fn instant(millis: u64) -> String {
     timestamp.map_or_else(String::new, |timestamp| timestamp.to_string())
 }
 
-/// How many characters the longest bar has.
+/// The number of characters in the longest bar.
 const BAR: u64 = 48;
 
 fn chart(out: &mut impl Write, timeline: &Timeline) -> io::Result<()> {
@@ -443,7 +443,8 @@ fn chart(out: &mut impl Write, timeline: &Timeline) -> io::Result<()> {
     Ok(())
 }
 
-/// A bar for `tally`, where `most` decisions have the full length. What is not zero can be seen.
+/// Returns a bar for `tally`, where `most` decisions have the full length. Every count above zero
+/// is visible.
 fn bar(tally: Tally, most: u64) -> String {
     let part = |count: u64| {
         let length = u128::from(count) * u128::from(BAR) / u128::from(most.max(1));
@@ -454,7 +455,7 @@ fn bar(tally: Tally, most: u64) -> String {
     "█".repeat(part(tally.allowed)) + &"░".repeat(part(tally.denied))
 }
 
-/// A second since the Unix epoch, as people write it in UTC.
+/// Formats a second since the Unix epoch for people, in UTC.
 fn moment(seconds: u64) -> String {
     let timestamp = i64::try_from(seconds)
         .ok()
@@ -465,7 +466,7 @@ fn moment(seconds: u64) -> String {
     )
 }
 
-/// A length of time in its largest whole unit.
+/// Formats a length of time in its largest whole unit.
 fn length(seconds: u64) -> String {
     let units = [(86_400, "d"), (3_600, "h"), (60, "min"), (1, "s")];
     let (unit, name) = units
@@ -480,7 +481,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bar_shows_what_is_there_and_nothing_else() {
+    fn a_bar_shows_every_nonzero_count_and_no_zero_count() {
         assert_eq!(
             bar(
                 Tally {
@@ -514,7 +515,7 @@ mod tests {
     }
 
     #[test]
-    fn moments_and_lengths_read_well() {
+    fn moments_and_lengths_are_formatted_for_people() {
         assert_eq!(moment(1_431_857_103), "2015-05-17 10:05:03");
         assert_eq!(
             ["30 s", "5 min", "3 h", "2 d"],

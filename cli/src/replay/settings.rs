@@ -1,4 +1,4 @@
-//! From what the command line asks for to limiters.
+//! Builds limiters from the settings of the command line.
 
 use core::time::Duration;
 
@@ -11,41 +11,42 @@ use crate::args::{Algorithm, Cost, ReplayArgs};
 use crate::failure::Failure;
 use crate::limit::Limit;
 
-/// The largest number of segments; the smaller rings below it are for the memory's sake.
+/// The largest number of segments. The smaller rings below it save memory.
 const SEGMENTS: usize = 1024;
 
-/// A limit, as one key has it.
+/// The settings of a limit; each key has its own limiter.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
-    /// N permits each PERIOD.
+    /// N permits per PERIOD.
     pub(crate) limit: Limit,
-    /// How it is kept.
+    /// The algorithm.
     pub(crate) kept: Kept,
 }
 
-/// How a limit is kept, with the setting that only this way has.
+/// The algorithm of a limit, with the setting that is specific to it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Kept {
-    /// By a bucket that holds `burst` at most.
+    /// A bucket that holds at most `burst` permits.
     TokenBucket { rate: Rate, burst: u64 },
-    /// By windows.
+    /// A fixed window.
     FixedWindow,
-    /// By windows of `segments` segments.
+    /// A sliding window of `segments` segments.
     SlidingWindow { segments: u32 },
 }
 
-/// The limits that `args` ask for.
+/// Returns the limits that `args` specify.
 ///
 /// # Errors
 ///
-/// [`Failure::Refused`] if settings do not belong together, or if a limiter's builder refuses them.
+/// [`Failure::Refused`] if settings do not match their algorithm, or if a limiter's builder rejects
+/// them.
 pub(crate) fn all(args: &ReplayArgs) -> Result<Vec<Settings>, Failure> {
     let limits = match &*args.limits {
         [] => vec![default_limit(args.cost)],
         limits => limits.to_vec(),
     };
     let algorithm = |limit: &Limit| limit.algorithm.unwrap_or(args.algorithm);
-    // A setting for all limits is for those that can use it.
+    // A setting for all limits must apply to at least one of them.
     for (option, given, use_) in [
         ("--burst", args.burst.is_some(), Algorithm::TokenBucket),
         (
@@ -121,14 +122,15 @@ impl Settings {
         }
     }
 
-    /// A limiter for a key that is first seen at `first`, in milliseconds since the Unix epoch.
+    /// Builds a limiter for a key that is first seen at `first`, in milliseconds since the Unix
+    /// epoch.
     ///
-    /// It starts there, rather than at the epoch, so that it cannot have been idle for longer than
-    /// its word can tell.
+    /// The limiter's origin is near `first` rather than at the epoch, so that the limiter has never
+    /// idled beyond its horizon.
     ///
     /// # Errors
     ///
-    /// As the limiter's builder.
+    /// Returns the error of the limiter's builder.
     pub(crate) fn limiter(&self, first: u64) -> Result<Box<dyn Limiter>, SettingsError> {
         let Limit {
             permits, period, ..
@@ -136,7 +138,7 @@ impl Settings {
         Ok(match self.kept {
             Kept::TokenBucket { rate, burst } => {
                 let bucket = TokenBucket::builder(rate, burst).origin(timestamp(first));
-                // A finer grain than the log's would only bring the bound of the burst nearer.
+                // A finer tick than the log's resolution would only lower the maximum burst.
                 Box::new(bucket.tick(Duration::from_millis(1)).build()?)
             }
             Kept::FixedWindow => Box::new(
@@ -164,7 +166,7 @@ impl Settings {
         Ok(Box::new(window.origin(on_grid(first, period)).build()?))
     }
 
-    /// How the limit is kept.
+    /// Returns the algorithm.
     pub(crate) fn algorithm(&self) -> Algorithm {
         match self.kept {
             Kept::TokenBucket { .. } => Algorithm::TokenBucket,
@@ -173,7 +175,7 @@ impl Settings {
         }
     }
 
-    /// The burst of a token bucket.
+    /// Returns the burst of a token bucket.
     pub(crate) fn burst(&self) -> Option<u64> {
         match self.kept {
             Kept::TokenBucket { burst, .. } => Some(burst),
@@ -181,7 +183,7 @@ impl Settings {
         }
     }
 
-    /// The segments of a sliding window.
+    /// Returns the segments of a sliding window.
     pub(crate) fn segments(&self) -> Option<u32> {
         match self.kept {
             Kept::SlidingWindow { segments } => Some(segments),
@@ -205,16 +207,16 @@ fn default_limit(cost: Cost) -> Limit {
     }
 }
 
-/// The last edge, on the Unix epoch's grid of `period`, that is not after `first`. (A period of
-/// zero is the builder's to refuse.)
+/// Returns the last edge, on the Unix epoch's grid of `period`, that is not after `first`. (The
+/// builder rejects a period of zero.)
 fn on_grid(first: u64, period: Duration) -> Timestamp {
     let first = timestamp(first).as_nanos();
     let period = u64::try_from(period.as_nanos()).unwrap_or(u64::MAX).max(1);
     Timestamp::from_nanos(first - first % period)
 }
 
-/// The limit as a rate. One that is above the `u32` that a rate counts in is the same in a shorter
-/// period, if that comes out even.
+/// Converts the limit to a rate, which counts permits in a `u32`. A larger number of permits is
+/// reduced together with the period, if they have a common divisor.
 fn rate(limit: &Limit) -> Result<Rate, Failure> {
     let period = u64::try_from(limit.period.as_nanos()).unwrap_or(u64::MAX);
     let divisor = if limit.permits > u32::MAX.into() {
@@ -232,7 +234,7 @@ fn rate(limit: &Limit) -> Result<Rate, Failure> {
     }
 }
 
-/// The greatest common divisor; that of `a` and 0 is `a`.
+/// Returns the greatest common divisor; that of `a` and 0 is `a`.
 fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
@@ -242,7 +244,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_large_rate_that_comes_out_even_is_kept_exactly() {
+    fn a_large_rate_with_a_common_divisor_is_exact() {
         let ten_gigabytes_a_day = rate(&"10000000000/d".parse().unwrap()).unwrap();
         assert_eq!(
             ten_gigabytes_a_day,

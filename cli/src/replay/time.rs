@@ -1,5 +1,4 @@
-//! Times as logs write them. All become milliseconds since the Unix epoch; finer digits are
-//! dropped.
+//! Times in logs. All are converted to milliseconds since the Unix epoch; finer digits are dropped.
 
 use jiff::civil::DateTime;
 use jiff::fmt::strtime::BrokenDownTime;
@@ -7,25 +6,25 @@ use jiff::fmt::temporal::DateTimeParser;
 use jiff::tz::TimeZone;
 use portcullis_core::Timestamp;
 
-/// How a time is written.
+/// The notation of a time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
     /// `17/May/2015:10:05:03 +0200`, as in the common format.
     Clf,
     /// ISO 8601: `2015-05-17T10:05:03.250+02:00`. Without an offset it is UTC.
     Iso,
-    /// A number of this many milliseconds, since the Unix epoch.
+    /// A number in this unit, since the Unix epoch.
     Number(Unit),
-    /// As `strftime` writes it.
+    /// A time in a `strftime` notation.
     Custom(String),
-    /// Any but the last; the unit of a number follows from its size.
+    /// Any but the last. The size of a number determines its unit.
     Any,
 }
 
 /// The unit of a time that is a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unit {
-    /// Seconds, perhaps with a fraction.
+    /// Seconds, possibly with a fraction.
     Seconds,
     /// Milliseconds.
     Millis,
@@ -38,24 +37,24 @@ pub(crate) enum Unit {
 /// The length of a time in the common format.
 pub(crate) const CLF_LENGTH: usize = b"17/May/2015:10:05:03 +0200".len();
 
-/// The last millisecond of which the nanoseconds since the Unix epoch fit 64 bits, in the year
-/// 2554.
+/// The last millisecond whose nanoseconds since the Unix epoch fit into 64 bits, in the year 2554.
 const LAST: u64 = u64::MAX / 1_000_000;
 
 /// Reads times.
 ///
-/// It remembers the last day, as that of most lines is the one of the line before: what is left to
-/// read is the time of the day.
+/// It caches the last day, because most lines have the same day as the previous line. Only the time
+/// of day is left to parse.
 #[derive(Debug, Default)]
 pub(crate) struct Reader {
     day: [u8; 12],
     zone: [u8; 6],
-    /// When that day began, in seconds since the Unix epoch.
+    /// The start of that day, in seconds since the Unix epoch.
     midnight: i64,
 }
 
 impl Reader {
-    /// The time that `text` is in `form`, or `None` if it is none, or not in 1970 to 2554.
+    /// Parses `text` in `form`. Returns `None` if it is not a time, or not in the years 1970 to
+    /// 2554.
     pub(crate) fn read(&mut self, text: &[u8], form: &Form) -> Option<u64> {
         match form {
             Form::Clf => self.clf(text.try_into().ok()?),
@@ -91,7 +90,7 @@ impl Reader {
     }
 }
 
-/// A time of a log for a limiter.
+/// Converts a time of a log for a limiter.
 pub(crate) fn timestamp(millis: u64) -> Timestamp {
     Timestamp::from_nanos(millis.saturating_mul(1_000_000))
 }
@@ -117,8 +116,8 @@ fn utc(time: DateTime) -> Option<u64> {
     millis(timestamp.as_millisecond())
 }
 
-/// A decimal number, perhaps with a fraction, in `unit`. Without a unit it is in that one of them
-/// in which it lies between 1973 and 5138.
+/// Parses a decimal number, possibly with a fraction, in `unit`. Without a unit, uses the unit in
+/// which the number lies between the years 1973 and 5138.
 fn number(text: &[u8], unit: Option<Unit>) -> Option<u64> {
     let digits = |text: &[u8]| text.iter().all(u8::is_ascii_digit);
     let (whole, fraction) = match text.iter().position(|&b| b == b'.') {
@@ -171,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_day_that_is_remembered_changes_no_time() {
+    fn the_cached_day_does_not_change_the_result() {
         let mut reader = Reader::default();
         for day in ["01/Jan/1970", "17/May/2015", "29/Feb/2024", "17/May/2015"] {
             for zone in ["+0000", "-0330", "+1400", "+0000"] {
@@ -196,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn other_ways_to_write_the_same_time() {
+    fn all_notations_of_a_time_give_the_same_result() {
         for text in [
             "2015-05-17T10:05:03Z",
             "2015-05-17T12:05:03+02:00",
@@ -232,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_time_is_none() {
+    fn invalid_times_are_none() {
         for text in [
             "",
             "-",
@@ -249,7 +248,7 @@ mod tests {
             "99999999999999999999",
         ] {
             let read = read(text, &Form::Any);
-            // A date alone is its beginning.
+            // A date alone means the start of the day.
             let expected = (text == "2015-05-17").then_some(1_431_820_800_000);
             assert_eq!(read, expected, "{text:?}");
         }

@@ -1,8 +1,8 @@
-//! Admitted and denied over time, in a fixed number of rows that grow coarser as the log goes on.
+//! Decisions over time, in a fixed number of rows that grow coarser as the log goes on.
 
 use core::ops::Add;
 
-/// How often a request was allowed, and denied.
+/// The number of allowed and denied requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     /// Allowed.
@@ -21,7 +21,7 @@ impl Tally {
         }
     }
 
-    /// All decisions.
+    /// Returns the sum of all decisions.
     pub(crate) fn sum(self) -> u64 {
         self.allowed + self.denied
     }
@@ -38,20 +38,19 @@ impl Add for Tally {
     }
 }
 
-/// The rows there are at most.
+/// The largest number of rows.
 const ROWS: usize = 32;
 
-/// How many seconds a row may stand for; each divides the next. Beyond them, twice as many each
-/// time.
+/// The possible widths of a row, in seconds; each divides the next. Beyond them, the width doubles.
 const WIDTHS: [u64; 13] = [
     1, 5, 10, 30, 60, 300, 600, 1_800, 3_600, 10_800, 21_600, 43_200, 86_400,
 ];
 
-/// Decisions by time, on the grid of the Unix epoch.
+/// Decisions over time, on the grid of the Unix epoch.
 #[derive(Debug)]
 pub(crate) struct Timeline {
     width: u64,
-    /// The number of the first row: its time divided by the width.
+    /// The number of the first row: its start time divided by the width.
     first: u64,
     rows: Vec<Tally>,
 }
@@ -67,8 +66,7 @@ impl Default for Timeline {
 }
 
 impl Timeline {
-    /// Counts a decision at `time`, in seconds since the Unix epoch, which is never before the last
-    /// one's.
+    /// Counts a decision at `time`, in seconds since the Unix epoch. Times never go back.
     pub(crate) fn add(&mut self, time: u64, allowed: bool) {
         if self.rows.is_empty() {
             self.first = time / self.width;
@@ -99,12 +97,12 @@ impl Timeline {
         *self = Self { width, first, rows };
     }
 
-    /// How many seconds a row stands for.
+    /// Returns the number of seconds in a row.
     pub(crate) fn width(&self) -> u64 {
         self.width
     }
 
-    /// The rows, each with the time that it starts at, in seconds since the Unix epoch.
+    /// Returns the rows, each with its start time in seconds since the Unix epoch.
     pub(crate) fn rows(&self) -> impl Iterator<Item = (u64, Tally)> {
         (self.first..)
             .map(|row| row * self.width)
@@ -116,7 +114,7 @@ impl Timeline {
 mod tests {
     use super::*;
 
-    /// A timeline of `times`, where every third request is denied.
+    /// Returns a timeline of `times` in which every third request is denied.
     fn timeline(times: &[u64]) -> Timeline {
         let mut timeline = Timeline::default();
         for (index, &time) in times.iter().enumerate() {
@@ -135,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rows_are_few_and_hold_each_decision_at_its_time() {
+    fn rows_are_bounded_and_contain_each_decision_at_its_time() {
         for step in [0, 1, 7, 61, 3_599, 100_003, 400_000_000] {
             let times: Vec<u64> = (0..40).map(|index| 1_431_857_103 + index * step).collect();
             let timeline = timeline(&times);

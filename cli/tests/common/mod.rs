@@ -1,4 +1,4 @@
-//! Running the program, and logs for it.
+//! Runs the program, and generates logs for it.
 
 #![allow(dead_code, reason = "each test program uses a part of this")]
 
@@ -18,7 +18,7 @@ pub(crate) fn portcullis(args: &[&str]) -> Command {
     command
 }
 
-/// What `portcullis replay` says when it reads `log` from standard input.
+/// Runs `portcullis replay` on `log` as standard input.
 pub(crate) fn replay(log: &[u8], args: &[&str]) -> Output {
     let mut command = portcullis(&["replay", "-"]);
     command
@@ -38,7 +38,7 @@ pub(crate) fn replay(log: &[u8], args: &[&str]) -> Output {
     output
 }
 
-/// The JSON object of a replay that succeeds.
+/// Returns the JSON object of a replay that succeeds.
 pub(crate) fn json(log: &[u8], args: &[&str]) -> Value {
     let output = replay(log, &[args, &["--json"]].concat());
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
@@ -46,7 +46,7 @@ pub(crate) fn json(log: &[u8], args: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// The counts of a replay: requests, allowed, denied, malformed, keys.
+/// Returns the counts of a replay: requests, allowed, denied, malformed, keys.
 pub(crate) fn counts(log: &[u8], args: &[&str]) -> [u64; 5] {
     let json = json(log, args);
     ["requests", "allowed", "denied", "malformed", "keys"].map(|name| json[name].as_u64().unwrap())
@@ -62,7 +62,7 @@ pub(crate) fn gzip(bytes: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// A file that lives as long as the test.
+/// A file that is removed at the end of the test.
 pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {
@@ -84,12 +84,12 @@ impl Drop for Scratch {
     }
 }
 
-/// A line in the common format: `second` is the second of the minute.
+/// Returns a line in the common format; `second` is the second of the minute.
 pub(crate) fn line(address: &str, second: u32, size: &str) -> String {
     format!("{address} - - [01/Mar/2024:00:00:{second:02} +0000] \"GET / HTTP/1.1\" 200 {size}\n")
 }
 
-/// Numbers below a bound, the same in each run.
+/// Returns a generator of numbers below a bound, the same in each run.
 pub(crate) fn random() -> impl FnMut(u64) -> u64 {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     move |below| {

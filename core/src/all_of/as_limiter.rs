@@ -6,19 +6,18 @@ use crate::{
     Composable, Denied, Idle, Limiter, QueueLimiter, Receipt, Replenishing, Retry, Timestamp,
 };
 
-/// All limits as one, for what takes a limiter: a queue of waits, say, or a clock. Its leases are
-/// ordinary ones.
+/// All limits as one limiter, for example for a queue or a clock. Its leases are ordinary ones.
 ///
-/// A denial is the one of the limit that denied, without its place. What a lease gives back as not
-/// used is released by those limits whose permits come back so, and is not taken back by those
-/// whose permits come back by time: a lease has room for one receipt. A grant that goes unclaimed
-/// in a queue is taken back by each of up to eight limits as it takes back its own: see
+/// A denial is that of the limit that denied, without its index. A lease has room for one receipt
+/// only. So when a lease refunds unused permits, the limits whose permits are released get them
+/// back, and the limits whose permits come back by time do not. A grant of a queue that is not
+/// claimed is refunded to each of up to eight limits: see
 /// [`take_noted_at`](QueueLimiter::take_noted_at).
 ///
 /// ```
 /// use portcullis_core::{AllOf, Concurrency, LimiterExt, Rate, Timestamp, TokenBucket};
 ///
-/// // Five each second, two at once.
+/// // Five per second, and at most two at once.
 /// let limits = AllOf::new((
 ///     TokenBucket::new(Rate::per_second(5), 5),
 ///     Concurrency::new(2),
@@ -61,7 +60,7 @@ impl<T: Limits> Limiter for AllOf<T> {
         self.each().map(capacity).min().unwrap_or(u64::MAX)
     }
 
-    /// In use if one of them is; else since the last of them is as good as new.
+    /// In use if any limit is in use. Otherwise idle since the last of the limits became idle.
     fn idle_at(&self, now: Timestamp) -> Idle {
         self.each().map(|limit| limit.idle_at(now)).fold(
             Idle::Since(Timestamp::ZERO),
@@ -73,9 +72,9 @@ impl<T: Limits> Limiter for AllOf<T> {
         )
     }
 
-    /// The longest that any of the limits says. Of more than the [capacity](Self::capacity), behind
-    /// others: never later than all will have come in, but earlier where one limit is full, and so
-    /// gains nothing, while another one keeps all waiting.
+    /// Returns the latest retry of all limits. For a queued request whose sum exceeds the
+    /// [capacity](Self::capacity), the result is a lower bound: it is too early if one limit is
+    /// full, and so gains no permits, while the requests ahead wait for another limit.
     fn retry(&self, denied: Denied) -> Retry {
         let by = |index| {
             self.retry(DeniedBy {
@@ -95,9 +94,10 @@ impl<T: Limits> Limiter for AllOf<T> {
         }
     }
 
-    /// When all of them can grant, and how much of what all have is used. Then what the limits
-    /// offer themselves, as of their own denials and grants: of a denial, first the first limit
-    /// that would deny the request now; and then all, in order.
+    /// Offers when all limits can grant, and how much of their common capacity is in use. Then the
+    /// limits offer their own metadata. For a denial, the first limit that would deny the request
+    /// now offers first; then all limits offer, in order. The reason of the denial itself comes
+    /// last.
     fn metadata(&self, now: Timestamp, denied: Option<Denied>, offers: &mut Metadata<'_>) {
         if let Some(denied) = denied {
             offers.offer(metadata::RETRY_AFTER, || Limiter::retry(self, denied));
@@ -140,7 +140,7 @@ impl<T: QueueLimits> QueueLimiter for AllOf<T> {
 
     const NOTES: bool = true;
 
-    /// Of up to eight limits: of more, nothing is noted.
+    /// Stores the receipts of up to eight limits. With more limits, stores none.
     fn take_noted_at(
         &self,
         now: Timestamp,
@@ -149,7 +149,7 @@ impl<T: QueueLimits> QueueLimiter for AllOf<T> {
     ) -> Result<Receipt, Denied> {
         notes.clear();
         if self.limits.len() > Receipts::MOST || n == 0 || self.peek_at(now, n).is_err() {
-            // A denial is told to those that note denials.
+            // A take lets wrappers that record denials see this one.
             return self.take_at(now, n);
         }
         let taken = Taken {
@@ -178,8 +178,8 @@ impl<T: QueueLimits> QueueLimiter for AllOf<T> {
         Ok(Receipt::NONE)
     }
 
-    /// Of each limit as much as that can take back: as many count as never taken as of the one that
-    /// takes back the fewest.
+    /// Refunds to each limit as many permits as it can take back. Returns the smallest number of
+    /// permits that count as never taken in a limit.
     fn refund_noted_at(&self, now: Timestamp, n: u32, receipt: Receipt, notes: Receipts) -> u32 {
         if notes.len() != self.limits.len() {
             return self.refund_at(now, n, receipt).permits;
@@ -202,8 +202,8 @@ impl<T: QueueLimits> QueueLimiter for AllOf<T> {
 
 impl<T: ReplenishingLimits> Replenishing for AllOf<T> {}
 
-/// What has been taken of the first limits, to be given back in reverse if one of the others
-/// denies, or panics.
+/// The permits taken from the first limits. On drop they are refunded in reverse order, because a
+/// later limit denied or panicked.
 struct Taken<'t, T: Limits> {
     limits: &'t AllOf<T>,
     now: Timestamp,
@@ -225,7 +225,8 @@ impl<T: Limits> Drop for Taken<'_, T> {
     }
 }
 
-/// What is still to be given back, of the last limit first: each one also when another one panics.
+/// The permits that are still to be refunded, those of the last limit first. All are refunded, even
+/// if a limiter panics.
 struct Refund<'t, T: Limits> {
     limits: &'t AllOf<T>,
     now: Timestamp,
@@ -247,7 +248,7 @@ impl<T: Limits> Refund<'_, T> {
 
 impl<T: Limits> Drop for Refund<'_, T> {
     fn drop(&mut self) {
-        // Only after a panic is anything left.
+        // Receipts are left only after a panic.
         self.run();
     }
 }
@@ -263,19 +264,20 @@ impl<T: Limits> Drop for Refund<'_, T> {
 /// ```
 #[diagnostic::on_unimplemented(
     message = "a queue cannot own all of `{Self}`",
-    label = "a permit of one of them that is released past the queue wakes no waiter",
-    note = "name the limits themselves; a pointer to one is possible where all its permits come back by time (`Replenishing`)",
-    note = "to limit a part and the whole, put the whole into a queue of its own, and wait in both, one after the other"
+    label = "a permit that is released directly to one of the limits wakes no waiter of the queue",
+    note = "pass the limits by value; a pointer to one is allowed only if all its permits come back by time (`Replenishing`)",
+    note = "to limit both a part and the whole, give the whole a queue of its own, and acquire from both queues, one after the other"
 )]
 pub trait QueueLimits: Limits {
-    /// Whether others may take from one of them past the queue.
+    /// Whether other callers may take from one of the limits without going through the queue.
     const SHARED: bool;
 
-    /// The most permits that are out of one of them, and come back by release alone.
+    /// Returns the largest number of permits that are out of one limit and come back only by
+    /// release.
     fn held(&self) -> u64;
 }
 
-/// Limits all of whose permits come back by time alone. Sealed.
+/// Limits whose permits all come back by time alone. Sealed.
 pub trait ReplenishingLimits: Limits {}
 
 macro_rules! tuple {
@@ -283,7 +285,7 @@ macro_rules! tuple {
         impl<$($limiter: QueueLimiter),+> QueueLimits for ($($limiter,)+) {
             const SHARED: bool = $($limiter::SHARED)||+;
 
-            #[expect(non_snake_case, reason = "each part by its type's name")]
+            #[expect(non_snake_case, reason = "each part is named after its type")]
             fn held(&self) -> u64 {
                 let ($($limiter,)+) = self;
                 0 $(.max($limiter.held()))+
@@ -326,8 +328,8 @@ impl<T: ReplenishingLimits + ?Sized> QueueLimits for &T {
 }
 
 impl<T: Limits> AllOf<T> {
-    /// The limit at a place, and how many permits it is asked for; none if it is named before,
-    /// where it is asked for all.
+    /// Returns the limit at `index` and the number of permits to request from it. Returns `None` if
+    /// the limit is also named at an earlier place, which requests the permits for both.
     fn share(&self, index: usize, n: u32) -> Option<(&dyn Limiter, u32)> {
         let limit = self.limits.get(index)?;
         let id = limit.id();
@@ -343,7 +345,7 @@ impl<T: Limits> AllOf<T> {
         (0..self.limits.len()).filter_map(|index| self.limits.get(index))
     }
 
-    /// What one of the limits says against its share of `permits`.
+    /// Returns how one of the limits denies its share of `permits`, or `None` if it grants it.
     fn denial_of(&self, limit: &dyn Limiter, now: Timestamp, permits: u32) -> Option<Denied> {
         match times_over(permits, self.times(limit)) {
             Some(n) => limit.peek_at(now, n).err(),
@@ -351,8 +353,8 @@ impl<T: Limits> AllOf<T> {
         }
     }
 
-    /// When one of the limits has had its share of `permits`, which may be more than it can ever
-    /// hold.
+    /// Returns when one of the limits can have granted its share of `permits`, which may exceed its
+    /// capacity.
     fn retry_of(&self, limit: &dyn Limiter, now: Timestamp, permits: u32) -> Retry {
         let n = times_over(permits, self.times(limit)).unwrap_or(u32::MAX);
         match limit.peek_at(now, n) {
@@ -364,7 +366,7 @@ impl<T: Limits> AllOf<T> {
         }
     }
 
-    /// A denial as if one limiter had been asked.
+    /// Returns the denial as that of a single limiter.
     fn as_one(
         &self,
         DeniedBy {
@@ -373,7 +375,7 @@ impl<T: Limits> AllOf<T> {
     ) -> Denied {
         match denied {
             Denied::Exhausted { now, .. } => match u32::try_from(Limiter::capacity(self)) {
-                // Another limit can never hold so many.
+                // Another limit can never hold that many permits.
                 Ok(capacity) if capacity < permits => Denied::ExceedsCapacity { permits, capacity },
                 _ => Denied::Exhausted { now, permits },
             },

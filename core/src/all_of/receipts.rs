@@ -2,7 +2,8 @@ use core::mem;
 
 use crate::Receipt;
 
-/// The receipts of the parts of one grant, in the order of the limits: of up to eight limits.
+/// The receipts of one grant of a composition, one for each of up to eight limits, in the order of
+/// the limits.
 ///
 /// ```
 /// use portcullis_core::{
@@ -27,21 +28,21 @@ pub struct Receipts {
 }
 
 impl Receipts {
-    /// Limits of which the receipts can be kept.
+    /// The largest number of limits whose receipts can be stored.
     pub(super) const MOST: usize = 8;
 
-    /// Of no limit.
+    /// No receipts.
     pub const NONE: Self = Self {
         receipts: [const { Receipt::NONE }; Self::MOST],
         len: 0,
     };
 
-    /// Forgets them.
+    /// Removes all receipts.
     pub const fn clear(&mut self) {
         self.len = 0;
     }
 
-    /// There is room.
+    /// Adds the receipt of the next limit. The caller has checked that there is room.
     pub(super) fn push(&mut self, receipt: Receipt) {
         if let Some(place) = self.receipts.get_mut(self.len) {
             *place = receipt;
@@ -49,7 +50,7 @@ impl Receipts {
         }
     }
 
-    /// The last one, and its place.
+    /// Removes the last receipt, and returns it with its index.
     pub(super) fn pop(&mut self) -> Option<(usize, Receipt)> {
         self.len = self.len.checked_sub(1)?;
         self.receipts

@@ -3,11 +3,11 @@ use std::time::Instant;
 use super::Clock;
 use crate::Timestamp;
 
-/// The operating system's monotonic clock, [`std::time::Instant`]. The default choice. Needs the
-/// feature `std`.
+/// The monotonic clock of the operating system, [`std::time::Instant`]. The default choice. Needs
+/// the feature `std`.
 ///
-/// Its origin is the moment of its making. Resolution: 1 ns on Linux. Never goes back. A reading
-/// costs about 20 ns to 40 ns.
+/// Its origin is its creation. Resolution: 1 ns on Linux. It never goes back. A reading costs about
+/// 20 ns to 40 ns.
 ///
 /// ```
 /// use portcullis_core::{Clocked, MonotonicClock, Rate, TokenBucket};
@@ -24,7 +24,7 @@ pub struct MonotonicClock {
 }
 
 impl MonotonicClock {
-    /// A clock whose origin is now.
+    /// Creates a clock whose origin is now.
     ///
     /// ```
     /// # use portcullis_core::{Clock, MonotonicClock};

@@ -1,12 +1,12 @@
 use super::Clock;
 use crate::Timestamp;
 
-/// The processor's time stamp counter, read by [`quanta`]. Needs the feature `tsc`.
+/// The time stamp counter of the processor, read by [`quanta`]. Needs the feature `tsc`.
 ///
-/// Its origin is the moment of its making. Resolution: about 1 ns. The first one in a process takes
-/// up to 200 ms to calibrate. On machines whose counters are not in step, two cores may disagree: a
-/// reading may be older than one that another core has just made, which costs denials, not
-/// admissions, as long as they disagree by less than the limiter's staleness.
+/// Its origin is its creation. Resolution: about 1 ns. Creating the first one in a process takes up
+/// to 200 ms of calibration. If the counters of a machine are not synchronized, a reading may be
+/// older than one that another core has just made. As long as the difference is less than the
+/// limiter's staleness, this causes denials, not extra admissions.
 ///
 /// ```
 /// use portcullis_core::{Clocked, Rate, TokenBucket, TscClock};
@@ -22,7 +22,7 @@ pub struct TscClock {
 }
 
 impl TscClock {
-    /// A clock whose origin is now.
+    /// Creates a clock whose origin is now.
     ///
     /// ```
     /// # use portcullis_core::{Clock, TscClock};

@@ -1,4 +1,4 @@
-//! The limiter of one key, wherever in a table its entry lies.
+//! The limiter of one key of a table, in whichever slot its state is.
 
 use core::fmt;
 use core::hash::Hash;
@@ -25,13 +25,13 @@ use crate::{
 /// assert_eq!(available(&table, "alice"), 3);
 /// ```
 pub trait Keys: sealed::Table {
-    /// Where the limiter of `key` under the limit number `limit` is to be found; `None` if there is
-    /// no such limit.
+    /// Returns the address of the limiter of `key` under the limit with index `limit`, or `None` if
+    /// there is no such limit.
     fn locate<K: Hash + ?Sized>(&self, limit: usize, key: &K) -> Option<Address>;
 }
 
-/// A table that a keyed queue can own: as [`QueueLimiter`](crate::QueueLimiter) for the limiter of
-/// a key. The table's memory belongs to it alone. Sealed.
+/// A table that a keyed queue can own: the equivalent of [`QueueLimiter`](crate::QueueLimiter) for
+/// the limiter of a key. The table owns its memory exclusively. Sealed.
 ///
 /// ```
 /// use portcullis_core::{ConcurrencyRules, Keyed, Line, QueueKeys, Seed};
@@ -43,21 +43,21 @@ pub trait Keys: sealed::Table {
 /// ));
 /// ```
 pub trait QueueKeys: Keys {
-    /// Whether others may take from a key's limiter past the queue.
+    /// Whether other callers may take from a key's limiter without going through the queue.
     const SHARED: bool;
 }
 
 pub(crate) mod sealed {
     use super::{Address, Denied, Idle, Metadata, Receipt, Refund, Retry, Timestamp};
 
-    /// What a table does for an address.
+    /// The operations of a table on the limiter at an address.
     pub trait Table {
         fn take(&self, address: &Address, now: Timestamp, n: u32) -> Result<Receipt, Denied>;
         /// Whether the key's limiter is a composition.
         fn is_composed(&self) -> bool {
             false
         }
-        /// [`Composable::take_then`](crate::Composable::take_then), for a key.
+        /// [`Composable::take_then`](crate::Composable::take_then) for a key.
         fn take_then(
             &self,
             address: &Address,
@@ -79,8 +79,8 @@ pub(crate) mod sealed {
         fn idle(&self, address: &Address, now: Timestamp) -> Idle;
         fn retry(&self, address: &Address, denied: Denied) -> Retry;
         fn capacity(&self, address: &Address) -> u64;
-        /// Has the key's own limiter offer, and returns whether it did; else offers what every
-        /// limiter can say.
+        /// Lets the key's own limiter offer its metadata. Returns whether it did; otherwise the
+        /// caller offers what every limiter has.
         fn metadata(
             &self,
             _: &Address,
@@ -93,11 +93,11 @@ pub(crate) mod sealed {
     }
 }
 
-/// The limiter of one key of a table: from [`Keyed::key`](crate::Keyed::key) and
-/// [`KeyedArray::key`](crate::KeyedArray::key). It borrows the table, and finds the key's entry
-/// anew at each call.
+/// The limiter of one key of a table: the result of [`Keyed::key`](crate::Keyed::key) and
+/// [`KeyedArray::key`](crate::KeyedArray::key).
 ///
-/// A limiter, and a pointer to one, so that a [`Lease`] can hold it.
+/// It borrows the table, and looks up the key's slot again at each call. It is both a limiter and a
+/// pointer to one, so a [`Lease`] can hold it.
 ///
 /// ```
 /// use portcullis_core::{ConcurrencyRules, Keyed, Lease, Line, Seed, Timestamp};
@@ -118,12 +118,12 @@ pub(crate) mod sealed {
 pub struct Key<'t, T>(KeyLimiter<'t, T>);
 
 impl<T: Table> Key<'_, T> {
-    /// Takes `n` permits at `now`, into a lease that keeps the key, and so lives as long as the
+    /// Takes `n` permits at `now`, into a lease that contains the key and can live as long as the
     /// table.
     ///
     /// # Errors
     ///
-    /// As the key's limiter, and [`Denied::Crowded`].
+    /// The errors of the key's limiter, and [`Denied::Crowded`].
     ///
     /// ```
     /// # use portcullis_core::{ConcurrencyRules, Keyed, Line, Seed, Timestamp};
@@ -145,7 +145,8 @@ impl<T: Table> Key<'_, T> {
 }
 
 impl<'t, T> Key<'t, T> {
-    /// The limiter at an address of the same table. (With another table's, it is some key's.)
+    /// Returns the limiter at an address of the same table. An address of another table gives the
+    /// limiter of an arbitrary key.
     ///
     /// ```
     /// # use portcullis_core::{ConcurrencyRules, Key, Keyed, Limiter, Line, Seed, Timestamp};
@@ -158,7 +159,7 @@ impl<'t, T> Key<'t, T> {
         Self(KeyLimiter { table, address })
     }
 
-    /// Where it is to be found.
+    /// Returns the address of the limiter in its table.
     ///
     /// ```
     /// # use portcullis_core::{ConcurrencyRules, Keyed, Line, Seed};
@@ -188,7 +189,7 @@ impl<'t, T> Deref for Key<'t, T> {
 
 forward!([T: Table] Key<'_, T>);
 
-/// What a [`Key`] points to: the limiter itself.
+/// The limiter that a [`Key`] points to.
 ///
 /// ```
 /// use portcullis_core::{ConcurrencyRules, Keyed, Limiter, Line, Seed, Timestamp};
@@ -216,7 +217,7 @@ impl<T> fmt::Debug for KeyLimiter<'_, T> {
 }
 
 impl<T: Table> Limiter for KeyLimiter<'_, T> {
-    /// That of the key's entry.
+    /// The identity of the slots that the key can use.
     fn id(&self) -> Option<LimiterId> {
         Some(LimiterId::within(self.table, self.address.identity()))
     }
@@ -234,7 +235,7 @@ impl<T: Table> Limiter for KeyLimiter<'_, T> {
         self.table.peek(&self.address, now, n)
     }
 
-    /// As the limit's own type does.
+    /// Refunds as the type of the key's limit does.
     fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
         self.table.refund(&self.address, now, n, receipt)
     }

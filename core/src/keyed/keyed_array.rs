@@ -1,23 +1,23 @@
-//! A table of limiters of any type by key; see [`line`](super::line) for how a key comes by an
-//! entry.
+//! A table of limiters of any type by key. See [`line`](super::line) for how a key gets a slot.
 //!
-//! State of an entry, above its tag, and beside it a limiter, which is never reset:
+//! Each slot has a limiter beside it, which is never reset. The state of a slot, above its tag:
 //!
 //! ```text
 //! bits 42      16   15      7   6      0
-//! +--------------+-----------+---------+     uses: how often it was used, wrapping
-//! |     uses     |   time    |  users  |     time: of the last use, in stalenesses, wrapping
-//! +--------------+-----------+---------+     users: calls that are under way
+//! +--------------+-----------+---------+     uses:  number of uses, wraps
+//! |     uses     |   time    |  users  |     time:  time of the last use, in stalenesses, wraps
+//! +--------------+-----------+---------+     users: number of calls under way
 //! ```
 //!
-//! (Of the 20 bits that there are in a word of 32, 5 are for users and 7 for the time.)
+//! (With 32-bit words the state has 20 bits: 5 for users, 7 for the time and 8 for uses.)
 //!
-//! Transitions: a call counts itself in and notes the time, by compare-exchange; works on the
-//! limiter; and counts itself out, and the use, in one fetch-add. A claim takes an entry only from
-//! the very word that it read before it saw that the limiter was as good as new: no user, and the
-//! last use long enough ago. A use between the two changes the word.
+//! Transitions: a call counts itself in and sets the time, with a compare-exchange. It works on the
+//! limiter. It counts itself out and counts the use, with one fetch-add. A claim takes a slot only
+//! by exchanging the word that it read before it saw that the limiter was idle, that the slot had
+//! no users, and that its last use was long enough ago. A use in between changes the word, and the
+//! claim fails.
 //!
-//! Invariant: while a call works on a limiter, its entry is held by the call's key.
+//! Invariant: while a call works on a limiter, its slot is held by the call's key.
 
 use core::fmt;
 use core::hash::{BuildHasher, Hash};
@@ -39,31 +39,36 @@ use crate::{
     Timestamp,
 };
 
-/// A limiter of any type for each key, in a table of fixed size: without a lock, without
+/// A limiter of any type for each key, in a table of fixed size, without locks and without
 /// allocation.
 ///
-/// What [`Keyed`](crate::Keyed) is for limiters of one word, this is for all others: sliding
-/// windows, penalties, limits that can be changed, wrappers, limiters of your own. Each entry has a
-/// limiter object beside it, from `A` (`[L; 512]`, `Box<[L]>`, `Vec<L>`), eight for each line of
-/// `M`. They must all be alike, and as good as new.
+/// [`Keyed`](crate::Keyed) supports only limiters whose state is one word. This table supports all
+/// others: sliding windows, penalties, limits that can be changed, wrappers, and limiters of your
+/// own. Each slot has its own limiter, from `A` (`[L; 512]`, `Box<[L]>` or `Vec<L>`), eight for
+/// each line of `M`. All of them must have the same settings and be unused.
 ///
-/// **Bound.** Each key is granted no more than a limiter of its own would grant it, as long as a
-/// limiter's [`idle_at`](Limiter::idle_at) says the truth. One that never says that it is idle, as
-/// a limiter of your own does by default, keeps its entry for ever.
+/// **Bound.** Each key is granted no more than a limiter of its own would grant it, provided that
+/// the limiter's [`idle_at`](Limiter::idle_at) is correct. If a limiter never reports that it is
+/// idle, which is the default for a limiter of your own, its key keeps the slot permanently.
 ///
-/// **Self-cleaning.** An entry is given to another key only when its limiter is idle and was so a
-/// [staleness](Self::staleness) ago, nobody is using it, and its last use was one to two
-/// stalenesses ago or longer. Limiters are never reset: one that is as good as new needs none.
-/// Otherwise as `Keyed`: a key for which there is no entry is denied, [`Denied::Crowded`]. What a
-/// limiter counts that is not a part of being idle, [`Counted`](crate::Counted) for one, goes on
-/// from key to key.
+/// **Self-cleaning.** A slot is given to another key only if all of these hold:
 ///
-/// **Time** has to go on for an entry to be forgotten: give a real `now`, also where the limiter
-/// itself (a concurrency limit, say) needs none.
+/// - The limiter is idle, and was idle one [staleness](Self::staleness) ago.
+/// - No call is using the limiter.
+/// - The last use was at least one to two stalenesses ago.
 ///
-/// **Cost.** A hash, an entry's cache line and the limiter's own; two atomic writes beside the
-/// limiter's own, also for a denial. At most 127 calls at once for one key (31 on targets without
-/// 64-bit atomics); more are denied. Lock-free where the limiter is, as `Keyed` is.
+/// A limiter is not reset for its next key, because an idle limiter is indistinguishable from a
+/// fresh one. State that does not affect whether a limiter is idle, such as the counts of
+/// [`Counted`](crate::Counted), carries over from key to key. As in `Keyed`, a key that finds no
+/// slot is denied with [`Denied::Crowded`].
+///
+/// **Time.** Slots are forgotten only if time advances. So pass a real `now`, even if the limiter
+/// itself ignores it (as a concurrency limit does).
+///
+/// **Cost.** One hash, the cache line of the slot and that of the limiter, and two atomic writes in
+/// addition to those of the limiter, also for a denial. At most 127 calls may use the limiter of
+/// one key at once (31 on targets without 64-bit atomics); further calls are denied with
+/// [`Denied::Crowded`]. Lock-free if the limiter is, with the same exception as for `Keyed`.
 ///
 /// ```
 /// use core::time::Duration;
@@ -71,7 +76,7 @@ use crate::{
 ///     Denied, KeyedArray, LimiterExt, Penalty, Rate, Seed, Timestamp, TokenBucket,
 /// };
 ///
-/// // Who asks too often is not heard for a minute.
+/// // A user that exceeds its rate is denied for a minute.
 /// let limiter = || {
 ///     Penalty::new(
 ///         TokenBucket::new(Rate::per_second(1), 5),
@@ -95,7 +100,7 @@ use crate::{
 /// );
 /// ```
 pub struct KeyedArray<L, A, M, S = Seed> {
-    /// Never taken from: answers for those that have no entry.
+    /// Answers for keys without a slot. No permit is ever taken from it.
     fresh: L,
     limiters: A,
     table: Table<M, S>,
@@ -105,13 +110,13 @@ const TIME_AT: u32 = if NativeWord::BITS == 64 { 7 } else { 5 };
 const USERS: u64 = (1 << TIME_AT) - 1;
 const TIME_BITS: u32 = if NativeWord::BITS == 64 { 9 } else { 7 };
 const TIMES: u64 = (1 << TIME_BITS) - 1;
-/// Counts a user out, and a use.
+/// Added to a state, counts a user out and a use in.
 const USED: u64 = (1 << (TIME_AT + TIME_BITS)) - 1;
 
 impl<L, A, M, S> KeyedArray<L, A, M, S> {
     const_unless_loom! {
-        /// A table with `limiters`, eight for each of `lines` (an entry without a limiter is not
-        /// used), all like `fresh`, which answers for keys without an entry.
+        /// Creates a table with `limiters`, eight for each of `lines`, all with the settings of
+        /// `fresh`. A slot without a limiter is not used. `fresh` answers for keys without a slot.
         ///
         /// ```
         /// # use core::time::Duration;
@@ -129,12 +134,12 @@ impl<L, A, M, S> KeyedArray<L, A, M, S> {
         }
     }
 
-    /// How long an entry is kept for its key at least, 1 s (the default) to 292 years; see
+    /// Sets how long a key keeps its slot at least: 1 s (the default) to 292 years. See
     /// [`Keyed::with_staleness`](crate::Keyed::with_staleness).
     ///
     /// # Panics
     ///
-    /// Outside of that range; in a constant or a static, that is a compile error.
+    /// If `staleness` is outside that range. In a constant or a static, that is a compile error.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -156,7 +161,7 @@ impl<L, A, M, S> KeyedArray<L, A, M, S> {
         self
     }
 
-    /// See [`with_staleness`](Self::with_staleness).
+    /// Returns the staleness: see [`with_staleness`](Self::with_staleness).
     ///
     /// ```
     /// # use core::time::Duration;
@@ -173,8 +178,8 @@ impl<L, A, M, S> KeyedArray<L, A, M, S> {
         self.table.staleness()
     }
 
-    /// The limiter that answers for keys without an entry: to change its settings with those of all
-    /// others.
+    /// Returns the limiter that answers for keys without a slot. A caller that changes the settings
+    /// of all limiters must change those of this one too.
     ///
     /// ```
     /// # use portcullis_core::{Concurrency, KeyedArray, Line, Seed};
@@ -190,7 +195,7 @@ impl<L, A, M, S> KeyedArray<L, A, M, S> {
         &self.fresh
     }
 
-    /// The limiters, each beside its entry.
+    /// Returns the limiters, in the order of their slots.
     ///
     /// ```
     /// # use portcullis_core::{Concurrency, KeyedArray, Line, Seed};
@@ -210,7 +215,7 @@ impl<L, A, M, S> KeyedArray<L, A, M, S> {
         &self.limiters
     }
 
-    /// What hashes the keys.
+    /// Returns the hasher of the keys, for example to set its [`Seed`].
     ///
     /// ```
     /// # use portcullis_core::{Concurrency, KeyedArray, Line, Seed};
@@ -229,7 +234,8 @@ impl<L, A, M, S> KeyedArray<L, A, M, S> {
 
 #[cfg(feature = "std")]
 impl<L, S> KeyedArray<L, Box<[L]>, Box<[Line]>, S> {
-    /// A table for so many keys in use at once, half full then, with limiters that `limiter` makes.
+    /// Creates a table that is half full when `keys` keys are in use at once. `limiter` creates the
+    /// limiters.
     ///
     /// ```
     /// # use portcullis_core::{Concurrency, KeyedArray, LimiterExt, Seed, Timestamp};
@@ -253,7 +259,7 @@ impl<L, S> KeyedArray<L, Box<[L]>, Box<[Line]>, S> {
 }
 
 impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> KeyedArray<L, A, M, S> {
-    /// The limiter of `key`. Nothing is created before its first grant.
+    /// Returns the limiter of `key`. The key takes no slot before its first grant.
     ///
     /// # Cost
     ///
@@ -270,8 +276,8 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> KeyedArray<L, 
         Key::at(self, self.table.address(key, 0, 0))
     }
 
-    /// Counts the entries. Reads them all, one after the other: exact if nobody changes them
-    /// meanwhile.
+    /// Counts the slots. Reads them one after another, so the counts are exact only if no slot
+    /// changes in the meantime.
     ///
     /// ```
     /// # use portcullis_core::{Concurrency, KeyedArray, LimiterExt, Line, Seed, Timestamp};
@@ -288,8 +294,8 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> KeyedArray<L, 
         })
     }
 
-    /// Makes the entries of `lines` vacant that could be given to another key at `now`, and returns
-    /// how many; see [`Keyed::sweep_at`](crate::Keyed::sweep_at).
+    /// Vacates the slots in `lines` that another key could take at `now`. Returns their number. See
+    /// [`Keyed::sweep_at`](crate::Keyed::sweep_at).
     ///
     /// ```
     /// # use portcullis_core::{Concurrency, KeyedArray, LimiterExt, Line, Seed, Timestamp};
@@ -307,7 +313,7 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> KeyedArray<L, 
         self.limiters.as_ref().get(at)
     }
 
-    /// The limiter of a key, or one that nobody has used.
+    /// The limiter of a key, or the fresh one if the key has no slot.
     fn limiter_of(&self, found: &Found<'_>) -> &L {
         let own = if let Found::Held(entry, _) = found {
             self.limiter(entry.at)
@@ -317,13 +323,13 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> KeyedArray<L, 
         own.unwrap_or(&self.fresh)
     }
 
-    /// The time as an entry notes it.
+    /// The time as stored in a slot: the number of the staleness that contains `now`, wrapped.
     fn time(&self, now: Timestamp) -> u64 {
         self.table.staleness.index(now) & TIMES
     }
 
-    /// How much later `now` is than what an entry notes, wrapping: who is late is earlier by one at
-    /// most.
+    /// The age of a slot's last use at `now`, in stalenesses, wrapping. A stale `now` is at most
+    /// one staleness earlier than the time stored; its age is then `TIMES`.
     fn age(&self, held: Held, now: Timestamp) -> u64 {
         self.time(now).wrapping_sub(held.state() >> TIME_AT) & TIMES
     }
@@ -332,17 +338,18 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> KeyedArray<L, 
         let Some(limiter) = self.limiter(at) else {
             return false;
         };
-        // One that is vacant has never been used, or was made vacant by this rule.
+        // The limiter of a vacant slot is unused, or was idle when its slot was vacated by this
+        // rule.
         held.is_none_or(|held| {
             let since = self.table.since(now);
             let is_idle = match limiter.idle_at(now) {
                 Idle::InUse => false,
                 Idle::Since(idle) => idle <= since,
-                // Since when is not known. Who comes late comes after the last use.
+                // Since when is unknown. A stale timestamp is not before the last use.
                 Idle::Now => limiter.idle_at(since).is_idle(),
             };
-            // Neither used in this staleness or the one before, nor, where either of the two was
-            // late, in the next ones.
+            // The last use was neither in this staleness nor in the one before. Nor was it in one
+            // of the next two, which is possible if its timestamp or `now` is stale.
             is_idle && held.state() & USERS == 0 && (2..TIMES - 1).contains(&self.age(held, now))
         })
     }
@@ -352,7 +359,7 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> KeyedArray<L, 
             .has_room(address, now, n, |at, held| self.is_free(at, held, now))
     }
 
-    /// Counts a call in, which is about to work on an entry's limiter.
+    /// Counts a call in before it works on the limiter of a slot.
     fn enter<'t>(&self, entry: Entry<'t>, held: Held, now: Option<Timestamp>) -> Entered<'t> {
         let mut seen = held;
         loop {
@@ -361,8 +368,9 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> KeyedArray<L, 
                 return Entered::Full;
             }
             let noted = match now {
-                // One that seems earlier by one leaves the note: it is, or this is a whole turn
-                // after it, less one, and the note is newer still.
+                // An age of `TIMES` leaves the time unchanged. Either `now` is one staleness
+                // earlier than the time stored, or almost a whole wrap later; then the time stored
+                // reads as one staleness newer than `now`, which is safe.
                 Some(now) if (1..TIMES).contains(&self.age(seen, now)) => {
                     noted(state, self.time(now))
                 }
@@ -376,8 +384,8 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> KeyedArray<L, 
         }
     }
 
-    /// Takes from the limiter of a key, or from one that is to be claimed; `looked` answers a probe
-    /// that would claim one.
+    /// Takes from the limiter of a key, or from one that this call claims. `looked` is the result
+    /// of a probe that would have to claim one.
     #[inline(always)]
     fn work<T>(
         &self,
@@ -406,11 +414,11 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> KeyedArray<L, 
                         .table
                         .claim(address, now, n, |at, held| self.is_free(at, held, now))?;
                     if let Some((claimed, replaced)) = claimed {
-                        // One use more than the former key's last one.
+                        // Continues the count of uses of the former key, plus one.
                         let before = replaced.map_or(0, Held::state) + USED + 1;
                         let out = User(claimed.entry);
                         claimed.hold(noted(before, self.time(now)) + 1);
-                        // Every entry that is claimed has a limiter.
+                        // Every slot that is claimed has a limiter.
                         return match self.limiter(out.0.at) {
                             Some(limiter) => take(limiter),
                             None => Err(Denied::Crowded { now, permits: n }),
@@ -422,9 +430,9 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> KeyedArray<L, 
         Err(Denied::Crowded { now, permits: n })
     }
 
-    /// Gives permits back to the limiter of a key, if it has one. Where permits are out that come
-    /// back, it has, and nobody else can have its entry; nor where there are too many calls to
-    /// count in.
+    /// Returns permits to the limiter of a key, if the key has a slot. While permits are out that
+    /// come back by release, the key has a slot, and no other key can take it. The same is true
+    /// while too many calls are under way for this one to count itself in.
     fn give_back<T>(
         &self,
         address: &Address,
@@ -443,21 +451,22 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> KeyedArray<L, 
     }
 }
 
-/// What came of counting a call in.
+/// The result of counting a call in.
 enum Entered<'t> {
     As(User<'t>),
     /// Too many calls are under way.
     Full,
-    /// The entry is not the key's any longer.
+    /// The slot no longer belongs to the key.
     Gone,
 }
 
-/// `state` with the time `time`.
+/// Returns `state` with its time replaced by `time`.
 const fn noted(state: u64, time: u64) -> u64 {
     (state & !(TIMES << TIME_AT)) | (time << TIME_AT)
 }
 
-/// A call that is under way on an entry's limiter, to be counted out however it ends.
+/// A call that is working on the limiter of a slot. Dropping it counts the call out, also after a
+/// panic.
 struct User<'t>(Entry<'t>);
 
 impl Drop for User<'_> {

@@ -1,6 +1,6 @@
-//! Lines of entries for many keys, and how a key comes by an entry of its own.
+//! Lines of slots for many keys, and how a key gets a slot.
 //!
-//! State: lines of eight words, each an entry:
+//! State: lines of eight words. Each word is a slot:
 //!
 //! ```text
 //! bits 63           21   20   19           0
@@ -9,22 +9,25 @@
 //! +------------------+-------+--------------+     held 0: claimed, not yet held
 //! ```
 //!
-//! (Of a word of 32 bits the tag has 11, and the state 20.)
+//! (With 32-bit words the tag has 11 bits and the state 20.)
 //!
-//! The tag is a part of the key's hash, and says which limit the entry is for; the hash names a
-//! line that the entry may lie in, and line and tag name the other: the two lines' numbers add up
-//! to what the tag stands for (as in a cuckoo filter; Fan et al., 2014). So two keys that have a
-//! tag and a line in common have both lines in common, and share an entry wherever it lies. Tag and
-//! state change together, in one word.
+//! The tag contains a part of the key's hash and the number of the limit that the slot is for. A
+//! key can use two lines. The hash selects the first. The tag and the first line select the second:
+//! modulo the number of lines, the sum of the two line numbers is a hash of the tag (as in a cuckoo
+//! filter; Fan et al., 2014). So two keys that have the same tag and one line in common have both
+//! lines in common, and share one slot, whichever line it is in. Tag and state are in one word, so
+//! they change together.
 //!
-//! Transitions: *claim* an entry that is vacant or that nobody can tell from a vacant one
-//! (`claimed`); read both lines again, behind a sequentially consistent fence; *withdraw* if they
-//! show another entry with the same tag (`vacant`), else *hold* (`held`). While it is only claimed,
-//! nobody else writes an entry. An entry that is held is used by compare-exchange of the whole
-//! word, and so is one that is claimed from its former holder: of the two, one fails.
+//! Transitions: a thread *claims* a slot that is vacant, or whose limiter is indistinguishable from
+//! a fresh one (`claimed`). It then reads both lines again, after a sequentially consistent fence.
+//! If they contain another slot with the same tag, it *withdraws* (`vacant`); otherwise it *holds*
+//! the slot (`held`). While a slot is only claimed, no other thread writes it. A held slot is used
+//! by a compare-exchange of the whole word. A claim of a slot that another key holds is also such a
+//! compare-exchange, so of a concurrent use and claim one fails.
 //!
-//! Invariant: of the entries of a key at most one is held. Two that claim at once each write before
-//! they read, so at least one sees the other; one that claims when another holds sees it.
+//! Invariant: each key holds at most one slot. Of two concurrent claims, each writes before it
+//! reads, so at least one sees the other. A claim for a key that already holds a slot sees that
+//! slot.
 
 use core::iter;
 
@@ -33,16 +36,16 @@ use crate::sync::atomic::fence;
 use crate::sync::const_unless_loom;
 use crate::word::{AtomicWord, NativeWord, STATE_AT};
 
-/// Entries in a line. Under loom, fewer.
+/// Slots in a line. Fewer under loom.
 pub(crate) const PLACES: usize = if cfg!(loom) { 2 } else { 8 };
 
-/// Bits of a tag: those below the state but one.
+/// Bits of a tag: all bits below the state except the one for `held`.
 const TAG_BITS: u32 = STATE_AT - 1;
 const HELD: u64 = 1 << TAG_BITS;
 const TAG: u64 = HELD - 1;
 
-/// A line of a [`Keyed`](crate::Keyed) table: room for eight keys, in 64 bytes, aligned as a cache
-/// line; in 32 on targets without 64-bit atomics.
+/// A line of a [`Keyed`](crate::Keyed) table: eight slots in 64 bytes, aligned as a cache line (in
+/// 32 bytes on targets without 64-bit atomics).
 ///
 /// ```
 /// use portcullis_core::Line;
@@ -58,7 +61,7 @@ pub struct Line {
 
 impl Line {
     const_unless_loom! {
-        /// A line without a key.
+        /// Creates a line of vacant slots.
         ///
         /// ```
         /// # use portcullis_core::Line;
@@ -74,8 +77,9 @@ impl Line {
         }
     }
 
-    /// Lines for so many keys in use at once, half full then: 16 bytes a key (8 on targets without
-    /// 64-bit atomics). At that, more than 99.9 % of keys find an entry.
+    /// Creates the lines for a table that is half full when `keys` keys are in use at once: 16
+    /// bytes per key (8 on targets without 64-bit atomics). At that load, more than 99.9 % of keys
+    /// find a slot.
     ///
     /// ```
     /// # use portcullis_core::Line;
@@ -90,11 +94,11 @@ impl Line {
             .collect()
     }
 
-    /// The entry that is held under `tag`, in the line number `line`.
+    /// Finds the slot that is held under `tag`, in the line with index `line`.
     ///
-    /// Looks at all places without a branch. Where a key lies no processor can foresee, and one
-    /// that goes astray there loses what it has done of the next request meanwhile, most of all its
-    /// hash.
+    /// Compares all slots without a branch. The position of a key is unpredictable, and a
+    /// mispredicted branch would discard the work that the processor has already begun on the next
+    /// request, mainly its hash.
     #[inline]
     fn find(&self, line: usize, tag: u64) -> Option<(Entry<'_>, Held)> {
         let wanted = HELD | tag;
@@ -104,7 +108,7 @@ impl Line {
         }
         let place = places.trailing_zeros() as usize;
         let word = self.entries.get(place)?;
-        // Once more, rather than to keep all eight.
+        // Loading this word again is cheaper than keeping all eight in registers.
         let held = Held(word.load(Relaxed));
         let entry = Entry {
             word,
@@ -113,7 +117,7 @@ impl Line {
         (held.0 & (HELD | TAG) == wanted).then_some((entry, held))
     }
 
-    /// The entries of the line number `line`.
+    /// The slots of the line with index `line`.
     #[inline]
     pub(crate) fn entries(&self, line: usize) -> impl Iterator<Item = Entry<'_>> {
         self.entries
@@ -132,7 +136,7 @@ impl Default for Line {
     }
 }
 
-/// The entries of all `lines`.
+/// The slots of all `lines`.
 pub(crate) fn entries(lines: &[Line]) -> impl Iterator<Item = Entry<'_>> {
     lines
         .iter()
@@ -140,14 +144,14 @@ pub(crate) fn entries(lines: &[Line]) -> impl Iterator<Item = Entry<'_>> {
         .flat_map(|(at, line)| line.entries(at))
 }
 
-/// One entry, and where in the table it lies.
+/// A slot, and its index in the table.
 #[derive(Clone, Copy)]
 pub(crate) struct Entry<'t> {
     word: &'t AtomicWord<NativeWord>,
     pub(crate) at: usize,
 }
 
-/// A word of an entry that is held.
+/// The word of a held slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Held(u64);
 
@@ -176,15 +180,15 @@ impl Held {
 impl Entry<'_> {
     #[inline]
     pub(crate) fn held(self) -> Option<Held> {
-        // Acquire: pairs with `add`; what was done in the use of an entry comes before its limiter
-        // is judged.
+        // Acquire: pairs with `add`. Earlier uses of the slot happen before its limiter is judged.
         Held::of(self.word.load(Acquire))
     }
 
-    /// Changes the state from what was read.
+    /// Changes the state, if the word is still `from`. On failure returns the newer word, if the
+    /// same key still holds the slot.
     ///
-    /// Acquire: who takes a permit sees what its former holder wrote before `release`, or before
-    /// this, by which permits may be given back as well.
+    /// Acquire and release: a thread that takes a permit sees what the permit's former holder wrote
+    /// before it released the permit, and permits may also be returned by this method.
     #[inline(always)]
     pub(crate) fn change(self, from: Held, state: u64) -> Result<(), Option<Held>> {
         match self
@@ -196,14 +200,14 @@ impl Entry<'_> {
         }
     }
 
-    /// Adds to the state, wrapping, of an entry that is in use, and so held by the same key for as
-    /// long.
+    /// Adds to the state, wrapping. The slot must be in use, so that the same key holds it until
+    /// this call ends.
     pub(crate) fn add(self, state: u64) {
-        // Release: pairs with `change`, and with the claim of an entry.
+        // Release: pairs with `change`, and with the claim of a slot.
         self.word.fetch_add(state << STATE_AT, Release);
     }
 
-    /// Makes an entry vacant that is as it was read.
+    /// Vacates the slot if its word is still `from`.
     pub(crate) fn vacate(self, from: Held) -> bool {
         self.word
             .compare_exchange_weak(from.0, 0, Relaxed, Relaxed)
@@ -211,9 +215,10 @@ impl Entry<'_> {
     }
 }
 
-/// Where a key's entry may lie, and what it is known by: of a table, from
-/// [`Key::address`](crate::Key::address). It keeps neither the key nor the table; two that are
-/// equal share an entry.
+/// The address of a key's limiter in its table: the lines that its slot can be in, and the tag that
+/// identifies it. [`Key::address`](crate::Key::address) returns it.
+///
+/// An address contains neither the key nor the table. Two keys with equal addresses share a slot.
 ///
 /// ```
 /// use portcullis_core::{ConcurrencyRules, Key, Keyed, Line, Seed, Timestamp};
@@ -231,25 +236,25 @@ pub struct Address {
     lines: usize,
 }
 
-/// What is there for a key.
+/// The result of a search for a key's slot.
 pub(crate) enum Found<'t> {
     Held(Entry<'t>, Held),
-    /// Somebody claims an entry for it at this moment.
+    /// Another thread is claiming a slot for the key at this moment.
     Claimed,
     Nothing,
 }
 
-/// What came of a claim.
+/// The result of a claim.
 pub(crate) enum Claim<'t> {
-    /// An entry, and what another key had there.
+    /// A slot, and the former key's word in it.
     Made(Claimed<'t>, Option<Held>),
-    /// Somebody else has claimed one for the same key.
+    /// Another thread has claimed a slot for the same key.
     Raced,
-    /// All entries are in use.
+    /// All slots are in use.
     Full,
 }
 
-/// An entry that is claimed, and written by nobody else.
+/// A claimed slot. No other thread writes it.
 #[must_use]
 pub(crate) struct Claimed<'t> {
     pub(crate) entry: Entry<'t>,
@@ -258,14 +263,16 @@ pub(crate) struct Claimed<'t> {
 
 impl Claimed<'_> {
     pub(crate) fn hold(self, state: u64) {
-        // Release: what the claim has read of the former holder's permits comes before.
+        // Release: a thread that acquires this word also sees what the claim acquired from the
+        // former holder.
         self.entry
             .word
             .store(state << STATE_AT | HELD | self.tag, Release);
     }
 
     pub(crate) fn withdraw(self) {
-        // Relaxed: the fence in `confirm` comes before, and passes on what the claim has read.
+        // Relaxed: the fence in `confirm` precedes this store, and publishes what the claim
+        // acquired.
         self.entry.word.store(0, Relaxed);
     }
 }
@@ -279,8 +286,12 @@ impl PartialEq for Address {
 impl Eq for Address {}
 
 impl Address {
-    /// The number of a group, of `groups`, for those who keep something for each key: equal
-    /// addresses are in the same one.
+    /// Returns the number of a group, less than `groups`, for callers that keep something for each
+    /// key. Equal addresses have the same group.
+    ///
+    /// # Panics
+    ///
+    /// If `groups` is 0.
     ///
     /// ```
     /// # use portcullis_core::{ConcurrencyRules, Keyed, Line, Seed};
@@ -291,8 +302,8 @@ impl Address {
         self.tag as usize % groups
     }
 
-    /// The two of `lines` lines that `hash` names, and its tag under the limit `limit` of those
-    /// that `limit_bits` tell apart.
+    /// The address for `hash` in a table of `lines` lines, under the limit with index `limit`.
+    /// `limit_bits` bits of the tag identify the limit.
     #[inline]
     pub(crate) const fn new(hash: u64, lines: usize, limit: usize, limit_bits: u32) -> Self {
         let fingerprint = hash & TAG >> limit_bits;
@@ -306,7 +317,7 @@ impl Address {
         }
     }
 
-    /// The other line. Few keys need it, so it is computed for those.
+    /// The second line. Few keys need it, so it is computed on demand.
     const fn second(&self) -> usize {
         let sum = pick(self.tag.wrapping_mul(MIX), self.lines);
         if sum >= self.first {
@@ -320,13 +331,13 @@ impl Address {
         self.tag
     }
 
-    /// The limit that a tag is for.
+    /// The limit that a tag belongs to.
     pub(crate) const fn limit(tag: u64, limit_bits: u32) -> usize {
         (tag >> (TAG_BITS - limit_bits)) as usize
     }
 
-    /// What tells two keys of a table apart that do not share an entry. A table has fewer than 2^43
-    /// lines.
+    /// A number that is equal for two keys of a table if and only if their addresses are equal. Its
+    /// highest bit is clear, because a table has fewer than 2^43 lines.
     pub(crate) const fn identity(&self) -> u64 {
         let second = self.second();
         let line = if self.first < second {
@@ -345,13 +356,13 @@ impl Address {
             .flat_map(|(at, line)| line.entries(at))
     }
 
-    /// The entry that the key holds in the first line, as nearly all keys do.
+    /// Finds the slot that the key holds in the first line. Nearly all keys hold one there.
     #[inline]
     pub(crate) fn find_near<'t>(&self, lines: &'t [Line]) -> Option<(Entry<'t>, Held)> {
         lines.get(self.first)?.find(self.first, self.tag)
     }
 
-    /// What is there. Reads the second line only if the key does not hold an entry in the first.
+    /// Finds the slot of the key. Reads the second line only if the key holds no slot in the first.
     #[inline]
     pub(crate) fn find<'t>(&self, lines: &'t [Line]) -> Found<'t> {
         match self.find_near(lines) {
@@ -360,7 +371,7 @@ impl Address {
         }
     }
 
-    /// What is there, in the first line or the second.
+    /// Searches both lines.
     fn search<'t>(&self, lines: &'t [Line]) -> Found<'t> {
         let mut found = Found::Nothing;
         for entry in self.entries(lines) {
@@ -368,7 +379,8 @@ impl Address {
             if word & TAG == self.tag {
                 match Held::of(word) {
                     Some(held) => return Found::Held(entry, held),
-                    // By one who has not seen yet, maybe, that the key holds another.
+                    // Keep searching: the claim may be about to be withdrawn, because the key holds
+                    // another slot.
                     None => found = Found::Claimed,
                 }
             }
@@ -376,7 +388,7 @@ impl Address {
         found
     }
 
-    /// Whether a claim would find an entry.
+    /// Whether a claim would find a slot.
     pub(crate) fn has_room(
         &self,
         lines: &[Line],
@@ -386,15 +398,15 @@ impl Address {
             .any(|entry| may_be_claimed(entry.at, entry.word.load(Relaxed), &is_free))
     }
 
-    /// Claims an entry that is free, vacant or held, in the first line before the second.
+    /// Claims a slot that is free (vacant or held), in the first line if possible, otherwise in the
+    /// second.
     pub(crate) fn claim<'t>(
         &self,
         lines: &'t [Line],
         is_free: impl Fn(usize, Option<Held>) -> bool,
     ) -> Claim<'t> {
         for entry in self.entries(lines) {
-            // Acquire: pairs with `add`; what was done in the entry's use comes before it is
-            // judged.
+            // Acquire: pairs with `add`. Earlier uses of the slot happen before it is judged.
             let mut word = entry.word.load(Acquire);
             while may_be_claimed(entry.at, word, &is_free) {
                 // Relaxed: the fence in `confirm` follows.
@@ -415,7 +427,7 @@ impl Address {
             entry: mine,
             tag: self.tag,
         };
-        // Of two that claim at once, at least one reads what the other wrote before.
+        // Of two concurrent claims, at least one reads what the other wrote before the fence.
         fence(SeqCst);
         let is_same =
             |entry: Entry<'_>| entry.at != mine.at && entry.word.load(Acquire) & TAG == self.tag;
@@ -432,11 +444,11 @@ fn may_be_claimed(at: usize, word: u64, is_free: impl Fn(usize, Option<Held>) ->
     (word == 0 || held.is_some()) && is_free(at, held)
 }
 
-/// Moves a tag's bits up: an odd number near 2^64 divided by the golden ratio.
+/// Moves the bits of a tag up: an odd number near 2^64 divided by the golden ratio.
 const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// One of `lines` lines, from the upper half of a hash: a range of any size, by a multiplication
-/// (Lemire, "Fast random integer generation in an interval", 2019).
+/// Maps the upper half of a hash to one of `lines` lines. A multiplication maps to a range of any
+/// size (Lemire, "Fast random integer generation in an interval", 2019).
 const fn pick(hash: u64, lines: usize) -> usize {
     (((hash >> 32) * (lines as u64 & 0xffff_ffff)) >> 32) as usize
 }
@@ -445,9 +457,9 @@ const fn pick(hash: u64, lines: usize) -> usize {
 mod tests {
     use super::*;
 
-    /// Also in a table of more lines than a 32-bit target has room for beside the tag.
+    /// Also holds for a table with more lines than would fit beside the tag in 32 bits.
     #[test]
-    fn keys_have_one_identity_if_and_only_if_they_have_one_address() {
+    fn identities_are_equal_if_and_only_if_addresses_are_equal() {
         let lines = 1 << 20;
         let addresses: [Address; 600] = core::array::from_fn(|nth| {
             let nth = nth as u64;
@@ -471,7 +483,7 @@ mod tests {
         let highest = (0..64).map(|nth: u64| ahead(nth << 58 | 1)).max();
         assert!(
             highest > Some(u64::from(u32::MAX >> TAG_BITS)),
-            "as on a target of 32 bits they would not fit"
+            "the identities must need more bits than a 32-bit target has"
         );
     }
 }

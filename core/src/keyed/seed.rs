@@ -1,8 +1,8 @@
 //! The seed of a keyed hash.
 //!
-//! State: two words (four of 32 bits), each 0 until it is fixed, once and for all, by whoever comes
-//! first: [`Seed::set`] with a part of the seed, or the first hash with a constant. Whoever hashes
-//! has fixed all before it reads them, so that all hashes are under the same seed.
+//! State: two words (four of 32 bits), each 0 until it is fixed. The first call to write a word
+//! fixes it permanently: [`Seed::set`] with a part of the seed, or a hash with a constant. A hash
+//! reads each word only after that word is fixed, so all hashes use the same seed.
 
 use core::hash::{BuildHasher, Hasher};
 
@@ -10,17 +10,18 @@ use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::const_unless_loom;
 use crate::word::{AtomicWord, NativeWord, Word};
 
-/// The seed of the keyed hash of a [`Keyed`](crate::Keyed) table: SipHash-2-4, for any key that is
-/// [`Hash`](core::hash::Hash).
+/// The seed of the keyed hash of a [`Keyed`](crate::Keyed) table. The hash is SipHash-2-4, for any
+/// key that is [`Hash`](core::hash::Hash).
 ///
-/// Give it random numbers before the table's first use, at start-up: from the operating system, or
-/// a hardware random number generator. **Without them the seed is a constant, and who can choose
-/// keys can flood**: find many keys that fall into the same line of the table, so that they deny
-/// each other. No key is ever granted more by that.
+/// Set the seed to random numbers at start-up, before the first use of the table. Take them from
+/// the operating system or a hardware random number generator. **Without them the seed is a
+/// constant, and an attacker who can choose keys can flood the table**: by finding many keys that
+/// fall into the same line, so that they deny each other. Even then no key is granted more than its
+/// limit.
 ///
-/// With `std`, `std::hash::RandomState` does the same with a faster hash; any other [`BuildHasher`]
-/// will do that always hashes alike, and spreads keys over all 64 bits: the upper 32 choose a line,
-/// the lower 20 (or 11) tell keys apart.
+/// With `std`, `std::hash::RandomState` serves the same purpose with a faster hash. Any other
+/// [`BuildHasher`] also works if it always returns the same hash for a key and spreads keys over
+/// all 64 bits. The upper 32 bits select a line, and the lower 20 (or 11) identify the key.
 ///
 /// Source: Aumasson and Bernstein, "`SipHash`: a fast short-input PRF", 2012.
 ///
@@ -28,19 +29,19 @@ use crate::word::{AtomicWord, NativeWord, Word};
 /// use portcullis_core::Seed;
 ///
 /// static SEED: Seed = Seed::new();
-/// // Say, from the random number generator, when the program starts.
+/// // At start-up. Use random numbers here.
 /// assert!(
 ///     SEED.set([0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210])
 ///         .is_ok()
 /// );
-/// assert!(SEED.set([1, 2]).is_err(), "once");
+/// assert!(SEED.set([1, 2]).is_err(), "a seed is set once");
 /// ```
 #[derive(Debug)]
 pub struct Seed {
     parts: [AtomicWord<NativeWord>; 2 * HALVES],
 }
 
-/// The seed was fixed before: by another [`set`](Seed::set), or by the first hash.
+/// The error of [`Seed::set`]: the seed was already fixed, by another `set` or by the first hash.
 ///
 /// ```
 /// # use portcullis_core::{Seed, SeedFixed};
@@ -55,26 +56,26 @@ pub struct SeedFixed;
 
 impl core::fmt::Display for SeedFixed {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str("the seed has been set or used before: set it once, before the first use")
+        f.write_str("the seed was already set or used: set it once, before its first use")
     }
 }
 
 impl core::error::Error for SeedFixed {}
 
-/// The fractional digits of pi, which nobody has chosen.
+/// The first fractional digits of pi: a constant that was not chosen for a purpose.
 const CONSTANT: [u64; 2] = [0x243f_6a88_85a3_08d3, 0x1319_8a2e_0370_7344];
 
-/// Words for a number.
+/// Words per number.
 const HALVES: usize = (64 / NativeWord::BITS) as usize;
 
-/// What stands in the word at `at` of a seed.
+/// The part of `seed` that is stored in the word with index `at`.
 const fn part(seed: [u64; 2], at: usize) -> u64 {
     seed[at / HALVES] >> ((at & (HALVES - 1)) as u32 * NativeWord::BITS) & NativeWord::MASK
 }
 
 impl Seed {
     const_unless_loom! {
-        /// A seed that has not been set.
+        /// Creates a seed that is not set.
         ///
         /// ```
         /// # use portcullis_core::Seed;
@@ -89,13 +90,15 @@ impl Seed {
         }
     }
 
-    /// Sets the seed, once, before its first use. A number that is 0 counts as a constant (and half
-    /// of one, on targets without 64-bit atomics).
+    /// Sets the seed. Call it once, before the first use of the seed.
+    ///
+    /// A number that is 0 is replaced by a constant. On targets without 64-bit atomics, so is a
+    /// half of a number that is 0.
     ///
     /// # Errors
     ///
-    /// [`SeedFixed`] if it was set or used before. It may then be mixed from both, if they came at
-    /// the same time; it stays what it is.
+    /// [`SeedFixed`] if the seed was set or used before. If both happened concurrently, the seed
+    /// may be a mix of both; it does not change any more.
     ///
     /// ```
     /// # use portcullis_core::Seed;
@@ -109,12 +112,12 @@ impl Seed {
         if mine { Ok(()) } else { Err(SeedFixed) }
     }
 
-    /// A number of the seed, which from now on is what it is.
+    /// Returns a number of the seed. Fixes its words if they are not fixed yet.
     #[inline]
     fn number(&self, at: usize) -> u64 {
         let parts = (0..HALVES).map(|half| {
             let at = at * HALVES + half;
-            // Relaxed: each word is written once, and all that is read is the word.
+            // Relaxed: each word is written once, and only the word itself is read.
             let part = match self.parts[at].load(Relaxed) {
                 0 => self.fix(at, 0).0,
                 part => part,
@@ -124,7 +127,8 @@ impl Seed {
         parts.fold(0, |number, part| number | part)
     }
 
-    /// The part at `at`, which from now on is what it is, and whether that is what `part` made it.
+    /// Fixes the word with index `at` to `part`, unless it is fixed already. Returns the word, and
+    /// whether this call fixed it.
     #[cold]
     fn fix(&self, at: usize, part: u64) -> (u64, bool) {
         let part = if part == 0 {
@@ -157,7 +161,7 @@ impl BuildHasher for Seed {
     fn build_hasher(&self) -> SeededHasher {
         #[expect(
             deprecated,
-            reason = "for lack of a random seed in `core`, not for the hash"
+            reason = "deprecated because `core` has no random seed, not because of the hash"
         )]
         SeededHasher(core::hash::SipHasher::new_with_keys(
             self.number(0),
@@ -178,7 +182,7 @@ impl BuildHasher for Seed {
 #[derive(Clone, Debug)]
 #[expect(
     deprecated,
-    reason = "for lack of a random seed in `core`, not for the hash"
+    reason = "deprecated because `core` has no random seed, not because of the hash"
 )]
 pub struct SeededHasher(core::hash::SipHasher);
 

@@ -1,5 +1,5 @@
-//! What all tables of limiters by key have in common: the lines, the hash, the time that an entry
-//! is kept, and counts.
+//! The common parts of all tables of limiters by key: the lines, the hasher, the staleness of
+//! slots, and counters.
 
 use core::hash::{BuildHasher, Hash, Hasher};
 use core::ops::{Bound, RangeBounds};
@@ -13,15 +13,15 @@ use crate::word::settings;
 use crate::word::{AtomicWord, NativeWord};
 use crate::{Denied, Retry, Timestamp};
 
-/// How often a key is looked for when others keep claiming an entry for it.
+/// How many times a call looks for a key's slot while other calls claim one for the same key.
 pub(crate) const ATTEMPTS: usize = if cfg!(loom) { 2 } else { 16 };
 
-/// Lines, and how keys are hashed to them.
+/// The lines, and the hasher that maps keys to them.
 #[derive(Debug)]
 pub(crate) struct Table<M, S> {
     lines: M,
     pub(crate) hasher: S,
-    /// How long an entry has been as good as new before it is forgotten.
+    /// How long a slot must have been idle before it may be forgotten.
     pub(crate) staleness: Grid,
     replaced: AtomicWord<NativeWord>,
     overflowed: AtomicWord<NativeWord>,
@@ -47,12 +47,13 @@ impl<M, S> Table<M, S> {
         Duration::from_nanos(self.staleness.step())
     }
 
-    /// Who comes no later than this may have used what was forgotten at `now`.
+    /// The oldest timestamp that a call may still pass at `now`. A slot may be forgotten at `now`
+    /// only if it was idle at this time.
     pub(crate) fn since(&self, now: Timestamp) -> Timestamp {
         Timestamp::from_nanos(now.as_nanos().saturating_sub(self.staleness.step()))
     }
 
-    /// When to come back after [`Denied::Crowded`].
+    /// When to retry after [`Denied::Crowded`].
     pub(crate) fn retry(&self) -> Retry {
         Retry::After(self.staleness())
     }
@@ -64,8 +65,8 @@ impl<M: AsRef<[Line]>, S: BuildHasher> Table<M, S> {
         self.lines.as_ref()
     }
 
-    /// Where the entry of `key` may lie under the limit `limit`, of those that `limit_bits` tell
-    /// apart.
+    /// The address of `key` under the limit with index `limit`. `limit_bits` bits of the tag
+    /// identify the limit.
     #[inline]
     pub(crate) fn address<K: Hash + ?Sized>(
         &self,
@@ -73,7 +74,7 @@ impl<M: AsRef<[Line]>, S: BuildHasher> Table<M, S> {
         limit: usize,
         limit_bits: u32,
     ) -> Address {
-        // Not by `hash_one`, which is not always compiled into its caller.
+        // Not `hash_one`, which is not always inlined.
         let mut hasher = self.hasher.build_hasher();
         if limit_bits != 0 {
             hasher.write_usize(limit);
@@ -83,7 +84,7 @@ impl<M: AsRef<[Line]>, S: BuildHasher> Table<M, S> {
         Address::new(hash, self.lines().len(), limit, limit_bits)
     }
 
-    /// Claims an entry for `address`; `None` if somebody else does.
+    /// Claims a slot for `address`. Returns `None` if another call claims one for the same key.
     pub(crate) fn claim(
         &self,
         address: &Address,
@@ -106,7 +107,7 @@ impl<M: AsRef<[Line]>, S: BuildHasher> Table<M, S> {
         }
     }
 
-    /// Whether a claim would find an entry for `address`.
+    /// Checks that a claim would find a slot for `address`.
     pub(crate) fn has_room(
         &self,
         address: &Address,
@@ -138,7 +139,7 @@ impl<M: AsRef<[Line]>, S: BuildHasher> Table<M, S> {
         statistics
     }
 
-    /// Makes entries of `lines` vacant, and returns how many.
+    /// Vacates slots in `lines`, and returns their number.
     pub(crate) fn sweep(
         &self,
         lines: impl RangeBounds<usize>,
@@ -166,7 +167,8 @@ impl<M: AsRef<[Line]>, S: BuildHasher> Table<M, S> {
     }
 }
 
-/// Counts of a table: from [`Keyed::statistics_at`](crate::Keyed::statistics_at) and
+/// Counts of the slots of a table: the result of
+/// [`Keyed::statistics_at`](crate::Keyed::statistics_at) and
 /// [`KeyedArray::statistics_at`](crate::KeyedArray::statistics_at).
 ///
 /// ```
@@ -178,14 +180,15 @@ impl<M: AsRef<[Line]>, S: BuildHasher> Table<M, S> {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub struct KeyedStatistics {
-    /// The entries that there are.
+    /// The number of slots in the table.
     pub entries: usize,
-    /// The entries that a key has, be its limiter as good as new.
+    /// The number of slots that belong to a key, including those whose limiter is idle.
     pub held: usize,
-    /// The entries whose limiter is in use.
+    /// The number of slots whose limiter is in use.
     pub live: usize,
-    /// How often an entry went from one key to another, wrapping.
+    /// How many times a slot was given from one key to another. The counter wraps.
     pub replaced: u64,
-    /// How often a key was denied because all that it could use were in use, wrapping.
+    /// How many times a key was denied because all slots that it could use were in use. The counter
+    /// wraps.
     pub overflowed: u64,
 }

@@ -4,11 +4,13 @@ use core::ops::Deref;
 
 use crate::{Denied, Limiter, Receipt, Timestamp};
 
-/// Permits held. Dropped, it gives them back to the limiter that they came from, where they come
-/// back at all: a concurrency permit does, a token or a place in a window comes back by time alone.
+/// Holds permits, and releases them to their limiter on drop.
 ///
-/// `P` points to the limiter: `&L`, `&'static L`, `Arc<L>` or any other `Deref`. The drop of a
-/// lease of a self-replenishing limiter compiles to nothing.
+/// A release returns the permits of a concurrency limit. Permits that return by time, such as
+/// tokens or places in a window, are not affected by it: dropping a lease of such a limiter
+/// compiles to nothing.
+///
+/// `P` points to the limiter: `&L`, `&'static L`, `Arc<L>` or any other `Deref`.
 ///
 /// ```
 /// use portcullis_core::{Concurrency, Timestamp};
@@ -26,7 +28,7 @@ use crate::{Denied, Limiter, Receipt, Timestamp};
 /// assert_eq!(limit.available(), 5);
 /// # Ok::<(), portcullis_core::Denied>(())
 /// ```
-#[must_use = "a lease gives its permits back when it is dropped"]
+#[must_use = "a lease returns its permits when it is dropped"]
 pub struct Lease<P>
 where
     P: Deref,
@@ -34,7 +36,7 @@ where
 {
     limiter: P,
     permits: u32,
-    /// Of the permits, those that the receipt is for.
+    /// How many of the permits the receipt covers.
     receipted: u32,
     receipt: Receipt,
 }
@@ -45,12 +47,13 @@ where
     P::Target: Limiter,
 {
     /// Takes `n` permits of `limiter` at `now`, as
-    /// [`LimiterExt::try_acquire_at`](crate::LimiterExt::try_acquire_at) does, into a lease that
-    /// keeps the pointer that it is given: an `Arc`, say, to move it to another thread.
+    /// [`LimiterExt::try_acquire_at`](crate::LimiterExt::try_acquire_at) does. The lease keeps the
+    /// given pointer: for example an `Arc`, so that the lease can move to another thread.
     ///
     /// # Errors
     ///
-    /// [`Denied`], and then nothing has changed (the pointer is dropped).
+    /// Returns [`Denied`] if the limiter denies the request. Nothing has changed then, and the
+    /// pointer is dropped.
     ///
     /// ```
     /// use portcullis_core::{Concurrency, Lease, Timestamp};
@@ -74,10 +77,10 @@ where
         }
     }
 
-    /// A lease of `permits` that were taken of `limiter` without one, by [`Limiter::take_at`] with
-    /// this receipt: for those who take on behalf of others, say of tasks that wait.
+    /// Creates a lease of `permits` that [`Limiter::take_at`] took from `limiter` with `receipt`.
+    /// For code that takes on behalf of others, such as a queue for its waiters.
     ///
-    /// Permits that nobody has taken are released all the same: see [`Limiter::release`].
+    /// The permits are released on drop even if they were never taken: see [`Limiter::release`].
     ///
     /// ```
     /// # use portcullis_core::{Concurrency, Lease, Limiter, Timestamp};
@@ -98,7 +101,7 @@ where
         }
     }
 
-    /// The permits that this lease holds; 0 for a probe.
+    /// Returns the number of permits that this lease holds; 0 for a probe.
     ///
     /// ```
     /// # use portcullis_core::{Concurrency};
@@ -110,7 +113,7 @@ where
         self.permits
     }
 
-    /// The limiter that the permits came from.
+    /// Returns the limiter that the permits came from.
     ///
     /// ```
     /// # use portcullis_core::{Concurrency};
@@ -122,11 +125,11 @@ where
         &self.limiter
     }
 
-    /// Gives `n` of the permits back now, and keeps the rest.
+    /// Releases `n` of the permits now, and keeps the rest.
     ///
     /// # Errors
     ///
-    /// [`TooFewHeld`] if the lease holds fewer than `n`; nothing is given back then.
+    /// Returns [`TooFewHeld`] if the lease holds fewer than `n` permits. Nothing is released then.
     ///
     /// ```
     /// # use portcullis_core::{Concurrency, TooFewHeld};
@@ -149,25 +152,26 @@ where
         Ok(())
     }
 
-    /// Gives `n` of the permits back as not used, at `now`, and keeps the rest. Returns how many of
-    /// them count as never taken: of a limiter that gets its permits back by time, as many as can
-    /// be given back without passing its bound, where the bound counts only what was not given
-    /// back.
+    /// Refunds `n` unused permits at `now`, and keeps the rest. Returns how many of them count as
+    /// never taken.
     ///
-    /// See [`Limiter::refund_at`] of each limiter for how many those are. A lease takes back the
-    /// permits of one grant: those that were [merged](Self::merge) in from another one, or
-    /// [split](Self::split) off, come back by release or by time alone.
+    /// For a limiter whose permits return by time, that is as many as it can take back without
+    /// exceeding its bound, not counting what was refunded: see [`Limiter::refund_at`] of each
+    /// limiter. A lease can refund the permits of one grant. Permits that were
+    /// [merged](Self::merge) in from another grant, or [split](Self::split) off, return only by
+    /// release or by time.
     ///
     /// # Errors
     ///
-    /// [`TooFewHeld`] if the lease holds fewer than `n`; nothing is given back then.
+    /// Returns [`TooFewHeld`] if the lease holds fewer than `n` permits. Nothing is given back
+    /// then.
     ///
     /// ```
     /// # use core::time::Duration;
     /// # use portcullis_core::{FixedWindow, Timestamp};
     /// let limit = FixedWindow::new(1_000, Duration::from_secs(60));
     /// let now = Timestamp::from_secs(9);
-    /// // The answer might be as long as 600, and was only 150.
+    /// // The response could take 600 permits, and took only 150.
     /// let mut lease = limit.try_acquire_at(now, 600)?;
     /// assert_eq!(lease.refund_at(now, 450), Ok(450));
     /// assert_eq!(limit.available_at(now), 850);
@@ -179,7 +183,8 @@ where
             return Err(TooFewHeld { held: self.permits });
         };
         let receipted = n.min(self.receipted);
-        // If a limiter panics in the first call, the lease still holds what is for the second one.
+        // If the limiter panics in the first call, the lease still holds the permits for the second
+        // one.
         self.permits = rest + receipted;
         if n > receipted {
             self.limiter.release(n - receipted);
@@ -189,18 +194,18 @@ where
         if receipted == 0 {
             return Ok(0);
         }
-        // If the limiter panics, the lease keeps this one, for fewer permits.
+        // If the limiter panics, the lease keeps its receipt, for fewer permits.
         let receipt = Receipt::dated(self.receipt.note(), self.receipt.time());
         let refund = self.limiter.refund_at(now, receipted, receipt);
         self.receipt = refund.rest;
         Ok(refund.permits)
     }
 
-    /// Takes `n` of the permits out into a lease of their own.
+    /// Moves `n` of the permits into a lease of their own.
     ///
     /// # Errors
     ///
-    /// [`TooFewHeld`] if the lease holds fewer than `n`; nothing has changed then.
+    /// Returns [`TooFewHeld`] if the lease holds fewer than `n` permits. Nothing has changed then.
     ///
     /// ```
     /// # use portcullis_core::{Concurrency};
@@ -220,7 +225,7 @@ where
         };
         let limiter = self.limiter.clone();
         self.permits = rest;
-        // The receipt stays, unless nothing else does.
+        // The receipt stays with this lease, unless all permits leave it.
         let mut split = Self::from_grant(limiter, n, Receipt::NONE);
         split.receipted = 0;
         if rest == 0 {
@@ -231,13 +236,13 @@ where
         Ok(split)
     }
 
-    /// Adds the permits of `other`, which must be of the same limiter.
+    /// Adds the permits of `other`, which must belong to the same limiter.
     ///
     /// # Errors
     ///
-    /// Returns `other` if it belongs to another limiter, or if both together hold more than
-    /// `u32::MAX`. (Objects of one limiter, `&dyn Limiter`, that were made in different places may
-    /// count as different limiters.)
+    /// Returns `other` if it belongs to another limiter, or if both leases together hold more than
+    /// `u32::MAX` permits. (Trait objects of one limiter, `&dyn Limiter`, that were created in
+    /// different places may count as different limiters.)
     ///
     /// ```
     /// # use portcullis_core::{Concurrency};
@@ -250,7 +255,7 @@ where
     /// # Ok::<(), portcullis_core::Denied>(())
     /// ```
     pub fn merge(&mut self, mut other: Self) -> Result<(), Self> {
-        // By the address, or by the id: limiters that find their state by a key lie anywhere.
+        // Compares addresses or ids: a limiter that finds its state by a key may have any address.
         let same = core::ptr::eq::<P::Target>(&raw const *self.limiter, &raw const *other.limiter)
             || self.limiter.id().is_some() && self.limiter.id() == other.limiter.id();
         match self.permits.checked_add(other.permits) {
@@ -269,10 +274,10 @@ where
         }
     }
 
-    /// Ends the lease without giving its permits back, and returns how many those were.
+    /// Ends the lease without releasing its permits, and returns their number.
     ///
-    /// Of a concurrency limit they stay in use until [`Limiter::release`] is called for them. To
-    /// hand permits through an interrupt, a queue or a foreign function, a
+    /// Permits of a concurrency limit stay in use until [`Limiter::release`] is called for them. To
+    /// pass permits through an interrupt, a queue or a foreign function, a
     /// [`LeasePool`](crate::LeasePool) is safer: its ids cannot be released twice.
     ///
     /// ```
@@ -285,7 +290,7 @@ where
     /// # Ok::<(), portcullis_core::Denied>(())
     /// ```
     pub fn forget(mut self) -> u32 {
-        // The pointer is dropped as usual: it may own a share of the limiter.
+        // The pointer is dropped as usual, because it may own a share of the limiter.
         mem::take(&mut self.permits)
     }
 }
@@ -315,7 +320,7 @@ where
     }
 }
 
-/// A lease was asked for more permits than it holds.
+/// The error of a lease that holds fewer permits than the caller asked for.
 ///
 /// ```
 /// use portcullis_core::{Concurrency, TooFewHeld};
@@ -328,7 +333,7 @@ where
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct TooFewHeld {
-    /// The permits that the lease holds.
+    /// The number of permits that the lease holds.
     pub held: u32,
 }
 
@@ -336,7 +341,7 @@ impl fmt::Display for TooFewHeld {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "the lease holds {} permits: ask for at most as many",
+            "the lease holds {} permits: ask for at most that many",
             self.held
         )
     }

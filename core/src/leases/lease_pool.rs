@@ -1,4 +1,4 @@
-//! State: a word for each slot, its generation and its stage.
+//! State: one word per slot, with its generation and its stage.
 //!
 //! ```text
 //! bits 31                          2 1     0
@@ -8,11 +8,11 @@
 //!                                                        due --sweep----> free, next generation
 //! ```
 //!
-//! Invariant: a slot's permits and deadline are written only by who made it busy, and are those of
-//! the generation that they are read with if the exchange that ends that generation then succeeds.
-//! That exchange decides between a release and a sweep: one gives the permits back, the other
-//! learns that the id is stale. Since a slot is busy before the limiter is asked, a full pool takes
-//! no permits.
+//! Invariant: only the call that made a slot busy writes its permits and deadline. If the exchange
+//! that ends a generation succeeds, the permits and deadline read before it belong to that
+//! generation. The same exchange decides between a release and a sweep: one returns the permits,
+//! the other finds the id stale. A slot becomes busy before the limiter is asked, so a full pool
+//! takes no permits.
 
 use core::fmt;
 use core::mem;
@@ -24,27 +24,33 @@ use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::const_unless_loom;
 use crate::{Denied, Limiter, Timestamp};
 
-/// A pool of at most `N` leases of one limiter, each named by a small `Copy` id instead of a guard.
+/// A pool of at most `N` leases of one limiter. A small `Copy` id names each lease, instead of a
+/// guard.
 ///
-/// An id can cross an interrupt, a queue, a foreign function or a process's own bookkeeping, where
-/// a guard with a lifetime cannot. Releasing an id twice, or after its slot was used again, is a
-/// typed error and changes nothing (within the limits below). A lease may have a deadline, after
-/// which [`sweep`](Self::sweep) takes its permits back from a holder that died.
+/// An id can pass through an interrupt, a queue, a foreign function or the bookkeeping of a
+/// process, where a guard with a lifetime cannot. Releasing an id twice, or after its slot was used
+/// again, returns an error and changes nothing (with the exceptions below). A lease may have a
+/// deadline. After it, [`sweep`](Self::sweep) takes the permits back, for example from a holder
+/// that died.
 ///
-/// `N` is 1 to 65,536. The pool never allocates: 16 bytes for each slot, and two cache lines.
+/// **Memory.** `N` is 1 to 65,536. The pool takes 16 bytes per slot and two cache lines. It never
+/// allocates.
 ///
-/// **What an id tells.** Its slot, and the generation of that slot: how often the slot had been
-/// used, in 30 bits. So an id that was released or swept is told from later ones of its slot until
-/// the slot has been used 2^30 times since; then it names the lease that is there. An id says
-/// nothing of its pool: that of another pool is told only where this one has no such slot, or the
-/// slot holds no lease of that generation just now. Generations of all pools begin with 0, so of
-/// two pools that are used alike each accepts the other's ids, and releases its own lease. Use each
-/// id with its own pool.
+/// **Ids.** An id consists of a slot and the slot's generation, which counts in 30 bits how often
+/// the slot was used. There are two limits:
 ///
-/// **Cost.** A claim is what the limiter costs and one compare-exchange, a release the same;
-/// finding a free slot is one load when leases are released about as often as they are claimed, and
-/// up to N loads in a nearly full pool. Claims and releases are lock-free, and may pre-empt each
-/// other and a sweep in an interrupt handler. (A thread that is ended, not just paused, in the
+/// - A released or swept id is stale until its slot has been used 2^30 times since. Then it names
+///   the lease that is in the slot at that time.
+/// - An id does not contain its pool. Use each id with its own pool. A pool rejects the id of
+///   another pool only if it has no such slot, or if the slot holds no lease of that generation.
+///   The generations of all pools start at 0. So two pools that are used alike accept each other's
+///   ids, and each releases its own lease.
+///
+/// **Cost.** A claim costs what the limiter costs and one compare-exchange; so does a release.
+/// Finding a free slot is one load if leases are released about as often as they are claimed, and
+/// up to N loads in a nearly full pool. Claims and releases are lock-free. They may pre-empt each
+/// other and a sweep in an interrupt handler. (A thread that is terminated, not just paused, in the
+/// middle of a claim keeps its slot.)
 /// middle of a claim keeps its slot.)
 ///
 /// ```
@@ -57,7 +63,7 @@ use crate::{Denied, Limiter, Timestamp};
 /// assert_eq!(POOL.release(id), Ok(2));
 /// assert_eq!(POOL.release(id), Err(StaleId));
 ///
-/// // A holder that dies.
+/// // A holder dies without releasing its lease.
 /// let lost = POOL.claim_at(now, 3, Some(Timestamp::from_secs(5)))?;
 /// assert_eq!(POOL.sweep(Timestamp::from_secs(5)), 3);
 /// assert_eq!(POOL.release(lost), Err(StaleId));
@@ -65,19 +71,19 @@ use crate::{Denied, Limiter, Timestamp};
 /// ```
 pub struct LeasePool<L, const N: usize> {
     limiter: L,
-    /// A slot that is probably free.
+    /// The index of a slot that is probably free.
     hint: CachePadded<AtomicU32>,
     slots: [Slot; N],
 }
 
-/// What names a lease in a [`LeasePool`]: its slot, and the slot's generation. 8 bytes.
+/// The id of a lease in a [`LeasePool`]: its slot and the slot's generation. 8 bytes.
 ///
 /// ```
 /// use portcullis_core::{Concurrency, LeaseId, LeasePool, StaleId, Timestamp};
 ///
 /// let pool: LeasePool<_, 4> = LeasePool::new(Concurrency::new(1));
 /// let id = pool.claim_at(Timestamp::ZERO, 1, None).unwrap();
-/// // Through a foreign function, say, as a number.
+/// // As a number, for example for a foreign function.
 /// let handle: u64 = id.to_bits();
 /// assert_eq!(pool.release(LeaseId::from_bits(handle)), Ok(1));
 /// assert_eq!(
@@ -91,7 +97,7 @@ pub struct LeasePool<L, const N: usize> {
 pub struct LeaseId(u64);
 
 impl LeaseId {
-    /// The id as a number.
+    /// Returns the id as a number.
     ///
     /// ```
     /// # use portcullis_core::{LeaseId, LeasePool, Timestamp, Unlimited};
@@ -103,8 +109,8 @@ impl LeaseId {
         self.0
     }
 
-    /// The id that [`to_bits`](Self::to_bits) made a number of. Any other number names no lease, or
-    /// one that it was guessed for.
+    /// Converts a number from [`to_bits`](Self::to_bits) back to the id. Any other number names no
+    /// lease, or whichever lease it happens to match.
     ///
     /// ```
     /// # use portcullis_core::{LeaseId, LeasePool, Timestamp, Unlimited};
@@ -133,7 +139,7 @@ impl LeaseId {
 struct Slot {
     state: AtomicU32,
     permits: AtomicU32,
-    /// The deadline's nanoseconds, low half first: native words, on 32-bit targets too.
+    /// The nanoseconds of the deadline, low half first: 32-bit words on every target.
     deadline: [AtomicU32; 2],
 }
 
@@ -142,12 +148,12 @@ const BUSY: u32 = 1;
 const HELD: u32 = 2;
 const DUE: u32 = 3;
 const STAGE: u32 = 3;
-/// One generation on.
+/// The difference between two generations.
 const NEXT: u32 = STAGE + 1;
 
 impl<L: Limiter, const N: usize> LeasePool<L, N> {
     const_unless_loom! {
-        /// An empty pool of leases of `limiter`.
+        /// Creates an empty pool of leases of `limiter`.
         ///
         /// ```
         /// # use portcullis_core::{Concurrency, LeasePool};
@@ -159,7 +165,7 @@ impl<L: Limiter, const N: usize> LeasePool<L, N> {
         /// static NONE: LeasePool<Concurrency, 0> = LeasePool::new(Concurrency::new(4));
         /// ```
         pub const fn new(limiter: L) -> Self {
-            const { assert!(N >= 1 && N <= 1 << 16, "a pool has 1 to 65,536 slots") };
+            const { assert!(N >= 1 && N <= 1 << 16, "a lease pool must have 1 to 65,536 slots") };
             Self {
                 limiter,
                 hint: CachePadded::new(AtomicU32::new(0)),
@@ -171,13 +177,13 @@ impl<L: Limiter, const N: usize> LeasePool<L, N> {
         }
     }
 
-    /// Takes `n` permits at `now` (with `n = 0` none, if 1 would be granted), until the id is
-    /// released, or swept at or after `deadline`.
+    /// Takes `n` permits at `now`, until the id is released, or swept at or after `deadline`. With
+    /// `n = 0`, takes no permits, and succeeds if a request for 1 would.
     ///
     /// # Errors
     ///
-    /// [`ClaimError::PoolFull`], or [`ClaimError::Denied`] by the limiter; no permit has been taken
-    /// then.
+    /// Returns [`ClaimError::PoolFull`] if no slot is free, or [`ClaimError::Denied`] if the
+    /// limiter denies the request. No permit has been taken then.
     ///
     /// ```
     /// # use portcullis_core::{ClaimError, LeasePool, Timestamp, Unlimited};
@@ -203,7 +209,7 @@ impl<L: Limiter, const N: usize> LeasePool<L, N> {
             return Err(ClaimError::PoolFull { slots: N as u32 });
         };
         let generation = id.generation();
-        // A limiter that panics leaves the slot free.
+        // If the limiter panics, the slot becomes free again.
         let undo = FreeOnDrop { slot, generation };
         let _receipt = self.limiter.take_at(now, n)?;
         mem::forget(undo);
@@ -221,13 +227,14 @@ impl<L: Limiter, const N: usize> LeasePool<L, N> {
         Ok(id)
     }
 
-    /// Gives the permits of `id` back, and returns how many those were.
+    /// Releases the permits of `id`, and returns their number.
     ///
     /// # Errors
     ///
-    /// [`StaleId`] if `id` has been released or swept before, or names no lease of this pool;
-    /// nothing has changed then. What is not told: an id of 2^30 uses of its slot ago, and one of
-    /// another pool whose slot and generation hold a lease here as well.
+    /// Returns [`StaleId`] if `id` was released or swept before, or names no lease of this pool.
+    /// Nothing has changed then. Two kinds of stale ids are not detected: an id whose slot has been
+    /// used 2^30 times since, and an id of another pool whose slot and generation also hold a lease
+    /// here.
     ///
     /// ```
     /// # use portcullis_core::{Concurrency, LeasePool, StaleId, Timestamp};
@@ -238,7 +245,7 @@ impl<L: Limiter, const N: usize> LeasePool<L, N> {
     /// assert_eq!(
     ///     pool.release(old),
     ///     Err(StaleId),
-    ///     "the slot is another lease's now"
+    ///     "the slot now holds another lease"
     /// );
     /// assert_eq!(pool.release(new), Ok(1));
     /// ```
@@ -257,12 +264,12 @@ impl<L: Limiter, const N: usize> LeasePool<L, N> {
         self.end(slot, id.slot(), state, permits).ok_or(StaleId)
     }
 
-    /// Takes back the permits of all leases whose deadline is at or before `now`, and returns how
-    /// many those were.
+    /// Takes back the permits of all leases whose deadline is at or before `now`, and returns their
+    /// number.
     ///
     /// # Cost
     ///
-    /// Looks at all N slots. May run at any time, from anywhere, also from several threads.
+    /// Reads all N slots. May be called at any time, in any context, and concurrently.
     ///
     /// ```
     /// # use portcullis_core::{Concurrency, LeasePool, Timestamp};
@@ -287,7 +294,8 @@ impl<L: Limiter, const N: usize> LeasePool<L, N> {
         swept
     }
 
-    /// The leases that are out now; a snapshot of N slots, each read at its own moment.
+    /// Returns the number of current leases. The N slots are read one after the other, not as one
+    /// snapshot.
     ///
     /// ```
     /// # use portcullis_core::{Concurrency, LeasePool, Timestamp};
@@ -302,7 +310,7 @@ impl<L: Limiter, const N: usize> LeasePool<L, N> {
             .count()
     }
 
-    /// The limiter that the permits come from. Permits can be taken from it directly as well.
+    /// Returns the limiter that the permits come from. Permits can also be taken from it directly.
     ///
     /// ```
     /// # use portcullis_core::{Concurrency, LeasePool};
@@ -313,8 +321,8 @@ impl<L: Limiter, const N: usize> LeasePool<L, N> {
         &self.limiter
     }
 
-    /// Makes a free slot busy, the one released last or else the first after it, and names the
-    /// lease that it is to hold.
+    /// Makes a free slot busy, and returns the id of the lease that it will hold. Tries the slot of
+    /// the hint first, then the slots after it.
     #[inline]
     fn reserve(&self) -> Option<LeaseId> {
         let hint = self.hint.load(Relaxed);
@@ -331,7 +339,7 @@ impl<L: Limiter, const N: usize> LeasePool<L, N> {
         let mut candidates = after.iter().zip(hint..).chain(before.iter().zip(0..));
         let found =
             candidates.find_map(|(slot, index)| Some(LeaseId::new(index, slot.reserve()?)))?;
-        // The next one is likely to be free as well.
+        // The next slot is likely to be free as well.
         self.hint.store(
             if found.slot() as usize + 1 < N {
                 found.slot() + 1
@@ -343,7 +351,7 @@ impl<L: Limiter, const N: usize> LeasePool<L, N> {
         Some(found)
     }
 
-    /// Ends the lease that `slot` holds in the state `held`, if it still does.
+    /// Ends the lease that `slot` holds in the state `held`, if it still holds it.
     fn end(&self, slot: &Slot, index: u32, held: u32, permits: u32) -> Option<u32> {
         let free = (held & !STAGE).wrapping_add(NEXT) | FREE;
         // Release: pairs with the acquire in `reserve`.
@@ -373,8 +381,8 @@ impl Slot {
     #[inline]
     fn reserve(&self) -> Option<u32> {
         let state = self.state.load(Relaxed);
-        // Acquire: pairs with the release in `end`, after which the last user reads the slot no
-        // more.
+        // Acquire: pairs with the release in `end`, after which the previous user no longer reads
+        // the slot.
         let reserved = state & STAGE == FREE
             && self
                 .state
@@ -396,7 +404,7 @@ impl Slot {
     }
 }
 
-/// Frees a busy slot again, without another generation: no id of this one was given out.
+/// Frees a busy slot without a new generation: no id of this generation was returned.
 struct FreeOnDrop<'a> {
     slot: &'a Slot,
     generation: u32,
@@ -418,7 +426,7 @@ impl<L: fmt::Debug, const N: usize> fmt::Debug for LeasePool<L, N> {
     }
 }
 
-/// Why a [`LeasePool`] gives out no lease.
+/// The error of a claim in a [`LeasePool`].
 ///
 /// ```
 /// use portcullis_core::ClaimError;
@@ -431,10 +439,10 @@ impl<L: fmt::Debug, const N: usize> fmt::Debug for LeasePool<L, N> {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum ClaimError {
-    /// One look at every slot found each holding a lease, or about to. Slots that changed hands
-    /// meanwhile may have been missed.
+    /// All slots held a lease or were about to, each at the moment it was read. A slot that became
+    /// free during the search may have been missed.
     PoolFull {
-        /// The slots of the pool.
+        /// The number of slots in the pool.
         slots: u32,
     },
     /// The limiter denied the permits.
@@ -458,13 +466,13 @@ impl fmt::Display for ClaimError {
 
 impl core::error::Error for ClaimError {}
 
-/// A [`LeaseId`] that names no lease of the pool: it was released or swept before. An id of another
-/// pool may name one: see [`LeasePool`].
+/// The error of a [`LeaseId`] that names no lease of the pool: it was released or swept before. An
+/// id of another pool may go undetected: see [`LeasePool`].
 ///
 /// ```
 /// assert_eq!(
 ///     portcullis_core::StaleId.to_string(),
-///     "the lease was released or swept before"
+///     "the lease has already been released or swept"
 /// );
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -473,7 +481,7 @@ pub struct StaleId;
 
 impl fmt::Display for StaleId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the lease was released or swept before")
+        f.write_str("the lease has already been released or swept")
     }
 }
 

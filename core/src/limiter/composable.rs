@@ -5,15 +5,15 @@ use crate::{Denied, Limiter, Plan, Receipt, Timestamp};
 /// What a composition can use of a limiter beyond the methods of [`Limiter`]. All of it is
 /// optional: any limiter can be a part of an [`AllOf`](crate::AllOf).
 ///
-/// A composition looks at all its limits before it takes from any. A limiter that remembers what it
-/// saw when it was looked at need not judge the request again. A limiter that takes from several
-/// others, as a composition does, has no single receipt by which a take could be undone: a
-/// composition around it takes by [`take_then`](Self::take_then).
+/// A composition asks all its limits before it takes from any of them. A limiter that remembers the
+/// state that it saw then need not judge the request a second time. A limiter that takes from
+/// several others, such as a composition, has no single receipt that could undo a take. A
+/// composition around such a limiter calls [`take_then`](Self::take_then).
 ///
 /// # Implementing
 ///
-/// A wrapper that does something of its own with each grant or denial, around a limiter that may be
-/// a composition, implements `is_composed` and `take_then` by those of the limiter within, and
+/// Implement this trait for a wrapper that acts on each grant or denial and whose inner limiter may
+/// be a composition. Its `is_composed` and `take_then` use those of the inner limiter, and
 /// [`Limiter::as_composable`] returns the wrapper.
 ///
 /// ```
@@ -21,7 +21,7 @@ use crate::{Denied, Limiter, Plan, Receipt, Timestamp};
 ///     Composable, Denied, Limiter, LimiterExt, Receipt, Retry, Timestamp,
 /// };
 ///
-/// /// Logs what is granted, once it is granted by all.
+/// /// Logs a grant once all limits have granted it.
 /// struct Logged<L>(L);
 ///
 /// impl<L: Limiter> Limiter for Logged<L> {
@@ -61,45 +61,47 @@ use crate::{Denied, Limiter, Plan, Receipt, Timestamp};
 /// }
 /// ```
 pub trait Composable: Limiter {
-    /// As [`peek_at`](Limiter::peek_at), with what [`take_as_planned_at`](Self::take_as_planned_at)
-    /// needs of it. By default nothing.
+    /// Returns what [`peek_at`](Limiter::peek_at) returns, and on success a plan for
+    /// [`take_as_planned_at`](Self::take_as_planned_at). The default is an empty plan.
     ///
     /// # Errors
     ///
-    /// [`Denied`], if the request would be denied.
+    /// [`Denied`] if the request would be denied.
     #[inline]
     fn plan_at(&self, now: Timestamp, n: u32) -> Result<Plan, Denied> {
         self.peek_at(now, n).map(|()| Plan::NONE)
     }
 
-    /// Takes `n` permits at `now`, as [`take_at`](Limiter::take_at) does; `plan` is what
-    /// [`plan_at`](Self::plan_at) said to the same request before. A limiter that finds itself as
-    /// it was then need not judge the request again.
+    /// Takes `n` permits at `now`, as [`take_at`](Limiter::take_at) does. `plan` is what
+    /// [`plan_at`](Self::plan_at) returned for the same request. If the limiter's state has not
+    /// changed since, it need not judge the request again.
     ///
-    /// By default the plan is ignored.
+    /// The default ignores the plan.
     ///
     /// # Errors
     ///
-    /// [`Denied`], and then nothing has changed.
+    /// [`Denied`] if the request is denied. Then nothing has changed.
     #[inline]
     fn take_as_planned_at(&self, now: Timestamp, n: u32, plan: Plan) -> Result<Receipt, Denied> {
         let _ = plan;
         self.take_at(now, n)
     }
 
-    /// Whether a composition around this limiter takes by [`take_then`](Self::take_then): because
-    /// a receipt does not say all that a take would have to undo. By default not.
+    /// Returns whether a composition around this limiter must take with
+    /// [`take_then`](Self::take_then), because a receipt does not contain all that is needed to
+    /// undo a take. The default is `false`.
     #[inline]
     fn is_composed(&self) -> bool {
         false
     }
 
-    /// Takes `n` permits at `now`, and then does the `rest`: `Ok(false)` if that says no, and then
-    /// what was taken has been given back as never taken.
+    /// Takes `n` permits at `now` and then calls `rest`. If `rest` returns `false`, the permits are
+    /// refunded and the result is `Ok(false)`.
     ///
     /// # Errors
     ///
-    /// [`Denied`], and then nothing has changed and the rest has not been done.
+    /// [`Denied`] if the request is denied. Then nothing has changed, and `rest` has not been
+    /// called.
     fn take_then(
         &self,
         now: Timestamp,
@@ -110,7 +112,8 @@ pub trait Composable: Limiter {
     }
 }
 
-/// Takes, and then does the rest; if that says no, gives back by the receipt.
+/// Takes `n` permits and then calls `rest`. If `rest` returns `false` or panics, refunds them by
+/// the receipt.
 pub(crate) fn take_or_undo<L: Limiter + ?Sized>(
     limiter: &L,
     now: Timestamp,
@@ -126,7 +129,7 @@ pub(crate) fn take_or_undo<L: Limiter + ?Sized>(
     Ok(done)
 }
 
-/// What a limiter says, and what it needs to take as planned.
+/// Asks a limiter about a request, and returns the plan to take as planned.
 #[inline(always)]
 pub(crate) fn plan<L: Limiter + ?Sized>(
     limiter: &L,
@@ -139,7 +142,7 @@ pub(crate) fn plan<L: Limiter + ?Sized>(
     }
 }
 
-/// Takes, as planned where the limiter plans.
+/// Takes by the plan if the limiter supports plans.
 #[inline(always)]
 pub(crate) fn take_as_planned<L: Limiter + ?Sized>(
     limiter: &L,
@@ -153,7 +156,7 @@ pub(crate) fn take_as_planned<L: Limiter + ?Sized>(
     }
 }
 
-/// The limiter, if a composition around it takes by `take_then`.
+/// Returns the limiter if a composition around it must take with `take_then`.
 #[inline(always)]
 pub(crate) fn as_composed<L: Limiter + ?Sized>(limiter: &L) -> Option<&dyn Composable> {
     limiter
@@ -161,7 +164,7 @@ pub(crate) fn as_composed<L: Limiter + ?Sized>(limiter: &L) -> Option<&dyn Compo
         .filter(|composable| composable.is_composed())
 }
 
-/// A take that is given back if those after it fail or panic.
+/// A take that is refunded on drop, if a later take fails or panics.
 pub(crate) struct UndoOnDrop<'a, L: Limiter + ?Sized> {
     limiter: &'a L,
     now: Timestamp,

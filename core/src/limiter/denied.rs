@@ -3,10 +3,10 @@ use core::time::Duration;
 
 use crate::{Limiter, Timestamp};
 
-/// Why a request was refused: small, `Copy`, 16 bytes.
+/// Why a request was denied. It is `Copy` and has 16 bytes.
 ///
-/// It says nothing about *when* to come back until it is asked with [`Denied::retry`], so a denial
-/// that nobody asks costs no arithmetic.
+/// A denial does not contain the time to retry. [`Denied::retry`] computes it, so a denial costs no
+/// arithmetic unless the caller asks.
 ///
 /// ```
 /// use portcullis_core::{Denied, Rate, Retry, Timestamp, TokenBucket};
@@ -37,48 +37,52 @@ use crate::{Limiter, Timestamp};
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum Denied {
-    /// Fewer permits than asked for are available at `now`.
+    /// Fewer permits are available at `now` than were requested.
     Exhausted {
-        /// The instant that the request was judged at.
+        /// The time at which the request was judged.
         now: Timestamp,
-        /// The permits that were asked for; 0 for a probe.
+        /// The number of permits requested; 0 for a probe.
         permits: u32,
     },
-    /// More permits were asked for than the limiter can ever hold, as it is set now.
+    /// The request is for more permits than the limiter can ever hold with its current settings.
     ExceedsCapacity {
-        /// The permits that were asked for.
+        /// The number of permits requested.
         permits: u32,
-        /// The most that one request can ask for.
+        /// The largest number of permits that one request can be granted.
         capacity: u32,
     },
-    /// A [`Penalty`](crate::Penalty) is on at `now`: requests are denied for a time, whatever the
-    /// limiter would say.
+    /// A [`Penalty`](crate::Penalty) is in force at `now`. It denies all requests until it ends,
+    /// whatever the inner limiter would decide.
     Penalized {
-        /// The instant that the request was judged at.
+        /// The time at which the request was judged.
         now: Timestamp,
-        /// The permits that were asked for; 0 for a probe.
+        /// The number of permits requested; 0 for a probe.
         permits: u32,
     },
-    /// A keyed table has no entry for the key at `now`: all that the key could use are in use by
-    /// others, or another thread claims one for it at this moment.
+    /// A keyed table has no slot for the key at `now`, for one of these reasons:
+    ///
+    /// - The table is full: all slots that the key could use are in use by other keys.
+    /// - Another thread is claiming a slot for the same key at this moment.
+    /// - In a [`KeyedArray`](crate::KeyedArray), too many calls for the key are under way.
     Crowded {
-        /// The instant that the request was judged at.
+        /// The time at which the request was judged.
         now: Timestamp,
-        /// The permits that were asked for; 0 for a probe.
+        /// The number of permits requested; 0 for a probe.
         permits: u32,
     },
-    /// A limiter that watches something else than permits, say the load of the machine, says no at
-    /// `now`.
+    /// A limiter that decides by something other than permits, such as the load of the machine,
+    /// denies the request at `now`.
     Refused {
-        /// The instant that the request was judged at.
+        /// The time at which the request was judged.
         now: Timestamp,
-        /// The permits that were asked for; 0 for a probe.
+        /// The number of permits requested; 0 for a probe.
         permits: u32,
     },
 }
 
 impl Denied {
-    /// More was asked for than there can be. That is less than `permits`, so it fits.
+    /// The denial of a request that exceeds `capacity`. The capacity fits a `u32` because it is
+    /// less than `permits`.
     #[inline(always)]
     pub(crate) const fn exceeding(permits: u32, capacity: u64) -> Self {
         Self::ExceedsCapacity {
@@ -87,12 +91,12 @@ impl Denied {
         }
     }
 
-    /// When to come back, as `limiter` sees it now: see [`Limiter::retry`]. `limiter` is the one
-    /// that denied.
+    /// Returns when to retry the request, given the current state of `limiter`: see
+    /// [`Limiter::retry`]. `limiter` must be the limiter that denied the request.
     ///
     /// # Cost
     ///
-    /// Reads the limiter's state again and may divide: some ten nanoseconds. Writes nothing.
+    /// Reads the limiter's state again and may divide: about ten nanoseconds. Writes nothing.
     ///
     /// ```
     /// # use portcullis_core::{Concurrency, Retry};
@@ -108,7 +112,7 @@ impl Denied {
         limiter.retry(self)
     }
 
-    /// The permits that were asked for; 0 for a probe.
+    /// Returns the number of permits requested; 0 for a probe.
     ///
     /// ```
     /// # use portcullis_core::{Concurrency};
@@ -124,7 +128,7 @@ impl Denied {
         }
     }
 
-    /// The reason in a few words, for a log or a reply.
+    /// Returns the reason in a few words, for a log or a response.
     ///
     /// ```
     /// # use portcullis_core::{Concurrency};
@@ -133,10 +137,10 @@ impl Denied {
     /// ```
     pub const fn reason(self) -> &'static str {
         match self {
-            Self::Exhausted { .. } => "permits exhausted",
+            Self::Exhausted { .. } => "not enough permits available",
             Self::ExceedsCapacity { .. } => "more permits than the limiter can hold",
-            Self::Penalized { .. } => "denied for a time, after a denial",
-            Self::Crowded { .. } => "no room for another key",
+            Self::Penalized { .. } => "penalized after an earlier denial",
+            Self::Crowded { .. } => "table full: no slot for the key",
             Self::Refused { .. } => "refused",
         }
     }
@@ -145,11 +149,11 @@ impl Denied {
 impl fmt::Display for Denied {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Exhausted { permits, .. } => write!(f, "{}: {permits} asked for", self.reason()),
+            Self::Exhausted { permits, .. } => write!(f, "{} ({permits} requested)", self.reason()),
             Self::ExceedsCapacity { permits, capacity } => {
                 write!(
                     f,
-                    "{permits} permits asked for, at most {capacity} can ever be granted: ask for fewer"
+                    "{permits} permits requested, at most {capacity} can ever be granted: request fewer"
                 )
             }
             Self::Penalized { .. } | Self::Crowded { .. } | Self::Refused { .. } => {
@@ -161,7 +165,7 @@ impl fmt::Display for Denied {
 
 impl core::error::Error for Denied {}
 
-/// When a denied request should come back. 16 bytes.
+/// When to retry a denied request. It has 16 bytes.
 ///
 /// ```
 /// use core::time::Duration;
@@ -178,21 +182,22 @@ impl core::error::Error for Denied {}
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum Retry {
-    /// At this instant the request would be granted if nobody else takes a permit, and not 1 ns
-    /// earlier.
+    /// At this instant the request would be granted if no other caller takes permits. 1 ns earlier
+    /// it would be denied.
     At(Timestamp),
-    /// When permits are released; no clock can tell.
+    /// When permits are released. The time of that is unknown.
     OnRelease,
-    /// Nobody knows: ask again after this time.
+    /// The time is unknown: ask again after this duration.
     After(Duration),
-    /// Never: the request exceeds the capacity, or nothing ever comes back.
+    /// Never: the request exceeds the capacity, or no permits ever come back.
     Never,
 }
 
 impl Retry {
-    /// The longer of two, for a request that was judged at `now` and must pass both: never, then
-    /// when permits are released, then the later time. A time to ask again and an instant make a
-    /// time to ask again.
+    /// Returns the later of two retries, for a request that was judged at `now` and needs a grant
+    /// from both limiters. [`Never`](Self::Never) is the latest, followed by
+    /// [`OnRelease`](Self::OnRelease), followed by the times. An [`At`](Self::At) and an
+    /// [`After`](Self::After) give an `After`.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -218,7 +223,7 @@ impl Retry {
         }
     }
 
-    /// The time from `now` to the retry; `None` where time alone does not help.
+    /// Returns the time from `now` until the retry, or `None` if no time is known.
     ///
     /// ```
     /// # use core::time::Duration;

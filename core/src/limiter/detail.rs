@@ -1,8 +1,8 @@
 use crate::{Denied, Limiter, Retry, Timestamp};
 
-/// What one limiter would say to a request: from
+/// What one limiter would answer to a request: the result of
 /// [`LimiterExt::explain_at`](crate::LimiterExt::explain_at) and
-/// [`AllOf::explain_at`](crate::AllOf::explain_at). Nothing has happened by asking.
+/// [`AllOf::explain_at`](crate::AllOf::explain_at). Neither method changes a limiter.
 ///
 /// ```
 /// use portcullis_core::{LimiterExt, Rate, Retry, Timestamp, TokenBucket};
@@ -21,16 +21,16 @@ use crate::{Denied, Limiter, Retry, Timestamp};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Detail {
-    /// Whether the request would be granted, or why not.
+    /// Whether the request would be granted, or why it would be denied.
     pub decision: Result<(), Denied>,
-    /// The permits available, the request not counted.
+    /// The permits available before the request.
     pub available: u64,
-    /// When the request would be granted: for one that is allowed, now.
+    /// When the request would be granted. For a request that would be granted, this is `now`.
     pub retry: Retry,
 }
 
 impl Detail {
-    /// Whether the request would be granted.
+    /// Returns whether the request would be granted.
     ///
     /// ```
     /// # use portcullis_core::{Concurrency, LimiterExt, Timestamp};
@@ -44,7 +44,7 @@ impl Detail {
         self.decision.is_ok()
     }
 
-    /// What `limiter` would say to a request for `n` at `now`.
+    /// Asks `limiter` about a request for `n` permits at `now`.
     pub(crate) fn of<L: Limiter + ?Sized>(limiter: &L, now: Timestamp, n: u32) -> Self {
         let decision = limiter.peek_at(now, n);
         let retry = match decision {

@@ -1,8 +1,8 @@
-//! What a limiter knows about an outcome: typed, by name, without allocation.
+//! What a limiter knows about a decision: typed values by name, without allocation.
 //!
-//! The .NET rate limiting proposal hangs a bag of objects keyed by strings on each lease. Here a
-//! [`Name`] knows its type, a limiter *offers* values when it is asked ([`Limiter::metadata`]), and
-//! nothing is stored.
+//! In the .NET rate limiting proposal, each lease carries a dictionary of objects with string keys.
+//! Here a [`Name`] has a type, a limiter *offers* values when it is asked ([`Limiter::metadata`]),
+//! and nothing is stored.
 //!
 //! ```
 //! use portcullis_core::metadata::{REASON_PHRASE, RETRY_AFTER};
@@ -19,12 +19,12 @@
 //! );
 //! assert_eq!(
 //!     REASON_PHRASE.of_denied(&bucket, now, denied),
-//!     Some("permits exhausted")
+//!     Some("not enough permits available")
 //! );
 //! assert_eq!(
 //!     RETRY_AFTER.of_granted(&bucket, now),
 //!     None,
-//!     "nothing to wait for"
+//!     "a grant has no time to retry"
 //! );
 //! ```
 
@@ -34,7 +34,7 @@ use core::marker::PhantomData;
 
 use crate::{Denied, Limiter, Retry, Timestamp};
 
-/// When to come back, of a denial.
+/// When to retry, for a denial.
 ///
 /// ```
 /// # use portcullis_core::{Concurrency, Retry, Timestamp, metadata};
@@ -45,7 +45,7 @@ use crate::{Denied, Limiter, Retry, Timestamp};
 /// assert_eq!(retry, Some(Retry::OnRelease));
 /// ```
 pub const RETRY_AFTER: Name<Retry> = Name::new("RETRY_AFTER");
-/// Why, in a few words, of a denial.
+/// Why a request was denied, in a few words.
 ///
 /// ```
 /// # use portcullis_core::{Concurrency, Retry, Timestamp, metadata};
@@ -53,10 +53,10 @@ pub const RETRY_AFTER: Name<Retry> = Name::new("RETRY_AFTER");
 /// let _held = limit.try_acquire(1).unwrap();
 /// let denied = limit.try_acquire(1).unwrap_err();
 /// let reason = metadata::REASON_PHRASE.of_denied(&limit, Timestamp::ZERO, denied);
-/// assert_eq!(reason, Some("permits exhausted"));
+/// assert_eq!(reason, Some("not enough permits available"));
 /// ```
 pub const REASON_PHRASE: Name<&'static str> = Name::new("REASON_PHRASE");
-/// How much of the limiter is used.
+/// How much of the limiter is in use.
 ///
 /// ```
 /// # use portcullis_core::{Concurrency, Retry, Timestamp, metadata};
@@ -70,7 +70,7 @@ pub const REASON_PHRASE: Name<&'static str> = Name::new("REASON_PHRASE");
 /// ```
 pub const USED_SHARE: Name<Used> = Name::new("USED_SHARE");
 
-/// The permits of a limiter that are in use, and all that it has.
+/// The permits of a limiter that are in use, and its capacity.
 ///
 /// ```
 /// use portcullis_core::{Concurrency, Timestamp, metadata};
@@ -84,10 +84,10 @@ pub const USED_SHARE: Name<Used> = Name::new("USED_SHARE");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Used {
-    /// Permits that are not available.
+    /// The permits that are not available.
     pub permits: u64,
-    /// Permits that are available when the limiter is as good as new; for no limit `u64::MAX`, or
-    /// what a token bucket's word can count.
+    /// The permits that are available when the limiter is idle. Without a limit this is `u64::MAX`,
+    /// or the largest number that the word of a token bucket can count.
     pub capacity: u64,
 }
 
@@ -101,10 +101,10 @@ impl Used {
     }
 }
 
-/// The name of a piece of metadata, and its type. Two names are the same if their text and their
-/// type are.
+/// The name and the type of a piece of metadata. Two names are equal if both their texts and their
+/// types are.
 ///
-/// Libraries and applications make names of their own, as constants:
+/// Libraries and applications define names of their own as constants:
 ///
 /// ```
 /// use portcullis_core::metadata::Name;
@@ -117,7 +117,7 @@ pub struct Name<T> {
 }
 
 impl<T: 'static> Name<T> {
-    /// A name for values of type `T`.
+    /// Creates a name for values of type `T`.
     ///
     /// ```
     /// # use portcullis_core::metadata::Name;
@@ -130,7 +130,7 @@ impl<T: 'static> Name<T> {
         }
     }
 
-    /// The name's text.
+    /// Returns the text of the name.
     ///
     /// ```
     /// # use portcullis_core::metadata;
@@ -140,7 +140,8 @@ impl<T: 'static> Name<T> {
         self.text
     }
 
-    /// The value that `limiter` offers under this name for a request that it granted at `now`.
+    /// Returns the value that `limiter` offers under this name for a request that it granted at
+    /// `now`.
     ///
     /// ```
     /// # use portcullis_core::{Timestamp, Unlimited, metadata};
@@ -153,7 +154,8 @@ impl<T: 'static> Name<T> {
         self.get(|offers| limiter.metadata(now, None, offers))
     }
 
-    /// The value that `limiter` offers under this name for a request that it denied at `now`.
+    /// Returns the value that `limiter` offers under this name for a request that it denied at
+    /// `now`.
     ///
     /// ```
     /// # use portcullis_core::{Concurrency, Retry, Timestamp, metadata};
@@ -201,7 +203,7 @@ impl<T> fmt::Debug for Name<T> {
     }
 }
 
-/// Where a limiter offers its metadata: a question that is asked of each limiter in turn.
+/// A query for metadata, to which each limiter in turn offers its values.
 ///
 /// ```
 /// use portcullis_core::metadata::{Metadata, Name};
@@ -209,7 +211,7 @@ impl<T> fmt::Debug for Name<T> {
 ///
 /// const ROUTE: Name<&str> = Name::new("com.example.ROUTE");
 ///
-/// /// Adds a route's name to what its limiter knows.
+/// /// Adds the name of a route to the metadata of its limiter.
 /// struct Routed<L>(L, &'static str);
 ///
 /// impl<L: Limiter> Limiter for Routed<L> {
@@ -246,12 +248,12 @@ pub struct Metadata<'a> {
 }
 
 enum Wanted<'a> {
-    /// The first value offered as `text`; `into` is an `Option<T>`.
+    /// The first value offered as `text`. `into` is an `Option<T>`.
     Value {
         text: &'static str,
         into: &'a mut dyn Any,
     },
-    /// The text of offer number `skip`, from 0.
+    /// The text of the offer with index `skip`, from 0.
     Nth {
         skip: usize,
         found: Option<&'static str>,
@@ -259,7 +261,7 @@ enum Wanted<'a> {
 }
 
 impl Metadata<'_> {
-    /// Offers the value that `make` makes, as `name`. `make` runs only if this very value is
+    /// Offers the value that `make` returns, under `name`. `make` is called only if this value is
     /// wanted.
     ///
     /// ```
@@ -293,13 +295,13 @@ impl fmt::Debug for Metadata<'_> {
     }
 }
 
-/// The names that `limiter` offers for a request that it granted, or denied, at `now`: each once,
-/// in the order of the offers.
+/// Returns the names that `limiter` offers for a request that it granted or denied at `now`. Each
+/// name occurs once, in the order of the offers.
 ///
 /// # Cost
 ///
-/// Asks the limiter anew for each name, and for each whether it is the first of its text: quadratic
-/// in the handful of names, with no allocation.
+/// Asks the limiter again for each name, and again for each earlier name to skip duplicates. The
+/// cost is quadratic in the number of names, which is small. It does not allocate.
 ///
 /// ```
 /// use portcullis_core::{Concurrency, Timestamp, metadata};

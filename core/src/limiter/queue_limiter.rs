@@ -1,25 +1,26 @@
 use crate::{Denied, Limiter, Receipt, Receipts, Timestamp};
 
-/// A limiter that a queue can own, and what it does for that queue alone.
+/// A limiter that a queue can own, with the methods that only its queue calls.
 ///
-/// A queue learns of a release only if the release goes through the queue. A permit that is
-/// released past the queue wakes no waiter. So this trait is implemented for limiters that the
-/// queue owns. Pointers to limiters implement it only where permits come back by time alone
-/// ([`Replenishing`]): the queue then grants at the right time, also if others take from the same
-/// limiter.
+/// A queue notices a release only if the release goes through the queue. A permit that is released
+/// directly to the limiter wakes no waiter. So this trait is implemented for limiters that the
+/// queue owns. A pointer to a limiter implements it only if all permits come back by time
+/// ([`Replenishing`]). Then the queue grants at the right time even if other callers take from the
+/// same limiter.
 ///
 /// # Implementing
 ///
-/// One line: `impl QueueLimiter for Mine {}`. It says that permits of this limiter, where they come
-/// back by [`release`](Limiter::release), come back through the queue that owns it. If other code
-/// takes from it past the queue, because it shares its state, [`SHARED`](Self::SHARED) is `true`.
+/// One line is enough: `impl QueueLimiter for Mine {}`. It asserts that all
+/// [released](Limiter::release) permits of this limiter are released through the queue that owns
+/// it. If other code takes from the limiter without going through the queue, because it shares its
+/// state, set [`SHARED`](Self::SHARED) to `true`.
 ///
 /// ```
 /// use portcullis_core::{
 ///     Concurrency, Denied, Limiter, QueueLimiter, Receipt, Retry, Timestamp,
 /// };
 ///
-/// /// A limit that logs.
+/// /// A concurrency limit that logs each denial.
 /// struct Logged(Concurrency);
 ///
 /// impl Limiter for Logged {
@@ -46,8 +47,8 @@ use crate::{Denied, Limiter, Receipt, Receipts, Timestamp};
 /// }
 /// ```
 ///
-/// A pointer to a concurrency limit is none, nor is a composition with one: a release through one
-/// queue would leave the waiters of another one asleep.
+/// A pointer to a concurrency limit does not implement this trait, and neither does a composition
+/// that contains one. A release through one queue would not wake the waiters of another queue.
 ///
 /// ```compile_fail,E0277
 /// # use portcullis_core::{Concurrency, QueueLimiter};
@@ -71,59 +72,63 @@ use crate::{Denied, Limiter, Receipt, Receipts, Timestamp};
 /// ```
 #[diagnostic::on_unimplemented(
     message = "a queue cannot own `{Self}`",
-    label = "a permit that is released past the queue wakes no waiter",
-    note = "give the queue the limiter itself; a pointer to one is possible where all permits come back by time (`Replenishing`)",
-    note = "to limit a part and the whole, put the whole into a queue of its own, and wait in both, one after the other",
-    note = "for a limiter of your own whose permits come back through the queue: `impl QueueLimiter for Mine {{}}`"
+    label = "a permit that is released directly to the limiter wakes no waiter of the queue",
+    note = "pass the limiter by value; a pointer is allowed only if all permits come back by time (`Replenishing`)",
+    note = "to limit both a part and the whole, give the whole a queue of its own, and acquire from both queues, one after the other",
+    note = "for a limiter of your own whose permits are released through the queue: `impl QueueLimiter for Mine {{}}`"
 )]
 pub trait QueueLimiter: Limiter {
-    /// Whether others may take from it past the queue. Then the queue grants nothing as of an
-    /// instant that has passed: a limiter that others take from at the present must not be told
-    /// times that are older than they need be.
+    /// Whether other callers may take from the limiter without going through the queue. If `true`,
+    /// the queue never grants as of a past instant: the other callers take at the present, so the
+    /// queue must not pass timestamps that are older than necessary.
     const SHARED: bool = false;
 
     /// Releases `n` permits, as [`release`](Limiter::release) does. Returns whether a request waits
     /// for them.
     ///
-    /// By default [`Waiting::Unknown`]: the queue then looks for itself. A limiter can keep what
-    /// [`watch`](Self::watch) tells it in the word that a release changes. Then a release reads the
-    /// answer from that word, and the queue need not look.
+    /// The default returns [`Waiting::Unknown`], and the queue then checks its wait lists. A
+    /// limiter can store what [`watch`](Self::watch) passes in the word that a release changes. The
+    /// release then reads the answer from that word, and the queue need not check.
     #[inline]
     fn release_watched(&self, n: u32) -> Waiting {
         self.release(n);
         Waiting::Unknown
     }
 
-    /// Tells the limiter that somebody waits for its permits, or nobody any more.
+    /// Informs the limiter whether its queue has waiters.
     ///
-    /// From `watch(true)` to `watch(false)` every [`release_watched`](Self::release_watched)
-    /// returns [`Waiting::Yes`] that a take after the former does not see. By default this does
-    /// nothing.
+    /// Consider a [`release_watched`](Self::release_watched) between `watch(true)` and
+    /// `watch(false)`, and a take that starts after `watch(true)`. If the take does not observe the
+    /// release, the release must return [`Waiting::Yes`]. The default does nothing.
     fn watch(&self, waits: bool) {
         let _ = waits;
     }
 
-    /// Lets `n` permits that somebody has, and is about to [release](Limiter::release), go to
-    /// somebody else as they are, without having been free in between; and says whether others are
-    /// free. They have to be released and taken anew by default, and where they are more than there
-    /// should be out.
+    /// Hands `n` held permits over to another holder, without returning them to the limiter in
+    /// between. The queue calls this instead of a [release](Limiter::release), to pass the permits
+    /// to a waiter. Returns whether other permits are free.
     ///
-    /// Only of a limiter that does not look at the time, and whose permits are all alike.
+    /// With [`PassedOn::No`] the caller must release the permits and take them again. That is the
+    /// default. It is also the result while more permits are out than the limit allows.
+    ///
+    /// Implement this method only for limiters that ignore time and whose permits are
+    /// interchangeable.
     fn pass_on(&self, n: u32) -> PassedOn {
         let _ = n;
         PassedOn::No
     }
 
-    /// Whether a grant has more to note than a [`Receipt`], so that the queue asks
+    /// Whether a grant needs more than one [`Receipt`]. If `true`, the queue calls
     /// [`take_noted_at`](Self::take_noted_at) and [`refund_noted_at`](Self::refund_noted_at).
     const NOTES: bool = false;
 
-    /// As [`take_at`](Limiter::take_at), and notes the receipts of all limits that the permits are
-    /// of: so that a grant that goes unclaimed can be taken back of each of them.
+    /// Takes permits as [`take_at`](Limiter::take_at) does, and stores the receipts of all limits
+    /// that the permits come from in `notes`. With them a grant that is not claimed can be refunded
+    /// to each limit.
     ///
     /// # Errors
     ///
-    /// [`Denied`], and then nothing has changed.
+    /// [`Denied`] if the request is denied. Then nothing has changed.
     fn take_noted_at(
         &self,
         now: Timestamp,
@@ -134,20 +139,22 @@ pub trait QueueLimiter: Limiter {
         self.take_at(now, n)
     }
 
-    /// As [`refund_at`](Limiter::refund_at), of a grant with these notes.
+    /// Refunds permits as [`refund_at`](Limiter::refund_at) does, for a grant with these notes.
+    /// Returns how many permits count as never taken.
     fn refund_noted_at(&self, now: Timestamp, n: u32, receipt: Receipt, notes: Receipts) -> u32 {
         let _ = notes;
         self.refund_at(now, n, receipt).permits
     }
 
-    /// The permits that are out and come back by [`release`](Limiter::release) alone. By default
-    /// none, as of a limiter that gets its permits back by time.
+    /// Returns the number of permits that are out and come back only by
+    /// [`release`](Limiter::release). The default is 0, as for a limiter whose permits come back by
+    /// time.
     fn held(&self) -> u64 {
         0
     }
 }
 
-/// Whether somebody waits for permits that were released: from
+/// Whether a request waits for permits that were released: the result of
 /// [`QueueLimiter::release_watched`].
 ///
 /// ```
@@ -160,15 +167,16 @@ pub trait QueueLimiter: Limiter {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Waiting {
-    /// Somebody waits.
+    /// A request is waiting.
     Yes,
-    /// Nobody waits, or nothing became free.
+    /// No request is waiting, or no permits became free.
     No,
-    /// The limiter does not know: the queue looks.
+    /// The limiter does not know: the queue checks its wait lists.
     Unknown,
 }
 
-/// Whether permits went from one holder to another: from [`QueueLimiter::pass_on`].
+/// Whether permits were handed over from one holder to another: the result of
+/// [`QueueLimiter::pass_on`].
 ///
 /// ```
 /// # use portcullis_core::{Concurrency, Limiter, PassedOn, QueueLimiter, Timestamp};
@@ -181,20 +189,20 @@ pub enum Waiting {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PassedOn {
-    /// They have to be released and taken anew.
+    /// The permits were not handed over. The caller must release them and take them again.
     No,
-    /// They belong to the other holder, and no permits are free.
+    /// The permits belong to the new holder, and no other permits are free.
     NoneAreFree,
-    /// They belong to the other holder, and other permits are free.
+    /// The permits belong to the new holder, and other permits are free.
     OthersAreFree,
 }
 
-/// A limiter all of whose permits come back by time alone: its [`release`](Limiter::release) makes
-/// none available. So pointers to it can be in several queues at once.
+/// A limiter whose permits all come back by time alone: its [`release`](Limiter::release) makes
+/// none available. So several queues at once can own pointers to it.
 ///
-/// What is given back by a [refund](Limiter::refund_at), or comes by new settings, past a queue is
-/// found by those who wait there when the time comes that they have been told, or with the next
-/// call.
+/// A [refund](Limiter::refund_at) or a change of settings that does not go through a queue wakes
+/// none of its waiters. They get the permits at the time that the queue has already computed, or at
+/// the next call to the queue.
 ///
 /// ```
 /// use portcullis_core::{QueueLimiter, Rate, Replenishing, TokenBucket};
@@ -212,13 +220,13 @@ pub enum PassedOn {
 /// ```
 #[diagnostic::on_unimplemented(
     message = "permits of `{Self}` do not come back by time alone",
-    label = "a queue cannot own a pointer to it: a permit that is released past the queue wakes no waiter",
-    note = "give the queue the limiter itself; to limit a part and the whole, put the whole into a queue of its own, and wait in both, one after the other"
+    label = "a queue cannot own a pointer to it: a permit that is released directly to the limiter wakes no waiter of the queue",
+    note = "pass the limiter by value; to limit both a part and the whole, give the whole a queue of its own, and acquire from both queues, one after the other"
 )]
 pub trait Replenishing: Limiter {}
 
-/// Implements what a queue needs for limiters whose permits come back by time alone: nobody has to
-/// look for those who wait when a lease is dropped.
+/// Implements what a queue needs for limiters whose permits come back by time alone. Dropping a
+/// lease then never needs to look for waiters.
 macro_rules! replenishing {
     ([$($generics:tt)*] $limiter:ty) => {
         impl<$($generics)*> $crate::Replenishing for $limiter {}
@@ -233,7 +241,7 @@ macro_rules! replenishing {
 }
 pub(crate) use replenishing;
 
-/// Implements it for a pointer that others may have as well.
+/// Implements the same for a pointer to a limiter that other callers may share.
 macro_rules! shared {
     ($([$($generics:tt)*] $pointer:ty),*) => {$(
         impl<$($generics)*> Replenishing for $pointer {}

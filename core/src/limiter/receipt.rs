@@ -1,13 +1,13 @@
-/// What a limiter notes of a grant, to be able to take it back: from
-/// [`Limiter::take_at`](crate::Limiter::take_at) to
-/// [`Limiter::refund_at`](crate::Limiter::refund_at) of the same limiter.
+/// What a limiter needs to refund a grant. [`Limiter::take_at`](crate::Limiter::take_at) returns
+/// it, and [`Limiter::refund_at`](crate::Limiter::refund_at) of the same limiter takes it.
 ///
-/// It holds a note, whose meaning is the limiter's own affair (the word that a token bucket was
-/// left with, or the window that was counted in), and the time of the grant in full width. A state
-/// word wraps and so would accept a receipt again one horizon later; by the time, a limiter tells
-/// how old a receipt is, and gives nothing back for one that is too old.
+/// A receipt contains the time of the grant in full width and a note, whose meaning is private to
+/// the limiter. For a token bucket the note is the state word after the take; for a window it
+/// identifies the window. A state word wraps, so by the note alone a receipt would become valid
+/// again one horizon later. From the time the limiter computes the age of a receipt, and it refunds
+/// nothing for one that is too old.
 ///
-/// A receipt is not copied: to give a grant back twice does not compile.
+/// A receipt is not `Copy`: refunding a grant twice does not compile.
 ///
 /// ```
 /// use portcullis_core::{Limiter, Rate, Timestamp, TokenBucket};
@@ -36,7 +36,7 @@ pub struct Receipt {
 }
 
 impl Receipt {
-    /// For a limiter that needs no note.
+    /// The receipt of a limiter that needs no note.
     ///
     /// ```
     /// # use portcullis_core::{Concurrency, Limiter, Receipt, Timestamp};
@@ -47,8 +47,8 @@ impl Receipt {
     /// ```
     pub const NONE: Self = Self::new(0);
 
-    /// A note without a time, for a limiter of your own whose notes never mean something else
-    /// later.
+    /// Creates a receipt with a note and without a time, for a limiter of your own whose notes keep
+    /// their meaning permanently.
     ///
     /// ```
     /// # use portcullis_core::Receipt;
@@ -59,8 +59,8 @@ impl Receipt {
         Self::dated(note, 0)
     }
 
-    /// A note and the time of the grant, in the unit in which the limiter counts (nanoseconds,
-    /// say).
+    /// Creates a receipt with a note and the time of the grant. The unit of `time` is that of the
+    /// limiter, for example nanoseconds.
     ///
     /// ```
     /// # use portcullis_core::{Receipt, Timestamp};
@@ -72,7 +72,7 @@ impl Receipt {
         Self { note, time }
     }
 
-    /// The note.
+    /// Returns the note.
     ///
     /// ```
     /// # use portcullis_core::Receipt;
@@ -83,8 +83,8 @@ impl Receipt {
         self.note
     }
 
-    /// The answer of a limiter that counts so many permits as never taken, where this stands for
-    /// those that are left of the grant.
+    /// Returns a refund in which `permits` permits count as never taken and `self` covers the rest
+    /// of the grant.
     ///
     /// ```
     /// # use portcullis_core::{Receipt, Refund};
@@ -99,7 +99,8 @@ impl Receipt {
         }
     }
 
-    /// The time of the grant, in the limiter's unit; 0 for a note [without a time](Self::new).
+    /// Returns the time of the grant in the limiter's unit; 0 for a note [without a
+    /// time](Self::new).
     ///
     /// ```
     /// # use portcullis_core::Receipt;
@@ -111,8 +112,7 @@ impl Receipt {
     }
 }
 
-/// What came of permits that were given back: from
-/// [`Limiter::refund_at`](crate::Limiter::refund_at).
+/// The result of a refund: see [`Limiter::refund_at`](crate::Limiter::refund_at).
 ///
 /// ```
 /// use portcullis_core::{Concurrency, Limiter, Receipt, Refund, Timestamp};
@@ -125,17 +125,17 @@ impl Receipt {
 /// ```
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub struct Refund {
-    /// Of the permits that were given back, how many count as never taken. The others come back as
-    /// they would have done anyway.
+    /// The number of refunded permits that count as never taken. The others come back as they would
+    /// have without the refund.
     pub permits: u32,
-    /// Stands for the permits that are left of the grant.
+    /// The receipt for the permits that remain of the grant.
     pub rest: Receipt,
 }
 
-/// What a limiter has seen when it was asked what it would say: from
-/// [`Composable::plan_at`](crate::Composable::plan_at) to
-/// [`Composable::take_as_planned_at`](crate::Composable::take_as_planned_at) of the same limiter,
-/// for those who look at many before they take from any.
+/// The state of a limiter when it was asked about a request.
+/// [`Composable::plan_at`](crate::Composable::plan_at) returns it, and
+/// [`Composable::take_as_planned_at`](crate::Composable::take_as_planned_at) of the same limiter
+/// takes it. A composition uses plans to ask all its limiters before it takes from any.
 ///
 /// ```
 /// use portcullis_core::{Composable, Rate, Timestamp, TokenBucket};
@@ -143,7 +143,7 @@ pub struct Refund {
 /// let bucket = TokenBucket::new(Rate::per_second(1), 5);
 /// let now = Timestamp::from_secs(9);
 /// let plan = bucket.plan_at(now, 3).unwrap();
-/// assert_eq!(bucket.available_at(now), 5, "nothing has happened");
+/// assert_eq!(bucket.available_at(now), 5, "a plan takes nothing");
 /// assert!(bucket.take_as_planned_at(now, 3, plan).is_ok());
 /// assert_eq!(bucket.available_at(now), 2);
 /// ```
@@ -155,7 +155,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// For a limiter that plans nothing.
+    /// The plan of a limiter that does not support plans.
     ///
     /// ```
     /// # use portcullis_core::{AllOf, Composable, Concurrency, Plan, Timestamp};

@@ -1,32 +1,34 @@
-//! State: a token bucket's word (see [`token_bucket`](super::token_bucket)) in fewer bits, so that
-//! it also names the settings in force and the era of a receipt (see [`live`](crate::word::live)).
+//! State: a token bucket's word (see [`token_bucket`](super::token_bucket)) in fewer bits. The
+//! other bits name the settings in force and the era of a receipt (see
+//! [`live`](crate::word::live)).
 //!
 //! ```text
-//! era | set | owed | used     `used` on the lattice of the set in force
-//!                           `owed`: a reservation of this era was made before its permits came in
+//! era | set | owed | used     `used`: on the lattice of the set in force
+//!                             `owed`: a take of this era has owed permits
 //! ```
 //!
-//! A reservation moves `used` ahead of the position, up to the declared debt: its holder may act
-//! when the position gets there.
+//! A reservation moves `used` ahead of the position, by at most the declared debt. Its holder may
+//! act when the position reaches `used`.
 //!
-//! - *take, reserve*: `used` moves on. A reservation that owes sets the mark. The first take that
-//!   finds enough begins a new era, without it; rolled back, the era before goes on.
-//! - *adjust*: the other set, a new era, and `used` on the new lattice.
-//! - *give back* what is the last take still counted: exactly that, `used` moves back to where it
-//!   came from.
-//! - *give back* something else, of the same era: what the take left is `passed` units behind the
-//!   newest position, so the bucket has held at most `passed` since. Had the take not been made, it
-//!   would have held as much more as the take took, up to `full`; that is what the take is worth.
-//!   If permits were owed in between, a reservation is worth what it took less what was taken after
-//!   it, and a take nothing. Then a new era begins.
+//! - *take, reserve*: advances `used`. A reservation that owes permits sets `owed`. The first take
+//!   that then finds enough permits begins a new era, with `owed` clear. Rolling that take back
+//!   resumes the era before.
+//! - *adjust*: selects the other set, begins a new era, and converts `used` to the new lattice.
+//! - *refund* of the last take that still counts: `used` moves back to where the take found it.
+//! - *refund* of an older take of the same era: the newest position is `passed` units ahead of the
+//!   `used` that the take left. So the bucket has held at most `passed` units since. Without the
+//!   take it would have held as many more as the take took, up to `full`. The refund is worth that
+//!   difference. If permits were owed in the meantime, the refund of a reservation is worth what it
+//!   took less what was taken after it, and the refund of a take is worth nothing. The refund
+//!   begins a new era.
 //!
-//! Invariant: what was granted and not given back, each at the instant at which it may act, is
-//! within `burst + rate * t` in any span t.
+//! Invariant: each permit that was granted and not refunded counts at the instant at which its
+//! holder may act. In any span of time t, at most `burst + rate * t` permits count.
 //!
-//! Why a reservation is not worth more: those after it keep their instants, though without it they
-//! would have had earlier ones. What it gave back could then be taken at their side. Why only one
-//! in an era: what it gave back is taken anew, so the bucket has held more since than what an older
-//! take left tells.
+//! Why a reservation is not worth more: later reservations keep their instants, although they would
+//! have had earlier ones without it. The refunded permits could be taken in addition to theirs. Why
+//! only one such refund in an era: refunded permits are taken again, so the bucket has held more
+//! since than the `used` of an older take shows.
 
 use core::fmt;
 use core::ops::Deref;
@@ -46,43 +48,52 @@ use crate::{
     SettingsError, Timestamp,
 };
 
-/// A token bucket whose rate and burst can be changed while others take from it, and that can be
-/// reserved from ahead of time.
+/// A token bucket whose rate and burst can change while it is in use, and that supports
+/// reservations ahead of time.
 ///
-/// It decides exactly as a [`TokenBucket`](crate::TokenBucket) does, on the settings of the moment.
-/// What was earned before a change is settled at the old rate, to the fraction of a permit.
+/// It decides exactly as a [`TokenBucket`](crate::TokenBucket) with the settings in force does. A
+/// change settles what was replenished before it at the old rate, to the fraction of a permit.
 ///
-/// **Bound.** As a token bucket's, `burst + rate * t`, where rate and burst are those of each
-/// moment, and what [`Carry`] adds in a change. However often the settings are changed at one
-/// instant, nothing is gained: what was granted and has not come in since, and what is left, are
-/// together at most the largest burst (but for [`Carry::Reset`], and while there is no limit).
-/// Where a change forgets some of what was granted, as a lower burst does with [`Carry::Keep`],
-/// those after it remember for the time in which as much comes in. What was given back does not
-/// count. What is [forced](Self::force_at) may exceed it by the declared debt. Where permits are
-/// [reserved](Self::reserve_at), each counts at the instant at which it may act; a reservation
-/// keeps its instant when settings change, so after a change the bound is exceeded by at most what
-/// was reserved then and not yet due.
+/// **Bound.** Any span of time `t` admits at most `burst + rate * t` permits, as for a token
+/// bucket. Rate and burst are those in force at each moment, and each change may add what its
+/// [`Carry`] adds.
 ///
-/// **Cost.** A grant is one compare-exchange, and in each new [tick](Self::tick) a second one,
-/// which notes the newest time: within one and a half times a token bucket's cost where many calls
-/// fall into a tick, and about twice where each brings a new one. A denial writes nothing and reads
-/// the word twice.
+/// - Repeated changes at one instant gain nothing. The permits granted and not yet replenished, and
+///   the permits available, are together at most the largest burst. The exceptions are
+///   [`Carry::Reset`] and an unlimited rate.
+/// - A change may drop a part of what was granted from the state, as a lower burst does with
+///   [`Carry::Keep`]. Later changes still account for that part, for the time in which as many
+///   permits are replenished.
+/// - Refunded permits do not count.
+/// - [Forced](Self::force_at) permits may exceed the bound by the declared debt.
+/// - A [reserved](Self::reserve_at) permit counts at the instant at which its holder may act. A
+///   reservation keeps its instant when the settings change. So after a change the bound is
+///   exceeded by at most the permits that were reserved and not yet due.
 ///
-/// **Changing and giving back** are lock-free and never wait. One call at a time does either: a
-/// change that finds another call at it answers [`ChangeError::Busy`], and a refund gives nothing
-/// back then (the permits come back by time). The word tells 64 changes apart, 4 with 32 bits.
-/// Where more than three quarters of that come within twice the [`staleness`](Self::staleness),
-/// each decision costs two more atomic writes for that long, and a change is refused with `Busy`
-/// while a call is in the middle of a decision since about as many changes ago: so no call decides
-/// by old settings. For frequent changes, build the bucket with a short staleness.
+/// **Cost.** A grant is one compare-exchange. The first grant in each [tick](Self::tick) needs a
+/// second one, which records the newest time. A grant costs at most 1.5 times as much as a token
+/// bucket's if many calls share a tick, and about twice as much if each call has a new tick. A
+/// denial writes nothing and reads the word twice.
 ///
-/// **Horizon.** The lattice has 52 bits of a 64-bit word, 26 of a 32-bit one; the builder chooses
-/// the tick so that it reaches an hour or more, as for a 32-bit token bucket, but from 1 µs up with
-/// 64 bits. The tick stays as it is built, also that of a stepwise bucket. A receipt that is older
-/// than about half the [`horizon`](Self::horizon) is worth nothing.
+/// **Changes and refunds** are lock-free and never wait. Only one call at a time makes a change or
+/// a refund. While another call does so, a change fails with [`ChangeError::Busy`], and a refund
+/// returns no permits (they return by time). The word distinguishes 64 changes, or 4 with 32 bits.
+/// If more than three quarters of that number come within twice the [`staleness`](Self::staleness),
+/// then for that long:
 ///
-/// Source: the reservations of golang.org/x/time/rate, corrected, and bucket4j's replacement of a
-/// configuration.
+/// - each decision costs two more atomic writes;
+/// - a change fails with `Busy` while a call is in the middle of a decision that it began about
+///   that many changes ago. So no call decides by outdated settings.
+///
+/// For frequent changes, build the bucket with a short staleness.
+///
+/// **Horizon.** The state has 52 bits of a 64-bit word, or 26 bits of a 32-bit word. By default the
+/// builder chooses a tick with a horizon of at least an hour, as for a 32-bit token bucket; with 64
+/// bits the choice starts at 1 µs. A change of the settings keeps the tick, even that of a stepwise
+/// bucket. A receipt older than about half the [`horizon`](Self::horizon) is worth nothing.
+///
+/// Source: the reservations of golang.org/x/time/rate, corrected, and the configuration replacement
+/// of bucket4j.
 ///
 /// ```
 /// use core::time::Duration;
@@ -93,15 +104,15 @@ use crate::{
 ///     .build()
 /// {
 ///     Ok(limit) => limit,
-///     Err(_) => panic!("does not fit"),
+///     Err(_) => panic!("invalid settings"),
 /// };
 ///
 /// let at = Timestamp::from_millis;
 /// LIMIT.try_acquire_at(at(0), 2)?;
-/// // Two more, as soon as they have come in.
+/// // Two more permits, as soon as they have been replenished.
 /// let reserved = LIMIT.reserve_at(at(0), 2, Duration::from_secs(1))?;
 /// assert_eq!(reserved.due(), at(200));
-/// // From now on twice as fast.
+/// // From now on, the rate is twice as high.
 /// LIMIT
 ///     .adjust_at(at(200), Rate::per_second(20), 2, Carry::Keep)
 ///     .unwrap();
@@ -114,7 +125,7 @@ pub struct AdjustableBucket<W: Word = NativeWord> {
     live: Live<SETTINGS, W>,
     ticks: Grid,
     terms: Terms,
-    /// Read and written by changes alone, under the claim.
+    /// Only changes read and write these cells, while they hold the claim.
     forgotten: [AtomicWord<W>; FORGOTTEN],
 }
 
@@ -124,17 +135,18 @@ const FULL: usize = 2;
 const DEBT: usize = 3;
 const BEHIND: usize = 4;
 const BURST: usize = 5;
-/// The ticks that a `now` may be late.
+/// The staleness, in ticks.
 const LATE: usize = 6;
 const SETTINGS: usize = 7;
 
-/// What was granted before the last change and that changes have forgotten: so many permits, and so
-/// many units of one. It comes in as all else does, from the tick of the change on, in two halves.
+/// Permits that were granted before the last change, and that changes have forgotten (dropped from
+/// the state): whole permits, and units of one more. They are replenished like all others, from the
+/// tick of the change on, which is stored in two halves.
 const BEYOND: usize = 0;
 const PART: usize = 1;
 const BEGAN: usize = 2;
 const BEGAN_HIGH: usize = 3;
-/// The largest burst since the first of the changes that have forgotten this.
+/// The largest burst since the first of the changes that have forgotten these permits.
 const LARGEST: usize = 4;
 const FORGOTTEN: usize = 5;
 
@@ -150,8 +162,8 @@ const fn as_settings(lattice: &Lattice, late: u64) -> [u64; SETTINGS] {
     settings
 }
 
-/// What changes have forgotten of what was granted, in units of the settings in force, and the
-/// largest burst since.
+/// The granted units that changes have forgotten, on the lattice in force, and the largest burst
+/// since.
 #[derive(Clone, Copy)]
 struct Forgotten {
     beyond: i128,
@@ -159,7 +171,7 @@ struct Forgotten {
 }
 
 impl Forgotten {
-    /// As words, of settings that began at `tick` on `lattice`.
+    /// Returns the words to store for settings that took effect at `tick` on `lattice`.
     const fn to_words(self, lattice: &Lattice, tick: u64) -> [u64; FORGOTTEN] {
         let mut words = [0; FORGOTTEN];
         if self.beyond > 0 && lattice.cost > 0 {
@@ -176,13 +188,13 @@ impl Forgotten {
 
 impl AdjustableBucket {
     const_unless_loom! {
-        /// A bucket that gains permits at `rate` and holds at most `burst` (at least 1); it starts
-        /// full.
+        /// Creates a bucket that gains permits at `rate` and holds at most `burst` permits (at
+        /// least 1). The bucket starts full.
         ///
         /// # Panics
         ///
-        /// Where [`AdjustableBucketBuilder::build`] would return an error; in a constant or a
-        /// static, that is a compile error.
+        /// If [`AdjustableBucketBuilder::build`] would return an error. In a constant or a static,
+        /// this is a compile error.
         ///
         /// ```
         /// use portcullis_core::{AdjustableBucket, Rate};
@@ -196,7 +208,8 @@ impl AdjustableBucket {
         }
     }
 
-    /// Settings for a bucket that gains permits at `rate` and holds at most `burst` (at least 1).
+    /// Returns a builder for a bucket that gains permits at `rate` and holds at most `burst`
+    /// permits (at least 1).
     ///
     /// ```
     /// # use portcullis_core::{AdjustableBucket, Rate};
@@ -212,21 +225,24 @@ impl AdjustableBucket {
 }
 
 impl<W: Word> AdjustableBucket<W> {
-    /// Bits of the lattice.
+    /// The bits of the lattice.
     const BITS: u32 = Live::<SETTINGS, W>::STATE_BITS;
     const USED: u64 = Live::<SETTINGS, W>::STATE;
     const OWED: u64 = Live::<SETTINGS, W>::MARK;
 
-    /// Takes `n` permits at `now`. With `n = 0` it takes nothing, and is answered as a request for
-    /// 1 would be.
+    /// Takes `n` permits at `now`.
+    ///
+    /// With `n = 0` it takes nothing, and is granted or denied as a request for 1 permit would be.
+    /// The lease does nothing when dropped: permits return by time alone.
     ///
     /// # Errors
     ///
-    /// [`Denied::Exhausted`], or [`Denied::ExceedsCapacity`] if `n` is more than the burst.
+    /// [`Denied::Exhausted`] if the bucket holds fewer than `n` permits, or
+    /// [`Denied::ExceedsCapacity`] if `n` is more than the burst.
     ///
     /// # Cost
     ///
-    /// Two loads of settings more than a token bucket's, and a denial reads the word twice.
+    /// Two more loads of settings than a token bucket, and a denial reads the word twice.
     ///
     /// ```
     /// # use portcullis_core::{AdjustableBucket, Rate, Timestamp};
@@ -242,20 +258,22 @@ impl<W: Word> AdjustableBucket<W> {
         Lease::try_acquire_at(self, now, n)
     }
 
-    /// Takes `n` permits that may have to come in yet: whoever reserves may act when they have, at
-    /// [`Reservation::due`], at most `max_wait` after `now`. Nobody else is granted a permit until
-    /// then. With `n = 0` it takes nothing, and is due at once.
+    /// Reserves `n` permits, which may not have been replenished yet.
+    ///
+    /// The caller may act at [`Reservation::due`], at most `max_wait` after `now`. Until then,
+    /// [`try_acquire_at`](Self::try_acquire_at) grants nothing. With `n = 0` the reservation takes
+    /// nothing and is due immediately.
     ///
     /// # Errors
     ///
-    /// [`Denied::ExceedsCapacity`] if `n` is more than the burst; [`Denied::Exhausted`] if it would
-    /// be due after `max_wait`, or if more than the [declared
-    /// debt](AdjustableBucketBuilder::debt) would be owed. Nothing has changed then. (Its
-    /// [`retry`](Limiter::retry) is when the permits could be taken without a wait.)
+    /// [`Denied::ExceedsCapacity`] if `n` is more than the burst. [`Denied::Exhausted`] if the
+    /// reservation would be due after `max_wait`, or would owe more than the [declared
+    /// debt](AdjustableBucketBuilder::debt). Nothing changes then. The denial's
+    /// [`retry`](Limiter::retry) is the instant at which the permits could be taken without a wait.
     ///
     /// # Cost
     ///
-    /// One compare-exchange, and a division or two. Lock-free.
+    /// One compare-exchange, and one or two divisions. Lock-free.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -272,7 +290,7 @@ impl<W: Word> AdjustableBucket<W> {
     /// assert_eq!(bucket.reserve_at(now, 1, wait).map(due), Ok(100));
     /// assert!(
     ///     bucket.reserve_at(now, 1, wait).is_err(),
-    ///     "200 ms are too long"
+    ///     "it would be due after 200 ms, which is too late"
     /// );
     /// ```
     pub fn reserve_at(
@@ -284,13 +302,13 @@ impl<W: Word> AdjustableBucket<W> {
         Reservation::reserve_at(self, now, n, max_wait)
     }
 
-    /// Takes `n` permits at `now` even if they are not available: see
-    /// [`TokenBucket::force_at`](crate::TokenBucket::force_at).
+    /// Takes `n` permits at `now` even if fewer are available, and may leave the bucket in debt.
+    /// See [`TokenBucket::force_at`](crate::TokenBucket::force_at).
     ///
     /// # Errors
     ///
-    /// [`Denied::Exhausted`] if more than the declared debt would be owed,
-    /// [`Denied::ExceedsCapacity`] if `n` is more than burst and debt together. Nothing has changed
+    /// [`Denied::Exhausted`] if more than the declared debt would be owed.
+    /// [`Denied::ExceedsCapacity`] if `n` is more than burst and debt together. Nothing changes
     /// then.
     ///
     /// ```
@@ -316,30 +334,33 @@ impl<W: Word> AdjustableBucket<W> {
         .map(|_| ())
     }
 
-    /// Changes rate and burst; `carry` says what becomes of the permits in the bucket, and of what
-    /// is owed. Reservations keep their instants.
+    /// Changes the rate and the burst.
     ///
-    /// The change counts at `now`, or at the newest time at which a permit was granted, if that is
-    /// later.
+    /// `carry` says what happens to the permits in the bucket and to the debt. Reservations keep
+    /// their instants. The change takes effect at `now`, or at the newest time at which a permit
+    /// was granted if that is later.
     ///
     /// # Errors
     ///
-    /// [`ChangeError::Busy`] if another call is changing settings or giving back, or changes come
-    /// too often (see the type's documentation); [`ChangeError::Settings`] if the settings do not
-    /// fit the word at the bucket's tick; [`ChangeError::Owes`] if more is owed than the new
-    /// settings can express. Nothing has changed then.
+    /// - [`ChangeError::Busy`] if another call is making a change or a refund, or if changes come
+    ///   too often (see the type's documentation). With 32 bits, also if `now` is older than the
+    ///   newest time by more than the staleness under the new settings.
+    /// - [`ChangeError::Settings`] if the settings do not fit the word at the bucket's tick.
+    /// - [`ChangeError::Owes`] if the bucket owes more than the new settings can express.
+    ///
+    /// On an error, nothing changes.
     ///
     /// # Cost
     ///
-    /// Some divisions, and a compare-exchange for each decision that comes between. Lock-free;
-    /// never makes anyone wait.
+    /// Some divisions, and one compare-exchange, retried for each decision that comes between.
+    /// Lock-free; never makes another call wait.
     ///
     /// ```
     /// # use portcullis_core::{AdjustableBucket, Carry, Rate, Timestamp};
     /// let bucket = AdjustableBucket::new(Rate::per_second(2), 4);
     /// let at = Timestamp::from_millis;
     /// bucket.try_acquire_at(at(0), 4).unwrap();
-    /// // Half a permit has come in, and stays.
+    /// // Half a permit has been replenished. It is kept.
     /// bucket
     ///     .adjust_at(at(250), Rate::per_second(1), 4, Carry::Keep)
     ///     .unwrap();
@@ -368,8 +389,8 @@ impl<W: Word> AdjustableBucket<W> {
         let turn = |word, When { earliest, latest }| {
             let (old, used) = (self.lattice(word), word & Self::USED);
             let carried = |tick| carried(&old, used, self.forgotten(&old, tick), &new, tick, carry);
-            // At the one of the two times that leaves less; that is no more than at any time
-            // between them.
+            // Of the two times, the change takes the one that leaves fewer units. No time between
+            // them leaves fewer.
             let (mut has, forgotten) = carried(earliest);
             if earliest < latest {
                 let since = i128::from(latest - earliest) * i128::from(new.gain);
@@ -395,7 +416,7 @@ impl<W: Word> AdjustableBucket<W> {
         })
     }
 
-    /// The whole permits in the bucket at `now`; `u64::MAX` at an unlimited rate. Divides.
+    /// Returns the whole permits available at `now`; `u64::MAX` at an unlimited rate. Divides.
     ///
     /// ```
     /// # use portcullis_core::{AdjustableBucket, Rate, Timestamp};
@@ -409,7 +430,7 @@ impl<W: Word> AdjustableBucket<W> {
         self.read(|lattice, used| lattice.available(lattice.position(tick), used))
     }
 
-    /// Whether the bucket is full at `now`, and since when.
+    /// Returns whether the bucket is full at `now`, and since when.
     ///
     /// ```
     /// # use portcullis_core::{AdjustableBucket, Idle, Rate, Timestamp};
@@ -423,7 +444,7 @@ impl<W: Word> AdjustableBucket<W> {
         self.read(|lattice, used| lattice.idle(&self.ticks, used, now))
     }
 
-    /// The most permits that the bucket holds, as it is set now.
+    /// Returns the most permits that the bucket holds under the settings in force.
     ///
     /// ```
     /// # use portcullis_core::{AdjustableBucket, Rate};
@@ -433,7 +454,7 @@ impl<W: Word> AdjustableBucket<W> {
         self.read(|lattice, _| lattice.burst)
     }
 
-    /// The grain in which the bucket counts time.
+    /// Returns the tick: the bucket counts time in whole ticks.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -447,8 +468,8 @@ impl<W: Word> AdjustableBucket<W> {
         Duration::from_nanos(self.ticks.step())
     }
 
-    /// How much older than the newest `now` another one may be for the bound to hold: at least one
-    /// second.
+    /// Returns how much older than the newest `now` a timestamp may be for the bound to hold: at
+    /// least one second.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -463,8 +484,8 @@ impl<W: Word> AdjustableBucket<W> {
         saturating_duration(u128::from(ticks) * u128::from(self.ticks.step()))
     }
 
-    /// After how much idle time the word repeats; at a rate of zero and an unlimited one, the time
-    /// of the newest grant beside it.
+    /// Returns the idle time after which the state word repeats. At a rate of zero or an unlimited
+    /// rate, the recorded newest time is what repeats.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -479,13 +500,14 @@ impl<W: Word> AdjustableBucket<W> {
         })
     }
 
-    /// The ticks that a `now` may be late on `lattice`, whose tick has so many nanoseconds.
+    /// Returns the staleness in ticks of `tick` nanoseconds on `lattice`.
     const fn late(terms: &Terms, lattice: &Lattice, tick: u64) -> u64 {
         let (late, most) = (terms.late(lattice, tick), Live::<SETTINGS, W>::MOST_LATE);
         if late < most { late } else { most }
     }
 
-    /// The settings that `word` names. Of no meaning if the word has changed meanwhile.
+    /// Returns the settings that `word` names. They are meaningless if the word has changed in the
+    /// meantime.
     #[inline(always)]
     fn lattice(&self, word: u64) -> Lattice {
         Lattice {
@@ -499,8 +521,8 @@ impl<W: Word> AdjustableBucket<W> {
         }
     }
 
-    /// What changes have forgotten and has not come in by `tick`, on the lattice in force. Under
-    /// the claim.
+    /// Returns the units that changes have forgotten and that have not been replenished by `tick`,
+    /// on the lattice in force. The caller holds the claim.
     fn forgotten(&self, lattice: &Lattice, tick: u64) -> Forgotten {
         let word = |at: usize| self.forgotten[at].load(Relaxed);
         let beyond = i128::from(word(BEYOND)) * i128::from(lattice.cost) + i128::from(word(PART));
@@ -519,13 +541,13 @@ impl<W: Word> AdjustableBucket<W> {
         }
     }
 
-    /// What `tell` says of settings that belong to the word.
+    /// Returns the result of `tell` for settings that belong to the word.
     fn read<T>(&self, tell: impl Fn(&Lattice, u64) -> T) -> T {
         self.live
             .read(|word| tell(&self.lattice(word), word & Self::USED))
     }
 
-    /// Takes where there is more to do: settings change often, or permits were owed.
+    /// Takes if there is more to do: settings change often, or permits were owed.
     #[cold]
     #[inline(never)]
     fn take_slowly(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
@@ -539,10 +561,10 @@ impl<W: Word> AdjustableBucket<W> {
         taken
     }
 
-    /// Takes, and begins a new era with that, if permits were owed, all of it has come in, and `n`
-    /// permits besides: so that later receipts are worth something again. One exchange does both,
-    /// so that a rollback can undo both. `None` if nothing is done: then the take is one of the era
-    /// that there is.
+    /// If permits were owed, and they and `n` more have been replenished, takes `n` permits and
+    /// begins a new era. Later receipts then have a worth again. One compare-exchange does both, so
+    /// that a rollback can undo both. `None` if nothing was done: the take then belongs to the
+    /// current era.
     fn take_and_forget(&self, now: Timestamp, n: u32) -> Option<Receipt> {
         if n == 0 || self.live.load() & Self::OWED == 0 {
             return None;
@@ -563,7 +585,7 @@ impl<W: Word> AdjustableBucket<W> {
         Some(Live::<SETTINGS, W>::receipt(next, tick, newest))
     }
 
-    /// Takes, by a caller that has counted itself in or need not.
+    /// Takes `n` permits. With `INSIDE`, the caller has counted itself in.
     #[inline(always)]
     fn take<const INSIDE: bool>(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         let tick = self.ticks.index(now);
@@ -578,7 +600,8 @@ impl<W: Word> AdjustableBucket<W> {
                         capacity: burst as u32,
                     });
                 }
-                // A permit costs less than the range, but a torn setting may be anything.
+                // A permit costs less than the range. Inconsistent settings may hold any value, so
+                // the product wraps.
                 let price = u64::from(n.max(1)).wrapping_mul(setting(COST));
                 let position = tick.wrapping_mul(setting(GAIN)) & Self::USED;
                 let (used, full) = (word & Self::USED, setting(FULL));
@@ -611,8 +634,8 @@ impl<W: Word> AdjustableBucket<W> {
         }
     }
 
-    /// Takes `n` permits, at most `most`, owing if need be; where there is an `until`, only if they
-    /// have come in by then. Returns when that is.
+    /// Takes `n` permits, at most `most`, and goes into debt if necessary. With an `until`, takes
+    /// them only if they will have been replenished by then. Returns when they will have been.
     fn force(
         &self,
         now: Timestamp,
@@ -675,8 +698,8 @@ impl<W: Word> AdjustableBucket<W> {
         }
     }
 
-    /// Gives `n` permits back of what `receipt` is for, which has set the mark if it `marks`.
-    /// Returns how many of them count as never taken.
+    /// Refunds `n` permits of `receipt`, whose take has set `owed` if `marks`. Returns how many of
+    /// them count as never taken.
     fn give_back(&self, now: Timestamp, n: u32, receipt: Receipt, marks: bool) -> Refund {
         let Some(claim) = self.live.claim() else {
             return receipt.refunded(0);
@@ -685,7 +708,7 @@ impl<W: Word> AdjustableBucket<W> {
         let tick = self.ticks.index(now);
         loop {
             let word = self.live.load();
-            // Settings change under the claim alone.
+            // Settings change only under the claim, so they belong to the word.
             let lattice = self.lattice(word);
             if lattice.is_unlimited() {
                 return receipt.refunded(n);
@@ -731,19 +754,21 @@ impl<W: Word> AdjustableBucket<W> {
         }
     }
 
-    /// Notes the time `now` as a take does that is denied in the end.
+    /// Records `now` as the newest time, as a take does that is denied later.
     #[cfg(any(explore, notes))]
     #[doc(hidden)]
     pub fn note_at(&self, now: Timestamp) {
         self.live.note(self.ticks.index(now));
     }
 
-    /// What `n` permits of a take are worth that is not the last one: how many of them the bucket
-    /// would hold or have granted by the tick `newest`, had they not been taken.
+    /// Returns how many of `n` permits a refund is worth if their take is not the last one: the
+    /// permits that the bucket would hold or would have granted by the tick `newest` if they had
+    /// not been taken.
     fn worth(lattice: &Lattice, word: u64, noted: Noted, newest: u64, n: u32) -> u32 {
         let (cost, left) = (i128::from(lattice.cost), noted.word & Self::USED);
         let taken = i128::from(n) * cost;
-        // By how much the position was ahead of what the take left: less than none, where it owed.
+        // How far the position was ahead of the state that the take left. Negative if the take owed
+        // permits.
         let ahead = match lattice.position(noted.tick).wrapping_sub(left) & Self::USED {
             ahead if ahead < lattice.behind => i128::from(ahead),
             owed => -i128::from((lattice.mask - owed).wrapping_add(1)),
@@ -755,7 +780,7 @@ impl<W: Word> AdjustableBucket<W> {
             (false, true) => 0,
             (true, _) => {
                 let after = i128::from((word & Self::USED).wrapping_sub(left) & Self::USED);
-                // Those after it may have been counted up to a whole tick.
+                // Later reservations are due at whole ticks, and may have been counted up to there.
                 room.min(taken - after - i128::from(lattice.gain.saturating_sub(1)))
             }
         };
@@ -763,8 +788,9 @@ impl<W: Word> AdjustableBucket<W> {
     }
 }
 
-/// The units that a bucket used up to `used` has at `tick`, on a new lattice: less than none, if it
-/// owes; and what has been forgotten then. Rounded so that nothing is gained.
+/// Returns the units that a bucket whose state is `used` has at `tick`, on the new lattice
+/// (negative if the bucket owes), and what is forgotten then. Rounded so that a change gains
+/// nothing.
 fn carried(
     old: &Lattice,
     used: u64,
@@ -785,14 +811,14 @@ fn carried(
     let (old_cost, new_cost) = (i128::from(old.cost), i128::from(new.cost));
     let owed = (u128::from(balance.owed) * u128::from(new.cost)).div_ceil(old.cost.into());
     let has = i128::from(balance.available) * new_cost / old_cost - owed.cast_signed();
-    // What was granted and has not come in: missing from the bucket, or forgotten. By whole permits
-    // and the rest, so that no product is too large.
+    // The units granted and not yet replenished: missing from the bucket, or forgotten. Whole
+    // permits and the rest are converted separately, so that no product overflows.
     let missing = i128::from(old.full) - i128::from(balance.available) + i128::from(balance.owed);
     let granted = missing + forgotten.beyond;
     let (permits, part) = (granted / old_cost, granted % old_cost);
     let granted = permits * new_cost + (part * new_cost + old_cost - 1) / old_cost;
-    // So that nothing is gained by changing often: with what was granted, no more than the largest
-    // burst.
+    // Repeated changes must gain nothing. Together with what was granted, no more than the largest
+    // burst may be available.
     let largest = forgotten.largest.max(new.burst);
     let most = (i128::from(largest) * new_cost - granted).max(has);
     let grown = (i128::from(new.burst) - i128::from(old.burst)) * new_cost;
@@ -819,13 +845,18 @@ impl<W: Word> Limiter for AdjustableBucket<W> {
         self.take::<false>(now, n)
     }
 
-    /// All of them, if no permit was taken since; else as many as have not been refilled since, and
-    /// then nothing more of what was taken before. None if settings have changed, something else
-    /// was given back out of turn, the bucket has owed permits since, the receipt is older than
-    /// about half the [`horizon`](Self::horizon), or another call is changing settings or giving
-    /// back at this moment. None either if settings were changed in the [tick](Self::tick) of the
-    /// grant more often than 14 times with 32 bits (1,022 with 64), where whatever was given back
-    /// out of turn counts as 4 changes (64).
+    /// Refunds the permits that are still worth something:
+    ///
+    /// - All of them, if no permit was taken since, or if the rate is unlimited.
+    /// - Otherwise, as many as have not been replenished since. Receipts of earlier takes are then
+    ///   worth nothing.
+    /// - None, if settings have changed since, a take that was not the last one was refunded since,
+    ///   or the bucket has owed permits since.
+    /// - None, if the receipt is older than about half the [`horizon`](Self::horizon).
+    /// - None, if another call is making a change or a refund at this moment.
+    /// - None, if settings were changed more than 14 times with 32 bits (1,022 with 64) in the
+    ///   [tick](Self::tick) of the grant. Each refund of a take that was not the last one counts as
+    ///   4 changes (64 with 64 bits).
     #[inline]
     fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
         self.give_back(now, n, receipt, false)
@@ -850,13 +881,13 @@ impl<W: Word> Limiter for AdjustableBucket<W> {
 
 replenishing!([W: Word] AdjustableBucket<W>);
 
-/// Settings of an [`AdjustableBucket`]; from [`AdjustableBucket::builder`].
+/// Builds an [`AdjustableBucket`]. Created by [`AdjustableBucket::builder`].
 ///
 /// ```
 /// use core::time::Duration;
 /// use portcullis_core::{AdjustableBucket, Rate, Timestamp};
 ///
-/// // Up to 20 permits may be reserved ahead of time.
+/// // At most 20 permits may be reserved ahead of time.
 /// let bucket = AdjustableBucket::builder(Rate::per_second(10), 2).debt(20).build()?;
 /// let wait = Duration::from_secs(2);
 /// let due = bucket.reserve_at(Timestamp::ZERO, 2, wait).map(|reserved| reserved.due());
@@ -870,8 +901,8 @@ pub struct AdjustableBucketBuilder {
 }
 
 impl AdjustableBucketBuilder {
-    /// The permits in the bucket at its [`origin`](Self::origin), at most the burst. Default: the
-    /// burst.
+    /// Sets the permits in the bucket at its [`origin`](Self::origin), at most the burst. Default:
+    /// the burst.
     ///
     /// ```
     /// # use portcullis_core::{Rate, AdjustableBucket, Timestamp};
@@ -886,10 +917,11 @@ impl AdjustableBucketBuilder {
         self
     }
 
-    /// The instant that the bucket starts at, and that steps are counted from. Default:
+    /// Sets the instant at which the bucket starts and from which steps are counted. Default:
     /// [`Timestamp::ZERO`].
     ///
-    /// A request at an earlier `now`, by up to the staleness, gets no more than one at the origin.
+    /// A request whose `now` is before the origin, by up to the staleness, is granted no more than
+    /// a request at the origin.
     ///
     /// ```
     /// # use portcullis_core::{Rate, AdjustableBucket, Timestamp};
@@ -906,9 +938,11 @@ impl AdjustableBucketBuilder {
         self
     }
 
-    /// Refills in steps: all of the rate's permits at the end of each of its periods, counted from
-    /// the [`origin`](Self::origin); steps stay as long as they are built, whatever rate is set
-    /// later. Default: continuously. The bound is then that of a [stepwise token
+    /// Refills in steps: all permits of the rate arrive at the end of each of its periods. Default:
+    /// continuous refill.
+    ///
+    /// Periods are counted from the [`origin`](Self::origin). A later change of the rate does not
+    /// change the length of a step. The bound is that of a [stepwise token
     /// bucket](crate::TokenBucketBuilder::stepwise).
     ///
     /// ```
@@ -926,10 +960,11 @@ impl AdjustableBucketBuilder {
         self
     }
 
-    /// The permits that may be owed after [`AdjustableBucket::reserve_at`] or
+    /// Sets how many permits the bucket may owe after [`AdjustableBucket::reserve_at`] or
     /// [`AdjustableBucket::force_at`]. Default: 0.
     ///
-    /// **Bound** of a bucket with a debt: what is forced may exceed the type's by the debt.
+    /// **Bound** of a bucket with a debt: forced permits may exceed the bound of the type by the
+    /// debt.
     ///
     /// ```
     /// # use portcullis_core::{AdjustableBucket, Rate, Timestamp};
@@ -944,15 +979,17 @@ impl AdjustableBucketBuilder {
         self
     }
 
-    /// Counts time in grains of `tick`, 1 ns to 292 years, by rounding each `now` down. A coarser
-    /// tick brings a farther horizon.
+    /// Sets the tick, 1 ns to 292 years: each `now` is rounded down to a whole tick.
     ///
-    /// Default: the finest of 1 µs, 10 µs, ... 10 s (from 1 ns up with a 32-bit word and a rate
-    /// that is neither zero nor unlimited) whose horizon is an hour or more. With a
-    /// [debt](Self::debt) it is finer where 1 µs brings more than a sixteenth of that: what is
-    /// reserved is due at a whole tick, and counts up to there.
+    /// A coarser tick gives a longer horizon.
     ///
-    /// Has no meaning for a [`stepwise`](Self::stepwise) bucket, whose tick is its period.
+    /// Default: the finest of 1 µs, 10 µs, ... 10 s whose horizon is at least an hour, or else the
+    /// one with the longest horizon. With a 32-bit word, and a rate that is neither zero nor
+    /// unlimited, the choice starts at 1 ns. With a [debt](Self::debt), the default tick
+    /// replenishes at most a sixteenth of the debt, unless 1 ns replenishes more: a reservation is
+    /// due at a whole tick, and counts up to there.
+    ///
+    /// Has no effect on a [`stepwise`](Self::stepwise) bucket, whose tick is its period.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -968,9 +1005,11 @@ impl AdjustableBucketBuilder {
         self
     }
 
-    /// How old a `now` may be, against the newest, for the bound to hold: at least one second.
-    /// Default: a sixteenth of the horizon where that is beyond 292 years, else a 256th of it, up
-    /// to an hour.
+    /// Sets how much older than the newest `now` a timestamp may be for the bound to hold: at least
+    /// one second.
+    ///
+    /// Default: a 256th of the horizon, at least a second and at most an hour. At a rate of zero or
+    /// an unlimited rate: an hour, at most a quarter of the horizon.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -987,13 +1026,13 @@ impl AdjustableBucketBuilder {
     }
 
     const_unless_loom! {
-        /// The bucket, on the target's own word.
+        /// Builds the bucket on the target's native word.
         ///
         /// # Errors
         ///
-        /// [`SettingsError`] names the setting and its bound: as
-        /// [`TokenBucketBuilder::build`](crate::TokenBucketBuilder::build), in the 52 bits that the
-        /// lattice has (26 of a 32-bit word).
+        /// [`SettingsError`] names the setting and its bound, as for
+        /// [`TokenBucketBuilder::build`](crate::TokenBucketBuilder::build). The settings must fit
+        /// the 52 bits of the state (26 with a 32-bit word).
         ///
         /// ```
         /// # use portcullis_core::{AdjustableBucket, Rate, Setting, SettingsError};
@@ -1007,7 +1046,7 @@ impl AdjustableBucketBuilder {
     }
 
     const_unless_loom! {
-        /// The bucket on a word of a chosen width.
+        /// Builds the bucket on a word of a chosen width.
         ///
         /// # Errors
         ///
@@ -1037,10 +1076,10 @@ impl AdjustableBucketBuilder {
     }
 }
 
-/// Permits of an [`AdjustableBucket`] that may have to come in yet: whoever holds it may act at
-/// [`due`](Self::due), and not before.
+/// Reserved permits of an [`AdjustableBucket`], which may not have been replenished yet.
 ///
-/// Dropped, it stays taken: give it back with [`cancel_at`](Self::cancel_at).
+/// The holder may act at [`due`](Self::due), and not before. Dropping a reservation does not return
+/// its permits: cancel it with [`cancel_at`](Self::cancel_at).
 ///
 /// ```
 /// use core::time::Duration;
@@ -1058,18 +1097,18 @@ impl AdjustableBucketBuilder {
 /// assert_eq!(bucket.reserve_at(at(100), 2, wait)?.due(), at(200));
 /// # Ok::<(), portcullis_core::Denied>(())
 /// ```
-#[must_use = "a reservation that is neither acted on nor cancelled takes permits in vain"]
+#[must_use = "a reservation that is neither used nor cancelled wastes its permits"]
 pub struct Reservation<P> {
     bucket: P,
     permits: u32,
     forced: Forced,
 }
 
-/// What was taken, though permits may have to come in yet.
+/// A take that may have gone into debt.
 struct Forced {
     receipt: Receipt,
     due: Timestamp,
-    /// Whether it is the first of its era that owes.
+    /// Whether this take is the first of its era that owes permits.
     marks: bool,
 }
 
@@ -1078,12 +1117,12 @@ where
     P: Deref<Target = AdjustableBucket<W>>,
     W: Word,
 {
-    /// As [`AdjustableBucket::reserve_at`], into a reservation that keeps the pointer that it is
-    /// given.
+    /// As [`AdjustableBucket::reserve_at`], for any pointer to a bucket. The reservation keeps the
+    /// pointer.
     ///
     /// # Errors
     ///
-    /// As there.
+    /// The errors of [`AdjustableBucket::reserve_at`].
     ///
     /// ```
     /// # use core::time::Duration;
@@ -1109,11 +1148,15 @@ where
         })
     }
 
-    /// Gives the permits back at `now`, before they were acted on, and returns how many of them can
-    /// be taken again: all, if none were taken or reserved since; else those that were not reserved
-    /// after. None after [`due`](Self::due), when they may have been acted on; if something else
-    /// was given back out of turn, or settings have changed; or if another call is doing so at this
-    /// moment.
+    /// Cancels the reservation at `now`, before its permits are used. Returns how many of them can
+    /// be taken again:
+    ///
+    /// - All of them, if no permit was taken or reserved since.
+    /// - Otherwise, at most its permits less those taken or reserved after it.
+    /// - None after [`due`](Self::due), when the permits may have been used.
+    /// - None, if settings have changed since, or a take that was not the last one was refunded
+    ///   since.
+    /// - None, if another call is making a change or a refund at this moment.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -1126,7 +1169,7 @@ where
     /// bucket.try_acquire_at(now, 3)?;
     /// let first = bucket.reserve_at(now, 3, wait)?;
     /// let second = bucket.reserve_at(now, 1, wait)?;
-    /// assert_eq!(first.cancel_at(now), 2, "the second one keeps its instant");
+    /// assert_eq!(first.cancel_at(now), 2, "the second reservation keeps its instant");
     /// # let _ = second;
     /// # Ok::<(), portcullis_core::Denied>(())
     /// ```
@@ -1150,7 +1193,7 @@ where
 }
 
 impl<P> Reservation<P> {
-    /// The instant from which on the holder may act.
+    /// Returns the instant from which on the holder may act.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -1164,7 +1207,7 @@ impl<P> Reservation<P> {
         self.forced.due
     }
 
-    /// The permits reserved.
+    /// Returns the reserved permits.
     ///
     /// ```
     /// # use core::time::Duration;

@@ -1,33 +1,33 @@
-//! State: a fixed window's word (see [`fixed_window`](super::fixed_window)) in fewer bits, so that
-//! it also names the settings in force (see [`live`](crate::word::live)).
+//! State: a fixed window's word (see [`fixed_window`](super::fixed_window)) in fewer bits. The
+//! other bits name the settings in force (see [`live`](crate::word::live)).
 //!
 //! ```text
 //! era | set | - | end | count    the tick at which the window ends, and the permits counted in it
 //! ```
 //!
-//! The end is an instant and not a window's index, so that it means the same under any settings.
-//! How far ahead of a tick it lies, wrapped in its bits, says what it is to a `now` in that tick;
-//! the zones are cut for the longest window that may be set, and never move:
+//! The end is an instant, not the index of a window, so that it means the same under any settings.
+//! The distance from a tick to the end, wrapped in its bits, tells what the window is to a `now` in
+//! that tick. The zones are cut for the longest window that may be set, and never move:
 //!
 //! ```text
 //! 0   1 ....................... near | near+1 ...... near + staleness | ..... 2^bits-1
-//! over         on, or `now` is late  |  too late: denied              |           over
+//! over        open, or `now` stale   |  too stale: denied             |           over
 //! ```
 //!
-//! - *take* while the window is on: adds to the count. No settings but the limit are looked at.
-//! - *take* when it is over: a new window, with an end and a count of its own.
-//! - *take* where the first request starts a window, and nothing is counted in the one that is on:
-//!   starts it anew, if it then ends later.
-//! - *adjust*: the other set, a new era, the end that the window has under the new settings, and a
-//!   count that leaves what is carried over.
-//! - *give back*: subtracts from the count, in the same window of the same era.
+//! - *take* while the window is open: adds to the count. It reads no setting but the limit.
+//! - *take* after its end: opens a new window, with an end and a count of its own.
+//! - *take* if the first request starts a window, and nothing is counted in the open one: restarts
+//!   the window, if its end then moves forward.
+//! - *adjust*: selects the other set, and begins a new era. The end is the one that the window has
+//!   under the new settings, and the count leaves what `carry` carries over.
+//! - *refund*: subtracts from the count, in the same window of the same era.
 //!
-//! Who gives back all never moves the end: between an earlier end and the next window, who comes
-//! late would find room for a whole limit more.
+//! A refund of all permits does not move the end. Between an earlier end and the next window, a
+//! stale timestamp would find room for a whole limit more.
 //!
-//! Invariant: what is granted in a window of an era is never more than the limit less the count
-//! that the era began it with. The count may be more than the limit, where that was lowered, but
-//! never more than the largest that may be set.
+//! Invariant: the permits granted in a window of an era never exceed the limit less the count with
+//! which the era began. The count may exceed a limit that was lowered, but never the largest limit
+//! that may be set.
 
 use core::hint::cold_path;
 use core::time::Duration;
@@ -44,50 +44,64 @@ use crate::{
     SettingsError, Timestamp,
 };
 
-/// A fixed window whose limit and length can be changed while others take from it.
+/// A fixed window whose limit and length can change while it is in use.
 ///
-/// It decides as a [`FixedWindow`](crate::FixedWindow) does, on the settings of the moment. Windows
-/// lie side by side on a grid that starts at an origin, one grid for each length, or, [started by
-/// the first request](AdjustableWindowBuilder::started_by_first_request), each begins with the
-/// first request after the last one's end; if all that was taken in it is given back, the next
-/// request starts it anew.
+/// It decides as a [`FixedWindow`](crate::FixedWindow) with the settings in force does. Windows are
+/// of one of two kinds:
+///
+/// - On a grid (the default): windows lie side by side, counted from an origin. Each length has a
+///   grid of its own.
+/// - [Started by the first request](AdjustableWindowBuilder::started_by_first_request): each window
+///   begins with the first request after the end of the last one. If all permits taken in a window
+///   are refunded, the next request restarts it.
 ///
 /// **Bound.** At most `limit` permits in each window, and so at most twice the limit in any span of
-/// one window's length. At a [change](Self::adjust_at) the window that is on becomes one of the new
-/// length. What was granted before keeps to the old bound; what is granted in this window from then
-/// on is at most what the [`Carry`] leaves of the new limit, and all windows after it keep to the
-/// new bound. With [`Carry::Keep`] there is never more left than before. With [`Carry::Additive`]
-/// and [`Carry::Proportional`] what was granted in the window and what is left in it are together
-/// at most the largest limit that was in force in it since the last
-/// [`Carry::Reset`]: however often the settings are changed at one instant, nothing is gained.
+/// one window's length. A [change](Self::adjust_at) turns the open window into one of the new
+/// length:
 ///
-/// An admission counts at the later of its own `now` and the newest one granted, and so does a
+/// - The permits granted before the change keep the old bound.
+/// - The permits granted in this window after the change are at most what the [`Carry`] leaves of
+///   the new limit.
+/// - All later windows keep the new bound.
+///
+/// [`Carry::Keep`] never leaves more permits than before. With [`Carry::Additive`] and
+/// [`Carry::Proportional`], the permits granted in the window and those left in it are together at
+/// most the largest limit in force in it since the last [`Carry::Reset`]. So repeated changes at
+/// one instant gain nothing.
+///
+/// A grant counts at its own `now` or at the newest `now` granted, whichever is later. So does a
 /// change.
 ///
-/// **Exact.** Retry times are exact to the nanosecond, as long as nobody changes the settings.
+/// **Exact.** Retry times are exact to the nanosecond as long as the settings do not change.
 /// Lengths are rounded up to whole [ticks](Self::tick).
 ///
-/// **Cost.** About that of a fixed window, as long as a window is on; its first grant costs two
-/// more multiplications. A grant is one compare-exchange, and in each new [tick](Self::tick) a
-/// second one, which notes the newest time. A denial writes nothing and reads the word twice.
+/// **Cost.** About that of a fixed window while a window is open. The first grant in a window costs
+/// two more multiplications. A grant is one compare-exchange. The first grant in each
+/// [tick](Self::tick) needs a second one, which records the newest time. A denial writes nothing
+/// and reads the word twice.
 ///
-/// **Changing and giving back** are lock-free and never wait. One call at a time does either: a
-/// change that finds another call at it answers [`ChangeError::Busy`], and a refund gives nothing
-/// back then. The word tells 64 changes apart, 4 with 32 bits. Where more than three quarters of
-/// that come within twice the [`staleness`](Self::staleness), each decision costs two more atomic
-/// writes for that long, and a change is refused with `Busy` while a call is in the middle of a
-/// decision since about as many changes ago: so no call decides by old settings. For frequent
-/// changes, build the window with a short staleness.
+/// **Changes and refunds** are lock-free and never wait. Only one call at a time makes a change or
+/// a refund. While another call does so, a change fails with [`ChangeError::Busy`], and a refund
+/// returns no permits. The word distinguishes 64 changes, or 4 with 32 bits. If more than three
+/// quarters of that number come within twice the [`staleness`](Self::staleness), then for that
+/// long:
 ///
-/// **Horizon.** End and count share 52 bits of a 64-bit word, 26 of a 32-bit one: the count takes
-/// the bits of the largest limit that may be set, and the end wraps in the others. The bound holds
-/// for every `now` up to [`staleness`](Self::staleness) older than the newest; a window that has
-/// been idle for whole multiples of [`horizon`](Self::horizon) may be told less than full for at
-/// most twice that staleness and the longest window that may be set, and on a grid until the window
-/// ends in which that is over.
+/// - each decision costs two more atomic writes;
+/// - a change fails with `Busy` while a call is in the middle of a decision that it began about
+///   that many changes ago. So no call decides by outdated settings.
 ///
-/// Source: the fixed window limiter of the .NET rate limiting proposal, Ocelot's window that the
-/// first request starts, and bucket4j's replacement of a configuration.
+/// For frequent changes, build the window with a short staleness.
+///
+/// **Horizon.** End and count share 52 bits of a 64-bit word, or 26 bits of a 32-bit word. The
+/// count takes the bits of the largest limit that may be set, and the end wraps in the others. The
+/// bound holds for every `now` that is at most [`staleness`](Self::staleness) older than the newest
+/// one. After idling for a multiple of its [`horizon`](Self::horizon), a window may report too few
+/// available permits, never too many. This lasts at most twice the staleness plus the longest
+/// window that may be set. On a grid, it lasts until the end of the window that contains the end of
+/// that time.
+///
+/// Source: the fixed window limiter of the .NET rate limiting proposal, the window of Ocelot that
+/// the first request starts, and the configuration replacement of bucket4j.
 ///
 /// ```
 /// use core::time::Duration;
@@ -99,13 +113,13 @@ use crate::{
 ///         .build()
 ///     {
 ///         Ok(limit) => limit,
-///         Err(_) => panic!("does not fit"),
+///         Err(_) => panic!("invalid settings"),
 ///     };
 ///
 /// let at = Timestamp::from_secs;
 /// LIMIT.try_acquire_at(at(10), 2)?;
 /// assert!(LIMIT.try_acquire_at(at(20), 1).is_err());
-/// // Three in each ten seconds, of which two have been used.
+/// // From now on, 3 permits in each 10 seconds. 2 of them have been used.
 /// LIMIT
 ///     .adjust_at(at(21), 3, Duration::from_secs(10), Carry::Additive)
 ///     .unwrap();
@@ -118,15 +132,16 @@ use crate::{
 pub struct AdjustableWindow<W: Word = NativeWord> {
     live: Live<SETTINGS, W>,
     origin: Timestamp,
-    /// Of the time since the origin.
+    /// Ticks of the time since the origin.
     ticks: Grid,
     started: bool,
     count_bits: u32,
-    /// The farthest that the end lies ahead of a `now`, in its place in the word.
+    /// The farthest that the end lies ahead of a `now`, in its place in the word. It includes the
+    /// staleness.
     near: W,
     /// In ticks.
     staleness: u64,
-    /// The ticks after which a receipt is worth nothing: an end may then have come around.
+    /// The age in ticks at which a receipt is worth nothing, because ends may have wrapped since.
     outlived: u64,
     max_limit: u64,
     /// In ticks.
@@ -138,9 +153,9 @@ const WINDOW: usize = 1;
 /// The window's reciprocal, in two halves that fit any word.
 const LOW: usize = 2;
 const HIGH: usize = 3;
-/// Of the window in which these settings began: its end, as a tick that never comes around, in two
-/// halves; what was granted in it beyond its count then; and the largest limit that was in force in
-/// it.
+/// About the window in which these settings took effect: its end, as a tick that never wraps, in
+/// two halves; the permits granted in it beyond its count at that time; and the largest limit in
+/// force in it.
 const BEGAN: usize = 4;
 const BEGAN_HIGH: usize = 5;
 const BEYOND: usize = 6;
@@ -170,7 +185,7 @@ impl Settings {
     }
 }
 
-/// A window whose settings have just begun.
+/// A window under settings that take effect now.
 struct Carried {
     end: u64,
     count: u64,
@@ -178,24 +193,27 @@ struct Carried {
     largest: u64,
 }
 
-/// A window that is on for some `now`.
+/// A window that is open at some `now`.
 #[derive(Clone, Copy)]
 struct On {
-    /// The permits that count for it: all, if it is too late.
+    /// The permits that count at this `now`: the whole limit if it is too stale.
     count: u64,
-    /// The ticks until its end.
+    /// The ticks until the end of the window.
     ahead: u64,
 }
 
 impl AdjustableWindow {
     const_unless_loom! {
-        /// At most `limit` permits (at least 1) in each `window`, 1 ns to 292 years, on a grid from
-        /// [`Timestamp::ZERO`]. Neither can be raised later on: see [`builder`](Self::builder).
+        /// Creates a limiter of at most `limit` permits (at least 1) in each `window`, 1 ns to 292
+        /// years.
+        ///
+        /// Windows lie on a grid from [`Timestamp::ZERO`]. Neither setting can be raised later: see
+        /// [`builder`](Self::builder).
         ///
         /// # Panics
         ///
-        /// Where [`AdjustableWindowBuilder::build`] would return an error; in a constant or a
-        /// static, that is a compile error.
+        /// If [`AdjustableWindowBuilder::build`] would return an error. In a constant or a static,
+        /// this is a compile error.
         ///
         /// ```
         /// # use portcullis_core::AdjustableWindow;
@@ -210,7 +228,8 @@ impl AdjustableWindow {
         }
     }
 
-    /// Settings for at most `limit` permits (at least 1) in each `window`, 1 ns to 292 years.
+    /// Returns a builder for at most `limit` permits (at least 1) in each `window`, 1 ns to 292
+    /// years.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -238,14 +257,15 @@ impl AdjustableWindow {
 impl<W: Word> AdjustableWindow<W> {
     const STATE: u64 = Live::<SETTINGS, W>::STATE;
 
-    /// Takes `n` permits at `now`. With `n = 0` it takes nothing, and is answered as a request for
-    /// 1 would be.
+    /// Takes `n` permits at `now`.
     ///
-    /// The lease does nothing when dropped: permits come back with the next window.
+    /// With `n = 0` it takes nothing, and is granted or denied as a request for 1 permit would be.
+    /// The lease does nothing when dropped: permits return with the next window.
     ///
     /// # Errors
     ///
-    /// [`Denied::Exhausted`], or [`Denied::ExceedsCapacity`] if `n` is more than the limit.
+    /// [`Denied::Exhausted`] if fewer than `n` permits are left in the window, or
+    /// [`Denied::ExceedsCapacity`] if `n` is more than the limit.
     ///
     /// # Cost
     ///
@@ -271,29 +291,36 @@ impl<W: Word> AdjustableWindow<W> {
         Lease::try_acquire_at(self, now, n)
     }
 
-    /// Changes limit and window from `now` on, or from the newest time at which anything was
-    /// granted, if that is later; `carry` says what becomes of the permits in the window that is
-    /// on.
+    /// Changes the limit and the length of the window.
     ///
-    /// On a grid, the window that is on then ends where that one of the new grid ends which `now`
-    /// lies in. Where windows are started by the first request, it ends the new length after its
-    /// start, if that is not over yet, else within a tick; where no window is on, one begins with
-    /// the change, and so it does with [`Carry::Reset`] and where nothing counts as used; while
-    /// that is so, the next request starts it anew. A `now` before the window that is on counts as
-    /// its start.
+    /// `carry` says what happens to the permits in the open window. The change takes effect at
+    /// `now`, or at the newest time at which a permit was granted if that is later. The open window
+    /// then ends:
+    ///
+    /// - On a grid: with the window of the *new* grid that contains `now`.
+    /// - If started by the first request: one new length after its start, or within a tick if that
+    ///   time has passed.
+    ///
+    /// If windows are started by the first request, a window opens at the change in three cases: no
+    /// window is open, `carry` is [`Carry::Reset`], or no permit counts as used. As long as no
+    /// permit counts as used in it, the next request restarts it. A `now` before the open window
+    /// counts as the start of that window.
     ///
     /// # Errors
     ///
-    /// [`ChangeError::Busy`] if another call is changing settings or giving back, or changes come
-    /// too often; [`ChangeError::Settings`] if a setting is zero or more than the
-    /// [most](AdjustableWindowBuilder::max_limit) that the builder was told; [`ChangeError::Owes`]
-    /// if `now` is more than the [`staleness`](Self::staleness) older than the window that is on.
-    /// Nothing has changed then.
+    /// - [`ChangeError::Busy`] if another call is making a change or a refund, or if changes come
+    ///   too often (see the type's documentation).
+    /// - [`ChangeError::Settings`] if a setting is zero, or is more than the
+    ///   [largest](AdjustableWindowBuilder::max_limit) that the builder allows.
+    /// - [`ChangeError::Owes`] if `now` is more than the [`staleness`](Self::staleness) older than
+    ///   the newest `now` or than the open window.
+    ///
+    /// On an error, nothing changes.
     ///
     /// # Cost
     ///
-    /// Some divisions, and a compare-exchange for each decision that comes between. Lock-free;
-    /// never makes anyone wait.
+    /// Some divisions, and one compare-exchange, retried for each decision that comes between.
+    /// Lock-free; never makes another call wait.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -301,7 +328,7 @@ impl<W: Word> AdjustableWindow<W> {
     /// let limit = AdjustableWindow::new(10, Duration::from_secs(60));
     /// let at = Timestamp::from_secs;
     /// limit.try_acquire_at(at(0), 8).unwrap();
-    /// // Two are left, until ten seconds are over.
+    /// // 2 permits are left in the open window, which now ends after 10 seconds.
     /// limit
     ///     .adjust_at(at(3), 5, Duration::from_secs(10), Carry::Keep)
     ///     .unwrap();
@@ -323,13 +350,13 @@ impl<W: Word> AdjustableWindow<W> {
             if latest - tick > self.staleness {
                 return Err(ChangeError::Owes);
             }
-            // What was granted in a window was granted before its end.
+            // The permits of a window were granted before its end.
             let newest = match self.on(word, self.stamp(earliest), u64::MAX) {
                 Some(on) => latest.min(earliest.saturating_add(on.ahead - 1)),
                 None => earliest,
             };
             let newest = if earliest == latest { latest } else { newest };
-            // Somewhere in that tick.
+            // The newest time is somewhere in its tick: 1 stands for any offset.
             let into = if newest == tick { into } else { 1 };
             let Carried {
                 end,
@@ -346,7 +373,7 @@ impl<W: Word> AdjustableWindow<W> {
         self.live.change(tick, self.staleness, turn, |()| {})
     }
 
-    /// The permits left in the window that `now` lies in.
+    /// Returns the permits left in the window that contains `now`.
     ///
     /// ```
     /// # use portcullis_core::{AdjustableWindow, Timestamp};
@@ -362,7 +389,7 @@ impl<W: Word> AdjustableWindow<W> {
         })
     }
 
-    /// Whether all permits are available at `now`, and since when.
+    /// Returns whether all permits are available at `now`, and since when.
     ///
     /// ```
     /// # use portcullis_core::{AdjustableWindow, Idle, Timestamp};
@@ -392,7 +419,7 @@ impl<W: Word> AdjustableWindow<W> {
         )
     }
 
-    /// The permits in each window, as it is set now.
+    /// Returns the permits in each window, under the settings in force.
     ///
     /// ```
     /// # use portcullis_core::AdjustableWindow;
@@ -403,7 +430,7 @@ impl<W: Word> AdjustableWindow<W> {
         self.read(|_, settings| settings.limit)
     }
 
-    /// The length of a window, as it is set now: whole ticks.
+    /// Returns the length of a window in whole ticks, under the settings in force.
     ///
     /// ```
     /// # use portcullis_core::AdjustableWindow;
@@ -415,8 +442,8 @@ impl<W: Word> AdjustableWindow<W> {
         self.span(self.read(|_, settings| settings.window))
     }
 
-    /// The grain in which time is counted: windows' lengths are rounded up to it, and the start of
-    /// one that the first request starts.
+    /// Returns the tick. The length of a window is rounded up to whole ticks, and so is the start
+    /// of a window that the first request starts.
     ///
     /// ```
     /// # use portcullis_core::AdjustableWindow;
@@ -430,8 +457,8 @@ impl<W: Word> AdjustableWindow<W> {
         self.span(1)
     }
 
-    /// How much older than the newest `now` another one may be for the bound to hold: at least one
-    /// second. No change changes it.
+    /// Returns how much older than the newest `now` a timestamp may be for the bound to hold: at
+    /// least one second. Changes of the settings do not affect it.
     ///
     /// ```
     /// # use portcullis_core::AdjustableWindow;
@@ -445,8 +472,8 @@ impl<W: Word> AdjustableWindow<W> {
         self.span(self.staleness)
     }
 
-    /// After how much idle time the word repeats: see the type's documentation. No change changes
-    /// it.
+    /// Returns the idle time after which the state word repeats. See **Horizon** in the type's
+    /// documentation. Changes of the settings do not affect it.
     ///
     /// ```
     /// # use portcullis_core::AdjustableWindow;
@@ -464,15 +491,15 @@ impl<W: Word> AdjustableWindow<W> {
         saturating_duration(u128::from(ticks) * u128::from(self.ticks.step()))
     }
 
-    /// The tick that `now` lies in, and how far into it `now` is. An instant before the origin
-    /// counts as the origin.
+    /// Returns the tick that contains `now`, and how far into that tick `now` is. An instant before
+    /// the origin counts as the origin.
     #[inline(always)]
     fn split(&self, now: Timestamp) -> (u64, u64) {
         self.ticks
             .divide(now.as_nanos().saturating_sub(self.origin.as_nanos()))
     }
 
-    /// The first instant of a tick, if there is such an instant.
+    /// Returns the first instant of a tick, if there is such an instant.
     fn start(&self, tick: u64) -> Option<Timestamp> {
         let since = self.ticks.start(tick)?.as_nanos();
         since
@@ -480,23 +507,23 @@ impl<W: Word> AdjustableWindow<W> {
             .map(Timestamp::from_nanos)
     }
 
-    /// A tick in its place in the word.
+    /// Returns a tick in its place in the word.
     #[inline(always)]
     fn stamp(&self, tick: u64) -> u64 {
         (tick << self.count_bits) & Self::STATE
     }
 
-    /// The bits of the count.
+    /// Returns the bits of the count.
     #[inline(always)]
     fn counts(&self) -> u64 {
         !(u64::MAX << self.count_bits)
     }
 
-    /// Whether the window of `word` is on at `stamp`, has been started, and its count leaves room
-    /// for `wanted`.
+    /// Returns whether the window of `word` is open at `stamp`, has been started, and has room for
+    /// `wanted` permits.
     #[inline(always)]
     fn fits(&self, word: u64, stamp: u64, limit: u64, wanted: u64) -> bool {
-        // The stamp's count is zero, so that the word's is left as it is.
+        // The count of the stamp is zero, so the subtraction leaves the count of the word.
         let ahead = word.wrapping_sub(stamp) & Self::STATE;
         let count = word & self.counts();
         ahead.wrapping_sub(1 << self.count_bits) < self.near.into()
@@ -504,13 +531,13 @@ impl<W: Word> AdjustableWindow<W> {
             && count >= self.started.into()
     }
 
-    /// The ticks from `stamp` to the end in `word`.
+    /// Returns the ticks from `stamp` to the end in `word`.
     #[inline(always)]
     fn ahead(&self, word: u64, stamp: u64) -> u64 {
         (word.wrapping_sub(stamp) & Self::STATE) >> self.count_bits
     }
 
-    /// The window that is on at `stamp`, if it is not over.
+    /// Returns the window that is open at `stamp`; `None` if it is over.
     #[inline(always)]
     fn on(&self, word: u64, stamp: u64, limit: u64) -> Option<On> {
         let ahead = self.ahead(word, stamp);
@@ -529,18 +556,18 @@ impl<W: Word> AdjustableWindow<W> {
         }
     }
 
-    /// Whether windows lie on a grid, and the end in `word` lies inside of the window of it that is
-    /// on at `stamp` and ends `rest` ticks later: where the word has come around after a long idle
-    /// time. The count goes on then until the end of that window, as some of it may have been
-    /// granted in it.
+    /// Returns whether windows lie on a grid, and the end in `word` is inside the window of the
+    /// grid that contains `stamp` and ends `rest` ticks later. This happens if the word has wrapped
+    /// after a long idle time. The count then holds until the end of that window, as some of it may
+    /// have been granted in it.
     #[inline(always)]
     fn goes_on(&self, word: u64, stamp: u64, rest: u64) -> bool {
         let passed = self.ahead(word, stamp).wrapping_neg() & (Self::STATE >> self.count_bits);
         !self.started && passed < self.live.setting(word, WINDOW).wrapping_sub(rest)
     }
 
-    /// The window that a request at `now` is counted in, if one is on: with an end on the grid. Of
-    /// no meaning if the word has changed meanwhile.
+    /// Returns the open window that a request at `now` counts in, with an end on the grid. `None`
+    /// if no window is open. The result is meaningless if the word has changed in the meantime.
     fn counted(&self, word: u64, now: Timestamp, limit: u64) -> Option<On> {
         let (tick, into) = self.split(now);
         let stamp = self.stamp(tick);
@@ -554,8 +581,7 @@ impl<W: Word> AdjustableWindow<W> {
                     .then_some(On { count, ahead: rest })
             }
             Some(On { count, ahead }) => {
-                // The last tick of the window, rather than its end, which may be the start of
-                // another one.
+                // Uses the last tick of the window: its end may be the start of the next one.
                 let end = tick
                     .checked_add(ahead - 1)
                     .map(|last| self.end(word, last, 0));
@@ -567,27 +593,28 @@ impl<W: Word> AdjustableWindow<W> {
         }
     }
 
-    /// The tick that ends a window which begins `into` the tick `tick`, or that one of the grid in
-    /// which it lies, by the settings that `word` names. Of no meaning if the word has changed
-    /// meanwhile.
+    /// Returns the tick that ends a window, under the settings that `word` names: on a grid, the
+    /// window that contains the tick `tick`; otherwise, a window that begins at offset `into` in
+    /// that tick. The result is meaningless if the word has changed in the meantime.
     #[inline(always)]
     fn end(&self, word: u64, tick: u64, into: u64) -> u64 {
         let window = self.live.setting(word, WINDOW);
         if self.started {
             return tick.wrapping_add(u64::from(into != 0)).wrapping_add(window);
         }
-        // Halves may not belong together while they are being written.
+        // While another call writes them, the two halves may not belong together.
         let reciprocal = self.live.setting(word, HIGH) << 32 | self.live.setting(word, LOW);
         let (_, rest) = grid::divide(tick, window, reciprocal);
         tick.wrapping_sub(rest).wrapping_add(window)
     }
 
-    /// What `tell` says of a word and of settings that belong to it.
+    /// Returns the result of `tell` for a word and settings that belong to it.
     fn read<T>(&self, tell: impl Fn(u64, Settings) -> T) -> T {
         self.live.read(|word| tell(word, self.in_force(word)))
     }
 
-    /// The settings that `word` names. Of no meaning if the word has changed meanwhile.
+    /// Returns the settings that `word` names. They are meaningless if the word has changed in the
+    /// meantime.
     fn in_force(&self, word: u64) -> Settings {
         Settings {
             limit: self.live.setting(word, LIMIT),
@@ -595,22 +622,22 @@ impl<W: Word> AdjustableWindow<W> {
         }
     }
 
-    /// The tick that ends the window in which the settings began that `word` names.
+    /// Returns the tick that ends the window in which the settings named by `word` took effect.
     fn began(&self, word: u64) -> u64 {
         self.live.setting(word, BEGAN_HIGH) << 32 | self.live.setting(word, BEGAN)
     }
 
-    /// Whether windows are started by requests, and nothing was taken in that of `word` that was
-    /// not given back.
+    /// Returns whether windows are started by requests, and all permits taken in the window of
+    /// `word` have been refunded.
     fn is_unstarted(&self, word: u64) -> bool {
         let is_empty = self.started && word & self.counts() == 0;
-        // Where the word has come around, it may seem to be the window in which the settings began:
-        // that is on the safe side.
+        // If the word has wrapped, this may look like the window in which the settings took effect.
+        // That is on the safe side.
         let has_begun = || self.stamp(self.began(word)) == word & Self::STATE & !self.counts();
         is_empty && !(has_begun() && self.live.setting(word, BEYOND) > 0)
     }
 
-    /// Checked settings, the window in ticks.
+    /// Checks settings, and returns them with the window in ticks.
     fn settings(&self, limit: u64, window: Duration) -> Result<Settings, SettingsError> {
         if limit == 0 {
             return Err(SettingsError::Zero {
@@ -634,7 +661,7 @@ impl<W: Word> AdjustableWindow<W> {
         Ok(Settings { limit, window })
     }
 
-    /// The window under new settings, for a change in a tick and so far into it.
+    /// Returns the window under new settings, for a change at offset `into` in the tick `tick`.
     fn carried(
         &self,
         word: u64,
@@ -649,11 +676,11 @@ impl<W: Word> AdjustableWindow<W> {
         );
         let most = old.window + u64::from(self.started);
         let on = match self.on(word, stamp, old.limit) {
-            // Either the change is later than a call may be, or the word has come around.
+            // Either the change is older than the staleness allows, or the word has wrapped.
             Some(on) if on.ahead > most + self.staleness => return Err(ChangeError::Owes),
             // The change is no older than any grant. So if the window seems to begin later, the
-            // word has come around: what is counted may have been granted in the window that is on,
-            // which ends no later than one that begins now.
+            // word has wrapped. The counted permits may have been granted in the open window, which
+            // ends no later than one that begins now.
             Some(on) if on.ahead > most => Some(On {
                 ahead: if self.started { most } else { rest },
                 ..on
@@ -666,7 +693,7 @@ impl<W: Word> AdjustableWindow<W> {
         };
         let at = i128::from(tick);
         let anew = at + i128::from(self.started && into != 0);
-        // A window that is over has begun again; so has one that no request has started.
+        // A new window begins at the change if the window is over, or if no request has started it.
         let begun = on.map_or(anew, |on| {
             let begun = at + i128::from(on.ahead) - i128::from(old.window);
             if self.is_unstarted(word) {
@@ -683,7 +710,8 @@ impl<W: Word> AdjustableWindow<W> {
         };
         let count = on.map_or(0, |on| on.count);
         let left = old.limit.saturating_sub(count);
-        // What was granted in this window: counted, or forgotten by a change that left as many.
+        // The permits granted in this window: those counted, and those beyond the count that an
+        // earlier change has left out of it.
         let is_same = on.is_some_and(|on| tick.wrapping_add(on.ahead) == self.began(word));
         let beyond = if is_same {
             self.live.setting(word, BEYOND)
@@ -697,8 +725,8 @@ impl<W: Word> AdjustableWindow<W> {
         }
         .max(new.limit);
         let granted = count.saturating_add(beyond);
-        // So that nothing is gained by changing often: with what was granted, no more than the
-        // largest limit.
+        // Repeated changes must gain nothing. Together with what was granted, no more than the
+        // largest limit may be left.
         let rest = largest.saturating_sub(granted);
         let (left, granted) = match carry {
             Carry::Keep => (left.min(new.limit), granted),
@@ -709,13 +737,13 @@ impl<W: Word> AdjustableWindow<W> {
             Carry::Additive => (new.limit.saturating_sub(count).min(rest), granted),
             Carry::Reset => (new.limit, 0),
         };
-        // Of a limit that was lowered the count may be more, and is not forgotten if the limit is
-        // raised.
+        // If the limit was lowered, the count may exceed it. The excess is not forgotten when the
+        // limit is raised.
         let count = match carry {
             Carry::Additive if left == 0 => count.max(new.limit),
             _ => new.limit - left,
         };
-        // Past the end of time it wraps, as in the word.
+        // After the last representable tick the end wraps, as it does in the word.
         let end = end.cast_unsigned() as u64;
         let largest = if carry == Carry::Reset {
             new.limit
@@ -730,7 +758,7 @@ impl<W: Word> AdjustableWindow<W> {
         })
     }
 
-    /// Takes where settings change often.
+    /// Takes if settings change often.
     #[cold]
     #[inline(never)]
     fn take_slowly(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
@@ -741,7 +769,7 @@ impl<W: Word> AdjustableWindow<W> {
         taken
     }
 
-    /// Takes, by a caller that has counted itself in or need not.
+    /// Takes `n` permits. With `INSIDE`, the caller has counted itself in.
     #[inline(always)]
     fn take<const INSIDE: bool>(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         let wanted = u64::from(n.max(1));
@@ -755,7 +783,7 @@ impl<W: Word> AdjustableWindow<W> {
             } else {
                 cold_path();
                 if wanted > limit {
-                    // The limit is less than `n`, so it fits.
+                    // The limit is less than `n`, so it fits in a `u32`.
                     Err(Denied::ExceedsCapacity {
                         permits: n,
                         capacity: limit as u32,
@@ -771,7 +799,7 @@ impl<W: Word> AdjustableWindow<W> {
                                 on.is_none() && self.goes_on(word, stamp, end.wrapping_sub(tick));
                             let end = self.stamp(end);
                             // A window that no request has started begins again. Its end never
-                            // moves back: a late request finds it as it is.
+                            // moves back: a request with a stale timestamp leaves it as it is.
                             let later = on.is_none_or(|on| {
                                 self.is_unstarted(word) && on.ahead < self.ahead(end, stamp)
                             });
@@ -809,7 +837,8 @@ impl<W: Word> AdjustableWindow<W> {
         }
     }
 
-    /// When to come back behind others. Apart, so that who asks alone pays nothing for it.
+    /// Returns when to retry behind other requests. A function of its own, so that a request that
+    /// waits behind no other pays nothing for it.
     #[cold]
     #[inline(never)]
     fn retry_behind(&self, word: u64, limit: u64, now: Timestamp, wanted: u64) -> Retry {
@@ -817,9 +846,10 @@ impl<W: Word> AdjustableWindow<W> {
             .map_or(Retry::Never, Retry::At)
     }
 
-    /// When there will have been room for `wanted`, more than the limit: what is left of the window
-    /// that is on, or of one that begins now, and then one window after the other, as they are set.
-    /// Of no meaning if the word has changed meanwhile.
+    /// Returns the instant by which there will have been room for `wanted` permits, more than the
+    /// limit: what is left of the open window, or of one that begins now, and then one window after
+    /// the other, under the settings in force. The result is meaningless if the word has changed in
+    /// the meantime.
     fn come_in(&self, word: u64, limit: u64, now: Timestamp, wanted: u64) -> Option<Timestamp> {
         let (tick, into) = self.split(now);
         let begun = self.end(word, tick, into).wrapping_sub(tick);
@@ -834,8 +864,8 @@ impl<W: Word> AdjustableWindow<W> {
             .saturating_sub(1)
             .checked_div(limit)?;
         if let Some(more) = windows.checked_sub(1) {
-            // The first of them brings those after it back onto the grid, where the word has come
-            // around.
+            // If the word has wrapped, the first of these windows brings the later ones back onto
+            // the grid.
             let first = self.end(word, start, 0).wrapping_sub(start);
             let more = more.checked_mul(self.live.setting(word, WINDOW))?;
             start = start.checked_add(first)?.checked_add(more)?;
@@ -843,15 +873,15 @@ impl<W: Word> AdjustableWindow<W> {
         self.start(start)
     }
 
-    /// Notes the time `now` as a take does that is denied in the end.
+    /// Records `now` as the newest time, as a take does that is denied later.
     #[cfg(any(explore, notes))]
     #[doc(hidden)]
     pub fn note_at(&self, now: Timestamp) {
         self.live.note(self.split(now).0);
     }
 
-    /// Counts `n` permits back, if the window that they were counted in is still the newest one,
-    /// and of the same era.
+    /// Refunds `n` permits if the window in which they were counted is still the newest one, and of
+    /// the same era. Returns how many were refunded.
     fn undo(&self, now: Timestamp, n: u32, receipt: &Receipt) -> u32 {
         let Some(claim) = self.live.claim() else {
             return 0;
@@ -885,12 +915,16 @@ impl<W: Word> Limiter for AdjustableWindow<W> {
         self.take::<false>(now, n)
     }
 
-    /// All of them, while no permit has been granted in a newer window, and no settings have been
-    /// changed; else none. None either if another call is changing settings or giving back at this
-    /// moment, if settings were changed in the [tick](Self::tick) of the grant more often than 14
-    /// times with 32 bits (1,022 with 64), or if the receipt is older than about half the
-    /// [`horizon`](Self::horizon). A window that the first of them has started is then as if no
-    /// request had, unless a change has made it one that some permits were used of.
+    /// Refunds all permits, or none. It refunds none if:
+    ///
+    /// - a permit has been granted in a newer window, or settings have changed since;
+    /// - another call is making a change or a refund at this moment;
+    /// - settings were changed more than 14 times with 32 bits (1,022 with 64) in the
+    ///   [tick](Self::tick) of the grant;
+    /// - the receipt is older than about half the [`horizon`](Self::horizon).
+    ///
+    /// If all permits of a window that the first request started are refunded, the window counts as
+    /// not started. The exception is a window in which a change has counted some permits as used.
     #[inline]
     fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
         let refunded = self.undo(now, n, &receipt);
@@ -926,7 +960,7 @@ impl<W: Word> Limiter for AdjustableWindow<W> {
             if count + wanted <= limit {
                 return Retry::At(now);
             }
-            // Who is too late need not wait for the end, if there is room in the window.
+            // A timestamp that is too stale need not wait for the end if the window has room.
             let room = (word & self.counts()) + wanted <= limit;
             let near = self.near.into() >> self.count_bits;
             let wait = if room {
@@ -943,7 +977,7 @@ impl<W: Word> Limiter for AdjustableWindow<W> {
 
 replenishing!([W: Word] AdjustableWindow<W>);
 
-/// Settings of an [`AdjustableWindow`]; from [`AdjustableWindow::builder`].
+/// Builds an [`AdjustableWindow`]. Created by [`AdjustableWindow::builder`].
 ///
 /// ```
 /// use core::time::Duration;
@@ -980,9 +1014,10 @@ pub struct AdjustableWindowBuilder {
 }
 
 impl AdjustableWindowBuilder {
-    /// The largest limit that may be set later on. Default: the limit that it is built with.
+    /// Sets the largest limit that a change may set. Default: the limit that the window is built
+    /// with.
     ///
-    /// It takes bits that the horizon, and the tick, could have.
+    /// A larger value takes bits from the end, which leaves a shorter horizon or a coarser tick.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -1001,10 +1036,10 @@ impl AdjustableWindowBuilder {
         self
     }
 
-    /// The longest window that may be set later on, 1 ns to 292 years. Default: the window that it
-    /// is built with.
+    /// Sets the longest window that a change may set, 1 ns to 292 years. Default: the window that
+    /// it is built with.
     ///
-    /// It takes of the horizon, at least four times as long.
+    /// The horizon must be at least four times as long. A longer window may make the tick coarser.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -1024,7 +1059,7 @@ impl AdjustableWindowBuilder {
         self
     }
 
-    /// The instant that the grids start at; an earlier `now` counts as this one. Default:
+    /// Sets the instant at which the grids start. An earlier `now` counts as this instant. Default:
     /// [`Timestamp::ZERO`].
     ///
     /// ```
@@ -1042,7 +1077,7 @@ impl AdjustableWindowBuilder {
     ///     limit
     ///         .try_acquire_at(Timestamp::from_millis(1_300), 1)
     ///         .is_ok(),
-    ///     "the next window"
+    ///     "this is the next window"
     /// );
     /// # Ok::<(), portcullis_core::SettingsError>(())
     /// ```
@@ -1051,8 +1086,8 @@ impl AdjustableWindowBuilder {
         self
     }
 
-    /// A window begins with the first request that is granted after the end of the last one, or
-    /// with a change. Default: on a grid.
+    /// Starts each window with the first request that is granted after the end of the last one, or
+    /// with a change. Default: windows on a grid.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -1078,10 +1113,12 @@ impl AdjustableWindowBuilder {
         self
     }
 
-    /// The grain in which time is counted, 1 ns to 292 years: lengths are rounded up to whole
-    /// ticks, and so is the start of a window that the first request starts. Default: the finest of
-    /// 1 ns, 10 ns, 100 ns, ... whose horizon is an hour or more, or else the coarsest up to the
-    /// window; with a 64-bit word and a window of 10 µs or more, from 1 µs up.
+    /// Sets the tick, 1 ns to 292 years. Lengths are rounded up to whole ticks, and so is the start
+    /// of a window that the first request starts.
+    ///
+    /// Default: the finest of 1 ns, 10 ns, 100 ns, ... whose horizon is at least an hour, or else
+    /// the coarsest that is at most the window. With a 64-bit word and a window of at least 10 µs,
+    /// the choice starts at 1 µs.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -1097,7 +1134,9 @@ impl AdjustableWindowBuilder {
         self
     }
 
-    /// How old a `now` may be, against the newest, for the bound to hold: at least one second.
+    /// Sets how much older than the newest `now` a timestamp may be for the bound to hold: at least
+    /// one second.
+    ///
     /// Default: a 256th of the horizon, at least a second and at most an hour.
     ///
     /// ```
@@ -1115,14 +1154,17 @@ impl AdjustableWindowBuilder {
     }
 
     const_unless_loom! {
-        /// The limiter, on the target's own word.
+        /// Builds the limiter on the target's native word.
         ///
         /// # Errors
         ///
-        /// [`SettingsError`] names the setting and its bound: a limit of zero, more than the
-        /// largest one that may be set, or one of these so large that it leaves too few bits for
-        /// the window's end; a window or tick outside of 1 ns to 292 years, or longer than the
-        /// longest that may be set; a staleness under 1 s or too long.
+        /// [`SettingsError`] names the setting and its bound:
+        ///
+        /// - the limit is zero, or more than the largest limit that may be set;
+        /// - the largest limit that may be set leaves too few bits for the end of the window;
+        /// - the window or the tick is outside of 1 ns to 292 years;
+        /// - the window is longer than the longest that may be set;
+        /// - the staleness is shorter than 1 s, or too long for the word.
         ///
         /// ```
         /// # use core::time::Duration;
@@ -1137,7 +1179,7 @@ impl AdjustableWindowBuilder {
     }
 
     const_unless_loom! {
-        /// The limiter on a word of a chosen width.
+        /// Builds the limiter on a word of a chosen width.
         ///
         /// # Errors
         ///
@@ -1148,7 +1190,7 @@ impl AdjustableWindowBuilder {
         /// # use core::time::Duration;
         /// let limit: AdjustableWindow<u32> =
         ///     AdjustableWindow::builder(1_000, Duration::from_secs(1)).build_on()?;
-        /// assert_eq!(limit.tick(), Duration::from_millis(100), "16 bits of it: 109 minutes");
+        /// assert_eq!(limit.tick(), Duration::from_millis(100), "16 bits of ticks: 109 minutes");
         /// # Ok::<(), portcullis_core::SettingsError>(())
         /// ```
         pub const fn build_on<W: Word>(self) -> Result<AdjustableWindow<W>, SettingsError> {
@@ -1169,7 +1211,8 @@ impl AdjustableWindowBuilder {
                 return Err(SettingsError::TooLarge { setting: Setting::Window, max: max_window });
             }
             let (mut tick, automatic) = match self.tick {
-                // In each tick, the newest time is noted anew: not finer than need be.
+                // The newest time is recorded once per tick, so the tick is no finer than
+                // necessary.
                 None => (if W::BITS == 64 && window >= 10_000 { 1_000 } else { 1 }, true),
                 Some(tick) => match settings::nanos(tick, Setting::Tick) {
                     Ok(nanos) => (nanos, false),
@@ -1190,7 +1233,7 @@ impl AdjustableWindowBuilder {
             };
             let settings = Settings { limit: self.limit, window: window.div_ceil(tick) };
             Ok(AdjustableWindow {
-                // No window is on: the last one ended with the origin.
+                // No window is open: the last one ended with the origin.
                 live: Live::new(settings.to_words(0, 0, self.limit), 0, 0, layout.staleness),
                 origin: self.origin,
                 ticks: Grid::new(Timestamp::ZERO, tick),
@@ -1205,14 +1248,14 @@ impl AdjustableWindowBuilder {
         }
     }
 
-    /// How end and count share so many bits.
+    /// Returns how end and count share `bits` bits.
     const fn layout(&self, bits: u32, max_window: u64, tick: u64) -> Result<Layout, SettingsError> {
         let asked = match settings::staleness_nanos(self.staleness) {
             Ok(nanos) => nanos,
             Err(error) => return Err(error),
         };
         let count_bits = u64::BITS - self.max_limit.leading_zeros();
-        // One more for the tick that a start is rounded up to.
+        // One more tick, because a start is rounded up.
         let reach = max_window.div_ceil(tick) + self.started as u64;
         let scale = Scale {
             step: tick,
@@ -1231,7 +1274,7 @@ impl AdjustableWindowBuilder {
         let longest = Some(LONGEST_STALENESS);
         let Ok(staleness) = settings::staleness(range, reach as u128 + 1, asked, longest, scale)
         else {
-            // All else fits, by what is needed.
+            // `range >= needed`, so only the staleness can be too large.
             let max = ((range / 4) as u64).saturating_mul(tick);
             return Err(SettingsError::TooLarge {
                 setting: Setting::Staleness,
@@ -1247,18 +1290,19 @@ impl AdjustableWindowBuilder {
     }
 }
 
-/// How end and count share the bits of a state: of the end, in ticks.
+/// How end and count share the bits of a state. All fields but `count_bits` are about the end, in
+/// ticks.
 #[derive(Clone, Copy)]
 struct Layout {
     range: u128,
     count_bits: u32,
-    /// How far the end may lie ahead of the tick that sets it.
+    /// How far the end may be ahead of the tick that sets it.
     reach: u64,
     staleness: u64,
 }
 
 impl Layout {
-    /// Whether ticks of `tick` nanoseconds come around only after `horizon` nanoseconds.
+    /// Returns whether ticks of `tick` nanoseconds wrap only after `horizon` nanoseconds.
     const fn reaches(&self, horizon: u128, tick: u64) -> bool {
         self.range * tick as u128 >= horizon
     }

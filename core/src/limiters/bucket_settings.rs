@@ -1,10 +1,10 @@
-//! What all buckets are built with, behind the builder of each.
+//! Settings that the builders of all buckets share.
 
 use crate::limiters::lattice::{Lattice, Terms};
 use crate::time::grid::Grid;
 use crate::{Rate, Setting, SettingsError, Timestamp};
 
-/// A bucket's terms, and how it starts.
+/// A bucket's terms, and its initial state.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BucketSettings {
     pub(crate) terms: Terms,
@@ -29,7 +29,7 @@ impl BucketSettings {
         }
     }
 
-    /// The lattice in so many bits, its ticks, and what a bucket is used up to at the origin.
+    /// Returns the lattice that fits `bits` bits, its grid of ticks, and `used` at the origin.
     pub(crate) const fn start(&self, bits: u32) -> Result<(Lattice, Grid, u64), SettingsError> {
         if self.initial > self.terms.burst && self.terms.burst > 0 {
             return Err(SettingsError::TooLarge {

@@ -1,26 +1,30 @@
-//! State: one word with all that a decision needs, so that a limit can change while permits come
-//! and go.
+//! State: one word that holds everything a decision needs. So the limit can change while permits
+//! are out.
 //!
 //! ```text
 //! bits    2f+1      f+2   f+1        2   1     0
 //! +--------------------+--------------+-----+-----+
-//! |  available + bias  |    limit     |  0  |  w  |     f = 31 bits of a 64-bit word, 15 of a 32-bit one
-//! +--------------------+--------------+-----+-----+     bias = 2^(f-1)
+//! |  available + bias  |    limit     |  0  |  w  |  f = 31 in a 64-bit word, 15 in a 32-bit word
+//! +--------------------+--------------+-----+-----+  bias = 2^(f-1)
 //! ```
 //!
-//! Invariant: `limit - available` permits are out. `available` is negative where the limit was
-//! lowered below what is out, hence the bias; because it stands on top, one comparison of the whole
-//! word tells whether there is enough. A take subtracts from it by compare-exchange, a release adds
-//! to it in one fetch-add, a resize moves both fields by compare-exchange.
+//! Invariant: `limit - available` permits are out. If the limit was lowered below the permits that
+//! are out, `available` is negative. So it is stored with a bias. `available` is in the top bits,
+//! so one comparison of the whole word tells whether enough permits are available. There are three
+//! transitions:
 //!
-//! `w` says that somebody waits. A release learns of it from the value that its fetch-add returns,
-//! at no further cost: in the order of the word's changes either it comes after the mark, and sees
-//! it, or before, and whoever waits, who looks for permits after having set the mark, sees those.
+//! - a *take* subtracts from `available` by compare-exchange;
+//! - a *release* adds to `available` in one fetch-add;
+//! - a *change of the limit* moves both fields by compare-exchange.
 //!
-//! Not a [`WordLimiter`](crate::rules::word_limiter) with rules of its own: what comes back is
-//! added in one fetch-add, whatever the state is, where a limiter with rules reads the word and
-//! exchanges it; and that fetch-add and the take that finds the permits are a pair of release and
-//! acquire.
+//! `w` is the waiter bit. A release reads it from the value that its fetch-add returns, at no
+//! further cost. All changes of the word have one order. A release that comes after the bit was set
+//! sees the bit. A release that comes before it is seen by the waiter: the waiter first sets the
+//! bit and then looks for permits.
+//!
+//! This is not a [`WordLimiter`](crate::rules::word_limiter) with rules. A limiter with rules reads
+//! the word and exchanges it; here a release is one fetch-add, whatever the state is. The fetch-add
+//! and the take that finds the permits are a release-acquire pair.
 
 mod rules;
 
@@ -33,22 +37,23 @@ use crate::{
     Setting, SettingsError, Timestamp, Waiting,
 };
 
-/// A concurrency limit: at most `limit` permits in use at once. Each comes back when its [`Lease`]
-/// is dropped.
+/// A concurrency limit: at most `limit` permits are in use at once. Permits return when their
+/// [`Lease`] is dropped.
 ///
-/// **Bound.** No take leaves more permits in use than the limit at that moment. After the limit was
-/// lowered, those that were already out stay out, and none is granted until fewer than the new
-/// limit are. (It trusts that what is given back was taken, as leases and lease pools see to.)
+/// **Bound.** No take leaves more permits in use than the limit at that moment. When the limit is
+/// lowered, permits that are out stay out. No permit is granted until fewer than the new limit are
+/// in use. The bound requires that only permits that were taken are released: leases and lease
+/// pools ensure this.
 ///
-/// **Cost.** A take is one load and one compare-exchange, a release one fetch-add. A denial writes
-/// nothing. Taking is lock-free, releasing wait-free where a fetch-add is one instruction, else
-/// lock-free: both may run in an interrupt handler that pre-empts the other.
+/// **Cost.** A take is one load and one compare-exchange. A release is one fetch-add. A denial
+/// writes nothing. A take is lock-free. A release is wait-free where a fetch-add is one
+/// instruction, otherwise lock-free. Both may run in an interrupt handler that pre-empts the other.
 ///
 /// **Ordering.** A take that follows a release sees what was written before that release, as with a
-/// semaphore: with a limit of 1 the permit may guard data.
+/// semaphore. With a limit of 1, the permit may guard data.
 ///
-/// **Limit.** 0 (nothing is granted) to [`max_limit`](Self::max_limit): 2^30 - 1, or 2^14 - 1 with
-/// a 32-bit word (2^19 - 1 with a `KeyedWord`).
+/// **Limit.** 0 (grants nothing) to [`max_limit`](Self::max_limit): 2^30 - 1, or 2^14 - 1 with a
+/// 32-bit word (2^19 - 1 with a `KeyedWord` of 43 bits).
 ///
 /// Source: E. W. Dijkstra's counting semaphore; the concurrency limiter of the .NET rate limiting
 /// proposal.
@@ -73,12 +78,13 @@ pub struct Concurrency<W: Word = NativeWord> {
 
 impl Concurrency {
     const_unless_loom! {
-        /// At most `limit` permits in use, 1 to [`max_limit`](Self::max_limit).
+        /// Creates a limiter that allows at most `limit` permits in use, 1 to
+        /// [`max_limit`](Self::max_limit).
         ///
         /// # Panics
         ///
-        /// Where [`try_new`](Self::try_new) would return an error; in a constant or a static, that
-        /// is a compile error.
+        /// If [`try_new`](Self::try_new) would return an error. In a constant or a static, this is
+        /// a compile error.
         ///
         /// ```
         /// # use portcullis_core::Concurrency;
@@ -95,18 +101,18 @@ impl Concurrency {
 
 impl<W: Word> Concurrency<W> {
     const_unless_loom! {
-        /// At most `limit` permits in use, 1 to [`max_limit`](Self::max_limit), on a word of a
-        /// chosen width.
+        /// Creates a limiter that allows at most `limit` permits in use, 1 to
+        /// [`max_limit`](Self::max_limit), on a word of a chosen width.
         ///
         /// # Errors
         ///
-        /// [`SettingsError`] if `limit` is 0 or above the bound.
+        /// [`SettingsError`] if `limit` is 0 or more than `max_limit`.
         ///
         /// ```
         /// # use portcullis_core::Concurrency;
         /// assert!(Concurrency::<u32>::try_new(16_383).is_ok());
         /// let refused = Concurrency::<u32>::try_new(16_384).unwrap_err();
-        /// assert_eq!(refused.to_string(), "limit is too large: at most 16383");
+        /// assert_eq!(refused.to_string(), "limit must be at most 16383");
         /// ```
         pub const fn try_new(limit: u32) -> Result<Self, SettingsError> {
             if limit == 0 {
@@ -119,7 +125,7 @@ impl<W: Word> Concurrency<W> {
         }
     }
 
-    /// The largest limit that the word carries: 2^30 - 1, or 2^14 - 1 with a 32-bit word.
+    /// Returns the largest limit that fits the word: 2^30 - 1, or 2^14 - 1 with a 32-bit word.
     ///
     /// ```
     /// # use portcullis_core::Concurrency;
@@ -129,10 +135,10 @@ impl<W: Word> Concurrency<W> {
         (1 << (Self::FIELD - 1)) - 1
     }
 
-    /// Bits of each of the two counts.
+    /// The width of each of the two counts, in bits.
     const FIELD: u32 = (W::BITS - LIMIT_AT) / 2;
     const AVAILABLE_AT: u32 = LIMIT_AT + Self::FIELD;
-    /// What stands for no permit available.
+    /// The field's value when no permit is available.
     const BIAS: u64 = 1 << (Self::FIELD - 1);
 
     const fn pack(available: i32, limit: u32) -> u64 {
@@ -140,7 +146,7 @@ impl<W: Word> Concurrency<W> {
         available << Self::AVAILABLE_AT | (limit as u64) << LIMIT_AT
     }
 
-    /// The permits available, negative if more are out than the limit, and the limit.
+    /// Returns the available permits, negative if more are out than the limit, and the limit.
     #[inline(always)]
     fn split(state: u64) -> (i32, u32) {
         let available = (state >> Self::AVAILABLE_AT).cast_signed() - Self::BIAS.cast_signed();
@@ -148,17 +154,19 @@ impl<W: Word> Concurrency<W> {
         (available as i32, limit as u32)
     }
 
-    /// Takes `n` permits, until the lease is dropped. With `n = 0` it takes nothing, and is
-    /// answered as a request for 1 would be.
+    /// Takes `n` permits and holds them until the lease is dropped.
+    ///
+    /// With `n = 0` it takes nothing, and is granted or denied as a request for 1 permit would be.
     ///
     /// # Errors
     ///
-    /// [`Denied::Exhausted`], or [`Denied::ExceedsCapacity`] if `n` is more than the limit. (A
-    /// denial of a concurrency limit carries [`Timestamp::ZERO`]: no clock is involved.)
+    /// [`Denied::Exhausted`] if fewer than `n` permits are available, or
+    /// [`Denied::ExceedsCapacity`] if `n` is more than the limit. A denial carries
+    /// [`Timestamp::ZERO`], since no clock is involved.
     ///
     /// # Memory ordering
     ///
-    /// Acquire on success: sees what was written before the releases that made room.
+    /// Acquire on success: the caller sees what was written before the releases that made room.
     ///
     /// ```
     /// # use portcullis_core::{Concurrency, Retry};
@@ -176,7 +184,7 @@ impl<W: Word> Concurrency<W> {
         Lease::try_acquire_at(self, Timestamp::ZERO, n)
     }
 
-    /// The permits that could be taken.
+    /// Returns the permits that can be taken now.
     ///
     /// ```
     /// # use portcullis_core::Concurrency;
@@ -189,7 +197,8 @@ impl<W: Word> Concurrency<W> {
             .cast_unsigned()
     }
 
-    /// The permits that are out. More than the limit, if that was lowered since.
+    /// Returns the permits that are out. This is more than the limit if the limit was lowered
+    /// since.
     ///
     /// ```
     /// # use portcullis_core::Concurrency;
@@ -202,7 +211,7 @@ impl<W: Word> Concurrency<W> {
         limit.saturating_add_signed(available.wrapping_neg())
     }
 
-    /// The limit as it is now.
+    /// Returns the current limit.
     ///
     /// ```
     /// # use portcullis_core::Concurrency;
@@ -217,7 +226,7 @@ impl<W: Word> Concurrency<W> {
     ///
     /// # Errors
     ///
-    /// [`SettingsError::TooLarge`], and then nothing has changed.
+    /// [`SettingsError::TooLarge`] if `limit` is more than `max_limit`. Nothing changes then.
     ///
     /// # Cost
     ///
@@ -240,10 +249,10 @@ impl<W: Word> Concurrency<W> {
         let mut state = self.state.load(Relaxed);
         loop {
             let (available, old) = Self::split(state);
-            // What is out stays the same. Neither number exceeds 30 bits.
+            // The permits that are out do not change. Neither number exceeds 30 bits.
             let resized = Self::pack(available - old.cast_signed() + limit.cast_signed(), limit)
                 | state & WAITED;
-            // Relaxed: a compare-exchange continues the release sequence of the releases before it.
+            // Relaxed: a compare-exchange continues the release sequence of earlier releases.
             match self
                 .state
                 .compare_exchange_weak(state, resized, Relaxed, Relaxed)
@@ -258,8 +267,8 @@ impl<W: Word> Concurrency<W> {
     fn take(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         let mut state = self.state.load(Relaxed);
         loop {
-            // The fields below are at most all ones, so comparing the word compares what is
-            // available.
+            // The fields below `available` are at most all ones, so a comparison of the whole word
+            // compares `available`.
             let enough = state >= (Self::BIAS + u64::from(n.max(1))) << Self::AVAILABLE_AT;
             if !enough || n > Self::max_limit() {
                 let (_, limit) = Self::split(state);
@@ -276,8 +285,8 @@ impl<W: Word> Concurrency<W> {
                 return Ok(Receipt::NONE);
             }
             let taken = state - (u64::from(n) << Self::AVAILABLE_AT);
-            // Acquire: pairs with `give_back`, so that what a former holder wrote is seen by the
-            // next one.
+            // Acquire: pairs with `give_back`, so that the next holder sees what a former holder
+            // wrote.
             match self
                 .state
                 .compare_exchange_weak(state, taken, Acquire, Relaxed)
@@ -288,7 +297,7 @@ impl<W: Word> Concurrency<W> {
         }
     }
 
-    /// Whether somebody waits.
+    /// Releases `n` permits. Returns whether the waiter bit is set.
     #[inline(always)]
     fn give_back(&self, n: u32) -> bool {
         // Release: pairs with `take`.
@@ -303,9 +312,9 @@ impl<W: Word> Concurrency<W> {
     }
 }
 
-/// Bits below the counts.
+/// Number of bits below the counts.
 const LIMIT_AT: u32 = 2;
-/// Somebody waits.
+/// The waiter bit.
 const WAITED: u64 = 1;
 
 impl<W: Word> Limiter for Concurrency<W> {
@@ -319,14 +328,14 @@ impl<W: Word> Limiter for Concurrency<W> {
         self.take(now, n)
     }
 
-    /// All of them: a release.
+    /// Releases all `n` permits.
     #[inline]
     fn refund_at(&self, _: Timestamp, n: u32, receipt: Receipt) -> Refund {
         self.give_back(n);
         receipt.refunded(n)
     }
 
-    /// One fetch-add.
+    /// Costs one fetch-add.
     #[inline]
     fn release(&self, n: u32) {
         self.give_back(n);
@@ -357,7 +366,7 @@ impl<W: Word> Limiter for Concurrency<W> {
 }
 
 impl<W: Word> QueueLimiter for Concurrency<W> {
-    /// The same fetch-add.
+    /// Costs the same fetch-add as a release.
     #[inline]
     fn release_watched(&self, n: u32) -> Waiting {
         if self.give_back(n) {
@@ -367,10 +376,10 @@ impl<W: Word> QueueLimiter for Concurrency<W> {
         }
     }
 
-    /// One read-modify-write.
+    /// Costs one read-modify-write.
     fn watch(&self, waits: bool) {
-        // Relaxed: the order of one word's changes is all that counts, and releases before it stay
-        // released to the takes after it.
+        // Relaxed: only the order of this word's changes matters, and a read-modify-write continues
+        // the release sequence of earlier releases.
         if waits {
             self.state.set(WAITED, Relaxed);
         } else {
@@ -378,7 +387,8 @@ impl<W: Word> QueueLimiter for Concurrency<W> {
         }
     }
 
-    /// A look. If fewer than there are out are allowed by now, they have to be released.
+    /// Costs one load. Returns [`PassedOn::No`] if more permits are out than the limit allows: they
+    /// must be released.
     #[inline]
     fn pass_on(&self, _: u32) -> PassedOn {
         let (available, _) = Self::split(self.state.load(Relaxed));
@@ -399,7 +409,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_for_more_than_any_limit_is_told_so() {
+    fn a_request_for_more_than_any_limit_exceeds_the_capacity() {
         let limit = Concurrency::new(Concurrency::<u64>::max_limit());
         for n in [1 << 30, (1 << 31) - 1, 1 << 31, u32::MAX] {
             assert!(

@@ -1,6 +1,8 @@
-//! State: one word, `end | newest | count` (see [`stamped`](crate::word::stamped)): until when, how
-//! far into the window that ends then the newest grant lies, and the permits taken in it; or, in
-//! place of a count, `limit + 1` while all are denied.
+//! State: one word, `end | newest | count` (see [`stamped`](crate::word::stamped)):
+//!
+//! - `end`: when the window, or the wait, ends.
+//! - `newest`: how far into the window the newest grant is.
+//! - `count`: the permits taken in the window. The mark `limit + 1` stands for a wait.
 //!
 //! ```text
 //! bits                                  0
@@ -15,21 +17,25 @@
 //!        count 1..limit   limit + 1   1..limit                1..limit   limit + 1
 //! ```
 //!
-//! Invariant: a count of at most the limit is what was granted since the start of the window that
-//! ends at `end`, and the wait that exceeding would start ends after each of these grants. Four
-//! transitions, each one compare-exchange: a take before `end` adds to the count, and raises
-//! `newest` to itself; a take at or after it starts a window; a request that exceeds the limit
-//! before `end` replaces all by the end of a wait and the mark; a refund in its own window takes
-//! off the count.
+//! Invariant: a count of at most the limit is the number of permits granted since the start of the
+//! window that ends at `end`. The wait that a request over the limit would start ends after each of
+//! these grants. Four transitions, each one compare-exchange:
 //!
-//! A wait is reckoned from the later of its request and the newest grant, which is rounded down by
-//! less than the wait, but not to before the start of the window. A window of which all was given
-//! back is as if no request had started it: the next one starts it again. So the next start comes
-//! after all that was granted, and at least a wait after the last start, however late those are who
-//! exceed. For a request that is not late, its own time is the later one.
+//! - a take before `end` adds to the count, and raises `newest` to its own time;
+//! - a take at or after `end` starts a window;
+//! - a request that exceeds the limit before `end` replaces the word by the end of a wait and the
+//!   mark;
+//! - a refund in its own window subtracts from the count.
 //!
-//! Not a [`WordLimiter`](crate::rules::word_limiter) with rules of its own: a denial that starts a
-//! wait is an exchange as well, which no other limiter of one word has.
+//! A wait is counted from its request or from the newest grant, whichever is later. The newest
+//! grant is rounded down by less than the wait, but not to before the start of the window. A window
+//! whose permits have all been refunded counts as not started: the next request starts it again. So
+//! the next start comes after everything that was granted, and at least one wait after the last
+//! start, however stale the requests are that exceed the limit. If the request is not stale, its
+//! own time is the later one.
+//!
+//! This is not a [`WordLimiter`](crate::rules::word_limiter) with rules of its own: a denial that
+//! starts a wait is a compare-exchange as well. No other limiter of one word has that.
 
 use core::time::Duration;
 
@@ -45,43 +51,48 @@ use crate::{
     Timestamp,
 };
 
-/// A window that the first request starts, and that denies everything for a `wait` once it is
-/// exceeded.
+/// A window that the first request starts, and that denies every request for a `wait` once its
+/// limit is exceeded.
 ///
-/// At most `limit` permits are granted in a window of length `period`, which begins with the first
-/// request that is granted. The request that exceeds the limit is denied, and starts the wait:
-/// until it is over, every request is denied. Requests in the wait do not prolong it. When it is
-/// over the count begins anew, with the next request that is granted, also if that lies inside the
-/// period. Without a wait, it is the rest of the period.
+/// At most `limit` permits are granted in a window of length `period`. The window starts with the
+/// first request that is granted. The request that exceeds the limit is denied and starts the wait.
+/// Every request in the wait is denied, and does not prolong it. After the wait, the next request
+/// that is granted starts a new window, even inside the old period. If no wait is set, the wait is
+/// the rest of the period.
 ///
-/// Exceeding counts requests, not permits: one for more than are left, if not more than the limit,
-/// starts the wait as well. One for more than the limit is an error of the caller's, and a probe
-/// (`n = 0`) or a look ([`peek_at`](Limiter::peek_at)) asks for nothing: these never start it.
+/// A request for more permits than are left, but not more than the limit, exceeds the limit and
+/// starts the wait. These never start a wait:
 ///
-/// **Bound.** At most `limit` permits from one fresh start to the next, and two fresh starts lie at
-/// least m apart, the shorter of period and wait (the period, if there is no wait). So in a span of
-/// time t, at most `limit * (1 + ceil(t / m))`: twice the limit in a span of m, around an edge. A
-/// grant counts at the later of its own `now` and the newest one granted before.
+/// - a request for more than the limit, which is an error of the caller;
+/// - a probe (`n = 0`);
+/// - a look ([`peek_at`](Limiter::peek_at)).
 ///
-/// **Exact.** A late `now` is counted in the newest window, or denied in the newest wait. A wait
-/// runs from the `now` of the request that starts it. If that is late, it runs from an instant in
-/// the window that is less than one wait before the newest grant, and so it is not over when that
-/// one was granted. Retry times are exact to the nanosecond. Starts, period and wait are rounded up
-/// to [ticks](CooldownWindowBuilder::tick), which are 1 ns for most settings of a 64-bit word.
+/// **Bound.** At most `limit` permits from one start of a window to the next. Two starts are at
+/// least `m` apart, where `m` is the shorter of period and wait (without a wait, the period). So
+/// any span of time `t` admits at most `limit * (1 + ceil(t / m))` permits: twice the limit in a
+/// span of `m`. A grant counts at its own `now` or at the newest `now` granted before, whichever is
+/// later.
 ///
-/// **Cost.** A grant is one load, one multiplication and one compare-exchange, and so is the one
-/// denial that starts a wait. Other denials write nothing. Lock-free: a compare-exchange fails only
-/// because another one succeeded, at most `limit + 1` times a window (or, on processors that link
-/// loads with stores, because an interrupt came between). All accesses are `Relaxed`.
+/// **Exact.** A stale `now` counts in the newest window, or is denied in the newest wait. A wait
+/// runs from the `now` of the request that starts it. If that `now` is stale, the wait runs from an
+/// instant in the window that is less than one wait before the newest grant. So the wait ends after
+/// the newest grant. Retry times are exact to the nanosecond. Starts, period and wait are rounded
+/// up to [ticks](CooldownWindowBuilder::tick), which are 1 ns for most settings of a 64-bit word.
 ///
-/// **Horizon.** The end wraps in the bits that the limit leaves. A wait that is shorter than the
-/// period takes more of them, to say where in its window the newest grant lies: about as many as
-/// the number of waits in a period has. In a 32-bit word that may cost a coarser tick: look at
-/// [`tick`](Self::tick), or [set it](CooldownWindowBuilder::tick). The bound holds for every `now`
-/// up to [`staleness`](Self::staleness) older than the newest; a limiter that has been idle for
-/// whole multiples of [`horizon`](Self::horizon) may be told less than full, for at most twice that
-/// staleness, and the longer of period and wait. A window that the first request starts just then
-/// may end early, once; the bound in any span still holds.
+/// **Cost.** A grant is one load, one multiplication and one compare-exchange. The one denial that
+/// starts a wait costs the same. Other denials write nothing. Lock-free: a compare-exchange fails
+/// only because another call's compare-exchange succeeded, at most `limit + 1` times per window.
+/// (On processors with load-linked and store-conditional instructions, an interrupt between the two
+/// also makes it fail.) All accesses are `Relaxed`.
+///
+/// **Horizon.** The end wraps in the bits that the limit leaves. A wait shorter than the period
+/// takes some of them to record where in its window the newest grant is: about as many bits as it
+/// takes to write the number of waits in a period. In a 32-bit word that may make the tick coarser:
+/// check [`tick`](Self::tick), or [set it](CooldownWindowBuilder::tick). The bound holds for every
+/// `now` that is at most [`staleness`](Self::staleness) older than the newest one. After idling for
+/// a multiple of its [`horizon`](Self::horizon), a limiter may report too few available permits,
+/// never too many. This lasts at most twice the staleness plus the longer of period and wait. A
+/// window that starts during that time may end early, once; the bound in any span still holds.
 ///
 /// Source: the rate limit rule of Ocelot, with its `Limit`, `Period` and `Wait`.
 ///
@@ -104,25 +115,26 @@ use crate::{
 pub struct CooldownWindow<W: Word = NativeWord> {
     state: AtomicWord<W>,
     started: Started<W>,
-    /// From the start of a window to its end, as a stamp.
+    /// The length of a window, as a stamp.
     period: W,
-    /// From the request that exceeds to the end of the wait, as a stamp.
+    /// The length of the wait, as a stamp.
     wait: Option<W>,
     /// The bits of the word that hold the newest grant's offset.
     newest: W,
-    /// How far right of its place in a stamp the offset stands there.
+    /// How far the offset is shifted right in the word, compared with its place in a stamp.
     shift: u32,
 }
 
 impl CooldownWindow {
     const_unless_loom! {
-        /// At most `limit` permits (at least 1) in each `period`, and a `wait` after it is
-        /// exceeded, each 1 ns to 292 years; with `None`, the rest of the period.
+        /// Creates a limiter of at most `limit` permits (at least 1) in each `period`, and a `wait`
+        /// after the limit is exceeded. Period and wait are 1 ns to 292 years. With `None`, the
+        /// wait is the rest of the period.
         ///
         /// # Panics
         ///
-        /// Where [`CooldownWindowBuilder::build`] would return an error; in a constant or a static,
-        /// that is a compile error.
+        /// If [`CooldownWindowBuilder::build`] would return an error. In a constant or a static,
+        /// this is a compile error.
         ///
         /// ```
         /// # use core::time::Duration;
@@ -139,7 +151,8 @@ impl CooldownWindow {
         }
     }
 
-    /// Settings for at most `limit` permits (at least 1) in each `period`, 1 ns to 292 years.
+    /// Returns a builder for at most `limit` permits (at least 1) in each `period`, 1 ns to 292
+    /// years.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -161,19 +174,22 @@ impl CooldownWindow {
 }
 
 impl<W: Word> CooldownWindow<W> {
-    /// Takes `n` permits at `now`. With `n = 0` it takes nothing, and is answered as a request for
-    /// 1 would be.
+    /// Takes `n` permits at `now`.
     ///
-    /// The lease does nothing when dropped: permits come back with the next window.
+    /// With `n = 0` it takes nothing, and is granted or denied as a request for 1 permit would be,
+    /// but never starts a wait. The lease does nothing when dropped: permits return with the next
+    /// window.
     ///
     /// # Errors
     ///
-    /// [`Denied::Exhausted`], and then a wait is on; or [`Denied::ExceedsCapacity`] if `n` is more
-    /// than the limit.
+    /// - [`Denied::Exhausted`] if fewer than `n` permits are left, or in a wait. With `n` of at
+    ///   least 1, this starts a wait unless one is on. A `now` older than the
+    ///   [`staleness`](Self::staleness) allows is also denied, and starts no wait.
+    /// - [`Denied::ExceedsCapacity`] if `n` is more than the limit.
     ///
     /// # Cost
     ///
-    /// A load, a multiplication, and on success or for the denial that starts a wait one
+    /// A load and a multiplication. On success, and for the denial that starts a wait, also one
     /// compare-exchange. Never divides, blocks or panics.
     ///
     /// ```
@@ -196,7 +212,7 @@ impl<W: Word> CooldownWindow<W> {
         Lease::try_acquire_at(self, now, n)
     }
 
-    /// The permits left at `now`: none in a wait.
+    /// Returns the permits left at `now`: zero in a wait.
     ///
     /// ```
     /// # use portcullis_core::{CooldownWindow, Timestamp};
@@ -212,7 +228,7 @@ impl<W: Word> CooldownWindow<W> {
         }
     }
 
-    /// Whether all permits are available at `now`, and since when.
+    /// Returns whether all permits are available at `now`, and since when.
     ///
     /// ```
     /// # use portcullis_core::{CooldownWindow, Idle, Timestamp};
@@ -242,7 +258,7 @@ impl<W: Word> CooldownWindow<W> {
         }
     }
 
-    /// The permits from one fresh start to the next.
+    /// Returns the permits that may be granted from one start of a window to the next.
     ///
     /// ```
     /// # use portcullis_core::CooldownWindow;
@@ -256,8 +272,8 @@ impl<W: Word> CooldownWindow<W> {
         self.mark() - 1
     }
 
-    /// How much older than the newest `now` another one may be for the bound to hold: at least one
-    /// second.
+    /// Returns how much older than the newest `now` a timestamp may be for the bound to hold: at
+    /// least one second.
     ///
     /// ```
     /// # use portcullis_core::CooldownWindow;
@@ -271,7 +287,8 @@ impl<W: Word> CooldownWindow<W> {
         self.span_of(self.started.layout.staleness())
     }
 
-    /// After how much idle time the word repeats: see the type's documentation.
+    /// Returns the idle time after which the state word repeats. See **Horizon** in the type's
+    /// documentation.
     ///
     /// ```
     /// # use portcullis_core::CooldownWindow;
@@ -283,7 +300,7 @@ impl<W: Word> CooldownWindow<W> {
         self.span_of(self.started.layout.range())
     }
 
-    /// The grain that starts, period and wait are rounded up to.
+    /// Returns the tick: starts, period and wait are rounded up to whole ticks.
     ///
     /// ```
     /// # use portcullis_core::CooldownWindow;
@@ -297,9 +314,11 @@ impl<W: Word> CooldownWindow<W> {
         Duration::from_nanos(self.started.grid.step())
     }
 
-    /// The state alone: to be kept through a deep sleep in which memory is lost, in a backup
-    /// register or in flash, for [`with_state`](Self::with_state). It has as many bits as the word.
-    /// What is taken after this is forgotten.
+    /// Returns the state word, to be saved for [`with_state`](Self::with_state).
+    ///
+    /// Save it in a backup register or in flash before a deep sleep in which memory is lost. The
+    /// state has as many bits as the word. It does not include permits that are taken after this
+    /// call.
     ///
     /// # Cost
     ///
@@ -312,7 +331,7 @@ impl<W: Word> CooldownWindow<W> {
     /// assert!(limit.try_acquire_at(Timestamp::from_secs(60), 3).is_ok());
     /// let saved = limit.state();
     ///
-    /// // Awake again, 50 ms later.
+    /// // After waking up, 50 ms later.
     /// let limit = CooldownWindow::new(3, Duration::from_secs(1), None).with_state(saved);
     /// assert!(limit.try_acquire_at(Timestamp::from_millis(60_050), 1).is_err());
     /// ```
@@ -320,11 +339,12 @@ impl<W: Word> CooldownWindow<W> {
         self.state.load(Relaxed)
     }
 
-    /// This window, in the [`state`](Self::state) that one with the same settings was in. Time has
-    /// to go on from the same origin: by a clock that runs through the sleep.
+    /// Restores a [`state`](Self::state) that was saved from a limiter with the same settings.
     ///
-    /// Any number is a state: one from other settings, or damaged, grants at first less or more
-    /// than the one that was saved, but no more than a window of which nothing is taken.
+    /// Time must continue from the same origin: use a clock that runs through the sleep.
+    ///
+    /// Any number is a valid state. A damaged state, or one from other settings, may at first grant
+    /// fewer or more permits than the saved limiter would have, but no more than a fresh window.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -345,20 +365,20 @@ impl<W: Word> CooldownWindow<W> {
         saturating_duration(u128::from(positions) * u128::from(self.started.grid.step()))
     }
 
-    /// What stands in place of a count while all are denied.
+    /// Returns the mark that replaces the count in a wait.
     #[inline(always)]
     fn mark(&self) -> u64 {
         self.started.layout.limit()
     }
 
-    /// The count in `state`, and its end.
+    /// Returns the count and the end in `state`.
     #[inline(always)]
     fn split(&self, state: u64) -> (u64, u64) {
         let newest: u64 = self.newest.into();
         self.started.layout.split(state & !newest)
     }
 
-    /// What `state` means at a position.
+    /// Returns the meaning of `state` at the position `stamp`.
     #[inline(always)]
     fn phase(&self, stamp: u64, state: u64) -> Phase {
         let layout = &self.started.layout;
@@ -377,7 +397,7 @@ impl<W: Word> CooldownWindow<W> {
     #[inline(always)]
     fn take(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         if u64::from(n) > self.limit() {
-            // The limit is less than `n`, so it fits.
+            // The limit is less than `n`, so it fits in a `u32`.
             return Err(Denied::ExceedsCapacity {
                 permits: n,
                 capacity: self.limit() as u32,
@@ -388,7 +408,7 @@ impl<W: Word> CooldownWindow<W> {
             Phase::Waiting | Phase::TooLate => {
                 return Err(Denied::Exhausted { now, permits: n });
             }
-            // What is usual, at once.
+            // The usual case comes first.
             Phase::Window { count }
                 if count > 0 && n > 0 && count + u64::from(n) <= self.limit() =>
             {
@@ -407,7 +427,7 @@ impl<W: Word> CooldownWindow<W> {
         self.take_slowly(now, n, stamp, state)
     }
 
-    /// Takes, or starts a window or a wait, in a limiter that was seen in `state`.
+    /// Takes, or starts a window or a wait. `state` is what the caller has read.
     #[cold]
     #[inline(never)]
     fn take_slowly(
@@ -451,15 +471,16 @@ impl<W: Word> CooldownWindow<W> {
         }
     }
 
-    /// The start of the window that ends at `end`.
+    /// Returns the start of the window that ends at `end`.
     #[inline(always)]
     fn start(&self, end: u64) -> u64 {
         end.wrapping_sub(self.period.into()) & W::MASK
     }
 
-    /// `state`, of whose window all was given back, as if no request had started it: it begins now,
-    /// if it then ends later. An end never moves back, so that a late request finds no room between
-    /// two windows.
+    /// Returns the state in which a request at `now` restarts the window of `state`, whose permits
+    /// have all been refunded. If the window would not end later, returns `state` with the request
+    /// in its window. An end never moves back, so that a stale timestamp finds no room between two
+    /// windows.
     #[cold]
     fn started_again(&self, now: Timestamp, stamp: u64, state: u64) -> u64 {
         let end = self.started.end(now, self.period.into());
@@ -475,11 +496,12 @@ impl<W: Word> CooldownWindow<W> {
         }
     }
 
-    /// `state`, in whose window a request is granted at a position.
+    /// Returns `state` after a grant at the position `stamp` in its window: `newest` is raised to
+    /// it.
     #[inline(always)]
     fn with_newest(&self, stamp: u64, state: u64) -> u64 {
         let offset = stamp.wrapping_sub(self.start(self.split(state).1)) & W::MASK;
-        // One who is late may come before the window.
+        // A stale timestamp may be before the window.
         let offset = if offset < self.period.into() {
             offset
         } else {
@@ -489,7 +511,7 @@ impl<W: Word> CooldownWindow<W> {
         state + ((offset >> self.shift) & newest).saturating_sub(state & newest)
     }
 
-    /// The state of a wait that a request at `now` starts in the window of `state`.
+    /// Returns the state of a wait that a request at `now` starts in the window of `state`.
     fn waiting(&self, now: Timestamp, state: u64) -> u64 {
         let (_, end) = self.split(state);
         let Some(wait) = self.wait else {
@@ -499,8 +521,7 @@ impl<W: Word> CooldownWindow<W> {
         let newest: u64 = self.newest.into();
         let newest = self.start(end).wrapping_add((state & newest) << self.shift) & W::MASK;
         let from = self.started.end(now, 0);
-        // A window may seem to lie further ahead than anybody is late, where the word has come
-        // around.
+        // If the word has wrapped, the window may seem further ahead than the staleness allows.
         let late = layout
             .ahead(newest, from)
             .unwrap_or(0)
@@ -509,16 +530,17 @@ impl<W: Word> CooldownWindow<W> {
         (from.wrapping_add(wait.into()) & W::MASK) + self.mark()
     }
 
-    /// When to come back behind others. Apart, so that who asks alone pays nothing for it.
+    /// Returns when to retry behind other requests. A function of its own, so that a request that
+    /// waits behind no other pays nothing for it.
     #[cold]
     #[inline(never)]
     fn retry_behind(&self, now: Timestamp, permits: u32) -> Retry {
         self.come_in(now, permits).map_or(Retry::Never, Retry::At)
     }
 
-    /// The earliest instant at which there can have been room for `permits`, more than the limit:
-    /// one fresh start after the other, each a wait after the last one, if somebody exceeds at
-    /// once, or else a period, whichever is shorter.
+    /// Returns the earliest instant at which there can have been room for `permits` permits, more
+    /// than the limit. Successive starts of windows count as one wait apart (a request may exceed
+    /// the limit immediately) or one period, whichever is shorter.
     fn come_in(&self, now: Timestamp, permits: u32) -> Option<Timestamp> {
         let Started { layout, grid } = &self.started;
         let state = self.state.load(Relaxed);
@@ -528,8 +550,8 @@ impl<W: Word> CooldownWindow<W> {
         let position = grid.index(now);
         let stamp = layout.stamp(position);
         let until = |word| layout.distance(stamp, self.split(word).1).unsigned_abs();
-        // What is left of the window that is on, which ends with it, or with the wait of who
-        // exceeds it at `then`.
+        // The permits left in the open window, and the time to its end, or to the end of the wait
+        // that a request at `then` starts by exceeding the limit.
         let on = |then| {
             (
                 self.limit() - count,
@@ -550,8 +572,8 @@ impl<W: Word> CooldownWindow<W> {
         grid.start(position.checked_add(ahead)?.checked_add(further)?)
     }
 
-    /// Counts `n` permits back, if the window that they were counted in is still on, and has not
-    /// been exceeded.
+    /// Refunds `n` permits if the window in which they were counted is still open, and its limit
+    /// has not been exceeded. Returns how many were refunded.
     fn undo(&self, now: Timestamp, n: u32, receipt: &Receipt) -> u32 {
         if self
             .started
@@ -588,9 +610,9 @@ impl<W: Word> Limiter for CooldownWindow<W> {
         self.take(now, n)
     }
 
-    /// All of them, until the limit is exceeded or a newer window starts; then none. None either if
-    /// the receipt is older than about half the [`horizon`](Self::horizon). If all that was taken
-    /// in a window is given back, the next request starts it again.
+    /// Refunds all permits until the limit is exceeded or a newer window starts; then none. A
+    /// receipt older than about half the [`horizon`](Self::horizon) also refunds none. If all
+    /// permits taken in a window are refunded, the next request restarts the window.
     #[inline]
     fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
         let refunded = self.undo(now, n, &receipt);
@@ -609,9 +631,9 @@ impl<W: Word> Limiter for CooldownWindow<W> {
         self.idle_at(now)
     }
 
-    /// Behind others, for more than the limit, fresh starts count as the shorter of period and wait
-    /// apart. That is exact without a wait; with one it is a lower bound, as it depends on who
-    /// exceeds, and when.
+    /// For more than the limit, behind other requests, two starts of windows count as one period or
+    /// one wait apart, whichever is shorter. Without a wait, the result is exact. With a wait it is
+    /// a lower bound, as it depends on when a request exceeds the limit.
     fn retry(&self, denied: Denied) -> Retry {
         let Denied::Exhausted { now, permits } = denied else {
             return Retry::Never;
@@ -627,7 +649,7 @@ impl<W: Word> Limiter for CooldownWindow<W> {
         let wait = match self.phase(stamp, state) {
             Phase::Over => 0,
             Phase::Window { count } if count + wanted <= self.limit() => 0,
-            // Who is too late need not wait for the end, if there is room in the window.
+            // A timestamp that is too stale need not wait for the end if the window has room.
             Phase::TooLate if count + wanted <= self.limit() => {
                 layout.too_late(stamp, end).cast_signed()
             }
@@ -645,19 +667,19 @@ impl<W: Word> Limiter for CooldownWindow<W> {
 
 replenishing!([W: Word] CooldownWindow<W>);
 
-/// What a state means at a position.
+/// The meaning of a state at a position.
 enum Phase {
-    /// Nothing is on: a request starts a window.
+    /// No window is open and no wait is on: a request starts a window.
     Over,
-    /// A window is on, with so many permits taken in it.
+    /// A window is open, with `count` permits taken in it.
     Window { count: u64 },
-    /// The limit was exceeded.
+    /// A wait is on, because the limit was exceeded.
     Waiting,
-    /// A window is on, as far as one can tell, and the position is older than the staleness allows.
+    /// A window seems to be open, but the position is older than the staleness allows.
     TooLate,
 }
 
-/// Settings of a [`CooldownWindow`]; from [`CooldownWindow::builder`].
+/// Builds a [`CooldownWindow`]. Created by [`CooldownWindow::builder`].
 ///
 /// ```
 /// use core::time::Duration;
@@ -674,7 +696,7 @@ enum Phase {
 /// );
 /// assert!(
 ///     limit.try_acquire_at(Timestamp::from_millis(300), 1).is_ok(),
-///     "inside the period"
+///     "the wait is over, inside the period"
 /// );
 /// # Ok::<(), portcullis_core::SettingsError>(())
 /// ```
@@ -690,8 +712,9 @@ pub struct CooldownWindowBuilder {
 }
 
 impl CooldownWindowBuilder {
-    /// For how long all are denied after the limit was exceeded: 1 ns to 292 years, shorter or
-    /// longer than the period. Default: the rest of the period.
+    /// Sets the wait, 1 ns to 292 years: for this long, every request is denied after the limit is
+    /// exceeded. The wait may be shorter or longer than the period. Default: the rest of the
+    /// period.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -710,10 +733,11 @@ impl CooldownWindowBuilder {
         self
     }
 
-    /// The instant that ticks and the word are counted from; where the tick is longer than 1 ns, an
-    /// earlier `now` counts as this one. Default: [`Timestamp::ZERO`]. Where the horizon is near,
-    /// set it to the instant at which the limiter is built: one whose origin is a whole horizon ago
-    /// begins like one that has been idle for that long.
+    /// Sets the instant from which ticks and the word are counted. Default: [`Timestamp::ZERO`].
+    ///
+    /// If the tick is longer than 1 ns, an earlier `now` counts as this instant. If the horizon is
+    /// short, set the origin to the instant at which the limiter is built: a limiter whose origin
+    /// is a whole horizon ago starts like one that has been idle for that long.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -730,9 +754,11 @@ impl CooldownWindowBuilder {
         self
     }
 
-    /// Rounds starts, the period and the wait up to whole ticks of 1 ns to 292 years, so that each
-    /// of period and wait is at most two ticks longer. Default: the finest of 1 ns, 10 ns, 100 ns,
-    /// ... whose horizon is an hour or more, or else the coarsest up to the period.
+    /// Sets the tick, 1 ns to 292 years: starts, the period and the wait are rounded up to whole
+    /// ticks. A period or a wait lasts at most two ticks longer than its setting.
+    ///
+    /// Default: the finest of 1 ns, 10 ns, 100 ns, ... whose horizon is at least an hour, or else
+    /// the coarsest that is at most the period.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -747,9 +773,11 @@ impl CooldownWindowBuilder {
         self
     }
 
-    /// How old a `now` may be, against the newest, for the bound to hold: at least one second.
-    /// Default: a sixteenth of the horizon where that is beyond 292 years, else a 256th of it, up
-    /// to an hour.
+    /// Sets how much older than the newest `now` a timestamp may be for the bound to hold: at least
+    /// one second.
+    ///
+    /// Default: a sixteenth of the horizon if that is longer than 292 years. Otherwise a 256th of
+    /// the horizon, at least a second and at most an hour.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -765,13 +793,16 @@ impl CooldownWindowBuilder {
     }
 
     const_unless_loom! {
-        /// The limiter, on the target's own word.
+        /// Builds the limiter on the target's native word.
         ///
         /// # Errors
         ///
-        /// [`SettingsError`] names the setting and its bound: a limit of zero or so large that,
-        /// with what a short wait takes, it leaves too few bits for the ends, a period, wait or
-        /// tick outside of 1 ns to 292 years, a staleness under 1 s or too long.
+        /// [`SettingsError`] names the setting and its bound:
+        ///
+        /// - the limit is zero, or so large that it leaves too few bits for the end, together with
+        ///   the bits that a short wait takes;
+        /// - the period, the wait or the tick is outside of 1 ns to 292 years;
+        /// - the staleness is shorter than 1 s, or too long for the word.
         ///
         /// ```
         /// # use core::time::Duration;
@@ -785,7 +816,7 @@ impl CooldownWindowBuilder {
     }
 
     const_unless_loom! {
-        /// The limiter on a word of a chosen width.
+        /// Builds the limiter on a word of a chosen width.
         ///
         /// # Errors
         ///
@@ -825,7 +856,7 @@ impl CooldownWindowBuilder {
                 Ok(nanos) => nanos,
                 Err(error) => return Err(error),
             };
-            // One count more, for the mark.
+            // One more count, for the mark.
             let counts = self.limit.saturating_add(1);
             let started = match Started::new(counts, period, wait, tick, staleness, self.origin) {
                 Ok(started) => started,
@@ -838,7 +869,7 @@ impl CooldownWindowBuilder {
             let ticks = period.div_ceil(step);
             let newest = u64::MAX.unbounded_shr(u64::BITS - offset_bits(ticks, wait.div_ceil(step)));
             Ok(CooldownWindow {
-                // Nothing is on: the last window ended with the origin.
+                // No window is open: the last one ended with the origin.
                 state: AtomicWord::new(started.nothing_since(self.origin)),
                 period: started.span(period),
                 wait: if self.wait.is_some() { Some(started.span(wait)) } else { None },

@@ -1,5 +1,5 @@
-//! A word that is judged by [`FixedWindowRules`], where the state and its transitions are
-//! described.
+//! [`FixedWindow`]: one state word and its [`FixedWindowRules`]. The file of the rules describes
+//! the state and its transitions.
 
 mod rules;
 
@@ -17,32 +17,34 @@ use crate::{
     SettingsError, Timestamp,
 };
 
-/// A fixed window: at most `limit` permits in each window.
+/// A fixed window: grants at most `limit` permits in each window.
 ///
-/// Windows lie side by side on a grid that starts at an origin, or, [started by the first
-/// request](FixedWindowBuilder::started_by_first_request), each begins with the first request after
-/// the last one's end.
+/// By default, windows follow each other on a grid that starts at an origin. With
+/// [`started_by_first_request`](FixedWindowBuilder::started_by_first_request), a window begins with
+/// the first request after the end of the last window.
 ///
-/// **Bound.** At most `limit` permits in each window, and so at most twice the limit in any span of
-/// one window's length, around an edge. Where that is too much, take a
-/// [`SlidingWindow`](crate::SlidingWindow).
+/// **Bound.** Each window admits at most `limit` permits. So any span of one window's length admits
+/// at most twice the limit: that happens around the edge between two windows. If that is too much,
+/// use a [`SlidingWindow`](crate::SlidingWindow).
 ///
-/// **Exact.** A grant counts in the window of the later of its own `now` and the newest one
-/// granted. Retry times are exact to the nanosecond.
+/// **Exact.** A grant counts in the window that contains the later of its own `now` and the newest
+/// `now` granted. Retry times are exact to the nanosecond.
 ///
-/// **Cost.** A grant is one load, one multiplication and one compare-exchange; a denial writes
-/// nothing. Lock-free: a compare-exchange fails only because another one succeeded, at most `limit`
-/// times a window (or, on processors that link loads with stores, because an interrupt came
-/// between). All accesses are `Relaxed`.
+/// **Cost.** A grant is one load, one multiplication and one compare-exchange. A denial writes
+/// nothing. Lock-free: a compare-exchange fails only because another call's compare-exchange
+/// succeeded, at most `limit` times per window. (On processors with load-linked and
+/// store-conditional instructions, an interrupt between the two also makes it fail.) All accesses
+/// are `Relaxed`.
 ///
-/// **Horizon.** The end wraps in the bits that the limit leaves. The bound holds for every `now` up
-/// to [`staleness`](Self::staleness) older than the newest; a window that has been idle for whole
-/// multiples of [`horizon`](Self::horizon) may be told less than full for at most twice that
-/// staleness and one window. A window that the first request starts just then may end early, once;
-/// the bound in any span still holds.
+/// **Horizon.** The window's end wraps in the bits that the limit leaves. The bound holds for every
+/// `now` that is at most [`staleness`](Self::staleness) older than the newest one. After idling for
+/// about a multiple of its [`horizon`](Self::horizon), a limiter may report too few available
+/// permits, never too many. This lasts at most twice the staleness plus one window. If the first
+/// request starts a window at such a time, that one window may end early. The bound in any span of
+/// time still holds.
 ///
-/// Source: the fixed window limiter of the .NET rate limiting proposal, and Ocelot's window that
-/// the first request starts.
+/// Source: the fixed window limiter of the .NET rate limiting proposal; Ocelot's window that the
+/// first request starts.
 ///
 /// ```
 /// use core::time::Duration;
@@ -69,13 +71,13 @@ pub struct FixedWindow<W: Word = NativeWord> {
 
 impl FixedWindow {
     const_unless_loom! {
-        /// At most `limit` permits (at least 1) in each `window`, 1 ns to 292 years, on a grid from
-        /// [`Timestamp::ZERO`].
+        /// Creates a limiter that grants at most `limit` permits (at least 1) in each `window`, 1
+        /// ns to 292 years, on a grid from [`Timestamp::ZERO`].
         ///
         /// # Panics
         ///
-        /// Where [`FixedWindowBuilder::build`] would return an error; in a constant or a static,
-        /// that is a compile error.
+        /// If [`FixedWindowBuilder::build`] would return an error. In a constant or a static, this
+        /// is a compile error.
         ///
         /// ```
         /// # use portcullis_core::FixedWindow;
@@ -90,7 +92,8 @@ impl FixedWindow {
         }
     }
 
-    /// Settings for at most `limit` permits (at least 1) in each `window`, 1 ns to 292 years.
+    /// Returns a builder for a limiter that grants at most `limit` permits (at least 1) in each
+    /// `window`, 1 ns to 292 years.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -112,14 +115,16 @@ impl FixedWindow {
 }
 
 impl<W: Word> FixedWindow<W> {
-    /// Takes `n` permits at `now`. With `n = 0` it takes nothing, and is answered as a request for
-    /// 1 would be.
+    /// Takes `n` permits at `now`.
     ///
-    /// The lease does nothing when dropped: permits come back with the next window.
+    /// With `n = 0` it takes nothing, and is granted or denied as a request for 1 permit would be.
+    ///
+    /// The lease does nothing when dropped: permits return with the next window.
     ///
     /// # Errors
     ///
-    /// [`Denied::Exhausted`], or [`Denied::ExceedsCapacity`] if `n` is more than the limit.
+    /// [`Denied::Exhausted`] if the window has fewer than `n` permits left, or
+    /// [`Denied::ExceedsCapacity`] if `n` is more than the limit.
     ///
     /// # Cost
     ///
@@ -145,7 +150,7 @@ impl<W: Word> FixedWindow<W> {
         Lease::try_acquire_at(self, now, n)
     }
 
-    /// The permits left in the window that `now` lies in.
+    /// Returns the permits left in the window that contains `now`.
     ///
     /// ```
     /// # use portcullis_core::{FixedWindow, Timestamp};
@@ -159,7 +164,7 @@ impl<W: Word> FixedWindow<W> {
         self.limiter.available(now)
     }
 
-    /// Whether all permits are available at `now`, and since when.
+    /// Returns whether all permits are available at `now`, and since when.
     ///
     /// ```
     /// # use portcullis_core::{FixedWindow, Idle, Timestamp};
@@ -174,7 +179,7 @@ impl<W: Word> FixedWindow<W> {
         self.limiter.idle(now)
     }
 
-    /// The permits in each window.
+    /// Returns the permits of each window.
     ///
     /// ```
     /// # use portcullis_core::FixedWindow;
@@ -185,8 +190,8 @@ impl<W: Word> FixedWindow<W> {
         self.limiter.rules().limit()
     }
 
-    /// How much older than the newest `now` another one may be for the bound to hold: at least one
-    /// second.
+    /// Returns how much older than the newest `now` a timestamp may be for the bound to hold: at
+    /// least one second.
     ///
     /// ```
     /// # use portcullis_core::FixedWindow;
@@ -199,7 +204,8 @@ impl<W: Word> FixedWindow<W> {
         self.limiter.rules().staleness()
     }
 
-    /// After how much idle time the word repeats: see the type's documentation.
+    /// Returns the idle time after which the state word repeats. See **Horizon** in the type's
+    /// documentation.
     ///
     /// ```
     /// # use portcullis_core::FixedWindow;
@@ -213,7 +219,7 @@ impl<W: Word> FixedWindow<W> {
         self.limiter.rules().horizon()
     }
 
-    /// The grain that a window's start is rounded up to; on a grid, the window.
+    /// Returns the tick to which a window's start is rounded up; on a grid, the length of a window.
     ///
     /// ```
     /// # use portcullis_core::FixedWindow;
@@ -228,9 +234,11 @@ impl<W: Word> FixedWindow<W> {
         self.limiter.rules().tick()
     }
 
-    /// The state alone: to be kept through a deep sleep in which memory is lost, in a backup
-    /// register or in flash, for [`with_state`](Self::with_state). It has as many bits as the word.
-    /// What is taken after this is forgotten.
+    /// Returns the state word, to be saved for [`with_state`](Self::with_state).
+    ///
+    /// Save it in a backup register or in flash before a deep sleep in which memory is lost. The
+    /// state has as many bits as the word. It does not include permits that are taken after this
+    /// call.
     ///
     /// # Cost
     ///
@@ -251,11 +259,12 @@ impl<W: Word> FixedWindow<W> {
         self.limiter.state()
     }
 
-    /// This window, in the [`state`](Self::state) that one with the same settings was in. Time has
-    /// to go on from the same origin: by a clock that runs through the sleep.
+    /// Restores a [`state`](Self::state) that was saved from a limiter with the same settings.
     ///
-    /// Any number is a state: one from other settings, or damaged, grants at first less or more
-    /// than the one that was saved, but no more than a window of which nothing is taken.
+    /// Time must continue from the same origin: use a clock that runs through the sleep.
+    ///
+    /// Any number is a valid state. A damaged state, or one from other settings, may at first grant
+    /// fewer or more permits than the saved limiter would have, but no more than an unused window.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -294,9 +303,9 @@ impl<W: Word> Limiter for FixedWindow<W> {
         Some(self)
     }
 
-    /// All of them, while nobody has been granted a permit in a newer window; else none. Where
-    /// windows are started by the first request, one of which all is given back is started by the
-    /// next request.
+    /// Refunds all `n` permits if no permit was granted in a newer window; otherwise none. If the
+    /// first request starts windows and all permits of a window are refunded, the next request
+    /// starts that window again.
     #[inline]
     fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
         self.limiter.refund(now, n, receipt)
@@ -333,7 +342,7 @@ impl<W: Word> Composable for FixedWindow<W> {
 
 replenishing!([W: Word] FixedWindow<W>);
 
-/// Settings of a [`FixedWindow`]; from [`FixedWindow::builder`].
+/// Builds a [`FixedWindow`]. Created by [`FixedWindow::builder`].
 ///
 /// ```
 /// use core::time::Duration;
@@ -367,11 +376,11 @@ pub struct FixedWindowBuilder {
 }
 
 impl FixedWindowBuilder {
-    /// The instant that the grid starts at; an earlier `now` counts as this one. Default:
-    /// [`Timestamp::ZERO`].
+    /// Sets the instant at which the grid starts. Default: [`Timestamp::ZERO`].
     ///
-    /// Where the tick or the window is 1 ns, an earlier `now` counts in a window that ends at the
-    /// origin, or, started by it, in one of its own.
+    /// An earlier `now` counts as the origin. The exception is a tick or window of 1 ns. Then an
+    /// earlier `now` counts in a window that ends at the origin, or, if the first request starts
+    /// windows, in a window of its own that ends no earlier than the origin.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -388,7 +397,7 @@ impl FixedWindowBuilder {
     ///     limit
     ///         .try_acquire_at(Timestamp::from_millis(1_300), 1)
     ///         .is_ok(),
-    ///     "the next window"
+    ///     "in the next window"
     /// );
     /// # Ok::<(), portcullis_core::SettingsError>(())
     /// ```
@@ -397,8 +406,8 @@ impl FixedWindowBuilder {
         self
     }
 
-    /// A window begins with the first request that is granted after the end of the last one.
-    /// Default: on a grid.
+    /// Starts each window with the first request that is granted after the end of the last window.
+    /// Default: windows on a grid.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -419,10 +428,13 @@ impl FixedWindowBuilder {
         self
     }
 
-    /// For windows that the first request starts: rounds the start up, and the length too, to whole
-    /// ticks of 1 ns to 292 years, so that a window is at most one tick longer in each. Default:
-    /// the finest of 1 ns, 10 ns, 100 ns, ... whose horizon is an hour or more, or else the
-    /// coarsest up to the window.
+    /// Sets the tick for windows that the first request starts, 1 ns to 292 years.
+    ///
+    /// The start of a window and its length are both rounded up to whole ticks, so each makes the
+    /// window at most one tick longer.
+    ///
+    /// Default: the finest of 1 ns, 10 ns, 100 ns, ... whose horizon is at least an hour, or else
+    /// the coarsest that is no longer than the window.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -439,9 +451,11 @@ impl FixedWindowBuilder {
         self
     }
 
-    /// How old a `now` may be, against the newest, for the bound to hold: at least one second.
-    /// Default: a sixteenth of the horizon where that is beyond 292 years, else a 256th of it, up
-    /// to an hour.
+    /// Sets how much older than the newest `now` a timestamp may be for the bound to hold: at least
+    /// one second.
+    ///
+    /// Default: a sixteenth of the horizon if that is longer than 292 years. Otherwise a 256th of
+    /// the horizon, at most an hour.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -458,13 +472,15 @@ impl FixedWindowBuilder {
     }
 
     const_unless_loom! {
-        /// The limiter, on the target's own word.
+        /// Builds the limiter on the target's native word.
         ///
         /// # Errors
         ///
-        /// [`SettingsError`] names the setting and its bound: a limit of zero or so large that it
-        /// leaves too few bits for the window's end, a window or tick outside of 1 ns to 292 years,
-        /// a staleness under 1 s or too long.
+        /// [`SettingsError`] names the setting and its bound:
+        ///
+        /// - the limit is zero, or so large that it leaves too few bits for the window's end;
+        /// - the window or the tick is outside of 1 ns to 292 years;
+        /// - the staleness is shorter than 1 s, or too long for the word.
         ///
         /// ```
         /// # use core::time::Duration;
@@ -478,7 +494,7 @@ impl FixedWindowBuilder {
     }
 
     const_unless_loom! {
-        /// The limiter on a word of a chosen width.
+        /// Builds the limiter on a word of a chosen width.
         ///
         /// # Errors
         ///
@@ -489,7 +505,7 @@ impl FixedWindowBuilder {
         /// # use core::time::Duration;
         /// let limit: FixedWindow<u32> =
         ///     FixedWindow::builder(1_000, Duration::from_secs(1)).build_on()?;
-        /// // 22 bits of seconds: 48 days.
+        /// // 22 bits of seconds are 48 days.
         /// assert!(limit.horizon() > Duration::from_secs(4_000_000));
         /// # Ok::<(), portcullis_core::SettingsError>(())
         /// ```
@@ -501,11 +517,11 @@ impl FixedWindowBuilder {
         }
     }
 
-    /// The rules alone, for a [`Keyed`](crate::Keyed) table.
+    /// Returns the rules alone, for a [`Keyed`](crate::Keyed) table.
     ///
     /// # Errors
     ///
-    /// As [`build`](Self::build), in the 43 bits that an entry of a table has for a state (20 on
+    /// As [`build`](Self::build), for the 43 bits that a table's slot has for a state (20 on
     /// targets without 64-bit atomics).
     ///
     /// ```
@@ -523,7 +539,7 @@ impl FixedWindowBuilder {
         }
     }
 
-    /// The rules, and the state of a window of which nothing is taken.
+    /// The rules, and the state of an unused window.
     const fn rules_on<W: Word>(&self) -> Result<(FixedWindowRules<W>, u64), SettingsError> {
         let window = match settings::nanos(self.window, Setting::Window) {
             Ok(nanos) => nanos,
@@ -546,7 +562,7 @@ impl FixedWindowBuilder {
             Started::on_grid(self.limit, window, staleness, self.origin)
         };
         match fitted {
-            // No window is on: the last one ended with the origin.
+            // No window is open: the last one ended at the origin.
             Ok(started) => Ok((
                 FixedWindowRules::on(&started, window, self.started),
                 started.nothing_since(self.origin),

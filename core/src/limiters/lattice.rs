@@ -1,9 +1,9 @@
-//! The arithmetic of a token bucket on an exact lattice; see [`token_bucket`](super::token_bucket)
-//! for the picture.
+//! The arithmetic of a token bucket on an exact lattice. For a diagram, see
+//! [`token_bucket`](super::token_bucket).
 //!
-//! A bucket's state is a position, `used`. Everything here is a function of it, of the position of
-//! a `now`, and of the settings; nothing is read or written. The settings may be nonsense, where
-//! they were read while somebody wrote them: then so is what comes out, but nothing panics.
+//! A bucket's state is one position, `used`. All functions here are pure: they compute from `used`,
+//! the position of a timestamp, and the settings. Settings that are read while another call writes
+//! them may be inconsistent. The result is then meaningless, but nothing panics.
 
 use core::time::Duration;
 
@@ -11,10 +11,11 @@ use crate::time::grid::Grid;
 use crate::word::settings::{self, MIN_STALENESS, Misfit, Scale};
 use crate::{Denied, Idle, Rate, Retry, Setting, SettingsError, Timestamp};
 
-/// Where a bucket that is used up to `used` will be used up to by a take at `position`; `None` if
-/// there is not enough.
+/// Returns the `used` that a take at `position` for `price` units leaves. `None` if too few units
+/// are available.
 ///
-/// `behind` is asked only if need be: to read it each time would make a denial dearer.
+/// `behind` is called only if necessary: reading it on each call would make a denial more
+/// expensive.
 #[inline(always)]
 pub(crate) fn used_after(
     position: u64,
@@ -24,19 +25,21 @@ pub(crate) fn used_after(
     mask: u64,
     behind: impl FnOnce() -> u64,
 ) -> Option<u64> {
-    // The price is at most `full`. The compiler does not know, and so does not turn `target - used`
-    // below into `position - (used + price)`, which would have the comparison wait for the sum.
+    // With consistent settings `price` is at most `full`, so `min` changes nothing. The compiler
+    // does not know that. Without `min` it would turn `target - used` below into
+    // `position - (used + price)`, and the comparison would wait for the sum.
     let least = price.min(full);
     let (target, most) = (position.wrapping_sub(least), full - least);
     let distance = position.wrapping_sub(used) & mask;
-    // What would be left: one comparison tells that there is enough, and not more than full.
+    // One comparison of the distance that would be left checks two things: the bucket has `price`
+    // units, and it has at most `full`.
     let from = if target.wrapping_sub(used) & mask <= most {
         used
     } else if distance < price {
         return None;
     } else {
-        // Idle, or late. Told that this is unlikely, the compiler branches, and the exchange need
-        // not wait for the position.
+        // The bucket is idle, or the timestamp is stale. The hint makes the compiler branch, so the
+        // compare-exchange need not wait for the position.
         core::hint::cold_path();
         if distance >= behind() {
             return None;
@@ -46,7 +49,7 @@ pub(crate) fn used_after(
     Some(from.wrapping_add(price) & mask)
 }
 
-/// A bucket's settings in units; all fit the word, whose bits are `mask`.
+/// A bucket's settings in units of the lattice. All of them fit the word, whose bits are `mask`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lattice {
     /// Units in a tick.
@@ -55,9 +58,9 @@ pub(crate) struct Lattice {
     pub(crate) cost: u64,
     /// Units in a full bucket.
     pub(crate) full: u64,
-    /// Units of debt that it may have.
+    /// Units that the bucket may owe.
     pub(crate) debt: u64,
-    /// The first distance that means a `now` is late, or the bucket in debt.
+    /// The first distance that means that the timestamp is stale or the bucket in debt.
     pub(crate) behind: u64,
     /// Permits in a full bucket.
     pub(crate) burst: u64,
@@ -75,7 +78,7 @@ impl Lattice {
         tick.wrapping_mul(self.gain) & self.mask
     }
 
-    /// The units that a bucket used up to `used` has at `position`.
+    /// Returns the units available at `position` in a bucket whose state is `used`.
     #[inline(always)]
     pub(crate) fn judge(&self, position: u64, used: u64) -> u64 {
         match position.wrapping_sub(used) & self.mask {
@@ -85,8 +88,8 @@ impl Lattice {
         }
     }
 
-    /// Whether a bucket used up to `used` is full at `now`, and was so at `since`, which is no
-    /// later.
+    /// Returns whether a bucket whose state is `used` is full at `now` and was full at `since`,
+    /// which is no later than `now`.
     pub(crate) fn is_full_since(
         &self,
         ticks: &Grid,
@@ -95,7 +98,8 @@ impl Lattice {
         since: Timestamp,
     ) -> bool {
         let tick = ticks.index(now);
-        // By the distance of `now`: that of `since` could be taken for one after a long idle time.
+        // Decided by the distance of `now`. The distance of `since` could look like that of a
+        // bucket after a long idle time.
         let passed = tick
             .saturating_sub(ticks.index(since))
             .saturating_mul(self.gain)
@@ -105,21 +109,21 @@ impl Lattice {
             || distance < self.behind && distance >= self.full.saturating_add(passed)
     }
 
-    /// The whole permits available; any number at an unlimited rate.
+    /// Returns the whole permits available. At an unlimited rate, `u64::MAX`.
     pub(crate) fn available(&self, position: u64, used: u64) -> u64 {
         self.judge(position, used)
             .checked_div(self.cost)
             .unwrap_or(u64::MAX)
     }
 
-    /// As [`used_after`].
+    /// As [`used_after`], with these settings.
     #[inline(always)]
     pub(crate) fn left(&self, position: u64, used: u64, price: u64) -> Option<u64> {
         used_after(position, used, price, self.full, self.mask, || self.behind)
     }
 
-    /// What a bucket used up to `used` has at `position`: available, or owed, and from where a take
-    /// counts.
+    /// Returns the units available or owed at `position` in a bucket whose state is `used`, and the
+    /// state that a take counts from.
     #[inline]
     pub(crate) fn balance(&self, position: u64, used: u64) -> Balance {
         match position.wrapping_sub(used) & self.mask {
@@ -141,28 +145,29 @@ impl Lattice {
         }
     }
 
-    /// What a bucket is used up to that a take left used up to `left`, once `n` permits of the take
-    /// are given back at `position`: not further than one that is full then, since who is late must
-    /// not find more.
+    /// Returns the state after `n` permits of a take are refunded at `position`; the take left the
+    /// state `left`. The result is never further back than the state of a bucket that is full at
+    /// `position`, so that a stale timestamp does not find more permits.
     #[inline]
     pub(crate) fn restored(&self, position: u64, left: u64, n: u32) -> u64 {
         let used = left.wrapping_sub(u64::from(n).wrapping_mul(self.cost)) & self.mask;
         self.balance(position, used).from
     }
 
-    /// Whether the word may have come around between the tick of a take and a later one: the bucket
-    /// may then look as the take left it, and stand for something else. True from the first
-    /// distance on that a bucket which was full at the take would not tell from a `now` that is
-    /// late.
+    /// Returns whether positions may have wrapped between the tick of a take, `taken_in`, and the
+    /// later `tick`. The word may then equal the one that the take left, but mean something else.
+    /// True from the first distance at which a bucket that was full at the take looks as if the
+    /// timestamp were stale.
     #[inline]
     pub(crate) fn is_outlived(&self, taken_in: u64, tick: u64) -> bool {
         let passed = u128::from(tick.saturating_sub(taken_in)) * u128::from(self.gain);
-        // At most a quarter of the range each is in use, late and owed.
+        // The permits in use, the staleness and the debt each take at most a quarter of the range,
+        // so this does not underflow.
         passed >= u128::from(self.behind - self.full)
     }
 
-    /// As [`left`](Self::left), where up to the declared debt may be owed afterwards; and how much
-    /// that is.
+    /// Returns the state after a take of `n` permits that may owe up to the declared debt, and the
+    /// units owed after it. `None` if the take would owe more.
     #[inline]
     pub(crate) fn forced(&self, position: u64, used: u64, n: u32) -> Option<(u64, u64)> {
         let price = u64::from(n).checked_mul(self.cost)?;
@@ -173,8 +178,9 @@ impl Lattice {
         (owed <= self.debt).then(|| (balance.from.wrapping_add(price) & self.mask, owed))
     }
 
-    /// Where a bucket is used up to that is used up to `left` by a reservation of `n`, which acts
-    /// at `position` and not before: by then it holds no more than a full bucket.
+    /// Returns the state after a reservation of `n` permits that acts at `position` and left the
+    /// state `left`. At `position` the bucket holds at most a full bucket before the reservation
+    /// acts.
     pub(crate) fn acted(&self, position: u64, left: u64, n: u32) -> u64 {
         let rest = self
             .full
@@ -186,7 +192,8 @@ impl Lattice {
         }
     }
 
-    /// The tick at which `units` that are owed at `tick` have come in, if ever.
+    /// Returns the tick at which `units` owed at `tick` have been replenished. `None` if they never
+    /// are.
     #[inline]
     pub(crate) fn settled(&self, tick: u64, units: u64) -> Option<u64> {
         match self.gain {
@@ -206,8 +213,8 @@ impl Lattice {
         let price = u64::from(permits.max(1)).wrapping_mul(self.cost);
         let tick = ticks.index(now);
         let balance = self.balance(self.position(tick), used);
-        // How far the position must move. What is owed is at most half of the range, and the price
-        // a quarter.
+        // The distance that the position must advance. At most half of the range is owed, and the
+        // price is at most a quarter of it.
         match price
             .saturating_sub(balance.available)
             .saturating_add(balance.owed)
@@ -221,7 +228,8 @@ impl Lattice {
         }
     }
 
-    /// When to come back behind others. Apart, so that who asks alone pays nothing for it.
+    /// Returns when to retry behind other requests. A function of its own, so that a request that
+    /// waits behind no other pays nothing for it.
     #[cold]
     #[inline(never)]
     fn retry_behind(&self, ticks: &Grid, used: u64, now: Timestamp, permits: u32) -> Retry {
@@ -229,26 +237,29 @@ impl Lattice {
             .map_or(Retry::Never, Retry::At)
     }
 
-    /// When `permits` will have come in, more than a full bucket holds, if they are taken one by
-    /// one as they come.
+    /// Returns the instant by which `permits` permits, more than a full bucket holds, will have
+    /// been replenished. Each permit is assumed to be taken as soon as it is available.
     ///
-    /// Less than a permit is left then after each tick, and a tick that brings no more than a full
-    /// bucket less a permit fits beside that: nothing is lost, and the ticks add up. One that
-    /// brings more, brings `burst - 1` permits and a part of one, until the parts are enough for a
-    /// whole one. What they are beyond that has no room, so that it all begins anew. In these
-    /// rounds, all of them as long, the bucket gains as one does that loses nothing, with `round`
-    /// units in a permit: `burst - 1` permits and one unit in a tick.
+    /// Under this assumption, less than one permit is left after each tick. If a tick brings at
+    /// most a full bucket less one permit, there is room for all of it: nothing is lost, and the
+    /// ticks add up.
+    ///
+    /// If a tick brings more, it yields `burst - 1` permits and a part of one, until the parts add
+    /// up to a whole permit. The excess over that permit does not fit, so the part starts from zero
+    /// again. All of these rounds have the same length. Counted in rounds, the bucket gains like
+    /// one that loses nothing: a permit has `round` units, and a tick brings `burst - 1` permits
+    /// and one unit.
     fn come_in(&self, ticks: &Grid, used: u64, now: Timestamp, permits: u32) -> Option<Timestamp> {
         let tick = ticks.index(now);
         let balance = self.balance(self.position(tick), used);
-        // The tick that ends a debt may bring more than is owed.
+        // The tick that ends a debt may bring more units than are owed.
         let from = self.settled(tick, balance.owed)?;
         let beyond = from
             .wrapping_sub(tick)
             .wrapping_mul(self.gain)
             .wrapping_sub(balance.owed);
         let has = balance.available.saturating_add(beyond.min(self.full));
-        // None at an unlimited rate.
+        // At an unlimited rate the cost is zero.
         let Some(whole) = has.checked_div(self.cost) else {
             return Some(now);
         };
@@ -292,14 +303,15 @@ impl Lattice {
         }
     }
 
-    /// The units in a tick that a due instant is rounded up to: where there is a debt, they are
-    /// neither owed nor time.
+    /// Returns the units that a due instant may gain when it is rounded up to a whole tick. With a
+    /// debt, the range keeps one tick of units free for this, which count neither as debt nor as
+    /// staleness.
     #[inline]
     const fn rounding(&self) -> u64 {
         if self.debt == 0 { 0 } else { self.gain }
     }
 
-    /// The units in the time that a `now` may be late.
+    /// Returns the staleness in units.
     #[inline]
     pub(crate) const fn staleness(&self) -> u64 {
         let behind = (self.mask - self.behind).wrapping_add(1);
@@ -307,7 +319,7 @@ impl Lattice {
     }
 }
 
-/// What a bucket has.
+/// The units that a bucket has or owes at one position.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Balance {
     pub(crate) available: u64,
@@ -315,7 +327,7 @@ pub(crate) struct Balance {
     pub(crate) from: u64,
 }
 
-/// A bucket's settings as its user gives them.
+/// A bucket's settings as the builder takes them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
     pub(crate) rate: Rate,
@@ -324,13 +336,12 @@ pub(crate) struct Terms {
     pub(crate) tick: Option<Duration>,
     pub(crate) stepwise: bool,
     pub(crate) staleness: Option<Duration>,
-    /// Of settings that can be changed, the longest staleness that is chosen by itself, in
-    /// nanoseconds.
+    /// The longest default staleness, in nanoseconds, if the settings can be changed; else `None`.
     pub(crate) adjustable: Option<u64>,
 }
 
 impl Terms {
-    /// The lattice in so many bits, and its tick in nanoseconds.
+    /// Returns the lattice in `bits` bits, and its tick in nanoseconds.
     pub(crate) const fn lattice(&self, bits: u32) -> Result<(Lattice, u64), SettingsError> {
         if self.burst == 0 {
             return Err(SettingsError::Zero {
@@ -343,8 +354,8 @@ impl Terms {
         };
         let mask = u64::MAX >> (64 - bits);
         if self.rate.is_unlimited() {
-            // Nothing costs anything, so that zero available is always enough.
-            // Any request fits.
+            // A permit costs nothing, so zero available units always suffice. The burst admits any
+            // request.
             let burst = if bits < u32::BITS {
                 u32::MAX as u64
             } else {
@@ -405,20 +416,21 @@ impl Terms {
         best
     }
 
-    /// The finest tick that is chosen by itself, in nanoseconds.
+    /// Returns the finest default tick, in nanoseconds.
     const fn finest_tick(&self, bits: u32) -> u64 {
         let is_timeless = self.rate.is_unlimited() || self.rate.permits() == 0;
         if bits > 32 || self.adjustable.is_some() && is_timeless {
-            // Of an adjustable bucket, a coarser tick than necessary: it notes its time in each.
-            // Where time brings nothing, that time is what comes round, with 32 bits in 71 minutes.
+            // An adjustable bucket records the newest time once per tick, so its default tick is
+            // coarser than the word requires. If time replenishes nothing, that time alone wraps:
+            // with 32 bits, every 71 minutes.
             1_000
         } else {
             1
         }
     }
 
-    /// The coarsest tick that is chosen by itself, in nanoseconds. What is reserved is due at a
-    /// whole tick, and may be counted up to there: a tick is to bring little of the debt.
+    /// Returns the coarsest default tick, in nanoseconds. A reservation is due at a whole tick, and
+    /// may count up to there, so one tick should replenish only a small part of the debt.
     const fn coarsest_tick(&self, period: u64) -> u64 {
         if self.adjustable.is_none() || self.debt == 0 || self.rate.permits() == 0 {
             return MAX_AUTOMATIC_TICK;
@@ -431,8 +443,8 @@ impl Terms {
         }
     }
 
-    /// The ticks that a `now` may be late on `lattice`, whose tick has so many nanoseconds: of
-    /// settings that can be changed also where time brings nothing.
+    /// Returns the staleness in ticks of `tick` nanoseconds on `lattice`. Settings that can be
+    /// changed have a bounded staleness even if time replenishes nothing.
     pub(crate) const fn late(&self, lattice: &Lattice, tick: u64) -> u64 {
         match lattice.staleness().checked_div(lattice.gain) {
             Some(ticks) => ticks,
@@ -443,7 +455,8 @@ impl Terms {
         }
     }
 
-    /// The lattice for one choice of tick, or the burst that would fit.
+    /// Returns the lattice for one choice of tick and that tick, or an error that names the setting
+    /// at fault and the largest value that fits.
     const fn fit(
         &self,
         bits: u32,
@@ -452,7 +465,7 @@ impl Terms {
         staleness: Option<u64>,
     ) -> Result<(Lattice, u64), SettingsError> {
         let range = 1u128 << bits;
-        // The rate for each tick, in lowest terms.
+        // The rate per tick, in lowest terms.
         let gain = self.rate.permits() as u128 * tick as u128;
         let divisor = settings::gcd(gain, period as u128);
         let (gain, cost) = (gain / divisor, period as u128 / divisor);
@@ -463,7 +476,7 @@ impl Terms {
         };
         match settings::staleness(range, full, staleness, self.adjustable, scale) {
             Ok(late) => {
-                // A reservation acts at a whole tick, and may be counted up to there.
+                // A reservation acts at a whole tick, and may count up to there.
                 let rounding = if self.debt == 0 { 0 } else { gain };
                 let max = ((range / 4 - rounding) / cost) as u64;
                 if self.debt > max {
@@ -493,7 +506,8 @@ impl Terms {
             }
             Err(Misfit::Second) => {
                 let gain = range / 4 / MIN_STALENESS.div_ceil(tick) as u128;
-                // What any number of permits has in common with the period.
+                // For any number of permits, the period and `permits * tick` have this divisor in
+                // common.
                 let max = gain * settings::gcd(tick as u128, period as u128) / tick as u128;
                 Err(SettingsError::TooLarge {
                     setting: Setting::Rate,
@@ -508,10 +522,10 @@ impl Terms {
     }
 }
 
-/// The coarsest tick that is chosen by itself, ten seconds.
+/// The coarsest default tick, in nanoseconds: ten seconds.
 const MAX_AUTOMATIC_TICK: u64 = 10_000_000_000;
 
-/// The time after which positions repeat, in nanoseconds.
+/// Returns the time after which positions repeat, in nanoseconds.
 const fn horizon((lattice, tick): &(Lattice, u64)) -> u128 {
     if lattice.gain == 0 {
         u128::MAX

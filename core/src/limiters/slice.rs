@@ -1,5 +1,6 @@
-//! State: plain cells that one thread owns, beside a limiter's own word. What a slice holds has
-//! left the rest, so that taking it asks nobody.
+//! State: plain cells that one thread owns, beside a limiter's own word. The permits that a slice
+//! holds are no longer in the rest, the limiter's own permits. So taking them accesses no shared
+//! memory.
 //!
 //! ```text
 //!   the limiter's word           slices, each of one thread
@@ -8,21 +9,22 @@
 //!  |                   |  draw  +------+-----------+
 //!  |                   | -----> | have | until     | ----->
 //!  |                   | <----- +------+-----------+
-//!  +-------------------+  drop: what it has, and its size
+//!  +-------------------+  drop: returns what it holds, and its size
 //! ```
 //!
-//! Invariant: a slice has at most its size, and takes from what it has at no `now` later than
-//! `until`, up to which its limiter has settled with the rest (see
+//! Invariant: a slice holds at most its size. It takes permits that it holds only at a `now` no
+//! later than `until`. Its limiter has settled the rest up to `until` (see
 //! [`sliced_bucket`](crate::limiters::sliced_bucket)).
 //!
-//! - *cut*: one exchange on the limiter's word takes `size` permits.
-//! - *draw*, where it has too few, or `until` has passed: one exchange takes what it lacks, and up
-//!   to half of what is left then; or settles anew.
-//! - *drop*: one subtraction gives back what it has.
+//! - *cut*: one compare-exchange on the limiter's word takes `size` permits.
+//! - *draw*, if the slice holds too few permits or `until` has passed: one compare-exchange takes
+//!   the permits that the slice lacks. A bucket's slice draws more if it lacks any, at most half of
+//!   what is then left; if it lacks none, it only settles again.
+//! - *drop*: one subtraction returns the permits that the slice holds.
 //!
-//! A window has no slices: its permits come back all at once at its edge, so that what a slice has
-//! not taken by then would be taken beside those of the next window, or be lost; each slice would
-//! have to settle at each edge.
+//! A window has no slices, because its permits return all at once at its edge. Permits that a slice
+//! has not taken by then would be taken in addition to those of the next window, or be lost. Each
+//! slice would have to settle at each edge.
 
 use core::cell::Cell;
 use core::fmt;
@@ -33,29 +35,30 @@ use crate::{
 };
 use sealed::{Share, Source};
 
-/// A share of a limiter that one thread owns: taking from it is a plain load and store.
+/// A share of a limiter that one thread owns: a take is a plain load and store.
 ///
-/// From [`SlicedBucket::slice_at`](crate::SlicedBucket::slice_at) or [`Concurrency::slice`]; `P`
-/// points to the limiter: `&L`, `&'static L`, `Arc<L>` or any other `Deref`. It can be sent to
-/// another thread, but not be used by two. A request for more than it has draws on the limiter.
-/// Dropped, it gives back what it has.
+/// Created by [`SlicedBucket::slice_at`](crate::SlicedBucket::slice_at) or [`Concurrency::slice`].
+/// `P` points to the limiter: `&L`, `&'static L`, `Arc<L>` or any other `Deref`. A slice can be
+/// sent to another thread, but two threads cannot use it at once. A request for more permits than
+/// the slice holds draws on the *rest*: the limiter's permits outside of slices. A dropped slice
+/// returns the permits that it holds.
 ///
-/// **Bound.** The limiter's own, over all that its slices and everybody else take: whatever the
-/// slices have, and however long they do nothing.
+/// **Bound.** The limiter's own, over all permits taken from its slices and from the rest. It does
+/// not depend on how many permits the slices hold or how long they are idle.
 ///
-/// **Cost.** A grant out of what it has writes nothing that another thread reads: no atomic access.
-/// When that is used up, one compare-exchange takes what is lacking, and as much again as up to
-/// half of the rest allows. (Of a bucket also once in a while, to settle, if it is not used up: see
-/// [`SlicedBucket`](crate::SlicedBucket).) Lock-free where the limiter is; a drop is one
-/// subtraction, wait-free where that is one instruction. A call that interrupts one on another
-/// slice, or on the limiter, is as good as another thread; the slice itself is out of reach of an
-/// interrupt, not being `Sync`.
+/// **Cost.** A grant of permits that the slice holds has no atomic access and writes nothing that
+/// another thread reads. If the slice holds too few, one compare-exchange takes what it lacks. A
+/// bucket's slice then draws more: up to its size, and at most half of what is left. It also needs
+/// a compare-exchange from time to time to settle, even if it holds enough: see
+/// [`SlicedBucket`](crate::SlicedBucket). Lock-free if the limiter is. A drop is one subtraction,
+/// wait-free where that is one instruction. An interrupt may call the limiter or another slice, as
+/// another thread may. It cannot use the interrupted slice, which is not `Sync`.
 ///
-/// **What it costs the others.** What an idle slice has nobody else can take, until it is dropped.
-/// A slice that is forgotten ([`core::mem::forget`]) keeps it for ever.
+/// **Cost to others.** No other caller can take the permits that an idle slice holds, until the
+/// slice is dropped. A slice that is leaked ([`core::mem::forget`]) keeps them permanently.
 ///
-/// Source: caches for each thread before a shared pool, as in tcmalloc, and the sloppy counters of
-/// S. Boyd-Wickizer et al., "An Analysis of Linux Scalability to Many Cores".
+/// Source: caches per thread before a shared pool, as in tcmalloc, and the sloppy counters of S.
+/// Boyd-Wickizer et al., "An Analysis of Linux Scalability to Many Cores".
 ///
 /// ```
 /// use portcullis_core::{Rate, SlicedBucket, Timestamp};
@@ -76,7 +79,7 @@ use sealed::{Share, Source};
 /// assert_eq!(
 ///     LIMIT.available_at(now),
 ///     6_375,
-///     "what they had left is back; an eighth of half is settled in advance"
+///     "unused permits are back; an eighth of the unsliced half is settled in advance"
 /// );
 /// ```
 ///
@@ -94,11 +97,11 @@ where
     size: u32,
     have: Cell<u32>,
     until: Cell<Timestamp>,
-    /// Draws on the rest so far. A receipt of an earlier one is worth nothing.
+    /// The number of draws on the rest. A receipt from before the latest draw is worth nothing.
     draws: Cell<u64>,
 }
 
-/// Limiters that slices can be cut from: [`SlicedBucket`](crate::SlicedBucket) and [`Concurrency`].
+/// A limiter that slices can be cut from: [`SlicedBucket`](crate::SlicedBucket) or [`Concurrency`].
 /// Sealed.
 ///
 /// ```
@@ -126,7 +129,7 @@ impl<L: Source> Sliceable for L {}
 pub(crate) mod sealed {
     use crate::{Denied, Limiter, Retry, Timestamp};
 
-    /// What a slice is told of, and tells.
+    /// The state of a slice, as its limiter reads and returns it.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Share {
         pub size: u32,
@@ -136,7 +139,7 @@ pub(crate) mod sealed {
     }
 
     impl Share {
-        /// For a slice of no permits, which asks the limiter each time.
+        /// A slice of no permits, which asks the limiter each time.
         pub(crate) const EMPTY: Self = Self {
             size: 0,
             have: 0,
@@ -144,7 +147,8 @@ pub(crate) mod sealed {
             draws: 0,
         };
 
-        /// The permits that it lacks for a request; a probe asks as a request for 1 would.
+        /// Returns the permits that the slice lacks for a request. A probe counts as a request for
+        /// 1.
         #[inline]
         pub(crate) fn lacks(self, n: u32) -> u32 {
             n.max(1).saturating_sub(self.have)
@@ -154,20 +158,21 @@ pub(crate) mod sealed {
     pub trait Source: Limiter {
         /// Takes a share of `k` permits.
         fn cut(&self, now: Timestamp, k: u32) -> Result<Share, Denied>;
-        /// What the share is after a take of `n` at `now`, which needs more than it has, or to
-        /// settle.
+        /// Returns the share after a take of `n` at `now`, if the share holds too few permits or
+        /// must settle.
         fn draw(&self, share: Share, now: Timestamp, n: u32) -> Result<Share, Denied>;
-        /// What [`draw`](Self::draw) would say.
+        /// Returns the answer of [`draw`](Self::draw), without taking.
         fn peek_for(&self, share: Share, now: Timestamp, n: u32) -> Result<(), Denied>;
-        /// The permits that could be taken by way of the share.
+        /// Returns the permits that could be taken through the share.
         fn available_for(&self, share: Share, now: Timestamp) -> u64;
-        /// The most that could ever be, as things are now.
+        /// Returns the most permits that could ever be available through the share, given the
+        /// present settings and slices.
         fn capacity_for(&self, share: Share) -> u64;
         fn retry_for(&self, share: Share, denied: Denied) -> Retry;
-        /// What the share has after `n` permits have been released to it; `None` if they come back
-        /// by time alone.
+        /// Returns the permits that the share holds after a release of `n` to it; `None` if permits
+        /// return by time alone.
         fn released(&self, share: Share, n: u32) -> Option<u32>;
-        /// Ends the share.
+        /// Ends the share, and returns its permits.
         fn give_back(&self, share: Share);
     }
 }
@@ -177,13 +182,15 @@ where
     P: Deref,
     P::Target: Sliceable,
 {
-    /// Cuts a slice of `k` permits at `now`, as
-    /// [`SlicedBucket::slice_at`](crate::SlicedBucket::slice_at) and [`Concurrency::slice`] do,
-    /// that keeps the pointer that it is given: an `Arc`, say, for a thread that outlives this one.
+    /// Cuts a slice of `k` permits at `now`, and keeps the given pointer to the limiter.
+    ///
+    /// It does the same as [`SlicedBucket::slice_at`](crate::SlicedBucket::slice_at) and
+    /// [`Concurrency::slice`], which keep a reference. Pass an `Arc`, for example, if the slice
+    /// goes to a thread that outlives this one.
     ///
     /// # Errors
     ///
-    /// As there (the pointer is dropped).
+    /// As these methods. The pointer is then dropped.
     ///
     /// ```
     /// use portcullis_core::{Rate, Slice, SlicedBucket, Timestamp};
@@ -199,7 +206,7 @@ where
     /// assert_eq!(
     ///     limit.available_at(Timestamp::ZERO),
     ///     78,
-    ///     "an eighth of half is settled in advance"
+    ///     "an eighth of the unsliced half is settled in advance"
     /// );
     /// # Ok::<(), portcullis_core::Denied>(())
     /// ```
@@ -221,19 +228,22 @@ where
         }
     }
 
-    /// Takes `n` permits at `now`. With `n = 0` it takes nothing, and is answered as a request for
-    /// 1 would be. A request for more than the [size](Self::size) is granted if the rest has what
-    /// is lacking.
+    /// Takes `n` permits at `now`.
+    ///
+    /// With `n = 0` it takes nothing, and is granted or denied as a request for 1 permit would be.
+    /// A request for more than the [size](Self::size) is granted if the rest has the permits that
+    /// the slice lacks.
     ///
     /// # Errors
     ///
-    /// [`Denied::Exhausted`] if the slice and the rest together have fewer,
-    /// [`Denied::ExceedsCapacity`] if they never will as things are now. Nothing has changed then.
+    /// [`Denied::Exhausted`] if the slice and the rest together have fewer than `n` permits, or
+    /// [`Denied::ExceedsCapacity`] if they can never have `n` with the present limit and slices.
+    /// Nothing changes then.
     ///
     /// # Cost
     ///
-    /// A load and a store, if the slice has `n`; see the type's documentation. Never divides,
-    /// blocks or panics.
+    /// A load and a store if the slice holds `n` permits. Otherwise see the type's documentation.
+    /// Never divides, blocks or panics.
     ///
     /// ```
     /// # use portcullis_core::{Rate, SlicedBucket, Timestamp};
@@ -245,7 +255,7 @@ where
     /// let slice = limit.slice_at(now, 4)?;
     /// assert!(slice.try_acquire_at(now, 3).is_ok());
     /// assert_eq!((slice.held(), limit.available_at(now)), (1, 5));
-    /// // It takes 1 that it has and 2 that it lacks, and draws 1 of the 3 that are left.
+    /// // The slice holds 1 and lacks 2 permits. It draws these, and 1 of the 3 that are left.
     /// assert!(slice.try_acquire_at(now, 3).is_ok());
     /// assert_eq!((slice.held(), limit.available_at(now)), (1, 2));
     /// assert!(slice.try_acquire_at(now, 5).is_err());
@@ -256,8 +266,8 @@ where
         Lease::try_acquire_at(self, now, n)
     }
 
-    /// The permits that could be taken by way of this slice at `now`: what it has, and what the
-    /// rest has. Divides.
+    /// Returns the permits that could be taken through this slice at `now`: those that it holds and
+    /// those of the rest. Divides.
     ///
     /// ```
     /// # use portcullis_core::{Rate, SlicedBucket, Timestamp};
@@ -279,7 +289,7 @@ where
         self.limiter.available_for(self.share(), now)
     }
 
-    /// The permits that it was cut with, and the most that it has.
+    /// Returns the number of permits that the slice was cut with. It never holds more.
     ///
     /// ```
     /// # use portcullis_core::Concurrency;
@@ -290,7 +300,7 @@ where
         self.size
     }
 
-    /// The permits that it has.
+    /// Returns the permits that the slice holds.
     ///
     /// ```
     /// # use portcullis_core::Concurrency;
@@ -304,7 +314,7 @@ where
         self.have.get()
     }
 
-    /// The limiter that it was cut from.
+    /// Returns the limiter that the slice was cut from.
     ///
     /// ```
     /// # use portcullis_core::Concurrency;
@@ -325,15 +335,15 @@ where
         }
     }
 
-    /// Whether the slice has what is asked for, and may take it at `now`.
+    /// Returns whether the slice holds enough permits and may take them at `now`.
     #[inline(always)]
     fn has(&self, now: Timestamp, n: u32) -> bool {
         now <= self.until.get() && n.max(1) <= self.have.get()
     }
 
-    /// How the last take has left the slice: there is no other take after it if it is still so. (A
-    /// draw comes with each take from more than the slice had, so that what it has falls between
-    /// two draws.)
+    /// Returns a receipt that identifies how the last take left the slice. If the slice is still
+    /// the same, no take has come after it: a take lowers `have`, or draws permits and increments
+    /// `draws`.
     #[inline(always)]
     fn note(&self) -> Receipt {
         Receipt::dated(self.have.get().into(), self.draws.get())
@@ -345,14 +355,14 @@ where
         limiter.draw(share, now, n)
     }
 
-    /// Takes the last take back, as far as there is room.
+    /// Refunds the last take, up to the slice's size.
     fn undo(&self, n: u32, receipt: Receipt) -> Refund {
         let have = self.have.get();
         if receipt != self.note() {
             return receipt.refunded(0);
         }
-        // What it had beyond its size was drawn for this take. The rest may be settled with other
-        // slices on its being gone.
+        // Permits beyond the slice's size were drawn for this take. They do not return: the rest
+        // may have settled with other slices on the basis that they are gone.
         let back = n.min(self.size - have);
         self.have.set(have + back);
         self.note().refunded(back)
@@ -364,12 +374,12 @@ where
     P: Deref<Target = Concurrency<W>>,
     W: Word,
 {
-    /// Takes `n` permits until the lease is dropped, which gives them back to the slice: see
-    /// [`Concurrency::try_acquire`].
+    /// Takes `n` permits and holds them until the lease is dropped, which releases them to the
+    /// slice. See [`Concurrency::try_acquire`].
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As [`Concurrency::try_acquire`].
     ///
     /// ```
     /// # use portcullis_core::Concurrency;
@@ -419,8 +429,9 @@ where
         self.limiter.peek_for(self.share(), now, n)
     }
 
-    /// Of a bucket's slice: all of them, if nothing was taken from the slice since, and up to its
-    /// size; else none. Of a concurrency limit's: a release.
+    /// For a slice of a bucket: refunds permits up to the slice's size if nothing was taken from
+    /// the slice since; otherwise none. For a slice of a concurrency limit: releases all `n`
+    /// permits.
     fn refund_at(&self, _: Timestamp, n: u32, receipt: Receipt) -> Refund {
         match self.limiter.released(self.share(), n) {
             Some(have) => {
@@ -477,28 +488,28 @@ where
 
 impl<W: Word> Concurrency<W> {
     /// Takes `k` permits into a slice, whose owner takes and releases them without an atomic
-    /// access. They stay in use until it is dropped.
+    /// access.
     ///
-    /// At least one permit stays outside of slices, for everybody else (unless the limit is
-    /// lowered). While a slice is cut, one permit more than its own is taken for a moment. With
-    /// `k = 0` the slice has nothing, and asks the limiter each time.
+    /// The permits stay in use until the slice is dropped. At least one permit stays outside of
+    /// slices, unless the limit is lowered. While a slice is cut, one more permit than `k` is taken
+    /// for a moment. With `k = 0` the slice holds nothing, and asks the limiter each time.
     ///
     /// # Errors
     ///
-    /// [`Denied::Exhausted`] if no more than `k` permits are available, [`Denied::ExceedsCapacity`]
+    /// [`Denied::Exhausted`] if `k` permits or fewer are available, or [`Denied::ExceedsCapacity`]
     /// if `k` is not less than the limit.
     ///
     /// # Memory ordering
     ///
-    /// As [`try_acquire`](Self::try_acquire) and a release: what was written before a permit was
-    /// given back to the slice is written before the slice gives it back.
+    /// As [`try_acquire`](Self::try_acquire) and a release. What was written before a permit was
+    /// released to the slice is visible to a take that follows the slice's return of that permit.
     ///
     /// ```
     /// # use portcullis_core::{Concurrency, Denied};
     /// let limit = Concurrency::new(10);
     /// let slice = limit.slice(8)?;
     /// assert_eq!(limit.available(), 2);
-    /// assert!(limit.slice(2).is_err(), "the last one is for everybody");
+    /// assert!(limit.slice(2).is_err(), "one permit stays outside of slices");
     /// assert!(matches!(
     ///     limit.slice(10),
     ///     Err(Denied::ExceedsCapacity { capacity: 9, .. })
@@ -519,7 +530,8 @@ impl<W: Word> Source for Concurrency<W> {
         }
         match self.take_at(now, k.saturating_add(1)) {
             Ok(_) => {
-                // Taken, so that of two who cut at once not both leave the same one.
+                // The take was of one permit more than `k`, so that two concurrent cuts cannot both
+                // leave the same permit to the rest.
                 Limiter::release(self, 1);
                 Ok(Share {
                     size: k,
@@ -584,7 +596,7 @@ impl<W: Word> Source for Concurrency<W> {
 }
 
 impl<W: Word> Concurrency<W> {
-    /// Why a slice is denied `n`, of which it lacks some.
+    /// Returns why a slice that lacks permits is denied `n`.
     fn denied(&self, now: Timestamp, n: u32) -> Denied {
         match self.limit() {
             capacity if n.max(1) > capacity => Denied::ExceedsCapacity {

@@ -1,28 +1,31 @@
-//! State: one word, a token bucket's position (see [`token_bucket`](super::token_bucket)) and
-//! beside it the capacity that slices have.
+//! State: one word: a token bucket's position, `used` (see [`token_bucket`](super::token_bucket)),
+//! and below it `sliced`, the sum of the sizes of all slices.
 //!
 //! ```text
-//! used | sliced            `used` on the lattice, in all upper bits, so that it wraps off the top
+//! used | sliced            `used` on the lattice, in all upper bits: it wraps off the top
 //!
 //!          used                 position = ticks(now) * gain
 //!   --------|------------------------|------>       available = (position - used) / cost: the rest
 //!           |<---- at most ---->|                   full - sliced * cost
 //! ```
 //!
-//! Invariant: for each instant up to which anybody has taken, or a slice may take from what it has
-//! (`until`), `used` is no further behind the position of that instant than the rest can hold.
+//! Invariant: for each instant up to which a caller has taken, or up to which a slice may take
+//! (`until`), `used` is behind the position of that instant by no more than the rest can hold. The
+//! *rest* is the bucket without its slices.
 //!
-//! So at any such instant the rest, and all that slices can have, are at most a full bucket; and
-//! nothing that comes later fills the rest anew with what had no room then. To keep that, whoever
-//! lets a slice take until some instant moves `used` up to there *in advance*, where it lies
-//! further back:
+//! So at any such instant, the rest and all permits that slices can hold are together at most a
+//! full bucket. And no later call finds permits in the rest that had no room at that instant. To
+//! keep the invariant, a call that lets a slice take until some instant *settles in advance*: if
+//! `used` is further behind the position of that instant than the rest can hold, the call moves
+//! `used` up.
 //!
 //! - *take*: as in a token bucket of `burst - sliced`.
-//! - *cut*: takes the size, adds it to `sliced`, and settles in advance.
-//! - *draw*: takes what the slice lacks and up to half of what is left, and settles in advance.
-//! - *drop*: `used -= have, sliced -= size`. A slice never has more than its size, so that the
-//!   invariant of the others stays; no time is needed, so that nothing is lost however late it is,
-//!   and no loop.
+//! - *cut*: takes the slice's size, adds it to `sliced`, and settles in advance.
+//! - *draw*: takes the permits that the slice lacks and up to half of those left, and settles in
+//!   advance. If the slice lacks none, it only settles.
+//! - *drop*: `used -= have, sliced -= size`. A slice never holds more than its size, so the
+//!   invariant still holds for the others. A drop depends on no time, so nothing is lost however
+//!   late it comes. It needs no loop.
 
 use core::time::Duration;
 
@@ -40,51 +43,56 @@ use crate::{
     Setting, SettingsError, Slice, Timestamp,
 };
 
-/// A token bucket that slices can be cut from: shares that a thread takes from without an atomic
+/// A token bucket that slices can be cut from: shares from which one thread takes without an atomic
 /// access.
 ///
-/// Without slices it decides exactly as a [`TokenBucket`](crate::TokenBucket) does. With slices,
-/// each has up to its size, and takes more from the rest as it needs it; the rest is everybody's,
-/// at a capacity that is less by the slices' sizes.
+/// Without slices it decides exactly as a [`TokenBucket`](crate::TokenBucket). A slice holds
+/// permits up to its size, and draws more from the rest as it needs them. The *rest* is the bucket
+/// without its slices. All callers can take from it. Its capacity is the burst less the sizes of
+/// all slices.
 ///
-/// **Bound.** All admissions, of slices and of the rest, in any span of length t are at most
-/// `burst + rate * t` permits, whatever the slices have and however long they do nothing; t counts
-/// in whole [ticks](Self::tick).
+/// **Bound.** Any span of time `t` admits at most `burst + rate * t` permits, from slices and the
+/// rest together. The bound does not depend on how many permits the slices hold or how long they
+/// are idle. `t` counts in whole [ticks](Self::tick).
 ///
-/// **Slices** have at most half of the burst together, so that the rest has room for what comes in
-/// while they take what they have: else the rate would starve. A bucket with a burst of 1 has none.
-/// Under saturated demand at least 99 % of the rate is admitted (tested). What an idle slice has is
-/// nobody else's, at most that half.
+/// **Slices** together have at most half of the burst, so a bucket with a burst of 1 has none. The
+/// rest needs the other half as room for the permits that come in while slices take those that they
+/// hold. Without it the rate would starve. Under saturated demand at least 99 % of the rate is
+/// admitted (tested). No other caller can take the permits that an idle slice holds, at most that
+/// half.
 ///
-/// A slice that takes from what it has does not write down when. So a slice that is cut, drawn on
-/// or has not asked the rest for [`hold`](Self::hold) settles for so long in advance: meanwhile the
-/// rest may be told up to an eighth of the unsliced half less than it would hold. The longer the
-/// hold, the fewer writes; it is the time in which that eighth comes in.
+/// A slice does not record when it takes permits that it holds. So it settles in advance, for the
+/// time of a [`hold`](Self::hold): when it is cut, when it draws, and when it has not accessed the
+/// rest for a hold. To settle is to remove from the rest the permits for which it would have no
+/// room by the end of that time. Until then the rest may report too few permits, by up to an eighth
+/// of the unsliced half. The hold is the time in which that eighth comes in. A longer hold would
+/// need fewer writes, but withhold more permits.
 ///
-/// **Giving back.** While a slice is out, a take from the rest cannot be undone: a refund, and an
-/// [`AllOf`](crate::AllOf) that is rolled back after this bucket has granted, return nothing. The
-/// `n` permits of that take come back by time, in `n / rate`, and until then the rest holds as many
-/// less; nothing else is lost. The reason: a slice that settles in advance writes nothing where the
-/// take has moved the rest far enough ahead. So nothing tells the refund up to when the slice may
-/// take; moved back further than that, the rest would hold what the slice has taken once more, and
-/// together they would pass the burst. Without slices, a take that is the last one is undone
-/// exactly.
+/// **Refunds.** While there are slices, a take from the rest cannot be refunded. A refund then
+/// returns nothing, and neither does the rollback of an [`AllOf`](crate::AllOf) after this bucket
+/// has granted. The `n` permits of the take come back by time, in `n / rate`. Until then the rest
+/// holds `n` fewer permits; nothing else is lost. The reason: if a take has already moved the rest
+/// far enough ahead, a slice that settles in advance writes nothing. So a refund cannot know until
+/// when the slice may take. A refund that moved the rest further back would let the rest hold again
+/// what the slice has taken. Together they would exceed the burst. Without slices, the last take
+/// can be refunded exactly.
 ///
-/// **Cost.** A slice's grant: see [`Slice`]. Everybody else's is one compare-exchange, as a token
-/// bucket's; a denial is the load alone. Lock-free; a slice's drop is one subtraction. All accesses
-/// are `Relaxed`: a token carries no data.
+/// **Cost.** For a slice's grant, see [`Slice`]. A grant from the rest is one compare-exchange, as
+/// for a token bucket. A denial loads the word and writes nothing. Lock-free. The drop of a slice
+/// is one subtraction. All accesses are `Relaxed`: a permit carries no data.
 ///
-/// **Exact.** The rate has no drift, and retry times are exact to the nanosecond, for whoever asks
-/// alone.
+/// **Exact.** The rate has no drift. Retry times are exact to the nanosecond if no other caller
+/// takes permits in the meantime.
 ///
-/// **Horizon.** The lattice has the bits that are left of the word by half of the burst, say 58 of
-/// 64 for a burst of 100; the builder chooses the tick as for an
+/// **Horizon.** Half of the burst takes bits of the word, and the lattice has the others: 58 of 64
+/// for a burst of 100. The builder chooses the tick as for an
 /// [`AdjustableBucket`](crate::AdjustableBucket), from 1 µs up with a 64-bit word. The word wraps
-/// as a token bucket's does: idle for whole multiples of the [horizon](Self::horizon), the bucket
-/// may be told less than full, and a slice be denied what it has, for about the staleness.
+/// as a token bucket's does. After idling for about a multiple of its [horizon](Self::horizon), the
+/// bucket may report too few available permits, and a slice may be denied permits that it holds.
+/// This lasts about as long as the staleness.
 ///
-/// Source: the virtual schedule of a [`TokenBucket`](crate::TokenBucket), with caches for each
-/// thread as in tcmalloc.
+/// Source: the virtual schedule of a [`TokenBucket`](crate::TokenBucket), with caches per thread as
+/// in tcmalloc.
 ///
 /// ```
 /// use portcullis_core::{Rate, SlicedBucket, Timestamp};
@@ -102,7 +110,7 @@ use crate::{
 /// assert!(slice.try_acquire_at(at(0), 3).is_ok(), "the slice has more");
 /// assert!(
 ///     slice.try_acquire_at(at(100), 1).is_ok(),
-///     "what has come in is for all"
+///     "permits that have come in are for all callers"
 /// );
 /// # Ok::<(), portcullis_core::Denied>(())
 /// ```
@@ -114,24 +122,24 @@ pub struct SlicedBucket<W: Word = NativeWord> {
     full: W,
     behind: W,
     burst: W,
-    /// The most that slices have together.
+    /// The most permits that slices have together.
     most: W,
-    /// Bits of `sliced`.
+    /// The width of `sliced` in bits.
     low: u32,
-    /// For how many ticks a slice settles in advance.
+    /// The number of ticks for which a slice settles in advance.
     hold: u64,
     ticks: Grid,
 }
 
 impl SlicedBucket {
     const_unless_loom! {
-        /// A bucket that gains permits at `rate` and holds at most `burst` (at least 1); it starts
-        /// full, and without slices.
+        /// Creates a bucket that gains permits at `rate` and holds at most `burst` permits (at
+        /// least 1). The bucket starts full and without slices.
         ///
         /// # Panics
         ///
-        /// Where [`SlicedBucketBuilder::build`] would return an error; in a constant or a static,
-        /// that is a compile error.
+        /// If [`SlicedBucketBuilder::build`] would return an error. In a constant or a static, this
+        /// is a compile error.
         ///
         /// ```
         /// use portcullis_core::{Rate, SlicedBucket};
@@ -145,7 +153,8 @@ impl SlicedBucket {
         }
     }
 
-    /// Settings for a bucket that gains permits at `rate` and holds at most `burst` (at least 1).
+    /// Returns a builder for a bucket that gains permits at `rate` and holds at most `burst`
+    /// permits (at least 1).
     ///
     /// ```
     /// # use portcullis_core::{Rate, SlicedBucket};
@@ -161,17 +170,18 @@ impl SlicedBucket {
 }
 
 impl<W: Word> SlicedBucket<W> {
-    /// Takes `n` permits of the rest at `now`. With `n = 0` it takes nothing, and is answered as a
-    /// request for 1 would be.
+    /// Takes `n` permits of the rest at `now`.
+    ///
+    /// With `n = 0` it takes nothing, and is granted or denied as a request for 1 permit would be.
     ///
     /// # Errors
     ///
-    /// [`Denied::Exhausted`], or [`Denied::ExceedsCapacity`] if `n` is more than the burst without
-    /// what slices have of it, as things are now.
+    /// [`Denied::Exhausted`] if the rest has fewer than `n` permits, or [`Denied::ExceedsCapacity`]
+    /// if `n` is more than the burst less the sizes of the present slices.
     ///
     /// # Cost
     ///
-    /// A token bucket's, and a multiplication more. Never divides, blocks or panics.
+    /// As for a token bucket, and one more multiplication. Never divides, blocks or panics.
     ///
     /// ```
     /// # use portcullis_core::{Denied, Rate, SlicedBucket, Timestamp};
@@ -195,14 +205,15 @@ impl<W: Word> SlicedBucket<W> {
         Lease::try_acquire_at(self, now, n)
     }
 
-    /// Cuts a slice of `k` permits at `now`, which one thread owns: see [`Slice`]. With `k = 0` it
-    /// has nothing, and asks the rest each time.
+    /// Cuts a slice of `k` permits at `now`, which one thread owns.
+    ///
+    /// See [`Slice`]. With `k = 0` the slice holds nothing, and asks the rest each time.
     ///
     /// # Errors
     ///
-    /// [`Denied::ExceedsCapacity`] if slices would have more than [`max_sliced`](Self::max_sliced)
-    /// together, as things are now; [`Denied::Exhausted`] if fewer than `k` permits are available.
-    /// Nothing has changed then.
+    /// [`Denied::ExceedsCapacity`] if the slices together would have more than
+    /// [`max_sliced`](Self::max_sliced), given the present slices. [`Denied::Exhausted`] if fewer
+    /// than `k` permits are available. Nothing changes then.
     ///
     /// # Cost
     ///
@@ -224,7 +235,7 @@ impl<W: Word> SlicedBucket<W> {
         Slice::cut_at(self, now, k)
     }
 
-    /// The whole permits in the rest at `now`; `u64::MAX` at an unlimited rate. Divides.
+    /// Returns the whole permits in the rest at `now`; `u64::MAX` at an unlimited rate. Divides.
     ///
     /// ```
     /// # use portcullis_core::{Rate, SlicedBucket, Timestamp};
@@ -239,7 +250,7 @@ impl<W: Word> SlicedBucket<W> {
         rest.available(rest.position(self.ticks.index(now)), word >> self.low)
     }
 
-    /// Whether the bucket is full at `now` and without slices, and since when.
+    /// Returns whether the bucket is full and without slices at `now`, and since when.
     ///
     /// ```
     /// # use portcullis_core::{Idle, Rate, SlicedBucket, Timestamp};
@@ -254,7 +265,7 @@ impl<W: Word> SlicedBucket<W> {
     /// assert_eq!(
     ///     bucket.idle_at(at(9)),
     ///     Idle::Since(settled),
-    ///     "the slice had settled in advance"
+    ///     "the slice has settled in advance"
     /// );
     /// ```
     pub fn idle_at(&self, now: Timestamp) -> Idle {
@@ -265,8 +276,8 @@ impl<W: Word> SlicedBucket<W> {
         self.rest(word).idle(&self.ticks, word >> self.low, now)
     }
 
-    /// The most permits that the rest and the slices have together; what the word can count at an
-    /// unlimited rate.
+    /// Returns the most permits that the rest and the slices hold together. At an unlimited rate,
+    /// this is the most that the word can count.
     ///
     /// ```
     /// # use portcullis_core::{Rate, SlicedBucket};
@@ -276,7 +287,7 @@ impl<W: Word> SlicedBucket<W> {
         self.burst.into()
     }
 
-    /// The sizes of all slices together.
+    /// Returns the sum of the sizes of all slices.
     ///
     /// ```
     /// # use portcullis_core::{Rate, SlicedBucket, Timestamp};
@@ -289,7 +300,7 @@ impl<W: Word> SlicedBucket<W> {
         self.sliced_in(self.word.load(Relaxed))
     }
 
-    /// The most that slices have together: half of the burst, rounded down.
+    /// Returns the most permits that slices may have together: half of the burst, rounded down.
     ///
     /// ```
     /// # use portcullis_core::{Rate, SlicedBucket};
@@ -299,9 +310,11 @@ impl<W: Word> SlicedBucket<W> {
         self.most.into()
     }
 
-    /// For how long a slice settles in advance, and then need not ask the rest until it has too
-    /// few: less than a tick more than this. The time in which an eighth of the unsliced half comes
-    /// in, in whole ticks.
+    /// Returns the time for which a slice settles in advance, in whole ticks.
+    ///
+    /// Until then, a slice accesses the rest only if it holds too few permits. The time may be
+    /// longer by less than one tick. It is the time in which an eighth of the unsliced half comes
+    /// in.
     ///
     /// ```
     /// # use portcullis_core::{Rate, SlicedBucket};
@@ -316,7 +329,7 @@ impl<W: Word> SlicedBucket<W> {
         self.lasting(self.hold)
     }
 
-    /// The grain in which the bucket counts time.
+    /// Returns the tick: the bucket counts time in whole ticks.
     ///
     /// ```
     /// # use portcullis_core::{Rate, SlicedBucket};
@@ -331,8 +344,8 @@ impl<W: Word> SlicedBucket<W> {
         self.lasting(1)
     }
 
-    /// How much older than the newest `now` another one may be for the bound to hold: at least one
-    /// second. What a slice has it may take at any `now`, however old.
+    /// Returns how much older than the newest `now` a timestamp may be for the bound to hold: at
+    /// least one second. A slice may take the permits that it holds at any `now`, however stale.
     ///
     /// ```
     /// # use portcullis_core::{Rate, SlicedBucket};
@@ -347,8 +360,8 @@ impl<W: Word> SlicedBucket<W> {
         self.span(self.rest(0).staleness())
     }
 
-    /// After how much idle time the word repeats: see the type's documentation. [`Duration::MAX`]
-    /// for never.
+    /// Returns the idle time after which the state word repeats; [`Duration::MAX`] if it never
+    /// repeats. See **Horizon** in the type's documentation.
     ///
     /// ```
     /// # use portcullis_core::{Rate, SlicedBucket};
@@ -384,7 +397,7 @@ impl<W: Word> SlicedBucket<W> {
         (used << self.low | sliced) & W::MASK
     }
 
-    /// The lattice of the rest, beside what slices have in `word`.
+    /// Returns the lattice of the rest, given the slices in `word`.
     #[inline(always)]
     fn rest(&self, word: u64) -> Lattice {
         let (sliced, cost): (u64, u64) = (self.sliced_in(word), self.cost.into());
@@ -412,7 +425,7 @@ impl<W: Word> SlicedBucket<W> {
             let (price, used) = (u64::from(n) * rest.cost, word >> self.low);
             let position = rest.position(tick);
             if price == 0 {
-                // A probe, or no limit: nothing to write.
+                // A probe, or an unlimited rate: there is nothing to write.
                 let enough = rest.judge(position, used) >= rest.cost;
                 return if enough {
                     Ok(Receipt::NONE)
@@ -462,9 +475,9 @@ impl<W: Word> SlicedBucket<W> {
         self.take(now, n)
     }
 
-    /// Takes a take back, if nobody has taken since: any later take builds on the word that this
-    /// one left. Beside slices the word does not tell: one may have found itself settled by this
-    /// take, and have taken since.
+    /// Refunds a take, if no other take has come since: any later take builds on the word that this
+    /// one left. With slices, the word does not tell: a slice may have needed no write to settle
+    /// because of this take, and may have taken since.
     fn undo(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
         let left = receipt.note();
         let lattice = self.rest(left);
@@ -492,12 +505,12 @@ impl<W: Word> SlicedBucket<W> {
         }
     }
 
-    /// The last tick in which a slice may take that settles in `tick`.
+    /// Returns the last tick in which a slice that settles in `tick` may take.
     fn held_until(&self, tick: u64) -> u64 {
         tick.saturating_add(self.hold)
     }
 
-    /// The last instant of `tick`.
+    /// Returns the last instant of `tick`.
     fn end_of(&self, tick: u64) -> Timestamp {
         let next = tick.checked_add(1).and_then(|next| self.ticks.start(next));
         next.map_or(Timestamp::MAX, |next| {
@@ -505,7 +518,7 @@ impl<W: Word> SlicedBucket<W> {
         })
     }
 
-    /// What a slice finds in the rest, if that has what the slice lacks.
+    /// Returns the balance of the rest, if it covers what the slice lacks.
     fn judge(
         &self,
         rest: &Lattice,
@@ -530,9 +543,9 @@ impl<W: Word> SlicedBucket<W> {
         rest.balance(rest.position(self.ticks.index(now)), word >> self.low)
     }
 
-    /// Whether `now` is late for the word, or the word has wrapped since the slice has settled: it
-    /// lies so far back that both look alike. If it has wrapped, what the slice took could be taken
-    /// again by one who is late.
+    /// Returns whether the word is ahead of `now` and the slice settled so long ago that the word
+    /// may have wrapped since. A wrapped word and a stale `now` then look alike. If the word has
+    /// wrapped, a caller with a stale timestamp could take again what the slice takes.
     fn may_have_wrapped(
         &self,
         rest: &Lattice,
@@ -548,7 +561,7 @@ impl<W: Word> SlicedBucket<W> {
     }
 }
 
-/// More was asked for than there can be; that is less than `n`, so it fits.
+/// More was requested than the rest can hold. The capacity is less than `n`, so it fits a `u32`.
 #[inline(always)]
 fn exceeds(n: u32, capacity: u64) -> Denied {
     Denied::ExceedsCapacity {
@@ -609,7 +622,7 @@ impl<W: Word> Source for SlicedBucket<W> {
             }
             let (mut extra, mut draws) = (0, share.draws);
             if lack > 0 {
-                // At most half of what is left, by halves rather than a division.
+                // At most half of what is left, by halving rather than dividing.
                 let spare = (balance.available - u64::from(lack) * rest.cost) / 2;
                 extra = share.size;
                 while u64::from(extra) * rest.cost > spare {
@@ -628,8 +641,8 @@ impl<W: Word> Source for SlicedBucket<W> {
                 ..share
             };
             if next == word {
-                // It lies far enough ahead: a guess, but no decision that comes after the word was
-                // so takes that back.
+                // `used` is already far enough ahead, so there is nothing to write. `word` may be
+                // outdated, but no later change takes this back.
                 return Ok(after);
             }
             match self
@@ -689,7 +702,7 @@ impl<W: Word> Source for SlicedBucket<W> {
 
     fn give_back(&self, share: Share) {
         let units = u64::from(share.have) * Into::<u64>::into(self.cost);
-        // `sliced` counts the size, so that its bits never borrow.
+        // `sliced` includes the size, so the subtraction does not borrow from the upper bits.
         self.word
             .fetch_sub((units << self.low).wrapping_add(share.size.into()), Relaxed);
     }
@@ -716,9 +729,10 @@ impl<W: Word> Limiter for SlicedBucket<W> {
         Some(self)
     }
 
-    /// All of them, if the bucket is as the take left it and has no slices; else none: they come
-    /// back by refill. A take that is given back in whole counts as never made, and so does a slice
-    /// that is given back in whole, also for what the newest `now` was.
+    /// Refunds all `n` permits if the bucket is as the take left it and has no slices; otherwise
+    /// none, and they return by refill. A take that is refunded in full counts as never made: its
+    /// `now` no longer counts for the newest time. The same holds for a slice that is dropped with
+    /// all its permits.
     #[inline]
     fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
         self.undo(now, n, receipt)
@@ -728,7 +742,7 @@ impl<W: Word> Limiter for SlicedBucket<W> {
         self.available_at(now)
     }
 
-    /// The burst without what slices have of it.
+    /// Returns the burst less the sizes of the present slices.
     fn capacity(&self) -> u64 {
         self.burst() - self.sliced()
     }
@@ -737,9 +751,13 @@ impl<W: Word> Limiter for SlicedBucket<W> {
         self.idle_at(now)
     }
 
-    /// For more than the rest can hold beside the slices, but not more than the burst:
-    /// [`Retry::OnRelease`], when slices are dropped. For more than that, behind others: what comes
-    /// into the rest beside the slices that there are.
+    /// Returns when to retry:
+    ///
+    /// - For no more than the rest can hold: the time at which the rest will have the permits.
+    /// - [`Retry::OnRelease`] for more than the rest can hold beside the slices, but not more than
+    ///   the burst: when slices are dropped.
+    /// - For more than the burst, behind other requests: when that many permits will have come into
+    ///   the rest beside the present slices.
     fn retry(&self, denied: Denied) -> Retry {
         let word = self.word.load(Relaxed);
         let rest = self.rest(word);
@@ -759,7 +777,7 @@ impl<W: Word> Composable for SlicedBucket<W> {
 
     #[inline]
     fn take_as_planned_at(&self, now: Timestamp, n: u32, plan: Plan) -> Result<Receipt, Denied> {
-        // A plan that takes nothing is for a probe, or for no limit.
+        // A plan that takes nothing is for a probe, or at an unlimited rate.
         if plan.left != plan.seen
             && self
                 .word
@@ -774,8 +792,9 @@ impl<W: Word> Composable for SlicedBucket<W> {
 
 replenishing!([W: Word] SlicedBucket<W>);
 
-/// Settings of a [`SlicedBucket`]; from [`SlicedBucket::builder`]. It has no debt: what slices have
-/// could not be owed.
+/// Builds a [`SlicedBucket`]. Created by [`SlicedBucket::builder`].
+///
+/// There is no setting for a debt: permits that slices hold could not be owed.
 ///
 /// ```
 /// use portcullis_core::{Rate, SlicedBucket, Timestamp};
@@ -795,8 +814,8 @@ pub struct SlicedBucketBuilder {
 }
 
 impl SlicedBucketBuilder {
-    /// The permits in the bucket at its [`origin`](Self::origin), at most the burst. Default: the
-    /// burst.
+    /// Sets the permits in the bucket at its [`origin`](Self::origin), at most the burst. Default:
+    /// the burst.
     ///
     /// ```
     /// # use portcullis_core::{Rate, SlicedBucket, Timestamp};
@@ -811,10 +830,11 @@ impl SlicedBucketBuilder {
         self
     }
 
-    /// The instant that the bucket starts at, and that steps are counted from. Default:
+    /// Sets the instant at which the bucket starts and from which steps are counted. Default:
     /// [`Timestamp::ZERO`].
     ///
-    /// A request at an earlier `now`, by up to the staleness, gets no more than one at the origin.
+    /// A request whose `now` is before the origin, by up to the staleness, is granted no more than
+    /// a request at the origin.
     ///
     /// ```
     /// # use portcullis_core::{Rate, SlicedBucket, Timestamp};
@@ -831,9 +851,11 @@ impl SlicedBucketBuilder {
         self
     }
 
-    /// Refills in steps: all of the rate's permits at the end of each of its periods, counted from
-    /// the [`origin`](Self::origin). Default: continuously. The bound is then that of a
-    /// [stepwise token bucket](crate::TokenBucketBuilder::stepwise).
+    /// Refills in steps: all permits of the rate arrive at the end of each of its periods. Default:
+    /// continuous refill.
+    ///
+    /// Periods are counted from the [`origin`](Self::origin). The bound is that of a [stepwise
+    /// token bucket](crate::TokenBucketBuilder::stepwise).
     ///
     /// ```
     /// # use portcullis_core::{Rate, SlicedBucket, Timestamp};
@@ -850,13 +872,15 @@ impl SlicedBucketBuilder {
         self
     }
 
-    /// Counts time in grains of `tick`, 1 ns to 292 years, by rounding each `now` down. A coarser
-    /// tick brings a farther horizon.
+    /// Sets the tick, 1 ns to 292 years: each `now` is rounded down to a whole tick.
     ///
-    /// Default: 1 ns where the burst leaves all 64 bits; else the finest of 1 µs, 10 µs, ... 10 s
-    /// (from 1 ns up with a 32-bit word) whose horizon is an hour or more.
+    /// A coarser tick gives a longer horizon.
     ///
-    /// Has no meaning for a [`stepwise`](Self::stepwise) bucket, whose tick is its period.
+    /// Default: 1 ns if the burst leaves all 64 bits. Otherwise the finest of 1 µs, 10 µs, ... 10 s
+    /// (from 1 ns with a 32-bit word) whose horizon is at least an hour, or else the one with the
+    /// longest horizon.
+    ///
+    /// Has no effect on a [`stepwise`](Self::stepwise) bucket, whose tick is its period.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -872,9 +896,11 @@ impl SlicedBucketBuilder {
         self
     }
 
-    /// How old a `now` may be, against the newest, for the bound to hold: at least one second.
-    /// Default: a sixteenth of the horizon where that is beyond 292 years, else a 256th of it, up
-    /// to an hour.
+    /// Sets how much older than the newest `now` a timestamp may be for the bound to hold: at least
+    /// one second.
+    ///
+    /// Default: a sixteenth of the horizon if that is longer than 292 years. Otherwise a 256th of
+    /// the horizon, at most an hour.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -891,13 +917,13 @@ impl SlicedBucketBuilder {
     }
 
     const_unless_loom! {
-        /// The bucket, on the target's own word.
+        /// Builds the bucket on the target's native word.
         ///
         /// # Errors
         ///
-        /// [`SettingsError`] names the setting and its bound: as
-        /// [`TokenBucketBuilder::build`](crate::TokenBucketBuilder::build), in the bits that half
-        /// of the burst leaves.
+        /// [`SettingsError`] names the setting and its bound, as
+        /// [`TokenBucketBuilder::build`](crate::TokenBucketBuilder::build) does, for the bits that
+        /// half of the burst leaves.
         ///
         /// ```
         /// # use portcullis_core::{Rate, Setting, SettingsError, SlicedBucket};
@@ -911,7 +937,7 @@ impl SlicedBucketBuilder {
     }
 
     const_unless_loom! {
-        /// The bucket on a word of a chosen width.
+        /// Builds the bucket on a word of a chosen width.
         ///
         /// # Errors
         ///
@@ -937,9 +963,9 @@ impl SlicedBucketBuilder {
                 Ok(start) => start,
                 Err(error) => return Err(refusal::<W>(terms, low, error)),
             };
-            // At an unlimited rate, any request fits, but the word counts no more.
+            // At an unlimited rate any request fits, but the word counts no more than this.
             let most = if most > lattice.burst / 2 { lattice.burst / 2 } else { most };
-            // An eighth of what the rest holds at least.
+            // An eighth of the least that the rest can hold.
             let hold = match ((lattice.full - most * lattice.cost) / 8).checked_div(lattice.gain) {
                 Some(ticks) => ticks,
                 None => u64::MAX,
@@ -960,13 +986,13 @@ impl SlicedBucketBuilder {
     }
 }
 
-/// The bits that numbers up to `most` take.
+/// Returns the number of bits that numbers up to `most` need.
 const fn bits(most: u64) -> u32 {
     u64::BITS - most.leading_zeros()
 }
 
-/// `error`, or the largest burst that would do: half of it takes bits, `low` of them here, and so
-/// leaves fewer to the lattice.
+/// Returns `error`, or the largest burst that would fit. Half of the burst takes bits of the word
+/// (`low` of them here), and so leaves fewer to the lattice.
 const fn refusal<W: Word>(terms: Terms, low: u32, error: SettingsError) -> SettingsError {
     let SettingsError::TooLarge {
         setting: Setting::Burst | Setting::Rate,

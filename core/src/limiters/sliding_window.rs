@@ -1,28 +1,32 @@
-//! State: one word that decides, and a ring that remembers what to give back (both in the layout of
-//! [`stamped`](crate::word::stamped)).
+//! State: one word that decides, and a ring that remembers which permits to return. Both have the
+//! layout of [`stamped`](crate::word::stamped).
 //!
 //! ```text
-//! state     epoch | total    the newest segment granted in, and all permits of its window
+//! state     epoch | total    the newest segment with a grant, and all permits of its window
 //! ring[i]     tag | count    the permits granted in segment `tag`; tag = i (mod the ring's length)
 //! ```
 //!
-//! An epoch is a segment's index plus the ring's length, so that the zero state is older than any
-//! epoch. Invariants: `total` is at least the sum of the counts; and whoever reads epoch `e` in the
-//! state finds every slot tagged with at least the newest segment up to `e` that it stands for.
-//! Hence three transitions, each by one compare-exchange or fetch-add:
+//! An epoch is a segment's index plus the ring's length, so the zero state is older than any epoch.
+//! There are two invariants:
+//!
+//! - `total` is at least the sum of the counts.
+//! - A thread that reads epoch `e` in the state finds each slot of the ring tagged with a segment
+//!   at least as new as the newest one up to `e` that belongs to the slot.
+//!
+//! There are three transitions, each one compare-exchange or fetch-add:
 //!
 //! - *take* at the state's epoch: `total += n`, then `ring[epoch].count += n`. The add always meets
-//!   a tag of that epoch or a newer one. An add that comes late into a newer segment is given back
-//!   later than it could be, never earlier.
-//! - *re-tag* a slot whose segment has left the window: `(old, count) -> (new, 0)`; whoever wins it
-//!   owes `count` to the total.
+//!   a tag of that epoch or a newer one. The permits of a late add into a newer segment return
+//!   later than they could, never earlier.
+//! - *re-tag* a slot whose segment has left the window: `(old, count) -> (new, 0)`. The thread
+//!   whose exchange succeeds owes `count` to the total.
 //! - *roll*: after re-tagging all such slots, `(epoch, total) -> (max(epoch, e), total - owed)`.
 //!
-//! The limit is a word beside these: a take reads it once, and the total may be above it where it
-//! was lowered.
+//! Until a roll has paid what it owes, `total` is too high: other requests may be denied, but never
+//! wrongly granted.
 //!
-//! Until a roll has paid what it owes, the total is too high: others are denied, never admitted
-//! wrongly.
+//! The limit is in a separate word. A take reads it once. If the limit was lowered, the total may
+//! exceed it.
 
 use core::hint::cold_path;
 use core::time::Duration;
@@ -40,36 +44,36 @@ use crate::{
     Timestamp,
 };
 
-/// A sliding window in segments: at most `limit` permits in any `segments` consecutive segments of
-/// a window.
+/// A sliding window in segments: grants at most `limit` permits in any `segments` consecutive
+/// segments of a window.
 ///
-/// The segment of an instant is `floor((now - origin) * segments / window)`, exact also where the
-/// segments do not divide the window. `MAX_SEGMENTS` is the most that the ring in the limiter can
-/// hold; how many there are is a setting.
+/// The segment of an instant is `floor((now - origin) * segments / window)`. This is exact even if
+/// the segments do not divide the window. `MAX_SEGMENTS` is the length of the ring in the limiter,
+/// and so the largest number of segments. The number of segments is a setting.
 ///
-/// **Bound.** At most `limit` permits in any `segments` consecutive segments. A span of one
-/// window's length that starts within a segment touches one segment more, so it may hold up to
-/// twice the limit in the worst case. In [strict mode](SlidingWindowBuilder::strict) *any* span of
-/// one window's length holds at most `limit`: a permit comes back one segment later.
+/// **Bound.** Any `segments` consecutive segments admit at most `limit` permits. A span of one
+/// window's length that starts within a segment touches one more segment. In the worst case it
+/// admits twice the limit. In [strict mode](SlidingWindowBuilder::strict) *any* span of one
+/// window's length admits at most `limit` permits: a permit returns one segment later.
 ///
-/// **Exact.** A grant counts in the segment of the later of its own `now` and the newest one
-/// granted. Retry times are exact to the nanosecond.
+/// **Exact.** A grant counts in the segment that contains the later of its own `now` and the newest
+/// `now` granted. Retry times are exact to the nanosecond.
 ///
-/// **Cost.** A grant is one compare-exchange and one fetch-add; the first one in a new segment also
-/// rolls the ring, one compare-exchange for each segment that has left the window and one for all.
-/// A denial writes nothing, unless it has lost a race for the first permits of a new segment: then
-/// at most the roll. While one rolls the ring, others may be denied what there is room for.
-/// Lock-free. (A thread that is ended, not just paused, in the middle of a grant or a roll takes
-/// with it what it had not given back yet.)
+/// **Cost.** A grant is one compare-exchange and one fetch-add. The first grant in a new segment
+/// also rolls the ring: one compare-exchange for each segment that has left the window, and one
+/// more. A denial writes nothing, unless it lost a race for the first permits of a new segment:
+/// then it writes at most the roll. While a thread rolls the ring, other threads may be denied
+/// permits that are available. Lock-free. (If a thread is terminated, not just paused, in the
+/// middle of a grant or a roll, the permits that it has not yet returned are lost.)
 ///
-/// **Live limit.** The limit can be [changed](Self::set_limit) while others take, up to a largest
-/// one; the window and its segments stay as they are built. Takes cost no more for it.
+/// **Live limit.** The limit can be [changed](Self::set_limit) while other threads take, up to a
+/// maximum. The window and its segments are fixed. This makes takes no more expensive.
 ///
-/// **Ordering.** Takes acquire and rolls release, so that a count always lands in a slot that was
-/// re-tagged before; see `docs/memory-ordering.md`.
+/// **Ordering.** Takes acquire and rolls release, so that a count always goes into a slot that was
+/// re-tagged before. See `docs/memory-ordering.md`.
 ///
-/// **Horizon.** As for a [`FixedWindow`](crate::FixedWindow), counted in segments. Who is told less
-/// than full for its sake may also be told to come back later than need be.
+/// **Horizon.** As for a [`FixedWindow`](crate::FixedWindow), counted in segments. While a limiter
+/// reports too few available permits, its retry times may be later than necessary.
 ///
 /// Source: the sliding window limiter of the .NET rate limiting proposal.
 ///
@@ -77,7 +81,7 @@ use crate::{
 /// use core::time::Duration;
 /// use portcullis_core::{SlidingWindow, Timestamp};
 ///
-/// // At most 10 in 3 s, in segments of 1 s.
+/// // At most 10 permits in 3 s, in segments of 1 s.
 /// static LIMIT: SlidingWindow<3> = SlidingWindow::new(10, Duration::from_secs(3), 3);
 ///
 /// let at = Timestamp::from_secs;
@@ -85,7 +89,7 @@ use crate::{
 /// assert!(LIMIT.try_acquire_at(at(1), 4).is_ok());
 /// assert!(LIMIT.try_acquire_at(at(2), 3).is_ok());
 /// assert!(LIMIT.try_acquire_at(at(2), 1).is_err());
-/// // The first three have left the window.
+/// // The first three permits have left the window.
 /// assert!(LIMIT.try_acquire_at(at(3), 1).is_ok());
 /// assert_eq!(LIMIT.available_at(at(3)), 2);
 /// ```
@@ -95,10 +99,10 @@ pub struct SlidingWindow<const MAX_SEGMENTS: usize, W: Word = NativeWord> {
     /// Laid out for the largest limit that may be set.
     layout: Stamped<W>,
     limit: AtomicWord<W>,
-    /// `window / segments` in lowest terms is the grid's step for each `scale` segments.
+    /// `window / segments` in lowest terms: `scale` segments are one step of the grid.
     grid: Grid,
     scale: u64,
-    /// The slots in use: indices are epochs modulo the ring's length.
+    /// The slots in use. The index of a slot is an epoch modulo the ring's length.
     slots: Grid,
     strict: bool,
     ring: [AtomicWord<W>; MAX_SEGMENTS],
@@ -106,14 +110,14 @@ pub struct SlidingWindow<const MAX_SEGMENTS: usize, W: Word = NativeWord> {
 
 impl<const MAX_SEGMENTS: usize> SlidingWindow<MAX_SEGMENTS> {
     const_unless_loom! {
-        /// At most `limit` permits (at least 1) in any `segments` consecutive segments, 1 to
-        /// `MAX_SEGMENTS`, of a `window` from 1 ns (a segment must be at least that long) to 292
-        /// years.
+        /// Creates a limiter that grants at most `limit` permits (at least 1) in any `segments`
+        /// consecutive segments (1 to `MAX_SEGMENTS`) of a `window`. A window is at most 292 years
+        /// long, and a segment at least 1 ns.
         ///
         /// # Panics
         ///
-        /// Where [`SlidingWindowBuilder::build`] would return an error; in a constant or a static,
-        /// that is a compile error.
+        /// If [`SlidingWindowBuilder::build`] would return an error. In a constant or a static,
+        /// this is a compile error.
         ///
         /// ```
         /// # use portcullis_core::SlidingWindow;
@@ -128,7 +132,8 @@ impl<const MAX_SEGMENTS: usize> SlidingWindow<MAX_SEGMENTS> {
         }
     }
 
-    /// Settings for at most `limit` permits in any `segments` consecutive segments of a `window`.
+    /// Returns a builder for a limiter of at most `limit` permits in any `segments` consecutive
+    /// segments of a `window`.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -155,18 +160,20 @@ impl<const MAX_SEGMENTS: usize> SlidingWindow<MAX_SEGMENTS> {
 }
 
 impl<const MAX_SEGMENTS: usize, W: Word> SlidingWindow<MAX_SEGMENTS, W> {
-    /// Takes `n` permits at `now`. With `n = 0` it takes nothing, and is answered as a request for
-    /// 1 would be.
+    /// Takes `n` permits at `now`.
     ///
-    /// The lease does nothing when dropped: permits come back when their segment leaves the window.
+    /// With `n = 0` it takes nothing, and is granted or denied as a request for 1 permit would be.
+    ///
+    /// The lease does nothing when dropped: permits return when their segment leaves the window.
     ///
     /// # Errors
     ///
-    /// [`Denied::Exhausted`], or [`Denied::ExceedsCapacity`] if `n` is more than the limit.
+    /// [`Denied::Exhausted`] if fewer than `n` permits are available, or
+    /// [`Denied::ExceedsCapacity`] if `n` is more than the limit.
     ///
     /// # Cost
     ///
-    /// Two atomic writes on success, and once a segment one more for each segment that has left the
+    /// Two atomic writes on success. Once per segment, one more for each segment that has left the
     /// window. A denial reads the state, and in a new segment the ring.
     ///
     /// ```
@@ -184,7 +191,7 @@ impl<const MAX_SEGMENTS: usize, W: Word> SlidingWindow<MAX_SEGMENTS, W> {
         Lease::try_acquire_at(self, now, n)
     }
 
-    /// The permits that could be taken at `now`. Reads the ring.
+    /// Returns the permits that can be taken at `now`. Reads the ring.
     ///
     /// ```
     /// # use portcullis_core::{SlidingWindow, Timestamp};
@@ -196,7 +203,7 @@ impl<const MAX_SEGMENTS: usize, W: Word> SlidingWindow<MAX_SEGMENTS, W> {
         self.within(self.limit(), now)
     }
 
-    /// Whether all permits are available at `now`, and since when.
+    /// Returns whether all permits are available at `now`, and since when.
     ///
     /// ```
     /// # use portcullis_core::{Idle, SlidingWindow, Timestamp};
@@ -216,7 +223,7 @@ impl<const MAX_SEGMENTS: usize, W: Word> SlidingWindow<MAX_SEGMENTS, W> {
         }
         let state = self.state.load(Relaxed);
         let epoch = self.epoch(now);
-        // The newest grant lies in the state's epoch; it left the window one ring later.
+        // The newest grant is in the state's epoch. It leaves the window one ring length later.
         match epoch
             .checked_add_signed(-self.passed(epoch, state))
             .and_then(|newest| newest.checked_add(self.slots.step()))
@@ -226,7 +233,7 @@ impl<const MAX_SEGMENTS: usize, W: Word> SlidingWindow<MAX_SEGMENTS, W> {
         }
     }
 
-    /// The permits in a window, as it is set now.
+    /// Returns the current limit: the permits of a window.
     ///
     /// ```
     /// # use portcullis_core::SlidingWindow;
@@ -241,22 +248,24 @@ impl<const MAX_SEGMENTS: usize, W: Word> SlidingWindow<MAX_SEGMENTS, W> {
     }
 
     /// Changes the limit, 1 to [`max_limit`](SlidingWindowBuilder::max_limit), and returns the old
-    /// one. What counts in the window stays counted: where that is more than the new limit, nothing
-    /// is granted until enough of it has left the window.
+    /// one.
     ///
-    /// A take is judged by one limit, which it reads when it begins. So one that runs at the same
-    /// time as the change may be granted what the old limit leaves, also after this has returned;
-    /// the window then holds no more than that old limit. A take that happens after this has
-    /// returned is granted only what the new limit leaves. The window's length and its segments
-    /// cannot be changed: the ring counts by them.
+    /// Permits counted in the window stay counted. If they are more than the new limit, nothing is
+    /// granted until enough of them have left the window. The window's length and its segments
+    /// cannot be changed, because the ring is built for them.
+    ///
+    /// Each take reads the limit once, when it begins. A take that runs concurrently with the
+    /// change may be granted what the old limit leaves, even after this call has returned. The
+    /// window then holds no more than the old limit. A take that happens after this call has
+    /// returned is granted only what the new limit leaves.
     ///
     /// # Errors
     ///
-    /// [`SettingsError`] if it is zero or too large. Nothing has changed then.
+    /// [`SettingsError`] if `limit` is zero or more than `max_limit`. Nothing changes then.
     ///
     /// # Cost
     ///
-    /// One atomic exchange, in a word of its own: takes do not fail because of it. Lock-free.
+    /// One atomic exchange, in a separate word: takes do not fail because of it. Lock-free.
     ///
     /// ```
     /// # use portcullis_core::{SlidingWindow, Timestamp};
@@ -286,8 +295,8 @@ impl<const MAX_SEGMENTS: usize, W: Word> SlidingWindow<MAX_SEGMENTS, W> {
             });
         }
         let mut old = self.limit.load(Relaxed);
-        // Relaxed: a limit carries no data, and whether a call begins after this is for other
-        // accesses to tell.
+        // Relaxed: a limit carries no data. Whether another call happens after this one is up to
+        // other accesses.
         while let Err(newer) = self
             .limit
             .compare_exchange_weak(old, limit, Relaxed, Relaxed)
@@ -297,7 +306,7 @@ impl<const MAX_SEGMENTS: usize, W: Word> SlidingWindow<MAX_SEGMENTS, W> {
         Ok(old)
     }
 
-    /// The segments in a window.
+    /// Returns the number of segments in a window.
     ///
     /// ```
     /// # use portcullis_core::SlidingWindow;
@@ -312,8 +321,8 @@ impl<const MAX_SEGMENTS: usize, W: Word> SlidingWindow<MAX_SEGMENTS, W> {
         self.slots.step() as u32 - u32::from(self.strict)
     }
 
-    /// How much older than the newest `now` another one may be for the bound to hold: at least one
-    /// second.
+    /// Returns how much older than the newest `now` a timestamp may be for the bound to hold: at
+    /// least one second.
     ///
     /// ```
     /// # use portcullis_core::SlidingWindow;
@@ -325,7 +334,8 @@ impl<const MAX_SEGMENTS: usize, W: Word> SlidingWindow<MAX_SEGMENTS, W> {
         self.span(self.layout.staleness())
     }
 
-    /// After how much idle time the word repeats: see the type's documentation.
+    /// Returns the idle time after which the state word repeats. See **Horizon** in the type's
+    /// documentation.
     ///
     /// ```
     /// # use portcullis_core::SlidingWindow;
@@ -342,7 +352,7 @@ impl<const MAX_SEGMENTS: usize, W: Word> SlidingWindow<MAX_SEGMENTS, W> {
         saturating_duration(nanos)
     }
 
-    /// The segment that `now` lies in, plus the ring's length.
+    /// Returns the index of the segment that contains `now`, plus the ring's length.
     #[inline(always)]
     fn epoch(&self, now: Timestamp) -> u64 {
         let (whole, rest) = self.grid.split(now);
@@ -351,11 +361,11 @@ impl<const MAX_SEGMENTS: usize, W: Word> SlidingWindow<MAX_SEGMENTS, W> {
         } else {
             self.grid.divide(rest * self.scale).0
         };
-        // Saturating: where segments are 1 ns long, the last few of all time count as one.
+        // Saturating: if segments are 1 ns long, the last few before `Timestamp::MAX` are one.
         (whole * self.scale + within).saturating_add(self.slots.step())
     }
 
-    /// The first instant of an epoch, if there is one.
+    /// Returns the first instant of an epoch, if there is one.
     fn start(&self, epoch: u64) -> Option<Timestamp> {
         let segment = u128::from(epoch.checked_sub(self.slots.step())?);
         let since = (segment * u128::from(self.grid.step())).div_ceil(u128::from(self.scale));
@@ -365,14 +375,14 @@ impl<const MAX_SEGMENTS: usize, W: Word> SlidingWindow<MAX_SEGMENTS, W> {
         Some(Timestamp::from_nanos(nanos))
     }
 
-    /// How many epochs `epoch` lies after the state's; negative if it belongs to a `now` that is
-    /// late.
+    /// Returns by how many epochs `epoch` is after the state's. Negative if it belongs to a stale
+    /// `now`.
     fn passed(&self, epoch: u64, state: u64) -> i64 {
         self.layout
             .distance(self.layout.stamp(epoch), self.layout.split(state).1)
     }
 
-    /// The permits that `limit` leaves at `now`.
+    /// Returns the permits available at `now` under `limit`.
     fn within(&self, limit: u64, now: Timestamp) -> u64 {
         let state = self.state.load(Acquire);
         let epoch = self.epoch(now);
@@ -385,7 +395,7 @@ impl<const MAX_SEGMENTS: usize, W: Word> SlidingWindow<MAX_SEGMENTS, W> {
         limit.saturating_sub(total.saturating_sub(expired))
     }
 
-    /// The permits that count in the state; for a `now` that is too late, any number.
+    /// Returns the total in the state, or `u64::MAX` for a `now` that is too stale.
     #[inline(always)]
     fn total(&self, stamp: u64, state: u64) -> u64 {
         let (total, at) = self.layout.split(state);
@@ -398,24 +408,24 @@ impl<const MAX_SEGMENTS: usize, W: Word> SlidingWindow<MAX_SEGMENTS, W> {
 
     #[inline(always)]
     fn take(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        // Once, so that one limit judges the whole call.
+        // Read once, so that one limit judges the whole call.
         let limit = self.limit();
         if u64::from(n) > limit {
-            // The limit is less than `n`, so it fits.
+            // The limit is less than `n`, so it fits a `u32`.
             return Err(Denied::ExceedsCapacity {
                 permits: n,
                 capacity: limit as u32,
             });
         }
         let wanted = u64::from(n.max(1));
-        // The most that may be counted already. One comparison tells that it is, and which epoch
-        // is: a word with any other stamp differs from `stamp` by more than a count can be.
+        // The largest total that leaves room. One comparison checks both the total and the epoch: a
+        // word with another stamp differs from `stamp` by more than any total.
         let most = limit - wanted;
         let epoch = self.epoch(now);
         let (stamp, newest) = (self.layout.stamp(epoch), self.slots.divide(epoch).1);
-        // Acquire: pairs with the release of the roll that set this epoch, so that the add below
-        // meets the slot that it re-tagged, and no slot that it has paid for is counted as expired
-        // once more.
+        // Acquire: pairs with the release of the roll that set this epoch. So the add below meets
+        // the slot that the roll re-tagged, and no slot that the roll has paid for counts as
+        // expired again.
         let mut state = self.state.load(Acquire);
         loop {
             let (decides, slot) = if state.wrapping_sub(stamp) & W::MASK <= most {
@@ -433,7 +443,7 @@ impl<const MAX_SEGMENTS: usize, W: Word> SlidingWindow<MAX_SEGMENTS, W> {
                     state = self.state.load(Acquire);
                     continue;
                 }
-                // A `now` that is late counts in the newest segment.
+                // A stale `now` counts in the newest segment.
                 let decides = epoch.wrapping_add_signed(-passed);
                 (decides, self.slots.divide(decides).1)
             };
@@ -444,9 +454,9 @@ impl<const MAX_SEGMENTS: usize, W: Word> SlidingWindow<MAX_SEGMENTS, W> {
             let Some(slot) = self.ring.get(slot as usize) else {
                 return Err(Denied::Exhausted { now, permits: n });
             };
-            // Once an epoch may be taken for one of the round before, the state may bear the right
-            // one, and the ring not: by chance, or since who came for an earlier epoch took the
-            // slot for a newer one.
+            // From this epoch on, stamps may repeat those of the round before. The state may then
+            // bear the right stamp although the slot is outdated: by chance, or because a call for
+            // an earlier epoch mistook the slot's tag for a newer one.
             if decides >= self.layout.first_ambiguous()
                 && self
                     .outdated(slot.load(Relaxed), self.layout.stamp(decides))
@@ -457,8 +467,8 @@ impl<const MAX_SEGMENTS: usize, W: Word> SlidingWindow<MAX_SEGMENTS, W> {
                 state = self.state.load(Acquire);
                 continue;
             }
-            // The new value is read by the acquiring loads above; a compare-exchange continues the
-            // release sequence of the roll.
+            // Relaxed on success: the compare-exchange continues the release sequence of the roll.
+            // So an acquire load that reads the new value still pairs with the roll.
             match self
                 .state
                 .compare_exchange_weak(state, state + wanted, Relaxed, Acquire)
@@ -474,8 +484,8 @@ impl<const MAX_SEGMENTS: usize, W: Word> SlidingWindow<MAX_SEGMENTS, W> {
         }
     }
 
-    /// The slots in use, each with the stamp of the newest segment up to `epoch` that it stands
-    /// for.
+    /// Returns the slots in use, each with the stamp of the newest segment up to `epoch` that
+    /// belongs to the slot.
     #[inline(always)]
     fn targets(&self, epoch: u64) -> impl Iterator<Item = (&AtomicWord<W>, u64)> {
         let (length, newest) = (self.slots.step(), self.slots.divide(epoch).1);
@@ -489,15 +499,15 @@ impl<const MAX_SEGMENTS: usize, W: Word> SlidingWindow<MAX_SEGMENTS, W> {
         })
     }
 
-    /// The count of `slot`, if its tag is older than `target`.
+    /// Returns the count of `slot` if its tag is older than `target`.
     #[inline(always)]
     fn outdated(&self, slot: u64, target: u64) -> Option<u64> {
         let (count, tag) = self.layout.split(slot);
         self.layout.is_past(tag, target).then_some(count)
     }
 
-    /// The permits in slots whose segment has left the window that ends with `epoch`. Nothing is
-    /// written.
+    /// Returns the permits in slots whose segment has left the window that ends with `epoch`.
+    /// Writes nothing.
     #[cold]
     #[inline(never)]
     fn expired(&self, epoch: u64) -> u64 {
@@ -506,8 +516,8 @@ impl<const MAX_SEGMENTS: usize, W: Word> SlidingWindow<MAX_SEGMENTS, W> {
             .sum()
     }
 
-    /// Moves the state on to `epoch`, if it is not there or further, and gives back what has left
-    /// the window.
+    /// Advances the state to `epoch` unless it is there or further, and returns the permits that
+    /// have left the window.
     #[cold]
     #[inline(never)]
     fn roll(&self, epoch: u64) {
@@ -516,7 +526,7 @@ impl<const MAX_SEGMENTS: usize, W: Word> SlidingWindow<MAX_SEGMENTS, W> {
             let mut seen = slot.load(Relaxed);
             while let Some(count) = self.outdated(seen, target) {
                 // Acquire: pairs with the release of the add, so that the total has been raised by
-                // all that is owed.
+                // everything that is owed.
                 match slot.compare_exchange_weak(seen, target, Acquire, Relaxed) {
                     Ok(_) => {
                         owed += count;
@@ -529,8 +539,8 @@ impl<const MAX_SEGMENTS: usize, W: Word> SlidingWindow<MAX_SEGMENTS, W> {
         self.pay(owed, epoch);
     }
 
-    /// Subtracts what was won from the ring from the total, and moves the state on to `epoch`, if
-    /// it is not there or further.
+    /// Subtracts from the total the permits won from the ring, and advances the state to `epoch`
+    /// unless it is there or further.
     fn pay(&self, owed: u64, epoch: u64) {
         let stamp = self.layout.stamp(epoch);
         let mut state = self.state.load(Relaxed);
@@ -545,8 +555,8 @@ impl<const MAX_SEGMENTS: usize, W: Word> SlidingWindow<MAX_SEGMENTS, W> {
             if rolled == state {
                 return;
             }
-            // Release: pairs with the acquire in `take`; the slots are re-tagged before the epoch
-            // can be seen.
+            // Release: pairs with the acquire in `take`. The slots are re-tagged before the epoch
+            // becomes visible.
             match self
                 .state
                 .compare_exchange_weak(state, rolled, Release, Relaxed)
@@ -557,10 +567,10 @@ impl<const MAX_SEGMENTS: usize, W: Word> SlidingWindow<MAX_SEGMENTS, W> {
         }
     }
 
-    /// Gives back `n` permits of the segment `epoch`, if the ring still has that one. First
-    /// subtracts them from its slot, so that no other call gives them back; then from the total.
+    /// Refunds `n` permits of the segment `epoch` if the ring still has that segment. Subtracts
+    /// them first from the slot, so that no other call returns them, and then from the total.
     fn undo(&self, now: Timestamp, n: u32, epoch: u64) -> u32 {
-        // Noted in full width: stamps come around, epochs do not.
+        // The receipt holds the epoch in full width: stamps wrap, epochs do not.
         if self
             .layout
             .comes_around(self.epoch(now).saturating_sub(epoch))
@@ -577,7 +587,8 @@ impl<const MAX_SEGMENTS: usize, W: Word> SlidingWindow<MAX_SEGMENTS, W> {
             if tag != stamp || count < n.into() {
                 return 0;
             }
-            // Relaxed: continues the release sequence of the adds, for who re-tags the slot.
+            // Relaxed: continues the release sequence of the adds, for the thread that re-tags the
+            // slot.
             match slot.compare_exchange_weak(seen, seen - u64::from(n), Relaxed, Relaxed) {
                 Ok(_) => break,
                 Err(newer) => seen = newer,
@@ -599,7 +610,7 @@ impl<const MAX_SEGMENTS: usize, W: Word> Limiter for SlidingWindow<MAX_SEGMENTS,
         self.take(now, n)
     }
 
-    /// All of them, while the segment that they were counted in is in its slot; else none.
+    /// Refunds all `n` permits if their segment is still in its slot of the ring; otherwise none.
     #[inline]
     fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
         let refunded = self.undo(now, n, receipt.note());
@@ -635,13 +646,15 @@ impl<const MAX_SEGMENTS: usize, W: Word> Limiter for SlidingWindow<MAX_SEGMENTS,
         }
         let state = self.state.load(Acquire);
         let total = self.layout.split(state).0;
-        // From the later of `now` and the state, one segment after the other leaves the window.
+        // Starting at the later of `now` and the state's epoch, one segment after the other leaves
+        // the window.
         let epoch = self.epoch(now);
         let late = (-self.passed(epoch, state)).max(0);
         let Some(epoch) = epoch.checked_add_signed(late) else {
             return Retry::Never;
         };
-        // What is taken as it comes leaves a ring's length later, and comes again.
+        // Permits taken as soon as they return leave the window one ring length later, and return
+        // again.
         let start =
             |epoch: u64| self.start(epoch.checked_add(windows.checked_mul(self.slots.step())?)?);
         if enough {
@@ -655,7 +668,7 @@ impl<const MAX_SEGMENTS: usize, W: Word> Limiter for SlidingWindow<MAX_SEGMENTS,
             if let Some(slot) = self.ring.get(self.slots.divide(next).1 as usize) {
                 let leaves = self.layout.stamp(next);
                 let (count, tag) = self.layout.split(slot.load(Relaxed));
-                // One that is outdated already has been subtracted.
+                // An outdated slot has already been subtracted.
                 let counted = self.layout.distance(leaves, tag) == self.slots.step().cast_signed();
                 remaining = remaining.saturating_sub(if counted { count } else { 0 });
             }
@@ -669,8 +682,8 @@ impl<const MAX_SEGMENTS: usize, W: Word> Limiter for SlidingWindow<MAX_SEGMENTS,
 
 replenishing!([const MAX_SEGMENTS: usize, W: Word] SlidingWindow<MAX_SEGMENTS, W>);
 
-/// As many whole windows as `wanted` permits fill, where one holds `limit`, without the last
-/// permit; and how many that leaves, at least 1.
+/// Returns how many whole windows of `limit` permits `wanted` fills before its last permit, and the
+/// permits that remain, at least 1.
 #[cold]
 #[inline(never)]
 fn whole_windows(wanted: u64, limit: u64) -> (u64, u64) {
@@ -678,13 +691,13 @@ fn whole_windows(wanted: u64, limit: u64) -> (u64, u64) {
     (windows, wanted - windows * limit)
 }
 
-/// Settings of a [`SlidingWindow`]; from [`SlidingWindow::builder`].
+/// Builds a [`SlidingWindow`]. Created by [`SlidingWindow::builder`].
 ///
 /// ```
 /// use core::time::Duration;
 /// use portcullis_core::{SlidingWindow, Timestamp};
 ///
-/// // Strict: no span of 4 s holds more than one.
+/// // Strict: any span of 4 s admits at most one permit.
 /// let limit = SlidingWindow::<8>::builder(1, Duration::from_secs(4), 4)
 ///     .strict()
 ///     .build()?;
@@ -714,9 +727,10 @@ pub struct SlidingWindowBuilder<const MAX_SEGMENTS: usize> {
 }
 
 impl<const MAX_SEGMENTS: usize> SlidingWindowBuilder<MAX_SEGMENTS> {
-    /// Any span of one window's length holds at most the limit, wherever it starts. Needs one
-    /// segment more in the ring: at most `MAX_SEGMENTS - 1`. Default: any `segments` consecutive
-    /// segments do.
+    /// Limits any span of one window's length to `limit` permits, wherever the span starts.
+    /// Default: any `segments` consecutive segments.
+    ///
+    /// This takes one more segment of the ring, so there are at most `MAX_SEGMENTS - 1` segments.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -738,8 +752,10 @@ impl<const MAX_SEGMENTS: usize> SlidingWindowBuilder<MAX_SEGMENTS> {
         self
     }
 
-    /// The largest limit that may be [set](SlidingWindow::set_limit) later on. It takes bits of the
-    /// horizon. Default: the limit that it is built with.
+    /// Sets the largest limit that may be [set](SlidingWindow::set_limit) later. Default: the limit
+    /// that the window is built with.
+    ///
+    /// A larger value takes bits from the stamps, which shortens the horizon.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -755,8 +771,9 @@ impl<const MAX_SEGMENTS: usize> SlidingWindowBuilder<MAX_SEGMENTS> {
         self
     }
 
-    /// The instant that segments are counted from; an earlier `now` counts as this one. Default:
-    /// [`Timestamp::ZERO`]. Without effect on segments of 1 ns.
+    /// Sets the instant from which segments are counted. Default: [`Timestamp::ZERO`].
+    ///
+    /// An earlier `now` counts as the origin. Has no effect on segments of 1 ns.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -782,9 +799,11 @@ impl<const MAX_SEGMENTS: usize> SlidingWindowBuilder<MAX_SEGMENTS> {
         self
     }
 
-    /// How old a `now` may be, against the newest, for the bound to hold: at least one second.
-    /// Default: a sixteenth of the horizon where that is beyond 292 years, else a 256th of it, up
-    /// to an hour.
+    /// Sets how much older than the newest `now` a timestamp may be for the bound to hold: at least
+    /// one second.
+    ///
+    /// Default: a sixteenth of the horizon if that is longer than 292 years. Otherwise a 256th of
+    /// the horizon, at most an hour.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -801,15 +820,19 @@ impl<const MAX_SEGMENTS: usize> SlidingWindowBuilder<MAX_SEGMENTS> {
     }
 
     const_unless_loom! {
-        /// The limiter, on the target's own word.
+        /// Builds the limiter on the target's native word.
         ///
         /// # Errors
         ///
-        /// [`SettingsError`] names the setting and its bound: a limit of zero, more than the
-        /// largest one that may be set, or one of these so large that it leaves too few bits for
-        /// the epoch, no segments or more than the ring holds, a window outside of 1 ns to 292
-        /// years, of less than 1 ns for each segment, or of more than 584 years divided by the
-        /// segments (if they have no divisor in common), a staleness under 1 s or too long.
+        /// [`SettingsError`] names the setting and its bound:
+        ///
+        /// - the limit is zero, or more than the largest limit that may be set;
+        /// - one of these limits is so large that it leaves too few bits for the epoch;
+        /// - there are no segments, or more than the ring holds;
+        /// - the window is outside of 1 ns to 292 years, or shorter than 1 ns per segment;
+        /// - the window is longer than 584 years divided by the number of segments, if the window
+        ///   in nanoseconds and the number of segments have no common divisor;
+        /// - the staleness is shorter than 1 s, or too long for the word.
         ///
         /// ```
         /// # use core::time::Duration;
@@ -824,7 +847,7 @@ impl<const MAX_SEGMENTS: usize> SlidingWindowBuilder<MAX_SEGMENTS> {
     }
 
     const_unless_loom! {
-        /// The limiter on words of a chosen width.
+        /// Builds the limiter on words of a chosen width.
         ///
         /// # Errors
         ///
@@ -867,12 +890,12 @@ impl<const MAX_SEGMENTS: usize> SlidingWindowBuilder<MAX_SEGMENTS> {
             }
             let divisor = settings::gcd(segments as u128, window as u128) as u64;
             let (scale, step) = (segments / divisor, window / divisor);
-            // What lies within a step is scaled before it is divided.
+            // `epoch` multiplies the time within a step by `scale` before it divides.
             if step > u64::MAX / scale {
                 return Err(SettingsError::TooLarge { setting: Setting::Window, max: u64::MAX / segments });
             }
             let length = segments + self.strict as u64;
-            // Rounded down, so that at least as many are counted in a second as there are.
+            // Rounded down, so that a second counts as no fewer segments than it has.
             let layout = match Stamped::new(max_limit, window / segments, length, staleness) {
                 Ok(layout) => layout,
                 Err(error) => return Err(error),

@@ -1,5 +1,5 @@
-//! A word that is judged by [`TokenBucketRules`], where the state and its transitions are
-//! described.
+//! [`TokenBucket`]: one state word and its [`TokenBucketRules`]. The file of the rules describes
+//! the state and its transitions.
 
 mod rules;
 
@@ -16,33 +16,39 @@ use crate::{
     SettingsError, Timestamp,
 };
 
-/// A token bucket: holds at most `burst` permits, and gains them at an exact rational [`Rate`].
+/// A token bucket: holds at most `burst` permits and gains permits at an exact rational [`Rate`].
 ///
-/// **Bound.** In any span of time t at most `burst + rate * t` permits, where t counts in whole
-/// [ticks](TokenBucketBuilder::tick) if the tick is longer than 1 ns (it is 1 ns by default with a
-/// 64-bit word).
+/// A request for `n` permits is granted if the bucket holds `n` permits, and denied otherwise. The
+/// bucket starts full. Permits return by time alone, so nothing has to be released. The bucket
+/// reads no clock: each call passes the time, `now`.
 ///
-/// **Exact.** Decision for decision equal to a bucket in rational arithmetic that judges a late
-/// `now` no better than the newest; no drift at any rate. Retry times are exact to the nanosecond.
+/// **Bound.** Any span of time `t` admits at most `burst + rate * t` permits. If the
+/// [tick](TokenBucketBuilder::tick) is longer than 1 ns, `t` counts in whole ticks. With a 64-bit
+/// word the default tick is 1 ns.
 ///
-/// **Cost.** A grant is one load, one multiplication and one compare-exchange; a denial is the load
-/// alone and writes nothing. Lock-free: a compare-exchange fails only because another one
-/// succeeded, and those are bounded by the rate (or, on processors that link loads with stores,
-/// because an interrupt came between). All accesses are `Relaxed`: a token carries no data.
+/// **Exact.** Every decision equals the decision of a bucket in rational arithmetic. The rate has
+/// no drift. Retry times are exact to the nanosecond. A stale `now`, older than the newest one, is
+/// granted no more than the newest one.
 ///
-/// **Horizon.** The word wraps. The bound holds for every `now` up to
-/// [`staleness`](Self::staleness) older than the newest one. A bucket that has been idle for whole
-/// multiples of [`horizon`](Self::horizon) may be told less than full for about that staleness and
-/// the time to fill, never more. With 64 bits and a rate of a whole number of nanoseconds for each
-/// permit the horizon is 584 years.
+/// **Cost.** A grant is one load, one multiplication and one compare-exchange. A denial loads the
+/// word and writes nothing. Lock-free: a compare-exchange fails only because another call's
+/// compare-exchange succeeded, and the rate bounds how many succeed. (On processors with
+/// load-linked and store-conditional instructions, an interrupt between the two also makes it
+/// fail.) All accesses are `Relaxed`: a permit carries no data.
+///
+/// **Horizon.** The state word wraps. The bound holds for every `now` that is at most
+/// [`staleness`](Self::staleness) older than the newest one. After idling for about a multiple of
+/// its [`horizon`](Self::horizon), a bucket may report too few available permits, never too many.
+/// This lasts at most about the staleness plus the time to fill. With a 64-bit word, and a rate
+/// whose time per permit is a whole number of nanoseconds, the horizon is 584 years.
 ///
 /// Source: the token bucket as a virtual schedule, like the generic cell rate algorithm of ITU-T
-/// I.371 and ATM Forum TM 4.1, kept exact by scaling time to the rate.
+/// I.371 and ATM Forum TM 4.1. Scaling time to the rate keeps it exact.
 ///
 /// ```
 /// use portcullis_core::{Rate, Timestamp, TokenBucket};
 ///
-/// // Ten permits a second, and up to three at once. In a static, bad settings do not compile.
+/// // 10 permits per second, at most 3 at once. In a static, invalid settings do not compile.
 /// static LIMIT: TokenBucket = TokenBucket::new(Rate::per_second(10), 3);
 ///
 /// let now = Timestamp::from_secs(60);
@@ -50,6 +56,7 @@ use crate::{
 ///     assert!(LIMIT.try_acquire_at(now, 1).is_ok());
 /// }
 /// assert!(LIMIT.try_acquire_at(now, 1).is_err());
+/// // 100 ms later, one permit has returned.
 /// assert!(LIMIT.try_acquire_at(Timestamp::from_millis(60_100), 1).is_ok());
 /// ```
 #[derive(Debug)]
@@ -59,13 +66,13 @@ pub struct TokenBucket<W: Word = NativeWord> {
 
 impl TokenBucket {
     const_unless_loom! {
-        /// A bucket that gains permits at `rate` and holds at most `burst` (at least 1); it starts
-        /// full.
+        /// Creates a bucket that gains permits at `rate` and holds at most `burst` permits (at
+        /// least 1). The bucket starts full.
         ///
         /// # Panics
         ///
-        /// Where [`TokenBucketBuilder::build`] would return an error; in a constant or a static,
-        /// that is a compile error.
+        /// If [`TokenBucketBuilder::build`] would return an error. In a constant or a static, this
+        /// is a compile error.
         ///
         /// ```
         /// use portcullis_core::{Rate, TokenBucket};
@@ -84,7 +91,8 @@ impl TokenBucket {
         }
     }
 
-    /// Settings for a bucket that gains permits at `rate` and holds at most `burst` (at least 1).
+    /// Returns a builder for a bucket that gains permits at `rate` and holds at most `burst`
+    /// permits (at least 1).
     ///
     /// ```
     /// # use portcullis_core::{Rate, Timestamp, TokenBucket};
@@ -100,19 +108,21 @@ impl TokenBucket {
 }
 
 impl<W: Word> TokenBucket<W> {
-    /// Takes `n` permits at `now`. With `n = 0` it takes nothing, and is answered as a request for
-    /// 1 would be.
+    /// Takes `n` permits at `now`.
     ///
-    /// The lease does nothing when dropped: tokens come back by time alone.
+    /// With `n = 0` it takes nothing, and is granted or denied as a request for 1 permit would be.
+    ///
+    /// The lease does nothing when dropped: permits return by time alone.
     ///
     /// # Errors
     ///
-    /// [`Denied::Exhausted`], or [`Denied::ExceedsCapacity`] if `n` is more than the burst.
+    /// [`Denied::Exhausted`] if the bucket holds fewer than `n` permits, or
+    /// [`Denied::ExceedsCapacity`] if `n` is more than the burst.
     ///
     /// # Cost
     ///
-    /// A load, a multiplication or two, and on success one compare-exchange. Never divides, blocks
-    /// or panics.
+    /// A load, one or two multiplications, and on success one compare-exchange. Never divides,
+    /// blocks or panics.
     ///
     /// ```
     /// use portcullis_core::{Denied, Rate, Timestamp, TokenBucket};
@@ -134,7 +144,7 @@ impl<W: Word> TokenBucket<W> {
         Lease::try_acquire_at(self, now, n)
     }
 
-    /// The whole permits in the bucket at `now`; `u64::MAX` at an unlimited rate. Divides.
+    /// Returns the whole permits available at `now`; `u64::MAX` at an unlimited rate. Divides.
     ///
     /// ```
     /// # use portcullis_core::{Rate, Timestamp, TokenBucket};
@@ -145,15 +155,18 @@ impl<W: Word> TokenBucket<W> {
         self.limiter.available(now)
     }
 
-    /// Takes `n` permits at `now` even if they are not available, as long as no more than the
-    /// [declared debt](TokenBucketBuilder::debt) is owed afterwards: for what has happened already.
-    /// Nobody else is granted a permit until it has come in.
+    /// Takes `n` permits at `now` even if fewer are available, and leaves the bucket in debt.
+    ///
+    /// Use it to account for work that has already happened. The debt afterwards must not exceed
+    /// the [declared debt](TokenBucketBuilder::debt). While the bucket is in debt,
+    /// [`try_acquire_at`](Self::try_acquire_at) grants nothing. With `n = 0` nothing happens.
     ///
     /// # Errors
     ///
-    /// [`Denied::Exhausted`] if that would owe more, [`Denied::ExceedsCapacity`] if `n` is more
-    /// than burst and debt together. Nothing has changed then. (Its [`retry`](Limiter::retry) is
-    /// when a take could be granted.)
+    /// [`Denied::Exhausted`] if the debt would be larger than declared, or
+    /// [`Denied::ExceedsCapacity`] if `n` is more than burst and debt together. Nothing changes
+    /// then. The denial's [`retry`](Limiter::retry) is computed for a take, which must not go into
+    /// debt.
     ///
     /// # Cost
     ///
@@ -167,7 +180,7 @@ impl<W: Word> TokenBucket<W> {
     ///     .unwrap();
     /// let now = Timestamp::ZERO;
     /// bucket.force_at(now, 7).unwrap();
-    /// assert!(bucket.force_at(now, 2).is_err(), "5 are owed at most");
+    /// assert!(bucket.force_at(now, 2).is_err(), "at most 5 permits may be owed");
     /// let denied = bucket.try_acquire_at(now, 1).unwrap_err();
     /// assert_eq!(
     ///     denied.retry(&bucket),
@@ -181,7 +194,7 @@ impl<W: Word> TokenBucket<W> {
             .map(|_| ())
     }
 
-    /// Whether the bucket is full at `now`, and since when.
+    /// Returns whether the bucket is full at `now`, and since when.
     ///
     /// ```
     /// # use portcullis_core::{Idle, Rate, Timestamp, TokenBucket};
@@ -197,7 +210,8 @@ impl<W: Word> TokenBucket<W> {
         self.limiter.idle(now)
     }
 
-    /// The most permits that the bucket holds; what the word can count at an unlimited rate.
+    /// Returns the most permits that the bucket holds. At an unlimited rate, this is the most that
+    /// the word can count.
     ///
     /// ```
     /// # use portcullis_core::{Rate, TokenBucket};
@@ -207,7 +221,7 @@ impl<W: Word> TokenBucket<W> {
         self.limiter.rules().burst()
     }
 
-    /// The grain in which the bucket counts time.
+    /// Returns the tick: the bucket counts time in whole ticks.
     ///
     /// ```
     /// # use portcullis_core::{Rate, TokenBucket};
@@ -216,7 +230,7 @@ impl<W: Word> TokenBucket<W> {
     /// assert_eq!(
     ///     bucket.tick(),
     ///     Duration::from_micros(1),
-    ///     "brings 32 bits to 71 minutes"
+    ///     "gives 32 bits a horizon of 71 minutes"
     /// );
     /// # Ok::<(), portcullis_core::SettingsError>(())
     /// ```
@@ -224,8 +238,8 @@ impl<W: Word> TokenBucket<W> {
         self.limiter.rules().tick()
     }
 
-    /// How much older than the newest `now` another one may be for the bound to hold: at least one
-    /// second. A `now` older than that may be taken for a bucket that has been idle.
+    /// Returns how much older than the newest `now` a timestamp may be for the bound to hold: at
+    /// least one second. To an older timestamp, the bucket may look idle and therefore full.
     ///
     /// ```
     /// # use portcullis_core::{Rate, TokenBucket};
@@ -240,8 +254,8 @@ impl<W: Word> TokenBucket<W> {
         self.limiter.rules().staleness()
     }
 
-    /// After how much idle time the word repeats: see the type's documentation. [`Duration::MAX`]
-    /// for never.
+    /// Returns the idle time after which the state word repeats; [`Duration::MAX`] if it never
+    /// repeats. See **Horizon** in the type's documentation.
     ///
     /// ```
     /// # use portcullis_core::{Rate, TokenBucket};
@@ -256,9 +270,11 @@ impl<W: Word> TokenBucket<W> {
         self.limiter.rules().horizon()
     }
 
-    /// The state alone: to be kept through a deep sleep in which memory is lost, in a backup
-    /// register or in flash, for [`with_state`](Self::with_state). It has as many bits as the word.
-    /// What is taken after this is forgotten.
+    /// Returns the state word, to be saved for [`with_state`](Self::with_state).
+    ///
+    /// Save it in a backup register or in flash before a deep sleep in which memory is lost. The
+    /// state has as many bits as the word. It does not include permits that are taken after this
+    /// call.
     ///
     /// # Cost
     ///
@@ -278,13 +294,14 @@ impl<W: Word> TokenBucket<W> {
         self.limiter.state()
     }
 
-    /// This bucket, in the [`state`](Self::state) that one with the same settings was in. Time has
-    /// to go on from the same origin: by a clock that runs through the sleep.
+    /// Restores a [`state`](Self::state) that was saved from a bucket with the same settings.
     ///
-    /// Any number is a state: one from other settings, or damaged, grants at first less or more
-    /// than the one that was saved, but no more than a full bucket. (A bucket that is built with
-    /// fewer [initial](TokenBucketBuilder::initial) permits than its burst is full with some
-    /// numbers.)
+    /// Time must continue from the same origin: use a clock that runs through the sleep.
+    ///
+    /// Any number is a valid state. A damaged state, or one from other settings, may at first grant
+    /// fewer or more permits than the saved bucket would have, but no more than a full bucket. This
+    /// includes a bucket built with fewer [initial](TokenBucketBuilder::initial) permits than its
+    /// burst: some numbers are the state of a full bucket.
     ///
     /// ```
     /// # use portcullis_core::{Rate, Timestamp, TokenBucket};
@@ -322,8 +339,9 @@ impl<W: Word> Limiter for TokenBucket<W> {
         Some(self)
     }
 
-    /// All of them, if the bucket is as the take left it; else none: they come back by refill. A
-    /// take that is given back in whole counts as never made, also for what the newest `now` was.
+    /// Refunds all `n` permits if the bucket is as the take left it; otherwise none, and they
+    /// return by refill. A take that is refunded in full counts as never made: its `now` no longer
+    /// counts for the newest time.
     #[inline]
     fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
         self.limiter.refund(now, n, receipt)
@@ -360,20 +378,20 @@ impl<W: Word> Composable for TokenBucket<W> {
 
 replenishing!([W: Word] TokenBucket<W>);
 
-/// Settings of a [`TokenBucket`]; from [`TokenBucket::builder`].
+/// Builds a [`TokenBucket`]. Created by [`TokenBucket::builder`].
 ///
 /// ```
 /// use core::time::Duration;
 /// use portcullis_core::{Rate, Timestamp, TokenBucket};
 ///
-/// // 30 permits each minute, in steps of 30 on the minute; starts empty.
+/// // 30 permits per minute, in steps of 30 at each full minute. The bucket starts empty.
 /// let bucket = TokenBucket::builder(Rate::per_minute(30), 60)
 ///     .stepwise()
 ///     .initial(0)
 ///     .build()?;
 /// assert!(bucket.try_acquire_at(Timestamp::from_secs(59), 1).is_err());
 /// assert!(bucket.try_acquire_at(Timestamp::from_secs(60), 30).is_ok());
-/// // Two minutes at once.
+/// // The permits of two minutes at once.
 /// assert!(bucket.try_acquire_at(Timestamp::from_secs(180), 60).is_ok());
 /// # Ok::<(), portcullis_core::SettingsError>(())
 /// ```
@@ -384,9 +402,10 @@ pub struct TokenBucketBuilder {
 }
 
 impl TokenBucketBuilder {
-    /// The permits in the bucket at its [`origin`](Self::origin), at most the burst. Default: the
-    /// burst. The buckets of a [`Keyed`](crate::Keyed) table start full all the same, for the
-    /// reason given there.
+    /// Sets the permits in the bucket at its [`origin`](Self::origin), at most the burst. Default:
+    /// the burst.
+    ///
+    /// Buckets in a [`Keyed`](crate::Keyed) table always start full, for the reason given there.
     ///
     /// ```
     /// # use portcullis_core::{Rate, Timestamp, TokenBucket};
@@ -401,10 +420,11 @@ impl TokenBucketBuilder {
         self
     }
 
-    /// The instant that the bucket starts at, and that steps are counted from. Default:
+    /// Sets the instant at which the bucket starts and from which steps are counted. Default:
     /// [`Timestamp::ZERO`].
     ///
-    /// A request at an earlier `now`, by up to the staleness, gets no more than one at the origin.
+    /// A request whose `now` is before the origin, by up to the staleness, is granted no more than
+    /// a request at the origin.
     ///
     /// ```
     /// # use portcullis_core::{Rate, Timestamp, TokenBucket};
@@ -421,11 +441,14 @@ impl TokenBucketBuilder {
         self
     }
 
-    /// Refills in steps: all of the rate's permits at the end of each of its periods, counted from
-    /// the [`origin`](Self::origin). Default: continuously.
+    /// Refills in steps: all permits of the rate arrive at the end of each of its periods. Default:
+    /// continuous refill.
     ///
-    /// **Bound** of a stepwise bucket: in any span of time `burst + permits * k`, with k the ends
-    /// of periods in it.
+    /// Periods are counted from the [`origin`](Self::origin).
+    ///
+    /// **Bound** of a stepwise bucket: any span of time admits at most `burst + permits * k`
+    /// permits, where `permits` is the rate's permits per period and `k` is the number of periods
+    /// that end in the span.
     ///
     /// ```
     /// # use portcullis_core::{Rate, Timestamp, TokenBucket};
@@ -442,10 +465,10 @@ impl TokenBucketBuilder {
         self
     }
 
-    /// The permits that may be owed after [`TokenBucket::force_at`]. Default: 0.
+    /// Sets how many permits the bucket may owe after [`TokenBucket::force_at`]. Default: 0.
     ///
-    /// **Bound** of a bucket with a debt: in any span of time t at most `burst + debt + rate * t`
-    /// permits.
+    /// **Bound** of a bucket with a debt: any span of time `t` admits at most
+    /// `burst + debt + rate * t` permits.
     ///
     /// ```
     /// # use portcullis_core::{Rate, Timestamp, TokenBucket};
@@ -460,13 +483,15 @@ impl TokenBucketBuilder {
         self
     }
 
-    /// Counts time in grains of `tick`, 1 ns to 292 years, by rounding each `now` down. A coarser
-    /// tick brings a farther horizon.
+    /// Sets the tick, 1 ns to 292 years: each `now` is rounded down to a whole tick.
     ///
-    /// Default: 1 ns. With a 32-bit word, the finest of 1 ns, 10 ns, ... 10 s whose horizon is an
-    /// hour or more, or if there is none, the one with the farthest.
+    /// A coarser tick gives a longer horizon.
     ///
-    /// Has no meaning for a [`stepwise`](Self::stepwise) bucket, whose tick is its period.
+    /// Default: 1 ns with a 64-bit word. With a 32-bit word, the finest of 1 ns, 10 ns, ... 10 s
+    /// whose horizon is at least an hour, or else the one with the longest horizon. In a 43-bit
+    /// slot of a [`Keyed`](crate::Keyed) table the choice starts at 1 µs.
+    ///
+    /// Has no effect on a [`stepwise`](Self::stepwise) bucket, whose tick is its period.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -482,9 +507,11 @@ impl TokenBucketBuilder {
         self
     }
 
-    /// How old a `now` may be, against the newest, for the bound to hold: at least one second.
-    /// Default: a sixteenth of the horizon where that is beyond 292 years, else a 256th of it, up
-    /// to an hour.
+    /// Sets how much older than the newest `now` a timestamp may be for the bound to hold: at least
+    /// one second.
+    ///
+    /// Default: a sixteenth of the horizon if that is longer than 292 years. Otherwise a 256th of
+    /// the horizon, at most an hour.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -501,14 +528,18 @@ impl TokenBucketBuilder {
     }
 
     const_unless_loom! {
-        /// The bucket, on the target's own word.
+        /// Builds the bucket on the target's native word.
         ///
         /// # Errors
         ///
-        /// [`SettingsError`] names the setting and its bound: a burst of zero, initial permits
-        /// above the burst, a period or tick outside of 1 ns to 292 years, a staleness under 1 s, a
-        /// rate that the word cannot carry for a second, or a burst whose time to fill exceeds a
-        /// quarter of the horizon.
+        /// [`SettingsError`] names the setting and its bound:
+        ///
+        /// - the burst is zero, or its time to fill exceeds a quarter of the horizon;
+        /// - the initial permits are more than the burst;
+        /// - the rate's period or the tick is outside of 1 ns to 292 years;
+        /// - the rate is too high for one second of it to fit the word;
+        /// - the debt is too large for the word;
+        /// - the staleness is shorter than 1 s, or too long for the word.
         ///
         /// ```
         /// # use portcullis_core::{Rate, Setting, SettingsError, TokenBucket};
@@ -522,8 +553,9 @@ impl TokenBucketBuilder {
     }
 
     const_unless_loom! {
-        /// The bucket on a word of a chosen width, say to try on a workstation what a
-        /// microcontroller will do.
+        /// Builds the bucket on a word of a chosen width.
+        ///
+        /// For example, to test on a workstation what a microcontroller will do.
         ///
         /// # Errors
         ///
@@ -545,12 +577,13 @@ impl TokenBucketBuilder {
         }
     }
 
-    /// The rules alone, for a [`Keyed`](crate::Keyed) table. Its buckets start full, whatever
-    /// [`initial`](Self::initial) says.
+    /// Returns the rules alone, for a [`Keyed`](crate::Keyed) table.
+    ///
+    /// Its buckets start full, whatever [`initial`](Self::initial) is.
     ///
     /// # Errors
     ///
-    /// As [`build`](Self::build), in the 43 bits that an entry of a table has for a state (20 on
+    /// As [`build`](Self::build), for the 43 bits that a table's slot has for a state (20 on
     /// targets without 64-bit atomics).
     ///
     /// ```
@@ -567,7 +600,7 @@ impl TokenBucketBuilder {
         }
     }
 
-    /// The rules, and the state that a bucket starts in.
+    /// The rules, and the state in which a bucket starts.
     const fn rules_on<W: Word>(&self) -> Result<(TokenBucketRules<W>, u64), SettingsError> {
         match self.settings.start(W::BITS) {
             Ok((lattice, ticks, used)) => Ok((TokenBucketRules::on(&lattice, ticks), used)),

@@ -1,7 +1,7 @@
 use crate::limiter::queue_limiter::replenishing;
 use crate::{Denied, Idle, Lease, Limiter, Receipt, Refund, Retry, Timestamp};
 
-/// No limit: grants every request. For the routes of a gateway that have none.
+/// No limit: grants every request. For example, for the routes of a gateway that have no limit.
 ///
 /// ```
 /// use portcullis_core::{Timestamp, Unlimited};
@@ -13,7 +13,7 @@ use crate::{Denied, Idle, Lease, Limiter, Receipt, Refund, Retry, Timestamp};
 pub struct Unlimited;
 
 impl Unlimited {
-    /// No limit.
+    /// Creates a limiter that grants every request.
     ///
     /// ```
     /// assert_eq!(
@@ -25,11 +25,11 @@ impl Unlimited {
         Self
     }
 
-    /// Grants, whatever `now` and `n` are. Free of cost.
+    /// Grants `n` permits, whatever `now` and `n` are. Costs nothing.
     ///
     /// # Errors
     ///
-    /// None.
+    /// Never.
     ///
     /// ```
     /// # use portcullis_core::{Timestamp, Unlimited};

@@ -1,10 +1,9 @@
-//! State: one word, which its [rules](crate::rules) read and nobody else.
+//! State: one word, which only its [rules](crate::rules) interpret.
 //!
-//! Every transition is one compare-exchange, from the very word that the rules have judged to the
-//! one that they say. So whatever races, the limiter decides as if one request came after the
-//! other. All accesses are `Relaxed`: all state is in this word, and what is taken carries no data.
-//! A limit whose permits may guard data is [`Concurrency`](crate::Concurrency), which has a loop of
-//! its own.
+//! Every transition is one compare-exchange, from the word that the rules have judged to the word
+//! that they return. So concurrent requests are decided as if they came one after the other. All
+//! accesses are `Relaxed`: the word contains the whole state, and a take publishes no data.
+//! [`Concurrency`](crate::Concurrency), whose permits may guard data, has its own loop.
 
 use crate::rules::{Verdict, WordRules};
 use crate::sync::atomic::Ordering::Relaxed;
@@ -12,7 +11,7 @@ use crate::sync::const_unless_loom;
 use crate::word::AtomicWord;
 use crate::{Denied, Idle, Plan, Receipt, Refund, Retry, Timestamp};
 
-/// A word, and the rules that it is judged by.
+/// A word and its rules.
 #[derive(Debug)]
 pub(crate) struct WordLimiter<R: WordRules> {
     word: AtomicWord<R::Word>,
@@ -41,8 +40,8 @@ impl<R: WordRules> WordLimiter<R> {
         self
     }
 
-    /// The one loop: exchanges the word for what `step` makes of it, if anything, and returns what
-    /// `step` says to the word that was exchanged.
+    /// Exchanges the word for the state that `step` returns, if any, and returns what `step`
+    /// returned for the word that it decided on. All transitions use this loop.
     #[inline(always)]
     pub(crate) fn exchange<T>(&self, step: impl Fn(u64) -> (Option<u64>, T)) -> T {
         let mut state = self.state();
@@ -67,7 +66,7 @@ impl<R: WordRules> WordLimiter<R> {
         self.decide(now, |state| self.rules.judge(state, request))
     }
 
-    /// Does as `judge` says of the state.
+    /// Applies the verdict of `judge` on the state.
     #[inline(always)]
     pub(crate) fn decide(
         &self,
@@ -85,7 +84,7 @@ impl<R: WordRules> WordLimiter<R> {
         }
     }
 
-    /// What a take would do.
+    /// Returns the plan of a take: the state seen, and the state that the take would leave.
     #[inline(always)]
     pub(crate) fn plan(&self, now: Timestamp, n: u32) -> Result<Plan, Denied> {
         let request = self.rules.request(now, n)?;
@@ -104,7 +103,7 @@ impl<R: WordRules> WordLimiter<R> {
         n: u32,
         plan: Plan,
     ) -> Result<Receipt, Denied> {
-        // A plan that changes nothing is for a probe, or there is no limit.
+        // If the plan changes nothing, the request is a probe, or there is no limit.
         if plan.left != plan.seen
             && self
                 .word
@@ -122,7 +121,7 @@ impl<R: WordRules> WordLimiter<R> {
         self.take(now, n)
     }
 
-    /// Gives `n` permits back, if they can count as never taken.
+    /// Refunds `n` permits if they can count as never taken.
     #[inline(always)]
     pub(crate) fn refund(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
         if n == 0 {

@@ -1,10 +1,10 @@
-//! Time cut into equal steps from an origin: the index of the step that an instant lies in, without
-//! a division.
+//! Time divided into equal steps from an origin. Computes the index of the step that contains an
+//! instant, without a division.
 //!
-//! A quotient by a fixed divisor is a multiplication by its reciprocal (Granlund and Montgomery,
-//! "Division by Invariant Integers using Multiplication", 1994). With `reciprocal =
-//! floor((2^64 - 1) / step)` the high half of the product is the quotient or one less, for every
-//! `u64`: one comparison corrects it.
+//! Dividing by a fixed divisor is multiplying by its reciprocal (Granlund and Montgomery, "Division
+//! by Invariant Integers using Multiplication", 1994). With `reciprocal = floor((2^64 - 1) /
+//! step)`, the high half of the product is the quotient or one less, for every `u64`. One
+//! comparison corrects it.
 
 use crate::Timestamp;
 
@@ -16,7 +16,7 @@ pub(crate) struct Grid {
 }
 
 impl Grid {
-    /// A grid of steps of `step` nanoseconds, at least 1 and at most 2^63, from `origin`.
+    /// Creates a grid of steps of `step` nanoseconds, 1 to 2^63, from `origin`.
     pub(crate) const fn new(origin: Timestamp, step: u64) -> Self {
         debug_assert!(step >= 1 && step <= 1 << 63);
         let origin = if step == 1 { 0 } else { origin.as_nanos() };
@@ -35,17 +35,17 @@ impl Grid {
         Timestamp::from_nanos(self.origin)
     }
 
-    /// The index of the step that `now` lies in. Where steps are longer than 1 ns, an instant
+    /// Returns the index of the step that contains `now`. If steps are longer than 1 ns, an instant
     /// before the origin counts as the origin.
     #[inline(always)]
     pub(crate) const fn index(&self, now: Timestamp) -> u64 {
         self.split(now).0
     }
 
-    /// The index of the step that `now` lies in, and how far into it `now` is.
+    /// Returns the index of the step that contains `now`, and the offset of `now` into it.
     ///
-    /// Steps of 1 ns are counted from time zero, whatever the origin: the position of the origin is
-    /// [`index`](Self::index) of it.
+    /// Steps of 1 ns are counted from time zero, whatever the origin: the origin is at the position
+    /// that [`index`](Self::index) returns for it.
     #[inline(always)]
     pub(crate) const fn split(&self, now: Timestamp) -> (u64, u64) {
         if self.step == 1 {
@@ -55,13 +55,13 @@ impl Grid {
         }
     }
 
-    /// `value / step` and `value % step`.
+    /// Returns `value / step` and `value % step`.
     #[inline(always)]
     pub(crate) const fn divide(&self, value: u64) -> (u64, u64) {
         divide(value, self.step, self.reciprocal)
     }
 
-    /// The first instant of step `index`, if there is such an instant.
+    /// Returns the first instant of step `index`, or `None` if it is after [`Timestamp::MAX`].
     pub(crate) const fn start(&self, index: u64) -> Option<Timestamp> {
         match index.checked_mul(self.step) {
             Some(since) => match since.checked_add(self.origin) {
@@ -73,13 +73,13 @@ impl Grid {
     }
 }
 
-/// The reciprocal of a step, at least 1 and at most 2^63.
+/// Returns the reciprocal of a step, 1 to 2^63.
 pub(crate) const fn reciprocal(step: u64) -> u64 {
     u64::MAX / step
 }
 
-/// `value / step` and `value % step`, by the step's [`reciprocal`]. By any other number, it is of
-/// no meaning, but no panic.
+/// Returns `value / step` and `value % step`, given the step's [`reciprocal`]. With any other
+/// reciprocal the result is meaningless, but there is no panic.
 #[inline(always)]
 pub(crate) const fn divide(value: u64, step: u64, reciprocal: u64) -> (u64, u64) {
     let quotient = ((value as u128 * reciprocal as u128) >> 64) as u64;
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_quotient_is_exact_at_every_edge_of_every_size() {
+    fn division_is_exact_at_the_edges_of_every_size() {
         let interesting = |bits: u32| {
             let power = 1u64 << bits;
             [

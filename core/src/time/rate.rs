@@ -2,9 +2,10 @@ use core::time::Duration;
 
 use crate::time::timestamp::saturating_nanos;
 
-/// How many permits come back in how much time: an exact rational number, never rounded.
+/// A rate of permits: a number of permits per period, as an exact rational number.
 ///
-/// `Rate::per_second(3)` is three each second, and in any three seconds nine, not 8.999.
+/// A rate is never rounded: `Rate::per_second(3)` replenishes 9 permits in any 3 seconds, not
+/// 8.999.
 ///
 /// ```
 /// use core::time::Duration;
@@ -19,13 +20,13 @@ use crate::time::timestamp::saturating_nanos;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Rate {
-    /// `u64::MAX` stands for no limit.
+    /// `u64::MAX` means no limit.
     permits: u64,
     period_nanos: u64,
 }
 
 impl Rate {
-    /// Nothing ever comes back: a bucket with this rate has its burst, and then no more.
+    /// Replenishes nothing: a bucket with this rate grants its burst once and no more.
     ///
     /// ```
     /// # use portcullis_core::{Rate, Timestamp, TokenBucket};
@@ -49,8 +50,8 @@ impl Rate {
         period_nanos: 1,
     };
 
-    /// `permits` each `period`, a duration of 1 ns to 292 years. A builder refuses a period outside
-    /// of that range, and a rate that its word cannot carry.
+    /// Creates a rate of `permits` per `period`, 1 ns to 292 years. A builder rejects a period
+    /// outside that range, and a rate that does not fit its word.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -65,7 +66,7 @@ impl Rate {
         }
     }
 
-    /// `permits` each second.
+    /// Creates a rate of `permits` per second.
     ///
     /// ```
     /// # use portcullis_core::Rate;
@@ -75,7 +76,7 @@ impl Rate {
         Self::new(permits, Duration::from_secs(1))
     }
 
-    /// `permits` each minute.
+    /// Creates a rate of `permits` per minute.
     ///
     /// ```
     /// # use portcullis_core::Rate;
@@ -85,7 +86,7 @@ impl Rate {
         Self::new(permits, Duration::from_mins(1))
     }
 
-    /// `permits` each hour.
+    /// Creates a rate of `permits` per hour.
     ///
     /// ```
     /// # use portcullis_core::Rate;
@@ -95,7 +96,7 @@ impl Rate {
         Self::new(permits, Duration::from_hours(1))
     }
 
-    /// `permits` each day of 24 hours.
+    /// Creates a rate of `permits` per day of 24 hours.
     ///
     /// ```
     /// # use portcullis_core::Rate;
@@ -105,7 +106,8 @@ impl Rate {
         Self::new(permits, Duration::from_hours(24))
     }
 
-    /// Permits that come back in each [`period`](Self::period); `u64::MAX` if there is no limit.
+    /// Returns the permits replenished in each [`period`](Self::period); `u64::MAX` if there is no
+    /// limit.
     ///
     /// ```
     /// # use portcullis_core::{Rate};
@@ -115,7 +117,7 @@ impl Rate {
         self.permits
     }
 
-    /// The period in which [`permits`](Self::permits) come back.
+    /// Returns the period in which [`permits`](Self::permits) are replenished.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -126,7 +128,7 @@ impl Rate {
         Duration::from_nanos(self.period_nanos)
     }
 
-    /// Whether this is [`Rate::UNLIMITED`].
+    /// Returns whether this is [`Rate::UNLIMITED`].
     ///
     /// ```
     /// # use portcullis_core::{Rate};

@@ -1,10 +1,11 @@
 use core::fmt;
 use core::time::Duration;
 
-/// An instant: nanoseconds since an origin that the caller chose, and keeps to.
+/// An instant, in nanoseconds since an origin that the caller chooses.
 ///
-/// The origin may be the start of the program, the reset of a microcontroller or the Unix epoch; a
-/// limiter only ever compares instants of one origin. 64 bits of nanoseconds reach 584 years.
+/// The origin may be the start of the program, the reset of a microcontroller or the Unix epoch.
+/// All timestamps passed to one limiter must have the same origin. 64 bits of nanoseconds cover 584
+/// years.
 ///
 /// ```
 /// use core::time::Duration;
@@ -27,14 +28,14 @@ use core::time::Duration;
 pub struct Timestamp(u64);
 
 impl Timestamp {
-    /// The origin itself.
+    /// The origin.
     ///
     /// ```
     /// # use portcullis_core::{Timestamp};
     /// assert_eq!(Timestamp::ZERO.as_nanos(), 0);
     /// ```
     pub const ZERO: Self = Self(0);
-    /// The last instant that can be named, 584 years after the origin.
+    /// The last representable instant, 584 years after the origin.
     ///
     /// ```
     /// # use portcullis_core::{Timestamp};
@@ -42,7 +43,7 @@ impl Timestamp {
     /// ```
     pub const MAX: Self = Self(u64::MAX);
 
-    /// The instant `nanos` nanoseconds after the origin.
+    /// Creates the instant `nanos` nanoseconds after the origin.
     ///
     /// ```
     /// # use portcullis_core::{Timestamp};
@@ -53,7 +54,7 @@ impl Timestamp {
         Self(nanos)
     }
 
-    /// The instant `micros` microseconds after the origin, or [`Self::MAX`] where that is too far.
+    /// Creates the instant `micros` microseconds after the origin; [`Self::MAX`] on overflow.
     ///
     /// ```
     /// # use portcullis_core::{Timestamp};
@@ -63,7 +64,7 @@ impl Timestamp {
         Self(micros.saturating_mul(1_000))
     }
 
-    /// The instant `millis` milliseconds after the origin, or [`Self::MAX`] where that is too far.
+    /// Creates the instant `millis` milliseconds after the origin; [`Self::MAX`] on overflow.
     ///
     /// ```
     /// # use portcullis_core::{Timestamp};
@@ -73,7 +74,7 @@ impl Timestamp {
         Self(millis.saturating_mul(1_000_000))
     }
 
-    /// The instant `secs` seconds after the origin, or [`Self::MAX`] where that is too far.
+    /// Creates the instant `secs` seconds after the origin; [`Self::MAX`] on overflow.
     ///
     /// ```
     /// # use portcullis_core::{Timestamp};
@@ -83,7 +84,7 @@ impl Timestamp {
         Self(secs.saturating_mul(1_000_000_000))
     }
 
-    /// Nanoseconds since the origin.
+    /// Returns the nanoseconds since the origin.
     ///
     /// ```
     /// # use portcullis_core::{Timestamp};
@@ -94,7 +95,7 @@ impl Timestamp {
         self.0
     }
 
-    /// This instant and `duration`, or [`Self::MAX`] where that is too far.
+    /// Returns this instant plus `duration`; [`Self::MAX`] on overflow.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -109,7 +110,8 @@ impl Timestamp {
         Self(self.0.saturating_add(saturating_nanos(duration)))
     }
 
-    /// The time from `earlier` to this instant, or zero where `earlier` is the later one.
+    /// Returns the time from `earlier` to this instant; zero if `earlier` is later than this
+    /// instant.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -125,7 +127,7 @@ impl Timestamp {
 }
 
 impl fmt::Display for Timestamp {
-    /// Seconds and nine decimals, `1.500000000 s`.
+    /// Writes seconds with nine decimals, as in `1.500000000 s`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -136,7 +138,7 @@ impl fmt::Display for Timestamp {
     }
 }
 
-/// A duration's nanoseconds, or `u64::MAX` where they are more (584 years).
+/// Returns the nanoseconds of a duration; `u64::MAX` on overflow (584 years).
 pub(crate) const fn saturating_nanos(duration: Duration) -> u64 {
     let nanos = duration.as_nanos();
     if nanos > u64::MAX as u128 {
@@ -146,7 +148,7 @@ pub(crate) const fn saturating_nanos(duration: Duration) -> u64 {
     }
 }
 
-/// So many nanoseconds, or [`Duration::MAX`] where a duration cannot hold them.
+/// Returns a duration of `nanos` nanoseconds; [`Duration::MAX`] on overflow.
 pub(crate) const fn saturating_duration(nanos: u128) -> Duration {
     if nanos > Duration::MAX.as_nanos() {
         Duration::MAX

@@ -1,4 +1,4 @@
-//! What stays on until an instant: one atomic word, `until`, in ticks that wrap around in the word.
+//! A state that is on until an instant: one atomic word, `until`, in ticks that wrap in the word.
 //!
 //! ```text
 //!        started                       until
@@ -6,19 +6,23 @@
 //!    off    | on: written once           | off           | off, and the word may be cleared
 //! ```
 //!
-//! Invariant: `until` is 0, which is never on, or lies at least the wait after the instant that
-//! started it; it moves only when it is not on, and then ahead. Three transitions, each one
-//! compare-exchange: *start*, where it is not on; *clear*, once it has been over for the staleness,
-//! so that nobody who is late takes a cleared word for one that is over; and *end*, at any time.
+//! Invariant: `until` is 0, which is never on, or at least `span` ticks after the instant that
+//! started it. There are three transitions, each one compare-exchange:
 //!
-//! Seen from `now`, the wrapped distance to `until` is read off one circle:
+//! - *start*, only while the state is off: moves `until` forward;
+//! - *clear*, only when the state has been off for at least one staleness, so that a stale
+//!   timestamp at which it was on does not find it off;
+//! - *end*, at any time.
+//!
+//! Seen from `now`, the wrapped distance to `until` is one position on a circle:
 //!
 //! ```text
 //! 0 | 1 ............ on | on+1 .............. 2^bits-1
 //!  over | on: reach + staleness | over, by up to the rest of the circle
 //! ```
 //!
-//! Ticks are rounded against the one who waits: a start up, the wait up, and `now` down.
+//! Ticks are rounded so that the hold is never too short: the start up, the wait up, and `now`
+//! down.
 
 use core::hint::cold_path;
 use core::time::Duration;
@@ -30,24 +34,24 @@ use crate::word::settings::{self, Misfit, Scale};
 use crate::word::{AtomicWord, Word, narrow};
 use crate::{Idle, Retry, Setting, SettingsError, Timestamp};
 
-/// The word of what has never been on, or has been over for long.
+/// The word of a hold that was never on or was cleared.
 pub(crate) const NEVER: u64 = 0;
 
-/// How long something stays on, and in which ticks its word counts. The word stands beside it, so
-/// that one setting can serve an array of them.
+/// How long a state stays on, and the ticks that its word counts. The word is stored separately, so
+/// that one `Hold` can serve an array of words.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hold<W: Word> {
-    /// From the tick that a start is rounded up to, to the one at which it is over.
+    /// The ticks from the rounded-up start to the end.
     span: W,
-    /// How far ahead of a `now` that is late `until` may lie.
+    /// How many ticks `until` may be ahead of a stale `now`.
     on: W,
     staleness: W,
     ticks: Grid,
 }
 
 impl<W: Word> Hold<W> {
-    /// On for at least `wait`, 1 ns to 292 years. The tick is the finest of 1 ns, 10 ns, 100 ns,
-    /// ... in which the wait fits, and after an hour or more the word comes around.
+    /// Creates a hold of at least `wait`, 1 ns to 292 years. The default tick is the finest of 1
+    /// ns, 10 ns, 100 ns, ... in which the wait fits and the word wraps after an hour or more.
     pub(crate) const fn new(
         wait: Duration,
         tick: Option<Duration>,
@@ -82,7 +86,8 @@ impl<W: Word> Hold<W> {
     const fn fit(wait: u64, tick: u64, staleness: Option<u64>) -> Result<Self, SettingsError> {
         let range = 1u128 << W::BITS;
         let span = wait.div_ceil(tick);
-        // One more for a start that is rounded up, and one for an end that would read as `NEVER`.
+        // One more tick for a start that is rounded up, and one for an end that would equal
+        // `NEVER`.
         let reach = span as u128 + 2;
         let scale = Scale {
             step: tick,
@@ -112,7 +117,7 @@ impl<W: Word> Hold<W> {
         }
     }
 
-    /// How many ticks `until` lies ahead of `now`; `None` if it is over.
+    /// Returns how many ticks `until` is ahead of `now`, or `None` if the hold is over.
     #[inline(always)]
     fn ahead(&self, until: u64, now: Timestamp) -> Option<u64> {
         if until == NEVER {
@@ -131,8 +136,8 @@ impl<W: Word> Hold<W> {
         self.ahead(until, now).is_some()
     }
 
-    /// When a request at `now` may come back that `inner` would let come back: not before this is
-    /// over.
+    /// Returns when to retry a request at `now` for which the inner limiter answers `inner`: not
+    /// before the hold is over.
     pub(crate) fn retry(&self, until: u64, now: Timestamp, inner: Retry) -> Retry {
         let Some(ahead) = self.ahead(until, now) else {
             return inner;
@@ -148,7 +153,7 @@ impl<W: Word> Hold<W> {
         }
     }
 
-    /// Starts it at `now`, unless it is on. Of those who start it at once, one does.
+    /// Starts the hold at `now`, unless it is on. Of concurrent starts, one takes effect.
     pub(crate) fn start(&self, word: &AtomicWord<W>, now: Timestamp) {
         let (tick, into) = self.ticks.split(now);
         let end = tick
@@ -165,8 +170,8 @@ impl<W: Word> Hold<W> {
         }
     }
 
-    /// Clears `word`, of which `until` was read, if it has been over for so long at `now` that
-    /// nobody who is late would find it on.
+    /// Clears `word`, from which `until` was read, if the hold ended at least one staleness before
+    /// `now`. No stale timestamp within the staleness then still finds it on.
     #[inline(always)]
     pub(crate) fn clear(&self, word: &AtomicWord<W>, until: u64, now: Timestamp) {
         if until == NEVER {
@@ -175,12 +180,12 @@ impl<W: Word> Hold<W> {
         cold_path();
         let passed = self.ticks.index(now).wrapping_sub(until) & W::MASK;
         if self.ahead(until, now).is_none() && passed >= self.staleness.into() {
-            // If it fails, another has changed the word, or the next one clears it.
+            // If this fails, another call has changed the word, or a later call clears it.
             let _ = word.compare_exchange_weak(until, NEVER, Relaxed, Relaxed);
         }
     }
 
-    /// Ends it, at whatever time.
+    /// Ends the hold at any time.
     pub(crate) fn stop(word: &AtomicWord<W>) {
         let mut until = word.load(Relaxed);
         while until != NEVER {
@@ -191,8 +196,8 @@ impl<W: Word> Hold<W> {
         }
     }
 
-    /// Whether a limiter that is `inner` at `now` is as good as new: not while this is on, nor
-    /// earlier than it ended.
+    /// Whether a limiter is idle at `now` whose inner limiter answers `inner`: not while the hold
+    /// is on, and not since before it ended.
     pub(crate) fn idle(&self, until: u64, now: Timestamp, inner: Idle) -> Idle {
         if self.is_on(until, now) {
             return Idle::InUse;
@@ -211,13 +216,13 @@ impl<W: Word> Hold<W> {
         }
     }
 
-    /// How much older than the newest `now` another one may be, to find on what that one has
-    /// started.
+    /// How stale a timestamp may be, compared with the one that started the hold, and still find
+    /// the hold on.
     pub(crate) fn staleness(&self) -> Duration {
         self.span_of(self.staleness.into())
     }
 
-    /// After how long the word comes around.
+    /// The time after which the word wraps.
     pub(crate) fn horizon(&self) -> Duration {
         self.span_of(W::MASK)
     }

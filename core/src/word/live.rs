@@ -1,48 +1,52 @@
-//! A word of state, and settings that are exchanged while others decide by them.
+//! A word of state, and settings that can change while other calls decide by them.
 //!
 //! ```text
 //! word      era | set | slow | mark | state  one word; `state` and `mark` are the limiter's own
 //! sets      two sets of settings             the lowest bit of `set` names the one in force
 //! newest    a tick, wrapped                  no grant in the word has a newer time
 //! granted   a tick, wrapped                  `newest`, if a grant in the word has that time
-//! turn      how often that has wrapped       as of when `newest` was written
-//! claim     0 or 1                           whether a call is changing settings or giving back
-//! inside    a count for each quarter of `set` the calls that decide while `slow` is set
+//! turn      how often `newest` has wrapped   when it was last written
+//! claim     0 or 1                           1 while a call changes settings or gives back
+//! inside    one count per quarter of `set`   the calls that decide while `slow` is set
 //! ```
 //!
-//! - *decide* (take, reserve): reads the word and the set that it names, notes its time in
-//!   `newest`, exchanges the word, and notes its time in `granted`. A denial reads the word again
-//!   instead.
-//! - *give back*: under the claim. Exchanges the word for one in which less is taken.
-//! - *change*: under the claim. Fills the set that is not in force, and exchanges the word for one
-//!   that names it, with the state turned into the new settings' terms.
+//! There are three operations:
 //!
-//! A call that finds the claim held gives nothing back, or answers [`ChangeError::Busy`]: no call
-//! waits.
+//! - *decide* (take, reserve): reads the word and the set that it names, records its time in
+//!   `newest`, exchanges the word, and records its time in `granted`. A denial reads the word again
+//!   instead.
+//! - *give back* (refund, cancel): holds the claim. Exchanges the word for one in which less is
+//!   taken.
+//! - *change*: holds the claim. Fills the set that is not in force, and exchanges the word for one
+//!   that names this set, with the state converted to the new settings.
+//!
+//! No call waits. If another call holds the claim, a refund gives nothing back, and a change
+//! returns [`ChangeError::Busy`].
 //!
 //! Invariants:
 //!
-//! 1. *While a call holds the claim and the word stays the same, no permit is granted.* Decisions
-//!    only ever add to what is taken, and everything that subtracts holds the claim. So what the
-//!    holder has computed from the word and from `newest` still holds when its exchange succeeds.
-//! 2. *While the word stays the same, so does the set that it names.* `set` counts changes, and
-//!    comes round. Where that takes longer than twice the longest staleness that was ever in force,
-//!    no call is paused for so long. Where changes come faster, the word is marked as *slow*: then
-//!    each call that grants counts itself in, and decides again, and no change enters a quarter of
-//!    the range of `set` while a call is in that counted itself in there a round ago. A word that
-//!    is not marked equals none that is; the mark goes after twice the staleness.
-//! 3. *A receipt is good in its own era only.* An era ends with each change, and whenever something
-//!    is given back that is not the last take. A receipt bears the number of its era (`era` and
-//!    `set`), and the time that `newest` had when it was written. No later era began before that;
-//!    and as no more eras begin at one instant of `newest` than can be told apart, one of the same
-//!    number began after it. (Where settings are changed more often than that at one instant, no
-//!    receipt of that instant is good.) An era that a take began ends without a trace if that take
-//!    is rolled back: none of its receipts is out then, and the era before it goes on.
+//! 1. *While a call holds the claim and the word does not change, no permit is granted.* Decisions
+//!    only ever add to what is taken, and every operation that subtracts holds the claim. So the
+//!    result that the holder computed from the word and from `newest` is still valid when its
+//!    exchange succeeds.
+//! 2. *While the word does not change, neither does the set that it names.* `set` counts changes,
+//!    and wraps. If a wrap takes longer than twice the longest staleness that was ever in force,
+//!    the algorithm assumes that no call is paused for that long. If changes come faster, the word
+//!    is marked as *slow*. While it is slow, each call that grants counts itself in and then reads
+//!    the word again. No change enters a quarter of the range of `set` while a call is inside that
+//!    counted itself in there, one wrap earlier. A slow word never equals one that is not slow, and
+//!    the bit is cleared after twice the staleness.
+//! 3. *A receipt is valid only in its own era.* An era ends with each change, and whenever
+//!    something other than the last take is given back. A receipt carries the number of its era
+//!    (`era` and `set`), and the value that `newest` had when the receipt was written. No later era
+//!    began before that time. At one instant of `newest` no more eras begin than their numbers can
+//!    distinguish, so a later era of the same number began after it. (If settings change more often
+//!    than that at one instant, no receipt of that instant is valid.) If a take began an era and is
+//!    rolled back, the era before it resumes: no receipt of the ended era exists then.
 //!
-//! `newest` is noted before the word is exchanged, so a call that is denied in the end may have
-//! noted its time: `newest` is an upper bound. Where `granted` does not confirm it, a change leaves
-//! as little as it would at any time up to `newest`; a refund takes it for the newest, which gives
-//! back less.
+//! `newest` is recorded before the word is exchanged, and the call may still be denied, so `newest`
+//! is an upper bound. If `granted` does not confirm it, a change leaves no more than it would at
+//! any time up to `newest`. A refund treats it as the newest time, and gives back less.
 
 use core::fmt;
 use core::hint::cold_path;
@@ -61,62 +65,63 @@ pub(crate) struct Live<const N: usize, W: Word> {
     sets: [[AtomicWord<W>; N]; 2],
     newest: AtomicWord<W>,
     granted: AtomicWord<W>,
-    /// The bits of `newest` that a narrow word has no room for, as of when it was written. Between
-    /// the two writes, nothing is confirmed.
+    /// The upper bits of `newest` for which a narrow word has no room, at the time of its last
+    /// write. Between the writes of the two, no time counts as confirmed.
     turn: AtomicWord<W>,
     claim: AtomicWord<W>,
     inside: [AtomicWord<W>; QUARTERS],
-    /// The longest staleness of all settings that there were, in ticks. Changes under the claim.
+    /// The longest staleness of all settings so far, in ticks. Written under the claim.
     late: AtomicWord<W>,
-    // The rest is read and written under the claim.
+    // The fields below are read and written under the claim.
     /// `newest` when the era began, and by how much the number of era and set has grown at that
-    /// time. If it has come round, the next tick: of such an era no receipt has been written yet.
+    /// time. If the number has wrapped, the next tick: no receipt of such an era exists yet.
     era_began: AtomicWord<W>,
     begun: AtomicWord<W>,
-    /// Where a take began the era: the word before it, marked, as far as the take counts from
-    /// there.
+    /// If a take began the era: the word before that take, marked, with the state from which the
+    /// take counts.
     before: AtomicWord<W>,
-    /// `era_began` and `begun` before that take.
+    /// The values of `era_began` and `begun` before that take.
     before_began: AtomicWord<W>,
     before_begun: AtomicWord<W>,
-    /// When `set` last entered each quarter of its range, and when the word was marked as slow.
+    /// The times when `set` last entered each quarter of its range, and when the word was marked as
+    /// slow.
     entered: [AtomicWord<W>; QUARTERS],
     slow_since: AtomicWord<W>,
 }
 
 const QUARTERS: usize = 4;
 
-/// No take began the era: a word that is not marked.
+/// The value of `before` if no take began the era: a word that is not marked.
 const NOTHING_BEFORE: u64 = 0;
 
-/// The longest staleness that is chosen by itself, in nanoseconds: an hour.
+/// The longest default staleness, in nanoseconds: an hour.
 pub(crate) const LONGEST_STALENESS: u64 = 3_600_000_000_000;
 
 impl<const N: usize, W: Word> Live<N, W> {
-    /// Bits of the state.
+    /// The number of bits of the state.
     pub(crate) const STATE_BITS: u32 = if W::BITS == 64 { 52 } else { 26 };
-    /// The bits of the state.
+    /// The mask of the state.
     pub(crate) const STATE: u64 = u64::MAX >> (64 - Self::STATE_BITS);
     /// A bit for the limiter's own use, above the state.
     pub(crate) const MARK: u64 = 1 << Self::STATE_BITS;
-    /// Whether a call has to [count itself in](Self::enter) before it decides.
+    /// Set if a call must [count itself in](Self::enter) before it decides.
     pub(crate) const SLOW: u64 = Self::MARK << 1;
     const SET: u64 = Self::SLOW << 1;
     const SET_BITS: u32 = if W::BITS == 64 { 6 } else { 2 };
     const ERA: u64 = Self::SET << Self::SET_BITS;
-    /// The bits that name the set.
+    /// The mask of the bits that name the set.
     const SETS: u64 = Self::ERA - Self::SET;
-    /// The sets in a quarter of their range.
+    /// The number of sets in a quarter of their range.
     const QUARTER: u64 = (1 << Self::SET_BITS) / QUARTERS as u64;
     const SETS_IN_ERA: u64 = Self::ERA / Self::SET;
-    /// How many numbers of era and set together can be told apart.
+    /// How many numbers of era and set together can be distinguished.
     const NUMBERS: u64 = W::MASK / Self::SET + 1;
-    /// The most ticks by which a time may be late.
+    /// The largest staleness, in ticks.
     pub(crate) const MOST_LATE: u64 = W::MASK / 4;
 
     const_unless_loom! {
-        /// With settings under which a time may be `late` ticks old, at most
-        /// [`MOST_LATE`](Self::MOST_LATE), from `tick` on.
+        /// Creates a state with settings under which a time may be `late` ticks stale, at most
+        /// [`MOST_LATE`](Self::MOST_LATE), starting at `tick`.
         pub(crate) const fn new(settings: [u64; N], state: u64, tick: u64, late: u64) -> Self {
             debug_assert!(late <= Self::MOST_LATE);
             #[cfg(not(loom))]
@@ -125,12 +130,12 @@ impl<const N: usize, W: Word> Live<N, W> {
             let mut sets: [[_; N]; 2] = core::array::from_fn(|_| core::array::from_fn(|_| AtomicWord::new(0)));
             let mut at = 0;
             while at < N {
-                // An assignment would drop what was there, which a constant cannot.
+                // An assignment would drop the old value, which is not possible in a `const fn`.
                 mem::forget(mem::replace(&mut sets[0][at], AtomicWord::new(settings[at])));
                 at += 1;
             }
             let (tick, turn) = (tick & W::MASK, tick.unbounded_shr(W::BITS));
-            // Entered long ago.
+            // As if entered long ago.
             let before = tick.wrapping_sub(W::MASK / 2) & W::MASK;
             Self {
                 word: AtomicWord::new(state & Self::STATE),
@@ -157,15 +162,16 @@ impl<const N: usize, W: Word> Live<N, W> {
         }
     }
 
-    /// The word, to decide by.
+    /// Loads the word to decide by.
     #[inline(always)]
     pub(crate) fn load(&self) -> u64 {
-        // Acquire: pairs with the release in `change`; the set that the word names has been
+        // Acquire: pairs with the release in `change`. The set that the word names has been
         // written.
         self.word.load(Acquire)
     }
 
-    /// Setting `at` of the set that `word` names. Of no meaning if the word has changed meanwhile.
+    /// Returns setting `at` of the set that `word` names. The value is meaningless if the word has
+    /// changed in the meantime.
     #[inline(always)]
     pub(crate) fn setting(&self, word: u64, at: usize) -> u64 {
         self.set(word)[at].load(Relaxed)
@@ -177,30 +183,30 @@ impl<const N: usize, W: Word> Live<N, W> {
         if word & Self::SET == 0 {
             even
         } else {
-            // Not colder than the other: so that the compiler branches, and the loads need not wait
-            // for the word.
+            // Not because this set is used less often: the hint makes the compiler branch, so that
+            // the loads need not wait for the word.
             cold_path();
             odd
         }
     }
 
-    /// Replaces `word` by `next`, if it is unchanged; else says what it is now.
+    /// Replaces `word` by `next`, if it is unchanged. Otherwise returns the current word.
     #[inline(always)]
     pub(crate) fn exchange(&self, word: u64, next: u64) -> Result<(), u64> {
-        // Release: a call that reads this word also sees what was noted before, and a change comes
-        // after all that was decided by the set that it is about to overwrite. Acquire on failure:
-        // as `load`.
+        // Release: a call that reads this word also sees what was recorded before it, and a change
+        // comes after every decision by the set that it is about to overwrite. Acquire on failure:
+        // as in `load`.
         self.word
             .compare_exchange_weak(word, next & W::MASK, Release, Acquire)
             .map(|_| ())
     }
 
-    /// Whether the word is still `word`, so that what was computed from its settings holds; else
-    /// says what it is now.
+    /// Checks that the word is still `word`, so that what was computed from its settings is valid.
+    /// Otherwise returns the current word.
     #[inline]
     pub(crate) fn confirm(&self, word: u64) -> Result<(), u64> {
-        // Pairs with the release of the settings in `change`: a call that has read one that was
-        // being written sees that the word has changed.
+        // Pairs with the release of the settings in `change`: a call that has read a setting which
+        // was being written sees that the word has changed.
         fence(Acquire);
         match self.word.load(Relaxed) {
             same if same == word => Ok(()),
@@ -208,7 +214,8 @@ impl<const N: usize, W: Word> Live<N, W> {
         }
     }
 
-    /// Counts the caller in, if it has to be: a word to decide by. Before each look at settings.
+    /// Counts the caller in, if the word is slow, and returns the word to decide by. Called before
+    /// each read of settings.
     #[inline]
     pub(crate) fn enter<'a>(&'a self, word: u64, inside: &mut Option<Inside<'a, W>>) -> u64 {
         if word & Self::SLOW == 0 || inside.is_some() {
@@ -218,7 +225,7 @@ impl<const N: usize, W: Word> Live<N, W> {
         self.load()
     }
 
-    /// Counts the caller in, until what this returns is dropped.
+    /// Counts the caller in until the returned guard is dropped.
     #[cold]
     #[inline(never)]
     pub(crate) fn count_in(&self) -> Inside<'_, W> {
@@ -230,8 +237,7 @@ impl<const N: usize, W: Word> Live<N, W> {
         Inside(quarter)
     }
 
-    /// Takes the mark off that makes calls count themselves in, if no call can be paused since
-    /// before it.
+    /// Clears the slow bit, if no call can have been paused since before it was set.
     pub(crate) fn calm(&self, tick: u64) {
         let is_over = || {
             let passed = tick.wrapping_sub(self.slow_since.load(Relaxed)) & W::MASK;
@@ -242,17 +248,17 @@ impl<const N: usize, W: Word> Live<N, W> {
             && is_over()
         {
             let word = self.load();
-            // It stays for now if a call decides meanwhile.
+            // If a call decides concurrently, the bit stays set until a later attempt.
             let _ = self.exchange(word, word & !Self::SLOW);
         }
     }
 
-    /// The quarter of the range of sets that a word's set lies in.
+    /// Returns the quarter of the range of sets that contains the set of `word`.
     fn quarter(word: u64) -> usize {
         ((word & Self::SETS) / Self::SET / Self::QUARTER) as usize
     }
 
-    /// What `tell` says of a word and of the settings that it names.
+    /// Returns the result of `tell` for a word and the settings that it names.
     pub(crate) fn read<T>(&self, tell: impl Fn(u64) -> T) -> T {
         let (mut word, mut inside) = (self.load(), None);
         loop {
@@ -265,11 +271,11 @@ impl<const N: usize, W: Word> Live<N, W> {
         }
     }
 
-    /// Makes `tick` the newest, unless a newer one has been noted: before a decision at it is
-    /// written. Returns the newest.
+    /// Makes `tick` the newest time, unless a newer one is recorded. Called before a decision at
+    /// `tick` is written. Returns the newest time.
     #[inline(always)]
     pub(crate) fn note(&self, tick: u64) -> u64 {
-        // Relaxed, here and below: released with the word.
+        // Relaxed, here and below: the word's release publishes it.
         if self.newest.load(Relaxed) == tick & W::MASK {
             tick
         } else {
@@ -290,7 +296,7 @@ impl<const N: usize, W: Word> Live<N, W> {
                 .compare_exchange_weak(newest, tick & W::MASK, Relaxed, Relaxed)
             {
                 Ok(_) => {
-                    // What was granted a turn of the word ago confirms nothing.
+                    // A grant one wrap of the word ago confirms nothing.
                     self.granted.store(!tick & W::MASK, Relaxed);
                     if W::BITS < 64 {
                         self.turn.store(tick.unbounded_shr(W::BITS), Relaxed);
@@ -302,8 +308,8 @@ impl<const N: usize, W: Word> Live<N, W> {
         }
     }
 
-    /// Notes that a decision at `tick` has been written, where [`note`](Self::note) said `newest`
-    /// before it.
+    /// Records that a decision at `tick` was written, given the `newest` that [`note`](Self::note)
+    /// returned before it.
     #[inline(always)]
     pub(crate) fn confirm_newest(&self, tick: u64, newest: u64) {
         if tick == newest {
@@ -311,14 +317,14 @@ impl<const N: usize, W: Word> Live<N, W> {
         }
     }
 
-    /// Whether a grant in the word has the time `newest`, and not the same one a turn ago.
+    /// Whether a grant in the word has the time `newest`, and not the equal one a wrap ago.
     fn is_confirmed(&self, newest: u64) -> bool {
         self.granted.load(Relaxed) == newest & W::MASK
             && (W::BITS == 64 || self.turn.load(Relaxed) == newest.unbounded_shr(W::BITS))
     }
 
-    /// By how many ticks `newest` is ahead of `tick`, if it is. A narrow word comes round: by more
-    /// than a time may be late, `newest` lies a turn behind.
+    /// Returns by how many ticks `newest` is ahead of `tick`, or `None` if it is not. A narrow word
+    /// wraps: if `newest` seems to be ahead by more than the staleness, it is a wrap behind.
     #[inline(always)]
     fn ahead(&self, newest: u64, tick: u64) -> Option<u64> {
         let ahead = newest.wrapping_sub(tick) & W::MASK;
@@ -330,15 +336,16 @@ impl<const N: usize, W: Word> Live<N, W> {
         if ahead <= most { Some(ahead) } else { None }
     }
 
-    /// The later of `tick` and the newest tick of the decisions in the word, which the caller has
-    /// loaded.
+    /// Returns the later of `tick` and the newest time of the decisions in the word. The caller
+    /// must have loaded the word before.
     pub(crate) fn no_older_than_newest(&self, tick: u64) -> u64 {
         tick.saturating_add(self.ahead(self.newest.load(Relaxed), tick).unwrap_or(0))
     }
 
-    /// Claims the word, so that no other call gives back or changes settings; `None` if one does.
+    /// Claims the word, so that no other call gives back or changes settings. Returns `None` if
+    /// another call holds the claim.
     pub(crate) fn claim(&self) -> Option<Claim<'_, N, W>> {
-        // Acquire: pairs with the release of the last claim; what was written under it is seen.
+        // Acquire: pairs with the release of the last claim, whose writes are then visible.
         while let Err(held) = self.claim.compare_exchange_weak(0, 1, Acquire, Relaxed) {
             if held == 1 {
                 return None;
@@ -348,43 +355,43 @@ impl<const N: usize, W: Word> Live<N, W> {
     }
 }
 
-/// The tick of a change: both are the same, unless a call that may have been denied has noted the
-/// latest.
+/// The tick of a change. The two ticks are equal, unless a call that may have been denied recorded
+/// the latest.
 #[derive(Clone, Copy)]
 pub(crate) struct When {
     pub(crate) earliest: u64,
     pub(crate) latest: u64,
 }
 
-/// What a receipt of a decision tells: see [`Live::receipt`].
+/// What a receipt of a decision contains: see [`Live::receipt`].
 #[derive(Clone, Copy)]
 pub(crate) struct Noted {
-    /// The word that the decision left, whether slow or not.
+    /// The word after the decision, without the slow bit.
     pub(crate) word: u64,
-    /// The tick of the decision; with a 64-bit word, the newest one at that time.
+    /// The tick of the decision; with a 64-bit word, the newest tick at that time.
     pub(crate) tick: u64,
-    /// The newest tick when the decision was made.
+    /// The newest tick at the time of the decision.
     pub(crate) newest: u64,
 }
 
 impl<const N: usize, W: Word> Live<N, W> {
-    /// The receipt of a decision at `tick` that leaves `word`; `newest` is what
-    /// [`note`](Self::note) said.
+    /// Creates the receipt of a decision at `tick` that leaves `word`, given the `newest` that
+    /// [`note`](Self::note) returned.
     ///
-    /// A narrow word leaves room for the time by which the decision was late, so that its tick is
-    /// known also where `newest` lies a turn of the word behind and seems to be ahead.
+    /// With a narrow word, the receipt has room for how stale the decision was. Its tick is
+    /// therefore known even if `newest` is a wrap of the word behind and seems to be ahead.
     #[inline(always)]
     pub(crate) fn receipt(word: u64, tick: u64, newest: u64) -> Receipt {
         let late = newest.wrapping_sub(tick);
         match u64::BITS - W::BITS {
             0 => Receipt::dated(word, newest),
             spare if late >> spare == 0 => Receipt::dated(word | late << W::BITS, newest),
-            // Of a time that no later one is reached from: worth nothing.
+            // No later time is reached from `u64::MAX`, so this receipt is worth nothing.
             _ => Receipt::dated(word, u64::MAX),
         }
     }
 
-    /// What a receipt tells that bears a word and the newest time alone.
+    /// Reads a receipt that contains only a word and the newest time.
     pub(crate) const fn noted_in_full(receipt: &Receipt) -> Noted {
         Noted {
             word: receipt.note() & !Self::SLOW,
@@ -393,7 +400,7 @@ impl<const N: usize, W: Word> Live<N, W> {
         }
     }
 
-    /// What a receipt tells that [`receipt`](Self::receipt) has written.
+    /// Reads a receipt that [`receipt`](Self::receipt) created.
     pub(crate) const fn noted(receipt: &Receipt) -> Noted {
         let late = receipt.note().unbounded_shr(W::BITS);
         let (word, newest) = (receipt.note() & W::MASK & !Self::SLOW, receipt.time());
@@ -404,12 +411,13 @@ impl<const N: usize, W: Word> Live<N, W> {
         }
     }
 
-    /// Changes settings and state together, at `tick` or at the newest time of a grant if that is
-    /// later: `turn` makes new ones from the word and [`When`] that is. Under the new settings a
-    /// time may be `late` ticks old. What `turn` makes beside them is passed to `keep` when they
-    /// are in force, under the claim still.
+    /// Changes settings and state together, at the later of `tick` and the newest time of a grant.
     ///
-    /// Lock-free: tried again for each decision that comes between.
+    /// `turn` computes the new settings and state from the word and the [time of the change](When).
+    /// Under the new settings a time may be `late` ticks stale. The third value of `turn` is passed
+    /// to `keep` once the settings are in force, still under the claim.
+    ///
+    /// Lock-free: retried for each decision that intervenes.
     pub(crate) fn change<T>(
         &self,
         tick: u64,
@@ -422,13 +430,13 @@ impl<const N: usize, W: Word> Live<N, W> {
         loop {
             let word = self.load();
             let newest = self.no_older_than_newest(tick);
-            // If a grant of that time is not in the word, the word has changed, and the exchange
-            // fails.
+            // If the loaded word lacks a grant of that time, the word has changed since, and the
+            // exchange fails.
             let is_certain = newest == tick || self.is_confirmed(newest);
             let earliest = if is_certain { newest } else { tick };
             if W::BITS < 64 && newest - tick > late {
-                // Either the change is later than a call may be under its settings, or `newest`
-                // lies a turn behind. Both pass.
+                // Either the timestamp of the change is staler than its settings allow, or `newest`
+                // is a wrap behind. Both conditions pass with time.
                 return Err(ChangeError::Busy);
             }
             let (settings, state, kept) = turn(
@@ -443,12 +451,12 @@ impl<const N: usize, W: Word> Live<N, W> {
                 .ok_or(ChangeError::Busy)?
                 | state & Self::STATE;
             self.note(newest);
-            // Before the word, so that no call under the new settings takes `newest` for a turn
-            // behind.
+            // Must come before the word, so that no call under the new settings takes `newest` for
+            // a time a wrap behind.
             self.late.store(longest, Relaxed);
             for (cell, setting) in self.set(next).iter().zip(settings) {
-                // Release: pairs with the fence in `confirm`. A call that reads this also sees that
-                // the word has left the set.
+                // Release: pairs with the fence in `confirm`. A call that reads this setting also
+                // sees that the word no longer names the set.
                 cell.store(setting, Release);
             }
             // Release: pairs with the acquire in `load`. Acquire: pairs with the release of the
@@ -459,7 +467,7 @@ impl<const N: usize, W: Word> Live<N, W> {
                 .is_ok()
             {
                 claim.has_begun_set(word, next, newest);
-                // Else the next change must not take for granted what may yet be denied.
+                // Otherwise the next change must not rely on a time whose call may yet be denied.
                 if is_certain {
                     self.confirm_newest(newest, newest);
                 }
@@ -470,12 +478,12 @@ impl<const N: usize, W: Word> Live<N, W> {
     }
 }
 
-/// The right to change settings and to give back.
+/// The right to change settings and to give back. Released on drop.
 pub(crate) struct Claim<'a, const N: usize, W: Word>(&'a Live<N, W>);
 
 impl<const N: usize, W: Word> Claim<'_, N, W> {
-    /// Whether a receipt of the word's era was written in that very era, and not in an earlier one
-    /// of the same number. `newest` is the newest time now.
+    /// Whether a receipt with the word's era number was written in that era, and not in an earlier
+    /// one of the same number. `newest` is the newest time now.
     pub(crate) fn wrote(&self, receipt: Noted, newest: u64) -> bool {
         let era = newest.wrapping_sub(self.0.era_began.load(Relaxed)) & W::MASK;
         let is_to_come = era == W::MASK;
@@ -485,10 +493,10 @@ impl<const N: usize, W: Word> Claim<'_, N, W> {
                 .is_some_and(|age| age <= era)
     }
 
-    /// Replaces `word` by one of a new era with the state `state`, in which nothing is marked. If
-    /// no era may begin now, `None`: nothing is done.
+    /// Replaces `word` by one of a new era with the state `state` and no mark. Returns `None`, and
+    /// does nothing, if no era may begin now.
     pub(crate) fn begin_era(&self, word: u64, state: u64) -> Option<Result<(), u64>> {
-        // After the word: it is no older than any decision in it.
+        // Read after the word, so it is not older than any decision in the word.
         let newest = self.0.newest.load(Relaxed);
         let next = self.next_era(word, newest)? | state & Live::<N, W>::STATE;
         let replaced = self.0.exchange(word, next);
@@ -498,18 +506,19 @@ impl<const N: usize, W: Word> Claim<'_, N, W> {
         Some(replaced)
     }
 
-    /// Takes from the state `from`, so that `left` is left, and begins a new era with that, in
-    /// which nothing is marked. Notes the era that ends: a rollback [resumes](Self::resume_era) it,
-    /// so that the receipts of that era are worth what they were. Returns what the word is now;
-    /// `None` if nothing is done.
+    /// Takes from the state `from`, so that `left` is left, and begins a new era without a mark.
+    /// Returns the new word, or `None` if nothing is done.
     ///
-    /// Nothing else may subtract from the state of a marked word.
+    /// Records the era that ends. A rollback [resumes](Self::resume_era) it, so that the receipts
+    /// of that era keep their worth.
+    ///
+    /// No other operation may subtract from the state of a marked word.
     pub(crate) fn take_and_begin_era(&self, word: u64, from: u64, left: u64) -> Option<u64> {
         let live = self.0;
         let newest = live.newest.load(Relaxed);
         let (began, begun) = (live.era_began.load(Relaxed), live.begun.load(Relaxed));
         if self.begun_at(newest) + Live::<N, W>::SETS_IN_ERA + 1 >= Live::<N, W>::NUMBERS {
-            // All numbers would be in use, and the take's own receipt worth nothing.
+            // All numbers would be in use, and the receipt of this take would be worth nothing.
             return None;
         }
         let next = self.next_era(word, newest)? | left & Live::<N, W>::STATE;
@@ -524,13 +533,15 @@ impl<const N: usize, W: Word> Claim<'_, N, W> {
         Some(next)
     }
 
-    /// Gives back in whole the last take, that of `receipt`, which has left `word` and took from
-    /// the state `from`: if that take began the era of `word`, the era before it goes on, with the
-    /// state `state`. Returns what the word is then, if it was `word`; `None` if another call began
-    /// the era.
+    /// Gives back the whole last take, that of `receipt`, which left `word` and took from the state
+    /// `from`. If that take began the era of `word`, the era before it resumes, with the state
+    /// `state`.
     ///
-    /// No receipt of the era that ends so is out: each take after the one that began it has been
-    /// given back, or the word would be another one. So its number may be used again.
+    /// Returns the new word, or the current one if it is no longer `word`. Returns `None` if
+    /// another call began the era.
+    ///
+    /// No receipt of the ended era exists: each take after the one that began it was given back, or
+    /// the word would differ. So the number of the era may be used again.
     pub(crate) fn resume_era(
         &self,
         word: u64,
@@ -559,15 +570,15 @@ impl<const N: usize, W: Word> Claim<'_, N, W> {
         Some(replaced.map(|()| next))
     }
 
-    /// Era and set of `word`, in the next era; `None` if as many have begun at this time as can be
-    /// told apart.
+    /// Returns the era and set of `word` in the next era, or `None` if as many eras have begun at
+    /// this time as can be distinguished.
     fn next_era(&self, word: u64, newest: u64) -> Option<u64> {
         let may = self.begun_at(newest) + Live::<N, W>::SETS_IN_ERA < Live::<N, W>::NUMBERS;
         let upper = word & !(Live::<N, W>::STATE | Live::<N, W>::MARK);
         may.then(|| upper.wrapping_add(Live::<N, W>::ERA) & W::MASK)
     }
 
-    /// By how much the number of era and set has grown at the time `newest`.
+    /// Returns by how much the number of era and set has grown at the time `newest`.
     fn begun_at(&self, newest: u64) -> u64 {
         let is_at_once = self.0.era_began.load(Relaxed) == newest & W::MASK;
         if is_at_once {
@@ -577,29 +588,29 @@ impl<const N: usize, W: Word> Claim<'_, N, W> {
         }
     }
 
-    /// Notes that the number of era and set has grown by so much at the time `newest`.
+    /// Records that the number of era and set has grown by `numbers` at the time `newest`.
     fn has_begun(&self, newest: u64, numbers: u64) {
         let begun = self.begun_at(newest) + numbers;
         self.0.begun.store(begun, Relaxed);
         self.0.before.store(NOTHING_BEFORE, Relaxed);
-        // If all numbers were in use at this time, none of its receipts tells which era it is of.
+        // If all numbers were in use at this time, none of its receipts identifies its era.
         let is_all = begun + 1 >= Live::<N, W>::NUMBERS;
         self.0
             .era_began
             .store(newest.wrapping_add(is_all.into()) & W::MASK, Relaxed);
     }
 
-    /// Era and set of `word`, with the next set in force; `None` if a call may be paused since that
-    /// set was last in force, and would decide by what it was then.
+    /// Returns the era and set of `word` with the next set in force. Returns `None` if a call may
+    /// have been paused since that set was last in force: it would decide by the old settings.
     fn next_set(&self, word: u64, newest: u64, late: u64) -> Option<u64> {
         let live = self.0;
         let upper = word & !(Live::<N, W>::STATE | Live::<N, W>::MARK);
-        // The next era begins with the first set.
+        // After the last set, the next era begins with the first set.
         let next = upper.wrapping_add(Live::<N, W>::SET) & W::MASK;
         let is_over =
             |since: &AtomicWord<W>| newest.wrapping_sub(since.load(Relaxed)) & W::MASK > 2 * late;
         if word & Live::<N, W>::SLOW != 0 && is_over(&live.slow_since) {
-            // Fast again: no call is paused since the word was last so.
+            // No longer slow: no call has been paused since the word was last not slow.
             return Some(next & !Live::<N, W>::SLOW);
         }
         let Some(quarter) = Self::entered(next) else {
@@ -634,7 +645,7 @@ impl<const N: usize, W: Word> Claim<'_, N, W> {
         }
     }
 
-    /// Which quarter of the range of sets begins with that of a word, if one does.
+    /// Returns the quarter of the range of sets that begins with the set of `word`, if one does.
     fn entered(word: u64) -> Option<usize> {
         let set = (word & Live::<N, W>::SETS) / Live::<N, W>::SET;
         set.is_multiple_of(Live::<N, W>::QUARTER)
@@ -642,7 +653,7 @@ impl<const N: usize, W: Word> Claim<'_, N, W> {
     }
 }
 
-/// A call that has counted itself in.
+/// A call that has counted itself in. Dropping it counts the call out.
 pub(crate) struct Inside<'a, W: Word>(&'a AtomicWord<W>);
 
 impl<W: Word> Drop for Inside<'_, W> {
@@ -659,7 +670,7 @@ impl<const N: usize, W: Word> Drop for Claim<'_, N, W> {
     }
 }
 
-/// Why a limiter's settings have not been changed.
+/// The error of a change of settings. Nothing has changed.
 ///
 /// ```
 /// use portcullis_core::{
@@ -679,11 +690,11 @@ impl<const N: usize, W: Word> Drop for Claim<'_, N, W> {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum ChangeError {
-    /// Another call is changing them or giving back, on another thread or interrupted by this one;
-    /// or a call is in the middle of a decision since so many changes ago that one more could not
-    /// be told apart. Nothing has changed; try again later.
+    /// Another call is changing settings or giving permits back, on another thread or pre-empted by
+    /// this one. Or a call has been in the middle of a decision for so many changes that one more
+    /// could not be distinguished. Try again later.
     Busy,
-    /// More is owed than the new settings can express. Nothing has changed; try again later.
+    /// More permits are owed than the new settings can express. Try again later.
     Owes,
     /// The settings do not fit.
     Settings(SettingsError),
@@ -693,9 +704,9 @@ impl fmt::Display for ChangeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Busy => f.write_str(
-                "the settings are being changed, or were changed too often of late: try again later",
+                "settings are being changed, or changed too often recently: try again later",
             ),
-            Self::Owes => f.write_str("more is owed than the settings can express: try again later"),
+            Self::Owes => f.write_str("the debt exceeds what the settings allow: try again later"),
             Self::Settings(error) => error.fmt(f),
         }
     }
@@ -710,7 +721,7 @@ impl core::error::Error for ChangeError {
     }
 }
 
-/// What becomes of the permits in a limiter whose settings change.
+/// What happens to a limiter's permits when its settings change.
 ///
 /// ```
 /// use portcullis_core::{AdjustableBucket, Carry, Rate, Timestamp};
@@ -730,16 +741,16 @@ impl core::error::Error for ChangeError {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Carry {
-    /// As many are available as before, at most the new capacity.
+    /// The number of available permits stays the same, up to the new capacity.
     Keep,
-    /// The same share of the capacity is available, to the fraction of a permit. What is owed stays
-    /// owed.
+    /// The available share of the capacity stays the same, to the fraction of a permit. Owed
+    /// permits stay owed.
     Proportional,
-    /// As many are in use as before: what the capacity grows by is available at once, or pays what
-    /// is owed; what it shrinks by is taken away, down to nothing available. Less is added where a
-    /// change shortly before has left more than that in use: see each limiter's bound.
+    /// The number of permits in use stays the same. Growth of the capacity is available at once, or
+    /// pays off owed permits. A decrease of the capacity reduces the available permits, down to 0.
+    /// If a recent change left more than that in use, less is added: see each limiter's bound.
     Additive,
-    /// All of the new capacity is available, and nothing is owed.
+    /// The whole new capacity is available, and nothing is owed.
     Reset,
 }
 

@@ -3,7 +3,7 @@ use core::time::Duration;
 
 use crate::time::timestamp::saturating_nanos;
 
-/// A setting of a limiter, as a [`SettingsError`] names it.
+/// Names a setting of a limiter in a [`SettingsError`].
 ///
 /// ```
 /// use portcullis_core::{Rate, Setting, SettingsError, TokenBucket};
@@ -21,15 +21,15 @@ use crate::time::timestamp::saturating_nanos;
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum Setting {
-    /// A token bucket's burst: the permits that it can hold.
+    /// The burst of a token bucket: the permits that it can hold.
     Burst,
     /// The permits that a token bucket starts with.
     Initial,
     /// The permits that a token bucket may owe.
     Debt,
-    /// The permits that a window, or all holders together, may take.
+    /// The permits that requests in a window, or all holders together, may take.
     Limit,
-    /// The permits of a rate, for each of its periods.
+    /// The permits per period of a rate.
     Rate,
     /// The period of a rate.
     Period,
@@ -37,13 +37,14 @@ pub enum Setting {
     Window,
     /// The number of segments in a window.
     Segments,
-    /// The grain in which time is counted.
+    /// The tick: the unit in which time is counted.
     Tick,
-    /// How old a `now` may be.
+    /// How stale a timestamp may be.
     Staleness,
-    /// How long a penalty is on, or a decision holds.
+    /// How long a penalty is on, or how long a decision holds.
     Wait,
-    /// What something begins at: the use of a decision, the number of denials of a penalty.
+    /// The use at which a decision of an [`Escalation`](crate::Escalation) is reached, or the
+    /// number of denials that start a [`Penalty`](crate::Penalty).
     Threshold,
 }
 
@@ -55,44 +56,44 @@ impl Setting {
             Self::Debt => "debt",
             Self::Limit => "limit",
             Self::Rate => "rate",
-            Self::Period => "period",
-            Self::Window => "window",
+            Self::Period => "period in nanoseconds",
+            Self::Window => "window in nanoseconds",
             Self::Segments => "segments",
-            Self::Tick => "tick",
-            Self::Staleness => "staleness",
-            Self::Wait => "wait",
+            Self::Tick => "tick in nanoseconds",
+            Self::Staleness => "staleness in nanoseconds",
+            Self::Wait => "wait in nanoseconds",
             Self::Threshold => "threshold",
         }
     }
 }
 
-/// Why a builder refuses its settings: which one, and its bound. 16 bytes.
+/// The error of a builder whose settings do not fit: names the setting and its bound. 16 bytes.
 ///
 /// ```
 /// use portcullis_core::{Rate, TokenBucket};
 /// let refused = TokenBucket::builder(Rate::per_day(1), u64::MAX)
 ///     .build()
 ///     .unwrap_err();
-/// assert_eq!(refused.to_string(), "burst is too large: at most 53375");
+/// assert_eq!(refused.to_string(), "burst must be at most 53375");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum SettingsError {
-    /// The setting must be at least 1 (or 1 ns).
+    /// The setting must be at least 1 (a duration: 1 ns).
     Zero {
         /// The setting that is zero.
         setting: Setting,
     },
-    /// The setting is larger than what the limiter, with its other settings, can carry in its word.
+    /// The setting is larger than the limiter's word can hold, given the other settings.
     TooLarge {
         /// The setting that is too large.
         setting: Setting,
-        /// The largest value that the other settings leave room for: permits, segments, or
+        /// The largest value that the other settings allow: permits, segments, denials, or
         /// nanoseconds.
         max: u64,
     },
-    /// The setting is smaller than what the limiter can keep its promises with.
+    /// The setting is smaller than the limiter's guarantees need.
     TooSmall {
         /// The setting that is too small.
         setting: Setting,
@@ -102,9 +103,9 @@ pub enum SettingsError {
 }
 
 impl SettingsError {
-    /// Of two refusals of one choice of settings at different ticks: whether this one is met by
-    /// changing less. A rate or a staleness that is refused at a tick that is too fine or too
-    /// coarse may well fit at another one, a burst only at a coarser one.
+    /// Compares two errors for the same settings at different ticks: whether this one is resolved
+    /// by a smaller change. A rate or a staleness that does not fit at one tick may fit at another
+    /// one; a burst may fit only at a coarser tick.
     pub(crate) const fn asks_less_than(&self, other: &Self) -> bool {
         match (self, other) {
             (
@@ -126,7 +127,7 @@ impl SettingsError {
         }
     }
 
-    /// Stops a constant's evaluation, or panics, with a message that names the setting.
+    /// Panics, or stops the evaluation of a constant, with a message that names the setting.
     pub(crate) const fn refuse(self) -> ! {
         match self {
             Self::Zero { setting } => match setting {
@@ -135,22 +136,22 @@ impl SettingsError {
                 Setting::Period => panic!("portcullis: the rate's period must be at least 1 ns"),
                 Setting::Window => panic!("portcullis: window must be at least 1 ns"),
                 Setting::Segments => panic!("portcullis: segments must be at least 1"),
-                _ => panic!("portcullis: a setting must not be zero"),
+                _ => panic!("portcullis: tick, staleness, wait and threshold must be at least 1"),
             },
             Self::TooLarge { setting, .. } => match setting {
                 Setting::Burst => {
                     panic!("portcullis: burst is too large for the word, at this rate")
                 }
-                Setting::Initial => panic!("portcullis: initial permits are more than the burst"),
+                Setting::Initial => panic!("portcullis: initial permits must be at most the burst"),
                 Setting::Debt => panic!("portcullis: debt is too large for the word, at this rate"),
                 Setting::Limit => panic!("portcullis: limit is too large for the word"),
                 Setting::Rate => panic!("portcullis: the rate is too high for the word"),
-                Setting::Period => panic!("portcullis: the rate's period is longer than 292 years"),
+                Setting::Period => panic!("portcullis: the rate's period exceeds 292 years"),
                 Setting::Window => panic!("portcullis: window is too long"),
                 Setting::Segments => panic!("portcullis: more segments than the ring holds"),
-                _ => panic!("portcullis: a setting is too large"),
+                _ => panic!("portcullis: tick, staleness, wait or threshold too large"),
             },
-            Self::TooSmall { .. } => panic!("portcullis: a setting is too small"),
+            Self::TooSmall { .. } => panic!("portcullis: staleness, window or threshold too small"),
         }
     }
 }
@@ -158,12 +159,12 @@ impl SettingsError {
 impl fmt::Display for SettingsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            Self::Zero { setting } => write!(f, "{} is zero: give at least 1", setting.name()),
+            Self::Zero { setting } => write!(f, "{} must be at least 1", setting.name()),
             Self::TooLarge { setting, max } => {
-                write!(f, "{} is too large: at most {max}", setting.name())
+                write!(f, "{} must be at most {max}", setting.name())
             }
             Self::TooSmall { setting, min } => {
-                write!(f, "{} is too small: at least {min}", setting.name())
+                write!(f, "{} must be at least {min}", setting.name())
             }
         }
     }
@@ -171,10 +172,10 @@ impl fmt::Display for SettingsError {
 
 impl core::error::Error for SettingsError {}
 
-/// The least that a `now` may be late without harm, whatever the settings: one second.
+/// The smallest staleness of any limiter: one second.
 pub(crate) const MIN_STALENESS: u64 = 1_000_000_000;
 
-/// A duration setting in nanoseconds: 1 ns to 292 years, so that twice its length still fits a
+/// Converts a duration setting to nanoseconds: 1 ns to 292 years, so that twice its length fits a
 /// `u64`.
 pub(crate) const fn nanos(duration: Duration, setting: Setting) -> Result<u64, SettingsError> {
     match saturating_nanos(duration) {
@@ -187,17 +188,20 @@ pub(crate) const fn nanos(duration: Duration, setting: Setting) -> Result<u64, S
     }
 }
 
-/// How a word's range is divided, for positions that wrap around in it.
+/// Divides the range of a word for positions that wrap in it.
 ///
-/// Seen from the state, `reach` positions are in use (a bucket's fill, a window's length) and the
-/// `staleness` positions behind them are taken for a `now` that is late; everything else means that
-/// the limiter has been idle. Both must be at most a quarter of the range, so that idleness has at
-/// least half of it.
+/// Seen from the state, `reach` positions are in use (a bucket's fill, a window's length). A `now`
+/// in the `staleness` positions behind them counts as stale. Every other position means that the
+/// limiter has been idle. Reach and staleness are each at most a quarter of the range, so that at
+/// least half of the range means idle.
 ///
-/// The staleness is what was asked for. Otherwise it is a sixteenth of a range that reaches 292
-/// years. In a nearer range a limiter that happens to have been idle for a multiple of it is denied
-/// for as long as the staleness, which is then but a 256th, and at most an hour. It is at least a
-/// second. `longest`, in nanoseconds, bounds what was not asked for.
+/// If `asked` is given, it is the staleness. The default depends on the range:
+///
+/// - If the range covers 292 years and `longest` is `None`, the staleness is a sixteenth of the
+///   range.
+/// - In a shorter range, a limiter that was idle for a multiple of the range is denied for as long
+///   as the staleness. The default is then only a 256th of the range, and at most an hour.
+/// - The default is at least a second. `longest`, in nanoseconds, replaces the hour as its maximum.
 ///
 /// Returns the staleness in positions, or what is too large.
 pub(crate) const fn staleness(
@@ -215,7 +219,7 @@ pub(crate) const fn staleness(
     };
     let staleness = match asked {
         Some(asked) if scale.gain > 0 => scale.positions(asked),
-        // Where positions stand still, any number of them.
+        // Positions stand still (the rate is 0), so any number of them works.
         _ if scale.gain == 0 => range / 16,
         _ if longest.is_none() && range >= scale.positions(1 << 63) && range / 16 > second => {
             range / 16
@@ -237,7 +241,7 @@ pub(crate) const fn staleness(
     }
 }
 
-/// How positions advance: by `gain` each `step` nanoseconds.
+/// How positions advance: by `gain` every `step` nanoseconds.
 #[derive(Clone, Copy)]
 pub(crate) struct Scale {
     pub(crate) step: u64,
@@ -245,7 +249,7 @@ pub(crate) struct Scale {
 }
 
 impl Scale {
-    /// The positions in `nanos`, rounded up to whole steps.
+    /// Returns the positions in `nanos`, rounded up to whole steps.
     pub(crate) const fn positions(self, nanos: u64) -> u128 {
         nanos.div_ceil(self.step) as u128 * self.gain
     }
@@ -254,15 +258,15 @@ impl Scale {
 /// What needs more than a quarter of a word's range.
 #[derive(Clone, Copy)]
 pub(crate) enum Misfit {
-    /// The staleness that was asked for.
+    /// The staleness that the caller asked for.
     Staleness,
-    /// A single second.
+    /// A staleness of one second.
     Second,
-    /// What the limiter has in use.
+    /// The positions that the limiter has in use.
     Reach,
 }
 
-/// A staleness setting in nanoseconds: at least one second.
+/// Converts a staleness setting to nanoseconds: at least one second.
 pub(crate) const fn staleness_nanos(asked: Option<Duration>) -> Result<Option<u64>, SettingsError> {
     match asked {
         None => Ok(None),
@@ -277,7 +281,7 @@ pub(crate) const fn staleness_nanos(asked: Option<Duration>) -> Result<Option<u6
     }
 }
 
-/// The greatest common divisor; that of 0 and `b` is `b`.
+/// Returns the greatest common divisor; for 0 and `b`, that is `b`.
 pub(crate) const fn gcd(a: u128, b: u128) -> u128 {
     if a == 0 { b } else { gcd(b % a, a) }
 }

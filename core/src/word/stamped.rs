@@ -1,4 +1,4 @@
-//! A state word that says how many permits were counted, and as of when.
+//! A state word that holds a count of permits and the stamp (the position in time) that it is for.
 //!
 //! ```text
 //! bits            count_bits            0
@@ -7,28 +7,29 @@
 //! +------------------+------------------+      count: 0 to limit
 //! ```
 //!
-//! The count takes the bits that the limit needs, and a limiter may put a note of its own above it;
-//! the stamp takes all others. Stamps are compared where they stand, without shifting them down.
-//! The distance from a stamp to a position, wrapped in the word, is read off one circle, where a
-//! stamp lies up to `reach` ahead of the position that wrote it, and `now` is late by up to the
-//! staleness:
+//! The count has as many bits as the limit needs. A limiter may put a note of its own above the
+//! count. The stamp has all other bits. Stamps are compared in place, without a shift.
+//!
+//! The distance from a stamp to a position, wrapped in the word, is one point on a circle. A stamp
+//! is up to `reach` positions ahead of the position that wrote it, and a `now` is stale by up to
+//! the staleness:
 //!
 //! ```text
 //! 0 ................... behind-1 | behind ........ late-1 | late ...... 2^bits-1
 //!  at or after the stamp         |  staleness             |  staleness + reach
-//!                                |  too late: denied      |  late, or not there yet
+//!                                |  too late: denied      |  stale, or before the stamp
 //! ```
 //!
-//! The middle zone is for one who has been idle for a whole turn, less a little: what is granted
-//! then counts with what the stamp stands for, and who comes late after that must not find the
-//! limiter idle.
+//! The middle zone matters after the limiter has been idle for almost a whole wrap. A `now` in the
+//! last zone is then granted, and the grant counts under the old stamp. A stale timestamp after it
+//! is in the middle zone: it must not find the limiter idle, so it is denied.
 
 use crate::time::grid::Grid;
 use crate::word::settings::{self, MIN_STALENESS, Scale};
 use crate::word::{Word, narrow};
 use crate::{Receipt, Setting, SettingsError, Timestamp};
 
-/// How stamp and count share a word, and which stamps count as late.
+/// How a stamp and a count share a word, and which stamps count as stale.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stamped<W: Word> {
     limit: W,
@@ -38,7 +39,7 @@ pub(crate) struct Stamped<W: Word> {
 }
 
 impl<W: Word> Stamped<W> {
-    /// A layout for counts up to `limit` and positions that are `step` nanoseconds apart, where a
+    /// Creates a layout for counts up to `limit` and positions that are `step` nanoseconds apart. A
     /// stamp may be up to `reach` positions ahead of the position that wrote it.
     pub(crate) const fn new(
         limit: u64,
@@ -49,8 +50,8 @@ impl<W: Word> Stamped<W> {
         Self::with_note(0, limit, step, reach, staleness)
     }
 
-    /// The same with a note of `note_bits` bits between the stamp and the count, which counts as a
-    /// part of the count here.
+    /// As [`new`](Self::new), with a note of `note_bits` bits between the stamp and the count. Here
+    /// the note is part of the count.
     const fn with_note(
         note_bits: u32,
         limit: u64,
@@ -65,7 +66,8 @@ impl<W: Word> Stamped<W> {
         }
         let count_bits = bits(limit) + note_bits;
         let scale = Scale { step, gain: 1 };
-        // Late by up to the staleness, against a stamp that is up to `reach` ahead.
+        // A `now` is stale by up to the staleness, compared with a stamp that is up to `reach`
+        // ahead.
         let needed = 4 * (scale.positions(MIN_STALENESS) + reach as u128 + 1);
         let stamp_bits = W::BITS.saturating_sub(count_bits);
         let range = 1u128 << stamp_bits;
@@ -79,14 +81,14 @@ impl<W: Word> Stamped<W> {
         }
         let Ok(staleness) = settings::staleness(range, reach as u128 + 1, staleness, None, scale)
         else {
-            // All else fits, by what is needed.
+            // Everything else fits, because `range` is at least `needed`.
             let max = ((range / 4) as u64).saturating_mul(step);
             return Err(SettingsError::TooLarge {
                 setting: Setting::Staleness,
                 max,
             });
         };
-        // At least a quarter of the range is left for what lies ahead.
+        // At least a quarter of the range is left for positions ahead of the stamp.
         let late = range - staleness - reach as u128;
         let behind = (late - staleness) << count_bits;
         Ok(Self {
@@ -102,28 +104,29 @@ impl<W: Word> Stamped<W> {
         self.limit.into()
     }
 
-    /// `position` as a stamp, in its place in the word.
+    /// Returns `position` as a stamp, in its place in the word.
     #[inline(always)]
     pub(crate) const fn stamp(&self, position: u64) -> u64 {
-        // A count of 64 bits leaves no stamp, and is refused by the builder.
+        // A count of 64 bits leaves no stamp; the builder rejects it.
         position.wrapping_shl(self.count_bits) & W::MASK
     }
 
-    /// The count in `word`, and its stamp in its place.
+    /// Returns the count in `word`, and its stamp in place.
     #[inline(always)]
     pub(crate) fn split(&self, word: u64) -> (u64, u64) {
         let counts = !(u64::MAX << (self.count_bits & 63));
         (word & counts, word & !counts)
     }
 
-    /// The count in `word` if it bears exactly the stamp `stamp`; with any other stamp, more than a
-    /// count can be.
+    /// Returns the count in `word` if its stamp is exactly `stamp`. For any other stamp, returns
+    /// more than a count can be.
     #[inline(always)]
     pub(crate) fn count(word: u64, stamp: u64) -> u64 {
         word.wrapping_sub(stamp) & W::MASK
     }
 
-    /// How far the stamp `to` lies after the stamp `from`, in place; `None` if it lies before it.
+    /// Returns how far the stamp `to` is after the stamp `from`, in place, or `None` if it is
+    /// before it.
     #[inline(always)]
     pub(crate) fn ahead(&self, to: u64, from: u64) -> Option<u64> {
         let distance = to.wrapping_sub(from) & W::MASK;
@@ -134,8 +137,8 @@ impl<W: Word> Stamped<W> {
         }
     }
 
-    /// How far the stamp `to` lies after the stamp `from` in positions, negative if it lies before
-    /// it.
+    /// Returns how many positions the stamp `to` is after the stamp `from`; negative if it is
+    /// before it.
     pub(crate) fn distance(&self, to: u64, from: u64) -> i64 {
         let distance = to.wrapping_sub(from) & W::MASK;
         match self.ahead(to, from) {
@@ -144,16 +147,16 @@ impl<W: Word> Stamped<W> {
         }
     }
 
-    /// Whether the stamp `stamp` lies before the stamp `now`, or so far after it that nobody who is
-    /// late can have written it.
+    /// Whether the stamp `stamp` is before the stamp `now`, or so far after it that no stale
+    /// timestamp within the staleness can have written it.
     #[inline(always)]
     pub(crate) fn is_past(&self, stamp: u64, now: u64) -> bool {
         let distance = now.wrapping_sub(stamp) & W::MASK;
         distance != 0 && distance < self.late.into()
     }
 
-    /// How many positions it takes until the stamp `to` is no longer too late for the stamp `from`;
-    /// 0 if it is not.
+    /// Returns the number of positions until the stamp `to` leaves the zone that is too late for
+    /// the stamp `from`; 0 if it is not in that zone.
     pub(crate) fn too_late(&self, to: u64, from: u64) -> u64 {
         let (distance, late) = (to.wrapping_sub(from) & W::MASK, self.late.into());
         if distance < late && self.ahead(to, from).is_none() {
@@ -163,20 +166,20 @@ impl<W: Word> Stamped<W> {
         }
     }
 
-    /// Whether stamps may have come around between the grant of a receipt and `now`: the stamp that
-    /// the receipt notes may then be a newer one's.
+    /// Whether stamps may have wrapped between the grant of `receipt` and `now`. The stamp in the
+    /// receipt may then equal a newer one.
     pub(crate) fn is_outlived(&self, grid: &Grid, receipt: &Receipt, now: Timestamp) -> bool {
         let taken_at = grid.index(Timestamp::from_nanos(receipt.time()));
         self.comes_around(grid.index(now).saturating_sub(taken_at))
     }
 
-    /// Whether a stamp may come around in so many positions.
+    /// Whether a stamp may wrap within `positions` positions.
     pub(crate) fn comes_around(&self, positions: u64) -> bool {
         positions >= Into::<u64>::into(self.late) >> self.count_bits
     }
 
-    /// What counts at the stamp `now` in a word whose stamp is the end of a window: the permits
-    /// taken, and that end while the window is on.
+    /// Returns what counts at the stamp `now` in a word whose stamp is the end of a window: the
+    /// permits taken, and that end while the window is on.
     #[inline(always)]
     pub(crate) fn current(&self, now: u64, word: u64) -> (u64, Option<u64>) {
         let (count, end) = self.split(word);
@@ -187,31 +190,32 @@ impl<W: Word> Stamped<W> {
         }
     }
 
-    /// How many positions late a `now` may be.
+    /// Returns how many positions stale a `now` may be.
     pub(crate) fn staleness(&self) -> u64 {
         let (late, behind): (u64, u64) = (self.late.into(), self.behind.into());
         (late - behind) >> self.count_bits
     }
 
-    /// Whether stamps of positions that are `step` nanoseconds apart come around only after
-    /// `horizon` nanoseconds.
+    /// Whether stamps of positions that are `step` nanoseconds apart wrap only after `horizon`
+    /// nanoseconds.
     pub(crate) const fn reaches(&self, horizon: u128, step: u64) -> bool {
         (W::MASK >> self.count_bits) as u128 * step as u128 >= horizon
     }
 
-    /// How many positions there are before a stamp comes around again.
+    /// Returns the number of positions before a stamp wraps.
     pub(crate) fn range(&self) -> u64 {
         W::MASK >> self.count_bits
     }
 
-    /// The first position that may be taken for one late of the first in the round after.
+    /// Returns the first position that may be taken for a stale one, compared with the first
+    /// position after a wrap.
     #[inline(always)]
     pub(crate) fn first_ambiguous(&self) -> u64 {
         Into::<u64>::into(self.behind) >> self.count_bits
     }
 }
 
-/// Spans of time that end in a stamp: those that begin with an event, where positions are ticks, or
+/// Spans of time that end in a stamp: spans that begin with an event, where positions are ticks, or
 /// windows on a grid.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Started<W: Word> {
@@ -220,10 +224,10 @@ pub(crate) struct Started<W: Word> {
 }
 
 impl<W: Word> Started<W> {
-    /// For counts up to `limit` in a window of length `window`, and for waits of length `wait`;
-    /// where that is the shorter one, with a note of [`offset_bits`]. The tick is what was asked
-    /// for, or the finest of 1 ns, 10 ns, 100 ns, ... whose horizon is an hour or more, or else the
-    /// coarsest up to the window.
+    /// Creates spans for counts up to `limit` in a window of length `window`, and for waits of
+    /// length `wait`. If the wait is shorter than the window, the word has a note of
+    /// [`offset_bits`]. The tick is `tick`, if given. The default is the finest of 1 ns, 10 ns, 100
+    /// ns, ... whose horizon is an hour or more, or else the coarsest that the window allows.
     pub(crate) const fn new(
         limit: u64,
         window: u64,
@@ -240,7 +244,7 @@ impl<W: Word> Started<W> {
         loop {
             let coarser = automatic && step <= window / 10;
             let note_bits = offset_bits(window.div_ceil(step), wait.div_ceil(step));
-            // One more for an event that is rounded up.
+            // One more tick for an event that is rounded up.
             let reach = longest.div_ceil(step) + 1;
             match Stamped::with_note(note_bits, limit, step, reach, staleness) {
                 Ok(layout) if !coarser || layout.reaches(settings::FAR_ENOUGH, step) => {
@@ -255,7 +259,7 @@ impl<W: Word> Started<W> {
         }
     }
 
-    /// For counts up to `limit` in windows of length `window` that lie side by side.
+    /// Creates spans for counts up to `limit` in adjacent windows of length `window`.
     pub(crate) const fn on_grid(
         limit: u64,
         window: u64,
@@ -271,23 +275,23 @@ impl<W: Word> Started<W> {
         }
     }
 
-    /// A span's length as a stamp, rounded up.
+    /// Returns the length of a span as a stamp, rounded up.
     pub(crate) const fn span(&self, nanos: u64) -> W {
         narrow(self.layout.stamp(nanos.div_ceil(self.grid.step())))
     }
 
-    /// Where nothing has begun since `origin`.
+    /// Returns the state in which no span has begun since `origin`.
     pub(crate) const fn nothing_since(&self, origin: Timestamp) -> u64 {
         self.layout.stamp(self.grid.index(origin))
     }
 
-    /// `now` as a stamp, rounded down.
+    /// Returns `now` as a stamp, rounded down.
     #[inline(always)]
     pub(crate) fn stamp(&self, now: Timestamp) -> u64 {
         self.layout.stamp(self.grid.index(now))
     }
 
-    /// The end of a span that begins at `now`, rounded up.
+    /// Returns the end of a span that begins at `now`, rounded up.
     #[inline(always)]
     pub(crate) fn end(&self, now: Timestamp, span: u64) -> u64 {
         let (position, into) = self.grid.split(now);
@@ -298,13 +302,13 @@ impl<W: Word> Started<W> {
     }
 }
 
-/// How many bits a number takes.
+/// Returns how many bits `number` has.
 pub(crate) const fn bits(number: u64) -> u32 {
     u64::BITS - number.leading_zeros()
 }
 
-/// How many of the leading bits of an offset into a window of `window` ticks tell it to within
-/// `grain` ticks; none where the grain is no shorter than the window.
+/// Returns how many leading bits of an offset into a window of `window` ticks locate it to within
+/// `grain` ticks; 0 if the grain is not shorter than the window.
 pub(crate) const fn offset_bits(window: u64, grain: u64) -> u32 {
     if grain < window {
         bits((window - 1) >> grain.ilog2())

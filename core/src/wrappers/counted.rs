@@ -11,14 +11,14 @@ use crate::{
     Refund, Replenishing, Retry, Timestamp, Waiting,
 };
 
-/// Counts what a limiter grants and denies, on cache lines of its own. A limiter without this
-/// wrapper pays nothing for it.
+/// Counts the grants, denials and held permits of a limiter, on cache lines of its own. A limiter
+/// without this wrapper pays nothing for it.
 ///
-/// **Cost.** Two fetch-adds for a grant, one for a denial and one for the release of a lease, all
+/// **Cost.** Two fetch-adds per grant, one per denial and one per release of a lease, all
 /// `Relaxed`, on lines that no decision reads. (So a denial writes, to the counter.)
 ///
-/// The counters wrap in the target's [`NativeWord`]. They are each exact; read while others write,
-/// they are not of one moment.
+/// The counters wrap in the target's [`NativeWord`]. Each is exact, but together they are no
+/// snapshot: other calls may write between the reads.
 ///
 /// ```
 /// use portcullis_core::{Concurrency, Counted, LimiterExt, Timestamp};
@@ -40,7 +40,7 @@ pub struct Counted<L> {
     held: CachePadded<AtomicWord<NativeWord>>,
 }
 
-/// What a [`Counted`] limiter has counted.
+/// The counts of a [`Counted`] limiter.
 ///
 /// ```
 /// # use portcullis_core::{Counted, Counts, Unlimited};
@@ -49,18 +49,18 @@ pub struct Counted<L> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Counts {
-    /// Requests that were granted, probes included.
+    /// Granted requests, including probes.
     pub granted: u64,
-    /// Requests that were denied, probes included.
+    /// Denied requests, including probes.
     pub denied: u64,
-    /// Permits in leases that have not been dropped yet (also of a limiter that gets its permits
-    /// back by time).
+    /// Permits in leases that have not been dropped yet, including those of a limiter whose permits
+    /// return by time.
     pub held: u64,
 }
 
 impl<L: Limiter> Counted<L> {
     const_unless_loom! {
-        /// Counts what `limiter` decides from now on.
+        /// Wraps `limiter`, and counts its decisions from now on.
         ///
         /// ```
         /// # use portcullis_core::{Counted, Rate, TokenBucket};
@@ -77,11 +77,11 @@ impl<L: Limiter> Counted<L> {
         }
     }
 
-    /// Takes `n` permits at `now`, and counts.
+    /// Takes `n` permits at `now`, and counts the decision.
     ///
     /// # Errors
     ///
-    /// As the limiter.
+    /// As the inner limiter.
     ///
     /// ```
     /// # use portcullis_core::{Concurrency, Counted, Timestamp};
@@ -96,7 +96,7 @@ impl<L: Limiter> Counted<L> {
         Lease::try_acquire_at(self, now, n)
     }
 
-    /// The counters as they are now.
+    /// Returns the current counts.
     ///
     /// ```
     /// # use portcullis_core::{Concurrency, Counted, Timestamp};
@@ -126,7 +126,7 @@ impl<L: Limiter> Counted<L> {
         decision
     }
 
-    /// The limiter that is counted.
+    /// Returns the inner limiter.
     ///
     /// ```
     /// # use portcullis_core::{Concurrency, Counted};
@@ -174,7 +174,8 @@ impl<L: Limiter> Limiter for Counted<L> {
     }
 
     fn id(&self) -> Option<LimiterId> {
-        // Around one without a state there is nothing to be asked for all at once.
+        // Around a stateless limiter, no id: a composition need not ask for all its permits at
+        // once.
         self.limiter.id().and(LimiterId::of(self))
     }
 
@@ -231,7 +232,7 @@ impl<L: Limiter> Composable for Counted<L> {
         n: u32,
         rest: &mut dyn FnMut() -> bool,
     ) -> Result<bool, Denied> {
-        /// Permits that count as held, until they are given back.
+        /// Permits that count as held until they are given back.
         struct Held<'a>(&'a AtomicWord<NativeWord>, u32);
         impl Drop for Held<'_> {
             fn drop(&mut self) {

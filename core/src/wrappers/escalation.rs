@@ -1,4 +1,5 @@
-//! State: for each threshold one word, [`until`](crate::word::hold), beside that of the limiter.
+//! State: one word, [`until`](crate::word::hold), per threshold, in addition to the state of the
+//! limiter.
 //!
 //! ```text
 //!   used   80 % - - - - - - - - - - - - __- - - - - - - - - - -
@@ -8,8 +9,8 @@
 //!   warn               |------ hold ------|---------- hold ----|  started again: still reached
 //! ```
 //!
-//! A threshold is reached while as much is used, and its decision holds while it is reached or its
-//! word is on. The words say nothing to the limiter: they never deny.
+//! A threshold is reached while at least that many permits are in use. Its decision holds while the
+//! threshold is reached or its word is on. The words never deny a request.
 
 use core::time::Duration;
 
@@ -24,33 +25,36 @@ use crate::{
     Refund, Replenishing, Retry, Setting, SettingsError, Timestamp, Waiting,
 };
 
-/// A limiter with thresholds below its limit, each with a decision of its own: warn at half, slow
-/// down at 80 %, and deny by the limit itself.
+/// A limiter with thresholds below its limit. Each threshold has a decision: for example, warn at
+/// half and slow down at 80 %, while the limit itself denies.
 ///
-/// After each grant the permits in use (or counted, by a limiter whose permits come back by time:
-/// capacity less available) are compared with each threshold. One that is reached holds its
-/// decision, from then on, for at least the threshold's `hold`, also if the use falls meanwhile;
-/// reached after that, it holds anew. A denial counts as if all permits were in use, unless more
-/// was asked for than there can ever be. A probe (`n = 0`) and the questions below start no hold.
+/// After each grant, the permits in use are compared with each threshold. (For a limiter whose
+/// permits return by time, the use is the capacity minus the available permits.)
 ///
-/// In an [`AllOf`](crate::AllOf) a grant starts holds once all limits have granted, so one that is
-/// rolled back starts none. A denial by the limiter inside starts holds also there, even if another
-/// part of the same composition, which names that limiter in another way, has the permits. Where a
-/// composition waits in a queue, a grant that the queue takes back leaves its holds.
+/// - A threshold that is reached holds its decision from then on, for at least its `hold`, even if
+///   the use falls. If the threshold is reached again after that, the hold starts again.
+/// - A denial counts as if all permits were in use, unless the request exceeds the capacity.
+/// - A probe (`n = 0`), and the methods that only read, start no hold.
 ///
-/// **Bound.** That of the limiter inside. A decision is advice: what follows from it is up to the
-/// caller. Of those who take at once, the last one sees the use of all; what is released before
-/// anybody has looked may go unseen.
+/// In an [`AllOf`](crate::AllOf), a grant starts holds once all limits have granted, so a grant
+/// that is rolled back starts none. A denial by the inner limiter starts holds there as well. This
+/// is so even if another part of the same composition, which refers to that limiter in another way,
+/// has taken the permits. If a composition waits in a queue, a grant that the queue takes back
+/// leaves its holds on.
 ///
-/// **Cost.** A grant pays a look at what is available, and for each threshold a load and two
-/// comparisons; in a composition, a call through a pointer more. It writes only where a hold
-/// starts, and to clear a word that has been over for the [`staleness`](Self::staleness); so does a
-/// denial. Lock-free where the limiter inside is; all accesses are `Relaxed`.
+/// **Bound.** That of the inner limiter. A decision is advice: the caller decides what to do. Of
+/// concurrent takes, the last one observes the permits of all. Permits that are released before any
+/// take has compared may go unobserved.
 ///
-/// **Horizon.** The words wrap. A hold is seen by every `now` up to [`staleness`](Self::staleness)
-/// older than the newest one. After a hold and then whole multiples of [`horizon`](Self::horizon)
-/// without a grant, a decision may stand once more for at most the hold and that staleness, or end
-/// early once.
+/// **Cost.** A grant reads the available permits, and pays a load and two comparisons per
+/// threshold; in a composition, also a call through a pointer. It writes only to start a hold, and
+/// to clear a word that has been over for the [`staleness`](Self::staleness). The same applies to a
+/// denial. Lock-free if the inner limiter is; all accesses are `Relaxed`.
+///
+/// **Horizon.** The words wrap. Every `now` up to [`staleness`](Self::staleness) older than the
+/// newest one observes a hold. If no grant follows a hold for whole multiples of
+/// [`horizon`](Self::horizon), a decision may hold once more for at most the hold plus that
+/// staleness, or may end early once.
 ///
 /// Source: the thresholds of ATS, each with a decision type and a `minDecisionDuration`.
 ///
@@ -90,7 +94,7 @@ use crate::{
 /// assert_eq!(
 ///     LIMIT.decision_at(at(7)),
 ///     Some(&Advice::SlowDown),
-///     "it holds for 5 s"
+///     "the hold lasts 5 s"
 /// );
 /// assert_eq!(LIMIT.decision_at(at(8)), None);
 /// # Ok::<(), portcullis_core::Denied>(())
@@ -98,13 +102,13 @@ use crate::{
 #[derive(Debug)]
 pub struct Escalation<L, D, const N: usize, W: Word = NativeWord> {
     until: [AtomicWord<W>; N],
-    /// `None` for a decision that holds only as long as its threshold is reached.
+    /// `None` for a decision that holds only while its threshold is reached.
     holds: [Option<Hold<W>>; N],
     thresholds: [Threshold<D>; N],
     limiter: L,
 }
 
-/// A threshold of an [`Escalation`], and what follows from reaching it.
+/// A threshold of an [`Escalation`], with its decision.
 ///
 /// ```
 /// use core::time::Duration;
@@ -118,24 +122,24 @@ pub struct Escalation<L, D, const N: usize, W: Word = NativeWord> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Threshold<D> {
-    /// The permits in use, or counted, that reach it: at least 1, and more than those of the
-    /// threshold before it. More than the limiter's capacity are never reached.
+    /// The permits in use that reach the threshold: at least 1, and more than those of the previous
+    /// threshold. A threshold above the limiter's capacity is never reached.
     pub used: u64,
-    /// How long the decision holds at least: up to 292 years; with zero, only as long as the
-    /// threshold is reached.
+    /// The shortest time for which the decision holds: up to 292 years. If it is zero, the decision
+    /// holds only while the threshold is reached.
     pub hold: Duration,
-    /// What is decided.
+    /// The decision.
     pub decision: D,
 }
 
 impl<L, D, const N: usize> Escalation<L, D, N> {
     const_unless_loom! {
-        /// `limiter` with `thresholds`, in rising order.
+        /// Wraps `limiter`, with `thresholds` in rising order.
         ///
         /// # Panics
         ///
-        /// Where [`try_new`](Self::try_new) would return an error; in a constant or a static, that
-        /// is a compile error.
+        /// If [`try_new`](Self::try_new) would return an error. In a constant or a static, that is
+        /// a compile error.
         ///
         /// ```
         /// # use core::time::Duration;
@@ -155,12 +159,12 @@ impl<L, D, const N: usize> Escalation<L, D, N> {
 }
 
 impl<L, D, const N: usize, W: Word> Escalation<L, D, N, W> {
-    /// `limiter` with `thresholds`, in rising order, on words of a chosen width.
+    /// Wraps `limiter`, with `thresholds` in rising order, on words of a chosen width.
     ///
     /// # Errors
     ///
-    /// [`SettingsError`], if a threshold is zero or not above the one before it, or a hold is
-    /// longer than 292 years.
+    /// Returns [`SettingsError`] if a threshold is zero or not above the previous one, or if a hold
+    /// is longer than 292 years.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -190,7 +194,7 @@ impl<L, D, const N: usize, W: Word> Escalation<L, D, N, W> {
         }
     }
 
-    /// The thresholds.
+    /// Returns the thresholds.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -209,8 +213,8 @@ impl<L, D, const N: usize, W: Word> Escalation<L, D, N, W> {
         &self.thresholds
     }
 
-    /// How much older than the newest `now` another one may be to find the holds that that one has
-    /// started: at least one second. Without holds, any age.
+    /// Returns how much older than the newest `now` another one may be and still observe the holds
+    /// that the newest one started: at least one second. Without holds, [`Duration::MAX`].
     ///
     /// ```
     /// # use core::time::Duration;
@@ -234,7 +238,8 @@ impl<L, D, const N: usize, W: Word> Escalation<L, D, N, W> {
             .unwrap_or(Duration::MAX)
     }
 
-    /// After how long the first word repeats: see the type's documentation. Without holds, never.
+    /// Returns the time after which the first word wraps: see the type's documentation. Without
+    /// holds, [`Duration::MAX`].
     ///
     /// ```
     /// # use core::time::Duration;
@@ -258,7 +263,7 @@ impl<L, D, const N: usize, W: Word> Escalation<L, D, N, W> {
             .unwrap_or(Duration::MAX)
     }
 
-    /// The limiter inside.
+    /// Returns the inner limiter.
     ///
     /// ```
     /// # use portcullis_core::{Concurrency, Escalation, Threshold};
@@ -277,12 +282,12 @@ impl<L, D, const N: usize, W: Word> Escalation<L, D, N, W> {
 }
 
 impl<L: Limiter, D, const N: usize, W: Word> Escalation<L, D, N, W> {
-    /// Takes `n` permits at `now`, and starts the holds of the thresholds that are reached by that.
-    /// With `n = 0` it takes nothing, and is answered as a request for 1 would be.
+    /// Takes `n` permits at `now`, and starts the holds of the thresholds that are reached. With `n
+    /// = 0`, takes nothing, and answers as for a request for 1.
     ///
     /// # Errors
     ///
-    /// As the limiter inside.
+    /// As the inner limiter.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -297,7 +302,7 @@ impl<L: Limiter, D, const N: usize, W: Word> Escalation<L, D, N, W> {
     /// assert_eq!(
     ///     limit.decision_at(Timestamp::from_secs(4)),
     ///     Some(&"warn"),
-    ///     "though it was released at once"
+    ///     "the hold outlasts the lease"
     /// );
     /// ```
     #[inline]
@@ -305,8 +310,8 @@ impl<L: Limiter, D, const N: usize, W: Word> Escalation<L, D, N, W> {
         Lease::try_acquire_at(self, now, n)
     }
 
-    /// The decision of the highest threshold that is reached at `now`, or whose hold is on; `None`
-    /// if there is none.
+    /// Returns the decision of the highest threshold that is reached at `now` or whose hold is on;
+    /// `None` if there is none.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -330,7 +335,8 @@ impl<L: Limiter, D, const N: usize, W: Word> Escalation<L, D, N, W> {
             .map(|threshold| &threshold.decision)
     }
 
-    /// Whether the decision of each threshold holds at `now`: it is reached, or its hold is on.
+    /// Returns, for each threshold, whether its decision holds at `now`: whether the threshold is
+    /// reached, or its hold is on.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -368,7 +374,7 @@ impl<L: Limiter, D, const N: usize, W: Word> Escalation<L, D, N, W> {
             .saturating_sub(self.limiter.available_at(now))
     }
 
-    /// Starts the holds that follow from what `limiter` has decided.
+    /// Starts the holds that follow from the inner limiter's `decision`.
     #[inline(always)]
     fn note(
         &self,
@@ -427,7 +433,8 @@ impl<L: Limiter, D, const N: usize, W: Word> Limiter for Escalation<L, D, N, W> 
     }
 
     fn id(&self) -> Option<LimiterId> {
-        // Around one without a state there is nothing to be asked for all at once.
+        // Around a stateless limiter, no id: a composition need not ask for all its permits at
+        // once.
         self.limiter.id().and(LimiterId::of(self))
     }
 
@@ -449,8 +456,8 @@ impl<L: Limiter, D, const N: usize, W: Word> Limiter for Escalation<L, D, N, W> 
         self.limiter.capacity()
     }
 
-    /// In use while a hold is on; else as the limiter inside, but not since before the end of the
-    /// last hold.
+    /// In use while a hold is on. Otherwise as the inner limiter, but idle no earlier than the end
+    /// of the last hold.
     fn idle_at(&self, now: Timestamp) -> Idle {
         let inner = self.limiter.idle_at(now);
         self.words().fold(inner, |idle, (hold, word)| match hold {
@@ -479,7 +486,7 @@ impl<L: Limiter, D, const N: usize, W: Word> Composable for Escalation<L, D, N, 
         self.note(now, n, take_as_planned(&self.limiter, now, n, plan))
     }
 
-    /// A grant starts holds only once all others have granted.
+    /// A grant starts holds only after all others have granted.
     fn is_composed(&self) -> bool {
         true
     }
@@ -493,7 +500,7 @@ impl<L: Limiter, D, const N: usize, W: Word> Composable for Escalation<L, D, N, 
         let granted = self.limiter.take_at_then(now, n, rest);
         let _ = match granted {
             Ok(true) => self.note(now, n, Ok(Receipt::NONE)),
-            // Rolled back, as if it had not been granted.
+            // Rolled back: treated as not granted.
             Ok(false) => Ok(Receipt::NONE),
             Err(denied) => self.note(now, n, Err(denied)),
         };
@@ -501,7 +508,7 @@ impl<L: Limiter, D, const N: usize, W: Word> Composable for Escalation<L, D, N, 
     }
 }
 
-/// The holds of `thresholds`, if these fit.
+/// Returns the holds of `thresholds`, if they fit.
 const fn holds<D, W: Word, const N: usize>(
     thresholds: &[Threshold<D>; N],
 ) -> Result<[Option<Hold<W>>; N], SettingsError> {

@@ -1,6 +1,6 @@
-//! State: one word, [`until`](crate::word::hold), beside that of the limiter; with a threshold, a
-//! second one that counts denials, as the end and the count of a
-//! [fixed window](crate::limiters::fixed_window) that the first of them starts.
+//! State: one word, [`until`](crate::word::hold), in addition to the state of the limiter. With a
+//! threshold, a second word counts denials: it holds the end and the count of a [fixed
+//! window](crate::limiters::fixed_window) that the first denial starts.
 //!
 //! ```text
 //!   limiter:   granted  granted  denied |                            | granted
@@ -8,8 +8,8 @@
 //!                                       written once, by the denial  |
 //! ```
 //!
-//! A request looks at `until` first, and takes from the limiter only where it is over; so whatever
-//! races, the limiter's own bound holds.
+//! A request reads `until` first, and takes from the limiter only if the penalty is over. So the
+//! limiter's own bound holds under every race.
 
 use core::time::Duration;
 
@@ -26,38 +26,41 @@ use crate::{
     Refund, Replenishing, Retry, Setting, SettingsError, Timestamp, Unlimited, Waiting,
 };
 
-/// A limiter that, after a denial, keeps denying for a time.
+/// A limiter that keeps denying for a time after a denial.
 ///
-/// When the limiter inside denies, for another reason than that more was asked for than it can ever
-/// hold, a penalty starts: for at least `wait` all requests are denied as [`Denied::Penalized`].
-/// With a [threshold](PenaltyBuilder::after) it takes several denials. The denial that starts the
-/// penalty is reported as what it is. A probe (`n = 0`), and a look
-/// ([`peek_at`](Limiter::peek_at)), never starts a penalty.
+/// A penalty starts when the inner limiter denies a request, unless the request exceeds the
+/// capacity. For at least `wait`, every request is then denied as [`Denied::Penalized`]. With a
+/// [threshold](PenaltyBuilder::after), several denials start it. The denial that starts the penalty
+/// is returned unchanged. A probe (`n = 0`) and a [`peek_at`](Limiter::peek_at) never start a
+/// penalty.
 ///
-/// In an [`AllOf`](crate::AllOf) only a denial by the limiter inside starts one, not a denial by
-/// another part, which rolls the grant back. It counts also where another part of the same
-/// composition, which names that limiter in another way, has the permits, and where a composition
-/// that is about to be rolled back has them: who asked was denied.
+/// In an [`AllOf`](crate::AllOf), only a denial by the inner limiter starts a penalty. A denial by
+/// another part, which rolls the grant back, does not. A denial by the inner limiter counts in two
+/// more cases, because the request was denied:
 ///
-/// **Bound.** That of the limiter inside, always; and no request that begins after the penalty has
-/// started is admitted until `wait` has passed since the `now` of the denial that started it. A
-/// request that has found no penalty on, and is paused before it takes from the limiter inside, may
-/// still be granted by it after another one has started the penalty: it began before.
+/// - Another part of the same composition, which refers to that limiter in another way, has taken
+///   the permits.
+/// - A composition that is about to be rolled back has taken the permits.
 ///
-/// **Writes.** A penalty writes once, when it starts. Denials during it write nothing, and do not
-/// prolong it. Once it has been over for the [`staleness`](Self::staleness), the next grant clears
-/// the word.
+/// **Bound.** That of the inner limiter, always. In addition, no request that begins after the
+/// start of the penalty is admitted until `wait` has passed since the `now` of the denial that
+/// started it. A request may begin before the start, find no penalty, and pause before it takes
+/// from the inner limiter. It may still be granted during the penalty.
 ///
-/// **Cost.** A grant pays one load, and a comparison of what was loaded, more than without a
-/// penalty. Lock-free where the limiter inside is; all accesses are `Relaxed`: one word says all.
+/// **Writes.** A penalty writes once, when it starts. Denials during the penalty write nothing and
+/// do not prolong it. Once the penalty has been over for the [`staleness`](Self::staleness), the
+/// next grant clears the word.
 ///
-/// **Horizon.** The word wraps. A penalty is seen by every `now` up to
-/// [`staleness`](Self::staleness) older than the newest one. A limiter that has a penalty and then
-/// grants nothing for whole multiples of [`horizon`](Self::horizon) may find it on once more, for
-/// at most the wait and that staleness: it denies needlessly, and never too little.
+/// **Cost.** A grant costs one more load and one more comparison than without a penalty. Lock-free
+/// if the inner limiter is. All accesses are `Relaxed`, because everything depends on one word.
+///
+/// **Horizon.** The word wraps. Every `now` up to [`staleness`](Self::staleness) older than the
+/// newest one observes a penalty. If a limiter grants nothing after a penalty for whole multiples
+/// of [`horizon`](Self::horizon), the penalty may be on once more, for at most the wait plus that
+/// staleness. This denies needlessly, but never admits too much.
 ///
 /// Source: `ThrottlingInSeconds` of `OneAccess`, the `minDecisionDuration` of ATS, and the `Wait`
-/// of Ocelot; for Ocelot's own rule, in which the count begins anew after the wait, see
+/// of Ocelot. In Ocelot's own rule the count starts again after the wait: see
 /// [`CooldownWindow`](crate::CooldownWindow).
 ///
 /// ```
@@ -76,7 +79,7 @@ use crate::{
 ///     Err(Denied::Exhausted { .. })
 /// ));
 ///
-/// // The bucket is full again, and the penalty still on.
+/// // The bucket is full again, but the penalty is still on.
 /// let later = Timestamp::from_secs(61);
 /// let denied = LIMIT.try_acquire_at(later, 1).unwrap_err();
 /// assert_eq!(
@@ -92,7 +95,7 @@ use crate::{
 #[derive(Debug)]
 pub struct Penalty<L, W: Word = NativeWord> {
     until: AtomicWord<W>,
-    /// Nobody looks at this one without a threshold.
+    /// Not used without a threshold.
     denials: AtomicWord<W>,
     hold: Hold<W>,
     spared: Option<Spared<W>>,
@@ -100,7 +103,7 @@ pub struct Penalty<L, W: Word = NativeWord> {
 }
 
 impl Penalty<Unlimited> {
-    /// Settings for penalties of at least `wait`, 1 ns to 292 years, to be put
+    /// Returns a builder for penalties of at least `wait`, 1 ns to 292 years, which can be put
     /// [around](PenaltySettings::around) a limiter.
     ///
     /// ```
@@ -125,12 +128,12 @@ impl Penalty<Unlimited> {
 
 impl<L> Penalty<L> {
     const_unless_loom! {
-        /// Penalties of at least `wait`, 1 ns to 292 years, after each denial of `limiter`.
+        /// Wraps `limiter`: each denial starts a penalty of at least `wait`, 1 ns to 292 years.
         ///
         /// # Panics
         ///
-        /// Where [`PenaltyBuilder::build`] would return an error; in a constant or a static, that
-        /// is a compile error.
+        /// If [`PenaltyBuilder::build`] would return an error. In a constant or a static, that is a
+        /// compile error.
         ///
         /// ```
         /// # use core::time::Duration;
@@ -148,11 +151,11 @@ impl<L> Penalty<L> {
 }
 
 impl<L, W: Word> Penalty<L, W> {
-    /// Ends the penalty, if one is on. Denials that were counted stay counted.
+    /// Ends the penalty, if one is on. Counted denials stay counted.
     ///
     /// # Cost
     ///
-    /// A load, and if there has been a penalty, a compare-exchange.
+    /// A load, and a compare-exchange if there has been a penalty.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -171,7 +174,7 @@ impl<L, W: Word> Penalty<L, W> {
         Hold::stop(&self.until);
     }
 
-    /// Whether a penalty is on at `now`.
+    /// Returns whether a penalty is on at `now`.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -187,8 +190,8 @@ impl<L, W: Word> Penalty<L, W> {
         self.hold.is_on(self.until.load(Relaxed), now)
     }
 
-    /// How much older than the newest `now` another one may be to find on the penalty that that one
-    /// has started: at least one second.
+    /// Returns how much older than the newest `now` another one may be and still observe the
+    /// penalty that the newest one started: at least one second.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -202,7 +205,7 @@ impl<L, W: Word> Penalty<L, W> {
         self.hold.staleness()
     }
 
-    /// After how long the word repeats: see the type's documentation.
+    /// Returns the time after which the word wraps: see the type's documentation.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -216,8 +219,8 @@ impl<L, W: Word> Penalty<L, W> {
         self.hold.horizon()
     }
 
-    /// The grain that a start and the wait are rounded up to: a penalty is less than three of them
-    /// longer than the wait.
+    /// Returns the tick, to which starts and waits are rounded up: a penalty is less than three
+    /// ticks longer than the wait.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -234,7 +237,7 @@ impl<L, W: Word> Penalty<L, W> {
         self.hold.tick()
     }
 
-    /// The limiter inside.
+    /// Returns the inner limiter.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -248,13 +251,13 @@ impl<L, W: Word> Penalty<L, W> {
 }
 
 impl<L: Limiter, W: Word> Penalty<L, W> {
-    /// Takes `n` permits at `now`, unless a penalty is on. With `n = 0` it takes nothing, and is
-    /// answered as a request for 1 would be.
+    /// Takes `n` permits at `now`, unless a penalty is on. With `n = 0`, takes nothing, and answers
+    /// as for a request for 1.
     ///
     /// # Errors
     ///
-    /// [`Denied::Penalized`] while a penalty is on; else as the limiter inside, and then a penalty
-    /// may have started.
+    /// Returns [`Denied::Penalized`] while a penalty is on. Otherwise as the inner limiter; a
+    /// penalty may have started then.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -277,7 +280,7 @@ impl<L: Limiter, W: Word> Penalty<L, W> {
         Lease::try_acquire_at(self, now, n)
     }
 
-    /// What `take` says, where no penalty is on; a denial may start one.
+    /// Returns the result of `take`, if no penalty is on. A denial may start one.
     #[inline(always)]
     fn judge<T>(
         &self,
@@ -356,7 +359,8 @@ impl<L: Limiter, W: Word> Limiter for Penalty<L, W> {
     }
 
     fn id(&self) -> Option<LimiterId> {
-        // Around one without a state there is nothing to be asked for all at once.
+        // Around a stateless limiter, no id: a composition need not ask for all its permits at
+        // once.
         self.limiter.id().and(LimiterId::of(self))
     }
 
@@ -370,7 +374,7 @@ impl<L: Limiter, W: Word> Limiter for Penalty<L, W> {
         self.limiter.release(n);
     }
 
-    /// None while a penalty is on.
+    /// Returns 0 while a penalty is on.
     fn available_at(&self, now: Timestamp) -> u64 {
         if self.is_on_at(now) {
             0
@@ -383,8 +387,8 @@ impl<L: Limiter, W: Word> Limiter for Penalty<L, W> {
         self.limiter.capacity()
     }
 
-    /// In use while a penalty is on, or denials count; else as the limiter inside, but not since
-    /// before the end of both.
+    /// In use while a penalty is on or denials count. Otherwise as the inner limiter, but idle no
+    /// earlier than the end of both.
     fn idle_at(&self, now: Timestamp) -> Idle {
         let inner = self.limiter.idle_at(now);
         let inner = match &self.spared {
@@ -394,14 +398,14 @@ impl<L: Limiter, W: Word> Limiter for Penalty<L, W> {
         self.hold.idle(self.until.load(Relaxed), now, inner)
     }
 
-    /// The longer of the penalty's end and what the limiter inside says.
+    /// Returns the later of the penalty's end and the inner limiter's answer.
     fn retry(&self, denied: Denied) -> Retry {
         let (now, inner) = match denied {
             Denied::ExceedsCapacity { .. } => return Retry::Never,
             Denied::Exhausted { now, .. }
             | Denied::Crowded { now, .. }
             | Denied::Refused { now, .. } => (now, self.limiter.retry(denied)),
-            // The limiter inside has not been asked, and need not know of penalties.
+            // The inner limiter has not been asked, and need not know of penalties.
             Denied::Penalized { now, permits } => match self.limiter.peek_at(now, permits) {
                 Ok(()) => (now, Retry::At(now)),
                 Err(denied) => (now, self.limiter.retry(denied)),
@@ -448,17 +452,17 @@ impl<L: Limiter, W: Word> Composable for Penalty<L, W> {
     }
 }
 
-/// How many denials in a window do not start a penalty yet.
+/// The number of denials in a window that do not start a penalty.
 #[derive(Clone, Copy, Debug)]
 struct Spared<W: Word> {
     started: Started<W>,
-    /// The window's length, as a stamp.
+    /// The length of the window, as a stamp.
     within: W,
 }
 
 impl<W: Word> Spared<W> {
-    /// Whether a limiter that is `inner` at `now` is as good as new: not while denials count, nor
-    /// earlier than they did.
+    /// Whether a limiter is idle at `now` whose inner limiter answers `inner`: not while denials
+    /// count, and not since before they stopped counting.
     fn idle(&self, state: u64, now: Timestamp, inner: Idle) -> Idle {
         let (layout, grid) = (&self.started.layout, &self.started.grid);
         let position = grid.index(now);
@@ -476,7 +480,7 @@ impl<W: Word> Spared<W> {
         }
     }
 
-    /// Counts a denial, if it is one of those that do not start a penalty; whether it is.
+    /// Counts a denial that does not start a penalty. Returns whether it is one.
     fn count(&self, word: &AtomicWord<W>, now: Timestamp) -> bool {
         let layout = &self.started.layout;
         let mut state = word.load(Relaxed);
@@ -495,19 +499,19 @@ impl<W: Word> Spared<W> {
     }
 }
 
-/// Settings of a [`Penalty`]; from [`Penalty::builder`].
+/// Builds the settings of a [`Penalty`]. Created by [`Penalty::builder`].
 ///
 /// ```
 /// use core::time::Duration;
 /// use portcullis_core::{Concurrency, Penalty, PenaltySettings};
 ///
-/// // Checked when the program is compiled.
+/// // Checked at compile time.
 /// const STRICT: PenaltySettings = match Penalty::builder(Duration::from_secs(60))
 ///     .after(3, Duration::from_secs(10))
 ///     .build()
 /// {
 ///     Ok(settings) => settings,
-///     Err(_) => panic!("does not fit"),
+///     Err(_) => panic!("the settings do not fit"),
 /// };
 /// static LIMIT: Penalty<Concurrency> = STRICT.around(Concurrency::new(100));
 /// ```
@@ -522,14 +526,15 @@ pub struct PenaltyBuilder {
 }
 
 impl PenaltyBuilder {
-    /// The penalty starts with denial number `denials`, at least 1, in a window of length `within`
-    /// that the first of them starts. As long as that window lasts, also after a penalty, each
-    /// further denial starts another one. Default: with the first denial.
+    /// Sets how many denials start a penalty: denial number `denials`, at least 1, in a window of
+    /// length `within` that the first of them starts. While that window lasts, each further denial
+    /// starts another penalty. Default: the first denial starts one.
     ///
-    /// Denials during a penalty are not counted, nor are probes. Counting takes a second word,
-    /// which only denials look at, and which has the horizon of a
-    /// [`FixedWindow`](crate::FixedWindow) for `denials - 1` permits: one who has been idle for
-    /// whole multiples of it may find denials counted that are long past.
+    /// Neither probes nor denials during a penalty are counted.
+    ///
+    /// Counting takes a second word, which only denials read. Its horizon is that of a
+    /// [`FixedWindow`](crate::FixedWindow) for `denials - 1` permits. A limiter that has been idle
+    /// for whole multiples of it may count denials that are long past.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -550,9 +555,9 @@ impl PenaltyBuilder {
         self
     }
 
-    /// The grain of time, 1 ns to 292 years, that starts, waits and windows are rounded up to.
-    /// Default: the finest of 1 ns, 10 ns, 100 ns, ... in which the wait fits the word, and the
-    /// horizon is an hour or more; for the window of denials, as that of a
+    /// Sets the tick, 1 ns to 292 years, to which starts, waits and windows are rounded up.
+    /// Default: the finest of 1 ns, 10 ns, 100 ns, ... in which the wait fits the word and the
+    /// horizon is an hour or more. For the window of denials, the default is that of a
     /// [`FixedWindow`](crate::FixedWindow).
     ///
     /// ```
@@ -569,9 +574,9 @@ impl PenaltyBuilder {
         self
     }
 
-    /// How old a `now` may be, against the newest, to find a penalty on: at least one second.
-    /// Default: a sixteenth of the horizon where that is beyond 292 years, else a 256th of it, up
-    /// to an hour.
+    /// Sets the staleness: how much older than the newest `now` another one may be and still
+    /// observe a penalty. At least one second. Default: a sixteenth of the horizon if that covers
+    /// 292 years; otherwise a 256th of it, up to an hour.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -591,13 +596,15 @@ impl PenaltyBuilder {
     }
 
     const_unless_loom! {
-        /// Checks the settings, for the target's own word.
+        /// Checks the settings, for the target's native word.
         ///
         /// # Errors
         ///
-        /// [`SettingsError`] names the setting and its bound: a wait, window or tick outside of 1
-        /// ns to 292 years or too long for the tick, no denials or so many that the word cannot
-        /// count them, a staleness under 1 s or too long.
+        /// Returns a [`SettingsError`], which names the setting and its bound, if:
+        ///
+        /// - a wait, window or tick is not in 1 ns to 292 years, or does not fit the tick;
+        /// - `denials` is 0, or more than the word can count;
+        /// - the staleness is under 1 s, or too long.
         ///
         /// ```
         /// # use core::time::Duration;
@@ -686,8 +693,8 @@ impl PenaltyBuilder {
     }
 }
 
-/// Settings of a [`Penalty`] that fit a word: put them [around](Self::around) as many limiters as
-/// you like. From [`PenaltyBuilder::build`].
+/// The settings of a [`Penalty`] that fit a word. Put them [around](Self::around) any number of
+/// limiters. Created by [`PenaltyBuilder::build`].
 ///
 /// ```
 /// use core::time::Duration;
@@ -707,7 +714,7 @@ pub struct PenaltySettings<W: Word = NativeWord> {
 
 impl<W: Word> PenaltySettings<W> {
     const_unless_loom! {
-        /// `limiter` with these penalties.
+        /// Wraps `limiter` with these penalties.
         ///
         /// ```
         /// # use core::time::Duration;

@@ -1,4 +1,4 @@
-//! Counts allocations, thread by thread.
+//! Counts allocations per thread.
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::Cell;
@@ -10,16 +10,16 @@ thread_local! {
 
 struct Counting;
 
-// SAFETY: passes every call on to the system's allocator, and allocates nothing to count it.
+// SAFETY: passes every call on to the system's allocator, and counts without allocating.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller keeps the contract of `alloc`.
+        // SAFETY: the caller upholds the contract of `alloc`.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps the contract of `dealloc`.
+        // SAFETY: the caller upholds the contract of `dealloc`.
         unsafe { System.dealloc(at, layout) }
     }
 }
@@ -27,7 +27,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// The allocations that this thread makes in `f`.
+/// Returns the number of allocations that this thread makes in `f`.
 pub(crate) fn allocations(f: impl FnOnce()) -> u64 {
     let before = ALLOCATIONS.with(Cell::get);
     f();

@@ -1,5 +1,5 @@
-//! A continuous bucket in rational arithmetic: the level is an integer number of parts, as many to
-//! a permit as the rate's period has nanoseconds, and never rounded.
+//! A continuous bucket in rational arithmetic. The level is an integer number of parts, never
+//! rounded; a permit has as many parts as the rate's period has nanoseconds.
 
 use core::time::Duration;
 
@@ -11,7 +11,7 @@ use portcullis_core::{
 use super::draws::Draws;
 use super::model::{AGES, Landmarks, Model, Verdict, nanos};
 
-/// An ideal bucket, and what the real one states about its word.
+/// An ideal bucket, and what the real one documents about its word.
 #[derive(Debug)]
 pub(crate) struct BucketModel {
     permits: i128,
@@ -21,30 +21,30 @@ pub(crate) struct BucketModel {
     tick: u64,
     /// The newest `now` written, rounded down to the tick.
     newest: i128,
-    /// Parts that were left then.
+    /// The parts that were left then.
     level: i128,
-    /// Parts in the smallest unit that the word could count.
+    /// The parts in the smallest unit that the word can count.
     unit: i128,
     /// Units in a tick.
     gain: i128,
-    /// Units that the word can tell apart.
+    /// The number of units that the word can distinguish.
     range: i128,
     staleness_ticks: i128,
     facts: (u64, u64),
 }
 
-/// What a bucket states about its word.
+/// What a bucket documents about its word.
 #[derive(Debug)]
 struct Stated {
     tick: Duration,
     staleness: Duration,
     horizon: Duration,
-    /// Bits of the lattice.
+    /// The bits of the lattice.
     bits: u32,
 }
 
 impl BucketModel {
-    /// The model of a bucket that was built with these settings.
+    /// Returns the model of a bucket that was built with these settings.
     pub(crate) fn new<W: Word>(
         bucket: &TokenBucket<W>,
         rate: Rate,
@@ -85,7 +85,7 @@ impl BucketModel {
         model
     }
 
-    /// `now` as a bucket with this tick sees it.
+    /// `now`, rounded down as a bucket with this tick does it.
     fn rounded(&self, now: u64) -> i128 {
         if self.tick == 1 {
             return now.into();
@@ -94,12 +94,12 @@ impl BucketModel {
         i128::from(self.origin) + i128::from(since / self.tick * self.tick)
     }
 
-    /// Parts at `now` in a bucket that never fills up.
+    /// The parts at `now` in a bucket that never fills up.
     fn unbounded(&self, now: u64) -> i128 {
         self.level + (self.rounded(now) - self.newest) * self.permits
     }
 
-    /// Where an idle bucket stands in its word, in units after a multiple of the word's range;
+    /// The position of an idle bucket in its word, in units after a multiple of the word's range;
     /// `None` if it has not been idle for that long.
     fn lap(&self, now: u64) -> Option<i128> {
         let units = self.unbounded(now) / self.unit;
@@ -122,16 +122,16 @@ impl Model for BucketModel {
         }
         let ideal = whole(self.unbounded(now).min(self.full));
         match self.lap(now) {
-            // Fills anew, from the multiple of the horizon on.
+            // Fills again, from the multiple of the horizon on.
             Some(units) if units * self.unit <= self.full => Verdict::Wrapped {
                 told: whole(units * self.unit),
                 ideal,
             },
-            // Is taken for late just before it.
+            // Just before the multiple, the word looks stale.
             Some(units) if units >= self.range - self.staleness_ticks * self.gain => {
                 Verdict::Wrapped { told: 0, ideal }
             }
-            // The staleness is stated in whole ticks.
+            // The staleness is documented in whole ticks.
             Some(units) if units >= self.range - (self.staleness_ticks + 1) * self.gain => {
                 Verdict::Blurred { ideal }
             }
@@ -199,7 +199,7 @@ fn gcd(a: i128, b: i128) -> i128 {
 
 const YEAR: u64 = 365 * 24 * 3_600 * 1_000_000_000;
 
-/// A bucket's settings, all but the burst.
+/// The settings of a bucket, except the burst.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BucketSettings {
     rate: Rate,
@@ -227,7 +227,7 @@ macro_rules! with_settings {
 }
 
 impl BucketSettings {
-    /// Random ones: rates from one a year to one a nanosecond and a little beyond.
+    /// Random settings: rates from one permit per year to one per nanosecond and a little beyond.
     pub(crate) fn random(draws: &mut Draws<'_>) -> Self {
         const NAMED: [(u32, u64); 10] = [
             (1, YEAR),
@@ -266,7 +266,7 @@ impl BucketSettings {
         }
     }
 
-    /// The bucket, or why it does not fit.
+    /// The bucket, or the error if it does not fit.
     pub(crate) fn build<W: Word>(
         self,
         burst: u64,
@@ -283,7 +283,7 @@ impl BucketSettings {
         with_settings!(self, initial, AdjustableBucket::builder(self.rate, burst))
     }
 
-    /// The bound that the builder names for the burst; `None` if it refuses something else.
+    /// The bound that the builder names for the burst; `None` if it refuses another setting.
     pub(crate) fn largest_burst<W: Word>(self) -> Option<u64> {
         match self.build::<W>(u64::MAX, 0) {
             Err(SettingsError::TooLarge {
@@ -295,7 +295,7 @@ impl BucketSettings {
     }
 }
 
-/// A random bucket and its model, or nothing if the settings do not fit the word.
+/// A random bucket and its model, or `None` if the settings do not fit the word.
 pub(crate) fn random_bucket<W: Word>(
     draws: &mut Draws<'_>,
 ) -> Option<(TokenBucket<W>, BucketModel)> {
@@ -318,8 +318,8 @@ pub(crate) fn random_bucket<W: Word>(
     Some((bucket, model))
 }
 
-/// The same of a bucket whose settings can be changed, and a token bucket with the same settings
-/// and tick.
+/// The same for a bucket whose settings can change, and a token bucket with the same settings and
+/// tick.
 pub(crate) fn random_adjustable<W: Word>(
     draws: &mut Draws<'_>,
 ) -> Option<(AdjustableBucket<W>, TokenBucket<W>, BucketModel)> {

@@ -1,11 +1,11 @@
-//! Permits of a concurrency limit in a plain counter.
+//! The permits of a concurrency limit in a plain counter.
 
 use portcullis_core::{Concurrency, Denied, Idle, Lease, Limiter, Retry, Timestamp, Word};
 
 use super::draws::Draws;
 use super::trace::Tally;
 
-/// Takes, gives back and resizes at random, and compares every answer with two counters.
+/// Takes, releases and resizes at random, and compares every answer with two counters.
 pub(crate) fn trace<W: Word>(draws: &mut Draws<'_>, tally: &mut Tally) {
     let max = Concurrency::<W>::max_limit();
     let mut limit = draws.magnitude(max.into()).max(1) as u32;

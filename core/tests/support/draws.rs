@@ -1,14 +1,14 @@
-/// Where a random trace gets its choices from: a seed, for bulk, or a list, which proptest shrinks.
+/// The source of a random trace's choices: a seed, for bulk, or a list, which proptest shrinks.
 ///
-/// Smaller choices make smaller numbers, and choices that are missing are zero, so that a shorter
-/// list of smaller choices is a simpler trace.
+/// Smaller choices make smaller numbers, and missing choices are zero, so that a shorter list of
+/// smaller choices is a simpler trace.
 #[derive(Debug)]
 pub(crate) enum Draws<'a> {
-    /// A `SplitMix64` generator, for so many steps.
+    /// A `SplitMix64` generator, for `steps` steps.
     Seeded {
         /// The generator's state.
         state: u64,
-        /// Steps that are left.
+        /// The number of steps left.
         steps: u32,
     },
     /// These choices, and then zeros.
@@ -16,7 +16,7 @@ pub(crate) enum Draws<'a> {
 }
 
 impl Draws<'_> {
-    /// Whether the trace goes on.
+    /// Whether the trace continues.
     pub(crate) fn another_step(&mut self) -> bool {
         match self {
             Self::Seeded { steps, .. } => {
@@ -27,12 +27,12 @@ impl Draws<'_> {
         }
     }
 
-    /// Whether the trace is small enough to be checked in every costly way.
+    /// Whether the trace is short enough for every expensive check.
     pub(crate) fn is_small(&self) -> bool {
         matches!(self, Self::Given(_))
     }
 
-    /// Any number.
+    /// Draws any number.
     pub(crate) fn any(&mut self) -> u64 {
         match self {
             Self::Seeded { state, .. } => {
@@ -52,23 +52,23 @@ impl Draws<'_> {
         }
     }
 
-    /// 0 to `n - 1`.
+    /// Draws from 0 to `n - 1`.
     pub(crate) fn below(&mut self, n: u64) -> u64 {
         ((u128::from(self.any()) * u128::from(n)) >> 64) as u64
     }
 
-    /// `low` to `high`.
+    /// Draws from `low` to `high`, both included.
     pub(crate) fn within(&mut self, low: u64, high: u64) -> u64 {
         let span = u128::from(high - low) + 1;
         low + ((u128::from(self.any()) * span) >> 64) as u64
     }
 
-    /// True once in `n` times.
+    /// Returns true once in `n` times.
     pub(crate) fn once_in(&mut self, n: u64) -> bool {
         self.below(n) == n - 1
     }
 
-    /// 0 to `max`, each size of number about as often.
+    /// Draws from 0 to `max`; every magnitude is about equally likely.
     pub(crate) fn magnitude(&mut self, max: u64) -> u64 {
         let bits = self.below(u64::from(u64::BITS - max.leading_zeros()) + 1) as u32;
         if bits == 0 {
@@ -78,7 +78,7 @@ impl Draws<'_> {
         self.within(low, (low - 1 + low).min(max))
     }
 
-    /// One of `choices`.
+    /// Draws one of `choices`.
     pub(crate) fn one_of<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[self.below(choices.len() as u64) as usize]
     }

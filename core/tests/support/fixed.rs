@@ -7,25 +7,25 @@ use portcullis_core::{FixedWindow, Idle, Timestamp, Word};
 use super::draws::Draws;
 use super::model::{AGES, Landmarks, Model, Verdict, nanos};
 
-/// An ideal window, and what the real one states about its word.
+/// An ideal window, and what the real one documents about its word.
 #[derive(Debug)]
 pub(crate) struct FixedModel {
     limit: u64,
     window: u64,
     started: bool,
     origin: u64,
-    /// The window on a grid, else the tick that a start is rounded up to.
+    /// The window if there is a grid, otherwise the tick to which a start is rounded up.
     step: u64,
     /// The position at which the newest window ends.
     end: i128,
     count: u64,
     /// The position of the newest `now` written.
     newest: i128,
-    /// Positions that the word can tell apart.
+    /// The number of positions that the word can distinguish.
     range: i128,
     staleness: i128,
     facts: (u64, u64),
-    /// Where positions are the time itself, an instant before the origin would be taken as it is.
+    /// If positions are nanoseconds, an instant before the origin would not be clamped to it.
     earliest: u64,
 }
 
@@ -37,10 +37,10 @@ impl FixedModel {
             limit: fixed.limit(),
             window,
             started,
-            // Positions of 1 ns are the time itself.
+            // Positions of 1 ns are timestamps.
             origin: if step == 1 { 0 } else { origin },
             step,
-            // The last window ended with the origin.
+            // The last window ended at the origin.
             end: if step == 1 { origin.into() } else { 0 },
             count: 0,
             newest: if step == 1 { origin.into() } else { 0 },
@@ -55,7 +55,7 @@ impl FixedModel {
         (now.saturating_sub(self.origin) / self.step).into()
     }
 
-    /// From the position that starts a window to the one that ends it.
+    /// The distance from the position that starts a window to the one that ends it.
     fn span(&self) -> i128 {
         self.window.div_ceil(self.step).into()
     }
@@ -66,21 +66,21 @@ impl FixedModel {
         self.position(now) + self.span() + i128::from(self.started && within)
     }
 
-    /// How far the position is from coming around to where the newest window was on, if it is so
-    /// close that it counts as that.
+    /// How far the position is from wrapping to the end of the newest window, if it is so close
+    /// that the old window seems to be open.
     fn lap(&self, now: u64) -> Option<i128> {
         let passed = self.position(now) - self.end;
         let ahead = self.range - passed.rem_euclid(self.range);
         (passed >= 0 && ahead <= self.near()).then_some(ahead)
     }
 
-    /// How long before that end all are denied or counted in the old window.
+    /// How long before that end all requests are denied or counted in the old window.
     fn near(&self) -> i128 {
         self.staleness + self.span() + i128::from(self.started)
     }
 
-    /// Whether all are denied: close to coming around, but not yet so close that the old window
-    /// counts; or as late.
+    /// Whether all requests are denied: close to the wrap, but not yet so close that the old window
+    /// counts; or for a stale timestamp there.
     fn is_shut(&self, now: u64) -> bool {
         let behind = (self.end - self.position(now)).rem_euclid(self.range);
         behind > self.near() && behind <= self.near() + self.staleness
@@ -113,10 +113,10 @@ impl Model for FixedModel {
 
     fn granted(&mut self, now: u64, n: u32, _told: u64) {
         let (position, begun) = (self.position(now), self.end_from(now));
-        // The old window, with all that was taken in it, as if it ended when its end comes around.
+        // The old window, with all that was taken in it, as if it ended when its wrapped end comes.
         let lapped = self.lap(now).map(|ahead| position + ahead);
         let on_until = lapped.or((position < self.end).then_some(self.end));
-        // Of windows that a request starts, one with nothing in it has not been started.
+        // An empty window that a request starts has not been started.
         let empty = self.started && self.count == 0;
         match on_until.filter(|&end| !(empty && begun >= end)) {
             Some(end) if lapped.is_some() => (self.end, self.newest) = (end, position),
@@ -167,7 +167,7 @@ impl Model for FixedModel {
     }
 }
 
-/// A random window and its model, or nothing if the settings do not fit the word.
+/// A random window and its model, or `None` if the settings do not fit the word.
 pub(crate) fn random_fixed<W: Word>(draws: &mut Draws<'_>) -> Option<(FixedWindow<W>, FixedModel)> {
     const LONGEST: u64 = 100 * 365 * 24 * 3_600 * 1_000_000_000;
     let length = draws.magnitude(LONGEST).max(1);

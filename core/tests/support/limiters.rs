@@ -1,4 +1,4 @@
-//! The limiters of the registry, for suites that ask the same of all of them.
+//! The limiters of the registry, for suites that test all of them alike.
 #![allow(dead_code, reason = "each suite uses some of it")]
 
 #[macro_use]
@@ -23,7 +23,7 @@ pub(crate) enum Back {
     always,
 }
 
-/// What a denial does.
+/// The effect of a denial.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[allow(non_camel_case_types, reason = "as in the registry")]
 pub(crate) enum Denial {
@@ -39,7 +39,7 @@ pub(crate) struct Kind {
     pub(crate) denial: Denial,
 }
 
-/// Something to be done with limiters of every type.
+/// An action for limiters of every type.
 pub(crate) trait ForEach {
     fn each<L: Subject>(&mut self, kind: Kind, new: impl Fn() -> L);
 }
@@ -68,8 +68,8 @@ macro_rules! constructors {
             )*
         }
 
-        /// Has `work` make limiters of each type, on words of `W`: of `limit` permits, which come
-        /// back within `time`, if they come back by time.
+        /// Runs `work` on limiters of each type, on words of `W`: of `limit` permits, which are
+        /// replenished within `time`, if by time at all.
         pub(crate) fn for_each<W: Word>(limit: u64, time: Duration, work: &mut impl ForEach) {
             $(
                 let kind = Kind {
@@ -95,14 +95,14 @@ impl ForEach for Boxed {
     }
 }
 
-/// One of each type.
+/// One limiter of each type.
 pub(crate) fn all<W: Word>(limit: u64, time: Duration) -> Vec<(Kind, Box<dyn Subject>)> {
     let mut all = Boxed(Vec::new());
     for_each::<W>(limit, time, &mut all);
     all.0
 }
 
-/// Those of which there are no more than so many permits.
+/// Those that have a limited number of permits.
 pub(crate) fn limited<W: Word>(limit: u64, time: Duration) -> Vec<(Kind, Box<dyn Subject>)> {
     let mut limited = all::<W>(limit, time);
     limited.retain(|(kind, _)| kind.back != Back::always);

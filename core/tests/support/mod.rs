@@ -1,5 +1,5 @@
-//! What the property tests compare the limiters with: models that compute in unbounded rational
-//! arithmetic, and traces of random operations with wild times.
+//! What the property tests compare the limiters with: models in unbounded rational arithmetic, and
+//! traces of random operations at arbitrary times.
 #![allow(dead_code, reason = "each test uses a part")]
 
 pub(crate) mod bucket;

@@ -1,4 +1,4 @@
-//! What a model is asked, and what it says.
+//! The queries and the answers of a model.
 
 use portcullis_core::Idle;
 
@@ -6,33 +6,33 @@ use portcullis_core::Idle;
 /// come to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// The limiter must say so too.
+    /// The limiter must report the same.
     Exactly(u64),
-    /// `now` is older than the newest `now` written, which would be told this much: the limiter may
-    /// say less.
+    /// `now` is older than the newest `now` written. The limiter may report less than at the newest
+    /// time.
     Late {
-        /// What the newest `now` would be told.
+        /// What is available at the newest `now`.
         most: u64,
     },
-    /// The limiter has been idle for about a multiple of its horizon: it takes itself for less than
-    /// full, by this much.
+    /// The limiter has been idle for about a multiple of its horizon: it under-reports its permits.
     Wrapped {
-        /// What it must say.
+        /// What it must report.
         told: u64,
-        /// What an ideal limiter has.
+        /// What an ideal limiter has available.
         ideal: u64,
     },
-    /// The same, but nobody says how much less: the limiter may say any less than an ideal one has.
+    /// The same, but by an unknown amount: the limiter may report any number below that of an ideal
+    /// one.
     Blurred {
-        /// What an ideal limiter has.
+        /// What an ideal limiter has available.
         ideal: u64,
     },
-    /// `now` is older than the stated staleness: nothing is promised.
+    /// `now` is older than the documented staleness: nothing is guaranteed.
     Void,
 }
 
 impl Verdict {
-    /// Whether the limiter may say `told`.
+    /// Whether the limiter may report `told`.
     pub(crate) fn allows(self, told: u64) -> bool {
         match self {
             Self::Exactly(available) => told == available,
@@ -46,48 +46,49 @@ impl Verdict {
         }
     }
 
-    /// Whether a retry instant can be exact: not where nobody can tell when an old lap ends.
+    /// Whether a retry instant can be exact: not if the end of an old lap is unknown.
     pub(crate) fn promises_a_retry(self) -> bool {
         !matches!(self, Self::Blurred { .. } | Self::Void)
     }
 }
 
-/// A limiter in rational arithmetic, that is told what the real one granted.
+/// A limiter in rational arithmetic, which follows the grants of the real one.
 pub(crate) trait Model {
-    /// What there is at `now`, which need not be the newest.
+    /// What is available at `now`, which need not be the newest time.
     fn look(&self, now: u64) -> Verdict;
-    /// The limiter granted `n` permits at `now`, having said that it had `told`.
+    /// Records that the limiter granted `n` permits at `now`, after it reported `told` as
+    /// available.
     fn granted(&mut self, now: u64, n: u32, told: u64);
-    /// The most that there can be.
+    /// The largest number that can be available.
     fn capacity(&self) -> u64;
-    /// Whether the limiter may call itself idle in this way, having said that it had `told`.
+    /// Whether the limiter may report `idle`, after it reported `told` as available.
     fn allows_idle(&self, now: u64, told: u64, idle: Idle) -> bool;
-    /// Times at which something happens, for the trace to jump by: the time for a permit, to fill
-    /// or for a window, the staleness, and the horizon.
+    /// Spans after which something happens, for the trace to jump by: the time for a permit, to
+    /// fill or for a window, the staleness, and the horizon.
     fn landmarks(&self) -> Landmarks;
 }
 
 /// Spans of time that a model's limiter treats differently, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Landmarks {
-    /// In which about a permit comes back.
+    /// The span in which about one permit comes back.
     pub(crate) grain: u64,
-    /// In which all permits come back.
+    /// The span in which all permits come back.
     pub(crate) reach: u64,
-    /// How old a `now` may be.
+    /// How stale a `now` may be.
     pub(crate) staleness: u64,
-    /// After which the word repeats.
+    /// The span after which the word repeats.
     pub(crate) horizon: u64,
-    /// The instant that the limiter starts at.
+    /// The instant at which the limiter starts.
     pub(crate) first: u64,
     /// The first instant that the trace may use.
     pub(crate) earliest: u64,
 }
 
-/// A span of time, or the longest one that a `u64` carries.
+/// A span of time, or the longest one that fits a `u64`.
 pub(crate) fn nanos(span: core::time::Duration) -> u64 {
     u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// As far as two instants can lie apart.
+/// The largest distance of two instants.
 pub(crate) const AGES: core::time::Duration = core::time::Duration::from_nanos(u64::MAX);

@@ -1,4 +1,4 @@
-//! Random traces in bulk, of each limiter that has a model.
+//! Random traces in bulk, for each limiter that has a model.
 
 use portcullis_core::Word;
 
@@ -39,8 +39,8 @@ pub(crate) const SUBJECTS: [(&str, Trace); 8] = [
     ("concurrency, 32 bits", super::concurrency::trace::<u32>),
 ];
 
-/// Runs seeded traces of a subject until they have judged so many requests. The seed of a failing
-/// trace is printed with it.
+/// Runs seeded traces of a subject until they have judged `operations` requests. The seed of a
+/// failing trace is printed with the failure.
 pub(crate) fn in_bulk((name, subject): (&str, Trace), operations: u64, seed: u64) -> Tally {
     struct Seed<'a>(&'a str, u64);
     impl Drop for Seed<'_> {

@@ -1,8 +1,8 @@
 //! Every limiter, once.
 //!
-//! Whatever asks the same of all limiters takes them from here: the suites by theme of the core and
-//! of the queue, the hot paths and `cargo xtask hot-paths`, the instruction counts, and what runs
-//! on microcontrollers. `cargo xtask` fails where a limiter of the core is missing.
+//! All suites that test all limiters alike take them from here: those of the core and of the queue,
+//! the hot paths and `cargo xtask hot-paths`, the instruction counts, and the programs for
+//! microcontrollers. `cargo xtask` fails if a limiter of the core is missing.
 
 /// Hands all rows to `$callback!`. Each row is
 ///
@@ -22,19 +22,19 @@
 /// ```
 ///
 /// - `W` is the word, which the callback has to define, as a type or as a parameter.
-/// - `on` names the words that hot paths are read for. An instance's path is `instance_acquire`,
+/// - `on` names the words whose hot paths are read. An instance's path is `instance_acquire`,
 ///   its benches are `instance.allow` and so on.
-/// - `new` makes a typical one, in a constant or not: `limit` permits, which come back within
-///   `time` where they come back by time. `on_board` makes the same on 32 bits, in ticks of a
+/// - `new` makes a typical limiter, in a constant or not: `limit` permits, which come back within
+///   `time` if they come back by time. `on_board` makes the same on 32 bits, in ticks of a
 ///   millisecond where ticks can be chosen.
 /// - `back` is how permits come back, `denial` whether a denial may write.
-/// - `refunds` is empty if nothing can be given back. Otherwise it tells how old a receipt is when
-///   the word may have come round, so that it is worth nothing any more.
-/// - `saves` has builders of limiters whose state can be kept while memory is lost.
-/// - `hot_path` bounds a grant: the successful atomic writes, and the core's functions for what is
-///   rare.
+/// - `refunds` is empty if nothing can be refunded. Otherwise it returns the age at which a receipt
+///   is worth nothing, because the word may have wrapped.
+/// - `saves` has builders of limiters whose state can be saved while memory is lost.
+/// - `hot_path` bounds a grant: the successful atomic writes, and the core's functions for rare
+///   cases.
 /// - `counted` names the instances whose instructions are counted: of a grant, a denial, a grant
-///   after a rest, a retry time, and a grant that is given back.
+///   after an idle time, a retry time, and a refund.
 /// - `cost` names what is measured on a Cortex-M3.
 macro_rules! for_each_limiter {
     ($callback:ident) => {
@@ -163,7 +163,7 @@ macro_rules! for_each_limiter {
                 denial: writes_nothing,
                 refunds: [|limiter, _time| limiter.horizon()],
                 saves: [],
-                // A new tick, settings that change often, permits that were owed.
+                // A new tick, frequent changes of settings, a debt.
                 hot_path: {
                     writes: 1,
                     cold: ["note_newer", "take_slowly", "count_in", "is_unstarted"]
@@ -187,7 +187,7 @@ macro_rules! for_each_limiter {
                 denial: writes_nothing,
                 refunds: [|limiter, time| limiter.horizon() + time],
                 saves: [],
-                // The same, or a window from which all was given back.
+                // The same, or a window that was refunded completely.
                 hot_path: {
                     writes: 1,
                     cold: ["note_newer", "take_slowly", "count_in", "is_unstarted"]

@@ -7,33 +7,33 @@ use portcullis_core::{Idle, SlidingWindow, Timestamp, Word};
 use super::draws::Draws;
 use super::model::{AGES, Landmarks, Model, Verdict, nanos};
 
-/// The most segments of the windows that are tried.
+/// The largest number of segments of the windows under test.
 pub(crate) const MAX_SEGMENTS: usize = 7;
 
-/// An ideal window, and what the real one states about its word.
+/// An ideal window, and what the real one documents about its word.
 #[derive(Debug)]
 pub(crate) struct SlidingModel {
     limit: u64,
     window: u64,
     segments: u64,
-    /// The segments that count together.
+    /// The number of segments that count together.
     length: i128,
     origin: u64,
-    /// What was granted in which segment.
+    /// The segments, and what was granted in each.
     grants: VecDeque<(i128, u64)>,
-    /// The newest segment granted in; a new limiter's lies one ring before the origin.
+    /// The newest segment with a grant; a new limiter's is one ring before the origin.
     newest: i128,
-    /// The segment that the word stands for: the newest, or one in the future after the word has
-    /// come around.
+    /// The segment that the word represents: the newest, or one in the future after the word has
+    /// wrapped.
     stamp: i128,
-    /// Segments that the word can tell apart.
+    /// The number of segments that the word can distinguish.
     range: i128,
     staleness: i128,
     facts: (u64, u64),
-    /// Where positions are the time itself, an instant before the origin would be taken as it is.
+    /// If positions are nanoseconds, an instant before the origin would not be clamped to it.
     earliest: u64,
-    /// Up to this segment, what was granted when the word had come around may count for longer than
-    /// it should.
+    /// Up to this segment, grants made after the word wrapped may count for longer than they
+    /// should.
     blurred: Option<i128>,
 }
 
@@ -56,8 +56,7 @@ impl SlidingModel {
             window,
             segments,
             length,
-            // Where segments are a whole number of nanoseconds and as short as that, the grid is
-            // time itself.
+            // If segments are exactly 1 ns long, the grid is time itself.
             origin: if window == segments { 0 } else { origin },
             grants: VecDeque::new(),
             newest: -length,
@@ -73,7 +72,7 @@ impl SlidingModel {
     fn segment(&self, now: u64) -> i128 {
         let since = u128::from(now.saturating_sub(self.origin));
         let segment = (since * u128::from(self.segments) / u128::from(self.window)).cast_signed();
-        // The last few segments of all time are one, if they are 1 ns long.
+        // The last few segments of all time are one segment, if they are 1 ns long.
         segment.min(i128::from(u64::MAX) - self.length)
     }
 
@@ -94,16 +93,15 @@ impl SlidingModel {
         self.limit - counted.map(|(_, n)| n).sum::<u64>()
     }
 
-    /// If the word has come around to about where the newest grant was: how long it will seem so,
-    /// in segments.
+    /// If the word has wrapped to about the newest grant: for how many segments it will look like
+    /// that.
     fn lap(&self, segment: i128) -> Option<i128> {
         let passed = segment - self.stamp;
         if passed < self.range - 2 * self.staleness - 2 * self.length {
             return None;
         }
         let into = passed % self.range;
-        // A grant that was made when the word had come around may stand in a slot that is as far
-        // ahead.
+        // A grant made after the word wrapped may be in a slot that is as far ahead.
         let remains = if self.blurred.is_some() {
             self.staleness + 2 * self.length
         } else {
@@ -147,7 +145,7 @@ impl Model for SlidingModel {
         if let Some(lasts) = self.lap(segment) {
             let until = segment + lasts + self.length;
             self.blurred = Some(self.blurred.map_or(until, |before| before.max(until)));
-            // Only if the word takes `now` for late, does it go on standing for the old segment.
+            // The word keeps representing the old segment only if `now` looks stale to it.
             let ahead = self.range - (segment - self.stamp) % self.range;
             if ahead <= self.staleness + self.length {
                 self.stamp = segment + ahead;
@@ -206,7 +204,7 @@ impl Model for SlidingModel {
     }
 }
 
-/// A random window and its model, or nothing if the settings do not fit the word.
+/// A random window and its model, or `None` if the settings do not fit the word.
 pub(crate) fn random_sliding<W: Word>(
     draws: &mut Draws<'_>,
 ) -> Option<(SlidingWindow<MAX_SEGMENTS, W>, SlidingModel)> {

@@ -1,4 +1,4 @@
-//! Random operations on a limiter with wild times, each compared with a model.
+//! Random operations on a limiter at arbitrary times, each compared with a model.
 
 use core::fmt::{self, Debug, Display};
 
@@ -7,26 +7,26 @@ use portcullis_core::{Denied, Limiter, Retry, Timestamp};
 use super::draws::Draws;
 use super::model::{Model, Verdict};
 
-/// What happened in the traces.
+/// Counts of what happened in the traces.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Tally {
     /// Requests judged.
     pub(crate) operations: u64,
-    /// Those that were granted.
+    /// Requests that were granted.
     pub(crate) granted: u64,
-    /// Those that were denied.
+    /// Requests that were denied.
     pub(crate) denied: u64,
     /// Retry instants that were tried, and 1 ns before each.
     pub(crate) retried: u64,
-    /// With a `now` older than the newest written.
+    /// Requests with a `now` older than the newest written.
     pub(crate) late: u64,
-    /// Of those, how many were told less than the newest would be.
+    /// Those among them that found less than at the newest time.
     pub(crate) late_and_less: u64,
-    /// After about a multiple of the horizon.
+    /// Requests after about a multiple of the horizon.
     pub(crate) wrapped: u64,
-    /// Of those, how many were told less than there was.
+    /// Those among them that found less than was available.
     pub(crate) wrapped_and_less: u64,
-    /// With a `now` older than the staleness.
+    /// Requests with a `now` older than the staleness.
     pub(crate) void: u64,
 }
 
@@ -52,7 +52,7 @@ impl Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} operations: {} granted, {} denied, {} retried; {} late ({} told less), {} after a horizon ({} told less), {} too old",
+            "{} operations: {} granted, {} denied, {} retried; {} late ({} with less), {} after a horizon ({} with less), {} too old",
             self.operations,
             self.granted,
             self.denied,
@@ -66,12 +66,12 @@ impl Display for Tally {
     }
 }
 
-/// How a request ended.
+/// The outcome of a request.
 #[derive(Clone, Copy, Debug)]
 enum Outcome {
     Granted,
     Denied(Denied),
-    /// Granted where nothing was promised, and nothing is from here on.
+    /// Granted where nothing was guaranteed; from here on nothing is.
     Over,
 }
 
@@ -109,7 +109,7 @@ where
             Outcome::Over => return,
         };
         now = match retry {
-            // The try that must fail, and the one that must succeed.
+            // The request that must be denied, and the one that must be granted.
             Some(Retry::At(at)) if draws.once_in(2) => {
                 let at = at.as_nanos();
                 let early = operation(limiter, model, at - 1, n, draws, tally);
@@ -130,7 +130,7 @@ where
     }
 }
 
-/// The time of the operation after the one at `now`.
+/// Returns the time of the operation after the one at `now`.
 fn next<M: Model>(model: &M, now: u64, draws: &mut Draws<'_>) -> u64 {
     let marks = model.landmarks();
     let back = |by: u64| now.saturating_sub(by).max(marks.earliest);
@@ -159,7 +159,7 @@ fn next<M: Model>(model: &M, now: u64, draws: &mut Draws<'_>) -> u64 {
     }
 }
 
-/// One request, and every question that can be asked before and after it.
+/// Sends one request, and every query before and after it.
 fn operation<L, M>(
     limiter: &L,
     model: &mut M,
@@ -175,8 +175,9 @@ where
     let at = Timestamp::from_nanos(now);
     let verdict = model.look(now);
     let told = limiter.available_at(at);
-    let context =
-        || format!("{n} at {now}: told {told}, by the model {verdict:?}\n{limiter:?}\n{model:?}");
+    let context = || {
+        format!("{n} at {now}: reported {told}, by the model {verdict:?}\n{limiter:?}\n{model:?}")
+    };
     tally.count(verdict, told);
     assert!(verdict.allows(told), "{}", context());
     assert_eq!(limiter.capacity(), model.capacity(), "{}", context());
@@ -209,7 +210,7 @@ where
         tally.granted += 1;
         if n > 0 {
             if verdict == Verdict::Void {
-                // Promises nothing from here on.
+                // From here on nothing is guaranteed.
                 return Outcome::Over;
             }
             model.granted(now, n, told);
@@ -260,8 +261,7 @@ where
     Outcome::Denied(denied)
 }
 
-/// Whether the model knows that the limiter's word has come around between its newest `now` and
-/// `now`.
+/// Whether the model knows that the limiter's word has wrapped between its newest `now` and `now`.
 fn is_wrapped<M: Model>(model: &M, now: u64) -> bool {
     model.landmarks().horizon < now
 }

@@ -1,4 +1,4 @@
-//! A limiter in a static, a clock by `SysTick`, and a task that waits for its permits.
+//! A limiter in a static, a clock built on `SysTick`, and a task that waits for permits.
 #![no_std]
 #![no_main]
 
@@ -19,20 +19,20 @@ use panic_semihosting as _;
 use portcullis_async::{InterruptLock, Queue, Rejected};
 use portcullis_core::{Clock, Clocked, Rate, SettingsError, Timestamp, TokenBucket};
 
-/// 20 messages each second, and up to 5 at once.
+/// 20 messages per second, and up to 5 at once.
 static UPLINK: Clocked<TokenBucket, SysTickClock> =
     Clocked::new(TokenBucket::new(Rate::per_second(20), 5), SysTickClock);
 
-/// 100 samples each second, one at a time; up to 8 requests wait.
+/// 100 samples per second, one at a time; requests for up to 8 permits can wait.
 static SAMPLES: Queue<TokenBucket, SysTickClock, InterruptLock> =
     Queue::new(TokenBucket::new(Rate::per_second(100), 1), SysTickClock, 8);
 
-/// Cycles in a turn of `SysTick`: a millisecond, at 12.5 MHz.
+/// Cycles per turn of `SysTick`: one millisecond at 12.5 MHz.
 const TURN: u32 = 12_500;
-/// Nanoseconds in a cycle.
+/// Nanoseconds per cycle.
 const CYCLE: u64 = 80;
 
-/// Written by the interrupt alone.
+/// The number of turns. Only the interrupt writes it.
 static TURNS: AtomicU32 = AtomicU32::new(0);
 
 #[exception]
@@ -40,7 +40,7 @@ fn SysTick() {
     TURNS.store(TURNS.load(Relaxed).wrapping_add(1), Relaxed);
 }
 
-/// The time since the start, to a cycle.
+/// The time since the start, with the resolution of one cycle.
 struct SysTickClock;
 
 impl Clock for SysTickClock {
@@ -48,9 +48,9 @@ impl Clock for SysTickClock {
         loop {
             let turns = TURNS.load(Relaxed);
             compiler_fence(SeqCst);
-            // It counts down, and shows 0 at a turn's end.
+            // The counter counts down, and reads 0 at the end of a turn.
             let passed = (TURN - SYST::get_current()) % TURN;
-            // A turn that is over, and whose interrupt is still to come.
+            // Counts a turn that has ended, but whose interrupt has not run yet.
             let ended = SCB::is_pendst_pending() && passed < TURN / 2;
             compiler_fence(SeqCst);
             if TURNS.load(Relaxed) == turns {
@@ -70,7 +70,7 @@ fn start_clock(mut timer: SYST) {
     timer.enable_counter();
 }
 
-/// Runs one task. The clock's interrupt ends the sleep each millisecond.
+/// Runs one task. The interrupt of the clock ends the sleep every millisecond.
 fn block_on<F: Future>(task: F) -> F::Output {
     let mut task = pin!(task);
     let mut context = Context::from_waker(Waker::noop());
@@ -78,13 +78,13 @@ fn block_on<F: Future>(task: F) -> F::Output {
         if let Poll::Ready(output) = task.as_mut().poll(&mut context) {
             return output;
         }
-        // Grants what has come in since.
+        // Grants the permits that have become available.
         SAMPLES.advance();
         cortex_m::asm::wfi();
     }
 }
 
-/// Waits for `count` permits, one after the other, and returns how long that took.
+/// Acquires `count` permits, one after the other, and returns how long that took.
 async fn sample(count: u32) -> Result<Duration, Rejected> {
     let start = SysTickClock.now();
     for _ in 0..count {
@@ -93,11 +93,11 @@ async fn sample(count: u32) -> Result<Duration, Rejected> {
     Ok(SysTickClock.now().saturating_since(start))
 }
 
-/// A limiter with settings from a console: built once, and kept for good, without an allocation.
+/// Builds a limiter with settings from a console, and keeps it permanently. Runs once.
 fn configured(rate: u32, burst: u64) -> Result<&'static TokenBucket, SettingsError> {
     let bucket = TokenBucket::builder(Rate::per_second(rate), burst).build()?;
     let kept = cortex_m::singleton!(: TokenBucket = bucket);
-    Ok(kept.expect("it is built once"))
+    Ok(kept.expect("the limiter is built once"))
 }
 
 #[entry]
@@ -105,7 +105,7 @@ fn main() -> ! {
     let peripherals = Peripherals::take().expect("main runs once");
     start_clock(peripherals.SYST);
 
-    // As fast as the limit allows, for 200 ms: the burst, and 4 that come in.
+    // As fast as the limit allows, for 200 ms: the burst of 5, and up to 4 that replenish.
     let end = SysTickClock
         .now()
         .saturating_add(Duration::from_millis(200));
@@ -118,8 +118,8 @@ fn main() -> ! {
     hprintln!("{} messages in 200 ms", sent);
     assert!((8..=9).contains(&sent));
 
-    // The first permit is there, and each of the others comes after 10 ms.
-    let took = block_on(sample(4)).expect("the queue has room, and is open");
+    // The first permit is available. Each of the others becomes available after 10 ms.
+    let took = block_on(sample(4)).expect("the queue is open and has room");
     hprintln!("4 samples in {} ms", took.as_millis());
     assert!((30..=33).contains(&took.as_millis()));
 

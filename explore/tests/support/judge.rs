@@ -1,5 +1,5 @@
-//! Whether what came out of calls that pre-empted each other is no more than what comes out of them
-//! one after the other.
+//! Checks that the result of calls which pre-empted each other does not exceed the result of the
+//! same calls in some order.
 
 use core::fmt::Write;
 
@@ -9,29 +9,29 @@ use super::op::{Call, Log, Op, Outcome, Verb};
 use super::scenario::{PASSING, Scenario};
 use super::world::{Facts, Subject, World};
 
-/// The limits that a subject may consist of.
+/// The largest number of limits in a subject.
 const PARTS: usize = 3;
-/// Probes, and as many drains.
+/// The probes, and as many drains.
 const SIGHTS: usize = 10;
-/// More than any limiter has.
+/// More permits than any limiter has.
 const PLENTY: i64 = 1 << 40;
 
-/// How calls ended, and what there is afterwards.
+/// The outcomes of calls, and the permits available afterwards.
 #[derive(Clone, Debug)]
 pub(crate) struct Ending {
     pub(crate) outcomes: [Outcome; 3],
-    /// What is available in the end, at each instant.
+    /// The permits available in the end, at each instant.
     pub(crate) sights: [[i64; SIGHTS]; PARTS],
-    /// Whether one who is late is told no more than one who is not.
+    /// Whether a stale timestamp finds no more permits than the newest one.
     late: bool,
 }
 
-/// Calls that pre-empted each other.
+/// The result of calls that pre-empted each other.
 #[derive(Clone, Debug)]
 pub(crate) struct Run {
     pub(crate) ending: Ending,
     pub(crate) logs: [Log; 3],
-    /// Whether all came back in the end.
+    /// Whether all permits returned in the end.
     pub(crate) full: bool,
 }
 
@@ -39,7 +39,7 @@ fn counted(permits: u64) -> i64 {
     i64::try_from(permits).unwrap_or(PLENTY).min(PLENTY)
 }
 
-/// What there is in a world after calls that ended in this way.
+/// Reads the permits available in a world, after calls with these outcomes.
 pub(crate) fn survey<S: Subject>(
     world: &World<S>,
     scenario: &Scenario,
@@ -67,7 +67,10 @@ pub(crate) fn survey<S: Subject>(
             let there = limiter.available_at(instant(at)).min(1 << 20);
             if there > 0 {
                 let taken = limiter.take_at(instant(at), there as u32);
-                assert!(taken.is_ok(), "{there} are available, and cannot be taken");
+                assert!(
+                    taken.is_ok(),
+                    "{there} permits are available and cannot be taken"
+                );
                 drained += there.cast_signed();
             }
             *sight = out + drained;
@@ -80,12 +83,12 @@ pub(crate) fn survey<S: Subject>(
     }
 }
 
-/// The world after the scenario's history, unless the orders of the calls do not say what may come
-/// out of them.
+/// Returns the world after the scenario's history, or `None` if the orders of the calls do not
+/// determine the possible results.
 ///
-/// They do not where a limiter has been idle for so long that its word has come round, and it is
-/// told less than it has: at other instants of the same calls it is not, and a change carries over
-/// what it is told.
+/// This is the case if the limiter was idle for so long that its word wrapped, and it reports fewer
+/// permits than it has. At other instants of the same calls it reports all of them, and a change
+/// carries over what is reported.
 pub(crate) fn start<S: Subject>(
     subject: S,
     facts: &Facts,
@@ -98,12 +101,12 @@ pub(crate) fn start<S: Subject>(
         last = last.max(op.now().filter(|_| acted).unwrap_or(0));
     }
     let changes = S::VERBS.contains(&Verb::Adjust);
-    (!changes || !has_come_round(&world, facts, last, scenario)).then_some(world)
+    (!changes || !has_wrapped_word(&world, facts, last, scenario)).then_some(world)
 }
 
-/// Whether the limiter of `start` reports fewer permits than it holds, because its word came round
-/// after it was last used at `last`.
-fn has_come_round<S: Subject>(
+/// Returns whether the limiter of `start` reports fewer permits than it holds, because its word
+/// wrapped after it was last used at `last`.
+fn has_wrapped_word<S: Subject>(
     start: &World<S>,
     facts: &Facts,
     last: u64,
@@ -123,7 +126,7 @@ fn has_come_round<S: Subject>(
     })
 }
 
-/// Whether all comes back in the end.
+/// Returns whether all permits are available in the end.
 pub(crate) fn comes_back<S: Subject>(world: &World<S>, scenario: &Scenario) -> bool {
     world.finish();
     let mut full = true;
@@ -135,13 +138,13 @@ pub(crate) fn comes_back<S: Subject>(world: &World<S>, scenario: &Scenario) -> b
             let stands = || limiter.retry(Denied::Exhausted { now, permits }) == Retry::Never;
             limiter.available_at(now) >= capacity || world.subject.may_stand_still() && stands()
         };
-        // Where a word comes round, it may be told less for about the staleness.
+        // While a word wraps, the limiter may report fewer permits for about the staleness.
         full &= scenario.full.into_iter().any(is_full);
     });
     full
 }
 
-/// The calls in this order, each whole.
+/// Makes the calls in this order, each as a whole.
 fn in_order<S: Subject>(start: &World<S>, scenario: &Scenario, order: &[usize]) -> Ending {
     let world = start.fork();
     let mut outcomes = [Outcome::NOTHING; 3];
@@ -151,31 +154,32 @@ fn in_order<S: Subject>(start: &World<S>, scenario: &Scenario, order: &[usize]) 
     survey(&world, scenario, outcomes)
 }
 
-/// How a call takes part in an order.
+/// A part of a call, as a step of an order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
-    /// Its time is noted, before anything else of it.
+    /// The call notes its time, before its other steps.
     Noted,
-    /// All that it did.
+    /// All steps that had an effect.
     Done,
-    /// All that it did, of a limiter that is unlimited just then: nothing of it is counted.
+    /// All steps that had an effect, on a limiter that is unlimited at that time: nothing is
+    /// counted.
     Uncounted,
-    /// All of it, also what did nothing.
+    /// All steps, including those without an effect.
     Whole,
-    /// The same, and what is taken as planned, at once.
+    /// All steps, with plain takes instead of planned ones.
     AtOnce,
-    /// A take that is given back later.
+    /// A take that is refunded later.
     Passing,
-    /// It is.
+    /// The refund of `Passing`.
     Back,
-    /// The first half of a call that is done in two, and the second: two takes of one limit under
-    /// two names, or a sweep of some slots, and of others.
+    /// The first and the second half of a call that has two: two takes of one limit under two
+    /// names, or a sweep of some slots and then of others.
     First,
     Second,
 }
 
 impl Part {
-    /// What comes before this of the same call.
+    /// Returns the part of the same call that must come before this one.
     const fn before(self) -> Option<Self> {
         match self {
             Self::Back => Some(Self::Passing),
@@ -186,24 +190,25 @@ impl Part {
     }
 }
 
-/// One step in an order.
+/// One step of an order: the index of a call and a part of it.
 #[derive(Clone, Copy, Debug)]
 struct Step(usize, Part);
 
-/// Steps of the calls of a run.
+/// Makes steps of the calls of a run.
 struct Steps<'a> {
     scenario: &'a Scenario,
     run: &'a Run,
-    /// The least time of each call.
+    /// The earliest time of each call.
     lifts: [u64; 3],
 }
 
 impl Steps<'_> {
-    /// What they end in; `None` if a change gains by a time that was only noted.
+    /// Makes the steps and returns the ending, or `None` if a change gains permits from a time that
+    /// was only noted.
     fn take<S: Subject>(&self, start: &World<S>, steps: &[Step]) -> Option<Ending> {
         let world = start.fork();
         let mut outcomes = [Outcome::NOTHING; 3];
-        // The same where nothing is noted, up to the first change after that.
+        // The world without the noted time, up to the first change after that.
         let mut unnoted = None;
         for &step in steps {
             let Step(index, part) = step;
@@ -214,12 +219,13 @@ impl Steps<'_> {
             if part != Part::Noted
                 && let Some(other) = &unnoted
             {
-                // Alone it may be refused, at a time that is neither late nor to come.
+                // Without the noted time a change may be rejected: its time is neither stale nor in
+                // the future.
                 let unnoted_acted = self.step(other, step, outcomes[index]).acted;
                 let call = &self.scenario.calls[index];
                 let changes = |op: &Op| matches!(op, Op::Adjust { .. });
                 if outcome.acted && call.ops().any(changes) {
-                    // Where there are several, those in between decide which ones are refused.
+                    // With several changes, the steps in between decide which of them are rejected.
                     if call.is_one() && unnoted_acted && self.gains(&world, other) {
                         return None;
                     }
@@ -231,7 +237,7 @@ impl Steps<'_> {
         Some(survey(&world, self.scenario, outcomes))
     }
 
-    /// Whether there is more in a world than in another one, before a word has come round.
+    /// Returns whether `world` has more permits available than `other`, before a word wraps.
     fn gains<S: Subject>(&self, world: &World<S>, other: &World<S>) -> bool {
         let [newest, soon, ..] = self.scenario.probes.map(super::op::at);
         [newest, soon].into_iter().any(|at| {
@@ -292,7 +298,7 @@ impl Steps<'_> {
     }
 }
 
-/// What a call takes that is then denied.
+/// Returns the take of a call that is taken and then denied.
 fn passes(call: &Call) -> Option<(u64, u32)> {
     match *call.ops().next()? {
         Op::Rollback { now, n }
@@ -322,10 +328,10 @@ const ORDERS: [&[usize]; 16] = [
     &[],
 ];
 
-/// Whether `run` is no more than the calls in `order` come to: nobody was granted what is not
-/// granted there, and no more is left.
+/// Returns whether `run` does not exceed the ending of `order`: no call was granted more than
+/// there, and no more permits are left.
 fn is_within<S: Subject>(run: &Ending, order: &Ending, part: usize) -> bool {
-    // Otherwise what is given back may have come back by time as well.
+    // For limiters without releases, refunded permits may also have been replenished by time.
     let back = |ending: &Ending| {
         ending
             .outcomes
@@ -344,9 +350,9 @@ fn is_within<S: Subject>(run: &Ending, order: &Ending, part: usize) -> bool {
             .all(|(run, order)| *run <= order)
 }
 
-/// What is there at the probes, also where a word has come round: time only adds, so there is no
-/// less at a later probe than at an earlier one. Where there is, the word has come round there, and
-/// what there is lies between that of the probes around it.
+/// Corrects the permits at the probes where a word has wrapped. Time only adds permits, so no later
+/// probe has fewer than an earlier one. If one has, the word wrapped there, and the true number is
+/// between those of the neighbouring probes.
 fn come_in<const N: usize>(mut sights: [i64; N]) -> [i64; N] {
     let mut most = i64::MIN;
     for probe in 0..5 {
@@ -357,7 +363,7 @@ fn come_in<const N: usize>(mut sights: [i64; N]) -> [i64; N] {
     sights
 }
 
-/// What is known of a run so far.
+/// The state of the search for an order that explains a run.
 struct Trial<'a, S: Subject> {
     start: &'a World<S>,
     scenario: &'a Scenario,
@@ -389,7 +395,7 @@ impl<S: Subject> Trial<'_, S> {
         self.justified && self.told.iter().all(|&told| told)
     }
 
-    /// All orders of each set of steps, with calls that count at any of their times.
+    /// Tries all orders of each set of steps, with each combination of times for the calls.
     fn try_lifts(&mut self, sets: &mut [Vec<Step>], times: [&[u64]; 3]) -> bool {
         let [first, second, third] = times;
         first.iter().any(|&first| {
@@ -403,7 +409,7 @@ impl<S: Subject> Trial<'_, S> {
         })
     }
 
-    /// All orders of some steps, after these.
+    /// Tries all orders of the steps in `left`, after those in `done`.
     fn try_all(&mut self, done: &mut Vec<Step>, left: &mut Vec<Step>, lift: [u64; 3]) -> bool {
         if left.is_empty() {
             return self.try_order(done, lift);
@@ -428,16 +434,18 @@ impl<S: Subject> Trial<'_, S> {
     }
 }
 
-/// Whether an order of the calls, without what did nothing, comes to as much as the run.
+/// Checks whether some order of the calls, without steps that had no effect, yields at least the
+/// result of the run.
 ///
-/// What is rolled back may be given back after others. Where a denial may act, it may do so. Where
-/// a take may note a newer time and be denied then, others count at that.
+/// - Permits that are rolled back may be refunded after other calls.
+/// - Where a denial may write, it may do so.
+/// - Where a denied take may write a newer time, other calls count at that time.
 pub(crate) fn judge<S: Subject>(
     start: &World<S>,
     scenario: &Scenario,
     run: &Run,
 ) -> Result<(), String> {
-    // The newest time is what was written.
+    // A call with the newest time that was granted has written this time.
     let is_newest =
         |call: &Call| call.is_one() && call.ops().any(|op| op.now() == Some(scenario.probes[0]));
     let written = scenario.calls.iter().zip(&run.ending.outcomes);
@@ -446,7 +454,7 @@ pub(crate) fn judge<S: Subject>(
             .into_iter()
             .any(|(call, outcome)| is_newest(call) && outcome.granted > 0)
     {
-        return Err("who is late is told more".to_owned());
+        return Err("a stale timestamp finds more permits".to_owned());
     }
     if S::PARTS == 1 {
         return judge_part(start, scenario, run, 0);
@@ -492,7 +500,7 @@ fn judge_part<S: Subject>(
             }
         }
     }
-    // Rarely: all that there is.
+    // Rarely needed: all other orders.
     let choices = |index: usize| {
         let mut choices: Vec<Vec<Step>> = Vec::new();
         if acted(index) || tells(index) || passes(index) {
@@ -505,7 +513,8 @@ fn judge_part<S: Subject>(
             choices.push(vec![Step(index, Part::Whole)]);
             choices.push(vec![Step(index, Part::AtOnce)]);
             if passes(index) {
-                // A composition that was denied, then could be granted, and is denied after all.
+                // A composition that was denied, then could have been granted, and is denied in the
+                // end.
                 let [taken, back] = [Part::Passing, Part::Back].map(|part| Step(index, part));
                 choices.push(vec![taken, back, Step(index, Part::Whole)]);
             }
@@ -519,10 +528,10 @@ fn judge_part<S: Subject>(
             choices.push(vec![Step(index, Part::First), Step(index, Part::Second)]);
         }
         let passes_by = passes(index) && scenario.calls[index].is_one();
-        // A denied take may have rolled the window on first.
+        // A denied take may have rolled the window first.
         if passes_by || (S::PARTS > 1 || S::ROLLS) && !acted(index) {
             choices.push(vec![Step(index, Part::Passing), Step(index, Part::Back)]);
-            // Lost, as another one was giving back just then.
+            // The refund may be lost if another call was refunding at the same time.
             choices.push(vec![Step(index, Part::Passing)]);
         }
         let (changes, is_one) = (
@@ -533,7 +542,7 @@ fn judge_part<S: Subject>(
             choices.push(vec![Step(index, Part::Uncounted)]);
         }
         if changes && is_one && index < 2 {
-            // It was pre-empted when it had noted its time.
+            // The call was pre-empted after it had noted its time.
             let noted = |choice: &Vec<Step>| [&[Step(index, Part::Noted)], &**choice].concat();
             choices.extend(choices.iter().map(noted).collect::<Vec<_>>());
         }
@@ -549,7 +558,7 @@ fn judge_part<S: Subject>(
         };
         sets = sets.iter().flat_map(longer).collect();
     }
-    // What a call may count at, beside its own time: that of another one.
+    // The times that a call may count at, besides its own: those of other calls.
     let mut times = vec![0];
     if S::ROLLS {
         times.extend(
@@ -568,14 +577,14 @@ fn judge_part<S: Subject>(
         return Ok(());
     }
     let fault = if trial.justified {
-        "it is told more than in any order"
+        "a read returns more than in any order"
     } else {
-        "more than in any order"
+        "more permits than in any order"
     };
     Err(fault.to_owned())
 }
 
-/// Whether a call was denied that is granted in every order.
+/// Returns whether a call was denied that is granted in every order.
 pub(crate) fn is_needless<S: Subject>(start: &World<S>, scenario: &Scenario, run: &Run) -> bool {
     let all = ORDERS
         .into_iter()
@@ -590,7 +599,7 @@ pub(crate) fn is_needless<S: Subject>(start: &World<S>, scenario: &Scenario, run
     needless.contains(&true)
 }
 
-/// The scenario and what came out of it, for whoever reads it.
+/// Describes the scenario and its result for a report.
 pub(crate) fn tell<S: Subject>(start: &World<S>, scenario: &Scenario, run: &Run) -> String {
     let mut text = format!("{}: {}\n", S::NAME, start.subject.describe());
     for op in &scenario.history {
@@ -637,7 +646,7 @@ pub(crate) fn tell<S: Subject>(start: &World<S>, scenario: &Scenario, run: &Run)
     text
 }
 
-/// A few steps.
+/// Up to three steps, without an allocation.
 #[derive(Clone, Copy)]
 struct Few([Step; 3], usize);
 

@@ -1,14 +1,14 @@
-//! What the explorers have in common: limiters with random settings, calls on them, and the
-//! judgement of what came out.
+//! Shared parts of the explorers: limiters with random settings, calls on them, and the judge of
+//! the results.
 #![allow(
     dead_code,
     unused_macros,
     unused_imports,
-    reason = "each test uses a part"
+    reason = "each test uses a part of the module"
 )]
 
-/// A test for each subject, which calls `check` with the subject's share of all runs; and one of a
-/// hundred times as many runs in `soak`.
+/// Defines a test for each subject, which calls `check` with the subject's share of all runs; and
+/// in `soak` a test with a hundred times as many runs.
 macro_rules! tests_of_all {
     ($($test:ident: $subject:ty, $share:literal;)*) => {
         $(

@@ -1,9 +1,9 @@
-//! What is called.
+//! The calls on a limiter.
 
 use portcullis_core::{Carry, Timestamp};
 
-/// A call on a limiter. Grants go into slots, and come back from them; a call on a slot that is
-/// empty does nothing.
+/// A call on a limiter. Grants are stored in slots and refunded from them. A call on an empty slot
+/// does nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Op {
     Take {
@@ -11,7 +11,7 @@ pub(crate) enum Op {
         n: u32,
         slot: u8,
     },
-    /// A look, and a take as planned by it.
+    /// Plans a take, and then takes as planned.
     Planned {
         now: u64,
         n: u32,
@@ -31,18 +31,18 @@ pub(crate) enum Op {
         now: u64,
         n: u32,
     },
-    /// Gives permits of the slot back as never taken.
+    /// Refunds permits of the slot, which were not used.
     Refund {
         now: u64,
         n: u32,
         slot: u8,
     },
-    /// Gives permits of the slot back as used.
+    /// Releases permits of the slot, which were used.
     Release {
         n: u32,
         slot: u8,
     },
-    /// A composition with a limit that denies after all.
+    /// Takes from a composition whose second limit denies after all.
     Rollback {
         now: u64,
         n: u32,
@@ -61,17 +61,17 @@ pub(crate) enum Op {
         now: u64,
         slot: u8,
     },
-    /// Other settings: one of the subject's.
+    /// Changes the settings to one of the subject's sets.
     Adjust {
         now: u64,
         to: u8,
         carry: Carry,
     },
-    /// Notes its time, as a call does that takes, changes or denies next.
+    /// Notes the time, as a call does before it takes, changes or denies.
     Note {
         now: u64,
     },
-    /// Another limit: one of the subject's.
+    /// Changes the limit to one of the subject's limits.
     SetLimit {
         to: u8,
     },
@@ -104,7 +104,7 @@ pub(crate) enum Op {
     Sweep {
         now: u64,
     },
-    /// A take by another key, which may push the first one out.
+    /// Takes by another key, which may take over the slot of the first key.
     Other {
         now: u64,
         n: u32,
@@ -142,7 +142,7 @@ impl Op {
 }
 
 impl Op {
-    /// The same at another time.
+    /// Returns the same call at another time.
     pub(crate) fn at(&self, change: impl FnOnce(u64) -> u64) -> Self {
         let mut op = *self;
         match &mut op {
@@ -173,7 +173,7 @@ impl Op {
     }
 }
 
-/// What kind of call.
+/// The kind of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verb {
     Take,
@@ -196,12 +196,13 @@ pub(crate) enum Verb {
     Other,
 }
 
-/// Some calls in a row, so many times over, that nothing comes between unless it is one call, once.
+/// A sequence of calls, repeated `times` times. Only a single call that is not repeated can be
+/// pre-empted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Call {
     pub(crate) ops: [Option<Op>; 3],
     pub(crate) times: u32,
-    /// By how much later each time is than the one before.
+    /// The distance between the times of consecutive repetitions.
     pub(crate) step: u64,
 }
 
@@ -218,7 +219,7 @@ impl Call {
         self.ops.iter().flatten()
     }
 
-    /// All of it, over and over.
+    /// Returns all steps, over all repetitions.
     pub(crate) fn steps(&self) -> impl Iterator<Item = Op> {
         (0..self.times).flat_map(|time| {
             let later = u64::from(time) * self.step;
@@ -226,13 +227,13 @@ impl Call {
         })
     }
 
-    /// The newest time in it.
+    /// Returns the newest time of the call.
     pub(crate) fn newest(&self) -> u64 {
         let last = self.ops().filter_map(Op::now).max().unwrap_or(0);
         last + u64::from(self.times - 1) * self.step
     }
 
-    /// The same with takes instead of those that are planned before.
+    /// Returns the same call with plain takes instead of planned takes.
     pub(crate) fn at_once(&self) -> Self {
         let at_once = |op| match op {
             Op::Planned { now, n, slot } => Op::Take { now, n, slot },
@@ -249,18 +250,19 @@ impl Call {
     }
 }
 
-/// What came out of a call, or of several, added up.
+/// The outcome of one or several calls, added up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Outcome {
-    /// Permits that were granted.
+    /// The number of permits granted.
     pub(crate) granted: u64,
-    /// Permits that count as never taken, or that were released.
+    /// The number of permits refunded or released.
     pub(crate) back: u64,
-    /// What was told: more is better.
+    /// The result of a read. More is better for the caller.
     pub(crate) told: u64,
-    /// Whether anything may have changed by it.
+    /// Whether the call may have changed anything.
     pub(crate) acted: bool,
-    /// Whether it may have been taken and given back: who is late may find the newer time.
+    /// Whether permits may have been taken and refunded. Then a stale timestamp may find the newer
+    /// time.
     pub(crate) rolled_back: bool,
 }
 
@@ -311,7 +313,7 @@ pub(crate) fn at(nanos: u64) -> Timestamp {
     Timestamp::from_nanos(nanos)
 }
 
-/// Which steps of a call did something.
+/// Which steps of a call had an effect.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Log {
     first: u64,

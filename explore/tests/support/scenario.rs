@@ -1,4 +1,4 @@
-//! Random calls on a limiter with some history.
+//! Random calls on a limiter with a random history.
 
 use portcullis_core::Carry;
 
@@ -6,35 +6,36 @@ use super::draws::Draws;
 use super::op::{Call, Op, Verb};
 use super::world::{Facts, Subject};
 
-/// Grants of the history lie in the slots from here on; those before are the calls' own.
+/// The first slot for grants of the history. The slots before are those of the calls.
 pub(crate) const KEPT: u8 = 4;
-/// And these are for what is given back at once.
+/// The first slot for permits that are refunded immediately.
 pub(crate) const PASSING: u8 = 10;
 
-/// At how many instants it is asked whether all has come back.
+/// The number of instants at which to check whether all permits have returned.
 pub(crate) const CHANCES: usize = 16;
 
 /// How calls are chosen.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mix {
-    /// Whether calls are repeated, up to so many times.
+    /// The largest number of repetitions of a call.
     pub(crate) repeats: u32,
-    /// How many calls come together at most.
+    /// The largest number of concurrent calls.
     pub(crate) calls: u64,
 }
 
-/// What came before, and what comes together.
+/// A history, and the calls that run concurrently after it.
 #[derive(Clone, Debug)]
 pub(crate) struct Scenario {
     pub(crate) history: Vec<Op>,
     pub(crate) calls: Vec<Call>,
-    /// When it is asked what there is.
+    /// The instants at which to read the available permits.
     pub(crate) probes: [u64; 5],
-    /// One instant of the past.
+    /// A stale timestamp.
     pub(crate) late: u64,
-    /// When all must have come back: where a word comes round just then, at another of them.
+    /// The instants at which all permits must be available. If the word wraps at one of them,
+    /// another one counts.
     pub(crate) full: [u64; CHANCES],
-    /// Whether slices are dropped before what there is is asked for.
+    /// Whether slices are dropped before the available permits are read.
     pub(crate) ends: bool,
 }
 
@@ -44,7 +45,7 @@ pub(crate) fn random<S: Subject>(draws: &mut Draws<'_>, facts: &Facts, mix: Mix)
         now: facts.origin,
         newest: facts.origin,
     };
-    // Usually no more than a few, so that it matters who comes first.
+    // Usually a few steps only, so that the order of the calls matters.
     let mut history = Vec::new();
     let mut kept = KEPT;
     if draws.once_in(4) {
@@ -72,7 +73,7 @@ pub(crate) fn random<S: Subject>(draws: &mut Draws<'_>, facts: &Facts, mix: Mix)
         }
         history.push(op);
     }
-    // Those that have begun by now.
+    // The time at which the calls begin.
     let far = draws.once_in(2);
     clock.step(draws, far);
     let base = clock;
@@ -81,7 +82,7 @@ pub(crate) fn random<S: Subject>(draws: &mut Draws<'_>, facts: &Facts, mix: Mix)
     } else {
         draws.within(2, mix.calls)
     };
-    // Each grant of the history is for one call.
+    // Each grant of the history is used by at most one call.
     let mut free: Vec<u8> = (KEPT..PASSING).collect();
     let mut calls = Vec::new();
     for index in 0..count as u8 {
@@ -139,7 +140,7 @@ pub(crate) fn random<S: Subject>(draws: &mut Draws<'_>, facts: &Facts, mix: Mix)
     for call in &calls {
         newest = newest.max(call.newest());
     }
-    // As late as may be, by what is stated.
+    // No call is staler than the limiter's stated bound.
     let lone = changes == 1;
     let clamp = |op: &mut Op| {
         let late = if lone && matches!(op, Op::Adjust { .. }) {
@@ -183,8 +184,8 @@ pub(crate) fn random<S: Subject>(draws: &mut Draws<'_>, facts: &Facts, mix: Mix)
     }
 }
 
-/// What a thread does over and over, so that a word comes round: a grant given back, or settings
-/// changed back and forth.
+/// Creates a call that a thread repeats, so that a word wraps: a grant that is refunded, or
+/// settings that are changed back and forth.
 fn cycle<S: Subject>(
     draws: &mut Draws<'_>,
     clock: &mut Clock,
@@ -218,7 +219,7 @@ fn cycle<S: Subject>(
             None,
         ],
         1 if has(Verb::Adjust) => [Some(Op::Adjust { now, to, carry }), None, None],
-        // Out of turn: what was taken first comes back first.
+        // Out of order: the first take is refunded first.
         2 if has(Verb::Refund) && !S::HOLDS => {
             [Some(take(other)), Some(take(own)), Some(refund(other))]
         }
@@ -229,7 +230,8 @@ fn cycle<S: Subject>(
         1, 2, 8, 15, 16, 17, 32, 511, 512, 1_023, 1_024, 1_025, 2_048,
     ]);
     let times = times.min(most);
-    // As fast as permits come back, or all at once; not for longer than one may be late.
+    // Each repetition is later by the time to replenish what it takes, or all are at one instant.
+    // All of them stay within half of the staleness.
     let whole = clock.facts.staleness / 2 / u64::from(times);
     let step = draws
         .one_of(&[0, 0, u64::from(n) * clock.facts.grain])
@@ -237,7 +239,7 @@ fn cycle<S: Subject>(
     Call { ops, times, step }
 }
 
-/// What was taken before is given back, and as much taken again, later.
+/// Creates a call that refunds an earlier grant, and later takes the same number of permits again.
 fn kept_again(
     draws: &mut Draws<'_>,
     history: &[Op],
@@ -360,7 +362,7 @@ impl Clock {
         }
     }
 
-    /// On, or late; `far` also by a horizon and more.
+    /// Advances the time, or makes it stale. With `far`, it may also advance by a horizon and more.
     pub(crate) fn step(&mut self, draws: &mut Draws<'_>, far: bool) {
         self.newest = self.newest.max(self.now);
         let span = self.span(draws);
@@ -386,7 +388,7 @@ impl Clock {
         self.newest = self.newest.max(self.now);
     }
 
-    /// About the same time.
+    /// Moves the time a little, in either direction.
     fn near(&mut self, draws: &mut Draws<'_>) {
         let span = self.span(draws).min(self.facts.staleness / 2);
         self.now = match draws.below(8) {

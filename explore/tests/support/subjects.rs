@@ -1,4 +1,4 @@
-//! Every limiter of the core with random settings.
+//! Every limiter of the core, with random settings.
 
 use core::cell::Cell;
 use core::hash::{BuildHasherDefault, Hasher};
@@ -52,12 +52,12 @@ fn origin(draws: &mut Draws<'_>) -> u64 {
     }
 }
 
-/// A small number of permits.
+/// Returns a small number of permits.
 fn few(draws: &mut Draws<'_>) -> u64 {
     draws.one_of(&[1, 2, 3, 5, 8, 10, 10, 100])
 }
 
-/// A bucket's terms, and its time to fill and to pay a debt.
+/// The settings of a bucket, and its times to fill and to pay a debt.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BucketTerms {
     pub(crate) permits: u32,
@@ -71,7 +71,7 @@ pub(crate) struct BucketTerms {
     pub(crate) origin: u64,
 }
 
-/// A builder of any bucket with all these terms.
+/// Applies all these settings to the builder of any bucket.
 macro_rules! with_terms {
     ($terms:expr, $builder:expr) => {{
         let mut builder = $builder.initial($terms.initial).origin(at($terms.origin));
@@ -120,7 +120,7 @@ impl BucketTerms {
         )
     }
 
-    /// The same without a debt.
+    /// Returns a builder with the same settings, without a debt.
     fn sliced(&self) -> SlicedBucketBuilder {
         with_terms!(self, SlicedBucket::builder(self.rate(), self.burst))
     }
@@ -185,7 +185,7 @@ impl<W: Word> Subject for Bucket<W> {
     }
 }
 
-/// Windows' lengths and limits.
+/// The limits and lengths of windows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WindowTerms {
     pub(crate) limit: u64,
@@ -407,7 +407,7 @@ impl<W: Word> Subject for Cooldown<W> {
     }
 }
 
-/// A slice, and what was taken through it.
+/// A slice, and the number of permits taken through it.
 pub(crate) struct Cutting<L: portcullis_core::Sliceable> {
     slice: Slice<Current<L>>,
     out: u32,
@@ -506,7 +506,7 @@ impl<W: Word> Subject for Permits<W> {
     }
 }
 
-/// Releases all, and drops the slice.
+/// Releases all permits and drops the slice.
 fn end<W: Word>(Cutting { slice, out }: Cutting<Concurrency<W>>) -> u64 {
     slice.release(out);
     drop(slice);
@@ -607,12 +607,12 @@ impl<W: Word> Subject for Sliced<W> {
     }
 }
 
-/// Rates and bursts that an adjustable bucket is set to.
+/// A bucket, and the rates and bursts that it is changed to.
 #[derive(Debug)]
 pub(crate) struct Adjustable<W: Word> {
     pub(crate) bucket: AdjustableBucket<W>,
     pub(crate) terms: BucketTerms,
-    /// The first one is what it is built with.
+    /// The first set is the one it is built with.
     pub(crate) sets: [(Rate, u64); 4],
 }
 
@@ -733,7 +733,7 @@ impl<W: Word> Subject for Adjustable<W> {
                 let wait = Duration::from_nanos(wait);
                 match Reservation::reserve_at(Current::new(), at(now), n, wait) {
                     Ok(reserved) => {
-                        // The earlier, the better.
+                        // An earlier instant is better for the caller.
                         let told = u64::MAX - reserved.due().as_nanos();
                         world.put_extra(slot, reserved);
                         Outcome {
@@ -863,7 +863,7 @@ impl<W: Word> Subject for Changing<W> {
     }
 }
 
-/// A quick hash.
+/// A fast hash.
 #[derive(Debug, Default)]
 pub(crate) struct Mix(u64);
 
@@ -881,14 +881,14 @@ impl Hasher for Mix {
 
 type Hash = BuildHasherDefault<Mix>;
 
-/// One key of a table, and others that may push it out.
+/// One key of a table, and other keys that may take over its slot.
 pub(crate) struct Table<L> {
     keyed: Keyed<L, [Line; 1], Hash>,
     terms: Terms,
     pub(crate) tick: u64,
 }
 
-/// What its limits are built with.
+/// The settings of a table's limits.
 #[derive(Clone, Copy, Debug)]
 enum Terms {
     Bucket(BucketTerms),
@@ -900,19 +900,19 @@ impl<L> Table<L> {
     pub(crate) fn bucket_terms(&self) -> BucketTerms {
         match self.terms {
             Terms::Bucket(terms) => terms,
-            _ => panic!("not a bucket"),
+            _ => panic!("the settings are not those of a bucket"),
         }
     }
 
     pub(crate) fn window_terms(&self) -> WindowTerms {
         match self.terms {
             Terms::Window(terms) => terms,
-            _ => panic!("not a window"),
+            _ => panic!("the settings are not those of a window"),
         }
     }
 }
 
-/// What tables have in common.
+/// Implements `Subject` for a table.
 macro_rules! table {
     ($name:literal, $limit:ty, $holds:literal, $verbs:expr, $random:expr) => {
         impl Subject for Table<$limit> {
@@ -953,7 +953,7 @@ macro_rules! table {
                     }
                     _ => return Outcome::NOTHING,
                 }
-                // What was as good as new is new.
+                // An idle slot may have been reset.
                 Outcome {
                     rolled_back: true,
                     ..Outcome::NOTHING
@@ -1013,7 +1013,7 @@ table!(
     }
 );
 
-/// The same of limiters of any type.
+/// A table of limiters of any type.
 pub(crate) struct Array {
     table: KeyedArray<TokenBucket, [TokenBucket; 8], [Line; 1], Hash>,
     terms: BucketTerms,
@@ -1034,7 +1034,8 @@ impl Subject for Array {
         let mut facts = terms.facts(bucket.tick(), bucket.staleness(), bucket.horizon());
         let staleness = Duration::from_secs(draws.one_of(&[1, 1, 60]));
         facts.staleness = facts.staleness.min(nanos(staleness));
-        let limiters = core::array::from_fn(|_| build().expect("it fits"));
+        let limiters =
+            core::array::from_fn(|_| build().expect("the same settings were built before"));
         let table = KeyedArray::new(bucket, limiters, [Line::new()], Hash::default())
             .with_staleness(staleness);
         Some((Self { table, terms }, facts))
@@ -1065,7 +1066,7 @@ impl Subject for Array {
     }
 }
 
-/// A bucket with penalties around it.
+/// A bucket in a penalty.
 pub(crate) struct Penalised<W: Word> {
     limiter: Penalty<TokenBucket<W>, W>,
     terms: BucketTerms,
@@ -1167,7 +1168,7 @@ impl<W: Word> Subject for Escalating<W> {
     }
 }
 
-/// A counted sliding window.
+/// A sliding window with counters.
 pub(crate) struct Counting {
     limiter: Counted<Sliding<u64>>,
 }
@@ -1215,9 +1216,9 @@ impl Subject for Counting {
     }
 }
 
-/// Three limits judged as one.
+/// A composition of three limits.
 pub(crate) struct Three<W: Word> {
-    /// The one that is judged alone.
+    /// The limit that is judged alone.
     only: Cell<Option<usize>>,
     limits: AllOf<(TokenBucket<W>, FixedWindow<W>, SlidingWindow<4, W>)>,
     bucket: BucketTerms,
@@ -1300,7 +1301,7 @@ impl<W: Word> Subject for Three<W> {
                 slot: SLOTS as u8 - 1,
             });
         }
-        // In the opposite order.
+        // Takes in the opposite order.
         let (bucket, fixed, sliding) = world.subject.limits.limits();
         match AllOf::new((sliding, fixed, bucket)).try_acquire_at(at(now), n) {
             Ok(lease) => Outcome::granted(lease.forget()),
@@ -1313,7 +1314,7 @@ impl<W: Word> Subject for Three<W> {
     }
 }
 
-/// The same limit named twice, through references or wrappers.
+/// A composition that names the same limit twice, by references or through wrappers.
 pub(crate) struct Twice {
     bucket: TokenBucket,
     terms: BucketTerms,
@@ -1393,7 +1394,7 @@ impl Subject for Twice {
     }
 }
 
-/// Leases by id.
+/// Leases with ids.
 pub(crate) struct Pool {
     pool: LeasePool<Concurrency, 3>,
     limit: u32,
@@ -1464,7 +1465,7 @@ pub(crate) type KeyedBuckets = Table<TokenBucketRules>;
 pub(crate) type KeyedWindows = Table<FixedWindowRules>;
 pub(crate) type KeyedPermits = Table<ConcurrencyRules>;
 
-/// Hands all subjects to `$callback!`: their names and types, and their shares of the runs of
+/// Passes all subjects to `$callback!`: their names and types, and their shares of the runs of
 /// `every_access`, `late_refunds` and `every_instruction`, if any.
 macro_rules! for_each_subject {
     ($callback:ident) => {

@@ -1,4 +1,4 @@
-//! A limiter and what is out of it, which can be copied as it is.
+//! A limiter together with its outstanding grants, which can be copied bit by bit.
 
 use core::cell::Cell;
 use core::mem::{ManuallyDrop, needs_drop};
@@ -9,89 +9,90 @@ use portcullis_core::{AllOf, Denied, Limiter, Plan, Receipt, Retry, Timestamp};
 
 use super::op::{Call, Log, Op, Outcome, Verb, at};
 
-/// How many grants can be kept: the last ones by takes that are to be given back, and the very last
-/// by others.
+/// The number of slots for grants. The last slots are for takes that are refunded immediately, and
+/// the very last one is for other takes.
 pub(crate) const SLOTS: usize = 14;
 
-/// What limiters state of themselves, as far as the calls are chosen by it; in nanoseconds.
+/// Properties that limiters state, as far as the choice of calls depends on them, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Facts {
-    /// In which about a permit comes back.
+    /// The approximate time in which one permit is replenished.
     pub(crate) grain: u64,
-    /// In which all permits come back, whatever is owed, under any of the settings.
+    /// The time in which all permits are replenished, including any debt, under any of the
+    /// settings.
     pub(crate) reach: u64,
-    /// How late a `now` may be.
+    /// The staleness of a timestamp.
     pub(crate) staleness: u64,
-    /// How late a change may be.
+    /// The staleness of a change of settings.
     pub(crate) late_change: u64,
-    /// The shortest one under any of the settings, and the longest one.
+    /// The shortest horizon under any of the settings, and the longest one.
     pub(crate) horizon: u64,
     pub(crate) longest_horizon: u64,
-    /// The most permits at once.
+    /// The largest number of permits at once.
     pub(crate) burst: u64,
     pub(crate) tick: u64,
     pub(crate) origin: u64,
 }
 
-/// A limiter with random settings, plain data all over, so that its bytes can be copied.
+/// A limiter with random settings. It is plain data, so its bytes can be copied.
 pub(crate) trait Subject: Sized + 'static {
-    /// What a slot may hold beside a receipt.
+    /// The content of a slot other than a receipt.
     type Extra: 'static;
 
     const NAME: &'static str;
-    /// What it can do, the more often the likelier.
+    /// The calls it supports. A verb that is listed more often is chosen more often.
     const VERBS: &'static [Verb];
     /// Whether a denial may write: a wait, a penalty, a count.
     const DENIALS_ACT: bool = false;
-    /// Whether a take may note the newer time and be denied then.
+    /// Whether a take that is denied may still write its newer time.
     const ROLLS: bool = false;
-    /// How many limits it is, each of which is judged alone.
+    /// The number of limits in the subject. Each is judged alone.
     const PARTS: usize = 1;
-    /// Whether permits come back by release.
+    /// Whether permits are returned by release.
     const HOLDS: bool = false;
 
-    /// One with random settings, unless they do not fit.
+    /// Creates a subject with random settings, or `None` if the settings do not fit.
     fn random(draws: &mut super::draws::Draws<'_>) -> Option<(Self, Facts)>;
 
-    /// What the common calls are made on.
+    /// Calls `work` with the limiter that the common calls use.
     fn with<T>(&self, work: impl FnOnce(&dyn Limiter) -> T) -> T;
 
-    /// The limits in it, each judged alone.
+    /// Calls `work` with each limit, to be judged alone.
     fn parts(&self, work: &mut dyn FnMut(&dyn Limiter)) {
         self.with(|limiter| work(limiter));
     }
 
-    /// From now on, calls are made on that limit alone.
+    /// Restricts later calls to the limit with this index.
     fn only(&self, _: usize) {}
 
-    /// Whether it may be set so that nothing comes back.
+    /// Returns whether settings may be such that no permit is replenished.
     fn may_stand_still(&self) -> bool {
         false
     }
 
-    /// Whether a composition takes of the same limit twice, and does not know.
+    /// Returns whether a composition takes from the same limit twice without detecting it.
     fn takes_twice(&self) -> bool {
         false
     }
 
-    /// The calls that not every limiter has.
+    /// Makes a call that not every limiter supports.
     fn special(_: &World<Self>, _: &Op) -> Outcome {
         Outcome::NOTHING
     }
 
-    /// What a slot's content has in itself, beside what is granted.
+    /// Returns the number of permits that a slot's content holds in addition to granted ones.
     fn kept(_: &Self::Extra) -> u64 {
         0
     }
 
-    /// Ends what a slot holds.
+    /// Releases what a slot holds.
     fn finish(_: &World<Self>, _: Self::Extra) {}
 
-    /// The settings, for a trace.
+    /// Returns the settings, for a report.
     fn describe(&self) -> String;
 }
 
-/// What a slot holds.
+/// The content of a slot.
 pub(crate) enum Slot<X> {
     Empty,
     Taken { n: u32, receipt: Receipt },
@@ -107,7 +108,7 @@ thread_local! {
     static CURRENT: Cell<*const ()> = const { Cell::new(ptr::null()) };
 }
 
-/// A pointer to the limiter of the world that is at work, whichever copy that is.
+/// A pointer to the limiter of the current world, of whichever copy.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Current<L>(core::marker::PhantomData<L>);
 
@@ -116,7 +117,7 @@ impl<L> Current<L> {
         Self(core::marker::PhantomData)
     }
 
-    /// Makes `limiter` the current one; it must stay where it is while others are used.
+    /// Makes `limiter` the current one. It must not move while it is used.
     pub(crate) fn set(limiter: &L) {
         CURRENT.set(ptr::from_ref(limiter).cast());
     }
@@ -126,7 +127,8 @@ impl<L> Deref for Current<L> {
     type Target = L;
 
     fn deref(&self) -> &L {
-        // SAFETY: set by `set` before each use, to a limiter of this type that is borrowed there.
+        // SAFETY: `set` is called before each use, with a limiter of this type that is still
+        // borrowed at its call site.
         unsafe { &*CURRENT.get().cast::<L>() }
     }
 }
@@ -139,15 +141,16 @@ impl<S: Subject> World<S> {
         }
     }
 
-    /// A copy, bit by bit.
+    /// Copies the world bit by bit.
     pub(crate) fn fork(&self) -> Self {
         const { assert!(!needs_drop::<S>()) };
-        // SAFETY: subjects are plain data without a drop; what slots hold is not dropped either,
-        // and points to no place (see `Current`).
+        // SAFETY: subjects are plain data without a destructor. The contents of slots are in
+        // `ManuallyDrop` or have none. Nothing points into the world, because slices and leases use
+        // `Current`. So both copies are valid.
         unsafe { ptr::read(self) }
     }
 
-    /// What a slot holds, which is then empty.
+    /// Takes the content of a slot, which is empty afterwards.
     pub(crate) fn take(&self, slot: u8) -> Slot<S::Extra> {
         self.slots[usize::from(slot)].replace(Slot::Empty)
     }
@@ -156,7 +159,7 @@ impl<S: Subject> World<S> {
         self.slots[usize::from(slot)].set(content);
     }
 
-    /// The extra in a slot, taken out of it.
+    /// Takes the extra out of a slot.
     pub(crate) fn extra(&self, slot: u8) -> Option<S::Extra> {
         match self.take(slot) {
             Slot::Extra(extra) => Some(ManuallyDrop::into_inner(extra)),
@@ -171,7 +174,7 @@ impl<S: Subject> World<S> {
         self.put(slot, Slot::Extra(ManuallyDrop::new(extra)));
     }
 
-    /// Whether what a slot holds would be lost if something else took its place.
+    /// Returns whether replacing the content of a slot would lose permits.
     fn is_needed(&self, slot: u8) -> bool {
         let content = self.take(slot);
         let needed = match content {
@@ -183,7 +186,7 @@ impl<S: Subject> World<S> {
         needed
     }
 
-    /// What slots have in themselves.
+    /// Returns the number of permits that slots hold in addition to granted ones.
     pub(crate) fn kept(&self) -> u64 {
         let kept = |slot: &Cell<Slot<S::Extra>>| {
             let content = slot.replace(Slot::Empty);
@@ -198,7 +201,7 @@ impl<S: Subject> World<S> {
         self.slots.iter().map(kept).sum()
     }
 
-    /// Gives back all that comes back by being given back.
+    /// Returns all permits that are returned by release.
     pub(crate) fn finish(&self) {
         for slot in 0..SLOTS as u8 {
             match self.take(slot) {
@@ -211,7 +214,8 @@ impl<S: Subject> World<S> {
         }
     }
 
-    /// The whole call, and which of its steps did something, or were no more than a look.
+    /// Makes all steps of a call. Returns the outcome, and which steps had an effect or returned a
+    /// result.
     pub(crate) fn call(&self, call: &Call) -> (Outcome, Log) {
         let (mut outcome, mut log) = (Outcome::NOTHING, Log::default());
         for op in call.steps() {
@@ -222,7 +226,8 @@ impl<S: Subject> World<S> {
         (outcome, log)
     }
 
-    /// The steps of the call that count, no take, look or change before `lift`.
+    /// Makes the steps of a call that `counts` selects. Takes, reads and changes are no earlier
+    /// than `lift`.
     pub(crate) fn call_again(
         &self,
         call: &Call,
@@ -355,7 +360,7 @@ impl<S: Subject> World<S> {
                         .try_acquire_at(at(now), n)
                         .is_err()
                 });
-                assert!(refused || n == 0, "the second limit denies");
+                assert!(refused || n == 0, "the second limit always denies");
                 Outcome {
                     rolled_back: true,
                     ..Outcome::NOTHING
@@ -366,7 +371,7 @@ impl<S: Subject> World<S> {
     }
 }
 
-/// Says that it would grant, and denies.
+/// A limit that says it would grant, and then denies.
 struct Fickle;
 
 impl Limiter for Fickle {

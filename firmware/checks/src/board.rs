@@ -1,11 +1,11 @@
 use core::fmt;
 
-/// What the checks need of what they run on.
+/// What the checks need from their host or board.
 pub trait Board {
     /// Writes to the terminal.
     fn print(&self, text: fmt::Arguments<'_>);
 
-    /// Has `handler` run in an interrupt, once, some time from now.
+    /// Runs `handler` in an interrupt, once, some time from now.
     fn interrupt(&self, handler: fn());
 
     /// Sleeps until `done`, which interrupts change.

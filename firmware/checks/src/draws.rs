@@ -1,9 +1,9 @@
-/// The same numbers in every run: `SplitMix64`.
+/// Draws the same numbers in every run: `SplitMix64`.
 #[derive(Debug)]
 pub struct Draws(pub u64);
 
 impl Draws {
-    /// 0 to `n - 1`.
+    /// Draws from 0 to `n - 1`.
     pub fn below(&mut self, n: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;

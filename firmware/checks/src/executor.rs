@@ -1,4 +1,4 @@
-//! The least that runs a future: one task, a flag that its waker sets, and sleep.
+//! A minimal executor: one task, a flag that its waker sets, and sleep.
 #![allow(unsafe_code)]
 
 use core::pin::Pin;
@@ -8,7 +8,7 @@ use core::task::{Context, Poll, RawWaker, RawWakerVTable, Waker};
 
 use crate::Board;
 
-/// Only read and written: there are targets that can do no more.
+/// Only loads and stores: some targets have no other atomic operations.
 static WOKEN: AtomicBool = AtomicBool::new(false);
 
 fn wake(_: *const ()) {
@@ -18,13 +18,13 @@ fn wake(_: *const ()) {
 const CALLS: RawWakerVTable = RawWakerVTable::new(|_| RAW, wake, wake, |_| {});
 const RAW: RawWaker = RawWaker::new(core::ptr::null(), &CALLS);
 
-/// A waker of the one task.
+/// A waker of the only task.
 pub(crate) fn waker() -> Waker {
-    // SAFETY: none of the functions looks at the pointer, and all may be called from anywhere.
+    // SAFETY: none of the functions uses the pointer, and all may be called from any context.
     unsafe { Waker::from_raw(RAW) }
 }
 
-/// Runs a future to its end, asleep while it waits; and says how often it has slept.
+/// Runs a future to its end, and sleeps while it waits. Returns how often it slept.
 pub(crate) fn block_on<F: Future>(board: &dyn Board, mut future: Pin<&mut F>) -> (F::Output, u32) {
     let waker = waker();
     let mut context = Context::from_waker(&waker);

@@ -1,5 +1,5 @@
-//! Tables by key, in statics, on the entries that the target has: each key against an exact model
-//! of its own, and each entry against a model of who has it.
+//! Keyed tables, in statics, with the words of the target. Each key is compared with an exact model
+//! of its own, and each slot with a model of which key holds it.
 
 use core::hash::{BuildHasher, Hasher};
 use core::time::Duration;
@@ -15,17 +15,17 @@ use crate::draws::Draws;
 use crate::tally::Group;
 
 const SECOND: u64 = 1_000_000_000;
-/// Of all tables here, and of the most that a request is late.
+/// The staleness of all tables here, and the largest lateness of a request.
 const STALENESS: u64 = SECOND;
-/// Keys of a table, and permits that each may have at once.
+/// The number of keys of a table, and the permits that each may have at once.
 const KEYS: usize = 14;
 const LIMIT: u32 = 5;
-/// Entries of a line.
+/// The number of slots of a line.
 const PLACES: usize = 8;
 const TICK: u64 = 10_000_000;
 const LENGTH: u64 = 2 * SECOND;
 
-/// Unwraps where a method cannot be called.
+/// Unwraps in a constant, where a method cannot be called.
 macro_rules! built {
     ($builder:expr) => {
         match $builder {
@@ -98,18 +98,18 @@ static LEASED: KeyedArray<Concurrency, [Concurrency; PLACES], Lines<1>> = KeyedA
     Seed::new(),
 );
 
-/// What a key's limiter should say, in numbers that do not wrap. Times are in nanoseconds.
+/// The expected answers of a key's limiter, in numbers that do not wrap. Times are in nanoseconds.
 trait Model {
     fn has(&self, at: u64) -> u64;
-    /// Of as many as there are.
+    /// The available permits.
     fn take(&mut self, at: u64, n: u32);
-    /// A call that comes to its entry and is denied.
+    /// Records a call that reaches its slot and is denied.
     fn deny(&mut self, _at: u64, _n: u32) {}
-    /// Whether the entry may go to another key.
+    /// Whether the slot may go to another key.
     fn is_free(&self, at: u64) -> bool;
 }
 
-/// A bucket by the position up to which it is used up, in permits' parts.
+/// A bucket, by the position up to which it is used, in parts of permits.
 #[derive(Clone, Copy)]
 struct Bucket(i64);
 
@@ -140,7 +140,7 @@ impl Model for Bucket {
     }
 }
 
-/// A window's number, and what was taken in it.
+/// A window's number, and the permits taken in it.
 #[derive(Clone, Copy)]
 struct Window(Option<(u64, u64)>);
 
@@ -162,14 +162,14 @@ impl Model for Window {
     }
 }
 
-/// A limiter of the key's own, as the tables of `limiters` have found it to be right; and the time
-/// of the last use as an entry of a `KeyedArray` notes it.
+/// A limiter of the key's own, as verified by the tables in `limiters`; and the time of the last
+/// use as a slot of a `KeyedArray` records it.
 struct Own<L> {
     limiter: L,
     note: Option<u64>,
 }
 
-/// What the times that an entry notes wrap at.
+/// The times that a slot records wrap at this number.
 const TIMES: u64 = if KeyedWord::BITS == 20 { 128 } else { 512 };
 
 impl<L: Limiter> Own<L> {
@@ -180,14 +180,14 @@ impl<L: Limiter> Own<L> {
         }
     }
 
-    /// How many stalenesses after the note, as far as can be told.
+    /// The number of stalenesses since the recorded time, as far as it can be distinguished.
     fn age(&self, at: u64) -> Option<u64> {
         self.note
             .map(|note| (at / STALENESS).wrapping_sub(note) % TIMES)
     }
 
     fn note(&mut self, at: u64) {
-        // One that seems to be earlier by one is late, and leaves the note.
+        // A time that seems to be earlier by one is stale, and leaves the recorded time unchanged.
         if self.age(at).is_none_or(|age| age != TIMES - 1) {
             self.note = Some(at / STALENESS);
         }
@@ -228,7 +228,7 @@ const fn nanos(at: u64) -> Timestamp {
     Timestamp::from_nanos(at)
 }
 
-/// The number of the first key that has the same address: those share a limit.
+/// The number of the first key with the same address: such keys share a limit.
 fn shared<T: Keys>(table: &T) -> [(Address, usize); KEYS] {
     let address = |key: usize| {
         table
@@ -241,7 +241,7 @@ fn shared<T: Keys>(table: &T) -> [(Address, usize); KEYS] {
     })
 }
 
-/// Which keys have the entries of a line.
+/// Which keys hold the slots of a line.
 #[derive(Default)]
 struct Places([Option<usize>; PLACES]);
 
@@ -250,7 +250,7 @@ impl Places {
         self.0.contains(&Some(key))
     }
 
-    /// The first that is free.
+    /// The first free slot.
     fn free<M: Model>(&mut self, models: &[M; KEYS], at: u64) -> Option<&mut Option<usize>> {
         self.0
             .iter_mut()
@@ -258,13 +258,13 @@ impl Places {
     }
 }
 
-/// A table, and how it is asked.
+/// A table, and how it is queried.
 struct Trace<'t, T> {
     name: &'t str,
     table: &'t T,
-    /// Whether all keys may lie in one line alone, and not all find an entry there.
+    /// Whether all keys may be in a single line, so that some find no slot.
     is_one_line: bool,
-    /// Whether retry times are of the model: not of one that has to come back twice.
+    /// Whether retry times are the model's; not so for a limiter that may need two retries.
     retries: bool,
     seed: u64,
 }
@@ -280,8 +280,8 @@ impl<T: Keys> Trace<'_, T> {
             let at = match draws.below(8) {
                 0 => newest - draws.below(STALENESS),
                 1 => newest,
-                // Now and then a minute, after which all are idle; so often, that the times of
-                // entries wrap.
+                // Now and then a minute, after which all keys are idle; often enough for the times
+                // of slots to wrap.
                 2 if draws.below(20) == 0 => newest + draws.below(60 * SECOND),
                 _ => newest + draws.below(SECOND / 8),
             };
@@ -299,7 +299,7 @@ impl<T: Keys> Trace<'_, T> {
                 (true, true) => None,
             };
             let denied = taken.err();
-            // Of a penalty, which denial it is says its own limiter.
+            // For a penalty, its own limiter says which denial it is.
             let is_exact = self.retries || matches!(expected, None | Some(Denied::Crowded { .. }));
             let agrees = if is_exact {
                 denied == expected
@@ -361,7 +361,7 @@ impl<T: Keys> Trace<'_, T> {
         );
     }
 
-    /// With idle times beyond the horizon: less, maybe, than the model says, never more.
+    /// With idle times beyond the horizon: perhaps less than the model, never more.
     fn run_far<M: Model>(&self, group: &mut Group<'_>, models: &mut [M; KEYS], horizon: u64) {
         let keys = shared(self.table);
         let (mut draws, mut newest, mut granted) = (Draws(self.seed), 100 * SECOND, 0);
@@ -411,10 +411,7 @@ pub(crate) fn check(group: &mut Group<'_>) {
         .enumerate()
     {
         let set = seed.set([7 + n as u64, !0]);
-        group.check(
-            set.is_ok(),
-            format_args!("a seed that nobody has used: {set:?}"),
-        );
+        group.check(set.is_ok(), format_args!("an unused seed: {set:?}"));
     }
     let trace = |name, seed| Trace {
         name,
@@ -541,8 +538,8 @@ fn leases<T: Keys>(group: &mut Group<'_>, name: &str, table: &T, is_one_line: bo
     );
 }
 
-/// A lease keeps its entry, however late it comes back; and gives back to the very limiter that it
-/// was taken from.
+/// A lease keeps its slot, however late it is released, and releases to the limiter that it was
+/// taken from.
 fn leases_of_an_array(group: &mut Group<'_>) {
     let key = |key: u32| LEASED.key(&key);
     let own = |at| {
@@ -557,12 +554,12 @@ fn leases_of_an_array(group: &mut Group<'_>) {
         lease.is_ok() && own(0) == 1,
         format_args!("all of a key: {lease:?}"),
     );
-    // Each time that the entry could note comes by, twice.
+    // Each time that the slot can record comes, twice.
     for second in 1..2 * TIMES + 2 {
         let at = second * SECOND;
         let other = key(1 + second as u32).try_acquire_at(nanos(at), 2);
         let denied = key(0).peek_at(nanos(at), 1).is_err();
-        // Another one may have the same tag, and so the same limit.
+        // Another key may have the same tag, and so the same limit.
         let is_shared = key(1 + second as u32).address() == key(0).address();
         group.check(
             denied && other.is_err() == is_shared,
@@ -578,8 +575,8 @@ fn leases_of_an_array(group: &mut Group<'_>) {
     );
 }
 
-/// An entry that is idle goes to others but for four of the times that it can note; and each time
-/// its key finds a limiter that is as good as new.
+/// An idle slot goes to other keys, except during four of the times that it can record; and each
+/// time its key finds a fresh limiter.
 fn an_entry_is_kept_while_its_time_repeats(group: &mut Group<'_>) {
     static TABLE: KeyedArray<Sliding, [Sliding; PLACES], Lines<1>> = KeyedArray::new(
         sliding(),
@@ -600,7 +597,7 @@ fn an_entry_is_kept_while_its_time_repeats(group: &mut Group<'_>) {
             .key(&key)
             .take_at(nanos(start * SECOND), LIMIT)
             .is_ok();
-        group.check(is_granted, format_args!("the entry {place} of {PLACES}"));
+        group.check(is_granted, format_args!("the slot {place} of {PLACES}"));
     }
     while taken.contains(&Some(TABLE.key(&key).address())) {
         key += 1;
@@ -608,11 +605,11 @@ fn an_entry_is_kept_while_its_time_repeats(group: &mut Group<'_>) {
     for second in 0..3 * TIMES {
         let at = nanos((start + second) * SECOND);
         let is_free = TABLE.key(&key).peek_at(at, 1).is_ok();
-        // Two seconds, the third segment's end, and a staleness.
+        // Two seconds, until the third segment ends, and a staleness.
         let expected = second >= 3 && (2..TIMES - 2).contains(&(second % TIMES));
         group.check(
             is_free == expected,
-            format_args!("after {second} s a place for another: {is_free}"),
+            format_args!("after {second} s a slot for another: {is_free}"),
         );
         if second > 2 {
             let available = taken
@@ -634,7 +631,7 @@ fn an_entry_is_kept_while_its_time_repeats(group: &mut Group<'_>) {
     );
 }
 
-/// A key whose first line is full has its entry in the other one, and finds it there.
+/// A key whose first line is full has its slot in the other line, and finds it there.
 fn both_lines(group: &mut Group<'_>) {
     const MANY: usize = 22;
     let (mut crowded, mut wrong) = (0, 0);
@@ -661,7 +658,8 @@ fn both_lines(group: &mut Group<'_>) {
     );
 }
 
-/// With so many limits there is little room to tell keys apart, and yet each is under its own.
+/// With this many limits there are few tag bits to distinguish keys, and still each is under its
+/// own limit.
 fn many_limits(group: &mut Group<'_>) {
     const LIMITS: usize = 200;
     static TABLE: Keyed<ConcurrencyRules, Lines<1>, Seed, LIMITS> = Keyed::with_limits(
@@ -725,7 +723,7 @@ fn many_limits(group: &mut Group<'_>) {
     );
 }
 
-/// A seed is put together from the words that the target has, whichever these are.
+/// A seed is composed of the words that the target has, whatever their width.
 fn seeds(group: &mut Group<'_>) {
     let hash = |seed: &Seed, length: u8| {
         let mut hasher = seed.build_hasher();
@@ -772,7 +770,7 @@ fn seeds(group: &mut Group<'_>) {
     );
 }
 
-/// What does not fit an entry is refused, and the bound that is told fits.
+/// Settings that do not fit a slot are refused, and the bound in the error fits.
 fn settings(group: &mut Group<'_>) {
     let window = |limit| FixedWindow::builder(limit, Duration::from_secs(1)).rules();
     let bucket = |rate, burst| TokenBucket::builder(rate, burst).rules();
@@ -831,7 +829,7 @@ fn settings(group: &mut Group<'_>) {
     let stale = FixedWindow::builder(1, Duration::from_secs(1))
         .staleness(Duration::from_nanos(u64::MAX / 2));
     let error = stale.rules().err();
-    // Of 43 bits, a window of a second leaves so many.
+    // Of 43 bits, a window of a second leaves this many.
     let expected = KeyedWord::BITS == 20;
     group.check(
         told(error, Setting::Staleness).is_some() == expected,

@@ -1,4 +1,4 @@
-//! Waits by key, without a heap: no key's wait holds up another's.
+//! Waits by key, without a heap: a waiter of one key does not delay those of another.
 
 use core::cell::RefCell;
 use core::pin::pin;
@@ -43,13 +43,13 @@ static PACE: Waited<TokenBucketRules> = KeyedQueue::new(
     9,
 );
 
-/// Keys.
+/// The keys.
 const ONE: u32 = 1;
 const OTHER: u32 = 2;
 
 type Held = Lease<QueueKey<&'static Waited<ConcurrencyRules>>>;
 
-/// Held, until an interrupt gives it back.
+/// Held until an interrupt releases it.
 static HELD: Mutex<RefCell<Option<Held>>> = Mutex::new(RefCell::new(None));
 
 fn hold(lease: Option<Held>) {
@@ -62,7 +62,7 @@ fn release() {
     drop(lease);
 }
 
-/// In an interrupt: 100 ms are over, and each key has a token again.
+/// In an interrupt: 100 ms have passed, and each key has a token again.
 fn tick() {
     MILLIS.0.store(MILLIS.0.load(Relaxed) + 100, Relaxed);
     PACE.advance();
@@ -130,7 +130,7 @@ fn releases_end_waits(board: &dyn Board, group: &mut Group<'_>) {
     let live = WORKERS.change(|table| table.statistics_at(Timestamp::ZERO).live);
     group.check(
         live == 0 && WORKERS.counts().waiters == 0,
-        format_args!("{live} entries in use"),
+        format_args!("{live} slots in use"),
     );
 }
 

@@ -1,8 +1,8 @@
-//! Checks of limiters and queues that any board can run, and the host.
+//! Checks of limiters and queues that run on any board, and on the host.
 //!
-//! A [`Board`] has a terminal, a timer whose interrupt runs a function, and sleep; [`Preempting`]
-//! is one whose timer can be set to an instruction. [`run`] makes all checks on it; whoever starts
-//! it ends with a status by what that returns.
+//! A [`Board`] has a terminal, a timer whose interrupt runs a function, and sleep. [`Preempting`]
+//! is a board whose timer can be set to an instruction. [`run`] makes all checks on a board; its
+//! result is for the exit status.
 #![no_std]
 
 #[cfg(test)]
@@ -32,7 +32,7 @@ pub use preempt::Preempting;
 pub use tables::{Row, TABLES};
 pub use tally::Tally;
 
-/// Makes all checks that need nothing but a board, each group on a line, and adds them up.
+/// Makes all checks that need only a board, prints a line for each group, and returns the result.
 pub fn run(board: &dyn Board, tally: &mut Tally) {
     tally.group(board, "limiters against oracle tables", limiters::check);
     tally.group(board, "permits that come back by release", permits::check);
@@ -42,8 +42,8 @@ pub fn run(board: &dyn Board, tally: &mut Tally) {
     });
 }
 
-/// Makes the checks of tables by key, and of states that are kept: apart, since one program with
-/// all of them would be larger than the flash of the boards.
+/// Makes the checks of keyed tables, and of saved states. They are separate, because one program
+/// with all checks would exceed the flash of the boards.
 pub fn run_tables(board: &dyn Board, tally: &mut Tally) {
     tally.group(board, "tables by key against models", keyed::check);
     tally.group(board, "waits by key that an interrupt ends", |tally| {
@@ -56,7 +56,7 @@ pub fn run_tables(board: &dyn Board, tally: &mut Tally) {
     );
 }
 
-/// Interrupts calls at each of their instructions, and says at how many.
+/// Interrupts calls at each of their instructions, and prints how many points there were.
 pub fn preempt(board: &dyn Preempting, tally: &mut Tally) {
     tally.group(board, "calls interrupted at each instruction", |tally| {
         preempt::sweep(board, tally);

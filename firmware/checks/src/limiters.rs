@@ -1,4 +1,4 @@
-//! Limiters in statics, on 32-bit words, and what each must say, by [`TABLES`].
+//! Limiters in statics, on 32-bit words, and their expected answers, by [`TABLES`].
 
 use core::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::tally::Group;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Unwraps where a method cannot be called.
+/// Unwraps in a constant, where a method cannot be called.
 macro_rules! built {
     ($builder:expr) => {
         match $builder {
@@ -85,7 +85,7 @@ static PENALISED: Penalty<FixedWindow<u32>, u32> = built!(
 static BOTH: AllOf<(TokenBucket<u32>, FixedWindow<u32>)> =
     AllOf::new((bucket(), built!(FixedWindow::builder(7, SECOND).build_on())));
 
-/// The limiters, in the order of the [`TABLES`].
+/// The limiters, in the order of [`TABLES`].
 pub fn all() -> [(&'static str, &'static dyn Limiter); 15] {
     [
         ("token bucket", &BUCKET),
@@ -128,7 +128,7 @@ pub(crate) fn check(group: &mut Group<'_>) {
     );
 }
 
-/// Asks a limiter what a row asks, and compares.
+/// Sends a limiter the request of a row, and compares.
 fn agrees(group: &mut Group<'_>, name: &str, limiter: &dyn Limiter, row: Row) {
     let (at, n, most) = match row {
         Row::Granted(at, n, has)

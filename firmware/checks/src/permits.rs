@@ -1,5 +1,5 @@
-//! Limiters whose permits come back by release, against counters: leases, a pool of them by id, and
-//! slices.
+//! Limiters whose permits come back by release, compared with counters: leases, a pool of them by
+//! id, and slices.
 
 use core::time::Duration;
 
@@ -32,7 +32,7 @@ pub(crate) fn check(group: &mut Group<'_>) {
     slices_of_a_bucket(group);
 }
 
-/// Takes, gives back and resizes at random, and compares with two counters.
+/// Takes, releases and resizes at random, and compares with two counters.
 fn leases(group: &mut Group<'_>) {
     let mut draws = Draws(1);
     let mut held: [Option<Lease<&Concurrency<u32>>>; 5] = [const { None }; 5];

@@ -1,8 +1,8 @@
-//! Interrupt safety, by real interrupts: a timer fires at each instruction of a call in turn, and
-//! its handler uses the very limiter or queue that the call is using.
+//! Interrupt safety, with real interrupts: a timer fires at each instruction of a call in turn, and
+//! its handler uses the same limiter or queue as the call.
 //!
-//! A scenario is run over and over, the timer one instruction earlier each time: from after the
-//! call's end to before its beginning.
+//! A scenario runs repeatedly, with the timer one instruction earlier each time: from after the end
+//! of the call to before its beginning.
 #![allow(unsafe_code)]
 
 use core::cell::{Cell, RefCell};
@@ -26,16 +26,16 @@ use crate::tally::Group;
 
 /// A board whose timer can be set to an instruction.
 pub trait Preempting: Board {
-    /// Runs `work`, and `handler` in an interrupt some instructions after the beginning, the fewer
-    /// the larger `sooner` is: one for one. Returns when both are over, the address at which the
-    /// interrupt came.
+    /// Runs `work`, and `handler` in an interrupt some instructions after the beginning: one fewer
+    /// for each step of `sooner`. Returns, when both are done, the address at which the interrupt
+    /// came.
     ///
     /// With `sooner = 0` it comes after a call of some thousand instructions.
     fn preempt(&self, sooner: u32, work: &mut dyn FnMut(), handler: fn()) -> usize;
 }
 
-/// Where the call is when the interrupt comes. Only read and written: there are targets that can do
-/// no more.
+/// The phase of the call when the interrupt comes. Only loads and stores: some targets have no
+/// other atomic operations.
 static PHASE: AtomicU32 = AtomicU32::new(0);
 static CAME_IN: AtomicU32 = AtomicU32::new(0);
 
@@ -43,7 +43,7 @@ const BEFORE: u32 = 1;
 const WITHIN: u32 = 2;
 const AFTER: u32 = 3;
 
-/// The time for who interrupts and who is interrupted, in milliseconds.
+/// The time for the handler and for the interrupted call, in milliseconds.
 static NOW: AtomicU32 = AtomicU32::new(0);
 /// What the handler was granted.
 static GRANTED: AtomicU32 = AtomicU32::new(0);
@@ -52,7 +52,7 @@ fn now() -> Timestamp {
     Timestamp::from_millis(NOW.load(Relaxed).into())
 }
 
-/// What the call was granted, and the handler.
+/// What the call was granted, plus what the handler was.
 fn both(own: bool) -> u32 {
     u32::from(own) + GRANTED.load(Relaxed)
 }
@@ -61,7 +61,7 @@ fn note(granted: bool) {
     GRANTED.store(granted.into(), Relaxed);
 }
 
-/// In which the end of a call is looked for.
+/// The step in which the end of a call is searched.
 const STEP: u32 = 64;
 
 /// One run of a scenario.
@@ -108,7 +108,7 @@ impl Noted {
     }
 }
 
-/// Addresses of code, each once: two that lie 64 KiB apart count as one.
+/// Addresses of code, each once; two that are 64 KiB apart count as one.
 struct Places([u32; 1024]);
 
 impl Places {
@@ -150,7 +150,7 @@ fn sweep_one(
     let mut wrong = 0;
     let mut run = |sooner| {
         GRANTED.store(0, Relaxed);
-        // Idle since the run before it.
+        // Idle since the previous run.
         NOW.store(NOW.load(Relaxed) + 10_000, Relaxed);
         let mut point = Point {
             board,
@@ -167,8 +167,8 @@ fn sweep_one(
         );
         (CAME_IN.load(Relaxed), at)
     };
-    // In great steps to the end of the call, and then in single ones, none of which is left out, to
-    // before its beginning.
+    // In large steps to the end of the call, and then in single ones, leaving none out, to before
+    // its beginning.
     let mut sooner = 0;
     while run(sooner).0 == AFTER {
         sooner += STEP;
@@ -197,8 +197,8 @@ fn sweep_one(
     points
 }
 
-/// A name, what the handler does, and what it interrupts: whether all is as it should be
-/// afterwards.
+/// A name, the action of the handler, and the interrupted call, which returns whether everything is
+/// as expected afterwards.
 type Scenario = (&'static str, fn(), fn(&mut Point<'_>) -> bool);
 
 macro_rules! built {
@@ -227,7 +227,7 @@ static ADJUSTABLE: AdjustableBucket<u32> = built!(
         .tick(TICK)
         .build_on()
 );
-/// Changed at the same time in each run: a division's length depends on it.
+/// Changed at the same time in each run: the duration of a division depends on it.
 static CHANGED: AdjustableBucket<u32> = built!(
     AdjustableBucket::builder(Rate::per_second(1), 2)
         .tick(TICK)
@@ -252,7 +252,7 @@ static POOL: LeasePool<Concurrency, 2> = LeasePool::new(Concurrency::new(2));
 static PAIR: AllOf<(&Concurrency, &TokenBucket<u32>)> =
     AllOf::new((&LIMIT_OF_2, &one::token_bucket));
 
-/// What the handler keeps, or is to give back.
+/// What the handler keeps, or has to release.
 static KEPT: Mutex<Cell<Option<Lease<&'static Concurrency>>>> = Mutex::new(Cell::new(None));
 static KEPT_ID: Mutex<Cell<Option<LeaseId>>> = Mutex::new(Cell::new(None));
 
@@ -274,7 +274,7 @@ fn kept_id() -> Option<LeaseId> {
     critical_section::with(|section| KEPT_ID.borrow(section).take())
 }
 
-/// One of the call and the handler gets it, and nobody a second time.
+/// One of the call and the handler gets it, and no permit is granted twice.
 macro_rules! one_of_two {
     ($name:expr, $limiter:expr) => {
         (
@@ -290,8 +290,8 @@ macro_rules! one_of_two {
     };
 }
 
-/// The scenarios of a limiter, unless it has others: the boards have no room for more of these two,
-/// and what comes back by release comes back by the lease that holds it.
+/// The scenarios of a limiter, unless it has others. The boards have no room for more of these two,
+/// and permits that come back by release do so by their lease.
 macro_rules! scenarios {
     (by_time, adjustable_bucket) => {
         &[]
@@ -315,7 +315,7 @@ macro_rules! all_preempted {
         back: $back:ident,
         $($_rest:tt)*
     })*) => {
-        /// Of one permit a second each.
+        /// Limiters of one permit per second each.
         #[allow(dead_code, non_upper_case_globals, reason = "named as their modules are")]
         mod one {
             use core::time::Duration;
@@ -331,14 +331,14 @@ macro_rules! all_preempted {
             };)*
         }
 
-        /// Those of all limiters, and the others.
+        /// The scenarios of all limiters, and the others.
         static ALL: &[&[Scenario]] = &[$(scenarios!($back, $name),)* SCENARIOS];
     };
 }
 
 for_each_limiter!(all_preempted);
 
-/// Both get what they want, and nothing is left.
+/// Both get what they request, and nothing is left.
 macro_rules! two_of_two {
     ($limiter:ident) => {
         (
@@ -354,7 +354,7 @@ macro_rules! two_of_two {
     };
 }
 
-/// The time of a queue, which the scenarios move.
+/// The time of a queue, which the scenarios advance.
 struct Time;
 
 impl Clock for Time {
@@ -369,7 +369,7 @@ static QUEUE: Limited<Concurrency> = Queue::new(Concurrency::new(1), Time, 9);
 static PAIRED: Limited<Concurrency> = Queue::new(Concurrency::new(2), Time, 9);
 static PACE: Limited<TokenBucket<u32>> = Queue::new(bucket(1), Time, 9);
 
-/// In the handler: takes from a queue and gives back, if nobody is before it.
+/// In the handler: takes from a queue and releases, if no waiter is before it.
 fn take_and_release() {
     note(QUEUE.try_acquire(1).is_ok());
 }
@@ -396,7 +396,7 @@ fn release_later() {
     }
 }
 
-/// Nobody waits, and nothing is out.
+/// Checks that there is no waiter, and that nothing is held.
 fn is_as_new() -> bool {
     QUEUE.counts().waiters == 0 && QUEUE.available() == 1
 }
@@ -408,7 +408,8 @@ const SCENARIOS: &[Scenario] = &[
         || note(SLIDING_OF_2.take_at(now(), 1).is_ok()),
         |point| {
             let own = point.interrupted(|| SLIDING_OF_2.take_at(now(), 1).is_ok());
-            // While a roll is under way another one may be denied; what it did not get is left.
+            // While a roll is under way another request may be denied; the permits it did not get
+            // are left.
             let left = 2 - both(own);
             let is_kept = SLIDING_OF_2.available_at(now()) == left.into();
             is_kept
@@ -589,8 +590,8 @@ const SCENARIOS: &[Scenario] = &[
             let mut context = Context::from_waker(&waker);
             let waits = wait.as_mut().poll(&mut context).is_pending();
             point.interrupted(|| drop(held));
-            // The wait was first; the handler got it, if at all, only when that had been served:
-            // never.
+            // The wait was first; the handler could only get it after that was granted, which never
+            // happens.
             let granted = matches!(wait.as_mut().poll(&mut context), Poll::Ready(Ok(_)));
             waits && granted && GRANTED.load(Relaxed) == 0 && is_as_new()
         },
@@ -654,7 +655,7 @@ const SCENARIOS: &[Scenario] = &[
         let waits = unsafe { Pin::new_unchecked(&mut *wait) }
             .poll(&mut Context::from_waker(&waker))
             .is_pending();
-        // SAFETY: once, and it is not used afterwards.
+        // SAFETY: dropped once, and not used afterwards.
         point.interrupted(|| unsafe { ManuallyDrop::drop(&mut wait) });
         held && waits && is_as_new()
     }),
@@ -677,7 +678,7 @@ const SCENARIOS: &[Scenario] = &[
         },
     ),
     (
-        "time that is told within a poll that begins to wait",
+        "an advance within a poll that begins to wait",
         || {
             NOW.store(NOW.load(Relaxed) + 1_000, Relaxed);
             PACE.advance();
@@ -688,8 +689,8 @@ const SCENARIOS: &[Scenario] = &[
             let mut context = Context::from_waker(&waker);
             let polled =
                 point.interrupted(|| wait.as_mut().poll(&mut context).map(|lease| lease.is_ok()));
-            // What the handler told may have been before the wait was there to hear it: whoever
-            // drives a queue asks again.
+            // The handler may have advanced the time before the wait was queued: the driver of a
+            // queue asks again.
             PACE.advance();
             let granted = match polled {
                 Poll::Ready(granted) => granted,

@@ -1,5 +1,5 @@
 //! Waits without a heap: queues in statics, under a critical section; one task that sleeps; and an
-//! interrupt that gives back, grants and wakes.
+//! interrupt that releases, grants and wakes.
 
 use core::cell::RefCell;
 use core::pin::pin;
@@ -38,7 +38,7 @@ static WORKERS: Limited<Concurrency> = Queue::new(Concurrency::new(2), &MILLIS, 
 static PACE: Limited<TokenBucket> =
     Queue::new(TokenBucket::new(Rate::per_second(10), 1), &MILLIS, 9);
 
-/// Held, until an interrupt gives it back.
+/// Held until an interrupt releases it.
 static HELD: Mutex<RefCell<Option<Lease<&'static Limited<Concurrency>>>>> =
     Mutex::new(RefCell::new(None));
 
@@ -60,13 +60,13 @@ fn release_later() {
     WORKERS.advance();
 }
 
-/// In an interrupt: 100 ms are over, and a token has come in.
+/// In an interrupt: 100 ms have passed, and a token has come in.
 fn tick() {
     MILLIS.count(100);
     PACE.advance();
 }
 
-/// In an interrupt: waits behind the task, releases, and gives up.
+/// In an interrupt: waits behind the task, releases, and cancels.
 fn give_up() {
     let waker = waker();
     let mut wait = pin!(WORKERS.acquire(1));
@@ -104,7 +104,7 @@ fn an_interrupt_ends_a_wait(board: &dyn Board, group: &mut Group<'_>, what: &str
     );
     group.check(
         slept > 0,
-        format_args!("{what} in an interrupt: nobody has slept"),
+        format_args!("{what} in an interrupt: no task slept"),
     );
     group.check(
         WORKERS.available() == 0,

@@ -1,4 +1,5 @@
-//! Limiters that are saved and made anew, as through a deep sleep, beside such as stay.
+//! Limiters that are saved and restored, as through a deep sleep, compared with limiters that keep
+//! running.
 
 use core::time::Duration;
 
@@ -7,7 +8,7 @@ use portcullis_core::{Limiter, Timestamp};
 use crate::draws::Draws;
 use crate::tally::Group;
 
-/// What is kept through the sleep: a word.
+/// What survives the sleep: a word.
 static KEPT: critical_section::Mutex<core::cell::Cell<u32>> =
     critical_section::Mutex::new(core::cell::Cell::new(0));
 
@@ -19,14 +20,14 @@ fn kept() -> u64 {
     critical_section::with(|section| KEPT.borrow(section).get()).into()
 }
 
-/// Saves one of two after each step, and makes it anew before the next one.
+/// Saves one of two after each step, and restores it before the next one.
 macro_rules! goes_on {
     ($group:expr, $name:expr, $builder:expr) => {{
         let build = || $builder.build_on::<u32>();
         let (Ok(stays), Ok(new)) = (build(), build()) else {
             return $group.check(false, format_args!("{} does not fit", $name));
         };
-        // Where all bits of the word are in use.
+        // At a time that uses all bits of the word.
         let from = (stays.horizon().as_nanos() * 3 / 4) as u64;
         let (mut draws, mut now) = (Draws(11), Timestamp::from_nanos(from));
         keep(new.state());

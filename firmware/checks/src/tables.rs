@@ -1,21 +1,21 @@
 use Row::{Denied, Granted, Late, Never};
 
-/// A request and what becomes of it. Times are in nanoseconds.
+/// A request and its outcome. Times are in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Row {
-    /// At this time, so many, of so many that there are: granted.
+    /// The time, the permits requested, and the permits available: granted.
     Granted(u64, u32, u32),
-    /// Denied, and granted at a later time, not sooner.
+    /// The same, denied; and the earliest later time at which it is granted.
     Denied(u64, u32, u32, u64),
-    /// Denied, and there can never be so many.
+    /// Denied, because it can never be granted.
     Never(u64, u32, u32),
-    /// Denied at a time that is older than the newest one, of at most so many.
+    /// Denied at a stale timestamp; the permits available are an upper bound.
     Late(u64, u32, u32),
 }
 
-/// What an exact model says of each limiter in turn: see `tests/oracle.rs`.
+/// The answers of an exact model for each limiter in turn: see `tests/oracle.rs`.
 #[rustfmt::skip]
-#[allow(clippy::unreadable_literal, reason = "read by nobody")]
+#[allow(clippy::unreadable_literal, reason = "a generated table")]
 pub static TABLES: &[(&str, &[Row])] = &[
     (
         "token bucket",

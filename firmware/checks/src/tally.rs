@@ -2,24 +2,24 @@ use core::fmt;
 
 use crate::Board;
 
-/// Most failures that are told of a group.
+/// The largest number of failures printed for a group.
 const TOLD: u32 = 5;
 
-/// How many checks there were.
+/// Counts the checks.
 #[derive(Debug, Default)]
 pub struct Tally {
     passed: u32,
     failed: u32,
 }
 
-/// What failed in a group.
+/// The failures of a group.
 pub struct Group<'b> {
     board: &'b dyn Board,
     tally: Tally,
 }
 
 impl Group<'_> {
-    /// Counts a check, and says what it was if it failed.
+    /// Counts a check, and prints it if it failed.
     pub fn check(&mut self, holds: bool, what: fmt::Arguments<'_>) {
         if holds {
             self.tally.passed += 1;
@@ -33,7 +33,7 @@ impl Group<'_> {
 }
 
 impl Tally {
-    /// Runs checks, and says how many there were.
+    /// Runs checks, and prints how many there were.
     pub fn group(&mut self, board: &dyn Board, name: &str, checks: impl FnOnce(&mut Group<'_>)) {
         let mut group = Group {
             board,
@@ -46,7 +46,7 @@ impl Tally {
         self.failed += failed;
     }
 
-    /// Says how many there were in all. Whether none failed, and there was one.
+    /// Prints how many there were in all. Returns whether there was at least one, and none failed.
     pub fn close(&self, board: &dyn Board) -> bool {
         board.print(format_args!(
             "{} passed, {} failed\n",

@@ -1,5 +1,5 @@
-//! What limiters can do beside granting and denying by their tables: change, reserve, force, give
-//! back, report and be one of several.
+//! What limiters do besides granting and denying by their tables: change, reserve, force, refund,
+//! report, and take part in a composition.
 
 use core::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::tally::Group;
 const SECOND: Duration = Duration::from_secs(1);
 const TICK: Duration = Duration::from_millis(1);
 
-/// Unwraps where a method cannot be called.
+/// Unwraps in a constant, where a method cannot be called.
 macro_rules! built {
     ($builder:expr) => {
         match $builder {
@@ -71,7 +71,7 @@ const fn ms(millis: u64) -> Timestamp {
     Timestamp::from_millis(millis)
 }
 
-/// Checks that a value is another one.
+/// Checks that a value equals another one.
 macro_rules! is {
     ($group:expr, $value:expr, $expected:expr) => {{
         let (value, expected) = ($value, $expected);
@@ -92,7 +92,7 @@ pub(crate) fn check(group: &mut Group<'_>) {
 
 fn changes(group: &mut Group<'_>) {
     is!(group, BUCKET.take_at(ms(0), 4).is_ok(), true);
-    // Half a permit has come in, and stays.
+    // Half a permit has come in, and is kept.
     is!(
         group,
         BUCKET.adjust_at(ms(250), Rate::per_second(1), 4, Carry::Keep),
@@ -144,7 +144,7 @@ fn debts(group: &mut Group<'_>) {
     is!(group, INDEBTED.available_at(ms(599)), 0);
     is!(group, INDEBTED.available_at(ms(600)), 1);
 
-    // 4 are there, 4 come in each second, and 2 of the 6 that are reserved have to come in yet.
+    // 4 are available, 4 come in per second, and 2 of the 6 reserved ones have yet to come in.
     let now = ms(750);
     let wait = Duration::from_millis(500);
     let Ok(reserved) = BUCKET.reserve_at(now, 4, wait) else {
@@ -169,7 +169,7 @@ fn refunds(group: &mut Group<'_>) {
     is!(group, first.refund_at(now, 2), Ok(2));
     is!(group, REFUNDED.available_at(now), 4);
     is!(group, REFUNDED.try_acquire_at(now, 1).is_ok(), true);
-    // What was taken since stands on it.
+    // A later take builds on it.
     is!(group, first.refund_at(now, 1), Ok(0));
     is!(group, REFUNDED.available_at(now), 3);
 

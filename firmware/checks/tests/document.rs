@@ -1,12 +1,11 @@
-//! The numbers in `docs/embedded.md` are what the library says.
+//! The numbers in `docs/embedded.md` are those of the library.
 
 use std::fs;
 use std::time::Duration;
 
 use portcullis_core::{FixedWindow, Rate, SlidingWindow, TokenBucket};
 
-/// A duration in the largest unit of which there are three or more, or a whole number, rounded
-/// down.
+/// A duration in the largest unit in which it is at least three, or a whole number, rounded down.
 fn about(time: Duration) -> String {
     const UNITS: [(&str, u128); 8] = [
         ("years", 31_557_600_000_000_000),

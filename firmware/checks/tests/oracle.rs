@@ -1,7 +1,7 @@
-//! The tables, computed by models that know neither words nor ticks that wrap: exact, in 128 bits,
-//! one request after the other. And the checks of all boards, on the host.
+//! The tables, computed by exact models without words or wrapping ticks, in 128 bits, one request
+//! after the other; and the checks of all boards, on the host.
 //!
-//! With `BLESS=1` the tables are written anew.
+//! With `BLESS=1` the tables are written again.
 
 use std::cell::Cell;
 use std::fmt::{self, Write};
@@ -14,20 +14,21 @@ const SECOND: u64 = 1_000 * MS;
 
 /// An ideal limiter.
 trait Model {
-    /// What there is, at any time that is not older than the newest.
+    /// What is available, at any time not older than the newest.
     fn has(&self, at: u64) -> u64;
     fn take(&mut self, at: u64, n: u64);
-    /// A request has been denied that would fit a full limiter. Whether that was noted.
+    /// A request that a full limiter could grant has been denied. Returns whether that was
+    /// recorded.
     fn deny(&mut self, _at: u64) -> bool {
         false
     }
     fn capacity(&self) -> u64;
-    /// Times between requests that are of interest.
+    /// Interesting times between requests.
     fn grain(&self) -> u64;
 }
 
-/// A continuous bucket: the level in parts, of which a permit has as many as the period has
-/// nanoseconds. Time is counted in whole ticks.
+/// A continuous bucket. The level is in parts; a permit has as many as the period has nanoseconds.
+/// Time is counted in whole ticks.
 struct Bucket {
     permits: u64,
     period: u64,
@@ -106,13 +107,13 @@ impl Model for Grid {
     }
 }
 
-/// Windows that a request starts, rounded up to ticks; with a wait, for those who exceed one.
+/// Windows that a request starts, rounded up to ticks; with a wait after one is exceeded.
 struct Started {
     limit: u64,
     length: u64,
     tick: u64,
     wait: Option<u64>,
-    /// When the window or the wait is over.
+    /// The end of the window or the wait.
     end: u64,
     used: u64,
     waits: bool,
@@ -163,7 +164,7 @@ struct Sliding {
     limit: u64,
     length: u64,
     segments: u64,
-    /// How many count together.
+    /// How many segments count together.
     counted: u64,
     grants: Vec<(u64, u64)>,
 }
@@ -226,7 +227,7 @@ impl<M: Model> Model for Penalty<M> {
     }
 }
 
-/// Two that have to have it both.
+/// Two limiters that must both grant.
 struct Both<A, B>(A, B);
 
 impl<A: Model, B: Model> Model for Both<A, B> {
@@ -248,7 +249,7 @@ impl<A: Model, B: Model> Model for Both<A, B> {
     }
 }
 
-/// The earliest time at which there are so many.
+/// The earliest time at which `n` are available.
 fn retry(model: &dyn Model, at: u64, n: u64) -> u64 {
     let (mut early, mut enough) = (at, at + 3_600 * SECOND);
     assert!(model.has(early) < n && model.has(enough) >= n);
@@ -263,8 +264,8 @@ fn retry(model: &dyn Model, at: u64, n: u64) -> u64 {
     enough
 }
 
-/// The answers to some hundred requests, among them some just before and at the times that denials
-/// name.
+/// The answers to some hundred requests, among them some just before and at the retry times of
+/// denials.
 fn table(model: &mut dyn Model, seed: u64, from: u64) -> Vec<Row> {
     let (mut draws, mut rows, mut now, mut newest) = (Draws(seed), Vec::new(), from, from);
     let (grain, capacity) = (model.grain(), model.capacity());
@@ -285,8 +286,8 @@ fn table(model: &mut dyn Model, seed: u64, from: u64) -> Vec<Row> {
             (_, 13) => n = 0,
             (_, 14) => n = model.has(now.max(newest)).max(1),
             _ if newest > from + grain && model.has(newest) < capacity => {
-                // After the newest grant, at an earlier time: never told more than that. (What
-                // follows from a denial at such a time is another matter.)
+                // After the newest grant, at an earlier time: never more than that is reported.
+                // (The effects of a denial at such a time are not compared.)
                 if !notes_denials {
                     let has = model.has(newest) as u32;
                     rows.push(Row::Late(newest - 1 - draws.below(grain), has + 1, has));
@@ -373,7 +374,7 @@ fn tables() -> Vec<(&'static str, Vec<Row>)> {
 }
 
 #[test]
-fn the_tables_are_what_the_models_say() {
+fn the_tables_are_the_answers_of_the_models() {
     let mut text = String::new();
     for (name, rows) in tables() {
         let has = |kind: fn(&Row) -> bool| rows.iter().filter(|row| kind(row)).count();
@@ -394,12 +395,12 @@ fn the_tables_are_what_the_models_say() {
     } else {
         assert!(
             committed == expected,
-            "the tables are not those of the models: BLESS=1 writes them anew"
+            "the tables are not those of the models: BLESS=1 writes them again"
         );
     }
 }
 
-/// A host has no interrupts: what would run in one runs when the program sleeps.
+/// A host has no interrupts: their handlers run when the program sleeps.
 #[derive(Default)]
 struct Host(Cell<Option<fn()>>);
 
@@ -414,7 +415,7 @@ impl Board for Host {
 
     fn sleep_until(&self, done: &dyn Fn() -> bool) {
         while !done() {
-            self.0.take().expect("what is slept for has been prepared")();
+            self.0.take().expect("a handler is set before a sleep")();
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Waits in tasks of `embassy-executor`: for permits that come in by time, by `embassy-time` on the
-//! board's timer; for permits that other tasks have; and for what an interrupt gives back.
+//! Waits in tasks of `embassy-executor`: for permits that come in by time, with `embassy-time` on
+//! the board's timer; for permits that other tasks hold; and for releases by an interrupt.
 
 use core::cell::{Cell, RefCell};
 use core::sync::atomic::AtomicU32;
@@ -18,7 +18,7 @@ use portcullis_core::{Concurrency, Lease, Rate, TokenBucket};
 
 use crate::{CortexM, status};
 
-/// The timer counts, and looks at the alarms each time.
+/// Counts the timer's interrupts, and checks the alarms at each.
 struct Ticks {
     count: Mutex<Cell<u64>>,
     alarms: Mutex<RefCell<Alarms>>,
@@ -43,7 +43,7 @@ embassy_time_driver::time_driver_impl!(static TICKS: Ticks = Ticks {
 
 type Limited<L> = Queue<L, EmbassyTimer, InterruptLock>;
 
-/// 1,000 a second, one at a time.
+/// 1,000 per second, one at a time.
 static PACE: Limited<TokenBucket> = Queue::new(
     TokenBucket::new(Rate::per_second(1_000), 1),
     EmbassyTimer,
@@ -51,7 +51,7 @@ static PACE: Limited<TokenBucket> = Queue::new(
 );
 static WORKERS: Limited<Concurrency> = Queue::new(Concurrency::new(1), EmbassyTimer, 9);
 
-/// A lease that an interrupt gives back.
+/// A lease that an interrupt releases.
 static HELD: Mutex<Cell<Option<Lease<&'static Limited<Concurrency>>>>> =
     Mutex::new(Cell::new(None));
 static GIVEN_BACK: AtomicU32 = AtomicU32::new(0);
@@ -69,7 +69,7 @@ fn on_tick() {
     }
 }
 
-/// In one task or one interrupt at a time: there are targets that can only read and write.
+/// Used by one task or one interrupt at a time: some targets have only loads and stores.
 fn add(count: &AtomicU32, n: u32) {
     count.store(count.load(Relaxed).wrapping_add(n), Relaxed);
 }
@@ -116,7 +116,7 @@ async fn work() {
     add(&FINISHED, 1);
 }
 
-/// Takes what an interrupt then gives back, to the next in line.
+/// Takes a permit that an interrupt then releases to the next waiter.
 #[embassy_executor::task]
 async fn hold() {
     for _ in 0..TURNS {
@@ -128,14 +128,14 @@ async fn hold() {
     add(&FINISHED, 1);
 }
 
-/// Waits for all of them, not for ever, and ends the program.
+/// Waits for all of them, for a limited time, and ends the program.
 #[embassy_executor::task]
 async fn conclude(mut tally: Tally) {
     const LATEST: u64 = 1_000;
     while FINISHED.load(Relaxed) < PACED + WORKING + 1 && Instant::now().as_ticks() < LATEST {
         Timer::after_ticks(1).await;
     }
-    // Given back by the interrupt.
+    // Released by the interrupt.
     WORKERS.drained().await;
     PACE.close();
     Timer::after_ticks(1).await;
@@ -146,10 +146,11 @@ async fn conclude(mut tally: Tally) {
             format_args!("{finished} tasks have finished"),
         );
         let (turns, until) = (PACED_TURNS.load(Relaxed), PACED_UNTIL.load(Relaxed));
-        // The first is there, and each of the others comes a millisecond after the one before it.
+        // The first permit is available, and each of the others comes a millisecond after the one
+        // before it.
         group.check(
             turns == PACED * TURNS,
-            format_args!("{turns} turns of those who keep pace"),
+            format_args!("{turns} turns of the paced tasks"),
         );
         let fits = (140..160).contains(&until);
         group.check(

@@ -1,4 +1,4 @@
-//! What the Cortex-M boards have in common: semihosting for a terminal, `SysTick` for a timer.
+//! What the Cortex-M boards have in common: semihosting as the terminal, `SysTick` as the timer.
 #![no_std]
 
 mod embassy;
@@ -35,7 +35,7 @@ impl Board for CortexM {
     }
 
     fn sleep_until(&self, done: &dyn Fn() -> bool) {
-        // An interrupt that comes between the look and the sleep ends the sleep, being pending.
+        // An interrupt between the check and the sleep is pending, so it ends the sleep.
         while !critical_section::with(|_| {
             let is_done = done();
             if !is_done {
@@ -62,10 +62,10 @@ impl Preempting for CortexM {
     }
 }
 
-/// Lets so many instructions pass, and four.
+/// Waits for `instructions + 4` instructions.
 #[inline(always)]
 fn wait(instructions: u32) {
-    // SAFETY: registers alone.
+    // SAFETY: uses registers only.
     unsafe {
         asm!(
             "lsrs {n}, {n}, #1",
@@ -85,7 +85,7 @@ fn wait(instructions: u32) {
     }
 }
 
-/// Has `handler` run after so many of the processor's ticks, and again and again.
+/// Runs `handler` after `ticks` of the processor's ticks, and repeatedly.
 fn start_ticking(ticks: u32, handler: fn()) {
     critical_section::with(|section| REPEATED.borrow(section).set(Some(handler)));
     start_timer(ticks - 1);
@@ -95,8 +95,7 @@ fn start_ticking(ticks: u32, handler: fn()) {
 static REPEATED: Mutex<Cell<Option<fn()>>> = Mutex::new(Cell::new(None));
 
 fn start_timer(ticks: u32) {
-    // SAFETY: nothing but this module uses the timer, and its handler only once it has been started
-    // here.
+    // SAFETY: only this module uses the timer, and its handler only after it has been started here.
     let mut timer = unsafe { Peripherals::steal() }.SYST;
     timer.disable_counter();
     timer.set_clock_source(SystClkSource::Core);
@@ -106,10 +105,11 @@ fn start_timer(ticks: u32) {
     timer.enable_counter();
 }
 
-/// Where the timer's interrupt came. Only read and written: there are targets that can do no more.
+/// The address at which the timer's interrupt came. Only loads and stores: some targets have no
+/// other atomic operations.
 static CAME_AT: AtomicU32 = AtomicU32::new(0);
 
-/// The timer's interrupt, at whose beginning the stack says what was interrupted.
+/// The timer's interrupt. At its beginning the stack shows what was interrupted.
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 unsafe extern "C" fn SysTick() {
@@ -118,12 +118,12 @@ unsafe extern "C" fn SysTick() {
 
 /// # Safety
 ///
-/// Of the frame that an exception makes.
+/// `frame` must be the frame that an exception makes.
 unsafe extern "C" fn on_tick(frame: *const u32) {
     if let Some(repeated) = critical_section::with(|section| REPEATED.borrow(section).get()) {
         return repeated();
     }
-    // SAFETY: the counter has run out, and is started only by whom this interrupts.
+    // SAFETY: the counter has run out, and only the interrupted context starts it.
     unsafe { (*SYST::PTR).csr.write(0) };
     if let Some(handler) = critical_section::with(|section| HANDLER.borrow(section).take()) {
         handler();
@@ -132,7 +132,7 @@ unsafe extern "C" fn on_tick(frame: *const u32) {
     CAME_AT.store(unsafe { *frame.add(6) }, Relaxed);
 }
 
-/// Where the stack would reach the statics.
+/// The place at which the stack would reach the statics.
 struct StackEnd;
 
 impl StackEnd {
@@ -146,7 +146,7 @@ impl StackEnd {
     }
 
     fn mark() {
-        // SAFETY: the linker's, behind all statics; there is no heap.
+        // SAFETY: a linker symbol behind all statics; there is no heap.
         unsafe { Self::word().write_volatile(Self::UNTOUCHED) };
     }
 
@@ -160,8 +160,8 @@ fn status(succeeds: bool) -> ExitStatus {
     if succeeds { EXIT_SUCCESS } else { EXIT_FAILURE }
 }
 
-/// Makes all checks but those of the other programs, on a processor of so many hertz, and ends with
-/// a status.
+/// Makes all checks except those of the other programs, on a processor of `hertz`, and exits with a
+/// status.
 pub fn run(hertz: u32) -> ! {
     StackEnd::mark();
     let mut tally = Tally::default();
@@ -170,7 +170,7 @@ pub fn run(hertz: u32) -> ! {
     embassy::run(tally, hertz / embassy_time_driver::TICK_HZ as u32)
 }
 
-/// Makes the checks of tables by key, and ends with a status.
+/// Makes the checks of keyed tables, and exits with a status.
 pub fn run_tables() -> ! {
     end_with(|tally| {
         portcullis_checks::run_tables(&CortexM, tally);
@@ -178,7 +178,7 @@ pub fn run_tables() -> ! {
     })
 }
 
-/// Interrupts calls at each of their instructions, and ends with a status.
+/// Interrupts calls at each of their instructions, and exits with a status.
 pub fn run_preempted() -> ! {
     end_with(|tally| portcullis_checks::preempt(&CortexM, tally))
 }

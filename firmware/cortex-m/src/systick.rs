@@ -13,10 +13,10 @@ use crate::CortexM;
 /// Nanoseconds in `PER` cycles of the processor.
 const NANOS: u64 = 80;
 const PER: u64 = 1;
-/// Cycles in a turn of the counter. 24 bits can do 2^24.
+/// The cycles in a turn of the counter. 24 bits allow up to 2^24.
 const TURN: u32 = 1 << 10;
 
-/// Written by the interrupt alone. It wraps after decades.
+/// Written only by the interrupt. It wraps after decades.
 static TURNS: AtomicU32 = AtomicU32::new(0);
 
 struct SysTickClock;
@@ -26,9 +26,9 @@ impl Clock for SysTickClock {
         loop {
             let turns = TURNS.load(Relaxed);
             compiler_fence(SeqCst);
-            // It counts down, and shows 0 at a turn's end.
+            // The counter counts down, and shows 0 at the end of a turn.
             let passed = (TURN - SYST::get_current()) % TURN;
-            // A turn that has ended, and whose interrupt has to wait for this one.
+            // A turn has ended, and its interrupt has to wait for this one.
             let ended = SCB::is_pendst_pending() && passed < TURN / 2;
             compiler_fence(SeqCst);
             if TURNS.load(Relaxed) == turns {
@@ -44,7 +44,7 @@ fn on_turn() {
     TURNS.store(TURNS.load(Relaxed) + 1, Relaxed);
 }
 
-/// Reads the clock many times in a turn, for many turns; each time with interrupts, and without.
+/// Reads the clock many times per turn, for many turns; each time with and without interrupts.
 pub(crate) fn check(tally: &mut Tally) {
     tally.group(&CortexM, "time by SysTick", |group| {
         crate::start_ticking(TURN, on_turn);

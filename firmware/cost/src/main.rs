@@ -1,5 +1,5 @@
-//! A program with one limiter in it, or nothing: what it is larger by is what the limiter takes in
-//! flash. It says how many instructions a thousand calls take.
+//! A program with one limiter in it, or none: the difference in size is the flash that the limiter
+//! takes. The program prints how many instructions a thousand calls take.
 //!
 //! `cargo xtask firmware-cost` builds and runs it for each limiter in turn.
 #![no_std]
@@ -21,20 +21,20 @@ use cortex_m_semihosting::hio;
 /// A tick of the timer, with `-icount shift=0`.
 const INSTRUCTIONS_IN_TICK: u32 = 80;
 
-/// As far as the timer counts.
+/// The largest count of the timer.
 const RELOAD: u32 = 0xff_ffff;
 
-/// Calls in a measurement. As many permits are taken.
+/// The number of calls in a measurement. Each takes one permit.
 const CALLS: u32 = 1_000;
 
-/// Instructions of so many calls, each for `n` permits and a microsecond after the one before it,
-/// and of what calls them; and how many were granted.
+/// Returns the instructions of [`CALLS`] calls, including the loop, and how many were granted. Each
+/// call is for `n` permits, a microsecond after the one before it.
 #[inline(never)]
 fn measured(n: u32) -> (u32, u32) {
     let mut granted = 0;
     let begun = SYST::get_current();
     for call in 0..CALLS {
-        // The compiler knows none of it.
+        // The compiler must not know the values.
         let nanos = black_box(1_000_000_000 + u64::from(call) * 1_000);
         granted += u32::from(acquire(black_box(&LIMIT), black_box(n), nanos));
     }
@@ -48,7 +48,7 @@ fn fail() -> ! {
     }
 }
 
-/// A number as it is: what formats all kinds of things would be most of the program.
+/// Prints a number by hand: general formatting would be most of the program.
 fn print(mut number: u32) {
     let mut digits = [b' '; 11];
     let mut place = digits.len() - 1;
@@ -70,7 +70,7 @@ fn print(mut number: u32) {
 
 #[entry]
 fn main() -> ! {
-    // SAFETY: the only ones who use it.
+    // SAFETY: nothing else uses the peripherals.
     let mut timer = unsafe { Peripherals::steal() }.SYST;
     timer.set_clock_source(SystClkSource::Core);
     timer.set_reload(RELOAD);
@@ -78,7 +78,7 @@ fn main() -> ! {
     timer.enable_counter();
     subject::prepare();
     print(size_of_val(&LIMIT) as u32);
-    // As many as there are, of which some have been taken: denied, but by nothing.
+    // For the whole capacity, of which some permits are taken: denied, except with no limiter.
     for (n, expected) in [
         (1, CALLS),
         (CAPACITY, if cfg!(subject = "nothing") { CALLS } else { 0 }),

@@ -1,5 +1,5 @@
-//! What is measured, chosen by name: a limiter on 32-bit words in a static, and a call that
-//! takes permits and says whether it was granted them.
+//! What is measured, chosen by name: a limiter on 32-bit words in a static, and a call that takes
+//! permits and returns whether it was granted them.
 #![allow(
     clippy::wildcard_imports,
     dead_code,
@@ -20,11 +20,11 @@ pub(crate) const CAPACITY: u32 = 2_000;
 
 const SECOND: Duration = Duration::from_secs(1);
 const MILLI: Duration = Duration::from_millis(1);
-/// In which all permits come back.
+/// The time in which all permits come back.
 const TWO_SECONDS: Duration = Duration::from_secs(2);
 
-/// A limiter, and the call, which the compiler does not inline; before the first one, some permits
-/// may have to be taken for good.
+/// A limiter, and the call, which is not inlined. Before the first call, some permits may have to
+/// be taken permanently.
 macro_rules! subject {
     ($subject:literal: $type:ty = $limiter:expr, |$limit:ident, $n:ident, $now:ident| $granted:expr $(, $prepare:expr)?) => {
         #[cfg(subject = $subject)]
@@ -48,7 +48,7 @@ macro_rules! subject {
     };
 }
 
-/// Unwraps where a method cannot be called.
+/// Unwraps in a constant, where a method cannot be called.
 macro_rules! built {
     ($builder:expr) => {
         match $builder {
@@ -62,7 +62,7 @@ const fn bucket() -> TokenBucket<u32> {
     built!(TokenBucket::builder(Rate::per_second(1_000), CAPACITY as u64).build_on())
 }
 
-/// Where permits come back by release, one is taken for good.
+/// If permits come back by release, one is taken permanently.
 macro_rules! registered {
     (by_time, $subject:literal: $type:ty = $limiter:expr) => {
         subject!($subject: $type = $limiter, |limit, n, now| Lease::try_acquire_at(limit, now, n).is_ok());
@@ -125,7 +125,7 @@ impl Clock for Zero {
     }
 }
 
-// What is free is taken at once, and given back; what is not is waited for, and that given up.
+// Free permits are taken at once and released; otherwise the request waits and is cancelled.
 subject!("queue": portcullis_async::Queue<Concurrency, Zero, portcullis_async::InterruptLock> =
     portcullis_async::Queue::new(Concurrency::new(CAPACITY), Zero, CAPACITY as u64),
     |limit, n, _now| {
@@ -134,7 +134,7 @@ subject!("queue": portcullis_async::Queue<Concurrency, Zero, portcullis_async::I
     },
     LIMIT.try_acquire(1).map(Lease::forget));
 
-/// Nothing at all, in two instructions.
+/// No limiter: two instructions.
 #[cfg(subject = "nothing")]
 mod chosen {
     pub(crate) static LIMIT: () = ();

@@ -1,5 +1,5 @@
-//! The checks on RISC-V: QEMU's virt, whose terminal is a UART, whose timer is the CLINT's, and
-//! which ends by its test device.
+//! The checks on RISC-V: QEMU's virt board. Its terminal is a UART, its timer is the CLINT's, and
+//! its test device ends the emulator.
 #![no_std]
 #![no_main]
 
@@ -29,7 +29,7 @@ struct Terminal;
 impl Write for Terminal {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         for byte in text.bytes() {
-            // SAFETY: the UART's register for what is to be sent; the emulated one is never full.
+            // SAFETY: the UART's transmit register; the emulated one is never full.
             unsafe { UART.write_volatile(byte) };
         }
         Ok(())
@@ -49,7 +49,7 @@ impl Board for Virt {
     }
 
     fn sleep_until(&self, done: &dyn Fn() -> bool) {
-        // An interrupt that comes between the look and the sleep ends the sleep, being pending.
+        // An interrupt between the check and the sleep is pending, so it ends the sleep.
         while !critical_section::with(|_| {
             let is_done = done();
             if !is_done {
@@ -60,14 +60,14 @@ impl Board for Virt {
     }
 }
 
-/// Instructions in a tick of the timer.
+/// The instructions in a tick of the timer.
 const TICK: usize = 100;
 
 impl Preempting for Virt {
     fn preempt(&self, sooner: u32, work: &mut dyn FnMut(), handler: fn()) -> usize {
         critical_section::with(|section| HANDLER.borrow(section).set(Some(handler)));
         CAME_AT.store(0, Relaxed);
-        // Here a cycle is an instruction: to the same place in a tick each time.
+        // Here a cycle is an instruction: start at the same place in a tick each time.
         wait((2 * TICK - mcycle::read() % TICK) as u32);
         start_timer(300);
         wait(sooner);
@@ -81,10 +81,10 @@ impl Preempting for Virt {
     }
 }
 
-/// Lets so many instructions pass, and four.
+/// Waits for `instructions + 4` instructions.
 #[inline(always)]
 fn wait(instructions: u32) {
-    // SAFETY: registers alone.
+    // SAFETY: uses registers only.
     unsafe {
         asm!(
             "andi {odd}, {n}, 1",
@@ -106,7 +106,7 @@ fn wait(instructions: u32) {
 
 fn start_timer(ticks: u32) {
     // SAFETY: the CLINT's registers, which nothing else uses. The upper half of the time is still
-    // zero. Not due between two writes.
+    // zero, and nothing is due between the two writes.
     unsafe {
         TIME_TO_INTERRUPT.write_volatile(u32::MAX);
         TIME_TO_INTERRUPT.add(1).write_volatile(0);
@@ -119,7 +119,7 @@ fn stop_timer() {
     unsafe { TIME_TO_INTERRUPT.add(1).write_volatile(u32::MAX) };
 }
 
-/// Where the timer's interrupt came.
+/// The address at which the timer's interrupt came.
 static CAME_AT: AtomicUsize = AtomicUsize::new(0);
 
 #[riscv_rt::core_interrupt(Interrupt::MachineTimer)]
@@ -158,7 +158,7 @@ fn on_exception(frame: &riscv_rt::TrapFrame) -> ! {
 #[riscv_rt::entry]
 fn main() -> ! {
     stop_timer();
-    // SAFETY: no critical section depends on interrupts being off: none is open.
+    // SAFETY: no critical section is open, so none depends on interrupts being off.
     unsafe {
         mie::set_mtimer();
         riscv::interrupt::enable();

@@ -1,4 +1,4 @@
-//! Weakened places that a loom model must notice.
+//! Mutants that a loom model must detect.
 
 use super::Mutant;
 
@@ -30,8 +30,8 @@ const CONCURRENCY: &str = "core/src/limiters/concurrency.rs";
 const LEASE_POOL: &str = "core/src/leases/lease_pool.rs";
 const LIVE: &str = "core/src/word/live.rs";
 
-/// Every ordering above `Relaxed` that loom tells from a weaker one, weakened; and of each
-/// algorithm some check left out or transition broken.
+/// Every ordering above `Relaxed` that loom distinguishes from a weaker one, weakened. Also, for
+/// each algorithm, omitted checks and broken transitions.
 pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: WORD_LIMITER,
@@ -40,7 +40,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "Err(_) => return outcome",
         test: (
             "token_bucket",
-            "wide::racing_takes_share_the_burst_and_never_pass_it",
+            "wide::racing_takes_share_the_burst_and_never_exceed_it",
         ),
     },
     Mutant {
@@ -50,7 +50,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "false && behind() > 0",
         test: (
             "token_bucket",
-            "wide::an_older_now_is_told_no_more_than_the_newest",
+            "wide::a_stale_timestamp_finds_no_more_than_the_newest",
         ),
     },
     Mutant {
@@ -60,7 +60,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "distance >= mask / 2 && behind() > 0",
         test: (
             "token_bucket",
-            "wide::racers_find_a_bucket_full_that_was_idle_for_most_of_the_horizon",
+            "wide::racing_takes_find_a_bucket_full_after_most_of_a_horizon_idle",
         ),
     },
     Mutant {
@@ -70,7 +70,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "used\n",
         test: (
             "token_bucket",
-            "wide::a_bucket_refills_from_the_newest_now_of_two_racers",
+            "wide::a_bucket_replenishes_from_the_newest_of_two_racing_timestamps",
         ),
     },
     Mutant {
@@ -80,7 +80,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "Err(_) => return outcome",
         test: (
             "fixed_window",
-            "wide::racing_takes_share_the_limit_and_never_pass_it",
+            "wide::racing_takes_share_the_limit_and_never_exceed_it",
         ),
     },
     Mutant {
@@ -90,7 +90,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "other < limit",
         test: (
             "fixed_window",
-            "wide::racing_takes_share_the_limit_and_never_pass_it",
+            "wide::racing_takes_share_the_limit_and_never_exceed_it",
         ),
     },
     Mutant {
@@ -117,7 +117,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "true",
         test: (
             "fixed_window",
-            "wide::a_late_now_counts_in_the_newest_window",
+            "wide::a_stale_timestamp_counts_in_the_newest_window",
         ),
     },
     Mutant {
@@ -127,7 +127,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "let mut state = self.state.load(Relaxed)",
         test: (
             "sliding_window",
-            "wide::one_denied_by_a_take_sees_the_roll_before_it",
+            "wide::a_request_denied_by_a_take_sees_the_roll_before_it",
         ),
     },
     Mutant {
@@ -137,7 +137,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "let mut state = self.state.load(Relaxed)",
         test: (
             "sliding_window",
-            "wide::a_denial_beside_a_roll_leaves_the_limiter_as_it_was",
+            "wide::a_denial_during_a_roll_changes_nothing",
         ),
     },
     Mutant {
@@ -147,7 +147,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "self.roll(epoch);\n                    state = self.state.load(Relaxed)",
         test: (
             "sliding_window",
-            "wide::one_denied_after_a_roll_of_its_own_sees_the_roll_before_it",
+            "wide::a_request_denied_after_its_own_roll_sees_the_roll_before_it",
         ),
     },
     Mutant {
@@ -157,7 +157,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "self.roll(decides);\n                state = self.state.load(Relaxed)",
         test: (
             "sliding_window",
-            "one_denied_after_a_whole_horizon_sees_the_roll_before_it",
+            "a_request_denied_after_a_whole_horizon_sees_the_roll_before_it",
         ),
     },
     Mutant {
@@ -167,7 +167,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "Relaxed, Relaxed)",
         test: (
             "sliding_window",
-            "wide::one_denied_after_a_lost_exchange_sees_the_roll_before_it",
+            "wide::a_request_denied_after_a_lost_exchange_sees_the_roll_before_it",
         ),
     },
     Mutant {
@@ -177,7 +177,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "fetch_add(wanted, Relaxed)",
         test: (
             "sliding_window",
-            "wide::one_granted_what_was_given_back_sees_the_take_that_it_came_from",
+            "wide::a_request_granted_returned_permits_sees_the_take_they_came_from",
         ),
     },
     Mutant {
@@ -187,7 +187,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "target, Relaxed, Relaxed)",
         test: (
             "sliding_window",
-            "wide::one_granted_what_was_given_back_sees_the_take_that_it_came_from",
+            "wide::a_request_granted_returned_permits_sees_the_take_they_came_from",
         ),
     },
     Mutant {
@@ -197,7 +197,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "rolled, Relaxed, Relaxed)",
         test: (
             "sliding_window",
-            "wide::what_is_available_is_never_counted_as_given_back_twice",
+            "wide::available_permits_are_never_returned_twice",
         ),
     },
     Mutant {
@@ -207,7 +207,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "self.state.load(Relaxed)",
         test: (
             "sliding_window",
-            "wide::what_is_available_is_never_counted_as_given_back_twice",
+            "wide::available_permits_are_never_returned_twice",
         ),
     },
     Mutant {
@@ -217,7 +217,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "self.state.load(Relaxed)",
         test: (
             "sliding_window",
-            "wide::a_retry_is_never_earlier_than_any_state_allows",
+            "wide::a_retry_is_never_earlier_than_every_state_allows",
         ),
     },
     Mutant {
@@ -227,10 +227,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "Err(_) => return Ok(Receipt::NONE)",
         test: (
             "sliding_window",
-            "wide::racing_takes_share_the_limit_and_never_pass_it",
+            "wide::racing_takes_share_the_limit_and_never_exceed_it",
         ),
     },
-    // The caller's epoch picks the slot, not the one that decided.
+    // The caller's epoch selects the slot, instead of the deciding epoch.
     Mutant {
         file: SLIDING_WINDOW,
         within: "fn take(&self",
@@ -238,7 +238,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "epoch",
         test: (
             "sliding_window",
-            "wide::a_late_now_counts_in_the_newest_segment",
+            "wide::a_stale_timestamp_counts_in_the_newest_segment",
         ),
     },
     Mutant {
@@ -248,10 +248,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "&& false && self.outdated(",
         test: (
             "sliding_window",
-            "a_take_after_a_whole_horizon_counts_in_a_segment_of_its_own",
+            "a_take_after_a_whole_horizon_counts_in_its_own_segment",
         ),
     },
-    // A roll re-tags the newest slot alone.
+    // A roll re-tags only the newest slot.
     Mutant {
         file: SLIDING_WINDOW,
         within: "fn roll(&self",
@@ -259,10 +259,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "self.targets(epoch).filter(|&(_, target)| target == self.layout.stamp(epoch))",
         test: (
             "sliding_window",
-            "wide::what_has_left_the_window_comes_back_after_any_race",
+            "wide::expired_permits_are_returned_after_any_race",
         ),
     },
-    // Both of two rolls give back what one of them has re-tagged.
+    // Both of two rolls return the count that one of them has re-tagged.
     Mutant {
         file: SLIDING_WINDOW,
         within: "fn roll(&self",
@@ -270,7 +270,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "Err(_) => { owed += count; break; }",
         test: (
             "sliding_window",
-            "wide::racers_that_roll_to_one_epoch_give_back_once",
+            "wide::racing_rolls_to_one_epoch_return_expired_permits_once",
         ),
     },
     Mutant {
@@ -290,10 +290,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "total",
         test: (
             "sliding_window",
-            "wide::what_has_left_the_window_comes_back_after_any_race",
+            "wide::expired_permits_are_returned_after_any_race",
         ),
     },
-    // What is given back comes off the total before it leaves its slot.
+    // A refund leaves the total before it leaves its slot.
     Mutant {
         file: SLIDING_WINDOW,
         within: "fn pay(&self",
@@ -301,7 +301,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "rolled, Relaxed, Relaxed)",
         test: (
             "refunds",
-            "wide::what_is_given_back_is_never_counted_as_expired_as_well",
+            "wide::refunded_permits_are_never_counted_as_expired_too",
         ),
     },
     Mutant {
@@ -331,7 +331,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "Err(_) => return Ok(Receipt::NONE)",
         test: (
             "concurrency",
-            "wide::racing_takes_share_the_limit_and_never_pass_it",
+            "wide::racing_takes_share_the_limit_and_never_exceed_it",
         ),
     },
     Mutant {
@@ -341,10 +341,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "Err(_) => return Ok(old)",
         test: (
             "concurrency",
-            "wide::two_resizes_follow_each_other_and_leave_what_is_out_alone",
+            "wide::two_concurrent_resizes_apply_in_sequence_and_keep_held_permits",
         ),
     },
-    // A lower limit forgets what is out.
+    // A lower limit forgets the permits in use.
     Mutant {
         file: CONCURRENCY,
         within: "pub fn set_limit(&self",
@@ -352,11 +352,11 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "available.min(limit.cast_signed())",
         test: (
             "concurrency",
-            "wide::a_take_beside_a_lower_limit_is_judged_by_one_of_the_two",
+            "wide::a_take_during_a_limit_decrease_is_judged_by_one_of_the_two_limits",
         ),
     },
-    // The mark that somebody waits: not set, not taken off, lost to whatever else happens to the
-    // word, or not looked at.
+    // The waiter bit of the word is not set, not cleared, overwritten by another change, or not
+    // read.
     Mutant {
         file: CONCURRENCY,
         within: "fn watch(&self",
@@ -364,7 +364,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "",
         test: (
             "concurrency",
-            "wide::one_who_marks_that_it_waits_beside_a_release_finds_the_permit_or_is_found",
+            "wide::a_waiter_bit_set_during_a_release_is_observed_or_the_permit_is",
         ),
     },
     Mutant {
@@ -374,7 +374,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "",
         test: (
             "concurrency",
-            "wide::a_mark_that_is_taken_off_beside_a_resize_is_gone",
+            "wide::a_waiter_bit_cleared_during_a_resize_stays_clear",
         ),
     },
     Mutant {
@@ -384,7 +384,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "self.state.store(self.state.load(Relaxed) | WAITED, Relaxed);",
         test: (
             "concurrency",
-            "wide::a_mark_is_not_lost_to_a_resize_nor_to_a_take",
+            "wide::a_waiter_bit_survives_a_resize_and_a_take",
         ),
     },
     Mutant {
@@ -394,7 +394,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "self.state.store(self.state.load(Relaxed) & !WAITED, Relaxed);",
         test: (
             "concurrency",
-            "wide::a_mark_that_is_taken_off_beside_a_resize_is_gone",
+            "wide::a_waiter_bit_cleared_during_a_resize_stays_clear",
         ),
     },
     Mutant {
@@ -404,7 +404,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "",
         test: (
             "concurrency",
-            "wide::a_mark_is_not_lost_to_a_resize_nor_to_a_take",
+            "wide::a_waiter_bit_survives_a_resize_and_a_take",
         ),
     },
     Mutant {
@@ -414,7 +414,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "| WAITED",
         test: (
             "concurrency",
-            "wide::a_mark_that_is_taken_off_beside_a_resize_is_gone",
+            "wide::a_waiter_bit_cleared_during_a_resize_stays_clear",
         ),
     },
     Mutant {
@@ -422,10 +422,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
         within: "fn give_back(&self",
         text: "before & WAITED != 0",
         by: "before & WAITED > WAITED",
-        test: ("queue", "a_request_that_queues_beside_a_release_is_granted"),
+        test: ("queue", "a_request_queued_during_a_release_is_granted"),
     },
-    // What is out is passed on though it is more than there should be; or others are free, and that
-    // is not said.
+    // A permit is handed over although more permits are out than the limit allows; or further
+    // permits are free, which is not reported.
     Mutant {
         file: CONCURRENCY,
         within: "fn pass_on(&self",
@@ -433,7 +433,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "_ => PassedOn::NoneAreFree",
         test: (
             "queue_handover",
-            "what_is_released_after_a_lower_limit_is_handed_to_nobody",
+            "a_permit_released_above_a_lowered_limit_is_not_handed_over",
         ),
     },
     Mutant {
@@ -443,7 +443,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "1.. => PassedOn::NoneAreFree",
         test: (
             "queue_handover",
-            "two_permits_that_are_handed_over_leave_a_free_one_to_the_next",
+            "a_hand_over_of_two_permits_leaves_a_free_one_to_the_next_waiter",
         ),
     },
     Mutant {
@@ -453,7 +453,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "stage, Relaxed)",
         test: (
             "lease_pool",
-            "a_sweep_sees_the_deadline_and_the_permits_of_the_lease_that_it_sees",
+            "a_sweep_sees_the_deadline_and_permits_of_the_lease_it_sees",
         ),
     },
     Mutant {
@@ -463,7 +463,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "state.load(Relaxed)",
         test: (
             "lease_pool",
-            "a_release_gives_back_what_was_claimed_however_the_id_came_over",
+            "a_release_returns_the_claimed_permits_even_if_the_id_was_sent_without_ordering",
         ),
     },
     Mutant {
@@ -473,7 +473,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "state.load(Relaxed)",
         test: (
             "lease_pool",
-            "a_sweep_sees_the_deadline_and_the_permits_of_the_lease_that_it_sees",
+            "a_sweep_sees_the_deadline_and_permits_of_the_lease_it_sees",
         ),
     },
     Mutant {
@@ -483,7 +483,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "BUSY, Relaxed, Relaxed)",
         test: (
             "lease_pool",
-            "the_next_user_of_a_slot_comes_after_all_that_the_last_one_did",
+            "the_next_user_of_a_slot_sees_all_writes_of_the_last_one",
         ),
     },
     Mutant {
@@ -493,7 +493,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "free, Relaxed, Relaxed)",
         test: (
             "lease_pool",
-            "the_next_user_of_a_slot_comes_after_all_that_the_last_one_did",
+            "the_next_user_of_a_slot_sees_all_writes_of_the_last_one",
         ),
     },
     Mutant {
@@ -503,7 +503,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "FREE, Relaxed)",
         test: (
             "lease_pool",
-            "the_next_user_of_a_slot_comes_after_a_denied_claim_and_the_user_before",
+            "the_next_user_of_a_slot_sees_the_last_user_despite_a_denied_claim_between",
         ),
     },
     // Two owners of one slot.
@@ -514,22 +514,22 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: ".is_ok() | true",
         test: ("lease_pool", "two_claims_on_the_last_slot_make_one_lease"),
     },
-    // A lease ends for whoever asks.
+    // Any id ends a lease.
     Mutant {
         file: LEASE_POOL,
         within: "fn end(&self",
         text: ".ok()?",
         by: ".ok()",
-        test: ("lease_pool", "two_releases_of_one_id_give_back_once"),
+        test: ("lease_pool", "two_releases_of_one_id_return_permits_once"),
     },
     Mutant {
         file: LEASE_POOL,
         within: "fn end(&self",
         text: ".ok()?",
         by: ".ok()",
-        test: ("lease_pool", "a_release_and_a_sweep_give_back_once"),
+        test: ("lease_pool", "a_release_and_a_sweep_return_permits_once"),
     },
-    // The slot's next lease has the same id.
+    // The next lease in the slot has the same id.
     Mutant {
         file: LEASE_POOL,
         within: "fn end(&self",
@@ -537,7 +537,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "",
         test: (
             "lease_pool",
-            "a_stale_id_never_ends_the_lease_that_has_its_slot_now",
+            "a_stale_id_never_ends_the_current_lease_of_its_slot",
         ),
     },
     Mutant {
@@ -547,10 +547,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: ">= HELD",
         test: (
             "lease_pool",
-            "a_new_lease_without_a_deadline_is_not_swept_by_that_of_an_old_one",
+            "a_new_lease_without_a_deadline_is_not_swept_by_the_deadline_of_an_old_one",
         ),
     },
-    // A sweep takes whatever lease is in the slot by now.
+    // A sweep takes whichever lease is in the slot now.
     Mutant {
         file: LEASE_POOL,
         within: "pub fn sweep(&self",
@@ -569,7 +569,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "| BUSY",
         test: (
             "lease_pool",
-            "claims_share_the_limit_and_a_denied_one_leaves_its_slot_free",
+            "claims_share_the_limit_and_a_denied_claim_leaves_its_slot_free",
         ),
     },
     Mutant {
@@ -577,7 +577,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         within: "fn release(&self",
         text: "self.held.fetch_sub(n.into(), Relaxed);\n        self.limiter.release(n);",
         by: "self.limiter.release(n);\n        self.held.fetch_sub(n.into(), Relaxed);",
-        test: ("counted", "what_is_held_never_exceeds_the_limit"),
+        test: ("counted", "held_permits_never_exceed_the_limit"),
     },
     Mutant {
         file: "core/src/clock.rs",
@@ -586,7 +586,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "{ let old = self.0.load(Relaxed); self.0.store(old + by, Relaxed); old }",
         test: (
             "manual_clock",
-            "steps_of_several_threads_add_up_and_the_time_never_goes_back",
+            "steps_of_several_threads_add_up_and_time_never_goes_back",
         ),
     },
     // Live settings.
@@ -597,7 +597,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "self.word.load(Relaxed)",
         test: (
             "adjustable_bucket",
-            "wide::a_permit_that_is_there_throughout_is_granted_beside_a_change",
+            "wide::an_available_permit_is_granted_during_a_change",
         ),
     },
     Mutant {
@@ -607,7 +607,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "next & W::MASK, Relaxed, Acquire)",
         test: (
             "adjustable_bucket",
-            "wide::a_late_change_beside_a_newer_take_counts_at_its_time",
+            "wide::a_stale_change_during_a_newer_take_applies_at_the_newest_time",
         ),
     },
     Mutant {
@@ -617,7 +617,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "next & W::MASK, Release, Relaxed)",
         test: (
             "adjustable_bucket",
-            "wide::a_permit_that_is_there_throughout_is_granted_beside_a_change",
+            "wide::an_available_permit_is_granted_during_a_change",
         ),
     },
     Mutant {
@@ -627,7 +627,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "",
         test: (
             "adjustable_bucket",
-            "wide::a_permit_that_is_there_throughout_is_granted_beside_two_changes",
+            "wide::an_available_permit_is_granted_during_two_changes",
         ),
     },
     Mutant {
@@ -637,7 +637,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "cell.store(setting, Relaxed)",
         test: (
             "adjustable_bucket",
-            "wide::a_permit_that_is_there_throughout_is_granted_beside_two_changes",
+            "wide::an_available_permit_is_granted_during_two_changes",
         ),
     },
     Mutant {
@@ -647,7 +647,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "next, Acquire, Relaxed)",
         test: (
             "adjustable_bucket",
-            "wide::a_permit_that_is_there_throughout_is_granted_beside_a_change",
+            "wide::an_available_permit_is_granted_during_a_change",
         ),
     },
     Mutant {
@@ -657,7 +657,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "(0, 1, Relaxed, Relaxed)",
         test: (
             "adjustable_bucket",
-            "wide::a_change_reads_the_settings_that_the_one_before_it_has_written",
+            "wide::a_change_reads_the_settings_that_the_previous_change_wrote",
         ),
     },
     Mutant {
@@ -667,10 +667,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "store(0, Relaxed)",
         test: (
             "adjustable_bucket",
-            "wide::a_change_reads_the_settings_that_the_one_before_it_has_written",
+            "wide::a_change_reads_the_settings_that_the_previous_change_wrote",
         ),
     },
-    // The time of a grant is noted only when others can see the grant.
+    // The time of a grant is noted only after other threads can see the grant.
     Mutant {
         file: LIVE,
         within: "fn change<T>(",
@@ -678,7 +678,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "let newest = tick;",
         test: (
             "adjustable_bucket",
-            "wide::a_late_change_beside_a_newer_take_counts_at_its_time",
+            "wide::a_stale_change_during_a_newer_take_applies_at_the_newest_time",
         ),
     },
     Mutant {
@@ -688,10 +688,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "{ let _ = latest; tick }",
         test: (
             "adjustable_window",
-            "wide::a_late_change_beside_a_newer_take_gains_nothing_at_its_time",
+            "wide::a_stale_change_during_a_newer_take_adds_nothing_at_the_newest_time",
         ),
     },
-    // A late change takes the newest time for one that was granted, though it may have been denied.
+    // A late change treats the newest time as that of a grant, although it may have been denied.
     Mutant {
         file: LIVE,
         within: "fn change<T>(",
@@ -699,7 +699,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "newest",
         test: (
             "adjustable_bucket",
-            "wide::a_late_change_beside_a_newer_take_that_is_denied_adds_nothing",
+            "wide::a_stale_change_during_a_newer_denied_take_adds_nothing",
         ),
     },
     // Two calls subtract at once.
@@ -710,10 +710,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "if held == 1 { return Some(Claim(self)); }\n            if held == 1 {",
         test: (
             "adjustable_bucket",
-            "wide::a_refund_beside_an_undo_and_a_newer_take_passes_no_bound",
+            "wide::a_refund_during_another_refund_and_a_newer_take_exceeds_no_bound",
         ),
     },
-    // Giving back.
+    // Refunds.
     Mutant {
         file: WORD_LIMITER,
         within: "fn refund(",
@@ -721,7 +721,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "None => receipt.refunded(n)",
         test: (
             "refunds",
-            "wide::a_bucket_takes_back_beside_a_take_exactly_or_not_at_all",
+            "wide::a_bucket_accepts_a_refund_during_a_take_exactly_or_not_at_all",
         ),
     },
     Mutant {
@@ -731,7 +731,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "false",
         test: (
             "refunds",
-            "wide::a_bucket_that_has_refilled_takes_nothing_back_beyond_full",
+            "wide::a_replenished_bucket_accepts_no_refund_beyond_its_burst",
         ),
     },
     Mutant {
@@ -739,7 +739,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
         within: "fn undo(&self",
         text: "self.pay(n.into(), epoch);",
         by: "",
-        test: ("refunds", "wide::a_sliding_window_takes_back_beside_a_take"),
+        test: (
+            "refunds",
+            "wide::a_sliding_window_accepts_a_refund_during_a_take",
+        ),
     },
     // Slices.
     Mutant {
@@ -749,7 +752,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "Err(_) => return Ok(Share { size: k, have: k, until: self.end_of(held), draws: 0 })",
         test: (
             "slices",
-            "wide::a_cut_beside_takes_shares_the_burst_with_them",
+            "wide::a_cut_during_takes_shares_the_burst_with_them",
         ),
     },
     Mutant {
@@ -759,7 +762,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "taken",
         test: (
             "slices",
-            "wide::a_slice_that_was_cut_for_some_time_and_goes_beside_a_take_makes_no_room",
+            "wide::a_slice_cut_in_advance_and_dropped_during_a_take_adds_no_permits",
         ),
     },
     Mutant {
@@ -769,7 +772,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "Err(_) => return Ok(after)",
         test: (
             "slices",
-            "wide::two_slices_that_draw_at_once_share_the_rest",
+            "wide::two_slices_that_draw_concurrently_share_the_rest",
         ),
     },
     Mutant {
@@ -779,7 +782,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "taken",
         test: (
             "slices",
-            "wide::a_slice_that_settles_for_some_time_and_goes_beside_a_take_makes_no_room",
+            "wide::a_slice_settled_in_advance_and_dropped_during_a_take_adds_no_permits",
         ),
     },
     Mutant {
@@ -789,10 +792,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "self.word.store(self.word.load(Relaxed).wrapping_sub((units << self.low).wrapping_add(share.size.into())), Relaxed)",
         test: (
             "slices",
-            "wide::a_drop_beside_a_cut_leaves_what_the_other_slice_has",
+            "wide::a_drop_during_a_cut_keeps_the_permits_of_the_other_slice",
         ),
     },
-    // A slice may rely on what is given back.
+    // A slice relies on permits that are refunded.
     Mutant {
         file: SLICED_BUCKET,
         within: "fn undo(&self",
@@ -800,10 +803,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "false",
         test: (
             "slices",
-            "wide::a_slice_found_settled_by_a_take_is_not_unsettled_when_that_is_given_back",
+            "wide::a_slice_settled_by_a_take_stays_settled_when_the_take_is_refunded",
         ),
     },
-    // Slices take the last permit.
+    // Slices take the last permit of the rest.
     Mutant {
         file: SLICE,
         within: "Source for Concurrency<W> {",
@@ -811,7 +814,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "k",
         test: (
             "slices",
-            "wide::slices_of_a_limit_leave_one_permit_to_the_others",
+            "wide::slices_of_a_limit_leave_one_permit_for_direct_takes",
         ),
     },
     // The keyed table.
@@ -822,7 +825,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "",
         test: (
             "keyed",
-            "two_first_takes_that_prefer_different_lines_share_one_entry",
+            "two_first_takes_that_prefer_different_lines_share_one_slot",
         ),
     },
     Mutant {
@@ -832,7 +835,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "fence(AcqRel);",
         test: (
             "keyed",
-            "two_first_takes_that_prefer_different_lines_share_one_entry",
+            "two_first_takes_that_prefer_different_lines_share_one_slot",
         ),
     },
     Mutant {
@@ -842,7 +845,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "load(Relaxed)",
         test: (
             "keyed",
-            "one_who_takes_anew_sees_what_the_last_holder_wrote_though_the_entry_is_vacant",
+            "a_later_take_sees_what_the_last_holder_wrote_although_the_slot_is_vacant",
         ),
     },
     Mutant {
@@ -852,7 +855,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "Release, Relaxed)",
         test: (
             "keyed",
-            "a_release_finds_the_entry_that_its_key_has_moved_to",
+            "a_release_finds_the_slot_that_its_key_has_moved_to",
         ),
     },
     Mutant {
@@ -869,7 +872,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "Acquire, Relaxed)",
         test: (
             "keyed",
-            "one_who_takes_what_was_given_back_sees_what_its_holder_wrote",
+            "a_take_of_a_refunded_permit_sees_what_its_holder_wrote",
         ),
     },
     Mutant {
@@ -879,7 +882,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "Relaxed);",
         test: (
             "keyed",
-            "a_release_finds_the_entry_that_another_thread_has_moved_its_key_to",
+            "a_release_finds_the_slot_that_another_thread_has_moved_its_key_to",
         ),
     },
     Mutant {
@@ -889,18 +892,18 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "Relaxed);",
         test: (
             "keyed",
-            "one_who_takes_beside_another_sees_what_the_last_holder_of_both_permits_wrote",
+            "two_concurrent_takes_see_what_the_last_holder_of_both_permits_wrote",
         ),
     },
-    // Two entries of one key.
+    // Two slots for one key.
     Mutant {
         file: LINE,
         within: "fn confirm<",
         text: "if self.entries(lines)",
         by: "if false && self.entries(lines)",
-        test: ("keyed", "two_first_takes_of_a_key_share_one_entry"),
+        test: ("keyed", "two_first_takes_of_a_key_share_one_slot"),
     },
-    // The second line is not read again, or the first one is not.
+    // The second line, or the first, is not read again.
     Mutant {
         file: LINE,
         within: "fn confirm<",
@@ -908,7 +911,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "self.entries(lines).take(PLACES).any",
         test: (
             "keyed",
-            "two_first_takes_that_prefer_different_lines_share_one_entry",
+            "two_first_takes_that_prefer_different_lines_share_one_slot",
         ),
     },
     Mutant {
@@ -916,9 +919,9 @@ pub(super) const MUTANTS: &[Mutant] = &[
         within: "fn confirm<",
         text: "self.entries(lines).any",
         by: "self.entries(lines).skip(PLACES).any",
-        test: ("keyed", "two_first_takes_of_a_key_share_one_entry"),
+        test: ("keyed", "two_first_takes_of_a_key_share_one_slot"),
     },
-    // Who claims at the same time is not seen, or who holds is not.
+    // A concurrent claim, or a held slot, is not seen.
     Mutant {
         file: LINE,
         within: "fn confirm<",
@@ -926,7 +929,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "& (HELD | TAG) == (HELD | self.tag)",
         test: (
             "keyed",
-            "two_first_takes_that_find_different_entries_free_share_one",
+            "two_first_takes_that_find_different_slots_free_share_one",
         ),
     },
     Mutant {
@@ -934,9 +937,9 @@ pub(super) const MUTANTS: &[Mutant] = &[
         within: "fn confirm<",
         text: "& TAG == self.tag",
         by: "& (HELD | TAG) == self.tag",
-        test: ("keyed", "two_first_takes_of_a_key_share_one_entry"),
+        test: ("keyed", "two_first_takes_of_a_key_share_one_slot"),
     },
-    // An entry stays claimed for ever.
+    // A slot stays claimed permanently.
     Mutant {
         file: LINE,
         within: "fn confirm<",
@@ -944,18 +947,18 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "let _ = claimed;",
         test: (
             "keyed",
-            "a_claim_that_is_withdrawn_leaves_room_and_takes_nothing_from_the_key_that_it_replaced",
+            "a_withdrawn_claim_leaves_room_and_takes_nothing_from_the_key_it_replaced",
         ),
     },
-    // A key takes from the entry of the one that has replaced it.
+    // A key takes from the slot of the key that has replaced it.
     Mutant {
         file: LINE,
         within: "pub(crate) fn change(",
         text: ".filter(|held| held.tag() == from.tag())",
         by: "",
-        test: ("keyed", "permits_that_are_out_keep_their_entry"),
+        test: ("keyed", "held_permits_keep_their_slot"),
     },
-    // A lost exchange is taken for a grant.
+    // A failed exchange is treated as a grant.
     Mutant {
         file: LINE,
         within: "pub(crate) fn change(",
@@ -963,29 +966,26 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "Err(newer) if newer == 0 => Ok(()),\n            Err(newer) =>",
         test: (
             "keyed",
-            "a_sweep_beside_two_takes_neither_loses_nor_grants_a_permit",
+            "a_sweep_during_two_takes_neither_loses_nor_adds_a_permit",
         ),
     },
-    // A sweep takes away what is in use.
+    // A sweep removes a slot that is in use.
     Mutant {
         file: LINE,
         within: "pub(crate) fn vacate(",
         text: "self.word.compare_exchange_weak(from.0, 0, Relaxed, Relaxed).is_ok()",
         by: "{ let _ = from; self.word.store(0, Relaxed); true }",
-        test: ("keyed", "a_sweep_beside_a_take_leaves_what_is_in_use"),
+        test: ("keyed", "a_sweep_during_a_take_keeps_permits_in_use"),
     },
-    // Two keys claim one entry.
+    // Two keys claim one slot.
     Mutant {
         file: LINE,
         within: "pub(crate) fn claim<",
         text: "match entry.word.compare_exchange_weak(word, self.tag, Relaxed, Acquire) {",
         by: "match { entry.word.store(self.tag, Release); Ok::<u64, u64>(word) } {",
-        test: (
-            "keyed",
-            "two_keys_that_claim_the_last_entry_do_not_share_it",
-        ),
+        test: ("keyed", "two_keys_that_claim_the_last_slot_do_not_share_it"),
     },
-    // What is only claimed is taken from.
+    // A call takes from a slot that is only claimed.
     Mutant {
         file: LINE,
         within: "const fn of(word",
@@ -993,7 +993,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "if word == 0 { None } else { Some(Self(word)) }",
         test: (
             "keyed",
-            "two_first_takes_that_prefer_different_lines_share_one_entry",
+            "two_first_takes_that_prefer_different_lines_share_one_slot",
         ),
     },
     Mutant {
@@ -1003,7 +1003,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "{ let _ = entry.change(held, left); true }",
         test: (
             "keyed",
-            "an_idle_entry_stays_with_its_key_or_goes_to_another_one",
+            "an_idle_slot_stays_with_its_key_or_goes_to_another_key",
         ),
     },
     Mutant {
@@ -1011,7 +1011,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         within: "pub(crate) fn sweep",
         text: "entry.vacate(held)",
         by: "entry.vacate(entry.held().unwrap_or(held))",
-        test: ("keyed", "a_sweep_beside_a_take_leaves_what_is_in_use"),
+        test: ("keyed", "a_sweep_during_a_take_keeps_permits_in_use"),
     },
     // Two seeds.
     Mutant {
@@ -1019,14 +1019,14 @@ pub(super) const MUTANTS: &[Mutant] = &[
         within: "fn fix(",
         text: "if self.parts[at].compare_exchange_weak(0, part, Relaxed, Relaxed).is_ok() {",
         by: "if { self.parts[at].store(part, Relaxed); true } {",
-        test: ("keyed", "all_hashes_are_under_one_seed"),
+        test: ("keyed", "all_hashes_use_one_seed"),
     },
     Mutant {
         file: SEED,
         within: "pub fn set(",
         text: "mine &= ",
         by: "mine = ",
-        test: ("keyed", "one_of_two_who_set_a_seed_has_set_it_or_none"),
+        test: ("keyed", "at_most_one_of_two_threads_sets_the_seed"),
     },
     // The keyed array.
     Mutant {
@@ -1034,20 +1034,14 @@ pub(super) const MUTANTS: &[Mutant] = &[
         within: "pub(crate) fn add(",
         text: "Release);",
         by: "Relaxed);",
-        test: (
-            "keyed_array",
-            "a_claim_sees_what_a_use_has_made_of_the_limiter",
-        ),
+        test: ("keyed_array", "a_claim_sees_how_a_use_changed_the_limiter"),
     },
     Mutant {
         file: LINE,
         within: "pub(crate) fn claim<",
         text: "entry.word.load(Acquire)",
         by: "entry.word.load(Relaxed)",
-        test: (
-            "keyed_array",
-            "a_claim_sees_what_a_use_has_made_of_the_limiter",
-        ),
+        test: ("keyed_array", "a_claim_sees_how_a_use_changed_the_limiter"),
     },
     Mutant {
         file: LINE,
@@ -1056,7 +1050,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "Relaxed, Relaxed)",
         test: (
             "keyed_array",
-            "a_claim_that_was_overtaken_sees_what_a_use_has_made_of_the_limiter",
+            "a_claim_that_was_overtaken_sees_how_a_use_changed_the_limiter",
         ),
     },
     Mutant {
@@ -1064,10 +1058,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         within: "pub(crate) fn held(",
         text: "load(Acquire)",
         by: "load(Relaxed)",
-        test: (
-            "keyed_array",
-            "a_sweep_sees_what_a_use_has_made_of_the_limiter",
-        ),
+        test: ("keyed_array", "a_sweep_sees_how_a_use_changed_the_limiter"),
     },
     Mutant {
         file: KEYED_ARRAY,
@@ -1076,7 +1067,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "(1 << 43) - 1",
         test: (
             "keyed_array",
-            "a_use_that_leaves_the_time_as_it_is_keeps_its_entry_all_the_same",
+            "a_use_that_does_not_change_the_noted_time_keeps_its_slot",
         ),
     },
     Mutant {
@@ -1086,10 +1077,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "true",
         test: (
             "keyed_array",
-            "a_release_beside_a_claim_gives_back_to_its_own_key",
+            "a_release_during_a_claim_returns_permits_to_its_own_key",
         ),
     },
-    // The queue of waits: who gives back and who queues.
+    // The wait queue: a release and a new waiter.
     Mutant {
         file: WAIT_QUEUE,
         within: "fn grant(&self",
@@ -1097,7 +1088,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "",
         test: (
             "queue_limits",
-            "one_who_queues_for_a_limit_that_keeps_no_mark_beside_a_release_is_granted",
+            "a_request_queued_during_a_release_of_a_limiter_without_a_waiter_bit_is_granted",
         ),
     },
     Mutant {
@@ -1107,7 +1098,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "",
         test: (
             "queue_limits",
-            "one_who_queues_for_a_limit_that_keeps_no_mark_beside_a_release_is_granted",
+            "a_request_queued_during_a_release_of_a_limiter_without_a_waiter_bit_is_granted",
         ),
     },
     Mutant {
@@ -1117,7 +1108,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "",
         test: (
             "queue_limits",
-            "one_who_queues_for_a_limit_that_keeps_no_mark_beside_a_release_is_granted",
+            "a_request_queued_during_a_release_of_a_limiter_without_a_waiter_bit_is_granted",
         ),
     },
     Mutant {
@@ -1125,22 +1116,22 @@ pub(super) const MUTANTS: &[Mutant] = &[
         within: "fn raise(&self",
         text: "self.source.watch(true);",
         by: "",
-        test: ("queue", "a_request_that_queues_beside_a_release_is_granted"),
+        test: ("queue", "a_request_queued_during_a_release_is_granted"),
     },
     Mutant {
         file: WAIT_QUEUE,
         within: "fn give_back<T>(",
         text: "waiting != Waiting::No",
         by: "waiting == Waiting::Unknown",
-        test: ("queue", "a_request_that_queues_beside_a_release_is_granted"),
+        test: ("queue", "a_request_queued_during_a_release_is_granted"),
     },
-    // No second question to the limiter; or one past those who wait.
+    // The limiter is not asked again; or it is asked although there are earlier waiters.
     Mutant {
         file: ADMIT,
         within: "fn admit(",
         text: "self.options.order == Order::NewestFirst || head.is_none()",
         by: "false",
-        test: ("queue", "a_request_that_queues_beside_a_release_is_granted"),
+        test: ("queue", "a_request_queued_during_a_release_is_granted"),
     },
     Mutant {
         file: ADMIT,
@@ -1149,10 +1140,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "true",
         test: (
             "queue",
-            "who_comes_after_a_wait_is_granted_nothing_before_it",
+            "a_request_that_comes_after_a_waiter_is_not_granted_before_it",
         ),
     },
-    // The gate is lowered while somebody waits, or the limiter told that nobody does; or it is not
+    // The waiter bit is cleared although there are waiters, or the limiter is told so; or it is not
     // told.
     Mutant {
         file: WAIT_QUEUE,
@@ -1161,7 +1152,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "!CLOSED",
         test: (
             "queue_limits",
-            "one_who_queues_for_a_limit_that_keeps_no_mark_beside_a_release_is_granted",
+            "a_request_queued_during_a_release_of_a_limiter_without_a_waiter_bit_is_granted",
         ),
     },
     Mutant {
@@ -1169,19 +1160,16 @@ pub(super) const MUTANTS: &[Mutant] = &[
         within: "fn lower_gate(&self",
         text: "if lists.occupied == 0 {",
         by: "if true {",
-        test: (
-            "queue_limits",
-            "one_who_waits_for_all_to_come_back_waits_for_a_newcomer_as_well",
-        ),
+        test: ("queue_limits", "a_drain_waits_for_new_requests_too"),
     },
     Mutant {
         file: WAIT_QUEUE,
         within: "fn lower_gate(&self",
         text: "self.source.watch(false);",
         by: "",
-        test: ("queue", "a_request_that_queues_beside_a_release_is_granted"),
+        test: ("queue", "a_request_queued_during_a_release_is_granted"),
     },
-    // Newcomers get past those who wait.
+    // New requests overtake waiters.
     Mutant {
         file: QUEUE,
         within: "fn pass(&self",
@@ -1189,7 +1177,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "false",
         test: (
             "queue",
-            "who_comes_after_a_wait_is_granted_nothing_before_it",
+            "a_request_that_comes_after_a_waiter_is_not_granted_before_it",
         ),
     },
     Mutant {
@@ -1199,7 +1187,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "false",
         test: (
             "queue",
-            "who_comes_after_a_wait_is_granted_nothing_before_it",
+            "a_request_that_comes_after_a_waiter_is_not_granted_before_it",
         ),
     },
     Mutant {
@@ -1209,7 +1197,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "true",
         test: (
             "queue_keyed",
-            "a_take_beside_a_release_does_not_get_past_one_who_waits_for_the_same_key",
+            "a_take_during_a_release_does_not_overtake_a_waiter_of_the_same_key",
         ),
     },
     Mutant {
@@ -1219,19 +1207,16 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "lists.head(key).is_none() || true",
         test: (
             "queue_keyed",
-            "a_take_beside_a_release_does_not_get_past_one_who_waits_for_the_same_key",
+            "a_take_during_a_release_does_not_overtake_a_waiter_of_the_same_key",
         ),
     },
-    // Who marks, and who lets go of the lines.
+    // A pending release, and the holder that unlocks.
     Mutant {
         file: PENDING_RELEASES,
         within: "fn is_any<",
         text: "fence(SeqCst);",
         by: "",
-        test: (
-            "queue",
-            "a_release_that_finds_the_list_looked_through_is_granted_by_who_does",
-        ),
+        test: ("queue", "a_release_during_an_advance_is_granted"),
     },
     Mutant {
         file: PENDING_RELEASES,
@@ -1240,7 +1225,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "crate::sync::atomic::Ordering::Acquire",
         test: (
             "queue_limits",
-            "a_permit_that_is_released_for_later_beside_a_wait_is_granted_by_the_next_call",
+            "a_permit_released_for_later_during_a_request_is_granted_by_the_next_call",
         ),
     },
     Mutant {
@@ -1248,30 +1233,27 @@ pub(super) const MUTANTS: &[Mutant] = &[
         within: "fn take(&self",
         text: "swap(0, SeqCst)",
         by: "swap(0, crate::sync::atomic::Ordering::Release)",
-        test: ("queue", "two_grants_that_nobody_claims_at_once_come_back"),
+        test: (
+            "queue",
+            "two_unclaimed_grants_cancelled_concurrently_are_returned",
+        ),
     },
-    // A mark that is no read-modify-write.
+    // A pending-release bit is set without a read-modify-write.
     Mutant {
         file: PENDING_RELEASES,
         within: "fn add(&self",
         text: "self.0.fetch_or(bits, SeqCst);",
         by: "self.0.store(self.0.load(Relaxed) | bits, SeqCst);",
-        test: (
-            "queue",
-            "a_release_beside_a_full_batch_is_found_by_one_who_looks_meanwhile",
-        ),
+        test: ("queue", "a_release_during_a_full_batch_is_granted"),
     },
     Mutant {
         file: PENDING_RELEASES,
         within: "fn take(&self",
         text: "self.0.swap(0, SeqCst)",
         by: "{ let bits = self.0.load(SeqCst); self.0.store(0, SeqCst); bits }",
-        test: (
-            "queue",
-            "a_release_beside_a_full_batch_is_found_by_one_who_looks_meanwhile",
-        ),
+        test: ("queue", "a_release_during_a_full_batch_is_granted"),
     },
-    // No mark, or that of another line.
+    // No pending-release bit, or that of another shard.
     Mutant {
         file: WAIT_QUEUE,
         within: "fn grant(&self",
@@ -1279,7 +1261,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "self.pending.restore_on_drop(0)",
         test: (
             "queue",
-            "a_permit_that_is_granted_to_a_head_that_gives_up_goes_to_the_next",
+            "a_permit_granted_to_a_cancelled_head_goes_to_the_next_waiter",
         ),
     },
     Mutant {
@@ -1289,7 +1271,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "self.pending.restore_on_drop(1)",
         test: (
             "queue_keyed",
-            "a_release_of_one_key_beside_a_wait_for_another_reaches_its_own",
+            "a_release_of_one_key_during_a_request_for_another_reaches_its_own_waiter",
         ),
     },
     Mutant {
@@ -1299,7 +1281,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "None",
         test: (
             "queue",
-            "a_permit_that_is_granted_to_a_head_that_gives_up_goes_to_the_next",
+            "a_permit_granted_to_a_cancelled_head_goes_to_the_next_waiter",
         ),
     },
     Mutant {
@@ -1309,7 +1291,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "let _ = key;",
         test: (
             "queue_limits",
-            "a_permit_that_is_released_for_later_beside_a_wait_is_granted_by_the_next_call",
+            "a_permit_released_for_later_during_a_request_is_granted_by_the_next_call",
         ),
     },
     Mutant {
@@ -1317,7 +1299,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
         within: "unsafe fn give_up(&self, waiter: NonNull<Waiter<Key<Q>>>)",
         text: "if next.is_some() {",
         by: "if false {",
-        test: ("queue", "two_who_give_up_at_once_make_way_for_the_third"),
+        test: (
+            "queue",
+            "two_concurrent_cancellations_make_way_for_the_third_waiter",
+        ),
     },
     Mutant {
         file: WAIT_QUEUE,
@@ -1326,16 +1311,16 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "lists.occupied & 1",
         test: (
             "queue_keyed",
-            "waits_for_two_keys_beside_a_higher_limit_are_granted",
+            "waiters_of_two_keys_are_granted_after_a_limit_increase",
         ),
     },
-    // A mark that goes with a panic, or with a full batch.
+    // A pending-release bit is lost in a panic, or with a full batch.
     Mutant {
         file: PENDING_RELEASES,
         within: "Drop for RestoreOnDrop<",
         text: "if self.bits != 0",
         by: "if false",
-        test: ("queue", "a_close_beside_a_release_takes_no_permit"),
+        test: ("queue", "a_close_during_a_release_loses_no_permit"),
     },
     Mutant {
         file: SERVE,
@@ -1344,7 +1329,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "",
         test: (
             "queue_time",
-            "a_release_beside_deadlines_makes_way_for_who_is_behind_them",
+            "a_release_while_deadlines_pass_reaches_the_waiter_behind_them",
         ),
     },
     Mutant {
@@ -1352,17 +1337,14 @@ pub(super) const MUTANTS: &[Mutant] = &[
         within: "fn drain(&self",
         text: "|due| due <= now) {\n            pending.bits |= 1;",
         by: "|due| due <= now) {",
-        test: (
-            "queue",
-            "a_release_beside_a_full_batch_is_found_by_one_who_looks_meanwhile",
-        ),
+        test: ("queue", "a_release_during_a_full_batch_is_granted"),
     },
     Mutant {
         file: SERVE,
         within: "fn drain(&self",
         text: "lists.waits.shards.as_ref()[shard].heads().next() { if batch.is_full() { pending.bits |= 1;",
         by: "lists.waits.shards.as_ref()[shard].heads().next() { if batch.is_full() {",
-        test: ("queue", "one_who_gives_up_beside_a_close_leaves_once"),
+        test: ("queue", "a_waiter_cancelled_during_a_close_is_removed_once"),
     },
     Mutant {
         file: SERVE,
@@ -1371,33 +1353,30 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "lists.waits.drainers.heads().next() { if batch.is_full() {",
         test: (
             "queue_limits",
-            "two_who_wait_for_all_to_come_back_and_one_of_whom_gives_up_are_told",
+            "a_drain_ends_although_another_one_is_cancelled",
         ),
     },
-    // Nobody looks at the marks after letting go.
+    // The pending-release bits are not read after unlocking.
     Mutant {
         file: WAIT_QUEUE,
         within: "fn with_batch<T>(",
         text: "self.wake_and_grant(batch);",
         by: "batch.wake();",
-        test: ("queue", "a_close_beside_a_release_takes_no_permit"),
+        test: ("queue", "a_close_during_a_release_loses_no_permit"),
     },
     Mutant {
         file: WAIT_QUEUE,
         within: "fn with_lists<T>(",
         text: "self.wake_and_grant_some(&mut batch);",
         by: "",
-        test: (
-            "queue",
-            "a_release_that_finds_the_counts_being_read_is_granted_by_the_reader",
-        ),
+        test: ("queue", "a_release_during_a_read_of_the_counts_is_granted"),
     },
     Mutant {
         file: WAITS,
         within: "unsafe fn enqueue(&self, waiter: NonNull<Waiter<Key<Q>>>",
         text: "self.wake_and_grant_some(&mut batch);",
         by: "",
-        test: ("queue", "a_request_that_queues_beside_a_release_is_granted"),
+        test: ("queue", "a_request_queued_during_a_release_is_granted"),
     },
     Mutant {
         file: WAITS,
@@ -1406,7 +1385,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "",
         test: (
             "queue",
-            "a_release_that_finds_somebody_queue_is_granted_by_that_one",
+            "a_release_during_a_new_request_is_granted_to_the_waiter",
         ),
     },
     Mutant {
@@ -1416,7 +1395,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "{ self.try_grant(None, batch); batch.wake(); true }",
         test: (
             "queue",
-            "one_who_becomes_the_first_beside_a_release_and_is_polled_meanwhile_is_granted",
+            "a_waiter_that_becomes_the_head_during_a_release_and_is_polled_is_granted",
         ),
     },
     Mutant {
@@ -1426,7 +1405,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "batch.wake();",
         test: (
             "queue_keyed",
-            "a_take_past_those_who_wait_for_another_key_grants_what_is_released_meanwhile",
+            "a_take_past_the_waiters_of_another_key_grants_concurrent_releases",
         ),
     },
     Mutant {
@@ -1436,10 +1415,11 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "",
         test: (
             "queue_limits",
-            "a_waker_that_panics_beside_a_release_keeps_nobody_from_his_permit",
+            "a_waker_that_panics_during_a_release_keeps_no_waiter_from_its_permit",
         ),
     },
-    // A hand-over: the same; others are free, and nobody is told, or the gate stays raised.
+    // A hand-over: the same; further permits are free, which is not reported; or the waiter bit
+    // stays set.
     Mutant {
         file: WAIT_QUEUE,
         within: "fn hand_over(&self",
@@ -1447,7 +1427,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "if false {",
         test: (
             "queue_handover",
-            "two_permits_that_are_released_at_once_are_handed_to_two",
+            "two_concurrent_releases_are_handed_to_two_waiters",
         ),
     },
     Mutant {
@@ -1457,7 +1437,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "if false && handed.goes_on {",
         test: (
             "queue_handover",
-            "two_permits_that_are_handed_over_leave_a_free_one_to_the_next",
+            "a_hand_over_of_two_permits_leaves_a_free_one_to_the_next_waiter",
         ),
     },
     Mutant {
@@ -1467,10 +1447,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "let panicking = ();",
         test: (
             "queue_limits",
-            "a_waker_that_panics_beside_a_release_keeps_nobody_from_his_permit",
+            "a_waker_that_panics_during_a_release_keeps_no_waiter_from_its_permit",
         ),
     },
-    // It hands over what is not waited for, or nothing.
+    // It hands over permits that no waiter wants, or none.
     Mutant {
         file: WAIT_QUEUE,
         within: "fn hand_to_head(&self",
@@ -1478,7 +1458,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "min > max || ",
         test: (
             "queue_handover",
-            "one_permit_is_not_handed_to_who_waits_for_two",
+            "one_permit_is_not_handed_to_a_request_for_two",
         ),
     },
     Mutant {
@@ -1488,7 +1468,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "let is_handed = true;",
         test: (
             "queue_handover",
-            "one_permit_is_not_handed_to_who_waits_for_two",
+            "one_permit_is_not_handed_to_a_request_for_two",
         ),
     },
     Mutant {
@@ -1498,10 +1478,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "return true;",
         test: (
             "queue_handover",
-            "two_permits_that_are_released_at_once_are_handed_to_two",
+            "two_concurrent_releases_are_handed_to_two_waiters",
         ),
     },
-    // What a wait's state was before the lines were held.
+    // The state of a wait that was read before the lock was taken.
     Mutant {
         file: WAITS,
         within: "unsafe fn give_up(&self, waiter: NonNull<Waiter<Key<Q>>>)",
@@ -1519,15 +1499,18 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "let waits = true;",
         test: ("queue", "a_permit_that_is_handed_over_guards_data"),
     },
-    // A grant that nobody claims.
+    // A grant that is never claimed.
     Mutant {
         file: TAKEN,
         within: "fn refund(",
         text: "((), Waiting::Unknown)",
         by: "((), Waiting::No)",
-        test: ("queue", "two_grants_that_nobody_claims_at_once_come_back"),
+        test: (
+            "queue",
+            "two_unclaimed_grants_cancelled_concurrently_are_returned",
+        ),
     },
-    // Those who wait for all to come back are forgotten, or told too early.
+    // Callers that wait for all permits to return are forgotten, or woken too early.
     Mutant {
         file: WAIT_QUEUE,
         within: "fn grant(&self",
@@ -1535,7 +1518,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "shard",
         test: (
             "queue_limits",
-            "one_who_waits_for_all_to_come_back_to_a_limit_that_keeps_no_mark_is_told",
+            "a_drain_of_a_limiter_without_a_waiter_bit_ends",
         ),
     },
     Mutant {
@@ -1545,7 +1528,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "            if self.is_drained() {\n                return false;\n            }\n            self.raise(DRAINED);",
         test: (
             "queue_limits",
-            "one_who_waits_for_all_to_come_back_beside_the_last_release_is_told",
+            "a_drain_that_begins_during_the_last_release_ends",
         ),
     },
     Mutant {
@@ -1555,7 +1538,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "",
         test: (
             "queue_limits",
-            "one_who_waits_for_all_to_come_back_beside_the_last_release_is_told",
+            "a_drain_that_begins_during_the_last_release_ends",
         ),
     },
     Mutant {
@@ -1565,7 +1548,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "",
         test: (
             "queue_limits",
-            "one_who_is_told_by_a_third_one_that_all_has_come_back_sees_what_the_holder_wrote",
+            "a_drain_ended_by_a_third_thread_sees_what_the_holder_wrote",
         ),
     },
     Mutant {
@@ -1575,23 +1558,23 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "",
         test: (
             "queue_limits",
-            "one_who_finds_under_a_sequential_lock_that_all_has_come_back_sees_what_the_holder_wrote",
+            "a_drain_with_a_sequential_lock_sees_what_the_holder_wrote",
         ),
     },
-    // A close tells nobody, or takes what is free; nobody who is evicted is told.
+    // A close wakes no waiter, or takes free permits; an evicted waiter is not woken.
     Mutant {
         file: WAIT_QUEUE,
         within: "fn close(&self",
         text: "self.drain(lists, batch, None);",
         by: "",
-        test: ("queue", "a_request_beside_a_close_is_told"),
+        test: ("queue", "a_request_during_a_close_is_rejected"),
     },
     Mutant {
         file: SERVE,
         within: "fn drain(&self",
         text: "self.settle(lists, batch, head, State::Closed, None, now);",
         by: "let key = unsafe { (*head.as_ptr()).key };\n                    let _ = self.source.at(key).take_at(now, 1);\n                    self.settle(lists, batch, head, State::Closed, None, now);",
-        test: ("queue", "a_close_beside_a_release_takes_no_permit"),
+        test: ("queue", "a_close_during_a_release_loses_no_permit"),
     },
     Mutant {
         file: SERVE,
@@ -1600,10 +1583,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "if outcome != State::Evicted {\n            batch.push(waker);\n        }",
         test: (
             "queue",
-            "one_who_is_evicted_beside_a_release_has_no_permit_and_the_newest_one_has",
+            "a_waiter_evicted_during_a_release_gets_no_permit_and_the_newest_gets_it",
         ),
     },
-    // The timer stays armed for what was due before.
+    // The timer stays armed for an earlier instant.
     Mutant {
         file: DRIVER,
         within: "fn turns(&self",
@@ -1611,7 +1594,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "load(Relaxed)",
         test: (
             "queue_time",
-            "a_timer_that_fires_beside_a_head_that_gives_up_is_armed_for_the_next",
+            "a_timer_that_fires_during_the_cancellation_of_the_head_is_armed_for_the_next",
         ),
     },
     Mutant {
@@ -1621,7 +1604,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "fetch_add(1, Relaxed)",
         test: (
             "queue_time",
-            "a_timer_that_fires_beside_a_head_that_gives_up_is_armed_for_the_next",
+            "a_timer_that_fires_during_the_cancellation_of_the_head_is_armed_for_the_next",
         ),
     },
     Mutant {
@@ -1631,7 +1614,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "true",
         test: (
             "queue_time",
-            "a_timer_that_fires_beside_a_new_head_is_armed_for_that",
+            "a_timer_that_fires_during_a_new_head_is_armed_for_it",
         ),
     },
     Mutant {
@@ -1641,10 +1624,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "true",
         test: (
             "queue_time",
-            "a_driver_that_another_one_replaces_beside_a_wait_leaves_the_timer_armed",
+            "a_driver_replaced_during_a_request_leaves_the_timer_armed",
         ),
     },
-    // Those who see to the time: one is not told, or leaves, or unwinds, and no other one is told.
+    // Drivers: one is not notified; or one leaves or unwinds, and no other is notified.
     Mutant {
         file: WAIT_QUEUE,
         within: "fn tell(&mut self, batch",
@@ -1652,7 +1635,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "drop(waker)",
         test: (
             "queue_time",
-            "a_driver_learns_of_a_wait_that_comes_beside_its_look",
+            "a_driver_learns_of_a_request_queued_during_its_poll",
         ),
     },
     Mutant {
@@ -1662,7 +1645,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "drop(waker)",
         test: (
             "queue_time",
-            "two_who_come_at_once_leave_the_timer_armed_for_the_earlier_one",
+            "two_concurrent_requests_leave_the_timer_armed_for_the_earlier_one",
         ),
     },
     Mutant {
@@ -1672,7 +1655,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "",
         test: (
             "queue_time",
-            "a_driver_that_leaves_beside_a_wait_has_the_other_one_told",
+            "a_driver_that_leaves_during_a_request_has_the_other_one_woken",
         ),
     },
     Mutant {
@@ -1682,7 +1665,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "",
         test: (
             "queue_time",
-            "a_queue_that_begins_to_see_to_itself_beside_a_driver_is_armed",
+            "a_queue_that_attends_itself_during_the_poll_of_a_driver_is_armed",
         ),
     },
     Mutant {
@@ -1692,7 +1675,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "drop(waker)",
         test: (
             "queue_time",
-            "a_driver_that_unwinds_beside_a_wait_has_the_other_one_told",
+            "a_driver_that_unwinds_during_a_request_has_the_other_one_woken",
         ),
     },
     Mutant {
@@ -1702,7 +1685,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "let unarmed = ();",
         test: (
             "queue_time",
-            "a_driver_that_unwinds_beside_a_wait_has_the_other_one_told",
+            "a_driver_that_unwinds_during_a_request_has_the_other_one_woken",
         ),
     },
     Mutant {
@@ -1712,7 +1695,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "arm()",
         test: (
             "queue_time",
-            "an_alarm_that_cannot_be_set_once_beside_a_wait_is_set_again",
+            "an_alarm_that_fails_once_during_a_request_is_set_again",
         ),
     },
     Mutant {
@@ -1722,7 +1705,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "",
         test: (
             "queue_time",
-            "a_timer_that_fires_beside_a_look_at_the_lines_is_armed",
+            "a_timer_that_fires_while_the_lock_is_held_is_armed",
         ),
     },
     Mutant {
@@ -1732,7 +1715,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "",
         test: (
             "queue_time",
-            "a_timer_that_fires_beside_a_look_at_the_lines_is_armed",
+            "a_timer_that_fires_while_the_lock_is_held_is_armed",
         ),
     },
     Mutant {
@@ -1740,7 +1723,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         within: "fn close(&self",
         text: "batch.push(Some(waker));",
         by: "drop(waker);",
-        test: ("queue_time", "a_driver_beside_a_close_comes_to_its_end"),
+        test: ("queue_time", "a_driver_polled_during_a_close_ends"),
     },
     Mutant {
         file: WAIT_QUEUE,
@@ -1749,7 +1732,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "",
         test: (
             "queue_time",
-            "a_driver_whose_waker_panics_beside_a_wait_has_the_other_one_told",
+            "a_driver_whose_waker_panics_during_a_request_has_the_other_one_woken",
         ),
     },
     Mutant {
@@ -1759,10 +1742,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "",
         test: (
             "queue_time",
-            "a_limiter_that_panics_beside_a_release_is_asked_again_in_time",
+            "a_limiter_that_panics_during_a_release_is_asked_again_later",
         ),
     },
-    // A deadline makes way for nobody.
+    // An expired deadline does not let the next waiter proceed.
     Mutant {
         file: SERVE,
         within: "fn run_timers(",
@@ -1770,10 +1753,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "let _ = next;",
         test: (
             "queue_time",
-            "a_deadline_beside_a_release_makes_way_for_the_next",
+            "a_deadline_that_passes_during_a_release_makes_way_for_the_next_waiter",
         ),
     },
-    // What came before a grant.
+    // Writes before a grant.
     Mutant {
         file: WAIT_LIST,
         within: "unsafe fn state(",
@@ -1788,10 +1771,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "Relaxed)",
         test: (
             "queue",
-            "a_permit_that_is_handed_over_by_a_third_one_guards_data",
+            "a_permit_that_is_handed_over_by_a_third_thread_guards_data",
         ),
     },
-    // Compositions: what was taken before a denial stays taken.
+    // Compositions: permits that were taken before a denial stay taken.
     Mutant {
         file: "core/src/all_of.rs",
         within: "fn take<L: Limiter + ?Sized>(",
@@ -1819,7 +1802,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "distance != 0",
         test: (
             "sliding_window",
-            "wide::racers_that_roll_to_two_epochs_give_back_once",
+            "wide::racing_rolls_to_two_epochs_return_expired_permits_once",
         ),
     },
 ];

@@ -1,4 +1,4 @@
-//! Weakened places that an ordinary test or the explorer must notice.
+//! Mutants that an ordinary test or the explorer must detect.
 
 use super::Mutant;
 
@@ -16,7 +16,7 @@ const TAKEN: &str = "async/src/waiting/wait_queue/taken.rs";
 const WAITS: &str = "async/src/waiting/wait_queue/waits.rs";
 
 pub(super) const OF_THE_CORE: &[Mutant] = &[
-    // What is given back late, or by one that is late.
+    // A refund that is late, or with a stale timestamp.
     Mutant {
         file: "core/src/limiters/lattice.rs",
         within: "pub(crate) fn restored(",
@@ -37,7 +37,7 @@ pub(super) const OF_THE_CORE: &[Mutant] = &[
             "a_receipt_that_is_a_horizon_old_is_worth_nothing",
         ),
     },
-    // A change takes a window for one to come, though the word has come around.
+    // A change treats a window as one to come, although the word has wrapped.
     Mutant {
         file: "core/src/limiters/adjustable_window.rs",
         within: "fn carried(",
@@ -45,7 +45,7 @@ pub(super) const OF_THE_CORE: &[Mutant] = &[
         by: "Some(on) if on.ahead > u64::MAX - 1 => Some(On {",
         test: (
             "adjustable_window",
-            "changes_gain_nothing_where_the_word_has_come_around",
+            "changes_gain_nothing_where_the_word_has_wrapped",
         ),
     },
     // A table forgets a key whose denials are counted.
@@ -59,7 +59,7 @@ pub(super) const OF_THE_CORE: &[Mutant] = &[
             "denials_and_penalties_are_not_forgotten_while_no_permit_is_out",
         ),
     },
-    // A change takes the time of a grant of long ago for one that is to come.
+    // A change treats the time of an old grant as one to come.
     Mutant {
         file: LIVE,
         within: "fn is_confirmed(&self",
@@ -72,9 +72,9 @@ pub(super) const OF_THE_CORE: &[Mutant] = &[
     },
 ];
 
-/// Noticed by the explorer of every atomic access.
+/// Mutants that the explorer of every atomic access detects.
 pub(super) const EXPLORED: &[Mutant] = &[
-    // A call that counts itself in is not seen by the change that comes round.
+    // A change that wraps the counter does not see a call that counts itself in.
     Mutant {
         file: LIVE,
         within: "pub(crate) fn count_in(",
@@ -82,10 +82,10 @@ pub(super) const EXPLORED: &[Mutant] = &[
         by: "",
         test: (
             "every_access",
-            "a_grant_beside_changes_that_come_round_decides_by_its_settings",
+            "a_grant_during_changes_that_wrap_the_count_decides_by_its_settings",
         ),
     },
-    // What was computed by the settings of one era is written in another one.
+    // A value that was computed with the settings of one era is written in another.
     Mutant {
         file: LIVE,
         within: "fn next_set(&self",
@@ -93,10 +93,10 @@ pub(super) const EXPLORED: &[Mutant] = &[
         by: "(upper ^ Live::<N, W>::SET)",
         test: (
             "every_access",
-            "a_grant_beside_changes_that_come_round_decides_by_its_settings",
+            "a_grant_during_changes_that_wrap_the_count_decides_by_its_settings",
         ),
     },
-    // A slot that bears an epoch of the round before is counted in.
+    // A slot with an epoch from before the wrap is counted.
     Mutant {
         file: "core/src/limiters/sliding_window.rs",
         within: "fn take(&self",
@@ -104,10 +104,10 @@ pub(super) const EXPLORED: &[Mutant] = &[
         by: "decides > self.layout.range()",
         test: (
             "every_access",
-            "a_grant_counts_in_its_own_segment_just_before_epochs_come_round",
+            "a_grant_counts_in_its_own_segment_just_before_epochs_wrap",
         ),
     },
-    // A change takes the time of another one for that of a grant, though no grant came then.
+    // A change treats the time of another change as that of a grant, although there was none.
     Mutant {
         file: LIVE,
         within: "fn change<T>(",
@@ -115,10 +115,10 @@ pub(super) const EXPLORED: &[Mutant] = &[
         by: "self.confirm_newest(newest, newest);",
         test: (
             "every_access",
-            "two_changes_beside_a_take_that_is_denied_gain_nothing",
+            "two_changes_during_a_denied_take_add_nothing",
         ),
     },
-    // A change counts at the time of a take that may yet be denied: random calls notice it too.
+    // A change counts at the time of a take that may still be denied. Random calls detect it too.
     Mutant {
         file: LIVE,
         within: "fn change<T>(",
@@ -135,7 +135,7 @@ pub(super) const OF_THE_QUEUE: &[Mutant] = &[
         within: "pub(crate) unsafe fn leave(",
         text: "self.open();",
         by: "",
-        test: ("drivers", "a_driver_that_leaves_has_the_next_one_told"),
+        test: ("drivers", "when_a_driver_leaves_the_next_one_is_woken"),
     },
     Mutant {
         file: DRIVERS,
@@ -144,7 +144,7 @@ pub(super) const OF_THE_QUEUE: &[Mutant] = &[
         by: "",
         test: (
             "drivers",
-            "a_new_attendant_takes_over_what_a_driver_was_armed_for",
+            "a_new_attendant_takes_over_the_instant_of_a_driver",
         ),
     },
     Mutant {
@@ -152,7 +152,7 @@ pub(super) const OF_THE_QUEUE: &[Mutant] = &[
         within: "unsafe fn come(",
         text: "!self.timed.is_attended() || ",
         by: "true || ",
-        test: ("drivers", "beside_an_attendant_a_driver_takes_nothing_over"),
+        test: ("drivers", "a_driver_beside_an_attendant_takes_nothing_over"),
     },
     Mutant {
         file: DRIVER,
@@ -161,7 +161,7 @@ pub(super) const OF_THE_QUEUE: &[Mutant] = &[
         by: "",
         test: (
             "given_back",
-            "beside_a_queue_that_cannot_set_its_timer_a_driver_does",
+            "beside_a_queue_that_cannot_arm_its_timer_a_driver_drives",
         ),
     },
     Mutant {
@@ -169,10 +169,7 @@ pub(super) const OF_THE_QUEUE: &[Mutant] = &[
         within: "unsafe fn see_to(",
         text: "arm().or_else(arm)",
         by: "arm()",
-        test: (
-            "unwinding",
-            "time::goes_on_after_an_alarm_that_cannot_be_set_once",
-        ),
+        test: ("unwinding", "time::goes_on_after_an_alarm_that_fails_once"),
     },
     Mutant {
         file: WAIT_QUEUE,
@@ -181,10 +178,10 @@ pub(super) const OF_THE_QUEUE: &[Mutant] = &[
         by: "break;",
         test: (
             "given_back",
-            "a_close_in_which_the_clock_panics_tells_all_drivers",
+            "a_close_in_which_the_clock_panics_wakes_all_drivers",
         ),
     },
-    // Threads that wait.
+    // Blocked threads.
     Mutant {
         file: BLOCKING,
         within: "pub fn block(mut self)",
@@ -192,7 +189,7 @@ pub(super) const OF_THE_QUEUE: &[Mutant] = &[
         by: "_ => Timestamp::MAX",
         test: (
             "corners",
-            "a_thread_ends_at_its_own_deadline_whatever_the_one_does_that_sees_to_the_time",
+            "a_thread_ends_at_its_own_deadline_whatever_its_driver_does",
         ),
     },
     Mutant {
@@ -202,7 +199,7 @@ pub(super) const OF_THE_QUEUE: &[Mutant] = &[
         by: "let _ = queue;",
         test: (
             "unwinding",
-            "threads::one_that_unwinds_while_it_drives_leaves_that_to_the_next_one",
+            "threads::when_a_driving_thread_unwinds_the_next_one_drives",
         ),
     },
     // Timers.
@@ -211,17 +208,17 @@ pub(super) const OF_THE_QUEUE: &[Mutant] = &[
         within: "fn run()",
         text: "quietly(|| waker.wake());",
         by: "waker.wake();",
-        test: ("unwinding", "time::of_each_timer::a_thread_that_others_use"),
+        test: (
+            "unwinding",
+            "time::of_each_timer::a_thread_shared_with_other_queues",
+        ),
     },
     Mutant {
         file: "async/src/driving/timer/thread.rs",
         within: "fn drop(&mut self)",
         text: "locked(&ALARMS).forget(&self.alarm);",
         by: "",
-        test: (
-            "corners",
-            "a_timer_of_the_thread_that_is_dropped_keeps_no_waker",
-        ),
+        test: ("corners", "a_dropped_timer_of_the_thread_keeps_no_waker"),
     },
     Mutant {
         file: "async/src/driving/timer/tokio.rs",
@@ -230,7 +227,7 @@ pub(super) const OF_THE_QUEUE: &[Mutant] = &[
         by: "",
         test: (
             "corners",
-            "a_timer_of_a_runtime_that_is_dropped_keeps_no_waker_and_no_task",
+            "a_dropped_timer_of_a_runtime_keeps_no_waker_and_no_task",
         ),
     },
     // A queue that closes.
@@ -239,16 +236,16 @@ pub(super) const OF_THE_QUEUE: &[Mutant] = &[
         within: "fn hand_to_head(&self",
         text: " || lists.closed || ",
         by: " || ",
-        test: ("corners", "while_a_queue_closes_nobody_is_granted"),
+        test: ("corners", "while_a_queue_closes_no_waiter_is_granted"),
     },
     Mutant {
         file: ADMIT,
         within: "pub(super) unsafe fn admit(",
         text: "&& !lists.closed",
         by: "",
-        test: ("corners", "while_a_queue_closes_nobody_is_let_in"),
+        test: ("corners", "while_a_queue_closes_no_request_is_admitted"),
     },
-    // One that takes in part, and finds fewer than it was told.
+    // A partial take that finds fewer permits than it was told.
     Mutant {
         file: SERVE,
         within: "pub(super) fn take(",
@@ -256,19 +253,16 @@ pub(super) const OF_THE_QUEUE: &[Mutant] = &[
         by: "{\n            return take(most).map(|receipt| (most, receipt));",
         test: (
             "corners",
-            "one_that_takes_in_part_takes_the_fewest_where_the_limiter_grants_less_than_it_says",
+            "a_partial_request_takes_the_minimum_if_the_limiter_grants_less_than_it_reports",
         ),
     },
-    // Whoever waits behind is not granted.
+    // The next waiters are not granted.
     Mutant {
         file: WAITS,
         within: "unsafe fn give_up(&self, waiter: NonNull<Waiter<Key<Q>>>)",
         text: "if next.is_some() {",
         by: "if false {",
-        test: (
-            "corners",
-            "a_head_that_gives_up_makes_way_for_those_that_fit",
-        ),
+        test: ("corners", "a_cancelled_head_makes_way_for_waiters_that_fit"),
     },
     Mutant {
         file: KEYED_QUEUE,
@@ -277,10 +271,10 @@ pub(super) const OF_THE_QUEUE: &[Mutant] = &[
         by: "Waiting::No",
         test: (
             "corners",
-            "what_is_refunded_to_a_key_goes_to_the_next_one_of_that_key",
+            "permits_refunded_to_a_key_go_to_the_next_waiter_of_that_key",
         ),
     },
-    // Nor is it if something panics.
+    // They are not granted after a panic.
     Mutant {
         file: WAIT_QUEUE,
         within: "pub(crate) fn give_back<T>(",
@@ -288,7 +282,7 @@ pub(super) const OF_THE_QUEUE: &[Mutant] = &[
         by: "let panicking = ();",
         test: (
             "given_back",
-            "what_a_limiter_gives_back_before_it_panics_is_granted",
+            "permits_released_by_a_limiter_that_then_panics_are_granted",
         ),
     },
     Mutant {
@@ -298,7 +292,7 @@ pub(super) const OF_THE_QUEUE: &[Mutant] = &[
         by: "let panicking = ();",
         test: (
             "given_back",
-            "what_a_change_frees_before_it_panics_is_granted",
+            "permits_freed_by_a_change_that_then_panics_are_granted",
         ),
     },
     Mutant {
@@ -325,7 +319,7 @@ pub(super) const OF_THE_QUEUE: &[Mutant] = &[
         by: "false && ",
         test: (
             "given_back",
-            "a_wait_that_came_while_a_composition_was_denied_is_granted",
+            "a_waiter_that_came_while_a_composition_was_denied_is_granted",
         ),
     },
     Mutant {
@@ -335,10 +329,10 @@ pub(super) const OF_THE_QUEUE: &[Mutant] = &[
         by: "wait_queue.with(|lists, _| {",
         test: (
             "given_back",
-            "a_refund_of_a_composition_comes_before_what_was_released_later",
+            "a_refund_of_a_composition_comes_before_pending_releases",
         ),
     },
-    // What is lost with a panic.
+    // State that is lost in a panic.
     Mutant {
         file: WAITS,
         within: "pub(crate) unsafe fn enqueue(",
@@ -346,7 +340,7 @@ pub(super) const OF_THE_QUEUE: &[Mutant] = &[
         by: "",
         test: (
             "given_back",
-            "a_permit_comes_back_if_the_waker_of_its_wait_panics_as_it_is_dropped",
+            "a_permit_comes_back_if_the_waker_of_its_wait_panics_in_its_drop",
         ),
     },
     Mutant {
@@ -356,7 +350,7 @@ pub(super) const OF_THE_QUEUE: &[Mutant] = &[
         by: "let waker = Waiter::own(waiter).rewake(None);\n                Waiter::own(waiter).since = self.clock.now();\n                Waiter::own(waiter).rewake(waker);",
         test: (
             "given_back",
-            "a_waker_is_dropped_outside_of_the_lock_also_if_the_clock_panics",
+            "a_waker_is_dropped_outside_the_lock_even_if_the_clock_panics",
         ),
     },
     Mutant {
@@ -369,7 +363,7 @@ pub(super) const OF_THE_QUEUE: &[Mutant] = &[
             "a_lease_that_is_released_later_leaves_no_pointer_if_the_limiter_panics",
         ),
     },
-    // A head whose limiter panics is asked again only when some time has passed.
+    // A first waiter whose limiter panics is asked again only after some time.
     Mutant {
         file: SERVE,
         within: "fn serve(",

@@ -4,7 +4,7 @@ use portcullis_core::Denied;
 
 use crate::adapters::refused::Refused;
 
-/// Why an item was not sent, by one who was ready to wait. The item comes back.
+/// Why [`Sender::send`](super::Sender::send) failed. Contains the item.
 ///
 /// ```
 /// use portcullis_async::channel::SendError;
@@ -12,14 +12,14 @@ use crate::adapters::refused::Refused;
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SendError<T> {
-    /// The channel is closed, or nobody reads any more.
+    /// The channel is closed, or all receivers were dropped.
     Closed(T),
-    /// The queue of permits has refused the item: see [`Rejected`](crate::Rejected).
+    /// The queue of permits has rejected the item. See [`Rejected`](crate::Rejected).
     Refused(Refused<T>),
 }
 
 impl<T> SendError<T> {
-    /// The item.
+    /// Returns the item.
     ///
     /// ```
     /// # use portcullis_async::channel::SendError;
@@ -31,7 +31,7 @@ impl<T> SendError<T> {
         }
     }
 
-    /// With another item.
+    /// Replaces the item.
     pub(super) fn with<U>(self, item: U) -> SendError<U> {
         match self {
             Self::Closed(_) => SendError::Closed(item),
@@ -51,7 +51,7 @@ impl<T> fmt::Display for SendError<T> {
     }
 }
 
-/// Without the item, which may be anything.
+/// Omits the item, so that it need not implement [`Debug`](fmt::Debug).
 impl<T> fmt::Debug for SendError<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -63,7 +63,7 @@ impl<T> fmt::Debug for SendError<T> {
 
 impl<T> core::error::Error for SendError<T> {}
 
-/// Why an item was not sent at once. The item comes back.
+/// Why [`Sender::try_send`](super::Sender::try_send) failed. Contains the item.
 ///
 /// ```
 /// use portcullis_async::channel::TrySendError;
@@ -71,21 +71,21 @@ impl<T> core::error::Error for SendError<T> {}
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub enum TrySendError<T> {
-    /// The channel has no room, or others wait for it.
+    /// The channel has no room, or other senders wait for room.
     Full(T),
-    /// The channel is closed, or nobody reads any more.
+    /// The channel is closed, or all receivers were dropped.
     Closed(T),
-    /// There is room, but the limiter does not allow the item now.
+    /// The channel has room, but the limiter denies the permits now.
     Denied {
-        /// What was to be sent.
+        /// The item.
         item: T,
-        /// What the limiter says; [`Denied::retry`] of the queue says when to come back.
+        /// The answer of the limiter. [`Denied::retry`] returns when to retry.
         denied: Denied,
     },
 }
 
 impl<T> TrySendError<T> {
-    /// The item.
+    /// Returns the item.
     ///
     /// ```
     /// # use portcullis_async::channel::TrySendError;
@@ -97,7 +97,7 @@ impl<T> TrySendError<T> {
         }
     }
 
-    /// With another item.
+    /// Replaces the item.
     pub(super) fn with<U>(self, item: U) -> TrySendError<U> {
         match self {
             Self::Full(_) => TrySendError::Full(item),
@@ -112,12 +112,12 @@ impl<T> fmt::Display for TrySendError<T> {
         match self {
             Self::Full(_) => f.write_str("the channel is full"),
             Self::Closed(_) => f.write_str("the channel is closed"),
-            Self::Denied { denied, .. } => write!(f, "an item is denied: {denied}"),
+            Self::Denied { denied, .. } => write!(f, "item denied: {denied}"),
         }
     }
 }
 
-/// Without the item, which may be anything.
+/// Omits the item, so that it need not implement [`Debug`](fmt::Debug).
 impl<T> fmt::Debug for TrySendError<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -133,7 +133,7 @@ impl<T> fmt::Debug for TrySendError<T> {
 
 impl<T> core::error::Error for TrySendError<T> {}
 
-/// Why no item was received.
+/// Why [`Receiver::try_recv`](super::Receiver::try_recv) returned no item.
 ///
 /// ```
 /// use portcullis_async::channel::TryRecvError;
@@ -141,9 +141,9 @@ impl<T> core::error::Error for TrySendError<T> {}
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TryRecvError {
-    /// There is none now.
+    /// The channel has no item now.
     Empty,
-    /// There is none, and there will be none: the channel is closed, or nobody writes any more.
+    /// The channel is empty, and it is closed or all senders were dropped. No item will arrive.
     Closed,
 }
 

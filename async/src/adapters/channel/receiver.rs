@@ -14,10 +14,11 @@ use crate::finally::Finally;
 use crate::queues::acquire::{Acquire, Anchored};
 
 pin_project! {
-    /// The side of a [`channel`](super::channel) that reads: also a [`Stream`] of the items. Clones
-    /// share them (each item goes to one of them). It must be pinned to be
-    /// polled as a stream. When the last one is dropped the channel is closed, and what is in it is
-    /// dropped.
+    /// The receiving half of a [`channel`](super::channel), which is also a [`Stream`] of the
+    /// items. To be polled as a stream it must be pinned.
+    ///
+    /// Clones receive from the same channel; each item goes to one of them. When the last receiver
+    /// is dropped, the channel closes and its items are dropped.
     ///
     /// ```
     /// # use core::num::NonZero;
@@ -35,13 +36,14 @@ pin_project! {
     /// ```
     pub struct Receiver<T, P: Anchored> {
         readers: Arc<Readers<T, P>>,
-        // The stream's wait for an item. It takes no permit: any reader may receive the item first.
+        // The stream's wait for an item. It requests no permit, so any reader can receive the item
+        // before the stream is polled.
         #[pin]
         arrival: Option<Acquire<Arc<Permits>>>,
     }
 }
 
-/// What all readers have in common, and leave behind.
+/// The state that all receivers of a channel share. Its drop closes and empties the channel.
 struct Readers<T, P: Anchored> {
     shared: Arc<Shared<T, P>>,
 }
@@ -56,7 +58,8 @@ impl<T, P: Anchored> Readers<T, P> {
 
 impl<T, P: Anchored> Drop for Readers<T, P> {
     fn drop(&mut self) {
-        // Until it is empty: also if a waker panics, or an item as it is dropped.
+        // Each guard empties the channel until no item is left. The second one continues after a
+        // panic, of a waker or of an item that is dropped.
         let _rest = Finally(|| self.empty());
         let _items = Finally(|| self.empty());
         self.shared.close();
@@ -71,11 +74,11 @@ impl<T, P: Anchored> Receiver<T, P> {
         }
     }
 
-    /// Receives an item, if one is there.
+    /// Receives an item, if the channel has one.
     ///
     /// # Errors
     ///
-    /// [`TryRecvError`].
+    /// [`TryRecvError`], if the channel has no item.
     ///
     /// ```
     /// # use core::num::NonZero;
@@ -94,11 +97,12 @@ impl<T, P: Anchored> Receiver<T, P> {
         self.try_recv_leased().map(item)
     }
 
-    /// The same, with the item's lease: as [`recv_leased`](Self::recv_leased).
+    /// Receives an item together with its lease, if the channel has one. See
+    /// [`recv_leased`](Self::recv_leased).
     ///
     /// # Errors
     ///
-    /// [`TryRecvError`].
+    /// [`TryRecvError`], if the channel has no item.
     ///
     /// ```
     /// # use core::num::NonZero;
@@ -115,12 +119,12 @@ impl<T, P: Anchored> Receiver<T, P> {
         self.readers.shared.try_receive()
     }
 
-    /// Waits for an item. Returns `None` if the channel is empty and closed, or empty and without
-    /// senders. If the future is dropped before it is ready, it has received nothing.
+    /// Waits for an item. Returns `None` if the channel is empty, and is closed or has no senders.
+    /// If the future is dropped before it completes, it has received nothing.
     ///
-    /// Readers that wait are served in the order in which they came. An item is kept for the reader
-    /// that it wakes: no other one can take it until that future is polled or dropped. A reader
-    /// that waits as a stream has no such claim.
+    /// Readers that wait are served in the order of their calls. An item is reserved for the reader
+    /// that it wakes: no other reader can take the item until that future is polled or dropped. A
+    /// reader that waits as a stream has no such claim.
     ///
     /// ```
     /// # use core::num::NonZero;
@@ -140,9 +144,9 @@ impl<T, P: Anchored> Receiver<T, P> {
         self.recv_leased().await.map(item)
     }
 
-    /// The same, with the item's lease: permits of a [`Concurrency`](portcullis_core::Concurrency)
-    /// limit are in use until it is dropped, and so bound what is in the channel and in work
-    /// together.
+    /// Waits for an item, and returns it with its lease. Permits of a
+    /// [`Concurrency`](portcullis_core::Concurrency) limit stay in use until the lease is dropped.
+    /// So the limit bounds the items in the channel plus the items in progress.
     ///
     /// ```
     /// # use core::num::NonZero;
@@ -154,14 +158,14 @@ impl<T, P: Anchored> Receiver<T, P> {
     /// sender.try_send("a job").unwrap();
     /// # futures_executor::block_on(async {
     /// let (job, lease) = receiver.recv_leased().await.unwrap();
-    /// assert!(sender.try_send("another").is_err(), "the first is in work");
+    /// assert!(sender.try_send("another").is_err(), "the first is in progress");
     /// drop(lease);
     /// assert!(sender.try_send("another").is_ok());
     /// # _ = job; });
     /// ```
     pub async fn recv_leased(&self) -> Option<(T, Lease<P>)> {
         let shared = &*self.readers.shared;
-        // What is there is taken without a wait's future.
+        // An item that is available is taken without creating the future of a wait.
         match shared.try_receive() {
             Err(TryRecvError::Empty) => {}
             received => return received.ok(),
@@ -172,7 +176,7 @@ impl<T, P: Anchored> Receiver<T, P> {
         }
     }
 
-    /// Closes the channel: as [`Sender::close`](super::Sender::close).
+    /// Closes the channel. See [`Sender::close`](super::Sender::close).
     ///
     /// ```
     /// # use core::num::NonZero;
@@ -190,8 +194,8 @@ impl<T, P: Anchored> Receiver<T, P> {
         self.readers.shared.close()
     }
 
-    /// Whether the channel is closed, by either side or because all senders are gone. It may still
-    /// hold items.
+    /// Returns whether the channel is closed, by either half or because all senders were dropped. A
+    /// closed channel may still hold items.
     ///
     /// ```
     /// # use core::num::NonZero;
@@ -207,7 +211,7 @@ impl<T, P: Anchored> Receiver<T, P> {
         self.readers.shared.items.is_closed()
     }
 
-    /// How many items can be received now.
+    /// Returns the number of items in the channel.
     ///
     /// ```
     /// # use core::num::NonZero;
@@ -223,7 +227,7 @@ impl<T, P: Anchored> Receiver<T, P> {
         self.readers.shared.items.len()
     }
 
-    /// Whether no item can be received now.
+    /// Returns whether the channel has no items.
     ///
     /// ```
     /// # use core::num::NonZero;
@@ -256,7 +260,8 @@ impl<T, P: Anchored> Stream for Receiver<T, P> {
                 this.arrival.set(Some(arrival));
             }
             if let Some(arrival) = this.arrival.as_mut().as_pin_mut() {
-                // An item, which another reader may be the first to take, or the end.
+                // Either an item has arrived, which another reader may take first, or the channel
+                // has closed.
                 let _ = ready!(arrival.poll(context));
             }
             this.arrival.set(None);

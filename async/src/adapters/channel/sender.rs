@@ -12,7 +12,7 @@ use crate::adapters::refused::Refused;
 use crate::adapters::weight::{PerItem, Weight};
 use crate::queues::acquire::{Acquire, Anchored, Queued};
 
-/// The side of a [`channel`](super::channel) that writes. Clones write to the same channel.
+/// The sending half of a [`channel`](super::channel). Clones send to the same channel.
 ///
 /// ```
 /// # use core::num::NonZero;
@@ -36,7 +36,7 @@ pub struct Sender<T, P: Anchored, W = PerItem> {
     weight: W,
 }
 
-/// What all writers have in common, and leave behind.
+/// The state that all senders of a channel share. Its drop closes the channel.
 struct Writers<T, P: Anchored> {
     shared: Arc<Shared<T, P>>,
 }
@@ -56,12 +56,13 @@ impl<T, P: Anchored + Clone, W: Weight<T>> Sender<T, P, W> {
         }
     }
 
-    /// Sends `item` now, if there is room for it, and its permits are free. What is denied has
-    /// changed nothing.
+    /// Sends `item` immediately, if the channel has room and the permits are available. A denial
+    /// changes nothing.
     ///
     /// # Errors
     ///
-    /// [`TrySendError`], which tells a full channel from a limiter that denies.
+    /// [`TrySendError`], with the item. It tells a full or closed channel from a limiter that
+    /// denies.
     ///
     /// ```
     /// # use core::num::NonZero;
@@ -80,11 +81,12 @@ impl<T, P: Anchored + Clone, W: Weight<T>> Sender<T, P, W> {
         }
     }
 
-    /// Takes room, and `permits` of the limiter (0: none), now: for one item, to be sent later.
+    /// Reserves room and takes `permits` of the limiter immediately, for one item to be sent later.
+    /// With 0 `permits`, the limiter is not asked.
     ///
     /// # Errors
     ///
-    /// As of [`try_send`](Self::try_send).
+    /// The same as for [`try_send`](Self::try_send).
     ///
     /// ```
     /// # use core::num::NonZero;
@@ -106,13 +108,14 @@ impl<T, P: Anchored + Clone, W: Weight<T>> Sender<T, P, W> {
         }
     }
 
-    /// Sends `item`, as soon as there is room for it and it has its permits. Dropped before it is
-    /// ready, it has sent nothing, and the item is dropped: [`reserve`](Self::reserve) keeps it.
+    /// Sends `item` once the channel has room and the permits are granted. If the future is dropped
+    /// before it completes, nothing has been sent, and the item is dropped. To keep the item, use
+    /// [`reserve`](Self::reserve).
     ///
     /// # Errors
     ///
-    /// [`SendError`], with the item: when the channel is closed, also while this waits; and if the
-    /// queue of permits refuses it, which is asked when there is room.
+    /// [`SendError`], with the item: if the channel is closed, also while this call waits; or if
+    /// the queue of permits rejects the request. The queue is asked once the channel has room.
     ///
     /// ```
     /// # use core::num::NonZero;
@@ -136,12 +139,12 @@ impl<T, P: Anchored + Clone, W: Weight<T>> Sender<T, P, W> {
         }
     }
 
-    /// Waits for room, and for `permits` of the limiter (0: none), whatever the item that is then
-    /// sent weighs.
+    /// Waits for room and for `permits` of the limiter. With 0 `permits`, the limiter is not asked.
+    /// The weight of the item that is then sent does not matter.
     ///
     /// # Errors
     ///
-    /// As of [`send`](Self::send).
+    /// The same as for [`send`](Self::send).
     ///
     /// ```
     /// # use core::num::NonZero;
@@ -152,7 +155,7 @@ impl<T, P: Anchored + Clone, W: Weight<T>> Sender<T, P, W> {
     /// let (sender, receiver) = channel(&queue, NonZero::new(1).unwrap(), PerItem);
     /// # futures_executor::block_on(async {
     /// let permit = sender.reserve(1).await.unwrap();
-    /// // Nothing to wait for any more.
+    /// // Sending does not wait.
     /// permit.send("made for the place").unwrap();
     /// # });
     /// # drop(receiver);
@@ -164,7 +167,8 @@ impl<T, P: Anchored + Clone, W: Weight<T>> Sender<T, P, W> {
         }
     }
 
-    /// Takes what is free of a place and `n` permits, without a wait's future.
+    /// Takes a place and `n` permits as far as they are available, without creating the future of a
+    /// wait.
     #[inline]
     fn begin(&self, n: u32) -> Begun<'_, T, P, W> {
         let Ok(place) = self.writers.shared.places.try_acquire(1) else {
@@ -180,7 +184,7 @@ impl<T, P: Anchored + Clone, W: Weight<T>> Sender<T, P, W> {
         }
     }
 
-    /// Waits for the rest.
+    /// Waits for the place and the permits that `begin` did not get.
     async fn finish<'s>(
         &'s self,
         begun: Begun<'s, T, P, W>,
@@ -206,7 +210,7 @@ impl<T, P: Anchored + Clone, W: Weight<T>> Sender<T, P, W> {
         })
     }
 
-    /// Takes permits that are free.
+    /// Takes `n` permits if they are available.
     #[inline]
     fn permits_now(&self, n: u32) -> Result<Lease<P>, Denied> {
         let queue = self.queue.clone();
@@ -217,7 +221,7 @@ impl<T, P: Anchored + Clone, W: Weight<T>> Sender<T, P, W> {
         Lease::try_acquire_at(queue, now, n)
     }
 
-    /// Waits for permits, until the channel closes.
+    /// Waits for `n` permits, or until the channel closes.
     async fn permits(&self, n: u32) -> Result<Unspent<P>, SendError<()>> {
         let mut wait = pin!(Acquire::new(self.queue.clone(), n, n));
         let mut end = pin!(self.writers.shared.end.acquire(1));
@@ -235,7 +239,8 @@ impl<T, P: Anchored + Clone, W: Weight<T>> Sender<T, P, W> {
 
     /// Puts an item into its place, unless the channel is closed.
     fn put(&self, permit: Permit<'_, T, P, W>, item: T) -> Result<(), T> {
-        // To be released by the reader: the item is there before a waker has a chance to panic.
+        // The reader that takes the item releases its place. The place is forgotten here, because
+        // the item is in the channel before a waker can panic.
         let place = permit.place.forget();
         let shared = &self.writers.shared;
         shared
@@ -247,8 +252,8 @@ impl<T, P: Anchored + Clone, W: Weight<T>> Sender<T, P, W> {
             })
     }
 
-    /// Closes the channel: nothing can be sent any more; what is there can be received. Says
-    /// whether it was open.
+    /// Closes the channel: no item can be sent any more; items in the channel can still be
+    /// received. Returns whether the channel was open.
     ///
     /// ```
     /// # use core::num::NonZero;
@@ -266,7 +271,7 @@ impl<T, P: Anchored + Clone, W: Weight<T>> Sender<T, P, W> {
         self.writers.shared.close()
     }
 
-    /// Whether it is closed, by either side or because nobody reads any more.
+    /// Returns whether the channel is closed, by either half or because all receivers were dropped.
     ///
     /// ```
     /// # use core::num::NonZero;
@@ -301,17 +306,18 @@ impl<T, P: Anchored, W> fmt::Debug for Sender<T, P, W> {
     }
 }
 
-/// What a writer has got without waiting.
+/// The outcome of an attempt to reserve without waiting.
 enum Begun<'s, T, P: Anchored, W> {
     Reserved(Permit<'s, T, P, W>),
-    /// A place; the limiter denies its permits.
+    /// A place was free, but the limiter denies the permits.
     Denied(Lease<&'s Permits>, Denied),
     Full,
 }
 
-/// A place in a [`channel`](super::channel), and the permits for an item: from [`Sender::reserve`].
-/// Dropped, it gives both back: permits that come back by time alone as far as the limiter can take
-/// them, as of a [refund](Lease::refund_at).
+/// A place in a [`channel`](super::channel), and the permits for one item. See [`Sender::reserve`].
+///
+/// Dropping it returns the place and the permits. Permits that are only replenished by time are
+/// returned as far as the limiter accepts a [refund](Lease::refund_at).
 ///
 /// ```
 /// # use core::num::NonZero;
@@ -325,7 +331,7 @@ enum Begun<'s, T, P: Anchored, W> {
 /// drop(permit);
 /// assert_eq!(queue.available(), 9);
 /// ```
-#[must_use = "a permit gives its place back when it is dropped"]
+#[must_use = "dropping a `Permit` returns its place and its permits"]
 pub struct Permit<'s, T, P: Anchored, W> {
     sender: &'s Sender<T, P, W>,
     place: Lease<&'s Permits>,
@@ -333,11 +339,11 @@ pub struct Permit<'s, T, P: Anchored, W> {
 }
 
 impl<T, P: Anchored + Clone, W: Weight<T>> Permit<'_, T, P, W> {
-    /// Sends `item`, which carries the permits from now on, whatever its own weight.
+    /// Sends `item` with the reserved permits, whatever the weight of the item is.
     ///
     /// # Errors
     ///
-    /// [`SendError::Closed`], with the item.
+    /// [`SendError::Closed`], with the item, if the channel is closed.
     ///
     /// ```
     /// # use core::num::NonZero;

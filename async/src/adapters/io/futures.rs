@@ -8,7 +8,7 @@ use super::inflow::Room;
 use super::{LimitedRead, LimitedWrite};
 use crate::queues::acquire::Anchored;
 
-/// A buffer, and how many bytes of it are handed out.
+/// A buffer, and the number of bytes of it that are handed out.
 struct Slice<'b> {
     buffer: &'b mut [u8],
     filled: usize,

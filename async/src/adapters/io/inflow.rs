@@ -13,32 +13,32 @@ use crate::queues::acquire::Anchored;
 use crate::queues::rejected::Rejected;
 
 pin_project! {
-    /// Bytes that have come, and take their permits before they are handed out.
+    /// Bytes that have been read, and take their permits before they are handed out.
     pub(super) struct Inflow<P: Anchored> {
         #[pin]
         admission: Admission<P>,
         pub(super) piece: Piece,
-        // Those that had to wait; of these, those that have been handed out, and those that have no
-        // permit yet.
+        // The bytes that have to wait; the number of these that have been handed out; the number of
+        // these that have no permits yet.
         bytes: Vec<u8>,
         given: usize,
         owed: usize,
-        // What comes after them: the end of the data, or an error.
+        // The result that follows the bytes: the end of the data, or an error.
         then: Option<io::Result<()>>,
     }
 }
 
-/// Room for bytes.
+/// A buffer with room for bytes.
 pub(super) trait Room {
     fn len(&self) -> usize;
 
-    /// The first `n` bytes of it, which have come.
+    /// Returns the first `n` bytes, which have been read into the buffer.
     fn came(&self, n: usize) -> &[u8];
 
-    /// Hands out the first `n` bytes of it.
+    /// Hands out the first `n` bytes of the buffer.
     fn advance(&mut self, n: usize);
 
-    /// Hands out these bytes.
+    /// Copies `bytes` into the buffer and hands them out.
     fn put(&mut self, bytes: &[u8]);
 }
 
@@ -61,8 +61,8 @@ impl<P: Anchored + Clone> Inflow<P> {
         }
     }
 
-    /// Reads into `room`, as soon as the bytes may be handed out. `read` puts up to as many as it
-    /// is told at its beginning, and says how many.
+    /// Reads into `room` once the bytes may be handed out. `read` reads up to the given number of
+    /// bytes into the beginning of `room`, and returns the number that it read.
     pub(super) fn poll<B: Room>(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -97,8 +97,8 @@ impl<P: Anchored + Clone> Inflow<P> {
         Poll::Ready(Ok(()))
     }
 
-    /// Whether the first `came` bytes of `room` need not wait. They are kept if a clock, a limiter
-    /// or a waker panics.
+    /// Takes the permits for the first `came` bytes of `room` if they are available. Returns
+    /// whether it did. If a clock, a limiter or a waker panics, the bytes are kept.
     fn take_now<B: Room>(self: Pin<&mut Self>, room: &B, came: usize) -> bool {
         let this = self.project();
         let keep = Finally(|| {
@@ -113,8 +113,9 @@ impl<P: Anchored + Clone> Inflow<P> {
         is_taken
     }
 
-    /// Keeps the first `came` bytes of `room`, which have to wait, and as many more as are there
-    /// now and make a piece: so all who wait ask for as much, whatever their buffers.
+    /// Keeps the first `came` bytes of `room`, which have to wait, and reads more up to a piece. So
+    /// all readers that wait request the same number of permits, whatever the size of their
+    /// buffers.
     fn keep<B: Room>(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -152,7 +153,7 @@ impl<P: Anchored + Clone> Inflow<P> {
             let wanted = u32::try_from(*this.owed).unwrap_or(u32::MAX).min(most);
             match ready!(this.admission.as_mut().poll(context, wanted)) {
                 Ok(lease) => *this.owed -= lease.permits() as usize,
-                // The limit has been set lower meanwhile: in parts.
+                // The limit was lowered in the meantime, so the permits are requested in parts.
                 Err(Rejected::ExceedsCapacity { permits, capacity })
                     if permits > 1 && capacity > 0 =>
                 {

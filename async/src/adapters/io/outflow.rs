@@ -11,12 +11,12 @@ use crate::queues::acquire::Anchored;
 use crate::queues::rejected::Rejected;
 
 pin_project! {
-    /// Bytes that take their permits before they go.
+    /// Bytes that take their permits before they are written.
     pub(super) struct Outflow<P: Anchored> {
         #[pin]
         admission: Admission<P>,
         pub(super) piece: Piece,
-        // For those that have not gone yet.
+        // The permits of bytes that have not been written yet.
         permits: Option<Unspent<P>>,
     }
 }
@@ -30,7 +30,8 @@ impl<P: Anchored + Clone> Outflow<P> {
         }
     }
 
-    /// Writes the first of `bytes` by `write`, as soon as they may go, and says how many.
+    /// Writes a prefix of `bytes` by `write` once its permits are granted. Returns the number of
+    /// bytes written.
     pub(super) fn poll(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -44,7 +45,7 @@ impl<P: Anchored + Clone> Outflow<P> {
             let lease = loop {
                 match ready!(this.admission.as_mut().poll(context, wanted)) {
                     Ok(lease) => break lease,
-                    // The limit has been set lower meanwhile.
+                    // The limit was lowered in the meantime.
                     Err(Rejected::ExceedsCapacity { permits, capacity })
                         if permits > 1 && capacity > 0 =>
                     {
@@ -64,12 +65,13 @@ impl<P: Anchored + Clone> Outflow<P> {
         if let Some(permits) = this.permits {
             permits.spend(u32::try_from(written).unwrap_or(u32::MAX));
         }
-        // Used up, they are not held while the next ones are waited for.
+        // Used-up permits are dropped, so that they are not held while the next write waits for
+        // permits.
         this.permits.take_if(|permits| permits.left() == 0);
         Poll::Ready(Ok(written))
     }
 
-    /// No more bytes: gives back what they would have needed.
+    /// Ends the transfer: cancels the wait, and refunds the permits that are left.
     pub(super) fn end(self: Pin<&mut Self>) {
         let this = self.project();
         this.admission.cancel();

@@ -43,7 +43,8 @@ impl<T: AsyncRead, P: Anchored + Clone> AsyncRead for LimitedRead<T, P> {
                     .poll_read(context, &mut part)
                     .map_ok(|()| part.filled().len());
             }
-            // As it is, which spares zeros; not handed out yet.
+            // Reads directly into `buffer`, which avoids initialising it. The bytes are not handed
+            // out yet, so `filled` is reset.
             let filled = buffer.filled().len();
             let outcome = this.inner.as_mut().poll_read(context, buffer);
             let came = buffer.filled().len().saturating_sub(filled);

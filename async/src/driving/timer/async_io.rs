@@ -12,10 +12,10 @@ use portcullis_core::{Clock, Timestamp};
 
 use super::Timer;
 
-/// A timer of the crate `async-io`, for smol and all that run on it, or beside any executor:
-/// `async-io` has a thread of its own. Needs the feature `async-io`.
+/// A timer of the crate `async-io`, for smol and other executors based on it. It works beside any
+/// executor, because `async-io` has a thread of its own. Needs the feature `async-io`.
 ///
-/// Its clock is [`Instant`], its origin the moment of its making.
+/// The clock is [`Instant`]. Its origin is the moment at which the timer is created.
 ///
 /// ```
 /// use portcullis_async::{AsyncIoTimer, Queue};
@@ -42,7 +42,7 @@ pub struct AsyncIoTimer {
     alarm: Arc<Alarm>,
 }
 
-/// Whom the sleep wakes: somebody else's code, which is to run, and to be dropped, outside of all
+/// The waker that the sleep wakes. Wakers are foreign code, so they run and are dropped outside all
 /// locks.
 struct Alarm(Mutex<Option<Waker>>);
 
@@ -69,7 +69,7 @@ impl Wake for Alarm {
 }
 
 impl AsyncIoTimer {
-    /// A timer whose origin is now.
+    /// Creates a timer whose origin is now.
     ///
     /// ```
     /// # use portcullis_async::AsyncIoTimer;
@@ -101,7 +101,7 @@ impl Clock for AsyncIoTimer {
 
 impl Timer for AsyncIoTimer {
     fn wake_at(&self, at: Timestamp, waker: &Waker) -> Poll<()> {
-        // Beyond what the system can tell: never.
+        // An instant that the system cannot represent never comes.
         let instant = self.origin.checked_add(Duration::from_nanos(at.as_nanos()));
         let Some(instant) = instant else {
             return Poll::Pending;

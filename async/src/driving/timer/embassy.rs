@@ -5,11 +5,13 @@ use portcullis_core::{Clock, Timestamp};
 
 use super::Timer;
 
-/// Embassy's time: the clock and the alarms of whatever driver of `embassy-time` is linked in; the
-/// origin is the driver's, the start of the machine as a rule. Needs the feature `embassy-time`.
+/// The time of Embassy: the clock and the alarms of the `embassy-time` driver that is linked into
+/// the program. The origin is that of the driver, usually the start of the machine. Needs the
+/// feature `embassy-time`.
 ///
-/// A task runs [`Queue::drive`](crate::Queue::drive): the drivers wake with their alarms locked,
-/// and some wake tasks of `embassy-executor` alone. It takes one place in the queue of alarms.
+/// Works with [`Queue::drive`](crate::Queue::drive) in a task, but not with `Queue::attend`: the
+/// drivers hold the lock of their alarms while they wake, and some of them wake only tasks of
+/// `embassy-executor`. The queue takes one place in the driver's queue of alarms.
 ///
 /// ```
 /// # use embassy_time as _; // Brings a driver.
@@ -33,8 +35,8 @@ use super::Timer;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct EmbassyTimer;
 
-/// So many nanoseconds are so many ticks, in lowest terms: for the usual rates one of the two is a
-/// power of two, or 1, and no division is left.
+/// `NANOS` nanoseconds are `TICKS` ticks, in lowest terms. For the usual tick rates one of the two
+/// is 1 or a power of two, so that the compiler needs no division.
 const NANOS: u64 = 1_000_000_000 / gcd(1_000_000_000, TICK_HZ);
 const TICKS: u64 = TICK_HZ / gcd(1_000_000_000, TICK_HZ);
 
@@ -43,7 +45,7 @@ const fn gcd(a: u64, b: u64) -> u64 {
 }
 
 impl Clock for EmbassyTimer {
-    /// Reads the driver's ticks: rounded down to whole nanoseconds.
+    /// Returns the driver's time, rounded down to whole nanoseconds.
     fn now(&self) -> Timestamp {
         let ticks = now();
         let whole = ticks / TICKS;
@@ -53,11 +55,11 @@ impl Clock for EmbassyTimer {
 }
 
 impl Timer for EmbassyTimer {
-    /// The drivers wake with their queue of alarms locked.
+    /// The drivers hold the lock of their alarms while they wake.
     const IS_REENTRANT: bool = false;
 
     fn wake_at(&self, at: Timestamp, waker: &Waker) -> Poll<()> {
-        // Not before `at`: the first tick that is not.
+        // The first tick that is not before `at`.
         let (whole, rest) = (at.as_nanos() / NANOS, at.as_nanos() % NANOS);
         let tick = whole
             .saturating_mul(TICKS)

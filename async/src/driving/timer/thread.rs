@@ -13,11 +13,12 @@ use portcullis_core::{Clock, Timestamp};
 use super::Timer;
 use crate::waiting::panics::quietly;
 
-/// A timer of plain `std`: a thread that sleeps, one for all such timers of the process; it begins
-/// with the first of them that is asked, and ends never.
+/// A timer that needs only `std`: a sleeping thread, which all such timers of the process share.
+/// The thread starts with the first alarm and never ends.
 ///
-/// Its clock is [`Instant`], its origin the moment of its making. What wakes runs in that thread,
-/// the grants of a queue and the wakers of its tasks: one that takes long keeps all waiting.
+/// The clock is [`Instant`]. Its origin is the moment at which the timer is created. The thread
+/// runs the grants of the queues and the wakers of their tasks. A waker that takes long delays all
+/// other alarms.
 ///
 /// ```
 /// use portcullis_async::{Queue, ThreadTimer};
@@ -43,17 +44,17 @@ pub struct ThreadTimer {
     alarm: Arc<Alarm>,
 }
 
-/// What one timer was asked for.
+/// The alarm of one timer.
 struct Alarm {
     set: Mutex<Option<(Instant, Waker)>>,
-    /// Its place among those that the thread looks at; changes under their lock.
+    /// The index of this alarm in `Alarms::all`. Changes under the lock of `ALARMS`.
     place: AtomicUsize,
 }
 
-/// The place of an alarm that the thread does not look at.
+/// The index of an alarm that is not in `Alarms::all`.
 const NO_PLACE: usize = usize::MAX;
 
-/// The alarms that the thread looks at, and whether it has looked at all since one was set.
+/// The alarms that the thread waits for, and the state of the thread.
 static ALARMS: Mutex<Alarms> = Mutex::new(Alarms {
     all: Vec::new(),
     until: None,
@@ -63,18 +64,18 @@ static CHANGED: Condvar = Condvar::new();
 
 struct Alarms {
     all: Vec<Arc<Alarm>>,
-    /// The thread sleeps until then; `None` for ever.
+    /// The thread sleeps until this instant; `None`: until it is notified.
     until: Option<Instant>,
     runs: bool,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing that is guarded here is changed in steps.
+    // All changes under these locks are complete at any point, so poisoning does no harm.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Alarms {
-    /// Has the thread look at an alarm.
+    /// Adds an alarm to those that the thread waits for.
     fn learn(&mut self, alarm: &Arc<Alarm>) {
         if alarm.place.load(Relaxed) == NO_PLACE {
             alarm.place.store(self.all.len(), Relaxed);
@@ -82,7 +83,7 @@ impl Alarms {
         }
     }
 
-    /// Has the thread look at it no more; the last one takes its place.
+    /// Removes an alarm. The last alarm of the list takes its index.
     fn forget(&mut self, alarm: &Alarm) {
         let place = alarm.place.swap(NO_PLACE, Relaxed);
         if place == NO_PLACE {
@@ -92,14 +93,14 @@ impl Alarms {
         if let Some(moved) = self.all.get(place) {
             moved.place.store(place, Relaxed);
         }
-        // Room for half as many again, and no more than four times as many.
+        // Keeps the capacity below about four times the length; shrinks it to twice the length.
         if self.all.len() < self.all.capacity() / 4 {
             self.all.shrink_to(self.all.len() * 2);
         }
     }
 }
 
-/// Wakes whoever is due, for ever.
+/// Wakes all alarms that are due, forever.
 fn run() {
     let mut due = Vec::new();
     let mut alarms = locked(&ALARMS);
@@ -133,7 +134,7 @@ fn run() {
         } else {
             drop(alarms);
             for waker in due.drain(..) {
-                // One that panics is not to keep the others asleep.
+                // A waker that panics does not prevent the other wake-ups.
                 quietly(|| waker.wake());
             }
             alarms = locked(&ALARMS);
@@ -142,7 +143,7 @@ fn run() {
 }
 
 impl ThreadTimer {
-    /// A timer whose origin is now.
+    /// Creates a timer whose origin is now.
     ///
     /// ```
     /// # use portcullis_async::ThreadTimer;
@@ -171,7 +172,8 @@ impl Default for ThreadTimer {
 
 impl Drop for ThreadTimer {
     fn drop(&mut self) {
-        // The thread has none of its own: so its waker is dropped here, and outside of the locks.
+        // The thread keeps no reference to the alarm, so that the waker is dropped here, outside
+        // the locks.
         locked(&ALARMS).forget(&self.alarm);
     }
 }
@@ -185,10 +187,10 @@ impl Clock for ThreadTimer {
 impl Timer for ThreadTimer {
     /// # Panics
     ///
-    /// If the system cannot start a thread.
+    /// If the system cannot start the timer thread.
     fn wake_at(&self, at: Timestamp, waker: &Waker) -> Poll<()> {
         let instant = self.origin.checked_add(Duration::from_nanos(at.as_nanos()));
-        // Beyond what the system can tell: never.
+        // An instant that the system cannot represent never comes.
         let Some(instant) = instant else {
             return Poll::Pending;
         };
@@ -203,7 +205,7 @@ impl Timer for ThreadTimer {
             thread::Builder::new()
                 .name("portcullis-timer".into())
                 .spawn(run)
-                .expect("a thread can be started");
+                .expect("failed to start the timer thread");
             alarms.runs = true;
         }
         if alarms.until.is_none_or(|until| instant < until) {
@@ -226,9 +228,9 @@ impl fmt::Debug for ThreadTimer {
 mod tests {
     use super::*;
 
-    /// The thread sleeps for an hour, and is not woken for it.
+    /// The thread is not woken: all alarms are an hour away.
     #[test]
-    fn timers_that_are_dropped_leave_nothing_with_the_thread() {
+    fn dropped_timers_leave_no_alarm_with_the_thread() {
         let mut timers: Vec<_> = (0..100).map(|_| ThreadTimer::new()).collect();
         for timer in &timers {
             let hour = timer.now().saturating_add(Duration::from_hours(1));
@@ -240,7 +242,7 @@ mod tests {
             .iter()
             .map(|timer| Arc::downgrade(&timer.alarm))
             .collect();
-        // From the middle, from both ends, and all.
+        // Drop one from the middle, the first, the last; later all others.
         for place in [50, 0, 97] {
             let alarm = Arc::downgrade(&timers[place].alarm);
             drop(timers.remove(place));

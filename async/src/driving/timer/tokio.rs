@@ -11,11 +11,12 @@ use tokio::time::{Instant, sleep, timeout_at};
 use super::Timer;
 use crate::waiting::panics::quietly;
 
-/// A timer of tokio's: its clock is [`tokio::time::Instant`], which a test can pause and advance;
-/// its origin the moment of its making. Needs the feature `tokio`.
+/// A timer of tokio. Its clock is [`tokio::time::Instant`], which tests can pause and advance. The
+/// origin is the moment at which the timer is created. Needs the feature `tokio`.
 ///
-/// Resolution: 1 ms. A task of the runtime sleeps for it, which begins when it is needed first, and
-/// ends with the timer. When the runtime ends before that, nobody wakes by time any more.
+/// The resolution is 1 ms. A task of the runtime sleeps until the next alarm. The task starts with
+/// the first alarm and ends when the timer is dropped. If the runtime shuts down earlier, the timer
+/// wakes nothing any more.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -37,7 +38,7 @@ pub struct TokioTimer {
     alarm: Arc<Alarm>,
 }
 
-/// What the task sleeps for.
+/// The alarm that the task sleeps for.
 struct Alarm {
     set: Mutex<Set>,
     changed: Notify,
@@ -46,7 +47,7 @@ struct Alarm {
 #[derive(Default)]
 struct Set {
     alarm: Option<(Instant, Waker)>,
-    /// The task sleeps until then, unless it is told; `None` for ever.
+    /// The task sleeps until this instant or until `changed`; `None`: until `changed`.
     until: Option<Instant>,
     runs: bool,
     over: bool,
@@ -54,7 +55,7 @@ struct Set {
 
 impl Alarm {
     fn set(&self) -> MutexGuard<'_, Set> {
-        // Nothing that is guarded here is changed in steps.
+        // All changes under this lock are complete at any point, so poisoning does no harm.
         self.set.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -70,7 +71,7 @@ impl Alarm {
                 (due, set.until)
             };
             if let Some((_, waker)) = due {
-                // One that panics is not to end the task.
+                // A waker that panics does not end the task.
                 quietly(|| waker.wake());
                 continue;
             }
@@ -83,12 +84,12 @@ impl Alarm {
 }
 
 impl TokioTimer {
-    /// A timer of the runtime that this is called in; its origin is now. (So a queue in a static
-    /// belongs to the first runtime that uses it.)
+    /// Creates a timer of the current runtime. Its origin is now. (A queue in a static belongs to
+    /// the first runtime that uses it.)
     ///
     /// # Panics
     ///
-    /// Outside of a runtime, or if its time is not enabled.
+    /// If called outside of a runtime, or if the time driver of the runtime is not enabled.
     ///
     /// ```
     /// # use portcullis_async::TokioTimer;
@@ -104,11 +105,11 @@ impl TokioTimer {
         Self::of(Handle::current())
     }
 
-    /// The same of a runtime that need not be the current one.
+    /// Creates a timer of `runtime`, which need not be the current one.
     ///
     /// # Panics
     ///
-    /// If its time is not enabled.
+    /// If the time driver of the runtime is not enabled.
     ///
     /// ```
     /// # use portcullis_async::TokioTimer;
@@ -123,7 +124,8 @@ impl TokioTimer {
     pub fn of(runtime: Handle) -> Self {
         let origin = {
             let _runtime = runtime.enter();
-            // Here rather than in a task, where nobody would see it.
+            // Panics here if the time driver is not enabled. In a task the panic would go
+            // unnoticed.
             drop(sleep(Duration::ZERO));
             Instant::now()
         };
@@ -141,7 +143,8 @@ impl TokioTimer {
 
 impl Drop for TokioTimer {
     fn drop(&mut self) {
-        // Here, so that the task drops no waker under its lock, nor keeps it until it is polled.
+        // Take the waker out here: the task shall neither drop it under its lock, nor keep it until
+        // the task is polled.
         let alarm = {
             let mut set = self.alarm.set();
             set.over = true;
@@ -160,7 +163,7 @@ impl Clock for TokioTimer {
 
 impl Timer for TokioTimer {
     fn wake_at(&self, at: Timestamp, waker: &Waker) -> Poll<()> {
-        // Beyond what the system can tell: never.
+        // An instant that the system cannot represent never comes.
         let instant = self.origin.checked_add(Duration::from_nanos(at.as_nanos()));
         let Some(instant) = instant else {
             return Poll::Pending;

@@ -1,4 +1,4 @@
-//! Admission of a new request: it takes at once, waits, or is refused.
+//! Admission of a new request: it is granted, queued or rejected.
 #![allow(unsafe_code)]
 
 use core::ptr::NonNull;
@@ -19,15 +19,17 @@ use crate::waiting::wait_list::{End, NextTry, Request, State, Waiter};
 use crate::waiting::wake_batch::WakeBatch;
 
 impl<Q: QueueConfig> WaitQueue<Q> {
-    /// Takes for a new request, or puts it into its wait list, or refuses it.
+    /// Admits a new request: takes for it, puts it into its wait list, or rejects it.
     ///
-    /// What is plain is seen to here: a request for one permit without a deadline, for which there
-    /// is room. Behind others it changes nothing for them, nor for the timers; first in its list,
-    /// neither, if its limiter says that time does not help.
+    /// This function handles the plain case itself: a request for at most one permit, without a
+    /// deadline, in an oldest-first queue with room. If the list has other waiters, queueing it
+    /// changes nothing for them or for the timers. If the list is empty, it does not change the
+    /// timers either, provided the limiter says that only a release helps. All other requests go to
+    /// `admit_asked`.
     ///
     /// # Safety
     ///
-    /// As of `enqueue`.
+    /// The same as for `enqueue`.
     #[inline(always)]
     pub(super) unsafe fn admit(
         &self,
@@ -35,7 +37,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         batch: &mut Option<WakeBatch>,
         waiter: NonNull<Waiter<Key<Q>>>,
     ) -> Step<'_, Q> {
-        // SAFETY: the waiter is ours, as the caller says.
+        // SAFETY: the waiter is filled and not shared, as the caller guarantees.
         let (key, request) = unsafe { Waiter::asks(waiter) };
         let Request {
             min, max, deadline, ..
@@ -49,19 +51,22 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         } = self.options;
         let is_plain = order == Order::OldestFirst
             && !lists.closed
-            // For more, the limiter is asked whether they can ever be granted.
+            // A request for more needs the limiter's capacity, to learn whether it can ever be
+            // granted.
             && min <= 1
             && deadline == Timestamp::MAX
             && lists.counts.waiters < max_waiters
             && lists.shard(key).room(head) + request.room() <= max_permits;
         if is_plain && head.is_some() {
-            // SAFETY: the waiter is ours, as the caller says.
+            // SAFETY: the caller guarantees that the waiter is idle and not shared; `head` is the
+            // head of its key's list.
             unsafe { self.enter(lists, waiter, head) };
             return Step::Wait;
         }
         let now = self.clock.now();
         self.raise(Self::bit(key));
-        // Noted if the limiter or a clock panics: the limiter may have taken and given back.
+        // Set if the limiter or a clock panics: the limiter may have taken permits and refunded
+        // them.
         let mut mark = self.pending.restore_on_drop(Self::bit(key));
         let mut asked = Asked {
             now,
@@ -79,7 +84,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
                 |n| limiter.take_at(now, n),
             );
             match taken {
-                // To be given back if a waker panics before it is handed out.
+                // Returned if a waker panics before the grant is handed out.
                 Ok(grant) => Some(Step::Settled(Ok(Taken {
                     wait_queue: self,
                     key,
@@ -100,7 +105,8 @@ impl<Q: QueueConfig> WaitQueue<Q> {
                         && asked.next_try.at == Timestamp::MAX
                         && u64::from(min) <= limiter.capacity()
                     {
-                        // SAFETY: the waiter is ours, as the caller says.
+                        // SAFETY: the caller guarantees that the waiter is idle and not shared;
+                        // `head` is the head of its key's list.
                         unsafe { self.enter(lists, waiter, head) };
                         mark.bits = 0;
                         return Step::Wait;
@@ -116,15 +122,15 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             self.leave_lists(lists, || batch.insert(WakeBatch::new()));
             return step;
         }
-        // SAFETY: as the caller says.
+        // SAFETY: the caller guarantees the contract of `enqueue`.
         unsafe { self.admit_asked(lists, batch, waiter, asked) }
     }
 
-    /// Puts a new request into its wait list, or refuses it, by what its limiter has said.
+    /// Puts a new request into its wait list or rejects it, given what its limiter answered.
     ///
     /// # Safety
     ///
-    /// As of `enqueue`.
+    /// The same as for `enqueue`.
     #[cold]
     unsafe fn admit_asked(
         &self,
@@ -134,17 +140,17 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         asked: Asked,
     ) -> Step<'_, Q> {
         let batch = batch.insert(WakeBatch::new());
-        // SAFETY: as the caller says.
+        // SAFETY: the caller guarantees the contract of `enqueue`.
         self.critical_section(lists, batch, |lists, batch| unsafe {
             self.wait_or_refuse(lists, batch, waiter, asked)
         })
     }
 
-    /// As `admit_asked`, in a critical section.
+    /// Does the work of `admit_asked`, in a critical section.
     ///
     /// # Safety
     ///
-    /// As of `enqueue`.
+    /// The same as for `enqueue`.
     #[inline(always)]
     unsafe fn wait_or_refuse(
         &self,
@@ -158,7 +164,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             next_try,
             is_refused,
         } = asked;
-        // SAFETY: the waiter is ours, as the caller says.
+        // SAFETY: the waiter is filled and not shared, as the caller guarantees.
         let (key, request) = unsafe { Waiter::asks(waiter) };
         let Request { min, deadline, .. } = request;
         let limiter = self.source.at(key);
@@ -205,7 +211,9 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         }
         if could_fit && fits(lists) {
             let head = lists.head(key);
-            // SAFETY: the waiter is ours, as the caller says, and in a list then, as the head is.
+            // SAFETY: the caller guarantees that the waiter is idle and not shared. `enter` links
+            // it; `head` is linked as well. So `get` and `schedule` are called with waiters that
+            // are in a list.
             unsafe {
                 self.enter(lists, waiter, head);
                 lists.waits.get(waiter).set_next_try(next_try);
@@ -231,9 +239,10 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         }))
     }
 
-    /// Raises the gate before the limiter is asked, as `grant` gives back before it reads the gate.
-    /// If the gate is raised already, what was given back before it was read is seen: it was raised
-    /// under the lock.
+    /// Sets the waiter bit before the limiter is asked; `grant` returns permits before it reads the
+    /// bit. The fences on both sides ensure that at least one observes the other. If the bit is
+    /// already set, no fence is needed: it was set inside the lock, so permits that were returned
+    /// before a release read the bit are visible here.
     pub(super) fn raise(&self, bit: usize) {
         if self.gate.load(Relaxed) & bit == 0 {
             self.gate.fetch_or(bit, Relaxed);
@@ -242,7 +251,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         }
     }
 
-    /// The permits that wait before a new request.
+    /// Returns the number of permits queued before a new request.
     pub(super) fn ahead(&self, lists: &Lists<Q::Source>, key: Key<Q>) -> u64 {
         match self.options.order {
             Order::OldestFirst => lists.permits(key),
@@ -251,11 +260,11 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     }
 
     /// Puts a waiter into the wait list of `head`. If the clock panics, the waker stays in the
-    /// waiter, to be dropped without the lock.
+    /// waiter, and is dropped outside the lock.
     ///
     /// # Safety
     ///
-    /// As of `enqueue`; it is the list of its key.
+    /// The same as for `enqueue`. `head` is the head of the list of the waiter's key.
     #[inline(always)]
     pub(super) unsafe fn enter(
         &self,
@@ -263,7 +272,8 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         waiter: NonNull<Waiter<Key<Q>>>,
         head: Option<NonNull<Waiter<Key<Q>>>>,
     ) {
-        // SAFETY: the waiter is ours, as the caller says, and its neighbours are linked.
+        // SAFETY: the waiter is idle and not shared, as the caller guarantees, so its locked fields
+        // belong to this call until it is linked.
         unsafe {
             let (key, Request { min, .. }) = Waiter::asks(waiter);
             let end = if self.options.order == Order::OldestFirst {
@@ -288,24 +298,26 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     }
 }
 
-/// When a new request came, and what its limiter has said.
+/// The answer of the limiter to a new request, and the time of the answer.
 #[derive(Clone, Copy)]
 struct Asked {
     now: Timestamp,
     next_try: NextTry,
-    /// Whether it is denied whatever is free.
+    /// Whether the limiter denies the request however many permits are free.
     is_refused: bool,
 }
 
-/// What becomes of a new request.
+/// The outcome of an attempt to admit a request.
 pub(super) enum Step<'q, Q: QueueConfig> {
     Settled(Result<Taken<'q, Q>, Rejected>),
     Wait,
-    /// Others have been evicted, and are woken first.
+    /// The batch of evicted waiters is full. Their wakers run first; then the request is admitted
+    /// again.
     Again,
 }
 
-/// The earliest instant at which a request can be granted that has `ahead` permits before it.
+/// Returns the earliest instant at which a request for `permits` can be granted if `ahead` permits
+/// are queued before it.
 pub(crate) fn earliest<L: Limiter + ?Sized>(
     limiter: &L,
     now: Timestamp,
@@ -314,14 +326,14 @@ pub(crate) fn earliest<L: Limiter + ?Sized>(
 ) -> Retry {
     match limiter.peek_at(now, permits) {
         Ok(()) | Err(Denied::Exhausted { .. }) => {}
-        // The requests before it get the same answer.
+        // The requests queued before it get the same answer.
         Err(denied) => return limiter.retry(denied),
     }
     if ahead > 0 {
         let all = ahead.saturating_add(permits.max(1).into());
         let all = u32::try_from(all).unwrap_or(u32::MAX);
         let retry = limiter.retry(Denied::Exhausted { now, permits: all });
-        // This limiter answers for no more than its capacity.
+        // This limiter does not answer for more permits than its capacity.
         if retry != Retry::Never {
             return retry;
         }

@@ -1,4 +1,4 @@
-/// Counts of a queue: from [`Queue::counts`](crate::Queue::counts).
+/// Counts of a queue's requests. See [`Queue::counts`](crate::Queue::counts).
 ///
 /// ```
 /// # use portcullis_async::{Queue, QueueCounts};
@@ -9,20 +9,21 @@
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct QueueCounts {
-    /// Those who wait.
+    /// The number of waiters now.
     pub waiters: u32,
-    /// The permits that they wait for: of each the fewest that it takes. (In the queue's bound each
-    /// counts as one at least.)
+    /// The number of permits that the waiters request: the minimum of each request. (In the queue's
+    /// bound each waiter counts for at least one permit.)
     pub permits: u64,
-    /// Granted after a wait, so far; what was granted at once is not counted here. Wrapping, as all
-    /// that follow.
+    /// Requests that were granted after waiting, so far. Requests that were granted immediately are
+    /// not counted. This count and all that follow wrap.
     pub granted: u64,
-    /// Refused because the queue was full, whether or not the limiter would have granted anything.
+    /// Requests that were rejected because the queue was full, whatever the limiter would have
+    /// answered.
     pub refused: u64,
-    /// Evicted by newer ones.
+    /// Requests that were evicted by newer ones.
     pub evicted: u64,
-    /// Given up while they waited.
+    /// Requests that were cancelled while they waited.
     pub cancelled: u64,
-    /// Refused because of their deadline, at once or when it was over.
+    /// Requests that were rejected because of their deadline, immediately or when it passed.
     pub late: u64,
 }

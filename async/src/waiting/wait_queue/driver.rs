@@ -1,9 +1,9 @@
-//! What a driver of the queue's time does: it grants what is due, and sets a timer for what comes
-//! next.
+//! A driver of the queue: grants what is due, and sets a timer for the next instant at which
+//! something is due.
 //!
-//! Drivers are the queue itself, woken by its timer, and tasks that drive it. Each call of
-//! `advance` grants as well. A thread that waits drives, whether or not another driver is there: it
-//! sleeps until the next instant at which something is due, so that it needs no timer, which may be
+//! Drivers are the queue itself, woken by its timer, and tasks that drive the queue. Each call of
+//! `advance` grants as well. A blocked thread drives even if there is another driver: it sleeps
+//! until the next instant at which something is due. So it does not depend on a timer, which may be
 //! unable to run while the thread sleeps. `drivers.rs` chooses the driver in charge.
 #![allow(unsafe_code)]
 
@@ -22,7 +22,7 @@ use crate::waiting::panics::{quietly, unless_unwinding};
 use crate::waiting::queue_config::QueueConfig;
 use crate::waiting::wake_batch::WakeBatch;
 
-/// When a queue wants to be called again: from [`Queue::advance`](crate::Queue::advance).
+/// When to call a queue again. See [`Queue::advance`](crate::Queue::advance).
 ///
 /// ```
 /// # use portcullis_async::{Next, Queue};
@@ -32,29 +32,29 @@ use crate::waiting::wake_batch::WakeBatch;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Nobody waits.
+    /// No request waits.
     Idle,
-    /// At this instant, if nothing is released before.
+    /// Call again at this instant. A release before then grants on its own.
     At(Timestamp),
-    /// Not before something is released, which grants by itself; or the limit is changed.
+    /// Only a release or a change of settings lets a waiter proceed. Either grants on its own.
     OnRelease,
 }
 
-/// Who asks when the next timer is due.
+/// The caller of [`WaitQueue::next`].
 #[derive(Clone, Copy)]
 pub(crate) enum Caller<'w> {
-    /// A caller that does not come again.
+    /// A caller that may not call again.
     OneShot,
-    /// The queue itself.
+    /// The queue itself, woken by its timer.
     SelfDriven,
     /// A task that drives the queue.
     Driver(NonNull<Driver>, &'w Waker),
-    /// A thread that waits.
+    /// A thread that blocks in the queue.
     #[cfg(all(feature = "std", not(loom)))]
     Thread(NonNull<Driver>, &'w Waker),
 }
 
-/// A driver, and its group.
+/// A driver and its group.
 #[derive(Clone, Copy)]
 pub(crate) enum Place {
     Timed(NonNull<Driver>),
@@ -62,24 +62,25 @@ pub(crate) enum Place {
     Thread(NonNull<Driver>),
 }
 
-/// What a driver has found.
+/// The result of [`WaitQueue::next`].
 pub(crate) struct Look {
-    /// When the next timer is due.
+    /// When to call again.
     pub(crate) next: Next,
-    /// Whether the caller is in charge, and so comes again at that instant.
+    /// Whether the caller is in charge, and so calls again at that instant.
     pub(crate) drives: bool,
-    /// How often drivers have asked by now that set the timer.
+    /// The number of times that drivers which set the timer have called so far, wrapping.
     pub(crate) turn: u32,
 }
 
 impl<Q: QueueConfig> WaitQueue<Q> {
-    /// Grants what can be granted, and says when the next timer is due. The panics of wakers are
-    /// kept in `batch`. Returns `None` to the queue itself if the lock is held: its holder wakes it
-    /// again.
+    /// Grants what can be granted, and returns when to call again. Keeps the panics of wakers in
+    /// `batch`. Returns `None` only to the queue itself, if the lock is held: the holder of the
+    /// lock wakes it again.
     ///
     /// # Safety
     ///
-    /// A driver's node is neither moved nor dropped before it has left.
+    /// The node of a driver is valid, is in no other group, and is neither moved nor dropped before
+    /// it has left.
     pub(crate) unsafe fn next(&self, caller: Caller<'_>, batch: &mut WakeBatch) -> Option<Look> {
         if matches!(caller, Caller::OneShot) && self.gate.load(Relaxed) & !CLOSED == 0 {
             return Some(Look {
@@ -91,7 +92,8 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         loop {
             let mut waker = caller.waker().cloned();
             let look = |lists: &mut Lists<Q::Source>, batch: &mut WakeBatch| {
-                // SAFETY: as the caller says.
+                // SAFETY: the caller guarantees that the node is valid and is not moved or dropped
+                // before it has left.
                 let drives = unsafe { lists.come(caller, &mut waker) };
                 self.drain(lists, batch, None);
                 if drives && lists.take_charge(caller) {
@@ -102,7 +104,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
                     Timestamp::MAX => Next::OnRelease,
                     due => Next::At(due),
                 };
-                // The rest is granted without the lock.
+                // If the batch is full, its wakers run outside the lock before the rest is granted.
                 (!batch.is_full()).then(|| Look {
                     next,
                     drives,
@@ -110,11 +112,11 @@ impl<Q: QueueConfig> WaitQueue<Q> {
                 })
             };
             let look = match caller {
-                // It may be woken in a release.
+                // A waker may run inside a release, which must not wait for the lock.
                 Caller::SelfDriven => self.try_with_batch(batch, look)?,
                 _ => self.with_batch(batch, look),
             };
-            // The one before, which is dropped outside of the lock.
+            // Drops the driver's previous waker outside the lock.
             drop(waker);
             if look.is_some() {
                 return look;
@@ -122,35 +124,35 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         }
     }
 
-    /// As `next`, for a caller that is no driver.
+    /// The same as `next`, for a caller that is not a driver.
     pub(crate) fn pass_by(&self) -> Next {
         let mut batch = WakeBatch::new();
-        // SAFETY: it is no member.
+        // SAFETY: `OneShot` has no node.
         let look = unsafe { self.next(Caller::OneShot, &mut batch) };
         batch.resume();
         look.map_or(Next::Idle, |look| look.next)
     }
 
-    /// How often drivers have asked that set the timer. A driver that has set it sees at least
-    /// those that set it before.
+    /// Returns the number of times that drivers which set the timer have called. A driver that has
+    /// set the timer observes at least the calls of all drivers that set it before.
     pub(crate) fn turns(&self) -> u32 {
         self.turns.load(SeqCst)
     }
 
-    /// Has the queue told by this waker when the next timer changes.
+    /// Makes the queue drive itself: `waker` is woken when the next timer gets earlier.
     pub(crate) fn attend(&self, waker: Waker) {
         let old = self.with(|lists, _| lists.timed.attend(waker));
         drop(old);
     }
 
-    /// Has the driver in charge set its timer anew.
+    /// Wakes a driver so that it sets its timer again.
     pub(crate) fn rearm(&self, batch: &mut WakeBatch) {
         self.pending.add(TIME);
         self.wake_and_grant(batch);
     }
 
-    /// Wakes another driver in the place of one that could not set its timer. If there is none, the
-    /// next call wakes that one again.
+    /// Wakes another driver in the place of `caller`, which could not set its timer. If there is no
+    /// other driver, the next call wakes the same driver again.
     pub(crate) fn disarm(&self, caller: Caller<'_>) {
         let member = match caller {
             Caller::Driver(member, _) => Some(member),
@@ -166,28 +168,31 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         quietly(|| self.wake_and_grant(&mut batch));
     }
 
-    /// Removes a driver, and wakes another one if it was in charge.
+    /// Unregisters a driver. If it was in charge, wakes another one.
     ///
     /// # Safety
     ///
-    /// The node is in no other group than that of its place.
+    /// The node is valid, and is in the group of its `place` or in none.
     pub(crate) unsafe fn leave(&self, place: Place) {
         unless_unwinding(|| {
             let stays = abort_on_unwind();
             let waker = self.with(move |lists, _| {
                 let waker = match place {
                     Place::Timed(member) => {
-                        // SAFETY: as the caller says.
+                        // SAFETY: the caller guarantees that the node is valid and in no other
+                        // group. `lists` proves that the lock is held.
                         let (waker, was_in_charge) = unsafe { lists.timed.leave(member) };
                         if was_in_charge {
-                            // What was due for it is granted before it goes.
+                            // `DUE` makes this call grant what is due after it unlocks, so that
+                            // nothing due waits for the driver that leaves.
                             self.pending.add(DUE);
                         }
                         waker
                     }
                     #[cfg(all(feature = "std", not(loom)))]
                     Place::Thread(member) => {
-                        // SAFETY: as the caller says.
+                        // SAFETY: the caller guarantees that the node is valid and in no other
+                        // group. `lists` proves that the lock is held.
                         let (waker, _) = unsafe { lists.threads.leave(member) };
                         waker
                     }
@@ -216,19 +221,20 @@ impl<S: LimiterSource> Lists<S> {
     ///
     /// # Safety
     ///
-    /// As of `Drivers::come`.
+    /// The same as for `Drivers::come`.
     unsafe fn come(&mut self, caller: Caller<'_>, waker: &mut Option<Waker>) -> bool {
         match caller {
             Caller::OneShot => false,
             Caller::SelfDriven => true,
-            // SAFETY: as the caller says.
+            // SAFETY: the caller guarantees the contract of `come`.
             Caller::Driver(member, _) => unsafe {
                 self.timed.come(member, waker);
-                // Beside the queue itself only if that could not set its timer.
+                // While the queue drives itself, a task takes charge only if the queue could not
+                // set its timer.
                 !self.timed.is_attended() || self.timed.is_in_charge(member)
             },
             #[cfg(all(feature = "std", not(loom)))]
-            // SAFETY: as the caller says.
+            // SAFETY: the caller guarantees the contract of `come`.
             Caller::Thread(member, _) => unsafe {
                 self.threads.come(member, waker);
                 self.threads.is_open_to(member)

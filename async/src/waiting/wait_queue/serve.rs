@@ -1,4 +1,4 @@
-//! Granting, under the lock.
+//! Granting, inside the lock.
 #![allow(unsafe_code)]
 
 use core::mem;
@@ -19,15 +19,17 @@ use crate::waiting::wait_list::{NextTry, Removed, Request, Shard, State, Waiter}
 use crate::waiting::wake_batch::WakeBatch;
 
 impl<Q: QueueConfig> WaitQueue<Q> {
-    /// Settles all waits that can be: what is due, in the order of time; then the wait list of
-    /// `key`, and those of the shards of which releases are pending.
+    /// Settles all waiters that can be settled. The order is: timers that are due, by their
+    /// instants; then the wait list of `key`; then the wait lists of the shards with pending
+    /// releases.
     pub(super) fn drain(
         &self,
         lists: &mut Lists<Q::Source>,
         batch: &mut WakeBatch,
         key: Option<Key<Q>>,
     ) {
-        // Before the limiters are asked, so that a later release is noted anew.
+        // The bits are taken before the limiters are asked, so that a later release sets its bit
+        // again.
         let mut pending = self.pending.take();
         if pending.bits & TIME != 0 {
             lists.timed.open();
@@ -49,7 +51,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
                 }
             }
         }
-        // What was released goes before the deadlines of this very instant.
+        // Released permits are granted before deadlines of the same instant expire.
         if !self.run_timers(lists, batch, now, |due| due < now) {
             pending.bits |= key.map_or(1, Self::bit);
             return;
@@ -89,8 +91,8 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         }
     }
 
-    /// Runs the timers that are due, in the order of time. `false` if the batch is full before all
-    /// have run.
+    /// Runs the timers that are due, in the order of their instants. Returns `false` if the batch
+    /// fills up before all timers have run.
     pub(super) fn run_timers(
         &self,
         lists: &mut Lists<Q::Source>,
@@ -104,7 +106,8 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             if batch.is_full() {
                 return false;
             }
-            // SAFETY: in the heap, and so in a wait list, and we hold the lock.
+            // SAFETY: a waiter in the heap is in a wait list, so it is linked; `lists` proves that
+            // the lock is held.
             let next_try = unsafe { lists.waits.get(waiter).next_try() };
             let as_of = due.max(self.earliest_as_of(now));
             if let Some(next_try) = next_try
@@ -127,10 +130,11 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         true
     }
 
-    /// The earliest instant as of which something that was due is granted. No slack is used where
-    /// new requests, or callers past the queue, take before those that wait: they may have taken
-    /// since, at a time that the limiter then does not see. Elsewhere the limiter's state is still
-    /// what it was at that instant.
+    /// Returns the earliest instant as of which a late timer's grant is made: `now` minus the
+    /// slack. The slack is zero where new requests, or callers outside the queue, can take before
+    /// the waiters. They may have taken since that instant, and the limiter would not account for
+    /// it in a grant as of an earlier time. In all other queues the limiter's state is still the
+    /// same as at that instant.
     fn earliest_as_of(&self, now: Timestamp) -> Timestamp {
         let slack = match self.options.order {
             _ if Q::Source::SHARED => 0,
@@ -140,9 +144,10 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         Timestamp::from_nanos(now.as_nanos().saturating_sub(slack))
     }
 
-    /// Grants a wait list from its head on: as of `at`, and then as of each instant up to `now`
-    /// that the limiter names. What was due is granted as if the timer had been in time, so that a
-    /// late timer loses no permits. Afterwards the timer of a head that has to wait is set.
+    /// Grants a wait list from its head on: first as of `at`, and then as of each instant up to
+    /// `now` that the limiter returns. A grant that was due earlier is made as if the timer had
+    /// been on time, so a late timer loses no permits. Finally sets the timer of a head that still
+    /// has to wait.
     pub(super) fn serve(
         &self,
         lists: &mut Lists<Q::Source>,
@@ -151,7 +156,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         mut at: Timestamp,
         now: Timestamp,
     ) {
-        // SAFETY: linked.
+        // SAFETY: the head is linked, so it is filled and its request does not change.
         let (key, _) = unsafe { Waiter::asks(head) };
         let limiter = self.source.at(key);
         let mut unserved = RetryOnUnwind {
@@ -163,7 +168,8 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         };
         loop {
             let (lists, head) = (&mut *unserved.lists, unserved.head);
-            // SAFETY: the same.
+            // SAFETY: `unserved.head` is linked: it is the head that was passed in, or the next
+            // head that `settle` returned.
             let (_, Request { deadline, .. }) = unsafe { Waiter::asks(head) };
             let taken = if batch.is_full() || deadline < at {
                 None
@@ -181,15 +187,15 @@ impl<Q: QueueConfig> WaitQueue<Q> {
                 denied => {
                     let next_try = match denied {
                         Some(Err(denied)) => self.next_try(lists, &limiter, denied, at, now),
-                        // The rest is granted when this batch has run. A deadline is left to its
-                        // timer.
+                        // The batch is full, so the rest is granted when it has run; or the
+                        // deadline has passed, and is left to its timer.
                         _ => NextTry { at, exact: true },
                     };
                     if next_try.exact && next_try.at <= now && next_try.at > at {
                         at = next_try.at.max(self.earliest_as_of(now));
                         continue;
                     }
-                    // SAFETY: the same.
+                    // SAFETY: the head is linked, and `lists` proves that the lock is held.
                     unsafe {
                         lists.waits.get(head).set_next_try(next_try);
                         lists.schedule(head);
@@ -205,14 +211,14 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         mem::forget(unserved);
     }
 
-    /// Takes on behalf of a head.
+    /// Takes on behalf of the head of a list.
     fn take_for(
         &self,
         lists: &mut Lists<Q::Source>,
         head: NonNull<Waiter<Key<Q>>>,
         at: Timestamp,
     ) -> Result<Grant, Denied> {
-        // SAFETY: linked.
+        // SAFETY: the head is linked, so it is filled and its request does not change.
         let (key, Request { min, max, .. }) = unsafe { Waiter::asks(head) };
         let limiter = self.source.at(key);
         if !Q::Source::NOTES {
@@ -232,7 +238,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         Ok(grant)
     }
 
-    /// When a limiter that has denied as of `at` is to be asked again: later than that.
+    /// Returns when to ask a limiter again that denied as of `at`. The result is later than `at`.
     pub(super) fn next_try(
         &self,
         lists: &mut Lists<Q::Source>,
@@ -246,7 +252,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
                 at: later,
                 exact: true,
             },
-            // Its state has changed meanwhile, or its answers do not agree.
+            // The limiter's state has changed in the meantime, or its answers are inconsistent.
             Retry::At(_) if at < now => NextTry {
                 at: now,
                 exact: true,
@@ -267,7 +273,8 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         }
     }
 
-    /// Removes a waiter from its list and settles it. Returns the new head, if it was the head.
+    /// Removes a waiter from its list and settles it. Returns the new head if the waiter was the
+    /// head.
     pub(super) fn settle(
         &self,
         lists: &mut Lists<Q::Source>,
@@ -279,24 +286,25 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     ) -> Option<NonNull<Waiter<Key<Q>>>> {
         let (waker, next) = self.remove(lists, waiter);
         batch.push(waker);
-        // SAFETY: it has been taken out.
+        // SAFETY: `remove` has just unlinked the waiter, and it is not settled yet.
         unsafe { lists.waits.settle(waiter, outcome, grant, Some(now)) };
         next
     }
 
-    /// Removes a waiter from its list, as [`Shard::remove`] does.
+    /// Removes a waiter from its list, and updates the queue's counts. See [`Shard::remove`].
     #[inline(always)]
     pub(super) fn remove(
         &self,
         lists: &mut Lists<Q::Source>,
         waiter: NonNull<Waiter<Key<Q>>>,
     ) -> Removed<Key<Q>> {
-        // SAFETY: linked, and we hold the lock.
+        // SAFETY: the waiter is linked, and `lists` proves that the lock is held.
         let head = unsafe { lists.head_of(waiter) };
         self.remove_from(lists, waiter, head)
     }
 
-    /// The same of one whose list has this head, which may be the waiter itself.
+    /// The same as `remove`, for a waiter whose list has the head `head`, which may be the waiter
+    /// itself.
     #[inline(always)]
     pub(super) fn remove_from(
         &self,
@@ -304,7 +312,8 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         waiter: NonNull<Waiter<Key<Q>>>,
         head: NonNull<Waiter<Key<Q>>>,
     ) -> Removed<Key<Q>> {
-        // SAFETY: linked, and we hold the lock.
+        // SAFETY: the waiter is linked and `head` is the head of its list; `lists` proves that the
+        // lock is held.
         unsafe {
             let (key, request) = Waiter::asks(waiter);
             lists.timers.set(waiter, None);
@@ -338,7 +347,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         now: Timestamp,
     ) {
         batch.push(Self::remove_drainer(lists, waiter));
-        // SAFETY: it has been taken out.
+        // SAFETY: `remove_drainer` has just unlinked the waiter, and it is not settled yet.
         unsafe { lists.waits.settle(waiter, State::Granted, None, Some(now)) };
     }
 
@@ -346,7 +355,8 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         lists: &mut Lists<Q::Source>,
         waiter: NonNull<Waiter<Key<Q>>>,
     ) -> Option<Waker> {
-        // SAFETY: linked, and we hold the lock.
+        // SAFETY: the waiter is linked in `drainers`, which has only one list; `lists` proves that
+        // the lock is held.
         let waker = unsafe {
             let head = lists.waits.drainers.heads().next().unwrap_or(waiter);
             lists.waits.drainers.remove(waiter, head).0
@@ -357,7 +367,8 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         waker
     }
 
-    /// Whether no permit is held. If so, what was done before they came back is seen.
+    /// Returns whether no permit is held. If so, everything that was done before the permits were
+    /// released is visible.
     pub(super) fn is_drained(&self) -> bool {
         let drained = self.source.held() == 0;
         fence(Acquire);
@@ -365,8 +376,8 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     }
 }
 
-/// A wait list whose limiter may panic before the head's timer is set. If it does, the limiter is
-/// asked again after the lock is unlocked, and when some time has passed.
+/// A wait list whose limiter may panic before the head's timer is set. If it panics, the limiter is
+/// asked again after the lock is unlocked, and once more after `AFTER_PANIC`.
 struct RetryOnUnwind<'s, S: LimiterSource> {
     pending: &'s PendingReleases,
     bit: usize,
@@ -378,7 +389,8 @@ struct RetryOnUnwind<'s, S: LimiterSource> {
 impl<S: LimiterSource> Drop for RetryOnUnwind<'_, S> {
     fn drop(&mut self) {
         self.pending.add(self.bit);
-        // SAFETY: linked, and we hold the lock.
+        // SAFETY: `head` is linked, because `serve` updates it after each removal; `lists` proves
+        // that the lock is held.
         unsafe {
             self.lists.waits.get(self.head).set_next_try(NextTry {
                 at: self.now.saturating_add(AFTER_PANIC),
@@ -390,8 +402,8 @@ impl<S: LimiterSource> Drop for RetryOnUnwind<'_, S> {
 }
 
 impl<S: LimiterSource> Lists<S> {
-    /// A random time from 0 to `most` (xorshift; Marsaglia, 2003), seeded by the time and the
-    /// queue's address. It only spreads requests out.
+    /// Returns a random time from 0 to `most`, by xorshift (Marsaglia, 2003) seeded with the time
+    /// and the queue's address. The quality suffices to spread requests out.
     pub(super) fn random(&mut self, most: Duration, now: Timestamp) -> Duration {
         let place = core::ptr::from_ref(self).addr();
         let mut random = self.random.wrapping_add(now.as_nanos() as u32) ^ place as u32 | 1;
@@ -404,10 +416,10 @@ impl<S: LimiterSource> Lists<S> {
     }
 }
 
-/// When to ask a limiter again that cannot say when.
+/// When to ask a limiter again that does not say when.
 const AGAIN: Duration = Duration::from_millis(1);
 
-/// When to ask a limiter again that has panicked.
+/// When to ask a limiter again after it panicked.
 const AFTER_PANIC: Duration = Duration::from_millis(100);
 
 /// Takes as many permits as are available, from `min` to `max`.

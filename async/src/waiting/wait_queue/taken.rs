@@ -1,4 +1,4 @@
-//! Permits that were taken on behalf of a request, and are given back unless they are handed out.
+//! Permits that were taken on behalf of a request, and are returned unless they are handed out.
 
 use core::cell::Cell;
 use core::mem;
@@ -12,15 +12,15 @@ use crate::waiting::panics::unless_unwinding;
 use crate::waiting::queue_config::{Key, QueueConfig};
 use crate::waiting::wake_batch::WakeBatch;
 
-/// Permits that were taken. They are given back if a waker or a hook panics before they are handed
+/// Permits that were taken. They are returned if a waker or a hook panics before they are handed
 /// out.
 pub(super) struct Taken<'q, Q: QueueConfig> {
     pub(super) wait_queue: &'q WaitQueue<Q>,
     pub(super) key: Key<Q>,
     pub(super) grant: Option<Grant>,
-    /// When it was taken, or later.
+    /// When the permits were taken, or later.
     pub(super) at: Timestamp,
-    /// The place of the waiter that it was taken for after a wait; else 0.
+    /// The address of the waiter for which the permits were taken; 0 if the request was not queued.
     pub(super) waiter: usize,
 }
 
@@ -39,7 +39,7 @@ impl<Q: QueueConfig> Drop for Taken<'_, Q> {
 }
 
 impl<Q: QueueConfig> Taken<'_, Q> {
-    /// Refunds the permits, also if a clock panics, and grants them to other requests.
+    /// Refunds the permits, even if a clock panics, and grants them to other requests.
     fn give_back(&mut self) {
         let Self {
             wait_queue,
@@ -48,7 +48,7 @@ impl<Q: QueueConfig> Taken<'_, Q> {
             at,
             waiter,
         } = *self;
-        // If the clock panics, as of when they were taken.
+        // If the clock panics, the refund is as of the time of the take.
         let (at, notes) = (Cell::new(at), Cell::new(Receipts::NONE));
         let _refund = Finally(|| {
             if let Some((permits, receipt)) = grant.take() {
@@ -57,7 +57,8 @@ impl<Q: QueueConfig> Taken<'_, Q> {
             }
         });
         if Q::Source::NOTES && waiter != 0 {
-            // Nothing is granted before the refund: a grant would make the receipts worthless.
+            // The receipts are taken inside the lock without granting anything. A grant before the
+            // refund would make the receipts worthless.
             notes.set(wait_queue.lists.lock(|lists| {
                 if lists.noted.0 == waiter {
                     mem::replace(&mut lists.noted.1, Receipts::NONE)

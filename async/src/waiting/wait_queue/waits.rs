@@ -1,4 +1,4 @@
-//! The calls that futures make on the wait queue.
+//! The operations of the futures on the wait queue.
 #![allow(unsafe_code)]
 
 use core::mem;
@@ -22,7 +22,8 @@ use crate::waiting::wait_list::{End, Locked, Request, State, Waiter};
 use crate::waiting::wake_batch::WakeBatch;
 
 impl<Q: QueueConfig> WaitQueue<Q> {
-    /// Takes at once, if no other request comes first. If it does not, `enqueue` says why.
+    /// Takes immediately, unless another request comes first. Returns `None` otherwise; `enqueue`
+    /// then finds out why.
     #[inline]
     pub(crate) fn try_now(&self, key: Key<Q>, request: Request) -> Option<Grant> {
         if self.is_closed() || self.options.order == Order::OldestFirst && self.is_waited_for(key) {
@@ -36,7 +37,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         .ok()
     }
 
-    /// Takes, or puts an idle waiter into its wait list; then it returns `None`.
+    /// Takes, or puts an idle waiter into its wait list. Returns `None` if the waiter is queued.
     ///
     /// # Safety
     ///
@@ -47,13 +48,14 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         &self,
         waiter: NonNull<Waiter<Key<Q>>>,
     ) -> Option<Result<Grant, Rejected>> {
-        // SAFETY: as the caller says.
+        // SAFETY: the waiter is valid and idle, as the caller guarantees. It stays valid while this
+        // call runs.
         let newcomer = unsafe { Waiter::newcomer(waiter) };
         loop {
             let mut batch = None;
             let panicking = self.grant_on_unwind(0);
             let step = self.lists.lock(|lists| {
-                // SAFETY: as the caller says.
+                // SAFETY: the caller guarantees the contract of `enqueue`.
                 unsafe { self.admit(lists, &mut batch, waiter) }
             });
             mem::forget(panicking);
@@ -64,7 +66,8 @@ impl<Q: QueueConfig> WaitQueue<Q> {
                     return None;
                 }
                 Step::Settled(outcome) => {
-                    // Its drop may panic. Then what was taken is given back.
+                    // The drop of the waker may panic. Then the drop of `outcome` returns the
+                    // permits.
                     drop(newcomer);
                     return Some(outcome.map(Taken::keep));
                 }
@@ -73,23 +76,24 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         }
     }
 
-    /// What has become of a waiter that was put into a list; `None` if it waits, to be woken by
-    /// `waker`.
+    /// Returns the outcome of a waiter that was put into a list. Returns `None` if it still waits;
+    /// `waker` is then woken when it is settled.
     ///
     /// # Safety
     ///
-    /// The waiter was put into a list here, and its outcome has not been asked for since it was
-    /// settled.
+    /// The waiter was put into a list of this queue, and its outcome has not been taken since it
+    /// was settled.
     pub(crate) unsafe fn outcome(
         &self,
         waiter: NonNull<Waiter<Key<Q>>>,
         waker: &Waker,
     ) -> Option<Result<Grant, Rejected>> {
-        // SAFETY: valid, as the caller says.
+        // SAFETY: the waiter was put into a list, so its future keeps it valid.
         if unsafe { Waiter::state(waiter) } == State::Waiting {
             let mut waker = Some(waker.clone());
             let waits = self.with_lists(|lists| {
-                // SAFETY: waiting, and so in a list, now that we hold the lock.
+                // SAFETY: the waiter is valid. States change to settled only inside the lock, which
+                // is held here. So a waiter in the state `Waiting` is linked.
                 unsafe {
                     let waits = Waiter::state(waiter) == State::Waiting;
                     if waits {
@@ -103,7 +107,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
                 return None;
             }
         }
-        // SAFETY: settled, and so ours.
+        // SAFETY: the waiter is valid and settled, so it belongs to the caller.
         let (state, (key, request)) = unsafe { (Waiter::state(waiter), Waiter::asks(waiter)) };
         let (permits, limiter) = (request.min, self.source.at(key));
         let retry = || {
@@ -112,7 +116,8 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         };
         Some(match state {
             State::Granted => {
-                // SAFETY: the same.
+                // SAFETY: the waiter is settled, so it belongs to the caller. No other reference to
+                // its locked fields is in use.
                 let grant = unsafe { Waiter::own(waiter).grant.take() };
                 Ok(grant.unwrap_or((0, Receipt::NONE)))
             }
@@ -129,13 +134,13 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         })
     }
 
-    /// Tells the hook that a wait is over, if it was one.
+    /// Reports the end of a wait to the hook, if the request was queued.
     ///
     /// # Safety
     ///
-    /// The waiter is filled, and `outcome` or `enqueue` has returned what became of it.
+    /// The waiter is filled, and `outcome` or `enqueue` has returned its outcome.
     pub(crate) unsafe fn left(&self, waiter: NonNull<Waiter<Key<Q>>>) {
-        // SAFETY: as the caller says.
+        // SAFETY: the waiter is filled, as the caller guarantees, so it is valid.
         let (state, (_, request)) = unsafe { (Waiter::state(waiter), Waiter::asks(waiter)) };
         let outcome = match state {
             State::Idle | State::Waiting => return,
@@ -146,7 +151,8 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             State::Closed => Outcome::Closed,
             State::Cancelled => Outcome::Cancelled,
         };
-        // SAFETY: settled, and so ours.
+        // SAFETY: the waiter is settled, so it belongs to the caller. No other reference to its
+        // locked fields is in use.
         let Locked { since, until, .. } = unsafe { Waiter::own(waiter) };
         self.hook.left(&Waited {
             permits: request.min,
@@ -155,24 +161,25 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         });
     }
 
-    /// Gives up a waiter that was put into a list, and what it has been granted.
+    /// Cancels a waiter that was put into a list, and returns its grant if it has one.
     ///
     /// # Safety
     ///
-    /// As of `outcome`.
+    /// The same as for `outcome`.
     #[inline(always)]
     pub(crate) unsafe fn cancel(&self, waiter: NonNull<Waiter<Key<Q>>>) {
-        // SAFETY: as the caller says.
+        // SAFETY: the caller guarantees the contract of `give_up`.
         unless_unwinding(|| unsafe { self.give_up(waiter) });
     }
 
-    /// Has an idle waiter wait until nothing is held, and says whether it has to.
+    /// Queues an idle waiter until no permit is held. Returns whether it has to wait.
     ///
     /// # Safety
     ///
-    /// As of `enqueue`; `cancel_drained` takes the place of `cancel`.
+    /// The same as for `enqueue`, with `cancel_drained` instead of `cancel`.
     pub(crate) unsafe fn enqueue_drained(&self, waiter: NonNull<Waiter<Key<Q>>>) -> bool {
-        // SAFETY: as the caller says.
+        // SAFETY: the waiter is valid and idle, as the caller guarantees. It stays valid while this
+        // call runs.
         let _newcomer = unsafe { Waiter::newcomer(waiter) };
         self.with(|lists, _| {
             self.raise(DRAINED);
@@ -181,43 +188,47 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             }
             let drainers = &mut lists.waits.drainers;
             let head = drainers.heads().next();
-            // SAFETY: as the caller says.
+            // SAFETY: the waiter is idle and not shared, as the caller guarantees; `head` is the
+            // head of the only list of `drainers`.
             unsafe { drainers.enter(waiter, head, End::Tail) };
             lists.occupied |= DRAINED;
             true
         })
     }
 
-    /// Gives up a waiter that waits until nothing is held.
+    /// Cancels a waiter that waits until no permit is held.
     ///
     /// # Safety
     ///
-    /// It was put there by `enqueue_drained`.
+    /// The waiter was queued by `enqueue_drained`.
     pub(crate) unsafe fn cancel_drained(&self, waiter: NonNull<Waiter<Key<Q>>>) {
-        // SAFETY: valid, as the caller says.
+        // SAFETY: the waiter was queued, so its future keeps it valid.
         if unsafe { Waiter::state(waiter) } == State::Waiting {
-            // SAFETY: as the caller says.
+            // SAFETY: the caller guarantees the contract of `give_up_drained`.
             unless_unwinding(|| unsafe { self.give_up_drained(waiter) });
         }
     }
 }
 
 impl<Q: QueueConfig> WaitQueue<Q> {
-    /// As `cancel`.
+    /// Does the work of `cancel`.
     ///
     /// # Safety
     ///
-    /// The same.
+    /// The same as for `cancel`.
     unsafe fn give_up(&self, waiter: NonNull<Waiter<Key<Q>>>) {
-        // SAFETY: valid, as the caller says.
+        // SAFETY: the waiter was put into a list, so its future keeps it valid.
         if unsafe { Waiter::state(waiter) } != State::Waiting {
-            // SAFETY: settled, and so ours.
+            // SAFETY: the waiter is settled, and the caller guarantees that its outcome has not
+            // been taken.
             return unsafe { self.disclaim(waiter, false) };
         }
         let mut batch = None;
         let stays = abort_on_unwind();
         let left = self.lists.lock(|lists| {
-            // SAFETY: waiting, and so in a list, now that we hold the lock.
+            // SAFETY: the waiter is valid. States change to settled only inside the lock, which is
+            // held here. So a waiter in the state `Waiting` is linked, and after `remove` it is
+            // unlinked and not settled.
             unsafe {
                 if Waiter::state(waiter) != State::Waiting {
                     return None;
@@ -225,7 +236,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
                 lists.counts.cancelled = lists.counts.cancelled.wrapping_add(1);
                 let (waker, next) = self.remove(lists, waiter);
                 if next.is_some() {
-                    // Requests behind it may fit where it did not.
+                    // The waiters behind it may fit where it did not.
                     self.pending.add(Self::bit(Waiter::asks(waiter).0));
                 }
                 let until = Q::Hook::TIMES.then_some(lists.waits.get(waiter).since);
@@ -236,12 +247,12 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         });
         mem::forget(stays);
         let Some(waker) = left else {
-            // SAFETY: settled meanwhile, and so ours.
+            // SAFETY: the waiter was settled in the meantime, and its outcome has not been taken.
             return unsafe { self.disclaim(waiter, true) };
         };
         self.wake_and_grant_some(&mut batch);
         drop(waker);
-        // SAFETY: no longer in a list, and so ours.
+        // SAFETY: this call settled the waiter, so it belongs to the caller.
         unsafe {
             if Q::Hook::TIMES {
                 Waiter::own(waiter).until = self.clock.now();
@@ -250,17 +261,18 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         }
     }
 
-    /// Gives back what a settled waiter was granted, if it was. `unlocked`: the lock was held by
-    /// this call.
+    /// Returns the grant of a settled waiter, if it has one. `unlocked`: this call has held the
+    /// lock.
     ///
     /// # Safety
     ///
-    /// The waiter was put into a list, is settled, and its outcome has not been asked for.
+    /// The waiter was put into a list, is settled, and its outcome has not been taken.
     #[cold]
     unsafe fn disclaim(&self, waiter: NonNull<Waiter<Key<Q>>>, unlocked: bool) {
-        // Also if a waker or the hook panics.
+        // The permits are returned even if a waker or the hook panics.
         let _unclaimed = Finally(|| {
-            // SAFETY: no longer in a list, and so ours.
+            // SAFETY: the waiter is settled, so it belongs to the caller. No other reference to its
+            // locked fields is in use.
             let (own, (key, _)) = unsafe { (Waiter::own(waiter), Waiter::asks(waiter)) };
             if let Some(grant) = own.grant.take() {
                 drop(Taken {
@@ -275,19 +287,21 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         if unlocked {
             self.wake_and_grant_some(&mut None);
         }
-        // SAFETY: settled, and so ours.
+        // SAFETY: the waiter is settled and filled, as the caller guarantees.
         unsafe { self.left(waiter) };
     }
 
-    /// As `cancel_drained`.
+    /// Does the work of `cancel_drained`.
     ///
     /// # Safety
     ///
-    /// The same.
+    /// The same as for `cancel_drained`.
     unsafe fn give_up_drained(&self, waiter: NonNull<Waiter<Key<Q>>>) {
         let stays = abort_on_unwind();
         let waker = self.with(move |lists, _| {
-            // SAFETY: waiting, and so among the drainers, now that we hold the lock.
+            // SAFETY: the waiter is valid. States change to settled only inside the lock, which is
+            // held here. So a waiter in the state `Waiting` is linked in `drainers`, and after
+            // `remove_drainer` it is unlinked and not settled.
             let waker = unsafe {
                 (Waiter::state(waiter) == State::Waiting).then(|| {
                     let waker = Self::remove_drainer(lists, waiter);
@@ -302,8 +316,9 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     }
 }
 
-/// A waiter that is dropped while it is in a wait list. If it cannot be removed, there is no way
-/// on: a second panic ends the program.
+/// Returns a guard for unlinking a waiter or a driver. If unlinking unwinds, its future would be
+/// dropped while it is linked, which is unsound. So the guard panics a second time, which aborts
+/// the program.
 pub(super) fn abort_on_unwind() -> Finally<impl FnMut()> {
-    Finally(|| panic!("a wait cannot leave its queue: a clock, a limiter or a lock has panicked"))
+    Finally(|| panic!("cannot unlink a waiter: its clock, limiter or lock panicked"))
 }

@@ -1,9 +1,9 @@
-//! The least that can run tasks which wait for each other, so that a row measures what they wait
-//! for.
+//! The smallest executor that can run tasks that wait for each other, so that a row measures the
+//! waits.
 //!
-//! Tasks are polled on one thread, in the order in which they were woken, and woken on that thread
-//! as well: then a wake is a number in a list of the thread's own, without a read-modify-write.
-//! Nothing parks: if no task is ready, one has not been woken, and that panics.
+//! Tasks are polled and woken on one thread, in the order in which they were woken. So a wake
+//! appends a number to a thread-local list, without a read-modify-write. Nothing parks: if no task
+//! is ready, a task was not woken, which is a panic.
 
 use core::cell::RefCell;
 use core::future::{Future, poll_fn};
@@ -17,26 +17,26 @@ use std::task::Wake;
 
 type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Tasks that never end, polled for as long as is wanted.
+/// Tasks that never end, polled for as long as requested.
 pub(super) struct Executor {
     tasks: Box<[(Work, Arc<Task>, Waker)]>,
-    /// Between two runs, which may be on different threads.
+    /// Used between two runs, which may be on different threads.
     ready: VecDeque<usize>,
 }
 
 struct Task {
     number: usize,
-    /// Whether it is among those that are ready, where it is once at most.
+    /// Whether the task is in the list of ready tasks, which contains it at most once.
     is_ready: AtomicBool,
 }
 
 std::thread_local! {
-    /// The numbers of the tasks that are ready, of the executor that runs on this thread.
+    /// The numbers of the ready tasks of the executor on this thread.
     static READY: RefCell<VecDeque<usize>> = const { RefCell::new(VecDeque::new()) };
 }
 
 impl Executor {
-    /// Tasks that are ready to be polled for the first time.
+    /// Creates tasks that are ready for their first poll.
     pub(super) fn new<F: Future<Output = ()> + Send + 'static>(
         tasks: impl Iterator<Item = F>,
     ) -> Self {
@@ -56,15 +56,15 @@ impl Executor {
         }
     }
 
-    /// Polls tasks, one after the other, until `enough`.
+    /// Polls tasks, one after another, until `enough` returns true.
     pub(super) fn run_until(&mut self, enough: impl Fn() -> bool) {
         READY.set(core::mem::take(&mut self.ready));
         while !enough() {
             let number = READY
                 .with_borrow_mut(VecDeque::pop_front)
-                .expect("those who wait are woken");
+                .expect("a waiting task is woken");
             let (work, task, waker) = &mut self.tasks[number];
-            // Before it is polled, so that it may be woken while it is.
+            // Cleared before the poll, so that the task can be woken during the poll.
             task.is_ready.store(false, Relaxed);
             let polled = work.as_mut().poll(&mut Context::from_waker(waker));
             assert!(polled.is_pending(), "tasks never end");
@@ -86,7 +86,7 @@ impl Wake for Task {
     }
 }
 
-/// Lets all others that are ready go first.
+/// Lets all other ready tasks run first.
 pub(super) async fn yield_once() {
     let mut yielded = false;
     poll_fn(|context| {

@@ -1,8 +1,8 @@
-//! A line that is a JSON object.
+//! Reading of lines that are JSON objects.
 //!
-//! A member is named by the path to it, with points: `request.remote_ip` is `remote_ip` in the
-//! object `request`, or a member of that whole name. Only members that the replay looks for are
-//! kept; of an array, the first element.
+//! The name of a member is the path to it, joined with dots. `request.remote_ip` is the member
+//! `remote_ip` of the object `request`, or a member with that whole name. Only members that the
+//! replay needs are kept. Of an array, the first element counts.
 
 use core::fmt;
 use core::fmt::Write;
@@ -15,11 +15,11 @@ use super::template::{Request, path, present, size};
 use crate::replay::key::{ABSENT, Field};
 use crate::replay::time::{Form, Reader};
 
-/// Where the members are called otherwise than usual: role and member.
+/// Members with other names than usual: pairs of role and member.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Members(Vec<(String, String)>);
 
-/// What a member can be for, and what it is usually called, the most telling name first.
+/// The roles of members, and the usual names for each role, the most specific name first.
 const USUAL: [(&str, &[&str]); 8] = [
     (
         "time",
@@ -153,7 +153,7 @@ impl FromStr for Members {
 }
 
 impl Members {
-    /// The names under which the member for `role` may be found, the best first.
+    /// Returns the names that the member for `role` may have, in order of preference.
     fn names(&self, role: &str) -> Vec<String> {
         if let Some((_, member)) = self.0.iter().find(|(name, _)| name == role) {
             return vec![member.clone()];
@@ -180,31 +180,32 @@ impl Members {
 #[derive(Debug)]
 pub(crate) struct Json {
     found: Found,
-    /// The fields of the key, which follow the time and the size.
+    /// The fields of the key. They follow the time and the size in the list of values.
     fields: Vec<Field>,
     charged: bool,
     times: Reader,
 }
 
-/// The numbers of what is looked for.
+/// The indices of the values to look for.
 const TIME: usize = 0;
 const SIZE: usize = 1;
 const KEY: usize = 2;
 
-/// The values of a line.
+/// The values that are read from a line.
 #[derive(Debug, Default)]
 struct Found {
-    /// The names of each value, the best first.
+    /// The names of each value, in order of preference.
     names: Vec<Vec<String>>,
-    /// The values, as text: where they are in `text`, and by which name they were found.
+    /// The values as text: their ranges in `text`, and the index of the name under which each was
+    /// found.
     values: Vec<Option<(usize, Range<usize>)>>,
     text: String,
-    /// The path to the member that is being read.
+    /// The path to the current member.
     path: String,
 }
 
 impl Json {
-    /// Looks for `fields`, and for the size if it is `charged`.
+    /// Creates a reader that looks for `fields`, and for the size if it is `charged`.
     pub(crate) fn new(members: &Members, fields: &[Field], charged: bool) -> Self {
         let size = if charged {
             members.names("size")
@@ -224,8 +225,8 @@ impl Json {
         }
     }
 
-    /// Reads a line, or returns `None` if it is malformed: if it is no object, or lacks the time,
-    /// or the address or the size if they are asked for.
+    /// Reads a line. Returns `None` if it is malformed: if it is not an object, or if it lacks the
+    /// time, or an address or size that is needed.
     pub(crate) fn read(&mut self, line: &[u8]) -> Option<Request> {
         if line.trim_ascii_start().first() != Some(&b'{') {
             return None;
@@ -252,7 +253,7 @@ impl Json {
         Some(Request { time, bytes })
     }
 
-    /// Part number `part` of the key of the last line that was read.
+    /// Returns part number `part` of the key of the last line that was read.
     pub(crate) fn part(&self, part: usize) -> &[u8] {
         match (self.found.value(KEY + part), &self.fields[part]) {
             (Some(value), Field::Path) => present(path(value)),
@@ -261,7 +262,7 @@ impl Json {
         }
     }
 
-    /// What a line looks like, and what is wrong with `line`, which is malformed.
+    /// Describes the expected form of a line, and what is wrong with `line`, which is malformed.
     pub(crate) fn expected(&mut self, line: &[u8]) -> String {
         let mut text = String::from("a JSON object");
         let mut looked_for = vec![("a time", TIME)];
@@ -302,7 +303,7 @@ impl Found {
         Some(&self.text.as_bytes()[range.clone()])
     }
 
-    /// Keeps `value`, which is at the present path, for what is looked for there.
+    /// Keeps `value`, which is at the current path, for every value that is looked for there.
     fn keep(&mut self, value: impl fmt::Display) {
         let mut kept = None;
         for (names, found) in self.names.iter().zip(&mut self.values) {
@@ -321,7 +322,7 @@ impl Found {
         }
     }
 
-    /// Whether something is looked for at the present path or below it.
+    /// Returns whether a value is looked for at the current path or below it.
     fn leads_on(&self) -> bool {
         let leads_on = |name: &String| match name.strip_prefix(&*self.path) {
             Some(rest) => rest.is_empty() || rest.starts_with('.'),
@@ -331,7 +332,7 @@ impl Found {
     }
 }
 
-/// The value at the present path.
+/// Visits the value at the current path.
 struct Value<'a>(&'a mut Found);
 
 impl<'de> DeserializeSeed<'de> for Value<'_> {
@@ -374,7 +375,7 @@ impl<'de> Visitor<'de> for Value<'_> {
         Ok(())
     }
 
-    /// `null` is as good as absent.
+    /// `null` counts as absent.
     fn visit_unit<E: Error>(self) -> Result<(), E> {
         Ok(())
     }
@@ -400,7 +401,7 @@ impl<'de> Visitor<'de> for Value<'_> {
     }
 }
 
-/// The name of a member, which is added to the path.
+/// Visits the name of a member, and appends it to the path.
 struct Name<'a>(&'a mut Found);
 
 impl<'de> DeserializeSeed<'de> for Name<'_> {

@@ -1,5 +1,6 @@
-//! Layouts of lines as nginx and Apache write them: `$remote_addr - $remote_user [$time_local]
-//! ...`, `%h %l %u %t ...`, also as the whole directive (`log_format`, `LogFormat`).
+//! Parsing of layouts in the notation of nginx and Apache:
+//! `$remote_addr - $remote_user [$time_local] ...`, `%h %l %u %t ...`, also as the whole directive
+//! (`log_format`, `LogFormat`).
 
 use core::fmt::Write;
 use std::borrow::Cow;
@@ -7,11 +8,11 @@ use std::borrow::Cow;
 use super::template::{Layout, Role, Variable};
 use crate::replay::time::{Form, Unit};
 
-/// The layout that `text` says.
+/// Parses a layout.
 ///
 /// # Errors
 ///
-/// What is wrong with it.
+/// Returns what is wrong with `text`.
 pub(super) fn parse(text: &str) -> Result<Layout, String> {
     let text = text.trim();
     if let Some(directive) = text.strip_prefix("log_format") {
@@ -30,8 +31,8 @@ pub(super) fn parse(text: &str) -> Result<Layout, String> {
     }
 }
 
-/// The strings in quotes in a directive, joined. It ignores the other words, and all that follows
-/// its end.
+/// Returns the quoted strings in a directive, joined. Ignores the other words, and everything after
+/// the end of the directive.
 fn strings(directive: &str) -> Result<String, String> {
     let mut joined = String::new();
     let mut rest = directive;
@@ -45,7 +46,8 @@ fn strings(directive: &str) -> Result<String, String> {
         while let Some((at, c)) = chars.next() {
             match c {
                 '\\' => match chars.next() {
-                    // The quote belongs to the string; any other escape is the format's.
+                    // An escaped quote is part of the string. Any other escape belongs to the
+                    // format.
                     Some((_, c)) if c.to_string() == quote => joined.push(c),
                     Some((_, c)) => joined.extend(['\\', c]),
                     None => {}
@@ -129,7 +131,7 @@ fn apache(text: &str) -> Result<Layout, String> {
             rest = chars.as_str();
             continue;
         }
-        // Whether it stands for the first or the last request of several, and for which status.
+        // Skips the modifiers that select the first or last request, and the status codes.
         let directive =
             after.trim_start_matches(|c: char| "<>!,".contains(c) || c.is_ascii_digit());
         let (argument, directive) = match directive.strip_prefix('{') {
@@ -194,7 +196,7 @@ fn apache_time(argument: &str) -> Role {
     })
 }
 
-/// A layout that grows.
+/// A layout under construction.
 #[derive(Default)]
 struct Building {
     before: Vec<u8>,
@@ -209,8 +211,9 @@ impl Building {
         }
     }
 
-    /// Adds a variable. Where one ends is known by what follows it, so two with nothing between
-    /// them are read as one, if the second is not needed: `%U%q`, `$uri$is_args$args`.
+    /// Adds a variable. The end of a variable is recognized by the text after it. So if there is no
+    /// text between two variables and the second is not needed, they are read as one: `%U%q`,
+    /// `$uri$is_args$args`.
     fn variable(&mut self, role: Role, name: &str) -> Result<(), String> {
         let before = match self.variables.last() {
             Some(last) if last.until.is_empty() && last.role != Role::Time(Form::Clf) => {
@@ -242,7 +245,7 @@ impl Building {
     }
 }
 
-/// A layout as people read it.
+/// Returns a layout in a readable form.
 pub(super) fn shown(layout: &Layout) -> String {
     let mut text = String::from_utf8_lossy(&layout.before).into_owned();
     for variable in &layout.variables {
@@ -256,7 +259,7 @@ pub(super) fn shown(layout: &Layout) -> String {
     text
 }
 
-/// What a variable is called.
+/// Returns the readable name of a variable.
 pub(super) fn noun(role: &Role, name: &str) -> String {
     let noun: Cow<'_, str> = match role {
         Role::Address => "ADDRESS".into(),
@@ -269,7 +272,7 @@ pub(super) fn noun(role: &Role, name: &str) -> String {
         Role::Agent => "AGENT".into(),
         Role::Status => "STATUS".into(),
         Role::Size => "SIZE".into(),
-        // What Apache calls %l.
+        // Apache's `%l`.
         Role::Other if name == "l" => "IDENT".into(),
         Role::Other => name.to_ascii_uppercase().into(),
     };

@@ -1,13 +1,13 @@
-//! A line of text against a template: variables, and the text between them.
+//! Matching of a line against a template: variables, and the text between them.
 //!
-//! **Where a variable ends.** At the first byte of the text that follows it; that text must then
-//! stand there in full. In quotes it ends at the first quote that no backslash precedes. A time in
-//! the common format has a fixed length. The last variable ends with the line; if it is not a free
-//! text, then also before a space.
+//! **The end of a variable.** A variable ends at the first byte of the text that follows it, and
+//! that text must then match in full. A quoted variable ends at the first quote that is not
+//! preceded by a backslash. A time in the common format has a fixed length. The last variable ends
+//! with the line, or, if it is not free text, before a space.
 //!
-//! **What is needed.** Everything up to the last variable that the replay cannot do without. What
-//! follows is not looked at, unless the key has a part there: a line that is different from there
-//! on lacks that part. Bytes, not text: a request may hold anything.
+//! **Required variables.** A line must match up to the last variable that the replay needs. The
+//! rest is read only for parts of the key: a line that does not match there lacks those parts.
+//! Lines are bytes, not text, because a request may contain any byte.
 
 use core::ops::Range;
 
@@ -16,7 +16,7 @@ use memchr::{memchr, memchr2};
 use crate::replay::key::{ABSENT, Field};
 use crate::replay::time::{CLF_LENGTH, Form, Reader};
 
-/// What a variable is for.
+/// The role of a variable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     Address,
@@ -38,16 +38,16 @@ pub(crate) enum Role {
 #[derive(Clone, Debug)]
 pub(crate) struct Variable {
     pub(crate) role: Role,
-    /// What the format calls it.
+    /// The name in the format.
     pub(crate) name: String,
-    /// The text between it and the next.
+    /// The text between this variable and the next.
     pub(crate) until: Vec<u8>,
-    /// Whether it stands in quotes.
+    /// Whether the variable is in quotes.
     quoted: bool,
 }
 
 impl Variable {
-    /// A variable with nothing behind it yet, after `before`.
+    /// Creates a variable that follows the text `before`, with no text after it yet.
     pub(crate) fn new(role: Role, name: &str, before: &[u8]) -> Self {
         Self {
             role,
@@ -57,7 +57,7 @@ impl Variable {
         }
     }
 
-    /// Whether a line must have it, whatever the key.
+    /// Returns whether a line must have this variable for any key.
     fn is_needed(&self) -> bool {
         matches!(
             self.role,
@@ -66,7 +66,7 @@ impl Variable {
     }
 }
 
-/// A format of lines, as it is written.
+/// A format of lines, as it was written.
 #[derive(Clone, Debug)]
 pub(crate) struct Layout {
     /// The text before the first variable.
@@ -74,43 +74,43 @@ pub(crate) struct Layout {
     pub(crate) variables: Vec<Variable>,
 }
 
-/// A layout together with what a replay wants to know.
+/// A layout, together with the variables that a replay needs.
 #[derive(Debug)]
 pub(crate) struct Template {
     layout: Layout,
-    /// How many variables a line must have, and how many are looked for.
+    /// The number of variables that a line must have, and the number of variables to look for.
     needed: usize,
     wanted: usize,
-    /// The variable of each part of the key, and whether the part is the path in it.
+    /// The variable of each part of the key, and whether the part is the path in that variable.
     parts: Vec<Option<(usize, bool)>>,
-    /// Where the variables of the last line are, as far as it has them.
+    /// The ranges of the variables in the last line, up to the first that is missing.
     found: Vec<Range<usize>>,
     times: Reader,
 }
 
-/// What a replay needs to know of a line besides its key.
+/// The contents of a line that a replay needs, besides the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Request {
     /// Milliseconds since the Unix epoch.
     pub(crate) time: u64,
-    /// The size of the reply; 0 for `-`, and if the format has none.
+    /// The size of the reply; 0 for `-`, or if the format has no size.
     pub(crate) bytes: u64,
 }
 
-/// Where a line is not what the template says.
+/// The place where a line does not match the template.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mismatch {
-    /// How many bytes of the line are as they should be.
+    /// The number of bytes that match.
     pub(crate) at: usize,
-    /// The number of the variable that is not there; the number of variables for the text before
-    /// the first.
+    /// The index of the variable that was not found. The number of variables stands for the text
+    /// before the first.
     pub(crate) variable: usize,
 }
 
 impl Template {
-    /// Looks for what `fields` name in lines of `layout`. Those that the layout does not have are
-    /// absent from all lines; if `optional`, then also those that stand behind what is needed for
-    /// any key may be absent from a line.
+    /// Creates a template that looks for `fields` in lines of `layout`. Fields that the layout does
+    /// not have are absent from all lines. If `optional` is set, fields after the last variable
+    /// that every key needs may be absent from a line.
     pub(crate) fn new(layout: Layout, fields: &[Field], optional: bool) -> Self {
         let parts: Vec<_> = fields.iter().map(|field| layout.find(field)).collect();
         let variables = &layout.variables;
@@ -128,12 +128,12 @@ impl Template {
         }
     }
 
-    /// Whether lines have part number `part` of the key.
+    /// Returns whether lines have part number `part` of the key.
     pub(crate) fn has(&self, part: usize) -> bool {
         self.parts[part].is_some()
     }
 
-    /// Reads a line without its end. `cut` says that the line goes on.
+    /// Reads a line without its end. `cut` means that the line continues after `line`.
     ///
     /// # Errors
     ///
@@ -186,7 +186,7 @@ impl Template {
         Ok(Request { time, bytes })
     }
 
-    /// Part number `part` of the key of `line`, which is the last that was read.
+    /// Returns part number `part` of the key of `line`, which must be the last line that was read.
     pub(crate) fn part<'a>(&self, line: &'a [u8], part: usize) -> &'a [u8] {
         let found = self.parts[part]
             .and_then(|(variable, path)| Some((self.found.get(variable)?.clone(), path)));
@@ -197,14 +197,14 @@ impl Template {
         }
     }
 
-    /// The layout, as people write it.
+    /// Returns the layout.
     pub(crate) fn layout(&self) -> &Layout {
         &self.layout
     }
 }
 
 impl Layout {
-    /// The variable that `field` is in, and whether it is the path of that.
+    /// Returns the variable that contains `field`, and whether `field` is the path in it.
     fn find(&self, field: &Field) -> Option<(usize, bool)> {
         let with = |role: Role| {
             let mut variables = self.variables.iter();
@@ -229,8 +229,8 @@ impl Layout {
     }
 }
 
-/// Where `variable` ends that begins at the beginning of `rest`. After the last one that is needed,
-/// the line may end. `None` if the variable does not end, or is cut off.
+/// Returns where `variable`, which starts at the start of `rest`, ends. After the last variable
+/// that is needed, the line may end. Returns `None` if the variable does not end, or is cut off.
 fn end(variable: &Variable, rest: &[u8], cut: bool, is_last: bool) -> Option<usize> {
     if variable.role == Role::Time(Form::Clf) {
         return (rest.len() >= CLF_LENGTH).then_some(CLF_LENGTH);
@@ -252,7 +252,7 @@ fn end(variable: &Variable, rest: &[u8], cut: bool, is_last: bool) -> Option<usi
     }
 }
 
-/// Where `stop` is. Most variables are short, and a call would take longer than to look.
+/// Finds `stop`. Most variables are short: a loop is faster than a call of `memchr`.
 fn find(stop: u8, text: &[u8]) -> Option<usize> {
     const NEAR: usize = 16;
     let (near, far) = text.split_at(text.len().min(NEAR));
@@ -260,12 +260,12 @@ fn find(stop: u8, text: &[u8]) -> Option<usize> {
     found.or_else(|| Some(NEAR + memchr(stop, far)?))
 }
 
-/// Whether `text` starts with `short`, for which a call would take longer than to look.
+/// Returns whether `text` starts with `short`. A loop is faster than a call for short texts.
 fn starts_with(text: &[u8], short: &[u8]) -> bool {
     text.len() >= short.len() && text.iter().zip(short).all(|(a, b)| a == b)
 }
 
-/// Where the quote is that closes. One after a backslash does not.
+/// Finds the closing quote. A quote after a backslash does not close.
 fn closing_quote(text: &[u8]) -> Option<usize> {
     let mut at = 0;
     loop {
@@ -277,7 +277,7 @@ fn closing_quote(text: &[u8]) -> Option<usize> {
     }
 }
 
-/// The path of a request line, or of the target of one, without the query.
+/// Returns the path of a request line or of a request target, without the query.
 pub(crate) fn path(request: &[u8]) -> &[u8] {
     let target = match memchr(b' ', request) {
         Some(space) => &request[space + 1..],
@@ -287,12 +287,12 @@ pub(crate) fn path(request: &[u8]) -> &[u8] {
     &target[..end.unwrap_or(target.len())]
 }
 
-/// `text`, or what stands for it if it is empty.
+/// Returns `text`, or [`ABSENT`] if it is empty.
 pub(crate) fn present(text: &[u8]) -> &[u8] {
     if text.is_empty() { ABSENT } else { text }
 }
 
-/// A size as logs write it.
+/// Parses a size.
 pub(crate) fn size(text: &[u8]) -> Option<u64> {
     if text == b"-" {
         return Some(0);

@@ -1,8 +1,8 @@
-//! State, in a word of a table: how many permits are out. The limit is beside the words, one for
-//! all of them.
+//! State, in a word of a table: the number of permits that are out. The limit is stored once for
+//! all words.
 //!
 //! Invariant: no take leaves more permits out than the limit at that moment. A take adds to the
-//! state and a release subtracts from it, both by compare-exchange of an entry of the table.
+//! state and a release subtracts from it. Both are a compare-exchange of a slot of the table.
 
 use crate::rules::{TableRules, Verdict, WordRules};
 use crate::sync::atomic::AtomicU32;
@@ -10,10 +10,11 @@ use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::const_unless_loom;
 use crate::{Denied, Idle, KeyedWord, Receipt, Retry, Setting, SettingsError, Timestamp, Word};
 
-/// The rules of a [`Concurrency`](crate::Concurrency) limit, without its word: for a
-/// [`Keyed`](crate::Keyed) table, which has a word for each key. Nothing can be taken from rules.
+/// The rules of a [`Concurrency`](crate::Concurrency) limit, without its state word.
 ///
-/// The limit can be [changed](Self::set_limit) for all keys at once, while permits are out.
+/// A [`Keyed`](crate::Keyed) table applies the rules to one word per key. Rules alone hold no
+/// permits. The limit can be [changed](Self::set_limit) for all keys at once, while permits are
+/// out.
 ///
 /// ```
 /// use portcullis_core::{ConcurrencyRules, Keyed, Line, Seed, Timestamp};
@@ -37,12 +38,13 @@ pub struct ConcurrencyRules {
 
 impl ConcurrencyRules {
     const_unless_loom! {
-        /// At most `limit` permits of each key in use, 1 to [`max_limit`](Self::max_limit).
+        /// Returns rules that allow at most `limit` permits in use per key, 1 to
+        /// [`max_limit`](Self::max_limit).
         ///
         /// # Panics
         ///
-        /// Where [`try_new`](Self::try_new) would return an error; in a constant or a static, that
-        /// is a compile error.
+        /// If [`try_new`](Self::try_new) would return an error. In a constant or a static, this is
+        /// a compile error.
         ///
         /// ```
         /// # use portcullis_core::ConcurrencyRules;
@@ -58,16 +60,17 @@ impl ConcurrencyRules {
     }
 
     const_unless_loom! {
-        /// At most `limit` permits of each key in use, 1 to [`max_limit`](Self::max_limit).
+        /// Returns rules that allow at most `limit` permits in use per key, 1 to
+        /// [`max_limit`](Self::max_limit).
         ///
         /// # Errors
         ///
-        /// [`SettingsError`] if `limit` is 0 or above the bound.
+        /// [`SettingsError`] if `limit` is 0 or more than `max_limit`.
         ///
         /// ```
         /// # use portcullis_core::ConcurrencyRules;
         /// let refused = ConcurrencyRules::try_new(0).unwrap_err();
-        /// assert_eq!(refused.to_string(), "limit is zero: give at least 1");
+        /// assert_eq!(refused.to_string(), "limit must be at least 1");
         /// ```
         pub const fn try_new(limit: u32) -> Result<Self, SettingsError> {
             if limit == 0 {
@@ -80,7 +83,7 @@ impl ConcurrencyRules {
         }
     }
 
-    /// The largest limit: what an entry of a table can count, 2^32 - 1, or 2^20 - 1 on targets
+    /// Returns the largest limit that a slot of a table can count: 2^32 - 1, or 2^20 - 1 on targets
     /// without 64-bit atomics.
     ///
     /// ```
@@ -105,27 +108,31 @@ impl ConcurrencyRules {
         Ok(())
     }
 
-    /// The limit as it is now.
+    /// Returns the current limit.
     ///
     /// ```
     /// # use portcullis_core::ConcurrencyRules;
     /// assert_eq!(ConcurrencyRules::new(3).limit(), 3);
     /// ```
     pub fn limit(&self) -> u32 {
-        // Relaxed: a take is judged by one value of it, and what it guards is ordered by the word.
+        // Relaxed: a take is judged by one value of the limit. The state word orders what permits
+        // guard.
         self.limit.load(Relaxed)
     }
 
     /// Changes the limit of every key, 0 to [`max_limit`](Self::max_limit), and returns the old
-    /// one. Permits that are out stay out; none is granted to a key that has as many or more.
+    /// one.
+    ///
+    /// Permits that are out stay out. A key with as many permits in use as the new limit, or more,
+    /// is granted none.
     ///
     /// # Errors
     ///
-    /// [`SettingsError::TooLarge`], and then nothing has changed.
+    /// [`SettingsError::TooLarge`] if `limit` is more than `max_limit`. Nothing changes then.
     ///
     /// # Cost
     ///
-    /// One swap. A take that is under way may still be judged by the old limit.
+    /// One swap. A take that runs concurrently may still be judged by the old limit.
     ///
     /// ```
     /// # use portcullis_core::{ConcurrencyRules, Keyed, Line, Seed, Timestamp};
@@ -140,7 +147,7 @@ impl ConcurrencyRules {
     }
 }
 
-/// A request, and the limit that it is judged by.
+/// A request, and the limit that judges it.
 #[derive(Clone, Copy, Debug)]
 pub struct PermitRequest {
     now: Timestamp,

@@ -8,10 +8,13 @@
 //!   positions are window indices         positions are ticks
 //! ```
 //!
-//! Invariant: the count is what was granted in the window that ends at `end` and not given back,
-//! never more than the limit, and `end` never moves back. Two transitions: a take before `end` adds
-//! to the count; a take at or after it replaces both. A late `now` falls before `end`, and is
-//! counted in the newest window.
+//! Invariant: `count` is the number of permits granted and not refunded in the window that ends at
+//! `end`. It is at most the limit. `end` never moves back. There are two transitions:
+//!
+//! - a take before `end` adds to the count;
+//! - a take at or after `end` replaces both fields.
+//!
+//! A stale `now` is before `end`, so it counts in the newest window.
 
 use core::time::Duration;
 
@@ -22,11 +25,14 @@ use crate::word::stamped::{Stamped, Started};
 use crate::word::{KeyedWord, Word};
 use crate::{Denied, FixedWindow, Idle, Receipt, Retry, Timestamp};
 
-/// The rules of a [`FixedWindow`], without its word: for a [`Keyed`](crate::Keyed) table, which has
-/// a word for each key. Nothing can be taken from rules.
+/// The rules of a [`FixedWindow`], without its state word.
 ///
-/// By default for the bits that an entry of a table has for a state. By [`new`](Self::new), or with
-/// all settings by [`FixedWindowBuilder::rules`](crate::FixedWindowBuilder::rules).
+/// A [`Keyed`](crate::Keyed) table applies the rules to one word per key. Rules alone hold no
+/// permits.
+///
+/// Created by [`new`](Self::new), or with all settings by
+/// [`FixedWindowBuilder::rules`](crate::FixedWindowBuilder::rules). The default word is
+/// [`KeyedWord`]: the bits that a table's slot has for a state.
 ///
 /// ```
 /// use core::time::Duration;
@@ -46,23 +52,22 @@ use crate::{Denied, FixedWindow, Idle, Receipt, Retry, Timestamp};
 #[derive(Clone, Copy, Debug)]
 pub struct FixedWindowRules<W: Word = KeyedWord> {
     layout: Stamped<W>,
-    /// From the position that starts a window to the one that ends it, as a stamp.
+    /// The length of a window in positions, as a stamp.
     span: W,
-    /// Positions: windows, or the ticks that a start is rounded up to.
+    /// Positions: windows, or the ticks to which a start is rounded up.
     grid: Grid,
-    /// Whether the first request starts a window, and a start that lies within a position is
-    /// rounded up.
+    /// Whether the first request starts a window. Its start is then rounded up to a whole position.
     rounded: bool,
 }
 
 impl FixedWindowRules {
-    /// The rules of windows of at most `limit` permits (at least 1) in each `window`, 1 ns to 292
-    /// years, on a grid from [`Timestamp::ZERO`].
+    /// Returns the rules of windows of at most `limit` permits (at least 1) in each `window`, 1 ns
+    /// to 292 years, on a grid from [`Timestamp::ZERO`].
     ///
     /// # Panics
     ///
-    /// Where [`FixedWindowBuilder::rules`](crate::FixedWindowBuilder::rules) would return an error;
-    /// in a constant or a static, that is a compile error.
+    /// If [`FixedWindowBuilder::rules`](crate::FixedWindowBuilder::rules) would return an error. In
+    /// a constant or a static, this is a compile error.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -90,7 +95,7 @@ impl<W: Word> FixedWindowRules<W> {
         }
     }
 
-    /// The permits in each window.
+    /// Returns the permits of each window.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -104,7 +109,7 @@ impl<W: Word> FixedWindowRules<W> {
         self.layout.limit()
     }
 
-    /// How much older than the newest `now` another one may be for the bound to hold: see
+    /// Returns how much older than the newest `now` a timestamp may be for the bound to hold. See
     /// [`FixedWindow::staleness`].
     ///
     /// ```
@@ -117,7 +122,7 @@ impl<W: Word> FixedWindowRules<W> {
         self.span_of(self.layout.staleness())
     }
 
-    /// After how much idle time a word repeats: see [`FixedWindow::horizon`].
+    /// Returns the idle time after which a state word repeats. See [`FixedWindow::horizon`].
     ///
     /// ```
     /// # use core::time::Duration;
@@ -129,7 +134,7 @@ impl<W: Word> FixedWindowRules<W> {
         self.span_of(self.layout.range())
     }
 
-    /// The grain that a window's start is rounded up to; on a grid, the window.
+    /// Returns the tick to which a window's start is rounded up; on a grid, the length of a window.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -145,16 +150,16 @@ impl<W: Word> FixedWindowRules<W> {
         saturating_duration(u128::from(positions) * u128::from(self.grid.step()))
     }
 
-    /// Any word as one that such a window can have written.
+    /// Turns any number into a state that such a window could have written.
     pub(super) fn fitting(&self, word: u64) -> u64 {
         let (count, end) = self.layout.split(word & W::MASK);
         end | count.min(self.limit())
     }
 
-    /// What a take of `wanted` counts from where the window in `state` does not end at `end`, where
-    /// one that begins now would; `None` if there is no room.
+    /// Returns the state to which a take adds `wanted`, if `state` is not a window that ends at
+    /// `end` (the end of a window that begins at `now`). `None` if there is no room.
     ///
-    /// Apart from the hot path.
+    /// Kept apart from the hot path.
     #[cold]
     #[inline(never)]
     fn elsewhere(&self, state: u64, now: Timestamp, end: u64, wanted: u64) -> Option<u64> {
@@ -172,15 +177,16 @@ impl<W: Word> FixedWindowRules<W> {
         };
         match layout.current(stamp, state) {
             (count, Some(_)) if count + wanted > layout.limit() => None,
-            // All permits were given back, so this request starts the window: it begins now, unless
-            // it would then end earlier.
+            // All permits of the window were refunded, so this request starts it again: the window
+            // begins now, unless it would then end earlier.
             (0, Some(at)) if rounded && layout.ahead(begun, at).is_some() => Some(begun),
             (_, Some(_)) => Some(state),
             (_, None) => Some(begun),
         }
     }
 
-    /// When to come back behind others. Apart, so that who asks alone pays nothing for it.
+    /// Returns when to retry behind other requests. Kept apart so that a single request does not
+    /// pay for it.
     #[cold]
     #[inline(never)]
     fn retry_behind(&self, state: u64, now: Timestamp, permits: u32) -> Retry {
@@ -188,8 +194,8 @@ impl<W: Word> FixedWindowRules<W> {
             .map_or(Retry::Never, Retry::At)
     }
 
-    /// When there will have been room for `permits`, more than the limit: what is left of the
-    /// window that is on, or of one that begins now, and then one window after the other.
+    /// Returns when `permits`, more than the limit, will have become available: first what is left
+    /// of the current window (or of one that begins now), then one window after the other.
     fn come_in(&self, state: u64, now: Timestamp, permits: u32) -> Option<Timestamp> {
         let (layout, limit) = (&self.layout, self.limit());
         let (position, into) = self.grid.split(now);
@@ -200,7 +206,7 @@ impl<W: Word> FixedWindowRules<W> {
         let ahead = layout.distance(stamp, end);
         let (left, ahead) = match count {
             _ if ahead >= 0 => (limit, begun),
-            // All permits were given back: the next request starts the window.
+            // All permits were refunded: the next request starts the window.
             0 if self.rounded => (limit, begun.max(ahead.unsigned_abs())),
             _ => (limit - count, ahead.unsigned_abs()),
         };
@@ -213,12 +219,12 @@ impl<W: Word> FixedWindowRules<W> {
     }
 }
 
-/// A request as a window sees it.
+/// A request, and the values computed from it that do not depend on the state.
 #[derive(Clone, Copy, Debug)]
 pub struct WindowRequest {
     now: Timestamp,
     n: u32,
-    /// The end of a window on the grid that `now` lies in, as a stamp.
+    /// The end of a window that begins at the position of `now`, as a stamp.
     end: u64,
 }
 
@@ -241,9 +247,10 @@ impl<W: Word> WordRules for FixedWindowRules<W> {
         let WindowRequest { now, n, end } = request;
         let (limit, wanted) = (self.limit(), u64::from(n.max(1)));
         let denied = Verdict::Denied(Denied::Exhausted { now, permits: n });
-        // On a grid, a window that is on ends where one that begins now would. Any other end is
-        // further from it than the limit; and of one that is empty again it matters who started it,
-        // if not the grid.
+        // If the state's window ends at `end`, `other` is its count minus 1. Any other end makes
+        // `other` larger than the limit, and so does a count of 0. On a grid, an empty window that
+        // ends at `end` is the current one. Otherwise `elsewhere` decides whether this request
+        // starts a window.
         let other = Stamped::<W>::count(state, end).wrapping_sub(1);
         let from = if other < limit - wanted {
             state
@@ -269,7 +276,7 @@ impl<W: Word> WordRules for FixedWindowRules<W> {
         Receipt::dated(self.layout.split(state).1, now.as_nanos())
     }
 
-    /// All of them, if the window that they were counted in is still the newest one.
+    /// Refunds all `n` permits if the window that counts them is still the newest; otherwise none.
     #[inline]
     fn refund(&self, state: u64, now: Timestamp, n: u32, receipt: &Receipt) -> Option<u64> {
         let (count, end) = self.layout.split(state);
@@ -328,7 +335,8 @@ impl<W: Word> WordRules for FixedWindowRules<W> {
         if counted + wanted <= self.limit() {
             return Retry::At(now);
         }
-        // Who is too late need not wait for the end, if there is room in the window.
+        // If the window has room, a request that is too stale waits only until it is no longer too
+        // stale.
         let room = self.layout.split(state).0 + wanted <= self.limit();
         let wait = if room {
             self.layout.too_late(stamp, end).cast_signed()
@@ -348,8 +356,8 @@ impl<W: Word> TableRules for FixedWindowRules<W> {
     }
 
     fn is_forgettable(&self, state: u64, now: Timestamp, since: Timestamp) -> bool {
-        // Not a window that is on, of which all was given back: who comes late may have had one
-        // before it.
+        // A current window is not forgettable, even if all its permits were refunded: without its
+        // state, a stale request could be granted permits in a window before it.
         let position = self.grid.index(now);
         let stamp = self.layout.stamp(position);
         let end = self.layout.split(state).1;

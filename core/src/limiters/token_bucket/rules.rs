@@ -1,27 +1,29 @@
-//! State: one word, `used`, the position up to which the tokens that ever came in are used up.
+//! State: one word, `used`: the position up to which the permits gained so far are used up.
 //!
 //! ```text
-//! a lattice, wrapping in the word:  1 tick = gain units, 1 permit = cost units, gain / cost = rate
+//! a lattice that wraps in the word: 1 tick = gain units, 1 permit = cost units, gain / cost = rate
 //!
 //!        used                  position = ticks(now) * gain
 //!   ------|------------------------|------>        available = (position - used) / cost
 //!         |<---- at most full ---->|               full      = burst * cost
 //! ```
 //!
-//! Invariant: `used` never exceeds the position of the newest `now`, and a take moves it by exactly
-//! `cost` for each permit from no further back than `full` behind that `now`.
+//! Invariant: unless the bucket is in debt, `used` is at most the position of the newest `now`. A
+//! take of `n` permits at `now` adds `n * cost` to `used`, or to the position of `now` minus `full`
+//! if `used` is further back.
 //!
-//! Seen from `used`, the wrapped distance to the position says all, read off one circle:
+//! The distance from `used` to the position, wrapped in the word, decides every request. It falls
+//! into one of three zones:
 //!
 //! ```text
-//! 0 ........ full | full+1 ................ behind-1 | behind ........ 2^bits-1
-//!  this much is    |  idle for longer than it takes   |  `now` is older than the newest:
-//!  available       |  to fill: full                   |  nothing available
+//! 0 ........... full | full+1 ............... behind-1 | behind ............. 2^bits-1
+//!  the distance is   |  idle for longer than the time  |  `now` is older than the newest,
+//!  available         |  to fill: full                  |  or in debt: nothing available
 //! ```
 //!
-//! One multiplication and no rounding: gain and cost are the configured rate in lowest terms, so
-//! that the bucket agrees with a continuous one in rational arithmetic on every decision. A rate in
-//! steps is the same lattice with a tick as long as the period.
+//! This takes one multiplication and no rounding: `gain` and `cost` are the configured rate in
+//! lowest terms. So the bucket agrees with a continuous bucket in rational arithmetic on every
+//! decision. A stepwise bucket is the same lattice with a tick as long as the period.
 
 use core::time::Duration;
 
@@ -32,11 +34,14 @@ use crate::time::timestamp::saturating_duration;
 use crate::word::{KeyedWord, Word, narrow};
 use crate::{Denied, Idle, Rate, Receipt, Retry, Timestamp, TokenBucket};
 
-/// The rules of a [`TokenBucket`], without its word: for a [`Keyed`](crate::Keyed) table, which has
-/// a word for each key. Nothing can be taken from rules.
+/// The rules of a [`TokenBucket`], without its state word.
 ///
-/// By default for the bits that an entry of a table has for a state. By [`new`](Self::new), or with
-/// all settings by [`TokenBucketBuilder::rules`](crate::TokenBucketBuilder::rules).
+/// A [`Keyed`](crate::Keyed) table applies the rules to one word per key. Rules alone hold no
+/// permits.
+///
+/// Created by [`new`](Self::new), or with all settings by
+/// [`TokenBucketBuilder::rules`](crate::TokenBucketBuilder::rules). The default word is
+/// [`KeyedWord`]: the bits that a table's slot has for a state.
 ///
 /// ```
 /// use portcullis_core::{Keyed, Line, Rate, Seed, Timestamp, TokenBucketRules};
@@ -63,12 +68,13 @@ pub struct TokenBucketRules<W: Word = KeyedWord> {
 }
 
 impl TokenBucketRules {
-    /// The rules of buckets that gain permits at `rate` and hold at most `burst` (at least 1).
+    /// Returns the rules of buckets that gain permits at `rate` and hold at most `burst` permits
+    /// (at least 1).
     ///
     /// # Panics
     ///
-    /// Where [`TokenBucketBuilder::rules`](crate::TokenBucketBuilder::rules) would return an error;
-    /// in a constant or a static, that is a compile error.
+    /// If [`TokenBucketBuilder::rules`](crate::TokenBucketBuilder::rules) would return an error. In
+    /// a constant or a static, this is a compile error.
     ///
     /// ```
     /// # use portcullis_core::{Rate, TokenBucketRules};
@@ -98,7 +104,8 @@ impl<W: Word> TokenBucketRules<W> {
         }
     }
 
-    /// The most permits that a bucket holds; what the word can count at an unlimited rate.
+    /// Returns the most permits that a bucket holds. At an unlimited rate, this is the most that
+    /// the word can count.
     ///
     /// ```
     /// # use portcullis_core::{Rate, TokenBucketRules};
@@ -108,7 +115,7 @@ impl<W: Word> TokenBucketRules<W> {
         self.burst.into()
     }
 
-    /// The grain in which a bucket counts time.
+    /// Returns the tick: a bucket counts time in whole ticks.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -123,7 +130,7 @@ impl<W: Word> TokenBucketRules<W> {
         Duration::from_nanos(self.ticks.step())
     }
 
-    /// How much older than the newest `now` another one may be for the bound to hold: see
+    /// Returns how much older than the newest `now` a timestamp may be for the bound to hold. See
     /// [`TokenBucket::staleness`].
     ///
     /// ```
@@ -135,8 +142,8 @@ impl<W: Word> TokenBucketRules<W> {
         self.span(self.lattice().staleness())
     }
 
-    /// After how much idle time a word repeats, [`Duration::MAX`] for never: see
-    /// [`TokenBucket::horizon`].
+    /// Returns the idle time after which a state word repeats; [`Duration::MAX`] if it never
+    /// repeats. See [`TokenBucket::horizon`].
     ///
     /// ```
     /// # use portcullis_core::{Rate, TokenBucketRules};
@@ -173,7 +180,7 @@ impl<W: Word> TokenBucketRules<W> {
         self.lattice().position(self.ticks.index(now))
     }
 
-    /// As [`judge`](WordRules::judge), where up to the declared debt may be owed afterwards.
+    /// As [`judge`](WordRules::judge), but may leave up to the declared debt.
     pub(super) fn force(&self, used: u64, now: Timestamp, n: u32) -> Verdict {
         let lattice = self.lattice();
         let most = lattice
@@ -191,9 +198,9 @@ impl<W: Word> TokenBucketRules<W> {
         }
     }
 
-    /// Any word as one that such a bucket can have written.
+    /// Turns any number into a state that such a bucket could have written.
     pub(super) fn fitting(&self, word: u64) -> u64 {
-        // One without a limit has one state.
+        // An unlimited bucket has only one state.
         if self.lattice().is_unlimited() {
             0
         } else {
@@ -202,13 +209,13 @@ impl<W: Word> TokenBucketRules<W> {
     }
 }
 
-/// A request as a bucket sees it.
+/// A request, and the values computed from it that do not depend on the state.
 #[derive(Clone, Copy, Debug)]
 pub struct BucketRequest {
     now: Timestamp,
     n: u32,
     position: u64,
-    /// 0 for a probe, or where there is no limit.
+    /// 0 for a probe, or at an unlimited rate.
     price: u64,
 }
 
@@ -256,7 +263,7 @@ impl<W: Word> WordRules for TokenBucketRules<W> {
         Receipt::dated(left, now.as_nanos())
     }
 
-    /// All of them, if the bucket is as the take left it.
+    /// Refunds all `n` permits if the bucket is as the take left it; otherwise none.
     #[inline]
     fn refund(&self, used: u64, now: Timestamp, n: u32, receipt: &Receipt) -> Option<u64> {
         let (lattice, tick) = (self.lattice(), self.ticks.index(now));
