@@ -83,7 +83,8 @@ use core::sync::atomic::{AtomicU32, AtomicUsize};
 ///    `try_lock`, this call observes the unlock. If this rule is broken, a released permit may wake
 ///    no waiter.
 /// 6. **No waiting in `try_lock`.** `try_lock` never waits for a context that the caller has
-///    pre-empted, such as the holder of the lock. It should not wait for other threads either.
+///    pre-empted, such as the holder of the lock. If it waits for other
+///    threads, releases wait for them too.
 pub unsafe trait RawLock {
     /// A lock that is free.
     #[allow(
@@ -95,8 +96,8 @@ pub unsafe trait RawLock {
     /// Whether all operations that lock, fail to lock or unlock are sequentially consistent
     /// (`SeqCst`).
     ///
-    /// Default: `false`. The queue then adds a `SeqCst` fence after it unlocks and before it tries
-    /// the lock again. A wrong `true` loses wake-ups.
+    /// If it is `false`, the default, the queue adds `SeqCst` fences: one after it unlocks, and one
+    /// before it tries a second time to lock. A wrong `true` loses wake-ups.
     const IS_SEQUENTIAL: bool = false;
 
     /// Waits until the lock is free, and runs `work` while it holds the lock.

@@ -50,9 +50,10 @@ impl<R: TableRules<Word = KeyedWord>> KeyedRules for R {}
 
 /// A limiter for each key, in a table of fixed size, without locks and without allocation.
 ///
-/// A table serves any number of keys with a fixed number of slots. A slot has 8 bytes (4 on targets
-/// without 64-bit atomics). [`key`](Self::key) returns the limiter of one key. It is used like any
-/// other limiter: on its own, inside a wrapper or as a part of an [`AllOf`](crate::AllOf).
+/// A table serves any number of keys, of which at most as many are in use at once as it has slots.
+/// A slot has 8 bytes (4 on targets without 64-bit atomics). [`key`](Self::key) returns the limiter
+/// of one key. It is used like any other limiter: on its own, inside a wrapper or as a part of an
+/// [`AllOf`](crate::AllOf).
 ///
 /// - `R` is the type of the rules of each key's limit. A table with `N` limits has `N` rules, and
 ///   the caller chooses a limit with each key: for example, one for reads and one for writes of a
@@ -74,12 +75,12 @@ impl<R: TableRules<Word = KeyedWord>> KeyedRules for R {}
 /// only after its limiter has been idle for the [staleness](Self::staleness), when it is
 /// indistinguishable from a fresh one. A key can use 16 slots, in two lines. If all of them are in
 /// use by other keys, the key has no permits available, and its requests are denied with
-/// [`Denied::Crowded`] and counted; they should be retried after the staleness. A key never gets a
+/// [`Denied::Crowded`] and counted; a retry after the staleness may find a slot. A key never gets a
 /// slot at the expense of a key that uses it. Reads and probes claim no slot.
 ///
 /// **Collisions.** A slot identifies its key by its line and by 20 bits of the key's hash (fewer
-/// with `N` limits, which need some of these bits). Two keys that collide share one limit: each
-/// gets fewer permits, never more. The probability that a key collides is about 1 in 130,000 in a
+/// with `N` limits, which need some of these bits). Two keys that collide divide the permits of one
+/// limit; neither gets more. The probability that a key collides is about 1 in 130,000 in a
 /// half-full table and 1 in 65,000 in a full one. With `N` limits, multiply it by `N`, rounded up
 /// to a power of two. An attacker who can create keys by the hundred thousand, and can see how many
 /// permits each has left, can find a key that collides with a victim's, and exhaust their shared
@@ -90,8 +91,8 @@ impl<R: TableRules<Word = KeyedWord>> KeyedRules for R {}
 /// **Cost.** One hash, and for nearly all keys one cache line; plus the cost of the limiter, with
 /// one compare-exchange. The first grant of a key, also after its slot was forgotten, reads the
 /// second line too and writes twice. A denial writes nothing, except for a counter if the table is
-/// full. Lock-free, with one exception: if a thread stops while it claims a slot for a key, other
-/// requests for that key are denied until it continues.
+/// key finds no slot. Lock-free, with one exception: while a thread claims a slot for a key, other
+/// requests for that key retry a few times and are then denied with [`Denied::Crowded`].
 ///
 /// **Memory.** 8 bytes per slot, that is, 16 bytes per key in a half-full table; half of that on
 /// targets without 64-bit atomics.

@@ -75,14 +75,14 @@ pub trait Limiter {
     /// be granted.
     ///
     /// The caller must return the permits with [`release`](Self::release) once it no longer uses
-    /// them. [`LimiterExt::try_acquire_at`] does both.
+    /// them. A [`Lease`], which [`LimiterExt::try_acquire_at`] returns, does so when it is dropped.
     ///
     /// # Errors
     ///
-    /// [`Denied`] if the request is denied. Then nothing has changed.
+    /// [`Denied`] if the request is denied. Then no permit has been taken.
     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied>;
 
-    /// Returns what [`take_at`](Self::take_at) would return, without any effect. Effects of a
+    /// Returns whether [`take_at`](Self::take_at) would grant, without any effect. Effects of a
     /// denial, such as the start of a [`Penalty`](crate::Penalty), do not happen either.
     ///
     /// The default compares `n` with [`available_at`](Self::available_at) and

@@ -20,30 +20,33 @@ use crate::{Acquire, Drained};
 
 /// A limiter with a queue of requests that wait for its permits.
 ///
-/// The queue owns the limiter, so that no caller can bypass the queue. [`QueueLimiter`] says which
-/// limiters a queue can own, and which of them it can own by pointer. A queue is itself a
-/// [`Limiter`]: its leases are ordinary leases, and it can be wrapped or be part of a composition.
+/// `L` is the limiter, `C` the clock, `R` the [lock](crate::RawLock) of the wait list, and `H` the
+/// [hook](crate::Hook). The queue owns the limiter, so that no caller can bypass the queue.
+/// [`QueueLimiter`] says which limiters a queue can own, and which of them behind a pointer. A
+/// queue is itself a [`Limiter`]: its leases are ordinary leases, and it can be wrapped or be part
+/// of a composition.
 ///
 /// [`acquire`](Self::acquire) returns a future that waits for permits:
 ///
-/// - If the permits are free and no request is ahead, they are granted immediately, without
+/// - If the permits are free and no request waits ahead, they are granted immediately, without
 ///   entering the wait list.
-/// - Otherwise the request waits in the queue.
-/// - If the queue is full, the request fails immediately with [`Rejected`](crate::Rejected), which
-///   says when to retry. In [newest-first order](Order::NewestFirst) it evicts the oldest requests
-///   instead.
+/// - Otherwise the request waits in the queue. Requests are granted in order: a large request at
+///   the head makes smaller ones behind it wait.
+/// - If the queue has no room for the request, the request fails immediately with
+///   [`Rejected`](crate::Rejected), which says when to retry. In
+///   [newest-first order](Order::NewestFirst) the oldest requests fail instead.
 /// - Dropping the future cancels the request.
 ///
 /// **Bound.** The limiter's own. At most [`max_permits`](Self::new) permits are queued, by at most
-/// [`max_waiters`](Self::with_max_waiters) waiters. Permits that became available within the
-/// [slack](Self::with_slack) are granted as if on time. So the limiter's bound holds exactly by the
-/// limiter's time. In real time, the permits of one slack may be granted in addition, all at once.
+/// [`max_waiters`](Self::with_max_waiters) waiters. A late grant is dated back to when it was
+/// due, by at most the [slack](Self::with_slack). By these dates the limiter's bound holds exactly.
+/// In real time, the permits of one slack may come in addition, all at once.
 ///
-/// **Time.** A release grants permits to the waiters. If permits replenish by time, or waiters have
-/// deadlines, the queue needs a driver:
+/// **Time.** A release grants permits to the waiters by itself. If permits replenish by time, or
+/// waiters have deadlines, the queue needs a driver. Without one they wait for the next release:
 ///
-/// - the queue itself, if its clock is a [`Timer`](crate::Timer): [`attend`](Self::attend) or
-///   [`attend_shared`](Self::attend_shared);
+/// - the queue itself, after [`attend`](Self::attend) or [`attend_shared`](Self::attend_shared), if
+///   its clock is a [`Timer`](crate::Timer);
 /// - a task that runs [`drive`](Self::drive), also with a `Timer`;
 /// - calls of [`advance`](Self::advance), with any clock: it grants what has become available and
 ///   returns when to call it again;
@@ -58,16 +61,17 @@ use crate::{Acquire, Drained};
 ///
 /// **Cost.** A waiter is stored in its future, without allocation. Cancelling removes it in
 /// constant time from any position; with a deadline, in amortised logarithmic time. Wakers run
-/// outside the lock, in batches of 16.
+/// outside the lock, at most 16 after each unlock.
 ///
 /// **Progress.** Taking free permits is lock-free if the limiter is. Polling and dropping a future
-/// that waits take the lock `R`. A release never waits for another thread or context: if the lock
-/// is held, the release sets a pending-release bit, and the holder grants the permits in its place.
-/// (So the work of a holder is not bounded by its own calls.)
+/// that waits take the lock `R`. A release never waits for that lock: if it is held, the
+/// release sets a pending-release bit, and the holder grants the permits after it has unlocked. (So
+/// a holder may serve any number of releases of others.)
 ///
 /// **Interrupts.** A release runs wakers. If it makes something due earlier, it also arms the timer
 /// of a queue that drives itself, and so takes the locks of that timer. In an interrupt or signal
-/// handler, use [`release_later`](Self::release_later), which does neither.
+/// handler, use [`release_later`](Self::release_later): it runs no waker and arms no timer, and the
+/// next call on the queue grants the permits.
 ///
 /// ```
 /// use portcullis_async::{Order, Queue};
@@ -89,8 +93,8 @@ use crate::{Acquire, Drained};
 /// ```
 ///
 /// To limit a part and the whole, give each limit a queue of its own, and wait in one queue after
-/// the other. One limit in two queues does not compile: a release through one queue would wake no
-/// waiter of the other.
+/// the other. A limit that is shared by reference does not compile in a queue: a release through
+/// one queue would wake no waiter of the other.
 ///
 /// ```compile_fail,E0277
 /// use portcullis_async::Queue;

@@ -19,31 +19,37 @@ use crate::{
 /// A token bucket: holds at most `burst` permits and gains permits at an exact rational [`Rate`].
 ///
 /// A request for `n` permits is granted if the bucket holds `n` permits, and denied otherwise. The
-/// bucket starts full. Permits return by time alone, so nothing has to be released. The bucket
-/// reads no clock: each call passes the time, `now`.
+/// bucket starts full. Permits return by time alone, so nothing has to be released, and dropping a
+/// lease does nothing. The bucket reads no clock: each call passes the time, `now`. `W` is the type
+/// of the [state word](crate::Word).
 ///
-/// **Bound.** Any span of time `t` admits at most `burst + rate * t` permits. If the
-/// [tick](TokenBucketBuilder::tick) is longer than 1 ns, `t` counts in whole ticks. With a 64-bit
+/// **Bound.** Any span `t` of `now` admits at most `burst + rate * t` permits. If the
+/// [tick](TokenBucketBuilder::tick) is longer than 1 ns, time counts in whole ticks. With a 64-bit
 /// word the default tick is 1 ns.
 ///
-/// **Exact.** Every decision equals the decision of a bucket in rational arithmetic. The rate has
-/// no drift. Retry times are exact to the nanosecond. A stale `now`, older than the newest one, is
-/// granted no more than the newest one.
+/// **Errors.** [`Denied::Exhausted`] if there are too few permits, and [`Denied::ExceedsCapacity`]
+/// if the request is for more than the burst. [`Denied::retry`] says when the permits are
+/// available.
 ///
-/// **Cost.** A grant is one load, one multiplication and one compare-exchange. A denial loads the
-/// word and writes nothing. Lock-free: a compare-exchange fails only because another call's
-/// compare-exchange succeeded, and the rate bounds how many succeed. (On processors with
-/// load-linked and store-conditional instructions, an interrupt between the two also makes it
-/// fail.) All accesses are `Relaxed`: a permit carries no data.
+/// **Exact.** Within the horizon, every decision equals the decision of a bucket in rational
+/// arithmetic. The rate has no drift. Retry times are exact to the nanosecond. A `now` that is
+/// older than that of the newest grant is granted no more than that time would be.
+///
+/// **Cost.** Uncontended, a grant is one load, one multiplication and one compare-exchange. A
+/// denial loads the word and writes nothing. Lock-free: a compare-exchange fails because another
+/// call's compare-exchange succeeded, and the burst and the rate bound how many succeed. (With
+/// load-linked and store-conditional instructions, an interrupt can also make one fail.) All
+/// accesses are `Relaxed`: a grant orders no other memory accesses.
 ///
 /// **Horizon.** The state word wraps. The bound holds for every `now` that is at most
-/// [`staleness`](Self::staleness) older than the newest one. After idling for about a multiple of
-/// its [`horizon`](Self::horizon), a bucket may report too few available permits, never too many.
-/// This lasts at most about the staleness plus the time to fill. With a 64-bit word, and a rate
+/// [`staleness`](Self::staleness) older than the newest one. After idling for roughly a whole
+/// number of [horizons](Self::horizon), a bucket may hold too few permits, never too many. This
+/// lasts at most about the staleness plus the time to fill. With a 64-bit word, and a rate
 /// whose time per permit is a whole number of nanoseconds, the horizon is 584 years.
 ///
 /// Source: the token bucket as a virtual schedule, like the generic cell rate algorithm of ITU-T
-/// I.371 and ATM Forum TM 4.1. Scaling time to the rate keeps it exact.
+/// I.371 and ATM Forum TM 4.1. Time is
+/// counted in units of the rate, so nothing is rounded.
 ///
 /// ```
 /// use portcullis_core::{Rate, Timestamp, TokenBucket};
