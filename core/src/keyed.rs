@@ -74,9 +74,9 @@ impl<R: TableRules<Word = KeyedWord>> KeyedRules for R {}
 /// **Self-cleaning.** A key has a slot from its first grant on. The slot is given to another key
 /// only after its limiter has been idle for the [staleness](Self::staleness), when it is
 /// indistinguishable from a fresh one. A key can use 16 slots, in two lines. If all of them are in
-/// use by other keys, its requests are denied with [`Denied::Crowded`] and counted; a retry after
-/// the staleness may find a slot. A key never gets a slot at the expense of a key that uses it.
-/// Reads and probes claim no slot.
+/// use by other keys, the key has no permits available, and its requests are denied with
+/// [`Denied::Crowded`] and counted; a retry after the staleness may find a slot. A key never gets a
+/// slot at the expense of a key that uses it. Reads and probes claim no slot.
 ///
 /// **Collisions.** A slot identifies its key by its line and by 20 bits of the key's hash (fewer
 /// with `N` limits, which need some of these bits). Two keys that collide divide the permits of one
@@ -513,7 +513,12 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> key::seale
 
     fn available(&self, address: &Address, now: Timestamp) -> u64 {
         let rules = self.rules_of(address.tag());
-        rules.available(self.state(address, rules, now), now)
+        match address.find(self.table.lines()) {
+            Found::Held(_, held) => rules.available(held.state(), now),
+            // No permit can be taken without a slot.
+            Found::Nothing if self.has_room(address, now, 1).is_err() => 0,
+            Found::Claimed | Found::Nothing => rules.available(rules.fresh(now), now),
+        }
     }
 
     fn idle(&self, address: &Address, now: Timestamp) -> Idle {

@@ -468,9 +468,14 @@ impl<'t, L: KeyedRules, P: Limiter, S: BuildHasher> Trace<'t, L, P, S> {
         if self.is_exact {
             let plain = self.user(key).plain.clone();
             self.check_answer(key, now, n, &looked, &plain.peek_at(at(now), n));
+            let is_crowded = matches!(limiter.peek_at(at(now), 0), Err(Denied::Crowded { .. }));
             assert_eq!(
                 available,
-                plain.available_at(at(now)),
+                if is_crowded {
+                    0
+                } else {
+                    plain.available_at(at(now))
+                },
                 "{}: key {key} at {now}",
                 self.case.name
             );
@@ -1016,6 +1021,9 @@ fn a_line_fills_up_and_is_forgotten_and_every_count_is_exact() {
         "full, but not for a whole second"
     );
     assert_eq!(after(secs(11)), [8, 8, 0, 0, 2]);
+    assert_eq!(table.key(&8_u64).available_at(secs(11)), 0, "no slot");
+    assert_eq!(table.key(&7_u64).available_at(secs(11)), 2);
+    assert_eq!(table.key(&8_u64).available_at(secs(12)), 2);
     assert_eq!(
         take(9, secs(11), 3),
         Err(Denied::ExceedsCapacity {

@@ -681,6 +681,7 @@ fn is_kept_until<L: Limiter>(
     assert_eq!(table.statistics_at(until).held, 8);
     for now in befores {
         assert_eq!(take(now), crowded(now, 1));
+        assert_eq!(table.key("stranger").available_at(now), 0, "no slot");
         assert_eq!(table.sweep_at(now, ..), 0, "at {now:?}");
     }
     assert_eq!(take(until), Ok(()));

@@ -536,8 +536,11 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> key::sealed::T
     }
 
     fn available(&self, address: &Address, now: Timestamp) -> u64 {
-        self.limiter_of(&address.find(self.table.lines()))
-            .available_at(now)
+        match address.find(self.table.lines()) {
+            // No permit can be taken without a slot.
+            Found::Nothing if self.has_room(address, now, 1).is_err() => 0,
+            found => self.limiter_of(&found).available_at(now),
+        }
     }
 
     fn idle(&self, address: &Address, now: Timestamp) -> Idle {

@@ -490,6 +490,9 @@ fn leases<T: Keys>(group: &mut Group<'_>, name: &str, table: &T, is_one_line: bo
     let mut held: [Option<(usize, Lease<Key<'_, T>>)>; 24] = [const { None }; 24];
     let mut out = [0; KEYS];
     let (mut crowded, mut exhausted) = (0, 0);
+    let has_no_slot = |out: &[u32; KEYS], own: usize| {
+        is_one_line && out[own] == 0 && out.iter().filter(|n| **n > 0).count() == PLACES
+    };
     for step in 0..1_500 {
         let place = draws.below(held.len() as u64) as usize;
         if let Some((own, lease)) = held[place].take() {
@@ -499,9 +502,7 @@ fn leases<T: Keys>(group: &mut Group<'_>, name: &str, table: &T, is_one_line: bo
             let (address, own) = keys[draws.below(KEYS as u64) as usize];
             let n = 1 + draws.below(3) as u32;
             let taken = Key::at(table, address).try_acquire_at(Timestamp::ZERO, n);
-            let is_full =
-                is_one_line && out[own] == 0 && out.iter().filter(|n| **n > 0).count() == PLACES;
-            let expected = match (out[own] + n > LIMIT, is_full) {
+            let expected = match (out[own] + n > LIMIT, has_no_slot(&out, own)) {
                 (true, _) => Some(Denied::Exhausted {
                     now: Timestamp::ZERO,
                     permits: n,
@@ -526,9 +527,13 @@ fn leases<T: Keys>(group: &mut Group<'_>, name: &str, table: &T, is_one_line: bo
         }
         let (address, own) = keys[draws.below(KEYS as u64) as usize];
         let available = Key::at(table, address).available_at(Timestamp::ZERO);
-        let fits = available == u64::from(LIMIT - out[own]);
+        let expected = if has_no_slot(&out, own) {
+            0
+        } else {
+            LIMIT - out[own]
+        };
         group.check(
-            fits,
+            available == expected.into(),
             format_args!("{name}, {step}: {available} of {LIMIT}, {} out", out[own]),
         );
     }
