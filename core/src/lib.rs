@@ -19,13 +19,13 @@
 //!
 //! | limiter | bound | permits return |
 //! |---|---|---|
-//! | [`TokenBucket`] | at most `burst + rate * t` permits in any span t | by time, at an exact rational rate |
+//! | [`TokenBucket`] | at most `burst + rate * t` permits in any time span `t` | by time, at an exact rational rate |
 //! | [`FixedWindow`] | at most `limit` permits in each window | at the window's end |
-//! | [`SlidingWindow`] | at most `limit` permits in any `segments` segments; in strict mode, in any window's length | segment by segment |
+//! | [`SlidingWindow`] | at most `limit` permits in any `segments` consecutive segments; in strict mode, in any time span of one window | segment by segment |
 //! | [`Concurrency`] | at most `limit` permits in use at once | when the [`Lease`] is dropped |
-//! | [`AdjustableBucket`] | as `TokenBucket`; rate and burst can change while in use; supports reservations | by time |
-//! | [`AdjustableWindow`] | as `FixedWindow`; limit and length can change while in use | at the window's end |
-//! | [`CooldownWindow`] | at most `limit` permits from one start to the next; a request over the limit starts a wait | at the end of the window or the wait |
+//! | [`AdjustableBucket`] | as `TokenBucket`, with a rate and a burst that can change at run time; supports reservations | by time |
+//! | [`AdjustableWindow`] | as `FixedWindow`, with a limit and a length that can change at run time | at the window's end |
+//! | [`CooldownWindow`] | at most `limit` permits in each window; a request over the limit starts a cooldown, which denies all requests | at the end of the window or the cooldown |
 //! | [`SlicedBucket`] | as `TokenBucket`; a [`Slice`] is a thread's local share of it | by time |
 //! | [`Unlimited`] | none | |
 //!

@@ -56,7 +56,7 @@ fn array<L>(make: impl Fn() -> L) -> KeyedArray<L, Vec<L>, Vec<Line>> {
     KeyedArray::new(make(), (0..16).map(|_| make()).collect(), lines(), seed())
 }
 
-/// Typical limiters, except those whose denials have an effect.
+/// Returns one limiter of each type, except the types whose denials change their state.
 fn typicals<W: Word>(limit: u64, period: Duration) -> Vec<(&'static str, Box<dyn Subject>)> {
     limiters::all::<W>(limit, period)
         .into_iter()

@@ -644,7 +644,7 @@ fn a_cooldown_window_never_reports_a_later_start_than_possible() {
     cooldown_window::<u32>();
 }
 
-/// A typical limiter of each type, except those whose denials make others wait.
+/// Checks one limiter of each type, except the types whose denials delay other requests.
 #[test]
 fn every_limiter_says_when_a_waiters_turn_comes() {
     struct Agrees<'a> {

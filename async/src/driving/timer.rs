@@ -24,12 +24,12 @@ pub use self::tokio::TokioTimer;
 
 /// A clock that wakes a waker at an instant. Each queue has a timer of its own.
 ///
-/// | timer | feature | wakes in | resolution |
+/// | timer | feature | calls wakers from | resolution |
 /// |---|---|---|---|
-/// | `ThreadTimer` | `std` | a thread of its own, shared by all queues | about 60 µs |
-/// | `TokioTimer` | `tokio` | the runtime | 1 ms |
-/// | `AsyncIoTimer` | `async-io` | the thread of `async-io`, or a thread inside its `block_on` | about 60 µs |
-/// | `EmbassyTimer` | `embassy-time` | the interrupt of the time driver; only for `drive` | one tick of the driver |
+/// | `ThreadTimer` | `std` | one thread for the timers of all queues | about 60 µs |
+/// | `TokioTimer` | `tokio` | a task of the runtime | 1 ms |
+/// | `AsyncIoTimer` | `async-io` | the thread that `async-io` starts, or a thread in its `block_on` | about 60 µs |
+/// | `EmbassyTimer` | `embassy-time` | the interrupt of the time driver; for `drive`, not for `attend` | one tick of the driver |
 ///
 /// Other timers can implement this trait. This example is the timer of a simulation, whose time is
 /// advanced manually:

@@ -43,7 +43,8 @@ use crate::{Acquire, Drained};
 /// In real time, the permits of one slack may come in addition, all at once.
 ///
 /// **Time.** A release grants permits to the waiters by itself. If permits replenish by time, or
-/// waiters have deadlines, the queue needs a driver. Without one they wait for the next release:
+/// waiters have deadlines, the queue needs a driver. Without one, a waiter stays in the queue until
+/// the next release. A driver is one of:
 ///
 /// - the queue itself, after [`attend`](Self::attend) or [`attend_shared`](Self::attend_shared), if
 ///   its clock is a [`Timer`](crate::Timer);

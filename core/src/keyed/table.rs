@@ -182,7 +182,7 @@ impl<M: AsRef<[Line]>, S: BuildHasher> Table<M, S> {
 pub struct KeyedStatistics {
     /// The number of slots in the table.
     pub entries: usize,
-    /// The number of slots that belong to a key, including those whose limiter is idle.
+    /// The number of slots that belong to a key. The limiter of such a slot may be idle.
     pub held: usize,
     /// The number of slots whose limiter is in use.
     pub live: usize,
