@@ -3,6 +3,7 @@
 use super::Mutant;
 
 const LIVE: &str = "core/src/word/live.rs";
+const CHANNEL: &str = "async/src/adapters/channel.rs";
 const BLOCKING: &str = "async/src/driving/blocking.rs";
 const DRIVERS: &str = "async/src/waiting/drivers.rs";
 const DRIVE: &str = "async/src/driving/drive.rs";
@@ -370,5 +371,66 @@ pub(super) const OF_THE_QUEUE: &[Mutant] = &[
         text: "bit: Self::bit(key),",
         by: "bit: 0,",
         test: ("random_driver", "queues_around_several_rates"),
+    },
+    // A channel: items, places, and the two ends.
+    Mutant {
+        file: CHANNEL,
+        within: "fn receive<Q>(",
+        text: "claim.forget();",
+        by: "drop(claim);",
+        test: (
+            "channel_conservation",
+            "model::every_sender_and_item_is_where_the_model_says_and_is_woken_as_often",
+        ),
+    },
+    Mutant {
+        file: CHANNEL,
+        within: "fn try_receive(",
+        text: "Err(_) if self.items.is_closed() => self.receive_rest(),",
+        by: "",
+        test: (
+            "channel_conservation",
+            "model::every_sender_and_item_is_where_the_model_says_and_is_woken_as_often",
+        ),
+    },
+    Mutant {
+        file: CHANNEL,
+        within: "fn push(",
+        text: "self.arrived.release(1);",
+        by: "",
+        test: (
+            "channel_conservation",
+            "model::every_sender_and_item_is_where_the_model_says_and_is_woken_as_often",
+        ),
+    },
+    Mutant {
+        file: CHANNEL,
+        within: "fn receive_rest(",
+        text: "self.places.release(1);",
+        by: "",
+        test: (
+            "channel_conservation",
+            "model::every_sender_and_item_is_where_the_model_says_and_is_woken_as_often",
+        ),
+    },
+    Mutant {
+        file: CHANNEL,
+        within: "fn close(",
+        text: "self.arrived.close();",
+        by: "",
+        test: (
+            "channel_conservation",
+            "model::every_sender_and_item_is_where_the_model_says_and_is_woken_as_often",
+        ),
+    },
+    Mutant {
+        file: CHANNEL,
+        within: "fn close(",
+        text: "self.places.close();",
+        by: "",
+        test: (
+            "channel_conservation",
+            "model::every_sender_and_item_is_where_the_model_says_and_is_woken_as_often",
+        ),
     },
 ];
