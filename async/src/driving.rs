@@ -3,4 +3,5 @@
 #[cfg(all(feature = "std", not(loom)))]
 pub(crate) mod blocking;
 pub(crate) mod drive;
+pub(crate) mod queue_clock;
 pub(crate) mod timer;

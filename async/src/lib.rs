@@ -10,10 +10,11 @@
 //! A release grants permits to the waiters. It never waits for another thread or for a context that
 //! it has pre-empted. Permits that replenish by time are granted by one of these drivers:
 //!
-//! - the queue itself, if its clock is a [`Timer`]: [`Queue::attend`], [`Queue::attend_shared`];
-//! - a task that runs [`Queue::drive`];
-//! - a caller of [`Queue::advance`];
-//! - a thread that is blocked in the queue.
+//! - a task that waits in the queue, if the queue's clock is a [`Timer`];
+//! - in its place, the queue itself after [`Queue::attend`] or [`Queue::attend_shared`], or a task
+//!   that runs [`Queue::drive`];
+//! - a thread that is blocked in the queue;
+//! - a caller of [`Queue::advance`].
 //!
 //! A [`KeyedQueue`] does the same for a table of limiters, with a separate wait list for each key.
 //!
@@ -53,6 +54,7 @@ pub use adapters::{LimitedRead, LimitedWrite};
 #[cfg(all(any(feature = "channel", feature = "stream"), not(loom)))]
 pub use adapters::{PerItem, Refused, Weight};
 pub use driving::drive::Drive;
+pub use driving::queue_clock::{NoTimer, QueueClock};
 #[cfg(feature = "async-io")]
 pub use driving::timer::AsyncIoTimer;
 #[cfg(feature = "embassy-time")]

@@ -23,14 +23,14 @@ use std::time::Instant;
 use futures_sink::Sink;
 use futures_util::{Stream, io as futures};
 use portcullis_async::{
-    LeasedStream, LimitedRead, LimitedSink, LimitedStream, LimitedWrite, Queue, Refused, Rejected,
-    SinkError, ThreadTimer,
+    LeasedStream, LimitedRead, LimitedSink, LimitedStream, LimitedWrite, Queue, QueueClock,
+    Refused, Rejected, SinkError, ThreadTimer,
 };
 use portcullis_core::{
     Clock, Concurrency, Lease, Limiter, QueueLimiter, Rate, Timestamp, TokenBucket,
 };
 use support::random::Random;
-use support::{Hand, waker};
+use support::{Undriven, undriven, waker};
 use tokio::io as tokio_io;
 
 const LIMIT: u32 = 64;
@@ -257,7 +257,7 @@ type Held<L, C> = Lease<Shared<L, C>>;
 /// What a stream yields: an item with or without a lease.
 type Next<L, C> = Poll<Option<Result<(u64, Option<Held<L, C>>), Refused<u64>>>>;
 
-enum Kind<L: QueueLimiter, C: Clock> {
+enum Kind<L: QueueLimiter, C: QueueClock> {
     Limited(Pin<Box<Limited<L, C>>>),
     Leased(Pin<Box<Leased<L, C>>>),
     Sink(Pin<Box<Out<L, C>>>),
@@ -266,7 +266,7 @@ enum Kind<L: QueueLimiter, C: Clock> {
 }
 
 /// An adapter, and its expected state.
-struct Actor<L: QueueLimiter, C: Clock> {
+struct Actor<L: QueueLimiter, C: QueueClock> {
     kind: Kind<L, C>,
     tap: Tap,
     /// Wakes by the queue or by the inner object.
@@ -290,7 +290,7 @@ struct Actor<L: QueueLimiter, C: Clock> {
     spent: u64,
 }
 
-impl<L: QueueLimiter, C: Clock> Actor<L, C> {
+impl<L: QueueLimiter, C: QueueClock> Actor<L, C> {
     fn new(queue: &Shared<L, C>, random: &mut Random, panics: Panics) -> Self {
         let within = Within {
             random: Random::new(random.next()),
@@ -614,7 +614,7 @@ impl Panics {
 }
 
 /// Adapters on one queue.
-struct World<L: QueueLimiter, C: Clock> {
+struct World<L: QueueLimiter, C: QueueClock> {
     queue: Shared<L, C>,
     random: Random,
     panics: Panics,
@@ -660,7 +660,7 @@ fn calmly(work: impl FnOnce()) -> bool {
     }
 }
 
-impl<L: QueueLimiter, C: Clock> World<L, C> {
+impl<L: QueueLimiter, C: QueueClock> World<L, C> {
     fn new(
         queue: &Shared<L, C>,
         seed: u64,
@@ -853,7 +853,7 @@ impl<L: QueueLimiter, C: Clock> World<L, C> {
     }
 }
 
-fn all_is_back<C: Clock>(queue: &Queue<Concurrency, C>) {
+fn all_is_back<C: QueueClock>(queue: &Queue<Concurrency, C>) {
     let counts = queue.counts();
     assert_eq!(
         (counts.waiters, counts.permits, queue.available()),
@@ -906,7 +906,7 @@ fn the_permits_spent_are_at_each_step_within_the_burst_and_what_has_come_in() {
         for panics in [Panics::Within, Panics::Wakers] {
             let burst = u64::from(LIMIT);
             // One permit per millisecond.
-            let queue = Arc::new(support::queue(
+            let queue = Arc::new(undriven(
                 TokenBucket::new(Rate::per_second(1_000), burst),
                 u64::MAX,
             ));
@@ -939,7 +939,7 @@ fn the_permits_spent_are_at_each_step_within_the_burst_and_what_has_come_in() {
                     "{seed}, {step}"
                 );
             }
-            let idle = |queue: &Queue<TokenBucket, Hand>| {
+            let idle = |queue: &Undriven<TokenBucket>| {
                 newest += 1;
                 queue.clock().set(Timestamp::from_millis(newest));
                 calmly(|| _ = queue.advance());
@@ -962,7 +962,7 @@ const THREADS: u64 = 4;
 fn storm<L, C>(queue: &Shared<L, C>, time: Duration, by_time: bool) -> (Seen, u64)
 where
     L: QueueLimiter + Send + Sync,
-    C: Clock + Send + Sync,
+    C: QueueClock + Send + Sync,
 {
     let over = AtomicBool::new(false);
     let (steps, spent) = (AtomicU64::new(0), AtomicU64::new(0));

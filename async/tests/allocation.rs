@@ -13,7 +13,7 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use allocations::allocations;
-use portcullis_async::{Acquire, KeyedQueue, Next, Order, Queue, Rejected, Timer};
+use portcullis_async::{Acquire, KeyedQueue, Next, NoTimer, Order, Queue, Rejected, Timer};
 use portcullis_core::{
     AllOf, Clock, Concurrency, ConcurrencyRules, Keyed, Limiter, LimiterExt, Line, ManualClock,
     MonotonicClock, NativeWord, QueueLimiter, Rate, Retry, Seed, SettingsError, Timestamp,
@@ -188,7 +188,7 @@ fn a_wait_that_owns_the_queue_does_not_allocate() {
 
 #[test]
 fn a_waiting_thread_allocates_once_for_all_its_waits() {
-    let queue: Queue<_, _> = Queue::new(Concurrency::new(1), MonotonicClock::new(), 9);
+    let queue: Queue<_, _> = Queue::new(Concurrency::new(1), NoTimer(MonotonicClock::new()), 9);
     let wait = || {
         let held = queue.blocking_acquire(1).unwrap();
         let timed_out = queue.blocking_acquire_for(1, Duration::from_micros(10));

@@ -63,9 +63,9 @@ fn each_waiter_is_granted_at_its_instant_and_the_timer_armed_once_for_each() {
 fn existing_waiters_are_served() {
     let shared = Arc::new(queue(bucket(5), 99));
     let wait = Task::waiting(shared.acquire(1));
-    assert_eq!(shared.clock().alarm(), None);
+    assert_eq!(shared.clock().armed(), [secs(1)], "the wait drives");
     shared.attend_shared();
-    assert_eq!(shared.clock().armed(), [secs(1)]);
+    assert_eq!(shared.clock().armed(), [secs(1); 2], "and then the queue");
     shared.clock().run(secs(1));
     assert_eq!(permits(wait.outcome()), Ok(1));
 }

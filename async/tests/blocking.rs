@@ -7,14 +7,14 @@ use core::time::Duration;
 use std::sync::{Arc, mpsc};
 use std::thread;
 
-use portcullis_async::{Acquire, Queue, Rejected};
+use portcullis_async::{Acquire, NoTimer, Queue, QueueClock, Rejected};
 use portcullis_core::{
     Clock, Concurrency, Limiter, LimiterExt, MonotonicClock, QueueLimiter, Rate, Retry, Timestamp,
     TokenBucket,
 };
 use support::{SECOND, START, Task, now, permits};
 
-fn waiters<L: QueueLimiter, C: Clock>(queue: &Queue<L, C>, n: u32) {
+fn waiters<L: QueueLimiter, C: QueueClock>(queue: &Queue<L, C>, n: u32) {
     while queue.counts().waiters < n {
         thread::yield_now();
     }
@@ -22,8 +22,11 @@ fn waiters<L: QueueLimiter, C: Clock>(queue: &Queue<L, C>, n: u32) {
 
 #[test]
 fn threads_and_tasks_are_granted_in_one_order() {
-    let queue: Arc<Queue<_, _>> =
-        Arc::new(Queue::new(Concurrency::new(1), MonotonicClock::new(), 99));
+    let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(
+        Concurrency::new(1),
+        NoTimer(MonotonicClock::new()),
+        99,
+    ));
     let held = now(queue.acquire(1)).unwrap();
     let (say, hear) = mpsc::channel();
     let mut threads = Vec::new();
@@ -71,7 +74,7 @@ fn threads_and_tasks_are_granted_in_one_order() {
 fn threads_need_no_driver() {
     let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(
         TokenBucket::new(Rate::per_second(1_000), 1),
-        MonotonicClock::new(),
+        NoTimer(MonotonicClock::new()),
         99,
     ));
     let threads: Vec<_> = (0..4)
@@ -96,7 +99,7 @@ fn threads_need_no_driver() {
 
 #[test]
 fn a_thread_whose_wait_times_out_leaves_no_trace() {
-    let queue: Queue<_, _> = Queue::new(Concurrency::new(2), MonotonicClock::new(), 2);
+    let queue: Queue<_, _> = Queue::new(Concurrency::new(2), NoTimer(MonotonicClock::new()), 2);
     let held = queue.blocking_acquire(1).unwrap();
     for times in 1..4 {
         let outcome = queue.blocking_acquire_for(2, Duration::from_millis(2));
@@ -117,7 +120,7 @@ fn a_thread_whose_wait_times_out_leaves_no_trace() {
 
 #[test]
 fn without_time_to_wait_a_thread_takes_what_is_free() {
-    let queue: Queue<_, _> = Queue::new(Concurrency::new(1), MonotonicClock::new(), 2);
+    let queue: Queue<_, _> = Queue::new(Concurrency::new(1), NoTimer(MonotonicClock::new()), 2);
     let held = queue.blocking_acquire_for(1, Duration::ZERO).unwrap();
     let outcome = queue.blocking_acquire_for(1, Duration::ZERO);
     assert_eq!(
@@ -133,8 +136,11 @@ fn without_time_to_wait_a_thread_takes_what_is_free() {
 
 #[test]
 fn threads_get_the_same_errors_as_tasks() {
-    let queue: Arc<Queue<_, _>> =
-        Arc::new(Queue::new(Concurrency::new(1), MonotonicClock::new(), 1));
+    let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(
+        Concurrency::new(1),
+        NoTimer(MonotonicClock::new()),
+        1,
+    ));
     assert_eq!(
         permits(queue.blocking_acquire(2)),
         Err(Rejected::ExceedsCapacity {
@@ -330,7 +336,8 @@ mod by_turns {
     #[test]
     fn when_the_driving_thread_has_its_permits_the_next_one_drives() {
         let clock = Arc::new(ManualClock::new());
-        let queue: Queue<_, _> = Queue::new(Concurrency::new(1), Clock(Arc::clone(&clock)), 99);
+        let queue: Queue<_, _> =
+            Queue::new(Concurrency::new(1), NoTimer(Clock(Arc::clone(&clock))), 99);
         let queue = Arc::new(queue.with_hook(Later(AtomicU64::new(0), clock)));
         let mut held = now(Acquire::new(Arc::clone(&queue), 1, 1)).unwrap();
         let threads: Vec<_> = (0..4)
@@ -367,8 +374,11 @@ mod by_turns {
     #[test]
     fn a_thread_that_is_granted_before_it_has_driven_leaves_that_to_the_next_one() {
         for _ in 0..20 {
-            let queue: Arc<Queue<_, _>> =
-                Arc::new(Queue::new(Concurrency::new(2), MonotonicClock::new(), 99));
+            let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(
+                Concurrency::new(2),
+                NoTimer(MonotonicClock::new()),
+                99,
+            ));
             let [one, two] = [(); 2].map(|()| now(Acquire::new(Arc::clone(&queue), 1, 1)).unwrap());
             let mut two = Some(two);
             let mut threads = Vec::new();

@@ -1300,12 +1300,12 @@ mod cancelled {
 
     #[test]
     fn tokens_granted_to_a_sender_that_was_not_polled_go_to_the_next() {
-        let queue = queue(bucket(1), 99);
+        let queue = Arc::new(queue(bucket(1), 99));
+        queue.attend_shared();
         let (sender, _receiver) = numbers(&queue, 5);
         assert_eq!(sender.try_send(1), Ok(()));
         let (first, second) = (Task::waiting(sender.send(1)), Task::waiting(sender.send(1)));
-        queue.clock().set(secs(1));
-        queue.advance();
+        queue.clock().run(secs(1));
         assert_eq!((first.wakes(), second.wakes()), (1, 0));
         drop(first);
         assert_eq!(second.wakes(), 1);

@@ -6,7 +6,7 @@ use core::time::Duration;
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 
-use portcullis_async::{Acquire, KeyedQueue, Queue, Rejected, ThreadTimer, Timer};
+use portcullis_async::{Acquire, KeyedQueue, NoTimer, Queue, Rejected, ThreadTimer, Timer};
 use portcullis_core::{
     Clock, Concurrency, ConcurrencyRules, Denied, Keyed, Lease, Limiter, Line, MonotonicClock,
     QueueLimiter, Receipt, Retry, Seed, Timestamp,
@@ -121,8 +121,11 @@ fn permits_refunded_to_a_key_go_to_the_next_waiter_of_that_key() {
 /// Another waiter's waker holds up the driver.
 #[test]
 fn a_thread_ends_at_its_own_deadline_whatever_its_driver_does() {
-    let queue: Arc<Queue<_, _>> =
-        Arc::new(Queue::new(Concurrency::new(1), MonotonicClock::new(), 99));
+    let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(
+        Concurrency::new(1),
+        NoTimer(MonotonicClock::new()),
+        99,
+    ));
     let held = queue.try_acquire(1).unwrap();
     let waiting = |n| {
         while queue.counts().waiters < n {

@@ -2,6 +2,8 @@
 
 mod support;
 
+use std::sync::Arc;
+
 use portcullis_async::{Acquire, Next, Order, Rejected};
 use portcullis_core::{
     AdjustableBucket, Carry, Clock, Concurrency, FixedWindow, QueueLimiter, Rate, Retry, Timestamp,
@@ -220,7 +222,8 @@ mod over {
 
     #[test]
     fn a_waiter_that_expires_in_the_middle_leaves_the_others_in_order() {
-        let queue = queue(Concurrency::new(1), 99);
+        let queue = Arc::new(queue(Concurrency::new(1), 99));
+        queue.attend_shared();
         let mut held = now(queue.acquire(1)).unwrap();
         let [first, middle, last] =
             [Timestamp::MAX, secs(1), secs(9)].map(|at| Task::waiting(queue.acquire_until(1, at)));
@@ -493,7 +496,8 @@ mod model {
     fn agrees(order: Order, seed: u64) {
         const LIMIT: u32 = 4;
         let mut random = Random::new(seed);
-        let queue = queue(Concurrency::new(LIMIT), u64::MAX).with_order(order);
+        let queue = Arc::new(queue(Concurrency::new(LIMIT), u64::MAX).with_order(order));
+        queue.attend_shared();
         let (mut line, mut held) = (Vec::<(Model, Task<_>)>::new(), Vec::new());
         let (mut free, mut late) = (LIMIT, 0);
         for step in 0..300_u64 {

@@ -108,28 +108,26 @@ fn each_wait_ends_at_its_instant_with_one_timer_for_all() {
     let queue: Queue<_, _> = Queue::new(bucket(10, 5), &executor.hand, 99);
     let ends = Mutex::new(Vec::new());
     let left = AtomicU32::new(4);
-    let mut tasks: Vec<_> = [1, 2, 5, 1]
-        .map(|n| {
-            let (queue, ends, left, clock) = (&queue, &ends, &left, &executor.hand);
-            Executor::task(async move {
-                let lease = queue.acquire(n).await.unwrap();
-                ends.lock()
-                    .unwrap()
-                    .push((lease.permits(), clock.now().as_nanos() / 1_000_000));
-                if left.fetch_sub(1, Ordering::Relaxed) == 1 {
-                    queue.close();
-                }
-            })
+    let mut tasks = vec![Executor::task(queue.drive())];
+    tasks.extend([1, 2, 5, 1].map(|n| {
+        let (queue, ends, left, clock) = (&queue, &ends, &left, &executor.hand);
+        Executor::task(async move {
+            let lease = queue.acquire(n).await.unwrap();
+            ends.lock()
+                .unwrap()
+                .push((lease.permits(), clock.now().as_nanos() / 1_000_000));
+            if left.fetch_sub(1, Ordering::Relaxed) == 1 {
+                queue.close();
+            }
         })
-        .into();
-    tasks.push(Executor::task(queue.drive()));
+    }));
     let polls = executor.run(tasks);
     assert_eq!(
         *ends.lock().unwrap(),
         [(1, 100), (2, 300), (5, 800), (1, 900)]
     );
     assert_eq!(executor.hand.armed().len(), 4, "once for each instant");
-    assert_eq!(polls[..4], [2; 4], "each waits, and is woken once");
+    assert_eq!(polls[1..], [2; 4], "each waits, and is woken once");
 }
 
 #[test]
@@ -194,9 +192,9 @@ fn a_refund_moves_the_alarm_earlier() {
 #[test]
 fn unclaimed_tokens_move_the_alarm_earlier() {
     let queue = queue(bucket(1, 10), 99);
+    let mut driver = Task::waiting(queue.drive());
     let unclaimed = Task::waiting(queue.acquire(4));
     let _wait = Task::waiting(queue.acquire(6));
-    let mut driver = Task::new(queue.drive());
     assert!(driver.is_pending());
     queue.clock().advance(4 * SECOND);
     assert!(driver.is_pending());

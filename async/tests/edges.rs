@@ -12,7 +12,7 @@ use std::panic::catch_unwind;
 use std::sync::Arc;
 use std::time::Instant;
 
-use portcullis_async::{Acquire, Next, Order, Queue, Rejected};
+use portcullis_async::{Acquire, Next, NoTimer, Order, Queue, Rejected};
 use portcullis_core::{
     Clock, Concurrency, Denied, Limiter, LimiterExt, ManualClock, MonotonicClock, QueueLimiter,
     Rate, Receipt, Retry, Timestamp, TokenBucket,
@@ -157,7 +157,8 @@ fn a_thread_behind_a_cancelled_head_does_not_oversleep() {
         .initial(0)
         .build()
         .unwrap();
-    let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(bucket, MonotonicClock::new(), 9_000));
+    let queue: Arc<Queue<_, _>> =
+        Arc::new(Queue::new(bucket, NoTimer(MonotonicClock::new()), 9_000));
     let mut head = Box::pin(Acquire::new(Arc::clone(&queue), 2_000, 2_000));
     let mut context = core::task::Context::from_waker(Waker::noop());
     assert!(head.as_mut().poll(&mut context).is_pending());
@@ -296,7 +297,8 @@ fn a_limiter_that_panicked_once_leaves_no_waiter_bit_behind() {
 #[test]
 fn a_thread_is_woken_when_its_own_instant_becomes_earlier() {
     let bucket = TokenBucket::new(Rate::per_second(1_000), 4_000);
-    let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(bucket, MonotonicClock::new(), 9_000));
+    let queue: Arc<Queue<_, _>> =
+        Arc::new(Queue::new(bucket, NoTimer(MonotonicClock::new()), 9_000));
     let mut held = now(queue.acquire(4_000)).unwrap();
     let started = Instant::now();
     let thread = std::thread::spawn({

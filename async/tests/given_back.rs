@@ -14,7 +14,7 @@ use std::panic::catch_unwind;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use portcullis_async::{Acquire, Next, Queue, Rejected, Timer, Waited};
+use portcullis_async::{Acquire, Next, NoTimer, Queue, Rejected, Timer, Waited};
 use portcullis_core::{
     AllOf, Clock, Concurrency, Denied, Lease, Limiter, ManualClock, QueueLimiter, Rate, Receipt,
     Refund, Retry, Timestamp, TokenBucket,
@@ -144,10 +144,11 @@ fn an_unclaimed_grant_goes_to_the_next_waiter_if_its_refund_panics() {
 
 #[test]
 fn a_release_in_which_the_clock_panics_is_granted() {
-    let queue: Queue<_, FaultyClock> = Queue::new(Concurrency::new(2), FaultyClock::default(), 9);
+    let queue: Queue<_, NoTimer<FaultyClock>> =
+        Queue::new(Concurrency::new(2), NoTimer(FaultyClock::default()), 9);
     let held = now(queue.acquire(2)).unwrap();
     let wait = Task::waiting(queue.acquire(1));
-    queue.clock().1.light(1);
+    queue.clock().0.1.light(1);
     assert!(panics(|| drop(held)));
     queue.advance();
     assert_eq!((wait.wakes(), queue.available_at(START)), (1, 1));
@@ -211,8 +212,8 @@ fn a_waker_is_dropped_outside_the_lock_even_if_the_clock_panics() {
         |_| {},
         |_| _ = UNDER_THE_LOCK.fetch_add(Watched::is_held().into(), Ordering::Relaxed),
     );
-    let queue: Queue<_, FaultyClock, Watched> =
-        Queue::new(Concurrency::new(1), FaultyClock::default(), 9);
+    let queue: Queue<_, NoTimer<FaultyClock>, Watched> =
+        Queue::new(Concurrency::new(1), NoTimer(FaultyClock::default()), 9);
     // With a hook, queueing reads the clock.
     let queue = queue.with_hook(|_: &Waited| ());
     let _held = now(queue.acquire(1)).unwrap();
@@ -222,9 +223,9 @@ fn a_waker_is_dropped_outside_the_lock_even_if_the_clock_panics() {
         // SAFETY: nothing is behind the pointer.
         let waker = unsafe { Waker::from_raw(RawWaker::new(core::ptr::null(), &VTABLE)) };
         let mut wait = Task::new(queue.acquire(1));
-        queue.clock().1.light(call);
+        queue.clock().0.1.light(call);
         burnt += usize::from(panics(|| wait.poll_with(&waker)));
-        queue.clock().1.light(0);
+        queue.clock().0.1.light(0);
     }
     assert_ne!(burnt, 0);
     assert_eq!(UNDER_THE_LOCK.load(Ordering::Relaxed), 0);

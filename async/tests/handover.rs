@@ -6,7 +6,7 @@ use core::cell::Cell;
 use core::panic::AssertUnwindSafe;
 use std::panic::catch_unwind;
 
-use portcullis_async::{Queue, Waited};
+use portcullis_async::{NoTimer, Queue, Waited};
 use portcullis_core::{Clock, Concurrency, Timestamp};
 use support::{Task, now, queue};
 
@@ -64,11 +64,11 @@ impl Clock for Bad {
 
 #[test]
 fn a_clock_that_panics_while_a_permit_is_handed_over_loses_none() {
-    let queue: Queue<_, _> = Queue::new(Concurrency::new(1), Bad(Cell::new(false)), 9);
+    let queue: Queue<_, _> = Queue::new(Concurrency::new(1), NoTimer(Bad(Cell::new(false))), 9);
     let queue = queue.with_hook(|_: &Waited| {});
     let held = queue.try_acquire(1).unwrap();
     let wait = Task::waiting(queue.acquire(1));
-    queue.clock().0.set(true);
+    queue.clock().0.0.set(true);
     assert!(catch_unwind(AssertUnwindSafe(|| drop(held))).is_err());
     queue.change(|_| ());
     assert_eq!(wait.outcome().unwrap().permits(), 1);

@@ -1389,12 +1389,13 @@ mod conserved {
     }
 
     fn a_transfer_dropped_with_an_unclaimed_grant_passes_it_on<W: Way>() {
-        let queue = queue(bucket(100), u64::MAX);
+        let queue = Arc::new(queue(bucket(100), u64::MAX));
+        queue.attend_shared();
         let _held = queue.try_acquire(100).unwrap();
         let mut transfer = Transfer::<W, _>::new(&device(ENDLESS), &queue, DEFAULT);
         assert!(transfer.poll(100).is_pending());
         let behind = Task::waiting(queue.acquire(50));
-        advance(&queue, ms(50));
+        queue.clock().run(ms(50));
         assert_eq!((transfer.wakes(), behind.wakes()), (1, 0));
         drop(transfer);
         assert_eq!((behind.wakes(), available(&queue)), (1, 0));

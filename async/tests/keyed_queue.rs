@@ -16,7 +16,7 @@ use std::thread;
 
 use allocations::allocations;
 use portcullis_async::{
-    Acquire, KeyedQueue, Next, Order, Outcome, QueueKey, Rejected, ThreadTimer, Waited,
+    Acquire, KeyedQueue, Next, Order, Outcome, QueueClock, QueueKey, Rejected, ThreadTimer, Waited,
 };
 use portcullis_core::{
     AllOf, Clock, Concurrency, ConcurrencyRules, Denied, FixedWindow, FixedWindowRules, Keyed,
@@ -27,7 +27,9 @@ use support::random::Random;
 use support::{Hand, START, Task, now, permits, waker};
 
 type Manual<T> = KeyedQueue<T, Hand>;
-type Held<'q, T> = Lease<QueueKey<&'q Manual<T>>>;
+/// A queue that only `advance` drives.
+type Undriven<T> = KeyedQueue<T, ManualClock>;
+type Held<'q, T, C = Hand> = Lease<QueueKey<&'q KeyedQueue<T, C>>>;
 
 /// The number of shards of the keys with waiters.
 const BINS: usize = usize::BITS as usize / 2;
@@ -189,6 +191,10 @@ fn queue<T: QueueKeys>(table: T, max_permits: u64) -> Manual<T> {
     KeyedQueue::new(table, Hand::new(), max_permits)
 }
 
+fn undriven<T: QueueKeys>(table: T, max_permits: u64) -> Undriven<T> {
+    KeyedQueue::new(table, ManualClock::new(), max_permits)
+}
+
 fn newest_first<T: QueueKeys>(table: T, max_permits: u64) -> Manual<T> {
     queue(table, max_permits).with_order(Order::NewestFirst)
 }
@@ -226,7 +232,7 @@ where
 }
 
 /// A permit that is free for a key.
-fn hold<T: QueueKeys>(queue: &Manual<T>, key: u64, n: u32) -> Held<'_, T> {
+fn hold<T: QueueKeys, C: QueueClock>(queue: &KeyedQueue<T, C>, key: u64, n: u32) -> Held<'_, T, C> {
     now(queue.acquire(&key, n)).unwrap()
 }
 
@@ -553,7 +559,7 @@ fn an_unclaimed_grant_goes_to_the_next_waiter_of_the_same_key<K: Kind>() {
 }
 
 fn an_unclaimed_token_goes_on_at_once<K: Kind>() {
-    let queue = queue(K::tokens(1), 9);
+    let queue = undriven(K::tokens(1), 9);
     let ([a, b], _) = neighbours(&K::tokens(1));
     drop([a, b].map(|key| hold(&queue, key, 1)));
     let [unwanted, next, mut last] =
@@ -649,7 +655,7 @@ fn a_deadline_ends_a_wait_for_a_release_in_time<K: Kind>() {
 
 fn many_keys_are_granted_in_the_order_of_time<K: Kind>() {
     const MANY: u64 = 300;
-    let queue = queue(K::tokens(1), 9);
+    let queue = undriven(K::tokens(1), 9);
     let order = Arc::new(Mutex::new(Vec::new()));
     let mut waits: Vec<_> = (0..MANY)
         .map(|turn| {
@@ -698,7 +704,7 @@ fn many_keys_are_granted_in_the_order_of_time<K: Kind>() {
 }
 
 fn a_waiter_for_a_window_waits_to_its_end<K: Kind>() {
-    let queue = queue(K::windows(2), 9);
+    let queue = undriven(K::windows(2), 9);
     let ([a, b], _) = neighbours(&K::windows(2));
     queue.clock().set(secs(3));
     drop([a, b].map(|key| hold(&queue, key, 2)));
@@ -997,18 +1003,18 @@ impl Plain {
 }
 
 /// Its number, its key, and the permits that it requests.
-type Wait<'q, T> = (usize, u64, u32, Task<Acquire<QueueKey<&'q Manual<T>>>>);
+type Wait<'q, T> = (usize, u64, u32, Task<Acquire<QueueKey<&'q Undriven<T>>>>);
 
 /// A queue of permits, and a list for each key beside it.
 struct Beside<'q, T: QueueKeys> {
-    queue: &'q Manual<T>,
+    queue: &'q Undriven<T>,
     order: Order,
     limit: u32,
     most: (u64, usize),
     keys: HashMap<u64, Plain>,
     fates: HashMap<usize, Fate>,
     waits: Vec<Wait<'q, T>>,
-    leases: Vec<(u64, u32, Held<'q, T>)>,
+    leases: Vec<(u64, u32, Held<'q, T, ManualClock>)>,
     numbers: usize,
     /// Counts of rejected, evicted and cancelled waits.
     counts: [u64; 3],
@@ -1176,7 +1182,7 @@ fn random_permits_agree_with_a_list_for_each_key<K: Kind>() {
         let table = K::permits(3);
         let ([a, b, c, d], _) = neighbours(&table);
         let keys = [a, b, c, d, 1_001, 1_002, 1_003, 1_004];
-        let queue = queue(table, most.0)
+        let queue = undriven(table, most.0)
             .with_order(order)
             .with_max_waiters(most.1 as u32);
         let mut beside = Beside {
@@ -1321,7 +1327,7 @@ fn random_tokens_agree_with_a_count_for_each_key<K: Kind>() {
         let ([a, b, c], far) = neighbours(&table);
         let keys = [a, b, c, far, 1_001, 1_002];
         // A late grant is made as of the instant at which it was due.
-        let queue = queue(table, Tokens::ROOM)
+        let queue = undriven(table, Tokens::ROOM)
             .with_order(order)
             .with_slack(Duration::ZERO);
         let (mut second, mut settled, mut late_ones) = (0, 0, 0);
@@ -1748,7 +1754,7 @@ fn a_key_with_waiters_keeps_its_slot_whichever_keys_come() {
     let bucket = TokenBucket::builder(Rate::per_minute(1), 1)
         .rules()
         .unwrap();
-    let queue = queue(
+    let queue = undriven(
         Keyed::new(bucket, [const { Line::new() }; 2], Seed::new()),
         9,
     );

@@ -10,7 +10,7 @@ use portcullis_core::{
     SlidingWindow, Timestamp, TokenBucket,
 };
 use support::random::Random;
-use support::{Hand, Manual, SECOND, START, Task, newest_first, now, permits, queue};
+use support::{Hand, SECOND, START, Task, Undriven, newest_first, now, permits, undriven};
 
 const fn secs(seconds: u64) -> Timestamp {
     Timestamp::from_secs(seconds)
@@ -33,7 +33,7 @@ fn full(permits: u32, retry: Retry) -> Result<u32, Rejected> {
 /// earlier.
 fn is_told_when<L: QueueLimiter>(make: impl Fn() -> L, waits: &[u32]) {
     let before: u64 = waits.iter().map(|&n| u64::from(n.max(1))).sum();
-    let full = queue(make(), before);
+    let full = undriven(make(), before);
     let _waits: Vec<_> = waits
         .iter()
         .map(|&n| Task::waiting(full.acquire(n)))
@@ -46,7 +46,7 @@ fn is_told_when<L: QueueLimiter>(make: impl Fn() -> L, waits: &[u32]) {
     else {
         panic!("{rejected}")
     };
-    let roomy = queue(make(), before + 1).with_slack(Duration::ZERO);
+    let roomy = undriven(make(), before + 1).with_slack(Duration::ZERO);
     let _waits: Vec<_> = waits
         .iter()
         .map(|&n| Task::waiting(roomy.acquire(n)))
@@ -139,7 +139,7 @@ fn a_compositions_retry_is_never_later_than_the_grant_and_exact_without_waiters(
             }))
         };
         let wait = |room: u64| {
-            let queue = queue(make(), room).with_slack(Duration::ZERO);
+            let queue = undriven(make(), room).with_slack(Duration::ZERO);
             // Everything available is taken, so that later requests wait.
             while queue.try_acquire(1).is_ok() {}
             queue
@@ -191,7 +191,7 @@ fn a_compositions_retry_is_never_later_than_the_grant_and_exact_without_waiters(
 
 #[test]
 fn available_permits_count() {
-    let queue = queue(TokenBucket::new(Rate::per_second(1), 5), 5);
+    let queue = undriven(TokenBucket::new(Rate::per_second(1), 5), 5);
     let _held = now(queue.acquire(3)).unwrap();
     let _wait = Task::waiting(queue.acquire(4));
     // 4 and 2, 2 of which are available; 4 and 5.
@@ -201,7 +201,7 @@ fn available_permits_count() {
 
 #[test]
 fn with_no_place_left_the_retry_is_the_same() {
-    let queue = queue(bucket(5), 99).with_max_waiters(2);
+    let queue = undriven(bucket(5), 99).with_max_waiters(2);
     let _waits = [2, 1].map(|n| Task::waiting(queue.acquire(n)));
     assert_eq!(permits(now(queue.acquire(3))), full(3, Retry::At(secs(6))));
     queue.clock().set(secs(1));
@@ -210,7 +210,7 @@ fn with_no_place_left_the_retry_is_the_same() {
 
 #[test]
 fn a_partial_requests_retry_is_for_its_minimum() {
-    let queue = queue(bucket(5), 1);
+    let queue = undriven(bucket(5), 1);
     let _wait = Task::waiting(queue.acquire_between(1, 5));
     assert_eq!(
         permits(now(queue.acquire_between(2, 5))),
@@ -253,15 +253,15 @@ fn by_release_by_time_unknown_or_never_as_the_limiter_says() {
     }
 
     impl QueueLimiter for Unknown {}
-    let concurrency = queue(Concurrency::new(1), 1);
+    let concurrency = undriven(Concurrency::new(1), 1);
     let _held = now(concurrency.acquire(1)).unwrap();
     for _ in 0..2 {
         let refused = Rejected::Refused {
             permits: 1,
             retry: Retry::After(SECOND),
         };
-        assert_eq!(permits(now(queue(Unknown, 0).acquire(1))), Err(refused));
-        let nothing = queue(
+        assert_eq!(permits(now(undriven(Unknown, 0).acquire(1))), Err(refused));
+        let nothing = undriven(
             TokenBucket::builder(Rate::ZERO, 5)
                 .initial(0)
                 .build()
@@ -279,7 +279,7 @@ fn by_release_by_time_unknown_or_never_as_the_limiter_says() {
 
 #[test]
 fn a_request_that_can_never_be_granted_gets_never() {
-    let queue = queue(bucket(5), 9);
+    let queue = undriven(bucket(5), 9);
     let exceeds = now(queue.acquire(6)).unwrap_err();
     assert_eq!((exceeds.retry(), exceeds.permits()), (Retry::Never, 6));
     queue.close();
@@ -303,7 +303,7 @@ fn each_says_what_it_holds() {
 
 #[test]
 fn a_denied_try_counts_the_waiters_before_it() {
-    let queue = queue(bucket(2), 99);
+    let queue = undriven(bucket(2), 99);
     let waits = [1, 2].map(|n| Task::waiting(queue.acquire(n)));
     let denied = queue.try_acquire(2).unwrap_err();
     assert_eq!(denied.retry(&queue), Retry::At(secs(5)));
@@ -319,7 +319,7 @@ fn a_denied_try_counts_the_waiters_before_it() {
 
 #[test]
 fn a_refund_moves_the_retry_earlier() {
-    let queue = queue(TokenBucket::new(Rate::per_second(1), 5), 3);
+    let queue = undriven(TokenBucket::new(Rate::per_second(1), 5), 3);
     let mut held = now(queue.acquire(5)).unwrap();
     let _wait = Task::waiting(queue.acquire(3));
     assert_eq!(
@@ -363,8 +363,8 @@ fn only_waiters_of_the_same_key_count() {
 
 #[test]
 fn the_longest_possible_queue_does_not_overflow() {
-    let queue: Manual<_> =
-        queue(bucket(u64::from(u32::MAX) / 4), u64::MAX).with_order(Order::OldestFirst);
+    let queue: Undriven<_> =
+        undriven(bucket(u64::from(u32::MAX) / 4), u64::MAX).with_order(Order::OldestFirst);
     let most = u32::MAX / 4;
     let _waits: Vec<_> = (0..8).map(|_| Task::waiting(queue.acquire(most))).collect();
     let wait = now(queue.acquire_until(most, secs(u64::from(most)))).unwrap_err();

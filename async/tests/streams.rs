@@ -254,6 +254,7 @@ mod at_a_rate {
             .unwrap();
         let table = Keyed::new(bucket, Line::for_keys(100), Seed::new());
         let queue: Arc<KeyedQueue<_, _>> = Arc::new(KeyedQueue::new(table, Hand::new(), 9));
+        queue.attend_shared();
         let of = |key| {
             Polled::new(LimitedStream::new(
                 stream::iter(0..2),
@@ -270,8 +271,7 @@ mod at_a_rate {
         assert_eq!((alice.next(), bob.next()), (item(0), item(0)));
         alice.waits();
         shared.waits();
-        queue.clock().set(ms(100));
-        queue.advance();
+        queue.clock().run(ms(100));
         assert_eq!((alice.wakes(), shared.wakes()), (1, 0), "one queue");
         assert_eq!((alice.next(), bob.next()), (item(1), item(1)));
         queue.clock().set(ms(200));

@@ -6,11 +6,11 @@ use portcullis_async::Next;
 use portcullis_core::{
     Clock, Concurrency, FixedWindow, QueueLimiter, Rate, SlidingWindow, Timestamp, TokenBucket,
 };
-use support::{Manual, SECOND, START, Task, available, newest_first, now, permits, queue};
+use support::{SECOND, START, Task, Undriven, available, newest_first, now, permits, undriven};
 
 /// At each instant that `advance` returns, one more waiter is granted, and not 1 ns earlier.
 /// Returns the instants.
-fn instants<L: QueueLimiter>(queue: &Manual<L>, requests: &[u32]) -> Vec<u64> {
+fn instants<L: QueueLimiter>(queue: &Undriven<L>, requests: &[u32]) -> Vec<u64> {
     let mut waits: Vec<_> = requests
         .iter()
         .map(|&n| Task::waiting(queue.acquire(n)))
@@ -58,7 +58,7 @@ fn a_token_bucket_grants_at_the_instant_that_it_reports() {
         .initial(0)
         .build()
         .unwrap();
-    let told = instants(&queue(bucket, 99), &[1, 5, 0, 1]);
+    let told = instants(&undriven(bucket, 99), &[1, 5, 0, 1]);
     // The waiter for zero permits waits for one, and takes nothing.
     assert_eq!(told, [100 * MS, 600 * MS, 700 * MS]);
     let thirds = TokenBucket::builder(Rate::per_second(3), 5)
@@ -66,7 +66,7 @@ fn a_token_bucket_grants_at_the_instant_that_it_reports() {
         .build()
         .unwrap();
     assert_eq!(
-        instants(&queue(thirds, 99), &[1, 1, 1]),
+        instants(&undriven(thirds, 99), &[1, 1, 1]),
         [333_333_334, 666_666_667, 1_000_000_000]
     );
     let steps = TokenBucket::builder(Rate::per_second(2), 5)
@@ -75,14 +75,14 @@ fn a_token_bucket_grants_at_the_instant_that_it_reports() {
         .build()
         .unwrap();
     assert_eq!(
-        instants(&queue(steps, 99), &[1, 1, 1]),
+        instants(&undriven(steps, 99), &[1, 1, 1]),
         [1_000 * MS, 2_000 * MS]
     );
 }
 
 #[test]
 fn a_fixed_window_grants_at_its_edges() {
-    let queue = queue(FixedWindow::new(2, SECOND), 99);
+    let queue = undriven(FixedWindow::new(2, SECOND), 99);
     queue.clock().set(Timestamp::from_millis(300));
     let _held = now(queue.acquire(2)).unwrap();
     assert_eq!(
@@ -93,7 +93,7 @@ fn a_fixed_window_grants_at_its_edges() {
 
 #[test]
 fn a_sliding_window_grants_when_a_segment_leaves_it() {
-    let queue: Manual<SlidingWindow<4>> = queue(SlidingWindow::new(3, SECOND, 4), 99);
+    let queue: Undriven<SlidingWindow<4>> = undriven(SlidingWindow::new(3, SECOND, 4), 99);
     let _first = now(queue.acquire(1)).unwrap();
     queue.clock().set(Timestamp::from_millis(600));
     let _second = now(queue.acquire(2)).unwrap();
@@ -117,7 +117,7 @@ fn newest_first_the_reported_time_is_the_newest_waiters() {
 
 #[test]
 fn held_permits_come_back_only_by_release() {
-    let queue = queue(Concurrency::new(1), 9);
+    let queue = undriven(Concurrency::new(1), 9);
     assert_eq!(queue.advance(), Next::Idle);
     let held = now(queue.acquire(1)).unwrap();
     assert_eq!(queue.advance(), Next::Idle, "there is no waiter");
@@ -131,7 +131,7 @@ fn held_permits_come_back_only_by_release() {
 
 #[test]
 fn if_nothing_ever_comes_back_no_time_is_reported() {
-    let queue = queue(
+    let queue = undriven(
         TokenBucket::builder(Rate::ZERO, 5)
             .initial(0)
             .build()
@@ -144,7 +144,7 @@ fn if_nothing_ever_comes_back_no_time_is_reported() {
 
 #[test]
 fn one_call_grants_any_number_of_permits_that_have_come_in() {
-    let queue = queue(FixedWindow::new(100, SECOND), 999);
+    let queue = undriven(FixedWindow::new(100, SECOND), 999);
     let _held = now(queue.acquire(100)).unwrap();
     let waits: Vec<_> = (0..150).map(|_| Task::waiting(queue.acquire(1))).collect();
     queue.clock().advance(SECOND);
@@ -159,7 +159,7 @@ fn one_call_grants_any_number_of_permits_that_have_come_in() {
 
 #[test]
 fn a_clock_that_goes_back_grants_nothing_early() {
-    let queue = queue(TokenBucket::new(Rate::per_second(1), 1), 9);
+    let queue = undriven(TokenBucket::new(Rate::per_second(1), 1), 9);
     queue.clock().set(Timestamp::from_secs(10));
     let _held = now(queue.acquire(1)).unwrap();
     let mut wait = Task::waiting(queue.acquire(1));
@@ -170,7 +170,7 @@ fn a_clock_that_goes_back_grants_nothing_early() {
 
 #[test]
 fn a_refund_grants_waiters() {
-    let queue = queue(TokenBucket::new(Rate::per_second(1), 5), 9);
+    let queue = undriven(TokenBucket::new(Rate::per_second(1), 5), 9);
     let mut held = now(queue.acquire(5)).unwrap();
     let wait = Task::waiting(queue.acquire(3));
     assert_eq!(held.refund_at(START, 4), Ok(4));

@@ -10,7 +10,7 @@ use portcullis_core::{
     Unlimited,
 };
 use support::random::Random;
-use support::{Manual, Task, available, permits, queue};
+use support::{Task, Undriven, available, permits, undriven};
 
 const fn ms(millis: u64) -> Timestamp {
     Timestamp::from_millis(millis)
@@ -27,7 +27,7 @@ fn bucket(burst: u64) -> TokenBucket {
 /// Granted at 100 ms, and dropped: its permits go to the next waiter, or are available again.
 fn comes_back<L: QueueLimiter>(make: impl Fn() -> L) {
     for with_a_next in [true, false] {
-        let queue = queue(make(), 99);
+        let queue = undriven(make(), 99);
         let unclaimed = Task::waiting(queue.acquire(1));
         let next = with_a_next.then(|| Task::waiting(queue.acquire(1)));
         queue.clock().set(ms(100));
@@ -55,7 +55,7 @@ fn goes_to_the_next_waiter_or_is_available_again() {
 #[test]
 fn of_a_limit_that_is_named_twice_is_refunded_once() {
     let both = bucket(2);
-    let queue = queue(AllOf::new((&both, Concurrency::new(9), &both)), 99);
+    let queue = undriven(AllOf::new((&both, Concurrency::new(9), &both)), 99);
     let unclaimed = Task::waiting(queue.acquire(1));
     queue.clock().set(ms(200));
     let _ = queue.advance();
@@ -66,7 +66,7 @@ fn of_a_limit_that_is_named_twice_is_refunded_once() {
 
 #[test]
 fn of_more_than_eight_limits_is_released() {
-    let queue = queue(AllOf::new([(); 9].map(|()| bucket(1))), 99);
+    let queue = undriven(AllOf::new([(); 9].map(|()| bucket(1))), 99);
     let unclaimed = Task::waiting(queue.acquire(1));
     queue.clock().set(ms(100));
     let _ = queue.advance();
@@ -77,7 +77,7 @@ fn of_more_than_eight_limits_is_released() {
 /// Only the last one: a bucket accepts no refund of earlier takes.
 #[test]
 fn of_several_granted_at_once_the_last_one_is_refunded() {
-    let queue = queue(AllOf::new((bucket(3), Concurrency::new(9))), 99);
+    let queue = undriven(AllOf::new((bucket(3), Concurrency::new(9))), 99);
     let mut waits: Vec<_> = (0..3).map(|_| Task::waiting(queue.acquire(1))).collect();
     queue.clock().set(ms(300));
     let _ = queue.advance();
@@ -91,13 +91,13 @@ fn of_several_granted_at_once_the_last_one_is_refunded() {
 /// The events of a trace: time advances, a request comes, a waiter is dropped, and all granted ones
 /// claim, except the last, which claims or is dropped.
 fn trace<L: QueueLimiter>(
-    queue: &Manual<L>,
+    queue: &Undriven<L>,
     order: Order,
     seed: u64,
-    mut seen: impl FnMut(Timestamp, u32, &Manual<L>),
+    mut seen: impl FnMut(Timestamp, u32, &Undriven<L>),
 ) {
     let mut random = Random::new(seed);
-    let mut waits: Vec<Task<Acquire<&Manual<L>>>> = Vec::new();
+    let mut waits: Vec<Task<Acquire<&Undriven<L>>>> = Vec::new();
     let mut held = Vec::new();
     let mut time = 0;
     for _ in 0..150 {
@@ -159,13 +159,13 @@ fn a_rate_among_limits_that_never_deny_is_granted_as_it_is_alone() {
             Order::OldestFirst
         };
         let mut alone = Vec::new();
-        let plain = queue(bucket(3), 99).with_order(order);
+        let plain = undriven(bucket(3), 99).with_order(order);
         trace(&plain, order, seed, |at, n, queue| {
             alone.push((at, n, available(queue), queue.counts()));
         });
         let mut among = Vec::new();
         let many = AllOf::new((Concurrency::new(1_000), bucket(3), Unlimited));
-        let several = queue(many, 99).with_order(order);
+        let several = undriven(many, 99).with_order(order);
         trace(&several, order, seed, |at, n, queue| {
             let rate = queue.change(|limits| limits.limits().1.available_at(at));
             among.push((at, n, rate, queue.counts()));
@@ -185,7 +185,7 @@ fn claimed_permits_keep_each_bound() {
             Concurrency::new(4),
             SlidingWindow::<4>::new(6, Duration::from_millis(400), 4),
         ));
-        let queue = queue(limits, 99).with_slack(Duration::ZERO);
+        let queue = undriven(limits, 99).with_slack(Duration::ZERO);
         let mut claimed: Vec<(u64, u64)> = Vec::new();
         let mut granted = Vec::new();
         trace(&queue, Order::OldestFirst, seed, |at, n, queue| {

@@ -10,7 +10,7 @@ use core::time::Duration;
 use std::panic::catch_unwind;
 use std::sync::Arc;
 
-use portcullis_async::{Acquire, Queue, Timer};
+use portcullis_async::{Acquire, NoTimer, Queue, Timer};
 use portcullis_core::{
     Clock, Concurrency, Denied, Lease, Limiter, QueueLimiter, Rate, Receipt, Retry, Timestamp,
     TokenBucket,
@@ -460,7 +460,7 @@ mod threads {
             .initial(0)
             .build()
             .unwrap();
-        let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(rate, clock, 9));
+        let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(rate, NoTimer(clock), 9));
         for burns in 1..6 {
             let (say, hear) = mpsc::channel();
             let first = {

@@ -18,11 +18,11 @@ use loom::sync::Mutex;
 use loom::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use loom::thread::JoinHandle;
 use portcullis_async::{
-    Acquire, Drained, Next, Order, Queue, QueueCounts, RawLock, Rejected, Timer,
+    Acquire, Drained, Next, Order, Queue, QueueClock, QueueCounts, RawLock, Rejected, Timer,
 };
 use portcullis_core::{
     Clock, Concurrency, Denied, Idle, Lease, Limiter, LimiterId, ManualClock, QueueLimiter, Rate,
-    Receipt, Refund, Retry, Timestamp, TokenBucket, Waiting,
+    Receipt, Refund, Retry, Timeless, Timestamp, TokenBucket, Waiting,
 };
 
 use crate::{at, turn};
@@ -83,16 +83,6 @@ unsafe impl RawLock for Lock {
         let outcome = self.work(work);
         drop(guard);
         Some(outcome.unwrap_or_else(|panic| resume_unwind(panic)))
-    }
-}
-
-/// A clock that stands still, without an atomic.
-#[derive(Debug)]
-pub struct Still;
-
-impl Clock for Still {
-    fn now(&self) -> Timestamp {
-        at(0)
     }
 }
 
@@ -284,11 +274,11 @@ pub fn beside_of<S: 'static, T: 'static>(
 }
 
 /// The queue of the models.
-pub type Queued<L = Concurrency, C = Still> = Queue<L, C, Lock>;
+pub type Queued<L = Concurrency, C = Timeless> = Queue<L, C, Lock>;
 
 /// Creates a queue for up to 9 permits around `limiter`.
 pub fn around<L: QueueLimiter>(limiter: L) -> Arc<Queued<L>> {
-    Arc::new(Queue::with_lock(limiter, Still, 9, Lock::new()))
+    Arc::new(Queue::with_lock(limiter, Timeless, 9, Lock::new()))
 }
 
 /// Creates a queue for up to 9 permits around a concurrency limit.
@@ -300,7 +290,8 @@ pub fn queue(limit: u32) -> Arc<Queued> {
 pub fn newest_first(limit: u32, max_permits: u64) -> Arc<Queued> {
     let limiter = Concurrency::new(limit);
     Arc::new(
-        Queue::with_lock(limiter, Still, max_permits, Lock::new()).with_order(Order::NewestFirst),
+        Queue::with_lock(limiter, Timeless, max_permits, Lock::new())
+            .with_order(Order::NewestFirst),
     )
 }
 
@@ -317,7 +308,7 @@ pub fn empty_bucket() -> TokenBucket {
 }
 
 /// Takes `n` permits, which must be available.
-pub fn hold<L: QueueLimiter, C: Clock>(
+pub fn hold<L: QueueLimiter, C: QueueClock>(
     queue: &Arc<Queued<L, C>>,
     n: u32,
 ) -> Lease<Arc<Queued<L, C>>> {
@@ -370,7 +361,7 @@ impl<P: Deref<Target: Limiter>> fmt::Debug for Task<P> {
     }
 }
 
-impl<L: QueueLimiter + 'static, C: Clock + 'static> Task<Arc<Queued<L, C>>> {
+impl<L: QueueLimiter + 'static, C: QueueClock + 'static> Task<Arc<Queued<L, C>>> {
     /// Creates a task that has not been polled.
     pub fn new(queue: &Arc<Queued<L, C>>, n: u32) -> Self {
         Self::of(Acquire::new(Arc::clone(queue), n, n), n)
@@ -501,7 +492,7 @@ impl<L: QueueLimiter> Drain<L> {
 /// - Every permit of `limit` is free or held by one of the tasks.
 /// - After all tasks have been dropped, all permits are free, and the limiter's waiter bit is
 ///   clear.
-pub fn ends_well<'t, L: QueueLimiter + 'static, C: Clock + 'static>(
+pub fn ends_well<'t, L: QueueLimiter + 'static, C: QueueClock + 'static>(
     queue: &Arc<Queued<L, C>>,
     limit: u64,
     turn: impl IntoIterator<Item = &'t mut Task<Arc<Queued<L, C>>>>,

@@ -11,14 +11,14 @@ use std::sync::Arc;
 use std::task::Wake;
 
 use portcullis_async::{Acquire, KeyedQueue, QueueKey};
-use portcullis_core::{ConcurrencyRules, Keyed, Lease, Limiter, Line};
+use portcullis_core::{ConcurrencyRules, Keyed, Lease, Limiter, Line, Timeless};
 use portcullis_loom::queue::{
-    Lock, Still, Task, Woken, beside, beside_of, has_no_waiters, leave_all, list_ends_well,
+    Lock, Task, Woken, beside, beside_of, has_no_waiters, leave_all, list_ends_well,
 };
 use portcullis_loom::{Itself, at, explore, explore_briefly, join, turn};
 
 type Table = Keyed<ConcurrencyRules, Vec<Line>, BuildHasherDefault<Itself>>;
-type Queues = KeyedQueue<Table, Still, Lock>;
+type Queues = KeyedQueue<Table, Timeless, Lock>;
 type Pointer = QueueKey<Arc<Queues>>;
 type Wait = Task<Pointer>;
 
@@ -37,7 +37,7 @@ fn queues() -> Arc<Queues> {
     );
     let shard = |key: u64| table.key(&key).address().group(2);
     assert!(shard(A) == shard(NEAR) && shard(A) != shard(FAR));
-    Arc::new(KeyedQueue::with_lock(table, Still, 9, Lock::new()))
+    Arc::new(KeyedQueue::with_lock(table, Timeless, 9, Lock::new()))
 }
 
 fn pointer(queue: &Arc<Queues>, key: u64) -> Pointer {

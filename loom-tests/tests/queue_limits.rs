@@ -12,10 +12,10 @@ use std::task::Wake;
 
 use loom::sync::Arc as Shared;
 use portcullis_async::{Drained, Queue, RawLock, Rejected};
-use portcullis_core::{Concurrency, Lease, QueueLimiter, Word};
+use portcullis_core::{Concurrency, Lease, QueueLimiter, Timeless, Word};
 use portcullis_loom::queue::{
-    Drain, Lock, Panics, Queued, Still, Task, Unwatched, Woken, around, beside, beside_of,
-    ends_well, hold, queue,
+    Drain, Lock, Panics, Queued, Task, Unwatched, Woken, around, beside, beside_of, ends_well,
+    hold, queue,
 };
 use portcullis_loom::{Witness, at, explore, explore_within, join, on_both_widths, turn};
 
@@ -277,7 +277,7 @@ unsafe impl RawLock for Sequential {
 fn a_drain_with_a_sequential_lock_sees_what_the_holder_wrote() {
     explore(|| {
         let lock = Sequential(Lock::new());
-        let queue = Arc::new(Queue::with_lock(Concurrency::new(1), Still, 9, lock));
+        let queue = Arc::new(Queue::with_lock(Concurrency::new(1), Timeless, 9, lock));
         let data = Shared::new(Witness::new());
         let held = Lease::try_acquire_at(Arc::clone(&queue), at(0), 1).unwrap();
         let theirs = Shared::clone(&data);

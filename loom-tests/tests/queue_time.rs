@@ -518,3 +518,93 @@ fn a_queue_that_attends_itself_during_a_request_is_armed() {
         assert_eq!(queue.clock().armed(), Some(at(1)));
     });
 }
+
+/// Polls the tasks that were woken, until none is. Then the timer is armed for the first event.
+fn drive_themselves<const N: usize>(queue: &Arc<Tokens>, mut tasks: [&mut Task<Arc<Tokens>>; N]) {
+    while tasks
+        .iter()
+        .any(|task| task.waits() && task.woken.is_woken())
+    {
+        for task in &mut tasks {
+            task.is_served();
+        }
+    }
+    is_armed(queue);
+}
+
+#[test]
+fn two_waits_without_a_driver_leave_the_timer_armed_for_the_earlier_one() {
+    explore(|| {
+        let queue = timed(empty_bucket(), Order::NewestFirst);
+        let other = beside_of(&queue, |queue| Task::polled(queue, 1));
+        let mut mine = Task::polled_until(&queue, 2, 2);
+        let mut other = join(other);
+        drive_themselves(&queue, [&mut mine, &mut other]);
+        assert!(mine.waits() && other.waits());
+    });
+}
+
+#[test]
+fn a_wait_that_leaves_during_another_request_passes_the_timer_on() {
+    explore(|| {
+        let queue = timed(empty_bucket(), Order::OldestFirst);
+        let first = Task::polled(&queue, 2);
+        assert_eq!(queue.clock().armed(), Some(at(2)));
+        let gone = beside(move || first.leave());
+        let mut next = Task::polled(&queue, 1);
+        join(gone);
+        drive_themselves(&queue, [&mut next]);
+        assert_eq!(queue.clock().armed(), Some(at(1)));
+    });
+}
+
+#[test]
+fn a_timer_that_fires_while_its_wait_leaves_is_armed_for_the_next_wait() {
+    explore(|| {
+        let queue = timed(empty_bucket(), Order::OldestFirst);
+        let first = Task::polled(&queue, 2);
+        let mut next = Task::polled(&queue, 1);
+        let fire = beside_of(&queue, |queue| queue.clock().fire());
+        first.leave();
+        join(fire);
+        drive_themselves(&queue, [&mut next]);
+        assert_eq!(queue.clock().armed(), Some(at(1)));
+    });
+}
+
+#[test]
+fn a_wait_that_is_granted_while_it_drives_passes_the_timer_on() {
+    explore_briefly(2, 3, || {
+        let queue = timed(empty_bucket(), Order::OldestFirst);
+        let mut first = Task::polled(&queue, 1);
+        let mut next = Task::polled(&queue, 1);
+        queue.clock().advance_to(1);
+        let passes_by = beside_of(&queue, |queue| _ = queue.advance());
+        first.poll();
+        join(passes_by);
+        drive_themselves(&queue, [&mut first, &mut next]);
+        assert!(!first.waits() && next.waits());
+        assert_eq!(queue.clock().armed(), Some(at(2)));
+    });
+}
+
+#[test]
+fn an_alarm_that_fails_in_a_wait_is_set_by_the_next_wait() {
+    explore_briefly(2, 3, || {
+        let queue = timed(empty_bucket(), Order::OldestFirst);
+        queue.clock().fail(1);
+        let other = beside_of(&queue, |queue| {
+            let mut task = Task::new(queue, 1);
+            let fails = catch_unwind(AssertUnwindSafe(|| task.poll())).is_err();
+            (!fails).then_some(task)
+        });
+        let mut mine = Task::new(&queue, 1);
+        let fails = catch_unwind(AssertUnwindSafe(|| mine.poll())).is_err();
+        let mut mine = (!fails).then_some(mine);
+        let mut other = join(other);
+        assert!(mine.is_none() != other.is_none(), "one of them panicked");
+        let left = mine.as_mut().or(other.as_mut()).unwrap();
+        drive_themselves(&queue, [left]);
+        assert_eq!(queue.clock().armed(), Some(at(1)));
+    });
+}

@@ -23,7 +23,7 @@ use crate::waiting::limiter_source::LimiterSource;
 use crate::waiting::queue_config::{Key, QueueConfig};
 use crate::waiting::wait_queue::{Caller, Next, Place, WaitQueue};
 use crate::waiting::wake_batch::WakeBatch;
-use crate::{Acquire, Rejected};
+use crate::{Acquire, QueueClock, Rejected};
 
 /// A state of `Sleeper::word`: the thread is awake.
 const AWAKE: u32 = 0;
@@ -130,12 +130,12 @@ impl<P: Anchored> Acquire<P> {
     /// As for the future: see [`Queue::acquire`].
     ///
     /// ```
-    /// use portcullis_async::{Acquire, Queue};
-    /// use portcullis_core::{MonotonicClock, Rate, TokenBucket};
+    /// use portcullis_async::{Acquire, Queue, ThreadTimer};
+    /// use portcullis_core::{Rate, TokenBucket};
     /// use std::sync::Arc;
     /// let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(
     ///     TokenBucket::new(Rate::per_second(1_000), 1),
-    ///     MonotonicClock::new(),
+    ///     ThreadTimer::new(),
     ///     9,
     /// ));
     /// for _ in 0..3 {
@@ -163,7 +163,8 @@ impl<P: Anchored> Acquire<P> {
             };
             let mut context = Context::from_waker(waker);
             loop {
-                if let Poll::Ready((queue, outcome)) = wait.wait.as_mut().poll_waiting(&mut context)
+                if let Poll::Ready((queue, outcome)) =
+                    wait.wait.as_mut().poll_waiting(&mut context, false)
                 {
                     let mut member = wait.member.as_mut();
                     return wait.wait.as_mut().conclude(queue, outcome, |wait_queue| {
@@ -247,7 +248,7 @@ impl<P: Anchored> Drop for Blocked<'_, P> {
     }
 }
 
-impl<L: QueueLimiter, C: Clock, R: RawLock, H: Hook> Queue<L, C, R, H> {
+impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
     /// Takes `n` permits, and blocks the thread until they are granted: [`acquire`](Self::acquire)
     /// for threads. See [`Acquire::block`].
     ///
@@ -256,11 +257,11 @@ impl<L: QueueLimiter, C: Clock, R: RawLock, H: Hook> Queue<L, C, R, H> {
     /// As [`acquire`](Self::acquire).
     ///
     /// ```
-    /// # use portcullis_async::Queue;
-    /// # use portcullis_core::{MonotonicClock, Rate, TokenBucket};
+    /// # use portcullis_async::{Queue, ThreadTimer};
+    /// # use portcullis_core::{Rate, TokenBucket};
     /// let queue: Queue<_, _> = Queue::new(
     ///     TokenBucket::new(Rate::per_second(1_000), 1),
-    ///     MonotonicClock::new(),
+    ///     ThreadTimer::new(),
     ///     9,
     /// );
     /// for _ in 0..3 {
@@ -282,9 +283,9 @@ impl<L: QueueLimiter, C: Clock, R: RawLock, H: Hook> Queue<L, C, R, H> {
     ///
     /// ```
     /// # use core::time::Duration;
-    /// # use portcullis_async::{Queue, Rejected};
-    /// # use portcullis_core::{Concurrency, MonotonicClock};
-    /// let queue: Queue<_, _> = Queue::new(Concurrency::new(1), MonotonicClock::new(), 9);
+    /// # use portcullis_async::{Queue, Rejected, ThreadTimer};
+    /// # use portcullis_core::Concurrency;
+    /// let queue: Queue<_, _> = Queue::new(Concurrency::new(1), ThreadTimer::new(), 9);
     /// let _held = queue.blocking_acquire(1)?;
     /// let second = queue.blocking_acquire_for(1, Duration::from_millis(5));
     /// assert!(matches!(second, Err(Rejected::Deadline { permits: 1, .. })));
@@ -307,9 +308,9 @@ impl<L: QueueLimiter, C: Clock, R: RawLock, H: Hook> Queue<L, C, R, H> {
     /// it cannot be met.
     ///
     /// ```
-    /// # use portcullis_async::{Queue, Rejected};
-    /// # use portcullis_core::{Clock, Concurrency, MonotonicClock, Timestamp};
-    /// let queue: Queue<_, _> = Queue::new(Concurrency::new(1), MonotonicClock::new(), 9);
+    /// # use portcullis_async::{Queue, Rejected, ThreadTimer};
+    /// # use portcullis_core::{Clock, Concurrency, Timestamp};
+    /// let queue: Queue<_, _> = Queue::new(Concurrency::new(1), ThreadTimer::new(), 9);
     /// let _held = queue.blocking_acquire(1)?;
     /// let second = queue.blocking_acquire_until(1, queue.clock().now());
     /// assert!(matches!(second, Err(Rejected::Deadline { .. })));

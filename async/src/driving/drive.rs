@@ -5,21 +5,46 @@ use core::fmt;
 use core::future::Future;
 use core::mem;
 use core::pin::Pin;
+use core::ptr::NonNull;
 use core::task::{Context, Poll, RawWaker, RawWakerVTable, Waker};
 #[cfg(feature = "std")]
 use std::sync::{Arc, Weak};
 #[cfg(feature = "std")]
 use std::task::Wake;
 
-use crate::Timer;
+use crate::driving::queue_clock::Wakes;
 use crate::finally::Finally;
 use crate::waiting::drivers::DriverSlot;
 use crate::waiting::panics::Panic;
-use crate::waiting::queue_config::QueueConfig;
-use crate::waiting::wait_queue::{Caller, Next, Place, WaitQueue};
+use crate::waiting::queue_config::{Key, QueueConfig};
+use crate::waiting::wait_list::{State, Waiter};
+use crate::waiting::wait_queue::{Caller, Grant, Next, Place, WaitQueue};
 use crate::waiting::wake_batch::WakeBatch;
+use crate::{Rejected, Timer};
 
-impl<Q: QueueConfig<Clock: Timer>> WaitQueue<Q> {
+impl<Q: QueueConfig> WaitQueue<Q> {
+    /// Drives the queue for a waiter that has been chosen to. Returns what has become of it by
+    /// then; `None` if it waits, to be woken by `waker`.
+    ///
+    /// # Safety
+    ///
+    /// As of `outcome`.
+    #[cold]
+    pub(crate) unsafe fn drive_for(
+        &self,
+        waiter: NonNull<Waiter<Key<Q>>>,
+        waker: &Waker,
+    ) -> Option<Result<Grant, Rejected>> {
+        // SAFETY: as the caller says.
+        unsafe {
+            self.see_to(Caller::Waiter(waiter, waker), waker);
+            if Waiter::state(waiter) == State::Waiting {
+                return None;
+            }
+            self.outcome(waiter, waker).ok()
+        }
+    }
+
     /// Grants what is due, and arms the timer for what is due next. `waker` is the queue's own
     /// waker, which calls this method.
     fn tend(&self, waker: &Waker) {
@@ -33,7 +58,7 @@ impl<Q: QueueConfig<Clock: Timer>> WaitQueue<Q> {
     /// # Safety
     ///
     /// As for `next`.
-    unsafe fn see_to(&self, caller: Caller<'_>, waker: &Waker) -> bool {
+    pub(crate) unsafe fn see_to(&self, caller: Caller<'_, Key<Q>>, waker: &Waker) -> bool {
         let mut batch = WakeBatch::new();
         let mut panic = Panic::NONE;
         // If this driver cannot arm the timer, another one is woken in its place.
@@ -57,14 +82,14 @@ impl<Q: QueueConfig<Clock: Timer>> WaitQueue<Q> {
     /// # Safety
     ///
     /// As for `next`.
-    unsafe fn arm(&self, caller: Caller<'_>, waker: &Waker, batch: &mut WakeBatch) -> bool {
+    unsafe fn arm(&self, caller: Caller<'_, Key<Q>>, waker: &Waker, batch: &mut WakeBatch) -> bool {
         let mut has_armed = false;
         // SAFETY: as the caller says.
         while let Some(look) = unsafe { self.next(caller, batch) } {
             match look.next {
                 Next::At(at) if look.drives => {
                     has_armed = true;
-                    if self.clock.wake_at(at, waker).is_ready() {
+                    if self.clock.wake(at, waker).is_ready() {
                         continue;
                     }
                 }

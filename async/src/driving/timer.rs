@@ -75,7 +75,6 @@ pub use self::tokio::TokioTimer;
 ///     Simulated::default(),
 ///     9,
 /// ));
-/// queue.attend_shared();
 /// let _first = queue.try_acquire(1).unwrap();
 /// let waits = std::thread::spawn({
 ///     let queue = Arc::clone(&queue);

@@ -10,12 +10,11 @@ use portcullis_core::{Lease, Limiter, Timestamp};
 use stable_deref_trait::StableDeref;
 
 use crate::Rejected;
+use crate::driving::queue_clock::Wakes;
 use crate::finally::Finally;
-use crate::waiting::queue_config::{Key, QueueConfig};
-#[cfg(all(feature = "std", not(loom)))]
-use crate::waiting::wait_list::State;
-use crate::waiting::wait_list::{Request, Waiter, WaiterSlot};
-use crate::waiting::wait_queue::{Grant, WaitQueue};
+use crate::waiting::queue_config::{Key, QueueConfig, QueueTypes};
+use crate::waiting::wait_list::{Request, State, Waiter, WaiterSlot};
+use crate::waiting::wait_queue::{Grant, WaitQueue, Waits};
 
 /// The target of the pointer in an [`Acquire`]: a [`Queue`](crate::Queue), or the queue of one key
 /// in a [`KeyedQueue`](crate::KeyedQueue). Sealed.
@@ -36,6 +35,9 @@ pub unsafe trait Queued: Limiter {
 
 /// The types of the wait queue that a pointer leads to.
 type ConfigOf<P> = <<P as Deref>::Target as Queued>::Config;
+
+/// The clock of the wait queue that a pointer leads to.
+type ClockOf<P> = <ConfigOf<P> as QueueTypes>::Clock;
 
 /// A pointer whose target does not move when the pointer is moved. Sealed: implemented for every
 /// `StableDeref`, and for [`QueueKey`](crate::QueueKey), which contains one.
@@ -181,6 +183,37 @@ impl<P: Anchored> Acquire<P> {
         Some((self.queue.take()?, grant))
     }
 
+    /// Returns whether the request is granted or rejected, so that the next poll returns
+    /// [`Poll::Ready`]. Returns `false` before the first poll, and after the future has completed.
+    ///
+    /// The task of a request may also be woken to see to the queue's time: see
+    /// [`QueueClock`](crate::QueueClock). Takes no lock.
+    ///
+    /// ```
+    /// use portcullis_async::{Acquire, Queue};
+    /// use portcullis_core::{Concurrency, Timeless};
+    /// # use core::pin::pin;
+    /// # use core::task::{Context, Waker};
+    ///
+    /// let queue: Queue<_, _> = Queue::new(Concurrency::new(1), Timeless, 9);
+    /// let held = queue.try_acquire(1).unwrap();
+    /// let mut second = pin!(queue.acquire(1));
+    /// # let mut context = Context::from_waker(Waker::noop());
+    /// assert!(second.as_mut().poll(&mut context).is_pending());
+    /// assert!(!second.is_settled());
+    /// drop(held);
+    /// assert!(second.is_settled());
+    /// assert!(second.as_mut().poll(&mut context).is_ready());
+    /// ```
+    pub fn is_settled(&self) -> bool {
+        if self.queue.is_none() || !self.wait.is_filled() {
+            return false;
+        }
+        // SAFETY: the waiter is filled, and the future has not completed.
+        let state = unsafe { Waiter::state(self.wait.waiter()) };
+        !matches!(state, State::Idle | State::Waiting)
+    }
+
     /// Takes over the permits that were granted while the request waited.
     #[inline(always)]
     fn claim(self: Pin<&mut Self>) -> Option<(P, Grant)> {
@@ -194,11 +227,13 @@ impl<P: Anchored> Acquire<P> {
         Some((this.queue.take()?, grant))
     }
 
-    /// Polls without making a lease of the outcome: see `conclude`.
+    /// Polls without making a lease of the outcome: see `conclude`. `can_drive` says whether this
+    /// future can drive the queue.
     #[cold]
     pub(crate) fn poll_waiting(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
+        can_drive: bool,
     ) -> Poll<(P, Result<Grant, Rejected>)> {
         // SAFETY: the waiter is not moved.
         let this = unsafe { self.get_unchecked_mut() };
@@ -206,18 +241,24 @@ impl<P: Anchored> Acquire<P> {
             .queue
             .as_deref()
             .expect("`Acquire` polled after completion");
+        let (wait_queue, waker) = (queue.wait_queue(), context.waker());
         let outcome = if this.wait.is_filled() {
             // SAFETY: the waiter was put into a list of this queue, and the future has not
             // completed.
-            unsafe {
-                queue
-                    .wait_queue()
-                    .outcome(this.wait.waiter(), context.waker())
-            }
+            unsafe { wait_queue.outcome(this.wait.waiter(), waker) }
         } else {
-            let waiter = this.wait.fill(queue.key(), context.waker().clone());
+            let waiter = this.wait.fill(queue.key(), waker.clone(), can_drive);
             // SAFETY: the waiter has just been filled and is pinned, and `drop` cancels it.
-            unsafe { queue.wait_queue().enqueue(waiter) }
+            unsafe { wait_queue.enqueue(waiter) }
+        };
+        let outcome = match outcome {
+            Ok(outcome) => Some(outcome),
+            Err(Waits { drives: false }) => None,
+            // SAFETY: the waiter was put into a list of this queue, and the future has not
+            // completed.
+            Err(Waits { drives: true }) => unsafe {
+                wait_queue.drive_for(this.wait.waiter(), waker)
+            },
         };
         let Some(outcome) = outcome else {
             return Poll::Pending;
@@ -292,7 +333,7 @@ impl<P: Anchored> Future for Acquire<P> {
         if let Some((queue, grant)) = self.as_mut().claim() {
             return Poll::Ready(self.conclude(queue, Ok(grant), |_| {}));
         }
-        match self.as_mut().poll_waiting(context) {
+        match self.as_mut().poll_waiting(context, ClockOf::<P>::WAKES) {
             Poll::Ready((queue, outcome)) => Poll::Ready(self.conclude(queue, outcome, |_| {})),
             Poll::Pending => Poll::Pending,
         }

@@ -107,7 +107,7 @@ macro_rules! common {
             }
         }
 
-        impl<$lists: $bound, C: portcullis_core::Clock, R: $crate::RawLock, H: $crate::Hook>
+        impl<$lists: $bound, C: $crate::QueueClock, R: $crate::RawLock, H: $crate::Hook>
             $queue<$lists, C, R, H>
         {
             /// Returns how many requests wait now, and the totals so far.
@@ -192,9 +192,9 @@ macro_rules! common {
         impl<$lists: $bound, C: $crate::Timer, R: $crate::RawLock, H: $crate::Hook>
             $queue<$lists, C, R, H>
         {
-            /// Returns a future that drives the queue's timers. Run it in a task of its own, or
-            /// join it with the futures that wait. One timer serves all waiters. The future is
-            /// ready when the queue is closed.
+            /// Returns a future that drives the queue's timers, so that no waiting task has to. Run
+            /// it in a task of its own, or join it with the futures that wait. One timer serves all
+            /// waiters. The future is ready when the queue is closed.
             ///
             /// One task at a time drives a queue. If several tasks do, the one that was polled last
             /// is woken when the next timer changes. Until it is polled again, only releases and
@@ -223,7 +223,7 @@ macro_rules! common {
             }
 
             /// Makes the queue drive its own timers from now on: the wake-ups of its timer run the
-            /// grants. For a queue in a static; for one in an `Arc`, see `attend_shared`.
+            /// grants, and no waiting task has to be polled for them. For a queue in a static; for one in an `Arc`, see `attend_shared`.
             ///
             /// Does not compile if [`Timer::IS_REENTRANT`](crate::Timer::IS_REENTRANT) is `false`.
             ///

@@ -88,7 +88,7 @@ impl<P: ToQueue> Future for Drained<P> {
                 return Poll::Ready(());
             }
         }
-        let waiter = this.wait.fill((), context.waker().clone());
+        let waiter = this.wait.fill((), context.waker().clone(), false);
         // SAFETY: the waiter has just been filled and is pinned, and `drop` removes it.
         if unsafe { wait_queue.enqueue_drained(waiter) } {
             return Poll::Pending;

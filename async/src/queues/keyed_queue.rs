@@ -4,12 +4,11 @@ use core::ops::Deref;
 
 use portcullis_core::metadata::{self, Metadata};
 use portcullis_core::{
-    Address, Clock, Denied, Idle, Key, Keys, Lease, Limiter, LimiterId, QueueKeys, Receipt, Refund,
-    Retry, Timestamp, Waiting,
+    Address, Denied, Idle, Key, Keys, Lease, Limiter, LimiterId, QueueKeys, Receipt, Refund, Retry,
+    Timestamp, Waiting,
 };
 use stable_deref_trait::StableDeref;
 
-use crate::Acquire;
 use crate::lock::RawLock;
 use crate::queues::acquire::{Anchored, Queued};
 use crate::queues::common::common;
@@ -18,6 +17,7 @@ use crate::queues::options::{Options, Order};
 use crate::queues::queue::DefaultLock;
 use crate::waiting::limiter_source::{LimiterSource, PerKey};
 use crate::waiting::wait_queue::{WaitQueue, earliest};
+use crate::{Acquire, QueueClock};
 
 /// A table of limiters by key, with a queue for each key. Requests for one key do not delay those
 /// for another.
@@ -60,7 +60,7 @@ pub struct KeyedQueue<T: QueueKeys, C, R = DefaultLock, H = ()> {
 /// The default for the number of waiters of all keys together.
 const WAITERS: u32 = 4_096;
 
-impl<T: QueueKeys, C, R: RawLock> KeyedQueue<T, C, R> {
+impl<T: QueueKeys, C: QueueClock, R: RawLock> KeyedQueue<T, C, R> {
     /// Creates a queue for each key of `table`. Each holds up to `max_permits` permits; with 0, no
     /// request waits. A request for 0 permits counts as 1. `clock` supplies the timestamps. The
     /// order is [oldest first](Order::OldestFirst).
@@ -124,7 +124,7 @@ impl<T: QueueKeys, C, R: RawLock> KeyedQueue<T, C, R> {
 
 common!(KeyedQueue<T: QueueKeys>, PerKey<T>);
 
-impl<T: QueueKeys, C: Clock, R: RawLock, H: Hook> KeyedQueue<T, C, R, H> {
+impl<T: QueueKeys, C: QueueClock, R: RawLock, H: Hook> KeyedQueue<T, C, R, H> {
     /// Waits for `n` permits of `key`; see [`Queue::acquire`](crate::Queue::acquire).
     ///
     /// # Errors
@@ -243,12 +243,12 @@ pub trait ToKeyedQueue:
     Deref<Target = KeyedQueue<Self::Table, Self::Clock, Self::Lock, Self::Hook>>
 {
     type Table: QueueKeys;
-    type Clock: Clock;
+    type Clock: QueueClock;
     type Lock: RawLock;
     type Hook: Hook;
 }
 
-impl<P, T: QueueKeys, C: Clock, R: RawLock, H: Hook> ToKeyedQueue for P
+impl<P, T: QueueKeys, C: QueueClock, R: RawLock, H: Hook> ToKeyedQueue for P
 where
     P: StableDeref + Deref<Target = KeyedQueue<T, C, R, H>>,
 {

@@ -3,8 +3,8 @@ use core::ops::Deref;
 
 use portcullis_core::metadata::{self, Metadata};
 use portcullis_core::{
-    Clock, Denied, Idle, Lease, Limiter, LimiterId, QueueLimiter, Receipt, Refund, Retry,
-    Timestamp, Waiting,
+    Denied, Idle, Lease, Limiter, LimiterId, QueueLimiter, Receipt, Refund, Retry, Timestamp,
+    Waiting,
 };
 
 use crate::lock::RawLock;
@@ -16,7 +16,7 @@ use crate::queues::hook::Hook;
 use crate::queues::options::{Options, Order};
 use crate::waiting::limiter_source::Single;
 use crate::waiting::wait_queue::{WaitQueue, earliest};
-use crate::{Acquire, Drained};
+use crate::{Acquire, Drained, QueueClock};
 
 /// A limiter with a queue of requests that wait for its permits.
 ///
@@ -43,17 +43,19 @@ use crate::{Acquire, Drained};
 /// In real time, the permits of one slack may come in addition, all at once.
 ///
 /// **Time.** A release grants permits to the waiters by itself. If permits replenish by time, or
-/// waiters have deadlines, the queue needs a driver. Without one, a waiter stays in the queue until
-/// the next release. A driver is one of:
+/// waiters have deadlines, a driver grants what is due, and sets the timer for what is due next.
+/// With a [`Timer`](crate::Timer) as its clock, the queue needs no other driver: one of the tasks
+/// that wait drives it. Another one takes over when that wait ends or is dropped. If this task is
+/// woken and not polled, the other waiters wait for it. These drivers depend on no waiting task:
 ///
-/// - the queue itself, after [`attend`](Self::attend) or [`attend_shared`](Self::attend_shared), if
-///   its clock is a [`Timer`](crate::Timer);
-/// - a task that runs [`drive`](Self::drive), also with a `Timer`;
+/// - the queue itself, after [`attend`](Self::attend) or [`attend_shared`](Self::attend_shared);
+/// - a task that runs [`drive`](Self::drive);
+/// - a thread in `blocking_acquire`: one of the blocked threads always drives the queue;
 /// - calls of [`advance`](Self::advance), with any clock: it grants what has become available and
-///   returns when to call it again;
-/// - a thread in `blocking_acquire`: one of the blocked threads always drives the queue.
+///   returns when to call it again. A queue without a timer ([`NoTimer`](crate::NoTimer)) needs
+///   these calls.
 ///
-/// One timer serves all waiters.
+/// One timer serves all waiters. [`QueueClock`](crate::QueueClock) lists the clocks.
 ///
 /// **Wrappers that react to denials** ([`Counted`](portcullis_core::Counted),
 /// [`Penalty`](portcullis_core::Penalty), [`Escalation`](portcullis_core::Escalation)) belong
@@ -131,7 +133,7 @@ pub type DefaultLock = ThreadLock;
 #[cfg(not(all(feature = "std", not(loom))))]
 pub type DefaultLock = ();
 
-impl<L: QueueLimiter, C, R: RawLock> Queue<L, C, R> {
+impl<L: QueueLimiter, C: QueueClock, R: RawLock> Queue<L, C, R> {
     /// Creates a queue around `limiter`. It holds requests for up to `max_permits` permits; with 0,
     /// no request waits. A request for 0 permits counts as 1. `clock` supplies the timestamps. The
     /// order is [oldest first](Order::OldestFirst).
@@ -211,7 +213,7 @@ impl<L: QueueLimiter, C, R: RawLock, H: Hook> Queue<L, C, R, H> {
 
 common!(Queue<L: QueueLimiter>, Single<L>);
 
-impl<L: QueueLimiter, C: Clock, R: RawLock, H: Hook> Queue<L, C, R, H> {
+impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
     /// Takes `n` permits without waiting, if no request is ahead.
     ///
     /// # Errors
@@ -413,7 +415,7 @@ impl<L: QueueLimiter, C: Clock, R: RawLock, H: Hook> Queue<L, C, R, H> {
 
 #[allow(unsafe_code, reason = "a promise alone")]
 // SAFETY: the wait queue is a field of the queue.
-unsafe impl<L: QueueLimiter, C: Clock, R: RawLock, H: Hook> Queued for Queue<L, C, R, H> {
+unsafe impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queued for Queue<L, C, R, H> {
     type Config = (Single<L>, C, R, H);
 
     #[inline]
@@ -431,7 +433,7 @@ unsafe impl<L: QueueLimiter, C: Clock, R: RawLock, H: Hook> Queued for Queue<L, 
 struct ReleasedLater<L, C, R, H, P>(Option<Lease<P>>)
 where
     L: QueueLimiter,
-    C: Clock,
+    C: QueueClock,
     R: RawLock,
     H: Hook,
     P: Deref<Target = Queue<L, C, R, H>>;
@@ -439,7 +441,7 @@ where
 impl<L, C, R, H, P> Drop for ReleasedLater<L, C, R, H, P>
 where
     L: QueueLimiter,
-    C: Clock,
+    C: QueueClock,
     R: RawLock,
     H: Hook,
     P: Deref<Target = Queue<L, C, R, H>>,
@@ -452,7 +454,7 @@ where
     }
 }
 
-impl<L: QueueLimiter, C: Clock, R: RawLock, H: Hook> Limiter for Queue<L, C, R, H> {
+impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Limiter for Queue<L, C, R, H> {
     fn id(&self) -> Option<LimiterId> {
         LimiterId::of(self)
     }
@@ -528,7 +530,7 @@ impl<L: QueueLimiter, C: Clock, R: RawLock, H: Hook> Limiter for Queue<L, C, R, 
 }
 
 /// A queue can own another queue. It then only takes from the inner queue and never waits in it.
-impl<L: QueueLimiter, C: Clock, R: RawLock, H: Hook> QueueLimiter for Queue<L, C, R, H> {
+impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> QueueLimiter for Queue<L, C, R, H> {
     const SHARED: bool = L::SHARED;
 
     fn held(&self) -> u64 {

@@ -114,8 +114,16 @@ impl DriverSlot {
     }
 }
 
-/// A driver; `None` is the queue itself.
-type Member = Option<NonNull<Driver>>;
+/// A driver that can be in charge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Member {
+    /// The queue itself.
+    Queue,
+    /// A task that drives the queue, or a thread that blocks in it.
+    Driver(NonNull<Driver>),
+    /// The future of a waiter, by the address of the waiter. It drives if there is no other driver.
+    Waiter(usize),
+}
 
 /// Which driver is in charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -175,14 +183,22 @@ impl Drivers {
 
     /// Returns whether this driver is in charge: it has been woken to take charge, or its timer is
     /// set.
-    pub(crate) fn is_in_charge(&self, member: NonNull<Driver>) -> bool {
-        matches!(self.charge, Charge::Told(Some(one)) | Charge::Armed(Some(one), _) if one == member)
+    pub(crate) fn is_in_charge(&self, member: Member) -> bool {
+        matches!(self.charge, Charge::Told(one) | Charge::Armed(one, _) if one == member)
+    }
+
+    /// Opens the charge if this driver is in charge.
+    #[cold]
+    pub(crate) fn open_if_in_charge(&mut self, member: Member) {
+        if self.is_in_charge(member) {
+            self.open();
+        }
     }
 
     /// Returns whether this driver can take charge without displacing another driver.
     #[cfg(all(feature = "std", not(loom)))]
     pub(crate) fn is_open_to(&self, member: NonNull<Driver>) -> bool {
-        self.charge == Charge::Open || self.is_in_charge(member)
+        self.charge == Charge::Open || self.is_in_charge(Member::Driver(member))
     }
 
     /// Notes that the driver is about to set its timer for `due`.
@@ -222,7 +238,7 @@ impl Drivers {
             if mem::replace(&mut (*old).is_linked, false) {
                 self.members.remove(member);
             }
-            let was_in_charge = self.is_in_charge(member);
+            let was_in_charge = self.is_in_charge(Member::Driver(member));
             if was_in_charge {
                 self.open();
             }
@@ -232,7 +248,15 @@ impl Drivers {
 
     /// Chooses a driver to wake, unless a driver is armed for `due` or earlier, or has been woken.
     /// An alarm that is overdue by more than `LOST_AFTER` at `now` does not count.
-    pub(crate) fn tell(&mut self, due: Timestamp, now: Timestamp) -> Option<Told> {
+    ///
+    /// If there is no other driver, `waiter` chooses a waiter. It returns the waiter's address and
+    /// its waker.
+    pub(crate) fn tell(
+        &mut self,
+        due: Timestamp,
+        now: Timestamp,
+        waiter: impl FnOnce() -> Option<(usize, Waker)>,
+    ) -> Option<Told> {
         if due == Timestamp::MAX {
             return None;
         }
@@ -241,25 +265,34 @@ impl Drivers {
             Charge::Armed(_, at) if at <= due && at.saturating_add(LOST_AFTER) >= now => {
                 return None;
             }
-            Charge::Armed(member, _) => member,
-            Charge::Open => None,
+            Charge::Armed(Member::Driver(member), _) => Some(member),
+            Charge::Armed(..) | Charge::Open => None,
         };
         if let Some(attendant) = &self.attendant {
-            self.charge = Charge::Told(None);
+            self.charge = Charge::Told(Member::Queue);
             return Some(Told::Attendant(attendant.clone()));
         }
-        self.tell_one(in_charge, None).map(Told::Driver)
+        let told = self.tell_one(in_charge, None).or_else(|| {
+            let (waiter, waker) = waiter()?;
+            self.charge = Charge::Told(Member::Waiter(waiter));
+            Some(waker)
+        });
+        told.map(Told::Driver)
     }
 
     /// Chooses a driver other than the queue itself and other than `member`, which could not set
     /// its timer.
-    pub(crate) fn pass_on(&mut self, member: Member) -> Option<Waker> {
+    pub(crate) fn pass_on(&mut self, member: Option<NonNull<Driver>>) -> Option<Waker> {
         self.open();
         self.tell_one(None, member)
     }
 
     /// Chooses `first`, or else the first driver that has a waker, but never `but`.
-    fn tell_one(&mut self, first: Member, but: Member) -> Option<Waker> {
+    fn tell_one(
+        &mut self,
+        first: Option<NonNull<Driver>>,
+        but: Option<NonNull<Driver>>,
+    ) -> Option<Waker> {
         let mut members = first
             .into_iter()
             .chain(self.members.iter())
@@ -270,7 +303,7 @@ impl Drivers {
             (*member.as_ptr()).waker.take().map(|waker| (member, waker))
         });
         told.map(|(member, waker)| {
-            self.charge = Charge::Told(Some(member));
+            self.charge = Charge::Told(Member::Driver(member));
             waker
         })
     }

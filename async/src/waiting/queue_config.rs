@@ -1,7 +1,6 @@
 //! The types of a wait queue's parts, as one type parameter.
 
-use portcullis_core::Clock;
-
+use crate::driving::queue_clock::QueueClock;
 use crate::lock::RawLock;
 use crate::queues::hook::Hook;
 use crate::waiting::limiter_source::LimiterSource;
@@ -15,9 +14,9 @@ pub trait QueueTypes {
 }
 
 /// The types of a wait queue's parts, with the bounds that its operations need.
-pub trait QueueConfig: QueueTypes<Clock: Clock, Lock: RawLock, Hook: Hook> {}
+pub trait QueueConfig: QueueTypes<Clock: QueueClock, Lock: RawLock, Hook: Hook> {}
 
-impl<Q: QueueTypes<Clock: Clock, Lock: RawLock, Hook: Hook>> QueueConfig for Q {}
+impl<Q: QueueTypes<Clock: QueueClock, Lock: RawLock, Hook: Hook>> QueueConfig for Q {}
 
 /// The four types in this order. The tuple only names types; it is never constructed.
 impl<S: LimiterSource, C, R, H> QueueTypes for (S, C, R, H) {

@@ -79,21 +79,37 @@ impl<N: HeapNode> TimerHeap<N> {
         Some((first, priority))
     }
 
+    /// Returns whether a node is in this heap.
+    ///
+    /// # Safety
+    ///
+    /// The node is valid and in no other heap.
+    #[expect(
+        clippy::unused_self,
+        reason = "the receiver proves that the lock is held"
+    )]
+    pub(crate) unsafe fn contains(&self, node: NonNull<N>) -> bool {
+        // SAFETY: the caller guarantees that the node is valid and in no other heap.
+        unsafe { links(node).priority.is_some() }
+    }
+
     /// Sets the priority of a node, and inserts the node if it is not in the heap. `None` removes
-    /// the node.
+    /// the node. Returns whether it has removed the node.
     ///
     /// # Safety
     ///
     /// The node is valid and is in this heap or in none. It is removed before it is moved or
     /// dropped.
     #[inline(always)]
-    pub(crate) unsafe fn set(&mut self, node: NonNull<N>, priority: Option<N::Priority>) {
+    pub(crate) unsafe fn set(&mut self, node: NonNull<N>, priority: Option<N::Priority>) -> bool {
         // SAFETY: the caller guarantees that the node is valid and in no other heap.
         unsafe {
-            if links(node).priority != priority {
-                self.change(node, priority);
+            if links(node).priority == priority {
+                return false;
             }
+            self.change(node, priority);
         }
+        priority.is_none()
     }
 
     /// Changes the priority of a node, as `set` does.

@@ -160,6 +160,8 @@ pub(crate) struct Locked<K> {
     /// `Some` while the waiter is a head.
     lead: Option<Lead<K>>,
     waker: Option<Waker>,
+    /// Whether the waiter's future can drive the queue.
+    can_drive: bool,
     /// When the waiter was queued, and when it was settled.
     pub(crate) since: Timestamp,
     pub(crate) until: Timestamp,
@@ -254,7 +256,7 @@ impl<K> Waiter<K> {
     ///
     /// `waiter` points to storage from `place`. No other reference to it is in use.
     #[inline(always)]
-    pub(crate) unsafe fn fill(waiter: NonNull<Self>, key: K, waker: Waker) {
+    pub(crate) unsafe fn fill(waiter: NonNull<Self>, key: K, waker: Waker, can_drive: bool) {
         let waiter = waiter.as_ptr();
         // SAFETY: the storage is valid and not shared, as the caller guarantees. Overwritten fields
         // need no drop: the waker of a previous waiter was taken when it was removed, and no other
@@ -267,6 +269,7 @@ impl<K> Waiter<K> {
                 turn: RingLinks::UNLINKED,
                 lead: None,
                 waker: Some(waker),
+                can_drive,
                 since: Timestamp::ZERO,
                 until: Timestamp::ZERO,
                 grant: None,
@@ -398,6 +401,11 @@ impl<K> Locked<K> {
         self.lead.is_some()
     }
 
+    /// Returns whether the waiter's future can drive the queue.
+    pub(crate) const fn can_drive(&self) -> bool {
+        self.can_drive
+    }
+
     /// Replaces the waker, or removes it. Returns the previous one.
     pub(crate) const fn rewake(&mut self, waker: Option<Waker>) -> Option<Waker> {
         core::mem::replace(&mut self.waker, waker)
@@ -446,11 +454,11 @@ impl<K> WaiterSlot<K> {
     /// Fills the waiter so that it can enter a list. The slot must not be moved or dropped until
     /// the waiter has left the lists.
     #[inline(always)]
-    pub(crate) fn fill(&mut self, key: K, waker: Waker) -> NonNull<Waiter<K>> {
+    pub(crate) fn fill(&mut self, key: K, waker: Waker, can_drive: bool) -> NonNull<Waiter<K>> {
         let waiter = self.waiter();
         // SAFETY: `waiter` points into `self`, whose storage comes from `place`. `&mut self` gives
         // exclusive access: a previous waiter has left its list, and its waker was taken.
-        unsafe { Waiter::fill(waiter, key, waker) };
+        unsafe { Waiter::fill(waiter, key, waker, can_drive) };
         self.is_filled = true;
         waiter
     }
@@ -594,6 +602,18 @@ impl<K: Copy + PartialEq> Shard<K> {
     #[inline(always)]
     pub(crate) fn room(&self, head: Option<NonNull<Waiter<K>>>) -> u64 {
         self.line(head).room()
+    }
+
+    /// Returns the waiters of the list of `head`, from the head on.
+    #[expect(
+        clippy::unused_self,
+        reason = "the receiver proves that the lock is held"
+    )]
+    pub(crate) fn list(
+        &self,
+        head: NonNull<Waiter<K>>,
+    ) -> impl Iterator<Item = NonNull<Waiter<K>>> + use<K> {
+        turns(Some(head)).iter()
     }
 
     /// Returns the last waiter of the list of `head`; this may be the head.

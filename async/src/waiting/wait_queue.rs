@@ -58,6 +58,7 @@ pub use self::counts::QueueCounts;
 pub use self::driver::Next;
 pub(crate) use self::driver::{Caller, Place};
 use self::taken::Taken;
+pub(crate) use self::waits::Waits;
 use crate::finally::Finally;
 use crate::lock::mutex::Mutex;
 use crate::queues::hook::Hook;
@@ -65,7 +66,7 @@ use crate::queues::options::Options;
 use crate::sync::atomic::Ordering::{Relaxed, SeqCst};
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, fence};
 use crate::sync::const_unless_loom;
-use crate::waiting::drivers::{Drivers, Told};
+use crate::waiting::drivers::{Drivers, Member, Told};
 use crate::waiting::limiter_source::LimiterSource;
 use crate::waiting::panics::{Panic, quietly, unless_unwinding};
 use crate::waiting::pending_releases::PendingReleases;
@@ -303,8 +304,26 @@ impl<S: LimiterSource> Lists<S> {
                 (None, Some(_)) => Event::HeadDeadline,
                 (None, None) => Event::Deadline,
             };
-            self.timers
-                .set(waiter, (due < Timestamp::MAX).then_some((due, what)));
+            self.set_timer(waiter, (due < Timestamp::MAX).then_some((due, what)));
+        }
+    }
+
+    /// Sets a waiter's timer, or removes it. A waiter without a timer is not in charge: only for
+    /// those with one is it known when they leave.
+    ///
+    /// # Safety
+    ///
+    /// The waiter is in a list.
+    #[inline(always)]
+    unsafe fn set_timer(
+        &mut self,
+        waiter: NonNull<Waiter<S::Key>>,
+        timer: Option<(Timestamp, Event)>,
+    ) {
+        // SAFETY: as the caller says.
+        if unsafe { self.timers.set(waiter, timer) } {
+            self.timed
+                .open_if_in_charge(Member::Waiter(waiter.addr().get()));
         }
     }
 
@@ -319,9 +338,16 @@ impl<S: LimiterSource> Lists<S> {
     #[cold]
     fn tell(&mut self, batch: &mut WakeBatch) {
         let due = self.due();
+        let Self {
+            waits,
+            timers,
+            timed,
+            threads,
+            ..
+        } = self;
         for told in [
-            self.timed.tell(due, self.now),
-            self.threads.tell(due, self.now),
+            timed.tell(due, self.now, || next_driver(waits, timers)),
+            threads.tell(due, self.now, || None),
         ] {
             match told {
                 Some(Told::Attendant(waker)) => batch.tell_attendant(waker),
@@ -330,6 +356,40 @@ impl<S: LimiterSource> Lists<S> {
             }
         }
     }
+}
+
+/// Chooses the waiter whose future is to drive the queue, and takes its waker: the waiter whose
+/// timer comes first. If its waker was lost in a panic, another waiter that has a timer.
+///
+/// If the first timer is that of a blocked thread, the threads drive: `None`.
+fn next_driver<K: Copy + PartialEq, H: Shards<K>>(
+    waits: &mut WaitLists<K, H>,
+    timers: &TimerHeap<Waiter<K>>,
+) -> Option<(usize, Waker)> {
+    let (first, _) = timers.first()?;
+    // SAFETY: a waiter in the heap is in a wait list, and this call holds the lock.
+    let locked = unsafe { waits.get(first) };
+    if !locked.can_drive() {
+        return None;
+    }
+    if let Some(waker) = locked.rewake(None) {
+        return Some((first.addr().get(), waker));
+    }
+    for shard in 0..H::COUNT {
+        for head in waits.shards.as_ref()[shard].heads() {
+            for waiter in waits.shards.as_ref()[shard].list(head) {
+                // SAFETY: the waiter is in a wait list, and this call holds the lock.
+                let (locked, has_timer) = unsafe { (waits.get(waiter), timers.contains(waiter)) };
+                if has_timer
+                    && locked.can_drive()
+                    && let Some(waker) = locked.rewake(None)
+                {
+                    return Some((waiter.addr().get(), waker));
+                }
+            }
+        }
+    }
+    None
 }
 
 /// A critical section on the wait lists. Its drop ends the section properly, even if a panic

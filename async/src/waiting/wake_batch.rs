@@ -64,6 +64,11 @@ impl WakeBatch {
         *(if task.is_none() { task } else { thread }) = Some(waker);
     }
 
+    /// The waker of the task that was to drive is not to be run.
+    pub(crate) const fn untell_driver(&mut self) -> Option<Waker> {
+        self.drivers[0].take()
+    }
+
     pub(crate) const fn are_left(&self) -> bool {
         self.first < self.after
             || self.attendant.is_some()

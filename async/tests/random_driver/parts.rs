@@ -95,6 +95,11 @@ impl Token {
         self.woken.load(Relaxed)
     }
 
+    /// It counts as not woken.
+    pub(crate) fn reset(&self) {
+        self.woken.store(false, Relaxed);
+    }
+
     fn ring(&self) {
         outside_of_the_lock("woken");
         self.woken.store(true, Relaxed);
@@ -187,7 +192,7 @@ pub(crate) fn waker(token: &Arc<Token>, apart: bool) -> Waker {
 }
 
 /// The token that a waker wakes, if it is one of this module.
-fn token_of(waker: &Waker) -> Option<Arc<Token>> {
+pub(crate) fn token_of(waker: &Waker) -> Option<Arc<Token>> {
     if core::ptr::eq(waker.vtable(), &raw const APART) {
         // SAFETY: the table says what is behind the pointer.
         Some(Arc::clone(unsafe { &*waker.data().cast::<Arc<Token>>() }))

@@ -13,13 +13,33 @@ use portcullis_async::{
 };
 use portcullis_core::{
     AllOf, Concurrency, ConcurrencyRules, Denied, FixedWindow, Keyed, Lease, Limiter, Line,
-    QueueLimiter, Rate, Retry, Timestamp, TokenBucket, TokenBucketRules,
+    QueueKeys, QueueLimiter, Rate, Retry, Timestamp, TokenBucket, TokenBucketRules,
 };
 
 use crate::chance::{below, one_in};
 use crate::parts::{Part, Promise, Sim, Single, Spy, Told};
 
 pub(crate) type Boxed<T> = Pin<Box<dyn Future<Output = T>>>;
+
+/// The future of a request.
+pub(crate) trait Request: Future {
+    /// Whether the request is granted or rejected.
+    fn is_settled(&self) -> bool;
+}
+
+impl<L: Limits> Request for Acquire<Held<L>> {
+    fn is_settled(&self) -> bool {
+        self.is_settled()
+    }
+}
+
+impl<T: QueueKeys> Request for Acquire<QueueKey<Arc<KeyedQueue<T, Sim, Single, Told>>>> {
+    fn is_settled(&self) -> bool {
+        self.is_settled()
+    }
+}
+
+pub(crate) type BoxedRequest<L> = Pin<Box<dyn Request<Output = Result<L, Rejected>>>>;
 
 /// The settings of a queue.
 #[derive(Clone, Debug)]
@@ -73,7 +93,7 @@ pub(crate) trait Subject: 'static {
         min: u32,
         max: u32,
         until: Option<u64>,
-    ) -> Boxed<Result<Self::Lease, Rejected>>;
+    ) -> BoxedRequest<Self::Lease>;
     fn try_acquire(&self, key: usize, n: u32) -> Result<Self::Lease, Denied>;
     fn release_later(&self, lease: Self::Lease) -> Result<(), Self::Lease>;
     fn advance(&self) -> Next;
@@ -228,7 +248,7 @@ impl<L: Limits> Subject for Line1<L> {
         min: u32,
         max: u32,
         until: Option<u64>,
-    ) -> Boxed<Result<Self::Lease, Rejected>> {
+    ) -> BoxedRequest<Self::Lease> {
         let wait = Acquire::new(Arc::clone(&self.queue), min, max);
         match until {
             Some(until) => Box::pin(wait.until(Timestamp::from_nanos(until))),
@@ -383,7 +403,7 @@ impl<E: Each> Subject for Lines<E> {
         min: u32,
         max: u32,
         until: Option<u64>,
-    ) -> Boxed<Result<Self::Lease, Rejected>> {
+    ) -> BoxedRequest<Self::Lease> {
         let wait = Acquire::new(self.key(key), min, max);
         match until {
             Some(until) => Box::pin(wait.until(Timestamp::from_nanos(until))),

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use portcullis_async::{Next, Order, Outcome, Rejected};
 
 use crate::chance::{self, Meddles, Site, below, fail, index, one_in};
-use crate::parts::{Owner, Sim, Token, Told, Wakes, call, waker};
-use crate::subject::{Boxed, Leased, Line1, Plain, Settings, Subject};
+use crate::parts::{Owner, Sim, Token, Told, Wakes, call, token_of, waker};
+use crate::subject::{Boxed, BoxedRequest, Leased, Line1, Plain, Settings, Subject};
 
 /// The settings of a run, besides its limiters.
 #[derive(Clone, Debug)]
@@ -137,7 +137,6 @@ enum Phase {
     /// Not polled yet.
     Fresh,
     Waiting,
-    /// Woken: the wait is settled.
     Settled,
 }
 
@@ -150,12 +149,14 @@ struct Wait<L> {
     until: Option<u64>,
     phase: Phase,
     /// `None` while it is polled.
-    future: Option<Boxed<Result<L, Rejected>>>,
+    future: Option<BoxedRequest<L>>,
     tokens: Vec<Arc<Token>>,
     /// It queued between these times.
     start: u64,
     end: u64,
     is_leaked: bool,
+    /// Whether its last poll panicked. An executor would have dropped it.
+    has_panicked: bool,
     /// For a head: when its limiter will grant, as of the last time that the queue was at rest.
     predicted: Option<u64>,
     /// For a settled wait: whether an earlier wait was still waiting then, an older one too, and
@@ -172,6 +173,23 @@ struct Wait<L> {
 impl<L> Wait<L> {
     fn is_woken(&self) -> bool {
         self.tokens.iter().any(|token| token.is_woken())
+    }
+
+    /// Whether it is granted or rejected. While it is polled, only its wakes tell.
+    fn is_settled(&self) -> bool {
+        match &self.future {
+            Some(future) => future.is_settled(),
+            None => self.is_woken(),
+        }
+    }
+
+    /// Whether it was woken and still waits: it is to drive the queue.
+    fn is_told(&self) -> bool {
+        self.is_woken() && !self.is_settled()
+    }
+
+    fn has(&self, token: &Arc<Token>) -> bool {
+        self.tokens.iter().any(|own| Arc::ptr_eq(own, token))
     }
 }
 
@@ -630,6 +648,7 @@ impl<S: Subject> World<S> {
             start: 0,
             end: 0,
             is_leaked: false,
+            has_panicked: false,
             predicted: None,
             overtook: false,
             left_older: false,
@@ -700,6 +719,10 @@ impl<S: Subject> World<S> {
         let again = one_in(2);
         let now = self.next();
         let taken = self.of(id, |wait| {
+            let (was_settled, was_woken) = (wait.is_settled(), wait.is_woken());
+            if !was_settled {
+                wait.tokens.iter().for_each(|token| token.reset());
+            }
             let future = wait.future.take()?;
             let before = wait.tokens.len();
             let token = match wait.tokens.first() {
@@ -713,10 +736,9 @@ impl<S: Subject> World<S> {
                 wait.start = now;
                 wait.end = u64::MAX;
             }
-            let woken = wait.is_woken();
-            Some((future, wait.phase, woken, token))
+            Some((future, wait.phase, was_settled, was_woken, token))
         });
-        let Some((mut future, phase, was_woken, token)) = taken.flatten() else {
+        let Some((mut future, phase, was_settled, was_woken, token)) = taken.flatten() else {
             return;
         };
         drop(new);
@@ -729,8 +751,8 @@ impl<S: Subject> World<S> {
         let now = self.next();
         match outcome {
             Some(Poll::Pending) => {
-                if phase == Phase::Settled || phase == Phase::Waiting && was_woken {
-                    fail(format!("wait {id} was woken, and still waits"));
+                if phase == Phase::Settled || phase == Phase::Waiting && was_settled {
+                    fail(format!("wait {id} was settled, and still waits"));
                 }
                 self.came(left);
                 let old = self.of(id, |wait| {
@@ -740,6 +762,7 @@ impl<S: Subject> World<S> {
                         self.tally(|tally| tally.entered += 1);
                     }
                     wait.future = Some(future);
+                    wait.has_panicked = false;
                     core::mem::replace(&mut wait.tokens, vec![token])
                 });
                 drop(old);
@@ -747,7 +770,9 @@ impl<S: Subject> World<S> {
             Some(Poll::Ready(result)) => {
                 drop(future);
                 let Some(wait) = self.remove(id) else { return };
-                if phase == Phase::Waiting && !wait.is_woken() && chance::depth() == 0 {
+                // A wait that drives the queue may grant its own request.
+                let drives = was_woken || self.is_armed_for(&wait);
+                if phase == Phase::Waiting && !drives && !wait.is_woken() && chance::depth() == 0 {
                     fail(format!("wait {id} is ready, and was not woken"));
                 }
                 match &result {
@@ -759,7 +784,10 @@ impl<S: Subject> World<S> {
             None => {
                 self.tally(|tally| tally.unsure += 1);
                 self.note("panicked: wait", id, u64::from(hooked.is_some()), 0);
-                self.of(id, |wait| wait.future = Some(future));
+                self.of(id, |wait| {
+                    wait.future = Some(future);
+                    wait.has_panicked = true;
+                });
                 if let Some(hooked) = hooked {
                     // Over, except for the hook.
                     if let Some(wait) = self.remove(id) {
@@ -788,12 +816,12 @@ impl<S: Subject> World<S> {
             .waits
             .borrow()
             .iter()
-            .filter(|wait| wait.phase == Phase::Waiting && !wait.is_woken())
+            .filter(|wait| wait.phase == Phase::Waiting && !wait.is_settled())
             .count();
         let counted = self.subject.counts().waiters as usize;
         self.came(left);
         let entered = self.of(id, |wait| {
-            let entered = wait.is_woken() || counted > waiting;
+            let entered = wait.is_settled() || counted > waiting;
             if entered {
                 (wait.phase, wait.end) = (Phase::Waiting, now);
                 self.tally(|tally| tally.entered += 1);
@@ -843,7 +871,13 @@ impl<S: Subject> World<S> {
                 self.leases.borrow_mut().push((wait.key, lease));
             }
         }
-        if phase == Phase::Fresh {
+        // A wait that enters and drives the queue at once may be granted in its first poll.
+        let is_alone = chance::depth() == 0
+            && !chance::has_meddled()
+            && !chance::has_struck()
+            && self.later.get() == 0;
+        let has_driven = hooked.is_some() && !is_alone;
+        if phase == Phase::Fresh && !has_driven {
             if hooked.is_some() {
                 fail("a hook is called for a request that did not wait");
             }
@@ -863,6 +897,9 @@ impl<S: Subject> World<S> {
                 _ => {}
             }
         } else {
+            if phase == Phase::Fresh {
+                self.tally(|tally| tally.entered += 1);
+            }
             if hooked != Some(outcome) {
                 fail(format!(
                     "wait {id} is {outcome:?}, and the hook says {hooked:?}"
@@ -898,7 +935,7 @@ impl<S: Subject> World<S> {
         let waits = self.waits.borrow();
         let waiting = waits
             .iter()
-            .filter(|other| other.phase == Phase::Waiting && !other.is_woken());
+            .filter(|other| other.phase == Phase::Waiting && !other.is_settled());
         let line: u64 = waiting
             .clone()
             .filter(|other| other.key == wait.key)
@@ -926,7 +963,7 @@ impl<S: Subject> World<S> {
         self.waits
             .borrow()
             .iter()
-            .filter(|wait| wait.phase == Phase::Waiting && wait.is_woken())
+            .filter(|wait| wait.phase == Phase::Waiting && wait.is_settled())
             .count()
     }
 
@@ -1213,7 +1250,7 @@ impl<S: Subject> World<S> {
         self.waits
             .borrow()
             .iter()
-            .any(|wait| wait.key == key && wait.phase == Phase::Waiting && !wait.is_woken())
+            .any(|wait| wait.key == key && wait.phase == Phase::Waiting && !wait.is_settled())
     }
 
     fn change(&self) {
@@ -1568,7 +1605,7 @@ impl<S: Subject> World<S> {
             let waits = world.waits.borrow();
             let waiting = waits
                 .iter()
-                .filter(|wait| wait.phase == Phase::Waiting && !wait.is_woken());
+                .filter(|wait| wait.phase == Phase::Waiting && !wait.is_settled());
             let permits: u64 = waiting.clone().map(|wait| u64::from(wait.min)).sum();
             (waiting.count() as u32, permits)
         };
@@ -1589,7 +1626,7 @@ impl<S: Subject> World<S> {
             .waits
             .borrow()
             .iter()
-            .filter(|wait| wait.phase != Phase::Fresh && wait.is_woken())
+            .filter(|wait| wait.phase != Phase::Fresh && wait.is_settled())
             .count() as u64;
         let near = |counted: u64, seen: u64, unclaimed: u64| {
             (seen..=seen + unclaimed + tally.unsure).contains(&counted)
@@ -1631,7 +1668,7 @@ impl<S: Subject> World<S> {
     fn settle_waits(&self) {
         let mut waits = self.waits.borrow_mut();
         let newly: Vec<_> = (0..waits.len())
-            .filter(|&place| waits[place].phase == Phase::Waiting && waits[place].is_woken())
+            .filter(|&place| waits[place].phase == Phase::Waiting && waits[place].is_settled())
             .collect();
         if newly.is_empty() {
             return;
@@ -1857,14 +1894,21 @@ impl<S: Subject> World<S> {
         if self.closed.get() && tokens().any(|token| !token.is_woken()) {
             fail("a driver is not woken as the queue is closed");
         }
-        let none_is_there = !self.attended.get() && tokens().count() == 0;
-        if due == u64::MAX || none_is_there || tokens().any(|token| token.is_woken()) {
+        let waits = self.waits.borrow();
+        let waiting = || waits.iter().filter(|wait| wait.phase == Phase::Waiting);
+        let is_told = tokens().any(|token| token.is_woken()) || waiting().any(Wait::is_told);
+        // It may be the one that drives, until it is dropped.
+        let is_abandoned = waiting().any(|wait| wait.is_leaked || wait.has_panicked);
+        if due == u64::MAX || is_told || is_abandoned {
             return;
         }
         let comes = self.clock().alarm().is_some_and(|(at, who)| {
             at <= due
                 && match who {
-                    Wakes::Token(who) => tokens().any(|token| Arc::ptr_eq(token, &who)),
+                    Wakes::Token(who) => {
+                        tokens().any(|token| Arc::ptr_eq(token, &who))
+                            || waiting().any(|wait| wait.has(&who))
+                    }
                     Wakes::Queue => self.attended.get(),
                 }
         });
@@ -1897,10 +1941,25 @@ impl<S: Subject> World<S> {
         }
     }
 
-    /// No clone is left of the wakers of dropped futures, so none of their nodes is linked.
+    /// Whether the timer is armed for this wait: it drives the queue.
+    fn is_armed_for(&self, wait: &Wait<S::Lease>) -> bool {
+        match self.clock().alarm() {
+            Some((_, Wakes::Token(token))) => wait.has(&token),
+            _ => false,
+        }
+    }
+
+    /// No clone is left of the wakers of dropped futures, so none of their nodes is linked. Only
+    /// the timer may have one.
     fn gone(&self) {
+        let alarm = self.clock().alarm().map(|(_, who)| who);
+        let fired = self.fired.borrow().as_ref().and_then(token_of);
         for token in self.gone.take() {
-            if Arc::strong_count(&token) != 1 {
+            let in_alarm = matches!(&alarm, Some(Wakes::Token(set)) if Arc::ptr_eq(set, &token));
+            let in_fired = fired.as_ref().is_some_and(|set| Arc::ptr_eq(set, &token));
+            // The timer's clone, and the one that was just made to look.
+            if Arc::strong_count(&token) != 1 + 2 * (usize::from(in_alarm) + usize::from(in_fired))
+            {
                 fail(format!(
                     "{:?} is gone, and a clone of its waker is left",
                     token.owner

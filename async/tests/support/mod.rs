@@ -12,7 +12,7 @@ use core::time::Duration;
 use std::sync::{Arc, Mutex};
 use std::task::Wake;
 
-use portcullis_async::{Order, Queue, RawLock, Rejected, ThreadLock, Timer};
+use portcullis_async::{Order, Queue, QueueClock, RawLock, Rejected, ThreadLock, Timer};
 use portcullis_core::{
     Clock, Concurrency, Denied, Lease, Limiter, ManualClock, QueueLimiter, Receipt, Retry,
     Timestamp,
@@ -29,12 +29,19 @@ pub fn queue<L: QueueLimiter>(limiter: L, max_permits: u64) -> Manual<L> {
     Queue::new(limiter, Hand::new(), max_permits)
 }
 
+/// A queue that only `advance` drives.
+pub type Undriven<L = Concurrency> = Queue<L, ManualClock>;
+
+pub fn undriven<L: QueueLimiter>(limiter: L, max_permits: u64) -> Undriven<L> {
+    Queue::new(limiter, ManualClock::new(), max_permits)
+}
+
 pub fn newest_first<L: QueueLimiter>(limiter: L, max_permits: u64) -> Manual<L> {
     queue(limiter, max_permits).with_order(Order::NewestFirst)
 }
 
 /// The permits that the limiter has now.
-pub fn available<L: QueueLimiter>(queue: &Manual<L>) -> u64 {
+pub fn available<L: QueueLimiter, C: QueueClock>(queue: &Queue<L, C>) -> u64 {
     queue.available_at(queue.clock().now())
 }
 

@@ -15,10 +15,8 @@ use std::sync::Arc;
 use crossbeam_utils::CachePadded;
 use leaky_bucket::RateLimiter as LeakyBucket;
 use parking_lot::Mutex;
-use portcullis_async::{Queue, QueueCounts};
-use portcullis_core::{
-    Clock, CoarseClock, Concurrency, MonotonicClock, Rate, Timeless, TokenBucket,
-};
+use portcullis_async::{NoTimer, Queue, QueueClock, QueueCounts};
+use portcullis_core::{CoarseClock, Concurrency, MonotonicClock, Rate, Timeless, TokenBucket};
 
 use crate::measure::{Contest, Contestant, Expected, Ready};
 use executor::{Executor, yield_once};
@@ -26,8 +24,16 @@ use executor::{Executor, yield_once};
 pub(crate) fn rows() -> Vec<Contest> {
     vec![
         ready(),
-        ready_rate("async.ready_rate", CoarseClock::new(), &[true, false]),
-        ready_rate("async.ready_rate_std", MonotonicClock::new(), &[true]),
+        ready_rate(
+            "async.ready_rate",
+            NoTimer(CoarseClock::new()),
+            &[true, false],
+        ),
+        ready_rate(
+            "async.ready_rate_std",
+            NoTimer(MonotonicClock::new()),
+            &[true],
+        ),
         hand_off("async.handoff_2", 2),
         hand_off("async.handoff_64", 64),
         hand_off("async.handoff_1k", 1_000),
@@ -169,7 +175,7 @@ fn at_once(work: impl Future<Output = u64>) -> u64 {
 /// The same for a token bucket whose permits are always available, including the clock reading.
 fn ready_rate<C>(row: &'static str, clock: C, fair: &[bool]) -> Contest
 where
-    C: Clock + Send + Sync + 'static,
+    C: QueueClock + Send + Sync + 'static,
 {
     let bucket = TokenBucket::new(Rate::per_second(PLENTY), 1 << 30);
     let queue: CachePadded<Queue<_, _>> = CachePadded::new(Queue::new(bucket, clock, u64::MAX));

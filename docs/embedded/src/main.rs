@@ -16,7 +16,7 @@ use cortex_m_rt::{entry, exception};
 use cortex_m_semihosting::debug::{self, EXIT_SUCCESS};
 use cortex_m_semihosting::hprintln;
 use panic_semihosting as _;
-use portcullis_async::{InterruptLock, Queue, Rejected};
+use portcullis_async::{InterruptLock, NoTimer, Queue, Rejected};
 use portcullis_core::{Clock, Clocked, Rate, SettingsError, Timestamp, TokenBucket};
 
 /// 20 messages per second, and up to 5 at once.
@@ -24,8 +24,11 @@ static UPLINK: Clocked<TokenBucket, SysTickClock> =
     Clocked::new(TokenBucket::new(Rate::per_second(20), 5), SysTickClock);
 
 /// 100 samples per second, one at a time; requests for up to 8 permits can wait.
-static SAMPLES: Queue<TokenBucket, SysTickClock, InterruptLock> =
-    Queue::new(TokenBucket::new(Rate::per_second(100), 1), SysTickClock, 8);
+static SAMPLES: Queue<TokenBucket, NoTimer<SysTickClock>, InterruptLock> = Queue::new(
+    TokenBucket::new(Rate::per_second(100), 1),
+    NoTimer(SysTickClock),
+    8,
+);
 
 /// Cycles per turn of `SysTick`: one millisecond at 12.5 MHz.
 const TURN: u32 = 12_500;

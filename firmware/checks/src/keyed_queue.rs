@@ -7,7 +7,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use core::task::Context;
 
 use critical_section::Mutex;
-use portcullis_async::{InterruptLock, KeyedQueue, Next, QueueKey};
+use portcullis_async::{InterruptLock, KeyedQueue, Next, NoTimer, QueueKey};
 use portcullis_core::{
     Clock, ConcurrencyRules, Keyed, Lease, Limiter, Line, Rate, Seed, Timestamp, TokenBucketRules,
 };
@@ -25,12 +25,12 @@ impl Clock for &Millis {
     }
 }
 
-type Waited<L> = KeyedQueue<Keyed<L, [Line; 1]>, &'static Millis, InterruptLock>;
+type Waited<L> = KeyedQueue<Keyed<L, [Line; 1]>, NoTimer<&'static Millis>, InterruptLock>;
 
 static MILLIS: Millis = Millis(AtomicU32::new(5_000));
 static WORKERS: Waited<ConcurrencyRules> = KeyedQueue::new(
     Keyed::new(ConcurrencyRules::new(2), [Line::new()], Seed::new()),
-    &MILLIS,
+    NoTimer(&MILLIS),
     9,
 );
 static PACE: Waited<TokenBucketRules> = KeyedQueue::new(
@@ -39,7 +39,7 @@ static PACE: Waited<TokenBucketRules> = KeyedQueue::new(
         [Line::new()],
         Seed::new(),
     ),
-    &MILLIS,
+    NoTimer(&MILLIS),
     9,
 );
 

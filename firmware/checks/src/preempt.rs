@@ -14,7 +14,7 @@ use core::task::{Context, Poll};
 use core::time::Duration;
 
 use critical_section::Mutex;
-use portcullis_async::{InterruptLock, Queue};
+use portcullis_async::{InterruptLock, NoTimer, Queue};
 use portcullis_core::{
     AdjustableBucket, AllOf, Carry, Clock, Concurrency, Counted, Lease, LeaseId, LeasePool,
     Limiter, Penalty, Rate, SlicedBucket, SlidingWindow, Timestamp, TokenBucket,
@@ -363,11 +363,11 @@ impl Clock for Time {
     }
 }
 
-type Limited<L> = Queue<L, Time, InterruptLock>;
+type Limited<L> = Queue<L, NoTimer<Time>, InterruptLock>;
 
-static QUEUE: Limited<Concurrency> = Queue::new(Concurrency::new(1), Time, 9);
-static PAIRED: Limited<Concurrency> = Queue::new(Concurrency::new(2), Time, 9);
-static PACE: Limited<TokenBucket<u32>> = Queue::new(bucket(1), Time, 9);
+static QUEUE: Limited<Concurrency> = Queue::new(Concurrency::new(1), NoTimer(Time), 9);
+static PAIRED: Limited<Concurrency> = Queue::new(Concurrency::new(2), NoTimer(Time), 9);
+static PACE: Limited<TokenBucket<u32>> = Queue::new(bucket(1), NoTimer(Time), 9);
 
 /// In the handler: takes from a queue and releases, if no waiter is before it.
 fn take_and_release() {

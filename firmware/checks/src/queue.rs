@@ -8,7 +8,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use core::task::{Context, Poll};
 
 use critical_section::Mutex;
-use portcullis_async::{InterruptLock, Next, Queue, Rejected};
+use portcullis_async::{InterruptLock, Next, NoTimer, Queue, Rejected};
 use portcullis_core::{Clock, Concurrency, Lease, Rate, Timestamp, TokenBucket};
 
 use crate::Board;
@@ -31,12 +31,15 @@ impl Clock for &Millis {
     }
 }
 
-type Limited<L> = Queue<L, &'static Millis, InterruptLock>;
+type Limited<L> = Queue<L, NoTimer<&'static Millis>, InterruptLock>;
 
 static MILLIS: Millis = Millis(AtomicU32::new(0));
-static WORKERS: Limited<Concurrency> = Queue::new(Concurrency::new(2), &MILLIS, 9);
-static PACE: Limited<TokenBucket> =
-    Queue::new(TokenBucket::new(Rate::per_second(10), 1), &MILLIS, 9);
+static WORKERS: Limited<Concurrency> = Queue::new(Concurrency::new(2), NoTimer(&MILLIS), 9);
+static PACE: Limited<TokenBucket> = Queue::new(
+    TokenBucket::new(Rate::per_second(10), 1),
+    NoTimer(&MILLIS),
+    9,
+);
 
 /// Held until an interrupt releases it.
 static HELD: Mutex<RefCell<Option<Lease<&'static Limited<Concurrency>>>>> =

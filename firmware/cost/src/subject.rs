@@ -115,19 +115,9 @@ subject!("lease-pool": LeasePool<Concurrency, 16> = LeasePool::new(Concurrency::
     |limit, n, now| limit.claim_at(now, n, None).is_ok_and(|id| limit.release(id).is_ok()),
     LIMIT.claim_at(Timestamp::ZERO, 1, None));
 
-#[cfg(subject = "queue")]
-pub(crate) struct Zero;
-
-#[cfg(subject = "queue")]
-impl Clock for Zero {
-    fn now(&self) -> Timestamp {
-        Timestamp::ZERO
-    }
-}
-
 // Free permits are taken at once and released; otherwise the request waits and is cancelled.
-subject!("queue": portcullis_async::Queue<Concurrency, Zero, portcullis_async::InterruptLock> =
-    portcullis_async::Queue::new(Concurrency::new(CAPACITY), Zero, CAPACITY as u64),
+subject!("queue": portcullis_async::Queue<Concurrency, Timeless, portcullis_async::InterruptLock> =
+    portcullis_async::Queue::new(Concurrency::new(CAPACITY), Timeless, CAPACITY as u64),
     |limit, n, _now| {
         let mut context = core::task::Context::from_waker(core::task::Waker::noop());
         core::pin::pin!(limit.acquire(n)).poll(&mut context).is_ready()

@@ -158,7 +158,7 @@ pub(super) const OF_THE_QUEUE: &[Mutant] = &[
     Mutant {
         file: DRIVER,
         within: "unsafe fn come(",
-        text: " || self.timed.is_in_charge(member)",
+        text: " || self.timed.is_in_charge(Member::Driver(member))",
         by: "",
         test: (
             "given_back",
@@ -432,5 +432,30 @@ pub(super) const OF_THE_QUEUE: &[Mutant] = &[
             "channel_conservation",
             "model::every_sender_and_item_is_where_the_model_says_and_is_woken_as_often",
         ),
+    },
+    // A task that waits drives a queue that has no other driver.
+    Mutant {
+        file: WAIT_QUEUE,
+        within: "unsafe fn set_timer(",
+        text: "Member::Waiter(waiter.addr().get())",
+        by: "Member::Waiter(0)",
+        test: ("first_wait", "a_wait_that_is_dropped_passes_the_timer_on"),
+    },
+    Mutant {
+        file: WAITS,
+        within: "pub(crate) unsafe fn enqueue(",
+        text: "waits.drives = true;",
+        by: "",
+        test: (
+            "first_wait",
+            "the_first_wait_arms_the_timer_within_its_poll",
+        ),
+    },
+    Mutant {
+        file: WAITS,
+        within: "pub(crate) unsafe fn outcome(",
+        text: "drives: lists.is_driven_by(waiter)",
+        by: "drives: false,",
+        test: ("first_wait", "a_wait_that_is_dropped_passes_the_timer_on"),
     },
 ];

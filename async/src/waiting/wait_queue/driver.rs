@@ -16,10 +16,11 @@ use portcullis_core::Timestamp;
 use super::waits::abort_on_unwind;
 use super::{CLOSED, DUE, Lists, TIME, WaitQueue};
 use crate::sync::atomic::Ordering::{Relaxed, SeqCst};
-use crate::waiting::drivers::Driver;
+use crate::waiting::drivers::{Driver, Member};
 use crate::waiting::limiter_source::LimiterSource;
 use crate::waiting::panics::{quietly, unless_unwinding};
-use crate::waiting::queue_config::QueueConfig;
+use crate::waiting::queue_config::{Key, QueueConfig};
+use crate::waiting::wait_list::{State, Waiter};
 use crate::waiting::wake_batch::WakeBatch;
 
 /// When to call a queue again. See [`Queue::advance`](crate::Queue::advance).
@@ -41,18 +42,27 @@ pub enum Next {
 }
 
 /// The caller of [`WaitQueue::next`].
-#[derive(Clone, Copy)]
-pub(crate) enum Caller<'w> {
+pub(crate) enum Caller<'w, K> {
     /// A caller that may not call again.
     OneShot,
     /// The queue itself, woken by its timer.
     SelfDriven,
     /// A task that drives the queue.
     Driver(NonNull<Driver>, &'w Waker),
+    /// The future of a waiter that is, or was, in a wait list.
+    Waiter(NonNull<Waiter<K>>, &'w Waker),
     /// A thread that blocks in the queue.
     #[cfg(all(feature = "std", not(loom)))]
     Thread(NonNull<Driver>, &'w Waker),
 }
+
+impl<K> Clone for Caller<'_, K> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<K> Copy for Caller<'_, K> {}
 
 /// A driver and its group.
 #[derive(Clone, Copy)]
@@ -80,8 +90,12 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     /// # Safety
     ///
     /// The node of a driver is valid, is in no other group, and is neither moved nor dropped before
-    /// it has left.
-    pub(crate) unsafe fn next(&self, caller: Caller<'_>, batch: &mut WakeBatch) -> Option<Look> {
+    /// it has left. A waiter is valid.
+    pub(crate) unsafe fn next(
+        &self,
+        caller: Caller<'_, Key<Q>>,
+        batch: &mut WakeBatch,
+    ) -> Option<Look> {
         if matches!(caller, Caller::OneShot) && self.gate.load(Relaxed) & !CLOSED == 0 {
             return Some(Look {
                 next: Next::Idle,
@@ -96,6 +110,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
                 // before it has left.
                 let drives = unsafe { lists.come(caller, &mut waker) };
                 self.drain(lists, batch, None);
+                let drives = drives && lists.still_drives(caller);
                 if drives && lists.take_charge(caller) {
                     self.turns.fetch_add(1, SeqCst);
                 }
@@ -153,7 +168,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
 
     /// Wakes another driver in the place of `caller`, which could not set its timer. If there is no
     /// other driver, the next call wakes the same driver again.
-    pub(crate) fn disarm(&self, caller: Caller<'_>) {
+    pub(crate) fn disarm(&self, caller: Caller<'_, Key<Q>>) {
         let member = match caller {
             Caller::Driver(member, _) => Some(member),
             _ => None,
@@ -205,11 +220,11 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     }
 }
 
-impl Caller<'_> {
+impl<K> Caller<'_, K> {
     fn waker(&self) -> Option<&Waker> {
         match self {
             Self::OneShot | Self::SelfDriven => None,
-            Self::Driver(_, waker) => Some(waker),
+            Self::Driver(_, waker) | Self::Waiter(_, waker) => Some(waker),
             #[cfg(all(feature = "std", not(loom)))]
             Self::Thread(_, waker) => Some(waker),
         }
@@ -221,8 +236,8 @@ impl<S: LimiterSource> Lists<S> {
     ///
     /// # Safety
     ///
-    /// The same as for `Drivers::come`.
-    unsafe fn come(&mut self, caller: Caller<'_>, waker: &mut Option<Waker>) -> bool {
+    /// The same as for `Drivers::come`; a waiter is valid.
+    unsafe fn come(&mut self, caller: Caller<'_, S::Key>, waker: &mut Option<Waker>) -> bool {
         match caller {
             Caller::OneShot => false,
             Caller::SelfDriven => true,
@@ -231,7 +246,16 @@ impl<S: LimiterSource> Lists<S> {
                 self.timed.come(member, waker);
                 // While the queue drives itself, a task takes charge only if the queue could not
                 // set its timer.
-                !self.timed.is_attended() || self.timed.is_in_charge(member)
+                !self.timed.is_attended() || self.timed.is_in_charge(Member::Driver(member))
+            },
+            // SAFETY: the waiter is valid, as the caller guarantees. In the state `Waiting` it is in
+            // a list, as this call holds the lock.
+            Caller::Waiter(waiter, _) => unsafe {
+                let waits = Waiter::state(waiter) == State::Waiting;
+                if waits {
+                    *waker = self.waits.get(waiter).rewake(waker.take());
+                }
+                waits
             },
             #[cfg(all(feature = "std", not(loom)))]
             // SAFETY: the caller guarantees the contract of `come`.
@@ -242,19 +266,36 @@ impl<S: LimiterSource> Lists<S> {
         }
     }
 
-    /// Puts the caller in charge. Returns whether it sets the timer.
-    fn take_charge(&mut self, caller: Caller<'_>) -> bool {
-        let due = self.due();
+    /// Whether a caller that was to take charge still is, now that what was due is granted. A
+    /// request drives only as long as it is in charge: it leaves with its timer, or when it is
+    /// settled.
+    fn still_drives(&self, caller: Caller<'_, S::Key>) -> bool {
         match caller {
+            Caller::Waiter(waiter, _) => self.is_driven_by(waiter),
+            _ => true,
+        }
+    }
+
+    /// Whether the future of this request is in charge.
+    pub(super) fn is_driven_by(&self, waiter: NonNull<Waiter<S::Key>>) -> bool {
+        self.timed.is_in_charge(Member::Waiter(waiter.addr().get()))
+    }
+
+    /// Puts the caller in charge. Returns whether it sets the timer.
+    fn take_charge(&mut self, caller: Caller<'_, S::Key>) -> bool {
+        let due = self.due();
+        let member = match caller {
             Caller::OneShot => return false,
-            Caller::SelfDriven => self.timed.take_charge(None, due),
-            Caller::Driver(member, _) => self.timed.take_charge(Some(member), due),
+            Caller::SelfDriven => Member::Queue,
+            Caller::Driver(member, _) => Member::Driver(member),
+            Caller::Waiter(waiter, _) => Member::Waiter(waiter.addr().get()),
             #[cfg(all(feature = "std", not(loom)))]
             Caller::Thread(member, _) => {
-                self.threads.take_charge(Some(member), due);
+                self.threads.take_charge(Member::Driver(member), due);
                 return false;
             }
-        }
+        };
+        self.timed.take_charge(member, due);
         true
     }
 }

@@ -316,7 +316,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         // lock is held.
         unsafe {
             let (key, request) = Waiter::asks(waiter);
-            lists.timers.set(waiter, None);
+            lists.set_timer(waiter, None);
             lists.counts.waiters -= 1;
             if lists.counts.waiters == 0 {
                 self.has_waiters.store(false, Relaxed);

@@ -37,7 +37,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         .ok()
     }
 
-    /// Takes, or puts an idle waiter into its wait list. Returns `None` if the waiter is queued.
+    /// Takes, or puts an idle waiter into its wait list.
     ///
     /// # Safety
     ///
@@ -47,37 +47,47 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     pub(crate) unsafe fn enqueue(
         &self,
         waiter: NonNull<Waiter<Key<Q>>>,
-    ) -> Option<Result<Grant, Rejected>> {
+    ) -> Result<Result<Grant, Rejected>, Waits> {
         // SAFETY: the waiter is valid and idle, as the caller guarantees. It stays valid while this
         // call runs.
         let newcomer = unsafe { Waiter::newcomer(waiter) };
         loop {
             let mut batch = None;
             let panicking = self.grant_on_unwind(0);
+            let mut waits = Waits { drives: false };
             let step = self.lists.lock(|lists| {
                 // SAFETY: the caller guarantees the contract of `enqueue`.
-                unsafe { self.admit(lists, &mut batch, waiter) }
+                let step = unsafe { self.admit(lists, &mut batch, waiter) };
+                // A waiter that is chosen to drive while it enters drives at once.
+                if let (Step::Wait, Some(batch)) = (&step, &mut batch)
+                    && lists.is_driven_by(waiter)
+                {
+                    waits.drives = true;
+                    // SAFETY: the waiter has entered a list, and this call holds the lock.
+                    unsafe { lists.waits.get(waiter).rewake(batch.untell_driver()) };
+                }
+                step
             });
             mem::forget(panicking);
             self.wake_and_grant_some(&mut batch);
             match step {
                 Step::Wait => {
                     mem::forget(newcomer);
-                    return None;
+                    return Err(waits);
                 }
                 Step::Settled(outcome) => {
                     // The drop of the waker may panic. Then the drop of `outcome` returns the
                     // permits.
                     drop(newcomer);
-                    return Some(outcome.map(Taken::keep));
+                    return Ok(outcome.map(Taken::keep));
                 }
                 Step::Again => {}
             }
         }
     }
 
-    /// Returns the outcome of a waiter that was put into a list. Returns `None` if it still waits;
-    /// `waker` is then woken when it is settled.
+    /// Returns the outcome of a waiter that was put into a list. If it still waits, `waker` is woken
+    /// when it is settled, or when it is chosen to drive the queue.
     ///
     /// # Safety
     ///
@@ -87,7 +97,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         &self,
         waiter: NonNull<Waiter<Key<Q>>>,
         waker: &Waker,
-    ) -> Option<Result<Grant, Rejected>> {
+    ) -> Result<Result<Grant, Rejected>, Waits> {
         // SAFETY: the waiter was put into a list, so its future keeps it valid.
         if unsafe { Waiter::state(waiter) } == State::Waiting {
             let mut waker = Some(waker.clone());
@@ -96,15 +106,17 @@ impl<Q: QueueConfig> WaitQueue<Q> {
                 // is held here. So a waiter in the state `Waiting` is linked.
                 unsafe {
                     let waits = Waiter::state(waiter) == State::Waiting;
-                    if waits {
+                    waits.then(|| {
                         waker = lists.waits.get(waiter).rewake(waker.take());
-                    }
-                    waits
+                        Waits {
+                            drives: lists.is_driven_by(waiter),
+                        }
+                    })
                 }
             });
             drop(waker);
-            if waits {
-                return None;
+            if let Some(waits) = waits {
+                return Err(waits);
             }
         }
         // SAFETY: the waiter is valid and settled, so it belongs to the caller.
@@ -114,7 +126,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             let ahead = self.with_lists(|lists| self.ahead(lists, key));
             earliest(&limiter, self.clock.now(), ahead, permits)
         };
-        Some(match state {
+        Ok(match state {
             State::Granted => {
                 // SAFETY: the waiter is settled, so it belongs to the caller. No other reference to
                 // its locked fields is in use.
@@ -208,6 +220,12 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             unless_unwinding(|| unsafe { self.give_up_drained(waiter) });
         }
     }
+}
+
+/// A request that still waits.
+pub(crate) struct Waits {
+    /// Whether its future is to drive the queue.
+    pub(crate) drives: bool,
 }
 
 impl<Q: QueueConfig> WaitQueue<Q> {

@@ -1,0 +1,119 @@
+use core::task::{Poll, Waker};
+
+use portcullis_core::{Clock, Timeless, Timestamp};
+
+use crate::Timer;
+
+/// A clock that a queue can be built with: it says who wakes the tasks that wait.
+///
+/// | clock | what wakes a task whose permits return by time, or whose deadline passes |
+/// |---|---|
+/// | a [`Timer`] | the timer: the first task that waits arms it, or what drives the queue |
+/// | [`NoTimer`], [`ManualClock`](portcullis_core::ManualClock) | a call of [`Queue::advance`](crate::Queue::advance), or a thread that waits |
+/// | [`Timeless`] | nothing: time stands still |
+///
+/// A bare clock, such as `MonotonicClock`, cannot wake a task, so a queue with one does not
+/// compile. Take a timer, or say with [`NoTimer`] that you call `advance` yourself.
+///
+/// Sealed: implement [`Timer`] for a timer of your own, and wrap a clock of your own in
+/// [`NoTimer`].
+///
+/// ```compile_fail,E0277
+/// # use portcullis_async::Queue;
+/// # use portcullis_core::{MonotonicClock, Rate, TokenBucket};
+/// let bucket = TokenBucket::new(Rate::per_second(5), 5);
+/// let queue: Queue<_, _> = Queue::new(bucket, MonotonicClock::new(), 100);
+/// ```
+///
+/// ```
+/// # use portcullis_async::{NoTimer, Queue, ThreadTimer};
+/// # use portcullis_core::{MonotonicClock, Rate, TokenBucket};
+/// let bucket = || TokenBucket::new(Rate::per_second(5), 5);
+/// let queue: Queue<_, _> = Queue::new(bucket(), ThreadTimer::new(), 100);
+/// let advanced: Queue<_, _> = Queue::new(bucket(), NoTimer(MonotonicClock::new()), 100);
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot wake the tasks that wait in a queue",
+    label = "neither a timer nor `NoTimer`",
+    note = "take a timer: `ThreadTimer`, `TokioTimer`, `AsyncIoTimer` or `EmbassyTimer`",
+    note = "if the limiter ignores time, take `Timeless`",
+    note = "if you call `advance` yourself, or only threads wait, wrap the clock: `NoTimer(clock)`"
+)]
+pub trait QueueClock: Wakes {}
+
+/// What a queue asks of its clock. Sealed.
+pub trait Wakes: Clock {
+    /// Whether it wakes.
+    const WAKES: bool;
+
+    /// As [`Timer::wake_at`]. Not called if it does not wake.
+    fn wake(&self, at: Timestamp, waker: &Waker) -> Poll<()>;
+}
+
+impl<T: Timer> QueueClock for T {}
+
+impl<T: Timer> Wakes for T {
+    const WAKES: bool = true;
+
+    #[inline]
+    fn wake(&self, at: Timestamp, waker: &Waker) -> Poll<()> {
+        self.wake_at(at, waker)
+    }
+}
+
+/// A clock without a timer, for a queue whose owner calls
+/// [`advance`](crate::Queue::advance), or in which only threads wait.
+///
+/// A task that waits for time to pass is woken by the next call of `advance`, and by nothing else.
+///
+/// ```
+/// use portcullis_async::{Next, NoTimer, Queue};
+/// use portcullis_core::{Clock, Rate, Timestamp, TokenBucket};
+///
+/// struct Ticks;
+/// impl Clock for Ticks {
+///     fn now(&self) -> Timestamp {
+///         Timestamp::from_millis(42)
+///     }
+/// }
+///
+/// static QUEUE: Queue<TokenBucket, NoTimer<Ticks>> =
+///     Queue::new(TokenBucket::new(Rate::per_second(10), 1), NoTimer(Ticks), 100);
+/// assert_eq!(QUEUE.advance(), Next::Idle);
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoTimer<C>(pub C);
+
+impl<C: Clock> Clock for NoTimer<C> {
+    #[inline]
+    fn now(&self) -> Timestamp {
+        self.0.now()
+    }
+}
+
+/// Clocks that wake no task.
+macro_rules! without_timer {
+    ($([$($generics:tt)*] $clock:ty,)*) => {$(
+        impl<$($generics)*> QueueClock for $clock {}
+
+        impl<$($generics)*> Wakes for $clock {
+            const WAKES: bool = false;
+
+            #[inline]
+            fn wake(&self, _: Timestamp, _: &Waker) -> Poll<()> {
+                Poll::Pending
+            }
+        }
+    )*};
+}
+
+without_timer! {
+    [C: Clock] NoTimer<C>,
+    [] Timeless,
+}
+
+#[cfg(target_has_atomic = "64")]
+without_timer! {
+    [] portcullis_core::ManualClock,
+    [] &portcullis_core::ManualClock,
+}
