@@ -38,8 +38,6 @@ use core::sync::atomic::{AtomicU32, AtomicUsize};
 /// // SAFETY: after one compare-exchange has stored `true`, all others fail until `false` is
 /// // stored. If `work` panics, the lock stays held permanently.
 /// unsafe impl RawLock for Spinning {
-///     const OPEN: Self = Self(AtomicBool::new(false));
-///
 ///     fn lock<T>(&self, work: impl FnOnce() -> T) -> T {
 ///         while self.0.compare_exchange_weak(false, true, Acquire, Acquire).is_err() {
 ///             spin_loop();
@@ -57,7 +55,8 @@ use core::sync::atomic::{AtomicU32, AtomicUsize};
 ///     }
 /// }
 ///
-/// let queue: Queue<_, _, Spinning> = Queue::new(Concurrency::new(1), ManualClock::new(), 9);
+/// let lock = Spinning(AtomicBool::new(false));
+/// let queue = Queue::with_lock(Concurrency::new(1), ManualClock::new(), 9, lock);
 /// assert!(futures_executor::block_on(queue.acquire(1)).is_ok());
 /// ```
 ///
@@ -86,13 +85,6 @@ use core::sync::atomic::{AtomicU32, AtomicUsize};
 ///    pre-empted, such as the holder of the lock. If it waits for other
 ///    threads, releases wait for them too.
 pub unsafe trait RawLock {
-    /// A lock that is free.
-    #[allow(
-        clippy::declare_interior_mutable_const,
-        reason = "to build a static from, not to be used in place"
-    )]
-    const OPEN: Self;
-
     /// Whether all operations that lock, fail to lock or unlock are sequentially consistent
     /// (`SeqCst`).
     ///
@@ -117,7 +109,7 @@ pub unsafe trait RawLock {
 ///
 /// ```
 /// use portcullis_async::{RawLock, ThreadLock};
-/// let lock = ThreadLock::OPEN;
+/// let lock = ThreadLock::new();
 /// assert_eq!(lock.lock(|| lock.try_lock(|| 1)), None);
 /// assert_eq!(lock.try_lock(|| 1), Some(1));
 /// ```
@@ -139,7 +131,23 @@ const HELD: u32 = 1;
 const SLEPT_AT: u32 = 2;
 
 #[cfg(all(feature = "std", not(loom)))]
+impl Default for ThreadLock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(all(feature = "std", not(loom)))]
 impl ThreadLock {
+    /// Creates a lock that is free.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            word: AtomicU32::new(OPEN),
+            holder: AtomicUsize::new(0),
+        }
+    }
+
     /// Runs `work` and unlocks. The caller has just locked.
     #[inline]
     fn run<T>(&self, work: impl FnOnce() -> T) -> T {
@@ -204,10 +212,6 @@ fn this_thread() -> usize {
 // the word. All changes of the word are sequentially consistent.
 #[cfg(all(feature = "std", not(loom)))]
 unsafe impl RawLock for ThreadLock {
-    const OPEN: Self = Self {
-        word: AtomicU32::new(OPEN),
-        holder: AtomicUsize::new(0),
-    };
     const IS_SEQUENTIAL: bool = true;
 
     #[inline]
@@ -235,7 +239,7 @@ unsafe impl RawLock for ThreadLock {
 ///
 /// ```
 /// use portcullis_async::{InterruptLock, RawLock};
-/// assert_eq!(InterruptLock::OPEN.lock(|| 1), 1);
+/// assert_eq!(InterruptLock::new().lock(|| 1), 1);
 /// ```
 #[cfg(feature = "critical-section")]
 #[derive(Debug)]
@@ -245,7 +249,22 @@ pub struct InterruptLock {
 }
 
 #[cfg(feature = "critical-section")]
+impl Default for InterruptLock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(feature = "critical-section")]
 impl InterruptLock {
+    /// Creates a lock that is free.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            held: AtomicBool::new(false),
+        }
+    }
+
     fn enter<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
         struct Held<'l>(&'l AtomicBool);
 
@@ -270,10 +289,6 @@ impl InterruptLock {
 // the same context.
 #[cfg(feature = "critical-section")]
 unsafe impl RawLock for InterruptLock {
-    const OPEN: Self = Self {
-        held: AtomicBool::new(false),
-    };
-
     fn lock<T>(&self, work: impl FnOnce() -> T) -> T {
         self.enter(work)
             .expect("a limiter or clock must not wait for the queue that calls it")

@@ -53,8 +53,7 @@ fn the_counter_counts() {
 fn no_wait_allocates_whatever_its_outcome() {
     let count = allocations(|| {
         for order in [Order::OldestFirst, Order::NewestFirst] {
-            let queue: Queue<_, _> =
-                Queue::new(Concurrency::new(3), ManualClock::new(), 4).with_order(order);
+            let queue = Queue::new(Concurrency::new(3), ManualClock::new(), 4).with_order(order);
             // Granted at once.
             let mut ready = pin!(queue.acquire(3));
             let Poll::Ready(Ok(held)) = poll(&mut ready) else {
@@ -102,7 +101,7 @@ fn no_wait_allocates_whatever_its_outcome() {
 
 #[test]
 fn many_waiters_granted_at_once_do_not_allocate() {
-    let queue: Queue<_, _> = Queue::new(Concurrency::new(100), ManualClock::new(), 100);
+    let queue = Queue::new(Concurrency::new(100), ManualClock::new(), 100);
     let mut waits: Vec<_> = (0..100).map(|_| Box::pin(queue.acquire(1))).collect();
     let count = allocations(|| {
         let Poll::Ready(Ok(held)) = poll(&mut pin!(queue.acquire(100))) else {
@@ -121,7 +120,7 @@ fn many_waiters_granted_at_once_do_not_allocate() {
 
 fn waits_for_time(limiter: impl QueueLimiter) {
     let count = allocations(|| {
-        let queue: Queue<_, _> = Queue::new(limiter, Still::default(), 9);
+        let queue = Queue::new(limiter, Still::default(), 9);
         let mut driver = pin!(queue.drive());
         assert!(poll(&mut driver).is_pending());
         assert!(poll(&mut pin!(queue.acquire(2))).is_ready());
@@ -173,7 +172,7 @@ fn neither_time_nor_a_driver_allocates() {
 
 #[test]
 fn a_wait_that_owns_the_queue_does_not_allocate() {
-    let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(Concurrency::new(1), ManualClock::new(), 9));
+    let queue = Arc::new(Queue::new(Concurrency::new(1), ManualClock::new(), 9));
     let count = allocations(|| {
         let Poll::Ready(Ok(held)) = poll(&mut pin!(Acquire::new(Arc::clone(&queue), 1, 1))) else {
             panic!("free")
@@ -188,7 +187,7 @@ fn a_wait_that_owns_the_queue_does_not_allocate() {
 
 #[test]
 fn a_waiting_thread_allocates_once_for_all_its_waits() {
-    let queue: Queue<_, _> = Queue::new(Concurrency::new(1), NoTimer(MonotonicClock::new()), 9);
+    let queue = Queue::new(Concurrency::new(1), NoTimer(MonotonicClock::new()), 9);
     let wait = || {
         let held = queue.blocking_acquire(1).unwrap();
         let timed_out = queue.blocking_acquire_for(1, Duration::from_micros(10));
@@ -207,7 +206,7 @@ fn a_waiting_thread_allocates_once_for_all_its_waits() {
 
 #[test]
 fn no_deadline_allocates_whatever_its_outcome() {
-    let queue: Queue<_, _> = Queue::new(Concurrency::new(2), ManualClock::new(), 999);
+    let queue = Queue::new(Concurrency::new(2), ManualClock::new(), 999);
     let mut waits: Vec<_> = (0..50)
         .map(|n| Box::pin(queue.acquire_until(1, Timestamp::from_nanos(1 + n * 37 % 50))))
         .collect();
@@ -242,7 +241,7 @@ fn no_deadline_allocates_whatever_its_outcome() {
 #[test]
 fn no_wait_for_a_key_allocates_with_any_number_of_keys() {
     let table = Keyed::new(ConcurrencyRules::new(1), Line::for_keys(1_000), Seed::new());
-    let queue: KeyedQueue<_, _> = KeyedQueue::new(table, ManualClock::new(), 99);
+    let queue = KeyedQueue::new(table, ManualClock::new(), 99);
     let mut waits: Vec<_> = (0..200_u64)
         .map(|n| {
             Box::pin(Acquire::new(queue.key(&(n % 100)), 1, 1).until(Timestamp::from_nanos(9 + n)))
@@ -317,18 +316,17 @@ fn attended(queue: &Queue<TokenBucket, Alarm>) {
 #[test]
 fn a_queue_with_its_own_timer_allocates_nothing_for_a_wait() {
     let bucket = || TokenBucket::new(Rate::per_second(1), 2);
-    let shared: Arc<Queue<_, _>> = Arc::new(Queue::new(bucket(), Alarm::default(), 9));
+    let shared = Arc::new(Queue::new(bucket(), Alarm::default(), 9));
     shared.attend_shared();
     attended(&shared);
-    let for_ever: &'static Queue<_, _> =
-        Box::leak(Box::new(Queue::new(bucket(), Alarm::default(), 9)));
+    let for_ever: &'static _ = Box::leak(Box::new(Queue::new(bucket(), Alarm::default(), 9)));
     assert_eq!(allocations(|| for_ever.attend()), 0);
     attended(for_ever);
 }
 
 #[test]
 fn waiting_until_drained_does_not_allocate() {
-    let queue: Queue<_, _> = Queue::new(Concurrency::new(1), ManualClock::new(), 9);
+    let queue = Queue::new(Concurrency::new(1), ManualClock::new(), 9);
     let count = allocations(|| {
         let Poll::Ready(Ok(held)) = poll(&mut pin!(queue.acquire(1))) else {
             panic!("free")

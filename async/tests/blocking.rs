@@ -22,7 +22,7 @@ fn waiters<L: QueueLimiter, C: QueueClock>(queue: &Queue<L, C>, n: u32) {
 
 #[test]
 fn threads_and_tasks_are_granted_in_one_order() {
-    let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(
+    let queue = Arc::new(Queue::new(
         Concurrency::new(1),
         NoTimer(MonotonicClock::new()),
         99,
@@ -72,7 +72,7 @@ fn threads_and_tasks_are_granted_in_one_order() {
 
 #[test]
 fn threads_need_no_driver() {
-    let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(
+    let queue = Arc::new(Queue::new(
         TokenBucket::new(Rate::per_second(1_000), 1),
         NoTimer(MonotonicClock::new()),
         99,
@@ -99,7 +99,7 @@ fn threads_need_no_driver() {
 
 #[test]
 fn a_thread_whose_wait_times_out_leaves_no_trace() {
-    let queue: Queue<_, _> = Queue::new(Concurrency::new(2), NoTimer(MonotonicClock::new()), 2);
+    let queue = Queue::new(Concurrency::new(2), NoTimer(MonotonicClock::new()), 2);
     let held = queue.blocking_acquire(1).unwrap();
     for times in 1..4 {
         let outcome = queue.blocking_acquire_for(2, Duration::from_millis(2));
@@ -120,7 +120,7 @@ fn a_thread_whose_wait_times_out_leaves_no_trace() {
 
 #[test]
 fn without_time_to_wait_a_thread_takes_what_is_free() {
-    let queue: Queue<_, _> = Queue::new(Concurrency::new(1), NoTimer(MonotonicClock::new()), 2);
+    let queue = Queue::new(Concurrency::new(1), NoTimer(MonotonicClock::new()), 2);
     let held = queue.blocking_acquire_for(1, Duration::ZERO).unwrap();
     let outcome = queue.blocking_acquire_for(1, Duration::ZERO);
     assert_eq!(
@@ -136,7 +136,7 @@ fn without_time_to_wait_a_thread_takes_what_is_free() {
 
 #[test]
 fn threads_get_the_same_errors_as_tasks() {
-    let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(
+    let queue = Arc::new(Queue::new(
         Concurrency::new(1),
         NoTimer(MonotonicClock::new()),
         1,
@@ -336,8 +336,7 @@ mod by_turns {
     #[test]
     fn when_the_driving_thread_has_its_permits_the_next_one_drives() {
         let clock = Arc::new(ManualClock::new());
-        let queue: Queue<_, _> =
-            Queue::new(Concurrency::new(1), NoTimer(Clock(Arc::clone(&clock))), 99);
+        let queue = Queue::new(Concurrency::new(1), NoTimer(Clock(Arc::clone(&clock))), 99);
         let queue = Arc::new(queue.with_hook(Later(AtomicU64::new(0), clock)));
         let mut held = now(Acquire::new(Arc::clone(&queue), 1, 1)).unwrap();
         let threads: Vec<_> = (0..4)
@@ -374,7 +373,7 @@ mod by_turns {
     #[test]
     fn a_thread_that_is_granted_before_it_has_driven_leaves_that_to_the_next_one() {
         for _ in 0..20 {
-            let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(
+            let queue = Arc::new(Queue::new(
                 Concurrency::new(2),
                 NoTimer(MonotonicClock::new()),
                 99,
@@ -417,7 +416,7 @@ mod by_turns {
     #[test]
     fn drivers_that_come_and_go_delay_no_waiter() {
         let bucket = TokenBucket::new(Rate::per_second(2_000), 1);
-        let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(bucket, ThreadTimer::new(), 99));
+        let queue = Arc::new(Queue::new(bucket, ThreadTimer::new(), 99));
         let threads: Vec<_> = (0..4)
             .map(|_| {
                 let queue = Arc::clone(&queue);

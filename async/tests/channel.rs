@@ -555,7 +555,7 @@ mod waits {
     fn tasks_on_a_pool_are_polled_once_for_each_wait_by_the_clock() {
         const ITEMS: usize = 20;
         let rate = TokenBucket::new(Rate::per_second(500), 1);
-        let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(rate, ThreadTimer::new(), 99));
+        let queue = Arc::new(Queue::new(rate, ThreadTimer::new(), 99));
         queue.attend_shared();
         let (sender, receiver) = channel(queue, places(3), PerItem);
         let (wrote, read) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
@@ -688,7 +688,7 @@ mod reads {
     #[test]
     fn each_item_is_received_once_in_the_order_of_its_sender() {
         const EACH: u32 = 500;
-        let queue: Queue<_, _> = Queue::new(Concurrency::new(3), ManualClock::new(), 99);
+        let queue = Queue::new(Concurrency::new(3), ManualClock::new(), 99);
         let (sender, receiver) = channel(&queue, places(2), PerItem);
         let read = std::thread::scope(|scope| {
             for writer in 0..3 {
@@ -1589,7 +1589,7 @@ mod pointers {
     #[test]
     fn to_the_place_of_a_key() {
         let table = || Keyed::new(ConcurrencyRules::new(1), Line::for_keys(1_000), Seed::new());
-        let queue: KeyedQueue<_, _> = KeyedQueue::new(table(), Hand::new(), 99);
+        let queue = KeyedQueue::new(table(), Hand::new(), 99);
         let (alice, from_alice) = channel(queue.key("alice"), places(2), PerItem);
         let (bob, from_bob) = channel(queue.key("bob"), places(2), PerItem);
         assert_eq!((alice.try_send(1), bob.try_send(2)), (Ok(()), Ok(())));
@@ -1605,7 +1605,7 @@ mod pointers {
         drop(from_alice);
         assert_eq!(queue.key("alice").available_at(START), 1);
         // The channel owns the table.
-        let queue: Arc<KeyedQueue<_, _>> = Arc::new(KeyedQueue::new(table(), Hand::new(), 99));
+        let queue = Arc::new(KeyedQueue::new(table(), Hand::new(), 99));
         let (alice, from_alice) = channel(
             QueueKey::new(Arc::clone(&queue), "alice"),
             places(2),

@@ -28,7 +28,7 @@ fn the_counter_counts() {
 
 #[test]
 fn neither_a_waiting_sender_nor_a_queued_item_allocates() {
-    let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(Concurrency::new(2), ManualClock::new(), 4));
+    let queue = Arc::new(Queue::new(Concurrency::new(2), ManualClock::new(), 4));
     let (sender, receiver) = channel(Arc::clone(&queue), NonZero::new(2).unwrap(), |n: &u32| *n);
     let count = allocations(|| {
         // Granted at once.
@@ -77,7 +77,7 @@ fn neither_a_waiting_sender_nor_a_queued_item_allocates() {
 
 #[test]
 fn no_waiting_receiver_allocates() {
-    let queue: Queue<_, _> = Queue::new(Concurrency::new(2), ManualClock::new(), 4);
+    let queue = Queue::new(Concurrency::new(2), ManualClock::new(), 4);
     let (sender, receiver) = channel(&queue, NonZero::new(2).unwrap(), |n: &u32| *n);
     let count = allocations(|| {
         let mut cancelled = Box::pin(receiver.recv());
@@ -104,7 +104,7 @@ fn no_waiting_receiver_allocates() {
 
 #[test]
 fn the_end_of_a_wait_does_not_allocate() {
-    let queue: Queue<_, _> = Queue::new(Concurrency::new(1), ManualClock::new(), 4);
+    let queue = Queue::new(Concurrency::new(1), ManualClock::new(), 4);
     let (sender, receiver) = channel(&queue, NonZero::new(1).unwrap(), |n: &u32| *n);
     let held = queue.try_acquire(1).unwrap();
     let (mut for_permits, mut for_room) = (pin!(sender.send(1)), pin!(sender.send(2)));

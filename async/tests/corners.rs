@@ -121,7 +121,7 @@ fn permits_refunded_to_a_key_go_to_the_next_waiter_of_that_key() {
 /// Another waiter's waker holds up the driver.
 #[test]
 fn a_thread_ends_at_its_own_deadline_whatever_its_driver_does() {
-    let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(
+    let queue = Arc::new(Queue::new(
         Concurrency::new(1),
         NoTimer(MonotonicClock::new()),
         99,

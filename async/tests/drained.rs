@@ -233,7 +233,7 @@ fn permits_that_come_back_by_time_are_not_waited_for() {
 #[test]
 fn a_release_while_another_holds_the_lock_is_found_by_the_holder() {
     type Locked = Queue<Concurrency, Hand, Watched>;
-    static QUEUE: Locked = Queue::new(Concurrency::new(2), Hand::new(), 99);
+    static QUEUE: Locked = Queue::with_lock(Concurrency::new(2), Hand::new(), 99, Watched::new());
     let works: [fn(); 4] = [
         || assert!(Task::new(QUEUE.drained()).is_pending()),
         || _ = QUEUE.advance(),
@@ -255,7 +255,8 @@ fn a_release_while_another_holds_the_lock_is_found_by_the_holder() {
 #[test]
 fn a_release_while_it_registers_is_not_missed() {
     type Locked = Queue<Concurrency, ManualClock, Watched>;
-    static QUEUE: Locked = Queue::new(Concurrency::new(1), ManualClock::new(), 99);
+    static QUEUE: Locked =
+        Queue::with_lock(Concurrency::new(1), ManualClock::new(), 99, Watched::new());
     let held = now(QUEUE.acquire(1)).unwrap();
     let mut drained = Task::new(QUEUE.drained());
     Watched::before_unlock(move || drop(held));

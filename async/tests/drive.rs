@@ -105,7 +105,7 @@ fn bucket(rate: u32, burst: u64) -> TokenBucket {
 #[test]
 fn each_wait_ends_at_its_instant_with_one_timer_for_all() {
     let executor = Executor::default();
-    let queue: Queue<_, _> = Queue::new(bucket(10, 5), &executor.hand, 99);
+    let queue = Queue::new(bucket(10, 5), &executor.hand, 99);
     let ends = Mutex::new(Vec::new());
     let left = AtomicU32::new(4);
     let mut tasks = vec![Executor::task(queue.drive())];
@@ -133,7 +133,7 @@ fn each_wait_ends_at_its_instant_with_one_timer_for_all() {
 #[test]
 fn the_timer_follows_a_new_or_cancelled_head() {
     let executor = Executor::default();
-    let queue: Queue<_, _> = Queue::new(bucket(1, 60), &executor.hand, 99);
+    let queue = Queue::new(bucket(1, 60), &executor.hand, 99);
     let ends = Mutex::new(Vec::new());
     let tasks = vec![
         Executor::task(async {
@@ -172,7 +172,7 @@ fn the_timer_follows_a_new_or_cancelled_head() {
 fn a_refund_moves_the_alarm_earlier() {
     let executor = Executor::default();
     let bucket = TokenBucket::new(Rate::per_second(1), 10);
-    let queue: Queue<_, _> = Queue::new(bucket, &executor.hand, 99);
+    let queue = Queue::new(bucket, &executor.hand, 99);
     let mut held = now(queue.acquire(10)).unwrap();
     let tasks = vec![
         Executor::task(async {

@@ -215,8 +215,6 @@ mod releases {
 
     // SAFETY: as for the inner lock.
     unsafe impl RawLock for Interrupted {
-        const OPEN: Self = Self(ThreadLock::OPEN);
-
         fn lock<T>(&self, work: impl FnOnce() -> T) -> T {
             assert!(
                 !HELD_BY_ANOTHER.load(Ordering::Relaxed),
@@ -265,13 +263,14 @@ mod releases {
     /// A release never waits for the lock, even if it makes the queue arm its timer.
     #[test]
     fn releases_in_an_attended_queue_do_not_wait_for_the_lock() {
-        static QUEUE: Queue<Both, Hand, Interrupted> = Queue::new(
+        static QUEUE: Queue<Both, Hand, Interrupted> = Queue::with_lock(
             Both(
                 Concurrency::new(2),
                 TokenBucket::new(Rate::per_second(1), 3),
             ),
             Hand::new(),
             99,
+            Interrupted(ThreadLock::new()),
         );
         QUEUE.attend();
         let held = QUEUE.try_acquire(2).unwrap();
@@ -351,7 +350,7 @@ mod threads {
     #[test]
     fn a_sleeping_thread_drives_for_all_waiters() {
         for attended in [false, true] {
-            let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(
+            let queue = Arc::new(Queue::new(
                 Concurrency::new(1),
                 Dead(MonotonicClock::new()),
                 99,
@@ -388,7 +387,7 @@ mod threads {
     /// Each thread is in charge for a while, and leaves at its deadline.
     #[test]
     fn when_a_thread_leaves_at_its_deadline_the_next_one_drives() {
-        let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(
+        let queue = Arc::new(Queue::new(
             Concurrency::new(1),
             NoTimer(MonotonicClock::new()),
             99,
@@ -422,7 +421,7 @@ mod threads {
             .initial(0)
             .build()
             .unwrap();
-        let queue: Queue<_, _> = Queue::new(rate, NoTimer(MonotonicClock::new()), 99);
+        let queue = Queue::new(rate, NoTimer(MonotonicClock::new()), 99);
         let first = AtomicBool::new(true);
         let queue = Arc::new(queue.with_hook(move |_: &portcullis_async::Waited| {
             assert!(!first.swap(false, Ordering::Relaxed), "a hook");
@@ -449,7 +448,7 @@ mod threads {
                 .initial(0)
                 .build()
                 .unwrap();
-            let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(
+            let queue = Arc::new(Queue::new(
                 rate,
                 TokioTimer::of(runtime.handle().clone()),
                 99,
@@ -470,7 +469,7 @@ mod threads {
 
     #[test]
     fn when_a_driving_thread_unwinds_a_task_takes_over() {
-        let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(bucket(5), ThreadTimer::new(), 99));
+        let queue = Arc::new(Queue::new(bucket(5), ThreadTimer::new(), 99));
         let mut driver = Task::waiting(queue.drive());
         let _wait = Task::waiting(queue.acquire(1));
         assert!(driver.is_pending());

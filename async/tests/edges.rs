@@ -57,11 +57,9 @@ fn a_wait_is_unlinked_though_its_first_poll_panicked() {
 /// A call of `counts` holds the lock for a moment, too.
 #[test]
 fn a_release_during_counts_is_granted() {
-    let queue: &'static Queue<Concurrency, ManualClock, Watched> = Box::leak(Box::new(Queue::new(
-        Concurrency::new(1),
-        ManualClock::new(),
-        9,
-    )));
+    let queue: &'static Queue<Concurrency, ManualClock, Watched> = Box::leak(Box::new(
+        Queue::with_lock(Concurrency::new(1), ManualClock::new(), 9, Watched::new()),
+    ));
     let held = now(queue.acquire(1)).unwrap();
     let wait = Task::waiting(queue.acquire(1));
     Watched::before_unlock(move || drop(held));
@@ -86,7 +84,7 @@ fn no_waker_is_dropped_under_the_lock() {
             UNDER_THE_LOCK.fetch_add(u32::from(Watched::is_held()), Ordering::Relaxed);
         },
     );
-    let queue: Queue<_, _, Watched> = Queue::new(Concurrency::new(1), ManualClock::new(), 0);
+    let queue = Queue::with_lock(Concurrency::new(1), ManualClock::new(), 0, Watched::new());
     let _held = now(queue.acquire(1)).unwrap();
     // SAFETY: nothing is behind the pointer.
     let waker = unsafe { Waker::from_raw(RawWaker::new(core::ptr::null(), &VTABLE)) };
@@ -157,8 +155,7 @@ fn a_thread_behind_a_cancelled_head_does_not_oversleep() {
         .initial(0)
         .build()
         .unwrap();
-    let queue: Arc<Queue<_, _>> =
-        Arc::new(Queue::new(bucket, NoTimer(MonotonicClock::new()), 9_000));
+    let queue = Arc::new(Queue::new(bucket, NoTimer(MonotonicClock::new()), 9_000));
     let mut head = Box::pin(Acquire::new(Arc::clone(&queue), 2_000, 2_000));
     let mut context = core::task::Context::from_waker(Waker::noop());
     assert!(head.as_mut().poll(&mut context).is_pending());
@@ -297,8 +294,7 @@ fn a_limiter_that_panicked_once_leaves_no_waiter_bit_behind() {
 #[test]
 fn a_thread_is_woken_when_its_own_instant_becomes_earlier() {
     let bucket = TokenBucket::new(Rate::per_second(1_000), 4_000);
-    let queue: Arc<Queue<_, _>> =
-        Arc::new(Queue::new(bucket, NoTimer(MonotonicClock::new()), 9_000));
+    let queue = Arc::new(Queue::new(bucket, NoTimer(MonotonicClock::new()), 9_000));
     let mut held = now(queue.acquire(4_000)).unwrap();
     let started = Instant::now();
     let thread = std::thread::spawn({
@@ -324,8 +320,8 @@ fn a_thread_is_woken_when_its_own_instant_becomes_earlier() {
 fn a_grant_is_not_lost_when_the_waker_of_another_panics() {
     let limit = FreesOnDenial::new(3, false);
     let frees = Arc::clone(&limit.frees);
-    let queue: Queue<_, _, Watched> =
-        Queue::new(limit, ManualClock::new(), 9).with_order(Order::NewestFirst);
+    let queue = Queue::with_lock(limit, ManualClock::new(), 9, Watched::new())
+        .with_order(Order::NewestFirst);
     let queue: &'static _ = Box::leak(Box::new(queue));
     now(queue.acquire(1)).unwrap().forget();
     let two = now(queue.acquire(2)).unwrap();
@@ -379,7 +375,12 @@ fn the_interrupt_lock_does_not_admit_its_holder_twice() {
         Arc::clone(&armed),
         std::sync::OnceLock::new(),
     );
-    let queue: &'static Again = Box::leak(Box::new(Queue::new(limit, ManualClock::new(), 9)));
+    let queue: &'static Again = Box::leak(Box::new(Queue::with_lock(
+        limit,
+        ManualClock::new(),
+        9,
+        InterruptLock::new(),
+    )));
     queue
         .change(|limit| limit.2.set(queue).map_err(drop))
         .unwrap();

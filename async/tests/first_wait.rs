@@ -36,7 +36,7 @@ fn bucket(burst: u64) -> TokenBucket {
 #[test]
 fn a_wait_is_granted_without_a_driver() {
     let bucket = TokenBucket::new(Rate::per_second(200), 1);
-    let queue: Queue<_, _> = Queue::new(bucket, ThreadTimer::new(), 99);
+    let queue = Queue::new(bucket, ThreadTimer::new(), 99);
     for _ in 0..4 {
         assert_eq!(permits(block_on(queue.acquire(1))), Ok(1));
     }
@@ -46,7 +46,7 @@ fn a_wait_is_granted_without_a_driver() {
 #[test]
 fn waits_of_many_threads_are_granted_without_a_driver() {
     let bucket = TokenBucket::new(Rate::per_second(2_000), 1);
-    let queue: Queue<_, _> = Queue::new(bucket, ThreadTimer::new(), 99);
+    let queue = Queue::new(bucket, ThreadTimer::new(), 99);
     std::thread::scope(|scope| {
         for _ in 0..8 {
             scope.spawn(|| {
@@ -79,7 +79,7 @@ impl Timer for Counts {
 fn blocked_threads_do_not_use_the_timer() {
     let bucket = TokenBucket::new(Rate::per_second(200), 1);
     let timer = Counts(MonotonicClock::new(), AtomicUsize::new(0));
-    let queue: Queue<_, _> = Queue::new(bucket, timer, 99);
+    let queue = Queue::new(bucket, timer, 99);
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
@@ -96,7 +96,7 @@ fn blocked_threads_do_not_use_the_timer() {
 fn a_wait_of_a_key_is_granted_without_a_driver() {
     let rules = TokenBucketRules::new(Rate::per_second(200), 1);
     let table = Keyed::new(rules, [const { Line::new() }; 4], Seed::new());
-    let queue: KeyedQueue<_, _> = KeyedQueue::new(table, ThreadTimer::new(), 99);
+    let queue = KeyedQueue::new(table, ThreadTimer::new(), 99);
     for _ in 0..3 {
         for key in ["a", "b"] {
             assert_eq!(permits(block_on(queue.acquire(key, 1))), Ok(1));
@@ -150,7 +150,7 @@ fn a_wait_that_is_dropped_passes_the_timer_on() {
 
 #[test]
 fn a_wait_that_is_due_earlier_takes_the_timer_over() {
-    let queue: Queue<_, _> = Queue::new(Concurrency::new(1), Hand::new(), 99);
+    let queue = Queue::new(Concurrency::new(1), Hand::new(), 99);
     let held = block_on(queue.acquire(1)).unwrap();
     let late = Task::waiting(queue.acquire_until(1, secs(8)));
     assert_eq!(queue.clock().alarm(), Some(secs(8)));
@@ -165,7 +165,7 @@ fn a_wait_that_is_due_earlier_takes_the_timer_over() {
 
 #[test]
 fn a_deadline_behind_a_concurrency_limit_is_met_without_a_driver() {
-    let queue: Queue<_, _> = Queue::new(Concurrency::new(1), ThreadTimer::new(), 99);
+    let queue = Queue::new(Concurrency::new(1), ThreadTimer::new(), 99);
     let held = block_on(queue.acquire(1)).unwrap();
     let deadline = queue.clock().now().saturating_add(Duration::from_millis(5));
     let late = block_on(queue.acquire_until(1, deadline));
@@ -245,7 +245,7 @@ fn a_timer_that_panics_lets_the_next_wait_drive() {
         }
     }
     let clock = Faulty(Hand::new(), AtomicUsize::new(2));
-    let queue: Queue<_, _> = Queue::new(bucket(5), clock, 99);
+    let queue = Queue::new(bucket(5), clock, 99);
     let mut first = Task::new(queue.acquire(1));
     let panicked = catch_unwind(AssertUnwindSafe(|| first.poll().is_pending()));
     assert!(panicked.is_err());

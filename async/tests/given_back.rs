@@ -212,8 +212,12 @@ fn a_waker_is_dropped_outside_the_lock_even_if_the_clock_panics() {
         |_| {},
         |_| _ = UNDER_THE_LOCK.fetch_add(Watched::is_held().into(), Ordering::Relaxed),
     );
-    let queue: Queue<_, NoTimer<FaultyClock>, Watched> =
-        Queue::new(Concurrency::new(1), NoTimer(FaultyClock::default()), 9);
+    let queue: Queue<_, NoTimer<FaultyClock>, Watched> = Queue::with_lock(
+        Concurrency::new(1),
+        NoTimer(FaultyClock::default()),
+        9,
+        Watched::new(),
+    );
     // With a hook, queueing reads the clock.
     let queue = queue.with_hook(|_: &Waited| ());
     let _held = now(queue.acquire(1)).unwrap();
@@ -286,7 +290,7 @@ fn beside_a_queue_that_cannot_arm_its_timer_a_driver_drives() {
             self.0.wake_at(at, waker)
         }
     }
-    let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(
+    let queue = Arc::new(Queue::new(
         bucket(),
         Twice(Hand::new(), AtomicUsize::new(0)),
         9,

@@ -64,7 +64,7 @@ impl Clock for Bad {
 
 #[test]
 fn a_clock_that_panics_while_a_permit_is_handed_over_loses_none() {
-    let queue: Queue<_, _> = Queue::new(Concurrency::new(1), NoTimer(Bad(Cell::new(false))), 9);
+    let queue = Queue::new(Concurrency::new(1), NoTimer(Bad(Cell::new(false))), 9);
     let queue = queue.with_hook(|_: &Waited| {});
     let held = queue.try_acquire(1).unwrap();
     let wait = Task::waiting(queue.acquire(1));

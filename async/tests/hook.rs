@@ -201,7 +201,8 @@ fn a_hook_may_use_the_queue() {
         })
     };
     let queue: &'static Inside = Box::leak(Box::new(
-        Queue::new(Concurrency::new(1), Hand::new(), 9).with_hook(hook),
+        Queue::with_lock(Concurrency::new(1), Hand::new(), 9, support::Watched::new())
+            .with_hook(hook),
     ));
     slot.set(queue).ok().unwrap();
     let held = now(queue.acquire(1)).unwrap();
@@ -215,7 +216,7 @@ fn a_hook_may_use_the_queue() {
 /// The granted permits are not lost with it.
 #[test]
 fn a_hook_that_panics_loses_nothing() {
-    let queue: Queue<_, _> = Queue::new(Concurrency::new(2), Hand::new(), 9);
+    let queue = Queue::new(Concurrency::new(2), Hand::new(), 9);
     let queue = queue.with_hook(|_: &Waited| panic!("a hook"));
     let held = now(queue.acquire(2)).unwrap();
     let [mut granted, behind, cancelled] = [2, 2, 1].map(|n| Task::waiting(queue.acquire(n)));
@@ -237,8 +238,7 @@ fn a_hook_that_panics_loses_nothing() {
 fn a_keyed_queue_calls_its_hook() {
     let told = Told::default();
     let table = Keyed::new(ConcurrencyRules::new(1), Line::for_keys(100), Seed::new());
-    let queue: portcullis_async::KeyedQueue<_, _> =
-        portcullis_async::KeyedQueue::new(table, Hand::new(), 9);
+    let queue = portcullis_async::KeyedQueue::new(table, Hand::new(), 9);
     let queue = queue.with_hook(Tells(&told));
     let held = now(queue.acquire("alice", 1)).unwrap();
     let wait = Task::waiting(queue.acquire("alice", 1));

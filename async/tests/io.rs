@@ -1605,7 +1605,7 @@ mod pointers {
             (10, 10, 1)
         );
         let table = Keyed::new(ConcurrencyRules::new(10), Line::for_keys(100), Seed::new());
-        let keyed: Arc<KeyedQueue<_, _>> = Arc::new(KeyedQueue::new(table, Hand::new(), 0));
+        let keyed = Arc::new(KeyedQueue::new(table, Hand::new(), 0));
         let held = keyed.try_acquire("bob", 10).unwrap();
         let of = |key| {
             Box::pin(LimitedRead::new(

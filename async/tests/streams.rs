@@ -253,7 +253,7 @@ mod at_a_rate {
             .rules()
             .unwrap();
         let table = Keyed::new(bucket, Line::for_keys(100), Seed::new());
-        let queue: Arc<KeyedQueue<_, _>> = Arc::new(KeyedQueue::new(table, Hand::new(), 9));
+        let queue = Arc::new(KeyedQueue::new(table, Hand::new(), 9));
         queue.attend_shared();
         let of = |key| {
             Polled::new(LimitedStream::new(
@@ -942,7 +942,7 @@ mod sinks {
         static QUEUE: LazyLock<Manual> = LazyLock::new(|| queue(Concurrency::new(1), 0));
         let shared = Arc::new(queue(Concurrency::new(1), 0));
         let table = Keyed::new(ConcurrencyRules::new(1), Line::for_keys(100), Seed::new());
-        let keyed: KeyedQueue<_, _> = KeyedQueue::new(table, Hand::new(), 0);
+        let keyed = KeyedQueue::new(table, Hand::new(), 0);
         let items = || stream::iter((0..3).map(Ok));
         let mut kept = [const { Vec::new() }; 3];
         now(items().forward(LimitedSink::new(&mut kept[0], &*QUEUE, PerItem))).unwrap();

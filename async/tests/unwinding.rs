@@ -241,7 +241,7 @@ mod time {
 
     /// An attended queue at one token per second, with two waiters; the first one's waker panics.
     fn attended() -> (Faults, [Task<Acquire<Faults>>; 2]) {
-        let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(bucket(5), Faulty::default(), 9));
+        let queue = Arc::new(Queue::new(bucket(5), Faulty::default(), 9));
         queue.attend_shared();
         let first = panicking(Acquire::new(Arc::clone(&queue), 1, 1));
         let second = Task::waiting(Acquire::new(Arc::clone(&queue), 1, 1));
@@ -323,7 +323,7 @@ mod time {
         for times in [1, 2, 5] {
             let fuse = Fuse::default();
             let limiter = Panics(bucket(5), fuse.clone());
-            let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(limiter, Hand::new(), 9));
+            let queue = Arc::new(Queue::new(limiter, Hand::new(), 9));
             queue.attend_shared();
             let waits = [(); 2].map(|()| Task::waiting(Acquire::new(Arc::clone(&queue), 1, 1)));
             fuse.light(times);
@@ -376,7 +376,7 @@ mod time {
                 .initial(0)
                 .build()
                 .unwrap();
-            let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(rate, timer, 9));
+            let queue = Arc::new(Queue::new(rate, timer, 9));
             queue.attend_shared();
             let panicking: Vec<_> = (0..3)
                 .map(|_| panicking(Acquire::new(Arc::clone(&queue), 1, 1)))
@@ -421,7 +421,7 @@ mod time {
         /// One thread for the whole process.
         #[test]
         fn a_thread_shared_with_other_queues() {
-            let others: Arc<Queue<_, _>> = Arc::new(Queue::new(
+            let others = Arc::new(Queue::new(
                 bucket(1),
                 portcullis_async::ThreadTimer::new(),
                 9,
@@ -460,7 +460,7 @@ mod threads {
             .initial(0)
             .build()
             .unwrap();
-        let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(rate, NoTimer(clock), 9));
+        let queue = Arc::new(Queue::new(rate, NoTimer(clock), 9));
         for burns in 1..6 {
             let (say, hear) = mpsc::channel();
             let first = {

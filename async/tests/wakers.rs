@@ -249,7 +249,12 @@ mod wakers {
                 self.1.fetch_add(1, Ordering::Relaxed);
             }
         }
-        let queue: Arc<Locked> = Arc::new(Queue::new(Concurrency::new(1), Hand::new(), 9));
+        let queue: Arc<Locked> = Arc::new(Queue::with_lock(
+            Concurrency::new(1),
+            Hand::new(),
+            9,
+            Watched::new(),
+        ));
         let dropped = Arc::new(AtomicUsize::new(0));
         let uses = || {
             let uses = Uses(Arc::clone(&queue), Arc::clone(&dropped));
@@ -271,7 +276,8 @@ mod wakers {
     #[test]
     fn no_waker_runs_inside_the_lock() {
         let queue: Arc<Queue<_, _, Watched>> = Arc::new(
-            Queue::new(Concurrency::new(1), Hand::new(), 2).with_order(Order::NewestFirst),
+            Queue::with_lock(Concurrency::new(1), Hand::new(), 2, Watched::new())
+                .with_order(Order::NewestFirst),
         );
         let ran = Arc::new(AtomicUsize::new(0));
         let careful = || {
@@ -304,7 +310,8 @@ mod marks {
     #[test]
     fn a_release_while_another_holds_the_lock_is_granted_by_the_holder() {
         type Locked = Queue<Concurrency, Hand, Watched>;
-        static QUEUE: Locked = Queue::new(Concurrency::new(2), Hand::new(), 99);
+        static QUEUE: Locked =
+            Queue::with_lock(Concurrency::new(2), Hand::new(), 99, Watched::new());
         type Release = Lease<&'static Locked>;
         let works: [fn(Release); 6] = [
             |held| {

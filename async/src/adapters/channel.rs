@@ -141,7 +141,7 @@ use crate::queues::queue::Queue;
 /// use std::sync::Arc;
 ///
 /// // Up to 1,000 bytes in the channel, in up to 100 lines.
-/// let bytes: Arc<Queue<_, _>> = Arc::new(Queue::new(
+/// let bytes = Arc::new(Queue::new(
 ///     Concurrency::new(1_000),
 ///     ManualClock::new(),
 ///     1_000,

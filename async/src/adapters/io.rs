@@ -50,7 +50,7 @@ macro_rules! limited {
             /// ```
             /// # use portcullis_async::Queue;
             /// # use portcullis_core::{ManualClock, Rate, TokenBucket};
-            /// # let queue: Queue<_, _> =
+            /// # let queue =
             /// #     Queue::new(TokenBucket::new(Rate::per_second(9), 9), ManualClock::new(), 9);
             #[doc = concat!("let limited = portcullis_async::", stringify!($name), "::new(std::io::Cursor::new(vec![0_u8]), &queue);")]
             /// assert_eq!(limited.get_ref().get_ref().len(), 1);
@@ -69,7 +69,7 @@ macro_rules! limited {
             /// # use core::num::NonZero;
             /// # use portcullis_async::Queue;
             /// # use portcullis_core::{ManualClock, Rate, TokenBucket};
-            /// # let queue: Queue<_, _> =
+            /// # let queue =
             /// #     Queue::new(TokenBucket::new(Rate::per_second(9), 9), ManualClock::new(), 9);
             #[doc = concat!("let limited = portcullis_async::", stringify!($name), "::new(std::io::Cursor::new(vec![0_u8]), &queue);")]
             /// let evenly = limited.with_piece(NonZero::new(512).unwrap());
@@ -86,7 +86,7 @@ macro_rules! limited {
             /// ```
             /// # use portcullis_async::Queue;
             /// # use portcullis_core::{ManualClock, Rate, TokenBucket};
-            /// # let queue: Queue<_, _> =
+            /// # let queue =
             /// #     Queue::new(TokenBucket::new(Rate::per_second(9), 9), ManualClock::new(), 9);
             #[doc = concat!("let limited = portcullis_async::", stringify!($name), "::new(std::io::Cursor::new(vec![0_u8]), &queue);")]
             /// assert_eq!(limited.get_ref().get_ref().len(), 1);
@@ -101,7 +101,7 @@ macro_rules! limited {
             /// # use std::pin::pin;
             /// # use portcullis_async::Queue;
             /// # use portcullis_core::{ManualClock, Rate, TokenBucket};
-            /// # let queue: Queue<_, _> =
+            /// # let queue =
             /// #     Queue::new(TokenBucket::new(Rate::per_second(9), 9), ManualClock::new(), 9);
             #[doc = concat!("let limited = pin!(portcullis_async::", stringify!($name), "::new(std::io::Cursor::new(vec![0_u8]), &queue));")]
             /// limited.get_pin_mut().set_position(1);
@@ -161,7 +161,7 @@ limited! {
     ///
     /// // 20 MB per second, with a burst of 400 kB.
     /// let rate = TokenBucket::new(Rate::per_second(20_000_000), 400_000);
-    /// let down: Arc<Queue<_, _>> = Arc::new(Queue::new(rate, ThreadTimer::new(), u64::MAX));
+    /// let down = Arc::new(Queue::new(rate, ThreadTimer::new(), u64::MAX));
     /// down.attend_shared();
     /// # futures_executor::block_on(async {
     /// let file: &[u8] = &[7; 500_000];
@@ -181,7 +181,7 @@ impl<T, P: Anchored> LimitedRead<T, P> {
     /// ```
     /// # use portcullis_async::{LimitedRead, Queue};
     /// # use portcullis_core::{ManualClock, Rate, TokenBucket};
-    /// # let queue: Queue<_, _> =
+    /// # let queue =
     /// #     Queue::new(TokenBucket::new(Rate::per_second(9), 9), ManualClock::new(), 9);
     /// let limited = LimitedRead::new(std::io::Cursor::new([7]), &queue);
     /// assert!(limited.waiting().is_empty());
@@ -231,7 +231,7 @@ limited! {
     /// use portcullis_core::{Rate, TokenBucket};
     ///
     /// let rate = TokenBucket::new(Rate::per_second(20_000_000), 400_000);
-    /// let up: Arc<Queue<_, _>> = Arc::new(Queue::new(rate, ThreadTimer::new(), u64::MAX));
+    /// let up = Arc::new(Queue::new(rate, ThreadTimer::new(), u64::MAX));
     /// up.attend_shared();
     /// # futures_executor::block_on(async {
     /// let socket: Vec<u8> = Vec::new();

@@ -44,8 +44,7 @@ pin_project! {
     /// use portcullis_async::{LimitedSink, PerItem, Queue};
     /// use portcullis_core::{ManualClock, Rate, TokenBucket};
     ///
-    /// let queue: Queue<_, _> =
-    ///     Queue::new(TokenBucket::new(Rate::per_second(10), 2), ManualClock::new(), 0);
+    /// let queue = Queue::new(TokenBucket::new(Rate::per_second(10), 2), ManualClock::new(), 0);
     /// let mut out = pin!(LimitedSink::new(Vec::new(), &queue, PerItem));
     /// futures_executor::block_on(async {
     ///     out.send("first").await.unwrap();
@@ -79,7 +78,7 @@ impl<T, S: Sink<T>, P: Anchored + Clone, W: Weight<T>> LimitedSink<S, P, W, T> {
     /// # use futures_util::SinkExt;
     /// # use portcullis_async::{LimitedSink, Queue};
     /// # use portcullis_core::{ManualClock, Rate, TokenBucket};
-    /// let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(
+    /// let queue = Arc::new(Queue::new(
     ///     TokenBucket::new(Rate::per_second(9), 9),
     ///     ManualClock::new(),
     ///     9,
@@ -105,7 +104,7 @@ impl<T, S: Sink<T>, P: Anchored + Clone, W: Weight<T>> LimitedSink<S, P, W, T> {
     /// ```
     /// # use portcullis_async::{LimitedSink, PerItem, Queue};
     /// # use portcullis_core::{Concurrency, ManualClock};
-    /// # let queue: Queue<_, _> = Queue::new(Concurrency::new(2), ManualClock::new(), 9);
+    /// # let queue = Queue::new(Concurrency::new(2), ManualClock::new(), 9);
     /// let out = LimitedSink::<_, _, _, u8>::new(Vec::new(), &queue, PerItem);
     /// assert!(out.get_ref().is_empty());
     /// ```
@@ -119,7 +118,7 @@ impl<T, S: Sink<T>, P: Anchored + Clone, W: Weight<T>> LimitedSink<S, P, W, T> {
     /// # use std::pin::pin;
     /// # use portcullis_async::{LimitedSink, PerItem, Queue};
     /// # use portcullis_core::{Concurrency, ManualClock};
-    /// # let queue: Queue<_, _> = Queue::new(Concurrency::new(2), ManualClock::new(), 9);
+    /// # let queue = Queue::new(Concurrency::new(2), ManualClock::new(), 9);
     /// let mut out = pin!(LimitedSink::new(Vec::new(), &queue, PerItem));
     /// out.as_mut().get_pin_mut().push(7);
     /// assert_eq!(*out.get_ref(), [7]);

@@ -47,7 +47,7 @@ pin_project! {
     /// use portcullis_core::{Rate, TokenBucket};
     ///
     /// let rate = TokenBucket::new(Rate::per_second(1_000), 1);
-    /// let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(rate, ThreadTimer::new(), 100));
+    /// let queue = Arc::new(Queue::new(rate, ThreadTimer::new(), 100));
     /// queue.attend_shared();
     /// let paced = pin!(LimitedStream::new(stream::iter(["a", "b", "c"]), queue, PerItem));
     /// let items = futures_executor::block_on(paced.map(Result::unwrap).collect::<String>());
@@ -68,7 +68,7 @@ impl<S: Stream, P: Anchored + Clone, W: Weight<S::Item>> LimitedStream<S, P, W> 
     /// # use futures_util::stream;
     /// # use portcullis_async::{LimitedStream, Queue};
     /// # use portcullis_core::{ManualClock, Rate, TokenBucket};
-    /// let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(
+    /// let queue = Arc::new(Queue::new(
     ///     TokenBucket::new(Rate::per_second(9), 9),
     ///     ManualClock::new(),
     ///     9,
@@ -93,7 +93,7 @@ impl<S: Stream, P: Anchored + Clone, W: Weight<S::Item>> LimitedStream<S, P, W> 
     /// # use futures_util::{Stream, stream};
     /// # use portcullis_async::{LimitedStream, PerItem, Queue};
     /// # use portcullis_core::{Concurrency, ManualClock};
-    /// # let queue: Queue<_, _> = Queue::new(Concurrency::new(2), ManualClock::new(), 9);
+    /// # let queue = Queue::new(Concurrency::new(2), ManualClock::new(), 9);
     /// let limited = LimitedStream::new(stream::iter([1, 2, 3]), &queue, PerItem);
     /// assert_eq!(limited.get_ref().size_hint(), (3, Some(3)));
     /// ```
@@ -108,7 +108,7 @@ impl<S: Stream, P: Anchored + Clone, W: Weight<S::Item>> LimitedStream<S, P, W> 
     /// # use futures_util::{FutureExt, StreamExt, stream};
     /// # use portcullis_async::{LimitedStream, PerItem, Queue};
     /// # use portcullis_core::{Concurrency, ManualClock};
-    /// # let queue: Queue<_, _> = Queue::new(Concurrency::new(2), ManualClock::new(), 9);
+    /// # let queue = Queue::new(Concurrency::new(2), ManualClock::new(), 9);
     /// let limited = pin!(LimitedStream::new(stream::iter([1, 2, 3]), &queue, PerItem));
     /// assert_eq!(limited.get_pin_mut().next().now_or_never(), Some(Some(1)));
     /// ```
@@ -141,7 +141,7 @@ pin_project! {
     /// use portcullis_async::{LeasedStream, PerItem, Queue};
     /// use portcullis_core::{Concurrency, ManualClock};
     ///
-    /// let queue: Queue<_, _> = Queue::new(Concurrency::new(2), ManualClock::new(), 100);
+    /// let queue = Queue::new(Concurrency::new(2), ManualClock::new(), 100);
     /// let mut jobs = pin!(LeasedStream::new(stream::iter(["a", "b", "c"]), &queue, PerItem));
     /// let first = jobs.next().now_or_never().unwrap().unwrap();
     /// let second = jobs.next().now_or_never().unwrap().unwrap();
@@ -170,7 +170,7 @@ impl<S: Stream, P: Anchored + Clone, W: Weight<S::Item>> LeasedStream<S, P, W> {
     /// # use futures_util::stream;
     /// # use portcullis_async::{LeasedStream, PerItem, Queue};
     /// # use portcullis_core::{Concurrency, ManualClock};
-    /// # let queue: Queue<_, _> = Queue::new(Concurrency::new(2), ManualClock::new(), 9);
+    /// # let queue = Queue::new(Concurrency::new(2), ManualClock::new(), 9);
     /// let jobs = LeasedStream::new(stream::iter(["a"]), &queue, PerItem);
     /// assert_eq!(futures_executor::block_on_stream(Box::pin(jobs)).count(), 1);
     /// ```
@@ -189,7 +189,7 @@ impl<S: Stream, P: Anchored + Clone, W: Weight<S::Item>> LeasedStream<S, P, W> {
     /// # use futures_util::{Stream, stream};
     /// # use portcullis_async::{LeasedStream, PerItem, Queue};
     /// # use portcullis_core::{Concurrency, ManualClock};
-    /// # let queue: Queue<_, _> = Queue::new(Concurrency::new(2), ManualClock::new(), 9);
+    /// # let queue = Queue::new(Concurrency::new(2), ManualClock::new(), 9);
     /// let jobs = LeasedStream::new(stream::iter([1, 2, 3]), &queue, PerItem);
     /// assert_eq!(jobs.get_ref().size_hint(), (3, Some(3)));
     /// ```
@@ -204,7 +204,7 @@ impl<S: Stream, P: Anchored + Clone, W: Weight<S::Item>> LeasedStream<S, P, W> {
     /// # use futures_util::{FutureExt, StreamExt, stream};
     /// # use portcullis_async::{LeasedStream, PerItem, Queue};
     /// # use portcullis_core::{Concurrency, ManualClock};
-    /// # let queue: Queue<_, _> = Queue::new(Concurrency::new(2), ManualClock::new(), 9);
+    /// # let queue = Queue::new(Concurrency::new(2), ManualClock::new(), 9);
     /// let limited = pin!(LeasedStream::new(stream::iter([1, 2, 3]), &queue, PerItem));
     /// assert_eq!(limited.get_pin_mut().next().now_or_never(), Some(Some(1)));
     /// ```

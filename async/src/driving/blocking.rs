@@ -133,7 +133,7 @@ impl<P: Anchored> Acquire<P> {
     /// use portcullis_async::{Acquire, Queue, ThreadTimer};
     /// use portcullis_core::{Rate, TokenBucket};
     /// use std::sync::Arc;
-    /// let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(
+    /// let queue = Arc::new(Queue::new(
     ///     TokenBucket::new(Rate::per_second(1_000), 1),
     ///     ThreadTimer::new(),
     ///     9,
@@ -259,7 +259,7 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
     /// ```
     /// # use portcullis_async::{Queue, ThreadTimer};
     /// # use portcullis_core::{Rate, TokenBucket};
-    /// let queue: Queue<_, _> = Queue::new(
+    /// let queue = Queue::new(
     ///     TokenBucket::new(Rate::per_second(1_000), 1),
     ///     ThreadTimer::new(),
     ///     9,
@@ -285,7 +285,7 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
     /// # use core::time::Duration;
     /// # use portcullis_async::{Queue, Rejected, ThreadTimer};
     /// # use portcullis_core::Concurrency;
-    /// let queue: Queue<_, _> = Queue::new(Concurrency::new(1), ThreadTimer::new(), 9);
+    /// let queue = Queue::new(Concurrency::new(1), ThreadTimer::new(), 9);
     /// let _held = queue.blocking_acquire(1)?;
     /// let second = queue.blocking_acquire_for(1, Duration::from_millis(5));
     /// assert!(matches!(second, Err(Rejected::Deadline { permits: 1, .. })));
@@ -310,7 +310,7 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
     /// ```
     /// # use portcullis_async::{Queue, Rejected, ThreadTimer};
     /// # use portcullis_core::{Clock, Concurrency, Timestamp};
-    /// let queue: Queue<_, _> = Queue::new(Concurrency::new(1), ThreadTimer::new(), 9);
+    /// let queue = Queue::new(Concurrency::new(1), ThreadTimer::new(), 9);
     /// let _held = queue.blocking_acquire(1)?;
     /// let second = queue.blocking_acquire_until(1, queue.clock().now());
     /// assert!(matches!(second, Err(Rejected::Deadline { .. })));

@@ -130,7 +130,7 @@ pub trait Drivable {
 /// ```
 /// # use portcullis_async::{Queue, ThreadTimer};
 /// # use portcullis_core::Concurrency;
-/// let queue: Queue<_, _> = Queue::new(Concurrency::new(2), ThreadTimer::new(), 9);
+/// let queue = Queue::new(Concurrency::new(2), ThreadTimer::new(), 9);
 /// queue.close();
 /// futures_executor::block_on(queue.drive());
 /// ```

@@ -22,15 +22,15 @@ use crate::Timer;
 /// # use portcullis_async::Queue;
 /// # use portcullis_core::{MonotonicClock, Rate, TokenBucket};
 /// let bucket = TokenBucket::new(Rate::per_second(5), 5);
-/// let queue: Queue<_, _> = Queue::new(bucket, MonotonicClock::new(), 100);
+/// let queue = Queue::new(bucket, MonotonicClock::new(), 100);
 /// ```
 ///
 /// ```
 /// # use portcullis_async::{NoTimer, Queue, ThreadTimer};
 /// # use portcullis_core::{MonotonicClock, Rate, TokenBucket};
 /// let bucket = || TokenBucket::new(Rate::per_second(5), 5);
-/// let queue: Queue<_, _> = Queue::new(bucket(), ThreadTimer::new(), 100);
-/// let advanced: Queue<_, _> = Queue::new(bucket(), NoTimer(MonotonicClock::new()), 100);
+/// let queue = Queue::new(bucket(), ThreadTimer::new(), 100);
+/// let advanced = Queue::new(bucket(), NoTimer(MonotonicClock::new()), 100);
 /// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot wake the tasks that wait in a queue",

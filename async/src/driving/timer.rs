@@ -70,7 +70,7 @@ pub use self::tokio::TokioTimer;
 ///     }
 /// }
 ///
-/// let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(
+/// let queue = Arc::new(Queue::new(
 ///     TokenBucket::new(Rate::per_second(1), 1),
 ///     Simulated::default(),
 ///     9,

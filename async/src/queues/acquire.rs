@@ -68,8 +68,7 @@ unsafe impl<P: StableDeref + Deref<Target: Queued>> Anchored for P {}
 /// use portcullis_core::{Concurrency, ManualClock};
 /// use std::sync::Arc;
 ///
-/// let queue: Arc<Queue<_, _>> =
-///     Arc::new(Queue::new(Concurrency::new(2), ManualClock::new(), 9));
+/// let queue = Arc::new(Queue::new(Concurrency::new(2), ManualClock::new(), 9));
 /// // The future owns a pointer to the queue, and later the lease does.
 /// let lease = futures_executor::block_on(Acquire::new(Arc::clone(&queue), 2, 2))?;
 /// std::thread::spawn(move || drop(lease)).join().unwrap();
@@ -96,7 +95,7 @@ impl<P: Anchored> Acquire<P> {
     /// ```
     /// # use portcullis_async::{Acquire, Queue};
     /// # use portcullis_core::{Concurrency, ManualClock};
-    /// let queue: Queue<_, _> = Queue::new(Concurrency::new(2), ManualClock::new(), 9);
+    /// let queue = Queue::new(Concurrency::new(2), ManualClock::new(), 9);
     /// assert_eq!(
     ///     futures_executor::block_on(Acquire::new(&queue, 1, 5))?.permits(),
     ///     2
@@ -127,7 +126,7 @@ impl<P: Anchored> Acquire<P> {
     /// ```
     /// # use portcullis_async::{Acquire, Queue, Rejected};
     /// # use portcullis_core::{ManualClock, Rate, Timestamp, TokenBucket};
-    /// let queue: Queue<_, _> = Queue::new(
+    /// let queue = Queue::new(
     ///     TokenBucket::new(Rate::per_second(1), 1),
     ///     ManualClock::new(),
     ///     9,
@@ -195,7 +194,7 @@ impl<P: Anchored> Acquire<P> {
     /// # use core::pin::pin;
     /// # use core::task::{Context, Waker};
     ///
-    /// let queue: Queue<_, _> = Queue::new(Concurrency::new(1), Timeless, 9);
+    /// let queue = Queue::new(Concurrency::new(1), Timeless, 9);
     /// let held = queue.try_acquire(1).unwrap();
     /// let mut second = pin!(queue.acquire(1));
     /// # let mut context = Context::from_waker(Waker::noop());

@@ -9,7 +9,7 @@ macro_rules! common {
             /// ```
             /// # use portcullis_async::{Order, Queue};
             /// # use portcullis_core::{Concurrency, ManualClock};
-            /// let queue: Queue<_, _> = Queue::new(Concurrency::new(2), ManualClock::new(), 9)
+            /// let queue = Queue::new(Concurrency::new(2), ManualClock::new(), 9)
             ///     .with_order(Order::NewestFirst);
             /// ```
             #[must_use]
@@ -24,8 +24,7 @@ macro_rules! common {
             /// ```
             /// # use portcullis_async::Queue;
             /// # use portcullis_core::{Concurrency, ManualClock};
-            /// let queue: Queue<_, _> =
-            ///     Queue::new(Concurrency::new(2), ManualClock::new(), 100).with_max_waiters(10);
+            /// let queue = Queue::new(Concurrency::new(2), ManualClock::new(), 100).with_max_waiters(10);
             /// ```
             #[must_use]
             pub const fn with_max_waiters(mut self, waiters: u32) -> Self {
@@ -58,7 +57,7 @@ macro_rules! common {
             /// # use portcullis_async::Queue;
             /// # use portcullis_core::{ManualClock, Rate, TokenBucket};
             /// // Never two grants at once.
-            /// let queue: Queue<_, _> = Queue::new(
+            /// let queue = Queue::new(
             ///     TokenBucket::new(Rate::per_second(10), 1),
             ///     ManualClock::new(),
             ///     9,
@@ -85,7 +84,7 @@ macro_rules! common {
             /// # use core::time::Duration;
             /// # use portcullis_async::Queue;
             /// # use portcullis_core::{Concurrency, ManualClock};
-            /// let queue: Queue<_, _> = Queue::new(Concurrency::new(2), ManualClock::new(), 9)
+            /// let queue = Queue::new(Concurrency::new(2), ManualClock::new(), 9)
             ///     .with_jitter(Duration::from_millis(5));
             /// ```
             #[must_use]
@@ -99,7 +98,7 @@ macro_rules! common {
             /// ```
             /// # use portcullis_async::Queue;
             /// # use portcullis_core::{Concurrency, ManualClock, Timestamp};
-            /// let queue: Queue<_, _> = Queue::new(Concurrency::new(2), ManualClock::new(), 9);
+            /// let queue = Queue::new(Concurrency::new(2), ManualClock::new(), 9);
             /// queue.clock().advance(core::time::Duration::from_secs(1));
             /// ```
             pub const fn clock(&self) -> &C {
@@ -115,7 +114,7 @@ macro_rules! common {
             /// ```
             /// # use portcullis_async::Queue;
             /// # use portcullis_core::{Concurrency, ManualClock};
-            /// let queue: Queue<_, _> = Queue::new(Concurrency::new(2), ManualClock::new(), 0);
+            /// let queue = Queue::new(Concurrency::new(2), ManualClock::new(), 0);
             /// let held = futures_executor::block_on(queue.acquire(2))?;
             /// assert!(
             ///     futures_executor::block_on(queue.acquire(1)).is_err(),
@@ -143,8 +142,7 @@ macro_rules! common {
             /// # use core::future::Future;
             /// # use core::pin::pin;
             /// # use core::task::{Context, Poll, Waker};
-            /// let queue: Queue<_, _> =
-            ///     Queue::new(TokenBucket::new(Rate::per_second(10), 1), ManualClock::new(), 9);
+            /// let queue = Queue::new(TokenBucket::new(Rate::per_second(10), 1), ManualClock::new(), 9);
             /// let mut context = Context::from_waker(Waker::noop());
             /// assert!(pin!(queue.acquire(1)).poll(&mut context).is_ready());
             ///
@@ -165,7 +163,7 @@ macro_rules! common {
             /// ```
             /// # use portcullis_async::{Queue, Rejected};
             /// # use portcullis_core::{Concurrency, ManualClock};
-            /// let queue: Queue<_, _> = Queue::new(Concurrency::new(2), ManualClock::new(), 9);
+            /// let queue = Queue::new(Concurrency::new(2), ManualClock::new(), 9);
             /// queue.close();
             /// assert_eq!(
             ///     futures_executor::block_on(queue.acquire(1)).unwrap_err(),
@@ -181,7 +179,7 @@ macro_rules! common {
             /// ```
             /// # use portcullis_async::Queue;
             /// # use portcullis_core::{Concurrency, ManualClock};
-            /// let queue: Queue<_, _> = Queue::new(Concurrency::new(2), ManualClock::new(), 9);
+            /// let queue = Queue::new(Concurrency::new(2), ManualClock::new(), 9);
             /// assert!(!queue.is_closed());
             /// ```
             pub fn is_closed(&self) -> bool {
@@ -206,8 +204,7 @@ macro_rules! common {
             /// use portcullis_core::{Clock, Rate, TokenBucket};
             ///
             /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
-            /// let queue: Queue<_, _> =
-            ///     Queue::new(TokenBucket::new(Rate::per_second(100), 1), ThreadTimer::new(), 9);
+            /// let queue = Queue::new(TokenBucket::new(Rate::per_second(100), 1), ThreadTimer::new(), 9);
             /// let work = async {
             ///     for _ in 0..3 {
             ///         queue.acquire(1).await.unwrap();

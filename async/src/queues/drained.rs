@@ -32,8 +32,7 @@ impl<P> ToQueue for P where
 /// use portcullis_async::{Drained, Queue};
 /// use portcullis_core::{Concurrency, ManualClock};
 /// use std::sync::Arc;
-/// let queue: Arc<Queue<_, _>> =
-///     Arc::new(Queue::new(Concurrency::new(2), ManualClock::new(), 9));
+/// let queue = Arc::new(Queue::new(Concurrency::new(2), ManualClock::new(), 9));
 /// futures_executor::block_on(Drained::new(Arc::clone(&queue)));
 /// ```
 #[must_use = "a future does nothing until it is polled"]

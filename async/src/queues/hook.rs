@@ -15,7 +15,7 @@ use core::time::Duration;
 /// use portcullis_core::{Concurrency, ManualClock};
 ///
 /// static WAITS: AtomicU64 = AtomicU64::new(0);
-/// let queue: Queue<_, _> = Queue::new(Concurrency::new(2), ManualClock::new(), 9);
+/// let queue = Queue::new(Concurrency::new(2), ManualClock::new(), 9);
 /// let queue = queue.with_hook(|_: &Waited| _ = WAITS.fetch_add(1, Relaxed));
 /// # _ = queue;
 /// ```

@@ -10,11 +10,14 @@ use portcullis_core::{
 use stable_deref_trait::StableDeref;
 
 use crate::lock::RawLock;
+#[cfg(all(feature = "std", not(loom)))]
+use crate::lock::ThreadLock;
 use crate::queues::acquire::{Anchored, Queued};
 use crate::queues::common::common;
 use crate::queues::hook::Hook;
 use crate::queues::options::{Options, Order};
 use crate::queues::queue::DefaultLock;
+use crate::sync::const_unless_loom;
 use crate::waiting::limiter_source::{LimiterSource, PerKey};
 use crate::waiting::wait_queue::{WaitQueue, earliest};
 use crate::{Acquire, QueueClock};
@@ -42,7 +45,7 @@ use crate::{Acquire, QueueClock};
 /// use portcullis_core::{ConcurrencyRules, Keyed, Line, ManualClock, Seed};
 ///
 /// let table = Keyed::new(ConcurrencyRules::new(1), Line::for_keys(1_000), Seed::new());
-/// let downloads: KeyedQueue<_, _> = KeyedQueue::new(table, ManualClock::new(), 10);
+/// let downloads = KeyedQueue::new(table, ManualClock::new(), 10);
 /// futures_executor::block_on(async {
 ///     let alice = downloads.acquire("alice", 1).await?;
 ///     let bob = downloads.acquire("bob", 1).await?;
@@ -60,7 +63,8 @@ pub struct KeyedQueue<T: QueueKeys, C, R = DefaultLock, H = ()> {
 /// The default for the number of waiters of all keys together.
 const WAITERS: u32 = 4_096;
 
-impl<T: QueueKeys, C: QueueClock, R: RawLock> KeyedQueue<T, C, R> {
+#[cfg(all(feature = "std", not(loom)))]
+impl<T: QueueKeys, C: QueueClock> KeyedQueue<T, C> {
     /// Creates a queue for each key of `table`. Each holds up to `max_permits` permits; with 0, no
     /// request waits. A request for 0 permits counts as 1. `clock` supplies the timestamps. The
     /// order is [oldest first](Order::OldestFirst).
@@ -80,26 +84,31 @@ impl<T: QueueKeys, C: QueueClock, R: RawLock> KeyedQueue<T, C, R> {
     ///         10,
     ///     );
     /// ```
-    #[cfg(not(loom))]
     pub const fn new(table: T, clock: C, max_permits: u64) -> Self {
-        let options = Options {
-            max_waiters: WAITERS,
-            ..Options::new(max_permits)
-        };
-        Self {
-            wait_queue: WaitQueue::new(PerKey(table), clock, (), options, R::OPEN),
-        }
+        Self::with_lock(table, clock, max_permits, ThreadLock::new())
     }
+}
 
-    /// `new` for loom, whose locks cannot be built in a constant.
-    #[cfg(loom)]
-    pub fn with_lock(table: T, clock: C, max_permits: u64, lock: R) -> Self {
-        let options = Options {
-            max_waiters: WAITERS,
-            ..Options::new(max_permits)
-        };
-        Self {
-            wait_queue: WaitQueue::new(PerKey(table), clock, (), options, lock),
+impl<T: QueueKeys, C: QueueClock, R: RawLock> KeyedQueue<T, C, R> {
+    const_unless_loom! {
+        /// Creates a queue for each key like [`new`](KeyedQueue::new), with a lock of your choice; see
+        /// [`Queue::with_lock`](crate::Queue::with_lock).
+        ///
+        /// ```
+        /// # use portcullis_async::{DefaultLock, KeyedQueue};
+        /// # use portcullis_core::{ConcurrencyRules, Keyed, Line, ManualClock, Seed};
+        /// # let table = Keyed::new(ConcurrencyRules::new(2), Line::for_keys(1_000), Seed::new());
+        /// let queue = KeyedQueue::with_lock(table, ManualClock::new(), 10, DefaultLock::new());
+        /// # _ = queue;
+        /// ```
+        pub const fn with_lock(table: T, clock: C, max_permits: u64, lock: R) -> Self {
+            let options = Options {
+                max_waiters: WAITERS,
+                ..Options::new(max_permits)
+            };
+            Self {
+                wait_queue: WaitQueue::new(PerKey(table), clock, (), options, lock),
+            }
         }
     }
 
@@ -109,7 +118,7 @@ impl<T: QueueKeys, C: QueueClock, R: RawLock> KeyedQueue<T, C, R> {
     /// # use portcullis_async::{KeyedQueue, Waited};
     /// # use portcullis_core::{ConcurrencyRules, Keyed, Line, ManualClock, Seed};
     /// # let table = Keyed::new(ConcurrencyRules::new(1), Line::for_keys(1_000), Seed::new());
-    /// let queue: KeyedQueue<_, _> = KeyedQueue::new(table, ManualClock::new(), 10);
+    /// let queue = KeyedQueue::new(table, ManualClock::new(), 10);
     /// let queue = queue.with_hook(|waited: &Waited| {
     ///     println!("{:?} after {:?}", waited.outcome, waited.time);
     /// });
@@ -135,7 +144,7 @@ impl<T: QueueKeys, C: QueueClock, R: RawLock, H: Hook> KeyedQueue<T, C, R, H> {
     /// # use portcullis_async::KeyedQueue;
     /// # use portcullis_core::{ConcurrencyRules, Keyed, Line, ManualClock, Seed};
     /// # let table = Keyed::new(ConcurrencyRules::new(2), Line::for_keys(1_000), Seed::new());
-    /// let queue: KeyedQueue<_, _> = KeyedQueue::new(table, ManualClock::new(), 10);
+    /// let queue = KeyedQueue::new(table, ManualClock::new(), 10);
     /// let lease = futures_executor::block_on(queue.acquire("alice", 2))?;
     /// assert_eq!(lease.permits(), 2);
     /// # Ok::<(), portcullis_async::Rejected>(())
@@ -150,7 +159,7 @@ impl<T: QueueKeys, C: QueueClock, R: RawLock, H: Hook> KeyedQueue<T, C, R, H> {
     /// # use portcullis_async::{Acquire, KeyedQueue};
     /// # use portcullis_core::{ConcurrencyRules, Keyed, Line, ManualClock, Seed};
     /// # let table = Keyed::new(ConcurrencyRules::new(2), Line::for_keys(1_000), Seed::new());
-    /// let queue: KeyedQueue<_, _> = KeyedQueue::new(table, ManualClock::new(), 10);
+    /// let queue = KeyedQueue::new(table, ManualClock::new(), 10);
     /// let some = futures_executor::block_on(Acquire::new(queue.key("alice"), 1, 5))?;
     /// assert_eq!(some.permits(), 2);
     /// # Ok::<(), portcullis_async::Rejected>(())
@@ -170,7 +179,7 @@ impl<T: QueueKeys, C: QueueClock, R: RawLock, H: Hook> KeyedQueue<T, C, R, H> {
     /// # use portcullis_async::KeyedQueue;
     /// # use portcullis_core::{ConcurrencyRules, Keyed, Line, ManualClock, Seed};
     /// # let table = Keyed::new(ConcurrencyRules::new(2), Line::for_keys(1_000), Seed::new());
-    /// let queue: KeyedQueue<_, _> = KeyedQueue::new(table, ManualClock::new(), 10);
+    /// let queue = KeyedQueue::new(table, ManualClock::new(), 10);
     /// let lease = queue.try_acquire("alice", 2)?;
     /// assert!(queue.try_acquire("alice", 1).is_err() && queue.try_acquire("bob", 1).is_ok());
     /// # drop(lease);
@@ -191,7 +200,7 @@ impl<T: QueueKeys, C: QueueClock, R: RawLock, H: Hook> KeyedQueue<T, C, R, H> {
     /// # use portcullis_async::KeyedQueue;
     /// # use portcullis_core::{ConcurrencyRules, Keyed, Line, ManualClock, Seed};
     /// # let table = Keyed::new(ConcurrencyRules::new(2), Line::for_keys(1_000), Seed::new());
-    /// let queue: KeyedQueue<_, _> = KeyedQueue::new(table, ManualClock::new(), 10);
+    /// let queue = KeyedQueue::new(table, ManualClock::new(), 10);
     /// assert_eq!(queue.change(|table| table.rules()[0].set_limit(5)), Ok(2));
     /// ```
     pub fn change<V>(&self, change: impl FnOnce(&T) -> V) -> V {
@@ -209,8 +218,7 @@ impl<T: QueueKeys, C: QueueClock, R: RawLock, H: Hook> KeyedQueue<T, C, R, H> {
 /// use std::sync::Arc;
 ///
 /// let table = Keyed::new(ConcurrencyRules::new(1), Line::for_keys(1_000), Seed::new());
-/// let queue: Arc<KeyedQueue<_, _>> =
-///     Arc::new(KeyedQueue::new(table, ManualClock::new(), 10));
+/// let queue = Arc::new(KeyedQueue::new(table, ManualClock::new(), 10));
 /// let lease = futures_executor::block_on(Acquire::new(
 ///     QueueKey::new(Arc::clone(&queue), "alice"),
 ///     1,
@@ -228,7 +236,7 @@ pub struct QueueKey<P>(QueueKeyLimiter<P>);
 /// # use portcullis_async::KeyedQueue;
 /// # use portcullis_core::{ConcurrencyRules, Keyed, Limiter, Line, ManualClock, Seed, Timestamp};
 /// # let table = Keyed::new(ConcurrencyRules::new(2), Line::for_keys(1_000), Seed::new());
-/// let queue: KeyedQueue<_, _> = KeyedQueue::new(table, ManualClock::new(), 10);
+/// let queue = KeyedQueue::new(table, ManualClock::new(), 10);
 /// assert_eq!(queue.key("alice").available_at(Timestamp::ZERO), 2);
 /// ```
 #[derive(Clone, Copy)]
@@ -266,7 +274,7 @@ impl<P: ToKeyedQueue> QueueKey<P> {
     /// # use portcullis_core::{ConcurrencyRules, Keyed, Limiter, Line, ManualClock, Seed};
     /// # use portcullis_core::Timestamp;
     /// # let table = Keyed::new(ConcurrencyRules::new(2), Line::for_keys(1_000), Seed::new());
-    /// let queue: KeyedQueue<_, _> = KeyedQueue::new(table, ManualClock::new(), 10);
+    /// let queue = KeyedQueue::new(table, ManualClock::new(), 10);
     /// assert_eq!(QueueKey::new(&queue, "alice").available_at(Timestamp::ZERO), 2);
     /// ```
     pub fn new<K: Hash + ?Sized>(queue: P, key: &K) -> Self {
@@ -286,7 +294,7 @@ impl<P: ToKeyedQueue> QueueKey<P> {
     /// # use portcullis_async::{KeyedQueue, QueueKey};
     /// # use portcullis_core::{ConcurrencyRules, Keyed, Line, ManualClock, Seed};
     /// # let table = Keyed::new(ConcurrencyRules::new(2), Line::for_keys(1_000), Seed::new());
-    /// let queue: KeyedQueue<_, _> = KeyedQueue::new(table, ManualClock::new(), 10);
+    /// let queue = KeyedQueue::new(table, ManualClock::new(), 10);
     /// assert!(QueueKey::of(&queue, 0, "alice").is_some());
     /// assert!(QueueKey::of(&queue, 1, "alice").is_none());
     /// ```

@@ -14,6 +14,7 @@ use crate::queues::acquire::Queued;
 use crate::queues::common::common;
 use crate::queues::hook::Hook;
 use crate::queues::options::{Options, Order};
+use crate::sync::const_unless_loom;
 use crate::waiting::limiter_source::Single;
 use crate::waiting::wait_queue::{WaitQueue, earliest};
 use crate::{Acquire, Drained, QueueClock};
@@ -129,42 +130,49 @@ pub struct Queue<L: QueueLimiter, C, R = DefaultLock, H = ()> {
 /// The lock of a [`Queue`] by default: [`ThreadLock`].
 #[cfg(all(feature = "std", not(loom)))]
 pub type DefaultLock = ThreadLock;
-/// Not a lock: without `std`, the lock of a queue must be named.
+/// Not a lock: without `std`, a queue is created by [`Queue::with_lock`].
 #[cfg(not(all(feature = "std", not(loom))))]
 pub type DefaultLock = ();
 
-impl<L: QueueLimiter, C: QueueClock, R: RawLock> Queue<L, C, R> {
+#[cfg(all(feature = "std", not(loom)))]
+impl<L: QueueLimiter, C: QueueClock> Queue<L, C> {
     /// Creates a queue around `limiter`. It holds requests for up to `max_permits` permits; with 0,
     /// no request waits. A request for 0 permits counts as 1. `clock` supplies the timestamps. The
-    /// order is [oldest first](Order::OldestFirst).
+    /// order is [oldest first](Order::OldestFirst), and the lock a [`ThreadLock`].
     ///
     /// ```
     /// # use portcullis_async::Queue;
     /// # use portcullis_core::{ManualClock, Rate, TokenBucket};
-    /// let queue: Queue<_, _> = Queue::new(
+    /// let queue = Queue::new(
     ///     TokenBucket::new(Rate::per_second(5), 5),
     ///     ManualClock::new(),
     ///     25,
     /// );
     /// ```
-    #[cfg(not(loom))]
     pub const fn new(limiter: L, clock: C, max_permits: u64) -> Self {
-        Self {
-            wait_queue: WaitQueue::new(
-                Single(limiter),
-                clock,
-                (),
-                Options::new(max_permits),
-                R::OPEN,
-            ),
-        }
+        Self::with_lock(limiter, clock, max_permits, ThreadLock::new())
     }
+}
 
-    /// `new` for loom, whose locks cannot be built in a constant.
-    #[cfg(loom)]
-    pub fn with_lock(limiter: L, clock: C, max_permits: u64, lock: R) -> Self {
-        Self {
-            wait_queue: WaitQueue::new(Single(limiter), clock, (), Options::new(max_permits), lock),
+impl<L: QueueLimiter, C: QueueClock, R: RawLock> Queue<L, C, R> {
+    const_unless_loom! {
+        /// Creates a queue like [`new`](Queue::new), with a lock of your choice. See
+        /// [`RawLock`](crate::RawLock).
+        ///
+        /// ```
+        /// # use portcullis_async::Queue;
+        /// # use portcullis_core::{Concurrency, Timeless};
+        /// # #[cfg(feature = "critical-section")] {
+        /// use portcullis_async::InterruptLock;
+        /// static WORKERS: Queue<Concurrency, Timeless, InterruptLock> =
+        ///     Queue::with_lock(Concurrency::new(2), Timeless, 9, InterruptLock::new());
+        /// # assert!(WORKERS.try_acquire(1).is_ok());
+        /// # }
+        /// ```
+        pub const fn with_lock(limiter: L, clock: C, max_permits: u64, lock: R) -> Self {
+            Self {
+                wait_queue: WaitQueue::new(Single(limiter), clock, (), Options::new(max_permits), lock),
+            }
         }
     }
 
@@ -173,7 +181,7 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock> Queue<L, C, R> {
     /// ```
     /// use portcullis_async::{Queue, Waited};
     /// use portcullis_core::{Concurrency, ManualClock};
-    /// let queue: Queue<_, _> = Queue::new(Concurrency::new(2), ManualClock::new(), 9);
+    /// let queue = Queue::new(Concurrency::new(2), ManualClock::new(), 9);
     /// let queue = queue.with_hook(|waited: &Waited| {
     ///     println!("{:?} after {:?}", waited.outcome, waited.time)
     /// });
@@ -187,26 +195,28 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock> Queue<L, C, R> {
 }
 
 impl<L: QueueLimiter, C, R: RawLock, H: Hook> Queue<L, C, R, H> {
-    /// Creates a queue with a [hook](Queue::with_hook), like [`new`](Queue::new). For statics.
-    ///
-    /// ```
-    /// use portcullis_async::{DefaultLock, Queue, Waited};
-    /// use portcullis_core::{Concurrency, ManualClock};
-    /// static QUEUE: Queue<Concurrency, ManualClock, DefaultLock, fn(&Waited)> =
-    ///     Queue::hooked(Concurrency::new(2), ManualClock::new(), 9, |waited| {
-    ///         println!("{:?}", waited.time)
-    ///     });
-    /// ```
-    #[cfg(not(loom))]
-    pub const fn hooked(limiter: L, clock: C, max_permits: u64, hook: H) -> Self {
-        Self {
-            wait_queue: WaitQueue::new(
-                Single(limiter),
-                clock,
-                hook,
-                Options::new(max_permits),
-                R::OPEN,
-            ),
+    const_unless_loom! {
+        /// Creates a queue with a lock and a [hook](Queue::with_hook), like
+        /// [`with_lock`](Queue::with_lock). For statics.
+        ///
+        /// ```
+        /// use portcullis_async::{DefaultLock, Queue, Waited};
+        /// use portcullis_core::{Concurrency, ManualClock};
+        /// static QUEUE: Queue<Concurrency, ManualClock, DefaultLock, fn(&Waited)> =
+        ///     Queue::hooked(Concurrency::new(2), ManualClock::new(), 9, DefaultLock::new(), |waited| {
+        ///         println!("{:?}", waited.time)
+        ///     });
+        /// ```
+        pub const fn hooked(limiter: L, clock: C, max_permits: u64, lock: R, hook: H) -> Self {
+            Self {
+                wait_queue: WaitQueue::new(
+                    Single(limiter),
+                    clock,
+                    hook,
+                    Options::new(max_permits),
+                    lock,
+                ),
+            }
         }
     }
 }
@@ -226,7 +236,7 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
     /// ```
     /// # use portcullis_async::Queue;
     /// # use portcullis_core::{Concurrency, ManualClock};
-    /// let queue: Queue<_, _> = Queue::new(Concurrency::new(2), ManualClock::new(), 9);
+    /// let queue = Queue::new(Concurrency::new(2), ManualClock::new(), 9);
     /// let lease = queue.try_acquire(2)?;
     /// assert!(queue.try_acquire(1).is_err());
     /// # drop(lease);
@@ -255,7 +265,7 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
     /// # use portcullis_async::Queue;
     /// # use portcullis_core::{Concurrency, ManualClock};
     /// # futures_executor::block_on(async {
-    /// let queue: Queue<_, _> = Queue::new(Concurrency::new(2), ManualClock::new(), 9);
+    /// let queue = Queue::new(Concurrency::new(2), ManualClock::new(), 9);
     /// let lease = queue.acquire(2).await?;
     /// assert_eq!(lease.permits(), 2);
     /// # Ok::<(), portcullis_async::Rejected>(()) }).unwrap();
@@ -277,7 +287,7 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
     /// # use portcullis_async::Queue;
     /// # use portcullis_core::{Concurrency, ManualClock};
     /// # futures_executor::block_on(async {
-    /// let queue: Queue<_, _> = Queue::new(Concurrency::new(5), ManualClock::new(), 9);
+    /// let queue = Queue::new(Concurrency::new(5), ManualClock::new(), 9);
     /// let some = queue.acquire_between(1, 100).await?;
     /// assert_eq!(some.permits(), 5);
     /// # Ok::<(), portcullis_async::Rejected>(()) }).unwrap();
@@ -298,7 +308,7 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
     /// # use portcullis_async::{Queue, Rejected};
     /// # use portcullis_core::{ManualClock, Rate, Retry, Timestamp, TokenBucket};
     /// # futures_executor::block_on(async {
-    /// let queue: Queue<_, _> = Queue::new(
+    /// let queue = Queue::new(
     ///     TokenBucket::new(Rate::per_second(10), 1),
     ///     ManualClock::new(),
     ///     9,
@@ -333,7 +343,7 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
     /// ```
     /// # use portcullis_async::Queue;
     /// # use portcullis_core::{Concurrency, ManualClock};
-    /// let queue: Queue<_, _> = Queue::new(Concurrency::new(1), ManualClock::new(), 9);
+    /// let queue = Queue::new(Concurrency::new(1), ManualClock::new(), 9);
     /// let lease = queue.try_acquire(1)?;
     /// Queue::release_later(lease);
     /// assert_eq!(queue.available(), 1);
@@ -357,7 +367,7 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
     /// # use portcullis_async::Queue;
     /// # use portcullis_core::{Concurrency, ManualClock};
     /// # futures_executor::block_on(async {
-    /// let queue: Queue<_, _> = Queue::new(Concurrency::new(2), ManualClock::new(), 9);
+    /// let queue = Queue::new(Concurrency::new(2), ManualClock::new(), 9);
     /// let lease = queue.acquire(1).await?;
     /// queue.close();
     /// std::thread::scope(|scope| {
@@ -376,7 +386,7 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
     /// ```
     /// # use portcullis_async::Queue;
     /// # use portcullis_core::{Concurrency, ManualClock};
-    /// let queue: Queue<_, _> = Queue::new(Concurrency::new(2), ManualClock::new(), 0);
+    /// let queue = Queue::new(Concurrency::new(2), ManualClock::new(), 0);
     /// assert_eq!(queue.available(), 2);
     /// ```
     pub fn available(&self) -> u64 {
@@ -392,7 +402,7 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
     /// ```
     /// # use portcullis_async::Queue;
     /// # use portcullis_core::{Concurrency, ManualClock};
-    /// let queue: Queue<_, _> = Queue::new(Concurrency::new(2), ManualClock::new(), 9);
+    /// let queue = Queue::new(Concurrency::new(2), ManualClock::new(), 9);
     /// assert_eq!(queue.change(|limit| limit.set_limit(5)), Ok(2));
     /// ```
     pub fn change<T>(&self, change: impl FnOnce(&L) -> T) -> T {

@@ -10,7 +10,7 @@ use portcullis_core::Retry;
 /// use portcullis_async::{Queue, Rejected};
 /// use portcullis_core::{Concurrency, ManualClock, Retry};
 ///
-/// let queue: Queue<_, _> = Queue::new(Concurrency::new(2), ManualClock::new(), 9);
+/// let queue = Queue::new(Concurrency::new(2), ManualClock::new(), 9);
 /// let rejected = futures_executor::block_on(queue.acquire(3)).unwrap_err();
 /// assert_eq!(
 ///     rejected,
@@ -84,7 +84,7 @@ impl Rejected {
     /// ```
     /// # use portcullis_async::Queue;
     /// # use portcullis_core::{ManualClock, Rate, Retry, Timestamp, TokenBucket};
-    /// let queue: Queue<_, _> = Queue::new(
+    /// let queue = Queue::new(
     ///     TokenBucket::new(Rate::per_second(10), 1),
     ///     ManualClock::new(),
     ///     0,

@@ -18,7 +18,7 @@ use portcullis_core::{
 use crate::chance::{self, Site, fail, moment, strike};
 
 /// A lock for one thread that plays several contexts.
-pub(crate) struct Single(());
+pub(crate) struct Single;
 
 impl Single {
     fn run<T>(work: impl FnOnce() -> T) -> T {
@@ -39,7 +39,6 @@ impl Single {
 
 // SAFETY: used by one thread only, and its own flag excludes a second entry.
 unsafe impl RawLock for Single {
-    const OPEN: Self = Self(());
     const IS_SEQUENTIAL: bool = true;
 
     fn lock<T>(&self, work: impl FnOnce() -> T) -> T {

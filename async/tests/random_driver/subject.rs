@@ -218,10 +218,16 @@ pub(crate) struct Line1<L: Limits> {
 impl<L: Limits> Line1<L> {
     pub(crate) fn new(settings: &Settings) -> Self {
         let limits = L::draw();
-        let queue = Queue::hooked(limits.clone(), Sim::default(), settings.max_permits, Told)
-            .with_order(settings.order)
-            .with_max_waiters(settings.max_waiters)
-            .with_slack(settings.slack);
+        let queue = Queue::hooked(
+            limits.clone(),
+            Sim::default(),
+            settings.max_permits,
+            Single,
+            Told,
+        )
+        .with_order(settings.order)
+        .with_max_waiters(settings.max_waiters)
+        .with_slack(settings.slack);
         Self {
             queue: Arc::new(queue),
             parts: limits.parts(),
@@ -372,7 +378,7 @@ impl<E: Each> Lines<E> {
     pub(crate) fn new(settings: &Settings) -> Self {
         let (rules, limit, period) = E::draw();
         let table = Keyed::new(rules, Line::for_keys(1_000), BuildHasherDefault::default());
-        let queue = KeyedQueue::new(table, Sim::default(), settings.max_permits)
+        let queue = KeyedQueue::with_lock(table, Sim::default(), settings.max_permits, Single)
             .with_hook(Told)
             .with_order(settings.order)
             .with_max_waiters(settings.max_waiters)

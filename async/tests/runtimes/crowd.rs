@@ -223,7 +223,7 @@ fn crowd<R: Runtime>(runtime: R, time: Duration) {
     within(time + Duration::from_mins(2), move || {
         let new = |order, max_permits| {
             let timer = Watched::new(runtime.timer());
-            let queue: Queue<_, _> = Queue::new(Concurrency::new(LIMIT), timer, max_permits);
+            let queue = Queue::new(Concurrency::new(LIMIT), timer, max_permits);
             let queue = Arc::new(queue.with_order(order));
             queue.attend_shared();
             queue

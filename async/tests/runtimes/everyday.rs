@@ -179,7 +179,7 @@ pub(crate) async fn a_deadline_is_measured_by_the_queues_clock<R: Runtime>(runti
 
 pub(crate) async fn the_newest_evicts_the_oldest<R: Runtime>(runtime: &R) {
     let queue = Queue::new(Concurrency::new(1), runtime.timer(), 2).with_order(Order::NewestFirst);
-    let queue: Arc<Queue<_, _>> = Arc::new(queue);
+    let queue = Arc::new(queue);
     queue.attend_shared();
     let order = Arc::new(Mutex::new(Vec::new()));
     let held = queue.acquire(1).await.unwrap();
@@ -215,7 +215,7 @@ pub(crate) async fn the_newest_evicts_the_oldest<R: Runtime>(runtime: &R) {
 pub(crate) async fn a_closed_queue_is_drained_when_the_last_lease_is_released<R: Runtime>(
     runtime: &R,
 ) {
-    let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(Concurrency::new(2), runtime.timer(), 9));
+    let queue = Arc::new(Queue::new(Concurrency::new(2), runtime.timer(), 9));
     let own = Arc::clone(&queue);
     let driver = start(runtime, async move { own.drive().await });
     let held = Acquire::new(Arc::clone(&queue), 2, 2).await.unwrap();
@@ -268,7 +268,7 @@ pub(crate) async fn a_burst_is_served_at_the_rate_by_a_task_that_drives<R: Runti
 async fn a_burst_is_served_at_the_rate<R: Runtime>(runtime: &R, driven: bool) {
     const EVERY: Duration = Duration::from_millis(5);
     let bucket = TokenBucket::new(Rate::new(1, EVERY), 5);
-    let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(bucket, runtime.timer(), 25));
+    let queue = Arc::new(Queue::new(bucket, runtime.timer(), 25));
     let driver = driven.then(|| {
         let own = Arc::clone(&queue);
         start(runtime, async move { own.drive().await })

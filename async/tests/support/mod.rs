@@ -270,6 +270,10 @@ thread_local! {
 pub struct Watched(ThreadLock);
 
 impl Watched {
+    pub const fn new() -> Self {
+        Self(ThreadLock::new())
+    }
+
     /// Whether this thread holds such a lock.
     pub fn is_held() -> bool {
         HELD.get()
@@ -299,8 +303,6 @@ impl Watched {
 
 // SAFETY: as for the inner lock.
 unsafe impl RawLock for Watched {
-    const OPEN: Self = Self(ThreadLock::OPEN);
-
     fn lock<T>(&self, work: impl FnOnce() -> T) -> T {
         assert!(!HELD.get(), "it would wait for itself");
         self.0.lock(|| Self::hold(work))

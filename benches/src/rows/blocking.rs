@@ -36,8 +36,7 @@ enum Come {
 }
 
 fn ours(come: Come) -> Contestant {
-    let queue: CachePadded<Queue<_, _>> =
-        CachePadded::new(Queue::new(Concurrency::new(1), Timeless, u64::MAX));
+    let queue = CachePadded::new(Queue::new(Concurrency::new(1), Timeless, u64::MAX));
     contending("portcullis", come, move |work| {
         queue.blocking_acquire(1).map(|_lease| work()).is_ok()
     })

@@ -25,7 +25,7 @@ pub(crate) fn rows() -> Vec<Contest> {
 
 /// A channel in which each item holds a permit of a limit.
 fn ours(threads: usize) -> Contestant {
-    let queue: &'static Queue<_, _> = Box::leak(Box::new(Queue::new(
+    let queue: &'static _ = Box::leak(Box::new(Queue::new(
         Concurrency::new(ROOM),
         Timeless,
         u64::MAX,

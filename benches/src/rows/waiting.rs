@@ -178,7 +178,7 @@ where
     C: QueueClock + Send + Sync + 'static,
 {
     let bucket = TokenBucket::new(Rate::per_second(PLENTY), 1 << 30);
-    let queue: CachePadded<Queue<_, _>> = CachePadded::new(Queue::new(bucket, clock, u64::MAX));
+    let queue = CachePadded::new(Queue::new(bucket, clock, u64::MAX));
     let ours = Contestant::new("portcullis", move |_, operations| {
         at_once(async {
             let mut granted = 0;

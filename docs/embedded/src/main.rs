@@ -24,10 +24,11 @@ static UPLINK: Clocked<TokenBucket, SysTickClock> =
     Clocked::new(TokenBucket::new(Rate::per_second(20), 5), SysTickClock);
 
 /// 100 samples per second, one at a time; requests for up to 8 permits can wait.
-static SAMPLES: Queue<TokenBucket, NoTimer<SysTickClock>, InterruptLock> = Queue::new(
+static SAMPLES: Queue<TokenBucket, NoTimer<SysTickClock>, InterruptLock> = Queue::with_lock(
     TokenBucket::new(Rate::per_second(100), 1),
     NoTimer(SysTickClock),
     8,
+    InterruptLock::new(),
 );
 
 /// Cycles per turn of `SysTick`: one millisecond at 12.5 MHz.

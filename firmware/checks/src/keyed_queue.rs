@@ -28,12 +28,13 @@ impl Clock for &Millis {
 type Waited<L> = KeyedQueue<Keyed<L, [Line; 1]>, NoTimer<&'static Millis>, InterruptLock>;
 
 static MILLIS: Millis = Millis(AtomicU32::new(5_000));
-static WORKERS: Waited<ConcurrencyRules> = KeyedQueue::new(
+static WORKERS: Waited<ConcurrencyRules> = KeyedQueue::with_lock(
     Keyed::new(ConcurrencyRules::new(2), [Line::new()], Seed::new()),
     NoTimer(&MILLIS),
     9,
+    InterruptLock::new(),
 );
-static PACE: Waited<TokenBucketRules> = KeyedQueue::new(
+static PACE: Waited<TokenBucketRules> = KeyedQueue::with_lock(
     Keyed::new(
         TokenBucketRules::new(Rate::per_second(10), 1),
         [Line::new()],
@@ -41,6 +42,7 @@ static PACE: Waited<TokenBucketRules> = KeyedQueue::new(
     ),
     NoTimer(&MILLIS),
     9,
+    InterruptLock::new(),
 );
 
 /// The keys.

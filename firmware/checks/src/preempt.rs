@@ -365,9 +365,12 @@ impl Clock for Time {
 
 type Limited<L> = Queue<L, NoTimer<Time>, InterruptLock>;
 
-static QUEUE: Limited<Concurrency> = Queue::new(Concurrency::new(1), NoTimer(Time), 9);
-static PAIRED: Limited<Concurrency> = Queue::new(Concurrency::new(2), NoTimer(Time), 9);
-static PACE: Limited<TokenBucket<u32>> = Queue::new(bucket(1), NoTimer(Time), 9);
+static QUEUE: Limited<Concurrency> =
+    Queue::with_lock(Concurrency::new(1), NoTimer(Time), 9, InterruptLock::new());
+static PAIRED: Limited<Concurrency> =
+    Queue::with_lock(Concurrency::new(2), NoTimer(Time), 9, InterruptLock::new());
+static PACE: Limited<TokenBucket<u32>> =
+    Queue::with_lock(bucket(1), NoTimer(Time), 9, InterruptLock::new());
 
 /// In the handler: takes from a queue and releases, if no waiter is before it.
 fn take_and_release() {

@@ -34,11 +34,17 @@ impl Clock for &Millis {
 type Limited<L> = Queue<L, NoTimer<&'static Millis>, InterruptLock>;
 
 static MILLIS: Millis = Millis(AtomicU32::new(0));
-static WORKERS: Limited<Concurrency> = Queue::new(Concurrency::new(2), NoTimer(&MILLIS), 9);
-static PACE: Limited<TokenBucket> = Queue::new(
+static WORKERS: Limited<Concurrency> = Queue::with_lock(
+    Concurrency::new(2),
+    NoTimer(&MILLIS),
+    9,
+    InterruptLock::new(),
+);
+static PACE: Limited<TokenBucket> = Queue::with_lock(
     TokenBucket::new(Rate::per_second(10), 1),
     NoTimer(&MILLIS),
     9,
+    InterruptLock::new(),
 );
 
 /// Held until an interrupt releases it.

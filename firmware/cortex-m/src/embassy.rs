@@ -44,12 +44,14 @@ embassy_time_driver::time_driver_impl!(static TICKS: Ticks = Ticks {
 type Limited<L> = Queue<L, EmbassyTimer, InterruptLock>;
 
 /// 1,000 per second, one at a time.
-static PACE: Limited<TokenBucket> = Queue::new(
+static PACE: Limited<TokenBucket> = Queue::with_lock(
     TokenBucket::new(Rate::per_second(1_000), 1),
     EmbassyTimer,
     9,
+    InterruptLock::new(),
 );
-static WORKERS: Limited<Concurrency> = Queue::new(Concurrency::new(1), EmbassyTimer, 9);
+static WORKERS: Limited<Concurrency> =
+    Queue::with_lock(Concurrency::new(1), EmbassyTimer, 9, InterruptLock::new());
 
 /// A lease that an interrupt releases.
 static HELD: Mutex<Cell<Option<Lease<&'static Limited<Concurrency>>>>> =

@@ -117,7 +117,7 @@ subject!("lease-pool": LeasePool<Concurrency, 16> = LeasePool::new(Concurrency::
 
 // Free permits are taken at once and released; otherwise the request waits and is cancelled.
 subject!("queue": portcullis_async::Queue<Concurrency, Timeless, portcullis_async::InterruptLock> =
-    portcullis_async::Queue::new(Concurrency::new(CAPACITY), Timeless, CAPACITY as u64),
+    portcullis_async::Queue::with_lock(Concurrency::new(CAPACITY), Timeless, CAPACITY as u64, portcullis_async::InterruptLock::new()),
     |limit, n, _now| {
         let mut context = core::task::Context::from_waker(core::task::Waker::noop());
         core::pin::pin!(limit.acquire(n)).poll(&mut context).is_ready()

@@ -27,7 +27,7 @@ pin_project! {
     /// # use portcullis_async::channel::channel;
     /// # use portcullis_async::{PerItem, Queue};
     /// # use portcullis_core::{Concurrency, ManualClock};
-    /// # let queue: Queue<_, _> = Queue::new(Concurrency::new(9), ManualClock::new(), 9);
+    /// # let queue = Queue::new(Concurrency::new(9), ManualClock::new(), 9);
     /// let (sender, receiver) = channel(&queue, NonZero::new(3).unwrap(), PerItem);
     /// sender.try_send(1).unwrap();
     /// sender.try_send(2).unwrap();
@@ -85,7 +85,7 @@ impl<T, P: Anchored> Receiver<T, P> {
     /// # use portcullis_async::channel::{TryRecvError, channel};
     /// # use portcullis_async::{PerItem, Queue};
     /// # use portcullis_core::{Concurrency, ManualClock};
-    /// # let queue: Queue<_, _> = Queue::new(Concurrency::new(9), ManualClock::new(), 9);
+    /// # let queue = Queue::new(Concurrency::new(9), ManualClock::new(), 9);
     /// let (sender, receiver) = channel(&queue, NonZero::new(3).unwrap(), PerItem);
     /// sender.try_send(1).unwrap();
     /// assert_eq!(receiver.try_recv(), Ok(1));
@@ -109,7 +109,7 @@ impl<T, P: Anchored> Receiver<T, P> {
     /// # use portcullis_async::channel::channel;
     /// # use portcullis_async::{PerItem, Queue};
     /// # use portcullis_core::{Concurrency, ManualClock};
-    /// # let queue: Queue<_, _> = Queue::new(Concurrency::new(9), ManualClock::new(), 9);
+    /// # let queue = Queue::new(Concurrency::new(9), ManualClock::new(), 9);
     /// let (sender, receiver) = channel(&queue, NonZero::new(3).unwrap(), PerItem);
     /// sender.try_send("a job").unwrap();
     /// let (job, lease) = receiver.try_recv_leased().unwrap();
@@ -131,7 +131,7 @@ impl<T, P: Anchored> Receiver<T, P> {
     /// # use portcullis_async::channel::channel;
     /// # use portcullis_async::{PerItem, Queue};
     /// # use portcullis_core::{Concurrency, ManualClock};
-    /// # let queue: Queue<_, _> = Queue::new(Concurrency::new(9), ManualClock::new(), 9);
+    /// # let queue = Queue::new(Concurrency::new(9), ManualClock::new(), 9);
     /// let (sender, receiver) = channel(&queue, NonZero::new(3).unwrap(), PerItem);
     /// sender.try_send(1).unwrap();
     /// drop(sender);
@@ -153,7 +153,7 @@ impl<T, P: Anchored> Receiver<T, P> {
     /// # use portcullis_async::channel::channel;
     /// # use portcullis_async::{PerItem, Queue};
     /// # use portcullis_core::{Concurrency, ManualClock};
-    /// # let queue: Queue<_, _> = Queue::new(Concurrency::new(1), ManualClock::new(), 9);
+    /// # let queue = Queue::new(Concurrency::new(1), ManualClock::new(), 9);
     /// let (sender, receiver) = channel(&queue, NonZero::new(3).unwrap(), PerItem);
     /// sender.try_send("a job").unwrap();
     /// # futures_executor::block_on(async {
@@ -183,7 +183,7 @@ impl<T, P: Anchored> Receiver<T, P> {
     /// # use portcullis_async::channel::channel;
     /// # use portcullis_async::{PerItem, Queue};
     /// # use portcullis_core::{Concurrency, ManualClock};
-    /// # let queue: Queue<_, _> = Queue::new(Concurrency::new(9), ManualClock::new(), 9);
+    /// # let queue = Queue::new(Concurrency::new(9), ManualClock::new(), 9);
     /// let (sender, receiver) = channel(&queue, NonZero::new(3).unwrap(), PerItem);
     /// sender.try_send(1).unwrap();
     /// assert!(receiver.close());
@@ -202,7 +202,7 @@ impl<T, P: Anchored> Receiver<T, P> {
     /// # use portcullis_async::channel::channel;
     /// # use portcullis_async::{PerItem, Queue};
     /// # use portcullis_core::{Concurrency, ManualClock};
-    /// # let queue: Queue<_, _> = Queue::new(Concurrency::new(9), ManualClock::new(), 9);
+    /// # let queue = Queue::new(Concurrency::new(9), ManualClock::new(), 9);
     /// let (sender, receiver) = channel::<u8, _, _>(&queue, NonZero::new(3).unwrap(), PerItem);
     /// drop(sender);
     /// assert!(receiver.is_closed());
@@ -218,7 +218,7 @@ impl<T, P: Anchored> Receiver<T, P> {
     /// # use portcullis_async::channel::channel;
     /// # use portcullis_async::{PerItem, Queue};
     /// # use portcullis_core::{Concurrency, ManualClock};
-    /// # let queue: Queue<_, _> = Queue::new(Concurrency::new(9), ManualClock::new(), 9);
+    /// # let queue = Queue::new(Concurrency::new(9), ManualClock::new(), 9);
     /// let (sender, receiver) = channel(&queue, NonZero::new(3).unwrap(), PerItem);
     /// sender.try_send(1).unwrap();
     /// assert_eq!(receiver.len(), 1);
@@ -234,7 +234,7 @@ impl<T, P: Anchored> Receiver<T, P> {
     /// # use portcullis_async::channel::channel;
     /// # use portcullis_async::{PerItem, Queue};
     /// # use portcullis_core::{Concurrency, ManualClock};
-    /// # let queue: Queue<_, _> = Queue::new(Concurrency::new(9), ManualClock::new(), 9);
+    /// # let queue = Queue::new(Concurrency::new(9), ManualClock::new(), 9);
     /// let (sender, receiver) = channel::<u8, _, _>(&queue, NonZero::new(3).unwrap(), PerItem);
     /// assert!(receiver.is_empty());
     /// # drop(sender);

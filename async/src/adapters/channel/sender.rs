@@ -19,7 +19,7 @@ use crate::queues::acquire::{Acquire, Anchored, Queued};
 /// # use portcullis_async::channel::channel;
 /// # use portcullis_async::{PerItem, Queue};
 /// # use portcullis_core::{Concurrency, ManualClock};
-/// # let queue: Queue<_, _> = Queue::new(Concurrency::new(9), ManualClock::new(), 9);
+/// # let queue = Queue::new(Concurrency::new(9), ManualClock::new(), 9);
 /// let (sender, receiver) = channel(&queue, NonZero::new(3).unwrap(), PerItem);
 /// let other = sender.clone();
 /// futures_executor::block_on(async {
@@ -69,7 +69,7 @@ impl<T, P: Anchored + Clone, W: Weight<T>> Sender<T, P, W> {
     /// # use portcullis_async::channel::{TrySendError, channel};
     /// # use portcullis_async::{PerItem, Queue};
     /// # use portcullis_core::{Concurrency, ManualClock};
-    /// # let queue: Queue<_, _> = Queue::new(Concurrency::new(9), ManualClock::new(), 9);
+    /// # let queue = Queue::new(Concurrency::new(9), ManualClock::new(), 9);
     /// let (sender, _receiver) = channel(&queue, NonZero::new(1).unwrap(), PerItem);
     /// assert_eq!(sender.try_send(1), Ok(()));
     /// assert_eq!(sender.try_send(2), Err(TrySendError::Full(2)));
@@ -93,7 +93,7 @@ impl<T, P: Anchored + Clone, W: Weight<T>> Sender<T, P, W> {
     /// # use portcullis_async::channel::channel;
     /// # use portcullis_async::{PerItem, Queue};
     /// # use portcullis_core::{Concurrency, ManualClock};
-    /// # let queue: Queue<_, _> = Queue::new(Concurrency::new(9), ManualClock::new(), 9);
+    /// # let queue = Queue::new(Concurrency::new(9), ManualClock::new(), 9);
     /// let (sender, receiver) = channel(&queue, NonZero::new(1).unwrap(), PerItem);
     /// let permit = sender.try_reserve(1).unwrap();
     /// permit.send("made for the place").unwrap();
@@ -122,7 +122,7 @@ impl<T, P: Anchored + Clone, W: Weight<T>> Sender<T, P, W> {
     /// # use portcullis_async::channel::{SendError, channel};
     /// # use portcullis_async::{PerItem, Queue};
     /// # use portcullis_core::{Concurrency, ManualClock};
-    /// # let queue: Queue<_, _> = Queue::new(Concurrency::new(9), ManualClock::new(), 9);
+    /// # let queue = Queue::new(Concurrency::new(9), ManualClock::new(), 9);
     /// let (sender, receiver) = channel(&queue, NonZero::new(1).unwrap(), PerItem);
     /// drop(receiver);
     /// assert_eq!(futures_executor::block_on(sender.send(1)), Err(SendError::Closed(1)));
@@ -151,7 +151,7 @@ impl<T, P: Anchored + Clone, W: Weight<T>> Sender<T, P, W> {
     /// # use portcullis_async::channel::channel;
     /// # use portcullis_async::{PerItem, Queue};
     /// # use portcullis_core::{Concurrency, ManualClock};
-    /// # let queue: Queue<_, _> = Queue::new(Concurrency::new(9), ManualClock::new(), 9);
+    /// # let queue = Queue::new(Concurrency::new(9), ManualClock::new(), 9);
     /// let (sender, receiver) = channel(&queue, NonZero::new(1).unwrap(), PerItem);
     /// # futures_executor::block_on(async {
     /// let permit = sender.reserve(1).await.unwrap();
@@ -260,7 +260,7 @@ impl<T, P: Anchored + Clone, W: Weight<T>> Sender<T, P, W> {
     /// # use portcullis_async::channel::channel;
     /// # use portcullis_async::{PerItem, Queue};
     /// # use portcullis_core::{Concurrency, ManualClock};
-    /// # let queue: Queue<_, _> = Queue::new(Concurrency::new(9), ManualClock::new(), 9);
+    /// # let queue = Queue::new(Concurrency::new(9), ManualClock::new(), 9);
     /// let (sender, receiver) = channel(&queue, NonZero::new(3).unwrap(), PerItem);
     /// sender.try_send(1).unwrap();
     /// assert!(sender.close());
@@ -278,7 +278,7 @@ impl<T, P: Anchored + Clone, W: Weight<T>> Sender<T, P, W> {
     /// # use portcullis_async::channel::channel;
     /// # use portcullis_async::{PerItem, Queue};
     /// # use portcullis_core::{Concurrency, ManualClock};
-    /// # let queue: Queue<_, _> = Queue::new(Concurrency::new(9), ManualClock::new(), 9);
+    /// # let queue = Queue::new(Concurrency::new(9), ManualClock::new(), 9);
     /// let (sender, receiver) = channel::<u8, _, _>(&queue, NonZero::new(3).unwrap(), PerItem);
     /// drop(receiver);
     /// assert!(sender.is_closed());
@@ -324,7 +324,7 @@ enum Begun<'s, T, P: Anchored, W> {
 /// # use portcullis_async::channel::channel;
 /// # use portcullis_async::{PerItem, Queue};
 /// # use portcullis_core::{Concurrency, ManualClock};
-/// # let queue: Queue<_, _> = Queue::new(Concurrency::new(9), ManualClock::new(), 9);
+/// # let queue = Queue::new(Concurrency::new(9), ManualClock::new(), 9);
 /// let (sender, _receiver) = channel::<u8, _, _>(&queue, NonZero::new(1).unwrap(), PerItem);
 /// let permit = futures_executor::block_on(sender.reserve(5)).unwrap();
 /// assert_eq!(queue.available(), 4);
@@ -350,7 +350,7 @@ impl<T, P: Anchored + Clone, W: Weight<T>> Permit<'_, T, P, W> {
     /// # use portcullis_async::channel::{SendError, channel};
     /// # use portcullis_async::{PerItem, Queue};
     /// # use portcullis_core::{Concurrency, ManualClock};
-    /// # let queue: Queue<_, _> = Queue::new(Concurrency::new(9), ManualClock::new(), 9);
+    /// # let queue = Queue::new(Concurrency::new(9), ManualClock::new(), 9);
     /// let (sender, receiver) = channel(&queue, NonZero::new(1).unwrap(), PerItem);
     /// let permit = futures_executor::block_on(sender.reserve(1)).unwrap();
     /// receiver.close();

@@ -22,7 +22,7 @@ use super::Timer;
 /// use portcullis_core::{Rate, TokenBucket};
 /// use std::sync::Arc;
 ///
-/// let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(
+/// let queue = Arc::new(Queue::new(
 ///     TokenBucket::new(Rate::per_second(200), 1),
 ///     AsyncIoTimer::new(),
 ///     9,

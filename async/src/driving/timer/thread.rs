@@ -25,7 +25,7 @@ use crate::waiting::panics::quietly;
 /// use portcullis_core::{Rate, TokenBucket};
 /// use std::sync::Arc;
 ///
-/// let queue: Arc<Queue<_, _>> = Arc::new(Queue::new(
+/// let queue = Arc::new(Queue::new(
 ///     TokenBucket::new(Rate::per_second(200), 1),
 ///     ThreadTimer::new(),
 ///     9,

@@ -3,7 +3,7 @@
 /// ```
 /// # use portcullis_async::{Queue, QueueCounts};
 /// # use portcullis_core::{Concurrency, ManualClock};
-/// let queue: Queue<_, _> = Queue::new(Concurrency::new(2), ManualClock::new(), 100);
+/// let queue = Queue::new(Concurrency::new(2), ManualClock::new(), 100);
 /// assert_eq!(queue.counts(), QueueCounts::default());
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -28,7 +28,7 @@ use crate::waiting::wake_batch::WakeBatch;
 /// ```
 /// # use portcullis_async::{Next, Queue};
 /// # use portcullis_core::{Concurrency, ManualClock};
-/// let queue: Queue<_, _> = Queue::new(Concurrency::new(2), ManualClock::new(), 100);
+/// let queue = Queue::new(Concurrency::new(2), ManualClock::new(), 100);
 /// assert_eq!(queue.advance(), Next::Idle);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
