@@ -5,6 +5,8 @@
 mod admission;
 #[cfg(feature = "channel")]
 pub mod channel;
+#[cfg(feature = "stream")]
+mod extensions;
 #[cfg(any(feature = "futures-io", feature = "tokio"))]
 mod io;
 #[cfg(any(
@@ -23,6 +25,8 @@ mod stream;
 #[cfg(any(feature = "channel", feature = "stream"))]
 mod weight;
 
+#[cfg(feature = "stream")]
+pub use extensions::{LimitSinkExt, LimitStreamExt};
 #[cfg(any(feature = "futures-io", feature = "tokio"))]
 pub use io::{LimitedRead, LimitedWrite};
 #[cfg(any(feature = "channel", feature = "stream"))]

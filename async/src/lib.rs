@@ -28,7 +28,8 @@
 //! - `defmt`: `defmt::Format` for errors and outcomes;
 //! - `tokio`, `async-io`, `embassy-time`: a timer for each of these;
 //! - `channel`: [limited channels](channel);
-//! - `stream`: [`LimitedStream`], [`LeasedStream`] and [`LimitedSink`];
+//! - `stream`: [`LimitedStream`], [`LeasedStream`] and [`LimitedSink`], and methods for them on
+//!   streams and sinks: [`LimitStreamExt`], [`LimitSinkExt`];
 //! - `futures-io`, `tokio`: [`LimitedRead`] and [`LimitedWrite`], for the traits of these crates.
 #![no_std]
 #![deny(unsafe_code)]
@@ -48,7 +49,9 @@ mod waiting;
 #[cfg(all(feature = "channel", not(loom)))]
 pub use adapters::channel;
 #[cfg(all(feature = "stream", not(loom)))]
-pub use adapters::{LeasedStream, LimitedSink, LimitedStream, SinkError};
+pub use adapters::{
+    LeasedStream, LimitSinkExt, LimitStreamExt, LimitedSink, LimitedStream, SinkError,
+};
 #[cfg(all(any(feature = "futures-io", feature = "tokio"), not(loom)))]
 pub use adapters::{LimitedRead, LimitedWrite};
 #[cfg(all(any(feature = "channel", feature = "stream"), not(loom)))]
@@ -73,7 +76,8 @@ pub use queues::acquire::Acquire;
 pub use queues::drained::Drained;
 pub use queues::hook::{Hook, Outcome, Waited};
 pub use queues::keyed_queue::{KeyedQueue, QueueKey, QueueKeyLimiter};
-pub use queues::options::Order;
+pub use queues::limiter_view::LimiterView;
+pub use queues::options::{Order, Oversized};
 pub use queues::queue::{DefaultLock, Queue};
 pub use queues::rejected::Rejected;
 pub use waiting::wait_queue::{Next, QueueCounts};

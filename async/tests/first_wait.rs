@@ -3,11 +3,12 @@
 
 mod support;
 
+use core::panic::AssertUnwindSafe;
+use core::sync::atomic::{AtomicUsize, Ordering};
 use core::task::{Poll, Waker};
 use core::time::Duration;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::catch_unwind;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures_executor::block_on;
 use portcullis_async::{KeyedQueue, Next, Order, Queue, Rejected, ThreadTimer, Timer};
@@ -15,6 +16,7 @@ use portcullis_core::{
     Clock, Concurrency, Keyed, Line, MonotonicClock, Rate, Seed, Timestamp, TokenBucket,
     TokenBucketRules,
 };
+use support::random::Random;
 use support::{Hand, Task, permits, queue, waker};
 
 const fn secs(seconds: u64) -> Timestamp {
@@ -57,6 +59,41 @@ fn waits_of_many_threads_are_granted_without_a_driver() {
         }
     });
     assert_eq!(queue.counts().waiters, 0);
+}
+
+/// The wait that drives may be cancelled, expire or be granted at any moment; the others go on.
+#[test]
+fn waits_that_are_dropped_by_many_threads_leave_no_waiter_asleep() {
+    let bucket = TokenBucket::new(Rate::per_second(20_000), 1);
+    let queue: Queue<_, _> = Queue::new(bucket, ThreadTimer::new(), 99);
+    let granted = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for thread in 0..8 {
+            let (queue, granted) = (&queue, &granted);
+            scope.spawn(move || {
+                let mut random = Random::new(thread);
+                for _ in 0..300 {
+                    let outcome = match random.below(4) {
+                        // Polled once, and dropped.
+                        0 => {
+                            let mut wait = Task::new(queue.acquire(1));
+                            drop(wait.poll());
+                            continue;
+                        }
+                        1 => {
+                            let timeout = Duration::from_micros(random.below(400));
+                            block_on(queue.acquire_for(1, timeout))
+                        }
+                        _ => block_on(queue.acquire(1)),
+                    };
+                    granted.fetch_add(usize::from(outcome.is_ok()), Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    let counts = queue.counts();
+    assert_eq!((counts.waiters, counts.permits), (0, 0));
+    assert!(granted.into_inner() >= 8 * 100);
 }
 
 /// A timer that counts how often it is armed, and never wakes.

@@ -46,6 +46,33 @@ fn a_lowered_limit_grants_only_below_itself() {
     assert_eq!(limit.available(), 2);
 }
 
+#[test]
+fn permits_are_added_and_removed_beside_those_in_use() {
+    let limit = Concurrency::new(5);
+    let lease = limit.try_acquire(4).unwrap();
+    assert_eq!(limit.add_permits(3), Ok(8));
+    assert_eq!((limit.limit(), limit.available()), (8, 4));
+    assert_eq!(limit.remove_permits(6), 6);
+    assert_eq!(
+        (limit.limit(), limit.available(), limit.in_use()),
+        (2, 0, 4)
+    );
+    drop(lease);
+    assert_eq!(limit.available(), 2);
+    assert_eq!((limit.remove_permits(9), limit.limit()), (2, 0));
+    assert_eq!((limit.remove_permits(1), limit.add_permits(0)), (0, Ok(0)));
+}
+
+#[test]
+fn no_more_permits_are_added_than_the_word_holds() {
+    let limit = Concurrency::<u32>::try_new(16_000).unwrap();
+    let too_large = limit.add_permits(384).unwrap_err();
+    assert_eq!(too_large.to_string(), "limit must be at most 16383");
+    assert_eq!(limit.add_permits(383), Ok(16_383));
+    assert!(limit.add_permits(u32::MAX).is_err());
+    assert_eq!(limit.limit(), 16_383);
+}
+
 /// With a limit of 0, which may be raised again, a probe gets the same answer as a request for 1.
 #[test]
 fn with_a_limit_of_zero_a_probe_is_answered_like_a_request() {

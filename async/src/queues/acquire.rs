@@ -5,8 +5,9 @@ use core::future::Future;
 use core::ops::Deref;
 use core::pin::Pin;
 use core::task::{Context, Poll};
+use core::time::Duration;
 
-use portcullis_core::{Lease, Limiter, Timestamp};
+use portcullis_core::{Clock, Lease, Limiter, Timestamp};
 use stable_deref_trait::StableDeref;
 
 use crate::Rejected;
@@ -142,6 +143,32 @@ impl<P: Anchored> Acquire<P> {
         // The future can still be moved, so the waiter is in no list.
         self.wait.request_mut().deadline = deadline;
         self
+    }
+
+    /// Sets a deadline `timeout` after the present time of the queue's clock; see
+    /// [`until`](Self::until).
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_async::{Acquire, Queue, Rejected};
+    /// # use portcullis_core::{ManualClock, Rate, TokenBucket};
+    /// let bucket = TokenBucket::new(Rate::per_second(1), 1);
+    /// let queue = Queue::new(bucket, ManualClock::new(), 9);
+    /// assert!(queue.try_acquire(1).is_ok());
+    /// let late = queue.acquire(1).within(Duration::from_millis(999));
+    /// assert!(matches!(
+    ///     futures_executor::block_on(late),
+    ///     Err(Rejected::Deadline { .. })
+    /// ));
+    /// ```
+    pub fn within(self, timeout: Duration) -> Self {
+        let now = self
+            .queue
+            .as_deref()
+            .map(|queue| queue.wait_queue().clock.now());
+        // A future that has completed has no queue, and no use for a deadline.
+        let deadline = now.map_or(Timestamp::MAX, |now| now.saturating_add(timeout));
+        self.until(deadline)
     }
 
     /// Whether the future has completed, or a hook panicked when it did. It must not be polled

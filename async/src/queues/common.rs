@@ -18,6 +18,21 @@ macro_rules! common {
                 self
             }
 
+            /// Sets what becomes of a request that exceeds the limiter's capacity. Default:
+            /// [`Oversized::Reject`](crate::Oversized::Reject).
+            ///
+            /// ```
+            /// # use portcullis_async::{Oversized, Queue};
+            /// # use portcullis_core::{Concurrency, ManualClock};
+            /// let queue = Queue::new(Concurrency::new(2), ManualClock::new(), 9)
+            ///     .with_oversized(Oversized::Wait);
+            /// ```
+            #[must_use]
+            pub const fn with_oversized(mut self, oversized: $crate::Oversized) -> Self {
+                self.wait_queue.options.oversized = oversized;
+                self
+            }
+
             /// Sets how many requests may wait at once, for whatever key. Default: 2^32 - 1; for a
             /// [`KeyedQueue`](crate::KeyedQueue) 4,096.
             ///

@@ -1,14 +1,19 @@
 use core::fmt;
 use core::hash::Hash;
 use core::ops::Deref;
+use core::time::Duration;
+#[cfg(feature = "std")]
+use std::sync::Arc;
 
 use portcullis_core::metadata::{self, Metadata};
 use portcullis_core::{
-    Address, Denied, Idle, Key, Keys, Lease, Limiter, LimiterId, QueueKeys, Receipt, Refund, Retry,
-    Timestamp, Waiting,
+    Address, Clock, Denied, Idle, Key, Keys, Lease, Limiter, LimiterId, QueueKeys, Receipt, Refund,
+    Retry, Timestamp, Waiting,
 };
 use stable_deref_trait::StableDeref;
 
+#[cfg(all(feature = "std", not(loom)))]
+use crate::Rejected;
 use crate::lock::RawLock;
 #[cfg(all(feature = "std", not(loom)))]
 use crate::lock::ThreadLock;
@@ -168,6 +173,25 @@ impl<T: QueueKeys, C: QueueClock, R: RawLock, H: Hook> KeyedQueue<T, C, R, H> {
         QueueKey::new(self, key)
     }
 
+    /// Returns the queue of `key` as a pointer that owns the `KeyedQueue`: for a task that is
+    /// spawned. For other pointers, see [`QueueKey::new`].
+    ///
+    /// ```
+    /// # use portcullis_async::KeyedQueue;
+    /// # use portcullis_core::{ConcurrencyRules, Keyed, Line, Seed, Timeless};
+    /// # use std::sync::Arc;
+    /// # let table = Keyed::new(ConcurrencyRules::new(2), Line::for_keys(1_000), Seed::new());
+    /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+    /// let queue = Arc::new(KeyedQueue::new(table, Timeless, 10));
+    /// let lease = queue.key_owned("alice").acquire(1).await?;
+    /// tokio::spawn(async move { drop(lease) }).await.unwrap();
+    /// # Ok::<(), portcullis_async::Rejected>(()) }).unwrap();
+    /// ```
+    #[cfg(feature = "std")]
+    pub fn key_owned<K: Hash + ?Sized>(self: &Arc<Self>, key: &K) -> QueueKey<Arc<Self>> {
+        QueueKey::new(Arc::clone(self), key)
+    }
+
     /// Takes `n` permits of `key` without waiting, if no request for the key is ahead.
     ///
     /// # Errors
@@ -301,6 +325,210 @@ impl<P: ToKeyedQueue> QueueKey<P> {
     pub fn of<K: Hash + ?Sized>(queue: P, limit: usize, key: &K) -> Option<Self> {
         let address = queue.wait_queue.source.0.locate(limit, key)?;
         Some(Self(QueueKeyLimiter { queue, address }))
+    }
+}
+
+/// Requests for the permits of the key. Each takes the pointer; a `QueueKey` that borrows the queue
+/// can be copied.
+impl<P: ToKeyedQueue> QueueKey<P> {
+    /// Takes `n` permits without waiting; see [`KeyedQueue::try_acquire`].
+    ///
+    /// # Errors
+    ///
+    /// As [`KeyedQueue::try_acquire`].
+    ///
+    /// ```
+    /// # use portcullis_async::KeyedQueue;
+    /// # use portcullis_core::{ConcurrencyRules, Keyed, Line, Seed, Timeless};
+    /// # let table = Keyed::new(ConcurrencyRules::new(2), Line::for_keys(1_000), Seed::new());
+    /// let queue = KeyedQueue::new(table, Timeless, 10);
+    /// let alice = queue.key("alice");
+    /// let lease = alice.try_acquire(2)?;
+    /// assert!(alice.try_acquire(1).is_err());
+    /// # drop(lease);
+    /// # Ok::<(), portcullis_core::Denied>(())
+    /// ```
+    pub fn try_acquire(self, n: u32) -> Result<Lease<Self>, Denied> {
+        let now = self.0.queue.clock().now();
+        Lease::try_acquire_at(self, now, n)
+    }
+
+    /// Waits for `n` permits; see [`Queue::acquire`](crate::Queue::acquire).
+    ///
+    /// # Errors
+    ///
+    /// [`Rejected`](crate::Rejected), as for `Queue::acquire`.
+    ///
+    /// ```
+    /// # use portcullis_async::KeyedQueue;
+    /// # use portcullis_core::{ConcurrencyRules, Keyed, Line, Seed, Timeless};
+    /// # let table = Keyed::new(ConcurrencyRules::new(2), Line::for_keys(1_000), Seed::new());
+    /// let queue = KeyedQueue::new(table, Timeless, 10);
+    /// let lease = futures_executor::block_on(queue.key("alice").acquire(2))?;
+    /// assert_eq!(lease.permits(), 2);
+    /// # Ok::<(), portcullis_async::Rejected>(())
+    /// ```
+    pub fn acquire(self, n: u32) -> Acquire<Self> {
+        Acquire::new(self, n, n)
+    }
+
+    /// Waits for at least `min` permits, and takes up to `max`; see
+    /// [`Queue::acquire_between`](crate::Queue::acquire_between).
+    ///
+    /// # Errors
+    ///
+    /// [`Rejected`](crate::Rejected), as for `Queue::acquire`.
+    ///
+    /// ```
+    /// # use portcullis_async::KeyedQueue;
+    /// # use portcullis_core::{ConcurrencyRules, Keyed, Line, Seed, Timeless};
+    /// # let table = Keyed::new(ConcurrencyRules::new(2), Line::for_keys(1_000), Seed::new());
+    /// let queue = KeyedQueue::new(table, Timeless, 10);
+    /// let some = futures_executor::block_on(queue.key("alice").acquire_between(1, 5))?;
+    /// assert_eq!(some.permits(), 2);
+    /// # Ok::<(), portcullis_async::Rejected>(())
+    /// ```
+    pub fn acquire_between(self, min: u32, max: u32) -> Acquire<Self> {
+        Acquire::new(self, min, max)
+    }
+
+    /// Waits for `n` permits until `deadline` at the latest; see
+    /// [`Queue::acquire_until`](crate::Queue::acquire_until).
+    ///
+    /// # Errors
+    ///
+    /// [`Rejected`](crate::Rejected), as for `Queue::acquire_until`.
+    ///
+    /// ```
+    /// # use portcullis_async::{KeyedQueue, Rejected};
+    /// # use portcullis_core::{Keyed, Line, ManualClock, Rate, Seed, Timestamp, TokenBucketRules};
+    /// # let rules = TokenBucketRules::new(Rate::per_second(10), 1);
+    /// # let table = Keyed::new(rules, Line::for_keys(1_000), Seed::new());
+    /// let queue = KeyedQueue::new(table, ManualClock::new(), 10);
+    /// let alice = queue.key("alice");
+    /// futures_executor::block_on(alice.acquire(1))?;
+    /// let late = alice.acquire_until(1, Timestamp::from_millis(50));
+    /// assert!(matches!(
+    ///     futures_executor::block_on(late),
+    ///     Err(Rejected::Deadline { .. })
+    /// ));
+    /// # Ok::<(), Rejected>(())
+    /// ```
+    pub fn acquire_until(self, n: u32, deadline: Timestamp) -> Acquire<Self> {
+        Acquire::new(self, n, n).until(deadline)
+    }
+
+    /// Waits for `n` permits for at most `timeout`, from now on, by the queue's clock.
+    ///
+    /// # Errors
+    ///
+    /// [`Rejected`](crate::Rejected), as for `Queue::acquire_until`.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_async::{KeyedQueue, Rejected, ThreadTimer};
+    /// # use portcullis_core::{ConcurrencyRules, Keyed, Line, Seed};
+    /// # let table = Keyed::new(ConcurrencyRules::new(1), Line::for_keys(1_000), Seed::new());
+    /// let queue = KeyedQueue::new(table, ThreadTimer::new(), 10);
+    /// let alice = queue.key("alice");
+    /// let held = futures_executor::block_on(alice.acquire(1))?;
+    /// let second = alice.acquire_for(1, Duration::from_millis(5));
+    /// assert!(matches!(
+    ///     futures_executor::block_on(second),
+    ///     Err(Rejected::Deadline { .. })
+    /// ));
+    /// # drop(held);
+    /// # Ok::<(), Rejected>(())
+    /// ```
+    pub fn acquire_for(self, n: u32, timeout: Duration) -> Acquire<Self> {
+        Acquire::new(self, n, n).within(timeout)
+    }
+
+    /// Returns the permits that the limiter of the key has now.
+    ///
+    /// ```
+    /// # use portcullis_async::KeyedQueue;
+    /// # use portcullis_core::{ConcurrencyRules, Keyed, Line, Seed, Timeless};
+    /// # let table = Keyed::new(ConcurrencyRules::new(2), Line::for_keys(1_000), Seed::new());
+    /// let queue = KeyedQueue::new(table, Timeless, 10);
+    /// assert_eq!(queue.key("alice").available(), 2);
+    /// ```
+    pub fn available(&self) -> u64 {
+        self.0.available_at(self.0.queue.clock().now())
+    }
+}
+
+/// Requests that block the thread. They need no other driver; see [`Acquire::block`].
+#[cfg(all(feature = "std", not(loom)))]
+impl<P: ToKeyedQueue> QueueKey<P> {
+    /// Takes `n` permits, and blocks the thread until they are granted.
+    ///
+    /// # Errors
+    ///
+    /// [`Rejected`](crate::Rejected), as for `Queue::acquire`.
+    ///
+    /// ```
+    /// # use portcullis_async::{KeyedQueue, ThreadTimer};
+    /// # use portcullis_core::{Keyed, Line, Rate, Seed, TokenBucketRules};
+    /// # let rules = TokenBucketRules::new(Rate::per_second(1_000), 1);
+    /// # let table = Keyed::new(rules, Line::for_keys(1_000), Seed::new());
+    /// let queue = KeyedQueue::new(table, ThreadTimer::new(), 10);
+    /// for _ in 0..3 {
+    ///     queue.key("alice").blocking_acquire(1)?;
+    /// }
+    /// # Ok::<(), portcullis_async::Rejected>(())
+    /// ```
+    pub fn blocking_acquire(self, n: u32) -> Result<Lease<Self>, Rejected> {
+        self.acquire(n).block()
+    }
+
+    /// Takes `n` permits, and blocks the thread for at most `timeout` by the queue's clock.
+    ///
+    /// # Errors
+    ///
+    /// [`Rejected`](crate::Rejected), as for `Queue::acquire_until`.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_async::{KeyedQueue, Rejected, ThreadTimer};
+    /// # use portcullis_core::{ConcurrencyRules, Keyed, Line, Seed};
+    /// # let table = Keyed::new(ConcurrencyRules::new(1), Line::for_keys(1_000), Seed::new());
+    /// let queue = KeyedQueue::new(table, ThreadTimer::new(), 10);
+    /// let alice = queue.key("alice");
+    /// let held = alice.blocking_acquire(1)?;
+    /// let second = alice.blocking_acquire_for(1, Duration::from_millis(5));
+    /// assert!(matches!(second, Err(Rejected::Deadline { .. })));
+    /// # drop(held);
+    /// # Ok::<(), Rejected>(())
+    /// ```
+    pub fn blocking_acquire_for(self, n: u32, timeout: Duration) -> Result<Lease<Self>, Rejected> {
+        self.acquire_for(n, timeout).block()
+    }
+
+    /// Takes `n` permits, and blocks the thread until `deadline` at the latest.
+    ///
+    /// # Errors
+    ///
+    /// [`Rejected`](crate::Rejected), as for `Queue::acquire_until`.
+    ///
+    /// ```
+    /// # use portcullis_async::{KeyedQueue, Rejected, ThreadTimer};
+    /// # use portcullis_core::{Clock, ConcurrencyRules, Keyed, Line, Seed};
+    /// # let table = Keyed::new(ConcurrencyRules::new(1), Line::for_keys(1_000), Seed::new());
+    /// let queue = KeyedQueue::new(table, ThreadTimer::new(), 10);
+    /// let alice = queue.key("alice");
+    /// let held = alice.blocking_acquire(1)?;
+    /// let second = alice.blocking_acquire_until(1, queue.clock().now());
+    /// assert!(matches!(second, Err(Rejected::Deadline { .. })));
+    /// # drop(held);
+    /// # Ok::<(), Rejected>(())
+    /// ```
+    pub fn blocking_acquire_until(
+        self,
+        n: u32,
+        deadline: Timestamp,
+    ) -> Result<Lease<Self>, Rejected> {
+        self.acquire_until(n, deadline).block()
     }
 }
 

@@ -1,5 +1,8 @@
 use core::fmt;
 use core::ops::Deref;
+use core::time::Duration;
+#[cfg(feature = "std")]
+use std::sync::Arc;
 
 use portcullis_core::metadata::{self, Metadata};
 use portcullis_core::{
@@ -13,6 +16,7 @@ use crate::lock::ThreadLock;
 use crate::queues::acquire::Queued;
 use crate::queues::common::common;
 use crate::queues::hook::Hook;
+use crate::queues::limiter_view::LimiterView;
 use crate::queues::options::{Options, Order};
 use crate::sync::const_unless_loom;
 use crate::waiting::limiter_source::Single;
@@ -332,6 +336,52 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
         Acquire::new(self, n, n).until(deadline)
     }
 
+    /// Waits for `n` permits for at most `timeout`, from now on, by the queue's clock. See
+    /// [`Acquire::within`].
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire_until`](Self::acquire_until).
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_async::{Queue, Rejected, ThreadTimer};
+    /// # use portcullis_core::Concurrency;
+    /// # futures_executor::block_on(async {
+    /// let queue = Queue::new(Concurrency::new(1), ThreadTimer::new(), 9);
+    /// let held = queue.acquire(1).await?;
+    /// let second = queue.acquire_for(1, Duration::from_millis(5)).await;
+    /// assert!(matches!(second, Err(Rejected::Deadline { permits: 1, .. })));
+    /// # drop(held);
+    /// # Ok::<(), Rejected>(()) }).unwrap();
+    /// ```
+    pub fn acquire_for(&self, n: u32, timeout: Duration) -> Acquire<&Self> {
+        self.acquire(n).within(timeout)
+    }
+
+    /// Waits for `n` permits, with a future and a lease that own the queue: for a task that is
+    /// spawned. For a queue in a `static`, [`acquire`](Self::acquire) does the same. Other pointers
+    /// are accepted by [`Acquire::new`].
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](Self::acquire).
+    ///
+    /// ```
+    /// # use portcullis_async::Queue;
+    /// # use portcullis_core::{Concurrency, Timeless};
+    /// # use std::sync::Arc;
+    /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+    /// let queue = Arc::new(Queue::new(Concurrency::new(2), Timeless, 9));
+    /// let lease = queue.acquire_owned(1).await?;
+    /// tokio::spawn(async move { drop(lease) }).await.unwrap();
+    /// # Ok::<(), portcullis_async::Rejected>(()) }).unwrap();
+    /// ```
+    #[cfg(feature = "std")]
+    pub fn acquire_owned(self: &Arc<Self>, n: u32) -> Acquire<Arc<Self>> {
+        Acquire::new(Arc::clone(self), n, n)
+    }
+
     /// Releases the permits of a lease without granting them to the waiters. The next call on the
     /// queue grants them: another request, a release, or [`advance`](Self::advance). For interrupt
     /// and signal handlers, which must not run wakers.
@@ -396,14 +446,34 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
             .available_at(self.wait_queue.clock.now())
     }
 
+    /// Returns a view of the limiter, which can be asked and not changed. For its settings, see
+    /// [`change`](Self::change).
+    ///
+    /// ```
+    /// # use portcullis_async::Queue;
+    /// # use portcullis_core::{Concurrency, Retry, Timeless, Timestamp};
+    /// let queue = Queue::new(Concurrency::new(2), Timeless, 9);
+    /// let _held = queue.try_acquire(2)?;
+    /// let limiter = queue.limiter();
+    /// assert_eq!((limiter.capacity(), limiter.available_at(Timestamp::ZERO)), (2, 0));
+    /// let denied = limiter.peek_at(Timestamp::ZERO, 1).unwrap_err();
+    /// assert_eq!(limiter.retry(denied), Retry::OnRelease);
+    /// # Ok::<(), portcullis_core::Denied>(())
+    /// ```
+    pub const fn limiter(&self) -> LimiterView<'_, L> {
+        LimiterView(&self.wait_queue.source.0)
+    }
+
     /// Changes the settings of the limiter by its own methods, and then grants what has become
-    /// available. `change` must not take permits, because that would bypass the queue.
+    /// available. Also reads them. `change` must not take permits, because that would bypass the
+    /// queue.
     ///
     /// ```
     /// # use portcullis_async::Queue;
     /// # use portcullis_core::{Concurrency, ManualClock};
     /// let queue = Queue::new(Concurrency::new(2), ManualClock::new(), 9);
     /// assert_eq!(queue.change(|limit| limit.set_limit(5)), Ok(2));
+    /// assert_eq!(queue.change(|limit| limit.limit()), 5);
     /// ```
     pub fn change<T>(&self, change: impl FnOnce(&L) -> T) -> T {
         self.wait_queue.change(|source| change(&source.0))

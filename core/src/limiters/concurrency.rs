@@ -240,15 +240,64 @@ impl<W: Word> Concurrency<W> {
     /// assert_eq!((limit.available(), limit.in_use()), (0, 8));
     /// ```
     pub fn set_limit(&self, limit: u32) -> Result<u32, SettingsError> {
-        if limit > Self::max_limit() {
-            return Err(SettingsError::TooLarge {
-                setting: Setting::Limit,
-                max: Self::max_limit().into(),
-            });
-        }
+        self.resize(|_| limit)
+    }
+
+    /// Raises the limit by `n` permits, which become available, and returns the new limit.
+    ///
+    /// # Errors
+    ///
+    /// [`SettingsError::TooLarge`] if the new limit would be more than
+    /// [`max_limit`](Self::max_limit). Nothing changes then.
+    ///
+    /// # Cost
+    ///
+    /// One compare-exchange; lock-free.
+    ///
+    /// ```
+    /// # use portcullis_core::Concurrency;
+    /// let limit = Concurrency::new(10);
+    /// assert_eq!(limit.add_permits(5), Ok(15));
+    /// assert_eq!(limit.available(), 15);
+    /// ```
+    pub fn add_permits(&self, n: u32) -> Result<u32, SettingsError> {
+        let old = self.resize(|limit| limit.saturating_add(n))?;
+        Ok(old + n)
+    }
+
+    /// Lowers the limit by up to `n` permits, and returns by how many: less than `n` if the limit
+    /// was less. Permits that are out stay out, and are not replaced when they are released.
+    ///
+    /// # Cost
+    ///
+    /// One compare-exchange; lock-free.
+    ///
+    /// ```
+    /// # use portcullis_core::Concurrency;
+    /// let limit = Concurrency::new(10);
+    /// let _busy = limit.try_acquire(8).unwrap();
+    /// assert_eq!(limit.remove_permits(5), 5);
+    /// assert_eq!((limit.limit(), limit.available(), limit.in_use()), (5, 0, 8));
+    /// assert_eq!(limit.remove_permits(9), 5);
+    /// ```
+    pub fn remove_permits(&self, n: u32) -> u32 {
+        // A limit that does not grow is never too large.
+        self.resize(|limit| limit.saturating_sub(n))
+            .map_or(0, |old| old.min(n))
+    }
+
+    /// Sets the limit to what `limit` makes of the present one. Returns the old one.
+    fn resize(&self, limit: impl Fn(u32) -> u32) -> Result<u32, SettingsError> {
         let mut state = self.state.load(Relaxed);
         loop {
             let (available, old) = Self::split(state);
+            let limit = limit(old);
+            if limit > Self::max_limit() {
+                return Err(SettingsError::TooLarge {
+                    setting: Setting::Limit,
+                    max: Self::max_limit().into(),
+                });
+            }
             // The permits that are out do not change. Neither number exceeds 30 bits.
             let resized = Self::pack(available - old.cast_signed() + limit.cast_signed(), limit)
                 | state & WAITED;

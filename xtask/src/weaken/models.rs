@@ -336,7 +336,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         file: CONCURRENCY,
-        within: "pub fn set_limit(&self",
+        within: "fn resize(&self",
         text: "Err(newer) => state = newer",
         by: "Err(_) => return Ok(old)",
         test: (
@@ -347,7 +347,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     // A lower limit forgets the permits in use.
     Mutant {
         file: CONCURRENCY,
-        within: "pub fn set_limit(&self",
+        within: "fn resize(&self",
         text: "available - old.cast_signed() + limit.cast_signed()",
         by: "available.min(limit.cast_signed())",
         test: (
@@ -399,7 +399,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         file: CONCURRENCY,
-        within: "pub fn set_limit(&self",
+        within: "fn resize(&self",
         text: " | state & WAITED",
         by: "",
         test: (
@@ -409,7 +409,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         file: CONCURRENCY,
-        within: "pub fn set_limit(&self",
+        within: "fn resize(&self",
         text: "| state & WAITED",
         by: "| WAITED",
         test: (

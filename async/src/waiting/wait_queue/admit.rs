@@ -10,7 +10,7 @@ use super::taken::Taken;
 use super::{Lists, WaitQueue};
 use crate::Rejected;
 use crate::queues::hook::Hook;
-use crate::queues::options::{Options, Order};
+use crate::queues::options::{Options, Order, Oversized};
 use crate::sync::atomic::Ordering::{Relaxed, SeqCst};
 use crate::sync::atomic::fence;
 use crate::waiting::limiter_source::LimiterSource;
@@ -92,7 +92,9 @@ impl<Q: QueueConfig> WaitQueue<Q> {
                     at: now,
                     waiter: 0,
                 }))),
-                Err(Denied::ExceedsCapacity { permits, capacity }) => {
+                Err(Denied::ExceedsCapacity { permits, capacity })
+                    if self.options.oversized == Oversized::Reject =>
+                {
                     Some(Step::Settled(Err(Rejected::ExceedsCapacity {
                         permits,
                         capacity,
@@ -168,7 +170,8 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         let (key, request) = unsafe { Waiter::asks(waiter) };
         let Request { min, deadline, .. } = request;
         let limiter = self.source.at(key);
-        if u64::from(min) > limiter.capacity() {
+        let is_oversized = u64::from(min) > limiter.capacity();
+        if is_oversized && self.options.oversized == Oversized::Reject {
             return Step::Settled(Err(exceeds(&limiter, min)));
         }
         let retry = |ahead| earliest(&limiter, now, ahead, min);
@@ -176,7 +179,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             let retry = retry(self.ahead(lists, key));
             let too_late = match retry {
                 Retry::At(at) => at > deadline,
-                Retry::Never => true,
+                Retry::Never => !is_oversized,
                 _ => false,
             };
             if too_late || deadline <= now {

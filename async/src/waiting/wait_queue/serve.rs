@@ -9,7 +9,7 @@ use core::time::Duration;
 use portcullis_core::{Clock, Denied, Limiter, Receipt, Receipts, Retry, Timestamp};
 
 use super::{DRAINED, Grant, Lists, TIME, WaitQueue};
-use crate::queues::options::Order;
+use crate::queues::options::{Order, Oversized};
 use crate::sync::atomic::Ordering::{Acquire, Relaxed};
 use crate::sync::atomic::fence;
 use crate::waiting::limiter_source::LimiterSource;
@@ -181,7 +181,9 @@ impl<Q: QueueConfig> WaitQueue<Q> {
                     lists.counts.granted = lists.counts.granted.wrapping_add(1);
                     self.settle(lists, batch, head, State::Granted, Some(grant), now)
                 }
-                Some(Err(Denied::ExceedsCapacity { .. })) => {
+                Some(Err(Denied::ExceedsCapacity { .. }))
+                    if self.options.oversized == Oversized::Reject =>
+                {
                     self.settle(lists, batch, head, State::Exceeds, None, now)
                 }
                 denied => {

@@ -1,0 +1,59 @@
+use core::fmt;
+
+use portcullis_core::{Denied, Idle, Limiter, Retry, Timestamp};
+
+/// The limiter of a queue, to be asked only: taking from it would bypass the queue. Returned by
+/// [`Queue::limiter`](crate::Queue::limiter).
+///
+/// Its answers do not consider the requests that wait. Those of the queue itself, which is a
+/// [`Limiter`] as well, do.
+pub struct LimiterView<'q, L>(pub(crate) &'q L);
+
+impl<L: Limiter> LimiterView<'_, L> {
+    /// Returns the most permits that one request can take; see [`Limiter::capacity`].
+    #[must_use]
+    pub fn capacity(&self) -> u64 {
+        self.0.capacity()
+    }
+
+    /// Returns the permits that can be taken at `now`; see [`Limiter::available_at`].
+    #[must_use]
+    pub fn available_at(&self, now: Timestamp) -> u64 {
+        self.0.available_at(now)
+    }
+
+    /// Says whether `n` permits can be taken at `now`; see [`Limiter::peek_at`].
+    ///
+    /// # Errors
+    ///
+    /// Any [`Denied`] of the limiter.
+    pub fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
+        self.0.peek_at(now, n)
+    }
+
+    /// Returns when to retry a request that the limiter denied; see [`Limiter::retry`].
+    #[must_use]
+    pub fn retry(&self, denied: Denied) -> Retry {
+        self.0.retry(denied)
+    }
+
+    /// Says whether the limiter is in use; see [`Limiter::idle_at`].
+    #[must_use]
+    pub fn idle_at(&self, now: Timestamp) -> Idle {
+        self.0.idle_at(now)
+    }
+}
+
+impl<L> Clone for LimiterView<'_, L> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<L> Copy for LimiterView<'_, L> {}
+
+impl<L: fmt::Debug> fmt::Debug for LimiterView<'_, L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("LimiterView").field(self.0).finish()
+    }
+}
