@@ -1,4 +1,5 @@
 use core::fmt;
+use core::ops::{Add, AddAssign, Sub, SubAssign};
 use core::time::Duration;
 
 /// An instant, in nanoseconds since an origin that the caller chooses.
@@ -7,16 +8,19 @@ use core::time::Duration;
 /// All timestamps passed to one limiter must have the same origin. 64 bits of nanoseconds cover 584
 /// years.
 ///
+/// `+` and `-` move an instant by a [`Duration`]. They stop at [`Timestamp::MAX`] and
+/// [`Timestamp::ZERO`], and never panic. In constants, use [`saturating_add`](Self::saturating_add)
+/// and [`saturating_sub`](Self::saturating_sub), which do the same.
+///
 /// ```
 /// use core::time::Duration;
 /// use portcullis_core::Timestamp;
 ///
 /// let a = Timestamp::from_millis(1_500);
 /// assert_eq!(a.as_nanos(), 1_500_000_000);
-/// assert_eq!(
-///     a.saturating_add(Duration::from_secs(1)),
-///     Timestamp::from_millis(2_500)
-/// );
+/// assert_eq!(a + Duration::from_secs(1), Timestamp::from_millis(2_500));
+/// assert_eq!(a - Duration::from_secs(1), Timestamp::from_millis(500));
+/// assert_eq!(a - Duration::from_secs(2), Timestamp::ZERO);
 /// assert_eq!(
 ///     a.saturating_since(Timestamp::from_secs(1)),
 ///     Duration::from_millis(500)
@@ -110,6 +114,20 @@ impl Timestamp {
         Self(self.0.saturating_add(saturating_nanos(duration)))
     }
 
+    /// Returns this instant minus `duration`; [`Self::ZERO`] if that is before the origin.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{Timestamp};
+    /// const EARLIER: Timestamp =
+    ///     Timestamp::from_secs(3).saturating_sub(Duration::from_secs(2));
+    /// assert_eq!(EARLIER, Timestamp::from_secs(1));
+    /// ```
+    #[must_use]
+    pub const fn saturating_sub(self, duration: Duration) -> Self {
+        Self(self.0.saturating_sub(saturating_nanos(duration)))
+    }
+
     /// Returns the time from `earlier` to this instant; zero if `earlier` is later than this
     /// instant.
     ///
@@ -123,6 +141,70 @@ impl Timestamp {
     /// ```
     pub const fn saturating_since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl Add<Duration> for Timestamp {
+    type Output = Self;
+
+    /// As [`saturating_add`](Self::saturating_add).
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{Timestamp};
+    /// assert_eq!(Timestamp::MAX + Duration::from_nanos(1), Timestamp::MAX);
+    /// ```
+    #[inline]
+    fn add(self, duration: Duration) -> Self {
+        self.saturating_add(duration)
+    }
+}
+
+impl Sub<Duration> for Timestamp {
+    type Output = Self;
+
+    /// As [`saturating_sub`](Self::saturating_sub).
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{Timestamp};
+    /// assert_eq!(Timestamp::ZERO - Duration::from_nanos(1), Timestamp::ZERO);
+    /// ```
+    #[inline]
+    fn sub(self, duration: Duration) -> Self {
+        self.saturating_sub(duration)
+    }
+}
+
+impl AddAssign<Duration> for Timestamp {
+    /// As [`saturating_add`](Self::saturating_add), in place.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{Timestamp};
+    /// let mut now = Timestamp::from_secs(1);
+    /// now += Duration::from_secs(2);
+    /// assert_eq!(now, Timestamp::from_secs(3));
+    /// ```
+    #[inline]
+    fn add_assign(&mut self, duration: Duration) {
+        *self = *self + duration;
+    }
+}
+
+impl SubAssign<Duration> for Timestamp {
+    /// As [`saturating_sub`](Self::saturating_sub), in place.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{Timestamp};
+    /// let mut now = Timestamp::from_secs(3);
+    /// now -= Duration::from_secs(2);
+    /// assert_eq!(now, Timestamp::from_secs(1));
+    /// ```
+    #[inline]
+    fn sub_assign(&mut self, duration: Duration) {
+        *self = *self - duration;
     }
 }
 
