@@ -324,11 +324,7 @@ impl<W: Word> AdjustableBucket<W> {
         self.force(
             now,
             n,
-            |lattice| {
-                lattice
-                    .burst
-                    .saturating_add(lattice.debt.checked_div(lattice.cost).unwrap_or(0))
-            },
+            |lattice| lattice.burst.saturating_add(lattice.most_owed()),
             None,
         )
         .map(|_| ())
@@ -442,6 +438,62 @@ impl<W: Word> AdjustableBucket<W> {
     /// ```
     pub fn idle_at(&self, now: Timestamp) -> Idle {
         self.read(|lattice, used| lattice.idle(&self.ticks, used, now))
+    }
+
+    /// Returns the permits that the bucket owes at `now` after [reservations](Self::reserve_at) and
+    /// [forced](Self::force_at) takes: as many as it must gain before it holds any. Rounded up to
+    /// whole permits. Divides.
+    ///
+    /// A reservation is due at a whole tick, so the result may exceed the [declared
+    /// debt](Self::debt) by the permits of one tick, rounded up. To a `now` that is older than the
+    /// newest one, permits that come in between the two may count as owed.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{AdjustableBucket, Rate, Timestamp};
+    /// let bucket = AdjustableBucket::builder(Rate::per_second(10), 3)
+    ///     .debt(5)
+    ///     .build()
+    ///     .unwrap();
+    /// let now = Timestamp::ZERO;
+    /// bucket.try_acquire_at(now, 2)?;
+    /// let reserved = bucket.reserve_at(now, 3, Duration::from_secs(1))?;
+    /// assert_eq!(bucket.owed_at(now), 2);
+    /// assert_eq!(bucket.owed_at(reserved.due()), 0);
+    /// # Ok::<(), portcullis_core::Denied>(())
+    /// ```
+    pub fn owed_at(&self, now: Timestamp) -> u64 {
+        let tick = self.ticks.index(now);
+        self.read(|lattice, used| lattice.owed(lattice.position(tick), used))
+    }
+
+    /// Returns the rate in force: exactly the rate that was last set, in lowest terms. Divides.
+    ///
+    /// ```
+    /// # use portcullis_core::{AdjustableBucket, Carry, Rate, Timestamp};
+    /// let bucket = AdjustableBucket::new(Rate::per_second(5), 10);
+    /// assert_eq!(bucket.rate(), Rate::per_second(5));
+    /// bucket
+    ///     .adjust_at(Timestamp::ZERO, Rate::per_minute(7), 10, Carry::Keep)
+    ///     .unwrap();
+    /// assert_eq!(bucket.rate(), Rate::per_minute(7));
+    /// ```
+    pub fn rate(&self) -> Rate {
+        self.read(|lattice, _| *lattice).rate(self.ticks.step())
+    }
+
+    /// Returns the most permits that the bucket may owe: the [declared
+    /// debt](AdjustableBucketBuilder::debt). While the rate is unlimited nothing is owed, so this
+    /// is 0.
+    ///
+    /// ```
+    /// # use portcullis_core::{AdjustableBucket, Rate};
+    /// let bucket = AdjustableBucket::builder(Rate::per_second(5), 10).debt(4).build()?;
+    /// assert_eq!(bucket.debt(), 4);
+    /// # Ok::<(), portcullis_core::SettingsError>(())
+    /// ```
+    pub fn debt(&self) -> u64 {
+        self.read(|lattice, _| lattice.most_owed())
     }
 
     /// Returns the most permits that the bucket holds under the settings in force.

@@ -442,6 +442,49 @@ impl<W: Word> AdjustableWindow<W> {
         self.span(self.read(|_, settings| settings.window))
     }
 
+    /// Returns the largest limit that a change may set.
+    ///
+    /// ```
+    /// # use portcullis_core::AdjustableWindow;
+    /// # use core::time::Duration;
+    /// let limit = AdjustableWindow::builder(3, Duration::from_secs(1)).max_limit(9).build()?;
+    /// assert_eq!((limit.limit(), limit.max_limit()), (3, 9));
+    /// # Ok::<(), portcullis_core::SettingsError>(())
+    /// ```
+    pub const fn max_limit(&self) -> u64 {
+        self.max_limit
+    }
+
+    /// Returns the longest window that a change may set, rounded up to whole ticks.
+    ///
+    /// ```
+    /// # use portcullis_core::AdjustableWindow;
+    /// # use core::time::Duration;
+    /// let (second, minute) = (Duration::from_secs(1), Duration::from_secs(60));
+    /// let limit = AdjustableWindow::builder(3, second).max_window(minute).build()?;
+    /// assert_eq!((limit.window(), limit.max_window()), (second, minute));
+    /// # Ok::<(), portcullis_core::SettingsError>(())
+    /// ```
+    pub fn max_window(&self) -> Duration {
+        self.span(self.max_window)
+    }
+
+    /// Returns whether each window starts with the first request after the last one, instead of on
+    /// a grid.
+    ///
+    /// ```
+    /// # use portcullis_core::AdjustableWindow;
+    /// # use core::time::Duration;
+    /// let limit = AdjustableWindow::builder(3, Duration::from_secs(1))
+    ///     .started_by_first_request()
+    ///     .build()?;
+    /// assert!(limit.is_started_by_first_request());
+    /// # Ok::<(), portcullis_core::SettingsError>(())
+    /// ```
+    pub const fn is_started_by_first_request(&self) -> bool {
+        self.started
+    }
+
     /// Returns the tick. The length of a window is rounded up to whole ticks, and so is the start
     /// of a window that the first request starts.
     ///

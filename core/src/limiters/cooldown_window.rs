@@ -272,6 +272,35 @@ impl<W: Word> CooldownWindow<W> {
         self.mark() - 1
     }
 
+    /// Returns the length of a window, rounded up to whole [ticks](Self::tick). A window may last up
+    /// to one tick longer, because its start is rounded up too.
+    ///
+    /// ```
+    /// # use portcullis_core::CooldownWindow;
+    /// # use core::time::Duration;
+    /// let limit = CooldownWindow::new(3, Duration::from_secs(1), None);
+    /// assert_eq!(limit.period(), Duration::from_secs(1));
+    /// ```
+    pub fn period(&self) -> Duration {
+        self.span_of(self.started.layout.positions(self.period))
+    }
+
+    /// Returns how long every request is denied after the limit is exceeded, rounded up to whole
+    /// [ticks](Self::tick). `None` if that is the rest of the period. A wait may last up to one tick
+    /// longer, because its start is rounded up too.
+    ///
+    /// ```
+    /// # use portcullis_core::CooldownWindow;
+    /// # use core::time::Duration;
+    /// let (second, minute) = (Duration::from_secs(1), Duration::from_secs(60));
+    /// assert_eq!(CooldownWindow::new(3, second, None).wait(), None);
+    /// assert_eq!(CooldownWindow::new(3, second, Some(minute)).wait(), Some(minute));
+    /// ```
+    pub fn wait(&self) -> Option<Duration> {
+        self.wait
+            .map(|wait| self.span_of(self.started.layout.positions(wait)))
+    }
+
     /// Returns how much older than the newest `now` a timestamp may be for the bound to hold: at
     /// least one second.
     ///

@@ -190,6 +190,36 @@ impl<W: Word> FixedWindow<W> {
         self.limiter.rules().limit()
     }
 
+    /// Returns the length of a window: on a grid exactly as set, otherwise rounded up to whole
+    /// [ticks](Self::tick). A window that the first request starts may last up to one tick longer,
+    /// because its start is rounded up too.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::FixedWindow;
+    /// let second = Duration::from_secs(1);
+    /// assert_eq!(FixedWindow::new(3, second).window(), second);
+    /// ```
+    pub fn window(&self) -> Duration {
+        self.limiter.rules().window()
+    }
+
+    /// Returns whether each window starts with the first request after the last one, instead of on
+    /// a grid.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::FixedWindow;
+    /// let limit = FixedWindow::builder(3, Duration::from_secs(1))
+    ///     .started_by_first_request()
+    ///     .build()?;
+    /// assert!(limit.is_started_by_first_request());
+    /// # Ok::<(), portcullis_core::SettingsError>(())
+    /// ```
+    pub fn is_started_by_first_request(&self) -> bool {
+        self.limiter.rules().is_started_by_first_request()
+    }
+
     /// Returns how much older than the newest `now` a timestamp may be for the bound to hold: at
     /// least one second.
     ///

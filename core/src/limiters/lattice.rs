@@ -311,6 +311,28 @@ impl Lattice {
         if self.debt == 0 { 0 } else { self.gain }
     }
 
+    /// Returns the rate, given the tick in nanoseconds.
+    pub(crate) const fn rate(&self, tick: u64) -> Rate {
+        Rate::of(self.gain, self.cost, tick)
+    }
+
+    /// Returns the most permits that the bucket may owe; 0 at an unlimited rate.
+    pub(crate) fn most_owed(&self) -> u64 {
+        self.debt.checked_div(self.cost).unwrap_or(0)
+    }
+
+    /// Returns the permits owed at `position`, rounded up to whole ones; 0 without a debt. At most
+    /// the debt and one tick, to whose end a reservation may be rounded up.
+    pub(crate) fn owed(&self, position: u64, used: u64) -> u64 {
+        if self.debt == 0 || self.cost == 0 {
+            return 0;
+        }
+        // To a stale timestamp, more seems to be owed than can be.
+        let most = self.debt.saturating_add(self.rounding());
+        let owed = self.balance(position, used).owed.min(most);
+        owed.div_ceil(self.cost)
+    }
+
     /// Returns the staleness in units.
     #[inline]
     pub(crate) const fn staleness(&self) -> u64 {

@@ -276,6 +276,18 @@ impl<W: Word> SlicedBucket<W> {
         self.rest(word).idle(&self.ticks, word >> self.low, now)
     }
 
+    /// Returns the rate at which the rest and the slices together gain permits: exactly the rate
+    /// that the bucket was built with, in lowest terms. Divides.
+    ///
+    /// ```
+    /// # use portcullis_core::{Rate, SlicedBucket};
+    /// let bucket = SlicedBucket::new(Rate::per_second(5), 10);
+    /// assert_eq!(bucket.rate(), Rate::per_second(5));
+    /// ```
+    pub fn rate(&self) -> Rate {
+        self.rest(0).rate(self.ticks.step())
+    }
+
     /// Returns the most permits that the rest and the slices hold together. At an unlimited rate,
     /// this is the most that the word can count.
     ///

@@ -306,6 +306,61 @@ impl<const MAX_SEGMENTS: usize, W: Word> SlidingWindow<MAX_SEGMENTS, W> {
         Ok(old)
     }
 
+    /// Returns the largest limit that may be [set](Self::set_limit).
+    ///
+    /// ```
+    /// # use portcullis_core::SlidingWindow;
+    /// # use core::time::Duration;
+    /// let limit = SlidingWindow::<4>::builder(2, Duration::from_secs(4), 4)
+    ///     .max_limit(9)
+    ///     .build()?;
+    /// assert_eq!((limit.limit(), limit.max_limit()), (2, 9));
+    /// # Ok::<(), portcullis_core::SettingsError>(())
+    /// ```
+    pub fn max_limit(&self) -> u64 {
+        self.layout.limit()
+    }
+
+    /// Returns the length of a window, exactly as set.
+    ///
+    /// ```
+    /// # use portcullis_core::SlidingWindow;
+    /// # use core::time::Duration;
+    /// let limit = SlidingWindow::<3>::new(2, Duration::from_secs(1), 3);
+    /// assert_eq!(limit.window(), Duration::from_secs(1));
+    /// ```
+    pub fn window(&self) -> Duration {
+        // `step / scale` is `window / segments` in lowest terms.
+        let steps = u64::from(self.segments()) / self.scale;
+        Duration::from_nanos(self.grid.step() * steps)
+    }
+
+    /// Returns the length of a segment, rounded down to whole nanoseconds. The limiter itself does
+    /// not round: its segments divide the window exactly.
+    ///
+    /// ```
+    /// # use portcullis_core::SlidingWindow;
+    /// # use core::time::Duration;
+    /// let limit = SlidingWindow::<3>::new(2, Duration::from_secs(1), 3);
+    /// assert_eq!(limit.segment(), Duration::from_nanos(333_333_333));
+    /// ```
+    pub fn segment(&self) -> Duration {
+        self.span(1)
+    }
+
+    /// Returns whether any span of one window's length admits at most the limit: see
+    /// [`strict`](SlidingWindowBuilder::strict).
+    ///
+    /// ```
+    /// # use portcullis_core::SlidingWindow;
+    /// # use core::time::Duration;
+    /// let limit = SlidingWindow::<4>::new(2, Duration::from_secs(4), 4);
+    /// assert!(!limit.is_strict());
+    /// ```
+    pub const fn is_strict(&self) -> bool {
+        self.strict
+    }
+
     /// Returns the number of segments in a window.
     ///
     /// ```

@@ -216,6 +216,51 @@ impl<W: Word> TokenBucket<W> {
         self.limiter.idle(now)
     }
 
+    /// Returns the permits that the bucket owes at `now` after [forced](Self::force_at) takes: as
+    /// many as it must gain before it holds any. Rounded up to whole permits. Divides.
+    ///
+    /// To a `now` that is older than the newest one, permits that come in between the two may count
+    /// as owed, up to the [declared debt](Self::debt).
+    ///
+    /// ```
+    /// # use portcullis_core::{Rate, Timestamp, TokenBucket};
+    /// let bucket = TokenBucket::builder(Rate::per_second(10), 3).debt(5).build()?;
+    /// bucket.force_at(Timestamp::ZERO, 7).unwrap();
+    /// assert_eq!(bucket.owed_at(Timestamp::ZERO), 4);
+    /// assert_eq!(bucket.owed_at(Timestamp::from_millis(150)), 3, "2.5, rounded up");
+    /// # Ok::<(), portcullis_core::SettingsError>(())
+    /// ```
+    pub fn owed_at(&self, now: Timestamp) -> u64 {
+        self.limiter.rules().owed(self.limiter.state(), now)
+    }
+
+    /// Returns the rate at which the bucket gains permits: exactly the rate that it was built with,
+    /// in lowest terms. Divides.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{Rate, TokenBucket};
+    /// let rate = TokenBucket::new(Rate::per_second(10), 3).rate();
+    /// assert_eq!(rate, Rate::per_second(10));
+    /// assert_eq!((rate.permits(), rate.period()), (1, Duration::from_millis(100)));
+    /// ```
+    pub fn rate(&self) -> Rate {
+        self.limiter.rules().rate()
+    }
+
+    /// Returns the most permits that the bucket may owe: the [declared
+    /// debt](TokenBucketBuilder::debt). At an unlimited rate nothing is owed, so this is 0.
+    ///
+    /// ```
+    /// # use portcullis_core::{Rate, TokenBucket};
+    /// let bucket = TokenBucket::builder(Rate::per_second(10), 3).debt(5).build()?;
+    /// assert_eq!(bucket.debt(), 5);
+    /// # Ok::<(), portcullis_core::SettingsError>(())
+    /// ```
+    pub fn debt(&self) -> u64 {
+        self.limiter.rules().most_owed()
+    }
+
     /// Returns the most permits that the bucket holds. At an unlimited rate, this is the most that
     /// the word can count.
     ///

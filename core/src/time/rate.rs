@@ -1,11 +1,15 @@
+use core::hash::{Hash, Hasher};
 use core::time::Duration;
 
 use crate::time::timestamp::saturating_nanos;
+use crate::word::settings::gcd;
 
 /// A rate of permits: a number of permits per period, as an exact rational number.
 ///
 /// A rate is never rounded: `Rate::per_second(3)` replenishes 9 permits in any 3 seconds, not
 /// 8.999.
+///
+/// Rates are compared as numbers: 60 permits per minute equal 1 permit per second.
 ///
 /// ```
 /// use core::time::Duration;
@@ -16,9 +20,10 @@ use crate::time::timestamp::saturating_nanos;
 /// assert_eq!(THREE_A_SECOND.permits(), 3);
 /// assert_eq!(SEVEN_PER_TEN_NANOSECONDS.period(), Duration::from_nanos(10));
 /// assert_eq!(Rate::per_minute(60).permits(), 60);
+/// assert_eq!(Rate::per_minute(60), Rate::per_second(1));
 /// assert!(Rate::UNLIMITED.is_unlimited());
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug)]
 pub struct Rate {
     /// `u64::MAX` means no limit.
     permits: u64,
@@ -136,5 +141,40 @@ impl Rate {
     /// ```
     pub const fn is_unlimited(self) -> bool {
         self.permits == u64::MAX
+    }
+
+    /// Returns the rate of `gain / cost` permits per `tick` nanoseconds, in lowest terms. `gain` and
+    /// `cost` have no common divisor, `cost` is 0 at an unlimited rate, and the period must fit a
+    /// `u64`.
+    pub(crate) const fn of(gain: u64, cost: u64, tick: u64) -> Self {
+        if cost == 0 {
+            return Self::UNLIMITED;
+        }
+        let common = gcd(gain as u128, tick as u128) as u64;
+        Self {
+            permits: gain / common,
+            period_nanos: cost * (tick / common),
+        }
+    }
+
+    /// Returns the permits and the period in lowest terms.
+    fn in_lowest_terms(self) -> (u64, u64) {
+        // A period of zero is no rate, but may be compared.
+        let common = gcd(self.permits.into(), self.period_nanos.into()).max(1) as u64;
+        (self.permits / common, self.period_nanos / common)
+    }
+}
+
+impl PartialEq for Rate {
+    fn eq(&self, other: &Self) -> bool {
+        self.in_lowest_terms() == other.in_lowest_terms()
+    }
+}
+
+impl Eq for Rate {}
+
+impl Hash for Rate {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.in_lowest_terms().hash(state);
     }
 }

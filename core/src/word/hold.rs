@@ -227,6 +227,11 @@ impl<W: Word> Hold<W> {
         self.span_of(W::MASK)
     }
 
+    /// The time from a start at a whole tick to the end.
+    pub(crate) fn wait(&self) -> Duration {
+        self.span_of(self.span.into())
+    }
+
     pub(crate) fn tick(&self) -> Duration {
         Duration::from_nanos(self.ticks.step())
     }

@@ -190,6 +190,11 @@ impl<W: Word> Stamped<W> {
         }
     }
 
+    /// Returns how many positions a span has that is given as a stamp.
+    pub(crate) fn positions(&self, span: W) -> u64 {
+        Into::<u64>::into(span) >> self.count_bits
+    }
+
     /// Returns how many positions stale a `now` may be.
     pub(crate) fn staleness(&self) -> u64 {
         let (late, behind): (u64, u64) = (self.late.into(), self.behind.into());

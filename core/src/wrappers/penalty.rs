@@ -17,6 +17,7 @@ use crate::limiter::composable::{as_composed, plan, take_as_planned};
 use crate::limiter::metadata::{self, Metadata};
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::const_unless_loom;
+use crate::time::timestamp::saturating_duration;
 use crate::word::hold::{Hold, NEVER};
 use crate::word::settings;
 use crate::word::stamped::Started;
@@ -188,6 +189,53 @@ impl<L, W: Word> Penalty<L, W> {
     /// ```
     pub fn is_on_at(&self, now: Timestamp) -> bool {
         self.hold.is_on(self.until.load(Relaxed), now)
+    }
+
+    /// Returns how long a penalty lasts at least: the wait, rounded up to whole
+    /// [ticks](Self::tick).
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{Penalty, Unlimited};
+    /// let wait = Duration::from_secs(5);
+    /// assert_eq!(Penalty::new(Unlimited, wait).wait(), wait);
+    /// ```
+    pub fn wait(&self) -> Duration {
+        self.hold.wait()
+    }
+
+    /// Returns the number of denials that start a penalty: see [`after`](PenaltyBuilder::after).
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{Penalty, Unlimited};
+    /// assert_eq!(Penalty::new(Unlimited, Duration::from_secs(5)).threshold(), 1);
+    /// ```
+    pub fn threshold(&self) -> u64 {
+        self.spared
+            .map_or(1, |spared| spared.started.layout.limit().saturating_add(1))
+    }
+
+    /// Returns the length of the window in which the denials of the
+    /// [threshold](Self::threshold) are counted, rounded up to whole ticks of its own. `None` if
+    /// the first denial starts a penalty.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{Penalty, Unlimited};
+    /// let window = Duration::from_secs(10);
+    /// let limit = Penalty::builder(Duration::from_secs(60))
+    ///     .after(3, window)
+    ///     .build()?
+    ///     .around(Unlimited);
+    /// assert_eq!((limit.threshold(), limit.within()), (3, Some(window)));
+    /// # Ok::<(), portcullis_core::SettingsError>(())
+    /// ```
+    pub fn within(&self) -> Option<Duration> {
+        self.spared.map(|Spared { started, within }| {
+            let ticks = started.layout.positions(within);
+            saturating_duration(u128::from(ticks) * u128::from(started.grid.step()))
+        })
     }
 
     /// Returns how much older than the newest `now` another one may be and still observe the

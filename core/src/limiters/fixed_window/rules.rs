@@ -109,6 +109,31 @@ impl<W: Word> FixedWindowRules<W> {
         self.layout.limit()
     }
 
+    /// Returns the length of a window. See [`FixedWindow::window`].
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::FixedWindowRules;
+    /// let rules = FixedWindowRules::new(3, Duration::from_secs(1));
+    /// assert_eq!(rules.window(), Duration::from_secs(1));
+    /// ```
+    pub fn window(&self) -> Duration {
+        self.span_of(self.layout.positions(self.span))
+    }
+
+    /// Returns whether each window starts with a request. See
+    /// [`FixedWindow::is_started_by_first_request`].
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::FixedWindowRules;
+    /// let rules = FixedWindowRules::new(3, Duration::from_secs(1));
+    /// assert!(!rules.is_started_by_first_request());
+    /// ```
+    pub fn is_started_by_first_request(&self) -> bool {
+        self.rounded
+    }
+
     /// Returns how much older than the newest `now` a timestamp may be for the bound to hold. See
     /// [`FixedWindow::staleness`].
     ///

@@ -104,6 +104,17 @@ impl<W: Word> TokenBucketRules<W> {
         }
     }
 
+    /// Returns the rate at which a bucket gains permits. See [`TokenBucket::rate`].
+    ///
+    /// ```
+    /// # use portcullis_core::{Rate, TokenBucketRules};
+    /// let rules = TokenBucketRules::new(Rate::per_second(5), 10);
+    /// assert_eq!(rules.rate(), Rate::per_second(5));
+    /// ```
+    pub fn rate(&self) -> Rate {
+        self.lattice().rate(self.ticks.step())
+    }
+
     /// Returns the most permits that a bucket holds. At an unlimited rate, this is the most that
     /// the word can count.
     ///
@@ -183,9 +194,7 @@ impl<W: Word> TokenBucketRules<W> {
     /// As [`judge`](WordRules::judge), but may leave up to the declared debt.
     pub(super) fn force(&self, used: u64, now: Timestamp, n: u32) -> Verdict {
         let lattice = self.lattice();
-        let most = lattice
-            .burst
-            .saturating_add(lattice.debt.checked_div(lattice.cost).unwrap_or(0));
+        let most = lattice.burst.saturating_add(lattice.most_owed());
         if u64::from(n) > most {
             return Verdict::Denied(Denied::exceeding(n, most));
         }
@@ -196,6 +205,20 @@ impl<W: Word> TokenBucketRules<W> {
             Some((left, _)) => Verdict::Granted(left),
             None => Verdict::Denied(Denied::Exhausted { now, permits: n }),
         }
+    }
+
+    /// The most permits that a bucket may owe.
+    pub(super) fn most_owed(&self) -> u64 {
+        self.lattice().most_owed()
+    }
+
+    /// The permits owed at `now`, rounded up to whole ones.
+    pub(super) fn owed(&self, used: u64, now: Timestamp) -> u64 {
+        let lattice = self.lattice();
+        // No take is due at a whole tick, so nothing is rounded up to one.
+        lattice
+            .owed(self.position(now), used)
+            .min(lattice.most_owed())
     }
 
     /// Turns any number into a state that such a bucket could have written.
