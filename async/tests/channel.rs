@@ -278,7 +278,7 @@ mod at_once {
 }
 
 #[test]
-#[should_panic = "limit is too large"]
+#[should_panic = "limit must be at most"]
 fn a_capacity_that_is_too_large_panics() {
     // Before anything is allocated.
     let queue = plenty();

@@ -72,7 +72,7 @@ fn what_cannot_be_built_names_the_setting_and_its_bound() {
     assert_eq!(build(window(1, Duration::ZERO)), zero(Setting::Window));
     assert_eq!(
         build(window(1, SECOND).max_window(Duration::ZERO)),
-        zero(Setting::Window)
+        zero(Setting::MaxWindow)
     );
     assert_eq!(
         build(window(1, SECOND).tick(Duration::ZERO)),
@@ -105,7 +105,7 @@ fn what_cannot_be_built_names_the_setting_and_its_bound() {
     for max in [MOST + 1, u64::MAX] {
         assert_eq!(
             build(window(1, SECOND).max_limit(max)),
-            too_large(Setting::Limit, MOST)
+            too_large(Setting::MaxLimit, MOST)
         );
     }
     assert!(build(window(1, SECOND).max_limit(MOST)).is_ok());
@@ -129,14 +129,14 @@ fn the_largest_limit_that_an_error_names_fits() {
         }
         match settings.build_on::<W>().unwrap_err() {
             SettingsError::TooLarge {
-                setting: Setting::Limit,
+                setting: Setting::MaxLimit,
                 max: 0,
             } => {
                 settings.max_limit(1).build_on::<W>().unwrap_err();
                 false
             }
             SettingsError::TooLarge {
-                setting: Setting::Limit,
+                setting: Setting::MaxLimit,
                 max,
             } => {
                 settings.max_limit(max).build_on::<W>().unwrap();

@@ -281,7 +281,7 @@ fn settings_are_refused_by_name<W: Word>() {
     );
     assert_eq!(
         build(CooldownWindow::builder(1, Duration::ZERO)),
-        zero(Setting::Window)
+        zero(Setting::Period)
     );
     assert_eq!(
         build(CooldownWindow::builder(1, SECOND).wait(Duration::ZERO)),

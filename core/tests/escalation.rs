@@ -360,7 +360,7 @@ fn thresholds_that_do_not_rise_are_refused<W: Word>() {
     assert_eq!(
         build([at(1), long]),
         Err(SettingsError::TooLarge {
-            setting: Setting::Wait,
+            setting: Setting::Hold,
             max: u64::MAX / 2
         })
     );

@@ -818,7 +818,7 @@ fn a_longer_staleness_keeps_slots_longer() {
 }
 
 #[test]
-#[should_panic(expected = "too small")]
+#[should_panic(expected = "staleness must be at least 1 s")]
 fn a_staleness_of_less_than_a_second_is_refused() {
     let _ = table(|| Concurrency::new(1)).with_staleness(Duration::from_millis(999));
 }

@@ -584,7 +584,7 @@ fn settings_are_refused_by_name<W: Word>() {
     );
     assert_eq!(
         build(Penalty::builder(SECOND).after(2, Duration::ZERO)),
-        zero(Setting::Window)
+        zero(Setting::Within)
     );
     let short = Penalty::builder(SECOND).staleness(Duration::from_millis(999));
     assert!(matches!(

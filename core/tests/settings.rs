@@ -4,8 +4,9 @@
 use core::time::Duration;
 
 use portcullis_core::{
-    Concurrency, Denied, FixedWindow, FixedWindowBuilder, Idle, Rate, Setting, SettingsError,
-    SlidingWindow, SlidingWindowBuilder, Timestamp, TokenBucket, TokenBucketBuilder, Word,
+    Concurrency, ConcurrencyRules, CooldownWindow, Denied, FixedWindow, FixedWindowBuilder, Idle,
+    Keyed, Line, Rate, Seed, Setting, SettingsError, SlidingWindow, SlidingWindowBuilder,
+    Timestamp, TokenBucket, TokenBucketBuilder, Word,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -328,6 +329,26 @@ mod bounds {
         );
     }
 
+    /// The largest limit has a bound of its own, and takes the blame only if it was set.
+    fn of_the_largest_limit_of_a_sliding_window<W: Word>() {
+        let settings = SlidingWindow::<8>::builder(5, SECOND, 8);
+        let most = is_tight(Setting::MaxLimit, |max| {
+            segments::<W, 8>(settings.max_limit(max))
+        });
+        let limit = is_tight(Setting::Limit, |limit| {
+            segments::<W, 8>(SlidingWindow::builder(limit, SECOND, 8))
+        });
+        assert_eq!(most, limit);
+        let lower = segments::<W, 8>(settings.max_limit(4)).unwrap_err();
+        assert_eq!(bound(lower), (Setting::Limit, 4));
+    }
+
+    #[test]
+    fn of_the_largest_limit_of_a_sliding_window_on_any_word() {
+        of_the_largest_limit_of_a_sliding_window::<u64>();
+        of_the_largest_limit_of_a_sliding_window::<u32>();
+    }
+
     /// Segments that do not divide a long window: an instant within the window is multiplied by
     /// their number.
     #[test]
@@ -571,18 +592,16 @@ mod messages {
 
     #[test]
     fn name_the_setting_and_the_bound() {
-        let named = [
+        let numbers = [
             (Setting::Burst, "burst"),
             (Setting::Initial, "initial"),
+            (Setting::Debt, "debt"),
             (Setting::Limit, "limit"),
-            (Setting::Rate, "rate"),
-            (Setting::Period, "period in nanoseconds"),
-            (Setting::Window, "window in nanoseconds"),
+            (Setting::MaxLimit, "max_limit"),
             (Setting::Segments, "segments"),
-            (Setting::Tick, "tick in nanoseconds"),
-            (Setting::Staleness, "staleness in nanoseconds"),
+            (Setting::Threshold, "threshold"),
         ];
-        for (setting, name) in named {
+        for (setting, name) in numbers {
             let zero = SettingsError::Zero { setting }.to_string();
             assert_eq!(zero, format!("{name} must be at least 1"));
             let large = SettingsError::TooLarge { setting, max: 42 }.to_string();
@@ -590,23 +609,69 @@ mod messages {
             let small = SettingsError::TooSmall { setting, min: 43 }.to_string();
             assert_eq!(small, format!("{name} must be at least 43"));
         }
+        let (setting, max) = (Setting::Rate, 42);
+        let rate = SettingsError::TooLarge { setting, max };
+        assert_eq!(rate.to_string(), "rate must be at most 42 per period");
+        let (setting, max) = (Setting::Burst, 0);
+        let none = SettingsError::TooLarge { setting, max };
+        assert_eq!(
+            none.to_string(),
+            "burst must be at most 0: change another setting"
+        );
     }
 
-    /// The message with which the evaluation of a constant stops, observed at run time.
     #[test]
-    fn of_a_constant_name_the_setting() {
+    fn give_durations_with_their_unit() {
+        let durations = [
+            (Setting::Period, "period"),
+            (Setting::Window, "window"),
+            (Setting::MaxWindow, "max_window"),
+            (Setting::Tick, "tick"),
+            (Setting::Staleness, "staleness"),
+            (Setting::Wait, "wait"),
+            (Setting::Hold, "hold"),
+            (Setting::Within, "within"),
+        ];
+        for (setting, name) in durations {
+            let zero = SettingsError::Zero { setting }.to_string();
+            assert_eq!(zero, format!("{name} must be at least 1 ns"));
+            for (nanos, text) in [
+                (42, "42 ns"),
+                (1_500_000_000, "1.5 s"),
+                (LONGEST, "9223372036.854775807 s (292 years)"),
+            ] {
+                let large = SettingsError::TooLarge {
+                    setting,
+                    max: nanos,
+                };
+                assert_eq!(large.to_string(), format!("{name} must be at most {text}"));
+                let small = SettingsError::TooSmall {
+                    setting,
+                    min: nanos,
+                };
+                assert_eq!(small.to_string(), format!("{name} must be at least {text}"));
+            }
+        }
+    }
+
+    /// The message with which the evaluation of a constant stops, observed at run time: that of the
+    /// error.
+    #[test]
+    fn of_a_constant_name_the_setting_and_the_bound() {
         let message = |build: fn()| {
             let panic = std::panic::catch_unwind(build).unwrap_err();
-            (*panic.downcast_ref::<&str>().expect("a text")).to_owned()
+            let message = panic.downcast_ref::<String>().expect("a text");
+            let message = message.strip_prefix("portcullis: ").expect("the prefix");
+            message.to_owned()
         };
-        let cases: [(fn(), &str); 8] = [
+        let cases: [(fn(), &str); 11] = [
             (
                 || _ = TokenBucket::new(Rate::per_second(1), 0),
                 "burst must be at least 1",
             ),
             (
                 || _ = TokenBucket::new(Rate::per_second(1), u64::MAX),
-                "burst is too large for the word",
+                "burst must be at most 4611686018",
             ),
             (
                 || _ = TokenBucket::new(Rate::new(1, Duration::ZERO), 1),
@@ -622,7 +687,7 @@ mod messages {
             ),
             (
                 || _ = SlidingWindow::<2>::new(1, SECOND, 3),
-                "more segments than the ring holds",
+                "segments must be at most 2",
             ),
             (
                 || _ = SlidingWindow::<2>::new(1, SECOND, 0),
@@ -630,15 +695,26 @@ mod messages {
             ),
             (
                 || _ = Concurrency::new(u32::MAX),
-                "limit is too large for the word",
+                "limit must be at most 1073741823",
+            ),
+            (
+                || _ = CooldownWindow::new(1, Duration::ZERO, None),
+                "period must be at least 1 ns",
+            ),
+            (
+                || _ = CooldownWindow::new(1, SECOND, Some(Duration::MAX)),
+                "wait must be at most 9223372036.854775807 s (292 years)",
+            ),
+            (
+                || {
+                    let table = Keyed::new(ConcurrencyRules::new(1), [Line::new()], Seed::new());
+                    _ = table.with_staleness(Duration::from_millis(20));
+                },
+                "staleness must be at least 1 s",
             ),
         ];
-        for (build, part) in cases {
-            let message = message(build);
-            assert!(
-                message.starts_with("portcullis: ") && message.contains(part),
-                "{message}"
-            );
+        for (build, expected) in cases {
+            assert_eq!(message(build), expected);
         }
     }
 

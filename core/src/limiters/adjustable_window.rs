@@ -1245,7 +1245,7 @@ impl AdjustableWindowBuilder {
             }
             let (window, max_window) = match (
                 settings::nanos(self.window, Setting::Window),
-                settings::nanos(self.max_window, Setting::Window),
+                settings::nanos(self.max_window, Setting::MaxWindow),
             ) {
                 (Ok(window), Ok(max_window)) => (window, max_window),
                 (Err(error), _) | (_, Err(error)) => return Err(error),
@@ -1309,10 +1309,13 @@ impl AdjustableWindowBuilder {
         if range < needed {
             let needed_bits = needed.next_power_of_two().trailing_zeros();
             let max = (1 << bits.saturating_sub(needed_bits)) - 1;
-            return Err(SettingsError::TooLarge {
-                setting: Setting::Limit,
-                max,
-            });
+            // Without a setting of its own, the largest limit is the limit.
+            let setting = if self.max_limit > self.limit {
+                Setting::MaxLimit
+            } else {
+                Setting::Limit
+            };
+            return Err(SettingsError::TooLarge { setting, max });
         }
         let longest = Some(LONGEST_STALENESS);
         let Ok(staleness) = settings::staleness(range, reach as u128 + 1, asked, longest, scale)

@@ -837,7 +837,7 @@ impl CooldownWindowBuilder {
         /// # use core::time::Duration;
         /// # use portcullis_core::{CooldownWindow, Setting, SettingsError};
         /// let refused = CooldownWindow::builder(1, Duration::ZERO).build().unwrap_err();
-        /// assert_eq!(refused, SettingsError::Zero { setting: Setting::Window });
+        /// assert_eq!(refused, SettingsError::Zero { setting: Setting::Period });
         /// ```
         pub const fn build(self) -> Result<CooldownWindow, SettingsError> {
             self.build_on()
@@ -863,7 +863,7 @@ impl CooldownWindowBuilder {
             if self.limit == 0 {
                 return Err(SettingsError::Zero { setting: Setting::Limit });
             }
-            let period = match settings::nanos(self.period, Setting::Window) {
+            let period = match settings::nanos(self.period, Setting::Period) {
                 Ok(nanos) => nanos,
                 Err(error) => return Err(error),
             };

@@ -953,6 +953,10 @@ impl<const MAX_SEGMENTS: usize> SlidingWindowBuilder<MAX_SEGMENTS> {
             // Rounded down, so that a second counts as no fewer segments than it has.
             let layout = match Stamped::new(max_limit, window / segments, length, staleness) {
                 Ok(layout) => layout,
+                // Without a setting of its own, the largest limit is the limit.
+                Err(SettingsError::TooLarge { setting: Setting::Limit, max }) if max_limit > self.limit => {
+                    return Err(SettingsError::TooLarge { setting: Setting::MaxLimit, max });
+                }
                 Err(error) => return Err(error),
             };
             Ok(SlidingWindow {

@@ -30,7 +30,7 @@ use core::time::Duration;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::time::grid::Grid;
 use crate::time::timestamp::saturating_duration;
-use crate::word::settings::{self, Misfit, Scale};
+use crate::word::settings::{self, MIN_STALENESS, Misfit, Scale};
 use crate::word::{AtomicWord, Word, narrow};
 use crate::{Idle, Retry, Setting, SettingsError, Timestamp};
 
@@ -52,12 +52,15 @@ pub(crate) struct Hold<W: Word> {
 impl<W: Word> Hold<W> {
     /// Creates a hold of at least `wait`, 1 ns to 292 years. The default tick is the finest of 1
     /// ns, 10 ns, 100 ns, ... in which the wait fits and the word wraps after an hour or more.
+    ///
+    /// `setting` is the name of the wait.
     pub(crate) const fn new(
         wait: Duration,
+        setting: Setting,
         tick: Option<Duration>,
         staleness: Option<Duration>,
     ) -> Result<Self, SettingsError> {
-        let wait = match settings::nanos(wait, Setting::Wait) {
+        let wait = match settings::nanos(wait, setting) {
             Ok(nanos) => nanos,
             Err(error) => return Err(error),
         };
@@ -67,13 +70,13 @@ impl<W: Word> Hold<W> {
         };
         if let Some(tick) = tick {
             return match settings::nanos(tick, Setting::Tick) {
-                Ok(tick) => Self::fit(wait, tick, staleness),
+                Ok(tick) => Self::fit(wait, setting, tick, staleness),
                 Err(error) => Err(error),
             };
         }
         let mut tick = 1;
         loop {
-            match Self::fit(wait, tick, staleness) {
+            match Self::fit(wait, setting, tick, staleness) {
                 Ok(hold) if W::MASK as u128 * tick as u128 >= settings::FAR_ENOUGH => {
                     return Ok(hold);
                 }
@@ -83,7 +86,12 @@ impl<W: Word> Hold<W> {
         }
     }
 
-    const fn fit(wait: u64, tick: u64, staleness: Option<u64>) -> Result<Self, SettingsError> {
+    const fn fit(
+        wait: u64,
+        setting: Setting,
+        tick: u64,
+        staleness: Option<u64>,
+    ) -> Result<Self, SettingsError> {
         let range = 1u128 << W::BITS;
         let span = wait.div_ceil(tick);
         // One more tick for a start that is rounded up, and one for an end that would equal
@@ -100,19 +108,23 @@ impl<W: Word> Hold<W> {
                 staleness: narrow(staleness as u64),
                 ticks: Grid::new(Timestamp::ZERO, tick),
             }),
-            Err(Misfit::Staleness | Misfit::Second) => {
+            Err(Misfit::Staleness) => {
                 let max = ((range / 4) as u64).saturating_mul(tick);
                 Err(SettingsError::TooLarge {
                     setting: Setting::Staleness,
                     max,
                 })
             }
+            Err(Misfit::Second) => {
+                let min = MIN_STALENESS.div_ceil((range / 4) as u64);
+                Err(SettingsError::TooSmall {
+                    setting: Setting::Tick,
+                    min,
+                })
+            }
             Err(Misfit::Reach) => {
                 let max = ((range / 4 - 2) as u64).saturating_mul(tick);
-                Err(SettingsError::TooLarge {
-                    setting: Setting::Wait,
-                    max,
-                })
+                Err(SettingsError::TooLarge { setting, max })
             }
         }
     }

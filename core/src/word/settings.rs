@@ -1,6 +1,9 @@
+mod message;
+
 use core::fmt;
 use core::time::Duration;
 
+use self::message::Message;
 use crate::time::timestamp::saturating_nanos;
 
 /// Names a setting of a limiter in a [`SettingsError`].
@@ -29,23 +32,31 @@ pub enum Setting {
     Debt,
     /// The permits that requests in a window, or all holders together, may take.
     Limit,
+    /// The largest limit that may be set later.
+    MaxLimit,
     /// The permits per period of a rate.
     Rate,
-    /// The period of a rate.
+    /// The period of a rate, or of a [`CooldownWindow`](crate::CooldownWindow).
     Period,
     /// The length of a window.
     Window,
+    /// The longest window that may be set later.
+    MaxWindow,
     /// The number of segments in a window.
     Segments,
     /// The tick: the unit in which time is counted.
     Tick,
     /// How stale a timestamp may be.
     Staleness,
-    /// How long a penalty is on, or how long a decision holds.
+    /// How long a penalty or the wait of a [`CooldownWindow`](crate::CooldownWindow) lasts.
     Wait,
+    /// How long a decision of an [`Escalation`](crate::Escalation) holds.
+    Hold,
     /// The use at which a decision of an [`Escalation`](crate::Escalation) is reached, or the
     /// number of denials that start a [`Penalty`](crate::Penalty).
     Threshold,
+    /// The window in which the denials are counted that start a [`Penalty`](crate::Penalty).
+    Within,
 }
 
 impl Setting {
@@ -55,14 +66,39 @@ impl Setting {
             Self::Initial => "initial",
             Self::Debt => "debt",
             Self::Limit => "limit",
+            Self::MaxLimit => "max_limit",
             Self::Rate => "rate",
-            Self::Period => "period in nanoseconds",
-            Self::Window => "window in nanoseconds",
+            Self::Period => "period",
+            Self::Window => "window",
+            Self::MaxWindow => "max_window",
             Self::Segments => "segments",
-            Self::Tick => "tick in nanoseconds",
-            Self::Staleness => "staleness in nanoseconds",
-            Self::Wait => "wait in nanoseconds",
+            Self::Tick => "tick",
+            Self::Staleness => "staleness",
+            Self::Wait => "wait",
+            Self::Hold => "hold",
             Self::Threshold => "threshold",
+            Self::Within => "within",
+        }
+    }
+
+    const fn is_duration(self) -> bool {
+        match self {
+            Self::Period
+            | Self::Window
+            | Self::MaxWindow
+            | Self::Tick
+            | Self::Staleness
+            | Self::Wait
+            | Self::Hold
+            | Self::Within => true,
+            Self::Burst
+            | Self::Initial
+            | Self::Debt
+            | Self::Limit
+            | Self::MaxLimit
+            | Self::Rate
+            | Self::Segments
+            | Self::Threshold => false,
         }
     }
 }
@@ -75,6 +111,12 @@ impl Setting {
 ///     .build()
 ///     .unwrap_err();
 /// assert_eq!(refused.to_string(), "burst must be at most 53375");
+///
+/// let refused = TokenBucket::builder(Rate::per_day(1), 5)
+///     .staleness(core::time::Duration::from_millis(20))
+///     .build()
+///     .unwrap_err();
+/// assert_eq!(refused.to_string(), "staleness must be at least 1 s");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
@@ -89,8 +131,8 @@ pub enum SettingsError {
     TooLarge {
         /// The setting that is too large.
         setting: Setting,
-        /// The largest value that the other settings allow: permits, segments, denials, or
-        /// nanoseconds.
+        /// The largest value that the other settings allow: permits (of a rate, per period),
+        /// segments, denials, or nanoseconds. If it is 0, no value fits: change another setting.
         max: u64,
     },
     /// The setting is smaller than the limiter's guarantees need.
@@ -127,46 +169,35 @@ impl SettingsError {
         }
     }
 
-    /// Panics, or stops the evaluation of a constant, with a message that names the setting.
+    /// Panics, or stops the evaluation of a constant, with the message of the error.
     pub(crate) const fn refuse(self) -> ! {
-        match self {
-            Self::Zero { setting } => match setting {
-                Setting::Burst => panic!("portcullis: burst must be at least 1"),
-                Setting::Limit => panic!("portcullis: limit must be at least 1"),
-                Setting::Period => panic!("portcullis: the rate's period must be at least 1 ns"),
-                Setting::Window => panic!("portcullis: window must be at least 1 ns"),
-                Setting::Segments => panic!("portcullis: segments must be at least 1"),
-                _ => panic!("portcullis: tick, staleness, wait and threshold must be at least 1"),
-            },
-            Self::TooLarge { setting, .. } => match setting {
-                Setting::Burst => {
-                    panic!("portcullis: burst is too large for the word, at this rate")
-                }
-                Setting::Initial => panic!("portcullis: initial permits must be at most the burst"),
-                Setting::Debt => panic!("portcullis: debt is too large for the word, at this rate"),
-                Setting::Limit => panic!("portcullis: limit is too large for the word"),
-                Setting::Rate => panic!("portcullis: the rate is too high for the word"),
-                Setting::Period => panic!("portcullis: the rate's period exceeds 292 years"),
-                Setting::Window => panic!("portcullis: window is too long"),
-                Setting::Segments => panic!("portcullis: more segments than the ring holds"),
-                _ => panic!("portcullis: tick, staleness, wait or threshold too large"),
-            },
-            Self::TooSmall { .. } => panic!("portcullis: staleness, window or threshold too small"),
+        let message = self.write_to(Message::new().text("portcullis: "));
+        panic!("{}", message.as_str())
+    }
+
+    const fn write_to(self, message: Message) -> Message {
+        let (setting, bound, number) = match self {
+            Self::Zero { setting } => (setting, " must be at least ", 1),
+            Self::TooSmall { setting, min } => (setting, " must be at least ", min),
+            Self::TooLarge { setting, max } => (setting, " must be at most ", max),
+        };
+        let message = message.text(setting.name()).text(bound);
+        let message = if setting.is_duration() {
+            message.nanos(number)
+        } else {
+            message.number(number)
+        };
+        match setting {
+            _ if number == 0 => message.text(": change another setting"),
+            Setting::Rate => message.text(" per period"),
+            _ => message,
         }
     }
 }
 
 impl fmt::Display for SettingsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            Self::Zero { setting } => write!(f, "{} must be at least 1", setting.name()),
-            Self::TooLarge { setting, max } => {
-                write!(f, "{} must be at most {max}", setting.name())
-            }
-            Self::TooSmall { setting, min } => {
-                write!(f, "{} must be at least {min}", setting.name())
-            }
-        }
+        f.write_str(self.write_to(Message::new()).as_str())
     }
 }
 

@@ -529,7 +529,7 @@ const fn holds<D, W: Word, const N: usize>(
             });
         }
         if !threshold.hold.is_zero() {
-            holds[index] = match Hold::new(threshold.hold, None, None) {
+            holds[index] = match Hold::new(threshold.hold, Setting::Hold, None, None) {
                 Ok(hold) => Some(hold),
                 Err(error) => return Err(error),
             };

@@ -651,6 +651,7 @@ impl PenaltyBuilder {
         /// Returns a [`SettingsError`], which names the setting and its bound, if:
         ///
         /// - a wait, window or tick is not in 1 ns to 292 years, or does not fit the tick;
+        /// - the tick is so short that the word counts less than four seconds of it;
         /// - `denials` is 0, or more than the word can count;
         /// - the staleness is under 1 s, or too long.
         ///
@@ -681,7 +682,7 @@ impl PenaltyBuilder {
         /// # Ok::<(), portcullis_core::SettingsError>(())
         /// ```
         pub const fn build_on<W: Word>(self) -> Result<PenaltySettings<W>, SettingsError> {
-            let hold = match Hold::new(self.wait, self.tick, self.staleness) {
+            let hold = match Hold::new(self.wait, Setting::Wait, self.tick, self.staleness) {
                 Ok(hold) => hold,
                 Err(error) => return Err(error),
             };
@@ -702,7 +703,7 @@ impl PenaltyBuilder {
             1 => return Ok(None),
             _ => {}
         }
-        let within = match settings::nanos(self.within, Setting::Window) {
+        let within = match settings::nanos(self.within, Setting::Within) {
             Ok(nanos) => nanos,
             Err(error) => return Err(error),
         };
