@@ -1064,6 +1064,21 @@ fn a_change_may_be_as_late_as_the_current_settings_allow() {
     check::<u32>(7_000, Duration::from_secs(1), Duration::from_millis(1));
 }
 
+/// The next rate is so high that its staleness is shorter than the change is late.
+#[test]
+fn on_32_bits_a_change_that_is_too_stale_for_its_own_settings_is_refused() {
+    let settings =
+        AdjustableBucket::builder(Rate::per_second(1), 1_000).tick(Duration::from_millis(1));
+    let bucket = settings.build_on::<u32>().unwrap();
+    bucket.take_at(millis(1_000_000), 500).unwrap();
+    let before = format!("{bucket:?}");
+    let change = |now| bucket.adjust_at(millis(now), Rate::per_second(7_000), 1_000, Carry::Keep);
+    assert_eq!(change(900_000), Err(ChangeError::Stale));
+    assert_eq!(format!("{bucket:?}"), before);
+    assert_eq!(change(999_000), Ok(()));
+    assert!(bucket.staleness() < Duration::from_secs(100));
+}
+
 /// Counted from the old time, the change would owe 55 permits, for 55 s at the new rate.
 #[test]
 fn a_late_change_never_owes_permits_that_were_not_owed() {

@@ -264,7 +264,7 @@ fn a_change_that_is_too_late_is_refused_and_changes_nothing() {
         let too_late = since(stale + 2 * limit.tick());
         for carry in CARRIES {
             let outcome = limit.adjust_at(too_late, 100, SECOND, carry);
-            assert_eq!(outcome, Err(ChangeError::Owes), "{limit:?}");
+            assert_eq!(outcome, Err(ChangeError::Stale), "{limit:?}");
             assert_eq!(format!("{limit:?}"), before);
         }
         assert_eq!(

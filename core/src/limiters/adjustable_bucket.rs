@@ -339,10 +339,11 @@ impl<W: Word> AdjustableBucket<W> {
     /// # Errors
     ///
     /// - [`ChangeError::Busy`] if another call is making a change or a refund, or if changes come
-    ///   too often (see the type's documentation). With 32 bits, also if `now` is older than the
-    ///   newest time by more than the staleness under the new settings.
+    ///   too often (see the type's documentation).
     /// - [`ChangeError::Settings`] if the settings do not fit the word at the bucket's tick.
     /// - [`ChangeError::Owes`] if the bucket owes more than the new settings can express.
+    /// - [`ChangeError::Stale`], with 32 bits, if `now` is older than the newest time by more than
+    ///   the staleness under the new settings.
     ///
     /// On an error, nothing changes.
     ///

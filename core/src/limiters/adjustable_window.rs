@@ -312,7 +312,7 @@ impl<W: Word> AdjustableWindow<W> {
     ///   too often (see the type's documentation).
     /// - [`ChangeError::Settings`] if a setting is zero, or is more than the
     ///   [largest](AdjustableWindowBuilder::max_limit) that the builder allows.
-    /// - [`ChangeError::Owes`] if `now` is more than the [`staleness`](Self::staleness) older than
+    /// - [`ChangeError::Stale`] if `now` is more than the [`staleness`](Self::staleness) older than
     ///   the newest `now` or than the open window.
     ///
     /// On an error, nothing changes.
@@ -348,7 +348,7 @@ impl<W: Word> AdjustableWindow<W> {
         let (tick, into) = self.split(now);
         let turn = |word, When { earliest, latest }| {
             if latest - tick > self.staleness {
-                return Err(ChangeError::Owes);
+                return Err(ChangeError::Stale);
             }
             // The permits of a window were granted before its end.
             let newest = match self.on(word, self.stamp(earliest), u64::MAX) {
@@ -720,7 +720,7 @@ impl<W: Word> AdjustableWindow<W> {
         let most = old.window + u64::from(self.started);
         let on = match self.on(word, stamp, old.limit) {
             // Either the change is older than the staleness allows, or the word has wrapped.
-            Some(on) if on.ahead > most + self.staleness => return Err(ChangeError::Owes),
+            Some(on) if on.ahead > most + self.staleness => return Err(ChangeError::Stale),
             // The change is no older than any grant. So if the window seems to begin later, the
             // word has wrapped. The counted permits may have been granted in the open window, which
             // ends no later than one that begins now.

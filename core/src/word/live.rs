@@ -437,7 +437,7 @@ impl<const N: usize, W: Word> Live<N, W> {
             if W::BITS < 64 && newest - tick > late {
                 // Either the timestamp of the change is staler than its settings allow, or `newest`
                 // is a wrap behind. Both conditions pass with time.
-                return Err(ChangeError::Busy);
+                return Err(ChangeError::Stale);
             }
             let (settings, state, kept) = turn(
                 word,
@@ -696,6 +696,9 @@ pub enum ChangeError {
     Busy,
     /// More permits are owed than the new settings can express. Try again later.
     Owes,
+    /// The timestamp of the change is older than the newest one by more than the staleness. Try
+    /// again with a newer one.
+    Stale,
     /// The settings do not fit.
     Settings(SettingsError),
 }
@@ -707,6 +710,9 @@ impl fmt::Display for ChangeError {
                 "settings are being changed, or changed too often recently: try again later",
             ),
             Self::Owes => f.write_str("the debt exceeds what the settings allow: try again later"),
+            Self::Stale => f.write_str(
+                "the timestamp is older than the staleness allows: try again with a newer one",
+            ),
             Self::Settings(error) => error.fmt(f),
         }
     }
@@ -715,7 +721,7 @@ impl fmt::Display for ChangeError {
 impl core::error::Error for ChangeError {
     fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
         match self {
-            Self::Busy | Self::Owes => None,
+            Self::Busy | Self::Owes | Self::Stale => None,
             Self::Settings(error) => Some(error),
         }
     }
