@@ -413,6 +413,10 @@ mod threads {
                 "queue full (3 permits requested)",
             ),
             (
+                Rejected::QueueFull { permits: 1, retry },
+                "queue full (1 permit requested)",
+            ),
+            (
                 Rejected::Evicted { permits: 3, retry },
                 "evicted by a newer request (3 permits requested)",
             ),

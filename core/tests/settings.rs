@@ -6,7 +6,7 @@ use core::time::Duration;
 use portcullis_core::{
     Concurrency, ConcurrencyRules, CooldownWindow, Denied, FixedWindow, FixedWindowBuilder, Idle,
     Keyed, Line, Rate, Seed, Setting, SettingsError, SlidingWindow, SlidingWindowBuilder,
-    Timestamp, TokenBucket, TokenBucketBuilder, Word,
+    Timestamp, TokenBucket, TokenBucketBuilder, TooFewHeld, Word,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -719,12 +719,34 @@ mod messages {
     }
 
     #[test]
+    fn count_permits_in_the_singular_and_the_plural() {
+        let exceeds = |permits, capacity| Denied::ExceedsCapacity { permits, capacity }.to_string();
+        assert_eq!(
+            exceeds(3, 2),
+            "3 permits requested, at most 2 can ever be granted: request fewer"
+        );
+        assert_eq!(
+            exceeds(1, 0),
+            "1 permit requested, none can be granted with the current settings"
+        );
+        let holds = |held| TooFewHeld { held }.to_string();
+        assert_eq!(
+            holds(1),
+            "the lease holds 1 permit: ask for at most that many"
+        );
+        assert_eq!(
+            holds(0),
+            "the lease holds 0 permits: ask for at most that many"
+        );
+    }
+
+    #[test]
     fn are_errors() {
         fn error<E: core::error::Error + Copy + Send + Sync + 'static>() {}
         error::<SettingsError>();
         error::<Denied>();
         error::<portcullis_core::ClaimError>();
         error::<portcullis_core::StaleId>();
-        error::<portcullis_core::TooFewHeld>();
+        error::<TooFewHeld>();
     }
 }

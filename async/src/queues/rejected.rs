@@ -1,6 +1,6 @@
 use core::fmt;
 
-use portcullis_core::Retry;
+use portcullis_core::{Denied, Retry};
 
 /// Why a request was not granted its permits. A small `Copy` value.
 ///
@@ -123,30 +123,19 @@ impl Rejected {
 
 impl fmt::Display for Rejected {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::QueueFull { permits, .. } => {
-                write!(f, "queue full ({permits} permits requested)")
+        let reason = match *self {
+            Self::QueueFull { .. } => "queue full",
+            Self::Refused { .. } => "denied by the limiter, and the queue is full",
+            Self::Evicted { .. } => "evicted by a newer request",
+            Self::Deadline { .. } => "deadline cannot be met",
+            Self::ExceedsCapacity { permits, capacity } => {
+                return Denied::ExceedsCapacity { permits, capacity }.fmt(f);
             }
-            Self::Refused { permits, .. } => {
-                write!(
-                    f,
-                    "denied by the limiter, and the queue is full ({permits} permits requested)"
-                )
-            }
-            Self::Evicted { permits, .. } => {
-                write!(
-                    f,
-                    "evicted by a newer request ({permits} permits requested)"
-                )
-            }
-            Self::ExceedsCapacity { permits, capacity } => write!(
-                f,
-                "{permits} permits requested, at most {capacity} can ever be granted: request fewer"
-            ),
-            Self::Deadline { permits, .. } => {
-                write!(f, "deadline cannot be met ({permits} permits requested)")
-            }
-            Self::Closed { .. } => f.write_str("queue closed"),
+            Self::Closed { .. } => return f.write_str("queue closed"),
+        };
+        match self.permits() {
+            1 => write!(f, "{reason} (1 permit requested)"),
+            n => write!(f, "{reason} ({n} permits requested)"),
         }
     }
 }

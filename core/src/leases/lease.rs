@@ -2,6 +2,7 @@ use core::fmt;
 use core::mem;
 use core::ops::Deref;
 
+use crate::limiter::denied::Permits;
 use crate::{Denied, Limiter, Receipt, Timestamp};
 
 /// Holds permits, and releases them to their limiter on drop.
@@ -341,8 +342,8 @@ impl fmt::Display for TooFewHeld {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "the lease holds {} permits: ask for at most that many",
-            self.held
+            "the lease holds {}: ask for at most that many",
+            Permits(self.held)
         )
     }
 }

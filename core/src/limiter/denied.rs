@@ -150,12 +150,19 @@ impl fmt::Display for Denied {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Exhausted { permits, .. } => write!(f, "{} ({permits} requested)", self.reason()),
-            Self::ExceedsCapacity { permits, capacity } => {
-                write!(
-                    f,
-                    "{permits} permits requested, at most {capacity} can ever be granted: request fewer"
-                )
-            }
+            Self::ExceedsCapacity {
+                permits,
+                capacity: 0,
+            } => write!(
+                f,
+                "{} requested, none can be granted with the current settings",
+                Permits(*permits)
+            ),
+            Self::ExceedsCapacity { permits, capacity } => write!(
+                f,
+                "{} requested, at most {capacity} can ever be granted: request fewer",
+                Permits(*permits)
+            ),
             Self::Penalized { .. } | Self::Crowded { .. } | Self::Refused { .. } => {
                 f.write_str(self.reason())
             }
@@ -164,6 +171,18 @@ impl fmt::Display for Denied {
 }
 
 impl core::error::Error for Denied {}
+
+/// Displays a number of permits, in the singular or the plural.
+pub(crate) struct Permits(pub(crate) u32);
+
+impl fmt::Display for Permits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            1 => f.write_str("1 permit"),
+            n => write!(f, "{n} permits"),
+        }
+    }
+}
 
 /// When to retry a denied request. It has 16 bytes.
 ///
