@@ -283,7 +283,7 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
     /// let _lease = alice.try_acquire_at(Timestamp::ZERO, 1).unwrap();
     /// let statistics = table.statistics_at(Timestamp::ZERO);
     /// assert_eq!(
-    ///     (statistics.entries, statistics.held, statistics.live),
+    ///     (statistics.slots, statistics.held, statistics.live),
     ///     (16, 1, 1)
     /// );
     /// ```

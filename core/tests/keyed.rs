@@ -613,7 +613,7 @@ impl<'t, L: KeyedRules, P: Limiter, S: BuildHasher> Trace<'t, L, P, S> {
         } else {
             assert!(claimed <= 1);
         }
-        assert!(after.live <= after.held && after.held <= after.entries);
+        assert!(after.live <= after.held && after.held <= after.slots);
     }
 
     /// The number of keys in use, by their plain limiters.
@@ -975,20 +975,14 @@ fn a_key_that_is_named_twice_is_asked_for_both() {
 
 fn counts(statistics: KeyedStatistics) -> [u64; 5] {
     let KeyedStatistics {
-        entries,
+        slots,
         held,
         live,
         replaced,
         overflowed,
         ..
     } = statistics;
-    [
-        entries as u64,
-        held as u64,
-        live as u64,
-        replaced,
-        overflowed,
-    ]
+    [slots as u64, held as u64, live as u64, replaced, overflowed]
 }
 
 #[test]
@@ -1589,8 +1583,8 @@ fn a_table_can_own_or_borrow_its_lines() {
         lines(3).into_boxed_slice(),
         Seed::new(),
     );
-    assert_eq!(array.statistics_at(secs(0)).entries, 16);
-    assert_eq!(boxed.statistics_at(secs(0)).entries, 24);
+    assert_eq!(array.statistics_at(secs(0)).slots, 16);
+    assert_eq!(boxed.statistics_at(secs(0)).slots, 24);
     assert!(boxed.key("alice").try_acquire_at(secs(0), 1).is_ok());
     assert!(array.key("alice").try_acquire_at(secs(0), 1).is_ok());
     let lease = Lease::try_acquire_at(BORROWED.key("alice"), secs(0), 1).unwrap();

@@ -649,20 +649,14 @@ fn crowded<T>(now: Timestamp, permits: u32) -> Result<T, Denied> {
 
 fn counts(statistics: KeyedStatistics) -> [u64; 5] {
     let KeyedStatistics {
-        entries,
+        slots,
         held,
         live,
         replaced,
         overflowed,
         ..
     } = statistics;
-    [
-        entries as u64,
-        held as u64,
-        live as u64,
-        replaced,
-        overflowed,
-    ]
+    [slots as u64, held as u64, live as u64, replaced, overflowed]
 }
 
 /// The eight keys of a table of one line use it as `use_it` does. After that, another key finds no
@@ -1760,6 +1754,6 @@ fn a_table_for_n_keys_has_slots_for_them() {
         .filter(|key| table.key(key).take_at(secs(5), 1).is_ok())
         .count();
     let statistics = table.statistics_at(secs(5));
-    assert_eq!((statistics.entries, statistics.live), (2_000, granted));
+    assert_eq!((statistics.slots, statistics.live), (2_000, granted));
     assert!(granted >= 999, "{granted}");
 }

@@ -154,8 +154,8 @@ fn check_attack<S: BuildHasher>(what: &str, size: usize, hasher: S, shares: bool
         "{what}: {KEYS} keys in {:.1} s: {outcome:?}, {statistics:?}",
         begun.elapsed().as_secs_f64()
     );
-    assert_eq!(statistics.entries, 8 * size, "and no more");
-    assert!(statistics.held <= statistics.entries);
+    assert_eq!(statistics.slots, 8 * size, "and no more");
+    assert!(statistics.held <= statistics.slots);
     assert_eq!(statistics.overflowed, outcome.crowded);
     assert!(outcome.honest > 10 && outcome.granted > 20);
     outcome
@@ -318,7 +318,7 @@ fn at_16_bytes_per_key_nearly_every_key_has_a_slot_of_its_own() {
         let statistics = table.statistics_at(at(0));
         println!(
             "{keys} keys in {} slots: {own} have one of their own ({}.{:02} %), {shared} find it used, {crowded} find none",
-            statistics.entries,
+            statistics.slots,
             own * 100 / keys,
             own * 10_000 / keys % 100
         );
@@ -330,7 +330,7 @@ fn at_16_bytes_per_key_nearly_every_key_has_a_slot_of_its_own() {
             ),
             (own, own, crowded)
         );
-        assert_eq!(statistics.entries as u64, 2 * keys);
+        assert_eq!(statistics.slots as u64, 2 * keys);
         assert!(own * 100 >= keys * 99, "{own} of {keys}");
         // One in 130,000 at the end, and fewer before. Each key that shares a slot shares it with
         // another.

@@ -109,14 +109,14 @@ fn has_taken<L: KeyedRules>(table: &Table<L>, key: u64, now: Timestamp, taken: u
 fn has_an_entry_each<L: KeyedRules>(table: &Table<L>, now: Timestamp, keys: usize) {
     let before = table.statistics_at(now);
     assert!(before.held <= keys, "{} slots for {keys} keys", before.held);
-    let room = before.entries - before.live;
+    let room = before.slots - before.live;
     let strangers = STRANGERS
         .iter()
         .map(|&stranger| grant(table, stranger, now, 1))
         .sum::<u64>();
     assert_eq!(strangers, room as u64);
     let after = table.statistics_at(now);
-    assert_eq!((after.held, after.live), (after.entries, after.entries));
+    assert_eq!((after.held, after.live), (after.slots, after.slots));
 }
 
 #[test]

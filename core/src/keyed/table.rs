@@ -124,7 +124,7 @@ impl<M: AsRef<[Line]>, S: BuildHasher> Table<M, S> {
 
     pub(crate) fn statistics(&self, is_live: impl Fn(usize, Held) -> bool) -> KeyedStatistics {
         let mut statistics = KeyedStatistics {
-            entries: self.lines().len() * PLACES,
+            slots: self.lines().len() * PLACES,
             held: 0,
             live: 0,
             replaced: self.replaced.load(Relaxed),
@@ -174,14 +174,14 @@ impl<M: AsRef<[Line]>, S: BuildHasher> Table<M, S> {
 /// ```
 /// # use portcullis_core::{ConcurrencyRules, Keyed, Line, Seed, Timestamp};
 /// let table = Keyed::new(ConcurrencyRules::new(3), Line::for_keys(1_000), Seed::new());
-/// assert_eq!(table.statistics_at(Timestamp::ZERO).entries, 2_000);
+/// assert_eq!(table.statistics_at(Timestamp::ZERO).slots, 2_000);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub struct KeyedStatistics {
     /// The number of slots in the table.
-    pub entries: usize,
+    pub slots: usize,
     /// The number of slots that belong to a key. The limiter of such a slot may be idle.
     pub held: usize,
     /// The number of slots whose limiter is in use.
