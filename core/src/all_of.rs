@@ -417,6 +417,7 @@ impl<T: Limits> AllOf<T> {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
 pub struct DeniedBy {
     /// The index of the limit, from 0.
     pub index: usize,

@@ -11,11 +11,9 @@ use portcullis_core::{
 const NOW: Timestamp = Timestamp::ZERO;
 
 fn counts(granted: u64, denied: u64, held: u64) -> Counts {
-    Counts {
-        granted,
-        denied,
-        held,
-    }
+    let mut counts = Counts::default();
+    (counts.granted, counts.denied, counts.held) = (granted, denied, held);
+    counts
 }
 
 #[test]

@@ -20,6 +20,7 @@ use crate::{Denied, Limiter, Retry, Timestamp};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
 pub struct Detail {
     /// Whether the request would be granted, or why it would be denied.
     pub decision: Result<(), Denied>,

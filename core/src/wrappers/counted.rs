@@ -48,6 +48,7 @@ pub struct Counted<L> {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
 pub struct Counts {
     /// Granted requests, including probes.
     pub granted: u64,
