@@ -62,8 +62,7 @@ use crate::{Composable, Denied, Detail, Limiter, LimiterId, Plan, Retry, Timesta
 /// array or a slice uses one stack frame of some hundred bytes per four limits.
 ///
 /// After a look that denies, the limit that denied is asked once more with a take of its own, so
-/// that a wrapper that records denials sees this one. A probe, and a request that exceeds a
-/// capacity, are not asked again.
+/// that a wrapper that records denials sees this one. For a probe no limit is asked with a take.
 ///
 /// Source: the "all or nothing" limits of clipperhouse/rate, and the chained limiter of .NET, which
 /// keeps the permits of the limits before the one that denies.
@@ -704,13 +703,14 @@ impl<T: Limits, const DISTINCT: bool> Request<'_, T, DISTINCT> {
     /// Takes from the limit that denied in the look, by itself, and refunds a grant. Returns
     /// whether the limit denies again.
     fn is_denied(&self, by: DeniedBy) -> bool {
-        let hopeless = self.n == 0 || matches!(by.denied, Denied::ExceedsCapacity { .. });
-        let Some(limiter) = self.whole.get(by.index).filter(|_| !hopeless) else {
+        let Some(limiter) = self.whole.get(by.index).filter(|_| self.n > 0) else {
             return true;
         };
         let times = self.share(by.index, limiter).unwrap_or(1);
-        // The look has requested the same number.
-        let n = self.n.wrapping_mul(times);
+        let Some(n) = self.n.checked_mul(times) else {
+            // No request can be for so many permits.
+            return true;
+        };
         if let Some(composed) = as_composed(limiter) {
             return composed.take_then(self.now, n, &mut || false).is_err();
         }

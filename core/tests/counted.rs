@@ -4,8 +4,8 @@ use core::time::Duration;
 use std::thread;
 
 use portcullis_core::{
-    Concurrency, Counted, Counts, Denied, Limiter, LimiterExt, Rate, Refund, Timestamp,
-    TokenBucket, Unlimited,
+    AllOf, Concurrency, CooldownWindow, Counted, Counts, Denied, Limiter, LimiterExt, Penalty,
+    Rate, Refund, Timestamp, TokenBucket, Unlimited,
 };
 
 const NOW: Timestamp = Timestamp::ZERO;
@@ -51,6 +51,70 @@ fn a_request_for_more_than_the_capacity_is_a_denial() {
     let permits = 2;
     assert_eq!(denied, Denied::ExceedsCapacity { permits, capacity });
     assert_eq!(limit.counts(), counts(0, 1, 0));
+}
+
+#[test]
+fn each_denial_in_a_composition_counts_once_for_the_limit_that_denied() {
+    fn check(attempt: impl Fn(u32) -> Result<(), Denied>, limits: [&Counted<Concurrency>; 2]) {
+        let [one, other] = limits;
+        let before = other.counts();
+        let mut denied = one.counts().denied;
+        // More than are left, and more than there can ever be.
+        for n in [5, 6, 9] {
+            assert!(attempt(n).is_err(), "{n}");
+            denied += 1;
+            assert_eq!(one.counts(), counts(1, denied, 1), "of {n}");
+            assert_eq!(other.counts(), before);
+        }
+        assert!(attempt(0).is_ok());
+        assert_eq!(one.counts(), counts(1, denied, 1), "a probe");
+    }
+    let (one, other) = (
+        Counted::new(Concurrency::new(5)),
+        Counted::new(Concurrency::new(9)),
+    );
+    let limits = [&one, &other];
+    let _held = one.try_acquire_at(NOW, 1).unwrap();
+    macro_rules! check {
+        ($all:expr) => {
+            check(
+                |n| match $all.try_acquire_at(NOW, n) {
+                    Ok(_) => Ok(()),
+                    Err(by) => Err(by.denied),
+                },
+                limits,
+            );
+        };
+    }
+    check!(AllOf::new((&one, &other)));
+    check!(AllOf::new((&other, &one)));
+    check!(AllOf::new(limits));
+    check!(AllOf::new(&limits[..]));
+    check!(AllOf::new((AllOf::new((&other, &one)), Unlimited)));
+    // Named twice: a request for 3 asks for 6.
+    let all = AllOf::new((&one, &other, &one));
+    let denied = one.counts().denied;
+    assert!(all.try_acquire_at(NOW, 3).is_err());
+    assert_eq!(one.counts(), counts(1, denied + 1, 1));
+}
+
+#[test]
+fn more_than_the_capacity_starts_no_penalty_in_a_composition() {
+    let penalty = Penalty::new(Counted::new(Concurrency::new(5)), Duration::from_secs(9));
+    let wait = CooldownWindow::new(5, Duration::from_secs(9), None);
+    assert!(
+        AllOf::new((&penalty, &wait))
+            .try_acquire_at(NOW, 6)
+            .is_err()
+    );
+    assert!(
+        AllOf::new((&wait, &penalty))
+            .try_acquire_at(NOW, 6)
+            .is_err()
+    );
+    assert_eq!(penalty.limiter().counts(), counts(0, 1, 0));
+    assert!(!penalty.is_on_at(NOW));
+    assert_eq!(wait.available_at(NOW), 5);
 }
 
 #[test]

@@ -17,6 +17,9 @@ use crate::{
 /// **Cost.** Two fetch-adds per grant, one per denial and one per release of a lease, all
 /// `Relaxed`, on lines that no decision reads. (So a denial writes, to the counter.)
 ///
+/// In an [`AllOf`](crate::AllOf), a denial counts for the limit that denied. A probe counts for
+/// none, because a composition only looks for it.
+///
 /// The counters wrap in the target's [`NativeWord`]. Each is exact, but together they are no
 /// snapshot: other calls may write between the reads.
 ///
