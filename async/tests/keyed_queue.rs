@@ -111,7 +111,7 @@ impl Kind for Objects {
     type Windows = KeyedArray<FixedWindow, Box<[FixedWindow]>, Box<[Line]>>;
 
     fn permits(limit: u32) -> Self::Permits {
-        KeyedArray::for_keys(KEYS, || Concurrency::new(limit), Seed::new())
+        KeyedArray::for_keys_with_hasher(|| Concurrency::new(limit), KEYS, Seed::new())
     }
 
     fn set_limit(table: &Self::Permits, limit: u32) {
@@ -121,23 +121,23 @@ impl Kind for Objects {
     }
 
     fn tokens(burst: u64) -> Self::Tokens {
-        KeyedArray::for_keys(
-            KEYS,
+        KeyedArray::for_keys_with_hasher(
             || TokenBucket::new(Rate::per_second(1), burst),
+            KEYS,
             Seed::new(),
         )
     }
 
     fn fast() -> Self::Tokens {
-        KeyedArray::for_keys(
-            KEYS,
+        KeyedArray::for_keys_with_hasher(
             || TokenBucket::new(Rate::per_second(1_000), 1),
+            KEYS,
             Seed::new(),
         )
     }
 
     fn windows(limit: u64) -> Self::Windows {
-        KeyedArray::for_keys(KEYS, || FixedWindow::new(limit, WINDOW), Seed::new())
+        KeyedArray::for_keys_with_hasher(|| FixedWindow::new(limit, WINDOW), KEYS, Seed::new())
     }
 }
 

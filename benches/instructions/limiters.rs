@@ -287,7 +287,7 @@ type Table = Keyed<TokenBucketRules, Box<[Line]>>;
 fn no_keys(burst: u64) -> Case<Table> {
     plenty(Keyed::new(
         TokenBucketRules::new(Rate::per_second(1_000), burst),
-        Line::for_keys(1_000),
+        (0..250).map(|_| Line::new()).collect(),
         Seed::new(),
     ))
 }

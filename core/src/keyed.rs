@@ -1,6 +1,7 @@
 //! A table of limiters by key. See [`line`](mod@line) for the state, the transitions and the
 //! invariant.
 
+pub(crate) mod into_rules;
 pub(crate) mod key;
 pub(crate) mod keyed_array;
 pub(crate) mod line;
@@ -11,7 +12,13 @@ use core::fmt;
 use core::hash::{BuildHasher, Hash};
 use core::ops::RangeBounds;
 use core::time::Duration;
+#[cfg(feature = "std")]
+use std::boxed::Box;
+#[cfg(feature = "std")]
+use std::hash::RandomState;
 
+#[cfg(any(doc, feature = "std"))]
+use crate::IntoRules;
 use crate::keyed::key::{Key, Keys, QueueKeys};
 use crate::keyed::line::{Address, Found, Held, Line};
 use crate::keyed::table::{ATTEMPTS, KeyedStatistics, Table};
@@ -31,18 +38,28 @@ use crate::{Denied, Idle, KeyedWord, Receipt, Refund, Retry, Seed, Timestamp};
 /// ```
 ///
 /// A limiter has a word of its own, which a table would never read. So a limiter does not implement
-/// this trait:
+/// this trait, and [`Keyed::new`] does not accept it:
 ///
 /// ```compile_fail,E0277
-/// # use portcullis_core::{KeyedRules, Rate, TokenBucket};
-/// # fn has_some(_: impl KeyedRules) {}
-/// has_some(TokenBucket::new(Rate::per_second(5), 10));
+/// # use portcullis_core::{Keyed, Line, Rate, Seed, TokenBucket};
+/// let bucket = TokenBucket::new(Rate::per_second(5), 10);
+/// let table = Keyed::new(bucket, [const { Line::new() }; 4], Seed::new());
+/// ```
+///
+/// Convert it with [`IntoRules`]:
+///
+/// ```
+/// # use portcullis_core::{IntoRules, Keyed, Line, Rate, Seed, TokenBucket};
+/// let bucket = TokenBucket::new(Rate::per_second(5), 10);
+/// let table = Keyed::new(bucket.into_rules()?, [const { Line::new() }; 4], Seed::new());
+/// # Ok::<(), portcullis_core::SettingsError>(())
 /// ```
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` cannot be the rules of a table",
-    label = "a table stores one word per key and judges it by rules",
-    note = "use `TokenBucketRules`, `FixedWindowRules` or `ConcurrencyRules`; a builder creates them with `rules()`",
-    note = "for limiters of any type, use a `KeyedArray`"
+    message = "`{Self}` is not the rules of a `Keyed` table",
+    label = "expected `TokenBucketRules`, `FixedWindowRules` or `ConcurrencyRules`",
+    note = "convert a limiter with `limiter.into_rules()?`, or write `Keyed::for_keys(limiter, keys)`",
+    note = "in a constant or a static, write for example `TokenBucketRules::new(rate, burst)`",
+    note = "for limiters of any other type, use a `KeyedArray`"
 )]
 pub trait KeyedRules: TableRules<Word = KeyedWord> {}
 
@@ -55,9 +72,20 @@ impl<R: TableRules<Word = KeyedWord>> KeyedRules for R {}
 /// of one key. It is used like any other limiter: on its own, inside a wrapper or as a part of an
 /// [`AllOf`](crate::AllOf).
 ///
-/// - `R` is the type of the rules of each key's limit. A table with `N` limits has `N` rules, and
-///   the caller chooses a limit with each key: for example, one for reads and one for writes of a
-///   user, or one for each plan.
+/// With `std`, [`for_keys`](Self::for_keys) creates a table from a limiter and a number of keys:
+///
+/// ```
+/// use portcullis_core::{Keyed, Rate, Timestamp, TokenBucket};
+///
+/// let users = Keyed::for_keys(TokenBucket::new(Rate::per_second(10), 2), 1_000);
+/// let now = Timestamp::from_secs(9);
+/// assert!(users.key("alice").try_acquire_at(now, 2).is_ok());
+/// assert!(users.key("alice").try_acquire_at(now, 1).is_err());
+/// ```
+///
+/// - `R` is the type of the rules of each key's limit: [`IntoRules`] has them for each limiter that
+///   a table can use. A table with `N` limits has `N` rules, and the caller chooses a limit with
+///   each key: for example, one for reads and one for writes of a user, or one for each plan.
 /// - `M` is the storage, which the caller provides: `[Line; 1024]` in a static, `Box<[Line]>` or
 ///   `Vec<Line>` (see [`Line::for_keys`]), or `&'static [Line]`.
 /// - `S` hashes the keys: a [`Seed`], or any `BuildHasher`.
@@ -80,13 +108,13 @@ impl<R: TableRules<Word = KeyedWord>> KeyedRules for R {}
 ///
 /// **Collisions.** A slot identifies its key by its line and by 20 bits of the key's hash (fewer
 /// with `N` limits, which need some of these bits). Two keys that collide divide the permits of one
-/// limit; neither gets more. The probability that a key collides is about 1 in 130,000 in a
-/// half-full table and 1 in 65,000 in a full one. With `N` limits, multiply it by `N`, rounded up
-/// to a power of two. An attacker who can create keys by the hundred thousand, and can see how many
-/// permits each has left, can find a key that collides with a victim's, and exhaust their shared
-/// limit. On targets without 64-bit atomics there are 11 bits, and the probability is 1 in 256, or
-/// 1 in 128 in a full table. Use tables there only for a small set of keys that is known in
-/// advance.
+/// limit; neither gets more. The probability that a key collides is about 1 in 280,000 in a table
+/// of `for_keys`, 1 in 130,000 in a half-full one and 1 in 65,000 in a full one. With `N` limits,
+/// multiply it by `N`, rounded up to a power of two. An attacker who can create keys by the hundred
+/// thousand, and can see how many permits each has left, can find a key that collides with a
+/// victim's, and exhaust their shared limit. On targets without 64-bit atomics there are 11 bits,
+/// and the probability is 1 in 256, or 1 in 128 in a full table. Use tables there only for a small
+/// set of keys that is known in advance.
 ///
 /// **Cost.** One hash, and for nearly all keys one cache line; plus the cost of the limiter, with
 /// one compare-exchange. The first grant of a key, also after its slot was forgotten, reads the
@@ -94,11 +122,14 @@ impl<R: TableRules<Word = KeyedWord>> KeyedRules for R {}
 /// key finds no slot. Lock-free, with one exception: while a thread claims a slot for a key, other
 /// requests for that key retry a few times and are then denied with [`Denied::Crowded`].
 ///
-/// **Memory.** 8 bytes per slot, that is, 16 bytes per key in a half-full table; half of that on
-/// targets without 64-bit atomics.
+/// **Memory.** 8 bytes per slot; half of that on targets without 64-bit atomics.
+/// [`for_keys`](Self::for_keys) makes room for a number of keys: with 34 bytes per key, at most 1
+/// new key in 1,000,000 finds no slot. In a half-full table, with 16 bytes per key, it is 1 in 350.
 ///
 /// Source: the partitioned limiter of the .NET rate limiting proposal; hash tables with a few
 /// possible slots per key, as in cuckoo hashing (Pagh and Rodler, 2001), but without moving keys.
+///
+/// A table in a static:
 ///
 /// ```
 /// use portcullis_core::{Keyed, Line, Rate, Seed, Timestamp, TokenBucketRules};
@@ -123,9 +154,10 @@ pub struct Keyed<R, M, S = Seed, const N: usize = 1> {
     table: Table<M, S>,
 }
 
-impl<R, M, S> Keyed<R, M, S> {
+impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher> Keyed<R, M, S> {
     const_unless_loom! {
-        /// Creates a table in which each key has a limit with `rules`.
+        /// Creates a table in which each key has a limit with `rules`. [`IntoRules`] converts a
+        /// limiter to rules.
         ///
         /// ```
         /// # use portcullis_core::{ConcurrencyRules, Keyed, Line, LimiterExt, Timestamp};
@@ -141,7 +173,70 @@ impl<R, M, S> Keyed<R, M, S> {
     }
 }
 
-impl<R, M, S, const N: usize> Keyed<R, M, S, N> {
+#[cfg(feature = "std")]
+impl<R: KeyedRules> Keyed<R, Box<[Line]>, RandomState> {
+    /// Creates a table in which `keys` keys can be in use at once, each with the settings of
+    /// `limiter`. Of new keys, at most 1 in 1,000,000 then finds no slot: see [`Line::for_keys`],
+    /// also for the memory.
+    ///
+    /// Permits that were taken from `limiter` do not count: see [`IntoRules`].
+    ///
+    /// # Panics
+    ///
+    /// If the settings do not fit the 43 bits that a slot has for a state (20 on targets without
+    /// 64-bit atomics). To get an error instead, pass `limiter.into_rules()?`.
+    ///
+    /// ```
+    /// # use portcullis_core::{Keyed, Rate, Timestamp, TokenBucket};
+    /// let users = Keyed::for_keys(TokenBucket::new(Rate::per_second(10), 2), 1_000);
+    /// let now = Timestamp::from_secs(9);
+    /// assert!(users.key("alice").try_acquire_at(now, 2).is_ok());
+    /// assert!(users.key("alice").try_acquire_at(now, 1).is_err());
+    /// assert!(users.key("bob").try_acquire_at(now, 1).is_ok());
+    /// ```
+    ///
+    /// A limiter whose state is more than one word needs a [`KeyedArray`](crate::KeyedArray):
+    ///
+    /// ```compile_fail,E0277
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{Keyed, SlidingWindow};
+    /// let window = SlidingWindow::<6>::new(5, Duration::from_secs(60), 6);
+    /// let users = Keyed::for_keys(window, 1_000);
+    /// ```
+    #[must_use]
+    pub fn for_keys(limiter: impl IntoRules<Rules = R>, keys: usize) -> Self {
+        Self::for_keys_with_hasher(limiter, keys, RandomState::new())
+    }
+}
+
+#[cfg(feature = "std")]
+impl<R: KeyedRules, S: BuildHasher> Keyed<R, Box<[Line]>, S> {
+    /// As [`for_keys`](Keyed::for_keys), with a hasher of the caller's choice.
+    ///
+    /// # Panics
+    ///
+    /// As `for_keys`.
+    ///
+    /// ```
+    /// # use portcullis_core::{Concurrency, Keyed, Seed};
+    /// let users = Keyed::for_keys_with_hasher(Concurrency::new(1), 1_000, Seed::new());
+    /// // At start-up. Use random numbers here.
+    /// users.seed().set([7, 8]).unwrap();
+    /// ```
+    #[must_use]
+    pub fn for_keys_with_hasher(
+        limiter: impl IntoRules<Rules = R>,
+        keys: usize,
+        hasher: S,
+    ) -> Self {
+        match limiter.into_rules() {
+            Ok(rules) => Self::new(rules, Line::for_keys(keys), hasher),
+            Err(error) => error.refuse(),
+        }
+    }
+}
+
+impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M, S, N> {
     /// The bits of a tag that identify the limit.
     const LIMIT_BITS: u32 = usize::BITS - (N - 1).leading_zeros();
 
@@ -278,7 +373,8 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
     ///
     /// ```
     /// # use portcullis_core::{ConcurrencyRules, Keyed, LimiterExt, Line, Seed, Timestamp};
-    /// let table = Keyed::new(ConcurrencyRules::new(3), Line::for_keys(8), Seed::new());
+    /// let lines = [const { Line::new() }; 2];
+    /// let table = Keyed::new(ConcurrencyRules::new(3), lines, Seed::new());
     /// let alice = table.key("alice");
     /// let _lease = alice.try_acquire_at(Timestamp::ZERO, 1).unwrap();
     /// let statistics = table.statistics_at(Timestamp::ZERO);

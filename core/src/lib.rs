@@ -116,6 +116,7 @@ pub use clock::TscClock;
 pub use clock::{Clock, Clocked, Timeless};
 #[cfg(feature = "std")]
 pub use clock::{CoarseClock, MonotonicClock};
+pub use keyed::into_rules::IntoRules;
 pub use keyed::key::{Key, KeyLimiter, Keys, QueueKeys};
 pub use keyed::keyed_array::KeyedArray;
 pub use keyed::line::{Address, Line};

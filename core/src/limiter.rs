@@ -70,6 +70,11 @@ use crate::{Denied, Detail, Lease, Receipt, Refund, Retry, Timestamp};
 /// let denied = gate.try_acquire_at(Timestamp::ZERO, 1).unwrap_err();
 /// assert_eq!(denied.retry(&gate), Retry::After(Duration::from_secs(1)));
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a limiter",
+    note = "rules (`TokenBucketRules`, `FixedWindowRules`, `ConcurrencyRules`) are for a `Keyed` table: elsewhere use the limiter itself, such as `TokenBucket`",
+    note = "a table has a limiter for each key: call its method `key`"
+)]
 pub trait Limiter {
     /// Takes `n` permits at `now`. With `n = 0` it takes nothing and returns whether 1 permit would
     /// be granted.

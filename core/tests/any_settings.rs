@@ -4,8 +4,8 @@
 use core::time::Duration;
 
 use portcullis_core::{
-    FixedWindow, Limiter, LimiterExt, Rate, Setting, SettingsError, SlidingWindow, Timestamp,
-    TokenBucket, Word,
+    FixedWindow, IntoRules, Limiter, LimiterExt, Rate, Setting, SettingsError, SlidingWindow,
+    Timestamp, TokenBucket, Word,
 };
 
 const DRAWS: u32 = 30_000;
@@ -117,6 +117,21 @@ fn ask(limiter: &dyn Limiter, settings: &Settings, draws: &mut Draws) {
     }
 }
 
+/// Checks that a limiter converts to the rules that its builder makes for a table of the same
+/// settings, or that neither fits.
+fn compare_rules<R: core::fmt::Debug>(
+    converted: Result<R, SettingsError>,
+    built: Result<R, SettingsError>,
+    settings: &Settings,
+) {
+    let show = |rules| format!("{rules:?}");
+    assert_eq!(
+        converted.map(show).ok(),
+        built.map(show).ok(),
+        "{settings:?}"
+    );
+}
+
 /// Draws settings, and applies each bound that an error names, until the settings are accepted or
 /// nothing is left of them.
 fn any(build: Build) {
@@ -179,6 +194,29 @@ fn bucket<W: Word>(settings: &Settings, draws: &mut Draws) -> Result<(), Setting
         "{settings:?}"
     );
     ask(&bucket, settings, draws);
+
+    // Steps of 1 ns have no origin.
+    if bucket.tick() == Duration::from_nanos(1) {
+        builder = builder.origin(Timestamp::ZERO);
+    }
+    let mut by_default = TokenBucket::builder(rate, settings.burst);
+    // If a setting is the default of this word, that of a table replaces it.
+    let staleness = by_default.tick(bucket.tick()).build_on::<W>()?.staleness();
+    let has_set_staleness = settings.staleness > 0 && staleness != bucket.staleness();
+    if settings.staleness > 0 {
+        by_default = by_default.staleness(bucket.staleness());
+    }
+    let tick = by_default.build_on::<W>().map(|bucket| bucket.tick());
+    let has_set_tick = (settings.tick > 0 || settings.switch) && tick != Ok(bucket.tick());
+    if (has_set_staleness || settings.staleness == 0)
+        && (has_set_tick || settings.tick == 0 && !settings.switch)
+    {
+        compare_rules(bucket.into_rules(), builder.rules(), settings);
+        let debt = draws.number();
+        if let Ok(bucket) = builder.debt(debt).build_on::<W>() {
+            compare_rules(bucket.into_rules(), builder.debt(debt).rules(), settings);
+        }
+    }
     Ok(())
 }
 
@@ -198,6 +236,32 @@ fn window<W: Word>(settings: &Settings, draws: &mut Draws) -> Result<(), Setting
     assert!(window.staleness() >= Duration::from_secs(1) && window.horizon() >= window.staleness());
     assert!(settings.tick > 0 || window.tick() <= length, "{settings:?}");
     ask(&window, settings, draws);
+
+    if window.tick() == Duration::from_nanos(1) {
+        builder = builder.origin(Timestamp::ZERO);
+    }
+    // The length was rounded up to whole ticks.
+    let tick = window.tick().as_nanos() as u64;
+    if settings.switch && !settings.window.is_multiple_of(tick) {
+        return Ok(());
+    }
+    // If a setting is the default of this word, that of a table replaces it.
+    let mut by_default = FixedWindow::builder(settings.limit, length);
+    if settings.switch {
+        by_default = by_default.started_by_first_request();
+    }
+    let staleness = by_default.tick(window.tick()).build_on::<W>()?.staleness();
+    let has_set_staleness = settings.staleness > 0 && staleness != window.staleness();
+    if settings.staleness > 0 {
+        by_default = by_default.staleness(window.staleness());
+    }
+    let tick = by_default.build_on::<W>().map(|window| window.tick());
+    let has_set_tick = settings.tick > 0 && settings.switch && tick != Ok(window.tick());
+    if (has_set_staleness || settings.staleness == 0)
+        && (has_set_tick || settings.tick == 0 || !settings.switch)
+    {
+        compare_rules(window.into_rules(), builder.rules(), settings);
+    }
     Ok(())
 }
 

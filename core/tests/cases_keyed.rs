@@ -8,8 +8,8 @@ use core::hash::{BuildHasher, Hash, Hasher};
 use core::time::Duration;
 
 use portcullis_core::{
-    AllOf, ConcurrencyRules, Denied, Keyed, Lease, Limiter, LimiterExt, Line, Rate, Retry, Seed,
-    Timestamp, TokenBucket, TokenBucketRules,
+    AllOf, ConcurrencyRules, Denied, Keyed, KeyedRules, Lease, Limiter, LimiterExt, Line, Rate,
+    Retry, Seed, Timestamp, TokenBucket, TokenBucketRules,
 };
 
 const fn millis(n: u64) -> Timestamp {
@@ -19,7 +19,7 @@ const fn millis(n: u64) -> Timestamp {
 type Table<L, S = Seed> = Keyed<L, Vec<Line>, S>;
 
 /// A table with room for some hundred keys.
-fn table<L, S: BuildHasher>(limit: L, hasher: S) -> Table<L, S> {
+fn table<L: KeyedRules, S: BuildHasher>(limit: L, hasher: S) -> Table<L, S> {
     Keyed::new(limit, (0..128).map(|_| Line::new()).collect(), hasher)
 }
 
@@ -38,7 +38,7 @@ fn per_minute(n: u32) -> Table<TokenBucketRules> {
 }
 
 /// The number of slots in use in a table.
-fn held<L: portcullis_core::KeyedRules, S: BuildHasher>(table: &Table<L, S>) -> usize {
+fn held<L: KeyedRules, S: BuildHasher>(table: &Table<L, S>) -> usize {
     table.statistics_at(Timestamp::ZERO).held
 }
 

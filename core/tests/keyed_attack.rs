@@ -287,7 +287,6 @@ fn a_table_is_its_lines_and_a_few_words() {
 
 // A million keys at once.
 
-#[cfg(feature = "std")]
 #[test]
 fn at_16_bytes_per_key_nearly_every_key_has_a_slot_of_its_own() {
     let keys = if cfg!(debug_assertions) {
@@ -297,7 +296,7 @@ fn at_16_bytes_per_key_nearly_every_key_has_a_slot_of_its_own() {
     };
     let once = || TokenBucket::builder(Rate::per_hour(1), 1).rules().unwrap();
     for round in 0..3 {
-        let table = Keyed::new(once(), Line::for_keys(keys as usize), seed(round));
+        let table = Keyed::new(once(), lines(keys as usize / 4), seed(round));
         let (mut own, mut shared, mut crowded) = (0u64, 0u64, 0u64);
         for key in 0..keys {
             match table.key(&key).take_at(at(0), 1) {
@@ -339,6 +338,43 @@ fn at_16_bytes_per_key_nearly_every_key_has_a_slot_of_its_own() {
             "{shared}, {crowded}"
         );
     }
+}
+
+#[cfg(feature = "std")]
+#[test]
+fn in_a_table_for_n_keys_at_most_one_new_key_in_a_million_finds_no_slot() {
+    let part = if cfg!(debug_assertions) { 20 } else { 1 };
+    let (mut asked, mut crowded) = (0, 0);
+    for keys in [9, 24, 64, 256, 1_000, 20_000] {
+        let tables = (1_000_000 / part / keys).max(2);
+        let probes = 2_000_000 / part / tables;
+        let mut without = 0;
+        for round in 0..tables {
+            let once = Concurrency::new(1);
+            let table = Keyed::for_keys_with_hasher(once, keys as usize, seed(round));
+            for key in 1..keys {
+                let _ = table.key(&key).take_at(at(0), 1);
+            }
+            // Each other key would be the last.
+            without += (keys..keys + probes)
+                .filter(|key| {
+                    let probe = table.key(key).take_at(at(0), 0);
+                    matches!(probe, Err(Denied::Crowded { .. }))
+                })
+                .count();
+        }
+        println!(
+            "{keys} keys: {without} of {} new keys find no slot",
+            tables * probes
+        );
+        asked += tables * probes;
+        crowded += without as u64;
+    }
+    // The seeds are always the same.
+    assert!(
+        crowded * 1_000_000 <= asked,
+        "{crowded} of {asked} new keys find no slot"
+    );
 }
 
 // Threads.

@@ -434,7 +434,7 @@ fn handles_offer_what_their_limiter_offers() {
 #[cfg(feature = "std")]
 #[test]
 fn a_key_offers_what_its_limiter_offers() {
-    let table = KeyedArray::for_keys(1, || Tenant::new("alice", Concurrency::new(1)), Seed::new());
+    let table = KeyedArray::for_keys(|| Tenant::new("alice", Concurrency::new(1)), 1);
     let key = table.key("alice");
     assert_eq!(TENANT.of_granted(&*key, NOW), Some("alice"));
     let _lease = key.try_acquire_at(NOW, 1).unwrap();

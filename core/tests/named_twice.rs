@@ -20,9 +20,9 @@ use draws::Draws;
 use limiters::{Denial, Subject};
 use portcullis_core::{
     AllLease, AllOf, Composable, Concurrency, ConcurrencyRules, Counted, Denied, Escalation,
-    FixedWindow, FixedWindowRules, Idle, Key, Keyed, KeyedArray, Limiter, LimiterId, Line, Penalty,
-    Rate, Receipt, Refund, Retry, Seed, SlidingWindow, Threshold, Timestamp, TokenBucket,
-    TokenBucketRules, Word,
+    FixedWindow, FixedWindowRules, Idle, Key, Keyed, KeyedArray, KeyedRules, Limiter, LimiterId,
+    Line, Penalty, Rate, Receipt, Refund, Retry, Seed, SlidingWindow, Threshold, Timestamp,
+    TokenBucket, TokenBucketRules, Word,
 };
 
 /// The limiter behind a name: a plain limiter, or a key of a table.
@@ -48,7 +48,7 @@ fn lines() -> Vec<Line> {
     (0..2).map(|_| Line::new()).collect()
 }
 
-fn keyed<L>(limit: L) -> Keyed<L, Vec<Line>> {
+fn keyed<L: KeyedRules>(limit: L) -> Keyed<L, Vec<Line>> {
     Keyed::new(limit, lines(), seed())
 }
 

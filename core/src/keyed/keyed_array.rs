@@ -25,6 +25,8 @@ use core::ops::RangeBounds;
 use core::time::Duration;
 #[cfg(feature = "std")]
 use std::boxed::Box;
+#[cfg(feature = "std")]
+use std::hash::RandomState;
 
 use crate::keyed::key::{self, Key, Keys, QueueKeys};
 #[cfg(feature = "std")]
@@ -73,7 +75,7 @@ use crate::{
 /// ```
 /// use core::time::Duration;
 /// use portcullis_core::{
-///     Denied, KeyedArray, LimiterExt, Penalty, Rate, Seed, Timestamp, TokenBucket,
+///     Denied, KeyedArray, LimiterExt, Penalty, Rate, Timestamp, TokenBucket,
 /// };
 ///
 /// // A user that exceeds its rate is denied for a minute.
@@ -83,7 +85,7 @@ use crate::{
 ///         Duration::from_secs(60),
 ///     )
 /// };
-/// let users = KeyedArray::for_keys(1_000, limiter, Seed::new());
+/// let users = KeyedArray::for_keys(limiter, 1_000);
 ///
 /// let alice = users.key("alice");
 /// assert!(alice.try_acquire_at(Timestamp::from_secs(1), 5).is_ok());
@@ -233,13 +235,18 @@ impl<L, A, M, S> KeyedArray<L, A, M, S> {
 }
 
 #[cfg(feature = "std")]
-impl<L, S> KeyedArray<L, Box<[L]>, Box<[Line]>, S> {
-    /// Creates a table that is half full when `keys` keys are in use at once. `limiter` creates the
-    /// limiters.
+impl<L> KeyedArray<L, Box<[L]>, Box<[Line]>, RandomState> {
+    /// Creates a table in which `keys` keys can be in use at once. `limiter` creates the limiters.
+    /// Of new keys, at most 1 in 1,000,000 then finds no slot: see [`Line::for_keys`].
+    ///
+    /// # Cost
+    ///
+    /// Memory per key: 34 bytes and 4.25 limiters, and up to 4 KiB and 512 limiters more. For less
+    /// memory, create the lines and the limiters yourself: see [`new`](Self::new).
     ///
     /// ```
-    /// # use portcullis_core::{Concurrency, KeyedArray, LimiterExt, Seed, Timestamp};
-    /// let table = KeyedArray::for_keys(1_000, || Concurrency::new(1), Seed::new());
+    /// # use portcullis_core::{Concurrency, KeyedArray, LimiterExt, Timestamp};
+    /// let table = KeyedArray::for_keys(|| Concurrency::new(1), 1_000);
     /// assert!(
     ///     table
     ///         .key("alice")
@@ -247,14 +254,28 @@ impl<L, S> KeyedArray<L, Box<[L]>, Box<[Line]>, S> {
     ///         .is_ok()
     /// );
     /// ```
-    pub fn for_keys(keys: usize, limiter: impl Fn() -> L, hasher: S) -> Self {
+    #[must_use]
+    pub fn for_keys(limiter: impl Fn() -> L, keys: usize) -> Self {
+        Self::for_keys_with_hasher(limiter, keys, RandomState::new())
+    }
+}
+
+#[cfg(feature = "std")]
+impl<L, S> KeyedArray<L, Box<[L]>, Box<[Line]>, S> {
+    /// As [`for_keys`](KeyedArray::for_keys), with a hasher of the caller's choice.
+    ///
+    /// ```
+    /// # use portcullis_core::{Concurrency, KeyedArray, Seed};
+    /// let seed = Seed::new();
+    /// let table = KeyedArray::for_keys_with_hasher(|| Concurrency::new(1), 1_000, seed);
+    /// // At start-up. Use random numbers here.
+    /// table.seed().set([7, 8]).unwrap();
+    /// ```
+    #[must_use]
+    pub fn for_keys_with_hasher(limiter: impl Fn() -> L, keys: usize, hasher: S) -> Self {
         let lines = Line::for_keys(keys);
-        Self::new(
-            limiter(),
-            (0..lines.len() * PLACES).map(|_| limiter()).collect(),
-            lines,
-            hasher,
-        )
+        let limiters = (0..lines.len() * PLACES).map(|_| limiter()).collect();
+        Self::new(limiter(), limiters, lines, hasher)
     }
 }
 

@@ -173,7 +173,8 @@ impl<M: AsRef<[Line]>, S: BuildHasher> Table<M, S> {
 ///
 /// ```
 /// # use portcullis_core::{ConcurrencyRules, Keyed, Line, Seed, Timestamp};
-/// let table = Keyed::new(ConcurrencyRules::new(3), Line::for_keys(1_000), Seed::new());
+/// let lines = [const { Line::new() }; 250];
+/// let table = Keyed::new(ConcurrencyRules::new(3), lines, Seed::new());
 /// assert_eq!(table.statistics_at(Timestamp::ZERO).slots, 2_000);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

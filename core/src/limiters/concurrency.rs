@@ -33,8 +33,8 @@ use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::const_unless_loom;
 use crate::word::{AtomicWord, NativeWord, Word};
 use crate::{
-    Denied, Idle, Lease, Limiter, LimiterId, PassedOn, QueueLimiter, Receipt, Refund, Retry,
-    Setting, SettingsError, Timestamp, Waiting,
+    Denied, Idle, IntoRules, Lease, Limiter, LimiterId, PassedOn, QueueLimiter, Receipt, Refund,
+    Retry, Setting, SettingsError, Timestamp, Waiting,
 };
 
 /// A concurrency limit: at most `limit` permits are in use at once. Permits return when their
@@ -411,6 +411,17 @@ impl<W: Word> Limiter for Concurrency<W> {
             Denied::Exhausted { .. } => Retry::OnRelease,
             _ => Retry::Never,
         }
+    }
+}
+
+/// The current limit is kept. Permits that are out count for no key.
+impl<W: Word> IntoRules for Concurrency<W> {
+    type Rules = ConcurrencyRules;
+
+    fn into_rules(self) -> Result<ConcurrencyRules, SettingsError> {
+        let rules = ConcurrencyRules::new(1);
+        rules.set_limit(self.limit())?;
+        Ok(rules)
     }
 }
 

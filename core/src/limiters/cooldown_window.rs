@@ -282,7 +282,7 @@ impl<W: Word> CooldownWindow<W> {
     /// assert_eq!(limit.period(), Duration::from_secs(1));
     /// ```
     pub fn period(&self) -> Duration {
-        self.span_of(self.started.layout.positions(self.period))
+        self.span_of(self.started.layout.positions(self.period.into()))
     }
 
     /// Returns how long every request is denied after the limit is exceeded, rounded up to whole
@@ -298,7 +298,7 @@ impl<W: Word> CooldownWindow<W> {
     /// ```
     pub fn wait(&self) -> Option<Duration> {
         self.wait
-            .map(|wait| self.span_of(self.started.layout.positions(wait)))
+            .map(|wait| self.span_of(self.started.layout.positions(wait.into())))
     }
 
     /// Returns how much older than the newest `now` a timestamp may be for the bound to hold: at

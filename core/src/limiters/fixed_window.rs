@@ -13,8 +13,8 @@ use crate::word::settings;
 use crate::word::stamped::Started;
 use crate::word::{NativeWord, Word};
 use crate::{
-    Composable, Denied, Idle, Lease, Limiter, LimiterId, Plan, Receipt, Refund, Retry, Setting,
-    SettingsError, Timestamp,
+    Composable, Denied, Idle, IntoRules, Lease, Limiter, LimiterId, Plan, Receipt, Refund, Retry,
+    Setting, SettingsError, Timestamp,
 };
 
 /// A fixed window: grants at most `limit` permits in each window.
@@ -371,6 +371,15 @@ impl<W: Word> Composable for FixedWindow<W> {
 }
 
 replenishing!([W: Word] FixedWindow<W>);
+
+/// All settings are kept.
+impl<W: Word> IntoRules for FixedWindow<W> {
+    type Rules = FixedWindowRules;
+
+    fn into_rules(self) -> Result<FixedWindowRules, SettingsError> {
+        self.limiter.rules().in_a_table()
+    }
+}
 
 /// Builds a [`FixedWindow`]. Created by [`FixedWindow::builder`].
 ///

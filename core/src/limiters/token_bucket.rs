@@ -12,8 +12,8 @@ use crate::rules::word_limiter::WordLimiter;
 use crate::sync::const_unless_loom;
 use crate::word::{NativeWord, Word};
 use crate::{
-    Composable, Denied, Idle, Lease, Limiter, LimiterId, Plan, Rate, Receipt, Refund, Retry,
-    SettingsError, Timestamp,
+    Composable, Denied, Idle, IntoRules, Lease, Limiter, LimiterId, Plan, Rate, Receipt, Refund,
+    Retry, SettingsError, Timestamp,
 };
 
 /// A token bucket: holds at most `burst` permits and gains permits at an exact rational [`Rate`].
@@ -428,6 +428,16 @@ impl<W: Word> Composable for TokenBucket<W> {
 }
 
 replenishing!([W: Word] TokenBucket<W>);
+
+/// All settings are kept, except [`initial`](TokenBucketBuilder::initial): buckets in a table start
+/// full.
+impl<W: Word> IntoRules for TokenBucket<W> {
+    type Rules = TokenBucketRules;
+
+    fn into_rules(self) -> Result<TokenBucketRules, SettingsError> {
+        self.limiter.rules().in_a_table()
+    }
+}
 
 /// Builds a [`TokenBucket`]. Created by [`TokenBucket::builder`].
 ///

@@ -111,6 +111,11 @@ impl<W: Word> Stamped<W> {
         position.wrapping_shl(self.count_bits) & W::MASK
     }
 
+    /// Returns the position in a stamp, or how many positions a span has that is given as a stamp.
+    pub(crate) const fn positions(&self, stamp: u64) -> u64 {
+        stamp.wrapping_shr(self.count_bits)
+    }
+
     /// Returns the count in `word`, and its stamp in place.
     #[inline(always)]
     pub(crate) fn split(&self, word: u64) -> (u64, u64) {
@@ -188,11 +193,6 @@ impl<W: Word> Stamped<W> {
             None if self.too_late(now, end) > 0 => (self.limit(), Some(end)),
             None => (count, Some(end)),
         }
-    }
-
-    /// Returns how many positions a span has that is given as a stamp.
-    pub(crate) fn positions(&self, span: W) -> u64 {
-        Into::<u64>::into(span) >> self.count_bits
     }
 
     /// Returns how many positions stale a `now` may be.

@@ -233,7 +233,7 @@ impl<L, W: Word> Penalty<L, W> {
     /// ```
     pub fn within(&self) -> Option<Duration> {
         self.spared.map(|Spared { started, within }| {
-            let ticks = started.layout.positions(within);
+            let ticks = started.layout.positions(within.into());
             saturating_duration(u128::from(ticks) * u128::from(started.grid.step()))
         })
     }

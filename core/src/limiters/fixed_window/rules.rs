@@ -23,7 +23,7 @@ use crate::time::grid::Grid;
 use crate::time::timestamp::saturating_duration;
 use crate::word::stamped::{Stamped, Started};
 use crate::word::{KeyedWord, Word};
-use crate::{Denied, FixedWindow, Idle, Receipt, Retry, Timestamp};
+use crate::{Denied, FixedWindow, Idle, Receipt, Retry, SettingsError, Timestamp};
 
 /// The rules of a [`FixedWindow`], without its state word.
 ///
@@ -118,7 +118,7 @@ impl<W: Word> FixedWindowRules<W> {
     /// assert_eq!(rules.window(), Duration::from_secs(1));
     /// ```
     pub fn window(&self) -> Duration {
-        self.span_of(self.layout.positions(self.span))
+        self.span_of(self.layout.positions(self.span.into()))
     }
 
     /// Returns whether each window starts with a request. See
@@ -169,6 +169,35 @@ impl<W: Word> FixedWindowRules<W> {
     /// ```
     pub fn tick(&self) -> Duration {
         Duration::from_nanos(self.grid.step())
+    }
+
+    /// The rules with the same settings in a table's slot. A tick or a staleness that is the
+    /// default of this word was not set, so the slot's default replaces it.
+    pub(super) fn in_a_table(&self) -> Result<FixedWindowRules, SettingsError> {
+        let (limit, step, origin) = (self.limit(), self.grid.step(), self.grid.origin());
+        let window = self.layout.positions(self.span.into()) * step;
+        // Rounded up to whole ticks, it may exceed the longest staleness.
+        let set = self.staleness().as_nanos().min(u128::from(u64::MAX / 2)) as u64;
+        if !self.rounded {
+            let as_by_default = Started::<W>::on_grid(limit, window, None, origin);
+            let staleness = Some(set).filter(|_| !self.is_as(as_by_default));
+            let started = Started::on_grid(limit, window, staleness, origin)?;
+            return Ok(FixedWindowRules::on(&started, window, false));
+        }
+        let as_by_default = Started::<W>::new(limit, window, window, Some(step), None, origin);
+        let staleness = Some(set).filter(|_| !self.is_as(as_by_default));
+        let as_by_default = Started::<W>::new(limit, window, window, None, staleness, origin);
+        let tick = Some(step).filter(|_| !self.is_as(as_by_default));
+        let started = Started::new(limit, window, window, tick, staleness, origin)?;
+        Ok(FixedWindowRules::on(&started, window, true))
+    }
+
+    /// Whether these settings lead to these rules.
+    fn is_as(&self, other: Result<Started<W>, SettingsError>) -> bool {
+        other.is_ok_and(|other| {
+            other.grid.step() == self.grid.step()
+                && other.layout.staleness() == self.layout.staleness()
+        })
     }
 
     fn span_of(&self, positions: u64) -> Duration {

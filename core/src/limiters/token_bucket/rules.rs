@@ -27,12 +27,14 @@
 
 use core::time::Duration;
 
-use crate::limiters::lattice::{Lattice, used_after};
+use crate::limiters::bucket_settings::BucketSettings;
+use crate::limiters::lattice::{Lattice, Terms, used_after};
 use crate::rules::{TableRules, Verdict, WordRules};
 use crate::time::grid::Grid;
 use crate::time::timestamp::saturating_duration;
+use crate::word::settings::gcd;
 use crate::word::{KeyedWord, Word, narrow};
-use crate::{Denied, Idle, Rate, Receipt, Retry, Timestamp, TokenBucket};
+use crate::{Denied, Idle, Rate, Receipt, Retry, SettingsError, Timestamp, TokenBucket};
 
 /// The rules of a [`TokenBucket`], without its state word.
 ///
@@ -163,6 +165,52 @@ impl<W: Word> TokenBucketRules<W> {
     /// ```
     pub fn horizon(&self) -> Duration {
         self.span(W::MASK)
+    }
+
+    /// The rules with the same settings in a table's slot. A tick or a staleness that is the
+    /// default of this word was not set, so the slot's default replaces it.
+    pub(super) fn in_a_table(&self) -> Result<TokenBucketRules, SettingsError> {
+        const LONGEST: Duration = Duration::from_nanos(u64::MAX / 2);
+        let (own, step) = (self.lattice(), self.ticks.step());
+        let tick = Some(Duration::from_nanos(step));
+        let mut terms = Terms {
+            debt: own.debt.checked_div(own.cost).unwrap_or(0),
+            ..BucketSettings::new(self.exact_rate(), own.burst).terms
+        };
+        let as_by_default = Terms { tick, ..terms }.lattice(W::BITS);
+        if !matches!(as_by_default, Ok((lattice, _)) if lattice.behind == own.behind) {
+            // Rounded up to whole ticks, it may exceed the longest staleness.
+            terms.staleness = Some(self.staleness().min(LONGEST));
+        }
+        if !matches!(terms.lattice(W::BITS), Ok((_, default)) if default == step) {
+            terms.tick = tick;
+        }
+        let (lattice, step) = terms.lattice(KeyedWord::BITS)?;
+        Ok(TokenBucketRules::on(
+            &lattice,
+            Grid::new(self.ticks.origin(), step),
+        ))
+    }
+
+    /// The configured rate, per second if a second has a whole number of permits.
+    fn exact_rate(&self) -> Rate {
+        const SECOND: u128 = 1_000_000_000;
+        let (gain, cost): (u64, u64) = (self.gain.into(), self.cost.into());
+        if cost == 0 {
+            return Rate::UNLIMITED;
+        }
+        let (gain, period) = (
+            u128::from(gain),
+            u128::from(cost) * u128::from(self.ticks.step()),
+        );
+        let divisor = gcd(gain, period);
+        let (permits, period) = (gain / divisor, period / divisor);
+        // A divisor of the numbers that the rate was built from, which are a `u32` and a `u64`.
+        let in_lowest_terms = Rate::new(permits as u32, Duration::from_nanos(period as u64));
+        match u32::try_from(permits * (SECOND / period)) {
+            Ok(permits) if SECOND.is_multiple_of(period) => Rate::per_second(permits),
+            _ => in_lowest_terms,
+        }
     }
 
     /// The time in which the position moves by `units`.
