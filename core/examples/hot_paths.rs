@@ -68,8 +68,8 @@ acquires! {
 
 // The limiter of one key, whose hash is already computed.
 acquires! {
-    keyed_bucket: KeyLimiter<'static, Keyed<TokenBucketRules, &'static [Line]>>;
-    keyed_window: KeyLimiter<'static, Keyed<FixedWindowRules, &'static [Line]>>;
+    keyed_bucket: KeyLimiter<&'static Keyed<TokenBucketRules, &'static [Line]>>;
+    keyed_window: KeyLimiter<&'static Keyed<FixedWindowRules, &'static [Line]>>;
 }
 
 macro_rules! drops {

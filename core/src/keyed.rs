@@ -16,6 +16,8 @@ use core::time::Duration;
 use std::boxed::Box;
 #[cfg(feature = "std")]
 use std::hash::RandomState;
+#[cfg(feature = "std")]
+use std::sync::Arc;
 
 #[cfg(any(doc, feature = "std"))]
 use crate::IntoRules;
@@ -333,8 +335,8 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
     /// );
     /// ```
     #[inline]
-    pub fn key<K: Hash + ?Sized>(&self, key: &K) -> Key<'_, Self> {
-        self.address(0, key)
+    pub fn key<K: Hash + ?Sized>(&self, key: &K) -> Key<&Self> {
+        Key::new(self, key)
     }
 
     /// Returns the limiter of `key` under the limit with index `limit`, from 0. Returns `None` if
@@ -350,9 +352,31 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
     /// assert!(table.key_of(1, "alice").is_some() && table.key_of(2, "alice").is_none());
     /// ```
     #[inline]
-    pub fn key_of<K: Hash + ?Sized>(&self, limit: usize, key: &K) -> Option<Key<'_, Self>> {
-        self.locate(limit, key)
-            .map(|address| Key::at(self, address))
+    pub fn key_of<K: Hash + ?Sized>(&self, limit: usize, key: &K) -> Option<Key<&Self>> {
+        Key::of(self, limit, key)
+    }
+
+    /// As [`key`](Self::key), with a share of the table instead of a borrow. So the key and its
+    /// leases can move to another thread or to a task that is spawned. For other pointers, and for
+    /// a table with several limits, see [`Key::new`] and [`Key::of`].
+    ///
+    /// # Cost
+    ///
+    /// One hash, and a count of the `Arc`.
+    ///
+    /// ```
+    /// # use portcullis_core::{Concurrency, Keyed, Limiter, Timestamp};
+    /// use std::sync::Arc;
+    ///
+    /// let table = Arc::new(Keyed::for_keys(Concurrency::new(1), 100));
+    /// let lease = table.owned_key("alice").try_acquire_at(Timestamp::ZERO, 1)?;
+    /// std::thread::spawn(move || drop(lease)).join().unwrap();
+    /// assert_eq!(table.key("alice").available_at(Timestamp::ZERO), 1);
+    /// # Ok::<(), portcullis_core::Denied>(())
+    /// ```
+    #[cfg(feature = "std")]
+    pub fn owned_key<K: Hash + ?Sized>(self: &Arc<Self>, key: &K) -> Key<Arc<Self>> {
+        Key::new(Arc::clone(self), key)
     }
 
     /// Returns the rules of the limits, in order. Permits cannot be taken from rules. The rules of
@@ -413,11 +437,6 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
     pub fn sweep_at(&self, now: Timestamp, lines: impl RangeBounds<usize>) -> usize {
         self.table
             .sweep(lines, |_, held| self.is_free(Some(held), now))
-    }
-
-    #[inline]
-    fn address<K: Hash + ?Sized>(&self, limit: usize, key: &K) -> Key<'_, Self> {
-        Key::at(self, self.table.address(key, limit, Self::LIMIT_BITS))
     }
 
     /// The rules of the limit that a tag belongs to. Every tag was created for one of the limits.
@@ -542,6 +561,11 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keys for K
     #[inline]
     fn locate<K: Hash + ?Sized>(&self, limit: usize, key: &K) -> Option<Address> {
         (limit < N).then(|| self.table.address(key, limit, Self::LIMIT_BITS))
+    }
+
+    #[inline]
+    fn locate_first<K: Hash + ?Sized>(&self, key: &K) -> Address {
+        self.table.address(key, 0, Self::LIMIT_BITS)
     }
 }
 

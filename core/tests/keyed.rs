@@ -18,6 +18,8 @@ use std::collections::HashMap;
 use std::hash::RandomState;
 use std::panic::catch_unwind;
 use std::rc::Rc;
+#[cfg(feature = "std")]
+use std::sync::Arc;
 
 use draws::Draws;
 use portcullis_core::{
@@ -321,7 +323,7 @@ struct User<P> {
 /// A grant that may still be refunded.
 struct Grant<'t, L: KeyedRules, P: Limiter, S: BuildHasher> {
     key: u64,
-    keyed: Lease<Key<'t, Table<L, S>>>,
+    keyed: Lease<Key<&'t Table<L, S>>>,
     /// The lease of the plain limiter, if keys do not share slots.
     plain: Option<Lease<Rc<P>>>,
     /// The index of the admission among those of the key.
@@ -1538,9 +1540,8 @@ fn any_hasher_and_any_key_type_work() {
             IpAddr::V6(Ipv6Addr::LOCALHOST),
         );
         let mut leases = Vec::new();
-        let mut take = |key: Key<'_, _>| {
-            let limiter: portcullis_core::KeyLimiter<'_, Keyed<ConcurrencyRules, Vec<Line>, S>> =
-                *key;
+        let mut take = |key: Key<&_>| {
+            let limiter: portcullis_core::KeyLimiter<&Keyed<ConcurrencyRules, Vec<Line>, S>> = *key;
             leases.push(limiter.take_at(secs(0), 1));
             assert!(limiter.take_at(secs(0), 1).is_err());
         };
@@ -1591,6 +1592,44 @@ fn a_table_can_own_or_borrow_its_lines() {
     // A lease of a table in a static can be sent to another thread.
     std::thread::spawn(move || drop(lease)).join().unwrap();
     assert!(BORROWED.key("alice").try_acquire_at(secs(0), 1).is_ok());
+}
+
+#[cfg(feature = "std")]
+#[test]
+fn a_lease_of_an_owned_key_is_released_in_a_thread_that_outlives_the_caller() {
+    fn movable(_: &(impl Send + Sync + 'static)) {}
+
+    let table = Arc::new(Keyed::new(ConcurrencyRules::new(2), lines(1), seed(0)));
+    let array = Arc::new(portcullis_core::KeyedArray::new(
+        Concurrency::new(2),
+        (0..8).map(|_| Concurrency::new(2)).collect::<Vec<_>>(),
+        lines(1),
+        seed(0),
+    ));
+    let mut lease = table.owned_key("alice").try_acquire_at(secs(0), 2).unwrap();
+    let other = array.owned_key("alice").try_acquire_at(secs(0), 1).unwrap();
+    movable(&lease);
+    movable(&other);
+    assert!(table.key("alice").try_acquire_at(secs(0), 1).is_err());
+    assert_eq!(table.owned_key("alice").id(), table.key("alice").id());
+
+    // A part that is split off shares the table, too.
+    let part = lease.split(1).unwrap();
+    let (release, released) = std::sync::mpsc::channel();
+    let (weak, weak_array) = (Arc::downgrade(&table), Arc::downgrade(&array));
+    let thread = std::thread::spawn(move || {
+        drop(lease);
+        release.send(()).unwrap();
+        std::thread::park();
+        drop((part, other));
+    });
+    released.recv().unwrap();
+    assert_eq!(table.key("alice").available_at(secs(0)), 1);
+    drop((table, array));
+    assert!(weak.upgrade().is_some() && weak_array.upgrade().is_some());
+    thread.thread().unpark();
+    thread.join().unwrap();
+    assert!(weak.upgrade().is_none() && weak_array.upgrade().is_none());
 }
 
 #[test]

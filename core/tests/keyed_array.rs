@@ -309,7 +309,7 @@ struct User<L> {
 /// A grant that may still be refunded.
 struct Grant<'t, L: Limiter> {
     key: u64,
-    keyed: Lease<Key<'t, Table<L>>>,
+    keyed: Lease<Key<&'t Table<L>>>,
     /// The lease of the plain limiter, if every key has a slot.
     plain: Option<Lease<Rc<L>>>,
 }
@@ -1153,7 +1153,7 @@ fn the_128th_concurrent_call_is_denied_and_changes_nothing() {
 
 #[test]
 fn a_limiter_that_panics_leaves_no_call_counted() {
-    fn panics(key: Key<'_, Table<Interrupted>>, n: u32) {
+    fn panics(key: Key<&Table<Interrupted>>, n: u32) {
         interrupt_takes(|| panic!("on purpose"));
         let caught = catch_unwind(AssertUnwindSafe(|| key.take_at(secs(5), n)));
         IN_TAKE.set(None);

@@ -533,7 +533,7 @@ impl<P: ToKeyedQueue> QueueKey<P> {
 }
 
 impl<P: ToKeyedQueue> QueueKeyLimiter<P> {
-    fn limiter(&self) -> Key<'_, P::Table> {
+    fn limiter(&self) -> Key<&P::Table> {
         self.queue.wait_queue.source.at(self.address)
     }
 }

@@ -129,7 +129,7 @@ pub struct PerKey<T>(pub(crate) T);
 impl<T: QueueKeys> LimiterSource for PerKey<T> {
     type Key = Address;
     type At<'s>
-        = Key<'s, T>
+        = Key<&'s T>
     where
         T: 's;
     type Shards = [Shard<Address>; SHARDS];
@@ -137,7 +137,7 @@ impl<T: QueueKeys> LimiterSource for PerKey<T> {
     const SHARED: bool = T::SHARED;
 
     #[inline]
-    fn at(&self, key: Address) -> Key<'_, T> {
+    fn at(&self, key: Address) -> Key<&T> {
         Key::at(&self.0, key)
     }
 

@@ -28,6 +28,10 @@ pub trait Keys: sealed::Table {
     /// Returns the address of the limiter of `key` under the limit with index `limit`, or `None` if
     /// there is no such limit.
     fn locate<K: Hash + ?Sized>(&self, limit: usize, key: &K) -> Option<Address>;
+
+    /// Returns the address of the limiter of `key` under the first limit.
+    #[doc(hidden)]
+    fn locate_first<K: Hash + ?Sized>(&self, key: &K) -> Address;
 }
 
 /// A table that a keyed queue can own: the equivalent of [`QueueLimiter`](crate::QueueLimiter) for
@@ -51,7 +55,7 @@ pub(crate) mod sealed {
     use super::{Address, Denied, Idle, Metadata, Receipt, Refund, Retry, Timestamp};
 
     /// The operations of a table on the limiter at an address.
-    pub trait Table {
+    pub trait Table: Sized {
         fn take(&self, address: &Address, now: Timestamp, n: u32) -> Result<Receipt, Denied>;
         /// Whether the key's limiter is a composition.
         fn is_composed(&self) -> bool {
@@ -96,8 +100,14 @@ pub(crate) mod sealed {
 /// The limiter of one key of a table: the result of [`Keyed::key`](crate::Keyed::key) and
 /// [`KeyedArray::key`](crate::KeyedArray::key).
 ///
-/// It borrows the table, and looks up the key's slot again at each call. It is both a limiter and a
-/// pointer to one, so a [`Lease`] can hold it.
+/// It looks up the key's slot again at each call. It is both a limiter and a pointer to one, so a
+/// [`Lease`] can hold it.
+///
+/// `P` points to the table: `&T`, `&'static T`, `Arc<T>` or any other `Deref`. [`Keyed::key`]
+/// borrows the table. A key of an `Arc` or of a static, and its leases, can move to another thread
+/// or task: see [`Keyed::owned_key`](crate::Keyed::owned_key).
+///
+/// [`Keyed::key`]: crate::Keyed::key
 ///
 /// ```
 /// use portcullis_core::{ConcurrencyRules, Keyed, Lease, Line, Seed, Timestamp};
@@ -110,16 +120,16 @@ pub(crate) mod sealed {
 ///
 /// let lease = Lease::try_acquire_at(DOWNLOADS.key("alice"), Timestamp::ZERO, 1)?;
 /// assert!(Lease::try_acquire_at(DOWNLOADS.key("alice"), Timestamp::ZERO, 1).is_err());
-/// drop(lease);
+/// std::thread::spawn(move || drop(lease)).join().unwrap();
 /// assert!(Lease::try_acquire_at(DOWNLOADS.key("alice"), Timestamp::ZERO, 1).is_ok());
 /// # Ok::<(), portcullis_core::Denied>(())
 /// ```
-#[derive(Debug)]
-pub struct Key<'t, T>(KeyLimiter<'t, T>);
+#[derive(Clone, Copy)]
+pub struct Key<P>(KeyLimiter<P>);
 
-impl<T: Table> Key<'_, T> {
+impl<P: Deref<Target: Table>> Key<P> {
     /// Takes `n` permits at `now`, into a lease that contains the key and can live as long as the
-    /// table.
+    /// pointer to the table.
     ///
     /// # Errors
     ///
@@ -144,7 +154,38 @@ impl<T: Table> Key<'_, T> {
     }
 }
 
-impl<'t, T> Key<'t, T> {
+impl<P: Deref<Target: Keys>> Key<P> {
+    /// Returns the limiter of `key` under the table's first limit. The key keeps the given pointer.
+    ///
+    /// ```
+    /// # use portcullis_core::{Concurrency, Key, Keyed, Limiter, Timestamp};
+    /// use std::sync::Arc;
+    /// let table = Arc::new(Keyed::for_keys(Concurrency::new(3), 100));
+    /// let alice = Key::new(Arc::clone(&table), "alice");
+    /// assert_eq!(alice.available_at(Timestamp::ZERO), 3);
+    /// ```
+    #[inline]
+    pub fn new<K: Hash + ?Sized>(table: P, key: &K) -> Self {
+        let address = table.locate_first(key);
+        Self::at(table, address)
+    }
+
+    /// Returns the limiter of `key` under the limit with index `limit`, from 0. Returns `None` if
+    /// there is no such limit.
+    ///
+    /// ```
+    /// # use portcullis_core::{Concurrency, Key, Keyed};
+    /// let table = Keyed::for_keys(Concurrency::new(3), 100);
+    /// assert!(Key::of(&table, 0, "alice").is_some() && Key::of(&table, 1, "alice").is_none());
+    /// ```
+    #[inline]
+    pub fn of<K: Hash + ?Sized>(table: P, limit: usize, key: &K) -> Option<Self> {
+        let address = table.locate(limit, key)?;
+        Some(Self::at(table, address))
+    }
+}
+
+impl<P> Key<P> {
     /// Returns the limiter at an address of the same table. An address of another table gives the
     /// limiter of an arbitrary key.
     ///
@@ -155,7 +196,7 @@ impl<'t, T> Key<'t, T> {
     /// assert_eq!(Key::at(&table, address).available_at(Timestamp::ZERO), 3);
     /// ```
     #[inline]
-    pub const fn at(table: &'t T, address: Address) -> Self {
+    pub const fn at(table: P, address: Address) -> Self {
         Self(KeyLimiter { table, address })
     }
 
@@ -171,23 +212,21 @@ impl<'t, T> Key<'t, T> {
     }
 }
 
-impl<T> Clone for Key<'_, T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<T> Copy for Key<'_, T> {}
-
-impl<'t, T> Deref for Key<'t, T> {
-    type Target = KeyLimiter<'t, T>;
+impl<P> Deref for Key<P> {
+    type Target = KeyLimiter<P>;
 
     fn deref(&self) -> &Self::Target {
         &self.0
     }
 }
 
-forward!([T: Table] Key<'_, T>);
+impl<P> fmt::Debug for Key<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Key").field(&self.0).finish()
+    }
+}
+
+forward!([P: Deref<Target: Table>] Key<P>);
 
 /// The limiter that a [`Key`] points to.
 ///
@@ -197,29 +236,22 @@ forward!([T: Table] Key<'_, T>);
 /// let alice = *table.key("alice");
 /// assert_eq!(alice.available_at(Timestamp::ZERO), 3);
 /// ```
-pub struct KeyLimiter<'t, T> {
-    table: &'t T,
+#[derive(Clone, Copy)]
+pub struct KeyLimiter<P> {
+    table: P,
     address: Address,
 }
 
-impl<T> Clone for KeyLimiter<'_, T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<T> Copy for KeyLimiter<'_, T> {}
-
-impl<T> fmt::Debug for KeyLimiter<'_, T> {
+impl<P> fmt::Debug for KeyLimiter<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("KeyLimiter").field(&self.address).finish()
     }
 }
 
-impl<T: Table> Limiter for KeyLimiter<'_, T> {
+impl<P: Deref<Target: Table>> Limiter for KeyLimiter<P> {
     /// The identity of the slots that the key can use.
     fn id(&self) -> Option<LimiterId> {
-        Some(LimiterId::within(self.table, self.address.identity()))
+        Some(LimiterId::within(&*self.table, self.address.identity()))
     }
 
     fn as_composable(&self) -> Option<&dyn Composable> {
@@ -268,7 +300,7 @@ impl<T: Table> Limiter for KeyLimiter<'_, T> {
     }
 }
 
-impl<T: Table> Composable for KeyLimiter<'_, T> {
+impl<P: Deref<Target: Table>> Composable for KeyLimiter<P> {
     fn is_composed(&self) -> bool {
         self.table.is_composed()
     }

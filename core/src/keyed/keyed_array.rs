@@ -27,6 +27,8 @@ use core::time::Duration;
 use std::boxed::Box;
 #[cfg(feature = "std")]
 use std::hash::RandomState;
+#[cfg(feature = "std")]
+use std::sync::Arc;
 
 use crate::keyed::key::{self, Key, Keys, QueueKeys};
 #[cfg(feature = "std")]
@@ -293,8 +295,26 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> KeyedArray<L, 
     /// assert_eq!(table.key("alice").available_at(Timestamp::ZERO), 3);
     /// ```
     #[inline]
-    pub fn key<K: Hash + ?Sized>(&self, key: &K) -> Key<'_, Self> {
-        Key::at(self, self.table.address(key, 0, 0))
+    pub fn key<K: Hash + ?Sized>(&self, key: &K) -> Key<&Self> {
+        Key::new(self, key)
+    }
+
+    /// As [`key`](Self::key), with a share of the table instead of a borrow. See
+    /// [`Keyed::owned_key`](crate::Keyed::owned_key).
+    ///
+    /// ```
+    /// # use portcullis_core::{Concurrency, KeyedArray, Limiter, Timestamp};
+    /// use std::sync::Arc;
+    ///
+    /// let table = Arc::new(KeyedArray::for_keys(|| Concurrency::new(1), 100));
+    /// let lease = table.owned_key("alice").try_acquire_at(Timestamp::ZERO, 1)?;
+    /// std::thread::spawn(move || drop(lease)).join().unwrap();
+    /// assert_eq!(table.key("alice").available_at(Timestamp::ZERO), 1);
+    /// # Ok::<(), portcullis_core::Denied>(())
+    /// ```
+    #[cfg(feature = "std")]
+    pub fn owned_key<K: Hash + ?Sized>(self: &Arc<Self>, key: &K) -> Key<Arc<Self>> {
+        Key::new(Arc::clone(self), key)
     }
 
     /// Counts the slots. Reads them one after another, so the counts are exact only if no slot
@@ -505,7 +525,12 @@ impl<L: QueueLimiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> QueueKeys
 impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> Keys for KeyedArray<L, A, M, S> {
     #[inline]
     fn locate<K: Hash + ?Sized>(&self, limit: usize, key: &K) -> Option<Address> {
-        (limit == 0).then(|| self.table.address(key, 0, 0))
+        (limit == 0).then(|| self.locate_first(key))
+    }
+
+    #[inline]
+    fn locate_first<K: Hash + ?Sized>(&self, key: &K) -> Address {
+        self.table.address(key, 0, 0)
     }
 }
 

@@ -484,10 +484,13 @@ pub(crate) fn check(group: &mut Group<'_>) {
     settings(group);
 }
 
+/// The number of a key, and its lease.
+type Held<'t, T> = Option<(usize, Lease<Key<&'t T>>)>;
+
 /// Takes and releases at random, and compares with a count for each key.
 fn leases<T: Keys>(group: &mut Group<'_>, name: &str, table: &T, is_one_line: bool, seed: u64) {
     let (keys, mut draws) = (shared(table), Draws(seed));
-    let mut held: [Option<(usize, Lease<Key<'_, T>>)>; 24] = [const { None }; 24];
+    let mut held: [Held<'_, T>; 24] = [const { None }; 24];
     let mut out = [0; KEYS];
     let (mut crowded, mut exhausted) = (0, 0);
     let has_no_slot = |out: &[u32; KEYS], own: usize| {
