@@ -79,9 +79,10 @@ impl Clock for Timeless {
     }
 }
 
-/// A limiter joined with a clock, so that calls need no `now`.
+/// A limiter, or a table of limiters by key, joined with a clock, so that calls need no `now`.
 ///
-/// `Clocked` can own the limiter and the clock, or borrow them: `Clocked<&L, &C>`.
+/// `Clocked` can own the limiter and the clock, or borrow them: `Clocked<&L, &C>`. If it has a
+/// table, [`key`](Self::key) returns the limiter of a key.
 ///
 /// ```
 /// use core::time::Duration;
@@ -115,7 +116,7 @@ impl<L, C> Clocked<L, C> {
         Self { limiter, clock }
     }
 
-    /// Returns the limiter, for calls at a `now` of your own.
+    /// Returns the limiter or the table, for calls at a `now` of your own.
     ///
     /// ```
     /// # use portcullis_core::{Clocked, ManualClock, Rate, Timestamp, TokenBucket};

@@ -35,7 +35,7 @@
 //! |---|---|
 //! | [`Keyed`], [`KeyedArray`] | a fixed-size table of limiters, one per key (client, address, user) |
 //! | [`AllOf`] | takes from several limiters, all or none |
-//! | [`Clocked`] | adds a [`Clock`], so that calls need no `now` |
+//! | [`Clocked`] | adds a [`Clock`] to a limiter or a table, so that calls need no `now` |
 //! | [`LeasePool`] | names leases by `Copy` ids, with deadlines |
 //! | [`Penalty`] | keeps the inner limiter's bound, and keeps denying for a time after a denial |
 //! | [`Escalation`] | keeps the inner limiter's bound, and reports when usage reaches thresholds |
@@ -116,6 +116,7 @@ pub use clock::TscClock;
 pub use clock::{Clock, Clocked, Timeless};
 #[cfg(feature = "std")]
 pub use clock::{CoarseClock, MonotonicClock};
+pub use keyed::clocked_key::ClockedKey;
 pub use keyed::into_rules::IntoRules;
 pub use keyed::key::{Key, KeyLimiter, Keys, QueueKeys};
 pub use keyed::keyed_array::KeyedArray;

@@ -7,8 +7,8 @@ use std::time::Instant;
 #[cfg(feature = "tsc")]
 use portcullis_core::TscClock;
 use portcullis_core::{
-    Clock, Clocked, CoarseClock, Concurrency, Idle, ManualClock, MonotonicClock, Rate, Timeless,
-    Timestamp, TokenBucket,
+    Clock, Clocked, CoarseClock, Concurrency, Idle, Keyed, Line, ManualClock, MonotonicClock, Rate,
+    Seed, Timeless, Timestamp, TokenBucket, TokenBucketRules,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -132,6 +132,42 @@ fn a_limiter_uses_the_time_of_its_clock() {
     clock.advance(SECOND);
     assert_eq!(limit.idle(), Idle::Since(Timestamp::from_millis(1_500)));
     assert_eq!(limit.clock().now(), Timestamp::from_secs(2));
+}
+
+#[test]
+fn each_key_of_a_table_uses_the_time_of_the_tables_clock() {
+    static CLOCK: ManualClock = ManualClock::new();
+    static TABLE: Keyed<TokenBucketRules, [Line; 4], Seed, 2> = Keyed::with_limits(
+        [
+            TokenBucketRules::new(Rate::per_second(1), 2),
+            TokenBucketRules::new(Rate::per_second(1), 5),
+        ],
+        [const { Line::new() }; 4],
+        Seed::new(),
+    );
+    CLOCK.set(Timestamp::from_secs(9));
+    let users = Clocked::new(&TABLE, &CLOCK);
+    let alice = users.owned_key("alice");
+    let lease = alice.try_acquire(2).unwrap();
+    let denied = alice.try_acquire(1).unwrap_err();
+    assert_eq!(
+        denied.retry(alice.limiter()).wait_from(CLOCK.now()),
+        Some(SECOND)
+    );
+    assert_eq!((alice.available(), alice.idle()), (0, Idle::InUse));
+    assert_eq!(users.owned_key("bob").available(), 2);
+    CLOCK.advance(SECOND);
+    assert_eq!(users.owned_key("alice").available(), 1);
+    thread::spawn(move || drop(lease)).join().unwrap();
+    assert!(alice.try_acquire(1).is_ok());
+
+    let owner = Clocked::new(
+        Keyed::with_limits(*TABLE.rules(), [const { Line::new() }; 4], Seed::new()),
+        &CLOCK,
+    );
+    assert_eq!(owner.key("alice").available(), 2);
+    assert_eq!(owner.key_of(1, "alice").map(|key| key.available()), Some(5));
+    assert!(owner.key_of(2, "alice").is_none());
 }
 
 #[test]

@@ -1,0 +1,184 @@
+//! The limiter of a key, joined with a clock.
+
+use core::hash::Hash;
+use core::ops::Deref;
+
+use crate::{Clock, Clocked, Denied, Idle, Key, Keys, Lease, Limiter};
+
+/// The limiter of one key of a table, joined with a clock: the result of
+/// [`Clocked::key`](Clocked::key).
+///
+/// ```
+/// use core::time::Duration;
+/// use portcullis_core::{Clocked, Keyed, ManualClock, Rate, TokenBucket};
+///
+/// let users = Keyed::for_keys(TokenBucket::new(Rate::per_second(1), 1), 1_000);
+/// let users = Clocked::new(users, ManualClock::new());
+///
+/// assert!(users.key("alice").try_acquire(1).is_ok());
+/// assert!(users.key("alice").try_acquire(1).is_err());
+/// assert!(users.key("bob").try_acquire(1).is_ok());
+/// users.clock().advance(Duration::from_secs(1));
+/// assert!(users.key("alice").try_acquire(1).is_ok());
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct ClockedKey<P, C> {
+    key: Key<P>,
+    clock: C,
+}
+
+impl<T: Keys, C: Clock> Clocked<T, C> {
+    /// Returns the limiter of `key` under the table's first limit, which takes the time from this
+    /// clock. The key takes no slot before its first grant.
+    ///
+    /// # Cost
+    ///
+    /// One hash.
+    ///
+    /// ```
+    /// # use portcullis_core::{Clocked, Concurrency, KeyedArray, Timeless};
+    /// let table = KeyedArray::for_keys(|| Concurrency::new(3), 100);
+    /// let table = Clocked::new(table, Timeless);
+    /// let lease = table.key(&("alice", 7)).try_acquire(1)?;
+    /// assert_eq!(table.key(&("alice", 7)).available(), 2);
+    /// # Ok::<(), portcullis_core::Denied>(())
+    /// ```
+    #[inline]
+    pub fn key<K: Hash + ?Sized>(&self, key: &K) -> ClockedKey<&T, &C> {
+        ClockedKey {
+            key: Key::new(self.limiter(), key),
+            clock: self.clock(),
+        }
+    }
+
+    /// Returns the limiter of `key` under the limit with index `limit`, from 0. Returns `None` if
+    /// there is no such limit.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{Clocked, FixedWindowRules, Keyed, Line, ManualClock, Seed};
+    /// let limits = [100, 5].map(|limit| FixedWindowRules::new(limit, Duration::from_secs(60)));
+    /// let table = Keyed::with_limits(limits, Line::for_keys(100), Seed::new());
+    /// let table = Clocked::new(table, ManualClock::new());
+    /// assert_eq!(table.key_of(1, "alice").map(|key| key.available()), Some(5));
+    /// assert!(table.key_of(2, "alice").is_none());
+    /// ```
+    #[inline]
+    pub fn key_of<K: Hash + ?Sized>(&self, limit: usize, key: &K) -> Option<ClockedKey<&T, &C>> {
+        Some(ClockedKey {
+            key: Key::of(self.limiter(), limit, key)?,
+            clock: self.clock(),
+        })
+    }
+}
+
+impl<P: Deref<Target: Keys> + Clone, C: Clock> Clocked<P, C> {
+    /// As [`key`](Self::key), for a clock that is joined with a pointer to a table: an `Arc`, or a
+    /// reference to a static. The key and its leases have a copy of the pointer, so the leases can
+    /// move to another thread or to a task that is spawned.
+    ///
+    /// # Cost
+    ///
+    /// One hash, and a copy of the pointer.
+    ///
+    /// ```
+    /// # use portcullis_core::{Clocked, Concurrency, Keyed, MonotonicClock};
+    /// use std::sync::Arc;
+    ///
+    /// let downloads = Arc::new(Keyed::for_keys(Concurrency::new(1), 100));
+    /// let downloads = Clocked::new(downloads, MonotonicClock::new());
+    /// let lease = downloads.owned_key("alice").try_acquire(1)?;
+    /// assert!(downloads.owned_key("alice").try_acquire(1).is_err());
+    /// std::thread::spawn(move || drop(lease)).join().unwrap();
+    /// assert!(downloads.owned_key("alice").try_acquire(1).is_ok());
+    /// # Ok::<(), portcullis_core::Denied>(())
+    /// ```
+    #[inline]
+    pub fn owned_key<K: Hash + ?Sized>(&self, key: &K) -> ClockedKey<P, &C> {
+        ClockedKey {
+            key: Key::new(self.limiter().clone(), key),
+            clock: self.clock(),
+        }
+    }
+}
+
+impl<P: Deref<Target: Keys>, C: Clock> ClockedKey<P, C> {
+    /// Takes `n` permits at the clock's current time: see [`Key::try_acquire_at`]. The lease
+    /// contains the key, but not the clock.
+    ///
+    /// # Errors
+    ///
+    /// The errors of the key's limiter, and [`Denied::Crowded`].
+    ///
+    /// # Cost
+    ///
+    /// The limiter's cost, and one reading of the clock.
+    ///
+    /// ```
+    /// # use portcullis_core::{Clocked, Keyed, ManualClock, Rate, TokenBucket};
+    /// let users = Keyed::for_keys(TokenBucket::new(Rate::per_second(5), 5), 100);
+    /// let users = Clocked::new(users, ManualClock::new());
+    /// let lease = users.key("alice").try_acquire(2)?;
+    /// assert_eq!(lease.permits(), 2);
+    /// # Ok::<(), portcullis_core::Denied>(())
+    /// ```
+    #[inline]
+    pub fn try_acquire(self, n: u32) -> Result<Lease<Key<P>>, Denied> {
+        self.key.try_acquire_at(self.clock.now(), n)
+    }
+
+    /// Returns the permits available now.
+    ///
+    /// ```
+    /// # use portcullis_core::{Clocked, Keyed, ManualClock, Rate, TokenBucket};
+    /// let users = Keyed::for_keys(TokenBucket::new(Rate::per_second(5), 5), 100);
+    /// let users = Clocked::new(users, ManualClock::new());
+    /// assert_eq!(users.key("alice").available(), 5);
+    /// ```
+    pub fn available(&self) -> u64 {
+        self.key.available_at(self.clock.now())
+    }
+
+    /// Returns whether the key's limiter is idle now, and since when.
+    ///
+    /// ```
+    /// # use portcullis_core::{Clocked, Keyed, ManualClock, Rate, TokenBucket};
+    /// let users = Keyed::for_keys(TokenBucket::new(Rate::per_second(5), 5), 100);
+    /// let users = Clocked::new(users, ManualClock::new());
+    /// assert!(users.key("alice").idle().is_idle());
+    /// ```
+    pub fn idle(&self) -> Idle {
+        self.key.idle_at(self.clock.now())
+    }
+}
+
+impl<P, C> ClockedKey<P, C> {
+    /// Returns the key's limiter, for calls at a `now` of your own, and to learn when to retry.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{Clock, Clocked, Keyed, ManualClock, Rate, TokenBucket};
+    /// let users = Keyed::for_keys(TokenBucket::new(Rate::per_second(10), 1), 100);
+    /// let users = Clocked::new(users, ManualClock::new());
+    /// let alice = users.key("alice");
+    /// assert!(alice.try_acquire(1).is_ok());
+    /// let denied = alice.try_acquire(1).unwrap_err();
+    /// let wait = denied.retry(alice.limiter()).wait_from(users.clock().now());
+    /// assert_eq!(wait, Some(Duration::from_millis(100)));
+    /// ```
+    pub const fn limiter(&self) -> &Key<P> {
+        &self.key
+    }
+
+    /// Returns the clock.
+    ///
+    /// ```
+    /// # use portcullis_core::{Clock, Clocked, Concurrency, Keyed, ManualClock, Timestamp};
+    /// let users = Keyed::for_keys(Concurrency::new(1), 100);
+    /// let users = Clocked::new(users, ManualClock::new());
+    /// assert_eq!(users.key("alice").clock().now(), Timestamp::ZERO);
+    /// ```
+    pub const fn clock(&self) -> &C {
+        &self.clock
+    }
+}
