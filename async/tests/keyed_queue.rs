@@ -115,9 +115,7 @@ impl Kind for Objects {
     }
 
     fn set_limit(table: &Self::Permits, limit: u32) {
-        for one in table.limiters().iter().chain([table.fresh()]) {
-            one.set_limit(limit).unwrap();
-        }
+        table.change_all(|one| one.set_limit(limit)).unwrap();
     }
 
     fn tokens(burst: u64) -> Self::Tokens {

@@ -6,6 +6,7 @@ pub(crate) mod into_rules;
 pub(crate) mod key;
 pub(crate) mod keyed_array;
 pub(crate) mod line;
+pub(crate) mod partly_changed;
 pub(crate) mod seed;
 pub(crate) mod table;
 
@@ -101,6 +102,16 @@ impl<R: TableRules<Word = KeyedWord>> KeyedRules for R {}
 /// forgotten returns as a new key, and it was forgotten because its limiter was full: with fewer
 /// permits it would lose some. And if a new key started with no permits, it would never be granted
 /// any: a denial writes nothing, so each of its requests would be its first.
+///
+/// **Changes of the settings.** A concurrency limit can be changed for all keys at once:
+/// [`rules`](Self::rules) and [`ConcurrencyRules::set_limit`](crate::ConcurrencyRules::set_limit).
+/// A rate, a burst or a window cannot. A slot has no room for its own settings: they are stored
+/// once for all slots, and the state of each is counted in units of them. The same state would mean
+/// more or fewer permits under other settings, and all slots cannot be converted at one moment. To
+/// change a rate, use a [`KeyedArray`](crate::KeyedArray) of
+/// [`AdjustableBucket`](crate::AdjustableBucket)s and its
+/// [`change_all`](crate::KeyedArray::change_all), or give the table several limits and choose
+/// another one for the key. Under another limit a key starts anew.
 ///
 /// **Self-cleaning.** A key has a slot from its first grant on. The slot is given to another key
 /// only after its limiter has been idle for the [staleness](Self::staleness), when it is

@@ -121,6 +121,7 @@ pub use keyed::into_rules::IntoRules;
 pub use keyed::key::{Key, KeyLimiter, Keys, QueueKeys};
 pub use keyed::keyed_array::KeyedArray;
 pub use keyed::line::{Address, Line};
+pub use keyed::partly_changed::PartlyChanged;
 pub use keyed::seed::{Seed, SeedFixed, SeededHasher};
 pub use keyed::table::KeyedStatistics;
 pub use keyed::{Keyed, KeyedRules};

@@ -21,9 +21,9 @@ use std::sync::{Barrier, Mutex};
 
 use draws::Draws;
 use portcullis_core::{
-    AdjustableBucket, AllOf, Concurrency, CooldownWindow, Counted, Denied, Escalation, FixedWindow,
-    Idle, Key, Keyed, KeyedArray, KeyedStatistics, Lease, Limiter, LimiterExt, Line, Penalty, Rate,
-    Receipt, Refund, Retry, Seed, SlidingWindow, Threshold, Timestamp, TokenBucket,
+    AdjustableBucket, AllOf, Carry, Concurrency, CooldownWindow, Counted, Denied, Escalation,
+    FixedWindow, Idle, Key, Keyed, KeyedArray, KeyedStatistics, Lease, Limiter, LimiterExt, Line,
+    Penalty, Rate, Receipt, Refund, Retry, Seed, SlidingWindow, Threshold, Timestamp, TokenBucket,
 };
 
 /// How stale a `now` may be: the staleness of every table here, unless a test sets another one.
@@ -1744,6 +1744,104 @@ fn a_table_can_own_or_borrow_its_lines_and_limiters() {
     assert_eq!(LIMITERS.iter().map(Concurrency::in_use).sum::<u32>(), 0);
     let shows = |printed: &dyn Debug, name: &str| assert!(format!("{printed:?}").contains(name));
     shows(&TABLE, "KeyedArray");
+}
+
+/// Compares each key with a bucket of its own, to which the same changes are made. What the table
+/// grants, the bucket of the key must grant, too.
+#[test]
+fn after_a_change_of_all_limiters_a_key_is_granted_no_more_than_by_a_bucket_of_its_own() {
+    let (mut granted, mut denied, mut crowded, mut missed) = (0, 0, 0, 0);
+    for nth in 0..if cfg!(debug_assertions) { 60 } else { 600 } {
+        let mut draws = Draws::Seeded {
+            state: nth,
+            steps: 1_000,
+        };
+        let make = || AdjustableBucket::new(Rate::per_second(2), 4);
+        let table = table_of(make, 2, nth);
+        let twins: Vec<_> = (0..40).map(|_| make()).collect();
+        let mut now = 5_000_000_000;
+        while draws.another_step() {
+            now += draws.below(60_000_000);
+            // Some keys rest for long, so their slots go to others.
+            let key = (draws.below(12) + now / 8_000_000_000 * 5) % 40;
+            if draws.below(40) == 0 {
+                let rate = Rate::per_second([0, 1, 3, 20][draws.below(4) as usize]);
+                let burst = [1, 2, 5, 30][draws.below(4) as usize];
+                let carry =
+                    [Carry::Keep, Carry::Proportional, Carry::Additive][draws.below(3) as usize];
+                let adjust =
+                    |bucket: &AdjustableBucket| bucket.adjust_at(at(now), rate, burst, carry);
+                let outcome = table.change_all(adjust);
+                assert_eq!(outcome, Ok(()), "{nth} at {now}");
+                for twin in &twins {
+                    adjust(twin).unwrap();
+                }
+                let capacities = table.limiters().iter().chain([table.fresh()]);
+                assert!(capacities.map(Limiter::capacity).all(|all| all == burst));
+            }
+            let n = 1 + draws.below(3) as u32;
+            let twin = &twins[key as usize];
+            match table.key(&key).take_at(at(now), n) {
+                Ok(_) => {
+                    granted += 1;
+                    assert!(
+                        twin.take_at(at(now), n).is_ok(),
+                        "{nth}: key {key} was granted {n} at {now}"
+                    );
+                }
+                Err(Denied::Crowded { .. }) => crowded += 1,
+                Err(_) => {
+                    denied += 1;
+                    missed += u32::from(twin.peek_at(at(now), n).is_ok());
+                }
+            }
+        }
+    }
+    println!("{granted} granted, {denied} denied, {missed} needlessly, {crowded} without a slot");
+    assert!(granted > 1_000 && denied > 1_000 && crowded > 100);
+    assert!(missed * 20 < denied, "{missed} of {denied} needlessly");
+}
+
+#[test]
+fn a_change_that_the_first_limiter_refuses_changes_none() {
+    let table = table(|| Concurrency::new(3));
+    let mut asked = 0;
+    let refused = table.change_all(|limit| {
+        asked += 1;
+        limit.set_limit(u32::MAX)
+    });
+    let refused = refused.unwrap_err();
+    assert_eq!((asked, refused.changed, refused.unchanged), (1, 0, 9));
+    let text = refused.to_string();
+    assert!(
+        text.starts_with("9 of 9 limiters were not changed"),
+        "{text}"
+    );
+    assert!(table.limiters().iter().all(|limit| limit.limit() == 3));
+}
+
+#[test]
+fn a_limiter_that_refuses_a_change_does_not_keep_the_others_from_theirs() {
+    let table = table(|| Concurrency::new(3));
+    let mut asked = 0;
+    let refused = table.change_all(|limit| {
+        asked += 1;
+        if asked == 4 || asked == 6 {
+            return Err(asked);
+        }
+        limit.set_limit(5).map_err(|_| 0)
+    });
+    let refused = refused.unwrap_err();
+    assert_eq!(
+        (refused.first, refused.changed, refused.unchanged),
+        (4, 7, 2)
+    );
+    let changed = |limit: &&Concurrency| limit.limit() == 5;
+    assert_eq!(table.limiters().iter().filter(changed).count(), 6);
+    // The second call changes the rest.
+    assert!(table.change_all(|limit| limit.set_limit(5)).is_ok());
+    assert_eq!(table.limiters().iter().filter(changed).count(), 8);
+    assert_eq!(table.fresh().limit(), 5);
 }
 
 #[cfg(feature = "std")]

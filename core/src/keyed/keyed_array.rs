@@ -39,8 +39,8 @@ use crate::limiter::composable::as_composed;
 use crate::limiter::metadata::Metadata;
 use crate::sync::const_unless_loom;
 use crate::{
-    Denied, Idle, Limiter, LimiterExt, NativeWord, QueueLimiter, Receipt, Refund, Retry, Seed,
-    Timestamp,
+    Denied, Idle, Limiter, LimiterExt, NativeWord, PartlyChanged, QueueLimiter, Receipt, Refund,
+    Retry, Seed, Timestamp,
 };
 
 /// A limiter of any type for each key, in a table of fixed size, without locks and without
@@ -182,8 +182,8 @@ impl<L, A, M, S> KeyedArray<L, A, M, S> {
         self.table.staleness()
     }
 
-    /// Returns the limiter that answers for keys without a slot. A caller that changes the settings
-    /// of all limiters must change those of this one too.
+    /// Returns the limiter that answers for keys without a slot. Its settings must be those of all
+    /// others: see [`change_all`](Self::change_all).
     ///
     /// ```
     /// # use portcullis_core::{Concurrency, KeyedArray, Line, Seed};
@@ -209,11 +209,8 @@ impl<L, A, M, S> KeyedArray<L, A, M, S> {
     ///     [Line::new()],
     ///     Seed::new(),
     /// );
-    /// table
-    ///     .limiters()
-    ///     .iter()
-    ///     .try_for_each(|limit| limit.set_limit(2).map(drop))
-    ///     .unwrap();
+    /// let in_use: u32 = table.limiters().iter().map(Concurrency::in_use).sum();
+    /// assert_eq!(in_use, 0);
     /// ```
     pub const fn limiters(&self) -> &A {
         &self.limiters
@@ -278,6 +275,87 @@ impl<L, S> KeyedArray<L, Box<[L]>, Box<[Line]>, S> {
         let lines = Line::for_keys(keys);
         let limiters = (0..lines.len() * PLACES).map(|_| limiter()).collect();
         Self::new(limiter(), limiters, lines, hasher)
+    }
+}
+
+impl<L, A: AsRef<[L]>, M, S> KeyedArray<L, A, M, S> {
+    /// Changes all limiters of the table: those of keys, those of slots without a key, and the one
+    /// that answers for keys without a slot. `change` changes one limiter, for example by
+    /// [`AdjustableBucket::adjust_at`](crate::AdjustableBucket::adjust_at). Pass one `now` for all.
+    ///
+    /// **Bound.** Each key is granted no more than the settings of its own limiter allow at each
+    /// moment. Limiters are changed one after another, so while this method runs, the new settings
+    /// apply to some keys and the old ones to others. Keys are not denied because of it.
+    ///
+    /// **Slots without a key.** Their limiters change like those of keys, so a new key gets what the
+    /// change left to an idle limiter. With [`Carry::Proportional`] an idle limiter stays idle. With
+    /// [`Carry::Keep`] and a larger burst it keeps the old burst: until it has refilled, a new key
+    /// starts with less than the new burst, and a slot that belongs to a key is given to no other.
+    /// [`Carry::Reset`] grants the whole capacity anew to each key in use.
+    ///
+    /// Run one call at a time: after two calls at once, limiters may differ in their settings.
+    ///
+    /// [`Carry::Keep`]: crate::Carry::Keep
+    /// [`Carry::Proportional`]: crate::Carry::Proportional
+    /// [`Carry::Reset`]: crate::Carry::Reset
+    ///
+    /// # Errors
+    ///
+    /// [`PartlyChanged`] counts the limiters that keep their settings, and has the first error.
+    ///
+    /// - The limiter that answers for keys without a slot comes first. If it cannot be changed, no
+    ///   other one is. So settings that do not fit change nothing.
+    /// - If another limiter cannot be changed, for example because it is
+    ///   [busy](crate::ChangeError::Busy), those after it are changed all the same. Call this method
+    ///   again: a change to the settings that a limiter has already changes nothing, except with
+    ///   [`Carry::Reset`].
+    ///
+    /// # Cost
+    ///
+    /// One change for each limiter. Reads and writes the whole table, and makes no other call wait.
+    ///
+    /// ```
+    /// # use portcullis_core::{AdjustableBucket, Carry, KeyedArray, Limiter, Rate, Timestamp};
+    /// let users = KeyedArray::for_keys(|| AdjustableBucket::new(Rate::per_second(1), 10), 100);
+    /// let now = Timestamp::from_secs(9);
+    /// let _ = users.key("alice").try_acquire_at(now, 5)?;
+    ///
+    /// let (rate, burst) = (Rate::per_second(5), 20);
+    /// users
+    ///     .change_all(|bucket| bucket.adjust_at(now, rate, burst, Carry::Proportional))
+    ///     .unwrap();
+    /// assert_eq!(users.key("alice").available_at(now), 10, "half of the burst");
+    /// assert_eq!(users.key("bob").available_at(now), 20);
+    /// # Ok::<(), portcullis_core::Denied>(())
+    /// ```
+    pub fn change_all<T, E>(
+        &self,
+        mut change: impl FnMut(&L) -> Result<T, E>,
+    ) -> Result<(), PartlyChanged<E>> {
+        let limiters = self.limiters.as_ref();
+        let all = limiters.len() + 1;
+        if let Err(first) = change(&self.fresh) {
+            return Err(PartlyChanged {
+                first,
+                changed: 0,
+                unchanged: all,
+            });
+        }
+        let (mut first, mut unchanged) = (None, 0);
+        for limiter in limiters {
+            if let Err(error) = change(limiter) {
+                first.get_or_insert(error);
+                unchanged += 1;
+            }
+        }
+        match first {
+            None => Ok(()),
+            Some(first) => Err(PartlyChanged {
+                first,
+                changed: all - unchanged,
+                unchanged,
+            }),
+        }
     }
 }
 
