@@ -130,6 +130,32 @@ impl<R: TableRules<Word = KeyedWord>> KeyedRules for R {}
 /// and the probability is 1 in 256, or 1 in 128 in a full table. Use tables there only for a small
 /// set of keys that is known in advance.
 ///
+/// **Denials.** A request for a key can be denied for these reasons:
+///
+/// | denial | reason | what to do |
+/// |---|---|---|
+/// | [`Denied::Exhausted`] | the key has fewer permits than requested | [`denied.retry(&key)`](Denied::retry) says when to retry: at an instant, or with a concurrency limit when permits are released |
+/// | [`Denied::ExceedsCapacity`] | the request is for more than the burst or the limit | request fewer permits, or raise the limit; a retry is in vain |
+/// | [`Denied::Crowded`] | all 16 slots that the key can use belong to other keys in use, or another thread is claiming a slot for the key at this moment | retry after the staleness; [`overflowed`](KeyedStatistics::overflowed) counts the first case: if it grows, make the table larger, or restrict which keys clients can invent |
+///
+/// Nothing has changed after a denial, except for that counter. The safe answer to a crowded key is
+/// that to an exhausted one. To admit some of these requests all the same, judge them by one limiter
+/// that all crowded keys share. A key may then be granted what this limiter grants, in addition to
+/// what its own does:
+///
+/// ```
+/// use portcullis_core::{Denied, Keyed, Rate, Timestamp, TokenBucket};
+///
+/// let users = Keyed::for_keys(TokenBucket::new(Rate::per_second(10), 2), 1_000);
+/// let crowded = TokenBucket::new(Rate::per_second(100), 20);
+/// let admits = |user: &str, now| match users.key(user).try_acquire_at(now, 1) {
+///     Ok(_) => true,
+///     Err(Denied::Crowded { .. }) => crowded.try_acquire_at(now, 1).is_ok(),
+///     Err(_) => false,
+/// };
+/// assert!(admits("alice", Timestamp::from_secs(9)));
+/// ```
+///
 /// **Cost.** One hash, and for nearly all keys one cache line; plus the cost of the limiter, with
 /// one compare-exchange. The first grant of a key, also after its slot was forgotten, reads the
 /// second line too and writes twice. A denial writes nothing, except for a counter if the table is

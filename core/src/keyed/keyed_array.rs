@@ -66,6 +66,10 @@ use crate::{
 /// [`Counted`](crate::Counted), carries over from key to key. As in `Keyed`, a key that finds no
 /// slot is denied with [`Denied::Crowded`].
 ///
+/// **Denials.** A key gets the denials of its limiter, and [`Denied::Crowded`]: see
+/// [`Keyed`](crate::Keyed). Here too many calls for the key at once are a third reason for
+/// `Crowded`; then retry at once.
+///
 /// **Time.** Slots are forgotten only if time advances. So pass a real `now`, even if the limiter
 /// itself ignores it (as a concurrency limit does).
 ///
