@@ -5,7 +5,7 @@ use core::time::Duration;
 
 use loom::sync::Arc;
 use portcullis_core::{Rate, Timestamp, TokenBucket, Word};
-use portcullis_loom::{at, explore, join, on_both_widths, spawn, take};
+use portcullis_loom::{at, explore, join, on_both_widths, spawn, take, turn};
 
 on_both_widths!(
     racing_takes_share_the_burst_and_never_exceed_it,
@@ -14,6 +14,7 @@ on_both_widths!(
     a_stale_timestamp_finds_no_more_than_the_newest,
     a_bucket_replenishes_from_the_newest_of_two_racing_timestamps,
     racing_takes_find_a_bucket_full_after_most_of_a_horizon_idle,
+    of_two_requests_that_may_owe_one_owes_and_the_other_is_denied,
 );
 
 /// A bucket with a rate of 1 permit per second.
@@ -110,4 +111,30 @@ fn racing_takes_find_a_bucket_full_after_most_of_a_horizon_idle<W: Word>() {
         assert_eq!(join(a) + b, 1, "one permit in half a second");
         is_full_again(&limit, now.saturating_add(Duration::from_secs(1)));
     });
+}
+
+fn of_two_requests_that_may_owe_one_owes_and_the_other_is_denied<W: Word>() {
+    explore(|| {
+        let bucket = TokenBucket::builder(Rate::per_second(1), 1).debt(4);
+        let limit = Arc::new(bucket.build_on::<W>().unwrap());
+        let a = spawn(&limit, |limit| owe(limit, at(5), 3));
+        let b = spawn(&limit, |limit| owe(limit, at(5), 4));
+        let small = take(&*limit, at(5), 1);
+        let (a, b) = (join(a), join(b));
+        // The small one comes first and leaves nothing owed, or is denied.
+        assert!(
+            matches!((a, b), (3, 0) | (0, 4)),
+            "{a} and {b}, with a debt of at most 4"
+        );
+        let owed = a + b + small - 1;
+        assert_eq!(limit.available_at(at(5 + owed)), 0);
+        assert_eq!(limit.available_at(at(6 + owed)), 1);
+        is_full_again(&limit, at(6 + owed));
+    });
+}
+
+/// Takes `n` permits if nothing is owed, as `take` does.
+fn owe<W: Word>(limit: &TokenBucket<W>, now: Timestamp, n: u32) -> u64 {
+    turn();
+    limit.try_acquire_or_owe_at(now, n).map_or(0, |_| n.into())
 }

@@ -178,6 +178,16 @@ impl Lattice {
         (owed <= self.debt).then(|| (balance.from.wrapping_add(price) & self.mask, owed))
     }
 
+    /// Returns the state after a take for `price` units that owes up to the declared debt, if
+    /// nothing was owed before it. `None` otherwise, and for a stale timestamp.
+    #[inline(always)]
+    pub(crate) fn owing(&self, position: u64, used: u64, price: u64) -> Option<u64> {
+        let balance = self.balance(position, used);
+        let owed = price.saturating_sub(balance.available);
+        (balance.owed == 0 && owed <= self.debt)
+            .then(|| balance.from.wrapping_add(price) & self.mask)
+    }
+
     /// Returns the state after a reservation of `n` permits that acts at `position` and left the
     /// state `left`. At `position` the bucket holds at most a full bucket before the reservation
     /// acts.
@@ -211,6 +221,25 @@ impl Lattice {
             return self.retry_behind(ticks, used, now, permits);
         }
         let price = u64::from(permits.max(1)).wrapping_mul(self.cost);
+        self.retry_for(ticks, used, now, price)
+    }
+
+    /// As [`retry`](Self::retry), for a take that may [owe](Self::owing).
+    pub(crate) fn retry_owing(&self, ticks: &Grid, used: u64, denied: Denied) -> Retry {
+        let Denied::Exhausted { now, permits } = denied else {
+            return Retry::Never;
+        };
+        let price = u64::from(permits.max(1)).saturating_mul(self.cost);
+        let price = price.saturating_sub(self.debt);
+        if price > self.full {
+            return Retry::Never;
+        }
+        self.retry_for(ticks, used, now, price)
+    }
+
+    /// Returns when the bucket owes nothing and has `price` units, at most a full bucket.
+    #[inline(always)]
+    fn retry_for(&self, ticks: &Grid, used: u64, now: Timestamp, price: u64) -> Retry {
         let tick = ticks.index(now);
         let balance = self.balance(self.position(tick), used);
         // The distance that the position must advance. At most half of the range is owed, and the

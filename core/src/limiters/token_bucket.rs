@@ -200,6 +200,87 @@ impl<W: Word> TokenBucket<W> {
             .map(|_| ())
     }
 
+    /// Takes `n` permits at `now` if the bucket owes nothing, even if fewer are available. What is
+    /// missing is owed: the requests that follow wait for it.
+    ///
+    /// A large request is so granted at once, and need not wait until many permits are available
+    /// together. The debt afterwards must not exceed the
+    /// [declared debt](TokenBucketBuilder::debt). With `n = 0` it takes nothing, and is granted or
+    /// denied as a request for 1 permit would be.
+    ///
+    /// **Bound.** With this method and [`try_acquire_at`](Self::try_acquire_at), any span of time
+    /// `t` admits at most `burst + rate * t + largest` permits, where `largest` is the smaller of
+    /// the declared debt and the most permits that one call of this method took.
+    ///
+    /// [`force_at`](Self::force_at) may increase an existing debt. This method never does.
+    ///
+    /// # Errors
+    ///
+    /// [`Denied::Exhausted`] if the bucket owes permits, if it would owe more than declared, or if
+    /// `now` is so stale that nothing is available. [`Denied::ExceedsCapacity`] if `n` is more than
+    /// burst and debt together. Nothing changes then. [`retry_owing`](Self::retry_owing) says when
+    /// to retry; [`Denied::retry`] says when the permits can be taken without a debt.
+    ///
+    /// # Cost
+    ///
+    /// A load, two multiplications, and on success one compare-exchange; lock-free. Divides only to
+    /// state the capacity in [`Denied::ExceedsCapacity`].
+    ///
+    /// Source: Guava's `RateLimiter`, with a bound on the debt.
+    ///
+    /// ```
+    /// # use portcullis_core::{Rate, Retry, Timestamp, TokenBucket};
+    /// let bucket = TokenBucket::builder(Rate::per_second(5), 10)
+    ///     .debt(1_000)
+    ///     .build()?;
+    /// let now = Timestamp::ZERO;
+    /// // More than the burst, and granted at once. The bucket now owes 990 permits.
+    /// assert!(bucket.try_acquire_or_owe_at(now, 1_000).is_ok());
+    /// // The next request is granted when they have been replenished, after 198 s.
+    /// let denied = bucket.try_acquire_or_owe_at(now, 20).unwrap_err();
+    /// let due = Timestamp::from_secs(198);
+    /// assert_eq!(bucket.retry_owing(denied), Retry::At(due));
+    /// assert!(bucket.try_acquire_or_owe_at(due, 20).is_ok());
+    /// # Ok::<(), portcullis_core::SettingsError>(())
+    /// ```
+    #[inline]
+    pub fn try_acquire_or_owe_at(&self, now: Timestamp, n: u32) -> Result<Lease<&Self>, Denied> {
+        let rules = self.limiter.rules();
+        let price = rules.price_with_debt(n)?;
+        self.limiter
+            .decide(now, |used| rules.owe(used, now, n, price))
+            .map(|receipt| Lease::from_grant(self, n, receipt))
+    }
+
+    /// Returns when a request that [`try_acquire_or_owe_at`](Self::try_acquire_or_owe_at) denied
+    /// can be granted by the same method: the instant at which nothing is owed, and enough permits
+    /// are available for the rest to fit the declared debt.
+    ///
+    /// [`Retry::Never`] for any denial but [`Denied::Exhausted`], and if the permits are never
+    /// replenished.
+    ///
+    /// # Cost
+    ///
+    /// A load and a division.
+    ///
+    /// ```
+    /// # use portcullis_core::{Rate, Retry, Timestamp, TokenBucket};
+    /// let bucket = TokenBucket::builder(Rate::per_second(10), 2)
+    ///     .debt(4)
+    ///     .build()?;
+    /// let now = Timestamp::ZERO;
+    /// assert!(bucket.try_acquire_or_owe_at(now, 3).is_ok());
+    /// let denied = bucket.try_acquire_or_owe_at(now, 2).unwrap_err();
+    /// assert_eq!(bucket.retry_owing(denied), Retry::At(Timestamp::from_millis(100)));
+    /// assert_eq!(denied.retry(&bucket), Retry::At(Timestamp::from_millis(300)), "without a debt");
+    /// # Ok::<(), portcullis_core::SettingsError>(())
+    /// ```
+    pub fn retry_owing(&self, denied: Denied) -> Retry {
+        self.limiter
+            .rules()
+            .retry_owing(self.limiter.state(), denied)
+    }
+
     /// Returns whether the bucket is full at `now`, and since when.
     ///
     /// ```
@@ -526,7 +607,8 @@ impl TokenBucketBuilder {
         self
     }
 
-    /// Sets how many permits the bucket may owe after [`TokenBucket::force_at`]. Default: 0.
+    /// Sets how many permits the bucket may owe after [`TokenBucket::force_at`] or
+    /// [`TokenBucket::try_acquire_or_owe_at`]. Default: 0.
     ///
     /// **Bound** of a bucket with a debt: any span of time `t` admits at most
     /// `burst + debt + rate * t` permits.

@@ -5,7 +5,7 @@ use core::time::Duration;
 
 use portcullis_core::{
     AdjustableBucket, AdjustableWindow, AllOf, Carry, Concurrency, Counted, Denied, Escalation,
-    FixedWindow, Limiter, Penalty, Rate, SlidingWindow, Threshold, Timestamp, TokenBucket,
+    FixedWindow, Limiter, Penalty, Rate, Retry, SlidingWindow, Threshold, Timestamp, TokenBucket,
     Unlimited,
 };
 
@@ -40,6 +40,12 @@ static SLIDING: SlidingWindow<4, u32> = built!(
 static INDEBTED: TokenBucket<u32> = built!(
     TokenBucket::builder(Rate::per_second(10), 3)
         .debt(5)
+        .tick(TICK)
+        .build_on()
+);
+static OWING: TokenBucket<u32> = built!(
+    TokenBucket::builder(Rate::per_second(10), 3)
+        .debt(30)
         .tick(TICK)
         .build_on()
 );
@@ -143,6 +149,18 @@ fn debts(group: &mut Group<'_>) {
     is!(group, INDEBTED.force_at(ms(0), 1), Ok(()));
     is!(group, INDEBTED.available_at(ms(599)), 0);
     is!(group, INDEBTED.available_at(ms(600)), 1);
+
+    is!(group, OWING.try_acquire_or_owe_at(ms(0), 23).is_ok(), true);
+    let denied = OWING.try_acquire_or_owe_at(ms(1_999), 1).err();
+    let retry = denied.map(|denied| OWING.retry_owing(denied));
+    is!(group, retry, Some(Retry::At(ms(2_000))));
+    is!(
+        group,
+        OWING.try_acquire_or_owe_at(ms(2_000), 30).is_ok(),
+        true
+    );
+    is!(group, OWING.available_at(ms(5_099)), 0);
+    is!(group, OWING.available_at(ms(5_100)), 1);
 
     // 4 are available, 4 come in per second, and 2 of the 6 reserved ones have yet to come in.
     let now = ms(750);

@@ -44,6 +44,16 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ),
     },
     Mutant {
+        file: WORD_LIMITER,
+        within: "fn exchange<T>(",
+        text: "Err(newer) => state = newer",
+        by: "Err(_) => return outcome",
+        test: (
+            "token_bucket",
+            "wide::of_two_requests_that_may_owe_one_owes_and_the_other_is_denied",
+        ),
+    },
+    Mutant {
         file: LATTICE,
         within: "fn used_after(",
         text: "distance >= behind()",

@@ -38,6 +38,17 @@ pub(super) const OF_THE_CORE: &[Mutant] = &[
             "a_receipt_that_is_a_horizon_old_is_worth_nothing",
         ),
     },
+    // A bucket that owes permits lets another request owe more.
+    Mutant {
+        file: "core/src/limiters/lattice.rs",
+        within: "pub(crate) fn owing(",
+        text: "(balance.owed == 0 && owed <= self.debt)",
+        by: "(balance.owed.saturating_add(owed) <= self.debt)",
+        test: (
+            "owing",
+            "the_requests_that_follow_wait_until_nothing_is_owed",
+        ),
+    },
     // A change treats a window as one to come, although the word has wrapped.
     Mutant {
         file: "core/src/limiters/adjustable_window.rs",

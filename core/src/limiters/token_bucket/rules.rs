@@ -10,7 +10,8 @@
 //!
 //! Invariant: unless the bucket is in debt, `used` is at most the position of the newest `now`. A
 //! take of `n` permits at `now` adds `n * cost` to `used`, or to the position of `now` minus `full`
-//! if `used` is further back.
+//! if `used` is further back. A take that may owe does the same, and needs only that `used` is not
+//! ahead of the position before it, and at most the declared debt ahead after it.
 //!
 //! The distance from `used` to the position, wrapped in the word, decides every request. It falls
 //! into one of three zones:
@@ -267,6 +268,40 @@ impl<W: Word> TokenBucketRules<W> {
         lattice
             .owed(self.position(now), used)
             .min(lattice.most_owed())
+    }
+
+    /// The units of `n` permits, if a take that may leave a debt can be granted so many. A request
+    /// for no permits is judged as one for 1.
+    pub(super) fn price_with_debt(&self, n: u32) -> Result<u64, Denied> {
+        let lattice = self.lattice();
+        u64::from(n.max(1))
+            .checked_mul(lattice.cost)
+            .filter(|&price| price <= lattice.full + lattice.debt)
+            .ok_or_else(|| self.exceeding_with_debt(n))
+    }
+
+    /// The denial of more permits than burst and debt together. Divides, so it is kept apart.
+    #[cold]
+    #[inline(never)]
+    fn exceeding_with_debt(&self, n: u32) -> Denied {
+        let lattice = self.lattice();
+        let debt = lattice.debt.checked_div(lattice.cost).unwrap_or(0);
+        Denied::exceeding(n, lattice.burst.saturating_add(debt))
+    }
+
+    /// As [`judge`](WordRules::judge), but if nothing is owed, may leave up to the declared debt.
+    #[inline(always)]
+    pub(super) fn owe(&self, used: u64, now: Timestamp, n: u32, price: u64) -> Verdict {
+        match self.lattice().owing(self.position(now), used, price) {
+            None => Verdict::Denied(Denied::Exhausted { now, permits: n }),
+            Some(left) if n > 0 && price > 0 => Verdict::Granted(left),
+            Some(_) => Verdict::Allowed,
+        }
+    }
+
+    /// As [`retry`](WordRules::retry), for a take that may leave a debt.
+    pub(super) fn retry_owing(&self, used: u64, denied: Denied) -> Retry {
+        self.lattice().retry_owing(&self.ticks, used, denied)
     }
 
     /// Turns any number into a state that such a bucket could have written.
