@@ -312,6 +312,18 @@ impl Ideal {
         self.newest = self.newest.max(tick);
     }
 
+    /// Changes the level at `tick` or at the newest time, whichever is later, to what `after`
+    /// returns; at most a full bucket. Returns whether that changes anything.
+    fn refill(&mut self, tick: i128, after: impl Fn(i128) -> i128) -> bool {
+        let tick = tick.max(self.newest);
+        let then = after(self.at(tick)).min(self.full());
+        let changes = !self.is_unlimited() && (self.at(tick), then) != (self.full(), self.full());
+        if changes {
+            (self.level, self.newest) = (then, tick);
+        }
+        changes
+    }
+
     /// Returns the first tick from `tick` on at which `n` permits are available.
     fn suffices(&self, tick: i128, n: u32) -> Option<i128> {
         let missing = i128::from(n) * self.cost - self.at(tick);
@@ -373,6 +385,10 @@ struct Changes {
     changed: [u64; 4],
     changed_late: u64,
     changed_in_debt: u64,
+    added: u64,
+    reset: u64,
+    refilled_in_debt: u64,
+    busy: u64,
     unlimited: u64,
     frozen: u64,
     misfits: u64,
@@ -385,11 +401,36 @@ const CARRIES: [Carry; 4] = [
     Carry::Reset,
 ];
 
+/// How many numbers of eras and sets have begun at the newest time.
+#[derive(Default)]
+struct Eras {
+    newest: i128,
+    begun: u64,
+    /// Whether the next take begins an era.
+    owed: bool,
+}
+
+impl Eras {
+    /// Numbers in an era, and in all.
+    const fn of<W: Word>() -> (u64, u64) {
+        if W::BITS == 64 { (64, 1_024) } else { (4, 16) }
+    }
+
+    fn begin(&mut self, newest: i128, numbers: u64) {
+        if self.newest != newest {
+            (self.newest, self.begun) = (newest, 0);
+        }
+        self.begun += numbers;
+        self.owed = false;
+    }
+}
+
 /// A bucket, and the model it is compared with.
 struct Course<'a, W: Word> {
     bucket: AdjustableBucket<W>,
     model: Ideal,
     tally: &'a mut Changes,
+    eras: Eras,
 }
 
 impl<W: Word> Course<'_, W> {
@@ -416,6 +457,7 @@ impl<W: Word> Course<'_, W> {
             bucket,
             model,
             tally,
+            ..
         } = self;
         let enough = u64::from(n.max(1)) <= model.available(tick);
         let answer = bucket.take_at(at, n);
@@ -425,6 +467,9 @@ impl<W: Word> Course<'_, W> {
                 tally.granted += 1;
                 if n > 0 {
                     model.take(tick, n);
+                }
+                if n > 0 && self.eras.owed {
+                    self.eras.begin(model.newest, Eras::of::<W>().0);
                 }
             }
             Err(denied) if u64::from(n) > model.limit.burst => {
@@ -467,6 +512,7 @@ impl<W: Word> Course<'_, W> {
             bucket,
             model,
             tally,
+            ..
         } = self;
         let owed = i128::from(n) * model.cost - model.at(tick);
         let fits = n == 0 || owed <= model.owes_at_most();
@@ -485,6 +531,7 @@ impl<W: Word> Course<'_, W> {
             tally.forced += 1;
             tally.forced_into_debt += u64::from(owed > 0);
             model.take(tick, n);
+            self.eras.owed |= owed > 0;
         }
     }
 
@@ -493,6 +540,7 @@ impl<W: Word> Course<'_, W> {
             bucket,
             model,
             tally,
+            ..
         } = self;
         let state = || (bucket.burst(), bucket.available_at(at), bucket.staleness());
         let before = state();
@@ -504,6 +552,7 @@ impl<W: Word> Course<'_, W> {
                 tally.changed_late += u64::from(tick < model.newest);
                 tally.changed_in_debt += u64::from(model.level < 0);
                 *model = model.adjusted(tick, next, CARRIES[by]);
+                self.eras.begin(model.newest, 1);
             }
             Err(misfit) => {
                 assert_eq!(
@@ -518,7 +567,43 @@ impl<W: Word> Course<'_, W> {
     }
 }
 
-/// Runs a trace of takes, forced takes and changes.
+impl<W: Word> Course<'_, W> {
+    /// Adds `n` permits, or resets the bucket to `n`.
+    fn refill(&mut self, at: Timestamp, tick: i128, n: u64, adds: bool) {
+        let Self {
+            bucket,
+            model,
+            tally,
+            ..
+        } = self;
+        let (before, in_debt) = (format!("{bucket:?}"), model.level < 0);
+        let units = i128::from(n) * model.cost;
+        let refilled = if adds {
+            bucket.add_at(at, n)
+        } else {
+            bucket.reset_at(at, n)
+        };
+        if refilled == Err(ChangeError::Busy) {
+            let (numbers, all) = Eras::of::<W>();
+            assert_eq!(self.eras.newest, model.newest);
+            assert!(self.eras.begun + numbers >= all, "{bucket:?}");
+            tally.busy += 1;
+            return;
+        }
+        assert_eq!(refilled, Ok(()));
+        let changes = n > 0 || !adds;
+        if changes && model.refill(tick, |level| if adds { level + units } else { units }) {
+            self.eras.begin(model.newest, Eras::of::<W>().0);
+            tally.added += u64::from(adds);
+            tally.reset += u64::from(!adds);
+            tally.refilled_in_debt += u64::from(in_debt);
+        } else {
+            assert_eq!(format!("{bucket:?}"), before);
+        }
+    }
+}
+
+/// Runs a trace of takes, forced takes, changes, additions and resets.
 fn with_changes<W: Word>(draws: &mut Draws<'_>, tally: &mut Changes) {
     let frame = Frame::random::<W>(draws);
     let limit = Limit::random(draws);
@@ -532,6 +617,7 @@ fn with_changes<W: Word>(draws: &mut Draws<'_>, tally: &mut Changes) {
         bucket,
         model: Ideal::new(frame, limit, newest),
         tally,
+        eras: Eras::default(),
     };
     let late_at_most = i128::from(frame.staleness / frame.tick);
     let mut late = 0;
@@ -553,9 +639,14 @@ fn with_changes<W: Word>(draws: &mut Draws<'_>, tally: &mut Changes) {
         let most = model.available(tick).min(1 << 20);
         let some = draws.magnitude(most + 1);
         let n = draws.one_of(&[some, most, most + 1, 1, 0]) as u32;
-        match draws.below(8) {
+        match draws.below(10) {
             0..=3 => course.take(at, tick, n),
             4 => course.force(at, tick, n + draws.below(4) as u32),
+            5 | 6 => {
+                let burst = model.limit.burst;
+                let n = draws.one_of(&[0, 1, some, burst / 2, burst, burst + 1, u64::MAX]);
+                course.refill(at, tick, n, draws.once_in(2));
+            }
             _ => {
                 let next = Limit::random(draws);
                 let (rate, burst) = (
@@ -633,6 +724,13 @@ fn changes_settle_what_was_earned_at_the_old_rate_as_rational_arithmetic_does() 
         } = tally;
         let counts = [granted, denied, forced, forced_into_debt, retried, late];
         let others = [changed_late, changed_in_debt, unlimited, frozen, misfits];
+        let Changes {
+            added,
+            reset,
+            refilled_in_debt,
+            ..
+        } = tally;
+        assert!(added.min(reset).min(refilled_in_debt) > 50, "{tally:?}");
         assert!(
             counts
                 .iter()

@@ -34,6 +34,10 @@ on_both_widths!(
     a_reservation_during_a_change_is_carried_over_or_made_after_it,
     a_stale_change_during_a_newer_denied_take_adds_nothing,
     a_refund_during_another_refund_and_a_newer_take_exceeds_no_bound,
+    permits_added_during_takes_are_taken_once,
+    a_stale_addition_during_a_newer_take_leaves_no_more_than_a_full_bucket,
+    a_refund_during_a_reset_is_worth_nothing_after_it,
+    a_reset_during_a_change_of_the_settings_leaves_no_more_than_it_says,
 );
 
 const LONG: Duration = Duration::MAX;
@@ -447,5 +451,81 @@ fn a_refund_during_another_refund_and_a_newer_take_exceeds_no_bound<W: Word>() {
             taken += 1;
         }
         assert!(taken <= 4, "{taken} at once");
+    });
+}
+
+fn permits_added_during_takes_are_taken_once<W: Word>() {
+    explore_briefly(2, 3, || {
+        let limit = bucket::<W>(every(1), 3);
+        assert_eq!(take(&*limit, at(5), 2), 2);
+        let a = spawn(&limit, |limit| take(limit, at(5), 1));
+        let b = spawn(&limit, |limit| take(limit, at(5), 1));
+        turn();
+        assert_eq!(limit.add_at(at(5), 1), Ok(()));
+        let c = take(&*limit, at(5), 1);
+        let taken = join(a) + join(b) + c;
+        assert_eq!(taken, 2, "one that was left, and one that was added");
+        assert_eq!(limit.available_at(at(5)), 0);
+    });
+}
+
+/// At 5 s an empty bucket has room for four permits. After a take at 6 s, a stale request must not
+/// find four permits, and the request after it one more.
+fn a_stale_addition_during_a_newer_take_leaves_no_more_than_a_full_bucket<W: Word>() {
+    explore(|| {
+        let limit = bucket::<W>(every(1), 4);
+        assert_eq!(take(&*limit, at(5), 4), 4);
+        let newer = spawn(&limit, |limit| take(limit, at(6), 1));
+        turn();
+        assert_eq!(limit.add_at(at(5), 9), Ok(()));
+        assert_eq!(join(newer), 1);
+        let left = limit.available_at(at(6));
+        assert!((3..=4).contains(&left), "{left}");
+        let mut taken = 0;
+        for now in [5, 6] {
+            while take(&*limit, at(now), 1) == 1 {
+                taken += 1;
+            }
+        }
+        assert_eq!(taken, left);
+    });
+}
+
+fn a_refund_during_a_reset_is_worth_nothing_after_it<W: Word>() {
+    explore(|| {
+        let limit = bucket::<W>(every(1), 3);
+        let taken: Receipt = limit.take_at(at(5), 2).unwrap();
+        let back = spawn(&limit, move |limit| {
+            limit.refund_at(at(5), 2, taken).permits
+        });
+        turn();
+        let reset = limit.reset_at(at(5), 1);
+        let back = join(back);
+        let left = limit.available_at(at(5));
+        match reset {
+            Ok(()) => assert_eq!(left, 1, "{back} were refunded"),
+            Err(busy) => assert_eq!((busy, back, left), (ChangeError::Busy, 2, 3)),
+        }
+    });
+}
+
+fn a_reset_during_a_change_of_the_settings_leaves_no_more_than_it_says<W: Word>() {
+    explore_within(2, || {
+        let limit = bucket::<W>(every(1), 3);
+        let change = spawn(&limit, |limit| {
+            turn();
+            limit.adjust_at(at(5), every(2), 2, Carry::Keep)
+        });
+        let a = spawn(&limit, |limit| take(limit, at(5), 1));
+        turn();
+        let reset = limit.reset_at(at(5), 1);
+        let (change, a) = (join(change), join(a));
+        assert!(change.is_ok() || reset.is_ok(), "one of them is not busy");
+        let left = limit.available_at(at(5));
+        if reset.is_ok() {
+            assert!(left == 1 || left + a == 1, "{left}");
+        } else {
+            assert!(left == 2.min(3 - a) || left == 2 - a, "{left}");
+        }
     });
 }

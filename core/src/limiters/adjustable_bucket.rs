@@ -14,6 +14,9 @@
 //!   that then finds enough permits begins a new era, with `owed` clear. Rolling that take back
 //!   resumes the era before.
 //! - *adjust*: selects the other set, begins a new era, and converts `used` to the new lattice.
+//! - *add, reset*: moves `used` to where the bucket has the permits asked for, and begins a new
+//!   era. So a receipt from before is worth nothing: its permits may be among those that were
+//!   added.
 //! - *refund* of the last take that still counts: `used` moves back to where the take found it.
 //! - *refund* of an older take of the same era: the newest position is `passed` units ahead of the
 //!   `used` that the take left. So the bucket has held at most `passed` units since. Without the
@@ -64,6 +67,9 @@ use crate::{
 /// - A change may drop a part of what was granted from the state, as a lower burst does with
 ///   [`Carry::Keep`]. Later changes still account for that part, for the time in which as many
 ///   permits are replenished.
+/// - [Added](Self::add_at) permits come on top: a span admits as many more as were added in it. A
+///   [reset](Self::reset_at) adds what it leaves in the bucket beyond what was there, and the debt
+///   that it cancels.
 /// - Refunded permits do not count.
 /// - [Forced](Self::force_at) permits may exceed the bound by the declared debt.
 /// - A [reserved](Self::reserve_at) permit counts at the instant at which its holder may act. A
@@ -75,11 +81,11 @@ use crate::{
 /// bucket's if many calls share a tick, and about twice as much if each call has a new tick. A
 /// denial writes nothing and reads the word twice.
 ///
-/// **Changes and refunds** are lock-free and never wait. Only one call at a time makes a change or
-/// a refund. While another call does so, a change fails with [`ChangeError::Busy`], and a refund
-/// returns no permits (they return by time). The word distinguishes 64 changes, or 4 with 32 bits.
-/// If more than three quarters of that number come within twice the [`staleness`](Self::staleness),
-/// then for that long:
+/// **Changes and refunds** are lock-free and never wait. Only one call at a time makes a change, an
+/// addition, a reset or a refund. While another call does so, a refund returns no permits (they
+/// return by time), and the others fail with [`ChangeError::Busy`]. The word distinguishes 64
+/// changes, or 4 with 32 bits. If more than three quarters of that number come within twice the
+/// [`staleness`](Self::staleness), then for that long:
 ///
 /// - each decision costs two more atomic writes;
 /// - a change fails with `Busy` while a call is in the middle of a decision that it began about
@@ -411,6 +417,89 @@ impl<W: Word> AdjustableBucket<W> {
                 cell.store(word, Relaxed);
             }
         })
+    }
+
+    /// Adds `n` permits that nobody took, at most until the bucket is full.
+    ///
+    /// For example, to grant a bonus. The permits pay off what is owed first. To return permits
+    /// that were taken and not used, use [`Lease::refund_at`]: a refund never exceeds the bound.
+    ///
+    /// **Bound.** The permits are forced: any span of time that contains the addition admits up to
+    /// `n` permits more than the bound of the type. An addition counts at `now`, or at the newest
+    /// time at which a permit was granted if that is later. The bucket never holds more than the
+    /// burst. Refunds of grants from before the addition return no permits, so that they add
+    /// nothing on top.
+    ///
+    /// With `n = 0`, on a full bucket, and at an unlimited rate, nothing happens.
+    ///
+    /// # Errors
+    ///
+    /// [`ChangeError::Busy`] if another call is making a change, an addition, a reset or a refund;
+    /// or if the word cannot distinguish one more addition, reset or refund at this
+    /// [tick](Self::tick). It distinguishes 3 with 32 bits, and 15 with 64; fewer if settings were
+    /// changed as well. Nothing changes then.
+    ///
+    /// # Cost
+    ///
+    /// As a refund: one compare-exchange, retried for each decision that comes between, and two for
+    /// the claim. No division. Lock-free; never makes another call wait.
+    ///
+    /// Source: `addTokens` of bucket4j.
+    ///
+    /// ```
+    /// # use portcullis_core::{AdjustableBucket, Rate, Timestamp};
+    /// let bucket = AdjustableBucket::new(Rate::per_second(1), 10);
+    /// let now = Timestamp::from_secs(60);
+    /// bucket.try_acquire_at(now, 10).unwrap();
+    /// bucket.add_at(now, 4).unwrap();
+    /// assert_eq!(bucket.available_at(now), 4);
+    /// bucket.add_at(now, 100).unwrap();
+    /// assert_eq!(bucket.available_at(now), 10, "never more than the burst");
+    /// ```
+    pub fn add_at(&self, now: Timestamp, n: u64) -> Result<(), ChangeError> {
+        if n == 0 {
+            return Ok(());
+        }
+        self.refill(now, |lattice, has| {
+            has.saturating_add(i128::from(n) * i128::from(lattice.cost))
+        })
+    }
+
+    /// Sets the permits in the bucket to `n`, or to the burst if that is fewer. Nothing is owed
+    /// afterwards.
+    ///
+    /// For example, to clear the limit of a user who has proved who they are, or with `n = 0` to
+    /// stop a burst. [Reserved](Self::reserve_at) permits keep their instants.
+    ///
+    /// **Bound.** A reset adds the permits by which it raises those in the bucket, and the debt
+    /// that it cancels: see [`add_at`](Self::add_at). From the reset on, any time `t` admits at
+    /// most `n + rate * t` permits, and reserved ones that are not yet due. A reset counts at
+    /// `now`, or at the newest time at which a permit was granted if that is later. Refunds of
+    /// grants from before the reset return no permits.
+    ///
+    /// At an unlimited rate nothing happens.
+    ///
+    /// # Errors
+    ///
+    /// As [`add_at`](Self::add_at).
+    ///
+    /// # Cost
+    ///
+    /// As [`add_at`](Self::add_at).
+    ///
+    /// ```
+    /// # use portcullis_core::{AdjustableBucket, Rate, Timestamp};
+    /// let bucket = AdjustableBucket::new(Rate::per_second(1), 10);
+    /// let now = Timestamp::from_secs(60);
+    /// let mut lease = bucket.try_acquire_at(now, 9).unwrap();
+    /// bucket.reset_at(now, 10).unwrap();
+    /// assert_eq!(bucket.available_at(now), 10);
+    /// bucket.reset_at(now, 2).unwrap();
+    /// assert_eq!(bucket.available_at(now), 2);
+    /// assert_eq!(lease.refund_at(now, 9), Ok(0), "worth nothing after the reset");
+    /// ```
+    pub fn reset_at(&self, now: Timestamp, n: u64) -> Result<(), ChangeError> {
+        self.refill(now, |lattice, _| i128::from(n) * i128::from(lattice.cost))
     }
 
     /// Returns the whole permits available at `now`; `u64::MAX` at an unlimited rate. Divides.
@@ -807,6 +896,48 @@ impl<W: Word> AdjustableBucket<W> {
         }
     }
 
+    /// Changes the units in the bucket at `now`, or at the newest time if that is later, to what
+    /// `after` returns for those before (negative if owed); at most a full bucket. Begins a new
+    /// era.
+    fn refill(
+        &self,
+        now: Timestamp,
+        after: impl Fn(&Lattice, i128) -> i128,
+    ) -> Result<(), ChangeError> {
+        let claim = self.live.claim().ok_or(ChangeError::Busy)?;
+        let tick = self.ticks.index(now);
+        loop {
+            let word = self.live.load();
+            // Settings change only under the claim, so they belong to the word.
+            let lattice = self.lattice(word);
+            if lattice.is_unlimited() {
+                return Ok(());
+            }
+            let newest = self.live.no_older_than_newest(tick);
+            let position = lattice.position(newest);
+            let balance = lattice.balance(position, word & Self::USED);
+            let (has, full) = (
+                i128::from(balance.available) - i128::from(balance.owed),
+                i128::from(lattice.full),
+            );
+            let has_then = after(&lattice, has).min(full);
+            // Nothing is added to a full bucket, so the receipts keep their worth.
+            if has == full && has_then == full {
+                return Ok(());
+            }
+            self.live.note(tick);
+            let used = position.wrapping_sub(has_then.cast_unsigned() as u64);
+            match claim.begin_era(word, used) {
+                Some(Ok(())) => {
+                    self.live.confirm_newest(tick, newest);
+                    return Ok(());
+                }
+                Some(Err(_)) => {}
+                None => return Err(ChangeError::Busy),
+            }
+        }
+    }
+
     /// Records `now` as the newest time, as a take does that is denied later.
     #[cfg(any(explore, notes))]
     #[doc(hidden)]
@@ -903,13 +1034,13 @@ impl<W: Word> Limiter for AdjustableBucket<W> {
     /// - All of them, if no permit was taken since, or if the rate is unlimited.
     /// - Otherwise, as many as have not been replenished since. Receipts of earlier takes are then
     ///   worth nothing.
-    /// - None, if settings have changed since, a take that was not the last one was refunded since,
-    ///   or the bucket has owed permits since.
+    /// - None, if since then settings have changed, permits were added, the bucket was reset, a
+    ///   take that was not the last one was refunded, or the bucket has owed permits.
     /// - None, if the receipt is older than about half the [`horizon`](Self::horizon).
     /// - None, if another call is making a change or a refund at this moment.
     /// - None, if settings were changed more than 14 times with 32 bits (1,022 with 64) in the
-    ///   [tick](Self::tick) of the grant. Each refund of a take that was not the last one counts as
-    ///   4 changes (64 with 64 bits).
+    ///   [tick](Self::tick) of the grant. Each addition, reset, and refund of a take that was not
+    ///   the last one counts as 4 changes (64 with 64 bits).
     #[inline]
     fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
         self.give_back(now, n, receipt, false)

@@ -23,6 +23,9 @@ use crate::{
 /// lease does nothing. The bucket reads no clock: each call passes the time, `now`. `W` is the type
 /// of the [state word](crate::Word).
 ///
+/// To change the settings, to add permits or to reset the bucket, use an
+/// [`AdjustableBucket`](crate::AdjustableBucket).
+///
 /// **Bound.** Any span `t` of `now` admits at most `burst + rate * t` permits. If the
 /// [tick](TokenBucketBuilder::tick) is longer than 1 ns, time counts in whole ticks. With a 64-bit
 /// word the default tick is 1 ns.

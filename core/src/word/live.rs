@@ -578,23 +578,24 @@ impl<const N: usize, W: Word> Claim<'_, N, W> {
         may.then(|| upper.wrapping_add(Live::<N, W>::ERA) & W::MASK)
     }
 
-    /// Returns by how much the number of era and set has grown at the time `newest`.
+    /// Returns by how much the number of era and set has grown at the time `newest`, or the number
+    /// of all of them if that many or more.
     fn begun_at(&self, newest: u64) -> u64 {
-        let is_at_once = self.0.era_began.load(Relaxed) == newest & W::MASK;
-        if is_at_once {
-            self.0.begun.load(Relaxed)
-        } else {
-            0
+        match self.0.era_began.load(Relaxed) {
+            at_once if at_once == newest & W::MASK => self.0.begun.load(Relaxed),
+            to_come if to_come == newest.wrapping_add(1) & W::MASK => Live::<N, W>::NUMBERS,
+            _ => 0,
         }
     }
 
     /// Records that the number of era and set has grown by `numbers` at the time `newest`.
     fn has_begun(&self, newest: u64, numbers: u64) {
         let begun = self.begun_at(newest) + numbers;
-        self.0.begun.store(begun, Relaxed);
-        self.0.before.store(NOTHING_BEFORE, Relaxed);
-        // If all numbers were in use at this time, none of its receipts identifies its era.
+        // If all numbers were in use at this time, none of its receipts identifies its era. At the
+        // next tick none has begun.
         let is_all = begun + 1 >= Live::<N, W>::NUMBERS;
+        self.0.begun.store(if is_all { 0 } else { begun }, Relaxed);
+        self.0.before.store(NOTHING_BEFORE, Relaxed);
         self.0
             .era_began
             .store(newest.wrapping_add(is_all.into()) & W::MASK, Relaxed);
@@ -690,9 +691,9 @@ impl<const N: usize, W: Word> Drop for Claim<'_, N, W> {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum ChangeError {
-    /// Another call is changing settings or giving permits back, on another thread or pre-empted by
-    /// this one. Or a call has been in the middle of a decision for so many changes that one more
-    /// could not be distinguished. Try again later.
+    /// Another call is changing settings, adding permits, resetting or refunding, on another thread
+    /// or pre-empted by this one. Or so many such calls were made recently that one more could not
+    /// be distinguished. Try again later.
     Busy,
     /// More permits are owed than the new settings can express. Try again later.
     Owes,
@@ -707,7 +708,7 @@ impl fmt::Display for ChangeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Busy => f.write_str(
-                "settings are being changed, or changed too often recently: try again later",
+                "the limiter is being changed, or was changed too often recently: try again later",
             ),
             Self::Owes => f.write_str("the debt exceeds what the settings allow: try again later"),
             Self::Stale => f.write_str(

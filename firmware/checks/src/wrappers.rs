@@ -119,6 +119,18 @@ fn changes(group: &mut Group<'_>) {
     );
     is!(group, BUCKET.available_at(ms(750)), 4);
 
+    // Permits that are added, and a reset: refunds from before are worth nothing.
+    is!(group, BUCKET.reset_at(ms(750), 1), Ok(()));
+    let Ok(mut lease) = BUCKET.try_acquire_at(ms(750), 1) else {
+        group.check(false, format_args!("a permit is left after the reset"));
+        return;
+    };
+    is!(group, BUCKET.add_at(ms(750), 3), Ok(()));
+    is!(group, lease.refund_at(ms(750), 1), Ok(0));
+    is!(group, BUCKET.available_at(ms(750)), 3);
+    is!(group, BUCKET.add_at(ms(750), 2), Ok(()));
+    is!(group, BUCKET.available_at(ms(750)), 4);
+
     is!(group, WINDOW.take_at(ms(0), 8).is_ok(), true);
     is!(
         group,

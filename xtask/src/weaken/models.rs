@@ -601,6 +601,16 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     // Live settings.
     Mutant {
+        file: "core/src/limiters/adjustable_bucket.rs",
+        within: "fn refill(",
+        text: "let position = lattice.position(newest);",
+        by: "let position = lattice.position(tick);",
+        test: (
+            "adjustable_bucket",
+            "wide::a_stale_addition_during_a_newer_take_leaves_no_more_than_a_full_bucket",
+        ),
+    },
+    Mutant {
         file: LIVE,
         within: "fn load(&self",
         text: "self.word.load(Acquire)",

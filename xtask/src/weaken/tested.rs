@@ -49,6 +49,28 @@ pub(super) const OF_THE_CORE: &[Mutant] = &[
             "the_requests_that_follow_wait_until_nothing_is_owed",
         ),
     },
+    // A refund from before an addition returns permits that were added.
+    Mutant {
+        file: "core/src/limiters/adjustable_bucket.rs",
+        within: "fn refill(",
+        text: "match claim.begin_era(word, used) {",
+        by: "match Some(self.live.exchange(word, word & !Self::USED | used & Self::USED)) {",
+        test: (
+            "added",
+            "a_refund_after_the_refill_of_an_addition_was_lost_returns_nothing",
+        ),
+    },
+    // An era begins at an instant at which all numbers have been in use.
+    Mutant {
+        file: LIVE,
+        within: "fn begun_at(",
+        text: "=> Live::<N, W>::NUMBERS,",
+        by: "=> 0,",
+        test: (
+            "added",
+            "additions_at_one_instant_are_limited_by_the_word_and_work_again_later",
+        ),
+    },
     // A change treats a window as one to come, although the word has wrapped.
     Mutant {
         file: "core/src/limiters/adjustable_window.rs",
