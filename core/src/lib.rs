@@ -41,6 +41,8 @@
 //! | [`Escalation`] | keeps the inner limiter's bound, and reports when usage reaches thresholds |
 //! | [`Counted`] | counts grants, denials and held permits |
 //!
+//! [`Sometimes`] is no limiter: it says which of many calls are due, by their number and by time.
+//!
 //! To wait for permits instead of being denied, use the crate `portcullis-async`.
 //!
 //! # Using a limiter
@@ -103,6 +105,7 @@ mod leases;
 mod limiter;
 mod limiters;
 mod rules;
+mod sometimes;
 mod sync;
 mod time;
 mod word;
@@ -135,6 +138,7 @@ pub use limiter::{
     Composable, Idle, Limiter, LimiterExt, LimiterId, PassedOn, QueueLimiter, Replenishing, Waiting,
 };
 pub use limiters::*;
+pub use sometimes::{Sometimes, SometimesBuilder};
 pub use time::rate::Rate;
 pub use time::timestamp::Timestamp;
 pub use word::live::{Carry, ChangeError};

@@ -57,6 +57,12 @@ pub enum Setting {
     Threshold,
     /// The window in which the denials are counted that start a [`Penalty`](crate::Penalty).
     Within,
+    /// How many of the first calls of a [`Sometimes`](crate::Sometimes) are due.
+    First,
+    /// Of how many calls of a [`Sometimes`](crate::Sometimes) one is due.
+    Every,
+    /// The time after which a call of a [`Sometimes`](crate::Sometimes) is due again.
+    Interval,
 }
 
 impl Setting {
@@ -78,6 +84,9 @@ impl Setting {
             Self::Hold => "hold",
             Self::Threshold => "threshold",
             Self::Within => "within",
+            Self::First => "first",
+            Self::Every => "every",
+            Self::Interval => "interval",
         }
     }
 
@@ -90,7 +99,8 @@ impl Setting {
             | Self::Staleness
             | Self::Wait
             | Self::Hold
-            | Self::Within => true,
+            | Self::Within
+            | Self::Interval => true,
             Self::Burst
             | Self::Initial
             | Self::Debt
@@ -98,7 +108,9 @@ impl Setting {
             | Self::MaxLimit
             | Self::Rate
             | Self::Segments
-            | Self::Threshold => false,
+            | Self::Threshold
+            | Self::First
+            | Self::Every => false,
         }
     }
 }

@@ -5,8 +5,8 @@ use core::time::Duration;
 
 use portcullis_core::{
     AdjustableBucket, AdjustableWindow, AllOf, Carry, Concurrency, Counted, Denied, Escalation,
-    FixedWindow, Limiter, Penalty, Rate, Retry, SlidingWindow, Threshold, Timestamp, TokenBucket,
-    Unlimited,
+    FixedWindow, Limiter, Penalty, Rate, Retry, SlidingWindow, Sometimes, Threshold, Timestamp,
+    TokenBucket, Unlimited,
 };
 
 use crate::tally::Group;
@@ -51,6 +51,14 @@ static OWING: TokenBucket<u32> = built!(
 );
 static REFUNDED: TokenBucket<u32> = built!(TokenBucket::builder(Rate::per_second(1), 5).build_on());
 static FIXED: FixedWindow<u32> = built!(FixedWindow::builder(5, SECOND).build_on());
+static COUNTING: Sometimes<u32> = built!(Sometimes::builder().first(3).every(2).build_on());
+static ONE_A_SECOND: Sometimes<u32> = built!(
+    Sometimes::builder()
+        .first(2)
+        .interval(SECOND)
+        .tick(TICK)
+        .build_on()
+);
 static COUNTED: Counted<Concurrency> = Counted::new(Concurrency::new(2));
 static PENALISED: Penalty<Concurrency> = Penalty::new(Concurrency::new(1), Duration::from_secs(5));
 static ESCALATED: Escalation<Concurrency, &str, 2> = Escalation::new(
@@ -92,6 +100,7 @@ pub(crate) fn check(group: &mut Group<'_>) {
     changes(group);
     debts(group);
     refunds(group);
+    due_calls(group);
     reports(group);
     compositions(group);
 }
@@ -211,6 +220,13 @@ fn refunds(group: &mut Group<'_>) {
     is!(group, FIXED.try_acquire_at(ms(1_000), 1).is_ok(), true);
     is!(group, taken.refund_at(ms(1_001), 3), Ok(0));
     is!(group, FIXED.available_at(ms(1_001)), 4);
+}
+
+fn due_calls(group: &mut Group<'_>) {
+    let due = [0, 0, 0, 0, 0, 0, 0].map(|now| COUNTING.is_due_at(ms(now)));
+    is!(group, due, [true, true, true, false, true, false, true]);
+    let due = [0, 10, 20, 1_009, 1_010, 900, 2_010].map(|now| ONE_A_SECOND.is_due_at(ms(now)));
+    is!(group, due, [true, true, false, false, true, false, true]);
 }
 
 fn reports(group: &mut Group<'_>) {

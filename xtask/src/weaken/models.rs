@@ -54,6 +54,23 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ),
     },
     Mutant {
+        file: "core/src/sometimes.rs",
+        within: "pub fn is_due_at(",
+        text: "Err(newer) => state = newer",
+        by: "Err(_) => return is_due",
+        test: ("sometimes", "wide::of_racing_calls_every_second_one_is_due"),
+    },
+    Mutant {
+        file: "core/src/sometimes.rs",
+        within: "fn counted(",
+        text: "is_over || started.layout.ahead(until, end).is_some()",
+        by: "is_over || is_due",
+        test: (
+            "sometimes",
+            "wide::a_stale_call_during_a_newer_one_does_not_move_the_end_back",
+        ),
+    },
+    Mutant {
         file: LATTICE,
         within: "fn used_after(",
         text: "distance >= behind()",

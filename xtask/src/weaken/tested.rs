@@ -71,6 +71,14 @@ pub(super) const OF_THE_CORE: &[Mutant] = &[
             "additions_at_one_instant_are_limited_by_the_word_and_work_again_later",
         ),
     },
+    // The rounds of a `Sometimes` begin where the first calls end, not at a multiple.
+    Mutant {
+        file: "core/src/sometimes.rs",
+        within: "pub const fn build_on<W: Word>",
+        text: "first.next_multiple_of(every as u64)",
+        by: "first",
+        test: ("sometimes", "the_examples_of_x_time_rate_are_due_as_there"),
+    },
     // A change treats a window as one to come, although the word has wrapped.
     Mutant {
         file: "core/src/limiters/adjustable_window.rs",
