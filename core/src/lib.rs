@@ -25,6 +25,7 @@
 //! | [`Concurrency`] | at most `limit` permits in use at once | when the [`Lease`] is dropped |
 //! | [`AdjustableBucket`] | as `TokenBucket`, with a rate and a burst that can change at run time; supports reservations | by time |
 //! | [`AdjustableWindow`] | as `FixedWindow`, with a limit and a length that can change at run time | at the window's end |
+//! | [`WarmingBucket`] | as `TokenBucket`; after idling, at a rate that rises to the stable one within the warm-up time | by time |
 //! | [`CooldownWindow`] | at most `limit` permits in each window; a request over the limit starts a cooldown, which denies all requests | at the end of the window or the cooldown |
 //! | [`SlicedBucket`] | as `TokenBucket`; a [`Slice`] is a thread's local share of it | by time |
 //! | [`Unlimited`] | none | |

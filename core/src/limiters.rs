@@ -12,6 +12,7 @@ pub(crate) mod sliced_bucket;
 pub(crate) mod sliding_window;
 pub(crate) mod token_bucket;
 pub(crate) mod unlimited;
+pub(crate) mod warming_bucket;
 
 pub use self::adjustable_bucket::{AdjustableBucket, AdjustableBucketBuilder, Reservation};
 pub use self::adjustable_window::{AdjustableWindow, AdjustableWindowBuilder};
@@ -23,3 +24,4 @@ pub use self::sliced_bucket::{SlicedBucket, SlicedBucketBuilder};
 pub use self::sliding_window::{SlidingWindow, SlidingWindowBuilder};
 pub use self::token_bucket::{TokenBucket, TokenBucketBuilder, TokenBucketRules};
 pub use self::unlimited::Unlimited;
+pub use self::warming_bucket::{WarmingBucket, WarmingBucketBuilder};

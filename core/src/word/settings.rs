@@ -63,6 +63,11 @@ pub enum Setting {
     Every,
     /// The time after which a call of a [`Sometimes`](crate::Sometimes) is due again.
     Interval,
+    /// The time in which a [`WarmingBucket`](crate::WarmingBucket) warms up.
+    WarmUp,
+    /// How many times as long as at the stable rate a permit needs to come back from the coldest
+    /// [`WarmingBucket`](crate::WarmingBucket).
+    ColdFactor,
 }
 
 impl Setting {
@@ -87,6 +92,8 @@ impl Setting {
             Self::First => "first",
             Self::Every => "every",
             Self::Interval => "interval",
+            Self::WarmUp => "warm_up",
+            Self::ColdFactor => "cold_factor",
         }
     }
 
@@ -100,7 +107,8 @@ impl Setting {
             | Self::Wait
             | Self::Hold
             | Self::Within
-            | Self::Interval => true,
+            | Self::Interval
+            | Self::WarmUp => true,
             Self::Burst
             | Self::Initial
             | Self::Debt
@@ -110,7 +118,8 @@ impl Setting {
             | Self::Segments
             | Self::Threshold
             | Self::First
-            | Self::Every => false,
+            | Self::Every
+            | Self::ColdFactor => false,
         }
     }
 }

@@ -10,3 +10,4 @@ pub(crate) mod model;
 pub(crate) mod oracle;
 pub(crate) mod sliding;
 pub(crate) mod trace;
+pub(crate) mod warming;

@@ -1,12 +1,13 @@
 //! Random traces in bulk, for each limiter that has a model.
 
-use portcullis_core::Word;
+use portcullis_core::{KeyedWord, Word};
 
 use super::bucket::random_bucket;
 use super::draws::Draws;
 use super::fixed::random_fixed;
 use super::sliding::random_sliding;
 use super::trace::{Tally, trace};
+use super::warming::random_warming;
 
 pub(crate) type Trace = fn(&mut Draws<'_>, &mut Tally);
 
@@ -28,7 +29,13 @@ fn sliding_window<W: Word>(draws: &mut Draws<'_>, tally: &mut Tally) {
     }
 }
 
-pub(crate) const SUBJECTS: [(&str, Trace); 8] = [
+fn warming_bucket<W: Word>(draws: &mut Draws<'_>, tally: &mut Tally) {
+    if let Some((bucket, mut model)) = random_warming::<W>(draws) {
+        trace(&bucket, &mut model, draws, tally);
+    }
+}
+
+pub(crate) const SUBJECTS: [(&str, Trace); 11] = [
     ("token bucket, 64 bits", token_bucket::<u64>),
     ("token bucket, 32 bits", token_bucket::<u32>),
     ("fixed window, 64 bits", fixed_window::<u64>),
@@ -37,6 +44,9 @@ pub(crate) const SUBJECTS: [(&str, Trace); 8] = [
     ("sliding window, 32 bits", sliding_window::<u32>),
     ("concurrency, 64 bits", super::concurrency::trace::<u64>),
     ("concurrency, 32 bits", super::concurrency::trace::<u32>),
+    ("warming bucket, 64 bits", warming_bucket::<u64>),
+    ("warming bucket, 43 bits", warming_bucket::<KeyedWord>),
+    ("warming bucket, 32 bits", warming_bucket::<u32>),
 ];
 
 /// Runs seeded traces of a subject until they have judged `operations` requests. The seed of a

@@ -247,6 +247,45 @@ macro_rules! for_each_limiter {
                 counted: { allow: [], deny: [], roll: [], retry: [], refund: [] },
                 cost: ["sliced-bucket"],
             }
+            warming_bucket: portcullis_core::WarmingBucket<W> {
+                on: [warming_bucket: portcullis_core::NativeWord, warming_bucket_32: u32],
+                // A cold one is full again in that time. The fewer the permits, the longer the
+                // warm-up, so that the first permit of many is not much earlier.
+                new: (|limit, time| portcullis_core::WarmingBucket::builder(
+                    portcullis_core::Rate::new(2 * limit as u32, time),
+                    limit,
+                    time.saturating_mul(1 + 256 / limit as u32),
+                )
+                .cold_factor(2)
+                .build_on()),
+                on_board: (|limit, time| portcullis_core::WarmingBucket::builder(
+                    portcullis_core::Rate::new(2 * limit as u32, time),
+                    limit,
+                    time.saturating_mul(1 + 256 / limit as u32),
+                )
+                .cold_factor(2)
+                .tick(core::time::Duration::from_millis(1))
+                .build_on()),
+                back: by_time,
+                denial: writes_nothing,
+                refunds: [|limiter, _time| limiter.horizon()],
+                saves: [
+                    portcullis_core::WarmingBucket::builder(
+                        portcullis_core::Rate::per_second(3),
+                        7,
+                        core::time::Duration::from_secs(5),
+                    ),
+                ],
+                hot_path: { writes: 1, cold: [] },
+                counted: {
+                    allow: [warming_bucket, warming_bucket_32],
+                    deny: [warming_bucket, warming_bucket_32],
+                    roll: [warming_bucket, warming_bucket_32],
+                    retry: [warming_bucket],
+                    refund: [warming_bucket],
+                },
+                cost: [],
+            }
         }
     };
 }

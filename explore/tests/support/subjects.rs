@@ -9,7 +9,7 @@ use portcullis_core::{
     CooldownWindow, Counted, Denied, Escalation, FixedWindow, FixedWindowBuilder, FixedWindowRules,
     Keyed, KeyedArray, LeaseId, LeasePool, Limiter, Line, Penalty, Rate, Receipt, Reservation,
     Retry, Slice, SlicedBucket, SlicedBucketBuilder, SlidingWindow, Threshold, Timestamp,
-    TokenBucket, TokenBucketBuilder, TokenBucketRules, Word,
+    TokenBucket, TokenBucketBuilder, TokenBucketRules, WarmingBucket, Word,
 };
 
 use super::draws::Draws;
@@ -182,6 +182,65 @@ impl<W: Word> Subject for Bucket<W> {
 
     fn describe(&self) -> String {
         format!("{} bits, {:?}", W::BITS, self.terms)
+    }
+}
+
+/// A bucket that warms up, and its settings.
+#[derive(Debug)]
+pub(crate) struct Warming<W: Word> {
+    bucket: WarmingBucket<W>,
+    terms: BucketTerms,
+    warm_up: u64,
+    cold_factor: u32,
+}
+
+impl<W: Word> Subject for Warming<W> {
+    type Extra = ();
+    const NAME: &'static str = "warming bucket";
+    const VERBS: &'static [Verb] = &[
+        Take, Take, Take, Planned, Planned, Look, Refund, Refund, Rollback, Rollback,
+    ];
+
+    fn random(draws: &mut Draws<'_>) -> Option<(Self, Facts)> {
+        let mut terms = BucketTerms::random(draws);
+        (terms.debt, terms.initial, terms.stepwise) = (0, terms.burst, false);
+        let cold_factor = draws.one_of(&[1, 2, 3, 3, 10]);
+        let least = reach(terms.permits, terms.period, 2 * terms.burst, 1);
+        let warm_up = least * draws.one_of(&[1, 2, 20]);
+        let span = Duration::from_nanos(warm_up);
+        let mut builder = WarmingBucket::builder(terms.rate(), terms.burst, span)
+            .cold_factor(cold_factor)
+            .origin(at(terms.origin));
+        if let Some(tick) = terms.tick {
+            builder = builder.tick(Duration::from_nanos(tick));
+        }
+        if let Some(staleness) = terms.staleness {
+            builder = builder.staleness(staleness);
+        }
+        let bucket: WarmingBucket<W> = builder.build_on().ok()?;
+        let mut facts = terms.facts(bucket.tick(), bucket.staleness(), bucket.horizon());
+        facts.reach = facts.reach * u64::from(cold_factor) + warm_up + 2 * facts.tick;
+        let subject = Self {
+            bucket,
+            terms,
+            warm_up,
+            cold_factor,
+        };
+        Some((subject, facts))
+    }
+
+    fn with<T>(&self, work: impl FnOnce(&dyn Limiter) -> T) -> T {
+        work(&self.bucket)
+    }
+
+    fn describe(&self) -> String {
+        format!(
+            "{} bits, {:?}, warm-up {} by {}",
+            W::BITS,
+            self.terms,
+            self.warm_up,
+            self.cold_factor
+        )
     }
 }
 
@@ -1473,6 +1532,8 @@ macro_rules! for_each_subject {
             token_bucket_64: $crate::support::subjects::Bucket<u64>, 2, [2], [1];
             token_bucket_32: $crate::support::subjects::Bucket<u32>, 2, [2], [1];
             token_bucket_43: $crate::support::subjects::Bucket<portcullis_core::KeyedWord>, 2, [2], [];
+            warming_bucket_64: $crate::support::subjects::Warming<u64>, 2, [], [1];
+            warming_bucket_32: $crate::support::subjects::Warming<u32>, 2, [], [1];
             fixed_window_64: $crate::support::subjects::Fixed<u64>, 2, [2], [1];
             fixed_window_32: $crate::support::subjects::Fixed<u32>, 2, [2], [1];
             fixed_window_43: $crate::support::subjects::Fixed<portcullis_core::KeyedWord>, 2, [2], [];

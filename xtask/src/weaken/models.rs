@@ -4,6 +4,7 @@ use super::Mutant;
 
 const WORD_LIMITER: &str = "core/src/rules/word_limiter.rs";
 const TOKEN_BUCKET: &str = "core/src/limiters/token_bucket/rules.rs";
+const WARMING_BUCKET: &str = "core/src/limiters/warming_bucket/rules.rs";
 const LATTICE: &str = "core/src/limiters/lattice.rs";
 const FIXED_WINDOW: &str = "core/src/limiters/fixed_window/rules.rs";
 const SLICED_BUCKET: &str = "core/src/limiters/sliced_bucket.rs";
@@ -33,6 +34,16 @@ const LIVE: &str = "core/src/word/live.rs";
 /// Every ordering above `Relaxed` that loom distinguishes from a weaker one, weakened. Also, for
 /// each algorithm, omitted checks and broken transitions.
 pub(super) const MUTANTS: &[Mutant] = &[
+    Mutant {
+        file: WARMING_BUCKET,
+        within: "fn settle(&self",
+        text: "distance >= self.behind.into()",
+        by: "distance > self.mask()",
+        test: (
+            "warming_bucket",
+            "wide::a_stale_timestamp_finds_no_more_and_cools_nothing",
+        ),
+    },
     Mutant {
         file: WORD_LIMITER,
         within: "fn exchange<T>(",

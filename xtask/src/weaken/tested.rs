@@ -3,6 +3,7 @@
 use super::Mutant;
 
 const LIVE: &str = "core/src/word/live.rs";
+const WARMING_BUCKET: &str = "core/src/limiters/warming_bucket/rules.rs";
 const CHANNEL: &str = "async/src/adapters/channel.rs";
 const BLOCKING: &str = "async/src/driving/blocking.rs";
 const DRIVERS: &str = "async/src/waiting/drivers.rs";
@@ -78,6 +79,45 @@ pub(super) const OF_THE_CORE: &[Mutant] = &[
         text: "first.next_multiple_of(every as u64)",
         by: "first",
         test: ("sometimes", "the_examples_of_x_time_rate_are_due_as_there"),
+    },
+    // A bucket that warms up: a short pause does not cool it, a cold one admits too much, a refund
+    // warms it or loses its time.
+    Mutant {
+        file: WARMING_BUCKET,
+        within: "fn chill(&self",
+        text: "(scaled + ((1 << shift) - 1)) >> shift",
+        by: "scaled >> shift",
+        test: (
+            "warming_bucket",
+            "a_warming_bucket_decides_as_unbounded_arithmetic_does",
+        ),
+    },
+    Mutant {
+        file: WARMING_BUCKET,
+        within: "fn extra(&self",
+        text: "(scaled + self.rounding) >>",
+        by: "scaled >>",
+        test: (
+            "warming_bucket",
+            "a_cold_bucket_keeps_to_the_line_of_its_warm_up",
+        ),
+    },
+    Mutant {
+        file: WARMING_BUCKET,
+        within: "fn refund(&self",
+        text: "self.join(full_at.wrapping_sub(price), before)",
+        by: "self.join(full_at.wrapping_sub(price), coldness)",
+        test: ("warming_bucket", "refunds_in_a_row_do_not_warm_a_bucket"),
+    },
+    Mutant {
+        file: WARMING_BUCKET,
+        within: "fn refund(&self",
+        text: "let (_, parts) = self.settle(restored, self.position(now));",
+        by: "let parts = self.split(restored);",
+        test: (
+            "warming_bucket",
+            "a_late_request_after_a_refund_finds_no_more_than_the_newest_time_leaves",
+        ),
     },
     // A change treats a window as one to come, although the word has wrapped.
     Mutant {
