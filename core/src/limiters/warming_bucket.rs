@@ -45,7 +45,7 @@ use crate::{
 /// available, exactly to the tick. The stable rate has no drift. A `now` that is older than that of
 /// the newest grant is granted no more than that time would be.
 ///
-/// **Cost.** Uncontended, a grant is one load, some multiplications (3 from a warm bucket, up to 12
+/// **Cost.** Uncontended, a grant is one load, some multiplications (7 from a warm bucket, up to 14
 /// from a cold one) and one compare-exchange. A denial loads the word and writes nothing.
 /// Lock-free: a compare-exchange fails because another call's compare-exchange succeeded. (With
 /// load-linked and store-conditional instructions, an interrupt can also make one fail.) All
@@ -163,7 +163,7 @@ impl<W: Word> WarmingBucket<W> {
     ///
     /// # Cost
     ///
-    /// A load, up to 12 multiplications, and on success one compare-exchange. Never divides, blocks
+    /// A load, up to 14 multiplications, and on success one compare-exchange. Never divides, blocks
     /// or panics.
     ///
     /// ```
