@@ -20,8 +20,9 @@
 mod registry;
 
 use portcullis_core::{
-    ClaimError, Concurrency, Denied, FixedWindowRules, KeyLimiter, Keyed, Lease, LeaseId,
-    LeasePool, Line, Slice, SlicedBucket, StaleId, Timestamp, TokenBucket, TokenBucketRules,
+    ClaimError, Concurrency, ConcurrencyShare, Denied, FixedWindowRules, KeyLimiter, Keyed, Lease,
+    LeaseId, LeasePool, Line, Slice, SlicedBucket, StaleId, Timestamp, TokenBucket,
+    TokenBucketRules,
 };
 
 macro_rules! acquires {
@@ -64,6 +65,8 @@ for_each_limiter!(acquires_of_all);
 acquires! {
     slice: Slice<&'static SlicedBucket>;
     slice_32: Slice<&'static SlicedBucket<u32>>;
+    share: ConcurrencyShare<'static, 4>;
+    share_32: ConcurrencyShare<'static, 4, u32>;
 }
 
 // The limiter of one key, whose hash is already computed.

@@ -23,6 +23,7 @@
 //! | [`FixedWindow`] | at most `limit` permits in each window | at the window's end |
 //! | [`SlidingWindow`] | at most `limit` permits in any `segments` consecutive segments; in strict mode, in any time span of one window | segment by segment |
 //! | [`Concurrency`] | at most `limit` permits in use at once | when the [`Lease`] is dropped |
+//! | [`ConcurrencyShares`] | as `Concurrency`, over several shares together, each with a guarantee; a [`ConcurrencyShare`] is the limiter of one | when the [`Lease`] is dropped |
 //! | [`AdjustableBucket`] | as `TokenBucket`, with a rate and a burst that can change at run time; supports reservations | by time |
 //! | [`AdjustableWindow`] | as `FixedWindow`, with a limit and a length that can change at run time | at the window's end |
 //! | [`WarmingBucket`] | as `TokenBucket`; after idling, at a rate that rises to the stable one within the warm-up time | by time |

@@ -41,6 +41,8 @@ pub(crate) const HOT_PATHS: &[HotPath] = {
                 path("concurrency_32_drop", 1, &[]),
                 path("slice_acquire", 0, &["draw"]),
                 path("slice_32_acquire", 0, &["draw"]),
+                path("share_acquire", 1, &[]),
+                path("share_32_acquire", 1, &[]),
                 path("keyed_bucket_acquire", 1, KEYED),
                 path("keyed_window_acquire", 1, KEYED),
                 // Two writes, because a pool also marks its slot.

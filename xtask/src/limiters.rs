@@ -15,9 +15,10 @@ const REGISTERED: &[(&str, &str)] = {
     for_each_limiter!(named)
 };
 
-/// Types that implement `Limiter` around other limiters.
-const WRAPPERS: [&str; 6] = [
+/// Types that implement `Limiter` around other limiters, or for a part of one.
+const WRAPPERS: [&str; 7] = [
     "AllOf",
+    "ConcurrencyShare",
     "Counted",
     "Escalation",
     "KeyLimiter",

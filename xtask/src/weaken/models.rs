@@ -4,6 +4,7 @@ use super::Mutant;
 
 const WORD_LIMITER: &str = "core/src/rules/word_limiter.rs";
 const TOKEN_BUCKET: &str = "core/src/limiters/token_bucket/rules.rs";
+const SHARES: &str = "core/src/limiters/concurrency_shares.rs";
 const WARMING_BUCKET: &str = "core/src/limiters/warming_bucket/rules.rs";
 const LATTICE: &str = "core/src/limiters/lattice.rs";
 const FIXED_WINDOW: &str = "core/src/limiters/fixed_window/rules.rs";
@@ -34,6 +35,56 @@ const LIVE: &str = "core/src/word/live.rs";
 /// Every ordering above `Relaxed` that loom distinguishes from a weaker one, weakened. Also, for
 /// each algorithm, omitted checks and broken transitions.
 pub(super) const MUTANTS: &[Mutant] = &[
+    Mutant {
+        file: SHARES,
+        within: "fn take(&self",
+        text: ".compare_exchange_weak(state, taken, Acquire, Relaxed)",
+        by: ".compare_exchange_weak(state, taken, Relaxed, Relaxed)",
+        test: (
+            "concurrency_shares",
+            "wide::a_permit_guards_data_across_shares",
+        ),
+    },
+    Mutant {
+        file: SHARES,
+        within: "fn give_back(&self",
+        text: "Release)",
+        by: "Relaxed)",
+        test: (
+            "concurrency_shares",
+            "wide::a_permit_guards_data_across_shares",
+        ),
+    },
+    Mutant {
+        file: SHARES,
+        within: "fn see(&self",
+        text: "count.max(guaranteed.into())",
+        by: "count",
+        test: (
+            "concurrency_shares",
+            "wide::a_guarantee_is_granted_whatever_others_borrow_at_the_same_time",
+        ),
+    },
+    Mutant {
+        file: SHARES,
+        within: "fn see(&self",
+        text: "limit.saturating_sub(in_use).min(ensured.max(left))",
+        by: "ensured.max(left)",
+        test: (
+            "concurrency_shares",
+            "wide::racing_borrowers_never_exceed_the_limit",
+        ),
+    },
+    Mutant {
+        file: SHARES,
+        within: "fn recall(&self",
+        text: ".compare_exchange_weak(state, aged, Relaxed, Relaxed)",
+        by: ".compare_exchange_weak(state, state, Relaxed, Relaxed)",
+        test: (
+            "concurrency_shares",
+            "wide::a_recalled_guarantee_is_not_lent_again",
+        ),
+    },
     Mutant {
         file: WARMING_BUCKET,
         within: "fn settle(&self",

@@ -3,6 +3,7 @@
 use super::Mutant;
 
 const LIVE: &str = "core/src/word/live.rs";
+const SHARES: &str = "core/src/limiters/concurrency_shares.rs";
 const WARMING_BUCKET: &str = "core/src/limiters/warming_bucket/rules.rs";
 const CHANNEL: &str = "async/src/adapters/channel.rs";
 const BLOCKING: &str = "async/src/driving/blocking.rs";
@@ -79,6 +80,27 @@ pub(super) const OF_THE_CORE: &[Mutant] = &[
         text: "first.next_multiple_of(every as u64)",
         by: "first",
         test: ("sometimes", "the_examples_of_x_time_rate_are_due_as_there"),
+    },
+    // A share lends its guarantee while it is in use, or to a stale timestamp.
+    Mutant {
+        file: SHARES,
+        within: "fn see(&self",
+        text: "count == 0 && age == LENDS",
+        by: "age == LENDS",
+        test: (
+            "concurrency_shares",
+            "shares_count_and_lend_as_plain_counters_do",
+        ),
+    },
+    Mutant {
+        file: SHARES,
+        within: "fn see(&self",
+        text: "distance >= Self::EPOCHS - STALE",
+        by: "distance >= Self::EPOCHS",
+        test: (
+            "concurrency_shares",
+            "shares_count_and_lend_as_plain_counters_do",
+        ),
     },
     // A bucket that warms up: a short pause does not cool it, a cold one admits too much, a refund
     // warms it or loses its time.
