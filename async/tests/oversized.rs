@@ -73,6 +73,22 @@ fn by_default_requests_that_exceed_the_limit_are_rejected() {
 }
 
 #[test]
+fn rejections_of_closed_queues_and_of_large_requests_are_counted() {
+    let queue = queue(Concurrency::new(3), 99);
+    let held = queue.try_acquire(3).unwrap();
+    assert!(now(queue.acquire(4)).is_err());
+    let _lowered = Task::waiting(queue.acquire(2));
+    let _closed = Task::waiting(queue.acquire(1));
+    queue.change(|limit| limit.set_limit(1)).unwrap();
+    assert_eq!((queue.counts().oversized, queue.counts().waiters), (2, 1));
+    queue.close();
+    assert!(now(queue.acquire(1)).is_err());
+    let counts = queue.counts();
+    assert_eq!((counts.closed, counts.oversized, counts.waiters), (2, 2, 0));
+    drop(held);
+}
+
+#[test]
 fn a_deadline_ends_the_wait_of_a_large_request() {
     let queue = permits_of(1);
     let at = Timestamp::from_secs(3);

@@ -210,6 +210,10 @@ fn more_than_the_capacity_is_rejected_at_once() {
         let _held = now(queue.acquire(2)).unwrap();
         assert_eq!(permits(now(queue.acquire(3))), too_many);
         assert_eq!(permits(now(queue.acquire_between(3, 9))), too_many);
-        assert_eq!(queue.counts(), QueueCounts::default());
+        let counts = queue.counts();
+        assert_eq!(
+            (counts.oversized, counts.refused, counts.waiters),
+            (3, 0, 0)
+        );
     }
 }

@@ -81,20 +81,39 @@ use crate::{Acquire, Drained, QueueClock};
 /// handler, use [`release_later`](Self::release_later): it runs no waker and arms no timer, and the
 /// next call on the queue grants the permits.
 ///
-/// ```
-/// use portcullis_async::{Order, Queue};
-/// use portcullis_core::{Concurrency, ManualClock};
+/// A limit on concurrency ignores time, so its queue needs no clock: [`Timeless`](portcullis_core::Timeless)
+/// stands for one.
 ///
-/// static CLOCK: ManualClock = ManualClock::new();
+/// ```
+/// use portcullis_async::Queue;
+/// use portcullis_core::{Concurrency, Timeless};
+///
 /// // Two permits at once; requests for up to 100 permits may wait.
-/// static WORKERS: Queue<Concurrency, &ManualClock> =
-///     Queue::new(Concurrency::new(2), &CLOCK, 100);
+/// static WORKERS: Queue<Concurrency, Timeless> =
+///     Queue::new(Concurrency::new(2), Timeless, 100);
 ///
 /// futures_executor::block_on(async {
 ///     let first = WORKERS.acquire(2).await?;
 ///     drop(first);
 ///     let second = WORKERS.acquire(1).await?;
 ///     assert_eq!(second.permits(), 1);
+///     Ok::<(), portcullis_async::Rejected>(())
+/// })?;
+/// # Ok::<(), portcullis_async::Rejected>(())
+/// ```
+///
+/// A rate needs a timer:
+///
+/// ```
+/// use portcullis_async::{Queue, ThreadTimer};
+/// use portcullis_core::{Rate, TokenBucket};
+///
+/// let bucket = TokenBucket::new(Rate::per_second(1_000), 1);
+/// let queue = Queue::new(bucket, ThreadTimer::new(), 100);
+/// futures_executor::block_on(async {
+///     for _ in 0..3 {
+///         queue.acquire(1).await?;
+///     }
 ///     Ok::<(), portcullis_async::Rejected>(())
 /// })?;
 /// # Ok::<(), portcullis_async::Rejected>(())
@@ -114,11 +133,9 @@ use crate::{Acquire, Drained, QueueClock};
 ///
 /// ```
 /// use portcullis_async::Queue;
-/// use portcullis_core::{Concurrency, ManualClock};
-/// static ALL: Queue<Concurrency, ManualClock> =
-///     Queue::new(Concurrency::new(9), ManualClock::new(), 100);
-/// static TENANT: Queue<Concurrency, ManualClock> =
-///     Queue::new(Concurrency::new(2), ManualClock::new(), 100);
+/// use portcullis_core::{Concurrency, Timeless};
+/// static ALL: Queue<Concurrency, Timeless> = Queue::new(Concurrency::new(9), Timeless, 100);
+/// static TENANT: Queue<Concurrency, Timeless> = Queue::new(Concurrency::new(2), Timeless, 100);
 /// futures_executor::block_on(async {
 ///     let of_the_tenant = TENANT.acquire(1).await?;
 ///     let of_all = ALL.acquire(1).await?;
@@ -249,6 +266,26 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
     #[inline]
     pub fn try_acquire(&self, n: u32) -> Result<Lease<&Self>, Denied> {
         Lease::try_acquire_at(self, self.wait_queue.clock.now(), n)
+    }
+
+    /// Takes `n` permits without waiting, if no request is ahead, with a lease that owns the queue.
+    ///
+    /// # Errors
+    ///
+    /// As [`try_acquire`](Self::try_acquire).
+    ///
+    /// ```
+    /// # use portcullis_async::Queue;
+    /// # use portcullis_core::{Concurrency, Timeless};
+    /// # use std::sync::Arc;
+    /// let queue = Arc::new(Queue::new(Concurrency::new(2), Timeless, 9));
+    /// let lease = queue.try_acquire_owned(1)?;
+    /// std::thread::spawn(move || drop(lease)).join().unwrap();
+    /// # Ok::<(), portcullis_core::Denied>(())
+    /// ```
+    #[cfg(feature = "std")]
+    pub fn try_acquire_owned(self: &Arc<Self>, n: u32) -> Result<Lease<Arc<Self>>, Denied> {
+        Lease::try_acquire_at(Arc::clone(self), self.wait_queue.clock.now(), n)
     }
 
     /// Waits for `n` permits. With `n = 0`, waits until a permit is available and takes none.

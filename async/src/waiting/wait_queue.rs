@@ -233,6 +233,8 @@ impl<S: LimiterSource> Lists<S> {
             evicted: 0,
             cancelled: 0,
             late: 0,
+            closed: 0,
+            oversized: 0,
         },
         occupied: 0,
         closed: false,

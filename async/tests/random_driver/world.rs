@@ -209,7 +209,8 @@ struct Tally {
     evicted: u64,
     late: u64,
     cancelled: u64,
-    other: u64,
+    closed: u64,
+    oversized: u64,
     /// A call that panicked may have counted one more.
     unsure: u64,
 }
@@ -894,6 +895,8 @@ impl<S: Subject> World<S> {
                 {
                     fail(format!("wait {id} does not exceed the capacity"));
                 }
+                Outcome::Closed => self.tally(|tally| tally.closed += 1),
+                Outcome::ExceedsCapacity => self.tally(|tally| tally.oversized += 1),
                 _ => {}
             }
         } else {
@@ -1008,13 +1011,13 @@ impl<S: Subject> World<S> {
                 self.saw(|seen| seen.cancelled += 1);
             }
             Outcome::Closed => {
-                self.tally(|tally| tally.other += 1);
+                self.tally(|tally| tally.closed += 1);
                 if !self.closed.get() {
                     fail(format!("wait {id} is closed, but the queue is not"));
                 }
             }
             _ => {
-                self.tally(|tally| tally.other += 1);
+                self.tally(|tally| tally.oversized += 1);
                 if !self.ever_changed.get() {
                     fail(format!("wait {id} did not exceed the capacity"));
                 }
@@ -1635,7 +1638,9 @@ impl<S: Subject> World<S> {
             && near(counts.evicted, tally.evicted, unclaimed)
             && near(counts.late, tally.late, unclaimed)
             && near(counts.cancelled, tally.cancelled, 0)
-            && near(counts.refused, tally.refused, 0);
+            && near(counts.refused, tally.refused, 0)
+            && near(counts.closed, tally.closed, unclaimed)
+            && near(counts.oversized, tally.oversized, unclaimed);
         if !add_up {
             fail(format!(
                 "{tally:?} and {unclaimed} unclaimed are counted as {counts:?}"

@@ -74,6 +74,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             is_refused: false,
         };
         let step = if lists.closed {
+            lists.counts.closed = lists.counts.closed.wrapping_add(1);
             Some(Step::Settled(Err(Rejected::Closed { permits: min })))
         } else if self.options.order == Order::NewestFirst || head.is_none() {
             let limiter = self.source.at(key);
@@ -95,6 +96,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
                 Err(Denied::ExceedsCapacity { permits, capacity })
                     if self.options.oversized == Oversized::Reject =>
                 {
+                    lists.counts.oversized = lists.counts.oversized.wrapping_add(1);
                     Some(Step::Settled(Err(Rejected::ExceedsCapacity {
                         permits,
                         capacity,
@@ -172,6 +174,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         let limiter = self.source.at(key);
         let is_oversized = u64::from(min) > limiter.capacity();
         if is_oversized && self.options.oversized == Oversized::Reject {
+            lists.counts.oversized = lists.counts.oversized.wrapping_add(1);
             return Step::Settled(Err(exceeds(&limiter, min)));
         }
         let retry = |ahead| earliest(&limiter, now, ahead, min);

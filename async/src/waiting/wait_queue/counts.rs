@@ -1,5 +1,8 @@
 /// Counts of a queue's requests. See [`Queue::counts`](crate::Queue::counts).
 ///
+/// Each request that is not granted immediately is counted once: as a waiter while it waits, and
+/// then by its outcome.
+///
 /// ```
 /// # use portcullis_async::{Queue, QueueCounts};
 /// # use portcullis_core::{Concurrency, ManualClock};
@@ -26,4 +29,9 @@ pub struct QueueCounts {
     pub cancelled: u64,
     /// Requests that were rejected because of their deadline, immediately or when it passed.
     pub late: u64,
+    /// Requests that were rejected because the queue was closed, immediately or while they waited.
+    pub closed: u64,
+    /// Requests that were rejected because they exceeded the limiter's capacity, immediately or
+    /// when the limit was lowered.
+    pub oversized: u64,
 }

@@ -47,6 +47,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
                         pending.bits |= 1;
                         return;
                     }
+                    lists.counts.closed = lists.counts.closed.wrapping_add(1);
                     self.settle(lists, batch, head, State::Closed, None, now);
                 }
             }
@@ -184,6 +185,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
                 Some(Err(Denied::ExceedsCapacity { .. }))
                     if self.options.oversized == Oversized::Reject =>
                 {
+                    lists.counts.oversized = lists.counts.oversized.wrapping_add(1);
                     self.settle(lists, batch, head, State::Exceeds, None, now)
                 }
                 denied => {
