@@ -328,6 +328,34 @@ fn each_policy_carries_what_it_documents() {
 
 /// Four of ten are used: with a limit of three nothing is left, with ten again six.
 #[test]
+fn a_reset_leaves_what_it_says_and_earlier_refunds_return_nothing() {
+    fn check<W: Word>(limit: &AdjustableWindow<W>) {
+        for (n, left) in [(10, 10), (3, 3), (0, 0), (11, 10), (u64::MAX, 10)] {
+            assert_eq!(
+                limit.adjust_at(at(5), 10, 10 * SECOND, Carry::Reset),
+                Ok(())
+            );
+            let before: Receipt = limit.take_at(at(5), 7).unwrap();
+            assert_eq!(limit.reset_at(at(5), n), Ok(()));
+            assert_eq!(limit.available_at(at(5)), left);
+            assert_eq!(limit.refund_at(at(5), 7, before).permits, 0);
+            let all = u32::try_from(left).unwrap();
+            let after = (all > 0).then(|| limit.take_at(at(5), all).unwrap());
+            assert!(limit.take_at(at(5), 1).is_err());
+            if let Some(after) = after {
+                assert_eq!(limit.refund_at(at(5), all, after).permits, all);
+            }
+            assert_eq!(limit.available_at(at(5)), left);
+            assert_eq!(limit.available_at(at(15)), 10);
+        }
+    }
+    check(&on_grid::<u64>());
+    check(&on_grid::<u32>());
+    check(&started::<u64>());
+    check(&started::<u32>());
+}
+
+#[test]
 fn carried_usage_is_not_forgotten_under_a_lower_limit() {
     fn check<W: Word>(limit: &AdjustableWindow<W>) {
         limit.take_at(at(5), 4).unwrap();
@@ -1175,6 +1203,7 @@ struct Tally {
     granted: u64,
     denied: u64,
     changed: u64,
+    reset: u64,
     changed_late: u64,
     late: u64,
     given_back: u64,
@@ -1280,6 +1309,20 @@ fn trace<W: Word>(draws: &mut Draws<'_>, tally: &mut Tally) {
         );
         match draws.below(8) {
             0 => {
+                if ledger.always.is_none() && draws.once_in(3) {
+                    let limit = model.limit;
+                    let n = draws.within(0, limit + 1);
+                    let n = draws.one_of(&[0, n, limit, u64::MAX]);
+                    limiter.reset_at(time, n).unwrap();
+                    model.changed(now, limit, model.window, Carry::Reset);
+                    model.count = limit - n.min(limit);
+                    let left = limiter.available_at(Timestamp::from_nanos(model.newest));
+                    assert_eq!(left, n.min(limit));
+                    let length = u64::try_from(model.window).unwrap();
+                    ledger.changed(now, limit, length, left, model.end);
+                    tally.reset += 1;
+                    continue;
+                }
                 let length = draws.within(1, max_window);
                 let limit = draws.within(1, max_limit);
                 let carry = draws.one_of(&CARRIES);
@@ -1438,6 +1481,7 @@ fn changed_at_random_it_decides_as_the_model_does() {
             "{tally:?}"
         );
         assert!(tally.changed_late > least / 10, "{tally:?}");
+        assert!(tally.reset > least / 10, "{tally:?}");
     }
     check("64 bits", trace::<u64>);
     check("32 bits", trace::<u32>);

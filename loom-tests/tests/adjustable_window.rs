@@ -30,6 +30,8 @@ on_both_widths!(
     takes_during_a_limit_increase_share_the_new_limit,
     a_take_after_a_limit_decrease_is_judged_by_the_new_limit,
     a_take_during_a_limit_decrease_exceeds_neither_limit,
+    takes_during_a_reset_share_what_was_there_and_what_it_leaves,
+    a_refund_during_a_reset_of_a_window_adds_nothing_to_it,
 );
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -369,5 +371,41 @@ fn a_take_during_a_limit_decrease_exceeds_neither_limit<W: Word>() {
         assert_eq!(limit.available_at(at(7)), 0);
         has(&*limit, 8, 0);
         has(&*limit, 9, 1);
+    });
+}
+
+fn takes_during_a_reset_share_what_was_there_and_what_it_leaves<W: Word>() {
+    explore_briefly(2, 3, || {
+        let limit = window::<W>(3);
+        let a = spawn(&limit, |limit| take(limit, at(5), 2));
+        let b = spawn(&limit, |limit| take(limit, at(5), 2));
+        turn();
+        assert_eq!(limit.reset_at(at(5), 2), Ok(()));
+        let (a, b) = (join(a), join(b));
+        // At most one of them before the reset, and at most one after it.
+        let left = limit.available_at(at(5));
+        assert!(
+            matches!((a + b, left), (2, 0) | (2, 2) | (4, 0)),
+            "{a} and {b}, and {left} are left"
+        );
+        has(&*limit, 5, left);
+        has(&*limit, 6, 3);
+    });
+}
+
+fn a_refund_during_a_reset_of_a_window_adds_nothing_to_it<W: Word>() {
+    explore(|| {
+        let limit = window::<W>(3);
+        let taken = receipt(&*limit, 5, 2);
+        let back = spawn(&limit, move |limit| give_back(limit, 5, 2, taken));
+        turn();
+        let reset = changed(limit.reset_at(at(5), 1));
+        let back = join(back);
+        let left = limit.available_at(at(5));
+        if reset {
+            assert_eq!(left, 1, "{back} were refunded");
+        } else {
+            assert_eq!((back, left), (2, 3));
+        }
     });
 }

@@ -20,6 +20,7 @@
 //!   the window, if its end then moves forward.
 //! - *adjust*: selects the other set, and begins a new era. The end is the one that the window has
 //!   under the new settings, and the count leaves what `carry` carries over.
+//! - *reset*: a change that keeps the settings, and leaves a chosen count.
 //! - *refund*: subtracts from the count, in the same window of the same era.
 //!
 //! A refund of all permits does not move the end. Between an earlier end and the next window, a
@@ -345,8 +346,59 @@ impl<W: Word> AdjustableWindow<W> {
         let new = self
             .settings(limit, window)
             .map_err(ChangeError::Settings)?;
+        self.change(now, |_| new, carry, u64::MAX)
+    }
+
+    /// Sets the permits left in the open window to `n`, or to the limit if that is fewer.
+    ///
+    /// For example, to clear the limit of a user who has proved who they are, or with `n = 0` to
+    /// grant nothing more in this window. It is a change that keeps the settings, with
+    /// [`Carry::Reset`]: see [`adjust_at`](Self::adjust_at) for the time at which it takes effect
+    /// and the end of the window.
+    ///
+    /// **Bound.** The permits granted in the window before the reset keep the old bound. From the
+    /// reset on, at most `n` are granted in it. Refunds of grants from before the reset return no
+    /// permits, so that they add nothing on top. All later windows keep the bound.
+    ///
+    /// # Errors
+    ///
+    /// As [`adjust_at`](Self::adjust_at): [`ChangeError::Busy`] or [`ChangeError::Owes`]. Nothing
+    /// changes then.
+    ///
+    /// # Cost
+    ///
+    /// As [`adjust_at`](Self::adjust_at).
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{AdjustableWindow, Timestamp};
+    /// let limit = AdjustableWindow::new(10, Duration::from_secs(60));
+    /// let now = Timestamp::from_secs(5);
+    /// let mut lease = limit.try_acquire_at(now, 8).unwrap();
+    /// limit.reset_at(now, 10).unwrap();
+    /// assert_eq!(limit.available_at(now), 10);
+    /// limit.reset_at(now, 3).unwrap();
+    /// assert_eq!(limit.available_at(now), 3);
+    /// assert_eq!(lease.refund_at(now, 8), Ok(0), "worth nothing after the reset");
+    /// assert_eq!(limit.available_at(Timestamp::from_secs(60)), 10);
+    /// ```
+    pub fn reset_at(&self, now: Timestamp, n: u64) -> Result<(), ChangeError> {
+        self.change(now, |word| self.in_force(word), Carry::Reset, n)
+    }
+
+    /// Changes the settings to `new` of the word. With [`Carry::Reset`], leaves at most `left`
+    /// permits.
+    #[inline(always)]
+    fn change(
+        &self,
+        now: Timestamp,
+        new: impl Fn(u64) -> Settings,
+        carry: Carry,
+        left: u64,
+    ) -> Result<(), ChangeError> {
         let (tick, into) = self.split(now);
         let turn = |word, When { earliest, latest }| {
+            let new = new(word);
             if latest - tick > self.staleness {
                 return Err(ChangeError::Stale);
             }
@@ -364,6 +416,7 @@ impl<W: Word> AdjustableWindow<W> {
                 beyond,
                 largest,
             } = self.carried(word, (newest, into), new, carry)?;
+            let count = count.max(new.limit.saturating_sub(left));
             Ok((
                 new.to_words(end, beyond, largest),
                 self.stamp(end) | count,

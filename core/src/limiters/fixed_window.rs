@@ -23,6 +23,9 @@ use crate::{
 /// [`started_by_first_request`](FixedWindowBuilder::started_by_first_request), a window begins with
 /// the first request after the end of the last window.
 ///
+/// To change the settings or to reset an open window, use an
+/// [`AdjustableWindow`](crate::AdjustableWindow).
+///
 /// **Bound.** Each window admits at most `limit` permits. So any span of one window's length admits
 /// at most twice the limit: that happens around the edge between two windows. If that is too much,
 /// use a [`SlidingWindow`](crate::SlidingWindow).

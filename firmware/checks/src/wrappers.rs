@@ -156,6 +156,11 @@ fn changes(group: &mut Group<'_>) {
         true
     );
 
+    is!(group, WINDOW.take_at(ms(10_000), 5).is_ok(), true);
+    is!(group, WINDOW.reset_at(ms(10_001), 2), Ok(()));
+    is!(group, WINDOW.available_at(ms(10_001)), 2);
+    is!(group, WINDOW.available_at(ms(20_000)), 5);
+
     is!(group, SLIDING.set_limit(5), Ok(2));
     is!(group, SLIDING.take_at(ms(0), 4).is_ok(), true);
     is!(group, SLIDING.set_limit(3), Ok(5));

@@ -782,7 +782,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         file: "core/src/limiters/adjustable_window.rs",
-        within: "pub fn adjust_at(",
+        within: "fn change(",
         text: "if earliest == latest { latest } else { newest }",
         by: "{ let _ = latest; tick }",
         test: (

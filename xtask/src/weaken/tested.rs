@@ -141,6 +141,17 @@ pub(super) const OF_THE_CORE: &[Mutant] = &[
             "a_late_request_after_a_refund_finds_no_more_than_the_newest_time_leaves",
         ),
     },
+    // A reset of a window leaves the whole limit.
+    Mutant {
+        file: "core/src/limiters/adjustable_window.rs",
+        within: "fn change(",
+        text: "count.max(new.limit.saturating_sub(left))",
+        by: "{ let _ = left; count }",
+        test: (
+            "adjustable_window",
+            "a_reset_leaves_what_it_says_and_earlier_refunds_return_nothing",
+        ),
+    },
     // A change treats a window as one to come, although the word has wrapped.
     Mutant {
         file: "core/src/limiters/adjustable_window.rs",
