@@ -410,7 +410,8 @@ impl<const K: usize, W: Word> ConcurrencyShares<K, W> {
 /// The limiter of one share of a concurrency limit. Created by [`ConcurrencyShares::share`].
 ///
 /// All such limiters of one share are the same limiter. The bound, the guarantee and the cost are
-/// described at [`ConcurrencyShares`].
+/// described at [`ConcurrencyShares`]. A queue cannot own a share, because a release of another
+/// share would wake none of its waiters.
 ///
 /// ```
 /// use portcullis_core::{AllOf, ConcurrencyShares, Rate, Timestamp, TokenBucket};

@@ -6,10 +6,11 @@ use core::time::Duration;
 
 use portcullis_core::{
     AdjustableBucket, AdjustableWindow, AllLease, AllOf, Concurrency, ConcurrencyRules,
-    CooldownWindow, Counted, Denied, Escalation, FixedWindow, FixedWindowBuilder, FixedWindowRules,
-    Keyed, KeyedArray, LeaseId, LeasePool, Limiter, Line, Penalty, Rate, Receipt, Reservation,
-    Retry, Slice, SlicedBucket, SlicedBucketBuilder, SlidingWindow, Threshold, Timestamp,
-    TokenBucket, TokenBucketBuilder, TokenBucketRules, WarmingBucket, Word,
+    ConcurrencyShares, CooldownWindow, Counted, Denied, Escalation, FixedWindow,
+    FixedWindowBuilder, FixedWindowRules, Keyed, KeyedArray, LeaseId, LeasePool, Limiter, Line,
+    Penalty, Rate, Receipt, Reservation, Retry, Slice, SlicedBucket, SlicedBucketBuilder,
+    SlidingWindow, Threshold, Timestamp, TokenBucket, TokenBucketBuilder, TokenBucketRules,
+    WarmingBucket, Word,
 };
 
 use super::draws::Draws;
@@ -583,6 +584,41 @@ fn timeless(limit: u32) -> Facts {
         burst: limit.into(),
         tick: 1,
         origin: 0,
+    }
+}
+
+/// One of two shares of a concurrency limit; the other is guaranteed a part, and lends it.
+#[derive(Debug)]
+pub(crate) struct Shared<W: Word> {
+    shares: ConcurrencyShares<2, W>,
+}
+
+impl<W: Word> Subject for Shared<W> {
+    type Extra = ();
+    const NAME: &'static str = "concurrency share";
+    const VERBS: &'static [Verb] = &[Take, Take, Take, Look, Refund, Release, Release, Rollback];
+    const HOLDS: bool = true;
+
+    fn random(draws: &mut Draws<'_>) -> Option<(Self, Facts)> {
+        let limit = few(draws) as u32;
+        let other = draws.within(0, u64::from(limit) - 1) as u32;
+        let builder = ConcurrencyShares::builder(limit, [(limit - other) / 2, other]);
+        let lends = draws.once_in(2);
+        let shares = if lends {
+            builder.lend_after(Duration::from_secs(1)).build_on().ok()?
+        } else {
+            builder.build_on().ok()?
+        };
+        let facts = timeless(if lends { limit } else { limit - other });
+        Some((Self { shares }, facts))
+    }
+
+    fn with<T>(&self, work: impl FnOnce(&dyn Limiter) -> T) -> T {
+        work(&self.shares.share(0))
+    }
+
+    fn describe(&self) -> String {
+        format!("{} bits, {:?}", W::BITS, self.shares)
     }
 }
 
@@ -1543,6 +1579,8 @@ macro_rules! for_each_subject {
             cooldown_window_32: $crate::support::subjects::Cooldown<u32>, 2, [2], [1];
             concurrency_64: $crate::support::subjects::Permits<u64>, 2, [], [1];
             concurrency_32: $crate::support::subjects::Permits<u32>, 2, [], [];
+            concurrency_share_64: $crate::support::subjects::Shared<u64>, 1, [], [1];
+            concurrency_share_32: $crate::support::subjects::Shared<u32>, 1, [], [];
             adjustable_bucket_64: $crate::support::subjects::Adjustable<u64>, 4, [5], [1];
             adjustable_bucket_32: $crate::support::subjects::Adjustable<u32>, 4, [5], [1];
             adjustable_window_64: $crate::support::subjects::Changing<u64>, 3, [5], [1];
