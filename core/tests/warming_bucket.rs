@@ -147,8 +147,8 @@ fn a_cold_bucket_keeps_to_the_line_of_its_warm_up() {
                 Duration::from_nanos(warm_up),
             )
             .cold_factor(cold as u32);
-            let start = Timestamp::from_nanos(draws.magnitude(1 << 50));
-            let builder = builder.origin(start);
+            let origin = Timestamp::from_nanos(draws.magnitude(1 << 50));
+            let builder = builder.origin(origin);
             let Ok(limit) = builder.build_on::<W>() else {
                 continue;
             };
@@ -158,6 +158,20 @@ fn a_cold_bucket_keeps_to_the_line_of_its_warm_up() {
             // M, times (1 + c) * period.
             let ramp = 2 * warm_up * permits;
             let count = (2 * ramp / ((1 + cold) * period)).min(3_000);
+            // Used at random, and then unused until it is cold again.
+            let (mut now, mut start) = (origin, origin);
+            for _ in 0..draws.below(60) {
+                let wait = draws.magnitude(4 * period as u64 / permits as u64 + 1);
+                now = now.saturating_add(Duration::from_nanos(wait));
+                if limit.take_at(now, draws.within(1, burst) as u32).is_ok() {
+                    let full = u128::from(burst) * cold * period / permits;
+                    let idle = Duration::from_nanos((full + warm_up + 2 * tick) as u64);
+                    start = now.saturating_add(idle);
+                }
+            }
+            // At the start of a tick.
+            let since = start.saturating_since(origin).as_nanos();
+            let start = origin.saturating_add(Duration::from_nanos((since / tick * tick) as u64));
             limit.take_at(start, burst as u32).unwrap();
             let grants = greedy(&limit, start, count as usize);
             for (m, at) in (1..).zip(&grants) {
@@ -190,6 +204,51 @@ fn a_cold_bucket_keeps_to_the_line_of_its_warm_up() {
     check::<u64>();
     check::<KeyedWord>();
     check::<u32>();
+}
+
+#[test]
+fn no_span_admits_more_than_the_burst_and_the_stable_rate() {
+    fn check<W: Word>(seed: u64) {
+        let draws = &mut Draws::Seeded {
+            state: seed,
+            steps: 0,
+        };
+        let (permits, burst) = (draws.within(1, 40), draws.within(1, 6));
+        let warm_up = Duration::from_millis(2_000 * burst / permits + draws.within(1, 5_000));
+        let rate = Rate::per_second(permits as u32);
+        let limit = WarmingBucket::builder(rate, burst, warm_up)
+            .tick(Duration::from_millis(1))
+            .build_on::<W>()
+            .unwrap();
+        let (mut now, mut newest) = (0, 0);
+        let mut admitted: Vec<(u64, u64)> = Vec::new();
+        for _ in 0..300 {
+            now = match draws.below(4) {
+                0 => now,
+                1 => newest - draws.magnitude(1_000).min(newest),
+                2 => now + draws.magnitude(300),
+                _ => now + draws.magnitude(3_000),
+            };
+            let n = draws.within(1, burst);
+            if limit.take_at(ms(now), n as u32).is_ok() {
+                // Counts at its own `now`, or at the newest written if that is later.
+                newest = now.max(newest);
+                admitted.push((newest, n));
+            }
+        }
+        for (first, &(from, _)) in admitted.iter().enumerate() {
+            let mut sum = 0;
+            for &(to, n) in &admitted[first..] {
+                sum += n;
+                let most = burst + permits * (to - from) / 1_000;
+                assert!(sum <= most, "{sum} of {most} from {from} to {to}, {seed}");
+            }
+        }
+    }
+    for seed in 0..500 {
+        check::<u64>(seed);
+        check::<u32>(seed);
+    }
 }
 
 #[test]
