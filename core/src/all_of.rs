@@ -376,7 +376,7 @@ impl<T: Limits> AllOf<T> {
     /// ```
     pub fn retry(&self, denied: DeniedBy) -> Retry {
         let now = match denied.denied {
-            Denied::ExceedsCapacity { .. } => return Retry::Never,
+            Denied::ExceedsCapacity { .. } | Denied::Closed { .. } => return Retry::Never,
             Denied::Exhausted { now, .. }
             | Denied::Refused { now, .. }
             | Denied::Crowded { now, .. }

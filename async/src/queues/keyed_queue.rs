@@ -562,11 +562,11 @@ impl<P: ToKeyedQueue> Limiter for QueueKeyLimiter<P> {
     }
 
     /// Takes free permits if no request for the key is ahead, otherwise fails with
-    /// [`Denied::Exhausted`]. A closed queue fails with [`Denied::Refused`].
+    /// [`Denied::Exhausted`]. A closed queue fails with [`Denied::Closed`].
     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         let wait_queue = &self.queue.wait_queue;
         if wait_queue.is_closed() {
-            return Err(Denied::Refused { now, permits: n });
+            return Err(Denied::Closed { permits: n });
         }
         if wait_queue.options.order == Order::NewestFirst || !wait_queue.is_waited_for(self.address)
         {
@@ -580,7 +580,7 @@ impl<P: ToKeyedQueue> Limiter for QueueKeyLimiter<P> {
     /// Asks the key's limiter alone. Only a take looks for waiters.
     fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
         if self.queue.wait_queue.is_closed() {
-            return Err(Denied::Refused { now, permits: n });
+            return Err(Denied::Closed { permits: n });
         }
         self.limiter().peek_at(now, n)
     }
@@ -619,7 +619,7 @@ impl<P: ToKeyedQueue> Limiter for QueueKeyLimiter<P> {
     /// well, unless another caller holds the lock at that moment.
     fn retry(&self, denied: Denied) -> Retry {
         match denied {
-            Denied::Refused { .. } if self.queue.wait_queue.is_closed() => Retry::Never,
+            Denied::Closed { .. } => Retry::Never,
             Denied::Exhausted { now, permits } => earliest(
                 &self.limiter(),
                 now,

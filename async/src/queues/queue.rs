@@ -252,7 +252,7 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
     /// - any [`Denied`] of the limiter;
     /// - [`Denied::Exhausted`] if a request waits and the order is [oldest
     ///   first](Order::OldestFirst);
-    /// - [`Denied::Refused`] if the queue is closed.
+    /// - [`Denied::Closed`] if the queue is closed.
     ///
     /// ```
     /// # use portcullis_async::Queue;
@@ -519,7 +519,7 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
     /// Fails if a new request must not ask the limiter.
     fn pass(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
         if self.wait_queue.is_closed() {
-            Err(Denied::Refused { now, permits: n })
+            Err(Denied::Closed { permits: n })
         } else if self.wait_queue.options.order == Order::OldestFirst
             && self.wait_queue.is_waited_for(())
         {
@@ -577,7 +577,7 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Limiter for Queue<L, C
     }
 
     /// Takes free permits if no request is ahead, otherwise fails with [`Denied::Exhausted`]. A
-    /// closed queue fails with [`Denied::Refused`].
+    /// closed queue fails with [`Denied::Closed`].
     #[inline]
     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         self.pass(now, n)?;
@@ -623,7 +623,7 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Limiter for Queue<L, C
     /// As the limiter says. In oldest-first order, the permits that are queued are counted as well.
     fn retry(&self, denied: Denied) -> Retry {
         match denied {
-            Denied::Refused { .. } if self.is_closed() => Retry::Never,
+            Denied::Closed { .. } => Retry::Never,
             Denied::Exhausted { now, permits }
                 if self.wait_queue.options.order == Order::OldestFirst =>
             {

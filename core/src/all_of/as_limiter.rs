@@ -385,6 +385,7 @@ impl<T: Limits> AllOf<T> {
             Denied::Penalized { now, .. } => Denied::Penalized { now, permits },
             Denied::Crowded { now, .. } => Denied::Crowded { now, permits },
             Denied::Refused { now, .. } => Denied::Refused { now, permits },
+            Denied::Closed { .. } => Denied::Closed { permits },
         }
     }
 }

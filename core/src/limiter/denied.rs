@@ -78,6 +78,12 @@ pub enum Denied {
         /// The number of permits requested; 0 for a probe.
         permits: u32,
     },
+    /// The limiter is closed, such as a queue of `portcullis-async`. It denies all requests from
+    /// then on.
+    Closed {
+        /// The number of permits requested; 0 for a probe.
+        permits: u32,
+    },
 }
 
 impl Denied {
@@ -124,7 +130,8 @@ impl Denied {
             | Self::ExceedsCapacity { permits, .. }
             | Self::Penalized { permits, .. }
             | Self::Crowded { permits, .. }
-            | Self::Refused { permits, .. } => permits,
+            | Self::Refused { permits, .. }
+            | Self::Closed { permits } => permits,
         }
     }
 
@@ -142,6 +149,7 @@ impl Denied {
             Self::Penalized { .. } => "penalized after an earlier denial",
             Self::Crowded { .. } => "table full: no slot for the key",
             Self::Refused { .. } => "refused",
+            Self::Closed { .. } => "closed",
         }
     }
 }
@@ -163,9 +171,10 @@ impl fmt::Display for Denied {
                 "{} requested, at most {capacity} can ever be granted: request fewer",
                 Permits(*permits)
             ),
-            Self::Penalized { .. } | Self::Crowded { .. } | Self::Refused { .. } => {
-                f.write_str(self.reason())
-            }
+            Self::Penalized { .. }
+            | Self::Crowded { .. }
+            | Self::Refused { .. }
+            | Self::Closed { .. } => f.write_str(self.reason()),
         }
     }
 }

@@ -66,7 +66,7 @@ impl Limiter for Unlimited {
 
     fn retry(&self, denied: Denied) -> Retry {
         match denied {
-            Denied::ExceedsCapacity { .. } => Retry::Never,
+            Denied::ExceedsCapacity { .. } | Denied::Closed { .. } => Retry::Never,
             Denied::Exhausted { now, .. }
             | Denied::Refused { now, .. }
             | Denied::Crowded { now, .. }

@@ -449,7 +449,7 @@ impl<L: Limiter, W: Word> Limiter for Penalty<L, W> {
     /// Returns the later of the penalty's end and the inner limiter's answer.
     fn retry(&self, denied: Denied) -> Retry {
         let (now, inner) = match denied {
-            Denied::ExceedsCapacity { .. } => return Retry::Never,
+            Denied::ExceedsCapacity { .. } | Denied::Closed { .. } => return Retry::Never,
             Denied::Exhausted { now, .. }
             | Denied::Crowded { now, .. }
             | Denied::Refused { now, .. } => (now, self.limiter.retry(denied)),
