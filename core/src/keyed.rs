@@ -139,9 +139,9 @@ impl<R: TableRules<Word = KeyedWord>> KeyedRules for R {}
 /// | [`Denied::Crowded`] | all 16 slots that the key can use belong to other keys in use, or another thread is claiming a slot for the key at this moment | retry after the staleness; [`overflowed`](KeyedStatistics::overflowed) counts the first case: if it grows, make the table larger, or restrict which keys clients can invent |
 ///
 /// Nothing has changed after a denial, except for that counter. The safe answer to a crowded key is
-/// that to an exhausted one. To admit some of these requests all the same, judge them by one limiter
-/// that all crowded keys share. A key may then be granted what this limiter grants, in addition to
-/// what its own does:
+/// that to an exhausted one. To admit some of these requests all the same, judge them by one
+/// limiter that all crowded keys share. A key may then be granted what this limiter grants, in
+/// addition to what its own does:
 ///
 /// ```
 /// use portcullis_core::{Denied, Keyed, Rate, Timestamp, TokenBucket};

@@ -299,7 +299,8 @@ fn trace<W: Word>(seed: u64, tally: &mut Tally) {
                     assert!(law > at || has < i128::from(n) * cost);
                     continue;
                 };
-                // The newest grant may have been refunded in full: then it left no trace of its time.
+                // The newest grant may have been refunded in full. Then it left no trace of its
+                // time.
                 used = used.max(at - full) + i128::from(n) * cost;
                 newest = law;
                 events.push(Event {

@@ -164,7 +164,7 @@ impl<P: Anchored> Acquire<P> {
             let mut context = Context::from_waker(waker);
             loop {
                 if let Poll::Ready((queue, outcome)) =
-                    wait.wait.as_mut().poll_waiting(&mut context, false)
+                    wait.wait.as_mut().poll_waiting(&mut context, true)
                 {
                     let mut member = wait.member.as_mut();
                     return wait.wait.as_mut().conclude(queue, outcome, |wait_queue| {

@@ -41,7 +41,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             if Waiter::state(waiter) == State::Waiting {
                 return None;
             }
-            self.outcome(waiter, waker).ok()
+            self.outcome(waiter, waker, &mut false)
         }
     }
 

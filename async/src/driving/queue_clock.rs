@@ -15,6 +15,10 @@ use crate::Timer;
 /// A bare clock, such as `MonotonicClock`, cannot wake a task, so a queue with one does not
 /// compile. Take a timer, or say with [`NoTimer`] that you call `advance` yourself.
 ///
+/// The timer keeps a clone of the waker that it was last set with, until it wakes it or is set
+/// again. So the task of a wait that was dropped may be kept, and woken once more: one task for
+/// each queue.
+///
 /// Sealed: implement [`Timer`] for a timer of your own, and wrap a clock of your own in
 /// [`NoTimer`].
 ///

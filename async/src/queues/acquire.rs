@@ -15,7 +15,7 @@ use crate::driving::queue_clock::Wakes;
 use crate::finally::Finally;
 use crate::waiting::queue_config::{Key, QueueConfig, QueueTypes};
 use crate::waiting::wait_list::{Request, State, Waiter, WaiterSlot};
-use crate::waiting::wait_queue::{Grant, WaitQueue, Waits};
+use crate::waiting::wait_queue::{Grant, WaitQueue};
 
 /// The target of the pointer in an [`Acquire`]: a [`Queue`](crate::Queue), or the queue of one key
 /// in a [`KeyedQueue`](crate::KeyedQueue). Sealed.
@@ -253,13 +253,13 @@ impl<P: Anchored> Acquire<P> {
         Some((this.queue.take()?, grant))
     }
 
-    /// Polls without making a lease of the outcome: see `conclude`. `can_drive` says whether this
-    /// future can drive the queue.
+    /// Polls without making a lease of the outcome: see `conclude`. The future of a thread that
+    /// `is_blocked` does not drive the queue.
     #[cold]
     pub(crate) fn poll_waiting(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
-        can_drive: bool,
+        is_blocked: bool,
     ) -> Poll<(P, Result<Grant, Rejected>)> {
         // SAFETY: the waiter is not moved.
         let this = unsafe { self.get_unchecked_mut() };
@@ -268,24 +268,22 @@ impl<P: Anchored> Acquire<P> {
             .as_deref()
             .expect("`Acquire` polled after completion");
         let (wait_queue, waker) = (queue.wait_queue(), context.waker());
-        let outcome = if this.wait.is_filled() {
+        let mut drives = false;
+        let mut outcome = if this.wait.is_filled() {
             // SAFETY: the waiter was put into a list of this queue, and the future has not
             // completed.
-            unsafe { wait_queue.outcome(this.wait.waiter(), waker) }
+            unsafe { wait_queue.outcome(this.wait.waiter(), waker, &mut drives) }
         } else {
+            let can_drive = ClockOf::<P>::WAKES && !is_blocked;
             let waiter = this.wait.fill(queue.key(), waker.clone(), can_drive);
             // SAFETY: the waiter has just been filled and is pinned, and `drop` cancels it.
-            unsafe { wait_queue.enqueue(waiter) }
+            unsafe { wait_queue.enqueue(waiter, &mut drives) }
         };
-        let outcome = match outcome {
-            Ok(outcome) => Some(outcome),
-            Err(Waits { drives: false }) => None,
+        if ClockOf::<P>::WAKES && drives {
             // SAFETY: the waiter was put into a list of this queue, and the future has not
             // completed.
-            Err(Waits { drives: true }) => unsafe {
-                wait_queue.drive_for(this.wait.waiter(), waker)
-            },
-        };
+            outcome = unsafe { wait_queue.drive_for(this.wait.waiter(), waker) };
+        }
         let Some(outcome) = outcome else {
             return Poll::Pending;
         };
@@ -359,7 +357,7 @@ impl<P: Anchored> Future for Acquire<P> {
         if let Some((queue, grant)) = self.as_mut().claim() {
             return Poll::Ready(self.conclude(queue, Ok(grant), |_| {}));
         }
-        match self.as_mut().poll_waiting(context, ClockOf::<P>::WAKES) {
+        match self.as_mut().poll_waiting(context, false) {
             Poll::Ready((queue, outcome)) => Poll::Ready(self.conclude(queue, outcome, |_| {})),
             Poll::Pending => Poll::Pending,
         }

@@ -39,7 +39,8 @@ macro_rules! common {
             /// ```
             /// # use portcullis_async::Queue;
             /// # use portcullis_core::{Concurrency, ManualClock};
-            /// let queue = Queue::new(Concurrency::new(2), ManualClock::new(), 100).with_max_waiters(10);
+            /// let queue =
+            ///     Queue::new(Concurrency::new(2), ManualClock::new(), 100).with_max_waiters(10);
             /// ```
             #[must_use]
             pub const fn with_max_waiters(mut self, waiters: u32) -> Self {
@@ -157,7 +158,8 @@ macro_rules! common {
             /// # use core::future::Future;
             /// # use core::pin::pin;
             /// # use core::task::{Context, Poll, Waker};
-            /// let queue = Queue::new(TokenBucket::new(Rate::per_second(10), 1), ManualClock::new(), 9);
+            /// let bucket = TokenBucket::new(Rate::per_second(10), 1);
+            /// let queue = Queue::new(bucket, ManualClock::new(), 9);
             /// let mut context = Context::from_waker(Waker::noop());
             /// assert!(pin!(queue.acquire(1)).poll(&mut context).is_ready());
             ///
@@ -219,7 +221,8 @@ macro_rules! common {
             /// use portcullis_core::{Clock, Rate, TokenBucket};
             ///
             /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
-            /// let queue = Queue::new(TokenBucket::new(Rate::per_second(100), 1), ThreadTimer::new(), 9);
+            /// let bucket = TokenBucket::new(Rate::per_second(100), 1);
+            /// let queue = Queue::new(bucket, ThreadTimer::new(), 9);
             /// let work = async {
             ///     for _ in 0..3 {
             ///         queue.acquire(1).await.unwrap();
@@ -235,7 +238,8 @@ macro_rules! common {
             }
 
             /// Makes the queue drive its own timers from now on: the wake-ups of its timer run the
-            /// grants, and no waiting task has to be polled for them. For a queue in a static; for one in an `Arc`, see `attend_shared`.
+            /// grants, and no waiting task has to be polled for them. For a queue in a static; for
+            /// one in an `Arc`, see `attend_shared`.
             ///
             /// Does not compile if [`Timer::IS_REENTRANT`](crate::Timer::IS_REENTRANT) is `false`.
             ///

@@ -96,8 +96,8 @@ impl<T: QueueKeys, C: QueueClock> KeyedQueue<T, C> {
 
 impl<T: QueueKeys, C: QueueClock, R: RawLock> KeyedQueue<T, C, R> {
     const_unless_loom! {
-        /// Creates a queue for each key like [`new`](KeyedQueue::new), with a lock of your choice; see
-        /// [`Queue::with_lock`](crate::Queue::with_lock).
+        /// Creates a queue for each key like [`new`](KeyedQueue::new), with a lock of your choice;
+        /// see [`Queue::with_lock`](crate::Queue::with_lock).
         ///
         /// ```
         /// # use portcullis_async::{DefaultLock, KeyedQueue};

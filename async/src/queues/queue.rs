@@ -81,8 +81,8 @@ use crate::{Acquire, Drained, QueueClock};
 /// handler, use [`release_later`](Self::release_later): it runs no waker and arms no timer, and the
 /// next call on the queue grants the permits.
 ///
-/// A limit on concurrency ignores time, so its queue needs no clock: [`Timeless`](portcullis_core::Timeless)
-/// stands for one.
+/// A limit on concurrency ignores time, so its queue needs no clock:
+/// [`Timeless`](portcullis_core::Timeless) stands for one.
 ///
 /// ```
 /// use portcullis_async::Queue;
@@ -224,9 +224,13 @@ impl<L: QueueLimiter, C, R: RawLock, H: Hook> Queue<L, C, R, H> {
         /// use portcullis_async::{DefaultLock, Queue, Waited};
         /// use portcullis_core::{Concurrency, ManualClock};
         /// static QUEUE: Queue<Concurrency, ManualClock, DefaultLock, fn(&Waited)> =
-        ///     Queue::hooked(Concurrency::new(2), ManualClock::new(), 9, DefaultLock::new(), |waited| {
-        ///         println!("{:?}", waited.time)
-        ///     });
+        ///     Queue::hooked(
+        ///         Concurrency::new(2),
+        ///         ManualClock::new(),
+        ///         9,
+        ///         DefaultLock::new(),
+        ///         |waited| println!("{:?}", waited.time),
+        ///     );
         /// ```
         pub const fn hooked(limiter: L, clock: C, max_permits: u64, lock: R, hook: H) -> Self {
             Self {

@@ -58,7 +58,6 @@ pub use self::counts::QueueCounts;
 pub use self::driver::Next;
 pub(crate) use self::driver::{Caller, Place};
 use self::taken::Taken;
-pub(crate) use self::waits::Waits;
 use crate::finally::Finally;
 use crate::lock::mutex::Mutex;
 use crate::queues::hook::Hook;

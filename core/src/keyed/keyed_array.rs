@@ -291,11 +291,11 @@ impl<L, A: AsRef<[L]>, M, S> KeyedArray<L, A, M, S> {
     /// moment. Limiters are changed one after another, so while this method runs, the new settings
     /// apply to some keys and the old ones to others. Keys are not denied because of it.
     ///
-    /// **Slots without a key.** Their limiters change like those of keys, so a new key gets what the
-    /// change left to an idle limiter. With [`Carry::Proportional`] an idle limiter stays idle. With
-    /// [`Carry::Keep`] and a larger burst it keeps the old burst: until it has refilled, a new key
-    /// starts with less than the new burst, and a slot that belongs to a key is given to no other.
-    /// [`Carry::Reset`] grants the whole capacity anew to each key in use.
+    /// **Slots without a key.** Their limiters change like those of keys, so a new key gets what
+    /// the change left to an idle limiter. With [`Carry::Proportional`] an idle limiter stays idle.
+    /// With [`Carry::Keep`] and a larger burst it keeps the old burst: until it has refilled, a new
+    /// key starts with less than the new burst, and a slot that belongs to a key is given to no
+    /// other. [`Carry::Reset`] grants the whole capacity anew to each key in use.
     ///
     /// Run one call at a time: after two calls at once, limiters may differ in their settings.
     ///
@@ -310,9 +310,9 @@ impl<L, A: AsRef<[L]>, M, S> KeyedArray<L, A, M, S> {
     /// - The limiter that answers for keys without a slot comes first. If it cannot be changed, no
     ///   other one is. So settings that do not fit change nothing.
     /// - If another limiter cannot be changed, for example because it is
-    ///   [busy](crate::ChangeError::Busy), those after it are changed all the same. Call this method
-    ///   again: a change to the settings that a limiter has already changes nothing, except with
-    ///   [`Carry::Reset`].
+    ///   [busy](crate::ChangeError::Busy), those after it are changed all the same. Call this
+    ///   method again: a change to the settings that a limiter has already changes nothing, except
+    ///   with [`Carry::Reset`].
     ///
     /// # Cost
     ///

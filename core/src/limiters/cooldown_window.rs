@@ -272,8 +272,8 @@ impl<W: Word> CooldownWindow<W> {
         self.mark() - 1
     }
 
-    /// Returns the length of a window, rounded up to whole [ticks](Self::tick). A window may last up
-    /// to one tick longer, because its start is rounded up too.
+    /// Returns the length of a window, rounded up to whole [ticks](Self::tick). A window may last
+    /// up to one tick longer, because its start is rounded up too.
     ///
     /// ```
     /// # use portcullis_core::CooldownWindow;
@@ -286,8 +286,8 @@ impl<W: Word> CooldownWindow<W> {
     }
 
     /// Returns how long every request is denied after the limit is exceeded, rounded up to whole
-    /// [ticks](Self::tick). `None` if that is the rest of the period. A wait may last up to one tick
-    /// longer, because its start is rounded up too.
+    /// [ticks](Self::tick). `None` if that is the rest of the period. A wait may last up to one
+    /// tick longer, because its start is rounded up too.
     ///
     /// ```
     /// # use portcullis_core::CooldownWindow;

@@ -143,9 +143,9 @@ impl Rate {
         self.permits == u64::MAX
     }
 
-    /// Returns the rate of `gain / cost` permits per `tick` nanoseconds, in lowest terms. `gain` and
-    /// `cost` have no common divisor, `cost` is 0 at an unlimited rate, and the period must fit a
-    /// `u64`.
+    /// Returns the rate of `gain / cost` permits per `tick` nanoseconds, in lowest terms. `gain`
+    /// and `cost` have no common divisor, `cost` is 0 at an unlimited rate, and the period must fit
+    /// a `u64`.
     pub(crate) const fn of(gain: u64, cost: u64, tick: u64) -> Self {
         if cost == 0 {
             return Self::UNLIMITED;

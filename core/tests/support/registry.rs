@@ -280,11 +280,11 @@ macro_rules! for_each_limiter {
                 counted: {
                     allow: [warming_bucket, warming_bucket_32],
                     deny: [warming_bucket, warming_bucket_32],
-                    roll: [warming_bucket, warming_bucket_32],
+                    roll: [],
                     retry: [warming_bucket],
                     refund: [warming_bucket],
                 },
-                cost: [],
+                cost: ["warming-bucket"],
             }
         }
     };

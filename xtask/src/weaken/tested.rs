@@ -556,9 +556,9 @@ pub(super) const OF_THE_QUEUE: &[Mutant] = &[
         test: ("first_wait", "a_wait_that_is_dropped_passes_the_timer_on"),
     },
     Mutant {
-        file: WAITS,
-        within: "pub(crate) unsafe fn enqueue(",
-        text: "waits.drives = true;",
+        file: ADMIT,
+        within: "unsafe fn admit_asked(",
+        text: "*drives = true;",
         by: "",
         test: (
             "first_wait",
@@ -568,8 +568,8 @@ pub(super) const OF_THE_QUEUE: &[Mutant] = &[
     Mutant {
         file: WAITS,
         within: "pub(crate) unsafe fn outcome(",
-        text: "drives: lists.is_driven_by(waiter)",
-        by: "drives: false,",
+        text: "*drives = lists.is_driven_by(waiter);",
+        by: "",
         test: ("first_wait", "a_wait_that_is_dropped_passes_the_timer_on"),
     },
 ];

@@ -19,7 +19,12 @@ use super::Timer;
 /// use portcullis_core::{Rate, TokenBucket};
 ///
 /// static QUEUE: Queue<TokenBucket, EmbassyTimer, InterruptLock> =
-///     Queue::with_lock(TokenBucket::new(Rate::per_second(200), 1), EmbassyTimer, 9, InterruptLock::new());
+///     Queue::with_lock(
+///         TokenBucket::new(Rate::per_second(200), 1),
+///         EmbassyTimer,
+///         9,
+///         InterruptLock::new(),
+///     );
 ///
 /// async fn work() -> Result<(), portcullis_async::Rejected> {
 ///     for _ in 0..3 {

@@ -24,7 +24,8 @@ use crate::waiting::panics::quietly;
 /// use portcullis_core::{Rate, TokenBucket};
 ///
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-/// let queue = Arc::new(Queue::new(TokenBucket::new(Rate::per_second(200), 1), TokioTimer::new(), 9));
+/// let bucket = TokenBucket::new(Rate::per_second(200), 1);
+/// let queue = Arc::new(Queue::new(bucket, TokioTimer::new(), 9));
 /// queue.attend_shared();
 /// for _ in 0..3 {
 ///     queue.acquire(1).await?;

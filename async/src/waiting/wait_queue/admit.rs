@@ -9,6 +9,7 @@ use super::serve::take;
 use super::taken::Taken;
 use super::{Lists, WaitQueue};
 use crate::Rejected;
+use crate::driving::queue_clock::Wakes;
 use crate::queues::hook::Hook;
 use crate::queues::options::{Options, Order, Oversized};
 use crate::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -36,6 +37,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         lists: &mut Lists<Q::Source>,
         batch: &mut Option<WakeBatch>,
         waiter: NonNull<Waiter<Key<Q>>>,
+        drives: &mut bool,
     ) -> Step<'_, Q> {
         // SAFETY: the waiter is filled and not shared, as the caller guarantees.
         let (key, request) = unsafe { Waiter::asks(waiter) };
@@ -127,7 +129,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             return step;
         }
         // SAFETY: the caller guarantees the contract of `enqueue`.
-        unsafe { self.admit_asked(lists, batch, waiter, asked) }
+        unsafe { self.admit_asked(lists, batch, waiter, asked, drives) }
     }
 
     /// Puts a new request into its wait list or rejects it, given what its limiter answered.
@@ -142,12 +144,20 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         batch: &mut Option<WakeBatch>,
         waiter: NonNull<Waiter<Key<Q>>>,
         asked: Asked,
+        drives: &mut bool,
     ) -> Step<'_, Q> {
         let batch = batch.insert(WakeBatch::new());
         // SAFETY: the caller guarantees the contract of `enqueue`.
-        self.critical_section(lists, batch, |lists, batch| unsafe {
+        let step = self.critical_section(lists, batch, |lists, batch| unsafe {
             self.wait_or_refuse(lists, batch, waiter, asked)
-        })
+        });
+        // A waiter that is chosen to drive while it enters drives at once.
+        if Q::Clock::WAKES && matches!(step, Step::Wait) && lists.is_driven_by(waiter) {
+            *drives = true;
+            // SAFETY: the waiter has entered a list, and this call holds the lock.
+            unsafe { lists.waits.get(waiter).rewake(batch.untell_driver()) };
+        }
+        step
     }
 
     /// Does the work of `admit_asked`, in a critical section.

@@ -248,8 +248,8 @@ impl<S: LimiterSource> Lists<S> {
                 // set its timer.
                 !self.timed.is_attended() || self.timed.is_in_charge(Member::Driver(member))
             },
-            // SAFETY: the waiter is valid, as the caller guarantees. In the state `Waiting` it is in
-            // a list, as this call holds the lock.
+            // SAFETY: the waiter is valid, as the caller guarantees. In the state `Waiting` it is
+            // in a list, as this call holds the lock.
             Caller::Waiter(waiter, _) => unsafe {
                 let waits = Waiter::state(waiter) == State::Waiting;
                 if waits {

@@ -12,6 +12,7 @@ use super::serve::take;
 use super::taken::Taken;
 use super::{DRAINED, Grant, WaitQueue};
 use crate::Rejected;
+use crate::driving::queue_clock::Wakes;
 use crate::finally::Finally;
 use crate::queues::hook::{Hook, Outcome, Waited};
 use crate::queues::options::Order;
@@ -37,7 +38,8 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         .ok()
     }
 
-    /// Takes, or puts an idle waiter into its wait list.
+    /// Takes, or puts an idle waiter into its wait list. Returns `None` if the waiter is queued,
+    /// and sets `drives` if its future is to drive the queue.
     ///
     /// # Safety
     ///
@@ -47,47 +49,39 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     pub(crate) unsafe fn enqueue(
         &self,
         waiter: NonNull<Waiter<Key<Q>>>,
-    ) -> Result<Result<Grant, Rejected>, Waits> {
+        drives: &mut bool,
+    ) -> Option<Result<Grant, Rejected>> {
         // SAFETY: the waiter is valid and idle, as the caller guarantees. It stays valid while this
         // call runs.
         let newcomer = unsafe { Waiter::newcomer(waiter) };
         loop {
             let mut batch = None;
             let panicking = self.grant_on_unwind(0);
-            let mut waits = Waits { drives: false };
             let step = self.lists.lock(|lists| {
                 // SAFETY: the caller guarantees the contract of `enqueue`.
-                let step = unsafe { self.admit(lists, &mut batch, waiter) };
-                // A waiter that is chosen to drive while it enters drives at once.
-                if let (Step::Wait, Some(batch)) = (&step, &mut batch)
-                    && lists.is_driven_by(waiter)
-                {
-                    waits.drives = true;
-                    // SAFETY: the waiter has entered a list, and this call holds the lock.
-                    unsafe { lists.waits.get(waiter).rewake(batch.untell_driver()) };
-                }
-                step
+                unsafe { self.admit(lists, &mut batch, waiter, drives) }
             });
             mem::forget(panicking);
             self.wake_and_grant_some(&mut batch);
             match step {
                 Step::Wait => {
                     mem::forget(newcomer);
-                    return Err(waits);
+                    return None;
                 }
                 Step::Settled(outcome) => {
                     // The drop of the waker may panic. Then the drop of `outcome` returns the
                     // permits.
                     drop(newcomer);
-                    return Ok(outcome.map(Taken::keep));
+                    return Some(outcome.map(Taken::keep));
                 }
                 Step::Again => {}
             }
         }
     }
 
-    /// Returns the outcome of a waiter that was put into a list. If it still waits, `waker` is woken
-    /// when it is settled, or when it is chosen to drive the queue.
+    /// Returns the outcome of a waiter that was put into a list. Returns `None` if it still waits,
+    /// and sets `drives` if its future is to drive the queue; `waker` is then woken when the waiter
+    /// is settled, or when it is chosen to drive.
     ///
     /// # Safety
     ///
@@ -97,7 +91,8 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         &self,
         waiter: NonNull<Waiter<Key<Q>>>,
         waker: &Waker,
-    ) -> Result<Result<Grant, Rejected>, Waits> {
+        drives: &mut bool,
+    ) -> Option<Result<Grant, Rejected>> {
         // SAFETY: the waiter was put into a list, so its future keeps it valid.
         if unsafe { Waiter::state(waiter) } == State::Waiting {
             let mut waker = Some(waker.clone());
@@ -106,17 +101,18 @@ impl<Q: QueueConfig> WaitQueue<Q> {
                 // is held here. So a waiter in the state `Waiting` is linked.
                 unsafe {
                     let waits = Waiter::state(waiter) == State::Waiting;
-                    waits.then(|| {
+                    if waits {
                         waker = lists.waits.get(waiter).rewake(waker.take());
-                        Waits {
-                            drives: lists.is_driven_by(waiter),
+                        if Q::Clock::WAKES {
+                            *drives = lists.is_driven_by(waiter);
                         }
-                    })
+                    }
+                    waits
                 }
             });
             drop(waker);
-            if let Some(waits) = waits {
-                return Err(waits);
+            if waits {
+                return None;
             }
         }
         // SAFETY: the waiter is valid and settled, so it belongs to the caller.
@@ -126,7 +122,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             let ahead = self.with_lists(|lists| self.ahead(lists, key));
             earliest(&limiter, self.clock.now(), ahead, permits)
         };
-        Ok(match state {
+        Some(match state {
             State::Granted => {
                 // SAFETY: the waiter is settled, so it belongs to the caller. No other reference to
                 // its locked fields is in use.
@@ -220,12 +216,6 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             unless_unwinding(|| unsafe { self.give_up_drained(waiter) });
         }
     }
-}
-
-/// A request that still waits.
-pub(crate) struct Waits {
-    /// Whether its future is to drive the queue.
-    pub(crate) drives: bool,
 }
 
 impl<Q: QueueConfig> WaitQueue<Q> {
