@@ -110,8 +110,8 @@ impl<R: TableRules<Word = KeyedWord>> KeyedRules for R {}
 /// more or fewer permits under other settings, and all slots cannot be converted at one moment. To
 /// change a rate, use a [`KeyedArray`](crate::KeyedArray) of
 /// [`AdjustableBucket`](crate::AdjustableBucket)s and its
-/// [`change_all`](crate::KeyedArray::change_all), or give the table several limits and choose
-/// another one for the key. Under another limit a key starts anew.
+/// [`change_all`](crate::KeyedArray::change_all), or give the table several limits, and
+/// choose another limit for the key. The key then starts with all permits of that limit.
 ///
 /// **Self-cleaning.** A key has a slot from its first grant on. The slot is given to another key
 /// only after its limiter has been idle for the [staleness](Self::staleness), when it is
@@ -134,14 +134,15 @@ impl<R: TableRules<Word = KeyedWord>> KeyedRules for R {}
 ///
 /// | denial | reason | what to do |
 /// |---|---|---|
-/// | [`Denied::Exhausted`] | the key has fewer permits than requested | [`denied.retry(&key)`](Denied::retry) says when to retry: at an instant, or with a concurrency limit when permits are released |
-/// | [`Denied::ExceedsCapacity`] | the request is for more than the burst or the limit | request fewer permits, or raise the limit; a retry is in vain |
-/// | [`Denied::Crowded`] | all 16 slots that the key can use belong to other keys in use, or another thread is claiming a slot for the key at this moment | retry after the staleness; [`overflowed`](KeyedStatistics::overflowed) counts the first case: if it grows, make the table larger, or restrict which keys clients can invent |
+/// | [`Denied::Exhausted`] | the key has fewer permits than requested | retry when [`denied.retry(&key)`](Denied::retry) says |
+/// | [`Denied::ExceedsCapacity`] | the request is for more than the burst or the limit | request fewer permits, or raise the limit; do not retry |
+/// | [`Denied::Crowded`] | other keys use all 16 slots of the key, or another thread is claiming one for it | retry after the staleness |
 ///
-/// Nothing has changed after a denial, except for that counter. The safe answer to a crowded key is
-/// that to an exhausted one. To admit some of these requests all the same, judge them by one
-/// limiter that all crowded keys share. A key may then be granted what this limiter grants, in
-/// addition to what its own does:
+/// [`overflowed`](KeyedStatistics::overflowed) counts the crowded keys that found all slots in use.
+/// If it grows, make the table larger, or restrict which keys clients can invent. Nothing else
+/// changes with a denial. The safe answer to a crowded key is that to an exhausted one. To admit
+/// some of these requests all the same, judge them by one limiter that all crowded keys share. A
+/// key may then be granted what this limiter grants, in addition to what its own does:
 ///
 /// ```
 /// use portcullis_core::{Denied, Keyed, Rate, Timestamp, TokenBucket};

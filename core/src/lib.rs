@@ -19,17 +19,22 @@
 //!
 //! | limiter | bound | permits return |
 //! |---|---|---|
-//! | [`TokenBucket`] | at most `burst + rate * t` permits in any time span `t` | by time, at an exact rational rate |
+//! | [`TokenBucket`] | at most `burst + rate * t` permits in any time span `t` | by time |
 //! | [`FixedWindow`] | at most `limit` permits in each window | at the window's end |
-//! | [`SlidingWindow`] | at most `limit` permits in any `segments` consecutive segments; in strict mode, in any time span of one window | segment by segment |
+//! | [`SlidingWindow`] | at most `limit` permits in any `segments` successive segments | segment by segment |
 //! | [`Concurrency`] | at most `limit` permits in use at once | when the [`Lease`] is dropped |
-//! | [`ConcurrencyShares`] | as `Concurrency`, over several shares together, each with a guarantee; a [`ConcurrencyShare`] is the limiter of one | when the [`Lease`] is dropped |
-//! | [`AdjustableBucket`] | as `TokenBucket`, with a rate and a burst that can change at run time; supports reservations | by time |
-//! | [`AdjustableWindow`] | as `FixedWindow`, with a limit and a length that can change at run time | at the window's end |
-//! | [`WarmingBucket`] | as `TokenBucket`; after idling, at a rate that rises to the stable one within the warm-up time | by time |
-//! | [`CooldownWindow`] | at most `limit` permits in each window; a request over the limit starts a cooldown, which denies all requests | at the end of the window or the cooldown |
-//! | [`SlicedBucket`] | as `TokenBucket`; a [`Slice`] is a thread's local share of it | by time |
+//! | [`ConcurrencyShares`] | as `Concurrency`, for all its shares together | when the [`Lease`] is dropped |
+//! | [`AdjustableBucket`] | as `TokenBucket`; rate and burst can change at run time | by time |
+//! | [`AdjustableWindow`] | as `FixedWindow`; limit and length can change at run time | at the window's end |
+//! | [`WarmingBucket`] | as `TokenBucket`, and less while it warms up after it was idle | by time |
+//! | [`CooldownWindow`] | as `FixedWindow`; a request over the limit starts a cooldown, in which none is granted | when the window or the cooldown ends |
+//! | [`SlicedBucket`] | as `TokenBucket`, for all its slices together | by time |
 //! | [`Unlimited`] | none | |
+//!
+//! A token bucket's rate is an exact rational number. In its strict mode a sliding window keeps its
+//! limit in any time span of one window. An adjustable bucket supports reservations. Each share of
+//! `ConcurrencyShares` has a guarantee, and its limiter is a [`ConcurrencyShare`]. A [`Slice`] is a
+//! thread's local part of a sliced bucket.
 //!
 //! These types wrap a limiter or combine several:
 //!

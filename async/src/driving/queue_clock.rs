@@ -8,16 +8,19 @@ use crate::Timer;
 ///
 /// | clock | what wakes a task whose permits return by time, or whose deadline passes |
 /// |---|---|
-/// | a [`Timer`] | the timer: the first task that waits arms it, or what drives the queue |
-/// | [`NoTimer`], [`ManualClock`](portcullis_core::ManualClock) | a call of [`Queue::advance`](crate::Queue::advance), or a thread that waits |
+/// | a [`Timer`] | the timer; a task that waits sets it, or the task that drives the queue |
+/// | [`NoTimer`], [`ManualClock`] | a call of [`Queue::advance`], or a thread that waits |
 /// | [`Timeless`] | nothing: time stands still |
 ///
-/// A bare clock, such as `MonotonicClock`, cannot wake a task, so a queue with one does not
+/// [`ManualClock`]: portcullis_core::ManualClock
+/// [`Queue::advance`]: crate::Queue::advance
+///
+/// A clock alone, such as `MonotonicClock`, cannot wake a task, so a queue with one does not
 /// compile. Take a timer, or say with [`NoTimer`] that you call `advance` yourself.
 ///
-/// The timer keeps a clone of the waker that it was last set with, until it wakes it or is set
-/// again. So the task of a wait that was dropped may be kept, and woken once more: one task for
-/// each queue.
+/// The timer keeps a clone of the last waker that it was set with, until the timer wakes the task
+/// or is set again. So a timer can keep the task of a wait that was dropped, and wake it once: one
+/// task for each queue.
 ///
 /// Sealed: implement [`Timer`] for a timer of your own, and wrap a clock of your own in
 /// [`NoTimer`].

@@ -28,8 +28,10 @@ pub use self::tokio::TokioTimer;
 /// |---|---|---|---|
 /// | `ThreadTimer` | `std` | one thread for the timers of all queues | about 60 µs |
 /// | `TokioTimer` | `tokio` | a task of the runtime | 1 ms |
-/// | `AsyncIoTimer` | `async-io` | the thread that `async-io` starts, or a thread in its `block_on` | about 60 µs |
-/// | `EmbassyTimer` | `embassy-time` | the interrupt of the time driver; for `drive`, not for `attend` | one tick of the driver |
+/// | `AsyncIoTimer` | `async-io` | a thread of `async-io`, or one in its `block_on` | about 60 µs |
+/// | `EmbassyTimer` | `embassy-time` | the interrupt of the time driver | one tick of the driver |
+///
+/// An `EmbassyTimer` works with `drive` and with tasks that wait, but not with `attend`.
 ///
 /// Other timers can implement this trait. This example is the timer of a simulation, whose time is
 /// advanced manually:

@@ -212,7 +212,7 @@ impl<P: Anchored> Acquire<P> {
     /// Returns whether the request is granted or rejected, so that the next poll returns
     /// [`Poll::Ready`]. Returns `false` before the first poll, and after the future has completed.
     ///
-    /// The task of a request may also be woken to see to the queue's time: see
+    /// The task of a request may also be woken to drive the queue: see
     /// [`QueueClock`](crate::QueueClock). Takes no lock.
     ///
     /// ```

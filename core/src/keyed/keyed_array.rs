@@ -295,7 +295,7 @@ impl<L, A: AsRef<[L]>, M, S> KeyedArray<L, A, M, S> {
     /// the change left to an idle limiter. With [`Carry::Proportional`] an idle limiter stays idle.
     /// With [`Carry::Keep`] and a larger burst it keeps the old burst: until it has refilled, a new
     /// key starts with less than the new burst, and a slot that belongs to a key is given to no
-    /// other. [`Carry::Reset`] grants the whole capacity anew to each key in use.
+    /// other. [`Carry::Reset`] gives each key in use all permits of the new settings.
     ///
     /// Run one call at a time: after two calls at once, limiters may differ in their settings.
     ///
