@@ -7,8 +7,8 @@ use core::time::Duration;
 
 use portcullis_async::{Next, Order};
 use portcullis_core::{
-    Clock, Denied, FixedWindow, Limiter, QueueLimiter, Rate, Receipt, Retry, SlidingWindow,
-    Timestamp, TokenBucket,
+    Clock, Concurrency, Denied, FixedWindow, Limiter, QueueLimiter, Rate, Receipt, Retry,
+    SlidingWindow, Timestamp, TokenBucket,
 };
 use support::{Manual, SECOND, START, Task, now, permits, queue};
 
@@ -328,10 +328,61 @@ mod asked_again {
     }
 
     #[test]
-    fn jitter_does_not_affect_exact_retry_times() {
+    fn jitter_delays_grants_that_are_due_at_an_instant_and_keeps_their_rate() {
+        let jitter = Duration::from_millis(40);
+        let queue = queue(bucket(1), 999).with_jitter(jitter).with_slack(jitter);
+        let queue = Arc::new(queue);
+        queue.attend_shared();
+        let waits: Vec<_> = (0..200).map(|_| Task::waiting(queue.acquire(1))).collect();
+        let mut delays = Vec::new();
+        for (wait, due) in waits.iter().zip((1..).map(|n| ms(100 * n))) {
+            queue.clock().run(due - Duration::from_nanos(1));
+            assert_eq!(wait.wakes(), 0);
+            let armed = *queue.clock().armed().last().unwrap();
+            delays.push(armed.saturating_since(due));
+            queue.clock().run(due + jitter);
+            assert_eq!(wait.wakes(), 1);
+        }
+        assert!(delays.iter().all(|delay| *delay <= jitter));
+        let tenth = delays.len() / 10;
+        assert!(delays.iter().filter(|delay| **delay < jitter / 5).count() > tenth);
+        assert!(
+            delays
+                .iter()
+                .filter(|delay| **delay > jitter * 4 / 5)
+                .count()
+                > tenth
+        );
+    }
+
+    #[test]
+    fn jitter_delays_a_grant_no_further_than_its_deadline() {
+        for _ in 0..20 {
+            let queue = queue(bucket(1), 99).with_jitter(SECOND);
+            let wait = Task::waiting(queue.acquire_until(1, ms(100)));
+            assert_eq!(queue.advance(), Next::At(ms(100)));
+            queue.clock().set(ms(100));
+            queue.advance();
+            assert_eq!(permits(wait.outcome()), Ok(1));
+        }
+    }
+
+    #[test]
+    fn jitter_is_the_same_when_more_requests_arrive() {
         let queue = queue(bucket(1), 99).with_jitter(SECOND);
-        let _wait = Task::waiting(queue.acquire(1));
-        assert_eq!(queue.advance(), Next::At(ms(100)));
+        let _first = Task::waiting(queue.acquire(1));
+        let armed = queue.advance();
+        let _more = [(); 5].map(|()| Task::waiting(queue.acquire_until(1, ms(90_000))));
+        assert_eq!(queue.advance(), armed);
+    }
+
+    #[test]
+    fn jitter_does_not_delay_a_release() {
+        let queue = queue(Concurrency::new(1), 99).with_jitter(SECOND);
+        let held = queue.try_acquire(1).unwrap();
+        let wait = Task::waiting(queue.acquire(1));
+        drop(held);
+        assert_eq!(permits(wait.outcome()), Ok(1));
     }
 }
 

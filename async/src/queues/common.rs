@@ -92,16 +92,31 @@ macro_rules! common {
                 self
             }
 
-            /// Adds a random delay before the queue asks a limiter again that has answered
-            /// [`Retry::After`], from zero to `jitter`. So many processes do not retry at the same
-            /// instant. Default: zero.
+            /// Adds a random delay, from zero to `jitter`, before the queue asks a limiter again. So
+            /// many processes do not send their next requests at the same instant, for example when
+            /// a window ends. Default: zero.
+            ///
+            /// The delay makes the timer late, so the grants follow the rules of
+            /// [`with_slack`](Self::with_slack): a jitter up to the slack loses no permits. The
+            /// delay ends at the deadline of the oldest request at the latest; a deadline of a
+            /// request behind it may pass in the meantime. A release, a change of the limiter or a
+            /// cancelled request can end the delay early.
             ///
             /// ```
             /// # use core::time::Duration;
-            /// # use portcullis_async::Queue;
-            /// # use portcullis_core::{Concurrency, ManualClock};
-            /// let queue = Queue::new(Concurrency::new(2), ManualClock::new(), 9)
-            ///     .with_jitter(Duration::from_millis(5));
+            /// # use portcullis_async::{Next, Queue};
+            /// # use portcullis_core::{FixedWindow, ManualClock, Timestamp};
+            /// # use core::pin::pin;
+            /// # use core::task::{Context, Waker};
+            /// let window = FixedWindow::new(1, Duration::from_secs(60));
+            /// let queue = Queue::new(window, ManualClock::new(), 9)
+            ///     .with_jitter(Duration::from_secs(2));
+            /// assert!(queue.try_acquire(1).is_ok());
+            /// let mut waits = pin!(queue.acquire(1));
+            /// # let mut context = Context::from_waker(Waker::noop());
+            /// assert!(waits.as_mut().poll(&mut context).is_pending());
+            /// let Next::At(next) = queue.advance() else { panic!() };
+            /// assert!(next >= Timestamp::from_secs(60) && next <= Timestamp::from_secs(62));
             /// ```
             #[must_use]
             pub const fn with_jitter(mut self, jitter: core::time::Duration) -> Self {

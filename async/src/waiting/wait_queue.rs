@@ -48,6 +48,7 @@ use core::fmt;
 use core::mem;
 use core::ptr::NonNull;
 use core::task::Waker;
+use core::time::Duration;
 
 use portcullis_core::{
     Clock, Composable, Denied, Limiter, PassedOn, Receipt, Receipts, Timestamp, Waiting,
@@ -286,12 +287,12 @@ impl<S: LimiterSource> Lists<S> {
     }
 
     /// Sets the waiter's timer for the earlier of its deadline and, for a head, the time to ask its
-    /// limiter again.
+    /// limiter again, which `delay` may move as far as the deadline.
     ///
     /// # Safety
     ///
     /// The waiter is in a list.
-    unsafe fn schedule(&mut self, waiter: NonNull<Waiter<S::Key>>) {
+    unsafe fn schedule(&mut self, waiter: NonNull<Waiter<S::Key>>, delay: Duration) {
         // SAFETY: the waiter is in a list, as the caller guarantees, so it is filled and its locked
         // fields belong to the lock, which `self` proves to be held. A waiter's timer is unset
         // before it leaves its list, so the heap holds only valid nodes.
@@ -299,7 +300,7 @@ impl<S: LimiterSource> Lists<S> {
             let (_, Request { deadline, .. }) = Waiter::asks(waiter);
             let next_try = self.waits.get(waiter).next_try();
             let asked = next_try.filter(|try_| try_.at <= deadline && try_.at < Timestamp::MAX);
-            let due = asked.map_or(deadline, |try_| try_.at);
+            let due = asked.map_or(deadline, |try_| try_.at.saturating_add(delay).min(deadline));
             let what = match (asked, next_try) {
                 (Some(_), _) => Event::Retry,
                 (None, Some(_)) => Event::HeadDeadline,

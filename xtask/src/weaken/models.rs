@@ -1837,7 +1837,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: SERVE,
         within: "Drop for RetryOnUnwind<",
-        text: "self.lists.schedule(self.head);",
+        text: "self.lists.schedule(self.head, Duration::ZERO);",
         by: "",
         test: (
             "queue_time",

@@ -572,4 +572,35 @@ pub(super) const OF_THE_QUEUE: &[Mutant] = &[
         by: "",
         test: ("first_wait", "a_wait_that_is_dropped_passes_the_timer_on"),
     },
+    // A jitter delays a grant, but not past its deadline, and loses no permits.
+    Mutant {
+        file: WAIT_QUEUE,
+        within: "unsafe fn schedule(",
+        text: ".saturating_add(delay).min(deadline)",
+        by: ".saturating_add(delay)",
+        test: (
+            "slack",
+            "asked_again::jitter_delays_a_grant_no_further_than_its_deadline",
+        ),
+    },
+    Mutant {
+        file: ADMIT,
+        within: "unsafe fn wait_or_refuse(",
+        text: "&& !lists.waits.get(head).is_head()",
+        by: "",
+        test: (
+            "slack",
+            "asked_again::jitter_is_the_same_when_more_requests_arrive",
+        ),
+    },
+    Mutant {
+        file: SERVE,
+        within: "fn run_timers(",
+        text: "exact => next_try.at.max(earliest)",
+        by: "exact => due.max(earliest)",
+        test: (
+            "slack",
+            "asked_again::jitter_delays_grants_that_are_due_at_an_instant_and_keeps_their_rate",
+        ),
+    },
 ];

@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use core::ptr::NonNull;
+use core::time::Duration;
 
 use portcullis_core::{Clock, Denied, Limiter, Retry, Timestamp};
 
@@ -106,7 +107,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
                 }
                 Err(denied) => {
                     asked.is_refused = matches!(denied, Denied::Refused { .. });
-                    asked.next_try = self.next_try(lists, &limiter, denied, now, now);
+                    asked.next_try = self.next_try(&limiter, denied, now, now);
                     if is_plain
                         && asked.next_try.at == Timestamp::MAX
                         && u64::from(min) <= limiter.capacity()
@@ -233,9 +234,12 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             unsafe {
                 self.enter(lists, waiter, head);
                 lists.waits.get(waiter).set_next_try(next_try);
-                lists.schedule(waiter);
-                if let Some(head) = head {
-                    lists.schedule(head);
+                let delay = self.jitter(lists, now);
+                lists.schedule(waiter, delay);
+                if let Some(head) = head
+                    && !lists.waits.get(head).is_head()
+                {
+                    lists.schedule(head, Duration::ZERO);
                 }
             }
             return Step::Wait;

@@ -15,7 +15,7 @@ use crate::sync::atomic::fence;
 use crate::waiting::limiter_source::LimiterSource;
 use crate::waiting::pending_releases::PendingReleases;
 use crate::waiting::queue_config::{Key, QueueConfig};
-use crate::waiting::wait_list::{NextTry, Removed, Request, Shard, State, Waiter};
+use crate::waiting::wait_list::{Event, NextTry, Removed, Request, Shard, State, Waiter};
 use crate::waiting::wake_batch::WakeBatch;
 
 impl<Q: QueueConfig> WaitQueue<Q> {
@@ -101,28 +101,25 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         now: Timestamp,
         is_due: impl Fn(Timestamp) -> bool,
     ) -> bool {
-        while let Some((waiter, (due, _))) = lists.timers.first()
+        while let Some((waiter, (due, event))) = lists.timers.first()
             && is_due(due)
         {
             if batch.is_full() {
                 return false;
             }
-            // SAFETY: a waiter in the heap is in a wait list, so it is linked; `lists` proves that
-            // the lock is held.
-            let next_try = unsafe { lists.waits.get(waiter).next_try() };
-            let as_of = due.max(self.earliest_as_of(now));
-            if let Some(next_try) = next_try
-                && next_try.at == due
-            {
-                self.serve(
-                    lists,
-                    batch,
-                    waiter,
-                    if next_try.exact { as_of } else { now },
-                    now,
-                );
+            let earliest = self.earliest_as_of(now);
+            if event == Event::Retry {
+                // SAFETY: a waiter in the heap is in a wait list, so it is linked; `lists` proves
+                // that the lock is held.
+                let next_try = unsafe { lists.waits.get(waiter).next_try() };
+                let as_of = match next_try {
+                    Some(next_try) if next_try.exact => next_try.at.max(earliest),
+                    _ => now,
+                };
+                self.serve(lists, batch, waiter, as_of, now);
             } else {
                 lists.counts.late = lists.counts.late.wrapping_add(1);
+                let as_of = due.max(earliest);
                 if let Some(next) = self.settle(lists, batch, waiter, State::Late, None, now) {
                     self.serve(lists, batch, next, as_of, now);
                 }
@@ -190,7 +187,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
                 }
                 denied => {
                     let next_try = match denied {
-                        Some(Err(denied)) => self.next_try(lists, &limiter, denied, at, now),
+                        Some(Err(denied)) => self.next_try(&limiter, denied, at, now),
                         // The batch is full, so the rest is granted when it has run; or the
                         // deadline has passed, and is left to its timer.
                         _ => NextTry { at, exact: true },
@@ -199,10 +196,11 @@ impl<Q: QueueConfig> WaitQueue<Q> {
                         at = next_try.at.max(self.earliest_as_of(now));
                         continue;
                     }
+                    let delay = self.jitter(lists, now);
                     // SAFETY: the head is linked, and `lists` proves that the lock is held.
                     unsafe {
                         lists.waits.get(head).set_next_try(next_try);
-                        lists.schedule(head);
+                        lists.schedule(head, delay);
                     }
                     break;
                 }
@@ -245,7 +243,6 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     /// Returns when to ask a limiter again that denied as of `at`. The result is later than `at`.
     pub(super) fn next_try(
         &self,
-        lists: &mut Lists<Q::Source>,
         limiter: &impl Limiter,
         denied: Denied,
         at: Timestamp,
@@ -267,7 +264,6 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             },
             Retry::After(wait) => {
                 let wait = if wait.is_zero() { AGAIN } else { wait };
-                let wait = wait.saturating_add(lists.random(self.options.jitter, now));
                 NextTry {
                     at: now.saturating_add(wait),
                     exact: false,
@@ -275,6 +271,14 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             }
             _ => NextTry::ON_RELEASE,
         }
+    }
+
+    /// Returns how long to delay the next try of a head: a random part of the queue's jitter.
+    pub(super) fn jitter(&self, lists: &mut Lists<Q::Source>, now: Timestamp) -> Duration {
+        if self.options.jitter.is_zero() {
+            return Duration::ZERO;
+        }
+        lists.random(self.options.jitter, now)
     }
 
     /// Removes a waiter from its list and settles it. Returns the new head if the waiter was the
@@ -400,7 +404,7 @@ impl<S: LimiterSource> Drop for RetryOnUnwind<'_, S> {
                 at: self.now.saturating_add(AFTER_PANIC),
                 exact: false,
             });
-            self.lists.schedule(self.head);
+            self.lists.schedule(self.head, Duration::ZERO);
         }
     }
 }
