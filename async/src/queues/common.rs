@@ -92,9 +92,9 @@ macro_rules! common {
                 self
             }
 
-            /// Adds a random delay, from zero to `jitter`, before the queue asks a limiter again. So
-            /// many processes do not send their next requests at the same instant, for example when
-            /// a window ends. Default: zero.
+            /// Adds a random delay, from zero to `jitter`, before the queue asks a limiter again.
+            /// So many processes do not send their next requests at the same instant, for example
+            /// when a window ends. Default: zero.
             ///
             /// The delay makes the timer late, so the grants follow the rules of
             /// [`with_slack`](Self::with_slack): a jitter up to the slack loses no permits. The

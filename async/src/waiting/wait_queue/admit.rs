@@ -107,7 +107,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
                 }
                 Err(denied) => {
                     asked.is_refused = matches!(denied, Denied::Refused { .. });
-                    asked.next_try = self.next_try(&limiter, denied, now, now);
+                    asked.next_try = Self::next_try(&limiter, denied, now, now);
                     if is_plain
                         && asked.next_try.at == Timestamp::MAX
                         && u64::from(min) <= limiter.capacity()

@@ -187,7 +187,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
                 }
                 denied => {
                     let next_try = match denied {
-                        Some(Err(denied)) => self.next_try(&limiter, denied, at, now),
+                        Some(Err(denied)) => Self::next_try(&limiter, denied, at, now),
                         // The batch is full, so the rest is granted when it has run; or the
                         // deadline has passed, and is left to its timer.
                         _ => NextTry { at, exact: true },
@@ -242,7 +242,6 @@ impl<Q: QueueConfig> WaitQueue<Q> {
 
     /// Returns when to ask a limiter again that denied as of `at`. The result is later than `at`.
     pub(super) fn next_try(
-        &self,
         limiter: &impl Limiter,
         denied: Denied,
         at: Timestamp,
