@@ -2,10 +2,15 @@
 
 mod support;
 
+use core::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 
-use portcullis_async::{Drained, Next, Order, Queue, Rejected};
-use portcullis_core::{Concurrency, ManualClock, Rate, Retry, TokenBucket};
+use portcullis_async::{Drained, KeyedQueue, Next, Order, Queue, Rejected};
+use portcullis_core::{
+    AllOf, Concurrency, Denied, Keyed, KeyedArray, Limiter, ManualClock, QueueKeys, QueueLimiter,
+    Rate, Receipt, Retry, Timestamp, TokenBucket,
+};
+use support::random::Random;
 use support::{
     Hand, SECOND, START, Shared, Task, Watched, available, newest_first, now, permits, queue,
 };
@@ -293,4 +298,148 @@ fn it_neither_ends_a_deadline_nor_waits_for_one() {
     assert_eq!(drained.wakes(), 0);
     drop(held);
     assert_eq!((drained.wakes(), queue.advance()), (1, Next::Idle));
+}
+
+/// Queues by key, around a table.
+fn by_key<T: QueueKeys>(table: T) -> KeyedQueue<T, Hand> {
+    KeyedQueue::new(table, Hand::new(), 9)
+}
+
+/// Takes permits for many keys, and releases them in a random order beside a drained future.
+fn drained_ends_with_the_last_lease_of_all_keys<T: QueueKeys>(queue: &KeyedQueue<T, Hand>) {
+    now(queue.drained());
+    let mut random = Random::new(7);
+    for keys in [1, 2, 5, 50] {
+        let mut held: Vec<_> = (0..keys)
+            .map(|key| now(queue.acquire(&key, 1)).unwrap())
+            .collect();
+        let drained = Task::waiting(queue.drained());
+        while !held.is_empty() {
+            assert_eq!(drained.wakes(), 0);
+            drop(held.swap_remove(random.index(held.len())));
+        }
+        assert_eq!(drained.wakes(), 1, "{keys} keys");
+        drained.outcome();
+    }
+}
+
+#[test]
+fn drained_of_a_table_ends_when_the_last_lease_of_all_keys_is_released() {
+    drained_ends_with_the_last_lease_of_all_keys(&by_key(Keyed::for_keys(
+        Concurrency::new(2),
+        100,
+    )));
+    drained_ends_with_the_last_lease_of_all_keys(&by_key(KeyedArray::for_keys(
+        || Concurrency::new(2),
+        100,
+    )));
+    drained_ends_with_the_last_lease_of_all_keys(&by_key(KeyedArray::for_keys(
+        || {
+            AllOf::new((
+                TokenBucket::new(Rate::per_second(1), 99),
+                Concurrency::new(2),
+            ))
+        },
+        100,
+    )));
+}
+
+#[test]
+fn drained_of_a_table_does_not_wait_for_permits_that_come_back_by_time() {
+    let queue = by_key(Keyed::for_keys(
+        TokenBucket::new(Rate::per_second(1), 1),
+        100,
+    ));
+    let lease = now(queue.acquire("alice", 1)).unwrap();
+    now(queue.drained());
+    drop(lease);
+}
+
+#[test]
+fn drained_of_a_table_waits_for_a_lease_that_was_held_before_it_while_others_come_and_go() {
+    let queue = by_key(Keyed::for_keys(Concurrency::new(2), 100));
+    let before = now(queue.acquire("alice", 1)).unwrap();
+    let drained = Task::waiting(queue.drained());
+    for key in 0..50 {
+        drop(now(queue.acquire(&key, 1)).unwrap());
+    }
+    assert_eq!(drained.wakes(), 0);
+    drop(before);
+    assert_eq!(drained.wakes(), 1);
+}
+
+/// How many limiters were asked for the permits that they have given out.
+static LOOKS: AtomicUsize = AtomicUsize::new(0);
+
+/// Counts in `LOOKS`.
+#[derive(Debug)]
+struct Looked(Concurrency);
+
+impl Limiter for Looked {
+    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+        self.0.take_at(now, n)
+    }
+    fn available_at(&self, now: Timestamp) -> u64 {
+        self.0.available_at(now)
+    }
+    fn release(&self, n: u32) {
+        self.0.release(n);
+    }
+    fn idle_at(&self, now: Timestamp) -> portcullis_core::Idle {
+        self.0.idle_at(now)
+    }
+    fn retry(&self, denied: Denied) -> Retry {
+        self.0.retry(denied)
+    }
+}
+
+impl QueueLimiter for Looked {
+    fn held(&self) -> u64 {
+        LOOKS.fetch_add(1, Ordering::Relaxed);
+        self.0.held()
+    }
+}
+
+#[test]
+fn after_close_all_releases_together_look_at_each_slot_at_most_twice() {
+    let table = KeyedArray::for_keys(|| Looked(Concurrency::new(1)), 500);
+    let slots = table.limiters().len();
+    let queue = by_key(table);
+    let mut held: Vec<_> = (0..500)
+        .map(|key| now(queue.acquire(&key, 1)).unwrap())
+        .collect();
+    queue.close();
+    let drained = Task::waiting(queue.drained());
+    let mut random = Random::new(3);
+    while !held.is_empty() {
+        drop(held.swap_remove(random.index(held.len())));
+    }
+    drained.outcome();
+    let looks = LOOKS.load(Ordering::Relaxed);
+    // Each release looks again at the slot at which the last look stopped.
+    assert!(looks <= 2 * slots + 501, "{looks} of {slots} slots");
+}
+
+#[test]
+fn drained_of_a_table_ends_while_threads_release_the_permits_of_many_keys() {
+    for round in 0..200 {
+        let queue = by_key(Keyed::for_keys(Concurrency::new(3), 100));
+        let held: Vec<_> = (0..60)
+            .map(|key| now(queue.acquire(&(key % 40), 1)).unwrap())
+            .collect();
+        queue.close();
+        std::thread::scope(|scope| {
+            let (some, others) = {
+                let mut held = held;
+                let others = held.split_off(30);
+                (held, others)
+            };
+            for leases in [some, others] {
+                scope.spawn(move || drop(leases));
+            }
+            futures_executor::block_on(queue.drained());
+            let free = (0..40).map(|key| queue.key(&key).available());
+            assert_eq!(free.sum::<u64>(), 120, "round {round}");
+        });
+    }
 }

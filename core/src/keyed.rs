@@ -594,6 +594,19 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> QueueKeys
     for Keyed<R, M, S, N>
 {
     const SHARED: bool = false;
+
+    fn next_held(&self, from: usize) -> Option<usize> {
+        let is_held = |held: Held| {
+            let rules = self.rules_of(held.tag());
+            !rules.idle(held.state(), Timestamp::MAX).is_idle()
+        };
+        if !R::RELEASES {
+            return None;
+        }
+        line::entries_from(self.table.lines(), from)
+            .find(|entry| entry.held().is_some_and(is_held))
+            .map(|entry| entry.at)
+    }
 }
 
 impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keys for Keyed<R, M, S, N> {

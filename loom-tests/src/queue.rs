@@ -18,7 +18,7 @@ use loom::sync::Mutex;
 use loom::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use loom::thread::JoinHandle;
 use portcullis_async::{
-    Acquire, Drained, Next, Order, Queue, QueueClock, QueueCounts, RawLock, Rejected, Timer,
+    Acquire, Next, Order, Queue, QueueClock, QueueCounts, RawLock, Rejected, Timer,
 };
 use portcullis_core::{
     Clock, Concurrency, Denied, Idle, Lease, Limiter, LimiterId, ManualClock, QueueLimiter, Rate,
@@ -447,9 +447,9 @@ impl<P: Deref<Target: Limiter>> Task<P> {
 }
 
 /// A wait until no permit is held.
-pub struct Drain<L: QueueLimiter + 'static>(Pin<Box<Drained<Arc<Queued<L>>>>>, Arc<Woken>);
+pub struct Drain(Pin<Box<dyn Future<Output = ()>>>, Arc<Woken>);
 
-impl<L: QueueLimiter> fmt::Debug for Drain<L> {
+impl fmt::Debug for Drain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Drain")
             .field(&self.1)
@@ -457,10 +457,10 @@ impl<L: QueueLimiter> fmt::Debug for Drain<L> {
     }
 }
 
-impl<L: QueueLimiter> Drain<L> {
-    /// Creates a drain and polls it. Returns whether it has ended.
-    pub fn polled(queue: &Arc<Queued<L>>) -> (Self, bool) {
-        let mut drain = Self(Box::pin(Drained::new(Arc::clone(queue))), Woken::new());
+impl Drain {
+    /// Polls `drained`. Returns it, and whether it has ended.
+    pub fn polled(drained: impl Future<Output = ()> + 'static) -> (Self, bool) {
+        let mut drain = Self(Box::pin(drained), Woken::new());
         let over = drain.poll();
         (drain, over)
     }

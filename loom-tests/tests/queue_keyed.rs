@@ -10,10 +10,10 @@ use core::task::Waker;
 use std::sync::Arc;
 use std::task::Wake;
 
-use portcullis_async::{Acquire, KeyedQueue, QueueKey};
+use portcullis_async::{Acquire, Drained, KeyedQueue, QueueKey};
 use portcullis_core::{ConcurrencyRules, Keyed, Lease, Limiter, Line, Timeless};
 use portcullis_loom::queue::{
-    Lock, Task, Woken, beside, beside_of, has_no_waiters, leave_all, list_ends_well,
+    Drain, Lock, Task, Woken, beside, beside_of, has_no_waiters, leave_all, list_ends_well,
 };
 use portcullis_loom::{Itself, at, explore, explore_briefly, join, turn};
 
@@ -294,5 +294,32 @@ fn waiters_of_two_keys_are_rejected_by_a_close() {
             1,
             [(A, vec![&mut mine]), (other, vec![&mut theirs])],
         );
+    });
+}
+
+#[test]
+fn a_drain_that_begins_while_the_last_permits_of_two_keys_are_released_ends() {
+    near_and_far(|other| {
+        let queue = queues();
+        let held = [A, other].map(|key| hold(&queue, key));
+        let releases = held.map(|held| beside(move || drop(held)));
+        let (mut drain, over) = Drain::polled(Drained::new(Arc::clone(&queue)));
+        let _ = releases.map(join);
+        assert!(over || drain.is_over(), "waits although no permit is held");
+    });
+}
+
+#[test]
+fn a_drain_does_not_end_before_a_permit_that_is_held() {
+    near_and_far(|other| {
+        let queue = queues();
+        let [mine, theirs] = [A, other].map(|key| hold(&queue, key));
+        let (mut drain, over) = Drain::polled(Drained::new(Arc::clone(&queue)));
+        let release = beside(move || drop(theirs));
+        assert!(!over && !drain.is_over());
+        join(release);
+        assert!(!drain.is_over());
+        drop(mine);
+        assert!(drain.is_over());
     });
 }

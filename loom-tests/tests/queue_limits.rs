@@ -202,7 +202,7 @@ fn drained_beside_a_release<L: QueueLimiter + 'static>(
         let queue = around(limiter());
         let held = hold(&queue, 1);
         let release = beside(move || drop(held));
-        let (mut drain, over) = Drain::polled(&queue);
+        let (mut drain, over) = Drain::polled(Drained::new(Arc::clone(&queue)));
         join(release);
         assert!(over || drain.is_over(), "waits although no permit is held");
         ends_well(&queue, 1, []);
@@ -224,7 +224,7 @@ fn a_drain_polled_during_the_last_release_ends() {
     explore(|| {
         let queue = queue(1);
         let held = hold(&queue, 1);
-        let (mut drain, _) = Drain::polled(&queue);
+        let (mut drain, _) = Drain::polled(Drained::new(Arc::clone(&queue)));
         let release = beside(move || drop(held));
         let over = drain.poll();
         join(release);
@@ -244,7 +244,7 @@ fn a_drain_sees_what_the_holder_wrote() {
             theirs.write();
             drop(held);
         });
-        let (drain, over) = Drain::polled(&queue);
+        let (drain, over) = Drain::polled(Drained::new(Arc::clone(&queue)));
         if over {
             data.write();
         }
@@ -303,7 +303,7 @@ fn a_drain_ended_by_a_third_thread_sees_what_the_holder_wrote() {
         let queue = queue(1);
         let data = Shared::new(Witness::new());
         let held = hold(&queue, 1);
-        let (mut drain, _) = Drain::polled(&queue);
+        let (mut drain, _) = Drain::polled(Drained::new(Arc::clone(&queue)));
         let theirs = Shared::clone(&data);
         let next = beside(move || {
             if drain.is_over() {
@@ -325,7 +325,7 @@ fn a_drain_waits_for_new_requests_too() {
     explore(|| {
         let queue = queue(1);
         let held = hold(&queue, 1);
-        let (mut drain, _) = Drain::polled(&queue);
+        let (mut drain, _) = Drain::polled(Drained::new(Arc::clone(&queue)));
         let release = beside(move || drop(held));
         let mut new = Task::polled(&queue, 1);
         join(release);
@@ -345,7 +345,10 @@ fn a_drain_ends_although_another_one_is_cancelled() {
     explore(|| {
         let queue = queue(1);
         let held = hold(&queue, 1);
-        let ((first, _), (mut second, _)) = (Drain::polled(&queue), Drain::polled(&queue));
+        let ((first, _), (mut second, _)) = (
+            Drain::polled(Drained::new(Arc::clone(&queue))),
+            Drain::polled(Drained::new(Arc::clone(&queue))),
+        );
         let release = beside(move || drop(held));
         turn();
         drop(first);
@@ -364,7 +367,7 @@ fn a_drain_after_a_close_ends() {
         let release = beside(move || drop(held));
         turn();
         queue.close();
-        let (mut drain, over) = Drain::polled(&queue);
+        let (mut drain, over) = Drain::polled(Drained::new(Arc::clone(&queue)));
         join(release);
         assert!(wait.is_served());
         let granted = wait.permits() == 1;

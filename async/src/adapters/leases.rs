@@ -1,6 +1,6 @@
 use portcullis_core::{Clock, Lease, Receipt};
 
-use crate::queues::acquire::{Anchored, Queued};
+use crate::queues::acquire::{Anchored, HasWaitQueue};
 
 /// Permits for an item or for bytes that have not passed yet. Dropping it refunds the unspent
 /// permits, as far as the limiter accepts a refund.

@@ -15,7 +15,7 @@ use std::thread::{self, Thread};
 use portcullis_core::{Clock, Lease, QueueLimiter, Timestamp};
 
 use crate::lock::RawLock;
-use crate::queues::acquire::{Anchored, Queued};
+use crate::queues::acquire::{Anchored, HasWaitQueue, Queued};
 use crate::queues::hook::Hook;
 use crate::queues::queue::Queue;
 use crate::waiting::drivers::DriverSlot;
@@ -105,7 +105,7 @@ const SPINS: u32 = 100;
 impl<Q: QueueConfig> WaitQueue<Q> {
     /// Whether permits are held that a release will return.
     fn is_held(&self) -> bool {
-        self.source.held() > 0
+        self.source.is_held()
     }
 
     /// Whether spinning is worthwhile: permits are held, and no request waits, so that a new

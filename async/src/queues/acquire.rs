@@ -17,25 +17,29 @@ use crate::waiting::queue_config::{Key, QueueConfig, QueueTypes};
 use crate::waiting::wait_list::{Request, State, Waiter, WaiterSlot};
 use crate::waiting::wait_queue::{Grant, WaitQueue};
 
-/// The target of the pointer in an [`Acquire`]: a [`Queue`](crate::Queue), or the queue of one key
-/// in a [`KeyedQueue`](crate::KeyedQueue). Sealed.
+/// The owner of a wait queue, or the queue of one of its keys. Sealed.
 ///
 /// # Safety
 ///
 /// As long as a pointer to `self` exists, `wait_queue` always returns the same wait queue, also
 /// after the pointer has been moved.
 #[doc(hidden)]
-pub unsafe trait Queued: Limiter {
+pub unsafe trait HasWaitQueue {
     #[allow(private_bounds, reason = "sealed")]
     type Config: QueueConfig;
 
     fn wait_queue(&self) -> &WaitQueue<Self::Config>;
+}
 
+/// The target of the pointer in an [`Acquire`]: a [`Queue`](crate::Queue), or the queue of one key
+/// in a [`KeyedQueue`](crate::KeyedQueue). Sealed.
+#[doc(hidden)]
+pub trait Queued: HasWaitQueue + Limiter {
     fn key(&self) -> Key<Self::Config>;
 }
 
 /// The types of the wait queue that a pointer leads to.
-type ConfigOf<P> = <<P as Deref>::Target as Queued>::Config;
+pub(crate) type ConfigOf<P> = <<P as Deref>::Target as HasWaitQueue>::Config;
 
 /// The clock of the wait queue that a pointer leads to.
 type ClockOf<P> = <ConfigOf<P> as QueueTypes>::Clock;

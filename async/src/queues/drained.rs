@@ -2,31 +2,28 @@
 
 use core::fmt;
 use core::future::Future;
+use core::ops::Deref;
 use core::pin::Pin;
 use core::task::{Context, Poll};
 
 use portcullis_core::Timestamp;
+use stable_deref_trait::StableDeref;
 
-use crate::queues::acquire::{Anchored, Queued};
+use crate::queues::acquire::{ConfigOf, HasWaitQueue};
 use crate::waiting::limiter_source::LimiterSource;
-use crate::waiting::queue_config::QueueConfig;
+use crate::waiting::queue_config::Key;
 use crate::waiting::wait_list::{Request, State, Waiter, WaiterSlot};
 
-/// A pointer to a queue of one limiter. Sealed.
+/// A pointer to a queue, whose target does not move when the pointer is moved. Sealed.
 #[doc(hidden)]
-#[allow(private_bounds, reason = "sealed")]
-pub trait ToQueue:
-    Anchored<Target: Queued<Config: QueueConfig<Source: LimiterSource<Key = ()>>>>
-{
-}
+pub trait ToQueue: StableDeref + Deref<Target: HasWaitQueue> {}
 
-impl<P> ToQueue for P where
-    P: Anchored<Target: Queued<Config: QueueConfig<Source: LimiterSource<Key = ()>>>>
-{
-}
+impl<P: StableDeref + Deref<Target: HasWaitQueue>> ToQueue for P {}
 
 /// A future that waits until all leases of a queue have been released. Returned by
-/// [`Queue::drained`](crate::Queue::drained); [`new`](Self::new) takes any pointer to a queue.
+/// [`Queue::drained`](crate::Queue::drained) and
+/// [`KeyedQueue::drained`](crate::KeyedQueue::drained); [`new`](Self::new) takes any pointer to a
+/// queue.
 ///
 /// ```
 /// use portcullis_async::{Drained, Queue};
@@ -38,7 +35,7 @@ impl<P> ToQueue for P where
 #[must_use = "a future does nothing until it is polled"]
 pub struct Drained<P: ToQueue> {
     queue: P,
-    wait: WaiterSlot<()>,
+    wait: WaiterSlot<Key<ConfigOf<P>>>,
 }
 
 // SAFETY: the waiter belongs to the future, or to the holder of the lock, which threads share.
@@ -49,7 +46,7 @@ unsafe impl<P: ToQueue + Sync> Sync for Drained<P> {}
 
 impl<P: ToQueue> Drained<P> {
     /// Creates the future that [`Queue::drained`](crate::Queue::drained) returns, for any pointer
-    /// to a queue.
+    /// to a [`Queue`](crate::Queue) or a [`KeyedQueue`](crate::KeyedQueue).
     ///
     /// ```
     /// # use portcullis_async::{Drained, Queue};
@@ -87,7 +84,8 @@ impl<P: ToQueue> Future for Drained<P> {
                 return Poll::Ready(());
             }
         }
-        let waiter = this.wait.fill((), context.waker().clone(), false);
+        let key = wait_queue.source.any_key();
+        let waiter = this.wait.fill(key, context.waker().clone(), false);
         // SAFETY: the waiter has just been filled and is pinned, and `drop` removes it.
         if unsafe { wait_queue.enqueue_drained(waiter) } {
             return Poll::Pending;

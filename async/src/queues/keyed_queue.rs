@@ -17,8 +17,9 @@ use crate::Rejected;
 use crate::lock::RawLock;
 #[cfg(all(feature = "std", not(loom)))]
 use crate::lock::ThreadLock;
-use crate::queues::acquire::{Anchored, Queued};
+use crate::queues::acquire::{Anchored, HasWaitQueue, Queued};
 use crate::queues::common::common;
+use crate::queues::drained::Drained;
 use crate::queues::hook::Hook;
 use crate::queues::options::{Options, Order};
 use crate::queues::queue::DefaultLock;
@@ -156,6 +157,38 @@ impl<T: QueueKeys, C: QueueClock, R: RawLock, H: Hook> KeyedQueue<T, C, R, H> {
     /// ```
     pub fn acquire<K: Hash + ?Sized>(&self, key: &K, n: u32) -> Acquire<QueueKey<&Self>> {
         Acquire::new(self.key(key), n, n)
+    }
+
+    /// Waits until each key of the table has been seen with no permits
+    /// [held](portcullis_core::QueueLimiter::held). Then all leases that were held when the future
+    /// was first polled have been released. Ready immediately if the permits of the keys come back
+    /// by time.
+    ///
+    /// For a graceful shutdown, call [`close`](Self::close) first. Otherwise new permits may have
+    /// been taken by the time the future is ready.
+    ///
+    /// # Cost
+    ///
+    /// A release while such a future waits looks at slots of the table, up to the first one whose
+    /// permits are held, with the queue locked. All releases together look at each slot at most
+    /// twice once the queue is closed.
+    ///
+    /// ```
+    /// # use portcullis_async::KeyedQueue;
+    /// # use portcullis_core::{Concurrency, Keyed, ManualClock};
+    /// # futures_executor::block_on(async {
+    /// let table = Keyed::for_keys(Concurrency::new(2), 1_000);
+    /// let queue = KeyedQueue::new(table, ManualClock::new(), 10);
+    /// let lease = queue.acquire("alice", 1).await?;
+    /// queue.close();
+    /// std::thread::scope(|scope| {
+    ///     scope.spawn(|| drop(lease));
+    /// });
+    /// queue.drained().await;
+    /// # Ok::<(), portcullis_async::Rejected>(()) }).unwrap();
+    /// ```
+    pub fn drained(&self) -> Drained<&Self> {
+        Drained::new(self)
     }
 
     /// Returns the queue of `key`: a pointer for [`Acquire::new`], and a [`Limiter`].
@@ -540,15 +573,29 @@ impl<P: ToKeyedQueue> QueueKeyLimiter<P> {
 
 #[allow(unsafe_code, reason = "a promise alone")]
 // SAFETY: the pointer leads to the same queue after it has been moved.
-unsafe impl<P: ToKeyedQueue> Queued for QueueKeyLimiter<P> {
+unsafe impl<P: ToKeyedQueue> HasWaitQueue for QueueKeyLimiter<P> {
     type Config = (PerKey<P::Table>, P::Clock, P::Lock, P::Hook);
 
     fn wait_queue(&self) -> &WaitQueue<Self::Config> {
         &self.queue.wait_queue
     }
+}
 
+impl<P: ToKeyedQueue> Queued for QueueKeyLimiter<P> {
     fn key(&self) -> Address {
         self.address
+    }
+}
+
+#[allow(unsafe_code, reason = "a promise alone")]
+// SAFETY: a queue owns its wait queue.
+unsafe impl<T: QueueKeys, C: QueueClock, R: RawLock, H: Hook> HasWaitQueue
+    for KeyedQueue<T, C, R, H>
+{
+    type Config = (PerKey<T>, C, R, H);
+
+    fn wait_queue(&self) -> &WaitQueue<Self::Config> {
+        &self.wait_queue
     }
 }
 

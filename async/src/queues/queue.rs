@@ -13,7 +13,7 @@ use portcullis_core::{
 use crate::lock::RawLock;
 #[cfg(all(feature = "std", not(loom)))]
 use crate::lock::ThreadLock;
-use crate::queues::acquire::Queued;
+use crate::queues::acquire::{HasWaitQueue, Queued};
 use crate::queues::common::common;
 use crate::queues::hook::Hook;
 use crate::queues::limiter_view::LimiterView;
@@ -536,14 +536,18 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
 
 #[allow(unsafe_code, reason = "a promise alone")]
 // SAFETY: the wait queue is a field of the queue.
-unsafe impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queued for Queue<L, C, R, H> {
+unsafe impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> HasWaitQueue
+    for Queue<L, C, R, H>
+{
     type Config = (Single<L>, C, R, H);
 
     #[inline]
     fn wait_queue(&self) -> &WaitQueue<Self::Config> {
         &self.wait_queue
     }
+}
 
+impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queued for Queue<L, C, R, H> {
     #[inline]
     fn key(&self) {}
 }

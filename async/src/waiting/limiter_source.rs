@@ -51,8 +51,20 @@ pub trait LimiterSource {
         notes: Receipts,
     );
 
-    /// Returns the number of permits that are held and will be released.
-    fn held(&self) -> u64;
+    /// Returns whether permits are held that will be released. A source with many limiters returns
+    /// `false`.
+    fn is_held(&self) -> bool;
+
+    /// Returns the key of a request that waits until no permit is held. Such a request needs a key
+    /// and does not use it.
+    fn any_key(&self) -> Self::Key;
+
+    /// Where the next call of `is_drained` starts to look.
+    type Cursor: Copy + fmt::Debug;
+    const START: Self::Cursor;
+
+    /// Returns whether each limiter was seen with no permits held during this call.
+    fn is_drained(&self, cursor: &mut Self::Cursor) -> bool;
 }
 
 /// A source with one limiter.
@@ -109,8 +121,17 @@ impl<L: QueueLimiter> LimiterSource for Single<L> {
         self.0.refund_noted_at(now, n, receipt, notes);
     }
 
-    fn held(&self) -> u64 {
-        self.0.held()
+    fn is_held(&self) -> bool {
+        self.0.held() > 0
+    }
+
+    fn any_key(&self) {}
+
+    type Cursor = ();
+    const START: () = ();
+
+    fn is_drained(&self, (): &mut ()) -> bool {
+        self.0.held() == 0
     }
 }
 
@@ -177,7 +198,25 @@ impl<T: QueueKeys> LimiterSource for PerKey<T> {
         let _ = self.at(key).refund_at(now, n, receipt);
     }
 
-    fn held(&self) -> u64 {
-        0
+    fn is_held(&self) -> bool {
+        false
+    }
+
+    fn any_key(&self) -> Address {
+        self.0.locate_first(&())
+    }
+
+    /// The slot at which the last call found permits held.
+    type Cursor = usize;
+    const START: usize = 0;
+
+    /// Looks at all slots, from the cursor on and around, and stops at the first one with permits
+    /// held. So once no more permits are taken, all calls together look at each slot at most twice.
+    fn is_drained(&self, cursor: &mut usize) -> bool {
+        let held = self.0.next_held(*cursor).or_else(|| self.0.next_held(0));
+        if let Some(slot) = held {
+            *cursor = slot;
+        }
+        held.is_none()
     }
 }

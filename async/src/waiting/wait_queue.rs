@@ -122,6 +122,7 @@ struct Lists<S: LimiterSource> {
     /// receipts are not kept: a bucket takes back only its last grant.
     noted: (usize, Receipts),
     random: u32,
+    cursor: S::Cursor,
 }
 
 /// Bits of `gate` besides those of the shards.
@@ -243,6 +244,7 @@ impl<S: LimiterSource> Lists<S> {
         now: Timestamp::ZERO,
         noted: (0, Receipts::NONE),
         random: 1,
+        cursor: S::START,
     };
 
     /// Returns the shard of a key.

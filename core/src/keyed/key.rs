@@ -49,6 +49,21 @@ pub trait Keys: sealed::Table {
 pub trait QueueKeys: Keys {
     /// Whether other callers may take from a key's limiter without going through the queue.
     const SHARED: bool;
+
+    /// Returns the first slot with an index of at least `from` whose limiter has given out permits
+    /// that come back by release. A queue calls it to wait until no permit is held.
+    ///
+    /// ```
+    /// # use portcullis_core::{Concurrency, Keyed, QueueKeys, Timestamp};
+    /// let table = Keyed::for_keys(Concurrency::new(1), 100);
+    /// let lease = table.key("alice").try_acquire_at(Timestamp::ZERO, 1)?;
+    /// let slot = table.next_held(0).unwrap();
+    /// assert_eq!(table.next_held(slot + 1), None);
+    /// drop(lease);
+    /// assert_eq!(table.next_held(0), None);
+    /// # Ok::<(), portcullis_core::Denied>(())
+    /// ```
+    fn next_held(&self, from: usize) -> Option<usize>;
 }
 
 pub(crate) mod sealed {

@@ -602,6 +602,14 @@ impl<L: QueueLimiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> QueueKeys
     for KeyedArray<L, A, M, S>
 {
     const SHARED: bool = L::SHARED;
+
+    fn next_held(&self, from: usize) -> Option<usize> {
+        let limiters = self.limiters.as_ref().iter().enumerate().skip(from);
+        limiters
+            .filter(|(_, limiter)| limiter.held() > 0)
+            .map(|(at, _)| at)
+            .next()
+    }
 }
 
 impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> Keys for KeyedArray<L, A, M, S> {

@@ -158,10 +158,17 @@ impl Default for Line {
 
 /// The slots of all `lines`.
 pub(crate) fn entries(lines: &[Line]) -> impl Iterator<Item = Entry<'_>> {
+    entries_from(lines, 0)
+}
+
+/// The slots with an index of at least `from`.
+pub(crate) fn entries_from(lines: &[Line], from: usize) -> impl Iterator<Item = Entry<'_>> {
     lines
         .iter()
         .enumerate()
+        .skip(from / PLACES)
         .flat_map(|(at, line)| line.entries(at))
+        .filter(move |entry| entry.at >= from)
 }
 
 /// A slot, and its index in the table.

@@ -1623,8 +1623,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: WAITS,
         within: "unsafe fn enqueue_drained(&self, waiter: NonNull<Waiter<Key<Q>>>",
-        text: "            self.raise(DRAINED);\n            if self.is_drained() {\n                return false;\n            }",
-        by: "            if self.is_drained() {\n                return false;\n            }\n            self.raise(DRAINED);",
+        text: "            self.raise(DRAINED);\n            if self.is_drained(lists) {\n                return false;\n            }",
+        by: "            if self.is_drained(lists) {\n                return false;\n            }\n            self.raise(DRAINED);",
         test: (
             "queue_limits",
             "a_drain_that_begins_during_the_last_release_ends",
@@ -1643,7 +1643,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: SERVE,
         within: "fn drain(&self",
-        text: " && self.is_drained()",
+        text: " && self.is_drained(lists)",
         by: "",
         test: (
             "queue_limits",

@@ -12,6 +12,7 @@ const DRIVE: &str = "async/src/driving/drive.rs";
 const DRIVER: &str = "async/src/waiting/wait_queue/driver.rs";
 const WAIT_QUEUE: &str = "async/src/waiting/wait_queue.rs";
 const ADMIT: &str = "async/src/waiting/wait_queue/admit.rs";
+const LIMITER_SOURCE: &str = "async/src/waiting/limiter_source.rs";
 const SERVE: &str = "async/src/waiting/wait_queue/serve.rs";
 const KEYED_QUEUE: &str = "async/src/queues/keyed_queue.rs";
 const QUEUE: &str = "async/src/queues/queue.rs";
@@ -601,6 +602,17 @@ pub(super) const OF_THE_QUEUE: &[Mutant] = &[
         test: (
             "slack",
             "asked_again::jitter_delays_grants_that_are_due_at_an_instant_and_keeps_their_rate",
+        ),
+    },
+    // A table is drained once all its slots have been seen with no permits held.
+    Mutant {
+        file: LIMITER_SOURCE,
+        within: "fn is_drained(&self, cursor: &mut usize",
+        text: ".or_else(|| self.0.next_held(0))",
+        by: "",
+        test: (
+            "drained",
+            "drained_of_a_table_ends_when_the_last_lease_of_all_keys_is_released",
         ),
     },
 ];

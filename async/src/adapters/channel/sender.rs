@@ -10,7 +10,7 @@ use super::{Permits, SendError, Shared, TrySendError};
 use crate::adapters::leases::{Unspent, nothing};
 use crate::adapters::refused::Refused;
 use crate::adapters::weight::{PerItem, Weight};
-use crate::queues::acquire::{Acquire, Anchored, Queued};
+use crate::queues::acquire::{Acquire, Anchored, HasWaitQueue};
 
 /// The sending half of a [`channel`](super::channel). Clones send to the same channel.
 ///

@@ -81,7 +81,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             pending.bits |= 1;
             return;
         }
-        if !lists.waits.drainers.is_empty() && self.is_drained() {
+        if !lists.waits.drainers.is_empty() && self.is_drained(lists) {
             while let Some(head) = lists.waits.drainers.heads().next() {
                 if batch.is_full() {
                     pending.bits |= 1;
@@ -376,8 +376,8 @@ impl<Q: QueueConfig> WaitQueue<Q> {
 
     /// Returns whether no permit is held. If so, everything that was done before the permits were
     /// released is visible.
-    pub(super) fn is_drained(&self) -> bool {
-        let drained = self.source.held() == 0;
+    pub(super) fn is_drained(&self, lists: &mut Lists<Q::Source>) -> bool {
+        let drained = self.source.is_drained(&mut lists.cursor);
         fence(Acquire);
         drained
     }

@@ -191,7 +191,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         let _newcomer = unsafe { Waiter::newcomer(waiter) };
         self.with(|lists, _| {
             self.raise(DRAINED);
-            if self.is_drained() {
+            if self.is_drained(lists) {
                 return false;
             }
             let drainers = &mut lists.waits.drainers;
