@@ -74,16 +74,16 @@ use core::sync::atomic::{AtomicU32, AtomicUsize};
 /// 3. **Execution.** The closure runs on the calling thread and completes before the method
 ///    returns. If `try_lock` returns `None`, its closure has not run.
 /// 4. **Panics.** If a closure panics, the lock is afterwards either free or held permanently.
-/// 5. **No spurious failure.** `try_lock` returns `None` only if the lock is held. For a lock whose
-///    state is one atomic word: unlocking is one write to the word, and `try_lock` fails only if
-///    its read of the word finds the lock held. `compare_exchange` meets this;
-///    `compare_exchange_weak` does not. For any other lock: if one thread unlocks and then executes
-///    a `SeqCst` fence, and another thread executes a later `SeqCst` fence and then calls
-///    `try_lock`, this call observes the unlock. If this rule is broken, a released permit may wake
-///    no waiter.
+/// 5. **No failure without a holder.** `try_lock` returns `None` only if the lock is held. A lock
+///    whose state is one atomic word unlocks with one write to that word, and its `try_lock`
+///    returns `None` only after it has read there that the lock is held. Use `compare_exchange`;
+///    `compare_exchange_weak` can fail although the lock is free. Any other lock must guarantee
+///    this: if a thread unlocks and then executes a `SeqCst` fence, a `try_lock` after a later
+///    `SeqCst` fence of another thread does not find the lock held by the first thread. If a lock
+///    breaks this rule, a released permit may wake no waiter.
 /// 6. **No waiting in `try_lock`.** `try_lock` never waits for a context that the caller has
-///    pre-empted, such as the holder of the lock. If it waits for other
-///    threads, releases wait for them too.
+///    pre-empted, such as the holder of the lock. If it waits for other threads, releases wait for
+///    them too.
 pub unsafe trait RawLock {
     /// Whether all operations that lock, fail to lock or unlock are sequentially consistent
     /// (`SeqCst`).
