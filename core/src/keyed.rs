@@ -505,9 +505,10 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
             Found::Held(entry, held) => Some((entry, held)),
             Found::Claimed | Found::Nothing => None,
         };
-        while let Some((entry, held)) = seen
-            && let Some(state) = change(held.state())
-        {
+        while let Some((entry, held)) = seen {
+            let Some(state) = change(held.state()) else {
+                break;
+            };
             match entry.change(held, state) {
                 Ok(()) => return true,
                 Err(newer) => seen = newer.map(|held| (entry, held)),

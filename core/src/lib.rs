@@ -84,7 +84,7 @@
 //! # Features
 //!
 //! - `std`: [`MonotonicClock`], [`CoarseClock`], and limiters behind `Arc` and `Box`.
-//! - `tsc`: [`TscClock`]. Enables `std`.
+//! - `tsc`: [`TscClock`]. Enables `std`. Needs Rust 1.87; everything else needs Rust 1.85.
 //! - `defmt`: implements `defmt::Format` for errors and outcomes.
 //! - `portable-atomic`: supports targets without compare-exchange, such as the Cortex-M0, through
 //!   the crate `portable-atomic`. It has no effect on other targets, and no feature of this crate
@@ -111,6 +111,7 @@ mod keyed;
 mod leases;
 mod limiter;
 mod limiters;
+mod newer;
 mod rules;
 mod sometimes;
 mod sync;

@@ -40,9 +40,10 @@ impl<P: Anchored> Unspent<P> {
 impl<P: Anchored> Drop for Unspent<P> {
     fn drop(&mut self) {
         let left = self.left();
-        if let Some(mut lease) = self.lease.take()
-            && left > 0
-        {
+        let Some(mut lease) = self.lease.take() else {
+            return;
+        };
+        if left > 0 {
             lease
                 .release(self.spent)
                 .expect("`spent` is at most the lease's permits");

@@ -335,9 +335,10 @@ impl<P: Anchored> Acquire<P> {
     pub(crate) fn give_up(self: Pin<&mut Self>) {
         // SAFETY: the waiter is not moved.
         let this = unsafe { self.get_unchecked_mut() };
-        if let Some(queue) = this.queue.as_deref()
-            && let Some(waiter) = this.wait.take()
-        {
+        let Some(queue) = this.queue.as_deref() else {
+            return;
+        };
+        if let Some(waiter) = this.wait.take() {
             // SAFETY: if the waiter was put into a list, it was a list of this queue. Its outcome
             // has not been taken.
             unsafe { queue.wait_queue().cancel(waiter) };

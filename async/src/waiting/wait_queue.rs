@@ -384,11 +384,10 @@ fn next_driver<K: Copy + PartialEq, H: Shards<K>>(
             for waiter in waits.shards.as_ref()[shard].list(head) {
                 // SAFETY: the waiter is in a wait list, and this call holds the lock.
                 let (locked, has_timer) = unsafe { (waits.get(waiter), timers.contains(waiter)) };
-                if has_timer
-                    && locked.can_drive()
-                    && let Some(waker) = locked.rewake(None)
-                {
-                    return Some((waiter.addr().get(), waker));
+                if has_timer && locked.can_drive() {
+                    if let Some(waker) = locked.rewake(None) {
+                        return Some((waiter.addr().get(), waker));
+                    }
                 }
             }
         }

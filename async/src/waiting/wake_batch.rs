@@ -45,9 +45,7 @@ impl WakeBatch {
 
     /// Adds a waker. The caller has checked that the batch is not full.
     pub(crate) fn push(&mut self, waker: Option<Waker>) {
-        if let Some(waker) = waker
-            && let Some(place) = self.wakers.get_mut(self.after)
-        {
+        if let (Some(waker), Some(place)) = (waker, self.wakers.get_mut(self.after)) {
             place.write(waker);
             self.after += 1;
         }

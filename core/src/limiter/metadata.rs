@@ -274,9 +274,10 @@ impl Metadata<'_> {
     pub fn offer<T: 'static>(&mut self, name: Name<T>, make: impl FnOnce() -> T) {
         match &mut self.wanted {
             Wanted::Value { text, into } => {
-                if *text == name.text
-                    && let Some(into @ None) = into.downcast_mut::<Option<T>>()
-                {
+                if *text != name.text {
+                    return;
+                }
+                if let Some(into @ None) = into.downcast_mut::<Option<T>>() {
                     *into = Some(make());
                 }
             }

@@ -40,6 +40,7 @@ use core::time::Duration;
 use crate::limiter::queue_limiter::replenishing;
 use crate::limiters::bucket_settings::BucketSettings;
 use crate::limiters::lattice::{Lattice, Terms, used_after};
+use crate::newer::{low_bits, signed_wide};
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::const_unless_loom;
 use crate::time::grid::Grid;
@@ -182,8 +183,8 @@ impl Forgotten {
         let mut words = [0; FORGOTTEN];
         if self.beyond > 0 && lattice.cost > 0 {
             let cost = lattice.cost as i128;
-            words[BEYOND] = (self.beyond / cost).cast_unsigned() as u64;
-            words[PART] = (self.beyond % cost).cast_unsigned() as u64;
+            words[BEYOND] = low_bits(self.beyond / cost);
+            words[PART] = low_bits(self.beyond % cost);
             words[LARGEST] = self.largest;
         }
         words[BEGAN] = tick & u32::MAX as u64;
@@ -402,10 +403,7 @@ impl<W: Word> AdjustableBucket<W> {
             if -has > i128::from(new.debt) {
                 return Err(ChangeError::Owes);
             }
-            let used = new
-                .position(latest)
-                .wrapping_sub(has.cast_unsigned() as u64)
-                & new.mask;
+            let used = new.position(latest).wrapping_sub(low_bits(has)) & new.mask;
             Ok((
                 as_settings(&new, late),
                 used,
@@ -926,7 +924,7 @@ impl<W: Word> AdjustableBucket<W> {
                 return Ok(());
             }
             self.live.note(tick);
-            let used = position.wrapping_sub(has_then.cast_unsigned() as u64);
+            let used = position.wrapping_sub(low_bits(has_then));
             match claim.begin_era(word, used) {
                 Some(Ok(())) => {
                     self.live.confirm_newest(tick, newest);
@@ -994,7 +992,7 @@ fn carried(
     let balance = old.balance(old.position(tick), used);
     let (old_cost, new_cost) = (i128::from(old.cost), i128::from(new.cost));
     let owed = (u128::from(balance.owed) * u128::from(new.cost)).div_ceil(old.cost.into());
-    let has = i128::from(balance.available) * new_cost / old_cost - owed.cast_signed();
+    let has = i128::from(balance.available) * new_cost / old_cost - signed_wide(owed);
     // The units granted and not yet replenished: missing from the bucket, or forgotten. Whole
     // permits and the rest are converted separately, so that no product overflows.
     let missing = i128::from(old.full) - i128::from(balance.available) + i128::from(balance.owed);

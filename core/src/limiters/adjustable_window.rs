@@ -30,10 +30,10 @@
 //! which the era began. The count may exceed a limit that was lowered, but never the largest limit
 //! that may be set.
 
-use core::hint::cold_path;
 use core::time::Duration;
 
 use crate::limiter::queue_limiter::replenishing;
+use crate::newer::{cold_path, low_bits};
 use crate::sync::const_unless_loom;
 use crate::time::grid::{self, Grid};
 use crate::time::timestamp::saturating_duration;
@@ -840,7 +840,7 @@ impl<W: Word> AdjustableWindow<W> {
             _ => new.limit - left,
         };
         // After the last representable tick the end wraps, as it does in the word.
-        let end = end.cast_unsigned() as u64;
+        let end = low_bits(end);
         let largest = if carry == Carry::Reset {
             new.limit
         } else {

@@ -29,6 +29,7 @@
 mod rules;
 
 pub use self::rules::ConcurrencyRules;
+use crate::newer::signed;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::const_unless_loom;
 use crate::word::{AtomicWord, NativeWord, Word};
@@ -121,7 +122,7 @@ impl<W: Word> Concurrency<W> {
             if limit > Self::max_limit() {
                 return Err(SettingsError::TooLarge { setting: Setting::Limit, max: Self::max_limit() as u64 });
             }
-            Ok(Self { state: AtomicWord::new(Self::pack(limit.cast_signed(), limit)) })
+            Ok(Self { state: AtomicWord::new(Self::pack(limit as i64, limit)) })
         }
     }
 
@@ -141,15 +142,15 @@ impl<W: Word> Concurrency<W> {
     /// The field's value when no permit is available.
     const BIAS: u64 = 1 << (Self::FIELD - 1);
 
-    const fn pack(available: i32, limit: u32) -> u64 {
-        let available = Self::BIAS.wrapping_add_signed(available as i64);
+    const fn pack(available: i64, limit: u32) -> u64 {
+        let available = Self::BIAS.wrapping_add_signed(available);
         available << Self::AVAILABLE_AT | (limit as u64) << LIMIT_AT
     }
 
     /// Returns the available permits, negative if more are out than the limit, and the limit.
     #[inline(always)]
     fn split(state: u64) -> (i32, u32) {
-        let available = (state >> Self::AVAILABLE_AT).cast_signed() - Self::BIAS.cast_signed();
+        let available = signed(state >> Self::AVAILABLE_AT) - signed(Self::BIAS);
         let limit = (state >> LIMIT_AT) & ((1 << Self::FIELD) - 1);
         (available as i32, limit as u32)
     }
@@ -191,10 +192,7 @@ impl<W: Word> Concurrency<W> {
     /// assert_eq!(Concurrency::new(3).available(), 3);
     /// ```
     pub fn available(&self) -> u32 {
-        Self::split(self.state.load(Relaxed))
-            .0
-            .max(0)
-            .cast_unsigned()
+        u32::try_from(Self::split(self.state.load(Relaxed)).0).unwrap_or(0)
     }
 
     /// Returns the permits that are out. This is more than the limit if the limit was lowered
@@ -299,8 +297,8 @@ impl<W: Word> Concurrency<W> {
                 });
             }
             // The permits that are out do not change. Neither number exceeds 30 bits.
-            let resized = Self::pack(available - old.cast_signed() + limit.cast_signed(), limit)
-                | state & WAITED;
+            let left = i64::from(available) - i64::from(old) + i64::from(limit);
+            let resized = Self::pack(left, limit) | state & WAITED;
             // Relaxed: a compare-exchange continues the release sequence of earlier releases.
             match self
                 .state

@@ -40,6 +40,7 @@
 use core::time::Duration;
 
 use crate::limiter::queue_limiter::replenishing;
+use crate::newer::{signed, unbounded_shr};
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::const_unless_loom;
 use crate::time::timestamp::saturating_duration;
@@ -483,13 +484,14 @@ impl<W: Word> CooldownWindow<W> {
                     return Err(Denied::Exhausted { now, permits: n });
                 }
             };
-            if n > 0
-                && let Err(newer) = self
+            if n > 0 {
+                let written = self
                     .state
-                    .compare_exchange_weak(state, next, Relaxed, Relaxed)
-            {
-                state = newer;
-                continue;
+                    .compare_exchange_weak(state, next, Relaxed, Relaxed);
+                if let Err(newer) = written {
+                    state = newer;
+                    continue;
+                }
             }
             return if granted {
                 let end = self.started.layout.split(next).1;
@@ -679,9 +681,7 @@ impl<W: Word> Limiter for CooldownWindow<W> {
             Phase::Over => 0,
             Phase::Window { count } if count + wanted <= self.limit() => 0,
             // A timestamp that is too stale need not wait for the end if the window has room.
-            Phase::TooLate if count + wanted <= self.limit() => {
-                layout.too_late(stamp, end).cast_signed()
-            }
+            Phase::TooLate if count + wanted <= self.limit() => signed(layout.too_late(stamp, end)),
             _ => -layout.distance(stamp, end),
         };
         if wait == 0 {
@@ -896,7 +896,7 @@ impl CooldownWindowBuilder {
             };
             let step = started.grid.step();
             let ticks = period.div_ceil(step);
-            let newest = u64::MAX.unbounded_shr(u64::BITS - offset_bits(ticks, wait.div_ceil(step)));
+            let newest = unbounded_shr(u64::MAX, u64::BITS - offset_bits(ticks, wait.div_ceil(step)));
             Ok(CooldownWindow {
                 // No window is open: the last one ended with the origin.
                 state: AtomicWord::new(started.nothing_since(self.origin)),

@@ -7,6 +7,7 @@
 
 use core::time::Duration;
 
+use crate::newer::cold_path;
 use crate::time::grid::Grid;
 use crate::word::settings::{self, MIN_STALENESS, Misfit, Scale};
 use crate::{Denied, Idle, Rate, Retry, Setting, SettingsError, Timestamp};
@@ -40,7 +41,7 @@ pub(crate) fn used_after(
     } else {
         // The bucket is idle, or the timestamp is stale. The hint makes the compiler branch, so the
         // compare-exchange need not wait for the position.
-        core::hint::cold_path();
+        cold_path();
         if distance >= behind() {
             return None;
         }

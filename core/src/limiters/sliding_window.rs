@@ -28,10 +28,10 @@
 //! The limit is in a separate word. A take reads it once. If the limit was lowered, the total may
 //! exceed it.
 
-use core::hint::cold_path;
 use core::time::Duration;
 
 use crate::limiter::queue_limiter::replenishing;
+use crate::newer::{cold_path, signed};
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::const_unless_loom;
 use crate::time::grid::Grid;
@@ -724,7 +724,7 @@ impl<const MAX_SEGMENTS: usize, W: Word> Limiter for SlidingWindow<MAX_SEGMENTS,
                 let leaves = self.layout.stamp(next);
                 let (count, tag) = self.layout.split(slot.load(Relaxed));
                 // An outdated slot has already been subtracted.
-                let counted = self.layout.distance(leaves, tag) == self.slots.step().cast_signed();
+                let counted = self.layout.distance(leaves, tag) == signed(self.slots.step());
                 remaining = remaining.saturating_sub(if counted { count } else { 0 });
             }
             if remaining + wanted <= limit || ahead == self.slots.step() {

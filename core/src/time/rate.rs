@@ -88,7 +88,7 @@ impl Rate {
     /// assert_eq!(Rate::per_minute(5).period().as_secs(), 60);
     /// ```
     pub const fn per_minute(permits: u32) -> Self {
-        Self::new(permits, Duration::from_mins(1))
+        Self::new(permits, Duration::from_secs(60))
     }
 
     /// Creates a rate of `permits` per hour.
@@ -98,7 +98,7 @@ impl Rate {
     /// assert_eq!(Rate::per_hour(5).period().as_secs(), 3_600);
     /// ```
     pub const fn per_hour(permits: u32) -> Self {
-        Self::new(permits, Duration::from_hours(1))
+        Self::new(permits, Duration::from_secs(3_600))
     }
 
     /// Creates a rate of `permits` per day of 24 hours.
@@ -108,7 +108,7 @@ impl Rate {
     /// assert_eq!(Rate::per_day(5).period().as_secs(), 86_400);
     /// ```
     pub const fn per_day(permits: u32) -> Self {
-        Self::new(permits, Duration::from_hours(24))
+        Self::new(permits, Duration::from_secs(24 * 3_600))
     }
 
     /// Returns the permits replenished in each [`period`](Self::period); `u64::MAX` if there is no
@@ -127,7 +127,7 @@ impl Rate {
     /// ```
     /// # use core::time::Duration;
     /// # use portcullis_core::{Rate};
-    /// assert_eq!(Rate::per_hour(7).period(), Duration::from_hours(1));
+    /// assert_eq!(Rate::per_hour(7).period(), Duration::from_secs(3_600));
     /// ```
     pub const fn period(self) -> Duration {
         Duration::from_nanos(self.period_nanos)

@@ -235,6 +235,7 @@ pub(crate) const fn saturating_duration(nanos: u128) -> Duration {
     if nanos > Duration::MAX.as_nanos() {
         Duration::MAX
     } else {
-        Duration::from_nanos_u128(nanos)
+        let second = 1_000_000_000;
+        Duration::new((nanos / second) as u64, (nanos % second) as u32)
     }
 }

@@ -24,9 +24,9 @@
 //! Ticks are rounded so that the hold is never too short: the start up, the wait up, and `now`
 //! down.
 
-use core::hint::cold_path;
 use core::time::Duration;
 
+use crate::newer::cold_path;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::time::grid::Grid;
 use crate::time::timestamp::saturating_duration;

@@ -49,9 +49,9 @@
 //! any time up to `newest`. A refund treats it as the newest time, and gives back less.
 
 use core::fmt;
-use core::hint::cold_path;
 use core::mem;
 
+use crate::newer::{cold_path, unbounded_shr};
 use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use crate::sync::atomic::fence;
 use crate::sync::const_unless_loom;
@@ -134,7 +134,7 @@ impl<const N: usize, W: Word> Live<N, W> {
                 mem::forget(mem::replace(&mut sets[0][at], AtomicWord::new(settings[at])));
                 at += 1;
             }
-            let (tick, turn) = (tick & W::MASK, tick.unbounded_shr(W::BITS));
+            let (tick, turn) = (tick & W::MASK, unbounded_shr(tick, W::BITS));
             // As if entered long ago.
             let before = tick.wrapping_sub(W::MASK / 2) & W::MASK;
             Self {
@@ -243,10 +243,13 @@ impl<const N: usize, W: Word> Live<N, W> {
             let passed = tick.wrapping_sub(self.slow_since.load(Relaxed)) & W::MASK;
             passed > 2 * self.late.load(Relaxed)
         };
-        if is_over()
-            && let Some(_claim) = self.claim()
-            && is_over()
-        {
+        if !is_over() {
+            return;
+        }
+        let Some(_claim) = self.claim() else {
+            return;
+        };
+        if is_over() {
             let word = self.load();
             // If a call decides concurrently, the bit stays set until a later attempt.
             let _ = self.exchange(word, word & !Self::SLOW);
@@ -299,7 +302,7 @@ impl<const N: usize, W: Word> Live<N, W> {
                     // A grant one wrap of the word ago confirms nothing.
                     self.granted.store(!tick & W::MASK, Relaxed);
                     if W::BITS < 64 {
-                        self.turn.store(tick.unbounded_shr(W::BITS), Relaxed);
+                        self.turn.store(unbounded_shr(tick, W::BITS), Relaxed);
                     }
                     return tick;
                 }
@@ -320,7 +323,7 @@ impl<const N: usize, W: Word> Live<N, W> {
     /// Whether a grant in the word has the time `newest`, and not the equal one a wrap ago.
     fn is_confirmed(&self, newest: u64) -> bool {
         self.granted.load(Relaxed) == newest & W::MASK
-            && (W::BITS == 64 || self.turn.load(Relaxed) == newest.unbounded_shr(W::BITS))
+            && (W::BITS == 64 || self.turn.load(Relaxed) == unbounded_shr(newest, W::BITS))
     }
 
     /// Returns by how many ticks `newest` is ahead of `tick`, or `None` if it is not. A narrow word
@@ -402,7 +405,7 @@ impl<const N: usize, W: Word> Live<N, W> {
 
     /// Reads a receipt that [`receipt`](Self::receipt) created.
     pub(crate) const fn noted(receipt: &Receipt) -> Noted {
-        let late = receipt.note().unbounded_shr(W::BITS);
+        let late = unbounded_shr(receipt.note(), W::BITS);
         let (word, newest) = (receipt.note() & W::MASK & !Self::SLOW, receipt.time());
         Noted {
             word,
@@ -649,8 +652,7 @@ impl<const N: usize, W: Word> Claim<'_, N, W> {
     /// Returns the quarter of the range of sets that begins with the set of `word`, if one does.
     fn entered(word: u64) -> Option<usize> {
         let set = (word & Live::<N, W>::SETS) / Live::<N, W>::SET;
-        set.is_multiple_of(Live::<N, W>::QUARTER)
-            .then(|| Live::<N, W>::quarter(word))
+        (set % Live::<N, W>::QUARTER == 0).then(|| Live::<N, W>::quarter(word))
     }
 }
 

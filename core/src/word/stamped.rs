@@ -24,6 +24,7 @@
 //! last zone is then granted, and the grant counts under the old stamp. A stale timestamp after it
 //! is in the middle zone: it must not find the limiter idle, so it is denied.
 
+use crate::newer::signed;
 use crate::time::grid::Grid;
 use crate::word::settings::{self, MIN_STALENESS, Scale};
 use crate::word::{Word, narrow};
@@ -147,8 +148,8 @@ impl<W: Word> Stamped<W> {
     pub(crate) fn distance(&self, to: u64, from: u64) -> i64 {
         let distance = to.wrapping_sub(from) & W::MASK;
         match self.ahead(to, from) {
-            Some(ahead) => (ahead >> self.count_bits).cast_signed(),
-            None => -((W::MASK - distance) >> self.count_bits).cast_signed() - 1,
+            Some(ahead) => signed(ahead >> self.count_bits),
+            None => -signed((W::MASK - distance) >> self.count_bits) - 1,
         }
     }
 

@@ -437,8 +437,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: CONCURRENCY,
         within: "fn resize(&self",
-        text: "available - old.cast_signed() + limit.cast_signed()",
-        by: "available.min(limit.cast_signed())",
+        text: "i64::from(available) - i64::from(old) + i64::from(limit)",
+        by: "i64::from(available).min(limit.into())",
         test: (
             "concurrency",
             "wide::a_take_during_a_limit_decrease_is_judged_by_one_of_the_two_limits",

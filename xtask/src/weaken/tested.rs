@@ -179,7 +179,7 @@ pub(super) const OF_THE_CORE: &[Mutant] = &[
     Mutant {
         file: LIVE,
         within: "fn is_confirmed(&self",
-        text: "&& (W::BITS == 64 || self.turn.load(Relaxed) == newest.unbounded_shr(W::BITS))",
+        text: "&& (W::BITS == 64 || self.turn.load(Relaxed) == unbounded_shr(newest, W::BITS))",
         by: "",
         test: (
             "adjustable_bucket",
@@ -365,8 +365,8 @@ pub(super) const OF_THE_QUEUE: &[Mutant] = &[
     Mutant {
         file: SERVE,
         within: "pub(super) fn take(",
-        text: "&& let Ok(receipt) = take(most)\n        {\n            return Ok((most, receipt));",
-        by: "{\n            return take(most).map(|receipt| (most, receipt));",
+        text: "if let Ok(receipt) = take(most) {\n                return Ok((most, receipt));\n            }",
+        by: "return take(most).map(|receipt| (most, receipt));",
         test: (
             "corners",
             "a_partial_request_takes_the_minimum_if_the_limiter_grants_less_than_it_reports",
@@ -587,7 +587,7 @@ pub(super) const OF_THE_QUEUE: &[Mutant] = &[
     Mutant {
         file: ADMIT,
         within: "unsafe fn wait_or_refuse(",
-        text: "&& !lists.waits.get(head).is_head()",
+        text: ".filter(|&head| !lists.waits.get(head).is_head())",
         by: "",
         test: (
             "slack",

@@ -233,7 +233,7 @@ mod tests {
     fn dropped_timers_leave_no_alarm_with_the_thread() {
         let mut timers: Vec<_> = (0..100).map(|_| ThreadTimer::new()).collect();
         for timer in &timers {
-            let hour = timer.now().saturating_add(Duration::from_hours(1));
+            let hour = timer.now().saturating_add(Duration::from_secs(3_600));
             assert!(timer.wake_at(hour, Waker::noop()).is_pending());
         }
         let known = || locked(&ALARMS).all.len();

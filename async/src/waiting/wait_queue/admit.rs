@@ -236,9 +236,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
                 lists.waits.get(waiter).set_next_try(next_try);
                 let delay = self.jitter(lists, now);
                 lists.schedule(waiter, delay);
-                if let Some(head) = head
-                    && !lists.waits.get(head).is_head()
-                {
+                if let Some(head) = head.filter(|&head| !lists.waits.get(head).is_head()) {
                     lists.schedule(head, Duration::ZERO);
                 }
             }

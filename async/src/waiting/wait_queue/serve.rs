@@ -57,9 +57,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             pending.bits |= key.map_or(1, Self::bit);
             return;
         }
-        if let Some(key) = key
-            && let Some(head) = lists.head(key)
-        {
+        if let Some(head) = key.and_then(|key| lists.head(key)) {
             self.serve(lists, batch, head, now, now);
         }
         while pending.bits != 0 {
@@ -101,9 +99,10 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         now: Timestamp,
         is_due: impl Fn(Timestamp) -> bool,
     ) -> bool {
-        while let Some((waiter, (due, event))) = lists.timers.first()
-            && is_due(due)
-        {
+        while let Some((waiter, (due, event))) = lists.timers.first() {
+            if !is_due(due) {
+                break;
+            }
             if batch.is_full() {
                 return false;
             }
@@ -441,10 +440,10 @@ pub(super) fn take(
         let most = u32::try_from(available())
             .unwrap_or(u32::MAX)
             .clamp(min, max);
-        if most > min
-            && let Ok(receipt) = take(most)
-        {
-            return Ok((most, receipt));
+        if most > min {
+            if let Ok(receipt) = take(most) {
+                return Ok((most, receipt));
+            }
         }
     }
     take(min).map(|receipt| (min, receipt))

@@ -18,6 +18,7 @@
 
 use core::time::Duration;
 
+use crate::newer::{low_bits, signed};
 use crate::rules::{TableRules, Verdict, WordRules};
 use crate::time::grid::Grid;
 use crate::time::timestamp::saturating_duration;
@@ -393,7 +394,7 @@ impl<W: Word> WordRules for FixedWindowRules<W> {
         // stale.
         let room = self.layout.split(state).0 + wanted <= self.limit();
         let wait = if room {
-            self.layout.too_late(stamp, end).cast_signed()
+            signed(self.layout.too_late(stamp, end))
         } else {
             -self.layout.distance(stamp, end)
         };
@@ -416,7 +417,7 @@ impl<W: Word> TableRules for FixedWindowRules<W> {
         let stamp = self.layout.stamp(position);
         let end = self.layout.split(state).1;
         self.layout.ahead(stamp, end).is_some()
-            && self.layout.distance(stamp, end).cast_unsigned()
+            && low_bits(self.layout.distance(stamp, end).into())
                 >= (position - self.grid.index(since)).min(self.layout.staleness())
     }
 

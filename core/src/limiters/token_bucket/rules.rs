@@ -30,6 +30,7 @@ use core::time::Duration;
 
 use crate::limiters::bucket_settings::BucketSettings;
 use crate::limiters::lattice::{Lattice, Terms, used_after};
+use crate::newer::cold_path;
 use crate::rules::{TableRules, Verdict, WordRules};
 use crate::time::grid::Grid;
 use crate::time::timestamp::saturating_duration;
@@ -209,7 +210,7 @@ impl<W: Word> TokenBucketRules<W> {
         // A divisor of the numbers that the rate was built from, which are a `u32` and a `u64`.
         let in_lowest_terms = Rate::new(permits as u32, Duration::from_nanos(period as u64));
         match u32::try_from(permits * (SECOND / period)) {
-            Ok(permits) if SECOND.is_multiple_of(period) => Rate::per_second(permits),
+            Ok(permits) if SECOND % period == 0 => Rate::per_second(permits),
             _ => in_lowest_terms,
         }
     }
@@ -353,7 +354,7 @@ impl<W: Word> WordRules for TokenBucketRules<W> {
         } = request;
         let denied = Verdict::Denied(Denied::Exhausted { now, permits: n });
         if price == 0 {
-            core::hint::cold_path();
+            cold_path();
             let enough = self.lattice().judge(position, used) >= self.cost.into();
             return if enough { Verdict::Allowed } else { denied };
         }

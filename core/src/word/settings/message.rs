@@ -52,7 +52,7 @@ impl Message {
         let (mut rest, mut places) = (nanos % unit, unit);
         let mut message = self.number(nanos / unit);
         if rest > 0 {
-            while rest.is_multiple_of(10) {
+            while rest % 10 == 0 {
                 rest /= 10;
                 places /= 10;
             }
