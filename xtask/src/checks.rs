@@ -10,6 +10,7 @@ use crate::firmware;
 use crate::firmware_cost;
 use crate::hot_paths;
 use crate::no_std;
+use crate::oldest_rust;
 use crate::setup::{self, Part};
 use crate::weaken;
 use crate::width;
@@ -42,6 +43,7 @@ pub(crate) const TASKS: &[Task] = &[
         steps: &[
             "fmt",
             "clippy",
+            "oldest-rust",
             "doc",
             "tests",
             "core-tests",
@@ -58,8 +60,8 @@ pub(crate) const TASKS: &[Task] = &[
     },
     Task {
         name: "lint",
-        about: "fmt, clippy and doc",
-        steps: &["fmt", "clippy", "doc"],
+        about: "fmt, clippy, oldest-rust and doc",
+        steps: &["fmt", "clippy", "oldest-rust", "doc"],
     },
     Task {
         name: "release-check",
@@ -67,6 +69,7 @@ pub(crate) const TASKS: &[Task] = &[
         steps: &[
             "fmt",
             "clippy",
+            "oldest-rust",
             "doc",
             "tests",
             "core-tests",
@@ -115,6 +118,12 @@ pub(crate) const STEPS: &[Step] = &[
         about: "a few loom models: of a token bucket, a concurrency limit and a queue",
         needs: None,
         run: quick_loom,
+    },
+    Step {
+        name: "oldest-rust",
+        about: "the libraries compile with the lowest Rust version",
+        needs: Some(Part::OldestRust),
+        run: oldest_rust::check,
     },
     Step {
         name: "doc",

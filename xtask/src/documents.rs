@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::checks::{STEPS, TASKS};
+use crate::manifest;
 use crate::sources;
 
 fn root() -> PathBuf {
@@ -26,31 +27,6 @@ fn documents() -> Vec<String> {
     let files = sources::files(&root()).expect("the workspace");
     let documents = files.iter().filter(|file| ends_in(file, "md"));
     documents.map(|file| file.display().to_string()).collect()
-}
-
-/// Returns the lines of a section of a manifest.
-fn section<'a>(manifest: &'a str, name: &str) -> impl Iterator<Item = &'a str> {
-    let head = format!("[{name}]");
-    let lines = manifest.lines().skip_while(move |line| *line != head);
-    lines.skip(1).take_while(|line| !line.starts_with('['))
-}
-
-/// Returns the features of a package, and whether each is on by default.
-fn features(manifest: &str) -> BTreeSet<(String, bool)> {
-    let of = |line: &str| {
-        let (name, list) = line.split_once(" = [")?;
-        Some((name.to_owned(), list.trim_end_matches(']').to_owned()))
-    };
-    let all: Vec<_> = section(manifest, "features").filter_map(of).collect();
-    let by_default = all.iter().find(|(name, _)| name == "default");
-    let by_default = by_default.map_or("", |(_, list)| list.as_str());
-    let is_on = |name: &str| {
-        by_default
-            .split(", ")
-            .any(|on| on.trim_matches('"') == name)
-    };
-    let named = all.iter().filter(|(name, _)| name != "default");
-    named.map(|(name, _)| (name.clone(), is_on(name))).collect()
 }
 
 /// Returns the rows `` | `package` | `feature` | yes | ... | `` of a document for one package.
@@ -75,7 +51,7 @@ fn listed(document: &str, package: &str) -> BTreeSet<(String, bool)> {
 fn the_readme_names_every_feature_and_whether_it_is_on_by_default() {
     let readme = read("README.md");
     for (folder, package) in [("core", "portcullis-core"), ("async", "portcullis-async")] {
-        let has = features(&read(&format!("{folder}/Cargo.toml")));
+        let has = manifest::features(&read(&format!("{folder}/Cargo.toml")));
         let says = listed(&readme, package);
         assert!(!has.is_empty(), "{package} has no features");
         let missing: Vec<_> = has.difference(&says).collect();
@@ -110,24 +86,12 @@ fn contributors_find_every_task_and_step() {
     }
 }
 
-/// Returns the lowest Rust version of a package: its own, or that of the workspace.
-fn lowest_rust(manifest: &str) -> String {
-    let manifest = read(manifest);
-    let own = section(&manifest, "package");
-    let workspace = section(&manifest, "workspace.package");
-    let mut lines = own.chain(workspace);
-    let version = lines.find_map(|line| line.strip_prefix("rust-version = \""));
-    version.map_or_else(
-        || lowest_rust("Cargo.toml"),
-        |version| version.trim_end_matches('"').to_owned(),
-    )
-}
-
 #[test]
 fn the_documents_name_the_lowest_rust() {
-    let (workspace, core) = (lowest_rust("Cargo.toml"), lowest_rust("core/Cargo.toml"));
-    assert_eq!(lowest_rust("async/Cargo.toml"), core);
-    assert_eq!(lowest_rust("firmware/Cargo.toml"), workspace);
+    let of = |manifest| manifest::lowest_rust(&root(), manifest).expect("a version");
+    let (workspace, core) = (of("Cargo.toml"), of("core/Cargo.toml"));
+    assert_eq!(of("async/Cargo.toml"), core);
+    assert_eq!(of("firmware/Cargo.toml"), workspace);
     let says = |document: &str, version: &str| {
         let words = format!("Rust {version}");
         assert!(
@@ -224,11 +188,9 @@ fn a_block_from_a_file_agrees_with_the_file() {
 }
 
 #[test]
-fn features_and_rows_are_read() {
-    let manifest = "[package]\nname = \"x\"\n\n[features]\n# Why.\ndefault = [\"std\"]\nstd = []\ntsc = [\"std\", \"dep:y\"]\n\n[dependencies]\ny = []\n";
-    let expected = BTreeSet::from([("std".to_owned(), true), ("tsc".to_owned(), false)]);
-    assert_eq!(features(manifest), expected);
+fn rows_of_features_are_read() {
     let rows = "| `x` | `std` | yes | a |\n| `x` | `tsc` | no | b |\n| `z` | `other` | no | c |\n";
+    let expected = BTreeSet::from([("std".to_owned(), true), ("tsc".to_owned(), false)]);
     assert_eq!(listed(rows, "x"), expected);
 }
 

@@ -21,7 +21,9 @@ mod hot_paths;
 #[cfg(test)]
 mod limiters;
 mod listing;
+mod manifest;
 mod no_std;
+mod oldest_rust;
 mod report;
 mod setup;
 mod sources;
@@ -108,7 +110,7 @@ mod tests {
             .iter()
             .map(|step| step.name)
             .collect();
-        assert_eq!(steps, ["fmt", "clippy", "doc"]);
+        assert_eq!(steps, ["fmt", "clippy", "oldest-rust", "doc"]);
     }
 
     #[test]

@@ -11,6 +11,7 @@ use std::process::{Command, Stdio};
 
 use crate::command::announce;
 use crate::context::Context;
+use crate::oldest_rust;
 use crate::targets::{BOARDS, TARGETS};
 
 /// A tool that a step needs.
@@ -24,6 +25,8 @@ pub(crate) enum Part {
     Firmware,
     /// A processor whose machine code can be checked.
     X86,
+    /// A compiler of the lowest Rust version of the libraries.
+    OldestRust,
     /// Valgrind, and the program that runs benches under it.
     Callgrind,
 }
@@ -40,6 +43,10 @@ impl Part {
             Self::Firmware => {
                 "missing: QEMU (Debian's qemu-system-arm and qemu-system-misc), or core for microcontrollers (rustup target add thumbv7m-none-eabi \
                  thumbv6m-none-eabi riscv32imac-unknown-none-elf, or Debian's rustc-web, cargo-web, rust-web-src and lld-22)"
+            }
+            Self::OldestRust => {
+                "missing: the lowest Rust version of the libraries (rustup toolchain install, with `rust-version` of core/Cargo.toml, or Debian's \
+                 rustc-web of that version)"
             }
             Self::Callgrind => {
                 "missing: Valgrind (Debian's valgrind), or gungraun-runner (cargo install gungraun-runner, the version in Cargo.lock)"
@@ -63,6 +70,7 @@ impl Part {
                 "qemu-system-misc",
             ],
             Self::X86 => &[],
+            Self::OldestRust => &[oldest_rust::LLVM],
             Self::Callgrind => &["valgrind"],
         }
     }
@@ -72,7 +80,8 @@ impl Part {
 pub(crate) fn ensure(context: &Context, part: Part) -> Result<(), String> {
     let there = || is_there(context, part) || is_there_in_debian(context, part);
     let cargo = || part == Part::Callgrind && install_runner(context);
-    let install = || (cargo() && there()) || (apt_get(part.debian()) && there());
+    let unpack = || part != Part::OldestRust || oldest_rust::unpack(context);
+    let install = || (cargo() && there()) || (apt_get(part.debian()) && unpack() && there());
     if there() || install() {
         Ok(())
     } else {
@@ -103,6 +112,7 @@ pub(crate) fn is_there(context: &Context, part: Part) -> bool {
         Part::BareTargets => TARGETS.iter().all(|target| has_core(target)),
         Part::Firmware => has_emulators() && BOARDS.iter().all(|board| has_core(board.target)),
         Part::X86 => cfg!(target_arch = "x86_64"),
+        Part::OldestRust => oldest_rust::compiler(context).is_some(),
         Part::Callgrind => {
             is_quiet_success(Command::new("valgrind").arg("--version"))
                 && callgrind_runner(context).is_file()
@@ -126,7 +136,7 @@ fn is_there_in_debian(context: &Context, part: Part) -> bool {
                 && is_there_in_debian(context, Part::BareTargets)
                 && linker_beside_debian().is_some()
         }
-        Part::X86 | Part::Callgrind => false,
+        Part::X86 | Part::OldestRust | Part::Callgrind => false,
     }
 }
 
@@ -247,7 +257,7 @@ fn apt_get(packages: &[&str]) -> bool {
     apt_get(&["update"]) && apt_get(&[&["install", "--no-install-recommends"], packages].concat())
 }
 
-fn succeeds(command: &mut Command) -> bool {
+pub(crate) fn succeeds(command: &mut Command) -> bool {
     announce(command);
     command
         .stdin(Stdio::null())
@@ -266,7 +276,7 @@ pub(crate) fn output(program: &str, arguments: &[&str]) -> Option<String> {
     printed(Command::new(program).args(arguments))
 }
 
-fn printed(command: &mut Command) -> Option<String> {
+pub(crate) fn printed(command: &mut Command) -> Option<String> {
     let output = command.stdin(Stdio::null()).output().ok()?;
     output
         .status

@@ -1,0 +1,62 @@
+//! Reads the manifests of the packages.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+/// Returns the lines of a section of a manifest.
+fn section<'a>(manifest: &'a str, name: &str) -> impl Iterator<Item = &'a str> {
+    let head = format!("[{name}]");
+    let lines = manifest.lines().skip_while(move |line| *line != head);
+    lines.skip(1).take_while(|line| !line.starts_with('['))
+}
+
+/// Returns the features of a package, and whether each is on by default.
+pub(crate) fn features(manifest: &str) -> BTreeSet<(String, bool)> {
+    let of = |line: &str| {
+        let (name, list) = line.split_once(" = [")?;
+        Some((name.to_owned(), list.trim_end_matches(']').to_owned()))
+    };
+    let all: Vec<_> = section(manifest, "features").filter_map(of).collect();
+    let by_default = all.iter().find(|(name, _)| name == "default");
+    let by_default = by_default.map_or("", |(_, list)| list.as_str());
+    let is_on = |name: &str| {
+        by_default
+            .split(", ")
+            .any(|on| on.trim_matches('"') == name)
+    };
+    let named = all.iter().filter(|(name, _)| name != "default");
+    named.map(|(name, _)| (name.clone(), is_on(name))).collect()
+}
+
+/// Returns the text of the manifest at `path` in the folder `root`.
+pub(crate) fn read(root: &Path, path: &str) -> Result<String, String> {
+    fs::read_to_string(root.join(path)).map_err(|error| format!("{path}: {error}"))
+}
+
+/// Returns the lowest Rust version of the package or workspace at `path`: its own, or that of the
+/// workspace in `root`.
+pub(crate) fn lowest_rust(root: &Path, path: &str) -> Result<String, String> {
+    let manifest = read(root, path)?;
+    let own = section(&manifest, "package");
+    let workspace = section(&manifest, "workspace.package");
+    let mut lines = own.chain(workspace);
+    let version = lines.find_map(|line| line.strip_prefix("rust-version = \""));
+    match version {
+        Some(version) => Ok(version.trim_end_matches('"').to_owned()),
+        None if path == "Cargo.toml" => Err(format!("{path} has no rust-version")),
+        None => lowest_rust(root, "Cargo.toml"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn features_are_read_with_their_defaults() {
+        let manifest = "[package]\nname = \"x\"\n\n[features]\n# Why.\ndefault = [\"std\"]\nstd = []\ntsc = [\"std\", \"dep:y\"]\n\n[dependencies]\ny = []\n";
+        let expected = BTreeSet::from([("std".to_owned(), true), ("tsc".to_owned(), false)]);
+        assert_eq!(features(manifest), expected);
+    }
+}
