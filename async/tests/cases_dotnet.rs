@@ -1172,6 +1172,7 @@ mod not_tested_there {
                     let behind = Task::waiting(queue.acquire(1));
                     (Task::waiting(queue.acquire(3)), behind)
                 }
+                _ => unreachable!("the model has no {order:?}"),
             };
             drop(one);
             assert!(behind.is_pending(), "{order:?}");

@@ -322,6 +322,7 @@ mod model {
                     Err(SendError::Refused(Refused { rejected, .. })) => {
                         return Err(SendError::Refused(Refused { item, rejected }));
                     }
+                    Err(other) => unreachable!("the model has no {other:?}"),
                 };
                 let gone = || {
                     if gone.load(Ordering::Relaxed) {
@@ -443,6 +444,7 @@ mod model {
                             Err(SendError::Refused(Refused { item: (), rejected })),
                             Some(item),
                         ),
+                        Err(other) => unreachable!("the model has no {other:?}"),
                     };
                     assert_eq!(outcome, expected);
                     assert!(

@@ -322,6 +322,7 @@ fn nothing_is_lost(order: Order, max_permits: u64) {
         match order {
             Order::OldestFirst => (false, seen.refused > 0),
             Order::NewestFirst => (seen.evicted > 0, false),
+            _ => unreachable!("the model has no {order:?}"),
         }
     );
 }

@@ -106,6 +106,7 @@ fn trace<L: QueueLimiter>(
             let place = match order {
                 Order::OldestFirst => waits.iter().position(is_granted),
                 Order::NewestFirst => waits.iter().rposition(is_granted),
+                _ => unreachable!("the model has no {order:?}"),
             };
             let lease = waits.remove(place.unwrap()).outcome().unwrap();
             seen(ms(time), lease.permits(), queue);

@@ -1033,6 +1033,7 @@ impl Model {
             }
             Carry::Additive => limit.saturating_sub(used).min(rest),
             Carry::Reset => limit,
+            _ => unreachable!("the model has no {carry:?}"),
         };
         let begun = match self.end - self.window {
             _ if !self.is_on(now) => rounded,

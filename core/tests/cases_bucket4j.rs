@@ -341,6 +341,7 @@ fn tokens_are_carried_as_in_bucket4j_except_proportional_debts_and_smaller_burst
                 Carry::Keep | Carry::Reset => true,
                 Carry::Proportional => has >= 0,
                 Carry::Additive => burst >= 100 || has < 0,
+                _ => unreachable!("the model has no {carry:?}"),
             };
             assert_eq!(
                 here == there,

@@ -212,6 +212,7 @@ fn check_bucket(settings: &Settings<'_>, events: &[Event]) -> Result<(), String>
                         grown.max(ideal.level.min(0))
                     }
                     Carry::Keep | Carry::Proportional => ideal.level,
+                    _ => unreachable!("the model has no {carry:?}"),
                 }
                 .min(full)
                 .min(most);
@@ -472,6 +473,7 @@ impl<W: Word> Bound for Changing<W> {
                             most = None;
                             0
                         }
+                        _ => unreachable!("the model has no {carry:?}"),
                     };
                     limit = new_limit;
                 }

@@ -7,6 +7,7 @@ use core::time::Duration;
 /// assert_ne!(Order::OldestFirst, Order::NewestFirst);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Order {
     /// The oldest request first, strictly in order. While a request waits, later requests are
     /// granted nothing, even if permits are free. When the queue is full, new requests are
@@ -38,6 +39,7 @@ pub enum Order {
 /// # Ok::<(), portcullis_core::SettingsError>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Oversized {
     /// It is rejected with [`Rejected::ExceedsCapacity`](crate::Rejected::ExceedsCapacity). A
     /// waiting request is rejected when the limit is lowered below it.

@@ -956,6 +956,7 @@ impl<S: Subject> World<S> {
                 line + room > max_permits || waiting.count() >= max_waiters as usize
             }
             Order::NewestFirst => room > max_permits || waiting.count() >= max_waiters as usize,
+            _ => unreachable!("the model has no {order:?}"),
         };
         if !full && self.settled_in_step() == 0 {
             fail(format!("wait {} is rejected, though it fits", wait.id));
@@ -1698,6 +1699,7 @@ impl<S: Subject> World<S> {
                         && other.start > wait.end
                         && other.end < started
                 }),
+                order => unreachable!("the model has no {order:?}"),
             };
             // If two queued during each other's poll, either may be the head.
             let has_rival = waits.iter().any(|other| {
@@ -1794,6 +1796,7 @@ impl<S: Subject> World<S> {
         let is_before = |a: &Wait<S::Lease>, b: &Wait<S::Lease>| match self.config.settings.order {
             Order::OldestFirst => a.end < b.start,
             Order::NewestFirst => a.start > b.end,
+            order => unreachable!("the model has no {order:?}"),
         };
         line.iter()
             .copied()

@@ -749,6 +749,7 @@ impl core::error::Error for ChangeError {
 /// assert_eq!(carried(Carry::Reset), 20);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Carry {
     /// The number of available permits stays the same, up to the new capacity.
     Keep,

@@ -11,6 +11,7 @@ use crate::adapters::refused::Refused;
 /// assert_eq!(SendError::Closed("late").into_item(), "late");
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum SendError<T> {
     /// The channel is closed, or all receivers were dropped.
     Closed(T),
@@ -70,6 +71,7 @@ impl<T> core::error::Error for SendError<T> {}
 /// assert_eq!(TrySendError::Full("late").into_item(), "late");
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum TrySendError<T> {
     /// The channel has no room, or other senders wait for room.
     Full(T),
