@@ -16,6 +16,10 @@
 //! - a thread that is blocked in the queue;
 //! - a caller of [`Queue::advance`].
 //!
+//! [`Queue::new`] takes a limiter, a clock and the room for waiting requests. Methods named
+//! `with_...` set options, and accept every value: [`with_order`](Queue::with_order),
+//! [`with_max_waiters`](Queue::with_max_waiters) and others.
+//!
 //! A [`KeyedQueue`] does the same for a table of limiters, with a separate wait list for each key.
 //!
 //! # Features

@@ -54,9 +54,14 @@
 //!
 //! # Using a limiter
 //!
-//! - **Construction.** Every limiter is built by a `const fn` and can be a `static`. If the
-//!   settings do not fit, a builder returns a [`SettingsError`], and `new` panics: in a constant or
-//!   a static, that is a compile error.
+//! - **Construction.** `new` takes the settings that have no default. It is a `const fn`, so every
+//!   limiter can be a `static`. If the settings do not fit, it panics: in a constant or a static,
+//!   that is a compile error.
+//! - **Options.** `builder` takes the same settings as `new`. Its methods are named after the
+//!   options. `build` returns a [`SettingsError`] if the settings do not fit. `build_on` does too,
+//!   and chooses the width of the state word. Methods named `with_...` change a finished value, and
+//!   return no error: [`with_state`](TokenBucket::with_state) accepts any number, and
+//!   [`with_staleness`](Keyed::with_staleness) of a table panics as `new` does.
 //! - **Time.** No limiter reads a clock. The caller passes `now` as a [`Timestamp`], or uses
 //!   [`Clocked`].
 //! - **Taking.** `try_acquire_at` returns a [`Lease`] or [`Denied`]. Dropping the lease returns the
@@ -153,5 +158,5 @@ pub use word::live::{Carry, ChangeError};
 pub use word::settings::{Setting, SettingsError};
 pub use word::{KeyedWord, NativeWord, Word};
 pub use wrappers::counted::{Counted, Counts};
-pub use wrappers::escalation::{Escalation, Threshold};
+pub use wrappers::escalation::{Escalation, EscalationBuilder, Threshold};
 pub use wrappers::penalty::{Penalty, PenaltyBuilder, PenaltySettings};

@@ -17,7 +17,7 @@ pub(crate) mod warming_bucket;
 
 pub use self::adjustable_bucket::{AdjustableBucket, AdjustableBucketBuilder, Reservation};
 pub use self::adjustable_window::{AdjustableWindow, AdjustableWindowBuilder};
-pub use self::concurrency::{Concurrency, ConcurrencyRules};
+pub use self::concurrency::{Concurrency, ConcurrencyBuilder, ConcurrencyRules};
 pub use self::concurrency_shares::{ConcurrencyShare, ConcurrencyShares, ConcurrencySharesBuilder};
 pub use self::cooldown_window::{CooldownWindow, CooldownWindowBuilder};
 pub use self::fixed_window::{FixedWindow, FixedWindowBuilder, FixedWindowRules};

@@ -82,7 +82,7 @@ fn subject<W: Word>(draws: &mut Draws<'_>) -> (Box<dyn Subject>, bool) {
             };
             Box::new(builder.build_on::<W>().unwrap())
         }
-        8 | 9 => Box::new(Concurrency::<W>::try_new(limit as u32).unwrap()),
+        8 | 9 => Box::new(Concurrency::builder(limit as u32).build_on::<W>().unwrap()),
         10 => return (Box::new(Unlimited), false),
         _ => Box::new(
             TokenBucket::builder(Rate::UNLIMITED, 1)
@@ -684,7 +684,7 @@ fn a_tuple_of_different_types_is_judged_like_any_other() {
             SlidingWindow::<5>::builder(8, period, 4)
                 .build_on::<W>()
                 .unwrap(),
-            Concurrency::<W>::try_new(9).unwrap(),
+            Concurrency::builder(9).build_on::<W>().unwrap(),
             Counted::new(
                 SlidingWindow::<3>::builder(9, period, 2)
                     .strict()
@@ -989,7 +989,9 @@ fn a_limiter_with_state_is_recognized_behind_every_handle_and_differs_from_all_o
             .unwrap();
         let around_bucket = Counted::new(&bucket);
         let around_both = Counted::new(&around_bucket);
-        let owns = Counted::new(Counted::new(Concurrency::<W>::try_new(5).unwrap()));
+        let owns = Counted::new(Counted::new(
+            Concurrency::builder(5).build_on::<W>().unwrap(),
+        ));
         let penalty = Penalty::builder(second)
             .build_on::<W>()
             .unwrap()
@@ -1226,7 +1228,7 @@ fn a_path_that_finds_too_few_permits_leaves_every_kind_of_limit_as_it_was() {
             .strict()
             .build_on::<W>()
             .unwrap();
-        let limit = Concurrency::<W>::try_new(7).unwrap();
+        let limit = Concurrency::builder(7).build_on::<W>().unwrap();
         let subjects: [&dyn Subject; 7] =
             [&bucket, &steps, &fixed, &started, &sliding, &strict, &limit];
         for subject in subjects {
@@ -1570,7 +1572,7 @@ fn a_rollback_leaves_every_kind_of_limit_as_it_was() {
             .strict()
             .build_on::<W>()
             .unwrap();
-        let limit = Concurrency::<W>::try_new(7).unwrap();
+        let limit = Concurrency::builder(7).build_on::<W>().unwrap();
         let subjects: [&dyn Subject; 6] = [&bucket, &steps, &fixed, &sliding, &strict, &limit];
         for subject in subjects {
             // First at an earlier time, so that the windows have to roll; then at the current one,

@@ -30,7 +30,7 @@ mod concurrency_limiter_tests {
     #[test]
     fn invalid_options_throws() {
         assert_eq!(
-            Concurrency::<u64>::try_new(0).unwrap_err(),
+            Concurrency::builder(0).build_on::<u64>().unwrap_err(),
             SettingsError::Zero {
                 setting: Setting::Limit
             }

@@ -65,7 +65,7 @@ fn permits_are_added_and_removed_beside_those_in_use() {
 
 #[test]
 fn no_more_permits_are_added_than_the_word_holds() {
-    let limit = Concurrency::<u32>::try_new(16_000).unwrap();
+    let limit = Concurrency::builder(16_000).build_on::<u32>().unwrap();
     let too_large = limit.add_permits(384).unwrap_err();
     assert_eq!(too_large.to_string(), "limit must be at most 16383");
     assert_eq!(limit.add_permits(383), Ok(16_383));
@@ -109,7 +109,9 @@ fn the_permits_of_a_concurrency_limit_are_conserved_with_slices() {
                 state: seed,
                 steps: 0,
             };
-            let limit = Concurrency::<W>::try_new(draws.within(2, 12) as u32).unwrap();
+            let limit = Concurrency::builder(draws.within(2, 12) as u32)
+                .build_on::<W>()
+                .unwrap();
             let limit = Rc::new(limit);
             let mut slices: Vec<Rc<Slice<Rc<Concurrency<W>>>>> = Vec::new();
             let (mut leases, mut direct) = (Vec::new(), Vec::new());
@@ -224,7 +226,7 @@ fn a_slice_leaves_the_last_permit_to_all() {
 #[test]
 fn what_a_slice_holds_beyond_its_size_returns_to_the_limit() {
     fn check<W: Word>() {
-        let limit = Concurrency::<W>::try_new(10).unwrap();
+        let limit = Concurrency::builder(10).build_on::<W>().unwrap();
         let slice = limit.slice(4).unwrap();
         let one = slice.try_acquire(3).unwrap();
         let other = slice.try_acquire(5).unwrap();

@@ -52,7 +52,9 @@ fn ten<W: Word>() -> Escalation<Concurrency, Advice, 3, W> {
         threshold(8, 2, Advice::SlowDown),
         threshold(10, 0, Advice::Stop),
     ];
-    Escalation::try_new(Concurrency::new(10), thresholds).unwrap()
+    Escalation::builder(Concurrency::new(10), thresholds)
+        .build_on()
+        .unwrap()
 }
 
 /// The state words of the holds only.
@@ -170,8 +172,9 @@ fn probes_questions_and_requests_for_more_than_there_can_be_start_no_hold<W: Wor
 
 fn only_the_start_of_a_hold_writes<W: Word>() {
     let thresholds = [threshold(5, 5, ()), threshold(8, 2, ())];
-    let limit: Escalation<Unlimited, (), 2, W> =
-        Escalation::try_new(Unlimited, thresholds).unwrap();
+    let limit: Escalation<Unlimited, (), 2, W> = Escalation::builder(Unlimited, thresholds)
+        .build_on()
+        .unwrap();
     let before = format!("{limit:?}");
     assert!((0..100).all(|now| limit.take_at(s(now), 9).is_ok()));
     assert_eq!(format!("{limit:?}"), before, "no threshold is reached");
@@ -213,7 +216,9 @@ fn a_late_query_finds_the_hold<W: Word>() {
 fn an_escalation_is_in_use_while_a_hold_is_active<W: Word>() {
     let bucket = TokenBucket::new(Rate::per_second(10), 10);
     let limit: Escalation<_, _, 2, W> =
-        Escalation::try_new(bucket, [threshold(5, 5, ()), threshold(8, 7, ())]).unwrap();
+        Escalation::builder(bucket, [threshold(5, 5, ()), threshold(8, 7, ())])
+            .build_on()
+            .unwrap();
     assert!(limit.take_at(s(10), 8).is_ok());
     assert_eq!(
         (
@@ -280,8 +285,9 @@ fn agrees_with_a_model_that_never_wraps<W: Word>() {
             hold: Duration::from_nanos(holds[index]),
             decision: index,
         };
-        let limit: Escalation<_, _, 3, W> =
-            Escalation::try_new(window(), [of(0), of(1), of(2)]).unwrap();
+        let limit: Escalation<_, _, 3, W> = Escalation::builder(window(), [of(0), of(1), of(2)])
+            .build_on()
+            .unwrap();
         let twin = window();
         // In a word of 32 bits, the finest tick that a horizon of an hour allows.
         let step = if W::BITS == 64 { 1 } else { 1_000 };
@@ -333,7 +339,9 @@ fn agrees_with_a_model_that_never_wraps<W: Word>() {
 
 fn thresholds_that_do_not_rise_are_refused<W: Word>() {
     let build = |thresholds: [Threshold<()>; 2]| {
-        Escalation::<_, _, 2, W>::try_new(Unlimited, thresholds).map(drop)
+        Escalation::builder(Unlimited, thresholds)
+            .build_on::<W>()
+            .map(drop)
     };
     let at = |used| threshold(used, 1, ());
     let too_small = |min| {

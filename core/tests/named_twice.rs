@@ -80,7 +80,7 @@ impl<W: Word> Base<W> {
         let sliding = || SlidingWindow::<5>::builder(limit, period, 1 + (choice % 4) as u32);
         let bucket = || TokenBucket::builder(rate, limit);
         let window = || FixedWindow::builder(limit, period);
-        let permits = || Concurrency::<W>::try_new(limit as u32).unwrap();
+        let permits = || Concurrency::builder(limit as u32).build_on::<W>().unwrap();
         let pair = || AllOf::new((bucket().build_on().unwrap(), window().build_on().unwrap()));
         let Some(typical) = kind.checked_sub(OTHERS) else {
             return match kind {
@@ -236,7 +236,11 @@ fn wrapped<'a>(
                 decision: (),
             };
             (
-                Box::new(Escalation::<_, _, 1, u64>::try_new(inner, [warn]).unwrap()),
+                Box::new(
+                    Escalation::builder(inner, [warn])
+                        .build_on::<u64>()
+                        .unwrap(),
+                ),
                 1,
                 "Escalation",
             )

@@ -250,7 +250,7 @@ mod on {
     }
 
     pub(super) fn of_a_concurrency_limit<W: Word>() {
-        let limit = Concurrency::<W>::try_new(5).unwrap();
+        let limit = Concurrency::builder(5).build_on::<W>().unwrap();
         let held = limit.try_acquire(2).unwrap();
         assert_eq!((limit.limit(), limit.in_use()), (5, held.permits()));
         limit.set_limit(1).unwrap();
@@ -280,7 +280,9 @@ mod on {
             hold: SECOND,
             decision: used,
         };
-        let limit = Escalation::<_, _, 2, W>::try_new(Unlimited, [at(3), at(5)]).unwrap();
+        let limit = Escalation::builder(Unlimited, [at(3), at(5)])
+            .build_on::<W>()
+            .unwrap();
         assert_eq!(limit.thresholds(), &[at(3), at(5)]);
     }
 

@@ -241,7 +241,7 @@ fn a_concurrency_limit_denies_without_writing() {
     assert_eq!(held, 3);
     denies_without_writing(limit, Timestamp::ZERO, None);
 
-    let free = ReadOnly::new(Concurrency::<u32>::try_new(3).unwrap());
+    let free = ReadOnly::new(Concurrency::builder(3).build_on::<u32>().unwrap());
     assert!(free.get().try_acquire(0).is_ok(), "a probe");
     let signal = free.signal_of(|limit| _ = black_box(limit.take_at(Timestamp::ZERO, 1)));
     assert!(

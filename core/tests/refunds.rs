@@ -640,7 +640,7 @@ fn merged_permits_are_not_refunded_by_the_receipt_of_another_grant() {
 #[test]
 fn a_refunded_concurrency_permit_is_released() {
     fn check<W: Word>() {
-        let limit = Concurrency::<W>::try_new(10).unwrap();
+        let limit = Concurrency::builder(10).build_on::<W>().unwrap();
         let mut lease = limit.try_acquire(7).unwrap();
         assert_eq!((lease.refund_at(at(5), 3), limit.in_use()), (Ok(3), 4));
         lease.release(1).unwrap();
@@ -661,7 +661,7 @@ fn permits_are_conserved_by_refunds_releases_splits_and_merges() {
             state: seed,
             steps: 300,
         };
-        let limit = Concurrency::<W>::try_new(20).unwrap();
+        let limit = Concurrency::builder(20).build_on::<W>().unwrap();
         let counted = Counted::new(&limit);
         // Each lease, and how many of its permits have a receipt.
         let mut leases: Vec<(Lease<&Counted<&Concurrency<W>>>, u32)> = Vec::new();

@@ -108,7 +108,7 @@ mod zeros {
         );
 
         assert_eq!(
-            Concurrency::<W>::try_new(0).map(drop),
+            Concurrency::builder(0).build_on::<W>().map(drop),
             Err(zero(Setting::Limit))
         );
     }
@@ -374,10 +374,12 @@ mod bounds {
         fn on<W: Word>(max: u32) {
             assert_eq!(Concurrency::<W>::max_limit(), max);
             let tight = is_tight(Setting::Limit, |limit| {
-                Concurrency::<W>::try_new(u32::try_from(limit).unwrap_or(u32::MAX)).map(drop)
+                Concurrency::builder(u32::try_from(limit).unwrap_or(u32::MAX))
+                    .build_on::<W>()
+                    .map(drop)
             });
             assert_eq!(tight, max.into());
-            let limit = Concurrency::<W>::try_new(1).unwrap();
+            let limit = Concurrency::builder(1).build_on::<W>().unwrap();
             assert_eq!(limit.set_limit(max), Ok(1));
             assert_eq!(
                 bound(limit.set_limit(max + 1).unwrap_err()),

@@ -402,7 +402,7 @@ mod interrupted {
     );
     static PERMITS_32: Permits<u32> = Permits {
         name: "concurrency, 32 bits",
-        limiter: match Concurrency::try_new(LIMIT) {
+        limiter: match Concurrency::builder(LIMIT).build_on() {
             Ok(limit) => limit,
             Err(_) => panic!("settings must fit"),
         },

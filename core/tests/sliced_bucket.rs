@@ -1145,7 +1145,10 @@ impl Limiter for Fickle {
 #[test]
 fn a_composition_rolls_a_slice_back_exactly() {
     fn check<W: Word>() {
-        let (bucket, limit) = (bucket::<W>(15), Concurrency::<W>::try_new(9).unwrap());
+        let (bucket, limit) = (
+            bucket::<W>(15),
+            Concurrency::builder(9).build_on::<W>().unwrap(),
+        );
         let slices = (
             bucket.slice_at(at(0), 6).unwrap(),
             Slice::cut_at(&limit, at(0), 6).unwrap(),
@@ -1326,7 +1329,7 @@ fn two_threads_with_slices_and_the_rest_stay_within_the_bound_over_every_window(
 fn slices_do_not_allocate() {
     fn slices<W: Word>() {
         let bucket = bucket::<W>(20);
-        let limit = Concurrency::<W>::try_new(9).unwrap();
+        let limit = Concurrency::builder(9).build_on::<W>().unwrap();
         for now in [0, 5_000, 90_000].map(at) {
             let slice = bucket.slice_at(now, 8).unwrap();
             let share = Slice::cut_at(&limit, now, 4).unwrap();

@@ -434,7 +434,7 @@ fn concurrency(time: Duration) {
 }
 
 fn one_permit_guards(time: Duration) {
-    let limit = Concurrency::<u32>::try_new(1).unwrap();
+    let limit = Concurrency::builder(1).build_on::<u32>().unwrap();
     let inside = AtomicBool::new(false);
     let entered = AtomicU32::new(0);
     let is_enough = || entered.load(Relaxed) > 1_000;

@@ -55,7 +55,7 @@ static NARROW_SEGMENTS: SlidingWindow<4, u32> = constant!(
         .origin(Timestamp::from_secs(1))
         .build_on()
 );
-static NARROW_PERMITS: Concurrency<u32> = constant!(Concurrency::try_new(5));
+static NARROW_PERMITS: Concurrency<u32> = constant!(Concurrency::builder(5).build_on());
 
 /// One limiter of each type of the registry, on both words, in a constant.
 macro_rules! constants_of_all {

@@ -36,7 +36,7 @@ fn take_all<T: Limits>(limits: T) -> u64 {
 }
 
 fn concurrency<W: Word>(limit: u32) -> Concurrency<W> {
-    Concurrency::try_new(limit).unwrap()
+    Concurrency::builder(limit).build_on().unwrap()
 }
 
 /// A bucket with a rate of 1 permit per second.

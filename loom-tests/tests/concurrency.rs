@@ -22,12 +22,15 @@ on_both_widths!(
 );
 
 fn limit<W: Word>(limit: u32) -> Arc<Concurrency<W>> {
-    Arc::new(Concurrency::try_new(limit).unwrap())
+    Arc::new(Concurrency::builder(limit).build_on().unwrap())
 }
 
 /// A limit, and data that its permits guard.
 fn guard<W: Word>(limit: u32) -> Arc<(Concurrency<W>, Witness)> {
-    Arc::new((Concurrency::try_new(limit).unwrap(), Witness::new()))
+    Arc::new((
+        Concurrency::builder(limit).build_on().unwrap(),
+        Witness::new(),
+    ))
 }
 
 fn racing_takes_share_the_limit_and_never_exceed_it<W: Word>() {

@@ -26,7 +26,7 @@ on_both_widths!(
 );
 
 fn queue_on<W: Word>(limit: u32) -> Arc<Queued<Concurrency<W>>> {
-    around(Concurrency::try_new(limit).unwrap())
+    around(Concurrency::builder(limit).build_on().unwrap())
 }
 
 fn a_request_queued_during_a_release_is_found_by_the_waiter_bit<W: Word>() {

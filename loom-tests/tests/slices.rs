@@ -257,7 +257,7 @@ fn a_take_is_refunded_during_a_cut_exactly_or_not_at_all<W: Word>() {
 
 fn slices_of_a_limit_leave_one_permit_for_direct_takes<W: Word>() {
     explore(|| {
-        let limit = Arc::new(Concurrency::<W>::try_new(3).unwrap());
+        let limit = Arc::new(Concurrency::builder(3).build_on::<W>().unwrap());
         let held = |limit: &Concurrency<W>, k| {
             limit.slice(k).map_or(0, |slice| {
                 let held = slice.held();
@@ -277,7 +277,7 @@ fn slices_of_a_limit_leave_one_permit_for_direct_takes<W: Word>() {
 
 fn a_slice_of_a_limit_draws_and_releases_during_a_take<W: Word>() {
     explore(|| {
-        let limit = Arc::new(Concurrency::<W>::try_new(3).unwrap());
+        let limit = Arc::new(Concurrency::builder(3).build_on::<W>().unwrap());
         let slice = cut(&limit, at(0), 1);
         let a = with(slice, |slice| {
             let lease = slice.try_acquire(2);
@@ -298,7 +298,10 @@ fn a_slice_of_a_limit_draws_and_releases_during_a_take<W: Word>() {
 
 fn a_permit_taken_through_a_slice_guards_data<W: Word>() {
     explore(|| {
-        let guard = Arc::new((Concurrency::<W>::try_new(2).unwrap(), Witness::new()));
+        let guard = Arc::new((
+            Concurrency::builder(2).build_on::<W>().unwrap(),
+            Witness::new(),
+        ));
         let a = spawn(&guard, |(limit, data)| {
             if let Ok(slice) = limit.slice(1) {
                 let lease = slice.try_acquire(2);

@@ -84,48 +84,36 @@ impl Concurrency {
         ///
         /// # Panics
         ///
-        /// If [`try_new`](Self::try_new) would return an error. In a constant or a static, this is
-        /// a compile error.
+        /// If [`ConcurrencyBuilder::build`] would return an error. In a constant or a static, this
+        /// is a compile error.
         ///
         /// ```
         /// # use portcullis_core::Concurrency;
         /// static LIMIT: Concurrency = Concurrency::new(100);
         /// ```
         pub const fn new(limit: u32) -> Self {
-            match Self::try_new(limit) {
+            match Self::builder(limit).build() {
                 Ok(limiter) => limiter,
                 Err(error) => error.refuse(),
             }
         }
     }
+
+    /// Returns a builder for a limiter that allows at most `limit` permits in use, 1 to
+    /// [`max_limit`](Self::max_limit).
+    ///
+    /// ```
+    /// # use portcullis_core::Concurrency;
+    /// let limit = Concurrency::builder(5).build()?;
+    /// assert_eq!(limit.available(), 5);
+    /// # Ok::<(), portcullis_core::SettingsError>(())
+    /// ```
+    pub const fn builder(limit: u32) -> ConcurrencyBuilder {
+        ConcurrencyBuilder { limit }
+    }
 }
 
 impl<W: Word> Concurrency<W> {
-    const_unless_loom! {
-        /// Creates a limiter that allows at most `limit` permits in use, 1 to
-        /// [`max_limit`](Self::max_limit), on a word of a chosen width.
-        ///
-        /// # Errors
-        ///
-        /// [`SettingsError`] if `limit` is 0 or more than `max_limit`.
-        ///
-        /// ```
-        /// # use portcullis_core::Concurrency;
-        /// assert!(Concurrency::<u32>::try_new(16_383).is_ok());
-        /// let refused = Concurrency::<u32>::try_new(16_384).unwrap_err();
-        /// assert_eq!(refused.to_string(), "limit must be at most 16383");
-        /// ```
-        pub const fn try_new(limit: u32) -> Result<Self, SettingsError> {
-            if limit == 0 {
-                return Err(SettingsError::Zero { setting: Setting::Limit });
-            }
-            if limit > Self::max_limit() {
-                return Err(SettingsError::TooLarge { setting: Setting::Limit, max: Self::max_limit() as u64 });
-            }
-            Ok(Self { state: AtomicWord::new(Self::pack(limit as i64, limit)) })
-        }
-    }
-
     /// Returns the largest limit that fits the word: 2^30 - 1, or 2^14 - 1 with a 32-bit word.
     ///
     /// ```
@@ -459,6 +447,69 @@ impl<W: Word> QueueLimiter for Concurrency<W> {
 
     fn held(&self) -> u64 {
         self.in_use().into()
+    }
+}
+
+/// Builds a [`Concurrency`] limit. Created by [`Concurrency::builder`].
+///
+/// ```
+/// use portcullis_core::Concurrency;
+///
+/// // From a configuration file, for example.
+/// let configured = 0;
+/// let refused = Concurrency::builder(configured).build().unwrap_err();
+/// assert_eq!(refused.to_string(), "limit must be at least 1");
+/// ```
+#[derive(Clone, Copy, Debug)]
+#[must_use = "a builder does nothing until it is built"]
+pub struct ConcurrencyBuilder {
+    limit: u32,
+}
+
+impl ConcurrencyBuilder {
+    const_unless_loom! {
+        /// Builds the limit on the target's native word.
+        ///
+        /// # Errors
+        ///
+        /// [`SettingsError`] if the limit is 0, or more than
+        /// [`max_limit`](Concurrency::max_limit).
+        ///
+        /// ```
+        /// # use portcullis_core::{Concurrency, Setting, SettingsError};
+        /// let refused = Concurrency::builder(0).build().unwrap_err();
+        /// assert_eq!(refused, SettingsError::Zero { setting: Setting::Limit });
+        /// ```
+        pub const fn build(self) -> Result<Concurrency, SettingsError> {
+            self.build_on()
+        }
+    }
+
+    const_unless_loom! {
+        /// Builds the limit on a word of a chosen width.
+        ///
+        /// # Errors
+        ///
+        /// As [`build`](Self::build).
+        ///
+        /// ```
+        /// # use portcullis_core::Concurrency;
+        /// assert!(Concurrency::builder(16_383).build_on::<u32>().is_ok());
+        /// let refused = Concurrency::builder(16_384).build_on::<u32>().unwrap_err();
+        /// assert_eq!(refused.to_string(), "limit must be at most 16383");
+        /// ```
+        pub const fn build_on<W: Word>(self) -> Result<Concurrency<W>, SettingsError> {
+            let (limit, setting) = (self.limit, Setting::Limit);
+            let max = Concurrency::<W>::max_limit();
+            if limit == 0 {
+                return Err(SettingsError::Zero { setting });
+            }
+            if limit > max {
+                return Err(SettingsError::TooLarge { setting, max: max as u64 });
+            }
+            let state = Concurrency::<W>::pack(limit as i64, limit);
+            Ok(Concurrency { state: AtomicWord::new(state) })
+        }
     }
 }
 

@@ -138,8 +138,8 @@ impl<L, D, const N: usize> Escalation<L, D, N> {
         ///
         /// # Panics
         ///
-        /// If [`try_new`](Self::try_new) would return an error. In a constant or a static, that is
-        /// a compile error.
+        /// If [`EscalationBuilder::build`] would return an error. In a constant or a static, that
+        /// is a compile error.
         ///
         /// ```
         /// # use core::time::Duration;
@@ -156,30 +156,26 @@ impl<L, D, const N: usize> Escalation<L, D, N> {
             }
         }
     }
-}
 
-impl<L, D, const N: usize, W: Word> Escalation<L, D, N, W> {
-    /// Wraps `limiter`, with `thresholds` in rising order, on words of a chosen width.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`SettingsError`] if a threshold is zero or not above the previous one, or if a hold
-    /// is longer than 292 years.
+    /// Returns a builder for a wrapper of `limiter`, with `thresholds` in rising order.
     ///
     /// ```
     /// # use core::time::Duration;
-    /// # use portcullis_core::{Concurrency, Escalation, SettingsError, Setting, Threshold};
-    /// let at = |used| Threshold { used, hold: Duration::from_secs(5), decision: () };
-    /// assert!(Escalation::<_, _, 2, u32>::try_new(Concurrency::new(10), [at(5), at(8)]).is_ok());
-    /// let refused =
-    ///     Escalation::<_, _, 2, u32>::try_new(Concurrency::new(10), [at(5), at(5)]).unwrap_err();
-    /// assert_eq!(refused, SettingsError::TooSmall { setting: Setting::Threshold, min: 6 });
+    /// # use portcullis_core::{Concurrency, Escalation, Threshold};
+    /// let warn = Threshold { used: 8, hold: Duration::from_secs(5), decision: "warn" };
+    /// let limit = Escalation::builder(Concurrency::new(10), [warn]).build()?;
+    /// assert_eq!(limit.thresholds(), &[warn]);
+    /// # Ok::<(), portcullis_core::SettingsError>(())
     /// ```
-    pub fn try_new(limiter: L, thresholds: [Threshold<D>; N]) -> Result<Self, SettingsError> {
-        let holds = holds(&thresholds)?;
-        Ok(Self::with(limiter, thresholds, holds))
+    pub const fn builder(limiter: L, thresholds: [Threshold<D>; N]) -> EscalationBuilder<L, D, N> {
+        EscalationBuilder {
+            limiter,
+            thresholds,
+        }
     }
+}
 
+impl<L, D, const N: usize, W: Word> Escalation<L, D, N, W> {
     const_unless_loom! {
         const fn with(limiter: L, thresholds: [Threshold<D>; N], holds: [Option<Hold<W>>; N]) -> Self {
             Self {
@@ -505,6 +501,63 @@ impl<L: Limiter, D, const N: usize, W: Word> Composable for Escalation<L, D, N, 
             Err(denied) => self.note(now, n, Err(denied)),
         };
         granted
+    }
+}
+
+/// Builds an [`Escalation`]. Created by [`Escalation::builder`].
+///
+/// ```
+/// use core::time::Duration;
+/// use portcullis_core::{Concurrency, Escalation, Threshold};
+///
+/// let at = |used| Threshold { used, hold: Duration::from_secs(5), decision: () };
+/// let refused = Escalation::builder(Concurrency::new(10), [at(8), at(5)]).build().unwrap_err();
+/// assert_eq!(refused.to_string(), "threshold must be at least 9");
+/// ```
+#[derive(Clone, Copy, Debug)]
+#[must_use = "a builder does nothing until it is built"]
+pub struct EscalationBuilder<L, D, const N: usize> {
+    limiter: L,
+    thresholds: [Threshold<D>; N],
+}
+
+impl<L, D, const N: usize> EscalationBuilder<L, D, N> {
+    /// Builds the wrapper on the target's native words.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`SettingsError`] if a threshold is zero or not above the previous one, or if a hold
+    /// is longer than 292 years.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{Concurrency, Escalation, Setting, SettingsError, Threshold};
+    /// let at = |used| Threshold { used, hold: Duration::from_secs(5), decision: () };
+    /// let unsorted = [at(5), at(5)];
+    /// let refused = Escalation::builder(Concurrency::new(10), unsorted).build().unwrap_err();
+    /// assert_eq!(refused, SettingsError::TooSmall { setting: Setting::Threshold, min: 6 });
+    /// ```
+    pub fn build(self) -> Result<Escalation<L, D, N>, SettingsError> {
+        self.build_on()
+    }
+
+    /// Builds the wrapper on words of a chosen width.
+    ///
+    /// # Errors
+    ///
+    /// As [`build`](Self::build).
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{Concurrency, Escalation, Threshold};
+    /// let warn = Threshold { used: 8, hold: Duration::from_secs(5), decision: "warn" };
+    /// let limit = Escalation::builder(Concurrency::new(10), [warn]).build_on::<u32>()?;
+    /// assert!(limit.staleness() >= Duration::from_secs(1));
+    /// # Ok::<(), portcullis_core::SettingsError>(())
+    /// ```
+    pub fn build_on<W: Word>(self) -> Result<Escalation<L, D, N, W>, SettingsError> {
+        let holds = holds(&self.thresholds)?;
+        Ok(Escalation::with(self.limiter, self.thresholds, holds))
     }
 }
 

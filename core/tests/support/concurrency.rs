@@ -9,7 +9,9 @@ use super::trace::Tally;
 pub(crate) fn trace<W: Word>(draws: &mut Draws<'_>, tally: &mut Tally) {
     let max = Concurrency::<W>::max_limit();
     let mut limit = draws.magnitude(max.into()).max(1) as u32;
-    let limiter = Concurrency::<W>::try_new(limit).expect("within the bound");
+    let limiter = Concurrency::builder(limit)
+        .build_on::<W>()
+        .expect("within the bound");
     let mut leases: Vec<Lease<&Concurrency<W>>> = Vec::new();
     let mut in_use = 0u64;
     while draws.another_step() {

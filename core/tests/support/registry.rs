@@ -117,8 +117,8 @@ macro_rules! for_each_limiter {
             }
             concurrency: portcullis_core::Concurrency<W> {
                 on: [concurrency: portcullis_core::NativeWord, concurrency_32: u32],
-                new: (|limit, _time| portcullis_core::Concurrency::try_new(limit as u32)),
-                on_board: (|limit, _time| portcullis_core::Concurrency::try_new(limit as u32)),
+                new: (|limit, _time| portcullis_core::Concurrency::builder(limit as u32).build_on()),
+                on_board: (|limit, _time| portcullis_core::Concurrency::builder(limit as u32).build_on()),
                 back: by_release,
                 denial: writes_nothing,
                 refunds: [],

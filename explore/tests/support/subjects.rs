@@ -7,10 +7,10 @@ use core::time::Duration;
 use portcullis_core::{
     AdjustableBucket, AdjustableWindow, AllLease, AllOf, Concurrency, ConcurrencyRules,
     ConcurrencyShares, CooldownWindow, Counted, Denied, Escalation, FixedWindow,
-    FixedWindowBuilder, FixedWindowRules, Keyed, KeyedArray, LeaseId, LeasePool, Limiter, Line,
-    Penalty, Rate, Receipt, Reservation, Retry, Slice, SlicedBucket, SlicedBucketBuilder,
-    SlidingWindow, Threshold, Timestamp, TokenBucket, TokenBucketBuilder, TokenBucketRules,
-    WarmingBucket, Word,
+    FixedWindowBuilder, FixedWindowRules, IntoRules, Keyed, KeyedArray, LeaseId, LeasePool,
+    Limiter, Line, Penalty, Rate, Receipt, Reservation, Retry, Slice, SlicedBucket,
+    SlicedBucketBuilder, SlidingWindow, Threshold, Timestamp, TokenBucket, TokenBucketBuilder,
+    TokenBucketRules, WarmingBucket, Word,
 };
 
 use super::draws::Draws;
@@ -490,7 +490,7 @@ impl<W: Word> Subject for Permits<W> {
 
     fn random(draws: &mut Draws<'_>) -> Option<(Self, Facts)> {
         let limit = few(draws) as u32;
-        let limiter = Concurrency::try_new(limit).ok()?;
+        let limiter = Concurrency::builder(limit).build_on().ok()?;
         Some((
             Self {
                 limiter,
@@ -1101,7 +1101,11 @@ table!(
     |draws| {
         let limit = few(draws) as u32;
         Some((
-            ConcurrencyRules::try_new(limit).ok()?,
+            Concurrency::builder(limit)
+                .build()
+                .ok()?
+                .into_rules()
+                .ok()?,
             timeless(limit),
             Terms::Permits(limit),
         ))
@@ -1247,7 +1251,7 @@ impl<W: Word> Subject for Escalating<W> {
         ];
         Some((
             Self {
-                limiter: Escalation::try_new(window, thresholds).ok()?,
+                limiter: Escalation::builder(window, thresholds).build_on().ok()?,
                 terms,
             },
             facts,

@@ -69,16 +69,10 @@ static FEW_BUCKETS: Keyed<TokenBucketRules, Lines<1>> = Keyed::new(bucket(), lin
 static FAR_BUCKETS: Keyed<TokenBucketRules, Lines<1>> = Keyed::new(bucket(), lines(), Seed::new());
 static WINDOWS: Keyed<FixedWindowRules, Lines<4>> = Keyed::new(window(), lines(), Seed::new());
 static FEW_WINDOWS: Keyed<FixedWindowRules, Lines<1>> = Keyed::new(window(), lines(), Seed::new());
-static LIMITS: Keyed<ConcurrencyRules, Lines<4>> = Keyed::new(
-    built!(ConcurrencyRules::try_new(LIMIT)),
-    lines(),
-    Seed::new(),
-);
-static FEW_LIMITS: Keyed<ConcurrencyRules, Lines<1>> = Keyed::new(
-    built!(ConcurrencyRules::try_new(LIMIT)),
-    lines(),
-    Seed::new(),
-);
+static LIMITS: Keyed<ConcurrencyRules, Lines<4>> =
+    Keyed::new(ConcurrencyRules::new(LIMIT), lines(), Seed::new());
+static FEW_LIMITS: Keyed<ConcurrencyRules, Lines<1>> =
+    Keyed::new(ConcurrencyRules::new(LIMIT), lines(), Seed::new());
 static FEW_SLIDING: KeyedArray<Sliding, [Sliding; PLACES], Lines<1>> = KeyedArray::new(
     sliding(),
     [const { sliding() }; PLACES],
@@ -671,7 +665,7 @@ fn both_lines(group: &mut Group<'_>) {
 fn many_limits(group: &mut Group<'_>) {
     const LIMITS: usize = 200;
     static TABLE: Keyed<ConcurrencyRules, Lines<1>, Seed, LIMITS> = Keyed::with_limits(
-        [const { built!(ConcurrencyRules::try_new(1)) }; LIMITS],
+        [const { ConcurrencyRules::new(1) }; LIMITS],
         lines(),
         Seed::new(),
     );

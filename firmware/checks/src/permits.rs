@@ -10,7 +10,7 @@ use portcullis_core::{
 use crate::draws::Draws;
 use crate::tally::Group;
 
-static LIMIT: Concurrency<u32> = match Concurrency::try_new(9) {
+static LIMIT: Concurrency<u32> = match Concurrency::builder(9).build_on() {
     Ok(limit) => limit,
     Err(_) => panic!(),
 };

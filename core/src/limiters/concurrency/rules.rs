@@ -43,8 +43,10 @@ impl ConcurrencyRules {
         ///
         /// # Panics
         ///
-        /// If [`try_new`](Self::try_new) would return an error. In a constant or a static, this is
-        /// a compile error.
+        /// If `limit` is 0 or more than `max_limit`. In a constant or a static, this is a compile
+        /// error. For a [`SettingsError`] instead, build a
+        /// [`Concurrency`](crate::Concurrency) limit, and convert it with
+        /// [`IntoRules`](crate::IntoRules).
         ///
         /// ```
         /// # use portcullis_core::ConcurrencyRules;
@@ -52,7 +54,7 @@ impl ConcurrencyRules {
         /// ```
         #[must_use]
         pub const fn new(limit: u32) -> Self {
-            match Self::try_new(limit) {
+            match Self::checked(limit) {
                 Ok(rules) => rules,
                 Err(error) => error.refuse(),
             }
@@ -60,19 +62,7 @@ impl ConcurrencyRules {
     }
 
     const_unless_loom! {
-        /// Returns rules that allow at most `limit` permits in use per key, 1 to
-        /// [`max_limit`](Self::max_limit).
-        ///
-        /// # Errors
-        ///
-        /// [`SettingsError`] if `limit` is 0 or more than `max_limit`.
-        ///
-        /// ```
-        /// # use portcullis_core::ConcurrencyRules;
-        /// let refused = ConcurrencyRules::try_new(0).unwrap_err();
-        /// assert_eq!(refused.to_string(), "limit must be at least 1");
-        /// ```
-        pub const fn try_new(limit: u32) -> Result<Self, SettingsError> {
+        const fn checked(limit: u32) -> Result<Self, SettingsError> {
             if limit == 0 {
                 return Err(SettingsError::Zero { setting: Setting::Limit });
             }
