@@ -105,6 +105,14 @@ fn a_deadline_ends_the_wait_of_a_large_request() {
 }
 
 #[test]
+fn with_a_deadline_a_request_for_no_permits_waits_for_a_limit_of_zero_to_be_raised() {
+    let queue = permits_of(0);
+    let wait = Task::waiting(queue.acquire_until(0, Timestamp::from_secs(3)));
+    queue.change(|limit| limit.set_limit(1)).unwrap();
+    assert_eq!(permits(wait.outcome()), Ok(0));
+}
+
+#[test]
 fn a_closed_queue_rejects_a_large_request() {
     let queue = permits_of(0);
     let wait = Task::waiting(queue.acquire(1));

@@ -183,7 +183,8 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         let (key, request) = unsafe { Waiter::asks(waiter) };
         let Request { min, deadline, .. } = request;
         let limiter = self.source.at(key);
-        let is_oversized = u64::from(min) > limiter.capacity();
+        // A request for no permits is judged as one for 1 permit.
+        let is_oversized = u64::from(min.max(1)) > limiter.capacity();
         if is_oversized && self.options.oversized == Oversized::Reject {
             lists.counts.oversized = lists.counts.oversized.wrapping_add(1);
             return Step::Settled(Err(exceeds(&limiter, min)));
