@@ -305,8 +305,9 @@ impl SometimesBuilder {
 
     /// Sets the instant from which ticks and the word are counted. Default: [`Timestamp::ZERO`].
     ///
-    /// If the tick is longer than 1 ns, an earlier `now` counts as this instant. Without an
-    /// interval, it has no effect.
+    /// A call before this instant, by up to the staleness, is not due by the interval. If the tick
+    /// is longer than 1 ns, an earlier `now` counts as this instant. Without an interval, it has no
+    /// effect.
     ///
     /// ```
     /// # use core::time::Duration;

@@ -59,8 +59,8 @@ use crate::{
 /// change settles what was replenished before it at the old rate, to the fraction of a permit.
 ///
 /// **Bound.** Any span of time `t` admits at most `burst + rate * t` permits, as for a token
-/// bucket. Rate and burst are those in force at each moment, and each change may add what its
-/// [`Carry`] adds.
+/// bucket. If the [tick](Self::tick) is longer than 1 ns, time counts in whole ticks. Rate and
+/// burst are those in force at each moment, and each change may add what its [`Carry`] adds.
 ///
 /// - Repeated changes at one instant gain nothing. The permits granted and not yet replenished, and
 ///   the permits available, are together at most the largest burst. The exceptions are
@@ -425,8 +425,10 @@ impl<W: Word> AdjustableBucket<W> {
     /// **Bound.** The permits are forced: any span of time that contains the addition admits up to
     /// `n` permits more than the bound of the type. An addition counts at `now`, or at the newest
     /// time at which a permit was granted if that is later. The bucket never holds more than the
-    /// burst. Refunds of grants from before the addition return no permits, so that they add
-    /// nothing on top.
+    /// burst. [Reserved](Self::reserve_at) permits keep their instants: a span that begins after
+    /// the addition may admit those that were not yet due, up to `n`, in addition to the bound.
+    /// Refunds of grants from before the addition return no permits, so that they add nothing on
+    /// top.
     ///
     /// With `n = 0`, on a full bucket, and at an unlimited rate, nothing happens.
     ///

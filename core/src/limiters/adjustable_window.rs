@@ -362,7 +362,7 @@ impl<W: Word> AdjustableWindow<W> {
     ///
     /// # Errors
     ///
-    /// As [`adjust_at`](Self::adjust_at): [`ChangeError::Busy`] or [`ChangeError::Owes`]. Nothing
+    /// As [`adjust_at`](Self::adjust_at): [`ChangeError::Busy`] or [`ChangeError::Stale`]. Nothing
     /// changes then.
     ///
     /// # Cost

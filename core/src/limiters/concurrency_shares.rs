@@ -65,9 +65,9 @@ use crate::{Denied, Lease, Limiter, Receipt, Refund, Retry, Setting, SettingsErr
 /// **Ordering.** A take that follows a release sees what was written before that release, whichever
 /// share it was.
 ///
-/// **Limit.** All counts are in one word, so the limit is at most 2^(56 / K - 2) - 1, see
-/// [`max_limit`](Self::max_limit): 67,108,863 for 2 shares, 4,095 for 4, 31 for 8. With a 32-bit
-/// word it is 2^(26 / K - 2) - 1: 2,047 for 2 shares, 15 for 4.
+/// **Limit.** All counts are in one word, so the limit is at most 2^(56 / K - 2) - 1, and at most
+/// 2^30 - 1, see [`max_limit`](Self::max_limit): 67,108,863 for 2 shares, 4,095 for 4, 31 for 8.
+/// With a 32-bit word it is 2^(26 / K - 2) - 1: 2,047 for 2 shares, 15 for 4.
 ///
 /// Source: the partitions of Netflix's concurrency-limits, each with a guaranteed part. There every
 /// unused guarantee is lent, and is kept to by exceeding the limit.

@@ -31,14 +31,14 @@ use crate::{
 /// back. A bucket cools down only while it is full, and from the warmest to cold in `T`. In the
 /// first part of that, half by default, the rate is still the stable one.
 ///
-/// **Bound.** Any span `t` of `now` admits at most `burst + rate * t` permits. If the bucket was
-/// cold before the span, it admits at most `burst + m` permits, where `m` is the number of permits
-/// that come back in `t`. The first `m` permits, up to `M`, need at least
+/// **Bound.** Any span `t` of `now` admits at most `burst + rate * t` permits. If the
+/// [tick](WarmingBucketBuilder::tick) is longer than 1 ns, time counts in whole ticks. If the
+/// bucket was cold before the span, it admits at most `burst + m` permits, where `m` is the number
+/// of permits that come back in `t`. The first `m` permits, up to `M`, need at least
 /// `(c * m - (c - 1) * m^2 / (2 * M)) / rate`, where `c` is the cold factor. The bucket is cold if
-/// it was full for `T`, in whole [ticks](WarmingBucketBuilder::tick). A shorter time leaves it
-/// partly cold. Each such time counts in steps, rounded up. A step is at most a sixteenth of what
-/// one permit warms the bucket (with a 32-bit word, a quarter), or up to the whole of it if the
-/// word has no room for finer steps.
+/// it was full for `T`. A shorter time leaves it partly cold. Each such time counts in steps,
+/// rounded up. A step is at most a sixteenth of what one permit warms the bucket (with a 32-bit
+/// word, a quarter), or up to the whole of it if the word has no room for finer steps.
 ///
 /// **Errors.** [`Denied::Exhausted`] if there are too few permits, and [`Denied::ExceedsCapacity`]
 /// if the request is for more than the burst. [`Denied::retry`] says when the permits are
