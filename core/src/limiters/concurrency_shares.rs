@@ -22,7 +22,10 @@
 //! - a *recall* sets the age to 0 by compare-exchange.
 //!
 //! Invariant: the sum of all counts is at most the limit. If no share ever lends, the sum of all
-//! needs is at most the limit too, so a share always has room for its guarantee.
+//! needs is at most the limit too, so a share always has room for its guarantee. If a share ends
+//! its lending while others hold its permits, the sum of all needs may be more than the limit until
+//! they are released. The state does not say which shares have lent. So what is free then goes to
+//! the share that asks first.
 //!
 //! All of it is in one word, so that a decision depends on nothing that changes between the look
 //! and the exchange, and a denial has nothing to undo.
@@ -56,6 +59,11 @@ use crate::{Denied, Lease, Limiter, Receipt, Refund, Retry, Setting, SettingsErr
 /// taken for a time, lends its guarantee to all others. The permits come back to it when they are
 /// released. Until then a request of the share can be denied, and a denial changes nothing: others
 /// may take the permits again. [`recall_at`](ConcurrencyShare::recall_at) ends the lending.
+///
+/// With three or more shares, a lent guarantee can delay another one. A share that has ended its
+/// lending takes permits within its guarantee from all that are free. These can be permits that a
+/// third share has not used of its own guarantee. Until enough of the lent permits are released, a
+/// request of the third share can then be denied, although it has lent nothing.
 ///
 /// **Cost.** A take is one load, a loop over `K` shares, and one compare-exchange. A release is one
 /// fetch-sub. A denial writes nothing. A take is lock-free. A release is wait-free where a

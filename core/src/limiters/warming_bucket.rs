@@ -349,8 +349,12 @@ impl<W: Word> Limiter for WarmingBucket<W> {
     }
 
     /// Refunds all `n` permits if the bucket is as the take left it; otherwise none, and they
-    /// return by refill. The bucket is then as cold as before the take. If the take left it as warm
-    /// as it can be, it may be colder than before, by at most what `n` permits warm.
+    /// return by refill. The bucket is then as cold as the take found it: if it was full, it stays
+    /// cooled down up to the time of the take. If the take left it as warm as it can be, it may be
+    /// colder than before, by at most what `n` permits warm.
+    ///
+    /// The time of the take still counts as the newest one. So a request whose `now` is before that
+    /// time may be granted what it would be at that time, and more than before the take.
     #[inline]
     fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
         self.limiter.refund(now, n, receipt)
