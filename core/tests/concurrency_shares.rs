@@ -364,6 +364,25 @@ fn a_share_can_be_a_part_of_a_composition() {
 }
 
 #[test]
+fn a_composition_asks_a_share_that_it_names_twice_for_the_sum() {
+    let shares = ConcurrencyShares::new(10, [4, 3]);
+    let twice = AllOf::new((shares.share(0), shares.share(0)));
+    assert_eq!(twice.available_at(secs(0)), 3);
+    assert!(twice.peek_at(secs(0), 4).is_err());
+    let lease = twice.try_acquire_at(secs(0), 3).unwrap();
+    assert_eq!(shares.in_use(), 6);
+    let denied = twice.try_acquire_at(secs(0), 1).unwrap_err();
+    assert_eq!(twice.retry(denied), Retry::OnRelease);
+    drop(lease);
+    assert_eq!(shares.in_use(), 0);
+
+    let both = AllOf::new((shares.share(0), shares.share(1)));
+    let lease = both.try_acquire_at(secs(0), 3).unwrap();
+    assert_eq!([0, 1].map(|index| shares.share(index).in_use()), [3, 3]);
+    drop(lease);
+}
+
+#[test]
 fn settings_that_do_not_fit_are_named() {
     let refused = |limit, guarantees: [u32; 2]| {
         ConcurrencyShares::builder(limit, guarantees)

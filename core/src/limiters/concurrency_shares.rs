@@ -37,7 +37,9 @@ use crate::sync::const_unless_loom;
 use crate::time::grid::Grid;
 use crate::word::settings::{self, MIN_STALENESS};
 use crate::word::{AtomicWord, NativeWord, Word};
-use crate::{Denied, Lease, Limiter, Receipt, Refund, Retry, Setting, SettingsError, Timestamp};
+use crate::{
+    Denied, Lease, Limiter, LimiterId, Receipt, Refund, Retry, Setting, SettingsError, Timestamp,
+};
 
 /// A concurrency limit that `K` shares use together: each has a guarantee, and may use what the
 /// others leave.
@@ -419,7 +421,9 @@ impl<const K: usize, W: Word> ConcurrencyShares<K, W> {
 ///
 /// All such limiters of one share are the same limiter. The bound, the guarantee and the cost are
 /// described at [`ConcurrencyShares`]. A queue cannot own a share, because a release of another
-/// share would wake none of its waiters.
+/// share would wake none of its waiters. A composition can contain several shares of one limit. It
+/// asks each of them as if it were alone: if there are permits for each, but not for all together,
+/// it denies, and its retry time is too early.
 ///
 /// ```
 /// use portcullis_core::{AllOf, ConcurrencyShares, Rate, Timestamp, TokenBucket};
@@ -534,6 +538,12 @@ impl<const K: usize, W: Word> ConcurrencyShare<'_, K, W> {
 }
 
 impl<const K: usize, W: Word> Limiter for ConcurrencyShare<'_, K, W> {
+    /// The identity of the share, not of this handle.
+    #[inline]
+    fn id(&self) -> Option<LimiterId> {
+        Some(LimiterId::within(self.shares, self.index as u64))
+    }
+
     #[inline]
     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         self.shares.take(self.index, now, n)
