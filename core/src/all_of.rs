@@ -26,12 +26,14 @@ mod receipts;
 pub use self::as_limiter::{QueueLimits, ReplenishingLimits};
 pub use self::receipts::Receipts;
 
+use core::cell::Cell;
 use core::fmt;
 use core::mem;
 
 use crate::limiter::between;
 use crate::limiter::composable::{UndoOnDrop, as_composed, plan, take_as_planned};
-use crate::{Composable, Denied, Detail, Limiter, LimiterId, Plan, Retry, Timestamp};
+use crate::limiter::detail::retry_of;
+use crate::{Composable, Denied, Detail, Limiter, LimiterId, Plan, Receipt, Retry, Timestamp};
 
 /// Many limits judged as one: a request takes its permits from each of them, or from none.
 ///
@@ -170,27 +172,151 @@ impl<T: Limits> AllOf<T> {
     /// ```
     #[inline]
     pub fn into_lease_at(self, now: Timestamp, n: u32) -> Result<AllLease<T>, DeniedBy> {
-        if self.limits.are_distinct() {
-            Request::<_, true> {
-                now,
-                n,
-                whole: &self.limits,
-            }
-            .grant(|| Ok(()))?;
-        } else {
-            grant_named_twice(
-                &Request {
-                    now,
-                    n,
-                    whole: &self.limits,
-                },
-                || Ok(()),
-            )?;
-        }
+        self.grant(now, n, (), || Ok(()))?;
         Ok(AllLease {
             limits: self.limits,
             permits: n,
         })
+    }
+
+    /// Takes permits as [`try_acquire_at`](Self::try_acquire_at) does, and returns what one of the
+    /// limits saw: for a denial the limit that denied, for a grant the limit with the fewest permits
+    /// left, the first of them if several have as many.
+    ///
+    /// The limit's numbers are those of its own decision: see [`Limiter::take_explained_at`]. A
+    /// limit that is itself a composition, or an [`Escalation`](crate::Escalation), is asked with
+    /// [`explain_at`](Limiter::explain_at) after it has granted or denied. For a probe, all limits
+    /// are. [`explain_at`](Self::explain_at) tells of all limits.
+    ///
+    /// # Errors
+    ///
+    /// The first result is a [`DeniedBy`], which names the limit that denied. Then nothing has
+    /// changed.
+    ///
+    /// # Cost
+    ///
+    /// The cost of a take, and some divisions for each limit.
+    ///
+    /// ```
+    /// # use portcullis_core::{AllOf, Concurrency, Timestamp};
+    /// let limits = AllOf::new([Concurrency::new(7), Concurrency::new(5)]);
+    /// let (lease, told) = limits.try_acquire_explained_at(Timestamp::ZERO, 4);
+    /// assert!(lease.is_ok());
+    /// assert_eq!((told.index, told.detail.available, told.detail.capacity), (1, 1, 5));
+    /// ```
+    #[must_use = "a lease returns its permits when it is dropped"]
+    pub fn try_acquire_explained_at(
+        &self,
+        now: Timestamp,
+        n: u32,
+    ) -> (Result<AllLease<&T>, DeniedBy>, DetailBy) {
+        AllOf::new(&self.limits).into_lease_explained_at(now, n)
+    }
+
+    /// Takes permits as [`try_acquire_explained_at`](Self::try_acquire_explained_at) does, into a
+    /// lease that owns the limits. For limits that are combined for a single request.
+    ///
+    /// # Errors
+    ///
+    /// The first result is a [`DeniedBy`], which names the limit that denied. Then nothing has
+    /// changed.
+    ///
+    /// ```
+    /// # use portcullis_core::{AllOf, Concurrency, Timestamp};
+    /// let (user, all) = (Concurrency::new(2), Concurrency::new(9));
+    /// let (lease, told) = AllOf::new((&user, &all)).into_lease_explained_at(Timestamp::ZERO, 1);
+    /// assert!(lease.is_ok());
+    /// assert_eq!((told.index, told.detail.available), (0, 1));
+    /// ```
+    #[must_use = "a lease returns its permits when it is dropped"]
+    pub fn into_lease_explained_at(
+        self,
+        now: Timestamp,
+        n: u32,
+    ) -> (Result<AllLease<T>, DeniedBy>, DetailBy) {
+        let told = Told::new(None);
+        let granted = self.grant(now, n, &told, || Ok(()));
+        let told = self.told(now, n, granted, told.get());
+        let lease = granted.map(|()| AllLease {
+            limits: self.limits,
+            permits: n,
+        });
+        (lease, told)
+    }
+
+    /// Takes `n` permits from each limit at `now`, and then calls `rest`.
+    #[inline(always)]
+    fn grant<O: Watch>(
+        &self,
+        now: Timestamp,
+        n: u32,
+        watch: O,
+        rest: impl FnOnce() -> Result<(), DeniedBy>,
+    ) -> Result<(), DeniedBy> {
+        let whole = &self.limits;
+        if whole.are_distinct() {
+            Request::<_, true, O> {
+                now,
+                n,
+                whole,
+                watch,
+            }
+            .grant(rest)
+        } else {
+            let request = Request {
+                now,
+                n,
+                whole,
+                watch,
+            };
+            grant_named_twice(&request, rest)
+        }
+    }
+
+    /// Returns what goes with the decision `granted`, of which the take told `seen`. If that is not
+    /// the decision, asks the limit that denied, or for a grant all limits.
+    fn told(
+        &self,
+        now: Timestamp,
+        n: u32,
+        granted: Result<(), DeniedBy>,
+        seen: Option<DetailBy>,
+    ) -> DetailBy {
+        let ask = |index: usize| {
+            let limiter = self.limits.get(index)?;
+            let times = self.times(limiter);
+            let detail = limiter.explain_at(now, times_over(n, times).unwrap_or(u32::MAX));
+            Some(DetailBy::new(index, times, detail))
+        };
+        match (granted, seen) {
+            (Ok(()), Some(seen)) if seen.detail.is_allowed() => seen,
+            (Ok(()), _) => {
+                let least = (0..self.limits.len())
+                    .filter_map(ask)
+                    .min_by_key(|told| told.detail.available)
+                    .unwrap_or(DetailBy {
+                        index: 0,
+                        detail: Detail::unlimited(now),
+                    });
+                least.decided(Ok(()), Retry::At(now))
+            }
+            (Err(by), Some(seen))
+                if seen.index == by.index && seen.detail.decision == Err(by.denied) =>
+            {
+                seen
+            }
+            (Err(by), _) => {
+                let told = ask(by.index).unwrap_or(DetailBy {
+                    index: by.index,
+                    detail: Detail::unlimited(now),
+                });
+                let retry = match self.limits.get(by.index) {
+                    Some(limiter) => limiter.retry(by.denied),
+                    None => Retry::Never,
+                };
+                told.decided(Err(by.denied), retry)
+            }
+        }
     }
 
     /// Takes `n` permits from each limit at `now`, and then calls `rest`. If `rest` returns
@@ -211,24 +337,7 @@ impl<T: Limits> AllOf<T> {
             },
         };
         let rest = || if rest() { Ok(()) } else { Err(UNDONE) };
-        let granted = if self.limits.are_distinct() {
-            Request::<_, true> {
-                now,
-                n,
-                whole: &self.limits,
-            }
-            .grant(rest)
-        } else {
-            grant_named_twice(
-                &Request {
-                    now,
-                    n,
-                    whole: &self.limits,
-                },
-                rest,
-            )
-        };
-        match granted {
+        match self.grant(now, n, (), rest) {
             Ok(()) => Ok(true),
             Err(UNDONE) => Ok(false),
             Err(by) => Err(by),
@@ -286,10 +395,11 @@ impl<T: Limits> AllOf<T> {
     /// ```
     pub fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), DeniedBy> {
         self.limits
-            .look(&Request::<_, false> {
+            .look(&Request::<_, false, ()> {
                 now,
                 n,
                 whole: &self.limits,
+                watch: (),
             })
             .map(|_| ())
     }
@@ -314,11 +424,11 @@ impl<T: Limits> AllOf<T> {
                 .get(index)
                 .expect("`index` is less than the number of limits");
             match times_over(n, self.times(limiter)) {
-                Some(n) => Detail::of(limiter, now, n),
+                Some(n) => limiter.explain_at(now, n),
                 None => Detail {
                     decision: Err(beyond_count(limiter)),
-                    available: limiter.available_at(now),
                     retry: Retry::Never,
+                    ..limiter.explain_at(now, u32::MAX)
                 },
             }
         })
@@ -389,8 +499,15 @@ impl<T: Limits> AllOf<T> {
             }
             _ => Retry::At(now),
         };
-        self.explain_at(now, denied.permits)
-            .fold(alone, |longest, detail| longest.longer(detail.retry, now))
+        (0..self.limits.len())
+            .filter_map(|index| self.limits.get(index))
+            .map(
+                |limit| match times_over(denied.permits, self.times(limit)) {
+                    Some(n) => retry_of(limit.peek_at(now, n), now, |denied| limit.retry(denied)),
+                    None => Retry::Never,
+                },
+            )
+            .fold(alone, |longest, retry| longest.longer(retry, now))
     }
 }
 
@@ -434,6 +551,60 @@ impl fmt::Display for DeniedBy {
 }
 
 impl core::error::Error for DeniedBy {}
+
+/// What one of several limits told of a decision: the result of
+/// [`AllOf::try_acquire_explained_at`].
+///
+/// ```
+/// use portcullis_core::{AllOf, Concurrency, Rate, Retry, Timestamp, TokenBucket};
+///
+/// let limits = AllOf::new((TokenBucket::new(Rate::per_second(10), 10), Concurrency::new(4)));
+/// let now = Timestamp::ZERO;
+/// let (lease, told) = limits.try_acquire_explained_at(now, 3);
+/// assert_eq!((told.index, told.detail.available), (1, 1), "the fewest permits are left of these");
+///
+/// let (denied, told) = limits.try_acquire_explained_at(now, 2);
+/// assert!(denied.is_err());
+/// assert_eq!((told.index, told.detail.retry), (1, Retry::OnRelease));
+/// # drop(lease);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub struct DetailBy {
+    /// The index of the limit, from 0. Without any limits, 0.
+    pub index: usize,
+    /// What the limit told. If the limit is named several times, `available` and `capacity` are
+    /// divided by how many times, so that they count the permits of a request to all limits.
+    pub detail: Detail,
+}
+
+impl DetailBy {
+    /// What a limit tells that is named `times` times.
+    fn new(index: usize, times: u32, detail: Detail) -> Self {
+        let times = u64::from(times.max(1));
+        Self {
+            index,
+            detail: Detail {
+                available: detail.available / times,
+                capacity: detail.capacity / times,
+                ..detail
+            },
+        }
+    }
+
+    /// The same state, for this decision.
+    fn decided(self, decision: Result<(), Denied>, retry: Retry) -> Self {
+        Self {
+            detail: Detail {
+                decision,
+                retry,
+                ..self.detail
+            },
+            ..self
+        }
+    }
+}
 
 /// Permits held from several limits. Dropping the lease releases them, those of the last limit
 /// first.
@@ -522,8 +693,8 @@ impl<T: Limits> fmt::Debug for AllLease<T> {
 
 #[cold]
 #[inline(never)]
-fn grant_named_twice<T: Limits>(
-    request: &Request<'_, T, false>,
+fn grant_named_twice<T: Limits, O: Watch>(
+    request: &Request<'_, T, false, O>,
     rest: impl FnOnce() -> Result<(), DeniedBy>,
 ) -> Result<(), DeniedBy> {
     request.grant(rest)
@@ -563,13 +734,14 @@ fn beyond_count<L: Limiter + ?Sized>(limiter: &L) -> Denied {
 /// A request to all limits. `DISTINCT` if the limits are known to be different.
 #[doc(hidden)]
 #[derive(Debug)]
-pub struct Request<'a, T: ?Sized, const DISTINCT: bool> {
+pub struct Request<'a, T: ?Sized, const DISTINCT: bool, O> {
     now: Timestamp,
     n: u32,
     whole: &'a T,
+    watch: O,
 }
 
-impl<T: Limits + ?Sized, const DISTINCT: bool> Request<'_, T, DISTINCT> {
+impl<T: Limits + ?Sized, const DISTINCT: bool, O: Watch> Request<'_, T, DISTINCT, O> {
     /// How many times the limiter at `index` is named, or `None` if an earlier place already
     /// requests its permits for both.
     #[inline(always)]
@@ -624,10 +796,8 @@ impl<T: Limits + ?Sized, const DISTINCT: bool> Request<'_, T, DISTINCT> {
         if let Some(composed) = as_composed(limiter) {
             return self.take_composed(index, composed, n, rest);
         }
-        let taken = match plan {
-            Some(plan) => take_as_planned(limiter, self.now, n, *plan),
-            None => limiter.take_at(self.now, n),
-        };
+        let place = Place { index, times };
+        let taken = self.watch.take(place, limiter, self.now, n, plan);
         let receipt = match taken {
             Ok(receipt) => receipt,
             Err(denied) => {
@@ -654,14 +824,20 @@ impl<T: Limits + ?Sized, const DISTINCT: bool> Request<'_, T, DISTINCT> {
         rest: impl FnOnce() -> Result<(), DeniedBy>,
     ) -> Result<(), DeniedBy> {
         let (mut rest, mut denied) = (Some(rest), None);
-        let granted =
-            composed.take_then(self.now, n, &mut || match rest.take().map(|rest| rest()) {
+        let granted = composed.take_then(self.now, n, &mut || {
+            let place = || Place {
+                index,
+                times: self.share(index, composed).unwrap_or(1),
+            };
+            self.watch.look(place, composed, self.now, n);
+            match rest.take().map(|rest| rest()) {
                 Some(Err(by)) => {
                     denied = Some(by);
                     false
                 }
                 done => done.is_some(),
-            });
+            }
+        });
         match (granted, denied) {
             (Ok(_), None) => Ok(()),
             (Ok(_), Some(by)) => Err(by),
@@ -674,7 +850,7 @@ impl<T: Limits + ?Sized, const DISTINCT: bool> Request<'_, T, DISTINCT> {
     }
 }
 
-impl<T: Limits, const DISTINCT: bool> Request<'_, T, DISTINCT> {
+impl<T: Limits, const DISTINCT: bool, O: Watch> Request<'_, T, DISTINCT, O> {
     /// Takes from all limits, and then calls `rest`. If `rest` fails, refunds all permits.
     #[inline(always)]
     fn grant(&self, rest: impl FnOnce() -> Result<(), DeniedBy>) -> Result<(), DeniedBy> {
@@ -685,6 +861,7 @@ impl<T: Limits, const DISTINCT: bool> Request<'_, T, DISTINCT> {
         if self.n == 0 {
             rest()
         } else {
+            self.watch.start();
             self.whole.take(self, &plans, rest)
         }
     }
@@ -714,7 +891,11 @@ impl<T: Limits, const DISTINCT: bool> Request<'_, T, DISTINCT> {
         if let Some(composed) = as_composed(limiter) {
             return composed.take_then(self.now, n, &mut || false).is_err();
         }
-        match limiter.take_at(self.now, n) {
+        let place = Place {
+            index: by.index,
+            times,
+        };
+        match self.watch.take(place, limiter, self.now, n, None) {
             Ok(receipt) => {
                 drop(UndoOnDrop::new(limiter, self.now, n, receipt));
                 false
@@ -741,7 +922,30 @@ pub trait Limits: sealed::Walk {
 }
 
 pub(crate) mod sealed {
-    use super::{DeniedBy, LimiterId, Limits, Request};
+    use super::{Denied, DeniedBy, Limiter, LimiterId, Limits, Place, Plan, Receipt, Request};
+    use crate::Timestamp;
+
+    /// How a composition takes from one of its limits.
+    pub trait Watch: Copy {
+        /// Called before the second pass.
+        fn start(self);
+        fn take<L: Limiter + ?Sized>(
+            self,
+            place: Place,
+            limiter: &L,
+            now: Timestamp,
+            n: u32,
+            plan: Option<&Plan>,
+        ) -> Result<Receipt, Denied>;
+        /// Called after a take of a limiter that is itself a composition.
+        fn look<L: Limiter + ?Sized>(
+            self,
+            place: impl FnOnce() -> Place,
+            limiter: &L,
+            now: Timestamp,
+            n: u32,
+        );
+    }
 
     /// The two passes over the limits, and the release.
     pub trait Walk {
@@ -750,15 +954,15 @@ pub(crate) mod sealed {
         fn id(&self, index: usize) -> Option<LimiterId>;
         /// Whether no limiter is named twice.
         fn are_distinct(&self) -> bool;
-        fn look<W: Limits + ?Sized, const DISTINCT: bool>(
+        fn look<W: Limits + ?Sized, const DISTINCT: bool, O: Watch>(
             &self,
-            request: &Request<'_, W, DISTINCT>,
+            request: &Request<'_, W, DISTINCT, O>,
         ) -> Result<Self::Plans, DeniedBy>;
         /// Takes from all limits, in order, and then calls `rest`. If a take or `rest` fails,
         /// refunds all permits in reverse order.
-        fn take<W: Limits + ?Sized, const DISTINCT: bool>(
+        fn take<W: Limits + ?Sized, const DISTINCT: bool, O: Watch>(
             &self,
-            request: &Request<'_, W, DISTINCT>,
+            request: &Request<'_, W, DISTINCT, O>,
             plans: &Self::Plans,
             rest: impl FnOnce() -> Result<(), DeniedBy>,
         ) -> Result<(), DeniedBy>;
@@ -766,7 +970,88 @@ pub(crate) mod sealed {
         fn release(&self, n: u32);
     }
 }
-use sealed::Walk;
+use sealed::{Walk, Watch};
+
+/// A limit's index, and how many times it is named.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    index: usize,
+    times: u32,
+}
+
+impl Watch for () {
+    #[inline(always)]
+    fn start(self) {}
+
+    #[inline(always)]
+    fn take<L: Limiter + ?Sized>(
+        self,
+        _: Place,
+        limiter: &L,
+        now: Timestamp,
+        n: u32,
+        plan: Option<&Plan>,
+    ) -> Result<Receipt, Denied> {
+        match plan {
+            Some(plan) => take_as_planned(limiter, now, n, *plan),
+            None => limiter.take_at(now, n),
+        }
+    }
+
+    #[inline(always)]
+    fn look<L: Limiter + ?Sized>(self, _: impl FnOnce() -> Place, _: &L, _: Timestamp, _: u32) {}
+}
+
+/// What the limits told so far: the limit that denied last, or the one with the fewest permits left
+/// of those that granted since.
+type Told = Cell<Option<DetailBy>>;
+
+impl Watch for &Told {
+    fn start(self) {
+        self.set(None);
+    }
+
+    fn take<L: Limiter + ?Sized>(
+        self,
+        place: Place,
+        limiter: &L,
+        now: Timestamp,
+        n: u32,
+        _: Option<&Plan>,
+    ) -> Result<Receipt, Denied> {
+        let (taken, detail) = limiter.take_explained_at(now, n);
+        keep(self, place, detail);
+        taken
+    }
+
+    fn look<L: Limiter + ?Sized>(
+        self,
+        place: impl FnOnce() -> Place,
+        limiter: &L,
+        now: Timestamp,
+        n: u32,
+    ) {
+        let detail = Detail {
+            decision: Ok(()),
+            retry: Retry::At(now),
+            ..limiter.explain_at(now, n)
+        };
+        keep(self, place(), detail);
+    }
+}
+
+/// Keeps `detail` if the limit denied, or if no limit has told of fewer permits.
+fn keep(told: &Told, place: Place, detail: Detail) {
+    let new = DetailBy::new(place.index, place.times, detail);
+    let is_least = match told.get() {
+        Some(old) => new.detail.available < old.detail.available,
+        None => true,
+    };
+    if is_least || !detail.is_allowed() {
+        told.set(Some(new));
+    }
+}
 
 /// Permits of one limiter, released on drop.
 struct Held<'a, L: Limiter + ?Sized>(&'a L, u32);
@@ -818,13 +1103,13 @@ macro_rules! tuple {
                 are_distinct(&[$(self.$index.id()),+])
             }
             #[inline(always)]
-            fn look<W: Limits + ?Sized, const DISTINCT: bool>(&self, request: &Request<'_, W, DISTINCT>) -> Result<Self::Plans, DeniedBy> {
+            fn look<W: Limits + ?Sized, const DISTINCT: bool, O: Watch>(&self, request: &Request<'_, W, DISTINCT, O>) -> Result<Self::Plans, DeniedBy> {
                 Ok([$(request.look($index, &self.$index)?),+])
             }
             #[inline(always)]
-            fn take<W: Limits + ?Sized, const DISTINCT: bool>(
+            fn take<W: Limits + ?Sized, const DISTINCT: bool, O: Watch>(
                 &self,
-                request: &Request<'_, W, DISTINCT>,
+                request: &Request<'_, W, DISTINCT, O>,
                 plans: &Self::Plans,
                 rest: impl FnOnce() -> Result<(), DeniedBy>,
             ) -> Result<(), DeniedBy> {
@@ -876,18 +1161,18 @@ impl<L: Limiter> Walk for [L] {
         !self.iter().enumerate().any(named_before)
     }
     #[inline(always)]
-    fn look<W: Limits + ?Sized, const DISTINCT: bool>(
+    fn look<W: Limits + ?Sized, const DISTINCT: bool, O: Watch>(
         &self,
-        request: &Request<'_, W, DISTINCT>,
+        request: &Request<'_, W, DISTINCT, O>,
     ) -> Result<(), DeniedBy> {
         self.iter()
             .enumerate()
             .try_for_each(|(index, limiter)| request.look(index, limiter).map(|_| ()))
     }
     #[inline(always)]
-    fn take<W: Limits + ?Sized, const DISTINCT: bool>(
+    fn take<W: Limits + ?Sized, const DISTINCT: bool, O: Watch>(
         &self,
-        request: &Request<'_, W, DISTINCT>,
+        request: &Request<'_, W, DISTINCT, O>,
         (): &(),
         rest: impl FnOnce() -> Result<(), DeniedBy>,
     ) -> Result<(), DeniedBy> {
@@ -919,10 +1204,11 @@ fn take_slice<
     W: Limits + ?Sized,
     R: FnOnce() -> Result<(), DeniedBy>,
     const DISTINCT: bool,
+    O: Watch,
 >(
     limiters: &[L],
     first: usize,
-    request: &Request<'_, W, DISTINCT>,
+    request: &Request<'_, W, DISTINCT, O>,
     plans: &[Plan],
     rest: R,
 ) -> Result<(), DeniedBy> {
@@ -961,9 +1247,9 @@ impl<L: Limiter, const N: usize> Walk for [L; N] {
         are_distinct(&self.each_ref().map(Limiter::id))
     }
     #[inline(always)]
-    fn look<W: Limits + ?Sized, const DISTINCT: bool>(
+    fn look<W: Limits + ?Sized, const DISTINCT: bool, O: Watch>(
         &self,
-        request: &Request<'_, W, DISTINCT>,
+        request: &Request<'_, W, DISTINCT, O>,
     ) -> Result<Self::Plans, DeniedBy> {
         let mut plans = [Plan::NONE; N];
         for (index, (plan, limiter)) in plans.iter_mut().zip(self).enumerate() {
@@ -972,9 +1258,9 @@ impl<L: Limiter, const N: usize> Walk for [L; N] {
         Ok(plans)
     }
     #[inline(always)]
-    fn take<W: Limits + ?Sized, const DISTINCT: bool>(
+    fn take<W: Limits + ?Sized, const DISTINCT: bool, O: Watch>(
         &self,
-        request: &Request<'_, W, DISTINCT>,
+        request: &Request<'_, W, DISTINCT, O>,
         plans: &Self::Plans,
         rest: impl FnOnce() -> Result<(), DeniedBy>,
     ) -> Result<(), DeniedBy> {
@@ -1007,16 +1293,16 @@ impl<T: Limits + ?Sized> Walk for &T {
         (**self).are_distinct()
     }
     #[inline(always)]
-    fn look<W: Limits + ?Sized, const DISTINCT: bool>(
+    fn look<W: Limits + ?Sized, const DISTINCT: bool, O: Watch>(
         &self,
-        request: &Request<'_, W, DISTINCT>,
+        request: &Request<'_, W, DISTINCT, O>,
     ) -> Result<Self::Plans, DeniedBy> {
         (**self).look(request)
     }
     #[inline(always)]
-    fn take<W: Limits + ?Sized, const DISTINCT: bool>(
+    fn take<W: Limits + ?Sized, const DISTINCT: bool, O: Watch>(
         &self,
-        request: &Request<'_, W, DISTINCT>,
+        request: &Request<'_, W, DISTINCT, O>,
         plans: &Self::Plans,
         rest: impl FnOnce() -> Result<(), DeniedBy>,
     ) -> Result<(), DeniedBy> {

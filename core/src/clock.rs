@@ -25,7 +25,7 @@ pub use tsc::TscClock;
 
 #[cfg(target_has_atomic = "64")]
 use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use crate::{Denied, Idle, Lease, Limiter, Timestamp};
+use crate::{Denied, Detail, Idle, Lease, Limiter, Timestamp};
 
 /// A source of [`Timestamp`]s, all with the same origin.
 ///
@@ -162,6 +162,33 @@ impl<L: Limiter, C: Clock> Clocked<L, C> {
     #[inline]
     pub fn try_acquire(&self, n: u32) -> Result<Lease<&L>, Denied> {
         Lease::try_acquire_at(&self.limiter, self.clock.now(), n)
+    }
+
+    /// Takes permits as [`try_acquire`](Self::try_acquire) does, and returns what the decision saw:
+    /// see [`Limiter::take_explained_at`]. The clock's time is [`Detail::now`].
+    ///
+    /// # Errors
+    ///
+    /// The first result is [`Denied`] if the limiter denies the request. Nothing has changed then.
+    ///
+    /// # Cost
+    ///
+    /// That of [`Limiter::take_explained_at`], and one reading of the clock.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{Clocked, ManualClock, Rate, TokenBucket};
+    /// let limit =
+    ///     Clocked::new(TokenBucket::new(Rate::per_second(5), 5), ManualClock::new());
+    /// let (lease, detail) = limit.try_acquire_explained(2);
+    /// assert!(lease.is_ok());
+    /// assert_eq!(detail.available, 3);
+    /// let wait = detail.full_again.wait_from(detail.now);
+    /// assert_eq!(wait, Some(Duration::from_millis(400)));
+    /// ```
+    #[must_use = "a lease returns its permits when it is dropped"]
+    pub fn try_acquire_explained(&self, n: u32) -> (Result<Lease<&L>, Denied>, Detail) {
+        Lease::try_acquire_explained_at(&self.limiter, self.clock.now(), n)
     }
 
     /// Returns the permits available now.

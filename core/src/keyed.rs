@@ -10,6 +10,7 @@ pub(crate) mod partly_changed;
 pub(crate) mod seed;
 pub(crate) mod table;
 
+use core::cell::Cell;
 use core::fmt;
 use core::hash::{BuildHasher, Hash};
 use core::ops::RangeBounds;
@@ -26,9 +27,10 @@ use crate::IntoRules;
 use crate::keyed::key::{Key, Keys, QueueKeys};
 use crate::keyed::line::{Address, Found, Held, Line};
 use crate::keyed::table::{ATTEMPTS, KeyedStatistics, Table};
-use crate::rules::{TableRules, Verdict};
+use crate::limiter::detail::{Observer, observed};
+use crate::rules::{TableRules, Verdict, look};
 use crate::sync::const_unless_loom;
-use crate::{Denied, Idle, KeyedWord, Receipt, Refund, Retry, Seed, Timestamp};
+use crate::{Denied, Detail, Idle, KeyedWord, Receipt, Refund, Retry, Seed, Timestamp};
 
 /// The rules of the limiters in a [`Keyed`] table: their state is one word per key. Sealed.
 ///
@@ -517,32 +519,79 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
         false
     }
 
+    #[inline(always)]
+    fn take_observed<O: Observer>(
+        &self,
+        address: &Address,
+        now: Timestamp,
+        n: u32,
+        seen: O,
+    ) -> Result<Receipt, Denied> {
+        if let Some((entry, held)) = address.find_near(self.table.lines()) {
+            let rules = self.rules_of(address.tag());
+            match rules.judge(held.state(), rules.request(now, n)?) {
+                Verdict::Granted(left) => {
+                    if entry.change(held, left).is_ok() {
+                        seen.observe(move || rules.detail(left, now, Ok(())));
+                        return Ok(rules.receipt(left, now));
+                    }
+                }
+                Verdict::Allowed => {
+                    seen.observe(move || rules.detail(held.state(), now, Ok(())));
+                    return Ok(Receipt::NONE);
+                }
+                Verdict::Denied(denied) => {
+                    seen.observe(move || rules.detail(held.state(), now, Err(denied)));
+                    return Err(denied);
+                }
+            }
+        }
+        self.take_slowly(*address, now, n, seen)
+    }
+
     /// Takes from the key's slot in either line, or from a new slot. A separate function with its
     /// own copy of the address, so that the fast path keeps everything in registers.
     #[cold]
     #[inline(never)]
-    fn take_slowly(&self, address: Address, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+    fn take_slowly<O: Observer>(
+        &self,
+        address: Address,
+        now: Timestamp,
+        n: u32,
+        seen: O,
+    ) -> Result<Receipt, Denied> {
         let rules = self.rules_of(address.tag());
         let request = rules.request(now, n)?;
         for _ in 0..ATTEMPTS {
             match address.find(self.table.lines()) {
                 Found::Held(entry, held) => {
-                    let mut seen = Some(held);
-                    while let Some(held) = seen {
-                        let left = match rules.judge(held.state(), request) {
+                    let mut held = Some(held);
+                    while let Some(before) = held {
+                        let left = match rules.judge(before.state(), request) {
                             Verdict::Granted(left) => left,
-                            Verdict::Allowed => return Ok(Receipt::NONE),
-                            Verdict::Denied(denied) => return Err(denied),
+                            Verdict::Allowed => {
+                                seen.observe(move || rules.detail(before.state(), now, Ok(())));
+                                return Ok(Receipt::NONE);
+                            }
+                            Verdict::Denied(denied) => {
+                                seen.observe(move || {
+                                    rules.detail(before.state(), now, Err(denied))
+                                });
+                                return Err(denied);
+                            }
                         };
-                        match entry.change(held, left) {
-                            Ok(()) => return Ok(rules.receipt(left, now)),
-                            Err(newer) => seen = newer,
+                        match entry.change(before, left) {
+                            Ok(()) => {
+                                seen.observe(move || rules.detail(left, now, Ok(())));
+                                return Ok(rules.receipt(left, now));
+                            }
+                            Err(newer) => held = newer,
                         }
                     }
                 }
                 Found::Claimed => core::hint::spin_loop(),
                 Found::Nothing => {
-                    if let Some(outcome) = self.take_anew(&address, rules, request, now, n) {
+                    if let Some(outcome) = self.take_anew(&address, rules, request, now, n, seen) {
                         return outcome;
                     }
                 }
@@ -554,13 +603,14 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
     /// Takes from a slot that this call claims. Returns `None` if another call claims one for the
     /// same key.
     #[cold]
-    fn take_anew(
+    fn take_anew<O: Observer>(
         &self,
         address: &Address,
         rules: &R,
         request: R::Request,
         now: Timestamp,
         n: u32,
+        seen: O,
     ) -> Option<Result<Receipt, Denied>> {
         let state = match rules.judge(rules.fresh(now), request) {
             Verdict::Granted(state) => state,
@@ -575,6 +625,7 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
         {
             Ok(Some((claimed, _))) => {
                 claimed.hold(state);
+                seen.observe(move || rules.detail(state, now, Ok(())));
                 Some(Ok(rules.receipt(state, now)))
             }
             Ok(None) => None,
@@ -627,19 +678,40 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> key::seale
 {
     #[inline(always)]
     fn take(&self, address: &Address, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        if let Some((entry, held)) = address.find_near(self.table.lines()) {
-            let rules = self.rules_of(address.tag());
-            match rules.judge(held.state(), rules.request(now, n)?) {
-                Verdict::Granted(left) => {
-                    if entry.change(held, left).is_ok() {
-                        return Ok(rules.receipt(left, now));
-                    }
-                }
-                Verdict::Allowed => return Ok(Receipt::NONE),
-                Verdict::Denied(denied) => return Err(denied),
-            }
+        self.take_observed(address, now, n, ())
+    }
+
+    fn take_explained(
+        &self,
+        address: &Address,
+        now: Timestamp,
+        n: u32,
+    ) -> (Result<Receipt, Denied>, Detail) {
+        let take = |seen: &Cell<_>| self.take_observed(address, now, n, seen);
+        let explain = || self.explain(address, now, n);
+        let retry = |denied| key::sealed::Table::retry(self, address, denied);
+        observed(now, take, explain, retry)
+    }
+
+    fn explain(&self, address: &Address, now: Timestamp, n: u32) -> Detail {
+        let rules = self.rules_of(address.tag());
+        let (state, has_room) = match address.find(self.table.lines()) {
+            Found::Held(_, held) => (held.state(), Ok(())),
+            Found::Claimed => (rules.fresh(now), Ok(())),
+            Found::Nothing => (rules.fresh(now), self.has_room(address, now, n)),
+        };
+        let decision = look(rules, state, now, n).and(has_room);
+        let detail = rules.detail(state, now, decision);
+        match decision {
+            // No permit can be taken without a slot.
+            Err(denied @ Denied::Crowded { .. }) => Detail {
+                available: 0,
+                full_again: self.table.retry(),
+                retry: key::sealed::Table::retry(self, address, denied),
+                ..detail
+            },
+            _ => detail,
         }
-        self.take_slowly(*address, now, n)
     }
 
     fn peek(&self, address: &Address, now: Timestamp, n: u32) -> Result<(), Denied> {

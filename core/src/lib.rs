@@ -124,7 +124,9 @@ mod time;
 mod word;
 mod wrappers;
 
-pub use all_of::{AllLease, AllOf, DeniedBy, Limits, QueueLimits, Receipts, ReplenishingLimits};
+pub use all_of::{
+    AllLease, AllOf, DeniedBy, DetailBy, Limits, QueueLimits, Receipts, ReplenishingLimits,
+};
 #[cfg(target_has_atomic = "64")]
 pub use clock::ManualClock;
 #[cfg(feature = "tsc")]

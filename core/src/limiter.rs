@@ -11,6 +11,7 @@ pub use self::queue_limiter::{PassedOn, QueueLimiter, Replenishing, Waiting};
 use core::ops::Deref;
 
 use self::composable::take_or_undo;
+use self::detail::explained;
 use crate::limiter::metadata::{Metadata, Used};
 use crate::{Denied, Detail, Lease, Receipt, Refund, Retry, Timestamp};
 
@@ -87,6 +88,76 @@ pub trait Limiter {
     /// [`Denied`] if the request is denied. Then no permit has been taken.
     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied>;
 
+    /// Takes permits as [`take_at`](Self::take_at) does, and returns what the decision saw: see
+    /// [`Detail`]. For example, for the header fields of a response.
+    ///
+    /// The [decision](Detail::decision) and the first result are the same.
+    ///
+    /// If the state of the limiter is one word, the other fields are computed from the word that
+    /// the decision wrote or read. No two concurrent grants then report the same
+    /// [`available`](Detail::available) permits, unless permits came back in between. The others:
+    ///
+    /// - A [`SlidingWindow`](crate::SlidingWindow) computes `available` in this way. It computes
+    ///   the times from its ring after the decision, so they include later grants.
+    /// - An [`AllOf`](crate::AllOf) reports one of its limits: the one that denied, or for a grant
+    ///   the one with the fewest permits left. See
+    ///   [`AllOf::try_acquire_explained_at`](crate::AllOf::try_acquire_explained_at).
+    /// - A [`Penalty`](crate::Penalty) reports what its limiter reports. For a denial it reads after
+    ///   the decision when the penalty ends.
+    /// - A request for more than the capacity, a request that the table has no slot for, a
+    ///   [`Slice`](crate::Slice), and a limiter of your own that does not implement this method:
+    ///   the limiter is asked with [`explain_at`](Self::explain_at) after the decision. Then other
+    ///   callers' requests may have come in between.
+    ///
+    /// A wrapper forwards this method as it forwards `take_at`.
+    ///
+    /// # Errors
+    ///
+    /// The first result is [`Denied`] if the request is denied. Then no permit has been taken.
+    ///
+    /// # Cost
+    ///
+    /// The cost of a take, and some divisions: tens of nanoseconds. If a limiter's settings can
+    /// change, the divisions are made before the exchange, which then fails more often under
+    /// contention. Calls of `take_at` cost nothing more than without this method.
+    ///
+    /// ```
+    /// # use portcullis_core::{Concurrency, Limiter, Retry, Timestamp};
+    /// let limit = Concurrency::new(5);
+    /// let (taken, detail) = limit.take_explained_at(Timestamp::ZERO, 2);
+    /// assert!(taken.is_ok());
+    /// assert_eq!((detail.available, detail.capacity), (3, 5));
+    /// assert_eq!(detail.full_again, Retry::OnRelease);
+    /// ```
+    fn take_explained_at(&self, now: Timestamp, n: u32) -> (Result<Receipt, Denied>, Detail) {
+        explained(self, now, n, |_| self.take_at(now, n))
+    }
+
+    /// Returns what would happen to a request for `n` permits at `now`: whether it would be
+    /// granted, how many permits are available, and when to retry. Writes nothing.
+    ///
+    /// The result is that of [`take_explained_at`](Self::take_explained_at), except that nothing is
+    /// taken: `available` are the permits before the request.
+    ///
+    /// The default asks [`peek_at`](Self::peek_at), [`available_at`](Self::available_at),
+    /// [`capacity`](Self::capacity) and [`retry`](Self::retry), each of which reads the state anew.
+    /// A wrapper forwards this method.
+    ///
+    /// ```
+    /// # use portcullis_core::{Concurrency, Limiter, Retry, Timestamp};
+    /// let limit = Concurrency::new(3);
+    /// let _held = limit.try_acquire(2)?;
+    /// let detail = limit.explain_at(Timestamp::ZERO, 2);
+    /// assert_eq!(
+    ///     (detail.is_allowed(), detail.available, detail.retry),
+    ///     (false, 1, Retry::OnRelease)
+    /// );
+    /// # Ok::<(), portcullis_core::Denied>(())
+    /// ```
+    fn explain_at(&self, now: Timestamp, n: u32) -> Detail {
+        Detail::of(self, now, self.peek_at(now, n))
+    }
+
     /// Returns whether [`take_at`](Self::take_at) would grant, without any effect. Effects of a
     /// denial, such as the start of a [`Penalty`](crate::Penalty), do not happen either.
     ///
@@ -97,14 +168,10 @@ pub trait Limiter {
     ///
     /// [`Denied`] if the request would be denied.
     fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
-        match u64::from(n.max(1)) {
-            wanted if wanted <= self.available_at(now) => Ok(()),
-            wanted if wanted <= self.capacity() => Err(Denied::Exhausted { now, permits: n }),
-            // The capacity is less than `n`, or it is 0.
-            _ => Err(Denied::ExceedsCapacity {
-                permits: n,
-                capacity: self.capacity() as u32,
-            }),
+        if u64::from(n.max(1)) <= self.available_at(now) {
+            Ok(())
+        } else {
+            Err(detail::denied(now, n, self.capacity()))
         }
     }
 
@@ -283,6 +350,39 @@ pub trait LimiterExt: Limiter {
         Lease::try_acquire_at(self, now, n)
     }
 
+    /// Takes permits as [`try_acquire_at`](Self::try_acquire_at) does, and returns what the decision
+    /// saw: how many permits are left, of how many, and when to retry. The numbers are those of this
+    /// decision, whatever other callers take at the same time: see
+    /// [`Limiter::take_explained_at`].
+    ///
+    /// # Errors
+    ///
+    /// The first result is [`Denied`] if the request is denied. Then nothing has changed.
+    ///
+    /// # Cost
+    ///
+    /// That of [`Limiter::take_explained_at`].
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{FixedWindow, LimiterExt, Retry, Timestamp};
+    /// let limit = FixedWindow::new(100, Duration::from_secs(60));
+    /// let now = Timestamp::from_secs(130);
+    /// let (lease, detail) = limit.try_acquire_explained_at(now, 40);
+    /// assert_eq!(lease.map(|lease| lease.permits()), Ok(40));
+    /// assert_eq!((detail.available, detail.capacity), (60, 100));
+    /// assert_eq!(detail.time_to_fill, Some(Duration::from_secs(60)));
+    /// assert_eq!(detail.full_again, Retry::At(Timestamp::from_secs(180)));
+    /// ```
+    #[must_use = "a lease returns its permits when it is dropped"]
+    fn try_acquire_explained_at(
+        &self,
+        now: Timestamp,
+        n: u32,
+    ) -> (Result<Lease<&Self>, Denied>, Detail) {
+        Lease::try_acquire_explained_at(self, now, n)
+    }
+
     /// Takes as many permits as are available at `now`, from `min` to `max`: a partial grant.
     ///
     /// If `max` is less than `min`, it counts as `min`. With `min = 0` the request is still denied
@@ -365,24 +465,6 @@ pub trait LimiterExt: Limiter {
             Some(composable) => composable.take_then(now, n, rest),
             None => take_or_undo(self, now, n, rest),
         }
-    }
-
-    /// Returns what would happen to a request for `n` permits at `now`: whether it would be
-    /// granted, how many permits are available, and when to retry. Writes nothing.
-    ///
-    /// ```
-    /// # use portcullis_core::{Concurrency, LimiterExt, Retry, Timestamp};
-    /// let limit = Concurrency::new(3);
-    /// let _held = limit.try_acquire(2)?;
-    /// let detail = limit.explain_at(Timestamp::ZERO, 2);
-    /// assert_eq!(
-    ///     (detail.is_allowed(), detail.available, detail.retry),
-    ///     (false, 1, Retry::OnRelease)
-    /// );
-    /// # Ok::<(), portcullis_core::Denied>(())
-    /// ```
-    fn explain_at(&self, now: Timestamp, n: u32) -> Detail {
-        Detail::of(self, now, n)
     }
 }
 
@@ -516,6 +598,16 @@ macro_rules! forward {
             #[inline]
             fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
                 self.deref().take_at(now, n)
+            }
+            fn take_explained_at(
+                &self,
+                now: Timestamp,
+                n: u32,
+            ) -> (Result<Receipt, Denied>, crate::Detail) {
+                self.deref().take_explained_at(now, n)
+            }
+            fn explain_at(&self, now: Timestamp, n: u32) -> crate::Detail {
+                self.deref().explain_at(now, n)
             }
             #[inline]
             fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {

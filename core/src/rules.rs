@@ -7,7 +7,7 @@
 
 pub(crate) mod word_limiter;
 
-use crate::{Denied, Idle, Receipt, Retry, Timestamp, Word};
+use crate::{Denied, Detail, Idle, Receipt, Retry, Timestamp, Word};
 
 /// The rules of a limiter whose state is one word.
 pub trait WordRules {
@@ -45,6 +45,22 @@ pub trait WordRules {
 
     /// When to retry.
     fn retry(&self, state: u64, denied: Denied) -> Retry;
+
+    /// What goes with a decision that was made at `now` and left `state`.
+    fn detail(&self, state: u64, now: Timestamp, decision: Result<(), Denied>) -> Detail;
+}
+
+/// Decides on a request that takes nothing.
+pub(crate) fn look<R: WordRules>(
+    rules: &R,
+    state: u64,
+    now: Timestamp,
+    n: u32,
+) -> Result<(), Denied> {
+    match rules.judge(state, rules.request(now, n)?) {
+        Verdict::Granted(_) | Verdict::Allowed => Ok(()),
+        Verdict::Denied(denied) => Err(denied),
+    }
 }
 
 /// The rules of a table with one word per key, in which keys come and go.

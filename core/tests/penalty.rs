@@ -11,9 +11,8 @@ use core::time::Duration;
 use draws::Draws;
 use portcullis_core::metadata::{REASON_PHRASE, RETRY_AFTER, USED_SHARE};
 use portcullis_core::{
-    AllOf, Concurrency, Counted, Denied, FixedWindow, Idle, Limiter, LimiterExt, Penalty,
-    PenaltyBuilder, Rate, Receipt, Retry, Setting, SettingsError, Timestamp, TokenBucket,
-    Unlimited, Word,
+    AllOf, Concurrency, Counted, Denied, FixedWindow, Idle, Limiter, Penalty, PenaltyBuilder, Rate,
+    Receipt, Retry, Setting, SettingsError, Timestamp, TokenBucket, Unlimited, Word,
 };
 
 const SECOND: Duration = Duration::from_secs(1);

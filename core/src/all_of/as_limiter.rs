@@ -1,9 +1,10 @@
 use core::mem;
 
-use crate::all_of::{AllOf, DeniedBy, Limits, Receipts, beyond_count, times_over};
+use crate::all_of::{AllOf, DeniedBy, DetailBy, Limits, Receipts, beyond_count, times_over};
 use crate::limiter::metadata::{self, Metadata, Used};
 use crate::{
-    Composable, Denied, Idle, Limiter, QueueLimiter, Receipt, Replenishing, Retry, Timestamp,
+    Composable, Denied, Detail, Idle, Limiter, QueueLimiter, Receipt, Replenishing, Retry,
+    Timestamp,
 };
 
 /// All limits as one limiter, for example for a queue or a clock. Its leases are ordinary ones.
@@ -36,6 +37,28 @@ impl<T: Limits> Limiter for AllOf<T> {
                 Ok(Receipt::NONE)
             }
             Err(denied) => Err(self.as_one(denied)),
+        }
+    }
+
+    fn take_explained_at(&self, now: Timestamp, n: u32) -> (Result<Receipt, Denied>, Detail) {
+        let (lease, DetailBy { detail, .. }) = self.try_acquire_explained_at(now, n);
+        match lease {
+            Ok(lease) => {
+                lease.forget();
+                (Ok(Receipt::NONE), detail)
+            }
+            Err(by) => (Err(self.as_one(by)), self.denied_by(by, detail)),
+        }
+    }
+
+    /// Returns the numbers of the limit that would deny, or for a grant of the one with the fewest
+    /// permits.
+    fn explain_at(&self, now: Timestamp, n: u32) -> Detail {
+        let looked = self.peek_at(now, n);
+        let DetailBy { detail, .. } = self.told(now, n, looked, None);
+        match looked {
+            Ok(()) => detail,
+            Err(by) => self.denied_by(by, detail),
         }
     }
 
@@ -338,6 +361,16 @@ impl<T: Limits> AllOf<T> {
             None
         } else {
             Some((limit, times_over(n, self.times(limit))?))
+        }
+    }
+
+    /// Returns what goes with a denial of one limit, of which that limit says `detail`: the denial is
+    /// that of a single limiter, and all limits say when to retry.
+    fn denied_by(&self, by: DeniedBy, detail: Detail) -> Detail {
+        Detail {
+            decision: Err(self.as_one(by)),
+            retry: self.retry(by),
+            ..detail
         }
     }
 

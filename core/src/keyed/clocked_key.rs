@@ -3,7 +3,7 @@
 use core::hash::Hash;
 use core::ops::Deref;
 
-use crate::{Clock, Clocked, Denied, Idle, Key, Keys, Lease, Limiter};
+use crate::{Clock, Clocked, Denied, Detail, Idle, Key, Keys, Lease, Limiter};
 
 /// The limiter of one key of a table, joined with a clock: the result of
 /// [`Clocked::key`](Clocked::key).
@@ -125,6 +125,26 @@ impl<P: Deref<Target: Keys>, C: Clock> ClockedKey<P, C> {
     #[inline]
     pub fn try_acquire(self, n: u32) -> Result<Lease<Key<P>>, Denied> {
         self.key.try_acquire_at(self.clock.now(), n)
+    }
+
+    /// Takes permits as [`try_acquire`](Self::try_acquire) does, and returns what the decision saw:
+    /// see [`Limiter::take_explained_at`]. The clock's time is [`Detail::now`].
+    ///
+    /// # Errors
+    ///
+    /// The first result is one of the errors of the key's limiter, or [`Denied::Crowded`].
+    ///
+    /// ```
+    /// # use portcullis_core::{Clocked, Keyed, ManualClock, Rate, TokenBucket};
+    /// let users = Keyed::for_keys(TokenBucket::new(Rate::per_second(5), 5), 100);
+    /// let users = Clocked::new(users, ManualClock::new());
+    /// let (lease, detail) = users.key("alice").try_acquire_explained(2);
+    /// assert_eq!((lease?.permits(), detail.available), (2, 3));
+    /// # Ok::<(), portcullis_core::Denied>(())
+    /// ```
+    #[must_use = "a lease returns its permits when it is dropped"]
+    pub fn try_acquire_explained(self, n: u32) -> (Result<Lease<Key<P>>, Denied>, Detail) {
+        self.key.try_acquire_explained_at(self.clock.now(), n)
     }
 
     /// Returns the permits available now.

@@ -9,7 +9,7 @@ use crate::keyed::line::Address;
 use crate::limiter::metadata::Metadata;
 use crate::limiter::{forward, offer};
 use crate::{
-    Composable, Denied, Idle, Lease, Limiter, LimiterId, Receipt, Refund, Retry, Timestamp,
+    Composable, Denied, Detail, Idle, Lease, Limiter, LimiterId, Receipt, Refund, Retry, Timestamp,
 };
 
 /// A table that has a limiter for each key: [`Keyed`](crate::Keyed) or
@@ -67,7 +67,7 @@ pub trait QueueKeys: Keys {
 }
 
 pub(crate) mod sealed {
-    use super::{Address, Denied, Idle, Metadata, Receipt, Refund, Retry, Timestamp};
+    use super::{Address, Denied, Detail, Idle, Metadata, Receipt, Refund, Retry, Timestamp};
 
     /// The operations of a table on the limiter at an address.
     pub trait Table: Sized {
@@ -91,6 +91,15 @@ pub(crate) mod sealed {
             }
             Ok(done)
         }
+        /// [`Limiter::take_explained_at`](crate::Limiter::take_explained_at) for a key.
+        fn take_explained(
+            &self,
+            address: &Address,
+            now: Timestamp,
+            n: u32,
+        ) -> (Result<Receipt, Denied>, Detail);
+        /// [`Limiter::explain_at`](crate::Limiter::explain_at) for a key.
+        fn explain(&self, address: &Address, now: Timestamp, n: u32) -> Detail;
         fn peek(&self, address: &Address, now: Timestamp, n: u32) -> Result<(), Denied>;
         fn refund(&self, address: &Address, now: Timestamp, n: u32, receipt: Receipt) -> Refund;
         fn release(&self, address: &Address, n: u32);
@@ -166,6 +175,29 @@ impl<P: Deref<Target: Table>> Key<P> {
     #[inline]
     pub fn try_acquire_at(self, now: Timestamp, n: u32) -> Result<Lease<Self>, Denied> {
         Lease::try_acquire_at(self, now, n)
+    }
+
+    /// Takes permits as [`try_acquire_at`](Self::try_acquire_at) does, and returns what the decision
+    /// saw: see [`Limiter::take_explained_at`].
+    ///
+    /// # Errors
+    ///
+    /// The first result is one of the errors of the key's limiter, or [`Denied::Crowded`].
+    ///
+    /// ```
+    /// # use portcullis_core::{Keyed, Rate, Timestamp, TokenBucket};
+    /// let users = Keyed::for_keys(TokenBucket::new(Rate::per_second(5), 5), 100);
+    /// let (lease, detail) = users.key("alice").try_acquire_explained_at(Timestamp::ZERO, 2);
+    /// assert_eq!((lease?.permits(), detail.available, detail.capacity), (2, 3, 5));
+    /// # Ok::<(), portcullis_core::Denied>(())
+    /// ```
+    #[must_use = "a lease returns its permits when it is dropped"]
+    pub fn try_acquire_explained_at(
+        self,
+        now: Timestamp,
+        n: u32,
+    ) -> (Result<Lease<Self>, Denied>, Detail) {
+        Lease::try_acquire_explained_at(self, now, n)
     }
 }
 
@@ -276,6 +308,14 @@ impl<P: Deref<Target: Table>> Limiter for KeyLimiter<P> {
     #[inline]
     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         self.table.take(&self.address, now, n)
+    }
+
+    fn take_explained_at(&self, now: Timestamp, n: u32) -> (Result<Receipt, Denied>, Detail) {
+        self.table.take_explained(&self.address, now, n)
+    }
+
+    fn explain_at(&self, now: Timestamp, n: u32) -> Detail {
+        self.table.explain(&self.address, now, n)
     }
 
     fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {

@@ -19,6 +19,7 @@
 //!
 //! Invariant: while a call works on a limiter, its slot is held by the call's key.
 
+use core::cell::Cell;
 use core::fmt;
 use core::hash::{BuildHasher, Hash};
 use core::ops::RangeBounds;
@@ -36,11 +37,12 @@ use crate::keyed::line::PLACES;
 use crate::keyed::line::{Address, Entry, Found, Held, Line};
 use crate::keyed::table::{ATTEMPTS, KeyedStatistics, Table};
 use crate::limiter::composable::as_composed;
+use crate::limiter::detail::observed;
 use crate::limiter::metadata::Metadata;
 use crate::sync::const_unless_loom;
 use crate::{
-    Denied, Idle, Limiter, LimiterExt, NativeWord, PartlyChanged, QueueLimiter, Receipt, Refund,
-    Retry, Seed, Timestamp,
+    Denied, Detail, Idle, Limiter, LimiterExt, NativeWord, PartlyChanged, QueueLimiter, Receipt,
+    Refund, Retry, Seed, Timestamp,
 };
 
 /// A limiter of any type for each key, in a table of fixed size, without locks and without
@@ -631,6 +633,43 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> key::sealed::T
         self.work(address, now, n, Receipt::NONE, |limiter| {
             limiter.take_at(now, n)
         })
+    }
+
+    fn take_explained(
+        &self,
+        address: &Address,
+        now: Timestamp,
+        n: u32,
+    ) -> (Result<Receipt, Denied>, Detail) {
+        let look = || self.explain(address, now, n);
+        let retry = |denied| key::sealed::Table::retry(self, address, denied);
+        let take = |seen: &Cell<_>| {
+            self.work(address, now, n, Receipt::NONE, |limiter| {
+                let (taken, detail) = limiter.take_explained_at(now, n);
+                seen.set(Some(detail));
+                taken
+            })
+        };
+        observed(now, take, look, retry)
+    }
+
+    fn explain(&self, address: &Address, now: Timestamp, n: u32) -> Detail {
+        let found = address.find(self.table.lines());
+        let detail = self.limiter_of(&found).explain_at(now, n);
+        match found {
+            Found::Nothing if detail.is_allowed() => match self.has_room(address, now, n) {
+                Ok(()) => detail,
+                // No permit can be taken without a slot.
+                Err(denied) => Detail {
+                    decision: Err(denied),
+                    available: 0,
+                    full_again: self.table.retry(),
+                    retry: self.table.retry(),
+                    ..detail
+                },
+            },
+            _ => detail,
+        }
     }
 
     fn is_composed(&self) -> bool {

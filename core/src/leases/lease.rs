@@ -3,7 +3,7 @@ use core::mem;
 use core::ops::Deref;
 
 use crate::limiter::denied::Permits;
-use crate::{Denied, Limiter, Receipt, Timestamp};
+use crate::{Denied, Detail, Limiter, Receipt, Timestamp};
 
 /// Holds permits, and releases them to their limiter on drop.
 ///
@@ -76,6 +76,34 @@ where
             }),
             Err(denied) => Err(denied),
         }
+    }
+
+    /// Takes permits as [`try_acquire_at`](Self::try_acquire_at) does, and returns what the decision
+    /// saw: see [`Limiter::take_explained_at`].
+    ///
+    /// # Errors
+    ///
+    /// The first result is [`Denied`] if the limiter denies the request. Nothing has changed then,
+    /// and the pointer is dropped.
+    ///
+    /// ```
+    /// use portcullis_core::{Concurrency, Lease, Timestamp};
+    /// use std::sync::Arc;
+    ///
+    /// let limit = Arc::new(Concurrency::new(3));
+    /// let (lease, detail) = Lease::try_acquire_explained_at(limit, Timestamp::ZERO, 1);
+    /// assert_eq!((lease?.permits(), detail.available), (1, 2));
+    /// # Ok::<(), portcullis_core::Denied>(())
+    /// ```
+    #[must_use = "a lease returns its permits when it is dropped"]
+    pub fn try_acquire_explained_at(
+        limiter: P,
+        now: Timestamp,
+        n: u32,
+    ) -> (Result<Self, Denied>, Detail) {
+        let (taken, detail) = limiter.take_explained_at(now, n);
+        let lease = taken.map(|receipt| Self::from_grant(limiter, n, receipt));
+        (lease, detail)
     }
 
     /// Creates a lease of `permits` that [`Limiter::take_at`] took from `limiter` with `receipt`.

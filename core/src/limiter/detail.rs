@@ -1,40 +1,82 @@
-use crate::{Denied, Limiter, Retry, Timestamp};
+use core::cell::Cell;
+use core::time::Duration;
 
-/// What one limiter would answer to a request: the result of
-/// [`LimiterExt::explain_at`](crate::LimiterExt::explain_at) and
-/// [`AllOf::explain_at`](crate::AllOf::explain_at). Neither method changes a limiter.
+use crate::{Denied, Limiter, Receipt, Retry, Timestamp};
+
+/// The decision on a request, and the state of the limiter that goes with it: what is left, of how
+/// many, and when the rest comes back. Enough for the header fields of a response.
+///
+/// Returned by [`LimiterExt::try_acquire_explained_at`](crate::LimiterExt::try_acquire_explained_at),
+/// which takes, and by [`Limiter::explain_at`] and [`AllOf::explain_at`](crate::AllOf::explain_at),
+/// which only look.
+///
+/// If the state of a limiter is one word, all fields are computed from one value of it: for a grant
+/// the word that the grant wrote, for a denial or a look the word that it read. Requests of other
+/// callers do not change them. [`Limiter::take_explained_at`] lists the limiters to which something
+/// else applies.
+///
+/// The fields of [draft-ietf-httpapi-ratelimit-headers][draft] are `capacity` (`q`),
+/// `time_to_fill` (`w`), `available` (`r`), and `full_again` (`t`).
+///
+/// [draft]: https://datatracker.ietf.org/doc/draft-ietf-httpapi-ratelimit-headers/
 ///
 /// ```
 /// use portcullis_core::{LimiterExt, Rate, Retry, Timestamp, TokenBucket};
 ///
 /// let bucket = TokenBucket::new(Rate::per_second(1), 5);
 /// let now = Timestamp::from_secs(9);
-/// bucket.try_acquire_at(now, 3)?;
-/// let detail = bucket.explain_at(now, 4);
-/// assert!(!detail.is_allowed());
+/// let (granted, detail) = bucket.try_acquire_explained_at(now, 3);
+/// assert!(granted.is_ok());
+///
+/// // Seconds are rounded up, so that a client does not come back too early.
+/// let seconds = |time: core::time::Duration| time.as_nanos().div_ceil(1_000_000_000);
+/// let window = detail.time_to_fill.map_or(0, seconds);
+/// let reset = detail.full_again.wait_from(detail.now).map_or(0, seconds);
 /// assert_eq!(
-///     (detail.available, detail.retry),
-///     (2, Retry::At(Timestamp::from_secs(11)))
+///     format!("RateLimit-Policy: \"default\";q={};w={window}", detail.capacity),
+///     "RateLimit-Policy: \"default\";q=5;w=5"
 /// );
-/// # Ok::<(), portcullis_core::Denied>(())
+/// assert_eq!(
+///     format!("RateLimit: \"default\";r={};t={reset}", detail.available),
+///     "RateLimit: \"default\";r=2;t=3"
+/// );
+///
+/// let (denied, detail) = bucket.try_acquire_explained_at(now, 4);
+/// assert!(denied.is_err());
+/// assert_eq!(detail.available, 2);
+/// assert_eq!(detail.retry, Retry::At(Timestamp::from_secs(11)));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub struct Detail {
-    /// Whether the request would be granted, or why it would be denied.
+    /// The time of the request.
+    pub now: Timestamp,
+    /// Whether the request is granted, or why it is denied.
     pub decision: Result<(), Denied>,
-    /// The permits available before the request.
+    /// The permits available after the decision. A denial and a look take nothing.
     pub available: u64,
-    /// When the request would be granted. For a request that would be granted, this is `now`.
+    /// The most permits that can be available at once, by the settings of the decision: the
+    /// limiter's [`capacity`](Limiter::capacity).
+    pub capacity: u64,
+    /// The time in which the whole capacity comes back if it is taken at once: for a window its
+    /// length, for a bucket the burst divided by the rate. Rounded up to the limiter's ticks.
+    ///
+    /// `None` if permits do not come back by time, at an unlimited rate, or if the limiter does not
+    /// know.
+    pub time_to_fill: Option<Duration>,
+    /// When the whole capacity is available again, if no further permit is taken. It is `now` if it
+    /// is available.
+    pub full_again: Retry,
+    /// When the request can be granted. For a request that is granted, this is `now`.
     pub retry: Retry,
 }
 
 impl Detail {
-    /// Returns whether the request would be granted.
+    /// Returns whether the request is granted.
     ///
     /// ```
-    /// # use portcullis_core::{Concurrency, LimiterExt, Timestamp};
+    /// # use portcullis_core::{Concurrency, Limiter, Timestamp};
     /// assert!(
     ///     Concurrency::new(1)
     ///         .explain_at(Timestamp::ZERO, 1)
@@ -45,17 +87,145 @@ impl Detail {
         self.decision.is_ok()
     }
 
-    /// Asks `limiter` about a request for `n` permits at `now`.
-    pub(crate) fn of<L: Limiter + ?Sized>(limiter: &L, now: Timestamp, n: u32) -> Self {
-        let decision = limiter.peek_at(now, n);
-        let retry = match decision {
-            Ok(()) => Retry::At(now),
-            Err(denied) => limiter.retry(denied),
-        };
+    /// Asks `limiter`, in its present state, for what goes with `decision`.
+    pub(crate) fn of<L: Limiter + ?Sized>(
+        limiter: &L,
+        now: Timestamp,
+        decision: Result<(), Denied>,
+    ) -> Self {
+        let (available, capacity) = (limiter.available_at(now), limiter.capacity());
         Self {
+            now,
             decision,
-            available: limiter.available_at(now),
-            retry,
+            available,
+            capacity,
+            time_to_fill: None,
+            full_again: if available >= capacity {
+                Retry::At(now)
+            } else {
+                limiter.retry(Denied::Exhausted {
+                    now,
+                    permits: u32::try_from(capacity).unwrap_or(u32::MAX),
+                })
+            },
+            retry: retry_of(decision, now, |denied| limiter.retry(denied)),
         }
     }
+
+    /// What goes with a grant without any limit.
+    pub(crate) const fn unlimited(now: Timestamp) -> Self {
+        Self {
+            now,
+            decision: Ok(()),
+            available: u64::MAX,
+            capacity: u64::MAX,
+            time_to_fill: None,
+            full_again: Retry::At(now),
+            retry: Retry::At(now),
+        }
+    }
+
+    /// Looks at a state that `detail` tells about, and decides on a request by its permits.
+    pub(crate) fn look(
+        now: Timestamp,
+        n: u32,
+        detail: impl Fn(Result<(), Denied>) -> Self,
+    ) -> Self {
+        let granted = detail(Ok(()));
+        if u64::from(n.max(1)) <= granted.available {
+            granted
+        } else {
+            detail(Err(denied(now, n, granted.capacity)))
+        }
+    }
+}
+
+/// Returns why a limiter with too few permits denies a request.
+#[inline]
+pub(crate) fn denied(now: Timestamp, n: u32, capacity: u64) -> Denied {
+    if u64::from(n.max(1)) <= capacity {
+        Denied::Exhausted { now, permits: n }
+    } else {
+        // The capacity is less than `n`, or it is 0.
+        Denied::exceeding(n, capacity)
+    }
+}
+
+/// Returns when the request of `decision` can be granted.
+#[inline]
+pub(crate) fn retry_of(
+    decision: Result<(), Denied>,
+    now: Timestamp,
+    retry: impl FnOnce(Denied) -> Retry,
+) -> Retry {
+    match decision {
+        Ok(()) => Retry::At(now),
+        Err(denied) => retry(denied),
+    }
+}
+
+/// Returns a decision without its receipt.
+#[inline]
+pub(crate) fn outcome(decision: &Result<Receipt, Denied>) -> Result<(), Denied> {
+    match decision {
+        Ok(_) => Ok(()),
+        Err(denied) => Err(*denied),
+    }
+}
+
+/// Sees the state in which a take decides.
+///
+/// A take calls it before the compare-exchange that writes a grant, with the state that the
+/// exchange writes, or before it returns a denial or a probe, with the state that it has read. If
+/// the exchange fails, the take calls it again.
+///
+/// `()` sees nothing: the take is then compiled without it.
+pub(crate) trait Observer: Copy {
+    fn observe(self, detail: impl FnOnce() -> Detail);
+}
+
+impl Observer for () {
+    #[inline(always)]
+    fn observe(self, _: impl FnOnce() -> Detail) {}
+}
+
+impl Observer for &Cell<Option<Detail>> {
+    fn observe(self, detail: impl FnOnce() -> Detail) {
+        self.set(Some(detail()));
+    }
+}
+
+/// Returns the result of `take`, and what it observed.
+pub(crate) fn explained<L: Limiter + ?Sized>(
+    limiter: &L,
+    now: Timestamp,
+    n: u32,
+    take: impl FnOnce(&Cell<Option<Detail>>) -> Result<Receipt, Denied>,
+) -> (Result<Receipt, Denied>, Detail) {
+    let look = || limiter.explain_at(now, n);
+    observed(now, take, look, |denied| limiter.retry(denied))
+}
+
+/// As [`explained`], for a limiter that `look` and `retry` ask.
+///
+/// They are asked if the take observed nothing: a request that no state can grant reads none.
+pub(crate) fn observed(
+    now: Timestamp,
+    take: impl FnOnce(&Cell<Option<Detail>>) -> Result<Receipt, Denied>,
+    look: impl FnOnce() -> Detail,
+    retry: impl FnOnce(Denied) -> Retry,
+) -> (Result<Receipt, Denied>, Detail) {
+    let seen = Cell::new(None);
+    let taken = take(&seen);
+    let decision = outcome(&taken);
+    // A take may have observed more than its decision: an exchange that failed.
+    let detail = match seen.get() {
+        Some(seen) if seen.decision == decision => seen,
+        _ => Detail {
+            decision,
+            retry: retry_of(decision, now, retry),
+            ..look()
+        },
+    };
+    (taken, detail)
 }

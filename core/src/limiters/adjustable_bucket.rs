@@ -37,6 +37,7 @@ use core::fmt;
 use core::ops::Deref;
 use core::time::Duration;
 
+use crate::limiter::detail::{Observer, explained};
 use crate::limiter::queue_limiter::replenishing;
 use crate::limiters::bucket_settings::BucketSettings;
 use crate::limiters::lattice::{Lattice, Terms, used_after};
@@ -48,8 +49,8 @@ use crate::time::timestamp::saturating_duration;
 use crate::word::live::{LONGEST_STALENESS, Live, Noted, When};
 use crate::word::{AtomicWord, NativeWord, Word};
 use crate::{
-    Carry, ChangeError, Denied, Idle, Lease, Limiter, LimiterId, Rate, Receipt, Refund, Retry,
-    SettingsError, Timestamp,
+    Carry, ChangeError, Denied, Detail, Idle, Lease, Limiter, LimiterId, Rate, Receipt, Refund,
+    Retry, SettingsError, Timestamp,
 };
 
 /// A token bucket whose rate and burst can change while it is in use, and that supports
@@ -692,11 +693,11 @@ impl<W: Word> AdjustableBucket<W> {
     /// Takes if there is more to do: settings change often, or permits were owed.
     #[cold]
     #[inline(never)]
-    fn take_slowly(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+    fn take_slowly<O: Observer>(&self, now: Timestamp, n: u32, seen: O) -> Result<Receipt, Denied> {
         let inside = self.live.count_in();
-        let taken = match self.take_and_forget(now, n) {
+        let taken = match self.take_and_forget(now, n, seen) {
             Some(receipt) => Ok(receipt),
-            None => self.take::<true>(now, n),
+            None => self.take::<true, O>(now, n, seen),
         };
         drop(inside);
         self.live.calm(self.ticks.index(now));
@@ -707,7 +708,7 @@ impl<W: Word> AdjustableBucket<W> {
     /// begins a new era. Later receipts then have a worth again. One compare-exchange does both, so
     /// that a rollback can undo both. `None` if nothing was done: the take then belongs to the
     /// current era.
-    fn take_and_forget(&self, now: Timestamp, n: u32) -> Option<Receipt> {
+    fn take_and_forget<O: Observer>(&self, now: Timestamp, n: u32, seen: O) -> Option<Receipt> {
         if n == 0 || self.live.load() & Self::OWED == 0 {
             return None;
         }
@@ -724,12 +725,26 @@ impl<W: Word> AdjustableBucket<W> {
         let next =
             claim.take_and_begin_era(word, balance.from, balance.from.wrapping_add(price))?;
         self.live.confirm_newest(tick, newest);
+        // The settings cannot change before the claim is dropped.
+        seen.observe(move || lattice.detail(&self.ticks, next & Self::USED, now, Ok(())));
         Some(Live::<SETTINGS, W>::receipt(next, tick, newest))
+    }
+
+    /// Decides on a request that takes nothing.
+    fn look(&self, lattice: &Lattice, used: u64, now: Timestamp, n: u32) -> Detail {
+        Detail::look(now, n, |decision| {
+            lattice.detail(&self.ticks, used, now, decision)
+        })
     }
 
     /// Takes `n` permits. With `INSIDE`, the caller has counted itself in.
     #[inline(always)]
-    fn take<const INSIDE: bool>(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+    fn take<const INSIDE: bool, O: Observer>(
+        &self,
+        now: Timestamp,
+        n: u32,
+        seen: O,
+    ) -> Result<Receipt, Denied> {
         let tick = self.ticks.index(now);
         let mut word = self.live.load();
         'judge: loop {
@@ -756,9 +771,14 @@ impl<W: Word> AdjustableBucket<W> {
                     break 'told Ok(Receipt::NONE);
                 }
                 if !INSIDE && word & (Live::<SETTINGS, W>::SLOW | Self::OWED) != 0 {
-                    return self.take_slowly(now, n);
+                    return self.take_slowly(now, n, seen);
                 }
                 let next = word & !Self::USED | left;
+                // Before the exchange, whose success shows that the settings belong to the word.
+                seen.observe(move || {
+                    self.lattice(word)
+                        .detail(&self.ticks, left & Self::USED, now, Ok(()))
+                });
                 let newest = self.live.note(tick);
                 match self.live.exchange(word, next) {
                     Ok(()) => {
@@ -769,6 +789,7 @@ impl<W: Word> AdjustableBucket<W> {
                 }
                 continue 'judge;
             };
+            seen.observe(move || self.look(&self.lattice(word), word & Self::USED, now, n));
             match self.live.confirm(word) {
                 Ok(()) => return decision,
                 Err(newer) => word = newer,
@@ -1026,7 +1047,15 @@ impl<W: Word> Limiter for AdjustableBucket<W> {
 
     #[inline]
     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        self.take::<false>(now, n)
+        self.take::<false, ()>(now, n, ())
+    }
+
+    fn take_explained_at(&self, now: Timestamp, n: u32) -> (Result<Receipt, Denied>, Detail) {
+        explained(self, now, n, |seen| self.take::<false, _>(now, n, seen))
+    }
+
+    fn explain_at(&self, now: Timestamp, n: u32) -> Detail {
+        self.read(|lattice, used| self.look(lattice, used, now, n))
     }
 
     /// Refunds the permits that are still worth something:

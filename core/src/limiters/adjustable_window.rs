@@ -32,6 +32,7 @@
 
 use core::time::Duration;
 
+use crate::limiter::detail::{Observer, explained, retry_of};
 use crate::limiter::queue_limiter::replenishing;
 use crate::newer::{cold_path, low_bits};
 use crate::sync::const_unless_loom;
@@ -41,8 +42,8 @@ use crate::word::live::{LONGEST_STALENESS, Live, When};
 use crate::word::settings::{self, MIN_STALENESS, Scale};
 use crate::word::{NativeWord, Word, narrow};
 use crate::{
-    Carry, ChangeError, Denied, Idle, Lease, Limiter, LimiterId, Receipt, Refund, Retry, Setting,
-    SettingsError, Timestamp,
+    Carry, ChangeError, Denied, Detail, Idle, Lease, Limiter, LimiterId, Receipt, Refund, Retry,
+    Setting, SettingsError, Timestamp,
 };
 
 /// A fixed window whose limit and length can change while it is in use.
@@ -437,9 +438,7 @@ impl<W: Word> AdjustableWindow<W> {
     /// );
     /// ```
     pub fn available_at(&self, now: Timestamp) -> u64 {
-        self.read(|word, Settings { limit, .. }| {
-            limit.saturating_sub(self.counted(word, now, limit).map_or(0, |on| on.count))
-        })
+        self.read(|word, Settings { limit, .. }| self.room(word, now, limit))
     }
 
     /// Returns whether all permits are available at `now`, and since when.
@@ -857,9 +856,9 @@ impl<W: Word> AdjustableWindow<W> {
     /// Takes if settings change often.
     #[cold]
     #[inline(never)]
-    fn take_slowly(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+    fn take_slowly<O: Observer>(&self, now: Timestamp, n: u32, seen: O) -> Result<Receipt, Denied> {
         let inside = self.live.count_in();
-        let taken = self.take::<true>(now, n);
+        let taken = self.take::<true, O>(now, n, seen);
         drop(inside);
         self.live.calm(self.split(now).0);
         taken
@@ -867,7 +866,12 @@ impl<W: Word> AdjustableWindow<W> {
 
     /// Takes `n` permits. With `INSIDE`, the caller has counted itself in.
     #[inline(always)]
-    fn take<const INSIDE: bool>(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+    fn take<const INSIDE: bool, O: Observer>(
+        &self,
+        now: Timestamp,
+        n: u32,
+        seen: O,
+    ) -> Result<Receipt, Denied> {
         let wanted = u64::from(n.max(1));
         let (tick, into) = self.split(now);
         let stamp = self.stamp(tick);
@@ -913,24 +917,86 @@ impl<W: Word> AdjustableWindow<W> {
             };
             let outcome = match from {
                 Ok(_) if !INSIDE && n > 0 && word & Live::<SETTINGS, W>::SLOW != 0 => {
-                    return self.take_slowly(now, n);
+                    return self.take_slowly(now, n, seen);
                 }
                 Ok(from) if n > 0 => {
                     let newest = self.live.note(tick);
                     let receipt = Receipt::dated(from & !self.counts(), newest);
+                    // Before the exchange, whose success shows that the settings belong to the
+                    // word.
+                    seen.observe(move || self.detail(from + wanted, now, Ok(())));
                     self.live.exchange(word, from + wanted).map(|()| {
                         self.live.confirm_newest(tick, newest);
                         Ok(receipt)
                     })
                 }
-                Ok(_) => self.live.confirm(word).map(|()| Ok(Receipt::NONE)),
-                Err(denied) => self.live.confirm(word).map(|()| Err(denied)),
+                Ok(_) => {
+                    seen.observe(move || self.detail(word, now, Ok(())));
+                    self.live.confirm(word).map(|()| Ok(Receipt::NONE))
+                }
+                Err(denied) => {
+                    seen.observe(move || self.detail(word, now, Err(denied)));
+                    self.live.confirm(word).map(|()| Err(denied))
+                }
             };
             match outcome {
                 Ok(decision) => return decision,
                 Err(newer) => word = newer,
             }
         }
+    }
+
+    /// Returns the permits that `word` leaves at `now`. Meaningless if the settings that the word
+    /// names have changed in the meantime.
+    fn room(&self, word: u64, now: Timestamp, limit: u64) -> u64 {
+        limit.saturating_sub(self.counted(word, now, limit).map_or(0, |on| on.count))
+    }
+
+    /// Returns what goes with a decision at `now` that left `word`. Meaningless if the settings that
+    /// the word names have changed in the meantime.
+    fn detail(&self, word: u64, now: Timestamp, decision: Result<(), Denied>) -> Detail {
+        let Settings { limit, window } = self.in_force(word);
+        Detail {
+            now,
+            decision,
+            available: self.room(word, now, limit),
+            capacity: limit,
+            time_to_fill: Some(self.span(window)),
+            full_again: self.due(word, limit, now, limit),
+            retry: retry_of(decision, now, |denied| match denied {
+                Denied::Exhausted { now, permits } => {
+                    self.due(word, limit, now, permits.max(1).into())
+                }
+                _ => Retry::Never,
+            }),
+        }
+    }
+
+    /// Returns when there has been room for `wanted` permits. Meaningless if the settings that the
+    /// word names have changed in the meantime.
+    fn due(&self, word: u64, limit: u64, now: Timestamp, wanted: u64) -> Retry {
+        let tick = self.split(now).0;
+        let stamp = self.stamp(tick);
+        if wanted > limit {
+            return self.retry_behind(word, limit, now, wanted);
+        }
+        let Some(On { count, ahead }) = self.counted(word, now, limit) else {
+            return Retry::At(now);
+        };
+        if count + wanted <= limit {
+            return Retry::At(now);
+        }
+        // A timestamp that is too stale need not wait for the end if the window has room.
+        let room = (word & self.counts()) + wanted <= limit;
+        let near = self.near.into() >> self.count_bits;
+        let wait = if room {
+            self.ahead(word, stamp) - near
+        } else {
+            ahead
+        };
+        tick.checked_add(wait)
+            .and_then(|tick| self.start(tick))
+            .map_or(Retry::Never, Retry::At)
     }
 
     /// Returns when to retry behind other requests. A function of its own, so that a request that
@@ -1008,7 +1074,16 @@ impl<W: Word> Limiter for AdjustableWindow<W> {
 
     #[inline]
     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        self.take::<false>(now, n)
+        self.take::<false, ()>(now, n, ())
+    }
+
+    fn take_explained_at(&self, now: Timestamp, n: u32) -> (Result<Receipt, Denied>, Detail) {
+        explained(self, now, n, |seen| self.take::<false, _>(now, n, seen))
+    }
+
+    fn explain_at(&self, now: Timestamp, n: u32) -> Detail {
+        self.live
+            .read(|word| Detail::look(now, n, |decision| self.detail(word, now, decision)))
     }
 
     /// Refunds all permits, or none. It refunds none if:
@@ -1043,31 +1118,7 @@ impl<W: Word> Limiter for AdjustableWindow<W> {
         let Denied::Exhausted { now, permits } = denied else {
             return Retry::Never;
         };
-        let wanted = u64::from(permits.max(1));
-        let tick = self.split(now).0;
-        let stamp = self.stamp(tick);
-        self.read(|word, Settings { limit, .. }| {
-            if wanted > limit {
-                return self.retry_behind(word, limit, now, wanted);
-            }
-            let Some(On { count, ahead }) = self.counted(word, now, limit) else {
-                return Retry::At(now);
-            };
-            if count + wanted <= limit {
-                return Retry::At(now);
-            }
-            // A timestamp that is too stale need not wait for the end if the window has room.
-            let room = (word & self.counts()) + wanted <= limit;
-            let near = self.near.into() >> self.count_bits;
-            let wait = if room {
-                self.ahead(word, stamp) - near
-            } else {
-                ahead
-            };
-            tick.checked_add(wait)
-                .and_then(|tick| self.start(tick))
-                .map_or(Retry::Never, Retry::At)
-        })
+        self.read(|word, Settings { limit, .. }| self.due(word, limit, now, permits.max(1).into()))
     }
 }
 

@@ -29,13 +29,14 @@
 mod rules;
 
 pub use self::rules::ConcurrencyRules;
+use crate::limiter::detail::{Observer, explained, retry_of};
 use crate::newer::signed;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::const_unless_loom;
 use crate::word::{AtomicWord, NativeWord, Word};
 use crate::{
-    Denied, Idle, IntoRules, Lease, Limiter, LimiterId, PassedOn, QueueLimiter, Receipt, Refund,
-    Retry, Setting, SettingsError, Timestamp, Waiting,
+    Denied, Detail, Idle, IntoRules, Lease, Limiter, LimiterId, PassedOn, QueueLimiter, Receipt,
+    Refund, Retry, Setting, SettingsError, Timestamp, Waiting,
 };
 
 /// A concurrency limit: at most `limit` permits are in use at once. Permits return when their
@@ -299,7 +300,7 @@ impl<W: Word> Concurrency<W> {
     }
 
     #[inline(always)]
-    fn take(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+    fn take<O: Observer>(&self, now: Timestamp, n: u32, seen: O) -> Result<Receipt, Denied> {
         let mut state = self.state.load(Relaxed);
         loop {
             // The fields below `available` are at most all ones, so a comparison of the whole word
@@ -307,16 +308,19 @@ impl<W: Word> Concurrency<W> {
             let enough = state >= (Self::BIAS + u64::from(n.max(1))) << Self::AVAILABLE_AT;
             if !enough || n > Self::max_limit() {
                 let (_, limit) = Self::split(state);
-                return Err(if n.max(1) > limit {
+                let denied = if n.max(1) > limit {
                     Denied::ExceedsCapacity {
                         permits: n,
                         capacity: limit,
                     }
                 } else {
                     Denied::Exhausted { now, permits: n }
-                });
+                };
+                seen.observe(move || self.detail(state, now, Err(denied)));
+                return Err(denied);
             }
             if n == 0 {
+                seen.observe(move || self.detail(state, now, Ok(())));
                 return Ok(Receipt::NONE);
             }
             let taken = state - (u64::from(n) << Self::AVAILABLE_AT);
@@ -326,9 +330,29 @@ impl<W: Word> Concurrency<W> {
                 .state
                 .compare_exchange_weak(state, taken, Acquire, Relaxed)
             {
-                Ok(_) => return Ok(Receipt::NONE),
+                Ok(_) => {
+                    seen.observe(move || self.detail(taken, now, Ok(())));
+                    return Ok(Receipt::NONE);
+                }
                 Err(newer) => state = newer,
             }
+        }
+    }
+
+    fn detail(&self, state: u64, now: Timestamp, decision: Result<(), Denied>) -> Detail {
+        let (available, limit) = Self::split(state);
+        Detail {
+            now,
+            decision,
+            available: u64::try_from(available).unwrap_or(0),
+            capacity: limit.into(),
+            time_to_fill: None,
+            full_again: if i64::from(available) == i64::from(limit) {
+                Retry::At(now)
+            } else {
+                Retry::OnRelease
+            },
+            retry: retry_of(decision, now, |denied| Limiter::retry(self, denied)),
         }
     }
 
@@ -360,7 +384,16 @@ impl<W: Word> Limiter for Concurrency<W> {
 
     #[inline]
     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        self.take(now, n)
+        self.take(now, n, ())
+    }
+
+    fn take_explained_at(&self, now: Timestamp, n: u32) -> (Result<Receipt, Denied>, Detail) {
+        explained(self, now, n, |seen| self.take(now, n, seen))
+    }
+
+    fn explain_at(&self, now: Timestamp, n: u32) -> Detail {
+        let state = self.state.load(Relaxed);
+        Detail::look(now, n, |decision| self.detail(state, now, decision))
     }
 
     /// Releases all `n` permits.

@@ -32,13 +32,15 @@
 
 use core::time::Duration;
 
+use crate::limiter::detail::{Observer, explained, retry_of};
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::const_unless_loom;
 use crate::time::grid::Grid;
 use crate::word::settings::{self, MIN_STALENESS};
 use crate::word::{AtomicWord, NativeWord, Word};
 use crate::{
-    Denied, Lease, Limiter, LimiterId, Receipt, Refund, Retry, Setting, SettingsError, Timestamp,
+    Denied, Detail, Lease, Limiter, LimiterId, Receipt, Refund, Retry, Setting, SettingsError,
+    Timestamp,
 };
 
 /// A concurrency limit that `K` shares use together: each has a guarantee, and may use what the
@@ -321,15 +323,24 @@ impl<const K: usize, W: Word> ConcurrencyShares<K, W> {
     }
 
     #[inline(always)]
-    fn take(&self, index: usize, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+    fn take<O: Observer>(
+        &self,
+        index: usize,
+        now: Timestamp,
+        n: u32,
+        told: O,
+    ) -> Result<Receipt, Denied> {
         let epoch = self.epoch(now);
         let mut state = self.state.load(Relaxed);
         loop {
             let seen = self.see(state, index, epoch);
             if u64::from(n.max(1)) > seen.available {
-                return Err(self.refusal(index, now, n));
+                let denied = self.refusal(index, now, n);
+                told.observe(move || self.detail(state, index, now, Err(denied)));
+                return Err(denied);
             }
             if n == 0 {
+                told.observe(move || self.detail(state, index, now, Ok(())));
                 return Ok(Receipt::NONE);
             }
             let taken = seen.aged + (u64::from(n) << Self::at(index));
@@ -339,7 +350,10 @@ impl<const K: usize, W: Word> ConcurrencyShares<K, W> {
                 .state
                 .compare_exchange_weak(state, taken, Acquire, Relaxed)
             {
-                Ok(_) => return Ok(Receipt::NONE),
+                Ok(_) => {
+                    told.observe(move || self.detail(taken, index, now, Ok(())));
+                    return Ok(Receipt::NONE);
+                }
                 Err(newer) => state = newer,
             }
         }
@@ -404,11 +418,49 @@ impl<const K: usize, W: Word> ConcurrencyShares<K, W> {
         }
     }
 
+    /// Returns when a share has room for `wanted` permits: now, at the instant at which others lend
+    /// enough, if nobody takes it before, or when permits are released.
+    fn due(&self, state: u64, index: usize, now: Timestamp, wanted: u64) -> Retry {
+        if wanted <= self.see(state, index, self.epoch(now)).available {
+            return Retry::At(now);
+        }
+        self.lent_at(state, index, now, wanted)
+            .map_or(Retry::OnRelease, Retry::At)
+    }
+
+    fn retry(&self, state: u64, index: usize, denied: Denied) -> Retry {
+        match denied {
+            Denied::Exhausted { now, permits } => {
+                self.due(state, index, now, permits.max(1).into())
+            }
+            _ => Retry::Never,
+        }
+    }
+
+    fn detail(
+        &self,
+        state: u64,
+        index: usize,
+        now: Timestamp,
+        decision: Result<(), Denied>,
+    ) -> Detail {
+        let capacity = self.capacity(index).into();
+        Detail {
+            now,
+            decision,
+            available: self.see(state, index, self.epoch(now)).available,
+            capacity,
+            time_to_fill: None,
+            full_again: self.due(state, index, now, capacity),
+            retry: retry_of(decision, now, |denied| self.retry(state, index, denied)),
+        }
+    }
+
     /// Returns when a request will have room because other shares begin to lend: at the start of
     /// one of the next periods.
-    fn lent_at(&self, index: usize, now: Timestamp, wanted: u64) -> Option<Timestamp> {
+    fn lent_at(&self, state: u64, index: usize, now: Timestamp, wanted: u64) -> Option<Timestamp> {
         let periods = self.periods.as_ref()?;
-        let (state, period) = (self.state.load(Relaxed), periods.index(now));
+        let period = periods.index(now);
         // A stale `now` becomes one that is not within at most `STALE` periods.
         (1..=STALE + LENDS).find_map(|later| {
             let at = periods.start(period.checked_add(later)?)?;
@@ -546,7 +598,20 @@ impl<const K: usize, W: Word> Limiter for ConcurrencyShare<'_, K, W> {
 
     #[inline]
     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        self.shares.take(self.index, now, n)
+        self.shares.take(self.index, now, n, ())
+    }
+
+    fn take_explained_at(&self, now: Timestamp, n: u32) -> (Result<Receipt, Denied>, Detail) {
+        explained(self, now, n, |seen| {
+            self.shares.take(self.index, now, n, seen)
+        })
+    }
+
+    fn explain_at(&self, now: Timestamp, n: u32) -> Detail {
+        let state = self.shares.state.load(Relaxed);
+        Detail::look(now, n, |decision| {
+            self.shares.detail(state, self.index, now, decision)
+        })
     }
 
     /// Releases all `n` permits.
@@ -573,17 +638,8 @@ impl<const K: usize, W: Word> Limiter for ConcurrencyShare<'_, K, W> {
     /// Returns the instant at which others lend enough, if nobody takes it before; otherwise
     /// [`Retry::OnRelease`].
     fn retry(&self, denied: Denied) -> Retry {
-        let Denied::Exhausted { now, permits } = denied else {
-            return Retry::Never;
-        };
-        let wanted = u64::from(permits.max(1));
-        if wanted <= self.available_at(now) {
-            return Retry::At(now);
-        }
-        match self.shares.lent_at(self.index, now, wanted) {
-            Some(at) => Retry::At(at),
-            None => Retry::OnRelease,
-        }
+        let state = self.shares.state.load(Relaxed);
+        self.shares.retry(state, self.index, denied)
     }
 }
 

@@ -39,6 +39,7 @@
 
 use core::time::Duration;
 
+use crate::limiter::detail::{Observer, explained, retry_of};
 use crate::limiter::queue_limiter::replenishing;
 use crate::newer::{signed, unbounded_shr};
 use crate::sync::atomic::Ordering::Relaxed;
@@ -48,8 +49,8 @@ use crate::word::settings;
 use crate::word::stamped::{Started, bits, offset_bits};
 use crate::word::{AtomicWord, NativeWord, Word, narrow};
 use crate::{
-    Denied, Idle, Lease, Limiter, LimiterId, Receipt, Refund, Retry, Setting, SettingsError,
-    Timestamp,
+    Denied, Detail, Idle, Lease, Limiter, LimiterId, Receipt, Refund, Retry, Setting,
+    SettingsError, Timestamp,
 };
 
 /// A window that the first request starts, and that denies every request for a `wait` once its
@@ -222,11 +223,7 @@ impl<W: Word> CooldownWindow<W> {
     /// assert_eq!(limit.available_at(Timestamp::ZERO), 3);
     /// ```
     pub fn available_at(&self, now: Timestamp) -> u64 {
-        match self.phase(self.started.stamp(now), self.state.load(Relaxed)) {
-            Phase::Over => self.limit(),
-            Phase::Window { count } => self.limit() - count,
-            Phase::Waiting | Phase::TooLate => 0,
-        }
+        self.room(self.state.load(Relaxed), now)
     }
 
     /// Returns whether all permits are available at `now`, and since when.
@@ -425,7 +422,7 @@ impl<W: Word> CooldownWindow<W> {
     }
 
     #[inline(always)]
-    fn take(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+    fn take<O: Observer>(&self, now: Timestamp, n: u32, seen: O) -> Result<Receipt, Denied> {
         if u64::from(n) > self.limit() {
             // The limit is less than `n`, so it fits in a `u32`.
             return Err(Denied::ExceedsCapacity {
@@ -436,7 +433,9 @@ impl<W: Word> CooldownWindow<W> {
         let (stamp, state) = (self.started.stamp(now), self.state.load(Relaxed));
         match self.phase(stamp, state) {
             Phase::Waiting | Phase::TooLate => {
-                return Err(Denied::Exhausted { now, permits: n });
+                let denied = Denied::Exhausted { now, permits: n };
+                seen.observe(move || self.detail(state, now, Err(denied)));
+                return Err(denied);
             }
             // The usual case comes first.
             Phase::Window { count }
@@ -448,24 +447,26 @@ impl<W: Word> CooldownWindow<W> {
                     .compare_exchange_weak(state, next, Relaxed, Relaxed)
                     .is_ok()
                 {
+                    seen.observe(move || self.detail(next, now, Ok(())));
                     let end = self.started.layout.split(next).1;
                     return Ok(Receipt::dated(end, now.as_nanos()));
                 }
             }
             Phase::Over | Phase::Window { .. } => {}
         }
-        self.take_slowly(now, n, stamp, state)
+        self.take_slowly(now, n, stamp, state, seen)
     }
 
     /// Takes, or starts a window or a wait. `state` is what the caller has read.
     #[cold]
     #[inline(never)]
-    fn take_slowly(
+    fn take_slowly<O: Observer>(
         &self,
         now: Timestamp,
         n: u32,
         stamp: u64,
         mut state: u64,
+        seen: O,
     ) -> Result<Receipt, Denied> {
         let wanted = u64::from(n.max(1));
         loop {
@@ -481,7 +482,9 @@ impl<W: Word> CooldownWindow<W> {
                 }
                 Phase::Window { .. } => (self.waiting(now, state), false),
                 Phase::Waiting | Phase::TooLate => {
-                    return Err(Denied::Exhausted { now, permits: n });
+                    let denied = Denied::Exhausted { now, permits: n };
+                    seen.observe(move || self.detail(state, now, Err(denied)));
+                    return Err(denied);
                 }
             };
             if n > 0 {
@@ -493,11 +496,16 @@ impl<W: Word> CooldownWindow<W> {
                     continue;
                 }
             }
+            // A probe writes nothing.
+            let left = if n > 0 { next } else { state };
             return if granted {
+                seen.observe(move || self.detail(left, now, Ok(())));
                 let end = self.started.layout.split(next).1;
                 Ok(Receipt::dated(end, now.as_nanos()))
             } else {
-                Err(Denied::Exhausted { now, permits: n })
+                let denied = Denied::Exhausted { now, permits: n };
+                seen.observe(move || self.detail(left, now, Err(denied)));
+                Err(denied)
             };
         }
     }
@@ -559,6 +567,54 @@ impl<W: Word> CooldownWindow<W> {
             .min(layout.stamp(layout.staleness()));
         let from = from.wrapping_add(late);
         (from.wrapping_add(wait.into()) & W::MASK) + self.mark()
+    }
+
+    /// Returns the permits that `state` leaves at `now`.
+    fn room(&self, state: u64, now: Timestamp) -> u64 {
+        match self.phase(self.started.stamp(now), state) {
+            Phase::Over => self.limit(),
+            Phase::Window { count } => self.limit() - count,
+            Phase::Waiting | Phase::TooLate => 0,
+        }
+    }
+
+    /// Returns what goes with a decision at `now` that left `state`.
+    fn detail(&self, state: u64, now: Timestamp, decision: Result<(), Denied>) -> Detail {
+        Detail {
+            now,
+            decision,
+            available: self.room(state, now),
+            capacity: self.limit(),
+            time_to_fill: Some(self.period()),
+            full_again: self.due(state, now, self.limit()),
+            retry: retry_of(decision, now, |denied| match denied {
+                Denied::Exhausted { now, permits } => self.due(state, now, permits.max(1).into()),
+                _ => Retry::Never,
+            }),
+        }
+    }
+
+    /// Returns when there is room for `wanted` permits, at most the limit.
+    #[inline]
+    fn due(&self, state: u64, now: Timestamp, wanted: u64) -> Retry {
+        let Started { layout, grid } = &self.started;
+        let position = grid.index(now);
+        let stamp = layout.stamp(position);
+        let (count, end) = self.split(state);
+        let wait = match self.phase(stamp, state) {
+            Phase::Over => 0,
+            Phase::Window { count } if count + wanted <= self.limit() => 0,
+            // A timestamp that is too stale need not wait for the end if the window has room.
+            Phase::TooLate if count + wanted <= self.limit() => signed(layout.too_late(stamp, end)),
+            _ => -layout.distance(stamp, end),
+        };
+        if wait == 0 {
+            return Retry::At(now);
+        }
+        position
+            .checked_add_signed(wait)
+            .and_then(|end| grid.start(end))
+            .map_or(Retry::Never, Retry::At)
     }
 
     /// Returns when to retry behind other requests. A function of its own, so that a request that
@@ -638,7 +694,16 @@ impl<W: Word> Limiter for CooldownWindow<W> {
 
     #[inline]
     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        self.take(now, n)
+        self.take(now, n, ())
+    }
+
+    fn take_explained_at(&self, now: Timestamp, n: u32) -> (Result<Receipt, Denied>, Detail) {
+        explained(self, now, n, |seen| self.take(now, n, seen))
+    }
+
+    fn explain_at(&self, now: Timestamp, n: u32) -> Detail {
+        let state = self.state.load(Relaxed);
+        Detail::look(now, n, |decision| self.detail(state, now, decision))
     }
 
     /// Refunds all permits until the limit is exceeded or a newer window starts; then none. A
@@ -672,25 +737,7 @@ impl<W: Word> Limiter for CooldownWindow<W> {
         if u64::from(permits) > self.limit() {
             return self.retry_behind(now, permits);
         }
-        let Started { layout, grid } = &self.started;
-        let position = grid.index(now);
-        let (stamp, state) = (layout.stamp(position), self.state.load(Relaxed));
-        let wanted = u64::from(permits.max(1));
-        let (count, end) = self.split(state);
-        let wait = match self.phase(stamp, state) {
-            Phase::Over => 0,
-            Phase::Window { count } if count + wanted <= self.limit() => 0,
-            // A timestamp that is too stale need not wait for the end if the window has room.
-            Phase::TooLate if count + wanted <= self.limit() => signed(layout.too_late(stamp, end)),
-            _ => -layout.distance(stamp, end),
-        };
-        if wait == 0 {
-            return Retry::At(now);
-        }
-        position
-            .checked_add_signed(wait)
-            .and_then(|end| grid.start(end))
-            .map_or(Retry::Never, Retry::At)
+        self.due(self.state.load(Relaxed), now, permits.max(1).into())
     }
 }
 

@@ -13,8 +13,8 @@ use crate::word::settings;
 use crate::word::stamped::Started;
 use crate::word::{NativeWord, Word};
 use crate::{
-    Composable, Denied, Idle, IntoRules, Lease, Limiter, LimiterId, Plan, Receipt, Refund, Retry,
-    Setting, SettingsError, Timestamp,
+    Composable, Denied, Detail, Idle, IntoRules, Lease, Limiter, LimiterId, Plan, Receipt, Refund,
+    Retry, Setting, SettingsError, Timestamp,
 };
 
 /// A fixed window: grants at most `limit` permits in each window.
@@ -324,6 +324,14 @@ impl<W: Word> Limiter for FixedWindow<W> {
     #[inline]
     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         self.limiter.take(now, n)
+    }
+
+    fn take_explained_at(&self, now: Timestamp, n: u32) -> (Result<Receipt, Denied>, Detail) {
+        self.limiter.take_explained(now, n)
+    }
+
+    fn explain_at(&self, now: Timestamp, n: u32) -> Detail {
+        self.limiter.explain(now, n)
     }
 
     #[inline]

@@ -7,10 +7,12 @@
 
 use core::time::Duration;
 
+use crate::limiter::detail::retry_of;
 use crate::newer::cold_path;
 use crate::time::grid::Grid;
+use crate::time::timestamp::saturating_duration;
 use crate::word::settings::{self, MIN_STALENESS, Misfit, Scale};
-use crate::{Denied, Idle, Rate, Retry, Setting, SettingsError, Timestamp};
+use crate::{Denied, Detail, Idle, Rate, Retry, Setting, SettingsError, Timestamp};
 
 /// Returns the `used` that a take at `position` for `price` units leaves. `None` if too few units
 /// are available.
@@ -223,6 +225,28 @@ impl Lattice {
         }
         let price = u64::from(permits.max(1)).wrapping_mul(self.cost);
         self.retry_for(ticks, used, now, price)
+    }
+
+    /// Returns what goes with a decision at `now` that left the state `used`.
+    pub(crate) fn detail(
+        &self,
+        ticks: &Grid,
+        used: u64,
+        now: Timestamp,
+        decision: Result<(), Denied>,
+    ) -> Detail {
+        Detail {
+            now,
+            decision,
+            available: self.available(self.position(ticks.index(now)), used),
+            capacity: self.burst,
+            time_to_fill: (self.gain > 0).then(|| {
+                let filled = self.full.div_ceil(self.gain);
+                saturating_duration(u128::from(filled) * u128::from(ticks.step()))
+            }),
+            full_again: self.retry_for(ticks, used, now, self.full),
+            retry: retry_of(decision, now, |denied| self.retry(ticks, used, denied)),
+        }
     }
 
     /// As [`retry`](Self::retry), for a take that may [owe](Self::owing).

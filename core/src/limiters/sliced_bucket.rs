@@ -29,6 +29,7 @@
 
 use core::time::Duration;
 
+use crate::limiter::detail::{Observer, explained, retry_of};
 use crate::limiter::queue_limiter::replenishing;
 use crate::limiters::bucket_settings::BucketSettings;
 use crate::limiters::lattice::{Balance, Lattice, Terms};
@@ -39,8 +40,8 @@ use crate::time::grid::Grid;
 use crate::time::timestamp::saturating_duration;
 use crate::word::{AtomicWord, NativeWord, Word, narrow};
 use crate::{
-    Composable, Denied, Idle, Lease, Limiter, LimiterId, Plan, Rate, Receipt, Refund, Retry,
-    Setting, SettingsError, Slice, Timestamp,
+    Composable, Denied, Detail, Idle, Lease, Limiter, LimiterId, Plan, Rate, Receipt, Refund,
+    Retry, Setting, SettingsError, Slice, Timestamp,
 };
 
 /// A token bucket that slices can be cut from: shares from which one thread takes without an atomic
@@ -425,14 +426,16 @@ impl<W: Word> SlicedBucket<W> {
     }
 
     #[inline(always)]
-    fn take(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+    fn take<O: Observer>(&self, now: Timestamp, n: u32, seen: O) -> Result<Receipt, Denied> {
         let tick = self.ticks.index(now);
         let denied = Denied::Exhausted { now, permits: n };
         let mut word = self.word.load(Relaxed);
         loop {
             let rest = self.rest(word);
             if u64::from(n) > rest.burst {
-                return Err(exceeds(n, rest.burst));
+                let denied = exceeds(n, rest.burst);
+                seen.observe(move || self.detail(word, now, Err(denied)));
+                return Err(denied);
             }
             let (price, used) = (u64::from(n) * rest.cost, word >> self.low);
             let position = rest.position(tick);
@@ -440,12 +443,15 @@ impl<W: Word> SlicedBucket<W> {
                 // A probe, or an unlimited rate: there is nothing to write.
                 let enough = rest.judge(position, used) >= rest.cost;
                 return if enough {
+                    seen.observe(move || self.detail(word, now, Ok(())));
                     Ok(Receipt::NONE)
                 } else {
+                    seen.observe(move || self.detail(word, now, Err(denied)));
                     Err(denied)
                 };
             }
             let Some(left) = rest.left(position, used, price) else {
+                seen.observe(move || self.detail(word, now, Err(denied)));
                 return Err(denied);
             };
             let next = self.pack(left, self.sliced_in(word));
@@ -453,10 +459,33 @@ impl<W: Word> SlicedBucket<W> {
                 .word
                 .compare_exchange_weak(word, next, Relaxed, Relaxed)
             {
-                Ok(_) => return Ok(Receipt::dated(next, now.as_nanos())),
+                Ok(_) => {
+                    seen.observe(move || self.detail(next, now, Ok(())));
+                    return Ok(Receipt::dated(next, now.as_nanos()));
+                }
                 Err(newer) => word = newer,
             }
         }
+    }
+
+    /// Returns what goes with a decision at `now` that left `word`.
+    fn detail(&self, word: u64, now: Timestamp, decision: Result<(), Denied>) -> Detail {
+        let retry = retry_of(decision, now, |denied| self.retry_in(word, denied));
+        Detail {
+            retry,
+            ..self
+                .rest(word)
+                .detail(&self.ticks, word >> self.low, now, decision)
+        }
+    }
+
+    fn retry_in(&self, word: u64, denied: Denied) -> Retry {
+        let rest = self.rest(word);
+        let permits = u64::from(denied.permits());
+        if permits > rest.burst && permits <= self.burst() {
+            return Retry::OnRelease;
+        }
+        rest.retry(&self.ticks, word >> self.low, denied)
     }
 
     #[inline(always)]
@@ -484,7 +513,7 @@ impl<W: Word> SlicedBucket<W> {
     #[cold]
     #[inline(never)]
     fn take_anew(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        self.take(now, n)
+        self.take(now, n, ())
     }
 
     /// Refunds a take, if no other take has come since: any later take builds on the word that this
@@ -728,7 +757,16 @@ impl<W: Word> Limiter for SlicedBucket<W> {
 
     #[inline]
     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        self.take(now, n)
+        self.take(now, n, ())
+    }
+
+    fn take_explained_at(&self, now: Timestamp, n: u32) -> (Result<Receipt, Denied>, Detail) {
+        explained(self, now, n, |seen| self.take(now, n, seen))
+    }
+
+    fn explain_at(&self, now: Timestamp, n: u32) -> Detail {
+        let word = self.word.load(Relaxed);
+        Detail::look(now, n, |decision| self.detail(word, now, decision))
     }
 
     #[inline]
@@ -771,13 +809,7 @@ impl<W: Word> Limiter for SlicedBucket<W> {
     /// - For more than the burst, behind other requests: when that many permits will have come into
     ///   the rest beside the present slices.
     fn retry(&self, denied: Denied) -> Retry {
-        let word = self.word.load(Relaxed);
-        let rest = self.rest(word);
-        let permits = u64::from(denied.permits());
-        if permits > rest.burst && permits <= self.burst() {
-            return Retry::OnRelease;
-        }
-        rest.retry(&self.ticks, word >> self.low, denied)
+        self.retry_in(self.word.load(Relaxed), denied)
     }
 }
 

@@ -30,6 +30,7 @@
 
 use core::time::Duration;
 
+use crate::limiter::detail::{Observer, explained, retry_of};
 use crate::limiter::queue_limiter::replenishing;
 use crate::newer::{cold_path, signed};
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -40,8 +41,8 @@ use crate::word::settings;
 use crate::word::stamped::Stamped;
 use crate::word::{AtomicWord, NativeWord, Word};
 use crate::{
-    Denied, Idle, Lease, Limiter, LimiterId, Receipt, Refund, Retry, Setting, SettingsError,
-    Timestamp,
+    Denied, Detail, Idle, Lease, Limiter, LimiterId, Receipt, Refund, Retry, Setting,
+    SettingsError, Timestamp,
 };
 
 /// A sliding window in segments: grants at most `limit` permits in any `segments` consecutive
@@ -402,6 +403,12 @@ impl<const MAX_SEGMENTS: usize, W: Word> SlidingWindow<MAX_SEGMENTS, W> {
         self.span(self.layout.range())
     }
 
+    /// As [`span`](Self::span), rounded up.
+    fn span_up(&self, segments: u64) -> Duration {
+        let nanos = u128::from(segments) * u128::from(self.grid.step());
+        saturating_duration(nanos.div_ceil(u128::from(self.scale)))
+    }
+
     fn span(&self, segments: u64) -> Duration {
         let nanos = u128::from(segments) * u128::from(self.grid.step()) / u128::from(self.scale);
         saturating_duration(nanos)
@@ -439,8 +446,11 @@ impl<const MAX_SEGMENTS: usize, W: Word> SlidingWindow<MAX_SEGMENTS, W> {
 
     /// Returns the permits available at `now` under `limit`.
     fn within(&self, limit: u64, now: Timestamp) -> u64 {
-        let state = self.state.load(Acquire);
-        let epoch = self.epoch(now);
+        self.room(self.state.load(Acquire), limit, self.epoch(now))
+    }
+
+    /// Returns the permits that `state` leaves at `epoch` under `limit`.
+    fn room(&self, state: u64, limit: u64, epoch: u64) -> u64 {
         let total = self.total(self.layout.stamp(epoch), state);
         let expired = if self.passed(epoch, state) > 0 {
             self.expired(epoch)
@@ -448,6 +458,52 @@ impl<const MAX_SEGMENTS: usize, W: Word> SlidingWindow<MAX_SEGMENTS, W> {
             0
         };
         limit.saturating_sub(total.saturating_sub(expired))
+    }
+
+    /// Returns when `wanted` permits are available.
+    fn due(&self, now: Timestamp, limit: u64, wanted: u64) -> Retry {
+        let (windows, wanted) = if wanted <= limit {
+            (0, wanted)
+        } else {
+            whole_windows(wanted, limit)
+        };
+        let enough = self.within(limit, now) >= wanted;
+        if enough && windows == 0 {
+            return Retry::At(now);
+        }
+        let state = self.state.load(Acquire);
+        let total = self.layout.split(state).0;
+        // Starting at the later of `now` and the state's epoch, one segment after the other leaves
+        // the window.
+        let epoch = self.epoch(now);
+        let late = (-self.passed(epoch, state)).max(0);
+        let Some(epoch) = epoch.checked_add_signed(late) else {
+            return Retry::Never;
+        };
+        // Permits taken as soon as they return leave the window one ring length later, and return
+        // again.
+        let start =
+            |epoch: u64| self.start(epoch.checked_add(windows.checked_mul(self.slots.step())?)?);
+        if enough {
+            return start(epoch).map_or(Retry::Never, Retry::At);
+        }
+        let mut remaining = total.saturating_sub(self.expired(epoch));
+        for ahead in 1..=self.slots.step() {
+            let Some(next) = epoch.checked_add(ahead) else {
+                return Retry::Never;
+            };
+            if let Some(slot) = self.ring.get(self.slots.divide(next).1 as usize) {
+                let leaves = self.layout.stamp(next);
+                let (count, tag) = self.layout.split(slot.load(Relaxed));
+                // An outdated slot has already been subtracted.
+                let counted = self.layout.distance(leaves, tag) == signed(self.slots.step());
+                remaining = remaining.saturating_sub(if counted { count } else { 0 });
+            }
+            if remaining + wanted <= limit || ahead == self.slots.step() {
+                return start(next).map_or(Retry::Never, Retry::At);
+            }
+        }
+        Retry::Never
     }
 
     /// Returns the total in the state, or `u64::MAX` for a `now` that is too stale.
@@ -461,8 +517,29 @@ impl<const MAX_SEGMENTS: usize, W: Word> SlidingWindow<MAX_SEGMENTS, W> {
         }
     }
 
+    /// Returns what goes with a decision at `now`, given the permits that it left `available` of
+    /// `limit`.
+    fn detail(
+        &self,
+        available: u64,
+        limit: u64,
+        now: Timestamp,
+        decision: Result<(), Denied>,
+    ) -> Detail {
+        Detail {
+            now,
+            decision,
+            available,
+            capacity: limit,
+            // In strict mode, the ring has one more segment.
+            time_to_fill: Some(self.span_up(self.slots.step())),
+            full_again: self.due(now, limit, limit),
+            retry: retry_of(decision, now, |denied| self.retry(denied)),
+        }
+    }
+
     #[inline(always)]
-    fn take(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+    fn take<O: Observer>(&self, now: Timestamp, n: u32, seen: O) -> Result<Receipt, Denied> {
         // Read once, so that one limit judges the whole call.
         let limit = self.limit();
         if u64::from(n) > limit {
@@ -491,7 +568,10 @@ impl<const MAX_SEGMENTS: usize, W: Word> SlidingWindow<MAX_SEGMENTS, W> {
                 let passed = self.passed(epoch, state);
                 let expired = if passed > 0 { self.expired(epoch) } else { 0 };
                 if total.saturating_sub(expired) > most {
-                    return Err(Denied::Exhausted { now, permits: n });
+                    let denied = Denied::Exhausted { now, permits: n };
+                    let available = limit.saturating_sub(total.saturating_sub(expired));
+                    seen.observe(move || self.detail(available, limit, now, Err(denied)));
+                    return Err(denied);
                 }
                 if passed > 0 && n > 0 {
                     self.roll(epoch);
@@ -504,6 +584,9 @@ impl<const MAX_SEGMENTS: usize, W: Word> SlidingWindow<MAX_SEGMENTS, W> {
             };
             let receipt = Receipt::new(decides);
             if n == 0 {
+                seen.observe(move || {
+                    self.detail(self.room(state, limit, epoch), limit, now, Ok(()))
+                });
                 return Ok(receipt);
             }
             let Some(slot) = self.ring.get(slot as usize) else {
@@ -532,6 +615,10 @@ impl<const MAX_SEGMENTS: usize, W: Word> SlidingWindow<MAX_SEGMENTS, W> {
                     // Release: pairs with the acquire of the re-tag, which must find the total
                     // already raised.
                     slot.fetch_add(wanted, Release);
+                    seen.observe(move || {
+                        let available = self.room(state + wanted, limit, epoch);
+                        self.detail(available, limit, now, Ok(()))
+                    });
                     return Ok(receipt);
                 }
                 Err(newer) => state = newer,
@@ -662,7 +749,19 @@ impl<const MAX_SEGMENTS: usize, W: Word> Limiter for SlidingWindow<MAX_SEGMENTS,
 
     #[inline]
     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        self.take(now, n)
+        self.take(now, n, ())
+    }
+
+    fn take_explained_at(&self, now: Timestamp, n: u32) -> (Result<Receipt, Denied>, Detail) {
+        explained(self, now, n, |seen| self.take(now, n, seen))
+    }
+
+    fn explain_at(&self, now: Timestamp, n: u32) -> Detail {
+        let (limit, epoch) = (self.limit(), self.epoch(now));
+        let available = self.room(self.state.load(Acquire), limit, epoch);
+        Detail::look(now, n, |decision| {
+            self.detail(available, limit, now, decision)
+        })
     }
 
     /// Refunds all `n` permits if their segment is still in its slot of the ring; otherwise none.
@@ -688,50 +787,7 @@ impl<const MAX_SEGMENTS: usize, W: Word> Limiter for SlidingWindow<MAX_SEGMENTS,
         let Denied::Exhausted { now, permits } = denied else {
             return Retry::Never;
         };
-        let wanted = u64::from(permits.max(1));
-        let limit = self.limit();
-        let (windows, wanted) = if wanted <= limit {
-            (0, wanted)
-        } else {
-            whole_windows(wanted, limit)
-        };
-        let enough = self.within(limit, now) >= wanted;
-        if enough && windows == 0 {
-            return Retry::At(now);
-        }
-        let state = self.state.load(Acquire);
-        let total = self.layout.split(state).0;
-        // Starting at the later of `now` and the state's epoch, one segment after the other leaves
-        // the window.
-        let epoch = self.epoch(now);
-        let late = (-self.passed(epoch, state)).max(0);
-        let Some(epoch) = epoch.checked_add_signed(late) else {
-            return Retry::Never;
-        };
-        // Permits taken as soon as they return leave the window one ring length later, and return
-        // again.
-        let start =
-            |epoch: u64| self.start(epoch.checked_add(windows.checked_mul(self.slots.step())?)?);
-        if enough {
-            return start(epoch).map_or(Retry::Never, Retry::At);
-        }
-        let mut remaining = total.saturating_sub(self.expired(epoch));
-        for ahead in 1..=self.slots.step() {
-            let Some(next) = epoch.checked_add(ahead) else {
-                return Retry::Never;
-            };
-            if let Some(slot) = self.ring.get(self.slots.divide(next).1 as usize) {
-                let leaves = self.layout.stamp(next);
-                let (count, tag) = self.layout.split(slot.load(Relaxed));
-                // An outdated slot has already been subtracted.
-                let counted = self.layout.distance(leaves, tag) == signed(self.slots.step());
-                remaining = remaining.saturating_sub(if counted { count } else { 0 });
-            }
-            if remaining + wanted <= limit || ahead == self.slots.step() {
-                return start(next).map_or(Retry::Never, Retry::At);
-            }
-        }
-        Retry::Never
+        self.due(now, self.limit(), permits.max(1).into())
     }
 }
 

@@ -12,8 +12,8 @@ use crate::rules::word_limiter::WordLimiter;
 use crate::sync::const_unless_loom;
 use crate::word::{NativeWord, Word};
 use crate::{
-    Composable, Denied, Idle, IntoRules, Lease, Limiter, LimiterId, Plan, Rate, Receipt, Refund,
-    Retry, SettingsError, Timestamp,
+    Composable, Denied, Detail, Idle, IntoRules, Lease, Limiter, LimiterId, Plan, Rate, Receipt,
+    Refund, Retry, SettingsError, Timestamp,
 };
 
 /// A token bucket: holds at most `burst` permits and gains permits at an exact rational [`Rate`].
@@ -462,6 +462,14 @@ impl<W: Word> Limiter for TokenBucket<W> {
     #[inline]
     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         self.limiter.take(now, n)
+    }
+
+    fn take_explained_at(&self, now: Timestamp, n: u32) -> (Result<Receipt, Denied>, Detail) {
+        self.limiter.take_explained(now, n)
+    }
+
+    fn explain_at(&self, now: Timestamp, n: u32) -> Detail {
+        self.limiter.explain(now, n)
     }
 
     #[inline]

@@ -11,8 +11,8 @@ use crate::rules::word_limiter::WordLimiter;
 use crate::sync::const_unless_loom;
 use crate::word::{NativeWord, Word};
 use crate::{
-    Composable, Denied, Idle, Lease, Limiter, LimiterId, Plan, Rate, Receipt, Refund, Retry,
-    SettingsError, Timestamp,
+    Composable, Denied, Detail, Idle, Lease, Limiter, LimiterId, Plan, Rate, Receipt, Refund,
+    Retry, SettingsError, Timestamp,
 };
 
 /// A token bucket whose rate warms up: after the bucket was unused, permits come back slowly at
@@ -336,6 +336,14 @@ impl<W: Word> Limiter for WarmingBucket<W> {
     #[inline]
     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         self.limiter.take(now, n)
+    }
+
+    fn take_explained_at(&self, now: Timestamp, n: u32) -> (Result<Receipt, Denied>, Detail) {
+        self.limiter.take_explained(now, n)
+    }
+
+    fn explain_at(&self, now: Timestamp, n: u32) -> Detail {
+        self.limiter.explain(now, n)
     }
 
     #[inline]

@@ -5,11 +5,12 @@
 //! accesses are `Relaxed`: the word contains the whole state, and a take publishes no data.
 //! [`Concurrency`](crate::Concurrency), whose permits may guard data, has its own loop.
 
-use crate::rules::{Verdict, WordRules};
+use crate::limiter::detail::outcome;
+use crate::rules::{Verdict, WordRules, look};
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::const_unless_loom;
 use crate::word::AtomicWord;
-use crate::{Denied, Idle, Plan, Receipt, Refund, Retry, Timestamp};
+use crate::{Denied, Detail, Idle, Plan, Receipt, Refund, Retry, Timestamp};
 
 /// A word and its rules.
 #[derive(Debug)]
@@ -64,6 +65,32 @@ impl<R: WordRules> WordLimiter<R> {
     pub(crate) fn take(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         let request = self.rules.request(now, n)?;
         self.decide(now, |state| self.rules.judge(state, request))
+    }
+
+    /// Takes as [`take`](Self::take) does, and returns what the rules tell about the state that the
+    /// decision wrote or read.
+    pub(crate) fn take_explained(
+        &self,
+        now: Timestamp,
+        n: u32,
+    ) -> (Result<Receipt, Denied>, Detail) {
+        let rules = &self.rules;
+        let (state, taken) = match rules.request(now, n) {
+            Ok(request) => self.exchange(|state| match rules.judge(state, request) {
+                Verdict::Granted(left) => (Some(left), (left, Ok(rules.receipt(left, now)))),
+                Verdict::Allowed => (None, (state, Ok(Receipt::NONE))),
+                Verdict::Denied(denied) => (None, (state, Err(denied))),
+            }),
+            Err(denied) => (self.state(), Err(denied)),
+        };
+        let detail = rules.detail(state, now, outcome(&taken));
+        (taken, detail)
+    }
+
+    pub(crate) fn explain(&self, now: Timestamp, n: u32) -> Detail {
+        let state = self.state();
+        self.rules
+            .detail(state, now, look(&self.rules, state, now, n))
     }
 
     /// Applies the verdict of `judge` on the state.

@@ -7,8 +7,8 @@ use crate::limiter::metadata::Metadata;
 use crate::sync::const_unless_loom;
 use crate::word::{AtomicWord, NativeWord};
 use crate::{
-    Composable, Denied, Idle, Lease, Limiter, LimiterExt, LimiterId, Plan, QueueLimiter, Receipt,
-    Refund, Replenishing, Retry, Timestamp, Waiting,
+    Composable, Denied, Detail, Idle, Lease, Limiter, LimiterExt, LimiterId, Plan, QueueLimiter,
+    Receipt, Refund, Replenishing, Retry, Timestamp, Waiting,
 };
 
 /// Counts the grants, denials and held permits of a limiter, on cache lines of its own. A limiter
@@ -166,6 +166,15 @@ impl<L: Limiter> Limiter for Counted<L> {
     #[inline]
     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         self.count(n, self.limiter.take_at(now, n))
+    }
+
+    fn take_explained_at(&self, now: Timestamp, n: u32) -> (Result<Receipt, Denied>, Detail) {
+        let (taken, detail) = self.limiter.take_explained_at(now, n);
+        (self.count(n, taken), detail)
+    }
+
+    fn explain_at(&self, now: Timestamp, n: u32) -> Detail {
+        self.limiter.explain_at(now, n)
     }
 
     fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {

@@ -21,8 +21,8 @@ use crate::sync::const_unless_loom;
 use crate::word::hold::{Hold, NEVER};
 use crate::word::{AtomicWord, NativeWord, Word};
 use crate::{
-    Composable, Denied, Idle, Lease, Limiter, LimiterExt, LimiterId, Plan, QueueLimiter, Receipt,
-    Refund, Replenishing, Retry, Setting, SettingsError, Timestamp, Waiting,
+    Composable, Denied, Detail, Idle, Lease, Limiter, LimiterExt, LimiterId, Plan, QueueLimiter,
+    Receipt, Refund, Replenishing, Retry, Setting, SettingsError, Timestamp, Waiting,
 };
 
 /// A limiter with thresholds below its limit. Each threshold has a decision: for example, warn at
@@ -418,6 +418,15 @@ impl<L: Limiter, D, const N: usize, W: Word> Limiter for Escalation<L, D, N, W> 
     #[inline]
     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         self.note(now, n, self.limiter.take_at(now, n))
+    }
+
+    fn take_explained_at(&self, now: Timestamp, n: u32) -> (Result<Receipt, Denied>, Detail) {
+        let (taken, detail) = self.limiter.take_explained_at(now, n);
+        (self.note(now, n, taken), detail)
+    }
+
+    fn explain_at(&self, now: Timestamp, n: u32) -> Detail {
+        self.limiter.explain_at(now, n)
     }
 
     fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {

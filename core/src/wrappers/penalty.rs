@@ -14,6 +14,7 @@
 use core::time::Duration;
 
 use crate::limiter::composable::{as_composed, plan, take_as_planned};
+use crate::limiter::detail::outcome;
 use crate::limiter::metadata::{self, Metadata};
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::const_unless_loom;
@@ -23,8 +24,8 @@ use crate::word::settings;
 use crate::word::stamped::Started;
 use crate::word::{AtomicWord, NativeWord, Word};
 use crate::{
-    Composable, Denied, Idle, Lease, Limiter, LimiterExt, LimiterId, Plan, QueueLimiter, Receipt,
-    Refund, Replenishing, Retry, Setting, SettingsError, Timestamp, Unlimited, Waiting,
+    Composable, Denied, Detail, Idle, Lease, Limiter, LimiterExt, LimiterId, Plan, QueueLimiter,
+    Receipt, Refund, Replenishing, Retry, Setting, SettingsError, Timestamp, Unlimited, Waiting,
 };
 
 /// A limiter that keeps denying for a time after a denial.
@@ -356,6 +357,21 @@ impl<L: Limiter, W: Word> Penalty<L, W> {
         }
     }
 
+    /// Returns what goes with a denial, or a look, of which the inner limiter says `inner`, and the
+    /// word of the penalty `until`.
+    fn penalized(&self, until: u64, inner: Detail) -> Detail {
+        let now = inner.now;
+        if !self.hold.is_on(until, now) {
+            return inner;
+        }
+        Detail {
+            available: 0,
+            full_again: self.hold.retry(until, now, inner.full_again),
+            retry: self.hold.retry(until, now, inner.retry),
+            ..inner
+        }
+    }
+
     #[cold]
     fn punish(&self, now: Timestamp, denied: Denied) {
         if matches!(denied, Denied::ExceedsCapacity { .. }) {
@@ -393,6 +409,37 @@ impl<L: Limiter, W: Word> Limiter for Penalty<L, W> {
     #[inline]
     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         self.judge(now, n, |limiter| limiter.take_at(now, n))
+    }
+
+    fn take_explained_at(&self, now: Timestamp, n: u32) -> (Result<Receipt, Denied>, Detail) {
+        let mut inner = None;
+        let taken = self.judge(now, n, |limiter| {
+            let (taken, detail) = limiter.take_explained_at(now, n);
+            inner = Some(detail);
+            taken
+        });
+        let detail = match (inner, outcome(&taken)) {
+            // No penalty was on.
+            (Some(detail), Ok(())) => detail,
+            (Some(detail), _) => self.penalized(self.until.load(Relaxed), detail),
+            (None, decision) => {
+                let inner = self.limiter.explain_at(now, n);
+                let detail = self.penalized(self.until.load(Relaxed), inner);
+                Detail { decision, ..detail }
+            }
+        };
+        (taken, detail)
+    }
+
+    fn explain_at(&self, now: Timestamp, n: u32) -> Detail {
+        let until = self.until.load(Relaxed);
+        let detail = self.penalized(until, self.limiter.explain_at(now, n));
+        let decision = if self.hold.is_on(until, now) {
+            Err(Denied::Penalized { now, permits: n })
+        } else {
+            detail.decision
+        };
+        Detail { decision, ..detail }
     }
 
     fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {

@@ -1,6 +1,8 @@
 //! The permits of a concurrency limit in a plain counter.
 
-use portcullis_core::{Concurrency, Denied, Idle, Lease, Limiter, Retry, Timestamp, Word};
+use portcullis_core::{
+    Concurrency, Denied, Idle, Lease, Limiter, LimiterExt, Retry, Timestamp, Word,
+};
 
 use super::draws::Draws;
 use super::trace::Tally;
@@ -24,7 +26,23 @@ pub(crate) fn trace<W: Word>(draws: &mut Draws<'_>, tally: &mut Tally) {
                 let n = draws.one_of(&[some, some, left, left + 1, 0, u32::MAX.into()]) as u32;
                 let before = format!("{limiter:?}");
                 let fits = in_use + u64::from(n.max(1)) <= limit.into();
-                match limiter.try_acquire(n) {
+                let taken = if draws.once_in(2) {
+                    let (taken, detail) = limiter.try_acquire_explained_at(Timestamp::ZERO, n);
+                    let taken_now = taken.as_ref().map_or(0, |_| u64::from(n));
+                    let left = left - taken_now;
+                    assert_eq!(detail.decision.is_ok(), taken.is_ok());
+                    assert_eq!((detail.available, detail.capacity), (left, limit.into()));
+                    let full_again = if in_use + taken_now == 0 {
+                        Retry::At(Timestamp::ZERO)
+                    } else {
+                        Retry::OnRelease
+                    };
+                    assert_eq!(detail.full_again, full_again);
+                    taken
+                } else {
+                    limiter.try_acquire(n)
+                };
+                match taken {
                     Ok(lease) => {
                         assert!(fits, "granted {n} of {limit} with {in_use} in use");
                         assert_eq!(lease.permits(), n);

@@ -2,7 +2,7 @@
 
 use core::fmt::{self, Debug, Display};
 
-use portcullis_core::{Denied, Limiter, Retry, Timestamp};
+use portcullis_core::{Denied, Detail, Limiter, Retry, Timestamp};
 
 use super::draws::Draws;
 use super::model::{Model, Verdict};
@@ -196,7 +196,12 @@ where
         String::new()
     };
     let wanted = u64::from(n.max(1));
-    let answer = limiter.take_at(at, n);
+    let (answer, detail) = if draws.once_in(2) {
+        let (answer, detail) = limiter.take_explained_at(at, n);
+        (answer, Some(detail))
+    } else {
+        (limiter.take_at(at, n), None)
+    };
     assert_eq!(answer.is_ok(), wanted <= told, "{answer:?}; {}", context());
     if looks && (answer.is_err() || n == 0) {
         assert_eq!(
@@ -215,8 +220,16 @@ where
             }
             model.granted(now, n, told);
         }
+        if let Some(detail) = detail {
+            assert_eq!(detail.decision, Ok(()));
+            explains(limiter, model, now, &detail);
+        }
         return Outcome::Granted;
     };
+    if let Some(detail) = detail {
+        assert_eq!(detail.decision, Err(denied));
+        explains(limiter, model, now, &detail);
+    }
     tally.denied += 1;
     let capacity = model.capacity();
     let expected = if u64::from(n) > capacity {
@@ -259,6 +272,56 @@ where
         }
     }
     Outcome::Denied(denied)
+}
+
+/// Compares what a decision at `now` has told with the model, which has followed the decision, and
+/// with a look at the limiter.
+fn explains<L: Limiter + Debug, M: Model + Debug>(
+    limiter: &L,
+    model: &M,
+    now: u64,
+    detail: &Detail,
+) {
+    let at = Timestamp::from_nanos(now);
+    let (verdict, capacity) = (model.look(now), model.capacity());
+    let context = || format!("{detail:?}, by the model {verdict:?}\n{limiter:?}\n{model:?}");
+    assert_eq!(detail.now, at);
+    assert!(verdict.allows(detail.available), "{}", context());
+    assert_eq!(detail.available, limiter.available_at(at), "{}", context());
+    assert_eq!(detail.capacity, capacity, "{}", context());
+    let retry = match detail.decision {
+        Ok(()) => Retry::At(at),
+        Err(denied) => limiter.retry(denied),
+    };
+    assert_eq!(detail.retry, retry, "{}", context());
+    let look = limiter.explain_at(at, 0);
+    let state = |of: &Detail| (of.available, of.capacity, of.time_to_fill, of.full_again);
+    assert_eq!(state(&look), state(detail), "{}", context());
+    assert_eq!(look.decision, limiter.peek_at(at, 0), "{}", context());
+    if !verdict.promises_a_retry() {
+        return;
+    }
+    let is_full = |at: u64| {
+        let is_full = limiter.available_at(Timestamp::from_nanos(at)) >= capacity;
+        if let Verdict::Exactly(available) = model.look(at) {
+            assert_eq!(available >= capacity, is_full, "at {at}: {}", context());
+        }
+        is_full
+    };
+    match detail.full_again {
+        Retry::At(full) if full == at => assert!(is_full(now), "{}", context()),
+        Retry::At(full) => assert!(
+            full > at && is_full(full.as_nanos()) && !is_full(full.as_nanos() - 1),
+            "{}",
+            context()
+        ),
+        Retry::Never => assert!(
+            !is_full(u64::MAX) || is_wrapped(model, u64::MAX),
+            "{}",
+            context()
+        ),
+        _ => panic!("{}", context()),
+    }
 }
 
 /// Whether the model knows that the limiter's word has wrapped between its newest `now` and `now`.

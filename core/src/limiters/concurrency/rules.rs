@@ -4,11 +4,14 @@
 //! Invariant: no take leaves more permits out than the limit at that moment. A take adds to the
 //! state and a release subtracts from it. Both are a compare-exchange of a slot of the table.
 
+use crate::limiter::detail::retry_of;
 use crate::rules::{TableRules, Verdict, WordRules};
 use crate::sync::atomic::AtomicU32;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::const_unless_loom;
-use crate::{Denied, Idle, KeyedWord, Receipt, Retry, Setting, SettingsError, Timestamp, Word};
+use crate::{
+    Denied, Detail, Idle, KeyedWord, Receipt, Retry, Setting, SettingsError, Timestamp, Word,
+};
 
 /// The rules of a [`Concurrency`](crate::Concurrency) limit, without its state word.
 ///
@@ -198,6 +201,23 @@ impl WordRules for ConcurrencyRules {
         match denied {
             Denied::Exhausted { .. } => Retry::OnRelease,
             _ => Retry::Never,
+        }
+    }
+
+    fn detail(&self, held: u64, now: Timestamp, decision: Result<(), Denied>) -> Detail {
+        let limit = u64::from(self.limit());
+        Detail {
+            now,
+            decision,
+            available: limit.saturating_sub(held),
+            capacity: limit,
+            time_to_fill: None,
+            full_again: if held == 0 {
+                Retry::At(now)
+            } else {
+                Retry::OnRelease
+            },
+            retry: retry_of(decision, now, |denied| self.retry(held, denied)),
         }
     }
 }

@@ -18,13 +18,14 @@
 
 use core::time::Duration;
 
+use crate::limiter::detail::retry_of;
 use crate::newer::{low_bits, signed};
 use crate::rules::{TableRules, Verdict, WordRules};
 use crate::time::grid::Grid;
 use crate::time::timestamp::saturating_duration;
 use crate::word::stamped::{Stamped, Started};
 use crate::word::{KeyedWord, Word};
-use crate::{Denied, FixedWindow, Idle, Receipt, Retry, SettingsError, Timestamp};
+use crate::{Denied, Detail, FixedWindow, Idle, Receipt, Retry, SettingsError, Timestamp};
 
 /// The rules of a [`FixedWindow`], without its state word.
 ///
@@ -240,6 +241,31 @@ impl<W: Word> FixedWindowRules<W> {
         }
     }
 
+    /// Returns when the window has room for `wanted` permits, at most the limit.
+    #[inline(always)]
+    fn due(&self, state: u64, now: Timestamp, wanted: u64) -> Retry {
+        let position = self.grid.index(now);
+        let stamp = self.layout.stamp(position);
+        let (counted, Some(end)) = self.layout.current(stamp, state) else {
+            return Retry::At(now);
+        };
+        if counted + wanted <= self.limit() {
+            return Retry::At(now);
+        }
+        // If the window has room, a request that is too stale waits only until it is no longer too
+        // stale.
+        let room = self.layout.split(state).0 + wanted <= self.limit();
+        let wait = if room {
+            signed(self.layout.too_late(stamp, end))
+        } else {
+            -self.layout.distance(stamp, end)
+        };
+        position
+            .checked_add_signed(wait)
+            .and_then(|end| self.grid.start(end))
+            .map_or(Retry::Never, Retry::At)
+    }
+
     /// Returns when to retry behind other requests. Kept apart so that a single request does not
     /// pay for it.
     #[cold]
@@ -381,27 +407,19 @@ impl<W: Word> WordRules for FixedWindowRules<W> {
         if u64::from(permits) > self.limit() {
             return self.retry_behind(state, now, permits);
         }
-        let position = self.grid.index(now);
-        let stamp = self.layout.stamp(position);
-        let wanted = u64::from(permits.max(1));
-        let (counted, Some(end)) = self.layout.current(stamp, state) else {
-            return Retry::At(now);
-        };
-        if counted + wanted <= self.limit() {
-            return Retry::At(now);
+        self.due(state, now, u64::from(permits.max(1)))
+    }
+
+    fn detail(&self, state: u64, now: Timestamp, decision: Result<(), Denied>) -> Detail {
+        Detail {
+            now,
+            decision,
+            available: self.available(state, now),
+            capacity: self.limit(),
+            time_to_fill: Some(self.window()),
+            full_again: self.due(state, now, self.limit()),
+            retry: retry_of(decision, now, |denied| self.retry(state, denied)),
         }
-        // If the window has room, a request that is too stale waits only until it is no longer too
-        // stale.
-        let room = self.layout.split(state).0 + wanted <= self.limit();
-        let wait = if room {
-            signed(self.layout.too_late(stamp, end))
-        } else {
-            -self.layout.distance(stamp, end)
-        };
-        position
-            .checked_add_signed(wait)
-            .and_then(|end| self.grid.start(end))
-            .map_or(Retry::Never, Retry::At)
     }
 }
 

@@ -36,7 +36,7 @@ use crate::time::grid::Grid;
 use crate::time::timestamp::saturating_duration;
 use crate::word::settings::gcd;
 use crate::word::{KeyedWord, Word, narrow};
-use crate::{Denied, Idle, Rate, Receipt, Retry, SettingsError, Timestamp, TokenBucket};
+use crate::{Denied, Detail, Idle, Rate, Receipt, Retry, SettingsError, Timestamp, TokenBucket};
 
 /// The rules of a [`TokenBucket`], without its state word.
 ///
@@ -396,6 +396,10 @@ impl<W: Word> WordRules for TokenBucketRules<W> {
 
     fn retry(&self, used: u64, denied: Denied) -> Retry {
         self.lattice().retry(&self.ticks, used, denied)
+    }
+
+    fn detail(&self, used: u64, now: Timestamp, decision: Result<(), Denied>) -> Detail {
+        self.lattice().detail(&self.ticks, used, now, decision)
     }
 }
 

@@ -45,12 +45,13 @@
 
 use core::time::Duration;
 
+use crate::limiter::detail::retry_of;
 use crate::rules::{Verdict, WordRules};
 use crate::time::grid::Grid;
 use crate::time::timestamp::saturating_duration;
 use crate::word::settings::{self, Misfit, Scale};
 use crate::word::{Word, narrow};
-use crate::{Denied, Idle, Rate, Receipt, Retry, Setting, SettingsError, Timestamp};
+use crate::{Denied, Detail, Idle, Rate, Receipt, Retry, Setting, SettingsError, Timestamp};
 
 /// The rules of a [`WarmingBucket`](crate::WarmingBucket), without its state word.
 #[derive(Clone, Copy, Debug)]
@@ -117,14 +118,16 @@ impl<W: Word> WarmingRules<W> {
     pub(super) fn interval(&self, state: u64, now: Timestamp) -> Duration {
         let (_, parts) = self.settle(state, self.position(now));
         let (_, price) = self.weigh(parts.coldness, 0, 1);
-        let ticks = price.div_ceil(self.gain.into());
+        self.lasting(price.div_ceil(self.gain.into()))
+    }
+
+    fn lasting(&self, ticks: u64) -> Duration {
         saturating_duration(u128::from(ticks) * u128::from(self.ticks.step()))
     }
 
     /// The time in which the position moves by `units`.
     fn span(&self, units: u64) -> Duration {
-        let ticks = units / Into::<u64>::into(self.gain);
-        saturating_duration(u128::from(ticks) * u128::from(self.ticks.step()))
+        self.lasting(units / Into::<u64>::into(self.gain))
     }
 
     #[inline(always)]
@@ -372,6 +375,23 @@ impl<W: Word> WordRules for WarmingRules<W> {
             }
         };
         at.map_or(Retry::Never, Retry::At)
+    }
+
+    fn detail(&self, state: u64, now: Timestamp, decision: Result<(), Denied>) -> Detail {
+        let full = match self.settle(state, self.position(now)).0 {
+            0 => Some(now),
+            missing => self.after(self.ticks.index(now), missing.into()),
+        };
+        let ticks = self.most_missing().div_ceil(self.gain.into());
+        Detail {
+            now,
+            decision,
+            available: self.available(state, now),
+            capacity: self.burst(),
+            time_to_fill: Some(self.lasting(ticks)),
+            full_again: full.map_or(Retry::Never, Retry::At),
+            retry: retry_of(decision, now, |denied| self.retry(state, denied)),
+        }
     }
 }
 
