@@ -180,8 +180,8 @@ impl<T: Limits> AllOf<T> {
     }
 
     /// Takes permits as [`try_acquire_at`](Self::try_acquire_at) does, and returns what one of the
-    /// limits saw: for a denial the limit that denied, for a grant the limit with the fewest permits
-    /// left, the first of them if several have as many.
+    /// limits saw: for a denial the limit that denied, for a grant the limit with the fewest
+    /// permits left, the first of them if several have as many.
     ///
     /// The limit's numbers are those of its own decision: see [`Limiter::take_explained_at`]. A
     /// limit that is itself a composition, or an [`Escalation`](crate::Escalation), is asked with
@@ -797,7 +797,7 @@ impl<T: Limits + ?Sized, const DISTINCT: bool, O: Watch> Request<'_, T, DISTINCT
             return self.take_composed(index, composed, n, rest);
         }
         let place = Place { index, times };
-        let taken = self.watch.take(place, limiter, self.now, n, plan);
+        let taken = self.watch.decide(place, limiter, self.now, n, plan);
         let receipt = match taken {
             Ok(receipt) => receipt,
             Err(denied) => {
@@ -895,7 +895,7 @@ impl<T: Limits, const DISTINCT: bool, O: Watch> Request<'_, T, DISTINCT, O> {
             index: by.index,
             times,
         };
-        match self.watch.take(place, limiter, self.now, n, None) {
+        match self.watch.decide(place, limiter, self.now, n, None) {
             Ok(receipt) => {
                 drop(UndoOnDrop::new(limiter, self.now, n, receipt));
                 false
@@ -929,7 +929,7 @@ pub(crate) mod sealed {
     pub trait Watch: Copy {
         /// Called before the second pass.
         fn start(self);
-        fn take<L: Limiter + ?Sized>(
+        fn decide<L: Limiter + ?Sized>(
             self,
             place: Place,
             limiter: &L,
@@ -985,7 +985,7 @@ impl Watch for () {
     fn start(self) {}
 
     #[inline(always)]
-    fn take<L: Limiter + ?Sized>(
+    fn decide<L: Limiter + ?Sized>(
         self,
         _: Place,
         limiter: &L,
@@ -1012,7 +1012,7 @@ impl Watch for &Told {
         self.set(None);
     }
 
-    fn take<L: Limiter + ?Sized>(
+    fn decide<L: Limiter + ?Sized>(
         self,
         place: Place,
         limiter: &L,

@@ -102,8 +102,8 @@ pub trait Limiter {
     /// - An [`AllOf`](crate::AllOf) reports one of its limits: the one that denied, or for a grant
     ///   the one with the fewest permits left. See
     ///   [`AllOf::try_acquire_explained_at`](crate::AllOf::try_acquire_explained_at).
-    /// - A [`Penalty`](crate::Penalty) reports what its limiter reports. For a denial it reads after
-    ///   the decision when the penalty ends.
+    /// - A [`Penalty`](crate::Penalty) reports what its limiter reports. For a denial it reads
+    ///   after the decision when the penalty ends.
     /// - A request for more than the capacity, a request that the table has no slot for, a
     ///   [`Slice`](crate::Slice), and a limiter of your own that does not implement this method:
     ///   the limiter is asked with [`explain_at`](Self::explain_at) after the decision. Then other
@@ -350,9 +350,9 @@ pub trait LimiterExt: Limiter {
         Lease::try_acquire_at(self, now, n)
     }
 
-    /// Takes permits as [`try_acquire_at`](Self::try_acquire_at) does, and returns what the decision
-    /// saw: how many permits are left, of how many, and when to retry. The numbers are those of this
-    /// decision, whatever other callers take at the same time: see
+    /// Takes permits as [`try_acquire_at`](Self::try_acquire_at) does, and returns what the
+    /// decision saw: how many permits are left, of how many, and when to retry. The numbers are
+    /// those of this decision, whatever other callers take at the same time: see
     /// [`Limiter::take_explained_at`].
     ///
     /// # Errors

@@ -364,8 +364,8 @@ impl<T: Limits> AllOf<T> {
         }
     }
 
-    /// Returns what goes with a denial of one limit, of which that limit says `detail`: the denial is
-    /// that of a single limiter, and all limits say when to retry.
+    /// Returns what goes with a denial of one limit, of which that limit says `detail`: the denial
+    /// is that of a single limiter, and all limits say when to retry.
     fn denied_by(&self, by: DeniedBy, detail: Detail) -> Detail {
         Detail {
             decision: Err(self.as_one(by)),

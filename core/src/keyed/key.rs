@@ -177,8 +177,8 @@ impl<P: Deref<Target: Table>> Key<P> {
         Lease::try_acquire_at(self, now, n)
     }
 
-    /// Takes permits as [`try_acquire_at`](Self::try_acquire_at) does, and returns what the decision
-    /// saw: see [`Limiter::take_explained_at`].
+    /// Takes permits as [`try_acquire_at`](Self::try_acquire_at) does, and returns what the
+    /// decision saw: see [`Limiter::take_explained_at`].
     ///
     /// # Errors
     ///

@@ -78,8 +78,8 @@ where
         }
     }
 
-    /// Takes permits as [`try_acquire_at`](Self::try_acquire_at) does, and returns what the decision
-    /// saw: see [`Limiter::take_explained_at`].
+    /// Takes permits as [`try_acquire_at`](Self::try_acquire_at) does, and returns what the
+    /// decision saw: see [`Limiter::take_explained_at`].
     ///
     /// # Errors
     ///

@@ -6,9 +6,8 @@ use crate::{Denied, Limiter, Receipt, Retry, Timestamp};
 /// The decision on a request, and the state of the limiter that goes with it: what is left, of how
 /// many, and when the rest comes back. Enough for the header fields of a response.
 ///
-/// Returned by [`LimiterExt::try_acquire_explained_at`](crate::LimiterExt::try_acquire_explained_at),
-/// which takes, and by [`Limiter::explain_at`] and [`AllOf::explain_at`](crate::AllOf::explain_at),
-/// which only look.
+/// Returned by [`try_acquire_explained_at`], which takes, and by [`Limiter::explain_at`] and
+/// [`AllOf::explain_at`](crate::AllOf::explain_at), which only look.
 ///
 /// If the state of a limiter is one word, all fields are computed from one value of it: for a grant
 /// the word that the grant wrote, for a denial or a look the word that it read. Requests of other
@@ -18,6 +17,7 @@ use crate::{Denied, Limiter, Receipt, Retry, Timestamp};
 /// The fields of [draft-ietf-httpapi-ratelimit-headers][draft] are `capacity` (`q`),
 /// `time_to_fill` (`w`), `available` (`r`), and `full_again` (`t`).
 ///
+/// [`try_acquire_explained_at`]: crate::LimiterExt::try_acquire_explained_at
 /// [draft]: https://datatracker.ietf.org/doc/draft-ietf-httpapi-ratelimit-headers/
 ///
 /// ```

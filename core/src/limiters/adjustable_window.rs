@@ -952,8 +952,8 @@ impl<W: Word> AdjustableWindow<W> {
         limit.saturating_sub(self.counted(word, now, limit).map_or(0, |on| on.count))
     }
 
-    /// Returns what goes with a decision at `now` that left `word`. Meaningless if the settings that
-    /// the word names have changed in the meantime.
+    /// Returns what goes with a decision at `now` that left `word`. Meaningless if the settings
+    /// that the word names have changed in the meantime.
     fn detail(&self, word: u64, now: Timestamp, decision: Result<(), Denied>) -> Detail {
         let Settings { limit, window } = self.in_force(word);
         Detail {

@@ -37,7 +37,7 @@ const LIVE: &str = "core/src/word/live.rs";
 pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: SHARES,
-        within: "fn take(&self",
+        within: "fn take<O: Observer>(",
         text: ".compare_exchange_weak(state, taken, Acquire, Relaxed)",
         by: ".compare_exchange_weak(state, taken, Relaxed, Relaxed)",
         test: (
@@ -211,7 +211,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         file: SLIDING_WINDOW,
-        within: "fn take(&self",
+        within: "fn take<O: Observer>(",
         text: "let mut state = self.state.load(Acquire)",
         by: "let mut state = self.state.load(Relaxed)",
         test: (
@@ -221,7 +221,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         file: SLIDING_WINDOW,
-        within: "fn take(&self",
+        within: "fn take<O: Observer>(",
         text: "let mut state = self.state.load(Acquire)",
         by: "let mut state = self.state.load(Relaxed)",
         test: (
@@ -231,7 +231,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         file: SLIDING_WINDOW,
-        within: "fn take(&self",
+        within: "fn take<O: Observer>(",
         text: "self.roll(epoch);\n                    state = self.state.load(Acquire)",
         by: "self.roll(epoch);\n                    state = self.state.load(Relaxed)",
         test: (
@@ -241,7 +241,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         file: SLIDING_WINDOW,
-        within: "fn take(&self",
+        within: "fn take<O: Observer>(",
         text: "self.roll(decides);\n                state = self.state.load(Acquire)",
         by: "self.roll(decides);\n                state = self.state.load(Relaxed)",
         test: (
@@ -251,7 +251,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         file: SLIDING_WINDOW,
-        within: "fn take(&self",
+        within: "fn take<O: Observer>(",
         text: "Relaxed, Acquire)",
         by: "Relaxed, Relaxed)",
         test: (
@@ -261,7 +261,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         file: SLIDING_WINDOW,
-        within: "fn take(&self",
+        within: "fn take<O: Observer>(",
         text: "fetch_add(wanted, Release)",
         by: "fetch_add(wanted, Relaxed)",
         test: (
@@ -301,7 +301,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         file: SLIDING_WINDOW,
-        within: "fn retry(&self",
+        within: "fn due(&self",
         text: "self.state.load(Acquire)",
         by: "self.state.load(Relaxed)",
         test: (
@@ -311,7 +311,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         file: SLIDING_WINDOW,
-        within: "fn take(&self",
+        within: "fn take<O: Observer>(",
         text: "Err(newer) => state = newer",
         by: "Err(_) => return Ok(Receipt::NONE)",
         test: (
@@ -322,7 +322,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     // The caller's epoch selects the slot, instead of the deciding epoch.
     Mutant {
         file: SLIDING_WINDOW,
-        within: "fn take(&self",
+        within: "fn take<O: Observer>(",
         text: "epoch.wrapping_add_signed(-passed)",
         by: "epoch",
         test: (
@@ -332,7 +332,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         file: SLIDING_WINDOW,
-        within: "fn take(&self",
+        within: "fn take<O: Observer>(",
         text: "&& self.outdated(",
         by: "&& false && self.outdated(",
         test: (
@@ -395,7 +395,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         file: CONCURRENCY,
-        within: "fn take(&self",
+        within: "fn take<O: Observer>(",
         text: "Acquire, Relaxed)",
         by: "Relaxed, Relaxed)",
         test: (
@@ -415,7 +415,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         file: CONCURRENCY,
-        within: "fn take(&self",
+        within: "fn take<O: Observer>(",
         text: "Err(newer) => state = newer",
         by: "Err(_) => return Ok(Receipt::NONE)",
         test: (
@@ -667,6 +667,27 @@ pub(super) const MUTANTS: &[Mutant] = &[
         text: "self.held.fetch_sub(n.into(), Relaxed);\n        self.limiter.release(n);",
         by: "self.limiter.release(n);\n        self.held.fetch_sub(n.into(), Relaxed);",
         test: ("counted", "held_permits_never_exceed_the_limit"),
+    },
+    // An explained take tells of a later state than that of its own decision.
+    Mutant {
+        file: "core/src/limiter/detail.rs",
+        within: "fn observe(self, detail: impl FnOnce() -> Detail) {",
+        text: "self.set(Some(detail()));",
+        by: "let _ = detail;",
+        test: (
+            "explained",
+            "wide::no_two_grants_of_a_concurrency_limit_tell_the_same_remainder",
+        ),
+    },
+    Mutant {
+        file: "core/src/all_of.rs",
+        within: "fn told(",
+        text: "seen.detail.is_allowed()",
+        by: "false",
+        test: (
+            "explained",
+            "no_two_grants_of_a_composition_tell_the_same_remainder_of_a_limit",
+        ),
     },
     Mutant {
         file: "core/src/clock.rs",
@@ -1097,7 +1118,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         file: KEYED,
-        within: "fn take(&self, address: &Address, now: Timestamp, n: u32) -> Result<Receipt, Denied> {",
+        within: "fn take_observed<O: Observer>(",
         text: "entry.change(held, left).is_ok()",
         by: "{ let _ = entry.change(held, left); true }",
         test: (

@@ -41,6 +41,25 @@ pub(super) const OF_THE_CORE: &[Mutant] = &[
             "a_receipt_that_is_a_horizon_old_is_worth_nothing",
         ),
     },
+    // An explained grant tells of the state before it.
+    Mutant {
+        file: "core/src/rules/word_limiter.rs",
+        within: "pub(crate) fn take_explained(",
+        text: "(left, Ok(rules.receipt(left, now)))",
+        by: "(state, Ok(rules.receipt(left, now)))",
+        test: ("explained", "each_limiter_tells_what_its_decision_left"),
+    },
+    // An explained take tells of a bucket that is full too early.
+    Mutant {
+        file: "core/src/limiters/lattice.rs",
+        within: "pub(crate) fn detail(",
+        text: "self.retry_for(ticks, used, now, self.full)",
+        by: "self.retry_for(ticks, used, now, self.full.saturating_sub(1))",
+        test: (
+            "token_bucket",
+            "a_token_bucket_decides_as_rational_arithmetic_does",
+        ),
+    },
     // A bucket that owes permits lets another request owe more.
     Mutant {
         file: "core/src/limiters/lattice.rs",
@@ -215,7 +234,7 @@ pub(super) const EXPLORED: &[Mutant] = &[
     // A slot with an epoch from before the wrap is counted.
     Mutant {
         file: "core/src/limiters/sliding_window.rs",
-        within: "fn take(&self",
+        within: "fn take<O: Observer>(",
         text: "decides >= self.layout.first_ambiguous()",
         by: "decides > self.layout.range()",
         test: (
