@@ -757,8 +757,8 @@ impl<const MAX_SEGMENTS: usize, W: Word> Limiter for SlidingWindow<MAX_SEGMENTS,
     }
 
     fn explain_at(&self, now: Timestamp, n: u32) -> Detail {
-        let (limit, epoch) = (self.limit(), self.epoch(now));
-        let available = self.room(self.state.load(Acquire), limit, epoch);
+        let limit = self.limit();
+        let available = self.within(limit, now);
         Detail::look(now, n, |decision| {
             self.detail(available, limit, now, decision)
         })
