@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use portcullis_core::metadata::{self, Metadata};
 use portcullis_core::{
-    Address, Clock, Denied, Idle, Key, Keys, Lease, Limiter, LimiterId, QueueKeys, Receipt, Refund,
-    Retry, Timestamp, Waiting,
+    Address, Clock, Denied, Detail, Idle, Key, Keys, Lease, Limiter, LimiterId, QueueKeys, Receipt,
+    Refund, Retry, Timestamp, Waiting,
 };
 use stable_deref_trait::StableDeref;
 
@@ -25,7 +25,7 @@ use crate::queues::options::{Options, Order};
 use crate::queues::queue::DefaultLock;
 use crate::sync::const_unless_loom;
 use crate::waiting::limiter_source::{LimiterSource, PerKey};
-use crate::waiting::wait_queue::{WaitQueue, earliest};
+use crate::waiting::wait_queue::{WaitQueue, earliest, explained};
 use crate::{Acquire, QueueClock};
 
 /// A table of limiters by key, with a queue for each key. Requests for one key do not delay those
@@ -386,6 +386,28 @@ impl<P: ToKeyedQueue> QueueKey<P> {
         Lease::try_acquire_at(self, now, n)
     }
 
+    /// Takes permits as [`try_acquire`](Self::try_acquire) does, and returns what the decision saw;
+    /// see [`Queue::try_acquire_explained`](crate::Queue::try_acquire_explained). If requests for
+    /// other keys of the same shard wait, the result is a look after the decision.
+    ///
+    /// # Errors
+    ///
+    /// The first result is a denial, as for `try_acquire`.
+    ///
+    /// ```
+    /// # use portcullis_async::KeyedQueue;
+    /// # use portcullis_core::{Concurrency, Keyed, Timeless};
+    /// let queue = KeyedQueue::new(Keyed::for_keys(Concurrency::new(5), 100), Timeless, 10);
+    /// let (lease, detail) = queue.key("alice").try_acquire_explained(2);
+    /// assert_eq!((lease?.permits(), detail.available, detail.capacity), (2, 3, 5));
+    /// # Ok::<(), portcullis_core::Denied>(())
+    /// ```
+    #[must_use = "a lease returns its permits when it is dropped"]
+    pub fn try_acquire_explained(self, n: u32) -> (Result<Lease<Self>, Denied>, Detail) {
+        let now = self.0.queue.clock().now();
+        Lease::try_acquire_explained_at(self, now, n)
+    }
+
     /// Waits for `n` permits; see [`Queue::acquire`](crate::Queue::acquire).
     ///
     /// # Errors
@@ -603,6 +625,29 @@ unsafe impl<T: QueueKeys, C: QueueClock, R: RawLock, H: Hook> HasWaitQueue
 // SAFETY: the pointer in it leads to the same queue after it has been moved.
 unsafe impl<P: ToKeyedQueue> Anchored for QueueKey<P> {}
 
+impl<P: ToKeyedQueue> QueueKeyLimiter<P> {
+    /// Takes with `take` if no request for the key is ahead.
+    #[inline(always)]
+    fn take_with(
+        &self,
+        now: Timestamp,
+        n: u32,
+        take: impl FnOnce() -> Result<Receipt, Denied>,
+    ) -> Result<Receipt, Denied> {
+        let wait_queue = &self.queue.wait_queue;
+        if wait_queue.is_closed() {
+            return Err(Denied::Closed { permits: n });
+        }
+        if wait_queue.options.order == Order::NewestFirst || !wait_queue.is_waited_for(self.address)
+        {
+            return wait_queue.take(self.address, take);
+        }
+        wait_queue
+            .take_past_others(self.address, now, n)
+            .unwrap_or(Err(Denied::Exhausted { now, permits: n }))
+    }
+}
+
 impl<P: ToKeyedQueue> Limiter for QueueKeyLimiter<P> {
     fn id(&self) -> Option<LimiterId> {
         self.limiter().id()
@@ -611,17 +656,31 @@ impl<P: ToKeyedQueue> Limiter for QueueKeyLimiter<P> {
     /// Takes free permits if no request for the key is ahead, otherwise fails with
     /// [`Denied::Exhausted`]. A closed queue fails with [`Denied::Closed`].
     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        let wait_queue = &self.queue.wait_queue;
-        if wait_queue.is_closed() {
-            return Err(Denied::Closed { permits: n });
+        self.take_with(now, n, || self.limiter().take_at(now, n))
+    }
+
+    /// Tells what the key's limiter tells. If the take was denied because of waiters, or made past
+    /// waiters of other keys, that is a look at the limiter.
+    fn take_explained_at(&self, now: Timestamp, n: u32) -> (Result<Receipt, Denied>, Detail) {
+        let take = |told: &mut Option<Detail>| {
+            self.take_with(now, n, || {
+                let (taken, detail) = self.limiter().take_explained_at(now, n);
+                *told = Some(detail);
+                taken
+            })
+        };
+        let look = || self.limiter().explain_at(now, n);
+        explained(take, look, |denied| self.retry(denied))
+    }
+
+    /// Asks the key's limiter alone. Only a take looks for waiters.
+    fn explain_at(&self, now: Timestamp, n: u32) -> Detail {
+        let mut detail = self.limiter().explain_at(now, n);
+        let decision = self.peek_at(now, n);
+        if let Err(denied) = decision {
+            (detail.decision, detail.retry) = (decision, self.retry(denied));
         }
-        if wait_queue.options.order == Order::NewestFirst || !wait_queue.is_waited_for(self.address)
-        {
-            return wait_queue.take(self.address, || self.limiter().take_at(now, n));
-        }
-        wait_queue
-            .take_past_others(self.address, now, n)
-            .unwrap_or(Err(Denied::Exhausted { now, permits: n }))
+        detail
     }
 
     /// Asks the key's limiter alone. Only a take looks for waiters.

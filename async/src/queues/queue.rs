@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use portcullis_core::metadata::{self, Metadata};
 use portcullis_core::{
-    Denied, Idle, Lease, Limiter, LimiterId, QueueLimiter, Receipt, Refund, Retry, Timestamp,
-    Waiting,
+    Denied, Detail, Idle, Lease, Limiter, LimiterId, QueueLimiter, Receipt, Refund, Retry,
+    Timestamp, Waiting,
 };
 
 use crate::lock::RawLock;
@@ -20,7 +20,7 @@ use crate::queues::limiter_view::LimiterView;
 use crate::queues::options::{Options, Order};
 use crate::sync::const_unless_loom;
 use crate::waiting::limiter_source::Single;
-use crate::waiting::wait_queue::{WaitQueue, earliest};
+use crate::waiting::wait_queue::{WaitQueue, earliest, explained};
 use crate::{Acquire, Drained, QueueClock};
 
 /// A limiter with a queue of requests that wait for its permits.
@@ -270,6 +270,30 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
     #[inline]
     pub fn try_acquire(&self, n: u32) -> Result<Lease<&Self>, Denied> {
         Lease::try_acquire_at(self, self.wait_queue.clock.now(), n)
+    }
+
+    /// Takes permits as [`try_acquire`](Self::try_acquire) does, and returns what the decision saw:
+    /// see [`Limiter::take_explained_at`]. If the limiter was not asked, because requests are ahead
+    /// or the queue is closed, that is a look at the limiter.
+    ///
+    /// A grant after a wait is not explained. [`Limiter::explain_at`] of the queue looks at the
+    /// limiter.
+    ///
+    /// # Errors
+    ///
+    /// The first result is a denial, as for `try_acquire`.
+    ///
+    /// ```
+    /// # use portcullis_async::Queue;
+    /// # use portcullis_core::{Concurrency, ManualClock};
+    /// let queue = Queue::new(Concurrency::new(5), ManualClock::new(), 9);
+    /// let (lease, detail) = queue.try_acquire_explained(2);
+    /// assert_eq!((lease?.permits(), detail.available, detail.capacity), (2, 3, 5));
+    /// # Ok::<(), portcullis_core::Denied>(())
+    /// ```
+    #[must_use = "a lease returns its permits when it is dropped"]
+    pub fn try_acquire_explained(&self, n: u32) -> (Result<Lease<&Self>, Denied>, Detail) {
+        Lease::try_acquire_explained_at(self, self.wait_queue.clock.now(), n)
     }
 
     /// Takes `n` permits without waiting, if no request is ahead, with a lease that owns the queue.
@@ -591,6 +615,30 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Limiter for Queue<L, C
         self.pass(now, n)?;
         self.wait_queue
             .take((), || self.wait_queue.source.0.take_at(now, n))
+    }
+
+    /// Tells what the limiter tells. A request that is denied because others are ahead, or because
+    /// the queue is closed, is told what a look at the limiter finds.
+    fn take_explained_at(&self, now: Timestamp, n: u32) -> (Result<Receipt, Denied>, Detail) {
+        let limiter = &self.wait_queue.source.0;
+        let take = |told: &mut Option<Detail>| {
+            self.pass(now, n)?;
+            self.wait_queue.take((), || {
+                let (taken, detail) = limiter.take_explained_at(now, n);
+                *told = Some(detail);
+                taken
+            })
+        };
+        let look = || limiter.explain_at(now, n);
+        explained(take, look, |denied| self.retry(denied))
+    }
+
+    fn explain_at(&self, now: Timestamp, n: u32) -> Detail {
+        let mut detail = self.wait_queue.source.0.explain_at(now, n);
+        if let Err(denied) = self.pass(now, n).and(detail.decision) {
+            (detail.decision, detail.retry) = (Err(denied), self.retry(denied));
+        }
+        detail
     }
 
     fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {

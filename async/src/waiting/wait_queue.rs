@@ -54,7 +54,7 @@ use portcullis_core::{
     Clock, Composable, Denied, Limiter, PassedOn, Receipt, Receipts, Timestamp, Waiting,
 };
 
-pub(crate) use self::admit::earliest;
+pub(crate) use self::admit::{earliest, explained};
 pub use self::counts::QueueCounts;
 pub use self::driver::Next;
 pub(crate) use self::driver::{Caller, Place};

@@ -4,7 +4,7 @@
 use core::ptr::NonNull;
 use core::time::Duration;
 
-use portcullis_core::{Clock, Denied, Limiter, Retry, Timestamp};
+use portcullis_core::{Clock, Denied, Detail, Limiter, Receipt, Retry, Timestamp};
 
 use super::serve::take;
 use super::taken::Taken;
@@ -333,6 +333,23 @@ pub(super) enum Step<'q, Q: QueueConfig> {
     /// The batch of evicted waiters is full. Their wakers run first; then the request is admitted
     /// again.
     Again,
+}
+
+/// Returns the result of `take`, and what the limiter told of it. If the limiter was not asked,
+/// because requests are ahead or the queue is closed, `look` asks it. `retry` says when to retry.
+pub(crate) fn explained(
+    take: impl FnOnce(&mut Option<Detail>) -> Result<Receipt, Denied>,
+    look: impl FnOnce() -> Detail,
+    retry: impl FnOnce(Denied) -> Retry,
+) -> (Result<Receipt, Denied>, Detail) {
+    let mut told = None;
+    let taken = take(&mut told);
+    let mut detail = told.unwrap_or_else(look);
+    (detail.decision, detail.retry) = match &taken {
+        Ok(_) => (Ok(()), Retry::At(detail.now)),
+        Err(denied) => (Err(*denied), retry(*denied)),
+    };
+    (taken, detail)
 }
 
 /// Returns the earliest instant at which a request for `permits` can be granted if `ahead` permits
