@@ -624,7 +624,7 @@ impl DetailBy {
 /// drop(lease);
 /// assert_eq!(limits.available_at(Timestamp::ZERO), 5);
 /// ```
-#[must_use = "a lease returns its permits when it is dropped"]
+#[must_use = "a dropped lease releases its permits, unless they return by time: then use `let _ =`"]
 pub struct AllLease<T: Limits> {
     limits: T,
     permits: u32,

@@ -132,7 +132,7 @@ impl<W: Word> Sometimes<W> {
     /// # Ok::<(), portcullis_core::SettingsError>(())
     /// ```
     #[inline]
-    #[must_use = "the call has been counted"]
+    #[must_use = "the call counts, whether it is due or not"]
     pub fn is_due_at(&self, now: Timestamp) -> bool {
         let mut state = self.state.load(Relaxed);
         loop {

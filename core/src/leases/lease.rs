@@ -29,7 +29,7 @@ use crate::{Denied, Detail, Limiter, Receipt, Timestamp};
 /// assert_eq!(limit.available(), 5);
 /// # Ok::<(), portcullis_core::Denied>(())
 /// ```
-#[must_use = "a lease returns its permits when it is dropped"]
+#[must_use = "a dropped lease releases its permits, unless they return by time: then use `let _ =`"]
 pub struct Lease<P>
 where
     P: Deref,
