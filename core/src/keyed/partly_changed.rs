@@ -34,8 +34,5 @@ impl<E: fmt::Display> fmt::Display for PartlyChanged<E> {
     }
 }
 
-impl<E: core::error::Error + 'static> core::error::Error for PartlyChanged<E> {
-    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
-        Some(&self.first)
-    }
-}
+/// Its text contains that of the first error, which therefore is no source.
+impl<E: core::error::Error> core::error::Error for PartlyChanged<E> {}

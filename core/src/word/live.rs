@@ -721,14 +721,7 @@ impl fmt::Display for ChangeError {
     }
 }
 
-impl core::error::Error for ChangeError {
-    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
-        match self {
-            Self::Busy | Self::Owes | Self::Stale => None,
-            Self::Settings(error) => Some(error),
-        }
-    }
-}
+impl core::error::Error for ChangeError {}
 
 /// What happens to a limiter's permits when its settings change.
 ///
