@@ -79,7 +79,7 @@ fn a_denial_of_the_limiter_differs_from_a_full_queue() {
     assert_eq!(permits(now(behind.acquire(1))), Err(no_room));
     assert_eq!(
         refused(1).to_string(),
-        "denied by the limiter, and the queue is full (1 permit requested)"
+        "denied by the limiter, and the queue is full (permits requested: 1)"
     );
 }
 

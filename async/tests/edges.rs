@@ -258,6 +258,51 @@ fn metadata_of_the_inner_limiter_are_offered() {
     assert_eq!(LANE.of_granted(&queue, Timestamp::ZERO), Some(7));
 }
 
+/// In a composition too, the limit that denies gives the reason.
+#[test]
+fn a_rejected_wait_can_ask_for_the_reason_and_the_metadata_of_the_limit_that_denies() {
+    use portcullis_core::metadata::{Metadata, Name, REASON_PHRASE, RETRY_AFTER};
+    use portcullis_core::{AllOf, Unlimited};
+    const TENANT: Name<u32> = Name::new("com.example.TENANT");
+
+    struct Banned;
+    impl Limiter for Banned {
+        fn take_at(&self, now: Timestamp, permits: u32) -> Result<Receipt, Denied> {
+            Err(Denied::Refused { now, permits })
+        }
+        fn peek_at(&self, now: Timestamp, permits: u32) -> Result<(), Denied> {
+            Err(Denied::Refused { now, permits })
+        }
+        fn available_at(&self, _: Timestamp) -> u64 {
+            9
+        }
+        fn retry(&self, _: Denied) -> Retry {
+            Retry::After(Duration::from_secs(3))
+        }
+        fn metadata(&self, _: Timestamp, denied: Option<Denied>, offers: &mut Metadata<'_>) {
+            if denied.is_some() {
+                offers.offer(TENANT, || 7);
+                offers.offer(REASON_PHRASE, || "banned");
+            }
+        }
+    }
+    impl QueueLimiter for Banned {}
+
+    let at = Timestamp::ZERO;
+    let limits = AllOf::new((Concurrency::new(5), Unlimited, Banned));
+    let queue = queue(limits, 0);
+    let rejected = now(queue.acquire(1)).unwrap_err();
+    assert!(matches!(rejected, Rejected::Refused { .. }), "{rejected:?}");
+    let denied = rejected.denied(at);
+    let permits = 1;
+    assert_eq!(denied, Denied::Refused { now: at, permits });
+    assert_eq!(TENANT.of_denied(&queue, at, denied), Some(7));
+    assert_eq!(REASON_PHRASE.of_denied(&queue, at, denied), Some("banned"));
+    let later = Retry::After(Duration::from_secs(3));
+    assert_eq!(RETRY_AFTER.of_denied(&queue, at, denied), Some(later));
+    assert_eq!(rejected.retry(), later);
+}
+
 #[test]
 fn a_limiter_that_panicked_once_leaves_no_waiter_bit_behind() {
     struct Once(Concurrency, AtomicU32);

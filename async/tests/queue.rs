@@ -404,15 +404,15 @@ mod threads {
         let all = [
             (
                 Rejected::QueueFull { permits: 3, retry },
-                "queue full (3 permits requested)",
+                "queue full (permits requested: 3)",
             ),
             (
                 Rejected::QueueFull { permits: 1, retry },
-                "queue full (1 permit requested)",
+                "queue full (permits requested: 1)",
             ),
             (
                 Rejected::Evicted { permits: 3, retry },
-                "evicted by a newer request (3 permits requested)",
+                "evicted by a newer request (permits requested: 3)",
             ),
             (
                 Rejected::ExceedsCapacity {
@@ -423,7 +423,7 @@ mod threads {
             ),
             (
                 Rejected::Deadline { permits: 3, retry },
-                "deadline cannot be met (3 permits requested)",
+                "deadline cannot be met (permits requested: 3)",
             ),
             (Rejected::Closed { permits: 3 }, "queue closed"),
         ];

@@ -1,6 +1,6 @@
 use core::fmt;
 
-use portcullis_core::{Denied, Retry};
+use portcullis_core::{Denied, Retry, Timestamp};
 
 /// Why a request was not granted its permits. A small `Copy` value.
 ///
@@ -103,6 +103,44 @@ impl Rejected {
         }
     }
 
+    /// Returns the denial that a limiter would give for the same reason, with `now` as its time. It
+    /// serves to ask the queue for [metadata](portcullis_core::metadata): the reason of the limiter,
+    /// or any other name that the limiter offers. Like all metadata, they describe the limiter as
+    /// it is when it is asked.
+    ///
+    /// For requests that had to wait longer than they could, this is [`Denied::Exhausted`].
+    ///
+    /// ```
+    /// use portcullis_async::Queue;
+    /// use portcullis_core::metadata::{REASON_PHRASE, USED_SHARE};
+    /// use portcullis_core::{Concurrency, ManualClock, Timestamp};
+    ///
+    /// let queue = Queue::new(Concurrency::new(2), ManualClock::new(), 0);
+    /// let _held = futures_executor::block_on(queue.acquire(2))?;
+    /// let rejected = futures_executor::block_on(queue.acquire(1)).unwrap_err();
+    /// let now = Timestamp::ZERO;
+    /// let denied = rejected.denied(now);
+    /// assert_eq!(
+    ///     REASON_PHRASE.of_denied(&queue, now, denied),
+    ///     Some("not enough permits available")
+    /// );
+    /// let used = USED_SHARE.of_denied(&queue, now, denied).expect("every limiter offers it");
+    /// assert_eq!((used.permits, used.capacity), (2, 2));
+    /// # Ok::<(), portcullis_async::Rejected>(())
+    /// ```
+    pub const fn denied(self, now: Timestamp) -> Denied {
+        match self {
+            Self::QueueFull { permits, .. }
+            | Self::Evicted { permits, .. }
+            | Self::Deadline { permits, .. } => Denied::Exhausted { now, permits },
+            Self::Refused { permits, .. } => Denied::Refused { now, permits },
+            Self::ExceedsCapacity { permits, capacity } => {
+                Denied::ExceedsCapacity { permits, capacity }
+            }
+            Self::Closed { permits } => Denied::Closed { permits },
+        }
+    }
+
     /// Returns the permits that were requested.
     ///
     /// ```
@@ -133,10 +171,7 @@ impl fmt::Display for Rejected {
             }
             Self::Closed { .. } => return f.write_str("queue closed"),
         };
-        match self.permits() {
-            1 => write!(f, "{reason} (1 permit requested)"),
-            n => write!(f, "{reason} ({n} permits requested)"),
-        }
+        write!(f, "{reason} (permits requested: {})", self.permits())
     }
 }
 
