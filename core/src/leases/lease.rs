@@ -111,6 +111,11 @@ where
     ///
     /// The permits are released on drop even if they were never taken: see [`Limiter::release`].
     ///
+    /// `receipt` must be that of these permits, and no other lease may have it. Otherwise
+    /// [`refund_at`](Self::refund_at) may refund permits that were not taken or that another lease
+    /// holds, and the limiter's bound does not hold. [`Receipt::NONE`] is no exception: a limiter
+    /// whose grants have receipts may take it for that of a grant at the origin of time.
+    ///
     /// ```
     /// # use portcullis_core::{Concurrency, Lease, Limiter, Timestamp};
     /// let limit = Concurrency::new(5);

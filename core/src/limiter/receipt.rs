@@ -36,7 +36,8 @@ pub struct Receipt {
 }
 
 impl Receipt {
-    /// The receipt of a limiter that needs no note.
+    /// The receipt of a limiter that needs no note. It does not mean that nothing can be refunded:
+    /// a limiter that needs notes may take it for the receipt of a grant at the origin of time.
     ///
     /// ```
     /// # use portcullis_core::{Concurrency, Limiter, Receipt, Timestamp};
