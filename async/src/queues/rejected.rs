@@ -103,12 +103,13 @@ impl Rejected {
         }
     }
 
-    /// Returns the denial that a limiter would give for the same reason, with `now` as its time. It
-    /// serves to ask the queue for [metadata](portcullis_core::metadata): the reason of the limiter,
-    /// or any other name that the limiter offers. Like all metadata, they describe the limiter as
-    /// it is when it is asked.
+    /// Returns the denial that a limiter would give for the same reason, with `now` as its time.
+    /// For a request that had to wait, or could not wait long enough, this is
+    /// [`Denied::Exhausted`].
     ///
-    /// For requests that had to wait longer than they could, this is [`Denied::Exhausted`].
+    /// With it, a caller can ask the queue for [metadata](portcullis_core::metadata): the reason of
+    /// the limiter, or any other value that the limiter offers. Like all metadata, they describe
+    /// the limiter as it is when it is asked.
     ///
     /// ```
     /// use portcullis_async::Queue;
@@ -124,7 +125,7 @@ impl Rejected {
     ///     REASON_PHRASE.of_denied(&queue, now, denied),
     ///     Some("not enough permits available")
     /// );
-    /// let used = USED_SHARE.of_denied(&queue, now, denied).expect("every limiter offers it");
+    /// let used = USED_SHARE.of_denied(&queue, now, denied).unwrap();
     /// assert_eq!((used.permits, used.capacity), (2, 2));
     /// # Ok::<(), portcullis_async::Rejected>(())
     /// ```
