@@ -2,6 +2,10 @@
 //! grants from before and after them. In every span, what was granted and not refunded is at most
 //! `burst + rate * t` and what was added in it.
 
+#[macro_use]
+#[path = "support/words.rs"]
+mod words;
+
 #[allow(dead_code, reason = "made for traces, too")]
 #[path = "support/draws.rs"]
 mod draws;
@@ -25,18 +29,8 @@ fn bucket<W: Word>() -> AdjustableBucket<W> {
         .unwrap()
 }
 
-/// Runs a generic check on both widths of the word.
-macro_rules! on_both_widths {
-    ($($check:ident),* $(,)?) => {$(
-        #[test]
-        fn $check() {
-            checks::$check::<u64>();
-            checks::$check::<u32>();
-        }
-    )*};
-}
-
-on_both_widths!(
+on_both_words!(
+    checks:
     added_permits_are_available_at_once_up_to_the_burst,
     added_permits_pay_off_a_debt_first,
     a_reset_leaves_what_it_says_and_no_debt,

@@ -1,6 +1,10 @@
 //! A window that the first request starts, and the wait after it is exceeded: Ocelot's cases, a
 //! model that never wraps, and the bound.
 
+#[macro_use]
+#[path = "support/words.rs"]
+mod words;
+
 #[allow(dead_code, reason = "made for traces, too")]
 #[path = "support/draws.rs"]
 mod draws;
@@ -23,14 +27,6 @@ const fn ns(nanos: u64) -> Timestamp {
     Timestamp::from_nanos(nanos)
 }
 
-/// Runs each test on both widths of the word.
-macro_rules! on_both_widths {
-    ($($test:ident),* $(,)?) => {
-        mod wide { $(#[test] fn $test() { super::$test::<u64>(); })* }
-        mod narrow { $(#[test] fn $test() { super::$test::<u32>(); })* }
-    };
-}
-
 fn limit<W: Word>(limit: u64, period: Duration, wait: Option<Duration>) -> CooldownWindow<W> {
     let builder = CooldownWindow::builder(limit, period);
     wait.map_or(builder, |wait| builder.wait(wait))
@@ -46,7 +42,7 @@ fn take<W: Word>(limit: &CooldownWindow<W>, now: Timestamp) -> bool {
 mod ocelot {
     use super::*;
 
-    on_both_widths!(
+    on_both_words!(
         three_a_second_and_a_wait_of_a_second,
         a_hundred_a_second_and_a_wait_of_three,
         a_wait_that_is_shorter_than_the_period_ends_inside_it,
@@ -108,7 +104,7 @@ mod ocelot {
     }
 }
 
-on_both_widths!(
+on_both_words!(
     the_shortest_wait_ends_with_the_next_tick,
     requests_during_the_wait_do_not_prolong_it_and_write_nothing,
     more_than_the_limit_and_probes_and_looks_start_no_wait,

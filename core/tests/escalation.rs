@@ -1,5 +1,9 @@
 //! Thresholds below a limit. Each decides by itself, and holds its decision for a time.
 
+#[macro_use]
+#[path = "support/words.rs"]
+mod words;
+
 #[allow(dead_code, reason = "made for traces, too")]
 #[path = "support/draws.rs"]
 mod draws;
@@ -20,14 +24,6 @@ const fn s(seconds: u64) -> Timestamp {
 
 const fn ns(nanos: u64) -> Timestamp {
     Timestamp::from_nanos(nanos)
-}
-
-/// Runs each test on both widths of the word.
-macro_rules! on_both_widths {
-    ($($test:ident),* $(,)?) => {
-        mod wide { $(#[test] fn $test() { super::$test::<u64>(); })* }
-        mod narrow { $(#[test] fn $test() { super::$test::<u32>(); })* }
-    };
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +59,7 @@ fn words<W: Word>(limit: &Escalation<Concurrency, Advice, 3, W>) -> String {
     all[all.find("until").unwrap()..all.find("holds").unwrap()].to_owned()
 }
 
-on_both_widths!(
+on_both_words!(
     a_decision_is_active_while_its_threshold_is_reached_and_for_its_hold_after,
     a_hold_is_not_prolonged_and_starts_again_if_its_threshold_is_still_reached,
     a_denial_counts_as_all_in_use,

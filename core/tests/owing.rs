@@ -1,6 +1,10 @@
 //! A token bucket that may owe: what it grants, denies and refunds, as exact arithmetic does, and
 //! the bound over every span.
 
+#[macro_use]
+#[path = "support/words.rs"]
+mod words;
+
 #[allow(dead_code, reason = "made for traces, too")]
 #[path = "support/draws.rs"]
 mod draws;
@@ -22,18 +26,8 @@ fn bucket<W: Word>(debt: u64) -> TokenBucket<W> {
     bucket.build_on().unwrap()
 }
 
-/// Runs a generic check on both widths of the word.
-macro_rules! on_both_widths {
-    ($($check:ident),* $(,)?) => {$(
-        #[test]
-        fn $check() {
-            checks::$check::<u64>();
-            checks::$check::<u32>();
-        }
-    )*};
-}
-
-on_both_widths!(
+on_both_words!(
+    checks:
     a_bucket_that_owes_nothing_grants_more_than_the_burst,
     the_requests_that_follow_wait_until_nothing_is_owed,
     an_empty_bucket_that_owes_nothing_grants,

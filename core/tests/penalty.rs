@@ -1,6 +1,10 @@
 //! After a denial, all requests are denied for at least the wait. Compared with a model that never
 //! wraps, around a limiter and its twin.
 
+#[macro_use]
+#[path = "support/words.rs"]
+mod words;
+
 #[allow(dead_code, reason = "made for traces, too")]
 #[path = "support/draws.rs"]
 mod draws;
@@ -27,14 +31,6 @@ const fn ns(nanos: u64) -> Timestamp {
 
 fn nanos(span: Duration) -> u64 {
     u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
-}
-
-/// Runs each test on both widths of the word.
-macro_rules! on_both_widths {
-    ($($test:ident),* $(,)?) => {
-        mod wide { $(#[test] fn $test() { super::$test::<u64>(); })* }
-        mod narrow { $(#[test] fn $test() { super::$test::<u32>(); })* }
-    };
 }
 
 /// One token per second, at most one at once, and penalties of `wait`.
@@ -72,7 +68,7 @@ impl Limiter for Says {
     }
 }
 
-on_both_widths!(
+on_both_words!(
     a_penalty_lasts_exactly_the_wait_from_a_denial_and_no_denial_prolongs_it,
     a_penalty_writes_once_and_denials_in_it_write_nothing,
     probes_and_looks_and_requests_for_more_than_there_can_be_start_none,

@@ -1,6 +1,10 @@
 //! The settings that a limiter was built with can be read back, as they are in force. A limiter
 //! that is built from what was read is the same.
 
+#[macro_use]
+#[path = "support/words.rs"]
+mod words;
+
 use core::fmt::Debug;
 use core::time::Duration;
 use std::collections::HashSet;
@@ -16,18 +20,8 @@ const SECOND: Duration = Duration::from_secs(1);
 const MILLI: Duration = Duration::from_millis(1);
 const NOW: Timestamp = Timestamp::from_secs(5);
 
-/// Runs a generic check on both widths.
-macro_rules! on_both_words {
-    ($($name:ident),* $(,)?) => {$(
-        #[test]
-        fn $name() {
-            on::$name::<u64>();
-            on::$name::<u32>();
-        }
-    )*};
-}
-
 on_both_words!(
+    on:
     of_a_token_bucket,
     of_a_sliced_bucket,
     of_an_adjustable_bucket_also_after_a_change,

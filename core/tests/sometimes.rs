@@ -1,5 +1,9 @@
 //! `Sometimes` counts calls as golang.org/x/time/rate's `Sometimes` does.
 
+#[macro_use]
+#[path = "support/words.rs"]
+mod words;
+
 #[allow(dead_code, reason = "made for traces, too")]
 #[path = "support/draws.rs"]
 mod draws;
@@ -15,18 +19,8 @@ use portcullis_core::{
 
 const MILLI: u64 = 1_000_000;
 
-/// Runs a generic check on both widths of the word.
-macro_rules! on_both_widths {
-    ($($check:ident),* $(,)?) => {$(
-        #[test]
-        fn $check() {
-            checks::$check::<u64>();
-            checks::$check::<u32>();
-        }
-    )*};
-}
-
-on_both_widths!(
+on_both_words!(
+    checks:
     without_settings_only_the_first_call_is_due,
     the_examples_of_x_time_rate_are_due_as_there,
     a_call_that_does_not_count_writes_nothing,

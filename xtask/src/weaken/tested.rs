@@ -68,7 +68,7 @@ pub(super) const OF_THE_CORE: &[Mutant] = &[
         by: "(balance.owed.saturating_add(owed) <= self.debt)",
         test: (
             "owing",
-            "the_requests_that_follow_wait_until_nothing_is_owed",
+            "wide::the_requests_that_follow_wait_until_nothing_is_owed",
         ),
     },
     // A refund from before an addition returns permits that were added.
@@ -79,7 +79,7 @@ pub(super) const OF_THE_CORE: &[Mutant] = &[
         by: "match Some(self.live.exchange(word, word & !Self::USED | used & Self::USED)) {",
         test: (
             "added",
-            "a_refund_after_the_refill_of_an_addition_was_lost_returns_nothing",
+            "wide::a_refund_after_the_refill_of_an_addition_was_lost_returns_nothing",
         ),
     },
     // An era begins at an instant at which all numbers have been in use.
@@ -90,7 +90,7 @@ pub(super) const OF_THE_CORE: &[Mutant] = &[
         by: "=> 0,",
         test: (
             "added",
-            "additions_at_one_instant_are_limited_by_the_word_and_work_again_later",
+            "wide::additions_at_one_instant_are_limited_by_the_word_and_work_again_later",
         ),
     },
     // The rounds of a `Sometimes` begin where the first calls end, not at a multiple.
@@ -99,7 +99,10 @@ pub(super) const OF_THE_CORE: &[Mutant] = &[
         within: "pub const fn build_on<W: Word>",
         text: "first.next_multiple_of(every as u64)",
         by: "first",
-        test: ("sometimes", "the_examples_of_x_time_rate_are_due_as_there"),
+        test: (
+            "sometimes",
+            "wide::the_examples_of_x_time_rate_are_due_as_there",
+        ),
     },
     // A share lends its guarantee while it is in use, or to a stale timestamp.
     Mutant {
