@@ -22,6 +22,18 @@
 //!
 //! A [`KeyedQueue`] does the same for a table of limiters, with a separate wait list for each key.
 //!
+//! # Items by use
+//!
+//! | to | items |
+//! |---|---|
+//! | wait | [`Queue`], [`Acquire`], [`Rejected`], [`Drained`] |
+//! | wait by key | [`KeyedQueue`], [`QueueKey`], [`QueueKeyLimiter`] |
+//! | set options | [`Order`], [`Oversized`] |
+//! | drive a queue by time | [`ThreadTimer`], [`TokioTimer`], [`AsyncIoTimer`], `EmbassyTimer`; [`NoTimer`], [`Next`]; [`Drive`]; [`Timer`] and [`QueueClock`] for your own |
+//! | observe a queue | [`QueueCounts`], [`Hook`], [`Waited`], [`Outcome`], [`LimiterView`] |
+//! | choose a lock | [`DefaultLock`], [`ThreadLock`], `InterruptLock`; [`RawLock`] for your own |
+//! | limit channels, streams, readers and writers | [`channel`]; [`LimitedStream`], [`LeasedStream`], [`LimitedSink`], [`LimitStreamExt`], [`LimitSinkExt`], [`SinkError`]; [`LimitedRead`], [`LimitedWrite`]; [`Weight`], [`PerItem`], [`Refused`] |
+//!
 //! # Features
 //!
 //! - `std` (default): [`ThreadLock`], [`ThreadTimer`], blocking waits, and the feature `std` of

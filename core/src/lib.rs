@@ -69,6 +69,24 @@
 //! - **Retrying.** [`Denied::retry`] computes when to retry.
 //! - **Your own limiter.** Implement [`Limiter`], the trait that all limiters share.
 //!
+//! # Items by use
+//!
+//! A builder is named after the type that it builds, such as [`TokenBucketBuilder`].
+//!
+//! | to | items |
+//! |---|---|
+//! | take permits | [`Lease`], [`AllLease`], [`TooFewHeld`]; [`Denied`], [`DeniedBy`], [`Retry`]; [`LimiterExt`] for partial takes, [`Detail`] for looks |
+//! | state rates and times | [`Rate`], [`Timestamp`]; [`Clock`], [`Clocked`], [`MonotonicClock`], [`CoarseClock`], [`TscClock`], [`ManualClock`], [`Timeless`] |
+//! | check settings | [`SettingsError`], [`Setting`] |
+//! | change settings, reserve | [`Carry`], [`ChangeError`], [`PartlyChanged`], [`Reservation`] |
+//! | limit by key | [`Key`], [`KeyLimiter`], [`ClockedKey`]; [`Line`], [`Address`]; [`Seed`], [`SeedFixed`], [`SeededHasher`]; [`KeyedStatistics`]; [`IntoRules`], [`TokenBucketRules`], [`FixedWindowRules`], [`ConcurrencyRules`], [`KeyedRules`] |
+//! | combine, wrap, share out | [`Limits`], [`Receipts`]; [`Counts`], [`PenaltySettings`], [`Threshold`]; [`Sliceable`] |
+//! | name leases | [`LeaseId`], [`ClaimError`], [`StaleId`] |
+//! | describe decisions | [`metadata`] |
+//! | write a limiter | [`Limiter`], [`Receipt`], [`Refund`], [`Idle`], [`LimiterId`]; [`Composable`], [`Plan`] for compositions |
+//! | write a queue | [`QueueLimiter`], [`Replenishing`], [`Waiting`], [`PassedOn`], [`QueueLimits`], [`ReplenishingLimits`], [`Keys`], [`QueueKeys`] |
+//! | choose a state word | [`NativeWord`], [`KeyedWord`], [`Word`] |
+//!
 //! # Guarantees
 //!
 //! - **One-sided error.** A limiter never admits more than its bound: not in a race, not with a

@@ -105,6 +105,39 @@ fn the_documents_name_the_lowest_rust() {
     says("CHANGELOG.md", &core);
 }
 
+/// Returns the names that the `pub use` of a source file re-exports.
+fn exported(source: &str) -> Vec<String> {
+    let mut names = Vec::new();
+    for item in source.split("pub use ").skip(1) {
+        let path = item.split(';').next().unwrap_or_default();
+        let last = path.rsplit("::").next().unwrap_or_default();
+        let list = path.split_once('{').map_or(last, |(_, list)| list);
+        let each = list.trim_end_matches('}').split(',').map(str::trim);
+        names.extend(each.filter(|name| !name.is_empty()).map(str::to_owned));
+    }
+    names
+}
+
+#[test]
+fn the_documentation_of_a_crate_names_every_item_of_its_root() {
+    for (root, others) in [
+        ("core/src/lib.rs", &["core/src/limiters.rs"][..]),
+        ("async/src/lib.rs", &[]),
+    ] {
+        let source = read(root);
+        let lines = source.lines().filter(|line| line.starts_with("//!"));
+        let text: String = lines.collect();
+        let items = source.lines().filter(|line| !line.starts_with("//!"));
+        let items: Vec<_> = items.collect();
+        let mut names = exported(&items.join("\n"));
+        names.extend(others.iter().flat_map(|file| exported(&read(file))));
+        assert!(names.len() > 20, "{root}: {names:?}");
+        names.retain(|name| name != "*" && !name.ends_with("Builder"));
+        names.retain(|name| !text.contains(&format!("`{name}`")));
+        assert!(names.is_empty(), "{root}: add {names:?} to its tables");
+    }
+}
+
 /// A fenced block: the number and the kind of its first line, its source file, and its text.
 struct Block {
     line: usize,
