@@ -60,7 +60,9 @@ pub struct Detail {
     /// limiter's [`capacity`](Limiter::capacity).
     pub capacity: u64,
     /// The time in which the whole capacity comes back if it is taken at once: for a window its
-    /// length, for a bucket the burst divided by the rate. Rounded up to the limiter's ticks.
+    /// length, for a bucket the burst divided by the rate, for a
+    /// [`WarmingBucket`](crate::WarmingBucket) the time if it is cold. Rounded up to the limiter's
+    /// ticks.
     ///
     /// `None` if permits do not come back by time, at an unlimited rate, or if the limiter does not
     /// know.
