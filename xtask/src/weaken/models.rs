@@ -1312,7 +1312,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         file: KEYED_QUEUE,
-        within: "fn take_at(",
+        within: "fn take_with(",
         text: "!wait_queue.is_waited_for(self.address)",
         by: "true",
         test: (
