@@ -75,7 +75,7 @@
 //!
 //! | to | items |
 //! |---|---|
-//! | take permits | [`Lease`], [`AllLease`], [`TooFewHeld`]; [`Denied`], [`DeniedBy`], [`Retry`]; [`LimiterExt`] for partial takes, [`Detail`] for looks |
+//! | take permits | [`Lease`], [`AllLease`], [`TooFewHeld`]; [`Denied`], [`DeniedBy`], [`Retry`]; [`LimiterExt`] for partial takes; [`Detail`], [`DetailBy`] |
 //! | state rates and times | [`Rate`], [`Timestamp`]; [`Clock`], [`Clocked`], [`MonotonicClock`], [`CoarseClock`], [`TscClock`], [`ManualClock`], [`Timeless`] |
 //! | check settings | [`SettingsError`], [`Setting`] |
 //! | change settings, reserve | [`Carry`], [`ChangeError`], [`PartlyChanged`], [`Reservation`] |
