@@ -20,9 +20,9 @@
 mod registry;
 
 use portcullis_core::{
-    ClaimError, Concurrency, ConcurrencyShare, Denied, FixedWindowRules, KeyLimiter, Keyed, Lease,
-    LeaseId, LeasePool, Line, Slice, SlicedBucket, StaleId, Timestamp, TokenBucket,
-    TokenBucketRules,
+    ClaimError, Concurrency, ConcurrencyShare, Denied, FixedWindow, FixedWindowRules, Interval,
+    KeyLimiter, Keyed, Lease, LeaseId, LeasePool, Limiter, Line, Receipt, Slice, SlicedBucket,
+    SlidingWindow, StaleId, Timestamp, TokenBucket, TokenBucketRules, WarmingBucket,
 };
 
 macro_rules! acquires {
@@ -73,6 +73,35 @@ acquires! {
 acquires! {
     keyed_bucket: KeyLimiter<&'static Keyed<TokenBucketRules, &'static [Line]>>;
     keyed_window: KeyLimiter<&'static Keyed<FixedWindowRules, &'static [Line]>>;
+}
+
+macro_rules! takes_within {
+    ($($name:ident: $limiter:ty;)*) => {$(
+        /// Takes `n` permits at a time that lies in `interval`, if it does not matter where.
+        ///
+        /// # Errors
+        ///
+        /// As the limiter.
+        #[unsafe(no_mangle)]
+        #[inline(never)]
+        pub extern "Rust" fn $name(
+            limiter: &$limiter,
+            interval: Interval,
+            n: u32,
+        ) -> Option<Result<Receipt, Denied>> {
+            limiter.take_within(interval, n)
+        }
+    )*};
+}
+
+takes_within! {
+    token_bucket_within: TokenBucket;
+    token_bucket_32_within: TokenBucket<u32>;
+    fixed_window_within: FixedWindow;
+    sliding_window_within: SlidingWindow<8>;
+    warming_bucket_within: WarmingBucket;
+    concurrency_within: Concurrency;
+    keyed_bucket_within: KeyLimiter<&'static Keyed<TokenBucketRules, &'static [Line]>>;
 }
 
 macro_rules! drops {

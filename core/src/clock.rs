@@ -8,11 +8,17 @@
 //!   caught up.
 //! - A clock that *runs ahead* leads to grants as if the time had passed, and to denials once it
 //!   goes back.
+//!
+//! Some clocks can also return an [interval](Clock::interval) that contains the time, at a lower
+//! cost than the time itself. [`Clocked`] then reads the time only if it matters where in the
+//! interval it is.
 
 #[cfg(feature = "std")]
 mod coarse;
 #[cfg(feature = "std")]
 mod monotonic;
+#[cfg(all(feature = "std", target_os = "linux"))]
+mod system;
 #[cfg(feature = "tsc")]
 mod tsc;
 
@@ -25,7 +31,7 @@ pub use tsc::TscClock;
 
 #[cfg(target_has_atomic = "64")]
 use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use crate::{Denied, Detail, Idle, Lease, Limiter, Timestamp};
+use crate::{Denied, Detail, Idle, Interval, Lease, Limiter, Receipt, Timestamp};
 
 /// A source of [`Timestamp`]s, all with the same origin.
 ///
@@ -52,12 +58,57 @@ use crate::{Denied, Detail, Idle, Lease, Limiter, Timestamp};
 pub trait Clock {
     /// Returns the current time.
     fn now(&self) -> Timestamp;
+
+    /// Returns an interval that contains the current time, if that costs less than
+    /// [`now`](Self::now). The default is `None`.
+    ///
+    /// # Implementing
+    ///
+    /// A call of `now` instead of this call must return an instant of the interval. The interval
+    /// may be wrong in the same ways as `now`:
+    ///
+    /// - If the time is later than the interval, decisions are those of a stale timestamp, the end
+    ///   of the interval.
+    /// - If the time is earlier than the interval, decisions are those of a clock that runs ahead,
+    ///   by up to the distance to the end of the interval.
+    ///
+    /// ```
+    /// use core::time::Duration;
+    /// use portcullis_core::{Clock, Interval, Timestamp};
+    ///
+    /// /// A counter that an interrupt advances each millisecond, and a slow chip with the time.
+    /// struct Board;
+    /// # fn ticks() -> Timestamp { Timestamp::from_millis(7) }
+    /// # fn ask_the_chip() -> Timestamp { Timestamp::from_micros(7_250) }
+    ///
+    /// impl Clock for Board {
+    ///     fn now(&self) -> Timestamp {
+    ///         ask_the_chip()
+    ///     }
+    ///     fn interval(&self) -> Option<Interval> {
+    ///         let earliest = ticks();
+    ///         // The interrupt may be late by one more millisecond.
+    ///         Interval::new(earliest, earliest + Duration::from_millis(2))
+    ///     }
+    /// }
+    ///
+    /// assert!(Board.interval().unwrap().contains(Board.now()));
+    /// ```
+    #[inline]
+    fn interval(&self) -> Option<Interval> {
+        None
+    }
 }
 
 impl<C: Clock + ?Sized> Clock for &C {
     #[inline]
     fn now(&self) -> Timestamp {
         (**self).now()
+    }
+
+    #[inline]
+    fn interval(&self) -> Option<Interval> {
+        (**self).interval()
     }
 }
 
@@ -150,7 +201,7 @@ impl<L: Limiter, C: Clock> Clocked<L, C> {
     ///
     /// # Cost
     ///
-    /// The limiter's cost, and one reading of the clock.
+    /// As [`take`](Self::take).
     ///
     /// ```
     /// # use portcullis_core::{Clocked, ManualClock, Rate, TokenBucket};
@@ -161,7 +212,52 @@ impl<L: Limiter, C: Clock> Clocked<L, C> {
     /// ```
     #[inline]
     pub fn try_acquire(&self, n: u32) -> Result<Lease<&L>, Denied> {
-        Lease::try_acquire_at(&self.limiter, self.clock.now(), n)
+        match self.take(n) {
+            Ok(receipt) => Ok(Lease::from_grant(&self.limiter, n, receipt)),
+            Err(denied) => Err(denied),
+        }
+    }
+
+    /// Takes `n` permits at the clock's current time, as [`try_acquire`](Self::try_acquire) does,
+    /// but returns a receipt and not a lease: see [`Limiter::take_at`]. For code that makes a lease
+    /// of its own, such as a queue.
+    ///
+    /// If the clock returns an [interval](Clock::interval), the limiter first decides
+    /// [within](Limiter::take_within) it. If it cannot, or if the clock returns none, the clock is
+    /// asked for the time. So the decision, and the state that it leaves, are the ones that the
+    /// time itself gives.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Denied`] if the limiter denies the request. Nothing has changed then. If the
+    /// denial contains a time, that is the time of the decision, or the earliest instant of the
+    /// interval.
+    ///
+    /// # Cost
+    ///
+    /// The limiter's cost, and one reading of the clock: of its interval, of its time, or of both
+    /// if the interval was not enough.
+    ///
+    /// ```
+    /// # use portcullis_core::{Clocked, Concurrency, Lease, Timeless};
+    /// let limit = Clocked::new(Concurrency::new(5), Timeless);
+    /// let receipt = limit.take(2)?;
+    /// let lease = Lease::from_grant(limit.limiter(), 2, receipt);
+    /// assert_eq!(limit.available(), 3);
+    /// # drop(lease);
+    /// # Ok::<(), portcullis_core::Denied>(())
+    /// ```
+    #[inline]
+    pub fn take(&self, n: u32) -> Result<Receipt, Denied> {
+        // The interval is read first, so that the time is never before it.
+        if self.limiter.decides_within() {
+            let interval = self.clock.interval();
+            let within = |interval| self.limiter.take_within(interval, n);
+            if let Some(decision) = interval.and_then(within) {
+                return decision;
+            }
+        }
+        self.limiter.take_at(self.clock.now(), n)
     }
 
     /// Takes permits as [`try_acquire`](Self::try_acquire) does, and returns what the decision saw:

@@ -30,7 +30,7 @@ use crate::keyed::table::{ATTEMPTS, KeyedStatistics, Table};
 use crate::limiter::detail::{Observer, observed};
 use crate::rules::{TableRules, Verdict, look};
 use crate::sync::const_unless_loom;
-use crate::{Denied, Detail, Idle, KeyedWord, Receipt, Refund, Retry, Seed, Timestamp};
+use crate::{Denied, Detail, Idle, Interval, KeyedWord, Receipt, Refund, Retry, Seed, Timestamp};
 
 /// The rules of the limiters in a [`Keyed`] table: their state is one word per key. Sealed.
 ///
@@ -712,6 +712,36 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> key::seale
             },
             _ => detail,
         }
+    }
+
+    /// A key that has no slot in its first line depends on the time: so does a claim.
+    #[inline(always)]
+    fn take_within(
+        &self,
+        address: &Address,
+        interval: Interval,
+        n: u32,
+    ) -> Option<Result<Receipt, Denied>> {
+        let (entry, held) = address.find_near(self.table.lines())?;
+        let rules = self.rules_of(address.tag());
+        let ends = match rules.requests_within(interval, n) {
+            Ok(ends) => ends,
+            Err(denied) => return Some(Err(denied)),
+        };
+        match rules.judge_within(held.state(), ends)? {
+            Verdict::Granted(left) => {
+                // If another call has changed the slot, the time decides.
+                entry.change(held, left).ok()?;
+                Some(Ok(rules.receipt(left, interval.earliest())))
+            }
+            Verdict::Allowed => Some(Ok(Receipt::NONE)),
+            Verdict::Denied(denied) => Some(Err(denied)),
+        }
+    }
+
+    #[inline]
+    fn decides_within(&self) -> bool {
+        true
     }
 
     fn peek(&self, address: &Address, now: Timestamp, n: u32) -> Result<(), Denied> {

@@ -76,7 +76,7 @@
 //! | to | items |
 //! |---|---|
 //! | take permits | [`Lease`], [`AllLease`], [`TooFewHeld`]; [`Denied`], [`DeniedBy`], [`Retry`]; [`LimiterExt`] for partial takes; [`Detail`], [`DetailBy`] |
-//! | state rates and times | [`Rate`], [`Timestamp`]; [`Clock`], [`Clocked`], [`MonotonicClock`], [`CoarseClock`], [`TscClock`], [`ManualClock`], [`Timeless`] |
+//! | state rates and times | [`Rate`], [`Timestamp`], [`Interval`]; [`Clock`], [`Clocked`], [`MonotonicClock`], [`CoarseClock`], [`TscClock`], [`ManualClock`], [`Timeless`] |
 //! | check settings | [`SettingsError`], [`Setting`] |
 //! | change settings, reserve | [`Carry`], [`ChangeError`], [`PartlyChanged`], [`Reservation`] |
 //! | limit by key | [`Key`], [`KeyLimiter`], [`ClockedKey`]; [`Line`], [`Address`]; [`Seed`], [`SeedFixed`], [`SeededHasher`]; [`KeyedStatistics`]; [`IntoRules`], [`TokenBucketRules`], [`FixedWindowRules`], [`ConcurrencyRules`], [`KeyedRules`] |
@@ -172,6 +172,7 @@ pub use limiter::{
 };
 pub use limiters::*;
 pub use sometimes::{Sometimes, SometimesBuilder};
+pub use time::interval::Interval;
 pub use time::rate::Rate;
 pub use time::timestamp::Timestamp;
 pub use word::live::{Carry, ChangeError};

@@ -13,7 +13,7 @@ use core::ops::Deref;
 use self::composable::take_or_undo;
 use self::detail::explained;
 use crate::limiter::metadata::{Metadata, Used};
-use crate::{Denied, Detail, Lease, Receipt, Refund, Retry, Timestamp};
+use crate::{Denied, Detail, Interval, Lease, Receipt, Refund, Retry, Timestamp};
 
 /// The interface of every limiter. Implement it for a limiter of your own.
 ///
@@ -26,6 +26,8 @@ use crate::{Denied, Detail, Lease, Receipt, Refund, Retry, Timestamp};
 ///
 /// - A limiter that wraps another one forwards all methods to it.
 /// - A limiter whose permits are released (rather than replenished by time) implements `release`.
+/// - A limiter whose decisions often do not depend on the exact time implements `take_within` and
+///   `decides_within`.
 /// - A limiter whose permits come back by time, but that can refund a grant as long as no later
 ///   grant depends on it, implements `refund_at`.
 ///
@@ -156,6 +158,47 @@ pub trait Limiter {
     /// ```
     fn explain_at(&self, now: Timestamp, n: u32) -> Detail {
         Detail::of(self, now, self.peek_at(now, n))
+    }
+
+    /// Takes `n` permits at a time that lies in `interval`, if it does not matter where: if
+    /// [`take_at`](Self::take_at) would decide alike, and leave the limiter in the same state, at
+    /// every instant of the interval. Otherwise returns `None`, and nothing has changed.
+    ///
+    /// For a token bucket it does not matter while the bucket is in use and not full, for a window
+    /// if no edge is in the interval, and for both if a request would still be denied at the end of
+    /// the interval. It never matters for a concurrency limit. The default returns `None`.
+    ///
+    /// A denial contains the earliest instant of the interval as its time, and so does a receipt.
+    /// The time to [retry](Self::retry) is the same as after a denial at the time itself.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{Denied, Interval, Limiter, Rate, Timestamp, TokenBucket};
+    /// let bucket = TokenBucket::new(Rate::per_second(10), 3);
+    /// let now = Timestamp::from_secs(7);
+    /// let interval = Interval::new(now, now + Duration::from_millis(50)).unwrap();
+    /// assert!(bucket.take_within(interval, 1).is_none(), "full: it matters when the take was");
+    /// bucket.take_at(now, 2)?;
+    /// assert!(matches!(bucket.take_within(interval, 1), Some(Ok(_))));
+    /// assert!(matches!(bucket.take_within(interval, 1), Some(Err(_))), "empty until 7.1 s");
+    /// # Ok::<(), Denied>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Denied`] if the request is denied at every instant of the interval. Then no permit has
+    /// been taken.
+    #[inline]
+    fn take_within(&self, interval: Interval, n: u32) -> Option<Result<Receipt, Denied>> {
+        let _ = (interval, n);
+        None
+    }
+
+    /// Returns whether [`take_within`](Self::take_within) ever decides. If not, the caller need not
+    /// read an interval. The default is `false`.
+    #[inline]
+    fn decides_within(&self) -> bool {
+        false
     }
 
     /// Returns whether [`take_at`](Self::take_at) would grant, without any effect. Effects of a
@@ -608,6 +651,18 @@ macro_rules! forward {
             }
             fn explain_at(&self, now: Timestamp, n: u32) -> crate::Detail {
                 self.deref().explain_at(now, n)
+            }
+            #[inline]
+            fn take_within(
+                &self,
+                interval: crate::Interval,
+                n: u32,
+            ) -> Option<Result<Receipt, Denied>> {
+                self.deref().take_within(interval, n)
+            }
+            #[inline]
+            fn decides_within(&self) -> bool {
+                self.deref().decides_within()
             }
             #[inline]
             fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {

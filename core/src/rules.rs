@@ -7,7 +7,7 @@
 
 pub(crate) mod word_limiter;
 
-use crate::{Denied, Detail, Idle, Receipt, Retry, Timestamp, Word};
+use crate::{Denied, Detail, Idle, Interval, Receipt, Retry, Timestamp, Word};
 
 /// The rules of a limiter whose state is one word.
 pub trait WordRules {
@@ -25,6 +25,41 @@ pub trait WordRules {
 
     /// Decides on a request.
     fn judge(&self, state: u64, request: Self::Request) -> Verdict;
+
+    /// Prepares a request at a time that lies in `interval`: the requests at its two ends. Fails as
+    /// [`request`](Self::request) does.
+    #[inline(always)]
+    fn requests_within(&self, interval: Interval, n: u32) -> Result<[Self::Request; 2], Denied> {
+        Ok([
+            self.request(interval.earliest(), n)?,
+            self.request(interval.latest(), n)?,
+        ])
+    }
+
+    /// Decides on a request at a time that lies in an interval. `ends` are the requests at its two
+    /// ends. Returns the verdict if it is the same at every instant of the interval, with the same
+    /// next state; otherwise `None`.
+    ///
+    /// Equal verdicts at both ends prove that, because verdicts change in one direction as time
+    /// passes:
+    ///
+    /// - From one instant to the next, a state moves through the zones in which its limiter denies
+    ///   a request, grants it out of what is left, and grants it anew, in this order and never
+    ///   back. To move through all of them and begin again takes longer than an interval: no
+    ///   staleness is shorter than an interval, and at least twice as many positions mean idle.
+    /// - Where a request is granted out of what is left, the next state does not depend on the
+    ///   time. Where it is granted anew, the next state moves ahead with time, or stands still.
+    #[inline(always)]
+    fn judge_within(&self, state: u64, [first, last]: [Self::Request; 2]) -> Option<Verdict> {
+        match (self.judge(state, first), self.judge(state, last)) {
+            (Verdict::Granted(left), Verdict::Granted(at_last)) if left == at_last => {
+                Some(Verdict::Granted(left))
+            }
+            (Verdict::Allowed, Verdict::Allowed) => Some(Verdict::Allowed),
+            (denied @ Verdict::Denied(_), Verdict::Denied(_)) => Some(denied),
+            _ => None,
+        }
+    }
 
     /// The receipt of a grant at `now` that changed the state to `state`.
     fn receipt(&self, state: u64, now: Timestamp) -> Receipt;

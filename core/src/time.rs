@@ -1,5 +1,6 @@
-//! The units of time and rate, and time in equal steps.
+//! The units of time and rate, intervals, and time in equal steps.
 
 pub(crate) mod grid;
+pub(crate) mod interval;
 pub(crate) mod rate;
 pub(crate) mod timestamp;

@@ -88,6 +88,33 @@ fn a_monotonic_clock_counts_from_its_creation() {
     never_goes_back(&MonotonicClock::default());
 }
 
+/// The kernel bounds one end of the interval. On a busy machine the time may be after the other.
+#[cfg(target_os = "linux")]
+#[test]
+fn the_interval_of_a_monotonic_clock_contains_the_time() {
+    let clock = MonotonicClock::new();
+    thread::sleep(Duration::from_millis(20));
+    let (mut within, mut read) = (0, 0);
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_millis(200) {
+        let interval = <&MonotonicClock>::interval(&&clock).expect("Linux has a coarse clock");
+        let now = clock.now();
+        assert!(interval.earliest() <= now, "{interval:?} after {now}");
+        let length = interval.latest().saturating_since(interval.earliest());
+        assert!(length >= Duration::from_millis(10) && length <= Duration::from_millis(28));
+        within += u32::from(interval.contains(now));
+        read += 1;
+    }
+    assert!(within >= read - read / 10, "{within} of {read}");
+}
+
+#[test]
+fn a_clock_has_no_interval_unless_it_says_so() {
+    assert_eq!(Timeless.interval(), None);
+    assert_eq!(ManualClock::new().interval(), None);
+    assert_eq!(CoarseClock::new().interval(), None);
+}
+
 /// It lags by up to 10 ms, and so may count a tick more or less than the time that passed.
 #[test]
 fn a_coarse_clock_lags_by_at_most_its_resolution() {

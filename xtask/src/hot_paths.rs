@@ -45,6 +45,13 @@ pub(crate) const HOT_PATHS: &[HotPath] = {
                 path("share_32_acquire", 1, &[]),
                 path("keyed_bucket_acquire", 1, KEYED),
                 path("keyed_window_acquire", 1, KEYED),
+                path("token_bucket_within", 1, &[]),
+                path("token_bucket_32_within", 1, &[]),
+                path("fixed_window_within", 1, &["elsewhere"]),
+                path("sliding_window_within", 2, &["expired", "roll"]),
+                path("warming_bucket_within", 1, &[]),
+                path("concurrency_within", 1, &[]),
+                path("keyed_bucket_within", 1, KEYED),
                 // Two writes, because a pool also marks its slot.
                 path("lease_pool_claim", 2, &["search"]),
                 path("lease_pool_release", 2, &[]),

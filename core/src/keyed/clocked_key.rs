@@ -112,7 +112,7 @@ impl<P: Deref<Target: Keys>, C: Clock> ClockedKey<P, C> {
     ///
     /// # Cost
     ///
-    /// The limiter's cost, and one reading of the clock.
+    /// As [`Clocked::take`].
     ///
     /// ```
     /// # use portcullis_core::{Clocked, Keyed, ManualClock, Rate, TokenBucket};
@@ -124,7 +124,10 @@ impl<P: Deref<Target: Keys>, C: Clock> ClockedKey<P, C> {
     /// ```
     #[inline]
     pub fn try_acquire(self, n: u32) -> Result<Lease<Key<P>>, Denied> {
-        self.key.try_acquire_at(self.clock.now(), n)
+        match Clocked::new(&*self.key, &self.clock).take(n) {
+            Ok(receipt) => Ok(Lease::from_grant(self.key, n, receipt)),
+            Err(denied) => Err(denied),
+        }
     }
 
     /// Takes permits as [`try_acquire`](Self::try_acquire) does, and returns what the decision saw:

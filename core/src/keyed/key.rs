@@ -9,7 +9,8 @@ use crate::keyed::line::Address;
 use crate::limiter::metadata::Metadata;
 use crate::limiter::{forward, offer};
 use crate::{
-    Composable, Denied, Detail, Idle, Lease, Limiter, LimiterId, Receipt, Refund, Retry, Timestamp,
+    Composable, Denied, Detail, Idle, Interval, Lease, Limiter, LimiterId, Receipt, Refund, Retry,
+    Timestamp,
 };
 
 /// A table that has a limiter for each key: [`Keyed`](crate::Keyed) or
@@ -67,11 +68,20 @@ pub trait QueueKeys: Keys {
 }
 
 pub(crate) mod sealed {
-    use super::{Address, Denied, Detail, Idle, Metadata, Receipt, Refund, Retry, Timestamp};
+    use super::{
+        Address, Denied, Detail, Idle, Interval, Metadata, Receipt, Refund, Retry, Timestamp,
+    };
 
     /// The operations of a table on the limiter at an address.
     pub trait Table: Sized {
         fn take(&self, address: &Address, now: Timestamp, n: u32) -> Result<Receipt, Denied>;
+        /// [`Limiter::take_within`](crate::Limiter::take_within) for a key.
+        fn take_within(&self, _: &Address, _: Interval, _: u32) -> Option<Result<Receipt, Denied>> {
+            None
+        }
+        fn decides_within(&self) -> bool {
+            false
+        }
         /// Whether the key's limiter is a composition.
         fn is_composed(&self) -> bool {
             false
@@ -316,6 +326,16 @@ impl<P: Deref<Target: Table>> Limiter for KeyLimiter<P> {
 
     fn explain_at(&self, now: Timestamp, n: u32) -> Detail {
         self.table.explain(&self.address, now, n)
+    }
+
+    #[inline]
+    fn take_within(&self, interval: Interval, n: u32) -> Option<Result<Receipt, Denied>> {
+        self.table.take_within(&self.address, interval, n)
+    }
+
+    #[inline]
+    fn decides_within(&self) -> bool {
+        self.table.decides_within()
     }
 
     fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {

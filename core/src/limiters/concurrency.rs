@@ -35,8 +35,8 @@ use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::const_unless_loom;
 use crate::word::{AtomicWord, NativeWord, Word};
 use crate::{
-    Denied, Detail, Idle, IntoRules, Lease, Limiter, LimiterId, PassedOn, QueueLimiter, Receipt,
-    Refund, Retry, Setting, SettingsError, Timestamp, Waiting,
+    Denied, Detail, Idle, Interval, IntoRules, Lease, Limiter, LimiterId, PassedOn, QueueLimiter,
+    Receipt, Refund, Retry, Setting, SettingsError, Timestamp, Waiting,
 };
 
 /// A concurrency limit: at most `limit` permits are in use at once. Permits return when their
@@ -394,6 +394,16 @@ impl<W: Word> Limiter for Concurrency<W> {
     fn explain_at(&self, now: Timestamp, n: u32) -> Detail {
         let state = self.state.load(Relaxed);
         Detail::look(now, n, |decision| self.detail(state, now, decision))
+    }
+
+    #[inline]
+    fn take_within(&self, interval: Interval, n: u32) -> Option<Result<Receipt, Denied>> {
+        Some(self.take(interval.earliest(), n, ()))
+    }
+
+    #[inline]
+    fn decides_within(&self) -> bool {
+        true
     }
 
     /// Releases all `n` permits.

@@ -13,8 +13,8 @@ use crate::word::settings;
 use crate::word::stamped::Started;
 use crate::word::{NativeWord, Word};
 use crate::{
-    Composable, Denied, Detail, Idle, IntoRules, Lease, Limiter, LimiterId, Plan, Receipt, Refund,
-    Retry, Setting, SettingsError, Timestamp,
+    Composable, Denied, Detail, Idle, Interval, IntoRules, Lease, Limiter, LimiterId, Plan,
+    Receipt, Refund, Retry, Setting, SettingsError, Timestamp,
 };
 
 /// A fixed window: grants at most `limit` permits in each window.
@@ -332,6 +332,16 @@ impl<W: Word> Limiter for FixedWindow<W> {
 
     fn explain_at(&self, now: Timestamp, n: u32) -> Detail {
         self.limiter.explain(now, n)
+    }
+
+    #[inline]
+    fn take_within(&self, interval: Interval, n: u32) -> Option<Result<Receipt, Denied>> {
+        self.limiter.take_within(interval, n)
+    }
+
+    #[inline]
+    fn decides_within(&self) -> bool {
+        true
     }
 
     #[inline]

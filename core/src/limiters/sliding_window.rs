@@ -41,7 +41,7 @@ use crate::word::settings;
 use crate::word::stamped::Stamped;
 use crate::word::{AtomicWord, NativeWord, Word};
 use crate::{
-    Denied, Detail, Idle, Lease, Limiter, LimiterId, Receipt, Refund, Retry, Setting,
+    Denied, Detail, Idle, Interval, Lease, Limiter, LimiterId, Receipt, Refund, Retry, Setting,
     SettingsError, Timestamp,
 };
 
@@ -762,6 +762,18 @@ impl<const MAX_SEGMENTS: usize, W: Word> Limiter for SlidingWindow<MAX_SEGMENTS,
         Detail::look(now, n, |decision| {
             self.detail(available, limit, now, decision)
         })
+    }
+
+    #[inline]
+    fn take_within(&self, interval: Interval, n: u32) -> Option<Result<Receipt, Denied>> {
+        // Nothing but the segment of the time matters.
+        let now = interval.earliest();
+        (self.epoch(now) == self.epoch(interval.latest())).then(|| self.take(now, n, ()))
+    }
+
+    #[inline]
+    fn decides_within(&self) -> bool {
+        true
     }
 
     /// Refunds all `n` permits if their segment is still in its slot of the ring; otherwise none.

@@ -12,8 +12,8 @@ use crate::rules::word_limiter::WordLimiter;
 use crate::sync::const_unless_loom;
 use crate::word::{NativeWord, Word};
 use crate::{
-    Composable, Denied, Detail, Idle, IntoRules, Lease, Limiter, LimiterId, Plan, Rate, Receipt,
-    Refund, Retry, SettingsError, Timestamp,
+    Composable, Denied, Detail, Idle, Interval, IntoRules, Lease, Limiter, LimiterId, Plan, Rate,
+    Receipt, Refund, Retry, SettingsError, Timestamp,
 };
 
 /// A token bucket: holds at most `burst` permits and gains permits at an exact rational [`Rate`].
@@ -470,6 +470,16 @@ impl<W: Word> Limiter for TokenBucket<W> {
 
     fn explain_at(&self, now: Timestamp, n: u32) -> Detail {
         self.limiter.explain(now, n)
+    }
+
+    #[inline]
+    fn take_within(&self, interval: Interval, n: u32) -> Option<Result<Receipt, Denied>> {
+        self.limiter.take_within(interval, n)
+    }
+
+    #[inline]
+    fn decides_within(&self) -> bool {
+        true
     }
 
     #[inline]

@@ -1,5 +1,5 @@
 use crate::limiter::queue_limiter::replenishing;
-use crate::{Denied, Idle, Lease, Limiter, Receipt, Refund, Retry, Timestamp};
+use crate::{Denied, Idle, Interval, Lease, Limiter, Receipt, Refund, Retry, Timestamp};
 
 /// No limit: grants every request. For example, for the routes of a gateway that have no limit.
 ///
@@ -50,6 +50,16 @@ impl Limiter for Unlimited {
     #[inline]
     fn take_at(&self, _: Timestamp, _: u32) -> Result<Receipt, Denied> {
         Ok(Receipt::NONE)
+    }
+
+    #[inline]
+    fn take_within(&self, _: Interval, _: u32) -> Option<Result<Receipt, Denied>> {
+        Some(Ok(Receipt::NONE))
+    }
+
+    #[inline]
+    fn decides_within(&self) -> bool {
+        true
     }
 
     fn refund_at(&self, _: Timestamp, n: u32, receipt: Receipt) -> Refund {

@@ -11,8 +11,8 @@ use crate::rules::word_limiter::WordLimiter;
 use crate::sync::const_unless_loom;
 use crate::word::{NativeWord, Word};
 use crate::{
-    Composable, Denied, Detail, Idle, Lease, Limiter, LimiterId, Plan, Rate, Receipt, Refund,
-    Retry, SettingsError, Timestamp,
+    Composable, Denied, Detail, Idle, Interval, Lease, Limiter, LimiterId, Plan, Rate, Receipt,
+    Refund, Retry, SettingsError, Timestamp,
 };
 
 /// A token bucket whose rate warms up: after the bucket was unused, permits come back slowly at
@@ -344,6 +344,16 @@ impl<W: Word> Limiter for WarmingBucket<W> {
 
     fn explain_at(&self, now: Timestamp, n: u32) -> Detail {
         self.limiter.explain(now, n)
+    }
+
+    #[inline]
+    fn take_within(&self, interval: Interval, n: u32) -> Option<Result<Receipt, Denied>> {
+        self.limiter.take_within(interval, n)
+    }
+
+    #[inline]
+    fn decides_within(&self) -> bool {
+        true
     }
 
     #[inline]

@@ -10,7 +10,7 @@ use crate::rules::{Verdict, WordRules, look};
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::const_unless_loom;
 use crate::word::AtomicWord;
-use crate::{Denied, Detail, Idle, Plan, Receipt, Refund, Retry, Timestamp};
+use crate::{Denied, Detail, Idle, Interval, Plan, Receipt, Refund, Retry, Timestamp};
 
 /// A word and its rules.
 #[derive(Debug)]
@@ -104,11 +104,36 @@ impl<R: WordRules> WordLimiter<R> {
             granted @ Verdict::Granted(left) => (Some(left), granted),
             other => (None, other),
         });
+        self.outcome(now, verdict)
+    }
+
+    #[inline(always)]
+    fn outcome(&self, now: Timestamp, verdict: Verdict) -> Result<Receipt, Denied> {
         match verdict {
             Verdict::Granted(left) => Ok(self.rules.receipt(left, now)),
             Verdict::Allowed => Ok(Receipt::NONE),
             Verdict::Denied(denied) => Err(denied),
         }
+    }
+
+    /// Takes at a time that lies in `interval`, if it does not matter where.
+    ///
+    /// The receipt has the earliest time. So it is never taken for younger than it is.
+    #[inline(always)]
+    pub(crate) fn take_within(
+        &self,
+        interval: Interval,
+        n: u32,
+    ) -> Option<Result<Receipt, Denied>> {
+        let ends = match self.rules.requests_within(interval, n) {
+            Ok(ends) => ends,
+            Err(denied) => return Some(Err(denied)),
+        };
+        let verdict = self.exchange(|state| match self.rules.judge_within(state, ends) {
+            granted @ Some(Verdict::Granted(left)) => (Some(left), granted),
+            other => (None, other),
+        });
+        verdict.map(|verdict| self.outcome(interval.earliest(), verdict))
     }
 
     /// Returns the plan of a take: the state seen, and the state that the take would leave.

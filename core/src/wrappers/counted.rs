@@ -7,8 +7,8 @@ use crate::limiter::metadata::Metadata;
 use crate::sync::const_unless_loom;
 use crate::word::{AtomicWord, NativeWord};
 use crate::{
-    Composable, Denied, Detail, Idle, Lease, Limiter, LimiterExt, LimiterId, Plan, QueueLimiter,
-    Receipt, Refund, Replenishing, Retry, Timestamp, Waiting,
+    Composable, Denied, Detail, Idle, Interval, Lease, Limiter, LimiterExt, LimiterId, Plan,
+    QueueLimiter, Receipt, Refund, Replenishing, Retry, Timestamp, Waiting,
 };
 
 /// Counts the grants, denials and held permits of a limiter, on cache lines of its own. A limiter
@@ -175,6 +175,17 @@ impl<L: Limiter> Limiter for Counted<L> {
 
     fn explain_at(&self, now: Timestamp, n: u32) -> Detail {
         self.limiter.explain_at(now, n)
+    }
+
+    #[inline]
+    fn take_within(&self, interval: Interval, n: u32) -> Option<Result<Receipt, Denied>> {
+        let decision = self.limiter.take_within(interval, n)?;
+        Some(self.count(n, decision))
+    }
+
+    #[inline]
+    fn decides_within(&self) -> bool {
+        self.limiter.decides_within()
     }
 
     fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {

@@ -20,6 +20,86 @@ const TAKEN: &str = "async/src/waiting/wait_queue/taken.rs";
 const WAITS: &str = "async/src/waiting/wait_queue/waits.rs";
 
 pub(super) const OF_THE_CORE: &[Mutant] = &[
+    // A decision within an interval: the state that it leaves, or a denial at its end, depends on
+    // the time; a receipt is taken for younger than it is; the interval ends in another segment;
+    // a key of a table; a coarse time that is later than the precise one.
+    Mutant {
+        file: "core/src/rules.rs",
+        within: "fn judge_within(",
+        text: "if left == at_last =>",
+        by: "if left == at_last || left != at_last =>",
+        test: (
+            "interval",
+            "a_clock_with_an_interval_decides_as_the_precise_clock_for_every_limiter",
+        ),
+    },
+    Mutant {
+        file: "core/src/rules.rs",
+        within: "fn judge_within(",
+        text: "(denied @ Verdict::Denied(_), Verdict::Denied(_))",
+        by: "(denied @ Verdict::Denied(_), _)",
+        test: (
+            "interval",
+            "a_clock_with_an_interval_decides_as_the_precise_clock_for_every_limiter",
+        ),
+    },
+    Mutant {
+        file: "core/src/rules.rs",
+        within: "fn judge_within(",
+        text: "(Verdict::Allowed, Verdict::Allowed)",
+        by: "(_, Verdict::Allowed)",
+        test: (
+            "interval",
+            "a_clock_with_an_interval_decides_as_the_precise_clock_for_every_limiter",
+        ),
+    },
+    Mutant {
+        file: "core/src/rules/word_limiter.rs",
+        within: "pub(crate) fn take_within(",
+        text: "self.outcome(interval.earliest(), verdict)",
+        by: "self.outcome(interval.latest(), verdict)",
+        test: (
+            "interval",
+            "a_clock_with_an_interval_decides_as_the_precise_clock_for_every_limiter",
+        ),
+    },
+    Mutant {
+        file: "core/src/limiters/sliding_window.rs",
+        within: "fn take_within(",
+        text: "(self.epoch(now) == self.epoch(interval.latest()))",
+        by: "(self.epoch(now) <= self.epoch(interval.latest()))",
+        test: (
+            "interval",
+            "a_clock_with_an_interval_decides_as_the_precise_clock_for_every_limiter",
+        ),
+    },
+    Mutant {
+        file: "core/src/keyed.rs",
+        within: "fn take_within(",
+        text: "rules.requests_within(interval, n)",
+        by: "rules.request(interval.earliest(), n).map(|request| [request; 2])",
+        test: ("interval", "so_it_does_for_a_key_of_a_table"),
+    },
+    Mutant {
+        file: "core/src/clock.rs",
+        within: "pub fn take(&self",
+        text: "self.limiter.take_at(self.clock.now(), n)",
+        by: "self.limiter.take_at(self.clock.interval().map_or_else(|| self.clock.now(), |at| at.latest()), n)",
+        test: (
+            "interval",
+            "a_clock_with_an_interval_decides_as_the_precise_clock_for_every_limiter",
+        ),
+    },
+    Mutant {
+        file: "core/src/clock/monotonic.rs",
+        within: "fn interval(&self",
+        text: ".checked_sub(self.origin)?",
+        by: ".checked_sub(self.origin)?.saturating_add(self.length)",
+        test: (
+            "clock",
+            "the_interval_of_a_monotonic_clock_contains_the_time",
+        ),
+    },
     // A refund that is late, or with a stale timestamp.
     Mutant {
         file: "core/src/limiters/lattice.rs",

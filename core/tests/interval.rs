@@ -1,0 +1,437 @@
+//! Clocks that return an interval: decisions within it are the ones that the precise time gives,
+//! word for word.
+
+#[path = "support/limiters.rs"]
+mod limiters;
+#[path = "support/mod.rs"]
+mod support;
+
+use core::cell::Cell;
+use core::fmt::Debug;
+use core::mem;
+use core::time::Duration;
+use std::collections::BTreeMap;
+
+use limiters::{Kind, all};
+use portcullis_core::{
+    Clock, Clocked, Concurrency, Counted, Denied, FixedWindow, Interval, Keyed, Limiter, Line,
+    Rate, Receipt, Retry, Seed, SlidingWindow, Timestamp, TokenBucket, Word,
+};
+use support::draws::Draws;
+
+const MS: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+
+const fn ms(millis: u64) -> Timestamp {
+    Timestamp::from_millis(millis)
+}
+
+/// A clock that is told what it returns, and counts the readings of its precise time.
+#[derive(Debug, Default)]
+struct Told {
+    now: Cell<Timestamp>,
+    interval: Cell<Option<Interval>>,
+    readings: Cell<u32>,
+}
+
+impl Told {
+    /// Sets the time. The interval begins `behind` earlier and is `length` long.
+    fn set(&self, now: Timestamp, behind: Duration, length: Duration) {
+        let earliest = now.saturating_sub(behind);
+        let latest = earliest.as_nanos().checked_add(length.as_nanos() as u64);
+        let latest = latest.map(Timestamp::from_nanos);
+        self.now.set(now);
+        self.interval
+            .set(latest.and_then(|latest| Interval::new(earliest, latest)));
+    }
+}
+
+impl Clock for Told {
+    fn now(&self) -> Timestamp {
+        self.readings.set(self.readings.get() + 1);
+        self.now.get()
+    }
+
+    fn interval(&self) -> Option<Interval> {
+        self.interval.get()
+    }
+}
+
+/// A denial without its time.
+fn timeless(denied: Denied) -> (mem::Discriminant<Denied>, u32) {
+    (mem::discriminant(&denied), denied.permits())
+}
+
+/// How many decisions were made, and how many of them within an interval.
+#[derive(Clone, Copy, Debug, Default)]
+struct Tally {
+    decisions: u32,
+    within: u32,
+}
+
+/// What both limiters of a trace hold of a grant.
+struct Held {
+    permits: u32,
+    by_interval: Receipt,
+    by_time: Receipt,
+}
+
+/// By how many nanoseconds the time is later than the interval at most: not at all, or by a second.
+const IN_TIME: u64 = 0;
+const LATE: u64 = 1_000_000_000;
+
+/// Runs a random trace on two equal limiters, one with an interval and one with the precise time;
+/// if that is later than the interval, with the end of the interval.
+fn trace<L, S>(
+    [by_interval, by_time]: [&L; 2],
+    state: impl Fn(&L) -> S,
+    (reach, late): (u64, u64),
+    draws: &mut Draws<'_>,
+    tally: &mut Tally,
+) where
+    L: Limiter + ?Sized,
+    S: Debug + PartialEq,
+{
+    let clock = Told::default();
+    let mut now = draws.magnitude(u64::MAX);
+    let mut held: Vec<Held> = Vec::new();
+    let second = SECOND.as_nanos() as u64;
+    while draws.another_step() {
+        let length = match draws.below(3) {
+            0 => draws.magnitude(second),
+            1 => draws.magnitude(reach.min(second)),
+            _ => 0,
+        };
+        let behind = match draws.below(3) {
+            0 => length,
+            1 => draws.below(length + 1),
+            _ => 0,
+        };
+        let behind = (behind + draws.magnitude(late)).min(now);
+        let at = Timestamp::from_nanos(now);
+        clock.set(
+            at,
+            Duration::from_nanos(behind),
+            Duration::from_nanos(length),
+        );
+        let interval = clock.interval();
+        assert!(late > 0 || interval.is_none_or(|interval| interval.contains(at)));
+
+        let most = by_time.available_at(at).min(u32::MAX.into());
+        let some = draws.magnitude(most);
+        let n = draws.one_of(&[1, 1, some, most, most + 1, 0]);
+        let n = n.min(u32::MAX.into()) as u32;
+        let context = || format!("{n} at {now} in {:?}", clock.interval.get());
+        let was = format!("{:?}", state(by_interval));
+        clock.readings.set(0);
+        let decision = Clocked::new(by_interval, &clock).take(n);
+        let is_within = clock.readings.get() == 0;
+        let decided_at = match interval {
+            Some(interval) if is_within => interval.latest().min(at),
+            _ => at,
+        };
+        let decisions = (decision, by_time.take_at(decided_at, n));
+        tally.decisions += 1;
+        tally.within += u32::from(is_within);
+        assert_eq!(
+            state(by_interval),
+            state(by_time),
+            "{}; it was {was}: {decisions:?}",
+            context()
+        );
+        for later in [0, reach / 3, reach] {
+            let later = at.saturating_add(Duration::from_nanos(later));
+            let available = [by_interval, by_time].map(|limiter| limiter.available_at(later));
+            assert_eq!(available[0], available[1], "at {later}, {}", context());
+        }
+        match decisions {
+            (Ok(within), Ok(exact)) => {
+                assert_eq!(within.note(), exact.note(), "{}", context());
+                assert!(within.time() <= exact.time(), "{}", context());
+                held.push(Held {
+                    permits: n,
+                    by_interval: within,
+                    by_time: exact,
+                });
+            }
+            (Err(within), Err(exact)) => {
+                assert_eq!(timeless(within), timeless(exact), "{}", context());
+                let retries = (within.retry(by_interval), exact.retry(by_time));
+                assert_eq!(retries.0, retries.1, "{}; {was}", context());
+            }
+            decisions => panic!("{decisions:?}, {}; it was {was}", context()),
+        }
+
+        if !held.is_empty() && draws.once_in(4) {
+            let nth = draws.below(held.len() as u64) as usize;
+            let last = held.len() - 1;
+            // Most refunds are of the last grant: buckets refund no other.
+            let given = held.swap_remove(draws.one_of(&[last, last, nth]));
+            let refunds = (
+                by_interval.refund_at(at, given.permits, given.by_interval),
+                by_time.refund_at(at, given.permits, given.by_time),
+            );
+            assert_eq!(refunds.0.permits, refunds.1.permits, "{}", context());
+            assert_eq!(state(by_interval), state(by_time), "{}", context());
+        }
+        now = match draws.below(32) {
+            0..=3 => now,
+            4..=15 => now.saturating_add(draws.magnitude(reach / 64 + 1)),
+            16..=25 => now.saturating_add(draws.magnitude(reach)),
+            26 | 27 => now.saturating_sub(draws.magnitude(reach)),
+            28 => now.saturating_sub(draws.magnitude(second)),
+            29 | 30 => now.saturating_add(draws.magnitude(second)),
+            _ => {
+                // Far away, where a word may have wrapped and a receipt may be too old.
+                for given in held.drain(..) {
+                    by_interval.release(given.permits);
+                    by_time.release(given.permits);
+                }
+                draws.magnitude(u64::MAX)
+            }
+        };
+    }
+}
+
+fn seeded(seed: u64) -> Draws<'static> {
+    Draws::Seeded {
+        state: seed,
+        steps: 2_000,
+    }
+}
+
+const LENGTHS: [(u64, Duration); 6] = [
+    (1, SECOND),
+    (3, Duration::from_millis(20)),
+    (10, SECOND),
+    (100, Duration::from_secs(10)),
+    (1_000, SECOND),
+    (60, Duration::from_hours(1)),
+];
+
+fn every_limiter<W: Word>(tallies: &mut BTreeMap<&'static str, Tally>) {
+    for (nth, (limit, time)) in LENGTHS.into_iter().enumerate() {
+        let pairs = all::<W>(limit, time).into_iter().zip(all::<W>(limit, time));
+        for (seed, ((Kind { name, .. }, one), (_, other))) in pairs.enumerate() {
+            let seed = (nth as u64) << 32 | (seed as u64) << 16 | u64::from(W::BITS);
+            trace(
+                [&*one, &*other],
+                |limiter| format!("{limiter:?}"),
+                (time.as_nanos() as u64, IN_TIME),
+                &mut seeded(seed),
+                tallies.entry(name).or_default(),
+            );
+        }
+    }
+}
+
+#[test]
+fn a_clock_with_an_interval_decides_as_the_precise_clock_for_every_limiter() {
+    let mut tallies = BTreeMap::new();
+    every_limiter::<u64>(&mut tallies);
+    every_limiter::<u32>(&mut tallies);
+    for (name, Tally { decisions, within }) in tallies {
+        let decides = match name {
+            "concurrency" | "unlimited" => within == decisions,
+            "token_bucket" | "fixed_window" | "sliding_window" | "warming_bucket" => {
+                within > decisions / 5 && within < decisions
+            }
+            // These record the time of each grant, or of each denial, or do not look.
+            _ => within == 0,
+        };
+        assert!(decides, "{name}: {within} of {decisions}");
+    }
+}
+
+#[test]
+fn so_it_does_for_settings_and_wrappers_of_all_kinds() {
+    let bucket = TokenBucket::builder(Rate::per_second(7), 30);
+    let window = FixedWindow::builder(20, Duration::from_millis(70));
+    let pairs: [[Box<dyn limiters::Subject>; 2]; 8] = [
+        [(); 2].map(|()| Box::new(bucket.debt(20).build().unwrap()) as _),
+        [(); 2].map(|()| Box::new(bucket.stepwise().build().unwrap()) as _),
+        [(); 2].map(|()| Box::new(bucket.tick(30 * MS).build_on::<u32>().unwrap()) as _),
+        [(); 2].map(|()| Box::new(TokenBucket::new(Rate::UNLIMITED, 5)) as _),
+        [(); 2].map(|()| Box::new(TokenBucket::new(Rate::ZERO, 500)) as _),
+        [(); 2].map(|()| Box::new(window.started_by_first_request().build().unwrap()) as _),
+        [(); 2].map(|()| {
+            let strict = SlidingWindow::<8>::builder(20, SECOND, 7).strict();
+            Box::new(strict.build().unwrap()) as _
+        }),
+        [(); 2].map(|()| Box::new(Counted::new(bucket.build().unwrap())) as _),
+    ];
+    for (seed, [one, other]) in pairs.iter().enumerate() {
+        let mut tally = Tally::default();
+        for nth in 0..10 {
+            trace(
+                [&**one, &**other],
+                |limiter| format!("{limiter:?}"),
+                (SECOND.as_nanos() as u64, IN_TIME),
+                &mut seeded(nth << 8 | seed as u64),
+                &mut tally,
+            );
+        }
+        assert!(tally.within > tally.decisions / 10, "{one:?}: {tally:?}");
+    }
+}
+
+/// A table in which the two keys of a trace have one limiter each.
+#[test]
+fn so_it_does_for_a_key_of_a_table() {
+    let bucket = || TokenBucket::new(Rate::per_second(10), 30);
+    let seed = || {
+        let seed = Seed::new();
+        seed.set([1, 2]).unwrap();
+        seed
+    };
+    let table = |limiter| Keyed::new(limiter, Line::for_keys(1), seed());
+    let rules = || portcullis_core::IntoRules::into_rules(bucket()).unwrap();
+    let (one, other) = (table(rules()), table(rules()));
+    let mut tally = Tally::default();
+    for nth in 0..20 {
+        trace(
+            [&*one.key("alice"), &*other.key("alice")],
+            Limiter::capacity,
+            (SECOND.as_nanos() as u64, IN_TIME),
+            &mut seeded(nth),
+            &mut tally,
+        );
+        assert_eq!(
+            format!("{:?}", one.statistics_at(Timestamp::MAX)),
+            format!("{:?}", other.statistics_at(Timestamp::MAX))
+        );
+    }
+    assert!(tally.within > tally.decisions / 5, "{tally:?}");
+}
+
+/// A bucket in use: one million requests, of which only those read the precise time that find the
+/// bucket about full or about empty.
+#[test]
+fn a_bucket_in_use_does_not_read_the_precise_time() {
+    let limit = Clocked::new(
+        TokenBucket::new(Rate::per_second(1_000), 1_000),
+        Told::default(),
+    );
+    let length = 16 * MS;
+    let mut granted = 0;
+    // 1,250 requests per second: the bucket is empty after 4 s, and then denies every fifth.
+    for nth in 0..10_000_u64 {
+        let now = ms(60_000) + Duration::from_micros(800 * nth);
+        limit
+            .clock()
+            .set(now, Duration::from_micros(nth % 16_000), length);
+        granted += u64::from(limit.try_acquire(1).is_ok());
+        let readings = limit.clock().readings.get();
+        match nth {
+            // Full by less than an interval.
+            0..64 => assert!(readings <= nth as u32 + 1),
+            100..4_900 => assert!(readings < 100, "{readings} readings for {nth} requests"),
+            _ => {}
+        }
+    }
+    // The burst, and what 8 s bring but for the 0.8 ms before the last request.
+    assert_eq!(granted, 1_000 + 7_999);
+}
+
+#[test]
+fn denials_that_outlast_the_interval_do_not_read_the_precise_time() {
+    let limit = Clocked::new(TokenBucket::new(Rate::per_second(1), 1), Told::default());
+    limit.clock().set(ms(5_000), Duration::ZERO, 16 * MS);
+    assert!(limit.try_acquire(1).is_ok());
+    limit.clock().readings.set(0);
+    for millis in 5_001..6_000 {
+        limit.clock().set(ms(millis), 4 * MS, 16 * MS);
+        let denied = limit.try_acquire(1).unwrap_err();
+        assert_eq!(denied.retry(limit.limiter()), Retry::At(ms(6_000)));
+    }
+    // From the first interval on that contains the refill.
+    assert_eq!(limit.clock().readings.get(), 12);
+}
+
+#[test]
+fn a_window_reads_the_precise_time_only_around_its_edges() {
+    let limit = Clocked::new(FixedWindow::new(1_000, SECOND), Told::default());
+    for millis in 10_000..13_000 {
+        limit.clock().set(ms(millis), 4 * MS, 16 * MS);
+        assert!(limit.try_acquire(1).is_ok());
+    }
+    // For 12 ms before each edge, the edge is in the interval. The first request after it starts
+    // the window, and then an earlier instant counts in the new window as well.
+    assert_eq!(limit.clock().readings.get(), 1 + 13 + 13 + 12);
+}
+
+#[test]
+fn a_concurrency_limit_reads_no_time() {
+    let limit = Clocked::new(Concurrency::new(2), Told::default());
+    limit.clock().set(ms(5), MS, 2 * MS);
+    let leases = [limit.try_acquire(1), limit.try_acquire(1)];
+    assert!(leases.iter().all(Result::is_ok));
+    assert_eq!(
+        limit.try_acquire(1).map(drop),
+        Err(Denied::Exhausted {
+            now: ms(4),
+            permits: 1
+        })
+    );
+    assert_eq!(limit.clock().readings.get(), 0);
+}
+
+/// What holds when the time is later than the interval: each decision is the one of a timestamp
+/// that is stale by the excess.
+#[test]
+fn a_clock_that_is_later_than_its_interval_decides_as_for_the_end_of_the_interval() {
+    let mut within = 0;
+    for (nth, (limit, time)) in LENGTHS.into_iter().enumerate() {
+        let pairs = all::<u64>(limit, time)
+            .into_iter()
+            .zip(all::<u64>(limit, time));
+        for (seed, ((_, one), (_, other))) in pairs.enumerate() {
+            let mut tally = Tally::default();
+            trace(
+                [&*one, &*other],
+                |limiter| format!("{limiter:?}"),
+                (time.as_nanos() as u64, LATE),
+                &mut seeded((nth << 16 | seed) as u64),
+                &mut tally,
+            );
+            within += tally.within;
+        }
+    }
+    assert!(within > 10_000, "{within}");
+}
+
+/// The same, seen from outside: in any span of time, at most the burst, and what the span and the
+/// excess bring.
+#[test]
+fn a_clock_that_is_later_than_its_interval_exceeds_the_bound_by_at_most_the_excess() {
+    let (burst, per_second, excess) = (50, 1_000, 40);
+    let mut worst = 0;
+    for seed in 0..200 {
+        let draws = &mut seeded(seed);
+        let bucket = TokenBucket::new(Rate::per_second(per_second), burst);
+        let limit = Clocked::new(bucket, Told::default());
+        let mut grants: Vec<(u64, u64)> = Vec::new();
+        let mut millis = 100_000;
+        for _ in 0..400 {
+            millis += draws.one_of(&[0, 0, 0, 1, 1, 2, 30]);
+            let behind = draws.below(4 + excess + 1);
+            limit
+                .clock()
+                .set(ms(millis), Duration::from_millis(behind), 4 * MS);
+            let n = 1 + draws.below(10) as u32;
+            if limit.try_acquire(n).is_ok() {
+                grants.push((millis, n.into()));
+            }
+        }
+        for (first, &(begin, _)) in grants.iter().enumerate() {
+            let mut sum = 0;
+            for &(end, n) in &grants[first..] {
+                sum += n;
+                let span = end - begin;
+                worst = worst.max((sum).saturating_sub(burst + span));
+                assert!(sum <= burst + span + excess, "{sum} in {span} ms");
+            }
+        }
+    }
+    assert!(worst > 0, "the test must meet a clock that is too late");
+}
