@@ -1,6 +1,6 @@
 use core::task::{Poll, Waker};
 
-use portcullis_core::{Clock, Timeless, Timestamp};
+use portcullis_core::{Clock, Interval, Timeless, Timestamp};
 
 use crate::Timer;
 
@@ -95,6 +95,11 @@ impl<C: Clock> Clock for NoTimer<C> {
     #[inline]
     fn now(&self) -> Timestamp {
         self.0.now()
+    }
+
+    #[inline]
+    fn interval(&self) -> Option<Interval> {
+        self.0.interval()
     }
 }
 

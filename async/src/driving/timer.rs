@@ -102,13 +102,3 @@ pub trait Timer: Clock {
     /// wake-up.
     fn wake_at(&self, at: Timestamp, waker: &Waker) -> Poll<()>;
 }
-
-/// Converts the time since a clock's origin to a timestamp.
-#[cfg(any(
-    feature = "async-io",
-    feature = "tokio",
-    all(feature = "std", not(loom))
-))]
-fn since(origin: core::time::Duration) -> Timestamp {
-    Timestamp::ZERO.saturating_add(origin)
-}

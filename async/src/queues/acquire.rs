@@ -7,7 +7,7 @@ use core::pin::Pin;
 use core::task::{Context, Poll};
 use core::time::Duration;
 
-use portcullis_core::{Clock, Lease, Limiter, Timestamp};
+use portcullis_core::{Clock, Clocked, Denied, Lease, Limiter, Timestamp};
 use stable_deref_trait::StableDeref;
 
 use crate::Rejected;
@@ -55,6 +55,15 @@ pub unsafe trait Anchored: Deref<Target: Queued> {}
 
 // SAFETY: the target of a `StableDeref` does not move with the pointer.
 unsafe impl<P: StableDeref + Deref<Target: Queued>> Anchored for P {}
+
+/// Takes `n` permits at the time of the queue's clock, without waiting.
+#[inline]
+pub(crate) fn try_acquire<P: Deref<Target: Queued>>(queue: P, n: u32) -> Result<Lease<P>, Denied> {
+    match Clocked::new(&*queue, &queue.wait_queue().clock).take(n) {
+        Ok(receipt) => Ok(Lease::from_grant(queue, n, receipt)),
+        Err(denied) => Err(denied),
+    }
+}
 
 /// A future that waits for permits and returns a [`Lease`]. Returned by
 /// [`Queue::acquire`](crate::Queue::acquire) and its variants; [`new`](Self::new) takes any pointer

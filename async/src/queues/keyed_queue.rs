@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use portcullis_core::metadata::{self, Metadata};
 use portcullis_core::{
-    Address, Clock, Denied, Detail, Idle, Key, Keys, Lease, Limiter, LimiterId, QueueKeys, Receipt,
-    Refund, Retry, Timestamp, Waiting,
+    Address, Clock, Denied, Detail, Idle, Interval, Key, Keys, Lease, Limiter, LimiterId,
+    QueueKeys, Receipt, Refund, Retry, Timestamp, Waiting,
 };
 use stable_deref_trait::StableDeref;
 
@@ -17,7 +17,7 @@ use crate::Rejected;
 use crate::lock::RawLock;
 #[cfg(all(feature = "std", not(loom)))]
 use crate::lock::ThreadLock;
-use crate::queues::acquire::{Anchored, HasWaitQueue, Queued};
+use crate::queues::acquire::{Anchored, HasWaitQueue, Queued, try_acquire};
 use crate::queues::common::common;
 use crate::queues::drained::Drained;
 use crate::queues::hook::Hook;
@@ -247,7 +247,7 @@ impl<T: QueueKeys, C: QueueClock, R: RawLock, H: Hook> KeyedQueue<T, C, R, H> {
         key: &K,
         n: u32,
     ) -> Result<Lease<QueueKey<&Self>>, Denied> {
-        Lease::try_acquire_at(self.key(key), self.wait_queue.clock.now(), n)
+        try_acquire(self.key(key), n)
     }
 
     /// Changes the limits by their own methods, and then grants what has become available; see
@@ -382,8 +382,7 @@ impl<P: ToKeyedQueue> QueueKey<P> {
     /// # Ok::<(), portcullis_core::Denied>(())
     /// ```
     pub fn try_acquire(self, n: u32) -> Result<Lease<Self>, Denied> {
-        let now = self.0.queue.clock().now();
-        Lease::try_acquire_at(self, now, n)
+        try_acquire(self, n)
     }
 
     /// Takes permits as [`try_acquire`](Self::try_acquire) does, and returns what the decision saw;
@@ -681,6 +680,25 @@ impl<P: ToKeyedQueue> Limiter for QueueKeyLimiter<P> {
             (detail.decision, detail.retry) = (decision, self.retry(denied));
         }
         detail
+    }
+
+    /// Does not decide while a request of the same shard waits.
+    fn take_within(&self, interval: Interval, n: u32) -> Option<Result<Receipt, Denied>> {
+        let wait_queue = &self.queue.wait_queue;
+        if wait_queue.is_closed() {
+            return Some(Err(Denied::Closed { permits: n }));
+        }
+        let passes = wait_queue.options.order == Order::NewestFirst
+            || !wait_queue.is_waited_for(self.address);
+        if passes {
+            wait_queue.take_within(self.address, interval, n)
+        } else {
+            None
+        }
+    }
+
+    fn decides_within(&self) -> bool {
+        self.limiter().decides_within()
     }
 
     /// Asks the key's limiter alone. Only a take looks for waiters.

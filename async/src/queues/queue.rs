@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use portcullis_core::metadata::{self, Metadata};
 use portcullis_core::{
-    Denied, Detail, Idle, Lease, Limiter, LimiterId, QueueLimiter, Receipt, Refund, Retry,
-    Timestamp, Waiting,
+    Denied, Detail, Idle, Interval, Lease, Limiter, LimiterId, QueueLimiter, Receipt, Refund,
+    Retry, Timestamp, Waiting,
 };
 
 use crate::lock::RawLock;
 #[cfg(all(feature = "std", not(loom)))]
 use crate::lock::ThreadLock;
-use crate::queues::acquire::{HasWaitQueue, Queued};
+use crate::queues::acquire::{HasWaitQueue, Queued, try_acquire};
 use crate::queues::common::common;
 use crate::queues::hook::Hook;
 use crate::queues::limiter_view::LimiterView;
@@ -269,7 +269,7 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
     /// ```
     #[inline]
     pub fn try_acquire(&self, n: u32) -> Result<Lease<&Self>, Denied> {
-        Lease::try_acquire_at(self, self.wait_queue.clock.now(), n)
+        try_acquire(self, n)
     }
 
     /// Takes permits as [`try_acquire`](Self::try_acquire) does, and returns what the decision saw:
@@ -313,7 +313,7 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
     /// ```
     #[cfg(feature = "std")]
     pub fn try_acquire_owned(self: &Arc<Self>, n: u32) -> Result<Lease<Arc<Self>>, Denied> {
-        Lease::try_acquire_at(Arc::clone(self), self.wait_queue.clock.now(), n)
+        try_acquire(Arc::clone(self), n)
     }
 
     /// Waits for `n` permits. With `n = 0`, waits until a permit is available and takes none.
@@ -639,6 +639,21 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Limiter for Queue<L, C
             (detail.decision, detail.retry) = (Err(denied), self.retry(denied));
         }
         detail
+    }
+
+    /// Does not decide while a request is ahead: when to retry then depends on the time.
+    #[inline]
+    fn take_within(&self, interval: Interval, n: u32) -> Option<Result<Receipt, Denied>> {
+        match self.pass(interval.earliest(), n) {
+            Ok(()) => self.wait_queue.take_within((), interval, n),
+            Err(closed @ Denied::Closed { .. }) => Some(Err(closed)),
+            Err(_) => None,
+        }
+    }
+
+    #[inline]
+    fn decides_within(&self) -> bool {
+        self.wait_queue.source.0.decides_within()
     }
 
     fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {

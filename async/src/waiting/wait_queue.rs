@@ -51,7 +51,7 @@ use core::task::Waker;
 use core::time::Duration;
 
 use portcullis_core::{
-    Clock, Composable, Denied, Limiter, PassedOn, Receipt, Receipts, Timestamp, Waiting,
+    Clock, Composable, Denied, Interval, Limiter, PassedOn, Receipt, Receipts, Timestamp, Waiting,
 };
 
 pub(crate) use self::admit::{earliest, explained};
@@ -578,11 +578,11 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     /// taken from some of its limits and refunded those permits. A request that was denied in the
     /// meantime for lack of them is served again.
     #[inline(always)]
-    pub(crate) fn take<T>(
+    pub(crate) fn take<T, E>(
         &self,
         key: Key<Q>,
-        take: impl FnOnce() -> Result<T, Denied>,
-    ) -> Result<T, Denied> {
+        take: impl FnOnce() -> Result<T, E>,
+    ) -> Result<T, E> {
         let panicking = self.grant_on_unwind(Self::bit(key));
         let taken = take();
         mem::forget(panicking);
@@ -590,6 +590,26 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             self.grant(key, false);
         }
         taken
+    }
+
+    /// Takes from a key's limiter, as [`take`](Self::take) does, at a time that lies in `interval`.
+    /// Returns `None` if it matters where.
+    #[inline(always)]
+    pub(crate) fn take_within(
+        &self,
+        key: Key<Q>,
+        interval: Interval,
+        n: u32,
+    ) -> Option<Result<Receipt, Denied>> {
+        let within = || match self.source.at(key).take_within(interval, n) {
+            Some(Ok(receipt)) => Ok(receipt),
+            Some(Err(denied)) => Err(Some(denied)),
+            None => Err(None),
+        };
+        match self.take(key, within) {
+            Ok(receipt) => Some(Ok(receipt)),
+            Err(denied) => denied.map(Err),
+        }
     }
 
     /// Returns whether a key's limiter may take from some of its limits and then refund them.

@@ -347,6 +347,39 @@ pub(super) const EXPLORED: &[Mutant] = &[
 ];
 
 pub(super) const OF_THE_QUEUE: &[Mutant] = &[
+    // A request within an interval overtakes those that wait, or is told to retry as of the
+    // interval's start; a clock in `NoTimer` loses its interval.
+    Mutant {
+        file: QUEUE,
+        within: "fn take_within(",
+        text: "Err(_) => None",
+        by: "Err(denied) => Some(Err(denied))",
+        test: ("interval", "queues_decide_as_with_the_precise_time"),
+    },
+    Mutant {
+        file: QUEUE,
+        within: "fn take_within(",
+        text: "Err(_) => None",
+        by: "Err(_) => self.wait_queue.take_within((), interval, n)",
+        test: ("interval", "queues_decide_as_with_the_precise_time"),
+    },
+    Mutant {
+        file: KEYED_QUEUE,
+        within: "fn take_within(",
+        text: "!wait_queue.is_waited_for(self.address)",
+        by: "!wait_queue.is_closed()",
+        test: (
+            "interval",
+            "a_queue_of_each_key_reads_the_precise_time_only_when_it_matters",
+        ),
+    },
+    Mutant {
+        file: "async/src/driving/queue_clock.rs",
+        within: "fn interval(&self)",
+        text: "self.0.interval()",
+        by: "self.0.interval().filter(|_| false)",
+        test: ("interval", "queues_decide_as_with_the_precise_time"),
+    },
     // Drivers.
     Mutant {
         file: DRIVERS,
@@ -525,14 +558,14 @@ pub(super) const OF_THE_QUEUE: &[Mutant] = &[
     },
     Mutant {
         file: WAIT_QUEUE,
-        within: "pub(crate) fn take<T>(",
+        within: "pub(crate) fn take<T, E>(",
         text: "let panicking = self.grant_on_unwind(Self::bit(key));",
         by: "let panicking = ();",
         test: ("random_driver", "queues_around_permits_and_rates"),
     },
     Mutant {
         file: WAIT_QUEUE,
-        within: "pub(crate) fn take<T>(",
+        within: "pub(crate) fn take<T, E>(",
         text: "taken.is_err() && ",
         by: "false && ",
         test: (

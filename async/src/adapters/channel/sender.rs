@@ -4,13 +4,13 @@ use core::pin::pin;
 use core::task::Poll;
 use std::sync::Arc;
 
-use portcullis_core::{Clock, Denied, Lease, Limiter};
+use portcullis_core::{Denied, Lease, Limiter};
 
 use super::{Permits, SendError, Shared, TrySendError};
 use crate::adapters::leases::{Unspent, nothing};
 use crate::adapters::refused::Refused;
 use crate::adapters::weight::{PerItem, Weight};
-use crate::queues::acquire::{Acquire, Anchored, HasWaitQueue};
+use crate::queues::acquire::{Acquire, Anchored, try_acquire};
 
 /// The sending half of a [`channel`](super::channel). Clones send to the same channel.
 ///
@@ -217,8 +217,7 @@ impl<T, P: Anchored + Clone, W: Weight<T>> Sender<T, P, W> {
         if n == 0 {
             return Ok(nothing(queue));
         }
-        let now = queue.wait_queue().clock.now();
-        Lease::try_acquire_at(queue, now, n)
+        try_acquire(queue, n)
     }
 
     /// Waits for `n` permits, or until the channel closes.

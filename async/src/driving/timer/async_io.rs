@@ -2,20 +2,20 @@ use core::fmt;
 use core::future::Future;
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
-use core::time::Duration;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Wake;
 use std::time::Instant;
 
 use async_io::Timer as Sleep;
-use portcullis_core::{Clock, Timestamp};
+use portcullis_core::{Clock, Interval, MonotonicClock, Timestamp};
 
 use super::Timer;
 
 /// A timer of the crate `async-io`, for smol and other executors based on it. It works beside any
 /// executor, because `async-io` has a thread of its own. Needs the feature `async-io`.
 ///
-/// The clock is [`Instant`]. Its origin is the moment at which the timer is created.
+/// The clock is a [`MonotonicClock`], so that on Linux most requests that find permits do not read
+/// the precise time. Its origin is the moment at which the timer is created.
 ///
 /// ```
 /// use portcullis_async::{AsyncIoTimer, Queue};
@@ -37,7 +37,7 @@ use super::Timer;
 /// # Ok::<(), portcullis_async::Rejected>(())
 /// ```
 pub struct AsyncIoTimer {
-    origin: Instant,
+    clock: MonotonicClock,
     sleep: Mutex<Sleep>,
     alarm: Arc<Alarm>,
 }
@@ -80,7 +80,7 @@ impl AsyncIoTimer {
     #[must_use]
     pub fn new() -> Self {
         Self {
-            origin: Instant::now(),
+            clock: MonotonicClock::new(),
             sleep: Mutex::new(Sleep::never()),
             alarm: Arc::new(Alarm(Mutex::new(None))),
         }
@@ -95,15 +95,21 @@ impl Default for AsyncIoTimer {
 
 impl Clock for AsyncIoTimer {
     fn now(&self) -> Timestamp {
-        super::since(self.origin.elapsed())
+        self.clock.now()
+    }
+
+    #[inline]
+    fn interval(&self) -> Option<Interval> {
+        self.clock.interval()
     }
 }
 
 impl Timer for AsyncIoTimer {
     fn wake_at(&self, at: Timestamp, waker: &Waker) -> Poll<()> {
-        // An instant that the system cannot represent never comes.
-        let instant = self.origin.checked_add(Duration::from_nanos(at.as_nanos()));
-        let Some(instant) = instant else {
+        // The clock is read first, so that the sleep does not end before `at`. An instant that the
+        // system cannot represent never comes.
+        let rest = at.saturating_since(self.clock.now());
+        let Some(instant) = Instant::now().checked_add(rest) else {
             return Poll::Pending;
         };
         let (alarm, waker) = (Waker::from(Arc::clone(&self.alarm)), waker.clone());
@@ -123,7 +129,7 @@ impl Timer for AsyncIoTimer {
 impl fmt::Debug for AsyncIoTimer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("AsyncIoTimer")
-            .field("origin", &self.origin)
+            .field("clock", &self.clock)
             .finish_non_exhaustive()
     }
 }

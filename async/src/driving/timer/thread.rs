@@ -2,13 +2,12 @@ use core::fmt;
 use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::Relaxed;
 use core::task::{Poll, Waker};
-use core::time::Duration;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Instant;
 use std::vec::Vec;
 
-use portcullis_core::{Clock, Timestamp};
+use portcullis_core::{Clock, Interval, MonotonicClock, Timestamp};
 
 use super::Timer;
 use crate::waiting::panics::quietly;
@@ -16,9 +15,10 @@ use crate::waiting::panics::quietly;
 /// A timer that needs only `std`: a sleeping thread, which all such timers of the process share.
 /// The thread starts with the first alarm and never ends.
 ///
-/// The clock is [`Instant`]. Its origin is the moment at which the timer is created. The thread
-/// runs the grants of the queues and the wakers of their tasks. A waker that takes long delays all
-/// other alarms.
+/// The clock is a [`MonotonicClock`], so that on Linux most requests that find permits do not read
+/// the precise time. Its origin is the moment at which the timer is created. The thread runs the
+/// grants of the queues and the wakers of their tasks. A waker that takes long delays all other
+/// alarms.
 ///
 /// ```
 /// use portcullis_async::{Queue, ThreadTimer};
@@ -40,7 +40,7 @@ use crate::waiting::panics::quietly;
 /// # Ok::<(), portcullis_async::Rejected>(())
 /// ```
 pub struct ThreadTimer {
-    origin: Instant,
+    clock: MonotonicClock,
     alarm: Arc<Alarm>,
 }
 
@@ -158,7 +158,7 @@ impl ThreadTimer {
             place: AtomicUsize::new(NO_PLACE),
         };
         Self {
-            origin: Instant::now(),
+            clock: MonotonicClock::new(),
             alarm: Arc::new(alarm),
         }
     }
@@ -180,7 +180,12 @@ impl Drop for ThreadTimer {
 
 impl Clock for ThreadTimer {
     fn now(&self) -> Timestamp {
-        super::since(self.origin.elapsed())
+        self.clock.now()
+    }
+
+    #[inline]
+    fn interval(&self) -> Option<Interval> {
+        self.clock.interval()
     }
 }
 
@@ -189,14 +194,15 @@ impl Timer for ThreadTimer {
     ///
     /// If the system cannot start the timer thread.
     fn wake_at(&self, at: Timestamp, waker: &Waker) -> Poll<()> {
-        let instant = self.origin.checked_add(Duration::from_nanos(at.as_nanos()));
-        // An instant that the system cannot represent never comes.
-        let Some(instant) = instant else {
-            return Poll::Pending;
-        };
-        if instant <= Instant::now() {
+        let now = self.clock.now();
+        if at <= now {
             return Poll::Ready(());
         }
+        // The clock is read first, so that the thread does not wake before `at`. An instant that
+        // the system cannot represent never comes.
+        let Some(instant) = Instant::now().checked_add(at.saturating_since(now)) else {
+            return Poll::Pending;
+        };
         let old = locked(&self.alarm.set).replace((instant, waker.clone()));
         drop(old);
         let mut alarms = locked(&ALARMS);
@@ -219,13 +225,15 @@ impl Timer for ThreadTimer {
 impl fmt::Debug for ThreadTimer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ThreadTimer")
-            .field("origin", &self.origin)
+            .field("clock", &self.clock)
             .finish_non_exhaustive()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use core::time::Duration;
+
     use super::*;
 
     /// The thread is not woken: all alarms are an hour away.

@@ -11,8 +11,9 @@ use tokio::time::{Instant, sleep, timeout_at};
 use super::Timer;
 use crate::waiting::panics::quietly;
 
-/// A timer of tokio. Its clock is [`tokio::time::Instant`], which tests can pause and advance. The
-/// origin is the moment at which the timer is created. Needs the feature `tokio`.
+/// A timer of tokio. Its clock is [`tokio::time::Instant`], which tests can pause and advance, so
+/// each request reads it. The origin is the moment at which the timer is created. Needs the feature
+/// `tokio`.
 ///
 /// The resolution is 1 ms. A task of the runtime sleeps until the next alarm. The task starts with
 /// the first alarm and ends when the timer is dropped. If the runtime shuts down earlier, the timer
@@ -157,7 +158,7 @@ impl Drop for TokioTimer {
 
 impl Clock for TokioTimer {
     fn now(&self) -> Timestamp {
-        super::since(self.origin.elapsed())
+        Timestamp::ZERO.saturating_add(self.origin.elapsed())
     }
 }
 

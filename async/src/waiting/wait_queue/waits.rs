@@ -5,7 +5,7 @@ use core::mem;
 use core::ptr::NonNull;
 use core::task::Waker;
 
-use portcullis_core::{Clock, Limiter, Receipt};
+use portcullis_core::{Clock, Clocked, Limiter, Receipt};
 
 use super::admit::{Step, earliest, exceeds};
 use super::serve::take;
@@ -30,9 +30,16 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         if self.is_closed() || self.options.order == Order::OldestFirst && self.is_waited_for(key) {
             return None;
         }
-        let (limiter, now) = (self.source.at(key), self.clock.now());
+        let limiter = self.source.at(key);
+        let Request { min, max, .. } = request;
+        if max <= min {
+            // Reads the precise time only if it matters.
+            let take = || Clocked::new(&limiter, &self.clock).take(min);
+            return self.take(key, take).ok().map(|receipt| (min, receipt));
+        }
+        let now = self.clock.now();
         let available = || limiter.available_at(now);
-        take(request.min, request.max, available, |n| {
+        take(min, max, available, |n| {
             self.take(key, || limiter.take_at(now, n))
         })
         .ok()
