@@ -14,8 +14,8 @@ use core::time::Duration;
 
 use gungraun::{library_benchmark, library_benchmark_group, main};
 use portcullis_core::{
-    AdjustableBucket, AllOf, Carry, Clocked, Concurrency, Counted, Denied, Keyed, LeaseId,
-    LeasePool, Limiter, LimiterExt, Line, ManualClock, Penalty, Rate, Retry, Seed, Slice,
+    AdjustableBucket, AllOf, Carry, Clock, Clocked, Concurrency, Counted, Denied, Interval, Keyed,
+    LeaseId, LeasePool, Limiter, LimiterExt, Line, ManualClock, Penalty, Rate, Retry, Seed, Slice,
     SlicedBucket, SlidingWindow, Timestamp, TokenBucket, TokenBucketRules, Word,
 };
 
@@ -334,6 +334,36 @@ fn claim_keyed(case: Case<Table>) -> u64 {
     ask_keys(&case)
 }
 
+/// A clock whose interval is enough for every decision on a bucket in use.
+#[derive(Debug)]
+struct Ticks;
+
+impl Clock for Ticks {
+    fn now(&self) -> Timestamp {
+        unreachable!("the interval is enough")
+    }
+
+    #[inline(always)]
+    fn interval(&self) -> Option<Interval> {
+        let earliest = black_box(START);
+        Interval::new(earliest, earliest + Duration::from_millis(16))
+    }
+}
+
+/// A bucket that has spent half of its burst.
+fn half_spent() -> &'static Clocked<TokenBucket, Ticks> {
+    let limit = Clocked::new(bucket(4_000), Ticks);
+    assert!(limit.limiter().take_at(START, 2_000).is_ok());
+    Box::leak(Box::new(limit))
+}
+
+// The clock's interval is enough.
+#[library_benchmark(teardown = all_granted)]
+#[bench::token_bucket(half_spent())]
+fn within(limit: &'static Clocked<TokenBucket, Ticks>) -> u64 {
+    count(|_| black_box(limit).try_acquire(black_box(1)).is_ok())
+}
+
 fn slice(size: u32) -> Case<Slice<&'static SlicedBucket>> {
     let bucket = Box::leak(Box::new(SlicedBucket::new(Rate::per_second(1_000), 10_000)));
     plenty(bucket.slice_at(START, size).expect("a part of the burst"))
@@ -413,6 +443,7 @@ library_benchmark_group!(
         deny,
         roll,
         clocked,
+        within,
         retry,
         refund,
         reserve,

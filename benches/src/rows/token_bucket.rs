@@ -14,8 +14,8 @@ use governor::{Quota, RateLimiter};
 use leaky_bucket::RateLimiter as LeakyBucket;
 use parking_lot::Mutex;
 use portcullis_core::{
-    AdjustableBucket, Clock, CoarseClock, Limiter, LimiterExt, MonotonicClock, Rate, Timestamp,
-    TokenBucket,
+    AdjustableBucket, Clock, Clocked, CoarseClock, Limiter, LimiterExt, MonotonicClock, Rate,
+    Timestamp, TokenBucket,
 };
 use ratelimit::Ratelimiter;
 
@@ -25,13 +25,61 @@ use crate::measure::{Contest, Contestant, Expected};
 /// and a prime.
 const PLENTY: u32 = 999_999_937;
 
+/// The burst of the buckets in rows in which all requests are granted.
+const BURST: u32 = 1 << 30;
+
+/// A bucket in which each request finds permits.
+#[derive(Clone, Copy)]
+pub(super) struct Load {
+    /// Permits per second.
+    rate: u32,
+    /// The permits that are taken at first.
+    taken: u32,
+}
+
+impl Load {
+    /// More permits come in than one thread takes: each request finds the bucket full.
+    pub(super) const FULL: Self = Self {
+        rate: PLENTY,
+        taken: 0,
+    };
+    /// Fewer permits come in than one thread takes, but half of the burst lasts for many runs: each
+    /// request finds the bucket in use.
+    pub(super) const IN_USE: Self = Self {
+        rate: 999_983,
+        taken: BURST / 2,
+    };
+
+    /// Our bucket. At the higher rate its word wraps every 18 s, so it starts at `now`, and not at
+    /// the clock's zero.
+    pub(super) fn bucket(self, now: Timestamp) -> TokenBucket {
+        TokenBucket::builder(Rate::per_second(self.rate), BURST.into())
+            .initial((BURST - self.taken).into())
+            .origin(now)
+            .build()
+            .expect("settings that fit")
+    }
+
+    /// leaky-bucket refills in intervals of at least a millisecond, driven by a timer of tokio's.
+    pub(super) fn leaky_bucket(self, fair: bool) -> LeakyBucket {
+        LeakyBucket::builder()
+            .max(BURST as usize)
+            .initial((BURST - self.taken) as usize)
+            .refill(self.rate as usize / 1_000)
+            .interval(Duration::from_millis(1))
+            .fair(fair)
+            .build()
+    }
+}
+
 pub(crate) fn rows() -> Vec<Contest> {
     vec![
         allow(1),
         allow(2),
         deny(),
         clocked(),
-        clocked_std(),
+        clocked_std("token_bucket.clocked_std", Load::IN_USE),
+        clocked_std("token_bucket.clocked_std_full", Load::FULL),
         adjustable(),
     ]
 }
@@ -169,15 +217,12 @@ fn deny() -> Contest {
     }
 }
 
-fn with_clock(clock: impl Clock + Sync + 'static) -> Contestant {
-    // At this rate the word wraps every 18 s, so the bucket must not start at a clock's zero.
-    let bucket = TokenBucket::builder(Rate::per_second(PLENTY), 1 << 30)
-        .origin(clock.now())
-        .build();
-    let bucket = CachePadded::new(bucket.expect("settings that fit"));
+fn with_clock(load: Load, clock: impl Clock + Sync + 'static) -> Contestant {
+    let bucket = load.bucket(clock.now());
+    let limit = CachePadded::new(Clocked::new(bucket, clock));
     Contestant::new("portcullis", move |_, operations| {
         (0..operations)
-            .filter(|_| bucket.try_acquire_at(clock.now(), 1).is_ok())
+            .filter(|_| limit.try_acquire(1).is_ok())
             .count() as u64
     })
 }
@@ -188,28 +233,45 @@ fn clocked() -> Contest {
         row: "token_bucket.clocked",
         threads: 1,
         expected: Expected::Granted,
-        ours: with_clock(CoarseClock::new()),
-        peers: vec![governor(Expected::Granted), ratelimit(), leaky_bucket()],
+        ours: with_clock(Load::FULL, CoarseClock::new()),
+        peers: vec![
+            governor(Expected::Granted),
+            ratelimit(Load::FULL),
+            leaky_bucket(Load::FULL),
+        ],
     }
 }
 
-/// Grants, with a reading of the standard library's clock for each.
-fn clocked_std() -> Contest {
-    // governor's clock calibrates itself at its first use, which must not count in any row.
-    DefaultClock::default().now();
+/// Grants at the exact time of our default clock: by a bucket in use, which seldom needs more than
+/// the clock's interval, or by a full one, which always does.
+fn clocked_std(row: &'static str, load: Load) -> Contest {
     Contest {
-        row: "token_bucket.clocked_std",
+        row,
         threads: 1,
         expected: Expected::Granted,
-        ours: with_clock(MonotonicClock::new()),
-        peers: vec![ratelimit()],
+        ours: with_clock(load, MonotonicClock::new()),
+        peers: vec![ratelimit(load), governor_loaded(load)],
     }
 }
 
-fn ratelimit() -> Contestant {
-    let limiter = Ratelimiter::builder(u64::from(PLENTY))
-        .max_tokens(1 << 30)
-        .initial_available(1 << 30)
+fn governor_loaded(load: Load) -> Contestant {
+    // governor's clock calibrates itself at its first use, which must not count in any row.
+    DefaultClock::default().now();
+    let quota = Quota::per_second(NonZeroU32::new(load.rate).unwrap())
+        .allow_burst(NonZeroU32::new(BURST).unwrap());
+    let limiter = CachePadded::new(RateLimiter::direct(quota));
+    if let Some(taken) = NonZeroU32::new(load.taken) {
+        assert_eq!(limiter.check_n(taken), Ok(Ok(())), "the bucket starts full");
+    }
+    Contestant::new("governor", move |_, operations| {
+        (0..operations).filter(|_| limiter.check().is_ok()).count() as u64
+    })
+}
+
+fn ratelimit(load: Load) -> Contestant {
+    let limiter = Ratelimiter::builder(load.rate.into())
+        .max_tokens(BURST.into())
+        .initial_available((BURST - load.taken).into())
         .build()
         .expect("within its bounds");
     Contestant::new("ratelimit", move |_, operations| {
@@ -219,15 +281,8 @@ fn ratelimit() -> Contestant {
     })
 }
 
-/// leaky-bucket refills in intervals of at least a millisecond, driven by a timer of tokio's.
-fn leaky_bucket() -> Contestant {
-    let limiter = LeakyBucket::builder()
-        .max(1 << 30)
-        .initial(1 << 30)
-        .refill(1_000_000)
-        .interval(Duration::from_millis(1))
-        .fair(false)
-        .build();
+fn leaky_bucket(load: Load) -> Contestant {
+    let limiter = load.leaky_bucket(false);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .build()

@@ -9,16 +9,15 @@ use core::pin::pin;
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicU64, AtomicUsize};
 use core::task::{Context, Poll, Waker};
-use core::time::Duration;
 use std::sync::Arc;
 
 use crossbeam_utils::CachePadded;
-use leaky_bucket::RateLimiter as LeakyBucket;
 use parking_lot::Mutex;
-use portcullis_async::{NoTimer, Queue, QueueClock, QueueCounts};
-use portcullis_core::{CoarseClock, Concurrency, MonotonicClock, Rate, Timeless, TokenBucket};
+use portcullis_async::{NoTimer, Queue, QueueCounts};
+use portcullis_core::{Clock, CoarseClock, Concurrency, MonotonicClock, Timeless};
 
 use crate::measure::{Contest, Contestant, Expected, Ready};
+use crate::rows::token_bucket::Load;
 use executor::{Executor, yield_once};
 
 pub(crate) fn rows() -> Vec<Contest> {
@@ -26,12 +25,20 @@ pub(crate) fn rows() -> Vec<Contest> {
         ready(),
         ready_rate(
             "async.ready_rate",
-            NoTimer(CoarseClock::new()),
+            Load::FULL,
+            CoarseClock::new(),
             &[true, false],
         ),
         ready_rate(
             "async.ready_rate_std",
-            NoTimer(MonotonicClock::new()),
+            Load::IN_USE,
+            MonotonicClock::new(),
+            &[true],
+        ),
+        ready_rate(
+            "async.ready_rate_std_full",
+            Load::FULL,
+            MonotonicClock::new(),
             &[true],
         ),
         hand_off("async.handoff_2", 2),
@@ -173,12 +180,12 @@ fn at_once(work: impl Future<Output = u64>) -> u64 {
 }
 
 /// The same for a token bucket whose permits are always available, including the clock reading.
-fn ready_rate<C>(row: &'static str, clock: C, fair: &[bool]) -> Contest
+fn ready_rate<C>(row: &'static str, load: Load, clock: C, fair: &[bool]) -> Contest
 where
-    C: QueueClock + Send + Sync + 'static,
+    C: Clock + Send + Sync + 'static,
 {
-    let bucket = TokenBucket::new(Rate::per_second(PLENTY), 1 << 30);
-    let queue = CachePadded::new(Queue::new(bucket, clock, u64::MAX));
+    let bucket = load.bucket(clock.now());
+    let queue = CachePadded::new(Queue::new(bucket, NoTimer(clock), u64::MAX));
     let ours = Contestant::new("portcullis", move |_, operations| {
         at_once(async {
             let mut granted = 0;
@@ -188,7 +195,7 @@ where
             granted
         })
     });
-    let peers = fair.iter().map(|&fair| leaky_bucket(fair)).collect();
+    let peers = fair.iter().map(|&fair| leaky_bucket(load, fair)).collect();
     Contest {
         row,
         threads: 1,
@@ -198,18 +205,10 @@ where
     }
 }
 
-const PLENTY: u32 = 999_999_937;
-
 /// By default leaky-bucket is fair: it decides inside a lock and reads the standard library's
 /// clock. Otherwise it subtracts from a counter.
-fn leaky_bucket(fair: bool) -> Contestant {
-    let limiter = LeakyBucket::builder()
-        .max(1 << 30)
-        .initial(1 << 30)
-        .refill(1_000_000)
-        .interval(Duration::from_millis(1))
-        .fair(fair)
-        .build();
+fn leaky_bucket(load: Load, fair: bool) -> Contestant {
+    let limiter = load.leaky_bucket(fair);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .build()
