@@ -43,12 +43,14 @@ pub trait WordRules {
     /// Equal verdicts at both ends prove that, because verdicts change in one direction as time
     /// passes:
     ///
-    /// - From one instant to the next, a state moves through the zones in which its limiter denies
-    ///   a request, grants it out of what is left, and grants it anew, in this order and never
-    ///   back. To move through all of them and begin again takes longer than an interval: no
-    ///   staleness is shorter than an interval, and at least twice as many positions mean idle.
-    /// - Where a request is granted out of what is left, the next state does not depend on the
-    ///   time. Where it is granted anew, the next state moves ahead with time, or stands still.
+    /// - A state passes through three zones in this order: its limiter denies the request (`now`
+    ///   is stale, or too little is left), grants it out of what is left, or grants it as of a
+    ///   fresh start (the bucket is full, the window is over). Then the word wraps, and the first
+    ///   zone follows again. The third zone alone is longer than an interval: an interval is no
+    ///   longer than a staleness, which is at most a quarter of the range, and at least half of the
+    ///   range means idle.
+    /// - In the second zone the next state does not depend on the time. In the third it moves ahead
+    ///   with time, or stands still.
     #[inline(always)]
     fn judge_within(&self, state: u64, [first, last]: [Self::Request; 2]) -> Option<Verdict> {
         match (self.judge(state, first), self.judge(state, last)) {

@@ -25,6 +25,7 @@
 //! virtual machine with ticks of 4 ms, in 2.9 billion readings, the coarse clock was behind by up
 //! to 4.3 ms on one core, and by up to 11 ms on the other, where one reading in 2,300 was behind by
 //! more than 5 ms. Mostly idle cores, which update the time before they run a thread: up to 4.4 ms.
+//! The example `clock_lag` repeats the measurement.
 //!
 //! If the coarse clock is behind by more, a limiter decides as for a timestamp that is stale by the
 //! excess. So it does for the precise clock if the thread is paused after the reading. Either way,
@@ -54,7 +55,8 @@ use crate::Timestamp;
 ///
 /// The kernel does not bound the time since its last tick. If it is longer than the interval, for
 /// example after a stop of a virtual machine, decisions until the next tick are those of a stale
-/// timestamp: fewer grants, never too many.
+/// timestamp, as if the thread had been paused after the reading. A limiter's bound holds for
+/// timestamps that are stale by up to its staleness.
 ///
 /// ```
 /// use portcullis_core::{Clocked, MonotonicClock, Rate, TokenBucket};
