@@ -28,3 +28,11 @@ pub(crate) const fn low_bits(value: i128) -> u64 {
 pub(crate) const fn unbounded_shr(bits: u64, by: u32) -> u64 {
     if by < u64::BITS { bits >> by } else { 0 }
 }
+
+/// Returns `yes` if `condition` holds, otherwise `no`, without a branch.
+/// `core::hint::select_unpredictable` since Rust 1.88.
+#[inline(always)]
+pub(crate) const fn select_unpredictable(condition: bool, yes: u64, no: u64) -> u64 {
+    let all_or_none = (condition as u64).wrapping_neg();
+    no ^ ((no ^ yes) & all_or_none)
+}

@@ -55,6 +55,9 @@ pub trait Word: sealed::Sealed + Copy + fmt::Debug + Into<u64> + Send + Sync + '
     const BITS: u32;
     /// All bits of the word set, as a `u64`.
     const MASK: u64 = u64::MAX >> (64 - Self::BITS);
+    /// Whether the word is a part of a table's slot.
+    #[doc(hidden)]
+    const IN_A_TABLE: bool;
 }
 
 mod sealed {
@@ -82,7 +85,7 @@ mod sealed {
 }
 
 macro_rules! word {
-    ($word:ty, $bits:expr, $int:ident, $atomic:ident) => {
+    ($word:ty, $bits:expr, $int:ident, $atomic:ident, $in_a_table:expr) => {
         impl sealed::Sealed for $word {
             type Atomic = atomic::$atomic;
 
@@ -136,6 +139,7 @@ macro_rules! word {
 
         impl Word for $word {
             const BITS: u32 = $bits;
+            const IN_A_TABLE: bool = $in_a_table;
         }
     };
 }
@@ -143,13 +147,13 @@ macro_rules! word {
 /// The bits of a table's slot below its state. A [`KeyedWord`] has the other bits.
 pub(crate) const STATE_AT: u32 = if NativeWord::BITS == 64 { 21 } else { 12 };
 
-word!(u32, u32::BITS, u32, AtomicU32);
+word!(u32, u32::BITS, u32, AtomicU32, false);
 #[cfg(target_has_atomic = "64")]
-word!(u64, u64::BITS, u64, AtomicU64);
+word!(u64, u64::BITS, u64, AtomicU64, false);
 #[cfg(target_has_atomic = "64")]
-word!(KeyedWord, NativeWord::BITS - STATE_AT, u64, AtomicU64);
+word!(KeyedWord, NativeWord::BITS - STATE_AT, u64, AtomicU64, true);
 #[cfg(not(target_has_atomic = "64"))]
-word!(KeyedWord, NativeWord::BITS - STATE_AT, u32, AtomicU32);
+word!(KeyedWord, NativeWord::BITS - STATE_AT, u32, AtomicU32, true);
 
 /// The bits of a slot in a [`Keyed`](crate::Keyed) table that hold the limiter's state: 43 bits, or
 /// 20 on targets without 64-bit atomics. The other bits hold the key's tag.

@@ -18,6 +18,11 @@
 //! lines in common, and share one slot, whichever line it is in. Tag and state are in one word, so
 //! they change together.
 //!
+//! A key prefers one half of each line, which the lowest bit of its tag selects. A claim looks there
+//! first, so that nearly all keys are found by comparing four words: 96 % in a half-full table, and
+//! 99.6 % in a table that [`Line::for_keys`] sized. No correctness depends on it: every slot of both
+//! lines counts as the key's, and a claim reads all of them again.
+//!
 //! Transitions: a thread *claims* a slot that is vacant, or whose limiter is indistinguishable from
 //! a fresh one (`claimed`). It then reads both lines again, after a sequentially consistent fence.
 //! If they contain another slot with the same tag, it *withdraws* (`vacant`); otherwise it *holds*
@@ -31,6 +36,7 @@
 
 use core::iter;
 
+use crate::newer::{cold_path, select_unpredictable};
 use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use crate::sync::atomic::fence;
 use crate::sync::const_unless_loom;
@@ -38,6 +44,7 @@ use crate::word::{AtomicWord, NativeWord, STATE_AT};
 
 /// Slots in a line. Fewer under loom.
 pub(crate) const PLACES: usize = if cfg!(loom) { 2 } else { 8 };
+const HALF: usize = PLACES / 2;
 
 /// Bits of a tag: all bits below the state except the one for `held`.
 const TAG_BITS: u32 = STATE_AT - 1;
@@ -56,7 +63,7 @@ const TAG: u64 = HELD - 1;
 #[cfg_attr(target_has_atomic = "64", repr(align(64)))]
 #[cfg_attr(not(target_has_atomic = "64"), repr(align(32)))]
 pub struct Line {
-    entries: [AtomicWord<NativeWord>; PLACES],
+    halves: [[AtomicWord<NativeWord>; HALF]; 2],
 }
 
 impl Line {
@@ -70,10 +77,10 @@ impl Line {
         /// ```
         pub const fn new() -> Self {
             #[cfg(not(loom))]
-            let entries = [const { AtomicWord::new(0) }; PLACES];
+            let halves = [const { [const { AtomicWord::new(0) }; HALF] }; 2];
             #[cfg(loom)]
-            let entries = core::array::from_fn(|_| AtomicWord::new(0));
-            Self { entries }
+            let halves = core::array::from_fn(|_| core::array::from_fn(|_| AtomicWord::new(0)));
+            Self { halves }
         }
     }
 
@@ -100,40 +107,65 @@ impl Line {
         (0..lines_for(keys)).map(|_| Self::new()).collect()
     }
 
-    /// Finds the slot that is held under `tag`, in the line with index `line`.
-    ///
-    /// Compares all slots without a branch. The position of a key is unpredictable, and a
-    /// mispredicted branch would discard the work that the processor has already begun on the next
-    /// request, mainly its hash.
+    /// Finds the slot that is held under `tag`, in the line with index `line`. Nearly all keys hold
+    /// one in the half that they prefer.
     #[inline]
     fn find(&self, line: usize, tag: u64) -> Option<(Entry<'_>, Held)> {
-        let wanted = HELD | tag;
-        let mut places = 0_u32;
-        for (place, word) in self.entries.iter().enumerate() {
-            places |= u32::from(word.load(Relaxed) & (HELD | TAG) == wanted) << place;
+        let preferred = preferred_half(tag);
+        match self.find_in(preferred, line, tag) {
+            None => {
+                cold_path();
+                self.find_in(1 - preferred, line, tag)
+            }
+            found => found,
         }
-        let place = places.trailing_zeros() as usize;
-        let word = self.entries.get(place)?;
-        // Loading this word again is cheaper than keeping all eight in registers.
+    }
+
+    /// Finds the slot that is held under `tag`, in one half.
+    ///
+    /// Compares all slots of the half without a branch. The position of a key is unpredictable, and
+    /// a mispredicted branch would discard the work that the processor has already begun on the
+    /// next request, mainly its hash.
+    #[inline(always)]
+    fn find_in(&self, half: usize, line: usize, tag: u64) -> Option<(Entry<'_>, Held)> {
+        let wanted = HELD | tag;
+        let words = self.halves.get(half)?;
+        let mut place = 0;
+        for (nth, word) in words.iter().enumerate().skip(1) {
+            let is_wanted = word.load(Relaxed) & (HELD | TAG) == wanted;
+            place = select_unpredictable(is_wanted, nth as u64, place);
+        }
+        let place = place as usize;
+        let word = words.get(place)?;
+        // Loading this word again is cheaper than selecting its value too.
         let held = Held(word.load(Relaxed));
         let entry = Entry {
             word,
-            at: line * PLACES + place,
+            at: line * PLACES + half * HALF + place,
         };
         (held.0 & (HELD | TAG) == wanted).then_some((entry, held))
     }
 
-    /// The slots of the line with index `line`.
+    /// The slots of the line with index `line`, those of the half with index `first` before those
+    /// of the other.
     #[inline]
-    pub(crate) fn entries(&self, line: usize) -> impl Iterator<Item = Entry<'_>> {
-        self.entries
-            .iter()
-            .enumerate()
-            .map(move |(place, word)| Entry {
-                word,
-                at: line * PLACES + place,
+    pub(crate) fn entries(&self, line: usize, first: usize) -> impl Iterator<Item = Entry<'_>> {
+        let halves = [first, 1 - first].into_iter();
+        halves
+            .filter_map(|half| Some((half, self.halves.get(half)?)))
+            .flat_map(move |(half, words)| {
+                let at = line * PLACES + half * HALF;
+                words.iter().enumerate().map(move |(place, word)| Entry {
+                    word,
+                    at: at + place,
+                })
             })
     }
+}
+
+/// The half of a line that keys with `tag` prefer.
+const fn preferred_half(tag: u64) -> usize {
+    (tag & 1) as usize
 }
 
 /// The number of lines in which a new key finds no slot with a probability of at most 1 in
@@ -167,7 +199,7 @@ pub(crate) fn entries_from(lines: &[Line], from: usize) -> impl Iterator<Item = 
         .iter()
         .enumerate()
         .skip(from / PLACES)
-        .flat_map(|(at, line)| line.entries(at))
+        .flat_map(|(at, line)| line.entries(at, 0))
         .filter(move |entry| entry.at >= from)
 }
 
@@ -380,7 +412,7 @@ impl Address {
         let second = Some(self.second()).filter(|second| *second != self.first);
         let both = iter::once(self.first).chain(second);
         both.filter_map(|at| Some((at, lines.get(at)?)))
-            .flat_map(|(at, line)| line.entries(at))
+            .flat_map(|(at, line)| line.entries(at, preferred_half(self.tag)))
     }
 
     /// Finds the slot that the key holds in the first line. Nearly all keys hold one there.
@@ -392,13 +424,18 @@ impl Address {
     /// Finds the slot of the key. Reads the second line only if the key holds no slot in the first.
     #[inline]
     pub(crate) fn find<'t>(&self, lines: &'t [Line]) -> Found<'t> {
-        match self.find_near(lines) {
+        let far = || {
+            let second = self.second();
+            lines.get(second)?.find(second, self.tag)
+        };
+        match self.find_near(lines).or_else(far) {
             Some((entry, held)) => Found::Held(entry, held),
             None => self.search(lines),
         }
     }
 
-    /// Searches both lines.
+    /// Searches both lines for a slot that is held or claimed.
+    #[cold]
     fn search<'t>(&self, lines: &'t [Line]) -> Found<'t> {
         let mut found = Found::Nothing;
         for entry in self.entries(lines) {

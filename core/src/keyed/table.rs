@@ -157,7 +157,7 @@ impl<M: AsRef<[Line]>, S: BuildHasher> Table<M, S> {
             .skip(from)
             .take_while(|(at, _)| lines.contains(at));
         swept
-            .flat_map(|(at, line)| line.entries(at))
+            .flat_map(|(at, line)| line.entries(at, 0))
             .filter(|entry| {
                 entry
                     .held()

@@ -29,7 +29,7 @@
 use core::time::Duration;
 
 use crate::limiters::bucket_settings::BucketSettings;
-use crate::limiters::lattice::{Lattice, Terms, used_after};
+use crate::limiters::lattice::{Lattice, Terms, used_after, used_after_in_table};
 use crate::newer::cold_path;
 use crate::rules::{TableRules, Verdict, WordRules};
 use crate::time::grid::Grid;
@@ -358,8 +358,13 @@ impl<W: Word> WordRules for TokenBucketRules<W> {
             let enough = self.lattice().judge(position, used) >= self.cost.into();
             return if enough { Verdict::Allowed } else { denied };
         }
-        let behind = || self.behind.into();
-        match used_after(position, used, price, self.full.into(), W::MASK, behind) {
+        let (full, behind) = (self.full.into(), || self.behind.into());
+        let left = if W::IN_A_TABLE {
+            used_after_in_table(position, used, price, full, W::MASK, behind())
+        } else {
+            used_after(position, used, price, full, W::MASK, behind)
+        };
+        match left {
             Some(left) => Verdict::Granted(left),
             None => denied,
         }
