@@ -7,7 +7,10 @@ pub(crate) mod key;
 pub(crate) mod keyed_array;
 pub(crate) mod line;
 pub(crate) mod partly_changed;
+#[cfg(feature = "std")]
+pub(crate) mod random_seed;
 pub(crate) mod seed;
+pub(crate) mod seeded_hasher;
 pub(crate) mod table;
 
 use core::cell::Cell;
@@ -18,12 +21,12 @@ use core::time::Duration;
 #[cfg(feature = "std")]
 use std::boxed::Box;
 #[cfg(feature = "std")]
-use std::hash::RandomState;
-#[cfg(feature = "std")]
 use std::sync::Arc;
 
 #[cfg(any(doc, feature = "std"))]
 use crate::IntoRules;
+#[cfg(feature = "std")]
+use crate::RandomSeed;
 use crate::keyed::key::{Key, Keys, QueueKeys};
 use crate::keyed::line::{Address, Found, Held, Line};
 use crate::keyed::table::{ATTEMPTS, KeyedStatistics, Table};
@@ -94,7 +97,7 @@ impl<R: TableRules<Word = KeyedWord>> KeyedRules for R {}
 ///   each key: for example, one for reads and one for writes of a user, or one for each plan.
 /// - `M` is the storage, which the caller provides: `[Line; 1024]` in a static, `Box<[Line]>` or
 ///   `Vec<Line>` (see [`Line::for_keys`]), or `&'static [Line]`.
-/// - `S` hashes the keys: a [`Seed`], or any `BuildHasher`.
+/// - `S` hashes the keys: a [`Seed`], a `RandomSeed` (with `std`), or any `BuildHasher`.
 ///
 /// **Bound.** Each key is granted no more than its limit allows, however many keys there are, and
 /// even if an attacker chooses them.
@@ -161,9 +164,9 @@ impl<R: TableRules<Word = KeyedWord>> KeyedRules for R {}
 ///
 /// **Cost.** One hash, and for nearly all keys one cache line; plus the cost of the limiter, with
 /// one compare-exchange. The first grant of a key, also after its slot was forgotten, reads the
-/// second line too and writes twice. A denial writes nothing, except for a counter if the table is
-/// key finds no slot. Lock-free, with one exception: while a thread claims a slot for a key, other
-/// requests for that key retry a few times and are then denied with [`Denied::Crowded`].
+/// second line too and writes twice. A denial writes nothing, except for a counter if the key finds
+/// no slot. Lock-free, with one exception: while a thread claims a slot for a key, other requests
+/// for that key retry a few times and are then denied with [`Denied::Crowded`].
 ///
 /// **Memory.** 8 bytes per slot; half of that on targets without 64-bit atomics.
 /// [`for_keys`](Self::for_keys) makes room for a number of keys: with 34 bytes per key, at most 1
@@ -204,7 +207,7 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher> Keyed<R, M, S> {
         ///
         /// ```
         /// # use portcullis_core::{ConcurrencyRules, Keyed, Line, LimiterExt, Timestamp};
-        /// let seed = std::hash::RandomState::new();
+        /// let seed = portcullis_core::RandomSeed::new();
         /// let downloads = Keyed::new(ConcurrencyRules::new(1), Line::for_keys(1_000), seed);
         /// let alice = downloads.key("alice");
         /// let first = alice.try_acquire_at(Timestamp::ZERO, 1);
@@ -217,7 +220,7 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher> Keyed<R, M, S> {
 }
 
 #[cfg(feature = "std")]
-impl<R: KeyedRules> Keyed<R, Box<[Line]>, RandomState> {
+impl<R: KeyedRules> Keyed<R, Box<[Line]>, RandomSeed> {
     /// Creates a table in which `keys` keys can be in use at once, each with the settings of
     /// `limiter`. Of new keys, at most 1 in 1,000,000 then finds no slot: see [`Line::for_keys`],
     /// also for the memory.
@@ -248,7 +251,7 @@ impl<R: KeyedRules> Keyed<R, Box<[Line]>, RandomState> {
     /// ```
     #[must_use]
     pub fn for_keys(limiter: impl IntoRules<Rules = R>, keys: usize) -> Self {
-        Self::for_keys_with_hasher(limiter, keys, RandomState::new())
+        Self::for_keys_with_hasher(limiter, keys, RandomSeed::new())
     }
 }
 

@@ -158,7 +158,10 @@ pub use keyed::key::{Key, KeyLimiter, Keys, QueueKeys};
 pub use keyed::keyed_array::KeyedArray;
 pub use keyed::line::{Address, Line};
 pub use keyed::partly_changed::PartlyChanged;
-pub use keyed::seed::{Seed, SeedFixed, SeededHasher};
+#[cfg(feature = "std")]
+pub use keyed::random_seed::RandomSeed;
+pub use keyed::seed::{Seed, SeedFixed};
+pub use keyed::seeded_hasher::SeededHasher;
 pub use keyed::table::KeyedStatistics;
 pub use keyed::{Keyed, KeyedRules};
 pub use leases::lease::{Lease, TooFewHeld};

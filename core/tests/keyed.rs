@@ -25,7 +25,7 @@ use draws::Draws;
 use portcullis_core::{
     AllOf, Concurrency, ConcurrencyRules, Denied, FixedWindow, FixedWindowBuilder,
     FixedWindowRules, Idle, Key, Keyed, KeyedRules, KeyedStatistics, Lease, Limiter, LimiterExt,
-    Line, Rate, Retry, Seed, SeedFixed, Timestamp, TokenBucket, TokenBucketBuilder,
+    Line, RandomSeed, Rate, Retry, Seed, SeedFixed, Timestamp, TokenBucket, TokenBucketBuilder,
     TokenBucketRules,
 };
 
@@ -1507,14 +1507,25 @@ fn a_seed_is_set_once_and_before_its_use() {
 }
 
 #[test]
-fn a_seed_hashes_as_sip_hash_2_4_does() {
-    // The key and the message of the paper's example: bytes 0, 1, 2, ...
+fn a_seed_hashes_as_sip_hash_1_3_does() {
+    // The key and the message of the paper's example: bytes 0, 1, 2, ... The hash is that of a
+    // program of its own, which gives the paper's result for SipHash-2-4.
     let seed = Seed::new();
     seed.set([0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908])
         .unwrap();
     let mut hasher = seed.build_hasher();
     hasher.write(&(0..15).collect::<Vec<u8>>());
-    assert_eq!(hasher.finish(), 0xa129_ca61_49be_45e5);
+    assert_eq!(hasher.finish(), 0xd320_d86d_2a51_9956);
+}
+
+#[test]
+fn a_copy_of_a_random_seed_hashes_alike_and_another_one_does_not() {
+    let seed = RandomSeed::new();
+    let copy = seed;
+    let (one, two) = (seed.hash_one("alice"), copy.hash_one("alice"));
+    assert_eq!(one, two);
+    assert_ne!(one, RandomSeed::default().hash_one("alice"));
+    assert_eq!(format!("{seed:?}"), "RandomSeed { .. }", "no secret");
 }
 
 #[test]
@@ -1565,6 +1576,7 @@ fn any_hasher_and_any_key_type_work() {
     }
     check(seed(0));
     check(Seed::new());
+    check(RandomSeed::new());
     check(RandomState::new());
     check(core::hash::BuildHasherDefault::<std::hash::DefaultHasher>::default());
 }

@@ -608,7 +608,7 @@ fn each_key_decides_as_its_own_limiter_while_the_table_has_room() {
     struct Exact(u64);
     impl ForEach for Exact {
         fn each<L: Limiter + 'static>(&mut self, case: Case<L>) {
-            let tally = traces(&case, &[9, 16, 41], true);
+            let tally = traces(&case, &[9, 16, 9, 41], true);
             assert_eq!(tally.crowded, 0);
             assert!(
                 tally.granted.min(tally.denied).min(tally.late) > 500,

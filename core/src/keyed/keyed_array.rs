@@ -27,10 +27,10 @@ use core::time::Duration;
 #[cfg(feature = "std")]
 use std::boxed::Box;
 #[cfg(feature = "std")]
-use std::hash::RandomState;
-#[cfg(feature = "std")]
 use std::sync::Arc;
 
+#[cfg(feature = "std")]
+use crate::RandomSeed;
 use crate::keyed::key::{self, Key, Keys, QueueKeys};
 #[cfg(feature = "std")]
 use crate::keyed::line::PLACES;
@@ -240,7 +240,7 @@ impl<L, A, M, S> KeyedArray<L, A, M, S> {
 }
 
 #[cfg(feature = "std")]
-impl<L> KeyedArray<L, Box<[L]>, Box<[Line]>, RandomState> {
+impl<L> KeyedArray<L, Box<[L]>, Box<[Line]>, RandomSeed> {
     /// Creates a table in which `keys` keys can be in use at once. `limiter` creates the limiters.
     /// Of new keys, at most 1 in 1,000,000 then finds no slot: see [`Line::for_keys`].
     ///
@@ -261,7 +261,7 @@ impl<L> KeyedArray<L, Box<[L]>, Box<[Line]>, RandomState> {
     /// ```
     #[must_use]
     pub fn for_keys(limiter: impl Fn() -> L, keys: usize) -> Self {
-        Self::for_keys_with_hasher(limiter, keys, RandomState::new())
+        Self::for_keys_with_hasher(limiter, keys, RandomSeed::new())
     }
 }
 

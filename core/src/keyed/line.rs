@@ -18,10 +18,10 @@
 //! lines in common, and share one slot, whichever line it is in. Tag and state are in one word, so
 //! they change together.
 //!
-//! A key prefers one half of each line, which the lowest bit of its tag selects. A claim looks there
-//! first, so that nearly all keys are found by comparing four words: 96 % in a half-full table, and
-//! 99.6 % in a table that [`Line::for_keys`] sized. No correctness depends on it: every slot of both
-//! lines counts as the key's, and a claim reads all of them again.
+//! A key prefers one half of each line, which the lowest bit of its tag selects. A claim looks
+//! there first. So nearly all keys are found by comparing four words: 96 % in a half-full table,
+//! and 99.6 % in a table that [`Line::for_keys`] sized. No correctness depends on it: every slot of
+//! both lines counts as the key's, and a claim reads all of them again.
 //!
 //! Transitions: a thread *claims* a slot that is vacant, or whose limiter is indistinguishable from
 //! a fresh one (`claimed`). It then reads both lines again, after a sequentially consistent fence.

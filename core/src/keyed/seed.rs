@@ -4,13 +4,14 @@
 //! fixes it permanently: [`Seed::set`] with a part of the seed, or a hash with a constant. A hash
 //! reads each word only after that word is fixed, so all hashes use the same seed.
 
-use core::hash::{BuildHasher, Hasher};
+use core::hash::BuildHasher;
 
+use crate::SeededHasher;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::const_unless_loom;
 use crate::word::{AtomicWord, NativeWord, Word};
 
-/// The seed of the keyed hash of a [`Keyed`](crate::Keyed) table. The hash is SipHash-2-4, for any
+/// The seed of the keyed hash of a [`Keyed`](crate::Keyed) table. The hash is SipHash-1-3, for any
 /// key that is [`Hash`](core::hash::Hash).
 ///
 /// Set the seed to random numbers at start-up, before the first use of the table. Take them from
@@ -19,9 +20,10 @@ use crate::word::{AtomicWord, NativeWord, Word};
 /// fall into the same line, so that they deny each other. Even then no key is granted more than its
 /// limit.
 ///
-/// With `std`, `std::hash::RandomState` serves the same purpose with a faster hash. Any other
+/// With `std`, a `RandomSeed` is random from the start, and needs fewer instructions. Any other
 /// [`BuildHasher`] also works if it always returns the same hash for a key and spreads keys over
-/// all 64 bits. The upper 32 bits select a line, and the lower 20 (or 11) identify the key.
+/// all 64 bits. The upper 32 bits select a line, and the lower 20 (or 11) identify the key. For
+/// which attacker each hash stands against, see the guide to tuning.
 ///
 /// Source: Aumasson and Bernstein, "`SipHash`: a fast short-input PRF", 2012.
 ///
@@ -159,41 +161,6 @@ impl BuildHasher for Seed {
 
     #[inline]
     fn build_hasher(&self) -> SeededHasher {
-        #[expect(
-            deprecated,
-            reason = "deprecated because `core` has no random seed, not because of the hash"
-        )]
-        SeededHasher(core::hash::SipHasher::new_with_keys(
-            self.number(0),
-            self.number(1),
-        ))
-    }
-}
-
-/// The hasher of a [`Seed`].
-///
-/// ```
-/// use core::hash::{BuildHasher, Hash, Hasher};
-/// let seed = portcullis_core::Seed::new();
-/// let mut hasher = seed.build_hasher();
-/// "key".hash(&mut hasher);
-/// assert_eq!(hasher.finish(), seed.hash_one("key"));
-/// ```
-#[derive(Clone, Debug)]
-#[expect(
-    deprecated,
-    reason = "deprecated because `core` has no random seed, not because of the hash"
-)]
-pub struct SeededHasher(core::hash::SipHasher);
-
-impl Hasher for SeededHasher {
-    #[inline]
-    fn write(&mut self, bytes: &[u8]) {
-        self.0.write(bytes);
-    }
-
-    #[inline]
-    fn finish(&self) -> u64 {
-        self.0.finish()
+        SeededHasher::new(SeededHasher::start([self.number(0), self.number(1)]))
     }
 }
