@@ -3,14 +3,13 @@
 mod support;
 
 use core::time::Duration;
-use std::hash::RandomState;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use portcullis_core::{Keyed, Line, Rate, Timestamp, TokenBucket, TokenBucketRules};
+use portcullis_core::{Keyed, Line, RandomSeed, Rate, Timestamp, TokenBucket, TokenBucketRules};
 
 use crate::support::{Pressure, bench, group};
 
-type Table = Keyed<TokenBucketRules, Box<[Line]>, RandomState>;
+type Table = Keyed<TokenBucketRules, Box<[Line]>, RandomSeed>;
 
 fn table(rate: Rate, burst: u64, keys: usize) -> Table {
     let limit = TokenBucket::builder(rate, burst)
@@ -18,7 +17,7 @@ fn table(rate: Rate, burst: u64, keys: usize) -> Table {
         .expect("settings that fit");
     // Half full.
     let lines = (0..keys.div_ceil(4)).map(|_| Line::new()).collect();
-    Keyed::new(limit, lines, RandomState::new())
+    Keyed::new(limit, lines, RandomSeed::new())
 }
 
 fn keyed(criterion: &mut Criterion) {

@@ -1,10 +1,16 @@
 //! Token buckets by key, compared with governor's keyed limiter, which keeps them in a `DashMap`.
 //!
-//! Both are filled with all keys before the measurement, and use the hash of the standard library's
-//! `RandomState`. Both are asked for the same keys in the same order, drawn beforehand.
+//! Both are filled with all keys before the measurement, and use their default hashers: ours has a
+//! `RandomSeed`, governor the standard library's `RandomState`. For small tables,
+//! `governor-same-hash` is governor with our hasher. All are asked for the same keys in the same
+//! order, drawn beforehand.
+//!
+//! `hash-and-exchange` is a second floor: our hash of the key, and an exchange of one word. No
+//! table that decides by one word can be faster with this hash.
 
 use core::array;
 use core::cell::LazyCell;
+use core::hash::BuildHasher;
 use core::iter;
 use core::num::NonZeroU32;
 use core::sync::atomic::AtomicU64;
@@ -17,7 +23,7 @@ use std::sync::Arc;
 use crossbeam_utils::CachePadded;
 use governor::clock::FakeRelativeClock;
 use governor::{Quota, RateLimiter};
-use portcullis_core::{Keyed, Line, Rate, Timestamp, TokenBucket, TokenBucketRules};
+use portcullis_core::{Keyed, Line, RandomSeed, Rate, Timestamp, TokenBucket, TokenBucketRules};
 
 use crate::measure::{Contest, Contestant, Expected, Ready};
 
@@ -51,16 +57,34 @@ fn allow(row: &'static str, keys: usize, exponent: i32, threads: usize) -> Conte
     let field: LazyField = Rc::new(LazyCell::new(Box::new(move || {
         Arc::new(Field::new(keys, exponent))
     })));
+    let mut peers = vec![governor_keyed::<RandomState>(
+        "governor-keyed",
+        keys,
+        Rc::clone(&field),
+    )];
+    if keys <= SMALL {
+        peers.push(governor_keyed::<RandomSeed>(
+            "governor-same-hash",
+            keys,
+            Rc::clone(&field),
+        ));
+    }
+    if threads == 1 {
+        peers.push(hash_and_exchange(Rc::clone(&field)));
+    }
     Contest {
         row,
         threads,
         expected: Expected::Granted,
-        ours: ours(Rc::clone(&field)),
-        peers: vec![governor_keyed(keys, field)],
+        ours: ours(field),
+        peers,
     }
 }
 
-type Table = Keyed<TokenBucketRules, Box<[Line]>, RandomState>;
+/// The largest number of keys whose slots fit into the first-level cache, so that the hash matters.
+const SMALL: usize = 1_000;
+
+type Table = Keyed<TokenBucketRules, Box<[Line]>, RandomSeed>;
 
 /// Our table, and the keys for both sides.
 struct Field {
@@ -81,7 +105,7 @@ impl Field {
         // Half full: at most 16 bytes per key.
         let lines: Box<[Line]> = (0..keys.div_ceil(4)).map(|_| Line::new()).collect();
         let bytes = size_of_val(&*lines);
-        let table = Keyed::new(limit.expect("settings that fit"), lines, RandomState::new());
+        let table = Keyed::new(limit.expect("settings that fit"), lines, RandomSeed::new());
         let start = Timestamp::from_nanos(START);
         // A few keys find all their slots taken. They would be denied, and are left out.
         let found: Vec<u64> = (0..keys as u64)
@@ -176,15 +200,44 @@ fn ours(field: LazyField) -> Contestant {
     })
 }
 
+/// Hashes each key, and exchanges one padded word for a value that depends on the hash.
+fn hash_and_exchange(field: LazyField) -> Contestant {
+    Contestant::prepared("hash-and-exchange", move || {
+        let field = Arc::clone(&field);
+        let word = CachePadded::new(AtomicU64::new(0));
+        let cursors = cursors();
+        let exchange = move |seed: &RandomSeed, keys: &[u64]| {
+            for key in keys {
+                let hash = seed.hash_one(key);
+                let mut value = word.load(Relaxed);
+                while let Err(newer) =
+                    word.compare_exchange_weak(value, value ^ hash, Relaxed, Relaxed)
+                {
+                    value = newer;
+                }
+            }
+            keys.len() as u64
+        };
+        Ready::new(move |thread, operations| {
+            let pieces = field.pieces(cursors[thread].fetch_add(operations, Relaxed), operations);
+            pieces.map(|keys| exchange(field.table.seed(), keys)).sum()
+        })
+    })
+}
+
 /// governor with its own fake clock, which is the cheapest clock for it. It stands still during a
 /// run.
-fn governor_keyed(keys: usize, field: LazyField) -> Contestant {
-    Contestant::prepared("governor-keyed", move || {
+fn governor_keyed<S>(name: &'static str, keys: usize, field: LazyField) -> Contestant
+where
+    S: BuildHasher + Clone + Default + Send + Sync + 'static,
+{
+    Contestant::prepared(name, move || {
         let field = Arc::clone(&field);
         let clock = FakeRelativeClock::default();
         let quota =
             Quota::per_second(NonZeroU32::new(PLENTY).unwrap()).allow_burst(NonZeroU32::MAX);
-        let limiter = RateLimiter::dashmap_with_clock(quota, clock.clone());
+        let limiter =
+            RateLimiter::dashmap_with_clock_and_hasher(quota, clock.clone(), S::default());
         let ask = move |keys: &[u64]| {
             keys.iter()
                 .filter(|key| limiter.check_key(*key).is_ok())
