@@ -4,6 +4,7 @@
 pub(crate) mod clocked_key;
 pub(crate) mod into_rules;
 pub(crate) mod key;
+pub(crate) mod key_hash;
 pub(crate) mod keyed_array;
 pub(crate) mod line;
 pub(crate) mod partly_changed;
@@ -33,7 +34,9 @@ use crate::keyed::table::{ATTEMPTS, KeyedStatistics, Table};
 use crate::limiter::detail::{Observer, observed};
 use crate::rules::{TableRules, Verdict, look};
 use crate::sync::const_unless_loom;
-use crate::{Denied, Detail, Idle, Interval, KeyedWord, Receipt, Refund, Retry, Seed, Timestamp};
+use crate::{
+    Denied, Detail, Idle, Interval, KeyHash, KeyedWord, Receipt, Refund, Retry, Seed, Timestamp,
+};
 
 /// The rules of the limiters in a [`Keyed`] table: their state is one word per key. Sealed.
 ///
@@ -400,6 +403,24 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
         Key::of(self, limit, key)
     }
 
+    /// As [`key`](Self::key), for a key whose hash is known. For a table with several limits, see
+    /// [`Key::hashed`].
+    ///
+    /// # Cost
+    ///
+    /// No hash.
+    ///
+    /// ```
+    /// # use portcullis_core::{Concurrency, KeyHash, Keyed};
+    /// let table = Keyed::for_keys(Concurrency::new(3), 100);
+    /// let alice = KeyHash::new(table.seed(), "alice");
+    /// assert_eq!(table.key_hashed(alice).address(), table.key("alice").address());
+    /// ```
+    #[inline]
+    pub fn key_hashed(&self, hash: KeyHash) -> Key<&Self> {
+        Key::at(self, self.locate_first(hash))
+    }
+
     /// As [`key`](Self::key), with a share of the table instead of a borrow. So the key and its
     /// leases can move to another thread or to a task that is spawned. For other pointers, and for
     /// a table with several limits, see [`Key::new`] and [`Key::of`].
@@ -666,13 +687,18 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> QueueKeys
 
 impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keys for Keyed<R, M, S, N> {
     #[inline]
-    fn locate<K: Hash + ?Sized>(&self, limit: usize, key: &K) -> Option<Address> {
-        (limit < N).then(|| self.table.address(key, limit, Self::LIMIT_BITS))
+    fn hash_of<K: Hash + ?Sized>(&self, key: &K) -> KeyHash {
+        self.table.hash(key)
     }
 
     #[inline]
-    fn locate_first<K: Hash + ?Sized>(&self, key: &K) -> Address {
-        self.table.address(key, 0, Self::LIMIT_BITS)
+    fn locate_hashed(&self, limit: usize, hash: KeyHash) -> Option<Address> {
+        (limit < N).then(|| self.table.address(hash, limit, Self::LIMIT_BITS))
+    }
+
+    #[inline]
+    fn locate_first(&self, hash: KeyHash) -> Address {
+        self.table.address(hash, 0, Self::LIMIT_BITS)
     }
 }
 

@@ -155,6 +155,7 @@ pub use clock::{CoarseClock, MonotonicClock};
 pub use keyed::clocked_key::ClockedKey;
 pub use keyed::into_rules::IntoRules;
 pub use keyed::key::{Key, KeyLimiter, Keys, QueueKeys};
+pub use keyed::key_hash::KeyHash;
 pub use keyed::keyed_array::KeyedArray;
 pub use keyed::line::{Address, Line};
 pub use keyed::partly_changed::PartlyChanged;

@@ -24,9 +24,9 @@ use std::sync::Arc;
 use draws::Draws;
 use portcullis_core::{
     AllOf, Concurrency, ConcurrencyRules, Denied, FixedWindow, FixedWindowBuilder,
-    FixedWindowRules, Idle, Key, Keyed, KeyedRules, KeyedStatistics, Lease, Limiter, LimiterExt,
-    Line, RandomSeed, Rate, Retry, Seed, SeedFixed, Timestamp, TokenBucket, TokenBucketBuilder,
-    TokenBucketRules,
+    FixedWindowRules, Idle, Key, KeyHash, Keyed, KeyedRules, KeyedStatistics, Lease, Limiter,
+    LimiterExt, Line, RandomSeed, Rate, Retry, Seed, SeedFixed, Timestamp, TokenBucket,
+    TokenBucketBuilder, TokenBucketRules,
 };
 
 /// How stale a `now` may be: the staleness of every table here.
@@ -1526,6 +1526,27 @@ fn a_copy_of_a_random_seed_hashes_alike_and_another_one_does_not() {
     assert_eq!(one, two);
     assert_ne!(one, RandomSeed::default().hash_one("alice"));
     assert_eq!(format!("{seed:?}"), "RandomSeed { .. }", "no secret");
+}
+
+#[test]
+fn a_hash_that_is_computed_once_finds_the_key_in_every_table_and_under_every_limit() {
+    let seed = RandomSeed::new();
+    let limits = [1, 2, 3].map(ConcurrencyRules::new);
+    let (one, three) = (
+        Keyed::new(ConcurrencyRules::new(1), lines(7), seed),
+        Keyed::with_limits(limits, lines(64), seed),
+    );
+    for key in 0..1_000 {
+        let hash = KeyHash::new(&seed, &key);
+        assert_eq!(one.key_hashed(hash).id(), one.key(&key).id());
+        assert_eq!(three.key_hashed(hash).id(), three.key(&key).id());
+        for limit in 0..3 {
+            let found = Key::hashed(&three, limit, hash).unwrap();
+            assert_eq!(found.id(), three.key_of(limit, &key).unwrap().id());
+            assert_eq!(found.capacity(), limit as u64 + 1);
+        }
+        assert!(Key::hashed(&three, 3, hash).is_none());
+    }
 }
 
 #[test]

@@ -9,8 +9,8 @@ use crate::keyed::line::Address;
 use crate::limiter::metadata::Metadata;
 use crate::limiter::{forward, offer};
 use crate::{
-    Composable, Denied, Detail, Idle, Interval, Lease, Limiter, LimiterId, Receipt, Refund, Retry,
-    Timestamp,
+    Composable, Denied, Detail, Idle, Interval, KeyHash, Lease, Limiter, LimiterId, Receipt,
+    Refund, Retry, Timestamp,
 };
 
 /// A table that has a limiter for each key: [`Keyed`](crate::Keyed) or
@@ -26,13 +26,23 @@ use crate::{
 /// assert_eq!(available(&table, "alice"), 3);
 /// ```
 pub trait Keys: sealed::Table {
+    /// Returns the hash of `key` that the table finds it by.
+    fn hash_of<K: Hash + ?Sized>(&self, key: &K) -> KeyHash;
+
+    /// Returns the address of the limiter of the key with this hash, under the limit with index
+    /// `limit`, or `None` if there is no such limit.
+    fn locate_hashed(&self, limit: usize, hash: KeyHash) -> Option<Address>;
+
+    /// Returns the address of the limiter of the key with this hash, under the first limit.
+    #[doc(hidden)]
+    fn locate_first(&self, hash: KeyHash) -> Address;
+
     /// Returns the address of the limiter of `key` under the limit with index `limit`, or `None` if
     /// there is no such limit.
-    fn locate<K: Hash + ?Sized>(&self, limit: usize, key: &K) -> Option<Address>;
-
-    /// Returns the address of the limiter of `key` under the first limit.
-    #[doc(hidden)]
-    fn locate_first<K: Hash + ?Sized>(&self, key: &K) -> Address;
+    #[inline]
+    fn locate<K: Hash + ?Sized>(&self, limit: usize, key: &K) -> Option<Address> {
+        self.locate_hashed(limit, self.hash_of(key))
+    }
 }
 
 /// A table that a keyed queue can own: the equivalent of [`QueueLimiter`](crate::QueueLimiter) for
@@ -223,7 +233,7 @@ impl<P: Deref<Target: Keys>> Key<P> {
     /// ```
     #[inline]
     pub fn new<K: Hash + ?Sized>(table: P, key: &K) -> Self {
-        let address = table.locate_first(key);
+        let address = table.locate_first(table.hash_of(key));
         Self::at(table, address)
     }
 
@@ -238,6 +248,20 @@ impl<P: Deref<Target: Keys>> Key<P> {
     #[inline]
     pub fn of<K: Hash + ?Sized>(table: P, limit: usize, key: &K) -> Option<Self> {
         let address = table.locate(limit, key)?;
+        Some(Self::at(table, address))
+    }
+
+    /// As [`of`](Self::of), for a key whose hash is known: see [`KeyHash`].
+    ///
+    /// ```
+    /// # use portcullis_core::{Concurrency, Key, Keyed, Keys, Limiter, Timestamp};
+    /// let table = Keyed::for_keys(Concurrency::new(3), 100);
+    /// let alice = Key::hashed(&table, 0, table.hash_of("alice"));
+    /// assert_eq!(alice.map(|alice| alice.available_at(Timestamp::ZERO)), Some(3));
+    /// ```
+    #[inline]
+    pub fn hashed(table: P, limit: usize, hash: KeyHash) -> Option<Self> {
+        let address = table.locate_hashed(limit, hash)?;
         Some(Self::at(table, address))
     }
 }

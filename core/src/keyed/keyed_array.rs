@@ -41,8 +41,8 @@ use crate::limiter::detail::observed;
 use crate::limiter::metadata::Metadata;
 use crate::sync::const_unless_loom;
 use crate::{
-    Denied, Detail, Idle, Limiter, LimiterExt, NativeWord, PartlyChanged, QueueLimiter, Receipt,
-    Refund, Retry, Seed, Timestamp,
+    Denied, Detail, Idle, KeyHash, Limiter, LimiterExt, NativeWord, PartlyChanged, QueueLimiter,
+    Receipt, Refund, Retry, Seed, Timestamp,
 };
 
 /// A limiter of any type for each key, in a table of fixed size, without locks and without
@@ -383,6 +383,19 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> KeyedArray<L, 
         Key::new(self, key)
     }
 
+    /// As [`key`](Self::key), for a key whose hash is known: see [`KeyHash`].
+    ///
+    /// ```
+    /// # use portcullis_core::{Concurrency, KeyHash, KeyedArray};
+    /// let table = KeyedArray::for_keys(|| Concurrency::new(3), 100);
+    /// let alice = KeyHash::new(table.seed(), "alice");
+    /// assert_eq!(table.key_hashed(alice).address(), table.key("alice").address());
+    /// ```
+    #[inline]
+    pub fn key_hashed(&self, hash: KeyHash) -> Key<&Self> {
+        Key::at(self, self.locate_first(hash))
+    }
+
     /// As [`key`](Self::key), with a share of the table instead of a borrow. See
     /// [`Keyed::owned_key`](crate::Keyed::owned_key).
     ///
@@ -616,13 +629,18 @@ impl<L: QueueLimiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> QueueKeys
 
 impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> Keys for KeyedArray<L, A, M, S> {
     #[inline]
-    fn locate<K: Hash + ?Sized>(&self, limit: usize, key: &K) -> Option<Address> {
-        (limit == 0).then(|| self.locate_first(key))
+    fn hash_of<K: Hash + ?Sized>(&self, key: &K) -> KeyHash {
+        self.table.hash(key)
     }
 
     #[inline]
-    fn locate_first<K: Hash + ?Sized>(&self, key: &K) -> Address {
-        self.table.address(key, 0, 0)
+    fn locate_hashed(&self, limit: usize, hash: KeyHash) -> Option<Address> {
+        (limit == 0).then(|| self.locate_first(hash))
+    }
+
+    #[inline]
+    fn locate_first(&self, hash: KeyHash) -> Address {
+        self.table.address(hash, 0, 0)
     }
 }
 

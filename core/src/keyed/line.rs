@@ -363,8 +363,17 @@ impl Address {
 
     /// The address for `hash` in a table of `lines` lines, under the limit with index `limit`.
     /// `limit_bits` bits of the tag identify the limit.
+    ///
+    /// Under another limit a key has other lines: two keys that collide under one limit are not
+    /// likely to collide under another.
     #[inline]
     pub(crate) const fn new(hash: u64, lines: usize, limit: usize, limit_bits: u32) -> Self {
+        let hash = if limit_bits == 0 {
+            hash
+        } else {
+            // An odd factor for each limit.
+            hash.wrapping_mul(MIX.wrapping_add(2 * limit as u64))
+        };
         let fingerprint = hash & TAG >> limit_bits;
         // No tag is 0.
         let fingerprint = if fingerprint == 0 { 1 } else { fingerprint };

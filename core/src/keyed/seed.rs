@@ -164,3 +164,13 @@ impl BuildHasher for Seed {
         SeededHasher::new(SeededHasher::start([self.number(0), self.number(1)]))
     }
 }
+
+/// A static seed serves any number of tables.
+impl BuildHasher for &Seed {
+    type Hasher = SeededHasher;
+
+    #[inline]
+    fn build_hasher(&self) -> SeededHasher {
+        (**self).build_hasher()
+    }
+}

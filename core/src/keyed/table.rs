@@ -1,7 +1,7 @@
 //! The common parts of all tables of limiters by key: the lines, the hasher, the staleness of
 //! slots, and counters.
 
-use core::hash::{BuildHasher, Hash, Hasher};
+use core::hash::{BuildHasher, Hash};
 use core::ops::{Bound, RangeBounds};
 use core::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::sync::const_unless_loom;
 use crate::time::grid::Grid;
 use crate::word::settings;
 use crate::word::{AtomicWord, NativeWord};
-use crate::{Denied, Retry, Timestamp};
+use crate::{Denied, KeyHash, Retry, Timestamp};
 
 /// How many times a call looks for a key's slot while other calls claim one for the same key.
 pub(crate) const ATTEMPTS: usize = if cfg!(loom) { 2 } else { 16 };
@@ -65,23 +65,16 @@ impl<M: AsRef<[Line]>, S: BuildHasher> Table<M, S> {
         self.lines.as_ref()
     }
 
-    /// The address of `key` under the limit with index `limit`. `limit_bits` bits of the tag
+    #[inline]
+    pub(crate) fn hash<K: Hash + ?Sized>(&self, key: &K) -> KeyHash {
+        KeyHash::new(&self.hasher, key)
+    }
+
+    /// The address of a key under the limit with index `limit`. `limit_bits` bits of the tag
     /// identify the limit.
     #[inline]
-    pub(crate) fn address<K: Hash + ?Sized>(
-        &self,
-        key: &K,
-        limit: usize,
-        limit_bits: u32,
-    ) -> Address {
-        // Not `hash_one`, which is not always inlined.
-        let mut hasher = self.hasher.build_hasher();
-        if limit_bits != 0 {
-            hasher.write_usize(limit);
-        }
-        key.hash(&mut hasher);
-        let hash = hasher.finish();
-        Address::new(hash, self.lines().len(), limit, limit_bits)
+    pub(crate) fn address(&self, hash: KeyHash, limit: usize, limit_bits: u32) -> Address {
+        Address::new(hash.get(), self.lines().len(), limit, limit_bits)
     }
 
     /// Claims a slot for `address`. Returns `None` if another call claims one for the same key.
