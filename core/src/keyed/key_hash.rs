@@ -35,9 +35,9 @@ impl KeyHash {
     /// let seed = Seed::new();
     /// assert_eq!(KeyHash::new(&seed, "alice"), KeyHash::new(&seed, &String::from("alice")));
     /// ```
+    #[expect(clippy::manual_hash_one, reason = "it is not always inlined")]
     #[inline]
     pub fn new<K: Hash + ?Sized>(hasher: &impl BuildHasher, key: &K) -> Self {
-        // Not `hash_one`, which is not always inlined.
         let mut hasher = hasher.build_hasher();
         key.hash(&mut hasher);
         Self(hasher.finish())
