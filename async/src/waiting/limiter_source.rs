@@ -203,7 +203,7 @@ impl<T: QueueKeys> LimiterSource for PerKey<T> {
     }
 
     fn any_key(&self) -> Address {
-        self.0.locate_first(&())
+        Key::new(&self.0, &()).address()
     }
 
     /// The slot at which the last call found permits held.

@@ -83,13 +83,17 @@ impl SeededHasher {
 /// Up to seven bytes as a number, from the lowest byte up.
 #[inline]
 fn few(bytes: &[u8]) -> u64 {
-    let (fours, rest) = bytes.as_chunks();
-    let (twos, ones) = rest.as_chunks();
-    let four = fours.first().map_or(0, |four| u32::from_le_bytes(*four));
-    let two = twos.first().map_or(0, |two| u16::from_le_bytes(*two));
-    let one = ones.first().map_or(0, |one| u32::from(*one));
-    let high = u64::from(u32::from(two) | one << (16 * twos.len()));
-    u64::from(four) | high << (32 * fours.len())
+    let (mut number, mut filled, mut rest) = (0, 0, bytes);
+    if let Some((four, after)) = rest.split_first_chunk() {
+        number = u64::from(u32::from_le_bytes(*four));
+        (filled, rest) = (32, after);
+    }
+    if let Some((two, after)) = rest.split_first_chunk() {
+        number |= u64::from(u16::from_le_bytes(*two)) << filled;
+        (filled, rest) = (filled + 16, after);
+    }
+    rest.first()
+        .map_or(number, |one| number | u64::from(*one) << filled)
 }
 
 #[inline(always)]
@@ -112,12 +116,13 @@ const fn round(words: &mut [u64; 4]) {
 impl Hasher for SeededHasher {
     #[inline]
     fn write(&mut self, bytes: &[u8]) {
-        let (eights, rest) = bytes.as_chunks();
-        let filled = self.filled();
-        for eight in eights {
+        let (filled, mut rest) = (self.filled(), bytes);
+        while let Some((eight, after)) = rest.split_first_chunk() {
             self.append_eight(u64::from_le_bytes(*eight), filled);
+            rest = after;
         }
-        self.length = self.length.wrapping_add(8 * eights.len() as u64);
+        let whole = bytes.len() - rest.len();
+        self.length = self.length.wrapping_add(whole as u64);
         let count = rest.len() as u32;
         if count > 0 {
             let value = match bytes.last_chunk() {
