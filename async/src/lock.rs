@@ -14,18 +14,21 @@ use core::sync::atomic::{AtomicU32, AtomicUsize};
 
 /// A lock without data. It guards the wait lists of a [`Queue`](crate::Queue).
 ///
-/// Choose the lock by the contexts in which waits are polled and dropped:
+/// A *wait* is a future that waits for permits, or a blocking call. A *context* is a thread, or an
+/// interrupt or signal handler. Choose the lock by the contexts in which waits are polled and
+/// dropped:
 ///
 /// | | waits are polled and dropped by | permits are released by |
 /// |---|---|---|
 /// | [`ThreadLock`] | threads | any thread or signal handler |
 /// | [`InterruptLock`](crate::InterruptLock) | threads and interrupts | any thread or interrupt |
 ///
-/// A release never waits for the lock. If the lock is held, the release sets a pending-release bit.
-/// The holder reads these bits after it has unlocked.
+/// A release never waits for the lock. If the lock is held, the release sets a bit, and the holder
+/// reads it after it has unlocked. A release also runs wakers. In a handler that must not run them,
+/// use [`Queue::release_later`](crate::Queue::release_later).
 ///
 /// Other locks can implement this trait. This example is a spin lock. It suits contexts that each
-/// run on a core of their own:
+/// run on a core of their own, so that none pre-empts another:
 ///
 /// ```
 /// use core::hint::spin_loop;
@@ -74,13 +77,17 @@ use core::sync::atomic::{AtomicU32, AtomicUsize};
 /// 3. **Execution.** The closure runs on the calling thread and completes before the method
 ///    returns. If `try_lock` returns `None`, its closure has not run.
 /// 4. **Panics.** If a closure panics, the lock is afterwards either free or held permanently.
-/// 5. **No failure without a holder.** `try_lock` returns `None` only if the lock is held. A lock
-///    whose state is one atomic word unlocks with one write to that word, and its `try_lock`
-///    returns `None` only after it has read there that the lock is held. Use `compare_exchange`;
-///    `compare_exchange_weak` can fail although the lock is free. Any other lock must guarantee
-///    this: if a thread unlocks and then executes a `SeqCst` fence, a `try_lock` after a later
-///    `SeqCst` fence of another thread does not find the lock held by the first thread. If a lock
-///    breaks this rule, a released permit may wake no waiter.
+/// 5. **No failure without a holder.** `try_lock` returns `None` only if the lock is held.
+///
+///    A lock whose state is one atomic word meets this rule if it unlocks with one write to that
+///    word, and `try_lock` returns `None` only after it has read there that the lock is held. Use
+///    `compare_exchange`; `compare_exchange_weak` can fail although the lock is free.
+///
+///    Any other lock must guarantee this: if a thread unlocks and then executes a `SeqCst` fence, a
+///    `try_lock` after a later `SeqCst` fence of another thread does not find the lock held by the
+///    first thread.
+///
+///    If a lock breaks this rule, a released permit may wake no waiter.
 /// 6. **No waiting in `try_lock`.** `try_lock` never waits for a context that the caller has
 ///    pre-empted, such as the holder of the lock. If it waits for other threads, releases wait for
 ///    them too.
@@ -89,7 +96,8 @@ pub unsafe trait RawLock {
     /// (`SeqCst`).
     ///
     /// If it is `false`, the default, the queue adds `SeqCst` fences: one after it unlocks, and one
-    /// before it tries a second time to lock. A wrong `true` loses wake-ups.
+    /// before it tries a second time to lock. If it is `true` although the operations are not
+    /// sequentially consistent, wake-ups are lost.
     const IS_SEQUENTIAL: bool = false;
 
     /// Waits until the lock is free, and runs `work` while it holds the lock.

@@ -79,10 +79,9 @@ impl<R: TableRules<Word = KeyedWord>> KeyedRules for R {}
 
 /// A limiter for each key, in a table of fixed size, without locks and without allocation.
 ///
-/// A table serves any number of keys, of which at most as many are in use at once as it has slots.
-/// A slot has 8 bytes (4 on targets without 64-bit atomics). [`key`](Self::key) returns the limiter
-/// of one key. It is used like any other limiter: on its own, inside a wrapper or as a part of an
-/// [`AllOf`](crate::AllOf).
+/// A table serves any number of keys. At most as many of them can be in use at once as the table
+/// has slots. [`key`](Self::key) returns the limiter of one key. It is used like any other limiter:
+/// on its own, inside a wrapper or as a part of an [`AllOf`](crate::AllOf).
 ///
 /// With `std`, [`for_keys`](Self::for_keys) creates a table from a limiter and a number of keys:
 ///
@@ -100,7 +99,9 @@ impl<R: TableRules<Word = KeyedWord>> KeyedRules for R {}
 ///   each key: for example, one for reads and one for writes of a user, or one for each plan.
 /// - `M` is the storage, which the caller provides: `[Line; 1024]` in a static, `Box<[Line]>` or
 ///   `Vec<Line>` (see [`Line::for_keys`]), or `&'static [Line]`.
-/// - `S` hashes the keys: a [`Seed`], a `RandomSeed` (with `std`), or any `BuildHasher`.
+/// - `S` hashes the keys: a [`Seed`], a `RandomSeed` (with `std`), or any `BuildHasher`. Set a
+///   `Seed` to random numbers before the first use of the table. Otherwise it is a constant, and an
+///   attacker who chooses keys can fill all slots that some other key could use.
 ///
 /// **Bound.** Each key is granted no more than its limit allows, however many keys there are, and
 /// even if an attacker chooses them.
@@ -121,15 +122,16 @@ impl<R: TableRules<Word = KeyedWord>> KeyedRules for R {}
 /// [`change_all`](crate::KeyedArray::change_all), or give the table several limits, and
 /// choose another limit for the key. The key then starts with all permits of that limit.
 ///
-/// **Self-cleaning.** A key has a slot from its first grant on. The slot is given to another key
-/// only after its limiter has been idle for the [staleness](Self::staleness), when it is
-/// indistinguishable from a fresh one. A key can use 16 slots, in two lines. If all of them are in
-/// use by other keys, the key has no permits available, and its requests are denied with
+/// **Self-cleaning.** A key has a slot from its first grant on. The slot can be given to another
+/// key once its limiter has been [idle](Idle) for the [staleness](Self::staleness). (For a
+/// concurrency limit: as soon as it is idle.) The limiter is then indistinguishable from a fresh
+/// one, so the key loses nothing. A key can use 16 slots, in two lines of the table. If all of them
+/// are in use by other keys, the key has no permits available, and its requests are denied with
 /// [`Denied::Crowded`] and counted; a retry after the staleness may find a slot. A key never gets a
 /// slot at the expense of a key that uses it. Reads and probes claim no slot.
 ///
 /// **Collisions.** A slot identifies its key by its line and by 20 bits of the key's hash (fewer
-/// with `N` limits, which need some of these bits). Two keys that collide divide the permits of one
+/// with `N` limits, which need some of these bits). Two keys that collide share the permits of one
 /// limit; neither gets more. The probability that a key collides is about 1 in 280,000 in a table
 /// of `for_keys`, 1 in 130,000 in a half-full one and 1 in 65,000 in a full one. With `N` limits,
 /// multiply it by `N`, rounded up to a power of two. An attacker who can create keys by the hundred
@@ -143,14 +145,14 @@ impl<R: TableRules<Word = KeyedWord>> KeyedRules for R {}
 /// | denial | reason | what to do |
 /// |---|---|---|
 /// | [`Denied::Exhausted`] | the key has fewer permits than requested | retry when [`denied.retry(&key)`](Denied::retry) says |
-/// | [`Denied::ExceedsCapacity`] | the request is for more than the burst or the limit | request fewer permits, or raise the limit; do not retry |
-/// | [`Denied::Crowded`] | other keys use all 16 slots of the key, or another thread is claiming one for it | retry after the staleness |
+/// | [`Denied::ExceedsCapacity`] | the request is for more than the burst or the limit | request fewer permits, or raise a concurrency limit; do not retry |
+/// | [`Denied::Crowded`] | other keys use all 16 slots of the key, or another thread is claiming one for it | retry after the staleness, as `denied.retry(&key)` says |
 ///
 /// [`overflowed`](KeyedStatistics::overflowed) counts the crowded keys that found all slots in use.
-/// If it grows, make the table larger, or restrict which keys clients can invent. Nothing else
-/// changes with a denial. The safe answer to a crowded key is that to an exhausted one. To admit
-/// some of these requests all the same, judge them by one limiter that all crowded keys share. A
-/// key may then be granted what this limiter grants, in addition to what its own does:
+/// If it grows, make the table larger, or restrict which keys clients can invent. A denial changes
+/// nothing else. It is safe to treat a crowded key like an exhausted one, and to deny its request.
+/// To admit some of these requests all the same, judge them by one limiter that all crowded keys
+/// share. A key may then be granted what this limiter grants, in addition to what its own does:
 ///
 /// ```
 /// use portcullis_core::{Denied, Keyed, Rate, Timestamp, TokenBucket};
@@ -171,9 +173,9 @@ impl<R: TableRules<Word = KeyedWord>> KeyedRules for R {}
 /// no slot. Lock-free, with one exception: while a thread claims a slot for a key, other requests
 /// for that key retry a few times and are then denied with [`Denied::Crowded`].
 ///
-/// **Memory.** 8 bytes per slot; half of that on targets without 64-bit atomics.
-/// [`for_keys`](Self::for_keys) makes room for a number of keys: with 34 bytes per key, at most 1
-/// new key in 1,000,000 finds no slot. In a half-full table, with 16 bytes per key, it is 1 in 350.
+/// **Memory.** 8 bytes per slot; half of that on targets without 64-bit atomics. A table needs more
+/// slots than keys. [`for_keys`](Self::for_keys) creates it with 34 bytes per key: then at most 1
+/// new key in 1,000,000 finds no slot. With 16 bytes per key, in a half-full table, it is 1 in 350.
 ///
 /// Source: the partitioned limiter of the .NET rate limiting proposal; hash tables with a few
 /// possible slots per key, as in cuckoo hashing (Pagh and Rodler, 2001), but without moving keys.
@@ -317,8 +319,8 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
     /// Sets how long a slot must have been idle before another key may take it: 1 s to 292 years,
     /// default 1 s. A slot of a concurrency limit may be taken as soon as it is idle.
     ///
-    /// The bound holds for a stale `now` that is older than the newest time by no more than this
-    /// staleness and the limiter's own staleness.
+    /// The bound holds for every `now` that is older than the newest one, of all keys, by at most
+    /// this staleness, and by at most the limiter's own staleness.
     ///
     /// # Panics
     ///
@@ -364,8 +366,8 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
 }
 
 impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M, S, N> {
-    /// Returns the limiter of `key` under the first limit. The key takes no slot before its first
-    /// grant.
+    /// Returns the limiter of `key` under the first limit, which is the only one unless the table
+    /// was created [with several](Self::with_limits). The key takes no slot before its first grant.
     ///
     /// # Cost
     ///
@@ -457,7 +459,8 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
         &self.rules
     }
 
-    /// Counts the slots. Reads them one after another, so the counts are exact only if no slot
+    /// Counts the slots: all, those that belong to a key, and those in use. See
+    /// [`KeyedStatistics`]. Reads them one after another, so the counts are exact only if no slot
     /// changes in the meantime.
     ///
     /// ```
@@ -481,8 +484,8 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
     /// `now`. Returns their number.
     ///
     /// Neither the bound nor the room in the table depends on sweeps. They help limiters whose word
-    /// has a short horizon: without a sweep, a key that returns after about one horizon may find a
-    /// limiter that is less than full.
+    /// has a short horizon: without a sweep, a key whose next request comes about one horizon after
+    /// its last grant may find a limiter that is less than full.
     ///
     /// # Cost
     ///

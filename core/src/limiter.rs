@@ -24,7 +24,8 @@ use crate::{Denied, Detail, Interval, Lease, Receipt, Refund, Retry, Timestamp};
 ///
 /// `take_at`, `available_at` and `retry` are required. Some limiters implement more:
 ///
-/// - A limiter that wraps another one forwards all methods to it.
+/// - A limiter that wraps another one forwards all methods to it, except [`id`](Self::id) and
+///   [`as_composable`](Self::as_composable), which say what to return.
 /// - A limiter whose permits are released (rather than replenished by time) implements `release`.
 /// - A limiter whose decisions often do not depend on the exact time implements `take_within` and
 ///   `decides_within`.
@@ -33,12 +34,15 @@ use crate::{Denied, Detail, Interval, Lease, Receipt, Refund, Retry, Timestamp};
 ///
 /// The limiters of Portcullis obey these rules, and code that accepts any limiter relies on them:
 ///
-/// - A limiter never admits more than it promises, whatever calls run concurrently. A stale
-///   timestamp is granted no more than the newest time would be.
-/// - A denial leaves the limiter unchanged.
+/// - A limiter never admits more than it promises, whatever calls run concurrently. A request whose
+///   `now` is stale (older than that of an earlier request, by at most the limiter's staleness) is
+///   granted no more than it would be at the newest `now`.
+/// - A denial takes no permit. It leaves the limiter unchanged, unless the limiter records denials,
+///   as a [`Penalty`](crate::Penalty) does.
 /// - A request for `n = 0` is a probe: it takes nothing, and is granted exactly if a request for 1
 ///   would be.
-/// - No method panics, blocks or allocates.
+/// - No method panics, blocks or allocates. (With debug assertions, [`release`](Self::release)
+///   panics if the caller breaks its rule.)
 ///
 /// ```
 /// use core::sync::atomic::{AtomicBool, Ordering};
@@ -79,15 +83,17 @@ use crate::{Denied, Detail, Interval, Lease, Receipt, Refund, Retry, Timestamp};
     note = "a table has a limiter for each key: call its method `key`"
 )]
 pub trait Limiter {
-    /// Takes `n` permits at `now`. With `n = 0` it takes nothing and returns whether 1 permit would
-    /// be granted.
+    /// Takes `n` permits at `now`. With `n = 0` it takes nothing, and is granted or denied as a
+    /// request for 1 permit would be.
     ///
-    /// The caller must return the permits with [`release`](Self::release) once it no longer uses
-    /// them. A [`Lease`], which [`LimiterExt::try_acquire_at`] returns, does so when it is dropped.
+    /// The [`Receipt`] identifies the grant for [`refund_at`](Self::refund_at). The caller must
+    /// return the permits with [`release`](Self::release) once it no longer uses them. A [`Lease`],
+    /// which [`LimiterExt::try_acquire_at`] returns, does so when it is dropped.
     ///
     /// # Errors
     ///
-    /// [`Denied`] if the request is denied. Then no permit has been taken.
+    /// [`Denied`] if the request is denied. Then no permit has been taken. [`Denied`] lists the
+    /// reasons, and [`Denied::retry`] says when to retry.
     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied>;
 
     /// Takes permits as [`take_at`](Self::take_at) does, and returns what the decision saw: see
@@ -97,7 +103,8 @@ pub trait Limiter {
     ///
     /// If the state of the limiter is one word, the other fields are computed from the word that
     /// the decision wrote or read. No two concurrent grants then report the same
-    /// [`available`](Detail::available) permits, unless permits came back in between. The others:
+    /// [`available`](Detail::available) permits, unless permits came back in between. These
+    /// limiters and requests differ:
     ///
     /// - A [`SlidingWindow`](crate::SlidingWindow) computes `available` in this way. It computes
     ///   the times from its ring after the decision, so they include later grants.
@@ -106,10 +113,10 @@ pub trait Limiter {
     ///   [`AllOf::try_acquire_explained_at`](crate::AllOf::try_acquire_explained_at).
     /// - A [`Penalty`](crate::Penalty) reports what its limiter reports. For a denial it reads
     ///   after the decision when the penalty ends.
-    /// - A request for more than the capacity, a request that the table has no slot for, a
-    ///   [`Slice`](crate::Slice), and a limiter of your own that does not implement this method:
-    ///   the limiter is asked with [`explain_at`](Self::explain_at) after the decision. Then other
-    ///   callers' requests may have come in between.
+    /// - A request for more than the capacity, a request for a key that a keyed table has no slot
+    ///   for, a [`Slice`](crate::Slice), and a limiter of your own that does not implement this
+    ///   method: the limiter is asked with [`explain_at`](Self::explain_at) after the decision.
+    ///   Then other callers' requests may have come in between.
     ///
     /// A wrapper forwards this method as it forwards `take_at`.
     ///
@@ -230,7 +237,8 @@ pub trait Limiter {
     /// The caller must not refund more permits than the receipt covers. It must also refund in
     /// time: the grant must be younger than the limiter's horizon minus the time in which all
     /// permits come back. Otherwise the limiter may admit too many permits, at most the number
-    /// refunded. A [`Lease`] enforces the first rule.
+    /// refunded. A [`Lease`] enforces the first rule. A limiter can enforce the second one if its
+    /// receipts contain the time of the grant: see [`Receipt`].
     ///
     /// The default [releases](Self::release) the permits and counts none as never taken, because it
     /// cannot know how many permits the release has made available.
@@ -295,15 +303,15 @@ pub trait Limiter {
     /// Returns when to retry the request that was denied as `denied`, given the current state of
     /// the limiter.
     ///
-    /// The result is exact if no other caller takes permits in the meantime: a request at
-    /// [`Retry::At`] is granted, and a request 1 ns earlier is denied.
+    /// A [`Retry::At`] is exact if no other caller takes permits in the meantime: a request at that
+    /// instant is granted, and a request 1 ns earlier is denied.
     ///
-    /// For a queued request, pass [`Denied::Exhausted`] with the permits requested ahead of it plus
-    /// its own. The sum may exceed the [capacity](Self::capacity). Then the result is the earliest
-    /// instant by which that many permits have come in, provided that they are taken as soon as
-    /// they come in and that no single request exceeds the capacity. It is exact if each request is
-    /// for 1 permit. Otherwise it is a lower bound. It is [`Retry::Never`] if no permits come in,
-    /// or not before [`Timestamp::MAX`].
+    /// For a request that waits in a queue, pass [`Denied::Exhausted`] with the permits requested
+    /// ahead of it plus its own. The sum may exceed the [capacity](Self::capacity). Then the result
+    /// is the earliest instant by which that many permits have come in, provided that they are
+    /// taken as soon as they come in and that no single request exceeds the capacity. It is exact
+    /// if each request is for 1 permit. Otherwise it is a lower bound. It is [`Retry::Never`] if no
+    /// permits come in, or not before [`Timestamp::MAX`].
     ///
     /// ```
     /// # use core::time::Duration;
@@ -358,14 +366,15 @@ pub(crate) fn offer<L: Limiter + ?Sized>(
 /// assert_eq!(lease, Ok(1));
 /// ```
 pub trait LimiterExt: Limiter {
-    /// Takes `n` permits at `now`, and returns them when the lease is dropped. Permits that come
-    /// back by time alone are not returned.
+    /// Takes `n` permits at `now`. The lease [releases](Limiter::release) them when it is dropped,
+    /// also by an early return or a panic. For permits that come back by time alone, that does
+    /// nothing.
     ///
     /// With `n = 0` it takes nothing, and succeeds exactly if a request for 1 would.
     ///
     /// # Errors
     ///
-    /// [`Denied`] if the request is denied. Then nothing has changed.
+    /// [`Denied`] if the request is denied. Then no permit has been taken.
     ///
     /// ```
     /// use portcullis_core::{
@@ -400,7 +409,7 @@ pub trait LimiterExt: Limiter {
     ///
     /// # Errors
     ///
-    /// The first result is [`Denied`] if the request is denied. Then nothing has changed.
+    /// The first result is [`Denied`] if the request is denied. Then no permit has been taken.
     ///
     /// # Cost
     ///
@@ -428,12 +437,11 @@ pub trait LimiterExt: Limiter {
 
     /// Takes as many permits as are available at `now`, from `min` to `max`: a partial grant.
     ///
-    /// If `max` is less than `min`, it counts as `min`. With `min = 0` the request is still denied
-    /// if no permit is available.
+    /// A `min` of 0 counts as 1. A `max` that is less than `min` counts as `min`.
     ///
     /// # Errors
     ///
-    /// [`Denied`] if fewer than `min` permits are available. Then nothing has changed.
+    /// [`Denied`] if fewer than `min` permits are available. Then no permit has been taken.
     ///
     /// # Cost
     ///
@@ -483,11 +491,13 @@ pub trait LimiterExt: Limiter {
     }
 
     /// Takes `n` permits at `now` and then calls `rest`. If `rest` returns `false` or panics, the
-    /// permits are refunded, as far as the limiter can refund them. Returns what `rest` returned.
+    /// permits are refunded, as far as the limiter can refund them. If it returns `true`, the
+    /// permits stay taken, without a lease: the caller [releases](Limiter::release) them. Returns
+    /// what `rest` returned.
     ///
     /// # Errors
     ///
-    /// [`Denied`] if the request is denied. Then nothing has changed, and `rest` has not been
+    /// [`Denied`] if the request is denied. Then no permit has been taken, and `rest` has not been
     /// called.
     ///
     /// ```

@@ -4,7 +4,8 @@
 macro_rules! common {
     ($queue:ident<$lists:ident: $bound:path>, $source:ty) => {
         impl<$lists: $bound, C, R, H> $queue<$lists, C, R, H> {
-            /// Sets which request is granted first. Default: [`Order::OldestFirst`].
+            /// Sets which request is granted first, and which one fails if the queue is full.
+            /// Default: [`Order::OldestFirst`].
             ///
             /// ```
             /// # use portcullis_async::{Order, Queue};
@@ -18,8 +19,8 @@ macro_rules! common {
                 self
             }
 
-            /// Sets what becomes of a request that exceeds the limiter's capacity. Default:
-            /// [`Oversized::Reject`](crate::Oversized::Reject).
+            /// Sets what becomes of a request for more permits than the limiter can ever grant with
+            /// its present settings. Default: [`Oversized::Reject`](crate::Oversized::Reject).
             ///
             /// ```
             /// # use portcullis_async::{Oversized, Queue};
@@ -93,13 +94,13 @@ macro_rules! common {
             }
 
             /// Adds a random delay, from zero to `jitter`, before the queue asks a limiter again.
-            /// So many processes do not send their next requests at the same instant, for example
-            /// when a window ends. Default: zero.
+            /// This keeps a large number of processes from sending their next requests at the same
+            /// instant, for example when a window ends. Default: zero.
             ///
             /// The delay makes the timer late, so the grants follow the rules of
             /// [`with_slack`](Self::with_slack): a jitter up to the slack loses no permits. The
-            /// delay ends at the deadline of the oldest request at the latest; a deadline of a
-            /// request behind it may pass in the meantime. A release, a change of the limiter or a
+            /// delay ends at the deadline of the oldest request at the latest. The deadline of a
+            /// request behind it may pass during the delay. A release, a change of the limiter or a
             /// cancelled request can end the delay early.
             ///
             /// ```
@@ -164,7 +165,7 @@ macro_rules! common {
             ///
             /// # Cost
             ///
-            /// One load of the waiter bits if no request waits.
+            /// One load if no request waits.
             ///
             /// ```
             /// # use core::time::Duration;
@@ -226,10 +227,10 @@ macro_rules! common {
             /// it in a task of its own, or join it with the futures that wait. One timer serves all
             /// waiters. The future is ready when the queue is closed.
             ///
-            /// One task at a time drives a queue. If several tasks do, the one that was polled last
-            /// is woken when the next timer changes. Until it is polled again, only releases and
-            /// other drivers grant permits to the waiters. The waiters themselves need not be
-            /// polled for that.
+            /// One task at a time drives a queue. If several tasks run this future, the one that
+            /// was polled last is woken when the next timer changes. Until it is polled again, only
+            /// releases and other drivers grant permits to the waiters. No waiter has to be polled
+            /// for a grant to be made.
             ///
             /// ```
             /// use portcullis_async::{Queue, ThreadTimer};
@@ -252,8 +253,8 @@ macro_rules! common {
                 $crate::Drive::new(self)
             }
 
-            /// Makes the queue drive its own timers from now on: the wake-ups of its timer run the
-            /// grants, and no waiting task has to be polled for them. For a queue in a static; for
+            /// Makes the queue drive its own timers from now on: the timer makes the grants when it
+            /// wakes, and no waiting task has to be polled for them. For a queue in a static; for
             /// one in an `Arc`, see `attend_shared`.
             ///
             /// Does not compile if [`Timer::IS_REENTRANT`](crate::Timer::IS_REENTRANT) is `false`.

@@ -26,10 +26,10 @@ use crate::{Acquire, Drained, QueueClock};
 /// A limiter with a queue of requests that wait for its permits.
 ///
 /// `L` is the limiter, `C` the clock, `R` the [lock](crate::RawLock) of the wait list, and `H` the
-/// [hook](crate::Hook). The queue owns the limiter, so that no caller can bypass the queue.
-/// [`QueueLimiter`] says which limiters a queue can own, and which of them behind a pointer. A
-/// queue is itself a [`Limiter`]: its leases are ordinary leases, and it can be wrapped or be part
-/// of a composition.
+/// [hook](crate::Hook), which observes waits. The queue owns the limiter, so that no caller can
+/// bypass the queue. It can own a reference or an `Arc` to a limiter only if all permits of that
+/// limiter come back by time: see [`QueueLimiter`]. A queue is itself a [`Limiter`]: its leases are
+/// ordinary leases, and it can be wrapped or be part of a composition.
 ///
 /// [`acquire`](Self::acquire) returns a future that waits for permits:
 ///
@@ -39,19 +39,33 @@ use crate::{Acquire, Drained, QueueClock};
 ///   the head makes smaller ones behind it wait.
 /// - If the queue has no room for the request, the request fails immediately with
 ///   [`Rejected`](crate::Rejected), which says when to retry. In
-///   [newest-first order](Order::NewestFirst) the oldest requests fail instead.
+///   [newest-first order](Order::NewestFirst) the oldest requests are evicted instead, to make
+///   room.
 /// - Dropping the future cancels the request.
 ///
 /// **Bound.** The limiter's own. At most [`max_permits`](Self::new) permits are queued, by at most
-/// [`max_waiters`](Self::with_max_waiters) waiters. A late grant is dated back to when it was
-/// due, by at most the [slack](Self::with_slack). By these dates the limiter's bound holds exactly.
-/// In real time, the permits of one slack may come in addition, all at once.
+/// [`max_waiters`](Self::with_max_waiters) waiters. If the timer is late, a grant counts as made
+/// when it was due, by up to the [slack](Self::with_slack) earlier: 10 ms by default. By these
+/// times the limiter's bound holds exactly. In real time, the permits of one slack may come in
+/// addition, all at once.
+///
+/// **Errors.** A request can fail with:
+///
+/// | error | reason | what to do |
+/// |---|---|---|
+/// | [`Rejected::QueueFull`](crate::Rejected::QueueFull) | the queue has no room | retry when [`retry`](crate::Rejected::retry) says |
+/// | [`Rejected::Refused`](crate::Rejected::Refused) | the limiter refuses requests for a reason other than permits, and the queue has no room | retry when `retry` says |
+/// | [`Rejected::Evicted`](crate::Rejected::Evicted) | newer requests took the room, in newest-first order | retry when `retry` says, or give up |
+/// | [`Rejected::Deadline`](crate::Rejected::Deadline) | the deadline has passed or cannot be met | retry with a later deadline, or give up |
+/// | [`Rejected::ExceedsCapacity`](crate::Rejected::ExceedsCapacity) | the limiter can never grant so many permits | request fewer, or raise the limit |
+/// | [`Rejected::Closed`](crate::Rejected::Closed) | the queue is closed | do not retry |
 ///
 /// **Time.** A release grants permits to the waiters by itself. If permits replenish by time, or
-/// waiters have deadlines, a driver grants what is due, and sets the timer for what is due next.
+/// waiters have deadlines, a *driver* grants what is due, and sets the timer for what is due next.
 /// With a [`Timer`](crate::Timer) as its clock, the queue needs no other driver: one of the tasks
-/// that wait drives it. Another one takes over when that wait ends or is dropped. If this task is
-/// woken and not polled, the other waiters wait for it. These drivers depend on no waiting task:
+/// that wait drives it. Another one takes over when that wait ends or is dropped. If the driving
+/// task is woken and not polled, the other waiters wait for it. These drivers depend on no waiting
+/// task:
 ///
 /// - the queue itself, after [`attend`](Self::attend) or [`attend_shared`](Self::attend_shared);
 /// - a task that runs [`drive`](Self::drive);
@@ -76,13 +90,15 @@ use crate::{Acquire, Drained, QueueClock};
 /// release sets a pending-release bit, and the holder grants the permits after it has unlocked. (So
 /// a holder may serve any number of releases of others.)
 ///
-/// **Interrupts.** A release runs wakers. If it makes something due earlier, it also arms the timer
-/// of a queue that drives itself, and so takes the locks of that timer. In an interrupt or signal
-/// handler, use [`release_later`](Self::release_later): it runs no waker and arms no timer, and the
-/// next call on the queue grants the permits.
+/// **Interrupts.** A release, also by the drop of a lease, runs wakers. If it makes something due
+/// earlier, it also arms the timer of a queue that drives itself, and so takes the locks of that
+/// timer. In an interrupt or signal handler that must do neither, use
+/// [`release_later`](Self::release_later): it runs no waker and arms no timer, and the next call on
+/// the queue grants the permits.
 ///
 /// A limit on concurrency ignores time, so its queue needs no clock:
-/// [`Timeless`](portcullis_core::Timeless) stands for one.
+/// [`Timeless`](portcullis_core::Timeless) stands for one. With it, time stands still: a deadline
+/// in the future never passes, and a timeout never ends a wait.
 ///
 /// ```
 /// use portcullis_async::Queue;
@@ -120,8 +136,8 @@ use crate::{Acquire, Drained, QueueClock};
 /// ```
 ///
 /// To limit a part and the whole, give each limit a queue of its own, and wait in one queue after
-/// the other. A limit that is shared by reference does not compile in a queue: a release through
-/// one queue would wake no waiter of the other.
+/// the other. A reference to a concurrency limit does not compile in a queue: a release through one
+/// queue would wake no waiter of the other.
 ///
 /// ```compile_fail,E0277
 /// use portcullis_async::Queue;
@@ -274,10 +290,10 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
 
     /// Takes permits as [`try_acquire`](Self::try_acquire) does, and returns what the decision saw:
     /// see [`Limiter::take_explained_at`]. If the limiter was not asked, because requests are ahead
-    /// or the queue is closed, that is a look at the limiter.
+    /// or the queue is closed, the numbers are those of a look at the limiter after the decision.
     ///
-    /// A grant after a wait is not explained. [`Limiter::explain_at`] of the queue looks at the
-    /// limiter.
+    /// The futures of this queue return no such numbers. To look at the limiter after a wait, call
+    /// [`Limiter::explain_at`] of the queue.
     ///
     /// # Errors
     ///
@@ -330,6 +346,8 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
     ///   grant;
     /// - later, if the request is evicted, the queue is closed, or the limit is lowered below `n`.
     ///
+    /// The table in the documentation of [`Queue`] says what to do about each.
+    ///
     /// ```
     /// # use portcullis_async::Queue;
     /// # use portcullis_core::{Concurrency, ManualClock};
@@ -371,7 +389,8 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
     /// # Errors
     ///
     /// As [`acquire`](Self::acquire), and [`Rejected::Deadline`](crate::Rejected::Deadline) at the
-    /// deadline, or immediately if it cannot be met.
+    /// deadline, or immediately if the queue can tell that it cannot be met. It cannot tell when
+    /// leases will be released.
     ///
     /// ```
     /// # use portcullis_async::{Queue, Rejected};
@@ -401,8 +420,8 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
         Acquire::new(self, n, n).until(deadline)
     }
 
-    /// Waits for `n` permits for at most `timeout`, from now on, by the queue's clock. See
-    /// [`Acquire::within`].
+    /// Waits for `n` permits for at most `timeout`, by the queue's clock. The time runs from this
+    /// call, not from the first poll. See [`Acquire::within`].
     ///
     /// # Errors
     ///
@@ -448,8 +467,8 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
     }
 
     /// Releases the permits of a lease without granting them to the waiters. The next call on the
-    /// queue grants them: another request, a release, or [`advance`](Self::advance). For interrupt
-    /// and signal handlers, which must not run wakers.
+    /// queue grants them: another request, a release, or [`advance`](Self::advance). Until then,
+    /// the waiters keep waiting. For interrupt and signal handlers that must not run wakers.
     ///
     /// # Cost
     ///
@@ -529,8 +548,8 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
         LimiterView(&self.wait_queue.source.0)
     }
 
-    /// Changes the settings of the limiter by its own methods, and then grants what has become
-    /// available. Also reads them. `change` must not take permits, because that would bypass the
+    /// Calls `change` with the limiter, to change its settings or to read them, and then grants
+    /// what has become available. `change` must not take permits, because that would bypass the
     /// queue.
     ///
     /// ```
@@ -617,8 +636,8 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Limiter for Queue<L, C
             .take((), || self.wait_queue.source.0.take_at(now, n))
     }
 
-    /// Tells what the limiter tells. A request that is denied because others are ahead, or because
-    /// the queue is closed, is told what a look at the limiter finds.
+    /// Returns what the limiter returns. If the request is denied because others are ahead, or
+    /// because the queue is closed, the numbers are those of a look at the limiter.
     fn take_explained_at(&self, now: Timestamp, n: u32) -> (Result<Receipt, Denied>, Detail) {
         let limiter = &self.wait_queue.source.0;
         let take = |told: &mut Option<Detail>| {
@@ -691,7 +710,8 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Limiter for Queue<L, C
         }
     }
 
-    /// As the limiter says. In oldest-first order, the permits that are queued are counted as well.
+    /// Returns what the limiter returns. In oldest-first order, the permits that are queued count
+    /// as requested ahead of this request.
     fn retry(&self, denied: Denied) -> Retry {
         match denied {
             Denied::Closed { .. } => Retry::Never,

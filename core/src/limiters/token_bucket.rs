@@ -19,35 +19,42 @@ use crate::{
 /// A token bucket: holds at most `burst` permits and gains permits at an exact rational [`Rate`].
 ///
 /// A request for `n` permits is granted if the bucket holds `n` permits, and denied otherwise. The
-/// bucket starts full. Permits return by time alone, so nothing has to be released, and dropping a
-/// lease does nothing. The bucket reads no clock: each call passes the time, `now`. `W` is the type
-/// of the [state word](crate::Word).
+/// bucket starts full. A grant returns a [`Lease`]. Permits return by time alone, so nothing has to
+/// be released: dropping the lease does nothing. The bucket reads no clock: each call passes the
+/// time, `now`. `W` is the type of the [state word](crate::Word).
 ///
 /// To change the settings, to add permits or to reset the bucket, use an
 /// [`AdjustableBucket`](crate::AdjustableBucket).
 ///
-/// **Bound.** Any span `t` of `now` admits at most `burst + rate * t` permits. If the
-/// [tick](TokenBucketBuilder::tick) is longer than 1 ns, time counts in whole ticks. With a 64-bit
-/// word the default tick is 1 ns.
+/// **Bound.** Any span of time `t` admits at most `burst + rate * t` permits. Time is what the
+/// calls pass as `now`. If the [tick](TokenBucketBuilder::tick) is longer than 1 ns, each `now`
+/// counts as the start of its tick. With a 64-bit word the default tick is 1 ns. A
+/// [stepwise](TokenBucketBuilder::stepwise) bucket, and one that may
+/// [owe](TokenBucketBuilder::debt) permits, have bounds of their own.
 ///
-/// **Errors.** [`Denied::Exhausted`] if there are too few permits, and [`Denied::ExceedsCapacity`]
-/// if the request is for more than the burst. [`Denied::retry`] says when the permits are
-/// available.
+/// **Errors.**
 ///
-/// **Exact.** Within the horizon, every decision equals the decision of a bucket in rational
-/// arithmetic. The rate has no drift. Retry times are exact to the nanosecond. A `now` that is
-/// older than that of the newest grant is granted no more than that time would be.
+/// - [`Denied::Exhausted`] if there are too few permits. Retry when [`Denied::retry`] says.
+/// - [`Denied::ExceedsCapacity`] if the request is for more than the burst. Do not retry: request
+///   fewer permits.
 ///
-/// **Cost.** Uncontended, a grant is one load, one multiplication and one compare-exchange. A
-/// denial loads the word and writes nothing. Lock-free: a compare-exchange fails because another
-/// call's compare-exchange succeeded, and the burst and the rate bound how many succeed. (With
-/// load-linked and store-conditional instructions, an interrupt can also make one fail.) All
-/// accesses are `Relaxed`: a grant orders no other memory accesses.
+/// **Exact.** The bucket decides exactly as one that computes with rational numbers, within the
+/// horizon (see below). The rate has no drift. Retry times are exact to the nanosecond. A request
+/// whose `now` is older than that of the newest grant is granted no more than it would be at the
+/// `now` of that grant.
 ///
-/// **Horizon.** The state word wraps. The bound holds for every `now` that is at most
-/// [`staleness`](Self::staleness) older than the newest one. After idling for roughly a whole
-/// number of [horizons](Self::horizon), a bucket may hold too few permits, never too many. This
-/// lasts at most about the staleness plus the time to fill. With a 64-bit word, and a rate
+/// **Cost.** Uncontended, and with the default tick of a 64-bit word, a grant is one load, one or
+/// two multiplications and one compare-exchange. A denial loads the word and writes nothing.
+/// Lock-free: a compare-exchange fails because another call's compare-exchange succeeded, and the
+/// burst and the rate limit how many succeed. (With load-linked and store-conditional instructions,
+/// an interrupt can also make one fail.) All accesses are `Relaxed`: a grant orders no other memory
+/// accesses.
+///
+/// **Horizon.** The state word counts time and wraps: the [horizon](Self::horizon) is the time
+/// after which it repeats. The bound holds for every `now` that is at most
+/// [`staleness`](Self::staleness) older than the newest `now` of a grant. If nothing is granted for
+/// roughly a whole number of horizons, the bucket may then hold too few permits, never too many.
+/// This lasts at most about the staleness plus the time to fill. With a 64-bit word, and a rate
 /// whose time per permit is a whole number of nanoseconds, the horizon is 584 years.
 ///
 /// Source: the token bucket as a virtual schedule, like the generic cell rate algorithm of ITU-T
@@ -125,7 +132,7 @@ impl<W: Word> TokenBucket<W> {
     ///
     /// # Errors
     ///
-    /// [`Denied::Exhausted`] if the bucket holds fewer than `n` permits, or
+    /// [`Denied::Exhausted`] if the bucket holds fewer than `n` permits (with `n = 0`: none), or
     /// [`Denied::ExceedsCapacity`] if `n` is more than the burst.
     ///
     /// # Cost
@@ -170,12 +177,15 @@ impl<W: Word> TokenBucket<W> {
     /// the [declared debt](TokenBucketBuilder::debt). While the bucket is in debt,
     /// [`try_acquire_at`](Self::try_acquire_at) grants nothing. With `n = 0` nothing happens.
     ///
+    /// **Bound.** Any span of time `t` admits at most `burst + debt + rate * t` permits.
+    ///
     /// # Errors
     ///
-    /// [`Denied::Exhausted`] if the debt would be larger than declared, or
+    /// [`Denied::Exhausted`] if the debt at `now` would be larger than declared (at an older
+    /// `now`, more may count as owed: see [`owed_at`](Self::owed_at)), or
     /// [`Denied::ExceedsCapacity`] if `n` is more than burst and debt together. Nothing changes
-    /// then. The denial's [`retry`](Limiter::retry) is computed for a take, which must not go into
-    /// debt.
+    /// then. The time that [`Denied::retry`] returns is that of a take without a debt. This method
+    /// may succeed earlier.
     ///
     /// # Cost
     ///
@@ -203,10 +213,11 @@ impl<W: Word> TokenBucket<W> {
             .map(|_| ())
     }
 
-    /// Takes `n` permits at `now` if the bucket owes nothing, even if fewer are available. What is
-    /// missing is owed: the requests that follow wait for it.
+    /// Takes `n` permits at `now` if the bucket owes nothing, even if fewer are available. The
+    /// missing permits are owed. Until they have come in, this method and
+    /// [`try_acquire_at`](Self::try_acquire_at) grant nothing.
     ///
-    /// A large request is so granted at once, and need not wait until many permits are available
+    /// So a large request is granted at once. It need not wait until many permits are available
     /// together. The debt afterwards must not exceed the
     /// [declared debt](TokenBucketBuilder::debt). With `n = 0` it takes nothing, and is granted or
     /// denied as a request for 1 permit would be.
@@ -219,10 +230,11 @@ impl<W: Word> TokenBucket<W> {
     ///
     /// # Errors
     ///
-    /// [`Denied::Exhausted`] if the bucket owes permits, if it would owe more than declared, or if
-    /// `now` is so stale that nothing is available. [`Denied::ExceedsCapacity`] if `n` is more than
-    /// burst and debt together. Nothing changes then. [`retry_owing`](Self::retry_owing) says when
-    /// to retry; [`Denied::retry`] says when the permits can be taken without a debt.
+    /// [`Denied::Exhausted`] if the bucket owes permits at `now` (at an older `now`, more may count
+    /// as owed: see [`owed_at`](Self::owed_at)), or if it would owe more than declared.
+    /// [`Denied::ExceedsCapacity`] if `n` is more than burst and debt together. Nothing changes
+    /// then. [`retry_owing`](Self::retry_owing) says when to retry; [`Denied::retry`] says when the
+    /// permits can be taken without a debt.
     ///
     /// # Cost
     ///
@@ -256,11 +268,11 @@ impl<W: Word> TokenBucket<W> {
     }
 
     /// Returns when a request that [`try_acquire_or_owe_at`](Self::try_acquire_or_owe_at) denied
-    /// can be granted by the same method: the instant at which nothing is owed, and enough permits
-    /// are available for the rest to fit the declared debt.
+    /// can be granted by the same method: the first instant at which nothing is owed, and the
+    /// request exceeds the available permits by at most the declared debt.
     ///
-    /// [`Retry::Never`] for any denial but [`Denied::Exhausted`], and if the permits are never
-    /// replenished.
+    /// [`Retry::Never`] for any denial but [`Denied::Exhausted`], and if the permits never come in:
+    /// at a rate of zero, or not before [`Timestamp::MAX`].
     ///
     /// # Cost
     ///
@@ -300,11 +312,12 @@ impl<W: Word> TokenBucket<W> {
         self.limiter.idle(now)
     }
 
-    /// Returns the permits that the bucket owes at `now` after [forced](Self::force_at) takes: as
-    /// many as it must gain before it holds any. Rounded up to whole permits. Divides.
+    /// Returns the permits that the bucket owes at `now` after [`force_at`](Self::force_at) or
+    /// [`try_acquire_or_owe_at`](Self::try_acquire_or_owe_at): as many as it must gain before it
+    /// holds any. Rounded up to whole permits. Divides.
     ///
-    /// To a `now` that is older than the newest one, permits that come in between the two may count
-    /// as owed, up to the [declared debt](Self::debt).
+    /// If `now` is older than that of the newest grant, permits that come in between the two times
+    /// may count as owed, up to the [declared debt](Self::debt).
     ///
     /// ```
     /// # use portcullis_core::{Rate, Timestamp, TokenBucket};
@@ -373,8 +386,9 @@ impl<W: Word> TokenBucket<W> {
         self.limiter.rules().tick()
     }
 
-    /// Returns how much older than the newest `now` a timestamp may be for the bound to hold: at
-    /// least one second. To an older timestamp, the bucket may look idle and therefore full.
+    /// Returns how much older than the newest `now` of a grant a timestamp may be for the bound to
+    /// hold: at least one second. At an older timestamp, the bucket may appear full, and so admit
+    /// too many permits.
     ///
     /// ```
     /// # use portcullis_core::{Rate, TokenBucket};
@@ -389,8 +403,8 @@ impl<W: Word> TokenBucket<W> {
         self.limiter.rules().staleness()
     }
 
-    /// Returns the idle time after which the state word repeats; [`Duration::MAX`] if it never
-    /// repeats. See **Horizon** in the type's documentation.
+    /// Returns the time after which the state word repeats; [`Duration::MAX`] if it never repeats.
+    /// See **Horizon** in the type's documentation.
     ///
     /// ```
     /// # use portcullis_core::{Rate, TokenBucket};
@@ -409,7 +423,7 @@ impl<W: Word> TokenBucket<W> {
     ///
     /// Save it in a backup register or in flash before a deep sleep in which memory is lost. The
     /// state has as many bits as the word. It does not include permits that are taken after this
-    /// call.
+    /// call: a restored bucket may grant them again.
     ///
     /// # Cost
     ///
@@ -433,10 +447,10 @@ impl<W: Word> TokenBucket<W> {
     ///
     /// Time must continue from the same origin: use a clock that runs through the sleep.
     ///
-    /// Any number is a valid state. A damaged state, or one from other settings, may at first grant
-    /// fewer or more permits than the saved bucket would have, but no more than a full bucket. This
-    /// includes a bucket built with fewer [initial](TokenBucketBuilder::initial) permits than its
-    /// burst: some numbers are the state of a full bucket.
+    /// Any number is a valid state. With a damaged state, or one from other settings, the bucket
+    /// may at first grant fewer or more permits than the saved bucket would have, but no more than
+    /// a full bucket. It may be full even if it was built with fewer
+    /// [initial](TokenBucketBuilder::initial) permits.
     ///
     /// ```
     /// # use portcullis_core::{Rate, Timestamp, TokenBucket};
@@ -493,8 +507,8 @@ impl<W: Word> Limiter for TokenBucket<W> {
     }
 
     /// Refunds all `n` permits if the bucket is as the take left it; otherwise none, and they
-    /// return by refill. A take that is refunded in full counts as never made: its `now` no longer
-    /// counts for the newest time.
+    /// return by time. A take that is refunded in full counts as never made: its `now` no longer
+    /// counts as that of a grant.
     #[inline]
     fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
         self.limiter.refund(now, n, receipt)
@@ -671,8 +685,8 @@ impl TokenBucketBuilder {
         self
     }
 
-    /// Sets how much older than the newest `now` a timestamp may be for the bound to hold: at least
-    /// one second.
+    /// Sets how much older than the newest `now` of a grant a timestamp may be for the bound to
+    /// hold: at least one second.
     ///
     /// Default: a sixteenth of the horizon if that is longer than 292 years. Otherwise a 256th of
     /// the horizon, at most an hour.
