@@ -266,6 +266,53 @@ pub(super) const OF_THE_CORE: &[Mutant] = &[
             "changes_gain_nothing_where_the_word_has_wrapped",
         ),
     },
+    // A table gives a stale timestamp a full bucket, or an idle bucket more than its burst.
+    Mutant {
+        file: "core/src/limiters/lattice.rs",
+        within: "pub(crate) fn used_after_in_table(",
+        text: "distance >= behind",
+        by: "distance > behind.max(mask)",
+        test: (
+            "keyed",
+            "each_key_decides_as_its_own_limiter_while_the_table_has_room",
+        ),
+    },
+    Mutant {
+        file: "core/src/limiters/lattice.rs",
+        within: "let from = select_unpredictable(distance",
+        text: "select_unpredictable(distance <= full, used, position.wrapping_sub(full))",
+        by: "used",
+        test: (
+            "keyed",
+            "each_key_decides_as_its_own_limiter_while_the_table_has_room",
+        ),
+    },
+    // A key takes from the slot of a key with another tag.
+    Mutant {
+        file: "core/src/keyed/line.rs",
+        within: "fn find_in(",
+        text: "(held.0 & (HELD | TAG) == wanted).then_some",
+        by: "(held.0 & HELD != 0).then_some",
+        test: (
+            "keyed",
+            "keys_with_one_tag_share_one_limit_or_have_separate_limits",
+        ),
+    },
+    // The hash has fewer rounds, or the limit is no part of it.
+    Mutant {
+        file: "core/src/keyed/seeded_hasher.rs",
+        within: "fn finish(&self) -> u64 { let mut words",
+        text: "for _ in 0..3 {",
+        by: "for _ in 0..2 {",
+        test: ("keyed", "a_seed_hashes_as_sip_hash_1_3_does"),
+    },
+    Mutant {
+        file: "core/src/keyed/line.rs",
+        within: "pub(crate) const fn new(hash: u64",
+        text: "hash.wrapping_mul(MIX.wrapping_add(2 * limit as u64))",
+        by: "hash",
+        test: ("keyed", "a_table_carries_256_limits"),
+    },
     // A table forgets a key whose denials are counted.
     Mutant {
         file: "core/src/wrappers/penalty.rs",
