@@ -82,7 +82,7 @@ fn no_two_grants_of_a_cooldown_window_tell_the_same_remainder<W: Word>() {
 }
 
 fn no_two_grants_of_a_concurrency_limit_tell_the_same_remainder<W: Word>() {
-    no_two_grants_tell_the_same(|| Concurrency::<W>::try_new(3).unwrap());
+    no_two_grants_tell_the_same(|| Concurrency::builder(3).build_on::<W>().unwrap());
 }
 
 fn no_two_grants_of_a_sliced_bucket_tell_the_same_remainder<W: Word>() {
@@ -114,7 +114,7 @@ fn no_two_grants_of_an_adjustable_window_tell_the_same_remainder<W: Word>() {
 
 fn a_denial_tells_what_a_concurrent_grant_left<W: Word>() {
     explore(|| {
-        let limit = Arc::new(Concurrency::<W>::try_new(3).unwrap());
+        let limit = Arc::new(Concurrency::builder(3).build_on::<W>().unwrap());
         let grant = spawn(&limit, |limit| take(limit, at(5), 2));
         turn();
         let (taken, detail) = limit.take_explained_at(at(5), 2);
