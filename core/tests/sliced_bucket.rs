@@ -1,6 +1,9 @@
 //! Slices: shares of a token bucket or a concurrency limit from which a thread takes on its own,
 //! within the bound of the limit, whatever they hold and however long they are idle.
 
+#[path = "support/account.rs"]
+mod account;
+
 #[path = "support/allocations.rs"]
 mod allocations;
 
@@ -14,6 +17,7 @@ use core::time::Duration;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use account::Account;
 use allocations::allocations;
 use draws::Draws;
 use portcullis_core::{
@@ -56,52 +60,6 @@ fn take<L: Limiter + ?Sized>(limiter: &L, now: Timestamp, n: u32) -> u32 {
 }
 
 // The bound.
-
-/// The granted permits, by the tick in which they count, and the settings that bound them.
-struct Account {
-    permits: i128,
-    period: i128,
-    burst: i128,
-    tick: u64,
-    granted: BTreeMap<u64, i128>,
-}
-
-impl Account {
-    fn new<W: Word>(bucket: &SlicedBucket<W>, rate: Rate) -> Self {
-        Self {
-            permits: rate.permits().into(),
-            period: nanos(rate.period()).into(),
-            burst: bucket.burst().into(),
-            tick: nanos(bucket.tick()),
-            granted: BTreeMap::new(),
-        }
-    }
-
-    fn add(&mut self, instant: u64, n: i128) {
-        *self.granted.entry(instant / self.tick).or_default() += n;
-    }
-
-    /// Checks every window that begins and ends with a grant.
-    fn check(&self, story: &dyn Fn() -> String) -> i128 {
-        let granted: Vec<_> = self.granted.iter().map(|(&tick, &n)| (tick, n)).collect();
-        let mut fullest = i128::MIN;
-        for (first, &(from, _)) in granted.iter().enumerate() {
-            let mut sum = 0;
-            for &(to, n) in &granted[first..] {
-                sum += n;
-                let time = i128::from(to - from) * i128::from(self.tick);
-                let over = sum * self.period - time * self.permits;
-                fullest = fullest.max(over);
-                assert!(
-                    over <= self.burst * self.period,
-                    "{sum} permits in {time} ns, from {from} to {to}\n{}",
-                    story()
-                );
-            }
-        }
-        fullest
-    }
-}
 
 /// A take that may be refunded: where it counts, and the newest `now` before it.
 struct Taken {
@@ -381,7 +339,7 @@ fn traces<W: Word>(rate: Rate, burst: u64, count: u64) {
             bucket: &bucket,
             slices: Vec::new(),
             last: None,
-            account: Account::new(&bucket, rate),
+            account: Account::new(rate, bucket.burst(), bucket.tick()),
             written: 0,
             seen: 0,
             clock: 0,

@@ -276,7 +276,7 @@ fn tests(context: &Context) -> Check {
 }
 
 /// Test files that take many seconds without optimisation, or that run in real time.
-const SLOW: [&str; 7] = [
+const SLOW: [&str; 8] = [
     "io_rate",
     "named_twice",
     "random_driver",
@@ -284,6 +284,7 @@ const SLOW: [&str; 7] = [
     "retry_behind",
     "signal",
     "sliced_bucket",
+    "striped_bucket",
 ];
 
 /// Runs the tests without optimisation: faster to compile after each change, slower to run.
@@ -370,6 +371,8 @@ fn explorer(context: &Context) -> Command {
         "portcullis-explore",
         "--test",
         "every_access",
+        "--test",
+        "striped_bucket",
     ]);
     cargo.arg("--target-dir").arg(context.target_dir("explore"));
     cargo.env("RUSTFLAGS", "--cfg explore");

@@ -16,7 +16,7 @@ const REGISTERED: &[(&str, &str)] = {
 };
 
 /// Types that implement `Limiter` around other limiters, or for a part of one.
-const WRAPPERS: [&str; 7] = [
+const WRAPPERS: [&str; 8] = [
     "AllOf",
     "ConcurrencyShare",
     "Counted",
@@ -24,6 +24,7 @@ const WRAPPERS: [&str; 7] = [
     "KeyLimiter",
     "Penalty",
     "Slice",
+    "Stripe",
 ];
 
 /// Returns `TokenBucket` for `portcullis_core::TokenBucket<W>`.

@@ -92,7 +92,7 @@ pub(crate) struct Lattice {
 
 impl Lattice {
     #[inline(always)]
-    pub(crate) fn is_unlimited(&self) -> bool {
+    pub(crate) const fn is_unlimited(&self) -> bool {
         self.cost == 0
     }
 

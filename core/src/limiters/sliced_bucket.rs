@@ -117,7 +117,7 @@ use crate::{
 /// ```
 #[derive(Debug)]
 pub struct SlicedBucket<W: Word = NativeWord> {
-    word: AtomicWord<W>,
+    pub(super) word: AtomicWord<W>,
     gain: W,
     cost: W,
     full: W,
@@ -126,10 +126,10 @@ pub struct SlicedBucket<W: Word = NativeWord> {
     /// The most permits that slices have together.
     most: W,
     /// The width of `sliced` in bits.
-    low: u32,
+    pub(super) low: u32,
     /// The number of ticks for which a slice settles in advance.
     hold: u64,
-    ticks: Grid,
+    pub(super) ticks: Grid,
 }
 
 impl SlicedBucket {
@@ -171,6 +171,33 @@ impl SlicedBucket {
 }
 
 impl<W: Word> SlicedBucket<W> {
+    const_unless_loom! {
+        /// A bucket on a lattice in the bits that `most` leaves, of which at most `most` permits
+        /// can be outside of the rest.
+        pub(super) const fn on(lattice: &Lattice, ticks: Grid, used: u64, most: u64) -> Self {
+            let low = bits(most);
+            // At an unlimited rate any request fits, but the word counts no more than this.
+            let most = if most > lattice.burst / 2 { lattice.burst / 2 } else { most };
+            // An eighth of the least that the rest can hold.
+            let hold = match ((lattice.full - most * lattice.cost) / 8).checked_div(lattice.gain) {
+                Some(ticks) => ticks,
+                None => u64::MAX,
+            };
+            Self {
+                word: AtomicWord::new(used << low),
+                gain: narrow(lattice.gain),
+                cost: narrow(lattice.cost),
+                full: narrow(lattice.full),
+                behind: narrow(lattice.behind),
+                burst: narrow(lattice.burst),
+                most: narrow(most),
+                low,
+                hold,
+                ticks,
+            }
+        }
+    }
+
     /// Takes `n` permits of the rest at `now`.
     ///
     /// With `n = 0` it takes nothing, and is granted or denied as a request for 1 permit would be.
@@ -401,18 +428,18 @@ impl<W: Word> SlicedBucket<W> {
     }
 
     #[inline(always)]
-    fn sliced_in(&self, word: u64) -> u64 {
+    pub(super) fn sliced_in(&self, word: u64) -> u64 {
         word & ((1 << self.low) - 1)
     }
 
     #[inline(always)]
-    fn pack(&self, used: u64, sliced: u64) -> u64 {
+    pub(super) fn pack(&self, used: u64, sliced: u64) -> u64 {
         (used << self.low | sliced) & W::MASK
     }
 
     /// Returns the lattice of the rest, given the slices in `word`.
     #[inline(always)]
-    fn rest(&self, word: u64) -> Lattice {
+    pub(super) fn rest(&self, word: u64) -> Lattice {
         let (sliced, cost): (u64, u64) = (self.sliced_in(word), self.cost.into());
         Lattice {
             gain: self.gain.into(),
@@ -854,7 +881,7 @@ replenishing!([W: Word] SlicedBucket<W>);
 #[derive(Clone, Copy, Debug)]
 #[must_use = "a builder does nothing until it is built"]
 pub struct SlicedBucketBuilder {
-    settings: BucketSettings,
+    pub(super) settings: BucketSettings,
 }
 
 impl SlicedBucketBuilder {
@@ -1007,31 +1034,13 @@ impl SlicedBucketBuilder {
                 Ok(start) => start,
                 Err(error) => return Err(refusal::<W>(terms, low, error)),
             };
-            // At an unlimited rate any request fits, but the word counts no more than this.
-            let most = if most > lattice.burst / 2 { lattice.burst / 2 } else { most };
-            // An eighth of the least that the rest can hold.
-            let hold = match ((lattice.full - most * lattice.cost) / 8).checked_div(lattice.gain) {
-                Some(ticks) => ticks,
-                None => u64::MAX,
-            };
-            Ok(SlicedBucket {
-                word: AtomicWord::new(used << low),
-                gain: narrow(lattice.gain),
-                cost: narrow(lattice.cost),
-                full: narrow(lattice.full),
-                behind: narrow(lattice.behind),
-                burst: narrow(lattice.burst),
-                most: narrow(most),
-                low,
-                hold,
-                ticks,
-            })
+            Ok(SlicedBucket::on(&lattice, ticks, used, most))
         }
     }
 }
 
 /// Returns the number of bits that numbers up to `most` need.
-const fn bits(most: u64) -> u32 {
+pub(super) const fn bits(most: u64) -> u32 {
     u64::BITS - most.leading_zeros()
 }
 

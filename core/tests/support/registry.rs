@@ -247,6 +247,33 @@ macro_rules! for_each_limiter {
                 counted: { allow: [], deny: [], roll: [], retry: [], refund: [] },
                 cost: ["sliced-bucket"],
             }
+            striped_bucket: portcullis_core::StripedBucket<8, W> {
+                on: [striped_bucket: portcullis_core::NativeWord, striped_bucket_32: u32],
+                new: (|limit, time| portcullis_core::StripedBucket::builder(
+                    portcullis_core::Rate::new(limit as u32, time),
+                    limit,
+                )
+                .build_on()),
+                on_board: (|limit, time| portcullis_core::StripedBucket::builder(
+                    portcullis_core::Rate::new(limit as u32, time),
+                    limit,
+                )
+                .tick(core::time::Duration::from_millis(1))
+                .build_on()),
+                back: by_time,
+                denial: writes_nothing,
+                refunds: [|limiter, _time| limiter.horizon()],
+                saves: [],
+                hot_path: { writes: 1, cold: ["take_slowly", "first"] },
+                counted: {
+                    allow: [striped_bucket],
+                    deny: [striped_bucket],
+                    roll: [],
+                    retry: [],
+                    refund: [],
+                },
+                cost: [],
+            }
             warming_bucket: portcullis_core::WarmingBucket<W> {
                 on: [warming_bucket: portcullis_core::NativeWord, warming_bucket_32: u32],
                 // A cold one is full again in that time. The fewer the permits, the longer the

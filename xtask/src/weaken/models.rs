@@ -10,6 +10,7 @@ const LATTICE: &str = "core/src/limiters/lattice.rs";
 const FIXED_WINDOW: &str = "core/src/limiters/fixed_window/rules.rs";
 const SLICED_BUCKET: &str = "core/src/limiters/sliced_bucket.rs";
 const SLICE: &str = "core/src/limiters/slice.rs";
+const STRIPED_BUCKET: &str = "core/src/limiters/striped_bucket.rs";
 const LINE: &str = "core/src/keyed/line.rs";
 const KEYED: &str = "core/src/keyed.rs";
 const KEYED_ARRAY: &str = "core/src/keyed/keyed_array.rs";
@@ -935,6 +936,88 @@ pub(super) const MUTANTS: &[Mutant] = &[
         test: (
             "slices",
             "wide::slices_of_a_limit_leave_one_permit_for_direct_takes",
+        ),
+    },
+    // Stripes.
+    Mutant {
+        file: STRIPED_BUCKET,
+        within: "fn take(&self, index",
+        text: "Err(newer) => word = newer",
+        by: "Err(_) => return Ok(Self::receipt(index & (N - 1), word))",
+        test: (
+            "striped_bucket",
+            "wide::a_call_takes_what_a_stripe_holds_while_another_uses_it",
+        ),
+    },
+    Mutant {
+        file: STRIPED_BUCKET,
+        within: "fn take_slowly(",
+        text: "if exchanged.is_ok() {",
+        by: "if exchanged.is_ok() || true {",
+        test: (
+            "striped_bucket",
+            "wide::two_calls_that_draw_into_one_stripe_lose_no_permit",
+        ),
+    },
+    Mutant {
+        file: STRIPED_BUCKET,
+        within: "fn take_slowly(",
+        text: "self.put_back(hand);\n                return Err",
+        by: "return Err",
+        test: (
+            "striped_bucket",
+            "wide::two_calls_that_need_all_permits_get_them_once",
+        ),
+    },
+    Mutant {
+        file: STRIPED_BUCKET,
+        within: "fn take_out(",
+        text: "Err(newer) => word = newer",
+        by: "Err(_) => return allotment",
+        test: (
+            "striped_bucket",
+            "wide::two_calls_that_need_all_permits_get_them_once",
+        ),
+    },
+    Mutant {
+        file: STRIPED_BUCKET,
+        within: "fn deposit(",
+        text: "Err(newer) => word = newer",
+        by: "Err(_) => return Self::receipt(index, next)",
+        test: (
+            "striped_bucket",
+            "wide::two_calls_that_draw_into_one_stripe_lose_no_permit",
+        ),
+    },
+    Mutant {
+        file: STRIPED_BUCKET,
+        within: "fn deposit(",
+        text: "compare_exchange_weak(word, next, Release, Relaxed)",
+        by: "compare_exchange_weak(word, next, Relaxed, Relaxed)",
+        test: ("striped_bucket", "wide::a_look_counts_no_permit_twice"),
+    },
+    Mutant {
+        file: STRIPED_BUCKET,
+        within: "fn look(&self",
+        text: "load(Acquire)",
+        by: "load(Relaxed)",
+        test: ("striped_bucket", "wide::a_look_counts_no_permit_twice"),
+    },
+    Mutant {
+        file: STRIPED_BUCKET,
+        within: "fn look(&self",
+        text: "if again == word",
+        by: "if true",
+        test: ("striped_bucket", "wide::a_look_counts_no_permit_twice"),
+    },
+    Mutant {
+        file: STRIPED_BUCKET,
+        within: "fn undo(",
+        text: "Err(newer) => word = newer",
+        by: "Err(_) => return receipt.refunded(back as u32)",
+        test: (
+            "striped_bucket",
+            "wide::a_refund_to_a_stripe_that_is_emptied_is_exact_or_nothing",
         ),
     },
     // The keyed table.

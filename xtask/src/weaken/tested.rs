@@ -5,6 +5,7 @@ use super::Mutant;
 const LIVE: &str = "core/src/word/live.rs";
 const SHARES: &str = "core/src/limiters/concurrency_shares.rs";
 const WARMING_BUCKET: &str = "core/src/limiters/warming_bucket/rules.rs";
+const STRIPED_BUCKET: &str = "core/src/limiters/striped_bucket.rs";
 const CHANNEL: &str = "async/src/adapters/channel.rs";
 const BLOCKING: &str = "async/src/driving/blocking.rs";
 const DRIVERS: &str = "async/src/waiting/drivers.rs";
@@ -335,6 +336,77 @@ pub(super) const OF_THE_CORE: &[Mutant] = &[
             "a_change_gains_nothing_by_a_newest_time_that_lies_a_turn_of_the_word_behind",
         ),
     },
+    // Stripes: settling, refunds, and permits that lie in other stripes.
+    Mutant {
+        file: STRIPED_BUCKET,
+        within: "fn trade(",
+        text: "self.rest.pack(settled.from, lent + draw)",
+        by: "self.rest.pack(used, lent + draw)",
+        test: (
+            "striped_bucket",
+            "a_stale_take_from_the_rest_gets_nothing_that_came_in_before_a_take_from_a_stripe",
+        ),
+    },
+    Mutant {
+        file: STRIPED_BUCKET,
+        within: "fn take(&self, index",
+        text: "<= stripe.until.load(Relaxed)",
+        by: "<= stripe.until.load(Relaxed).max(u64::MAX)",
+        test: (
+            "striped_bucket",
+            "a_stale_take_from_the_rest_gets_nothing_that_came_in_before_a_take_from_a_stripe",
+        ),
+    },
+    Mutant {
+        file: STRIPED_BUCKET,
+        within: "fn undo(",
+        text: "size.saturating_sub(have + 1)",
+        by: "size - have",
+        test: (
+            "striped_bucket",
+            "a_take_is_not_refunded_to_the_rest_once_a_stripe_has_settled_because_of_it",
+        ),
+    },
+    Mutant {
+        file: STRIPED_BUCKET,
+        within: "fn undo(",
+        text: "!is_the_same || back == 0",
+        by: "back == 0",
+        test: (
+            "striped_bucket",
+            "a_take_is_not_refunded_to_a_stripe_that_has_another_allotment",
+        ),
+    },
+    Mutant {
+        file: STRIPED_BUCKET,
+        within: "fn take_out(",
+        text: "Self::generation(word) + 1",
+        by: "Self::generation(word)",
+        test: (
+            "striped_bucket",
+            "a_take_is_not_refunded_to_a_stripe_that_has_another_allotment",
+        ),
+    },
+    Mutant {
+        file: STRIPED_BUCKET,
+        within: "fn take_slowly(",
+        text: "self.trade(index, word, hand.and(held), now, n, 0).is_none()",
+        by: "self.trade(index, word, hand, now, n, 0).is_none()",
+        test: (
+            "striped_bucket",
+            "a_large_request_takes_back_what_all_stripes_hold",
+        ),
+    },
+    Mutant {
+        file: STRIPED_BUCKET,
+        within: "fn until(",
+        text: "(nanos | (span - 1)).saturating_add(span)",
+        by: "nanos | (unit - 1)",
+        test: (
+            "striped_bucket",
+            "where_permits_abound_the_shared_word_is_written_once_in_at_least_64_permits",
+        ),
+    },
 ];
 
 /// Mutants that the explorer of every atomic access detects.
@@ -390,6 +462,37 @@ pub(super) const EXPLORED: &[Mutant] = &[
         text: "if is_certain { newest } else { tick }",
         by: "newest",
         test: ("every_access", "adjustable_bucket_64"),
+    },
+    // A stripe takes until an instant for which a failed exchange should have settled.
+    Mutant {
+        file: STRIPED_BUCKET,
+        within: "fn renew(",
+        text: ".is_ok();",
+        by: ".is_ok() || true;",
+        test: (
+            "striped_bucket",
+            "calls_that_pre_empt_each_other_grant_what_a_plain_bucket_does_64",
+        ),
+    },
+    Mutant {
+        file: STRIPED_BUCKET,
+        within: "fn renew(",
+        text: "let settled = rest.balance(position, balance.from).from;",
+        by: "let settled = balance.from;",
+        test: (
+            "striped_bucket",
+            "calls_that_pre_empt_each_other_grant_what_a_plain_bucket_does_64",
+        ),
+    },
+    Mutant {
+        file: STRIPED_BUCKET,
+        within: "fn take_slowly(",
+        text: "if taken.is_ok() {",
+        by: "if taken.is_ok() || true {",
+        test: (
+            "striped_bucket",
+            "calls_that_pre_empt_each_other_grant_what_a_plain_bucket_does_64",
+        ),
     },
 ];
 

@@ -1,0 +1,205 @@
+//! Which stripe of a striped limiter a call uses.
+
+use crate::{Denied, Lease, Limiter, LimiterId, Receipt, Refund, Retry, Timestamp};
+use sealed::Stripes;
+
+/// A limiter whose permits lie in stripes: [`StripedBucket`](crate::StripedBucket). Sealed.
+///
+/// ```
+/// use portcullis_core::{Rate, Stripe, Striped, StripedBucket};
+///
+/// fn of_cpu<L: Striped>(limiter: &L, cpu: usize) -> Stripe<'_, L> {
+///     Stripe::of(limiter, cpu)
+/// }
+/// static LIMIT: StripedBucket = StripedBucket::new(Rate::per_second(5), 10);
+/// assert_eq!(of_cpu(&LIMIT, 3).index(), 3);
+/// ```
+pub trait Striped: Stripes {}
+
+impl<L: Stripes> Striped for L {}
+
+pub(crate) mod sealed {
+    use crate::{Denied, Limiter, Receipt, Timestamp};
+
+    pub trait Stripes: Limiter {
+        /// The number of stripes, a power of two.
+        const STRIPES: usize;
+        /// As `take_at`, on a stripe less than `STRIPES`.
+        fn take_on(&self, stripe: usize, now: Timestamp, n: u32) -> Result<Receipt, Denied>;
+        /// As `peek_at`, on a stripe less than `STRIPES`.
+        fn peek_on(&self, stripe: usize, now: Timestamp, n: u32) -> Result<(), Denied>;
+    }
+}
+
+/// A striped limiter, used through one of its stripes. Created by [`Stripe::of`].
+///
+/// It is the same limiter: it has the same permits and the same bound, and any number of threads
+/// and interrupts may use one stripe at once. Those that use different stripes do not contend. A
+/// program without `std` names the stripe, for example by the number of the core; with `std` a
+/// striped limiter itself chooses one for each thread.
+///
+/// ```
+/// use portcullis_core::{Rate, Stripe, StripedBucket, Timestamp};
+///
+/// static LIMIT: StripedBucket<2> = StripedBucket::new(Rate::per_second(1_000_000), 10_000);
+/// static ON_CORE_0: Stripe<'static, StripedBucket<2>> = Stripe::of(&LIMIT, 0);
+/// static ON_CORE_1: Stripe<'static, StripedBucket<2>> = Stripe::of(&LIMIT, 1);
+///
+/// let now = Timestamp::ZERO;
+/// assert!(ON_CORE_0.try_acquire_at(now, 4_000).is_ok());
+/// assert!(ON_CORE_1.try_acquire_at(now, 6_000).is_ok());
+/// assert!(ON_CORE_0.try_acquire_at(now, 1).is_err());
+/// ```
+#[derive(Debug)]
+pub struct Stripe<'a, L> {
+    limiter: &'a L,
+    index: usize,
+}
+
+impl<'a, L: Striped> Stripe<'a, L> {
+    /// Returns the limiter, used through the stripe `index`. An index beyond the number of stripes
+    /// names one of them too, by its low bits.
+    ///
+    /// ```
+    /// # use portcullis_core::{Rate, Stripe, StripedBucket};
+    /// let limit: StripedBucket<4> = StripedBucket::new(Rate::per_second(5), 10);
+    /// assert_eq!(Stripe::of(&limit, 6).index(), 2);
+    /// ```
+    pub const fn of(limiter: &'a L, index: usize) -> Self {
+        Self {
+            limiter,
+            index: index & (L::STRIPES - 1),
+        }
+    }
+
+    /// Returns the number of the stripe.
+    ///
+    /// ```
+    /// # use portcullis_core::{Rate, Stripe, StripedBucket};
+    /// let limit: StripedBucket<4> = StripedBucket::new(Rate::per_second(5), 10);
+    /// assert_eq!(Stripe::of(&limit, 1).index(), 1);
+    /// ```
+    pub const fn index(&self) -> usize {
+        self.index
+    }
+
+    /// Returns the limiter.
+    ///
+    /// ```
+    /// # use portcullis_core::{Rate, Stripe, StripedBucket};
+    /// let limit: StripedBucket<4> = StripedBucket::new(Rate::per_second(5), 10);
+    /// assert_eq!(Stripe::of(&limit, 1).limiter().burst(), 10);
+    /// ```
+    pub const fn limiter(&self) -> &'a L {
+        self.limiter
+    }
+
+    /// Takes `n` permits at `now`. As the limiter's method, on this stripe.
+    ///
+    /// # Errors
+    ///
+    /// As the limiter.
+    ///
+    /// ```
+    /// # use portcullis_core::{Rate, Stripe, StripedBucket, Timestamp};
+    /// let limit: StripedBucket<4> = StripedBucket::new(Rate::per_second(5), 10);
+    /// assert!(Stripe::of(&limit, 1).try_acquire_at(Timestamp::ZERO, 10).is_ok());
+    /// ```
+    #[inline]
+    pub fn try_acquire_at(&self, now: Timestamp, n: u32) -> Result<Lease<&Self>, Denied> {
+        Lease::try_acquire_at(self, now, n)
+    }
+}
+
+impl<L> Clone for Stripe<'_, L> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<L> Copy for Stripe<'_, L> {}
+
+impl<L: Striped> Limiter for Stripe<'_, L> {
+    /// The identity of the limiter: all of its stripes have the same permits.
+    #[inline(always)]
+    fn id(&self) -> Option<LimiterId> {
+        self.limiter.id()
+    }
+
+    #[inline]
+    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+        self.limiter.take_on(self.index, now, n)
+    }
+
+    fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
+        self.limiter.peek_on(self.index, now, n)
+    }
+
+    fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
+        self.limiter.refund_at(now, n, receipt)
+    }
+
+    fn available_at(&self, now: Timestamp) -> u64 {
+        self.limiter.available_at(now)
+    }
+
+    fn capacity(&self) -> u64 {
+        self.limiter.capacity()
+    }
+
+    fn idle_at(&self, now: Timestamp) -> crate::Idle {
+        self.limiter.idle_at(now)
+    }
+
+    fn retry(&self, denied: Denied) -> Retry {
+        self.limiter.retry(denied)
+    }
+}
+
+/// Returns the number of the stripe that this thread uses: threads are numbered in the order of
+/// their first calls. Without threads, 0.
+#[inline(always)]
+pub(crate) fn of_this_thread() -> usize {
+    #[cfg(all(feature = "std", not(any(loom, explore))))]
+    {
+        threads::number()
+    }
+    #[cfg(any(not(feature = "std"), loom, explore))]
+    {
+        0
+    }
+}
+
+#[cfg(all(feature = "std", not(any(loom, explore))))]
+mod threads {
+    use core::cell::Cell;
+
+    use crate::sync::atomic::AtomicUsize;
+    use crate::sync::atomic::Ordering::Relaxed;
+
+    /// Stands for a thread that has no number yet.
+    const NONE: usize = usize::MAX;
+
+    std::thread_local! {
+        // Constant and without a destructor, so an access is one load, and may be made in a signal
+        // handler and while the thread ends.
+        static NUMBER: Cell<usize> = const { Cell::new(NONE) };
+    }
+
+    #[inline(always)]
+    pub(super) fn number() -> usize {
+        match NUMBER.get() {
+            NONE => first(),
+            number => number,
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn first() -> usize {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        let number = NEXT.fetch_add(1, Relaxed);
+        NUMBER.set(number);
+        number
+    }
+}

@@ -1,0 +1,1068 @@
+//! State: the word of a [`SlicedBucket`], whose rest all stripes share; and two words for each
+//! stripe, on a line of its own.
+//!
+//! ```text
+//! rest:    used | lent                 lent: the room of all permits outside of the rest
+//! stripe:  generation | size | have    size: the room of the stripe's permits, at least `have`
+//!          until                       the last instant at which they may be taken
+//! ```
+//!
+//! A stripe's permits and their room are its *allotment*. The permits are used up in the rest, and
+//! the room is in `lent`. A call that moves an allotment has it in its hands meanwhile. Each
+//! transition is one exchange of one word:
+//!
+//! - *take* from a stripe: `have -= n`, until `until`;
+//! - *take out*: moves a stripe's allotment into the hands of the call, and starts a new
+//!   generation;
+//! - *trade* with the rest: returns what is in hand (`used -= have, lent -= size`), takes `n`
+//!   permits as a plain bucket of `burst - lent` does, or *draws* an allotment and takes the `n` of
+//!   that (`used += size, lent += size`);
+//! - *deposit*: adds what was drawn to the stripe's allotment;
+//! - *renew*: prolongs `until`. A draw and a renewal first *settle* the rest for the new instant:
+//!   if `used` is further behind its position than the rest can hold, they move `used` up.
+//!
+//! Invariant: up to the newest instant at which a call has taken or may take by an `until`, `used`
+//! is behind the position by at most the room of the rest, `burst - lent`. It is not ahead of the
+//! position of the newest `now`. No allotment has more permits than room.
+//!
+//! Proof of the bound. Let a plain bucket have the same rate and burst, and `spent` as its `used`:
+//! `used` less the permits of all allotments, which are at most `lent`. By the invariant, `spent`
+//! is behind that newest instant by at most the burst, so nothing overflows in the plain bucket
+//! before it. A take from a stripe adds `n` to `spent`; it is a take of the plain bucket, which has
+//! at least the permits of that stripe. A take from the rest is one, too, of no more than the plain
+//! bucket has. No other transition lowers `spent`: permits move between `used` and allotments, and
+//! settling adds. The invariant stays: `used` falls only when an allotment returns, by at most as
+//! much as the room of the rest grows. So each grant is one of the plain bucket, at the newest
+//! `now`, in the order of the exchanges; and a call that stops, stops between two exchanges.
+//!
+//! A refund takes back a grant. To a stripe it only raises `have`, up to the room. To the rest it
+//! requires that nothing is lent and that the word is as the take left it. Then no stripe has
+//! settled because of that take: it would have lent something, with a take that no refund returns
+//! completely, so the word could not be the same again. For this reason a refund leaves one permit
+//! of each allotment used, and a renewal needs something lent.
+
+use core::time::Duration;
+
+use crossbeam_utils::CachePadded;
+
+use crate::limiter::queue_limiter::replenishing;
+use crate::limiters::bucket_settings::BucketSettings;
+use crate::limiters::lattice::Lattice;
+use crate::limiters::slice::sealed::{Share, Source};
+use crate::limiters::sliced_bucket::{SlicedBucket, SlicedBucketBuilder, bits};
+use crate::limiters::stripe::{self, sealed::Stripes};
+use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use crate::sync::const_unless_loom;
+use crate::time::grid::Grid;
+use crate::word::settings::FAR_ENOUGH;
+use crate::word::{AtomicWord, NativeWord, Word};
+use crate::{
+    Denied, Idle, Lease, Limiter, LimiterId, Rate, Receipt, Refund, Retry, SettingsError, Timestamp,
+};
+
+/// A token bucket for many cores: its permits lie in a shared rest and in `N` stripes, each on a
+/// cache line of its own.
+///
+/// Any thread, task or interrupt may use any stripe. With `std`, each thread uses the same one for
+/// all its calls. Without, calls use the first one; [`Stripe`](crate::Stripe) names another. `N` is
+/// a power of two up to 64: about the number of cores.
+///
+/// A take from a stripe writes no line that other stripes use. A stripe with too few permits draws
+/// on the rest. If the rest has too few as well, the call takes back what all other stripes hold.
+/// How much a stripe draws adapts:
+///
+/// - Where permits are scarce, stripes hold none, and the bucket decides as a
+///   [`TokenBucket`](crate::TokenBucket). A draw is at most a quarter of what the rest has left,
+///   divided by the number of stripes, and at least 8 permits: a bucket of less than `32 * N`
+///   permits never draws.
+/// - Where they abound, a stripe draws 64 permits. It draws twice as many, up to 4,096 (512 with a
+///   32-bit word), each time that it has used up what it had, and half as many if it has not been
+///   used for a while.
+///
+/// **Bound.** Any span of time `t` admits at most `burst + rate * t` permits, from all stripes and
+/// the rest together, exactly as for a `TokenBucket`. It does not depend on where permits lie, nor
+/// on where calls stop. `t` counts in whole [ticks](Self::tick).
+///
+/// **Denials.** If no calls overlap, a request is denied only if all stripes and the rest together
+/// have too few permits. Permits that another call moves at that moment count as used: a request
+/// may be denied because of them, and succeed when that call has gone on. Grants are linearizable:
+/// each takes effect at one exchange. Such denials are not.
+///
+/// Stripes settle in advance. While the bucket is used and nearly full, the permits that come in
+/// during the next moment would have no room at its end. Up to a 16th of the burst may be missing
+/// because of that. A bucket that is used at one instant, after a pause or for the first time,
+/// misses nothing, except with a 32-bit word: then up to a 64th.
+///
+/// **Refunds.** A take is refunded to its stripe while the stripe still has the allotment, except
+/// for one permit of each draw, which returns by time. A take from the rest is refunded if no other
+/// take has come since and stripes hold nothing, as where permits are scarce.
+///
+/// **Cost.** A grant from a stripe is two loads and one compare-exchange on the stripe's line, and
+/// with `std` one load of the thread's number. A draw exchanges up to three words, one of them
+/// shared, once in at least 64 permits where they abound. A denial loads the shared word, and all
+/// stripes if they hold permits; it writes nothing unless another call interferes. Lock-free.
+/// A stripe has 128 bytes on most targets.
+///
+/// **Horizon.** As for a [`SlicedBucket`] in which a quarter of the burst is sliced. If the word
+/// has no room for that, or a tick brings more than a 32nd of the burst, stripes hold nothing. With
+/// a 32-bit word they hold nothing from some time on, at least 2^25 times the time to fill after
+/// [`Timestamp::ZERO`].
+///
+/// Source: caches per thread before a shared pool, as in tcmalloc; the sloppy counters of S.
+/// Boyd-Wickizer et al., "An Analysis of Linux Scalability to Many Cores"; guided self-scheduling
+/// for the sizes of draws.
+///
+/// ```
+/// use portcullis_core::{Rate, StripedBucket, Timestamp};
+///
+/// static LIMIT: StripedBucket = StripedBucket::new(Rate::per_second(1_000_000), 100_000);
+///
+/// let now = Timestamp::from_secs(1);
+/// let granted: usize = std::thread::scope(|scope| {
+///     let take = || (0..50_000).filter(|_| LIMIT.try_acquire_at(now, 1).is_ok()).count();
+///     let threads = [0; 3].map(|_| scope.spawn(take));
+///     threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+/// });
+/// assert!(granted <= 100_000);
+/// ```
+#[derive(Debug)]
+pub struct StripedBucket<const N: usize = 8, W: Word = NativeWord> {
+    stripes: [CachePadded<Held<W>>; N],
+    rest: CachePadded<SlicedBucket<W>>,
+    /// The most permits outside of the rest.
+    most: u64,
+    /// A stripe settles until the end of the next span of `2^advance` nanoseconds.
+    advance: u32,
+}
+
+/// The words of a stripe.
+#[derive(Debug)]
+struct Held<W: Word> {
+    /// The last instant at which a call may take from the stripe, in units.
+    until: AtomicWord<W>,
+    allotment: AtomicWord<W>,
+}
+
+impl<W: Word> Held<W> {
+    const_unless_loom! {
+        const fn new() -> CachePadded<Self> {
+            CachePadded::new(Self { until: AtomicWord::new(0), allotment: AtomicWord::new(0) })
+        }
+    }
+}
+
+/// Permits outside of the rest, and the room that they have there.
+#[derive(Clone, Copy, Debug, Default)]
+struct Allotment {
+    size: u64,
+    have: u64,
+}
+
+impl Allotment {
+    fn and(self, other: Self) -> Self {
+        Self {
+            size: self.size + other.size,
+            have: self.have + other.have,
+        }
+    }
+}
+
+/// An exchange of the rest's word.
+#[derive(Clone, Copy, Debug)]
+struct Trade {
+    next: u64,
+    /// What the stripe gets.
+    drawn: Allotment,
+    /// The new `until`, in units.
+    until: u64,
+}
+
+/// Until when a stripe may take.
+#[derive(Clone, Copy, Debug)]
+struct Until {
+    /// In units of its word.
+    units: u64,
+    instant: Timestamp,
+    /// Whether it may already.
+    is_due: bool,
+    /// Whether it was used a moment ago.
+    is_ahead: bool,
+}
+
+/// The smallest draw.
+const LEAST: u64 = if cfg!(loom) { 1 } else { 8 };
+/// The first draw of a stripe.
+const FIRST: u64 = if cfg!(loom) { 2 } else { 64 };
+/// All stripes together draw at most one of so many parts of what the rest has.
+const PARTS: u64 = 4;
+/// A span is at most one of so many parts of the time to fill. A stripe settles for two spans.
+const SPANS: u64 = 64;
+/// The time of a receipt for permits of a stripe. A receipt of the rest has an earlier time.
+const OF_A_STRIPE: u64 = u64::MAX;
+/// The finest tick that is chosen by default, if it fits, and the coarsest but one. In nanoseconds.
+const FINE: u64 = 1_000;
+const COARSEST: u64 = 100_000_000;
+/// The bits of a stripe's index in a receipt.
+const INDEX_BITS: u32 = 6;
+
+impl<const N: usize> StripedBucket<N> {
+    const_unless_loom! {
+        /// Creates a bucket that gains permits at `rate` and holds at most `burst` permits (at
+        /// least 1). The bucket starts full.
+        ///
+        /// # Panics
+        ///
+        /// If [`StripedBucketBuilder::build`] would return an error. In a constant or a static,
+        /// this is a compile error.
+        ///
+        /// ```
+        /// use portcullis_core::{Rate, StripedBucket};
+        /// static LIMIT: StripedBucket = StripedBucket::new(Rate::per_second(1_000), 100);
+        /// static OF_64: StripedBucket<64> = StripedBucket::new(Rate::per_second(1_000), 100);
+        /// ```
+        ///
+        /// The number of stripes is a power of two.
+        ///
+        /// ```compile_fail
+        /// use portcullis_core::{Rate, StripedBucket};
+        /// static LIMIT: StripedBucket<6> = StripedBucket::new(Rate::per_second(1_000), 100);
+        /// ```
+        pub const fn new(rate: Rate, burst: u64) -> Self {
+            match StripedBucket::builder(rate, burst).build() {
+                Ok(bucket) => bucket,
+                Err(error) => error.refuse(),
+            }
+        }
+    }
+}
+
+impl StripedBucket {
+    /// Returns a builder for a bucket that gains permits at `rate` and holds at most `burst`
+    /// permits (at least 1).
+    ///
+    /// ```
+    /// # use portcullis_core::{Rate, StripedBucket};
+    /// let bucket: StripedBucket<4> = StripedBucket::builder(Rate::per_second(5), 10).build()?;
+    /// assert_eq!(bucket.burst(), 10);
+    /// # Ok::<(), portcullis_core::SettingsError>(())
+    /// ```
+    pub const fn builder(rate: Rate, burst: u64) -> StripedBucketBuilder {
+        StripedBucketBuilder {
+            settings: SlicedBucket::builder(rate, burst),
+        }
+    }
+}
+
+impl<const N: usize, W: Word> StripedBucket<N, W> {
+    const VALID: () = assert!(
+        N.is_power_of_two() && N <= 1 << INDEX_BITS,
+        "the number of stripes is a power of two, at most 64"
+    );
+    /// The width of `size` and of `have`, in bits.
+    const FIELD: u32 = W::BITS / 3;
+    const COUNTS: u64 = (1 << Self::FIELD) - 1;
+    /// The largest draw: so small that a stripe has room for two.
+    const LARGEST: u64 = if Self::FIELD > 12 {
+        4_096
+    } else {
+        1 << (Self::FIELD - 1)
+    };
+
+    /// Returns the most permits that can be outside of the rest.
+    const fn most(burst: u64) -> u64 {
+        let (part, all) = (burst / PARTS, N as u64 * Self::LARGEST);
+        if part < N as u64 * LEAST {
+            0
+        } else if part < all {
+            part
+        } else {
+            all
+        }
+    }
+
+    /// Takes `n` permits at `now`, on this thread's stripe.
+    ///
+    /// With `n = 0` it takes nothing, and is granted or denied as a request for 1 permit would be.
+    ///
+    /// The lease does nothing when dropped: permits return by time alone.
+    ///
+    /// # Errors
+    ///
+    /// [`Denied::Exhausted`] if the stripes and the rest hold fewer than `n` permits together, see
+    /// **Denials** in the type's documentation. [`Denied::ExceedsCapacity`] if `n` is more than the
+    /// burst.
+    ///
+    /// # Cost
+    ///
+    /// See the type's documentation. Never divides, blocks or panics.
+    ///
+    /// ```
+    /// # use portcullis_core::{Denied, Rate, StripedBucket, Timestamp};
+    /// let bucket: StripedBucket = StripedBucket::new(Rate::per_second(5), 10);
+    /// let now = Timestamp::ZERO;
+    /// assert_eq!(bucket.try_acquire_at(now, 7)?.permits(), 7);
+    /// let denied = bucket.try_acquire_at(now, 4).unwrap_err();
+    /// assert_eq!(denied.retry(&bucket).wait_from(now).unwrap().as_millis(), 200);
+    /// # Ok::<(), Denied>(())
+    /// ```
+    #[inline]
+    pub fn try_acquire_at(&self, now: Timestamp, n: u32) -> Result<Lease<&Self>, Denied> {
+        Lease::try_acquire_at(self, now, n)
+    }
+
+    /// Returns the whole permits in the stripes and the rest together at `now`; `u64::MAX` at an
+    /// unlimited rate. Permits that a call moves at that moment are missing. Divides.
+    ///
+    /// ```
+    /// # use portcullis_core::{Rate, StripedBucket, Timestamp};
+    /// let bucket: StripedBucket = StripedBucket::new(Rate::per_second(5), 10);
+    /// assert_eq!(bucket.available_at(Timestamp::ZERO), 10);
+    /// ```
+    pub fn available_at(&self, now: Timestamp) -> u64 {
+        let (rest, used) = self.all_returned();
+        rest.available(rest.position(self.rest.ticks.index(now)), used)
+    }
+
+    /// Returns whether the bucket is full at `now`, and since when.
+    ///
+    /// ```
+    /// # use portcullis_core::{Idle, Rate, StripedBucket, Timestamp};
+    /// let bucket: StripedBucket = StripedBucket::new(Rate::per_second(5), 10);
+    /// bucket.try_acquire_at(Timestamp::from_secs(1), 1).unwrap();
+    /// assert_eq!(bucket.idle_at(Timestamp::from_secs(1)), Idle::InUse);
+    /// assert_eq!(
+    ///     bucket.idle_at(Timestamp::from_secs(9)),
+    ///     Idle::Since(Timestamp::from_millis(1_200))
+    /// );
+    /// ```
+    pub fn idle_at(&self, now: Timestamp) -> Idle {
+        let (rest, used) = self.all_returned();
+        if rest.burst < self.burst() {
+            return Idle::InUse;
+        }
+        rest.idle(&self.rest.ticks, used, now)
+    }
+
+    /// Returns the permits that all stripes together hold.
+    ///
+    /// ```
+    /// # use portcullis_core::{Rate, StripedBucket, Timestamp};
+    /// let bucket: StripedBucket = StripedBucket::new(Rate::per_second(1_000), 10_000);
+    /// assert_eq!(bucket.held(), 0);
+    /// bucket.try_acquire_at(Timestamp::ZERO, 1)?;
+    /// assert_eq!(bucket.held(), 63, "the first draw is of 64 permits");
+    /// # Ok::<(), portcullis_core::Denied>(())
+    /// ```
+    pub fn held(&self) -> u64 {
+        self.look().1.have
+    }
+
+    /// Returns the rate at which the bucket gains permits: exactly the rate that it was built with,
+    /// in lowest terms. Divides.
+    ///
+    /// ```
+    /// # use portcullis_core::{Rate, StripedBucket};
+    /// let bucket: StripedBucket = StripedBucket::new(Rate::per_second(5), 10);
+    /// assert_eq!(bucket.rate(), Rate::per_second(5));
+    /// ```
+    pub fn rate(&self) -> Rate {
+        self.rest.rate()
+    }
+
+    /// Returns the most permits that the bucket holds. At an unlimited rate, this is the most that
+    /// the word can count.
+    ///
+    /// ```
+    /// # use portcullis_core::{Rate, StripedBucket};
+    /// let bucket: StripedBucket = StripedBucket::new(Rate::per_second(5), 10);
+    /// assert_eq!(bucket.burst(), 10);
+    /// ```
+    pub fn burst(&self) -> u64 {
+        self.rest.burst()
+    }
+
+    /// Returns the tick: the bucket counts time in whole ticks.
+    ///
+    /// ```
+    /// # use portcullis_core::{Rate, StripedBucket};
+    /// let bucket: StripedBucket = StripedBucket::new(Rate::per_second(5), 10);
+    /// assert_eq!(bucket.tick().as_nanos(), 1);
+    /// ```
+    pub fn tick(&self) -> Duration {
+        self.rest.tick()
+    }
+
+    /// Returns how much older than the newest `now` a timestamp may be for the bound to hold: at
+    /// least one second. A stripe may hand out the permits that it holds at any `now`, however
+    /// stale.
+    ///
+    /// ```
+    /// # use portcullis_core::{Rate, StripedBucket};
+    /// let bucket: StripedBucket = StripedBucket::new(Rate::per_second(5), 10);
+    /// assert!(bucket.staleness().as_secs() > 365 * 86_400);
+    /// ```
+    pub fn staleness(&self) -> Duration {
+        self.rest.staleness()
+    }
+
+    /// Returns the idle time after which the rest's word repeats; [`Duration::MAX`] if it never
+    /// repeats. See **Horizon** in the type's documentation.
+    ///
+    /// ```
+    /// # use portcullis_core::{Rate, StripedBucket};
+    /// let bucket: StripedBucket = StripedBucket::new(Rate::per_second(5), 10);
+    /// assert!(bucket.horizon().as_secs() > 365 * 86_400);
+    /// ```
+    pub fn horizon(&self) -> Duration {
+        self.rest.horizon()
+    }
+
+    /// The stripe's unit of time: a nanosecond where the word counts them for centuries.
+    #[inline(always)]
+    fn units(&self, nanos: u64) -> u64 {
+        if W::BITS == u64::BITS {
+            nanos
+        } else {
+            nanos >> self.advance
+        }
+    }
+
+    #[inline(always)]
+    fn allotment(word: u64) -> Allotment {
+        Allotment {
+            size: word >> Self::FIELD & Self::COUNTS,
+            have: word & Self::COUNTS,
+        }
+    }
+
+    #[inline(always)]
+    fn generation(word: u64) -> u64 {
+        word >> (2 * Self::FIELD)
+    }
+
+    #[inline(always)]
+    fn packed(generation: u64, allotment: Allotment) -> u64 {
+        (generation << (2 * Self::FIELD) | allotment.size << Self::FIELD | allotment.have) & W::MASK
+    }
+
+    /// A receipt for permits that were taken from a stripe.
+    #[inline(always)]
+    fn receipt(stripe: usize, word: u64) -> Receipt {
+        let note = Self::generation(word) << INDEX_BITS | stripe as u64;
+        Receipt::dated(note, OF_A_STRIPE)
+    }
+
+    #[inline(always)]
+    fn take(&self, index: usize, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+        let stripe = &self.stripes[index & (N - 1)];
+        if self.units(now.as_nanos()) <= stripe.until.load(Relaxed) {
+            let mut word = stripe.allotment.load(Relaxed);
+            // One comparison: no permit is `u64::MAX` before the subtraction.
+            while u64::from(n).wrapping_sub(1) < word & Self::COUNTS {
+                match stripe.allotment.compare_exchange_weak(
+                    word,
+                    word - u64::from(n),
+                    Relaxed,
+                    Relaxed,
+                ) {
+                    Ok(_) => return Ok(Self::receipt(index & (N - 1), word)),
+                    Err(newer) => word = newer,
+                }
+            }
+        }
+        self.take_slowly(index & (N - 1), now, n)
+    }
+
+    /// Takes from the rest, and draws.
+    #[cold]
+    #[inline(never)]
+    fn take_slowly(&self, index: usize, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+        if self.most == 0 {
+            let receipt = self.rest.take_at(now, n)?;
+            return Ok(Receipt::dated(
+                receipt.note(),
+                receipt.time().min(OF_A_STRIPE - 1),
+            ));
+        }
+        let lattice = self.rest.rest(0);
+        if n == 0 || lattice.is_unlimited() || u64::from(n) > lattice.burst {
+            return self.look_for(index, now, n).map(|()| Receipt::NONE);
+        }
+        let stripe = &self.stripes[index & (N - 1)];
+        let mut hand = Allotment::default();
+        loop {
+            let word = self.rest.word.load(Relaxed);
+            let seen = stripe.allotment.load(Relaxed);
+            let own = Self::allotment(seen);
+            if own.have >= u64::from(n) && self.renew(index, word, now) {
+                let left = seen - u64::from(n);
+                let taken = stripe
+                    .allotment
+                    .compare_exchange_weak(seen, left, Relaxed, Relaxed);
+                if taken.is_ok() {
+                    self.put_back(hand);
+                    return Ok(Self::receipt(index, left));
+                }
+                continue;
+            }
+            let draw = Self::draw_of(own, n);
+            let with_own = hand.and(own);
+            if own.size > 0 && self.trade(index, word, with_own, now, n, 0).is_some() {
+                hand = hand.and(self.take_out(index));
+            }
+            if let Some(trade) = self.trade(index, word, hand, now, n, draw) {
+                let exchanged = self
+                    .rest
+                    .word
+                    .compare_exchange_weak(word, trade.next, Relaxed, Relaxed);
+                if exchanged.is_ok() {
+                    return Ok(self.deposit(index, now, trade));
+                }
+                continue;
+            }
+            let (word, held) = self.look();
+            if self.trade(index, word, hand.and(held), now, n, 0).is_none() {
+                self.put_back(hand);
+                return Err(Denied::Exhausted { now, permits: n });
+            }
+            for other in 0..N {
+                hand = hand.and(self.take_out(other));
+            }
+        }
+    }
+
+    /// Settles the rest, whose word is `word`, for a stripe that holds permits and was used a
+    /// moment ago. Returns whether it did: the stripe may then take at `now`. Most often another
+    /// stripe has settled already, and there is nothing to write.
+    fn renew(&self, index: usize, word: u64, now: Timestamp) -> bool {
+        let Some(until) = self.until(index, now) else {
+            return false;
+        };
+        if until.is_due {
+            return true;
+        }
+        let rest = self.rest.rest(word);
+        let used = word >> self.rest.low;
+        let balance = rest.balance(rest.position(self.rest.ticks.index(now)), used);
+        // If nothing is lent in `word`, a refund could take back what the rest was found settled
+        // by.
+        if !until.is_ahead || balance.owed > 0 || self.rest.sliced_in(word) == 0 {
+            return false;
+        }
+        let position = rest.position(self.rest.ticks.index(until.instant));
+        let settled = rest.balance(position, balance.from).from;
+        let next = self.rest.pack(settled, self.rest.sliced_in(word));
+        let is_settled = next == word
+            || self
+                .rest
+                .word
+                .compare_exchange_weak(word, next, Relaxed, Relaxed)
+                .is_ok();
+        if is_settled {
+            self.stripes[index & (N - 1)]
+                .until
+                .store(until.units, Relaxed);
+        }
+        is_settled
+    }
+
+    /// Returns the size of the draw that follows an allotment.
+    fn draw_of(own: Allotment, n: u32) -> u64 {
+        match own {
+            Allotment { size: 0, .. } => FIRST.min(Self::LARGEST),
+            Allotment { size, have } if have < u64::from(n) => (2 * size).min(Self::LARGEST),
+            Allotment { size, .. } => (size / 2).max(FIRST.min(Self::LARGEST)),
+        }
+    }
+
+    /// Returns the rest after `hand` is returned, and its `used`.
+    #[inline]
+    fn returned(&self, word: u64, hand: Allotment) -> (Lattice, u64) {
+        let rest = self
+            .rest
+            .rest(self.rest.sliced_in(word).saturating_sub(hand.size));
+        let used = (word >> self.rest.low).wrapping_sub(hand.have.wrapping_mul(rest.cost));
+        (rest, used & rest.mask)
+    }
+
+    /// Returns the exchange that takes `n` permits of the rest, returns `hand`, and draws up to
+    /// `draw` permits. `None` if there are too few permits.
+    fn trade(
+        &self,
+        index: usize,
+        word: u64,
+        hand: Allotment,
+        now: Timestamp,
+        n: u32,
+        mut draw: u64,
+    ) -> Option<Trade> {
+        let (rest, used) = self.returned(word, hand);
+        let (lent, n) = (self.burst() - rest.burst, u64::from(n));
+        let price = n * rest.cost;
+        let balance = rest.balance(rest.position(self.rest.ticks.index(now)), used);
+        if price > balance.available {
+            return None;
+        }
+        let part = (balance.available - price) / (PARTS * N as u64);
+        while draw * rest.cost > part || lent + draw > self.most {
+            draw /= 2;
+        }
+        // A request for more is a take from the rest, which can be refunded.
+        let until = if draw < LEAST.max(n) {
+            None
+        } else {
+            self.until(index, now)
+        };
+        let Some(until) = until else {
+            let used = balance.from.wrapping_add(price) & rest.mask;
+            return Some(Trade {
+                next: self.rest.pack(used, lent),
+                drawn: Allotment::default(),
+                until: 0,
+            });
+        };
+        let used = balance.from.wrapping_add(draw * rest.cost) & rest.mask;
+        let after = self.rest.rest(lent + draw);
+        let settled = after.balance(after.position(self.rest.ticks.index(until.instant)), used);
+        Some(Trade {
+            next: self.rest.pack(settled.from, lent + draw),
+            drawn: Allotment {
+                size: draw,
+                have: draw - n,
+            },
+            until: until.units,
+        })
+    }
+
+    /// Returns until when a stripe that is used at `now` may take. `None` if its word cannot count
+    /// it.
+    ///
+    /// A stripe that was used a moment ago settles in advance. Another one settles for `now` only,
+    /// so a bucket that is used at one instant misses nothing.
+    fn until(&self, index: usize, now: Timestamp) -> Option<Until> {
+        let (span, nanos) = (1 << self.advance, now.as_nanos());
+        let promised = self.stripes[index & (N - 1)].until.load(Relaxed);
+        let unit = if W::BITS == u64::BITS { 1 } else { span };
+        let end = promised.saturating_mul(unit).saturating_add(unit - 1);
+        let gap = nanos.saturating_sub(end);
+        let (is_due, is_ahead) = (nanos <= end, promised > 0 && gap / 4 <= span);
+        let instant = if is_due {
+            end
+        } else if is_ahead {
+            (nanos | (span - 1)).saturating_add(span)
+        } else {
+            nanos | (unit - 1)
+        };
+        let units = self.units(instant);
+        (units <= W::MASK).then_some(Until {
+            units,
+            instant: Timestamp::from_nanos(instant),
+            is_due,
+            is_ahead,
+        })
+    }
+
+    /// Empties a stripe, and returns what it had.
+    fn take_out(&self, index: usize) -> Allotment {
+        let stripe = &self.stripes[index & (N - 1)].allotment;
+        let mut word = stripe.load(Relaxed);
+        loop {
+            let allotment = Self::allotment(word);
+            if allotment.size == 0 {
+                return allotment;
+            }
+            let empty = Self::packed(Self::generation(word) + 1, Allotment::default());
+            match stripe.compare_exchange_weak(word, empty, Relaxed, Relaxed) {
+                Ok(_) => return allotment,
+                Err(newer) => word = newer,
+            }
+        }
+    }
+
+    /// Adds what was drawn to the stripe.
+    fn deposit(&self, index: usize, now: Timestamp, trade: Trade) -> Receipt {
+        let stripe = &self.stripes[index & (N - 1)];
+        if trade.drawn.size == 0 {
+            let time = now.as_nanos().min(OF_A_STRIPE - 1);
+            return Receipt::dated(trade.next, time);
+        }
+        // The rest has settled for this instant, so it may replace any other.
+        stripe.until.store(trade.until, Relaxed);
+        let mut word = stripe.allotment.load(Relaxed);
+        loop {
+            let both = Self::allotment(word).and(trade.drawn);
+            if both.size > Self::COUNTS {
+                // Others have filled the stripe in the meantime.
+                self.put_back(trade.drawn);
+                return Receipt::dated(u64::MAX, OF_A_STRIPE);
+            }
+            let next = Self::packed(Self::generation(word), both);
+            // Release: pairs with `look`.
+            match stripe
+                .allotment
+                .compare_exchange_weak(word, next, Release, Relaxed)
+            {
+                Ok(_) => return Self::receipt(index, next),
+                Err(newer) => word = newer,
+            }
+        }
+    }
+
+    /// Returns an allotment to the rest.
+    fn put_back(&self, hand: Allotment) {
+        if hand.size == 0 {
+            return;
+        }
+        // Neither is more than `most`, which fits.
+        self.rest.give_back(Share {
+            size: hand.size as u32,
+            have: hand.have as u32,
+            ..Share::EMPTY
+        });
+    }
+
+    /// Returns the rest's word and the allotments of all stripes, as they were at one moment.
+    fn look(&self) -> (u64, Allotment) {
+        let mut word = self.rest.word.load(Relaxed);
+        loop {
+            let mut held = Allotment::default();
+            if self.rest.sliced_in(word) == 0 {
+                return (word, held);
+            }
+            for stripe in &self.stripes {
+                // Acquire: pairs with `deposit`. The second load of the rest sees the draw of what
+                // was deposited.
+                held = held.and(Self::allotment(stripe.allotment.load(Acquire)));
+            }
+            let again = self.rest.word.load(Relaxed);
+            if again == word {
+                return (word, held);
+            }
+            word = again;
+        }
+    }
+
+    /// Returns the rest as it would be if all stripes returned what they hold, and its `used`.
+    fn all_returned(&self) -> (Lattice, u64) {
+        let (word, held) = self.look();
+        self.returned(word, held)
+    }
+
+    /// Returns the answer of a take, without taking.
+    fn look_for(&self, index: usize, now: Timestamp, n: u32) -> Result<(), Denied> {
+        if u64::from(n) > self.burst() {
+            return Err(Denied::exceeding(n, self.burst()));
+        }
+        let stripe = &self.stripes[index & (N - 1)];
+        let own = Self::allotment(stripe.allotment.load(Relaxed));
+        let is_in_time = self.units(now.as_nanos()) <= stripe.until.load(Relaxed);
+        if is_in_time && u64::from(n.max(1)) <= own.have {
+            return Ok(());
+        }
+        let (rest, used) = self.all_returned();
+        let available = rest.judge(rest.position(self.rest.ticks.index(now)), used);
+        if u64::from(n.max(1)) * rest.cost <= available {
+            Ok(())
+        } else {
+            Err(Denied::Exhausted { now, permits: n })
+        }
+    }
+
+    /// Refunds permits to the stripe that they were taken from, if it still has the allotment.
+    fn undo(&self, n: u32, receipt: Receipt) -> Refund {
+        let index = receipt.note() as usize & (N - 1);
+        let stripe = &self.stripes[index].allotment;
+        let mut word = stripe.load(Relaxed);
+        loop {
+            let Allotment { size, have } = Self::allotment(word);
+            let is_the_same = Self::generation(word) == receipt.note() >> INDEX_BITS;
+            // The first permit of a draw stays used: see the proof.
+            let back = u64::from(n).min(size.saturating_sub(have + 1));
+            if !is_the_same || back == 0 {
+                return receipt.refunded(0);
+            }
+            match stripe.compare_exchange_weak(word, word + back, Relaxed, Relaxed) {
+                Ok(_) => return receipt.refunded(back as u32),
+                Err(newer) => word = newer,
+            }
+        }
+    }
+}
+
+impl<const N: usize, W: Word> Limiter for StripedBucket<N, W> {
+    #[inline(always)]
+    fn id(&self) -> Option<LimiterId> {
+        LimiterId::of(self)
+    }
+
+    #[inline]
+    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+        self.take(stripe::of_this_thread(), now, n)
+    }
+
+    fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
+        self.look_for(stripe::of_this_thread(), now, n)
+    }
+
+    /// See **Refunds** in the type's documentation.
+    fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
+        if receipt.time() == OF_A_STRIPE {
+            self.undo(n, receipt)
+        } else {
+            self.rest.refund_at(now, n, receipt)
+        }
+    }
+
+    fn available_at(&self, now: Timestamp) -> u64 {
+        self.available_at(now)
+    }
+
+    fn capacity(&self) -> u64 {
+        self.burst()
+    }
+
+    fn idle_at(&self, now: Timestamp) -> Idle {
+        self.idle_at(now)
+    }
+
+    fn retry(&self, denied: Denied) -> Retry {
+        let (_, used) = self.all_returned();
+        // Permits that other calls move come back to the rest.
+        self.rest.rest(0).retry(&self.rest.ticks, used, denied)
+    }
+}
+
+impl<const N: usize, W: Word> Stripes for StripedBucket<N, W> {
+    const STRIPES: usize = N;
+
+    #[inline]
+    fn take_on(&self, stripe: usize, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+        self.take(stripe, now, n)
+    }
+
+    fn peek_on(&self, stripe: usize, now: Timestamp, n: u32) -> Result<(), Denied> {
+        self.look_for(stripe, now, n)
+    }
+}
+
+replenishing!([const N: usize, W: Word] StripedBucket<N, W>);
+
+/// Builds a [`StripedBucket`]. Created by [`StripedBucket::builder`].
+///
+/// ```
+/// use portcullis_core::{Rate, StripedBucket, Timestamp};
+///
+/// let bucket: StripedBucket = StripedBucket::builder(Rate::per_second(10), 10)
+///     .initial(9)
+///     .build()?;
+/// assert_eq!(bucket.available_at(Timestamp::ZERO), 9);
+/// # Ok::<(), portcullis_core::SettingsError>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+#[must_use = "a builder does nothing until it is built"]
+pub struct StripedBucketBuilder {
+    settings: SlicedBucketBuilder,
+}
+
+impl StripedBucketBuilder {
+    /// Sets the permits in the bucket at its [`origin`](Self::origin), at most the burst. Default:
+    /// the burst.
+    ///
+    /// ```
+    /// # use portcullis_core::{Rate, StripedBucket, Timestamp};
+    /// let settings = StripedBucket::builder(Rate::per_second(5), 10).initial(4);
+    /// let bucket: StripedBucket = settings.build()?;
+    /// assert_eq!(bucket.available_at(Timestamp::ZERO), 4);
+    /// # Ok::<(), portcullis_core::SettingsError>(())
+    /// ```
+    pub const fn initial(mut self, permits: u64) -> Self {
+        self.settings = self.settings.initial(permits);
+        self
+    }
+
+    /// Sets the instant at which the bucket starts and from which steps are counted. Default:
+    /// [`Timestamp::ZERO`]. See [`TokenBucketBuilder::origin`](crate::TokenBucketBuilder::origin).
+    ///
+    /// ```
+    /// # use portcullis_core::{Rate, StripedBucket, Timestamp};
+    /// let start = Timestamp::from_secs(60);
+    /// let settings = StripedBucket::builder(Rate::per_second(5), 10);
+    /// let bucket: StripedBucket = settings.initial(0).origin(start).build()?;
+    /// assert_eq!(bucket.available_at(start), 0);
+    /// # Ok::<(), portcullis_core::SettingsError>(())
+    /// ```
+    pub const fn origin(mut self, origin: Timestamp) -> Self {
+        self.settings = self.settings.origin(origin);
+        self
+    }
+
+    /// Refills in steps: all permits of the rate arrive at the end of each of its periods. Default:
+    /// continuous refill. See
+    /// [`TokenBucketBuilder::stepwise`](crate::TokenBucketBuilder::stepwise).
+    ///
+    /// ```
+    /// # use portcullis_core::{Rate, StripedBucket, Timestamp};
+    /// let settings = StripedBucket::builder(Rate::per_second(5), 10);
+    /// let bucket: StripedBucket = settings.initial(0).stepwise().build()?;
+    /// assert_eq!(bucket.available_at(Timestamp::from_millis(999)), 0);
+    /// assert_eq!(bucket.available_at(Timestamp::from_millis(1_000)), 5);
+    /// # Ok::<(), portcullis_core::SettingsError>(())
+    /// ```
+    pub const fn stepwise(mut self) -> Self {
+        self.settings = self.settings.stepwise();
+        self
+    }
+
+    /// Sets the tick, 1 ns to 292 years: each `now` is rounded down to a whole tick. Default: as
+    /// for a [`SlicedBucket`](crate::SlicedBucketBuilder::tick), for the bits that the permits in
+    /// stripes leave; 1 ns for a bucket that never draws.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{Rate, StripedBucket};
+    /// let settings = StripedBucket::builder(Rate::per_second(5), 10);
+    /// let bucket: StripedBucket = settings.tick(Duration::from_millis(1)).build()?;
+    /// assert_eq!(bucket.tick(), Duration::from_millis(1));
+    /// # Ok::<(), portcullis_core::SettingsError>(())
+    /// ```
+    pub const fn tick(mut self, tick: Duration) -> Self {
+        self.settings = self.settings.tick(tick);
+        self
+    }
+
+    /// Sets how much older than the newest `now` a timestamp may be for the bound to hold: at least
+    /// one second. Default: as for a
+    /// [`SlicedBucket`](crate::SlicedBucketBuilder::staleness).
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{Rate, StripedBucket};
+    /// let settings = StripedBucket::builder(Rate::per_second(5), 10);
+    /// let bucket: StripedBucket = settings.staleness(Duration::from_secs(60)).build()?;
+    /// assert_eq!(bucket.staleness(), Duration::from_secs(60));
+    /// # Ok::<(), portcullis_core::SettingsError>(())
+    /// ```
+    pub const fn staleness(mut self, staleness: Duration) -> Self {
+        self.settings = self.settings.staleness(staleness);
+        self
+    }
+
+    const_unless_loom! {
+        /// Builds the bucket on the target's native word.
+        ///
+        /// # Errors
+        ///
+        /// [`SettingsError`] names the setting and its bound, as
+        /// [`TokenBucketBuilder::build`](crate::TokenBucketBuilder::build) does.
+        ///
+        /// ```
+        /// # use portcullis_core::{Rate, Setting, SettingsError, StripedBucket};
+        /// let settings = StripedBucket::builder(Rate::per_second(5), 10).initial(11);
+        /// let refused = settings.build::<8>().unwrap_err();
+        /// assert_eq!(refused, SettingsError::TooLarge { setting: Setting::Initial, max: 10 });
+        /// ```
+        pub const fn build<const N: usize>(self) -> Result<StripedBucket<N>, SettingsError> {
+            self.build_on()
+        }
+    }
+
+    const_unless_loom! {
+        /// Builds the bucket on a word of a chosen width.
+        ///
+        /// # Errors
+        ///
+        /// As [`build`](Self::build).
+        ///
+        /// ```
+        /// # use portcullis_core::{Rate, StripedBucket};
+        /// let bucket: StripedBucket<2, u32> =
+        ///     StripedBucket::builder(Rate::per_second(5), 10).build_on()?;
+        /// assert_eq!(bucket.burst(), 10);
+        /// # Ok::<(), portcullis_core::SettingsError>(())
+        /// ```
+        pub const fn build_on<const N: usize, W: Word>(
+            self,
+        ) -> Result<StripedBucket<N, W>, SettingsError> {
+            let () = StripedBucket::<N, W>::VALID;
+            let settings = self.settings.settings;
+            // What does not fit a bucket that never draws does not fit any.
+            let plain = match settings.start(W::BITS) {
+                Ok(plain) => plain,
+                Err(error) => return Err(error),
+            };
+            let most = if plain.0.is_unlimited() {
+                0
+            } else {
+                StripedBucket::<N, W>::most(plain.0.burst)
+            };
+            let (most, advance, (lattice, ticks, used)) = match lending(settings, most, W::BITS) {
+                Some((advance, start)) => (most, advance, start),
+                None => (0, 0, plain),
+            };
+            let rest = CachePadded::new(SlicedBucket::on(&lattice, ticks, used, most));
+            #[cfg(not(loom))]
+            let stripes = [const { Held::new() }; N];
+            #[cfg(loom)]
+            let stripes = core::array::from_fn(|_| Held::new());
+            Ok(StripedBucket { stripes, rest, most, advance })
+        }
+    }
+}
+
+/// Returns the start of a bucket in the bits that `most` leaves, and how far its stripes settle in
+/// advance. `None` if it does not fit, or stripes must hold nothing.
+const fn lending(
+    mut settings: BucketSettings,
+    most: u64,
+    bits_of_word: u32,
+) -> Option<(u32, (Lattice, Grid, u64))> {
+    if most == 0 || bits(most) >= bits_of_word {
+        return None;
+    }
+    let is_chosen = settings.terms.stepwise || settings.terms.tick.is_some();
+    let (mut best, mut tick) = (None, FINE);
+    loop {
+        if !is_chosen {
+            settings.terms.tick = Some(Duration::from_nanos(tick));
+        }
+        let mut is_far = false;
+        let mut is_coarse = false;
+        if let Ok(start) = settings.start(bits_of_word - bits(most)) {
+            match advance(&start.0, start.1.step()) {
+                Some(advance) => best = Some((advance, start)),
+                None => is_coarse = true,
+            }
+            is_far = match start.0.mask.checked_div(start.0.gain) {
+                Some(ticks) => ticks as u128 * start.1.step() as u128 >= FAR_ENOUGH,
+                None => true,
+            };
+        }
+        if is_chosen || is_far && best.is_some() {
+            return best;
+        }
+        // As for other buckets, the finest of 1 µs and more whose horizon is far enough. If these
+        // bring too much, the coarsest finer one.
+        tick = match (is_coarse, tick) {
+            (true, tick) if tick > FINE => return best,
+            (true, 1) => return best,
+            (true, tick) => tick / 10,
+            (false, tick) if tick < FINE || tick > COARSEST => return best,
+            (false, tick) => 10 * tick,
+        };
+    }
+}
+
+/// Returns how many bits of nanoseconds a stripe may settle in advance: two spans of so many, and a
+/// tick, bring at most a 16th of the burst. `None` if a tick brings too much.
+const fn advance(lattice: &Lattice, tick: u64) -> Option<u32> {
+    const LONGEST: u32 = u64::BITS - 2;
+    let ticks = match lattice.full.checked_div(lattice.gain) {
+        None => return Some(LONGEST),
+        Some(ticks) if ticks < SPANS / 2 => return None,
+        Some(ticks) => ticks,
+    };
+    match (ticks as u128 * tick as u128 / SPANS as u128).checked_ilog2() {
+        Some(bits) if bits > LONGEST => Some(LONGEST),
+        bits => bits,
+    }
+}
