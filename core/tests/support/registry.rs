@@ -264,7 +264,7 @@ macro_rules! for_each_limiter {
                 denial: writes_nothing,
                 refunds: [|limiter, _time| limiter.horizon()],
                 saves: [],
-                hot_path: { writes: 1, cold: ["take_slowly", "first"] },
+                hot_path: { writes: 1, cold: ["take_slowly", "trade", "look", "first"] },
                 counted: {
                     allow: [striped_bucket],
                     deny: [striped_bucket],
