@@ -8,6 +8,7 @@ pub(crate) mod growth;
 mod keyed;
 mod lease_pool;
 mod slice;
+mod striped_bucket;
 mod token_bucket;
 mod waiting;
 mod windows;
@@ -23,6 +24,7 @@ pub(crate) fn all(quick: bool) -> Vec<Contest> {
         lease_pool::rows(),
         all_of::rows(),
         slice::rows(),
+        striped_bucket::rows(),
         keyed::rows(quick),
         waiting::rows(),
         blocking::rows(),
