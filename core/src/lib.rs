@@ -82,7 +82,7 @@
 //! | check settings | [`SettingsError`], [`Setting`] |
 //! | change settings, reserve | [`Carry`], [`ChangeError`], [`PartlyChanged`], [`Reservation`] |
 //! | limit by key | [`Key`], [`KeyLimiter`], [`ClockedKey`]; [`Line`], [`Address`]; [`Seed`], [`RandomSeed`], [`KeyHash`], [`SeedFixed`], [`SeededHasher`]; [`KeyedStatistics`]; [`IntoRules`], [`TokenBucketRules`], [`FixedWindowRules`], [`ConcurrencyRules`], [`KeyedRules`] |
-//! | combine, wrap, share out | [`Limits`], [`Receipts`]; [`Counts`], [`PenaltySettings`], [`Threshold`]; [`Sliceable`] |
+//! | combine, wrap, share out | [`Limits`], [`Receipts`]; [`Counts`], [`PenaltySettings`], [`Threshold`]; [`Sliceable`], [`Striped`], [`Stripe`] |
 //! | name leases | [`LeaseId`], [`ClaimError`], [`StaleId`] |
 //! | describe decisions | [`metadata`] |
 //! | write a limiter | [`Limiter`], [`Receipt`], [`Refund`], [`Idle`], [`LimiterId`]; [`Composable`], [`Plan`] for compositions |
