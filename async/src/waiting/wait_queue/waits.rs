@@ -31,16 +31,10 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             return None;
         }
         let limiter = self.source.at(key);
-        let Request { min, max, .. } = request;
-        if max <= min {
+        let available = || limiter.available_at(self.clock.now());
+        take(request.min, request.max, available, |n| {
             // Reads the precise time only if it matters.
-            let take = || Clocked::new(&limiter, &self.clock).take(min);
-            return self.take(key, take).ok().map(|receipt| (min, receipt));
-        }
-        let now = self.clock.now();
-        let available = || limiter.available_at(now);
-        take(min, max, available, |n| {
-            self.take(key, || limiter.take_at(now, n))
+            self.take(key, || Clocked::new(&limiter, &self.clock).take(n))
         })
         .ok()
     }
