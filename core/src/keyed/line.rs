@@ -150,16 +150,13 @@ impl Line {
     /// of the other.
     #[inline]
     pub(crate) fn entries(&self, line: usize, first: usize) -> impl Iterator<Item = Entry<'_>> {
-        let halves = [first, 1 - first].into_iter();
-        halves
-            .filter_map(|half| Some((half, self.halves.get(half)?)))
-            .flat_map(move |(half, words)| {
-                let at = line * PLACES + half * HALF;
-                words.iter().enumerate().map(move |(place, word)| Entry {
-                    word,
-                    at: at + place,
-                })
-            })
+        let words = self.halves.as_flattened();
+        (0..PLACES).filter_map(move |nth| {
+            // Both are powers of two, so this exchanges the halves.
+            let place = nth ^ (first * HALF);
+            let at = line * PLACES + place;
+            words.get(place).map(|word| Entry { word, at })
+        })
     }
 }
 
