@@ -461,6 +461,7 @@ impl<const MAX_SEGMENTS: usize, W: Word> SlidingWindow<MAX_SEGMENTS, W> {
     }
 
     /// Returns when `wanted` permits are available.
+    #[inline(always)]
     fn due(&self, now: Timestamp, limit: u64, wanted: u64) -> Retry {
         let (windows, wanted) = if wanted <= limit {
             (0, wanted)
