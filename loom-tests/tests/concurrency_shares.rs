@@ -12,6 +12,8 @@ on_both_widths!(
     racing_borrowers_never_exceed_the_limit,
     a_release_of_one_share_during_a_take_of_another_loses_no_permit,
     a_recalled_guarantee_is_not_lent_again,
+    a_share_that_lent_nothing_has_its_guarantee_while_another_returns,
+    a_share_that_returns_gets_what_is_released_before_any_borrower,
     a_permit_guards_data_across_shares,
 );
 
@@ -82,6 +84,47 @@ fn a_recalled_guarantee_is_not_lent_again<W: Word>() {
         let borrowed = take(&shares.share(1), at(0), 1);
         assert_eq!((join(owner), borrowed), (1, 0));
         assert_eq!(shares.in_use(), 2);
+    });
+}
+
+/// Three shares with a limit of 3. The first has lent 1 of its 2 permits to the second, which holds
+/// 2. The third holds none, and is guaranteed 1.
+fn lent_to_the_second<W: Word>() -> Shares<3, W> {
+    let shares = lending::<3, W>(3, [2, 0, 1]);
+    assert_eq!(take(&shares.share(2), at(9), 1), 1);
+    assert_eq!(take(&shares.share(1), at(9), 2), 2);
+    shares.share(2).release(1);
+    shares
+}
+
+fn a_share_that_lent_nothing_has_its_guarantee_while_another_returns<W: Word>() {
+    explore(|| {
+        let shares = lent_to_the_second::<W>();
+        let first = spawn(&shares, |shares| take(&shares.share(0), at(9), 1));
+        let recall = spawn(&shares, |shares| shares.share(0).recall_at(at(9)));
+        assert_eq!(take(&shares.share(2), at(9), 1), 1, "it has lent nothing");
+        join(recall);
+        assert_eq!(join(first), 0);
+        shares.share(1).release(1);
+        assert_eq!(take(&shares.share(0), at(9), 1), 1);
+    });
+}
+
+fn a_share_that_returns_gets_what_is_released_before_any_borrower<W: Word>() {
+    explore(|| {
+        let shares = lent_to_the_second::<W>();
+        shares.share(0).recall_at(at(9));
+        // A grant of the third share does not change what the first one needs.
+        let third = spawn(&shares, |shares| take(&shares.share(2), at(10), 1));
+        let second = spawn(&shares, |shares| {
+            shares.share(1).release(1);
+            take(&shares.share(1), at(10), 1)
+        });
+        turn();
+        assert_eq!((join(third), join(second)), (1, 0));
+        assert_eq!(take(&shares.share(0), at(10), 2), 0);
+        assert_eq!(take(&shares.share(0), at(10), 1), 1);
+        assert_eq!(shares.in_use(), 3);
     });
 }
 

@@ -9,23 +9,35 @@
 //!
 //! - `count`: the permits of the share that are out;
 //! - `epoch`: the period of the newest grant, wrapped;
-//! - `age`: how many periods before that the newest grant of the share was, at most 2.
+//! - `age`: how many periods before that the newest grant of the share was, at most 2; or 3 if the
+//!   share has *returned*, that is, ended its lending while its guarantee did not fit in the limit.
 //!
 //! A share *lends* its guarantee if its count is 0 and its age at `now` is 2, that is, if a whole
-//! period has passed without a grant of it. A share that does not lend *needs* the larger of its
-//! count and its guarantee. There are three transitions:
+//! period has passed without a grant of it. Otherwise it *needs* the larger of its count and its
+//! guarantee, and *keeps* as much, or only its count if it has returned. There are three
+//! transitions:
 //!
-//! - a *take* of `n`, by compare-exchange. It needs room in the limit for `n` more than all counts.
-//!   Beyond its guarantee, it also needs room for `n` more than its own count and the needs of all
-//!   other shares. It sets its age to 0, and adds the periods that have passed to all others;
+//! - a *take* of `n`, by compare-exchange. Up to its guarantee, it needs room in the limit for `n`
+//!   more than its own count and what all other shares keep. Beyond its guarantee, it needs room
+//!   for `n` more than its own count and the needs of all others. It sets its age to 0, or to 3 if
+//!   its need and what all others keep do not fit in the limit. It adds the periods that have
+//!   passed to the ages of all others;
 //! - a *release* subtracts from the count in one fetch-sub;
-//! - a *recall* sets the age to 0 by compare-exchange.
+//! - a *recall* does what a take of 0 permits would, by compare-exchange.
 //!
-//! Invariant: the sum of all counts is at most the limit. If no share ever lends, the sum of all
-//! needs is at most the limit too, so a share always has room for its guarantee. If a share ends
-//! its lending while others hold its permits, the sum of all needs may be more than the limit until
-//! they are released. The state does not say which shares have lent. So what is free then goes to
-//! the share that asks first.
+//! A share that has returned remains so while a take or a recall finds that the needs of all shares
+//! do not fit in the limit. If they fit, its newest grant counts as made at the newest grant or
+//! recall of any share: how long ago its own was is not known. If it has no permit in use, and two
+//! periods have passed since that grant or recall, it lends again.
+//!
+//! With two shares, no age is ever 3. There is no third share whose guarantee the one that returns
+//! could take, and the other needs only permits in use or of its own guarantee.
+//!
+//! Invariant: what all shares keep is at most the limit, and so are all counts, because a share
+//! keeps at least its count. So a share that has not returned always has room for its guarantee. A
+//! share that has returned takes only what no other share keeps. No share takes beyond its own
+//! guarantee what another one needs. So once the shares with more than their guarantees have
+//! released the excess, all needs fit.
 //!
 //! All of it is in one word, so that a decision depends on nothing that changes between the look
 //! and the exchange, and a denial has nothing to undo.
@@ -39,8 +51,8 @@ use crate::time::grid::Grid;
 use crate::word::settings::{self, MIN_STALENESS};
 use crate::word::{AtomicWord, NativeWord, Word};
 use crate::{
-    Denied, Detail, Lease, Limiter, LimiterId, Receipt, Refund, Retry, Setting, SettingsError,
-    Timestamp,
+    Denied, Detail, Idle, Lease, Limiter, LimiterId, Receipt, Refund, Retry, Setting,
+    SettingsError, Timestamp,
 };
 
 /// A concurrency limit that `K` shares use together: each has a guarantee, and may use what the
@@ -62,12 +74,10 @@ use crate::{
 /// **Lending.** With `lend_after`, a share of which no permit is in use, and of which none was
 /// taken for a time, lends its guarantee to all others. The permits come back to it when they are
 /// released. Until then a request of the share can be denied, and a denial changes nothing: others
-/// may take the permits again. [`recall_at`](ConcurrencyShare::recall_at) ends the lending.
-///
-/// With three or more shares, a lent guarantee can delay another one. A share that has ended its
-/// lending takes permits within its guarantee from all that are free. These can be permits that a
-/// third share has not used of its own guarantee. Until enough of the lent permits are released, a
-/// request of the third share can then be denied, although it has lent nothing.
+/// may take the permits again. [`recall_at`](ConcurrencyShare::recall_at) ends the lending. Then
+/// others take these permits only within their own guarantees. If several shares have ended their
+/// lending, what is released goes to the one of them that asks first. A share that waits for lent
+/// permits takes none from the guarantee of a share that lends nothing.
 ///
 /// **Cost.** A take is one load, a loop over `K` shares, and one compare-exchange. A release is one
 /// fetch-sub. A denial writes nothing. A take is lock-free. A release is wait-free where a
@@ -161,6 +171,8 @@ const AGE_BITS: u32 = 2;
 const AGES: u64 = (1 << AGE_BITS) - 1;
 /// The age from which on a share lends.
 const LENDS: u64 = 2;
+/// The age of a share that ended its lending while its guarantee did not fit in the limit.
+const RETURNED: u64 = 3;
 /// The shortest time after which a share may lend, in nanoseconds: so short that the periods of a
 /// word cover the smallest staleness several times.
 const SHORTEST: u64 = MIN_STALENESS / 10;
@@ -173,7 +185,7 @@ const STALE: u64 = 12;
 struct Seen {
     /// The permits that the share can take.
     available: u64,
-    /// The state with all ages as of now, and that of the share 0.
+    /// The state with all ages as of now, and that of the share as after a grant.
     aged: u64,
 }
 
@@ -191,6 +203,16 @@ impl<const K: usize, W: Word> ConcurrencyShares<K, W> {
     };
     const COUNT_BITS: u32 = Self::SHARE_BITS - AGE_BITS;
     const COUNTS: u64 = (1 << Self::COUNT_BITS) - 1;
+    const ALL_COUNTS: u64 = ((1 << Self::EPOCH_AT) - 1) & !(Self::LOW_BITS * AGES);
+    /// The lowest bit of each age.
+    const LOW_BITS: u64 = {
+        let (mut bits, mut i) = (0, 0);
+        while i < K {
+            bits |= 1 << Self::age_at(i);
+            i += 1;
+        }
+        bits
+    };
 
     /// Returns the largest limit that the word can count.
     ///
@@ -286,6 +308,23 @@ impl<const K: usize, W: Word> ConcurrencyShares<K, W> {
     /// period in which the state was written.
     #[inline(always)]
     fn see(&self, state: u64, index: usize, epoch: u64) -> Seen {
+        // Tests both bits of each age.
+        if K <= 2 || state & state >> 1 & Self::LOW_BITS == 0 {
+            self.see_all::<false>(state, index, epoch)
+        } else {
+            self.see_returned(state, index, epoch)
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn see_returned(&self, state: u64, index: usize, epoch: u64) -> Seen {
+        self.see_all::<true>(state, index, epoch)
+    }
+
+    /// As [`see`](Self::see). Without `ANY`, no share has returned.
+    #[inline(always)]
+    fn see_all<const ANY: bool>(&self, state: u64, index: usize, epoch: u64) -> Seen {
         let written = state >> Self::EPOCH_AT;
         let distance = epoch.wrapping_sub(written) & (Self::EPOCHS - 1);
         let (passed, epoch) = if distance >= Self::EPOCHS - STALE {
@@ -293,32 +332,44 @@ impl<const K: usize, W: Word> ConcurrencyShares<K, W> {
         } else {
             (distance, epoch)
         };
-        let (mut in_use, mut own, mut guarantee, mut others) = (0, 0, 0, 0);
-        let mut aged = epoch << Self::EPOCH_AT;
+        // Sums over the other shares.
+        let (mut needs, mut kept) = (0, 0);
+        let (mut own, mut guarantee, mut returned) = (0, 0, 0);
+        let mut aged = epoch << Self::EPOCH_AT | state & Self::ALL_COUNTS;
         for (i, &guaranteed) in self.guarantees.iter().enumerate() {
             let count = Self::count(state, i);
-            let age = state >> Self::age_at(i) & AGES;
-            in_use += count;
-            aged |= count << Self::at(i);
             if i == index {
                 (own, guarantee) = (count, u64::from(guaranteed));
                 continue;
             }
-            let age = (age + passed).min(LENDS);
+            let age = state >> Self::age_at(i) & AGES;
+            let has_returned = ANY && age == RETURNED;
+            let age = (if has_returned { 0 } else { age } + passed).min(LENDS);
             aged |= age << Self::age_at(i);
             let is_lent = count == 0 && age == LENDS && self.periods.is_some();
-            others += if is_lent {
+            let need = if is_lent {
                 0
             } else {
                 count.max(guaranteed.into())
             };
+            needs += need;
+            kept += if has_returned { count } else { need };
+            if has_returned && !is_lent {
+                returned |= RETURNED << Self::age_at(i);
+            }
         }
-        let limit = u64::from(self.limit);
-        let ensured = guarantee.saturating_sub(own);
-        let left = limit.saturating_sub(others + own);
+        let (limit, need) = (u64::from(self.limit), own.max(guarantee));
+        if needs + need <= limit {
+            let available = limit - needs - own;
+            return Seen { available, aged };
+        }
+        // This share or another one has returned, or this one returns now.
+        if K > 2 && kept + need > limit {
+            returned |= RETURNED << Self::age_at(index);
+        }
         Seen {
-            available: limit.saturating_sub(in_use).min(ensured.max(left)),
-            aged,
+            available: limit.saturating_sub(kept + own).min(need - own),
+            aged: aged | returned,
         }
     }
 
@@ -635,6 +686,15 @@ impl<const K: usize, W: Word> Limiter for ConcurrencyShare<'_, K, W> {
         self.shares.capacity(self.index).into()
     }
 
+    /// Idle while no permit of this share is in use, whatever the other shares have in use.
+    fn idle_at(&self, _: Timestamp) -> Idle {
+        if self.in_use() == 0 {
+            Idle::Now
+        } else {
+            Idle::InUse
+        }
+    }
+
     /// Returns the instant at which others lend enough, if nobody takes it before; otherwise
     /// [`Retry::OnRelease`].
     fn retry(&self, denied: Denied) -> Retry {
@@ -671,6 +731,10 @@ impl<const K: usize> ConcurrencySharesBuilder<K> {
     /// Time counts in whole periods of this length: it lends from the end of the first whole period
     /// without a grant on, that is `idle` to twice `idle` after its last grant. If its permits are
     /// released later than that, it lends at once. A share that was never used lends.
+    ///
+    /// With three or more shares, a share that ended its lending while others held its permits may
+    /// lend again later than that. Its time is then counted from the newest grant or recall of any
+    /// share that came before these permits were released.
     ///
     /// A `now` that is older than the newest one by up to a second, or 11 periods, lends nothing
     /// early. Periods wrap: 244 periods after the newest grant of any share (52 with a 32-bit

@@ -58,7 +58,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         file: SHARES,
-        within: "fn see(&self",
+        within: "fn see_all<",
         text: "count.max(guaranteed.into())",
         by: "count",
         test: (
@@ -68,12 +68,32 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         file: SHARES,
-        within: "fn see(&self",
-        text: "limit.saturating_sub(in_use).min(ensured.max(left))",
-        by: "ensured.max(left)",
+        within: "fn see_all<",
+        text: "limit.saturating_sub(kept + own).min(need - own)",
+        by: "need - own",
         test: (
             "concurrency_shares",
             "wide::racing_borrowers_never_exceed_the_limit",
+        ),
+    },
+    Mutant {
+        file: SHARES,
+        within: "fn see_all<",
+        text: "K > 2 && kept + need > limit",
+        by: "false",
+        test: (
+            "concurrency_shares",
+            "wide::a_share_that_lent_nothing_has_its_guarantee_while_another_returns",
+        ),
+    },
+    Mutant {
+        file: SHARES,
+        within: "fn see_all<",
+        text: "needs += need;",
+        by: "needs += if has_returned { count } else { need };",
+        test: (
+            "concurrency_shares",
+            "wide::a_share_that_returns_gets_what_is_released_before_any_borrower",
         ),
     },
     Mutant {

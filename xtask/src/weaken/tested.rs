@@ -188,7 +188,7 @@ pub(super) const OF_THE_CORE: &[Mutant] = &[
     // A share lends its guarantee while it is in use, or to a stale timestamp.
     Mutant {
         file: SHARES,
-        within: "fn see(&self",
+        within: "fn see_all<",
         text: "count == 0 && age == LENDS",
         by: "age == LENDS",
         test: (
@@ -198,12 +198,43 @@ pub(super) const OF_THE_CORE: &[Mutant] = &[
     },
     Mutant {
         file: SHARES,
-        within: "fn see(&self",
+        within: "fn see_all<",
         text: "distance >= Self::EPOCHS - STALE",
         by: "distance >= Self::EPOCHS",
         test: (
             "concurrency_shares",
             "shares_count_and_lend_as_plain_counters_do",
+        ),
+    },
+    // A share that has returned keeps what a share needs that lent nothing, or never lends again.
+    Mutant {
+        file: SHARES,
+        within: "fn see_all<",
+        text: "kept += if has_returned { count } else { need };",
+        by: "kept += need;",
+        test: (
+            "concurrency_shares",
+            "a_share_that_lent_nothing_has_its_guarantee_when_another_returns",
+        ),
+    },
+    Mutant {
+        file: SHARES,
+        within: "fn see_all<",
+        text: "has_returned && !is_lent",
+        by: "has_returned",
+        test: (
+            "concurrency_shares",
+            "shares_count_and_lend_as_plain_counters_do",
+        ),
+    },
+    Mutant {
+        file: SHARES,
+        within: "fn see_all<",
+        text: "if has_returned { 0 } else { age } + passed",
+        by: "age + passed",
+        test: (
+            "concurrency_shares",
+            "a_share_that_has_returned_lends_again",
         ),
     },
     // A bucket that warms up: a short pause does not cool it, a cold one admits too much, a refund
