@@ -1177,6 +1177,39 @@ fn on_32_bits_a_change_that_is_too_stale_for_its_own_settings_is_refused() {
     assert!(bucket.staleness() < Duration::from_secs(100));
 }
 
+/// A time that is older than the staleness by more looks like one that is a wrap of the word later,
+/// at which the bucket is full. The newest time is known in full.
+#[test]
+fn on_32_bits_a_change_an_addition_and_a_reset_that_are_too_stale_are_refused() {
+    let rate = Rate::per_second(1);
+    let settings = AdjustableBucket::builder(rate, 10).staleness(Duration::from_secs(2));
+    let bucket = settings.build_on::<u32>().unwrap();
+    let wrap = u64::try_from(bucket.horizon().as_secs()).unwrap();
+    let secs = |n| Timestamp::from_secs(n);
+    let changes: [fn(&AdjustableBucket<u32>, Timestamp) -> Result<(), ChangeError>; 3] = [
+        |bucket, now| bucket.adjust_at(now, Rate::per_second(1), 10, Carry::Keep),
+        |bucket, now| bucket.add_at(now, 5),
+        |bucket, now| bucket.reset_at(now, 5),
+    ];
+    // After the recorded newest time has wrapped, too: every 429,496 s at this tick.
+    let mut now = 1_000_000;
+    for change in changes {
+        bucket.take_at(secs(now), 10).unwrap();
+        let before = format!("{bucket:?}");
+        for late in [3, 10, 1_000, wrap - 3, wrap, wrap + 1, 430_000, 900_000] {
+            let outcome = change(&bucket, secs(now - late));
+            assert_eq!(outcome, Err(ChangeError::Stale), "{late} s");
+            assert_eq!(format!("{bucket:?}"), before, "{late} s");
+        }
+        assert_eq!(change(&bucket, secs(now - 2)), Ok(()));
+        assert!(bucket.available_at(secs(now)) <= 5);
+        // Idle for some wraps.
+        now += 10 * wrap + 5;
+        assert_eq!(change(&bucket, secs(now)), Ok(()));
+        now += 1_000;
+    }
+}
+
 /// Counted from the old time, the change would owe 55 permits, for 55 s at the new rate.
 #[test]
 fn a_late_change_never_owes_permits_that_were_not_owed() {

@@ -435,10 +435,14 @@ impl<W: Word> AdjustableBucket<W> {
     ///
     /// # Errors
     ///
-    /// [`ChangeError::Busy`] if another call is making a change, an addition, a reset or a refund;
-    /// or if the word cannot distinguish one more addition, reset or refund at this
-    /// [tick](Self::tick). It distinguishes 3 with 32 bits, and 15 with 64; fewer if settings were
-    /// changed as well. Nothing changes then.
+    /// - [`ChangeError::Busy`] if another call is making a change, an addition, a reset or a
+    ///   refund; or if the word cannot distinguish one more addition, reset or refund at this
+    ///   [tick](Self::tick). It distinguishes 3 with 32 bits, and 15 with 64; fewer if settings
+    ///   were changed as well.
+    /// - [`ChangeError::Stale`], with 32 bits, if `now` is older than the newest time by more than
+    ///   the [staleness](Self::staleness).
+    ///
+    /// On an error, nothing changes.
     ///
     /// # Cost
     ///
@@ -934,7 +938,8 @@ impl<W: Word> AdjustableBucket<W> {
             if lattice.is_unlimited() {
                 return Ok(());
             }
-            let newest = self.live.no_older_than_newest(tick);
+            let late = self.live.setting(word, LATE);
+            let newest = self.live.newest_for_change(tick, late)?;
             let position = lattice.position(newest);
             let balance = lattice.balance(position, word & Self::USED);
             let (has, full) = (

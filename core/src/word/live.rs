@@ -345,6 +345,28 @@ impl<const N: usize, W: Word> Live<N, W> {
         tick.saturating_add(self.ahead(self.newest.load(Relaxed), tick).unwrap_or(0))
     }
 
+    /// As [`no_older_than_newest`](Self::no_older_than_newest), for a change under settings whose
+    /// staleness is `late`.
+    ///
+    /// # Errors
+    ///
+    /// [`ChangeError::Stale`] if a narrow word does not tell whether `tick` is older than the
+    /// newest time, or newer by a wrap, and `turn` does not tell that it is newer.
+    pub(crate) fn newest_for_change(&self, tick: u64, late: u64) -> Result<u64, ChangeError> {
+        let newest = self.no_older_than_newest(tick);
+        if W::BITS == 64 {
+            return Ok(newest);
+        }
+        // Read one after the other, they may belong to different times. Like a `newest` that is a
+        // wrap behind, that passes with time.
+        let turn = self.turn.load(Relaxed);
+        let told = turn << W::BITS.min(63) | self.newest.load(Relaxed);
+        if newest - tick > late || told.saturating_sub(tick) > late {
+            return Err(ChangeError::Stale);
+        }
+        Ok(newest)
+    }
+
     /// Claims the word, so that no other call gives back or changes settings. Returns `None` if
     /// another call holds the claim.
     pub(crate) fn claim(&self) -> Option<Claim<'_, N, W>> {
@@ -432,16 +454,11 @@ impl<const N: usize, W: Word> Live<N, W> {
         let longest = late.max(self.late.load(Relaxed));
         loop {
             let word = self.load();
-            let newest = self.no_older_than_newest(tick);
+            let newest = self.newest_for_change(tick, late)?;
             // If the loaded word lacks a grant of that time, the word has changed since, and the
             // exchange fails.
             let is_certain = newest == tick || self.is_confirmed(newest);
             let earliest = if is_certain { newest } else { tick };
-            if W::BITS < 64 && newest - tick > late {
-                // Either the timestamp of the change is staler than its settings allow, or `newest`
-                // is a wrap behind. Both conditions pass with time.
-                return Err(ChangeError::Stale);
-            }
             let (settings, state, kept) = turn(
                 word,
                 When {

@@ -815,7 +815,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: LIVE,
         within: "fn change<T>(",
-        text: "let newest = self.no_older_than_newest(tick);",
+        text: "let newest = self.newest_for_change(tick, late)?;",
         by: "let newest = tick;",
         test: (
             "adjustable_bucket",

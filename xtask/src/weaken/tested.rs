@@ -237,6 +237,17 @@ pub(super) const OF_THE_CORE: &[Mutant] = &[
             "a_share_that_has_returned_lends_again",
         ),
     },
+    // A time that is staler than the staleness resets a narrow bucket as if it were a wrap later.
+    Mutant {
+        file: LIVE,
+        within: "fn newest_for_change(",
+        text: "told.saturating_sub(tick) > late",
+        by: "false",
+        test: (
+            "adjustable_bucket",
+            "on_32_bits_a_change_an_addition_and_a_reset_that_are_too_stale_are_refused",
+        ),
+    },
     // A bucket that warms up: a short pause does not cool it, a cold one admits too much, a refund
     // warms it or loses its time.
     Mutant {
