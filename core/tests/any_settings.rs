@@ -195,6 +195,11 @@ fn bucket<W: Word>(settings: &Settings, draws: &mut Draws) -> Result<(), Setting
     );
     ask(&bucket, settings, draws);
 
+    // A staleness is rounded up to whole ticks, which are finer in the longer word of a table.
+    if settings.staleness > 0 {
+        let longest = Duration::from_nanos(u64::MAX / 2);
+        builder = builder.staleness(bucket.staleness().min(longest));
+    }
     // Steps of 1 ns have no origin.
     if bucket.tick() == Duration::from_nanos(1) {
         builder = builder.origin(Timestamp::ZERO);

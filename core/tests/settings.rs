@@ -4,9 +4,9 @@
 use core::time::Duration;
 
 use portcullis_core::{
-    Concurrency, ConcurrencyRules, CooldownWindow, Denied, FixedWindow, FixedWindowBuilder, Idle,
-    Keyed, Line, Rate, Seed, Setting, SettingsError, SlidingWindow, SlidingWindowBuilder,
-    Timestamp, TokenBucket, TokenBucketBuilder, TooFewHeld, Word,
+    AdjustableBucket, Concurrency, ConcurrencyRules, CooldownWindow, Denied, FixedWindow,
+    FixedWindowBuilder, Idle, Keyed, Line, Rate, Seed, Setting, SettingsError, SlidingWindow,
+    SlidingWindowBuilder, Timestamp, TokenBucket, TokenBucketBuilder, TooFewHeld, Word,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -751,4 +751,34 @@ mod messages {
         error::<portcullis_core::StaleId>();
         error::<TooFewHeld>();
     }
+}
+
+/// The error would otherwise be a burst of at most 0.
+#[test]
+fn a_tick_that_is_too_fine_for_any_burst_is_a_period_that_is_too_long() {
+    fn refused<W: Word>(period: u64, permits: u32, tick: u64) -> Option<SettingsError> {
+        let rate = Rate::new(permits, nanos(period));
+        let plain = TokenBucket::builder(rate, 1).tick(nanos(tick));
+        plain.build_on::<W>().err()
+    }
+    const QUARTER: u64 = 1 << 30;
+    let setting = Setting::Period;
+    let too_long = |max| Some(SettingsError::TooLarge { setting, max });
+    // A multiple of the tick.
+    let day = 86_400 * 1_000_000_000;
+    assert_eq!(refused::<u32>(day, 1, 1_000), too_long(QUARTER * 1_000));
+    assert_eq!(refused::<u32>(QUARTER * 1_000, 1, 1_000), None);
+    assert_eq!(refused::<u32>(day, 3, 1_000), too_long(QUARTER * 3_000));
+    assert_eq!(refused::<u32>(day, 1, 1_000_000), None, "a coarser tick");
+    // A prime number, and a tick that would be coarse enough.
+    let prime = 999_999_999_989;
+    assert_eq!(refused::<u32>(prime, 1, 10_000), too_long(999_999_990_000));
+    assert_eq!(refused::<u32>(999_999_990_000, 1, 10_000), None);
+    // The word of an adjustable bucket has fewer bits for it.
+    let daily = AdjustableBucket::builder(Rate::per_day(1), 10).tick(nanos(10_000));
+    assert_eq!(
+        daily.build_on::<u32>().err(),
+        too_long((1 << 24) * 10_000),
+        "26 bits"
+    );
 }

@@ -610,10 +610,22 @@ impl Terms {
                     max: max as u64,
                 })
             }
-            Err(Misfit::Reach) => Err(SettingsError::TooLarge {
+            Err(Misfit::Reach) if cost <= range / 4 => Err(SettingsError::TooLarge {
                 setting: Setting::Burst,
                 max: (range / 4 / cost) as u64,
             }),
+            Err(Misfit::Reach) => {
+                // Not even one permit fits: the tick is too fine for the period. If the period is a
+                // multiple of `unit`, a permit costs that multiple; in any other period, more. The
+                // gain of one tick fits, so the period is longer than `unit`.
+                let unit = self.rate.permits() as u128 * tick as u128;
+                let times = period as u128 / unit;
+                let max = if times < range / 4 { times } else { range / 4 } * unit;
+                Err(SettingsError::TooLarge {
+                    setting: Setting::Period,
+                    max: max as u64,
+                })
+            }
         }
     }
 }

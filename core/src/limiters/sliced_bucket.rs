@@ -1048,7 +1048,7 @@ pub(super) const fn bits(most: u64) -> u32 {
 /// (`low` of them here), and so leaves fewer to the lattice.
 const fn refusal<W: Word>(terms: Terms, low: u32, error: SettingsError) -> SettingsError {
     let SettingsError::TooLarge {
-        setting: Setting::Burst | Setting::Rate,
+        setting: Setting::Burst | Setting::Period | Setting::Rate,
         ..
     } = error
     else {

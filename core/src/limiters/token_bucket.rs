@@ -715,6 +715,8 @@ impl TokenBucketBuilder {
         /// - the burst is zero, or its time to fill exceeds a quarter of the horizon;
         /// - the initial permits are more than the burst;
         /// - the rate's period or the tick is outside of 1 ns to 292 years;
+        /// - the rate's period is so long at this tick that not even a burst of 1 fits the word:
+        ///   use a coarser tick;
         /// - the rate is too high for one second of it to fit the word;
         /// - the debt is too large for the word;
         /// - the staleness is shorter than 1 s, or too long for the word.

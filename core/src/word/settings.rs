@@ -168,7 +168,7 @@ pub enum SettingsError {
 impl SettingsError {
     /// Compares two errors for the same settings at different ticks: whether this one is resolved
     /// by a smaller change. A rate or a staleness that does not fit at one tick may fit at another
-    /// one; a burst may fit only at a coarser tick.
+    /// one; a burst or a period may fit only at a coarser tick.
     pub(crate) const fn asks_less_than(&self, other: &Self) -> bool {
         match (self, other) {
             (
@@ -185,7 +185,18 @@ impl SettingsError {
                     ..
                 },
             ) => false,
-            (Self::TooLarge { max, .. }, Self::TooLarge { max: others, .. }) => *max > *others,
+            (
+                Self::TooLarge { setting, max },
+                Self::TooLarge {
+                    setting: other,
+                    max: others,
+                },
+            ) => match (setting, other) {
+                (Setting::Period, Setting::Period) => *max > *others,
+                (Setting::Period, _) => true,
+                (_, Setting::Period) => false,
+                _ => *max > *others,
+            },
             _ => false,
         }
     }
