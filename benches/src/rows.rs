@@ -7,6 +7,7 @@ mod concurrency;
 pub(crate) mod growth;
 mod keyed;
 mod lease_pool;
+mod policy;
 mod slice;
 mod striped_bucket;
 mod token_bucket;
@@ -29,6 +30,7 @@ pub(crate) fn all(quick: bool) -> Vec<Contest> {
         waiting::rows(),
         blocking::rows(),
         channel::rows(),
+        policy::rows(),
     ]
     .into_iter()
     .flatten()

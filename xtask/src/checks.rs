@@ -240,6 +240,8 @@ fn quick_clippy(context: &Context) -> Check {
         "portcullis-core",
         "--package",
         "portcullis-async",
+        "--package",
+        "portcullis-policy",
     ];
     let selection = [&libraries[..], &["--all-features"]].concat();
     lint(context, &selection, &["-D", "clippy::incompatible_msrv"])
@@ -290,11 +292,16 @@ const SLOW: [&str; 8] = [
 /// Runs the tests without optimisation: faster to compile after each change, slower to run.
 fn quick_tests(context: &Context) -> Check {
     let mut files = BTreeSet::new();
-    for folder in ["core/tests", "async/tests"] {
+    for folder in ["core/tests", "async/tests", "policy/tests"] {
         files.extend(tests_in(&context.root.join(folder))?);
     }
     let mut cargo = context.cargo_test();
-    for package in ["portcullis-core", "portcullis-async", "xtask"] {
+    for package in [
+        "portcullis-core",
+        "portcullis-async",
+        "portcullis-policy",
+        "xtask",
+    ] {
         cargo.args(["--package", package]);
     }
     cargo.args(["--all-features", "--lib", "--bins"]);

@@ -1,0 +1,193 @@
+//! Path patterns: components, `*` for one component, `**` for any number.
+//!
+//! A pattern is split at its `**` into a prefix, chunks in the middle, and a suffix:
+//!
+//! ```text
+//! /v1/**/x/*/**/_manifests     prefix [v1]   middle [[x, *]]   suffix [_manifests]
+//! ```
+//!
+//! It matches a path whose first components match the prefix, whose last components match the
+//! suffix, without overlap, and whose components in between contain the chunks in their order.
+//! Each chunk takes the first place where it fits: a later place would leave the next chunks less
+//! room. So nothing is tried twice, and a match compares at most (components of the path) x
+//! (components of the longest chunk) components.
+
+use crate::conditions::Problem;
+use crate::path::{PathRules, components};
+
+/// The largest number of components of a pattern, without its `**`.
+pub const MAX_PATTERN_COMPONENTS: usize = 32;
+
+/// One component of a pattern.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    Any,
+    Literal(Box<[u8]>),
+}
+
+impl Part {
+    fn matches(&self, component: &[u8]) -> bool {
+        match self {
+            Self::Any => true,
+            Self::Literal(literal) => **literal == *component,
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Pattern {
+    pub(crate) prefix: Vec<Part>,
+    /// `None` for a pattern without `**`, which is all prefix.
+    pub(crate) rest: Option<Rest>,
+}
+
+/// What follows the first `**`.
+#[derive(Clone, Debug)]
+pub(crate) struct Rest {
+    pub(crate) middle: Vec<Vec<Part>>,
+    pub(crate) suffix: Vec<Part>,
+}
+
+impl Pattern {
+    pub(crate) fn parse(text: &str, rules: PathRules) -> Result<Self, Problem> {
+        if text.contains(['?', '#']) {
+            return Err(Problem::PatternWithQuery);
+        }
+        let mut chunks = vec![Vec::new()];
+        for component in text.split('/').filter(|component| !component.is_empty()) {
+            let chunk = chunks.last_mut().expect("there is always a chunk");
+            match component {
+                "." | ".." => return Err(Problem::PatternWithDots),
+                "*" => chunk.push(Part::Any),
+                "**" => chunks.push(Vec::new()),
+                component if component.contains('*') => return Err(Problem::PartialWildcard),
+                component => {
+                    let literal = rules.normalize(component).map_err(Problem::Path)?;
+                    let parts = components(&literal).map(|part| Part::Literal(part.into()));
+                    let before = chunk.len();
+                    chunk.extend(parts);
+                    if chunk.len() == before {
+                        return Err(Problem::PatternWithDots);
+                    }
+                }
+            }
+        }
+        if chunks.iter().map(Vec::len).sum::<usize>() > MAX_PATTERN_COMPONENTS {
+            return Err(Problem::DeepPattern);
+        }
+        let mut chunks = chunks.into_iter();
+        let prefix = chunks.next().unwrap_or_default();
+        let rest = chunks.next_back().map(|suffix| Rest {
+            middle: chunks.filter(|chunk| !chunk.is_empty()).collect(),
+            suffix,
+        });
+        Ok(Self { prefix, rest })
+    }
+
+    /// The components that the path must have at least, or exactly if the pattern has no `**`.
+    pub(crate) fn min_len(&self) -> usize {
+        let rest = self.rest.as_ref().map_or(0, |rest| {
+            rest.suffix.len() + rest.middle.iter().map(Vec::len).sum::<usize>()
+        });
+        self.prefix.len() + rest
+    }
+
+    pub(crate) fn matches(&self, path: &[&[u8]]) -> bool {
+        let fits = match self.rest {
+            Some(_) => path.len() >= self.min_len(),
+            None => path.len() == self.prefix.len(),
+        };
+        let starts = |parts: &[Part], path: &[&[u8]]| {
+            let mut both = parts.iter().zip(path);
+            both.all(|(part, component)| part.matches(component))
+        };
+        if !fits || !starts(&self.prefix, path) {
+            return false;
+        }
+        let Some(rest) = &self.rest else {
+            return true;
+        };
+        let (path, last) = path.split_at(path.len() - rest.suffix.len());
+        starts(&rest.suffix, last) && self.matches_middle(path, &rest.middle)
+    }
+
+    /// Whether the components between prefix and suffix contain the chunks, in order.
+    fn matches_middle(&self, path: &[&[u8]], middle: &[Vec<Part>]) -> bool {
+        let mut path = &path[self.prefix.len()..];
+        middle.iter().all(|chunk| {
+            let fits = |window: &[&[u8]]| {
+                let mut both = chunk.iter().zip(window);
+                both.all(|(part, component)| part.matches(component))
+            };
+            match path.windows(chunk.len()).position(fits) {
+                Some(at) => {
+                    path = &path[at + chunk.len()..];
+                    true
+                }
+                None => false,
+            }
+        })
+    }
+
+    /// Whether the first and last components do not suffice to tell whether a path matches.
+    pub(crate) fn has_middle(&self) -> bool {
+        self.rest
+            .as_ref()
+            .is_some_and(|rest| !rest.middle.is_empty())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn matches(pattern: &str, path: &str) -> bool {
+        let pattern = Pattern::parse(pattern, PathRules::new()).unwrap();
+        let path: Vec<_> = components(path.as_bytes()).collect();
+        pattern.matches(&path)
+    }
+
+    #[test]
+    fn a_star_is_one_component_and_two_stars_are_any_number() {
+        for (pattern, path, expected) in [
+            ("/", "/", true),
+            ("/", "/a", false),
+            ("/a/*", "/a/b", true),
+            ("/a/*", "/a", false),
+            ("/a/*", "/a/b/c", false),
+            ("/a/**", "/a", true),
+            ("/a/**", "/a/b/c", true),
+            ("/a/**", "/ab", false),
+            ("**", "/", true),
+            ("v1/**/_manifests", "/v1/_manifests", true),
+            ("v1/**/_manifests", "/v1/a/b/_manifests", true),
+            ("v1/**/_manifests", "/v1/a/_manifests/b", false),
+            ("**/v2/_tags/*", "/v2/_tags/x", true),
+            ("**/v2/_tags/*", "/a/v2/_tags/x", true),
+            ("**/v2/_tags/*", "/a/v2/_tags", false),
+            ("/**/a/**/a/**", "/a", false),
+            ("/**/a/**/a/**", "/a/a", true),
+            ("/a/**/a", "/a", false),
+            ("/**/x/*/**/y", "/x/y", false),
+            ("/**/x/*/**/y", "/x/y/y", true),
+            ("/**/x/y/**/z/**", "/x/x/y/z", true),
+            ("/%2A/b", "/*/b", true),
+            ("/%2A/b", "/a/b", false),
+            ("//a//", "/a", true),
+        ] {
+            assert_eq!(matches(pattern, path), expected, "{pattern} on {path}");
+        }
+    }
+
+    #[test]
+    fn a_pattern_that_could_not_match_as_written_is_refused() {
+        let parse = |text: &str| Pattern::parse(text, PathRules::new()).map(|_| ());
+        assert_eq!(parse("/a*/b"), Err(Problem::PartialWildcard));
+        assert_eq!(parse("/***"), Err(Problem::PartialWildcard));
+        assert_eq!(parse("/a/../b"), Err(Problem::PatternWithDots));
+        assert_eq!(parse("/a/%2e%2E"), Err(Problem::PatternWithDots));
+        assert_eq!(parse("/a?b"), Err(Problem::PatternWithQuery));
+        assert_eq!(parse(&"/a".repeat(32)), Ok(()));
+        assert_eq!(parse(&"/a".repeat(33)), Err(Problem::DeepPattern));
+    }
+}

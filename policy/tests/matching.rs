@@ -1,0 +1,330 @@
+//! The compiled matcher decides as a naive one, which knows nothing of rows and normalizes by
+//! splitting.
+
+use core::net::IpAddr;
+use core::ops::ControlFlow;
+
+use portcullis_policy::{Conditions, Kind, Matcher, PathError, PathRules, Request};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::select;
+use proptest::test_runner::{Config, TestRunner};
+
+/// One rule, with the texts that it is made of.
+#[derive(Clone, Debug, Default)]
+struct Naive {
+    kind: Kind,
+    methods: Vec<&'static str>,
+    paths: Vec<String>,
+    hosts: Vec<&'static str>,
+    tiers: Vec<&'static str>,
+    properties: Vec<(&'static str, Vec<&'static str>)>,
+}
+
+impl Naive {
+    fn conditions(&self) -> Conditions {
+        let all = Conditions::new()
+            .kind(self.kind)
+            .methods(self.methods.iter().copied())
+            .paths(self.paths.iter().cloned())
+            .hosts(self.hosts.iter().copied())
+            .tiers(self.tiers.iter().copied());
+        let mut properties = self.properties.iter();
+        properties
+            .try_fold(all, |all, (name, values)| {
+                Some(all.property(*name, values.iter().copied()))
+            })
+            .unwrap()
+    }
+
+    fn matches(&self, request: &Request<'_>) -> bool {
+        let one_of = |all: &[&str], value: &str| all.is_empty() || all.contains(&value);
+        let path: Vec<&str> = request.path.split('/').filter(|c| !c.is_empty()).collect();
+        let path_fits = |pattern: &String| {
+            let pattern: Vec<&str> = pattern.split('/').filter(|c| !c.is_empty()).collect();
+            glob(&pattern, &path)
+        };
+        self.kind == request.kind
+            && one_of(&self.methods, request.method)
+            && (self.paths.is_empty() || self.paths.iter().any(path_fits))
+            && (self.hosts.is_empty() || self.hosts.iter().any(|host| is_at(host, request)))
+            && one_of(&self.tiers, request.tier)
+            && self.properties.iter().all(|(name, values)| {
+                let value = request.properties.value(name);
+                value.is_some_and(|value| values.contains(&value))
+            })
+    }
+}
+
+/// Tries every length of every `**`: exponential, and obviously right.
+fn glob(pattern: &[&str], path: &[&str]) -> bool {
+    match (pattern, path) {
+        ([], _) => path.is_empty(),
+        (["**", rest @ ..], _) => (0..=path.len()).any(|skip| glob(rest, &path[skip..])),
+        (["*", rest @ ..], [_, after @ ..]) => glob(rest, after),
+        ([part, rest @ ..], [first, after @ ..]) => part == first && glob(rest, after),
+        (_, []) => false,
+    }
+}
+
+fn is_at(host: &str, request: &Request<'_>) -> bool {
+    let bits = |address: IpAddr| match address {
+        IpAddr::V4(address) => format!("4{:032b}", address.to_bits()),
+        IpAddr::V6(address) => format!("6{:0128b}", address.to_bits()),
+    };
+    if let Some((network, len)) = host.split_once('/') {
+        let prefix = &bits(network.parse().unwrap())[..=len.parse().unwrap()];
+        request
+            .address
+            .is_some_and(|address| bits(address).starts_with(prefix))
+    } else if let Ok(address) = host.parse::<IpAddr>() {
+        request.address == Some(address)
+    } else {
+        let name = request.host.to_lowercase();
+        let name = name.split(':').next().unwrap().trim_end_matches('.');
+        match host.strip_prefix('*') {
+            Some(end) => name.ends_with(end) && name.len() > end.len(),
+            None => name == host,
+        }
+    }
+}
+
+const KINDS: [Kind; 2] = [Kind::Request, Kind::Egress];
+const METHODS: [&str; 3] = ["GET", "PUT", "POST"];
+const HOSTS: [&str; 8] = [
+    "a.example",
+    "b.a.example",
+    "*.example",
+    "*.a.example",
+    "10.0.0.0/8",
+    "10.1.0.0/16",
+    "10.1.2.3",
+    "2001:db8::/32",
+];
+const TIERS: [&str; 2] = ["free", "paid"];
+const VALUES: [&str; 3] = ["x", "y", "z"];
+
+fn some<T: Clone + core::fmt::Debug + 'static>(all: &'static [T]) -> impl Strategy<Value = Vec<T>> {
+    prop_oneof![3 => Just(vec![]), 1 => vec(select(all), 1..3)]
+}
+
+fn rules() -> impl Strategy<Value = Vec<Naive>> {
+    let part = select(&["a", "b", "c", "*", "*", "**"][..]);
+    let pattern = vec(part, 0..6).prop_map(|parts| parts.join("/"));
+    let paths = prop_oneof![1 => Just(vec![]), 4 => vec(pattern, 1..4)];
+    let property = |name: &'static str| {
+        some(&VALUES).prop_map(move |values| (!values.is_empty()).then_some((name, values)))
+    };
+    let properties =
+        (property("region"), property("user")).prop_map(|(a, b)| a.into_iter().chain(b).collect());
+    let kind = prop_oneof![4 => Just(KINDS[0]), 1 => Just(KINDS[1])];
+    let rule = (
+        kind,
+        some(&METHODS),
+        paths,
+        some(&HOSTS),
+        some(&TIERS),
+        properties,
+    )
+        .prop_map(|(kind, methods, paths, hosts, tiers, properties)| Naive {
+            kind,
+            methods,
+            paths,
+            hosts,
+            tiers,
+            properties,
+        });
+    vec(rule, 0..200)
+}
+
+type Asked = (
+    Kind,
+    &'static str,
+    String,
+    &'static str,
+    Option<&'static str>,
+    &'static str,
+    [&'static str; 2],
+);
+
+fn requests() -> impl Strategy<Value = Vec<Asked>> {
+    let part = select(&["a", "a", "b", "c", "d", ""][..]);
+    let path = vec(part, 0..8).prop_map(|parts| format!("/{}", parts.join("/")));
+    let host = select(
+        &[
+            "",
+            "a.example",
+            "B.A.example:80",
+            "c.b.a.example.",
+            "example",
+            "d.example",
+        ][..],
+    );
+    let address = select(
+        &[
+            "10.1.2.3",
+            "10.1.9.9",
+            "10.200.0.1",
+            "11.0.0.0",
+            "9.255.255.255",
+            "2001:db8::1",
+            "2001:db9::",
+        ][..],
+    );
+    let address = proptest::option::of(address);
+    let value = || select(&["x", "y", "w", ""][..]);
+    let one = (
+        select(&KINDS[..]),
+        select(&["GET", "PUT", "get"][..]),
+        path,
+        host,
+        address,
+        select(&["free", "paid", ""][..]),
+        [value(), value()],
+    );
+    vec(one, 1..40)
+}
+
+#[test]
+fn the_matcher_decides_as_a_naive_one() {
+    let mut runner = TestRunner::new(Config {
+        cases: 400,
+        ..Config::default()
+    });
+    let cases = (rules(), requests());
+    runner
+        .run(&cases, |(rules, requests)| {
+            let conditions: Vec<_> = rules.iter().map(Naive::conditions).collect();
+            let matcher = Matcher::new(&conditions, PathRules::new()).unwrap();
+            for (kind, method, path, host, address, tier, values) in &requests {
+                let properties = [("Region", values[0]), ("user", values[1])];
+                let mut request = Request::new(method, path)
+                    .kind(*kind)
+                    .host(host)
+                    .tier(tier)
+                    .properties(&properties);
+                request.address = address.map(|address| address.parse().unwrap());
+                let mut found = Vec::new();
+                matcher
+                    .visit(&request, |index| {
+                        found.push(index);
+                        ControlFlow::Continue(())
+                    })
+                    .unwrap();
+                let all = rules.iter().enumerate();
+                let expected: Vec<_> = all
+                    .filter(|(_, rule)| rule.matches(&request))
+                    .map(|(index, _)| index)
+                    .collect();
+                prop_assert_eq!(&found, &expected, "{:?}", request);
+                prop_assert_eq!(matcher.first(&request), Ok(expected.first().copied()));
+                for index in 0..rules.len() {
+                    let matches = matcher.mismatch(index, &request).unwrap().is_none();
+                    prop_assert_eq!(matches, expected.contains(&index));
+                }
+            }
+            Ok(())
+        })
+        .unwrap();
+}
+
+#[test]
+fn spellings_of_a_path_match_the_same_rule() {
+    let conditions = [
+        Conditions::new().paths(["/login"]),
+        Conditions::new().paths(["/**"]),
+    ];
+    let matcher = Matcher::new(&conditions, PathRules::new()).unwrap();
+    for path in [
+        "/login",
+        "login",
+        "//login",
+        "/login/",
+        "/%6Cogin",
+        "/./login",
+        "/x/../login",
+        "/login?x=1",
+        "/login#f",
+        "/%2e/login",
+        "/x/%2E./login//",
+        "/login/.",
+    ] {
+        assert_eq!(
+            matcher.first(&Request::new("GET", path)),
+            Ok(Some(0)),
+            "{path}"
+        );
+    }
+    for path in [
+        "/Login",
+        "/login%2F",
+        "/login/x",
+        "/%256Cogin",
+        "/log%69n%00",
+    ] {
+        assert_eq!(
+            matcher.first(&Request::new("GET", path)),
+            Ok(Some(1)),
+            "{path}"
+        );
+    }
+    let matcher = Matcher::new(&conditions, PathRules::new().ignoring_case()).unwrap();
+    assert_eq!(matcher.first(&Request::new("GET", "/LogIn")), Ok(Some(0)));
+}
+
+#[test]
+fn a_path_that_is_too_long_matches_nothing_and_is_an_error() {
+    let matcher = Matcher::new(&[Conditions::new()], PathRules::new()).unwrap();
+    let first = |path: &str| matcher.first(&Request::new("GET", path));
+    assert_eq!(first(&"/a".repeat(256)), Ok(Some(0)));
+    assert_eq!(first(&"/a".repeat(257)), Err(PathError::TooManyComponents));
+    assert_eq!(first(&"/".repeat(8_192)), Ok(Some(0)));
+    assert_eq!(
+        first(&"/".repeat(8_193)),
+        Ok(Some(0)),
+        "empty components do not count"
+    );
+    assert_eq!(first(&"a".repeat(8_193)), Err(PathError::TooLong));
+}
+
+#[test]
+fn no_rules_match_nothing() {
+    let matcher = Matcher::new(&[], PathRules::new()).unwrap();
+    assert_eq!(matcher.first(&Request::new("GET", "/a")), Ok(None));
+}
+
+/// A matcher that tries the lengths of each `**` would need far more than 10^20 steps here.
+#[test]
+fn many_wildcards_on_a_deep_path_take_few_steps() {
+    let conditions: Vec<_> = (8..16)
+        .map(|n| Conditions::new().paths([format!("{}/**/b/**/z/**", "/**/a/*".repeat(n))]))
+        .chain([Conditions::new().paths(["/**/a/**/a/**/b"])])
+        .collect();
+    let matcher = Matcher::new(&conditions, PathRules::new()).unwrap();
+    let path = format!("{}/b", "/a".repeat(255));
+    for _ in 0..1_000 {
+        assert_eq!(matcher.first(&Request::new("GET", &path)), Ok(Some(8)));
+    }
+}
+
+/// Each component after the last `**` decides, wherever the path is cut.
+#[test]
+fn the_deepest_patterns_match() {
+    let part = |n: usize| format!("/p{n}");
+    let deep: String = (0..32).map(part).collect();
+    let conditions = [
+        Conditions::new().paths([deep.clone()]),
+        Conditions::new().paths([format!("/**{deep}")]),
+        Conditions::new().paths([format!("{deep}/**")]),
+    ];
+    let matcher = Matcher::new(&conditions, PathRules::new()).unwrap();
+    let first = |path: String| matcher.first(&Request::new("GET", &path)).unwrap();
+    assert_eq!(first(deep.clone()), Some(0));
+    assert_eq!(first(format!("/x{deep}")), Some(1));
+    assert_eq!(first(format!("{deep}{deep}")), Some(1));
+    assert_eq!(first(format!("{deep}/x")), Some(2));
+    for missing in 0..32 {
+        let path: String = (0..32).filter(|&n| n != missing).map(part).collect();
+        assert_eq!(first(path), None);
+    }
+}
