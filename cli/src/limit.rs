@@ -4,6 +4,7 @@ use core::str::FromStr;
 use core::time::Duration;
 
 use clap::ValueEnum;
+use portcullis_policy::{PeriodError, parse_count, parse_period};
 
 use crate::args::Algorithm;
 
@@ -90,33 +91,20 @@ pub(crate) fn period(text: &str) -> Result<Duration, String> {
 /// Parses a period. Returns `Err(None)` if the text does not have the form of a period, and
 /// `Err(Some(_))` if its value is invalid.
 fn length(text: &str) -> Result<Duration, Option<String>> {
-    let unit = text.trim_start_matches(|c: char| c.is_ascii_digit());
-    let count = match &text[..text.len() - unit.len()] {
-        "" => 1,
-        digits => whole(digits)?,
-    };
-    let millis: u64 = match unit {
-        "ms" => 1,
-        "s" => 1_000,
-        "m" => 60_000,
-        "h" => 3_600_000,
-        "d" => 86_400_000,
-        _ => return Err(None),
-    };
-    let millis = count.checked_mul(millis);
-    millis
-        .map(Duration::from_millis)
-        .ok_or_else(|| Some("the period is too long".into()))
+    parse_period(text).map_err(|error| reason(error, text))
 }
 
 /// Parses a number of digits only. Errors are as for [`length`].
 fn whole(digits: &str) -> Result<u64, Option<String>> {
-    if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
-        return Err(None);
+    parse_count(digits).map_err(|error| reason(error, digits))
+}
+
+fn reason(error: PeriodError, text: &str) -> Option<String> {
+    match error {
+        PeriodError::Form => None,
+        PeriodError::TooLarge => Some(format!("{text} is too large a number")),
+        error => Some(error.to_string()),
     }
-    digits
-        .parse()
-        .map_err(|_| Some(format!("{digits} is too large a number")))
 }
 
 #[cfg(test)]

@@ -47,7 +47,7 @@ use crate::{Kind, Request};
 /// address.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Conditions {
-    kind: Kind,
+    pub(crate) kind: Kind,
     methods: Vec<String>,
     paths: Vec<String>,
     hosts: Vec<String>,
@@ -188,18 +188,12 @@ impl Conditions {
             }
         }
         for host in &self.hosts {
-            if let Ok(address) = host.parse::<IpAddr>() {
-                parsed.networks.push(address.to_canonical().into());
-            } else if host.contains('/') {
-                match host.parse::<IpNet>() {
-                    Ok(network) => parsed.networks.push(network.trunc()),
-                    Err(_) => refuse("hosts", host, Problem::Network),
-                }
-            } else {
-                match HostName::parse(host) {
-                    Some(name) => parsed.names.push(name),
-                    None => refuse("hosts", host, Problem::HostName),
-                }
+            // First as a network: an IPv4 address could be a name too.
+            match (parse_network(host), HostName::parse(host)) {
+                (Some(network), _) => parsed.networks.push(network),
+                (None, Some(name)) => parsed.names.push(name),
+                (None, None) if host.contains('/') => refuse("hosts", host, Problem::Network),
+                (None, None) => refuse("hosts", host, Problem::HostName),
             }
         }
         for (name, values) in &self.properties {
@@ -214,6 +208,22 @@ impl Conditions {
                 .push((name.as_str().into(), boxed(values)));
         }
         parsed
+    }
+}
+
+/// Parses a network or a single address. A network of IPv4 addresses that are mapped to IPv6 is one
+/// of IPv4 addresses.
+pub(crate) fn parse_network(text: &str) -> Option<IpNet> {
+    if let Ok(address) = text.parse::<IpAddr>() {
+        return Some(address.to_canonical().into());
+    }
+    let network = text.parse::<IpNet>().ok()?.trunc();
+    match (network, network.prefix_len().checked_sub(96)) {
+        (IpNet::V6(mapped), Some(len)) => match mapped.addr().to_ipv4_mapped() {
+            Some(address) => IpNet::new(address.into(), len).ok(),
+            None => Some(network),
+        },
+        _ => Some(network),
     }
 }
 
@@ -299,7 +309,8 @@ impl Parsed {
     /// The first condition that does not hold, judged one by one. The compiled matcher must agree.
     pub(crate) fn mismatch(&self, request: &Request<'_>, path: &[&[u8]]) -> Option<Mismatch<'_>> {
         let host = host_name(request.host);
-        let in_networks = |address: &IpAddr| self.networks.iter().any(|net| net.contains(address));
+        let address = request.address.map(|address| address.to_canonical());
+        let in_networks = |address| self.networks.iter().any(|net| net.contains(&address));
         let is_anywhere = self.names.is_empty() && self.networks.is_empty();
         if self.kind != request.kind {
             Some(Mismatch::Kind)
@@ -311,7 +322,7 @@ impl Parsed {
             Some(Mismatch::Path)
         } else if !is_anywhere
             && !self.names.iter().any(|name| name.matches(host))
-            && !request.address.as_ref().is_some_and(in_networks)
+            && !address.is_some_and(in_networks)
         {
             Some(Mismatch::Host)
         } else if !allows(&self.tiers, request.tier) {

@@ -1,31 +1,109 @@
-//! Rate limiting policies: which rules apply to a request.
-//!
-//! A [`Matcher`] is compiled from the [`Conditions`] of rules. It tells which of them a [`Request`]
-//! meets, in about 100 ns for 1,000 rules, and without an allocation.
+//! Rate limiting policies: rules that match requests, limits for each key, and decisions.
 //!
 //! ```
-//! use portcullis_policy::{Conditions, Matcher, PathRules, Request};
+//! use portcullis_core::Timestamp;
+//! use portcullis_policy::{Conditions, Key, Limit, Policy, Request, Rule};
 //!
-//! let conditions = [
-//!     Conditions::new().methods(["POST"]).paths(["/login"]),
-//!     Conditions::new().hosts(["*.example.com"]).paths(["/v1/*/blobs/**"]),
-//! ];
-//! let matcher = Matcher::new(&conditions, PathRules::new()).unwrap();
+//! let policy = Policy::new([
+//!     // Per address: 5 logins per minute, and 20 per hour.
+//!     Rule::new("login")
+//!         .when(Conditions::new().methods(["POST"]).paths(["/login"]))
+//!         .key(Key::address())
+//!         .limit("5/m".parse()?)
+//!         .limit("20/h".parse()?),
+//!     // Per API key: 100 requests per second, and 10 uploads at once.
+//!     Rule::new("uploads")
+//!         .when(Conditions::new().methods(["PUT"]).paths(["/v1/*/blobs/**"]))
+//!         .key(Key::header("X-Api-Key"))
+//!         .limit("100/s".parse()?)
+//!         .limit(Limit::at_once(10)),
+//! ])
+//! .unwrap();
 //!
+//! let now = Timestamp::from_secs(1);
 //! // However the path is spelled.
-//! let login = Request::new("POST", "/v1/..//%6Cogin?next=/");
-//! assert_eq!(matcher.first(&login), Ok(Some(0)));
+//! let login = Request::new("POST", "/v1/..//%6Cogin").address("192.0.2.7".parse().unwrap());
+//! assert!(policy.decide_at(now, &login.cost(5)).is_allowed());
+//! let denied = policy.decide_at(now, &login);
+//! assert_eq!(denied.rule().unwrap().name(), "login");
+//! assert_eq!(denied.retry().unwrap().wait_from(now).unwrap().as_secs(), 12);
+//! # Ok::<(), portcullis_policy::PeriodError>(())
 //! ```
+//!
+//! # The terms
+//!
+//! - A [`Request`] is what is asked: a method, a path, a host, an address, headers and other
+//!   properties, as borrowed text. It has no types of an HTTP library, so a job or a message can be
+//!   one too.
+//! - A [`Rule`] has [`Conditions`], which say for which requests it is, and limits.
+//! - A [`Limit`] is a number of permits per period, or at once.
+//! - A [`Key`] says which requests share the limits of a rule: those from one address, for example,
+//!   or with one value of a header.
+//! - A [`Policy`] is a set of rules in force, with the state of their limits.
+//! - A [`Decision`] is its answer to one request. It holds the permits of limits at once until it
+//!   is dropped.
+//!
+//! # How a request is decided
+//!
+//! ```text
+//! Request --- path ---> PathRules: one spelling
+//!    |                      |
+//!    +----- method, host, address, tier, properties
+//!    |                      v
+//!    |                  Matcher: rules that match, lowest priority number first
+//!    |                      v
+//!    +--- parts of the key ---> one hash ---> the address of the key
+//!                           |                      |
+//!                           v                      v
+//!                       Rule -------> Store: for each limit a table; takes from all or from none
+//!                                                  |
+//!                                                  v
+//!                                              Decision
+//! ```
+//!
+//! - **Definition and state are apart.** A [`Rule`] is plain data. Its state is a store of tables,
+//!   which knows nothing of requests: only addresses of keys, times and numbers of permits. The
+//!   [`Matcher`] knows nothing of limits: only indices of rules.
+//! - **A policy does not change.** Its rules, the matcher and the tables are created together, and
+//!   then only the words in the tables change. So a decision never sees a part of a rule set, and
+//!   threads share a policy without a lock.
+//! - **Allocations.** [`Policy::new`] allocates everything: the matcher, and tables of a fixed
+//!   size. A match and a decision allocate nothing. [`Policy::explain_at`] does.
+//! - **Computed on request.** When to retry, and what remains, are computed when they are asked
+//!   for. So a denial costs no more than a grant.
+//! - **Time is an argument**, as in `portcullis-core`. A decision uses one `now` for all limits.
+//!
+//! # Guarantees
+//!
+//! - **Bound.** No key is granted more than the limits of its rule allow: those of the limiters of
+//!   `portcullis-core`, whatever requests run concurrently.
+//! - **All or nothing.** A request takes from all limits of its rule or from none.
+//! - **No slow requests.** No path, host, header or key makes a match slow: see [`Matcher`].
+//! - **No pushing out.** A table that is full denies new keys. It never forgets a key in use.
+//! - **No other spelling.** Paths are normalized by [`PathRules`] before they are matched, so a
+//!   rule cannot be evaded by spelling its path in another way. The rules must be those of the
+//!   service behind: set them to its treatment of case and of `%2F`.
 #![forbid(unsafe_code)]
 
 mod conditions;
+mod key;
+mod limit;
 mod matcher;
 mod path;
 mod pattern;
+mod period;
+mod policy;
 mod request;
+mod rule;
+mod store;
 
 pub use conditions::{ConditionError, Conditions, Mismatch, Problem};
+pub use key::Key;
+pub use limit::{Algorithm, Limit, MAX_SEGMENTS};
 pub use matcher::{MAX_PROPERTIES, Matcher};
 pub use path::{MAX_COMPONENTS, MAX_PATH_LEN, PathError, PathRules};
 pub use pattern::MAX_PATTERN_COMPONENTS;
+pub use period::{PeriodError, parse_count, parse_period};
+pub use policy::{Considered, Decision, Explained, MAX_SHADOWS, Outcome, Policy, Status};
 pub use request::{Fields, Kind, Request};
+pub use rule::{MAX_LIMITS, OnMissing, Rule, RuleError};

@@ -165,20 +165,23 @@ impl Hosts {
     }
 }
 
-/// The rows of networks: the address space in ranges, each with the entries of the networks that
-/// contain it. IPv4 is mapped to IPv6.
+/// The rows of networks: the addresses in ranges, each with the entries of the networks that
+/// contain it.
 struct Networks {
-    /// Where ranges begin, in order. The first is 0.
-    starts: Box<[u128]>,
+    /// Where ranges begin, in order. The first is the lowest address.
+    starts: Box<[Place]>,
     rows: Box<[Row]>,
     /// The row without any entry, for requests without an address.
     none: Row,
 }
 
-const fn number(address: IpAddr) -> u128 {
+/// A place in the order of all addresses: those of IPv4, then those of IPv6.
+type Place = (bool, u128);
+
+const fn place(address: IpAddr) -> Place {
     match address {
-        IpAddr::V4(address) => address.to_ipv6_mapped().to_bits(),
-        IpAddr::V6(address) => address.to_bits(),
+        IpAddr::V4(address) => (false, address.to_bits() as u128),
+        IpAddr::V6(address) => (true, address.to_bits()),
     }
 }
 
@@ -187,9 +190,8 @@ impl Networks {
     fn row(&self, address: Option<IpAddr>) -> Row {
         match address {
             Some(address) if !self.starts.is_empty() => {
-                let after = self
-                    .starts
-                    .partition_point(|&start| start <= number(address));
+                let place = place(address.to_canonical());
+                let after = self.starts.partition_point(|&start| start <= place);
                 self.rows[after - 1]
             }
             _ => self.none,
@@ -657,19 +659,20 @@ fn hosts(entries: &[&Parsed], rows: &mut Rows) -> Hosts {
 }
 
 fn networks(entries: &[&Parsed], rows: &mut Rows) -> Networks {
-    let ends = |network: &ipnet::IpNet| (number(network.network()), number(network.broadcast()));
+    let ends = |network: &ipnet::IpNet| (place(network.network()), place(network.broadcast()));
     let all = entries.iter().flat_map(|parsed| &parsed.networks);
-    let mut starts: Vec<u128> = all
+    let after = |(version, last): Place| Some((version, last.checked_add(1)?));
+    let mut starts: Vec<Place> = all
         .map(ends)
-        .flat_map(|(first, last)| [Some(first), last.checked_add(1)])
+        .flat_map(|(first, last)| [Some(first), after(last)])
         .flatten()
         .collect();
     if !starts.is_empty() {
-        starts.push(0);
+        starts.push((false, 0));
         starts.sort_unstable();
         starts.dedup();
     }
-    let row = |&start: &u128| {
+    let row = |&start: &Place| {
         rows.of(entries.len(), |entry| {
             let mut own = entries[entry].networks.iter().map(ends);
             own.any(|(first, last)| (first..=last).contains(&start))

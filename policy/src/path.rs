@@ -406,6 +406,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
         #[test]
         fn normalization_agrees_with_another_way_and_is_its_own_fixed_point(
             path in "([a-bA.%/?#]|%2[eEfF5]|%3f|%2525|%4|\\.\\.|/){0,24}",

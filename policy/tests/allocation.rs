@@ -1,13 +1,17 @@
-//! Requests are matched without an allocation, whatever their text is.
+//! Requests are matched and decided without an allocation, whatever their text is.
 
 #[path = "../../core/tests/support/allocations.rs"]
 mod allocations;
 
 use core::hint::black_box;
 use core::ops::ControlFlow;
+use core::time::Duration;
 
 use allocations::allocations;
-use portcullis_policy::{Conditions, Matcher, PathRules, Request};
+use portcullis_core::Timestamp;
+use portcullis_policy::{
+    Algorithm, Conditions, Key, Limit, Matcher, PathRules, Policy, Request, Rule,
+};
 
 #[test]
 fn an_allocation_is_counted() {
@@ -55,5 +59,58 @@ fn a_match_allocates_nothing() {
         }
     });
     assert!(found > 0);
+    assert_eq!(count, 0);
+}
+
+#[test]
+fn a_decision_allocates_nothing_whatever_it_is() {
+    let minute = Duration::from_mins(1);
+    let of = |algorithm| Limit::per(3, minute).algorithm_of(algorithm);
+    let policy = Policy::new([
+        Rule::new("shadow")
+            .shadow()
+            .limit(Limit::at_once(2))
+            .key(Key::path()),
+        Rule::new("exempt")
+            .when(Conditions::new().methods(["POST"]))
+            .limit(Limit::per(1, minute))
+            .exempt_header("X-Client", ["client 3"]),
+        Rule::new("all")
+            .key(Key::address().and(Key::header("X-Client")).and(Key::path()))
+            .limit(Limit::per(2, minute))
+            .limit(of(Algorithm::FixedWindow))
+            .limit(of(Algorithm::SlidingWindow { segments: 6 }))
+            .limit(of(Algorithm::WindowFromRequest).wait(minute))
+            .limit(Limit::at_once(5))
+            .penalty(minute),
+    ])
+    .unwrap();
+    let clients: Vec<String> = (0..9).map(|client| format!("client {client}")).collect();
+    let (mut allowed, mut denied) = (0, 0);
+    let count = allocations(|| {
+        for second in 0..50 {
+            let now = Timestamp::from_secs(second);
+            for client in &clients {
+                for (method, path) in [("GET", "/a/%2E/b"), ("POST", "/a"), ("GET", "%")] {
+                    let headers = [("x-client", client)];
+                    let request = Request::new(method, path)
+                        .address("2001:db8::1".parse().unwrap())
+                        .headers(&headers);
+                    let decision = black_box(policy.decide_at(now, &request));
+                    if decision.is_allowed() {
+                        allowed += 1;
+                    } else {
+                        denied += 1;
+                    }
+                    black_box((
+                        decision.status(),
+                        decision.retry(),
+                        decision.shadow_denied(),
+                    ));
+                }
+            }
+        }
+    });
+    assert!(allowed > 0 && denied > 0);
     assert_eq!(count, 0);
 }

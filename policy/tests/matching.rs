@@ -68,17 +68,18 @@ fn glob(pattern: &[&str], path: &[&str]) -> bool {
 }
 
 fn is_at(host: &str, request: &Request<'_>) -> bool {
+    let mapped = host == "::ffff:10.1.0.0/112";
+    let host = if mapped { "10.1.0.0/16" } else { host };
+    let address = request.address.map(|address| address.to_canonical());
     let bits = |address: IpAddr| match address {
         IpAddr::V4(address) => format!("4{:032b}", address.to_bits()),
         IpAddr::V6(address) => format!("6{:0128b}", address.to_bits()),
     };
     if let Some((network, len)) = host.split_once('/') {
         let prefix = &bits(network.parse().unwrap())[..=len.parse().unwrap()];
-        request
-            .address
-            .is_some_and(|address| bits(address).starts_with(prefix))
+        address.is_some_and(|address| bits(address).starts_with(prefix))
     } else if let Ok(address) = host.parse::<IpAddr>() {
-        request.address == Some(address)
+        request.address.map(|own| own.to_canonical()) == Some(address)
     } else {
         let name = request.host.to_lowercase();
         let name = name.split(':').next().unwrap().trim_end_matches('.');
@@ -91,7 +92,7 @@ fn is_at(host: &str, request: &Request<'_>) -> bool {
 
 const KINDS: [Kind; 2] = [Kind::Request, Kind::Egress];
 const METHODS: [&str; 3] = ["GET", "PUT", "POST"];
-const HOSTS: [&str; 8] = [
+const HOSTS: [&str; 11] = [
     "a.example",
     "b.a.example",
     "*.example",
@@ -100,6 +101,9 @@ const HOSTS: [&str; 8] = [
     "10.1.0.0/16",
     "10.1.2.3",
     "2001:db8::/32",
+    "0.0.0.0/0",
+    "::/0",
+    "::ffff:10.1.0.0/112",
 ];
 const TIERS: [&str; 2] = ["free", "paid"];
 const VALUES: [&str; 3] = ["x", "y", "z"];
@@ -165,6 +169,7 @@ fn requests() -> impl Strategy<Value = Vec<Asked>> {
             "10.1.2.3",
             "10.1.9.9",
             "10.200.0.1",
+            "::ffff:10.1.2.3",
             "11.0.0.0",
             "9.255.255.255",
             "2001:db8::1",
@@ -189,6 +194,7 @@ fn requests() -> impl Strategy<Value = Vec<Asked>> {
 fn the_matcher_decides_as_a_naive_one() {
     let mut runner = TestRunner::new(Config {
         cases: 400,
+        failure_persistence: None,
         ..Config::default()
     });
     let cases = (rules(), requests());

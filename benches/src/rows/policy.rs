@@ -1,30 +1,134 @@
-//! Which of 1,000 rules match a request, compared with globset.
+//! Which of 1,000 rules match a request, compared with globset; and decisions, compared with
+//! limitador in memory.
 //!
-//! Both match the same patterns on the same paths, in the same order. A path occurs once in 65,536
-//! operations, so nothing is remembered from the last time. Ours also compares methods, tiers,
-//! networks and a property, which globset does not have; they are chosen so that both find the same
-//! rules.
+//! Of 1,000 rules, both match the same patterns on the same paths, in the same order. A path occurs
+//! once in 65,536 operations, so nothing is remembered from the last time. Ours also compares
+//! methods, tiers, networks and a property, which globset does not have; they are chosen so that
+//! both find the same rules.
 
 use core::cell::RefCell;
 use core::net::{IpAddr, Ipv4Addr};
 use core::ops::ControlFlow;
+use std::collections::HashMap;
 use std::rc::Rc;
 
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
-use portcullis_policy::{Conditions, Matcher, PathRules, Request};
+use limitador::RateLimiter;
+use limitador::limit::Context;
+use portcullis_core::Timestamp;
+use portcullis_policy::{
+    Algorithm, Conditions, Key, Limit, Matcher, PathRules, Policy, Request, Rule,
+};
 
 use crate::measure::{Contest, Contestant, Expected, Ready};
 
 pub(crate) fn rows() -> Vec<Contest> {
     let field = Rc::new(Field::new());
     let (ours, theirs) = (Rc::clone(&field), field);
-    vec![Contest {
-        row: "policy.match_1k",
-        threads: 1,
-        expected: Expected::Granted,
-        ours: Contestant::prepared("portcullis", move || ours.ours()),
-        peers: vec![Contestant::prepared("globset", move || theirs.globset())],
-    }]
+    vec![
+        Contest {
+            row: "policy.match_1k",
+            threads: 1,
+            expected: Expected::Granted,
+            ours: Contestant::prepared("portcullis", move || ours.ours()),
+            peers: vec![Contestant::prepared("globset", move || theirs.globset())],
+        },
+        Contest {
+            row: "policy.decide",
+            threads: 1,
+            expected: Expected::Granted,
+            ours: decide(&[PLENTY]),
+            peers: vec![limitador()],
+        },
+        Contest {
+            row: "policy.decide_2",
+            threads: 1,
+            expected: Expected::Granted,
+            ours: decide(&[PLENTY, PLENTY]),
+            peers: vec![],
+        },
+        Contest {
+            row: "policy.deny_2",
+            threads: 1,
+            expected: Expected::Denied,
+            ours: decide(&[PLENTY, 1]),
+            peers: vec![],
+        },
+    ]
+}
+
+/// The limit of each user per minute, so that all requests are granted.
+const PLENTY: u64 = 1_000_000_000;
+
+/// The users, who ask in turn.
+fn users() -> Vec<String> {
+    (0..1_000).map(|user| format!("user-{user}")).collect()
+}
+
+/// Decides `GET` requests of each user, by a rule with these limits per minute. The decision is
+/// dropped.
+fn decide(limits: &'static [u64]) -> Contestant {
+    Contestant::prepared("portcullis", move || {
+        let rule = Rule::new("users")
+            .when(Conditions::new().methods(["GET"]))
+            .key(Key::header("user"));
+        let minute = core::time::Duration::from_mins(1);
+        let rule = limits.iter().fold(rule, |rule, &count| {
+            let window = Limit::per(count, minute).algorithm_of(Algorithm::WindowFromRequest);
+            rule.limit(window)
+        });
+        let policy = Policy::new([rule]).expect("valid rules");
+        let users = users();
+        // The first request of each user takes what a limit of 1 allows.
+        assert_eq!(ask(&policy, users.iter()), users.len() as u64);
+        Ready::new(move |_, operations| {
+            ask(&policy, users.iter().cycle().take(operations as usize))
+        })
+    })
+}
+
+/// Decides a request of each user, and returns the number of grants.
+fn ask<'u>(policy: &Policy, users: impl Iterator<Item = &'u String>) -> u64 {
+    let mut granted = 0;
+    for user in users {
+        let headers = [("user", user)];
+        let request = Request::new("GET", "/items").headers(&headers);
+        let decision = policy.decide_at(Timestamp::from_secs(1), &request);
+        granted += u64::from(decision.is_allowed());
+    }
+    granted
+}
+
+/// The same rule. Its context is made of owned text for each request.
+fn limitador() -> Contestant {
+    Contestant::prepared("limitador", || {
+        let limit = limitador::limit::Limit::new(
+            "users",
+            PLENTY,
+            60,
+            ["method == 'GET'".try_into().expect("a valid condition")],
+            ["user".try_into().expect("a valid variable")],
+        );
+        let limiter = RateLimiter::new(10_000);
+        limiter.add_limit(limit);
+        let (users, namespace) = (users(), "users".into());
+        Ready::new(move |_, operations| {
+            let mut granted = 0;
+            for user in users.iter().cycle().take(operations as usize) {
+                let values: HashMap<String, String> = [
+                    ("method".to_owned(), "GET".to_owned()),
+                    ("user".to_owned(), user.clone()),
+                ]
+                .into();
+                let context = Context::from(values);
+                let result = limiter
+                    .check_rate_limited_and_update(&namespace, &context, 1)
+                    .expect("in memory nothing fails");
+                granted += u64::from(!result.limited);
+            }
+            granted
+        })
+    })
 }
 
 const RULES: usize = 1_000;

@@ -1,0 +1,301 @@
+//! Which requests share a limit: those whose keys are equal.
+
+use core::fmt;
+use core::hash::{Hash, Hasher};
+use core::net::IpAddr;
+use std::sync::Arc;
+
+use crate::conditions::host_name;
+use crate::path::components;
+use crate::{PathRules, Request};
+
+/// What makes up the key of a request. Requests with equal keys share the limits of a rule.
+///
+/// A key is made of parts. Without parts, all requests of the rule share its limits.
+///
+/// ```
+/// use portcullis_policy::Key;
+/// // A limit for each client of each tenant, on each path.
+/// let key = Key::address().and(Key::header("X-Tenant")).and(Key::path());
+/// # let _ = key;
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Key {
+    parts: Vec<Part>,
+}
+
+#[derive(Clone)]
+enum Part {
+    Address { v4: u8, v6: u8 },
+    Path,
+    Host,
+    Text(Text),
+    Function(Arc<Function>),
+}
+
+type Function = dyn Fn(&Request<'_>, &mut dyn Hasher) -> bool + Send + Sync;
+
+/// A part of a request that is text.
+#[derive(Clone, Debug)]
+pub(crate) enum Text {
+    Method,
+    Tier,
+    Header(Box<str>),
+    Property(Box<str>),
+}
+
+impl Text {
+    /// The text, or `None` if the request does not have it.
+    pub(crate) fn of<'r>(&self, request: &'r Request<'_>) -> Option<&'r str> {
+        let text = match self {
+            Self::Method => request.method,
+            Self::Tier => request.tier,
+            Self::Header(name) => request.headers.value(name)?,
+            Self::Property(name) => request.properties.value(name)?,
+        };
+        (!text.is_empty()).then_some(text)
+    }
+}
+
+impl Key {
+    /// A key without parts: all requests share the limits.
+    ///
+    /// ```
+    /// # use portcullis_policy::Key;
+    /// let _ = Key::shared();
+    /// ```
+    #[must_use]
+    pub fn shared() -> Self {
+        Self::default()
+    }
+
+    /// The address of the client. An IPv6 client has a whole network of addresses, so of an IPv6
+    /// address the first 64 bits count.
+    ///
+    /// ```
+    /// # use portcullis_policy::Key;
+    /// let _ = Key::address();
+    /// ```
+    #[must_use]
+    pub fn address() -> Self {
+        Self::address_prefix(32, 64)
+    }
+
+    /// The first bits of the address of the client: `v4` of an IPv4 address, 0 to 32, and `v6` of
+    /// an IPv6 address, 0 to 128. Larger numbers count as 32 and 128.
+    ///
+    /// ```
+    /// # use portcullis_policy::Key;
+    /// let _ = Key::address_prefix(24, 56);
+    /// ```
+    #[must_use]
+    pub fn address_prefix(v4: u8, v6: u8) -> Self {
+        Self::part(Part::Address {
+            v4: v4.min(32),
+            v6: v6.min(128),
+        })
+    }
+
+    /// The normalized path.
+    ///
+    /// ```
+    /// # use portcullis_policy::Key;
+    /// let _ = Key::path();
+    /// ```
+    #[must_use]
+    pub fn path() -> Self {
+        Self::part(Part::Path)
+    }
+
+    /// The method.
+    ///
+    /// ```
+    /// # use portcullis_policy::Key;
+    /// let _ = Key::method();
+    /// ```
+    #[must_use]
+    pub fn method() -> Self {
+        Self::part(Part::Text(Text::Method))
+    }
+
+    /// The host, without its port and without regard to case.
+    ///
+    /// ```
+    /// # use portcullis_policy::Key;
+    /// let _ = Key::host();
+    /// ```
+    #[must_use]
+    pub fn host() -> Self {
+        Self::part(Part::Host)
+    }
+
+    /// The service tier.
+    ///
+    /// ```
+    /// # use portcullis_policy::Key;
+    /// let _ = Key::tier();
+    /// ```
+    #[must_use]
+    pub fn tier() -> Self {
+        Self::part(Part::Text(Text::Tier))
+    }
+
+    /// The value of a header.
+    ///
+    /// ```
+    /// # use portcullis_policy::Key;
+    /// let _ = Key::header("X-Api-Key");
+    /// ```
+    #[must_use]
+    pub fn header(name: &str) -> Self {
+        Self::part(Part::Text(Text::Header(name.into())))
+    }
+
+    /// The value of a property.
+    ///
+    /// ```
+    /// # use portcullis_policy::Key;
+    /// let _ = Key::property("tenant");
+    /// ```
+    #[must_use]
+    pub fn property(name: &str) -> Self {
+        Self::part(Part::Text(Text::Property(name.into())))
+    }
+
+    /// What a function writes to a hasher. It returns `false` if the request has no such part. Two
+    /// requests for which it writes the same have the same key.
+    ///
+    /// ```
+    /// # use portcullis_policy::Key;
+    /// // The first letter of the path.
+    /// let _ = Key::function(|request, hasher| match request.path.as_bytes().get(1) {
+    ///     Some(&letter) => {
+    ///         hasher.write_u8(letter);
+    ///         true
+    ///     }
+    ///     None => false,
+    /// });
+    /// ```
+    #[must_use]
+    pub fn function(
+        function: impl Fn(&Request<'_>, &mut dyn Hasher) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        Self::part(Part::Function(Arc::new(function)))
+    }
+
+    /// The parts of both keys.
+    ///
+    /// ```
+    /// # use portcullis_policy::Key;
+    /// let _ = Key::header("X-Tenant").and(Key::method());
+    /// ```
+    #[must_use]
+    pub fn and(mut self, other: Self) -> Self {
+        self.parts.extend(other.parts);
+        self
+    }
+
+    fn part(part: Part) -> Self {
+        Self { parts: vec![part] }
+    }
+
+    pub(crate) fn is_shared(&self) -> bool {
+        self.parts.is_empty()
+    }
+}
+
+impl fmt::Debug for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address { v4, v6 } => write!(f, "Address(/{v4}, /{v6})"),
+            Self::Path => f.write_str("Path"),
+            Self::Host => f.write_str("Host"),
+            Self::Text(text) => text.fmt(f),
+            Self::Function(_) => f.write_str("Function"),
+        }
+    }
+}
+
+/// The key of one request: hashes what the parts select.
+pub(crate) struct KeyOf<'k> {
+    key: &'k Key,
+    request: &'k Request<'k>,
+    path_rules: PathRules,
+    is_complete: core::cell::Cell<bool>,
+}
+
+impl<'k> KeyOf<'k> {
+    pub(crate) fn new(key: &'k Key, request: &'k Request<'k>, path_rules: PathRules) -> Self {
+        Self {
+            key,
+            request,
+            path_rules,
+            is_complete: core::cell::Cell::new(true),
+        }
+    }
+
+    /// Whether the request had all parts, once the key has been hashed.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.is_complete.get()
+    }
+}
+
+impl Hash for KeyOf<'_> {
+    /// Each part ends with a byte that text does not contain, so that the bytes of one part cannot
+    /// pass for those of the next. A path, which may contain any byte, also ends with the number of
+    /// its components. A missing part is a byte of its own.
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        const PRESENT: u8 = 0xff;
+        const MISSING: u8 = 0xfe;
+        for part in &self.key.parts {
+            let is_present = match part {
+                Part::Address { v4, v6 } => match self.request.address.map(|a| a.to_canonical()) {
+                    Some(IpAddr::V4(address)) => {
+                        let masked = address.to_bits().checked_shr(32 - u32::from(*v4));
+                        hasher.write_u8(4);
+                        hasher.write_u32(masked.unwrap_or(0));
+                        true
+                    }
+                    Some(IpAddr::V6(address)) => {
+                        let masked = address.to_bits().checked_shr(128 - u32::from(*v6));
+                        hasher.write_u8(6);
+                        hasher.write_u128(masked.unwrap_or(0));
+                        true
+                    }
+                    None => false,
+                },
+                Part::Path => {
+                    let hashed = self.path_rules.with(self.request.path, |path| {
+                        let mut count = 0;
+                        for component in components(path) {
+                            hasher.write(component);
+                            hasher.write_u8(b'/');
+                            count += 1;
+                        }
+                        hasher.write_usize(count);
+                    });
+                    hashed.is_ok()
+                }
+                Part::Host => {
+                    let host = host_name(self.request.host);
+                    for byte in host.bytes() {
+                        hasher.write_u8(byte.to_ascii_lowercase());
+                    }
+                    !host.is_empty()
+                }
+                Part::Text(text) => match text.of(self.request) {
+                    Some(text) => {
+                        hasher.write(text.as_bytes());
+                        true
+                    }
+                    None => false,
+                },
+                Part::Function(function) => function(self.request, hasher),
+            };
+            hasher.write_u8(if is_present { PRESENT } else { MISSING });
+            if !is_present {
+                self.is_complete.set(false);
+            }
+        }
+    }
+}

@@ -1,0 +1,356 @@
+//! One limit of a rule: what it allows, and the limiter that keeps it.
+
+use core::fmt;
+use core::str::FromStr;
+use core::time::Duration;
+
+use portcullis_core::{
+    Concurrency, ConcurrencyRules, CooldownWindow, FixedWindow, FixedWindowRules, IntoRules, Rate,
+    SettingsError, SlidingWindow, TokenBucket, TokenBucketRules,
+};
+
+use crate::{PeriodError, parse_count, parse_period};
+
+/// The largest number of segments of a sliding window.
+pub const MAX_SEGMENTS: u32 = 64;
+
+/// How a limit counts permits in its period.
+///
+/// ```
+/// use portcullis_policy::{Algorithm, Limit};
+/// let limit: Limit = "100/1m".parse()?;
+/// assert_eq!(limit.algorithm(), Algorithm::TokenBucket);
+/// # Ok::<(), portcullis_policy::PeriodError>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Algorithm {
+    /// Permits return continuously. At most `burst + rate × t` in any span of time `t`.
+    #[default]
+    TokenBucket,
+    /// At most so many in each window of a grid that begins at time 0.
+    FixedWindow,
+    /// At most so many in each window; a window begins with the first request after the last one.
+    WindowFromRequest,
+    /// At most so many in any successive segments that make up a period.
+    SlidingWindow {
+        /// The number of segments, 1 to [`MAX_SEGMENTS`].
+        segments: u32,
+    },
+}
+
+/// One limit of a rule: so many permits per period, or so many at once.
+///
+/// ```
+/// use core::time::Duration;
+/// use portcullis_policy::{Algorithm, Limit};
+///
+/// let bucket = "100/1m".parse::<Limit>()?.burst(20).named("per minute");
+/// let window = Limit::per(1_000, Duration::from_secs(3_600)).algorithm_of(Algorithm::FixedWindow);
+/// let uploads = Limit::at_once(3);
+/// assert_eq!((bucket.count(), uploads.count()), (100, 3));
+/// # let _ = window;
+/// # Ok::<(), portcullis_policy::PeriodError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limit {
+    name: Option<Box<str>>,
+    count: u64,
+    /// `None` for permits at once.
+    period: Option<Duration>,
+    algorithm: Algorithm,
+    burst: Option<u64>,
+    wait: Option<Duration>,
+}
+
+impl Limit {
+    /// `count` permits per `period`.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_policy::Limit;
+    /// assert_eq!(Limit::per(10, Duration::from_secs(1)).to_string(), "10/1s");
+    /// ```
+    #[must_use]
+    pub const fn per(count: u64, period: Duration) -> Self {
+        Self {
+            name: None,
+            count,
+            period: Some(period),
+            algorithm: Algorithm::TokenBucket,
+            burst: None,
+            wait: None,
+        }
+    }
+
+    /// `count` permits at once. They return when the [`Decision`](crate::Decision) is dropped.
+    ///
+    /// ```
+    /// # use portcullis_policy::Limit;
+    /// assert_eq!(Limit::at_once(3).to_string(), "3 at once");
+    /// ```
+    #[must_use]
+    pub const fn at_once(count: u32) -> Self {
+        Self {
+            name: None,
+            count: count as u64,
+            period: None,
+            algorithm: Algorithm::TokenBucket,
+            burst: None,
+            wait: None,
+        }
+    }
+
+    /// Sets the name, for headers and messages.
+    ///
+    /// ```
+    /// # use portcullis_policy::Limit;
+    /// assert_eq!(Limit::at_once(3).named("uploads").name(), Some("uploads"));
+    /// ```
+    #[must_use]
+    pub fn named(mut self, name: &str) -> Self {
+        self.name = Some(name.into());
+        self
+    }
+
+    /// Sets the algorithm. Default [`Algorithm::TokenBucket`].
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_policy::{Algorithm, Limit};
+    /// let limit = Limit::per(10, Duration::from_secs(1)).algorithm_of(Algorithm::FixedWindow);
+    /// assert_eq!(limit.algorithm(), Algorithm::FixedWindow);
+    /// ```
+    #[must_use]
+    pub const fn algorithm_of(mut self, algorithm: Algorithm) -> Self {
+        self.algorithm = algorithm;
+        self
+    }
+
+    /// Sets the burst of a token bucket: how many permits can be available at once. Default: the
+    /// count.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_policy::Limit;
+    /// assert_eq!(Limit::per(10, Duration::from_secs(1)).burst(3).capacity(), 3);
+    /// ```
+    #[must_use]
+    pub const fn burst(mut self, burst: u64) -> Self {
+        self.burst = Some(burst);
+        self
+    }
+
+    /// Sets how long all requests are denied after one over the limit, instead of until the end of
+    /// the window. It may be shorter or longer than the period. Only with
+    /// [`Algorithm::WindowFromRequest`].
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_policy::{Algorithm, Limit};
+    /// let _ = Limit::per(3, Duration::from_secs(1))
+    ///     .algorithm_of(Algorithm::WindowFromRequest)
+    ///     .wait(Duration::from_secs(60));
+    /// ```
+    #[must_use]
+    pub const fn wait(mut self, wait: Duration) -> Self {
+        self.wait = Some(wait);
+        self
+    }
+
+    /// Returns the name, if one was set.
+    ///
+    /// ```
+    /// # use portcullis_policy::Limit;
+    /// assert_eq!(Limit::at_once(3).name(), None);
+    /// ```
+    pub fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
+    /// Returns the number of permits per period, or at once.
+    ///
+    /// ```
+    /// # use portcullis_policy::Limit;
+    /// assert_eq!(Limit::at_once(3).count(), 3);
+    /// ```
+    pub const fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Returns the period, or `None` for permits at once.
+    ///
+    /// ```
+    /// # use portcullis_policy::Limit;
+    /// assert_eq!(Limit::at_once(3).period(), None);
+    /// ```
+    pub const fn period(&self) -> Option<Duration> {
+        self.period
+    }
+
+    /// Returns the algorithm. It has no meaning for permits at once.
+    ///
+    /// ```
+    /// # use portcullis_policy::{Algorithm, Limit};
+    /// assert_eq!(Limit::at_once(3).algorithm(), Algorithm::TokenBucket);
+    /// ```
+    pub const fn algorithm(&self) -> Algorithm {
+        self.algorithm
+    }
+
+    /// Returns the largest number of permits that can be available at once: the burst of a token
+    /// bucket, otherwise the count.
+    ///
+    /// ```
+    /// # use portcullis_policy::Limit;
+    /// assert_eq!(Limit::at_once(3).capacity(), 3);
+    /// ```
+    pub const fn capacity(&self) -> u64 {
+        match self.burst {
+            Some(burst) => burst,
+            None => self.count,
+        }
+    }
+
+    /// Chooses the limiter, and checks the settings.
+    pub(crate) fn compile(&self) -> Result<Compiled, LimitProblem> {
+        let unused = |is_set: bool, setting| {
+            if is_set {
+                Err(LimitProblem::Unused(setting))
+            } else {
+                Ok(())
+            }
+        };
+        let Some(period) = self.period else {
+            unused(self.burst.is_some(), "burst")?;
+            unused(self.wait.is_some(), "wait")?;
+            unused(self.algorithm != Algorithm::default(), "algorithm")?;
+            let count = u32::try_from(self.count).unwrap_or(u32::MAX);
+            return Ok(Compiled::AtOnce(
+                <Concurrency>::try_new(count)?.into_rules()?,
+            ));
+        };
+        unused(
+            self.burst.is_some() && self.algorithm != Algorithm::TokenBucket,
+            "burst",
+        )?;
+        unused(
+            self.wait.is_some() && self.algorithm != Algorithm::WindowFromRequest,
+            "wait",
+        )?;
+        if period.is_zero() {
+            return Err(LimitProblem::ZeroPeriod);
+        }
+        let window = FixedWindow::builder(self.count, period);
+        Ok(match self.algorithm {
+            Algorithm::TokenBucket => {
+                let count = u32::try_from(self.count).map_err(|_| LimitProblem::LargeCount)?;
+                let rate = Rate::new(count, period);
+                Compiled::Bucket(TokenBucket::builder(rate, self.capacity()).rules()?)
+            }
+            Algorithm::FixedWindow => Compiled::Window(window.rules()?),
+            Algorithm::WindowFromRequest => match self.wait {
+                None => Compiled::Window(window.started_by_first_request().rules()?),
+                Some(wait) => {
+                    // Built once here, so that the table cannot fail to build it.
+                    CooldownWindow::builder(self.count, period)
+                        .wait(wait)
+                        .build()?;
+                    Compiled::Cooldown {
+                        count: self.count,
+                        period,
+                        wait,
+                    }
+                }
+            },
+            Algorithm::SlidingWindow { segments } => {
+                SlidingWindow::<{ MAX_SEGMENTS as usize }>::builder(self.count, period, segments)
+                    .build()?;
+                Compiled::Sliding {
+                    count: self.count,
+                    period,
+                    segments,
+                }
+            }
+        })
+    }
+}
+
+/// The settings of a limiter, known to be valid.
+pub(crate) enum Compiled {
+    Bucket(TokenBucketRules),
+    Window(FixedWindowRules),
+    AtOnce(ConcurrencyRules),
+    Cooldown {
+        count: u64,
+        period: Duration,
+        wait: Duration,
+    },
+    Sliding {
+        count: u64,
+        period: Duration,
+        segments: u32,
+    },
+}
+
+/// Parses `N/PERIOD`, such as `10/s`, `100/1m` or `5/500ms`: see [`parse_period`].
+///
+/// ```
+/// use core::time::Duration;
+/// use portcullis_policy::Limit;
+/// assert_eq!("100/1m".parse(), Ok(Limit::per(100, Duration::from_secs(60))));
+/// assert!("100 per minute".parse::<Limit>().is_err());
+/// ```
+impl FromStr for Limit {
+    type Err = PeriodError;
+
+    fn from_str(text: &str) -> Result<Self, PeriodError> {
+        let (count, period) = text.split_once('/').ok_or(PeriodError::Form)?;
+        Ok(Self::per(parse_count(count)?, parse_period(period)?))
+    }
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.period {
+            Some(period) => write!(f, "{}/{period:?}", self.count),
+            None => write!(f, "{} at once", self.count),
+        }
+    }
+}
+
+/// What is wrong with a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LimitProblem {
+    Settings(SettingsError),
+    /// A setting that the algorithm does not have.
+    Unused(&'static str),
+    ZeroPeriod,
+    LargeCount,
+}
+
+impl From<SettingsError> for LimitProblem {
+    fn from(error: SettingsError) -> Self {
+        Self::Settings(error)
+    }
+}
+
+impl fmt::Display for LimitProblem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Settings(error) => error.fmt(f),
+            Self::Unused(setting) => {
+                write!(
+                    f,
+                    "{setting} has no effect on this kind of limit: leave it out"
+                )
+            }
+            Self::ZeroPeriod => f.write_str("period must be longer than 0"),
+            Self::LargeCount => write!(
+                f,
+                "the count of a token bucket must be at most {}",
+                u32::MAX
+            ),
+        }
+    }
+}

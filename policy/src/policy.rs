@@ -1,0 +1,755 @@
+//! Rules in force: from a request to a decision.
+
+use core::fmt;
+use core::ops::ControlFlow;
+
+use ipnet::IpNet;
+use portcullis_core::{Address, Denied, Detail, Retry, Timestamp};
+
+use crate::conditions::parse_network;
+use crate::key::KeyOf;
+use crate::rule::{MAX_LIMITS, OnMissing};
+use crate::store::{Store, StoreDenied, penalty_rules};
+use crate::{
+    Conditions, Limit, Matcher, Mismatch, PathError, PathRules, Problem, Request, Rule, RuleError,
+};
+
+/// The number of shadow rules from which one decision can hold permits at once. Those of further
+/// shadow rules return immediately.
+pub const MAX_SHADOWS: usize = 3;
+
+/// Rules in force, and the state of their limits.
+///
+/// A request is decided by the first rule that it matches and that is not a shadow: see
+/// [`decide_at`](Self::decide_at). All methods take `&self`, so threads share a policy by
+/// reference.
+///
+/// ```
+/// use portcullis_core::Timestamp;
+/// use portcullis_policy::{Conditions, Key, Policy, Request, Rule};
+///
+/// let policy = Policy::new([
+///     Rule::new("login")
+///         .when(Conditions::new().methods(["POST"]).paths(["/login"]))
+///         .limit("2/m".parse()?)
+///         .key(Key::address()),
+///     Rule::new("api").priority(1).limit("100/s".parse()?),
+/// ])
+/// .unwrap();
+///
+/// let now = Timestamp::from_secs(1);
+/// let login = Request::new("POST", "/login").address("192.0.2.7".parse().unwrap());
+/// assert!(policy.decide_at(now, &login).is_allowed());
+/// assert!(policy.decide_at(now, &login).is_allowed());
+/// let denied = policy.decide_at(now, &login);
+/// assert_eq!(denied.rule().unwrap().name(), "login");
+/// assert_eq!(denied.retry().unwrap().wait_from(now).unwrap().as_secs(), 30);
+/// assert!(policy.decide_at(now, &Request::new("GET", "/items")).is_allowed());
+/// # Ok::<(), portcullis_policy::PeriodError>(())
+/// ```
+pub struct Policy {
+    path_rules: PathRules,
+    /// In the order in which they are asked.
+    rules: Box<[Active]>,
+    matcher: Matcher,
+    /// The index of the rule of each of the matcher's conditions.
+    matched: Box<[u32]>,
+}
+
+/// A rule and its state.
+struct Active {
+    rule: Rule,
+    exempt_networks: Vec<IpNet>,
+    store: Store,
+}
+
+/// What a rule says to a request.
+enum Verdict {
+    Skipped,
+    Exempt,
+    Unidentified,
+    /// Without limits there is no state.
+    Granted(Option<Address>),
+    Denied(Address, StoreDenied),
+}
+
+impl Active {
+    #[inline]
+    fn judge(&self, request: &Request<'_>, now: Timestamp, path_rules: PathRules) -> Verdict {
+        let located = self.locate(request, path_rules);
+        match located {
+            Ok(at) => match self.store.take(at, now, request.cost) {
+                Ok(()) => Verdict::Granted(Some(at)),
+                Err(denied) => Verdict::Denied(at, denied),
+            },
+            Err(verdict) => verdict,
+        }
+    }
+
+    /// The address of the request's key, or a verdict that does not depend on the limits.
+    #[inline]
+    fn locate(&self, request: &Request<'_>, path_rules: PathRules) -> Result<Address, Verdict> {
+        let Self {
+            rule,
+            exempt_networks,
+            store,
+        } = self;
+        let has_exempt = !rule.exempt.is_empty() || !exempt_networks.is_empty();
+        if has_exempt && rule.exempts(request, exempt_networks) {
+            return Err(Verdict::Exempt);
+        }
+        let key = KeyOf::new(&rule.key, request, path_rules);
+        let at = store.locate(&key).ok_or(Verdict::Granted(None))?;
+        match rule.on_missing {
+            OnMissing::Share => Ok(at),
+            _ if key.is_complete() => Ok(at),
+            OnMissing::Deny => Err(Verdict::Unidentified),
+            OnMissing::Skip => Err(Verdict::Skipped),
+        }
+    }
+}
+
+impl Policy {
+    /// Puts rules in force, with the default [`PathRules`]. Their state is that of new limiters.
+    ///
+    /// # Errors
+    ///
+    /// All settings of all rules that are not valid.
+    ///
+    /// # Cost
+    ///
+    /// Allocates the tables of all rules: see [`Rule::keys`] and [`Matcher`]. A decision does not
+    /// allocate.
+    ///
+    /// ```
+    /// # use portcullis_policy::{Limit, Policy, Rule};
+    /// let twice = [Rule::new("a").limit(Limit::at_once(3).burst(5)), Rule::new("a")];
+    /// let errors = Policy::new(twice).unwrap_err();
+    /// assert_eq!(
+    ///     errors.iter().map(ToString::to_string).collect::<Vec<_>>(),
+    ///     [
+    ///         "rule `a`: name: another rule has the same name",
+    ///         "rule `a`: limits[0]: burst has no effect on this kind of limit: leave it out",
+    ///     ]
+    /// );
+    /// ```
+    pub fn new(rules: impl IntoIterator<Item = Rule>) -> Result<Self, Vec<RuleError>> {
+        Self::with_path_rules(rules, PathRules::new())
+    }
+
+    /// As [`new`](Self::new), with other rules for paths.
+    ///
+    /// # Errors
+    ///
+    /// All settings of all rules that are not valid.
+    ///
+    /// ```
+    /// # use portcullis_policy::{PathRules, Policy, Rule};
+    /// let policy = Policy::with_path_rules([Rule::new("all")], PathRules::new().ignoring_case());
+    /// assert!(policy.is_ok());
+    /// ```
+    pub fn with_path_rules(
+        rules: impl IntoIterator<Item = Rule>,
+        path_rules: PathRules,
+    ) -> Result<Self, Vec<RuleError>> {
+        let mut rules: Vec<Rule> = rules.into_iter().collect();
+        rules.sort_by_key(|rule| rule.priority);
+        let mut errors = Vec::new();
+        for (index, rule) in rules.iter().enumerate() {
+            if rules[..index]
+                .iter()
+                .any(|earlier| earlier.name == rule.name)
+            {
+                errors.push(RuleError {
+                    rule: rule.name.clone(),
+                    setting: "name".into(),
+                    problem: "another rule has the same name".into(),
+                });
+            }
+        }
+        // Disabled rules are checked too.
+        let conditions: Vec<Conditions> =
+            rules.iter().map(|rule| rule.conditions.clone()).collect();
+        if let Err(refused) = Matcher::new(&conditions, path_rules) {
+            errors.extend(refused.into_iter().map(|error| RuleError {
+                rule: rules[error.index].name.clone(),
+                setting: error.setting.into(),
+                problem: format!("`{}` {}", error.value, error.problem),
+            }));
+        }
+        let active: Vec<Active> = rules
+            .into_iter()
+            .filter_map(|rule| activate(rule, &mut errors))
+            .collect();
+        if !errors.is_empty() {
+            return Err(errors);
+        }
+        let matched: Box<[u32]> = (0..)
+            .zip(&active)
+            .filter(|(_, active)| active.rule.is_enabled)
+            .map(|(index, _)| index)
+            .collect();
+        let enabled: Vec<Conditions> = matched
+            .iter()
+            .map(|&index| active[index as usize].rule.conditions.clone())
+            .collect();
+        let matcher = Matcher::new(&enabled, path_rules);
+        Ok(Self {
+            path_rules,
+            matcher: matcher.expect("the same conditions were valid before"),
+            rules: active.into(),
+            matched,
+        })
+    }
+
+    /// Decides a request at `now`, and takes its permits if it is allowed.
+    ///
+    /// 1. If the path is too long to be matched, the request is denied.
+    /// 2. The rules that the request matches are asked in the order of their priority, until one
+    ///    decides. A shadow rule takes its permits, or notes that it would deny, and the next rule
+    ///    is asked.
+    /// 3. An exempt client is allowed.
+    /// 4. The request takes [`cost`](Request::cost) permits from each limit of the rule, or from
+    ///    none.
+    /// 5. If no rule decides, the request is allowed.
+    ///
+    /// Permits of limits at once return when the decision is dropped.
+    ///
+    /// # Cost
+    ///
+    /// A match, one hash of the key, and the cost of the limits in a
+    /// [`Keyed`](portcullis_core::Keyed) table. Lock-free. Does not allocate. What a decision says
+    /// beyond allowed or denied is computed when it is asked for.
+    ///
+    /// ```
+    /// # use portcullis_core::Timestamp;
+    /// # use portcullis_policy::{Limit, Policy, Request, Rule};
+    /// let policy = Policy::new([Rule::new("all").limit(Limit::at_once(1))]).unwrap();
+    /// let now = Timestamp::from_secs(1);
+    /// let request = Request::new("GET", "/");
+    /// let first = policy.decide_at(now, &request);
+    /// assert!(first.is_allowed() && !policy.decide_at(now, &request).is_allowed());
+    /// drop(first);
+    /// assert!(policy.decide_at(now, &request).is_allowed());
+    /// ```
+    #[inline]
+    pub fn decide_at(&self, now: Timestamp, request: &Request<'_>) -> Decision<'_> {
+        let mut decision = Decision {
+            policy: self,
+            now,
+            cost: request.cost,
+            outcome: Outcome::NoRule,
+            rule: None,
+            place: None,
+            shadows: [None; MAX_SHADOWS],
+            shadow_denied: None,
+        };
+        let visited = self.matcher.visit(request, |index| {
+            let rule = self.matched[index];
+            let active = &self.rules[rule as usize];
+            if active.rule.is_shadow {
+                decision.ask_shadow(rule, &active.judge(request, now, self.path_rules));
+                return ControlFlow::Continue(());
+            }
+            (decision.outcome, decision.place) = match active.judge(request, now, self.path_rules) {
+                Verdict::Skipped => return ControlFlow::Continue(()),
+                Verdict::Exempt => (Outcome::Exempt, None),
+                Verdict::Unidentified => (Outcome::Unidentified, None),
+                Verdict::Granted(place) => (Outcome::Allowed, place),
+                Verdict::Denied(at, StoreDenied { limit, denied }) => {
+                    (Outcome::Denied { limit, denied }, Some(at))
+                }
+            };
+            decision.rule = Some(rule);
+            ControlFlow::Break(())
+        });
+        if let Err(error) = visited {
+            decision.outcome = Outcome::Path(error);
+        }
+        decision
+    }
+
+    /// Returns what each rule says of a request at `now`, in the order in which they are asked,
+    /// and takes nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`PathError`] if the path is too long to be matched.
+    ///
+    /// # Cost
+    ///
+    /// Judges the conditions of all rules one by one. Allocates.
+    ///
+    /// ```
+    /// # use portcullis_core::Timestamp;
+    /// # use portcullis_policy::{Conditions, Considered, Mismatch, Policy, Request, Rule};
+    /// let policy = Policy::new([
+    ///     Rule::new("uploads").when(Conditions::new().methods(["PUT"])),
+    ///     Rule::new("all").limit("10/s".parse()?),
+    /// ])
+    /// .unwrap();
+    /// let explained = policy.explain_at(Timestamp::ZERO, &Request::new("GET", "/")).unwrap();
+    /// assert!(matches!(explained[0].considered, Considered::Mismatch(Mismatch::Method)));
+    /// let Considered::Limits { details, .. } = &explained[1].considered else { panic!() };
+    /// assert_eq!((details[0].available, explained[1].decides), (10, true));
+    /// # Ok::<(), portcullis_policy::PeriodError>(())
+    /// ```
+    pub fn explain_at(
+        &self,
+        now: Timestamp,
+        request: &Request<'_>,
+    ) -> Result<Vec<Explained<'_>>, PathError> {
+        let mut all = Vec::with_capacity(self.rules.len());
+        let (mut condition, mut is_decided) = (0, false);
+        for active in &self.rules {
+            let considered = if active.rule.is_enabled {
+                let mismatch = self.matcher.mismatch(condition, request)?;
+                condition += 1;
+                match mismatch {
+                    Some(mismatch) => Considered::Mismatch(mismatch),
+                    None => self.consider(active, now, request),
+                }
+            } else {
+                Considered::Disabled
+            };
+            let applies = !matches!(
+                considered,
+                Considered::Disabled | Considered::Mismatch(_) | Considered::Skipped
+            );
+            let decides = applies && !active.rule.is_shadow && !is_decided;
+            is_decided |= decides;
+            all.push(Explained {
+                rule: &active.rule,
+                considered,
+                decides,
+            });
+        }
+        Ok(all)
+    }
+
+    fn consider(&self, active: &Active, now: Timestamp, request: &Request<'_>) -> Considered<'_> {
+        match active.locate(request, self.path_rules) {
+            Ok(at) => Considered::Limits {
+                is_penalized: active.store.is_penalized(at, now),
+                details: (0..active.rule.limits.len())
+                    .map(|limit| active.store.detail(at, limit, now, request.cost))
+                    .collect(),
+            },
+            Err(Verdict::Exempt) => Considered::Exempt,
+            Err(Verdict::Unidentified) => Considered::Unidentified,
+            Err(Verdict::Skipped) => Considered::Skipped,
+            Err(_) => Considered::Limits {
+                is_penalized: false,
+                details: Vec::new(),
+            },
+        }
+    }
+
+    /// Returns all rules, in the order in which they are asked. Disabled ones are included.
+    ///
+    /// ```
+    /// # use portcullis_policy::{Policy, Rule};
+    /// let policy = Policy::new([Rule::new("b").priority(2), Rule::new("a").priority(1)]).unwrap();
+    /// assert!(policy.rules().map(Rule::name).eq(["a", "b"]));
+    /// ```
+    pub fn rules(&self) -> impl ExactSizeIterator<Item = &Rule> {
+        self.rules.iter().map(|active| &active.rule)
+    }
+
+    /// Returns the rule with this name.
+    ///
+    /// ```
+    /// # use portcullis_policy::{Policy, Rule};
+    /// let policy = Policy::new([Rule::new("a")]).unwrap();
+    /// assert!(policy.rule("a").is_some() && policy.rule("b").is_none());
+    /// ```
+    pub fn rule(&self, name: &str) -> Option<&Rule> {
+        self.rules().find(|rule| rule.name() == name)
+    }
+}
+
+/// Checks the settings of a rule other than its conditions, and creates its tables.
+fn activate(rule: Rule, errors: &mut Vec<RuleError>) -> Option<Active> {
+    let before = errors.len();
+    let mut refuse = |setting: String, problem: String| {
+        errors.push(RuleError {
+            rule: rule.name.clone(),
+            setting,
+            problem,
+        });
+    };
+    if rule.name.is_empty() {
+        refuse("name".into(), "must not be empty".into());
+    }
+    if rule.limits.len() > MAX_LIMITS {
+        let problem = format!("a rule has at most {MAX_LIMITS} limits");
+        refuse("limits".into(), problem);
+    }
+    if !(400..600).contains(&rule.status()) {
+        let problem = format!("`{}` is not from 400 to 599", rule.status());
+        refuse("status".into(), problem);
+    }
+    if rule.keys == 0 {
+        refuse("keys".into(), "must be at least 1".into());
+    }
+    let mut limits = Vec::new();
+    for (index, limit) in rule.limits.iter().enumerate() {
+        match limit.compile() {
+            Ok(compiled) => limits.push(compiled),
+            Err(problem) => refuse(format!("limits[{index}]"), problem.to_string()),
+        }
+    }
+    let mut exempt_networks = Vec::new();
+    for text in &rule.exempt_networks {
+        match parse_network(text) {
+            Some(network) => exempt_networks.push(network),
+            None => refuse(
+                "exempt_networks".into(),
+                format!("`{text}` {}", Problem::Network),
+            ),
+        }
+    }
+    let penalty = match rule.penalty.map(penalty_rules) {
+        Some(Err(error)) => {
+            refuse("penalty".into(), error.to_string());
+            None
+        }
+        Some(Ok(rules)) => Some(rules),
+        None => None,
+    };
+    if rule.penalty.is_some() && rule.limits.is_empty() {
+        let problem = "has no effect without a limit: leave it out, or add a limit";
+        refuse("penalty".into(), problem.into());
+    }
+    if errors.len() > before {
+        return None;
+    }
+    let keys = (!rule.key.is_shared()).then_some(rule.keys);
+    Some(Active {
+        store: Store::new(limits, penalty, keys),
+        exempt_networks,
+        rule,
+    })
+}
+
+impl fmt::Debug for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Policy")
+            .field("rules", &self.rules().map(Rule::name).collect::<Vec<_>>())
+            .field("matcher", &self.matcher)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The answer of a [`Policy`] to a request. It holds the permits of limits at once until it is
+/// dropped.
+///
+/// ```
+/// use portcullis_core::Timestamp;
+/// use portcullis_policy::{Outcome, Policy, Request, Rule};
+///
+/// let policy = Policy::new([Rule::new("all").limit("10/s".parse()?)]).unwrap();
+/// let decision = policy.decide_at(Timestamp::from_secs(1), &Request::new("GET", "/").cost(4));
+/// assert_eq!(decision.outcome(), Outcome::Allowed);
+/// let status = decision.status().unwrap();
+/// assert_eq!((status.remaining, status.limit.count()), (6, 10));
+/// # Ok::<(), portcullis_policy::PeriodError>(())
+/// ```
+#[must_use = "dropping a decision returns the permits of limits at once"]
+pub struct Decision<'p> {
+    policy: &'p Policy,
+    now: Timestamp,
+    cost: u32,
+    outcome: Outcome,
+    rule: Option<u32>,
+    /// Where the state of the request's key is, if the rule has any.
+    place: Option<Address>,
+    /// Shadow rules of which permits at once are held.
+    shadows: [Option<(u32, Address)>; MAX_SHADOWS],
+    shadow_denied: Option<u32>,
+}
+
+/// What was decided.
+///
+/// ```
+/// use portcullis_core::Timestamp;
+/// use portcullis_policy::{Outcome, Policy, Request};
+/// let policy = Policy::new([]).unwrap();
+/// let decision = policy.decide_at(Timestamp::ZERO, &Request::new("GET", "/"));
+/// assert_eq!(decision.outcome(), Outcome::NoRule);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Outcome {
+    /// Allowed: no rule applies to the request.
+    NoRule,
+    /// Allowed: the rule exempts the client.
+    Exempt,
+    /// Allowed by all limits of the rule.
+    Allowed,
+    /// Denied by a limit of the rule.
+    Denied {
+        /// The index of the limit, or `None` if a penalty is in force.
+        limit: Option<usize>,
+        /// Why the limit denied.
+        denied: Denied,
+    },
+    /// Denied: the request lacks a part of the rule's key.
+    Unidentified,
+    /// Denied: the path is too long to be matched.
+    Path(PathError),
+}
+
+/// What a limit has left for the key of a request.
+///
+/// ```
+/// use portcullis_core::{Retry, Timestamp};
+/// use portcullis_policy::{Policy, Request, Rule};
+///
+/// let policy = Policy::new([Rule::new("all").limit("10/s".parse()?)]).unwrap();
+/// let now = Timestamp::from_secs(1);
+/// let decision = policy.decide_at(now, &Request::new("GET", "/").cost(5));
+/// let status = decision.status().unwrap();
+/// assert_eq!((status.remaining, status.reset), (5, Retry::At(Timestamp::from_millis(1_500))));
+/// # Ok::<(), portcullis_policy::PeriodError>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Status<'p> {
+    /// The limit.
+    pub limit: &'p Limit,
+    /// Its index in the rule.
+    pub index: usize,
+    /// The permits that are available.
+    pub remaining: u64,
+    /// When all its permits are available again, if no more are taken.
+    pub reset: Retry,
+}
+
+impl<'p> Decision<'p> {
+    /// Asks a shadow rule. It may deny as often as it likes.
+    #[cold]
+    fn ask_shadow(&mut self, rule: u32, verdict: &Verdict) {
+        match *verdict {
+            Verdict::Granted(Some(at)) => {
+                let store = &self.policy.rules[rule as usize].store;
+                let free = self.shadows.iter_mut().find(|shadow| shadow.is_none());
+                match free {
+                    Some(shadow) if store.releases() => *shadow = Some((rule, at)),
+                    _ => store.release(at, self.cost),
+                }
+            }
+            Verdict::Denied(..) | Verdict::Unidentified => {
+                self.shadow_denied.get_or_insert(rule);
+            }
+            Verdict::Granted(None) | Verdict::Exempt | Verdict::Skipped => {}
+        }
+    }
+
+    /// Returns whether the request is allowed.
+    ///
+    /// ```
+    /// # use portcullis_core::Timestamp;
+    /// # use portcullis_policy::{Policy, Request};
+    /// let policy = Policy::new([]).unwrap();
+    /// assert!(policy.decide_at(Timestamp::ZERO, &Request::new("GET", "/")).is_allowed());
+    /// ```
+    pub fn is_allowed(&self) -> bool {
+        matches!(
+            self.outcome,
+            Outcome::NoRule | Outcome::Exempt | Outcome::Allowed
+        )
+    }
+
+    /// Returns what was decided, and why.
+    ///
+    /// ```
+    /// # use portcullis_core::Timestamp;
+    /// # use portcullis_policy::{Key, OnMissing, Outcome, Policy, Request, Rule};
+    /// let rule = Rule::new("clients").key(Key::header("X-Key")).on_missing(OnMissing::Deny);
+    /// let policy = Policy::new([rule.limit("1/s".parse()?)]).unwrap();
+    /// let decision = policy.decide_at(Timestamp::ZERO, &Request::new("GET", "/"));
+    /// assert_eq!(decision.outcome(), Outcome::Unidentified);
+    /// # Ok::<(), portcullis_policy::PeriodError>(())
+    /// ```
+    pub fn outcome(&self) -> Outcome {
+        self.outcome
+    }
+
+    /// Returns the rule that decided.
+    ///
+    /// ```
+    /// # use portcullis_core::Timestamp;
+    /// # use portcullis_policy::{Policy, Request, Rule};
+    /// let policy = Policy::new([Rule::new("all")]).unwrap();
+    /// let decision = policy.decide_at(Timestamp::ZERO, &Request::new("GET", "/"));
+    /// assert_eq!(decision.rule().map(Rule::name), Some("all"));
+    /// ```
+    pub fn rule(&self) -> Option<&'p Rule> {
+        Some(&self.active()?.rule)
+    }
+
+    /// Returns the first shadow rule that would have denied the request.
+    ///
+    /// ```
+    /// # use portcullis_core::Timestamp;
+    /// # use portcullis_policy::{Policy, Request, Rule};
+    /// let policy = Policy::new([Rule::new("new").shadow().limit("1/s".parse()?)]).unwrap();
+    /// let decide = || policy.decide_at(Timestamp::from_secs(1), &Request::new("GET", "/"));
+    /// assert!(decide().shadow_denied().is_none());
+    /// let second = decide();
+    /// assert!(second.is_allowed());
+    /// assert_eq!(second.shadow_denied().map(Rule::name), Some("new"));
+    /// # Ok::<(), portcullis_policy::PeriodError>(())
+    /// ```
+    pub fn shadow_denied(&self) -> Option<&'p Rule> {
+        Some(&self.policy.rules[self.shadow_denied? as usize].rule)
+    }
+
+    /// Returns what is left of the limit that decided: of the one that denied, or of an allowed
+    /// request, of the one with the smallest share of its permits left. `None` if no limit was
+    /// asked.
+    ///
+    /// The state is that of the moment of this call, at the time of the decision: other requests
+    /// may have taken permits since.
+    ///
+    /// # Cost
+    ///
+    /// Looks at each limit of the rule, and may divide.
+    ///
+    /// ```
+    /// # use portcullis_core::Timestamp;
+    /// # use portcullis_policy::{Policy, Request, Rule};
+    /// let rule = Rule::new("all").limit("10/s".parse()?).limit("12/m".parse()?);
+    /// let policy = Policy::new([rule]).unwrap();
+    /// let request = Request::new("GET", "/").cost(10);
+    /// let decision = policy.decide_at(Timestamp::from_secs(1), &request);
+    /// assert_eq!(decision.status().unwrap().remaining, 0);
+    /// let decision = policy.decide_at(Timestamp::from_secs(9), &request.cost(2));
+    /// assert_eq!(decision.status().unwrap().limit.count(), 12);
+    /// # Ok::<(), portcullis_policy::PeriodError>(())
+    /// ```
+    pub fn status(&self) -> Option<Status<'p>> {
+        let active = self.active()?;
+        if let Outcome::Denied {
+            limit: Some(limit), ..
+        } = self.outcome
+        {
+            return self.status_of(active, limit);
+        }
+        let all = (0..active.rule.limits.len()).filter_map(|limit| self.status_of(active, limit));
+        // Compares remaining / capacity without a division.
+        all.min_by(|a, b| {
+            let share = |this: &Status<'_>, other: &Status<'_>| {
+                u128::from(this.remaining) * u128::from(other.limit.capacity())
+            };
+            share(a, b).cmp(&share(b, a))
+        })
+    }
+
+    fn status_of(&self, active: &'p Active, index: usize) -> Option<Status<'p>> {
+        let at = self.place?;
+        Some(Status {
+            limit: &active.rule.limits[index],
+            index,
+            remaining: remaining(&active.store, at, index, self.now),
+            reset: active.store.full_at(at, index, self.now),
+        })
+    }
+
+    /// Returns when to retry, after a denial by a limit or a penalty. `None` if the request was
+    /// allowed, or was denied for another reason.
+    ///
+    /// # Cost
+    ///
+    /// Looks at each limit of the rule, and divides.
+    ///
+    /// ```
+    /// # use portcullis_core::{Retry, Timestamp};
+    /// # use portcullis_policy::{Policy, Request, Rule};
+    /// let policy = Policy::new([Rule::new("all").limit("1/s".parse()?)]).unwrap();
+    /// let decide = || policy.decide_at(Timestamp::from_secs(1), &Request::new("GET", "/"));
+    /// assert_eq!(decide().retry(), None);
+    /// assert_eq!(decide().retry(), Some(Retry::At(Timestamp::from_secs(2))));
+    /// # Ok::<(), portcullis_policy::PeriodError>(())
+    /// ```
+    pub fn retry(&self) -> Option<Retry> {
+        match self.outcome {
+            Outcome::Denied { limit, denied } => {
+                let by = StoreDenied { limit, denied };
+                Some(self.active()?.store.retry(self.place?, by))
+            }
+            _ => None,
+        }
+    }
+
+    fn active(&self) -> Option<&'p Active> {
+        Some(&self.policy.rules[self.rule? as usize])
+    }
+}
+
+/// The permits that a limit has left. The one place that asks for them.
+fn remaining(store: &Store, at: Address, limit: usize, now: Timestamp) -> u64 {
+    store.detail(at, limit, now, 0).available
+}
+
+impl Drop for Decision<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if let (Outcome::Allowed, Some(at), Some(active)) =
+            (self.outcome, self.place, self.active())
+        {
+            active.store.release(at, self.cost);
+        }
+        for (rule, at) in self.shadows.into_iter().flatten() {
+            self.policy.rules[rule as usize]
+                .store
+                .release(at, self.cost);
+        }
+    }
+}
+
+impl fmt::Debug for Decision<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Decision")
+            .field("outcome", &self.outcome)
+            .field("rule", &self.rule().map(Rule::name))
+            .field("shadow_denied", &self.shadow_denied().map(Rule::name))
+            .finish_non_exhaustive()
+    }
+}
+
+/// What one rule says of a request: the result of [`Policy::explain_at`].
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Explained<'p> {
+    /// The rule.
+    pub rule: &'p Rule,
+    /// Whether it applies, and what it would answer.
+    pub considered: Considered<'p>,
+    /// Whether this rule decides: it is the first one that applies and is no shadow.
+    pub decides: bool,
+}
+
+/// Whether a rule applies to a request, and what it would answer.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Considered<'p> {
+    /// The rule is disabled.
+    Disabled,
+    /// The request does not meet this condition.
+    Mismatch(Mismatch<'p>),
+    /// The request lacks a part of the key, and the rule then does not apply.
+    Skipped,
+    /// The request lacks a part of the key, and would be denied.
+    Unidentified,
+    /// The rule exempts the client.
+    Exempt,
+    /// The rule applies.
+    Limits {
+        /// Whether a penalty denies all requests of this key.
+        is_penalized: bool,
+        /// The state of each limit, and what it would answer.
+        details: Vec<Detail>,
+    },
+}

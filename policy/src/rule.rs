@@ -1,0 +1,417 @@
+//! A rule: which requests, which limits, and what they share.
+
+use core::fmt;
+use core::time::Duration;
+use std::collections::HashSet;
+
+use foldhash::fast::RandomState;
+use ipnet::IpNet;
+
+use crate::key::Text;
+use crate::{Conditions, Key, Kind, Limit, Request};
+
+/// The largest number of limits of a rule.
+pub const MAX_LIMITS: usize = 8;
+
+/// A rule of a [`Policy`](crate::Policy).
+///
+/// A request is decided by the first rule that it matches, in the order of
+/// [`priority`](Self::priority): it takes its permits from all limits of the rule, or from none.
+///
+/// ```
+/// use core::time::Duration;
+/// use portcullis_policy::{Conditions, Key, Limit, Policy, Request, Rule};
+///
+/// let login = Rule::new("login")
+///     .when(Conditions::new().methods(["POST"]).paths(["/login"]))
+///     .limit(Limit::per(5, Duration::from_secs(60)))
+///     .limit(Limit::per(20, Duration::from_secs(3_600)))
+///     .key(Key::address());
+/// let policy = Policy::new([login]).unwrap();
+/// # let _ = policy;
+/// ```
+#[derive(Clone, Debug)]
+pub struct Rule {
+    pub(crate) name: Box<str>,
+    pub(crate) priority: u32,
+    pub(crate) conditions: Conditions,
+    pub(crate) limits: Vec<Limit>,
+    pub(crate) key: Key,
+    pub(crate) on_missing: OnMissing,
+    pub(crate) keys: usize,
+    pub(crate) exempt: Vec<(Text, HashSet<Box<str>, RandomState>)>,
+    pub(crate) exempt_networks: Vec<String>,
+    pub(crate) penalty: Option<Duration>,
+    pub(crate) is_shadow: bool,
+    pub(crate) is_enabled: bool,
+    message: Option<Box<str>>,
+    status: u16,
+    etag: Option<Box<str>>,
+}
+
+/// What a rule does with a request that lacks a part of the rule's [`Key`], such as a header. A
+/// part that is empty is missing too.
+///
+/// ```
+/// use portcullis_policy::OnMissing;
+/// assert_eq!(OnMissing::default(), OnMissing::Share);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum OnMissing {
+    /// The missing part counts as one more value: all requests without it share a limit.
+    #[default]
+    Share,
+    /// The request is denied.
+    Deny,
+    /// The rule does not apply. The next rule that the request matches decides.
+    Skip,
+}
+
+impl Rule {
+    /// A rule with this name, which applies to all requests and has no limits. A
+    /// [`Policy`](crate::Policy) checks all settings.
+    ///
+    /// ```
+    /// # use portcullis_policy::Rule;
+    /// assert_eq!(Rule::new("all").name(), "all");
+    /// ```
+    #[must_use]
+    pub fn new(name: &str) -> Self {
+        Self {
+            name: name.into(),
+            priority: 0,
+            conditions: Conditions::new(),
+            limits: Vec::new(),
+            key: Key::shared(),
+            on_missing: OnMissing::default(),
+            keys: 1_000,
+            exempt: Vec::new(),
+            exempt_networks: Vec::new(),
+            penalty: None,
+            is_shadow: false,
+            is_enabled: true,
+            message: None,
+            status: 429,
+            etag: None,
+        }
+    }
+
+    /// Sets the priority: of the rules that a request matches, the one with the lowest number
+    /// decides. Rules with the same number keep their order. Default 0.
+    ///
+    /// ```
+    /// # use portcullis_policy::Rule;
+    /// let _ = Rule::new("fallback").priority(100);
+    /// ```
+    #[must_use]
+    pub fn priority(mut self, priority: u32) -> Self {
+        self.priority = priority;
+        self
+    }
+
+    /// Sets which requests the rule applies to. Default: all of
+    /// [`Kind::Request`](crate::Kind::Request).
+    ///
+    /// ```
+    /// # use portcullis_policy::{Conditions, Rule};
+    /// let _ = Rule::new("login").when(Conditions::new().paths(["/login"]));
+    /// ```
+    #[must_use]
+    pub fn when(mut self, conditions: Conditions) -> Self {
+        self.conditions = conditions;
+        self
+    }
+
+    /// Adds a limit. A rule has at most [`MAX_LIMITS`]. A rule without limits allows every request
+    /// that it matches.
+    ///
+    /// ```
+    /// # use portcullis_policy::Rule;
+    /// let _ = Rule::new("all").limit("10/s".parse()?).limit("1000/d".parse()?);
+    /// # Ok::<(), portcullis_policy::PeriodError>(())
+    /// ```
+    #[must_use]
+    pub fn limit(mut self, limit: Limit) -> Self {
+        self.limits.push(limit);
+        self
+    }
+
+    /// Sets which requests share the limits: those with equal keys. Default: all.
+    ///
+    /// ```
+    /// # use portcullis_policy::{Key, Rule};
+    /// let _ = Rule::new("clients").key(Key::header("X-Api-Key"));
+    /// ```
+    #[must_use]
+    pub fn key(mut self, key: Key) -> Self {
+        self.key = key;
+        self
+    }
+
+    /// Sets what happens to a request that lacks a part of the key. Default [`OnMissing::Share`].
+    ///
+    /// ```
+    /// # use portcullis_policy::{Key, OnMissing, Rule};
+    /// let _ = Rule::new("clients").key(Key::header("X-Api-Key")).on_missing(OnMissing::Deny);
+    /// ```
+    #[must_use]
+    pub fn on_missing(mut self, on_missing: OnMissing) -> Self {
+        self.on_missing = on_missing;
+        self
+    }
+
+    /// Sets how many keys can be in use at once. Default 1,000. A key is in use while it has taken
+    /// permits that have not returned. If there are more, some new ones are denied: the tables of a
+    /// rule have a fixed size, so that no one can push the key of another client out.
+    ///
+    /// # Cost
+    ///
+    /// Memory for each key and limit: 34 bytes. 480 bytes for a limit with a
+    /// [`wait`](Limit::wait), and 2.7 KB for a sliding window.
+    ///
+    /// ```
+    /// # use portcullis_policy::{Key, Rule};
+    /// let _ = Rule::new("clients").key(Key::address()).keys(100_000);
+    /// ```
+    #[must_use]
+    pub fn keys(mut self, keys: usize) -> Self {
+        self.keys = keys;
+        self
+    }
+
+    /// Exempts the requests whose header has one of these values. They are allowed, and take no
+    /// permits.
+    ///
+    /// ```
+    /// # use portcullis_policy::Rule;
+    /// let _ = Rule::new("clients").exempt_header("Oc-Client", ["admin", "monitor"]);
+    /// ```
+    #[must_use]
+    pub fn exempt_header<S: Into<Box<str>>>(
+        mut self,
+        name: &str,
+        values: impl IntoIterator<Item = S>,
+    ) -> Self {
+        let values = values.into_iter().map(Into::into).collect();
+        self.exempt.push((Text::Header(name.into()), values));
+        self
+    }
+
+    /// Exempts the requests whose property has one of these values. They are allowed, and take no
+    /// permits.
+    ///
+    /// ```
+    /// # use portcullis_policy::Rule;
+    /// let _ = Rule::new("tenants").exempt_property("tenant", ["internal"]);
+    /// ```
+    #[must_use]
+    pub fn exempt_property<S: Into<Box<str>>>(
+        mut self,
+        name: &str,
+        values: impl IntoIterator<Item = S>,
+    ) -> Self {
+        let values = values.into_iter().map(Into::into).collect();
+        self.exempt.push((Text::Property(name.into()), values));
+        self
+    }
+
+    /// Exempts the clients with these addresses, or in these networks: `192.0.2.7`, `10.0.0.0/8`.
+    /// Their requests are allowed, and take no permits.
+    ///
+    /// ```
+    /// # use portcullis_policy::Rule;
+    /// let _ = Rule::new("clients").exempt_networks(["10.0.0.0/8"]);
+    /// ```
+    #[must_use]
+    pub fn exempt_networks<S: Into<String>>(
+        mut self,
+        networks: impl IntoIterator<Item = S>,
+    ) -> Self {
+        self.exempt_networks
+            .extend(networks.into_iter().map(Into::into));
+        self
+    }
+
+    /// Sets a penalty: after a denial by one of the limits, all requests with the same key are
+    /// denied for this time. Denials in that time do not extend it.
+    ///
+    /// # Cost
+    ///
+    /// A denial by a limit then writes, once for each penalty. A decision reads one more word.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_policy::Rule;
+    /// let _ = Rule::new("login").limit("5/m".parse()?).penalty(Duration::from_secs(600));
+    /// # Ok::<(), portcullis_policy::PeriodError>(())
+    /// ```
+    #[must_use]
+    pub fn penalty(mut self, penalty: Duration) -> Self {
+        self.penalty = Some(penalty);
+        self
+    }
+
+    /// Lets all requests pass that the rule would deny, and lets the next rule decide.
+    /// [`Decision::shadow_denied`](crate::Decision::shadow_denied) tells of the first such rule.
+    ///
+    /// ```
+    /// # use portcullis_policy::Rule;
+    /// let _ = Rule::new("stricter").shadow();
+    /// ```
+    #[must_use]
+    pub fn shadow(mut self) -> Self {
+        self.is_shadow = true;
+        self
+    }
+
+    /// Disables the rule: it applies to no request.
+    ///
+    /// ```
+    /// # use portcullis_policy::Rule;
+    /// let _ = Rule::new("later").disabled();
+    /// ```
+    #[must_use]
+    pub fn disabled(mut self) -> Self {
+        self.is_enabled = false;
+        self
+    }
+
+    /// Sets the text for clients that are denied.
+    ///
+    /// ```
+    /// # use portcullis_policy::Rule;
+    /// assert_eq!(Rule::new("all").with_message("slow down").message(), Some("slow down"));
+    /// ```
+    #[must_use]
+    pub fn with_message(mut self, message: &str) -> Self {
+        self.message = Some(message.into());
+        self
+    }
+
+    /// Sets the HTTP status of a denial, 400 to 599. Default 429.
+    ///
+    /// ```
+    /// # use portcullis_policy::Rule;
+    /// assert_eq!(Rule::new("all").with_status(503).status(), 503);
+    /// ```
+    #[must_use]
+    pub fn with_status(mut self, status: u16) -> Self {
+        self.status = status;
+        self
+    }
+
+    /// Sets a tag that changes with the rule, as its source defines it.
+    ///
+    /// ```
+    /// # use portcullis_policy::Rule;
+    /// assert_eq!(Rule::new("all").with_etag("v7").etag(), Some("v7"));
+    /// ```
+    #[must_use]
+    pub fn with_etag(mut self, etag: &str) -> Self {
+        self.etag = Some(etag.into());
+        self
+    }
+
+    /// Returns the name.
+    ///
+    /// ```
+    /// # use portcullis_policy::Rule;
+    /// assert_eq!(Rule::new("all").name(), "all");
+    /// ```
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns the kind of the requests that the rule is for.
+    ///
+    /// ```
+    /// # use portcullis_policy::{Kind, Rule};
+    /// assert_eq!(Rule::new("all").kind(), Kind::Request);
+    /// ```
+    pub fn kind(&self) -> Kind {
+        self.conditions.kind
+    }
+
+    /// Returns the limits.
+    ///
+    /// ```
+    /// # use portcullis_policy::Rule;
+    /// assert!(Rule::new("all").limits().is_empty());
+    /// ```
+    pub fn limits(&self) -> &[Limit] {
+        &self.limits
+    }
+
+    /// Returns the text for clients that are denied, if one was set.
+    ///
+    /// ```
+    /// # use portcullis_policy::Rule;
+    /// assert_eq!(Rule::new("all").message(), None);
+    /// ```
+    pub fn message(&self) -> Option<&str> {
+        self.message.as_deref()
+    }
+
+    /// Returns the HTTP status of a denial.
+    ///
+    /// ```
+    /// # use portcullis_policy::Rule;
+    /// assert_eq!(Rule::new("all").status(), 429);
+    /// ```
+    pub fn status(&self) -> u16 {
+        self.status
+    }
+
+    /// Returns the tag, if one was set.
+    ///
+    /// ```
+    /// # use portcullis_policy::Rule;
+    /// assert_eq!(Rule::new("all").etag(), None);
+    /// ```
+    pub fn etag(&self) -> Option<&str> {
+        self.etag.as_deref()
+    }
+
+    /// Whether the client of a request is exempt.
+    pub(crate) fn exempts(&self, request: &Request<'_>, networks: &[IpNet]) -> bool {
+        let lists = |(text, values): &(Text, HashSet<Box<str>, RandomState>)| {
+            text.of(request).is_some_and(|text| values.contains(text))
+        };
+        let address = request.address.map(|address| address.to_canonical());
+        self.exempt.iter().any(lists)
+            || address.is_some_and(|address| networks.iter().any(|net| net.contains(&address)))
+    }
+}
+
+/// A setting of a rule that is not valid.
+///
+/// ```
+/// use portcullis_policy::{Conditions, Policy, Rule};
+/// let rule = Rule::new("search").when(Conditions::new().paths(["/search*"]));
+/// let errors = Policy::new([rule]).unwrap_err();
+/// assert!(errors[0].to_string().starts_with("rule `search`: paths: `/search*` has a `*` within"));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RuleError {
+    /// The name of the rule.
+    pub rule: Box<str>,
+    /// The setting, such as `paths` or `limits[1]`.
+    pub setting: String,
+    /// What is wrong with it, and what is allowed.
+    pub problem: String,
+}
+
+impl fmt::Display for RuleError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            rule,
+            setting,
+            problem,
+        } = self;
+        write!(f, "rule `{rule}`: {setting}: {problem}")
+    }
+}
+
+impl core::error::Error for RuleError {}

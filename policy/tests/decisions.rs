@@ -1,0 +1,536 @@
+//! What a policy decides, and that it decides as the limiters of the core would.
+
+use core::time::Duration;
+use std::collections::HashMap;
+
+use portcullis_core::{Denied, FixedWindow, Limiter, Rate, Retry, Timestamp, TokenBucket};
+use portcullis_policy::{
+    Algorithm, Conditions, Considered, Key, Kind, Limit, OnMissing, Outcome, PathError, PathRules,
+    Policy, Request, Rule,
+};
+use proptest::prelude::*;
+
+fn limit(text: &str) -> Limit {
+    text.parse().unwrap()
+}
+
+fn at(seconds: u64) -> Timestamp {
+    Timestamp::from_secs(seconds)
+}
+
+fn policy(rules: impl IntoIterator<Item = Rule>) -> Policy {
+    Policy::new(rules).unwrap()
+}
+
+/// Decides, and drops the decision.
+fn allows(policy: &Policy, now: Timestamp, request: &Request<'_>) -> bool {
+    policy.decide_at(now, request).is_allowed()
+}
+
+const GET: Request<'static> = Request::new("GET", "/");
+
+#[test]
+fn a_request_takes_from_all_limits_or_from_none() {
+    let policy = policy([Rule::new("all").limit(limit("10/s")).limit(limit("3/h"))]);
+    assert!(allows(&policy, at(1), &GET.cost(3)));
+    for _ in 0..10 {
+        let denied = policy.decide_at(at(1), &GET);
+        assert!(matches!(
+            denied.outcome(),
+            Outcome::Denied { limit: Some(1), .. }
+        ));
+        assert_eq!(denied.status().unwrap().index, 1);
+    }
+    let explained = policy.explain_at(at(1), &GET).unwrap();
+    let Considered::Limits { details, .. } = &explained[0].considered else {
+        panic!("the rule applies")
+    };
+    assert_eq!((details[0].available, details[1].available), (7, 0));
+}
+
+#[test]
+fn the_rule_with_the_lowest_priority_decides() {
+    let policy = policy([
+        Rule::new("last").priority(9),
+        Rule::new("off").disabled().limit(limit("1/h")),
+        Rule::new("get")
+            .priority(2)
+            .when(Conditions::new().methods(["GET"])),
+        Rule::new("same")
+            .priority(2)
+            .when(Conditions::new().methods(["GET"])),
+        Rule::new("egress").when(Conditions::new().kind(Kind::Egress)),
+    ]);
+    let decides = |request: Request<'_>| {
+        policy
+            .decide_at(at(1), &request)
+            .rule()
+            .unwrap()
+            .name()
+            .to_owned()
+    };
+    assert_eq!(decides(GET), "get");
+    assert_eq!(decides(Request::new("PUT", "/")), "last");
+    assert_eq!(decides(GET.kind(Kind::Egress)), "egress");
+    let none = policy.decide_at(at(1), &GET.kind(Kind::Burst)).outcome();
+    assert_eq!(none, Outcome::NoRule);
+}
+
+#[test]
+fn keys_are_what_is_configured() {
+    let address = |text: &str| text.parse().unwrap();
+    let headers = |value: &'static str| [("X-Tenant", value), ("X-User", "u")];
+    let two = |a, b| [("X-Tenant", a), ("X-User", b)];
+    let same = |key: Key, a: Request<'_>, b: Request<'_>| {
+        let policy = policy([Rule::new("one").key(key).limit(limit("1/h"))]);
+        assert!(allows(&policy, at(1), &a));
+        !allows(&policy, at(1), &b)
+    };
+    let with = |text| GET.address(address(text));
+    assert!(same(
+        Key::shared(),
+        with("10.0.0.1"),
+        Request::new("PUT", "/x")
+    ));
+    assert!(same(
+        Key::address(),
+        with("10.0.0.1"),
+        with("::ffff:10.0.0.1")
+    ));
+    assert!(!same(Key::address(), with("10.0.0.1"), with("10.0.0.2")));
+    assert!(same(
+        Key::address_prefix(24, 64),
+        with("10.0.0.1"),
+        with("10.0.0.2")
+    ));
+    assert!(same(
+        Key::address_prefix(0, 0),
+        with("10.0.0.1"),
+        with("192.0.2.1")
+    ));
+    assert!(same(
+        Key::address(),
+        with("2001:db8::1"),
+        with("2001:db8::ffff:0:0:2")
+    ));
+    assert!(!same(
+        Key::address(),
+        with("2001:db8::1"),
+        with("2001:db8:0:1::1")
+    ));
+    assert!(!same(
+        Key::address_prefix(32, 128),
+        with("2001:db8::1"),
+        with("2001:db8::2")
+    ));
+    assert!(same(
+        Key::path(),
+        Request::new("GET", "/a/b"),
+        Request::new("PUT", "//a/x/../%62/?q")
+    ));
+    assert!(!same(
+        Key::path(),
+        Request::new("GET", "/a/b"),
+        Request::new("GET", "/a/c")
+    ));
+    assert!(!same(
+        Key::path().and(Key::method()),
+        Request::new("GET", "/a"),
+        Request::new("PUT", "/a")
+    ));
+    let key = || Key::header("x-tenant").and(Key::header("x-user"));
+    let (ab, abc) = (two("a", "bc"), two("ab", "c"));
+    assert!(!same(key(), GET.headers(&ab), GET.headers(&abc)));
+    let (a, other) = (headers("a"), headers("b"));
+    assert!(same(
+        Key::header("X-User"),
+        GET.headers(&a),
+        GET.headers(&other)
+    ));
+    assert!(!same(
+        Key::header("X-Tenant"),
+        GET.headers(&a),
+        GET.headers(&other)
+    ));
+    assert!(!same(Key::tier(), GET.tier("a"), GET.tier("b")));
+    assert!(!same(Key::host(), GET.host("a"), GET.host("b")));
+    let spelled = GET.host("A.Example.:80");
+    assert!(same(Key::host(), GET.host("a.example"), spelled));
+    assert!(!same(
+        Key::property("p"),
+        GET.properties(&[("p", "a")]),
+        GET.properties(&[("p", "b")])
+    ));
+    let cost = Key::function(|request, hasher| {
+        hasher.write_u32(request.cost % 2);
+        true
+    });
+    let half = Rule::new("half").key(cost).limit(limit("2/h"));
+    let half = policy([half]);
+    assert!(allows(&half, at(1), &GET.cost(2)));
+    assert!(allows(&half, at(1), &GET.cost(1)));
+    assert!(!allows(&half, at(1), &GET.cost(2)));
+}
+
+#[test]
+fn a_missing_part_of_the_key_is_shared_denied_or_skipped() {
+    let rule = |on_missing| {
+        Rule::new("clients")
+            .key(Key::header("X-Key"))
+            .on_missing(on_missing)
+            .limit(limit("1/h"))
+    };
+    let decide = |policy: &Policy| {
+        let decision = policy.decide_at(at(1), &GET);
+        (
+            decision.outcome(),
+            decision.rule().map(|rule| rule.name().to_owned()),
+        )
+    };
+    let share = policy([rule(OnMissing::Share)]);
+    assert_eq!(decide(&share).0, Outcome::Allowed);
+    assert!(matches!(decide(&share).0, Outcome::Denied { .. }));
+    assert!(
+        allows(&share, at(1), &GET.headers(&[("X-Key", "k")])),
+        "another key"
+    );
+    let deny = policy([rule(OnMissing::Deny)]);
+    assert_eq!(
+        decide(&deny),
+        (Outcome::Unidentified, Some("clients".into()))
+    );
+    assert!(allows(&deny, at(1), &GET.headers(&[("X-Key", "k")])));
+    let skip = policy([rule(OnMissing::Skip), Rule::new("rest").priority(1)]);
+    assert_eq!(decide(&skip), (Outcome::Allowed, Some("rest".into())));
+    let empty = deny
+        .decide_at(at(1), &GET.headers(&[("X-Key", "")]))
+        .outcome();
+    assert_eq!(empty, Outcome::Unidentified, "an empty value is none");
+}
+
+#[test]
+fn an_exempt_client_takes_nothing() {
+    let policy = policy([Rule::new("all")
+        .limit(limit("1/h"))
+        .exempt_header("Oc-Client", ["admin", "ops"])
+        .exempt_property("tenant", ["internal"])
+        .exempt_networks(["10.0.0.0/8"])]);
+    let exempt = [
+        GET.headers(&[("oc-client", "admin")]),
+        GET.properties(&[("tenant", "internal")]),
+        GET.address("10.1.1.1".parse().unwrap()),
+    ];
+    for request in exempt.iter().cycle().take(9) {
+        assert_eq!(policy.decide_at(at(1), request).outcome(), Outcome::Exempt);
+    }
+    assert!(
+        allows(&policy, at(1), &GET.headers(&[("Oc-Client", "Admin")])),
+        "exact values only"
+    );
+    assert!(!allows(&policy, at(1), &GET));
+}
+
+#[test]
+fn a_shadow_rule_counts_and_lets_pass() {
+    let policy = policy([
+        Rule::new("busy").shadow().limit(Limit::at_once(1)),
+        Rule::new("strict").shadow().limit(limit("2/h")),
+        Rule::new("real").priority(1).limit(limit("3/h")),
+    ]);
+    let decide = |now| policy.decide_at(at(now), &GET);
+    let first = decide(1);
+    assert!(first.is_allowed() && first.shadow_denied().is_none());
+    let second = decide(1);
+    assert_eq!(
+        second.shadow_denied().unwrap().name(),
+        "busy",
+        "the first one is held"
+    );
+    assert_eq!(second.rule().unwrap().name(), "real");
+    drop((first, second));
+    let third = decide(1);
+    assert_eq!(third.shadow_denied().unwrap().name(), "strict");
+    assert!(third.is_allowed());
+    drop(third);
+    let fourth = decide(1);
+    assert!(!fourth.is_allowed(), "the next rule denies");
+}
+
+#[test]
+fn permits_at_once_return_when_the_decision_is_dropped() {
+    let policy = policy([Rule::new("uploads")
+        .key(Key::address())
+        .limit(Limit::at_once(2))
+        .limit(limit("4/h"))]);
+    let request = GET.address("192.0.2.7".parse().unwrap());
+    let first = policy.decide_at(at(1), &request);
+    let second = policy.decide_at(at(1), &request);
+    let third = policy.decide_at(at(1), &request);
+    assert!(first.is_allowed() && second.is_allowed() && !third.is_allowed());
+    assert_eq!(third.retry(), Some(Retry::OnRelease));
+    drop(third);
+    assert!(!allows(&policy, at(1), &request), "a denial holds nothing");
+    drop(first);
+    assert!(allows(&policy, at(1), &request));
+    assert!(allows(&policy, at(1), &request.cost(0)), "a probe");
+    let _fourth = policy.decide_at(at(1), &request);
+    let fifth = policy.decide_at(at(1), &request);
+    assert!(!fifth.is_allowed(), "the hour is used up");
+    drop(second);
+    assert!(!allows(&policy, at(1), &request));
+}
+
+#[test]
+fn a_penalty_denies_for_its_time_and_is_not_extended() {
+    let policy = policy([Rule::new("login")
+        .key(Key::address())
+        .limit(limit("2/s"))
+        .penalty(Duration::from_mins(1))]);
+    let a = GET.address("192.0.2.1".parse().unwrap());
+    let b = GET.address("192.0.2.2".parse().unwrap());
+    assert!(allows(&policy, at(10), &a.cost(2)));
+    let too_much = policy.decide_at(at(10), &a.cost(3));
+    assert!(matches!(
+        too_much.outcome(),
+        Outcome::Denied {
+            denied: Denied::ExceedsCapacity { .. },
+            ..
+        }
+    ));
+    assert_eq!(too_much.retry(), Some(Retry::Never));
+    assert!(
+        !policy
+            .explain_at(at(10), &a)
+            .unwrap()
+            .iter()
+            .any(|rule| matches!(
+                rule.considered,
+                Considered::Limits {
+                    is_penalized: true,
+                    ..
+                }
+            )),
+        "too large a request is not punished"
+    );
+    let over = policy.decide_at(at(10), &a);
+    assert_eq!(over.retry(), Some(Retry::At(at(70))));
+    for now in [11, 40, 69] {
+        let denied = policy.decide_at(at(now), &a);
+        assert!(matches!(
+            denied.outcome(),
+            Outcome::Denied {
+                limit: None,
+                denied: Denied::Penalized { .. }
+            }
+        ));
+        assert_eq!(denied.retry(), Some(Retry::At(at(70))));
+        assert!(allows(&policy, at(now), &b));
+    }
+    assert!(allows(&policy, at(70), &a));
+}
+
+#[test]
+fn each_algorithm_counts_as_it_says() {
+    let second = Duration::from_secs(10);
+    let admitted = |limit: Limit, times: &[u64]| -> Vec<bool> {
+        let policy = policy([Rule::new("one").key(Key::method()).limit(limit)]);
+        times
+            .iter()
+            .map(|&millis| allows(&policy, Timestamp::from_millis(millis), &GET))
+            .collect()
+    };
+    let two = Limit::per(2, second);
+    let window = two.clone().algorithm_of(Algorithm::FixedWindow);
+    assert_eq!(
+        admitted(window, &[9_000, 9_000, 9_999, 10_000, 10_000, 10_000]),
+        [true, true, false, true, true, false]
+    );
+    let from_request = two.clone().algorithm_of(Algorithm::WindowFromRequest);
+    assert_eq!(
+        admitted(from_request.clone(), &[9_000, 9_000, 18_999, 19_000]),
+        [true, true, false, true]
+    );
+    let waits = from_request.wait(Duration::from_secs(30));
+    assert_eq!(
+        admitted(waits, &[9_000, 9_000, 10_000, 39_999, 40_001]),
+        [true, true, false, false, true]
+    );
+    let sliding = two
+        .clone()
+        .algorithm_of(Algorithm::SlidingWindow { segments: 10 });
+    assert_eq!(
+        admitted(sliding, &[9_000, 9_500, 18_900, 19_000, 19_000, 19_000]),
+        [true, true, false, true, true, false]
+    );
+    assert_eq!(
+        admitted(two, &[9_000, 9_000, 9_000, 14_000, 14_000]),
+        [true, true, false, true, false]
+    );
+}
+
+#[test]
+fn a_path_that_is_too_long_is_denied() {
+    let policy = policy([]);
+    let long = "a".repeat(9_000);
+    let decision = policy.decide_at(at(1), &Request::new("GET", &long));
+    assert_eq!(decision.outcome(), Outcome::Path(PathError::TooLong));
+    assert!(!decision.is_allowed() && decision.retry().is_none() && decision.status().is_none());
+}
+
+#[test]
+fn all_wrong_settings_are_reported_with_rule_and_setting() {
+    let errors = Policy::new([
+        Rule::new("a")
+            .when(
+                Conditions::new()
+                    .paths(["/x*"])
+                    .hosts(["10.0.0.0/40", "no host"])
+                    .property("p", [""; 0]),
+            )
+            .with_status(200)
+            .keys(0)
+            .penalty(Duration::ZERO),
+        Rule::new("b")
+            .limit(limit("0/s"))
+            .limit(Limit::per(1, Duration::ZERO))
+            .limit(limit("5/s").wait(Duration::from_secs(1)))
+            .limit(limit("5/s").algorithm_of(Algorithm::SlidingWindow { segments: 65 }))
+            .limit(limit("5000000000/s"))
+            .exempt_networks(["10.0.0.1", "10.0.0.1/x"])
+            .disabled(),
+        (0..9).fold(Rule::new("c"), |rule, _| rule.limit(limit("1/s"))),
+    ])
+    .unwrap_err();
+    let settings: Vec<_> = errors
+        .iter()
+        .map(|error| format!("{} {}", error.rule, error.setting))
+        .collect();
+    assert_eq!(
+        settings,
+        [
+            "a paths",
+            "a hosts",
+            "a hosts",
+            "a properties",
+            "a status",
+            "a keys",
+            "a penalty",
+            "a penalty",
+            "b limits[0]",
+            "b limits[1]",
+            "b limits[2]",
+            "b limits[3]",
+            "b limits[4]",
+            "b exempt_networks",
+            "c limits",
+        ],
+        "{errors:#?}"
+    );
+}
+
+#[test]
+fn threads_together_get_no_more_than_the_limits() {
+    let policy = policy([Rule::new("all")
+        .key(Key::tier())
+        .limit(limit("1000/h"))
+        .limit(limit("700/d"))]);
+    let granted: usize = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..4)
+            .map(|_| {
+                scope.spawn(|| {
+                    (0..500)
+                        .filter(|_| allows(&policy, at(1), &GET.tier("t")))
+                        .count()
+                })
+            })
+            .collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap())
+            .sum()
+    });
+    assert_eq!(granted, 700);
+}
+
+/// The limiters of one key, apart from any table.
+struct Model {
+    bucket: TokenBucket,
+    window: FixedWindow,
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Two limits for each key: the same decisions, states and retries as limiters that are asked
+    /// one after the other, and explanations that agree with the decisions.
+    #[test]
+    fn a_policy_decides_as_limiters_in_a_map(
+        steps in proptest::collection::vec((0_u8..4, 0_u32..5, 0_u64..3_000), 1..200),
+    ) {
+        let policy = policy([Rule::new("all")
+            .key(Key::header("key"))
+            .limit(limit("3/s").burst(4))
+            .limit(limit("7/5s").algorithm_of(Algorithm::FixedWindow))]);
+        let mut models: HashMap<u8, Model> = HashMap::new();
+        let mut now = at(1_000);
+        for (key, cost, millis) in steps {
+            now += Duration::from_millis(millis);
+            let name = key.to_string();
+            let headers = [("key", &*name)];
+            let request = GET.headers(&headers).cost(cost);
+            let model = models.entry(key).or_insert_with(|| Model {
+                // A slot of a table counts in ticks of 1 µs.
+                bucket: TokenBucket::builder(Rate::per_second(3), 4)
+                    .tick(Duration::from_micros(1))
+                    .build()
+                    .unwrap(),
+                window: FixedWindow::new(7, Duration::from_secs(5)),
+            });
+            let limits: [&dyn Limiter; 2] = [&model.bucket, &model.window];
+            let denies = limits.iter().position(|limit| limit.peek_at(now, cost).is_err());
+            let retry = limits.iter().fold(Retry::At(now), |all, limit| {
+                match limit.peek_at(now, cost) {
+                    Ok(()) => all,
+                    Err(denied) => all.longer(limit.retry(denied), now),
+                }
+            });
+            let explained = policy.explain_at(now, &request).unwrap();
+            let Considered::Limits { details, .. } = &explained[0].considered else { panic!() };
+            prop_assert_eq!(details.iter().position(|detail| !detail.is_allowed()), denies);
+            for (detail, limit) in details.iter().zip(limits) {
+                prop_assert_eq!(detail.available, limit.available_at(now));
+            }
+            let decision = policy.decide_at(now, &request);
+            match (denies, decision.outcome()) {
+                (None, Outcome::Allowed) => {
+                    for limit in limits {
+                        prop_assert!(limit.take_at(now, cost).is_ok());
+                    }
+                }
+                (Some(index), Outcome::Denied { limit: Some(limit), denied }) => {
+                    prop_assert_eq!(index, limit);
+                    if matches!(denied, Denied::Exhausted { .. }) {
+                        prop_assert_eq!(decision.retry(), Some(retry));
+                    }
+                }
+                other => prop_assert!(false, "{other:?}"),
+            }
+            if let Some(status) = decision.status() {
+                prop_assert_eq!(status.remaining, limits[status.index].available_at(now));
+            }
+        }
+    }
+}
+
+#[test]
+fn case_can_be_ignored_in_the_whole_policy() {
+    let rule = || {
+        Rule::new("one")
+            .when(Conditions::new().paths(["/Users/*"]))
+            .key(Key::path())
+            .limit(limit("1/h"))
+    };
+    let policy = Policy::with_path_rules([rule()], PathRules::new().ignoring_case()).unwrap();
+    assert!(allows(&policy, at(1), &Request::new("GET", "/users/A")));
+    assert!(!allows(&policy, at(1), &Request::new("GET", "/USERS/a")));
+}
