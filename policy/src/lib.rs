@@ -73,6 +73,10 @@
 //!   for. So a denial costs no more than a grant.
 //! - **Time is an argument**, as in `portcullis-core`. A decision uses one `now` for all limits.
 //!
+//! # Features
+//!
+//! - `toml`: `Policy::from_toml`, with errors that point into the file.
+//!
 //! # Guarantees
 //!
 //! - **Bound.** No key is granted more than the limits of its rule allow: those of the limiters of
@@ -86,6 +90,8 @@
 #![forbid(unsafe_code)]
 
 mod conditions;
+#[cfg(feature = "toml")]
+mod file;
 mod key;
 mod limit;
 mod matcher;
@@ -98,6 +104,8 @@ mod rule;
 mod store;
 
 pub use conditions::{ConditionError, Conditions, Mismatch, Problem};
+#[cfg(feature = "toml")]
+pub use file::FileError;
 pub use key::Key;
 pub use limit::{Algorithm, Limit, MAX_SEGMENTS};
 pub use matcher::{MAX_PROPERTIES, Matcher};
@@ -106,4 +114,4 @@ pub use pattern::MAX_PATTERN_COMPONENTS;
 pub use period::{PeriodError, parse_count, parse_period};
 pub use policy::{Considered, Decision, Explained, MAX_SHADOWS, Outcome, Policy, Status};
 pub use request::{Fields, Kind, Request};
-pub use rule::{MAX_LIMITS, OnMissing, Rule, RuleError};
+pub use rule::{MAX_LIMITS, MAX_TABLE_BYTES, OnMissing, Rule, RuleError};

@@ -293,6 +293,20 @@ pub(crate) enum Compiled {
     },
 }
 
+impl Compiled {
+    /// The memory of a table for each key, as of [`KeyedArray::for_keys`].
+    ///
+    /// [`KeyedArray::for_keys`]: portcullis_core::KeyedArray::for_keys
+    pub(crate) fn bytes_per_key(&self) -> usize {
+        let limiter = match self {
+            Self::Bucket(_) | Self::Window(_) | Self::AtOnce(_) => 0,
+            Self::Cooldown { .. } => size_of::<CooldownWindow>(),
+            Self::Sliding { .. } => size_of::<SlidingWindow<{ MAX_SEGMENTS as usize }>>(),
+        };
+        34 + limiter * 17 / 4
+    }
+}
+
 /// Parses `N/PERIOD`, such as `10/s`, `100/1m` or `5/500ms`: see [`parse_period`].
 ///
 /// ```

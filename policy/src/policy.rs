@@ -8,7 +8,8 @@ use portcullis_core::{Address, Denied, Detail, Retry, Timestamp};
 
 use crate::conditions::parse_network;
 use crate::key::KeyOf;
-use crate::rule::{MAX_LIMITS, OnMissing};
+use crate::limit::Compiled;
+use crate::rule::{MAX_LIMITS, MAX_TABLE_BYTES, OnMissing};
 use crate::store::{Store, StoreDenied, penalty_rules};
 use crate::{
     Conditions, Limit, Matcher, Mismatch, PathError, PathRules, Problem, Request, Rule, RuleError,
@@ -163,6 +164,7 @@ impl Policy {
                 errors.push(RuleError {
                     rule: rule.name.clone(),
                     setting: "name".into(),
+                    value: None,
                     problem: "another rule has the same name".into(),
                 });
             }
@@ -174,7 +176,8 @@ impl Policy {
             errors.extend(refused.into_iter().map(|error| RuleError {
                 rule: rules[error.index].name.clone(),
                 setting: error.setting.into(),
-                problem: format!("`{}` {}", error.value, error.problem),
+                value: Some(error.value),
+                problem: error.problem.to_string(),
             }));
         }
         let active: Vec<Active> = rules
@@ -375,6 +378,7 @@ fn activate(rule: Rule, errors: &mut Vec<RuleError>) -> Option<Active> {
         errors.push(RuleError {
             rule: rule.name.clone(),
             setting,
+            value: None,
             problem,
         });
     };
@@ -386,7 +390,7 @@ fn activate(rule: Rule, errors: &mut Vec<RuleError>) -> Option<Active> {
         refuse("limits".into(), problem);
     }
     if !(400..600).contains(&rule.status()) {
-        let problem = format!("`{}` is not from 400 to 599", rule.status());
+        let problem = format!("must be from 400 to 599, not {}", rule.status());
         refuse("status".into(), problem);
     }
     if rule.keys == 0 {
@@ -397,16 +401,6 @@ fn activate(rule: Rule, errors: &mut Vec<RuleError>) -> Option<Active> {
         match limit.compile() {
             Ok(compiled) => limits.push(compiled),
             Err(problem) => refuse(format!("limits[{index}]"), problem.to_string()),
-        }
-    }
-    let mut exempt_networks = Vec::new();
-    for text in &rule.exempt_networks {
-        match parse_network(text) {
-            Some(network) => exempt_networks.push(network),
-            None => refuse(
-                "exempt_networks".into(),
-                format!("`{text}` {}", Problem::Network),
-            ),
         }
     }
     let penalty = match rule.penalty.map(penalty_rules) {
@@ -420,6 +414,27 @@ fn activate(rule: Rule, errors: &mut Vec<RuleError>) -> Option<Active> {
     if rule.penalty.is_some() && rule.limits.is_empty() {
         let problem = "has no effect without a limit: leave it out, or add a limit";
         refuse("penalty".into(), problem.into());
+    }
+    let bytes: usize = limits.iter().map(Compiled::bytes_per_key).sum();
+    let most = MAX_TABLE_BYTES / bytes.max(1);
+    if !rule.key.is_shared() && rule.keys > most {
+        let problem = format!(
+            "must be at most {most} with these limits, not {}",
+            rule.keys
+        );
+        refuse("keys".into(), problem);
+    }
+    let mut exempt_networks = Vec::new();
+    for text in &rule.exempt_networks {
+        match parse_network(text) {
+            Some(network) => exempt_networks.push(network),
+            None => errors.push(RuleError {
+                rule: rule.name.clone(),
+                setting: "exempt_networks".into(),
+                value: Some(text.clone()),
+                problem: Problem::Network.to_string(),
+            }),
+        }
     }
     if errors.len() > before {
         return None;

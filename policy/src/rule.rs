@@ -10,6 +10,9 @@ use ipnet::IpNet;
 use crate::key::Text;
 use crate::{Conditions, Key, Kind, Limit, Request};
 
+/// The largest memory of the tables of a rule, in bytes: 1 GiB.
+pub const MAX_TABLE_BYTES: usize = 1 << 30;
+
 /// The largest number of limits of a rule.
 pub const MAX_LIMITS: usize = 8;
 
@@ -168,7 +171,8 @@ impl Rule {
     /// # Cost
     ///
     /// Memory for each key and limit: 34 bytes. 480 bytes for a limit with a
-    /// [`wait`](Limit::wait), and 2.7 KB for a sliding window.
+    /// [`wait`](Limit::wait), and 2.7 KB for a sliding window. All tables of a rule together may
+    /// take [`MAX_TABLE_BYTES`].
     ///
     /// ```
     /// # use portcullis_policy::{Key, Rule};
@@ -399,6 +403,8 @@ pub struct RuleError {
     pub rule: Box<str>,
     /// The setting, such as `paths` or `limits[1]`.
     pub setting: String,
+    /// The text that is refused, if the setting is text.
+    pub value: Option<String>,
     /// What is wrong with it, and what is allowed.
     pub problem: String,
 }
@@ -408,9 +414,14 @@ impl fmt::Display for RuleError {
         let Self {
             rule,
             setting,
+            value,
             problem,
         } = self;
-        write!(f, "rule `{rule}`: {setting}: {problem}")
+        write!(f, "rule `{rule}`: {setting}: ")?;
+        if let Some(value) = value {
+            write!(f, "`{value}` ")?;
+        }
+        f.write_str(problem)
     }
 }
 

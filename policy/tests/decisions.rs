@@ -429,6 +429,21 @@ fn all_wrong_settings_are_reported_with_rule_and_setting() {
 }
 
 #[test]
+fn tables_that_are_too_large_are_refused_and_not_allocated() {
+    let sliding = limit("5/s").algorithm_of(Algorithm::SlidingWindow { segments: 2 });
+    let rule = |keys| Rule::new("a").key(Key::address()).keys(keys);
+    let refused = |rule: Rule| Policy::new([rule]).unwrap_err()[0].to_string();
+    assert_eq!(
+        refused(rule(usize::MAX).limit(limit("5/s"))),
+        format!(
+            "rule `a`: keys: must be at most 31580641 with these limits, not {}",
+            usize::MAX
+        )
+    );
+    assert!(refused(rule(400_000).limit(sliding)).contains("at most 399"));
+}
+
+#[test]
 fn threads_together_get_no_more_than_the_limits() {
     let policy = policy([Rule::new("all")
         .key(Key::tier())

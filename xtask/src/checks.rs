@@ -228,6 +228,7 @@ fn clippy(context: &Context) -> Check {
     quick_clippy(context)?;
     lint(context, &["--package", "portcullis-core"], &[])?;
     lint(context, &["--package", "portcullis-async"], &[])?;
+    lint(context, &["--package", "portcullis-policy"], &[])?;
     let firmware = ["--manifest-path", "firmware/Cargo.toml", "--all-targets"];
     lint(context, &firmware, &[])
 }

@@ -50,7 +50,11 @@ fn listed(document: &str, package: &str) -> BTreeSet<(String, bool)> {
 #[test]
 fn the_readme_names_every_feature_and_whether_it_is_on_by_default() {
     let readme = read("README.md");
-    for (folder, package) in [("core", "portcullis-core"), ("async", "portcullis-async")] {
+    for (folder, package) in [
+        ("core", "portcullis-core"),
+        ("async", "portcullis-async"),
+        ("policy", "portcullis-policy"),
+    ] {
         let has = manifest::features(&read(&format!("{folder}/Cargo.toml")));
         let says = listed(&readme, package);
         assert!(!has.is_empty(), "{package} has no features");

@@ -1,0 +1,244 @@
+//! Policies from TOML, and errors that point into the file.
+
+use portcullis_core::{Retry, Timestamp};
+use portcullis_policy::{Algorithm, Kind, Limit, Outcome, Policy, Request, Rule};
+use proptest::prelude::*;
+
+/// The example in the documentation of `Policy::from_toml`.
+fn documented() -> String {
+    let source = include_str!("../src/file.rs");
+    let (_, after) = source
+        .split_once("/// ```toml\n")
+        .expect("there is an example");
+    let (example, _) = after.split_once("    /// ```\n").expect("the example ends");
+    let lines = example
+        .lines()
+        .map(|line| line.trim_start().trim_start_matches("///"));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+fn errors(text: &str) -> Vec<String> {
+    let errors = Policy::from_toml(text).expect_err("the text is refused");
+    errors.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn the_documented_example_means_what_it_says() {
+    let policy = Policy::from_toml(&documented()).unwrap();
+    let rule = policy.rule("login").unwrap();
+    assert_eq!(
+        (rule.status(), rule.message(), rule.etag()),
+        (429, Some("Slow down."), Some("v7"))
+    );
+    let [minute, day, at_once] = rule.limits() else {
+        panic!("three limits")
+    };
+    assert_eq!(*minute, "5/m".parse::<Limit>().unwrap());
+    assert_eq!((day.name(), day.count()), (Some("a day"), 100));
+    assert_eq!(day.algorithm(), Algorithm::SlidingWindow { segments: 24 });
+    assert_eq!((at_once.count(), at_once.period()), (3, None));
+
+    let now = Timestamp::from_secs(1);
+    let properties = [("region", "eu")];
+    let request = Request::new("POST", "/v1/me/session/a/b")
+        .host("eu.example.com")
+        .address("2001:db8::1".parse().unwrap())
+        .tier("free")
+        .properties(&properties);
+    let outcome = |request| policy.decide_at(now, &request).outcome();
+    assert_eq!(
+        outcome(request.headers(&[("oc-client", "admin")])),
+        Outcome::Exempt
+    );
+    assert_eq!(
+        outcome(request.address("192.0.2.7".parse().unwrap())),
+        Outcome::Exempt
+    );
+    for (field, other) in [
+        ("method", Request::new("GET", request.path)),
+        ("path", Request::new("POST", "/v1/session")),
+    ] {
+        let other = other
+            .host(request.host)
+            .tier(request.tier)
+            .properties(&properties);
+        assert_eq!(outcome(other), Outcome::NoRule, "{field}");
+    }
+    assert_eq!(outcome(request.tier("paid")), Outcome::NoRule);
+    assert_eq!(outcome(request.host("example.org")), Outcome::NoRule);
+    assert_eq!(
+        outcome(request.properties(&[("region", "ap")])),
+        Outcome::NoRule
+    );
+    assert_eq!(outcome(request.kind(Kind::Burst)), Outcome::NoRule);
+    for _ in 0..5 {
+        assert_eq!(outcome(request), Outcome::Allowed);
+    }
+    // Of the same network of 64 bits.
+    let neighbour = request.address("2001:db8::2".parse().unwrap());
+    let denied = policy.decide_at(now, &neighbour);
+    assert_eq!(
+        denied.retry(),
+        Some(Retry::At(Timestamp::from_secs(601))),
+        "the penalty"
+    );
+    assert_eq!(
+        outcome(neighbour.headers(&[("X-Tenant", "t")])),
+        Outcome::Allowed
+    );
+}
+
+#[test]
+fn every_setting_of_a_rule_has_an_effect() {
+    let text = r#"
+        [paths]
+        ignore_case = true
+        decode_slashes = true
+        [[rules]]
+        name = "second"
+        priority = 2
+        [[rules]]
+        name = "first"
+        kind = "egress"
+        key = ["method", "host", "path", "tier", "property:user", "address/0/0"]
+        on_missing = "deny"
+        keys = 5
+        limits = [
+            { rate = "2/s", burst = 3 },
+            { rate = "3/s", algorithm = "fixed-window" },
+            { rate = "4/s", algorithm = "window-from-request", wait = "5s" },
+            { rate = "5/s", algorithm = "sliding-window" },
+        ]
+        [[rules]]
+        name = "off"
+        enabled = false
+        [[rules]]
+        name = "shadow"
+        shadow = true
+        paths = ["/A/B"]
+        on_missing = "skip"
+        limits = ["1/h"]
+    "#;
+    let policy = Policy::from_toml(text).unwrap();
+    let names: Vec<_> = policy.rules().map(Rule::name).collect();
+    assert_eq!(names, ["first", "off", "shadow", "second"]);
+    let first = policy.rule("first").unwrap().limits();
+    assert_eq!(first[0].capacity(), 3);
+    let algorithms: Vec<_> = first.iter().map(Limit::algorithm).collect();
+    assert_eq!(
+        algorithms,
+        [
+            Algorithm::TokenBucket,
+            Algorithm::FixedWindow,
+            Algorithm::WindowFromRequest,
+            Algorithm::SlidingWindow { segments: 8 },
+        ]
+    );
+    let now = Timestamp::from_secs(1);
+    let request = Request::new("GET", "/a%2Fb");
+    let decide = |request| policy.decide_at(now, &request);
+    assert_eq!(decide(request).rule().unwrap().name(), "second");
+    assert_eq!(decide(request).shadow_denied().unwrap().name(), "shadow");
+    assert_eq!(
+        decide(request.kind(Kind::Egress)).outcome(),
+        Outcome::Unidentified
+    );
+}
+
+#[test]
+fn all_errors_are_reported_where_they_are() {
+    let text = "[paths]
+ignore_cas = true
+decode_slashes = 1
+[[rules]]
+name = 'a'
+prioritty = 1
+methods = 'GET'
+paths = ['/ok', '/x*']
+hosts = ['10.0.0.0/33']
+kind = 'egres'
+limits = ['1/s', '5/year', { rate = '1/s', at_once = 1 }, { rate = '0/s' }, { rat = 1 }, 7]
+penalty = '1.5s'
+status = 200
+keys = -1
+key = ['adress', 'header:', 'address/33/0', 'path']
+exempt = { networks = ['10.0.0.1', 'x'], header = {} }
+properties = { p = [] }
+[[rules]]
+name = 'a'
+zzzzzzzzzz = 1
+[[rules]]
+paths = []
+";
+    assert_eq!(
+        errors(text),
+        [
+            "2:1: ignore_cas is not a setting of paths: did you mean ignore_case?",
+            "3:18: decode_slashes: expected true or false, not an integer",
+            "6:1: prioritty is not a setting of a rule: did you mean priority?",
+            "7:11: methods: expected an array of strings, not a string",
+            "8:17: paths: `/x*` has a `*` within a component: a wildcard is a whole component, `*` \
+             or `**`; write %2A for the character",
+            "9:10: hosts: `10.0.0.0/33` is not a network, such as `10.0.0.0/8` or `2001:db8::/32`",
+            "10:8: kind: `egres` is not known: did you mean `egress`?",
+            "11:18: limits: `5/year` is not a rate: expected N/PERIOD, such as 60/m, 100/10s or \
+             5/500ms (units: ms, s, m, h, d; whole numbers)",
+            "11:28: limits: a limit has either `rate` or `at_once`",
+            "11:59: limits[3]: burst must be at least 1",
+            "11:77: limits: a limit has either `rate` or `at_once`",
+            "11:79: rat is not a setting of a limit: did you mean rate?",
+            "11:90: limits: expected a rate such as \"10/s\", or a table, not an integer",
+            "12:11: penalty: `1.5s` is not a period: expected a unit, or a whole number and a unit \
+             (units: ms, s, m, h, d)",
+            "13:1: status: must be from 400 to 599, not 200",
+            "14:8: keys: `-1` is not from 0 to 4294967295",
+            "15:8: key: `adress` is not a part of a key: expected address, address/V4/V6, path, \
+             host, method, tier, header:NAME or property:NAME",
+            "15:18: key: `header:` is not a part of a key: expected address, address/V4/V6, path, \
+             host, method, tier, header:NAME or property:NAME",
+            "15:29: key: `address/33/0` is not a part of a key: expected address, address/V4/V6, \
+             path, host, method, tier, header:NAME or property:NAME",
+            "16:36: exempt_networks: `x` is not a network, such as `10.0.0.0/8` or `2001:db8::/32`",
+            "16:42: header is not a setting of exempt: did you mean headers?",
+            "17:16: properties: `p` needs at least one value",
+            "19:1: name: another rule has the same name",
+            "20:1: zzzzzzzzzz is not a setting of a rule: expected one of name, priority, kind, \
+             methods, paths, hosts, tiers, properties, key, on_missing, keys, limits, penalty, \
+             exempt, shadow, enabled, message, status, etag",
+            "21:1: name is missing in this rule",
+        ]
+    );
+}
+
+#[test]
+fn text_that_is_not_toml_is_refused_with_its_place() {
+    let all = errors("[[rules]]\nname = \"a\nkeys = 5\n");
+    assert!(all[0].starts_with("2:"), "{all:?}");
+    assert!(Policy::from_toml("").unwrap().rules().next().is_none());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// A file with pieces replaced is accepted or refused with errors in it. It never panics.
+    #[test]
+    fn damaged_files_are_refused_without_a_panic(
+        cuts in proptest::collection::vec((any::<u16>(), 0_usize..20, "[\\[\\]{}=,\"'a-z0-9/*%.\\n é-]{0,6}"), 1..5),
+    ) {
+        let mut text = documented();
+        for (at, len, with) in cuts {
+            let at = text.floor_char_boundary(usize::from(at) % (text.len() + 1));
+            let end = text.ceil_char_boundary((at + len).min(text.len()));
+            text.replace_range(at..end, &with);
+        }
+        if let Err(errors) = Policy::from_toml(&text) {
+            let lines: Vec<&str> = text.split('\n').collect();
+            prop_assert!(!errors.is_empty());
+            for error in errors {
+                prop_assert!((1..=lines.len()).contains(&error.line));
+                let columns = lines[error.line - 1].chars().count() + 1;
+                prop_assert!((1..=columns).contains(&error.column), "{}", error);
+            }
+        }
+    }
+}
