@@ -205,7 +205,7 @@ pub(crate) const STEPS: &[Step] = &[
     },
     Step {
         name: "soak",
-        about: "the property tests with 10^9 operations, and the stress tests for minutes; 10,000 waits for 10 s on every runtime; the longest loom models with more pre-emptions; 10^8 pre-empted calls, and random traces for half an hour",
+        about: "the property tests with 10^9 operations, and the stress tests for minutes; 10,000 waits for 10 s on every runtime; the longest loom models with more pre-emptions; 10^8 pre-empted calls, and random traces for half an hour; a million random paths, files of policies, and sequences of decisions",
         needs: None,
         run: soak,
     },
@@ -418,5 +418,11 @@ fn soak(context: &Context) -> Check {
     let ignored = ["--", "--ignored", "--nocapture"];
     let accesses = command::run_tests(explorer(context).args(ignored))?;
     let traces = command::run_tests(traces(context).args(ignored))?;
-    Ok(format!("{tests}; {models}; {accesses}; {traces}"))
+    let mut policies = context.cargo_test();
+    policies.args(["--release", "--package", "portcullis-policy"]);
+    policies.args(["--all-features", "--lib", "--tests"]);
+    let policies = command::run_tests(policies.env("PROPTEST_CASES", "1000000"))?;
+    Ok(format!(
+        "{tests}; {models}; {accesses}; {traces}; {policies}"
+    ))
 }
