@@ -56,6 +56,7 @@ pub trait Fields {
 }
 
 impl<K: AsRef<str>, V: AsRef<str>> Fields for [(K, V)] {
+    #[inline]
     fn value(&self, name: &str) -> Option<&str> {
         let mut all = self.iter();
         all.find(|(key, _)| key.as_ref().eq_ignore_ascii_case(name))
@@ -64,12 +65,14 @@ impl<K: AsRef<str>, V: AsRef<str>> Fields for [(K, V)] {
 }
 
 impl<K: AsRef<str>, V: AsRef<str>, const N: usize> Fields for [(K, V); N] {
+    #[inline]
     fn value(&self, name: &str) -> Option<&str> {
         self[..].value(name)
     }
 }
 
 impl<K: AsRef<str>, V: AsRef<str>> Fields for Vec<(K, V)> {
+    #[inline]
     fn value(&self, name: &str) -> Option<&str> {
         self[..].value(name)
     }
@@ -121,6 +124,7 @@ impl<'a> Request<'a> {
     /// # use portcullis_policy::Request;
     /// assert_eq!(Request::new("GET", "/").cost, 1);
     /// ```
+    #[inline]
     pub const fn new(method: &'a str, path: &'a str) -> Self {
         Self {
             kind: Kind::Request,
@@ -141,6 +145,7 @@ impl<'a> Request<'a> {
     /// # use portcullis_policy::{Kind, Request};
     /// assert_eq!(Request::new("GET", "/").kind(Kind::Egress).kind, Kind::Egress);
     /// ```
+    #[inline]
     #[must_use]
     pub const fn kind(mut self, kind: Kind) -> Self {
         self.kind = kind;
@@ -153,6 +158,7 @@ impl<'a> Request<'a> {
     /// # use portcullis_policy::Request;
     /// assert_eq!(Request::new("GET", "/").host("a.example").host, "a.example");
     /// ```
+    #[inline]
     #[must_use]
     pub const fn host(mut self, host: &'a str) -> Self {
         self.host = host;
@@ -166,6 +172,7 @@ impl<'a> Request<'a> {
     /// let request = Request::new("GET", "/").address("::ffff:192.0.2.7".parse().unwrap());
     /// assert_eq!(request.address, Some("192.0.2.7".parse().unwrap()));
     /// ```
+    #[inline]
     #[must_use]
     pub const fn address(mut self, address: IpAddr) -> Self {
         self.address = Some(address.to_canonical());
@@ -178,6 +185,7 @@ impl<'a> Request<'a> {
     /// # use portcullis_policy::Request;
     /// assert_eq!(Request::new("GET", "/").tier("free").tier, "free");
     /// ```
+    #[inline]
     #[must_use]
     pub const fn tier(mut self, tier: &'a str) -> Self {
         self.tier = tier;
@@ -191,6 +199,7 @@ impl<'a> Request<'a> {
     /// let request = Request::new("GET", "/").headers(&[("X-Client", "a")]);
     /// assert_eq!(request.headers.value("X-Client"), Some("a"));
     /// ```
+    #[inline]
     #[must_use]
     pub const fn headers(mut self, headers: &'a dyn Fields) -> Self {
         self.headers = headers;
@@ -204,6 +213,7 @@ impl<'a> Request<'a> {
     /// let request = Request::new("GET", "/").properties(&[("region", "eu")]);
     /// assert_eq!(request.properties.value("region"), Some("eu"));
     /// ```
+    #[inline]
     #[must_use]
     pub const fn properties(mut self, properties: &'a dyn Fields) -> Self {
         self.properties = properties;
@@ -217,6 +227,7 @@ impl<'a> Request<'a> {
     /// # use portcullis_policy::Request;
     /// assert_eq!(Request::new("GET", "/").cost(5).cost, 5);
     /// ```
+    #[inline]
     #[must_use]
     pub const fn cost(mut self, cost: u32) -> Self {
         self.cost = cost;

@@ -203,7 +203,7 @@ impl Field {
         for path in self.paths.iter().take(1_000) {
             let mut found = Vec::new();
             visit(&matcher, path, |rule| found.push(rule));
-            assert_eq!(found, globs.matches(path), "{path}");
+            assert_eq!(found, globs.matches(&path[1..]), "{path}");
         }
         let (note, paths) = (format!("{matcher:?}"), self.paths.clone());
         Ready::new(move |_, operations| {
@@ -227,7 +227,7 @@ impl Field {
             RULES_FOUND.with_borrow_mut(|rules| {
                 let mut matched = 0;
                 for path in paths.iter().cycle().take(operations as usize) {
-                    globs.matches_into(path, rules);
+                    globs.matches_into(&path[1..], rules);
                     matched += u64::from(!rules.is_empty());
                 }
                 matched
@@ -235,10 +235,13 @@ impl Field {
         })
     }
 
+    /// Without the slash at the start of patterns and paths: with it, globset is slower.
     fn globs(&self) -> GlobSet {
         let mut globs = GlobSetBuilder::new();
         for pattern in &self.patterns {
-            let glob = GlobBuilder::new(pattern).literal_separator(true).build();
+            let glob = GlobBuilder::new(&pattern[1..])
+                .literal_separator(true)
+                .build();
             globs.add(glob.expect("a valid pattern"));
         }
         globs.build().expect("globset has room for the patterns")
