@@ -325,7 +325,7 @@ fn a_drain_that_begins_during_the_release_of_a_handed_over_permit_ends() {
     explore(|| {
         let (queue, last) = handed_over();
         let release = beside(move || last.leave());
-        let (mut drain, over) = Drain::polled(&queue);
+        let (mut drain, over) = Drain::polled(Drained::new(Arc::clone(&queue)));
         join(release);
         assert!(over || drain.is_over(), "waits although no permit is held");
         assert!(are_free(&queue, 1), "no request waits");
@@ -338,7 +338,7 @@ fn a_drain_does_not_end_when_a_permit_is_handed_over() {
     explore(|| {
         let queue = queue(1);
         let held = hold(&queue, 1);
-        let (mut drain, _) = Drain::polled(&queue);
+        let (mut drain, _) = Drain::polled(Drained::new(Arc::clone(&queue)));
         let mut wait = Task::polled(&queue, 1);
         let next = beside(move || {
             wait.is_served();
@@ -363,7 +363,7 @@ fn a_drain_sees_what_was_written_before_a_permit_was_handed_over() {
         let queue = queue(1);
         let data = Shared::new(Witness::new());
         let held = hold(&queue, 1);
-        let (mut drain, _) = Drain::polled(&queue);
+        let (mut drain, _) = Drain::polled(Drained::new(Arc::clone(&queue)));
         let mut wait = Task::polled(&queue, 1);
         let next = beside(move || {
             wait.poll();

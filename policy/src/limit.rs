@@ -227,7 +227,7 @@ impl Limit {
             unused(self.algorithm != Algorithm::default(), "algorithm")?;
             let count = u32::try_from(self.count).unwrap_or(u32::MAX);
             return Ok(Compiled::AtOnce(
-                <Concurrency>::try_new(count)?.into_rules()?,
+                Concurrency::builder(count).build()?.into_rules()?,
             ));
         };
         unused(

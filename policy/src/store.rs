@@ -12,7 +12,7 @@ use std::hash::RandomState;
 
 use portcullis_core::{
     Address, AllOf, Composable, ConcurrencyRules, CooldownWindow, Denied, DeniedBy, Detail,
-    FixedWindow, FixedWindowRules, Idle, Key, Keyed, KeyedArray, KeyedRules, Limiter, LimiterExt,
+    FixedWindow, FixedWindowRules, Idle, Key, Keyed, KeyedArray, KeyedRules, Limiter,
     LimiterId, Line, Receipt, Refund, Retry, SettingsError, SlidingWindow, Timestamp,
     TokenBucketRules, metadata::Metadata,
 };
