@@ -271,10 +271,11 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
     /// ```
     #[inline]
     pub fn blocking_acquire(&self, n: u32) -> Result<Lease<&Self>, Rejected> {
-        self.blocking_acquire_until(n, Timestamp::MAX)
+        Acquire::new(self, n, n).block()
     }
 
-    /// Takes `n` permits, and blocks the thread for at most `timeout` by the queue's clock.
+    /// Takes `n` permits, and blocks the thread for at most `timeout` by the queue's clock. Does
+    /// not compile if the clock is [`Timeless`](portcullis_core::Timeless).
     ///
     /// # Errors
     ///
@@ -296,11 +297,12 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
         n: u32,
         timeout: Duration,
     ) -> Result<Lease<&Self>, Rejected> {
-        self.blocking_acquire_until(n, self.clock().now().saturating_add(timeout))
+        self.acquire_for(n, timeout).block()
     }
 
     /// Takes `n` permits, and blocks the thread until `deadline` at the latest, by the queue's
-    /// clock. [`Timestamp::MAX`] means no deadline.
+    /// clock. [`Timestamp::MAX`] means no deadline. Does not compile if the clock is
+    /// [`Timeless`](portcullis_core::Timeless).
     ///
     /// # Errors
     ///
@@ -321,6 +323,6 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
         n: u32,
         deadline: Timestamp,
     ) -> Result<Lease<&Self>, Rejected> {
-        Acquire::new(self, n, n).until(deadline).block()
+        self.acquire_until(n, deadline).block()
     }
 }

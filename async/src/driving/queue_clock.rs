@@ -12,6 +12,8 @@ use crate::Timer;
 /// | [`NoTimer`], [`ManualClock`] | a call of [`Queue::advance`], or a thread that waits |
 /// | [`Timeless`] | nothing: time stands still |
 ///
+/// With [`Timeless`], a request with a deadline or a timeout does not compile.
+///
 /// [`ManualClock`]: portcullis_core::ManualClock
 /// [`Queue::advance`]: crate::Queue::advance
 ///
@@ -53,6 +55,9 @@ pub trait Wakes: Clock {
     /// Whether it wakes.
     const WAKES: bool;
 
+    /// Whether its time can pass. If not, no deadline is ever reached.
+    const TIME_PASSES: bool;
+
     /// As [`Timer::wake_at`]. Not called if it does not wake.
     fn wake(&self, at: Timestamp, waker: &Waker) -> Poll<()>;
 }
@@ -61,6 +66,7 @@ impl<T: Timer> QueueClock for T {}
 
 impl<T: Timer> Wakes for T {
     const WAKES: bool = true;
+    const TIME_PASSES: bool = true;
 
     #[inline]
     fn wake(&self, at: Timestamp, waker: &Waker) -> Poll<()> {
@@ -103,13 +109,14 @@ impl<C: Clock> Clock for NoTimer<C> {
     }
 }
 
-/// Clocks that wake no task.
+/// Clocks that wake no task, and whether their time can pass.
 macro_rules! without_timer {
-    ($([$($generics:tt)*] $clock:ty,)*) => {$(
+    ($([$($generics:tt)*] $clock:ty: $time_passes:literal,)*) => {$(
         impl<$($generics)*> QueueClock for $clock {}
 
         impl<$($generics)*> Wakes for $clock {
             const WAKES: bool = false;
+            const TIME_PASSES: bool = $time_passes;
 
             #[inline]
             fn wake(&self, _: Timestamp, _: &Waker) -> Poll<()> {
@@ -120,12 +127,12 @@ macro_rules! without_timer {
 }
 
 without_timer! {
-    [C: Clock] NoTimer<C>,
-    [] Timeless,
+    [C: Clock] NoTimer<C>: true,
+    [] Timeless: false,
 }
 
 #[cfg(target_has_atomic = "64")]
 without_timer! {
-    [] portcullis_core::ManualClock,
-    [] &portcullis_core::ManualClock,
+    [] portcullis_core::ManualClock: true,
+    [] &portcullis_core::ManualClock: true,
 }

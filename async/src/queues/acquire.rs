@@ -137,6 +137,16 @@ impl<P: Anchored> Acquire<P> {
     /// cancelled and no permit is returned early. Free permits are granted even if the deadline has
     /// passed.
     ///
+    /// Does not compile if the clock of the queue is [`Timeless`](portcullis_core::Timeless), by
+    /// which no deadline passes:
+    ///
+    /// ```compile_fail,E0080
+    /// # use portcullis_async::Queue;
+    /// # use portcullis_core::{Concurrency, Timeless, Timestamp};
+    /// let queue = Queue::new(Concurrency::new(1), Timeless, 9);
+    /// let wait = queue.acquire(1).until(Timestamp::from_millis(50));
+    /// ```
+    ///
     /// ```
     /// # use portcullis_async::{Acquire, Queue, Rejected};
     /// # use portcullis_core::{ManualClock, Rate, Timestamp, TokenBucket};
@@ -153,13 +163,29 @@ impl<P: Anchored> Acquire<P> {
     /// ));
     /// ```
     pub const fn until(mut self, deadline: Timestamp) -> Self {
+        const {
+            assert!(
+                ClockOf::<P>::TIME_PASSES,
+                "a deadline or timeout needs a clock whose time passes, not `Timeless`: \
+                 take a timer such as `ThreadTimer` or `TokioTimer`, or `NoTimer(clock)`"
+            );
+        }
         // The future can still be moved, so the waiter is in no list.
         self.wait.request_mut().deadline = deadline;
         self
     }
 
     /// Sets a deadline `timeout` after the present time of the queue's clock; see
-    /// [`until`](Self::until).
+    /// [`until`](Self::until). Does not compile if the clock is
+    /// [`Timeless`](portcullis_core::Timeless):
+    ///
+    /// ```compile_fail,E0080
+    /// # use core::time::Duration;
+    /// # use portcullis_async::Queue;
+    /// # use portcullis_core::{Concurrency, Timeless};
+    /// let queue = Queue::new(Concurrency::new(1), Timeless, 9);
+    /// let wait = queue.acquire(1).within(Duration::from_millis(50));
+    /// ```
     ///
     /// ```
     /// # use core::time::Duration;

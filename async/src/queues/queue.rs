@@ -97,8 +97,8 @@ use crate::{Acquire, Drained, QueueClock};
 /// the queue grants the permits.
 ///
 /// A limit on concurrency ignores time, so its queue needs no clock:
-/// [`Timeless`](portcullis_core::Timeless) stands for one. With it, time stands still: a deadline
-/// in the future never passes, and a timeout never ends a wait.
+/// [`Timeless`](portcullis_core::Timeless) stands for one. With it, time stands still, so a request
+/// with a deadline or a timeout does not compile. For those, take a timer.
 ///
 /// ```
 /// use portcullis_async::Queue;
@@ -384,7 +384,8 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
     }
 
     /// Waits for `n` permits until `deadline` at the latest, by the queue's clock. See
-    /// [`Acquire::until`].
+    /// [`Acquire::until`]. Does not compile if the clock is
+    /// [`Timeless`](portcullis_core::Timeless).
     ///
     /// # Errors
     ///
@@ -421,7 +422,8 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
     }
 
     /// Waits for `n` permits for at most `timeout`, by the queue's clock. The time runs from this
-    /// call, not from the first poll. See [`Acquire::within`].
+    /// call, not from the first poll. See [`Acquire::within`]. Does not compile if the clock is
+    /// [`Timeless`](portcullis_core::Timeless).
     ///
     /// # Errors
     ///
