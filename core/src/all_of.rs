@@ -110,7 +110,26 @@ impl<T> AllOf<T> {
     ///         .is_ok()
     /// );
     /// ```
-    pub const fn new(limits: T) -> Self {
+    ///
+    /// A [`Clocked`](crate::Clocked) limiter is not a limiter:
+    ///
+    /// ```compile_fail,E0277
+    /// # use portcullis_core::{AllOf, Clocked, Concurrency, Timeless};
+    /// let limit = Clocked::new(Concurrency::new(3), Timeless);
+    /// let all = AllOf::new((&limit, Concurrency::new(2)));
+    /// ```
+    ///
+    /// Pass the limiter in it:
+    ///
+    /// ```
+    /// # use portcullis_core::{AllOf, Clocked, Concurrency, Timeless};
+    /// # let limit = Clocked::new(Concurrency::new(3), Timeless);
+    /// let all = AllOf::new((limit.limiter(), Concurrency::new(2)));
+    /// ```
+    pub const fn new(limits: T) -> Self
+    where
+        T: Limits,
+    {
         Self { limits }
     }
 

@@ -79,8 +79,9 @@ use crate::{Denied, Detail, Interval, Lease, Receipt, Refund, Retry, Timestamp};
 /// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a limiter",
-    note = "rules (`TokenBucketRules`, `FixedWindowRules`, `ConcurrencyRules`) are for a `Keyed` table: elsewhere use the limiter itself, such as `TokenBucket`",
-    note = "a table has a limiter for each key: call its method `key`"
+    note = "if it is a `Clocked` limiter, or a `ClockedKey` (a key of a `Clocked` table), pass the limiter in it: call `.limiter()`",
+    note = "if it is a table, pass the limiter of one key: call `.key(&key)`",
+    note = "if it is the rules of a table, such as `TokenBucketRules`, pass a limiter: `TokenBucket`"
 )]
 pub trait Limiter {
     /// Takes `n` permits at `now`. With `n = 0` it takes nothing, and is granted or denied as a

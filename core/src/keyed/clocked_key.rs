@@ -72,10 +72,20 @@ impl<T: Keys, C: Clock> Clocked<T, C> {
     }
 }
 
-impl<P: Deref<Target: Keys> + Clone, C: Clock> Clocked<P, C> {
+/// A pointer to a table, which can be cloned: an `Arc`, or a reference. Sealed.
+#[doc(hidden)]
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a pointer to a table: wrap the table, not the `Clocked`, in an `Arc`"
+)]
+pub trait KeysPointer: Deref<Target: Keys> + Clone {}
+
+impl<P: Deref<Target: Keys> + Clone> KeysPointer for P {}
+
+impl<P, C: Clock> Clocked<P, C> {
     /// As [`key`](Self::key), for a clock that is joined with a pointer to a table: an `Arc`, or a
     /// reference to a static. The key and its leases have a copy of the pointer, so the leases can
-    /// move to another thread or to a task that is spawned.
+    /// move to another thread or to a task that is spawned. Wrap the table in the `Arc`, not the
+    /// `Clocked`.
     ///
     /// # Cost
     ///
@@ -93,8 +103,19 @@ impl<P: Deref<Target: Keys> + Clone, C: Clock> Clocked<P, C> {
     /// assert!(downloads.owned_key("alice").try_acquire(1).is_ok());
     /// # Ok::<(), portcullis_core::Denied>(())
     /// ```
+    ///
+    /// ```compile_fail,E0277
+    /// # use portcullis_core::{Clocked, Concurrency, Keyed, MonotonicClock};
+    /// # use std::sync::Arc;
+    /// let table = Keyed::for_keys(Concurrency::new(1), 100);
+    /// let downloads = Arc::new(Clocked::new(table, MonotonicClock::new()));
+    /// let alice = downloads.owned_key("alice");
+    /// ```
     #[inline]
-    pub fn owned_key<K: Hash + ?Sized>(&self, key: &K) -> ClockedKey<P, &C> {
+    pub fn owned_key<K: Hash + ?Sized>(&self, key: &K) -> ClockedKey<P, &C>
+    where
+        P: KeysPointer,
+    {
         ClockedKey {
             key: Key::new(self.limiter().clone(), key),
             clock: self.clock(),

@@ -57,6 +57,12 @@ pub trait Keys: sealed::Table {
 ///     Seed::new(),
 /// ));
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a table that a `KeyedQueue` can own",
+    label = "expected a `Keyed` or a `KeyedArray` that owns its memory",
+    note = "for several limits on each key, pass a table of them: `KeyedArray::for_keys(|| AllOf::new((..)), keys)`",
+    note = "for one limit without keys, take a `Queue`"
+)]
 pub trait QueueKeys: Keys {
     /// Whether other callers may take from a key's limiter without going through the queue.
     const SHARED: bool;
