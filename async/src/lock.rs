@@ -107,7 +107,7 @@ pub unsafe trait RawLock {
     fn try_lock<T>(&self, work: impl FnOnce() -> T) -> Option<T>;
 }
 
-/// A futex lock: contending threads sleep.
+/// A futex lock: contending threads sleep. Needs the feature `std`.
 ///
 /// Interrupt and signal handlers must not poll or drop waits with this lock: a handler that has
 /// pre-empted the holder would wait forever. Handlers may release permits.

@@ -83,7 +83,8 @@ impl<R: TableRules<Word = KeyedWord>> KeyedRules for R {}
 /// has slots. [`key`](Self::key) returns the limiter of one key. It is used like any other limiter:
 /// on its own, inside a wrapper or as a part of an [`AllOf`](crate::AllOf).
 ///
-/// With `std`, [`for_keys`](Self::for_keys) creates a table from a limiter and a number of keys:
+/// With the feature `std`, [`for_keys`](Self::for_keys) creates a table from a limiter and a number
+/// of keys:
 ///
 /// ```
 /// use portcullis_core::{Keyed, Rate, Timestamp, TokenBucket};
@@ -228,7 +229,7 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher> Keyed<R, M, S> {
 impl<R: KeyedRules> Keyed<R, Box<[Line]>, RandomSeed> {
     /// Creates a table in which `keys` keys can be in use at once, each with the settings of
     /// `limiter`. Of new keys, at most 1 in 1,000,000 then finds no slot: see [`Line::for_keys`],
-    /// also for the memory.
+    /// also for the memory. Needs the feature `std`.
     ///
     /// Permits that were taken from `limiter` do not count: see [`IntoRules`].
     ///
@@ -262,7 +263,8 @@ impl<R: KeyedRules> Keyed<R, Box<[Line]>, RandomSeed> {
 
 #[cfg(feature = "std")]
 impl<R: KeyedRules, S: BuildHasher> Keyed<R, Box<[Line]>, S> {
-    /// As [`for_keys`](Keyed::for_keys), with a hasher of the caller's choice.
+    /// As [`for_keys`](Keyed::for_keys), with a hasher of the caller's choice. Needs the feature
+    /// `std`.
     ///
     /// # Panics
     ///
@@ -425,7 +427,7 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
 
     /// As [`key`](Self::key), with a share of the table instead of a borrow. So the key and its
     /// leases can move to another thread or to a task that is spawned. For other pointers, and for
-    /// a table with several limits, see [`Key::new`] and [`Key::of`].
+    /// a table with several limits, see [`Key::new`] and [`Key::of`]. Needs the feature `std`.
     ///
     /// # Cost
     ///

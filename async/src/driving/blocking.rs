@@ -116,7 +116,8 @@ impl<Q: QueueConfig> WaitQueue<Q> {
 }
 
 impl<P: Anchored> Acquire<P> {
-    /// Blocks the thread until the permits are granted or the request is rejected.
+    /// Blocks the thread until the permits are granted or the request is rejected. Needs the
+    /// feature `std`.
     ///
     /// Needs no other driver: one of the blocked threads always drives the queue. This holds even
     /// if the queue has another driver, because the timer of that driver may be unable to run while
@@ -250,7 +251,7 @@ impl<P: Anchored> Drop for Blocked<'_, P> {
 
 impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
     /// Takes `n` permits, and blocks the thread until they are granted: [`acquire`](Self::acquire)
-    /// for threads. See [`Acquire::block`].
+    /// for threads. See [`Acquire::block`]. Needs the feature `std`.
     ///
     /// # Errors
     ///
@@ -275,7 +276,8 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
     }
 
     /// Takes `n` permits, and blocks the thread for at most `timeout` by the queue's clock. Does
-    /// not compile if the clock is [`Timeless`](portcullis_core::Timeless).
+    /// not compile if the clock is [`Timeless`](portcullis_core::Timeless). Needs the feature
+    /// `std`.
     ///
     /// # Errors
     ///
@@ -302,7 +304,7 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
 
     /// Takes `n` permits, and blocks the thread until `deadline` at the latest, by the queue's
     /// clock. [`Timestamp::MAX`] means no deadline. Does not compile if the clock is
-    /// [`Timeless`](portcullis_core::Timeless).
+    /// [`Timeless`](portcullis_core::Timeless). Needs the feature `std`.
     ///
     /// # Errors
     ///

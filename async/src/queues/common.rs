@@ -296,6 +296,7 @@ macro_rules! common {
 
             /// Makes a queue in an `Arc` drive its own timers, like [`attend`](Self::attend), until
             /// the last `Arc` is dropped. See [`ThreadTimer`](crate::ThreadTimer) for an example.
+            /// Needs the feature `std`.
             #[cfg(feature = "std")]
             pub fn attend_shared(self: &std::sync::Arc<Self>)
             where

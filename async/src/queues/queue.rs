@@ -175,7 +175,8 @@ pub type DefaultLock = ();
 impl<L: QueueLimiter, C: QueueClock> Queue<L, C> {
     /// Creates a queue around `limiter`. It holds requests for up to `max_permits` permits; with 0,
     /// no request waits. A request for 0 permits counts as 1. `clock` supplies the timestamps. The
-    /// order is [oldest first](Order::OldestFirst), and the lock a [`ThreadLock`].
+    /// order is [oldest first](Order::OldestFirst), and the lock a [`ThreadLock`]. Needs the
+    /// feature `std`; without it, see [`with_lock`](Self::with_lock).
     ///
     /// ```
     /// # use portcullis_async::Queue;
@@ -313,6 +314,7 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
     }
 
     /// Takes `n` permits without waiting, if no request is ahead, with a lease that owns the queue.
+    /// Needs the feature `std`.
     ///
     /// # Errors
     ///
@@ -447,7 +449,9 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
 
     /// Waits for `n` permits, with a future and a lease that own the queue: for a task that is
     /// spawned. For a queue in a `static`, [`acquire`](Self::acquire) does the same. Other pointers
-    /// are accepted by [`Acquire::new`].
+    /// are accepted by [`Acquire::new`]. Needs the feature `std`.
+    ///
+    /// For a timeout, add [`within`](Acquire::within): `queue.acquire_owned(1).within(timeout)`.
     ///
     /// # Errors
     ///

@@ -242,7 +242,8 @@ impl<L, A, M, S> KeyedArray<L, A, M, S> {
 #[cfg(feature = "std")]
 impl<L> KeyedArray<L, Box<[L]>, Box<[Line]>, RandomSeed> {
     /// Creates a table in which `keys` keys can be in use at once. `limiter` creates the limiters.
-    /// Of new keys, at most 1 in 1,000,000 then finds no slot: see [`Line::for_keys`].
+    /// Of new keys, at most 1 in 1,000,000 then finds no slot: see [`Line::for_keys`]. Needs the
+    /// feature `std`.
     ///
     /// # Cost
     ///
@@ -267,7 +268,8 @@ impl<L> KeyedArray<L, Box<[L]>, Box<[Line]>, RandomSeed> {
 
 #[cfg(feature = "std")]
 impl<L, S> KeyedArray<L, Box<[L]>, Box<[Line]>, S> {
-    /// As [`for_keys`](KeyedArray::for_keys), with a hasher of the caller's choice.
+    /// As [`for_keys`](KeyedArray::for_keys), with a hasher of the caller's choice. Needs the
+    /// feature `std`.
     ///
     /// ```
     /// # use portcullis_core::{Concurrency, KeyedArray, Seed};
@@ -397,7 +399,7 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> KeyedArray<L, 
     }
 
     /// As [`key`](Self::key), with a share of the table instead of a borrow. See
-    /// [`Keyed::owned_key`](crate::Keyed::owned_key).
+    /// [`Keyed::owned_key`](crate::Keyed::owned_key). Needs the feature `std`.
     ///
     /// ```
     /// # use portcullis_core::{Concurrency, KeyedArray, Limiter, Timestamp};

@@ -88,7 +88,7 @@ impl Line {
     ///
     /// While `keys` keys or fewer have a slot, a new key finds its 16 slots taken with a
     /// probability of at most 1 in 1,000,000. A key has a slot from its first grant until its
-    /// limiter is idle again, plus the table's staleness.
+    /// limiter is idle again, plus the table's staleness. Needs the feature `std`.
     ///
     /// # Cost
     ///

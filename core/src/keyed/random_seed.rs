@@ -4,7 +4,7 @@ use std::hash::RandomState;
 use crate::SeededHasher;
 
 /// A random seed of a keyed hash: the default of tables that are created at run time. The hash is
-/// SipHash-1-3, for any key that is [`Hash`](core::hash::Hash).
+/// SipHash-1-3, for any key that is [`Hash`](core::hash::Hash). Needs the feature `std`.
 ///
 /// A copy has the same seed. For a table in a static, use a [`Seed`](crate::Seed), which a program
 /// sets at start-up.

@@ -13,7 +13,7 @@ use super::Timer;
 use crate::waiting::panics::quietly;
 
 /// A timer that needs only `std`: a sleeping thread, which all such timers of the process share.
-/// The thread starts with the first alarm and never ends.
+/// The thread starts with the first alarm and never ends. Needs the feature `std`.
 ///
 /// The clock is a [`MonotonicClock`], so that on Linux most requests that find permits do not read
 /// the precise time. Its origin is the moment at which the timer is created. The thread runs the
