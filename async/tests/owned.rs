@@ -38,9 +38,9 @@ fn an_owned_lease_outlives_all_other_pointers_to_the_queue() {
 #[test]
 fn the_lease_of_an_owned_key_can_be_moved_to_another_thread() {
     let queue = workers(1);
-    let lease = now(queue.key_owned("alice").acquire(1)).unwrap();
-    let second = Task::waiting(queue.key_owned("alice").acquire(1));
-    assert_eq!(permits(now(queue.key_owned("bob").acquire(1))), Ok(1));
+    let lease = now(queue.owned_key("alice").acquire(1)).unwrap();
+    let second = Task::waiting(queue.owned_key("alice").acquire(1));
+    assert_eq!(permits(now(queue.owned_key("bob").acquire(1))), Ok(1));
     drop(queue);
     thread::spawn(move || drop(lease)).join().unwrap();
     assert_eq!(permits(second.outcome()), Ok(1));

@@ -73,7 +73,8 @@ const WAITERS: u32 = 4_096;
 impl<T: QueueKeys, C: QueueClock> KeyedQueue<T, C> {
     /// Creates a queue for each key of `table`. Each holds up to `max_permits` permits; with 0, no
     /// request waits. A request for 0 permits counts as 1. `clock` supplies the timestamps. The
-    /// order is [oldest first](Order::OldestFirst).
+    /// order is [oldest first](Order::OldestFirst). Needs the feature `std`; without it, see
+    /// [`with_lock`](Self::with_lock).
     ///
     /// ```
     /// # use portcullis_async::KeyedQueue;
@@ -207,7 +208,7 @@ impl<T: QueueKeys, C: QueueClock, R: RawLock, H: Hook> KeyedQueue<T, C, R, H> {
     }
 
     /// Returns the queue of `key` as a pointer that owns the `KeyedQueue`: for a task that is
-    /// spawned. For other pointers, see [`QueueKey::new`].
+    /// spawned. For other pointers, see [`QueueKey::new`]. Needs the feature `std`.
     ///
     /// ```
     /// # use portcullis_async::KeyedQueue;
@@ -216,12 +217,12 @@ impl<T: QueueKeys, C: QueueClock, R: RawLock, H: Hook> KeyedQueue<T, C, R, H> {
     /// # let table = Keyed::new(ConcurrencyRules::new(2), Line::for_keys(1_000), Seed::new());
     /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
     /// let queue = Arc::new(KeyedQueue::new(table, Timeless, 10));
-    /// let lease = queue.key_owned("alice").acquire(1).await?;
+    /// let lease = queue.owned_key("alice").acquire(1).await?;
     /// tokio::spawn(async move { drop(lease) }).await.unwrap();
     /// # Ok::<(), portcullis_async::Rejected>(()) }).unwrap();
     /// ```
     #[cfg(feature = "std")]
-    pub fn key_owned<K: Hash + ?Sized>(self: &Arc<Self>, key: &K) -> QueueKey<Arc<Self>> {
+    pub fn owned_key<K: Hash + ?Sized>(self: &Arc<Self>, key: &K) -> QueueKey<Arc<Self>> {
         QueueKey::new(Arc::clone(self), key)
     }
 
@@ -512,7 +513,8 @@ impl<P: ToKeyedQueue> QueueKey<P> {
     }
 }
 
-/// Requests that block the thread. They need no other driver; see [`Acquire::block`].
+/// Requests that block the thread. They need no other driver; see [`Acquire::block`]. They need the
+/// feature `std`.
 #[cfg(all(feature = "std", not(loom)))]
 impl<P: ToKeyedQueue> QueueKey<P> {
     /// Takes `n` permits, and blocks the thread until they are granted.

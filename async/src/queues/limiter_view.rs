@@ -7,6 +7,18 @@ use portcullis_core::{Denied, Idle, Limiter, Retry, Timestamp};
 ///
 /// Its answers do not consider the requests that wait. Those of the queue itself, which is a
 /// [`Limiter`] as well, do.
+///
+/// The settings of the limiter, such as a rate or a limit, are read by its own methods in
+/// [`Queue::change`](crate::Queue::change):
+///
+/// ```
+/// use portcullis_async::Queue;
+/// use portcullis_core::{Concurrency, Timeless};
+///
+/// let queue = Queue::new(Concurrency::new(2), Timeless, 9);
+/// assert_eq!(queue.change(|limiter| limiter.limit()), 2);
+/// assert_eq!(queue.limiter().capacity(), 2);
+/// ```
 pub struct LimiterView<'q, L>(pub(crate) &'q L);
 
 impl<L: Limiter> LimiterView<'_, L> {
