@@ -251,7 +251,8 @@ impl Retry {
         }
     }
 
-    /// Returns the time from `now` until the retry, or `None` if no time is known.
+    /// Returns the time from `now` until the retry. Returns `None` if no time is known, that is,
+    /// for [`OnRelease`](Self::OnRelease) and [`Never`](Self::Never).
     ///
     /// ```
     /// # use core::time::Duration;
@@ -268,6 +269,28 @@ impl Retry {
             Self::At(at) => Some(at.saturating_since(now)),
             Self::After(wait) => Some(wait),
             Self::OnRelease | Self::Never => None,
+        }
+    }
+
+    /// Returns the whole seconds from `now` until the retry, rounded up, so that a client does not
+    /// come back too early: for example, for the header field `Retry-After`. Returns `None` if no
+    /// time is known, as [`wait_from`](Self::wait_from).
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{Retry, Timestamp};
+    /// let now = Timestamp::from_secs(3);
+    /// assert_eq!(Retry::At(Timestamp::from_millis(4_001)).seconds_from(now), Some(2));
+    /// assert_eq!(Retry::After(Duration::from_secs(2)).seconds_from(now), Some(2));
+    /// assert_eq!(Retry::OnRelease.seconds_from(now), None);
+    /// ```
+    pub const fn seconds_from(self, now: Timestamp) -> Option<u64> {
+        match self.wait_from(now) {
+            Some(wait) => Some(
+                wait.as_secs()
+                    .saturating_add((wait.subsec_nanos() > 0) as u64),
+            ),
+            None => None,
         }
     }
 }

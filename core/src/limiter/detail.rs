@@ -21,7 +21,9 @@ use crate::{Denied, Limiter, Receipt, Retry, Timestamp};
 /// [draft]: https://datatracker.ietf.org/doc/draft-ietf-httpapi-ratelimit-headers/
 ///
 /// ```
-/// use portcullis_core::{LimiterExt, Rate, Retry, Timestamp, TokenBucket};
+/// use portcullis_core::{
+///     Concurrency, Detail, LimiterExt, Rate, Retry, Timestamp, TokenBucket,
+/// };
 ///
 /// let bucket = TokenBucket::new(Rate::per_second(1), 5);
 /// let now = Timestamp::from_secs(9);
@@ -29,17 +31,27 @@ use crate::{Denied, Limiter, Receipt, Retry, Timestamp};
 /// assert!(granted.is_ok());
 ///
 /// // Seconds are rounded up, so that a client does not come back too early.
-/// let seconds = |time: core::time::Duration| time.as_nanos().div_ceil(1_000_000_000);
-/// let window = detail.time_to_fill.map_or(0, seconds);
-/// let reset = detail.full_again.wait_from(detail.now).map_or(0, seconds);
-/// assert_eq!(
-///     format!("RateLimit-Policy: \"default\";q={};w={window}", detail.capacity),
-///     "RateLimit-Policy: \"default\";q=5;w=5"
-/// );
-/// assert_eq!(
-///     format!("RateLimit: \"default\";r={};t={reset}", detail.available),
-///     "RateLimit: \"default\";r=2;t=3"
-/// );
+/// fn fields(detail: &Detail) -> [String; 2] {
+///     // A parameter without a value is left out: the permits of a concurrency limit do not come
+///     // back by time, so it has neither `w` nor `t`.
+///     let parameter = |name, value: Option<u64>| {
+///         value.map_or(String::new(), |seconds| format!(";{name}={seconds}"))
+///     };
+///     let window = detail.time_to_fill.map(Retry::After);
+///     let window = window.and_then(|time| time.seconds_from(detail.now));
+///     let reset = detail.full_again.seconds_from(detail.now);
+///     [
+///         format!("\"default\";q={}{}", detail.capacity, parameter("w", window)),
+///         format!("\"default\";r={}{}", detail.available, parameter("t", reset)),
+///     ]
+/// }
+/// // `RateLimit-Policy` and `RateLimit`.
+/// assert_eq!(fields(&detail), ["\"default\";q=5;w=5", "\"default\";r=2;t=3"]);
+///
+/// let workers = Concurrency::new(8);
+/// let (lease, in_use) = workers.try_acquire_explained_at(now, 3);
+/// assert_eq!(fields(&in_use), ["\"default\";q=8", "\"default\";r=5"]);
+/// # drop(lease);
 ///
 /// let (denied, detail) = bucket.try_acquire_explained_at(now, 4);
 /// assert!(denied.is_err());
