@@ -423,7 +423,7 @@ mod threads {
             ),
             (
                 Rejected::Deadline { permits: 3, retry },
-                "deadline cannot be met (permits requested: 3)",
+                "not granted by the deadline (permits requested: 3)",
             ),
             (Rejected::Closed { permits: 3 }, "queue closed"),
         ];

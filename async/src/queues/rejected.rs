@@ -166,7 +166,7 @@ impl fmt::Display for Rejected {
             Self::QueueFull { .. } => "queue full",
             Self::Refused { .. } => "denied by the limiter, and the queue is full",
             Self::Evicted { .. } => "evicted by a newer request",
-            Self::Deadline { .. } => "deadline cannot be met",
+            Self::Deadline { .. } => "not granted by the deadline",
             Self::ExceedsCapacity { permits, capacity } => {
                 return Denied::ExceedsCapacity { permits, capacity }.fmt(f);
             }

@@ -54,8 +54,9 @@ use crate::{
 /// **Ordering.** A take that follows a release sees what was written before that release, as with a
 /// semaphore. With a limit of 1, the permit may guard data.
 ///
-/// **Limit.** 0 (grants nothing) to [`max_limit`](Self::max_limit): 2^30 - 1, or 2^14 - 1 with a
-/// 32-bit word (2^19 - 1 with a `KeyedWord` of 43 bits).
+/// **Limit.** 1 to [`max_limit`](Self::max_limit): 2^30 - 1, or 2^14 - 1 with a 32-bit word
+/// (2^19 - 1 with a `KeyedWord` of 43 bits). [`set_limit`](Self::set_limit) also accepts 0, which
+/// grants nothing.
 ///
 /// Source: E. W. Dijkstra's counting semaphore; the concurrency limiter of the .NET rate limiting
 /// proposal.
