@@ -49,6 +49,7 @@
 //! - `futures-io`, `tokio`: [`LimitedRead`] and [`LimitedWrite`], for the traits of these crates.
 #![no_std]
 #![deny(unsafe_code)]
+#![cfg_attr(docsrs, feature(doc_cfg), doc(auto_cfg(hide(loom))))]
 
 #[cfg(any(feature = "std", test))]
 extern crate std;
