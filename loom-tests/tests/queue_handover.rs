@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use loom::sync::Arc as Shared;
-use portcullis_async::Rejected;
+use portcullis_async::{Drained, Rejected};
 use portcullis_core::{Lease, Limiter};
 use portcullis_loom::queue::{Drain, Queued, Task, beside, beside_of, ends_well, hold, queue};
 use portcullis_loom::{Witness, at, explore, explore_within, join, turn};

@@ -12,9 +12,9 @@ use std::hash::RandomState;
 
 use portcullis_core::{
     Address, AllOf, Composable, ConcurrencyRules, CooldownWindow, Denied, DeniedBy, Detail,
-    FixedWindow, FixedWindowRules, Idle, Key, Keyed, KeyedArray, KeyedRules, Limiter,
-    LimiterId, Line, Receipt, Refund, Retry, SettingsError, SlidingWindow, Timestamp,
-    TokenBucketRules, metadata::Metadata,
+    FixedWindow, FixedWindowRules, Idle, Key, Keyed, KeyedArray, KeyedRules, Limiter, LimiterId,
+    Line, Receipt, Refund, Retry, SettingsError, SlidingWindow, Timestamp, TokenBucketRules,
+    metadata::Metadata,
 };
 
 use crate::key::KeyOf;
