@@ -323,6 +323,7 @@ mod threads {
     fn dead() -> Arc<Queue<TokenBucket, Dead>> {
         let rate = TokenBucket::builder(Rate::per_second(100), 1)
             .initial(0)
+            .origin(MonotonicClock::new().now())
             .build()
             .unwrap();
         Arc::new(Queue::new(rate, Dead(MonotonicClock::new()), 99))
@@ -419,6 +420,7 @@ mod threads {
     fn a_thread_whose_hook_panics_leaves_no_driver_behind() {
         let rate = TokenBucket::builder(Rate::per_second(100), 1)
             .initial(0)
+            .origin(MonotonicClock::new().now())
             .build()
             .unwrap();
         let queue = Queue::new(rate, NoTimer(MonotonicClock::new()), 99);
@@ -469,7 +471,12 @@ mod threads {
 
     #[test]
     fn when_a_driving_thread_unwinds_a_task_takes_over() {
-        let queue = Arc::new(Queue::new(bucket(5), ThreadTimer::new(), 99));
+        let rate = TokenBucket::builder(Rate::per_second(1), 5)
+            .initial(0)
+            .origin(MonotonicClock::new().now())
+            .build()
+            .unwrap();
+        let queue = Arc::new(Queue::new(rate, ThreadTimer::new(), 99));
         let mut driver = Task::waiting(queue.drive());
         let _wait = Task::waiting(queue.acquire(1));
         assert!(driver.is_pending());

@@ -153,6 +153,7 @@ fn a_request_above_the_capacity_is_rejected_at_once_even_behind_others() {
 fn a_thread_behind_a_cancelled_head_does_not_oversleep() {
     let bucket = TokenBucket::builder(Rate::per_second(1_000), 2_000)
         .initial(0)
+        .origin(MonotonicClock::new().now())
         .build()
         .unwrap();
     let queue = Arc::new(Queue::new(bucket, NoTimer(MonotonicClock::new()), 9_000));

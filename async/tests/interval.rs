@@ -10,8 +10,8 @@ use core::time::Duration;
 
 use portcullis_async::{Acquire, KeyedQueue, NoTimer, Queue, QueueClock, Rejected, ThreadTimer};
 use portcullis_core::{
-    Clock, Concurrency, Counted, FixedWindow, Interval, Keyed, Lease, Line, QueueLimiter, Rate,
-    Seed, SlidingWindow, Timestamp, TokenBucket, TokenBucketRules,
+    Clock, Concurrency, Counted, FixedWindow, Interval, Keyed, Lease, Line, MonotonicClock,
+    QueueLimiter, Rate, Seed, SlidingWindow, Timestamp, TokenBucket, TokenBucketRules,
 };
 use support::random::Random;
 use support::{SECOND, Task, now, permits};
@@ -187,7 +187,6 @@ fn a_queue_of_each_key_reads_the_precise_time_only_when_it_matters() {
 #[test]
 fn the_timers_of_threads_have_the_interval_of_the_monotonic_clock() {
     fn has_interval(clock: &impl QueueClock) -> bool {
-        std::thread::sleep(Duration::from_millis(20));
         let (interval, now) = (clock.interval(), clock.now());
         interval.is_some_and(|interval| interval.earliest() <= now)
     }
@@ -195,4 +194,23 @@ fn the_timers_of_threads_have_the_interval_of_the_monotonic_clock() {
     assert_eq!(has_interval(&ThreadTimer::new()), linux);
     #[cfg(feature = "async-io")]
     assert_eq!(has_interval(&portcullis_async::AsyncIoTimer::new()), linux);
+}
+
+#[test]
+fn the_timers_of_threads_have_the_origin_of_the_monotonic_clock() {
+    fn agrees(timer: &impl Clock) {
+        for _ in 0..100 {
+            let earlier = MonotonicClock::new().now();
+            let now = timer.now();
+            let later = MonotonicClock::new().now();
+            assert!(earlier <= now && now <= later, "{earlier}, {now}, {later}");
+        }
+    }
+    static THREAD: ThreadTimer = ThreadTimer::new();
+    agrees(&THREAD);
+    #[cfg(feature = "async-io")]
+    {
+        static ASYNC_IO: portcullis_async::AsyncIoTimer = portcullis_async::AsyncIoTimer::new();
+        agrees(&ASYNC_IO);
+    }
 }

@@ -374,6 +374,7 @@ mod time {
         fn goes_on<C: Timer + Send + Sync + 'static>(timer: C) {
             let rate = TokenBucket::builder(Rate::per_second(50), 1)
                 .initial(0)
+                .origin(timer.now())
                 .build()
                 .unwrap();
             let queue = Arc::new(Queue::new(rate, timer, 9));

@@ -47,8 +47,6 @@ impl Lag {
     /// Reads the clock for `duration`. Returns `None` if it has no interval.
     fn measure(duration: Duration) -> Option<Self> {
         let clock = MonotonicClock::new();
-        // The intervals begin with the first tick after the origin.
-        thread::sleep(Duration::from_millis(20));
         let begun = clock.now();
         let mut lag = Self::default();
         loop {

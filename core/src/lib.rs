@@ -35,8 +35,8 @@
 //! A token bucket's rate is an exact rational number. In its strict mode a sliding window keeps its
 //! limit in any time span of one window. An adjustable bucket supports reservations. Each share of
 //! `ConcurrencyShares` has a guarantee, and its limiter is a [`ConcurrencyShare`]. A [`Slice`] is a
-//! thread's local part of a sliced bucket. A striped bucket is for many cores: a thread takes from a
-//! stripe that no other thread writes at that time.
+//! thread's local part of a sliced bucket. A striped bucket is for many cores: a thread takes from
+//! a stripe that no other thread writes at that time.
 //!
 //! These types wrap a limiter or combine several:
 //!

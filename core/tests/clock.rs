@@ -77,15 +77,63 @@ fn never_goes_back(clock: &impl Clock) {
 }
 
 #[test]
-fn a_monotonic_clock_counts_from_its_creation() {
-    let before = Instant::now();
+fn a_monotonic_clock_runs_at_the_rate_of_time() {
     let clock = MonotonicClock::new();
-    let now = clock.now().saturating_since(Timestamp::ZERO);
-    assert!(now <= before.elapsed());
     let (passed, at_most) = passes(&clock);
     assert!(passed >= Duration::from_millis(50) && passed <= at_most);
     never_goes_back(&clock);
     never_goes_back(&MonotonicClock::default());
+}
+
+/// Timestamps of different clocks, read in turn, are in the order of the readings.
+#[test]
+fn all_monotonic_clocks_have_the_same_origin() {
+    static OLD: MonotonicClock = MonotonicClock::new();
+    let mut earlier = OLD.now();
+    thread::sleep(Duration::from_millis(5));
+    for _ in 0..1_000 {
+        let new = MonotonicClock::new().now();
+        let old = OLD.now();
+        assert!(earlier <= new && new <= old, "{earlier}, {new}, {old}");
+        earlier = thread::spawn(|| MonotonicClock::default().now())
+            .join()
+            .unwrap();
+        assert!(old <= earlier, "{old}, {earlier}");
+    }
+}
+
+#[test]
+fn a_coarse_clock_has_the_origin_of_the_monotonic_clock() {
+    // Both clocks may be read late, so this compares with a bound that no delay reaches.
+    const SOME: Duration = Duration::from_secs(1);
+    static COARSE: CoarseClock = CoarseClock::new();
+    let before = MonotonicClock::new().now();
+    let coarse = COARSE.now();
+    let after = MonotonicClock::new().now();
+    assert!(before <= coarse + SOME, "{before}, {coarse}");
+    assert!(coarse <= after, "{coarse}, {after}");
+}
+
+#[test]
+fn a_clocked_limiter_in_a_static_is_shared_with_timestamps_of_any_monotonic_clock() {
+    // One permit in 1,000 s: no permit returns while the test runs.
+    static LIMIT: Clocked<TokenBucket, MonotonicClock> = Clocked::new(
+        TokenBucket::new(Rate::new(1, Duration::from_secs(1_000)), 20),
+        MonotonicClock::new(),
+    );
+    for _ in 0..10 {
+        thread::sleep(Duration::from_millis(1));
+        assert!(LIMIT.try_acquire(1).is_ok());
+        let now = MonotonicClock::new().now();
+        assert!(LIMIT.limiter().try_acquire_at(now, 1).is_ok());
+    }
+    assert!(LIMIT.try_acquire(1).is_err());
+    // Of a bucket that refills at once, each new clock finds all that has come back.
+    static QUICK: TokenBucket = TokenBucket::new(Rate::per_second(1_000), 1);
+    for _ in 0..10 {
+        assert!(QUICK.try_acquire_at(MonotonicClock::new().now(), 1).is_ok());
+        thread::sleep(Duration::from_millis(2));
+    }
 }
 
 /// The kernel bounds one end of the interval. On a busy machine the time may be after the other.
@@ -93,7 +141,6 @@ fn a_monotonic_clock_counts_from_its_creation() {
 #[test]
 fn the_interval_of_a_monotonic_clock_contains_the_time() {
     let clock = MonotonicClock::new();
-    thread::sleep(Duration::from_millis(20));
     let (mut within, mut read) = (0, 0);
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_millis(200) {

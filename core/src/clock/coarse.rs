@@ -5,10 +5,10 @@ use crate::Timestamp;
 /// tick; elsewhere it is the same as [`MonotonicClock`](super::MonotonicClock). Needs the feature
 /// `std`.
 ///
-/// Its origin is the system's (on Linux, the boot). Resolution: 1 ms to 10 ms on Linux, depending
-/// on the kernel's configuration. It never goes back, but is late by up to its resolution: permits
-/// are replenished in groups, at the exact rate over time. A reading costs about a quarter of a
-/// `MonotonicClock` reading.
+/// Its origin is that of all [`MonotonicClock`](super::MonotonicClock)s. Resolution: 1 ms to 10 ms
+/// on Linux, depending on the kernel's configuration. It never goes back, but is late by up to its
+/// resolution: permits are replenished in groups, at the exact rate over time. A reading costs
+/// about a quarter of a `MonotonicClock` reading.
 ///
 /// For exact decisions at nearly this price, use a [`MonotonicClock`](super::MonotonicClock).
 ///
@@ -29,12 +29,16 @@ impl CoarseClock {
     ///
     /// ```
     /// # use portcullis_core::{Clock, CoarseClock};
-    /// let clock = CoarseClock::new();
-    /// let earlier = clock.now();
-    /// assert!(clock.now() >= earlier);
+    /// static CLOCK: CoarseClock = CoarseClock::new();
+    /// let earlier = CLOCK.now();
+    /// assert!(CLOCK.now() >= earlier);
     /// ```
-    pub fn new() -> Self {
-        Self::default()
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            #[cfg(not(target_os = "linux"))]
+            clock: super::MonotonicClock::new(),
+        }
     }
 }
 

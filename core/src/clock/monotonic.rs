@@ -32,7 +32,12 @@
 //! it grants no more than at the end of the interval, which has passed.
 
 #[cfg(not(target_os = "linux"))]
-use std::time::Instant;
+use std::{sync::OnceLock, time::Instant};
+
+// Not those of `crate::sync`: the length is a constant of the system, kept in a static, which the
+// atomics of loom cannot be. All Linux targets have 32-bit atomics.
+#[cfg(target_os = "linux")]
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use super::Clock;
 #[cfg(target_os = "linux")]
@@ -44,8 +49,18 @@ use crate::Timestamp;
 /// The monotonic clock of the operating system, the one that [`std::time::Instant`] reads. The
 /// default choice. Needs the feature `std`.
 ///
-/// Its origin is its creation. Resolution: 1 ns on Linux. It never goes back. A reading costs about
-/// 20 ns to 40 ns.
+/// All monotonic clocks of a process have the same origin, so it does not matter which of them a
+/// timestamp comes from. On Linux, the origin is that of `CLOCK_MONOTONIC`, usually the start of
+/// the machine, and a [`CoarseClock`](super::CoarseClock) has the same. Elsewhere it is the first
+/// reading in the process. That reading takes a lock: if a signal handler reads the clock, read the
+/// clock once before the handler is installed.
+///
+/// Resolution: 1 ns on Linux. It never goes back. A reading costs about 20 ns to 40 ns.
+///
+/// A limiter has its [initial](crate::TokenBucketBuilder::initial) permits at its own
+/// [origin](crate::TokenBucketBuilder::origin), by default [`Timestamp::ZERO`]. So a limiter that
+/// does not start full needs the time of its construction as its origin, and so does a limiter with
+/// a short horizon.
 ///
 /// **Interval.** On Linux it also reads the kernel's coarse clock, the time of the last timer tick,
 /// at about a quarter of that cost. Its [interval](Clock::interval) begins there, and is two ticks
@@ -59,107 +74,99 @@ use crate::Timestamp;
 /// timestamps that are stale by up to its staleness.
 ///
 /// ```
-/// use portcullis_core::{Clocked, MonotonicClock, Rate, TokenBucket};
+/// use portcullis_core::{Clock, Clocked, MonotonicClock, Rate, TokenBucket};
 ///
-/// let limit = Clocked::new(
+/// static LIMIT: Clocked<TokenBucket, MonotonicClock> = Clocked::new(
 ///     TokenBucket::new(Rate::per_second(100), 10),
 ///     MonotonicClock::new(),
 /// );
-/// assert!(limit.try_acquire(10).is_ok());
+/// assert!(LIMIT.try_acquire(9).is_ok());
+///
+/// // A timestamp of another monotonic clock is as good.
+/// let now = MonotonicClock::new().now();
+/// assert!(LIMIT.limiter().try_acquire_at(now, 1).is_ok());
 /// ```
-#[derive(Clone, Copy, Debug)]
-pub struct MonotonicClock {
-    #[cfg(target_os = "linux")]
-    origin: u64,
-    /// The length of the interval, in nanoseconds; 0 if the coarse clock is not used.
-    #[cfg(target_os = "linux")]
-    length: u64,
-    #[cfg(not(target_os = "linux"))]
-    origin: Instant,
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MonotonicClock(());
+
+impl MonotonicClock {
+    /// Creates a clock, with the origin of all monotonic clocks of the process.
+    ///
+    /// ```
+    /// # use portcullis_core::{Clock, MonotonicClock};
+    /// static CLOCK: MonotonicClock = MonotonicClock::new();
+    /// let earlier = CLOCK.now();
+    /// assert!(MonotonicClock::new().now() >= earlier);
+    /// ```
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(())
+    }
 }
+
+/// The length of the interval, in nanoseconds: 0 if the coarse clock is not used, and `UNKNOWN`
+/// before the first interval of the process.
+///
+/// Relaxed: the value is computed from a constant of the system, so all threads store the same, and
+/// no other memory depends on it.
+#[cfg(target_os = "linux")]
+static LENGTH: AtomicU32 = AtomicU32::new(UNKNOWN);
+
+#[cfg(target_os = "linux")]
+const UNKNOWN: u32 = u32::MAX;
 
 /// The time in which another processor notices that ticks are missing, or a thread of the
 /// hypervisor has had its turn, in nanoseconds. See the head of this file.
 #[cfg(target_os = "linux")]
-const MISSED_TICKS: u64 = 8_000_000;
+const MISSED_TICKS: u32 = 8_000_000;
 
-impl MonotonicClock {
-    /// Creates a clock whose origin is now.
-    ///
-    /// ```
-    /// # use portcullis_core::{Clock, MonotonicClock};
-    /// let clock = MonotonicClock::new();
-    /// let earlier = clock.now();
-    /// assert!(clock.now() >= earlier);
-    /// ```
-    #[cfg(target_os = "linux")]
-    pub fn new() -> Self {
-        // Ticks of 1 ms to 10 ms. Any other resolution is that of a system without ticks, whose
-        // coarse clock costs as much as the precise one.
-        let length = match system::resolution(libc::CLOCK_MONOTONIC_COARSE) {
-            tick @ 500_000..=10_000_000 => 2 * tick + MISSED_TICKS,
-            _ => 0,
-        };
-        Self {
-            origin: system::read(libc::CLOCK_MONOTONIC),
-            length,
-        }
-    }
-
-    /// Creates a clock whose origin is now.
-    ///
-    /// ```
-    /// # use portcullis_core::{Clock, MonotonicClock};
-    /// let clock = MonotonicClock::new();
-    /// let earlier = clock.now();
-    /// assert!(clock.now() >= earlier);
-    /// ```
-    #[cfg(not(target_os = "linux"))]
-    pub fn new() -> Self {
-        Self {
-            origin: Instant::now(),
-        }
-    }
-}
-
-impl Default for MonotonicClock {
-    fn default() -> Self {
-        Self::new()
-    }
+/// Computes the length of the interval, once in a process, and returns it.
+#[cfg(target_os = "linux")]
+#[cold]
+fn measure() -> u32 {
+    // Ticks of 1 ms to 10 ms. Any other resolution is that of a system without ticks, whose
+    // coarse clock costs as much as the precise one.
+    let length = match u32::try_from(system::resolution(libc::CLOCK_MONOTONIC_COARSE)) {
+        Ok(tick @ 500_000..=10_000_000) => 2 * tick + MISSED_TICKS,
+        _ => 0,
+    };
+    LENGTH.store(length, Relaxed);
+    length
 }
 
 #[cfg(target_os = "linux")]
 impl Clock for MonotonicClock {
     #[inline]
     fn now(&self) -> Timestamp {
-        Timestamp::from_nanos(system::read(libc::CLOCK_MONOTONIC).wrapping_sub(self.origin))
+        Timestamp::from_nanos(system::read(libc::CLOCK_MONOTONIC))
     }
 
     #[inline]
     fn interval(&self) -> Option<Interval> {
-        if self.length == 0 {
+        let length = match LENGTH.load(Relaxed) {
+            UNKNOWN => measure(),
+            length => length,
+        };
+        if length == 0 {
             return None;
         }
-        // `None` before the first tick after the origin.
-        let since = system::read(libc::CLOCK_MONOTONIC_COARSE).checked_sub(self.origin)?;
-        let earliest = Timestamp::from_nanos(since);
+        let earliest = system::read(libc::CLOCK_MONOTONIC_COARSE);
+        let latest = earliest.checked_add(length.into())?;
         Interval::new(
-            earliest,
-            Timestamp::from_nanos(since.checked_add(self.length)?),
+            Timestamp::from_nanos(earliest),
+            Timestamp::from_nanos(latest),
         )
     }
 }
+
+/// The origin of all monotonic clocks of the process: their first reading.
+#[cfg(not(target_os = "linux"))]
+static ORIGIN: OnceLock<Instant> = OnceLock::new();
 
 #[cfg(not(target_os = "linux"))]
 impl Clock for MonotonicClock {
     #[inline]
     fn now(&self) -> Timestamp {
-        let since = self.origin.elapsed();
-        Timestamp::from_nanos(
-            since
-                .as_secs()
-                .wrapping_mul(1_000_000_000)
-                .wrapping_add(u64::from(since.subsec_nanos())),
-        )
+        Timestamp::ZERO.saturating_add(ORIGIN.get_or_init(Instant::now).elapsed())
     }
 }

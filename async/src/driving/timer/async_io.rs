@@ -15,7 +15,7 @@ use super::Timer;
 /// executor, because `async-io` has a thread of its own. Needs the feature `async-io`.
 ///
 /// The clock is a [`MonotonicClock`], so that on Linux most requests that find permits do not read
-/// the precise time. Its origin is the moment at which the timer is created.
+/// the precise time. The origin is that of all monotonic clocks of the process.
 ///
 /// ```
 /// use portcullis_async::{AsyncIoTimer, Queue};
@@ -38,8 +38,8 @@ use super::Timer;
 /// ```
 pub struct AsyncIoTimer {
     clock: MonotonicClock,
-    sleep: Mutex<Sleep>,
-    alarm: Arc<Alarm>,
+    /// `None` before the first call of `wake_at`, so that `new` is `const`.
+    sleep: Mutex<Option<(Sleep, Arc<Alarm>)>>,
 }
 
 /// The waker that the sleep wakes. Wakers are foreign code, so they run and are dropped outside all
@@ -69,20 +69,20 @@ impl Wake for Alarm {
 }
 
 impl AsyncIoTimer {
-    /// Creates a timer whose origin is now.
+    /// Creates a timer, with the origin of all monotonic clocks of the process.
     ///
     /// ```
     /// # use portcullis_async::AsyncIoTimer;
-    /// # use portcullis_core::Clock;
-    /// let timer = AsyncIoTimer::new();
-    /// assert!(timer.now().as_nanos() < 1_000_000_000);
+    /// # use portcullis_core::{Clock, MonotonicClock};
+    /// static TIMER: AsyncIoTimer = AsyncIoTimer::new();
+    /// let earlier = MonotonicClock::new().now();
+    /// assert!(TIMER.now() >= earlier);
     /// ```
     #[must_use]
-    pub fn new() -> Self {
+    pub const fn new() -> Self {
         Self {
             clock: MonotonicClock::new(),
-            sleep: Mutex::new(Sleep::never()),
-            alarm: Arc::new(Alarm(Mutex::new(None))),
+            sleep: Mutex::new(None),
         }
     }
 }
@@ -112,15 +112,15 @@ impl Timer for AsyncIoTimer {
         let Some(instant) = Instant::now().checked_add(rest) else {
             return Poll::Pending;
         };
-        let (alarm, waker) = (Waker::from(Arc::clone(&self.alarm)), waker.clone());
+        let waker = waker.clone();
         let (over, _old) = {
             let mut sleep = self.sleep.lock().unwrap_or_else(PoisonError::into_inner);
-            let old = self.alarm.set(waker);
+            let (sleep, alarm) =
+                sleep.get_or_insert_with(|| (Sleep::never(), Arc::new(Alarm(Mutex::new(None)))));
+            let old = alarm.set(waker);
             sleep.set_at(instant);
-            (
-                Pin::new(&mut *sleep).poll(&mut Context::from_waker(&alarm)),
-                old,
-            )
+            let alarm = Waker::from(Arc::clone(alarm));
+            (Pin::new(sleep).poll(&mut Context::from_waker(&alarm)), old)
         };
         over.map(|_| ())
     }

@@ -2,7 +2,7 @@ use core::fmt;
 use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::Relaxed;
 use core::task::{Poll, Waker};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::Instant;
 use std::vec::Vec;
@@ -16,9 +16,32 @@ use crate::waiting::panics::quietly;
 /// The thread starts with the first alarm and never ends. Needs the feature `std`.
 ///
 /// The clock is a [`MonotonicClock`], so that on Linux most requests that find permits do not read
-/// the precise time. Its origin is the moment at which the timer is created. The thread runs the
+/// the precise time. The origin is that of all monotonic clocks of the process. The thread runs the
 /// grants of the queues and the wakers of their tasks. A waker that takes long delays all other
 /// alarms.
+///
+/// A queue in a static:
+///
+/// ```
+/// use portcullis_async::{Queue, ThreadTimer};
+/// use portcullis_core::{Clock, MonotonicClock, Rate, TokenBucket};
+/// use std::time::Duration;
+///
+/// static QUEUE: Queue<TokenBucket, ThreadTimer> =
+///     Queue::new(TokenBucket::new(Rate::per_second(200), 1), ThreadTimer::new(), 9);
+///
+/// // Any monotonic clock tells the time of the queue.
+/// let deadline = MonotonicClock::new().now() + Duration::from_secs(5);
+/// futures_executor::block_on(async {
+///     for _ in 0..3 {
+///         QUEUE.acquire(1).until(deadline).await?;
+///     }
+///     Ok::<(), portcullis_async::Rejected>(())
+/// })?;
+/// # Ok::<(), portcullis_async::Rejected>(())
+/// ```
+///
+/// A queue that makes its grants from the thread of the timer:
 ///
 /// ```
 /// use portcullis_async::{Queue, ThreadTimer};
@@ -41,7 +64,8 @@ use crate::waiting::panics::quietly;
 /// ```
 pub struct ThreadTimer {
     clock: MonotonicClock,
-    alarm: Arc<Alarm>,
+    /// Created by the first call of `wake_at`, so that `new` is `const`.
+    alarm: OnceLock<Arc<Alarm>>,
 }
 
 /// The alarm of one timer.
@@ -143,24 +167,30 @@ fn run() {
 }
 
 impl ThreadTimer {
-    /// Creates a timer whose origin is now.
+    /// Creates a timer, with the origin of all monotonic clocks of the process.
     ///
     /// ```
     /// # use portcullis_async::ThreadTimer;
-    /// # use portcullis_core::Clock;
-    /// let timer = ThreadTimer::new();
-    /// assert!(timer.now().as_nanos() < 1_000_000_000);
+    /// # use portcullis_core::{Clock, MonotonicClock};
+    /// static TIMER: ThreadTimer = ThreadTimer::new();
+    /// let earlier = MonotonicClock::new().now();
+    /// assert!(TIMER.now() >= earlier);
     /// ```
     #[must_use]
-    pub fn new() -> Self {
-        let alarm = Alarm {
-            set: Mutex::new(None),
-            place: AtomicUsize::new(NO_PLACE),
-        };
+    pub const fn new() -> Self {
         Self {
             clock: MonotonicClock::new(),
-            alarm: Arc::new(alarm),
+            alarm: OnceLock::new(),
         }
+    }
+
+    fn alarm(&self) -> &Arc<Alarm> {
+        self.alarm.get_or_init(|| {
+            Arc::new(Alarm {
+                set: Mutex::new(None),
+                place: AtomicUsize::new(NO_PLACE),
+            })
+        })
     }
 }
 
@@ -174,7 +204,9 @@ impl Drop for ThreadTimer {
     fn drop(&mut self) {
         // The thread keeps no reference to the alarm, so that the waker is dropped here, outside
         // the locks.
-        locked(&ALARMS).forget(&self.alarm);
+        if let Some(alarm) = self.alarm.get() {
+            locked(&ALARMS).forget(alarm);
+        }
     }
 }
 
@@ -203,10 +235,11 @@ impl Timer for ThreadTimer {
         let Some(instant) = Instant::now().checked_add(at.saturating_since(now)) else {
             return Poll::Pending;
         };
-        let old = locked(&self.alarm.set).replace((instant, waker.clone()));
+        let alarm = self.alarm();
+        let old = locked(&alarm.set).replace((instant, waker.clone()));
         drop(old);
         let mut alarms = locked(&ALARMS);
-        alarms.learn(&self.alarm);
+        alarms.learn(alarm);
         if !alarms.runs {
             thread::Builder::new()
                 .name("portcullis-timer".into())
@@ -248,11 +281,11 @@ mod tests {
         assert_eq!(known(), 100);
         let alarms: Vec<_> = timers
             .iter()
-            .map(|timer| Arc::downgrade(&timer.alarm))
+            .map(|timer| Arc::downgrade(timer.alarm()))
             .collect();
         // Drop one from the middle, the first, the last; later all others.
         for place in [50, 0, 97] {
-            let alarm = Arc::downgrade(&timers[place].alarm);
+            let alarm = Arc::downgrade(timers[place].alarm());
             drop(timers.remove(place));
             assert!(alarm.upgrade().is_none());
         }
