@@ -3,10 +3,14 @@ use crate::Timestamp;
 
 /// The time stamp counter of the processor, read by [`quanta`]. Needs the feature `tsc`.
 ///
-/// Its origin is its creation. Resolution: about 1 ns. Creating the first one in a process takes up
-/// to 200 ms of calibration. If the counters of a machine are not synchronized, a reading may be
-/// older than one that another core has just made. As long as the difference is less than the
-/// limiter's staleness, this causes denials, not extra admissions.
+/// All clocks of this type in a process have the same origin, usually the reset of the counter. It
+/// is not that of a [`MonotonicClock`](super::MonotonicClock). The two drift apart, because the
+/// frequency of the counter is measured, so pass timestamps of only one of the types to a limiter.
+///
+/// Resolution: about 1 ns. Creating the first one in a process takes up to 200 ms of calibration.
+/// If the counters of a machine are not synchronized, a reading may be older than one that another
+/// core has just made. As long as the difference is less than the limiter's staleness, this causes
+/// denials, not extra admissions.
 ///
 /// ```
 /// use portcullis_core::{Clocked, Rate, TokenBucket, TscClock};
@@ -18,11 +22,10 @@ use crate::Timestamp;
 #[derive(Clone, Debug)]
 pub struct TscClock {
     clock: quanta::Clock,
-    origin: u64,
 }
 
 impl TscClock {
-    /// Creates a clock whose origin is now.
+    /// Creates a clock, with the origin of all clocks of this type in the process.
     ///
     /// ```
     /// # use portcullis_core::{Clock, TscClock};
@@ -30,10 +33,11 @@ impl TscClock {
     /// let earlier = clock.now();
     /// assert!(clock.now() >= earlier);
     /// ```
+    #[must_use]
     pub fn new() -> Self {
-        let clock = quanta::Clock::new();
-        let origin = clock.raw();
-        Self { clock, origin }
+        Self {
+            clock: quanta::Clock::new(),
+        }
     }
 }
 
@@ -46,6 +50,6 @@ impl Default for TscClock {
 impl Clock for TscClock {
     #[inline]
     fn now(&self) -> Timestamp {
-        Timestamp::from_nanos(self.clock.delta_as_nanos(self.origin, self.clock.raw()))
+        Timestamp::from_nanos(self.clock.delta_as_nanos(0, self.clock.raw()))
     }
 }
