@@ -254,13 +254,18 @@ impl<T: Limits> AllOf<T> {
         n: u32,
     ) -> (Result<AllLease<T>, DeniedBy>, DetailBy) {
         let told = Told::new(None);
-        let granted = self.grant(now, n, &told, || Ok(()));
-        let told = self.told(now, n, granted, told.get());
-        let lease = granted.map(|()| AllLease {
-            limits: self.limits,
-            permits: n,
-        });
-        (lease, told)
+        match self.grant(now, n, &told, || Ok(())) {
+            Ok(()) => {
+                // Released if a limit panics when it is asked again.
+                let lease = AllLease {
+                    limits: self.limits,
+                    permits: n,
+                };
+                let told = AllOf::new(&lease.limits).told(now, n, Ok(()), told.get());
+                (Ok(lease), told)
+            }
+            Err(by) => (Err(by), self.told(now, n, Err(by), told.get())),
+        }
     }
 
     /// Takes `n` permits from each limit at `now`, and then calls `rest`.

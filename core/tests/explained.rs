@@ -598,3 +598,34 @@ fn no_two_grants_of_concurrent_threads_tell_the_same_remainder() {
 fn _is_dyn_compatible(limiter: &dyn Limiter) -> impl Debug {
     limiter.take_explained_at(Timestamp::ZERO, 1)
 }
+
+/// A concurrency limit that panics when it is asked, but not in a take.
+struct PanicsWhenAsked(Concurrency);
+
+impl Limiter for PanicsWhenAsked {
+    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+        self.0.take_at(now, n)
+    }
+    fn available_at(&self, _: Timestamp) -> u64 {
+        panic!("asked")
+    }
+    fn release(&self, n: u32) {
+        self.0.release(n);
+    }
+    fn retry(&self, denied: Denied) -> Retry {
+        self.0.retry(denied)
+    }
+}
+
+#[test]
+fn a_limiter_that_panics_after_a_take_has_its_permits_back() {
+    let panics =
+        |take: &dyn Fn()| std::panic::catch_unwind(std::panic::AssertUnwindSafe(take)).is_err();
+    let limit = PanicsWhenAsked(Concurrency::new(3));
+    let now = secs(1);
+    assert!(panics(&|| drop(limit.try_acquire_explained_at(now, 2))));
+    assert_eq!(limit.0.available(), 3);
+    let both = AllOf::new((&limit, Concurrency::new(5)));
+    assert!(panics(&|| drop(both.try_acquire_explained_at(now, 2))));
+    assert_eq!(limit.0.available(), 3);
+}

@@ -187,6 +187,13 @@ impl<'a, L: Limiter + ?Sized> UndoOnDrop<'a, L> {
     pub(crate) fn keep(self) {
         mem::forget(self);
     }
+
+    /// Keeps the take, and returns its receipt.
+    pub(crate) fn into_receipt(mut self) -> Receipt {
+        let receipt = mem::replace(&mut self.receipt, Receipt::NONE);
+        self.keep();
+        receipt
+    }
 }
 
 impl<L: Limiter + ?Sized> Drop for UndoOnDrop<'_, L> {

@@ -1,6 +1,7 @@
 use core::cell::Cell;
 use core::time::Duration;
 
+use crate::limiter::composable::UndoOnDrop;
 use crate::{Denied, Limiter, Receipt, Retry, Timestamp};
 
 /// The decision on a request, and the state of the limiter that goes with it: what is left, of how
@@ -180,7 +181,7 @@ pub(crate) fn retry_of(
 
 /// Returns a decision without its receipt.
 #[inline]
-pub(crate) fn outcome(decision: &Result<Receipt, Denied>) -> Result<(), Denied> {
+pub(crate) fn outcome<T>(decision: &Result<T, Denied>) -> Result<(), Denied> {
     match decision {
         Ok(_) => Ok(()),
         Err(denied) => Err(*denied),
@@ -216,8 +217,15 @@ pub(crate) fn explained<L: Limiter + ?Sized>(
     n: u32,
     take: impl FnOnce(&Cell<Option<Detail>>) -> Result<Receipt, Denied>,
 ) -> (Result<Receipt, Denied>, Detail) {
+    let seen = Cell::new(None);
+    // Refunded if the limiter panics when it is asked again.
+    let taken = take(&seen).map(|receipt| UndoOnDrop::new(limiter, now, n, receipt));
+    let decision = outcome(&taken);
     let look = || limiter.explain_at(now, n);
-    observed(now, take, look, |denied| limiter.retry(denied))
+    let detail = told(now, decision, seen.get(), look, |denied| {
+        limiter.retry(denied)
+    });
+    (taken.map(UndoOnDrop::into_receipt), detail)
 }
 
 /// As [`explained`], for a limiter that `look` and `retry` ask.
@@ -231,15 +239,25 @@ pub(crate) fn observed(
 ) -> (Result<Receipt, Denied>, Detail) {
     let seen = Cell::new(None);
     let taken = take(&seen);
-    let decision = outcome(&taken);
+    let detail = told(now, outcome(&taken), seen.get(), look, retry);
+    (taken, detail)
+}
+
+/// Returns what a take observed. If that is not its decision, asks again.
+fn told(
+    now: Timestamp,
+    decision: Result<(), Denied>,
+    seen: Option<Detail>,
+    look: impl FnOnce() -> Detail,
+    retry: impl FnOnce(Denied) -> Retry,
+) -> Detail {
     // A take may have observed more than its decision: an exchange that failed.
-    let detail = match seen.get() {
+    match seen {
         Some(seen) if seen.decision == decision => seen,
         _ => Detail {
             decision,
             retry: retry_of(decision, now, retry),
             ..look()
         },
-    };
-    (taken, detail)
+    }
 }

@@ -1,6 +1,6 @@
 //! Which stripe of a striped limiter a call uses.
 
-use crate::{Denied, Lease, Limiter, LimiterId, Receipt, Refund, Retry, Timestamp};
+use crate::{Denied, Detail, Lease, Limiter, LimiterId, Receipt, Refund, Retry, Timestamp};
 use sealed::Stripes;
 
 /// A limiter whose permits lie in stripes: [`StripedBucket`](crate::StripedBucket). Sealed.
@@ -133,6 +133,10 @@ impl<L: Striped> Limiter for Stripe<'_, L> {
 
     fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
         self.limiter.peek_on(self.index, now, n)
+    }
+
+    fn explain_at(&self, now: Timestamp, n: u32) -> Detail {
+        self.limiter.explain_at(now, n)
     }
 
     fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {

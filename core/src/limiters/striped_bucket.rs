@@ -57,7 +57,8 @@ use crate::time::grid::Grid;
 use crate::word::settings::FAR_ENOUGH;
 use crate::word::{AtomicWord, NativeWord, Word};
 use crate::{
-    Denied, Idle, Lease, Limiter, LimiterId, Rate, Receipt, Refund, Retry, SettingsError, Timestamp,
+    Denied, Detail, Idle, Lease, Limiter, LimiterId, Rate, Receipt, Refund, Retry, SettingsError,
+    Timestamp,
 };
 
 /// A token bucket for many cores: its permits lie in a shared rest and in `N` stripes, each on a
@@ -802,6 +803,12 @@ impl<const N: usize, W: Word> Limiter for StripedBucket<N, W> {
 
     fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
         self.look_for(stripe::of_this_thread(), now, n)
+    }
+
+    fn explain_at(&self, now: Timestamp, n: u32) -> Detail {
+        let (_, used) = self.all_returned();
+        let whole = self.rest.rest(0);
+        whole.detail(&self.rest.ticks, used, now, Limiter::peek_at(self, now, n))
     }
 
     /// See **Refunds** in the type's documentation.
