@@ -96,11 +96,14 @@ fn ask_all<W: Word>() {
             .build_on::<W>()
             .unwrap(),
     );
-    let adjustable = AdjustableBucket::builder(rate, 3)
-        .debt(3)
-        .build_on::<W>()
-        .unwrap();
-    ask_everything(&adjustable);
+    let adjustable = || {
+        AdjustableBucket::builder(rate, 3)
+            .debt(3)
+            .build_on::<W>()
+            .unwrap()
+    };
+    ask_everything(&adjustable());
+    let adjustable = adjustable();
     adjustable
         .adjust_at(at(1), rate, 4, Carry::Additive)
         .unwrap();

@@ -610,7 +610,7 @@ impl Terms {
                     max: max as u64,
                 })
             }
-            Err(Misfit::Reach) if cost <= range / 4 => Err(SettingsError::TooLarge {
+            Err(Misfit::Reach) if cost <= range / 4 || gain == 0 => Err(SettingsError::TooLarge {
                 setting: Setting::Burst,
                 max: (range / 4 / cost) as u64,
             }),
