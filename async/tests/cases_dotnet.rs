@@ -1283,19 +1283,22 @@ mod not_tested_there {
     }
 
     /// A counting limiter counts all grants, at once or after a wait: `TotalSuccessfulLeases` in
-    /// .NET. `TotalFailedLeases` are the rejected and evicted waits, and the denied tries, of which
-    /// the caller knows.
+    /// .NET. `TotalFailedLeases` are the requests that it counts as denied or refused.
     #[test]
     fn a_counting_limiter_counts_all_grants() {
         let queue: Manual<_> =
             Queue::new(Counted::new(Concurrency::new(100)), ManualClock::new(), 50);
-        let counted = || queue.change(Counted::counts);
+        let counted = || queue.limiter().counts();
         let held = try_acquire(&queue, 60).unwrap();
         let wait = Task::waiting(queue.acquire(50));
         assert!(now(queue.acquire(1)).is_err());
-        assert_eq!((counted().granted, queue.counts().refused), (1, 1));
+        assert_eq!(
+            (counted().granted.requests, counted().refused.requests),
+            (1, 1)
+        );
         drop(held);
-        assert_eq!((counted().granted, queue.counts().granted), (2, 1));
+        assert_eq!((counted().granted.requests, queue.counts().granted), (2, 1));
+        assert_eq!(counted().all().requests, 3);
         drop(wait);
     }
 

@@ -10,7 +10,7 @@ use core::time::Duration;
 
 use portcullis_async::{Acquire, KeyedQueue, NoTimer, Queue, QueueClock, Rejected, ThreadTimer};
 use portcullis_core::{
-    Clock, Concurrency, Counted, FixedWindow, Interval, Keyed, Lease, Line, MonotonicClock,
+    Clock, Concurrency, Counted, Counts, FixedWindow, Interval, Keyed, Lease, Line, MonotonicClock,
     QueueLimiter, Rate, Seed, SlidingWindow, Timestamp, TokenBucket, TokenBucketRules,
 };
 use support::random::Random;
@@ -154,6 +154,58 @@ fn queues_decide_as_with_the_precise_time() {
         }
     }
     assert!(saved.iter().all(|&saved| saved > 1_000), "{saved:?}");
+}
+
+#[test]
+fn a_request_that_waits_after_a_denial_within_an_interval_is_counted_once() {
+    let clock = Told::default();
+    let tick = Timestamp::from_millis(5_000);
+    let at = |earliest: Timestamp| {
+        clock.now.set(earliest + MS);
+        clock
+            .interval
+            .set(Interval::new(earliest, earliest + 16 * MS));
+    };
+    let bucket = || TokenBucket::new(Rate::per_second(10), 5);
+    let queue = Queue::new(Counted::new(bucket()), NoTimer(&clock), 100);
+    let table = Counted::new(Keyed::for_keys(bucket(), 100));
+    let keyed: KeyedQueue<_, _, _> = KeyedQueue::new(table, NoTimer(&clock), 100);
+    let requests = || {
+        [queue.limiter().counts(), keyed.table_counts()].map(|counts| {
+            let Counts {
+                granted,
+                denied,
+                refused,
+                cancelled,
+                ..
+            } = counts;
+            [granted, denied, refused, cancelled].map(|total| total.requests)
+        })
+    };
+    at(tick);
+    assert_eq!(permits(now(queue.acquire(3))), Ok(3));
+    assert_eq!(permits(now(keyed.acquire("alice", 3))), Ok(3));
+    // The buckets are in use: from now on, the interval decides.
+    clock.readings.set(0);
+    assert!(queue.try_acquire(1).is_ok() && keyed.try_acquire("alice", 1).is_ok());
+    assert!(queue.try_acquire(2).is_err() && keyed.try_acquire("alice", 2).is_err());
+    assert_eq!(clock.readings.get(), 0);
+    assert_eq!(requests(), [[2, 1, 0, 0]; 2]);
+
+    let (wait, keyed_wait) = (queue.acquire(2), keyed.acquire("alice", 2));
+    let (wait, keyed_wait) = (Task::waiting(wait), Task::waiting(keyed_wait));
+    assert_eq!(requests(), [[2, 1, 0, 0]; 2], "while they wait");
+    at(tick + 200 * MS);
+    let _ = (queue.advance(), keyed.advance());
+    assert!(wait.outcome().is_ok() && keyed_wait.outcome().is_ok());
+    assert_eq!(requests(), [[3, 1, 0, 0]; 2], "granted");
+
+    queue.close();
+    keyed.close();
+    clock.readings.set(0);
+    assert!(queue.try_acquire(1).is_err() && keyed.try_acquire("alice", 1).is_err());
+    assert_eq!(clock.readings.get(), 0, "closed");
+    assert_eq!(requests(), [[3, 1, 1, 0]; 2], "closed");
 }
 
 #[test]

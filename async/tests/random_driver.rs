@@ -38,13 +38,13 @@ use std::sync::Once;
 use std::thread;
 
 use portcullis_core::AllOf;
-use subject::{Bucket, Line1, Lines, Permits, Plain, Rates, Window};
+use subject::{Bucket, Line1, Lines, Permits, Plain, Rates, Tallied, Window};
 use world::{Config, Seen, run};
 
 type Run = fn(Config) -> Result<Seen, String>;
 
 /// The queues that are driven, by name.
-const KINDS: [(&str, Run); 8] = [
+const KINDS: [(&str, Run); 11] = [
     ("permits", |config| run(Line1::<Plain>::new, config)),
     ("bucket", |config| run(Line1::<Bucket>::new, config)),
     ("window", |config| run(Line1::<Window>::new, config)),
@@ -61,6 +61,15 @@ const KINDS: [(&str, Run); 8] = [
         run(Lines::<Permits>::new, config)
     }),
     ("rates-by-key", |config| run(Lines::<Rates>::new, config)),
+    ("counted-permits", |config| {
+        run(Line1::<Tallied<Plain>>::new, config)
+    }),
+    ("counted-bucket", |config| {
+        run(Line1::<Tallied<Bucket>>::new, config)
+    }),
+    ("counted-bucket-and-permits", |config| {
+        run(Line1::<Tallied<AllOf<(Bucket, Plain)>>>::new, config)
+    }),
 ];
 
 thread_local! {
@@ -169,6 +178,15 @@ fn queues_around_permits_and_rates() {
 #[test]
 fn queues_around_several_rates() {
     drive_all(&["two-buckets", "rates-by-key"]);
+}
+
+#[test]
+fn queues_around_counted_limits() {
+    drive_all(&[
+        "counted-permits",
+        "counted-bucket",
+        "counted-bucket-and-permits",
+    ]);
 }
 
 /// The number of shares of each kind, so that all threads are busy until the end.

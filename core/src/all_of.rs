@@ -31,7 +31,7 @@ use core::fmt;
 use core::mem;
 
 use crate::limiter::between;
-use crate::limiter::composable::{UndoOnDrop, as_composed, plan, take_as_planned};
+use crate::limiter::composable::{UndoOnDrop, as_composed, attempt, plan, take_as_planned};
 use crate::limiter::detail::retry_of;
 use crate::{Composable, Denied, Detail, Limiter, LimiterId, Plan, Receipt, Retry, Timestamp};
 
@@ -349,6 +349,7 @@ impl<T: Limits> AllOf<T> {
         &self,
         now: Timestamp,
         n: u32,
+        watch: impl Watch,
         rest: &mut dyn FnMut() -> bool,
     ) -> Result<bool, DeniedBy> {
         // No limit has this index: `rest` returned `false`.
@@ -361,7 +362,7 @@ impl<T: Limits> AllOf<T> {
             },
         };
         let rest = || if rest() { Ok(()) } else { Err(UNDONE) };
-        match self.grant(now, n, (), rest) {
+        match self.grant(now, n, watch, rest) {
             Ok(()) => Ok(true),
             Err(UNDONE) => Ok(false),
             Err(by) => Err(by),
@@ -848,7 +849,7 @@ impl<T: Limits + ?Sized, const DISTINCT: bool, O: Watch> Request<'_, T, DISTINCT
         rest: impl FnOnce() -> Result<(), DeniedBy>,
     ) -> Result<(), DeniedBy> {
         let (mut rest, mut denied) = (Some(rest), None);
-        let granted = composed.take_then(self.now, n, &mut || {
+        let granted = self.watch.take_then(composed, self.now, n, &mut || {
             let place = || Place {
                 index,
                 times: self.share(index, composed).unwrap_or(1),
@@ -913,7 +914,8 @@ impl<T: Limits, const DISTINCT: bool, O: Watch> Request<'_, T, DISTINCT, O> {
             return true;
         };
         if let Some(composed) = as_composed(limiter) {
-            return composed.take_then(self.now, n, &mut || false).is_err();
+            let undone = self.watch.take_then(composed, self.now, n, &mut || false);
+            return undone.is_err();
         }
         let place = Place {
             index: by.index,
@@ -946,13 +948,16 @@ pub trait Limits: sealed::Walk {
 }
 
 pub(crate) mod sealed {
-    use super::{Denied, DeniedBy, Limiter, LimiterId, Limits, Place, Plan, Receipt, Request};
+    use super::{
+        Composable, Denied, DeniedBy, Limiter, LimiterId, Limits, Place, Plan, Receipt, Request,
+    };
     use crate::Timestamp;
 
     /// How a composition takes from one of its limits.
     pub trait Watch: Copy {
         /// Called before the second pass.
-        fn start(self);
+        #[inline(always)]
+        fn start(self) {}
         fn decide<L: Limiter + ?Sized>(
             self,
             place: Place,
@@ -961,14 +966,26 @@ pub(crate) mod sealed {
             n: u32,
             plan: Option<&Plan>,
         ) -> Result<Receipt, Denied>;
-        /// Called after a take of a limiter that is itself a composition.
-        fn look<L: Limiter + ?Sized>(
+        /// Takes from a limiter that is itself a composition, and then calls `rest`.
+        fn take_then(
             self,
-            place: impl FnOnce() -> Place,
-            limiter: &L,
+            composed: &dyn Composable,
             now: Timestamp,
             n: u32,
-        );
+            rest: &mut dyn FnMut() -> bool,
+        ) -> Result<bool, Denied> {
+            composed.take_then(now, n, rest)
+        }
+        /// Called after a take of a limiter that is itself a composition.
+        #[inline(always)]
+        fn look<L: Limiter + ?Sized>(
+            self,
+            _place: impl FnOnce() -> Place,
+            _limiter: &L,
+            _now: Timestamp,
+            _n: u32,
+        ) {
+        }
     }
 
     /// The two passes over the limits, and the release.
@@ -1004,10 +1021,8 @@ pub struct Place {
     times: u32,
 }
 
+/// A take whose denial is final.
 impl Watch for () {
-    #[inline(always)]
-    fn start(self) {}
-
     #[inline(always)]
     fn decide<L: Limiter + ?Sized>(
         self,
@@ -1022,13 +1037,37 @@ impl Watch for () {
             None => limiter.take_at(now, n),
         }
     }
+}
 
-    #[inline(always)]
-    fn look<L: Limiter + ?Sized>(self, _: impl FnOnce() -> Place, _: &L, _: Timestamp, _: u32) {}
+/// A take whose denial is not final: see [`Composable::attempt_at`].
+#[derive(Clone, Copy, Debug)]
+struct Attempt;
+
+impl Watch for Attempt {
+    fn decide<L: Limiter + ?Sized>(
+        self,
+        _: Place,
+        limiter: &L,
+        now: Timestamp,
+        n: u32,
+        plan: Option<&Plan>,
+    ) -> Result<Receipt, Denied> {
+        attempt(limiter, now, n, plan.copied())
+    }
+
+    fn take_then(
+        self,
+        composed: &dyn Composable,
+        now: Timestamp,
+        n: u32,
+        rest: &mut dyn FnMut() -> bool,
+    ) -> Result<bool, Denied> {
+        composed.attempt_then(now, n, rest)
+    }
 }
 
 /// What the limits told so far: the limit that denied last, or the one with the fewest permits left
-/// of those that granted since.
+/// of those that granted since. A take that is told has a final denial.
 type Told = Cell<Option<DetailBy>>;
 
 impl Watch for &Told {

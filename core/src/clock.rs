@@ -29,6 +29,7 @@ pub use monotonic::MonotonicClock;
 #[cfg(feature = "tsc")]
 pub use tsc::TscClock;
 
+use crate::limiter::composable::{attempt, attempt_within};
 #[cfg(target_has_atomic = "64")]
 use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::{Denied, Detail, Idle, Interval, Lease, Limiter, Receipt, Timestamp};
@@ -249,15 +250,54 @@ impl<L: Limiter, C: Clock> Clocked<L, C> {
     /// ```
     #[inline]
     pub fn take(&self, n: u32) -> Result<Receipt, Denied> {
+        self.decide(
+            |interval| self.limiter.take_within(interval, n),
+            |now| self.limiter.take_at(now, n),
+        )
+    }
+
+    /// Takes as [`take`](Self::take) does, for a request whose denial is not final: see
+    /// [`Composable::attempt_at`](crate::Composable::attempt_at). For a queue, which asks again.
+    ///
+    /// # Errors
+    ///
+    /// As [`take`](Self::take).
+    ///
+    /// # Cost
+    ///
+    /// As [`take`](Self::take).
+    ///
+    /// ```
+    /// # use portcullis_core::{Clocked, Concurrency, Counted, Timeless};
+    /// let limit = Clocked::new(Counted::new(Concurrency::new(5)), Timeless);
+    /// assert!(limit.attempt(6).is_err());
+    /// assert_eq!(limit.limiter().counts().refused.requests, 0);
+    /// assert!(limit.take(6).is_err());
+    /// assert_eq!(limit.limiter().counts().refused.requests, 1);
+    /// ```
+    #[inline]
+    pub fn attempt(&self, n: u32) -> Result<Receipt, Denied> {
+        self.decide(
+            |interval| attempt_within(&self.limiter, interval, n),
+            |now| attempt(&self.limiter, now, n, None),
+        )
+    }
+
+    /// Decides within the clock's interval, or else at its time.
+    #[inline(always)]
+    fn decide(
+        &self,
+        within: impl FnOnce(Interval) -> Option<Result<Receipt, Denied>>,
+        at: impl FnOnce(Timestamp) -> Result<Receipt, Denied>,
+    ) -> Result<Receipt, Denied> {
         // The interval is read first, so that the time is never before it.
         if self.limiter.decides_within() {
             let interval = self.clock.interval();
-            let within = |interval| self.limiter.take_within(interval, n);
             if let Some(decision) = interval.and_then(within) {
                 return decision;
             }
         }
-        self.limiter.take_at(self.clock.now(), n)
+        at(self.clock.now())
     }
 
     /// Takes permits as [`try_acquire`](Self::try_acquire) does, and returns what the decision saw:

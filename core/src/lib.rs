@@ -48,7 +48,7 @@
 //! | [`LeasePool`] | names leases by `Copy` ids, with deadlines |
 //! | [`Penalty`] | keeps the inner limiter's bound, and keeps denying for a time after a denial |
 //! | [`Escalation`] | keeps the inner limiter's bound, and reports when usage reaches thresholds |
-//! | [`Counted`] | counts grants, denials and held permits |
+//! | [`Counted`] | counts what a limiter or a table grants and denies, in requests and permits; a [`Tally`] can serve several |
 //!
 //! [`Sometimes`] is no limiter: it says which of many calls are due, by their number and by time.
 //!
@@ -82,7 +82,7 @@
 //! | check settings | [`SettingsError`], [`Setting`] |
 //! | change settings, reserve | [`Carry`], [`ChangeError`], [`PartlyChanged`], [`Reservation`] |
 //! | limit by key | [`Key`], [`KeyLimiter`], [`ClockedKey`]; [`Line`], [`Address`]; [`Seed`], [`RandomSeed`], [`KeyHash`], [`SeedFixed`], [`SeededHasher`]; [`KeyedStatistics`]; [`IntoRules`], [`TokenBucketRules`], [`FixedWindowRules`], [`ConcurrencyRules`], [`KeyedRules`] |
-//! | combine, wrap, share out | [`Limits`], [`Receipts`]; [`Counts`], [`PenaltySettings`], [`Threshold`]; [`Sliceable`], [`Striped`], [`Stripe`] |
+//! | combine, wrap, share out | [`Limits`], [`Receipts`]; [`Counts`], [`Total`], [`NotGranted`]; [`PenaltySettings`], [`Threshold`]; [`Sliceable`], [`Striped`], [`Stripe`] |
 //! | name leases | [`LeaseId`], [`ClaimError`], [`StaleId`] |
 //! | describe decisions | [`metadata`] |
 //! | write a limiter | [`Limiter`], [`Receipt`], [`Refund`], [`Idle`], [`LimiterId`]; [`Composable`], [`Plan`] for compositions |
@@ -172,6 +172,7 @@ pub use leases::lease_pool::{ClaimError, LeaseId, LeasePool, StaleId};
 pub use limiter::denied::{Denied, Retry};
 pub use limiter::detail::Detail;
 pub use limiter::metadata;
+pub use limiter::not_granted::NotGranted;
 pub use limiter::receipt::{Plan, Receipt, Refund};
 pub use limiter::{
     Composable, Idle, Limiter, LimiterExt, LimiterId, PassedOn, QueueLimiter, Replenishing, Waiting,
@@ -184,6 +185,7 @@ pub use time::timestamp::Timestamp;
 pub use word::live::{Carry, ChangeError};
 pub use word::settings::{Setting, SettingsError};
 pub use word::{KeyedWord, NativeWord, Word};
-pub use wrappers::counted::{Counted, Counts};
+pub use wrappers::counted::Counted;
 pub use wrappers::escalation::{Escalation, EscalationBuilder, Threshold};
 pub use wrappers::penalty::{Penalty, PenaltyBuilder, PenaltySettings};
+pub use wrappers::tally::{Counts, Tally, Total};

@@ -2,6 +2,7 @@ pub(crate) mod composable;
 pub(crate) mod denied;
 pub(crate) mod detail;
 pub mod metadata;
+pub(crate) mod not_granted;
 pub(crate) mod queue_limiter;
 pub(crate) mod receipt;
 

@@ -3,3 +3,4 @@
 pub(crate) mod counted;
 pub(crate) mod escalation;
 pub(crate) mod penalty;
+pub(crate) mod tally;

@@ -452,21 +452,27 @@ mod chained_limiter_tests {
         assert_eq!(all.available_at(NOW), 3);
         for link in &links {
             let counts = link.counts();
-            assert_eq!((counts.granted, counts.denied, counts.held), (1, 0, 10));
+            assert_eq!(
+                (counts.granted.requests, counts.denied.requests, counts.held),
+                (1, 0, 10)
+            );
         }
         assert_eq!(all.try_acquire_at(NOW, 10).unwrap_err().index, 2);
         assert_eq!(
             links.each_ref().map(|link| link.limiter().available()),
             [24, 12, 3]
         );
-        assert_eq!(links.each_ref().map(|link| link.counts().denied), [0, 0, 1]);
+        assert_eq!(
+            links.each_ref().map(|link| link.counts().denied.requests),
+            [0, 0, 1]
+        );
         drop(lease);
         assert_eq!(all.available_at(NOW), 13);
         assert!(all.try_acquire_at(NOW, 10).is_ok());
         assert!(
             links
                 .iter()
-                .all(|link| link.counts().granted == 2 && link.counts().held == 0)
+                .all(|link| link.counts().granted.requests == 2 && link.counts().held == 0)
         );
     }
 

@@ -400,8 +400,11 @@ fn get_statistics_returns_new_instances<S: Suite>() {
     let before = (limiter.available_at(START), limiter.counts());
     let _lease = limiter.try_acquire_at(START, 1).unwrap();
     let after = (limiter.available_at(START), limiter.counts());
-    assert_eq!((before.0, before.1.granted, before.1.held), (1, 0, 0));
-    assert_eq!((after.0, after.1.granted, after.1.held), (0, 1, 1));
+    assert_eq!(
+        (before.0, before.1.granted.requests, before.1.held),
+        (1, 0, 0)
+    );
+    assert_eq!((after.0, after.1.granted.requests, after.1.held), (0, 1, 1));
 }
 
 /// The counters of granted and denied count requests, not permits.
@@ -409,7 +412,11 @@ fn get_statistics_has_correct_values<S: Suite>() {
     let limiter = Counted::new(S::with_limit(100));
     let statistics = |now| {
         let counts = limiter.counts();
-        (limiter.available_at(now), counts.denied, counts.granted)
+        (
+            limiter.available_at(now),
+            counts.denied.requests,
+            counts.granted.requests,
+        )
     };
     assert_eq!(statistics(START), (100, 0, 0));
     let lease = limiter.try_acquire_at(START, 60).unwrap();
@@ -427,7 +434,11 @@ fn get_statistics_with_zero_permit_count<S: Suite>() {
     let limiter = Counted::new(S::with_limit(100));
     let statistics = || {
         let counts = limiter.counts();
-        (limiter.available_at(START), counts.denied, counts.granted)
+        (
+            limiter.available_at(START),
+            counts.denied.requests,
+            counts.granted.requests,
+        )
     };
     let _probe = limiter.try_acquire_at(START, 0).unwrap();
     assert_eq!(statistics(), (100, 0, 1));

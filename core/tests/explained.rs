@@ -502,14 +502,14 @@ fn compositions_within_a_composition_tell_of_their_least() {
         (told.index, told.detail.available, told.detail.capacity),
         (1, 3, 5)
     );
-    assert_eq!(counted.counts().granted, 1);
+    assert_eq!(counted.counts().granted.requests, 1);
     let (denied, told) = outer.try_acquire_explained_at(secs(0), 4);
     assert_eq!(denied.unwrap_err().index, 1);
     assert_eq!(
         (told.detail.available, told.detail.retry),
         (3, Retry::OnRelease)
     );
-    assert_eq!(counted.counts().denied, 1);
+    assert_eq!(counted.counts().denied.requests, 1);
     drop(lease);
     assert_eq!(outer.available_at(secs(0)), 5);
 }

@@ -577,7 +577,10 @@ fn wrappers_around_compositions_record_their_own_decisions() {
     );
     assert!(penalty.is_on_at(NOW));
     let counts = counted.counts();
-    assert_eq!((counts.granted, counts.denied, counts.held), (1, 0, 0));
+    assert_eq!(
+        (counts.granted.requests, counts.denied.requests, counts.held),
+        (1, 0, 0)
+    );
     assert_eq!((small.in_use(), large.in_use()), (0, 0));
     let lease = AllOf::new((&counted, &small))
         .into_lease_at(NOW, 1)
@@ -598,5 +601,5 @@ fn wrappers_around_compositions_record_their_own_decisions() {
             .index,
         1
     );
-    assert_eq!(counted.counts().denied, 1);
+    assert_eq!(counted.counts().denied.requests, 1);
 }

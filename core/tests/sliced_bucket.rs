@@ -1153,7 +1153,13 @@ fn a_wrapper_accepts_a_slice_like_any_limiter() {
         (take(&counted, at(0), 3), take(&counted, at(0), 17)),
         (3, 0)
     );
-    assert_eq!((counted.counts().granted, counted.counts().denied), (1, 1));
+    assert_eq!(
+        (
+            counted.counts().granted.requests,
+            counted.counts().denied.requests
+        ),
+        (1, 1)
+    );
     let detail = counted.explain_at(at(0), 2);
     assert!(detail.is_allowed() && detail.available > 10);
 }

@@ -1,3 +1,4 @@
+use core::borrow::Borrow;
 use core::fmt;
 use core::hash::Hash;
 use core::ops::Deref;
@@ -7,8 +8,8 @@ use std::sync::Arc;
 
 use portcullis_core::metadata::{self, Metadata};
 use portcullis_core::{
-    Address, Clock, Denied, Detail, Idle, Interval, Key, Keys, Lease, Limiter, LimiterId,
-    QueueKeys, Receipt, Refund, Retry, Timestamp, Waiting,
+    Address, Clock, Counted, Counts, Denied, Detail, Idle, Interval, Key, Keys, Lease, Limiter,
+    LimiterId, QueueKeys, Receipt, Refund, Retry, Tally, Timestamp, Waiting,
 };
 use stable_deref_trait::StableDeref;
 
@@ -263,6 +264,30 @@ impl<T: QueueKeys, C: QueueClock, R: RawLock, H: Hook> KeyedQueue<T, C, R, H> {
     /// ```
     pub fn change<V>(&self, change: impl FnOnce(&T) -> V) -> V {
         self.wait_queue.change(|source| change(&source.0))
+    }
+}
+
+impl<T, A, C, R, H> KeyedQueue<Counted<T, A>, C, R, H>
+where
+    Counted<T, A>: QueueKeys,
+    A: Borrow<Tally>,
+{
+    /// Returns the current counts of the table, over all keys: see [`Counted`].
+    ///
+    /// ```
+    /// # use portcullis_async::KeyedQueue;
+    /// # use portcullis_core::{Concurrency, Counted, Keyed, Timeless};
+    /// let table = Counted::new(Keyed::for_keys(Concurrency::new(1), 100));
+    /// let downloads = KeyedQueue::new(table, Timeless, 9);
+    /// let lease = futures_executor::block_on(downloads.acquire("alice", 1))?;
+    /// assert!(downloads.try_acquire("alice", 1).is_err());
+    /// let counts = downloads.table_counts();
+    /// assert_eq!((counts.granted.requests, counts.denied.requests), (1, 1));
+    /// # drop(lease);
+    /// # Ok::<(), portcullis_async::Rejected>(())
+    /// ```
+    pub fn table_counts(&self) -> Counts {
+        self.wait_queue.source.0.counts()
     }
 }
 
@@ -636,16 +661,22 @@ impl<P: ToKeyedQueue> QueueKeyLimiter<P> {
         take: impl FnOnce() -> Result<Receipt, Denied>,
     ) -> Result<Receipt, Denied> {
         let wait_queue = &self.queue.wait_queue;
-        if wait_queue.is_closed() {
-            return Err(Denied::Closed { permits: n });
-        }
-        if wait_queue.options.order == Order::NewestFirst || !wait_queue.is_waited_for(self.address)
-        {
-            return wait_queue.take(self.address, take);
-        }
-        wait_queue
-            .take_past_others(self.address, now, n)
-            .unwrap_or(Err(Denied::Exhausted { now, permits: n }))
+        let denied = if wait_queue.is_closed() {
+            Denied::Closed { permits: n }
+        } else {
+            if wait_queue.options.order == Order::NewestFirst
+                || !wait_queue.is_waited_for(self.address)
+            {
+                return wait_queue.take(self.address, take);
+            }
+            if let Some(taken) = wait_queue.take_past_others(self.address, now, n) {
+                return taken;
+            }
+            Denied::Exhausted { now, permits: n }
+        };
+        // The limiter is not asked.
+        wait_queue.not_granted(self.address, now, n, denied.into());
+        Err(denied)
     }
 }
 
@@ -688,7 +719,9 @@ impl<P: ToKeyedQueue> Limiter for QueueKeyLimiter<P> {
     fn take_within(&self, interval: Interval, n: u32) -> Option<Result<Receipt, Denied>> {
         let wait_queue = &self.queue.wait_queue;
         if wait_queue.is_closed() {
-            return Some(Err(Denied::Closed { permits: n }));
+            let closed = Denied::Closed { permits: n };
+            wait_queue.not_granted(self.address, interval.earliest(), n, closed.into());
+            return Some(Err(closed));
         }
         let passes = wait_queue.options.order == Order::NewestFirst
             || !wait_queue.is_waited_for(self.address);

@@ -1,6 +1,7 @@
+use core::borrow::Borrow;
 use core::fmt;
 
-use portcullis_core::{Denied, Idle, Limiter, Retry, Timestamp};
+use portcullis_core::{Counted, Counts, Denied, Idle, Limiter, Retry, Tally, Timestamp};
 
 /// The limiter of a queue, to be asked only: taking from it would bypass the queue. Returned by
 /// [`Queue::limiter`](crate::Queue::limiter).
@@ -53,6 +54,25 @@ impl<L: Limiter> LimiterView<'_, L> {
     #[must_use]
     pub fn idle_at(&self, now: Timestamp) -> Idle {
         self.0.idle_at(now)
+    }
+}
+
+impl<L, T: Borrow<Tally>> LimiterView<'_, Counted<L, T>> {
+    /// Returns the current counts of the limiter: see [`Counted`].
+    ///
+    /// ```
+    /// # use portcullis_async::Queue;
+    /// # use portcullis_core::{Concurrency, Counted, Timeless};
+    /// let queue = Queue::new(Counted::new(Concurrency::new(2)), Timeless, 9);
+    /// let lease = futures_executor::block_on(queue.acquire(2))?;
+    /// let counts = queue.limiter().counts();
+    /// assert_eq!((counts.granted.requests, counts.held), (1, 2));
+    /// # drop(lease);
+    /// # Ok::<(), portcullis_async::Rejected>(())
+    /// ```
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.0.counts()
     }
 }
 

@@ -76,10 +76,15 @@ use crate::{Acquire, Drained, QueueClock};
 ///
 /// One timer serves all waiters. [`QueueClock`](crate::QueueClock) lists the clocks.
 ///
-/// **Wrappers that react to denials** ([`Counted`](portcullis_core::Counted),
-/// [`Penalty`](portcullis_core::Penalty), [`Escalation`](portcullis_core::Escalation)) belong
-/// around the queue, not inside it: the queue asks its limiter several times for one waiting
-/// request.
+/// **Counts.** [`counts`](Self::counts) says how many requests wait, and what became of those that
+/// waited. To count all requests and their permits, put [`Counted`](portcullis_core::Counted)
+/// inside the queue. It counts each request once, when it is granted, rejected or cancelled:
+/// [`limiter`](Self::limiter) reads the counts. Together with those that wait they are all requests
+/// that the queue has received.
+///
+/// **Wrappers that react to denials** ([`Penalty`](portcullis_core::Penalty),
+/// [`Escalation`](portcullis_core::Escalation)) belong around the queue, not inside it: the queue
+/// asks its limiter several times for one waiting request.
 ///
 /// **Cost.** A waiter is stored in its future, without allocation. Cancelling removes it in
 /// constant time from any position; with a deadline, in amortised logarithmic time. Wakers run
@@ -581,6 +586,22 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
             Ok(())
         }
     }
+
+    /// Takes with `take` if no request is ahead.
+    #[inline(always)]
+    fn take_with(
+        &self,
+        now: Timestamp,
+        n: u32,
+        take: impl FnOnce() -> Result<Receipt, Denied>,
+    ) -> Result<Receipt, Denied> {
+        if let Err(denied) = self.pass(now, n) {
+            // The limiter is not asked.
+            self.wait_queue.not_granted((), now, n, denied.into());
+            return Err(denied);
+        }
+        self.wait_queue.take((), take)
+    }
 }
 
 #[allow(unsafe_code, reason = "a promise alone")]
@@ -637,9 +658,7 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Limiter for Queue<L, C
     /// closed queue fails with [`Denied::Closed`].
     #[inline]
     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        self.pass(now, n)?;
-        self.wait_queue
-            .take((), || self.wait_queue.source.0.take_at(now, n))
+        self.take_with(now, n, || self.wait_queue.source.0.take_at(now, n))
     }
 
     /// Returns what the limiter returns. If the request is denied because others are ahead, or
@@ -647,8 +666,7 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Limiter for Queue<L, C
     fn take_explained_at(&self, now: Timestamp, n: u32) -> (Result<Receipt, Denied>, Detail) {
         let limiter = &self.wait_queue.source.0;
         let take = |told: &mut Option<Detail>| {
-            self.pass(now, n)?;
-            self.wait_queue.take((), || {
+            self.take_with(now, n, || {
                 let (taken, detail) = limiter.take_explained_at(now, n);
                 *told = Some(detail);
                 taken
@@ -669,9 +687,13 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Limiter for Queue<L, C
     /// Does not decide while a request is ahead: when to retry then depends on the time.
     #[inline]
     fn take_within(&self, interval: Interval, n: u32) -> Option<Result<Receipt, Denied>> {
-        match self.pass(interval.earliest(), n) {
+        let now = interval.earliest();
+        match self.pass(now, n) {
             Ok(()) => self.wait_queue.take_within((), interval, n),
-            Err(closed @ Denied::Closed { .. }) => Some(Err(closed)),
+            Err(closed @ Denied::Closed { .. }) => {
+                self.wait_queue.not_granted((), now, n, closed.into());
+                Some(Err(closed))
+            }
             Err(_) => None,
         }
     }

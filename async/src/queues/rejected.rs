@@ -1,6 +1,6 @@
 use core::fmt;
 
-use portcullis_core::{Denied, Retry, Timestamp};
+use portcullis_core::{Denied, NotGranted, Retry, Timestamp};
 
 /// Why a request was not granted its permits. A small `Copy` value.
 ///
@@ -105,7 +105,9 @@ impl Rejected {
 
     /// Returns the denial that a limiter would give for the same reason, with `now` as its time.
     /// For a request that had to wait, or could not wait long enough, this is
-    /// [`Denied::Exhausted`].
+    /// [`Denied::Exhausted`]. So [`QueueFull`](Self::QueueFull) and [`Evicted`](Self::Evicted)
+    /// become a denial for lack of permits, while a [`Counted`](portcullis_core::Counted) limiter
+    /// counts both as [refused](portcullis_core::NotGranted::Refused).
     ///
     /// With it, a caller can ask the queue for [metadata](portcullis_core::metadata): the reason of
     /// the limiter, or any other value that the limiter offers. Like all metadata, they describe
@@ -177,3 +179,17 @@ impl fmt::Display for Rejected {
 }
 
 impl core::error::Error for Rejected {}
+
+impl From<Rejected> for NotGranted {
+    #[inline]
+    fn from(rejected: Rejected) -> Self {
+        match rejected {
+            Rejected::Deadline { .. } => Self::Denied,
+            Rejected::QueueFull { .. }
+            | Rejected::Refused { .. }
+            | Rejected::Evicted { .. }
+            | Rejected::ExceedsCapacity { .. }
+            | Rejected::Closed { .. } => Self::Refused,
+        }
+    }
+}

@@ -7,6 +7,16 @@ use portcullis_core::{
 
 use crate::waiting::wait_list::{Shard, Shards};
 
+/// Takes for a request whose denial is not final: see
+/// [`Composable::attempt_at`](portcullis_core::Composable::attempt_at).
+#[inline(always)]
+pub(crate) fn attempt<L: Limiter>(limiter: &L, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+    match limiter.as_composable() {
+        Some(composable) => composable.attempt_at(now, n, None),
+        None => limiter.take_at(now, n),
+    }
+}
+
 /// The limiters of a wait queue.
 pub trait LimiterSource {
     /// Identifies one of the limiters.
@@ -191,7 +201,7 @@ impl<T: QueueKeys> LimiterSource for PerKey<T> {
         notes: &mut Receipts,
     ) -> Result<Receipt, Denied> {
         notes.clear();
-        self.at(key).take_at(now, n)
+        attempt(&self.at(key), now, n)
     }
 
     fn refund_noted(&self, key: Address, now: Timestamp, n: u32, receipt: Receipt, _: Receipts) {

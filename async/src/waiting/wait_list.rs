@@ -26,7 +26,7 @@ use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 use core::task::Waker;
 
-use portcullis_core::{Receipt, Timestamp};
+use portcullis_core::{NotGranted, Receipt, Timestamp};
 
 use crate::finally::Finally;
 use crate::sync::atomic::AtomicU8;
@@ -65,6 +65,16 @@ impl State {
         Self::Closed,
         Self::Cancelled,
     ];
+
+    /// Returns why a request that the queue settled with this state was not granted.
+    #[inline(always)]
+    pub(crate) const fn not_granted(self) -> Option<NotGranted> {
+        match self {
+            Self::Late => Some(NotGranted::Denied),
+            Self::Evicted | Self::Exceeds | Self::Closed => Some(NotGranted::Refused),
+            Self::Idle | Self::Waiting | Self::Granted | Self::Cancelled => None,
+        }
+    }
 }
 
 /// A request for permits.

@@ -51,7 +51,8 @@ use core::task::Waker;
 use core::time::Duration;
 
 use portcullis_core::{
-    Clock, Composable, Denied, Interval, Limiter, PassedOn, Receipt, Receipts, Timestamp, Waiting,
+    Clock, Composable, Denied, Interval, Limiter, NotGranted, PassedOn, Receipt, Receipts,
+    Timestamp, Waiting,
 };
 
 pub(crate) use self::admit::{earliest, explained};
@@ -612,6 +613,22 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         }
     }
 
+    /// Informs a key's limiter that a request has ended without a grant.
+    #[inline(always)]
+    pub(crate) fn not_granted(&self, key: Key<Q>, now: Timestamp, n: u32, why: NotGranted) {
+        if let Some(composable) = self.source.at(key).as_composable() {
+            composable.not_granted(now, n, why);
+        }
+    }
+
+    /// Informs a key's limiter that a request was cancelled while it waited.
+    #[inline(always)]
+    fn cancelled(&self, key: Key<Q>, n: u32) {
+        if let Some(composable) = self.source.at(key).as_composable() {
+            composable.cancelled(n);
+        }
+    }
+
     /// Returns whether a key's limiter may take from some of its limits and then refund them.
     #[inline(always)]
     fn is_composed(&self, key: Key<Q>) -> bool {
@@ -697,12 +714,13 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         if min != n || max != n || lists.closed || !lists.timers.is_empty() {
             return None;
         }
+        // If the clock panics, nothing has been passed on.
+        let now = Q::Hook::TIMES.then(|| self.clock.now());
         let others_are_free = match self.source.pass_on(key, n) {
             PassedOn::No => return None,
             PassedOn::NoneAreFree => false,
             PassedOn::OthersAreFree => true,
         };
-        let now = Q::Hook::TIMES.then(|| self.clock.now());
         lists.counts.granted = lists.counts.granted.wrapping_add(1);
         let (waker, next) = self.remove_from(lists, head, head);
         let grant = Some((n, Receipt::NONE));

@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use portcullis_async::{Hook, Outcome, RawLock, Timer, Waited};
 use portcullis_core::metadata::Metadata;
 use portcullis_core::{
-    Clock, Composable, Denied, Idle, Limiter, LimiterId, PassedOn, Plan, QueueLimiter, Receipt,
-    Refund, Retry, Timestamp, Waiting,
+    Clock, Composable, Denied, Idle, Limiter, LimiterId, NotGranted, PassedOn, Plan, QueueLimiter,
+    Receipt, Refund, Retry, Timestamp, Waiting,
 };
 
 use crate::chance::{self, Site, fail, moment, strike};
@@ -604,6 +604,23 @@ impl<L: Limiter> Composable for Spy<L> {
             None => self.limiter().take_at(now, n),
         };
         self.took(now, n, taken)
+    }
+
+    fn attempt_at(&self, now: Timestamp, n: u32, plan: Option<Plan>) -> Result<Receipt, Denied> {
+        moment();
+        strike(Site::LimiterTakes);
+        let taken = match self.limiter().as_composable() {
+            Some(composable) => composable.attempt_at(now, n, plan),
+            None => self.limiter().take_at(now, n),
+        };
+        self.took(now, n, taken)
+    }
+
+    fn not_granted(&self, now: Timestamp, n: u32, why: NotGranted) {
+        strike(Site::LimiterIsAsked);
+        if let Some(composable) = self.limiter().as_composable() {
+            composable.not_granted(now, n, why);
+        }
     }
 }
 

@@ -12,8 +12,9 @@ use portcullis_async::{
     Acquire, Drained, KeyedQueue, Next, Order, Queue, QueueCounts, QueueKey, Rejected,
 };
 use portcullis_core::{
-    AllOf, Concurrency, ConcurrencyRules, Denied, FixedWindow, Keyed, Lease, Limiter, Line,
-    QueueKeys, QueueLimiter, Rate, Retry, Timestamp, TokenBucket, TokenBucketRules,
+    AllOf, Concurrency, ConcurrencyRules, Counted, Counts, Denied, FixedWindow, Keyed, Lease,
+    Limiter, Line, QueueKeys, QueueLimiter, Rate, Retry, Tally, Timestamp, TokenBucket,
+    TokenBucketRules,
 };
 
 use crate::chance::{below, one_in};
@@ -100,6 +101,8 @@ pub(crate) trait Subject: 'static {
     fn close(&self);
     fn is_closed(&self) -> bool;
     fn counts(&self) -> QueueCounts;
+    /// What the limiter or the table has counted, if it counts.
+    fn counted(&self) -> Option<Counts>;
     fn clock(&self) -> &Sim;
     /// The queue outlives the lease.
     fn drive(&self) -> Boxed<()>;
@@ -130,7 +133,13 @@ pub(crate) trait Limits: QueueLimiter + Clone + Send + Sync + 'static {
     fn draw() -> Self;
     fn parts(&self) -> Vec<Box<dyn Part>>;
     fn change(&self) {}
+    fn counted(&self) -> Option<Counts> {
+        None
+    }
 }
+
+/// Limits with a tally that the driver reads.
+pub(crate) type Tallied<L> = Counted<L, Arc<Tally>>;
 
 pub(crate) type Plain = Spy<Concurrency>;
 pub(crate) type Bucket = Spy<TokenBucket>;
@@ -203,6 +212,21 @@ impl<A: Limits, B: Limits> Limits for AllOf<(A, B)> {
     fn change(&self) {
         let (a, b) = self.limits();
         if one_in(2) { a.change() } else { b.change() }
+    }
+}
+
+impl<L: Limits> Limits for Tallied<L> {
+    fn draw() -> Self {
+        Self::with_tally(L::draw(), Arc::default())
+    }
+    fn parts(&self) -> Vec<Box<dyn Part>> {
+        self.limiter().parts()
+    }
+    fn change(&self) {
+        self.limiter().change();
+    }
+    fn counted(&self) -> Option<Counts> {
+        Some(self.counts())
     }
 }
 
@@ -280,6 +304,9 @@ impl<L: Limits> Subject for Line1<L> {
     }
     fn counts(&self) -> QueueCounts {
         self.queue.counts()
+    }
+    fn counted(&self) -> Option<Counts> {
+        self.limits.counted()
     }
     fn clock(&self) -> &Sim {
         self.queue.clock()
@@ -362,7 +389,7 @@ impl Each for Rates {
     }
 }
 
-type Table<E> = Keyed<<E as Each>::Rules, Box<[Line]>, BuildHasherDefault<DefaultHasher>>;
+type Table<E> = Counted<Keyed<<E as Each>::Rules, Box<[Line]>, BuildHasherDefault<DefaultHasher>>>;
 type HeldTable<E> = Arc<KeyedQueue<Table<E>, Sim, Single, Told>>;
 
 /// A wait list for each key.
@@ -378,11 +405,16 @@ impl<E: Each> Lines<E> {
     pub(crate) fn new(settings: &Settings) -> Self {
         let (rules, limit, period) = E::draw();
         let table = Keyed::new(rules, Line::for_keys(1_000), BuildHasherDefault::default());
-        let queue = KeyedQueue::with_lock(table, Sim::default(), settings.max_permits, Single)
-            .with_hook(Told)
-            .with_order(settings.order)
-            .with_max_waiters(settings.max_waiters)
-            .with_slack(settings.slack);
+        let queue = KeyedQueue::with_lock(
+            Counted::new(table),
+            Sim::default(),
+            settings.max_permits,
+            Single,
+        )
+        .with_hook(Told)
+        .with_order(settings.order)
+        .with_max_waiters(settings.max_waiters)
+        .with_slack(settings.slack);
         let keys = (0..=below(6)).map(|_| below(u64::MAX)).collect();
         Self {
             queue: Arc::new(queue),
@@ -430,6 +462,9 @@ impl<E: Each> Subject for Lines<E> {
     }
     fn is_closed(&self) -> bool {
         self.queue.is_closed()
+    }
+    fn counted(&self) -> Option<Counts> {
+        Some(self.queue.table_counts())
     }
     fn counts(&self) -> QueueCounts {
         self.queue.counts()

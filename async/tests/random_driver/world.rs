@@ -10,6 +10,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use portcullis_async::{Next, Order, Outcome, Rejected};
+use portcullis_core::{Denied, Total};
 
 use crate::chance::{self, Meddles, Site, below, fail, index, one_in};
 use crate::parts::{Owner, Sim, Token, Told, Wakes, call, token_of, waker};
@@ -215,6 +216,73 @@ struct Tally {
     unsure: u64,
 }
 
+/// The requests whose outcome the driver has learnt, and the fewest and the most permits of them.
+#[derive(Clone, Copy, Default, Debug)]
+struct Sum {
+    requests: u64,
+    least: u64,
+    most: u64,
+}
+
+impl Sum {
+    fn add(&mut self, least: u32, most: u32) {
+        self.requests += 1;
+        self.least += u64::from(least);
+        self.most += u64::from(most);
+    }
+
+    /// Whether a total of the limiter can be this one, if it knows up to `more` requests more.
+    fn can_be(self, total: Total, more: u64, permits: u64) -> bool {
+        (self.requests..=self.requests + more).contains(&total.requests)
+            && (self.least..=self.most + permits).contains(&total.permits)
+    }
+}
+
+/// All requests that have ended, by their outcomes.
+#[derive(Clone, Copy, Default, Debug)]
+struct Ended {
+    granted: Sum,
+    denied: Sum,
+    refused: Sum,
+    cancelled: Sum,
+}
+
+impl Ended {
+    /// By the words of `NotGranted`, written out once more.
+    fn rejected(&mut self, rejected: Rejected) -> &mut Sum {
+        match rejected {
+            Rejected::Deadline { .. } => &mut self.denied,
+            _ => &mut self.refused,
+        }
+    }
+
+    fn waited(&mut self, outcome: Outcome) -> &mut Sum {
+        match outcome {
+            Outcome::Granted => &mut self.granted,
+            Outcome::Deadline => &mut self.denied,
+            Outcome::Cancelled => &mut self.cancelled,
+            _ => &mut self.refused,
+        }
+    }
+
+    fn tried(&mut self, denied: Denied) -> &mut Sum {
+        match denied {
+            Denied::Exhausted { .. } | Denied::Crowded { .. } => &mut self.denied,
+            _ => &mut self.refused,
+        }
+    }
+
+    fn requests(self) -> u64 {
+        let Self {
+            granted,
+            denied,
+            refused,
+            cancelled,
+        } = self;
+        granted.requests + denied.requests + refused.requests + cancelled.requests
+    }
+}
+
 /// The results of a run.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Seen {
@@ -301,6 +369,7 @@ pub(crate) struct World<S: Subject> {
     /// Permits in leases of limiters whose permits come back by time.
     handed: Cell<u64>,
     tally: Cell<Tally>,
+    ended: Cell<Ended>,
     seen: Cell<Seen>,
     trace: RefCell<VecDeque<Line>>,
 }
@@ -374,6 +443,7 @@ pub(crate) fn run<S: Subject>(
         struck: Cell::new(0),
         handed: Cell::new(0),
         tally: Cell::default(),
+        ended: Cell::default(),
         seen: Cell::default(),
         trace: RefCell::default(),
     });
@@ -449,6 +519,7 @@ impl<S: Subject> World<S> {
             self.settle();
         }
         self.conserved();
+        self.adds_up();
         self.stands_still();
         self.gone();
         self.report()
@@ -536,6 +607,12 @@ impl<S: Subject> World<S> {
         let mut tally = self.tally.get();
         change(&mut tally);
         self.tally.set(tally);
+    }
+
+    fn ended(&self, change: impl FnOnce(&mut Ended)) {
+        let mut ended = self.ended.get();
+        change(&mut ended);
+        self.ended.set(ended);
     }
 
     fn saw(&self, change: impl FnOnce(&mut Seen)) {
@@ -836,12 +913,19 @@ impl<S: Subject> World<S> {
 
     fn ready(
         &self,
-        wait: Wait<S::Lease>,
+        mut wait: Wait<S::Lease>,
         phase: Phase,
         result: Result<S::Lease, Rejected>,
         hooked: Option<Outcome>,
     ) {
         let id = wait.id;
+        if hooked.is_none() {
+            // The request did not wait.
+            self.ended(|ended| match &result {
+                Ok(lease) => ended.granted.add(lease.permits(), lease.permits()),
+                Err(rejected) => ended.rejected(*rejected).add(wait.min, wait.min),
+            });
+        }
         let outcome = match &result {
             Ok(_) => Outcome::Granted,
             Err(Rejected::QueueFull { .. }) => {
@@ -867,6 +951,7 @@ impl<S: Subject> World<S> {
                     wait.min, wait.max
                 ));
             }
+            (wait.min, wait.max) = (n, n);
             self.handed.set(self.handed.get() + u64::from(n));
             if n > 0 || one_in(2) {
                 self.leases.borrow_mut().push((wait.key, lease));
@@ -975,6 +1060,12 @@ impl<S: Subject> World<S> {
     fn finish(&self, wait: &Wait<S::Lease>, outcome: Outcome) {
         let id = wait.id;
         let phase = wait.phase;
+        let most = if outcome == Outcome::Granted {
+            wait.max
+        } else {
+            wait.min
+        };
+        self.ended(|ended| ended.waited(outcome).add(wait.min, most));
         match outcome {
             Outcome::Granted => {
                 self.tally(|tally| tally.granted += 1);
@@ -1243,6 +1334,10 @@ impl<S: Subject> World<S> {
                 ));
             }
         }
+        self.ended(|ended| match &outcome {
+            Ok(_) => ended.granted.add(n, n),
+            Err(denied) => ended.tried(*denied).add(n, n),
+        });
         if let Ok(lease) = outcome {
             self.note("taken: permits", n.into(), 0, 0);
             self.handed.set(self.handed.get() + u64::from(n));
@@ -1754,6 +1849,56 @@ impl<S: Subject> World<S> {
             held[*key] += u64::from(lease.permits());
         }
         held
+    }
+
+    /// The limiter counts each request once: as granted, denied, refused or cancelled, or as one
+    /// that still waits.
+    fn adds_up(&self) {
+        let Some(counts) = self.subject.counted() else {
+            return;
+        };
+        let waits = self.waits.borrow();
+        let settled = waits
+            .iter()
+            .filter(|wait| wait.phase != Phase::Fresh && wait.is_settled());
+        // Their outcomes are unknown until they are polled.
+        let unknown = settled.clone().count() as u64;
+        let permits: u64 = settled.map(|wait| u64::from(wait.max)).sum();
+        // A call that panicked may have ended one request more, and no lease tells its permits.
+        let panics = self.seen.get().panics;
+        let slack = panics * 10;
+        let ended = self.ended.get();
+        let all = counts.all().requests;
+        let known = ended.requests() + unknown;
+        let add_up = (known..=known + panics).contains(&all)
+            && ended
+                .granted
+                .can_be(counts.granted, unknown + panics, permits + slack)
+            && ended
+                .denied
+                .can_be(counts.denied, unknown + panics, permits + slack)
+            && ended
+                .refused
+                .can_be(counts.refused, unknown + panics, permits + slack)
+            && ended.cancelled.can_be(counts.cancelled, panics, slack);
+        if !add_up {
+            fail(format!(
+                "{ended:?}, {unknown} unclaimed and {panics} panics are counted as {counts:?}"
+            ));
+        }
+        if panics > 0 || waits.iter().any(|wait| wait.is_leaked) {
+            return;
+        }
+        let held = self
+            .in_leases()
+            .iter()
+            .chain(&*self.forgotten.borrow())
+            .sum();
+        if !(held..=held + permits).contains(&counts.held) {
+            fail(format!(
+                "{held} held, {permits} unclaimed, counted as {counts:?}"
+            ));
+        }
     }
 
     /// Permits taken are permits held, plus permits that came back.

@@ -192,7 +192,7 @@ fn counted(hammer: &Hammer, progress: &Progress) -> Verdict {
         0,
     );
     verdict.and(
-        (counts.granted, counts.denied, counts.held) == expected,
+        (counts.granted.requests, counts.denied.requests, counts.held) == expected,
         "counts wrong",
     )
 }

@@ -1,10 +1,13 @@
 use core::mem;
 
-use crate::all_of::{AllOf, DeniedBy, DetailBy, Limits, Receipts, beyond_count, times_over};
+use crate::all_of::{
+    AllOf, Attempt, DeniedBy, DetailBy, Limits, Receipts, beyond_count, times_over,
+};
+use crate::limiter::composable::{attempt, not_granted};
 use crate::limiter::metadata::{self, Metadata, Used};
 use crate::{
-    Composable, Denied, Detail, Idle, Limiter, QueueLimiter, Receipt, Replenishing, Retry,
-    Timestamp,
+    Composable, Denied, Detail, Idle, Limiter, NotGranted, Plan, QueueLimiter, Receipt,
+    Replenishing, Retry, Timestamp,
 };
 
 /// All limits as one limiter, for example for a queue or a clock. Its leases are ordinary ones.
@@ -153,8 +156,35 @@ impl<T: Limits> Composable for AllOf<T> {
         n: u32,
         rest: &mut dyn FnMut() -> bool,
     ) -> Result<bool, Denied> {
-        self.grant_then(now, n, rest)
+        self.grant_then(now, n, (), rest)
             .map_err(|denied| self.as_one(denied))
+    }
+
+    fn attempt_then(
+        &self,
+        now: Timestamp,
+        n: u32,
+        rest: &mut dyn FnMut() -> bool,
+    ) -> Result<bool, Denied> {
+        self.grant_then(now, n, Attempt, rest)
+            .map_err(|denied| self.as_one(denied))
+    }
+
+    fn attempt_at(&self, now: Timestamp, n: u32, _: Option<Plan>) -> Result<Receipt, Denied> {
+        match self.grant(now, n, Attempt, || Ok(())) {
+            Ok(()) => Ok(Receipt::NONE),
+            Err(denied) => Err(self.as_one(denied)),
+        }
+    }
+
+    /// Informs the first limit that would deny the request.
+    fn not_granted(&self, now: Timestamp, n: u32, why: NotGranted) {
+        let Err(DeniedBy { index, .. }) = self.peek_at(now, n) else {
+            return;
+        };
+        if let Some((limit, n)) = self.share(index, n) {
+            not_granted(limit, now, n, why);
+        }
     }
 }
 
@@ -172,8 +202,7 @@ impl<T: QueueLimits> QueueLimiter for AllOf<T> {
     ) -> Result<Receipt, Denied> {
         notes.clear();
         if self.limits.len() > Receipts::MOST || n == 0 || self.peek_at(now, n).is_err() {
-            // A take lets wrappers that record denials see this one.
-            return self.take_at(now, n);
+            return self.attempt_at(now, n, None);
         }
         let taken = Taken {
             limits: self,
@@ -183,7 +212,7 @@ impl<T: QueueLimits> QueueLimiter for AllOf<T> {
         };
         for index in 0..self.limits.len() {
             let receipt = match self.share(index, n) {
-                Some((limit, n)) => limit.take_at(now, n),
+                Some((limit, n)) => attempt(limit, now, n, None),
                 None => Ok(Receipt::NONE),
             };
             match receipt {

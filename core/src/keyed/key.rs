@@ -9,8 +9,8 @@ use crate::keyed::line::Address;
 use crate::limiter::metadata::Metadata;
 use crate::limiter::{forward, offer};
 use crate::{
-    Composable, Denied, Detail, Idle, Interval, KeyHash, Lease, Limiter, LimiterId, Receipt,
-    Refund, Retry, Timestamp,
+    Composable, Denied, Detail, Idle, Interval, KeyHash, Lease, Limiter, LimiterId, NotGranted,
+    Plan, Receipt, Refund, Retry, Timestamp,
 };
 
 /// A table that has a limiter for each key: [`Keyed`](crate::Keyed) or
@@ -85,7 +85,8 @@ pub trait QueueKeys: Keys {
 
 pub(crate) mod sealed {
     use super::{
-        Address, Denied, Detail, Idle, Interval, Metadata, Receipt, Refund, Retry, Timestamp,
+        Address, Denied, Detail, Idle, Interval, Metadata, NotGranted, Receipt, Refund, Retry,
+        Timestamp,
     };
 
     /// The operations of a table on the limiter at an address.
@@ -117,6 +118,37 @@ pub(crate) mod sealed {
             }
             Ok(done)
         }
+        /// The same as [`Composable::attempt_at`](super::Composable::attempt_at).
+        #[inline]
+        fn attempt(&self, address: &Address, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+            self.take(address, now, n)
+        }
+        /// The same as [`Composable::attempt_within`](super::Composable::attempt_within).
+        #[inline]
+        fn attempt_within(
+            &self,
+            address: &Address,
+            interval: Interval,
+            n: u32,
+        ) -> Option<Result<Receipt, Denied>> {
+            self.take_within(address, interval, n)
+        }
+        /// The same as [`Composable::attempt_then`](super::Composable::attempt_then).
+        fn attempt_then(
+            &self,
+            address: &Address,
+            now: Timestamp,
+            n: u32,
+            rest: &mut dyn FnMut() -> bool,
+        ) -> Result<bool, Denied> {
+            self.take_then(address, now, n, rest)
+        }
+        /// The same as [`Composable::not_granted`](super::Composable::not_granted).
+        #[inline]
+        fn not_granted(&self, _: &Address, _: Timestamp, _: u32, _: NotGranted) {}
+        /// The same as [`Composable::cancelled`](super::Composable::cancelled).
+        #[inline]
+        fn cancelled(&self, _: &Address, _: u32) {}
         /// [`Limiter::take_explained_at`](crate::Limiter::take_explained_at) for a key.
         fn take_explained(
             &self,
@@ -417,5 +449,32 @@ impl<P: Deref<Target: Table>> Composable for KeyLimiter<P> {
         rest: &mut dyn FnMut() -> bool,
     ) -> Result<bool, Denied> {
         self.table.take_then(&self.address, now, n, rest)
+    }
+
+    #[inline]
+    fn attempt_at(&self, now: Timestamp, n: u32, _: Option<Plan>) -> Result<Receipt, Denied> {
+        self.table.attempt(&self.address, now, n)
+    }
+
+    #[inline]
+    fn attempt_within(&self, interval: Interval, n: u32) -> Option<Result<Receipt, Denied>> {
+        self.table.attempt_within(&self.address, interval, n)
+    }
+
+    fn attempt_then(
+        &self,
+        now: Timestamp,
+        n: u32,
+        rest: &mut dyn FnMut() -> bool,
+    ) -> Result<bool, Denied> {
+        self.table.attempt_then(&self.address, now, n, rest)
+    }
+
+    fn not_granted(&self, now: Timestamp, n: u32, why: NotGranted) {
+        self.table.not_granted(&self.address, now, n, why);
+    }
+
+    fn cancelled(&self, n: u32) {
+        self.table.cancelled(&self.address, n);
     }
 }

@@ -36,13 +36,13 @@ use crate::keyed::key::{self, Key, Keys, QueueKeys};
 use crate::keyed::line::PLACES;
 use crate::keyed::line::{Address, Entry, Found, Held, Line};
 use crate::keyed::table::{ATTEMPTS, KeyedStatistics, Table};
-use crate::limiter::composable::as_composed;
+use crate::limiter::composable::{as_composed, attempt, attempt_then, cancelled, not_granted};
 use crate::limiter::detail::observed;
 use crate::limiter::metadata::Metadata;
 use crate::sync::const_unless_loom;
 use crate::{
-    Denied, Detail, Idle, KeyHash, Limiter, LimiterExt, NativeWord, PartlyChanged, QueueLimiter,
-    Receipt, Refund, Retry, Seed, Timestamp,
+    Denied, Detail, Idle, KeyHash, Limiter, LimiterExt, NativeWord, NotGranted, PartlyChanged,
+    QueueLimiter, Receipt, Refund, Retry, Seed, Timestamp,
 };
 
 /// A limiter of any type for each key, in a table of fixed size, without locks and without
@@ -706,6 +706,34 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> key::sealed::T
         self.work(address, now, n, true, |limiter| {
             limiter.take_at_then(now, n, rest)
         })
+    }
+
+    fn attempt(&self, address: &Address, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+        self.work(address, now, n, Receipt::NONE, |limiter| {
+            attempt(limiter, now, n, None)
+        })
+    }
+
+    fn attempt_then(
+        &self,
+        address: &Address,
+        now: Timestamp,
+        n: u32,
+        rest: &mut dyn FnMut() -> bool,
+    ) -> Result<bool, Denied> {
+        self.work(address, now, n, true, |limiter| {
+            attempt_then(limiter, now, n, rest)
+        })
+    }
+
+    fn not_granted(&self, address: &Address, now: Timestamp, n: u32, why: NotGranted) {
+        let limiter = self.limiter_of(&address.find(self.table.lines()));
+        not_granted(limiter, now, n, why);
+    }
+
+    fn cancelled(&self, address: &Address, n: u32) {
+        let limiter = self.limiter_of(&address.find(self.table.lines()));
+        cancelled(limiter, n);
     }
 
     fn peek(&self, address: &Address, now: Timestamp, n: u32) -> Result<(), Denied> {

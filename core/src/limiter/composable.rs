@@ -1,6 +1,6 @@
 use core::mem;
 
-use crate::{Denied, Limiter, Plan, Receipt, Timestamp};
+use crate::{Denied, Interval, Limiter, NotGranted, Plan, Receipt, Timestamp};
 
 /// What a composition can use of a limiter beyond the methods of [`Limiter`]. All of it is
 /// optional: any limiter can be a part of an [`AllOf`](crate::AllOf).
@@ -110,6 +110,125 @@ pub trait Composable: Limiter {
     ) -> Result<bool, Denied> {
         take_or_undo(self, now, n, rest)
     }
+
+    /// Takes `n` permits at `now` for a request whose denial is not final: the caller asks again,
+    /// or reports the outcome to [`not_granted`](Self::not_granted). A queue calls this method for
+    /// each attempt to grant a request.
+    ///
+    /// The default takes as [`take_as_planned_at`](Self::take_as_planned_at) does with a plan, and
+    /// as [`take_at`](Limiter::take_at) without one. A wrapper that counts requests implements it,
+    /// and passes the attempt on to its inner limiter. A grant is final.
+    ///
+    /// # Errors
+    ///
+    /// [`Denied`] if the request is denied. Then nothing has changed.
+    #[inline]
+    fn attempt_at(&self, now: Timestamp, n: u32, plan: Option<Plan>) -> Result<Receipt, Denied> {
+        match plan {
+            Some(plan) => self.take_as_planned_at(now, n, plan),
+            None => self.take_at(now, n),
+        }
+    }
+
+    /// Takes as [`take_within`](Limiter::take_within) does, for a request whose denial is not
+    /// final: see [`attempt_at`](Self::attempt_at). The default is `take_within`.
+    ///
+    /// # Errors
+    ///
+    /// As `take_within`.
+    #[inline]
+    fn attempt_within(&self, interval: Interval, n: u32) -> Option<Result<Receipt, Denied>> {
+        self.take_within(interval, n)
+    }
+
+    /// Takes as [`take_then`](Self::take_then) does, for a request whose denial is not final: see
+    /// [`attempt_at`](Self::attempt_at). The default is `take_then`.
+    ///
+    /// # Errors
+    ///
+    /// As `take_then`.
+    fn attempt_then(
+        &self,
+        now: Timestamp,
+        n: u32,
+        rest: &mut dyn FnMut() -> bool,
+    ) -> Result<bool, Denied> {
+        self.take_then(now, n, rest)
+    }
+
+    /// Informs the limiter that a request for `n` permits has ended at `now` without a grant. A
+    /// queue calls this method once for each such request, after any number of
+    /// [attempts](Self::attempt_at).
+    ///
+    /// The default does nothing. A wrapper that counts requests implements it, and passes the call
+    /// on to its inner limiter.
+    #[inline]
+    fn not_granted(&self, now: Timestamp, n: u32, why: NotGranted) {
+        let _ = (now, n, why);
+    }
+
+    /// Informs the limiter that a request for `n` permits was cancelled before its outcome was
+    /// final. A queue calls this method if a request is dropped while it waits.
+    ///
+    /// The default does nothing. A wrapper that counts requests implements it, and passes the call
+    /// on to its inner limiter.
+    #[inline]
+    fn cancelled(&self, n: u32) {
+        let _ = n;
+    }
+}
+
+/// Takes for a request whose denial is not final.
+#[inline(always)]
+pub(crate) fn attempt<L: Limiter + ?Sized>(
+    limiter: &L,
+    now: Timestamp,
+    n: u32,
+    plan: Option<Plan>,
+) -> Result<Receipt, Denied> {
+    match limiter.as_composable() {
+        Some(composable) => composable.attempt_at(now, n, plan),
+        None => limiter.take_at(now, n),
+    }
+}
+
+/// The same as `attempt`, at a time that lies in `interval`. Returns `None` if it matters where.
+#[inline(always)]
+pub(crate) fn attempt_within<L: Limiter + ?Sized>(
+    limiter: &L,
+    interval: Interval,
+    n: u32,
+) -> Option<Result<Receipt, Denied>> {
+    match limiter.as_composable() {
+        Some(composable) => composable.attempt_within(interval, n),
+        None => limiter.take_within(interval, n),
+    }
+}
+
+/// The same as `attempt`, then calls `rest`. If `rest` returns `false`, refunds the permits.
+pub(crate) fn attempt_then<L: Limiter + ?Sized>(
+    limiter: &L,
+    now: Timestamp,
+    n: u32,
+    rest: &mut dyn FnMut() -> bool,
+) -> Result<bool, Denied> {
+    match limiter.as_composable() {
+        Some(composable) => composable.attempt_then(now, n, rest),
+        None => take_or_undo(limiter, now, n, rest),
+    }
+}
+
+/// Informs a limiter that a request has ended without a grant.
+#[inline(always)]
+pub(crate) fn not_granted<L: Limiter + ?Sized>(
+    limiter: &L,
+    now: Timestamp,
+    n: u32,
+    why: NotGranted,
+) {
+    if let Some(composable) = limiter.as_composable() {
+        composable.not_granted(now, n, why);
+    }
 }
 
 /// Takes `n` permits and then calls `rest`. If `rest` returns `false` or panics, refunds them by
@@ -208,4 +327,12 @@ impl<L: Limiter + ?Sized> Drop for UndoOnDrop<'_, L> {
 #[inline(never)]
 fn undo<L: Limiter + ?Sized>(limiter: &L, now: Timestamp, n: u32, receipt: Receipt) {
     let _ = limiter.refund_at(now, n, receipt);
+}
+
+/// Informs a limiter that a request was cancelled.
+#[inline(always)]
+pub(crate) fn cancelled<L: Limiter + ?Sized>(limiter: &L, n: u32) {
+    if let Some(composable) = limiter.as_composable() {
+        composable.cancelled(n);
+    }
 }

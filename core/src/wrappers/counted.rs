@@ -1,27 +1,42 @@
-use core::sync::atomic::Ordering::Relaxed;
+mod keyed;
 
-use crossbeam_utils::CachePadded;
+use core::borrow::Borrow;
 
-use crate::limiter::composable::{as_composed, plan, take_as_planned};
+use crate::limiter::composable::{
+    as_composed, attempt, attempt_then, attempt_within, cancelled, not_granted, plan,
+    take_as_planned,
+};
 use crate::limiter::metadata::Metadata;
 use crate::sync::const_unless_loom;
-use crate::word::{AtomicWord, NativeWord};
 use crate::{
-    Composable, Denied, Detail, Idle, Interval, Lease, Limiter, LimiterExt, LimiterId, Plan,
-    QueueLimiter, Receipt, Refund, Replenishing, Retry, Timestamp, Waiting,
+    Composable, Counts, Denied, Detail, Idle, Interval, Lease, Limiter, LimiterExt, LimiterId,
+    NotGranted, PassedOn, Plan, QueueLimiter, Receipt, Receipts, Refund, Replenishing, Retry,
+    Tally, Timestamp, Waiting,
 };
 
-/// Counts the grants, denials and held permits of a limiter, on cache lines of its own. A limiter
-/// without this wrapper pays nothing for it.
+/// Counts the requests of a limiter or a table, and their permits: granted, denied, refused, and
+/// held. A limiter without this wrapper pays nothing for it.
 ///
-/// **Cost.** Two fetch-adds per grant, one per denial and one per release of a lease, all
-/// `Relaxed`, on lines that no decision reads. (So a denial writes, to the counter.)
+/// `T` is the [`Tally`] that it counts into: its own, or a pointer to one that several limiters
+/// share. [`Counts`] says what is counted, and [`NotGranted`] the difference between denied and
+/// refused.
 ///
-/// In an [`AllOf`](crate::AllOf), a denial counts for the limit that denied. A probe counts for
-/// none, because a composition only looks for it.
+/// **Bound.** That of the inner limiter. No decision reads a counter.
 ///
-/// The counters wrap in the target's [`NativeWord`]. Each is exact, but together they are no
-/// snapshot: other calls may write between the reads.
+/// **Cost.** Three fetch-adds per grant, two per request that is not granted, and one per release
+/// of a lease, all `Relaxed`, on cache lines of their own. (So a denial writes, to the counters.)
+///
+/// **In a composition.** In an [`AllOf`](crate::AllOf), a denial counts for the limit that denied,
+/// the first one if several do. A probe counts for none, because a composition only looks for it.
+/// If a limit has granted, and a later limit denies because another thread took its permits at that
+/// moment, the grant stays counted. To count the requests to the whole, put `Counted` around the
+/// composition.
+///
+/// **In a queue** of `portcullis-async`, each request is counted once: when it is granted, when it
+/// is rejected, or when it is cancelled. While it waits it is not counted. A queue around
+/// `Counted<AllOf<..>>` counts the requests to the whole. In a queue around an `AllOf` of counted
+/// limits, each limit counts the grants, and a rejection counts for the first limit that would deny
+/// the request at that time, if one would. A cancelled request counts for none of them.
 ///
 /// ```
 /// use portcullis_core::{Concurrency, Counted, LimiterExt, Timestamp};
@@ -31,40 +46,42 @@ use crate::{
 /// let lease = LIMIT.try_acquire_at(Timestamp::ZERO, 2);
 /// assert!(LIMIT.try_acquire_at(Timestamp::ZERO, 1).is_err());
 /// let counts = LIMIT.counts();
-/// assert_eq!((counts.granted, counts.denied, counts.held), (1, 1, 2));
+/// assert_eq!((counts.granted.requests, counts.denied.requests), (1, 1));
+/// assert_eq!((counts.granted.permits, counts.held), (2, 2));
 /// drop(lease);
 /// assert_eq!(LIMIT.counts().held, 0);
 /// ```
-#[derive(Debug)]
-pub struct Counted<L> {
-    limiter: L,
-    granted: CachePadded<AtomicWord<NativeWord>>,
-    denied: CachePadded<AtomicWord<NativeWord>>,
-    held: CachePadded<AtomicWord<NativeWord>>,
-}
-
-/// The counts of a [`Counted`] limiter.
+///
+/// # Tables
+///
+/// A counted [`Keyed`](crate::Keyed) or [`KeyedArray`](crate::KeyedArray) counts the requests of
+/// all its keys. It is used like the table itself: its [`key`](Self::key) is a limiter, and it can
+/// be joined with a clock ([`Clocked`](crate::Clocked)) or be owned by a queue. To count some of
+/// the keys, or one limit of a table, wrap the keys: `Counted::with_tally(table.key(..), &tally)`.
 ///
 /// ```
-/// # use portcullis_core::{Counted, Counts, Unlimited};
-/// assert_eq!(Counted::new(Unlimited).counts(), Counts::default());
+/// use portcullis_core::{Counted, Keyed, Rate, Timestamp, TokenBucket};
+///
+/// let bucket = TokenBucket::new(Rate::per_second(10), 2);
+/// let users = Counted::new(Keyed::for_keys(bucket, 1_000));
+/// let now = Timestamp::from_secs(9);
+/// assert!(users.key("alice").try_acquire_at(now, 2).is_ok());
+/// assert!(users.key("alice").try_acquire_at(now, 1).is_err());
+/// assert!(users.key("bob").try_acquire_at(now, 1).is_ok());
+///
+/// let counts = users.counts();
+/// assert_eq!((counts.granted.requests, counts.denied.requests), (2, 1));
+/// assert_eq!((counts.granted.permits, counts.denied.permits), (3, 1));
 /// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-#[non_exhaustive]
-pub struct Counts {
-    /// Granted requests, including probes.
-    pub granted: u64,
-    /// Denied requests, including probes.
-    pub denied: u64,
-    /// Permits in leases that have not been dropped yet, including those of a limiter whose permits
-    /// return by time.
-    pub held: u64,
+#[derive(Clone, Copy, Debug)]
+pub struct Counted<L, T = Tally> {
+    limiter: L,
+    tally: T,
 }
 
-impl<L: Limiter> Counted<L> {
+impl<L> Counted<L> {
     const_unless_loom! {
-        /// Wraps `limiter`, and counts its decisions from now on.
+        /// Wraps a limiter or a table, and counts its decisions from now on.
         ///
         /// ```
         /// # use portcullis_core::{Counted, Rate, TokenBucket};
@@ -72,15 +89,120 @@ impl<L: Limiter> Counted<L> {
         ///     Counted::new(TokenBucket::new(Rate::per_second(5), 5));
         /// ```
         pub const fn new(limiter: L) -> Self {
-            Self {
-                limiter,
-                granted: CachePadded::new(AtomicWord::new(0)),
-                denied: CachePadded::new(AtomicWord::new(0)),
-                held: CachePadded::new(AtomicWord::new(0)),
-            }
+            Self::with_tally(limiter, Tally::new())
         }
     }
+}
 
+impl<L, T: Borrow<Tally>> Counted<L, T> {
+    /// Wraps a limiter or a table, and counts its decisions into `tally`: a [`Tally`], a reference
+    /// to one, or an `Arc` of one.
+    ///
+    /// ```
+    /// # use portcullis_core::{Concurrency, Counted, Tally};
+    /// static ALL: Tally = Tally::new();
+    /// static READS: Counted<Concurrency, &Tally> =
+    ///     Counted::with_tally(Concurrency::new(8), &ALL);
+    /// static WRITES: Counted<Concurrency, &Tally> =
+    ///     Counted::with_tally(Concurrency::new(2), &ALL);
+    /// ```
+    pub const fn with_tally(limiter: L, tally: T) -> Self {
+        Self { limiter, tally }
+    }
+
+    /// Returns the current counts: see [`Tally::counts`].
+    ///
+    /// ```
+    /// # use portcullis_core::{Concurrency, Counted, Timestamp};
+    /// let limit = Counted::new(Concurrency::new(2));
+    /// let _denied = limit.try_acquire_at(Timestamp::ZERO, 3);
+    /// assert_eq!(limit.counts().refused.permits, 3);
+    /// ```
+    pub fn counts(&self) -> Counts {
+        self.tally().counts()
+    }
+
+    /// Returns the tally.
+    ///
+    /// ```
+    /// # use portcullis_core::{Concurrency, Counted, Tally};
+    /// static ALL: Tally = Tally::new();
+    /// let limit = Counted::with_tally(Concurrency::new(2), &ALL);
+    /// assert!(core::ptr::eq(limit.tally(), &ALL));
+    /// ```
+    #[inline]
+    pub fn tally(&self) -> &Tally {
+        self.tally.borrow()
+    }
+
+    /// Returns the inner limiter or table. What is taken from it directly is not counted.
+    ///
+    /// ```
+    /// # use portcullis_core::{Concurrency, Counted};
+    /// let limit = Counted::new(Concurrency::new(2));
+    /// assert_eq!(limit.limiter().limit(), 2);
+    /// ```
+    pub const fn limiter(&self) -> &L {
+        &self.limiter
+    }
+
+    /// Counts a final decision.
+    #[inline]
+    fn count<G>(&self, n: u32, decision: Result<G, Denied>) -> Result<G, Denied> {
+        self.tally().decided(n, &decision);
+        decision
+    }
+
+    /// Counts a grant. A denial is not final.
+    #[inline]
+    fn count_grant<G>(&self, n: u32, decision: Result<G, Denied>) -> Result<G, Denied> {
+        if decision.is_ok() {
+            self.tally().granted(n);
+        }
+        decision
+    }
+
+    /// Counts the final decision about a take that a composition undoes if another limit denies.
+    fn count_then(
+        &self,
+        n: u32,
+        rest: &mut dyn FnMut() -> bool,
+        take: impl FnOnce(&L, &mut dyn FnMut() -> bool) -> Result<bool, Denied>,
+    ) -> Result<bool, Denied> {
+        let granted = self.count_grant_then(n, rest, take);
+        if let Err(denied) = granted {
+            self.tally().not_granted(n, denied.into());
+        }
+        granted
+    }
+
+    /// The same for a take whose denial is not final.
+    fn count_grant_then(
+        &self,
+        n: u32,
+        rest: &mut dyn FnMut() -> bool,
+        take: impl FnOnce(&L, &mut dyn FnMut() -> bool) -> Result<bool, Denied>,
+    ) -> Result<bool, Denied> {
+        /// Permits that count as held until they are given back.
+        struct Held<'a>(&'a Tally, u32);
+        impl Drop for Held<'_> {
+            fn drop(&mut self) {
+                self.0.returned(self.1);
+            }
+        }
+        take(&self.limiter, &mut || {
+            self.tally().granted(n);
+            let held = Held(self.tally(), n);
+            let done = rest();
+            if done {
+                core::mem::forget(held);
+            }
+            done
+        })
+    }
+}
+
+impl<L: Limiter, T: Borrow<Tally>> Counted<L, T> {
     /// Takes `n` permits at `now`, and counts the decision.
     ///
     /// # Errors
@@ -99,55 +221,14 @@ impl<L: Limiter> Counted<L> {
     pub fn try_acquire_at(&self, now: Timestamp, n: u32) -> Result<Lease<&Self>, Denied> {
         Lease::try_acquire_at(self, now, n)
     }
-
-    /// Returns the current counts.
-    ///
-    /// ```
-    /// # use portcullis_core::{Concurrency, Counted, Timestamp};
-    /// let limit = Counted::new(Concurrency::new(2));
-    /// let _denied = limit.try_acquire_at(Timestamp::ZERO, 3);
-    /// assert_eq!(limit.counts().denied, 1);
-    /// ```
-    pub fn counts(&self) -> Counts {
-        Counts {
-            granted: self.granted.load(Relaxed),
-            denied: self.denied.load(Relaxed),
-            held: self.held.load(Relaxed),
-        }
-    }
-
-    #[inline]
-    fn count(&self, n: u32, decision: Result<Receipt, Denied>) -> Result<Receipt, Denied> {
-        match decision {
-            Ok(_) => {
-                self.granted.fetch_add(1, Relaxed);
-                self.held.fetch_add(n.into(), Relaxed);
-            }
-            Err(_) => {
-                self.denied.fetch_add(1, Relaxed);
-            }
-        }
-        decision
-    }
-
-    /// Returns the inner limiter.
-    ///
-    /// ```
-    /// # use portcullis_core::{Concurrency, Counted};
-    /// let limit = Counted::new(Concurrency::new(2));
-    /// assert_eq!(limit.limiter().limit(), 2);
-    /// ```
-    pub fn limiter(&self) -> &L {
-        &self.limiter
-    }
 }
 
-impl<L: QueueLimiter> QueueLimiter for Counted<L> {
+impl<L: QueueLimiter, T: Borrow<Tally>> QueueLimiter for Counted<L, T> {
     const SHARED: bool = L::SHARED;
 
     #[inline]
     fn release_watched(&self, n: u32) -> Waiting {
-        self.held.fetch_sub(n.into(), Relaxed);
+        self.tally().returned(n);
         self.limiter.release_watched(n)
     }
 
@@ -155,14 +236,39 @@ impl<L: QueueLimiter> QueueLimiter for Counted<L> {
         self.limiter.watch(waits);
     }
 
+    #[inline]
+    fn pass_on(&self, n: u32) -> PassedOn {
+        let passed = self.limiter.pass_on(n);
+        if passed != PassedOn::No {
+            self.tally().passed_on(n);
+        }
+        passed
+    }
+
+    const NOTES: bool = L::NOTES;
+
+    fn take_noted_at(
+        &self,
+        now: Timestamp,
+        n: u32,
+        notes: &mut Receipts,
+    ) -> Result<Receipt, Denied> {
+        self.count_grant(n, self.limiter.take_noted_at(now, n, notes))
+    }
+
+    fn refund_noted_at(&self, now: Timestamp, n: u32, receipt: Receipt, notes: Receipts) -> u32 {
+        self.tally().returned(n);
+        self.limiter.refund_noted_at(now, n, receipt, notes)
+    }
+
     fn held(&self) -> u64 {
         self.limiter.held()
     }
 }
 
-impl<L: Replenishing> Replenishing for Counted<L> {}
+impl<L: Replenishing, T: Borrow<Tally>> Replenishing for Counted<L, T> {}
 
-impl<L: Limiter> Limiter for Counted<L> {
+impl<L: Limiter, T: Borrow<Tally>> Limiter for Counted<L, T> {
     #[inline]
     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         self.count(n, self.limiter.take_at(now, n))
@@ -193,7 +299,7 @@ impl<L: Limiter> Limiter for Counted<L> {
     }
 
     fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
-        self.held.fetch_sub(n.into(), Relaxed);
+        self.tally().returned(n);
         self.limiter.refund_at(now, n, receipt)
     }
 
@@ -210,7 +316,7 @@ impl<L: Limiter> Limiter for Counted<L> {
 
     #[inline]
     fn release(&self, n: u32) {
-        self.held.fetch_sub(n.into(), Relaxed);
+        self.tally().returned(n);
         self.limiter.release(n);
     }
 
@@ -235,7 +341,7 @@ impl<L: Limiter> Limiter for Counted<L> {
     }
 }
 
-impl<L: Limiter> Composable for Counted<L> {
+impl<L: Limiter, T: Borrow<Tally>> Composable for Counted<L, T> {
     #[inline]
     fn plan_at(&self, now: Timestamp, n: u32) -> Result<Plan, Denied> {
         plan(&self.limiter, now, n)
@@ -256,25 +362,37 @@ impl<L: Limiter> Composable for Counted<L> {
         n: u32,
         rest: &mut dyn FnMut() -> bool,
     ) -> Result<bool, Denied> {
-        /// Permits that count as held until they are given back.
-        struct Held<'a>(&'a AtomicWord<NativeWord>, u32);
-        impl Drop for Held<'_> {
-            fn drop(&mut self) {
-                self.0.fetch_sub(self.1.into(), Relaxed);
-            }
-        }
-        let granted = self.limiter.take_at_then(now, n, &mut || {
-            let _ = self.count(n, Ok(Receipt::NONE));
-            let held = Held(&self.held, n);
-            let done = rest();
-            if done {
-                core::mem::forget(held);
-            }
-            done
-        });
-        if let Err(denied) = granted {
-            let _ = self.count(n, Err(denied));
-        }
-        granted
+        self.count_then(n, rest, |limiter, rest| limiter.take_at_then(now, n, rest))
+    }
+
+    #[inline]
+    fn attempt_at(&self, now: Timestamp, n: u32, plan: Option<Plan>) -> Result<Receipt, Denied> {
+        self.count_grant(n, attempt(&self.limiter, now, n, plan))
+    }
+
+    #[inline]
+    fn attempt_within(&self, interval: Interval, n: u32) -> Option<Result<Receipt, Denied>> {
+        let decision = attempt_within(&self.limiter, interval, n)?;
+        Some(self.count_grant(n, decision))
+    }
+
+    fn attempt_then(
+        &self,
+        now: Timestamp,
+        n: u32,
+        rest: &mut dyn FnMut() -> bool,
+    ) -> Result<bool, Denied> {
+        self.count_grant_then(n, rest, |limiter, rest| attempt_then(limiter, now, n, rest))
+    }
+
+    fn not_granted(&self, now: Timestamp, n: u32, why: NotGranted) {
+        // If the inner limiter panics, the request has not ended.
+        not_granted(&self.limiter, now, n, why);
+        self.tally().not_granted(n, why);
+    }
+
+    fn cancelled(&self, n: u32) {
+        self.tally().cancelled(n);
+        cancelled(&self.limiter, n);
     }
 }

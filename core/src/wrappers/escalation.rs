@@ -14,15 +14,17 @@
 
 use core::time::Duration;
 
-use crate::limiter::composable::{plan, take_as_planned};
+use crate::limiter::composable::{
+    attempt, attempt_then, cancelled, not_granted, plan, take_as_planned,
+};
 use crate::limiter::metadata::Metadata;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::const_unless_loom;
 use crate::word::hold::{Hold, NEVER};
 use crate::word::{AtomicWord, NativeWord, Word};
 use crate::{
-    Composable, Denied, Detail, Idle, Lease, Limiter, LimiterExt, LimiterId, Plan, QueueLimiter,
-    Receipt, Refund, Replenishing, Retry, Setting, SettingsError, Timestamp, Waiting,
+    Composable, Denied, Detail, Idle, Lease, Limiter, LimiterExt, LimiterId, NotGranted, Plan,
+    QueueLimiter, Receipt, Refund, Replenishing, Retry, Setting, SettingsError, Timestamp, Waiting,
 };
 
 /// A limiter with thresholds below its limit. Each threshold has a decision: for example, warn at
@@ -393,6 +395,22 @@ impl<L: Limiter, D, const N: usize, W: Word> Escalation<L, D, N, W> {
         }
         decision
     }
+
+    /// The same as `note`, for a take that may have been rolled back: `Ok(false)`.
+    fn note_then(
+        &self,
+        now: Timestamp,
+        n: u32,
+        granted: Result<bool, Denied>,
+    ) -> Result<bool, Denied> {
+        let _ = match granted {
+            Ok(true) => self.note(now, n, Ok(Receipt::NONE)),
+            // Rolled back: treated as not granted.
+            Ok(false) => Ok(Receipt::NONE),
+            Err(denied) => self.note(now, n, Err(denied)),
+        };
+        granted
+    }
 }
 
 impl<L: QueueLimiter, D, const N: usize, W: Word> QueueLimiter for Escalation<L, D, N, W> {
@@ -502,14 +520,28 @@ impl<L: Limiter, D, const N: usize, W: Word> Composable for Escalation<L, D, N, 
         n: u32,
         rest: &mut dyn FnMut() -> bool,
     ) -> Result<bool, Denied> {
-        let granted = self.limiter.take_at_then(now, n, rest);
-        let _ = match granted {
-            Ok(true) => self.note(now, n, Ok(Receipt::NONE)),
-            // Rolled back: treated as not granted.
-            Ok(false) => Ok(Receipt::NONE),
-            Err(denied) => self.note(now, n, Err(denied)),
-        };
-        granted
+        self.note_then(now, n, self.limiter.take_at_then(now, n, rest))
+    }
+
+    fn attempt_at(&self, now: Timestamp, n: u32, plan: Option<Plan>) -> Result<Receipt, Denied> {
+        self.note(now, n, attempt(&self.limiter, now, n, plan))
+    }
+
+    fn attempt_then(
+        &self,
+        now: Timestamp,
+        n: u32,
+        rest: &mut dyn FnMut() -> bool,
+    ) -> Result<bool, Denied> {
+        self.note_then(now, n, attempt_then(&self.limiter, now, n, rest))
+    }
+
+    fn not_granted(&self, now: Timestamp, n: u32, why: NotGranted) {
+        not_granted(&self.limiter, now, n, why);
+    }
+
+    fn cancelled(&self, n: u32) {
+        cancelled(&self.limiter, n);
     }
 }
 

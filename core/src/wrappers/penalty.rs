@@ -13,7 +13,9 @@
 
 use core::time::Duration;
 
-use crate::limiter::composable::{as_composed, plan, take_as_planned};
+use crate::limiter::composable::{
+    as_composed, attempt, attempt_then, cancelled, not_granted, plan, take_as_planned,
+};
 use crate::limiter::detail::outcome;
 use crate::limiter::metadata::{self, Metadata};
 use crate::sync::atomic::Ordering::Relaxed;
@@ -24,8 +26,9 @@ use crate::word::settings;
 use crate::word::stamped::Started;
 use crate::word::{AtomicWord, NativeWord, Word};
 use crate::{
-    Composable, Denied, Detail, Idle, Lease, Limiter, LimiterExt, LimiterId, Plan, QueueLimiter,
-    Receipt, Refund, Replenishing, Retry, Setting, SettingsError, Timestamp, Unlimited, Waiting,
+    Composable, Denied, Detail, Idle, Lease, Limiter, LimiterExt, LimiterId, NotGranted, Plan,
+    QueueLimiter, Receipt, Refund, Replenishing, Retry, Setting, SettingsError, Timestamp,
+    Unlimited, Waiting,
 };
 
 /// A limiter that keeps denying for a time after a denial.
@@ -544,6 +547,27 @@ impl<L: Limiter, W: Word> Composable for Penalty<L, W> {
         rest: &mut dyn FnMut() -> bool,
     ) -> Result<bool, Denied> {
         self.judge(now, n, |limiter| limiter.take_at_then(now, n, rest))
+    }
+
+    fn attempt_at(&self, now: Timestamp, n: u32, plan: Option<Plan>) -> Result<Receipt, Denied> {
+        self.judge(now, n, |limiter| attempt(limiter, now, n, plan))
+    }
+
+    fn attempt_then(
+        &self,
+        now: Timestamp,
+        n: u32,
+        rest: &mut dyn FnMut() -> bool,
+    ) -> Result<bool, Denied> {
+        self.judge(now, n, |limiter| attempt_then(limiter, now, n, rest))
+    }
+
+    fn not_granted(&self, now: Timestamp, n: u32, why: NotGranted) {
+        not_granted(&self.limiter, now, n, why);
+    }
+
+    fn cancelled(&self, n: u32) {
+        cancelled(&self.limiter, n);
     }
 }
 

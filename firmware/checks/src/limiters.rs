@@ -123,7 +123,7 @@ pub(crate) fn check(group: &mut Group<'_>) {
         .filter(|row| matches!(row, Row::Granted(..)))
         .count();
     group.check(
-        counts.granted == granted as u64,
+        counts.granted.requests == granted as u64,
         format_args!("{granted} granted, counted {counts:?}"),
     );
 }

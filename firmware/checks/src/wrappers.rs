@@ -240,9 +240,11 @@ fn reports(group: &mut Group<'_>) {
     let counts = COUNTED.counts();
     is!(
         group,
-        (counts.granted, counts.denied, counts.held),
-        (1, 1, 2)
+        (counts.granted.requests, counts.granted.permits, counts.held),
+        (1, 2, 2)
     );
+    let denied = (counts.denied.requests, counts.denied.permits);
+    is!(group, (denied, counts.refused.requests), ((1, 1), 0));
     drop(held);
     is!(group, COUNTED.counts().held, 0);
 

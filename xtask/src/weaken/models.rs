@@ -685,8 +685,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: "core/src/wrappers/counted.rs",
         within: "fn release(&self",
-        text: "self.held.fetch_sub(n.into(), Relaxed);\n        self.limiter.release(n);",
-        by: "self.limiter.release(n);\n        self.held.fetch_sub(n.into(), Relaxed);",
+        text: "self.tally().returned(n);\n        self.limiter.release(n);",
+        by: "self.limiter.release(n);\n        self.tally().returned(n);",
         test: ("counted", "held_permits_never_exceed_the_limit"),
     },
     // An explained take tells of a later state than that of its own decision.
@@ -709,6 +709,40 @@ pub(super) const MUTANTS: &[Mutant] = &[
             "explained",
             "no_two_grants_of_a_composition_tell_the_same_remainder_of_a_limit",
         ),
+    },
+    Mutant {
+        file: "core/src/wrappers/tally.rs",
+        within: "fn add(&self, n: u32)",
+        text: "self.permits.fetch_add(n.into(), Relaxed);",
+        by: "let sum = self.permits.load(Relaxed);\n        self.permits.store(sum.wrapping_add(n.into()), Relaxed);",
+        test: ("counted", "limiters_that_share_a_tally_lose_no_count"),
+    },
+    Mutant {
+        file: "core/src/wrappers/counted.rs",
+        within: "fn pass_on(",
+        text: "self.tally().passed_on(n);",
+        by: "let _ = n;",
+        test: (
+            "queue_counts",
+            "a_request_that_is_granted_while_it_is_cancelled_is_counted_once",
+        ),
+    },
+    Mutant {
+        file: WAITS,
+        within: "unsafe fn give_up(",
+        text: "return unsafe { self.disclaim(waiter, true) };",
+        by: "return unsafe {\n                self.cancelled(Waiter::asks(waiter).0, 1);\n                self.disclaim(waiter, true)\n            };",
+        test: (
+            "queue_counts",
+            "a_request_that_is_granted_while_it_is_cancelled_is_counted_once",
+        ),
+    },
+    Mutant {
+        file: ADMIT,
+        within: "unsafe fn admit(",
+        text: "|n| attempt(&limiter, now, n)",
+        by: "|n| limiter.take_at(now, n)",
+        test: ("queue_counts", "attempts_beside_a_release_are_no_denials"),
     },
     Mutant {
         file: "core/src/clock.rs",

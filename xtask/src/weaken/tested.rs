@@ -83,9 +83,9 @@ pub(super) const OF_THE_CORE: &[Mutant] = &[
     },
     Mutant {
         file: "core/src/clock.rs",
-        within: "pub fn take(&self",
-        text: "self.limiter.take_at(self.clock.now(), n)",
-        by: "self.limiter.take_at(self.clock.interval().map_or_else(|| self.clock.now(), |at| at.latest()), n)",
+        within: "fn decide(&self",
+        text: "at(self.clock.now())",
+        by: "at(self.clock.interval().map_or_else(|| self.clock.now(), |interval| interval.latest()))",
         test: (
             "interval",
             "a_clock_with_an_interval_decides_as_the_precise_clock_for_every_limiter",
@@ -448,6 +448,22 @@ pub(super) const OF_THE_CORE: &[Mutant] = &[
             "striped_bucket",
             "where_permits_abound_the_shared_word_is_written_once_in_at_least_64_permits",
         ),
+    },
+    // A key without a slot counts as refused.
+    Mutant {
+        file: "core/src/limiter/not_granted.rs",
+        within: "fn from(denied: Denied)",
+        text: "Denied::Exhausted { .. } | Denied::Crowded { .. } => Self::Denied,\n            Denied::ExceedsCapacity { .. }",
+        by: "Denied::Exhausted { .. } => Self::Denied,\n            Denied::Crowded { .. } | Denied::ExceedsCapacity { .. }",
+        test: ("counts", "counts_of_a_table_are_those_of_all_its_keys"),
+    },
+    // Refunded permits of a counted table stay held.
+    Mutant {
+        file: "core/src/wrappers/counted/keyed.rs",
+        within: "fn refund(",
+        text: "self.tally().returned(n);",
+        by: "let _ = n;",
+        test: ("counts", "counts_of_a_table_are_those_of_all_its_keys"),
     },
 ];
 
@@ -940,6 +956,102 @@ pub(super) const OF_THE_QUEUE: &[Mutant] = &[
         test: (
             "drained",
             "drained_of_a_table_ends_when_the_last_lease_of_all_keys_is_released",
+        ),
+    },
+    // A waiter is rejected, or an attempt is made, and the counts are wrong.
+    Mutant {
+        file: SERVE,
+        within: "pub(super) fn settle(",
+        text: "self.not_granted(key, now, min, why);",
+        by: "let _ = (key, min, why);",
+        test: ("random_driver", "queues_around_counted_limits"),
+    },
+    Mutant {
+        file: SERVE,
+        within: "fn take_for(",
+        text: "|n| attempt(&limiter, at, n)",
+        by: "|n| limiter.take_at(at, n)",
+        test: ("random_driver", "queues_around_counted_limits"),
+    },
+    Mutant {
+        file: ADMIT,
+        within: "fn reject(",
+        text: "self.not_granted(key, now, rejected.permits(), rejected.into());",
+        by: "let _ = (key, now);",
+        test: ("random_driver", "queues_around_counted_limits"),
+    },
+    Mutant {
+        file: WAITS,
+        within: "fn try_now(",
+        text: "Clocked::new(&limiter, &self.clock).attempt(n)",
+        by: "Clocked::new(&limiter, &self.clock).take(n)",
+        test: ("counts", "a_wait_is_one_grant_and_no_denial"),
+    },
+    Mutant {
+        file: "core/src/wrappers/counted.rs",
+        within: "fn attempt_within(",
+        text: "self.count_grant(n, decision)",
+        by: "self.count(n, decision)",
+        test: (
+            "interval",
+            "a_request_that_waits_after_a_denial_within_an_interval_is_counted_once",
+        ),
+    },
+    Mutant {
+        file: "core/src/wrappers/counted/keyed.rs",
+        within: "fn attempt_within(",
+        text: "self.count_grant(n, decision)",
+        by: "self.count(n, decision)",
+        test: (
+            "interval",
+            "a_request_that_waits_after_a_denial_within_an_interval_is_counted_once",
+        ),
+    },
+    Mutant {
+        file: QUEUE,
+        within: "fn take_within(",
+        text: "self.wait_queue.not_granted((), now, n, closed.into());",
+        by: "",
+        test: (
+            "interval",
+            "a_request_that_waits_after_a_denial_within_an_interval_is_counted_once",
+        ),
+    },
+    Mutant {
+        file: KEYED_QUEUE,
+        within: "fn take_within(",
+        text: "wait_queue.not_granted(self.address, interval.earliest(), n, closed.into());",
+        by: "",
+        test: (
+            "interval",
+            "a_request_that_waits_after_a_denial_within_an_interval_is_counted_once",
+        ),
+    },
+    Mutant {
+        file: QUEUE,
+        within: "fn take_with(",
+        text: "self.wait_queue.not_granted((), now, n, denied.into());",
+        by: "",
+        test: (
+            "counts",
+            "tries_count_the_same_around_a_queue_and_within_it",
+        ),
+    },
+    Mutant {
+        file: KEYED_QUEUE,
+        within: "fn take_with(",
+        text: "wait_queue.not_granted(self.address, now, n, denied.into());",
+        by: "",
+        test: ("random_driver", "queues_around_permits"),
+    },
+    Mutant {
+        file: "core/src/all_of/as_limiter.rs",
+        within: "fn attempt_then(",
+        text: "self.grant_then(now, n, Attempt, rest)",
+        by: "self.grant_then(now, n, (), rest)",
+        test: (
+            "counts",
+            "attempts_are_not_counted_within_a_composition_of_compositions_either",
         ),
     },
 ];

@@ -15,7 +15,7 @@ use crate::queues::hook::Hook;
 use crate::queues::options::{Options, Order, Oversized};
 use crate::sync::atomic::Ordering::{Relaxed, SeqCst};
 use crate::sync::atomic::fence;
-use crate::waiting::limiter_source::LimiterSource;
+use crate::waiting::limiter_source::{LimiterSource, attempt};
 use crate::waiting::queue_config::{Key, QueueConfig};
 use crate::waiting::wait_list::{End, NextTry, Request, State, Waiter};
 use crate::waiting::wake_batch::WakeBatch;
@@ -78,14 +78,14 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         };
         let step = if lists.closed {
             lists.counts.closed = lists.counts.closed.wrapping_add(1);
-            Some(Step::Settled(Err(Rejected::Closed { permits: min })))
+            Some(self.reject(key, now, Rejected::Closed { permits: min }))
         } else if self.options.order == Order::NewestFirst || head.is_none() {
             let limiter = self.source.at(key);
             let taken = take(
                 min,
                 max,
                 || limiter.available_at(now),
-                |n| limiter.take_at(now, n),
+                |n| attempt(&limiter, now, n),
             );
             match taken {
                 // Returned if a waker panics before the grant is handed out.
@@ -100,10 +100,8 @@ impl<Q: QueueConfig> WaitQueue<Q> {
                     if self.options.oversized == Oversized::Reject =>
                 {
                     lists.counts.oversized = lists.counts.oversized.wrapping_add(1);
-                    Some(Step::Settled(Err(Rejected::ExceedsCapacity {
-                        permits,
-                        capacity,
-                    })))
+                    let rejected = Rejected::ExceedsCapacity { permits, capacity };
+                    Some(self.reject(key, now, rejected))
                 }
                 Err(denied) => {
                     asked.is_refused = matches!(denied, Denied::Refused { .. });
@@ -187,7 +185,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         let is_oversized = u64::from(min.max(1)) > limiter.capacity();
         if is_oversized && self.options.oversized == Oversized::Reject {
             lists.counts.oversized = lists.counts.oversized.wrapping_add(1);
-            return Step::Settled(Err(exceeds(&limiter, min)));
+            return self.reject(key, now, exceeds(&limiter, min));
         }
         let retry = |ahead| earliest(&limiter, now, ahead, min);
         if deadline < Timestamp::MAX {
@@ -199,10 +197,8 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             };
             if too_late || deadline <= now {
                 lists.counts.late = lists.counts.late.wrapping_add(1);
-                return Step::Settled(Err(Rejected::Deadline {
-                    permits: min,
-                    retry,
-                }));
+                let permits = min;
+                return self.reject(key, now, Rejected::Deadline { permits, retry });
             }
         }
         let Options {
@@ -245,17 +241,20 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         }
         lists.counts.refused = lists.counts.refused.wrapping_add(1);
         let retry = retry(self.ahead(lists, key));
-        Step::Settled(Err(if is_refused {
-            Rejected::Refused {
-                permits: min,
-                retry,
-            }
+        let permits = min;
+        let rejected = if is_refused {
+            Rejected::Refused { permits, retry }
         } else {
-            Rejected::QueueFull {
-                permits: min,
-                retry,
-            }
-        }))
+            Rejected::QueueFull { permits, retry }
+        };
+        self.reject(key, now, rejected)
+    }
+
+    /// Rejects a new request, and informs its limiter.
+    #[inline(always)]
+    fn reject(&self, key: Key<Q>, now: Timestamp, rejected: Rejected) -> Step<'_, Q> {
+        self.not_granted(key, now, rejected.permits(), rejected.into());
+        Step::Settled(Err(rejected))
     }
 
     /// Sets the waiter bit before the limiter is asked; `grant` returns permits before it reads the

@@ -12,7 +12,7 @@ use super::{DRAINED, Grant, Lists, TIME, WaitQueue};
 use crate::queues::options::{Order, Oversized};
 use crate::sync::atomic::Ordering::{Acquire, Relaxed};
 use crate::sync::atomic::fence;
-use crate::waiting::limiter_source::LimiterSource;
+use crate::waiting::limiter_source::{LimiterSource, attempt};
 use crate::waiting::pending_releases::PendingReleases;
 use crate::waiting::queue_config::{Key, QueueConfig};
 use crate::waiting::wait_list::{Event, NextTry, Removed, Request, Shard, State, Waiter};
@@ -227,7 +227,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
                 min,
                 max,
                 || limiter.available_at(at),
-                |n| limiter.take_at(at, n),
+                |n| attempt(&limiter, at, n),
             );
         }
         let mut notes = Receipts::NONE;
@@ -290,6 +290,12 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         grant: Option<Grant>,
         now: Timestamp,
     ) -> Option<NonNull<Waiter<Key<Q>>>> {
+        if let Some(why) = outcome.not_granted() {
+            // SAFETY: the waiter is linked, so it is filled and its request does not change.
+            let (key, Request { min, .. }) = unsafe { Waiter::asks(waiter) };
+            // If the limiter panics, the waiter stays in its list.
+            self.not_granted(key, now, min, why);
+        }
         let (waker, next) = self.remove(lists, waiter);
         batch.push(waker);
         // SAFETY: `remove` has just unlinked the waiter, and it is not settled yet.

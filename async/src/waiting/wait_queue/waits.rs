@@ -34,7 +34,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         let available = || limiter.available_at(self.clock.now());
         take(request.min, request.max, available, |n| {
             // Reads the precise time only if it matters.
-            self.take(key, || Clocked::new(&limiter, &self.clock).take(n))
+            self.take(key, || Clocked::new(&limiter, &self.clock).attempt(n))
         })
         .ok()
     }
@@ -261,6 +261,9 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         };
         self.wake_and_grant_some(&mut batch);
         drop(waker);
+        // SAFETY: the waiter is filled, so it is valid and its request does not change.
+        let (key, Request { min, .. }) = unsafe { Waiter::asks(waiter) };
+        self.cancelled(key, min);
         // SAFETY: this call settled the waiter, so it belongs to the caller.
         unsafe {
             if Q::Hook::TIMES {
