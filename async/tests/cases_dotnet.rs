@@ -291,7 +291,7 @@ mod sliding_window_rate_limiter_tests {
             (
                 available(&queue),
                 queue.counts().permits,
-                queue.counts().refused,
+                queue.counts().full,
             )
         };
         let _held = try_acquire(&queue, 60).unwrap();
@@ -411,7 +411,7 @@ mod token_bucket_rate_limiter_tests {
             (
                 available(&queue),
                 queue.counts().permits,
-                queue.counts().refused
+                queue.counts().full
             ),
             (20, 0, 1)
         );
@@ -587,7 +587,7 @@ mod chained_limiter_tests {
             wait.outcome().is_ok(),
             "asked earlier, the second would have denied"
         );
-        assert_eq!(second.counts().refused, 0);
+        assert_eq!(second.counts().full, 0);
     }
 
     /// Grants as its limiter does, and counts how often it was asked.
@@ -1149,7 +1149,7 @@ mod not_tested_there {
         assert_eq!(
             (
                 queue.counts().evicted,
-                queue.counts().refused,
+                queue.counts().full,
                 queue.counts().permits
             ),
             (2, 0, 3)
@@ -1316,7 +1316,7 @@ mod not_tested_there {
             (
                 counts.evicted,
                 counts.cancelled,
-                counts.refused,
+                counts.full,
                 counts.granted
             ),
             (1, 1, 0, 0)
@@ -1886,7 +1886,7 @@ fn get_statistics_has_correct_values<S: Suite>() {
         (
             available(&queue),
             counts.permits,
-            counts.refused,
+            counts.full,
             counts.granted,
         )
     };

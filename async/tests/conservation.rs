@@ -315,10 +315,10 @@ fn nothing_is_lost(order: Order, max_permits: u64) {
     );
     assert_eq!(seen.waited, seen.granted + seen.evicted + seen.dropped);
     assert!(counts.granted >= seen.granted && counts.evicted >= seen.evicted);
-    assert_eq!(counts.refused, seen.refused);
+    assert_eq!(counts.full, seen.refused);
     assert!(counts.granted > 0 && counts.cancelled > 0, "too few events");
     assert_eq!(
-        (counts.evicted > 0, counts.refused > 0),
+        (counts.evicted > 0, counts.full > 0),
         match order {
             Order::OldestFirst => (false, seen.refused > 0),
             Order::NewestFirst => (seen.evicted > 0, false),

@@ -63,12 +63,7 @@ mod at_once {
             assert_eq!((wait.wakes(), permits(wait.outcome())), (1, Ok(3)));
             let counts = queue.counts();
             assert_eq!(
-                (
-                    counts.late,
-                    counts.granted,
-                    counts.refused,
-                    counts.cancelled
-                ),
+                (counts.late, counts.granted, counts.full, counts.cancelled),
                 (1, 1, 0, 0)
             );
         }

@@ -1239,7 +1239,7 @@ mod passes {
         assert!(
             matches!(transfer.close(), Poll::Ready(Err(error)) if error.kind() == ErrorKind::BrokenPipe)
         );
-        assert_eq!((queue.counts().refused, queue.counts().waiters), (0, 0));
+        assert_eq!((queue.counts().full, queue.counts().waiters), (0, 0));
     }
 
     fn empty_buffers_need_no_permits<W: Way>() {

@@ -377,7 +377,7 @@ fn each_key_has_room_for_its_own_permits<K: Kind>() {
         );
     }
     let counts = queue.counts();
-    assert_eq!((counts.waiters, counts.permits, counts.refused), (6, 9, 6));
+    assert_eq!((counts.waiters, counts.permits, counts.full), (6, 9, 6));
     assert_eq!(
         now(queue.acquire(&a, 4)).unwrap_err(),
         Rejected::ExceedsCapacity {
@@ -413,7 +413,7 @@ fn waits_are_bounded_over_all_keys<K: Kind>() {
     drop(waits_b);
     let again = Task::waiting(queue.acquire(&b, 1));
     drop((waits_far, again, granted(waits_a)));
-    assert_eq!(queue.counts().refused, 4);
+    assert_eq!(queue.counts().full, 4);
 }
 
 fn newest_first_evicts_only_waiters_of_its_own_key<K: Kind>() {
@@ -450,7 +450,7 @@ fn newest_first_evicts_only_waiters_of_its_own_key<K: Kind>() {
     assert_eq!(
         (
             queue.counts().evicted,
-            queue.counts().refused,
+            queue.counts().full,
             queue.counts().waiters
         ),
         (4, 1, 5)
@@ -1150,10 +1150,7 @@ impl<T: QueueKeys> Beside<'_, T> {
             (counts.waiters as usize, counts.permits),
             (waiters, permits)
         );
-        assert_eq!(
-            [counts.refused, counts.evicted, counts.cancelled],
-            self.counts
-        );
+        assert_eq!([counts.full, counts.evicted, counts.cancelled], self.counts);
         for (number, _, _, task) in &self.waits {
             assert_eq!(
                 task.wakes(),
@@ -1521,7 +1518,7 @@ fn threads_that_hand_leases_on_never_hold_more_than_the_limit<K: Kind>() {
     drop(send);
     releaser.join().unwrap();
     assert!(granted.load(Ordering::Relaxed) > ROUNDS);
-    assert_eq!((queue.counts().waiters, queue.counts().refused), (0, 0));
+    assert_eq!((queue.counts().waiters, queue.counts().full), (0, 0));
     for key in keys {
         assert_eq!(queue.key(&key).available_at(START), LIMIT.into());
         assert!(queue.try_acquire(&key, LIMIT).is_ok());

@@ -274,7 +274,7 @@ mod counts {
         assert_eq!(
             [
                 counts.granted,
-                counts.refused,
+                counts.full,
                 counts.evicted,
                 counts.cancelled
             ],

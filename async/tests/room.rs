@@ -28,7 +28,7 @@ fn the_queue_has_room_for_the_configured_number_of_permits() {
     );
     drop(two);
     let _one = Task::waiting(queue.acquire(1));
-    assert_eq!((queue.counts().permits, queue.counts().refused), (4, 2));
+    assert_eq!((queue.counts().permits, queue.counts().full), (4, 2));
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn a_request_that_can_never_fit_evicts_no_waiter() {
         })
     );
     assert!(waits.iter_mut().all(Task::is_pending));
-    assert_eq!((queue.counts().evicted, queue.counts().refused), (0, 1));
+    assert_eq!((queue.counts().evicted, queue.counts().full), (0, 1));
 
     let without_waiters = newest_first(Concurrency::new(4), 9).with_max_waiters(0);
     let _held = now(without_waiters.acquire(4)).unwrap();
@@ -211,9 +211,6 @@ fn more_than_the_capacity_is_rejected_at_once() {
         assert_eq!(permits(now(queue.acquire(3))), too_many);
         assert_eq!(permits(now(queue.acquire_between(3, 9))), too_many);
         let counts = queue.counts();
-        assert_eq!(
-            (counts.oversized, counts.refused, counts.waiters),
-            (3, 0, 0)
-        );
+        assert_eq!((counts.oversized, counts.full, counts.waiters), (3, 0, 0));
     }
 }

@@ -332,7 +332,7 @@ mod weights {
         assert_eq!(stream.next(), item(0));
         queue.close();
         assert_eq!(stream.next(), item(1));
-        assert_eq!(queue.counts().refused, 0);
+        assert_eq!(queue.counts().full, 0);
     }
 
     #[test]
@@ -413,7 +413,7 @@ mod refusals {
         assert_eq!(stream.next(), refused(2, full(Retry::At(ms(100)))));
         queue.clock().set(ms(100));
         assert_eq!((stream.next(), stream.next()), (item(3), Poll::Ready(None)));
-        assert_eq!((stream.wakes(), queue.counts().refused), (0, 2));
+        assert_eq!((stream.wakes(), queue.counts().full), (0, 2));
     }
 
     #[test]
@@ -1077,7 +1077,7 @@ mod sinks {
             (DONE, DONE, DONE)
         );
         assert_eq!(out.calls(), [Call::Ready, Call::Flush, Call::Close]);
-        assert_eq!(queue.counts().refused, 0);
+        assert_eq!(queue.counts().full, 0);
     }
 
     #[test]
@@ -1385,7 +1385,7 @@ mod both {
         let (queue, out) = (shut(), Out::default());
         passes(LimitedStream::new(out.clone(), &queue, PerItem), &out);
         passes(LeasedStream::new(out.clone(), &queue, PerItem), &out);
-        assert_eq!(queue.counts().refused, 0);
+        assert_eq!(queue.counts().full, 0);
     }
 
     #[test]

@@ -152,7 +152,7 @@ macro_rules! common {
             ///     futures_executor::block_on(queue.acquire(1)).is_err(),
             ///     "no request may wait"
             /// );
-            /// assert_eq!(queue.counts().refused, 1);
+            /// assert_eq!(queue.counts().full, 1);
             /// # drop(held);
             /// # Ok::<(), portcullis_async::Rejected>(())
             /// ```

@@ -231,7 +231,7 @@ impl<S: LimiterSource> Lists<S> {
             waiters: 0,
             permits: 0,
             granted: 0,
-            refused: 0,
+            full: 0,
             evicted: 0,
             cancelled: 0,
             late: 0,

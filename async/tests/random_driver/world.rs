@@ -1734,7 +1734,7 @@ impl<S: Subject> World<S> {
             && near(counts.evicted, tally.evicted, unclaimed)
             && near(counts.late, tally.late, unclaimed)
             && near(counts.cancelled, tally.cancelled, 0)
-            && near(counts.refused, tally.refused, 0)
+            && near(counts.full, tally.refused, 0)
             && near(counts.closed, tally.closed, unclaimed)
             && near(counts.oversized, tally.oversized, unclaimed);
         if !add_up {

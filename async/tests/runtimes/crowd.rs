@@ -200,7 +200,7 @@ async fn wait<R: Runtime, L: QueueLimiter>(
 fn nothing_is_lost<L: QueueLimiter, T: Timer>(queue: &Crowded<L, T>, seen: &Seen) {
     let counts = queue.counts();
     assert_eq!((counts.waiters, counts.permits), (0, 0));
-    assert_eq!(counts.refused, read(&seen.refused));
+    assert_eq!(counts.full, read(&seen.refused));
     // Each wait has one outcome in the counts. A dropped one was still waiting, or settled and not
     // polled since.
     let settled = counts.granted + counts.evicted + counts.cancelled + counts.late;

@@ -239,7 +239,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             }
             return Step::Wait;
         }
-        lists.counts.refused = lists.counts.refused.wrapping_add(1);
+        lists.counts.full = lists.counts.full.wrapping_add(1);
         let retry = retry(self.ahead(lists, key));
         let permits = min;
         let rejected = if is_refused {

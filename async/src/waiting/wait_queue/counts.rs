@@ -1,7 +1,10 @@
 /// Counts of a queue's requests. See [`Queue::counts`](crate::Queue::counts).
 ///
 /// Each request that is not granted immediately is counted once: as a waiter while it waits, and
-/// then by its outcome.
+/// then by its outcome. In the words of [`NotGranted`](portcullis_core::NotGranted), `late`
+/// requests are denied; `full`, `evicted`, `closed` and `oversized` ones are refused. Tries are not
+/// counted. To count all requests, also in permits, put [`Counted`](portcullis_core::Counted)
+/// inside the queue.
 ///
 /// ```
 /// # use portcullis_async::{Queue, QueueCounts};
@@ -22,7 +25,7 @@ pub struct QueueCounts {
     pub granted: u64,
     /// Requests that were rejected because the queue was full, whatever the limiter would have
     /// answered.
-    pub refused: u64,
+    pub full: u64,
     /// Requests that were evicted by newer ones.
     pub evicted: u64,
     /// Requests that were cancelled while they waited.
