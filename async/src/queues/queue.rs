@@ -83,8 +83,8 @@ use crate::{Acquire, Drained, QueueClock};
 /// that the queue has received.
 ///
 /// **Wrappers that react to denials** ([`Penalty`](portcullis_core::Penalty),
-/// [`Escalation`](portcullis_core::Escalation)) belong around the queue, not inside it: the queue
-/// asks its limiter several times for one waiting request.
+/// [`Escalation`](portcullis_core::Escalation)) react inside the queue to the outcome of a request,
+/// not to the attempts of the queue: see their documentation.
 ///
 /// **Cost.** A waiter is stored in its future, without allocation. Cancelling removes it in
 /// constant time from any position; with a deadline, in amortised logarithmic time. Wakers run

@@ -41,8 +41,11 @@ use crate::{
 /// In an [`AllOf`](crate::AllOf), a grant starts holds once all limits have granted, so a grant
 /// that is rolled back starts none. A denial by the inner limiter starts holds there as well. This
 /// is so even if another part of the same composition, which refers to that limiter in another way,
-/// has taken the permits. If a composition waits in a queue, a grant that the queue takes back
-/// leaves its holds on.
+/// has taken the permits.
+///
+/// In a queue of `portcullis-async`, a denied attempt of the queue starts no hold. A request that
+/// waited counts as a denial if its deadline passes before enough permits come
+/// ([`NotGranted::Denied`]). A grant that the queue takes back leaves its holds on.
 ///
 /// **Bound.** That of the inner limiter. A decision is advice: the caller decides what to do. Of
 /// concurrent takes, the last one observes the permits of all. Permits that are released before any
@@ -524,7 +527,8 @@ impl<L: Limiter, D, const N: usize, W: Word> Composable for Escalation<L, D, N, 
     }
 
     fn attempt_at(&self, now: Timestamp, n: u32, plan: Option<Plan>) -> Result<Receipt, Denied> {
-        self.note(now, n, attempt(&self.limiter, now, n, plan))
+        let receipt = attempt(&self.limiter, now, n, plan)?;
+        self.note(now, n, Ok(receipt))
     }
 
     fn attempt_then(
@@ -533,11 +537,15 @@ impl<L: Limiter, D, const N: usize, W: Word> Composable for Escalation<L, D, N, 
         n: u32,
         rest: &mut dyn FnMut() -> bool,
     ) -> Result<bool, Denied> {
-        self.note_then(now, n, attempt_then(&self.limiter, now, n, rest))
+        let done = attempt_then(&self.limiter, now, n, rest)?;
+        self.note_then(now, n, Ok(done))
     }
 
     fn not_granted(&self, now: Timestamp, n: u32, why: NotGranted) {
         not_granted(&self.limiter, now, n, why);
+        if why == NotGranted::Denied {
+            let _ = self.note(now, n, Err(Denied::Exhausted { now, permits: n }));
+        }
     }
 
     fn cancelled(&self, n: u32) {

@@ -47,6 +47,11 @@ use crate::{
 ///   the permits.
 /// - A composition that is about to be rolled back has taken the permits.
 ///
+/// In a queue of `portcullis-async`, the attempts of the queue start no penalty. A request that
+/// waited starts one if its deadline passes before enough permits come ([`NotGranted::Denied`]). A
+/// request that a full or closed queue rejects, or that is cancelled, starts none. While a penalty
+/// is on, requests wait for its end.
+///
 /// **Bound.** That of the inner limiter, always. In addition, no request that begins after the
 /// start of the penalty is admitted until `wait` has passed since the `now` of the denial that
 /// started it. A request may begin before the start, find no penalty, and pause before it takes
@@ -340,24 +345,35 @@ impl<L: Limiter, W: Word> Penalty<L, W> {
         permits: u32,
         take: impl FnOnce(&L) -> Result<T, Denied>,
     ) -> Result<T, Denied> {
+        self.judge_attempt(now, permits, |limiter| {
+            let taken = take(limiter);
+            if let Err(denied) = taken {
+                if permits > 0 {
+                    self.punish(now, denied);
+                }
+                return Err(denied);
+            }
+            taken
+        })
+    }
+
+    /// Returns the result of `take`, if no penalty is on. A denial is not final, and starts none.
+    #[inline(always)]
+    fn judge_attempt<T>(
+        &self,
+        now: Timestamp,
+        permits: u32,
+        take: impl FnOnce(&L) -> Result<T, Denied>,
+    ) -> Result<T, Denied> {
         let until = self.until.load(Relaxed);
         if self.hold.is_on(until, now) {
             return Err(Denied::Penalized { now, permits });
         }
-        match take(&self.limiter) {
-            Ok(taken) => {
-                if permits > 0 {
-                    self.hold.clear(&self.until, until, now);
-                }
-                Ok(taken)
-            }
-            Err(denied) => {
-                if permits > 0 {
-                    self.punish(now, denied);
-                }
-                Err(denied)
-            }
+        let taken = take(&self.limiter)?;
+        if permits > 0 {
+            self.hold.clear(&self.until, until, now);
         }
+        Ok(taken)
     }
 
     /// Returns what goes with a denial, or a look, of which the inner limiter says `inner`, and the
@@ -550,7 +566,7 @@ impl<L: Limiter, W: Word> Composable for Penalty<L, W> {
     }
 
     fn attempt_at(&self, now: Timestamp, n: u32, plan: Option<Plan>) -> Result<Receipt, Denied> {
-        self.judge(now, n, |limiter| attempt(limiter, now, n, plan))
+        self.judge_attempt(now, n, |limiter| attempt(limiter, now, n, plan))
     }
 
     fn attempt_then(
@@ -559,11 +575,14 @@ impl<L: Limiter, W: Word> Composable for Penalty<L, W> {
         n: u32,
         rest: &mut dyn FnMut() -> bool,
     ) -> Result<bool, Denied> {
-        self.judge(now, n, |limiter| attempt_then(limiter, now, n, rest))
+        self.judge_attempt(now, n, |limiter| attempt_then(limiter, now, n, rest))
     }
 
     fn not_granted(&self, now: Timestamp, n: u32, why: NotGranted) {
         not_granted(&self.limiter, now, n, why);
+        if why == NotGranted::Denied && n > 0 && !self.is_on_at(now) {
+            self.punish(now, Denied::Exhausted { now, permits: n });
+        }
     }
 
     fn cancelled(&self, n: u32) {

@@ -1044,6 +1044,37 @@ pub(super) const OF_THE_QUEUE: &[Mutant] = &[
         by: "",
         test: ("random_driver", "queues_around_permits"),
     },
+    // Wrappers react to the outcome of a request, not to the attempts of the queue.
+    Mutant {
+        file: "core/src/wrappers/penalty.rs",
+        within: "fn attempt_at(",
+        text: "self.judge_attempt(",
+        by: "self.judge(",
+        test: (
+            "outcomes",
+            "attempts_for_a_request_that_is_granted_start_no_penalty",
+        ),
+    },
+    Mutant {
+        file: "core/src/wrappers/penalty.rs",
+        within: "fn not_granted(",
+        text: " && !self.is_on_at(now)",
+        by: "",
+        test: (
+            "outcomes",
+            "denials_during_a_penalty_do_not_count_for_the_next_one",
+        ),
+    },
+    Mutant {
+        file: "core/src/wrappers/escalation.rs",
+        within: "fn not_granted(",
+        text: "why == NotGranted::Denied",
+        by: "why != NotGranted::Denied",
+        test: (
+            "outcomes",
+            "a_denied_attempt_starts_no_hold_and_a_late_request_does",
+        ),
+    },
     Mutant {
         file: "core/src/all_of/as_limiter.rs",
         within: "fn attempt_then(",
