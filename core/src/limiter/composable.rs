@@ -122,7 +122,7 @@ pub trait Composable: Limiter {
     /// # Errors
     ///
     /// [`Denied`] if the request is denied. Then nothing has changed.
-    #[inline]
+    #[inline(always)]
     fn attempt_at(&self, now: Timestamp, n: u32, plan: Option<Plan>) -> Result<Receipt, Denied> {
         match plan {
             Some(plan) => self.take_as_planned_at(now, n, plan),
@@ -136,7 +136,7 @@ pub trait Composable: Limiter {
     /// # Errors
     ///
     /// As `take_within`.
-    #[inline]
+    #[inline(always)]
     fn attempt_within(&self, interval: Interval, n: u32) -> Option<Result<Receipt, Denied>> {
         self.take_within(interval, n)
     }

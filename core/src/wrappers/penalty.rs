@@ -345,16 +345,24 @@ impl<L: Limiter, W: Word> Penalty<L, W> {
         permits: u32,
         take: impl FnOnce(&L) -> Result<T, Denied>,
     ) -> Result<T, Denied> {
-        self.judge_attempt(now, permits, |limiter| {
-            let taken = take(limiter);
-            if let Err(denied) = taken {
+        let until = self.until.load(Relaxed);
+        if self.hold.is_on(until, now) {
+            return Err(Denied::Penalized { now, permits });
+        }
+        match take(&self.limiter) {
+            Ok(taken) => {
+                if permits > 0 {
+                    self.hold.clear(&self.until, until, now);
+                }
+                Ok(taken)
+            }
+            Err(denied) => {
                 if permits > 0 {
                     self.punish(now, denied);
                 }
-                return Err(denied);
+                Err(denied)
             }
-            taken
-        })
+        }
     }
 
     /// Returns the result of `take`, if no penalty is on. A denial is not final, and starts none.
