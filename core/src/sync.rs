@@ -1,5 +1,6 @@
-//! The only module that names atomics. Every algorithm therefore also runs under [loom], under the
-//! explorer (`--cfg explore`), which pre-empts it at every access, and on targets without
+//! The only module that names atomics, except for a constant of the machine that
+//! `clock/monotonic.rs` keeps in a static. Every algorithm therefore also runs under [loom], under
+//! the explorer (`--cfg explore`), which pre-empts it at every access, and on targets without
 //! compare-exchange.
 //!
 //! [loom]: https://docs.rs/loom
