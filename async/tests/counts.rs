@@ -178,9 +178,12 @@ fn tries_count_the_same_around_a_queue_and_within_it() {
 fn tries_that_are_explained_count_as_others_do() {
     for explained in [false, true] {
         let queue = Queue::new(Counted::new(Concurrency::new(3)), Timeless, 9);
-        let attempt = |n| match explained {
-            true => queue.try_acquire_explained(n).0,
-            false => queue.try_acquire(n),
+        let attempt = |n| {
+            if explained {
+                queue.try_acquire_explained(n).0
+            } else {
+                queue.try_acquire(n)
+            }
         };
         let held = attempt(3).unwrap();
         assert!(attempt(1).is_err() && attempt(4).is_err());
@@ -194,9 +197,12 @@ fn tries_that_are_explained_count_as_others_do() {
 
         let table = Keyed::new(ConcurrencyRules::new(3), Line::for_keys(9), Seed::new());
         let queue = KeyedQueue::new(Counted::new(table), Timeless, 9);
-        let attempt = |n| match explained {
-            true => queue.key("alice").try_acquire_explained(n).0,
-            false => queue.key("alice").try_acquire(n),
+        let attempt = |n| {
+            if explained {
+                queue.key("alice").try_acquire_explained(n).0
+            } else {
+                queue.key("alice").try_acquire(n)
+            }
         };
         let held = attempt(3).unwrap();
         assert!(attempt(1).is_err() && attempt(4).is_err());

@@ -1184,9 +1184,10 @@ fn on_32_bits_a_change_an_addition_and_a_reset_that_are_too_stale_are_refused() 
     let rate = Rate::per_second(1);
     let settings = AdjustableBucket::builder(rate, 10).staleness(Duration::from_secs(2));
     let bucket = settings.build_on::<u32>().unwrap();
-    let wrap = u64::try_from(bucket.horizon().as_secs()).unwrap();
+    let wrap = bucket.horizon().as_secs();
     let secs = |n| Timestamp::from_secs(n);
-    let changes: [fn(&AdjustableBucket<u32>, Timestamp) -> Result<(), ChangeError>; 3] = [
+    type Change = fn(&AdjustableBucket<u32>, Timestamp) -> Result<(), ChangeError>;
+    let changes: [Change; 3] = [
         |bucket, now| bucket.adjust_at(now, Rate::per_second(1), 10, Carry::Keep),
         |bucket, now| bucket.add_at(now, 5),
         |bucket, now| bucket.reset_at(now, 5),

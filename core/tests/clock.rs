@@ -117,6 +117,7 @@ fn a_coarse_clock_has_the_origin_of_the_monotonic_clock() {
 #[test]
 fn a_clocked_limiter_in_a_static_is_shared_with_timestamps_of_any_monotonic_clock() {
     // One permit in 1,000 s: no permit returns while the test runs.
+    static QUICK: TokenBucket = TokenBucket::new(Rate::per_second(1_000), 1);
     static LIMIT: Clocked<TokenBucket, MonotonicClock> = Clocked::new(
         TokenBucket::new(Rate::new(1, Duration::from_secs(1_000)), 20),
         MonotonicClock::new(),
@@ -129,7 +130,6 @@ fn a_clocked_limiter_in_a_static_is_shared_with_timestamps_of_any_monotonic_cloc
     }
     assert!(LIMIT.try_acquire(1).is_err());
     // Of a bucket that refills at once, each new clock finds all that has come back.
-    static QUICK: TokenBucket = TokenBucket::new(Rate::per_second(1_000), 1);
     for _ in 0..10 {
         assert!(QUICK.try_acquire_at(MonotonicClock::new().now(), 1).is_ok());
         thread::sleep(Duration::from_millis(2));

@@ -620,7 +620,7 @@ impl Limiter for PanicsWhenAsked {
 #[test]
 fn a_limiter_that_panics_after_a_take_has_its_permits_back() {
     let panics =
-        |take: &dyn Fn()| std::panic::catch_unwind(std::panic::AssertUnwindSafe(take)).is_err();
+        |take: &dyn Fn()| std::panic::catch_unwind(core::panic::AssertUnwindSafe(take)).is_err();
     let limit = PanicsWhenAsked(Concurrency::new(3));
     let now = secs(1);
     assert!(panics(&|| drop(limit.try_acquire_explained_at(now, 2))));

@@ -50,9 +50,15 @@ pub(crate) fn check_documented(context: &Context) -> Check {
 
 /// Builds and runs the programs of a board. Returns the number of passed checks.
 fn run(context: &Context, board: &Board) -> Result<u64, String> {
-    command::run(&mut cargo(context, board.package, board.target, "build"))?;
+    let cargo = |subcommand| {
+        let mut cargo = cargo(context, board.package, board.target, subcommand);
+        // All checks have to fit the flash of the smallest board.
+        cargo.env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "z");
+        cargo
+    };
+    command::run(&mut cargo("build"))?;
     let passed = board.programs.iter().map(|program| {
-        let mut cargo = cargo(context, board.package, board.target, "run");
+        let mut cargo = cargo("run");
         let lines = emulated(cargo.args(["--bin", program]))?;
         match lines.iter().rev().find_map(|line| sum(line)) {
             Some((passed @ 1.., 0)) => Ok(passed),

@@ -54,7 +54,7 @@ impl Hammer {
     /// Runs `work` on every thread, with the thread's number, and returns all their records.
     fn run(
         &self,
-        clock: &MonotonicClock,
+        clock: MonotonicClock,
         progress: &Progress,
         work: impl Fn(&mut Thread<'_>, u8) + Sync,
     ) -> Vec<Record> {
@@ -95,7 +95,7 @@ impl Hammer {
     ) -> Vec<Record> {
         let clock = MonotonicClock::new();
         let newest = AtomicU64::new(0);
-        self.run(&clock, progress, |thread, number| {
+        self.run(clock, progress, |thread, number| {
             thread.until_the_end(|thread| {
                 // Acquire: pairs with the release below. Every published time was written to the
                 // limiter before the request below.
@@ -123,7 +123,7 @@ impl Hammer {
     /// Asks `limiter` for one permit at a time, and records nothing.
     pub(crate) fn requests(&self, limiter: &(impl Limiter + Sync), progress: &Progress) {
         let clock = MonotonicClock::new();
-        self.run(&clock, progress, |thread, _| {
+        self.run(clock, progress, |thread, _| {
             thread.until_the_end(|_| limiter.try_acquire_at(clock.now(), 1).is_ok());
         });
     }
@@ -132,7 +132,7 @@ impl Hammer {
     /// which each lease was certainly held.
     pub(crate) fn leases(&self, limiter: &Concurrency, progress: &Progress) -> Vec<Record> {
         let clock = MonotonicClock::new();
-        self.run(&clock, progress, |thread, number| {
+        self.run(clock, progress, |thread, number| {
             let mut turn = u32::from(number);
             thread.until_the_end(|thread| {
                 turn = turn.wrapping_add(1);
@@ -159,7 +159,7 @@ impl Hammer {
         progress: &Progress,
     ) -> Vec<Record> {
         let clock = MonotonicClock::new();
-        self.run(&clock, progress, |thread, number| {
+        self.run(clock, progress, |thread, number| {
             let mut turn = u32::from(number);
             thread.until_the_end(|thread| {
                 turn = turn.wrapping_add(1);
