@@ -1177,6 +1177,9 @@ fn on_32_bits_a_change_that_is_too_stale_for_its_own_settings_is_refused() {
     assert!(bucket.staleness() < Duration::from_secs(100));
 }
 
+/// Changes a bucket at a time.
+type Change = fn(&AdjustableBucket<u32>, Timestamp) -> Result<(), ChangeError>;
+
 /// A time that is older than the staleness by more looks like one that is a wrap of the word later,
 /// at which the bucket is full. The newest time is known in full.
 #[test]
@@ -1186,7 +1189,6 @@ fn on_32_bits_a_change_an_addition_and_a_reset_that_are_too_stale_are_refused() 
     let bucket = settings.build_on::<u32>().unwrap();
     let wrap = bucket.horizon().as_secs();
     let secs = |n| Timestamp::from_secs(n);
-    type Change = fn(&AdjustableBucket<u32>, Timestamp) -> Result<(), ChangeError>;
     let changes: [Change; 3] = [
         |bucket, now| bucket.adjust_at(now, Rate::per_second(1), 10, Carry::Keep),
         |bucket, now| bucket.add_at(now, 5),

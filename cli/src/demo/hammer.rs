@@ -65,7 +65,7 @@ impl Hammer {
             let spawn = |number| {
                 scope.spawn(move || {
                     let mut thread = Thread {
-                        clock,
+                        clock: &clock,
                         end,
                         progress,
                         records: Vec::new(),
