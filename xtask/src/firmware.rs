@@ -50,15 +50,9 @@ pub(crate) fn check_documented(context: &Context) -> Check {
 
 /// Builds and runs the programs of a board. Returns the number of passed checks.
 fn run(context: &Context, board: &Board) -> Result<u64, String> {
-    let cargo = |subcommand| {
-        let mut cargo = cargo(context, board.package, board.target, subcommand);
-        // All checks have to fit the flash of the smallest board.
-        cargo.env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "z");
-        cargo
-    };
-    command::run(&mut cargo("build"))?;
+    command::run(&mut cargo(context, board.package, board.target, "build"))?;
     let passed = board.programs.iter().map(|program| {
-        let mut cargo = cargo("run");
+        let mut cargo = cargo(context, board.package, board.target, "run");
         let lines = emulated(cargo.args(["--bin", program]))?;
         match lines.iter().rev().find_map(|line| sum(line)) {
             Some((passed @ 1.., 0)) => Ok(passed),

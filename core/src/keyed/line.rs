@@ -368,8 +368,10 @@ impl Address {
         let hash = if limit_bits == 0 {
             hash
         } else {
-            // An odd factor for each limit.
-            hash.wrapping_mul(MIX.wrapping_add(2 * limit as u64))
+            // An odd factor for each limit. It keeps low bits that are equal for two keys equal, so
+            // the high bits are mixed into them.
+            let product = hash.wrapping_mul(MIX.wrapping_add(2 * limit as u64));
+            product ^ product >> 32
         };
         let fingerprint = hash & TAG >> limit_bits;
         // No tag is 0.

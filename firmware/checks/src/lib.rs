@@ -36,14 +36,18 @@ pub use tally::Tally;
 pub fn run(board: &dyn Board, tally: &mut Tally) {
     tally.group(board, "limiters against oracle tables", limiters::check);
     tally.group(board, "permits that come back by release", permits::check);
-    tally.group(board, "wrappers, compositions and changes", wrappers::check);
     tally.group(board, "waits that an interrupt ends", |tally| {
         queue::check(board, tally);
     });
 }
 
-/// Makes the checks of keyed tables, and of saved states. They are separate, because one program
-/// with all checks would exceed the flash of the boards.
+/// Makes the checks of wrappers and compositions. They are separate, because one program with all
+/// checks would exceed the flash of the boards.
+pub fn run_wrappers(board: &dyn Board, tally: &mut Tally) {
+    tally.group(board, "wrappers, compositions and changes", wrappers::check);
+}
+
+/// Makes the checks of keyed tables, and of saved states. They are separate for the same reason.
 pub fn run_tables(board: &dyn Board, tally: &mut Tally) {
     tally.group(board, "tables by key against models", keyed::check);
     tally.group(board, "waits by key that an interrupt ends", |tally| {

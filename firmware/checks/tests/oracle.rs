@@ -425,5 +425,6 @@ fn the_checks_of_the_boards_hold_on_the_host() {
     let (host, mut tally) = (Host::default(), Tally::default());
     portcullis_checks::run(&host, &mut tally);
     portcullis_checks::run_tables(&host, &mut tally);
+    portcullis_checks::run_wrappers(&host, &mut tally);
     assert!(tally.close(&host));
 }

@@ -180,7 +180,10 @@ pub fn run_tables() -> ! {
 
 /// Interrupts calls at each of their instructions, and exits with a status.
 pub fn run_preempted() -> ! {
-    end_with(|tally| portcullis_checks::preempt(&CortexM, tally))
+    end_with(|tally| {
+        portcullis_checks::run_wrappers(&CortexM, tally);
+        portcullis_checks::preempt(&CortexM, tally);
+    })
 }
 
 fn end_with(checks: impl FnOnce(&mut Tally)) -> ! {

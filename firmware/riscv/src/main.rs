@@ -166,6 +166,7 @@ fn main() -> ! {
     let mut tally = Tally::default();
     portcullis_checks::run(&Virt, &mut tally);
     portcullis_checks::run_tables(&Virt, &mut tally);
+    portcullis_checks::run_wrappers(&Virt, &mut tally);
     portcullis_checks::preempt(&Virt, &mut tally);
     exit(tally.close(&Virt))
 }
