@@ -29,10 +29,10 @@
 //! | wait | [`Queue`], [`Acquire`], [`Rejected`], [`Drained`] |
 //! | wait by key | [`KeyedQueue`], [`QueueKey`], [`QueueKeyLimiter`] |
 //! | set options | [`Order`], [`Oversized`] |
-//! | drive a queue by time | [`ThreadTimer`], [`TokioTimer`], [`AsyncIoTimer`], `EmbassyTimer`; [`NoTimer`], [`Next`]; [`Drive`]; [`Timer`] and [`QueueClock`] for your own |
+//! | wake waits when permits become available with time | [`ThreadTimer`], [`TokioTimer`], [`AsyncIoTimer`], `EmbassyTimer`; [`NoTimer`], [`Next`]; [`Drive`]; [`Timer`] and [`QueueClock`] for your own |
 //! | observe a queue | [`QueueCounts`], [`Hook`], [`Waited`], [`Outcome`], [`LimiterView`] |
 //! | choose a lock | [`DefaultLock`], [`ThreadLock`], `InterruptLock`; [`RawLock`] for your own |
-//! | limit channels, streams, readers and writers | [`channel`]; [`LimitedStream`], [`LeasedStream`], [`LimitedSink`], [`LimitStreamExt`], [`LimitSinkExt`], [`SinkError`]; [`LimitedRead`], [`LimitedWrite`]; [`Weight`], [`PerItem`], [`Refused`] |
+//! | limit what passes a channel, stream, sink, reader or writer | [`channel`]; [`LimitedStream`], [`LeasedStream`], [`LimitedSink`], [`LimitStreamExt`], [`LimitSinkExt`], [`SinkError`]; [`LimitedRead`], [`LimitedWrite`]; [`Weight`], [`PerItem`], [`Refused`] |
 //!
 //! # Features
 //!

@@ -227,7 +227,8 @@ fn a_queue_of_each_key_reads_the_precise_time_only_when_it_matters() {
     assert_eq!(permits(now(queue.acquire("alice", 1))), Ok(1));
     assert!(queue.try_acquire("alice", 1_001).is_err());
     assert_eq!(clock.readings.get(), 0);
-    // Nobody overtakes a request that waits, although its permits are not enough for it.
+    // The first request waits for more permits than there are. A later, smaller request waits
+    // behind it.
     let _waits = Task::waiting(queue.acquire("alice", 1_000));
     assert!(queue.try_acquire("alice", 1).is_err());
     queue.close();

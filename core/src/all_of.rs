@@ -219,9 +219,9 @@ impl<T: Limits> AllOf<T> {
     /// ```
     /// # use portcullis_core::{AllOf, Concurrency, Timestamp};
     /// let limits = AllOf::new([Concurrency::new(7), Concurrency::new(5)]);
-    /// let (lease, told) = limits.try_acquire_explained_at(Timestamp::ZERO, 4);
+    /// let (lease, explained) = limits.try_acquire_explained_at(Timestamp::ZERO, 4);
     /// assert!(lease.is_ok());
-    /// assert_eq!((told.index, told.detail.available, told.detail.capacity), (1, 1, 5));
+    /// assert_eq!((explained.index, explained.detail.available, explained.detail.capacity), (1, 1, 5));
     /// ```
     #[must_use = "a lease returns its permits when it is dropped"]
     pub fn try_acquire_explained_at(
@@ -243,9 +243,9 @@ impl<T: Limits> AllOf<T> {
     /// ```
     /// # use portcullis_core::{AllOf, Concurrency, Timestamp};
     /// let (user, all) = (Concurrency::new(2), Concurrency::new(9));
-    /// let (lease, told) = AllOf::new((&user, &all)).into_lease_explained_at(Timestamp::ZERO, 1);
+    /// let (lease, explained) = AllOf::new((&user, &all)).into_lease_explained_at(Timestamp::ZERO, 1);
     /// assert!(lease.is_ok());
-    /// assert_eq!((told.index, told.detail.available), (0, 1));
+    /// assert_eq!((explained.index, explained.detail.available), (0, 1));
     /// ```
     #[must_use = "a lease returns its permits when it is dropped"]
     pub fn into_lease_explained_at(
@@ -253,18 +253,18 @@ impl<T: Limits> AllOf<T> {
         now: Timestamp,
         n: u32,
     ) -> (Result<AllLease<T>, DeniedBy>, DetailBy) {
-        let told = Told::new(None);
-        match self.grant(now, n, &told, || Ok(())) {
+        let kept = Kept::new(None);
+        match self.grant(now, n, &kept, || Ok(())) {
             Ok(()) => {
                 // Released if a limit panics when it is asked again.
                 let lease = AllLease {
                     limits: self.limits,
                     permits: n,
                 };
-                let told = AllOf::new(&lease.limits).told(now, n, Ok(()), told.get());
-                (Ok(lease), told)
+                let detail = AllOf::new(&lease.limits).detail(now, n, Ok(()), kept.get());
+                (Ok(lease), detail)
             }
-            Err(by) => (Err(by), self.told(now, n, Err(by), told.get())),
+            Err(by) => (Err(by), self.detail(now, n, Err(by), kept.get())),
         }
     }
 
@@ -297,9 +297,9 @@ impl<T: Limits> AllOf<T> {
         }
     }
 
-    /// Returns what goes with the decision `granted`, of which the take told `seen`. If that is not
-    /// the decision, asks the limit that denied, or for a grant all limits.
-    fn told(
+    /// Returns the detail of the decision `granted`. That is `seen`, which the take has kept, unless
+    /// `seen` is of another decision: then the limit that denied is asked, or for a grant all limits.
+    fn detail(
         &self,
         now: Timestamp,
         n: u32,
@@ -317,7 +317,7 @@ impl<T: Limits> AllOf<T> {
             (Ok(()), _) => {
                 let least = (0..self.limits.len())
                     .filter_map(ask)
-                    .min_by_key(|told| told.detail.available)
+                    .min_by_key(|by| by.detail.available)
                     .unwrap_or(DetailBy {
                         index: 0,
                         detail: Detail::unlimited(now),
@@ -330,7 +330,7 @@ impl<T: Limits> AllOf<T> {
                 seen
             }
             (Err(by), _) => {
-                let told = ask(by.index).unwrap_or(DetailBy {
+                let asked = ask(by.index).unwrap_or(DetailBy {
                     index: by.index,
                     detail: Detail::unlimited(now),
                 });
@@ -338,7 +338,7 @@ impl<T: Limits> AllOf<T> {
                     Some(limiter) => limiter.retry(by.denied),
                     None => Retry::Never,
                 };
-                told.decided(Err(by.denied), retry)
+                asked.decided(Err(by.denied), retry)
             }
         }
     }
@@ -577,7 +577,7 @@ impl fmt::Display for DeniedBy {
 
 impl core::error::Error for DeniedBy {}
 
-/// What one of several limits told of a decision: the result of
+/// The [`Detail`] of one of several limits: the second result of
 /// [`AllOf::try_acquire_explained_at`].
 ///
 /// ```
@@ -585,12 +585,12 @@ impl core::error::Error for DeniedBy {}
 ///
 /// let limits = AllOf::new((TokenBucket::new(Rate::per_second(10), 10), Concurrency::new(4)));
 /// let now = Timestamp::ZERO;
-/// let (lease, told) = limits.try_acquire_explained_at(now, 3);
-/// assert_eq!((told.index, told.detail.available), (1, 1), "the fewest permits are left of these");
+/// let (lease, explained) = limits.try_acquire_explained_at(now, 3);
+/// assert_eq!((explained.index, explained.detail.available), (1, 1), "the fewest permits are left of these");
 ///
-/// let (denied, told) = limits.try_acquire_explained_at(now, 2);
+/// let (denied, explained) = limits.try_acquire_explained_at(now, 2);
 /// assert!(denied.is_err());
-/// assert_eq!((told.index, told.detail.retry), (1, Retry::OnRelease));
+/// assert_eq!((explained.index, explained.detail.retry), (1, Retry::OnRelease));
 /// # drop(lease);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -599,13 +599,13 @@ impl core::error::Error for DeniedBy {}
 pub struct DetailBy {
     /// The index of the limit, from 0. Without any limits, 0.
     pub index: usize,
-    /// What the limit told. If the limit is named several times, `available` and `capacity` are
+    /// The detail of the limit. If the limit is named several times, `available` and `capacity` are
     /// divided by how many times, so that they count the permits of a request to all limits.
     pub detail: Detail,
 }
 
 impl DetailBy {
-    /// What a limit tells that is named `times` times.
+    /// The detail of a limit that is named `times` times.
     fn new(index: usize, times: u32, detail: Detail) -> Self {
         let times = u64::from(times.max(1));
         Self {
@@ -1066,11 +1066,12 @@ impl Watch for Attempt {
     }
 }
 
-/// What the limits told so far: the limit that denied last, or the one with the fewest permits left
-/// of those that granted since. A take that is told has a final denial.
-type Told = Cell<Option<DetailBy>>;
+/// The detail to return, of the limits that were asked so far: that of the limit that denied last,
+/// or of the one with the fewest permits left of those that granted since. The denial of such a take
+/// is final.
+type Kept = Cell<Option<DetailBy>>;
 
-impl Watch for &Told {
+impl Watch for &Kept {
     fn start(self) {
         self.set(None);
     }
@@ -1104,15 +1105,15 @@ impl Watch for &Told {
     }
 }
 
-/// Keeps `detail` if the limit denied, or if no limit has told of fewer permits.
-fn keep(told: &Told, place: Place, detail: Detail) {
+/// Keeps `detail` if the limit denied, or if no limit has fewer permits left.
+fn keep(kept: &Kept, place: Place, detail: Detail) {
     let new = DetailBy::new(place.index, place.times, detail);
-    let is_least = match told.get() {
+    let is_least = match kept.get() {
         Some(old) => new.detail.available < old.detail.available,
         None => true,
     };
     if is_least || !detail.is_allowed() {
-        told.set(Some(new));
+        kept.set(Some(new));
     }
 }
 

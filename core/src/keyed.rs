@@ -145,9 +145,9 @@ impl<R: TableRules<Word = KeyedWord>> KeyedRules for R {}
 ///
 /// | denial | reason | what to do |
 /// |---|---|---|
-/// | [`Denied::Exhausted`] | the key has fewer permits than requested | retry when [`denied.retry(&key)`](Denied::retry) says |
-/// | [`Denied::ExceedsCapacity`] | the request is for more than the burst or the limit | request fewer permits, or raise a concurrency limit; do not retry |
-/// | [`Denied::Crowded`] | other keys use all 16 slots of the key, or another thread is claiming one for it | retry after the staleness, as `denied.retry(&key)` says |
+/// | [`Denied::Exhausted`] | the key has fewer permits than requested | retry at the time that [`denied.retry(&key)`](Denied::retry) returns |
+/// | [`Denied::ExceedsCapacity`] | the request is for more permits than the burst or the limit | do not retry: request fewer permits, or raise a concurrency limit |
+/// | [`Denied::Crowded`] | other keys use all 16 slots of the key, or another thread is claiming one for it | retry at the time that `denied.retry(&key)` returns |
 ///
 /// [`overflowed`](KeyedStatistics::overflowed) counts the crowded keys that found all slots in use.
 /// If it grows, make the table larger, or restrict which keys clients can invent. A denial changes
@@ -620,7 +620,9 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
                 }
                 Found::Claimed => core::hint::spin_loop(),
                 Found::Nothing => {
-                    if let Some(outcome) = self.take_anew(&address, rules, request, now, n, seen) {
+                    if let Some(outcome) =
+                        self.take_by_claim(&address, rules, request, now, n, seen)
+                    {
                         return outcome;
                     }
                 }
@@ -632,7 +634,7 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
     /// Takes from a slot that this call claims. Returns `None` if another call claims one for the
     /// same key.
     #[cold]
-    fn take_anew<O: Observer>(
+    fn take_by_claim<O: Observer>(
         &self,
         address: &Address,
         rules: &R,

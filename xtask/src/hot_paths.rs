@@ -66,7 +66,7 @@ pub(crate) const HOT_PATHS: &[HotPath] = {
 const KEYED: &[&str] = &[
     "take_slowly",
     "search",
-    "take_anew",
+    "take_by_claim",
     "claim",
     "confirm",
     "hold",

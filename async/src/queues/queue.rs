@@ -53,11 +53,11 @@ use crate::{Acquire, Drained, QueueClock};
 ///
 /// | error | reason | what to do |
 /// |---|---|---|
-/// | [`Rejected::QueueFull`](crate::Rejected::QueueFull) | the queue has no room | retry when [`retry`](crate::Rejected::retry) says |
-/// | [`Rejected::Refused`](crate::Rejected::Refused) | the limiter refuses requests for a reason other than permits, and the queue has no room | retry when `retry` says |
-/// | [`Rejected::Evicted`](crate::Rejected::Evicted) | newer requests took the room, in newest-first order | retry when `retry` says, or give up |
-/// | [`Rejected::Deadline`](crate::Rejected::Deadline) | the deadline has passed or cannot be met | retry with a later deadline, or give up |
-/// | [`Rejected::ExceedsCapacity`](crate::Rejected::ExceedsCapacity) | the limiter can never grant so many permits | request fewer, or raise the limit |
+/// | [`Rejected::QueueFull`](crate::Rejected::QueueFull) | the requests that wait already have as many permits as the queue allows | retry at the time that [`retry`](crate::Rejected::retry) returns |
+/// | [`Rejected::Refused`](crate::Rejected::Refused) | the limiter denies for a reason other than a lack of permits, such as a penalty, and the request cannot wait | retry at the time that `retry` returns |
+/// | [`Rejected::Evicted`](crate::Rejected::Evicted) | in newest-first order: a newer request needed the room in the queue | retry at the time that `retry` returns, or give up |
+/// | [`Rejected::Deadline`](crate::Rejected::Deadline) | the deadline has passed, or the permits will not be available before it | retry with a later deadline, or give up |
+/// | [`Rejected::ExceedsCapacity`](crate::Rejected::ExceedsCapacity) | the request is for more permits than the limiter can ever have | request fewer permits, or raise the limit |
 /// | [`Rejected::Closed`](crate::Rejected::Closed) | the queue is closed | do not retry |
 ///
 /// **Time.** A release grants permits to the waiters by itself. If permits replenish by time, or

@@ -58,7 +58,7 @@ impl<T: Limits> Limiter for AllOf<T> {
     /// permits.
     fn explain_at(&self, now: Timestamp, n: u32) -> Detail {
         let looked = self.peek_at(now, n);
-        let DetailBy { detail, .. } = self.told(now, n, looked, None);
+        let DetailBy { detail, .. } = self.detail(now, n, looked, None);
         match looked {
             Ok(()) => detail,
             Err(by) => self.denied_by(by, detail),

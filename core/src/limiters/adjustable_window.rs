@@ -787,12 +787,12 @@ impl<W: Word> AdjustableWindow<W> {
             on => on,
         };
         let at = i128::from(tick);
-        let anew = at + i128::from(self.started && into != 0);
+        let restart = at + i128::from(self.started && into != 0);
         // A new window begins at the change if the window is over, or if no request has started it.
-        let begun = on.map_or(anew, |on| {
+        let begun = on.map_or(restart, |on| {
             let begun = at + i128::from(on.ahead) - i128::from(old.window);
             if self.is_unstarted(word) {
-                begun.max(anew)
+                begun.max(restart)
             } else {
                 begun
             }
@@ -800,7 +800,7 @@ impl<W: Word> AdjustableWindow<W> {
         let window = i128::from(new.window);
         let end = match carry {
             _ if !self.started => (begun.max(at) / window + 1) * window,
-            Carry::Reset => begun.max(anew) + window,
+            Carry::Reset => begun.max(restart) + window,
             _ => (begun + window).max(at + 1),
         };
         let count = on.map_or(0, |on| on.count);

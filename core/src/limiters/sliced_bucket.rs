@@ -539,7 +539,7 @@ impl<W: Word> SlicedBucket<W> {
 
     #[cold]
     #[inline(never)]
-    fn take_anew(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+    fn take_again(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         self.take(now, n, ())
     }
 
@@ -857,7 +857,7 @@ impl<W: Word> Composable for SlicedBucket<W> {
         {
             return Ok(Receipt::dated(plan.left, now.as_nanos()));
         }
-        self.take_anew(now, n)
+        self.take_again(now, n)
     }
 }
 

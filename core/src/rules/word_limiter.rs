@@ -164,12 +164,12 @@ impl<R: WordRules> WordLimiter<R> {
         {
             return Ok(self.rules.receipt(plan.left, now));
         }
-        self.take_anew(now, n)
+        self.take_again(now, n)
     }
 
     #[cold]
     #[inline(never)]
-    fn take_anew(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+    fn take_again(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         self.take(now, n)
     }
 

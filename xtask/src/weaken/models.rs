@@ -702,7 +702,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         file: "core/src/all_of.rs",
-        within: "fn told(",
+        within: "fn detail(",
         text: "seen.detail.is_allowed()",
         by: "false",
         test: (
