@@ -219,9 +219,9 @@ impl<T: Limits> AllOf<T> {
     /// ```
     /// # use portcullis_core::{AllOf, Concurrency, Timestamp};
     /// let limits = AllOf::new([Concurrency::new(7), Concurrency::new(5)]);
-    /// let (lease, explained) = limits.try_acquire_explained_at(Timestamp::ZERO, 4);
+    /// let (lease, by) = limits.try_acquire_explained_at(Timestamp::ZERO, 4);
     /// assert!(lease.is_ok());
-    /// assert_eq!((explained.index, explained.detail.available, explained.detail.capacity), (1, 1, 5));
+    /// assert_eq!((by.index, by.detail.available, by.detail.capacity), (1, 1, 5));
     /// ```
     #[must_use = "a lease returns its permits when it is dropped"]
     pub fn try_acquire_explained_at(
@@ -243,9 +243,9 @@ impl<T: Limits> AllOf<T> {
     /// ```
     /// # use portcullis_core::{AllOf, Concurrency, Timestamp};
     /// let (user, all) = (Concurrency::new(2), Concurrency::new(9));
-    /// let (lease, explained) = AllOf::new((&user, &all)).into_lease_explained_at(Timestamp::ZERO, 1);
+    /// let (lease, by) = AllOf::new((&user, &all)).into_lease_explained_at(Timestamp::ZERO, 1);
     /// assert!(lease.is_ok());
-    /// assert_eq!((explained.index, explained.detail.available), (0, 1));
+    /// assert_eq!((by.index, by.detail.available), (0, 1));
     /// ```
     #[must_use = "a lease returns its permits when it is dropped"]
     pub fn into_lease_explained_at(
@@ -297,8 +297,9 @@ impl<T: Limits> AllOf<T> {
         }
     }
 
-    /// Returns the detail of the decision `granted`. That is `seen`, which the take has kept, unless
-    /// `seen` is of another decision: then the limit that denied is asked, or for a grant all limits.
+    /// Returns the detail of the decision `granted`. That is `seen`, which the take has kept,
+    /// unless `seen` is of another decision. Then it asks the limit that denied, or for a grant all
+    /// limits.
     fn detail(
         &self,
         now: Timestamp,
@@ -585,12 +586,12 @@ impl core::error::Error for DeniedBy {}
 ///
 /// let limits = AllOf::new((TokenBucket::new(Rate::per_second(10), 10), Concurrency::new(4)));
 /// let now = Timestamp::ZERO;
-/// let (lease, explained) = limits.try_acquire_explained_at(now, 3);
-/// assert_eq!((explained.index, explained.detail.available), (1, 1), "the fewest permits are left of these");
+/// let (lease, by) = limits.try_acquire_explained_at(now, 3);
+/// assert_eq!((by.index, by.detail.available), (1, 1), "the fewest permits are left of these");
 ///
-/// let (denied, explained) = limits.try_acquire_explained_at(now, 2);
+/// let (denied, by) = limits.try_acquire_explained_at(now, 2);
 /// assert!(denied.is_err());
-/// assert_eq!((explained.index, explained.detail.retry), (1, Retry::OnRelease));
+/// assert_eq!((by.index, by.detail.retry), (1, Retry::OnRelease));
 /// # drop(lease);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -1067,8 +1068,8 @@ impl Watch for Attempt {
 }
 
 /// The detail to return, of the limits that were asked so far: that of the limit that denied last,
-/// or of the one with the fewest permits left of those that granted since. The denial of such a take
-/// is final.
+/// or of the one with the fewest permits left of those that granted since. The denial of such a
+/// take is final.
 type Kept = Cell<Option<DetailBy>>;
 
 impl Watch for &Kept {

@@ -152,7 +152,7 @@ pub trait Limiter {
     /// taken: `available` are the permits before the request.
     ///
     /// The default asks [`peek_at`](Self::peek_at), [`available_at`](Self::available_at),
-    /// [`capacity`](Self::capacity) and [`retry`](Self::retry), each of which reads the state again.
+    /// [`capacity`](Self::capacity) and [`retry`](Self::retry). Each of them reads the state again.
     /// A wrapper forwards this method.
     ///
     /// ```
