@@ -39,7 +39,7 @@ use core::sync::atomic::{AtomicU32, AtomicUsize};
 /// struct Spinning(AtomicBool);
 ///
 /// // SAFETY: after one compare-exchange has stored `true`, all others fail until `false` is
-/// // stored. If `work` panics, the lock stays held permanently.
+/// // stored. If `work` panics, the lock stays held (rule 4).
 /// unsafe impl RawLock for Spinning {
 ///     fn lock<T>(&self, work: impl FnOnce() -> T) -> T {
 ///         while self.0.compare_exchange_weak(false, true, Acquire, Acquire).is_err() {
@@ -76,7 +76,8 @@ use core::sync::atomic::{AtomicU32, AtomicUsize};
 ///    operation, and locking at least an `Acquire` operation.
 /// 3. **Execution.** The closure runs on the calling thread and completes before the method
 ///    returns. If `try_lock` returns `None`, its closure has not run.
-/// 4. **Panics.** If a closure panics, the lock is afterwards either free or held permanently.
+/// 4. **Panics.** If a closure panics, the panic continues in the caller. Afterwards the lock is
+///    either free, or it stays held. If it stays held, no later wait of this queue ends.
 /// 5. **No failure without a holder.** `try_lock` returns `None` only if the lock is held.
 ///
 ///    A lock whose state is one atomic word meets this rule if it unlocks with one write to that

@@ -275,7 +275,7 @@ struct Actor<L: QueueLimiter, C: QueueClock> {
     /// The permits that it waits for, and whether it was granted them without having seen it yet.
     waits: Option<u32>,
     granted: bool,
-    /// The items that were put in, came out, or came back; the bytes that the caller knows of.
+    /// The items that were put in, came out, or returned; the bytes that the caller knows of.
     put: u64,
     out: u64,
     /// The permits of a piece; those for the last write; and those held for bytes that have not
@@ -618,7 +618,7 @@ struct World<L: QueueLimiter, C: QueueClock> {
     queue: Shared<L, C>,
     random: Random,
     panics: Panics,
-    /// Whether permits come back by time, so that leases return nothing.
+    /// Whether permits return by time, so that leases return nothing.
     by_time: bool,
     /// Whether there is no other thread, whose wake-ups may be late.
     alone: bool,

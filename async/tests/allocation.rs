@@ -140,7 +140,7 @@ fn waits_for_time(limiter: impl QueueLimiter) {
     assert_eq!(count, 0);
 }
 
-/// Waits for a limiter, if its permits come back by time.
+/// Waits for a limiter, if its permits return by time.
 macro_rules! waits {
     (by_time, $limiter:expr) => {
         waits_for_time($limiter);

@@ -1354,7 +1354,7 @@ fn stepwise(limit: u32, tokens: u32, period: Duration) -> TokenBucket {
 /// A limiter with the settings of .NET's suite.
 trait Suite {
     type Limiter: QueueLimiter;
-    /// The time between two replenishments; `None` if permits come back when the lease is dropped.
+    /// The time between two replenishments; `None` if permits return when the lease is dropped.
     const PERIOD: Option<Duration>;
     /// .NET's largest number, or the largest limit if that is smaller.
     const MOST: u32 = i32::MAX as u32;

@@ -329,7 +329,7 @@ mod resilience4j {
     }
 
     /// Differs: in resilience4j, a smaller limit is waited for. Here it applies at once, and takes
-    /// effect as permits come back.
+    /// effect as permits return.
     #[test]
     fn bulkhead_shrink() {
         let queue = queue(Concurrency::new(2), 9);

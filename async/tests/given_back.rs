@@ -158,7 +158,7 @@ fn a_release_in_which_the_clock_panics_is_granted() {
 fn a_lease_refunds_its_own_permits_if_the_release_of_others_panics() {
     let (limiter, fuse) = Faulty::new(3);
     let mut lease = Lease::try_acquire_at(&limiter, START, 3).unwrap();
-    // A part that was split off comes back only by a release.
+    // A part that was split off returns only by a release.
     let part = lease.split(1).unwrap();
     lease.merge(part).unwrap();
     fuse.light(1);

@@ -1660,7 +1660,7 @@ fn a_reader_loses_no_bytes_if_a_waker_panics_while_its_permits_are_returned() {
     let mut drained = Task::new(queue.drained());
     assert!(drained.poll_with(&waker(|| panic!("a waker"))).is_pending());
     Queue::release_later(held);
-    // What is read at once comes back last.
+    // What is read at once returns last.
     let mut reader = Box::pin(LimitedRead::new(&b"0123456789"[..], &queue));
     let mut read = || {
         let (mut context, mut buffer) = (Context::from_waker(Waker::noop()), [0; 4]);

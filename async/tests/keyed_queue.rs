@@ -493,7 +493,7 @@ fn closing_rejects_the_waiters_of_all_keys<K: Kind>() {
     assert_eq!(
         queue.key(&7_u64).available_at(START),
         1,
-        "held permits come back"
+        "held permits return"
     );
 }
 

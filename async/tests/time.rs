@@ -1,4 +1,4 @@
-//! Permits that come back by time, without a timer.
+//! Permits that return by time, without a timer.
 
 mod support;
 

@@ -71,7 +71,7 @@ fn of_more_than_eight_limits_is_released() {
     queue.clock().set(ms(100));
     let _ = queue.advance();
     drop(unclaimed);
-    assert_eq!(available(&queue), 0, "comes back by time");
+    assert_eq!(available(&queue), 0, "returns by time");
 }
 
 /// Only the last one: a bucket accepts no refund of earlier takes.

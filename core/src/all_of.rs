@@ -43,21 +43,21 @@ use crate::{Composable, Denied, Detail, Limiter, LimiterId, Plan, Receipt, Retry
 /// **All or nothing.** A denial leaves each limit unchanged, even if a limiter panics. There is one
 /// exception: another thread takes the permits of one limit between the look and the take. Then the
 /// permits already taken from other limits are returned by [`Limiter::refund_at`]. The refund is
-/// exact if no other request was decided on that limit in between; otherwise the permits may come
-/// back by time alone. In the meantime another request may be denied needlessly, but none is
+/// exact if no other request was decided on that limit in between; otherwise the permits may
+/// return by time alone. In the meantime another request may be denied needlessly, but none is
 /// granted wrongly.
 ///
 /// **Bound.** Each limit keeps its own bound.
 ///
 /// **Repeated limits.** Without concurrent requests, a denial changes nothing, however the limits
 /// are named: through handles or wrappers, as parts of other compositions, or several times. For
-/// that, a limiter of your own whose permits come back by time has to implement
+/// that, a limiter of your own whose permits return by time has to implement
 /// [`refund_at`](Limiter::refund_at), and a wrapper has to forward all methods.
 ///
 /// **As one limiter.** A composition is itself a [`Limiter`], so a queue can own it. Its lease
 /// returns permits by release only. If a queue grants permits that are then not claimed, they are
 /// refunded to each of up to eight limits, as far as each can refund them. That holds for the last
-/// grant that was made to a waiter. The permits of earlier grants come back by release or by time.
+/// grant that was made to a waiter. The permits of earlier grants return by release or by time.
 ///
 /// **Cost.** The cost of the limits, plus one look at each of them. Lock-free if the limits are.
 /// Finding a repeated limit compares the identities of n limits up to n² times. The take from an

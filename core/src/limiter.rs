@@ -30,7 +30,7 @@ use crate::{Denied, Detail, Interval, Lease, Receipt, Refund, Retry, Timestamp};
 /// - A limiter whose permits are released (rather than replenished by time) implements `release`.
 /// - A limiter whose decisions often do not depend on the exact time implements `take_within` and
 ///   `decides_within`.
-/// - A limiter whose permits come back by time, but that can refund a grant as long as no later
+/// - A limiter whose permits return by time, but that can refund a grant as long as no later
 ///   grant depends on it, implements `refund_at`.
 ///
 /// The limiters of Portcullis obey these rules, and code that accepts any limiter relies on them:
@@ -105,7 +105,7 @@ pub trait Limiter {
     ///
     /// If the state of the limiter is one word, the other fields are computed from the word that
     /// the decision wrote or read. No two concurrent grants then report the same
-    /// [`available`](Detail::available) permits, unless permits came back in between. These
+    /// [`available`](Detail::available) permits, unless permits returned in between. These
     /// limiters and requests differ:
     ///
     /// - A [`SlidingWindow`](crate::SlidingWindow) computes `available` in this way. It computes
@@ -233,13 +233,13 @@ pub trait Limiter {
     ///
     /// `now` is the time of the refund. The returned [`Refund`] contains:
     ///
-    /// - the number of permits that count as never taken; the others come back as they would have
+    /// - the number of permits that count as never taken; the others return as they would have
     ///   without the refund;
     /// - a receipt for the permits that remain of the grant.
     ///
     /// The caller must not refund more permits than the receipt covers. It must also refund in
     /// time: the grant must be younger than the limiter's horizon minus the time in which all
-    /// permits come back. Otherwise the limiter may admit too many permits, at most the number
+    /// permits return. Otherwise the limiter may admit too many permits, at most the number
     /// refunded. A [`Lease`] enforces the first rule. A limiter can enforce the second one if its
     /// receipts contain the time of the grant: see [`Receipt`].
     ///
@@ -260,8 +260,8 @@ pub trait Limiter {
     /// permits than they hold. The caller must not release permits that were not taken: the limiter
     /// would then admit that many permits too many. With debug assertions such a release panics.
     ///
-    /// The default does nothing. That is right for a self-replenishing limiter, whose permits come
-    /// back by time.
+    /// The default does nothing. That is right for a self-replenishing limiter, whose permits
+    /// return by time.
     fn release(&self, n: u32) {
         let _ = n;
     }
@@ -370,7 +370,7 @@ pub(crate) fn offer<L: Limiter + ?Sized>(
 /// ```
 pub trait LimiterExt: Limiter {
     /// Takes `n` permits at `now`. The lease [releases](Limiter::release) them when it is dropped,
-    /// also by an early return or a panic. For permits that come back by time alone, that does
+    /// also by an early return or a panic. For permits that return by time alone, that does
     /// nothing.
     ///
     /// With `n = 0` it takes nothing, and succeeds exactly if a request for 1 would.
@@ -605,7 +605,7 @@ impl LimiterId {
     }
 }
 
-/// Whether a limiter is idle: all permits that were taken have come back, and the limiter is
+/// Whether a limiter is idle: all permits that were taken have returned, and the limiter is
 /// indistinguishable from a fresh one.
 ///
 /// ```

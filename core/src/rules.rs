@@ -102,7 +102,7 @@ pub(crate) fn look<R: WordRules>(
 
 /// The rules of a table with one word per key, in which keys come and go.
 pub trait TableRules: WordRules {
-    /// Whether permits come back by release. A release is then a refund.
+    /// Whether permits return by release. A release is then a refund.
     const RELEASES: bool = false;
 
     /// The state of a fresh limiter, for timestamps from `now` on.

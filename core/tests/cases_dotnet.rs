@@ -465,7 +465,7 @@ fn idle_duration_updates_when_idle<S: Suite>() {
     }
 }
 
-/// Idle since the instant at which the last permit came back.
+/// Idle since the instant at which the last permit returned.
 fn idle_duration_updates_when_changing_from_active<S: Suite>() {
     let limiter = S::with_limit(1);
     let _lease = limiter.try_acquire_at(START, 1).unwrap();

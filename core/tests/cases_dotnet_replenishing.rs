@@ -1,5 +1,5 @@
 //! The behaviour that .NET's own tests, and its source, show for the three limiters whose permits
-//! come back by time, except waiting in a queue.
+//! return by time, except waiting in a queue.
 //!
 //! Each module is one of .NET's suites, and each function in it the test of that name there. The
 //! last module holds behaviour that .NET has but does not test. Where .NET replenishes by a call,
@@ -103,7 +103,7 @@ mod sliding_window_rate_limiter_tests {
         SlidingWindow::new(limit, Duration::from_secs(20), 4)
     }
 
-    /// .NET's example of three segments: permits come back segment by segment.
+    /// .NET's example of three segments: permits return segment by segment.
     #[test]
     fn permits_come_back_when_their_segment_leaves_the_window() {
         let limiter = SlidingWindow::<3>::new(10, Duration::from_secs(3), 3);

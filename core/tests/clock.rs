@@ -129,7 +129,7 @@ fn a_clocked_limiter_in_a_static_is_shared_with_timestamps_of_any_monotonic_cloc
         assert!(LIMIT.limiter().try_acquire_at(now, 1).is_ok());
     }
     assert!(LIMIT.try_acquire(1).is_err());
-    // Of a bucket that refills at once, each new clock finds all that has come back.
+    // Of a bucket that refills at once, each new clock finds all that has returned.
     for _ in 0..10 {
         assert!(QUICK.try_acquire_at(MonotonicClock::new().now(), 1).is_ok());
         thread::sleep(Duration::from_millis(2));

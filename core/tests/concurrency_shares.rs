@@ -443,7 +443,7 @@ fn a_share_that_lent_nothing_has_its_guarantee_when_another_returns() {
     first.recall_at(secs(60));
     assert_eq!(available(), [0, 0, 3]);
     let mut third_lease = third.try_acquire_at(secs(60), 3).unwrap();
-    // What is lent comes back to the share that has returned, whoever else asks before.
+    // What is lent returns to the share that has returned, whoever else asks before.
     second.release(1);
     assert_eq!(available(), [1, 0, 0]);
     let first_lease = first.try_acquire_at(secs(60), 1).unwrap();

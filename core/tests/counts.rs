@@ -80,7 +80,7 @@ fn use_lease<P: Deref<Target: Limiter> + Clone>(
             0
         }
         3 if leases.last().is_some() => {
-            // Of another key, perhaps: then the lease comes back.
+            // Of another key, perhaps: then the lease returns.
             let last = leases.last_mut().expect("present");
             if let Err(lease) = last.merge(lease) {
                 leases.push(lease);

@@ -1,5 +1,5 @@
 //! A take that is explained tells of its own decision: what it left, of how many permits, and when
-//! they come back.
+//! they return.
 //!
 //! Two limiters of each type run the same random trace, one with plain takes and one with explained
 //! takes: the plain one is the oracle. The suites of each limiter compare it with exact arithmetic,

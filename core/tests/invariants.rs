@@ -29,7 +29,7 @@ fn at(nanos: u64) -> Timestamp {
     Timestamp::from_nanos(nanos)
 }
 
-/// Every limiter whose permits come back by time, on words of one width: at most `LIMIT` at once,
+/// Every limiter whose permits return by time, on words of one width: at most `LIMIT` at once,
 /// and all of them back after some 1,000 us.
 fn replenishing<W: Word>() -> Vec<Box<dyn Limiter>> {
     let window = Duration::from_micros(WINDOW);

@@ -664,7 +664,7 @@ impl<'t, L: KeyedRules, P: Limiter, S: BuildHasher> Trace<'t, L, P, S> {
         }
     }
 
-    /// Ends a grant: permits that come back by release do so.
+    /// Ends a grant: permits that return by release do so.
     fn end(&mut self, pick: usize) {
         let grant = self.grants.swap_remove(pick);
         let permits = grant.keyed.permits();
@@ -1179,7 +1179,7 @@ fn a_release_of_a_key_without_a_slot_creates_none_and_affects_no_key() {
     assert!(limiters.iter().all(|key| key.available_at(secs(0)) == 1));
     drop(leases);
     assert_eq!(counts(table.statistics_at(secs(0))), [8, 8, 0, 0, 0]);
-    // Permits that come back by time are not released.
+    // Permits that return by time are not released.
     let bucket = TokenBucket::builder(Rate::per_hour(1), 2).rules().unwrap();
     let table = Keyed::new(bucket, lines(1), seed(0));
     table.key("alice").release(1);
@@ -1288,7 +1288,7 @@ fn a_stale_request_of_a_forgotten_key_gets_no_more_than_the_key_had_left() {
     );
     assert!(!take(0, 10_999_999_000));
     assert!(take(8, 12_000_000_000));
-    // One of the eight keys is forgotten, and finds no slot; each other key has what has come back,
+    // One of the eight keys is forgotten, and finds no slot; each other key has what has returned,
     // once.
     for granted in [7, 0] {
         assert_eq!(

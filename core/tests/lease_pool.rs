@@ -231,7 +231,7 @@ fn a_probe_holds_a_slot_and_no_permits() {
     assert_eq!(
         pool.sweep(secs(1)),
         0,
-        "no permits come back, but the slot does"
+        "no permits return, but the slot does"
     );
     assert_eq!((pool.leases(), pool.release(id)), (0, Err(StaleId)));
 }

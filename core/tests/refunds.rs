@@ -59,7 +59,7 @@ fn strict<W: Word>() -> SlidingWindow<3, W> {
         .unwrap()
 }
 
-/// Runs `$check` on a limiter of each kind whose permits come back by time, on both words.
+/// Runs `$check` on a limiter of each kind whose permits return by time, on both words.
 macro_rules! on_each {
     ($check:ident) => {
         $check(bucket::<u64>());
@@ -428,7 +428,7 @@ fn permits_that_a_lease_released_cannot_be_refunded() {
         let mut lease = limit.try_acquire_at(at(5), 6).unwrap();
         lease.release(4).unwrap();
         assert_eq!(lease.refund_at(at(5), 2), Ok(2));
-        assert_eq!(limit.available_at(at(5)), 6, "four come back by time");
+        assert_eq!(limit.available_at(at(5)), 6, "four return by time");
         drop(lease);
         assert_eq!(limit.available_at(at(5)), 6);
     }

@@ -65,7 +65,7 @@ mod interrupted {
         SUBJECTS[CURRENT.load(Relaxed)].interrupt();
     }
 
-    /// A limiter whose permits come back by time, and how many it may grant up to a time.
+    /// A limiter whose permits return by time, and how many it may grant up to a time.
     struct Replenishing<L> {
         name: &'static str,
         limiter: L,

@@ -639,7 +639,7 @@ fn a_take_from_the_rest_is_refunded_unless_stripes_hold_permits_or_another_has_c
 fn a_take_is_not_refunded_to_the_rest_once_a_stripe_has_settled_because_of_it() {
     fn check<W: Word>() {
         let bucket = bucket::<1, W>(Rate::per_second(1), 100);
-        // Everything comes back that can: the take that a stripe's draw has found the rest settled
+        // Everything returns that can: the take that a stripe's draw has found the rest settled
         // by, the draw, and what was drawn.
         let large = bucket.take_at(at(100_000), 40).unwrap();
         let drawn = bucket.take_at(at(100_000), 1).unwrap();

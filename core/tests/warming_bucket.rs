@@ -90,7 +90,7 @@ fn the_permits_of_a_warm_up_need_the_same_time_in_any_portions() {
         ] {
             let rate = Rate::new(permits, period);
             let interval = period.as_nanos() / u128::from(permits);
-            // 10 permits come back in the warm-up.
+            // 10 permits return in the warm-up.
             let warm_up = u64::try_from((1 + u128::from(cold_factor)) * 10 * interval / 2).unwrap();
             let builder = WarmingBucket::builder(rate, 5, Duration::from_nanos(warm_up))
                 .cold_factor(cold_factor);

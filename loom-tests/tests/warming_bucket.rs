@@ -44,7 +44,7 @@ fn a_stale_timestamp_finds_no_more_and_cools_nothing<W: Word>() {
     explore(|| {
         let limit = Arc::new(bucket::<W>());
         assert_eq!(take(&*limit, at(5), 2), 2);
-        // The first permit comes back at 7.5 s, the second at 9 s.
+        // The first permit returns at 7.5 s, the second at 9 s.
         let newer = spawn(&limit, |limit| take(limit, at(9), 1));
         let older = take(&*limit, at(7), 1) + limit.available_at(at(7));
         assert_eq!((join(newer), older), (1, 0));
@@ -82,7 +82,7 @@ fn a_refund_during_a_take_loses_no_permit_and_gains_none<W: Word>() {
         let (a, b) = (join(a), b);
         assert_eq!(b, 1);
         assert_eq!(limit.available_at(at(5)), 2 - a - b);
-        // What is not refunded comes back: the price of one permit from a cold bucket, or of two.
+        // What is not refunded returns: the price of one permit from a cold bucket, or of two.
         let full = if a == 0 { 75 } else { 90 };
         let available = [full - 1, full].map(|n| limit.available_at(tenths(n)));
         assert_eq!(available, [1, 2]);

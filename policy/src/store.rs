@@ -251,12 +251,12 @@ impl Store {
         }
     }
 
-    /// Whether permits come back by release.
+    /// Whether permits return by release.
     pub(crate) fn releases(&self) -> bool {
         self.releases
     }
 
-    /// Returns permits that come back by release. Called once for each grant.
+    /// Returns permits that return by release. Called once for each grant.
     #[inline]
     pub(crate) fn release(&self, at: Address, n: u32) {
         if self.releases {

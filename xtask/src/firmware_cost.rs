@@ -59,7 +59,7 @@ const TOLERANCE: i64 = 2;
 
 const HEAD: &str = "\
 # On a Cortex-M3, with 32-bit words and opt-level \"s\": bytes of flash (code and constants), bytes of RAM (state and settings), and instructions of
-# a thousand calls, allowed and denied, with 64-bit times. What comes back by release is given back in the same call.
+# a thousand calls, allowed and denied, with 64-bit times. What returns by release is given back in the same call.
 # Written by `cargo xtask firmware-cost --bless`.
 ";
 

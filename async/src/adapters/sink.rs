@@ -22,7 +22,7 @@ pin_project! {
     /// The adapter holds one item at a time. The item waits for its permits and moves on in the
     /// next call that polls. While it waits, the inner sink is flushed.
     ///
-    /// If the queue rejects an item, the item comes back in the error of a later call:
+    /// If the queue rejects an item, the item returns in the error of a later call:
     ///
     /// - A flush or a close returns the error. Call it again to flush or close.
     /// - `start_send` (and so `feed` and `send`) returns the error as well. In this case it has
@@ -49,7 +49,7 @@ pin_project! {
     /// futures_executor::block_on(async {
     ///     out.send("first").await.unwrap();
     ///     out.send("second").await.unwrap();
-    ///     // The bucket is empty, and the queue has no room: the item comes back.
+    ///     // The bucket is empty, and the queue has no room: the item returns.
     ///     let SinkError::Refused(refused) = out.send("third").await.unwrap_err();
     ///     assert_eq!(refused.item, "third");
     /// });

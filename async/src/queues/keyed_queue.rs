@@ -163,7 +163,7 @@ impl<T: QueueKeys, C: QueueClock, R: RawLock, H: Hook> KeyedQueue<T, C, R, H> {
 
     /// Waits until each key of the table has been seen with no permits
     /// [held](portcullis_core::QueueLimiter::held). Then all leases that were held when the future
-    /// was first polled have been released. Ready immediately if the permits of the keys come back
+    /// was first polled have been released. Ready immediately if the permits of the keys return
     /// by time.
     ///
     /// For a graceful shutdown, call [`close`](Self::close) first. Otherwise new permits may have

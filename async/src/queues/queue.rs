@@ -28,7 +28,7 @@ use crate::{Acquire, Drained, QueueClock};
 /// `L` is the limiter, `C` the clock, `R` the [lock](crate::RawLock) of the wait list, and `H` the
 /// [hook](crate::Hook), which observes waits. The queue owns the limiter, so that no caller can
 /// bypass the queue. It can own a reference or an `Arc` to a limiter only if all permits of that
-/// limiter come back by time: see [`QueueLimiter`]. A queue is itself a [`Limiter`]: its leases are
+/// limiter return by time: see [`QueueLimiter`]. A queue is itself a [`Limiter`]: its leases are
 /// ordinary leases, and it can be wrapped or be part of a composition.
 ///
 /// [`acquire`](Self::acquire) returns a future that waits for permits:
@@ -501,8 +501,8 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
         }
     }
 
-    /// Waits until no permits are [held](QueueLimiter::held): all leases whose permits come back by
-    /// release have been released. Ready immediately if the permits of the limiter come back by
+    /// Waits until no permits are [held](QueueLimiter::held): all leases whose permits return by
+    /// release have been released. Ready immediately if the permits of the limiter return by
     /// time.
     ///
     /// For a graceful shutdown, call [`close`](Self::close) first. Otherwise new permits may have

@@ -456,7 +456,7 @@ impl<L> Clone for Spy<L> {
 pub(crate) trait Part {
     /// The held permits, if permits are released to it.
     fn held(&self) -> Option<u64>;
-    /// The permits taken and not returned, if they come back by time.
+    /// The permits taken and not returned, if they return by time.
     fn net(&self) -> Option<u64>;
     /// The number of takes.
     fn takes(&self) -> u64;

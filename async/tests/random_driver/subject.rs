@@ -121,7 +121,7 @@ pub(crate) trait Subject: 'static {
     fn is_drained(&self) -> bool;
     /// For each limiter to which permits are released, the held permits; by key.
     fn held(&self, key: usize) -> Vec<u64>;
-    /// For each limiter whose permits come back by time, the permits taken and not returned.
+    /// For each limiter whose permits return by time, the permits taken and not returned.
     fn net(&self) -> Vec<u64>;
     fn takes(&self) -> u64;
     /// For each limiter, the permits refunded by a receipt.

@@ -338,7 +338,7 @@ pub(crate) struct World<S: Subject> {
     waits: RefCell<Vec<Wait<S::Lease>>>,
     leases: RefCell<Vec<(usize, S::Lease)>>,
     forgotten_leases: RefCell<Vec<ManuallyDrop<S::Lease>>>,
-    /// The permits by key that never come back, and those of leaked waits.
+    /// The permits by key that never return, and those of leaked waits.
     forgotten: RefCell<Vec<u64>>,
     leaked: RefCell<Vec<Leaked>>,
     drivers: RefCell<Vec<Other>>,
@@ -366,7 +366,7 @@ pub(crate) struct World<S: Subject> {
     gave_back: Cell<bool>,
     /// The sites that have panicked in this step.
     struck: Cell<u32>,
-    /// Permits in leases of limiters whose permits come back by time.
+    /// Permits in leases of limiters whose permits return by time.
     handed: Cell<u64>,
     tally: Cell<Tally>,
     ended: Cell<Ended>,
@@ -1174,7 +1174,7 @@ impl<S: Subject> World<S> {
         for (before, after) in before.iter().zip(self.subject.refunded()) {
             if after - before < u64::from(wait.min) {
                 fail(format!(
-                    "wait {} was granted and dropped, and of {} permits {} came back",
+                    "wait {} was granted and dropped, and of {} permits {} returned",
                     wait.id,
                     wait.min,
                     after - before
@@ -1901,7 +1901,7 @@ impl<S: Subject> World<S> {
         }
     }
 
-    /// Permits taken are permits held, plus permits that came back.
+    /// Permits taken are permits held, plus permits that returned.
     fn conserved(&self) {
         let held = self.in_leases();
         let waits = self.waits.borrow();
@@ -2121,7 +2121,7 @@ impl<S: Subject> World<S> {
         }
     }
 
-    /// Drops everything, in any order; all permits come back.
+    /// Drops everything, in any order; all permits return.
     fn wind_up(&self) {
         self.claim_all();
         loop {

@@ -14,7 +14,7 @@ use crate::{
 ///
 /// A denial is that of the limit that denied, without its index. A lease has room for one receipt
 /// only. So when a lease refunds unused permits, the limits whose permits are released get them
-/// back, and the limits whose permits come back by time do not. A grant of a queue that is not
+/// back, and the limits whose permits return by time do not. A grant of a queue that is not
 /// claimed is refunded to each of up to eight limits: see
 /// [`take_noted_at`](QueueLimiter::take_noted_at).
 ///
@@ -306,7 +306,7 @@ impl<T: Limits> Drop for Refund<'_, T> {
 }
 
 /// Limits that a queue can own as one: tuples and arrays of limits that it can own, and references
-/// to limits whose permits come back by time. Sealed.
+/// to limits whose permits return by time. Sealed.
 ///
 /// ```
 /// # use portcullis_core::{Concurrency, QueueLimits, Rate, TokenBucket};
@@ -317,19 +317,19 @@ impl<T: Limits> Drop for Refund<'_, T> {
 #[diagnostic::on_unimplemented(
     message = "a queue cannot own all of `{Self}`",
     label = "a permit that is released directly to one of the limits wakes no waiter of the queue",
-    note = "pass the limits by value; a pointer to one is allowed only if all its permits come back by time (`Replenishing`)",
+    note = "pass the limits by value; a pointer to one is allowed only if all its permits return by time (`Replenishing`)",
     note = "to limit both a part and the whole, give the whole a queue of its own, and acquire from both queues, one after the other"
 )]
 pub trait QueueLimits: Limits {
     /// Whether other callers may take from one of the limits without going through the queue.
     const SHARED: bool;
 
-    /// Returns the largest number of permits that are out of one limit and come back only by
+    /// Returns the largest number of permits that are out of one limit and return only by
     /// release.
     fn held(&self) -> u64;
 }
 
-/// Limits whose permits all come back by time alone. Sealed.
+/// Limits whose permits all return by time alone. Sealed.
 pub trait ReplenishingLimits: Limits {}
 
 macro_rules! tuple {

@@ -68,7 +68,7 @@ pub trait QueueKeys: Keys {
     const SHARED: bool;
 
     /// Returns the first slot with an index of at least `from` whose limiter has given out permits
-    /// that come back by release. A queue calls it to wait until no permit is held.
+    /// that return by release. A queue calls it to wait until no permit is held.
     ///
     /// ```
     /// # use portcullis_core::{Concurrency, Keyed, QueueKeys, Timestamp};

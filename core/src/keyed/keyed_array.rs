@@ -571,7 +571,7 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> KeyedArray<L, 
     }
 
     /// Returns permits to the limiter of a key, if the key has a slot. While permits are out that
-    /// come back by release, the key has a slot, and no other key can take it. The same is true
+    /// return by release, the key has a slot, and no other key can take it. The same is true
     /// while too many calls are under way for this one to count itself in.
     fn give_back<T>(
         &self,

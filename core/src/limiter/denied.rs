@@ -217,7 +217,7 @@ pub enum Retry {
     OnRelease,
     /// The time is unknown: ask again after this duration.
     After(Duration),
-    /// Never: the request exceeds the capacity, or no permits ever come back.
+    /// Never: the request exceeds the capacity, or no permits ever return.
     Never,
 }
 
@@ -273,7 +273,7 @@ impl Retry {
     }
 
     /// Returns the whole seconds from `now` until the retry, rounded up, so that a client does not
-    /// come back too early: for example, for the header field `Retry-After`. Returns `None` if no
+    /// retry too early: for example, for the header field `Retry-After`. Returns `None` if no
     /// time is known, as [`wait_from`](Self::wait_from).
     ///
     /// ```

@@ -5,7 +5,7 @@ use crate::limiter::composable::UndoOnDrop;
 use crate::{Denied, Limiter, Receipt, Retry, Timestamp};
 
 /// The decision on a request, and the state of the limiter that goes with it: what is left, of how
-/// many, and when the rest comes back. Enough for the header fields of a response.
+/// many, and when the rest returns. Enough for the header fields of a response.
 ///
 /// Returned by [`try_acquire_explained_at`], which takes, and by [`Limiter::explain_at`] and
 /// [`AllOf::explain_at`](crate::AllOf::explain_at), which only look.
@@ -31,7 +31,7 @@ use crate::{Denied, Limiter, Receipt, Retry, Timestamp};
 /// let (granted, detail) = bucket.try_acquire_explained_at(now, 3);
 /// assert!(granted.is_ok());
 ///
-/// // Seconds are rounded up, so that a client does not come back too early.
+/// // Seconds are rounded up, so that a client does not retry too early.
 /// fn fields(detail: &Detail) -> [String; 2] {
 ///     // A parameter without a value is left out: the permits of a concurrency limit do not come
 ///     // back by time, so it has neither `w` nor `t`.
@@ -72,12 +72,12 @@ pub struct Detail {
     /// The most permits that can be available at once, by the settings of the decision: the
     /// limiter's [`capacity`](Limiter::capacity).
     pub capacity: u64,
-    /// The time in which the whole capacity comes back if it is taken at once: for a window its
+    /// The time in which the whole capacity returns if it is taken at once: for a window its
     /// length, for a bucket the burst divided by the rate, for a
     /// [`WarmingBucket`](crate::WarmingBucket) the time if it is cold. Rounded up to the limiter's
     /// ticks.
     ///
-    /// `None` if permits do not come back by time, at an unlimited rate, or if the limiter does not
+    /// `None` if permits do not return by time, at an unlimited rate, or if the limiter does not
     /// know.
     pub time_to_fill: Option<Duration>,
     /// When the whole capacity is available again, if no further permit is taken. It is `now` if it

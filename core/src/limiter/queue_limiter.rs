@@ -4,7 +4,7 @@ use crate::{Denied, Limiter, Receipt, Receipts, Timestamp};
 ///
 /// A queue notices a release only if the release goes through the queue. A permit that is released
 /// directly to the limiter wakes no waiter. So this trait is implemented for limiters that the
-/// queue owns. A pointer to a limiter implements it only if all permits come back by time
+/// queue owns. A pointer to a limiter implements it only if all permits return by time
 /// ([`Replenishing`]). Then the queue grants at the right time even if other callers take from the
 /// same limiter.
 ///
@@ -73,7 +73,7 @@ use crate::{Denied, Limiter, Receipt, Receipts, Timestamp};
 #[diagnostic::on_unimplemented(
     message = "a queue cannot own `{Self}`",
     label = "a permit that is released directly to the limiter wakes no waiter of the queue",
-    note = "pass the limiter by value; a pointer is allowed only if all permits come back by time (`Replenishing`)",
+    note = "pass the limiter by value; a pointer is allowed only if all permits return by time (`Replenishing`)",
     note = "to limit both a part and the whole, give the whole a queue of its own, and acquire from both queues, one after the other",
     note = "for a limiter of your own whose permits are released through the queue: `impl QueueLimiter for Mine {{}}`"
 )]
@@ -146,8 +146,8 @@ pub trait QueueLimiter: Limiter {
         self.refund_at(now, n, receipt).permits
     }
 
-    /// Returns the number of permits that are out and come back only by
-    /// [`release`](Limiter::release). The default is 0, as for a limiter whose permits come back by
+    /// Returns the number of permits that are out and return only by
+    /// [`release`](Limiter::release). The default is 0, as for a limiter whose permits return by
     /// time.
     fn held(&self) -> u64 {
         0
@@ -197,7 +197,7 @@ pub enum PassedOn {
     OthersAreFree,
 }
 
-/// A limiter whose permits all come back by time alone: its [`release`](Limiter::release) makes
+/// A limiter whose permits all return by time alone: its [`release`](Limiter::release) makes
 /// none available. So several queues at once can own pointers to it.
 ///
 /// A [refund](Limiter::refund_at) or a change of settings that does not go through a queue wakes
@@ -219,13 +219,13 @@ pub enum PassedOn {
 /// let _: &dyn Replenishing = &Concurrency::new(1);
 /// ```
 #[diagnostic::on_unimplemented(
-    message = "permits of `{Self}` do not come back by time alone",
+    message = "permits of `{Self}` do not return by time alone",
     label = "a queue cannot own a pointer to it: a permit that is released directly to the limiter wakes no waiter of the queue",
     note = "pass the limiter by value; to limit both a part and the whole, give the whole a queue of its own, and acquire from both queues, one after the other"
 )]
 pub trait Replenishing: Limiter {}
 
-/// Implements what a queue needs for limiters whose permits come back by time alone. Dropping a
+/// Implements what a queue needs for limiters whose permits return by time alone. Dropping a
 /// lease then never needs to look for waiters.
 macro_rules! replenishing {
     ([$($generics:tt)*] $limiter:ty) => {

@@ -126,7 +126,7 @@ impl Receipt {
 /// ```
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub struct Refund {
-    /// The number of refunded permits that count as never taken. The others come back as they would
+    /// The number of refunded permits that count as never taken. The others return as they would
     /// have without the refund.
     pub permits: u32,
     /// The receipt for the permits that remain of the grant.

@@ -72,7 +72,7 @@ use crate::{
 /// [`lend_after`](ConcurrencySharesBuilder::lend_after) is set.
 ///
 /// **Lending.** With `lend_after`, a share of which no permit is in use, and of which none was
-/// taken for a time, lends its guarantee to all others. The permits come back to it when they are
+/// taken for a time, lends its guarantee to all others. The permits return to it when they are
 /// released. Until then a request of the share can be denied, and a denial changes nothing: others
 /// may take the permits again. [`recall_at`](ConcurrencyShare::recall_at) ends the lending. Then
 /// others take these permits only within their own guarantees. If several shares have ended their

@@ -71,7 +71,7 @@ use crate::{
 ///
 /// **Refunds.** While there are slices, a take from the rest cannot be refunded. A refund then
 /// returns nothing, and neither does the rollback of an [`AllOf`](crate::AllOf) after this bucket
-/// has granted. The `n` permits of the take come back by time, in `n / rate`. Until then the rest
+/// has granted. The `n` permits of the take return by time, in `n / rate`. Until then the rest
 /// holds `n` fewer permits; nothing else is lost. The reason: if a take has already moved the rest
 /// far enough ahead, a slice that settles in advance writes nothing. So a refund cannot know until
 /// when the slice may take. A refund that moved the rest further back would let the rest hold again

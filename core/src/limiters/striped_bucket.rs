@@ -834,7 +834,7 @@ impl<const N: usize, W: Word> Limiter for StripedBucket<N, W> {
 
     fn retry(&self, denied: Denied) -> Retry {
         let (_, used) = self.all_returned();
-        // Permits that other calls move come back to the rest.
+        // Permits that other calls move return to the rest.
         self.rest.rest(0).retry(&self.rest.ticks, used, denied)
     }
 }

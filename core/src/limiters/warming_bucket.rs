@@ -15,7 +15,7 @@ use crate::{
     Refund, Retry, SettingsError, Timestamp,
 };
 
-/// A token bucket whose rate warms up: after the bucket was unused, permits come back slowly at
+/// A token bucket whose rate warms up: after the bucket was unused, permits return slowly at
 /// first, and faster the more of them are used, up to the stable [`Rate`].
 ///
 /// It protects a service that needs time to reach its full speed, for example to fill its caches.
@@ -24,17 +24,17 @@ use crate::{
 /// nothing has to be released, and dropping a lease does nothing. The bucket reads no clock: each
 /// call passes the time, `now`. `W` is the type of the [state word](crate::Word).
 ///
-/// **Warm-up.** At the stable rate, a permit comes back `1 / rate` after the one before it. From a
+/// **Warm-up.** At the stable rate, a permit returns `1 / rate` after the one before it. From a
 /// cold bucket, it takes [`cold_factor`](WarmingBucketBuilder::cold_factor) times as long (default:
 /// 3). In use without a pause, this time falls linearly with each permit, and reaches `1 / rate`
-/// after the warm-up time `T`. In this time `M = 2 * T * rate / (1 + cold factor)` permits come
-/// back. A bucket cools down only while it is full, and from the warmest to cold in `T`. In the
+/// after the warm-up time `T`. In this time `M = 2 * T * rate / (1 + cold factor)` permits
+/// return. A bucket cools down only while it is full, and from the warmest to cold in `T`. In the
 /// first part of that, half by default, the rate is still the stable one.
 ///
 /// **Bound.** Any span `t` of `now` admits at most `burst + rate * t` permits. If the
 /// [tick](WarmingBucketBuilder::tick) is longer than 1 ns, time counts in whole ticks. If the
 /// bucket was cold before the span, it admits at most `burst + m` permits, where `m` is the number
-/// of permits that come back in `t`. The first `m` permits, up to `M`, need at least
+/// of permits that return in `t`. The first `m` permits, up to `M`, need at least
 /// `(c * m - (c - 1) * m^2 / (2 * M)) / rate`, where `c` is the cold factor. The bucket is cold if
 /// it was full for `T`. A shorter time leaves it partly cold. Each such time counts in steps,
 /// rounded up. A step is at most a sixteenth of what one permit warms the bucket (with a 32-bit
@@ -193,7 +193,7 @@ impl<W: Word> WarmingBucket<W> {
         self.limiter.available(now)
     }
 
-    /// Returns how long the next permit that is taken at `now` will need to come back, after those
+    /// Returns how long the next permit that is taken at `now` will need to return, after those
     /// before it: from `1 / rate` if the bucket is warm, to nearly the cold factor times that.
     /// Rounded up to whole ticks. Divides.
     ///
@@ -429,7 +429,7 @@ pub struct WarmingBucketBuilder {
 }
 
 impl WarmingBucketBuilder {
-    /// Sets how many times as long as at the stable rate a permit needs to come back from a cold
+    /// Sets how many times as long as at the stable rate a permit needs to return from a cold
     /// bucket: at least 1, which means no warm-up. Default: 3.
     ///
     /// ```
@@ -469,7 +469,7 @@ impl WarmingBucketBuilder {
 
     /// Sets the tick, 1 ns to 292 years: each `now` is rounded down to a whole tick.
     ///
-    /// A coarser tick gives a longer horizon. If the burst is 1, permits come back in whole ticks
+    /// A coarser tick gives a longer horizon. If the burst is 1, permits return in whole ticks
     /// each, so a tick should be short compared with `1 / rate`.
     ///
     /// Default: the finest of 1 ns, 10 ns, ... that is at most a hundredth of `1 / rate` and whose
@@ -523,7 +523,7 @@ impl WarmingBucketBuilder {
         ///   million permits in it;
         /// - the rate is too high for one second of it to fit the word;
         /// - the rate's period, the tick or the warm-up is outside of 1 ns to 292 years;
-        /// - the burst takes more than a quarter of the horizon to come back from a cold bucket;
+        /// - the burst takes more than a quarter of the horizon to return from a cold bucket;
         /// - the staleness is shorter than 1 s, or too long for the word.
         ///
         /// ```

@@ -65,7 +65,7 @@ pub enum Setting {
     Interval,
     /// The time in which a [`WarmingBucket`](crate::WarmingBucket) warms up.
     WarmUp,
-    /// How many times as long as at the stable rate a permit needs to come back from the coldest
+    /// How many times as long as at the stable rate a permit needs to return from the coldest
     /// [`WarmingBucket`](crate::WarmingBucket).
     ColdFactor,
 }

@@ -14,7 +14,7 @@ use portcullis_core::{Limiter, SettingsError, Word};
 pub(crate) trait Subject: Limiter + Debug + Send + Sync + 'static {}
 impl<L: Limiter + Debug + Send + Sync + 'static> Subject for L {}
 
-/// How permits come back.
+/// How permits return.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[allow(non_camel_case_types, reason = "as in the registry")]
 pub(crate) enum Back {

@@ -71,9 +71,9 @@ pub(crate) trait Model {
 /// Spans of time that a model's limiter treats differently, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Landmarks {
-    /// The span in which about one permit comes back.
+    /// The span in which about one permit returns.
     pub(crate) grain: u64,
-    /// The span in which all permits come back.
+    /// The span in which all permits return.
     pub(crate) reach: u64,
     /// How stale a `now` may be.
     pub(crate) staleness: u64,

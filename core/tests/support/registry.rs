@@ -24,10 +24,10 @@
 /// - `W` is the word, which the callback has to define, as a type or as a parameter.
 /// - `on` names the words whose hot paths are read. An instance's path is `instance_acquire`,
 ///   its benches are `instance.allow` and so on.
-/// - `new` makes a typical limiter, in a constant or not: `limit` permits, which come back within
-///   `time` if they come back by time. `on_board` makes the same on 32 bits, in ticks of a
+/// - `new` makes a typical limiter, in a constant or not: `limit` permits, which return within
+///   `time` if they return by time. `on_board` makes the same on 32 bits, in ticks of a
 ///   millisecond where ticks can be chosen.
-/// - `back` is how permits come back, `denial` whether a denial may write.
+/// - `back` is how permits return, `denial` whether a denial may write.
 /// - `refunds` is empty if nothing can be refunded. Otherwise it returns the age at which a receipt
 ///   is worth nothing, because the word may have wrapped.
 /// - `saves` has builders of limiters whose state can be saved while memory is lost.

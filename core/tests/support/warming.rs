@@ -1,5 +1,5 @@
 //! A bucket that warms up, in unbounded integers. It keeps the time that each of the last permits
-//! needs to come back, one by one, and never computes a sum in closed form.
+//! needs to return, one by one, and never computes a sum in closed form.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -162,7 +162,7 @@ impl WarmingModel {
     }
 
     /// The permits available if so many units are missing: those not taken, and those of the last
-    /// that have come back. If the word has wrapped, more units may be missing than these permits
+    /// that have returned. If the word has wrapped, more units may be missing than these permits
     /// need; then it looks as if more had been taken before, from a bucket that was as much colder.
     fn available(&self, missing: i128) -> u64 {
         let (mut sum, mut out, mut coldness) = (0, 0, self.coldness);

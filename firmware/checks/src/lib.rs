@@ -35,7 +35,7 @@ pub use tally::Tally;
 /// Makes all checks that need only a board, prints a line for each group, and returns the result.
 pub fn run(board: &dyn Board, tally: &mut Tally) {
     tally.group(board, "limiters against oracle tables", limiters::check);
-    tally.group(board, "permits that come back by release", permits::check);
+    tally.group(board, "permits that return by release", permits::check);
     tally.group(board, "waits that an interrupt ends", |tally| {
         queue::check(board, tally);
     });

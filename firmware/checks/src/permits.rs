@@ -1,4 +1,4 @@
-//! Limiters whose permits come back by release, compared with counters: leases, a pool of them by
+//! Limiters whose permits return by release, compared with counters: leases, a pool of them by
 //! id, and slices.
 
 use core::time::Duration;

@@ -291,7 +291,7 @@ macro_rules! one_of_two {
 }
 
 /// The scenarios of a limiter, unless it has others. The boards have no room for more of these two,
-/// and permits that come back by release do so by their lease.
+/// and permits that return by release do so by their lease.
 macro_rules! scenarios {
     (by_time, adjustable_bucket) => {
         &[]

@@ -20,7 +20,7 @@ pub(crate) const CAPACITY: u32 = 2_000;
 
 const SECOND: Duration = Duration::from_secs(1);
 const MILLI: Duration = Duration::from_millis(1);
-/// The time in which all permits come back.
+/// The time in which all permits return.
 const TWO_SECONDS: Duration = Duration::from_secs(2);
 
 /// A limiter, and the call, which is not inlined. Before the first call, some permits may have to
@@ -62,7 +62,7 @@ const fn bucket() -> TokenBucket<u32> {
     built!(TokenBucket::builder(Rate::per_second(1_000), CAPACITY as u64).build_on())
 }
 
-/// If permits come back by release, one is taken permanently.
+/// If permits return by release, one is taken permanently.
 macro_rules! registered {
     (by_time, $subject:literal: $type:ty = $limiter:expr) => {
         subject!($subject: $type = $limiter, |limit, n, now| Lease::try_acquire_at(limit, now, n).is_ok());

@@ -9,10 +9,10 @@
 //!
 //!     position = ticks(now) * gain          full_at
 //!   ----------|------------------------------|------>
-//!             |<-- units until it is full -->|      the newest permits taken come back last
+//!             |<-- units until it is full -->|      the newest permits taken return last
 //! ```
 //!
-//! The time that a permit needs to come back is fixed when the permit is taken. It depends on the
+//! The time that a permit needs to return is fixed when the permit is taken. It depends on the
 //! coldness `c` at that time, which the permit lowers by `warmth`:
 //!
 //! ```text
@@ -23,13 +23,13 @@
 //! The constants are rounded so that the permits taken from `coldest` on never need less time than
 //! the exact line says.
 //!
-//! Permits come back in the order in which they were taken, one after the other. So the last `k`
-//! permits that come back are the last `k` that were taken, and need `price(c + k * warmth, k)`
+//! Permits return in the order in which they were taken, one after the other. So the last `k`
+//! permits that return are the last `k` that were taken, and need `price(c + k * warmth, k)`
 //! units. There are three transitions, each one compare-exchange:
 //!
 //! - *cool*, part of a take or refund that finds the bucket full since `u` units: `full_at` becomes
 //!   the position, and `coldness` rises in proportion to `u`, rounded up, to at most `coldest`;
-//! - *take n*, if at most `burst - n` permits have not come back, that is, if `full_at - position`
+//! - *take n*, if at most `burst - n` permits have not returned, that is, if `full_at - position`
 //!   is at most what the last `burst - n` of them need: `full_at` advances by the price, and
 //!   `coldness` falls by `n * warmth`, to 0 at least;
 //! - *refund n*: the inverse of a take, from the very word that the take left.
@@ -40,8 +40,8 @@
 //! each permit needs exactly `cost`.
 //!
 //! The distance from `full_at` to the position, wrapped in its bits, is either below `behind`, and
-//! the bucket has been full for as long, or the position is behind `full_at`: permits have not come
-//! back, or `now` is stale.
+//! the bucket has been full for as long, or the position is behind `full_at`: permits have not
+//! returned, or `now` is stale.
 
 use core::time::Duration;
 
@@ -114,7 +114,7 @@ impl<W: Word> WarmingRules<W> {
         self.join(full_at, coldness.min(self.coldest.into()))
     }
 
-    /// The time that the next permit will need to come back, rounded up to whole ticks.
+    /// The time that the next permit will need to return, rounded up to whole ticks.
     pub(super) fn interval(&self, state: u64, now: Timestamp) -> Duration {
         let (_, parts) = self.settle(state, self.position(now));
         let (_, price) = self.weigh(parts.coldness, 0, 1);
@@ -229,12 +229,12 @@ impl<W: Word> WarmingRules<W> {
         self.ticks.start(tick.checked_add(ticks)?)
     }
 
-    /// Returns when `permits` permits, more than the burst, will have come back, if each is taken
+    /// Returns when `permits` permits, more than the burst, will have returned, if each is taken
     /// as soon as it is available. It is the instant at which all but the last `burst` of them have
-    /// come back.
+    /// return.
     ///
     /// This is exact if no tick brings more than `burst - 1` permits. Otherwise a part of a tick is
-    /// lost for each grant, and the permits may come back later.
+    /// lost for each grant, and the permits may return later.
     #[cold]
     #[inline(never)]
     fn come_in(&self, state: u64, now: Timestamp, permits: u32) -> Option<Timestamp> {
