@@ -75,7 +75,8 @@
 //!
 //! # Features
 //!
-//! - `toml`: `Policy::from_toml`, with errors that point into the file.
+//! - `toml` and `json`: `Policy::from_toml` and `Policy::from_json`, with errors that point into
+//!   the file.
 //!
 //! # Guarantees
 //!
@@ -90,7 +91,9 @@
 #![forbid(unsafe_code)]
 
 mod conditions;
-#[cfg(feature = "toml")]
+#[cfg(any(feature = "toml", feature = "json"))]
+mod document;
+#[cfg(any(feature = "toml", feature = "json"))]
 mod file;
 mod key;
 mod limit;
@@ -104,8 +107,8 @@ mod rule;
 mod store;
 
 pub use conditions::{ConditionError, Conditions, Mismatch, Problem};
-#[cfg(feature = "toml")]
-pub use file::FileError;
+#[cfg(any(feature = "toml", feature = "json"))]
+pub use document::FileError;
 pub use key::Key;
 pub use limit::{Algorithm, Limit, MAX_SEGMENTS};
 pub use matcher::{MAX_PROPERTIES, Matcher};

@@ -1,14 +1,14 @@
-//! Policies from TOML, and errors that point into the file.
+//! Policies from TOML and JSON, and errors that point into the file.
 
 use portcullis_core::{Retry, Timestamp};
-use portcullis_policy::{Algorithm, Kind, Limit, Outcome, Policy, Request, Rule};
+use portcullis_policy::{Algorithm, FileError, Kind, Limit, Outcome, Policy, Request, Rule};
 use proptest::prelude::*;
 
-/// The example in the documentation of `Policy::from_toml`.
-fn documented() -> String {
+/// The example in the documentation of `Policy::from_toml` or `Policy::from_json`.
+fn documented(format: &str) -> String {
     let source = include_str!("../src/file.rs");
     let (_, after) = source
-        .split_once("/// ```toml\n")
+        .split_once(&format!("/// ```{format}\n"))
         .expect("there is an example");
     let (example, _) = after.split_once("    /// ```\n").expect("the example ends");
     let lines = example
@@ -17,14 +17,18 @@ fn documented() -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-fn errors(text: &str) -> Vec<String> {
-    let errors = Policy::from_toml(text).expect_err("the text is refused");
+fn displayed(errors: Result<Policy, Vec<FileError>>) -> Vec<String> {
+    let errors = errors.expect_err("the text is refused");
     errors.iter().map(ToString::to_string).collect()
+}
+
+fn errors(text: &str) -> Vec<String> {
+    displayed(Policy::from_toml(text))
 }
 
 #[test]
 fn the_documented_example_means_what_it_says() {
-    let policy = Policy::from_toml(&documented()).unwrap();
+    let policy = Policy::from_toml(&documented("toml")).unwrap();
     let rule = policy.rule("login").unwrap();
     assert_eq!(
         (rule.status(), rule.message(), rule.etag()),
@@ -147,7 +151,31 @@ fn every_setting_of_a_rule_has_an_effect() {
 
 #[test]
 fn all_errors_are_reported_where_they_are() {
-    let text = "[paths]
+    assert_eq!(errors(WRONG_TOML), EXPECTED);
+}
+
+#[test]
+fn json_with_the_same_settings_has_the_same_errors_in_the_same_lines() {
+    let without_column = |error: &String| {
+        let (line, rest) = error.split_once(':').unwrap();
+        let (_, message) = rest.split_once(": ").unwrap();
+        format!("{line}: {message}").replace("a table", "an object")
+    };
+    let mut expected: Vec<String> = EXPECTED.iter().map(|error| (*error).to_owned()).collect();
+    expected = expected.iter().map(without_column).collect();
+    let all = displayed(Policy::from_json(WRONG_JSON));
+    assert_eq!(all.iter().map(without_column).collect::<Vec<_>>(), expected);
+    assert_eq!(
+        [&all[0], &all[6], &all[19]],
+        [
+            "2:1: ignore_cas is not a setting of paths: did you mean ignore_case?",
+            "10:9: kind: `egres` is not known: did you mean `egress`?",
+            "16:38: exempt_networks: `x` is not a network, such as `10.0.0.0/8` or `2001:db8::/32`",
+        ]
+    );
+}
+
+const WRONG_TOML: &str = "[paths]
 ignore_cas = true
 decode_slashes = 1
 [[rules]]
@@ -170,42 +198,127 @@ zzzzzzzzzz = 1
 [[rules]]
 paths = []
 ";
-    assert_eq!(
-        errors(text),
-        [
-            "2:1: ignore_cas is not a setting of paths: did you mean ignore_case?",
-            "3:18: decode_slashes: expected true or false, not an integer",
-            "6:1: prioritty is not a setting of a rule: did you mean priority?",
-            "7:11: methods: expected an array of strings, not a string",
-            "8:17: paths: `/x*` has a `*` within a component: a wildcard is a whole component, `*` \
+
+/// The same settings, each in the same line.
+const WRONG_JSON: &str = r#"{"paths": {
+"ignore_cas": true,
+"decode_slashes": 1 }, "rules": [
+{
+"name": "a",
+"prioritty": 1,
+"methods": "GET",
+"paths": ["/ok", "/x*"],
+"hosts": ["10.0.0.0/33"],
+"kind": "egres",
+"limits": ["1/s", "5/year", { "rate": "1/s", "at_once": 1 }, { "rate": "0/s" }, { "rat": 1 }, 7],
+"penalty": "1.5s",
+"status": 200,
+"keys": -1,
+"key": ["adress", "header:", "address/33/0", "path"],
+"exempt": { "networks": ["10.0.0.1", "x"], "header": {} },
+"properties": { "p": [] } },
+{
+"name": "a",
+"zzzzzzzzzz": 1 },
+{
+"paths": [] } ] }"#;
+
+const EXPECTED: [&str; 25] = [
+    "2:1: ignore_cas is not a setting of paths: did you mean ignore_case?",
+    "3:18: decode_slashes: expected true or false, not an integer",
+    "6:1: prioritty is not a setting of a rule: did you mean priority?",
+    "7:11: methods: expected an array of strings, not a string",
+    "8:17: paths: `/x*` has a `*` within a component: a wildcard is a whole component, `*` \
              or `**`; write %2A for the character",
-            "9:10: hosts: `10.0.0.0/33` is not a network, such as `10.0.0.0/8` or `2001:db8::/32`",
-            "10:8: kind: `egres` is not known: did you mean `egress`?",
-            "11:18: limits: `5/year` is not a rate: expected N/PERIOD, such as 60/m, 100/10s or \
+    "9:10: hosts: `10.0.0.0/33` is not a network, such as `10.0.0.0/8` or `2001:db8::/32`",
+    "10:8: kind: `egres` is not known: did you mean `egress`?",
+    "11:18: limits: `5/year` is not a rate: expected N/PERIOD, such as 60/m, 100/10s or \
              5/500ms (units: ms, s, m, h, d; whole numbers)",
-            "11:28: limits: a limit has either `rate` or `at_once`",
-            "11:59: limits[3]: burst must be at least 1",
-            "11:77: limits: a limit has either `rate` or `at_once`",
-            "11:79: rat is not a setting of a limit: did you mean rate?",
-            "11:90: limits: expected a rate such as \"10/s\", or a table, not an integer",
-            "12:11: penalty: `1.5s` is not a period: expected a unit, or a whole number and a unit \
+    "11:28: limits: a limit has either `rate` or `at_once`",
+    "11:59: limits[3]: burst must be at least 1",
+    "11:77: limits: a limit has either `rate` or `at_once`",
+    "11:79: rat is not a setting of a limit: did you mean rate?",
+    "11:90: limits: expected a rate such as \"10/s\", or a table, not an integer",
+    "12:11: penalty: `1.5s` is not a period: expected a unit, or a whole number and a unit \
              (units: ms, s, m, h, d)",
-            "13:1: status: must be from 400 to 599, not 200",
-            "14:8: keys: `-1` is not from 0 to 4294967295",
-            "15:8: key: `adress` is not a part of a key: expected address, address/V4/V6, path, \
+    "13:10: status: must be from 400 to 599, not 200",
+    "14:8: keys: `-1` is not from 0 to 4294967295",
+    "15:8: key: `adress` is not a part of a key: expected address, address/V4/V6, path, \
              host, method, tier, header:NAME or property:NAME",
-            "15:18: key: `header:` is not a part of a key: expected address, address/V4/V6, path, \
+    "15:18: key: `header:` is not a part of a key: expected address, address/V4/V6, path, \
              host, method, tier, header:NAME or property:NAME",
-            "15:29: key: `address/33/0` is not a part of a key: expected address, address/V4/V6, \
+    "15:29: key: `address/33/0` is not a part of a key: expected address, address/V4/V6, \
              path, host, method, tier, header:NAME or property:NAME",
-            "16:36: exempt_networks: `x` is not a network, such as `10.0.0.0/8` or `2001:db8::/32`",
-            "16:42: header is not a setting of exempt: did you mean headers?",
-            "17:16: properties: `p` needs at least one value",
-            "19:1: name: another rule has the same name",
-            "20:1: zzzzzzzzzz is not a setting of a rule: expected one of name, priority, kind, \
+    "16:36: exempt_networks: `x` is not a network, such as `10.0.0.0/8` or `2001:db8::/32`",
+    "16:42: header is not a setting of exempt: did you mean headers?",
+    "17:16: properties: `p` needs at least one value",
+    "19:8: name: another rule has the same name",
+    "20:1: zzzzzzzzzz is not a setting of a rule: expected one of name, priority, kind, \
              methods, paths, hosts, tiers, properties, key, on_missing, keys, limits, penalty, \
              exempt, shadow, enabled, message, status, etag",
-            "21:1: name is missing in this rule",
+    "21:1: name is missing in this rule",
+];
+
+#[test]
+fn both_formats_give_the_same_rules() {
+    let json = r#"{
+        "paths": { "ignore_case": false, "decode_slashes": false },
+        "rules": [{
+            "name": "login",
+            "priority": 10,
+            "kind": "request",
+            "methods": ["POST"],
+            "paths": ["/login", "/v1/*/session/**"],
+            "hosts": ["*.example.com", "10.0.0.0/8"],
+            "tiers": ["free"],
+            "properties": { "region": ["eu", "us"] },
+            "key": ["address/32/64", "header:X-Tenant"],
+            "on_missing": "share",
+            "keys": 1000,
+            "limits": [
+                "5/m",
+                { "rate": "100/d", "algorithm": "sliding-window", "segments": 24, "name": "a day" },
+                { "at_once": 3 },
+            ],
+            "penalty": "10m",
+            "exempt": { "headers": { "Oc-Client": ["admin"] }, "networks": ["192.0.2.7"] },
+            "shadow": false,
+            "enabled": true,
+            "message": "Slow down.",
+            "status": 429,
+            "etag": "v7",
+        }],
+    }"#;
+    let rules = |policy: Policy| format!("{:#?}", policy.rules().collect::<Vec<_>>());
+    assert_eq!(
+        rules(Policy::from_json(json).unwrap()),
+        rules(Policy::from_toml(&documented("toml")).unwrap())
+    );
+    let example = Policy::from_json(&documented("json")).unwrap();
+    let limits = example.rule("login").unwrap().limits();
+    assert_eq!((limits.len(), limits[1].name()), (2, Some("an hour")));
+}
+
+#[test]
+fn a_setting_that_is_set_twice_is_an_error_and_the_rest_is_checked() {
+    let both = [
+        errors("[[rules]]\nname = 'a'\nkeys = 1\nkeys = 2\nstatus = 1\n"),
+        displayed(Policy::from_json(
+            "{ \"rules\": [{\n\"name\": \"a\",\n\"keys\": 1,\n\"keys\": 2,\n\"status\": 1 }]}",
+        )),
+    ];
+    assert_eq!(
+        both[0],
+        [
+            "4:1: keys is set twice",
+            "5:10: status: must be from 400 to 599, not 1"
+        ]
+    );
+    assert_eq!(
+        both[1],
+        [
+            "4:1: keys is set twice",
+            "5:11: status: must be from 400 to 599, not 1"
         ]
     );
 }
@@ -225,7 +338,7 @@ proptest! {
     fn damaged_files_are_refused_without_a_panic(
         cuts in proptest::collection::vec((any::<u16>(), 0_usize..20, "[\\[\\]{}=,\"'a-z0-9/*%.\\n é-]{0,6}"), 1..5),
     ) {
-        let mut text = documented();
+        let mut text = documented("toml");
         for (at, len, with) in cuts {
             let at = text.floor_char_boundary(usize::from(at) % (text.len() + 1));
             let end = text.ceil_char_boundary((at + len).min(text.len()));

@@ -1,0 +1,638 @@
+//! A file as one tree of values, whatever its format, and errors that point into it.
+//!
+//! TOML and JSON with comments become the same [`Value`]s. Each value, and each name in a table,
+//! has the [`Span`] of its bytes in the text. The reader of a format walks the tree with the
+//! methods of [`Reader`]. They check types, look for unknown names, and note each error with its
+//! span. No error ends the walk, so all errors of a file are reported at once.
+//!
+//! A reader also notes where each setting of a rule is in the text. So an error that a [`Policy`]
+//! finds later points to its setting too.
+//!
+//! - **A name that is set twice** in one table is an error. The first value counts.
+//! - **Depth.** Values are nested at most [`MAX_DEPTH`] deep, so no file exhausts the stack.
+//! - **Cost.** Time and memory grow with the length of the text, times the logarithm of it.
+
+#[cfg(feature = "json")]
+mod json;
+#[cfg(feature = "toml")]
+mod toml;
+
+use core::fmt;
+use core::ops::Range;
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
+
+use crate::{PathRules, Policy, Rule, RuleError};
+
+/// The deepest nesting of arrays and tables in a file.
+pub(crate) const MAX_DEPTH: usize = 64;
+
+/// The longest piece of a file that a message repeats, in characters.
+const MAX_SHOWN: usize = 60;
+
+/// The bytes of a piece of the text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Span {
+    pub(crate) start: usize,
+    pub(crate) end: usize,
+}
+
+impl From<Range<usize>> for Span {
+    fn from(range: Range<usize>) -> Self {
+        Self {
+            start: range.start,
+            end: range.end,
+        }
+    }
+}
+
+/// A text and its span: a name in a table, or a string.
+#[derive(Clone, Debug)]
+pub(crate) struct Text<'t> {
+    pub(crate) text: Cow<'t, str>,
+    pub(crate) span: Span,
+}
+
+#[derive(Debug)]
+pub(crate) struct Value<'t> {
+    pub(crate) node: Node<'t>,
+    pub(crate) span: Span,
+}
+
+#[derive(Debug)]
+pub(crate) enum Node<'t> {
+    Null,
+    Boolean(bool),
+    /// `None` if the number does not fit.
+    Integer(Option<i128>),
+    Float,
+    Text(Cow<'t, str>),
+    #[cfg(feature = "toml")]
+    Date,
+    Array(Vec<Value<'t>>),
+    Table(Table<'t>),
+}
+
+impl<'t> Value<'t> {
+    pub(crate) fn as_text(&self) -> Option<&str> {
+        match &self.node {
+            Node::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn as_array(&self) -> Option<&[Value<'t>]> {
+        match &self.node {
+            Node::Array(values) => Some(values),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn as_table(&self) -> Option<&Table<'t>> {
+        match &self.node {
+            Node::Table(table) => Some(table),
+            _ => None,
+        }
+    }
+}
+
+/// How names are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Names {
+    Exact,
+    /// Without regard to ASCII case, as .NET reads the names in its files.
+    #[allow(dead_code, reason = "only readers of files of other programs use it")]
+    AnyCase,
+}
+
+impl Names {
+    fn are_equal(self, a: &str, b: &str) -> bool {
+        match self {
+            Self::Exact => a == b,
+            Self::AnyCase => a.eq_ignore_ascii_case(b),
+        }
+    }
+}
+
+/// Values by name, in the order of the text.
+#[derive(Debug)]
+pub(crate) struct Table<'t> {
+    entries: Vec<(Text<'t>, Value<'t>)>,
+    names: Names,
+}
+
+impl<'t> Table<'t> {
+    pub(crate) fn get(&self, name: &str) -> Option<&Value<'t>> {
+        let mut entries = self.entries.iter();
+        let entry = entries.find(|(known, _)| self.names.are_equal(&known.text, name));
+        entry.map(|(_, value)| value)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Text<'t>, &Value<'t>)> {
+        self.entries.iter().map(|(name, value)| (name, value))
+    }
+}
+
+/// An error in a file.
+///
+/// ```
+/// use portcullis_policy::Policy;
+/// let text = "[[rules]]\nname = 'a'\nlimits = ['5/m', '5/year']\n";
+/// let error = &Policy::from_toml(text).unwrap_err()[0];
+/// assert_eq!((error.line, error.column), (3, 18));
+/// assert_eq!(&text[error.bytes.clone()], "'5/year'");
+/// assert!(error.message.starts_with("limits: `5/year` is not a rate: "));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FileError {
+    /// The line, from 1.
+    pub line: usize,
+    /// The column in characters, from 1.
+    pub column: usize,
+    /// The bytes of the text that the error is about. May be empty.
+    pub bytes: Range<usize>,
+    /// The setting, its value, and what is allowed.
+    pub message: String,
+}
+
+impl FileError {
+    /// Displays the error with the name of its file, in the form that editors understand.
+    ///
+    /// ```
+    /// # use portcullis_policy::Policy;
+    /// let errors = Policy::from_toml("rules = 1").unwrap_err();
+    /// let text = errors[0].in_file("policy.toml").to_string();
+    /// assert_eq!(text, "policy.toml:1:9: rules: expected an array of tables, not an integer");
+    /// ```
+    pub fn in_file(&self, name: &str) -> impl fmt::Display {
+        format!("{name}:{self}")
+    }
+}
+
+impl fmt::Display for FileError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}: {}", self.line, self.column, self.message)
+    }
+}
+
+impl core::error::Error for FileError {}
+
+/// What a format calls a table.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Words {
+    pub(crate) a_table: &'static str,
+    pub(crate) tables: &'static str,
+}
+
+/// Reads the values of one file, and notes its errors.
+pub(crate) struct Reader<'t> {
+    text: &'t str,
+    pub(crate) words: Words,
+    errors: Vec<(Span, String)>,
+    places: HashMap<Place, Span>,
+}
+
+/// A setting of a rule, or one of its values.
+#[derive(PartialEq, Eq, Hash)]
+struct Place {
+    rule: String,
+    setting: String,
+    value: Option<String>,
+}
+
+impl<'t> Reader<'t> {
+    fn new(text: &'t str, words: Words) -> Self {
+        Self {
+            text,
+            words,
+            errors: Vec::new(),
+            places: HashMap::new(),
+        }
+    }
+
+    /// Notes an error.
+    pub(crate) fn refuse(&mut self, span: Span, message: impl Into<String>) {
+        self.errors.push((span, message.into()));
+    }
+
+    /// Notes that a value has another type.
+    pub(crate) fn expected(&mut self, value: &Value<'_>, setting: &str, expected: &str) {
+        let is = match value.node {
+            Node::Null => "null",
+            Node::Boolean(_) => "a boolean",
+            Node::Integer(_) => "an integer",
+            Node::Float => "a float",
+            Node::Text(_) => "a string",
+            #[cfg(feature = "toml")]
+            Node::Date => "a date",
+            Node::Array(_) => "an array",
+            Node::Table(_) => self.words.a_table,
+        };
+        let message = format!("{setting}: expected {expected}, not {is}");
+        self.refuse(value.span, message);
+    }
+
+    /// Notes that a value is not valid. The message has the setting, the value and the problem.
+    pub(crate) fn invalid(&mut self, value: &Value<'_>, setting: &str, problem: impl fmt::Display) {
+        let source = self.text.get(value.span.start..value.span.end);
+        let source = value.as_text().or(source).unwrap_or_default();
+        let message = format!("{setting}: `{}` {problem}", shown(source));
+        self.refuse(value.span, message);
+    }
+
+    /// Notes the names of a table that are not known.
+    pub(crate) fn known(&mut self, table: &Table<'_>, of: &str, known: &[&str]) {
+        for (name, _) in table.iter() {
+            let is_known = known
+                .iter()
+                .any(|known| table.names.are_equal(known, &name.text));
+            if !is_known {
+                let hint = match nearest(&name.text, known.iter().copied()) {
+                    Some(nearest) => format!("did you mean {nearest}?"),
+                    None => format!("expected one of {}", known.join(", ")),
+                };
+                let name_shown = shown(&name.text);
+                let message = format!("{name_shown} is not a setting of {of}: {hint}");
+                self.refuse(name.span, message);
+            }
+        }
+    }
+
+    pub(crate) fn table<'v>(
+        &mut self,
+        value: &'v Value<'t>,
+        setting: &str,
+    ) -> Option<&'v Table<'t>> {
+        let table = value.as_table();
+        if table.is_none() {
+            self.expected(value, setting, self.words.a_table);
+        }
+        table
+    }
+
+    /// The values of an array. Without one, `expected` says what it should contain.
+    pub(crate) fn array<'v>(
+        &mut self,
+        value: &'v Value<'t>,
+        setting: &str,
+        expected: &str,
+    ) -> &'v [Value<'t>] {
+        value.as_array().unwrap_or_else(|| {
+            self.expected(value, setting, expected);
+            &[]
+        })
+    }
+
+    pub(crate) fn boolean(&mut self, value: &Value<'_>, setting: &str) -> Option<bool> {
+        if let Node::Boolean(boolean) = value.node {
+            return Some(boolean);
+        }
+        self.expected(value, setting, "true or false");
+        None
+    }
+
+    /// A string.
+    pub(crate) fn text<'v>(&mut self, value: &'v Value<'_>, setting: &str) -> Option<&'v str> {
+        let text = value.as_text();
+        if text.is_none() {
+            self.expected(value, setting, "a string");
+        }
+        text
+    }
+
+    /// A whole number from 0 to `max`.
+    pub(crate) fn number(&mut self, value: &Value<'_>, setting: &str, max: u64) -> Option<u64> {
+        let Node::Integer(integer) = value.node else {
+            self.expected(value, setting, "a whole number");
+            return None;
+        };
+        let number = integer.and_then(|integer| u64::try_from(integer).ok());
+        let number = number.filter(|&number| number <= max);
+        if number.is_none() {
+            self.invalid(value, setting, format_args!("is not from 0 to {max}"));
+        }
+        number
+    }
+
+    /// One of several names, and what it means.
+    pub(crate) fn choice<T: Copy>(
+        &mut self,
+        value: &Value<'_>,
+        setting: &str,
+        choices: &[(&str, T)],
+    ) -> Option<T> {
+        let text = self.text(value, setting)?;
+        let chosen = choices.iter().find(|(name, _)| *name == text);
+        if chosen.is_none() {
+            let names: Vec<_> = choices.iter().map(|(name, _)| *name).collect();
+            let problem = match nearest(text, names.iter().copied()) {
+                Some(nearest) => format!("is not known: did you mean `{nearest}`?"),
+                None => format!("is not known: expected one of {}", names.join(", ")),
+            };
+            self.invalid(value, setting, problem);
+        }
+        chosen.map(|(_, choice)| *choice)
+    }
+
+    /// The strings of an array.
+    pub(crate) fn texts<'v>(
+        &mut self,
+        value: &'v Value<'t>,
+        setting: &str,
+    ) -> Vec<(&'v str, Span)> {
+        let values = self.array(value, setting, "an array of strings");
+        let text = |value: &'v Value<'_>| Some((self.text(value, setting)?, value.span));
+        values.iter().filter_map(text).collect()
+    }
+
+    /// Notes where a setting of a rule is, or one of its values. Of several places, the last one of
+    /// a setting counts, and the first one of a value.
+    pub(crate) fn note(&mut self, rule: &str, setting: &str, value: Option<&str>, span: Span) {
+        let has_value = value.is_some();
+        let place = Place {
+            rule: rule.to_owned(),
+            setting: setting.to_owned(),
+            value: value.map(str::to_owned),
+        };
+        let known = self.places.entry(place).or_insert(span);
+        if !has_value {
+            *known = span;
+        }
+    }
+
+    /// Where the setting is that an error is about: the value, else the setting, else the name of
+    /// the rule.
+    fn place_of(&self, error: &RuleError) -> Span {
+        let find = |setting: &str, value: Option<&str>| {
+            let place = Place {
+                rule: error.rule.to_string(),
+                setting: setting.to_owned(),
+                value: value.map(str::to_owned),
+            };
+            self.places.get(&place).copied()
+        };
+        find(&error.setting, error.value.as_deref())
+            .or_else(|| find(&error.setting, None))
+            .or_else(|| find("name", None))
+            .unwrap_or(Span { start: 0, end: 0 })
+    }
+
+    /// Puts the rules of the file in force, if neither the reader nor the policy finds an error.
+    pub(crate) fn into_policy(
+        mut self,
+        rules: Vec<Rule>,
+        path_rules: PathRules,
+    ) -> Result<Policy, Vec<FileError>> {
+        match Policy::with_path_rules(rules, path_rules) {
+            Ok(policy) if self.errors.is_empty() => return Ok(policy),
+            Ok(_) => {}
+            Err(errors) => {
+                for error in errors {
+                    let span = self.place_of(&error);
+                    let message = match &error.value {
+                        Some(value) => {
+                            format!("{}: `{}` {}", error.setting, shown(value), error.problem)
+                        }
+                        None => format!("{}: {}", error.setting, error.problem),
+                    };
+                    self.refuse(span, message);
+                }
+            }
+        }
+        Err(self.into_errors())
+    }
+
+    /// The errors, in the order of the text. Counts the lines in one pass.
+    pub(crate) fn into_errors(mut self) -> Vec<FileError> {
+        self.errors.sort_by_key(|(span, _)| span.start);
+        let text = self.text;
+        // A mark at the beginning takes no column.
+        let (mut at, mut line, mut column) = (text.len() - without_mark(text).len(), 1, 1);
+        let errors = self.errors.into_iter().map(|(span, message)| {
+            let start = text.floor_char_boundary(span.start).max(at);
+            for character in text[at..start].chars() {
+                (line, column) = match character {
+                    '\n' => (line + 1, 1),
+                    _ => (line, column + 1),
+                };
+            }
+            at = start;
+            FileError {
+                line,
+                column,
+                bytes: start..text.ceil_char_boundary(span.end).max(start),
+                message,
+            }
+        });
+        errors.collect()
+    }
+}
+
+/// The text without the mark that some programs write at the beginning of a file.
+fn without_mark(text: &str) -> &str {
+    text.strip_prefix('\u{feff}').unwrap_or(text)
+}
+
+/// A piece of a file for a message: in one line, and not long.
+fn shown(text: &str) -> String {
+    let mut shown = String::new();
+    for (index, character) in text.chars().enumerate() {
+        if index == MAX_SHOWN {
+            shown.push('…');
+            break;
+        }
+        if character.is_control() {
+            shown.extend(character.escape_default());
+        } else {
+            shown.push(character);
+        }
+    }
+    shown
+}
+
+/// The known name that a misspelled one probably means.
+fn nearest<'n>(name: &str, known: impl Iterator<Item = &'n str>) -> Option<&'n str> {
+    let farthest = |known: &str| 1 + known.len() / 4;
+    known
+        // Names of very different lengths are not compared: that would take long.
+        .filter(|known| name.len().abs_diff(known.len()) <= 4 * farthest(known))
+        .map(|known| {
+            let (name, lower) = (name.to_ascii_lowercase(), known.to_ascii_lowercase());
+            (strsim::damerau_levenshtein(&name, &lower), known)
+        })
+        .filter(|&(distance, known)| distance <= farthest(known))
+        .min_by_key(|&(distance, _)| distance)
+        .map(|(_, known)| known)
+}
+
+/// Builds a table. A name that is set twice is refused.
+struct TableBuilder<'t> {
+    table: Table<'t>,
+    seen: HashSet<Cow<'t, str>>,
+}
+
+impl<'t> TableBuilder<'t> {
+    fn new(names: Names) -> Self {
+        Self {
+            table: Table {
+                entries: Vec::new(),
+                names,
+            },
+            seen: HashSet::new(),
+        }
+    }
+
+    fn add(&mut self, reader: &mut Reader<'t>, name: Text<'t>, value: Value<'t>) {
+        let key = match self.table.names {
+            Names::Exact => name.text.clone(),
+            Names::AnyCase => name.text.to_ascii_lowercase().into(),
+        };
+        if self.seen.insert(key) {
+            self.table.entries.push((name, value));
+        } else {
+            reader.refuse(name.span, set_twice(&name.text));
+        }
+    }
+}
+
+fn set_twice(name: &str) -> String {
+    format!("{} is set twice", shown(name))
+}
+
+fn too_deep() -> String {
+    format!("arrays and tables are nested more than {MAX_DEPTH} deep")
+}
+
+#[cfg(all(test, feature = "toml", feature = "json"))]
+mod tests {
+    use core::fmt::Write;
+
+    use super::*;
+
+    fn json(text: &str) -> Vec<String> {
+        let (reader, table) = Reader::json(text, Names::Exact);
+        let errors = reader.into_errors();
+        assert_eq!(table.is_none(), !errors.is_empty(), "{errors:?}");
+        errors.iter().map(ToString::to_string).collect()
+    }
+
+    /// A table in one line, with the text of each value as the file spells it.
+    fn outline(text: &str, table: &Table<'_>) -> String {
+        fn value(outline: &mut String, text: &str, of: &Value<'_>) {
+            match &of.node {
+                Node::Array(values) => {
+                    for each in values {
+                        value(outline, text, each);
+                    }
+                }
+                Node::Table(inner) => entries(outline, text, inner),
+                Node::Text(inner) => write!(outline, "`{inner}` ").unwrap(),
+                _ => write!(outline, "{} ", &text[of.span.start..of.span.end]).unwrap(),
+            }
+        }
+        fn entries(outline: &mut String, text: &str, table: &Table<'_>) {
+            for (name, of) in table.iter() {
+                write!(outline, "{}=", name.text).unwrap();
+                value(outline, text, of);
+            }
+        }
+        let mut outline = String::new();
+        entries(&mut outline, text, table);
+        outline
+    }
+
+    #[test]
+    fn both_formats_become_the_same_tree_in_the_order_of_the_text() {
+        let toml = "z = 1\na = [true, -2, 1.5]\nt = { n = 'x\\y' }\n[s]\nc = \"\\u00e9\"\n";
+        let json = "\u{feff}// one\n{\"z\": 1, \"a\": [true, -2, 1.5,], /* two */ \
+                    \"t\": {\"n\": \"x\\\\y\"}, \"s\": {\"c\": \"\\u00e9\"}}";
+        let outline_of = |text: &str, (reader, table): (Reader<'_>, Option<Table<'_>>)| {
+            assert!(reader.errors.is_empty(), "{:?}", reader.errors);
+            outline(text, &table.unwrap())
+        };
+        let expected = "z=1 a=true -2 1.5 t=n=`x\\y` s=c=`é` ";
+        assert_eq!(outline_of(toml, Reader::toml(toml)), expected);
+        assert_eq!(outline_of(json, Reader::json(json, Names::Exact)), expected);
+    }
+
+    #[test]
+    fn text_that_is_not_json_is_refused_with_its_place() {
+        for (text, expected) in [
+            ("", "1:1: the file is empty: expected an object"),
+            (
+                "\u{feff}[]",
+                "1:1: the file: expected an object, not an array",
+            ),
+            ("{} {}", "1:4: text cannot contain more than one JSON value"),
+            ("{\n'a': 1}", "2:1: single-quoted strings are not allowed"),
+            ("{a: 1}", "1:2: expected string for object property"),
+            ("{\"a\": [1", "1:7: unterminated array"),
+            ("{\n\"é\": \"x", "2:6: unterminated string literal"),
+            (
+                "{\"a\": \"\t\"}",
+                "1:8: a string contains a control character: write an escape, such as \\n",
+            ),
+            ("{\"a\": 1 \"b\": 2}", "1:8: expected comma"),
+            ("{\"a\": [1 2]}", "1:9: expected comma"),
+            ("{\"a\": [1,,2]}", "1:10: unexpected comma"),
+            ("{\"a\": 0x1}", "1:7: hexadecimal numbers are not allowed"),
+            ("{\"a\": +1}", "1:7: unary plus on numbers is not allowed"),
+            ("{} /*", "1:4: unterminated comment block"),
+        ] {
+            assert_eq!(json(text), [expected], "{text}");
+        }
+    }
+
+    #[test]
+    fn names_are_compared_as_the_reader_asks() {
+        let text = "{\"Limit\": 1, \"limit\": 2, \"limit\": 3}";
+        let (reader, table) = Reader::json(text, Names::Exact);
+        assert_eq!(outline(text, &table.unwrap()), "Limit=1 limit=2 ");
+        let errors = reader.into_errors();
+        assert_eq!(errors.len(), 1);
+        assert_eq!(errors[0].to_string(), "1:26: limit is set twice");
+
+        let (mut reader, table) = Reader::json(text, Names::AnyCase);
+        let table = table.unwrap();
+        assert_eq!(
+            table.get("LIMIT").unwrap().span,
+            Span { start: 10, end: 11 }
+        );
+        reader.known(&table, "a route", &["LIMIT"]);
+        assert_eq!(reader.into_errors().len(), 2, "both others are set twice");
+    }
+
+    #[test]
+    fn deep_nesting_is_refused() {
+        let nested = |open: &str, depth: usize, close: &str| {
+            format!("{}{}", open.repeat(depth), close.repeat(depth))
+        };
+        let deepest = MAX_DEPTH - 1;
+        for (depth, is_refused) in [(deepest, false), (deepest + 1, true), (100_000, true)] {
+            let arrays = nested("[", depth, "]");
+            let text = format!("{{\"a\": {arrays}}}");
+            let (reader, table) = Reader::json(&text, Names::Exact);
+            assert_eq!(
+                (table.is_none(), reader.errors.len()),
+                (is_refused, usize::from(is_refused))
+            );
+            let text = format!("a = {arrays}");
+            let (reader, table) = Reader::toml(&text);
+            assert_eq!(table.is_none(), is_refused);
+            assert_eq!(reader.errors.is_empty(), !is_refused);
+        }
+    }
+
+    #[test]
+    fn a_message_repeats_a_long_value_in_part_and_in_one_line() {
+        assert_eq!(shown("a\nb\u{7f}é"), "a\\nb\\u{7f}é");
+        let long = shown(&"é".repeat(1_000));
+        assert_eq!(long.chars().count(), MAX_SHOWN + 1);
+        assert!(nearest(&"limits".repeat(100_000), ["limits"].into_iter()).is_none());
+        assert_eq!(
+            nearest("LIMIT", ["rules", "limits"].into_iter()),
+            Some("limits")
+        );
+    }
+}
