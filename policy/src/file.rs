@@ -516,3 +516,6 @@ fn key_part(text: &str) -> Option<Key> {
         }
     })
 }
+
+#[cfg(all(test, feature = "toml", feature = "json"))]
+mod tests;

@@ -1,0 +1,267 @@
+//! The published schema is that of the reader.
+
+use std::collections::BTreeSet;
+
+use boon::{Compiler, SchemaIndex, Schemas};
+use serde_json::{Value, json};
+
+use super::{ALGORITHMS, EXEMPT, FILE, KINDS, LIMIT, ON_MISSING, PATHS, RULE};
+use crate::document::{self, Names, Node, Reader, Table};
+use crate::{MAX_LIMITS, MAX_SEGMENTS, Policy};
+
+const SCHEMA: &str = include_str!("../../schema/portcullis-policy.schema.json");
+
+fn schema() -> Value {
+    serde_json::from_str(SCHEMA).unwrap()
+}
+
+struct Validator {
+    schemas: Schemas,
+    index: SchemaIndex,
+}
+
+impl Validator {
+    fn new() -> Self {
+        let (mut schemas, mut compiler) = (Schemas::new(), Compiler::new());
+        compiler
+            .add_resource("policy.schema.json", schema())
+            .unwrap();
+        let index = compiler.compile("policy.schema.json", &mut schemas);
+        Self {
+            index: index.unwrap(),
+            schemas,
+        }
+    }
+
+    fn accepts(&self, file: &Value) -> bool {
+        self.schemas.validate(file, self.index).is_ok()
+    }
+}
+
+fn names<'n>(names: impl IntoIterator<Item = &'n str>) -> BTreeSet<String> {
+    names.into_iter().map(str::to_owned).collect()
+}
+
+/// The names of an object of the schema.
+fn keys(schema: &Value, pointer: &str) -> BTreeSet<String> {
+    let object = schema.pointer(pointer).and_then(Value::as_object);
+    names(object.expect(pointer).keys().map(String::as_str))
+}
+
+/// The strings of an array of the schema.
+fn strings(schema: &Value, pointer: &str) -> BTreeSet<String> {
+    let array = schema.pointer(pointer).and_then(Value::as_array);
+    names(array.expect(pointer).iter().filter_map(Value::as_str))
+}
+
+#[test]
+fn the_schema_has_the_settings_and_the_choices_of_the_reader() {
+    let schema = schema();
+    assert_eq!(keys(&schema, "/properties"), names(FILE));
+    assert_eq!(keys(&schema, "/properties/paths/properties"), names(PATHS));
+    assert_eq!(keys(&schema, "/$defs/rule/properties"), names(RULE));
+    assert_eq!(keys(&schema, "/$defs/limit/properties"), names(LIMIT));
+    assert_eq!(
+        keys(&schema, "/$defs/rule/properties/exempt/properties"),
+        names(EXEMPT)
+    );
+    for (pointer, choices) in [
+        (
+            "/$defs/rule/properties/kind/enum",
+            KINDS.map(|(name, _)| name).to_vec(),
+        ),
+        (
+            "/$defs/rule/properties/on_missing/enum",
+            ON_MISSING.map(|(name, _)| name).to_vec(),
+        ),
+        (
+            "/$defs/limit/properties/algorithm/enum",
+            ALGORITHMS.map(|(name, _)| name).to_vec(),
+        ),
+    ] {
+        assert_eq!(strings(&schema, pointer), names(choices));
+    }
+    let number = |pointer| schema.pointer(pointer).and_then(Value::as_u64);
+    assert_eq!(
+        number("/$defs/rule/properties/limits/maxItems"),
+        Some(MAX_LIMITS as u64)
+    );
+    assert_eq!(
+        number("/$defs/limit/properties/segments/maximum"),
+        Some(MAX_SEGMENTS.into())
+    );
+}
+
+/// Values of all types, at the bounds of the settings and beyond them.
+fn samples() -> Vec<Value> {
+    let mut samples = vec![
+        json!(null),
+        json!(true),
+        json!(false),
+        json!(1.5),
+        json!([]),
+        json!({}),
+        json!([[]]),
+        json!([{}]),
+        json!({ "x": [] }),
+        json!({ "x": ["y"] }),
+        json!({ "": ["y"] }),
+        json!({ "x": "y" }),
+        json!({ "x": [1] }),
+        json!({ "headers": { "x": [] } }),
+        json!({ "properties": { "": ["y"] } }),
+        json!({ "networks": "10.0.0.1" }),
+        json!({ "networks": ["10.0.0.0/8"], "headers": {}, "properties": {} }),
+        json!({ "networks": [""] }),
+        json!({ "ignore_case": true, "decode_slashes": false }),
+        json!({ "ignore_case": 1 }),
+        json!({ "rate": "5/m" }),
+        json!({ "at_once": 5 }),
+        json!({ "rate": "5/m", "at_once": 5 }),
+        json!(vec!["5/m"; MAX_LIMITS]),
+        json!(vec!["5/m"; MAX_LIMITS + 1]),
+    ];
+    samples.extend([-1_i64, 0, 1, 2, 64, 65, 399, 400, 599, 600].map(Value::from));
+    samples.extend([1_u64 << 32, (1 << 32) - 1, u64::MAX].map(Value::from));
+    let texts = [
+        "",
+        "x",
+        "request",
+        "concurrency",
+        "Request",
+        "share",
+        "skip",
+        "token-bucket",
+        "fixed-window",
+        "window-from-request",
+        "sliding-window",
+        "5/m",
+        "05/01s",
+        "0/m",
+        "5/0s",
+        "/m",
+        "5/",
+        "5/m ",
+        "5/year",
+        "10m",
+        "0s",
+        "s",
+        "ms",
+        "1.5s",
+        "10",
+        "address",
+        "address/0/0",
+        "address/32/128",
+        "address/33/0",
+        "address/0/129",
+        "address/032/0",
+        "address/-1/0",
+        "address/8",
+        "header:",
+        "header:X",
+        "property:",
+        "property:p",
+        "path",
+        "host",
+        "method",
+        "tier",
+        "Path",
+        "10.0.0.0/8",
+        "example.com",
+    ];
+    samples.extend(texts.map(Value::from));
+    samples.extend(texts.map(|text| json!([text])));
+    samples
+}
+
+#[test]
+fn the_schema_and_the_reader_accept_the_same_values() {
+    let validator = Validator::new();
+    let (mut accepted, mut different) = (0, Vec::new());
+    let mut check = |file: Value, is_exact: bool| {
+        let read = Policy::from_json(&file.to_string());
+        let is_valid = validator.accepts(&file);
+        accepted += usize::from(is_valid);
+        if read.is_ok() != is_valid && (is_exact || read.is_ok()) {
+            different.push(format!(
+                "{file}: the schema says {is_valid}, the reader {read:?}"
+            ));
+        }
+    };
+    let samples = samples();
+    for sample in &samples {
+        for setting in FILE {
+            let mut file = json!({});
+            file[setting] = sample.clone();
+            check(file, true);
+        }
+        for setting in RULE {
+            let mut rule = json!({ "name": "r", "limits": ["5/m"] });
+            rule[setting] = sample.clone();
+            // Only the policy knows the form of networks and hosts.
+            let is_exact = setting != "hosts";
+            check(json!({ "rules": [rule] }), is_exact);
+        }
+        for setting in LIMIT {
+            let mut limits = vec![json!({}), json!({ "at_once": 5 })];
+            for (algorithm, _) in ALGORITHMS {
+                limits.push(json!({ "rate": "5/m", "algorithm": algorithm }));
+            }
+            for mut limit in limits {
+                limit[setting] = sample.clone();
+                // The largest burst depends on the rate.
+                let is_exact = setting != "burst" || *sample != json!(u64::MAX);
+                let file = json!({ "rules": [{ "name": "r", "limits": [limit] }] });
+                check(file, is_exact);
+            }
+        }
+        let rules = |rule: Value| json!({ "rules": [rule] });
+        check(rules(sample.clone()), true);
+        check(
+            rules(json!({ "penalty": "5m", "name": "r", "limits": sample })),
+            true,
+        );
+        check(rules(json!({ "penalty": sample, "name": "r" })), true);
+        check(rules(json!({ "nme": sample, "name": "r" })), true);
+    }
+    assert!(different.is_empty(), "{different:#?}");
+    assert!(accepted > 100, "{accepted}");
+}
+
+/// The tree of a file as the validator takes it.
+fn tree(value: &document::Value<'_>) -> Value {
+    match &value.node {
+        Node::Null => Value::Null,
+        Node::Boolean(boolean) => json!(boolean),
+        Node::Integer(integer) => json!(u64::try_from(integer.unwrap()).unwrap()),
+        Node::Text(text) => json!(text),
+        Node::Array(values) => values.iter().map(tree).collect(),
+        Node::Table(table) => tree_of(table),
+        Node::Float => panic!("no setting is a float"),
+        Node::Date => panic!("no setting is a date"),
+    }
+}
+
+fn tree_of(table: &Table<'_>) -> Value {
+    let entries = table.iter();
+    entries
+        .map(|(name, value)| (name.text.clone().into_owned(), tree(value)))
+        .collect()
+}
+
+#[test]
+fn the_example_files_are_valid_and_equal_in_both_formats() {
+    let toml = include_str!("../../examples/service.toml");
+    let json = include_str!("../../examples/service.json");
+    let validator = Validator::new();
+    let mut trees = [
+        Reader::toml(toml).1.expect("valid TOML"),
+        Reader::json(json, Names::Exact).1.expect("valid JSON"),
+    ]
+    .map(|table| tree_of(&table));
+    assert!(trees.iter().all(|tree| validator.accepts(tree)));
+    trees[1].as_object_mut().unwrap().remove("$schema");
+    assert_eq!(trees[0], trees[1]);
+    assert_eq!(Policy::from_toml(toml).unwrap().rules().len(), 4);
+    assert_eq!(Policy::from_json(json).unwrap().rules().len(), 4);
+}
