@@ -1,0 +1,60 @@
+//! The files in `examples/`: they are valid, and their rules are for the requests that they name.
+
+use portcullis_core::Timestamp;
+use portcullis_policy::{Policy, Request, Rule};
+
+/// The rule that decides a request from an address.
+fn rule_for<'p>(policy: &'p Policy, request: &Request<'_>) -> Option<&'p str> {
+    let request = request.address("192.0.2.7".parse().unwrap());
+    policy
+        .decide_at(Timestamp::ZERO, &request)
+        .rule()
+        .map(Rule::name)
+}
+
+#[test]
+fn the_website_limits_pages_and_downloads_but_not_its_assets() {
+    let policy = Policy::from_toml(include_str!("../examples/website.toml")).unwrap();
+    for (path, expected) in [
+        ("/", "pages"),
+        ("/images/web/2009/banner.png", "assets"),
+        ("/style2.css", "assets"),
+        ("/blog/tags/puppet?flav=rss20", "pages"),
+        ("/files/logstash/logstash-1.3.2-monolithic.jar", "downloads"),
+        ("/wp-admin/", "probes"),
+    ] {
+        assert_eq!(
+            rule_for(&policy, &Request::new("GET", path)),
+            Some(expected),
+            "{path}"
+        );
+    }
+    let post = Request::new("POST", "/images/a.png");
+    assert_eq!(rule_for(&policy, &post), Some("pages"));
+}
+
+#[test]
+fn the_feeds_have_a_limit_of_their_own_and_a_stricter_one_on_trial() {
+    let policy = Policy::from_toml(include_str!("../examples/feeds.toml")).unwrap();
+    for (method, path, expected) in [
+        ("GET", "/?flav=rss20", "feeds"),
+        ("GET", "/blog/tags/puppet?flav=rss20", "feeds"),
+        ("HEAD", "/blog/geekery/ssl-latency.html", "pages"),
+        ("OPTIONS", "/", "other methods"),
+    ] {
+        assert_eq!(
+            rule_for(&policy, &Request::new(method, path)),
+            Some(expected),
+            "{path}"
+        );
+    }
+    let page = Request::new("GET", "/about").address("198.51.100.1".parse().unwrap());
+    let shadow_denied = |second| {
+        let decision = policy.decide_at(Timestamp::from_secs(second), &page);
+        assert!(decision.is_allowed());
+        decision.shadow_denied().map(Rule::name)
+    };
+    // Spread over an hour, so that the limit in force allows them all.
+    assert!((0..60).all(|visit| shadow_denied(20 * visit).is_none()));
+    assert_eq!(shadow_denied(1_200), Some("pages, stricter"));
+}
