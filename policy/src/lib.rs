@@ -102,6 +102,7 @@ mod path;
 mod pattern;
 mod period;
 mod policy;
+mod queries;
 mod request;
 mod rule;
 mod store;

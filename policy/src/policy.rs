@@ -369,6 +369,16 @@ impl Policy {
     pub fn rule(&self, name: &str) -> Option<&Rule> {
         self.rules().find(|rule| rule.name() == name)
     }
+
+    /// Calls `found` with each rule that a request matches, in the order in which they are asked.
+    pub(crate) fn visit_matches<'p>(
+        &'p self,
+        request: &Request<'_>,
+        mut found: impl FnMut(&'p Rule) -> ControlFlow<()>,
+    ) -> Result<(), PathError> {
+        let rule = |index: usize| &self.rules[self.matched[index] as usize].rule;
+        self.matcher.visit(request, |index| found(rule(index)))
+    }
 }
 
 /// Checks the settings of a rule other than its conditions, and creates its tables.
