@@ -21,7 +21,7 @@ const INK: RGBColor = RGBColor(0x22, 0x22, 0x22);
 /// Draws one file per row, and one per growing quantity.
 pub(crate) fn draw(folder: &Path, rows: &[Row], lines: &[Line]) -> Drawn {
     fs::create_dir_all(folder)?;
-    for against in rows.chunk_by(|a, b| (a.row, a.threads) == (b.row, b.threads)) {
+    for against in rows.chunk_by(|a, b| (&a.row, a.threads) == (&b.row, b.threads)) {
         bars(folder, against)?;
     }
     for together in lines.chunk_by(|a, b| a.grows == b.grows) {
@@ -59,7 +59,7 @@ fn bars(folder: &Path, against: &[Row]) -> Drawn {
     list.extend(
         against
             .iter()
-            .filter_map(|row| Some((row.peer?, row.peer_ns?, PEERS))),
+            .filter_map(|row| Some((row.peer.as_deref()?, row.peer_ns?, PEERS))),
     );
     let most = list.iter().map(|(_, nanos, _)| *nanos).fold(0.0, f64::max);
 

@@ -11,18 +11,22 @@
     reason = "times, counts and pixels, all far from the ends of their types"
 )]
 
+mod budgets;
 mod chart;
 mod measure;
 mod report;
 mod row;
 mod rows;
+mod table;
 
+use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
 
 use crate::measure::Plan;
+use crate::row::Row;
 use crate::rows::growth;
 
 /// Compares each hot path with the cost of a bare compare-exchange, and with the same path of other
@@ -36,13 +40,19 @@ struct Options {
     /// Write the rows as JSON to this file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Write charts as SVG files into this folder; without --only, also of costs that grow with
-    /// threads, segments, permits or limits
+    /// Write charts as SVG files into this folder; without --only and --from, also of costs that grow
+    /// with threads, segments, permits or limits
     #[arg(long, value_name = "DIR")]
     plot: Option<PathBuf>,
     /// Five short runs of each instead of fifteen: under a minute, and noisier
     #[arg(long)]
     quick: bool,
+    /// Instead of measuring, take the medians of these results of --json
+    #[arg(long, value_name = "FILE,...", value_delimiter = ',')]
+    from: Vec<PathBuf>,
+    /// Write the rows into the tables of this Markdown document, at its marks
+    #[arg(long, value_name = "FILE")]
+    tables: Option<PathBuf>,
     /// Only the rows whose names begin with one of these
     #[arg(long, value_name = "ROW,...", value_delimiter = ',')]
     only: Vec<String>,
@@ -62,37 +72,60 @@ fn main() -> ExitCode {
                 .iter()
                 .any(|only| name.starts_with(only.as_str()))
     };
+    let rows = if options.from.is_empty() {
+        measure(&options, &plan, &wanted)
+    } else {
+        match report::read(&options.from) {
+            Ok(rows) => rows.into_iter().filter(|row| wanted(&row.row)).collect(),
+            Err(message) => {
+                eprintln!("versus: {message}");
+                return ExitCode::FAILURE;
+            }
+        }
+    };
+    if rows.is_empty() {
+        eprintln!("versus: no row begins with {}", options.only.join(" or "));
+        return ExitCode::from(2);
+    }
+    if let Err(message) = write(&options, &plan, &rows) {
+        eprintln!("versus: {message}");
+        return ExitCode::FAILURE;
+    }
+    ExitCode::SUCCESS
+}
+
+/// Measures the rows, and prints each when it is measured.
+fn measure(options: &Options, plan: &Plan, wanted: &dyn Fn(&str) -> bool) -> Vec<Row> {
     let mut rows = Vec::new();
     report::head();
     for contest in rows::all(options.quick)
         .into_iter()
         .filter(|contest| wanted(contest.row))
     {
-        for row in contest.hold(&plan) {
+        for row in contest.hold(plan) {
             report::line(&row);
             rows.push(row);
         }
     }
-    if rows.is_empty() {
-        eprintln!("versus: no row begins with {}", options.only.join(" or "));
-        return ExitCode::from(2);
-    }
     report::foot();
-    let written = options.json.map_or(Ok(()), |path| {
-        report::write(&path, &rows).map_err(|error| format!("{}: {error}", path.display()))
-    });
-    let drawn = options.plot.map_or(Ok(()), |folder| {
-        let lines = if options.only.is_empty() {
-            growth::lines(&plan)
-        } else {
-            vec![]
-        };
-        chart::draw(&folder, &rows, &lines)
-            .map_err(|error| format!("{}: {error}", folder.display()))
-    });
-    if let Err(message) = written.and(drawn) {
-        eprintln!("versus: {message}");
-        return ExitCode::FAILURE;
+    rows
+}
+
+/// Writes what the options ask for.
+fn write(options: &Options, plan: &Plan, rows: &[Row]) -> Result<(), String> {
+    if let Some(path) = &options.json {
+        report::write(path, rows).map_err(|error| report::about(path, &error))?;
     }
-    ExitCode::SUCCESS
+    if let Some(path) = &options.tables {
+        let document = fs::read_to_string(path).map_err(|error| report::about(path, &error))?;
+        let written =
+            table::replace_all(&document, rows).map_err(|error| report::about(path, &error))?;
+        fs::write(path, written).map_err(|error| report::about(path, &error))?;
+    }
+    if let Some(folder) = &options.plot {
+        let grow = options.only.is_empty() && options.from.is_empty();
+        let lines = if grow { growth::lines(plan) } else { vec![] };
+        chart::draw(folder, rows, &lines).map_err(|error| report::about(folder, &error))?;
+    }
+    Ok(())
 }

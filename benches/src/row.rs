@@ -1,23 +1,24 @@
 //! The result of a comparison.
 
 use core::iter;
+use std::borrow::Cow;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Ours against one peer, or against the floor alone.
-#[derive(Serialize)]
+#[derive(Clone, Serialize, Deserialize)]
 #[expect(clippy::struct_field_names, reason = "tools know the names")]
 pub(crate) struct Row {
-    pub(crate) row: &'static str,
+    pub(crate) row: Cow<'static, str>,
     pub(crate) threads: usize,
     pub(crate) ours_ns: f64,
-    pub(crate) peer: Option<&'static str>,
+    pub(crate) peer: Option<Cow<'static, str>>,
     pub(crate) peer_ns: Option<f64>,
     pub(crate) ratio: Option<f64>,
     pub(crate) floor_ns: f64,
     pub(crate) floor_ratio: f64,
     pub(crate) runs: usize,
-    pub(crate) unit: &'static str,
+    pub(crate) unit: Cow<'static, str>,
     /// The duration of our slowest run divided by that of the fastest.
     pub(crate) spread: f64,
     pub(crate) peer_spread: Option<f64>,
@@ -25,7 +26,7 @@ pub(crate) struct Row {
     /// their runs agree.
     pub(crate) judged: bool,
     /// A remark on ours.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) note: Option<String>,
 }
 
@@ -39,16 +40,16 @@ impl Row {
         note: Option<String>,
     ) -> Self {
         Self {
-            row,
+            row: row.into(),
             threads,
             ours_ns: ours.median,
-            peer: peer.map(|(name, _)| name),
+            peer: peer.map(|(name, _)| name.into()),
             peer_ns: peer.map(|(_, spread)| spread.median),
             ratio: peer.map(|(_, spread)| ours.median / spread.median),
             floor_ns: floor.median,
             floor_ratio: ours.median / floor.median,
             runs,
-            unit: "ns/op",
+            unit: "ns/op".into(),
             spread: ours.factor(),
             peer_spread: peer.map(|(_, spread)| spread.factor()),
             judged: threads == 1
@@ -56,6 +57,33 @@ impl Row {
                     .chain(peer.map(|(_, spread)| spread))
                     .all(|spread| spread.factor() <= NOISE),
             note,
+        }
+    }
+
+    /// Returns the medians of the same comparison in several results. The spread is the largest.
+    /// The comparison can be judged if it can be in each result.
+    pub(crate) fn median_of(results: &[&Self]) -> Self {
+        let median = |number: fn(&Self) -> f64| {
+            let numbers = results.iter().map(|row| number(row));
+            Spread::of(numbers.collect()).median
+        };
+        let first = results[0];
+        let with_peer = |number: f64| first.peer.is_some().then_some(number);
+        let largest = |spread: fn(&Self) -> f64| {
+            let spreads = results.iter().map(|row| spread(row));
+            spreads.fold(1.0, f64::max)
+        };
+        Self {
+            ours_ns: median(|row| row.ours_ns),
+            peer_ns: with_peer(median(|row| row.peer_ns.unwrap_or(0.0))),
+            ratio: with_peer(median(|row| row.ratio.unwrap_or(0.0))),
+            floor_ns: median(|row| row.floor_ns),
+            floor_ratio: median(|row| row.floor_ratio),
+            runs: results.iter().map(|row| row.runs).sum(),
+            spread: largest(|row| row.spread),
+            peer_spread: with_peer(largest(|row| row.peer_spread.unwrap_or(1.0))),
+            judged: results.iter().all(|row| row.judged),
+            ..first.clone()
         }
     }
 }
