@@ -464,14 +464,18 @@ mod threads {
         let queue = Arc::new(Queue::new(rate, NoTimer(clock), 9));
         for burns in 1..6 {
             let (say, hear) = mpsc::channel();
-            let first = {
-                let queue = Arc::clone(&queue);
-                std::thread::spawn(move || drop(queue.blocking_acquire(1)))
+            let first = loop {
+                let queue_of_first = Arc::clone(&queue);
+                let first = std::thread::spawn(move || drop(queue_of_first.blocking_acquire(1)));
+                while queue.counts().waiters == 0 && !first.is_finished() {
+                    std::thread::yield_now();
+                }
+                // In the queue, and asleep or about to be. On a slow machine it may have been
+                // granted its permit without a wait that was seen.
+                if queue.counts().waiters > 0 {
+                    break first;
+                }
             };
-            // In the queue, and asleep or about to be.
-            while queue.counts().waiters == 0 {
-                std::thread::yield_now();
-            }
             std::thread::sleep(Duration::from_millis(burns as u64));
             timer.clock.light(burns);
             _ = first.join();
