@@ -20,7 +20,7 @@ const FILE: [&str; 3] = ["$schema", "paths", "rules"];
 const PATHS: [&str; 2] = ["ignore_case", "decode_slashes"];
 
 /// The settings of a rule.
-const RULE: [&str; 19] = [
+const RULE: [&str; 20] = [
     "name",
     "priority",
     "kind",
@@ -33,6 +33,7 @@ const RULE: [&str; 19] = [
     "on_missing",
     "keys",
     "limits",
+    "overrides",
     "penalty",
     "exempt",
     "shadow",
@@ -52,6 +53,9 @@ const LIMIT: [&str; 7] = [
     "wait",
     "name",
 ];
+
+/// The settings of an override.
+const OVERRIDE: [&str; 2] = ["key", "limits"];
 
 /// The settings of `exempt`.
 const EXEMPT: [&str; 3] = ["headers", "properties", "networks"];
@@ -104,6 +108,9 @@ impl Policy {
     ///     { rate = "100/d", algorithm = "sliding-window", segments = 24, name = "a day" },
     ///     { at_once = 3 },
     /// ]
+    /// overrides = [                 # other limits for given keys
+    ///     { key = ["192.0.2.9", "gold"], limits = ["100/m"] },
+    /// ]
     /// penalty = "10m"
     /// exempt = { headers = { Oc-Client = ["admin"] }, networks = ["192.0.2.7"] }
     /// shadow = false
@@ -119,6 +126,8 @@ impl Policy {
     ///   (the default), `fixed-window`, `window-from-request` or `sliding-window`. A token bucket
     ///   can have a `burst`, a sliding window has `segments` (default 8), and a window from a
     ///   request can have a `wait`.
+    /// - An override has a `key`, with a value for each part of the rule's key, and `limits`: see
+    ///   [`Rule::override_key`].
     /// - A client is exempt by its `headers`, its `properties` or its `networks`.
     /// - A period is a unit, or a whole number and a unit: see [`parse_period`].
     ///
@@ -285,14 +294,12 @@ impl<'t> FileReader<'t> {
             rule = rule.on_missing(on_missing);
         }
         if let Some(value) = settings.get("limits") {
-            let limits = self.reader.array(value, "limits", "an array");
-            for (index, value) in limits.iter().enumerate() {
-                let setting = format!("limits[{index}]");
-                self.reader.note(name, &setting, None, value.span);
-                // An invalid limit keeps its place, so that others keep theirs.
-                let limit = self.limit(value);
-                rule = rule.limit(limit.unwrap_or_else(|| Limit::at_once(1)));
+            for limit in self.limits(name, "limits", value) {
+                rule = rule.limit(limit);
             }
+        }
+        if let Some(value) = settings.get("overrides") {
+            rule = self.overrides(name, value, rule);
         }
         if let Some(value) = settings.get("penalty")
             && let Some(penalty) = self.period(value, "penalty")
@@ -375,6 +382,45 @@ impl<'t> FileReader<'t> {
                 self.reader
                     .note(settings.rule, "exempt_networks", Some(network), span);
                 rule = rule.exempt_networks([network]);
+            }
+        }
+        rule
+    }
+
+    /// The limits of a rule or of an override, whose places are noted. `setting` is the name that
+    /// a policy has for them.
+    fn limits(&mut self, rule: &str, setting: &str, value: &Value<'t>) -> Vec<Limit> {
+        let limits = self.reader.array(value, "limits", "an array");
+        let limit = |(index, value): (usize, &Value<'t>)| {
+            let setting = format!("{setting}[{index}]");
+            self.reader.note(rule, &setting, None, value.span);
+            // An invalid limit keeps its place, so that others keep theirs.
+            self.limit(value).unwrap_or_else(|| Limit::at_once(1))
+        };
+        limits.iter().enumerate().map(limit).collect()
+    }
+
+    /// Adds the overrides of a rule, whose places are noted.
+    fn overrides(&mut self, name: &str, value: &Value<'t>, mut rule: Rule) -> Rule {
+        let expected = format!("an array of {}", self.reader.words.tables);
+        for value in self.reader.array(value, "overrides", &expected) {
+            let Some(table) = self.reader.table(value, "overrides") else {
+                continue;
+            };
+            self.reader.known(table, "an override", &OVERRIDE);
+            // An override that is refused here has no index.
+            let setting = format!("overrides[{}]", rule.overrides.len());
+            self.reader.note(name, &setting, None, value.span);
+            let [Some(key), Some(limits)] = OVERRIDE.map(|name| table.get(name)) else {
+                let message = "overrides: an override has a `key` and `limits`";
+                self.reader.refuse(value.span, message);
+                continue;
+            };
+            let limits = self.limits(name, &format!("{setting}.limits"), limits);
+            let values = key.as_array().map(<[_]>::len);
+            let key = self.reader.texts(key, "key");
+            if values == Some(key.len()) {
+                rule = rule.override_key(key.into_iter().map(|(text, _)| text), limits);
             }
         }
         rule

@@ -202,6 +202,53 @@ impl Key {
     pub(crate) fn is_shared(&self) -> bool {
         self.parts.is_empty()
     }
+
+    /// Calls `then` with the key of a request whose parts have these values, in the order of the
+    /// parts. Returns what is wrong with the values, if no request can have them.
+    pub(crate) fn with_values<T>(
+        &self,
+        values: &[Box<str>],
+        path_rules: PathRules,
+        then: impl FnOnce(&KeyOf<'_>) -> T,
+    ) -> Result<T, String> {
+        if values.len() != self.parts.len() {
+            let count = |n, what| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
+            return Err(format!(
+                "the key has {}, so an override has {}, not {}",
+                count(self.parts.len(), "part"),
+                count(self.parts.len(), "value"),
+                values.len()
+            ));
+        }
+        let (mut headers, mut properties) = (Vec::new(), Vec::new());
+        let mut request = Request::new("", "");
+        for (part, value) in self.parts.iter().zip(values) {
+            match part {
+                Part::Address { .. } => match value.parse() {
+                    Ok(address) => request = request.address(address),
+                    Err(_) => return Err(format!("`{value}` is not an address")),
+                },
+                Part::Path => request.path = value,
+                Part::Host => request.host = value,
+                Part::Text(Text::Method) => request.method = value,
+                Part::Text(Text::Tier) => request.tier = value,
+                Part::Text(Text::Header(name)) => headers.push((&**name, &**value)),
+                Part::Text(Text::Property(name)) => properties.push((&**name, &**value)),
+                Part::Function(_) => {
+                    let problem = "a part of the key is a function, which has no values to name";
+                    return Err(problem.into());
+                }
+            }
+        }
+        let request = request.headers(&headers).properties(&properties);
+        let key = KeyOf::new(self, &request, path_rules);
+        let result = then(&key);
+        if key.is_complete() {
+            Ok(result)
+        } else {
+            Err(format!("no request has the key {values:?}"))
+        }
+    }
 }
 
 impl fmt::Debug for Part {

@@ -55,7 +55,7 @@
 //!    +--- parts of the key ---> one hash ---> the address of the key
 //!                           |                      |
 //!                           v                      v
-//!                       Rule -------> Store: for each limit a table; takes from all or from none
+//!            Rule, or its override -> Store: for each limit a table; takes from all or from none
 //!                                                  |
 //!                                                  v
 //!                                              Decision
@@ -70,7 +70,8 @@
 //! - **Allocations.** [`Policy::new`] allocates everything: the matcher, and tables of a fixed
 //!   size. A match and a decision allocate nothing. [`Policy::explain_at`] does.
 //! - **Computed on request.** When to retry, and what remains, are computed when they are asked
-//!   for. So a denial costs no more than a grant.
+//!   for. So a denial costs no more than a grant. [`Policy::decide_explained_at`] computes them
+//!   with the decision, from the state that it left.
 //! - **Time is an argument**, as in `portcullis-core`. A decision uses one `now` for all limits.
 //!
 //! # Features
@@ -93,11 +94,13 @@
 mod conditions;
 #[cfg(any(feature = "toml", feature = "json"))]
 mod document;
+mod explained;
 #[cfg(any(feature = "toml", feature = "json"))]
 mod file;
 mod key;
 mod limit;
 mod matcher;
+mod overrides;
 mod path;
 mod pattern;
 mod period;
@@ -110,6 +113,7 @@ mod store;
 pub use conditions::{ConditionError, Conditions, Mismatch, Problem};
 #[cfg(any(feature = "toml", feature = "json"))]
 pub use document::FileError;
+pub use explained::{ExplainedDecision, Told};
 pub use key::Key;
 pub use limit::{Algorithm, Limit, MAX_SEGMENTS};
 pub use matcher::{MAX_PROPERTIES, Matcher};

@@ -9,7 +9,7 @@ use portcullis_core::{
     SettingsError, SlidingWindow, TokenBucket, TokenBucketRules,
 };
 
-use crate::{PeriodError, parse_count, parse_period};
+use crate::{MAX_LIMITS, PeriodError, parse_count, parse_period};
 
 /// The largest number of segments of a sliding window.
 pub const MAX_SEGMENTS: u32 = 64;
@@ -274,6 +274,22 @@ impl Limit {
             }
         })
     }
+}
+
+/// Checks the limits of a rule or of a key. `refuse` takes the index of a limit that is not valid,
+/// or `None` if there are too many, and what is wrong.
+pub(crate) fn compile_all(
+    limits: &[Limit],
+    mut refuse: impl FnMut(Option<usize>, String),
+) -> Vec<Compiled> {
+    if limits.len() > MAX_LIMITS {
+        refuse(None, format!("a rule has at most {MAX_LIMITS} limits"));
+    }
+    let compiled = limits.iter().enumerate().filter_map(|(index, limit)| {
+        let problem = |problem: LimitProblem| refuse(Some(index), problem.to_string());
+        limit.compile().map_err(problem).ok()
+    });
+    compiled.collect()
 }
 
 /// The settings of a limiter, known to be valid.

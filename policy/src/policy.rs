@@ -1,15 +1,17 @@
 //! Rules in force: from a request to a decision.
 
+use core::cmp::Ordering;
 use core::fmt;
 use core::ops::ControlFlow;
 
 use ipnet::IpNet;
-use portcullis_core::{Address, Denied, Detail, Retry, Timestamp};
+use portcullis_core::{Denied, Detail, Retry, Timestamp};
 
 use crate::conditions::parse_network;
 use crate::key::KeyOf;
-use crate::limit::Compiled;
-use crate::rule::{MAX_LIMITS, MAX_TABLE_BYTES, OnMissing};
+use crate::limit::{Compiled, compile_all};
+use crate::overrides::{Override, Overrides, Place};
+use crate::rule::{MAX_TABLE_BYTES, OnMissing};
 use crate::store::{Store, StoreDenied, penalty_rules};
 use crate::{
     Conditions, Limit, Matcher, Mismatch, PathError, PathRules, Problem, Request, Rule, RuleError,
@@ -58,10 +60,11 @@ pub struct Policy {
 }
 
 /// A rule and its state.
-struct Active {
-    rule: Rule,
+pub(crate) struct Active {
+    pub(crate) rule: Rule,
     exempt_networks: Vec<IpNet>,
     store: Store,
+    overrides: Option<Box<Overrides>>,
 }
 
 /// What a rule says to a request.
@@ -70,43 +73,76 @@ enum Verdict {
     Exempt,
     Unidentified,
     /// Without limits there is no state.
-    Granted(Option<Address>),
-    Denied(Address, StoreDenied),
+    Granted(Option<Place>),
+    Denied(Place, StoreDenied),
 }
 
 impl Active {
-    #[inline]
-    fn judge(&self, request: &Request<'_>, now: Timestamp, path_rules: PathRules) -> Verdict {
+    /// Judges a request. `take` takes its permits.
+    #[inline(always)]
+    fn judge(
+        &self,
+        request: &Request<'_>,
+        path_rules: PathRules,
+        take: impl FnOnce(&Store, Place) -> Result<(), StoreDenied>,
+    ) -> Verdict {
         let located = self.locate(request, path_rules);
         match located {
-            Ok(at) => match self.store.take(at, now, request.cost) {
-                Ok(()) => Verdict::Granted(Some(at)),
-                Err(denied) => Verdict::Denied(at, denied),
+            Ok(place) => match take(self.store_at(place), place) {
+                Ok(()) => Verdict::Granted(Some(place)),
+                Err(denied) => Verdict::Denied(place, denied),
             },
             Err(verdict) => verdict,
         }
     }
 
-    /// The address of the request's key, or a verdict that does not depend on the limits.
+    /// Where the state of the request's key is, or a verdict that does not depend on the limits.
     #[inline]
-    fn locate(&self, request: &Request<'_>, path_rules: PathRules) -> Result<Address, Verdict> {
+    fn locate(&self, request: &Request<'_>, path_rules: PathRules) -> Result<Place, Verdict> {
         let Self {
             rule,
             exempt_networks,
             store,
+            overrides,
         } = self;
         let has_exempt = !rule.exempt.is_empty() || !exempt_networks.is_empty();
         if has_exempt && rule.exempts(request, exempt_networks) {
             return Err(Verdict::Exempt);
         }
         let key = KeyOf::new(&rule.key, request, path_rules);
-        let at = store.locate(&key).ok_or(Verdict::Granted(None))?;
+        let place = match overrides {
+            None => store.locate(&key).map(|at| Place { instead: None, at }),
+            Some(overrides) => overrides.locate(store, &key),
+        };
+        let place = place.ok_or(Verdict::Granted(None))?;
         match rule.on_missing {
-            OnMissing::Share => Ok(at),
-            _ if key.is_complete() => Ok(at),
+            OnMissing::Share => Ok(place),
+            _ if key.is_complete() => Ok(place),
             OnMissing::Deny => Err(Verdict::Unidentified),
             OnMissing::Skip => Err(Verdict::Skipped),
         }
+    }
+
+    /// The state of the key at a place.
+    #[inline(always)]
+    pub(crate) fn store_at(&self, place: Place) -> &Store {
+        match self.instead(place) {
+            None => &self.store,
+            Some(instead) => &instead.store,
+        }
+    }
+
+    /// The limits of the key at a place.
+    pub(crate) fn limits_at(&self, place: Place) -> &[Limit] {
+        match self.instead(place) {
+            None => &self.rule.limits,
+            Some(instead) => &instead.limits,
+        }
+    }
+
+    #[inline(always)]
+    fn instead(&self, place: Place) -> Option<&Override> {
+        self.overrides.as_deref()?.get(place.instead?)
     }
 }
 
@@ -182,7 +218,7 @@ impl Policy {
         }
         let active: Vec<Active> = rules
             .into_iter()
-            .filter_map(|rule| activate(rule, &mut errors))
+            .filter_map(|rule| activate(rule, path_rules, &mut errors))
             .collect();
         if !errors.is_empty() {
             return Err(errors);
@@ -237,6 +273,19 @@ impl Policy {
     /// ```
     #[inline]
     pub fn decide_at(&self, now: Timestamp, request: &Request<'_>) -> Decision<'_> {
+        self.decide(now, request, |store, place| {
+            store.take(place.at, now, request.cost)
+        })
+    }
+
+    /// Decides a request. `take` takes its permits from the rule that decides, all or none.
+    #[inline(always)]
+    pub(crate) fn decide(
+        &self,
+        now: Timestamp,
+        request: &Request<'_>,
+        mut take: impl FnMut(&Store, Place) -> Result<(), StoreDenied>,
+    ) -> Decision<'_> {
         let mut decision = Decision {
             policy: self,
             now,
@@ -251,18 +300,22 @@ impl Policy {
             let rule = self.matched[index];
             let active = &self.rules[rule as usize];
             if active.rule.is_shadow {
-                decision.ask_shadow(rule, &active.judge(request, now, self.path_rules));
+                let verdict = active.judge(request, self.path_rules, |store, place| {
+                    store.take(place.at, now, request.cost)
+                });
+                decision.ask_shadow(rule, &verdict);
                 return ControlFlow::Continue(());
             }
-            (decision.outcome, decision.place) = match active.judge(request, now, self.path_rules) {
-                Verdict::Skipped => return ControlFlow::Continue(()),
-                Verdict::Exempt => (Outcome::Exempt, None),
-                Verdict::Unidentified => (Outcome::Unidentified, None),
-                Verdict::Granted(place) => (Outcome::Allowed, place),
-                Verdict::Denied(at, StoreDenied { limit, denied }) => {
-                    (Outcome::Denied { limit, denied }, Some(at))
-                }
-            };
+            (decision.outcome, decision.place) =
+                match active.judge(request, self.path_rules, &mut take) {
+                    Verdict::Skipped => return ControlFlow::Continue(()),
+                    Verdict::Exempt => (Outcome::Exempt, None),
+                    Verdict::Unidentified => (Outcome::Unidentified, None),
+                    Verdict::Granted(place) => (Outcome::Allowed, place),
+                    Verdict::Denied(place, StoreDenied { limit, denied }) => {
+                        (Outcome::Denied { limit, denied }, Some(place))
+                    }
+                };
             decision.rule = Some(rule);
             ControlFlow::Break(())
         });
@@ -332,12 +385,15 @@ impl Policy {
 
     fn consider(&self, active: &Active, now: Timestamp, request: &Request<'_>) -> Considered<'_> {
         match active.locate(request, self.path_rules) {
-            Ok(at) => Considered::Limits {
-                is_penalized: active.store.is_penalized(at, now),
-                details: (0..active.rule.limits.len())
-                    .map(|limit| active.store.detail(at, limit, now, request.cost))
-                    .collect(),
-            },
+            Ok(place) => {
+                let store = active.store_at(place);
+                Considered::Limits {
+                    is_penalized: store.is_penalized(place.at, now),
+                    details: (0..active.limits_at(place).len())
+                        .map(|limit| store.detail(place.at, limit, now, request.cost))
+                        .collect(),
+                }
+            }
             Err(Verdict::Exempt) => Considered::Exempt,
             Err(Verdict::Unidentified) => Considered::Unidentified,
             Err(Verdict::Skipped) => Considered::Skipped,
@@ -382,7 +438,7 @@ impl Policy {
 }
 
 /// Checks the settings of a rule other than its conditions, and creates its tables.
-fn activate(rule: Rule, errors: &mut Vec<RuleError>) -> Option<Active> {
+fn activate(rule: Rule, path_rules: PathRules, errors: &mut Vec<RuleError>) -> Option<Active> {
     let before = errors.len();
     let mut refuse = |setting: String, problem: String| {
         errors.push(RuleError {
@@ -395,10 +451,6 @@ fn activate(rule: Rule, errors: &mut Vec<RuleError>) -> Option<Active> {
     if rule.name.is_empty() {
         refuse("name".into(), "must not be empty".into());
     }
-    if rule.limits.len() > MAX_LIMITS {
-        let problem = format!("a rule has at most {MAX_LIMITS} limits");
-        refuse("limits".into(), problem);
-    }
     if !(400..600).contains(&rule.status()) {
         let problem = format!("must be from 400 to 599, not {}", rule.status());
         refuse("status".into(), problem);
@@ -406,13 +458,13 @@ fn activate(rule: Rule, errors: &mut Vec<RuleError>) -> Option<Active> {
     if rule.keys == 0 {
         refuse("keys".into(), "must be at least 1".into());
     }
-    let mut limits = Vec::new();
-    for (index, limit) in rule.limits.iter().enumerate() {
-        match limit.compile() {
-            Ok(compiled) => limits.push(compiled),
-            Err(problem) => refuse(format!("limits[{index}]"), problem.to_string()),
-        }
-    }
+    let limits = compile_all(&rule.limits, |limit, problem| {
+        let setting = match limit {
+            Some(index) => format!("limits[{index}]"),
+            None => "limits".into(),
+        };
+        refuse(setting, problem);
+    });
     let penalty = match rule.penalty.map(penalty_rules) {
         Some(Err(error)) => {
             refuse("penalty".into(), error.to_string());
@@ -424,6 +476,10 @@ fn activate(rule: Rule, errors: &mut Vec<RuleError>) -> Option<Active> {
     if rule.penalty.is_some() && rule.limits.is_empty() {
         let problem = "has no effect without a limit: leave it out, or add a limit";
         refuse("penalty".into(), problem.into());
+    }
+    if !rule.overrides.is_empty() && rule.limits.is_empty() {
+        let problem = "have no effect without a limit: leave them out, or add a limit";
+        refuse("overrides".into(), problem.into());
     }
     let bytes: usize = limits.iter().map(Compiled::bytes_per_key).sum();
     let most = MAX_TABLE_BYTES / bytes.max(1);
@@ -450,11 +506,38 @@ fn activate(rule: Rule, errors: &mut Vec<RuleError>) -> Option<Active> {
         return None;
     }
     let keys = (!rule.key.is_shared()).then_some(rule.keys);
-    Some(Active {
-        store: Store::new(limits, penalty, keys),
-        exempt_networks,
-        rule,
-    })
+    let store = Store::new(limits, penalty, keys);
+    let mut refused = Vec::new();
+    let overrides = Overrides::new(
+        &rule.overrides,
+        &rule.key,
+        &store,
+        penalty,
+        path_rules,
+        &mut refused,
+    );
+    if refused.is_empty() {
+        return Some(Active {
+            rule,
+            exempt_networks,
+            store,
+            overrides,
+        });
+    }
+    errors.extend(
+        refused
+            .into_iter()
+            .map(|(index, limit, problem)| RuleError {
+                rule: rule.name.clone(),
+                setting: match limit {
+                    Some(limit) => format!("overrides[{index}].limits[{limit}]"),
+                    None => format!("overrides[{index}]"),
+                },
+                value: None,
+                problem,
+            }),
+    );
+    None
 }
 
 impl fmt::Debug for Policy {
@@ -488,9 +571,9 @@ pub struct Decision<'p> {
     outcome: Outcome,
     rule: Option<u32>,
     /// Where the state of the request's key is, if the rule has any.
-    place: Option<Address>,
+    place: Option<Place>,
     /// Shadow rules of which permits at once are held.
-    shadows: [Option<(u32, Address)>; MAX_SHADOWS],
+    shadows: [Option<(u32, Place)>; MAX_SHADOWS],
     shadow_denied: Option<u32>,
 }
 
@@ -556,12 +639,12 @@ impl<'p> Decision<'p> {
     #[cold]
     fn ask_shadow(&mut self, rule: u32, verdict: &Verdict) {
         match *verdict {
-            Verdict::Granted(Some(at)) => {
-                let store = &self.policy.rules[rule as usize].store;
+            Verdict::Granted(Some(place)) => {
+                let store = self.policy.rules[rule as usize].store_at(place);
                 let free = self.shadows.iter_mut().find(|shadow| shadow.is_none());
                 match free {
-                    Some(shadow) if store.releases() => *shadow = Some((rule, at)),
-                    _ => store.release(at, self.cost),
+                    Some(shadow) if store.releases() => *shadow = Some((rule, place)),
+                    _ => store.release(place.at, self.cost),
                 }
             }
             Verdict::Denied(..) | Verdict::Unidentified => {
@@ -662,23 +745,21 @@ impl<'p> Decision<'p> {
         {
             return self.status_of(active, limit);
         }
-        let all = (0..active.rule.limits.len()).filter_map(|limit| self.status_of(active, limit));
-        // Compares remaining / capacity without a division.
+        let all = (0..self.limits().len()).filter_map(|limit| self.status_of(active, limit));
         all.min_by(|a, b| {
-            let share = |this: &Status<'_>, other: &Status<'_>| {
-                u128::from(this.remaining) * u128::from(other.limit.capacity())
-            };
-            share(a, b).cmp(&share(b, a))
+            let left = |status: &Status<'_>| (status.remaining, status.limit.capacity());
+            compare_shares(left(a), left(b))
         })
     }
 
     fn status_of(&self, active: &'p Active, index: usize) -> Option<Status<'p>> {
-        let at = self.place?;
+        let place = self.place?;
+        let store = active.store_at(place);
         Some(Status {
-            limit: &active.rule.limits[index],
+            limit: active.limits_at(place).get(index)?,
             index,
-            remaining: remaining(&active.store, at, index, self.now),
-            reset: active.store.full_at(at, index, self.now),
+            remaining: remaining(store, place, index, self.now),
+            reset: store.full_at(place.at, index, self.now),
         })
     }
 
@@ -702,34 +783,75 @@ impl<'p> Decision<'p> {
         match self.outcome {
             Outcome::Denied { limit, denied } => {
                 let by = StoreDenied { limit, denied };
-                Some(self.active()?.store.retry(self.place?, by))
+                let place = self.place?;
+                Some(self.active()?.store_at(place).retry(place.at, by))
             }
             _ => None,
         }
     }
 
-    fn active(&self) -> Option<&'p Active> {
+    /// Returns the limits that the request was judged by: those of the rule, or of the
+    /// [override](Rule::override_key) for the request's key. Empty if no limit was asked.
+    ///
+    /// ```
+    /// # use portcullis_core::Timestamp;
+    /// # use portcullis_policy::{Key, Policy, Request, Rule};
+    /// let rule = Rule::new("methods").key(Key::method()).limit("1/s".parse()?);
+    /// let policy = Policy::new([rule.override_key(["GET"], ["5/s".parse()?])]).unwrap();
+    /// let decision = policy.decide_at(Timestamp::ZERO, &Request::new("GET", "/"));
+    /// assert_eq!((decision.limits()[0].count(), decision.is_overridden()), (5, true));
+    /// # Ok::<(), portcullis_policy::PeriodError>(())
+    /// ```
+    pub fn limits(&self) -> &'p [Limit] {
+        match (self.active(), self.place) {
+            (Some(active), Some(place)) => active.limits_at(place),
+            _ => &[],
+        }
+    }
+
+    /// Returns whether the limits are those of an [override](Rule::override_key) for the request's
+    /// key.
+    ///
+    /// ```
+    /// # use portcullis_core::Timestamp;
+    /// # use portcullis_policy::{Policy, Request, Rule};
+    /// let policy = Policy::new([Rule::new("all").limit("1/s".parse()?)]).unwrap();
+    /// assert!(!policy.decide_at(Timestamp::ZERO, &Request::new("GET", "/")).is_overridden());
+    /// # Ok::<(), portcullis_policy::PeriodError>(())
+    /// ```
+    pub fn is_overridden(&self) -> bool {
+        self.place.is_some_and(|place| place.instead.is_some())
+    }
+
+    pub(crate) fn active(&self) -> Option<&'p Active> {
         Some(&self.policy.rules[self.rule? as usize])
     }
 }
 
 /// The permits that a limit has left. The one place that asks for them.
-fn remaining(store: &Store, at: Address, limit: usize, now: Timestamp) -> u64 {
-    store.detail(at, limit, now, 0).available
+fn remaining(store: &Store, place: Place, limit: usize, now: Timestamp) -> u64 {
+    store.detail(place.at, limit, now, 0).available
+}
+
+/// Compares what is left of two limits, as shares of their capacities. Does not divide.
+pub(crate) fn compare_shares(a: (u64, u64), b: (u64, u64)) -> Ordering {
+    let share =
+        |(left, _): (u64, u64), (_, capacity): (u64, u64)| u128::from(left) * u128::from(capacity);
+    share(a, b).cmp(&share(b, a))
 }
 
 impl Drop for Decision<'_> {
     #[inline]
     fn drop(&mut self) {
-        if let (Outcome::Allowed, Some(at), Some(active)) =
+        if let (Outcome::Allowed, Some(place), Some(active)) =
             (self.outcome, self.place, self.active())
         {
-            active.store.release(at, self.cost);
+            active.store_at(place).release(place.at, self.cost);
         }
-        for (rule, at) in self.shadows.into_iter().flatten() {
+        for (rule, place) in self.shadows.into_iter().flatten() {
             self.policy.rules[rule as usize]
-                .store
-                .release(at, self.cost);
+                .store_at(place)
+                .release(place.at, self.cost);
         }
     }
 }

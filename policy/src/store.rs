@@ -7,14 +7,15 @@
 //! open, the key is denied.
 
 use core::array;
+use core::cell::Cell;
 use core::time::Duration;
 use std::hash::RandomState;
 
 use portcullis_core::{
     Address, AllOf, Composable, ConcurrencyRules, CooldownWindow, Denied, DeniedBy, Detail,
-    FixedWindow, FixedWindowRules, Idle, Key, Keyed, KeyedArray, KeyedRules, Limiter, LimiterId,
-    Line, Receipt, Refund, Retry, SettingsError, SlidingWindow, Timestamp, TokenBucketRules,
-    metadata::Metadata,
+    FixedWindow, FixedWindowRules, Idle, Key, KeyHash, Keyed, KeyedArray, KeyedRules, Keys,
+    Limiter, LimiterId, Line, Receipt, Refund, Retry, SettingsError, SlidingWindow, Timestamp,
+    TokenBucketRules, metadata::Metadata,
 };
 
 use crate::key::KeyOf;
@@ -62,6 +63,12 @@ impl Limiter for KeyLimit<'_> {
     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         each!(self, key => key.take_at(now, n))
     }
+    fn take_explained_at(&self, now: Timestamp, n: u32) -> (Result<Receipt, Denied>, Detail) {
+        each!(self, key => key.take_explained_at(now, n))
+    }
+    fn explain_at(&self, now: Timestamp, n: u32) -> Detail {
+        each!(self, key => key.explain_at(now, n))
+    }
     #[inline]
     fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
         each!(self, key => key.peek_at(now, n))
@@ -96,6 +103,47 @@ impl Limiter for KeyLimit<'_> {
         each!(self, key => key.metadata(now, denied, offers));
     }
 }
+
+/// A limiter whose takes go through a function.
+///
+/// It is no [`Composable`], so that a composition takes with [`Limiter::take_at`] only.
+struct Watched<'t, F> {
+    key: KeyLimit<'t>,
+    take: F,
+}
+
+impl<F> Limiter for Watched<'_, F>
+where
+    F: Fn(&KeyLimit<'_>, Timestamp, u32) -> Result<Receipt, Denied>,
+{
+    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+        (self.take)(&self.key, now, n)
+    }
+    fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
+        self.key.peek_at(now, n)
+    }
+    fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
+        self.key.refund_at(now, n, receipt)
+    }
+    fn release(&self, n: u32) {
+        self.key.release(n);
+    }
+    fn available_at(&self, now: Timestamp) -> u64 {
+        self.key.available_at(now)
+    }
+    fn capacity(&self) -> u64 {
+        self.key.capacity()
+    }
+    fn id(&self) -> Option<LimiterId> {
+        self.key.id()
+    }
+    fn retry(&self, denied: Denied) -> Retry {
+        self.key.retry(denied)
+    }
+}
+
+/// What each limit told, in the order of the limits. `None` beyond the last.
+pub(crate) type Details = [Option<Detail>; MAX_LIMITS];
 
 impl Table {
     fn new(limit: Compiled, lines: &dyn Fn() -> Lines, hasher: &RandomState) -> Self {
@@ -142,6 +190,17 @@ impl Table {
             Self::Sliding(table) => table.key(key).address(),
         }
     }
+
+    #[inline]
+    fn locate_hashed(&self, hash: KeyHash) -> Option<Address> {
+        match self {
+            Self::Bucket(table) => table.locate_hashed(0, hash),
+            Self::Window(table) => table.locate_hashed(0, hash),
+            Self::AtOnce(table) => table.locate_hashed(0, hash),
+            Self::Cooldown(table) => table.locate_hashed(0, hash),
+            Self::Sliding(table) => table.locate_hashed(0, hash),
+        }
+    }
 }
 
 /// A table of limiters: eight for each line.
@@ -153,6 +212,8 @@ fn limiters<L>(lines: Lines, hasher: RandomState, limiter: impl Fn() -> L) -> Li
 pub(crate) struct Store {
     tables: Box<[Table]>,
     penalty: Option<Words<FixedWindowRules>>,
+    /// The hasher of all tables.
+    hasher: RandomState,
     /// Whether permits return by release.
     releases: bool,
 }
@@ -185,7 +246,8 @@ impl Store {
                 .into_iter()
                 .map(|limit| Table::new(limit, &lines, &hasher))
                 .collect(),
-            penalty: penalty.map(|rules| words(rules, lines(), hasher)),
+            penalty: penalty.map(|rules| words(rules, lines(), hasher.clone())),
+            hasher,
             releases,
         }
     }
@@ -196,9 +258,82 @@ impl Store {
         self.tables.first().map(|table| table.locate(key))
     }
 
+    /// The hash of a key, of which [`locate_hashed`](Self::locate_hashed) makes its address.
+    #[inline]
+    pub(crate) fn hash(&self, key: &KeyOf<'_>) -> KeyHash {
+        KeyHash::new(&self.hasher, key)
+    }
+
+    /// As [`locate`](Self::locate), for a key whose hash is known.
+    #[inline]
+    pub(crate) fn locate_hashed(&self, hash: KeyHash) -> Option<Address> {
+        self.tables.first()?.locate_hashed(hash)
+    }
+
+    /// Where the state of the only key is, in tables for one key that all requests share.
+    pub(crate) fn locate_shared(&self) -> Option<Address> {
+        self.locate_hashed(KeyHash::new(&self.hasher, &()))
+    }
+
     /// Takes `n` permits from each limit, or from none.
     #[inline]
     pub(crate) fn take(&self, at: Address, now: Timestamp, n: u32) -> Result<(), StoreDenied> {
+        self.take_from(at, now, n, |limit| self.tables[limit].key(at))
+    }
+
+    /// Takes as [`take`](Self::take) does, and returns what each limit told of this decision.
+    pub(crate) fn take_told(
+        &self,
+        at: Address,
+        now: Timestamp,
+        n: u32,
+    ) -> (Result<(), StoreDenied>, Details) {
+        let told = [const { Cell::new(None) }; MAX_LIMITS];
+        let taken = self.take_from(at, now, n, |limit| Watched {
+            key: self.tables[limit].key(at),
+            take: {
+                let told = &told[limit];
+                move |key: &KeyLimit<'_>, now, n| {
+                    let (taken, detail) = key.take_explained_at(now, n);
+                    told.set(Some(detail));
+                    taken
+                }
+            },
+        });
+        (taken, self.details(at, now, n, taken, &told))
+    }
+
+    /// What each limit told of the decision `taken`. A limit that took nothing in it is asked.
+    fn details(
+        &self,
+        at: Address,
+        now: Timestamp,
+        n: u32,
+        taken: Result<(), StoreDenied>,
+        told: &[Cell<Option<Detail>>; MAX_LIMITS],
+    ) -> Details {
+        array::from_fn(|limit| {
+            let table = self.tables.get(limit)?;
+            // After a denial, a limit other than the one that denied may have told of a take that
+            // was undone.
+            let decided = match taken {
+                Ok(()) => true,
+                Err(by) => by.limit == Some(limit),
+            };
+            let seen = told[limit].get().filter(|_| decided);
+            Some(seen.unwrap_or_else(|| table.key(at).explain_at(now, n)))
+        })
+    }
+
+    /// Takes `n` permits from each limit, or from none. `limit` returns the limit with an index.
+    #[inline(always)]
+    fn take_from<L: Limiter>(
+        &self,
+        at: Address,
+        now: Timestamp,
+        n: u32,
+        limit: impl Fn(usize) -> L,
+    ) -> Result<(), StoreDenied> {
         if let Some(penalty) = &self.penalty
             && let Some(denied) = penalized(penalty, at, now, n)
         {
@@ -210,16 +345,16 @@ impl Store {
         let taken = match self.tables.len() {
             0 => Ok(()),
             1 => {
-                let taken = self.tables[0].key(at).take_at(now, n);
+                let taken = limit(0).take_at(now, n);
                 taken.map(drop).map_err(|denied| (0, denied))
             }
-            2 => self.take_all::<2>(at, now, n),
-            3 => self.take_all::<3>(at, now, n),
-            4 => self.take_all::<4>(at, now, n),
-            5 => self.take_all::<5>(at, now, n),
-            6 => self.take_all::<6>(at, now, n),
-            7 => self.take_all::<7>(at, now, n),
-            _ => self.take_all::<MAX_LIMITS>(at, now, n),
+            2 => take_all::<_, 2>(now, n, limit),
+            3 => take_all::<_, 3>(now, n, limit),
+            4 => take_all::<_, 4>(now, n, limit),
+            5 => take_all::<_, 5>(now, n, limit),
+            6 => take_all::<_, 6>(now, n, limit),
+            7 => take_all::<_, 7>(now, n, limit),
+            _ => take_all::<_, MAX_LIMITS>(now, n, limit),
         };
         taken.map_err(|(limit, denied)| {
             // A request for more than a limit can ever grant, or one that finds no slot, is no use
@@ -233,22 +368,6 @@ impl Store {
                 denied,
             }
         })
-    }
-
-    fn take_all<const N: usize>(
-        &self,
-        at: Address,
-        now: Timestamp,
-        n: u32,
-    ) -> Result<(), (usize, Denied)> {
-        let limits: [_; N] = array::from_fn(|limit| self.tables[limit].key(at));
-        match AllOf::new(limits).into_lease_at(now, n) {
-            Ok(lease) => {
-                lease.forget();
-                Ok(())
-            }
-            Err(DeniedBy { index, denied, .. }) => Err((index, denied)),
-        }
     }
 
     /// Whether permits return by release.
@@ -276,19 +395,37 @@ impl Store {
                 Key::at(penalty, at).retry(Denied::Exhausted { now, permits: 1 })
             }
             // All limits must have the permits.
-            (Denied::Exhausted { now, permits }, penalty) => {
-                let mut all = limits.fold(Retry::At(now), |all, limit| {
+            (Denied::Exhausted { now, permits }, _) => {
+                let all = limits.fold(Retry::At(now), |all, limit| {
                     all.longer(limit.explain_at(now, permits).retry, now)
                 });
-                if let Some(penalty) = penalty {
-                    let denied = Denied::Exhausted { now, permits: 1 };
-                    all = all.longer(Key::at(penalty, at).retry(denied), now);
-                }
-                all
+                self.after_penalty(all, at, now)
             }
             (denied, _) => by.limit.map_or(Retry::Never, |limit| {
                 self.tables[limit].key(at).retry(denied)
             }),
+        }
+    }
+
+    /// When the key is allowed again, if the limits told `details` of a denial.
+    pub(crate) fn retry_told(&self, at: Address, by: StoreDenied, details: &Details) -> Retry {
+        let (Denied::Exhausted { now, .. } | Denied::Crowded { now, .. }) = by.denied else {
+            // A penalty, or a request that no limit can ever grant.
+            return self.retry(at, by);
+        };
+        let limits = details.iter().flatten();
+        let all = limits.fold(Retry::At(now), |all, told| all.longer(told.retry, now));
+        self.after_penalty(all, at, now)
+    }
+
+    /// The later of `retry` and the end of the penalty.
+    fn after_penalty(&self, retry: Retry, at: Address, now: Timestamp) -> Retry {
+        match &self.penalty {
+            Some(penalty) => {
+                let denied = Denied::Exhausted { now, permits: 1 };
+                retry.longer(Key::at(penalty, at).retry(denied), now)
+            }
+            None => retry,
         }
     }
 
@@ -308,6 +445,21 @@ impl Store {
     pub(crate) fn is_penalized(&self, at: Address, now: Timestamp) -> bool {
         let penalty = self.penalty.as_ref();
         penalty.is_some_and(|penalty| penalized(penalty, at, now, 1).is_some())
+    }
+}
+
+fn take_all<L: Limiter, const N: usize>(
+    now: Timestamp,
+    n: u32,
+    limit: impl Fn(usize) -> L,
+) -> Result<(), (usize, Denied)> {
+    let limits: [L; N] = array::from_fn(limit);
+    match AllOf::new(limits).into_lease_at(now, n) {
+        Ok(lease) => {
+            lease.forget();
+            Ok(())
+        }
+        Err(DeniedBy { index, denied, .. }) => Err((index, denied)),
     }
 }
 

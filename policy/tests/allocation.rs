@@ -75,6 +75,11 @@ fn a_decision_allocates_nothing_whatever_it_is() {
             .when(Conditions::new().methods(["POST"]))
             .limit(Limit::per(1, minute))
             .exempt_header("X-Client", ["client 3"]),
+        Rule::new("overridden")
+            .when(Conditions::new().methods(["PUT"]))
+            .key(Key::header("X-Client"))
+            .limit(Limit::per(1, minute))
+            .override_key(["client 3"], [Limit::per(2, minute), Limit::at_once(1)]),
         Rule::new("all")
             .key(Key::address().and(Key::header("X-Client")).and(Key::path()))
             .limit(Limit::per(2, minute))
@@ -91,7 +96,12 @@ fn a_decision_allocates_nothing_whatever_it_is() {
         for second in 0..50 {
             let now = Timestamp::from_secs(second);
             for client in &clients {
-                for (method, path) in [("GET", "/a/%2E/b"), ("POST", "/a"), ("GET", "%")] {
+                for (method, path) in [
+                    ("GET", "/a/%2E/b"),
+                    ("POST", "/a"),
+                    ("PUT", "/"),
+                    ("GET", "%"),
+                ] {
                     let headers = [("x-client", client)];
                     let request = Request::new(method, path)
                         .address("2001:db8::1".parse().unwrap())
@@ -107,6 +117,10 @@ fn a_decision_allocates_nothing_whatever_it_is() {
                         decision.retry(),
                         decision.shadow_denied(),
                     ));
+                    drop(decision);
+                    let decision = black_box(policy.decide_explained_at(now, &request));
+                    black_box((decision.decided_by(), decision.retry()));
+                    black_box(decision.told().map(|told| told.reset_seconds()).max());
                 }
             }
         }

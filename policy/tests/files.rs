@@ -254,8 +254,8 @@ const EXPECTED: [&str; 25] = [
     "17:16: properties: `p` needs at least one value",
     "19:8: name: another rule has the same name",
     "20:1: zzzzzzzzzz is not a setting of a rule: expected one of name, priority, kind, \
-             methods, paths, hosts, tiers, properties, key, on_missing, keys, limits, penalty, \
-             exempt, shadow, enabled, message, status, etag",
+             methods, paths, hosts, tiers, properties, key, on_missing, keys, limits, overrides, \
+             penalty, exempt, shadow, enabled, message, status, etag",
     "21:1: name is missing in this rule",
 ];
 
@@ -280,6 +280,7 @@ fn both_formats_give_the_same_rules() {
                 { "rate": "100/d", "algorithm": "sliding-window", "segments": 24, "name": "a day" },
                 { "at_once": 3 },
             ],
+            "overrides": [{ "key": ["192.0.2.9", "gold"], "limits": ["100/m"] }],
             "penalty": "10m",
             "exempt": { "headers": { "Oc-Client": ["admin"] }, "networks": ["192.0.2.7"] },
             "shadow": false,
@@ -319,6 +320,61 @@ fn a_setting_that_is_set_twice_is_an_error_and_the_rest_is_checked() {
         [
             "4:1: keys is set twice",
             "5:11: status: must be from 400 to 599, not 1"
+        ]
+    );
+}
+
+#[test]
+fn overrides_are_read_and_their_errors_have_places() {
+    let text = "[[rules]]
+name = 'tenants'
+key = ['header:X-Tenant', 'method']
+limits = ['1/h']
+overrides = [
+    { key = ['gold', 'GET'], limits = ['3/h', { at_once = 2 }] },
+    { key = ['free', 'GET'], limits = [] },
+]
+";
+    let policy = Policy::from_toml(text).unwrap();
+    let now = Timestamp::from_secs(1);
+    for (tenant, passes) in [("gold", 3), ("free", 9), ("other", 1)] {
+        let headers = [("X-Tenant", tenant)];
+        let request = Request::new("GET", "/").headers(&headers);
+        let allowed = (0..9).filter(|_| policy.decide_at(now, &request).is_allowed());
+        assert_eq!(allowed.count(), passes, "{tenant}");
+    }
+    let wrong = "[[rules]]
+name = 'a'
+key = ['header:X-Tenant']
+limits = ['1/h']
+overrides = [
+    { key = ['a'], limit = ['1/s'] },
+    { key = ['a', 'b'], limits = ['1/s'] },
+    { key = ['b'], limits = ['1/s', '0/s', '1s'] },
+    { key = 'c', limits = 5 },
+    { key = [1], limits = ['1/s'] },
+    { key = ['b'], limits = [] },
+    'd',
+]
+[[rules]]
+name = 'b'
+overrides = 1
+";
+    assert_eq!(
+        errors(wrong),
+        [
+            "6:5: overrides: an override has a `key` and `limits`",
+            "6:20: limit is not a setting of an override: did you mean limits?",
+            "7:5: overrides[0]: the key has 1 part, so an override has 1 value, not 2",
+            "8:37: overrides[1].limits[1]: burst must be at least 1",
+            "8:44: limits: `1s` is not a rate: expected N/PERIOD, such as 60/m, 100/10s or 5/500ms \
+             (units: ms, s, m, h, d; whole numbers)",
+            "9:13: key: expected an array of strings, not a string",
+            "9:27: limits: expected an array, not an integer",
+            "10:14: key: expected a string, not an integer",
+            "11:5: overrides[2]: another override is for the same key",
+            "12:5: overrides: expected a table, not a string",
+            "16:13: overrides: expected an array of tables, not an integer",
         ]
     );
 }

@@ -1,7 +1,8 @@
-//! Shows that the checks can fail. Weakens the core or the queue in one place at a time, and
-//! expects a named loom model or test to fail.
+//! Shows that the checks can fail. Weakens the core, the queue or the policies in one place at a
+//! time, and expects a named loom model or test to fail.
 
 mod models;
+mod policies;
 mod tested;
 
 use core::ops::Range;
@@ -56,6 +57,11 @@ const SUITES: &[Suite] = &[
     Suite {
         mutants: tested::OF_THE_QUEUE,
         arguments: &["--package", "portcullis-async", "--all-features"],
+        rustflags: "",
+    },
+    Suite {
+        mutants: policies::MUTANTS,
+        arguments: &["--package", "portcullis-policy", "--all-features"],
         rustflags: "",
     },
     Suite {

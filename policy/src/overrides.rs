@@ -1,0 +1,115 @@
+//! Other limits for given keys of a rule.
+//!
+//! ```text
+//! key of the request --- hash ---> by_key: which override       --- found ---> its store
+//!                          |                                    --- else ----> the rule's store
+//!                          +-----> the address in the tables of the rule
+//! ```
+//!
+//! A key is found by its hash of 64 bits. The hasher is that of the rule's tables and has a random
+//! key, so nobody can choose a key with the hash of another one.
+
+use std::collections::HashMap;
+
+use foldhash::fast::RandomState;
+use portcullis_core::{Address, FixedWindowRules, KeyHash};
+
+use crate::key::KeyOf;
+use crate::limit::compile_all;
+use crate::rule::KeyOverride;
+use crate::store::Store;
+use crate::{Key, Limit, PathRules};
+
+/// The overrides of a rule.
+pub(crate) struct Overrides {
+    /// The index in `all`.
+    by_key: HashMap<KeyHash, u32, RandomState>,
+    all: Box<[Override]>,
+}
+
+/// The limits of one key, and their state.
+pub(crate) struct Override {
+    pub(crate) limits: Box<[Limit]>,
+    pub(crate) store: Store,
+    /// Where the state of the key is in the store. `None` without limits.
+    at: Option<Address>,
+}
+
+/// A setting of an override that is not valid: the index of the override, that of its limit if it
+/// is one, and what is wrong.
+pub(crate) type Refused = (usize, Option<usize>, String);
+
+impl Overrides {
+    /// Creates the state of all overrides of a rule with this key and this store. `None` without
+    /// overrides.
+    pub(crate) fn new(
+        overrides: &[KeyOverride],
+        key: &Key,
+        store: &Store,
+        penalty: Option<FixedWindowRules>,
+        path_rules: PathRules,
+        refused: &mut Vec<Refused>,
+    ) -> Option<Box<Self>> {
+        if overrides.is_empty() {
+            return None;
+        }
+        let (mut by_key, mut all) = (HashMap::default(), Vec::new());
+        for (index, this) in overrides.iter().enumerate() {
+            let hash = key.with_values(&this.key, path_rules, |key| store.hash(key));
+            match hash {
+                Ok(hash) => {
+                    if by_key.insert(hash, index as u32).is_some() {
+                        let problem = "another override is for the same key";
+                        refused.push((index, None, problem.into()));
+                    }
+                }
+                Err(problem) => refused.push((index, None, problem)),
+            }
+            let limits = compile_all(&this.limits, |limit, problem| {
+                refused.push((index, limit, problem));
+            });
+            let penalty = penalty.filter(|_| !limits.is_empty());
+            let store = Store::new(limits, penalty, None);
+            all.push(Override {
+                limits: this.limits.clone().into(),
+                at: store.locate_shared(),
+                store,
+            });
+        }
+        Some(Box::new(Self {
+            by_key,
+            all: all.into(),
+        }))
+    }
+
+    /// The limits of the override with this index.
+    #[inline]
+    pub(crate) fn get(&self, index: u32) -> Option<&Override> {
+        self.all.get(index as usize)
+    }
+
+    /// Where the state of a key is: in an override, or in the rule's `store`. `None` if the key has
+    /// no limits.
+    #[inline]
+    pub(crate) fn locate(&self, store: &Store, key: &KeyOf<'_>) -> Option<Place> {
+        let hash = store.hash(key);
+        match self.by_key.get(&hash) {
+            Some(&index) => Some(Place {
+                instead: Some(index),
+                at: self.get(index)?.at?,
+            }),
+            None => Some(Place {
+                instead: None,
+                at: store.locate_hashed(hash)?,
+            }),
+        }
+    }
+}
+
+/// Where the state of a key is.
+#[derive(Clone, Copy)]
+pub(crate) struct Place {
+    /// The index of the override, or `None` for the tables of the rule.
+    pub(crate) instead: Option<u32>,
+    pub(crate) at: Address,
+}

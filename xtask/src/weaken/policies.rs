@@ -1,0 +1,66 @@
+//! Mutants of the policies that an ordinary test must detect.
+
+use super::Mutant;
+
+const STORE: &str = "policy/src/store.rs";
+const POLICY: &str = "policy/src/policy.rs";
+const OVERRIDES: &str = "policy/src/overrides.rs";
+
+pub(super) const MUTANTS: &[Mutant] = &[
+    // An explained decision tells of a later state; a retry that ends before the penalty does.
+    Mutant {
+        file: STORE,
+        within: "fn take_explained_at(",
+        text: "each!(self, key => key.take_explained_at(now, n))",
+        by: "(self.take_at(now, n), self.explain_at(now, n))",
+        test: ("explained", "threads_are_told_of_their_own_decisions"),
+    },
+    Mutant {
+        file: STORE,
+        within: "fn after_penalty(",
+        text: "retry.longer(Key::at(penalty, at).retry(denied), now)",
+        by: "retry",
+        test: ("explained", "a_penalty_and_the_limits_decide_when_to_retry"),
+    },
+    // An override has no effect, or shares the state of the rule, or names no key or a key twice.
+    Mutant {
+        file: OVERRIDES,
+        within: "pub(crate) fn locate(",
+        text: "instead: Some(index),",
+        by: "instead: None,",
+        test: (
+            "overrides",
+            "a_key_has_the_limits_of_its_override_and_the_others_those_of_the_rule",
+        ),
+    },
+    Mutant {
+        file: POLICY,
+        within: "pub(crate) fn store_at(",
+        text: "Some(instead) => &instead.store",
+        by: "Some(_) => &self.store",
+        test: (
+            "overrides",
+            "an_override_has_a_state_and_a_penalty_of_its_own",
+        ),
+    },
+    Mutant {
+        file: OVERRIDES,
+        within: "pub(crate) fn new(",
+        text: "by_key.insert(hash, index as u32).is_some()",
+        by: "by_key.insert(hash, index as u32) == Some(u32::MAX)",
+        test: (
+            "overrides",
+            "overrides_are_checked_when_the_rule_is_put_in_force",
+        ),
+    },
+    Mutant {
+        file: "policy/src/key.rs",
+        within: "pub(crate) fn with_values<T>(",
+        text: "if key.is_complete() {",
+        by: "if key.is_complete() || !values.is_empty() {",
+        test: (
+            "overrides",
+            "overrides_are_checked_when_the_rule_is_put_in_force",
+        ),
+    },
+];
