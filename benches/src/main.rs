@@ -40,8 +40,8 @@ struct Options {
     /// Write the rows as JSON to this file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Write charts as SVG files into this folder; without --only and --from, also of costs that grow
-    /// with threads, segments, permits or limits
+    /// Write charts as SVG files into this folder; without --only and --from, also of costs that
+    /// grow with threads, segments, permits or limits
     #[arg(long, value_name = "DIR")]
     plot: Option<PathBuf>,
     /// Five short runs of each instead of fifteen: under a minute, and noisier

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use boon::{Compiler, SchemaIndex, Schemas};
 use serde_json::{Value, json};
 
-use super::{ALGORITHMS, EXEMPT, FILE, KINDS, LIMIT, ON_MISSING, PATHS, RULE};
+use super::{ALGORITHMS, EXEMPT, FILE, KINDS, LIMIT, ON_MISSING, OVERRIDE, PATHS, RULE};
 use crate::document::{self, Names, Node, Reader, Table};
 use crate::{MAX_LIMITS, MAX_SEGMENTS, Policy};
 
@@ -61,6 +61,7 @@ fn the_schema_has_the_settings_and_the_choices_of_the_reader() {
     assert_eq!(keys(&schema, "/properties/paths/properties"), names(PATHS));
     assert_eq!(keys(&schema, "/$defs/rule/properties"), names(RULE));
     assert_eq!(keys(&schema, "/$defs/limit/properties"), names(LIMIT));
+    assert_eq!(keys(&schema, "/$defs/override/properties"), names(OVERRIDE));
     assert_eq!(
         keys(&schema, "/$defs/rule/properties/exempt/properties"),
         names(EXEMPT)
@@ -81,11 +82,11 @@ fn the_schema_has_the_settings_and_the_choices_of_the_reader() {
     ] {
         assert_eq!(strings(&schema, pointer), names(choices));
     }
-    let number = |pointer| schema.pointer(pointer).and_then(Value::as_u64);
-    assert_eq!(
-        number("/$defs/rule/properties/limits/maxItems"),
-        Some(MAX_LIMITS as u64)
-    );
+    let number = |pointer: &str| schema.pointer(pointer).and_then(Value::as_u64);
+    for of in ["rule", "override"] {
+        let most = number(&format!("/$defs/{of}/properties/limits/maxItems"));
+        assert_eq!(most, Some(MAX_LIMITS as u64));
+    }
     assert_eq!(
         number("/$defs/limit/properties/segments/maximum"),
         Some(MAX_SEGMENTS.into())
@@ -216,6 +217,24 @@ fn the_schema_and_the_reader_accept_the_same_values() {
             }
         }
         let rules = |rule: Value| json!({ "rules": [rule] });
+        for setting in OVERRIDE {
+            let mut other = json!({ "key": ["/a"], "limits": ["5/m"] });
+            other[setting] = sample.clone();
+            // Only the policy knows how many parts a key has.
+            let is_exact = setting != "key";
+            for limits in [json!([]), json!(["5/m"])] {
+                let overrides = json!([other]);
+                check(
+                    rules(json!({
+                        "name": "r",
+                        "key": ["path"],
+                        "limits": limits,
+                        "overrides": overrides,
+                    })),
+                    is_exact,
+                );
+            }
+        }
         check(rules(sample.clone()), true);
         check(
             rules(json!({ "penalty": "5m", "name": "r", "limits": sample })),
