@@ -1,19 +1,23 @@
 //! The command line.
 
 use core::fmt;
+use core::net::IpAddr;
 use core::time::Duration;
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum, ValueHint};
 
+use portcullis_policy::Kind;
+
 use crate::limit::{Limit, period};
+use crate::policy_file::PolicyFormat;
 use crate::replay::{Format, Key};
 
-/// Rate limiting: a demonstration, and a replay of access logs.
+/// Rate limiting: a demonstration, a replay of access logs, and a check of rules.
 ///
 /// Portcullis is a library of lock-free rate limiters. This program demonstrates them: `demo` puts
 /// each limiter under load, checks its bound, and lets a burst wait in a queue; `replay` shows what
-/// limits would have done to the requests of access logs.
+/// limits would have done to the requests of access logs; `check` checks a file of rules.
 #[derive(Debug, Parser)]
 #[command(
     name = "portcullis",
@@ -25,9 +29,12 @@ use crate::replay::{Format, Key};
   portcullis replay access.log* --limit 10/s:burst=50 --limit 100/m
   portcullis replay access.log.gz --limit 100/10s --algorithm sliding-window --json
   portcullis replay access.log --limit 1000000/m --cost bytes --key global
+  portcullis check policy.toml
+  portcullis check policy.toml --request 'POST /login' --address 192.0.2.7
   portcullis completions bash
 
-Exit code: 0 success, 1 a limiter broke its bound (demo), 2 the command line or a log cannot be used."
+Exit code: 0 success, 1 a limiter broke its bound (demo) or rules are not valid (check), 2 the
+command line or a file cannot be used."
 )]
 pub(crate) struct Args {
     /// The command to run. Without one, the demo runs.
@@ -41,6 +48,7 @@ pub(crate) struct Args {
 pub(crate) enum Command {
     Demo(DemoArgs),
     Replay(Box<ReplayArgs>),
+    Check(Box<CheckArgs>),
     Completions(CompletionsArgs),
 }
 
@@ -202,6 +210,118 @@ impl ReplayArgs {
             OrderBy::Log => None,
         }
     }
+}
+
+/// Checks a file of rules, and shows which rules a request matches.
+///
+/// All errors of the file are shown at once, each with its line. If the rules are valid and a
+/// request is given, the rules are listed in the order in which they are asked: whether each one
+/// matches, why not, and what its limits answer. All limits are as new.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  portcullis check policy.toml
+  portcullis check policy.json --request 'POST /login' --address 192.0.2.7
+  portcullis check policy.toml --request 'PUT /v1/a/blobs/b' --host eu.example.com \\
+      --header 'X-Tenant: t1' --property region=eu --cost 3
+
+Exit code: 0 the rules are valid, 1 they are not, 2 the command line or the file cannot be used.")]
+pub(crate) struct CheckArgs {
+    /// The file; `-` reads standard input
+    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) file: PathBuf,
+    /// The format of the file [default: by its extension]
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    pub(crate) format: Option<PolicyFormat>,
+    /// A request: its method and its path
+    #[arg(long, value_name = "METHOD PATH", value_parser = method_and_path)]
+    pub(crate) request: Option<(String, String)>,
+    /// What else is known of the request.
+    #[command(flatten)]
+    pub(crate) about: RequestArgs,
+}
+
+/// What is known of a request besides its method and its path.
+#[derive(Debug, clap::Args)]
+pub(crate) struct RequestArgs {
+    /// The host that the request is for
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value = "",
+        hide_default_value = true,
+        requires = "request"
+    )]
+    pub(crate) host: String,
+    /// The address of the client
+    #[arg(long, value_name = "ADDRESS", requires = "request")]
+    pub(crate) address: Option<IpAddr>,
+    /// A header field; repeat the option for more
+    #[arg(
+        long = "header",
+        value_name = "NAME: VALUE",
+        value_parser = header,
+        requires = "request"
+    )]
+    pub(crate) headers: Vec<(String, String)>,
+    /// The service tier of the client
+    #[arg(
+        long,
+        value_name = "TIER",
+        default_value = "",
+        hide_default_value = true,
+        requires = "request"
+    )]
+    pub(crate) tier: String,
+    /// Another property; repeat the option for more
+    #[arg(
+        long = "property",
+        value_name = "NAME=VALUE",
+        value_parser = property,
+        requires = "request"
+    )]
+    pub(crate) properties: Vec<(String, String)>,
+    /// What is limited
+    #[arg(
+        long,
+        value_parser = kind,
+        default_value = "request",
+        value_name = "request|ingress|egress|burst|concurrency",
+        requires = "request"
+    )]
+    pub(crate) kind: Kind,
+    /// The number of permits that the request takes
+    #[arg(long, value_name = "N", default_value = "1", requires = "request")]
+    pub(crate) cost: u32,
+}
+
+/// The two texts around the first separator, without white space around them.
+fn pair(text: &str, separator: char) -> Option<(String, String)> {
+    let (name, value) = text.split_once(separator)?;
+    let (name, value) = (name.trim(), value.trim());
+    (!name.is_empty()).then(|| (name.to_owned(), value.to_owned()))
+}
+
+fn method_and_path(text: &str) -> Result<(String, String), &'static str> {
+    pair(text.trim(), ' ').ok_or("expected a method and a path, for example 'GET /v1/items'")
+}
+
+fn header(text: &str) -> Result<(String, String), &'static str> {
+    pair(text, ':').ok_or("expected a name and a value, for example 'X-Api-Key: k1'")
+}
+
+fn property(text: &str) -> Result<(String, String), &'static str> {
+    pair(text, '=').ok_or("expected a name and a value, for example region=eu")
+}
+
+fn kind(text: &str) -> Result<Kind, &'static str> {
+    Ok(match text {
+        "request" => Kind::Request,
+        "ingress" => Kind::Ingress,
+        "egress" => Kind::Egress,
+        "burst" => Kind::Burst,
+        "concurrency" => Kind::Concurrency,
+        _ => return Err("expected request, ingress, egress, burst or concurrency"),
+    })
 }
 
 /// Prints a script that completes the arguments of this program in a shell.

@@ -1,20 +1,24 @@
-//! The program `portcullis`: a demonstration of the limiters in real time, and a replay of access
-//! logs.
+//! The program `portcullis`: a demonstration of the limiters in real time, a replay of access logs,
+//! and a check of files of rules.
 //!
 //! | module | what is in it |
 //! |---|---|
 //! | [`args`] | the command line |
 //! | [`demo`] | threads hammer each limiter, a burst waits in a queue, and every bound is checked |
 //! | [`replay`] | reads access logs line by line, and judges each request at the log's time |
+//! | [`check`] | whether the rules of a file are valid, and which of them a request matches |
+//! | [`policy_file`] | files of rules: their formats, and how their errors are shown |
 //! | [`completions`] | scripts that complete the arguments in a shell |
 //! | [`failure`] | errors that stop the program, and their exit code |
 //! | [`text`] | formatting of numbers |
 
 mod args;
+mod check;
 mod completions;
 mod demo;
 mod failure;
 mod limit;
+mod policy_file;
 mod replay;
 mod text;
 
@@ -28,6 +32,7 @@ fn main() -> ExitCode {
     let outcome = match Args::parse().command.unwrap_or_default() {
         Command::Demo(args) => demo::run(&args),
         Command::Replay(args) => replay::run(&args),
+        Command::Check(args) => check::run(&args),
         Command::Completions(args) => completions::run(&args),
     };
     match outcome {

@@ -1,0 +1,131 @@
+//! `portcullis check`: whether the rules of a file are valid, and which of them a request matches.
+
+use core::fmt::Write as _;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use portcullis_core::{Detail, Timestamp};
+use portcullis_policy::{Considered, Explained, Mismatch, Outcome, Policy, Request};
+
+use crate::args::{CheckArgs, RequestArgs};
+use crate::failure::Failure;
+use crate::policy_file::PolicyFile;
+use crate::text::counted;
+
+/// Prints that the rules are valid, or all errors of the file. Prints what each rule says of the
+/// request, if there is one.
+///
+/// # Errors
+///
+/// [`Failure::Refused`] if the file cannot be read, [`Failure::Output`] if the result cannot be
+/// written.
+pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode, Failure> {
+    let file = PolicyFile::read(&args.file, args.format)?;
+    let policy = match file.policy() {
+        Ok(policy) => policy,
+        Err(errors) => {
+            file.report(&errors);
+            let count = counted(errors.len() as u64, ("error", "errors"));
+            eprintln!("portcullis: {}: {count}", file.name());
+            return Ok(ExitCode::FAILURE);
+        }
+    };
+    let rules = counted(policy.rules().len() as u64, ("rule", "rules"));
+    let mut text = format!("{}: valid, {rules}\n", file.name());
+    if let Some(request) = &args.request {
+        text += &explanation(&policy, &args.about, request);
+    }
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What each rule says of a request, and the decision.
+fn explanation(policy: &Policy, about: &RequestArgs, (method, path): &(String, String)) -> String {
+    let mut request = Request::new(method, path)
+        .kind(about.kind)
+        .host(&about.host)
+        .tier(&about.tier)
+        .headers(&about.headers)
+        .properties(&about.properties)
+        .cost(about.cost);
+    if let Some(address) = about.address {
+        request = request.address(address);
+    }
+    let mut text = format!("\n{method} {path}\n");
+    // All limits are as new. A path that is too long is judged by no rule.
+    if let Ok(explained) = policy.explain_at(Timestamp::ZERO, &request) {
+        let names = explained
+            .iter()
+            .map(|each| each.rule.name().chars().count());
+        let width = names.max().unwrap_or(0);
+        let mut decides = None;
+        for each in &explained {
+            let name = each.rule.name();
+            let verdict = verdict(each, decides);
+            let _ = writeln!(text, "  {name:width$}  {verdict}");
+            if each.decides {
+                decides = Some(name);
+            }
+        }
+    }
+    let decision = policy.decide_at(Timestamp::ZERO, &request);
+    let answer = if decision.is_allowed() {
+        "allowed"
+    } else {
+        "denied"
+    };
+    let _ = match (decision.rule(), decision.outcome()) {
+        (Some(rule), _) => writeln!(text, "=> {answer} by {}", rule.name()),
+        (None, Outcome::Path(error)) => writeln!(text, "=> {answer}: {error}"),
+        (None, _) => writeln!(text, "=> {answer}: no rule decides"),
+    };
+    text
+}
+
+/// What a rule says. `decided` is the rule that has decided before.
+fn verdict(explained: &Explained<'_>, decided: Option<&str>) -> String {
+    let answer = match &explained.considered {
+        Considered::Disabled => return "disabled".into(),
+        Considered::Mismatch(mismatch) => return format!("no match: {}", why(*mismatch)),
+        Considered::Skipped => {
+            return "skipped: the request lacks a part of the key".into();
+        }
+        Considered::Unidentified => "denied: the request lacks a part of the key".into(),
+        Considered::Exempt => "allowed: the client is exempt".into(),
+        Considered::Limits { details, .. } => {
+            let limits = explained.rule.limits().iter().zip(details);
+            let all: Vec<String> = limits
+                .map(|(limit, detail)| match detail.decision {
+                    Ok(()) => format!("{limit} has {} left", detail.available),
+                    Err(denied) => format!("{limit}: {denied}"),
+                })
+                .collect();
+            match details.iter().all(Detail::is_allowed) {
+                true if all.is_empty() => "allowed: no limits".into(),
+                true => format!("allowed: {}", all.join(", ")),
+                false => format!("denied: {}", all.join(", ")),
+            }
+        }
+        other => format!("{other:?}"),
+    };
+    match decided {
+        Some(rule) => format!("not asked: {rule} decides"),
+        None if explained.decides => format!("decides: {answer}"),
+        None => format!("shadow: {answer}"),
+    }
+}
+
+/// What of a request a rule is not for.
+fn why(mismatch: Mismatch<'_>) -> String {
+    match mismatch {
+        Mismatch::Kind => "another kind".into(),
+        Mismatch::Method => "another method".into(),
+        Mismatch::Path => "another path".into(),
+        Mismatch::Host => "another host or address".into(),
+        Mismatch::Tier => "another tier".into(),
+        Mismatch::Property(name) => format!("without a listed value of the property {name}"),
+        other => format!("{other:?}"),
+    }
+}

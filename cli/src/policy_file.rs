@@ -1,0 +1,144 @@
+//! Files of rules: their formats, and their errors as a compiler shows them.
+
+use std::fs::File;
+use std::io::{self, IsTerminal, Read};
+use std::path::Path;
+
+use annotate_snippets::{AnnotationKind, Level, Origin, Renderer, Snippet};
+use clap::ValueEnum;
+use portcullis_policy::{FileError, Policy};
+
+use crate::failure::Failure;
+
+/// The largest file that is read, in bytes: 16 MiB.
+const MAX_BYTES: u64 = 1 << 24;
+
+/// The longest line that is shown, in bytes. The position of an error in a longer one is shown
+/// without the line.
+const MAX_LINE: usize = 4_096;
+
+/// The format of a file of rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PolicyFormat {
+    /// Our own format in TOML.
+    Toml,
+    /// Our own format in JSON, with comments.
+    Json,
+}
+
+impl PolicyFormat {
+    /// The format by the extension of a file.
+    fn of(path: &Path) -> Option<Self> {
+        let extension = path.extension()?.to_str()?;
+        Self::from_str(extension, true).ok()
+    }
+}
+
+/// The text of a file of rules.
+pub(crate) struct PolicyFile {
+    name: String,
+    format: PolicyFormat,
+    text: String,
+}
+
+impl PolicyFile {
+    /// Reads a file, or standard input for `-`. The default format is that of the extension.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure::Refused`] if the file cannot be read, is not UTF-8 or is too large, or if its
+    /// format is not known.
+    pub(crate) fn read(path: &Path, format: Option<PolicyFormat>) -> Result<Self, Failure> {
+        let name = path.display().to_string();
+        let refused = |reason: &dyn core::fmt::Display| {
+            Err(Failure::Refused(format!("cannot use {name}: {reason}")))
+        };
+        let Some(format) = format.or_else(|| PolicyFormat::of(path)) else {
+            return refused(&"name its format with --format");
+        };
+        let mut bytes = Vec::new();
+        let read = if path == Path::new("-") {
+            io::stdin()
+                .lock()
+                .take(MAX_BYTES + 1)
+                .read_to_end(&mut bytes)
+        } else {
+            File::open(path).and_then(|file| file.take(MAX_BYTES + 1).read_to_end(&mut bytes))
+        };
+        if let Err(error) = read {
+            return refused(&error);
+        }
+        if bytes.len() as u64 > MAX_BYTES {
+            return refused(&format_args!("it is larger than {MAX_BYTES} bytes"));
+        }
+        match String::from_utf8(bytes) {
+            Ok(text) => Ok(Self { name, format, text }),
+            Err(error) => {
+                let valid = error.utf8_error().valid_up_to();
+                let newlines = error.as_bytes()[..valid]
+                    .iter()
+                    .filter(|byte| **byte == b'\n');
+                let line = 1 + newlines.count();
+                refused(&format_args!("it is not UTF-8 in line {line}"))
+            }
+        }
+    }
+
+    /// The name, as the user wrote it.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Puts the rules in force.
+    ///
+    /// # Errors
+    ///
+    /// All errors in the file.
+    pub(crate) fn policy(&self) -> Result<Policy, Vec<FileError>> {
+        match self.format {
+            PolicyFormat::Toml => Policy::from_toml(&self.text),
+            PolicyFormat::Json => Policy::from_json(&self.text),
+        }
+    }
+
+    /// Prints errors on standard error, each with its line of the file.
+    pub(crate) fn report(&self, errors: &[FileError]) {
+        let is_styled = io::stderr().is_terminal()
+            && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+        let renderer = if is_styled {
+            Renderer::styled()
+        } else {
+            Renderer::plain()
+        };
+        for error in errors {
+            eprintln!("{}\n", self.rendered(error, &renderer));
+        }
+    }
+
+    fn rendered(&self, error: &FileError, renderer: &Renderer) -> String {
+        let title = Level::ERROR.primary_title(&error.message);
+        let start = self.text[..error.bytes.start]
+            .rfind('\n')
+            .map_or(0, |newline| newline + 1);
+        let rest = &self.text[start..];
+        let line = rest.lines().next().unwrap_or_default();
+        let group = if line.len() > MAX_LINE {
+            title.element(
+                Origin::path(&self.name)
+                    .line(error.line)
+                    .char_column(error.column),
+            )
+        } else {
+            // Of several lines, the first one is shown.
+            let bytes = [error.bytes.start, error.bytes.end];
+            let [from, to] = bytes.map(|byte| (byte - start).min(line.len()));
+            title.element(
+                Snippet::source(line)
+                    .line_start(error.line)
+                    .path(&self.name)
+                    .annotation(AnnotationKind::Primary.span(from..to)),
+            )
+        };
+        renderer.render(&[group])
+    }
+}

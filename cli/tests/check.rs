@@ -1,0 +1,240 @@
+//! The check of a file of rules.
+
+mod common;
+
+use std::io::Write;
+use std::process::{Output, Stdio};
+
+use common::{Scratch, portcullis, text};
+
+fn check(args: &[&str]) -> Output {
+    portcullis(&[&["check"], args].concat()).output().unwrap()
+}
+
+const TOML: &str = "\
+[[rules]]
+name = 'login'
+methods = ['POST']
+paths = ['/login']
+key = ['address']
+limits = ['5/m', { at_once = 2 }]
+
+[[rules]]
+name = 'new'
+hosts = ['*.example.com']
+key = ['header:X-Tenant']
+on_missing = 'deny'
+limits = ['1/s']
+shadow = true
+
+[[rules]]
+name = 'off'
+enabled = false
+
+[[rules]]
+name = 'all'
+properties = { region = ['eu'] }
+limits = ['2/s']
+exempt = { headers = { X-Client = ['monitor'] } }
+";
+
+#[test]
+fn valid_rules_are_counted_whatever_the_format() {
+    for (name, content) in [
+        ("a.toml", "[[rules]]\nname = 'a'\n"),
+        ("a.JSON", "{ \"rules\": [{ \"name\": \"a\" }] } // one"),
+    ] {
+        let file = Scratch::new(name, content.as_bytes());
+        let output = check(&[file.path()]);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        let expected = format!("{}: valid, 1 rule\n", file.path());
+        assert_eq!(text(&output.stdout), expected);
+    }
+}
+
+#[test]
+fn all_errors_are_shown_with_their_lines_as_a_compiler_does() {
+    let content = "[[rules]]\nname = 'a'\n\tlimits = ['5/m', '5/year', 'é/s']\npriorty = 1\n";
+    let file = Scratch::new("wrong.toml", content.as_bytes());
+    let output = check(&[file.path()]);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(text(&output.stdout), "");
+    let expected = "\
+error: limits: `5/year` is not a rate: expected N/PERIOD, such as 60/m, 100/10s or 5/500ms (units: ms, s, m, h, d; whole numbers)
+ --> FILE:3:19
+  |
+3 |     limits = ['5/m', '5/year', 'é/s']
+  |                      ^^^^^^^^
+
+error: limits: `é/s` is not a rate: expected N/PERIOD, such as 60/m, 100/10s or 5/500ms (units: ms, s, m, h, d; whole numbers)
+ --> FILE:3:29
+  |
+3 |     limits = ['5/m', '5/year', 'é/s']
+  |                                ^^^^^
+
+error: priorty is not a setting of a rule: did you mean priority?
+ --> FILE:4:1
+  |
+4 | priorty = 1
+  | ^^^^^^^
+
+portcullis: FILE: 3 errors
+";
+    assert_eq!(text(&output.stderr).replace(file.path(), "FILE"), expected);
+}
+
+#[test]
+fn errors_in_json_over_several_lines_and_in_long_lines_are_shown() {
+    let long = "x".repeat(10_000);
+    let content = format!(
+        "{{\"rules\": [\n  {{\n    \"keys\": 1\n  }},\n  {{ \"name\": \"{long}\", \"key\": 1 }},]}}"
+    );
+    let file = Scratch::new("wrong.json", content.as_bytes());
+    let output = check(&[file.path()]);
+    assert_eq!(output.status.code(), Some(1));
+    let expected = "\
+error: name is missing in this rule
+ --> FILE:2:3
+  |
+2 |   {
+  |   ^
+
+error: key: expected an array of strings, not an integer
+ --> FILE:5:10024
+
+portcullis: FILE: 2 errors
+";
+    assert_eq!(text(&output.stderr).replace(file.path(), "FILE"), expected);
+}
+
+#[test]
+fn standard_input_needs_a_format() {
+    let mut command = portcullis(&["check", "-", "--format", "json"]);
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(b"{}").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(text(&output.stdout), "-: valid, 0 rules\n");
+}
+
+#[test]
+fn files_that_cannot_be_used_are_another_exit_code() {
+    let latin = Scratch::new("latin.toml", b"# one\n# \xe9\n");
+    let unknown = Scratch::new("rules.yaml", b"");
+    for (args, expected) in [
+        (vec!["-"], "cannot use -: name its format"),
+        (vec![unknown.path()], "name its format with --format"),
+        (vec![latin.path()], "it is not UTF-8 in line 2"),
+        (vec!["missing.toml"], "cannot use missing.toml: "),
+        (
+            vec![latin.path(), "--format", "yaml"],
+            "invalid value 'yaml'",
+        ),
+        (vec![latin.path(), "--host", "a"], "--request"),
+        (
+            vec![latin.path(), "--request", "GET"],
+            "expected a method and a path",
+        ),
+        (
+            vec![latin.path(), "--request", "GET /", "--header", "a"],
+            "X-Api-Key: k1",
+        ),
+        (
+            vec![latin.path(), "--request", "GET /", "--property", "a"],
+            "region=eu",
+        ),
+        (
+            vec![latin.path(), "--request", "GET /", "--kind", "a"],
+            "expected request, ",
+        ),
+        (
+            vec![latin.path(), "--request", "GET /", "--address", "a"],
+            "invalid value 'a'",
+        ),
+    ] {
+        let output = check(&args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        let error = text(&output.stderr);
+        assert!(error.contains(expected), "{args:?}: {error}");
+    }
+}
+
+#[test]
+fn a_request_is_explained_rule_by_rule() {
+    let file = Scratch::new("explained.toml", TOML.as_bytes());
+    let explained = |args: &[&str]| {
+        let output = check(&[&[file.path(), "--request"], args].concat());
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        let all = text(&output.stdout);
+        let (first, rest) = all.split_once("\n\n").unwrap();
+        assert!(first.ends_with(": valid, 4 rules"), "{first}");
+        rest.to_owned()
+    };
+    assert_eq!(
+        explained(&["POST /login", "--address", "192.0.2.7", "--cost", "3"]),
+        "\
+POST /login
+  login  decides: denied: 5/60s has 5 left, 2 at once: 3 permits requested, at most 2 can ever be granted: request fewer
+  new    no match: another host or address
+  off    disabled
+  all    no match: without a listed value of the property region
+=> denied by login
+"
+    );
+    assert_eq!(
+        explained(&[
+            "GET /login?a=b",
+            "--host",
+            "eu.example.com",
+            "--property",
+            "Region=eu",
+            "--header",
+            "x-client: monitor"
+        ]),
+        "\
+GET /login?a=b
+  login  no match: another method
+  new    shadow: denied: the request lacks a part of the key
+  off    disabled
+  all    decides: allowed: the client is exempt
+=> allowed by all
+"
+    );
+    assert_eq!(
+        explained(&[
+            "POST /login",
+            "--host",
+            "eu.example.com",
+            "--property",
+            "region=eu"
+        ]),
+        "\
+POST /login
+  login  decides: allowed: 5/60s has 5 left, 2 at once has 2 left
+  new    not asked: login decides
+  off    disabled
+  all    not asked: login decides
+=> allowed by login
+"
+    );
+    assert_eq!(
+        explained(&["GET /", "--kind", "egress", "--tier", "free"]),
+        "\
+GET /
+  login  no match: another kind
+  new    no match: another kind
+  off    disabled
+  all    no match: another kind
+=> allowed: no rule decides
+"
+    );
+    let deep = format!("GET {}", "/a".repeat(1_000));
+    let explained = explained(&[&deep]);
+    assert!(
+        explained.ends_with("\n=> denied: the path has more than 256 components\n"),
+        "{explained}"
+    );
+}
