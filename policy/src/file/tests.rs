@@ -61,10 +61,13 @@ fn the_schema_has_the_settings_and_the_choices_of_the_reader() {
     assert_eq!(keys(&schema, "/properties/paths/properties"), names(PATHS));
     assert_eq!(keys(&schema, "/$defs/rule/properties"), names(RULE));
     assert_eq!(keys(&schema, "/$defs/limit/properties"), names(LIMIT));
-    assert_eq!(keys(&schema, "/$defs/override/properties"), names(OVERRIDE));
     assert_eq!(
         keys(&schema, "/$defs/rule/properties/exempt/properties"),
         names(EXEMPT)
+    );
+    assert_eq!(
+        keys(&schema, "/$defs/rule/properties/overrides/items/properties"),
+        names(OVERRIDE)
     );
     for (pointer, choices) in [
         (
@@ -82,11 +85,8 @@ fn the_schema_has_the_settings_and_the_choices_of_the_reader() {
     ] {
         assert_eq!(strings(&schema, pointer), names(choices));
     }
-    let number = |pointer: &str| schema.pointer(pointer).and_then(Value::as_u64);
-    for of in ["rule", "override"] {
-        let most = number(&format!("/$defs/{of}/properties/limits/maxItems"));
-        assert_eq!(most, Some(MAX_LIMITS as u64));
-    }
+    let number = |pointer| schema.pointer(pointer).and_then(Value::as_u64);
+    assert_eq!(number("/$defs/limits/maxItems"), Some(MAX_LIMITS as u64));
     assert_eq!(
         number("/$defs/limit/properties/segments/maximum"),
         Some(MAX_SEGMENTS.into())
@@ -218,22 +218,14 @@ fn the_schema_and_the_reader_accept_the_same_values() {
         }
         let rules = |rule: Value| json!({ "rules": [rule] });
         for setting in OVERRIDE {
-            let mut other = json!({ "key": ["/a"], "limits": ["5/m"] });
-            other[setting] = sample.clone();
-            // Only the policy knows how many parts a key has.
-            let is_exact = setting != "key";
-            for limits in [json!([]), json!(["5/m"])] {
-                let overrides = json!([other]);
-                check(
-                    rules(json!({
-                        "name": "r",
-                        "key": ["path"],
-                        "limits": limits,
-                        "overrides": overrides,
-                    })),
-                    is_exact,
-                );
-            }
+            let mut instead = json!({ "key": ["x"], "limits": ["5/m"] });
+            instead[setting] = sample.clone();
+            let rule = json!({
+                "name": "r", "key": ["header:X"], "limits": ["5/m"], "overrides": [instead],
+            });
+            // The number of values is that of the parts of the key.
+            let count = sample.as_array().map_or(1, Vec::len);
+            check(rules(rule), count == 1 || setting != "key");
         }
         check(rules(sample.clone()), true);
         check(
@@ -241,6 +233,7 @@ fn the_schema_and_the_reader_accept_the_same_values() {
             true,
         );
         check(rules(json!({ "penalty": sample, "name": "r" })), true);
+        check(rules(json!({ "overrides": sample, "name": "r" })), true);
         check(rules(json!({ "nme": sample, "name": "r" })), true);
     }
     assert!(different.is_empty(), "{different:#?}");
