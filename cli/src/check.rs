@@ -94,9 +94,12 @@ fn verdict(explained: &Explained<'_>, decided: Option<&str>) -> String {
         }
         Considered::Unidentified => "denied: the request lacks a part of the key".into(),
         Considered::Exempt => "allowed: the client is exempt".into(),
-        Considered::Limits { details, .. } => {
-            let limits = explained.rule.limits().iter().zip(details);
+        Considered::Limits {
+            limits, details, ..
+        } => {
             let all: Vec<String> = limits
+                .iter()
+                .zip(details)
                 .map(|(limit, detail)| match detail.decision {
                     Ok(()) => format!("{limit} has {} left", detail.available),
                     Err(denied) => format!("{limit}: {denied}"),

@@ -18,6 +18,7 @@ methods = ['POST']
 paths = ['/login']
 key = ['address']
 limits = ['5/m', { at_once = 2 }]
+overrides = [{ key = ['192.0.2.9'], limits = ['50/m'] }]
 
 [[rules]]
 name = 'new'
@@ -230,6 +231,10 @@ GET /
   all    no match: another kind
 => allowed: no rule decides
 "
+    );
+    assert!(
+        explained(&["POST /login", "--address", "192.0.2.9"])
+            .contains("  login  decides: allowed: 50/60s has 50 left\n")
     );
     let deep = format!("GET {}", "/a".repeat(1_000));
     let explained = explained(&[&deep]);

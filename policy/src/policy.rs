@@ -383,13 +383,19 @@ impl Policy {
         Ok(all)
     }
 
-    fn consider(&self, active: &Active, now: Timestamp, request: &Request<'_>) -> Considered<'_> {
+    fn consider<'p>(
+        &'p self,
+        active: &'p Active,
+        now: Timestamp,
+        request: &Request<'_>,
+    ) -> Considered<'p> {
         match active.locate(request, self.path_rules) {
             Ok(place) => {
-                let store = active.store_at(place);
+                let (store, limits) = (active.store_at(place), active.limits_at(place));
                 Considered::Limits {
                     is_penalized: store.is_penalized(place.at, now),
-                    details: (0..active.limits_at(place).len())
+                    limits,
+                    details: (0..limits.len())
                         .map(|limit| store.detail(place.at, limit, now, request.cost))
                         .collect(),
                 }
@@ -399,6 +405,7 @@ impl Policy {
             Err(Verdict::Skipped) => Considered::Skipped,
             Err(_) => Considered::Limits {
                 is_penalized: false,
+                limits: &[],
                 details: Vec::new(),
             },
         }
@@ -896,6 +903,8 @@ pub enum Considered<'p> {
     Limits {
         /// Whether a penalty denies all requests of this key.
         is_penalized: bool,
+        /// The limits of this key: those of the rule, or of one of its overrides.
+        limits: &'p [Limit],
         /// The state of each limit, and what it would answer.
         details: Vec<Detail>,
     },
