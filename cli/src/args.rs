@@ -11,7 +11,7 @@ use portcullis_policy::Kind;
 
 use crate::limit::{Limit, period};
 use crate::policy_file::PolicyFormat;
-use crate::replay::{Format, Key};
+use crate::replay::{Format, Key, Share};
 
 /// Rate limiting: a demonstration, a replay of access logs, and a check of rules.
 ///
@@ -31,6 +31,7 @@ use crate::replay::{Format, Key};
   portcullis replay access.log --limit 1000000/m --cost bytes --key global
   portcullis check policy.toml
   portcullis check policy.toml --request 'POST /login' --address 192.0.2.7
+  portcullis replay access.log --policy policy.toml --recommend 1%
   portcullis completions bash
 
 Exit code: 0 success, 1 a limiter broke its bound (demo) or rules are not valid (check), 2 the
@@ -136,6 +137,8 @@ Examples:
   portcullis replay access.log --limit 1000000/m --cost bytes --key ip/24/64
   portcullis replay access.log --format '$remote_addr [$msec] $status $bytes_sent $http_x_key' \\
       --key field:http_x_key,path
+  portcullis replay access.log --policy policy.toml
+  portcullis replay access.log --policy policy.toml --recommend 1%
 
 Exit code: 0 success, 2 the command line or a log cannot be used.")]
 pub(crate) struct ReplayArgs {
@@ -148,6 +151,19 @@ pub(crate) struct ReplayArgs {
     /// [default: 60/m; with `--cost bytes`, 10000000/m]
     #[arg(long = "limit", value_name = "N/PERIOD")]
     pub(crate) limits: Vec<Limit>,
+    /// Replay the rules of a policy file instead of limits. A file in TOML, as the library
+    /// portcullis-policy reads it
+    #[arg(
+        long,
+        value_name = "FILE",
+        value_hint = ValueHint::FilePath,
+        conflicts_with_all = ["limits", "algorithm", "burst", "segments", "key", "cost"]
+    )]
+    pub(crate) policy: Option<PathBuf>,
+    /// With `--policy`: propose for each rule the smallest limits that deny at most this share of
+    /// its requests, such as `1%` or `0.05%`. Reads the logs several times
+    #[arg(long, value_name = "SHARE", requires = "policy")]
+    pub(crate) recommend: Option<Share>,
     /// The algorithm of limits that do not set one
     #[arg(
         long,

@@ -12,6 +12,7 @@
 //! | [`order`] | sorts the records by time |
 //! | [`settings`] | builds limiters from the command line |
 //! | [`judge`] | one limiter per key and limit, and their decisions |
+//! | [`policy`] | requests from lines, the decisions of a policy, and limits to recommend |
 //! | [`timeline`] | decisions over time, in a fixed number of rows |
 //! | [`report`] | prints the result, as a summary or as JSON |
 //!
@@ -24,19 +25,21 @@ mod judge;
 mod key;
 mod logs;
 mod order;
+mod policy;
 mod report;
 mod settings;
 mod time;
 mod timeline;
 
+use core::time::Duration;
 use std::process::ExitCode;
 use std::time::Instant;
 
 use self::format::Reader;
 use self::judge::Judge;
-use self::key::Keys;
+use self::key::{Keys, Numbering};
 use self::logs::{Counts, Logs, Parsing};
-use self::order::Order;
+use self::order::{Order, Record};
 use self::report::Report;
 use crate::args::{Cost, OrderBy, ReplayArgs};
 use crate::failure::Failure;
@@ -44,6 +47,7 @@ use crate::text::counted;
 
 pub(crate) use self::format::Format;
 pub(crate) use self::key::Key;
+pub(crate) use self::policy::recommend::Share;
 
 /// Reads the logs, judges their requests and prints the result.
 ///
@@ -56,32 +60,65 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<ExitCode, Failure> {
         let reason = "--horizon is for --order time, not for --order log";
         return Err(Failure::Refused(reason.into()));
     }
+    if let Some(file) = &args.policy {
+        policy::run(args, file)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let mut judge = Judge::new(settings::all(args)?, args.cost);
     let reader = Reader::new(&args.format, &args.key, args.cost == Cost::Bytes);
     let mut parsing = Parsing {
         reader: reader.map_err(Failure::Refused)?,
         keys: Keys::new(args.key.clone()),
     };
-    let horizon = args.sorted_within();
-    let mut order = Order::new(horizon.map(|horizon| horizon.as_millis() as u64));
-    let start = Instant::now();
-    let mut logs = Logs::open(&args.logs, horizon.is_some(), &mut parsing)?;
-    while let Some(record) = logs.next(&mut parsing)? {
-        order.push(record, |record| judge.request(record))?;
-    }
-    order.finish(|record| judge.request(record))?;
-    let elapsed = start.elapsed();
-    let logs = logs.finish();
-    if judge.requests() == 0 {
-        refuse_unreadable(&logs, &mut parsing.reader)?;
-    }
-    let report = Report::new(args, &judge, &parsing.keys, &order, &logs, elapsed);
+    let pass = Pass::new(args, &mut parsing, |record, _| judge.request(record))?;
+    let report = Report::new(args, &judge, &parsing.keys, &pass);
     if args.json {
         report.json()?;
     } else {
         report.summary(args, &judge)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// All logs, read once.
+struct Pass<'a> {
+    order: Order,
+    logs: Vec<Counts<'a>>,
+    elapsed: Duration,
+}
+
+impl<'a> Pass<'a> {
+    /// Reads the logs, and passes each line to `judge` in its order.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure::Refused`] if a log cannot be read, and the first error of `judge`.
+    fn new<N: Numbering>(
+        args: &'a ReplayArgs,
+        parsing: &mut Parsing<N>,
+        mut judge: impl FnMut(Record, &mut N) -> Result<(), Failure>,
+    ) -> Result<Self, Failure> {
+        let horizon = args.sorted_within();
+        let mut order = Order::new(horizon.map(|horizon| horizon.as_millis() as u64));
+        let start = Instant::now();
+        let mut is_empty = true;
+        let mut logs = Logs::open(&args.logs, horizon.is_some(), parsing)?;
+        while let Some(record) = logs.next(parsing)? {
+            is_empty = false;
+            order.push(record, |record| judge(record, &mut parsing.keys))?;
+        }
+        order.finish(|record| judge(record, &mut parsing.keys))?;
+        let elapsed = start.elapsed();
+        let logs = logs.finish();
+        if is_empty {
+            refuse_unreadable(&logs, &mut parsing.reader)?;
+        }
+        Ok(Self {
+            order,
+            logs,
+            elapsed,
+        })
+    }
 }
 
 /// Rejects logs of which no line can be read. An empty log is not rejected.

@@ -3,6 +3,7 @@
 
 mod models;
 mod policies;
+mod reports;
 mod tested;
 
 use core::ops::Range;
@@ -65,6 +66,9 @@ const SUITES: &[Suite] = &[
         rustflags: "",
     },
     Suite {
+        mutants: reports::OF_THE_POLICY,
+        mutants: reports::OF_THE_PROGRAM,
+        arguments: &["--package", "portcullis-cli"],
         mutants: models::MUTANTS,
         arguments: &["--release", "--package", "portcullis-loom"],
         rustflags: "--cfg loom",

@@ -19,7 +19,7 @@ use core::str::FromStr;
 
 use self::json::{Json, Members};
 use self::template::{Layout, Mismatch, Role, Template};
-use super::key::Key;
+use super::key::{Field, Key};
 
 pub(crate) use self::template::Request;
 
@@ -84,18 +84,45 @@ impl Reader {
     /// Returns what is missing in the format.
     pub(crate) fn new(format: &Format, key: &Key, charged: bool) -> Result<Self, String> {
         let fields: Vec<_> = key.parts.iter().map(|part| part.field.clone()).collect();
+        let size = charged.then_some("--cost bytes");
+        let reader = Self::of_fields(format, &fields, size, true)?;
+        if let [Choice::Template(template)] = &*reader.choices {
+            for (number, part) in key.parts.iter().enumerate() {
+                if !template.has(number) {
+                    return Err(format!("--key {}: the format has no such field", part.name));
+                }
+            }
+        }
+        Ok(reader)
+    }
+
+    /// Creates a reader of lines in `format`, which extracts `fields`. Fields that the format does
+    /// not have are absent. `size` is what needs the size, if anything does.
+    ///
+    /// # Errors
+    ///
+    /// Returns what is missing in the format.
+    pub(crate) fn of_fields(
+        format: &Format,
+        fields: &[Field],
+        size: Option<&str>,
+        needs_address: bool,
+    ) -> Result<Self, String> {
         let combined = || layout::parse(COMBINED);
         let with_host = || layout::parse(&format!("%v {COMBINED}"));
-        let built_in = |layout| Choice::Template(Template::new(layout, &fields, true));
+        let built_in = |layout| Choice::Template(Template::new(layout, fields, true));
+        let json = |members: &Members| {
+            Choice::Json(Json::new(members, fields, size.is_some(), needs_address))
+        };
         let choices = match format {
             Format::Auto => vec![
                 built_in(combined()?),
                 built_in(with_host()?),
-                Choice::Json(Json::new(&Members::default(), &fields, charged)),
+                json(&Members::default()),
             ],
             Format::Common => vec![built_in(combined()?)],
             Format::WithHost => vec![built_in(with_host()?)],
-            Format::Json(members) => vec![Choice::Json(Json::new(members, &fields, charged))],
+            Format::Json(members) => vec![json(members)],
             Format::Own(layout) => {
                 let has = |role| {
                     layout
@@ -112,25 +139,20 @@ impl Reader {
                             .into(),
                     );
                 }
-                if charged && !has(Role::Size) {
-                    return Err("--cost bytes: the format has no size, for example \
-                                $body_bytes_sent or %b"
-                        .into());
+                if let Some(needs) = size
+                    && !has(Role::Size)
+                {
+                    return Err(format!(
+                        "{needs}: the format has no size, for example $body_bytes_sent or %b"
+                    ));
                 }
                 vec![Choice::Template(Template::new(
                     layout.clone(),
-                    &fields,
+                    fields,
                     false,
                 ))]
             }
         };
-        if let [Choice::Template(template)] = &*choices {
-            for (number, part) in key.parts.iter().enumerate() {
-                if !template.has(number) {
-                    return Err(format!("--key {}: the format has no such field", part.name));
-                }
-            }
-        }
         Ok(Self { choices, last: 0 })
     }
 

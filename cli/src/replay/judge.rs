@@ -13,10 +13,31 @@ use crate::failure::Failure;
 pub(crate) struct Judge {
     trials: Vec<Trial>,
     cost: Cost,
-    requests: u64,
-    /// The times of the first request and of the newest, in milliseconds.
-    span: Option<(u64, u64)>,
-    late: u64,
+    clock: Clock,
+}
+
+/// The time of a replay, which never goes back.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Clock {
+    /// The number of requests judged.
+    pub(crate) requests: u64,
+    /// The times of the first request and of the newest, in milliseconds since the Unix epoch.
+    pub(crate) span: Option<(u64, u64)>,
+    /// The number of requests that counted at a later time than their own.
+    pub(crate) late: u64,
+}
+
+impl Clock {
+    /// Counts a request of this time, and returns the time at which to judge it: its own, or the
+    /// newest time so far.
+    pub(crate) fn advance(&mut self, time: u64) -> u64 {
+        let (first, newest) = self.span.unwrap_or((time, time));
+        let now = newest.max(time);
+        self.span = Some((first, now));
+        self.requests += 1;
+        self.late += u64::from(time < now);
+        now
+    }
 }
 
 /// One limit, and its decisions.
@@ -45,9 +66,7 @@ impl Judge {
         Self {
             trials: settings.into_iter().map(trial).collect(),
             cost,
-            requests: 0,
-            span: None,
-            late: 0,
+            clock: Clock::default(),
         }
     }
 
@@ -58,11 +77,7 @@ impl Judge {
     ///
     /// [`Failure::Refused`] if no limiter can be built for a new key.
     pub(crate) fn request(&mut self, request: Record) -> Result<(), Failure> {
-        let (first, newest) = self.span.unwrap_or((request.time, request.time));
-        let now = newest.max(request.time);
-        self.span = Some((first, now));
-        self.requests += 1;
-        self.late += u64::from(request.time < now);
+        let now = self.clock.advance(request.time);
         let permits = match self.cost {
             Cost::One => 1,
             Cost::Bytes => request.bytes,
@@ -78,19 +93,9 @@ impl Judge {
         &self.trials
     }
 
-    /// Returns the number of requests judged.
-    pub(crate) fn requests(&self) -> u64 {
-        self.requests
-    }
-
-    /// Returns the times of the first and the newest request, in milliseconds since the Unix epoch.
-    pub(crate) fn span(&self) -> Option<(u64, u64)> {
-        self.span
-    }
-
-    /// Returns the number of requests that counted at a later time than their own.
-    pub(crate) fn late(&self) -> u64 {
-        self.late
+    /// Returns the time of the replay.
+    pub(crate) fn clock(&self) -> Clock {
+        self.clock
     }
 }
 

@@ -40,6 +40,10 @@ pub(crate) enum Field {
     Referer,
     /// The header field `User-Agent`.
     Agent,
+    /// The method of the request.
+    Method,
+    /// The header field with this name.
+    Header(String),
     /// The field with this name in the format.
     Named(String),
 }
@@ -104,6 +108,13 @@ fn prefix(lengths: &str) -> Result<(u8, u8), String> {
 /// The value of a part that a request does not have, as in a log.
 pub(crate) const ABSENT: &[u8] = b"-";
 
+/// Assigns a number to a line.
+pub(crate) trait Numbering {
+    /// Returns the number of the line with these parts; `part` takes the index of a part. Returns
+    /// `None` if a `u32` cannot count them.
+    fn number<'a>(&mut self, part: impl Fn(usize) -> &'a [u8]) -> Option<u32>;
+}
+
 /// Assigns numbers to keys, from 0 in the order in which they occur.
 #[derive(Debug)]
 pub(crate) struct Keys {
@@ -122,28 +133,6 @@ impl Keys {
         }
     }
 
-    /// Returns the number of the key with these parts; `parts` takes the index of a part. Returns
-    /// `None` if a `u32` cannot count the keys.
-    pub(crate) fn number<'a>(&mut self, parts: impl Fn(usize) -> &'a [u8]) -> Option<u32> {
-        if let [Part { prefix: None, .. }] = &*self.key.parts {
-            return number(&mut self.numbers, parts(0));
-        }
-        self.scratch.clear();
-        for (place, part) in self.key.parts.iter().enumerate() {
-            let text = match part.prefix {
-                Some(bits) => network(parts(place), bits),
-                None => Cow::Borrowed(parts(place)),
-            };
-            // The lengths ensure that keys with different parts have different bytes.
-            if self.key.parts.len() > 1 {
-                let length = u32::try_from(text.len()).unwrap_or(u32::MAX);
-                self.scratch.extend_from_slice(&length.to_le_bytes());
-            }
-            self.scratch.extend_from_slice(&text);
-        }
-        number(&mut self.numbers, &self.scratch)
-    }
-
     /// Returns the number of keys that have occurred.
     pub(crate) fn len(&self) -> usize {
         self.numbers.len()
@@ -160,7 +149,7 @@ impl Keys {
                 (Field::Host, _) => ("host", "hosts"),
                 (Field::Referer, _) => ("referer", "referers"),
                 (Field::Agent, _) => ("agent", "agents"),
-                (Field::Named(_), _) => ("key", "keys"),
+                (Field::Method | Field::Header(_) | Field::Named(_), _) => ("key", "keys"),
             },
             _ => ("key", "keys"),
         }
@@ -190,6 +179,29 @@ impl Keys {
             bytes = rest;
         }
         parts
+    }
+}
+
+impl Numbering for Keys {
+    /// Returns the number of the key with these parts.
+    fn number<'a>(&mut self, parts: impl Fn(usize) -> &'a [u8]) -> Option<u32> {
+        if let [Part { prefix: None, .. }] = &*self.key.parts {
+            return number(&mut self.numbers, parts(0));
+        }
+        self.scratch.clear();
+        for (place, part) in self.key.parts.iter().enumerate() {
+            let text = match part.prefix {
+                Some(bits) => network(parts(place), bits),
+                None => Cow::Borrowed(parts(place)),
+            };
+            // The lengths ensure that keys with different parts have different bytes.
+            if self.key.parts.len() > 1 {
+                let length = u32::try_from(text.len()).unwrap_or(u32::MAX);
+                self.scratch.extend_from_slice(&length.to_le_bytes());
+            }
+            self.scratch.extend_from_slice(&text);
+        }
+        number(&mut self.numbers, &self.scratch)
     }
 }
 

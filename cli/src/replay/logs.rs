@@ -16,7 +16,7 @@ use indicatif::ProgressBar;
 
 use super::format::Reader;
 use super::input::{self, Lines};
-use super::key::Keys;
+use super::key::Numbering;
 use super::order::Record;
 use crate::failure::Failure;
 
@@ -52,9 +52,9 @@ pub(crate) struct Counts<'a> {
 }
 
 /// Turns lines into records.
-pub(crate) struct Parsing {
+pub(crate) struct Parsing<N> {
     pub(crate) reader: Reader,
-    pub(crate) keys: Keys,
+    pub(crate) keys: N,
 }
 
 impl<'a> Logs<'a> {
@@ -66,7 +66,7 @@ impl<'a> Logs<'a> {
     pub(crate) fn open(
         logs: &'a [PathBuf],
         by_time: bool,
-        parsing: &mut Parsing,
+        parsing: &mut Parsing<impl Numbering>,
     ) -> Result<Self, Failure> {
         let standard_input = logs.iter().filter(|log| input::is_standard_input(log));
         if standard_input.count() > 1 {
@@ -123,7 +123,10 @@ impl<'a> Logs<'a> {
     /// # Errors
     ///
     /// [`Failure::Refused`] if a log cannot be read.
-    pub(crate) fn next(&mut self, parsing: &mut Parsing) -> Result<Option<Record>, Failure> {
+    pub(crate) fn next(
+        &mut self,
+        parsing: &mut Parsing<impl Numbering>,
+    ) -> Result<Option<Record>, Failure> {
         loop {
             let Some(log) = self.open.get_mut(self.from) else {
                 return Ok(None);
@@ -184,7 +187,11 @@ impl<'a> Logs<'a> {
 
 impl Log<'_> {
     /// Reads the next well-formed line, as a line of log number `number`.
-    fn read(&mut self, number: u32, parsing: &mut Parsing) -> Result<Option<Record>, Failure> {
+    fn read(
+        &mut self,
+        number: u32,
+        parsing: &mut Parsing<impl Numbering>,
+    ) -> Result<Option<Record>, Failure> {
         let counts = &mut self.counts;
         while let Some(line) = self
             .lines
@@ -203,9 +210,10 @@ impl Log<'_> {
             let Parsing { reader, keys } = parsing;
             let key = keys.number(|part| reader.part(line.bytes, part));
             let key = key.ok_or_else(|| {
+                let most = u32::MAX;
                 Failure::Refused(format!(
-                    "more than {} keys: choose a coarser --key",
-                    u32::MAX
+                    "more than {most} keys or waiting lines: choose a coarser --key, or a shorter \
+                     --horizon"
                 ))
             })?;
             return Ok(Some(Record {

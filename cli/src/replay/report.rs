@@ -1,26 +1,47 @@
 //! The result of a replay, as a summary and as JSON.
 
+mod of_policy;
+
 use core::fmt::Write as _;
 use core::time::Duration;
 use std::io::{self, BufWriter, Write};
 
 use serde::{Serialize, Serializer};
 
+use super::Pass;
 use super::input;
-use super::judge::{Judge, Trial};
+use super::judge::{Clock, Judge, Trial};
 use super::key::Keys;
 use super::logs::Counts;
-use super::order::Order;
 use super::settings::Settings;
 use super::timeline::{Tally, Timeline};
 use crate::args::{Cost, ReplayArgs};
 use crate::text::{counted, grouped, per_second, percent, speed};
+
+pub(crate) use self::of_policy::PolicyReport;
 
 /// The result of a replay. The field names are those of the JSON object.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report<'a> {
     key: &'a str,
     cost: String,
+    #[serde(flatten)]
+    input: Input,
+    /// Keys that were judged, each by its own limiter.
+    keys: usize,
+    /// The decisions of the first limit.
+    #[serde(flatten)]
+    first: Outcome,
+    limits: Vec<Outcome>,
+    /// Decisions of all limits.
+    decisions_per_s: f64,
+    #[serde(skip)]
+    noun: (&'static str, &'static str),
+}
+
+/// What was read, and in which order it was judged.
+#[derive(Debug, Serialize)]
+pub(crate) struct Input {
     order: String,
     /// How far lines may be out of order.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -29,8 +50,6 @@ pub(crate) struct Report<'a> {
     requests: u64,
     /// Lines that were skipped.
     malformed: u64,
-    /// Keys that were judged, each by its own limiter.
-    keys: usize,
     /// Lines that counted at a later time than their own.
     late: u64,
     /// How far a line was behind the newest time, at most.
@@ -38,17 +57,9 @@ pub(crate) struct Report<'a> {
     /// How many lines were held at once to be sorted, at most.
     held: usize,
     span: Option<Span>,
-    /// The decisions of the first limit.
-    #[serde(flatten)]
-    first: Outcome,
-    limits: Vec<Outcome>,
     logs: Vec<Source>,
     /// Includes reading and parsing.
     elapsed_s: f64,
-    /// Decisions of all limits.
-    decisions_per_s: f64,
-    #[serde(skip)]
-    noun: (&'static str, &'static str),
 }
 
 /// The times of the first and the newest request.
@@ -132,43 +143,18 @@ struct Source {
 
 impl<'a> Report<'a> {
     /// Creates the report of the decisions of `judge` about the requests of `logs`.
-    pub(crate) fn new(
-        args: &'a ReplayArgs,
-        judge: &Judge,
-        keys: &Keys,
-        order: &Order,
-        logs: &[Counts<'_>],
-        elapsed: Duration,
-    ) -> Self {
+    pub(crate) fn new(args: &'a ReplayArgs, judge: &Judge, keys: &Keys, pass: &Pass<'_>) -> Self {
         let outcome = |trial| Outcome::new(trial, keys, args.top);
         let limits: Vec<_> = judge.trials().iter().map(outcome).collect();
-        let decisions = judge.requests() * limits.len() as u64;
-        let log = |counts: &Counts<'_>| Source {
-            log: input::name(counts.log).into_owned(),
-            requests: counts.requests,
-            malformed: counts.malformed,
-        };
+        let decisions = judge.clock().requests * limits.len() as u64;
         Self {
             key: &args.key.text,
             cost: args.cost.to_string(),
-            order: args.order.to_string(),
-            horizon_s: args.sorted_within().map(|horizon| horizon.as_secs_f64()),
-            requests: judge.requests(),
-            malformed: logs.iter().map(|log| log.malformed).sum(),
+            input: Input::new(args, judge.clock(), pass),
             keys: keys.len(),
-            late: judge.late(),
-            behind_s: Duration::from_millis(order.behind()).as_secs_f64(),
-            held: order.most_held(),
-            span: judge.span().map(|(first, newest)| Span {
-                first: instant(first),
-                newest: instant(newest),
-                millis: (first, newest),
-            }),
             first: limits[0].clone(),
             limits,
-            logs: logs.iter().map(log).collect(),
-            elapsed_s: elapsed.as_secs_f64(),
-            decisions_per_s: per_second(decisions, elapsed),
+            decisions_per_s: per_second(decisions, pass.elapsed),
             noun: keys.noun(),
         }
     }
@@ -179,10 +165,7 @@ impl<'a> Report<'a> {
     ///
     /// Fails if standard output cannot be written.
     pub(crate) fn json(&self) -> io::Result<()> {
-        let mut out = BufWriter::new(io::stdout().lock());
-        serde_json::to_writer(&mut out, self)?;
-        writeln!(out)?;
-        out.flush()
+        json(self)
     }
 
     /// Prints a summary: for one limit with a chart over time, for several limits with a table.
@@ -192,23 +175,13 @@ impl<'a> Report<'a> {
     /// Fails if standard output cannot be written.
     pub(crate) fn summary(&self, args: &ReplayArgs, judge: &Judge) -> io::Result<()> {
         let mut out = BufWriter::new(io::stdout().lock());
-        match &*self.logs {
-            [log] => write!(out, "{}: ", log.log)?,
-            logs => write!(out, "{} logs: ", logs.len())?,
-        }
-        write!(out, "{}", counted(self.requests, ("request", "requests")))?;
         let global = args.key.parts.is_empty();
-        if !global {
-            write!(out, " of {}", counted(self.keys as u64, self.noun))?;
-        }
-        if let Some(Span { millis, .. }) = &self.span {
-            write!(
-                out,
-                ", {} to {} UTC",
-                moment(millis.0 / 1_000),
-                moment(millis.1 / 1_000)
-            )?;
-        }
+        let of = if global {
+            String::new()
+        } else {
+            format!(" of {}", counted(self.keys as u64, self.noun))
+        };
+        self.input.heading(&mut out, &of)?;
         let what = match args.cost {
             Cost::One => "requests",
             Cost::Bytes => "bytes",
@@ -228,7 +201,7 @@ impl<'a> Report<'a> {
         if let ([outcome], [trial]) = (&*self.limits, judge.trials()) {
             let by = format!("{}, {} {what} {whose}", outcome.algorithm, outcome.limit);
             writeln!(out, "\n{}\n", outcome.with_setting(&by))?;
-            self.counts(
+            self.input.counts(
                 &mut out,
                 &[("allowed", outcome.allowed), ("denied", outcome.denied)],
             )?;
@@ -237,7 +210,7 @@ impl<'a> Report<'a> {
         } else {
             writeln!(out, "\n{} limits of {what} {whose}\n", self.limits.len())?;
             self.table(&mut out)?;
-            self.counts(&mut out, &[])?;
+            self.input.counts(&mut out, &[])?;
             for outcome in &self.limits {
                 let by = format!("{}, {}", outcome.limit, outcome.algorithm);
                 let title = format!("Most limited by {}", outcome.with_setting(&by));
@@ -247,43 +220,10 @@ impl<'a> Report<'a> {
         writeln!(
             out,
             "\n{:.3} s, {} decisions/s",
-            self.elapsed_s,
+            self.input.elapsed_s,
             speed(self.decisions_per_s)
         )?;
         out.flush()
-    }
-
-    /// Prints `decided`, and the lines that were malformed or late.
-    fn counts(&self, out: &mut impl Write, decided: &[(&str, u64)]) -> io::Result<()> {
-        for &(name, count) in decided {
-            writeln!(
-                out,
-                "  {name:<9} {:>12}  {:>5.1} %",
-                grouped(count),
-                percent(count, self.requests)
-            )?;
-        }
-        writeln!(out, "  {:<9} {:>12}", "malformed", grouped(self.malformed))?;
-        if self.late > 0 {
-            let behind = self.behind_s;
-            let why = if self.horizon_s.is_some() {
-                format!(
-                    "too late to be sorted, so judged at a later time; up to {behind} s behind: see --horizon"
-                )
-            } else {
-                format!(
-                    "judged at a later time, that of a line before; up to {behind} s behind: see --order time"
-                )
-            };
-            writeln!(out, "  {:<9} {:>12}  {why}", "late", grouped(self.late))?;
-        }
-        for log in &self.logs {
-            if log.requests == 0 && log.malformed > 0 {
-                let lines = counted(log.malformed, ("line", "lines"));
-                writeln!(out, "  no line can be read in {}: {lines}", log.log)?;
-            }
-        }
-        Ok(())
     }
 
     fn most_denied(&self, out: &mut impl Write, by: &Outcome, title: &str) -> io::Result<()> {
@@ -329,13 +269,102 @@ impl<'a> Report<'a> {
                 outcome.algorithm,
                 grouped(outcome.allowed),
                 grouped(outcome.denied),
-                percent(outcome.denied, self.requests),
+                percent(outcome.denied, self.input.requests),
                 grouped(outcome.denied_keys as u64),
                 header = header.len(),
             )?;
         }
         writeln!(out)
     }
+}
+
+impl Input {
+    pub(crate) fn new(args: &ReplayArgs, clock: Clock, pass: &Pass<'_>) -> Self {
+        let log = |counts: &Counts<'_>| Source {
+            log: input::name(counts.log).into_owned(),
+            requests: counts.requests,
+            malformed: counts.malformed,
+        };
+        Self {
+            order: args.order.to_string(),
+            horizon_s: args.sorted_within().map(|horizon| horizon.as_secs_f64()),
+            requests: clock.requests,
+            malformed: pass.logs.iter().map(|log| log.malformed).sum(),
+            late: clock.late,
+            behind_s: Duration::from_millis(pass.order.behind()).as_secs_f64(),
+            held: pass.order.most_held(),
+            span: clock.span.map(|(first, newest)| Span {
+                first: instant(first),
+                newest: instant(newest),
+                millis: (first, newest),
+            }),
+            logs: pass.logs.iter().map(log).collect(),
+            elapsed_s: pass.elapsed.as_secs_f64(),
+        }
+    }
+
+    /// Prints the logs, the number of requests, `of` and the span of time.
+    fn heading(&self, out: &mut impl Write, of: &str) -> io::Result<()> {
+        match &*self.logs {
+            [log] => write!(out, "{}: ", log.log)?,
+            logs => write!(out, "{} logs: ", logs.len())?,
+        }
+        write!(
+            out,
+            "{}{of}",
+            counted(self.requests, ("request", "requests"))
+        )?;
+        if let Some(Span { millis, .. }) = &self.span {
+            write!(
+                out,
+                ", {} to {} UTC",
+                moment(millis.0 / 1_000),
+                moment(millis.1 / 1_000)
+            )?;
+        }
+        Ok(())
+    }
+
+    /// Prints `decided`, and the lines that were malformed or late.
+    fn counts(&self, out: &mut impl Write, decided: &[(&str, u64)]) -> io::Result<()> {
+        for &(name, count) in decided {
+            writeln!(
+                out,
+                "  {name:<9} {:>12}  {:>5.1} %",
+                grouped(count),
+                percent(count, self.requests)
+            )?;
+        }
+        writeln!(out, "  {:<9} {:>12}", "malformed", grouped(self.malformed))?;
+        if self.late > 0 {
+            let behind = self.behind_s;
+            let why = if self.horizon_s.is_some() {
+                format!(
+                    "too late to be sorted, so judged at a later time; up to {behind} s behind: see --horizon"
+                )
+            } else {
+                format!(
+                    "judged at a later time, that of a line before; up to {behind} s behind: see --order time"
+                )
+            };
+            writeln!(out, "  {:<9} {:>12}  {why}", "late", grouped(self.late))?;
+        }
+        for log in &self.logs {
+            if log.requests == 0 && log.malformed > 0 {
+                let lines = counted(log.malformed, ("line", "lines"));
+                writeln!(out, "  no line can be read in {}: {lines}", log.log)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Prints a JSON object.
+fn json(report: &impl Serialize) -> io::Result<()> {
+    let mut out = BufWriter::new(io::stdout().lock());
+    serde_json::to_writer(&mut out, report)?;
+    writeln!(out)?;
+    out.flush()
 }
 
 impl Outcome {

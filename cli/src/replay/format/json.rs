@@ -11,7 +11,7 @@ use core::str::FromStr;
 
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-use super::template::{Request, path, present, size};
+use super::template::{Request, in_nginx, method, path, present, size};
 use crate::replay::key::{ABSENT, Field};
 use crate::replay::time::{Form, Reader};
 
@@ -20,7 +20,7 @@ use crate::replay::time::{Form, Reader};
 pub(crate) struct Members(Vec<(String, String)>);
 
 /// The roles of members, and the usual names for each role, the most specific name first.
-const USUAL: [(&str, &[&str]); 8] = [
+const USUAL: [(&str, &[&str]); 9] = [
     (
         "time",
         &[
@@ -76,6 +76,18 @@ const USUAL: [(&str, &[&str]); 8] = [
             "user.name",
             "ClientUsername",
             "auth",
+        ],
+    ),
+    (
+        "method",
+        &[
+            "method",
+            "request_method",
+            "request.method",
+            "http.request.method",
+            "RequestMethod",
+            "httpRequest.requestMethod",
+            "request",
         ],
     ),
     (
@@ -142,7 +154,7 @@ impl FromStr for Members {
                 _ => {
                     return Err(
                         "expected json:ROLE=MEMBER,... with the roles time, ip, size, \
-                                user, path, host, referer and agent"
+                                user, method, path, host, referer and agent"
                             .into(),
                     );
                 }
@@ -171,6 +183,14 @@ impl Members {
             Field::Host => self.names("host"),
             Field::Referer => self.names("referer"),
             Field::Agent => self.names("agent"),
+            Field::Method => self.names("method"),
+            Field::Header(name) => vec![
+                format!("request.headers.{name}"),
+                format!("http.request.headers.{name}"),
+                format!("headers.{name}"),
+                name.clone(),
+                in_nginx(name),
+            ],
             Field::Named(name) => vec![name.clone()],
         }
     }
@@ -182,7 +202,8 @@ pub(crate) struct Json {
     found: Found,
     /// The fields of the key. They follow the time and the size in the list of values.
     fields: Vec<Field>,
-    charged: bool,
+    needs_size: bool,
+    needs_address: bool,
     times: Reader,
 }
 
@@ -205,9 +226,15 @@ struct Found {
 }
 
 impl Json {
-    /// Creates a reader that looks for `fields`, and for the size if it is `charged`.
-    pub(crate) fn new(members: &Members, fields: &[Field], charged: bool) -> Self {
-        let size = if charged {
+    /// Creates a reader that looks for `fields`, and for the size if `needs_size` is set. A line
+    /// without the size, or without an address that is needed, is malformed.
+    pub(crate) fn new(
+        members: &Members,
+        fields: &[Field],
+        needs_size: bool,
+        needs_address: bool,
+    ) -> Self {
+        let size = if needs_size {
             members.names("size")
         } else {
             Vec::new()
@@ -220,7 +247,8 @@ impl Json {
                 ..Found::default()
             },
             fields: fields.to_vec(),
-            charged,
+            needs_size,
+            needs_address,
             times: Reader::default(),
         }
     }
@@ -240,13 +268,14 @@ impl Json {
         Value(found).deserialize(&mut json).ok()?;
         json.end().ok()?;
         let time = self.times.read(self.found.value(TIME)?, &Form::Any)?;
-        let bytes = if self.charged {
+        let bytes = if self.needs_size {
             size(self.found.value(SIZE)?)?
         } else {
             0
         };
         for (place, field) in self.fields.iter().enumerate() {
-            if *field == Field::Address && self.found.value(KEY + place)?.is_empty() {
+            let is_needed = self.needs_address && *field == Field::Address;
+            if is_needed && self.found.value(KEY + place)?.is_empty() {
                 return None;
             }
         }
@@ -257,6 +286,7 @@ impl Json {
     pub(crate) fn part(&self, part: usize) -> &[u8] {
         match (self.found.value(KEY + part), &self.fields[part]) {
             (Some(value), Field::Path) => present(path(value)),
+            (Some(value), Field::Method) => present(method(value)),
             (Some(value), _) => present(value),
             (None, _) => ABSENT,
         }
@@ -266,13 +296,13 @@ impl Json {
     pub(crate) fn expected(&mut self, line: &[u8]) -> String {
         let mut text = String::from("a JSON object");
         let mut looked_for = vec![("a time", TIME)];
-        if self.charged {
+        if self.needs_size {
             looked_for.push(("a size", SIZE));
         }
         if let Some(place) = self
             .fields
             .iter()
-            .position(|field| *field == Field::Address)
+            .position(|field| self.needs_address && *field == Field::Address)
         {
             looked_for.push(("an address", KEY + place));
         }

@@ -102,6 +102,7 @@ fn nginx_role(name: &str) -> Role {
         "time_iso8601" => Role::Time(Form::Iso),
         "msec" => Role::Time(Form::Number(Unit::Seconds)),
         "request" => Role::Request,
+        "request_method" => Role::Method,
         "request_uri" | "uri" | "document_uri" => Role::Path,
         "host" | "http_host" | "server_name" => Role::Host,
         "http_referer" => Role::Referer,
@@ -171,6 +172,7 @@ fn apache_role(letter: &str, argument: Option<&str>) -> Role {
         ("h" | "a", _) => Role::Address,
         ("u", None) => Role::User,
         ("r", None) => Role::Request,
+        ("m", None) => Role::Method,
         ("U", None) => Role::Path,
         ("v" | "V", None) | ("i", Some("host")) => Role::Host,
         ("s", None) => Role::Status,
@@ -217,7 +219,7 @@ impl Building {
     fn variable(&mut self, role: Role, name: &str) -> Result<(), String> {
         let before = match self.variables.last() {
             Some(last) if last.until.is_empty() && last.role != Role::Time(Form::Clf) => {
-                if matches!(role, Role::Other) {
+                if matches!(role, Role::Other | Role::Method) {
                     return Ok(());
                 }
                 return Err(format!(
@@ -266,6 +268,7 @@ pub(super) fn noun(role: &Role, name: &str) -> String {
         Role::User => "USER".into(),
         Role::Time(_) => "TIME".into(),
         Role::Request => "REQUEST".into(),
+        Role::Method => "METHOD".into(),
         Role::Path => "PATH".into(),
         Role::Host => "HOST".into(),
         Role::Referer => "REFERER".into(),

@@ -24,6 +24,7 @@ pub(crate) enum Role {
     Time(Form),
     /// The request line: method, path and protocol.
     Request,
+    Method,
     Path,
     Host,
     Referer,
@@ -81,11 +82,19 @@ pub(crate) struct Template {
     /// The number of variables that a line must have, and the number of variables to look for.
     needed: usize,
     wanted: usize,
-    /// The variable of each part of the key, and whether the part is the path in that variable.
-    parts: Vec<Option<(usize, bool)>>,
+    /// The variable of each part of the key, and what of that variable the part is.
+    parts: Vec<Option<(usize, Within)>>,
     /// The ranges of the variables in the last line, up to the first that is missing.
     found: Vec<Range<usize>>,
     times: Reader,
+}
+
+/// What of a variable a part of the key is.
+#[derive(Clone, Copy, Debug)]
+enum Within {
+    Whole,
+    Path,
+    Method,
 }
 
 /// The contents of a line that a replay needs, besides the key.
@@ -189,10 +198,11 @@ impl Template {
     /// Returns part number `part` of the key of `line`, which must be the last line that was read.
     pub(crate) fn part<'a>(&self, line: &'a [u8], part: usize) -> &'a [u8] {
         let found = self.parts[part]
-            .and_then(|(variable, path)| Some((self.found.get(variable)?.clone(), path)));
+            .and_then(|(variable, within)| Some((self.found.get(variable)?.clone(), within)));
         match found {
-            Some((range, false)) => present(&line[range]),
-            Some((range, true)) => present(path(&line[range])),
+            Some((range, Within::Whole)) => present(&line[range]),
+            Some((range, Within::Path)) => present(path(&line[range])),
+            Some((range, Within::Method)) => present(method(&line[range])),
             None => ABSENT,
         }
     }
@@ -204,27 +214,37 @@ impl Template {
 }
 
 impl Layout {
-    /// Returns the variable that contains `field`, and whether `field` is the path in it.
-    fn find(&self, field: &Field) -> Option<(usize, bool)> {
+    /// Returns the variable that contains `field`, and what of it `field` is.
+    fn find(&self, field: &Field) -> Option<(usize, Within)> {
         let with = |role: Role| {
             let mut variables = self.variables.iter();
             variables.position(|variable| variable.role == role)
         };
-        let whole = |place| (place, false);
+        let named = |is_name: &dyn Fn(&str) -> bool| {
+            let mut variables = self.variables.iter();
+            variables.position(|variable| is_name(&variable.name))
+        };
+        let whole = |place| (place, Within::Whole);
         match field {
             Field::Address => with(Role::Address).map(whole),
             Field::User => with(Role::User).map(whole),
             Field::Path => with(Role::Path)
                 .or(with(Role::Request))
-                .map(|place| (place, true)),
+                .map(|place| (place, Within::Path)),
+            Field::Method => with(Role::Method)
+                .or(with(Role::Request))
+                .map(|place| (place, Within::Method)),
             Field::Host => with(Role::Host).map(whole),
             Field::Referer => with(Role::Referer).map(whole),
             Field::Agent => with(Role::Agent).map(whole),
-            Field::Named(name) => {
-                let mut variables = self.variables.iter();
-                let place = variables.position(|var| var.name.eq_ignore_ascii_case(name));
-                place.map(whole)
+            Field::Header(name) => {
+                let nginx = in_nginx(name);
+                let is_name = |text: &str| {
+                    text.eq_ignore_ascii_case(name) || text.eq_ignore_ascii_case(&nginx)
+                };
+                named(&is_name).map(whole)
             }
+            Field::Named(name) => named(&|text| text.eq_ignore_ascii_case(name)).map(whole),
         }
     }
 }
@@ -285,6 +305,16 @@ pub(crate) fn path(request: &[u8]) -> &[u8] {
     };
     let end = target.iter().position(|&b| b == b' ' || b == b'?');
     &target[..end.unwrap_or(target.len())]
+}
+
+/// Returns the method of a request line, or all of a text without a space.
+pub(crate) fn method(request: &[u8]) -> &[u8] {
+    &request[..memchr(b' ', request).unwrap_or(request.len())]
+}
+
+/// Returns the name of nginx's variable for a header field.
+pub(super) fn in_nginx(header: &str) -> String {
+    format!("http_{}", header.to_ascii_lowercase().replace('-', "_"))
 }
 
 /// Returns `text`, or [`ABSENT`] if it is empty.

@@ -1,0 +1,208 @@
+//! `--policy`: what the rules of a policy would have decided about the requests of logs.
+//!
+//! | module | what is in it |
+//! |---|---|
+//! | [`waiting`] | what the rules read of each line, until the line is judged |
+//! | [`recommend`] | for each rule, the smallest limits with a wanted share of denials |
+//!
+//! Each line is one request. It is asked once for each kind that has rules, in the order
+//! [`KINDS`], until one denies.
+
+pub(crate) mod recommend;
+pub(crate) mod waiting;
+
+use core::fmt::Write;
+use core::hash::BuildHasher;
+use std::collections::HashSet;
+use std::fs;
+use std::hash::RandomState;
+use std::path::Path;
+
+use portcullis_core::Timestamp;
+use portcullis_policy::{Kind, Policy, Request, Rule, Statistics};
+
+use self::waiting::{Waiting, Wanted};
+use super::format::Reader;
+use super::judge::Clock;
+use super::logs::Parsing;
+use super::report::PolicyReport;
+use super::time::timestamp;
+use super::timeline::{Tally, Timeline};
+use super::{Pass, input};
+use crate::args::ReplayArgs;
+use crate::failure::Failure;
+
+/// The kinds of rules that a log can be judged by, in the order in which they are asked. A log does
+/// not tell the size of requests, so rules for [`Kind::Ingress`] are not asked.
+const KINDS: [Kind; 4] = [Kind::Request, Kind::Burst, Kind::Concurrency, Kind::Egress];
+
+/// The number of denied keys of which each is counted exactly. With more, the counts have errors.
+const COUNTED_KEYS: usize = 10_000;
+
+/// The number of keys up to which they are counted.
+const MOST_KEYS: usize = 1 << 20;
+
+/// Replays the logs through the policy in `file`, and prints the result.
+///
+/// # Errors
+///
+/// [`Failure::Refused`] for a policy that is not valid and for logs that cannot be read,
+/// [`Failure::Output`] if the result cannot be written.
+pub(crate) fn run(args: &ReplayArgs, file: &Path) -> Result<(), Failure> {
+    if args.recommend.is_some() {
+        recommend::refuse_unrepeatable(&args.logs)?;
+    }
+    let mut trial = Trial::new(load(file)?);
+    let (pass, waiting) = trial.replay(args)?;
+    let recommended = match args.recommend {
+        Some(share) => Some(recommend::search(args, share, &trial)?),
+        None => None,
+    };
+    let report = PolicyReport::new(args, file, &trial, &pass, &waiting, recommended.as_deref());
+    if args.json {
+        report.json()?;
+    } else {
+        report.summary(&trial)?;
+    }
+    Ok(())
+}
+
+/// Reads a policy from a file.
+fn load(file: &Path) -> Result<Policy, Failure> {
+    let name = file.to_string_lossy();
+    let text = fs::read_to_string(file)
+        .map_err(|error| Failure::Refused(format!("cannot read {name}: {error}")))?;
+    Policy::from_toml(&text).map_err(|errors| {
+        let errors: Vec<_> = errors
+            .iter()
+            .map(|error| format!("\n  {}", error.in_file(&name)))
+            .collect();
+        Failure::Refused(format!("the policy is not valid:{}", errors.concat()))
+    })
+}
+
+/// A policy, and its decisions.
+pub(crate) struct Trial {
+    pub(crate) policy: Policy,
+    pub(crate) statistics: Statistics,
+    kinds: Vec<Kind>,
+    pub(crate) clock: Clock,
+    /// Allowed and denied lines.
+    pub(crate) total: Tally,
+    pub(crate) timeline: Timeline,
+    /// Lines that no rule decided.
+    pub(crate) without_rule: u64,
+    /// Lines that a shadow rule would have denied.
+    pub(crate) shadow_denied: u64,
+    pub(crate) keys: Keys,
+}
+
+/// The keys that were judged, by their hashes.
+pub(crate) struct Keys {
+    hashes: HashSet<u64>,
+    hasher: RandomState,
+    text: String,
+}
+
+impl Keys {
+    fn add(&mut self, policy: &Policy, rule: &Rule, request: &Request<'_>) {
+        self.text.clear();
+        let values = policy.key_values(rule, request);
+        let _ = write!(self.text, "{} {values}", rule.name());
+        if self.hashes.len() < MOST_KEYS {
+            self.hashes.insert(self.hasher.hash_one(&self.text));
+        }
+    }
+
+    /// Returns the number of keys, and whether all of them were counted.
+    pub(crate) fn count(&self) -> (usize, bool) {
+        (self.hashes.len(), self.hashes.len() < MOST_KEYS)
+    }
+}
+
+impl Trial {
+    fn new(policy: Policy) -> Self {
+        let has_rules = |kind: &Kind| {
+            let mut rules = policy.rules().filter(|rule| rule.is_enabled());
+            rules.any(|rule| rule.kind() == *kind)
+        };
+        Self {
+            kinds: KINDS.into_iter().filter(has_rules).collect(),
+            statistics: Statistics::new(&policy).keys(COUNTED_KEYS),
+            policy,
+            clock: Clock::default(),
+            total: Tally::default(),
+            timeline: Timeline::default(),
+            without_rule: 0,
+            shadow_denied: 0,
+            keys: Keys {
+                hashes: HashSet::new(),
+                hasher: RandomState::new(),
+                text: String::new(),
+            },
+        }
+    }
+
+    /// Judges all lines of the logs.
+    fn replay<'a>(&mut self, args: &'a ReplayArgs) -> Result<(Pass<'a>, Waiting), Failure> {
+        let mut parsing = self.parsing(args)?;
+        let pass = Pass::new(args, &mut parsing, |record, waiting| {
+            let now = self.clock.advance(record.time);
+            waiting.take(record.key, |request| self.judge(now, request, record.bytes));
+            Ok(())
+        })?;
+        Ok((pass, parsing.keys))
+    }
+
+    /// What is needed to read lines for the policy.
+    fn parsing(&self, args: &ReplayArgs) -> Result<Parsing<Waiting>, Failure> {
+        let wanted = Wanted::new(&self.policy);
+        let size = self.kinds.contains(&Kind::Egress);
+        let size = size.then_some("a rule of the kind egress");
+        let reader = Reader::of_fields(&args.format, &wanted.fields(), size, false);
+        Ok(Parsing {
+            reader: reader.map_err(Failure::Refused)?,
+            keys: Waiting::new(wanted),
+        })
+    }
+
+    /// Judges one line, at a time in milliseconds.
+    fn judge(&mut self, now: u64, request: &Request<'_>, bytes: u64) {
+        let is_allowed = self.decide(timestamp(now), request, bytes);
+        self.total.count(is_allowed);
+        self.timeline.add(now / 1_000, is_allowed);
+    }
+
+    fn decide(&mut self, now: Timestamp, request: &Request<'_>, bytes: u64) -> bool {
+        let (mut has_rule, mut is_shadow_denied, mut is_allowed) = (false, false, true);
+        for &kind in &self.kinds {
+            let cost = match kind {
+                Kind::Egress => u32::try_from(bytes).unwrap_or(u32::MAX),
+                _ => 1,
+            };
+            // A cost of 0 would be a probe. Here it is a reply that costs nothing.
+            if cost == 0 {
+                continue;
+            }
+            let request = request.kind(kind).cost(cost);
+            let decision = self.statistics.decide_at(&self.policy, now, &request);
+            is_shadow_denied |= decision.shadow_denied().is_some();
+            if let Some(rule) = decision.rule() {
+                has_rule = true;
+                self.keys.add(&self.policy, rule, &request);
+            }
+            is_allowed = decision.is_allowed();
+            if !is_allowed {
+                break;
+            }
+        }
+        self.without_rule += u64::from(is_allowed && !has_rule);
+        self.shadow_denied += u64::from(is_shadow_denied);
+        is_allowed
+    }
+}
+
+/// Whether a log can be read several times.
+fn is_file(log: &Path) -> bool {
+    !input::is_standard_input(log) && fs::metadata(log).is_ok_and(|data| data.is_file())
+}

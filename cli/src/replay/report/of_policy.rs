@@ -1,0 +1,407 @@
+//! The result of a replay of a policy.
+
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+
+use portcullis_policy::{Kind, Limit, Rule, RuleCounts};
+use serde::Serialize;
+
+use super::{Input, Series, chart, json, shown};
+use crate::args::ReplayArgs;
+use crate::replay::Pass;
+use crate::replay::policy::Trial;
+use crate::replay::policy::recommend::{Counts, Recommended, Share};
+use crate::replay::policy::waiting::Waiting;
+use crate::text::{counted, grouped, per_second, percent, speed};
+
+/// The result of a replay of a policy. The field names are those of the JSON object.
+#[derive(Debug, Serialize)]
+pub(crate) struct PolicyReport {
+    policy: String,
+    #[serde(flatten)]
+    input: Input,
+    allowed: u64,
+    denied: u64,
+    /// Requests that no rule decided.
+    without_rule: u64,
+    /// Requests that were denied because their path is too long.
+    refused_paths: u64,
+    /// Requests that a shadow rule would have denied.
+    shadow_denied: u64,
+    /// Keys that were judged, up to a million.
+    keys: usize,
+    /// Requests whose address is missing or not an IP address.
+    without_address: u64,
+    /// What the rules read and no line has.
+    never_logged: Vec<String>,
+    /// Rules that cannot be replayed.
+    not_replayed: Vec<String>,
+    rules: Vec<OfRule>,
+    /// The wanted share of denials, in percent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    recommend: Option<f64>,
+    series: Series,
+    decisions_per_s: f64,
+    /// By how much the count of a denied key may be too low.
+    #[serde(skip)]
+    most_missed: u64,
+    #[serde(skip)]
+    keys_are_all: bool,
+}
+
+/// What one rule decided.
+#[derive(Debug, Serialize)]
+struct OfRule {
+    rule: String,
+    kind: &'static str,
+    shadow: bool,
+    asked: u64,
+    allowed: u64,
+    denied: u64,
+    exempt: u64,
+    unidentified: u64,
+    penalized: u64,
+    crowded: u64,
+    limits: Vec<OfLimit>,
+    /// The number of keys that were denied, as far as they are counted.
+    denied_keys: usize,
+    top: Vec<DeniedKey>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    recommended: Option<OfSearch>,
+}
+
+#[derive(Debug, Serialize)]
+struct OfLimit {
+    limit: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
+    denied: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct DeniedKey {
+    key: String,
+    denied: u64,
+    /// By how much the count may be too high.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<u64>,
+}
+
+fn name_of(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Ingress => "ingress",
+        Kind::Egress => "egress",
+        Kind::Burst => "burst",
+        Kind::Concurrency => "concurrency",
+        _ => "request",
+    }
+}
+
+/// The limits that were found for a rule.
+#[derive(Debug, Serialize)]
+struct OfSearch {
+    /// `None` if no limit denies little enough.
+    limits: Option<Vec<String>>,
+    asked: u64,
+    denied: u64,
+}
+
+impl OfSearch {
+    fn new(recommended: &Recommended) -> Option<Self> {
+        match recommended {
+            Recommended::Nothing => None,
+            Recommended::Impossible => Some(Self {
+                limits: None,
+                asked: 0,
+                denied: 0,
+            }),
+            Recommended::Limits(limits, Counts { asked, denied }) => Some(Self {
+                limits: Some(limits.iter().map(text).collect()),
+                asked: *asked,
+                denied: *denied,
+            }),
+        }
+    }
+}
+
+/// A limit, with its burst if that is not its count.
+fn text(limit: &Limit) -> String {
+    if limit.capacity() == limit.count() {
+        limit.to_string()
+    } else {
+        format!("{limit} burst {}", limit.capacity())
+    }
+}
+
+impl OfRule {
+    fn new(rule: &Rule, counts: &RuleCounts) -> Self {
+        let limits = rule.limits().iter().zip(&counts.by_limit);
+        Self {
+            rule: rule.name().into(),
+            kind: name_of(rule.kind()),
+            shadow: rule.is_shadow(),
+            asked: counts.asked(),
+            allowed: counts.allowed + counts.exempt,
+            denied: counts.denied(),
+            exempt: counts.exempt,
+            unidentified: counts.unidentified,
+            penalized: counts.penalized,
+            crowded: counts.crowded,
+            limits: limits
+                .map(|(limit, &denied)| OfLimit {
+                    limit: text(limit),
+                    name: limit.name().map(Into::into),
+                    denied,
+                })
+                .collect(),
+            denied_keys: 0,
+            top: Vec::new(),
+            recommended: None,
+        }
+    }
+
+    /// The reasons for denials other than limits, and why requests were allowed without them.
+    fn other(&self) -> [(&'static str, u64); 4] {
+        [
+            ("in a penalty", self.penalized),
+            ("lacks a part of the key", self.unidentified),
+            ("no room for the key: raise keys of the rule", self.crowded),
+            ("exempt, so allowed", self.exempt),
+        ]
+    }
+}
+
+impl PolicyReport {
+    /// Creates the report of the decisions of `trial`.
+    pub(crate) fn new(
+        args: &ReplayArgs,
+        file: &Path,
+        trial: &Trial,
+        pass: &Pass<'_>,
+        waiting: &Waiting,
+        recommended: Option<&[Recommended]>,
+    ) -> Self {
+        let statistics = &trial.statistics;
+        let counts = statistics.rules();
+        let is_ingress = |rule: &&Rule| rule.is_enabled() && rule.kind() == Kind::Ingress;
+        let mut rules: Vec<_> = trial
+            .policy
+            .rules()
+            .zip(&counts)
+            .map(|(rule, counts)| OfRule::new(rule, counts))
+            .collect();
+        for denied in statistics.most_denied(usize::MAX) {
+            let Some(of_rule) = denied.rule.and_then(|rule| rules.get_mut(rule)) else {
+                continue;
+            };
+            of_rule.denied_keys += 1;
+            // The key that all requests share has no name.
+            if of_rule.top.len() < args.top && !denied.text.is_empty() {
+                of_rule.top.push(DeniedKey {
+                    key: denied.text,
+                    denied: denied.count,
+                    error: (denied.error > 0).then_some(denied.error),
+                });
+            }
+        }
+        for (of_rule, recommended) in rules.iter_mut().zip(recommended.unwrap_or_default()) {
+            of_rule.recommended = OfSearch::new(recommended);
+        }
+        let (keys, keys_are_all) = trial.keys.count();
+        Self {
+            policy: file.to_string_lossy().into_owned(),
+            input: Input::new(args, trial.clock, pass),
+            allowed: trial.total.allowed,
+            denied: trial.total.denied,
+            without_rule: trial.without_rule,
+            refused_paths: statistics.refused_paths(),
+            shadow_denied: trial.shadow_denied,
+            keys,
+            without_address: waiting.without_address(),
+            never_logged: waiting.never_seen(),
+            not_replayed: trial
+                .policy
+                .rules()
+                .filter(is_ingress)
+                .map(|rule| rule.name().into())
+                .collect(),
+            rules,
+            recommend: args.recommend.map(Share::percent),
+            series: Series::new(&trial.timeline),
+            decisions_per_s: per_second(trial.clock.requests, pass.elapsed),
+            most_missed: statistics.most_missed(),
+            keys_are_all,
+        }
+    }
+
+    /// Prints the JSON object.
+    ///
+    /// # Errors
+    ///
+    /// Fails if standard output cannot be written.
+    pub(crate) fn json(&self) -> io::Result<()> {
+        json(self)
+    }
+
+    /// Prints a summary, with a chart over time.
+    ///
+    /// # Errors
+    ///
+    /// Fails if standard output cannot be written.
+    pub(crate) fn summary(&self, trial: &Trial) -> io::Result<()> {
+        let mut out = BufWriter::new(io::stdout().lock());
+        self.input.heading(&mut out, "")?;
+        let rules = counted(self.rules.len() as u64, ("rule", "rules"));
+        let keys = counted(self.keys as u64, ("key", "keys"));
+        let least = if self.keys_are_all { "" } else { "at least " };
+        writeln!(out, "\n{}: {rules}, {least}{keys}\n", self.policy)?;
+        self.input.counts(
+            &mut out,
+            &[
+                ("allowed", self.allowed),
+                ("denied", self.denied),
+                ("no rule", self.without_rule),
+            ],
+        )?;
+        for (count, what) in [
+            (self.shadow_denied, "would be denied by a shadow rule"),
+            (self.refused_paths, "denied because the path is too long"),
+            (self.without_address, "without an IP address"),
+        ] {
+            if count > 0 {
+                writeln!(out, "  {:<9} {:>12}  {what}", "", grouped(count))?;
+            }
+        }
+        for name in &self.never_logged {
+            writeln!(out, "  no line has {name}, which the rules read")?;
+        }
+        for rule in &self.not_replayed {
+            let why = "a log does not tell the size of requests";
+            writeln!(
+                out,
+                "  rule {rule} is for ingress, and is not replayed: {why}"
+            )?;
+        }
+        self.table(&mut out)?;
+        for rule in &self.rules {
+            self.most_denied(&mut out, rule)?;
+        }
+        if let Some(share) = self.recommend {
+            self.recommended(&mut out, share)?;
+        }
+        chart(&mut out, &trial.timeline)?;
+        writeln!(
+            out,
+            "\n{:.3} s, {} requests/s",
+            self.input.elapsed_s,
+            speed(self.decisions_per_s)
+        )?;
+        out.flush()
+    }
+
+    /// Prints one row for each rule, and one for each reason of its denials.
+    fn table(&self, out: &mut impl Write) -> io::Result<()> {
+        let heading = |rule: &OfRule| {
+            let mut text = rule.rule.clone();
+            if rule.kind != name_of(Kind::Request) {
+                text = format!("{text} ({})", rule.kind);
+            }
+            if rule.shadow {
+                text.push_str(" (shadow)");
+            }
+            text
+        };
+        let width = self.rules.iter().map(|rule| heading(rule).len()).max();
+        let width = width.unwrap_or(0).max(20);
+        let columns = ["asked", "allowed", "denied"];
+        let [asked, allowed, denied] = columns;
+        writeln!(
+            out,
+            "\n  {:<width$}  {asked:>12}  {allowed:>12}  {denied:>12}",
+            "rule"
+        )?;
+        for rule in &self.rules {
+            writeln!(
+                out,
+                "  {:<width$}  {:>12}  {:>12}  {:>12}  {:>5.1} %",
+                heading(rule),
+                grouped(rule.asked),
+                grouped(rule.allowed),
+                grouped(rule.denied),
+                percent(rule.denied, rule.asked),
+            )?;
+            let indent = width + 28;
+            for OfLimit { limit, denied, .. } in &rule.limits {
+                writeln!(
+                    out,
+                    "  {:indent$}  {:>12}  by {limit}",
+                    "",
+                    grouped(*denied)
+                )?;
+            }
+            for (why, count) in rule.other() {
+                if count > 0 {
+                    writeln!(out, "  {:indent$}  {:>12}  {why}", "", grouped(count))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn most_denied(&self, out: &mut impl Write, rule: &OfRule) -> io::Result<()> {
+        if rule.top.is_empty() {
+            return Ok(());
+        }
+        let keys = counted(rule.denied_keys as u64, ("key", "keys"));
+        let least = if self.most_missed == 0 {
+            ""
+        } else {
+            "at least "
+        };
+        let (name, denied) = (&rule.rule, "denied");
+        writeln!(
+            out,
+            "\nMost limited by {name}, of {least}{keys} denied\n\n  {denied:>12}  key"
+        )?;
+        for DeniedKey { key, denied, error } in &rule.top {
+            let key = shown(key.as_bytes());
+            let error = match error.unwrap_or(0) + self.most_missed {
+                0 => String::new(),
+                error => format!("  (by {} more or less)", grouped(error)),
+            };
+            writeln!(out, "  {:>12}  {key}{error}", grouped(*denied))?;
+        }
+        Ok(())
+    }
+
+    fn recommended(&self, out: &mut impl Write, share: f64) -> io::Result<()> {
+        writeln!(
+            out,
+            "\nThe smallest limits that deny at most {share} % of the requests of their rule\n"
+        )?;
+        for rule in &self.rules {
+            let now: Vec<_> = rule.limits.iter().map(|limit| &*limit.limit).collect();
+            let now = now.join(", ");
+            match &rule.recommended {
+                None => writeln!(out, "  {}: nothing to propose", rule.rule)?,
+                Some(OfSearch { limits: None, .. }) => {
+                    writeln!(out, "  {}: {now}: no limit is large enough", rule.rule)?;
+                }
+                Some(OfSearch {
+                    limits: Some(limits),
+                    asked,
+                    denied,
+                }) => writeln!(
+                    out,
+                    "  {}: {now} -> {}, which denies {} of {} ({:.2} %)",
+                    rule.rule,
+                    limits.join(", "),
+                    grouped(*denied),
+                    grouped(*asked),
+                    percent(*denied, *asked)
+                )?,
+            }
+        }
+        Ok(())
+    }
+}

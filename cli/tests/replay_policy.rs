@@ -1,0 +1,623 @@
+//! `replay --policy`: on a generated log, three example policies decide as a direct computation of
+//! their definitions.
+
+mod common;
+
+use core::fmt::Write;
+use std::collections::BTreeMap;
+
+use common::{Scratch, portcullis, text};
+use serde_json::Value;
+
+/// A line of the generated log.
+#[derive(Clone)]
+struct Line {
+    address: String,
+    /// Seconds since 2024-03-01 00:00:00 UTC.
+    second: u64,
+    method: &'static str,
+    /// The path as it is logged, and as it is meant.
+    target: &'static str,
+    path: &'static str,
+    host: &'static str,
+    key: Option<String>,
+    agent: &'static str,
+    user: &'static str,
+    size: u64,
+}
+
+/// 2024-03-01 00:00:00 UTC, in seconds since the Unix epoch.
+const START: u64 = 1_709_251_200;
+const LINES: usize = 3_000;
+
+const TARGETS: [(&str, &str); 8] = [
+    ("/login", "/login"),
+    ("//x/../login?next=/", "/login"),
+    ("/v1/eu/session/a/b", "/v1/eu/session/a/b"),
+    ("/static/app.js", "/static/app.js"),
+    ("/static/%61pp.js", "/static/app.js"),
+    ("/static", "/static"),
+    ("/Search", "/Search"),
+    ("/favicon.ico", "/favicon.ico"),
+];
+
+/// Generates lines of some addresses, in bursts and lulls, of which some are late by up to 40 s.
+fn lines() -> Vec<Line> {
+    let mut random = common::random();
+    let mut time = 5_000;
+    (0..LINES)
+        .map(|_| {
+            time += match random(100) {
+                0..75 => 0,
+                75..94 => random(3),
+                94..99 => random(20),
+                _ => random(400),
+            };
+            let late = if random(8) == 0 { random(40) } else { 0 };
+            let (target, path) = TARGETS[random(8).min(random(8)) as usize];
+            let client = random(14).min(random(14));
+            Line {
+                address: match client {
+                    0..3 => format!("2001:db8:0:{}::{client}", client / 2),
+                    client => format!("192.0.{}.{client}", 2 + client % 2),
+                },
+                second: time - late,
+                method: if random(3) == 0 { "POST" } else { "GET" },
+                target,
+                path,
+                host: ["api.example.com", "www.example.com", "example.org"][random(3) as usize],
+                key: (random(4) > 0).then(|| format!("key-{}", random(3))),
+                agent: ["curl/8", "Mozilla/5.0 (X11)"][random(2) as usize],
+                user: ["-", "ann"][random(2) as usize],
+                size: random(20_000) * random(4),
+            }
+        })
+        .collect()
+}
+
+const FORMAT: &str = r#"$remote_addr - $remote_user [$time_local] "$request" $status $body_bytes_sent "$http_referer" "$http_user_agent" "$http_x_api_key" $host"#;
+
+/// Writes the log, in [`FORMAT`] if `all` is set, otherwise in the combined format.
+fn log(lines: &[Line], all: bool) -> Vec<u8> {
+    let mut log = String::new();
+    for line in lines {
+        let time = line.second;
+        let (day, hour, minute, second) = (
+            time / 86_400 + 1,
+            time / 3_600 % 24,
+            time / 60 % 60,
+            time % 60,
+        );
+        assert!(day <= 31, "the log is longer than one month");
+        let Line {
+            address,
+            user,
+            method,
+            target,
+            size,
+            agent,
+            host,
+            ..
+        } = line;
+        let _ = write!(
+            log,
+            "{address} - {user} [{day:02}/Mar/2024:{hour:02}:{minute:02}:{second:02} +0000] \
+             \"{method} {target} HTTP/1.1\" 200 {size} \"-\" \"{agent}\""
+        );
+        if all {
+            let key = line.key.as_deref().unwrap_or("-");
+            let _ = write!(log, " \"{key}\" {host}");
+        }
+        log.push('\n');
+    }
+    log.into_bytes()
+}
+
+/// How a limit of the model counts. Times are in seconds.
+#[derive(Clone, Copy)]
+enum Counting {
+    /// Refilled continuously, up to this burst.
+    Bucket(u64),
+    /// On the grid of the Unix epoch.
+    Grid,
+    /// From the first request on.
+    FromRequest,
+    /// The successive segments that make up a period: so many.
+    Segments(u64),
+}
+
+/// A limit of the model: a count, a period and how it counts.
+type Limit = (u64, u64, Counting);
+
+/// A rule of the model.
+struct Rule {
+    name: &'static str,
+    is_shadow: bool,
+    is_egress: bool,
+    /// Whether it applies to a line.
+    applies: fn(&Line) -> bool,
+    is_exempt: fn(&Line) -> bool,
+    /// The key, or `None` if the line lacks a part of it and the rule denies that.
+    key: fn(&Line) -> Option<String>,
+    limits: Vec<Limit>,
+    penalty: u64,
+}
+
+/// What a rule of the model decided.
+#[derive(Debug, Default, PartialEq)]
+struct Counts {
+    asked: u64,
+    denied: u64,
+    exempt: u64,
+    unidentified: u64,
+    penalized: u64,
+    by_limit: Vec<u64>,
+    keys: BTreeMap<String, u64>,
+}
+
+/// The permits that were taken from the limits of a key, and when; and the end of its penalty.
+#[derive(Default)]
+struct State {
+    taken: Vec<(u64, u64)>,
+    penalty_until: u64,
+}
+
+/// Returns whether a limit has `cost` permits at `now`, after `taken`: times and permits.
+fn has(&(count, period, counting): &Limit, taken: &[(u64, u64)], now: u64, cost: u64) -> bool {
+    let sum = |within: &dyn Fn(u64) -> bool| -> u64 {
+        taken
+            .iter()
+            .filter(|(at, _)| within(*at))
+            .map(|(_, permits)| permits)
+            .sum()
+    };
+    match counting {
+        Counting::Bucket(burst) => {
+            // The permits times the period, so that all numbers are whole.
+            let (mut level, mut last) = (burst * period, 0);
+            for &(at, permits) in taken {
+                level = (level + (at - last) * count).min(burst * period) - permits * period;
+                last = at;
+            }
+            let level = (level + (now - last) * count).min(burst * period);
+            level >= cost * period
+        }
+        Counting::Grid => sum(&|at| at / period == now / period) + cost <= count,
+        Counting::FromRequest => {
+            let mut start = None;
+            for &(at, _) in taken {
+                if start.is_none_or(|start| at >= start + period) {
+                    start = Some(at);
+                }
+            }
+            let start = start.filter(|start| now < start + period).unwrap_or(now);
+            sum(&|at| at >= start) + cost <= count
+        }
+        Counting::Segments(segments) => {
+            let length = period / segments;
+            sum(&|at| at / length + segments > now / length) + cost <= count
+        }
+    }
+}
+
+/// The expected result: the counts of each rule, and of lines allowed, denied, decided by no rule,
+/// and denied by a shadow rule.
+fn model(rules: &[Rule], lines: &[Line]) -> (Vec<Counts>, [u64; 4]) {
+    let new = |rule: &Rule| Counts {
+        by_limit: vec![0; rule.limits.len()],
+        ..Counts::default()
+    };
+    let mut counts: Vec<Counts> = rules.iter().map(new).collect();
+    let mut states = BTreeMap::<(usize, String), State>::new();
+    let mut total = [0; 4];
+    let mut newest = 0;
+    for line in lines {
+        newest = newest.max(START + line.second);
+        let (mut has_rule, mut is_shadow, mut is_denied) = (false, false, false);
+        for is_egress in [false, true] {
+            let cost = if is_egress { line.size } else { 1 };
+            if cost == 0 || is_denied {
+                continue;
+            }
+            for (index, rule) in rules.iter().enumerate() {
+                if rule.is_egress != is_egress || !(rule.applies)(line) {
+                    continue;
+                }
+                let counts = &mut counts[index];
+                counts.asked += 1;
+                let denies = if (rule.is_exempt)(line) {
+                    counts.exempt += 1;
+                    false
+                } else if let Some(key) = (rule.key)(line) {
+                    let state = states.entry((index, key.clone())).or_default();
+                    let lacking = |limit| !has(limit, &state.taken, newest, cost);
+                    let denied = if newest < state.penalty_until {
+                        counts.penalized += 1;
+                        true
+                    } else if let Some(limit) = rule.limits.iter().position(lacking) {
+                        counts.by_limit[limit] += 1;
+                        state.penalty_until = newest + rule.penalty;
+                        true
+                    } else {
+                        state.taken.push((newest, cost));
+                        false
+                    };
+                    if denied {
+                        *counts.keys.entry(key).or_default() += 1;
+                    }
+                    denied
+                } else {
+                    counts.unidentified += 1;
+                    *counts.keys.entry("-".into()).or_default() += 1;
+                    true
+                };
+                counts.denied += u64::from(denies);
+                if rule.is_shadow {
+                    is_shadow |= denies;
+                } else {
+                    has_rule = true;
+                    is_denied = denies;
+                    break;
+                }
+            }
+        }
+        total[usize::from(is_denied)] += 1;
+        total[2] += u64::from(!has_rule);
+        total[3] += u64::from(is_shadow);
+    }
+    (counts, total)
+}
+
+fn is_below(path: &str, folder: &str) -> bool {
+    path == folder
+        || path
+            .strip_prefix(folder)
+            .is_some_and(|rest| rest.starts_with('/'))
+}
+
+/// The network of an address: 24 bits, or 64 bits of IPv6.
+fn network(line: &Line) -> Option<String> {
+    let of = |text: &str, end: &str| format!("{text}{end}");
+    Some(match line.address.rsplit_once("::") {
+        Some(("2001:db8:0:0", _)) => "2001:db8::/64".into(),
+        Some((prefix, _)) => of(prefix, "::/64"),
+        None => of(line.address.rsplit_once('.')?.0, ".0/24"),
+    })
+}
+
+/// The key by address, of which an IPv6 client has 64 bits.
+fn address(line: &Line) -> Option<String> {
+    if line.address.contains(':') {
+        network(line)
+    } else {
+        Some(line.address.clone())
+    }
+}
+
+fn rule(name: &'static str, applies: fn(&Line) -> bool, limits: &[Limit]) -> Rule {
+    Rule {
+        name,
+        is_shadow: false,
+        is_egress: false,
+        applies,
+        is_exempt: |_| false,
+        key: address,
+        limits: limits.to_vec(),
+        penalty: 0,
+    }
+}
+
+fn logins() -> Vec<Rule> {
+    let is_login = |line: &Line| {
+        line.method == "POST" && (line.path == "/login" || line.path.starts_with("/v1/eu/session/"))
+    };
+    let limits = [(5, 60, Counting::Bucket(5)), (25, 3_600, Counting::Grid)];
+    let login = rule("login", is_login, &limits);
+    let downloads = Rule {
+        key: network,
+        ..rule(
+            "downloads",
+            |line| is_below(line.path, "/static"),
+            &[(6, 10, Counting::Bucket(4))],
+        )
+    };
+    let assets = rule(
+        "assets without a limit",
+        |line| line.path == "/favicon.ico",
+        &[],
+    );
+    vec![login, downloads, assets]
+}
+
+fn clients() -> Vec<Rule> {
+    let partners = Rule {
+        is_exempt: |line| line.key.as_deref() == Some("key-0") || line.address == "192.0.2.3",
+        key: |line| {
+            let key = line.key.as_ref()?;
+            Some(format!("header:X-Api-Key={key} method={}", line.method))
+        },
+        penalty: 120,
+        ..rule(
+            "partners",
+            // A line without a key is exempt by its address, or skipped.
+            |line| {
+                line.host == "api.example.com"
+                    && (line.key.is_some() || line.address == "192.0.2.3")
+            },
+            &[
+                (20, 60, Counting::FromRequest),
+                (60, 600, Counting::Bucket(60)),
+            ],
+        )
+    };
+    let strangers = Rule {
+        key: |line| line.key.clone(),
+        ..rule(
+            "strangers",
+            |line| line.host.ends_with(".example.com"),
+            &[(2, 60, Counting::Bucket(2))],
+        )
+    };
+    let agents = Rule {
+        key: |line| {
+            let Line { agent, user, .. } = line;
+            Some(format!("header:user-agent={agent} property:user={user}"))
+        },
+        ..rule("agents", |_| true, &[(15, 60, Counting::Grid)])
+    };
+    vec![partners, strangers, agents]
+}
+
+fn bytes() -> Vec<Rule> {
+    let fewer = Rule {
+        is_shadow: true,
+        key: |line| Some(line.path.to_ascii_lowercase()),
+        ..rule(
+            "fewer requests",
+            |_| true,
+            &[(12, 60, Counting::Segments(6))],
+        )
+    };
+    let requests = rule("requests", |_| true, &[(25, 60, Counting::Bucket(25))]);
+    let bytes = Rule {
+        is_egress: true,
+        key: network,
+        ..rule(
+            "bytes",
+            |_| true,
+            &[(300_000, 60, Counting::Bucket(300_000))],
+        )
+    };
+    let uploads = rule("uploads", |_| false, &[(1, 1, Counting::Grid)]);
+    let off = rule("off", |_| false, &[(1, 1, Counting::Grid)]);
+    vec![fewer, requests, bytes, uploads, off]
+}
+
+/// The path of an example policy.
+fn policy(name: &str) -> String {
+    format!("{}/tests/policies/{name}.toml", env!("CARGO_MANIFEST_DIR"))
+}
+
+fn replay(log: &str, policy: &str, args: &[&str]) -> Value {
+    let mut command = portcullis(&["replay", log, "--policy", policy, "--json"]);
+    let output = command.args(args).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// Replays in both orders, and compares every count of every rule with the model.
+fn compare(name: &str, rules: &[Rule], format: &[&str]) {
+    let lines = lines();
+    let log = Scratch::new(&format!("{name}.log"), &log(&lines, !format.is_empty()));
+    let mut sorted = lines.clone();
+    sorted.sort_by_key(|line| line.second);
+    for (order, lines) in [("time", sorted), ("log", lines)] {
+        let (expected, total) = model(rules, &lines);
+        let args = [&["--order", order, "--top", "1000"], format].concat();
+        let json = replay(log.path(), &policy(name), &args);
+        let of = |names: [&str; 4]| names.map(|name| json[name].as_u64().unwrap());
+        let found = of(["allowed", "denied", "without_rule", "shadow_denied"]);
+        assert_eq!(found, total, "{name} in the order of {order}");
+        assert!(total[0] > 0 && total[1] > 100, "{total:?}");
+        assert_eq!(json["requests"], LINES);
+        let found = json["rules"].as_array().unwrap();
+        assert_eq!(found.len(), rules.len());
+        for ((rule, expected), found) in rules.iter().zip(expected).zip(found) {
+            assert_eq!(found["rule"], rule.name);
+            let number = |name: &str| found[name].as_u64().unwrap();
+            let limits = found["limits"].as_array().unwrap().iter();
+            let top = found["top"].as_array().unwrap().iter();
+            let counts = Counts {
+                asked: number("asked"),
+                denied: number("denied"),
+                exempt: number("exempt"),
+                unidentified: number("unidentified"),
+                penalized: number("penalized"),
+                by_limit: limits
+                    .map(|limit| limit["denied"].as_u64().unwrap())
+                    .collect(),
+                keys: top
+                    .map(|key| {
+                        (
+                            key["key"].as_str().unwrap().into(),
+                            key["denied"].as_u64().unwrap(),
+                        )
+                    })
+                    .collect(),
+            };
+            assert_eq!(counts, expected, "{} in the order of {order}", rule.name);
+            assert_eq!(number("allowed"), expected.asked - expected.denied);
+            assert_eq!(number("denied_keys"), expected.keys.len() as u64);
+        }
+    }
+}
+
+#[test]
+fn logins_and_downloads_are_decided_as_the_model_decides() {
+    compare("login", &logins(), &[]);
+}
+
+#[test]
+fn keys_exempt_clients_and_penalties_are_decided_as_the_model_decides() {
+    compare("clients", &clients(), &["--format", FORMAT]);
+}
+
+#[test]
+fn bytes_and_shadow_rules_are_decided_as_the_model_decides() {
+    compare("bytes", &bytes(), &["--format", FORMAT]);
+}
+
+/// Returns how many of its requests the limits of a rule of the model deny, and how many they are
+/// asked about, if the limits are scaled.
+fn share(rules: Vec<Rule>, rule: usize, lines: &[Line], part: u64, whole: u64) -> (u64, u64) {
+    let mut rules = rules;
+    for (count, _, counting) in &mut rules[rule].limits {
+        *count = (*count * part).div_ceil(whole);
+        if let Counting::Bucket(burst) = counting {
+            *burst = (*burst * part).div_ceil(whole);
+        }
+    }
+    let (counts, _) = model(&rules, lines);
+    let Counts {
+        asked,
+        exempt,
+        unidentified,
+        penalized,
+        by_limit,
+        ..
+    } = &counts[rule];
+    (
+        by_limit.iter().sum::<u64>() + penalized,
+        asked - exempt - unidentified,
+    )
+}
+
+/// The name of a policy, its model, and the rules to search: their indices, and the counts of their
+/// largest limits.
+type Searched<'a> = (&'a str, fn() -> Vec<Rule>, &'a [(usize, u64)]);
+
+#[test]
+fn recommended_limits_are_the_smallest_with_the_wanted_share_of_denials() {
+    let mut lines = lines();
+    let log = Scratch::new("recommended.log", &log(&lines, true));
+    lines.sort_by_key(|line| line.second);
+    let all: [Searched<'_>; 3] = [
+        ("login", logins, &[(0, 25), (1, 6)]),
+        ("clients", clients, &[(0, 60), (1, 2), (2, 15)]),
+        ("bytes", bytes, &[(0, 12), (1, 25), (2, 300_000)]),
+    ];
+    for (wanted, percent) in [("1%", 1), ("30%", 30)] {
+        for (name, rules, searched) in all {
+            let args = ["--recommend", wanted, "--format", FORMAT];
+            let json = replay(log.path(), &policy(name), &args);
+            for &(rule, largest) in searched {
+                let found = &json["rules"][rule]["recommended"];
+                let limits = found["limits"].as_array().unwrap();
+                // The limit with the largest count, which keeps its count in the text.
+                let counts = limits.iter().map(|limit| {
+                    let (count, _) = limit.as_str().unwrap().split_once('/').unwrap();
+                    count.parse::<u64>().unwrap()
+                });
+                let count = counts.max().unwrap();
+                let (denied, asked) = share(rules(), rule, &lines, count, largest);
+                assert_eq!(
+                    (found["denied"].as_u64(), found["asked"].as_u64()),
+                    (Some(denied), Some(asked)),
+                    "{name}, rule {rule}, {wanted}"
+                );
+                assert!(denied * 100 <= asked * percent && asked > 0);
+                // With a penalty, a larger limit may deny more.
+                if count > 1 && rules()[rule].penalty == 0 {
+                    let (denied, asked) = share(rules(), rule, &lines, count - 1, largest);
+                    assert!(denied * 100 > asked * percent, "{name}, rule {rule}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_replayed_is_said() {
+    let lines = lines();
+    let log = Scratch::new("plain.log", &log(&lines, false));
+    let json = replay(log.path(), &policy("bytes"), &[]);
+    assert_eq!(json["not_replayed"], serde_json::json!(["uploads"]));
+    assert_eq!(json["never_logged"], serde_json::json!([]));
+    let json = replay(log.path(), &policy("clients"), &[]);
+    let never = serde_json::json!(["header:X-Api-Key"]);
+    assert_eq!(json["never_logged"], never);
+    let output = portcullis(&["replay", log.path(), "--policy", &policy("clients")])
+        .output()
+        .unwrap();
+    let summary = text(&output.stdout);
+    for expected in [
+        "no line has header:X-Api-Key",
+        "rule ",
+        "agents ",
+        "by 15/60s",
+    ] {
+        assert!(
+            summary.contains(expected),
+            "{expected:?} is missing in\n{summary}"
+        );
+    }
+}
+
+#[test]
+fn memory_is_that_of_the_lines_that_wait() {
+    let mut log = String::new();
+    for index in 0..20_000 {
+        let (minute, second) = (index / 60 % 60, index % 60);
+        let _ = writeln!(
+            log,
+            "192.0.2.{} - - [01/Mar/2024:{:02}:{minute:02}:{second:02} +0000] \"GET /{index} HTTP/1.1\" 200 1",
+            index % 200,
+            index / 3_600
+        );
+    }
+    let log = Scratch::new("long.log", log.as_bytes());
+    let json = replay(log.path(), &policy("bytes"), &["--horizon", "30s"]);
+    assert_eq!(json["requests"], 20_000);
+    assert!(json["held"].as_u64().unwrap() <= 32, "{}", json["held"]);
+}
+
+#[test]
+fn a_policy_that_is_not_valid_is_refused_with_all_its_errors() {
+    let wrong = "[[rules]]\nname = 'a'\nlimit = ['5/m']\nlimits = ['5 a minute']\n";
+    let wrong = Scratch::new("wrong.toml", wrong.as_bytes());
+    let log = Scratch::new("one.log", common::line("192.0.2.1", 0, "1").as_bytes());
+    let refused = |args: &[&str]| {
+        let output = portcullis(&["replay"]).args(args).output().unwrap();
+        assert_eq!(output.status.code(), Some(2));
+        text(&output.stderr)
+    };
+    let error = refused(&[log.path(), "--policy", wrong.path()]);
+    for expected in [
+        "portcullis: the policy is not valid:\n",
+        ".toml:3:1: limit is not a setting of a rule",
+        ".toml:4:11: limits: `5 a minute` is not a rate",
+    ] {
+        assert!(
+            error.contains(expected),
+            "{expected:?} is missing in\n{error}"
+        );
+    }
+    let login = policy("login");
+    let error = refused(&[log.path(), "--policy", "no such file"]);
+    assert!(error.contains("cannot read no such file: "), "{error}");
+    let error = refused(&["-", "--policy", &login, "--recommend", "1%"]);
+    assert!(
+        error.contains("standard input can be read only once"),
+        "{error}"
+    );
+    let error = refused(&[log.path(), "--policy", &login, "--limit", "1/s"]);
+    assert!(error.contains("cannot be used with"), "{error}");
+    let error = refused(&[log.path(), "--recommend", "1%"]);
+    assert!(error.contains("--policy <FILE>"), "{error}");
+    let format = "$remote_addr [$time_local]";
+    let error = refused(&[log.path(), "--policy", &policy("bytes"), "--format", format]);
+    assert!(
+        error.contains("a rule of the kind egress: the format has no size"),
+        "{error}"
+    );
+}

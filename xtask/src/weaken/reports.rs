@@ -1,0 +1,167 @@
+//! Mutants of what is reported of policies: statistics, and replays of logs.
+
+use super::Mutant;
+
+const FREQUENT: &str = "policy/src/frequent.rs";
+const STATISTICS: &str = "policy/src/statistics.rs";
+const REPLAY: &str = "cli/src/replay/policy.rs";
+const RECOMMEND: &str = "cli/src/replay/policy/recommend.rs";
+const WAITING: &str = "cli/src/replay/policy/waiting.rs";
+
+const WITHIN_ERROR: (&str, &str) = (
+    "statistics",
+    "with_more_keys_than_room_every_count_is_within_its_error",
+);
+const OF_DECISIONS: (&str, &str) = (
+    "statistics",
+    "the_counts_of_rules_and_keys_are_those_of_the_decisions",
+);
+
+pub(super) const OF_THE_POLICY: &[Mutant] = &[
+    // A key that takes the entry of another does not take its count, or is not named by its hash;
+    // the counts are not sorted.
+    Mutant {
+        file: FREQUENT,
+        within: "pub(crate) fn count(",
+        text: "error + 1",
+        by: "1",
+        test: WITHIN_ERROR,
+    },
+    Mutant {
+        file: FREQUENT,
+        within: "pub(crate) fn count(",
+        text: "self.places.remove(&before.hash);",
+        by: "",
+        test: WITHIN_ERROR,
+    },
+    Mutant {
+        file: FREQUENT,
+        within: "pub(crate) fn count(",
+        text: "self.entries.swap(place, first);",
+        by: "let first = place;",
+        test: WITHIN_ERROR,
+    },
+    Mutant {
+        file: FREQUENT,
+        within: "pub(crate) fn most_without_entry(",
+        text: "Some(last) if self.entries.len() == self.capacity => last.count,",
+        by: "",
+        test: WITHIN_ERROR,
+    },
+    // Keys of different rules count as one; the shards are not added up; a shadow rule is not
+    // reported.
+    Mutant {
+        file: STATISTICS,
+        within: "fn count(",
+        text: "(answer.index, self.key_of(key, request))",
+        by: "(0, self.key_of(key, request))",
+        test: OF_DECISIONS,
+    },
+    Mutant {
+        file: STATISTICS,
+        within: "fn merged(",
+        text: "entry.count += again.count;",
+        by: "",
+        test: ("statistics", "no_count_of_several_threads_is_lost"),
+    },
+    Mutant {
+        file: STATISTICS,
+        within: "fn count(",
+        text: "denied: Denied::Crowded { .. },",
+        by: "denied: Denied::Penalized { .. },",
+        test: OF_DECISIONS,
+    },
+];
+
+const LOGINS: (&str, &str) = (
+    "replay_policy",
+    "logins_and_downloads_are_decided_as_the_model_decides",
+);
+const CLIENTS: (&str, &str) = (
+    "replay_policy",
+    "keys_exempt_clients_and_penalties_are_decided_as_the_model_decides",
+);
+const BYTES: (&str, &str) = (
+    "replay_policy",
+    "bytes_and_shadow_rules_are_decided_as_the_model_decides",
+);
+const RECOMMENDED: (&str, &str) = (
+    "replay_policy",
+    "recommended_limits_are_the_smallest_with_the_wanted_share_of_denials",
+);
+
+pub(super) const OF_THE_PROGRAM: &[Mutant] = &[
+    // Time goes back; a request lacks its method, host or user; a kind is asked after a denial; a
+    // reply of no bytes is asked; a line that waits is overwritten.
+    Mutant {
+        file: "cli/src/replay/judge.rs",
+        within: "pub(crate) fn advance(",
+        text: "let now = newest.max(time);",
+        by: "let now = time;",
+        test: LOGINS,
+    },
+    Mutant {
+        file: WAITING,
+        within: "pub(crate) fn take(",
+        text: "line.field(METHOD).unwrap_or_default()",
+        by: "\"GET\"",
+        test: LOGINS,
+    },
+    Mutant {
+        file: WAITING,
+        within: "pub(crate) fn take(",
+        text: ".host(host)",
+        by: "",
+        test: CLIENTS,
+    },
+    Mutant {
+        file: WAITING,
+        within: "pub(crate) fn fields(",
+        text: "\"user\" => Field::User,",
+        by: "",
+        test: CLIENTS,
+    },
+    Mutant {
+        file: WAITING,
+        within: "fn number<'a>(",
+        text: "self.free.pop()",
+        by: "(!self.lines.is_empty()).then_some(0)",
+        test: LOGINS,
+    },
+    Mutant {
+        file: REPLAY,
+        within: "fn decide(",
+        text: "if !is_allowed { break; }",
+        by: "",
+        test: BYTES,
+    },
+    Mutant {
+        file: REPLAY,
+        within: "fn decide(",
+        text: "if cost == 0 { continue; }",
+        by: "",
+        test: BYTES,
+    },
+    // The search ends too early, or looks at one side only.
+    Mutant {
+        file: RECOMMEND,
+        within: "fn learn(",
+        text: "high - self.low > 1",
+        by: "high - self.low > 2",
+        test: RECOMMENDED,
+    },
+    Mutant {
+        file: RECOMMEND,
+        within: "fn learn(",
+        text: "None => count.checked_mul(2),",
+        by: "None => None,",
+        test: RECOMMENDED,
+    },
+    Mutant {
+        file: RECOMMEND,
+        within: "fn new(counts: &RuleCounts",
+        text: "+ counts.penalized",
+        by: "",
+        test: RECOMMENDED,
+    },
+];
