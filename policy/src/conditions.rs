@@ -52,7 +52,7 @@ pub struct Conditions {
     paths: Vec<String>,
     hosts: Vec<String>,
     tiers: Vec<String>,
-    properties: Vec<(String, Vec<String>)>,
+    pub(crate) properties: Vec<(String, Vec<String>)>,
 }
 
 fn owned<S: Into<String>>(texts: impl IntoIterator<Item = S>) -> impl Iterator<Item = String> {

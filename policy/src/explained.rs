@@ -5,8 +5,9 @@ use core::ops::Deref;
 
 use portcullis_core::{Detail, Retry, Timestamp};
 
+use crate::overrides::Place;
 use crate::policy::compare_shares;
-use crate::store::{Details, StoreDenied};
+use crate::store::{Details, Store, StoreDenied};
 use crate::{Decision, Limit, Outcome, Policy, Request};
 
 impl Policy {
@@ -51,14 +52,15 @@ impl Policy {
         request: &Request<'_>,
     ) -> ExplainedDecision<'_> {
         let (mut details, mut retry): (Details, _) = (Details::default(), None);
-        let decision = self.decide(now, request, |store, place| {
+        let take = |store: &Store, place: Place| {
             let taken;
             (taken, details) = store.take_told(place.at, now, request.cost);
             retry = taken
                 .err()
                 .map(|by: StoreDenied| store.retry_told(place.at, by, &details));
             taken
-        });
+        };
+        let decision = self.decide(now, request, take, |_| {});
         ExplainedDecision {
             decision,
             details,

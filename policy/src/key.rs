@@ -9,6 +9,10 @@ use crate::conditions::host_name;
 use crate::path::components;
 use crate::{PathRules, Request};
 
+mod values;
+
+pub use self::values::{KeyValue, KeyValues};
+
 /// What makes up the key of a request. Requests with equal keys share the limits of a rule.
 ///
 /// A key is made of parts. Without parts, all requests of the rule share its limits.
@@ -248,6 +252,14 @@ impl Key {
         } else {
             Err(format!("no request has the key {values:?}"))
         }
+    }
+
+    /// The parts that are text.
+    pub(crate) fn texts(&self) -> impl Iterator<Item = &Text> {
+        self.parts.iter().filter_map(|part| match part {
+            Part::Text(text) => Some(text),
+            _ => None,
+        })
     }
 }
 

@@ -42,6 +42,7 @@
 //! - A [`Policy`] is a set of rules in force, with the state of their limits.
 //! - A [`Decision`] is its answer to one request. It holds the permits of limits at once until it
 //!   is dropped.
+//! - [`Statistics`] count decisions: of each rule, of the most denied keys, and of resources.
 //!
 //! # How a request is decided
 //!
@@ -97,6 +98,7 @@ mod document;
 mod explained;
 #[cfg(any(feature = "toml", feature = "json"))]
 mod file;
+mod frequent;
 mod key;
 mod limit;
 mod matcher;
@@ -108,18 +110,20 @@ mod policy;
 mod queries;
 mod request;
 mod rule;
+mod statistics;
 mod store;
 
 pub use conditions::{ConditionError, Conditions, Mismatch, Problem};
 #[cfg(any(feature = "toml", feature = "json"))]
 pub use document::FileError;
 pub use explained::{ExplainedDecision, Told};
-pub use key::Key;
+pub use key::{Key, KeyValue, KeyValues};
 pub use limit::{Algorithm, Limit, MAX_SEGMENTS};
 pub use matcher::{MAX_PROPERTIES, Matcher};
 pub use path::{MAX_COMPONENTS, MAX_PATH_LEN, PathError, PathRules};
 pub use pattern::MAX_PATTERN_COMPONENTS;
 pub use period::{PeriodError, parse_count, parse_period};
-pub use policy::{Considered, Decision, Explained, MAX_SHADOWS, Outcome, Policy, Status};
+pub use policy::{Answer, Considered, Decision, Explained, MAX_SHADOWS, Outcome, Policy, Status};
 pub use request::{Fields, Kind, Request};
 pub use rule::{MAX_LIMITS, MAX_TABLE_BYTES, OnMissing, Rule, RuleError};
+pub use statistics::{MostFrequent, RuleCounts, Statistics};

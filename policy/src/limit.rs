@@ -212,6 +212,26 @@ impl Limit {
         }
     }
 
+    /// Returns this limit with its count and its burst multiplied by `part / whole`. The results
+    /// are rounded up, and cut to 64 bits. The period stays.
+    ///
+    /// # Panics
+    ///
+    /// If `whole` is 0.
+    ///
+    /// ```
+    /// # use portcullis_policy::Limit;
+    /// // The share of one of three servers.
+    /// assert_eq!("100/1m".parse::<Limit>()?.scaled(1, 3).count(), 34);
+    /// # Ok::<(), portcullis_policy::PeriodError>(())
+    /// ```
+    #[must_use]
+    pub fn scaled(mut self, part: u64, whole: u64) -> Self {
+        self.count = scale(self.count, part, whole);
+        self.burst = self.burst.map(|burst| scale(burst, part, whole));
+        self
+    }
+
     /// Chooses the limiter, and checks the settings.
     pub(crate) fn compile(&self) -> Result<Compiled, LimitProblem> {
         let unused = |is_set: bool, setting| {
@@ -290,6 +310,11 @@ pub(crate) fn compile_all(
         limit.compile().map_err(problem).ok()
     });
     compiled.collect()
+}
+
+fn scale(count: u64, part: u64, whole: u64) -> u64 {
+    let scaled = (u128::from(count) * u128::from(part)).div_ceil(u128::from(whole));
+    u64::try_from(scaled).unwrap_or(u64::MAX)
 }
 
 /// The settings of a limiter, known to be valid.

@@ -8,13 +8,14 @@ use ipnet::IpNet;
 use portcullis_core::{Denied, Detail, Retry, Timestamp};
 
 use crate::conditions::parse_network;
-use crate::key::KeyOf;
+use crate::key::{KeyOf, Text};
 use crate::limit::{Compiled, compile_all};
 use crate::overrides::{Override, Overrides, Place};
 use crate::rule::{MAX_TABLE_BYTES, OnMissing};
 use crate::store::{Store, StoreDenied, penalty_rules};
 use crate::{
-    Conditions, Limit, Matcher, Mismatch, PathError, PathRules, Problem, Request, Rule, RuleError,
+    Conditions, KeyValues, Limit, Matcher, Mismatch, PathError, PathRules, Problem, Request, Rule,
+    RuleError,
 };
 
 /// The number of shadow rules from which one decision can hold permits at once. Those of further
@@ -75,6 +76,30 @@ enum Verdict {
     /// Without limits there is no state.
     Granted(Option<Place>),
     Denied(Place, StoreDenied),
+}
+
+impl Verdict {
+    /// `None` if the rule does not apply.
+    #[inline]
+    fn outcome(&self) -> Option<Outcome> {
+        Some(match *self {
+            Self::Skipped => return None,
+            Self::Exempt => Outcome::Exempt,
+            Self::Unidentified => Outcome::Unidentified,
+            Self::Granted(_) => Outcome::Allowed,
+            Self::Denied(_, StoreDenied { limit, denied }) => Outcome::Denied { limit, denied },
+        })
+    }
+
+    /// Where the state of the request's key is, if the limits were asked.
+    #[inline]
+    fn place(&self) -> Option<Place> {
+        match *self {
+            Self::Granted(place) => place,
+            Self::Denied(place, _) => Some(place),
+            Self::Skipped | Self::Exempt | Self::Unidentified => None,
+        }
+    }
 }
 
 impl Active {
@@ -273,19 +298,53 @@ impl Policy {
     /// ```
     #[inline]
     pub fn decide_at(&self, now: Timestamp, request: &Request<'_>) -> Decision<'_> {
-        self.decide(now, request, |store, place| {
-            store.take(place.at, now, request.cost)
-        })
+        let take = |store: &Store, place: Place| store.take(place.at, now, request.cost);
+        self.decide(now, request, take, |_| {})
     }
 
-    /// Decides a request. `take` takes its permits from the rule that decides, all or none.
+    /// As [`decide_at`](Self::decide_at), and calls `watch` with the answer of each rule that was
+    /// asked, in their order: of the shadow rules, and of the rule that decides. Rules that the
+    /// request does not match, or that [skip](OnMissing::Skip) it, are not asked.
+    ///
+    /// # Cost
+    ///
+    /// That of [`decide_at`](Self::decide_at) and of the calls.
+    ///
+    /// ```
+    /// # use portcullis_core::Timestamp;
+    /// # use portcullis_policy::{Outcome, Policy, Request, Rule};
+    /// let new = Rule::new("new").shadow().limit("10/s".parse()?);
+    /// let policy = Policy::new([new, Rule::new("old").limit("5/s".parse()?)]).unwrap();
+    /// let mut asked = Vec::new();
+    /// let request = Request::new("GET", "/");
+    /// let decision = policy.decide_watched_at(Timestamp::from_secs(1), &request, |answer| {
+    ///     asked.push((answer.rule.name(), answer.outcome));
+    /// });
+    /// assert!(decision.is_allowed());
+    /// assert_eq!(asked, [("new", Outcome::Allowed), ("old", Outcome::Allowed)]);
+    /// # Ok::<(), portcullis_policy::PeriodError>(())
+    /// ```
+    #[inline]
+    pub fn decide_watched_at<'p>(
+        &'p self,
+        now: Timestamp,
+        request: &Request<'_>,
+        watch: impl FnMut(Answer<'p>),
+    ) -> Decision<'p> {
+        let take = |store: &Store, place: Place| store.take(place.at, now, request.cost);
+        self.decide(now, request, take, watch)
+    }
+
+    /// Decides a request. `take` takes its permits from the rule that decides, all or none. `watch`
+    /// is called with the answer of each rule that was asked.
     #[inline(always)]
-    pub(crate) fn decide(
-        &self,
+    pub(crate) fn decide<'p>(
+        &'p self,
         now: Timestamp,
         request: &Request<'_>,
         mut take: impl FnMut(&Store, Place) -> Result<(), StoreDenied>,
-    ) -> Decision<'_> {
+        mut watch: impl FnMut(Answer<'p>),
+    ) -> Decision<'p> {
         let mut decision = Decision {
             policy: self,
             now,
@@ -299,23 +358,27 @@ impl Policy {
         let visited = self.matcher.visit(request, |index| {
             let rule = self.matched[index];
             let active = &self.rules[rule as usize];
-            if active.rule.is_shadow {
-                let verdict = active.judge(request, self.path_rules, |store, place| {
+            let verdict = if active.rule.is_shadow {
+                active.judge(request, self.path_rules, |store, place| {
                     store.take(place.at, now, request.cost)
-                });
+                })
+            } else {
+                active.judge(request, self.path_rules, &mut take)
+            };
+            let Some(outcome) = verdict.outcome() else {
+                return ControlFlow::Continue(());
+            };
+            watch(Answer {
+                rule: &active.rule,
+                index: rule as usize,
+                outcome,
+            });
+            if active.rule.is_shadow {
                 decision.ask_shadow(rule, &verdict);
                 return ControlFlow::Continue(());
             }
-            (decision.outcome, decision.place) =
-                match active.judge(request, self.path_rules, &mut take) {
-                    Verdict::Skipped => return ControlFlow::Continue(()),
-                    Verdict::Exempt => (Outcome::Exempt, None),
-                    Verdict::Unidentified => (Outcome::Unidentified, None),
-                    Verdict::Granted(place) => (Outcome::Allowed, place),
-                    Verdict::Denied(place, StoreDenied { limit, denied }) => {
-                        (Outcome::Denied { limit, denied }, Some(place))
-                    }
-                };
+            decision.outcome = outcome;
+            decision.place = verdict.place();
             decision.rule = Some(rule);
             ControlFlow::Break(())
         });
@@ -422,6 +485,76 @@ impl Policy {
         self.rules.iter().map(|active| &active.rule)
     }
 
+    /// Returns how paths are normalized.
+    ///
+    /// ```
+    /// # use portcullis_policy::{PathRules, Policy};
+    /// assert_eq!(Policy::new([]).unwrap().path_rules(), PathRules::new());
+    /// ```
+    pub fn path_rules(&self) -> PathRules {
+        self.path_rules
+    }
+
+    /// Returns the key of a request for `rule`, one of the rules of this policy, in a form that
+    /// people can read.
+    ///
+    /// ```
+    /// # use portcullis_policy::{Key, Policy, Request, Rule};
+    /// let policy = Policy::new([Rule::new("a").key(Key::host())]).unwrap();
+    /// let request = Request::new("GET", "/").host("API.example.com:443");
+    /// let key = policy.key_values(policy.rule("a").unwrap(), &request);
+    /// assert_eq!(key.to_string(), "api.example.com");
+    /// ```
+    pub fn key_values<'k>(&self, rule: &'k Rule, request: &'k Request<'k>) -> KeyValues<'k> {
+        KeyValues::new(&rule.key, request, self.path_rules)
+    }
+
+    /// Returns the names of the headers that the rules read, in the order of the alphabet and each
+    /// once, without those that only functions read. Upper and lower case do not matter.
+    ///
+    /// ```
+    /// # use portcullis_policy::{Key, Policy, Rule};
+    /// let rule = Rule::new("a").key(Key::header("X-Key")).exempt_header("Oc-Client", ["admin"]);
+    /// assert_eq!(Policy::new([rule]).unwrap().header_names(), ["Oc-Client", "X-Key"]);
+    /// ```
+    pub fn header_names(&self) -> Vec<&str> {
+        names(self.texts().filter_map(|text| match text {
+            Text::Header(name) => Some(&**name),
+            _ => None,
+        }))
+    }
+
+    /// Returns the names of the properties that the rules read, in the order of the alphabet and
+    /// each once, without those that only functions read. Upper and lower case do not matter.
+    ///
+    /// ```
+    /// # use portcullis_policy::{Conditions, Key, Policy, Rule};
+    /// let rule = Rule::new("a")
+    ///     .when(Conditions::new().property("region", ["eu"]))
+    ///     .key(Key::property("tenant"));
+    /// assert_eq!(Policy::new([rule]).unwrap().property_names(), ["region", "tenant"]);
+    /// ```
+    pub fn property_names(&self) -> Vec<&str> {
+        let of_texts = self.texts().filter_map(|text| match text {
+            Text::Property(name) => Some(&**name),
+            _ => None,
+        });
+        let of_conditions = self.enabled().flat_map(|rule| &rule.conditions.properties);
+        names(of_texts.chain(of_conditions.map(|(name, _)| &**name)))
+    }
+
+    fn enabled(&self) -> impl Iterator<Item = &Rule> {
+        self.rules().filter(|rule| rule.is_enabled)
+    }
+
+    /// What the rules read as text, for keys and exempt clients.
+    fn texts(&self) -> impl Iterator<Item = &Text> {
+        self.enabled().flat_map(|rule| {
+            let exempt = rule.exempt.iter().map(|(text, _)| text);
+            rule.key.texts().chain(exempt)
+        })
+    }
+
     /// Returns the rule with this name.
     ///
     /// ```
@@ -442,6 +575,14 @@ impl Policy {
         let rule = |index: usize| &self.rules[self.matched[index] as usize].rule;
         self.matcher.visit(request, |index| found(rule(index)))
     }
+}
+
+/// Sorts names, and drops those that differ only in case.
+fn names<'n>(names: impl Iterator<Item = &'n str>) -> Vec<&'n str> {
+    let mut names: Vec<_> = names.collect();
+    names.sort_by_key(|name| name.to_ascii_lowercase());
+    names.dedup_by(|a, b| a.eq_ignore_ascii_case(b));
+    names
 }
 
 /// Checks the settings of a rule other than its conditions, and creates its tables.
@@ -582,6 +723,19 @@ pub struct Decision<'p> {
     /// Shadow rules of which permits at once are held.
     shadows: [Option<(u32, Place)>; MAX_SHADOWS],
     shadow_denied: Option<u32>,
+}
+
+/// The answer of one rule to a request: what [`Policy::decide_watched_at`] reports.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Answer<'p> {
+    /// The rule.
+    pub rule: &'p Rule,
+    /// Its index in [`Policy::rules`].
+    pub index: usize,
+    /// [`Outcome::Allowed`], [`Exempt`](Outcome::Exempt), [`Unidentified`](Outcome::Unidentified)
+    /// or [`Denied`](Outcome::Denied). The outcome of a shadow rule is what it would decide.
+    pub outcome: Outcome,
 }
 
 /// What was decided.

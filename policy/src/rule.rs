@@ -373,6 +373,25 @@ impl Rule {
         self
     }
 
+    /// Returns this rule with each of its limits [scaled](Limit::scaled) by `part / whole`.
+    ///
+    /// # Panics
+    ///
+    /// If `whole` is 0 and the rule has limits.
+    ///
+    /// ```
+    /// # use portcullis_policy::Rule;
+    /// let rule = Rule::new("all").limit("10/s".parse()?).limit("100/h".parse()?).scaled(3, 2);
+    /// assert!(rule.limits().iter().map(|limit| limit.count()).eq([15, 150]));
+    /// # Ok::<(), portcullis_policy::PeriodError>(())
+    /// ```
+    #[must_use]
+    pub fn scaled(mut self, part: u64, whole: u64) -> Self {
+        let limits = self.limits.into_iter();
+        self.limits = limits.map(|limit| limit.scaled(part, whole)).collect();
+        self
+    }
+
     /// Returns the name.
     ///
     /// ```
@@ -391,6 +410,26 @@ impl Rule {
     /// ```
     pub fn kind(&self) -> Kind {
         self.conditions.kind
+    }
+
+    /// Returns whether the rule is a [shadow](Self::shadow).
+    ///
+    /// ```
+    /// # use portcullis_policy::Rule;
+    /// assert!(Rule::new("new").shadow().is_shadow());
+    /// ```
+    pub fn is_shadow(&self) -> bool {
+        self.is_shadow
+    }
+
+    /// Returns whether the rule is in force: not [disabled](Self::disabled).
+    ///
+    /// ```
+    /// # use portcullis_policy::Rule;
+    /// assert!(!Rule::new("old").disabled().is_enabled());
+    /// ```
+    pub fn is_enabled(&self) -> bool {
+        self.is_enabled
     }
 
     /// Returns the limits.

@@ -67,8 +67,15 @@ const SUITES: &[Suite] = &[
     },
     Suite {
         mutants: reports::OF_THE_POLICY,
+        arguments: &["--package", "portcullis-policy", "--all-features"],
+        rustflags: "",
+    },
+    Suite {
         mutants: reports::OF_THE_PROGRAM,
         arguments: &["--package", "portcullis-cli"],
+        rustflags: "",
+    },
+    Suite {
         mutants: models::MUTANTS,
         arguments: &["--release", "--package", "portcullis-loom"],
         rustflags: "--cfg loom",
