@@ -306,6 +306,16 @@ fn allows(values: &[Box<str>], value: &str) -> bool {
 }
 
 impl Parsed {
+    /// The number of values that are listed, without the patterns of paths.
+    pub(crate) fn values(&self) -> usize {
+        let properties = self.properties.iter().map(|(_, values)| values.len());
+        self.methods.len()
+            + self.names.len()
+            + self.networks.len()
+            + self.tiers.len()
+            + properties.sum::<usize>()
+    }
+
     /// The first condition that does not hold, judged one by one. The compiled matcher must agree.
     pub(crate) fn mismatch(&self, request: &Request<'_>, path: &[&[u8]]) -> Option<Mismatch<'_>> {
         let host = host_name(request.host);
@@ -382,6 +392,8 @@ pub enum Problem {
     NoValues,
     /// Rules name more than [`MAX_PROPERTIES`](crate::MAX_PROPERTIES) properties.
     TooManyProperties,
+    /// The conditions take too much memory. The value is the number of patterns and values.
+    TooLarge,
     /// A pattern contains `?` or `#`: a path ends before them.
     PatternWithQuery,
     /// A pattern contains a component `.` or `..`: a normalized path has none.
@@ -407,6 +419,9 @@ impl fmt::Display for Problem {
                 f,
                 "is one property too many: all rules together can name {}",
                 crate::MAX_PROPERTIES
+            ),
+            Self::TooLarge => f.write_str(
+                "need too much memory: list fewer of them, or divide the rules among policies",
             ),
             Self::PatternWithQuery => {
                 f.write_str("contains `?` or `#`, where a path ends: write %3F or %23 for the character")

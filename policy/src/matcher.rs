@@ -50,6 +50,12 @@ pub const MAX_PROPERTIES: usize = 16;
 
 type Map<K, V> = HashMap<K, V, RandomState>;
 
+/// The most pairs of a pattern and a value of the same conditions, in all conditions together.
+const MAX_PAIRS: usize = 1 << 22;
+
+/// The most words of all rows: 256 MiB.
+const MAX_WORDS: usize = 1 << 25;
+
 /// The index of a row.
 type Row = u32;
 
@@ -71,7 +77,7 @@ const MAX_ROWS: usize = 2 * MAX_PATTERN_COMPONENTS + 4 + MAX_PROPERTIES;
 ///
 /// Memory: a row of one bit for each pattern, for each value that a condition names, and for each
 /// position of each component of a pattern. About 0.2 MB for 1,000 patterns. It grows with the
-/// square of their number.
+/// square of their number, and is at most 256 MiB.
 ///
 /// ```
 /// use portcullis_policy::{Conditions, Matcher, PathRules, Request};
@@ -242,7 +248,9 @@ impl Matcher {
     ///
     /// # Errors
     ///
-    /// All errors of all conditions, in their order.
+    /// All errors of all conditions, in their order. Or [`Problem::TooLarge`], if conditions list
+    /// more than 4,194,304 pairs of a pattern and another value, or the rows are larger than 256
+    /// MiB.
     ///
     /// ```
     /// # use portcullis_policy::{Conditions, Matcher, PathRules};
@@ -275,11 +283,31 @@ impl Matcher {
                 }
             }
         }
-        if errors.is_empty() {
-            Ok(compile(parsed, &names, path_rules))
-        } else {
-            Err(errors)
+        if !errors.is_empty() {
+            return Err(errors);
         }
+        let too_large = |(index, patterns, values): (usize, usize, usize)| {
+            vec![ConditionError {
+                index,
+                setting: "paths",
+                value: format!("{patterns} patterns and {values} values"),
+                problem: Problem::TooLarge,
+            }]
+        };
+        let mut pairs = 0_usize;
+        for (index, parsed) in parsed.iter().enumerate() {
+            let (patterns, values) = (parsed.patterns.len().max(1), parsed.values());
+            pairs = pairs.saturating_add(patterns.saturating_mul(values));
+            if pairs > MAX_PAIRS {
+                return Err(too_large((index, patterns, values)));
+            }
+        }
+        let sizes = parsed
+            .iter()
+            .map(|parsed| (parsed.patterns.len().max(1), parsed.values()));
+        let all = sizes.fold((0, 0), |all, own| (all.0 + own.0, all.1 + own.1));
+        let last = parsed.len().saturating_sub(1);
+        compile(parsed, &names, path_rules).ok_or_else(|| too_large((last, all.0, all.1)))
     }
 
     /// Returns the index of the first conditions that the request meets.
@@ -488,6 +516,10 @@ struct Rows {
     words: usize,
     bits: Vec<u64>,
     known: Map<Box<[u64]>, Row>,
+    /// The most words of all rows.
+    most_words: usize,
+    /// Whether rows are missing, because there would be more words.
+    is_full: bool,
 }
 
 impl Rows {
@@ -508,6 +540,10 @@ impl Rows {
     fn add(&mut self, bits: Vec<u64>) -> Row {
         if let Some(&row) = self.known.get(&bits[..]) {
             return row;
+        }
+        if self.bits.len() + bits.len() > self.most_words {
+            self.is_full = true;
+            return ALL;
         }
         let row = self.known.len() as Row;
         self.bits.extend(&bits);
@@ -559,7 +595,12 @@ fn choice<'p>(
     Choice { rows, other }
 }
 
-fn compile(conditions: Box<[Parsed]>, properties: &[Box<str>], path_rules: PathRules) -> Matcher {
+/// Returns `None` if the rows take too much memory.
+fn compile(
+    conditions: Box<[Parsed]>,
+    properties: &[Box<str>],
+    path_rules: PathRules,
+) -> Option<Matcher> {
     let everything = Pattern::parse("/**", path_rules).expect("a valid pattern");
     let mut entries = Vec::new();
     let mut patterns: Vec<&Pattern> = Vec::new();
@@ -591,6 +632,8 @@ fn compile(conditions: Box<[Parsed]>, properties: &[Box<str>], path_rules: PathR
         words: len.div_ceil(64).next_multiple_of(BLOCK),
         bits: Vec::new(),
         known: Map::default(),
+        most_words: MAX_WORDS,
+        is_full: false,
     };
     let all = rows.of(len, |_| true);
     debug_assert_eq!(all, ALL);
@@ -609,8 +652,8 @@ fn compile(conditions: Box<[Parsed]>, properties: &[Box<str>], path_rules: PathR
     let hosts = hosts(&of, &mut rows);
     let networks = networks(&of, &mut rows);
     let paths = paths(&patterns, &mut rows);
-    let (words, rows) = (rows.words, rows.bits);
-    Matcher {
+    let (words, is_full, rows) = (rows.words, rows.is_full, rows.bits);
+    (!is_full).then(|| Matcher {
         path_rules,
         entries: entries.into(),
         words,
@@ -623,66 +666,87 @@ fn compile(conditions: Box<[Parsed]>, properties: &[Box<str>], path_rules: PathR
         networks,
         paths,
         conditions,
-    }
+    })
 }
 
 fn hosts(entries: &[&Parsed], rows: &mut Rows) -> Hosts {
-    let anywhere = |parsed: &Parsed| parsed.names.is_empty() && parsed.networks.is_empty();
-    let (mut exact, mut below) = (Map::default(), Map::default());
-    let covers = |name: &HostName, host: &str, is_below: bool| match name {
-        HostName::Exact(name) => !is_below && **name == *host,
-        HostName::Below(name) => {
-            (is_below && **name == *host)
-                || host
-                    .strip_suffix(&**name)
-                    .is_some_and(|rest| rest.ends_with('.'))
-        }
-    };
-    for name in entries.iter().flat_map(|parsed| &parsed.names) {
-        let (map, host, is_below) = match name {
-            HostName::Exact(host) => (&mut exact, host, false),
-            HostName::Below(host) => (&mut below, host, true),
-        };
-        if !map.contains_key(host) {
-            let row = rows.of(entries.len(), |entry| {
-                let mut names = entries[entry].names.iter();
-                anywhere(entries[entry]) || names.any(|name| covers(name, host, is_below))
-            });
-            map.insert(host.clone(), row);
+    let anywhere = |parsed: &&Parsed| parsed.names.is_empty() && parsed.networks.is_empty();
+    let open = rows.bits_of(entries.iter().map(anywhere));
+    let (mut exact, mut below) = (Map::<_, Vec<usize>>::default(), Map::default());
+    for (entry, parsed) in entries.iter().enumerate() {
+        for name in &parsed.names {
+            let (map, host) = match name {
+                HostName::Exact(host) => (&mut exact, host),
+                HostName::Below(host) => (&mut below, host),
+            };
+            map.entry(&**host).or_default().push(entry);
         }
     }
+    // The entries of a name, and those of all names below which it is.
+    let mut row = |host: &str, own: &[usize]| {
+        let dots = host.match_indices('.');
+        let above = dots.filter_map(|(dot, _)| below.get(&host[dot + 1..]));
+        let mut bits = open.clone();
+        for &entry in above.flatten().chain(own) {
+            bits[entry / 64] |= 1 << (entry % 64);
+        }
+        (host.into(), rows.add(bits))
+    };
+    let mut row_of_each = |names: &Map<&str, Vec<usize>>| {
+        let names = names.iter();
+        names.map(|(host, own)| row(host, own)).collect()
+    };
+    let (exact, below) = (row_of_each(&exact), row_of_each(&below));
     Hosts {
         exact,
         below,
-        other: rows.of(entries.len(), |entry| anywhere(entries[entry])),
+        other: rows.add(open),
     }
 }
 
 fn networks(entries: &[&Parsed], rows: &mut Rows) -> Networks {
-    let ends = |network: &ipnet::IpNet| (place(network.network()), place(network.broadcast()));
-    let all = entries.iter().flat_map(|parsed| &parsed.networks);
-    let after = |(version, last): Place| Some((version, last.checked_add(1)?));
-    let mut starts: Vec<Place> = all
-        .map(ends)
-        .flat_map(|(first, last)| [Some(first), after(last)])
-        .flatten()
-        .collect();
-    if !starts.is_empty() {
-        starts.push((false, 0));
-        starts.sort_unstable();
-        starts.dedup();
+    // Where networks begin and end, and whose they are.
+    let mut ends: Vec<(Place, bool, usize)> = Vec::new();
+    for (entry, parsed) in entries.iter().enumerate() {
+        for network in &parsed.networks {
+            let (version, last) = place(network.broadcast());
+            ends.push((place(network.network()), true, entry));
+            if let Some(after) = last.checked_add(1) {
+                ends.push(((version, after), false, entry));
+            }
+        }
     }
-    let row = |&start: &Place| {
-        rows.of(entries.len(), |entry| {
-            let mut own = entries[entry].networks.iter().map(ends);
-            own.any(|(first, last)| (first..=last).contains(&start))
-        })
-    };
-    let of_ranges = starts.iter().map(row).collect();
+    let none = rows.of(entries.len(), |_| false);
+    let (mut starts, mut of_ranges) = (Vec::new(), Vec::new());
+    if !ends.is_empty() {
+        starts.push((false, 0));
+        of_ranges.push(none);
+    }
+    ends.sort_unstable();
+    // The networks of each entry that contain the present range.
+    let mut counts = vec![0_u32; entries.len()];
+    let mut bits = rows.bits_of(core::iter::empty());
+    for range in ends.chunk_by(|a, b| a.0 == b.0) {
+        for &(_, begins, entry) in range {
+            if begins {
+                counts[entry] += 1;
+            } else {
+                counts[entry] -= 1;
+            }
+            let bit = 1 << (entry % 64);
+            if counts[entry] == 0 {
+                bits[entry / 64] &= !bit;
+            } else {
+                bits[entry / 64] |= bit;
+            }
+        }
+        starts.push(range[0].0);
+        of_ranges.push(rows.add(bits.clone()));
+    }
     Networks {
         starts: starts.into(),
-        rows: of_ranges,
-        none: rows.of(entries.len(), |_| false),
+        rows: of_ranges.into(),
+        none,
     }
 }
 
@@ -770,5 +834,26 @@ fn depths(
     Depths {
         depth,
         rows: all.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_beyond_the_largest_size_are_noted_and_not_stored() {
+        let mut rows = Rows {
+            words: BLOCK,
+            bits: Vec::new(),
+            known: Map::default(),
+            most_words: 3 * BLOCK,
+            is_full: false,
+        };
+        let added: Vec<Row> = (0..3).map(|one| rows.of(3, |entry| entry == one)).collect();
+        assert_eq!((added, rows.is_full), (vec![0, 1, 2], false));
+        assert_eq!((rows.of(3, |entry| entry == 1), rows.is_full), (1, false));
+        assert_eq!((rows.of(3, |_| true), rows.is_full), (ALL, true));
+        assert_eq!(rows.bits.len(), 3 * BLOCK);
     }
 }

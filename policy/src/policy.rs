@@ -3,6 +3,7 @@
 use core::cmp::Ordering;
 use core::fmt;
 use core::ops::ControlFlow;
+use std::collections::HashSet;
 
 use ipnet::IpNet;
 use portcullis_core::{Denied, Detail, Retry, Timestamp};
@@ -217,11 +218,9 @@ impl Policy {
         let mut rules: Vec<Rule> = rules.into_iter().collect();
         rules.sort_by_key(|rule| rule.priority);
         let mut errors = Vec::new();
-        for (index, rule) in rules.iter().enumerate() {
-            if rules[..index]
-                .iter()
-                .any(|earlier| earlier.name == rule.name)
-            {
+        let mut names = HashSet::new();
+        for rule in &rules {
+            if !names.insert(&rule.name) {
                 errors.push(RuleError {
                     rule: rule.name.clone(),
                     setting: "name".into(),

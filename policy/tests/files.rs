@@ -2,7 +2,6 @@
 
 use portcullis_core::{Retry, Timestamp};
 use portcullis_policy::{Algorithm, FileError, Kind, Limit, Outcome, Policy, Request, Rule};
-use proptest::prelude::*;
 
 /// The example in the documentation of `Policy::from_toml` or `Policy::from_json`.
 fn documented(format: &str) -> String {
@@ -384,30 +383,4 @@ fn text_that_is_not_toml_is_refused_with_its_place() {
     let all = errors("[[rules]]\nname = \"a\nkeys = 5\n");
     assert!(all[0].starts_with("2:"), "{all:?}");
     assert!(Policy::from_toml("").unwrap().rules().next().is_none());
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
-
-    /// A file with pieces replaced is accepted or refused with errors in it. It never panics.
-    #[test]
-    fn damaged_files_are_refused_without_a_panic(
-        cuts in proptest::collection::vec((any::<u16>(), 0_usize..20, "[\\[\\]{}=,\"'a-z0-9/*%.\\n é-]{0,6}"), 1..5),
-    ) {
-        let mut text = documented("toml");
-        for (at, len, with) in cuts {
-            let at = text.floor_char_boundary(usize::from(at) % (text.len() + 1));
-            let end = text.ceil_char_boundary((at + len).min(text.len()));
-            text.replace_range(at..end, &with);
-        }
-        if let Err(errors) = Policy::from_toml(&text) {
-            let lines: Vec<&str> = text.split('\n').collect();
-            prop_assert!(!errors.is_empty());
-            for error in errors {
-                prop_assert!((1..=lines.len()).contains(&error.line));
-                let columns = lines[error.line - 1].chars().count() + 1;
-                prop_assert!((1..=columns).contains(&error.column), "{}", error);
-            }
-        }
-    }
 }
