@@ -7,6 +7,7 @@ pub(crate) mod key;
 pub(crate) mod key_hash;
 pub(crate) mod keyed_array;
 pub(crate) mod line;
+pub(crate) mod moving;
 pub(crate) mod partly_changed;
 #[cfg(feature = "std")]
 pub(crate) mod random_seed;
@@ -118,8 +119,8 @@ impl<R: TableRules<Word = KeyedWord>> KeyedRules for R {}
 /// A rate, a burst or a window cannot. A slot has no room for its own settings: they are stored
 /// once for all slots, and the state of each is counted in units of them. The same state would mean
 /// more or fewer permits under other settings, and all slots cannot be converted at one moment. To
-/// change a rate, use a [`KeyedArray`](crate::KeyedArray) of
-/// [`AdjustableBucket`](crate::AdjustableBucket)s and its
+/// change a rate, [move](Self::move_to) the keys to another table, or use a
+/// [`KeyedArray`](crate::KeyedArray) of [`AdjustableBucket`](crate::AdjustableBucket)s and its
 /// [`change_all`](crate::KeyedArray::change_all), or give the table several limits, and
 /// choose another limit for the key. The key then starts with all permits of that limit.
 ///
@@ -353,6 +354,25 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
     /// ```
     pub const fn staleness(&self) -> Duration {
         self.table.staleness()
+    }
+
+    /// Returns the lines. Tables with the same lines, for example in an `Arc`, have their state in
+    /// common: they need the same rules, or concurrency rules that differ in the limit, and the
+    /// same hasher.
+    ///
+    /// ```
+    /// # use portcullis_core::{Concurrency, ConcurrencyRules, Keyed, Limiter, Line, Seed, Timestamp};
+    /// use std::sync::Arc;
+    ///
+    /// let lines: Arc<[Line]> = Line::for_keys(100).into();
+    /// let table = Keyed::new(ConcurrencyRules::new(3), lines, Seed::new());
+    /// let other = Keyed::new(ConcurrencyRules::new(5), Arc::clone(table.lines()), Seed::new());
+    /// let _lease = table.key("alice").try_acquire_at(Timestamp::ZERO, 1)?;
+    /// assert_eq!(other.key("alice").available_at(Timestamp::ZERO), 4);
+    /// # Ok::<(), portcullis_core::Denied>(())
+    /// ```
+    pub const fn lines(&self) -> &M {
+        &self.table.lines
     }
 
     /// Returns the hasher of the keys, for example to set its [`Seed`].

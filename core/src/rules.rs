@@ -114,6 +114,10 @@ pub trait TableRules: WordRules {
 
     /// The largest number of permits that one request can be granted.
     fn capacity(&self) -> u64;
+
+    /// The state under these rules of a limiter whose state under the rules `before` is `state`:
+    /// permits in use stay in use. Called at `now`, which may be stale.
+    fn moved(&self, before: &Self, state: u64, now: Timestamp) -> u64;
 }
 
 /// The decision on a request.

@@ -222,6 +222,23 @@ impl<L, A, M, S> KeyedArray<L, A, M, S> {
         &self.limiters
     }
 
+    /// Returns the lines. Tables with the same lines and the same limiters, for example in an
+    /// `Arc`, have their state in common, if they have the same hasher.
+    ///
+    /// ```
+    /// # use portcullis_core::{Concurrency, KeyedArray, Line, Seed};
+    /// let table = KeyedArray::new(
+    ///     Concurrency::new(1),
+    ///     [const { Concurrency::new(1) }; 8],
+    ///     [Line::new()],
+    ///     Seed::new(),
+    /// );
+    /// assert_eq!(table.lines().len(), 1);
+    /// ```
+    pub const fn lines(&self) -> &M {
+        &self.table.lines
+    }
+
     /// Returns the hasher of the keys, for example to set its [`Seed`].
     ///
     /// ```

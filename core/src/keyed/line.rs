@@ -6,7 +6,8 @@
 //! bits 63           21   20   19           0
 //! +------------------+-------+--------------+
 //! |      state       | held  |     tag      |     all 0: vacant
-//! +------------------+-------+--------------+     held 0: claimed, not yet held
+//! +------------------+-------+--------------+     held 0, state 0: claimed, not yet held
+//!                                                 held 0, state 1: closed
 //! ```
 //!
 //! (With 32-bit words the tag has 11 bits and the state 20.)
@@ -28,7 +29,8 @@
 //! If they contain another slot with the same tag, it *withdraws* (`vacant`); otherwise it *holds*
 //! the slot (`held`). While a slot is only claimed, no other thread writes it. A held slot is used
 //! by a compare-exchange of the whole word. A claim of a slot that another key holds is also such a
-//! compare-exchange, so of a concurrent use and claim one fails.
+//! compare-exchange, so of a concurrent use and claim one fails. When keys [move](super::moving) to
+//! another table, slots are *closed*.
 //!
 //! Invariant: each key holds at most one slot. Of two concurrent claims, each writes before it
 //! reads, so at least one sees the other. A claim for a key that already holds a slot sees that
@@ -50,6 +52,12 @@ const HALF: usize = PLACES / 2;
 const TAG_BITS: u32 = STATE_AT - 1;
 const HELD: u64 = 1 << TAG_BITS;
 const TAG: u64 = HELD - 1;
+/// The word of a slot that no call can use, below it the tag of the key that has left it, if any.
+const CLOSED: u64 = HELD << 1;
+
+const fn is_closed(word: u64) -> bool {
+    word & !TAG == CLOSED
+}
 
 /// A line of a [`Keyed`](crate::Keyed) table: eight slots in 64 bytes, aligned as a cache line (in
 /// 32 bytes on targets without 64-bit atomics).
@@ -80,6 +88,26 @@ impl Line {
             let halves = [const { [const { AtomicWord::new(0) }; HALF] }; 2];
             #[cfg(loom)]
             let halves = core::array::from_fn(|_| core::array::from_fn(|_| AtomicWord::new(0)));
+            Self { halves }
+        }
+    }
+
+    const_unless_loom! {
+        /// Creates a line of slots that no key can use, until keys
+        /// [move](crate::Keyed::move_to) to its table.
+        ///
+        /// ```
+        /// # use portcullis_core::{ConcurrencyRules, Denied, Keyed, Line, Seed, Timestamp};
+        /// let table = Keyed::new(ConcurrencyRules::new(3), [Line::closed()], Seed::new());
+        /// let denied = table.key("alice").try_acquire_at(Timestamp::ZERO, 1).unwrap_err();
+        /// assert!(matches!(denied, Denied::Crowded { .. }));
+        /// ```
+        #[must_use]
+        pub const fn closed() -> Self {
+            #[cfg(not(loom))]
+            let halves = [const { [const { AtomicWord::new(CLOSED) }; HALF] }; 2];
+            #[cfg(loom)]
+            let halves = core::array::from_fn(|_| core::array::from_fn(|_| AtomicWord::new(CLOSED)));
             Self { halves }
         }
     }
@@ -263,6 +291,45 @@ impl Entry<'_> {
         self.word.fetch_add(state << STATE_AT, Release);
     }
 
+    /// Moves the key of this slot to the closed slot `to` of another table, with the state that
+    /// `convert` returns, and closes this slot: see [`moving`](super::moving). Returns `false` if a
+    /// claim of this slot is under way.
+    pub(crate) fn move_to(self, to: Self, convert: impl Fn(u64) -> u64) -> bool {
+        let mut word = self.word.load(Relaxed);
+        loop {
+            if is_closed(word) {
+                return true;
+            }
+            let held = Held::of(word);
+            if held.is_none() && word != 0 {
+                return false;
+            }
+            if let Some(held) = held {
+                // Before the slot is closed: from then on, no other slot of this table may be
+                // claimed for the key. Relaxed: the exchange below publishes it.
+                to.word.store(held.tag(), Relaxed);
+            }
+            // Release: pairs with the fence in `confirm`. A claim for the key in the other table,
+            // which a thread makes only if it has read the closed slot, sees the store above.
+            match self
+                .word
+                .compare_exchange_weak(word, word & TAG | CLOSED, Release, Relaxed)
+            {
+                Ok(_) => break,
+                Err(newer) => word = newer,
+            }
+        }
+        match Held::of(word) {
+            Some(held) => {
+                let (entry, tag) = (to, held.tag());
+                Claimed { entry, tag }.hold(convert(held.state()));
+            }
+            // Relaxed: a key that has moved reads nothing but this word.
+            None => to.word.store(0, Relaxed),
+        }
+        true
+    }
+
     /// Vacates the slot if its word is still `from`.
     pub(crate) fn vacate(self, from: Held) -> bool {
         self.word
@@ -440,6 +507,20 @@ impl Address {
             Some((entry, held)) => Found::Held(entry, held),
             None => self.search(lines),
         }
+    }
+
+    /// Whether the key has moved to another table: see [`moving`](super::moving).
+    pub(crate) fn has_moved(&self, lines: &[Line]) -> bool {
+        let mut are_closed = true;
+        for entry in self.entries(lines) {
+            // Relaxed: the fence of a claim in the other table follows. See `Entry::move_to`.
+            let word = entry.word.load(Relaxed);
+            if word == self.tag | CLOSED {
+                return true;
+            }
+            are_closed &= is_closed(word);
+        }
+        are_closed
     }
 
     /// Searches both lines for a slot that is held or claimed.

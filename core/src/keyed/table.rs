@@ -19,7 +19,7 @@ pub(crate) const ATTEMPTS: usize = if cfg!(loom) { 2 } else { 16 };
 /// The lines, and the hasher that maps keys to them.
 #[derive(Debug)]
 pub(crate) struct Table<M, S> {
-    lines: M,
+    pub(crate) lines: M,
     pub(crate) hasher: S,
     /// How long a slot must have been idle before it may be forgotten.
     pub(crate) staleness: Grid,

@@ -109,6 +109,7 @@ impl FixedWindow {
         FixedWindowBuilder {
             limit,
             window,
+            max_limit: None,
             origin: Timestamp::ZERO,
             started: false,
             tick: None,
@@ -429,6 +430,7 @@ impl<W: Word> IntoRules for FixedWindow<W> {
 pub struct FixedWindowBuilder {
     limit: u64,
     window: Duration,
+    max_limit: Option<u64>,
     origin: Timestamp,
     started: bool,
     tick: Option<Duration>,
@@ -485,6 +487,25 @@ impl FixedWindowBuilder {
     /// ```
     pub const fn started_by_first_request(mut self) -> Self {
         self.started = true;
+        self
+    }
+
+    /// Sets the largest count that the state has room for. Default: the limit.
+    ///
+    /// It matters if keys [move](crate::Keyed::move_to) from a table with a higher limit: counts
+    /// above the limit, up to this one, are not forgotten. A larger value takes bits from the
+    /// stamps, which shortens the horizon.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::FixedWindow;
+    /// let rules = FixedWindow::builder(10, Duration::from_secs(60)).max_limit(1_000).rules()?;
+    /// assert_eq!(rules.limit(), 10);
+    /// assert!(rules.max_limit() >= 1_000);
+    /// # Ok::<(), portcullis_core::SettingsError>(())
+    /// ```
+    pub const fn max_limit(mut self, max_limit: u64) -> Self {
+        self.max_limit = Some(max_limit);
         self
     }
 
@@ -616,17 +637,33 @@ impl FixedWindowBuilder {
             },
             _ => None,
         };
+        let most = match self.max_limit {
+            Some(max) if self.limit > max => {
+                let setting = Setting::Limit;
+                return Err(SettingsError::TooLarge { setting, max });
+            }
+            Some(max) if self.limit > 0 => max,
+            _ => self.limit,
+        };
         let fitted = if self.started {
-            Started::new(self.limit, window, window, tick, staleness, self.origin)
+            Started::new(most, window, window, tick, staleness, self.origin)
         } else {
-            Started::on_grid(self.limit, window, staleness, self.origin)
+            Started::on_grid(most, window, staleness, self.origin)
         };
         match fitted {
             // No window is open: the last one ended at the origin.
             Ok(started) => Ok((
-                FixedWindowRules::on(&started, window, self.started),
+                FixedWindowRules::on(&started, self.limit, window, self.started),
                 started.nothing_since(self.origin),
             )),
+            // Without a setting of its own, the largest limit is the limit.
+            Err(SettingsError::TooLarge {
+                setting: Setting::Limit,
+                max,
+            }) if most > self.limit => {
+                let setting = Setting::MaxLimit;
+                Err(SettingsError::TooLarge { setting, max })
+            }
             Err(error) => Err(error),
         }
     }

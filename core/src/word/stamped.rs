@@ -105,6 +105,17 @@ impl<W: Word> Stamped<W> {
         self.limit.into()
     }
 
+    /// Returns the largest count that the layout has room for.
+    pub(crate) const fn most(&self) -> u64 {
+        !(u64::MAX << (self.count_bits & 63))
+    }
+
+    /// The same layout with a lower limit, or with one that is no more than [`most`](Self::most).
+    pub(crate) const fn with_limit(mut self, limit: u64) -> Self {
+        self.limit = narrow(limit);
+        self
+    }
+
     /// Returns `position` as a stamp, in its place in the word.
     #[inline(always)]
     pub(crate) const fn stamp(&self, position: u64) -> u64 {

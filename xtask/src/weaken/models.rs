@@ -1074,6 +1074,34 @@ pub(super) const MUTANTS: &[Mutant] = &[
             "wide::a_refund_to_a_stripe_that_is_emptied_is_exact_or_nothing",
         ),
     },
+    // Keys that move to another table.
+    Mutant {
+        file: LINE,
+        within: "pub(crate) fn move_to(",
+        text: "Release, Relaxed)",
+        by: "Relaxed, Relaxed)",
+        test: (
+            "moving",
+            "a_key_finds_its_claim_in_the_table_that_it_has_moved_to",
+        ),
+    },
+    Mutant {
+        file: LINE,
+        within: "pub(crate) fn move_to(",
+        text: "to.word.store(held.tag(), Relaxed);",
+        by: "",
+        test: (
+            "moving",
+            "a_key_finds_its_claim_in_the_table_that_it_has_moved_to",
+        ),
+    },
+    Mutant {
+        file: LINE,
+        within: "pub(crate) fn move_to(",
+        text: "word & TAG | CLOSED",
+        by: "CLOSED",
+        test: ("moving", "permits_taken_during_a_move_stay_taken"),
+    },
     // The keyed table.
     Mutant {
         file: LINE,

@@ -9,7 +9,8 @@
 //! ```
 //!
 //! Invariant: `count` is the number of permits granted and not refunded in the window that ends at
-//! `end`. It is at most the limit. `end` never moves back. There are two transitions:
+//! `end`. It is at most the limit, unless the key has moved from a table with a higher limit. `end`
+//! never moves back. There are two transitions:
 //!
 //! - a take before `end` adds to the count;
 //! - a take at or after `end` replaces both fields.
@@ -87,10 +88,11 @@ impl FixedWindowRules {
 }
 
 impl<W: Word> FixedWindowRules<W> {
-    /// Rules for windows of `window` nanoseconds; `rounded` if the first request starts them.
-    pub(super) const fn on(started: &Started<W>, window: u64, rounded: bool) -> Self {
+    /// Rules for windows of `window` nanoseconds; `rounded` if the first request starts them. The
+    /// layout has room for the limit.
+    pub(super) const fn on(started: &Started<W>, limit: u64, window: u64, rounded: bool) -> Self {
         Self {
-            layout: started.layout,
+            layout: started.layout.with_limit(limit),
             span: started.span(window),
             grid: started.grid,
             rounded,
@@ -109,6 +111,18 @@ impl<W: Word> FixedWindowRules<W> {
     /// ```
     pub fn limit(&self) -> u64 {
         self.layout.limit()
+    }
+
+    /// Returns the largest count that a state has room for: at least the
+    /// [setting](crate::FixedWindowBuilder::max_limit).
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::FixedWindowRules;
+    /// assert_eq!(FixedWindowRules::new(100, Duration::from_secs(1)).max_limit(), 127);
+    /// ```
+    pub fn max_limit(&self) -> u64 {
+        self.layout.most()
     }
 
     /// Returns the length of a window. See [`FixedWindow::window`].
@@ -176,22 +190,22 @@ impl<W: Word> FixedWindowRules<W> {
     /// The rules with the same settings in a table's slot. A tick or a staleness that is the
     /// default of this word was not set, so the slot's default replaces it.
     pub(super) fn in_a_table(&self) -> Result<FixedWindowRules, SettingsError> {
-        let (limit, step, origin) = (self.limit(), self.grid.step(), self.grid.origin());
+        let (most, step, origin) = (self.max_limit(), self.grid.step(), self.grid.origin());
         let window = self.layout.positions(self.span.into()) * step;
         // Rounded up to whole ticks, it may exceed the longest staleness.
         let set = self.staleness().as_nanos().min(u128::from(u64::MAX / 2)) as u64;
         if !self.rounded {
-            let as_by_default = Started::<W>::on_grid(limit, window, None, origin);
+            let as_by_default = Started::<W>::on_grid(most, window, None, origin);
             let staleness = Some(set).filter(|_| !self.is_as(as_by_default));
-            let started = Started::on_grid(limit, window, staleness, origin)?;
-            return Ok(FixedWindowRules::on(&started, window, false));
+            let started = Started::on_grid(most, window, staleness, origin)?;
+            return Ok(FixedWindowRules::on(&started, self.limit(), window, false));
         }
-        let as_by_default = Started::<W>::new(limit, window, window, Some(step), None, origin);
+        let as_by_default = Started::<W>::new(most, window, window, Some(step), None, origin);
         let staleness = Some(set).filter(|_| !self.is_as(as_by_default));
-        let as_by_default = Started::<W>::new(limit, window, window, None, staleness, origin);
+        let as_by_default = Started::<W>::new(most, window, window, None, staleness, origin);
         let tick = Some(step).filter(|_| !self.is_as(as_by_default));
-        let started = Started::new(limit, window, window, tick, staleness, origin)?;
-        Ok(FixedWindowRules::on(&started, window, true))
+        let started = Started::new(most, window, window, tick, staleness, origin)?;
+        Ok(FixedWindowRules::on(&started, self.limit(), window, true))
     }
 
     /// Whether these settings lead to these rules.
@@ -289,7 +303,7 @@ impl<W: Word> FixedWindowRules<W> {
             _ if ahead >= 0 => (limit, begun),
             // All permits were refunded: the next request starts the window.
             0 if self.rounded => (limit, begun.max(ahead.unsigned_abs())),
-            _ => (limit - count, ahead.unsigned_abs()),
+            _ => (limit.saturating_sub(count), ahead.unsigned_abs()),
         };
         let windows = (u64::from(permits) - left - 1).checked_div(limit)?;
         self.grid.start(
@@ -373,11 +387,9 @@ impl<W: Word> WordRules for FixedWindowRules<W> {
     }
 
     fn available(&self, state: u64, now: Timestamp) -> u64 {
-        self.limit()
-            - self
-                .layout
-                .current(self.layout.stamp(self.grid.index(now)), state)
-                .0
+        let stamp = self.layout.stamp(self.grid.index(now));
+        let counted = self.layout.current(stamp, state).0;
+        self.limit().saturating_sub(counted)
     }
 
     fn idle(&self, state: u64, now: Timestamp) -> Idle {
@@ -441,5 +453,37 @@ impl<W: Word> TableRules for FixedWindowRules<W> {
 
     fn capacity(&self) -> u64 {
         self.limit()
+    }
+
+    fn moved(&self, before: &Self, state: u64, now: Timestamp) -> u64 {
+        let (old, new) = (&before.layout, &self.layout);
+        let position = before.grid.index(now);
+        let (count, end) = match old.current(old.stamp(position), state) {
+            (count, Some(end)) => (count, end),
+            (_, None) => old.split(state),
+        };
+        let ahead = -old.distance(old.stamp(position), end);
+        // What exceeds the layout is forgotten.
+        let kept = count.min(new.most());
+        let is_same = self.rounded == before.rounded && self.window() == before.window();
+        if !is_same {
+            let (position, into) = self.grid.split(now);
+            let begun = position.wrapping_add(u64::from(self.rounded && into != 0));
+            let over = ahead <= 0;
+            let end = new.stamp(if over { position } else { begun });
+            let span: u64 = self.span.into();
+            return if over {
+                end
+            } else {
+                (end.wrapping_add(span) & W::MASK) | kept
+            };
+        }
+        // The window that the count is for, also if it is over: a stale timestamp counts in it.
+        let end = position
+            .checked_add_signed(ahead)
+            .and_then(|end| before.grid.start(end))
+            .unwrap_or(now);
+        let (position, into) = self.grid.split(end);
+        new.stamp(position.wrapping_add(u64::from(into != 0))) | kept
     }
 }

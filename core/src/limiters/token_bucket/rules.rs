@@ -130,6 +130,19 @@ impl<W: Word> TokenBucketRules<W> {
         self.burst.into()
     }
 
+    /// Returns the most permits that a bucket may owe: see
+    /// [`TokenBucketBuilder::debt`](crate::TokenBucketBuilder::debt).
+    ///
+    /// ```
+    /// # use portcullis_core::{Rate, TokenBucket};
+    /// let rules = TokenBucket::builder(Rate::per_second(5), 10).debt(3).rules()?;
+    /// assert_eq!(rules.debt(), 3);
+    /// # Ok::<(), portcullis_core::SettingsError>(())
+    /// ```
+    pub fn debt(&self) -> u64 {
+        self.most_owed()
+    }
+
     /// Returns the tick: a bucket counts time in whole ticks.
     ///
     /// ```
@@ -419,5 +432,29 @@ impl<W: Word> TableRules for TokenBucketRules<W> {
 
     fn capacity(&self) -> u64 {
         self.burst()
+    }
+
+    fn moved(&self, before: &Self, used: u64, now: Timestamp) -> u64 {
+        let (old, new) = (before.lattice(), self.lattice());
+        if old.is_unlimited() || new.is_unlimited() {
+            return self.fresh(now);
+        }
+        let tick = before.ticks.index(now);
+        let balance = old.balance(old.position(tick), used);
+        // A bucket that owes more than it may was written at a newer time: at the first tick at
+        // which it owes only the debt, or later.
+        let ahead = balance.owed.saturating_sub(old.debt);
+        let tick = tick.saturating_add(ahead.div_ceil(old.gain.max(1)));
+        let settled = before.ticks.start(tick).unwrap_or(Timestamp::MAX);
+        let in_use = u128::from(old.full - balance.available) + u128::from(balance.owed - ahead);
+        // Rounded up, in units of a permit at the new rate. What exceeds the debt is forgotten.
+        let in_use = (in_use * u128::from(new.cost)).div_ceil(u128::from(old.cost));
+        let most = new.full + new.debt;
+        let in_use = u64::try_from(in_use).map_or(most, |in_use| in_use.min(most));
+        // What was replenished before `settled` is settled. So the new rate counts from the next
+        // whole tick.
+        let (tick, into) = self.ticks.split(settled);
+        let from = new.position(tick.wrapping_add(u64::from(into != 0)));
+        from.wrapping_sub(new.full).wrapping_add(in_use) & W::MASK
     }
 }

@@ -1,0 +1,128 @@
+//! Moves the limiters of all keys to a table with other settings, while other threads take.
+//!
+//! ```text
+//! slot before     slot of the table that the keys leave     the same slot of the other table
+//! vacant          closed                                    closed  -> vacant
+//! held            closed, with the key's tag                closed  -> claimed -> held
+//! claimed         waits until the claim is over
+//! ```
+//!
+//! The table that keys move to has the same number of lines and the same hasher, so a key has the
+//! same address in both. Its slots are closed at first. A closed slot is neither held nor vacant
+//! nor claimed, and stays so: no take and no claim changes it. To a search it looks like a claim.
+//!
+//! One thread moves the slots one after another, in three steps for a slot that is held:
+//!
+//! 1. It marks the slot of the other table as claimed for the key.
+//! 2. It closes the slot, by a compare-exchange of the word that it read. If a take has changed the
+//!    word in between, it starts again at step 1.
+//! 3. It holds the slot of the other table, with the state converted to the other settings.
+//!
+//! A key *has moved* if a slot is closed with its tag, or if all slots that it could use are
+//! closed. This remains so. Callers take a key's permits from the table that the key has not moved
+//! from.
+//!
+//! Invariant: *no permit of a key can be taken from both tables.* If a slot is closed with the
+//! key's tag, no slot can be claimed for the key in the table that it left, because a claim reads
+//! the tag; and in the other table the key's slot was claimed before, so no second one can be
+//! claimed for it. If all slots of a key are closed without its tag, the key held none, and neither
+//! can claim one.
+
+use core::hash::BuildHasher;
+
+use crate::keyed::line::{self, Address, Line};
+use crate::{Keyed, KeyedRules, Timestamp};
+
+impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher> Keyed<R, M, S> {
+    /// Moves all keys to the table `to`, which has other settings, while other threads take permits
+    /// from either. Returns the number of slots that it could not move yet, because another thread
+    /// was claiming them at that moment: call it again until it returns 0.
+    ///
+    /// `to` must have been created with the same hasher, and with as many lines, all of them
+    /// [closed](Line::closed). While keys move, and afterward, take permits as follows: first from
+    /// this table. If that is denied with [`Denied::Crowded`](crate::Denied::Crowded), and the key
+    /// [has moved](Self::has_moved), take from `to`.
+    ///
+    /// **What moves.** The permits that are in use stay in use, under the new settings: of a burst
+    /// of 10 of which 4 are taken, 16 of a burst of 20 remain. What was replenished before `now`
+    /// counts at the old rate.
+    ///
+    /// - A token bucket of which more is taken than the new burst owes the rest, if its
+    ///   [debt](crate::TokenBucketBuilder::debt) allows it. What is beyond the debt is forgotten.
+    /// - A fixed window with the same length and kind keeps its end. If more is taken from it than
+    ///   the new limit, it is exhausted. Counts beyond the
+    ///   [largest limit](crate::FixedWindowBuilder::max_limit) are forgotten. A window of another
+    ///   length begins at `now` with the count of the one that is over at `now`.
+    ///
+    /// **Bound.** A key is granted no more than the larger of both settings allows, whatever takes
+    /// run concurrently, unless something is forgotten. In the tick of `to` that contains `now`, a
+    /// timestamp may be stale by one tick less than the staleness.
+    ///
+    /// Permits that are refunded after their key has moved are not returned; they return by time.
+    /// What this table tells of a key that has moved, for example how many permits are available,
+    /// means nothing.
+    ///
+    /// Run one call at a time for a table. After a call that was not followed by one that returned
+    /// 0, some keys are denied with `Crowded`.
+    ///
+    /// # Panics
+    ///
+    /// If the tables differ in their numbers of lines. A table of limits whose permits come back by
+    /// release does not compile: set its limit instead
+    /// ([`ConcurrencyRules::set_limit`](crate::ConcurrencyRules::set_limit)).
+    ///
+    /// # Cost
+    ///
+    /// Reads and writes both tables. Makes no other call wait.
+    ///
+    /// ```
+    /// # use portcullis_core::{Keyed, Limiter, Line, Rate, Seed, Timestamp, TokenBucketRules};
+    /// let lines = |line: fn() -> Line| (0..64).map(|_| line()).collect::<Vec<_>>();
+    /// let rules = |burst| TokenBucketRules::new(Rate::per_second(1), burst);
+    /// let before = Keyed::new(rules(10), lines(Line::new), Seed::new());
+    /// let now = Timestamp::from_secs(9);
+    /// let _ = before.key("alice").try_acquire_at(now, 4)?;
+    ///
+    /// let after = Keyed::new(rules(20), lines(Line::closed), Seed::new());
+    /// assert_eq!(before.move_to(&after, now), 0);
+    /// let alice = before.key("alice");
+    /// assert!(alice.try_acquire_at(now, 1).is_err() && before.has_moved(alice.address()));
+    /// assert_eq!(after.key("alice").available_at(now), 16);
+    /// # Ok::<(), portcullis_core::Denied>(())
+    /// ```
+    pub fn move_to<L: AsRef<[Line]>, H: BuildHasher>(
+        &self,
+        to: &Keyed<R, L, H>,
+        now: Timestamp,
+    ) -> usize {
+        const { assert!(!R::RELEASES, "a release would not find the key's slot") };
+        let (before, after) = (self.table.lines(), to.table.lines());
+        assert_eq!(
+            before.len(),
+            after.len(),
+            "the tables differ in their numbers of lines"
+        );
+        let convert = |state| to.rules[0].moved(&self.rules[0], state, now);
+        line::entries(before)
+            .zip(line::entries(after))
+            .filter(|(from, to)| !from.move_to(*to, convert))
+            .count()
+    }
+
+    /// Returns whether the key with this address has moved to another table: see
+    /// [`move_to`](Self::move_to). Once it returns `true`, it always does.
+    ///
+    /// # Cost
+    ///
+    /// Reads two lines.
+    ///
+    /// ```
+    /// # use portcullis_core::{Keyed, Line, Rate, Seed, TokenBucketRules};
+    /// let rules = TokenBucketRules::new(Rate::per_second(1), 10);
+    /// let table = Keyed::new(rules, Line::for_keys(100), Seed::new());
+    /// assert!(!table.has_moved(table.key("alice").address()));
+    /// ```
+    pub fn has_moved(&self, key: Address) -> bool {
+        key.has_moved(self.table.lines())
+    }
+}

@@ -1,0 +1,304 @@
+//! Keys that move to a table with other settings keep what they have taken, and are never granted
+//! more than the larger of the settings allows.
+
+use core::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+use portcullis_core::{
+    Denied, FixedWindow, FixedWindowRules, Keyed, KeyedRules, Limiter, Line, Rate, Receipt, Seed,
+    Timestamp, TokenBucket, TokenBucketRules,
+};
+use proptest::prelude::*;
+
+type Table<R> = Keyed<R, Vec<Line>>;
+
+const LINES: usize = 4;
+
+fn table<R: KeyedRules>(rules: R, line: fn() -> Line) -> Table<R> {
+    let lines = (0..LINES).map(|_| line()).collect();
+    Keyed::new(rules, lines, Seed::new())
+}
+
+/// Moves all keys to a table with `rules`.
+fn moved<R: KeyedRules>(before: &Table<R>, rules: R, now: Timestamp) -> Table<R> {
+    let after = table(rules, Line::closed);
+    assert_eq!(before.move_to(&after, now), 0);
+    after
+}
+
+fn bucket(permits: u32, seconds: u64, burst: u64, debt: u64) -> TokenBucketRules {
+    let rate = Rate::new(permits, Duration::from_secs(seconds));
+    let builder = TokenBucket::builder(rate, burst).debt(debt);
+    builder.rules().unwrap()
+}
+
+fn window(limit: u64, max_limit: u64, seconds: u64, started: bool) -> FixedWindowRules {
+    let builder = FixedWindow::builder(limit, Duration::from_secs(seconds)).max_limit(max_limit);
+    let builder = if started {
+        builder.started_by_first_request()
+    } else {
+        builder
+    };
+    builder.rules().unwrap()
+}
+
+const fn at(millis: u64) -> Timestamp {
+    Timestamp::from_millis(millis)
+}
+
+fn available<R: KeyedRules>(table: &Table<R>, now: Timestamp) -> u64 {
+    table.key("a").available_at(now)
+}
+
+fn take<R: KeyedRules>(table: &Table<R>, now: Timestamp, n: u32) -> bool {
+    table.key("a").take_at(now, n).is_ok()
+}
+
+#[test]
+fn what_was_taken_from_a_bucket_stays_taken_and_a_larger_burst_counts_at_once() {
+    let first = table(bucket(1, 1, 10, 0), Line::new);
+    assert!(take(&first, at(9_000), 7));
+    // Half a permit has been replenished.
+    let raised = moved(&first, bucket(100, 1, 20, 0), at(9_500));
+    assert_eq!(available(&raised, at(9_500)), 13);
+    assert_eq!(
+        available(&raised, at(9_505)),
+        14,
+        "from then on at the new rate"
+    );
+    let lowered = moved(&raised, bucket(1, 10, 2, 18), at(9_505));
+    assert_eq!(
+        available(&lowered, at(9_505)),
+        0,
+        "4 more than the burst are owed"
+    );
+    assert_eq!(
+        (
+            available(&lowered, at(59_505)),
+            available(&lowered, at(49_504))
+        ),
+        (1, 0)
+    );
+    let raised = moved(&lowered, bucket(1, 1, 10, 0), at(9_505));
+    assert_eq!(available(&raised, at(9_505)), 4, "6 are taken");
+}
+
+#[test]
+fn a_bucket_without_room_for_its_debt_is_empty() {
+    let first = table(bucket(1, 1, 10, 0), Line::new);
+    assert!(take(&first, at(9_000), 10));
+    let lowered = moved(&first, bucket(1, 1, 2, 0), at(9_000));
+    assert_eq!(
+        (
+            available(&lowered, at(9_000)),
+            available(&lowered, at(10_000))
+        ),
+        (0, 1)
+    );
+}
+
+#[test]
+fn a_bucket_that_moves_at_a_stale_time_is_granted_nothing_earlier() {
+    let first = table(bucket(1, 1, 10, 0), Line::new);
+    assert!(take(&first, at(9_000), 10));
+    for now in [8_500, 9_000, 9_500] {
+        let first = table(bucket(1, 1, 10, 0), Line::new);
+        assert!(take(&first, at(9_000), 10));
+        let raised = moved(&first, bucket(10, 1, 10, 0), at(now));
+        let from = now.max(9_000);
+        // Half a permit by 9.5 s, at the old rate.
+        let due = if now == 9_500 { 9_550 } else { from + 100 };
+        assert!(!take(&raised, at(due - 1), 1), "moved at {now}");
+        assert!(take(&raised, at(due), 1), "moved at {now}");
+        assert!(!take(&raised, at(5_000), 1), "stale");
+    }
+}
+
+#[test]
+fn a_window_keeps_its_end_and_its_count_also_beyond_a_lower_limit() {
+    for started in [false, true] {
+        let first = table(window(100, 100, 60, started), Line::new);
+        assert!(take(&first, at(61_000), 80));
+        let raised = moved(&first, window(150, 150, 60, started), at(70_000));
+        assert_eq!(available(&raised, at(70_000)), 70);
+        let lowered = moved(
+            &raised,
+            window(10, raised.rules()[0].max_limit(), 60, started),
+            at(71_000),
+        );
+        let end = if started { 121_000 } else { 120_000 };
+        assert_eq!(available(&lowered, at(71_000)), 0);
+        assert!(!take(&lowered, at(end - 1), 1));
+        let raised = moved(&lowered, window(100, 100, 60, started), at(72_000));
+        assert_eq!(available(&raised, at(72_000)), 20, "80 are taken");
+        assert_eq!(available(&raised, at(end - 1)), 20);
+        assert_eq!(available(&raised, at(end)), 100);
+        assert!(!take(&lowered, at(end), 1), "the key has moved on");
+    }
+}
+
+#[test]
+fn a_stale_request_counts_in_the_window_that_was_over_at_the_move() {
+    let first = table(window(5, 5, 1, false), Line::new);
+    assert!(take(&first, at(9_000), 4));
+    let raised = moved(&first, window(6, 6, 1, false), at(10_500));
+    assert!(!take(&raised, at(9_900), 3));
+    assert!(take(&raised, at(9_900), 2));
+    assert!(take(&raised, at(10_500), 6));
+}
+
+#[test]
+fn a_window_of_another_length_starts_with_the_count_of_the_last() {
+    for started in [false, true] {
+        let first = table(window(100, 100, 60, started), Line::new);
+        assert!(take(&first, at(61_000), 80));
+        let longer = moved(&first, window(100, 100, 90, started), at(70_000));
+        assert_eq!(available(&longer, at(70_000)), 20);
+        let end = if started { 160_000 } else { 90_000 };
+        assert_eq!(
+            (available(&longer, at(end - 1)), available(&longer, at(end))),
+            (20, 100)
+        );
+        // The window is over.
+        let idle = moved(&longer, window(100, 100, 30, started), at(190_000));
+        assert_eq!(available(&idle, at(190_000)), 100);
+    }
+}
+
+#[test]
+fn closed_slots_are_of_no_key_and_those_of_a_moved_key_stay_closed() {
+    let first = table(bucket(1, 1, 10, 0), Line::new);
+    assert!(take(&first, at(9_000), 7));
+    let closed = table(bucket(1, 1, 10, 0), Line::closed);
+    assert_eq!(available(&closed, at(9_000)), 0);
+    assert_eq!(closed.statistics_at(at(9_000)).held, 0);
+    assert_eq!(closed.sweep_at(at(99_000), ..), 0);
+    assert_eq!(first.move_to(&closed, at(9_000)), 0);
+    assert_eq!(first.move_to(&closed, at(9_000)), 0, "again");
+    assert_eq!(available(&closed, at(9_000)), 3);
+    for key in ["a", "b", "c"] {
+        let address = first.key(key).address();
+        assert!(first.has_moved(address) && !closed.has_moved(address));
+        assert!(matches!(
+            first.key(key).take_at(at(99_000), 1),
+            Err(Denied::Crowded { .. })
+        ));
+    }
+    let refund = first.key("a").refund_at(at(9_000), 1, Receipt::NONE);
+    assert_eq!(refund.permits, 0);
+}
+
+/// A bound of `burst + permits / seconds × t`, in whole permits.
+fn bound((permits, seconds, burst): (u32, u64, u64), millis: u64) -> u64 {
+    burst + (u64::from(permits) * millis).div_ceil(1_000 * seconds)
+}
+
+proptest! {
+    /// Whatever the settings are and however often they change, no span admits more than the
+    /// largest burst and what the highest rate replenishes in the span.
+    #[test]
+    fn no_span_admits_more_than_the_largest_of_all_settings(
+        settings in prop::collection::vec((1u32..50, 1u64..20, 1u64..60), 1..6),
+        steps in prop::collection::vec((0u64..3_000, 1u32..40, any::<bool>()), 1..60),
+    ) {
+        let largest = settings.iter().map(|&(_, _, burst)| burst).max().unwrap();
+        let fastest = *settings
+            .iter()
+            .max_by(|a, b| (u64::from(a.0) * b.1).cmp(&(u64::from(b.0) * a.1)))
+            .unwrap();
+        let all = (fastest.0, fastest.1, largest);
+        let rules = |nth: usize| {
+            let (permits, seconds, burst) = settings[nth % settings.len()];
+            bucket(permits, seconds, burst, largest - burst)
+        };
+        let mut tables = vec![table(rules(0), Line::new)];
+        let (mut now, mut granted) = (1_000_000, Vec::new());
+        for (later, n, moves) in steps {
+            now += later;
+            if moves {
+                let next = moved(tables.last().unwrap(), rules(tables.len()), at(now));
+                tables.push(next);
+            }
+            if take(tables.last().unwrap(), at(now), n) {
+                granted.push((now, u64::from(n)));
+            }
+        }
+        for (first, &(from, _)) in granted.iter().enumerate() {
+            let mut sum = 0;
+            for &(to, n) in &granted[first..] {
+                sum += n;
+                prop_assert!(sum <= bound(all, to - from), "{sum} from {from} to {to}");
+            }
+        }
+    }
+}
+
+/// Threads take from a chain of tables while keys move along it, and each finds the table that its
+/// key has not moved from.
+#[test]
+fn threads_that_take_while_keys_move_lose_no_count() {
+    const KEYS: u64 = 20;
+    const MOVES: u64 = 200;
+    let bursts: Vec<u64> = (0..=MOVES).map(|nth| 1_000 + nth % 7 * 500).collect();
+    let largest = *bursts.iter().max().unwrap();
+    let rules = |nth: u64| {
+        let burst = bursts[nth as usize];
+        // Nothing comes back in the time of this test.
+        bucket(1, 1_000_000, burst, largest - burst)
+    };
+    let tables: Vec<_> = (0..=MOVES)
+        .map(|nth| table(rules(nth), if nth == 0 { Line::new } else { Line::closed }))
+        .collect();
+    let (newest, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
+    let rounds = AtomicU64::new(0);
+    let taken: Vec<AtomicU64> = (0..KEYS).map(|_| AtomicU64::new(0)).collect();
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let mut from = 0;
+                while !is_over.load(Relaxed) {
+                    for key in 0..KEYS {
+                        let mut at_table = from;
+                        loop {
+                            let key_limit = tables[at_table].key(&key);
+                            match key_limit.take_at(at(1), 1) {
+                                Ok(_) => {
+                                    taken[key as usize].fetch_add(1, Relaxed);
+                                }
+                                Err(Denied::Crowded { .. })
+                                    if tables[at_table].has_moved(key_limit.address()) =>
+                                {
+                                    at_table += 1;
+                                    continue;
+                                }
+                                Err(_) => {}
+                            }
+                            break;
+                        }
+                    }
+                    from = newest.load(Relaxed) as usize;
+                    rounds.fetch_add(1, Relaxed);
+                }
+            });
+        }
+        for (nth, pair) in tables.windows(2).enumerate() {
+            let before = rounds.load(Relaxed);
+            while rounds.load(Relaxed) == before {
+                std::thread::yield_now();
+            }
+            while pair[0].move_to(&pair[1], at(1)) > 0 {
+                std::thread::yield_now();
+            }
+            newest.store(nth as u64, Relaxed);
+        }
+        is_over.store(true, Relaxed);
+    });
+    let last = tables.last().unwrap();
+    for (key, taken) in (0..KEYS).zip(&taken) {
+        let taken = taken.load(Relaxed);
+        assert!(taken > 0 && taken <= largest, "{taken} of {largest}");
+        let burst = bursts[MOVES as usize];
+        let left = last.key(&key).available_at(at(1));
+        assert_eq!(left, burst.saturating_sub(taken), "{taken} of {burst}");
+    }
+}

@@ -1,0 +1,154 @@
+//! Keys move to another table while other threads take: a key is never granted permits from both
+//! tables, and what it has taken stays taken.
+#![cfg(loom)]
+
+use core::hash::BuildHasherDefault;
+
+use loom::sync::Arc;
+use portcullis_core::{Denied, Keyed, Limiter, Line, Rate, TokenBucket, TokenBucketRules};
+use portcullis_loom::{Itself, at, explore, explore_briefly, join, spawn, turn};
+
+type Table = Keyed<TokenBucketRules, Vec<Line>, BuildHasherDefault<Itself>>;
+
+/// A burst of 2 before the move, and of 3 after it.
+struct Tables {
+    before: Table,
+    after: Table,
+}
+
+/// Returns a key that prefers the first line (or the second of two lines), with a tag that permits
+/// it to use both.
+const fn key(line: u64, tag: u64) -> u64 {
+    line << 63 | tag
+}
+
+const A: u64 = key(0, 1);
+/// The same key to the tables, but with the lines in the other order.
+const A_BACK: u64 = key(1, 1);
+const B: u64 = key(0, 3);
+const C: u64 = key(0, 6);
+
+fn tables(lines: usize) -> Arc<Tables> {
+    let table = |burst, line: fn() -> Line| {
+        let lines = (0..lines).map(|_| line()).collect();
+        let rules = TokenBucket::builder(Rate::per_second(1), burst).rules();
+        Keyed::new(rules.unwrap(), lines, BuildHasherDefault::default())
+    };
+    Arc::new(Tables {
+        before: table(2, Line::new),
+        after: table(3, Line::closed),
+    })
+}
+
+impl Tables {
+    /// Takes a permit from the table that the key has not moved from. Returns how many it took.
+    fn take(&self, key: u64, seconds: u64) -> u64 {
+        turn();
+        let before = self.before.key(&key);
+        match before.take_at(at(seconds), 1) {
+            Err(Denied::Crowded { .. }) if self.before.has_moved(before.address()) => {
+                turn();
+                self.after.key(&key).take_at(at(seconds), 1).is_ok().into()
+            }
+            taken => taken.is_ok().into(),
+        }
+    }
+
+    /// Moves what is not being claimed.
+    fn move_some(&self, seconds: u64) {
+        turn();
+        self.before.move_to(&self.after, at(seconds));
+    }
+
+    /// Moves the rest, once no other thread claims a slot.
+    fn move_rest(&self, seconds: u64) {
+        assert_eq!(self.before.move_to(&self.after, at(seconds)), 0);
+    }
+
+    /// Checks that a key that has taken `taken` permits has the rest of the new burst, and that no
+    /// slot is left claimed or closed in the table that the keys have moved to.
+    fn has_taken(&self, key: u64, seconds: u64, taken: u64) {
+        let (before, after) = (self.before.key(&key), self.after.key(&key));
+        assert!(self.before.has_moved(before.address()));
+        assert_eq!(after.available_at(at(seconds)), 3 - taken);
+        for _ in taken..3 {
+            assert!(after.take_at(at(seconds), 1).is_ok());
+        }
+        assert!(after.take_at(at(seconds), 1).is_err());
+    }
+}
+
+#[test]
+fn permits_taken_during_a_move_stay_taken() {
+    explore(|| {
+        let tables = tables(1);
+        // `C` has the first slot, which moves before the other one.
+        let before = tables.take(C, 5);
+        let moves = spawn(&tables, |tables| tables.move_some(5));
+        let taken = tables.take(C, 5);
+        join(moves);
+        tables.move_rest(5);
+        tables.has_taken(C, 5, before + taken);
+    });
+}
+
+/// The second slot of the line is free for a claim before the key's own slot is held.
+#[test]
+fn a_key_finds_its_claim_in_the_table_that_it_has_moved_to() {
+    explore(|| {
+        let tables = tables(1);
+        // `C` has the first slot, and leaves it; `A` has the second.
+        assert_eq!(tables.take(C, 5) + tables.take(A, 20), 2);
+        assert_eq!(tables.before.sweep_at(at(20), ..), 1);
+        let moves = spawn(&tables, |tables| tables.move_some(20));
+        let taken = tables.take(A, 20);
+        join(moves);
+        tables.move_rest(20);
+        tables.has_taken(A, 20, 1 + taken);
+    });
+}
+
+#[test]
+fn a_key_that_is_new_during_a_move_gets_one_slot() {
+    explore_briefly(0, 1, || {
+        let tables = tables(1);
+        let moves = spawn(&tables, |tables| tables.move_some(5));
+        let other = spawn(&tables, |tables| tables.take(A, 5));
+        let taken = tables.take(A, 5);
+        let taken = taken + join(other);
+        join(moves);
+        tables.move_rest(5);
+        tables.has_taken(A, 5, taken);
+    });
+}
+
+#[test]
+fn a_key_with_two_lines_that_is_new_during_a_move_gets_one_slot() {
+    explore_briefly(2, 3, || {
+        let tables = tables(2);
+        let moves = spawn(&tables, |tables| tables.move_some(5));
+        let taken = tables.take(A, 5) + tables.take(A_BACK, 5);
+        join(moves);
+        tables.move_rest(5);
+        tables.has_taken(A, 5, taken);
+    });
+}
+
+#[test]
+fn a_key_whose_idle_slot_goes_to_another_key_during_a_move_gets_one_slot() {
+    explore_briefly(0, 1, || {
+        let tables = tables(1);
+        assert_eq!(tables.take(A, 5) + tables.take(C, 20), 2);
+        let moves = spawn(&tables, |tables| tables.move_some(20));
+        let b = spawn(&tables, |tables| tables.take(B, 20));
+        let a = tables.take(A, 20);
+        let b = join(b);
+        join(moves);
+        tables.move_rest(20);
+        tables.has_taken(C, 20, 1);
+        assert!(a + b <= 1, "two keys hold one slot");
+        if a + b > 0 {
+            tables.has_taken(if a > 0 { A } else { B }, 20, 1);
+        }
+    });
+}
