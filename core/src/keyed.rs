@@ -13,6 +13,7 @@ pub(crate) mod partly_changed;
 pub(crate) mod random_seed;
 pub(crate) mod seed;
 pub(crate) mod seeded_hasher;
+pub(crate) mod settling;
 pub(crate) mod table;
 
 use core::cell::Cell;

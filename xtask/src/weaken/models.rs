@@ -2090,4 +2090,25 @@ pub(super) const MUTANTS: &[Mutant] = &[
             "wide::racing_rolls_to_two_epochs_return_expired_permits_once",
         ),
     },
+    // A refund does not count the refund whose word it finds, or does not announce itself.
+    Mutant {
+        file: "core/src/keyed/settling.rs",
+        within: "fn since(&self",
+        text: "fence(Acquire);",
+        by: "",
+        test: (
+            "settling",
+            "a_refund_counts_the_refunds_whose_word_it_finds",
+        ),
+    },
+    Mutant {
+        file: "core/src/keyed/settling.rs",
+        within: "pub fn refund_counted_at(",
+        text: "refunds.begin(n);",
+        by: "",
+        test: (
+            "settling",
+            "concurrent_refunds_and_takes_lose_no_permit_and_gain_none",
+        ),
+    },
 ];

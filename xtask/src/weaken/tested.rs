@@ -465,6 +465,59 @@ pub(super) const OF_THE_CORE: &[Mutant] = &[
         by: "let _ = n;",
         test: ("counts", "counts_of_a_table_are_those_of_all_its_keys"),
     },
+    // A refund among other takes ignores other refunds, what was left after its take, or calls with
+    // a later time; it takes an equal word for the one that its take left; a charge exceeds the
+    // debt.
+    Mutant {
+        file: "core/src/limiters/token_bucket/rules.rs",
+        within: "fn refund_among(",
+        text: "passed + u128::from(level) + others",
+        by: "passed + u128::from(level)",
+        test: (
+            "settling",
+            "no_refund_and_no_charge_lets_more_pass_than_burst_debt_and_rate",
+        ),
+    },
+    Mutant {
+        file: "core/src/limiters/token_bucket/rules.rs",
+        within: "fn refund_among(",
+        text: "passed + u128::from(level) + others",
+        by: "passed + others",
+        test: (
+            "settling",
+            "no_refund_and_no_charge_lets_more_pass_than_burst_debt_and_rate",
+        ),
+    },
+    Mutant {
+        file: "core/src/limiters/token_bucket/rules.rs",
+        within: "fn refund_among(",
+        text: "if others == 0 {",
+        by: "if others < u64::MAX {",
+        test: (
+            "settling",
+            "no_refund_and_no_charge_lets_more_pass_than_burst_debt_and_rate",
+        ),
+    },
+    Mutant {
+        file: "core/src/keyed/settling.rs",
+        within: "pub fn refund_counted_at(",
+        text: "let latest = now + self.staleness();",
+        by: "let latest = now;",
+        test: (
+            "settling",
+            "no_refund_and_no_charge_lets_more_pass_than_burst_debt_and_rate",
+        ),
+    },
+    Mutant {
+        file: "core/src/limiters/token_bucket/rules.rs",
+        within: "fn charged(",
+        text: "lattice.debt.saturating_sub(balance.owed)",
+        by: "lattice.debt",
+        test: (
+            "settling",
+            "no_refund_and_no_charge_lets_more_pass_than_burst_debt_and_rate",
+        ),
+    },
 ];
 
 /// Mutants that the explorer of every atomic access detects.

@@ -318,6 +318,59 @@ impl<W: Word> TokenBucketRules<W> {
         self.lattice().retry_owing(&self.ticks, used, denied)
     }
 
+    /// The state after `n` permits of a grant are refunded, as far as they are worth something, and
+    /// how many are: see [`settling`](crate::keyed::settling). `now` is the time of the refund, and
+    /// `latest` the latest `now` that another call may have used. Other refunds since the grant
+    /// have returned at most `others` permits.
+    pub(crate) fn refund_among(
+        &self,
+        used: u64,
+        (now, latest): (Timestamp, Timestamp),
+        n: u32,
+        receipt: &Receipt,
+        others: u64,
+    ) -> Option<(u64, u32)> {
+        let lattice = self.lattice();
+        if lattice.is_unlimited() {
+            return Some((used, n));
+        }
+        if others == 0 {
+            if let Some(restored) = self.refund(used, now, n, receipt) {
+                return Some((restored, n));
+            }
+        }
+        let (tick, taken_in) = (
+            self.ticks.index(latest),
+            self.ticks.index(Timestamp::from_nanos(receipt.time())),
+        );
+        if lattice.is_outlived(taken_in, tick) {
+            return None;
+        }
+        let level = lattice.position(taken_in).wrapping_sub(receipt.note()) & lattice.mask;
+        let passed = u128::from(tick.saturating_sub(taken_in)) * u128::from(lattice.gain);
+        let others = u128::from(others) * u128::from(lattice.cost);
+        let lack = u128::from(lattice.full).saturating_sub(passed + u128::from(level) + others);
+        let worth = (lack as u64 / lattice.cost).min(n.into()) as u32;
+        (worth > 0).then(|| {
+            let position = self.position(now);
+            (lattice.restored(position, used, worth), worth)
+        })
+    }
+
+    /// The state after up to `n` permits are taken, as many as the declared debt allows, and how
+    /// many.
+    pub(crate) fn charged(&self, used: u64, now: Timestamp, n: u32) -> (u64, u32) {
+        let lattice = self.lattice();
+        let balance = lattice.balance(self.position(now), used);
+        let room = balance.available + lattice.debt.saturating_sub(balance.owed);
+        let Some(most) = room.checked_div(lattice.cost) else {
+            return (used, n);
+        };
+        let permits = most.min(n.into()) as u32;
+        let price = u64::from(permits) * lattice.cost;
+        (balance.from.wrapping_add(price) & lattice.mask, permits)
+    }
+
     /// Turns any number into a state that such a bucket could have written.
     pub(super) fn fitting(&self, word: u64) -> u64 {
         // An unlimited bucket has only one state.

@@ -1,0 +1,272 @@
+//! Refunds and charges of a table's token buckets, for a caller that takes an estimate and later
+//! learns the true number of permits.
+//!
+//! [`Limiter::refund_at`](crate::Limiter::refund_at) of a token bucket refunds the last take only.
+//! Here a take can be refunded that other takes have followed. What such a refund is worth follows
+//! from this rule: for every instant `s`, the permits that were taken before `s` and are refunded
+//! after it are no more than the bucket lacked at `s`. Otherwise the bucket would have been full
+//! without them at some instant, and they would have been lost.
+//!
+//! ```text
+//!        used                          P(now)
+//!   ------|------------------------------|------>      level  = P(now) - used, at most full
+//!         |<- level ->|<----- lack ----->|             lack   = full - level
+//!                                                      passed = P(latest) - used after the take
+//! worth of a refund = full - passed - what other refunds have returned since the take
+//! ```
+//!
+//! After the take the bucket lacked `full - (P(take) - used)`. Since then time has brought at most
+//! `P(latest) - P(take)`, and refunds what they returned. Takes made the lack larger. So the bucket
+//! has lacked at least the worth at every instant since, after the other refunds were subtracted.
+//! That is the rule for this refund and all those before it.
+//!
+//! `latest` is the time of the refund plus the table's staleness: no call has used a later `now`.
+//!
+//! The word of a bucket has no room for a count of the refunds, so the caller keeps one:
+//!
+//! ```text
+//! begun    permits of refunds that have begun      added to before the exchange of the word
+//! done     permits of refunds that are done        added to after it
+//! ```
+//!
+//! A refund that is worth less than it asked for subtracts the rest from `begun` after its
+//! exchange.
+//!
+//! A take reads `done` before it takes. A refund reads `begun` after each load of the word. So the
+//! difference covers every refund between the two exchanges of the word, and more.
+
+use core::hash::BuildHasher;
+use core::ops::ControlFlow;
+
+use crate::keyed::Keyed;
+use crate::keyed::line::{Address, Found, Line};
+use crate::keyed::table::ATTEMPTS;
+use crate::rules::TableRules;
+use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use crate::sync::atomic::fence;
+use crate::sync::const_unless_loom;
+use crate::word::{AtomicWord, NativeWord, Word};
+use crate::{Receipt, Refund, Timestamp, TokenBucketRules};
+
+/// Counts the refunds of a group of keys, for [`Keyed::refund_counted_at`].
+///
+/// All refunds of a key by that method must be counted by the same `Refunds`. Several keys may
+/// share one: then each of their refunds may be worth less. [`Address::group`] assigns keys to
+/// groups.
+///
+/// ```
+/// use portcullis_core::Refunds;
+/// static REFUNDS: [Refunds; 64] = [const { Refunds::new() }; 64];
+/// ```
+#[derive(Debug)]
+pub struct Refunds {
+    begun: AtomicWord<NativeWord>,
+    done: AtomicWord<NativeWord>,
+}
+
+/// What [`Refunds`] had counted before a take.
+///
+/// ```
+/// use portcullis_core::{Refunds, RefundsBefore};
+/// let before: RefundsBefore = Refunds::new().before_take();
+/// # let _ = before;
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RefundsBefore(u64);
+
+impl Refunds {
+    const_unless_loom! {
+        /// Creates a count of no refunds.
+        ///
+        /// ```
+        /// # use portcullis_core::Refunds;
+        /// static REFUNDS: Refunds = Refunds::new();
+        /// ```
+        pub const fn new() -> Self {
+            Self { begun: AtomicWord::new(0), done: AtomicWord::new(0) }
+        }
+    }
+
+    /// Returns what is counted before a take that [`Keyed::refund_counted_at`] may refund. Call it
+    /// before the take.
+    ///
+    /// # Cost
+    ///
+    /// A load.
+    ///
+    /// ```
+    /// # use portcullis_core::Refunds;
+    /// let refunds = Refunds::new();
+    /// assert_eq!(refunds.before_take(), refunds.before_take());
+    /// ```
+    #[inline]
+    pub fn before_take(&self) -> RefundsBefore {
+        // Acquire: pairs with the addition in `end`. A refund that is in the count is in the word
+        // that the take reads.
+        RefundsBefore(self.done.load(Acquire))
+    }
+
+    fn begin(&self, permits: u32) {
+        // Relaxed: the exchange of the word publishes it.
+        self.begun.fetch_add(permits.into(), Relaxed);
+    }
+
+    /// Ends a refund that has begun for `permits` permits and was worth `worth` of them.
+    fn end(&self, permits: u32, worth: u32) {
+        self.begun.fetch_sub((permits - worth).into(), Relaxed);
+        // Release: pairs with `before_take`.
+        self.done.fetch_add(worth.into(), Release);
+    }
+
+    /// The permits of all refunds that may have been made since, except `own`.
+    fn since(&self, before: RefundsBefore, own: u32) -> u64 {
+        // Pairs with the exchange of another refund, if the caller has loaded its word or a later
+        // one: that refund began before the exchange.
+        fence(Acquire);
+        let begun = self.begun.load(Relaxed);
+        begun.wrapping_sub(before.0).wrapping_sub(own.into()) & NativeWord::MASK
+    }
+}
+
+impl Default for Refunds {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<TokenBucketRules, M, S, N> {
+    /// Refunds `n` permits of a grant to the key at `address`, as far as they are worth something:
+    /// also if other takes have followed the grant. `receipt` is that of the grant, and `before`
+    /// what `refunds` had counted [before](Refunds::before_take) it.
+    ///
+    /// The refund is worth all `n` permits if the bucket is as the grant left it, and nothing was
+    /// refunded in the meantime. Otherwise it is worth at most what the bucket has lacked all the
+    /// time since: the burst, less the permits that were left after the grant, those that came back
+    /// by time since, and those of other refunds. In doubt it is worth less, never more. The
+    /// table's [staleness](Self::staleness) counts as time that has passed. The other permits come
+    /// back by time alone.
+    ///
+    /// So a bucket can refund permits that were held for less time than it needs to fill. Choose a
+    /// burst accordingly.
+    ///
+    /// **Bound.** That of the bucket, for the permits that were taken and not refunded, and for
+    /// timestamps that are older than the newest one by at most the table's staleness.
+    ///
+    /// # Cost
+    ///
+    /// Two additions to `refunds`, one compare-exchange, and a division. Lock-free.
+    ///
+    /// ```
+    /// use portcullis_core::{Keyed, Limiter, Rate, Refunds, Timestamp, TokenBucket};
+    ///
+    /// let users = Keyed::for_keys(TokenBucket::new(Rate::per_second(1), 100), 1_000);
+    /// let (alice, refunds, now) = (users.key("alice"), Refunds::new(), Timestamp::from_secs(9));
+    /// let before = refunds.before_take();
+    /// let receipt = alice.take_at(now, 30)?;
+    /// // Another take follows.
+    /// alice.take_at(now, 50)?;
+    /// let refund = users.refund_counted_at(alice.address(), now, 20, receipt, &refunds, before);
+    /// assert_eq!((refund.permits, alice.available_at(now)), (20, 40));
+    /// # Ok::<(), portcullis_core::Denied>(())
+    /// ```
+    pub fn refund_counted_at(
+        &self,
+        address: Address,
+        now: Timestamp,
+        n: u32,
+        receipt: Receipt,
+        refunds: &Refunds,
+        before: RefundsBefore,
+    ) -> Refund {
+        let rules = self.rules_of(address.tag());
+        let latest = now + self.staleness();
+        let mut worth = 0;
+        refunds.begin(n);
+        let refunded = self.update(&address, |used| {
+            let others = refunds.since(before, n);
+            let (restored, permits) =
+                rules.refund_among(used, (now, latest), n, &receipt, others)?;
+            worth = permits;
+            Some(restored)
+        });
+        let worth = if refunded { worth } else { 0 };
+        refunds.end(n, worth);
+        receipt.refunded(worth)
+    }
+
+    /// Takes `n` permits of the key at `address`, and owes those that it does not have: as many as
+    /// the declared [debt](crate::TokenBucketBuilder::debt) allows. Returns how many were taken. No
+    /// take is granted before they are replenished.
+    ///
+    /// It returns 0 if the key finds no slot.
+    ///
+    /// **Bound.** Any span of time `t` admits at most `burst + debt + rate * t` permits.
+    ///
+    /// # Cost
+    ///
+    /// One compare-exchange and a division. Lock-free.
+    ///
+    /// ```
+    /// use portcullis_core::{Keyed, Limiter, Line, Rate, RandomSeed, Timestamp, TokenBucket};
+    ///
+    /// let rules = TokenBucket::builder(Rate::per_second(1), 10).debt(5).rules()?;
+    /// let users = Keyed::new(rules, Line::for_keys(1_000), RandomSeed::new());
+    /// let (alice, now) = (users.key("alice"), Timestamp::from_secs(9));
+    /// assert_eq!(users.charge_at(alice.address(), now, 12), 12);
+    /// assert_eq!(users.charge_at(alice.address(), now, 12), 3);
+    /// assert_eq!(alice.available_at(Timestamp::from_secs(15)), 1);
+    /// # Ok::<(), portcullis_core::SettingsError>(())
+    /// ```
+    pub fn charge_at(&self, address: Address, now: Timestamp, n: u32) -> u32 {
+        let rules = self.rules_of(address.tag());
+        for _ in 0..ATTEMPTS {
+            match self.charge_once(&address, rules, now, n) {
+                ControlFlow::Break(charged) => return charged,
+                ControlFlow::Continue(()) => core::hint::spin_loop(),
+            }
+        }
+        0
+    }
+
+    /// Continues if another call claims a slot for the same key.
+    fn charge_once(
+        &self,
+        address: &Address,
+        rules: &TokenBucketRules,
+        now: Timestamp,
+        n: u32,
+    ) -> ControlFlow<u32> {
+        match address.find(self.table.lines()) {
+            Found::Held(..) => {
+                let mut charged = None;
+                let changed = self.update(address, |used| {
+                    let (left, permits) = rules.charged(used, now, n);
+                    charged = Some(permits);
+                    (permits > 0).then_some(left)
+                });
+                match charged {
+                    Some(permits) if changed => ControlFlow::Break(permits),
+                    Some(0) => ControlFlow::Break(0),
+                    // The key has lost its slot.
+                    _ => ControlFlow::Continue(()),
+                }
+            }
+            Found::Claimed => ControlFlow::Continue(()),
+            Found::Nothing => {
+                let (left, permits) = rules.charged(rules.fresh(now), now, n);
+                if permits == 0 {
+                    return ControlFlow::Break(0);
+                }
+                let is_free = |_, held| self.is_free(held, now);
+                match self.table.claim(address, now, n, is_free) {
+                    Ok(Some((claimed, _))) => {
+                        claimed.hold(left);
+                        ControlFlow::Break(permits)
+                    }
+                    Ok(None) => ControlFlow::Continue(()),
+                    Err(_) => ControlFlow::Break(0),
+                }
+            }
+        }
+    }
+}
