@@ -9,8 +9,8 @@ use core::time::Duration;
 use crate::document::Names;
 use crate::document::{FileError, Reader, Table, Text, Value};
 use crate::{
-    Algorithm, Conditions, Key, Kind, Limit, OnMissing, PathRules, Policy, Rule, parse_count,
-    parse_period,
+    Algorithm, Conditions, Key, Kind, Limit, OnMissing, PathRules, Policy, Rule, Threshold,
+    parse_count, parse_period,
 };
 
 /// The settings of a file. Editors read the first one.
@@ -20,7 +20,7 @@ const FILE: [&str; 3] = ["$schema", "paths", "rules"];
 const PATHS: [&str; 2] = ["ignore_case", "decode_slashes"];
 
 /// The settings of a rule.
-const RULE: [&str; 20] = [
+const RULE: [&str; 21] = [
     "name",
     "priority",
     "kind",
@@ -34,6 +34,7 @@ const RULE: [&str; 20] = [
     "keys",
     "limits",
     "overrides",
+    "thresholds",
     "penalty",
     "exempt",
     "shadow",
@@ -56,6 +57,9 @@ const LIMIT: [&str; 7] = [
 
 /// The settings of an override.
 const OVERRIDE: [&str; 2] = ["key", "limits"];
+
+/// The settings of a threshold.
+const THRESHOLD: [&str; 4] = ["at", "decision", "hold", "segments"];
 
 /// The settings of `exempt`.
 const EXEMPT: [&str; 3] = ["headers", "properties", "networks"];
@@ -111,6 +115,7 @@ impl Policy {
     /// overrides = [                 # other limits for given keys
     ///     { key = ["192.0.2.9", "gold"], limits = ["100/m"] },
     /// ]
+    /// thresholds = [{ at = "100/10s", decision = "captcha", hold = "1m", segments = 10 }]
     /// penalty = "10m"
     /// exempt = { headers = { Oc-Client = ["admin"] }, networks = ["192.0.2.7"] }
     /// shadow = false
@@ -128,6 +133,8 @@ impl Policy {
     ///   request can have a `wait`.
     /// - An override has a `key`, with a value for each part of the rule's key, and `limits`: see
     ///   [`Rule::override_key`].
+    /// - A threshold has a sum of activity and a window, a decision and how long it holds at least.
+    ///   The window has 1 to 16 segments (default 10): see [`Threshold`].
     /// - A client is exempt by its `headers`, its `properties` or its `networks`.
     /// - A period is a unit, or a whole number and a unit: see [`parse_period`].
     ///
@@ -300,6 +307,16 @@ impl<'t> FileReader<'t> {
         }
         if let Some(value) = settings.get("overrides") {
             rule = self.overrides(name, value, rule);
+        }
+        if let Some(value) = settings.get("thresholds") {
+            let expected = format!("an array of {}", self.reader.words.tables);
+            for value in self.reader.array(value, "thresholds", &expected) {
+                let setting = format!("thresholds[{}]", rule.thresholds.len());
+                self.reader.note(name, &setting, None, value.span);
+                if let Some(threshold) = self.threshold(value) {
+                    rule = rule.threshold(threshold);
+                }
+            }
         }
         if let Some(value) = settings.get("penalty")
             && let Some(penalty) = self.period(value, "penalty")
@@ -489,6 +506,42 @@ impl<'t> FileReader<'t> {
 
     fn text<'v>(&mut self, settings: &Settings<'v, 't>, name: &str) -> Option<&'v str> {
         self.reader.text(settings.get(name)?, name)
+    }
+
+    fn threshold(&mut self, value: &Value<'t>) -> Option<Threshold> {
+        let table = self.reader.table(value, "thresholds")?;
+        self.reader.known(table, "a threshold", &THRESHOLD);
+        let settings = Settings { table, rule: "" };
+        let (Some(at), Some(decision)) = (settings.get("at"), settings.get("decision")) else {
+            let message = "thresholds: a threshold has `at` and a `decision`";
+            self.reader.refuse(value.span, message);
+            return None;
+        };
+        let rate: Result<Limit, _> = self.reader.text(at, "at")?.parse();
+        let parts = rate.ok().and_then(|rate| {
+            let sum = u32::try_from(rate.count()).ok()?;
+            Some((sum, rate.period()?))
+        });
+        let Some((sum, window)) = parts else {
+            let problem = "is not N/PERIOD, such as 100/10s (N up to 4294967295; units: ms, s, m, h, d; \
+                           whole numbers)";
+            self.reader.invalid(at, "at", problem);
+            return None;
+        };
+        let decision = self.reader.text(decision, "decision")?;
+        let mut threshold = Threshold::new(sum, window, decision);
+        if let Some(value) = settings.get("hold") {
+            let hold = self.period(value, "hold")?;
+            if hold.is_zero() {
+                let problem = "has no effect: leave it out, or hold for longer than 0";
+                self.reader.invalid(value, "hold", problem);
+            }
+            threshold = threshold.holding_for(hold);
+        }
+        if let Some(segments) = self.number(&settings, "segments", u32::MAX.into()) {
+            threshold = threshold.in_segments(segments as u32);
+        }
+        Some(threshold)
     }
 
     fn number(&mut self, settings: &Settings<'_, 't>, name: &str, max: u64) -> Option<u64> {

@@ -42,6 +42,8 @@
 //! - A [`Policy`] is a set of rules in force, with the state of their limits.
 //! - A [`Decision`] is its answer to one request. It holds the permits of limits at once until it
 //!   is dropped.
+//! - A [`Threshold`] of a rule puts a decision of the user's choice in force, while much activity
+//!   is reported and for a time after.
 //! - [`Statistics`] count decisions: of each rule, of the most denied keys, and of resources.
 //!
 //! # How a request is decided
@@ -112,6 +114,7 @@ mod request;
 mod rule;
 mod statistics;
 mod store;
+mod thresholds;
 
 pub use conditions::{ConditionError, Conditions, Mismatch, Problem};
 #[cfg(any(feature = "toml", feature = "json"))]
@@ -127,3 +130,4 @@ pub use policy::{Answer, Considered, Decision, Explained, MAX_SHADOWS, Outcome, 
 pub use request::{Fields, Kind, Request};
 pub use rule::{MAX_LIMITS, MAX_TABLE_BYTES, OnMissing, Rule, RuleError};
 pub use statistics::{MostFrequent, RuleCounts, Statistics};
+pub use thresholds::{InForce, MAX_THRESHOLD_SEGMENTS, MAX_THRESHOLDS, Threshold};

@@ -6,7 +6,7 @@ use core::ops::ControlFlow;
 use std::collections::HashSet;
 
 use ipnet::IpNet;
-use portcullis_core::{Denied, Detail, Retry, Timestamp};
+use portcullis_core::{Address, Denied, Detail, Retry, Timestamp};
 
 use crate::conditions::parse_network;
 use crate::key::{KeyOf, Text};
@@ -14,6 +14,7 @@ use crate::limit::{Compiled, compile_all};
 use crate::overrides::{Override, Overrides, Place};
 use crate::rule::{MAX_TABLE_BYTES, OnMissing};
 use crate::store::{Store, StoreDenied, penalty_rules};
+use crate::thresholds::{self, Activity};
 use crate::{
     Conditions, KeyValues, Limit, Matcher, Mismatch, PathError, PathRules, Problem, Request, Rule,
     RuleError,
@@ -67,6 +68,7 @@ pub(crate) struct Active {
     exempt_networks: Vec<IpNet>,
     store: Store,
     overrides: Option<Box<Overrides>>,
+    activity: Option<Box<Activity>>,
 }
 
 /// What a rule says to a request.
@@ -127,26 +129,47 @@ impl Active {
     fn locate(&self, request: &Request<'_>, path_rules: PathRules) -> Result<Place, Verdict> {
         let Self {
             rule,
-            exempt_networks,
             store,
             overrides,
+            ..
         } = self;
-        let has_exempt = !rule.exempt.is_empty() || !exempt_networks.is_empty();
-        if has_exempt && rule.exempts(request, exempt_networks) {
-            return Err(Verdict::Exempt);
+        if self.exempts(request) {
+            return Err(self.unless_it_counts(Verdict::Exempt));
         }
         let key = KeyOf::new(&rule.key, request, path_rules);
         let place = match overrides {
             None => store.locate(&key).map(|at| Place { instead: None, at }),
             Some(overrides) => overrides.locate(store, &key),
         };
-        let place = place.ok_or(Verdict::Granted(None))?;
+        let place = place.ok_or_else(|| self.unless_it_counts(Verdict::Granted(None)))?;
         match rule.on_missing {
             OnMissing::Share => Ok(place),
             _ if key.is_complete() => Ok(place),
             OnMissing::Deny => Err(Verdict::Unidentified),
             OnMissing::Skip => Err(Verdict::Skipped),
         }
+    }
+
+    /// The verdict, unless the rule has thresholds and no limits: then it does not decide.
+    #[cold]
+    fn unless_it_counts(&self, verdict: Verdict) -> Verdict {
+        if self.rule.limits.is_empty() && self.activity.is_some() {
+            Verdict::Skipped
+        } else {
+            verdict
+        }
+    }
+
+    /// Whether the rule exempts the client.
+    #[inline]
+    fn exempts(&self, request: &Request<'_>) -> bool {
+        let Self {
+            rule,
+            exempt_networks,
+            ..
+        } = self;
+        let has_exempt = !rule.exempt.is_empty() || !exempt_networks.is_empty();
+        has_exempt && rule.exempts(request, exempt_networks)
     }
 
     /// The state of the key at a place.
@@ -484,6 +507,29 @@ impl Policy {
         self.rules.iter().map(|active| &active.rule)
     }
 
+    /// Calls `visit` with each rule with thresholds that counts a request, their state and the
+    /// place of the request's key in it.
+    pub(crate) fn visit_activity<'p>(
+        &'p self,
+        request: &Request<'_>,
+        mut visit: impl FnMut(&'p Rule, &'p Activity, Address),
+    ) -> Result<(), PathError> {
+        self.matcher.visit(request, |index| {
+            let active = &self.rules[self.matched[index] as usize];
+            if let Some(activity) = &active.activity
+                && !active.exempts(request)
+            {
+                let key = KeyOf::new(&active.rule.key, request, self.path_rules);
+                if let Some(at) = activity.locate(&key)
+                    && (active.rule.on_missing == OnMissing::Share || key.is_complete())
+                {
+                    visit(&active.rule, activity, at);
+                }
+            }
+            ControlFlow::Continue(())
+        })
+    }
+
     /// Returns how paths are normalized.
     ///
     /// ```
@@ -628,11 +674,23 @@ fn activate(rule: Rule, path_rules: PathRules, errors: &mut Vec<RuleError>) -> O
         let problem = "have no effect without a limit: leave them out, or add a limit";
         refuse("overrides".into(), problem.into());
     }
+    let thresholds = thresholds::Compiled::new(&rule.thresholds, |threshold, problem| {
+        let setting = match threshold {
+            Some(index) => format!("thresholds[{index}]"),
+            None => "thresholds".into(),
+        };
+        refuse(setting, problem);
+    });
     let bytes: usize = limits.iter().map(Compiled::bytes_per_key).sum();
+    let bytes = bytes + thresholds.bytes_per_key();
     let most = MAX_TABLE_BYTES / bytes.max(1);
     if !rule.key.is_shared() && rule.keys > most {
+        let what = match &*rule.thresholds {
+            [] => "limits",
+            _ => "limits and thresholds",
+        };
         let problem = format!(
-            "must be at most {most} with these limits, not {}",
+            "must be at most {most} with these {what}, not {}",
             rule.keys
         );
         refuse("keys".into(), problem);
@@ -654,6 +712,7 @@ fn activate(rule: Rule, path_rules: PathRules, errors: &mut Vec<RuleError>) -> O
     }
     let keys = (!rule.key.is_shared()).then_some(rule.keys);
     let store = Store::new(limits, penalty, keys);
+    let activity = thresholds.activity(keys);
     let mut refused = Vec::new();
     let overrides = Overrides::new(
         &rule.overrides,
@@ -669,6 +728,7 @@ fn activate(rule: Rule, path_rules: PathRules, errors: &mut Vec<RuleError>) -> O
             exempt_networks,
             store,
             overrides,
+            activity,
         });
     }
     errors.extend(
@@ -1046,7 +1106,8 @@ pub enum Considered<'p> {
     Disabled,
     /// The request does not meet this condition.
     Mismatch(Mismatch<'p>),
-    /// The request lacks a part of the key, and the rule then does not apply.
+    /// The request lacks a part of the key, and the rule then does not apply. Or the rule has
+    /// thresholds and no limits, so it decides no requests.
     Skipped,
     /// The request lacks a part of the key, and would be denied.
     Unidentified,

@@ -8,7 +8,7 @@ use foldhash::fast::RandomState;
 use ipnet::IpNet;
 
 use crate::key::Text;
-use crate::{Conditions, Key, Kind, Limit, Request};
+use crate::{Conditions, Key, Kind, Limit, Request, Threshold};
 
 /// The largest memory of the tables of a rule, in bytes: 1 GiB.
 pub const MAX_TABLE_BYTES: usize = 1 << 30;
@@ -40,6 +40,7 @@ pub struct Rule {
     pub(crate) conditions: Conditions,
     pub(crate) limits: Vec<Limit>,
     pub(crate) overrides: Vec<KeyOverride>,
+    pub(crate) thresholds: Vec<Threshold>,
     pub(crate) key: Key,
     pub(crate) on_missing: OnMissing,
     pub(crate) keys: usize,
@@ -96,6 +97,7 @@ impl Rule {
             conditions: Conditions::new(),
             limits: Vec::new(),
             overrides: Vec::new(),
+            thresholds: Vec::new(),
             key: Key::shared(),
             on_missing: OnMissing::default(),
             keys: 1_000,
@@ -147,6 +149,21 @@ impl Rule {
     #[must_use]
     pub fn limit(mut self, limit: Limit) -> Self {
         self.limits.push(limit);
+        self
+    }
+
+    /// Adds a threshold of activity. A rule has at most [`MAX_THRESHOLDS`](crate::MAX_THRESHOLDS).
+    /// A rule with thresholds and without limits decides no requests: it only counts activity.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_policy::{Rule, Threshold};
+    /// let captcha = Threshold::new(100, Duration::from_secs(10), "captcha");
+    /// let _ = Rule::new("errors").threshold(captcha.holding_for(Duration::from_secs(60)));
+    /// ```
+    #[must_use]
+    pub fn threshold(mut self, threshold: Threshold) -> Self {
+        self.thresholds.push(threshold);
         self
     }
 
@@ -440,6 +457,16 @@ impl Rule {
     /// ```
     pub fn limits(&self) -> &[Limit] {
         &self.limits
+    }
+
+    /// Returns the thresholds.
+    ///
+    /// ```
+    /// # use portcullis_policy::Rule;
+    /// assert!(Rule::new("all").thresholds().is_empty());
+    /// ```
+    pub fn thresholds(&self) -> &[Threshold] {
+        &self.thresholds
     }
 
     /// Returns the text for clients that are denied, if one was set.

@@ -23,8 +23,8 @@ use crate::limit::{Compiled, MAX_SEGMENTS};
 use crate::rule::MAX_LIMITS;
 
 type Lines = Box<[Line]>;
-type Words<R> = Keyed<R, Lines, RandomState>;
-type Limiters<L> = KeyedArray<L, Box<[L]>, Lines, RandomState>;
+pub(crate) type Words<R> = Keyed<R, Lines, RandomState>;
+pub(crate) type Limiters<L> = KeyedArray<L, Box<[L]>, Lines, RandomState>;
 type Sliding = SlidingWindow<{ MAX_SEGMENTS as usize }>;
 
 /// The state of one limit.
@@ -204,7 +204,11 @@ impl Table {
 }
 
 /// A table of limiters: eight for each line.
-fn limiters<L>(lines: Lines, hasher: RandomState, limiter: impl Fn() -> L) -> Limiters<L> {
+pub(crate) fn limiters<L>(
+    lines: Lines,
+    hasher: RandomState,
+    limiter: impl Fn() -> L,
+) -> Limiters<L> {
     let limiters = (0..8 * lines.len()).map(|_| limiter()).collect();
     KeyedArray::new(limiter(), limiters, lines, hasher)
 }
@@ -463,7 +467,7 @@ fn take_all<L: Limiter, const N: usize>(
     }
 }
 
-fn words<R: KeyedRules>(rules: R, lines: Lines, hasher: RandomState) -> Words<R> {
+pub(crate) fn words<R: KeyedRules>(rules: R, lines: Lines, hasher: RandomState) -> Words<R> {
     Keyed::new(rules, lines, hasher)
 }
 

@@ -1,7 +1,11 @@
 //! Policies from TOML and JSON, and errors that point into the file.
 
+use core::time::Duration;
+
 use portcullis_core::{Retry, Timestamp};
-use portcullis_policy::{Algorithm, FileError, Kind, Limit, Outcome, Policy, Request, Rule};
+use portcullis_policy::{
+    Algorithm, FileError, Kind, Limit, Outcome, Policy, Request, Rule, Threshold,
+};
 
 /// The example in the documentation of `Policy::from_toml` or `Policy::from_json`.
 fn documented(format: &str) -> String {
@@ -149,6 +153,48 @@ fn every_setting_of_a_rule_has_an_effect() {
 }
 
 #[test]
+fn thresholds_are_read_and_refused_where_they_are() {
+    let text = r#"
+        [[rules]]
+        name = "errors"
+        thresholds = [
+            { at = "100/10s", decision = "captcha", hold = "1m", segments = 5 },
+            { at = "1000/10s", decision = "deny" },
+        ]
+    "#;
+    let policy = Policy::from_toml(text).unwrap();
+    let window = Duration::from_secs(10);
+    let captcha = Threshold::new(100, window, "captcha").in_segments(5);
+    let expected = [
+        captcha.holding_for(Duration::from_mins(1)),
+        Threshold::new(1_000, window, "deny"),
+    ];
+    assert_eq!(policy.rule("errors").unwrap().thresholds(), expected);
+    let wrong = r#"
+[[rules]]
+name = "errors"
+thresholds = [
+    { at = "100/10s" },
+    { at = "100 in 10s", decision = "deny" },
+    { at = "1/s", decision = "deny", hold = "0s" },
+    { at = "1/s", decision = "deny", segments = 17, holds = "1s" },
+]
+"#;
+    let expected = [
+        "5:5: thresholds: a threshold has `at` and a `decision`",
+        "6:12: at: `100 in 10s` is not N/PERIOD, such as 100/10s ",
+        "7:45: hold: `0s` has no effect: ",
+        "8:5: thresholds[1]: segments ",
+        "8:53: holds is not a setting of a threshold: did you mean hold?",
+    ];
+    let found = errors(wrong);
+    assert_eq!(found.len(), expected.len(), "{found:#?}");
+    for (found, expected) in found.iter().zip(expected) {
+        assert!(found.starts_with(expected), "{found}, not {expected}");
+    }
+}
+
+#[test]
 fn all_errors_are_reported_where_they_are() {
     assert_eq!(errors(WRONG_TOML), EXPECTED);
 }
@@ -254,7 +300,7 @@ const EXPECTED: [&str; 25] = [
     "19:8: name: another rule has the same name",
     "20:1: zzzzzzzzzz is not a setting of a rule: expected one of name, priority, kind, \
              methods, paths, hosts, tiers, properties, key, on_missing, keys, limits, overrides, \
-             penalty, exempt, shadow, enabled, message, status, etag",
+             thresholds, penalty, exempt, shadow, enabled, message, status, etag",
     "21:1: name is missing in this rule",
 ];
 
@@ -280,6 +326,9 @@ fn both_formats_give_the_same_rules() {
                 { "at_once": 3 },
             ],
             "overrides": [{ "key": ["192.0.2.9", "gold"], "limits": ["100/m"] }],
+            "thresholds": [
+                { "at": "100/10s", "decision": "captcha", "hold": "1m", "segments": 10 },
+            ],
             "penalty": "10m",
             "exempt": { "headers": { "Oc-Client": ["admin"] }, "networks": ["192.0.2.7"] },
             "shadow": false,

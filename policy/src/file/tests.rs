@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use boon::{Compiler, SchemaIndex, Schemas};
 use serde_json::{Value, json};
 
-use super::{ALGORITHMS, EXEMPT, FILE, KINDS, LIMIT, ON_MISSING, OVERRIDE, PATHS, RULE};
+use super::{ALGORITHMS, EXEMPT, FILE, KINDS, LIMIT, ON_MISSING, OVERRIDE, PATHS, RULE, THRESHOLD};
 use crate::document::{self, Names, Node, Reader, Table};
-use crate::{MAX_LIMITS, MAX_SEGMENTS, Policy};
+use crate::{MAX_LIMITS, MAX_SEGMENTS, MAX_THRESHOLD_SEGMENTS, MAX_THRESHOLDS, Policy};
 
 const SCHEMA: &str = include_str!("../../schema/portcullis-policy.schema.json");
 
@@ -69,6 +69,11 @@ fn the_schema_has_the_settings_and_the_choices_of_the_reader() {
         keys(&schema, "/$defs/rule/properties/overrides/items/properties"),
         names(OVERRIDE)
     );
+    let thresholds = "/$defs/rule/properties/thresholds";
+    assert_eq!(
+        keys(&schema, &format!("{thresholds}/items/properties")),
+        names(THRESHOLD)
+    );
     for (pointer, choices) in [
         (
             "/$defs/rule/properties/kind/enum",
@@ -87,6 +92,14 @@ fn the_schema_has_the_settings_and_the_choices_of_the_reader() {
     }
     let number = |pointer| schema.pointer(pointer).and_then(Value::as_u64);
     assert_eq!(number("/$defs/limits/maxItems"), Some(MAX_LIMITS as u64));
+    assert_eq!(
+        number("/$defs/rule/properties/thresholds/maxItems"),
+        Some(MAX_THRESHOLDS as u64)
+    );
+    assert_eq!(
+        number("/$defs/rule/properties/thresholds/items/properties/segments/maximum"),
+        Some(MAX_THRESHOLD_SEGMENTS.into())
+    );
     assert_eq!(
         number("/$defs/limit/properties/segments/maximum"),
         Some(MAX_SEGMENTS.into())
@@ -116,6 +129,7 @@ fn samples() -> Vec<Value> {
         json!({ "networks": [""] }),
         json!({ "ignore_case": true, "decode_slashes": false }),
         json!({ "ignore_case": 1 }),
+        json!([{ "at": "5/m", "decision": "deny" }]),
         json!({ "rate": "5/m" }),
         json!({ "at_once": 5 }),
         json!({ "rate": "5/m", "at_once": 5 }),
@@ -227,6 +241,20 @@ fn the_schema_and_the_reader_accept_the_same_values() {
             let count = sample.as_array().map_or(1, Vec::len);
             check(rules(rule), count == 1 || setting != "key");
         }
+        for setting in THRESHOLD {
+            let mut threshold = json!({ "at": "5/m", "decision": "deny" });
+            threshold[setting] = sample.clone();
+            check(
+                rules(json!({ "name": "r", "thresholds": [threshold] })),
+                true,
+            );
+        }
+        let thresholds = vec![json!({ "at": "5/m", "decision": "deny" }); MAX_THRESHOLDS + 1];
+        check(
+            rules(json!({ "name": "r", "thresholds": thresholds })),
+            true,
+        );
+        check(rules(json!({ "name": "r", "thresholds": sample })), true);
         check(rules(sample.clone()), true);
         check(
             rules(json!({ "penalty": "5m", "name": "r", "limits": sample })),

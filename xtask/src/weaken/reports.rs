@@ -4,6 +4,7 @@ use super::Mutant;
 
 const FREQUENT: &str = "policy/src/frequent.rs";
 const STATISTICS: &str = "policy/src/statistics.rs";
+const THRESHOLDS: &str = "policy/src/thresholds.rs";
 const REPLAY: &str = "cli/src/replay/policy.rs";
 const RECOMMEND: &str = "cli/src/replay/policy/recommend.rs";
 const WAITING: &str = "cli/src/replay/policy/waiting.rs";
@@ -15,6 +16,15 @@ const WITHIN_ERROR: (&str, &str) = (
 const OF_DECISIONS: (&str, &str) = (
     "statistics",
     "the_counts_of_rules_and_keys_are_those_of_the_decisions",
+);
+
+const OF_REPORTS: (&str, &str) = (
+    "thresholds",
+    "decisions_are_in_force_as_a_list_of_all_reports_says",
+);
+const BY_CONDITIONS: (&str, &str) = (
+    "thresholds",
+    "rules_with_thresholds_count_by_their_conditions_and_decide_nothing",
 );
 
 pub(super) const OF_THE_POLICY: &[Mutant] = &[
@@ -70,6 +80,64 @@ pub(super) const OF_THE_POLICY: &[Mutant] = &[
         text: "denied: Denied::Crowded { .. },",
         by: "denied: Denied::Penalized { .. },",
         test: OF_DECISIONS,
+    },
+    // A report beyond the window is not counted, or a hold does not begin, begins too late, or
+    // counts for the window of another threshold; a full table puts every decision in force; a rule
+    // with thresholds only decides.
+    Mutant {
+        file: THRESHOLDS,
+        within: "fn report(",
+        text: "let _ = window.take_at(now, rest);",
+        by: "",
+        test: (
+            "thresholds",
+            "more_activity_than_a_window_counts_reaches_every_threshold",
+        ),
+    },
+    Mutant {
+        file: THRESHOLDS,
+        within: "fn report(",
+        text: "sum >= level.value",
+        by: "sum > level.value",
+        test: OF_REPORTS,
+    },
+    Mutant {
+        file: THRESHOLDS,
+        within: "fn report(",
+        text: ".filter(|level| level.window == index)",
+        by: ".filter(|_| index < 9)",
+        test: OF_REPORTS,
+    },
+    Mutant {
+        file: THRESHOLDS,
+        within: "fn level(",
+        text: "sum >= level.value",
+        by: "sum > level.value",
+        test: OF_REPORTS,
+    },
+    Mutant {
+        file: THRESHOLDS,
+        within: "fn level(",
+        text: "matches!(taken, Err(Denied::Exhausted { .. }))",
+        by: "taken.is_err()",
+        test: (
+            "thresholds",
+            "a_report_without_room_for_its_key_is_not_counted",
+        ),
+    },
+    Mutant {
+        file: "policy/src/policy.rs",
+        within: "fn unless_it_counts(",
+        text: "self.rule.limits.is_empty() && self.activity.is_some()",
+        by: "false",
+        test: BY_CONDITIONS,
+    },
+    Mutant {
+        file: "policy/src/policy.rs",
+        within: "fn visit_activity<",
+        text: "&& !active.exempts(request)",
+        by: "",
+        test: BY_CONDITIONS,
     },
 ];
 

@@ -1,0 +1,556 @@
+//! Thresholds of activity: decisions that stand while much was reported, and for a time after.
+//!
+//! **State** of a key, in tables with one address for all:
+//!
+//! - for each length of window a sliding window of the core, which counts up to [`MOST`];
+//! - for each threshold that holds a window of one permit, which is open while the hold is on.
+//!
+//! **Transitions.** A report takes its number from the sliding windows: as many as there are left,
+//! if it is too large. Then it reads each sum. For each threshold that the sum reaches, it takes
+//! the permit of the hold. That opens the window of the hold, or is denied while it is open.
+//!
+//! **Invariant.** A hold that is open began with a report that reached the threshold, and ends its
+//! length after that. A threshold is in force while its sum reaches it, or its hold is open.
+//!
+//! Nothing is ever denied to a caller: the limiters only count.
+
+use core::fmt;
+use core::time::Duration;
+use std::hash::RandomState;
+
+use portcullis_core::{
+    Address, Denied, FixedWindow, FixedWindowRules, Key, Limiter, Line, SettingsError,
+    SlidingWindow, Timestamp,
+};
+
+use crate::key::KeyOf;
+use crate::store::{Limiters, Words, limiters, words};
+use crate::{PathError, Policy, Request, Rule};
+
+/// The largest number of thresholds of a rule.
+pub const MAX_THRESHOLDS: usize = 8;
+
+/// The largest number of segments of a threshold's window.
+pub const MAX_THRESHOLD_SEGMENTS: u32 = 16;
+
+/// The largest sum that is counted in a window.
+const MOST: u64 = u32::MAX as u64;
+
+type Window = SlidingWindow<{ MAX_THRESHOLD_SEGMENTS as usize }>;
+
+/// A threshold of a [`Rule`]: so much activity within a window of time puts a decision in force.
+///
+/// A decision is a name of the user's choice, such as `throttle`, `deny` or `captcha`. It is
+/// advice: the caller asks which decisions are in force ([`Policy::in_force_at`]), and acts on
+/// them. The limits of a rule do not look at its thresholds, and thresholds do not count requests:
+/// activity is what the caller reports ([`Policy::report_at`]), also after the fact.
+///
+/// A rule may have several thresholds. Those with the same window and segments share one count.
+/// Several decisions may be in force at once.
+///
+/// ```
+/// use core::time::Duration;
+/// use portcullis_core::Timestamp;
+/// use portcullis_policy::{Key, Policy, Request, Rule, Threshold};
+///
+/// let window = Duration::from_secs(10);
+/// let policy = Policy::new([Rule::new("failed logins")
+///     .key(Key::address())
+///     .threshold(Threshold::new(3, window, "captcha").holding_for(Duration::from_secs(60)))
+///     .threshold(Threshold::new(10, window, "deny").holding_for(Duration::from_secs(600)))])
+/// .unwrap();
+///
+/// let login = Request::new("POST", "/login").address("192.0.2.7".parse().unwrap());
+/// let at = Timestamp::from_secs;
+/// let is_in_force = |now, decision| policy.is_in_force_at(now, &login, decision).unwrap();
+/// policy.report_at(at(1), &login, 2);
+/// assert!(!is_in_force(at(1), "captcha"));
+/// policy.report_at(at(2), &login, 1);
+/// assert!(is_in_force(at(61), "captcha") && !is_in_force(at(61), "deny"));
+/// assert!(!is_in_force(at(62), "captcha"));
+/// ```
+///
+/// # Bounds
+///
+/// A window is divided into segments, and lies on the grid of the segments that begins at time 0.
+/// The sum is that of the segment of `now` and of those before it that belong to the window.
+///
+/// - The sum contains all activity of the last `window - window / segments`, and none that is older
+///   than `window`. A report at an older time than an earlier one counts at the newest time.
+/// - The decision is in force from the report that reaches the value, for at least the
+///   [`hold`](Self::hold), and as long as the sum reaches the value. If the sum still reaches the
+///   value at a report after the hold has ended, a new hold begins.
+/// - A hold ends at most a ten-thousandth of its length late.
+/// - If a key has no report for more than a million times the hold, its decision may be in force
+///   once more, for at most one hold.
+/// - A sum counts up to 4,294,967,295. What is reported beyond it is not counted.
+/// - While threads report at the same time, the sum may still contain a segment that has just left
+///   the window, so a hold may begin that is due to that segment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Threshold {
+    value: u32,
+    window: Duration,
+    decision: Box<str>,
+    hold: Duration,
+    segments: u32,
+}
+
+impl Threshold {
+    /// A threshold that is reached by a sum of `value`, at least 1, within `window`. The window has
+    /// 10 segments, and the decision no hold.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_policy::Threshold;
+    /// let threshold = Threshold::new(100, Duration::from_secs(10), "throttle");
+    /// assert_eq!((threshold.value(), threshold.decision()), (100, "throttle"));
+    /// ```
+    #[must_use]
+    pub fn new(value: u32, window: Duration, decision: &str) -> Self {
+        Self {
+            value,
+            window,
+            decision: decision.into(),
+            hold: Duration::ZERO,
+            segments: 10,
+        }
+    }
+
+    /// Sets how long the decision is in force at least, once the threshold is reached. 0 means that
+    /// it is in force only while the threshold is reached.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_policy::Threshold;
+    /// let hold = Duration::from_secs(5);
+    /// let threshold = Threshold::new(100, Duration::from_secs(10), "throttle").holding_for(hold);
+    /// assert_eq!(threshold.hold(), hold);
+    /// ```
+    #[must_use]
+    pub const fn holding_for(mut self, hold: Duration) -> Self {
+        self.hold = hold;
+        self
+    }
+
+    /// Sets the number of segments of the window, 1 to [`MAX_THRESHOLD_SEGMENTS`].
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_policy::Threshold;
+    /// let threshold = Threshold::new(100, Duration::from_secs(60), "throttle").in_segments(6);
+    /// assert_eq!(threshold.segments(), 6);
+    /// ```
+    #[must_use]
+    pub const fn in_segments(mut self, segments: u32) -> Self {
+        self.segments = segments;
+        self
+    }
+
+    /// Returns the sum that reaches the threshold.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_policy::Threshold;
+    /// assert_eq!(Threshold::new(100, Duration::from_secs(10), "deny").value(), 100);
+    /// ```
+    pub const fn value(&self) -> u32 {
+        self.value
+    }
+
+    /// Returns the length of the window.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_policy::Threshold;
+    /// let window = Duration::from_secs(10);
+    /// assert_eq!(Threshold::new(100, window, "deny").window(), window);
+    /// ```
+    pub const fn window(&self) -> Duration {
+        self.window
+    }
+
+    /// Returns the name of the decision.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_policy::Threshold;
+    /// assert_eq!(Threshold::new(100, Duration::from_secs(10), "deny").decision(), "deny");
+    /// ```
+    pub fn decision(&self) -> &str {
+        &self.decision
+    }
+
+    /// Returns how long the decision is in force at least.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_policy::Threshold;
+    /// assert!(Threshold::new(100, Duration::from_secs(10), "deny").hold().is_zero());
+    /// ```
+    pub const fn hold(&self) -> Duration {
+        self.hold
+    }
+
+    /// Returns the number of segments of the window.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_policy::Threshold;
+    /// assert_eq!(Threshold::new(100, Duration::from_secs(10), "deny").segments(), 10);
+    /// ```
+    pub const fn segments(&self) -> u32 {
+        self.segments
+    }
+
+    /// The rules of the hold, if there is one.
+    fn hold_rules(&self) -> Result<Option<FixedWindowRules>, SettingsError> {
+        if self.hold.is_zero() {
+            return Ok(None);
+        }
+        let window = FixedWindow::builder(1, self.hold).started_by_first_request();
+        let tick = tick(self.hold);
+        window.tick(tick).rules().map(Some)
+    }
+
+    /// The window that counts for this threshold.
+    fn window_of(&self) -> Result<Window, String> {
+        if self.value == 0 {
+            return Err("the value must be at least 1".into());
+        }
+        if self.decision.is_empty() {
+            return Err("the decision must have a name".into());
+        }
+        if self.window.is_zero() {
+            return Err("the window must be longer than 0".into());
+        }
+        let window = Window::builder(MOST, self.window, self.segments).build();
+        window.map_err(|error| error.to_string())
+    }
+}
+
+/// The unit in which a hold is kept. Its start and its length are rounded up to it. It is the
+/// largest power of ten of 1 ns that makes the hold longer by at most a ten-thousandth. With a
+/// shorter one, the word would wrap earlier.
+fn tick(hold: Duration) -> Duration {
+    let most = hold.as_nanos() / 20_000;
+    let ticks = (0..=9).map(|power| 10_u64.pow(power));
+    let tick = ticks.take_while(|&tick| u128::from(tick) <= most).last();
+    Duration::from_nanos(tick.unwrap_or(1))
+}
+
+/// A decision that is in force: what [`Policy::in_force_at`] reports.
+///
+/// ```
+/// use core::time::Duration;
+/// use portcullis_core::Timestamp;
+/// use portcullis_policy::{Policy, Request, Rule, Threshold};
+///
+/// let slow = Threshold::new(2, Duration::from_secs(10), "slow");
+/// let policy = Policy::new([Rule::new("all").threshold(slow)]).unwrap();
+/// let (now, request) = (Timestamp::from_secs(1), Request::new("GET", "/"));
+/// policy.report_at(now, &request, 5);
+/// policy.in_force_at(now, &request, |decision| {
+///     assert_eq!((decision.rule.name(), decision.threshold.decision()), ("all", "slow"));
+///     assert_eq!((decision.activity, decision.is_reached), (5, true));
+/// })?;
+/// # Ok::<(), portcullis_policy::PathError>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct InForce<'p> {
+    /// The rule that has the threshold. Its decision may be one to try out: see
+    /// [`Rule::is_shadow`].
+    pub rule: &'p Rule,
+    /// The threshold.
+    pub threshold: &'p Threshold,
+    /// The sum in the window.
+    pub activity: u64,
+    /// Whether the sum reaches the threshold. If not, the decision is in force by its hold.
+    pub is_reached: bool,
+}
+
+/// The state of all thresholds of a rule.
+pub(crate) struct Activity {
+    windows: Box<[Limiters<Window>]>,
+    levels: Box<[Level]>,
+}
+
+/// The state of one threshold.
+struct Level {
+    value: u64,
+    /// The index of its window.
+    window: usize,
+    hold: Option<Words<FixedWindowRules>>,
+}
+
+/// The settings of thresholds, known to be valid.
+pub(crate) struct Compiled<'r> {
+    /// The thresholds, each with the index of its window and the rules of its hold.
+    levels: Vec<(u64, usize, Option<FixedWindowRules>)>,
+    /// For each window a threshold that has it.
+    windows: Vec<&'r Threshold>,
+}
+
+impl<'r> Compiled<'r> {
+    /// Checks the thresholds of a rule. `refuse` takes the index of one that is not valid, or
+    /// `None` if there are too many, and what is wrong.
+    pub(crate) fn new(
+        thresholds: &'r [Threshold],
+        mut refuse: impl FnMut(Option<usize>, String),
+    ) -> Self {
+        let mut this = Self {
+            levels: Vec::new(),
+            windows: Vec::new(),
+        };
+        if thresholds.len() > MAX_THRESHOLDS {
+            refuse(
+                None,
+                format!("a rule has at most {MAX_THRESHOLDS} thresholds"),
+            );
+        }
+        for (index, threshold) in thresholds.iter().enumerate() {
+            let hold = match (threshold.window_of(), threshold.hold_rules()) {
+                (Err(problem), _) => {
+                    refuse(Some(index), problem);
+                    continue;
+                }
+                (_, Err(error)) => {
+                    refuse(Some(index), format!("hold: {error}"));
+                    continue;
+                }
+                (Ok(_), Ok(hold)) => hold,
+            };
+            let is_same = |other: &&Threshold| {
+                (other.window, other.segments) == (threshold.window, threshold.segments)
+            };
+            let window = this.windows.iter().position(is_same).unwrap_or_else(|| {
+                this.windows.push(threshold);
+                this.windows.len() - 1
+            });
+            this.levels.push((threshold.value.into(), window, hold));
+        }
+        this
+    }
+
+    /// The memory of the tables for each key, as of `KeyedArray::for_keys`.
+    pub(crate) fn bytes_per_key(&self) -> usize {
+        let holds = self.levels.iter().filter(|(_, _, hold)| hold.is_some());
+        self.windows.len() * (34 + size_of::<Window>() * 17 / 4) + holds.count() * 34
+    }
+
+    /// Tables for `keys` keys, or for the one key that all requests share. `None` without
+    /// thresholds.
+    pub(crate) fn activity(self, keys: Option<usize>) -> Option<Box<Activity>> {
+        if self.levels.is_empty() {
+            return None;
+        }
+        let lines = || match keys {
+            Some(keys) => Line::for_keys(keys),
+            None => [Line::new()].into(),
+        };
+        let hasher = RandomState::new();
+        let table = |threshold: &Threshold| {
+            limiters(lines(), hasher.clone(), || {
+                Window::new(MOST, threshold.window, threshold.segments)
+            })
+        };
+        let level = |(value, window, hold): (u64, usize, Option<FixedWindowRules>)| Level {
+            value,
+            window,
+            hold: hold.map(|rules| words(rules, lines(), hasher.clone())),
+        };
+        Some(Box::new(Activity {
+            windows: self.windows.into_iter().map(table).collect(),
+            levels: self.levels.into_iter().map(level).collect(),
+        }))
+    }
+}
+
+impl Activity {
+    /// Where the state of a key is: the same address in all tables.
+    pub(crate) fn locate(&self, key: &KeyOf<'_>) -> Option<Address> {
+        Some(self.windows.first()?.key(key).address())
+    }
+
+    /// Counts activity. Returns whether all windows counted it.
+    fn report(&self, at: Address, now: Timestamp, n: u32) -> bool {
+        let mut is_counted = true;
+        for (index, table) in self.windows.iter().enumerate() {
+            let window = Key::at(table, at);
+            match window.take_at(now, n) {
+                Ok(_) => {}
+                Err(Denied::Exhausted { .. }) => {
+                    let rest = u32::try_from(window.available_at(now)).unwrap_or(u32::MAX);
+                    // Denied if other reports have taken the rest.
+                    let _ = window.take_at(now, rest);
+                }
+                Err(_) => {
+                    is_counted = false;
+                    continue;
+                }
+            }
+            let sum = sum(window, now);
+            let of_window = self.levels.iter().filter(|level| level.window == index);
+            for level in of_window.filter(|level| sum >= level.value) {
+                if let Some(hold) = &level.hold {
+                    // Denied while the hold is on.
+                    let _ = Key::at(hold, at).take_at(now, 1);
+                }
+            }
+        }
+        is_counted
+    }
+
+    /// The sum for the threshold of this index, whether the sum reaches the threshold, and whether
+    /// its hold is on.
+    fn level(&self, at: Address, now: Timestamp, index: usize) -> (u64, bool, bool) {
+        let level = &self.levels[index];
+        let sum = sum(Key::at(&self.windows[level.window], at), now);
+        let is_held = level.hold.as_ref().is_some_and(|hold| {
+            let taken = Key::at(hold, at).peek_at(now, 1);
+            matches!(taken, Err(Denied::Exhausted { .. }))
+        });
+        (sum, sum >= level.value, is_held)
+    }
+}
+
+/// The activity of a key in a window. 0 for a key without room, of which nothing was counted.
+fn sum(window: Key<&Limiters<Window>>, now: Timestamp) -> u64 {
+    match window.peek_at(now, 1) {
+        Err(Denied::Crowded { .. }) => 0,
+        _ => MOST.saturating_sub(window.available_at(now)),
+    }
+}
+
+impl fmt::Debug for Activity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Activity")
+            .field("windows", &self.windows.len())
+            .field("thresholds", &self.levels.len())
+            .finish()
+    }
+}
+
+impl Policy {
+    /// Reports that `n` of what the thresholds count happened at `now`: for example a failed login,
+    /// or an error of the service. Takes no permits and decides nothing.
+    ///
+    /// The report counts for every rule with thresholds that the request matches, whatever its
+    /// priority, unless the rule exempts the client, or does not share a limit among requests that
+    /// lack a part of the key ([`OnMissing`](crate::OnMissing)). With `n = 0`, nothing is counted.
+    ///
+    /// Returns whether all these rules counted the report. A rule does not count it if its table
+    /// has no room for the key (see [`Rule::keys`]), or if another thread creates the key's state
+    /// at this moment. No rule counts a request whose path is too long.
+    ///
+    /// # Cost
+    ///
+    /// A match, one hash of the key for each rule with thresholds, and for each window a take from
+    /// a sliding window. A threshold that is reached reads or writes one more word. Lock-free. Does
+    /// not allocate.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::Timestamp;
+    /// # use portcullis_policy::{Policy, Request, Rule, Threshold};
+    /// let deny = Threshold::new(3, Duration::from_secs(10), "deny");
+    /// let policy = Policy::new([Rule::new("errors").threshold(deny)]).unwrap();
+    /// let (now, request) = (Timestamp::from_secs(1), Request::new("GET", "/"));
+    /// assert!(policy.report_at(now, &request, 3));
+    /// assert_eq!(policy.is_in_force_at(now, &request, "deny"), Ok(true));
+    /// ```
+    pub fn report_at(&self, now: Timestamp, request: &Request<'_>, n: u32) -> bool {
+        if n == 0 {
+            return true;
+        }
+        let mut is_counted = true;
+        let visited = self.visit_activity(request, |_, activity, at| {
+            is_counted &= activity.report(at, now, n);
+        });
+        visited.is_ok() && is_counted
+    }
+
+    /// Calls `visit` with each decision that is in force for the request at `now`: of the rules
+    /// that a report of the request counts for, in the order in which rules are asked, and of each
+    /// rule in the order of its thresholds.
+    ///
+    /// # Errors
+    ///
+    /// [`PathError`] if the path is too long to be matched.
+    ///
+    /// # Cost
+    ///
+    /// A match, one hash of the key for each rule with thresholds, and for each threshold a look at
+    /// a sliding window and at one word. Writes nothing. Does not allocate.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::Timestamp;
+    /// # use portcullis_policy::{Policy, Request, Rule, Threshold};
+    /// let window = Duration::from_secs(10);
+    /// let rule = Rule::new("errors")
+    ///     .threshold(Threshold::new(1, window, "slow"))
+    ///     .threshold(Threshold::new(5, window, "captcha"))
+    ///     .threshold(Threshold::new(9, window, "deny"));
+    /// let policy = Policy::new([rule]).unwrap();
+    /// let (now, request) = (Timestamp::from_secs(1), Request::new("GET", "/"));
+    /// policy.report_at(now, &request, 6);
+    /// let mut decisions = Vec::new();
+    /// policy.in_force_at(now, &request, |at| decisions.push(at.threshold.decision()))?;
+    /// assert_eq!(decisions, ["slow", "captcha"]);
+    /// # Ok::<(), portcullis_policy::PathError>(())
+    /// ```
+    pub fn in_force_at<'p>(
+        &'p self,
+        now: Timestamp,
+        request: &Request<'_>,
+        mut visit: impl FnMut(InForce<'p>),
+    ) -> Result<(), PathError> {
+        self.visit_activity(request, |rule, activity, at| {
+            for (index, threshold) in rule.thresholds().iter().enumerate() {
+                let (sum, is_reached, is_held) = activity.level(at, now, index);
+                if is_reached || is_held {
+                    visit(InForce {
+                        rule,
+                        threshold,
+                        activity: sum,
+                        is_reached,
+                    });
+                }
+            }
+        })
+    }
+
+    /// Returns whether this decision is in force for the request at `now`, by any rule that is not
+    /// a shadow.
+    ///
+    /// # Errors
+    ///
+    /// [`PathError`] if the path is too long to be matched.
+    ///
+    /// # Cost
+    ///
+    /// That of [`in_force_at`](Self::in_force_at).
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::Timestamp;
+    /// # use portcullis_policy::{Policy, Request, Rule, Threshold};
+    /// let deny = Threshold::new(1, Duration::from_secs(10), "deny");
+    /// let policy = Policy::new([Rule::new("errors").threshold(deny)]).unwrap();
+    /// let request = Request::new("GET", "/");
+    /// assert_eq!(policy.is_in_force_at(Timestamp::from_secs(1), &request, "deny"), Ok(false));
+    /// ```
+    pub fn is_in_force_at(
+        &self,
+        now: Timestamp,
+        request: &Request<'_>,
+        decision: &str,
+    ) -> Result<bool, PathError> {
+        let mut is_in_force = false;
+        self.in_force_at(now, request, |at| {
+            is_in_force |= at.threshold.decision() == decision && !at.rule.is_shadow();
+        })?;
+        Ok(is_in_force)
+    }
+}
