@@ -21,8 +21,8 @@ mod registry;
 
 use portcullis_core::{
     ClaimError, Concurrency, ConcurrencyShare, Denied, FixedWindow, FixedWindowRules, Interval,
-    KeyLimiter, Keyed, Lease, LeaseId, LeasePool, Limiter, Line, Receipt, Slice, SlicedBucket,
-    SlidingWindow, StaleId, Timestamp, TokenBucket, TokenBucketRules, WarmingBucket,
+    KeyLimiter, Keyed, KeyedList, Lease, LeaseId, LeasePool, Limiter, Line, Receipt, Slice,
+    SlicedBucket, SlidingWindow, StaleId, Timestamp, TokenBucket, TokenBucketRules, WarmingBucket,
 };
 
 macro_rules! acquires {
@@ -73,6 +73,7 @@ acquires! {
 acquires! {
     keyed_bucket: KeyLimiter<&'static Keyed<TokenBucketRules, &'static [Line]>>;
     keyed_window: KeyLimiter<&'static Keyed<FixedWindowRules, &'static [Line]>>;
+    keyed_list: KeyLimiter<&'static KeyedList<[TokenBucketRules; 3], &'static [Line]>>;
 }
 
 macro_rules! takes_within {

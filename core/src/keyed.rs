@@ -6,11 +6,13 @@ pub(crate) mod into_rules;
 pub(crate) mod key;
 pub(crate) mod key_hash;
 pub(crate) mod keyed_array;
+pub(crate) mod keyed_list;
 pub(crate) mod line;
 pub(crate) mod moving;
 pub(crate) mod partly_changed;
 #[cfg(feature = "std")]
 pub(crate) mod random_seed;
+pub(crate) mod rule_list;
 pub(crate) mod seed;
 pub(crate) mod seeded_hasher;
 pub(crate) mod settling;
@@ -31,7 +33,7 @@ use crate::IntoRules;
 #[cfg(feature = "std")]
 use crate::RandomSeed;
 use crate::keyed::key::{Key, Keys, QueueKeys};
-use crate::keyed::line::{Address, Found, Held, Line};
+use crate::keyed::line::{Address, Found, Held, Line, Width};
 use crate::keyed::table::{ATTEMPTS, KeyedStatistics, Table};
 use crate::limiter::detail::{Observer, observed};
 use crate::rules::{TableRules, Verdict, look};
@@ -499,8 +501,9 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
     /// );
     /// ```
     pub fn statistics_at(&self, now: Timestamp) -> KeyedStatistics {
-        self.table
-            .statistics(|_, held| !self.rules_of(held.tag()).idle(held.state(), now).is_idle())
+        self.table.statistics(Width::ONE, |_, held| {
+            !self.rules_of(held.tag()).idle(held.state(), now).is_idle()
+        })
     }
 
     /// Vacates the slots in `lines` that have been idle for the [staleness](Self::staleness) at
@@ -526,8 +529,9 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
     /// assert_eq!(table.sweep_at(Timestamp::from_secs(1), ..), 1);
     /// ```
     pub fn sweep_at(&self, now: Timestamp, lines: impl RangeBounds<usize>) -> usize {
-        self.table
-            .sweep(lines, |_, held| self.is_free(Some(held), now))
+        self.table.sweep(Width::ONE, lines, |entry| {
+            entry.vacate_if(|held| self.is_free(Some(held), now))
+        })
     }
 
     /// The rules of the limit that a tag belongs to. Every tag was created for one of the limits.
@@ -546,8 +550,9 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
     }
 
     fn has_room(&self, address: &Address, now: Timestamp, n: u32) -> Result<(), Denied> {
-        self.table
-            .has_room(address, now, n, |_, held| self.is_free(held, now))
+        self.table.has_room(address, Width::ONE, now, n, |_, held| {
+            self.is_free(held, now)
+        })
     }
 
     /// Changes the state in a key's slot with `change`, until that succeeds. Returns `false` if the
@@ -671,10 +676,9 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
             }
             Verdict::Denied(denied) => return Some(Err(denied)),
         };
-        match self
-            .table
-            .claim(address, now, n, |_, held| self.is_free(held, now))
-        {
+        match self.table.claim(address, Width::ONE, now, n, |_, held| {
+            self.is_free(held, now)
+        }) {
             Ok(Some((claimed, _))) => {
                 claimed.hold(state);
                 seen.observe(move || rules.detail(state, now, Ok(())));
@@ -702,12 +706,12 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> QueueKeys
     fn next_held(&self, from: usize) -> Option<usize> {
         let is_held = |held: Held| {
             let rules = self.rules_of(held.tag());
-            !rules.idle(held.state(), Timestamp::MAX).is_idle()
+            rules.releases() && !rules.idle(held.state(), Timestamp::MAX).is_idle()
         };
         if !R::RELEASES {
             return None;
         }
-        line::entries_from(self.table.lines(), from)
+        line::entries_from(self.table.lines(), from, Width::ONE)
             .find(|entry| entry.held().is_some_and(is_held))
             .map(|entry| entry.at)
     }
@@ -833,8 +837,8 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> key::seale
 
     #[inline]
     fn release(&self, address: &Address, n: u32) {
-        if R::RELEASES {
-            let rules = self.rules_of(address.tag());
+        let rules = self.rules_of(address.tag());
+        if rules.releases() {
             // Permits are out, so the key has a slot, and no other key can take it.
             let released = self.update(address, |state| {
                 rules.refund(state, Timestamp::ZERO, n, &Receipt::NONE)

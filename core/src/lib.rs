@@ -27,7 +27,7 @@
 //! | [`AdjustableBucket`] | as `TokenBucket`; rate and burst can change at run time | by time |
 //! | [`AdjustableWindow`] | as `FixedWindow`; limit and length can change at run time | at the window's end |
 //! | [`WarmingBucket`] | as `TokenBucket`, and less while it warms up after it was idle | by time |
-//! | [`CooldownWindow`] | as `FixedWindow`; a request over the limit starts a cooldown, in which none is granted | when the window or the cooldown ends |
+//! | [`CooldownWindow`] | as `FixedWindow`; a request over the limit starts a wait, in which none is granted | when the window or the wait ends |
 //! | [`SlicedBucket`] | as `TokenBucket`, for all its slices together | by time |
 //! | [`StripedBucket`] | as `TokenBucket`, for all its stripes together | by time |
 //! | [`Unlimited`] | none | |
@@ -43,6 +43,7 @@
 //! | type | what it does |
 //! |---|---|
 //! | [`Keyed`], [`KeyedArray`] | a fixed-size table of limiters, one per key (client, address, user) |
+//! | [`KeyedList`] | the same with several limits per key, and a request takes from all or from none |
 //! | [`AllOf`] | takes from several limiters, all or none |
 //! | [`Clocked`] | adds a [`Clock`] to a limiter or a table, so that calls need no `now` |
 //! | [`LeasePool`] | names leases by `Copy` ids, with deadlines |
@@ -81,7 +82,7 @@
 //! | state rates and times | [`Rate`], [`Timestamp`], [`Interval`]; [`Clock`], [`Clocked`], [`MonotonicClock`], [`CoarseClock`], [`TscClock`], [`ManualClock`], [`Timeless`] |
 //! | check settings | [`SettingsError`], [`Setting`] |
 //! | change settings, reserve | [`Carry`], [`ChangeError`], [`PartlyChanged`], [`Reservation`] |
-//! | limit by key | [`Key`], [`KeyLimiter`], [`ClockedKey`]; [`Line`], [`Address`]; [`Seed`], [`RandomSeed`], [`KeyHash`], [`SeedFixed`], [`SeededHasher`]; [`KeyedStatistics`]; [`Refunds`], [`RefundsBefore`]; [`IntoRules`], [`TokenBucketRules`], [`FixedWindowRules`], [`ConcurrencyRules`], [`KeyedRules`] |
+//! | limit by key | [`Key`], [`KeyLimiter`], [`ClockedKey`]; [`Line`], [`Address`]; [`Seed`], [`RandomSeed`], [`KeyHash`], [`SeedFixed`], [`SeededHasher`]; [`KeyedStatistics`]; [`Refunds`], [`RefundsBefore`]; [`IntoRules`], [`TokenBucketRules`], [`FixedWindowRules`], [`ConcurrencyRules`], [`AnyRules`], [`KeyedRules`]; [`RuleList`], [`RulesAtRunTime`] |
 //! | combine, wrap, share out | [`Limits`], [`Receipts`]; [`Counts`], [`Total`], [`NotGranted`]; [`PenaltySettings`], [`Threshold`]; [`Sliceable`], [`Striped`], [`Stripe`] |
 //! | name leases | [`LeaseId`], [`ClaimError`], [`StaleId`] |
 //! | describe decisions | [`metadata`] |
@@ -159,10 +160,12 @@ pub use keyed::into_rules::IntoRules;
 pub use keyed::key::{Key, KeyLimiter, Keys, QueueKeys};
 pub use keyed::key_hash::KeyHash;
 pub use keyed::keyed_array::KeyedArray;
+pub use keyed::keyed_list::KeyedList;
 pub use keyed::line::{Address, Line};
 pub use keyed::partly_changed::PartlyChanged;
 #[cfg(feature = "std")]
 pub use keyed::random_seed::RandomSeed;
+pub use keyed::rule_list::{RuleList, RulesAtRunTime};
 pub use keyed::seed::{Seed, SeedFixed};
 pub use keyed::seeded_hasher::SeededHasher;
 pub use keyed::settling::{Refunds, RefundsBefore};
@@ -179,6 +182,7 @@ pub use limiter::{
     Composable, Idle, Limiter, LimiterExt, LimiterId, PassedOn, QueueLimiter, Replenishing, Waiting,
 };
 pub use limiters::*;
+pub use rules::any_rules::AnyRules;
 pub use sometimes::{Sometimes, SometimesBuilder};
 pub use time::interval::Interval;
 pub use time::rate::Rate;

@@ -645,6 +645,15 @@ impl Idle {
     pub const fn is_idle(self) -> bool {
         !matches!(self, Self::InUse)
     }
+
+    /// In use if one of two limiters is in use. Otherwise idle since the last of them became idle.
+    pub(crate) fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::InUse, _) | (_, Self::InUse) => Self::InUse,
+            (Self::Since(a), Self::Since(b)) => Self::Since(a.max(b)),
+            _ => Self::Now,
+        }
+    }
 }
 
 /// Implements [`Limiter`] for a handle to a limiter.

@@ -5,6 +5,7 @@
 //! [`WordLimiter`](word_limiter) has its own word, and a [`Keyed`](crate::Keyed) table has one word
 //! per key.
 
+pub(crate) mod any_rules;
 pub(crate) mod word_limiter;
 
 use crate::{Denied, Detail, Idle, Interval, Receipt, Retry, Timestamp, Word};
@@ -105,6 +106,18 @@ pub trait TableRules: WordRules {
     /// Whether permits return by release. A release is then a refund.
     const RELEASES: bool = false;
 
+    /// Whether permits of this limit return by release. Rules of several kinds differ in it.
+    #[inline(always)]
+    fn releases(&self) -> bool {
+        Self::RELEASES
+    }
+
+    /// Whether a take never changes the state.
+    #[inline(always)]
+    fn is_unlimited(&self) -> bool {
+        false
+    }
+
     /// The state of a fresh limiter, for timestamps from `now` on.
     fn fresh(&self, now: Timestamp) -> u64;
 
@@ -116,8 +129,11 @@ pub trait TableRules: WordRules {
     fn capacity(&self) -> u64;
 
     /// The state under these rules of a limiter whose state under the rules `before` is `state`:
-    /// permits in use stay in use. Called at `now`, which may be stale.
-    fn moved(&self, before: &Self, state: u64, now: Timestamp) -> u64;
+    /// permits in use stay in use. Called at `now`, which may be stale. Not called for rules that
+    /// [release](Self::RELEASES).
+    fn moved(&self, _before: &Self, state: u64, _now: Timestamp) -> u64 {
+        state
+    }
 }
 
 /// The decision on a request.

@@ -27,8 +27,9 @@ mod interrupted {
     use std::time::Instant;
 
     use portcullis_core::{
-        AdjustableBucket, AllOf, Carry, ChangeError, Concurrency, FixedWindow, LeaseId, LeasePool,
-        Limiter, Rate, SlidingWindow, Timestamp, TokenBucket, Word,
+        AdjustableBucket, AllOf, Carry, ChangeError, Concurrency, ConcurrencyRules, FixedWindow,
+        KeyedList, LeaseId, LeasePool, Limiter, Line, Rate, Seed, SlidingWindow, Timestamp,
+        TokenBucket, TokenBucketRules, Word,
     };
 
     /// An object that two contexts use at once, and its invariant.
@@ -334,6 +335,63 @@ mod interrupted {
         }
     }
 
+    /// Two tables with two limits for each key. In the second one, entries pass from key to key all
+    /// the time, because its limits are idle as soon as their permits are back.
+    struct Lists {
+        rates: KeyedList<(TokenBucketRules, ConcurrencyRules), [Line; 2]>,
+        permits: KeyedList<[ConcurrencyRules; 2], [Line; 2]>,
+        granted: AtomicU64,
+        next: AtomicU32,
+    }
+
+    impl Lists {
+        /// Takes from key 0, which both contexts use, and from a key that changes. Holds the
+        /// permits of the second table while `meanwhile` runs.
+        fn take(&self, n: u32, meanwhile: impl FnOnce()) {
+            let now = Timestamp::from_nanos(NOW.fetch_add(1, Relaxed));
+            if let Ok(_lease) = self.rates.key(&0_u32).try_acquire_each_at(now, n) {
+                self.granted.fetch_add(n.into(), Relaxed);
+            }
+            let other = self.next.fetch_add(1, Relaxed) % 40;
+            let leases = [0, other].map(|key| self.permits.key(&key).try_acquire_at(now, n));
+            meanwhile();
+            drop(leases);
+        }
+    }
+
+    impl Subject for Lists {
+        fn name(&self) -> &'static str {
+            "lists of limits by key"
+        }
+
+        fn work(&self) {
+            call(|| self.take(1, || ()));
+        }
+
+        fn interrupt(&self) {
+            self.take(1, || self.take(2, || ()));
+        }
+
+        fn check(&self) {
+            let bound = 5 + NOW.load(Relaxed) / 1_000;
+            let granted = self.granted.load(Relaxed);
+            assert!(granted <= bound, "{granted} granted, {bound} at most");
+            assert!(granted > bound / 4, "{granted} granted of {bound}");
+            let statistics = self.permits.statistics_at(Timestamp::MAX);
+            assert!(
+                statistics.replaced > 1_000,
+                "no entry passed to another key"
+            );
+            assert_eq!(statistics.live, 0, "permits were lost");
+            let at_once = self
+                .rates
+                .key(&0_u32)
+                .explain_each_at(Timestamp::ZERO, 1)
+                .nth(1);
+            assert_eq!(at_once.map(|detail| detail.available), Some(LIMIT.into()));
+        }
+    }
+
     const fn replenishing<L>(
         name: &'static str,
         limiter: L,
@@ -437,7 +495,25 @@ mod interrupted {
         second: Concurrency::new(2),
     };
 
-    static SUBJECTS: [&dyn Subject; 11] = [
+    static LISTS: Lists = Lists {
+        rates: KeyedList::new(
+            (
+                TokenBucketRules::new(Rate::new(1, Duration::from_micros(1)), 5),
+                ConcurrencyRules::new(LIMIT),
+            ),
+            [const { Line::new() }; 2],
+            Seed::new(),
+        ),
+        permits: KeyedList::new(
+            [ConcurrencyRules::new(4), ConcurrencyRules::new(3)],
+            [const { Line::new() }; 2],
+            Seed::new(),
+        ),
+        granted: AtomicU64::new(0),
+        next: AtomicU32::new(0),
+    };
+
+    static SUBJECTS: [&dyn Subject; 12] = [
         &BUCKET_64,
         &BUCKET_32,
         &FIXED_64,
@@ -449,6 +525,7 @@ mod interrupted {
         &POOL,
         &ADJUSTED,
         &PAIR,
+        &LISTS,
     ];
 
     /// Sends the process a SIGALRM every `micros` microseconds; with 0, stops.

@@ -45,6 +45,8 @@ pub(crate) const HOT_PATHS: &[HotPath] = {
                 path("share_32_acquire", 1, &["see_returned"]),
                 path("keyed_bucket_acquire", 1, KEYED),
                 path("keyed_window_acquire", 1, KEYED),
+                // One write for each limit.
+                path("keyed_list_acquire", 3, KEYED_LIST),
                 path("token_bucket_within", 1, &[]),
                 path("token_bucket_32_within", 1, &[]),
                 path("fixed_window_within", 1, &["elsewhere"]),
@@ -75,6 +77,18 @@ const KEYED: &[&str] = &[
     "is_forgettable",
     "FlattenCompat",
     "filter_map_try_fold",
+];
+
+/// The same, for tables with several limits for each key.
+const KEYED_LIST: &[&str] = &[
+    "take_slowly",
+    "search",
+    "take_anew",
+    "claim",
+    "confirm",
+    "drop",
+    "is_full_since",
+    "is_forgettable",
 ];
 
 pub(crate) fn check(context: &Context) -> Check {

@@ -88,14 +88,8 @@ impl<T: Limits> Limiter for AllOf<T> {
 
     /// In use if any limit is in use. Otherwise idle since the last of the limits became idle.
     fn idle_at(&self, now: Timestamp) -> Idle {
-        self.each().map(|limit| limit.idle_at(now)).fold(
-            Idle::Since(Timestamp::ZERO),
-            |all, one| match (all, one) {
-                (Idle::InUse, _) | (_, Idle::InUse) => Idle::InUse,
-                (Idle::Since(a), Idle::Since(b)) => Idle::Since(a.max(b)),
-                _ => Idle::Now,
-            },
-        )
+        let idle = self.each().map(|limit| limit.idle_at(now));
+        idle.fold(Idle::Since(Timestamp::ZERO), Idle::and)
     }
 
     /// Returns the latest retry of all limits. For a queued request whose sum exceeds the

@@ -60,7 +60,7 @@ pub trait Keys: sealed::Table {
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a table that a `KeyedQueue` can own",
     label = "expected a `Keyed` or a `KeyedArray` that owns its memory",
-    note = "for several limits on each key, pass a table of them: `KeyedArray::for_keys(|| AllOf::new((..)), keys)`",
+    note = "for several limits on each key, pass a `KeyedList`, or a table of compositions: `KeyedArray::for_keys(|| AllOf::new((..)), keys)`",
     note = "for one limit without keys, take a `Queue`"
 )]
 pub trait QueueKeys: Keys {
@@ -328,6 +328,12 @@ impl<P> Key<P> {
     /// ```
     pub const fn address(&self) -> Address {
         self.0.address
+    }
+
+    /// The table, and the address in it.
+    #[inline(always)]
+    pub(crate) const fn place(&self) -> (&P, &Address) {
+        (&self.0.table, &self.0.address)
     }
 }
 

@@ -34,7 +34,7 @@ use crate::RandomSeed;
 use crate::keyed::key::{self, Key, Keys, QueueKeys};
 #[cfg(feature = "std")]
 use crate::keyed::line::PLACES;
-use crate::keyed::line::{Address, Entry, Found, Held, Line};
+use crate::keyed::line::{Address, Entry, Found, Held, Line, Width};
 use crate::keyed::table::{ATTEMPTS, KeyedStatistics, Table};
 use crate::limiter::composable::{as_composed, attempt, attempt_then, cancelled, not_granted};
 use crate::limiter::detail::observed;
@@ -445,7 +445,7 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> KeyedArray<L, 
     /// assert_eq!(table.statistics_at(Timestamp::ZERO).live, 1);
     /// ```
     pub fn statistics_at(&self, now: Timestamp) -> KeyedStatistics {
-        self.table.statistics(|at, _| {
+        self.table.statistics(Width::ONE, |at, _| {
             self.limiter(at)
                 .is_some_and(|limiter| !limiter.idle_at(now).is_idle())
         })
@@ -462,8 +462,9 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> KeyedArray<L, 
     /// assert_eq!(table.sweep_at(Timestamp::from_secs(2), ..), 1);
     /// ```
     pub fn sweep_at(&self, now: Timestamp, lines: impl RangeBounds<usize>) -> usize {
-        self.table
-            .sweep(lines, |at, held| self.is_free(at, Some(held), now))
+        self.table.sweep(Width::ONE, lines, |entry| {
+            entry.vacate_if(|held| self.is_free(entry.at, Some(held), now))
+        })
     }
 
     fn limiter(&self, at: usize) -> Option<&L> {
@@ -513,7 +514,9 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> KeyedArray<L, 
 
     fn has_room(&self, address: &Address, now: Timestamp, n: u32) -> Result<(), Denied> {
         self.table
-            .has_room(address, now, n, |at, held| self.is_free(at, held, now))
+            .has_room(address, Width::ONE, now, n, |at, held| {
+                self.is_free(at, held, now)
+            })
     }
 
     /// Counts a call in before it works on the limiter of a slot.
@@ -567,9 +570,9 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> KeyedArray<L, 
                     if n == 0 {
                         return self.has_room(address, now, n).map(|()| looked);
                     }
-                    let claimed = self
-                        .table
-                        .claim(address, now, n, |at, held| self.is_free(at, held, now))?;
+                    let claimed = self.table.claim(address, Width::ONE, now, n, |at, held| {
+                        self.is_free(at, held, now)
+                    })?;
                     if let Some((claimed, replaced)) = claimed {
                         // Continues the count of uses of the former key, plus one.
                         let before = replaced.map_or(0, Held::state) + USED + 1;

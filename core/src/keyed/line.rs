@@ -35,6 +35,12 @@
 //! Invariant: each key holds at most one slot. Of two concurrent claims, each writes before it
 //! reads, so at least one sees the other. A claim for a key that already holds a slot sees that
 //! slot.
+//!
+//! A table with several limits for each key needs several words for a key: see
+//! [`keyed_list`](super::keyed_list). There an *entry* of 2, 4 or 8 adjacent words replaces the
+//! slot, and 2, 4 or 8 adjacent lines replace the line, so that a key still chooses from eight
+//! entries in each of two places. The first word of an entry is its slot: all of the above holds
+//! for it.
 
 use core::iter;
 
@@ -132,7 +138,7 @@ impl Line {
     #[cfg(feature = "std")]
     #[must_use]
     pub fn for_keys(keys: usize) -> std::boxed::Box<[Self]> {
-        (0..lines_for(keys)).map(|_| Self::new()).collect()
+        groups_for(keys, Width::ONE)
     }
 
     /// Finds the slot that is held under `tag`, in the line with index `line`. Nearly all keys hold
@@ -174,17 +180,9 @@ impl Line {
         (held.0 & (HELD | TAG) == wanted).then_some((entry, held))
     }
 
-    /// The slots of the line with index `line`, those of the half with index `first` before those
-    /// of the other.
-    #[inline]
-    pub(crate) fn entries(&self, line: usize, first: usize) -> impl Iterator<Item = Entry<'_>> {
-        let words = self.halves.as_flattened();
-        (0..PLACES).filter_map(move |nth| {
-            // Both are powers of two, so this exchanges the halves.
-            let place = nth ^ (first * HALF);
-            let at = line * PLACES + place;
-            words.get(place).map(|word| Entry { word, at })
-        })
+    #[inline(always)]
+    fn words(&self) -> &[AtomicWord<NativeWord>] {
+        self.halves.as_flattened()
     }
 }
 
@@ -193,8 +191,83 @@ const fn preferred_half(tag: u64) -> usize {
     (tag & 1) as usize
 }
 
-/// The number of lines in which a new key finds no slot with a probability of at most 1 in
-/// 1,000,000, while `keys` keys have one.
+/// The number of words in an entry: 2 to this power.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Width(u32);
+
+impl Width {
+    /// An entry is a slot.
+    pub(crate) const ONE: Self = Self(0);
+
+    /// The width of entries of at least `words` words, 1 to 8.
+    #[inline(always)]
+    pub(crate) const fn at_least(words: usize) -> Self {
+        Self(usize::BITS - words.saturating_sub(1).leading_zeros())
+    }
+
+    /// How many groups of lines `lines` lines have. A group has eight entries.
+    #[inline(always)]
+    pub(crate) const fn groups(self, lines: usize) -> usize {
+        lines >> self.0
+    }
+
+    /// How many lines `groups` groups have.
+    #[cfg(feature = "std")]
+    pub(crate) const fn lines(self, groups: usize) -> usize {
+        groups << self.0
+    }
+
+    /// The index of the first entry in the line with index `line`.
+    pub(crate) const fn first_of(self, line: usize) -> usize {
+        line.saturating_mul(PLACES) >> self.0
+    }
+
+    /// The index of the line that has the entry with index `at`.
+    pub(crate) const fn line_of(self, at: usize) -> usize {
+        (at << self.0) / PLACES
+    }
+
+    /// How many entries a part of a group has. All entries of a part are in one line: a half of it
+    /// if an entry has one word, otherwise all of it.
+    #[inline(always)]
+    const fn part(self) -> usize {
+        if self.0 == 0 { HALF } else { PLACES >> self.0 }
+    }
+
+    /// The first entry of the part of a group that keys with `tag` prefer.
+    #[inline(always)]
+    const fn preferred(self, tag: u64) -> usize {
+        (tag as usize & (PLACES / self.part() - 1)) * self.part()
+    }
+}
+
+/// The entry with index `at`, and the words after its first one.
+#[inline(always)]
+pub(crate) fn entry(lines: &[Line], at: usize, width: Width) -> Option<Entry<'_>> {
+    let word = at << width.0;
+    let word = lines.get(word / PLACES)?.words().get(word % PLACES)?;
+    Some(Entry { word, at })
+}
+
+/// All words of the entry with index `at`.
+#[inline]
+pub(crate) fn words(lines: &[Line], at: usize, width: Width) -> Words<'_> {
+    let word = at << width.0;
+    let words = lines.get(word / PLACES).map_or(&[][..], Line::words);
+    let words = words.get(word % PLACES..).unwrap_or(&[]);
+    Words(words.get(..1 << width.0).unwrap_or(&[]))
+}
+
+/// The lines of a table in which `keys` keys are in use at once, each with an entry of this width.
+#[cfg(feature = "std")]
+pub(crate) fn groups_for(keys: usize, width: Width) -> std::boxed::Box<[Line]> {
+    (0..width.lines(lines_for(keys)))
+        .map(|_| Line::new())
+        .collect()
+}
+
+/// The number of lines, or of groups of lines, in which a new key finds no slot with a probability
+/// of at most 1 in 1,000,000, while `keys` keys have one.
 ///
 /// Found by simulation. A key needs 17/32 of a line. In a small table more keys have two lines that
 /// are the same, so each of the first 256 keys needs another quarter.
@@ -213,19 +286,26 @@ impl Default for Line {
     }
 }
 
-/// The slots of all `lines`.
-pub(crate) fn entries(lines: &[Line]) -> impl Iterator<Item = Entry<'_>> {
-    entries_from(lines, 0)
+/// All entries with an index of at least `from`.
+pub(crate) fn entries_from(
+    lines: &[Line],
+    from: usize,
+    width: Width,
+) -> impl Iterator<Item = Entry<'_>> {
+    (from..width.groups(lines.len()) * PLACES).filter_map(move |at| entry(lines, at, width))
 }
 
-/// The slots with an index of at least `from`.
-pub(crate) fn entries_from(lines: &[Line], from: usize) -> impl Iterator<Item = Entry<'_>> {
-    lines
-        .iter()
-        .enumerate()
-        .skip(from / PLACES)
-        .flat_map(|(at, line)| line.entries(at, 0))
-        .filter(move |entry| entry.at >= from)
+/// The words of an entry. All of them have the tag of the key that holds the entry, or of one that
+/// held it before.
+#[derive(Clone, Copy)]
+pub(crate) struct Words<'t>(&'t [AtomicWord<NativeWord>]);
+
+impl<'t> Words<'t> {
+    /// The word with index `nth`, as a slot of its own.
+    #[inline(always)]
+    pub(crate) fn get(self, nth: usize) -> Option<Entry<'t>> {
+        self.0.get(nth).map(|word| Entry { word, at: nth })
+    }
 }
 
 /// A slot, and its index in the table.
@@ -252,6 +332,10 @@ impl Held {
         state << STATE_AT | self.0 & (HELD | TAG)
     }
 
+    const fn is_of(self, tag: u64) -> bool {
+        self.0 & (HELD | TAG) == HELD | tag
+    }
+
     const fn of(word: u64) -> Option<Self> {
         if word & HELD == 0 {
             None
@@ -262,6 +346,52 @@ impl Held {
 }
 
 impl Entry<'_> {
+    /// The word, if it is held under `tag`.
+    #[inline(always)]
+    pub(crate) fn held_as(self, tag: u64) -> Option<Held> {
+        let held = Held(self.word.load(Relaxed));
+        held.is_of(tag).then_some(held)
+    }
+
+    /// The state, and 0 if the word is held under `tag`; otherwise any other number.
+    #[inline(always)]
+    pub(crate) fn state_as(self, tag: u64) -> (u64, u64) {
+        let held = Held(self.word.load(Relaxed));
+        (held.state(), (held.0 ^ (HELD | tag)) & (HELD | TAG))
+    }
+
+    /// Exchanges a state, if the word is still held under `tag` with the state `from`. As `change`,
+    /// acquire and release.
+    #[inline(always)]
+    pub(crate) fn exchange(self, tag: u64, from: u64, to: u64) -> bool {
+        let word = |state| state << STATE_AT | HELD | tag;
+        self.word
+            .compare_exchange_weak(word(from), word(to), AcqRel, Relaxed)
+            .is_ok()
+    }
+
+    /// Gives the word to `tag`, with this state, if `is_free` says for the word's present state
+    /// that it may. Returns whether it did.
+    pub(crate) fn seize(
+        self,
+        tag: u64,
+        state: u64,
+        is_free: impl Fn(Option<Held>) -> bool,
+    ) -> bool {
+        let mut word = self.word.load(Acquire);
+        while is_free(Held::of(word)) {
+            let seized = state << STATE_AT | HELD | tag;
+            match self
+                .word
+                .compare_exchange_weak(word, seized, AcqRel, Acquire)
+            {
+                Ok(_) => return true,
+                Err(newer) => word = newer,
+            }
+        }
+        false
+    }
+
     #[inline]
     pub(crate) fn held(self) -> Option<Held> {
         // Acquire: pairs with `add`. Earlier uses of the slot happen before its limiter is judged.
@@ -330,11 +460,14 @@ impl Entry<'_> {
         true
     }
 
-    /// Vacates the slot if its word is still `from`.
-    pub(crate) fn vacate(self, from: Held) -> bool {
-        self.word
-            .compare_exchange_weak(from.0, 0, Relaxed, Relaxed)
-            .is_ok()
+    /// Vacates the slot if it is held, and `is_forgettable` says so for its word.
+    pub(crate) fn vacate_if(self, is_forgettable: impl Fn(Held) -> bool) -> bool {
+        let vacate = |from: Held| {
+            let exchanged = self.word.compare_exchange_weak(from.0, 0, Relaxed, Relaxed);
+            exchanged.is_ok()
+        };
+        self.held()
+            .is_some_and(|held| is_forgettable(held) && vacate(held))
     }
 }
 
@@ -482,12 +615,35 @@ impl Address {
         self.tag | (line as u64) << TAG_BITS
     }
 
+    /// The entries that the key can use. In each group of lines, those that the key prefers come
+    /// first.
     #[inline]
-    fn entries<'t>(&self, lines: &'t [Line]) -> impl Iterator<Item = Entry<'t>> {
+    fn entries<'t>(&self, lines: &'t [Line], width: Width) -> impl Iterator<Item = Entry<'t>> {
         let second = Some(self.second()).filter(|second| *second != self.first);
         let both = iter::once(self.first).chain(second);
-        both.filter_map(|at| Some((at, lines.get(at)?)))
-            .flat_map(|(at, line)| line.entries(at, preferred_half(self.tag)))
+        let preferred = width.preferred(self.tag);
+        // All are powers of two, so this exchanges the parts of a group.
+        both.flat_map(move |group| (0..PLACES).map(move |nth| group * PLACES + (nth ^ preferred)))
+            .filter_map(move |at| entry(lines, at, width))
+    }
+
+    /// Finds the entry of the key, if it is where the key prefers it. See `Line::find_in`.
+    #[inline(always)]
+    pub(crate) fn find_preferred<'t>(&self, lines: &'t [Line], width: Width) -> Option<Words<'t>> {
+        let first = self.first * PLACES + width.preferred(self.tag);
+        let word = first << width.0;
+        let line = lines.get(word / PLACES)?.words();
+        let is_wanted = |nth: usize| {
+            line.get(word % PLACES + (nth << width.0))
+                .is_some_and(|word| word.load(Relaxed) & (HELD | TAG) == HELD | self.tag)
+        };
+        let mut place = 0;
+        for nth in 1..width.part() {
+            place = select_unpredictable(is_wanted(nth), nth as u64, place);
+        }
+        let from = word % PLACES + ((place as usize) << width.0);
+        let words = line.get(from..)?.get(..1 << width.0)?;
+        is_wanted(place as usize).then_some(Words(words))
     }
 
     /// Finds the slot that the key holds in the first line. Nearly all keys hold one there.
@@ -505,14 +661,14 @@ impl Address {
         };
         match self.find_near(lines).or_else(far) {
             Some((entry, held)) => Found::Held(entry, held),
-            None => self.search(lines),
+            None => self.search(lines, Width::ONE),
         }
     }
 
     /// Whether the key has moved to another table: see [`moving`](super::moving).
     pub(crate) fn has_moved(&self, lines: &[Line]) -> bool {
         let mut are_closed = true;
-        for entry in self.entries(lines) {
+        for entry in self.entries(lines, Width::ONE) {
             // Relaxed: the fence of a claim in the other table follows. See `Entry::move_to`.
             let word = entry.word.load(Relaxed);
             if word == self.tag | CLOSED {
@@ -523,11 +679,11 @@ impl Address {
         are_closed
     }
 
-    /// Searches both lines for a slot that is held or claimed.
+    /// Searches everywhere for an entry that is held or claimed.
     #[cold]
-    fn search<'t>(&self, lines: &'t [Line]) -> Found<'t> {
+    pub(crate) fn search<'t>(&self, lines: &'t [Line], width: Width) -> Found<'t> {
         let mut found = Found::Nothing;
-        for entry in self.entries(lines) {
+        for entry in self.entries(lines, width) {
             let word = entry.word.load(Relaxed);
             if word & TAG == self.tag {
                 match Held::of(word) {
@@ -545,9 +701,10 @@ impl Address {
     pub(crate) fn has_room(
         &self,
         lines: &[Line],
+        width: Width,
         is_free: impl Fn(usize, Option<Held>) -> bool,
     ) -> bool {
-        self.entries(lines)
+        self.entries(lines, width)
             .any(|entry| may_be_claimed(entry.at, entry.word.load(Relaxed), &is_free))
     }
 
@@ -556,9 +713,10 @@ impl Address {
     pub(crate) fn claim<'t>(
         &self,
         lines: &'t [Line],
+        width: Width,
         is_free: impl Fn(usize, Option<Held>) -> bool,
     ) -> Claim<'t> {
-        for entry in self.entries(lines) {
+        for entry in self.entries(lines, width) {
             // Acquire: pairs with `add`. Earlier uses of the slot happen before it is judged.
             let mut word = entry.word.load(Acquire);
             while may_be_claimed(entry.at, word, &is_free) {
@@ -567,7 +725,7 @@ impl Address {
                     .word
                     .compare_exchange_weak(word, self.tag, Relaxed, Acquire)
                 {
-                    Ok(_) => return self.confirm(lines, entry, Held::of(word)),
+                    Ok(_) => return self.confirm(lines, width, entry, Held::of(word)),
                     Err(newer) => word = newer,
                 }
             }
@@ -575,7 +733,13 @@ impl Address {
         Claim::Full
     }
 
-    fn confirm<'t>(&self, lines: &'t [Line], mine: Entry<'t>, replaced: Option<Held>) -> Claim<'t> {
+    fn confirm<'t>(
+        &self,
+        lines: &'t [Line],
+        width: Width,
+        mine: Entry<'t>,
+        replaced: Option<Held>,
+    ) -> Claim<'t> {
         let claimed = Claimed {
             entry: mine,
             tag: self.tag,
@@ -584,7 +748,7 @@ impl Address {
         fence(SeqCst);
         let is_same =
             |entry: Entry<'_>| entry.at != mine.at && entry.word.load(Acquire) & TAG == self.tag;
-        if self.entries(lines).any(is_same) {
+        if self.entries(lines, width).any(is_same) {
             claimed.withdraw();
             return Claim::Raced;
         }

@@ -30,7 +30,7 @@
 
 use core::hash::BuildHasher;
 
-use crate::keyed::line::{self, Address, Line};
+use crate::keyed::line::{self, Address, Line, Width};
 use crate::{Keyed, KeyedRules, Timestamp};
 
 impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher> Keyed<R, M, S> {
@@ -103,8 +103,8 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher> Keyed<R, M, S> {
             "the tables differ in their numbers of lines"
         );
         let convert = |state| to.rules[0].moved(&self.rules[0], state, now);
-        line::entries(before)
-            .zip(line::entries(after))
+        line::entries_from(before, 0, Width::ONE)
+            .zip(line::entries_from(after, 0, Width::ONE))
             .filter(|(from, to)| !from.move_to(*to, convert))
             .count()
     }

@@ -39,7 +39,7 @@ use core::hash::BuildHasher;
 use core::ops::ControlFlow;
 
 use crate::keyed::Keyed;
-use crate::keyed::line::{Address, Found, Line};
+use crate::keyed::line::{Address, Found, Line, Width};
 use crate::keyed::table::ATTEMPTS;
 use crate::rules::TableRules;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -258,7 +258,7 @@ impl<M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<TokenBucketRules, M
                     return ControlFlow::Break(0);
                 }
                 let is_free = |_, held| self.is_free(held, now);
-                match self.table.claim(address, now, n, is_free) {
+                match self.table.claim(address, Width::ONE, now, n, is_free) {
                     Ok(Some((claimed, _))) => {
                         claimed.hold(left);
                         ControlFlow::Break(permits)

@@ -5,7 +5,7 @@ use core::hash::{BuildHasher, Hash};
 use core::ops::{Bound, RangeBounds};
 use core::time::Duration;
 
-use crate::keyed::line::{self, Address, Claim, Claimed, Held, Line, PLACES};
+use crate::keyed::line::{self, Address, Claim, Claimed, Entry, Held, Line, PLACES, Width};
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::const_unless_loom;
 use crate::time::grid::Grid;
@@ -81,11 +81,12 @@ impl<M: AsRef<[Line]>, S: BuildHasher> Table<M, S> {
     pub(crate) fn claim(
         &self,
         address: &Address,
+        width: Width,
         now: Timestamp,
         n: u32,
         is_free: impl Fn(usize, Option<Held>) -> bool,
     ) -> Result<Option<(Claimed<'_>, Option<Held>)>, Denied> {
-        match address.claim(self.lines(), is_free) {
+        match address.claim(self.lines(), width, is_free) {
             Claim::Made(claimed, replaced) => {
                 if replaced.is_some() {
                     self.replaced.fetch_add(1, Relaxed);
@@ -104,26 +105,31 @@ impl<M: AsRef<[Line]>, S: BuildHasher> Table<M, S> {
     pub(crate) fn has_room(
         &self,
         address: &Address,
+        width: Width,
         now: Timestamp,
         n: u32,
         is_free: impl Fn(usize, Option<Held>) -> bool,
     ) -> Result<(), Denied> {
-        if address.has_room(self.lines(), is_free) {
+        if address.has_room(self.lines(), width, is_free) {
             Ok(())
         } else {
             Err(Denied::Crowded { now, permits: n })
         }
     }
 
-    pub(crate) fn statistics(&self, is_live: impl Fn(usize, Held) -> bool) -> KeyedStatistics {
+    pub(crate) fn statistics(
+        &self,
+        width: Width,
+        is_live: impl Fn(usize, Held) -> bool,
+    ) -> KeyedStatistics {
         let mut statistics = KeyedStatistics {
-            slots: self.lines().len() * PLACES,
+            slots: width.groups(self.lines().len()) * PLACES,
             held: 0,
             live: 0,
             replaced: self.replaced.load(Relaxed),
             overflowed: self.overflowed.load(Relaxed),
         };
-        for entry in line::entries(self.lines()) {
+        for entry in line::entries_from(self.lines(), 0, width) {
             if let Some(held) = entry.held() {
                 statistics.held += 1;
                 statistics.live += usize::from(is_live(entry.at, held));
@@ -132,30 +138,22 @@ impl<M: AsRef<[Line]>, S: BuildHasher> Table<M, S> {
         statistics
     }
 
-    /// Vacates slots in `lines`, and returns their number.
+    /// Calls `vacate` for the entries whose line is in `lines`. Returns how often it returned
+    /// `true`.
     pub(crate) fn sweep(
         &self,
+        width: Width,
         lines: impl RangeBounds<usize>,
-        is_forgettable: impl Fn(usize, Held) -> bool,
+        vacate: impl Fn(Entry<'_>) -> bool,
     ) -> usize {
         let from = match lines.start_bound() {
             Bound::Included(&from) => from,
             Bound::Excluded(&before) => before.saturating_add(1),
             Bound::Unbounded => 0,
         };
-        let swept = self
-            .lines()
-            .iter()
-            .enumerate()
-            .skip(from)
-            .take_while(|(at, _)| lines.contains(at));
-        swept
-            .flat_map(|(at, line)| line.entries(at, 0))
-            .filter(|entry| {
-                entry
-                    .held()
-                    .is_some_and(|held| is_forgettable(entry.at, held) && entry.vacate(held))
-            })
+        line::entries_from(self.lines(), width.first_of(from), width)
+            .take_while(|entry| lines.contains(&width.line_of(entry.at)))
+            .filter(|entry| vacate(*entry))
             .count()
     }
 }

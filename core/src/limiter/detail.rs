@@ -195,17 +195,17 @@ pub(crate) fn outcome<T>(decision: &Result<T, Denied>) -> Result<(), Denied> {
 /// the exchange fails, the take calls it again.
 ///
 /// `()` sees nothing: the take is then compiled without it.
-pub(crate) trait Observer: Copy {
-    fn observe(self, detail: impl FnOnce() -> Detail);
+pub(crate) trait Observer<T = Detail>: Copy {
+    fn observe(self, detail: impl FnOnce() -> T);
 }
 
-impl Observer for () {
+impl<T> Observer<T> for () {
     #[inline(always)]
-    fn observe(self, _: impl FnOnce() -> Detail) {}
+    fn observe(self, _: impl FnOnce() -> T) {}
 }
 
-impl Observer for &Cell<Option<Detail>> {
-    fn observe(self, detail: impl FnOnce() -> Detail) {
+impl<T> Observer<T> for &Cell<Option<T>> {
+    fn observe(self, detail: impl FnOnce() -> T) {
         self.set(Some(detail()));
     }
 }

@@ -68,6 +68,8 @@ pub enum Setting {
     /// How many times as long as at the stable rate a permit needs to return from the coldest
     /// [`WarmingBucket`](crate::WarmingBucket).
     ColdFactor,
+    /// The number of limits that each key of a [`KeyedList`](crate::KeyedList) has.
+    Limits,
 }
 
 impl Setting {
@@ -94,6 +96,7 @@ impl Setting {
             Self::Interval => "interval",
             Self::WarmUp => "warm_up",
             Self::ColdFactor => "cold_factor",
+            Self::Limits => "limits",
         }
     }
 
@@ -119,7 +122,8 @@ impl Setting {
             | Self::Threshold
             | Self::First
             | Self::Every
-            | Self::ColdFactor => false,
+            | Self::ColdFactor
+            | Self::Limits => false,
         }
     }
 }
@@ -153,7 +157,7 @@ pub enum SettingsError {
         /// The setting that is too large.
         setting: Setting,
         /// The largest value that the other settings allow: permits (of a rate, per period),
-        /// segments, denials, or nanoseconds. If it is 0, no value fits: change another setting.
+        /// segments, denials, limits, or nanoseconds. If it is 0, no value fits: change another setting.
         max: u64,
     },
     /// The setting is smaller than the limiter's guarantees need.

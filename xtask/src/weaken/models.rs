@@ -13,8 +13,9 @@ const SLICE: &str = "core/src/limiters/slice.rs";
 const STRIPED_BUCKET: &str = "core/src/limiters/striped_bucket.rs";
 const LINE: &str = "core/src/keyed/line.rs";
 const KEYED: &str = "core/src/keyed.rs";
+const KEYED_LIST: &str = "core/src/keyed/keyed_list.rs";
+const RULE_LIST: &str = "core/src/keyed/rule_list.rs";
 const KEYED_ARRAY: &str = "core/src/keyed/keyed_array.rs";
-const TABLE: &str = "core/src/keyed/table.rs";
 const WAIT_QUEUE: &str = "async/src/waiting/wait_queue.rs";
 const ADMIT: &str = "async/src/waiting/wait_queue/admit.rs";
 const SERVE: &str = "async/src/waiting/wait_queue/serve.rs";
@@ -692,7 +693,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     // An explained take tells of a later state than that of its own decision.
     Mutant {
         file: "core/src/limiter/detail.rs",
-        within: "fn observe(self, detail: impl FnOnce() -> Detail) {",
+        within: "fn observe(self, detail: impl FnOnce() -> T) {",
         text: "self.set(Some(detail()));",
         by: "let _ = detail;",
         test: (
@@ -1184,16 +1185,16 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: LINE,
         within: "fn confirm<",
-        text: "if self.entries(lines)",
-        by: "if false && self.entries(lines)",
+        text: "if self.entries(lines, width)",
+        by: "if false && self.entries(lines, width)",
         test: ("keyed", "two_first_takes_of_a_key_share_one_slot"),
     },
     // The second line, or the first, is not read again.
     Mutant {
         file: LINE,
         within: "fn confirm<",
-        text: "self.entries(lines).any",
-        by: "self.entries(lines).take(PLACES).any",
+        text: "self.entries(lines, width).any",
+        by: "self.entries(lines, width).take(PLACES).any",
         test: (
             "keyed",
             "two_first_takes_that_prefer_different_lines_share_one_slot",
@@ -1202,8 +1203,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: LINE,
         within: "fn confirm<",
-        text: "self.entries(lines).any",
-        by: "self.entries(lines).skip(PLACES).any",
+        text: "self.entries(lines, width).any",
+        by: "self.entries(lines, width).skip(PLACES).any",
         test: ("keyed", "two_first_takes_of_a_key_share_one_slot"),
     },
     // A concurrent claim, or a held slot, is not seen.
@@ -1257,9 +1258,9 @@ pub(super) const MUTANTS: &[Mutant] = &[
     // A sweep removes a slot that is in use.
     Mutant {
         file: LINE,
-        within: "pub(crate) fn vacate(",
-        text: "self.word.compare_exchange_weak(from.0, 0, Relaxed, Relaxed).is_ok()",
-        by: "{ let _ = from; self.word.store(0, Relaxed); true }",
+        within: "pub(crate) fn vacate_if(",
+        text: "let exchanged = self.word.compare_exchange_weak(from.0, 0, Relaxed, Relaxed);",
+        by: "let exchanged = { let _ = from; self.word.store(0, Relaxed); Ok::<u64, u64>(0) };",
         test: ("keyed", "a_sweep_during_a_take_keeps_permits_in_use"),
     },
     // Two keys claim one slot.
@@ -1292,11 +1293,39 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ),
     },
     Mutant {
-        file: TABLE,
-        within: "pub(crate) fn sweep",
-        text: "entry.vacate(held)",
-        by: "entry.vacate(entry.held().unwrap_or(held))",
+        file: LINE,
+        within: "pub(crate) fn vacate_if(",
+        text: "&& vacate(held)",
+        by: "&& vacate(self.held().unwrap_or(held))",
         test: ("keyed", "a_sweep_during_a_take_keeps_permits_in_use"),
+    },
+    // Several limits for each key: a concurrency limit leads, whose word comes back to a value that
+    // a claim has read.
+    Mutant {
+        file: RULE_LIST,
+        within: "fn leads(&self) -> u8 { if",
+        text: "{ 1 } else if",
+        by: "{ BEST } else if",
+        test: ("keyed_list", "a_bucket_leads_also_if_it_comes_second"),
+    },
+    // A denied take keeps what it has taken.
+    Mutant {
+        file: KEYED_LIST,
+        within: "impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> Drop for Undo",
+        text: ".take(taken)",
+        by: ".take(taken.min(0))",
+        test: (
+            "keyed_list",
+            "takes_for_the_last_permit_of_the_lead_give_the_others_back",
+        ),
+    },
+    // An entry is free if its lead is.
+    Mutant {
+        file: KEYED_LIST,
+        within: "fn is_free(&self",
+        text: "self.word(words, limit).and_then(Entry::held)",
+        by: "None",
+        test: ("keyed_list", "a_sweep_during_a_take_loses_no_charge"),
     },
     // Two seeds.
     Mutant {

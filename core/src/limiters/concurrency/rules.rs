@@ -236,8 +236,4 @@ impl TableRules for ConcurrencyRules {
     fn capacity(&self) -> u64 {
         self.limit().into()
     }
-
-    fn moved(&self, _: &Self, held: u64, _: Timestamp) -> u64 {
-        held
-    }
 }

@@ -475,6 +475,11 @@ impl<W: Word> WordRules for TokenBucketRules<W> {
 }
 
 impl<W: Word> TableRules for TokenBucketRules<W> {
+    #[inline(always)]
+    fn is_unlimited(&self) -> bool {
+        self.lattice().is_unlimited()
+    }
+
     fn fresh(&self, now: Timestamp) -> u64 {
         self.position(now).wrapping_sub(self.full.into()) & W::MASK
     }

@@ -1,0 +1,1315 @@
+//! A table with several limits for each key, whose states lie side by side.
+//!
+//! State: an *entry* for each key, of 1, 2, 4 or 8 adjacent words of one line. Each word is a slot
+//! as in [`line`](super::line): the state of one limit, `held`, and the tag of the key. The *lead*
+//! is the first word. It has the state of the limit that leads, which is the first one whose
+//! permits come back by time. (Without such a limit, it is the first whose permits are released.)
+//! The words that follow have the other limits, in order.
+//!
+//! ```text
+//! +--------------------+---------------+---------------+---------------+
+//! | lead: state, 1, tag | state, 1, tag | state, 1, tag |     unused    |   3 limits
+//! +--------------------+---------------+---------------+---------------+
+//! ```
+//!
+//! Transitions:
+//!
+//! ```text
+//! take       look at all words; a limit that denies ends the call. Then exchange the words, the
+//!            last one first and the lead last. The exchange of the lead grants the request. If a
+//!            limit denies now, or a word has another tag: undo the exchanges
+//! claim      for the first take of a key: claim the lead of an entry whose words are all free
+//!            (vacant, or indistinguishable from fresh ones), as in `line`. Exchange each other
+//!            word, if it is still free, for the state that the take leaves. Hold the lead. If a
+//!            word is not free any more: undo the exchanges, vacate the lead
+//! release    subtract from the words of the limits whose permits are released, the lead last
+//! ```
+//!
+//! Invariant 1: a word passes to another key only by an exchange of a word that is free. So a
+//! charge is never forgotten before its permits are back, and each limit keeps its bound by its own
+//! word, whatever happens to the others.
+//!
+//! Invariant 2: all grants of a key are charged to one entry. A key holds at most one lead (see
+//! `line`), and a request is granted only by exchanging a lead that its key holds. When a lead is
+//! claimed for another key, no grant of the former key is in use:
+//!
+//! - The claim reads the lead, then finds all words free, then exchanges the lead that it read.
+//! - A grant exchanges the lead last. If the claim has read a lead that contains the grant, it
+//!   also reads the grant's other words, because the exchange of the lead publishes them.
+//! - If the claim has read the lead before the grant exchanged it, then the claim's exchange fails:
+//!   the lead does not come back to the value that was read. A limit whose permits come back by
+//!   time moves only forward, except by an undo; then the request was not granted. If all limits'
+//!   permits are released, then the lead is the last word to get them back, and the others have
+//!   theirs.
+//! - A take that is not yet granted when the lead is claimed fails at the lead, and undoes its
+//!   exchanges. Each undo finds its charge: invariant 1 keeps the word with the key while permits
+//!   of a concurrency limit are out of it, and other limits refund by a receipt.
+//!
+//! Lock-free: a take that stops leaves a charge of its own permits in some words, and stops nobody.
+//! The alternatives are an entry that is claimed for a decision by a bit, and one in which the
+//! pending request is published so that others complete it. The first saves all but one exchange,
+//! but a thread that stops then denies all requests for its key. The second needs an exchange of
+//! each word and one more, and room for the request.
+
+use core::cell::Cell;
+use core::fmt;
+use core::hash::{BuildHasher, Hash};
+use core::mem;
+use core::ops::{Deref, RangeBounds};
+use core::time::Duration;
+#[cfg(feature = "std")]
+use std::boxed::Box;
+#[cfg(feature = "std")]
+use std::sync::Arc;
+
+#[cfg(feature = "std")]
+use crate::RandomSeed;
+use crate::keyed::key::{self, Key, Keys, QueueKeys, sealed::Table as _};
+use crate::keyed::line::{self, Address, Entry, Found, Held, Line, Width, Words};
+use crate::keyed::rule_list::RuleList;
+use crate::keyed::rule_list::sealed::Rules;
+use crate::keyed::table::{ATTEMPTS, KeyedStatistics, Table};
+use crate::limiter::detail::{Observer, retry_of};
+use crate::rules::Verdict;
+use crate::sync::const_unless_loom;
+use crate::{
+    Denied, DeniedBy, Detail, DetailBy, Idle, KeyHash, Lease, Receipt, Refund, Retry, Seed,
+    Timestamp,
+};
+
+/// Several limits for each key, in a table of fixed size, without locks and without allocation. A
+/// request takes its permits from all limits of its key, or from none.
+///
+/// The states of a key's limits lie side by side, so a decision reads one cache line for most keys,
+/// where several [`Keyed`](crate::Keyed) tables would read one each. Keys, slots, new keys,
+/// collisions, the hasher and the staleness are those of a `Keyed` table. What it calls a slot is
+/// here an *entry* with a word for each limit.
+///
+/// With the feature `std`, [`for_keys`](Self::for_keys) creates a table from a list of
+/// [rules](RuleList) and a number of keys:
+///
+/// ```
+/// use core::time::Duration;
+/// use portcullis_core::{
+///     ConcurrencyRules, FixedWindowRules, KeyedList, Rate, Retry, Timestamp, TokenBucketRules,
+/// };
+///
+/// // For each user: 10 per second, 1,000 in each day, and 2 at once.
+/// let rules = (
+///     TokenBucketRules::new(Rate::per_second(10), 5),
+///     FixedWindowRules::new(1_000, Duration::from_secs(86_400)),
+///     ConcurrencyRules::new(2),
+/// );
+/// let users = KeyedList::for_keys(rules, 1_000);
+/// let now = Timestamp::from_secs(9);
+/// let lease = users.key("alice").try_acquire_each_at(now, 2)?;
+///
+/// let denied = users.key("alice").try_acquire_each_at(now, 1).unwrap_err();
+/// assert_eq!(denied.index, 2);
+/// assert_eq!(users.key("alice").retry_each(denied), Retry::OnRelease);
+/// drop(lease);
+/// assert!(users.key("alice").try_acquire_each_at(now, 2).is_ok());
+/// # Ok::<(), portcullis_core::DeniedBy>(())
+/// ```
+///
+/// - `L` is the list of rules: a tuple or an array of 1 to 8, or a
+///   [`RulesAtRunTime`](crate::RulesAtRunTime), for limits that are read from a file.
+/// - `M` is the storage, and `S` hashes the keys, as for `Keyed`.
+///
+/// **Bound.** Each limit of a key is granted no more than it allows, however many keys there are,
+/// and even if an attacker chooses them.
+///
+/// **All or nothing.** A denial leaves each limit unchanged. There is one exception, as for
+/// [`AllOf`](crate::AllOf): another call takes the permits of a limit between the look at all
+/// limits and the takes. Then the permits that were already taken from other limits are refunded.
+/// The refund is exact if no other request was decided on that limit in between; otherwise the
+/// permits may come back by time alone. In the meantime another request for the same key may be
+/// denied needlessly, but none is granted wrongly.
+///
+/// **Denials.** [`try_acquire_each_at`](Key::try_acquire_each_at) says which limit denied. A
+/// request that finds no entry is denied with [`Denied::Crowded`] and the index 0. As a
+/// [`Limiter`](crate::Limiter), a key gives the denial without the index.
+///
+/// **Leases.** A lease releases the permits of the concurrency limits. The permits of the others
+/// come back by time alone, also after [`refund_at`](crate::Limiter::refund_at): a lease has room
+/// for the receipt of one limit only.
+///
+/// **Self-cleaning.** An entry is given to another key once all of its limits have been
+/// [idle](Idle) for the [staleness](Self::staleness). So the limit that takes longest to fill
+/// decides how long a key keeps its entry.
+///
+/// **Cost.** One hash, and one compare-exchange for each limit, on one cache line for most keys: in
+/// a half-full table for 79 % of them with 5 limits or more, for 90 % with 3 or 4, and for 98 %
+/// with 2. The other keys need the lines next to it. Put a limit whose permits come back by time
+/// first: a list that begins with a concurrency limit takes a slower path. The first grant of a
+/// key searches two places and writes each word once and the first word twice. A denial writes
+/// nothing, except for a counter if the key finds no entry. Lock-free, with one exception: while a
+/// thread claims an entry for a key, other requests for that key retry a few times and are then
+/// denied with `Denied::Crowded`.
+///
+/// **Memory.** 8 bytes for each limit, and 8 more for 3 limits; an entry of 5 to 8 limits has 64
+/// bytes. Half of that on targets without 64-bit atomics. A table needs more entries than keys.
+/// `for_keys` creates it with 68 bytes per key for 2 limits, 136 for 3 or 4, and 272 for 5 to 8;
+/// then at most 1 new key in 1,000,000 finds no entry. In a half-full table it needs 32, 64 and 128
+/// bytes per key, and 1 new key in 350 finds none.
+///
+/// Source: the limits per second, minute and day that many public interfaces have for each client;
+/// multi-word compare-and-swap by a word that decides (Harris, Fraser and Pratt, 2002), here
+/// without helping.
+///
+/// A table in a static:
+///
+/// ```
+/// use portcullis_core::{KeyedList, Line, Rate, Seed, Timestamp, TokenBucketRules};
+///
+/// static USERS: KeyedList<[TokenBucketRules; 2], [Line; 1024]> = KeyedList::new(
+///     [
+///         TokenBucketRules::new(Rate::per_second(10), 2),
+///         TokenBucketRules::new(Rate::per_minute(100), 100),
+///     ],
+///     [const { Line::new() }; 1024],
+///     Seed::new(),
+/// );
+///
+/// // At start-up. Use random numbers here.
+/// USERS.seed().set([7, 8]).unwrap();
+///
+/// let now = Timestamp::from_secs(9);
+/// assert!(USERS.key("alice").try_acquire_at(now, 2).is_ok());
+/// assert_eq!(USERS.key("alice").try_acquire_each_at(now, 1).unwrap_err().index, 0);
+/// ```
+pub struct KeyedList<L, M, S = Seed> {
+    rules: L,
+    table: Table<M, S>,
+}
+
+impl<L, M, S> KeyedList<L, M, S> {
+    const_unless_loom! {
+        /// Creates a table in which each key has limits with all of `rules`. Lines are used in
+        /// groups: of 1 line for 1 limit, 2 for 2, 4 for 3 or 4, and 8 for more. Lines that are
+        /// left over are not used.
+        ///
+        /// ```
+        /// # use portcullis_core::{ConcurrencyRules, KeyedList, Limiter, Line, Seed, Timestamp};
+        /// let rules = [ConcurrencyRules::new(5), ConcurrencyRules::new(3)];
+        /// let table = KeyedList::new(rules, [const { Line::new() }; 8], Seed::new());
+        /// assert_eq!(table.key("alice").available_at(Timestamp::ZERO), 3);
+        /// assert_eq!(table.statistics_at(Timestamp::ZERO).slots, 32);
+        /// ```
+        pub const fn new(rules: L, lines: M, hasher: S) -> Self {
+            Self { rules, table: Table::new(lines, hasher) }
+        }
+    }
+
+    /// Sets how long all limits of an entry must have been idle before another key may take it: 1 s
+    /// (the default) to 292 years. See [`Keyed::with_staleness`](crate::Keyed::with_staleness).
+    ///
+    /// # Panics
+    ///
+    /// If `staleness` is outside that range. In a constant or a static, that is a compile error.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{ConcurrencyRules, KeyedList, Line, Seed};
+    /// let table = KeyedList::new((ConcurrencyRules::new(1),), [Line::new()], Seed::new());
+    /// assert_eq!(
+    ///     table.with_staleness(Duration::from_secs(5)).staleness(),
+    ///     Duration::from_secs(5)
+    /// );
+    /// ```
+    #[must_use]
+    pub const fn with_staleness(mut self, staleness: Duration) -> Self {
+        self.table.set_staleness(staleness);
+        self
+    }
+
+    /// Returns the staleness: see [`with_staleness`](Self::with_staleness).
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{ConcurrencyRules, KeyedList, Line, Seed};
+    /// let table = KeyedList::new((ConcurrencyRules::new(1),), [Line::new()], Seed::new());
+    /// assert_eq!(table.staleness(), Duration::from_secs(1));
+    /// ```
+    pub const fn staleness(&self) -> Duration {
+        self.table.staleness()
+    }
+
+    /// Returns the hasher of the keys, for example to set its [`Seed`].
+    ///
+    /// ```
+    /// # use portcullis_core::{ConcurrencyRules, KeyedList, Line, Seed};
+    /// let table = KeyedList::new((ConcurrencyRules::new(1),), [Line::new()], Seed::new());
+    /// assert!(table.seed().set([1, 2]).is_ok());
+    /// ```
+    pub const fn seed(&self) -> &S {
+        &self.table.hasher
+    }
+
+    /// Returns the rules of the limits. Permits cannot be taken from rules. The rules of a
+    /// concurrency limit can be changed.
+    ///
+    /// ```
+    /// # use portcullis_core::{ConcurrencyRules, KeyedList, Line, Seed};
+    /// let table = KeyedList::new((ConcurrencyRules::new(1),), [Line::new()], Seed::new());
+    /// table.rules().0.set_limit(5).unwrap();
+    /// assert_eq!(table.rules().0.limit(), 5, "the new limit of every key");
+    /// ```
+    pub const fn rules(&self) -> &L {
+        &self.rules
+    }
+}
+
+#[cfg(feature = "std")]
+impl<L: RuleList> KeyedList<L, Box<[Line]>, RandomSeed> {
+    /// Creates a table in which `keys` keys can be in use at once. Of new keys, at most 1 in
+    /// 1,000,000 then finds no entry. Needs the feature `std`.
+    ///
+    /// # Cost
+    ///
+    /// Memory per key: 34 bytes for 1 limit, 68 for 2, 136 for 3 or 4, and 272 for more; and up to
+    /// 4 KiB more for each limit. For a denser table, create the lines yourself: see
+    /// [`new`](Self::new).
+    ///
+    /// ```
+    /// # use portcullis_core::{ConcurrencyRules, KeyedList, Rate, Timestamp, TokenBucketRules};
+    /// let rate = TokenBucketRules::new(Rate::per_second(10), 5);
+    /// let users = KeyedList::for_keys((rate, ConcurrencyRules::new(2)), 1_000);
+    /// let now = Timestamp::from_secs(9);
+    /// let lease = users.key("alice").try_acquire_at(now, 2)?;
+    /// assert!(users.key("alice").try_acquire_at(now, 1).is_err());
+    /// drop(lease);
+    /// assert!(users.key("alice").try_acquire_at(now, 1).is_ok());
+    /// # Ok::<(), portcullis_core::Denied>(())
+    /// ```
+    #[must_use]
+    pub fn for_keys(rules: L, keys: usize) -> Self {
+        Self::for_keys_with_hasher(rules, keys, RandomSeed::new())
+    }
+}
+
+#[cfg(feature = "std")]
+impl<L: RuleList, S: BuildHasher> KeyedList<L, Box<[Line]>, S> {
+    /// As [`for_keys`](KeyedList::for_keys), with a hasher of the caller's choice. Needs the
+    /// feature `std`.
+    ///
+    /// ```
+    /// # use portcullis_core::{ConcurrencyRules, KeyedList, Seed};
+    /// let rules = [ConcurrencyRules::new(5), ConcurrencyRules::new(3)];
+    /// let users = KeyedList::for_keys_with_hasher(rules, 1_000, Seed::new());
+    /// // At start-up. Use random numbers here.
+    /// users.seed().set([7, 8]).unwrap();
+    /// ```
+    #[must_use]
+    pub fn for_keys_with_hasher(rules: L, keys: usize, hasher: S) -> Self {
+        let lines = line::groups_for(keys, Width::at_least(rules.count()));
+        Self::new(rules, lines, hasher)
+    }
+}
+
+impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
+    /// Returns the limits of `key` as one limiter. The key takes no entry before its first grant.
+    /// See [`Key::try_acquire_each_at`].
+    ///
+    /// # Cost
+    ///
+    /// One hash.
+    ///
+    /// ```
+    /// # use portcullis_core::{ConcurrencyRules, KeyedList, Limiter, Line, Seed, Timestamp};
+    /// let rules = [ConcurrencyRules::new(5), ConcurrencyRules::new(3)];
+    /// let table = KeyedList::new(rules, [const { Line::new() }; 8], Seed::new());
+    /// assert_eq!(table.key(&("alice", 7)).available_at(Timestamp::ZERO), 3);
+    /// ```
+    #[inline]
+    pub fn key<K: Hash + ?Sized>(&self, key: &K) -> Key<&Self> {
+        Key::new(self, key)
+    }
+
+    /// As [`key`](Self::key), for a key whose hash is known.
+    ///
+    /// # Cost
+    ///
+    /// No hash.
+    ///
+    /// ```
+    /// # use portcullis_core::{ConcurrencyRules, KeyHash, KeyedList};
+    /// let table = KeyedList::for_keys((ConcurrencyRules::new(3),), 100);
+    /// let alice = KeyHash::new(table.seed(), "alice");
+    /// assert_eq!(table.key_hashed(alice).address(), table.key("alice").address());
+    /// ```
+    #[inline]
+    pub fn key_hashed(&self, hash: KeyHash) -> Key<&Self> {
+        Key::at(self, self.locate_first(hash))
+    }
+
+    /// As [`key`](Self::key), with a share of the table instead of a borrow: see
+    /// [`Keyed::owned_key`](crate::Keyed::owned_key). Needs the feature `std`.
+    ///
+    /// ```
+    /// # use portcullis_core::{ConcurrencyRules, KeyedList, Limiter, Timestamp};
+    /// use std::sync::Arc;
+    ///
+    /// let table = Arc::new(KeyedList::for_keys((ConcurrencyRules::new(1),), 100));
+    /// let lease = table.owned_key("alice").try_acquire_each_at(Timestamp::ZERO, 1)?;
+    /// std::thread::spawn(move || drop(lease)).join().unwrap();
+    /// assert_eq!(table.key("alice").available_at(Timestamp::ZERO), 1);
+    /// # Ok::<(), portcullis_core::DeniedBy>(())
+    /// ```
+    #[cfg(feature = "std")]
+    pub fn owned_key<K: Hash + ?Sized>(self: &Arc<Self>, key: &K) -> Key<Arc<Self>> {
+        Key::new(Arc::clone(self), key)
+    }
+
+    /// Counts the entries, which are the slots of the result. An entry is live while one of its
+    /// limits is in use. Reads them one after another, so the counts are exact only if no entry
+    /// changes in the meantime.
+    ///
+    /// ```
+    /// # use portcullis_core::{ConcurrencyRules, KeyedList, Line, Seed, Timestamp};
+    /// let rules = [ConcurrencyRules::new(5), ConcurrencyRules::new(3)];
+    /// let table = KeyedList::new(rules, [const { Line::new() }; 2], Seed::new());
+    /// let _lease = table.key("alice").try_acquire_at(Timestamp::ZERO, 1)?;
+    /// let statistics = table.statistics_at(Timestamp::ZERO);
+    /// assert_eq!((statistics.slots, statistics.held, statistics.live), (8, 1, 1));
+    /// # Ok::<(), portcullis_core::Denied>(())
+    /// ```
+    pub fn statistics_at(&self, now: Timestamp) -> KeyedStatistics {
+        self.table.statistics(self.width(), |at, _| {
+            let words = line::words(self.table.lines(), at, self.width());
+            !self.every(words, |rules, held| {
+                held.is_none_or(|held| rules.idle(held.state(), now).is_idle())
+            })
+        })
+    }
+
+    /// Vacates the entries in `lines` whose limits have all been idle for the
+    /// [staleness](Self::staleness) at `now`. Returns their number. See
+    /// [`Keyed::sweep_at`](crate::Keyed::sweep_at).
+    ///
+    /// ```
+    /// # use portcullis_core::{ConcurrencyRules, KeyedList, Line, Seed, Timestamp};
+    /// let rules = [ConcurrencyRules::new(5), ConcurrencyRules::new(3)];
+    /// let table = KeyedList::new(rules, [const { Line::new() }; 2], Seed::new());
+    /// drop(table.key("alice").try_acquire_at(Timestamp::ZERO, 1)?);
+    /// assert_eq!(table.sweep_at(Timestamp::from_secs(1), ..), 1);
+    /// # Ok::<(), portcullis_core::Denied>(())
+    /// ```
+    pub fn sweep_at(&self, now: Timestamp, lines: impl RangeBounds<usize>) -> usize {
+        self.table.sweep(self.width(), lines, |entry| {
+            if !entry.vacate_if(|held| self.is_free(entry.at, Some(held), now)) {
+                return false;
+            }
+            // The words after the lead are not read until the next claim. Without this, their times
+            // may wrap until then.
+            let words = line::words(self.table.lines(), entry.at, self.width());
+            for (limit, rules) in self.limits().filter(|&(limit, _)| limit != self.lead()) {
+                if let Some(entry) = self.word(words, limit) {
+                    entry.vacate_if(|held| self.is_forgettable(rules, Some(held), now));
+                }
+            }
+            true
+        })
+    }
+
+    #[inline(always)]
+    fn width(&self) -> Width {
+        Width::at_least(self.rules.count())
+    }
+
+    fn limits(&self) -> impl DoubleEndedIterator<Item = (usize, &dyn Rules)> {
+        (0..self.rules.count()).filter_map(|limit| Some((limit, self.rules.get(limit)?)))
+    }
+
+    /// The index of the limit whose state is in the first word.
+    #[inline]
+    fn lead(&self) -> usize {
+        if self.rules.is_led_by_first() {
+            return 0;
+        }
+        let mut lead = (0, 0);
+        for (limit, rules) in self.limits() {
+            if rules.leads() > lead.1 {
+                lead = (limit, rules.leads());
+            }
+        }
+        lead.0
+    }
+
+    /// The limits in the order in which a take exchanges their words.
+    fn order(&self) -> impl DoubleEndedIterator<Item = (usize, &dyn Rules)> {
+        let lead = self.lead();
+        let others = self.limits().rev().filter(move |&(limit, _)| limit != lead);
+        let last = self.rules.get(lead).map(|rules| (lead, rules));
+        others.chain(last)
+    }
+
+    /// The word of a limit. That of the lead comes first; the limit with index 0 has the place of
+    /// the lead.
+    fn word<'t>(&self, words: Words<'t>, limit: usize) -> Option<Entry<'t>> {
+        let lead = self.lead();
+        let nth = if limit == lead {
+            0
+        } else if limit == 0 {
+            lead
+        } else {
+            limit
+        };
+        words.get(nth)
+    }
+
+    /// Whether all words of an entry satisfy `is`.
+    fn every(&self, words: Words<'_>, is: impl Fn(&dyn Rules, Option<Held>) -> bool) -> bool {
+        self.limits().all(|(limit, rules)| {
+            let held = self.word(words, limit).and_then(Entry::held);
+            is(rules, held)
+        })
+    }
+
+    fn is_forgettable(&self, rules: &dyn Rules, held: Option<Held>, now: Timestamp) -> bool {
+        let since = self.table.since(now);
+        held.is_none_or(|held| rules.is_forgettable(held.state(), now, since))
+    }
+
+    /// Whether another key may take an entry. `lead` is the word that an exchange then expects. The
+    /// other words are read after it.
+    fn is_free(&self, at: usize, lead: Option<Held>, now: Timestamp) -> bool {
+        let words = line::words(self.table.lines(), at, self.width());
+        self.limits().all(|(limit, rules)| {
+            let held = if limit == self.lead() {
+                lead
+            } else {
+                self.word(words, limit).and_then(Entry::held)
+            };
+            self.is_forgettable(rules, held, now)
+        })
+    }
+
+    fn has_room(&self, address: &Address, now: Timestamp, n: u32) -> Result<(), Denied> {
+        let is_free = |at, held| self.is_free(at, held, now);
+        self.table.has_room(address, self.width(), now, n, is_free)
+    }
+
+    /// The states in an entry, or `None` if one of its words is not held under `tag`.
+    #[inline(always)]
+    fn states_in(&self, words: Words<'_>, tag: u64) -> Option<L::States> {
+        let mut states = L::NO_STATES;
+        if self.rules.is_led_by_first() {
+            let mut foreign = 0;
+            for (nth, state) in states.as_mut().iter_mut().enumerate() {
+                if nth < self.rules.count() {
+                    let (seen, is_foreign) = words.get(nth)?.state_as(tag);
+                    *state = seen;
+                    foreign |= is_foreign;
+                }
+            }
+            (foreign == 0).then_some(states)
+        } else {
+            for (limit, state) in (0..self.rules.count()).zip(states.as_mut()) {
+                *state = self.word(words, limit)?.held_as(tag)?.state();
+            }
+            Some(states)
+        }
+    }
+
+    fn fresh(&self, now: Timestamp) -> L::States {
+        let mut states = L::NO_STATES;
+        for ((_, rules), state) in self.limits().zip(states.as_mut()) {
+            *state = rules.fresh(now);
+        }
+        states
+    }
+
+    /// The states of a key's limits, or those of fresh limits if the key has no entry. And whether
+    /// the key has one, or is about to get one.
+    fn states(&self, address: &Address, now: Timestamp) -> (L::States, bool) {
+        let width = self.width();
+        let found = address.search(self.table.lines(), width);
+        let states = match found {
+            Found::Held(entry, _) => {
+                let words = line::words(self.table.lines(), entry.at, width);
+                self.states_in(words, address.tag())
+            }
+            Found::Claimed | Found::Nothing => None,
+        };
+        let has_entry = !matches!(found, Found::Nothing);
+        (states.unwrap_or_else(|| self.fresh(now)), has_entry)
+    }
+
+    /// What the limits tell of a request, which a take does not change: of the first limit that
+    /// denies it, or else of the one with the fewest permits.
+    fn told(&self, states: L::States, now: Timestamp, decision: Result<(), DeniedBy>) -> DetailBy {
+        let detail = |limit: usize, decision| {
+            let state = states.as_ref().get(limit).copied().unwrap_or_default();
+            let detail = self.rules.get(limit)?.detail(state, now, decision);
+            Some(DetailBy {
+                index: limit,
+                detail,
+            })
+        };
+        let told = match decision {
+            Err(by) => detail(by.index, Err(by.denied)),
+            Ok(()) => (0..self.rules.count())
+                .filter_map(|limit| detail(limit, Ok(())))
+                .min_by_key(|told| told.detail.available),
+        };
+        told.unwrap_or(DetailBy {
+            index: 0,
+            detail: Detail::unlimited(now),
+        })
+    }
+
+    /// Takes `n` permits of each limit. Returns the states that the take left.
+    #[inline(always)]
+    fn take_each<O: Observer<DetailBy>>(
+        &self,
+        address: &Address,
+        now: Timestamp,
+        n: u32,
+        seen: O,
+    ) -> Result<L::States, DeniedBy> {
+        let progress = match self.find_preferred(address) {
+            Some(words) => match self.take_in(words, address.tag(), now, n, seen) {
+                Taken::Done(outcome) => return outcome,
+                Taken::Begun(progress) => Some(progress),
+                Taken::Gone => None,
+            },
+            None => None,
+        };
+        self.take_slowly(*address, now, n, progress, seen)
+    }
+
+    /// The entry of the key, if it is where the key prefers it, and the first limit leads.
+    #[inline(always)]
+    fn find_preferred(&self, address: &Address) -> Option<Words<'_>> {
+        if self.rules.is_led_by_first() {
+            address.find_preferred(self.table.lines(), self.width())
+        } else {
+            None
+        }
+    }
+
+    /// Takes from an entry of the key, if no other call changes it at the same time.
+    #[inline(always)]
+    fn take_in<'t, O: Observer<DetailBy>>(
+        &self,
+        words: Words<'t>,
+        tag: u64,
+        now: Timestamp,
+        n: u32,
+        seen: O,
+    ) -> Taken<'t, L::States> {
+        let Some(states) = self.states_in(words, tag) else {
+            return Taken::Gone;
+        };
+        let left = match self.rules.judge(states, now, n) {
+            Ok(left) => left,
+            Err(by) => {
+                seen.observe(|| self.told(states, now, Err(by)));
+                return Taken::Done(Err(by));
+            }
+        };
+        if n > 0 && !self.rules.is_led_by_first() {
+            let taken = 0;
+            return Taken::Begun(Progress { words, taken, left });
+        }
+        if n > 0 {
+            let count = self.rules.count();
+            // The lead, which is the first, comes last.
+            for taken in 0..count {
+                let nth = count - 1 - taken;
+                let states = (states.as_ref().get(nth), left.as_ref().get(nth));
+                if let (Some(word), (Some(&before), Some(&after))) = (words.get(nth), states) {
+                    if !word.exchange(tag, before, after) {
+                        return Taken::Begun(Progress { words, taken, left });
+                    }
+                }
+            }
+        }
+        seen.observe(|| self.told(left, now, Ok(())));
+        Taken::Done(Ok(left))
+    }
+
+    /// Completes a take that has begun, or takes from the key's entry wherever it is, or from a new
+    /// one. A separate function with its own copy of the address, so that the fast path keeps
+    /// everything in registers.
+    #[cold]
+    #[inline(never)]
+    fn take_slowly<O: Observer<DetailBy>>(
+        &self,
+        address: Address,
+        now: Timestamp,
+        n: u32,
+        mut begun: Option<Progress<'_, L::States>>,
+        seen: O,
+    ) -> Result<L::States, DeniedBy> {
+        let (lines, width) = (self.table.lines(), self.width());
+        for _ in 0..ATTEMPTS {
+            let taken = match begun.take() {
+                Some(progress) => Taken::Begun(progress),
+                None => match address.search(lines, width) {
+                    Found::Held(entry, _) => {
+                        let words = line::words(lines, entry.at, width);
+                        self.take_in(words, address.tag(), now, n, seen)
+                    }
+                    Found::Claimed => {
+                        core::hint::spin_loop();
+                        Taken::Gone
+                    }
+                    Found::Nothing => self.take_anew(&address, now, n, seen),
+                },
+            };
+            match taken {
+                Taken::Done(outcome) => return outcome,
+                Taken::Begun(progress) => {
+                    if let Some(outcome) = self.complete(progress, address.tag(), now, n, seen) {
+                        return outcome;
+                    }
+                }
+                Taken::Gone => {}
+            }
+        }
+        Err(crowded(now, n))
+    }
+
+    /// Takes from the limits that are left. Returns `None`, with nothing taken, if the key does not
+    /// hold the entry any more.
+    fn complete<O: Observer<DetailBy>>(
+        &self,
+        progress: Progress<'_, L::States>,
+        tag: u64,
+        now: Timestamp,
+        n: u32,
+        seen: O,
+    ) -> Option<Result<L::States, DeniedBy>> {
+        let mut undo = Undo {
+            list: self,
+            progress,
+            tag,
+            now,
+            n,
+        };
+        for (limit, rules) in self.order().skip(progress.taken) {
+            let word = self.word(progress.words, limit)?;
+            loop {
+                let before = word.held_as(tag)?.state();
+                match rules.judge(before, now, n) {
+                    Verdict::Granted(after) => {
+                        if word.exchange(tag, before, after) {
+                            undo.took(limit, after);
+                            break;
+                        }
+                    }
+                    Verdict::Allowed => {
+                        undo.took(limit, before);
+                        break;
+                    }
+                    Verdict::Denied(denied) => {
+                        let by = DeniedBy {
+                            index: limit,
+                            permits: n,
+                            denied,
+                        };
+                        seen.observe(|| {
+                            let mut states = undo.progress.left;
+                            if let Some(state) = states.as_mut().get_mut(limit) {
+                                *state = before;
+                            }
+                            self.told(states, now, Err(by))
+                        });
+                        return Some(Err(by));
+                    }
+                }
+            }
+        }
+        let left = undo.keep();
+        seen.observe(|| self.told(left, now, Ok(())));
+        Some(Ok(left))
+    }
+
+    /// Takes from an entry that this call claims.
+    #[cold]
+    fn take_anew<O: Observer<DetailBy>>(
+        &self,
+        address: &Address,
+        now: Timestamp,
+        n: u32,
+        seen: O,
+    ) -> Taken<'_, L::States> {
+        let fresh = self.fresh(now);
+        let left = match self.rules.judge(fresh, now, n) {
+            Ok(left) => left,
+            Err(by) => {
+                seen.observe(|| self.told(fresh, now, Err(by)));
+                return Taken::Done(Err(by));
+            }
+        };
+        // A request takes nothing if it is a probe, or if no limit has a limit.
+        if n == 0 || left.as_ref() == fresh.as_ref() {
+            if self.has_room(address, now, n).is_err() {
+                return Taken::Done(Err(crowded(now, n)));
+            }
+            seen.observe(|| self.told(fresh, now, Ok(())));
+            return Taken::Done(Ok(fresh));
+        }
+        let is_free = |at, held| self.is_free(at, held, now);
+        let claimed = match self.table.claim(address, self.width(), now, n, is_free) {
+            Ok(Some((claimed, _))) => claimed,
+            // Another call claims an entry for the same key.
+            Ok(None) => return Taken::Gone,
+            Err(_) => return Taken::Done(Err(crowded(now, n))),
+        };
+        let words = line::words(self.table.lines(), claimed.entry.at, self.width());
+        let mut undo = Undo {
+            list: self,
+            progress: Progress {
+                words,
+                taken: 0,
+                left,
+            },
+            tag: address.tag(),
+            now,
+            n,
+        };
+        let state = |limit: usize| left.as_ref().get(limit).copied().unwrap_or_default();
+        let lead = self.lead();
+        for (limit, rules) in self.order().filter(|&(limit, _)| limit != lead) {
+            let is_free = |held| self.is_forgettable(rules, held, now);
+            let word = self.word(words, limit);
+            if !word.is_some_and(|word| word.seize(address.tag(), state(limit), is_free)) {
+                // A take of the former key has charged the word, and will undo that.
+                drop(undo);
+                claimed.withdraw();
+                return Taken::Gone;
+            }
+            undo.took(limit, state(limit));
+        }
+        undo.keep();
+        claimed.hold(state(lead));
+        seen.observe(|| self.told(left, now, Ok(())));
+        Taken::Done(Ok(left))
+    }
+
+    /// Returns the denial as that of a single limiter.
+    fn as_one(&self, address: &Address, by: DeniedBy) -> Denied {
+        match by.denied {
+            Denied::Exhausted { permits, .. } => match u32::try_from(self.capacity(address)) {
+                // Another limit can never hold that many permits.
+                Ok(capacity) if capacity < permits => Denied::ExceedsCapacity { permits, capacity },
+                _ => by.denied,
+            },
+            denied => denied,
+        }
+    }
+
+    /// Takes permits, and tells of the limit that denied, or that has the fewest left.
+    fn take_each_explained(
+        &self,
+        address: &Address,
+        now: Timestamp,
+        n: u32,
+    ) -> (Result<(), DeniedBy>, DetailBy) {
+        let seen = Cell::new(None);
+        let taken = self.take_each(address, now, n, &seen).map(|_| ());
+        let told = match seen.get() {
+            Some(told) if told.detail.decision == taken.map_err(|by| by.denied) => told,
+            // A take that finds no entry observes nothing.
+            _ => self.explain_crowded(address, now, taken),
+        };
+        (taken, told)
+    }
+
+    #[cold]
+    fn explain_crowded(
+        &self,
+        address: &Address,
+        now: Timestamp,
+        decision: Result<(), DeniedBy>,
+    ) -> DetailBy {
+        let (states, has_entry) = self.states(address, now);
+        let told = self.told(states, now, decision);
+        let available = if has_entry { told.detail.available } else { 0 };
+        DetailBy {
+            detail: Detail {
+                available,
+                full_again: self.table.retry(),
+                retry: self.table.retry(),
+                ..told.detail
+            },
+            ..told
+        }
+    }
+}
+
+/// The denial of a request that finds no entry.
+const fn crowded(now: Timestamp, n: u32) -> DeniedBy {
+    DeniedBy {
+        index: 0,
+        permits: n,
+        denied: Denied::Crowded { now, permits: n },
+    }
+}
+
+/// The result of one attempt to take.
+enum Taken<'t, T> {
+    /// The request is decided: the states that a grant left.
+    Done(Result<T, DeniedBy>),
+    /// The limits allowed the request when they were looked at.
+    Begun(Progress<'t, T>),
+    /// The key does not hold the entry any more, or not yet.
+    Gone,
+}
+
+/// A take that has begun: how many limits it has taken from, in [order](KeyedList::order), and the
+/// states that it has left in them.
+#[derive(Clone, Copy)]
+struct Progress<'t, T> {
+    words: Words<'t>,
+    taken: usize,
+    left: T,
+}
+
+/// Undoes what a take has taken so far, when it is dropped.
+struct Undo<'t, L: RuleList, M: AsRef<[Line]>, S: BuildHasher> {
+    list: &'t KeyedList<L, M, S>,
+    progress: Progress<'t, L::States>,
+    tag: u64,
+    now: Timestamp,
+    n: u32,
+}
+
+impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> Undo<'_, L, M, S> {
+    fn took(&mut self, limit: usize, left: u64) {
+        if let Some(state) = self.progress.left.as_mut().get_mut(limit) {
+            *state = left;
+        }
+        self.progress.taken += 1;
+    }
+
+    fn keep(self) -> L::States {
+        let left = self.progress.left;
+        mem::forget(self);
+        left
+    }
+}
+
+impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> Drop for Undo<'_, L, M, S> {
+    #[cold]
+    fn drop(&mut self) {
+        let Progress { words, taken, left } = self.progress;
+        for (limit, rules) in self.list.order().take(taken) {
+            let left = left.as_ref().get(limit).copied().unwrap_or_default();
+            let Some(word) = self.list.word(words, limit) else {
+                continue;
+            };
+            while let Some(held) = word.held_as(self.tag) {
+                match rules.undo(held.state(), self.now, self.n, left) {
+                    Some(before) if !word.exchange(self.tag, held.state(), before) => {}
+                    _ => break,
+                }
+            }
+        }
+    }
+}
+
+impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> Keys for KeyedList<L, M, S> {
+    #[inline]
+    fn hash_of<K: Hash + ?Sized>(&self, key: &K) -> KeyHash {
+        self.table.hash(key)
+    }
+
+    /// A key has one address for all its limits, under the index 0.
+    #[inline]
+    fn locate_hashed(&self, limit: usize, hash: KeyHash) -> Option<Address> {
+        (limit == 0).then(|| self.locate_first(hash))
+    }
+
+    #[inline]
+    fn locate_first(&self, hash: KeyHash) -> Address {
+        let groups = self.width().groups(self.table.lines().len());
+        Address::new(hash.get(), groups, 0, 0)
+    }
+}
+
+impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> QueueKeys for KeyedList<L, M, S> {
+    const SHARED: bool = false;
+
+    fn next_held(&self, from: usize) -> Option<usize> {
+        if !self.rules.releases() {
+            return None;
+        }
+        let width = self.width();
+        line::entries_from(self.table.lines(), from, width)
+            .find(|entry| {
+                let words = line::words(self.table.lines(), entry.at, width);
+                let is_out = |rules: &dyn Rules, held: Option<Held>| {
+                    rules.releases() && held.is_some_and(|held| held.state() > 0)
+                };
+                entry.held().is_some() && !self.every(words, |rules, held| !is_out(rules, held))
+            })
+            .map(|entry| entry.at)
+    }
+}
+
+impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> key::sealed::Table for KeyedList<L, M, S> {
+    #[inline(always)]
+    fn take(&self, address: &Address, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+        match self.take_each(address, now, n, ()) {
+            Ok(_) => Ok(Receipt::NONE),
+            Err(by) => Err(self.as_one(address, by)),
+        }
+    }
+
+    fn take_explained(
+        &self,
+        address: &Address,
+        now: Timestamp,
+        n: u32,
+    ) -> (Result<Receipt, Denied>, Detail) {
+        let (taken, DetailBy { detail, .. }) = self.take_each_explained(address, now, n);
+        match taken {
+            Ok(()) => (Ok(Receipt::NONE), detail),
+            Err(by) => {
+                let denied = self.as_one(address, by);
+                (Err(denied), self.denied_by(address, denied, detail))
+            }
+        }
+    }
+
+    fn explain(&self, address: &Address, now: Timestamp, n: u32) -> Detail {
+        let (states, has_entry) = self.states(address, now);
+        let looked = self.rules.judge(states, now, n).map(|_| ());
+        match looked {
+            Err(by) => {
+                let denied = self.as_one(address, by);
+                self.denied_by(address, denied, self.told(states, now, looked).detail)
+            }
+            Ok(()) if !has_entry && self.has_room(address, now, n).is_err() => {
+                self.explain_crowded(address, now, Err(crowded(now, n)))
+                    .detail
+            }
+            Ok(()) => self.told(states, now, looked).detail,
+        }
+    }
+
+    fn is_composed(&self) -> bool {
+        true
+    }
+
+    fn take_then(
+        &self,
+        address: &Address,
+        now: Timestamp,
+        n: u32,
+        rest: &mut dyn FnMut() -> bool,
+    ) -> Result<bool, Denied> {
+        let left = match self.take_each(address, now, n, ()) {
+            Ok(left) => left,
+            Err(by) => return Err(self.as_one(address, by)),
+        };
+        let entry = address.search(self.table.lines(), self.width());
+        let (Found::Held(entry, _), true) = (entry, n > 0) else {
+            return Ok(rest());
+        };
+        let undo = Undo {
+            list: self,
+            progress: Progress {
+                words: line::words(self.table.lines(), entry.at, self.width()),
+                taken: self.rules.count(),
+                left,
+            },
+            tag: address.tag(),
+            now,
+            n,
+        };
+        let done = rest();
+        if done {
+            undo.keep();
+        }
+        Ok(done)
+    }
+
+    fn peek(&self, address: &Address, now: Timestamp, n: u32) -> Result<(), Denied> {
+        let (states, has_entry) = self.states(address, now);
+        match self.rules.judge(states, now, n) {
+            Err(by) => Err(self.as_one(address, by)),
+            Ok(_) if !has_entry => self.has_room(address, now, n),
+            Ok(_) => Ok(()),
+        }
+    }
+
+    fn refund(&self, address: &Address, _: Timestamp, n: u32, receipt: Receipt) -> Refund {
+        self.release(address, n);
+        receipt.refunded(0)
+    }
+
+    #[inline]
+    fn release(&self, address: &Address, n: u32) {
+        if !self.rules.releases() {
+            return;
+        }
+        // Permits are out, so the key has an entry, and no other key can take it.
+        let width = self.width();
+        let words = match address.find_preferred(self.table.lines(), width) {
+            Some(words) => words,
+            None => match address.search(self.table.lines(), width) {
+                Found::Held(entry, _) => line::words(self.table.lines(), entry.at, width),
+                Found::Claimed | Found::Nothing => return,
+            },
+        };
+        for (limit, rules) in self.order().filter(|(_, rules)| rules.releases()) {
+            let Some(word) = self.word(words, limit) else {
+                continue;
+            };
+            while let Some(held) = word.held_as(address.tag()) {
+                let released = rules.undo(held.state(), Timestamp::ZERO, n, held.state());
+                debug_assert!(
+                    released.is_some(),
+                    "permits were released that were not taken"
+                );
+                if released.is_none_or(|state| word.exchange(address.tag(), held.state(), state)) {
+                    break;
+                }
+            }
+        }
+    }
+
+    fn available(&self, address: &Address, now: Timestamp) -> u64 {
+        let (states, has_entry) = self.states(address, now);
+        // No permit can be taken without an entry.
+        if !has_entry && self.has_room(address, now, 1).is_err() {
+            return 0;
+        }
+        let available = self.limits().zip(states.as_ref());
+        available
+            .map(|((_, rules), &state)| rules.available(state, now))
+            .min()
+            .unwrap_or(0)
+    }
+
+    fn idle(&self, address: &Address, now: Timestamp) -> Idle {
+        let (states, _) = self.states(address, now);
+        let idle = self.limits().zip(states.as_ref());
+        idle.map(|((_, rules), &state)| rules.idle(state, now))
+            .fold(Idle::Since(Timestamp::ZERO), Idle::and)
+    }
+
+    fn retry(&self, address: &Address, denied: Denied) -> Retry {
+        match denied {
+            Denied::Crowded { .. } => self.table.retry(),
+            Denied::Exhausted { now, permits } => {
+                let (states, _) = self.states(address, now);
+                let limits = self.limits().zip(states.as_ref());
+                limits.fold(Retry::At(now), |all, ((_, rules), &state)| {
+                    let decision = match rules.judge(state, now, permits) {
+                        Verdict::Granted(_) | Verdict::Allowed => Ok(()),
+                        // The sum of queued requests may exceed the capacity.
+                        Verdict::Denied(Denied::ExceedsCapacity { .. }) => Err(denied),
+                        Verdict::Denied(denied) => Err(denied),
+                    };
+                    let retry = retry_of(decision, now, |denied| rules.retry(state, denied));
+                    all.longer(retry, now)
+                })
+            }
+            _ => Retry::Never,
+        }
+    }
+
+    fn capacity(&self, _: &Address) -> u64 {
+        let capacity = self.limits().map(|(_, rules)| rules.capacity());
+        capacity.min().unwrap_or(0)
+    }
+}
+
+impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
+    /// What goes with a denial of one limit, of which that limit says `detail`. All limits say when
+    /// to retry.
+    fn denied_by(&self, address: &Address, denied: Denied, detail: Detail) -> Detail {
+        Detail {
+            decision: Err(denied),
+            retry: self.retry(address, denied),
+            ..detail
+        }
+    }
+}
+
+/// A table with several limits for each key. Sealed.
+#[doc(hidden)]
+pub trait EachLimit: Keys {
+    #[doc(hidden)]
+    fn take_each_at(&self, address: &Address, now: Timestamp, n: u32) -> Result<(), DeniedBy>;
+    #[doc(hidden)]
+    fn take_each_explained_at(
+        &self,
+        address: &Address,
+        now: Timestamp,
+        n: u32,
+    ) -> (Result<(), DeniedBy>, DetailBy);
+    #[doc(hidden)]
+    fn retry_by(&self, address: &Address, by: DeniedBy) -> Retry;
+    #[doc(hidden)]
+    fn explain_nth_at(
+        &self,
+        address: &Address,
+        limit: usize,
+        now: Timestamp,
+        n: u32,
+    ) -> Option<Detail>;
+}
+
+impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> EachLimit for KeyedList<L, M, S> {
+    #[inline]
+    fn take_each_at(&self, address: &Address, now: Timestamp, n: u32) -> Result<(), DeniedBy> {
+        self.take_each(address, now, n, ()).map(|_| ())
+    }
+
+    fn take_each_explained_at(
+        &self,
+        address: &Address,
+        now: Timestamp,
+        n: u32,
+    ) -> (Result<(), DeniedBy>, DetailBy) {
+        self.take_each_explained(address, now, n)
+    }
+
+    fn retry_by(&self, address: &Address, by: DeniedBy) -> Retry {
+        self.retry(address, self.as_one(address, by))
+    }
+
+    fn explain_nth_at(
+        &self,
+        address: &Address,
+        limit: usize,
+        now: Timestamp,
+        n: u32,
+    ) -> Option<Detail> {
+        let rules = self.rules.get(limit)?;
+        let (states, has_entry) = self.states(address, now);
+        let state = *states.as_ref().get(limit)?;
+        let decision = match rules.judge(state, now, n) {
+            Verdict::Denied(denied) => Err(denied),
+            Verdict::Granted(_) | Verdict::Allowed if has_entry => Ok(()),
+            Verdict::Granted(_) | Verdict::Allowed => self.has_room(address, now, n),
+        };
+        let detail = rules.detail(state, now, decision);
+        Some(match decision {
+            Err(Denied::Crowded { .. }) => Detail {
+                available: 0,
+                full_again: self.table.retry(),
+                retry: self.table.retry(),
+                ..detail
+            },
+            _ => detail,
+        })
+    }
+}
+
+impl<P: Deref<Target: EachLimit>> Key<P> {
+    /// Takes `n` permits of each limit of the key at `now`, or none. As
+    /// [`try_acquire_at`](Self::try_acquire_at), but a denial says which limit it was. For a key of
+    /// a [`KeyedList`].
+    ///
+    /// [`retry_each`](Self::retry_each) says when all limits have the permits.
+    ///
+    /// # Errors
+    ///
+    /// [`DeniedBy`] names the first limit that denies. If the key finds no entry, it has
+    /// [`Denied::Crowded`] and the index 0.
+    ///
+    /// ```
+    /// # use portcullis_core::{KeyedList, Rate, Retry, Timestamp, TokenBucketRules};
+    /// let rules = [Rate::per_second(10), Rate::per_second(1)];
+    /// let users = KeyedList::for_keys(rules.map(|rate| TokenBucketRules::new(rate, 2)), 100);
+    /// let (now, alice) = (Timestamp::from_secs(9), users.key("alice"));
+    /// assert!(alice.try_acquire_each_at(now, 2).is_ok());
+    /// let later = Timestamp::from_millis(9_200);
+    /// let denied = alice.try_acquire_each_at(later, 1).unwrap_err();
+    /// assert_eq!(denied.index, 1);
+    /// assert_eq!(alice.retry_each(denied), Retry::At(Timestamp::from_secs(10)));
+    /// ```
+    #[inline]
+    pub fn try_acquire_each_at(self, now: Timestamp, n: u32) -> Result<Lease<Self>, DeniedBy> {
+        let (table, address) = self.place();
+        match table.take_each_at(address, now, n) {
+            Ok(()) => Ok(Lease::from_grant(self, n, Receipt::NONE)),
+            Err(by) => Err(by),
+        }
+    }
+
+    /// Takes permits as [`try_acquire_each_at`](Self::try_acquire_each_at) does, and returns what
+    /// one of the limits saw: for a denial the limit that denied, for a grant the limit with the
+    /// fewest permits left, the first of them if several have as many.
+    ///
+    /// Its numbers are those of the word that this decision wrote or read, whatever other callers
+    /// take at the same time. Its `retry` is that of the one limit.
+    ///
+    /// # Errors
+    ///
+    /// The first result is one of the errors of `try_acquire_each_at`.
+    ///
+    /// ```
+    /// # use portcullis_core::{ConcurrencyRules, KeyedList, Timestamp};
+    /// let rules = [ConcurrencyRules::new(7), ConcurrencyRules::new(5)];
+    /// let users = KeyedList::for_keys(rules, 100);
+    /// let (lease, told) = users.key("alice").try_acquire_each_explained_at(Timestamp::ZERO, 4);
+    /// assert!(lease.is_ok());
+    /// assert_eq!((told.index, told.detail.available, told.detail.capacity), (1, 1, 5));
+    /// ```
+    #[must_use = "a lease returns its permits when it is dropped"]
+    pub fn try_acquire_each_explained_at(
+        self,
+        now: Timestamp,
+        n: u32,
+    ) -> (Result<Lease<Self>, DeniedBy>, DetailBy) {
+        let (table, address) = self.place();
+        let (taken, told) = table.take_each_explained_at(address, now, n);
+        let lease = taken.map(|()| Lease::from_grant(self, n, Receipt::NONE));
+        (lease, told)
+    }
+
+    /// Returns when to retry the request that was denied: the latest of the answers of all limits
+    /// in their current state. For a key of a [`KeyedList`].
+    ///
+    /// The result is exact: without other requests for the key, a request at [`Retry::At`] is
+    /// granted, and a request 1 ns earlier is denied.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{FixedWindowRules, KeyedList, Retry, Timestamp};
+    /// let rules = [10, 60].map(|length| FixedWindowRules::new(2, Duration::from_secs(length)));
+    /// let users = KeyedList::for_keys(rules, 100);
+    /// let (now, alice) = (Timestamp::from_secs(9), users.key("alice"));
+    /// assert!(alice.try_acquire_each_at(now, 2).is_ok());
+    /// let denied = alice.try_acquire_each_at(now, 1).unwrap_err();
+    /// assert_eq!(denied.index, 0);
+    /// assert_eq!(alice.retry_each(denied), Retry::At(Timestamp::from_secs(60)));
+    /// ```
+    pub fn retry_each(&self, denied: DeniedBy) -> Retry {
+        let (table, address) = self.place();
+        table.retry_by(address, denied)
+    }
+
+    /// Returns what each limit of the key would answer, in order. Writes nothing. For a key of a
+    /// [`KeyedList`].
+    ///
+    /// ```
+    /// # use portcullis_core::{ConcurrencyRules, KeyedList, Timestamp};
+    /// let rules = [ConcurrencyRules::new(7), ConcurrencyRules::new(5)];
+    /// let users = KeyedList::for_keys(rules, 100);
+    /// let alice = users.key("alice");
+    /// let allowed = alice.explain_each_at(Timestamp::ZERO, 6).map(|detail| detail.is_allowed());
+    /// assert!(allowed.eq([true, false]));
+    /// ```
+    pub fn explain_each_at(&self, now: Timestamp, n: u32) -> impl Iterator<Item = Detail> {
+        let (table, address) = self.place();
+        (0..).map_while(move |limit| table.explain_nth_at(address, limit, now, n))
+    }
+}
+
+impl<L: fmt::Debug, M, S> fmt::Debug for KeyedList<L, M, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeyedList")
+            .field("rules", &self.rules)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,367 @@
+//! Lists of rules, for the limits that each key of a table has. No state.
+
+use self::sealed::{List, Rules};
+use crate::rules::{TableRules, Verdict, WordRules};
+use crate::{
+    AnyRules, Denied, DeniedBy, Detail, Idle, KeyedRules, Retry, Setting, SettingsError, Timestamp,
+};
+
+/// The most limits that a key of a [`KeyedList`](crate::KeyedList) can have: the words of a cache
+/// line.
+pub(crate) const MOST: usize = 8;
+
+/// The limits that each key of a [`KeyedList`](crate::KeyedList) has: tuples and arrays of 1 to 8
+/// [rules](KeyedRules), and [`RulesAtRunTime`]. Sealed.
+///
+/// ```
+/// use portcullis_core::{ConcurrencyRules, Rate, RuleList, TokenBucketRules};
+/// fn is_list(_: &impl RuleList) {}
+/// is_list(&(TokenBucketRules::new(Rate::per_second(5), 10), ConcurrencyRules::new(2)));
+/// is_list(&[ConcurrencyRules::new(5), ConcurrencyRules::new(2)]);
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a list of the rules of a `KeyedList` table",
+    label = "expected a tuple or an array of 1 to 8 of `TokenBucketRules`, `FixedWindowRules`, `ConcurrencyRules` and `AnyRules`, or a `RulesAtRunTime`",
+    note = "convert a limiter with `limiter.into_rules()?`",
+    note = "for limiters of any other type, use a `KeyedArray` of `AllOf`"
+)]
+pub trait RuleList: List {}
+
+impl<L: List> RuleList for L {}
+
+pub(crate) mod sealed {
+    use super::{Denied, DeniedBy, Detail, Idle, Retry, Timestamp, Verdict};
+
+    /// A list of rules, and what it needs of a decision.
+    pub trait List {
+        /// The states of all limits, in order.
+        type States: Copy + AsRef<[u64]> + AsMut<[u64]>;
+        const NO_STATES: Self::States;
+
+        /// The number of limits, 1 to 8.
+        fn count(&self) -> usize;
+
+        /// The rules of the limit with index `limit`.
+        fn get(&self, limit: usize) -> Option<&dyn Rules>;
+
+        /// Whether the first limit leads: see [`leads`](Rules::leads).
+        fn is_led_by_first(&self) -> bool;
+
+        /// Whether permits of a limit come back by release.
+        fn releases(&self) -> bool;
+
+        /// Decides on a request. Returns the states that a grant leaves, or the first denial. A
+        /// request that takes nothing leaves the states as they are.
+        fn judge(
+            &self,
+            states: Self::States,
+            now: Timestamp,
+            n: u32,
+        ) -> Result<Self::States, DeniedBy>;
+    }
+
+    /// The rules of one limit, of any kind. See [`WordRules`](crate::rules::WordRules) and
+    /// [`TableRules`](crate::rules::TableRules).
+    pub trait Rules {
+        /// How well the limit can lead: the most if only a take can change its state to one that is
+        /// not idle, and no release changes it back. Next come limits whose permits are released,
+        /// and last those that never change.
+        fn leads(&self) -> u8;
+        fn releases(&self) -> bool;
+        fn judge(&self, state: u64, now: Timestamp, n: u32) -> Verdict;
+        /// The state without the take at `now` that left `left`.
+        fn undo(&self, state: u64, now: Timestamp, n: u32, left: u64) -> Option<u64>;
+        fn fresh(&self, now: Timestamp) -> u64;
+        fn is_forgettable(&self, state: u64, now: Timestamp, since: Timestamp) -> bool;
+        fn capacity(&self) -> u64;
+        fn available(&self, state: u64, now: Timestamp) -> u64;
+        fn idle(&self, state: u64, now: Timestamp) -> Idle;
+        fn retry(&self, state: u64, denied: Denied) -> Retry;
+        fn detail(&self, state: u64, now: Timestamp, decision: Result<(), Denied>) -> Detail;
+    }
+}
+
+/// The rank of limits that lead best.
+const BEST: u8 = 2;
+
+impl<R: KeyedRules> Rules for R {
+    #[inline(always)]
+    fn leads(&self) -> u8 {
+        if TableRules::releases(self) {
+            1
+        } else if self.is_unlimited() {
+            0
+        } else {
+            BEST
+        }
+    }
+
+    fn releases(&self) -> bool {
+        TableRules::releases(self)
+    }
+
+    fn judge(&self, state: u64, now: Timestamp, n: u32) -> Verdict {
+        match self.request(now, n) {
+            Ok(request) => WordRules::judge(self, state, request),
+            Err(denied) => Verdict::Denied(denied),
+        }
+    }
+
+    fn undo(&self, state: u64, now: Timestamp, n: u32, left: u64) -> Option<u64> {
+        self.refund(state, now, n, &self.receipt(left, now))
+    }
+
+    fn fresh(&self, now: Timestamp) -> u64 {
+        TableRules::fresh(self, now)
+    }
+
+    fn is_forgettable(&self, state: u64, now: Timestamp, since: Timestamp) -> bool {
+        TableRules::is_forgettable(self, state, now, since)
+    }
+
+    fn capacity(&self) -> u64 {
+        TableRules::capacity(self)
+    }
+
+    fn available(&self, state: u64, now: Timestamp) -> u64 {
+        WordRules::available(self, state, now)
+    }
+
+    fn idle(&self, state: u64, now: Timestamp) -> Idle {
+        WordRules::idle(self, state, now)
+    }
+
+    fn retry(&self, state: u64, denied: Denied) -> Retry {
+        WordRules::retry(self, state, denied)
+    }
+
+    fn detail(&self, state: u64, now: Timestamp, decision: Result<(), Denied>) -> Detail {
+        WordRules::detail(self, state, now, decision)
+    }
+}
+
+/// The state that a grant by the limit with index `index` leaves.
+#[inline(always)]
+fn left_by<R: KeyedRules>(
+    rules: &R,
+    index: usize,
+    state: u64,
+    now: Timestamp,
+    n: u32,
+) -> Result<u64, DeniedBy> {
+    let verdict = match rules.request(now, n) {
+        Ok(request) => WordRules::judge(rules, state, request),
+        Err(denied) => Verdict::Denied(denied),
+    };
+    match verdict {
+        Verdict::Granted(left) => Ok(left),
+        Verdict::Allowed => Ok(state),
+        Verdict::Denied(denied) => Err(DeniedBy {
+            index,
+            permits: n,
+            denied,
+        }),
+    }
+}
+
+macro_rules! tuple {
+    ($count:literal: $($index:tt $rules:ident $state:ident),+) => {
+        impl<$($rules: KeyedRules),+> List for ($($rules,)+) {
+            type States = [u64; $count];
+            const NO_STATES: Self::States = [0; $count];
+
+            #[inline(always)]
+            fn count(&self) -> usize {
+                $count
+            }
+
+            #[inline]
+            fn get(&self, limit: usize) -> Option<&dyn Rules> {
+                match limit {
+                    $($index => Some(&self.$index),)+
+                    _ => None,
+                }
+            }
+
+            #[inline(always)]
+            fn is_led_by_first(&self) -> bool {
+                self.0.leads() == BEST
+            }
+
+            #[inline(always)]
+            fn releases(&self) -> bool {
+                $(TableRules::releases(&self.$index))||+
+            }
+
+            #[inline(always)]
+            fn judge(
+                &self,
+                [$($state),+]: Self::States,
+                now: Timestamp,
+                n: u32,
+            ) -> Result<Self::States, DeniedBy> {
+                Ok([$(left_by(&self.$index, $index, $state, now, n)?),+])
+            }
+        }
+    };
+}
+
+tuple!(1: 0 A a);
+tuple!(2: 0 A a, 1 B b);
+tuple!(3: 0 A a, 1 B b, 2 C c);
+tuple!(4: 0 A a, 1 B b, 2 C c, 3 D d);
+tuple!(5: 0 A a, 1 B b, 2 C c, 3 D d, 4 E e);
+tuple!(6: 0 A a, 1 B b, 2 C c, 3 D d, 4 E e, 5 F f);
+tuple!(7: 0 A a, 1 B b, 2 C c, 3 D d, 4 E e, 5 F f, 6 G g);
+tuple!(8: 0 A a, 1 B b, 2 C c, 3 D d, 4 E e, 5 F f, 6 G g, 7 H h);
+
+impl<R: KeyedRules, const N: usize> List for [R; N] {
+    type States = [u64; N];
+    const NO_STATES: [u64; N] = {
+        assert!(N >= 1 && N <= MOST, "a key has 1 to 8 limits");
+        [0; N]
+    };
+
+    #[inline(always)]
+    fn count(&self) -> usize {
+        N
+    }
+
+    #[inline]
+    fn get(&self, limit: usize) -> Option<&dyn Rules> {
+        self.as_slice().get(limit).map(|rules| rules as &dyn Rules)
+    }
+
+    #[inline(always)]
+    fn is_led_by_first(&self) -> bool {
+        self.first().is_some_and(|rules| rules.leads() == BEST)
+    }
+
+    #[inline(always)]
+    fn releases(&self) -> bool {
+        R::RELEASES && self.iter().any(TableRules::releases)
+    }
+
+    #[inline(always)]
+    fn judge(&self, mut states: [u64; N], now: Timestamp, n: u32) -> Result<[u64; N], DeniedBy> {
+        for (index, (rules, state)) in self.iter().zip(&mut states).enumerate() {
+            *state = left_by(rules, index, *state, now, n)?;
+        }
+        Ok(states)
+    }
+}
+
+/// A list of 1 to 8 rules of any kinds that is built at run time, for example from a configuration
+/// file. All such lists have one type.
+///
+/// ```
+/// use portcullis_core::{
+///     AnyRules, ConcurrencyRules, KeyedList, Rate, RulesAtRunTime, Timestamp, TokenBucketRules,
+/// };
+///
+/// // As read from a file: 10 per second, 100 per minute, 2 at once.
+/// let rules: Vec<AnyRules> = vec![
+///     TokenBucketRules::new(Rate::per_second(10), 10).into(),
+///     TokenBucketRules::new(Rate::per_minute(100), 100).into(),
+///     ConcurrencyRules::new(2).into(),
+/// ];
+/// let users = KeyedList::for_keys(RulesAtRunTime::new(rules)?, 1_000);
+/// let denied = users.key("alice").try_acquire_each_at(Timestamp::ZERO, 3).unwrap_err();
+/// assert_eq!(denied.index, 2);
+/// # Ok::<(), portcullis_core::SettingsError>(())
+/// ```
+#[derive(Debug)]
+pub struct RulesAtRunTime {
+    /// No rules follow a `None`.
+    rules: [Option<AnyRules>; MOST],
+    count: usize,
+}
+
+impl RulesAtRunTime {
+    /// Creates a list of `rules`, in their order.
+    ///
+    /// # Errors
+    ///
+    /// [`SettingsError`] about [`Setting::Limits`] if there are no rules, or more than 8.
+    ///
+    /// ```
+    /// # use portcullis_core::{AnyRules, ConcurrencyRules, RulesAtRunTime, Setting, SettingsError};
+    /// let rules = |count| (0..count).map(|_| AnyRules::from(ConcurrencyRules::new(1)));
+    /// assert!(RulesAtRunTime::new(rules(8)).is_ok());
+    /// assert_eq!(
+    ///     RulesAtRunTime::new(rules(9)).unwrap_err(),
+    ///     SettingsError::TooLarge { setting: Setting::Limits, max: 8 }
+    /// );
+    /// ```
+    pub fn new(rules: impl IntoIterator<Item = AnyRules>) -> Result<Self, SettingsError> {
+        let mut list = Self {
+            rules: [const { None }; MOST],
+            count: 0,
+        };
+        for rules in rules {
+            let Some(place) = list.rules.get_mut(list.count) else {
+                return Err(SettingsError::TooLarge {
+                    setting: Setting::Limits,
+                    max: MOST as u64,
+                });
+            };
+            *place = Some(rules);
+            list.count += 1;
+        }
+        if list.count == 0 {
+            return Err(SettingsError::Zero {
+                setting: Setting::Limits,
+            });
+        }
+        Ok(list)
+    }
+
+    /// Returns the rules, in order.
+    ///
+    /// ```
+    /// # use portcullis_core::{AnyRules, ConcurrencyRules, RulesAtRunTime};
+    /// let list = RulesAtRunTime::new([ConcurrencyRules::new(1).into()])?;
+    /// assert!(matches!(list.iter().next(), Some(AnyRules::Concurrency(_))));
+    /// # Ok::<(), portcullis_core::SettingsError>(())
+    /// ```
+    pub fn iter(&self) -> impl Iterator<Item = &AnyRules> {
+        self.rules.iter().flatten()
+    }
+}
+
+impl List for RulesAtRunTime {
+    type States = [u64; MOST];
+    const NO_STATES: [u64; MOST] = [0; MOST];
+
+    #[inline(always)]
+    fn count(&self) -> usize {
+        self.count
+    }
+
+    fn get(&self, limit: usize) -> Option<&dyn Rules> {
+        let rules = self.rules.get(limit)?.as_ref()?;
+        Some(rules)
+    }
+
+    fn is_led_by_first(&self) -> bool {
+        self.iter()
+            .next()
+            .is_some_and(|rules| rules.leads() == BEST)
+    }
+
+    fn releases(&self) -> bool {
+        self.iter().any(TableRules::releases)
+    }
+
+    fn judge(
+        &self,
+        mut states: [u64; MOST],
+        now: Timestamp,
+        n: u32,
+    ) -> Result<[u64; MOST], DeniedBy> {
+        for (index, (rules, state)) in self.iter().zip(&mut states).enumerate() {
+            *state = left_by(rules, index, *state, now, n)?;
+        }
+        Ok(states)
+    }
+}

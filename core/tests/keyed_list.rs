@@ -1,0 +1,524 @@
+//! Several limits for each key: decisions are those of plain limiters, of which a request takes all
+//! or none.
+
+mod support;
+
+use core::time::Duration;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use portcullis_core::{
+    AllOf, AnyRules, Concurrency, ConcurrencyRules, Counted, Denied, Detail, FixedWindow,
+    FixedWindowRules, Idle, Keyed, KeyedList, Limiter, Line, QueueKeys, RandomSeed, Rate, Receipt,
+    Retry, RuleList, RulesAtRunTime, Seed, Setting, SettingsError, Timestamp, TokenBucket,
+    TokenBucketRules,
+};
+use support::draws::Draws;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Choices for a trace of any length.
+const fn seeded(seed: u64) -> Draws<'static> {
+    Draws::Seeded {
+        state: seed,
+        steps: u32::MAX,
+    }
+}
+
+fn secs(seconds: u64) -> Timestamp {
+    Timestamp::from_secs(seconds)
+}
+
+fn millis(millis: u64) -> Timestamp {
+    Timestamp::from_millis(millis)
+}
+
+fn bucket(per_second: u32, burst: u64) -> TokenBucketRules {
+    let bucket = TokenBucket::builder(Rate::per_second(per_second), burst);
+    bucket.tick(Duration::from_micros(1)).rules().unwrap()
+}
+
+fn minute(limit: u64) -> FixedWindowRules {
+    FixedWindowRules::new(limit, Duration::from_secs(60))
+}
+
+/// The settings of a limit.
+#[derive(Clone, Copy, Debug)]
+enum Settings {
+    Bucket(u32, u64),
+    Window(u64, u64),
+    AtOnce(u32),
+    Unlimited,
+}
+
+impl Settings {
+    fn draw(draws: &mut Draws<'_>) -> Self {
+        match draws.below(7) {
+            0..=2 => Self::Bucket(1 + draws.below(9) as u32, 1 + draws.below(9)),
+            3 | 4 => Self::Window(1 + draws.below(9), 1 + draws.below(5)),
+            5 => Self::AtOnce(1 + draws.below(9) as u32),
+            _ => Self::Unlimited,
+        }
+    }
+
+    fn rules(self) -> AnyRules {
+        match self {
+            Self::Bucket(rate, burst) => bucket(rate, burst).into(),
+            Self::Window(limit, length) => {
+                FixedWindowRules::new(limit, Duration::from_secs(length)).into()
+            }
+            Self::AtOnce(limit) => ConcurrencyRules::new(limit).into(),
+            Self::Unlimited => TokenBucketRules::new(Rate::UNLIMITED, 9).into(),
+        }
+    }
+
+    fn plain(self) -> Box<dyn Limiter + Send + Sync> {
+        match self {
+            Self::Bucket(rate, burst) => {
+                // The tick of these settings in a word of a table.
+                let bucket = TokenBucket::builder(Rate::per_second(rate), burst);
+                Box::new(bucket.tick(Duration::from_micros(1)).build().unwrap())
+            }
+            Self::Window(limit, length) => {
+                Box::new(FixedWindow::new(limit, Duration::from_secs(length)))
+            }
+            Self::AtOnce(limit) => Box::new(Concurrency::new(limit)),
+            Self::Unlimited => Box::new(TokenBucket::new(Rate::UNLIMITED, 9)),
+        }
+    }
+}
+
+/// The plain limiters of each key, and the permits that are out.
+struct Oracle {
+    settings: Vec<Settings>,
+    keys: HashMap<u64, (Plain, Vec<u32>)>,
+}
+
+type Plain = Vec<Box<dyn Limiter + Send + Sync>>;
+
+impl Oracle {
+    fn key(&mut self, key: u64) -> &mut (Plain, Vec<u32>) {
+        let settings = &self.settings;
+        self.keys
+            .entry(key)
+            .or_insert_with(|| (settings.iter().map(|one| one.plain()).collect(), vec![]))
+    }
+}
+
+/// Compares decision for decision, with times that stand still, move ahead, or are stale.
+fn decides_as_plain_limiters<L: RuleList>(settings: &[Settings], list: L, draws: &mut Draws<'_>) {
+    let table = KeyedList::for_keys(list, 16);
+    let mut oracle = Oracle {
+        settings: settings.to_vec(),
+        keys: HashMap::new(),
+    };
+    let mut newest = 1_000_000;
+    for _ in 0..400 {
+        newest += match draws.below(8) {
+            0..=2 => 0,
+            3..=5 => draws.below(300),
+            6 => draws.below(3_000),
+            _ => draws.below(30_000),
+        };
+        let stale = if draws.below(5) == 0 {
+            draws.below(900)
+        } else {
+            0
+        };
+        let now = millis(newest - stale);
+        let (key, n) = (draws.below(6), draws.below(6) as u32);
+        let (plain, out) = oracle.key(key);
+        let all = AllOf::new(&plain[..]);
+        let alice = table.key(&key);
+        let context = format!("{settings:?}, key {key} at {now:?}, {n} permits");
+        assert_eq!(alice.available_at(now), all.available_at(now), "{context}");
+        assert_eq!(
+            alice.idle_at(now).is_idle(),
+            all.idle_at(now).is_idle(),
+            "{context}"
+        );
+        assert_eq!(
+            alice.peek_at(now, n),
+            Limiter::peek_at(&all, now, n),
+            "{context}"
+        );
+        let each: Vec<_> = alice.explain_each_at(now, n).collect();
+        assert_eq!(each.len(), settings.len());
+        for (one, other) in each.iter().zip(all.explain_at(now, n)) {
+            // The capacity of an unlimited bucket is as large as its word can count.
+            let told = |detail: &Detail| {
+                let Detail {
+                    decision,
+                    available,
+                    retry,
+                    full_again,
+                    ..
+                } = *detail;
+                (
+                    decision,
+                    available,
+                    detail.capacity.min(1 << 40),
+                    retry,
+                    full_again,
+                )
+            };
+            assert_eq!(told(one), told(&other), "{context}");
+        }
+        if draws.below(4) == 0 && !out.is_empty() {
+            let n = out.swap_remove(draws.below(out.len() as u64) as usize);
+            all.release(n);
+            alice.release(n);
+            continue;
+        }
+        let expected = all.try_acquire_at(now, n);
+        let (taken, told) = match draws.below(3) {
+            0 => (alice.try_acquire_each_at(now, n), None),
+            1 => {
+                let (taken, told) = alice.try_acquire_each_explained_at(now, n);
+                (taken, Some(told))
+            }
+            _ => match (alice.try_acquire_at(now, n), &expected) {
+                (Ok(lease), _) => (Ok(lease), None),
+                (Err(_), Err(by)) => (Err(*by), None),
+                (Err(denied), Ok(_)) => panic!("{denied}: {context}"),
+            },
+        };
+        match (expected, taken) {
+            (Ok(expected), Ok(lease)) => {
+                assert_eq!(lease.permits(), n);
+                out.push(expected.forget());
+                lease.forget();
+                if let Some(told) = told {
+                    let least = (0..settings.len())
+                        .map(|limit| (plain[limit].available_at(now), limit))
+                        .min();
+                    assert_eq!(
+                        Some((told.detail.available, told.index)),
+                        least,
+                        "{context}"
+                    );
+                }
+            }
+            (Err(expected), Err(by)) => {
+                assert_eq!(by, expected, "{context}");
+                assert_eq!(alice.retry_each(by), all.retry(expected), "{context}");
+                if let Some(told) = told {
+                    assert_eq!(told.index, by.index);
+                    assert_eq!(told.detail.decision, Err(by.denied));
+                }
+            }
+            (expected, taken) => panic!("{:?}, not {:?}: {context}", taken.err(), expected.err()),
+        }
+    }
+}
+
+#[test]
+fn lists_that_are_built_at_run_time_decide_as_plain_limiters() {
+    let mut draws = seeded(1);
+    for count in (1..=8).cycle().take(400) {
+        let settings: Vec<_> = (0..count).map(|_| Settings::draw(&mut draws)).collect();
+        let rules = RulesAtRunTime::new(settings.iter().map(|one| one.rules())).unwrap();
+        decides_as_plain_limiters(&settings, rules, &mut draws);
+    }
+}
+
+#[test]
+fn tuples_and_arrays_decide_as_plain_limiters() {
+    use Settings::{AtOnce, Bucket, Window};
+    let mut draws = seeded(2);
+    for _ in 0..40 {
+        let (a, b, c) = (
+            1 + draws.below(9) as u32,
+            1 + draws.below(9),
+            1 + draws.below(9),
+        );
+        let window = FixedWindowRules::new(c, 2 * SECOND);
+        let at_once = || ConcurrencyRules::new(b as u32);
+        decides_as_plain_limiters(&[Bucket(a, b)], (bucket(a, b),), &mut draws);
+        decides_as_plain_limiters(
+            &[Bucket(a, b), AtOnce(b as u32)],
+            (bucket(a, b), at_once()),
+            &mut draws,
+        );
+        decides_as_plain_limiters(
+            &[AtOnce(b as u32), Window(c, 2), Bucket(a, b)],
+            (
+                at_once(),
+                FixedWindowRules::new(c, 2 * SECOND),
+                bucket(a, b),
+            ),
+            &mut draws,
+        );
+        decides_as_plain_limiters(
+            &[Bucket(a, b), Bucket(a, c), Bucket(1, b)],
+            [bucket(a, b), bucket(a, c), bucket(1, b)],
+            &mut draws,
+        );
+        decides_as_plain_limiters(
+            &[
+                Window(c, 2),
+                Bucket(a, b),
+                AtOnce(b as u32),
+                Bucket(1, 9),
+                AtOnce(9),
+            ],
+            (
+                window,
+                bucket(a, b),
+                at_once(),
+                bucket(1, 9),
+                ConcurrencyRules::new(9),
+            ),
+            &mut draws,
+        );
+    }
+}
+
+#[test]
+fn a_denial_names_the_first_limit_that_denies_and_takes_from_none() {
+    let table = KeyedList::for_keys((bucket(1, 5), minute(3), ConcurrencyRules::new(2)), 100);
+    let now = secs(60);
+    let available = |table: &KeyedList<_, _, _>| -> Vec<u64> {
+        let alice = table.key("alice");
+        alice
+            .explain_each_at(now, 1)
+            .map(|detail| detail.available)
+            .collect()
+    };
+    let denied = |n| table.key("alice").try_acquire_each_at(now, n).unwrap_err();
+    assert_eq!((denied(3).index, denied(3).permits), (2, 3));
+    assert_eq!((denied(4).index, denied(6).index), (1, 0));
+    assert_eq!(table.statistics_at(now).held, 0, "a denial takes no entry");
+
+    let lease = table.key("alice").try_acquire_each_at(now, 2).unwrap();
+    assert_eq!(available(&table), [3, 1, 0]);
+    assert_eq!(denied(1).index, 2);
+    assert_eq!(table.key("alice").retry_each(denied(1)), Retry::OnRelease);
+    drop(lease);
+    assert_eq!(available(&table), [3, 1, 2]);
+    assert_eq!(denied(2).index, 1);
+    assert_eq!(
+        table.key("alice").retry_each(denied(2)),
+        Retry::At(secs(120))
+    );
+    assert_eq!(available(&table), [3, 1, 2], "no denial has taken");
+    assert!(matches!(
+        table.key("alice").try_acquire_at(now, 3),
+        Err(Denied::ExceedsCapacity {
+            permits: 3,
+            capacity: 2
+        })
+    ));
+}
+
+#[test]
+fn an_entry_is_forgotten_only_when_all_limits_are_idle() {
+    let table = KeyedList::new(
+        (bucket(10, 5), minute(3), ConcurrencyRules::new(2)),
+        [const { Line::new() }; 4],
+        Seed::new(),
+    );
+    let lease = table.key("alice").try_acquire_at(secs(60), 1).unwrap();
+    assert_eq!(table.sweep_at(secs(100), ..), 0, "the window is on");
+    assert_eq!(table.sweep_at(secs(500), ..), 0, "a permit is out");
+    drop(lease);
+    assert_eq!(table.sweep_at(secs(100), ..), 0, "the window is on");
+    assert_eq!(table.statistics_at(secs(100)).live, 1);
+    assert_eq!(table.sweep_at(secs(122), 4..), 0, "other lines");
+    assert_eq!(table.sweep_at(secs(122), ..), 1);
+    assert_eq!(table.statistics_at(secs(122)).held, 0);
+}
+
+#[test]
+fn a_flood_of_keys_resets_no_limit() {
+    let table = KeyedList::new(
+        (bucket(10, 5), minute(3)),
+        [const { Line::new() }; 4],
+        Seed::new(),
+    );
+    let granted = |key: u64, now| u32::from(table.key(&key).try_acquire_at(now, 1).is_ok());
+    let mut taken = 0;
+    // The bucket refills between two takes; the window does not.
+    for second in 60..120 {
+        taken += granted(0, secs(second));
+        for stranger in 1..100 {
+            granted(stranger * 1_000 + second, secs(second));
+        }
+    }
+    assert_eq!(taken, 3);
+    let statistics = table.statistics_at(secs(119));
+    assert_eq!((statistics.slots, statistics.live), (16, 16));
+    assert!(statistics.overflowed > 0);
+    let crowded = (0..).find_map(|key| {
+        table
+            .key(&(key + 7_777))
+            .try_acquire_each_at(secs(119), 1)
+            .err()
+    });
+    let by = crowded.unwrap();
+    assert_eq!(
+        (by.index, by.denied),
+        (
+            0,
+            Denied::Crowded {
+                now: secs(119),
+                permits: 1
+            }
+        )
+    );
+}
+
+#[test]
+fn in_a_half_full_table_nearly_all_keys_find_an_entry() {
+    fn lost<L: RuleList>(rules: L, lines: usize) -> usize {
+        let lines: Box<[Line]> = (0..lines).map(|_| Line::new()).collect();
+        let table = KeyedList::new(rules, lines, Seed::new());
+        (0..20_000_u64)
+            .filter(|key| table.key(key).try_acquire_at(secs(9), 1).is_err())
+            .count()
+    }
+    let bucket = || bucket(1, 1);
+    assert!(lost([bucket(), bucket()], 10_000) < 200);
+    assert!(lost([bucket(), bucket(), bucket()], 20_000) < 200);
+    assert!(
+        lost(
+            [const { TokenBucketRules::new(Rate::per_second(1), 1) }; 5],
+            40_000
+        ) < 200
+    );
+}
+
+#[test]
+fn a_list_has_1_to_8_rules() {
+    let rules = |count| RulesAtRunTime::new((0..count).map(|_| bucket(1, 1).into()));
+    assert_eq!(rules(8).unwrap().iter().count(), 8);
+    let setting = Setting::Limits;
+    assert_eq!(rules(0).unwrap_err(), SettingsError::Zero { setting });
+    let too_many = rules(9).unwrap_err();
+    assert_eq!(too_many, SettingsError::TooLarge { setting, max: 8 });
+    assert_eq!(too_many.to_string(), "limits must be at most 8");
+}
+
+#[test]
+fn limits_without_a_limit_take_no_entry() {
+    let table = KeyedList::for_keys([const { TokenBucketRules::new(Rate::UNLIMITED, 5) }; 2], 10);
+    assert!(table.key("alice").try_acquire_at(secs(9), 5).is_ok());
+    assert_eq!(table.statistics_at(secs(9)).held, 0);
+    assert!(table.key("alice").idle_at(secs(9)).is_idle());
+}
+
+#[test]
+fn a_composition_with_a_list_takes_from_all_or_from_none() {
+    let table = KeyedList::for_keys((bucket(1, 5), ConcurrencyRules::new(5)), 10);
+    let all = Concurrency::new(3);
+    let alice = table.key("alice");
+    let limits = AllOf::new((&*alice, &all));
+    let lease = limits.try_acquire_at(secs(9), 2).unwrap();
+    assert_eq!(limits.try_acquire_at(secs(9), 2).unwrap_err().index, 1);
+    assert_eq!(alice.available_at(secs(9)), 3, "nothing is taken");
+    drop(lease);
+    assert_eq!(
+        alice.explain_each_at(secs(9), 1).last().unwrap().available,
+        5
+    );
+    // The rest of the composition is not granted after the take of the list.
+    let composable = alice.as_composable().unwrap();
+    assert_eq!(composable.take_then(secs(9), 3, &mut || false), Ok(false));
+    assert_eq!(alice.available_at(secs(9)), 3);
+    assert_eq!(composable.take_then(secs(9), 3, &mut || true), Ok(true));
+    assert_eq!(alice.available_at(secs(9)), 0);
+}
+
+#[test]
+fn wrappers_and_queues_can_use_a_list() {
+    let table = KeyedList::for_keys((bucket(1, 5), ConcurrencyRules::new(2)), 10);
+    assert_eq!(table.next_held(0), None);
+    let counted = Counted::new(table);
+    let lease = counted.key("alice").try_acquire_at(secs(9), 2).unwrap();
+    assert!(counted.key("alice").try_acquire_at(secs(9), 1).is_err());
+    assert_eq!(counted.counts().granted.permits, 2);
+    let held = counted.next_held(0).unwrap();
+    assert_eq!(counted.next_held(held + 1), None);
+    drop(lease);
+    assert_eq!(counted.next_held(0), None);
+}
+
+#[test]
+fn rules_of_any_kind_work_in_a_table_with_one_limit() {
+    let now = secs(9);
+    let users = |rules: AnyRules| Keyed::new(rules, Line::for_keys(10), RandomSeed::new());
+    for (rules, capacity) in [
+        (AnyRules::from(bucket(1, 5)), 5),
+        (minute(4).into(), 4),
+        (ConcurrencyRules::new(3).into(), 3),
+    ] {
+        let is_released = matches!(rules, AnyRules::Concurrency(_));
+        let table = users(rules);
+        let alice = table.key("alice");
+        assert!(alice.try_acquire_at(now, capacity + 1).is_err());
+        let lease = alice.try_acquire_at(now, capacity).unwrap();
+        assert_eq!(alice.available_at(now), 0);
+        assert_eq!(table.next_held(0).is_some(), is_released);
+        drop(lease);
+        let back = if is_released { capacity.into() } else { 0 };
+        assert_eq!(alice.available_at(now), back);
+        let receipt = alice.take_at(now, 1);
+        if let Ok(receipt) = receipt {
+            assert_eq!(alice.refund_at(now, 1, receipt).permits, 1);
+        }
+    }
+}
+
+/// Races many threads for few permits of few keys: the grants of each key are at most those of its
+/// tightest limit, and what is out comes back.
+#[test]
+fn threads_that_race_never_take_too_many() {
+    for round in 0..20 {
+        let rules = (minute(50), ConcurrencyRules::new(3), bucket(1, 60));
+        let lines: Box<[Line]> = (0..4).map(|_| Line::new()).collect();
+        let table = Arc::new(KeyedList::new(rules, lines, Seed::new()));
+        let most = Arc::new(Mutex::new(HashMap::<u64, u64>::new()));
+        let threads: Vec<_> = (0..4)
+            .map(|thread| {
+                let (table, most) = (Arc::clone(&table), Arc::clone(&most));
+                thread::spawn(move || {
+                    let mut draws = seeded(round * 4 + thread);
+                    for _ in 0..300 {
+                        let key = draws.below(3);
+                        let n = 1 + draws.below(2) as u32;
+                        if let Ok(lease) = table.key(&key).try_acquire_at(secs(61), n) {
+                            *most.lock().unwrap().entry(key).or_default() += u64::from(n);
+                            drop(lease);
+                        }
+                    }
+                })
+            })
+            .collect();
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        for (key, granted) in most.lock().unwrap().iter() {
+            assert!(*granted <= 50, "{granted} of 50");
+            let each: Vec<_> = table.key(key).explain_each_at(secs(61), 1).collect();
+            assert_eq!(each[1].available, 3, "no permit is lost");
+            assert!(each[0].available <= 50 - granted);
+            assert!(each[2].available <= 60 - granted);
+        }
+    }
+}
+
+#[test]
+fn a_receipt_refunds_only_what_is_released() {
+    let table = KeyedList::for_keys((bucket(1, 5), ConcurrencyRules::new(5)), 10);
+    let alice = table.key("alice");
+    let receipt = alice.take_at(secs(9), 3).unwrap();
+    assert_eq!(receipt, Receipt::NONE);
+    assert_eq!(alice.refund_at(secs(9), 3, receipt).permits, 0);
+    let available: Vec<_> = alice
+        .explain_each_at(secs(9), 1)
+        .map(|detail| detail.available)
+        .collect();
+    assert_eq!(available, [2, 5]);
+    assert!(matches!(alice.idle_at(secs(9)), Idle::InUse));
+}
