@@ -10,6 +10,7 @@ mod lease_pool;
 mod policy;
 mod slice;
 mod striped_bucket;
+mod striped_concurrency;
 mod token_bucket;
 mod waiting;
 mod windows;
@@ -26,6 +27,7 @@ pub(crate) fn all(quick: bool) -> Vec<Contest> {
         all_of::rows(),
         slice::rows(),
         striped_bucket::rows(),
+        striped_concurrency::rows(),
         keyed::rows(quick),
         waiting::rows(),
         blocking::rows(),

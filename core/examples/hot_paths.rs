@@ -22,7 +22,8 @@ mod registry;
 use portcullis_core::{
     ClaimError, Concurrency, ConcurrencyShare, Denied, FixedWindow, FixedWindowRules, Interval,
     KeyLimiter, Keyed, KeyedList, Lease, LeaseId, LeasePool, Limiter, Line, Receipt, Slice,
-    SlicedBucket, SlidingWindow, StaleId, Timestamp, TokenBucket, TokenBucketRules, WarmingBucket,
+    SlicedBucket, SlidingWindow, StaleId, StripedConcurrency, Timestamp, TokenBucket,
+    TokenBucketRules, WarmingBucket,
 };
 
 macro_rules! acquires {
@@ -120,6 +121,7 @@ drops! {
     token_bucket_drop: TokenBucket;
     concurrency_drop: Concurrency;
     concurrency_32_drop: Concurrency<u32>;
+    striped_concurrency_drop: StripedConcurrency;
 }
 
 /// Takes `n` permits at `now`, as a lease with an id.

@@ -30,12 +30,13 @@
 //! | [`CooldownWindow`] | as `FixedWindow`; a request over the limit starts a wait, in which none is granted | when the window or the wait ends |
 //! | [`SlicedBucket`] | as `TokenBucket`, for all its slices together | by time |
 //! | [`StripedBucket`] | as `TokenBucket`, for all its stripes together | by time |
+//! | [`StripedConcurrency`] | as `Concurrency`, for all its stripes together | when the [`Lease`] is dropped |
 //! | [`Unlimited`] | none | |
 //!
 //! A token bucket's rate is an exact rational number. In its strict mode a sliding window keeps its
 //! limit in any time span of one window. An adjustable bucket supports reservations. Each share of
 //! `ConcurrencyShares` has a guarantee, and its limiter is a [`ConcurrencyShare`]. A [`Slice`] is a
-//! thread's local part of a sliced bucket. A striped bucket is for many cores: a thread takes from
+//! thread's local part of a sliced bucket. A striped limit is for many cores: a thread takes from
 //! a stripe that no other thread writes at that time.
 //!
 //! These types wrap a limiter or combine several:

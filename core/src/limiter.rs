@@ -116,8 +116,8 @@ pub trait Limiter {
     /// - A [`Penalty`](crate::Penalty) reports what its limiter reports. For a denial it reads
     ///   after the decision when the penalty ends.
     /// - A request for more than the capacity, a request for a key that a keyed table has no slot
-    ///   for, a [`Slice`](crate::Slice), a [`StripedBucket`](crate::StripedBucket), and a limiter
-    ///   of your own that does not implement this method: the limiter is asked with
+    ///   for, a [`Slice`](crate::Slice), a limiter in stripes ([`Striped`](crate::Striped)), and a
+    ///   limiter of your own that does not implement this method: the limiter is asked with
     ///   [`explain_at`](Self::explain_at) after the decision. Then other callers' requests may have
     ///   come in between.
     ///

@@ -279,7 +279,7 @@ fn tests(context: &Context) -> Check {
 }
 
 /// Test files that take many seconds without optimisation, or that run in real time.
-const SLOW: [&str; 8] = [
+const SLOW: [&str; 9] = [
     "io_rate",
     "named_twice",
     "random_driver",
@@ -288,6 +288,7 @@ const SLOW: [&str; 8] = [
     "signal",
     "sliced_bucket",
     "striped_bucket",
+    "striped_concurrency",
 ];
 
 /// Runs the tests without optimisation: faster to compile after each change, slower to run.
@@ -381,6 +382,8 @@ fn explorer(context: &Context) -> Command {
         "every_access",
         "--test",
         "striped_bucket",
+        "--test",
+        "striped_concurrency",
     ]);
     cargo.arg("--target-dir").arg(context.target_dir("explore"));
     cargo.env("RUSTFLAGS", "--cfg explore");

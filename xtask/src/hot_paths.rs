@@ -39,6 +39,7 @@ pub(crate) const HOT_PATHS: &[HotPath] = {
                 path("token_bucket_drop", 0, &[]),
                 path("concurrency_drop", 1, &[]),
                 path("concurrency_32_drop", 1, &[]),
+                path("striped_concurrency_drop", 1, &["give_back_slowly", "finish", "first"]),
                 path("slice_acquire", 0, &["draw"]),
                 path("slice_32_acquire", 0, &["draw"]),
                 path("share_acquire", 1, &["see_returned"]),

@@ -1,9 +1,10 @@
-//! Which stripe of a striped limiter a call uses.
+//! Which stripe of a striped limiter a call uses, and how much a stripe draws.
 
 use crate::{Denied, Detail, Lease, Limiter, LimiterId, Receipt, Refund, Retry, Timestamp};
 use sealed::Stripes;
 
-/// A limiter whose permits lie in stripes: [`StripedBucket`](crate::StripedBucket). Sealed.
+/// A limiter whose permits lie in stripes: [`StripedBucket`](crate::StripedBucket) and
+/// [`StripedConcurrency`](crate::StripedConcurrency). Sealed.
 ///
 /// ```
 /// use portcullis_core::{Rate, Stripe, Striped, StripedBucket};
@@ -19,7 +20,7 @@ pub trait Striped: Stripes {}
 impl<L: Stripes> Striped for L {}
 
 pub(crate) mod sealed {
-    use crate::{Denied, Limiter, Receipt, Timestamp};
+    use crate::{Denied, Limiter, Receipt, Refund, Timestamp};
 
     pub trait Stripes: Limiter {
         /// The number of stripes, a power of two.
@@ -28,6 +29,19 @@ pub(crate) mod sealed {
         fn take_on(&self, stripe: usize, now: Timestamp, n: u32) -> Result<Receipt, Denied>;
         /// As `peek_at`, on a stripe less than `STRIPES`.
         fn peek_on(&self, stripe: usize, now: Timestamp, n: u32) -> Result<(), Denied>;
+
+        /// As `release`, to a stripe less than `STRIPES`.
+        #[inline]
+        fn release_on(&self, stripe: usize, n: u32) {
+            let _ = stripe;
+            self.release(n);
+        }
+
+        /// As `refund_at`, to a stripe less than `STRIPES` if it does not matter which it is.
+        fn refund_on(&self, stripe: usize, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
+            let _ = stripe;
+            self.refund_at(now, n, receipt)
+        }
     }
 }
 
@@ -140,7 +154,12 @@ impl<L: Striped> Limiter for Stripe<'_, L> {
     }
 
     fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
-        self.limiter.refund_at(now, n, receipt)
+        self.limiter.refund_on(self.index, now, n, receipt)
+    }
+
+    #[inline]
+    fn release(&self, n: u32) {
+        self.limiter.release_on(self.index, n);
     }
 
     fn available_at(&self, now: Timestamp) -> u64 {
@@ -158,6 +177,23 @@ impl<L: Striped> Limiter for Stripe<'_, L> {
     fn retry(&self, denied: Denied) -> Retry {
         self.limiter.retry(denied)
     }
+}
+
+/// The bits of a stripe's index.
+pub(crate) const INDEX_BITS: u32 = 6;
+/// The smallest draw.
+pub(crate) const LEAST: u64 = if cfg!(loom) { 1 } else { 8 };
+/// The largest draw, where the word has room for it.
+pub(crate) const LARGEST: u64 = 4_096;
+/// All stripes together draw at most one of so many parts of what the rest has.
+pub(crate) const PARTS: u64 = 4;
+
+/// Fails to compile if a limiter cannot have so many stripes.
+pub(crate) const fn check(stripes: usize) {
+    assert!(
+        stripes.is_power_of_two() && stripes <= 1 << INDEX_BITS,
+        "the number of stripes is a power of two, at most 64"
+    );
 }
 
 /// Returns the number of the stripe that this thread uses: threads are numbered in the order of

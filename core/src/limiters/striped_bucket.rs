@@ -50,7 +50,7 @@ use crate::limiters::bucket_settings::BucketSettings;
 use crate::limiters::lattice::Lattice;
 use crate::limiters::slice::sealed::{Share, Source};
 use crate::limiters::sliced_bucket::{SlicedBucket, SlicedBucketBuilder, bits};
-use crate::limiters::stripe::{self, sealed::Stripes};
+use crate::limiters::stripe::{self, INDEX_BITS, LEAST, PARTS, sealed::Stripes};
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::const_unless_loom;
 use crate::time::grid::Grid;
@@ -190,12 +190,8 @@ struct Until {
     is_ahead: bool,
 }
 
-/// The smallest draw.
-const LEAST: u64 = if cfg!(loom) { 1 } else { 8 };
 /// The first draw of a stripe.
 const FIRST: u64 = if cfg!(loom) { 2 } else { 64 };
-/// All stripes together draw at most one of so many parts of what the rest has.
-const PARTS: u64 = 4;
 /// A span is at most one of so many parts of the time to fill. A stripe settles for two spans.
 const SPANS: u64 = 64;
 /// The time of a receipt for permits of a stripe. A receipt of the rest has an earlier time.
@@ -203,8 +199,6 @@ const OF_A_STRIPE: u64 = u64::MAX;
 /// The finest tick that is chosen by default, if it fits, and the coarsest but one. In nanoseconds.
 const FINE: u64 = 1_000;
 const COARSEST: u64 = 100_000_000;
-/// The bits of a stripe's index in a receipt.
-const INDEX_BITS: u32 = 6;
 
 impl<const N: usize> StripedBucket<N> {
     const_unless_loom! {
@@ -255,16 +249,13 @@ impl StripedBucket {
 }
 
 impl<const N: usize, W: Word> StripedBucket<N, W> {
-    const VALID: () = assert!(
-        N.is_power_of_two() && N <= 1 << INDEX_BITS,
-        "the number of stripes is a power of two, at most 64"
-    );
+    const VALID: () = stripe::check(N);
     /// The width of `size` and of `have`, in bits.
     const FIELD: u32 = W::BITS / 3;
     const COUNTS: u64 = (1 << Self::FIELD) - 1;
     /// The largest draw: so small that a stripe has room for two.
     const LARGEST: u64 = if Self::FIELD > 12 {
-        4_096
+        stripe::LARGEST
     } else {
         1 << (Self::FIELD - 1)
     };

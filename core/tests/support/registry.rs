@@ -274,6 +274,26 @@ macro_rules! for_each_limiter {
                 },
                 cost: [],
             }
+            striped_concurrency: portcullis_core::StripedConcurrency<8, W> {
+                on: [striped_concurrency: portcullis_core::NativeWord, striped_concurrency_32: u32],
+                new: (|limit, _time| portcullis_core::StripedConcurrency::builder(limit as u32)
+                    .build_on()),
+                on_board: (|limit, _time| portcullis_core::StripedConcurrency::builder(limit as u32)
+                    .build_on()),
+                back: by_release,
+                denial: writes_nothing,
+                refunds: [],
+                saves: [],
+                hot_path: { writes: 1, cold: ["take_slowly", "finish", "first"] },
+                counted: {
+                    allow: [striped_concurrency],
+                    deny: [striped_concurrency],
+                    roll: [],
+                    retry: [],
+                    refund: [],
+                },
+                cost: [],
+            }
             warming_bucket: portcullis_core::WarmingBucket<W> {
                 on: [warming_bucket: portcullis_core::NativeWord, warming_bucket_32: u32],
                 // A cold one is full again in that time. The fewer the permits, the longer the

@@ -11,6 +11,7 @@ const FIXED_WINDOW: &str = "core/src/limiters/fixed_window/rules.rs";
 const SLICED_BUCKET: &str = "core/src/limiters/sliced_bucket.rs";
 const SLICE: &str = "core/src/limiters/slice.rs";
 const STRIPED_BUCKET: &str = "core/src/limiters/striped_bucket.rs";
+const STRIPED_CONCURRENCY: &str = "core/src/limiters/striped_concurrency.rs";
 const LINE: &str = "core/src/keyed/line.rs";
 const KEYED: &str = "core/src/keyed.rs";
 const KEYED_LIST: &str = "core/src/keyed/keyed_list.rs";
@@ -1102,6 +1103,146 @@ pub(super) const MUTANTS: &[Mutant] = &[
         text: "word & TAG | CLOSED",
         by: "CLOSED",
         test: ("moving", "permits_taken_during_a_move_stay_taken"),
+    },
+    Mutant {
+        file: STRIPED_CONCURRENCY,
+        within: "fn settled(",
+        text: "load(Acquire)",
+        by: "load(Relaxed)",
+        test: (
+            "striped_concurrency",
+            "a_call_that_fills_a_stripe_and_one_that_closes_it_lose_no_permit",
+        ),
+    },
+    Mutant {
+        file: STRIPED_CONCURRENCY,
+        within: "fn finish(",
+        text: "stripe.load(Acquire)",
+        by: "stripe.load(Relaxed)",
+        test: (
+            "striped_concurrency",
+            "a_call_that_fills_a_stripe_and_one_that_closes_it_lose_no_permit",
+        ),
+    },
+    Mutant {
+        file: STRIPED_CONCURRENCY,
+        within: "fn finish(",
+        text: "compare_exchange_weak(word, made, AcqRel, Relaxed)",
+        by: "compare_exchange_weak(word, made, Acquire, Relaxed)",
+        test: (
+            "striped_concurrency",
+            "a_call_that_fills_a_stripe_and_one_that_closes_it_lose_no_permit",
+        ),
+    },
+    Mutant {
+        file: STRIPED_CONCURRENCY,
+        within: "fn finish(",
+        text: "compare_exchange_weak(word, made, AcqRel, Relaxed)",
+        by: "compare_exchange_weak(word, made, Release, Relaxed)",
+        test: (
+            "striped_concurrency",
+            "a_permit_guards_data_if_its_stripe_is_closed_as_it_was_before",
+        ),
+    },
+    Mutant {
+        file: STRIPED_CONCURRENCY,
+        within: "fn finish(",
+        text: "compare_exchange_weak(rest, next, Release, Relaxed)",
+        by: "compare_exchange_weak(rest, next, Relaxed, Relaxed)",
+        test: (
+            "striped_concurrency",
+            "a_call_that_fills_a_stripe_and_one_that_closes_it_lose_no_permit",
+        ),
+    },
+    Mutant {
+        file: STRIPED_CONCURRENCY,
+        within: "fn finish(",
+        text: "if self.shared.rest.load(Relaxed) != rest {",
+        by: "if false {",
+        test: (
+            "striped_concurrency",
+            "a_call_that_fills_a_stripe_and_one_that_closes_it_lose_no_permit",
+        ),
+    },
+    Mutant {
+        file: STRIPED_CONCURRENCY,
+        within: "fn close_one(",
+        text: "load(Acquire)",
+        by: "load(Relaxed)",
+        test: (
+            "striped_concurrency",
+            "two_calls_that_need_all_permits_get_them_once",
+        ),
+    },
+    Mutant {
+        file: STRIPED_CONCURRENCY,
+        within: "fn take(&self, index",
+        text: "word - u64::from(n), Acquire, Relaxed)",
+        by: "word - u64::from(n), Relaxed, Relaxed)",
+        test: (
+            "striped_concurrency",
+            "a_permit_guards_data_within_a_stripe",
+        ),
+    },
+    Mutant {
+        file: STRIPED_CONCURRENCY,
+        within: "fn take_slowly(",
+        text: "compare_exchange_weak(word, left, Acquire, Relaxed)",
+        by: "compare_exchange_weak(word, left, Relaxed, Relaxed)",
+        test: (
+            "striped_concurrency",
+            "a_permit_guards_data_within_a_stripe",
+        ),
+    },
+    Mutant {
+        file: STRIPED_CONCURRENCY,
+        within: "fn take_slowly(",
+        text: "compare_exchange_weak(rest, next, Acquire, Relaxed)",
+        by: "compare_exchange_weak(rest, next, Relaxed, Relaxed)",
+        test: (
+            "striped_concurrency",
+            "a_permit_guards_data_within_the_rest",
+        ),
+    },
+    Mutant {
+        file: STRIPED_CONCURRENCY,
+        within: "fn give_back(",
+        text: "word + u64::from(n), Release, Relaxed)",
+        by: "word + u64::from(n), Relaxed, Relaxed)",
+        test: (
+            "striped_concurrency",
+            "a_permit_guards_data_within_a_stripe",
+        ),
+    },
+    Mutant {
+        file: STRIPED_CONCURRENCY,
+        within: "fn give_back_slowly(",
+        text: "compare_exchange_weak(rest, next, Release, Relaxed)",
+        by: "compare_exchange_weak(rest, next, Relaxed, Relaxed)",
+        test: (
+            "striped_concurrency",
+            "a_permit_guards_data_through_a_move_that_a_third_thread_makes",
+        ),
+    },
+    Mutant {
+        file: STRIPED_CONCURRENCY,
+        within: "fn give_back_slowly(",
+        text: "Some(rest & WATCHED != 0)",
+        by: "Some(false)",
+        test: (
+            "striped_concurrency",
+            "a_request_queued_during_a_release_to_a_stripe_is_granted",
+        ),
+    },
+    Mutant {
+        file: STRIPED_CONCURRENCY,
+        within: "fn watch(",
+        text: "self.taken_back();",
+        by: "",
+        test: (
+            "striped_concurrency",
+            "a_waiter_bit_set_during_a_release_to_a_stripe_is_observed_or_the_permit_is",
+        ),
     },
     // The keyed table.
     Mutant {

@@ -6,6 +6,7 @@ const LIVE: &str = "core/src/word/live.rs";
 const SHARES: &str = "core/src/limiters/concurrency_shares.rs";
 const WARMING_BUCKET: &str = "core/src/limiters/warming_bucket/rules.rs";
 const STRIPED_BUCKET: &str = "core/src/limiters/striped_bucket.rs";
+const STRIPED_CONCURRENCY: &str = "core/src/limiters/striped_concurrency.rs";
 const CHANNEL: &str = "async/src/adapters/channel.rs";
 const BLOCKING: &str = "async/src/driving/blocking.rs";
 const DRIVERS: &str = "async/src/waiting/drivers.rs";
@@ -449,6 +450,56 @@ pub(super) const OF_THE_CORE: &[Mutant] = &[
             "where_permits_abound_the_shared_word_is_written_once_in_at_least_64_permits",
         ),
     },
+    Mutant {
+        file: STRIPED_CONCURRENCY,
+        within: "fn is_drawn_on(",
+        text: "&& rest & WATCHED == 0",
+        by: "",
+        test: (
+            "striped_concurrency",
+            "while_requests_wait_in_a_queue_stripes_hold_none",
+        ),
+    },
+    Mutant {
+        file: STRIPED_CONCURRENCY,
+        within: "fn take_slowly(",
+        text: "open_stripes(rest) == 0",
+        by: "true",
+        test: (
+            "striped_concurrency",
+            "it_decides_as_a_concurrency_limit_if_no_calls_overlap",
+        ),
+    },
+    Mutant {
+        file: STRIPED_CONCURRENCY,
+        within: "fn give_back_slowly(",
+        text: "Self::begun(back, Move::Close, index, word)",
+        by: "back",
+        test: (
+            "striped_concurrency",
+            "where_permits_abound_the_shared_word_is_written_once_in_at_least_64_permits",
+        ),
+    },
+    Mutant {
+        file: STRIPED_CONCURRENCY,
+        within: "fn give_back_slowly(",
+        text: "Self::begun(back, Move::Open, index, word)",
+        by: "back",
+        test: (
+            "striped_concurrency",
+            "where_permits_abound_the_shared_word_is_written_once_in_at_least_64_permits",
+        ),
+    },
+    Mutant {
+        file: STRIPED_CONCURRENCY,
+        within: "fn draw(rest",
+        text: "PARTS * N as u64",
+        by: "1",
+        test: (
+            "striped_concurrency",
+            "a_draw_is_a_part_of_what_the_rest_has_left_up_to_4096",
+        ),
+    },
     // A key without a slot counts as refused.
     Mutant {
         file: "core/src/limiter/not_granted.rs",
@@ -603,6 +654,39 @@ pub(super) const EXPLORED: &[Mutant] = &[
         test: (
             "striped_bucket",
             "calls_that_pre_empt_each_other_grant_what_a_plain_bucket_does_64",
+        ),
+    },
+    // A move is made twice.
+    Mutant {
+        file: STRIPED_CONCURRENCY,
+        within: "fn finish(",
+        text: "if parity(word) == underway.parity {",
+        by: "if true {",
+        test: (
+            "striped_concurrency",
+            "calls_that_pre_empt_each_other_decide_as_a_plain_limit_2",
+        ),
+    },
+    // What a closed stripe had is lost.
+    Mutant {
+        file: STRIPED_CONCURRENCY,
+        within: "fn finish(",
+        text: "moved - OPEN",
+        by: "moved - OPEN - have(moved)",
+        test: (
+            "striped_concurrency",
+            "calls_that_pre_empt_each_other_decide_as_a_plain_limit_2",
+        ),
+    },
+    // The rest is as it was before a move.
+    Mutant {
+        file: STRIPED_CONCURRENCY,
+        within: "fn begun(",
+        text: "(rest >> MOVES_AT).wrapping_add(1)",
+        by: "(rest >> MOVES_AT)",
+        test: (
+            "striped_concurrency",
+            "calls_that_pre_empt_each_other_decide_as_a_plain_limit_2",
         ),
     },
 ];
