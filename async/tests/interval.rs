@@ -10,8 +10,9 @@ use core::time::Duration;
 
 use portcullis_async::{Acquire, KeyedQueue, NoTimer, Queue, QueueClock, Rejected, ThreadTimer};
 use portcullis_core::{
-    Clock, Concurrency, Counted, Counts, FixedWindow, Interval, Keyed, Lease, Line, MonotonicClock,
-    QueueLimiter, Rate, Seed, SlidingWindow, Timestamp, TokenBucket, TokenBucketRules,
+    AllOf, Clock, Concurrency, Counted, Counts, FixedWindow, Interval, Keyed, Lease, Line,
+    MonotonicClock, QueueLimiter, Rate, Seed, SlidingWindow, Timestamp, TokenBucket,
+    TokenBucketRules,
 };
 use support::random::Random;
 use support::{SECOND, Task, now, permits};
@@ -138,7 +139,8 @@ fn trace<L: QueueLimiter + Debug + 'static>(seed: u64, limiter: impl Fn() -> L) 
 #[test]
 fn queues_decide_as_with_the_precise_time() {
     let bucket = || TokenBucket::new(Rate::per_second(150), 100);
-    let mut saved = [0; 6];
+    let composed = || AllOf::new((Counted::new(bucket()), Concurrency::new(2_000)));
+    let mut saved = [0; 7];
     for seed in 0..20 {
         let readings = [
             trace(seed, bucket),
@@ -147,6 +149,7 @@ fn queues_decide_as_with_the_precise_time() {
             trace(seed, || FixedWindow::new(100, SECOND)),
             trace(seed, || SlidingWindow::<8>::new(100, SECOND, 8)),
             trace(seed, || Concurrency::new(2_000)),
+            trace(seed, composed),
         ];
         for (saved, (within, precise)) in saved.iter_mut().zip(readings) {
             assert!(within <= precise);

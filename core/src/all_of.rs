@@ -31,9 +31,13 @@ use core::fmt;
 use core::mem;
 
 use crate::limiter::between;
-use crate::limiter::composable::{UndoOnDrop, as_composed, attempt, plan, take_as_planned};
+use crate::limiter::composable::{
+    UndoOnDrop, as_composed, attempt, attempt_within, plan, take_as_planned,
+};
 use crate::limiter::detail::retry_of;
-use crate::{Composable, Denied, Detail, Limiter, LimiterId, Plan, Receipt, Retry, Timestamp};
+use crate::{
+    Composable, Denied, Detail, Interval, Limiter, LimiterId, Plan, Receipt, Retry, Timestamp,
+};
 
 /// Many limits judged as one: a request takes its permits from each of them, or from none.
 ///
@@ -368,6 +372,41 @@ impl<T: Limits> AllOf<T> {
             Err(UNDONE) => Ok(false),
             Err(by) => Err(by),
         }
+    }
+
+    /// Takes `n` permits from each limit at a time that lies in `interval`, if it does not matter
+    /// where.
+    fn grant_within(
+        &self,
+        interval: Interval,
+        n: u32,
+        is_final: bool,
+    ) -> Option<Result<(), DeniedBy>> {
+        let undecided = Cell::new(false);
+        let watch = Within {
+            interval,
+            is_final,
+            undecided: &undecided,
+        };
+        let granted = self.grant(interval.earliest(), n, watch, || Ok(()));
+        (!undecided.get()).then_some(granted)
+    }
+
+    /// Returns what [`grant_within`](Self::grant_within) would return.
+    fn look_within(&self, interval: Interval, n: u32) -> Option<Result<(), DeniedBy>> {
+        let undecided = Cell::new(false);
+        let watch = Within {
+            interval,
+            is_final: true,
+            undecided: &undecided,
+        };
+        let looked = self.limits.look(&Request::<_, false, _> {
+            now: interval.earliest(),
+            n,
+            whole: &self.limits,
+            watch,
+        });
+        (!undecided.get()).then_some(looked.map(|_| ()))
     }
 
     /// Takes as many permits as are available in all limits, from `min` to `max`.
@@ -796,7 +835,7 @@ impl<T: Limits + ?Sized, const DISTINCT: bool, O: Watch> Request<'_, T, DISTINCT
             return Ok(Plan::NONE);
         };
         let looked = match times_over(self.n, times) {
-            Some(n) => plan(limiter, self.now, n),
+            Some(n) => self.watch.plan(limiter, self.now, n),
             None => Err(beyond_count(limiter)),
         };
         looked.map_err(|denied| DeniedBy {
@@ -896,7 +935,7 @@ impl<T: Limits, const DISTINCT: bool, O: Watch> Request<'_, T, DISTINCT, O> {
     #[cold]
     #[inline(never)]
     fn look_again(&self, by: DeniedBy) -> Result<T::Plans, DeniedBy> {
-        if self.is_denied(by) {
+        if self.watch.is_undecided() || self.is_denied(by) {
             Err(by)
         } else {
             self.whole.look(self)
@@ -951,11 +990,27 @@ pub trait Limits: sealed::Walk {
 pub(crate) mod sealed {
     use super::{
         Composable, Denied, DeniedBy, Limiter, LimiterId, Limits, Place, Plan, Receipt, Request,
+        plan,
     };
     use crate::Timestamp;
 
     /// How a composition takes from one of its limits.
     pub trait Watch: Copy {
+        /// Asks a limiter in the look.
+        #[inline(always)]
+        fn plan<L: Limiter + ?Sized>(
+            self,
+            limiter: &L,
+            now: Timestamp,
+            n: u32,
+        ) -> Result<Plan, Denied> {
+            plan(limiter, now, n)
+        }
+        /// Whether a denial means that the time decides.
+        #[inline(always)]
+        fn is_undecided(self) -> bool {
+            false
+        }
         /// Called before the second pass.
         #[inline(always)]
         fn start(self) {}
@@ -996,6 +1051,8 @@ pub(crate) mod sealed {
         fn id(&self, index: usize) -> Option<LimiterId>;
         /// Whether no limiter is named twice.
         fn are_distinct(&self) -> bool;
+        /// Whether all limits decide within intervals.
+        fn decide_within(&self) -> bool;
         fn look<W: Limits + ?Sized, const DISTINCT: bool, O: Watch>(
             &self,
             request: &Request<'_, W, DISTINCT, O>,
@@ -1065,6 +1122,73 @@ impl Watch for Attempt {
     ) -> Result<bool, Denied> {
         composed.attempt_then(now, n, rest)
     }
+}
+
+/// A take at a time that lies in an interval. If it matters to a limit where, the take is given up,
+/// and `undecided` is set.
+#[derive(Clone, Copy, Debug)]
+struct Within<'a> {
+    interval: Interval,
+    /// Whether a denial is final: see [`Composable::attempt_within`].
+    is_final: bool,
+    undecided: &'a Cell<bool>,
+}
+
+impl Within<'_> {
+    fn decided<T>(
+        self,
+        decision: Option<Result<T, Denied>>,
+        now: Timestamp,
+        permits: u32,
+    ) -> Result<T, Denied> {
+        decision.unwrap_or_else(|| {
+            self.undecided.set(true);
+            Err(Denied::Refused { now, permits })
+        })
+    }
+}
+
+impl Watch for Within<'_> {
+    fn plan<L: Limiter + ?Sized>(
+        self,
+        limiter: &L,
+        now: Timestamp,
+        n: u32,
+    ) -> Result<Plan, Denied> {
+        // A composition has no receipt that could undo its take.
+        let looked = if as_composed(limiter).is_none() {
+            limiter.peek_within(self.interval, n)
+        } else {
+            None
+        };
+        self.decided(looked, now, n).map(|()| Plan::NONE)
+    }
+
+    fn is_undecided(self) -> bool {
+        self.undecided.get()
+    }
+
+    fn decide<L: Limiter + ?Sized>(
+        self,
+        _: Place,
+        limiter: &L,
+        now: Timestamp,
+        n: u32,
+        _: Option<&Plan>,
+    ) -> Result<Receipt, Denied> {
+        let taken = if self.is_final {
+            limiter.take_within(self.interval, n)
+        } else {
+            attempt_within(limiter, self.interval, n)
+        };
+        self.decided(taken, now, n)
+    }
+}
+
+/// Whether a composition of this limiter can decide within an interval.
+#[inline(always)]
+fn decides_within<L: Limiter + ?Sized>(limiter: &L) -> bool {
+    limiter.decides_within() && as_composed(limiter).is_none()
 }
 
 /// The detail to return, of the limits that were asked so far: that of the limit that denied last,
@@ -1168,6 +1292,10 @@ macro_rules! tuple {
                 are_distinct(&[$(self.$index.id()),+])
             }
             #[inline(always)]
+            fn decide_within(&self) -> bool {
+                $(decides_within(&self.$index))&&+
+            }
+            #[inline(always)]
             fn look<W: Limits + ?Sized, const DISTINCT: bool, O: Watch>(&self, request: &Request<'_, W, DISTINCT, O>) -> Result<Self::Plans, DeniedBy> {
                 Ok([$(request.look($index, &self.$index)?),+])
             }
@@ -1224,6 +1352,10 @@ impl<L: Limiter> Walk for [L] {
             })
         };
         !self.iter().enumerate().any(named_before)
+    }
+    #[inline(always)]
+    fn decide_within(&self) -> bool {
+        self.iter().all(decides_within)
     }
     #[inline(always)]
     fn look<W: Limits + ?Sized, const DISTINCT: bool, O: Watch>(
@@ -1312,6 +1444,10 @@ impl<L: Limiter, const N: usize> Walk for [L; N] {
         are_distinct(&self.each_ref().map(Limiter::id))
     }
     #[inline(always)]
+    fn decide_within(&self) -> bool {
+        self.as_slice().decide_within()
+    }
+    #[inline(always)]
     fn look<W: Limits + ?Sized, const DISTINCT: bool, O: Watch>(
         &self,
         request: &Request<'_, W, DISTINCT, O>,
@@ -1356,6 +1492,10 @@ impl<T: Limits + ?Sized> Walk for &T {
     #[inline(always)]
     fn are_distinct(&self) -> bool {
         (**self).are_distinct()
+    }
+    #[inline(always)]
+    fn decide_within(&self) -> bool {
+        (**self).decide_within()
     }
     #[inline(always)]
     fn look<W: Limits + ?Sized, const DISTINCT: bool, O: Watch>(

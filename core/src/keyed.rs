@@ -800,6 +800,24 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> key::seale
         }
     }
 
+    fn peek_within(
+        &self,
+        address: &Address,
+        interval: Interval,
+        n: u32,
+    ) -> Option<Result<(), Denied>> {
+        let (_, held) = address.find_near(self.table.lines())?;
+        let rules = self.rules_of(address.tag());
+        let ends = match rules.requests_within(interval, n) {
+            Ok(ends) => ends,
+            Err(denied) => return Some(Err(denied)),
+        };
+        Some(match rules.judge_within(held.state(), ends)? {
+            Verdict::Granted(_) | Verdict::Allowed => Ok(()),
+            Verdict::Denied(denied) => Err(denied),
+        })
+    }
+
     #[inline]
     fn decides_within(&self) -> bool {
         true

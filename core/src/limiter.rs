@@ -28,8 +28,8 @@ use crate::{Denied, Detail, Interval, Lease, Receipt, Refund, Retry, Timestamp};
 /// - A limiter that wraps another one forwards all methods to it, except [`id`](Self::id) and
 ///   [`as_composable`](Self::as_composable), which say what to return.
 /// - A limiter whose permits are released (rather than replenished by time) implements `release`.
-/// - A limiter whose decisions often do not depend on the exact time implements `take_within` and
-///   `decides_within`.
+/// - A limiter whose decisions often do not depend on the exact time implements `take_within`,
+///   `peek_within` and `decides_within`.
 /// - A limiter whose permits return by time, but that can refund a grant as long as no later
 ///   grant depends on it, implements `refund_at`.
 ///
@@ -176,7 +176,10 @@ pub trait Limiter {
     ///
     /// For a token bucket it does not matter while the bucket is in use and not full, for a window
     /// if no edge is in the interval, and for both if a request would still be denied at the end of
-    /// the interval. It never matters for a concurrency limit. The default returns `None`.
+    /// the interval. It never matters for a concurrency limit. For a composition it does not matter
+    /// if it matters to none of its limits, up to the first that denies; if another thread changes
+    /// a limit meanwhile so that it does, the permits of the others are taken and refunded before
+    /// the result `None`. The default returns `None`.
     ///
     /// A denial contains the earliest instant of the interval as its time, and so does a receipt.
     /// The time to [retry](Self::retry) is the same as after a denial at the time itself.
@@ -209,6 +212,32 @@ pub trait Limiter {
     #[inline]
     fn decides_within(&self) -> bool {
         false
+    }
+
+    /// Returns what [`take_within`](Self::take_within) would return, without any effect. For a
+    /// composition, which takes only if all its limits would grant. The default returns `None`.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{FixedWindow, Interval, Limiter, Timestamp};
+    /// let window = FixedWindow::new(10, Duration::from_secs(1));
+    /// let within = |from, to| {
+    ///     let [from, to] = [from, to].map(Timestamp::from_millis);
+    ///     Interval::new(from, to).unwrap()
+    /// };
+    /// window.take_at(Timestamp::from_millis(850), 1)?;
+    /// assert_eq!(window.peek_within(within(900, 990), 9), Some(Ok(())));
+    /// assert_eq!(window.peek_within(within(900, 1_010), 9), None, "it matters in which window");
+    /// # Ok::<(), portcullis_core::Denied>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Denied`] if the request would be denied at every instant of the interval.
+    #[inline]
+    fn peek_within(&self, interval: Interval, n: u32) -> Option<Result<(), Denied>> {
+        let _ = (interval, n);
+        None
     }
 
     /// Returns whether [`take_at`](Self::take_at) would grant, without any effect. Effects of a
@@ -681,6 +710,14 @@ macro_rules! forward {
                 n: u32,
             ) -> Option<Result<Receipt, Denied>> {
                 self.deref().take_within(interval, n)
+            }
+            #[inline]
+            fn peek_within(
+                &self,
+                interval: crate::Interval,
+                n: u32,
+            ) -> Option<Result<(), Denied>> {
+                self.deref().peek_within(interval, n)
             }
             #[inline]
             fn decides_within(&self) -> bool {

@@ -1,12 +1,14 @@
 //! Compositions: two passes over words that other threads change in between, and the rollback.
 #![cfg(loom)]
 
+use core::sync::atomic::AtomicUsize;
+use core::sync::atomic::Ordering::Relaxed;
 use core::time::Duration;
 
 use loom::sync::Arc;
 use portcullis_core::{
-    AllLease, AllOf, Concurrency, Counted, FixedWindow, Limiter, Limits, Rate, SlidingWindow,
-    Timestamp, TokenBucket, Word,
+    AllLease, AllOf, Clock, Clocked, Concurrency, Counted, FixedWindow, Interval, Limiter, Limits,
+    Rate, SlidingWindow, Timestamp, TokenBucket, Word,
 };
 use portcullis_loom::{at, explore, join, on_both_widths, spawn, take, turn};
 
@@ -24,7 +26,73 @@ on_both_widths!(
     paths_to_one_bucket_take_all_or_none_and_lose_none,
     compositions_in_compositions_take_all_or_none_and_lose_none,
     a_rollback_of_a_started_window_keeps_a_take_in_it_or_in_its_own_window,
+    within_an_interval_a_composition_and_a_direct_take_share_no_permit_and_leak_none,
+    within_an_interval_a_limit_that_another_thread_changes_is_left_to_the_time,
 );
+
+/// A clock at 5.7 s, which tells only that the time is between 5.2 s and 6.1 s.
+struct BetweenTicks;
+
+/// How often the precise time of any such clock was read.
+static READINGS: AtomicUsize = AtomicUsize::new(0);
+
+impl Clock for BetweenTicks {
+    fn now(&self) -> Timestamp {
+        READINGS.fetch_add(1, Relaxed);
+        Timestamp::from_millis(5_700)
+    }
+
+    fn interval(&self) -> Option<Interval> {
+        Interval::new(Timestamp::from_millis(5_200), Timestamp::from_millis(6_100))
+    }
+}
+
+/// Takes 1 permit of each limit permanently, within the interval if possible. Returns the number of
+/// permits taken of each.
+fn take_all_within<T: Limits>(limits: T) -> u64 {
+    turn();
+    let taken = Clocked::new(AllOf::new(limits), BetweenTicks).take(1);
+    u64::from(taken.is_ok())
+}
+
+/// A bucket of 3 with 1 permit left at 5 s.
+fn bucket_in_use<W: Word>() -> TokenBucket<W> {
+    let bucket = bucket(3);
+    assert_eq!(take(&bucket, at(5), 2), 2);
+    bucket
+}
+
+fn within_an_interval_a_composition_and_a_direct_take_share_no_permit_and_leak_none<W: Word>() {
+    let before = READINGS.load(Relaxed);
+    explore(|| {
+        let limits = Arc::new((concurrency::<W>(1), bucket_in_use::<W>()));
+        let direct = spawn(&limits, |(_, bucket)| take(bucket, at(5), 1));
+        let (limit, bucket) = &*limits;
+        let all = take_all_within((limit, bucket));
+        assert_eq!(all + join(direct), 1);
+        assert_eq!(u64::from(limit.in_use()), all, "no permit leaks");
+        has(bucket, 6, 1);
+    });
+    assert!(
+        READINGS.load(Relaxed) > before,
+        "the other take came in between"
+    );
+}
+
+/// After the other take, the second bucket has a permit at the end of the interval, and none at its
+/// beginning. So the composition gives up the take from the first bucket, and reads the time.
+fn within_an_interval_a_limit_that_another_thread_changes_is_left_to_the_time<W: Word>() {
+    explore(|| {
+        let limits = Arc::new((bucket_in_use::<W>(), bucket_in_use::<W>()));
+        let direct = spawn(&limits, |(_, bucket)| take(bucket, at(5), 1));
+        let (one, bucket) = &*limits;
+        let all = take_all_within((one, bucket));
+        assert_eq!(all + join(direct), 1);
+        // No other thread takes from this bucket, so the rollback is exact.
+        has(one, 6, 2 - all);
+        has(bucket, 6, 1);
+    });
+}
 
 /// Takes 1 permit of each limit at 5 s permanently. Returns the number of permits taken of each.
 fn take_all<T: Limits>(limits: T) -> u64 {

@@ -732,6 +732,14 @@ impl<P: ToKeyedQueue> Limiter for QueueKeyLimiter<P> {
         }
     }
 
+    /// Asks the key's limiter alone. Only a take looks for waiters.
+    fn peek_within(&self, interval: Interval, n: u32) -> Option<Result<(), Denied>> {
+        if self.queue.wait_queue.is_closed() {
+            return Some(Err(Denied::Closed { permits: n }));
+        }
+        self.limiter().peek_within(interval, n)
+    }
+
     fn decides_within(&self) -> bool {
         self.limiter().decides_within()
     }

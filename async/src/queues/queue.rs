@@ -698,6 +698,14 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Limiter for Queue<L, C
         }
     }
 
+    fn peek_within(&self, interval: Interval, n: u32) -> Option<Result<(), Denied>> {
+        match self.pass(interval.earliest(), n) {
+            Ok(()) => self.wait_queue.source.0.peek_within(interval, n),
+            Err(closed @ Denied::Closed { .. }) => Some(Err(closed)),
+            Err(_) => None,
+        }
+    }
+
     #[inline]
     fn decides_within(&self) -> bool {
         self.wait_queue.source.0.decides_within()

@@ -6,7 +6,7 @@ use crate::all_of::{
 use crate::limiter::composable::{attempt, not_granted};
 use crate::limiter::metadata::{self, Metadata, Used};
 use crate::{
-    Composable, Denied, Detail, Idle, Limiter, NotGranted, Plan, QueueLimiter, Receipt,
+    Composable, Denied, Detail, Idle, Interval, Limiter, NotGranted, Plan, QueueLimiter, Receipt,
     Replenishing, Retry, Timestamp,
 };
 
@@ -63,6 +63,25 @@ impl<T: Limits> Limiter for AllOf<T> {
             Ok(()) => detail,
             Err(by) => self.denied_by(by, detail),
         }
+    }
+
+    /// Decides if it matters to no limit where in the interval the time is, up to the first limit
+    /// that denies. If it matters to a later limit, because another thread has changed it since the
+    /// look, the takes before it are refunded.
+    #[inline]
+    fn take_within(&self, interval: Interval, n: u32) -> Option<Result<Receipt, Denied>> {
+        self.receipt_within(interval, n, true)
+    }
+
+    fn peek_within(&self, interval: Interval, n: u32) -> Option<Result<(), Denied>> {
+        self.look_within(interval, n)
+            .map(|looked| looked.map_err(|by| self.as_one(by)))
+    }
+
+    /// Whether all limits decide within intervals, and none of them is a composition.
+    #[inline(always)]
+    fn decides_within(&self) -> bool {
+        self.limits.decide_within()
     }
 
     fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
@@ -169,6 +188,11 @@ impl<T: Limits> Composable for AllOf<T> {
             Ok(()) => Ok(Receipt::NONE),
             Err(denied) => Err(self.as_one(denied)),
         }
+    }
+
+    #[inline]
+    fn attempt_within(&self, interval: Interval, n: u32) -> Option<Result<Receipt, Denied>> {
+        self.receipt_within(interval, n, false)
     }
 
     /// Informs the first limit that would deny the request.
@@ -374,6 +398,18 @@ impl<T: ReplenishingLimits + ?Sized> QueueLimits for &T {
 }
 
 impl<T: Limits> AllOf<T> {
+    fn receipt_within(
+        &self,
+        interval: Interval,
+        n: u32,
+        is_final: bool,
+    ) -> Option<Result<Receipt, Denied>> {
+        Some(match self.grant_within(interval, n, is_final)? {
+            Ok(()) => Ok(Receipt::NONE),
+            Err(by) => Err(self.as_one(by)),
+        })
+    }
+
     /// Returns the limit at `index` and the number of permits to request from it. Returns `None` if
     /// the limit is also named at an earlier place, which requests the permits for both.
     fn share(&self, index: usize, n: u32) -> Option<(&dyn Limiter, u32)> {

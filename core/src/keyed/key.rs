@@ -96,6 +96,10 @@ pub(crate) mod sealed {
         fn take_within(&self, _: &Address, _: Interval, _: u32) -> Option<Result<Receipt, Denied>> {
             None
         }
+        /// [`Limiter::peek_within`](crate::Limiter::peek_within) for a key.
+        fn peek_within(&self, _: &Address, _: Interval, _: u32) -> Option<Result<(), Denied>> {
+            None
+        }
         fn decides_within(&self) -> bool {
             false
         }
@@ -399,6 +403,11 @@ impl<P: Deref<Target: Table>> Limiter for KeyLimiter<P> {
     #[inline]
     fn take_within(&self, interval: Interval, n: u32) -> Option<Result<Receipt, Denied>> {
         self.table.take_within(&self.address, interval, n)
+    }
+
+    #[inline]
+    fn peek_within(&self, interval: Interval, n: u32) -> Option<Result<(), Denied>> {
+        self.table.peek_within(&self.address, interval, n)
     }
 
     #[inline]

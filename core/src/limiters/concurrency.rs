@@ -403,6 +403,11 @@ impl<W: Word> Limiter for Concurrency<W> {
     }
 
     #[inline]
+    fn peek_within(&self, interval: Interval, n: u32) -> Option<Result<(), Denied>> {
+        Some(self.peek_at(interval.earliest(), n))
+    }
+
+    #[inline]
     fn decides_within(&self) -> bool {
         true
     }

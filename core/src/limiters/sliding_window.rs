@@ -773,6 +773,12 @@ impl<const MAX_SEGMENTS: usize, W: Word> Limiter for SlidingWindow<MAX_SEGMENTS,
     }
 
     #[inline]
+    fn peek_within(&self, interval: Interval, n: u32) -> Option<Result<(), Denied>> {
+        let now = interval.earliest();
+        (self.epoch(now) == self.epoch(interval.latest())).then(|| self.peek_at(now, n))
+    }
+
+    #[inline]
     fn decides_within(&self) -> bool {
         true
     }

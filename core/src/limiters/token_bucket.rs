@@ -492,6 +492,11 @@ impl<W: Word> Limiter for TokenBucket<W> {
     }
 
     #[inline]
+    fn peek_within(&self, interval: Interval, n: u32) -> Option<Result<(), Denied>> {
+        self.limiter.peek_within(interval, n)
+    }
+
+    #[inline]
     fn decides_within(&self) -> bool {
         true
     }

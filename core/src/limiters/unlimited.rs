@@ -58,6 +58,11 @@ impl Limiter for Unlimited {
     }
 
     #[inline]
+    fn peek_within(&self, _: Interval, _: u32) -> Option<Result<(), Denied>> {
+        Some(Ok(()))
+    }
+
+    #[inline]
     fn decides_within(&self) -> bool {
         true
     }

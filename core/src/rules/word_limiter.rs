@@ -136,6 +136,19 @@ impl<R: WordRules> WordLimiter<R> {
         verdict.map(|verdict| self.outcome(interval.earliest(), verdict))
     }
 
+    /// Returns what [`take_within`](Self::take_within) would return.
+    #[inline]
+    pub(crate) fn peek_within(&self, interval: Interval, n: u32) -> Option<Result<(), Denied>> {
+        let ends = match self.rules.requests_within(interval, n) {
+            Ok(ends) => ends,
+            Err(denied) => return Some(Err(denied)),
+        };
+        Some(match self.rules.judge_within(self.state(), ends)? {
+            Verdict::Granted(_) | Verdict::Allowed => Ok(()),
+            Verdict::Denied(denied) => Err(denied),
+        })
+    }
+
     /// Returns the plan of a take: the state seen, and the state that the take would leave.
     #[inline(always)]
     pub(crate) fn plan(&self, now: Timestamp, n: u32) -> Result<Plan, Denied> {

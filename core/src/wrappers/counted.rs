@@ -290,6 +290,11 @@ impl<L: Limiter, T: Borrow<Tally>> Limiter for Counted<L, T> {
     }
 
     #[inline]
+    fn peek_within(&self, interval: Interval, n: u32) -> Option<Result<(), Denied>> {
+        self.limiter.peek_within(interval, n)
+    }
+
+    #[inline]
     fn decides_within(&self) -> bool {
         self.limiter.decides_within()
     }

@@ -82,6 +82,28 @@ pub(super) const OF_THE_CORE: &[Mutant] = &[
         by: "rules.request(interval.earliest(), n).map(|request| [request; 2])",
         test: ("interval", "so_it_does_for_a_key_of_a_table"),
     },
+    // Compositions within an interval.
+    Mutant {
+        file: "core/src/all_of.rs",
+        within: "fn grant_within(",
+        text: "(!undecided.get()).then_some(granted)",
+        by: "Some(granted)",
+        test: ("interval", "so_it_does_for_compositions"),
+    },
+    Mutant {
+        file: "core/src/all_of/as_limiter.rs",
+        within: "fn take_within(",
+        text: "self.receipt_within(interval, n, true)",
+        by: "self.receipt_within(interval, n, false)",
+        test: ("interval", "so_it_does_for_compositions"),
+    },
+    Mutant {
+        file: "core/src/all_of.rs",
+        within: "fn decides_within<",
+        text: "limiter.decides_within() && as_composed(limiter).is_none()",
+        by: "limiter.decides_within()",
+        test: ("interval", "some_compositions_do_not_read_an_interval"),
+    },
     Mutant {
         file: "core/src/clock.rs",
         within: "fn decide(&self",

@@ -137,6 +137,16 @@ impl<L: Table, T: Borrow<Tally>> Table for Counted<L, T> {
     }
 
     #[inline]
+    fn peek_within(
+        &self,
+        address: &Address,
+        interval: Interval,
+        n: u32,
+    ) -> Option<Result<(), Denied>> {
+        self.limiter.peek_within(address, interval, n)
+    }
+
+    #[inline]
     fn decides_within(&self) -> bool {
         self.limiter.decides_within()
     }
