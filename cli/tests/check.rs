@@ -243,3 +243,26 @@ GET /
         "{explained}"
     );
 }
+
+#[test]
+fn the_guide_shows_what_the_program_prints() {
+    let guide = include_str!("../../docs/policies.md");
+    let wrong = "[[rules]]\nname = 'a'\n\n\npriorty = 1\n\nkind = \"egres\"\n";
+    let wrong = Scratch::new("guide.toml", wrong.as_bytes());
+    let errors = text(&check(&[wrong.path()]).stderr).replace(wrong.path(), "policy.toml");
+    assert!(guide.contains(&errors), "{errors}");
+
+    let service = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../policy/examples/service.toml"
+    );
+    let request = [
+        "--request",
+        "PUT /v1/me/blobs/a",
+        "--header",
+        "X-Tenant: t1",
+    ];
+    let output = text(&check(&[&[service], &request[..]].concat()).stdout);
+    let output = output.replace(service, "service.toml");
+    assert!(guide.contains(&output), "{output}");
+}

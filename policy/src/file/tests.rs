@@ -305,3 +305,27 @@ fn the_example_files_are_valid_and_equal_in_both_formats() {
     assert_eq!(Policy::from_toml(toml).unwrap().rules().len(), 4);
     assert_eq!(Policy::from_json(json).unwrap().rules().len(), 4);
 }
+
+/// Each table of the guide begins a row with the name of a setting.
+#[test]
+fn the_guide_describes_each_setting() {
+    let guide = include_str!("../../../docs/policies.md");
+    let rows: BTreeSet<&str> = guide
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `")?.split_once("` |"))
+        .map(|(name, _)| name)
+        .collect();
+    let settings = [
+        &FILE[..],
+        &PATHS,
+        &RULE,
+        &LIMIT,
+        &OVERRIDE,
+        &THRESHOLD,
+        &EXEMPT,
+    ]
+    .concat();
+    for setting in settings {
+        assert!(rows.contains(setting), "docs/policies.md lacks {setting}");
+    }
+}
