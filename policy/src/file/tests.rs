@@ -304,6 +304,13 @@ fn the_example_files_are_valid_and_equal_in_both_formats() {
     assert_eq!(trees[0], trees[1]);
     assert_eq!(Policy::from_toml(toml).unwrap().rules().len(), 4);
     assert_eq!(Policy::from_json(json).unwrap().rules().len(), 4);
+    for other in [
+        include_str!("../../examples/website.toml"),
+        include_str!("../../examples/feeds.toml"),
+    ] {
+        let (_, table) = Reader::toml(other);
+        assert!(validator.accepts(&tree_of(&table.expect("valid TOML"))));
+    }
 }
 
 /// Each table of the guide begins a row with the name of a setting.
