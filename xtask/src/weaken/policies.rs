@@ -5,6 +5,8 @@ use super::Mutant;
 const STORE: &str = "policy/src/store.rs";
 const POLICY: &str = "policy/src/policy.rs";
 const OVERRIDES: &str = "policy/src/overrides.rs";
+const MATCHER: &str = "policy/src/matcher.rs";
+const DOCUMENT: &str = "policy/src/document.rs";
 
 pub(super) const MUTANTS: &[Mutant] = &[
     // An explained decision tells of a later state; a retry that ends before the penalty does.
@@ -62,5 +64,45 @@ pub(super) const MUTANTS: &[Mutant] = &[
             "overrides",
             "overrides_are_checked_when_the_rule_is_put_in_force",
         ),
+    },
+    // A name may be set twice; errors are shown in the wrong column.
+    Mutant {
+        file: DOCUMENT,
+        within: "fn add(&mut self, reader: &mut Reader<'t>",
+        text: "if self.seen.insert(key) {",
+        by: "if self.seen.insert(key) || self.seen.len() > 1 {",
+        test: (
+            "files",
+            "a_setting_that_is_set_twice_is_an_error_and_the_rest_is_checked",
+        ),
+    },
+    Mutant {
+        file: DOCUMENT,
+        within: "pub(crate) fn into_errors(",
+        text: "'\\n' => (line + 1, 1),",
+        by: "'\\n' => (line + 1, column),",
+        test: ("files", "all_errors_are_reported_where_they_are"),
+    },
+    // A row lacks the names above a host, or the networks that go on; a file is too large.
+    Mutant {
+        file: MATCHER,
+        within: "let mut row = |host: &str",
+        text: "for &entry in above.flatten().chain(own) {",
+        by: "for &entry in own {",
+        test: ("matching", "the_matcher_decides_as_a_naive_one"),
+    },
+    Mutant {
+        file: MATCHER,
+        within: "for range in ends.chunk_by(",
+        text: "if counts[entry] == 0 {",
+        by: "if counts[entry] <= 1 {",
+        test: ("matching", "the_matcher_decides_as_a_naive_one"),
+    },
+    Mutant {
+        file: MATCHER,
+        within: "pub fn new(",
+        text: "if pairs > MAX_PAIRS {",
+        by: "if pairs > usize::MAX - 1 {",
+        test: ("damaged_files", "no_file_is_slow_to_read"),
     },
 ];
