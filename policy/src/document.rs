@@ -564,9 +564,10 @@ mod tests {
                 "\u{feff}[]",
                 "1:1: the file: expected an object, not an array",
             ),
-            ("{} {}", "1:4: text cannot contain more than one JSON value"),
+            ("{} {}", "1:4: expected the end of the file"),
             ("{\n'a': 1}", "2:1: single-quoted strings are not allowed"),
-            ("{a: 1}", "1:2: expected string for object property"),
+            ("{,}", "1:2: expected a name in double quotes, or `}`"),
+            ("{a: 1}", "1:2: expected a name in double quotes"),
             ("{\"a\": [1", "1:7: unterminated array"),
             ("{\n\"é\": \"x", "2:6: unterminated string literal"),
             (

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use jsonc_parser::ast;
 use jsonc_parser::common::{Range, Ranged};
+use jsonc_parser::errors::ParseErrorKind;
 use jsonc_parser::{CollectOptions, ParseOptions, parse_to_ast};
 
 use super::{
@@ -57,7 +58,16 @@ impl<'t> Reader<'t> {
                 None
             }
             Err(error) => {
-                let mut message = error.kind().to_string();
+                let mut message = match error.kind() {
+                    ParseErrorKind::ExpectedStringObjectProperty => {
+                        "expected a name in double quotes".into()
+                    }
+                    ParseErrorKind::UnexpectedTokenInObject => {
+                        "expected a name in double quotes, or `}`".into()
+                    }
+                    ParseErrorKind::MultipleRootJsonValues => "expected the end of the file".into(),
+                    kind => kind.to_string(),
+                };
                 if let Some(first) = message.get_mut(..1) {
                     first.make_ascii_lowercase();
                 }
