@@ -19,9 +19,18 @@ const FILES: [(Read, &str); 3] = [
     (JSON, include_str!("../examples/service.json")),
     (
         JSON,
-        r#"{"rules":[{"name":"é","properties":{"a":["b"]},"overrides":[{"key":[],"limits":[]}]}]}"#,
+        r#"{"rules":[{"name":"é","properties":{"a":["b"]},"key":["path"],"limits":["1/s"],
+        "overrides":[{"key":["/"],"limits":[{"rate":"2/m","wait":"5s","algorithm":
+        "window-from-request"}]}],"thresholds":[{"at":"5/10s","decision":"deny","hold":"1m"}]}]}"#,
     ),
 ];
+
+#[test]
+fn the_files_are_valid_before_they_are_damaged() {
+    for (format, text) in FILES {
+        assert!(read(format, text).is_ok());
+    }
+}
 
 /// Reads a file. All its errors must point into it, in its order.
 fn read(read: Read, text: &str) -> Result<Policy, Vec<FileError>> {
