@@ -101,7 +101,7 @@ impl<'t> Value<'t> {
 pub(crate) enum Names {
     Exact,
     /// Without regard to ASCII case, as .NET reads the names in its files.
-    #[allow(dead_code, reason = "only readers of files of other programs use it")]
+    #[cfg(feature = "json")]
     AnyCase,
 }
 
@@ -109,6 +109,7 @@ impl Names {
     fn are_equal(self, a: &str, b: &str) -> bool {
         match self {
             Self::Exact => a == b,
+            #[cfg(feature = "json")]
             Self::AnyCase => a.eq_ignore_ascii_case(b),
         }
     }
@@ -209,6 +210,12 @@ impl<'t> Reader<'t> {
             errors: Vec::new(),
             places: HashMap::new(),
         }
+    }
+
+    /// The piece of the text.
+    #[cfg(feature = "json")]
+    pub(crate) fn source(&self, span: Span) -> &'t str {
+        self.text.get(span.start..span.end).unwrap_or_default()
     }
 
     /// Notes an error.
@@ -403,30 +410,34 @@ impl<'t> Reader<'t> {
         Err(self.into_errors())
     }
 
-    /// The errors, in the order of the text. Counts the lines in one pass.
-    pub(crate) fn into_errors(mut self) -> Vec<FileError> {
-        self.errors.sort_by_key(|(span, _)| span.start);
-        let text = self.text;
-        // A mark at the beginning takes no column.
-        let (mut at, mut line, mut column) = (text.len() - without_mark(text).len(), 1, 1);
-        let errors = self.errors.into_iter().map(|(span, message)| {
-            let start = text.floor_char_boundary(span.start).max(at);
-            for character in text[at..start].chars() {
-                (line, column) = match character {
-                    '\n' => (line + 1, 1),
-                    _ => (line, column + 1),
-                };
-            }
-            at = start;
-            FileError {
-                line,
-                column,
-                bytes: start..text.ceil_char_boundary(span.end).max(start),
-                message,
-            }
-        });
-        errors.collect()
+    /// The errors, in the order of the text.
+    pub(crate) fn into_errors(self) -> Vec<FileError> {
+        located(self.text, self.errors)
     }
+}
+
+/// Messages with their places in a text, in its order. Counts the lines in one pass.
+pub(crate) fn located(text: &str, mut messages: Vec<(Span, String)>) -> Vec<FileError> {
+    messages.sort_by_key(|(span, _)| span.start);
+    // A mark at the beginning takes no column.
+    let (mut at, mut line, mut column) = (text.len() - without_mark(text).len(), 1, 1);
+    let errors = messages.into_iter().map(|(span, message)| {
+        let start = text.floor_char_boundary(span.start).max(at);
+        for character in text[at..start].chars() {
+            (line, column) = match character {
+                '\n' => (line + 1, 1),
+                _ => (line, column + 1),
+            };
+        }
+        at = start;
+        FileError {
+            line,
+            column,
+            bytes: start..text.ceil_char_boundary(span.end).max(start),
+            message,
+        }
+    });
+    errors.collect()
 }
 
 /// The text without the mark that some programs write at the beginning of a file.
@@ -435,7 +446,7 @@ fn without_mark(text: &str) -> &str {
 }
 
 /// A piece of a file for a message: in one line, and not long.
-fn shown(text: &str) -> String {
+pub(crate) fn shown(text: &str) -> String {
     let mut shown = String::new();
     for (index, character) in text.chars().enumerate() {
         if index == MAX_SHOWN {
@@ -452,7 +463,7 @@ fn shown(text: &str) -> String {
 }
 
 /// The known name that a misspelled one probably means.
-fn nearest<'n>(name: &str, known: impl Iterator<Item = &'n str>) -> Option<&'n str> {
+pub(crate) fn nearest<'n>(name: &str, known: impl Iterator<Item = &'n str>) -> Option<&'n str> {
     let farthest = |known: &str| 1 + known.len() / 4;
     known
         // Names of very different lengths are not compared: that would take long.
@@ -486,6 +497,7 @@ impl<'t> TableBuilder<'t> {
     fn add(&mut self, reader: &mut Reader<'t>, name: Text<'t>, value: Value<'t>) {
         let key = match self.table.names {
             Names::Exact => name.text.clone(),
+            #[cfg(feature = "json")]
             Names::AnyCase => name.text.to_ascii_lowercase().into(),
         };
         if self.seen.insert(key) {

@@ -45,6 +45,7 @@ pub(crate) enum Text {
     Method,
     Tier,
     Header(Box<str>),
+    FirstHeader(Box<[Box<str>]>),
     Property(Box<str>),
 }
 
@@ -55,6 +56,10 @@ impl Text {
             Self::Method => request.method,
             Self::Tier => request.tier,
             Self::Header(name) => request.headers.value(name)?,
+            Self::FirstHeader(names) => {
+                let mut values = names.iter().filter_map(|name| request.headers.value(name));
+                values.find(|value| !value.is_empty())?
+            }
             Self::Property(name) => request.properties.value(name)?,
         };
         (!text.is_empty()).then_some(text)
@@ -155,6 +160,19 @@ impl Key {
         Self::part(Part::Text(Text::Header(name.into())))
     }
 
+    /// The value of the first of these headers that the request has. Requests with the same value
+    /// have the same key, whichever of the headers has it.
+    ///
+    /// ```
+    /// # use portcullis_policy::Key;
+    /// let _ = Key::first_header(["X-Api-Key", "X-Old-Api-Key"]);
+    /// ```
+    #[must_use]
+    pub fn first_header<S: Into<Box<str>>>(names: impl IntoIterator<Item = S>) -> Self {
+        let names = names.into_iter().map(Into::into).collect();
+        Self::part(Part::Text(Text::FirstHeader(names)))
+    }
+
     /// The value of a property.
     ///
     /// ```
@@ -237,6 +255,9 @@ impl Key {
                 Part::Text(Text::Method) => request.method = value,
                 Part::Text(Text::Tier) => request.tier = value,
                 Part::Text(Text::Header(name)) => headers.push((&**name, &**value)),
+                Part::Text(Text::FirstHeader(names)) => {
+                    headers.extend(names.first().map(|name| (&**name, &**value)));
+                }
                 Part::Text(Text::Property(name)) => properties.push((&**name, &**value)),
                 Part::Function(_) => {
                     let problem = "a part of the key is a function, which has no values to name";

@@ -80,7 +80,7 @@
 //! # Features
 //!
 //! - `toml` and `json`: `Policy::from_toml` and `Policy::from_json`, with errors that point into
-//!   the file.
+//!   the file. With `json`, `Imported` reads the files of other systems.
 //!
 //! # Guarantees
 //!
@@ -101,6 +101,8 @@ mod explained;
 #[cfg(any(feature = "toml", feature = "json"))]
 mod file;
 mod frequent;
+#[cfg(feature = "json")]
+mod foreign;
 mod key;
 mod limit;
 mod matcher;
@@ -120,6 +122,8 @@ pub use conditions::{ConditionError, Conditions, Mismatch, Problem};
 #[cfg(any(feature = "toml", feature = "json"))]
 pub use document::FileError;
 pub use explained::{ExplainedDecision, Told};
+#[cfg(feature = "json")]
+pub use foreign::Imported;
 pub use key::{Key, KeyValue, KeyValues};
 pub use limit::{Algorithm, Limit, MAX_SEGMENTS};
 pub use matcher::{MAX_PROPERTIES, Matcher};
@@ -131,3 +135,8 @@ pub use request::{Fields, Kind, Request};
 pub use rule::{MAX_LIMITS, MAX_TABLE_BYTES, OnMissing, Rule, RuleError};
 pub use statistics::{MostFrequent, RuleCounts, Statistics};
 pub use thresholds::{InForce, MAX_THRESHOLD_SEGMENTS, MAX_THRESHOLDS, Threshold};
+
+/// Compiles the examples of the guides as documentation tests.
+#[cfg(all(doctest, feature = "json"))]
+#[doc = include_str!("../../docs/coming-from/ocelot.md")]
+mod from_ocelot {}

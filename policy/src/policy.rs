@@ -559,14 +559,20 @@ impl Policy {
     ///
     /// ```
     /// # use portcullis_policy::{Key, Policy, Rule};
-    /// let rule = Rule::new("a").key(Key::header("X-Key")).exempt_header("Oc-Client", ["admin"]);
-    /// assert_eq!(Policy::new([rule]).unwrap().header_names(), ["Oc-Client", "X-Key"]);
+    /// let key = Key::first_header(["X-Key", "X-Old-Key"]);
+    /// let rule = Rule::new("a").key(key).exempt_header("Oc-Client", ["admin"]);
+    /// assert_eq!(
+    ///     Policy::new([rule]).unwrap().header_names(),
+    ///     ["Oc-Client", "X-Key", "X-Old-Key"]
+    /// );
     /// ```
     pub fn header_names(&self) -> Vec<&str> {
-        names(self.texts().filter_map(|text| match text {
-            Text::Header(name) => Some(&**name),
-            _ => None,
-        }))
+        let of_texts = self.texts().flat_map(|text| match text {
+            Text::Header(name) => core::slice::from_ref(name),
+            Text::FirstHeader(names) => names,
+            _ => &[],
+        });
+        names(of_texts.map(|name| &**name))
     }
 
     /// Returns the names of the properties that the rules read, in the order of the alphabet and

@@ -81,7 +81,11 @@ fn a_decision_allocates_nothing_whatever_it_is() {
             .limit(Limit::per(1, minute))
             .override_key(["client 3"], [Limit::per(2, minute), Limit::at_once(1)]),
         Rule::new("all")
-            .key(Key::address().and(Key::header("X-Client")).and(Key::path()))
+            .key(
+                Key::address()
+                    .and(Key::first_header(["X-Id", "X-Client"]))
+                    .and(Key::path()),
+            )
             .limit(Limit::per(2, minute))
             .limit(of(Algorithm::FixedWindow))
             .limit(of(Algorithm::SlidingWindow { segments: 6 }))

@@ -6,23 +6,17 @@ use core::time::Duration;
 
 use portcullis_core::{Denied, Timestamp};
 use portcullis_policy::{
-    Algorithm, Conditions, Decision, Key, Limit, OnMissing, Outcome, Policy, Request, Rule,
+    Algorithm, Conditions, Decision, Imported, Key, Limit, Outcome, Policy, Request, Rule,
 };
 
-/// A route of Ocelot: `Limit`, `Period`, and `Wait`, empty for none.
+/// The one route of a file of Ocelot: `Limit`, `Period`, and `Wait`, empty for none.
 fn ocelot(limit: u64, period: &str, wait: &str) -> Policy {
-    let period = portcullis_policy::parse_period(period).unwrap();
-    let mut limit = Limit::per(limit, period).algorithm_of(Algorithm::WindowFromRequest);
-    if let Ok(wait) = portcullis_policy::parse_period(wait) {
-        limit = limit.wait(wait);
-    }
-    let route = Rule::new("route")
-        .key(Key::header("Oc-Client"))
-        .on_missing(OnMissing::Deny)
-        .exempt_header("Oc-Client", ["whitelisted"])
-        .limit(limit)
-        .with_message("Exceeding!");
-    Policy::new([route]).unwrap()
+    let file = format!(
+        r#"{{ "Routes": [{{ "Key": "route", "UpstreamPathTemplate": "/{{everything}}",
+            "RateLimitOptions": {{ "ClientWhitelist": ["whitelisted"], "QuotaMessage": "Exceeding!",
+                "Limit": {limit}, "Period": "{period}", "Wait": "{wait}" }} }}] }}"#
+    );
+    Imported::from_ocelot(&file).unwrap().into_policy().unwrap()
 }
 
 fn ask(policy: &Policy, millis: u64) -> Decision<'_> {
@@ -105,6 +99,54 @@ fn ocelot_clients_of_the_whitelist_pass_and_those_without_a_name_do_not() {
     assert!((0..9).all(|_| outcome(&[("Oc-Client", "whitelisted")]) == Outcome::Exempt));
     assert_eq!(outcome(&[("Oc-Client", "")]), Outcome::Unidentified);
     assert_eq!(outcome(&[("ClientId", "a")]), Outcome::Unidentified);
+}
+
+#[test]
+fn ocelot_counts_from_the_first_request_after_a_wait() {
+    let policy = ocelot(2, "3s", "2s");
+    let allowed = [0, 0, 2_999, 4_998, 4_999].map(|millis| ask(&policy, millis).is_allowed());
+    assert_eq!(allowed, [true, true, false, false, true]);
+    let remaining = ask(&policy, 4_999).status().unwrap().remaining;
+    assert_eq!(remaining, 0, "the second of the new window");
+    // Ocelot's period includes its last instant. Ours does not.
+    let policy = ocelot(2, "3s", "2s");
+    assert!(
+        [0, 0, 3_000]
+            .into_iter()
+            .all(|millis| ask(&policy, millis).is_allowed())
+    );
+}
+
+#[test]
+fn ocelot_names_the_limit_and_the_period_in_its_message() {
+    let options = |message: &str| {
+        let file = format!(
+            r#"{{ "Routes": [{{ "UpstreamPathTemplate": "/",
+                "RateLimitOptions": {{ "Limit": 3, "Period": "1s" {message} }} }}] }}"#
+        );
+        let imported = Imported::from_ocelot(&file).unwrap();
+        imported.rules[0].message().unwrap().to_owned()
+    };
+    let default = "API calls quota exceeded! Maximum admitted 3 per 1s.";
+    assert_eq!(options(""), default);
+    assert_eq!(options(r#", "QuotaMessage": "{1}: {0}""#), "1s: 3");
+}
+
+#[test]
+fn ocelot_refuses_a_route_without_a_limit_or_a_period_unless_it_is_disabled() {
+    let errors = |options: &str| {
+        let file = format!(
+            r#"{{ "Routes": [{{ "UpstreamPathTemplate": "/", "RateLimitOptions": {{ {options} }} }}] }}"#
+        );
+        let errors = Imported::from_ocelot(&file).err().unwrap_or_default();
+        let messages = errors
+            .iter()
+            .map(|error| error.message.split([':', ' ']).next().unwrap());
+        messages.map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(errors(r#""Limit": 0, "Period": """#), ["Period", "Limit"]);
+    assert_eq!(errors(r#""Limit": -1, "Period": "1""#), ["Limit", "Period"]);
+    assert!(errors(r#""Limit": 0, "Period": "1", "EnableRateLimiting": false"#).is_empty());
 }
 
 /// A limit of limitador: a value per seconds, for `GET`, for each user.
@@ -192,4 +234,61 @@ fn limitador_splits_counters_by_the_variables_of_the_limit_alone() {
         policy.decide_at(Timestamp::ZERO, &put).outcome(),
         Outcome::NoRule
     );
+}
+
+#[test]
+fn limitador_tells_limit_rest_and_reset_of_allowed_and_denied_requests_alike() {
+    let policy = limitador(1, 60);
+    for (second, is_allowed) in [(0, true), (59, false)] {
+        let decision = hit(&policy, second, "1", 1);
+        assert_eq!(decision.is_allowed(), is_allowed);
+        let status = decision.status().unwrap();
+        let limit = (
+            status.limit.count(),
+            status.limit.period().unwrap().as_secs(),
+        );
+        assert_eq!((limit, status.remaining), ((1, 60), 0));
+        let reset = status
+            .reset
+            .wait_from(Timestamp::from_secs(second))
+            .unwrap();
+        assert_eq!(reset.as_secs(), 60 - second);
+    }
+}
+
+#[test]
+fn limitador_forgets_counters_that_have_expired() {
+    // Two periods later: a slot is free when no request at an older time could still count in it.
+    let rule = Rule::new("limit")
+        .key(Key::property("user_id"))
+        .keys(1)
+        .limit(Limit::per(1, Duration::from_secs(1)).algorithm_of(Algorithm::WindowFromRequest));
+    let policy = Policy::new([rule]).unwrap();
+    let users: Vec<String> = (0..100).map(|user| user.to_string()).collect();
+    let allowed = |second| {
+        let is_allowed = |user: &&String| hit(&policy, second, user, 1).is_allowed();
+        users.iter().filter(is_allowed).count()
+    };
+    let first = allowed(0);
+    assert!(first < users.len(), "the table is full");
+    assert_eq!(allowed(10), first, "all slots are free again");
+}
+
+#[test]
+fn limitador_loses_no_hit_when_a_counter_expires_while_others_add_to_it() {
+    for round in 0..50 {
+        let policy = limitador(10, 60);
+        assert!(hit(&policy, 0, "1", 7).is_allowed());
+        std::thread::scope(|scope| {
+            for hits in [2, 3] {
+                let policy = &policy;
+                scope.spawn(move || assert!(hit(policy, 60, "1", hits).is_allowed()));
+            }
+        });
+        let remaining = hit(&policy, 60, "1", 0).status().unwrap().remaining;
+        assert_eq!(
+            remaining, 5,
+            "round {round}: limitador may count 2 or 3 only"
+        );
+    }
 }

@@ -1,7 +1,7 @@
 //! The files in `examples/`: they are valid, and their rules are for the requests that they name.
 
 use portcullis_core::Timestamp;
-use portcullis_policy::{Policy, Request, Rule};
+use portcullis_policy::{Imported, Limit, Outcome, Policy, Request, Rule};
 
 /// The rule that decides a request from an address.
 fn rule_for<'p>(policy: &'p Policy, request: &Request<'_>) -> Option<&'p str> {
@@ -57,4 +57,45 @@ fn the_feeds_have_a_limit_of_their_own_and_a_stricter_one_on_trial() {
     // Spread over an hour, so that the limit in force allows them all.
     assert!((0..60).all(|visit| shadow_denied(20 * visit).is_none()));
     assert_eq!(shadow_denied(1_200), Some("pages, stricter"));
+}
+
+#[test]
+fn the_routes_of_ocelot_keep_their_order_and_their_limits() {
+    let imported = Imported::from_ocelot(include_str!("../examples/ocelot.json")).unwrap();
+    assert_eq!(imported.warnings, []);
+    let policy = imported.into_policy().unwrap();
+    let client = [("X-Real-IP", "192.0.2.7")];
+    for (path, expected, limit) in [
+        ("/images/web/2009/banner.png", "images", None),
+        (
+            "/files/logstash/logstash-1.3.2-monolithic.jar",
+            "website:files",
+            Some(3),
+        ),
+        (
+            "/presentations/logstash-1/images/a.png",
+            "website:talks",
+            Some(30),
+        ),
+        ("/articles/ssh-security/", "website:articles", Some(2)),
+        ("/articles/", "website:everything", Some(20)),
+        ("/", "website:everything", Some(20)),
+    ] {
+        let request = Request::new("GET", path).headers(&client);
+        let rule = policy.decide_at(Timestamp::ZERO, &request).rule().unwrap();
+        let count = rule.limits().first().map(Limit::count);
+        assert_eq!((rule.name(), count), (expected, limit), "{path}");
+    }
+    let files = policy.rule("website:files").unwrap();
+    assert_eq!(
+        files.message(),
+        Some("Only 3 downloads per 1h. Use a mirror.")
+    );
+    let outcome = |client| {
+        let headers = [("X-Real-IP", client)];
+        let request = Request::new("GET", "/articles/a").headers(&headers);
+        policy.decide_at(Timestamp::ZERO, &request).outcome()
+    };
+    assert_eq!(outcome("198.46.149.143"), Outcome::Exempt);
+    assert_eq!(outcome(""), Outcome::Unidentified);
 }

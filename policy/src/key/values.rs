@@ -148,6 +148,7 @@ impl fmt::Display for Name<'_> {
             Part::Text(Text::Method) => f.write_str("method"),
             Part::Text(Text::Tier) => f.write_str("tier"),
             Part::Text(Text::Header(name)) => write!(f, "header:{name}"),
+            Part::Text(Text::FirstHeader(names)) => write!(f, "header:{}", names.join("|")),
             Part::Text(Text::Property(name)) => write!(f, "property:{name}"),
             Part::Function(_) => f.write_str("function"),
         }

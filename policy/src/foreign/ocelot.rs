@@ -1,0 +1,703 @@
+//! Rules from `ocelot.json`, the configuration of the gateway Ocelot.
+//!
+//! 1. The file is read: options, routes, and rules for groups of routes. Each value is checked once.
+//! 2. The routes are put in the order in which Ocelot asks them. Each becomes a rule, also one
+//!    without a limit: it decides its requests, so that no later rule limits them.
+//! 3. The options of a route and the global ones are merged, setting by setting.
+//!
+//! Ocelot turns the upstream template of a route into a regular expression. The placeholder that no
+//! `/` follows takes the rest of the path, and any other placeholder takes one component. A pattern
+//! here has whole components only. So it matches more than the template if a placeholder is a part
+//! of a component: that is a warning.
+
+mod options;
+mod templates;
+mod values;
+
+use std::collections::{HashMap, HashSet};
+
+use self::options::{Level, Merged, Options, Set};
+use self::templates::{group_matches, literal, split_template, upstream_pattern};
+use super::Imported;
+use crate::document::{Names, Node, Reader, Span, Table, Value, located, nearest, shown};
+use crate::{Conditions, FileError, PathRules, Rule};
+
+/// The header that names the client, if the file does not say which.
+const CLIENT_HEADER: &str = "Oc-Client";
+
+/// The same, before Ocelot 24.1.
+const OLD_CLIENT_HEADER: &str = "ClientId";
+
+/// The settings at the top of the file.
+const FILE: &[&str] = &[
+    "$schema",
+    "Aggregates",
+    "DynamicRoutes",
+    "GlobalConfiguration",
+    "GlobalRateLimitRules",
+    "Routes",
+];
+
+/// The settings of a route, static, dynamic or aggregated.
+const ROUTE: &[&str] = &[
+    "AddClaimsToRequest",
+    "AddHeadersToRequest",
+    "AddQueriesToRequest",
+    "Aggregator",
+    "AuthenticationOptions",
+    "CacheOptions",
+    "ChangeDownstreamPathTemplate",
+    "DangerousAcceptAnyServerCertificateValidator",
+    "DelegatingHandlers",
+    "DownstreamHeaderTransform",
+    "DownstreamHostAndPorts",
+    "DownstreamHttpMethod",
+    "DownstreamHttpVersion",
+    "DownstreamHttpVersionPolicy",
+    "DownstreamPathTemplate",
+    "DownstreamScheme",
+    "FileCacheOptions",
+    "HttpHandlerOptions",
+    "Key",
+    "LoadBalancerOptions",
+    "Metadata",
+    "Priority",
+    "QoSOptions",
+    "RateLimitOptions",
+    "RateLimitRule",
+    "RateLimiting",
+    "RequestIdKey",
+    "RouteClaimsRequirement",
+    "RouteIsCaseSensitive",
+    "RouteKeys",
+    "RouteKeysConfig",
+    "SecurityOptions",
+    "ServiceName",
+    "ServiceNamespace",
+    "Timeout",
+    "UpstreamHeaderTemplates",
+    "UpstreamHeaderTransform",
+    "UpstreamHost",
+    "UpstreamHttpMethod",
+    "UpstreamPathTemplate",
+];
+
+/// The settings of `GlobalConfiguration`.
+const GLOBAL: &[&str] = &[
+    "AuthenticationOptions",
+    "BaseUrl",
+    "CacheOptions",
+    "DownstreamHeaderTransform",
+    "DownstreamHttpVersion",
+    "DownstreamHttpVersionPolicy",
+    "DownstreamScheme",
+    "HttpHandlerOptions",
+    "LoadBalancerOptions",
+    "Metadata",
+    "MetadataOptions",
+    "QoSOptions",
+    "RateLimitOptions",
+    "RequestIdKey",
+    "SecurityOptions",
+    "ServiceDiscoveryProvider",
+    "Timeout",
+    "UpstreamHeaderTransform",
+];
+
+impl Imported {
+    /// Reads `ocelot.json`, the configuration of the gateway Ocelot, as its version 25 does, with
+    /// comments and with the option names of older versions.
+    ///
+    /// Each route becomes a rule. Its name is the `Key` of the route, or else its methods, its host
+    /// and its template; a `KeyPrefix` comes before it. Requests have the header that names the
+    /// client, or are denied as [`Outcome::Unidentified`](crate::Outcome::Unidentified).
+    ///
+    /// | Ocelot | here |
+    /// |---|---|
+    /// | `Limit`, `Period`, `Wait` | a [`Limit`] with [`Algorithm::WindowFromRequest`] and its `wait` |
+    /// | `ClientIdHeader`, `ClientWhitelist` | [`Rule::key`], [`Rule::exempt_header`] |
+    /// | `StatusCode`, `QuotaMessage` | [`Rule::with_status`], [`Rule::with_message`] |
+    /// | `GlobalConfiguration.RateLimitOptions`, `RouteKeys` | merged with the options of each route |
+    /// | `GlobalRateLimitRules` | options of the routes without any whose downstream template matches |
+    /// | `Priority`, `UpstreamHost` | [`Rule::priority`], [`Conditions::hosts`] |
+    ///
+    /// `docs/coming-from/ocelot.md` lists all settings and all differences.
+    ///
+    /// # Errors
+    ///
+    /// All errors of the file, in their order: text that is not JSON, options that are unknown or
+    /// set twice, and values that are not valid.
+    ///
+    /// ```
+    /// use portcullis_policy::Imported;
+    ///
+    /// let errors = Imported::from_ocelot(r#"{ "Routes": [{
+    ///     "UpstreamPathTemplate": "/posts/{postId}",
+    ///     "RateLimitOptions": { "Limit": 0, "Periods": "1s", "Period": "1 week" },
+    /// }] }"#).unwrap_err();
+    /// assert_eq!(
+    ///     errors.iter().map(|error| error.in_file("ocelot.json").to_string()).collect::<Vec<_>>(),
+    ///     [
+    ///         "ocelot.json:3:36: Limit: `0` is not a number of requests from 1 to 9223372036854775807",
+    ///         "ocelot.json:3:39: Periods is not a setting of RateLimitOptions: did you mean Period?",
+    ///         "ocelot.json:3:66: Period: `1 week` has the unknown unit ` week`: expected a number \
+    ///          and ms, s, m, h or d",
+    ///     ]
+    /// );
+    /// ```
+    pub fn from_ocelot(text: &str) -> Result<Self, Vec<FileError>> {
+        let (reader, file) = Reader::json(text, Names::AnyCase);
+        let Some(file) = file else {
+            return Err(reader.into_errors());
+        };
+        let mut reader = OcelotReader {
+            reader,
+            warnings: Vec::new(),
+            old_name: None,
+            has_new_name: false,
+            has_warned_of_headers: false,
+            names: HashMap::new(),
+            limited: HashSet::new(),
+            rules: Vec::new(),
+        };
+        let path_rules = reader.file(&file);
+        let OcelotReader {
+            reader,
+            rules,
+            warnings,
+            ..
+        } = reader;
+        let warnings = located(text, warnings);
+        reader.into_policy(rules.clone(), path_rules)?;
+        Ok(Self {
+            rules,
+            path_rules,
+            warnings,
+        })
+    }
+}
+
+/// A rule of `GlobalRateLimitRules`.
+struct Group {
+    pattern: Set<String>,
+    methods: Vec<String>,
+    options: Options,
+    is_used: bool,
+}
+
+struct Route {
+    span: Span,
+    key: String,
+    name: String,
+    methods: Vec<String>,
+    host: Option<Set<String>>,
+    patterns: Vec<Set<String>>,
+    priority: i64,
+    is_case_sensitive: bool,
+    downstream: Option<String>,
+    options: Option<Options>,
+    /// Of an aggregate: the keys of its routes.
+    aggregated: Option<Vec<String>>,
+}
+
+struct OcelotReader<'t> {
+    reader: Reader<'t>,
+    warnings: Vec<(Span, String)>,
+    /// Where the first option is that has an old name.
+    old_name: Option<Span>,
+    has_new_name: bool,
+    has_warned_of_headers: bool,
+    /// The names of the rules, and how many rules wanted each of them.
+    names: HashMap<String, usize>,
+    /// The keys of the routes with a limit.
+    limited: HashSet<String>,
+    rules: Vec<Rule>,
+}
+
+/// The value, unless it is `null`, which .NET reads as not set.
+fn get<'v, 't>(table: &'v Table<'t>, name: &str) -> Option<&'v Value<'t>> {
+    table
+        .get(name)
+        .filter(|value| !matches!(value.node, Node::Null))
+}
+
+impl<'t> OcelotReader<'t> {
+    fn warn(&mut self, span: Span, message: impl Into<String>) {
+        self.warnings.push((span, message.into()));
+    }
+
+    fn file(&mut self, file: &Table<'t>) -> PathRules {
+        self.known_or_ignored(file, "ocelot.json", FILE);
+        let mut global = None;
+        let mut has_discovery = false;
+        if let Some(value) = get(file, "GlobalConfiguration")
+            && let Some(table) = self.reader.table(value, "GlobalConfiguration")
+        {
+            self.known_or_ignored(table, "GlobalConfiguration", GLOBAL);
+            has_discovery = get(table, "ServiceDiscoveryProvider").is_some();
+            global =
+                get(table, "RateLimitOptions").and_then(|value| self.options(value, Level::Global));
+        }
+        let mut groups = Vec::new();
+        for value in self.tables(file, "GlobalRateLimitRules") {
+            groups.extend(self.group(value));
+        }
+        let mut routes = Vec::new();
+        for value in self.tables(file, "Routes") {
+            routes.extend(self.route(value, false));
+        }
+        let has_routes = !routes.is_empty();
+        for value in self.tables(file, "Aggregates") {
+            routes.extend(self.route(value, true));
+        }
+        let dynamic = self.tables(file, "DynamicRoutes");
+        let is_dynamic = !has_routes && (has_discovery || !dynamic.is_empty());
+        if let (true, Some(first)) = (has_routes, dynamic.first()) {
+            let message = "DynamicRoutes have no effect beside Routes, as in Ocelot";
+            self.warn(first.span, message);
+        } else {
+            for value in dynamic {
+                routes.extend(self.dynamic_route(value));
+            }
+        }
+        // The order in which Ocelot asks the routes: those for a host first, whatever the priority.
+        routes.sort_by_key(|route| (route.host.is_none(), -route.priority));
+        for route in &routes {
+            self.rules_of(route, global.as_ref(), &mut groups);
+        }
+        if is_dynamic {
+            self.other_services(global.as_ref());
+        }
+        self.warn_of_aggregates(&routes);
+        self.warn_of_older_versions(&routes);
+        for group in groups.iter().filter(|group| !group.is_used) {
+            let message = "Pattern matches the DownstreamPathTemplate of no route that has no \
+                           RateLimitOptions: the rule has no effect";
+            self.warn(group.pattern.span, message);
+        }
+        self.path_rules(&routes)
+    }
+
+    /// The values of an array.
+    fn tables<'v>(&mut self, file: &'v Table<'t>, name: &str) -> &'v [Value<'t>] {
+        match get(file, name) {
+            Some(value) => self.reader.array(value, name, "an array of objects"),
+            None => &[],
+        }
+    }
+
+    /// Case counts only if it does for all routes: a spelling must not evade a limit.
+    fn path_rules(&mut self, routes: &[Route]) -> PathRules {
+        let has_letters = |route: &Route| {
+            let mut patterns = route.patterns.iter();
+            patterns.any(|pattern| pattern.value.contains(|c: char| c.is_ascii_alphabetic()))
+        };
+        let ignoring = |route: &&Route| has_letters(route) && !route.is_case_sensitive;
+        if !routes.iter().any(|route| ignoring(&route)) {
+            return PathRules::new();
+        }
+        for route in routes.iter().filter(|route| route.is_case_sensitive) {
+            let message = "RouteIsCaseSensitive has no effect beside routes that ignore case: all \
+                           routes ignore it";
+            self.warn(route.span, message);
+        }
+        PathRules::new().ignoring_case()
+    }
+
+    fn known_or_ignored(&mut self, table: &Table<'_>, of: &str, known: &[&str]) {
+        for (name, _) in table.iter() {
+            let is_known = known
+                .iter()
+                .any(|known| known.eq_ignore_ascii_case(&name.text));
+            if is_known {
+                continue;
+            }
+            let shown = shown(&name.text);
+            if let Some(nearest) = nearest(&name.text, known.iter().copied()) {
+                let message = format!("{shown} is not a setting of {of}: did you mean {nearest}?");
+                self.reader.refuse(name.span, message);
+            } else {
+                let message = format!("{shown} is not a setting of {of}: it is ignored");
+                self.warn(name.span, message);
+            }
+        }
+    }
+
+    // Values. .NET reads a number or a boolean from a string too.
+
+    fn scalar<'v>(&mut self, value: &'v Value<'t>, name: &str, expected: &str) -> Option<&'v str>
+    where
+        't: 'v,
+    {
+        match &value.node {
+            Node::Text(text) => Some(text),
+            Node::Integer(_) | Node::Float | Node::Boolean(_) => {
+                Some(self.reader.source(value.span))
+            }
+            _ => {
+                self.reader.expected(value, name, expected);
+                None
+            }
+        }
+    }
+
+    /// Text that is not blank: Ocelot treats blank text as none.
+    fn text(&mut self, table: &Table<'t>, name: &str) -> Option<Set<String>> {
+        let value = get(table, name)?;
+        let text = self.scalar(value, name, "a string")?;
+        (!text.trim().is_empty()).then(|| Set {
+            value: text.to_owned(),
+            span: value.span,
+        })
+    }
+
+    fn texts(&mut self, table: &Table<'t>, name: &str) -> Vec<String> {
+        let Some(value) = get(table, name) else {
+            return Vec::new();
+        };
+        let values = self.reader.array(value, name, "an array of strings");
+        let text = |value| Some(self.scalar(value, name, "a string")?.to_owned());
+        values.iter().filter_map(text).collect()
+    }
+
+    fn boolean(&mut self, table: &Table<'t>, name: &str) -> Option<bool> {
+        let value = get(table, name)?;
+        let text = self.scalar(value, name, "true or false")?;
+        let boolean = text.trim().to_ascii_lowercase().parse().ok();
+        if boolean.is_none() {
+            self.reader
+                .invalid(value, name, "is neither true nor false");
+        }
+        boolean
+    }
+
+    fn group(&mut self, value: &Value<'t>) -> Option<Group> {
+        let options = self.options(value, Level::Group)?;
+        let table = value.as_table()?;
+        let methods = upper(self.texts(table, "Methods"));
+        if options.is_enabled == Some(false) {
+            return None;
+        }
+        for (name, is_set) in [
+            ("Pattern", get(table, "Pattern").is_some()),
+            ("Limit", options.limit.is_some()),
+            ("Period", options.period.is_some()),
+        ] {
+            if !is_set {
+                let message = format!("{name} is missing in this rule of GlobalRateLimitRules");
+                self.reader.refuse(value.span, message);
+            }
+        }
+        let pattern = self.text(table, "Pattern")?;
+        if let Err(problem) = split_template(&pattern.value) {
+            let value = get(table, "Pattern")?;
+            self.reader.invalid(value, "Pattern", problem);
+            return None;
+        }
+        Some(Group {
+            pattern,
+            methods,
+            options,
+            is_used: false,
+        })
+    }
+
+    fn route(&mut self, value: &Value<'t>, is_aggregate: bool) -> Option<Route> {
+        let of = if is_aggregate {
+            "an aggregate"
+        } else {
+            "a route"
+        };
+        let table = self.reader.table(value, of)?;
+        self.known_or_ignored(table, of, ROUTE);
+        let options = self.route_options(table, "RateLimitOptions");
+        let key = self.text(table, "Key").map(|key| key.value);
+        let mut methods = upper(self.texts(table, "UpstreamHttpMethod"));
+        if is_aggregate && methods.is_empty() {
+            methods.push("GET".to_owned());
+        }
+        let host = self.text(table, "UpstreamHost");
+        let is_case_sensitive = self.boolean(table, "RouteIsCaseSensitive") == Some(true);
+        let downstream = self.text(table, "DownstreamPathTemplate");
+        let aggregated = is_aggregate.then(|| self.texts(table, "RouteKeys"));
+        if let Some(headers) = get(table, "UpstreamHeaderTemplates")
+            && headers
+                .as_table()
+                .is_none_or(|headers| headers.iter().next().is_some())
+        {
+            let message = "UpstreamHeaderTemplates have no counterpart: the rule is for requests \
+                           with any headers";
+            self.warn(headers.span, message);
+        }
+        let Some(template) = self.text(table, "UpstreamPathTemplate") else {
+            let message = format!("UpstreamPathTemplate is missing in {of}");
+            self.reader.refuse(value.span, message);
+            return None;
+        };
+        let template_value = get(table, "UpstreamPathTemplate")?;
+        let upstream = match upstream_pattern(&template.value) {
+            Ok(upstream) => upstream,
+            Err(problem) => {
+                self.reader
+                    .invalid(template_value, "UpstreamPathTemplate", problem);
+                return None;
+            }
+        };
+        for warning in &upstream.warnings {
+            let message = format!("UpstreamPathTemplate: {warning}");
+            self.warn(template.span, message);
+        }
+        let priority = match get(table, "Priority") {
+            Some(value) => {
+                let text = self.scalar(value, "Priority", "a whole number")?;
+                let priority = text.trim().parse::<i32>();
+                if priority.is_err() {
+                    self.reader
+                        .invalid(value, "Priority", "is not a whole number");
+                }
+                priority.unwrap_or(1)
+            }
+            None => 1,
+        };
+        let name = key.clone().unwrap_or_else(|| {
+            let host = host.as_ref().map_or("", |host| &host.value);
+            let space = if methods.is_empty() { "" } else { " " };
+            format!("{}{space}{host}{}", methods.join(","), template.value)
+        });
+        Some(Route {
+            span: value.span,
+            key: key.unwrap_or_default(),
+            name,
+            methods,
+            host,
+            patterns: vec![Set {
+                value: upstream.pattern,
+                span: template.span,
+            }],
+            priority: if upstream.is_catch_all {
+                0
+            } else {
+                priority.into()
+            },
+            is_case_sensitive,
+            downstream: downstream.map(|downstream| downstream.value),
+            options,
+            aggregated,
+        })
+    }
+
+    fn route_options(&mut self, table: &Table<'t>, name: &str) -> Option<Options> {
+        if let Some(value) = get(table, "RateLimiting") {
+            let message = "RateLimiting has no effect, as in Ocelot 25";
+            self.warn(value.span, message);
+        }
+        self.options(get(table, name)?, Level::Route)
+    }
+
+    /// A route of a service, which is found by the first component of the path.
+    fn dynamic_route(&mut self, value: &Value<'t>) -> Option<Route> {
+        let table = self.reader.table(value, "a dynamic route")?;
+        self.known_or_ignored(table, "a dynamic route", ROUTE);
+        let old = self.route_options(table, "RateLimitRule");
+        let options = self.route_options(table, "RateLimitOptions");
+        let Some(service) = self.text(table, "ServiceName") else {
+            self.reader
+                .refuse(value.span, "ServiceName is missing in a dynamic route");
+            return None;
+        };
+        let namespace = self.text(table, "ServiceNamespace");
+        let namespace = namespace.as_ref().map(|namespace| namespace.value.as_str());
+        let full_name = namespace.map(|namespace| format!("{namespace}.{}", service.value));
+        let key = self.text(table, "Key").map(|key| key.value);
+        let names = [Some(service.value.clone()), full_name.clone()];
+        let pattern = |name: String| Set {
+            value: format!("/{}/**", literal(&name)),
+            span: service.span,
+        };
+        Some(Route {
+            span: value.span,
+            key: key.clone().unwrap_or_default(),
+            name: key.or(full_name).unwrap_or(service.value),
+            methods: Vec::new(),
+            host: None,
+            patterns: names.into_iter().flatten().map(pattern).collect(),
+            priority: 1,
+            is_case_sensitive: true,
+            downstream: None,
+            options: old.or(options),
+            aggregated: None,
+        })
+    }
+
+    /// The rules of a route: one for each group of `GlobalRateLimitRules` for some of its methods,
+    /// and one for the rest.
+    fn rules_of(&mut self, route: &Route, global: Option<&Options>, groups: &mut [Group]) {
+        if route.aggregated.is_none() && route.options.is_none() {
+            let matching = groups.iter_mut().filter(|group| group.is_for(route));
+            for group in matching {
+                group.is_used = true;
+                let limit = Merged::new(self, &route.key, Some(&group.options), global);
+                let is_for =
+                    |method: &&String| route.methods.is_empty() || route.methods.contains(*method);
+                let methods: Vec<String> = group.methods.iter().filter(is_for).cloned().collect();
+                if group.methods.is_empty() {
+                    self.add(route, &route.name, &route.methods, limit);
+                    return;
+                }
+                if !methods.is_empty() {
+                    let name = format!("{} for {}", route.name, methods.join(","));
+                    self.add(route, &name, &methods, limit);
+                }
+            }
+        }
+        let limit = match route.aggregated {
+            Some(_) => None,
+            None => Merged::new(self, &route.key, route.options.as_ref(), global),
+        };
+        self.add(route, &route.name, &route.methods, limit);
+    }
+
+    fn add(&mut self, route: &Route, name: &str, methods: &[String], merged: Option<Merged<'_>>) {
+        if merged.is_some() {
+            self.limited.insert(route.key.clone());
+        }
+        let hosts = route.host.iter();
+        let conditions = Conditions::new()
+            .methods(methods)
+            .paths(route.patterns.iter().map(|pattern| pattern.value.as_str()))
+            .hosts(hosts.clone().map(|host| host.value.as_str()));
+        let name = self.add_rule(name, route.span, conditions, merged);
+        for pattern in &route.patterns {
+            self.reader
+                .note(&name, "paths", Some(&pattern.value), pattern.span);
+        }
+        for host in hosts {
+            self.reader
+                .note(&name, "hosts", Some(&host.value), host.span);
+        }
+    }
+
+    /// Adds a rule. Returns its name.
+    fn add_rule(
+        &mut self,
+        name: &str,
+        span: Span,
+        conditions: Conditions,
+        merged: Option<Merged<'_>>,
+    ) -> String {
+        let name = match merged.as_ref().and_then(|merged| merged.prefix) {
+            Some(prefix) => format!("{prefix}:{name}"),
+            None => name.to_owned(),
+        };
+        let wanted = self.names.entry(name.clone()).or_insert(0);
+        *wanted += 1;
+        let name = match *wanted {
+            1 => name,
+            number => format!("{name} ({number})"),
+        };
+        let mut rule = Rule::new(&name)
+            .priority(u32::try_from(self.rules.len()).unwrap_or(u32::MAX))
+            .when(conditions);
+        self.reader.note(&name, "name", None, span);
+        if let Some(merged) = merged {
+            self.reader
+                .note(&name, "limits[0]", None, merged.limit.span);
+            rule = merged.apply(rule, &self.client_headers(&merged));
+        }
+        self.rules.push(rule);
+        name
+    }
+
+    /// The headers that name the client. A file with the old names only may be older than the new
+    /// default.
+    fn client_headers<'o>(&mut self, merged: &Merged<'o>) -> Vec<&'o str> {
+        match (merged.header, self.old_name) {
+            (Some(header), _) => vec![header],
+            (None, Some(old)) if !self.has_new_name => {
+                if !self.has_warned_of_headers {
+                    self.has_warned_of_headers = true;
+                    let message = "ClientIdHeader is not set, and this name is from before Ocelot \
+                                   24.1: `Oc-Client` or the older `ClientId` names the client";
+                    self.warn(old, message);
+                }
+                vec![CLIENT_HEADER, OLD_CLIENT_HEADER]
+            }
+            (None, _) => vec![CLIENT_HEADER],
+        }
+    }
+
+    /// The services that have no dynamic route.
+    fn other_services(&mut self, global: Option<&Options>) {
+        // `RouteKeys` does not count here.
+        let Some(global) = global.filter(|global| global.is_enabled != Some(false)) else {
+            return;
+        };
+        let all = Options {
+            route_keys: Vec::new(),
+            ..global.clone()
+        };
+        if let Some(merged) = Merged::new(self, "", None, Some(&all)) {
+            let message = "services without a dynamic route share one limit for each client: \
+                           in Ocelot, each service has its own";
+            self.warn(global.span, message);
+            self.add_rule(
+                "other services",
+                global.span,
+                Conditions::new(),
+                Some(merged),
+            );
+        }
+    }
+
+    fn warn_of_aggregates(&mut self, routes: &[Route]) {
+        for aggregate in routes {
+            let mut keys = aggregate.aggregated.iter().flatten();
+            if keys.any(|key| self.limited.contains(key)) {
+                let message = "an aggregate has no limit: in Ocelot, each of its requests counts \
+                               in the limits of its routes";
+                self.warn(aggregate.span, message);
+            }
+        }
+    }
+
+    fn warn_of_older_versions(&mut self, routes: &[Route]) {
+        if self.old_name.is_none() || self.has_new_name {
+            return;
+        }
+        for options in routes.iter().filter_map(|route| route.options.as_ref()) {
+            if options.is_enabled.is_none() {
+                let message = "EnableRateLimiting is not set: the route is limited, as since \
+                               Ocelot 24.1, and not before";
+                self.warn(options.span, message);
+            }
+        }
+    }
+}
+
+impl Group {
+    /// Whether the rule is for this route, at least with some of its methods.
+    fn is_for(&self, route: &Route) -> bool {
+        let keys = &self.options.route_keys;
+        let shares_a_method = self.methods.is_empty()
+            || route.methods.is_empty()
+            || self
+                .methods
+                .iter()
+                .any(|method| route.methods.contains(method));
+        let downstream = route.downstream.as_deref();
+        shares_a_method
+            && (keys.is_empty() || keys.contains(&route.key))
+            && downstream.is_some_and(|downstream| {
+                group_matches(&self.pattern.value, downstream, route.is_case_sensitive)
+            })
+    }
+}
+
+fn upper(mut methods: Vec<String>) -> Vec<String> {
+    for method in &mut methods {
+        method.make_ascii_uppercase();
+    }
+    methods.sort();
+    methods.dedup();
+    methods
+}
