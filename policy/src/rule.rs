@@ -390,7 +390,8 @@ impl Rule {
         self
     }
 
-    /// Returns this rule with each of its limits [scaled](Limit::scaled) by `part / whole`.
+    /// Returns this rule with each of its limits, and those of its
+    /// [overrides](Self::override_key), [scaled](Limit::scaled) by `part / whole`.
     ///
     /// # Panics
     ///
@@ -404,8 +405,12 @@ impl Rule {
     /// ```
     #[must_use]
     pub fn scaled(mut self, part: u64, whole: u64) -> Self {
-        let limits = self.limits.into_iter();
-        self.limits = limits.map(|limit| limit.scaled(part, whole)).collect();
+        let of_keys = self.overrides.iter_mut().map(|of_key| &mut of_key.limits);
+        for limits in of_keys.chain([&mut self.limits]) {
+            for limit in limits {
+                *limit = limit.clone().scaled(part, whole);
+            }
+        }
         self
     }
 

@@ -111,6 +111,7 @@ pub struct RuleCounts {
     /// Requests that were denied because they lack a part of the key.
     pub unidentified: u64,
     /// For each limit of the rule, the requests that it denied. A request is counted for one limit.
+    /// A limit of a key that has [others](crate::Rule::override_key) counts by its place among them.
     pub by_limit: Vec<u64>,
     /// Requests that a penalty denied.
     pub penalized: u64,
@@ -314,9 +315,13 @@ impl Statistics {
                 allowed: sum(&|counts| &counts.allowed),
                 exempt: sum(&|counts| &counts.exempt),
                 unidentified: sum(&|counts| &counts.unidentified),
-                by_limit: (0..limits)
-                    .map(|limit| sum(&|counts| &counts.by_limit[limit]))
-                    .collect(),
+                by_limit: {
+                    let all = (0..MAX_LIMITS).map(|limit| sum(&|counts| &counts.by_limit[limit]));
+                    let mut all: Vec<u64> = all.collect();
+                    let used = all.iter().rposition(|&count| count > 0);
+                    all.truncate(used.map_or(0, |last| last + 1).max(limits));
+                    all
+                },
                 penalized: sum(&|counts| &counts.penalized),
                 crowded: sum(&|counts| &counts.crowded),
             }

@@ -168,6 +168,30 @@ fn the_counts_of_rules_and_keys_are_those_of_the_decisions() {
 }
 
 #[test]
+fn the_limits_of_given_keys_are_counted_and_scaled_too() {
+    let per_day = |count| format!("{count}/d").parse().unwrap();
+    let rule = Rule::new("all")
+        .key(Key::header("X-Tenant"))
+        .limit(per_day(1))
+        .override_key(["gold"], [per_day(100), per_day(2)]);
+    let denied = |rule: Rule| {
+        let policy = Policy::new([rule]).unwrap();
+        let statistics = Statistics::new(&policy);
+        for tenant in ["gold", "other"].into_iter().cycle().take(20) {
+            let headers = [("X-Tenant", tenant)];
+            let request = Request::new("GET", "/").headers(&headers);
+            drop(statistics.decide_at(&policy, Timestamp::from_secs(1), &request));
+        }
+        let counts = statistics.rules().remove(0);
+        assert_eq!(counts.denied() + counts.allowed, 20);
+        counts.by_limit
+    };
+    assert_eq!(denied(rule.clone()), [9, 8]);
+    assert_eq!(denied(rule.clone().scaled(3, 1)), [7, 4]);
+    assert_eq!(denied(rule.scaled(1, 100)), [18]);
+}
+
+#[test]
 fn with_more_keys_than_room_every_count_is_within_its_error() {
     let policy = Policy::new([Rule::new("all")
         .key(Key::header("X-Tenant"))
