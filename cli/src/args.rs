@@ -151,8 +151,7 @@ pub(crate) struct ReplayArgs {
     /// [default: 60/m; with `--cost bytes`, 10000000/m]
     #[arg(long = "limit", value_name = "N/PERIOD")]
     pub(crate) limits: Vec<Limit>,
-    /// Replay the rules of a policy file instead of limits. A file in TOML, as the library
-    /// portcullis-policy reads it
+    /// Replay the rules of a policy file instead of limits. The extension tells its format
     #[arg(
         long,
         value_name = "FILE",
@@ -160,6 +159,9 @@ pub(crate) struct ReplayArgs {
         conflicts_with_all = ["limits", "algorithm", "burst", "segments", "key", "cost"]
     )]
     pub(crate) policy: Option<PathBuf>,
+    /// The format of the policy file, if its extension does not tell
+    #[arg(long, value_enum, requires = "policy")]
+    pub(crate) policy_format: Option<PolicyFormat>,
     /// With `--policy`: propose for each rule the smallest limits that deny at most this share of
     /// its requests, such as `1%` or `0.05%`. Reads the logs several times
     #[arg(long, value_name = "SHARE", requires = "policy")]

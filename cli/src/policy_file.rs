@@ -42,19 +42,24 @@ pub(crate) struct PolicyFile {
 }
 
 impl PolicyFile {
-    /// Reads a file, or standard input for `-`. The default format is that of the extension.
+    /// Reads a file, or standard input for `-`. The default format is that of the extension. Errors
+    /// name the `option` that sets the format.
     ///
     /// # Errors
     ///
     /// [`Failure::Refused`] if the file cannot be read, is not UTF-8 or is too large, or if its
     /// format is not known.
-    pub(crate) fn read(path: &Path, format: Option<PolicyFormat>) -> Result<Self, Failure> {
+    pub(crate) fn read(
+        path: &Path,
+        format: Option<PolicyFormat>,
+        option: &str,
+    ) -> Result<Self, Failure> {
         let name = path.display().to_string();
         let refused = |reason: &dyn core::fmt::Display| {
             Err(Failure::Refused(format!("cannot use {name}: {reason}")))
         };
         let Some(format) = format.or_else(|| PolicyFormat::of(path)) else {
-            return refused(&"name its format with --format");
+            return refused(&format_args!("name its format with {option}"));
         };
         let mut bytes = Vec::new();
         let read = if path == Path::new("-") {

@@ -537,6 +537,23 @@ fn recommended_limits_are_the_smallest_with_the_wanted_share_of_denials() {
 }
 
 #[test]
+fn a_policy_may_have_any_format_of_policy_files() {
+    let log = Scratch::new("formats.log", &log(&lines(), false));
+    let json = r#"{ "rules": [{ "name": "all", /* per client */ "key": ["address"], "limits": ["2/m"] }] }"#;
+    let json = Scratch::new("policy.json", json.as_bytes());
+    let toml = b"[[rules]]\nname = 'all'\nkey = ['address']\nlimits = ['2/m']\n";
+    let toml = Scratch::new("policy", toml);
+    let of_json = replay(log.path(), json.path(), &[]);
+    let of_toml = replay(log.path(), toml.path(), &["--policy-format", "toml"]);
+    assert_eq!(of_json["rules"], of_toml["rules"]);
+    assert!(
+        of_json["denied"].as_u64() > Some(100),
+        "{}",
+        of_json["denied"]
+    );
+}
+
+#[test]
 fn what_cannot_be_replayed_is_said() {
     let lines = lines();
     let log = Scratch::new("plain.log", &log(&lines, false));
@@ -593,9 +610,11 @@ fn a_policy_that_is_not_valid_is_refused_with_all_its_errors() {
     };
     let error = refused(&[log.path(), "--policy", wrong.path()]);
     for expected in [
-        "portcullis: the policy is not valid:\n",
-        ".toml:3:1: limit is not a setting of a rule",
-        ".toml:4:11: limits: `5 a minute` is not a rate",
+        "error: limit is not a setting of a rule: did you mean limits?",
+        ".toml:3:1\n",
+        "error: limits: `5 a minute` is not a rate",
+        ".toml:4:11\n",
+        ".toml: 2 errors\n",
     ] {
         assert!(
             error.contains(expected),
@@ -603,8 +622,11 @@ fn a_policy_that_is_not_valid_is_refused_with_all_its_errors() {
         );
     }
     let login = policy("login");
-    let error = refused(&[log.path(), "--policy", "no such file"]);
-    assert!(error.contains("cannot read no such file: "), "{error}");
+    let error = refused(&[log.path(), "--policy", "no such.toml"]);
+    assert!(error.contains("cannot use no such.toml: "), "{error}");
+    let error = refused(&[log.path(), "--policy", "policy"]);
+    let expected = "cannot use policy: name its format with --policy-format";
+    assert!(error.contains(expected), "{error}");
     let error = refused(&["-", "--policy", &login, "--recommend", "1%"]);
     assert!(
         error.contains("standard input can be read only once"),

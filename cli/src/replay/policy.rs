@@ -31,6 +31,8 @@ use super::timeline::{Tally, Timeline};
 use super::{Pass, input};
 use crate::args::ReplayArgs;
 use crate::failure::Failure;
+use crate::policy_file::PolicyFile;
+use crate::text::counted;
 
 /// The kinds of rules that a log can be judged by, in the order in which they are asked. A log does
 /// not tell the size of requests, so rules for [`Kind::Ingress`] are not asked.
@@ -52,7 +54,7 @@ pub(crate) fn run(args: &ReplayArgs, file: &Path) -> Result<(), Failure> {
     if args.recommend.is_some() {
         recommend::refuse_unrepeatable(&args.logs)?;
     }
-    let mut trial = Trial::new(load(file)?);
+    let mut trial = Trial::new(load(args, file)?);
     let (pass, waiting) = trial.replay(args)?;
     let recommended = match args.recommend {
         Some(share) => Some(recommend::search(args, share, &trial)?),
@@ -67,17 +69,13 @@ pub(crate) fn run(args: &ReplayArgs, file: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Reads a policy from a file.
-fn load(file: &Path) -> Result<Policy, Failure> {
-    let name = file.to_string_lossy();
-    let text = fs::read_to_string(file)
-        .map_err(|error| Failure::Refused(format!("cannot read {name}: {error}")))?;
-    Policy::from_toml(&text).map_err(|errors| {
-        let errors: Vec<_> = errors
-            .iter()
-            .map(|error| format!("\n  {}", error.in_file(&name)))
-            .collect();
-        Failure::Refused(format!("the policy is not valid:{}", errors.concat()))
+/// Reads the policy. Prints its errors.
+fn load(args: &ReplayArgs, file: &Path) -> Result<Policy, Failure> {
+    let file = PolicyFile::read(file, args.policy_format, "--policy-format")?;
+    file.policy().map_err(|errors| {
+        file.report(&errors);
+        let count = counted(errors.len() as u64, ("error", "errors"));
+        Failure::Refused(format!("{}: {count}", file.name()))
     })
 }
 
