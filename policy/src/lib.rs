@@ -81,6 +81,9 @@
 //!
 //! - `toml` and `json`: `Policy::from_toml` and `Policy::from_json`, with errors that point into
 //!   the file. With `json`, `Imported` reads the files of other systems.
+//! - `tracing`: `DecisionLog`, events of decisions for subscribers of the crate `tracing`, with a
+//!   limit on those of denials.
+//! - `metrics`: `Metrics`, five instruments for recorders of the crate `metrics`.
 //!
 //! # Guarantees
 //!
@@ -95,6 +98,8 @@
 #![forbid(unsafe_code)]
 
 mod conditions;
+#[cfg(feature = "tracing")]
+mod decision_log;
 #[cfg(any(feature = "toml", feature = "json"))]
 mod document;
 mod explained;
@@ -106,6 +111,8 @@ mod foreign;
 mod key;
 mod limit;
 mod matcher;
+#[cfg(feature = "metrics")]
+mod metrics;
 mod overrides;
 mod path;
 mod pattern;
@@ -119,6 +126,8 @@ mod store;
 mod thresholds;
 
 pub use conditions::{ConditionError, Conditions, Mismatch, Problem};
+#[cfg(feature = "tracing")]
+pub use decision_log::{About, DecisionLog};
 #[cfg(any(feature = "toml", feature = "json"))]
 pub use document::FileError;
 pub use explained::{ExplainedDecision, Told};
@@ -127,6 +136,8 @@ pub use foreign::Imported;
 pub use key::{Key, KeyValue, KeyValues};
 pub use limit::{Algorithm, Limit, MAX_SEGMENTS};
 pub use matcher::{MAX_PROPERTIES, Matcher};
+#[cfg(feature = "metrics")]
+pub use metrics::{MeasuredLease, MeasuredWait, Metrics, QueueResult};
 pub use path::{MAX_COMPONENTS, MAX_PATH_LEN, PathError, PathRules};
 pub use pattern::MAX_PATTERN_COMPONENTS;
 pub use period::{PeriodError, parse_count, parse_period};

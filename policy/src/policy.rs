@@ -1049,6 +1049,29 @@ impl<'p> Decision<'p> {
         self.place.is_some_and(|place| place.instead.is_some())
     }
 
+    /// The index of the rule that decided, in [`Policy::rules`].
+    #[cfg(feature = "metrics")]
+    pub(crate) fn rule_index(&self) -> Option<usize> {
+        Some(self.rule? as usize)
+    }
+
+    /// The time of the decision.
+    #[cfg(feature = "metrics")]
+    pub(crate) fn decided_at(&self) -> Timestamp {
+        self.now
+    }
+
+    /// The limit that denied.
+    #[cfg(feature = "tracing")]
+    pub(crate) fn denied_by(&self) -> Option<&'p Limit> {
+        match self.outcome {
+            Outcome::Denied {
+                limit: Some(limit), ..
+            } => self.active()?.limits_at(self.place?).get(limit),
+            _ => None,
+        }
+    }
+
     pub(crate) fn active(&self) -> Option<&'p Active> {
         Some(&self.policy.rules[self.rule? as usize])
     }

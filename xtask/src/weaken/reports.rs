@@ -5,6 +5,8 @@ use super::Mutant;
 const FREQUENT: &str = "policy/src/frequent.rs";
 const STATISTICS: &str = "policy/src/statistics.rs";
 const THRESHOLDS: &str = "policy/src/thresholds.rs";
+const DECISION_LOG: &str = "policy/src/decision_log.rs";
+const METRICS: &str = "policy/src/metrics.rs";
 const REPLAY: &str = "cli/src/replay/policy.rs";
 const RECOMMEND: &str = "cli/src/replay/policy/recommend.rs";
 const WAITING: &str = "cli/src/replay/policy/waiting.rs";
@@ -25,6 +27,11 @@ const OF_REPORTS: (&str, &str) = (
 const BY_CONDITIONS: (&str, &str) = (
     "thresholds",
     "rules_with_thresholds_count_by_their_conditions_and_decide_nothing",
+);
+
+const MEASURED: (&str, &str) = (
+    "metrics",
+    "requests_leases_and_waits_are_measured_for_each_rule",
 );
 
 pub(super) const OF_THE_POLICY: &[Mutant] = &[
@@ -138,6 +145,59 @@ pub(super) const OF_THE_POLICY: &[Mutant] = &[
         text: "&& !active.exempts(request)",
         by: "",
         test: BY_CONDITIONS,
+    },
+    // Events of denials are not limited, or those that nobody wants use up the limit, or those that
+    // were left out are counted twice; a lease or a wait does not end, or counts for another rule.
+    Mutant {
+        file: DECISION_LOG,
+        within: "fn may_write(",
+        text: "self.denials.try_acquire_at(now, 1).is_err()",
+        by: "self.denials.available_at(now) == 0",
+        test: (
+            "decision_log",
+            "events_of_denials_are_limited_and_those_left_out_are_counted",
+        ),
+    },
+    Mutant {
+        file: DECISION_LOG,
+        within: "fn may_write(",
+        text: "self.left_out.swap(0, Relaxed)",
+        by: "self.left_out.load(Relaxed)",
+        test: (
+            "decision_log",
+            "events_of_denials_are_limited_and_those_left_out_are_counted",
+        ),
+    },
+    Mutant {
+        file: DECISION_LOG,
+        within: "pub fn record_at(",
+        text: "tracing::enabled!(target: TARGET, Level::WARN) &&",
+        by: "",
+        test: (
+            "decision_log",
+            "events_that_no_subscriber_wants_use_up_no_limit",
+        ),
+    },
+    Mutant {
+        file: METRICS,
+        within: "fn of(&self",
+        text: "self.rules.get(index)",
+        by: "self.rules.get(index + 1)",
+        test: MEASURED,
+    },
+    Mutant {
+        file: METRICS,
+        within: "pub fn decided(",
+        text: "is_allowed.then_some(of_rule)",
+        by: "Some(of_rule)",
+        test: MEASURED,
+    },
+    Mutant {
+        file: METRICS,
+        within: "pub fn end(",
+        text: "result == QueueResult::Canceled",
+        by: "result != QueueResult::Canceled",
+        test: MEASURED,
     },
 ];
 

@@ -1,0 +1,267 @@
+//! Events of decisions, for subscribers of the crate `tracing`.
+
+use core::fmt;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use core::time::Duration;
+
+use portcullis_core::{Denied, Rate, Timestamp, TokenBucket};
+use tracing::Level;
+
+use crate::{Decision, Outcome, Request, Rule};
+
+/// Writes an event of the crate `tracing` for each decision, with a limit on those of denials.
+///
+/// All events have the target `portcullis::decision` and these fields, as far as they are known:
+///
+/// | field | what it is |
+/// |---|---|
+/// | `outcome` | `allowed`, `exempt`, `no rule`, `denied`, `penalized`, `crowded`, `unidentified` or `path` |
+/// | `rule` | the name of the rule that decided, or of the shadow rule |
+/// | `limit` | the limit that denied |
+/// | `method`, `host`, `cost` | those of the request |
+/// | `retry_after_s` | after a denial, the seconds until a retry |
+/// | `correlation_id`, `duration_s` | as given in [`About`] |
+/// | `left_out` | the number of events of denials that were left out since the last one |
+///
+/// | level | decision |
+/// |---|---|
+/// | `WARN` | a denial |
+/// | `INFO` | a request that is allowed, and that a shadow rule would have denied |
+/// | `DEBUG` | any other |
+///
+/// An event has neither the path nor the address of a request, nor any header: they may be
+/// personal. A limit of the core keeps denials from filling a log: by default, 10 at once and 1 per
+/// second. It applies to events of the levels `WARN` and `INFO`.
+///
+/// # Cost
+///
+/// Without a subscriber that wants the event, two loads. Otherwise the cost of the subscriber, and
+/// of the limit. A decision that is not recorded costs nothing.
+///
+/// ```
+/// use portcullis_core::Timestamp;
+/// use portcullis_policy::{About, DecisionLog, Policy, Request, Rule};
+///
+/// static LOG: DecisionLog = DecisionLog::new();
+///
+/// let policy = Policy::new([Rule::new("all").limit("1/s".parse()?)]).unwrap();
+/// let now = Timestamp::from_secs(1);
+/// let request = Request::new("GET", "/").host("api.example.com");
+/// for _ in 0..2 {
+///     let decision = policy.decide_at(now, &request);
+///     LOG.record_at(now, &request, &decision, About::new().correlation_id("4711"));
+/// }
+/// # Ok::<(), portcullis_policy::PeriodError>(())
+/// ```
+pub struct DecisionLog {
+    denials: TokenBucket,
+    left_out: AtomicU64,
+}
+
+/// What the caller knows of a request, for an event of [`DecisionLog`].
+///
+/// ```
+/// use core::time::Duration;
+/// use portcullis_policy::About;
+/// let about = About::new().correlation_id("4711").duration(Duration::from_millis(20));
+/// assert_eq!(about.correlation_id, Some("4711"));
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
+pub struct About<'a> {
+    /// The id by which other logs name the request.
+    pub correlation_id: Option<&'a str>,
+    /// How long the request took, if it is over.
+    pub duration: Option<Duration>,
+}
+
+impl<'a> About<'a> {
+    /// Nothing is known.
+    ///
+    /// ```
+    /// # use portcullis_policy::About;
+    /// assert!(About::new().duration.is_none());
+    /// ```
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            correlation_id: None,
+            duration: None,
+        }
+    }
+
+    /// Sets the [`correlation_id`](Self::correlation_id).
+    ///
+    /// ```
+    /// # use portcullis_policy::About;
+    /// let _ = About::new().correlation_id("4711");
+    /// ```
+    #[must_use]
+    pub const fn correlation_id(mut self, id: &'a str) -> Self {
+        self.correlation_id = Some(id);
+        self
+    }
+
+    /// Sets the [`duration`](Self::duration).
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_policy::About;
+    /// let _ = About::new().duration(Duration::from_millis(20));
+    /// ```
+    #[must_use]
+    pub const fn duration(mut self, duration: Duration) -> Self {
+        self.duration = Some(duration);
+        self
+    }
+}
+
+impl Default for DecisionLog {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Writes an event of a level that is known when the program is compiled.
+macro_rules! event {
+    ($level:expr, $decided:expr, $message:literal) => {{
+        let decided: Decided<'_> = $decided;
+        tracing::event!(
+            target: TARGET,
+            $level,
+            outcome = decided.outcome,
+            rule = decided.rule,
+            limit = decided.limit.map(tracing::field::display),
+            method = decided.request.method,
+            host = decided.request.host,
+            cost = decided.request.cost,
+            retry_after_s = decided.retry_after,
+            correlation_id = decided.about.correlation_id,
+            duration_s = decided.about.duration.map(|duration| duration.as_secs_f64()),
+            left_out = decided.left_out,
+            $message
+        );
+    }};
+}
+
+const TARGET: &str = "portcullis::decision";
+
+/// The fields of an event.
+struct Decided<'d> {
+    outcome: &'static str,
+    rule: Option<&'d str>,
+    limit: Option<&'d dyn fmt::Display>,
+    request: &'d Request<'d>,
+    about: About<'d>,
+    retry_after: Option<f64>,
+    left_out: Option<u64>,
+}
+
+impl DecisionLog {
+    /// Creates a log that writes at most 10 events of denials at once, and 1 per second.
+    ///
+    /// ```
+    /// # use portcullis_policy::DecisionLog;
+    /// static LOG: DecisionLog = DecisionLog::new();
+    /// ```
+    #[must_use]
+    pub const fn new() -> Self {
+        Self::with_limit(TokenBucket::new(Rate::per_second(1), 10))
+    }
+
+    /// Creates a log with another limit on events of denials.
+    ///
+    /// ```
+    /// # use portcullis_core::{Rate, TokenBucket};
+    /// # use portcullis_policy::DecisionLog;
+    /// static LOG: DecisionLog =
+    ///     DecisionLog::with_limit(TokenBucket::new(Rate::per_second(100), 1_000));
+    /// ```
+    #[must_use]
+    pub const fn with_limit(denials: TokenBucket) -> Self {
+        Self {
+            denials,
+            left_out: AtomicU64::new(0),
+        }
+    }
+
+    /// Writes an event for `decision`, which was made for `request`. `now` is the time by which the
+    /// log is limited: that of the decision, or a later one.
+    ///
+    /// ```
+    /// # use portcullis_core::Timestamp;
+    /// # use portcullis_policy::{About, DecisionLog, Policy, Request};
+    /// let policy = Policy::new([]).unwrap();
+    /// let (now, request) = (Timestamp::ZERO, Request::new("GET", "/"));
+    /// let decision = policy.decide_at(now, &request);
+    /// DecisionLog::new().record_at(now, &request, &decision, About::new());
+    /// ```
+    pub fn record_at(
+        &self,
+        now: Timestamp,
+        request: &Request<'_>,
+        decision: &Decision<'_>,
+        about: About<'_>,
+    ) {
+        let mut decided = Decided {
+            outcome: name_of(decision.outcome()),
+            rule: decision.rule().map(Rule::name),
+            limit: None,
+            request,
+            about,
+            retry_after: None,
+            left_out: None,
+        };
+        if !decision.is_allowed() {
+            if tracing::enabled!(target: TARGET, Level::WARN) && self.may_write(now, &mut decided) {
+                let denied_by = decision.denied_by();
+                decided.limit = denied_by.as_ref().map(|limit| limit as &dyn fmt::Display);
+                let wait = decision.retry().and_then(|retry| retry.wait_from(now));
+                decided.retry_after = wait.map(|wait| wait.as_secs_f64());
+                event!(Level::WARN, decided, "request denied");
+            }
+        } else if let Some(shadow) = decision.shadow_denied() {
+            if tracing::enabled!(target: TARGET, Level::INFO) && self.may_write(now, &mut decided) {
+                decided.rule = Some(shadow.name());
+                event!(Level::INFO, decided, "a shadow rule would deny the request");
+            }
+        } else {
+            event!(Level::DEBUG, decided, "request allowed");
+        }
+    }
+
+    /// Whether the limit allows one more event. Tells how many it has left out.
+    fn may_write(&self, now: Timestamp, decided: &mut Decided<'_>) -> bool {
+        if self.denials.try_acquire_at(now, 1).is_err() {
+            self.left_out.fetch_add(1, Relaxed);
+            return false;
+        }
+        decided.left_out = Some(self.left_out.swap(0, Relaxed));
+        true
+    }
+}
+
+/// The name of an outcome in events.
+fn name_of(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::NoRule => "no rule",
+        Outcome::Exempt => "exempt",
+        Outcome::Allowed => "allowed",
+        Outcome::Unidentified => "unidentified",
+        Outcome::Path(_) => "path",
+        Outcome::Denied { limit: None, .. } => "penalized",
+        Outcome::Denied {
+            denied: Denied::Crowded { .. },
+            ..
+        } => "crowded",
+        Outcome::Denied { .. } => "denied",
+    }
+}
+
+impl fmt::Debug for DecisionLog {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DecisionLog")
+            .field("left_out", &self.left_out.load(Relaxed))
+            .finish_non_exhaustive()
+    }
+}

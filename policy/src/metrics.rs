@@ -1,0 +1,284 @@
+//! Measurements of decisions, for recorders of the crate `metrics`.
+
+use core::fmt;
+use core::time::Duration;
+
+use ::metrics::{
+    Counter, Gauge, Histogram, Label, Unit, counter, describe_counter, describe_gauge,
+    describe_histogram, gauge, histogram,
+};
+use portcullis_core::Timestamp;
+
+use crate::{Decision, Policy};
+
+const REQUESTS: &str = "portcullis.requests";
+const ACTIVE: &str = "portcullis.active_request_leases";
+const LEASE: &str = "portcullis.request_lease.duration";
+const QUEUED: &str = "portcullis.queued_requests";
+const IN_QUEUE: &str = "portcullis.request.time_in_queue";
+
+/// Five instruments of the crate `metrics` for the decisions of a [`Policy`]. They mean what those
+/// of ASP.NET Core's rate limiting mean.
+///
+/// | instrument | kind, unit | labels | what it measures | in ASP.NET Core |
+/// |---|---|---|---|---|
+/// | `portcullis.requests` | counter | `policy`, `result` | requests that tried to get a lease | `aspnetcore.rate_limiting.requests` |
+/// | `portcullis.active_request_leases` | gauge | `policy` | requests under way that hold a lease | `aspnetcore.rate_limiting.active_request_leases` |
+/// | `portcullis.request_lease.duration` | histogram, s | `policy` | how long leases were held | `aspnetcore.rate_limiting.request_lease.duration` |
+/// | `portcullis.queued_requests` | gauge | `policy` | requests that wait in a queue | `aspnetcore.rate_limiting.queued_requests` |
+/// | `portcullis.request.time_in_queue` | histogram, s | `policy`, `result` | how long requests waited in a queue | `aspnetcore.rate_limiting.request.time_in_queue` |
+///
+/// - A lease is here an allowed [`Decision`], from the decision to its end.
+/// - `policy` is the name of the rule that decided. It is left out if no rule did.
+/// - `result` is `acquired`, `denied` or `request_canceled`. ASP.NET Core distinguishes
+///   `endpoint_limiter` and `global_limiter` instead of `denied`: here the rule tells that.
+///
+/// Shadow rules are not measured: see [`Statistics`](crate::Statistics).
+///
+/// # Cost
+///
+/// A decision that is not measured costs nothing. The instruments are registered once, for all
+/// rules, with the recorder that is installed when the measurements are created. To measure a
+/// decision costs what the recorder's instruments cost, and does not allocate here.
+///
+/// ```
+/// use portcullis_core::Timestamp;
+/// use portcullis_policy::{Metrics, Policy, Request, Rule};
+///
+/// let policy = Policy::new([Rule::new("all").limit("10/s".parse()?)]).unwrap();
+/// let metrics = Metrics::new(&policy);
+/// let decision = policy.decide_at(Timestamp::from_secs(1), &Request::new("GET", "/"));
+/// let lease = metrics.decided(&decision);
+/// // The request is served.
+/// lease.end_at(Timestamp::from_millis(1_020));
+/// # Ok::<(), portcullis_policy::PeriodError>(())
+/// ```
+pub struct Metrics {
+    rules: Box<[OfRule]>,
+    without_rule: OfRule,
+}
+
+/// How the wait of a request in a queue ended.
+///
+/// ```
+/// use portcullis_policy::QueueResult;
+/// assert_ne!(QueueResult::Acquired, QueueResult::Canceled);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum QueueResult {
+    /// The request was allowed.
+    Acquired,
+    /// The request was denied: its deadline passed, or it lost its place.
+    Denied,
+    /// The client gave up.
+    Canceled,
+}
+
+/// The names of results, in the order of [`QueueResult`].
+const RESULTS: [&str; 3] = ["acquired", "denied", "request_canceled"];
+
+/// The instruments of one rule.
+struct OfRule {
+    /// For each result.
+    requests: [Counter; 3],
+    in_queue: [Histogram; 3],
+    active: Gauge,
+    lease: Histogram,
+    queued: Gauge,
+}
+
+impl OfRule {
+    fn new(rule: Option<&str>) -> Self {
+        let policy = || rule.map(|name| Label::new("policy", name.to_owned()));
+        let labels = |result: Option<&'static str>| -> Vec<Label> {
+            let result = result.map(|result| Label::new("result", result));
+            policy().into_iter().chain(result).collect()
+        };
+        Self {
+            requests: RESULTS.map(|result| counter!(REQUESTS, labels(Some(result)))),
+            in_queue: RESULTS.map(|result| histogram!(IN_QUEUE, labels(Some(result)))),
+            active: gauge!(ACTIVE, labels(None)),
+            lease: histogram!(LEASE, labels(None)),
+            queued: gauge!(QUEUED, labels(None)),
+        }
+    }
+}
+
+impl Metrics {
+    /// Registers the instruments for all rules of `policy`. If the rules change, create new
+    /// measurements: they continue those of rules with the same names.
+    ///
+    /// ```
+    /// # use portcullis_policy::{Metrics, Policy};
+    /// let _ = Metrics::new(&Policy::new([]).unwrap());
+    /// ```
+    #[must_use]
+    pub fn new(policy: &Policy) -> Self {
+        describe_counter!(REQUESTS, Unit::Count, "Requests that tried to get a lease.");
+        describe_gauge!(ACTIVE, Unit::Count, "Requests under way that hold a lease.");
+        describe_histogram!(LEASE, Unit::Seconds, "How long leases were held.");
+        describe_gauge!(QUEUED, Unit::Count, "Requests that wait in a queue.");
+        describe_histogram!(
+            IN_QUEUE,
+            Unit::Seconds,
+            "How long requests waited in a queue."
+        );
+        Self {
+            rules: policy
+                .rules()
+                .map(|rule| OfRule::new(Some(rule.name())))
+                .collect(),
+            without_rule: OfRule::new(None),
+        }
+    }
+
+    fn of(&self, decision: &Decision<'_>) -> &OfRule {
+        let rule = decision.rule_index();
+        let rule = rule.and_then(|index| self.rules.get(index));
+        rule.unwrap_or(&self.without_rule)
+    }
+
+    /// Counts a decision of the policy for which the measurements were created. The result counts
+    /// as an active lease, if the decision allows the request, until it is ended or dropped.
+    ///
+    /// ```
+    /// # use portcullis_core::Timestamp;
+    /// # use portcullis_policy::{Metrics, Policy, Request};
+    /// let policy = Policy::new([]).unwrap();
+    /// let metrics = Metrics::new(&policy);
+    /// let decision = policy.decide_at(Timestamp::ZERO, &Request::new("GET", "/"));
+    /// let lease = metrics.decided(&decision);
+    /// drop(lease);
+    /// ```
+    pub fn decided(&self, decision: &Decision<'_>) -> MeasuredLease<'_> {
+        let of_rule = self.of(decision);
+        let is_allowed = decision.is_allowed();
+        let result = if is_allowed {
+            QueueResult::Acquired
+        } else {
+            QueueResult::Denied
+        };
+        of_rule.requests[result as usize].increment(1);
+        if is_allowed {
+            of_rule.active.increment(1.0);
+        }
+        MeasuredLease {
+            of_rule: is_allowed.then_some(of_rule),
+            since: decision.decided_at(),
+        }
+    }
+
+    /// Counts a request as one that waits in a queue, until the result is ended or dropped.
+    /// `decision` is the denial after which it waits. Do not count that decision by
+    /// [`decided`](Self::decided): count the last one, after the wait.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::Timestamp;
+    /// # use portcullis_policy::{Limit, Metrics, Policy, QueueResult, Request, Rule};
+    /// let policy = Policy::new([Rule::new("all").limit(Limit::at_once(1))]).unwrap();
+    /// let metrics = Metrics::new(&policy);
+    /// let decide = || policy.decide_at(Timestamp::ZERO, &Request::new("GET", "/"));
+    /// let first = decide();
+    /// let waits = metrics.queued(&decide());
+    /// drop(first);
+    /// waits.end(Duration::from_millis(3), QueueResult::Acquired);
+    /// metrics.decided(&decide()).end_at(Timestamp::from_millis(9));
+    /// ```
+    pub fn queued(&self, decision: &Decision<'_>) -> MeasuredWait<'_> {
+        let of_rule = self.of(decision);
+        of_rule.queued.increment(1.0);
+        MeasuredWait { of_rule }
+    }
+}
+
+/// An active lease in [`Metrics`], if the request was allowed.
+#[must_use = "dropping it ends the active lease"]
+pub struct MeasuredLease<'m> {
+    of_rule: Option<&'m OfRule>,
+    since: Timestamp,
+}
+
+impl MeasuredLease<'_> {
+    /// Ends the lease at `now`, and records its duration since the decision.
+    ///
+    /// ```
+    /// # use portcullis_core::Timestamp;
+    /// # use portcullis_policy::{Metrics, Policy, Request};
+    /// let policy = Policy::new([]).unwrap();
+    /// let metrics = Metrics::new(&policy);
+    /// let decision = policy.decide_at(Timestamp::ZERO, &Request::new("GET", "/"));
+    /// metrics.decided(&decision).end_at(Timestamp::from_millis(20));
+    /// ```
+    pub fn end_at(self, now: Timestamp) {
+        if let Some(of_rule) = self.of_rule {
+            let duration = now.saturating_since(self.since);
+            of_rule.lease.record(duration.as_secs_f64());
+        }
+    }
+}
+
+impl Drop for MeasuredLease<'_> {
+    fn drop(&mut self) {
+        if let Some(of_rule) = self.of_rule {
+            of_rule.active.decrement(1.0);
+        }
+    }
+}
+
+/// A request that waits in a queue, in [`Metrics`].
+#[must_use = "dropping it ends the wait"]
+pub struct MeasuredWait<'m> {
+    of_rule: &'m OfRule,
+}
+
+impl MeasuredWait<'_> {
+    /// Ends the wait after `waited`, and records its duration. A request that gave up is also
+    /// counted as a request: no decision follows.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::Timestamp;
+    /// # use portcullis_policy::{Metrics, Policy, QueueResult, Request};
+    /// let policy = Policy::new([]).unwrap();
+    /// let metrics = Metrics::new(&policy);
+    /// let decision = policy.decide_at(Timestamp::ZERO, &Request::new("GET", "/"));
+    /// metrics.queued(&decision).end(Duration::from_millis(3), QueueResult::Canceled);
+    /// ```
+    pub fn end(self, waited: Duration, result: QueueResult) {
+        self.of_rule.in_queue[result as usize].record(waited.as_secs_f64());
+        if result == QueueResult::Canceled {
+            self.of_rule.requests[result as usize].increment(1);
+        }
+    }
+}
+
+impl Drop for MeasuredWait<'_> {
+    fn drop(&mut self) {
+        self.of_rule.queued.decrement(1.0);
+    }
+}
+
+impl fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Metrics")
+            .field("rules", &self.rules.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for MeasuredLease<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MeasuredLease")
+            .field("is_active", &self.of_rule.is_some())
+            .field("since", &self.since)
+            .finish()
+    }
+}
+
+impl fmt::Debug for MeasuredWait<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MeasuredWait").finish_non_exhaustive()
+    }
+}
