@@ -111,7 +111,8 @@ pub struct RuleCounts {
     /// Requests that were denied because they lack a part of the key.
     pub unidentified: u64,
     /// For each limit of the rule, the requests that it denied. A request is counted for one limit.
-    /// A limit of a key that has [others](crate::Rule::override_key) counts by its place among them.
+    /// A limit of a key that has [others](crate::Rule::override_key) counts by its place among
+    /// them.
     pub by_limit: Vec<u64>,
     /// Requests that a penalty denied.
     pub penalized: u64,
