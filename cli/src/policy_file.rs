@@ -6,7 +6,7 @@ use std::path::Path;
 
 use annotate_snippets::{AnnotationKind, Level, Origin, Renderer, Snippet};
 use clap::ValueEnum;
-use portcullis_policy::{FileError, Policy};
+use portcullis_policy::{FileError, Imported, Policy};
 
 use crate::failure::Failure;
 
@@ -24,13 +24,21 @@ pub(crate) enum PolicyFormat {
     Toml,
     /// Our own format in JSON, with comments.
     Json,
+    /// The configuration of the gateway Ocelot.
+    Ocelot,
 }
 
 impl PolicyFormat {
-    /// The format by the extension of a file.
+    /// The format by the name of a file: `ocelot.json`, `ocelot.production.json`, or by the
+    /// extension.
     fn of(path: &Path) -> Option<Self> {
-        let extension = path.extension()?.to_str()?;
-        Self::from_str(extension, true).ok()
+        let extension = Self::from_str(path.extension()?.to_str()?, true).ok();
+        let is_ocelot = path.file_name()?.to_str()?.starts_with("ocelot.");
+        if is_ocelot && extension == Some(Self::Json) {
+            Some(Self::Ocelot)
+        } else {
+            extension
+        }
     }
 }
 
@@ -94,7 +102,7 @@ impl PolicyFile {
         &self.name
     }
 
-    /// Puts the rules in force.
+    /// Puts the rules in force. Prints what rules of another system say that ours do not do.
     ///
     /// # Errors
     ///
@@ -103,11 +111,21 @@ impl PolicyFile {
         match self.format {
             PolicyFormat::Toml => Policy::from_toml(&self.text),
             PolicyFormat::Json => Policy::from_json(&self.text),
+            PolicyFormat::Ocelot => {
+                let imported = Imported::from_ocelot(&self.text)?;
+                self.print(&imported.warnings, &Level::WARNING);
+                let policy = imported.into_policy();
+                Ok(policy.expect("the rules are as they were read"))
+            }
         }
     }
 
     /// Prints errors on standard error, each with its line of the file.
     pub(crate) fn report(&self, errors: &[FileError]) {
+        self.print(errors, &Level::ERROR);
+    }
+
+    fn print(&self, errors: &[FileError], level: &Level<'_>) {
         let is_styled = io::stderr().is_terminal()
             && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
         let renderer = if is_styled {
@@ -116,12 +134,12 @@ impl PolicyFile {
             Renderer::plain()
         };
         for error in errors {
-            eprintln!("{}\n", self.rendered(error, &renderer));
+            eprintln!("{}\n", self.rendered(error, level, &renderer));
         }
     }
 
-    fn rendered(&self, error: &FileError, renderer: &Renderer) -> String {
-        let title = Level::ERROR.primary_title(&error.message);
+    fn rendered(&self, error: &FileError, level: &Level<'_>, renderer: &Renderer) -> String {
+        let title = level.clone().primary_title(&error.message);
         let start = self.text[..error.bytes.start]
             .rfind('\n')
             .map_or(0, |newline| newline + 1);

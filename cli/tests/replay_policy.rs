@@ -122,6 +122,9 @@ enum Counting {
     Grid,
     /// From the first request on.
     FromRequest,
+    /// From the first request on. One over the limit denies all for this time, and then a new
+    /// window begins.
+    Cooldown(u64),
     /// The successive segments that make up a period: so many.
     Segments(u64),
 }
@@ -155,11 +158,13 @@ struct Counts {
     keys: BTreeMap<String, u64>,
 }
 
-/// The permits that were taken from the limits of a key, and when; and the end of its penalty.
+/// The permits that were taken from the limits of a key, and when; the ends of its penalty and of
+/// its cooldown.
 #[derive(Default)]
 struct State {
     taken: Vec<(u64, u64)>,
     penalty_until: u64,
+    cooldown_until: u64,
 }
 
 /// Returns whether a limit has `cost` permits at `now`, after `taken`: times and permits.
@@ -193,6 +198,7 @@ fn has(&(count, period, counting): &Limit, taken: &[(u64, u64)], now: u64, cost:
             let start = start.filter(|start| now < start + period).unwrap_or(now);
             sum(&|at| at >= start) + cost <= count
         }
+        Counting::Cooldown(_) => has(&(count, period, Counting::FromRequest), taken, now, cost),
         Counting::Segments(segments) => {
             let length = period / segments;
             sum(&|at| at / length + segments > now / length) + cost <= count
@@ -231,12 +237,23 @@ fn model(rules: &[Rule], lines: &[Line]) -> (Vec<Counts>, [u64; 4]) {
                 } else if let Some(key) = (rule.key)(line) {
                     let state = states.entry((index, key.clone())).or_default();
                     let lacking = |limit| !has(limit, &state.taken, newest, cost);
-                    let denied = if newest < state.penalty_until {
+                    let cooldown = rule.limits.first().and_then(|limit| match limit.2 {
+                        Counting::Cooldown(wait) => Some(wait),
+                        _ => None,
+                    });
+                    let denied = if cooldown.is_some() && newest < state.cooldown_until {
+                        counts.by_limit[0] += 1;
+                        true
+                    } else if newest < state.penalty_until {
                         counts.penalized += 1;
                         true
                     } else if let Some(limit) = rule.limits.iter().position(lacking) {
                         counts.by_limit[limit] += 1;
                         state.penalty_until = newest + rule.penalty;
+                        if let Some(wait) = cooldown {
+                            state.cooldown_until = newest + wait;
+                            state.taken.clear();
+                        }
                         true
                     } else {
                         state.taken.push((newest, cost));
@@ -393,9 +410,35 @@ fn bytes() -> Vec<Rule> {
     vec![fewer, requests, bytes, uploads, off]
 }
 
+fn ocelot() -> Vec<Rule> {
+    let of = |name, applies, limits: &[Limit]| Rule {
+        key: |line| line.key.clone(),
+        ..rule(name, applies, limits)
+    };
+    let is_session =
+        |line: &Line| line.method == "POST" && line.path.starts_with("/v1/eu/session/");
+    let sessions = Rule {
+        is_exempt: |line| line.key.as_deref() == Some("key-0"),
+        ..of("sessions", is_session, &[(2, 60, Counting::Cooldown(40))])
+    };
+    let is_login = |line: &Line| line.path == "/login";
+    let login = of("login", is_login, &[(3, 30, Counting::Cooldown(90))]);
+    let files = rule("static", |line| is_below(line.path, "/static"), &[]);
+    let others = of(
+        "everything else",
+        |_| true,
+        &[(5, 120, Counting::FromRequest)],
+    );
+    vec![sessions, login, files, others]
+}
+
 /// The path of an example policy.
 fn policy(name: &str) -> String {
-    format!("{}/tests/policies/{name}.toml", env!("CARGO_MANIFEST_DIR"))
+    let extension = if name == "ocelot" { "json" } else { "toml" };
+    format!(
+        "{}/tests/policies/{name}.{extension}",
+        env!("CARGO_MANIFEST_DIR")
+    )
 }
 
 fn replay(log: &str, policy: &str, args: &[&str]) -> Value {
@@ -465,6 +508,11 @@ fn keys_exempt_clients_and_penalties_are_decided_as_the_model_decides() {
 #[test]
 fn bytes_and_shadow_rules_are_decided_as_the_model_decides() {
     compare("bytes", &bytes(), &["--format", FORMAT]);
+}
+
+#[test]
+fn the_routes_of_an_ocelot_json_are_decided_as_the_model_decides() {
+    compare("ocelot", &ocelot(), &["--format", FORMAT]);
 }
 
 /// Returns how many of its requests the limits of a rule of the model deny, and how many they are
@@ -550,6 +598,30 @@ fn a_policy_may_have_any_format_of_policy_files() {
         of_json["denied"].as_u64() > Some(100),
         "{}",
         of_json["denied"]
+    );
+}
+
+#[test]
+fn the_header_of_a_proxy_is_the_address_if_the_log_has_no_other() {
+    let lines = lines();
+    let plain = Scratch::new("proxy.log", &log(&lines, false));
+    let all = Scratch::new("forwarded.log", &log(&lines, true));
+    let denied = |log: &str, key: &str, format: &[&str]| {
+        let policy = format!("[[rules]]\nname = 'a'\nkey = ['{key}']\nlimits = ['5/m']\n");
+        let policy = Scratch::new(&format!("{}.toml", key.len()), policy.as_bytes());
+        replay(log, policy.path(), format)["denied"]
+            .as_u64()
+            .unwrap()
+    };
+    let of_address = denied(plain.path(), "address/32/128", &[]);
+    assert_eq!(denied(plain.path(), "header:X-Real-IP", &[]), of_address);
+    let format = FORMAT.replace("$http_x_api_key", "$http_x_real_ip");
+    let of_header = denied(all.path(), "header:X-Real-IP", &["--format", &format]);
+    let of_key = denied(all.path(), "header:X-Api-Key", &["--format", FORMAT]);
+    assert_eq!(of_header, of_key);
+    assert!(
+        of_address > 100 && of_address < of_header,
+        "{of_address} {of_header}"
     );
 }
 

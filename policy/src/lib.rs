@@ -105,9 +105,9 @@ mod document;
 mod explained;
 #[cfg(any(feature = "toml", feature = "json"))]
 mod file;
-mod frequent;
 #[cfg(feature = "json")]
 mod foreign;
+mod frequent;
 mod key;
 mod limit;
 mod matcher;

@@ -44,6 +44,8 @@ pub(crate) enum Field {
     Method,
     /// The header field with this name.
     Header(String),
+    /// The header field `X-Real-IP`, or else the address of the client.
+    ProxiedAddress,
     /// The field with this name in the format.
     Named(String),
 }
@@ -149,7 +151,9 @@ impl Keys {
                 (Field::Host, _) => ("host", "hosts"),
                 (Field::Referer, _) => ("referer", "referers"),
                 (Field::Agent, _) => ("agent", "agents"),
-                (Field::Method | Field::Header(_) | Field::Named(_), _) => ("key", "keys"),
+                (Field::Method | Field::Header(_) | Field::ProxiedAddress | Field::Named(_), _) => {
+                    ("key", "keys")
+                }
             },
             _ => ("key", "keys"),
         }

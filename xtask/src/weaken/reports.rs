@@ -270,6 +270,16 @@ pub(super) const OF_THE_PROGRAM: &[Mutant] = &[
         by: "",
         test: BYTES,
     },
+    Mutant {
+        file: "cli/src/replay/format/template.rs",
+        within: "fn find(&self, field: &Field)",
+        text: ".or_else(|| self.find(&Field::Address))",
+        by: "",
+        test: (
+            "replay_policy",
+            "the_header_of_a_proxy_is_the_address_if_the_log_has_no_other",
+        ),
+    },
     // The search ends too early, or looks at one side only.
     Mutant {
         file: RECOMMEND,

@@ -184,6 +184,11 @@ impl Members {
             Field::Referer => self.names("referer"),
             Field::Agent => self.names("agent"),
             Field::Method => self.names("method"),
+            Field::ProxiedAddress => {
+                let mut names = self.names_of(&Field::Header("X-Real-IP".into()));
+                names.extend(self.names("ip"));
+                names
+            }
             Field::Header(name) => vec![
                 format!("request.headers.{name}"),
                 format!("http.request.headers.{name}"),

@@ -237,6 +237,9 @@ impl Layout {
             Field::Host => with(Role::Host).map(whole),
             Field::Referer => with(Role::Referer).map(whole),
             Field::Agent => with(Role::Agent).map(whole),
+            Field::ProxiedAddress => self
+                .find(&Field::Header("X-Real-IP".into()))
+                .or_else(|| self.find(&Field::Address)),
             Field::Header(name) => {
                 let nginx = in_nginx(name);
                 let is_name = |text: &str| {

@@ -39,6 +39,8 @@ impl Wanted {
             "host" => Field::Host,
             "referer" => Field::Referer,
             "user-agent" => Field::Agent,
+            // What a proxy sets to the address of its client, if its log has no other.
+            "x-real-ip" => Field::ProxiedAddress,
             _ => Field::Header(name.clone()),
         };
         let property = |name: &String| match &*name.to_ascii_lowercase() {
