@@ -151,13 +151,19 @@ impl Active {
     }
 
     /// The verdict, unless the rule has thresholds and no limits: then it does not decide.
-    #[cold]
+    #[inline]
     fn unless_it_counts(&self, verdict: Verdict) -> Verdict {
-        if self.rule.limits.is_empty() && self.activity.is_some() {
+        if self.only_counts() {
             Verdict::Skipped
         } else {
             verdict
         }
+    }
+
+    /// Whether the rule has thresholds and no limits.
+    #[inline]
+    fn only_counts(&self) -> bool {
+        self.rule.limits.is_empty() && self.activity.is_some()
     }
 
     /// Whether the rule exempts the client.
@@ -455,7 +461,10 @@ impl Policy {
             };
             let applies = !matches!(
                 considered,
-                Considered::Disabled | Considered::Mismatch(_) | Considered::Skipped
+                Considered::Disabled
+                    | Considered::Mismatch(_)
+                    | Considered::Skipped
+                    | Considered::Counts
             );
             let decides = applies && !active.rule.is_shadow && !is_decided;
             is_decided |= decides;
@@ -487,6 +496,7 @@ impl Policy {
             }
             Err(Verdict::Exempt) => Considered::Exempt,
             Err(Verdict::Unidentified) => Considered::Unidentified,
+            Err(Verdict::Skipped) if active.only_counts() => Considered::Counts,
             Err(Verdict::Skipped) => Considered::Skipped,
             Err(_) => Considered::Limits {
                 is_penalized: false,
@@ -1135,9 +1145,10 @@ pub enum Considered<'p> {
     Disabled,
     /// The request does not meet this condition.
     Mismatch(Mismatch<'p>),
-    /// The request lacks a part of the key, and the rule then does not apply. Or the rule has
-    /// thresholds and no limits, so it decides no requests.
+    /// The request lacks a part of the key, and the rule then does not apply.
     Skipped,
+    /// The rule has thresholds and no limits. It counts activity, and decides no requests.
+    Counts,
     /// The request lacks a part of the key, and would be denied.
     Unidentified,
     /// The rule exempts the client.

@@ -10,7 +10,8 @@ use std::thread;
 use allocations::allocations;
 use portcullis_core::Timestamp;
 use portcullis_policy::{
-    Conditions, Key, MAX_PATH_LEN, OnMissing, Outcome, PathError, Policy, Request, Rule, Threshold,
+    Conditions, Considered, Key, MAX_PATH_LEN, OnMissing, Outcome, PathError, Policy, Request,
+    Rule, Threshold,
 };
 
 /// Numbers below a bound, the same in each run.
@@ -205,6 +206,12 @@ fn rules_with_thresholds_count_by_their_conditions_and_decide_nothing() {
     let decision = policy.decide_at(at, &request);
     assert_eq!(decision.outcome(), Outcome::Allowed);
     assert_eq!(decision.rule().map(Rule::name), Some("limited"));
+    let explained = policy.explain_at(at, &request).unwrap();
+    let considered: Vec<_> = explained
+        .iter()
+        .map(|rule| (matches!(rule.considered, Considered::Counts), rule.decides))
+        .collect();
+    assert_eq!(considered, [(true, false), (true, false), (false, true)]);
     let long = "/a".repeat(MAX_PATH_LEN);
     let long = Request::new("GET", &long);
     assert!(!policy.report_at(at, &long, 1));

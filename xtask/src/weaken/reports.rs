@@ -135,7 +135,7 @@ pub(super) const OF_THE_POLICY: &[Mutant] = &[
     Mutant {
         file: "policy/src/policy.rs",
         within: "fn unless_it_counts(",
-        text: "self.rule.limits.is_empty() && self.activity.is_some()",
+        text: "self.only_counts()",
         by: "false",
         test: BY_CONDITIONS,
     },
