@@ -13,7 +13,7 @@ use crate::key::{KeyOf, Text};
 use crate::limit::{Compiled, compile_all};
 use crate::overrides::{Override, Overrides, Place};
 use crate::rule::{MAX_TABLE_BYTES, OnMissing};
-use crate::store::{Store, StoreDenied, penalty_rules};
+use crate::store::{Store, StoreDenied, hold_rules};
 use crate::thresholds::{self, Activity};
 use crate::{
     Conditions, KeyValues, Limit, Matcher, Mismatch, PathError, PathRules, Problem, Request, Rule,
@@ -674,7 +674,7 @@ fn activate(rule: Rule, path_rules: PathRules, errors: &mut Vec<RuleError>) -> O
         };
         refuse(setting, problem);
     });
-    let penalty = match rule.penalty.map(penalty_rules) {
+    let penalty = match rule.penalty.map(hold_rules) {
         Some(Err(error)) => {
             refuse("penalty".into(), error.to_string());
             None

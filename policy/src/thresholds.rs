@@ -19,12 +19,11 @@ use core::time::Duration;
 use std::hash::RandomState;
 
 use portcullis_core::{
-    Address, Denied, FixedWindow, FixedWindowRules, Key, Limiter, Line, SettingsError,
-    SlidingWindow, Timestamp,
+    Address, Denied, FixedWindowRules, Key, Limiter, Line, SettingsError, SlidingWindow, Timestamp,
 };
 
 use crate::key::KeyOf;
-use crate::store::{Limiters, Words, limiters, words};
+use crate::store::{Limiters, Words, hold_rules, limiters, words};
 use crate::{PathError, Policy, Request, Rule};
 
 /// The largest number of thresholds of a rule.
@@ -203,13 +202,11 @@ impl Threshold {
     }
 
     /// The rules of the hold, if there is one.
-    fn hold_rules(&self) -> Result<Option<FixedWindowRules>, SettingsError> {
+    fn rules_of_hold(&self) -> Result<Option<FixedWindowRules>, SettingsError> {
         if self.hold.is_zero() {
             return Ok(None);
         }
-        let window = FixedWindow::builder(1, self.hold).started_by_first_request();
-        let tick = tick(self.hold);
-        window.tick(tick).rules().map(Some)
+        hold_rules(self.hold).map(Some)
     }
 
     /// The window that counts for this threshold.
@@ -226,16 +223,6 @@ impl Threshold {
         let window = Window::builder(MOST, self.window, self.segments).build();
         window.map_err(|error| error.to_string())
     }
-}
-
-/// The unit in which a hold is kept. Its start and its length are rounded up to it. It is the
-/// largest power of ten of 1 ns that makes the hold longer by at most a ten-thousandth. With a
-/// shorter one, the word would wrap earlier.
-fn tick(hold: Duration) -> Duration {
-    let most = hold.as_nanos() / 20_000;
-    let ticks = (0..=9).map(|power| 10_u64.pow(power));
-    let tick = ticks.take_while(|&tick| u128::from(tick) <= most).last();
-    Duration::from_nanos(tick.unwrap_or(1))
 }
 
 /// A decision that is in force: what [`Policy::in_force_at`] reports.
@@ -309,7 +296,7 @@ impl<'r> Compiled<'r> {
             );
         }
         for (index, threshold) in thresholds.iter().enumerate() {
-            let hold = match (threshold.window_of(), threshold.hold_rules()) {
+            let hold = match (threshold.window_of(), threshold.rules_of_hold()) {
                 (Err(problem), _) => {
                     refuse(Some(index), problem);
                     continue;

@@ -549,3 +549,44 @@ fn case_can_be_ignored_in_the_whole_policy() {
     assert!(allows(&policy, at(1), &Request::new("GET", "/users/A")));
     assert!(!allows(&policy, at(1), &Request::new("GET", "/USERS/a")));
 }
+
+#[test]
+fn a_penalty_does_not_come_back_while_its_key_is_not_used() {
+    let limit = || "10/s".parse().unwrap();
+    let policy = Policy::new([10, 600, 86_400].map(|seconds| {
+        Rule::new(&seconds.to_string())
+            .when(Conditions::new().paths([format!("/{seconds}")]))
+            .key(Key::address())
+            .limit(limit())
+            .penalty(Duration::from_secs(seconds))
+    }))
+    .unwrap();
+    for seconds in [10, 600, 86_400] {
+        let path = format!("/{seconds}");
+        let request = Request::new("GET", &path).address("192.0.2.7".parse().unwrap());
+        let start = 1_000;
+        let now = Timestamp::from_secs(start);
+        assert!(policy.decide_at(now, &request.cost(10)).is_allowed());
+        assert!(!policy.decide_at(now, &request).is_allowed());
+        // 4 days, in steps of which several are shorter than the penalty.
+        for later in (0..4 * 86_400).step_by(seconds.min(600) as usize / 2) {
+            let now = Timestamp::from_secs(start + later);
+            let explained = policy.explain_at(now, &request).unwrap();
+            let is_penalized = explained.iter().any(|rule| {
+                let considered = &rule.considered;
+                matches!(
+                    considered,
+                    Considered::Limits {
+                        is_penalized: true,
+                        ..
+                    }
+                )
+            });
+            assert_eq!(
+                is_penalized,
+                later < seconds,
+                "{seconds} s, after {later} s"
+            );
+        }
+    }
+}

@@ -146,6 +146,17 @@ pub(super) const OF_THE_POLICY: &[Mutant] = &[
         by: "",
         test: BY_CONDITIONS,
     },
+    // A penalty or a hold that is over comes back when its word wraps.
+    Mutant {
+        file: "policy/src/store.rs",
+        within: "pub(crate) fn hold_rules(",
+        text: ".tick(tick(length))",
+        by: "",
+        test: (
+            "decisions",
+            "a_penalty_does_not_come_back_while_its_key_is_not_used",
+        ),
+    },
     // Events of denials are not limited, or those that nobody wants use up the limit, or those that
     // were left out are counted twice; a lease or a wait does not end, or counts for another rule.
     Mutant {
