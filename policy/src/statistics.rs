@@ -62,7 +62,7 @@ use crate::{Answer, Decision, Key, KeyValues, Outcome, PathRules, Policy, Reques
 ///   asked.
 /// - A denial also locks the table of the thread's shard, and hashes the key. So does each decision
 ///   with [`resources`](Self::resources).
-/// - Neither allocates, except that the operating system may for the lock, once.
+/// - Neither allocates, except the first lock of a shard on systems that allocate locks.
 /// - Memory for each shard: 280 bytes for each key that there is room for, and 112 bytes for each
 ///   rule. There is one shard for each processor.
 pub struct Statistics {
