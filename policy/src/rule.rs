@@ -311,7 +311,8 @@ impl Rule {
     }
 
     /// Sets a penalty: after a denial by one of the limits, all requests with the same key are
-    /// denied for this time, or up to a ten-thousandth longer. Denials in that time do not extend it.
+    /// denied for this time, or up to a ten-thousandth longer. Denials in that time do not extend
+    /// it.
     ///
     /// # Cost
     ///
