@@ -20,7 +20,7 @@ const FILE: [&str; 3] = ["$schema", "paths", "rules"];
 const PATHS: [&str; 2] = ["ignore_case", "decode_slashes"];
 
 /// The settings of a rule.
-const RULE: [&str; 21] = [
+const RULE: [&str; 22] = [
     "name",
     "priority",
     "kind",
@@ -36,6 +36,7 @@ const RULE: [&str; 21] = [
     "overrides",
     "thresholds",
     "penalty",
+    "hold",
     "exempt",
     "shadow",
     "enabled",
@@ -45,13 +46,14 @@ const RULE: [&str; 21] = [
 ];
 
 /// The settings of a limit.
-const LIMIT: [&str; 7] = [
+const LIMIT: [&str; 8] = [
     "rate",
     "at_once",
     "algorithm",
     "burst",
     "segments",
     "wait",
+    "debt",
     "name",
 ];
 
@@ -117,6 +119,7 @@ impl Policy {
     /// ]
     /// thresholds = [{ at = "100/10s", decision = "captcha", hold = "1m", segments = 10 }]
     /// penalty = "10m"
+    /// hold = "30s"                  # how long a request may hold an estimate of its cost
     /// exempt = { headers = { Oc-Client = ["admin"] }, networks = ["192.0.2.7"] }
     /// shadow = false
     /// enabled = true
@@ -129,8 +132,8 @@ impl Policy {
     ///   `host`, `method`, `tier`, `header:NAME` or `property:NAME`.
     /// - A limit is a rate, or a table with `rate` or `at_once`. An algorithm is `token-bucket`
     ///   (the default), `fixed-window`, `window-from-request` or `sliding-window`. A token bucket
-    ///   can have a `burst`, a sliding window has `segments` (default 8), and a window from a
-    ///   request can have a `wait`.
+    ///   can have a `burst` and a `debt`, a sliding window has `segments` (default 8), and a window
+    ///   from a request can have a `wait`.
     /// - An override has a `key`, with a value for each part of the rule's key, and `limits`: see
     ///   [`Rule::override_key`].
     /// - A threshold has a sum of activity and a window, a decision and how long it holds at least.
@@ -323,6 +326,11 @@ impl<'t> FileReader<'t> {
         {
             rule = rule.penalty(penalty);
         }
+        if let Some(value) = settings.get("hold")
+            && let Some(hold) = self.period(value, "hold")
+        {
+            rule = rule.hold(hold);
+        }
         if let Some(message) = self.text(&settings, "message") {
             rule = rule.with_message(message);
         }
@@ -487,6 +495,9 @@ impl<'t> FileReader<'t> {
             && let Some(wait) = self.period(value, "wait")
         {
             limit = limit.wait(wait);
+        }
+        if let Some(debt) = self.number(&settings, "debt", u64::MAX) {
+            limit = limit.debt(debt);
         }
         if let Some(name) = self.text(&settings, "name") {
             limit = limit.named(name);

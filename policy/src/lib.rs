@@ -45,6 +45,7 @@
 //! - A [`Threshold`] of a rule puts a decision of the user's choice in force, while much activity
 //!   is reported and for a time after.
 //! - [`Statistics`] count decisions: of each rule, of the most denied keys, and of resources.
+//! - A [`Hold`] is a decision on an estimated cost, which is settled when the cost is known.
 //!
 //! # How a request is decided
 //!
@@ -90,6 +91,8 @@
 //! - **Bound.** No key is granted more than the limits of its rule allow: those of the limiters of
 //!   `portcullis-core`, whatever requests run concurrently.
 //! - **All or nothing.** A request takes from all limits of its rule or from none.
+//! - **Settlements.** Returned permits never let a bound be exceeded. An estimate that was too low
+//!   can: see [`Hold`] for by how much.
 //! - **No slow requests.** No path, host, header or key makes a match slow: see [`Matcher`].
 //! - **No pushing out.** A table that is full denies new keys. It never forgets a key in use.
 //! - **No other spelling.** Paths are normalized by [`PathRules`] before they are matched, so a
@@ -108,6 +111,7 @@ mod file;
 #[cfg(feature = "json")]
 mod foreign;
 mod frequent;
+mod hold;
 mod key;
 mod limit;
 mod matcher;
@@ -133,6 +137,7 @@ pub use document::FileError;
 pub use explained::{ExplainedDecision, Told};
 #[cfg(feature = "json")]
 pub use foreign::Imported;
+pub use hold::{Hold, Settled};
 pub use key::{Key, KeyValue, KeyValues};
 pub use limit::{Algorithm, Limit, MAX_SEGMENTS};
 pub use matcher::{MAX_PROPERTIES, Matcher};

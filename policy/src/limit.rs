@@ -6,7 +6,7 @@ use core::time::Duration;
 
 use portcullis_core::{
     Concurrency, ConcurrencyRules, CooldownWindow, FixedWindow, FixedWindowRules, IntoRules, Rate,
-    SettingsError, SlidingWindow, TokenBucket, TokenBucketRules,
+    Refunds, SettingsError, SlidingWindow, TokenBucket, TokenBucketRules,
 };
 
 use crate::{MAX_LIMITS, PeriodError, parse_count, parse_period};
@@ -61,6 +61,7 @@ pub struct Limit {
     algorithm: Algorithm,
     burst: Option<u64>,
     wait: Option<Duration>,
+    debt: Option<u64>,
 }
 
 impl Limit {
@@ -80,6 +81,7 @@ impl Limit {
             algorithm: Algorithm::TokenBucket,
             burst: None,
             wait: None,
+            debt: None,
         }
     }
 
@@ -98,6 +100,7 @@ impl Limit {
             algorithm: Algorithm::TokenBucket,
             burst: None,
             wait: None,
+            debt: None,
         }
     }
 
@@ -156,6 +159,28 @@ impl Limit {
     pub const fn wait(mut self, wait: Duration) -> Self {
         self.wait = Some(wait);
         self
+    }
+
+    /// Sets how many permits a token bucket may owe after a [settlement](crate::Hold) of more than
+    /// was estimated. It then denies until they have come back. Default 0. Only with a
+    /// [`Rule::hold`](crate::Rule::hold).
+    ///
+    /// **Bound.** At most `burst + debt + rate × t` in any span of time `t`.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_policy::Limit;
+    /// let _ = Limit::per(10, Duration::from_secs(1)).debt(20);
+    /// ```
+    #[must_use]
+    pub const fn debt(mut self, debt: u64) -> Self {
+        self.debt = Some(debt);
+        self
+    }
+
+    /// Whether a debt is set.
+    pub(crate) fn has_debt(&self) -> bool {
+        self.debt.is_some()
     }
 
     /// Returns the name, if one was set.
@@ -244,6 +269,7 @@ impl Limit {
         let Some(period) = self.period else {
             unused(self.burst.is_some(), "burst")?;
             unused(self.wait.is_some(), "wait")?;
+            unused(self.debt.is_some(), "debt")?;
             unused(self.algorithm != Algorithm::default(), "algorithm")?;
             let count = u32::try_from(self.count).unwrap_or(u32::MAX);
             return Ok(Compiled::AtOnce(
@@ -253,6 +279,10 @@ impl Limit {
         unused(
             self.burst.is_some() && self.algorithm != Algorithm::TokenBucket,
             "burst",
+        )?;
+        unused(
+            self.debt.is_some() && self.algorithm != Algorithm::TokenBucket,
+            "debt",
         )?;
         unused(
             self.wait.is_some() && self.algorithm != Algorithm::WindowFromRequest,
@@ -266,7 +296,8 @@ impl Limit {
             Algorithm::TokenBucket => {
                 let count = u32::try_from(self.count).map_err(|_| LimitProblem::LargeCount)?;
                 let rate = Rate::new(count, period);
-                Compiled::Bucket(TokenBucket::builder(rate, self.capacity()).rules()?)
+                let bucket = TokenBucket::builder(rate, self.capacity());
+                Compiled::Bucket(bucket.debt(self.debt.unwrap_or(0)).rules()?)
             }
             Algorithm::FixedWindow => Compiled::Window(window.rules()?),
             Algorithm::WindowFromRequest => match self.wait {
@@ -335,16 +366,21 @@ pub(crate) enum Compiled {
 }
 
 impl Compiled {
-    /// The memory of a table for each key, as of [`KeyedArray::for_keys`].
+    /// The memory of a table for each key, as of [`KeyedArray::for_keys`]. `is_held` if permits can
+    /// be returned by settlements.
     ///
     /// [`KeyedArray::for_keys`]: portcullis_core::KeyedArray::for_keys
-    pub(crate) fn bytes_per_key(&self) -> usize {
+    pub(crate) fn bytes_per_key(&self, is_held: bool) -> usize {
         let limiter = match self {
             Self::Bucket(_) | Self::Window(_) | Self::AtOnce(_) => 0,
             Self::Cooldown { .. } => size_of::<CooldownWindow>(),
             Self::Sliding { .. } => size_of::<SlidingWindow<{ MAX_SEGMENTS as usize }>>(),
         };
-        34 + limiter * 17 / 4
+        let refunds = match self {
+            Self::Bucket(_) if is_held => size_of::<Refunds>(),
+            _ => 0,
+        };
+        34 + limiter * 17 / 4 + refunds
     }
 }
 

@@ -46,7 +46,7 @@ impl Overrides {
         overrides: &[KeyOverride],
         key: &Key,
         store: &Store,
-        penalty: Option<FixedWindowRules>,
+        (penalty, is_held): (Option<FixedWindowRules>, bool),
         path_rules: PathRules,
         refused: &mut Vec<Refused>,
     ) -> Option<Box<Self>> {
@@ -69,7 +69,7 @@ impl Overrides {
                 refused.push((index, limit, problem));
             });
             let penalty = penalty.filter(|_| !limits.is_empty());
-            let store = Store::new(limits, penalty, None);
+            let store = Store::new(limits, penalty, None, is_held);
             all.push(Override {
                 limits: this.limits.clone().into(),
                 at: store.locate_shared(),

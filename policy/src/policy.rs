@@ -10,7 +10,7 @@ use portcullis_core::{Address, Denied, Detail, Retry, Timestamp};
 
 use crate::conditions::parse_network;
 use crate::key::{KeyOf, Text};
-use crate::limit::{Compiled, compile_all};
+use crate::limit::compile_all;
 use crate::overrides::{Override, Overrides, Place};
 use crate::rule::{MAX_TABLE_BYTES, OnMissing};
 use crate::store::{Store, StoreDenied, hold_rules};
@@ -697,7 +697,23 @@ fn activate(rule: Rule, path_rules: PathRules, errors: &mut Vec<RuleError>) -> O
         };
         refuse(setting, problem);
     });
-    let bytes: usize = limits.iter().map(Compiled::bytes_per_key).sum();
+    if rule.hold.is_some_and(|hold| hold.is_zero()) {
+        refuse("hold".into(), "must be longer than 0".into());
+    }
+    if rule.hold.is_some() && rule.limits.is_empty() {
+        let problem = "has no effect without a limit: leave it out, or add a limit";
+        refuse("hold".into(), problem.into());
+    }
+    let all = rule.overrides.iter().flat_map(|this| &this.limits);
+    if rule.hold.is_none() && rule.limits.iter().chain(all).any(Limit::has_debt) {
+        let problem = "must be set if a limit has a debt, which only settlements use";
+        refuse("hold".into(), problem.into());
+    }
+    let is_held = rule.hold.is_some();
+    let bytes: usize = limits
+        .iter()
+        .map(|limit| limit.bytes_per_key(is_held))
+        .sum();
     let bytes = bytes + thresholds.bytes_per_key();
     let most = MAX_TABLE_BYTES / bytes.max(1);
     if !rule.key.is_shared() && rule.keys > most {
@@ -727,14 +743,14 @@ fn activate(rule: Rule, path_rules: PathRules, errors: &mut Vec<RuleError>) -> O
         return None;
     }
     let keys = (!rule.key.is_shared()).then_some(rule.keys);
-    let store = Store::new(limits, penalty, keys);
+    let store = Store::new(limits, penalty, keys, is_held);
     let activity = thresholds.activity(keys);
     let mut refused = Vec::new();
     let overrides = Overrides::new(
         &rule.overrides,
         &rule.key,
         &store,
-        penalty,
+        (penalty, is_held),
         path_rules,
         &mut refused,
     );
@@ -1080,6 +1096,17 @@ impl<'p> Decision<'p> {
             } => self.active()?.limits_at(self.place?).get(limit),
             _ => None,
         }
+    }
+
+    /// The state of the request's key, and where in it.
+    pub(crate) fn state(&self) -> Option<(&'p Store, Address)> {
+        let place = self.place?;
+        Some((self.active()?.store_at(place), place.at))
+    }
+
+    /// The permits that each limit was asked for.
+    pub(crate) fn cost(&self) -> u32 {
+        self.cost
     }
 
     pub(crate) fn active(&self) -> Option<&'p Active> {

@@ -47,6 +47,7 @@ pub struct Rule {
     pub(crate) exempt: Vec<(Text, HashSet<Box<str>, RandomState>)>,
     pub(crate) exempt_networks: Vec<String>,
     pub(crate) penalty: Option<Duration>,
+    pub(crate) hold: Option<Duration>,
     pub(crate) is_shadow: bool,
     pub(crate) is_enabled: bool,
     message: Option<Box<str>>,
@@ -104,6 +105,7 @@ impl Rule {
             exempt: Vec::new(),
             exempt_networks: Vec::new(),
             penalty: None,
+            hold: None,
             is_shadow: false,
             is_enabled: true,
             message: None,
@@ -327,6 +329,25 @@ impl Rule {
     #[must_use]
     pub fn penalty(mut self, penalty: Duration) -> Self {
         self.penalty = Some(penalty);
+        self
+    }
+
+    /// Lets requests [hold](crate::Policy::hold_at) an estimate of their cost for up to this time,
+    /// and settle it then: see [`Hold`](crate::Hold). Default: the estimate is the cost.
+    ///
+    /// # Cost
+    ///
+    /// 16 bytes more for each key and token bucket.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_policy::Rule;
+    /// let _ = Rule::new("tokens").limit("60000/m".parse()?).hold(Duration::from_secs(120));
+    /// # Ok::<(), portcullis_policy::PeriodError>(())
+    /// ```
+    #[must_use]
+    pub fn hold(mut self, longest: Duration) -> Self {
+        self.hold = Some(longest);
         self
     }
 

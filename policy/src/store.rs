@@ -14,8 +14,8 @@ use std::hash::RandomState;
 use portcullis_core::{
     Address, AllOf, Composable, ConcurrencyRules, CooldownWindow, Denied, DeniedBy, Detail,
     FixedWindow, FixedWindowRules, Idle, Key, KeyHash, Keyed, KeyedArray, KeyedRules, Keys,
-    Limiter, LimiterId, Line, Receipt, Refund, Retry, SettingsError, SlidingWindow, Timestamp,
-    TokenBucketRules, metadata::Metadata,
+    Limiter, LimiterExt, LimiterId, Line, Receipt, Refund, Refunds, RefundsBefore, Retry,
+    SettingsError, SlidingWindow, Timestamp, TokenBucketRules, metadata::Metadata,
 };
 
 use crate::key::KeyOf;
@@ -142,6 +142,17 @@ where
     }
 }
 
+/// A receipt for the store, and the limiter's own.
+fn copy(receipt: &Receipt) -> Receipt {
+    Receipt::dated(receipt.note(), receipt.time())
+}
+
+/// What is needed to return the permits of a grant, in the order of the limits.
+pub(crate) type Held = [Option<(Receipt, Option<RefundsBefore>)>; MAX_LIMITS];
+
+/// The largest number of groups of keys whose refunds are counted apart.
+const MOST_GROUPS: usize = 1 << 16;
+
 /// What each limit told, in the order of the limits. `None` beyond the last.
 pub(crate) type Details = [Option<Detail>; MAX_LIMITS];
 
@@ -218,6 +229,8 @@ pub(crate) struct Store {
     penalty: Option<Words<FixedWindowRules>>,
     /// The hasher of all tables.
     hasher: RandomState,
+    /// For each limit, the refunds of groups of keys. Empty if there are none.
+    refunds: Box<[Box<[Refunds]>]>,
     /// Whether permits return by release.
     releases: bool,
 }
@@ -231,17 +244,25 @@ pub(crate) struct StoreDenied {
 }
 
 impl Store {
-    /// Tables for `keys` keys, or for the one key that all requests share.
+    /// Tables for `keys` keys, or for the one key that all requests share. `is_held` if permits can
+    /// be returned by settlements.
     pub(crate) fn new(
         limits: Vec<Compiled>,
         penalty: Option<FixedWindowRules>,
         keys: Option<usize>,
+        is_held: bool,
     ) -> Self {
         let lines = || match keys {
             Some(keys) => Line::for_keys(keys),
             None => [Line::new()].into(),
         };
         let hasher = RandomState::new();
+        let groups = keys.map_or(1, |keys| keys.min(MOST_GROUPS));
+        let refunds = |limit: &Compiled| match limit {
+            Compiled::Bucket(_) if is_held => (0..groups).map(|_| Refunds::new()).collect(),
+            _ => Box::default(),
+        };
+        let refunds = limits.iter().map(refunds).collect();
         let releases = limits
             .iter()
             .any(|limit| matches!(limit, Compiled::AtOnce(_)));
@@ -252,6 +273,7 @@ impl Store {
                 .collect(),
             penalty: penalty.map(|rules| words(rules, lines(), hasher.clone())),
             hasher,
+            refunds,
             releases,
         }
     }
@@ -305,6 +327,78 @@ impl Store {
             },
         });
         (taken, self.details(at, now, n, taken, &told))
+    }
+
+    /// Takes as [`take`](Self::take) does, and notes what is needed to return the permits.
+    pub(crate) fn take_held(
+        &self,
+        at: Address,
+        now: Timestamp,
+        n: u32,
+        held: &mut Held,
+    ) -> Result<(), StoreDenied> {
+        let notes = [const { Cell::new(None) }; MAX_LIMITS];
+        self.take_from(at, now, n, |limit| Watched {
+            key: self.tables[limit].key(at),
+            take: {
+                let note = &notes[limit];
+                move |key: &KeyLimit<'_>, now, n| {
+                    let before = self.refunds(limit, at).map(Refunds::before_take);
+                    let receipt = key.take_at(now, n)?;
+                    note.set(Some((copy(&receipt), before)));
+                    Ok(receipt)
+                }
+            },
+        })?;
+        *held = notes.map(Cell::into_inner);
+        Ok(())
+    }
+
+    /// Returns `n` permits of a grant to each limit, as far as each can take them back. Returns how
+    /// many all of them took back. Permits at once come back by release instead.
+    pub(crate) fn give_back(&self, at: Address, now: Timestamp, n: u32, held: Held) -> u32 {
+        let mut least = n;
+        for (limit, (table, note)) in self.tables.iter().zip(held).enumerate() {
+            let Some((receipt, before)) = note else {
+                continue;
+            };
+            let refund = match (table, self.refunds(limit, at), before) {
+                (Table::AtOnce(_), ..) => continue,
+                (Table::Bucket(table), Some(refunds), Some(before)) => {
+                    table.refund_counted_at(at, now, n, receipt, refunds, before)
+                }
+                _ => table.key(at).refund_at(now, n, receipt),
+            };
+            least = least.min(refund.permits);
+        }
+        least
+    }
+
+    /// Takes up to `n` more permits from each limit. A token bucket may owe them. Returns how many
+    /// all limits could take. Permits at once are not taken.
+    pub(crate) fn charge(&self, at: Address, now: Timestamp, n: u32) -> u32 {
+        let mut least = n;
+        for table in &self.tables {
+            let charged = match table {
+                Table::AtOnce(_) => continue,
+                Table::Bucket(table) => table.charge_at(at, now, n),
+                _ if n == 0 => 0,
+                _ => match table.key(at).try_acquire_between_at(now, 1, n) {
+                    Ok(lease) => lease.forget(),
+                    Err(_) => 0,
+                },
+            };
+            least = least.min(charged);
+        }
+        least
+    }
+
+    /// The refunds of the group of a key.
+    fn refunds(&self, limit: usize, at: Address) -> Option<&Refunds> {
+        match &*self.refunds[limit] {
+            [] => None,
+            groups => groups.get(at.group(groups.len())),
+        }
     }
 
     /// What each limit told of the decision `taken`. A limit that took nothing in it is asked.
@@ -527,7 +621,7 @@ mod tests {
             .map(|limit| limit.compile().unwrap())
             .collect();
         let penalty = hold_rules(Duration::from_secs(5)).unwrap();
-        let store = Store::new(compiled, Some(penalty), Some(1_000));
+        let store = Store::new(compiled, Some(penalty), Some(1_000), false);
         let key = RuleKey::path();
         for path in ["/a", "/b", "/c"] {
             let request = Request::new("GET", path);

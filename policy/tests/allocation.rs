@@ -91,6 +91,7 @@ fn a_decision_allocates_nothing_whatever_it_is() {
             .limit(of(Algorithm::SlidingWindow { segments: 6 }))
             .limit(of(Algorithm::WindowFromRequest).wait(minute))
             .limit(Limit::at_once(5))
+            .hold(minute)
             .penalty(minute),
     ])
     .unwrap();
@@ -125,6 +126,8 @@ fn a_decision_allocates_nothing_whatever_it_is() {
                     let decision = black_box(policy.decide_explained_at(now, &request));
                     black_box((decision.decided_by(), decision.retry()));
                     black_box(decision.told().map(|told| told.reset_seconds()).max());
+                    let held = black_box(policy.hold_at(now, &request));
+                    black_box(held.settle_at(now, u32::from(client.ends_with('1')) * 2));
                 }
             }
         }

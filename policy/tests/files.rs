@@ -300,7 +300,7 @@ const EXPECTED: [&str; 25] = [
     "19:8: name: another rule has the same name",
     "20:1: zzzzzzzzzz is not a setting of a rule: expected one of name, priority, kind, \
              methods, paths, hosts, tiers, properties, key, on_missing, keys, limits, overrides, \
-             thresholds, penalty, exempt, shadow, enabled, message, status, etag",
+             thresholds, penalty, hold, exempt, shadow, enabled, message, status, etag",
     "21:1: name is missing in this rule",
 ];
 
@@ -330,6 +330,7 @@ fn both_formats_give_the_same_rules() {
                 { "at": "100/10s", "decision": "captcha", "hold": "1m", "segments": 10 },
             ],
             "penalty": "10m",
+            "hold": "30s",
             "exempt": { "headers": { "Oc-Client": ["admin"] }, "networks": ["192.0.2.7"] },
             "shadow": false,
             "enabled": true,
@@ -369,6 +370,34 @@ fn a_setting_that_is_set_twice_is_an_error_and_the_rest_is_checked() {
             "4:1: keys is set twice",
             "5:11: status: must be from 400 to 599, not 1"
         ]
+    );
+}
+
+#[test]
+fn holds_and_debts_are_read() {
+    let text = "[[rules]]
+name = 'tokens'
+limits = [{ rate = '10/s', debt = 5 }]
+hold = '30s'
+";
+    let policy = Policy::from_toml(text).unwrap();
+    let now = Timestamp::from_secs(1);
+    let hold = policy.hold_at(now, &Request::new("GET", "/").cost(8));
+    assert_eq!(hold.ends(), Some(Timestamp::from_secs(31)));
+    assert_eq!(hold.settle_at(now, 20).uncounted, 5);
+    let wrong = text.replace("30s", "30").replace("= 5", "= 'x'");
+    assert_eq!(
+        errors(&wrong),
+        [
+            "3:35: debt: expected a whole number, not a string",
+            "4:8: hold: `30` is not a period: expected a unit, or a whole number and a unit \
+             (units: ms, s, m, h, d)",
+        ]
+    );
+    let unused = text.replace("hold = '30s'", "");
+    assert_eq!(
+        errors(&unused),
+        ["2:8: hold: must be set if a limit has a debt, which only settlements use"]
     );
 }
 

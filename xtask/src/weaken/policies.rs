@@ -4,6 +4,7 @@ use super::Mutant;
 
 const STORE: &str = "policy/src/store.rs";
 const POLICY: &str = "policy/src/policy.rs";
+const HOLD: &str = "policy/src/hold.rs";
 const OVERRIDES: &str = "policy/src/overrides.rs";
 const MATCHER: &str = "policy/src/matcher.rs";
 const DOCUMENT: &str = "policy/src/document.rs";
@@ -104,5 +105,55 @@ pub(super) const MUTANTS: &[Mutant] = &[
         text: "if pairs > MAX_PAIRS {",
         by: "if pairs > usize::MAX - 1 {",
         test: ("damaged_files", "no_file_is_slow_to_read"),
+    },
+    // A hold that has ended returns permits; permits at once are returned by the settlement and by
+    // the drop; a bucket refunds only its last take, or is not charged beyond what it has; what one
+    // limit could not count is not reported.
+    Mutant {
+        file: HOLD,
+        within: "pub fn settle_at(",
+        text: "is_some_and(|ends| now <= ends)",
+        by: "is_some()",
+        test: (
+            "holds",
+            "a_hold_that_has_ended_counts_its_estimate_and_still_charges_an_excess",
+        ),
+    },
+    Mutant {
+        file: STORE,
+        within: "pub(crate) fn give_back(",
+        text: "(Table::AtOnce(_), ..) => continue,",
+        by: "",
+        test: (
+            "holds",
+            "what_was_not_used_is_returned_to_every_limit_in_any_order",
+        ),
+    },
+    Mutant {
+        file: STORE,
+        within: "pub(crate) fn give_back(",
+        text: "table.refund_counted_at(at, now, n, receipt, refunds, before)",
+        by: "{ let _ = (refunds, before); Key::at(table, at).refund_at(now, n, receipt) }",
+        test: (
+            "holds",
+            "what_was_not_used_is_returned_to_every_limit_in_any_order",
+        ),
+    },
+    Mutant {
+        file: STORE,
+        within: "pub(crate) fn charge(",
+        text: "Table::Bucket(table) => table.charge_at(at, now, n),",
+        by: "",
+        test: (
+            "holds",
+            "an_excess_is_charged_and_the_rest_is_owed_or_reported",
+        ),
+    },
+    Mutant {
+        file: STORE,
+        within: "pub(crate) fn charge(",
+        text: "least = least.min(charged);",
+        by: "least = charged;",
+        test: ("holds", "holds_are_counted_exactly"),
     },
 ];
