@@ -5,9 +5,8 @@ use core::ops::Deref;
 
 use portcullis_core::{Detail, Retry, Timestamp};
 
-use crate::overrides::Place;
 use crate::policy::compare_shares;
-use crate::store::{Details, Store, StoreDenied};
+use crate::store::{Details, StoreDenied};
 use crate::{Decision, Limit, Outcome, Policy, Request};
 
 impl Policy {
@@ -52,15 +51,14 @@ impl Policy {
         request: &Request<'_>,
     ) -> ExplainedDecision<'_> {
         let (mut details, mut retry): (Details, _) = (Details::default(), None);
-        let take = |store: &Store, place: Place| {
+        let decision = self.decide_by(now, request, |store, at| {
             let taken;
-            (taken, details) = store.take_told(place.at, now, request.cost);
+            (taken, details) = store.take_told(at, now, request.cost);
             retry = taken
                 .err()
-                .map(|by: StoreDenied| store.retry_told(place.at, by, &details));
+                .map(|by: StoreDenied| store.retry_told(at, by, &details));
             taken
-        };
-        let decision = self.decide(now, request, take, |_| {});
+        });
         ExplainedDecision {
             decision,
             details,

@@ -15,8 +15,7 @@ use core::ops::Deref;
 
 use portcullis_core::Timestamp;
 
-use crate::overrides::Place;
-use crate::store::{Held, Store};
+use crate::store::Held;
 use crate::{Decision, Outcome, Policy, Request};
 
 impl Policy {
@@ -54,9 +53,9 @@ impl Policy {
     /// ```
     pub fn hold_at(&self, now: Timestamp, request: &Request<'_>) -> Hold<'_> {
         let mut held = Held::default();
-        let take =
-            |store: &Store, place: Place| store.take_held(place.at, now, request.cost, &mut held);
-        let decision = self.decide(now, request, take, |_| {});
+        let decision = self.decide_by(now, request, |store, at| {
+            store.take_held(at, now, request.cost, &mut held)
+        });
         let longest = decision.rule().and_then(|rule| rule.hold);
         Hold {
             ends: longest.map(|longest| now + longest),

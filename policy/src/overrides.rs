@@ -82,15 +82,13 @@ impl Overrides {
         }))
     }
 
-    /// The limits of the override with this index.
-    #[inline]
+    /// The override with this index.
     pub(crate) fn get(&self, index: u32) -> Option<&Override> {
         self.all.get(index as usize)
     }
 
     /// Where the state of a key is: in an override, or in the rule's `store`. `None` if the key has
     /// no limits.
-    #[inline]
     pub(crate) fn locate(&self, store: &Store, key: &KeyOf<'_>) -> Option<Place> {
         let hash = store.hash(key);
         match self.by_key.get(&hash) {

@@ -72,7 +72,7 @@ pub(crate) struct Active {
 }
 
 /// What a rule says to a request.
-enum Verdict {
+pub(crate) enum Verdict {
     Skipped,
     Exempt,
     Unidentified,
@@ -105,58 +105,101 @@ impl Verdict {
     }
 }
 
-impl Active {
-    /// Judges a request. `take` takes its permits.
+/// Why a rule asks no limit.
+enum Unasked {
+    Skipped,
+    Exempt,
+    Unidentified,
+    NoLimits,
+}
+
+impl From<Unasked> for Verdict {
     #[inline(always)]
-    fn judge(
+    fn from(unasked: Unasked) -> Self {
+        match unasked {
+            Unasked::Skipped => Self::Skipped,
+            Unasked::Exempt => Self::Exempt,
+            Unasked::Unidentified => Self::Unidentified,
+            Unasked::NoLimits => Self::Granted(None),
+        }
+    }
+}
+
+impl Active {
+    /// Judges a request by the limits of its key.
+    #[inline]
+    fn judge(&self, request: &Request<'_>, now: Timestamp, path_rules: PathRules) -> Verdict {
+        let take = |store: &Store, at| store.take(at, now, request.cost);
+        if self.overrides.is_some() {
+            return self.judge_by(request, path_rules, take);
+        }
+        // A rule without overrides pays nothing for them.
+        match self.find(request, path_rules, |key| self.store.locate(key)) {
+            Ok(at) => {
+                let place = Place { instead: None, at };
+                match take(&self.store, at) {
+                    Ok(()) => Verdict::Granted(Some(place)),
+                    Err(denied) => Verdict::Denied(place, denied),
+                }
+            }
+            Err(unasked) => unasked.into(),
+        }
+    }
+
+    /// Judges a request. `take` takes its permits.
+    #[inline(never)]
+    pub(crate) fn judge_by(
         &self,
         request: &Request<'_>,
         path_rules: PathRules,
-        take: impl FnOnce(&Store, Place) -> Result<(), StoreDenied>,
+        take: impl FnOnce(&Store, Address) -> Result<(), StoreDenied>,
     ) -> Verdict {
-        let located = self.locate(request, path_rules);
-        match located {
-            Ok(place) => match take(self.store_at(place), place) {
+        match self.locate(request, path_rules) {
+            Ok(place) => match take(self.store_at(place), place.at) {
                 Ok(()) => Verdict::Granted(Some(place)),
                 Err(denied) => Verdict::Denied(place, denied),
             },
-            Err(verdict) => verdict,
+            Err(unasked) => unasked.into(),
         }
     }
 
-    /// Where the state of the request's key is, or a verdict that does not depend on the limits.
-    #[inline]
-    fn locate(&self, request: &Request<'_>, path_rules: PathRules) -> Result<Place, Verdict> {
-        let Self {
-            rule,
-            store,
-            overrides,
-            ..
-        } = self;
+    /// Where the state of the request's key is, or why no limit is asked.
+    fn locate(&self, request: &Request<'_>, path_rules: PathRules) -> Result<Place, Unasked> {
+        self.find(request, path_rules, |key| match &self.overrides {
+            None => self.store.locate(key).map(|at| Place { instead: None, at }),
+            Some(overrides) => overrides.locate(&self.store, key),
+        })
+    }
+
+    /// Returns what `of` finds for the request's key, or why no limit is asked.
+    #[inline(always)]
+    fn find<T>(
+        &self,
+        request: &Request<'_>,
+        path_rules: PathRules,
+        of: impl FnOnce(&KeyOf<'_>) -> Option<T>,
+    ) -> Result<T, Unasked> {
+        let Self { rule, .. } = self;
         if self.exempts(request) {
-            return Err(self.unless_it_counts(Verdict::Exempt));
+            return Err(self.unless_it_counts(Unasked::Exempt));
         }
         let key = KeyOf::new(&rule.key, request, path_rules);
-        let place = match overrides {
-            None => store.locate(&key).map(|at| Place { instead: None, at }),
-            Some(overrides) => overrides.locate(store, &key),
-        };
-        let place = place.ok_or_else(|| self.unless_it_counts(Verdict::Granted(None)))?;
+        let found = of(&key).ok_or_else(|| self.unless_it_counts(Unasked::NoLimits))?;
         match rule.on_missing {
-            OnMissing::Share => Ok(place),
-            _ if key.is_complete() => Ok(place),
-            OnMissing::Deny => Err(Verdict::Unidentified),
-            OnMissing::Skip => Err(Verdict::Skipped),
+            OnMissing::Share => Ok(found),
+            _ if key.is_complete() => Ok(found),
+            OnMissing::Deny => Err(Unasked::Unidentified),
+            OnMissing::Skip => Err(Unasked::Skipped),
         }
     }
 
-    /// The verdict, unless the rule has thresholds and no limits: then it does not decide.
+    /// `why`, unless the rule has thresholds and no limits: then it does not decide.
     #[inline]
-    fn unless_it_counts(&self, verdict: Verdict) -> Verdict {
+    fn unless_it_counts(&self, why: Unasked) -> Unasked {
         if self.only_counts() {
-            Verdict::Skipped
+            Unasked::Skipped
         } else {
-            verdict
+            why
         }
     }
 
@@ -181,23 +224,23 @@ impl Active {
     /// The state of the key at a place.
     #[inline(always)]
     pub(crate) fn store_at(&self, place: Place) -> &Store {
-        match self.instead(place) {
+        match place.instead {
             None => &self.store,
-            Some(instead) => &instead.store,
+            Some(index) => self.instead(index).map_or(&self.store, |this| &this.store),
         }
     }
 
     /// The limits of the key at a place.
     pub(crate) fn limits_at(&self, place: Place) -> &[Limit] {
-        match self.instead(place) {
-            None => &self.rule.limits,
-            Some(instead) => &instead.limits,
-        }
+        let instead = place.instead.and_then(|index| self.instead(index));
+        instead.map_or(&self.rule.limits, |this| &this.limits)
     }
 
-    #[inline(always)]
-    fn instead(&self, place: Place) -> Option<&Override> {
-        self.overrides.as_deref()?.get(place.instead?)
+    /// The override with this index. A function of its own, so that a rule without overrides pays
+    /// nothing for it.
+    #[inline(never)]
+    fn instead(&self, index: u32) -> Option<&Override> {
+        self.overrides.as_deref()?.get(index)
     }
 }
 
@@ -326,8 +369,8 @@ impl Policy {
     /// ```
     #[inline]
     pub fn decide_at(&self, now: Timestamp, request: &Request<'_>) -> Decision<'_> {
-        let take = |store: &Store, place: Place| store.take(place.at, now, request.cost);
-        self.decide(now, request, take, |_| {})
+        let judge = |active: &Active| active.judge(request, now, self.path_rules);
+        self.decide(now, request, judge, |_| {})
     }
 
     /// As [`decide_at`](Self::decide_at), and calls `watch` with the answer of each rule that was
@@ -359,18 +402,30 @@ impl Policy {
         request: &Request<'_>,
         watch: impl FnMut(Answer<'p>),
     ) -> Decision<'p> {
-        let take = |store: &Store, place: Place| store.take(place.at, now, request.cost);
-        self.decide(now, request, take, watch)
+        let judge = |active: &Active| active.judge(request, now, self.path_rules);
+        self.decide(now, request, judge, watch)
     }
 
-    /// Decides a request. `take` takes its permits from the rule that decides, all or none. `watch`
-    /// is called with the answer of each rule that was asked.
+    /// Decides a request. `take` takes its permits from the limits of the rule that decides, from
+    /// all or from none.
+    pub(crate) fn decide_by(
+        &self,
+        now: Timestamp,
+        request: &Request<'_>,
+        mut take: impl FnMut(&Store, Address) -> Result<(), StoreDenied>,
+    ) -> Decision<'_> {
+        let judge = |active: &Active| active.judge_by(request, self.path_rules, &mut take);
+        self.decide(now, request, judge, |_| {})
+    }
+
+    /// Decides a request. `judge` asks the rules that are no shadows. `watch` is called with the
+    /// answer of each rule that was asked.
     #[inline(always)]
-    pub(crate) fn decide<'p>(
+    fn decide<'p>(
         &'p self,
         now: Timestamp,
         request: &Request<'_>,
-        mut take: impl FnMut(&Store, Place) -> Result<(), StoreDenied>,
+        mut judge: impl FnMut(&Active) -> Verdict,
         mut watch: impl FnMut(Answer<'p>),
     ) -> Decision<'p> {
         let mut decision = Decision {
@@ -387,11 +442,9 @@ impl Policy {
             let rule = self.matched[index];
             let active = &self.rules[rule as usize];
             let verdict = if active.rule.is_shadow {
-                active.judge(request, self.path_rules, |store, place| {
-                    store.take(place.at, now, request.cost)
-                })
+                active.judge(request, now, self.path_rules)
             } else {
-                active.judge(request, self.path_rules, &mut take)
+                judge(active)
             };
             let Some(outcome) = verdict.outcome() else {
                 return ControlFlow::Continue(());
@@ -494,11 +547,11 @@ impl Policy {
                         .collect(),
                 }
             }
-            Err(Verdict::Exempt) => Considered::Exempt,
-            Err(Verdict::Unidentified) => Considered::Unidentified,
-            Err(Verdict::Skipped) if active.only_counts() => Considered::Counts,
-            Err(Verdict::Skipped) => Considered::Skipped,
-            Err(_) => Considered::Limits {
+            Err(Unasked::Exempt) => Considered::Exempt,
+            Err(Unasked::Unidentified) => Considered::Unidentified,
+            Err(Unasked::Skipped) if active.only_counts() => Considered::Counts,
+            Err(Unasked::Skipped) => Considered::Skipped,
+            Err(Unasked::NoLimits) => Considered::Limits {
                 is_penalized: false,
                 limits: &[],
                 details: Vec::new(),

@@ -39,8 +39,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: POLICY,
         within: "pub(crate) fn store_at(",
-        text: "Some(instead) => &instead.store",
-        by: "Some(_) => &self.store",
+        text: "|this| &this.store",
+        by: "|_| &self.store",
         test: (
             "overrides",
             "an_override_has_a_state_and_a_penalty_of_its_own",
