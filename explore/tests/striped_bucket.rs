@@ -235,3 +235,26 @@ fn calls_that_pre_empt_each_other_grant_what_a_plain_bucket_does_64() {
 fn calls_that_pre_empt_each_other_grant_what_a_plain_bucket_does_32() {
     explore::<u32>(20_000);
 }
+
+#[test]
+fn a_stripe_does_not_renew_by_a_word_that_a_refund_and_a_draw_have_replaced() {
+    // The last take keeps the rest settled until 10,200 ms. The second call refunds it, so the rest
+    // is settled until 10,150 ms only, and draws. The first call, which has loaded the rest's word
+    // before that, finds what was drawn.
+    let call = |stripe, now, n| Call { stripe, now, n };
+    let scenario = Scenario {
+        burst: 1_024,
+        history: vec![call(1, 10_000, 100)],
+        calls: [call(0, 10_183, 1), call(0, 10_150, 1), call(1, 10_150, 0)],
+        after: [10_150, 10_183],
+        is_at_once: false,
+        refunding: 1,
+    };
+    for first in 0..judge::<u64>(&scenario, Plan::QUIET).unwrap() {
+        let plan = Plan {
+            at: [first, u64::MAX],
+            failing: 0,
+        };
+        judge::<u64>(&scenario, plan).unwrap_or_else(|fault| panic!("{plan:?}: {fault}"));
+    }
+}

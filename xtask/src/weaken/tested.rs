@@ -647,6 +647,17 @@ pub(super) const EXPLORED: &[Mutant] = &[
         by: "newest",
         test: ("every_access", "adjustable_bucket_64"),
     },
+    // A stripe takes until an instant for which a refunded take had settled the rest.
+    Mutant {
+        file: STRIPED_BUCKET,
+        within: "fn renew(",
+        text: " || self.rest.sliced_in(word) == 0",
+        by: "",
+        test: (
+            "striped_bucket",
+            "a_stripe_does_not_renew_by_a_word_that_a_refund_and_a_draw_have_replaced",
+        ),
+    },
     // A stripe takes until an instant for which a failed exchange should have settled.
     Mutant {
         file: STRIPED_BUCKET,
