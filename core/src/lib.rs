@@ -69,7 +69,7 @@
 //! - **Time.** No limiter reads a clock. The caller passes `now` as a [`Timestamp`], or uses
 //!   [`Clocked`].
 //! - **Taking.** `try_acquire_at` returns a [`Lease`] or [`Denied`]. Dropping the lease returns the
-//!   permits of a [`Concurrency`] limiter; other permits return by time alone.
+//!   permits of a concurrency limit; other permits return by time alone.
 //! - **Retrying.** [`Denied::retry`] computes when to retry.
 //! - **Your own limiter.** Implement [`Limiter`], the trait that all limiters share.
 //!
