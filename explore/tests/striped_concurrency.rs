@@ -206,6 +206,35 @@ fn explore<const N: usize, W: Word>(seeds: u64) {
 }
 
 #[test]
+fn no_stripe_draws_while_a_call_closes_all_of_them() {
+    let seen = Cell::new(0);
+    for first in 0..40 {
+        let limit: StripedConcurrency<2> = StripedConcurrency::new(300);
+        for stripe in [0, 1] {
+            assert!(Stripe::of(&limit, stripe).take_at(NOW, 1).is_ok());
+        }
+        let plan = Plan {
+            at: [first, u64::MAX],
+            failing: 0,
+        };
+        let denied = || assert!(limit.take_at(NOW, 299).is_err());
+        run(plan, denied, &|other| {
+            let is_closing = format!("{limit:?}").contains("closing: 0x1");
+            if other == 0 && is_closing {
+                seen.set(seen.get() + 1);
+                for stripe in [0, 1] {
+                    let held = limit.held();
+                    assert!(Stripe::of(&limit, stripe).take_at(NOW, 1).is_ok());
+                    Stripe::of(&limit, stripe).release(1);
+                    assert!(limit.held() <= held, "pre-empted at {first}");
+                }
+            }
+        });
+    }
+    assert!(seen.get() > 3, "{seen:?}");
+}
+
+#[test]
 fn calls_that_pre_empt_each_other_decide_as_a_plain_limit_2() {
     explore::<2, u64>(150_000);
 }

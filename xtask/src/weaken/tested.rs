@@ -689,6 +689,17 @@ pub(super) const EXPLORED: &[Mutant] = &[
             "calls_that_pre_empt_each_other_grant_what_a_plain_bucket_does_64",
         ),
     },
+    // Calls open stripes faster than another one closes them.
+    Mutant {
+        file: STRIPED_CONCURRENCY,
+        within: "fn is_drawn_on(",
+        text: "self.shared.closing.load(Relaxed) == 0",
+        by: "true",
+        test: (
+            "striped_concurrency",
+            "no_stripe_draws_while_a_call_closes_all_of_them",
+        ),
+    },
     // A move is made twice.
     Mutant {
         file: STRIPED_CONCURRENCY,
