@@ -87,9 +87,14 @@ const KEYED_LIST: &[&str] = &[
     "take_anew",
     "claim",
     "confirm",
-    "drop",
+    "hold",
+    "withdraw",
+    "undo",
+    "is_free",
+    "has_room",
     "is_full_since",
     "is_forgettable",
+    "FlattenCompat",
 ];
 
 pub(crate) fn check(context: &Context) -> Check {

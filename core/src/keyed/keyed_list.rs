@@ -403,9 +403,9 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
             // The words after the lead are not read until the next claim. Without this, their times
             // may wrap until then.
             let words = line::words(self.table.lines(), entry.at, self.width());
-            for (limit, rules) in self.limits().filter(|&(limit, _)| limit != self.lead()) {
+            for limit in self.order().filter(|&limit| limit != self.lead()) {
                 if let Some(entry) = self.word(words, limit) {
-                    entry.vacate_if(|held| self.is_forgettable(rules, Some(held), now));
+                    entry.vacate_if(|held| self.is_forgettable(limit, Some(held), now));
                 }
             }
             true
@@ -428,20 +428,29 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
             return 0;
         }
         let mut lead = (0, 0);
-        for (limit, rules) in self.limits() {
-            if rules.leads() > lead.1 {
-                lead = (limit, rules.leads());
+        for limit in 0..self.rules.count() {
+            let rank = self.rules.leads(limit);
+            if rank > lead.1 {
+                lead = (limit, rank);
             }
         }
         lead.0
     }
 
     /// The limits in the order in which a take exchanges their words.
-    fn order(&self) -> impl DoubleEndedIterator<Item = (usize, &dyn Rules)> {
-        let lead = self.lead();
-        let others = self.limits().rev().filter(move |&(limit, _)| limit != lead);
-        let last = self.rules.get(lead).map(|rules| (lead, rules));
-        others.chain(last)
+    fn order(&self) -> impl Iterator<Item = usize> + use<L, M, S> {
+        let (count, lead) = (self.rules.count(), self.lead());
+        (0..count).map(move |step| {
+            // The others from the last to the first, and then the lead.
+            let limit = count - 1 - step;
+            if step == count - 1 {
+                lead
+            } else if limit > lead {
+                limit
+            } else {
+                limit - 1
+            }
+        })
     }
 
     /// The word of a limit. That of the lead comes first; the limit with index 0 has the place of
@@ -466,22 +475,22 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
         })
     }
 
-    fn is_forgettable(&self, rules: &dyn Rules, held: Option<Held>, now: Timestamp) -> bool {
-        let since = self.table.since(now);
-        held.is_none_or(|held| rules.is_forgettable(held.state(), now, since))
+    fn is_forgettable(&self, limit: usize, held: Option<Held>, now: Timestamp) -> bool {
+        let (rules, since) = (&self.rules, self.table.since(now));
+        held.is_none_or(|held| rules.is_forgettable(limit, held.state(), now, since))
     }
 
     /// Whether another key may take an entry. `lead` is the word that an exchange then expects. The
     /// other words are read after it.
     fn is_free(&self, at: usize, lead: Option<Held>, now: Timestamp) -> bool {
         let words = line::words(self.table.lines(), at, self.width());
-        self.limits().all(|(limit, rules)| {
+        (0..self.rules.count()).all(|limit| {
             let held = if limit == self.lead() {
                 lead
             } else {
                 self.word(words, limit).and_then(Entry::held)
             };
-            self.is_forgettable(rules, held, now)
+            self.is_forgettable(limit, held, now)
         })
     }
 
@@ -514,8 +523,8 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
 
     fn fresh(&self, now: Timestamp) -> L::States {
         let mut states = L::NO_STATES;
-        for ((_, rules), state) in self.limits().zip(states.as_mut()) {
-            *state = rules.fresh(now);
+        for (limit, state) in (0..self.rules.count()).zip(states.as_mut()) {
+            *state = self.rules.fresh(limit, now);
         }
         states
     }
@@ -676,55 +685,84 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
     /// hold the entry any more.
     fn complete<O: Observer<DetailBy>>(
         &self,
-        progress: Progress<'_, L::States>,
+        mut progress: Progress<'_, L::States>,
         tag: u64,
         now: Timestamp,
         n: u32,
         seen: O,
     ) -> Option<Result<L::States, DeniedBy>> {
-        let mut undo = Undo {
-            list: self,
-            progress,
-            tag,
-            now,
-            n,
-        };
-        for (limit, rules) in self.order().skip(progress.taken) {
-            let word = self.word(progress.words, limit)?;
-            loop {
-                let before = word.held_as(tag)?.state();
-                match rules.judge(before, now, n) {
-                    Verdict::Granted(after) => {
-                        if word.exchange(tag, before, after) {
-                            undo.took(limit, after);
-                            break;
+        for limit in self.order().skip(progress.taken) {
+            match self.take_one(progress.words, limit, tag, now, n) {
+                Some(Ok(left)) => progress.took(limit, left),
+                Some(Err((by, state))) => {
+                    seen.observe(|| {
+                        let mut states = progress.left;
+                        if let Some(seen) = states.as_mut().get_mut(limit) {
+                            *seen = state;
                         }
-                    }
-                    Verdict::Allowed => {
-                        undo.took(limit, before);
-                        break;
-                    }
-                    Verdict::Denied(denied) => {
-                        let by = DeniedBy {
-                            index: limit,
-                            permits: n,
-                            denied,
-                        };
-                        seen.observe(|| {
-                            let mut states = undo.progress.left;
-                            if let Some(state) = states.as_mut().get_mut(limit) {
-                                *state = before;
-                            }
-                            self.told(states, now, Err(by))
-                        });
-                        return Some(Err(by));
-                    }
+                        self.told(states, now, Err(by))
+                    });
+                    self.undo(&progress, tag, now, n);
+                    return Some(Err(by));
+                }
+                None => {
+                    self.undo(&progress, tag, now, n);
+                    return None;
                 }
             }
         }
-        let left = undo.keep();
+        let left = progress.left;
         seen.observe(|| self.told(left, now, Ok(())));
         Some(Ok(left))
+    }
+
+    /// Takes from one limit. Returns the state that the take left, or the denial and the state that
+    /// it saw, or `None` if the word belongs to another key.
+    fn take_one(
+        &self,
+        words: Words<'_>,
+        limit: usize,
+        tag: u64,
+        now: Timestamp,
+        n: u32,
+    ) -> Option<Result<u64, (DeniedBy, u64)>> {
+        let word = self.word(words, limit)?;
+        loop {
+            let before = word.held_as(tag)?.state();
+            match self.rules.judge_one(limit, before, now, n) {
+                Verdict::Granted(after) => {
+                    if word.exchange(tag, before, after) {
+                        return Some(Ok(after));
+                    }
+                }
+                Verdict::Allowed => return Some(Ok(before)),
+                Verdict::Denied(denied) => {
+                    let by = DeniedBy {
+                        index: limit,
+                        permits: n,
+                        denied,
+                    };
+                    return Some(Err((by, before)));
+                }
+            }
+        }
+    }
+
+    /// Undoes what a take has taken so far.
+    #[cold]
+    fn undo(&self, progress: &Progress<'_, L::States>, tag: u64, now: Timestamp, n: u32) {
+        for limit in self.order().take(progress.taken) {
+            let left = progress.left.as_ref().get(limit);
+            let (Some(word), Some(&left)) = (self.word(progress.words, limit), left) else {
+                continue;
+            };
+            while let Some(held) = word.held_as(tag) {
+                match self.rules.undo(limit, held.state(), now, n, left) {
+                    Some(before) if !word.exchange(tag, held.state(), before) => {}
+                    _ => break,
+                }
+            }
+        }
     }
 
     /// Takes from an entry that this call claims.
@@ -760,31 +798,24 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
             Err(_) => return Taken::Done(Err(crowded(now, n))),
         };
         let words = line::words(self.table.lines(), claimed.entry.at, self.width());
-        let mut undo = Undo {
-            list: self,
-            progress: Progress {
-                words,
-                taken: 0,
-                left,
-            },
-            tag: address.tag(),
-            now,
-            n,
+        let mut progress = Progress {
+            words,
+            taken: 0,
+            left,
         };
         let state = |limit: usize| left.as_ref().get(limit).copied().unwrap_or_default();
         let lead = self.lead();
-        for (limit, rules) in self.order().filter(|&(limit, _)| limit != lead) {
-            let is_free = |held| self.is_forgettable(rules, held, now);
+        for limit in self.order().filter(|&limit| limit != lead) {
+            let is_free = |held| self.is_forgettable(limit, held, now);
             let word = self.word(words, limit);
             if !word.is_some_and(|word| word.seize(address.tag(), state(limit), is_free)) {
                 // A take of the former key has charged the word, and will undo that.
-                drop(undo);
+                self.undo(&progress, address.tag(), now, n);
                 claimed.withdraw();
                 return Taken::Gone;
             }
-            undo.took(limit, state(limit));
+            progress.took(limit, state(limit));
         }
-        undo.keep();
         claimed.hold(state(lead));
         seen.observe(|| self.told(left, now, Ok(())));
         Taken::Done(Ok(left))
@@ -869,8 +900,17 @@ struct Progress<'t, T> {
     left: T,
 }
 
-/// Undoes what a take has taken so far, when it is dropped.
-struct Undo<'t, L: RuleList, M: AsRef<[Line]>, S: BuildHasher> {
+impl<T: AsMut<[u64]>> Progress<'_, T> {
+    fn took(&mut self, limit: usize, left: u64) {
+        if let Some(state) = self.left.as_mut().get_mut(limit) {
+            *state = left;
+        }
+        self.taken += 1;
+    }
+}
+
+/// A take that is undone on drop, if what follows it fails or panics.
+struct UndoOnDrop<'t, L: RuleList, M: AsRef<[Line]>, S: BuildHasher> {
     list: &'t KeyedList<L, M, S>,
     progress: Progress<'t, L::States>,
     tag: u64,
@@ -878,37 +918,9 @@ struct Undo<'t, L: RuleList, M: AsRef<[Line]>, S: BuildHasher> {
     n: u32,
 }
 
-impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> Undo<'_, L, M, S> {
-    fn took(&mut self, limit: usize, left: u64) {
-        if let Some(state) = self.progress.left.as_mut().get_mut(limit) {
-            *state = left;
-        }
-        self.progress.taken += 1;
-    }
-
-    fn keep(self) -> L::States {
-        let left = self.progress.left;
-        mem::forget(self);
-        left
-    }
-}
-
-impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> Drop for Undo<'_, L, M, S> {
-    #[cold]
+impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> Drop for UndoOnDrop<'_, L, M, S> {
     fn drop(&mut self) {
-        let Progress { words, taken, left } = self.progress;
-        for (limit, rules) in self.list.order().take(taken) {
-            let left = left.as_ref().get(limit).copied().unwrap_or_default();
-            let Some(word) = self.list.word(words, limit) else {
-                continue;
-            };
-            while let Some(held) = word.held_as(self.tag) {
-                match rules.undo(held.state(), self.now, self.n, left) {
-                    Some(before) if !word.exchange(self.tag, held.state(), before) => {}
-                    _ => break,
-                }
-            }
-        }
+        self.list.undo(&self.progress, self.tag, self.now, self.n);
     }
 }
 
@@ -1011,7 +1023,7 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> key::sealed::Table for Keyed
         let (Found::Held(entry, _), true) = (entry, n > 0) else {
             return Ok(rest());
         };
-        let undo = Undo {
+        let undo = UndoOnDrop {
             list: self,
             progress: Progress {
                 words: line::words(self.table.lines(), entry.at, self.width()),
@@ -1024,7 +1036,7 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> key::sealed::Table for Keyed
         };
         let done = rest();
         if done {
-            undo.keep();
+            mem::forget(undo);
         }
         Ok(done)
     }
@@ -1057,12 +1069,14 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> key::sealed::Table for Keyed
                 Found::Claimed | Found::Nothing => return,
             },
         };
-        for (limit, rules) in self.order().filter(|(_, rules)| rules.releases()) {
-            let Some(word) = self.word(words, limit) else {
+        for limit in self.order() {
+            let is_released = self.rules.get(limit).is_some_and(Rules::releases);
+            let Some(word) = self.word(words, limit).filter(|_| is_released) else {
                 continue;
             };
             while let Some(held) = word.held_as(address.tag()) {
-                let released = rules.undo(held.state(), Timestamp::ZERO, n, held.state());
+                let state = held.state();
+                let released = self.rules.undo(limit, state, Timestamp::ZERO, n, state);
                 debug_assert!(
                     released.is_some(),
                     "permits were released that were not taken"

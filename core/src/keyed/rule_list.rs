@@ -44,6 +44,20 @@ pub(crate) mod sealed {
         /// The rules of the limit with index `limit`.
         fn get(&self, limit: usize) -> Option<&dyn Rules>;
 
+        /// The methods of [`Rules`] that a take calls, for the limit with index `limit`. Without a
+        /// virtual call, so that the code of a take contains none.
+        fn leads(&self, limit: usize) -> u8;
+        fn judge_one(&self, limit: usize, state: u64, now: Timestamp, n: u32) -> Verdict;
+        fn undo(&self, limit: usize, state: u64, now: Timestamp, n: u32, left: u64) -> Option<u64>;
+        fn fresh(&self, limit: usize, now: Timestamp) -> u64;
+        fn is_forgettable(
+            &self,
+            limit: usize,
+            state: u64,
+            now: Timestamp,
+            since: Timestamp,
+        ) -> bool;
+
         /// Whether the first limit leads: see [`leads`](Rules::leads).
         fn is_led_by_first(&self) -> bool;
 
@@ -164,6 +178,82 @@ fn left_by<R: KeyedRules>(
     }
 }
 
+/// The methods for one limit. `$of` evaluates an expression with the rules of that limit. If there
+/// is no such limit, it returns the default.
+macro_rules! for_one_limit {
+    ($of:ident $($places:tt)*) => {
+        #[inline]
+        fn leads(&self, limit: usize) -> u8 {
+            $of!([$($places)*] self, limit, 0, rules => Rules::leads(rules))
+        }
+
+        #[inline]
+        fn judge_one(&self, limit: usize, state: u64, now: Timestamp, n: u32) -> Verdict {
+            $of!(
+                [$($places)*] self, limit, Verdict::Allowed,
+                rules => Rules::judge(rules, state, now, n)
+            )
+        }
+
+        #[inline]
+        fn undo(&self, limit: usize, state: u64, now: Timestamp, n: u32, left: u64) -> Option<u64> {
+            $of!(
+                [$($places)*] self, limit, None,
+                rules => Rules::undo(rules, state, now, n, left)
+            )
+        }
+
+        #[inline]
+        fn fresh(&self, limit: usize, now: Timestamp) -> u64 {
+            $of!([$($places)*] self, limit, 0, rules => Rules::fresh(rules, now))
+        }
+
+        #[inline]
+        fn is_forgettable(
+            &self,
+            limit: usize,
+            state: u64,
+            now: Timestamp,
+            since: Timestamp,
+        ) -> bool {
+            $of!(
+                [$($places)*] self, limit, true,
+                rules => Rules::is_forgettable(rules, state, now, since)
+            )
+        }
+    };
+}
+
+macro_rules! of_slice {
+    ([] $list:ident, $limit:ident, $default:expr, $rules:ident => $do:expr) => {
+        match $list.as_slice().get($limit) {
+            Some($rules) => $do,
+            None => $default,
+        }
+    };
+}
+
+macro_rules! of_options {
+    ([] $list:ident, $limit:ident, $default:expr, $rules:ident => $do:expr) => {
+        match $list.rules.get($limit) {
+            Some(Some($rules)) => $do,
+            _ => $default,
+        }
+    };
+}
+
+macro_rules! of_tuple {
+    ([$($index:tt)+] $list:ident, $limit:ident, $default:expr, $rules:ident => $do:expr) => {
+        match $limit {
+            $($index => {
+                let $rules = &$list.$index;
+                $do
+            })+
+            _ => $default,
+        }
+    };
+}
+
 macro_rules! tuple {
     ($count:literal: $($index:tt $rules:ident $state:ident),+) => {
         impl<$($rules: KeyedRules),+> List for ($($rules,)+) {
@@ -183,9 +273,11 @@ macro_rules! tuple {
                 }
             }
 
+            for_one_limit!(of_tuple $($index)+);
+
             #[inline(always)]
             fn is_led_by_first(&self) -> bool {
-                self.0.leads() == BEST
+                Rules::leads(&self.0) == BEST
             }
 
             #[inline(always)]
@@ -232,9 +324,12 @@ impl<R: KeyedRules, const N: usize> List for [R; N] {
         self.as_slice().get(limit).map(|rules| rules as &dyn Rules)
     }
 
+    for_one_limit!(of_slice);
+
     #[inline(always)]
     fn is_led_by_first(&self) -> bool {
-        self.first().is_some_and(|rules| rules.leads() == BEST)
+        self.first()
+            .is_some_and(|rules| Rules::leads(rules) == BEST)
     }
 
     #[inline(always)]
@@ -343,10 +438,12 @@ impl List for RulesAtRunTime {
         Some(rules)
     }
 
+    for_one_limit!(of_options);
+
     fn is_led_by_first(&self) -> bool {
         self.iter()
             .next()
-            .is_some_and(|rules| rules.leads() == BEST)
+            .is_some_and(|rules| Rules::leads(rules) == BEST)
     }
 
     fn releases(&self) -> bool {

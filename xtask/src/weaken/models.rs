@@ -1452,13 +1452,40 @@ pub(super) const MUTANTS: &[Mutant] = &[
     // A denied take keeps what it has taken.
     Mutant {
         file: KEYED_LIST,
-        within: "impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> Drop for Undo",
-        text: ".take(taken)",
-        by: ".take(taken.min(0))",
+        within: "fn undo(&self, progress",
+        text: ".take(progress.taken)",
+        by: ".take(progress.taken.min(0))",
         test: (
             "keyed_list",
             "takes_for_the_last_permit_of_the_lead_give_the_others_back",
         ),
+    },
+    // A word passes to another key while a permit is out of it.
+    Mutant {
+        file: LINE,
+        within: "pub(crate) fn seize(",
+        text: "while is_free(Held::of(word)) {",
+        by: "while is_free(Held::of(word)) || true {",
+        test: (
+            "keyed_list",
+            "a_word_with_a_permit_in_flight_passes_to_no_other_key",
+        ),
+    },
+    // The lead is exchanged first.
+    Mutant {
+        file: KEYED_LIST,
+        within: "fn take_in<",
+        text: "let nth = count - 1 - taken;",
+        by: "let nth = taken;",
+        test: ("keyed_list", "takes_of_one_key_take_all_limits_or_none"),
+    },
+    // The holder of a permit does not see what its last holder wrote.
+    Mutant {
+        file: LINE,
+        within: "pub(crate) fn exchange(",
+        text: "AcqRel",
+        by: "Relaxed",
+        test: ("keyed_list", "a_permit_of_a_key_guards_data"),
     },
     // An entry is free if its lead is.
     Mutant {
