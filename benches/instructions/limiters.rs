@@ -15,8 +15,8 @@ use core::time::Duration;
 use gungraun::{library_benchmark, library_benchmark_group, main};
 use portcullis_core::{
     AdjustableBucket, AllOf, Carry, Clock, Clocked, Concurrency, Counted, Denied, Interval, Keyed,
-    LeaseId, LeasePool, Limiter, LimiterExt, Line, ManualClock, Penalty, Rate, Retry, Seed, Slice,
-    SlicedBucket, SlidingWindow, Timestamp, TokenBucket, TokenBucketRules, Word,
+    KeyedList, LeaseId, LeasePool, Limiter, LimiterExt, Line, ManualClock, Penalty, Rate, Retry,
+    Seed, Slice, SlicedBucket, SlidingWindow, Timestamp, TokenBucket, TokenBucketRules, Word,
 };
 
 /// Operations per bench.
@@ -334,6 +334,59 @@ fn claim_keyed(case: Case<Table>) -> u64 {
     ask_keys(&case)
 }
 
+type List = KeyedList<[TokenBucketRules; 3], Box<[Line]>>;
+
+/// A table with three limits for each of a thousand keys, which fill it by half.
+fn no_keys_of_3(burst: u64) -> Case<List> {
+    let bucket = |rate| TokenBucketRules::new(rate, burst);
+    let rates = [1_000, 2_000, 3_000].map(Rate::per_second);
+    plenty(KeyedList::new(
+        rates.map(bucket),
+        (0..1_000).map(|_| Line::new()).collect(),
+        Seed::new(),
+    ))
+}
+
+/// The same, after each key has taken a permit of each limit.
+fn keys_of_3(burst: u64) -> Case<List> {
+    let case = no_keys_of_3(burst);
+    for key in 0..OPERATIONS {
+        let taken = case.limiter.key(&key).take_at(START, 1);
+        taken.expect("room for all");
+    }
+    case
+}
+
+/// Takes a permit of each limit for each of a thousand keys.
+#[inline(always)]
+fn ask_keys_of_3(case: &Case<List>) -> u64 {
+    count(|i| {
+        black_box(case.limiter)
+            .key(black_box(&i))
+            .try_acquire_each_at(case.time(i), black_box(1))
+            .is_ok()
+    })
+}
+
+#[library_benchmark(teardown = all_granted)]
+#[bench::token_buckets(keys_of_3(2))]
+fn allow_keyed_3(case: Case<List>) -> u64 {
+    ask_keys_of_3(&case)
+}
+
+#[library_benchmark(teardown = all_denied)]
+#[bench::token_buckets(keys_of_3(1))]
+fn deny_keyed_3(case: Case<List>) -> u64 {
+    ask_keys_of_3(&case)
+}
+
+// The first permit of a key.
+#[library_benchmark(teardown = all_granted)]
+#[bench::token_buckets(no_keys_of_3(1))]
+fn claim_keyed_3(case: Case<List>) -> u64 {
+    ask_keys_of_3(&case)
+}
+
 /// A clock whose interval is enough for every decision on a bucket in use.
 #[derive(Debug)]
 struct Ticks;
@@ -453,6 +506,9 @@ library_benchmark_group!(
         allow_keyed,
         deny_keyed,
         claim_keyed,
+        allow_keyed_3,
+        deny_keyed_3,
+        claim_keyed_3,
         allow_slice,
         draw_slice,
         cycle,

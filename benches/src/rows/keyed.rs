@@ -5,6 +5,9 @@
 //! `governor-same-hash` is governor with our hasher. All are asked for the same keys in the same
 //! order, drawn beforehand.
 //!
+//! `keyed3` has three token buckets for each key, side by side. Its peers are our table with one
+//! bucket, that table with as much memory as the three buckets have, and three of governor's maps.
+//!
 //! `hash-and-exchange` is a second floor: our hash of the key, and an exchange of one word. No
 //! table that decides by one word can be faster with this hash.
 
@@ -23,7 +26,9 @@ use std::sync::Arc;
 use crossbeam_utils::CachePadded;
 use governor::clock::FakeRelativeClock;
 use governor::{Quota, RateLimiter};
-use portcullis_core::{Keyed, Line, RandomSeed, Rate, Timestamp, TokenBucket, TokenBucketRules};
+use portcullis_core::{
+    Key, Keyed, KeyedList, Keys, Line, RandomSeed, Rate, Timestamp, TokenBucket, TokenBucketRules,
+};
 
 use crate::measure::{Contest, Contestant, Expected, Ready};
 
@@ -33,6 +38,7 @@ pub(crate) fn rows(quick: bool) -> Vec<Contest> {
         allow("keyed.uniform_1k", 1_000, UNIFORM, 1),
         allow("keyed.uniform_1m", 1_000_000, UNIFORM, 1),
         allow("keyed.uniform_1m", 1_000_000, UNIFORM, 2),
+        allow_each("keyed3.uniform_1m", 1_000_000),
         allow("keyed.zipf_1k", 1_000, ZIPF, 1),
         allow("keyed.zipf_1m", 1_000_000, ZIPF, 1),
     ];
@@ -54,20 +60,22 @@ const START: u64 = 1 << 40;
 
 /// Grants at explicit times, which advance by 4 ns per operation.
 fn allow(row: &'static str, keys: usize, exponent: i32, threads: usize) -> Contest {
-    let field: LazyField = Rc::new(LazyCell::new(Box::new(move || {
-        Arc::new(Field::new(keys, exponent))
-    })));
-    let mut peers = vec![governor_keyed::<RandomState>(
+    let field: LazyField = lazy(move || {
+        let field = Field::one_limit(keys, half_full(keys), exponent);
+        assert!(field.own >= 0.99, "{} have a slot of their own", field.own);
+        field
+    });
+    let governor = Rc::clone(&field);
+    let mut peers = vec![governor_keyed::<RandomState, _>(
         "governor-keyed",
         keys,
-        Rc::clone(&field),
+        1,
+        governor,
     )];
     if keys <= SMALL {
-        peers.push(governor_keyed::<RandomSeed>(
-            "governor-same-hash",
-            keys,
-            Rc::clone(&field),
-        ));
+        let governor = Rc::clone(&field);
+        let peer = governor_keyed::<RandomSeed, _>("governor-same-hash", keys, 1, governor);
+        peers.push(peer);
     }
     if threads == 1 {
         peers.push(hash_and_exchange(Rc::clone(&field)));
@@ -81,50 +89,106 @@ fn allow(row: &'static str, keys: usize, exponent: i32, threads: usize) -> Conte
     }
 }
 
+/// Grants of three buckets for each key, a permit of each.
+fn allow_each(row: &'static str, keys: usize) -> Contest {
+    // Three quarters full: 32 bytes for each entry, 43 for each key.
+    let lines = keys * 2 / 3;
+    let list: LazyField<List> = lazy(move || {
+        let table = KeyedList::new(buckets(), of_lines(lines), RandomSeed::new());
+        let held = |table: &List| table.statistics_at(Timestamp::from_nanos(START)).held;
+        Field::new(table, held, keys, lines, UNIFORM)
+    });
+    let one = lazy(move || Field::one_limit(keys, half_full(keys), UNIFORM));
+    let as_large = lazy(move || Field::one_limit(keys, lines, UNIFORM));
+    Contest {
+        row,
+        threads: 1,
+        expected: Expected::Granted,
+        ours: ours(Rc::clone(&list)),
+        peers: vec![
+            ours(one).named("keyed"),
+            ours(as_large).named("keyed-as-large"),
+            governor_keyed::<RandomState, _>("governor-keyed", keys, 3, list),
+        ],
+    }
+}
+
+/// Three limits that allow all requests.
+fn buckets() -> [TokenBucketRules; 3] {
+    [
+        Rate::per_second(PLENTY),
+        Rate::per_second(999_999_937),
+        Rate::per_minute(PLENTY),
+    ]
+    .map(|rate| {
+        let bucket = TokenBucket::builder(rate, 1_000_000);
+        bucket.rules().expect("settings that fit")
+    })
+}
+
 /// The largest number of keys whose slots fit into the first-level cache, so that the hash matters.
 const SMALL: usize = 1_000;
 
 type Table = Keyed<TokenBucketRules, Box<[Line]>, RandomSeed>;
+type List = KeyedList<[TokenBucketRules; 3], Box<[Line]>, RandomSeed>;
 
 /// Our table, and the keys for both sides.
-struct Field {
-    table: Table,
+struct Field<T = Table> {
+    table: T,
     draws: Box<[u64]>,
+    /// The share of keys that have a slot of their own.
+    own: f64,
     note: String,
 }
 
 /// Created when the first of the two sides is set up.
-type LazyField = Rc<LazyCell<Arc<Field>, Box<dyn FnOnce() -> Arc<Field>>>>;
+type LazyField<T = Table> = Rc<LazyCell<Arc<Field<T>>, Box<dyn FnOnce() -> Arc<Field<T>>>>>;
+
+fn lazy<T>(field: impl FnOnce() -> Field<T> + 'static) -> LazyField<T> {
+    Rc::new(LazyCell::new(Box::new(move || Arc::new(field()))))
+}
+
+/// The number of lines of a half-full table with one limit: at most 16 bytes per key.
+const fn half_full(keys: usize) -> usize {
+    keys.div_ceil(4)
+}
+
+fn of_lines(lines: usize) -> Box<[Line]> {
+    (0..lines).map(|_| Line::new()).collect()
+}
 
 /// The number of keys that are drawn before they repeat.
 const DRAWS: usize = 1 << 22;
 
 impl Field {
-    fn new(keys: usize, exponent: i32) -> Self {
+    fn one_limit(keys: usize, lines: usize, exponent: i32) -> Self {
         let limit = TokenBucket::builder(Rate::per_second(PLENTY), PLENTY.into()).rules();
-        // Half full: at most 16 bytes per key.
-        let lines: Box<[Line]> = (0..keys.div_ceil(4)).map(|_| Line::new()).collect();
-        let bytes = size_of_val(&*lines);
-        let table = Keyed::new(limit.expect("settings that fit"), lines, RandomSeed::new());
-        let start = Timestamp::from_nanos(START);
+        let rules = limit.expect("settings that fit");
+        let table = Keyed::new(rules, of_lines(lines), RandomSeed::new());
+        let held = |table: &Table| table.statistics_at(Timestamp::from_nanos(START)).held;
+        Self::new(table, held, keys, lines, exponent)
+    }
+}
+
+impl<T: Keys> Field<T> {
+    fn new(table: T, held: impl Fn(&T) -> usize, keys: usize, lines: usize, exponent: i32) -> Self {
         // A few keys find all their slots taken. They would be denied, and are left out.
         let found: Vec<u64> = (0..keys as u64)
             .filter(|key| ask(&table, &[*key], START) == 1)
             .collect();
-        let held = table.statistics_at(start).held;
         // Keys that share a slot with another key.
-        let sharing = 2 * (found.len() - held);
+        let sharing = 2 * (found.len() - held(&table));
         let own = (found.len() - sharing) as f64 / keys as f64;
-        assert!(own >= 0.99, "{own} of the keys have a slot of their own");
         let note = format!(
             "{:.1} bytes per key; {:.3} % of keys have a slot of their own, {sharing} share one, {} found none",
-            bytes as f64 / keys as f64,
+            (lines * size_of::<Line>()) as f64 / keys as f64,
             100.0 * own,
             keys - found.len(),
         );
         Self {
             table,
             draws: draw(&found, exponent),
+            own,
             note,
         }
     }
@@ -144,11 +208,11 @@ impl Field {
 /// Takes one permit for each of `keys`, at times that advance by 4 ns, and returns the number of
 /// grants. It also fills the tables, so that everything is compiled into one loop.
 #[inline(never)]
-fn ask(table: &Table, keys: &[u64], start: u64) -> u64 {
+fn ask<T: Keys>(table: &T, keys: &[u64], start: u64) -> u64 {
     let mut granted = 0;
     for (i, key) in (0..).zip(keys) {
         let now = Timestamp::from_nanos(start + 4 * i);
-        granted += u64::from(table.key(key).try_acquire_at(now, 1).is_ok());
+        granted += u64::from(Key::new(table, key).try_acquire_at(now, 1).is_ok());
     }
     granted
 }
@@ -181,7 +245,7 @@ fn random() -> impl Iterator<Item = f64> {
     })
 }
 
-fn ours(field: LazyField) -> Contestant {
+fn ours<T: Keys + Send + Sync + 'static>(field: LazyField<T>) -> Contestant {
     Contestant::prepared("portcullis", move || {
         let field = Arc::clone(&field);
         let note = field.note.clone();
@@ -226,22 +290,28 @@ fn hash_and_exchange(field: LazyField) -> Contestant {
 }
 
 /// governor with its own fake clock, which is the cheapest clock for it. It stands still during a
-/// run.
-fn governor_keyed<S>(name: &'static str, keys: usize, field: LazyField) -> Contestant
+/// run. Each limit of a key has a map of its own.
+fn governor_keyed<S, T>(
+    name: &'static str,
+    keys: usize,
+    limits: usize,
+    field: LazyField<T>,
+) -> Contestant
 where
     S: BuildHasher + Clone + Default + Send + Sync + 'static,
+    T: Keys + Send + Sync + 'static,
 {
     Contestant::prepared(name, move || {
         let field = Arc::clone(&field);
         let clock = FakeRelativeClock::default();
         let quota =
             Quota::per_second(NonZeroU32::new(PLENTY).unwrap()).allow_burst(NonZeroU32::MAX);
-        let limiter =
-            RateLimiter::dashmap_with_clock_and_hasher(quota, clock.clone(), S::default());
+        let map =
+            |_| RateLimiter::dashmap_with_clock_and_hasher(quota, clock.clone(), S::default());
+        let limiters: Box<[_]> = (0..limits).map(map).collect();
         let ask = move |keys: &[u64]| {
-            keys.iter()
-                .filter(|key| limiter.check_key(*key).is_ok())
-                .count() as u64
+            let is_allowed = |key| limiters.iter().all(|map| map.check_key(key).is_ok());
+            keys.iter().filter(|key| is_allowed(*key)).count() as u64
         };
         assert_eq!(
             ask(&(0..keys as u64).collect::<Vec<_>>()),
