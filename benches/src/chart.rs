@@ -7,6 +7,7 @@ use std::path::Path;
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
+use crate::model::{Measured, POINTS, SUBJECTS};
 use crate::row::Row;
 use crate::rows::growth::Line;
 
@@ -133,6 +134,55 @@ fn grows(folder: &Path, lines: &[Line]) -> Drawn {
         labelled
             .label(line.name)
             .legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], colour.stroke_width(3)));
+    }
+    chart
+        .configure_series_labels()
+        .position(SeriesLabelPosition::UpperLeft)
+        .background_style(WHITE.mix(0.8))
+        .border_style(FLOOR)
+        .label_font((FONT, 14))
+        .draw()?;
+    area.present()?;
+    Ok(())
+}
+
+/// Draws what the model predicts for many cores, as lines, and what was measured on one and two
+/// cores, as rings.
+pub(crate) fn many_cores(folder: &Path, measured: &Measured) -> Drawn {
+    fs::create_dir_all(folder)?;
+    let path = folder.join("many_cores.svg");
+    let area = canvas(&path, 520)?;
+    let (least, most) = (0.5, 1e5);
+    let cores = POINTS[0] as f64..POINTS[POINTS.len() - 1] as f64;
+    let mut chart = ChartBuilder::on(&area)
+        .caption(
+            "nanoseconds for each operation, by cores: predicted (lines), measured (rings)",
+            (FONT, 17),
+        )
+        .margin(14)
+        .x_label_area_size(34)
+        .y_label_area_size(60)
+        .build_cartesian_2d(cores.log_scale().base(2.0), (least..most).log_scale())?;
+    chart
+        .configure_mesh()
+        .light_line_style(WHITE)
+        .x_labels(POINTS.len())
+        .x_desc("cores")
+        .x_label_formatter(&|x| format!("{x:.0}"))
+        .y_label_formatter(&|y| format!("{y:.0}"))
+        .y_desc("ns")
+        .label_style((FONT, 14))
+        .draw()?;
+    for (at, subject) in SUBJECTS.iter().enumerate() {
+        let colour = Palette99::pick(at).to_rgba();
+        let predicted = POINTS.map(|cores| (cores as f64, measured.predict(at, cores).nanos));
+        let line = LineSeries::new(predicted, colour.stroke_width(2));
+        chart
+            .draw_series(line)?
+            .label(subject.name)
+            .legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], colour.stroke_width(3)));
+        let points = [1.0, 2.0].into_iter().zip(measured.nanos[at]);
+        chart.draw_series(points.map(|point| Circle::new(point, 5, colour.stroke_width(2))))?;
     }
     chart
         .configure_series_labels()

@@ -14,6 +14,7 @@
 mod budgets;
 mod chart;
 mod measure;
+mod model;
 mod report;
 mod row;
 mod rows;
@@ -26,6 +27,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use crate::measure::Plan;
+use crate::model::Measured;
 use crate::row::Row;
 use crate::rows::growth;
 
@@ -47,12 +49,20 @@ struct Options {
     /// Five short runs of each instead of fifteen: under a minute, and noisier
     #[arg(long)]
     quick: bool,
+    /// 151 runs of 2 ms of each instead of fifteen of 40 ms, for a machine with other load
+    #[arg(long, conflicts_with = "quick")]
+    short: bool,
     /// Instead of measuring, take the medians of these results of --json
     #[arg(long, value_name = "FILE,...", value_delimiter = ',')]
     from: Vec<PathBuf>,
     /// Write the rows into the tables of this Markdown document, at its marks
     #[arg(long, value_name = "FILE")]
     tables: Option<PathBuf>,
+    /// Instead of rows, measure the costs of a cache line that moves between two cores, and predict
+    /// the cost of operations on many cores from them; with --from, from the medians of what was
+    /// measured before
+    #[arg(long)]
+    model: bool,
     /// Only the rows whose names begin with one of these
     #[arg(long, value_name = "ROW,...", value_delimiter = ',')]
     only: Vec<String>,
@@ -62,9 +72,14 @@ fn main() -> ExitCode {
     let options = Options::parse();
     let plan = if options.quick {
         Plan::QUICK
+    } else if options.short {
+        Plan::SHORT
     } else {
         Plan::FULL
     };
+    if options.model {
+        return ended(predict(&options));
+    }
     let wanted = |name: &str| {
         options.only.is_empty()
             || options
@@ -77,21 +92,42 @@ fn main() -> ExitCode {
     } else {
         match report::read(&options.from) {
             Ok(rows) => rows.into_iter().filter(|row| wanted(&row.row)).collect(),
-            Err(message) => {
-                eprintln!("versus: {message}");
-                return ExitCode::FAILURE;
-            }
+            Err(message) => return ended(Err(message)),
         }
     };
     if rows.is_empty() {
         eprintln!("versus: no row begins with {}", options.only.join(" or "));
         return ExitCode::from(2);
     }
-    if let Err(message) = write(&options, &plan, &rows) {
-        eprintln!("versus: {message}");
-        return ExitCode::FAILURE;
+    ended(write(&options, &plan, &rows))
+}
+
+fn ended(done: Result<(), String>) -> ExitCode {
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("versus: {message}");
+            ExitCode::FAILURE
+        }
     }
-    ExitCode::SUCCESS
+}
+
+/// Measures what the model needs, or reads it, and prints and writes what the model predicts.
+fn predict(options: &Options) -> Result<(), String> {
+    let measured = if options.from.is_empty() {
+        Measured::new(&Plan::SHORT)
+    } else {
+        let results = options.from.iter().map(|path| report::read_one(path));
+        Measured::median_of(&results.collect::<Result<Vec<_>, _>>()?)
+    };
+    println!("{}", measured.table());
+    if let Some(path) = &options.json {
+        report::write(path, &measured).map_err(|error| report::about(path, &error))?;
+    }
+    if let Some(folder) = &options.plot {
+        chart::many_cores(folder, &measured).map_err(|error| report::about(folder, &error))?;
+    }
+    Ok(())
 }
 
 /// Measures the rows, and prints each when it is measured.

@@ -28,6 +28,12 @@ impl Plan {
         runs: 5,
         run: Duration::from_millis(15),
     };
+    /// Runs that are shorter than the time for which a thread has its core, on a machine with other
+    /// load.
+    pub(crate) const SHORT: Self = Self {
+        runs: 151,
+        run: Duration::from_millis(2),
+    };
 }
 
 /// One implementation of the operation of a row.

@@ -5,17 +5,25 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
 use crate::row::{NOISE, Row};
 
 /// Reads the results of several runs that [`write`] wrote, and returns the medians. Fails if the
 /// files do not have the same rows.
 pub(crate) fn read(paths: &[PathBuf]) -> Result<Vec<Row>, String> {
-    let read = |path: &PathBuf| {
-        let text = fs::read_to_string(path).map_err(|error| about(path, &error))?;
-        serde_json::from_str(&text).map_err(|error| about(path, &error))
-    };
-    let results: Vec<Vec<Row>> = paths.iter().map(read).collect::<Result<_, _>>()?;
+    let results: Vec<Vec<Row>> = paths
+        .iter()
+        .map(|path| read_one(path))
+        .collect::<Result<_, _>>()?;
     medians(&results)
+}
+
+/// Reads one result.
+pub(crate) fn read_one<T: DeserializeOwned>(path: &Path) -> Result<T, String> {
+    let text = fs::read_to_string(path).map_err(|error| about(path, &error))?;
+    serde_json::from_str(&text).map_err(|error| about(path, &error))
 }
 
 /// An error message with the name of its file.
@@ -83,8 +91,8 @@ pub(crate) fn foot() {
     );
 }
 
-pub(crate) fn write(path: &Path, rows: &[Row]) -> io::Result<()> {
-    serde_json::to_writer_pretty(File::create(path)?, rows).map_err(io::Error::from)
+pub(crate) fn write<T: Serialize + ?Sized>(path: &Path, result: &T) -> io::Result<()> {
+    serde_json::to_writer_pretty(File::create(path)?, result).map_err(io::Error::from)
 }
 
 #[cfg(test)]

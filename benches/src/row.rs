@@ -91,7 +91,8 @@ impl Row {
 /// A larger spread than this indicates noise.
 pub(crate) const NOISE: f64 = 2.0;
 
-/// The median and the extremes of a contestant's runs, in nanoseconds per operation.
+/// The median and the extremes of a contestant's runs, in nanoseconds per operation. Of a hundred
+/// runs or more, the fastest and the slowest tenth are left out.
 #[derive(Clone, Copy)]
 pub(crate) struct Spread {
     pub(crate) least: f64,
@@ -102,10 +103,12 @@ pub(crate) struct Spread {
 impl Spread {
     pub(crate) fn of(mut runs: Vec<f64>) -> Self {
         runs.sort_by(f64::total_cmp);
+        // Of many short runs, some are interrupted.
+        let outliers = if runs.len() < 100 { 0 } else { runs.len() / 10 };
         Self {
-            least: runs[0],
+            least: runs[outliers],
             median: runs[runs.len() / 2],
-            most: runs[runs.len() - 1],
+            most: runs[runs.len() - 1 - outliers],
         }
     }
 

@@ -3,15 +3,16 @@
 mod all_of;
 mod blocking;
 mod channel;
-mod concurrency;
+pub(crate) mod concurrency;
+mod contended;
 pub(crate) mod growth;
 mod keyed;
 mod lease_pool;
 mod policy;
-mod slice;
-mod striped_bucket;
+pub(crate) mod slice;
+pub(crate) mod striped_bucket;
 mod striped_concurrency;
-mod token_bucket;
+pub(crate) mod token_bucket;
 mod waiting;
 mod windows;
 
@@ -33,6 +34,7 @@ pub(crate) fn all(quick: bool) -> Vec<Contest> {
         blocking::rows(),
         channel::rows(),
         policy::rows(),
+        contended::rows(),
     ]
     .into_iter()
     .flatten()

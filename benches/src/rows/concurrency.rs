@@ -8,22 +8,25 @@ use crate::measure::{Contest, Contestant, Expected};
 const LIMIT: u32 = 10;
 
 pub(crate) fn rows() -> Vec<Contest> {
-    let limit = CachePadded::new(Concurrency::new(LIMIT));
-    let ours = Contestant::new("portcullis", move |_, operations| {
-        (0..operations)
-            .filter(|_| limit.try_acquire(1).is_ok())
-            .count() as u64
-    });
     vec![Contest {
         row: "concurrency.cycle",
         threads: 1,
         expected: Expected::Granted,
-        ours,
+        ours: ours(),
         peers: vec![tokio(), async_lock(), maitake_sync()],
     }]
 }
 
-pub(super) fn tokio() -> Contestant {
+pub(crate) fn ours() -> Contestant {
+    let limit = CachePadded::new(Concurrency::new(LIMIT));
+    Contestant::new("portcullis", move |_, operations| {
+        (0..operations)
+            .filter(|_| limit.try_acquire(1).is_ok())
+            .count() as u64
+    })
+}
+
+pub(crate) fn tokio() -> Contestant {
     let semaphore = CachePadded::new(tokio::sync::Semaphore::new(LIMIT as usize));
     Contestant::new("tokio", move |_, operations| {
         (0..operations)

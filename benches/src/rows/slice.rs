@@ -14,7 +14,7 @@ use crate::rows::token_bucket;
 /// Permits per second: the highest whole rate of a clock in nanoseconds.
 const PLENTY: u32 = 1_000_000_000;
 /// The number of permits in a slice, which is also the size of a draw.
-const SIZE: u32 = 1_024;
+pub(crate) const SIZE: u32 = 1_024;
 const START: u64 = 1 << 40;
 
 pub(crate) fn rows() -> Vec<Contest> {
@@ -32,7 +32,7 @@ fn allow(threads: usize) -> Contest {
     }
 }
 
-fn ours() -> Contestant {
+pub(crate) fn ours() -> Contestant {
     // A burst that lets one thread fall behind the other by a tenth of a second, and that leaves
     // bits for the positions.
     let settings = SlicedBucket::builder(Rate::per_second(PLENTY), 1 << 27)

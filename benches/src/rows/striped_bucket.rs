@@ -25,12 +25,17 @@ fn allow(threads: usize) -> Contest {
         row: "striped_bucket.allow",
         threads,
         expected: Expected::Granted,
-        ours: taking("portcullis", [0, 0]),
+        ours: ours(),
         peers: match threads {
             1 => vec![governor],
             _ => vec![governor, taking("a-bucket-each", [0, 1])],
         },
     }
+}
+
+/// All threads take from one bucket.
+pub(crate) fn ours() -> Contestant {
+    taking("portcullis", [0, 0])
 }
 
 /// Each thread takes from one of two buckets.

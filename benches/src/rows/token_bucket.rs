@@ -99,12 +99,12 @@ fn allow(threads: usize) -> Contest {
     }
 }
 
-fn allow_ours() -> Contestant {
+pub(crate) fn allow_ours() -> Contestant {
     // A burst that lets one thread fall behind the other by a second.
     granting(TokenBucket::new(Rate::per_second(PLENTY), 1 << 30))
 }
 
-fn granting(limiter: impl LimiterExt + Sync + 'static) -> Contestant {
+pub(super) fn granting(limiter: impl LimiterExt + Sync + 'static) -> Contestant {
     let bucket = CachePadded::new(limiter);
     let clocks: [_; 2] = array::from_fn(|_| CachePadded::new(AtomicU64::new(1 << 40)));
     Contestant::new("portcullis", move |thread, operations| {
@@ -135,7 +135,7 @@ fn adjustable() -> Contest {
 
 /// governor's own fake clock, which stands still during a run. It is cheaper for governor than a
 /// clock that it would have to read each time.
-pub(super) fn governor_fake_clock() -> Contestant {
+pub(crate) fn governor_fake_clock() -> Contestant {
     let clock = FakeRelativeClock::default();
     let quota = Quota::per_second(NonZeroU32::new(PLENTY).unwrap()).allow_burst(NonZeroU32::MAX);
     let limiter = CachePadded::new(RateLimiter::direct_with_clock(quota, clock.clone()));
@@ -163,7 +163,7 @@ pub(super) fn governor(expected: Expected) -> Contestant {
 }
 
 /// A straightforward implementation: level and time behind a lock, in floating point.
-fn mutex() -> Contestant {
+pub(crate) fn mutex() -> Contestant {
     struct Bucket {
         level: f64,
         last: Instant,
