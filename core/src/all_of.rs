@@ -32,7 +32,8 @@ use core::mem;
 
 use crate::limiter::between;
 use crate::limiter::composable::{
-    UndoOnDrop, as_composed, attempt, attempt_within, plan, take_as_planned,
+    UndoOnDrop, as_composed, attempt, attempt_within, plan, plan_within, take_as_planned,
+    take_as_planned_within,
 };
 use crate::limiter::detail::retry_of;
 use crate::{
@@ -376,6 +377,7 @@ impl<T: Limits> AllOf<T> {
 
     /// Takes `n` permits from each limit at a time that lies in `interval`, if it does not matter
     /// where.
+    #[inline(always)]
     fn grant_within(
         &self,
         interval: Interval,
@@ -1135,6 +1137,7 @@ struct Within<'a> {
 }
 
 impl Within<'_> {
+    #[inline(always)]
     fn decided<T>(
         self,
         decision: Option<Result<T, Denied>>,
@@ -1149,37 +1152,34 @@ impl Within<'_> {
 }
 
 impl Watch for Within<'_> {
+    #[inline(always)]
     fn plan<L: Limiter + ?Sized>(
         self,
         limiter: &L,
         now: Timestamp,
         n: u32,
     ) -> Result<Plan, Denied> {
-        // A composition has no receipt that could undo its take.
-        let looked = if as_composed(limiter).is_none() {
-            limiter.peek_within(self.interval, n)
-        } else {
-            None
-        };
-        self.decided(looked, now, n).map(|()| Plan::NONE)
+        self.decided(plan_within(limiter, self.interval, n), now, n)
     }
 
+    #[inline(always)]
     fn is_undecided(self) -> bool {
         self.undecided.get()
     }
 
+    #[inline(always)]
     fn decide<L: Limiter + ?Sized>(
         self,
         _: Place,
         limiter: &L,
         now: Timestamp,
         n: u32,
-        _: Option<&Plan>,
+        plan: Option<&Plan>,
     ) -> Result<Receipt, Denied> {
-        let taken = if self.is_final {
-            limiter.take_within(self.interval, n)
-        } else {
-            attempt_within(limiter, self.interval, n)
+        let taken = match plan {
+            Some(plan) if self.is_final => take_as_planned_within(limiter, self.interval, n, *plan),
+            None if self.is_final => limiter.take_within(self.interval, n),
+            _ => attempt_within(limiter, self.interval, n),
         };
         self.decided(taken, now, n)
     }

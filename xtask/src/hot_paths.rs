@@ -84,7 +84,7 @@ const KEYED: &[&str] = &[
 const KEYED_LIST: &[&str] = &[
     "take_slowly",
     "search",
-    "take_anew",
+    "take_by_claim",
     "claim",
     "confirm",
     "hold",

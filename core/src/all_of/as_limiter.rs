@@ -398,6 +398,7 @@ impl<T: ReplenishingLimits + ?Sized> QueueLimits for &T {
 }
 
 impl<T: Limits> AllOf<T> {
+    #[inline(always)]
     fn receipt_within(
         &self,
         interval: Interval,

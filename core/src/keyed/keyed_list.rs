@@ -665,7 +665,7 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
                         core::hint::spin_loop();
                         Taken::Gone
                     }
-                    Found::Nothing => self.take_anew(&address, now, n, seen),
+                    Found::Nothing => self.take_by_claim(&address, now, n, seen),
                 },
             };
             match taken {
@@ -767,7 +767,7 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
 
     /// Takes from an entry that this call claims.
     #[cold]
-    fn take_anew<O: Observer<DetailBy>>(
+    fn take_by_claim<O: Observer<DetailBy>>(
         &self,
         address: &Address,
         now: Timestamp,

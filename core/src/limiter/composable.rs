@@ -87,6 +87,35 @@ pub trait Composable: Limiter {
         self.take_at(now, n)
     }
 
+    /// Returns what [`peek_within`](Limiter::peek_within) returns, and on success a plan for
+    /// [`take_as_planned_within`](Self::take_as_planned_within). The default is an empty plan.
+    ///
+    /// # Errors
+    ///
+    /// As `peek_within`.
+    #[inline]
+    fn plan_within(&self, interval: Interval, n: u32) -> Option<Result<Plan, Denied>> {
+        let looked = self.peek_within(interval, n)?;
+        Some(looked.map(|()| Plan::NONE))
+    }
+
+    /// Takes as [`take_within`](Limiter::take_within) does. `plan` is what
+    /// [`plan_within`](Self::plan_within) returned for the same request. The default ignores it.
+    ///
+    /// # Errors
+    ///
+    /// As `take_within`.
+    #[inline]
+    fn take_as_planned_within(
+        &self,
+        interval: Interval,
+        n: u32,
+        plan: Plan,
+    ) -> Option<Result<Receipt, Denied>> {
+        let _ = plan;
+        self.take_within(interval, n)
+    }
+
     /// Returns whether a composition around this limiter must take with
     /// [`take_then`](Self::take_then), because a receipt does not contain all that is needed to
     /// undo a take. The default is `false`.
@@ -272,6 +301,38 @@ pub(crate) fn take_as_planned<L: Limiter + ?Sized>(
     match limiter.as_composable() {
         Some(composable) => composable.take_as_planned_at(now, n, plan),
         None => limiter.take_at(now, n),
+    }
+}
+
+/// Asks a limiter about a request within an interval.
+#[inline(always)]
+pub(crate) fn plan_within<L: Limiter + ?Sized>(
+    limiter: &L,
+    interval: Interval,
+    n: u32,
+) -> Option<Result<Plan, Denied>> {
+    match limiter.as_composable() {
+        // A composition has no receipt that could undo its take.
+        Some(composable) if composable.is_composed() => None,
+        Some(composable) => composable.plan_within(interval, n),
+        None => {
+            let looked = limiter.peek_within(interval, n)?;
+            Some(looked.map(|()| Plan::NONE))
+        }
+    }
+}
+
+/// Takes by the plan, within an interval.
+#[inline(always)]
+pub(crate) fn take_as_planned_within<L: Limiter + ?Sized>(
+    limiter: &L,
+    interval: Interval,
+    n: u32,
+    plan: Plan,
+) -> Option<Result<Receipt, Denied>> {
+    match limiter.as_composable() {
+        Some(composable) => composable.take_as_planned_within(interval, n, plan),
+        None => limiter.take_within(interval, n),
     }
 }
 

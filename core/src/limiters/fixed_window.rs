@@ -342,7 +342,8 @@ impl<W: Word> Limiter for FixedWindow<W> {
 
     #[inline]
     fn peek_within(&self, interval: Interval, n: u32) -> Option<Result<(), Denied>> {
-        self.limiter.peek_within(interval, n)
+        let plan = self.limiter.plan_within(interval, n)?;
+        Some(plan.map(|_| ()))
     }
 
     #[inline]
@@ -394,6 +395,21 @@ impl<W: Word> Composable for FixedWindow<W> {
     #[inline]
     fn take_as_planned_at(&self, now: Timestamp, n: u32, plan: Plan) -> Result<Receipt, Denied> {
         self.limiter.take_as_planned(now, n, plan)
+    }
+
+    #[inline]
+    fn plan_within(&self, interval: Interval, n: u32) -> Option<Result<Plan, Denied>> {
+        self.limiter.plan_within(interval, n)
+    }
+
+    #[inline]
+    fn take_as_planned_within(
+        &self,
+        interval: Interval,
+        n: u32,
+        plan: Plan,
+    ) -> Option<Result<Receipt, Denied>> {
+        self.limiter.take_as_planned_within(interval, n, plan)
     }
 }
 

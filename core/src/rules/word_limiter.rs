@@ -136,17 +136,38 @@ impl<R: WordRules> WordLimiter<R> {
         verdict.map(|verdict| self.outcome(interval.earliest(), verdict))
     }
 
-    /// Returns what [`take_within`](Self::take_within) would return.
-    #[inline]
-    pub(crate) fn peek_within(&self, interval: Interval, n: u32) -> Option<Result<(), Denied>> {
+    /// Returns the plan of a take at a time that lies in `interval`, if it does not matter where.
+    #[inline(always)]
+    pub(crate) fn plan_within(&self, interval: Interval, n: u32) -> Option<Result<Plan, Denied>> {
         let ends = match self.rules.requests_within(interval, n) {
             Ok(ends) => ends,
             Err(denied) => return Some(Err(denied)),
         };
-        Some(match self.rules.judge_within(self.state(), ends)? {
-            Verdict::Granted(_) | Verdict::Allowed => Ok(()),
+        let seen = self.state();
+        Some(match self.rules.judge_within(seen, ends)? {
+            Verdict::Granted(left) => Ok(Plan { seen, left }),
+            Verdict::Allowed => Ok(Plan { seen, left: seen }),
             Verdict::Denied(denied) => Err(denied),
         })
+    }
+
+    #[inline(always)]
+    pub(crate) fn take_as_planned_within(
+        &self,
+        interval: Interval,
+        n: u32,
+        plan: Plan,
+    ) -> Option<Result<Receipt, Denied>> {
+        if self.is_done(plan) {
+            return Some(Ok(self.rules.receipt(plan.left, interval.earliest())));
+        }
+        self.take_again_within(interval, n)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn take_again_within(&self, interval: Interval, n: u32) -> Option<Result<Receipt, Denied>> {
+        self.take_within(interval, n)
     }
 
     /// Returns the plan of a take: the state seen, and the state that the take would leave.
@@ -168,16 +189,21 @@ impl<R: WordRules> WordLimiter<R> {
         n: u32,
         plan: Plan,
     ) -> Result<Receipt, Denied> {
-        // If the plan changes nothing, the request is a probe, or there is no limit.
-        if plan.left != plan.seen
+        if self.is_done(plan) {
+            return Ok(self.rules.receipt(plan.left, now));
+        }
+        self.take_again(now, n)
+    }
+
+    /// Exchanges the word that the plan has seen for the one that it leaves, if there is something
+    /// to exchange: otherwise the request is a probe, or there is no limit.
+    #[inline(always)]
+    fn is_done(&self, plan: Plan) -> bool {
+        plan.left != plan.seen
             && self
                 .word
                 .compare_exchange_weak(plan.seen, plan.left, Relaxed, Relaxed)
                 .is_ok()
-        {
-            return Ok(self.rules.receipt(plan.left, now));
-        }
-        self.take_again(now, n)
     }
 
     #[cold]
