@@ -1,5 +1,6 @@
 //! Rules from the files of other systems.
 
+mod ats;
 mod ocelot;
 
 use crate::{FileError, PathRules, Policy, Rule, RuleError};
@@ -17,10 +18,10 @@ use crate::{FileError, PathRules, Policy, Rule, RuleError};
 ///     "Routes": [{
 ///         "UpstreamPathTemplate": "/posts/{postId}",
 ///         "UpstreamHttpMethod": ["Get"],
-///         "RateLimitOptions": { "Limit": 1, "Period": "1s", "Wait": "5s", "EnableHeaders": false },
+///         "RateLimitOptions": { "Limit": 1, "Period": "1s", "EnableHeaders": false },
 ///     }],
 /// }"#).unwrap();
-/// assert!(imported.warnings[0].to_string().starts_with("5:90: EnableHeaders has no effect here"));
+/// assert!(imported.warnings[0].to_string().starts_with("5:76: EnableHeaders has no effect here"));
 /// for rule in &mut imported.rules {
 ///     *rule = rule.clone().keys(50_000);
 /// }

@@ -112,6 +112,7 @@ mod file;
 mod foreign;
 mod frequent;
 mod hold;
+mod frequent;
 mod key;
 mod limit;
 mod matcher;
@@ -154,5 +155,9 @@ pub use thresholds::{InForce, MAX_THRESHOLD_SEGMENTS, MAX_THRESHOLDS, Threshold}
 
 /// Compiles the examples of the guides as documentation tests.
 #[cfg(all(doctest, feature = "json"))]
-#[doc = include_str!("../../docs/coming-from/ocelot.md")]
-mod from_ocelot {}
+mod documents {
+    #[doc = include_str!("../../docs/coming-from/azure.md")]
+    struct FromAzure;
+    #[doc = include_str!("../../docs/coming-from/ocelot.md")]
+    struct FromOcelot;
+}

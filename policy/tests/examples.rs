@@ -99,3 +99,33 @@ fn the_routes_of_ocelot_keep_their_order_and_their_limits() {
     assert_eq!(outcome("198.46.149.143"), Outcome::Exempt);
     assert_eq!(outcome(""), Outcome::Unidentified);
 }
+
+#[test]
+fn the_rules_in_the_guide_for_azure_are_valid() {
+    let guide = include_str!("../../docs/coming-from/azure.md");
+    let examples = guide.split("```toml\n").skip(1);
+    let texts: Vec<&str> = examples
+        .map(|text| text.split("```").next().unwrap())
+        .collect();
+    assert_eq!(texts.len(), 3);
+    let policy = Policy::from_toml(&texts.concat()).unwrap();
+    let manifests = Request::new("GET", "/v1/team/app/_manifests")
+        .host("myregistry.example.com")
+        .tier("basic");
+    assert_eq!(rule_for(&policy, &manifests), Some("manifests"));
+    let properties = [
+        ("action", "send"),
+        ("service", "mail"),
+        ("tenant", "a"),
+        ("user", "b"),
+    ];
+    let mail = Request::new("", "").properties(&properties);
+    assert_eq!(rule_for(&policy, &mail), Some("send mail"));
+    let few = [properties[0], properties[1]];
+    let nobody = Request::new("", "").properties(&few);
+    assert_eq!(rule_for(&policy, &nobody), None);
+    let ats = policy
+        .rule("contoso.getstatus.peruserperthreadpersec")
+        .unwrap();
+    assert_eq!(ats.thresholds()[0].hold().as_secs(), 5);
+}

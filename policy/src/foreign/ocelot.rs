@@ -1,6 +1,7 @@
 //! Rules from `ocelot.json`, the configuration of the gateway Ocelot.
 //!
-//! 1. The file is read: options, routes, and rules for groups of routes. Each value is checked once.
+//! 1. The file is read: options, routes, and rules for groups of routes. Each value is checked
+//!    once.
 //! 2. The routes are put in the order in which Ocelot asks them. Each becomes a rule, also one
 //!    without a limit: it decides its requests, so that no later rule limits them.
 //! 3. The options of a route and the global ones are merged, setting by setting.
@@ -114,7 +115,7 @@ impl Imported {
     ///
     /// | Ocelot | here |
     /// |---|---|
-    /// | `Limit`, `Period`, `Wait` | a [`Limit`] with [`Algorithm::WindowFromRequest`] and its `wait` |
+    /// | `Limit`, `Period`, `Wait` | a [`Limit`](crate::Limit) with [`Algorithm::WindowFromRequest`](crate::Algorithm) and its `wait` |
     /// | `ClientIdHeader`, `ClientWhitelist` | [`Rule::key`], [`Rule::exempt_header`] |
     /// | `StatusCode`, `QuotaMessage` | [`Rule::with_status`], [`Rule::with_message`] |
     /// | `GlobalConfiguration.RateLimitOptions`, `RouteKeys` | merged with the options of each route |
@@ -138,10 +139,12 @@ impl Imported {
     /// assert_eq!(
     ///     errors.iter().map(|error| error.in_file("ocelot.json").to_string()).collect::<Vec<_>>(),
     ///     [
-    ///         "ocelot.json:3:36: Limit: `0` is not a number of requests from 1 to 9223372036854775807",
-    ///         "ocelot.json:3:39: Periods is not a setting of RateLimitOptions: did you mean Period?",
-    ///         "ocelot.json:3:66: Period: `1 week` has the unknown unit ` week`: expected a number \
-    ///          and ms, s, m, h or d",
+    ///         "ocelot.json:3:36: Limit: `0` is not a number of requests from 1 to \
+    ///          9223372036854775807",
+    ///         "ocelot.json:3:39: Periods is not a setting of RateLimitOptions: did you mean \
+    ///          Period?",
+    ///         "ocelot.json:3:66: Period: `1 week` has the unknown unit ` week`: expected a \
+    ///          number and ms, s, m, h or d",
     ///     ]
     /// );
     /// ```
