@@ -247,7 +247,7 @@ pub(crate) struct CheckArgs {
     /// The file; `-` reads standard input
     #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) file: PathBuf,
-    /// The format of the file [default: by its extension]
+    /// The format of the file [default: `ocelot` for ocelot.json, otherwise by the extension]
     #[arg(long, value_enum, value_name = "FORMAT")]
     pub(crate) format: Option<PolicyFormat>,
     /// A request: its method and its path

@@ -24,21 +24,24 @@ pub(crate) enum PolicyFormat {
     Toml,
     /// Our own format in JSON, with comments.
     Json,
-    /// The configuration of the gateway Ocelot.
+    /// The configuration of the gateway Ocelot: `ocelot.json`.
     Ocelot,
+    /// Policies of the Azure Throttling Solution.
+    Ats,
 }
 
 impl PolicyFormat {
-    /// The format by the name of a file: `ocelot.json`, `ocelot.production.json`, or by the
-    /// extension.
+    /// The format by the name of a file: Ocelot's has the word `ocelot`, as in
+    /// `ocelot.production.json`; of others, the extension counts.
     fn of(path: &Path) -> Option<Self> {
-        let extension = Self::from_str(path.extension()?.to_str()?, true).ok();
-        let is_ocelot = path.file_name()?.to_str()?.starts_with("ocelot.");
-        if is_ocelot && extension == Some(Self::Json) {
-            Some(Self::Ocelot)
-        } else {
-            extension
-        }
+        let extension = path.extension()?.to_str()?;
+        let format = Self::from_str(extension, true).ok()?;
+        let name = path.file_name()?.to_str()?.to_ascii_lowercase();
+        let is_ocelot = name.split(['.', '-', '_']).any(|word| word == "ocelot");
+        Some(match format {
+            Self::Json if is_ocelot => Self::Ocelot,
+            format => format,
+        })
     }
 }
 
@@ -50,8 +53,8 @@ pub(crate) struct PolicyFile {
 }
 
 impl PolicyFile {
-    /// Reads a file, or standard input for `-`. The default format is that of the extension. Errors
-    /// name the `option` that sets the format.
+    /// Reads a file, or standard input for `-`. The default format is that of the name. Errors name
+    /// the `option` that sets the format.
     ///
     /// # Errors
     ///
@@ -102,7 +105,7 @@ impl PolicyFile {
         &self.name
     }
 
-    /// Puts the rules in force. Prints what rules of another system say that ours do not do.
+    /// Puts the rules in force. Prints warnings on standard error.
     ///
     /// # Errors
     ///
@@ -112,12 +115,17 @@ impl PolicyFile {
             PolicyFormat::Toml => Policy::from_toml(&self.text),
             PolicyFormat::Json => Policy::from_json(&self.text),
             PolicyFormat::Ocelot => {
-                let imported = Imported::from_ocelot(&self.text)?;
-                self.print(&imported.warnings, &Level::WARNING);
-                let policy = imported.into_policy();
-                Ok(policy.expect("the rules are as they were read"))
+                Imported::from_ocelot(&self.text).map(|file| self.imported(file))
             }
+            PolicyFormat::Ats => Imported::from_ats(&self.text).map(|file| self.imported(file)),
         }
+    }
+
+    /// Prints the warnings of a file of another system, and puts its rules in force.
+    fn imported(&self, imported: Imported) -> Policy {
+        self.print(&imported.warnings, &Level::WARNING);
+        let policy = imported.into_policy();
+        policy.expect("the rules of a file were checked when it was read")
     }
 
     /// Prints errors on standard error, each with its line of the file.
@@ -125,7 +133,7 @@ impl PolicyFile {
         self.print(errors, &Level::ERROR);
     }
 
-    fn print(&self, errors: &[FileError], level: &Level<'_>) {
+    fn print(&self, messages: &[FileError], level: &Level<'_>) {
         let is_styled = io::stderr().is_terminal()
             && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
         let renderer = if is_styled {
@@ -133,8 +141,8 @@ impl PolicyFile {
         } else {
             Renderer::plain()
         };
-        for error in errors {
-            eprintln!("{}\n", self.rendered(error, level, &renderer));
+        for message in messages {
+            eprintln!("{}\n", self.rendered(message, level, &renderer));
         }
     }
 

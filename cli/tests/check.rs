@@ -54,6 +54,38 @@ fn valid_rules_are_counted_whatever_the_format() {
 }
 
 #[test]
+fn a_file_of_another_system_is_checked_and_what_it_loses_is_a_warning() {
+    let route = "\"UpstreamPathTemplate\": \"/a/{b}\", \"RateLimitOptions\": ";
+    let options = "{ \"Limit\": 2, \"Period\": \"1s\", \"EnableHeaders\": false }";
+    let content = format!("{{ \"Routes\": [{{ {route}\n{options} }}] }}");
+    let file = Scratch::new("ocelot.production.json", content.as_bytes());
+    let request = ["--request", "GET /a/7", "--header", "Oc-Client: alice"];
+    let output = check(&[&[file.path()][..], &request].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let expected = "\
+warning: EnableHeaders has no effect here: the program that answers requests sets the headers
+ --> FILE:2:48
+  |
+2 | { \"Limit\": 2, \"Period\": \"1s\", \"EnableHeaders\": false } }] }
+  |                                                ^^^^^
+
+";
+    assert_eq!(text(&output.stderr).replace(file.path(), "FILE"), expected);
+    let valid = "valid, 1 rule\n\nGET /a/7\n  /a/{b}  decides: allowed: 2/1s has 2 left\n";
+    assert!(
+        text(&output.stdout).contains(valid),
+        "{}",
+        text(&output.stdout)
+    );
+
+    let content = "{ \"policies\": [{ \"category\": \"a\", \"windowDuration\": \"1s\", \"thresholds\": [] }] }";
+    let file = Scratch::new("ats.json", content.as_bytes());
+    let output = check(&[file.path(), "--format", "ats"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(text(&output.stderr).matches("error: ").count(), 2);
+}
+
+#[test]
 fn all_errors_are_shown_with_their_lines_as_a_compiler_does() {
     let content = "[[rules]]\nname = 'a'\n\tlimits = ['5/m', '5/year', 'é/s']\npriorty = 1\n";
     let file = Scratch::new("wrong.toml", content.as_bytes());

@@ -112,7 +112,6 @@ mod file;
 mod foreign;
 mod frequent;
 mod hold;
-mod frequent;
 mod key;
 mod limit;
 mod matcher;
