@@ -364,7 +364,7 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
     /// same hasher.
     ///
     /// ```
-    /// # use portcullis_core::{Concurrency, ConcurrencyRules, Keyed, Limiter, Line, Seed, Timestamp};
+    /// # use portcullis_core::{ConcurrencyRules, Keyed, Limiter, Line, Seed, Timestamp};
     /// use std::sync::Arc;
     ///
     /// let lines: Arc<[Line]> = Line::for_keys(100).into();

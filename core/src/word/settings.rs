@@ -157,7 +157,8 @@ pub enum SettingsError {
         /// The setting that is too large.
         setting: Setting,
         /// The largest value that the other settings allow: permits (of a rate, per period),
-        /// segments, denials, limits, or nanoseconds. If it is 0, no value fits: change another setting.
+        /// segments, denials, limits, or nanoseconds. If it is 0, no value fits: change another
+        /// setting.
         max: u64,
     },
     /// The setting is smaller than the limiter's guarantees need.
