@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 
 use crate::row::{NOISE, Row};
 
-/// Reads the results of several runs that [`write`] wrote, and returns the medians. Fails if the
+/// Reads the results of several runs that [`write()`] wrote, and returns the medians. Fails if the
 /// files do not have the same rows.
 pub(crate) fn read(paths: &[PathBuf]) -> Result<Vec<Row>, String> {
     let results: Vec<Vec<Row>> = paths

@@ -1,8 +1,8 @@
 //! Keys that move to a table with other settings keep what they have taken, and are never granted
 //! more than the larger of the settings allows.
 
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use core::time::Duration;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use portcullis_core::{
     Denied, FixedWindow, FixedWindowRules, Keyed, KeyedRules, Limiter, Line, Rate, Receipt, Seed,
