@@ -19,7 +19,7 @@ use portcullis_core::{
 };
 
 use crate::key::KeyOf;
-use crate::limit::{Compiled, MAX_SEGMENTS};
+use crate::limit::{Compiled, MAX_SEGMENTS, tick_of};
 use crate::rule::MAX_LIMITS;
 
 type Lines = Box<[Line]>;
@@ -570,20 +570,8 @@ pub(crate) fn words<R: KeyedRules>(rules: R, lines: Lines, hasher: RandomState) 
 pub(crate) fn hold_rules(length: Duration) -> Result<FixedWindowRules, SettingsError> {
     FixedWindow::builder(1, length)
         .started_by_first_request()
-        .tick(tick(length))
+        .tick(tick_of(length, false))
         .rules()
-}
-
-/// The unit in which a hold is kept. Its start and its length are rounded up to it. It is the
-/// largest power of ten of 1 ns that makes the hold longer by at most a ten-thousandth.
-///
-/// The words of a table wrap. With a unit of 1 ns, they wrap after 73 minutes, and a hold of 10
-/// minutes would seem to be open again for 10 of every 73 minutes while its key is not used.
-fn tick(hold: Duration) -> Duration {
-    let most = hold.as_nanos() / 20_000;
-    let ticks = (0..=9).map(|power| 10_u64.pow(power));
-    let tick = ticks.take_while(|&tick| u128::from(tick) <= most).last();
-    Duration::from_nanos(tick.unwrap_or(1))
 }
 
 /// A penalty that finds no slot is not in force.

@@ -551,6 +551,44 @@ fn case_can_be_ignored_in_the_whole_policy() {
 }
 
 #[test]
+fn a_window_does_not_open_again_while_its_key_is_not_used() {
+    let of =
+        |algorithm, seconds| Limit::per(3, Duration::from_secs(seconds)).algorithm_of(algorithm);
+    let algorithms = [Algorithm::FixedWindow, Algorithm::WindowFromRequest];
+    for (algorithm, seconds) in algorithms
+        .into_iter()
+        .flat_map(|algorithm| [10, 600, 3_600, 86_400].map(|seconds| (algorithm, seconds)))
+    {
+        let rule = Rule::new("r")
+            .key(Key::address())
+            .limit(of(algorithm, seconds));
+        let policy = Policy::new([rule]).unwrap();
+        let request = Request::new("GET", "/").address("192.0.2.7".parse().unwrap());
+        // Windows on a grid begin at multiples of their length.
+        let start = 10 * 86_400;
+        assert!(
+            policy
+                .decide_at(Timestamp::from_secs(start), &request.cost(3))
+                .is_allowed()
+        );
+        // 40 days, in steps that are shorter than the window.
+        for later in (0..40 * 86_400).step_by(seconds.min(600) as usize / 2) {
+            let now = Timestamp::from_secs(start + later);
+            let explained = policy.explain_at(now, &request).unwrap();
+            let Considered::Limits { details, .. } = &explained[0].considered else {
+                panic!("{explained:?}")
+            };
+            let expected = if later < seconds { 0 } else { 3 };
+            let available = details[0].available;
+            assert_eq!(
+                available, expected,
+                "{algorithm:?}, {seconds} s, after {later} s"
+            );
+        }
+    }
+}
+
+#[test]
 fn a_penalty_does_not_come_back_while_its_key_is_not_used() {
     let limit = || "10/s".parse().unwrap();
     let policy = Policy::new([10, 600, 86_400].map(|seconds| {
