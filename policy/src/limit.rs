@@ -162,7 +162,7 @@ impl Limit {
     }
 
     /// Sets how many permits a token bucket may owe after a [settlement](crate::Hold) of more than
-    /// was estimated. It then denies until they have come back. Default 0. Only with a
+    /// was estimated. It then denies until they have returned. Default 0. Only with a
     /// [`Rule::hold`](crate::Rule::hold).
     ///
     /// **Bound.** At most `burst + debt + rate × t` in any span of time `t`.

@@ -224,10 +224,13 @@ fn the_schema_and_the_reader_accept_the_same_values() {
             }
             for mut limit in limits {
                 limit[setting] = sample.clone();
-                // The largest burst depends on the rate.
-                let is_exact = setting != "burst" || *sample != json!(u64::MAX);
-                let file = json!({ "rules": [{ "name": "r", "limits": [limit] }] });
-                check(file, is_exact);
+                // The largest burst and debt depend on the rate.
+                let of_rate = ["burst", "debt"].contains(&setting);
+                let is_exact = !of_rate || *sample != json!(u64::MAX);
+                let mut rule = json!({ "name": "r", "limits": [limit] });
+                check(json!({ "rules": [rule] }), is_exact);
+                rule["hold"] = json!("1m");
+                check(json!({ "rules": [rule] }), is_exact);
             }
         }
         let rules = |rule: Value| json!({ "rules": [rule] });
