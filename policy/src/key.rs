@@ -40,7 +40,7 @@ enum Part {
 type Function = dyn Fn(&Request<'_>, &mut dyn Hasher) -> bool + Send + Sync;
 
 /// A part of a request that is text.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Text {
     Method,
     Tier,
@@ -223,6 +223,20 @@ impl Key {
 
     pub(crate) fn is_shared(&self) -> bool {
         self.parts.is_empty()
+    }
+
+    /// Whether both keys have the same parts, so that they hash every request alike. A function is
+    /// the same as its clones.
+    #[cfg(feature = "live")]
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        let is_same = |parts: (&Part, &Part)| match parts {
+            (Part::Address { v4, v6 }, Part::Address { v4: a, v6: b }) => (v4, v6) == (a, b),
+            (Part::Path, Part::Path) | (Part::Host, Part::Host) => true,
+            (Part::Text(text), Part::Text(other)) => text == other,
+            (Part::Function(function), Part::Function(other)) => Arc::ptr_eq(function, other),
+            _ => false,
+        };
+        self.parts.len() == other.parts.len() && self.parts.iter().zip(&other.parts).all(is_same)
     }
 
     /// Calls `then` with the key of a request whose parts have these values, in the order of the

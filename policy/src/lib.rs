@@ -85,6 +85,31 @@
 //! - `tracing`: `DecisionLog`, events of decisions for subscribers of the crate `tracing`, with a
 //!   limit on those of denials.
 //! - `metrics`: `Metrics`, five instruments for recorders of the crate `metrics`.
+//! - `live`: `LivePolicy`, which is replaced while it decides, and `RuleSource`; with `toml` or
+//!   `json`, `FileSource`.
+//! - `wait`: `LivePolicy::changed` and `LivePolicy::blocking_changed`. Enables `live`.
+//!
+//! # Policies that change
+//!
+//! A `LivePolicy` (feature `live`) is replaced while other threads decide by it:
+//!
+//! ```text
+//! RuleSource: code, a file, or your own
+//!      |                                       decisions
+//!      v                                           |
+//! Policy: all rules are valid, or all errors       v
+//!      |                                       LivePolicy ---> the policy in force
+//!      +--- replace_at, refresh_at ------------>   |
+//!             rules of the same name and key       +---> who waits for a change
+//!             keep what was taken
+//! ```
+//!
+//! - **All or nothing.** Rules that are not valid never become a policy, so the one before stays in
+//!   force. A decision is by one policy.
+//! - **What was taken stays taken**, and a raised limit counts at once. The documentation of
+//!   `LivePolicy` lists what a change keeps.
+//! - **Polled, not pushed.** The caller decides when a source is read. There is no thread of this
+//!   library. Content with the same tag is not read again.
 //!
 //! # Guarantees
 //!
@@ -108,12 +133,16 @@ mod document;
 mod explained;
 #[cfg(any(feature = "toml", feature = "json"))]
 mod file;
+#[cfg(feature = "live")]
+mod follow;
 #[cfg(feature = "json")]
 mod foreign;
 mod frequent;
 mod hold;
 mod key;
 mod limit;
+#[cfg(feature = "live")]
+mod live;
 mod matcher;
 #[cfg(feature = "metrics")]
 mod metrics;
@@ -125,6 +154,8 @@ mod policy;
 mod queries;
 mod request;
 mod rule;
+#[cfg(feature = "live")]
+mod source;
 mod statistics;
 mod store;
 mod thresholds;
@@ -140,6 +171,8 @@ pub use foreign::Imported;
 pub use hold::{Hold, Settled};
 pub use key::{Key, KeyValue, KeyValues};
 pub use limit::{Algorithm, Limit, MAX_SEGMENTS};
+#[cfg(feature = "live")]
+pub use live::{Change, LivePolicy, LoadedPolicy, PolicyReader};
 pub use matcher::{MAX_PROPERTIES, Matcher};
 #[cfg(feature = "metrics")]
 pub use metrics::{MeasuredLease, MeasuredWait, Metrics, QueueResult};
@@ -149,6 +182,10 @@ pub use period::{PeriodError, parse_count, parse_period};
 pub use policy::{Answer, Considered, Decision, Explained, MAX_SHADOWS, Outcome, Policy, Status};
 pub use request::{Fields, Kind, Request};
 pub use rule::{MAX_LIMITS, MAX_TABLE_BYTES, OnMissing, Rule, RuleError};
+#[cfg(all(feature = "live", any(feature = "toml", feature = "json")))]
+pub use source::file::{FileSource, FileSourceError};
+#[cfg(feature = "live")]
+pub use source::{RefreshError, RuleSource, Sourced};
 pub use statistics::{MostFrequent, RuleCounts, Statistics};
 pub use thresholds::{InForce, MAX_THRESHOLD_SEGMENTS, MAX_THRESHOLDS, Threshold};
 

@@ -257,6 +257,35 @@ impl Limit {
         self
     }
 
+    /// Whether this limit can go on with the state of a table that has the limit `before`: the
+    /// smaller the number, the more they have in common. `None` if it cannot.
+    #[cfg(feature = "live")]
+    pub(crate) fn kinship(&self, before: &Self) -> Option<u8> {
+        let settings = |of: &Self| Self {
+            name: None,
+            ..of.clone()
+        };
+        let kind = |of: &Self| {
+            // Windows on a grid and sliding windows have the grid of their period.
+            let period = match of.algorithm {
+                Algorithm::SlidingWindow { .. } => of.period,
+                _ => None,
+            };
+            (of.period.is_some(), of.algorithm, period, of.wait.is_some())
+        };
+        if settings(self) == settings(before) {
+            Some(0)
+        } else if kind(self) != kind(before) || self.wait.is_some() {
+            None
+        } else if self.name.is_some() && self.name == before.name {
+            Some(1)
+        } else if self.period == before.period {
+            Some(2)
+        } else {
+            Some(3)
+        }
+    }
+
     /// Chooses the limiter, and checks the settings.
     pub(crate) fn compile(&self) -> Result<Compiled, LimitProblem> {
         let unused = |is_set: bool, setting| {

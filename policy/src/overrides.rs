@@ -12,6 +12,8 @@
 use std::collections::HashMap;
 
 use foldhash::fast::RandomState;
+#[cfg(feature = "live")]
+use portcullis_core::Timestamp;
 use portcullis_core::{Address, FixedWindowRules, KeyHash};
 
 use crate::key::KeyOf;
@@ -33,6 +35,9 @@ pub(crate) struct Override {
     pub(crate) store: Store,
     /// Where the state of the key is in the store. `None` without limits.
     at: Option<Address>,
+    /// The index of the override before whose state this one goes on with.
+    #[cfg(feature = "live")]
+    follows: Option<u32>,
 }
 
 /// A setting of an override that is not valid: the index of the override, that of its limit if it
@@ -74,12 +79,45 @@ impl Overrides {
                 limits: this.limits.clone().into(),
                 at: store.locate_shared(),
                 store,
+                #[cfg(feature = "live")]
+                follows: None,
             });
         }
         Some(Box::new(Self {
             by_key,
             all: all.into(),
         }))
+    }
+
+    /// Goes on with the state of the overrides `old` for the same keys. `keys` are the settings
+    /// before and now.
+    #[cfg(feature = "live")]
+    pub(crate) fn follow(
+        &mut self,
+        old: &Self,
+        (before, now): (&[KeyOverride], &[KeyOverride]),
+        keeps_penalty: bool,
+    ) {
+        let by_key: HashMap<_, _> = before.iter().map(|one| &one.key).zip(0..).collect();
+        for (this, settings) in self.all.iter_mut().zip(now) {
+            this.follows = by_key.get(&settings.key).copied();
+            if let Some(old) = this.follows.and_then(|index| old.get(index)) {
+                let limits = (&*old.limits, &*this.limits);
+                let penalty = this.store.penalty();
+                this.store = old.store.followed_by(limits, penalty, keeps_penalty, None);
+                this.at = this.store.locate_shared();
+            }
+        }
+    }
+
+    /// Hands the state over to `to`, which [follows](Self::follow) these overrides.
+    #[cfg(feature = "live")]
+    pub(crate) fn hand_over(&self, to: &Self, now: Timestamp) {
+        for new in &to.all {
+            if let Some(old) = new.follows.and_then(|index| self.get(index)) {
+                old.store.hand_over(&new.store, now);
+            }
+        }
     }
 
     /// The override with this index.

@@ -4,6 +4,7 @@ use core::cmp::Ordering;
 use core::fmt;
 use core::ops::ControlFlow;
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use ipnet::IpNet;
 use portcullis_core::{Address, Denied, Detail, Retry, Timestamp};
@@ -54,9 +55,9 @@ pub const MAX_SHADOWS: usize = 3;
 /// # Ok::<(), portcullis_policy::PeriodError>(())
 /// ```
 pub struct Policy {
-    path_rules: PathRules,
+    pub(crate) path_rules: PathRules,
     /// In the order in which they are asked.
-    rules: Box<[Active]>,
+    pub(crate) rules: Box<[Active]>,
     matcher: Matcher,
     /// The index of the rule of each of the matcher's conditions.
     matched: Box<[u32]>,
@@ -66,9 +67,10 @@ pub struct Policy {
 pub(crate) struct Active {
     pub(crate) rule: Rule,
     exempt_networks: Vec<IpNet>,
-    store: Store,
-    overrides: Option<Box<Overrides>>,
-    activity: Option<Box<Activity>>,
+    pub(crate) store: Store,
+    pub(crate) overrides: Option<Box<Overrides>>,
+    /// Policies whose thresholds are the same have it in common.
+    pub(crate) activity: Option<Arc<Activity>>,
 }
 
 /// What a rule says to a request.

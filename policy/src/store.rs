@@ -6,10 +6,14 @@
 //! A penalty is a window of one permit that the first denial opens and takes from. While it is
 //! open, the key is denied.
 
+#[cfg(feature = "live")]
+mod moves;
+
 use core::array;
 use core::cell::Cell;
 use core::time::Duration;
 use std::hash::RandomState;
+use std::sync::Arc;
 
 use portcullis_core::{
     Address, AllOf, Composable, ConcurrencyRules, CooldownWindow, Denied, DeniedBy, Detail,
@@ -22,9 +26,10 @@ use crate::key::KeyOf;
 use crate::limit::{Compiled, MAX_SEGMENTS, tick_of};
 use crate::rule::MAX_LIMITS;
 
-type Lines = Box<[Line]>;
+/// Lines and limiters are in an `Arc`, because the tables of two policies may have them in common.
+type Lines = Arc<[Line]>;
 pub(crate) type Words<R> = Keyed<R, Lines, RandomState>;
-pub(crate) type Limiters<L> = KeyedArray<L, Box<[L]>, Lines, RandomState>;
+pub(crate) type Limiters<L> = KeyedArray<L, Arc<[L]>, Lines, RandomState>;
 type Sliding = SlidingWindow<{ MAX_SEGMENTS as usize }>;
 
 /// The state of one limit.
@@ -174,9 +179,10 @@ impl Table {
                 count,
                 period,
                 segments,
-            } => Self::Sliding(Box::new(limiters(lines(), hasher, || {
-                Sliding::new(count, period, segments)
-            }))),
+            } => {
+                let window = || sliding(count, period, segments);
+                Self::Sliding(Box::new(limiters(lines(), hasher, window)))
+            }
         }
     }
 
@@ -224,8 +230,30 @@ pub(crate) fn limiters<L>(
     KeyedArray::new(limiter(), limiters, lines, hasher)
 }
 
+/// The largest limit of a sliding window for which there is room, so that a change can raise it.
+const SLIDING_ROOM: u64 = 1 << 24;
+
+/// A sliding window with settings that were checked.
+fn sliding(count: u64, period: Duration, segments: u32) -> Sliding {
+    let builder = Sliding::builder(count, period, segments);
+    let roomy = builder.max_limit(count.max(SLIDING_ROOM)).build();
+    // If the segments are short, there may be no room.
+    roomy.unwrap_or_else(|_| Sliding::new(count, period, segments))
+}
+
+/// Lines for `keys` keys, or for the one key that all requests share.
+pub(crate) fn lines_for(keys: Option<usize>) -> Lines {
+    match keys {
+        Some(keys) => Line::for_keys(keys).into(),
+        None => [Line::new()].into(),
+    }
+}
+
 pub(crate) struct Store {
     tables: Box<[Table]>,
+    /// Where the keys of each table have moved.
+    #[cfg(feature = "live")]
+    moves: Box<[moves::Moves]>,
     penalty: Option<Words<FixedWindowRules>>,
     /// The hasher of all tables.
     hasher: RandomState,
@@ -252,10 +280,7 @@ impl Store {
         keys: Option<usize>,
         is_held: bool,
     ) -> Self {
-        let lines = || match keys {
-            Some(keys) => Line::for_keys(keys),
-            None => [Line::new()].into(),
-        };
+        let lines = || lines_for(keys);
         let hasher = RandomState::new();
         let groups = keys.map_or(1, |keys| keys.min(MOST_GROUPS));
         let refunds = |limit: &Compiled| match limit {
@@ -267,6 +292,8 @@ impl Store {
             .iter()
             .any(|limit| matches!(limit, Compiled::AtOnce(_)));
         Self {
+            #[cfg(feature = "live")]
+            moves: limits.iter().map(|_| moves::Moves::default()).collect(),
             tables: limits
                 .into_iter()
                 .map(|limit| Table::new(limit, &lines, &hasher))
@@ -304,7 +331,14 @@ impl Store {
     /// Takes `n` permits from each limit, or from none.
     #[inline]
     pub(crate) fn take(&self, at: Address, now: Timestamp, n: u32) -> Result<(), StoreDenied> {
-        self.take_from(at, now, n, |limit| self.tables[limit].key(at))
+        let taken = self.take_from(at, now, n, |limit| self.tables[limit].key(at));
+        #[cfg(feature = "live")]
+        if let Err(by) = taken
+            && self.may_have_moved(by)
+        {
+            return self.take_moved(at, now, n, by);
+        }
+        taken
     }
 
     /// Takes as [`take`](Self::take) does, and returns what each limit told of this decision.
@@ -326,6 +360,14 @@ impl Store {
                 }
             },
         });
+        #[cfg(feature = "live")]
+        if let Err(by) = taken
+            && self.may_have_moved(by)
+        {
+            let taken = self.take_moved(at, now, n, by);
+            let told = [const { Cell::new(None) }; MAX_LIMITS];
+            return (taken, self.details(at, now, n, taken, &told));
+        }
         (taken, self.details(at, now, n, taken, &told))
     }
 
@@ -411,7 +453,9 @@ impl Store {
         told: &[Cell<Option<Detail>>; MAX_LIMITS],
     ) -> Details {
         array::from_fn(|limit| {
-            let table = self.tables.get(limit)?;
+            if limit >= self.tables.len() {
+                return None;
+            }
             // After a denial, a limit other than the one that denied may have told of a take that
             // was undone.
             let decided = match taken {
@@ -419,7 +463,7 @@ impl Store {
                 Err(by) => by.limit == Some(limit),
             };
             let seen = told[limit].get().filter(|_| decided);
-            Some(seen.unwrap_or_else(|| table.key(at).explain_at(now, n)))
+            Some(seen.unwrap_or_else(|| self.detail(at, limit, now, n)))
         })
     }
 
@@ -487,7 +531,7 @@ impl Store {
 
     /// When the key is allowed again, after a denial.
     pub(crate) fn retry(&self, at: Address, by: StoreDenied) -> Retry {
-        let limits = self.tables.iter().map(|table| table.key(at));
+        let limits = 0..self.tables.len();
         match (by.denied, &self.penalty) {
             (Denied::Penalized { now, .. }, Some(penalty)) => {
                 Key::at(penalty, at).retry(Denied::Exhausted { now, permits: 1 })
@@ -495,12 +539,12 @@ impl Store {
             // All limits must have the permits.
             (Denied::Exhausted { now, permits }, _) => {
                 let all = limits.fold(Retry::At(now), |all, limit| {
-                    all.longer(limit.explain_at(now, permits).retry, now)
+                    all.longer(self.detail(at, limit, now, permits).retry, now)
                 });
                 self.after_penalty(all, at, now)
             }
             (denied, _) => by.limit.map_or(Retry::Never, |limit| {
-                self.tables[limit].key(at).retry(denied)
+                self.with(at, limit, |key| key.retry(denied))
             }),
         }
     }
@@ -529,14 +573,24 @@ impl Store {
 
     /// What one limit has left.
     pub(crate) fn detail(&self, at: Address, limit: usize, now: Timestamp, n: u32) -> Detail {
-        self.tables[limit].key(at).explain_at(now, n)
+        self.with(at, limit, |key| key.explain_at(now, n))
+    }
+
+    /// Asks the limit of a key, in the table that has the key's state.
+    fn with<T>(&self, at: Address, limit: usize, ask: impl FnOnce(KeyLimit<'_>) -> T) -> T {
+        #[cfg(feature = "live")]
+        if let Some(table) = self.moved(at, limit) {
+            return ask(table.key(at));
+        }
+        ask(self.tables[limit].key(at))
     }
 
     /// When a limit has all its permits back, if no more are taken.
     pub(crate) fn full_at(&self, at: Address, limit: usize, now: Timestamp) -> Retry {
-        let limit = self.tables[limit].key(at);
-        let capacity = u32::try_from(limit.capacity()).unwrap_or(u32::MAX);
-        limit.explain_at(now, capacity).retry
+        self.with(at, limit, |limit| {
+            let capacity = u32::try_from(limit.capacity()).unwrap_or(u32::MAX);
+            limit.explain_at(now, capacity).retry
+        })
     }
 
     /// Whether a penalty is in force.

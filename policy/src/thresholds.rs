@@ -17,13 +17,14 @@
 use core::fmt;
 use core::time::Duration;
 use std::hash::RandomState;
+use std::sync::Arc;
 
 use portcullis_core::{
-    Address, Denied, FixedWindowRules, Key, Limiter, Line, SettingsError, SlidingWindow, Timestamp,
+    Address, Denied, FixedWindowRules, Key, Limiter, SettingsError, SlidingWindow, Timestamp,
 };
 
 use crate::key::KeyOf;
-use crate::store::{Limiters, Words, hold_rules, limiters, words};
+use crate::store::{Limiters, Words, hold_rules, limiters, lines_for, words};
 use crate::{PathError, Policy, Request, Rule};
 
 /// The largest number of thresholds of a rule.
@@ -327,14 +328,11 @@ impl<'r> Compiled<'r> {
 
     /// Tables for `keys` keys, or for the one key that all requests share. `None` without
     /// thresholds.
-    pub(crate) fn activity(self, keys: Option<usize>) -> Option<Box<Activity>> {
+    pub(crate) fn activity(self, keys: Option<usize>) -> Option<Arc<Activity>> {
         if self.levels.is_empty() {
             return None;
         }
-        let lines = || match keys {
-            Some(keys) => Line::for_keys(keys),
-            None => [Line::new()].into(),
-        };
+        let lines = || lines_for(keys);
         let hasher = RandomState::new();
         let table = |threshold: &Threshold| {
             limiters(lines(), hasher.clone(), || {
@@ -346,7 +344,7 @@ impl<'r> Compiled<'r> {
             window,
             hold: hold.map(|rules| words(rules, lines(), hasher.clone())),
         };
-        Some(Box::new(Activity {
+        Some(Arc::new(Activity {
             windows: self.windows.into_iter().map(table).collect(),
             levels: self.levels.into_iter().map(level).collect(),
         }))

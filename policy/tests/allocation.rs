@@ -135,3 +135,44 @@ fn a_decision_allocates_nothing_whatever_it_is() {
     assert!(allowed > 0 && denied > 0);
     assert_eq!(count, 0);
 }
+
+/// Also for a decision by an older policy, which counts in the newest one.
+#[cfg(feature = "live")]
+#[test]
+fn a_decision_by_a_live_policy_allocates_nothing() {
+    use portcullis_policy::LivePolicy;
+    let minute = Duration::from_mins(1);
+    let policy = |count| {
+        let window = Limit::per(count, minute).algorithm_of(Algorithm::FixedWindow);
+        let rule = Rule::new("all").key(Key::path());
+        let rule = rule.limit(Limit::per(count, minute)).limit(window);
+        Policy::new([rule.limit(Limit::at_once(3))]).unwrap()
+    };
+    let live = LivePolicy::new(policy(30));
+    // The first load of a thread allocates.
+    let old = live.load();
+    let mut reader = live.reader();
+    let paths = ["/a", "/b", "/c"];
+    let (mut allowed, mut denied) = (0, 0);
+    for count in [40, 20, 30] {
+        let now = Timestamp::from_secs(count);
+        live.replace_at(now, policy(count));
+        let count = allocations(|| {
+            for path in paths.into_iter().cycle().take(60) {
+                let request = Request::new("GET", path);
+                let loaded = live.load();
+                for policy in [&old, &loaded, reader.policy()] {
+                    let decision = black_box(policy.decide_at(now, &request));
+                    if decision.is_allowed() {
+                        allowed += 1;
+                    } else {
+                        denied += 1;
+                    }
+                    black_box((decision.status(), decision.retry()));
+                }
+            }
+        });
+        assert_eq!(count, 0);
+    }
+    assert!(allowed > 0 && denied > 0);
+}

@@ -2,6 +2,7 @@
 
 use super::Mutant;
 
+const MOVES: &str = "policy/src/store/moves.rs";
 const STORE: &str = "policy/src/store.rs";
 const POLICY: &str = "policy/src/policy.rs";
 const HOLD: &str = "policy/src/hold.rs";
@@ -155,5 +156,99 @@ pub(super) const MUTANTS: &[Mutant] = &[
         text: "least = least.min(charged);",
         by: "least = charged;",
         test: ("holds", "holds_are_counted_exactly"),
+    },
+    // A policy that is replaced: what was taken is forgotten, or counts in the wrong table.
+    Mutant {
+        file: MOVES,
+        within: "pub(super) fn may_have_moved(",
+        text: "matches!(by.denied, Denied::Crowded { .. })",
+        by: "false",
+        test: ("live", "a_decision_by_an_older_policy_counts_in_the_newest"),
+    },
+    Mutant {
+        file: MOVES,
+        within: "fn move_to(",
+        text: "while move_some() > 0 {",
+        by: "while false {",
+        test: (
+            "live",
+            "what_was_taken_stays_taken_and_a_raised_limit_counts_at_once",
+        ),
+    },
+    Mutant {
+        file: MOVES,
+        within: "fn followed_by(&self, limit: &Limit",
+        text: "builder.debt(owed)",
+        by: "builder.debt(owed - owed)",
+        test: (
+            "live",
+            "what_was_taken_stays_taken_and_a_raised_limit_counts_at_once",
+        ),
+    },
+    Mutant {
+        file: MOVES,
+        within: "fn followed_by(&self, limit: &Limit",
+        text: "if most > rules.limit() {",
+        by: "if most < rules.limit() {",
+        test: (
+            "live",
+            "what_was_taken_stays_taken_and_a_raised_limit_counts_at_once",
+        ),
+    },
+    Mutant {
+        file: MOVES,
+        within: "fn hand_over(&self, to: &Self, moves: &Moves",
+        text: "from.change_all(|window| window.set_limit(limit))",
+        by: "from.change_all(|window| window.set_limit(window.limit()))",
+        test: (
+            "live",
+            "what_was_taken_stays_taken_and_a_raised_limit_counts_at_once",
+        ),
+    },
+    Mutant {
+        file: MOVES,
+        within: "fn pairs(",
+        text: "for kinship in 0..=3 {",
+        by: "for kinship in [3, 2, 1, 0] {",
+        test: ("live", "limits_are_paired_by_what_they_have_in_common"),
+    },
+    Mutant {
+        file: "policy/src/follow.rs",
+        within: "fn follow(&mut self, old: &Self",
+        text: "!rule.key.is_same(&before.key) ||",
+        by: "",
+        test: ("live", "a_rule_with_another_key_begins_anew"),
+    },
+    Mutant {
+        file: "policy/src/overrides.rs",
+        within: "pub(crate) fn follow(",
+        text: "this.at = this.store.locate_shared();",
+        by: "",
+        test: ("live", "an_override_keeps_its_state"),
+    },
+    // Content that has not changed, or that is still being written, is put in force.
+    Mutant {
+        file: "policy/src/live.rs",
+        within: "pub fn refresh_at<",
+        text: "tag.is_none() || tag.as_deref() != known",
+        by: "tag.is_none() || known.is_some()",
+        test: ("live", "a_refused_set_of_rules_leaves_the_policy_in_force"),
+    },
+    Mutant {
+        file: "policy/src/source/file.rs",
+        within: "fn load(",
+        text: "None if known.is_some() => {",
+        by: "None if known.is_none() => {",
+        test: (
+            "live",
+            "a_file_is_read_when_two_polls_find_the_same_new_content",
+        ),
+    },
+    Mutant {
+        file: "policy/src/live.rs",
+        within: "fn replace(",
+        text: "self.shared.changed.notify(usize::MAX);",
+        by: "",
+        test: ("live", "no_change_is_missed_by_those_who_wait"),
     },
 ];

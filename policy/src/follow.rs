@@ -1,0 +1,85 @@
+//! Which state of a policy its successor goes on with: see
+//! [`LivePolicy`](crate::LivePolicy#what-a-change-keeps).
+
+use std::collections::HashMap;
+
+use portcullis_core::Timestamp;
+
+use crate::overrides::Overrides;
+use crate::policy::Active;
+use crate::{PathRules, Policy};
+
+impl Policy {
+    /// Goes on with the state of `before`, for the rules that keep their state. Returns their names.
+    /// Until [`hand_over`](Self::hand_over), the state of limits that change is still in `before`.
+    pub(crate) fn follow(&mut self, before: &Self) -> Vec<Box<str>> {
+        if self.path_rules != before.path_rules {
+            return Vec::new();
+        }
+        let path_rules = self.path_rules;
+        let (by_name, mut kept) = (by_name(&before.rules), Vec::new());
+        for active in &mut self.rules {
+            if let Some(old) = by_name.get(active.rule.name())
+                && active.follow(old, path_rules)
+            {
+                kept.push(active.rule.name.clone());
+            }
+        }
+        kept
+    }
+
+    /// Hands the state of this policy over to `to`, which [follows](Self::follow) it. Decisions by
+    /// this policy may be under way.
+    pub(crate) fn hand_over(&self, to: &Self, now: Timestamp) {
+        let by_name = by_name(&to.rules);
+        for old in &self.rules {
+            if let Some(new) = by_name.get(old.rule.name()) {
+                old.store.hand_over(&new.store, now);
+                if let (Some(old), Some(new)) = (&old.overrides, &new.overrides) {
+                    old.hand_over(new, now);
+                }
+            }
+        }
+    }
+}
+
+fn by_name(rules: &[Active]) -> HashMap<&str, &Active> {
+    let names = rules.iter().map(|active| active.rule.name());
+    names.zip(rules).collect()
+}
+
+impl Active {
+    /// Goes on with the state of `old`, the rule of the same name before. Returns `false` if it
+    /// begins anew.
+    fn follow(&mut self, old: &Self, path_rules: PathRules) -> bool {
+        let (rule, before) = (&self.rule, &old.rule);
+        let is_shared = rule.key.is_shared();
+        if !rule.key.is_same(&before.key) || !is_shared && rule.keys != before.keys {
+            return false;
+        }
+        let keeps_penalty = rule.penalty == before.penalty;
+        let penalty = self.store.penalty();
+        let keys = (!is_shared).then_some(rule.keys);
+        let limits = (&*before.limits, &*rule.limits);
+        self.store = old.store.followed_by(limits, penalty, keeps_penalty, keys);
+        // Keys are found by hashes of the store's hasher.
+        let mut refused = Vec::new();
+        self.overrides = Overrides::new(
+            &rule.overrides,
+            &rule.key,
+            &self.store,
+            (penalty, rule.hold.is_some()),
+            path_rules,
+            &mut refused,
+        );
+        debug_assert!(refused.is_empty(), "the overrides were checked");
+        if let (Some(new), Some(old)) = (&mut self.overrides, &old.overrides) {
+            let keys = (&*before.overrides, &*rule.overrides);
+            new.follow(old, keys, keeps_penalty);
+        }
+        if rule.thresholds == before.thresholds {
+            self.activity.clone_from(&old.activity);
+        }
+        true
+    }
+}

@@ -1,0 +1,584 @@
+//! A policy that is replaced while it decides: what is kept, what counts at once, and that no
+//! thread ever sees more granted than the larger of the limits.
+
+use core::future::Future;
+use core::pin::pin;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use core::task::{Context, Poll, Waker};
+use core::time::Duration;
+use std::time::Instant;
+
+use portcullis_core::Timestamp;
+use portcullis_policy::{
+    Algorithm, Conditions, FileSource, Key, Limit, LivePolicy, Outcome, PathRules, Policy,
+    RefreshError, Request, Rule, RuleError, RuleSource, Sourced,
+};
+
+const GET: Request<'static> = Request::new("GET", "/");
+const MINUTE: Duration = Duration::from_mins(1);
+
+fn at(seconds: u64) -> Timestamp {
+    Timestamp::from_secs(seconds)
+}
+
+fn limit(text: &str) -> Limit {
+    text.parse().unwrap()
+}
+
+fn policy(rules: impl IntoIterator<Item = Rule>) -> Policy {
+    Policy::new(rules).unwrap()
+}
+
+fn one(limits: impl IntoIterator<Item = Limit>) -> Policy {
+    let rule = limits.into_iter().fold(Rule::new("one"), Rule::limit);
+    policy([rule])
+}
+
+fn allows(live: &LivePolicy, now: Timestamp, request: &Request<'_>) -> bool {
+    live.load().decide_at(now, request).is_allowed()
+}
+
+/// How many requests of cost 1 pass, up to 1,000.
+fn count(policy: &Policy, now: Timestamp, request: &Request<'_>) -> usize {
+    (0..1_000)
+        .take_while(|_| policy.decide_at(now, request).is_allowed())
+        .count()
+}
+
+#[test]
+fn what_was_taken_stays_taken_and_a_raised_limit_counts_at_once() {
+    let window = |count| Limit::per(count, MINUTE);
+    let limits: [(&str, &dyn Fn(u64) -> Limit); 4] = [
+        ("token bucket", &window),
+        ("fixed window", &|count| {
+            window(count).algorithm_of(Algorithm::FixedWindow)
+        }),
+        ("window from request", &|count| {
+            window(count).algorithm_of(Algorithm::WindowFromRequest)
+        }),
+        ("sliding window", &|count| {
+            window(count).algorithm_of(Algorithm::SlidingWindow { segments: 6 })
+        }),
+    ];
+    for (name, limit) in limits {
+        let live = LivePolicy::new(one([limit(10)]));
+        assert!(allows(&live, at(61), &GET.cost(7)), "{name}");
+        live.replace_at(at(61), one([limit(15)]));
+        let status = live
+            .load()
+            .decide_at(at(61), &GET)
+            .status()
+            .unwrap()
+            .remaining;
+        assert_eq!(status, 7, "{name}");
+        assert!(!allows(&live, at(61), &GET.cost(8)), "{name}");
+        assert!(
+            allows(&live, at(61), &GET.cost(6)),
+            "{name}: 14 of 15 are taken"
+        );
+        live.replace_at(at(61), one([limit(5)]));
+        let denied = live.load();
+        let denied = denied.decide_at(at(61), &GET);
+        assert!(!denied.is_allowed(), "{name}");
+        assert!(denied.retry().unwrap().wait_from(at(61)).unwrap() > Duration::from_secs(30));
+        live.replace_at(at(61), one([limit(20)]));
+        assert_eq!(
+            count(&live.load(), at(61), &GET),
+            6,
+            "{name}: 14 of 20 are taken"
+        );
+    }
+}
+
+#[test]
+fn permits_at_once_that_are_out_at_a_change_count_after_it() {
+    let live = LivePolicy::new(one([Limit::at_once(3)]));
+    let old = live.load();
+    let held = old.decide_at(at(1), &GET.cost(2));
+    live.replace_at(at(1), one([Limit::at_once(4)]));
+    let new = live.load();
+    let more = new.decide_at(at(1), &GET.cost(2));
+    assert!(more.is_allowed());
+    assert!(!new.decide_at(at(1), &GET).is_allowed());
+    live.replace_at(at(1), one([Limit::at_once(1)]));
+    drop(held);
+    assert!(!allows(&live, at(1), &GET), "2 are out");
+    drop(more);
+    assert!(allows(&live, at(1), &GET));
+    assert!(
+        old.decide_at(at(1), &GET.cost(3)).is_allowed(),
+        "by its own number"
+    );
+}
+
+#[test]
+fn a_decision_by_an_older_policy_counts_in_the_newest() {
+    let keyed = |limits: [Limit; 2]| {
+        let [first, second] = limits;
+        policy([Rule::new("one").key(Key::path()).limit(first).limit(second)])
+    };
+    let live = LivePolicy::new(keyed([limit("10/h"), Limit::at_once(50)]));
+    let oldest = live.load();
+    let [a, b] = ["/a", "/b"].map(|path| Request::new("GET", path));
+    assert!(allows(&live, at(1), &a.cost(4)));
+    for burst in [20, 30, 15] {
+        let raised = limit("10/h").burst(burst);
+        live.replace_at(at(1), keyed([raised, Limit::at_once(50)]));
+    }
+    assert!(
+        oldest.decide_at(at(1), &a.cost(5)).is_allowed(),
+        "in use before the changes"
+    );
+    assert!(
+        oldest.decide_at(at(1), &b.cost(6)).is_allowed(),
+        "new after the changes"
+    );
+    let reports = oldest.decide_at(at(1), &a);
+    assert_eq!(reports.status().unwrap().remaining, 5);
+    let told = oldest.decide_explained_at(at(1), &b);
+    assert!(told.is_allowed());
+    assert_eq!(count(&live.load(), at(1), &a), 5);
+    assert_eq!(count(&live.load(), at(1), &b), 8);
+    let denied = oldest.decide_at(at(1), &a);
+    assert!(!denied.is_allowed() && denied.retry().is_some());
+    let explained = oldest.explain_at(at(1), &a).unwrap();
+    assert!(explained[0].decides);
+}
+
+#[test]
+fn limits_are_paired_by_what_they_have_in_common() {
+    let live = LivePolicy::new(one([limit("10/s"), limit("100/h"), Limit::at_once(9)]));
+    assert!(allows(&live, at(1), &GET.cost(8)));
+    // In another order, and one more.
+    live.replace_at(
+        at(1),
+        one([
+            limit("120/h"),
+            Limit::at_once(9),
+            limit("10/s"),
+            limit("50/d"),
+        ]),
+    );
+    let loaded = live.load();
+    let explained = loaded.decide_explained_at(at(1), &GET.cost(0));
+    let left: Vec<_> = explained.told().map(|told| told.detail.available).collect();
+    assert_eq!(left, [112, 9, 2, 50]);
+    // By name.
+    let named = |a, b| [limit(a).named("a"), limit(b).named("b")];
+    let live = LivePolicy::new(one(named("10/s", "20/m")));
+    assert!(allows(&live, at(1), &GET.cost(8)));
+    live.replace_at(at(1), one(named("30/m", "40/s")));
+    let loaded = live.load();
+    let explained = loaded.decide_explained_at(at(1), &GET.cost(0));
+    let left: Vec<_> = explained.told().map(|told| told.detail.available).collect();
+    assert_eq!(left, [22, 32]);
+}
+
+#[test]
+fn a_rule_with_another_key_begins_anew() {
+    let rule = || Rule::new("one").limit(limit("1/h"));
+    let function = Key::function(|_, hasher| {
+        hasher.write_u8(1);
+        true
+    });
+    let keys = [
+        Key::shared(),
+        Key::address(),
+        Key::address_prefix(24, 64),
+        Key::path(),
+        Key::host(),
+        Key::method(),
+        Key::tier(),
+        Key::header("a"),
+        Key::header("b"),
+        Key::property("a"),
+        Key::path().and(Key::host()),
+        function.clone(),
+    ];
+    for (nth, before) in keys.iter().enumerate() {
+        for (other, after) in keys.iter().enumerate() {
+            let live = LivePolicy::new(policy([rule().key(before.clone())]));
+            assert!(allows(&live, at(1), &GET));
+            let change = live.replace_at(at(1), policy([rule().key(after.clone())]));
+            assert_eq!(
+                change.kept().count() == 1,
+                nth == other,
+                "{before:?}, {after:?}"
+            );
+            assert_eq!(
+                allows(&live, at(1), &GET),
+                nth != other,
+                "{before:?}, {after:?}"
+            );
+        }
+    }
+    let others = [
+        policy([rule().key(function.clone()).keys(2_000)]),
+        Policy::with_path_rules(
+            [rule().key(function.clone())],
+            PathRules::new().ignoring_case(),
+        )
+        .unwrap(),
+        policy([Rule::new("other").limit(limit("1/h")).key(function.clone())]),
+    ];
+    for other in others {
+        let live = LivePolicy::new(policy([rule().key(function.clone())]));
+        let change = live.replace_at(at(1), other);
+        assert!(change.kept().count() == 0 && change.begun().count() == 1);
+        assert!(change.ended().eq(["one"]));
+    }
+}
+
+#[test]
+fn conditions_priority_and_texts_may_change_without_a_loss_of_state() {
+    let rule = || Rule::new("one").limit(limit("5/h")).penalty(MINUTE);
+    let live = LivePolicy::new(policy([rule()]));
+    assert!(allows(&live, at(1), &GET.cost(5)));
+    assert!(!allows(&live, at(1), &GET));
+    let changed = rule()
+        .when(Conditions::new().methods(["GET"]))
+        .priority(7)
+        .with_message("Slow down.");
+    live.replace_at(at(1), policy([Rule::new("rest").priority(9), changed]));
+    let loaded = live.load();
+    let denied = loaded.decide_at(at(1), &GET);
+    assert_eq!(denied.rule().unwrap().message(), Some("Slow down."));
+    assert!(
+        matches!(denied.outcome(), Outcome::Denied { limit: None, .. }),
+        "the penalty"
+    );
+    live.replace_at(at(1), policy([rule().penalty(2 * MINUTE)]));
+    let loaded = live.load();
+    let denied = loaded.decide_at(at(1), &GET);
+    assert!(matches!(
+        denied.outcome(),
+        Outcome::Denied { limit: Some(0), .. }
+    ));
+}
+
+#[test]
+fn an_override_keeps_its_state() {
+    let rule = |gold: &[&str]| {
+        policy([Rule::new("one")
+            .key(Key::path())
+            .limit(limit("1/h"))
+            .override_key(["/silver"], [limit("5/h")])
+            .override_key(["/gold"], gold.iter().map(|text| limit(text)))])
+    };
+    let live = LivePolicy::new(rule(&["10/h"]));
+    let old = live.load();
+    let [gold, silver, other] = ["/gold", "/silver", "/x"].map(|path| Request::new("GET", path));
+    assert!(allows(&live, at(1), &gold.cost(8)) && allows(&live, at(1), &silver.cost(4)));
+    assert!(allows(&live, at(1), &other));
+    live.replace_at(at(1), rule(&["30/h", "20/d"]));
+    assert!(old.decide_at(at(1), &gold).is_allowed());
+    assert_eq!(count(&live.load(), at(1), &silver), 1);
+    assert_eq!(count(&live.load(), at(1), &other), 0);
+    assert_eq!(
+        count(&live.load(), at(1), &gold),
+        20,
+        "the limit per day is new"
+    );
+}
+
+#[test]
+fn a_limit_that_begins_anew_has_all_its_permits() {
+    let window = |count| Limit::per(count, MINUTE);
+    let cases = [
+        (window(5), window(5).algorithm_of(Algorithm::FixedWindow)),
+        (
+            window(5).algorithm_of(Algorithm::FixedWindow),
+            window(5).algorithm_of(Algorithm::WindowFromRequest),
+        ),
+        (
+            window(5).algorithm_of(Algorithm::SlidingWindow { segments: 6 }),
+            window(5).algorithm_of(Algorithm::SlidingWindow { segments: 5 }),
+        ),
+        (
+            window(5).algorithm_of(Algorithm::SlidingWindow { segments: 6 }),
+            Limit::per(5, 2 * MINUTE).algorithm_of(Algorithm::SlidingWindow { segments: 6 }),
+        ),
+        (
+            window(4)
+                .algorithm_of(Algorithm::WindowFromRequest)
+                .wait(MINUTE),
+            window(5)
+                .algorithm_of(Algorithm::WindowFromRequest)
+                .wait(MINUTE),
+        ),
+        (window(5), Limit::at_once(5)),
+    ];
+    for (before, after) in cases {
+        let live = LivePolicy::new(one([before.clone()]));
+        assert!(allows(&live, at(1), &GET.cost(4)));
+        live.replace_at(at(1), one([before.clone()]));
+        assert!(
+            !allows(&live, at(1), &GET.cost(4)),
+            "{before} has not changed"
+        );
+        live.replace_at(at(1), one([after.clone()]));
+        assert!(allows(&live, at(1), &GET.cost(5)), "{before} to {after}");
+    }
+}
+
+#[test]
+fn a_refused_set_of_rules_leaves_the_policy_in_force() {
+    let versions = core::cell::RefCell::new(vec![("v1", "5/h")]);
+    let mut source = |known: Option<&str>| -> Result<_, Vec<RuleError>> {
+        let (tag, rate) = *versions.borrow().last().unwrap();
+        if known == Some(tag) {
+            return Ok(None);
+        }
+        let policy = Policy::new([Rule::new("one").limit(limit(rate)), Rule::new("two")])?;
+        Ok(Some(Sourced::new(policy).tagged(tag)))
+    };
+    let live = LivePolicy::from_source(&mut source).unwrap();
+    assert!(allows(&live, at(1), &GET.cost(4)));
+    assert!(live.refresh_at(at(1), &mut source).unwrap().is_none());
+    let mut same = |_: Option<&str>| Ok::<_, ()>(Some(Sourced::new(one([])).tagged("v1")));
+    assert!(
+        live.refresh_at(at(1), &mut same).unwrap().is_none(),
+        "the same tag"
+    );
+    versions.borrow_mut().push(("v2", "0/h"));
+    let Err(RefreshError::Source(errors)) = live.refresh_at(at(1), &mut source) else {
+        panic!("a limit of 0 is not valid")
+    };
+    assert_eq!(errors.len(), 1);
+    assert_eq!((live.generation(), live.load().tag()), (0, Some("v1")));
+    assert_eq!(count(&live.load(), at(1), &GET), 1);
+    versions.borrow_mut().push(("v3", "6/h"));
+    let change = live.refresh_at(at(1), &mut source).unwrap().unwrap();
+    assert_eq!((change.generation(), live.load().tag()), (1, Some("v3")));
+    assert_eq!(count(&live.load(), at(1), &GET), 1);
+}
+
+#[test]
+fn a_file_is_read_when_two_polls_find_the_same_new_content() {
+    let dir = std::env::temp_dir().join(format!("portcullis-live-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let path = dir.join("policy.toml");
+    let write = |text: &str| std::fs::write(&path, text).unwrap();
+    let rule = |name: &str, rate: &str| {
+        format!("[[rules]]\nname = '{name}'\npriority = 1\nlimits = ['{rate}']\n")
+    };
+    write(&rule("api", "5/h"));
+    let mut file = FileSource::new(&path);
+    let live = LivePolicy::from_source(&mut file).unwrap();
+    assert!(allows(&live, at(1), &GET.cost(4)));
+    let mut poll = || live.refresh_at(at(1), &mut file);
+    assert!(poll().unwrap().is_none());
+    // Half of what is being written, which is a valid file.
+    write(&rule("api", "7/h"));
+    assert!(poll().unwrap().is_none());
+    write(&(rule("api", "7/h") + &rule("login", "1/h")));
+    assert!(poll().unwrap().is_none());
+    assert!(poll().unwrap().unwrap().kept().eq(["api"]));
+    assert_eq!(live.load().rules().len(), 2);
+    assert!(poll().unwrap().is_none());
+    assert_eq!(count(&live.load(), at(1), &GET), 3);
+    // All errors, once.
+    write("[[rules]]\nname = 'api'\nlimit = ['7/h']\nkind = 'x'\n");
+    assert!(poll().unwrap().is_none());
+    let Err(RefreshError::Source(refused)) = poll() else {
+        panic!("the file is not valid")
+    };
+    assert_eq!(refused.errors().len(), 2);
+    let text = refused.to_string();
+    let shown = path.display().to_string();
+    assert!(text.lines().count() == 2 && text.lines().all(|line| line.starts_with(&shown)));
+    assert!(poll().unwrap().is_none());
+    assert_eq!((live.generation(), live.load().rules().len()), (1, 2));
+    // Back to what is in force.
+    write(&(rule("api", "7/h") + &rule("login", "1/h")));
+    assert!(poll().unwrap().is_none() && poll().unwrap().is_none());
+    std::fs::remove_file(&path).unwrap();
+    let Err(RefreshError::Source(missing)) = poll() else {
+        panic!("there is no file")
+    };
+    assert!(missing.errors().is_empty());
+    std::fs::write(dir.join("policy.txt"), "").unwrap();
+    let refused = FileSource::new(dir.join("policy.txt"))
+        .load(None)
+        .unwrap_err();
+    assert!(refused.to_string().contains("must end with .toml"));
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+#[test]
+fn no_change_is_missed_by_those_who_wait() {
+    const CHANGES: u64 = 200;
+    let live = LivePolicy::new(one([]));
+    assert_eq!(live.blocking_changed(0, Duration::from_millis(1)), None);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let mut seen = 0;
+                while seen < CHANGES {
+                    let newer = live.blocking_changed(seen, MINUTE / 4).unwrap();
+                    assert!(newer > seen);
+                    seen = newer;
+                }
+            });
+        }
+        for _ in 0..CHANGES {
+            live.replace_at(at(1), one([]));
+        }
+    });
+    let mut context = Context::from_waker(Waker::noop());
+    assert_eq!(
+        pin!(live.changed(3)).poll(&mut context),
+        Poll::Ready(CHANGES)
+    );
+    let mut next = pin!(live.changed(CHANGES));
+    assert!(next.as_mut().poll(&mut context).is_pending());
+    live.replace_at(at(1), one([]));
+    assert_eq!(next.poll(&mut context), Poll::Ready(CHANGES + 1));
+}
+
+#[test]
+fn a_reader_sees_each_change() {
+    let live = LivePolicy::new(one([]));
+    let mut reader = live.clone().reader();
+    assert_eq!(reader.policy().rules().len(), 1);
+    live.replace_at(at(1), policy([]));
+    assert_eq!(reader.policy().rules().len(), 0);
+}
+
+/// Two rule sets that differ in everything take turns. In each, both rules have its tag.
+fn versions(version: u64) -> Policy {
+    // The tag names the version. The limits grow and shrink.
+    let (hour, tag) = (Duration::from_hours(1_000), version.to_string());
+    let burst = BURSTS[(version % 3) as usize];
+    let shared = |name: &str| Rule::new(name).with_etag(&tag).key(Key::path()).keys(100);
+    let shadow = shared("shadow")
+        .shadow()
+        .limit(Limit::at_once(9 + version as u32 % 3));
+    let order = version as u32 % 2;
+    let rules = [
+        shared("bucket")
+            .priority(order)
+            .when(Conditions::new().methods(["GET"]))
+            // Practically nothing returns in the time of the test.
+            .limit(Limit::per(1, hour).burst(burst)),
+        shared("window")
+            .priority(1 - order)
+            .when(Conditions::new().methods(["PUT"]))
+            .limit(Limit::per(burst, hour).algorithm_of(Algorithm::WindowFromRequest)),
+        shared("sliding")
+            .priority(2)
+            .when(Conditions::new().methods(["POST"]))
+            .limit(Limit::per(burst, hour).algorithm_of(Algorithm::SlidingWindow { segments: 4 })),
+        shared("leases")
+            .priority(3)
+            .when(Conditions::new().methods(["HEAD"]))
+            .limit(Limit::at_once(2 + version as u32 % 3)),
+    ];
+    policy(rules.into_iter().chain([shadow]))
+}
+
+const BURSTS: [u64; 3] = [40_000, 60_000, 50_000];
+
+/// Changes under load. `PORTCULLIS_SOAK_SECONDS` sets the time, for a longer run.
+#[test]
+fn threads_that_decide_while_the_policy_changes_see_one_rule_set_and_lose_no_count() {
+    const KEYS: usize = 8;
+    const METHODS: [&str; 3] = ["GET", "PUT", "POST"];
+    let seconds = std::env::var("PORTCULLIS_SOAK_SECONDS");
+    let seconds = seconds.map_or(2, |text| text.parse().expect("a number of seconds"));
+    // In a long run there are two changes a second; in a short one as many as possible.
+    let pause = Duration::from_millis(if seconds > 10 { 500 } else { 5 });
+    let paths: Vec<String> = (0..KEYS).map(|key| format!("/{key}")).collect();
+    let granted: Vec<[AtomicU64; 3]> = (0..KEYS).map(|_| Default::default()).collect();
+    let held: Vec<AtomicU64> = (0..KEYS).map(|_| AtomicU64::new(0)).collect();
+    let live = LivePolicy::new(versions(0));
+    let is_over = AtomicBool::new(false);
+    let (decisions, oldest) = (AtomicU64::new(0), live.load());
+    let now = at(10);
+    let decide = |policy: &Policy, tag: Option<&str>, nth: usize| {
+        let (key, method) = (nth % KEYS, nth / KEYS % 4);
+        let name = METHODS.get(method).copied().unwrap_or("HEAD");
+        let request = Request::new(name, &paths[key]);
+        let decision = policy.decide_at(now, &request);
+        let rule = decision.rule().expect("each request has a rule");
+        if let Some(tag) = tag {
+            assert_eq!(rule.etag(), Some(tag), "a rule of another rule set");
+        }
+        if decision.is_allowed() {
+            if let Some(granted) = granted[key].get(method) {
+                granted.fetch_add(1, Relaxed);
+            } else {
+                let out = held[key].fetch_add(1, Relaxed) + 1;
+                assert!(out <= 4, "{out} at once, of at most 4");
+                core::hint::spin_loop();
+                held[key].fetch_sub(1, Relaxed);
+            }
+        }
+        decisions.fetch_add(1, Relaxed);
+    };
+    std::thread::scope(|scope| {
+        for thread in 0..3 {
+            let (live, decide, is_over, oldest) = (&live, &decide, &is_over, &oldest);
+            scope.spawn(move || {
+                let mut reader = live.reader();
+                for nth in (0..).map(|nth| nth * 3 + thread) {
+                    if is_over.load(Relaxed) {
+                        break;
+                    }
+                    match nth % 5 {
+                        // From the first generation, for ever.
+                        0 => decide(oldest, Some("0"), nth),
+                        1 => {
+                            let policy = live.load();
+                            let tag = policy.generation().to_string();
+                            assert!(policy.rules().all(|rule| rule.etag() == Some(&tag)));
+                            decide(&policy, Some(&tag), nth);
+                        }
+                        _ => {
+                            let policy = reader.policy();
+                            let tag = policy.rules().next().unwrap().etag();
+                            assert!(policy.rules().all(|rule| rule.etag() == tag));
+                            decide(policy, tag, nth);
+                        }
+                    }
+                }
+            });
+        }
+        let until = Instant::now() + Duration::from_secs(seconds);
+        for version in 1.. {
+            if Instant::now() >= until && version % 3 == 0 {
+                is_over.store(true, Relaxed);
+                break;
+            }
+            assert_eq!(live.replace_at(now, versions(version)).kept().count(), 5);
+            std::thread::sleep(pause);
+        }
+    });
+    let largest = BURSTS.into_iter().max().unwrap();
+    let generation = live.generation();
+    live.replace_at(now, versions(1 + 3 * generation));
+    let last = live.load();
+    for (key, counts) in granted.iter().enumerate() {
+        for (method, granted) in METHODS.iter().zip(counts) {
+            let granted = granted.load(Relaxed);
+            assert!(
+                granted > 0 && granted <= largest,
+                "{method}: {granted} of {largest}"
+            );
+            // Exactly what was granted is taken: the last limit is the largest.
+            let request = Request::new(method, &paths[key]).cost(0);
+            let status = last.decide_at(now, &request).status().unwrap();
+            assert_eq!(granted + status.remaining, largest, "{method} of key {key}");
+        }
+        assert_eq!(held[key].load(Relaxed), 0);
+        let request = Request::new("HEAD", &paths[key]).cost(3);
+        assert!(
+            last.decide_at(now, &request).is_allowed(),
+            "all have returned"
+        );
+    }
+    println!(
+        "{generation} changes, {} decisions",
+        decisions.load(Relaxed)
+    );
+}
