@@ -149,9 +149,9 @@ fn a_decision_by_an_older_policy_counts_in_the_newest() {
 fn limits_are_paired_by_what_they_have_in_common() {
     let live = LivePolicy::new(one([limit("10/s"), limit("100/h"), Limit::at_once(9)]));
     assert!(allows(&live, at(1), &GET.cost(8)));
-    // In another order, and one more.
+    // In another order, and one more. What was taken per second has returned.
     live.replace_at(
-        at(1),
+        at(3),
         one([
             limit("120/h"),
             Limit::at_once(9),
@@ -160,18 +160,18 @@ fn limits_are_paired_by_what_they_have_in_common() {
         ]),
     );
     let loaded = live.load();
-    let explained = loaded.decide_explained_at(at(1), &GET.cost(0));
+    let explained = loaded.decide_explained_at(at(3), &GET.cost(0));
     let left: Vec<_> = explained.told().map(|told| told.detail.available).collect();
-    assert_eq!(left, [112, 9, 2, 50]);
+    assert_eq!(left, [112, 9, 10, 50]);
     // By name.
     let named = |a, b| [limit(a).named("a"), limit(b).named("b")];
     let live = LivePolicy::new(one(named("10/s", "20/m")));
     assert!(allows(&live, at(1), &GET.cost(8)));
-    live.replace_at(at(1), one(named("30/m", "40/s")));
+    live.replace_at(at(3), one(named("30/m", "40/s")));
     let loaded = live.load();
-    let explained = loaded.decide_explained_at(at(1), &GET.cost(0));
+    let explained = loaded.decide_explained_at(at(3), &GET.cost(0));
     let left: Vec<_> = explained.told().map(|told| told.detail.available).collect();
-    assert_eq!(left, [22, 32]);
+    assert_eq!(left, [30, 32]);
 }
 
 #[test]

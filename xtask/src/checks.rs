@@ -205,7 +205,7 @@ pub(crate) const STEPS: &[Step] = &[
     },
     Step {
         name: "soak",
-        about: "the property tests with 10^9 operations, and the stress tests for minutes; 10,000 waits for 10 s on every runtime; the longest loom models with more pre-emptions; 10^8 pre-empted calls, and random traces for half an hour; a million random paths, files of policies, and sequences of decisions",
+        about: "the property tests with 10^9 operations, and the stress tests for minutes; 10,000 waits for 10 s on every runtime; the longest loom models with more pre-emptions; 10^8 pre-empted calls, and random traces for half an hour; a million random paths, files of policies, and sequences of decisions; a policy that changes twice a second for a minute",
         needs: None,
         run: soak,
     },
@@ -424,7 +424,10 @@ fn soak(context: &Context) -> Check {
     let mut policies = context.cargo_test();
     policies.args(["--release", "--package", "portcullis-policy"]);
     policies.args(["--all-features", "--lib", "--tests"]);
-    let policies = command::run_tests(policies.env("PROPTEST_CASES", "1000000"))?;
+    policies.env("PROPTEST_CASES", "1000000");
+    // Two changes of a policy a second.
+    policies.env("PORTCULLIS_SOAK_SECONDS", "60");
+    let policies = command::run_tests(&mut policies)?;
     Ok(format!(
         "{tests}; {models}; {accesses}; {traces}; {policies}"
     ))
