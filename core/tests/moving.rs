@@ -5,8 +5,8 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use core::time::Duration;
 
 use portcullis_core::{
-    Denied, FixedWindow, FixedWindowRules, Keyed, KeyedRules, Limiter, Line, Rate, Receipt, Seed,
-    Timestamp, TokenBucket, TokenBucketRules,
+    CooldownWindow, Denied, FixedWindow, FixedWindowRules, Keyed, KeyedRules, Limiter, Line, Rate,
+    Receipt, Retry, Seed, Timestamp, TokenBucket, TokenBucketRules,
 };
 use proptest::prelude::*;
 
@@ -186,6 +186,48 @@ fn closed_slots_are_of_no_key_and_those_of_a_moved_key_stay_closed() {
     }
     let refund = first.key("a").refund_at(at(9_000), 1, Receipt::NONE);
     assert_eq!(refund.permits, 0);
+}
+
+#[test]
+fn a_window_with_a_wait_keeps_its_end_its_count_and_its_wait() {
+    for wait in [
+        None,
+        Some(Duration::from_secs(5)),
+        Some(Duration::from_secs(90)),
+    ] {
+        let window = |limit| CooldownWindow::new(limit, Duration::from_secs(60), wait);
+        let first = window(10);
+        assert!(first.try_acquire_at(at(1_000), 4).is_ok());
+        assert!(first.try_acquire_at(at(8_000), 2).is_ok());
+        // A limit that needs more bits, and back.
+        let (raised, back) = (window(10_000), window(10));
+        raised.go_on_from(&first, at(9_000));
+        back.go_on_from(&raised, at(9_000));
+        assert_eq!(raised.available_at(at(60_999)), 9_994);
+        assert_eq!(raised.available_at(at(61_000)), 10_000);
+        let denials = [&first, &back].map(|window| {
+            assert_eq!(window.available_at(at(9_000)), 4);
+            // A stale request exceeds the limit. The wait is counted from the newest grant, or
+            // later.
+            let denied = window.try_acquire_at(at(3_000), 5).unwrap_err();
+            let Retry::At(until) = denied.retry(window) else {
+                panic!("the wait ends")
+            };
+            until
+        });
+        assert!(denials[1] >= denials[0], "{denials:?}");
+        let lowered = window(5);
+        lowered.go_on_from(&raised, at(10_000));
+        assert_eq!(lowered.available_at(at(10_000)), 0);
+        let waiting = window(20);
+        waiting.go_on_from(&first, at(10_000));
+        let end = denials[0].max(at(10_000));
+        if end > at(10_000) {
+            let before = Timestamp::from_nanos(end.as_nanos() - 1);
+            assert_eq!(waiting.available_at(before), 0, "{wait:?}");
+        }
+        assert_eq!(waiting.available_at(end), 20, "{wait:?}");
+    }
 }
 
 /// A bound of `burst + permits / seconds × t`, in whole permits.

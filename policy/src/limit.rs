@@ -266,16 +266,17 @@ impl Limit {
             ..of.clone()
         };
         let kind = |of: &Self| {
-            // Windows on a grid and sliding windows have the grid of their period.
+            // Only the count of these may change.
             let period = match of.algorithm {
                 Algorithm::SlidingWindow { .. } => of.period,
+                Algorithm::WindowFromRequest if of.wait.is_some() => of.period,
                 _ => None,
             };
-            (of.period.is_some(), of.algorithm, period, of.wait.is_some())
+            (of.period.is_some(), of.algorithm, period, of.wait)
         };
         if settings(self) == settings(before) {
             Some(0)
-        } else if kind(self) != kind(before) || self.wait.is_some() {
+        } else if kind(self) != kind(before) {
             None
         } else if self.name.is_some() && self.name == before.name {
             Some(1)

@@ -56,12 +56,13 @@ use crate::{Policy, RefreshError, RuleSource, Sourced};
 ///   stay taken: more than a lower burst are owed, and return at the new rate;
 /// - a fixed window, or a window from the first request, with any other count. With another
 ///   period, it begins anew with the count of the present one;
-/// - a sliding window with another count, up to 16,777,216 or the count that it began with.
+/// - a sliding window with another count, up to 16,777,216 or the count that it began with;
+/// - a window from the first request with a [wait](crate::Limit::wait), with another count. What is
+///   taken beyond a lower count is forgotten.
 ///
 /// So a raised limit counts at once: of a burst of 5 that becomes 8, 3 more permits are available.
-/// A limit with a [wait](crate::Limit::wait) that changes, a sliding window with another period or
-/// other segments, and a limit with another algorithm begin anew. So does a penalty of another
-/// length. Overrides are limits of one key: they keep their state as those of a rule do. To let a
+/// A limit with a wait whose period or wait changes, a sliding window with another period or other
+/// segments, and a limit with another algorithm begin anew. So does a penalty of another length. Overrides are limits of one key: they keep their state as those of a rule do. To let a
 /// rule begin anew, give it another name.
 ///
 /// A rule with several limits of one algorithm pairs them with those before: equal ones first, then

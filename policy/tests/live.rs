@@ -91,6 +91,27 @@ fn what_was_taken_stays_taken_and_a_raised_limit_counts_at_once() {
 }
 
 #[test]
+fn a_limit_with_a_wait_keeps_its_count_and_its_wait() {
+    let limit = |count| {
+        let window = Limit::per(count, MINUTE).algorithm_of(Algorithm::WindowFromRequest);
+        one([window.wait(2 * MINUTE)])
+    };
+    let live = LivePolicy::new(limit(10));
+    let old = live.load();
+    assert!(allows(&live, at(1), &GET.cost(7)));
+    live.replace_at(at(2), limit(15));
+    assert!(old.decide_at(at(2), &GET).is_allowed());
+    assert_eq!(
+        count(&live.load(), at(2), &GET),
+        7,
+        "the next one starts the wait"
+    );
+    live.replace_at(at(3), limit(30));
+    assert!(!allows(&live, at(121), &GET));
+    assert!(allows(&live, at(122), &GET.cost(30)));
+}
+
+#[test]
 fn permits_at_once_that_are_out_at_a_change_count_after_it() {
     let live = LivePolicy::new(one([Limit::at_once(3)]));
     let old = live.load();
@@ -299,12 +320,12 @@ fn a_limit_that_begins_anew_has_all_its_permits() {
             Limit::per(5, 2 * MINUTE).algorithm_of(Algorithm::SlidingWindow { segments: 6 }),
         ),
         (
-            window(4)
+            window(5)
                 .algorithm_of(Algorithm::WindowFromRequest)
                 .wait(MINUTE),
             window(5)
                 .algorithm_of(Algorithm::WindowFromRequest)
-                .wait(MINUTE),
+                .wait(2 * MINUTE),
         ),
         (window(5), Limit::at_once(5)),
     ];

@@ -620,6 +620,11 @@ enum Entered<'t> {
     Gone,
 }
 
+/// Whether calls are working on the limiter of a slot.
+pub(crate) fn has_users(held: Held) -> bool {
+    held.state() & USERS != 0
+}
+
 /// Returns `state` with its time replaced by `time`.
 const fn noted(state: u64, time: u64) -> u64 {
     (state & !(TIMES << TIME_AT)) | (time << TIME_AT)

@@ -423,15 +423,20 @@ impl Entry<'_> {
 
     /// Moves the key of this slot to the closed slot `to` of another table, with the state that
     /// `convert` returns, and closes this slot: see [`moving`](super::moving). Returns `false` if a
-    /// claim of this slot is under way.
-    pub(crate) fn move_to(self, to: Self, convert: impl Fn(u64) -> u64) -> bool {
+    /// claim of this slot is under way, or if `is_busy`.
+    pub(crate) fn move_to(
+        self,
+        to: Self,
+        is_busy: impl Fn(Held) -> bool,
+        convert: impl FnOnce(Held) -> u64,
+    ) -> bool {
         let mut word = self.word.load(Relaxed);
         loop {
             if is_closed(word) {
                 return true;
             }
             let held = Held::of(word);
-            if held.is_none() && word != 0 {
+            if held.map_or(word != 0, &is_busy) {
                 return false;
             }
             if let Some(held) = held {
@@ -441,9 +446,10 @@ impl Entry<'_> {
             }
             // Release: pairs with the fence in `confirm`. A claim for the key in the other table,
             // which a thread makes only if it has read the closed slot, sees the store above.
+            // Acquire: pairs with `add`. `convert` sees what calls did to the slot's limiter.
             match self
                 .word
-                .compare_exchange_weak(word, word & TAG | CLOSED, Release, Relaxed)
+                .compare_exchange_weak(word, word & TAG | CLOSED, AcqRel, Relaxed)
             {
                 Ok(_) => break,
                 Err(newer) => word = newer,
@@ -452,7 +458,7 @@ impl Entry<'_> {
         match Held::of(word) {
             Some(held) => {
                 let (entry, tag) = (to, held.tag());
-                Claimed { entry, tag }.hold(convert(held.state()));
+                Claimed { entry, tag }.hold(convert(held));
             }
             // Relaxed: a key that has moved reads nothing but this word.
             None => to.word.store(0, Relaxed),

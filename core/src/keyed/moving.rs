@@ -5,6 +5,7 @@
 //! vacant          closed                                    closed  -> vacant
 //! held            closed, with the key's tag                closed  -> claimed -> held
 //! claimed         waits until the claim is over
+//! in use          waits until no call works on the limiter (in a `KeyedArray`)
 //! ```
 //!
 //! The table that keys move to has the same number of lines and the same hasher, so a key has the
@@ -16,7 +17,9 @@
 //! 1. It marks the slot of the other table as claimed for the key.
 //! 2. It closes the slot, by a compare-exchange of the word that it read. If a take has changed the
 //!    word in between, it starts again at step 1.
-//! 3. It holds the slot of the other table, with the state converted to the other settings.
+//! 3. It holds the slot of the other table, with the state converted to the other settings. In a
+//!    `KeyedArray` the limiter of that slot goes on with the state of the one before; no call works
+//!    on either at that moment.
 //!
 //! A key *has moved* if a slot is closed with its tag, or if all slots that it could use are
 //! closed. This remains so. Callers take a key's permits from the table that the key has not moved
@@ -30,8 +33,9 @@
 
 use core::hash::BuildHasher;
 
-use crate::keyed::line::{self, Address, Line, Width};
-use crate::{Keyed, KeyedRules, Timestamp};
+use crate::keyed::keyed_array::has_users;
+use crate::keyed::line::{self, Address, Held, Line, Width};
+use crate::{Keyed, KeyedArray, KeyedRules, Timestamp};
 
 impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher> Keyed<R, M, S> {
     /// Moves all keys to the table `to`, which has other settings, while other threads take permits
@@ -102,10 +106,10 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher> Keyed<R, M, S> {
             after.len(),
             "the tables differ in their numbers of lines"
         );
-        let convert = |state| to.rules[0].moved(&self.rules[0], state, now);
+        let convert = |held: Held| to.rules[0].moved(&self.rules[0], held.state(), now);
         line::entries_from(before, 0, Width::ONE)
             .zip(line::entries_from(after, 0, Width::ONE))
-            .filter(|(from, to)| !from.move_to(*to, convert))
+            .filter(|(from, to)| !from.move_to(*to, |_| false, convert))
             .count()
     }
 
@@ -124,5 +128,82 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher> Keyed<R, M, S> {
     /// ```
     pub fn has_moved(&self, key: Address) -> bool {
         key.has_moved(self.table.lines())
+    }
+}
+
+impl<L, A: AsRef<[L]>, M: AsRef<[Line]>, S> KeyedArray<L, A, M, S> {
+    /// Moves all keys to the table `to`, whose limiters have other settings, as
+    /// [`Keyed::move_to`] does. Returns the number of slots that it could not move yet, because
+    /// another thread was claiming them or working on their limiters: call it again until it
+    /// returns 0.
+    ///
+    /// `carry` takes a limiter of `to` and the one that the key has before. It writes the state of
+    /// the second to the first, for example with
+    /// [`CooldownWindow::go_on_from`](crate::CooldownWindow::go_on_from). No other call works on
+    /// either of them in the meantime.
+    ///
+    /// # Panics
+    ///
+    /// If the tables differ in their numbers of lines, or of limiters.
+    ///
+    /// # Cost
+    ///
+    /// Reads and writes both tables. Makes no other call wait.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{CooldownWindow, KeyedArray, Limiter, Line, Seed, Timestamp};
+    /// let table = |limit, line: fn() -> Line| {
+    ///     let window = || CooldownWindow::new(limit, Duration::from_secs(60), None);
+    ///     let lines: Vec<_> = (0..64).map(|_| line()).collect();
+    ///     let windows: Vec<_> = (0..512).map(|_| window()).collect();
+    ///     KeyedArray::new(window(), windows, lines, Seed::new())
+    /// };
+    /// let (before, now) = (table(10, Line::new), Timestamp::from_secs(9));
+    /// let _ = before.key("alice").take_at(now, 4)?;
+    /// let after = table(15, Line::closed);
+    /// assert_eq!(before.move_to(&after, |window, old| window.go_on_from(old, now)), 0);
+    /// assert_eq!(after.key("alice").available_at(now), 11);
+    /// # Ok::<(), portcullis_core::Denied>(())
+    /// ```
+    pub fn move_to<B: AsRef<[L]>, N: AsRef<[Line]>, T>(
+        &self,
+        to: &KeyedArray<L, B, N, T>,
+        carry: impl Fn(&L, &L),
+    ) -> usize {
+        let (before, after) = (self.lines().as_ref(), to.lines().as_ref());
+        let (old, new) = (self.limiters().as_ref(), to.limiters().as_ref());
+        assert!(
+            before.len() == after.len() && old.len() == new.len(),
+            "the tables differ in their numbers of lines or limiters"
+        );
+        let move_slot = |(from, into): (line::Entry<'_>, line::Entry<'_>)| {
+            from.move_to(into, has_users, |held| {
+                if let (Some(old), Some(new)) = (old.get(from.at), new.get(from.at)) {
+                    carry(new, old);
+                }
+                held.state()
+            })
+        };
+        line::entries_from(before, 0, Width::ONE)
+            .zip(line::entries_from(after, 0, Width::ONE))
+            .filter(|entries| !move_slot(*entries))
+            .count()
+    }
+
+    /// Returns whether the key with this address has moved to another table: see
+    /// [`Keyed::has_moved`].
+    ///
+    /// # Cost
+    ///
+    /// Reads two lines.
+    ///
+    /// ```
+    /// # use portcullis_core::{Concurrency, KeyedArray};
+    /// let table = KeyedArray::for_keys(|| Concurrency::new(1), 100);
+    /// assert!(!table.has_moved(table.key("alice").address()));
+    /// ```
+    pub fn has_moved(&self, key: Address) -> bool {
+        key.has_moved(self.lines().as_ref())
     }
 }

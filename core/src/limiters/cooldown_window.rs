@@ -388,6 +388,48 @@ impl<W: Word> CooldownWindow<W> {
         self
     }
 
+    /// Goes on with the state of `before`, a limiter with the same period and wait, and perhaps
+    /// another limit: the window or the wait keeps its end, and permits that are taken stay taken.
+    /// If more are taken than the limit, the rest is forgotten. `now` is the present.
+    ///
+    /// For [`KeyedArray::move_to`](crate::KeyedArray::move_to). No other call may work on either
+    /// limiter in the meantime: what it does may be lost.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{CooldownWindow, Timestamp};
+    /// let window = |limit| CooldownWindow::new(limit, Duration::from_secs(60), None);
+    /// let (before, after) = (window(10), window(15));
+    /// let now = Timestamp::from_secs(9);
+    /// let _ = before.try_acquire_at(now, 4)?;
+    /// after.go_on_from(&before, now);
+    /// assert_eq!(after.available_at(now), 11);
+    /// # Ok::<(), portcullis_core::Denied>(())
+    /// ```
+    pub fn go_on_from(&self, before: &Self, now: Timestamp) {
+        let state = before.state.load(Relaxed);
+        let (count, end) = before.split(state);
+        let Started { layout, grid } = &before.started;
+        let position = grid.index(now);
+        // The instant of a stamp in the state. Rounded up to a tick of this limiter below.
+        let instant = |stamp| {
+            let ahead = -layout.distance(layout.stamp(position), stamp);
+            let at = position
+                .checked_add_signed(ahead)
+                .and_then(|at| grid.start(at));
+            at.unwrap_or(now)
+        };
+        let next = self.started.end(instant(end), 0);
+        let next = if count == before.mark() {
+            next + self.mark()
+        } else {
+            let offset = (state & Into::<u64>::into(before.newest)) << before.shift;
+            let newest = instant(before.start(end).wrapping_add(offset) & W::MASK);
+            self.with_newest(self.started.stamp(newest.max(now)), next) + count.min(self.limit())
+        };
+        self.state.store(next, Relaxed);
+    }
+
     fn span_of(&self, positions: u64) -> Duration {
         saturating_duration(u128::from(positions) * u128::from(self.started.grid.step()))
     }

@@ -8,7 +8,7 @@
 //! | does not change | the same lines (and limiters) |
 //! | of permits at once | the same lines. Each policy judges by its own limit how many are out |
 //! | a sliding window whose count changes | the same limiters. Their limit is set |
-//! | a token bucket or a window | lines of its own, to which the keys [move](Keyed::move_to) |
+//! | a token bucket or another window | lines of its own, to which the keys [move](Keyed::move_to) |
 //!
 //! While keys move, and afterward, decisions by the old policy go on: there may be some that began
 //! before the change. A limit of the old policy whose key has moved answers [`Denied::Crowded`].
@@ -34,7 +34,9 @@ use portcullis_core::{
     KeyedArray, KeyedRules, Line, Rate, Timestamp, TokenBucket,
 };
 
-use super::{Limiters, Lines, Store, StoreDenied, Table, Words, lines_for, sliding, words};
+use super::{
+    Limiters, Lines, Store, StoreDenied, Table, Words, limiters, lines_for, sliding, words,
+};
 use crate::Limit;
 use crate::limit::Compiled;
 use crate::rule::MAX_LIMITS;
@@ -90,6 +92,19 @@ impl Table {
                 let (lines, hasher) = (closed(table.lines().len()), table.seed().clone());
                 Self::Window(Keyed::new(rules, lines, hasher))
             }
+            (
+                Self::Cooldown(table),
+                Compiled::Cooldown {
+                    count,
+                    period,
+                    wait,
+                },
+            ) => {
+                let (lines, hasher) = (closed(table.lines().len()), table.seed().clone());
+                Self::Cooldown(limiters(lines, hasher, || {
+                    CooldownWindow::new(count, period, Some(wait))
+                }))
+            }
             (Self::AtOnce(table), Compiled::AtOnce(rules)) => {
                 let (lines, hasher) = (Arc::clone(table.lines()), table.seed().clone());
                 Self::AtOnce(Keyed::new(rules, lines, hasher))
@@ -135,18 +150,29 @@ impl Table {
         match self {
             Self::Bucket(table) => table.has_moved(at),
             Self::Window(table) => table.has_moved(at),
-            Self::AtOnce(_) | Self::Cooldown(_) | Self::Sliding(_) => false,
+            Self::Cooldown(table) => table.has_moved(at),
+            Self::AtOnce(_) | Self::Sliding(_) => false,
         }
     }
 
     /// Hands the state over to the table `to`, which [follows](Self::followed_by) this one.
     fn hand_over(&self, to: &Self, moves: &Moves, now: Timestamp) {
         match (self, to) {
-            (Self::Bucket(from), Self::Bucket(into)) if !have_common_lines(from, into) => {
+            (Self::Bucket(from), Self::Bucket(into))
+                if !Arc::ptr_eq(from.lines(), into.lines()) =>
+            {
                 self.move_to(to, moves, || from.move_to(into, now));
             }
-            (Self::Window(from), Self::Window(into)) if !have_common_lines(from, into) => {
+            (Self::Window(from), Self::Window(into))
+                if !Arc::ptr_eq(from.lines(), into.lines()) =>
+            {
                 self.move_to(to, moves, || from.move_to(into, now));
+            }
+            (Self::Cooldown(from), Self::Cooldown(into))
+                if !Arc::ptr_eq(from.lines(), into.lines()) =>
+            {
+                let carry = |new: &CooldownWindow, old: &_| new.go_on_from(old, now);
+                self.move_to(to, moves, || from.move_to(into, carry));
             }
             (Self::Sliding(from), Self::Sliding(into)) => {
                 let limit = into.fresh().limit();
@@ -190,10 +216,6 @@ fn same<R: KeyedRules>(table: &Words<R>, rules: R) -> Words<R> {
 fn again<L>(table: &Limiters<L>, fresh: L) -> Limiters<L> {
     let (limiters, lines) = (Arc::clone(table.limiters()), Arc::clone(table.lines()));
     KeyedArray::new(fresh, limiters, lines, table.seed().clone())
-}
-
-fn have_common_lines<R: KeyedRules>(one: &Words<R>, other: &Words<R>) -> bool {
-    Arc::ptr_eq(one.lines(), other.lines())
 }
 
 /// For each new limit, the index of the old one whose state it goes on with: at most one each, and

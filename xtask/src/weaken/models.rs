@@ -1080,8 +1080,22 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: LINE,
         within: "pub(crate) fn move_to(",
-        text: "Release, Relaxed)",
-        by: "Relaxed, Relaxed)",
+        text: "AcqRel, Relaxed)",
+        by: "Release, Relaxed)",
+        test: ("moving", "a_move_sees_how_a_use_changed_the_limiter"),
+    },
+    Mutant {
+        file: "core/src/keyed/moving.rs",
+        within: "let move_slot =",
+        text: "from.move_to(into, has_users,",
+        by: "from.move_to(into, |_| false,",
+        test: ("moving", "a_move_sees_how_a_use_changed_the_limiter"),
+    },
+    Mutant {
+        file: LINE,
+        within: "pub(crate) fn move_to(",
+        text: "AcqRel, Relaxed)",
+        by: "Acquire, Relaxed)",
         test: (
             "moving",
             "a_key_finds_its_claim_in_the_table_that_it_has_moved_to",

@@ -207,6 +207,13 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         file: MOVES,
+        within: "fn hand_over(&self, to: &Self, moves: &Moves",
+        text: "new.go_on_from(old, now)",
+        by: "new.go_on_from(new, now)",
+        test: ("live", "a_limit_with_a_wait_keeps_its_count_and_its_wait"),
+    },
+    Mutant {
+        file: MOVES,
         within: "fn pairs(",
         text: "for kinship in 0..=3 {",
         by: "for kinship in [3, 2, 1, 0] {",
