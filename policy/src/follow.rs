@@ -61,21 +61,23 @@ impl Active {
         let penalty = self.store.penalty();
         let keys = (!is_shared).then_some(rule.keys);
         let limits = (&*before.limits, &*rule.limits);
-        self.store = old.store.followed_by(limits, penalty, keeps_penalty, keys);
+        let is_held = rule.hold.is_some();
+        let keeps = (keeps_penalty, is_held);
+        self.store = old.store.followed_by(limits, penalty, keeps, keys);
         // Keys are found by hashes of the store's hasher.
         let mut refused = Vec::new();
         self.overrides = Overrides::new(
             &rule.overrides,
             &rule.key,
             &self.store,
-            (penalty, rule.hold.is_some()),
+            (penalty, is_held),
             path_rules,
             &mut refused,
         );
         debug_assert!(refused.is_empty(), "the overrides were checked");
         if let (Some(new), Some(old)) = (&mut self.overrides, &old.overrides) {
             let keys = (&*before.overrides, &*rule.overrides);
-            new.follow(old, keys, keeps_penalty);
+            new.follow(old, keys, keeps);
         }
         if rule.thresholds == before.thresholds {
             self.activity.clone_from(&old.activity);

@@ -65,6 +65,11 @@ use crate::{Policy, RefreshError, RuleSource, Sourced};
 /// segments, and a limit with another algorithm begin anew. So does a penalty of another length. Overrides are limits of one key: they keep their state as those of a rule do. To let a
 /// rule begin anew, give it another name.
 ///
+/// A [hold](Policy::hold_at) that began before a change is settled after it: an excess is charged to
+/// the new limits. Of limits that have changed since, it returns nothing. In a rule with a
+/// [hold](crate::Rule::hold), a token bucket owes no more than its own debt: what is taken beyond a
+/// lower burst and the debt is forgotten.
+///
 /// A rule with several limits of one algorithm pairs them with those before: equal ones first, then
 /// those with the same name, then those with the same period.
 ///

@@ -90,13 +90,13 @@ impl Overrides {
     }
 
     /// Goes on with the state of the overrides `old` for the same keys. `keys` are the settings
-    /// before and now.
+    /// before and now. For `keeps`, see [`Store::followed_by`].
     #[cfg(feature = "live")]
     pub(crate) fn follow(
         &mut self,
         old: &Self,
         (before, now): (&[KeyOverride], &[KeyOverride]),
-        keeps_penalty: bool,
+        keeps: (bool, bool),
     ) {
         let by_key: HashMap<_, _> = before.iter().map(|one| &one.key).zip(0..).collect();
         for (this, settings) in self.all.iter_mut().zip(now) {
@@ -104,7 +104,7 @@ impl Overrides {
             if let Some(old) = this.follows.and_then(|index| old.get(index)) {
                 let limits = (&*old.limits, &*this.limits);
                 let penalty = this.store.penalty();
-                this.store = old.store.followed_by(limits, penalty, keeps_penalty, None);
+                this.store = old.store.followed_by(limits, penalty, keeps, None);
                 this.at = this.store.locate_shared();
             }
         }

@@ -197,6 +197,18 @@ impl Table {
         }
     }
 
+    /// Takes up to `n` more permits. A token bucket may owe them.
+    fn charge_key(&self, at: Address, now: Timestamp, n: u32) -> u32 {
+        match self {
+            Self::Bucket(table) => table.charge_at(at, now, n),
+            _ if n == 0 => 0,
+            _ => match self.key(at).try_acquire_between_at(now, 1, n) {
+                Ok(lease) => lease.forget(),
+                Err(_) => 0,
+            },
+        }
+    }
+
     #[inline]
     fn locate(&self, key: &KeyOf<'_>) -> Address {
         match self {
@@ -249,6 +261,12 @@ pub(crate) fn lines_for(keys: Option<usize>) -> Lines {
     }
 }
 
+/// The refunds of all groups of `keys` keys, before the first one.
+fn no_refunds(keys: Option<usize>) -> Arc<[Refunds]> {
+    let groups = keys.map_or(1, |keys| keys.min(MOST_GROUPS));
+    (0..groups).map(|_| Refunds::new()).collect()
+}
+
 pub(crate) struct Store {
     tables: Box<[Table]>,
     /// Where the keys of each table have moved.
@@ -258,7 +276,7 @@ pub(crate) struct Store {
     /// The hasher of all tables.
     hasher: RandomState,
     /// For each limit, the refunds of groups of keys. Empty if there are none.
-    refunds: Box<[Box<[Refunds]>]>,
+    refunds: Box<[Arc<[Refunds]>]>,
     /// Whether permits return by release.
     releases: bool,
 }
@@ -282,10 +300,9 @@ impl Store {
     ) -> Self {
         let lines = || lines_for(keys);
         let hasher = RandomState::new();
-        let groups = keys.map_or(1, |keys| keys.min(MOST_GROUPS));
         let refunds = |limit: &Compiled| match limit {
-            Compiled::Bucket(_) if is_held => (0..groups).map(|_| Refunds::new()).collect(),
-            _ => Box::default(),
+            Compiled::Bucket(_) if is_held => no_refunds(keys),
+            _ => Arc::default(),
         };
         let refunds = limits.iter().map(refunds).collect();
         let releases = limits
@@ -380,7 +397,7 @@ impl Store {
         held: &mut Held,
     ) -> Result<(), StoreDenied> {
         let notes = [const { Cell::new(None) }; MAX_LIMITS];
-        self.take_from(at, now, n, |limit| Watched {
+        let taken = self.take_from(at, now, n, |limit| Watched {
             key: self.tables[limit].key(at),
             take: {
                 let note = &notes[limit];
@@ -391,7 +408,15 @@ impl Store {
                     Ok(receipt)
                 }
             },
-        })?;
+        });
+        #[cfg(feature = "live")]
+        if let Err(by) = taken
+            && self.may_have_moved(by)
+        {
+            // Without notes: a settlement returns none of these permits.
+            return self.take_moved(at, now, n, by);
+        }
+        taken?;
         *held = notes.map(Cell::into_inner);
         Ok(())
     }
@@ -401,15 +426,17 @@ impl Store {
     pub(crate) fn give_back(&self, at: Address, now: Timestamp, n: u32, held: Held) -> u32 {
         let mut least = n;
         for (limit, (table, note)) in self.tables.iter().zip(held).enumerate() {
-            let Some((receipt, before)) = note else {
-                continue;
-            };
-            let refund = match (table, self.refunds(limit, at), before) {
+            let refund = match (table, self.refunds(limit, at), note) {
                 (Table::AtOnce(_), ..) => continue,
-                (Table::Bucket(table), Some(refunds), Some(before)) => {
+                (Table::Bucket(table), Some(refunds), Some((receipt, Some(before)))) => {
                     table.refund_counted_at(at, now, n, receipt, refunds, before)
                 }
-                _ => table.key(at).refund_at(now, n, receipt),
+                (_, _, Some((receipt, _))) => table.key(at).refund_at(now, n, receipt),
+                // Taken after the key had moved.
+                (_, _, None) => {
+                    least = 0;
+                    continue;
+                }
             };
             least = least.min(refund.permits);
         }
@@ -420,16 +447,18 @@ impl Store {
     /// all limits could take. Permits at once are not taken.
     pub(crate) fn charge(&self, at: Address, now: Timestamp, n: u32) -> u32 {
         let mut least = n;
-        for table in &self.tables {
-            let charged = match table {
-                Table::AtOnce(_) => continue,
-                Table::Bucket(table) => table.charge_at(at, now, n),
-                _ if n == 0 => 0,
-                _ => match table.key(at).try_acquire_between_at(now, 1, n) {
-                    Ok(lease) => lease.forget(),
-                    Err(_) => 0,
-                },
+        for (limit, table) in self.tables.iter().enumerate() {
+            if matches!(table, Table::AtOnce(_)) {
+                continue;
+            }
+            let charged = table.charge_key(at, now, n);
+            #[cfg(feature = "live")]
+            let charged = match self.moved(at, limit) {
+                Some(table) => charged + table.charge_key(at, now, n - charged),
+                None => charged,
             };
+            #[cfg(not(feature = "live"))]
+            let _ = limit;
             least = least.min(charged);
         }
         least

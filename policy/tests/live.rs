@@ -112,6 +112,41 @@ fn a_limit_with_a_wait_keeps_its_count_and_its_wait() {
 }
 
 #[test]
+fn a_hold_that_began_before_a_change_is_settled_after_it() {
+    let held = |rate: &str| policy([Rule::new("one").hold(MINUTE).limit(limit(rate))]);
+    let left = |policy: &Policy| {
+        policy
+            .decide_at(at(2), &GET.cost(0))
+            .status()
+            .unwrap()
+            .remaining
+    };
+    let live = LivePolicy::new(held("10/d"));
+    let old = live.load();
+    let [first, second] = [(); 2].map(|()| old.hold_at(at(1), &GET.cost(3)));
+    // The limit does not change, so the state is the same.
+    live.replace_at(at(2), held("10/d"));
+    let settled = first.settle_at(at(2), 1);
+    assert_eq!(
+        (settled.unused, settled.kept, left(&live.load())),
+        (2, 0, 6)
+    );
+    live.replace_at(at(2), held("20/d"));
+    let settled = second.settle_at(at(2), 8);
+    assert_eq!(
+        (settled.excess, settled.uncounted, left(&live.load())),
+        (5, 0, 11)
+    );
+    let third = old.hold_at(at(2), &GET.cost(4));
+    assert!(third.is_allowed());
+    let settled = third.settle_at(at(2), 1);
+    assert_eq!(
+        (settled.unused, settled.kept, left(&live.load())),
+        (3, 3, 7)
+    );
+}
+
+#[test]
 fn permits_at_once_that_are_out_at_a_change_count_after_it() {
     let live = LivePolicy::new(one([Limit::at_once(3)]));
     let old = live.load();

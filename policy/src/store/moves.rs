@@ -35,7 +35,8 @@ use portcullis_core::{
 };
 
 use super::{
-    Limiters, Lines, Store, StoreDenied, Table, Words, limiters, lines_for, sliding, words,
+    Limiters, Lines, Store, StoreDenied, Table, Words, limiters, lines_for, no_refunds, sliding,
+    words,
 };
 use crate::Limit;
 use crate::limit::Compiled;
@@ -61,16 +62,17 @@ fn closed(lines: usize) -> Lines {
 impl Table {
     /// A table for `limit` that goes on with the state of this one. `None` if there is no room for
     /// the limit.
-    fn followed_by(&self, limit: &Limit, is_same: bool) -> Option<Self> {
+    fn followed_by(&self, limit: &Limit, is_same: bool, is_held: bool) -> Option<Self> {
         if is_same {
             return Some(self.share());
         }
         Some(match (self, limit.compile().ok()?) {
             (Self::Bucket(table), Compiled::Bucket(mut rules)) => {
                 let old = &table.rules()[0];
-                // What is taken beyond a lower burst is owed.
+                // What is taken beyond a lower burst is owed. Where settlements charge a debt, only
+                // up to that debt.
                 let owed = (old.burst() + old.debt()).saturating_sub(rules.burst());
-                if owed > 0 {
+                if owed > rules.debt() && !is_held {
                     let rate = Rate::new(limit.count() as u32, limit.period()?);
                     let builder = TokenBucket::builder(rate, limit.capacity());
                     rules = builder.debt(owed).rules().unwrap_or(rules);
@@ -237,26 +239,38 @@ fn pairs(old: &[Limit], new: &[Limit]) -> Vec<Option<usize>> {
 impl Store {
     /// The tables of a rule after a change of its limits from `old` to `new`, which were checked.
     /// The rule has the same key and the same number of keys. `keeps_penalty` if the penalty has
-    /// not changed. [`hand_over`](Self::hand_over) completes the change.
+    /// not changed; `is_held` if permits can be returned by settlements.
+    /// [`hand_over`](Self::hand_over) completes the change.
     pub(crate) fn followed_by(
         &self,
         (old, new): (&[Limit], &[Limit]),
         penalty: Option<FixedWindowRules>,
-        keeps_penalty: bool,
+        (keeps_penalty, is_held): (bool, bool),
         keys: Option<usize>,
     ) -> Self {
         let hasher = self.hasher.clone();
         let lines = || lines_for(keys);
-        let (mut tables, mut moves) = (Vec::new(), Vec::new());
+        let (mut tables, mut moves, mut refunds) = (Vec::new(), Vec::new(), Vec::new());
         for (limit, pair) in new.iter().zip(pairs(old, new)) {
             let followed = pair.and_then(|at| {
                 let is_same = limit.kinship(&old[at]) == Some(0);
-                let table = self.tables[at].followed_by(limit, is_same)?;
-                Some((table, Arc::clone(&self.moves[at])))
+                let table = self.tables[at].followed_by(limit, is_same, is_held)?;
+                // Tables with the same state need the same count of refunds.
+                let counts = is_same.then(|| Arc::clone(&self.refunds[at]));
+                Some((table, Arc::clone(&self.moves[at]), counts))
             });
-            let (table, to) = followed.unwrap_or_else(|| {
+            let (table, to, counts) = followed.unwrap_or_else(|| {
                 let compiled = limit.compile().expect("the limits were checked");
-                (Table::new(compiled, &lines, &hasher), Moves::default())
+                (
+                    Table::new(compiled, &lines, &hasher),
+                    Moves::default(),
+                    None,
+                )
+            });
+            refunds.push(match (&table, counts) {
+                (Table::Bucket(_), Some(counts)) if !counts.is_empty() => counts,
+                (Table::Bucket(_), _) if is_held => no_refunds(keys),
+                _ => Arc::default(),
             });
             tables.push(table);
             moves.push(to);
@@ -270,8 +284,7 @@ impl Store {
         Self {
             tables: tables.into(),
             moves: moves.into(),
-            // Settlements return nothing to limits that were in force before.
-            refunds: new.iter().map(|_| Box::default()).collect(),
+            refunds: refunds.into(),
             penalty,
             hasher,
             releases,
@@ -360,8 +373,8 @@ mod tests {
         let limits = |burst| vec![Limit::per(1, Duration::from_hours(1)).burst(burst)];
         let [a, b, c] = [10, 20, 30].map(limits);
         let first = Store::new(vec![a[0].compile().unwrap()], None, Some(100), false);
-        let second = first.followed_by((&a, &b), None, true, Some(100));
-        let third = second.followed_by((&b, &c), None, true, Some(100));
+        let second = first.followed_by((&a, &b), None, (true, false), Some(100));
+        let third = second.followed_by((&b, &c), None, (true, false), Some(100));
         [(first, a), (second, b), (third, c)]
     }
 

@@ -142,8 +142,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         file: STORE,
-        within: "pub(crate) fn charge(",
-        text: "Table::Bucket(table) => table.charge_at(at, now, n),",
+        within: "fn charge_key(",
+        text: "Self::Bucket(table) => table.charge_at(at, now, n),",
         by: "",
         test: (
             "holds",
@@ -257,5 +257,26 @@ pub(super) const MUTANTS: &[Mutant] = &[
         text: "self.shared.changed.notify(usize::MAX);",
         by: "",
         test: ("live", "no_change_is_missed_by_those_who_wait"),
+    },
+    // A settlement after a change charges the state before it, or returns what it did not note.
+    Mutant {
+        file: STORE,
+        within: "pub(crate) fn charge(",
+        text: "Some(table) => charged + table.charge_key(at, now, n - charged),",
+        by: "Some(_) => charged,",
+        test: (
+            "live",
+            "a_hold_that_began_before_a_change_is_settled_after_it",
+        ),
+    },
+    Mutant {
+        file: STORE,
+        within: "pub(crate) fn give_back(",
+        text: "least = 0;",
+        by: "",
+        test: (
+            "live",
+            "a_hold_that_began_before_a_change_is_settled_after_it",
+        ),
     },
 ];
