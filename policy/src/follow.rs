@@ -10,8 +10,9 @@ use crate::policy::Active;
 use crate::{PathRules, Policy};
 
 impl Policy {
-    /// Goes on with the state of `before`, for the rules that keep their state. Returns their names.
-    /// Until [`hand_over`](Self::hand_over), the state of limits that change is still in `before`.
+    /// Goes on with the state of `before`, for the rules that keep their state. Returns their
+    /// names. Until [`hand_over`](Self::hand_over), the state of limits that change is still in
+    /// `before`.
     pub(crate) fn follow(&mut self, before: &Self) -> Vec<Box<str>> {
         if self.path_rules != before.path_rules {
             return Vec::new();

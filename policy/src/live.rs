@@ -62,11 +62,12 @@ use crate::{Policy, RefreshError, RuleSource, Sourced};
 ///
 /// So a raised limit counts at once: of a burst of 5 that becomes 8, 3 more permits are available.
 /// A limit with a wait whose period or wait changes, a sliding window with another period or other
-/// segments, and a limit with another algorithm begin anew. So does a penalty of another length. Overrides are limits of one key: they keep their state as those of a rule do. To let a
-/// rule begin anew, give it another name.
+/// segments, and a limit with another algorithm begin anew. So does a penalty of another length.
+/// Overrides are limits of one key: they keep their state as those of a rule do. To let a rule
+/// begin anew, give it another name.
 ///
-/// A [hold](Policy::hold_at) that began before a change is settled after it: an excess is charged to
-/// the new limits. Of limits that have changed since, it returns nothing. In a rule with a
+/// A [hold](Policy::hold_at) that began before a change is settled after it: an excess is charged
+/// to the new limits. Of limits that have changed since, it returns nothing. In a rule with a
 /// [hold](crate::Rule::hold), a token bucket owes no more than its own debt: what is taken beyond a
 /// lower burst and the debt is forgotten.
 ///
@@ -180,8 +181,8 @@ impl LivePolicy {
         LoadedPolicy(self.shared.version.load())
     }
 
-    /// Returns a reader, which finds the policy in force faster than [`load`](Self::load) does. Give
-    /// one to each thread or worker that decides.
+    /// Returns a reader, which finds the policy in force faster than [`load`](Self::load) does.
+    /// Give one to each thread or worker that decides.
     ///
     /// ```
     /// # use portcullis_core::Timestamp;
@@ -211,8 +212,8 @@ impl LivePolicy {
     }
 
     /// Replaces the policy at `now`: see [what a change keeps](Self#what-a-change-keeps). A policy
-    /// is valid, so this does not fail: a set of rules that is not valid never becomes a policy, and
-    /// the old one stays in force.
+    /// is valid, so this does not fail: a set of rules that is not valid never becomes a policy,
+    /// and the old one stays in force.
     ///
     /// `now` is the time of the requests that are being decided. What returned before `now` returns
     /// at the old rates.
@@ -244,7 +245,8 @@ impl LivePolicy {
     ///
     /// # Cost
     ///
-    /// That of the source, and of [`replace_at`](Self::replace_at) if there is a change.
+    /// That of the source, and of [`replace_at`](Self::replace_at) if there is a change. Other
+    /// changes wait for the source, so a source must not change the policy itself.
     ///
     /// ```
     /// # use portcullis_core::Timestamp;

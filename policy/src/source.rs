@@ -31,7 +31,9 @@ use crate::Policy;
 ///         if known == Some(&tag) {
 ///             return Ok(None);
 ///         }
-///         let rule = |&(name, limit): &(&str, &str)| Rule::new(name).limit(limit.parse().unwrap());
+///         let rule = |&(name, limit): &(&str, &str)| {
+///             Rule::new(name).limit(limit.parse().unwrap())
+///         };
 ///         let policy = Policy::new(self.limits.iter().map(rule))?;
 ///         Ok(Some(Sourced::new(policy).tagged(&tag)))
 ///     }

@@ -21,8 +21,8 @@ use crate::{FileError, Policy, RuleSource, Sourced};
 /// `toml` or `json`, and `live`.
 ///
 /// - **By content.** A poll reads the whole file and compares a hash of it. So it sees changes that
-///   no notification tells of: of a mounted configuration map, where a link changes, or on a network
-///   drive. The tag is that hash.
+///   no notification tells of: of a mounted configuration map, where a link changes, or on a
+///   network drive. The tag is that hash.
 /// - **Not while it is written.** A change is read once two polls in a row have found the same
 ///   content. So a file that a program is writing is not taken for its first half. A program that
 ///   takes longer than the time between two polls should write another file and rename it.
