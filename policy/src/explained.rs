@@ -1,4 +1,4 @@
-//! A decision, and what each of its limits told of it.
+//! A decision, with the detail of each of its limits.
 
 use core::fmt;
 use core::ops::Deref;
@@ -10,9 +10,9 @@ use crate::store::{Details, StoreDenied};
 use crate::{Decision, Limit, Outcome, Policy, Request};
 
 impl Policy {
-    /// Decides as [`decide_at`](Self::decide_at) does, and returns what each limit of the rule told
-    /// of this decision: what is left, of how many, and when to retry. For example, for the header
-    /// fields of a response.
+    /// Decides as [`decide_at`](Self::decide_at) does, and also returns the detail of each limit of
+    /// the rule: what is left, of how many, and when to retry. For example, for the header fields
+    /// of a response.
     ///
     /// The numbers are those of this very decision, whatever other requests take at the same time:
     /// see [`Limiter::take_explained_at`](portcullis_core::Limiter::take_explained_at). After a
@@ -35,10 +35,10 @@ impl Policy {
     /// let decision = policy.decide_explained_at(Timestamp::from_secs(1), &request);
     /// assert!(decision.is_allowed());
     /// let fields: Vec<String> = decision
-    ///     .told()
-    ///     .map(|told| {
-    ///         let (q, w) = (told.detail.capacity, told.window_seconds().unwrap());
-    ///         let (r, t) = (told.detail.available, told.reset_seconds().unwrap());
+    ///     .details()
+    ///     .map(|each| {
+    ///         let (q, w) = (each.detail.capacity, each.window_seconds().unwrap());
+    ///         let (r, t) = (each.detail.available, each.reset_seconds().unwrap());
     ///         format!("q={q};w={w}, r={r};t={t}")
     ///     })
     ///     .collect();
@@ -53,10 +53,10 @@ impl Policy {
         let (mut details, mut retry): (Details, _) = (Details::default(), None);
         let decision = self.decide_by(now, request, |store, at| {
             let taken;
-            (taken, details) = store.take_told(at, now, request.cost);
+            (taken, details) = store.take_explained(at, now, request.cost);
             retry = taken
                 .err()
-                .map(|by: StoreDenied| store.retry_told(at, by, &details));
+                .map(|by: StoreDenied| store.retry_explained(at, by, &details));
             taken
         });
         ExplainedDecision {
@@ -67,7 +67,7 @@ impl Policy {
     }
 }
 
-/// A [`Decision`], and what each limit told of it: the result of [`Policy::decide_explained_at`].
+/// A [`Decision`], and the detail of each limit: the result of [`Policy::decide_explained_at`].
 ///
 /// It has all methods of the decision. [`status`](Decision::status) and [`retry`](Decision::retry)
 /// of a decision look at the state again; those of this type return what the decision saw.
@@ -79,7 +79,7 @@ impl Policy {
 /// let policy = Policy::new([Rule::new("all").limit("1/m".parse()?)]).unwrap();
 /// let (now, request) = (Timestamp::from_secs(1), Request::new("GET", "/"));
 /// let allowed = policy.decide_explained_at(now, &request);
-/// assert_eq!((allowed.told().count(), allowed.retry()), (1, None));
+/// assert_eq!((allowed.details().count(), allowed.retry()), (1, None));
 ///
 /// let denied = policy.decide_explained_at(now, &request);
 /// assert_eq!(denied.rule().unwrap().name(), "all");
@@ -94,7 +94,7 @@ pub struct ExplainedDecision<'p> {
     retry: Option<Retry>,
 }
 
-/// What one limit told of a decision: an item of [`ExplainedDecision::told`].
+/// The detail of one limit in a decision: an item of [`ExplainedDecision::details`].
 ///
 /// ```
 /// use portcullis_core::Timestamp;
@@ -102,32 +102,32 @@ pub struct ExplainedDecision<'p> {
 ///
 /// let policy = Policy::new([Rule::new("all").limit(Limit::at_once(4))]).unwrap();
 /// let decision = policy.decide_explained_at(Timestamp::ZERO, &Request::new("GET", "/"));
-/// let told = decision.told().next().unwrap();
-/// assert_eq!((told.detail.available, told.detail.capacity), (3, 4));
-/// assert_eq!((told.window_seconds(), told.reset_seconds()), (None, None));
+/// let first = decision.details().next().unwrap();
+/// assert_eq!((first.detail.available, first.detail.capacity), (3, 4));
+/// assert_eq!((first.window_seconds(), first.reset_seconds()), (None, None));
 /// ```
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
-pub struct Told<'p> {
+pub struct LimitDetail<'p> {
     /// The limit.
     pub limit: &'p Limit,
     /// Its index in [`Decision::limits`].
     pub index: usize,
-    /// What it told. Of a limit that was only asked, the decision is what it would answer to the
+    /// The detail. Of a limit that was only asked, the decision is what it would answer to the
     /// request.
     pub detail: Detail,
 }
 
-impl Told<'_> {
-    /// Returns the time in which all permits of the limit come back, in seconds, rounded up. `None`
-    /// if they do not come back by time. It is the parameter `w` of the field `RateLimit-Policy`.
+impl LimitDetail<'_> {
+    /// Returns the time in which all permits of the limit return, in seconds, rounded up. `None`
+    /// if they do not return by time. It is the parameter `w` of the field `RateLimit-Policy`.
     ///
     /// ```
     /// # use portcullis_core::Timestamp;
     /// # use portcullis_policy::{Policy, Request, Rule};
     /// let policy = Policy::new([Rule::new("all").limit("5/1500ms".parse()?)]).unwrap();
     /// let decision = policy.decide_explained_at(Timestamp::ZERO, &Request::new("GET", "/"));
-    /// assert_eq!(decision.told().next().unwrap().window_seconds(), Some(2));
+    /// assert_eq!(decision.details().next().unwrap().window_seconds(), Some(2));
     /// # Ok::<(), portcullis_policy::PeriodError>(())
     /// ```
     pub fn window_seconds(&self) -> Option<u64> {
@@ -143,7 +143,7 @@ impl Told<'_> {
     /// # use portcullis_policy::{Policy, Request, Rule};
     /// let policy = Policy::new([Rule::new("all").limit("1/s".parse()?)]).unwrap();
     /// let decision = policy.decide_explained_at(Timestamp::ZERO, &Request::new("GET", "/"));
-    /// assert_eq!(decision.told().next().unwrap().reset_seconds(), Some(1));
+    /// assert_eq!(decision.details().next().unwrap().reset_seconds(), Some(1));
     /// # Ok::<(), portcullis_policy::PeriodError>(())
     /// ```
     pub fn reset_seconds(&self) -> Option<u64> {
@@ -152,8 +152,8 @@ impl Told<'_> {
 }
 
 impl<'p> ExplainedDecision<'p> {
-    /// Returns what each limit told, in the order of [`Decision::limits`]. Empty if no limit was
-    /// asked.
+    /// Returns the detail of each limit, in the order of [`Decision::limits`]. Empty if no limit
+    /// was asked.
     ///
     /// ```
     /// # use portcullis_core::Timestamp;
@@ -162,15 +162,15 @@ impl<'p> ExplainedDecision<'p> {
     /// let policy = Policy::new([rule]).unwrap();
     /// let request = Request::new("GET", "/").cost(10);
     /// let decision = policy.decide_explained_at(Timestamp::from_secs(1), &request);
-    /// assert!(decision.told().map(|told| told.detail.available).eq([0, 10]));
+    /// assert!(decision.details().map(|each| each.detail.available).eq([0, 10]));
     /// # Ok::<(), portcullis_policy::PeriodError>(())
     /// ```
-    pub fn told(&self) -> impl Iterator<Item = Told<'p>> {
+    pub fn details(&self) -> impl Iterator<Item = LimitDetail<'p>> {
         let limits = self.decision.limits().iter().enumerate();
         limits
             .zip(self.details)
             .filter_map(|((index, limit), detail)| {
-                Some(Told {
+                Some(LimitDetail {
                     limit,
                     index,
                     detail: detail?,
@@ -178,8 +178,8 @@ impl<'p> ExplainedDecision<'p> {
             })
     }
 
-    /// Returns what the limit told that decided: after a denial by a limit that one, otherwise the
-    /// one with the smallest share of its permits left. `None` if no limit was asked.
+    /// Returns the detail of the limit that decided: the one that denied, or else the one with the
+    /// smallest share of its permits left. `None` if no limit was asked.
     ///
     /// ```
     /// # use portcullis_core::Timestamp;
@@ -191,15 +191,15 @@ impl<'p> ExplainedDecision<'p> {
     /// assert_eq!(decision.decided_by().unwrap().limit.count(), 10);
     /// # Ok::<(), portcullis_policy::PeriodError>(())
     /// ```
-    pub fn decided_by(&self) -> Option<Told<'p>> {
+    pub fn decided_by(&self) -> Option<LimitDetail<'p>> {
         if let Outcome::Denied {
             limit: Some(limit), ..
         } = self.decision.outcome()
         {
-            return self.told().find(|told| told.index == limit);
+            return self.details().find(|each| each.index == limit);
         }
-        self.told().min_by(|a, b| {
-            let left = |told: &Told<'_>| (told.detail.available, told.detail.capacity);
+        self.details().min_by(|a, b| {
+            let left = |each: &LimitDetail<'_>| (each.detail.available, each.detail.capacity);
             compare_shares(left(a), left(b))
         })
     }
@@ -248,7 +248,7 @@ impl fmt::Debug for ExplainedDecision<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ExplainedDecision")
             .field("decision", &self.decision)
-            .field("told", &self.told().collect::<Vec<_>>())
+            .field("details", &self.details().collect::<Vec<_>>())
             .field("retry", &self.retry)
             .finish()
     }

@@ -71,7 +71,7 @@ impl Policy {
 /// - **Less was used.** [`settle_at`](Self::settle_at) returns the rest, to each limit as far as
 ///   that cannot break its bound. A window takes it back as long as the window counts the hold. A
 ///   token bucket takes back what it has lacked all the time since the hold: of a bucket that
-///   fills in less time than requests are held, little comes back. Permits that a limit does not
+///   fills in less time than requests are held, little returns. Permits that a limit does not
 ///   take back return by time.
 /// - **More was used.** The excess is charged to each limit: what it has available, and what a
 ///   token bucket may [owe](crate::Limit::debt).

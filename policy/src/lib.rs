@@ -165,7 +165,7 @@ pub use conditions::{ConditionError, Conditions, Mismatch, Problem};
 pub use decision_log::{About, DecisionLog};
 #[cfg(any(feature = "toml", feature = "json"))]
 pub use document::FileError;
-pub use explained::{ExplainedDecision, Told};
+pub use explained::{ExplainedDecision, LimitDetail};
 #[cfg(feature = "json")]
 pub use foreign::Imported;
 pub use hold::{Hold, Settled};

@@ -322,9 +322,6 @@ impl Limit {
             return Err(LimitProblem::ZeroPeriod);
         }
         let window = FixedWindow::builder(self.count, period);
-        // Windows on a grid keep their exact length.
-        let grid = window.tick(tick_of(period, true));
-        let window = window.tick(tick_of(period, false));
         Ok(match self.algorithm {
             Algorithm::TokenBucket => {
                 let count = u32::try_from(self.count).map_err(|_| LimitProblem::LargeCount)?;
@@ -332,9 +329,12 @@ impl Limit {
                 let bucket = TokenBucket::builder(rate, self.capacity());
                 Compiled::Bucket(bucket.debt(self.debt.unwrap_or(0)).rules()?)
             }
-            Algorithm::FixedWindow => Compiled::Window(grid.rules()?),
+            Algorithm::FixedWindow => Compiled::Window(window.rules()?),
             Algorithm::WindowFromRequest => match self.wait {
-                None => Compiled::Window(window.started_by_first_request().rules()?),
+                None => {
+                    let window = window.started_by_first_request().tick(tick_of(period));
+                    Compiled::Window(window.rules()?)
+                }
                 Some(wait) => {
                     // Built once here, so that the table cannot fail to build it.
                     CooldownWindow::builder(self.count, period)
@@ -360,18 +360,16 @@ impl Limit {
     }
 }
 
-/// The unit in which a table counts the time of a window of this length. It is the largest power of
-/// ten of 1 ns that makes the window longer by at most a ten-thousandth, or, if `is_exact`, that
-/// does not change its length.
+/// The unit in which a table counts the time of a window of this length that begins with a request.
+/// It is the largest power of ten of 1 ns that makes the window longer by at most a ten-thousandth.
 ///
 /// The words of a table wrap. With a unit of 1 ns, they wrap after 73 minutes or less, and the
 /// window of a key that is not used would seem to be open again after that time.
-pub(crate) fn tick_of(window: Duration, is_exact: bool) -> Duration {
-    let nanos = window.as_nanos();
+pub(crate) fn tick_of(window: Duration) -> Duration {
+    let most = window.as_nanos() / 20_000;
     let ticks = (0..=9).map(|power| 10_u64.pow(power));
-    let ticks = ticks.take_while(|&tick| u128::from(tick) <= nanos / 20_000);
-    let tick = ticks.filter(|&tick| !is_exact || nanos % u128::from(tick) == 0);
-    Duration::from_nanos(tick.last().unwrap_or(1))
+    let tick = ticks.take_while(|&tick| u128::from(tick) <= most).last();
+    Duration::from_nanos(tick.unwrap_or(1))
 }
 
 /// Checks the limits of a rule or of a key. `refuse` takes the index of a limit that is not valid,

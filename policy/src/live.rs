@@ -82,7 +82,7 @@ use crate::{Policy, RefreshError, RuleSource, Sourced};
 ///   it allows, whatever the one before granted. For the time of a change, a key may be judged by
 ///   the new number of one limit of a rule and by the old number of another one.
 /// - **No count is lost**, with one exception: if a limit denies, permits that the decision had
-///   taken from other limits of the rule, and gives back, may come back by time instead, if their
+///   taken from other limits of the rule, and gives back, may return by time instead, if their
 ///   key moves at that moment.
 /// - **No needless wait.** Decisions do not wait for a change. A change waits for no decision, only
 ///   for a claim of a slot, a few instructions. A key that moves while it is decided may be denied

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A key is found by its hash of 64 bits. The hasher is that of the rule's tables and has a random
-//! key, so nobody can choose a key with the hash of another one.
+//! key, so no client can choose a key with the hash of another one.
 
 use std::collections::HashMap;
 

@@ -158,7 +158,7 @@ pub(crate) type Held = [Option<(Receipt, Option<RefundsBefore>)>; MAX_LIMITS];
 /// The largest number of groups of keys whose refunds are counted apart.
 const MOST_GROUPS: usize = 1 << 16;
 
-/// What each limit told, in the order of the limits. `None` beyond the last.
+/// The detail of each limit, in the order of the limits. `None` beyond the last.
 pub(crate) type Details = [Option<Detail>; MAX_LIMITS];
 
 impl Table {
@@ -358,21 +358,21 @@ impl Store {
         taken
     }
 
-    /// Takes as [`take`](Self::take) does, and returns what each limit told of this decision.
-    pub(crate) fn take_told(
+    /// Takes as [`take`](Self::take) does, and also returns the detail of each limit.
+    pub(crate) fn take_explained(
         &self,
         at: Address,
         now: Timestamp,
         n: u32,
     ) -> (Result<(), StoreDenied>, Details) {
-        let told = [const { Cell::new(None) }; MAX_LIMITS];
+        let kept = [const { Cell::new(None) }; MAX_LIMITS];
         let taken = self.take_from(at, now, n, |limit| Watched {
             key: self.tables[limit].key(at),
             take: {
-                let told = &told[limit];
+                let kept = &kept[limit];
                 move |key: &KeyLimit<'_>, now, n| {
                     let (taken, detail) = key.take_explained_at(now, n);
-                    told.set(Some(detail));
+                    kept.set(Some(detail));
                     taken
                 }
             },
@@ -382,10 +382,10 @@ impl Store {
             && self.may_have_moved(by)
         {
             let taken = self.take_moved(at, now, n, by);
-            let told = [const { Cell::new(None) }; MAX_LIMITS];
-            return (taken, self.details(at, now, n, taken, &told));
+            let kept = [const { Cell::new(None) }; MAX_LIMITS];
+            return (taken, self.details(at, now, n, taken, &kept));
         }
-        (taken, self.details(at, now, n, taken, &told))
+        (taken, self.details(at, now, n, taken, &kept))
     }
 
     /// Takes as [`take`](Self::take) does, and notes what is needed to return the permits.
@@ -422,7 +422,7 @@ impl Store {
     }
 
     /// Returns `n` permits of a grant to each limit, as far as each can take them back. Returns how
-    /// many all of them took back. Permits at once come back by release instead.
+    /// many all of them took back. Permits at once return by release instead.
     pub(crate) fn give_back(&self, at: Address, now: Timestamp, n: u32, held: Held) -> u32 {
         let mut least = n;
         for (limit, (table, note)) in self.tables.iter().zip(held).enumerate() {
@@ -472,26 +472,26 @@ impl Store {
         }
     }
 
-    /// What each limit told of the decision `taken`. A limit that took nothing in it is asked.
+    /// The detail of each limit in the decision `taken`. A limit that took nothing in it is asked.
     fn details(
         &self,
         at: Address,
         now: Timestamp,
         n: u32,
         taken: Result<(), StoreDenied>,
-        told: &[Cell<Option<Detail>>; MAX_LIMITS],
+        kept: &[Cell<Option<Detail>>; MAX_LIMITS],
     ) -> Details {
         array::from_fn(|limit| {
             if limit >= self.tables.len() {
                 return None;
             }
-            // After a denial, a limit other than the one that denied may have told of a take that
-            // was undone.
+            // After a denial, only the detail of the limit that denied is of this decision: what
+            // other limits took was undone.
             let decided = match taken {
                 Ok(()) => true,
                 Err(by) => by.limit == Some(limit),
             };
-            let seen = told[limit].get().filter(|_| decided);
+            let seen = kept[limit].get().filter(|_| decided);
             Some(seen.unwrap_or_else(|| self.detail(at, limit, now, n)))
         })
     }
@@ -578,14 +578,14 @@ impl Store {
         }
     }
 
-    /// When the key is allowed again, if the limits told `details` of a denial.
-    pub(crate) fn retry_told(&self, at: Address, by: StoreDenied, details: &Details) -> Retry {
+    /// When the key is allowed again after a denial, by the `details` of its limits.
+    pub(crate) fn retry_explained(&self, at: Address, by: StoreDenied, details: &Details) -> Retry {
         let (Denied::Exhausted { now, .. } | Denied::Crowded { now, .. }) = by.denied else {
             // A penalty, or a request that no limit can ever grant.
             return self.retry(at, by);
         };
         let limits = details.iter().flatten();
-        let all = limits.fold(Retry::At(now), |all, told| all.longer(told.retry, now));
+        let all = limits.fold(Retry::At(now), |all, each| all.longer(each.retry, now));
         self.after_penalty(all, at, now)
     }
 
@@ -653,7 +653,7 @@ pub(crate) fn words<R: KeyedRules>(rules: R, lines: Lines, hasher: RandomState) 
 pub(crate) fn hold_rules(length: Duration) -> Result<FixedWindowRules, SettingsError> {
     FixedWindow::builder(1, length)
         .started_by_first_request()
-        .tick(tick_of(length, false))
+        .tick(tick_of(length))
         .rules()
 }
 

@@ -125,7 +125,7 @@ fn a_decision_allocates_nothing_whatever_it_is() {
                     drop(decision);
                     let decision = black_box(policy.decide_explained_at(now, &request));
                     black_box((decision.decided_by(), decision.retry()));
-                    black_box(decision.told().map(|told| told.reset_seconds()).max());
+                    black_box(decision.details().map(|each| each.reset_seconds()).max());
                     let held = black_box(policy.hold_at(now, &request));
                     black_box(held.settle_at(now, u32::from(client.ends_with('1')) * 2));
                 }

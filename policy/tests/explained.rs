@@ -24,7 +24,7 @@ fn policy(rules: impl IntoIterator<Item = Rule>) -> Policy {
     Policy::new(rules).unwrap()
 }
 
-/// No two requests may be told that the same permit is the last one.
+/// No two requests may find that the same permit is the last one.
 #[test]
 fn threads_are_told_of_their_own_decisions() {
     const THREADS: usize = 4;
@@ -35,26 +35,26 @@ fn threads_are_told_of_their_own_decisions() {
         .limit(Limit::per(count, Duration::from_hours(1)).algorithm_of(Algorithm::FixedWindow))
         .limit(Limit::per(2 * count, Duration::from_hours(24)))]);
     let start = Barrier::new(THREADS);
-    let told: Vec<[u64; 2]> = std::thread::scope(|scope| {
+    let left: Vec<[u64; 2]> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..THREADS)
             .map(|_| {
                 scope.spawn(|| {
                     let decide = || {
                         let decision = policy.decide_explained_at(at(1), &GET.tier("t"));
                         assert!(decision.is_allowed());
-                        let mut told = decision.told().map(|told| told.detail.available);
-                        [told.next().unwrap(), told.next().unwrap()]
+                        let mut left = decision.details().map(|each| each.detail.available);
+                        [left.next().unwrap(), left.next().unwrap()]
                     };
                     start.wait();
                     (0..EACH).map(|_| decide()).collect::<Vec<_>>()
                 })
             })
             .collect();
-        let told = threads.into_iter().map(|thread| thread.join().unwrap());
-        told.flatten().collect()
+        let left = threads.into_iter().map(|thread| thread.join().unwrap());
+        left.flatten().collect()
     });
     for (limit, least) in [0, count].into_iter().enumerate() {
-        let distinct: BTreeSet<u64> = told.iter().map(|told| told[limit]).collect();
+        let distinct: BTreeSet<u64> = left.iter().map(|each| each[limit]).collect();
         assert!(distinct.into_iter().eq(least..least + count), "{limit}");
     }
 }
@@ -74,17 +74,17 @@ fn a_penalty_and_the_limits_decide_when_to_retry() {
     );
     let over = decide(at(10), 1);
     assert_eq!(over.retry(), Some(Retry::At(at(70))));
-    let told: Vec<_> = over.told().map(|told| told.detail).collect();
-    assert_eq!(told[0].retry, Retry::At(Timestamp::from_millis(10_500)));
-    assert!(told[1].is_allowed(), "the minute has permits");
-    assert_eq!(told[1].available, 98);
+    let left: Vec<_> = over.details().map(|each| each.detail).collect();
+    assert_eq!(left[0].retry, Retry::At(Timestamp::from_millis(10_500)));
+    assert!(left[1].is_allowed(), "the minute has permits");
+    assert_eq!(left[1].available, 98);
     let penalized = decide(at(11), 1);
     assert!(matches!(
         penalized.outcome(),
         Outcome::Denied { limit: None, .. }
     ));
     assert_eq!(penalized.retry(), Some(Retry::At(at(70))));
-    assert!(penalized.told().all(|told| told.detail.is_allowed()));
+    assert!(penalized.details().all(|each| each.detail.is_allowed()));
     assert_eq!(penalized.decided_by().unwrap().index, 1, "98 of 100");
 }
 
@@ -100,12 +100,12 @@ fn without_a_limit_nothing_is_told() {
     for _ in 0..2 {
         let decision = policy.decide_explained_at(at(1), &admin);
         assert_eq!(decision.outcome(), Outcome::Exempt);
-        assert_eq!((decision.told().count(), decision.retry()), (0, None));
+        assert_eq!((decision.details().count(), decision.retry()), (0, None));
         assert!(decision.decided_by().is_none());
     }
     let decision = policy.decide_explained_at(at(1), &GET);
     assert_eq!(decision.shadow_denied().unwrap().name(), "shadow");
-    assert_eq!(decision.told().next().unwrap().detail.available, 0);
+    assert_eq!(decision.details().next().unwrap().detail.available, 0);
 }
 
 #[test]
@@ -166,8 +166,8 @@ proptest! {
             } else {
                 all.iter().map(|limiter| limiter.explain_at(now, cost)).collect()
             };
-            let told: Vec<Detail> = decision.told().map(|told| told.detail).collect();
-            prop_assert_eq!(&told, &expected);
+            let left: Vec<Detail> = decision.details().map(|each| each.detail).collect();
+            prop_assert_eq!(&left, &expected);
             if let Outcome::Denied { limit, .. } = decision.outcome() {
                 let decided = decision.decided_by().unwrap();
                 prop_assert_eq!(Some(decided.index), limit);

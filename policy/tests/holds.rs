@@ -34,7 +34,10 @@ fn hold(policy: &Policy, now: Timestamp, estimate: u32) -> Hold<'_> {
 /// What each limit has left.
 fn left(policy: &Policy, now: Timestamp) -> Vec<u64> {
     let decision = policy.decide_explained_at(now, &GET.cost(0));
-    decision.told().map(|told| told.detail.available).collect()
+    decision
+        .details()
+        .map(|each| each.detail.available)
+        .collect()
 }
 
 fn windows() -> [Limit; 3] {
@@ -105,7 +108,7 @@ fn an_excess_is_charged_and_the_rest_is_owed_or_reported() {
         panic!("the bucket denies")
     };
     let bucket = policy.decide_explained_at(at(1), &GET.cost(1));
-    let retry = bucket.told().next().unwrap().detail.retry;
+    let retry = bucket.details().next().unwrap().detail.retry;
     assert_eq!(
         retry,
         Retry::At(Timestamp::from_millis(1_000 + 3_100)),
@@ -195,7 +198,7 @@ fn an_override_settles_with_its_own_limits() {
     held.settle_at(at(2), 20);
     let told = |cost| {
         let decision = policy.decide_explained_at(at(2), &gold.cost(cost));
-        decision.told().next().unwrap().detail.available
+        decision.details().next().unwrap().detail.available
     };
     assert_eq!(told(0), 50);
     let settled = policy.hold_at(at(2), &gold.cost(50)).settle_at(at(2), 60);
@@ -229,7 +232,7 @@ fn settings_of_holds_are_checked() {
     }
 }
 
-/// At one instant nothing comes back by time, so what is left is what no one has used.
+/// At one instant nothing returns by time, so what is left is what no one has used.
 #[test]
 fn threads_that_hold_and_settle_lose_no_permit_and_gain_none() {
     const THREADS: u32 = 4;

@@ -217,7 +217,10 @@ fn limits_are_paired_by_what_they_have_in_common() {
     );
     let loaded = live.load();
     let explained = loaded.decide_explained_at(at(3), &GET.cost(0));
-    let left: Vec<_> = explained.told().map(|told| told.detail.available).collect();
+    let left: Vec<_> = explained
+        .details()
+        .map(|each| each.detail.available)
+        .collect();
     assert_eq!(left, [112, 9, 10, 50]);
     // By name.
     let named = |a, b| [limit(a).named("a"), limit(b).named("b")];
@@ -226,7 +229,10 @@ fn limits_are_paired_by_what_they_have_in_common() {
     live.replace_at(at(3), one(named("30/m", "40/s")));
     let loaded = live.load();
     let explained = loaded.decide_explained_at(at(3), &GET.cost(0));
-    let left: Vec<_> = explained.told().map(|told| told.detail.available).collect();
+    let left: Vec<_> = explained
+        .details()
+        .map(|each| each.detail.available)
+        .collect();
     assert_eq!(left, [30, 32]);
 }
 

@@ -55,7 +55,7 @@ fn a_key_has_the_limits_of_its_override_and_the_others_those_of_the_rule() {
     assert_eq!(denied.rule().unwrap().name(), "tenants");
     let decided = denied.decided_by().unwrap();
     assert_eq!((decided.index, decided.limit.count()), (1, 20));
-    assert_eq!(denied.told().count(), 2);
+    assert_eq!(denied.details().count(), 2);
     assert_eq!(denied.status().unwrap().limit.count(), 20);
     let wait = denied.into_decision().retry().unwrap().wait_from(at(1));
     assert_eq!(wait, Some(Duration::from_secs(3)));

@@ -148,9 +148,19 @@ pub(super) const OF_THE_POLICY: &[Mutant] = &[
     },
     // A penalty or a hold that is over comes back when its word wraps.
     Mutant {
+        file: "policy/src/limit.rs",
+        within: "pub(crate) fn compile(&self)",
+        text: ".tick(tick_of(period))",
+        by: "",
+        test: (
+            "decisions",
+            "a_window_does_not_open_again_while_its_key_is_not_used",
+        ),
+    },
+    Mutant {
         file: "policy/src/store.rs",
         within: "pub(crate) fn hold_rules(",
-        text: ".tick(tick(length))",
+        text: ".tick(tick_of(length))",
         by: "",
         test: (
             "decisions",
