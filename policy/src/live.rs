@@ -71,6 +71,9 @@ use crate::{Policy, RefreshError, RuleSource, Sourced};
 /// [hold](crate::Rule::hold), a token bucket owes no more than its own debt: what is taken beyond a
 /// lower burst and the debt is forgotten.
 ///
+/// A rule whose [thresholds](crate::Rule::threshold) do not change keeps its activity, and the
+/// holds of its decisions. If any of its thresholds changes, all of them begin anew.
+///
 /// A rule with several limits of one algorithm pairs them with those before: equal ones first, then
 /// those with the same name, then those with the same period.
 ///

@@ -10,8 +10,8 @@ use std::time::Instant;
 
 use portcullis_core::Timestamp;
 use portcullis_policy::{
-    Algorithm, Conditions, FileSource, Key, Limit, LivePolicy, Outcome, PathRules, Policy,
-    RefreshError, Request, Rule, RuleError, RuleSource, Sourced,
+    Algorithm, Conditions, Considered, FileSource, Key, Limit, LivePolicy, Outcome, PathRules,
+    Policy, RefreshError, Request, Rule, RuleError, RuleSource, Sourced, Threshold,
 };
 
 const GET: Request<'static> = Request::new("GET", "/");
@@ -234,6 +234,64 @@ fn limits_are_paired_by_what_they_have_in_common() {
         .map(|each| each.detail.available)
         .collect();
     assert_eq!(left, [30, 32]);
+}
+
+#[test]
+fn activity_is_kept_if_no_threshold_changes() {
+    let captcha = |value| Threshold::new(value, MINUTE, "captcha").holding_for(2 * MINUTE);
+    let rule = |value| {
+        Rule::new("one")
+            .key(Key::address())
+            .threshold(captcha(value))
+    };
+    let request = GET.address("192.0.2.7".parse().unwrap());
+    let is_in_force = |live: &LivePolicy, now| live.load().is_in_force_at(now, &request, "captcha");
+    let live = LivePolicy::new(policy([rule(5)]));
+    assert!(live.load().report_at(at(1), &request, 3));
+
+    let with_limit = || rule(5).priority(7).limit(limit("1/h"));
+    let change = live.replace_at(at(2), policy([with_limit()]));
+    assert!(change.kept().eq(["one"]));
+    assert_eq!(is_in_force(&live, at(2)), Ok(false));
+    // The policy before counts in the same state.
+    let old = live.load();
+    let _ = live.replace_at(at(3), policy([with_limit().shadow(), Rule::new("two")]));
+    let _ = live.replace_at(at(3), policy([with_limit(), Rule::new("two")]));
+    assert!(old.report_at(at(3), &request, 2));
+    assert_eq!(is_in_force(&live, at(3)), Ok(true));
+    // The sum has ended, and the hold has not.
+    let _ = live.replace_at(at(90), policy([with_limit()]));
+    assert_eq!(is_in_force(&live, at(90)), Ok(true));
+
+    let _ = live.replace_at(at(90), policy([rule(4)]));
+    assert_eq!(is_in_force(&live, at(90)), Ok(false));
+    assert!(live.load().report_at(at(91), &request, 4));
+    assert_eq!(is_in_force(&live, at(91)), Ok(true));
+}
+
+#[test]
+fn a_window_with_a_lower_count_does_not_open_again_while_its_key_is_not_used() {
+    let of = |count| {
+        let hour = Duration::from_hours(1);
+        let limit = Limit::per(count, hour).algorithm_of(Algorithm::WindowFromRequest);
+        policy([Rule::new("one").key(Key::address()).limit(limit)])
+    };
+    let live = LivePolicy::new(of(3));
+    let request = GET.address("192.0.2.7".parse().unwrap());
+    assert!(allows(&live, at(1), &request.cost(3)));
+    let _ = live.replace_at(at(2), of(2));
+    for later in (0..40 * 86_400).step_by(300) {
+        let explained = live.load();
+        let explained = explained.explain_at(at(2 + later), &request).unwrap();
+        let Considered::Limits { details, .. } = &explained[0].considered else {
+            panic!("{explained:?}")
+        };
+        let expected = if later < 3_599 { 0 } else { 2 };
+        // The window may be longer by a ten-thousandth.
+        if !(3_599..3_601).contains(&later) {
+            assert_eq!(details[0].available, expected, "after {later} s");
+        }
+    }
 }
 
 #[test]

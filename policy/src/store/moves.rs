@@ -39,7 +39,7 @@ use super::{
     words,
 };
 use crate::Limit;
-use crate::limit::Compiled;
+use crate::limit::{Compiled, tick_of};
 use crate::rule::MAX_LIMITS;
 
 /// Where the keys of a limit have moved. Set at the first move.
@@ -84,9 +84,12 @@ impl Table {
                 // What is taken beyond a lower limit is counted.
                 let most = table.rules()[0].max_limit();
                 if most > rules.limit() {
-                    let mut builder =
-                        FixedWindow::builder(limit.count(), limit.period()?).max_limit(most);
-                    if rules.is_started_by_first_request() {
+                    let (period, is_from_request) =
+                        (limit.period()?, rules.is_started_by_first_request());
+                    let mut builder = FixedWindow::builder(limit.count(), period)
+                        .tick(tick_of(period, !is_from_request))
+                        .max_limit(most);
+                    if is_from_request {
                         builder = builder.started_by_first_request();
                     }
                     rules = builder.rules().unwrap_or(rules);

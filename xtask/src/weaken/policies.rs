@@ -227,6 +227,30 @@ pub(super) const MUTANTS: &[Mutant] = &[
         test: ("live", "a_rule_with_another_key_begins_anew"),
     },
     Mutant {
+        file: "policy/src/follow.rs",
+        within: "fn follow(&mut self, old: &Self",
+        text: "self.activity.clone_from(&old.activity);",
+        by: "",
+        test: ("live", "activity_is_kept_if_no_threshold_changes"),
+    },
+    Mutant {
+        file: "policy/src/follow.rs",
+        within: "fn follow(&mut self, old: &Self",
+        text: "if rule.thresholds == before.thresholds {",
+        by: "if rule.thresholds.len() == before.thresholds.len() {",
+        test: ("live", "activity_is_kept_if_no_threshold_changes"),
+    },
+    Mutant {
+        file: MOVES,
+        within: "fn followed_by(&self, limit: &Limit",
+        text: ".tick(tick_of(period, !is_from_request))",
+        by: "",
+        test: (
+            "live",
+            "a_window_with_a_lower_count_does_not_open_again_while_its_key_is_not_used",
+        ),
+    },
+    Mutant {
         file: "policy/src/overrides.rs",
         within: "pub(crate) fn follow(",
         text: "this.at = this.store.locate_shared();",
