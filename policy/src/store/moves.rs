@@ -84,13 +84,10 @@ impl Table {
                 // What is taken beyond a lower limit is counted.
                 let most = table.rules()[0].max_limit();
                 if most > rules.limit() {
-                    let (period, is_from_request) =
-                        (limit.period()?, rules.is_started_by_first_request());
-                    let mut builder = FixedWindow::builder(limit.count(), period)
-                        .tick(tick_of(period, !is_from_request))
-                        .max_limit(most);
-                    if is_from_request {
-                        builder = builder.started_by_first_request();
+                    let period = limit.period()?;
+                    let mut builder = FixedWindow::builder(limit.count(), period).max_limit(most);
+                    if rules.is_started_by_first_request() {
+                        builder = builder.started_by_first_request().tick(tick_of(period));
                     }
                     rules = builder.rules().unwrap_or(rules);
                 }

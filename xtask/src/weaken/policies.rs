@@ -243,7 +243,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: MOVES,
         within: "fn followed_by(&self, limit: &Limit",
-        text: ".tick(tick_of(period, !is_from_request))",
+        text: ".tick(tick_of(period))",
         by: "",
         test: (
             "live",
