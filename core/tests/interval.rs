@@ -242,7 +242,7 @@ fn a_clock_with_an_interval_decides_as_the_precise_clock_for_every_limiter() {
     every_limiter::<u32>(&mut tallies);
     for (name, Tally { decisions, within }) in tallies {
         let decides = match name {
-            "concurrency" | "unlimited" => within == decisions,
+            "concurrency" | "striped_concurrency" | "unlimited" => within == decisions,
             "token_bucket" | "fixed_window" | "sliding_window" | "warming_bucket" => {
                 within > decisions / 5 && within < decisions
             }

@@ -42,7 +42,7 @@
 //! entries in each of two places. The first word of an entry is its slot: all of the above holds
 //! for it.
 
-use core::iter;
+use core::ops::ControlFlow;
 
 use crate::newer::{cold_path, select_unpredictable};
 use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
@@ -621,16 +621,43 @@ impl Address {
         self.tag | (line as u64) << TAG_BITS
     }
 
-    /// The entries that the key can use. In each group of lines, those that the key prefers come
-    /// first.
-    #[inline]
-    fn entries<'t>(&self, lines: &'t [Line], width: Width) -> impl Iterator<Item = Entry<'t>> {
-        let second = Some(self.second()).filter(|second| *second != self.first);
-        let both = iter::once(self.first).chain(second);
+    /// Calls `visit` with the entries that the key can use, until it breaks. In each group of
+    /// lines, those that the key prefers come first.
+    #[inline(always)]
+    fn visit<'t, B>(
+        &self,
+        lines: &'t [Line],
+        width: Width,
+        mut visit: impl FnMut(Entry<'t>) -> ControlFlow<B>,
+    ) -> ControlFlow<B> {
+        let second = self.second();
         let preferred = width.preferred(self.tag);
-        // All are powers of two, so this exchanges the parts of a group.
-        both.flat_map(move |group| (0..PLACES).map(move |nth| group * PLACES + (nth ^ preferred)))
-            .filter_map(move |at| entry(lines, at, width))
+        let both = [self.first, second];
+        let groups = if second == self.first {
+            &both[..1]
+        } else {
+            &both[..]
+        };
+        for &group in groups {
+            let lines = lines.get(group << width.0..).unwrap_or(&[]);
+            let Some(first) = lines.first() else {
+                continue;
+            };
+            let mut words = first.words();
+            for nth in 0..PLACES {
+                // All are powers of two, so this exchanges the parts of a group.
+                let place = nth ^ preferred;
+                let word = place << width.0;
+                if width.0 > 0 {
+                    words = lines.get(word / PLACES).map_or(&[], Line::words);
+                }
+                if let Some(word) = words.get(word % PLACES) {
+                    let at = group * PLACES + place;
+                    visit(Entry { word, at })?;
+                }
+            }
+        }
+        ControlFlow::Continue(())
     }
 
     /// Finds the entry of the key, if it is where the key prefers it. See `Line::find_in`.
@@ -674,33 +701,38 @@ impl Address {
     /// Whether the key has moved to another table: see [`moving`](super::moving).
     pub(crate) fn has_moved(&self, lines: &[Line]) -> bool {
         let mut are_closed = true;
-        for entry in self.entries(lines, Width::ONE) {
+        let moved = self.visit(lines, Width::ONE, |entry| {
             // Relaxed: the fence of a claim in the other table follows. See `Entry::move_to`.
             let word = entry.word.load(Relaxed);
             if word == self.tag | CLOSED {
-                return true;
+                return ControlFlow::Break(());
             }
             are_closed &= is_closed(word);
-        }
-        are_closed
+            ControlFlow::Continue(())
+        });
+        moved.is_break() || are_closed
     }
 
     /// Searches everywhere for an entry that is held or claimed.
     #[cold]
     pub(crate) fn search<'t>(&self, lines: &'t [Line], width: Width) -> Found<'t> {
         let mut found = Found::Nothing;
-        for entry in self.entries(lines, width) {
+        let held = self.visit(lines, width, |entry| {
             let word = entry.word.load(Relaxed);
             if word & TAG == self.tag {
                 match Held::of(word) {
-                    Some(held) => return Found::Held(entry, held),
+                    Some(held) => return ControlFlow::Break(Found::Held(entry, held)),
                     // Keep searching: the claim may be about to be withdrawn, because the key holds
                     // another slot.
                     None => found = Found::Claimed,
                 }
             }
+            ControlFlow::Continue(())
+        });
+        match held {
+            ControlFlow::Break(held) => held,
+            ControlFlow::Continue(()) => found,
         }
-        found
     }
 
     /// Whether a claim would find a slot.
@@ -710,19 +742,25 @@ impl Address {
         width: Width,
         is_free: impl Fn(usize, Option<Held>) -> bool,
     ) -> bool {
-        self.entries(lines, width)
-            .any(|entry| may_be_claimed(entry.at, entry.word.load(Relaxed), &is_free))
+        let visited = self.visit(lines, width, |entry| {
+            if may_be_claimed(entry.at, entry.word.load(Relaxed), &is_free) {
+                return ControlFlow::Break(());
+            }
+            ControlFlow::Continue(())
+        });
+        visited.is_break()
     }
 
     /// Claims a slot that is free (vacant or held), in the first line if possible, otherwise in the
-    /// second.
+    /// second. Inlined, so that a table with one word for each entry pays nothing for the width.
+    #[inline(always)]
     pub(crate) fn claim<'t>(
         &self,
         lines: &'t [Line],
         width: Width,
         is_free: impl Fn(usize, Option<Held>) -> bool,
     ) -> Claim<'t> {
-        for entry in self.entries(lines, width) {
+        let claimed = self.visit(lines, width, |entry| {
             // Acquire: pairs with `add`. Earlier uses of the slot happen before it is judged.
             let mut word = entry.word.load(Acquire);
             while may_be_claimed(entry.at, word, &is_free) {
@@ -731,14 +769,19 @@ impl Address {
                     .word
                     .compare_exchange_weak(word, self.tag, Relaxed, Acquire)
                 {
-                    Ok(_) => return self.confirm(lines, width, entry, Held::of(word)),
+                    Ok(_) => return ControlFlow::Break((entry, Held::of(word))),
                     Err(newer) => word = newer,
                 }
             }
+            ControlFlow::Continue(())
+        });
+        match claimed {
+            ControlFlow::Break((entry, replaced)) => self.confirm(lines, width, entry, replaced),
+            ControlFlow::Continue(()) => Claim::Full,
         }
-        Claim::Full
     }
 
+    #[inline(always)]
     fn confirm<'t>(
         &self,
         lines: &'t [Line],
@@ -752,9 +795,13 @@ impl Address {
         };
         // Of two concurrent claims, at least one reads what the other wrote before the fence.
         fence(SeqCst);
-        let is_same =
-            |entry: Entry<'_>| entry.at != mine.at && entry.word.load(Acquire) & TAG == self.tag;
-        if self.entries(lines, width).any(is_same) {
+        let other = self.visit(lines, width, |entry| {
+            if entry.at != mine.at && entry.word.load(Acquire) & TAG == self.tag {
+                return ControlFlow::Break(());
+            }
+            ControlFlow::Continue(())
+        });
+        if other.is_break() {
             claimed.withdraw();
             return Claim::Raced;
         }

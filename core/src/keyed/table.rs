@@ -78,6 +78,7 @@ impl<M: AsRef<[Line]>, S: BuildHasher> Table<M, S> {
     }
 
     /// Claims a slot for `address`. Returns `None` if another call claims one for the same key.
+    #[inline(always)]
     pub(crate) fn claim(
         &self,
         address: &Address,

@@ -345,13 +345,24 @@ impl<L: Limiter, W: Word> Penalty<L, W> {
         permits: u32,
         take: impl FnOnce(&L) -> Result<T, Denied>,
     ) -> Result<T, Denied> {
-        self.judge_attempt(now, permits, |limiter| {
-            take(limiter).inspect_err(|&denied| {
+        let until = self.until.load(Relaxed);
+        if self.hold.is_on(until, now) {
+            return Err(Denied::Penalized { now, permits });
+        }
+        match take(&self.limiter) {
+            Ok(taken) => {
+                if permits > 0 {
+                    self.hold.clear(&self.until, until, now);
+                }
+                Ok(taken)
+            }
+            Err(denied) => {
                 if permits > 0 {
                     self.punish(now, denied);
                 }
-            })
-        })
+                Err(denied)
+            }
+        }
     }
 
     /// Returns the result of `take`, if no penalty is on. A denial is not final, and starts none.
