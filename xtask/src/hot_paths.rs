@@ -73,6 +73,7 @@ const KEYED: &[&str] = &[
     "claim",
     "confirm",
     "hold",
+    "withdraw",
     "elsewhere",
     "is_full_since",
     "is_forgettable",

@@ -1340,16 +1340,16 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: LINE,
         within: "fn confirm<",
-        text: "if self.entries(lines, width)",
-        by: "if false && self.entries(lines, width)",
+        text: "if other.is_break() {",
+        by: "if false && other.is_break() {",
         test: ("keyed", "two_first_takes_of_a_key_share_one_slot"),
     },
     // The second line, or the first, is not read again.
     Mutant {
         file: LINE,
         within: "fn confirm<",
-        text: "self.entries(lines, width).any",
-        by: "self.entries(lines, width).take(PLACES).any",
+        text: "if entry.at != mine.at",
+        by: "if entry.at / PLACES == self.first && entry.at != mine.at",
         test: (
             "keyed",
             "two_first_takes_that_prefer_different_lines_share_one_slot",
@@ -1358,8 +1358,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: LINE,
         within: "fn confirm<",
-        text: "self.entries(lines, width).any",
-        by: "self.entries(lines, width).skip(PLACES).any",
+        text: "if entry.at != mine.at",
+        by: "if entry.at / PLACES != self.first && entry.at != mine.at",
         test: ("keyed", "two_first_takes_of_a_key_share_one_slot"),
     },
     // A concurrent claim, or a held slot, is not seen.
