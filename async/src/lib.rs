@@ -29,10 +29,10 @@
 //! | wait | [`Queue`], [`Acquire`], [`Rejected`], [`Drained`] |
 //! | wait by key | [`KeyedQueue`], [`QueueKey`], [`QueueKeyLimiter`] |
 //! | set options | [`Order`], [`Oversized`] |
-//! | wake waits when permits become available with time | [`ThreadTimer`], [`TokioTimer`], [`AsyncIoTimer`], `EmbassyTimer`; [`NoTimer`], [`Next`]; [`Drive`]; [`Timer`] and [`QueueClock`] for your own |
+//! | wake waits at their time | [`ThreadTimer`], [`TokioTimer`], [`AsyncIoTimer`], `EmbassyTimer`; [`NoTimer`], [`Next`]; [`Drive`]; [`Timer`] and [`QueueClock`] for your own |
 //! | observe a queue | [`QueueCounts`], [`Hook`], [`Waited`], [`Outcome`], [`LimiterView`] |
 //! | choose a lock | [`DefaultLock`], [`ThreadLock`], `InterruptLock`; [`RawLock`] for your own |
-//! | limit what passes a channel, stream, sink, reader or writer | [`channel`]; [`LimitedStream`], [`LeasedStream`], [`LimitedSink`], [`LimitStreamExt`], [`LimitSinkExt`], [`SinkError`]; [`LimitedRead`], [`LimitedWrite`]; [`Weight`], [`PerItem`], [`Refused`] |
+//! | limit channels, streams and I/O | [`channel`]; [`LimitedStream`], [`LeasedStream`], [`LimitedSink`], [`LimitStreamExt`], [`LimitSinkExt`], [`SinkError`]; [`LimitedRead`], [`LimitedWrite`]; [`Weight`], [`PerItem`], [`Refused`] |
 //!
 //! # Features
 //!

@@ -149,9 +149,9 @@ impl<R: TableRules<Word = KeyedWord>> KeyedRules for R {}
 ///
 /// | denial | reason | what to do |
 /// |---|---|---|
-/// | [`Denied::Exhausted`] | the key has fewer permits than requested | retry at the time that [`denied.retry(&key)`](Denied::retry) returns |
-/// | [`Denied::ExceedsCapacity`] | the request is for more permits than the burst or the limit | do not retry: request fewer permits, or raise a concurrency limit |
-/// | [`Denied::Crowded`] | other keys use all 16 slots of the key, or another thread is claiming one for it | retry at the time that `denied.retry(&key)` returns |
+/// | [`Denied::Exhausted`] | the key has too few permits | wait for [`denied.retry(&key)`](Denied::retry), then retry |
+/// | [`Denied::ExceedsCapacity`] | the request exceeds the burst or the limit | request fewer permits |
+/// | [`Denied::Crowded`] | no slot is free for the key, or another thread is claiming one | wait for `denied.retry(&key)`, then retry |
 ///
 /// [`overflowed`](KeyedStatistics::overflowed) counts the crowded keys that found all slots in use.
 /// If it grows, make the table larger, or restrict which keys clients can invent. A denial changes

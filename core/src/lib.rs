@@ -27,7 +27,7 @@
 //! | [`AdjustableBucket`] | as `TokenBucket`; rate and burst can change at run time | by time |
 //! | [`AdjustableWindow`] | as `FixedWindow`; limit and length can change at run time | at the window's end |
 //! | [`WarmingBucket`] | as `TokenBucket`, and less while it warms up after it was idle | by time |
-//! | [`CooldownWindow`] | as `FixedWindow`; a request over the limit starts a wait, in which none is granted | when the window or the wait ends |
+//! | [`CooldownWindow`] | as `FixedWindow`; after a request over the limit, no request is granted for a time | when the window or that time ends |
 //! | [`SlicedBucket`] | as `TokenBucket`, for all its slices together | by time |
 //! | [`StripedBucket`] | as `TokenBucket`, for all its stripes together | by time |
 //! | [`StripedConcurrency`] | as `Concurrency`, for all its stripes together | when the [`Lease`] is dropped |

@@ -53,11 +53,11 @@ use crate::{Acquire, Drained, QueueClock};
 ///
 /// | error | reason | what to do |
 /// |---|---|---|
-/// | [`Rejected::QueueFull`](crate::Rejected::QueueFull) | the requests that wait already have as many permits as the queue allows | retry at the time that [`retry`](crate::Rejected::retry) returns |
-/// | [`Rejected::Refused`](crate::Rejected::Refused) | the limiter denies for a reason other than a lack of permits, such as a penalty, and the request cannot wait | retry at the time that `retry` returns |
-/// | [`Rejected::Evicted`](crate::Rejected::Evicted) | in newest-first order: a newer request needed the room in the queue | retry at the time that `retry` returns, or give up |
-/// | [`Rejected::Deadline`](crate::Rejected::Deadline) | the deadline has passed, or the permits will not be available before it | retry with a later deadline, or give up |
-/// | [`Rejected::ExceedsCapacity`](crate::Rejected::ExceedsCapacity) | the request is for more permits than the limiter can ever have | request fewer permits, or raise the limit |
+/// | [`Rejected::QueueFull`](crate::Rejected::QueueFull) | the queue is full | wait for [`retry`](crate::Rejected::retry), then retry |
+/// | [`Rejected::Refused`](crate::Rejected::Refused) | the limiter denies, for example in a penalty, and the queue is full | wait for `retry`, then retry |
+/// | [`Rejected::Evicted`](crate::Rejected::Evicted) | a newer request replaced this one, in newest-first order | wait for `retry`, then retry |
+/// | [`Rejected::Deadline`](crate::Rejected::Deadline) | the deadline is too early | retry with a later deadline |
+/// | [`Rejected::ExceedsCapacity`](crate::Rejected::ExceedsCapacity) | the request exceeds the limit | request fewer permits |
 /// | [`Rejected::Closed`](crate::Rejected::Closed) | the queue is closed | do not retry |
 ///
 /// **Time.** A release grants permits to the waiters by itself. If permits replenish by time, or

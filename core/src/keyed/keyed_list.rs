@@ -45,7 +45,8 @@
 //!   exchanges. Each undo finds its charge: invariant 1 keeps the word with the key while permits
 //!   of a concurrency limit are out of it, and other limits refund by a receipt.
 //!
-//! Lock-free: a take that stops leaves a charge of its own permits in some words, and stops nobody.
+//! Lock-free: if the thread of a take stops, some limits may keep the permits of that take. No
+//! other call waits for it.
 //! The alternatives are an entry that is claimed for a decision by a bit, and one in which the
 //! pending request is published so that others complete it. The first saves all but one exchange,
 //! but a thread that stops then denies all requests for its key. The second needs an exchange of
