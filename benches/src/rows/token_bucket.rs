@@ -19,7 +19,7 @@ use portcullis_core::{
 };
 use ratelimit::Ratelimiter;
 
-use crate::measure::{Contest, Contestant, Expected};
+use crate::measure::{Contest, Contestant, Expected, Ready};
 
 /// Permits per second, for rows in which all requests are granted: close to the clock's resolution,
 /// and a prime.
@@ -51,7 +51,8 @@ impl Load {
     };
 
     /// Our bucket. At the higher rate its word wraps every 18 s, so it starts at `now`, and not at
-    /// the clock's zero.
+    /// the clock's zero. A row with a real clock prepares it when the row begins, for the same
+    /// reason.
     pub(super) fn bucket(self, now: Timestamp) -> TokenBucket {
         TokenBucket::builder(Rate::per_second(self.rate), BURST.into())
             .initial((BURST - self.taken).into())
@@ -218,12 +219,14 @@ fn deny() -> Contest {
 }
 
 fn with_clock(load: Load, clock: impl Clock + Sync + 'static) -> Contestant {
-    let bucket = load.bucket(clock.now());
-    let limit = CachePadded::new(Clocked::new(bucket, clock));
-    Contestant::new("portcullis", move |_, operations| {
-        (0..operations)
-            .filter(|_| limit.try_acquire(1).is_ok())
-            .count() as u64
+    Contestant::prepared("portcullis", move || {
+        let bucket = load.bucket(clock.now());
+        let limit = CachePadded::new(Clocked::new(bucket, clock));
+        Ready::new(move |_, operations| {
+            (0..operations)
+                .filter(|_| limit.try_acquire(1).is_ok())
+                .count() as u64
+        })
     })
 }
 

@@ -184,15 +184,17 @@ fn ready_rate<C>(row: &'static str, load: Load, clock: C, fair: &[bool]) -> Cont
 where
     C: Clock + Send + Sync + 'static,
 {
-    let bucket = load.bucket(clock.now());
-    let queue = CachePadded::new(Queue::new(bucket, NoTimer(clock), u64::MAX));
-    let ours = Contestant::new("portcullis", move |_, operations| {
-        at_once(async {
-            let mut granted = 0;
-            for _ in 0..operations {
-                granted += u64::from(queue.acquire(1).await.is_ok());
-            }
-            granted
+    let ours = Contestant::prepared("portcullis", move || {
+        let bucket = load.bucket(clock.now());
+        let queue = CachePadded::new(Queue::new(bucket, NoTimer(clock), u64::MAX));
+        Ready::new(move |_, operations| {
+            at_once(async {
+                let mut granted = 0;
+                for _ in 0..operations {
+                    granted += u64::from(queue.acquire(1).await.is_ok());
+                }
+                granted
+            })
         })
     });
     let peers = fair.iter().map(|&fair| leaky_bucket(load, fair)).collect();
