@@ -23,9 +23,13 @@ use core::sync::atomic::{AtomicU32, AtomicUsize};
 /// | [`ThreadLock`] | threads | any thread or signal handler |
 /// | [`InterruptLock`](crate::InterruptLock) | threads and interrupts | any thread or interrupt |
 ///
-/// A release never waits for the lock. If the lock is held, the release sets a bit, and the holder
-/// reads it after it has unlocked. A release also runs wakers. In a handler that must not run them,
-/// use [`Queue::release_later`](crate::Queue::release_later).
+/// A release never waits for the lock. If the lock is held, the release sets a bit. The holder
+/// reads the bit after it has unlocked, and grants the released permits. A release also runs
+/// wakers. In a handler that must not run them, use
+/// [`Queue::release_later`](crate::Queue::release_later).
+///
+/// **Cost.** While the queue holds the lock, it calls its limiter and its clock, and grants or
+/// rejects at most 16 requests. It runs no waker, no hook and no timer until it has unlocked.
 ///
 /// Other locks can implement this trait. This example is a spin lock. It suits contexts that each
 /// run on a core of their own, so that none pre-empts another:
@@ -66,7 +70,8 @@ use core::sync::atomic::{AtomicU32, AtomicUsize};
 /// # Safety
 ///
 /// The queue accesses its wait lists inside the closures that it passes to `lock` and `try_lock`,
-/// with no other synchronization. An implementation must guarantee for each lock value:
+/// with no other synchronization. An implementation that breaks rule 1, 2 or 3 can cause undefined
+/// behaviour. It must guarantee for each lock value:
 ///
 /// 1. **Exclusion.** At most one closure runs at a time. While a closure runs, calls from other
 ///    threads, from interrupt or signal handlers, and from within the closure itself run no other
@@ -84,9 +89,10 @@ use core::sync::atomic::{AtomicU32, AtomicUsize};
 ///    word, and `try_lock` returns `None` only after it has read there that the lock is held. Use
 ///    `compare_exchange`; `compare_exchange_weak` can fail although the lock is free.
 ///
-///    Any other lock must guarantee this: if a thread unlocks and then executes a `SeqCst` fence, a
-///    `try_lock` after a later `SeqCst` fence of another thread does not find the lock held by the
-///    first thread.
+///    Any other lock must guarantee this. One thread unlocks, and then executes a `SeqCst` fence.
+///    Later, another thread executes a `SeqCst` fence, and then calls `try_lock`. This `try_lock`
+///    does not return `None` because of the first thread: it observes that the first thread has
+///    unlocked.
 ///
 ///    If a lock breaks this rule, a released permit may wake no waiter.
 /// 6. **No waiting in `try_lock`.** `try_lock` never waits for a context that the caller has
@@ -97,8 +103,8 @@ pub unsafe trait RawLock {
     /// (`SeqCst`).
     ///
     /// If it is `false`, the default, the queue adds `SeqCst` fences: one after it unlocks, and one
-    /// before it tries a second time to lock. If it is `true` although the operations are not
-    /// sequentially consistent, wake-ups are lost.
+    /// before it tries a second time to lock. Set it to `true` only if all these operations are
+    /// sequentially consistent. Otherwise a released permit may wake no waiter.
     const IS_SEQUENTIAL: bool = false;
 
     /// Waits until the lock is free, and runs `work` while it holds the lock.

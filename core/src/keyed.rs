@@ -83,9 +83,10 @@ impl<R: TableRules<Word = KeyedWord>> KeyedRules for R {}
 
 /// A limiter for each key, in a table of fixed size, without locks and without allocation.
 ///
-/// A table serves any number of keys. At most as many of them can be in use at once as the table
-/// has slots. [`key`](Self::key) returns the limiter of one key. It is used like any other limiter:
-/// on its own, inside a wrapper or as a part of an [`AllOf`](crate::AllOf).
+/// A table has slots, in lines of 8. A slot holds the state of one key's limiter. A table serves
+/// any number of keys, but at most as many at once as it has slots. [`key`](Self::key) returns the
+/// limiter of one key. It is used like any other limiter: on its own, inside a wrapper or as a part
+/// of an [`AllOf`](crate::AllOf).
 ///
 /// With the feature `std`, [`for_keys`](Self::for_keys) creates a table from a limiter and a number
 /// of keys:
@@ -99,9 +100,10 @@ impl<R: TableRules<Word = KeyedWord>> KeyedRules for R {}
 /// assert!(users.key("alice").try_acquire_at(now, 1).is_err());
 /// ```
 ///
-/// - `R` is the type of the rules of each key's limit: [`IntoRules`] has them for each limiter that
-///   a table can use. A table with `N` limits has `N` rules, and the caller chooses a limit with
-///   each key: for example, one for reads and one for writes of a user, or one for each plan.
+/// - `R` is the type of the rules: the settings of each key's limiter, without its state.
+///   [`IntoRules`] converts a limiter to rules, and lists the limiters that a table can use. A
+///   table with `N` limits has `N` rules, and the caller chooses a limit with each key: for
+///   example, one for reads and one for writes of a user, or one for each plan.
 /// - `M` is the storage, which the caller provides: `[Line; 1024]` in a static, `Box<[Line]>` or
 ///   `Vec<Line>` (see [`Line::for_keys`]), or `&'static [Line]`.
 /// - `S` hashes the keys: a [`Seed`], a `RandomSeed` (with `std`), or any `BuildHasher`. Set a
@@ -109,39 +111,44 @@ impl<R: TableRules<Word = KeyedWord>> KeyedRules for R {}
 ///   attacker who chooses keys can fill all slots that some other key could use.
 ///
 /// **Bound.** Each key is granted no more than its limit allows, however many keys there are, and
-/// even if an attacker chooses them.
+/// even if an attacker chooses them. A timestamp may be older than the newest one of all keys, by
+/// at most the staleness: see [`with_staleness`](Self::with_staleness).
 ///
 /// **New keys.** The limiter of a new key starts full. The setting
-/// [`initial`](crate::TokenBucketBuilder::initial) is ignored, for two reasons. A key that was
-/// forgotten returns as a new key, and it was forgotten because its limiter was full: with fewer
-/// permits it would lose some. And if a new key started with no permits, it would never be granted
-/// any: a denial writes nothing, so each of its requests would be its first.
+/// [`initial`](crate::TokenBucketBuilder::initial) is ignored, for two reasons. First, the table
+/// forgets a key when it gives the slot of the key to another one, and the forgotten key returns as
+/// a new key. Its limiter was full when it was forgotten, so it would lose permits if it started
+/// with fewer. Second, a new key without permits would never be granted any: a denial writes
+/// nothing, so each request of the key would be its first.
 ///
 /// **Changes of the settings.** A concurrency limit can be changed for all keys at once:
 /// [`rules`](Self::rules) and [`ConcurrencyRules::set_limit`](crate::ConcurrencyRules::set_limit).
 /// A rate, a burst or a window cannot. A slot has no room for its own settings: they are stored
 /// once for all slots, and the state of each is counted in units of them. The same state would mean
-/// more or fewer permits under other settings, and all slots cannot be converted at one moment. To
-/// change a rate, [move](Self::move_to) the keys to another table, or use a
-/// [`KeyedArray`](crate::KeyedArray) of [`AdjustableBucket`](crate::AdjustableBucket)s and its
-/// [`change_all`](crate::KeyedArray::change_all), or give the table several limits, and
-/// choose another limit for the key. The key then starts with all permits of that limit.
+/// more or fewer permits under other settings, and all slots cannot be converted at one moment.
+/// There are three ways to change a rate:
+///
+/// - [Move](Self::move_to) the keys to another table.
+/// - Use a [`KeyedArray`](crate::KeyedArray) of [`AdjustableBucket`](crate::AdjustableBucket)s and
+///   its [`change_all`](crate::KeyedArray::change_all).
+/// - Give the table several limits, and choose another limit for the key. The key then starts with
+///   all permits of that limit.
 ///
 /// **Self-cleaning.** A key has a slot from its first grant on. The slot can be given to another
-/// key once its limiter has been [idle](Idle) for the [staleness](Self::staleness). (For a
-/// concurrency limit: as soon as it is idle.) The limiter is then indistinguishable from a fresh
+/// key once its limiter has been [idle](Idle) for the [staleness](Self::staleness); with a
+/// concurrency limit, as soon as it is idle. The limiter is then indistinguishable from a fresh
 /// one, so the key loses nothing. A key can use 16 slots, in two lines of the table. If all of them
 /// are in use by other keys, the key has no permits available, and its requests are denied with
-/// [`Denied::Crowded`] and counted; a retry after the staleness may find a slot. A key never gets a
-/// slot at the expense of a key that uses it. Reads and probes claim no slot.
+/// [`Denied::Crowded`]. A retry after the staleness may find a slot. A key never gets a slot at the
+/// expense of a key that uses it. Reads and probes claim no slot.
 ///
 /// **Collisions.** A slot identifies its key by its line and by 20 bits of the key's hash (fewer
 /// with `N` limits, which need some of these bits). Two keys that collide share the permits of one
 /// limit; neither gets more. The probability that a key collides is about 1 in 280,000 in a table
 /// of `for_keys`, 1 in 130,000 in a half-full one and 1 in 65,000 in a full one. With `N` limits,
-/// multiply it by `N`, rounded up to a power of two. An attacker who can create keys by the hundred
-/// thousand, and can see how many permits each has left, can find a key that collides with a
-/// victim's, and exhaust their shared limit. On targets without 64-bit atomics there are 11 bits,
+/// multiply it by `N`, rounded up to a power of two. An attacker who can create hundreds of
+/// thousands of keys, and can see how many permits each has left, can find a key that collides with
+/// a victim's, and exhaust their shared limit. On targets without 64-bit atomics there are 11 bits,
 /// and the probability is 1 in 256, or 1 in 128 in a full table. Use tables there only for a small
 /// set of keys that is known in advance.
 ///
@@ -153,9 +160,10 @@ impl<R: TableRules<Word = KeyedWord>> KeyedRules for R {}
 /// | [`Denied::ExceedsCapacity`] | the request exceeds the burst or the limit | request fewer permits |
 /// | [`Denied::Crowded`] | no slot is free for the key, or another thread is claiming one | wait for `denied.retry(&key)`, then retry |
 ///
-/// [`overflowed`](KeyedStatistics::overflowed) counts the crowded keys that found all slots in use.
-/// If it grows, make the table larger, or restrict which keys clients can invent. A denial changes
-/// nothing else. It is safe to treat a crowded key like an exhausted one, and to deny its request.
+/// [`overflowed`](KeyedStatistics::overflowed) counts the denials of keys that found all slots in
+/// use. If it grows, make the table larger, or restrict which keys clients can invent. A denial
+/// changes nothing else. It is safe to treat a crowded key like an exhausted one, and to deny its
+/// request.
 /// To admit some of these requests all the same, judge them by one limiter that all crowded keys
 /// share. A key may then be granted what this limiter grants, in addition to what its own does:
 ///
@@ -172,11 +180,12 @@ impl<R: TableRules<Word = KeyedWord>> KeyedRules for R {}
 /// assert!(admits("alice", Timestamp::from_secs(9)));
 /// ```
 ///
-/// **Cost.** One hash, and for nearly all keys one cache line; plus the cost of the limiter, with
-/// one compare-exchange. The first grant of a key, also after its slot was forgotten, reads the
-/// second line too and writes twice. A denial writes nothing, except for a counter if the key finds
-/// no slot. Lock-free, with one exception: while a thread claims a slot for a key, other requests
-/// for that key retry a few times and are then denied with [`Denied::Crowded`].
+/// **Cost.** One hash, one cache line of the table for nearly all keys, and the computation of the
+/// limiter. A grant makes one compare-exchange in total. The first grant of a key, also of one that
+/// was forgotten, reads the second line too and writes twice. A denial writes nothing, except for a
+/// counter if the key finds no slot. Lock-free, with one exception: while a thread claims a slot
+/// for a key, other requests for that key retry a few times and are then denied with
+/// [`Denied::Crowded`].
 ///
 /// **Memory.** 8 bytes per slot; half of that on targets without 64-bit atomics. A table needs more
 /// slots than keys. [`for_keys`](Self::for_keys) creates it with 34 bytes per key: then at most 1
@@ -454,7 +463,7 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
     ///
     /// # Cost
     ///
-    /// One hash, and a count of the `Arc`.
+    /// One hash, and an increment of the `Arc`'s count.
     ///
     /// ```
     /// # use portcullis_core::{Concurrency, Keyed, Limiter, Timestamp};

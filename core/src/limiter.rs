@@ -33,7 +33,8 @@ use crate::{Denied, Detail, Interval, Lease, Receipt, Refund, Retry, Timestamp};
 /// - A limiter whose permits return by time, but that can refund a grant as long as no later
 ///   grant depends on it, implements `refund_at`.
 ///
-/// The limiters of Portcullis obey these rules, and code that accepts any limiter relies on them:
+/// Every limiter must obey these rules. The limiters of Portcullis do, and their wrappers,
+/// compositions and queues rely on them for any limiter:
 ///
 /// - A limiter never admits more than it promises, whatever calls run concurrently. A request whose
 ///   `now` is stale (older than that of an earlier request, by at most the limiter's staleness) is
@@ -95,11 +96,13 @@ pub trait Limiter {
     /// # Errors
     ///
     /// [`Denied`] if the request is denied. Then no permit has been taken. [`Denied`] lists the
-    /// reasons, and [`Denied::retry`] says when to retry.
+    /// reasons. [`Denied::retry`] says when to retry, or [`Retry::Never`] if a retry cannot
+    /// succeed: for example, if the request exceeds the capacity. Then request fewer permits.
     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied>;
 
-    /// Takes permits as [`take_at`](Self::take_at) does, and returns what the decision saw: see
-    /// [`Detail`]. For example, for the header fields of a response.
+    /// Takes permits as [`take_at`](Self::take_at) does, and returns the numbers of the decision,
+    /// such as the permits that are left: see [`Detail`]. For example, for the header fields of a
+    /// response.
     ///
     /// The [decision](Detail::decision) and the first result are the same.
     ///
@@ -109,17 +112,17 @@ pub trait Limiter {
     /// limiters and requests differ:
     ///
     /// - A [`SlidingWindow`](crate::SlidingWindow) computes `available` in this way. It computes
-    ///   the times from its ring after the decision, so they include later grants.
+    ///   the times from its segments after the decision, so they include later grants.
     /// - An [`AllOf`](crate::AllOf) reports one of its limits: the one that denied, or for a grant
     ///   the one with the fewest permits left. See
     ///   [`AllOf::try_acquire_explained_at`](crate::AllOf::try_acquire_explained_at).
-    /// - A [`Penalty`](crate::Penalty) reports what its limiter reports. For a denial it reads
-    ///   after the decision when the penalty ends.
-    /// - A request for more than the capacity, a request for a key that a keyed table has no slot
-    ///   for, a [`Slice`](crate::Slice), a limiter in stripes ([`Striped`](crate::Striped)), and a
-    ///   limiter of your own that does not implement this method: the limiter is asked with
-    ///   [`explain_at`](Self::explain_at) after the decision. Then other callers' requests may have
-    ///   come in between.
+    /// - A [`Penalty`](crate::Penalty) reports what its limiter reports. For a denial, it reads the
+    ///   end of the penalty after the decision.
+    /// - In these cases, [`explain_at`](Self::explain_at) looks at the limiter after the decision,
+    ///   and requests of other callers may come in between: a request for more than the capacity, a
+    ///   request for a key that a keyed table has no slot for, a [`Slice`](crate::Slice), a limiter
+    ///   in stripes ([`Striped`](crate::Striped)), and a limiter of your own that does not
+    ///   implement this method.
     ///
     /// A wrapper forwards this method as it forwards `take_at`.
     ///
@@ -129,9 +132,9 @@ pub trait Limiter {
     ///
     /// # Cost
     ///
-    /// The cost of a take, and some divisions: tens of nanoseconds. If a limiter's settings can
-    /// change, the divisions are made before the exchange, which then fails more often under
-    /// contention. Calls of `take_at` cost nothing more than without this method.
+    /// The cost of a take, and some divisions: tens of nanoseconds. If the settings of the limiter
+    /// can change, it divides before its compare-exchange, which then fails more often under
+    /// contention. This method adds no cost to `take_at`.
     ///
     /// ```
     /// # use portcullis_core::{Concurrency, Limiter, Retry, Timestamp};
@@ -170,19 +173,26 @@ pub trait Limiter {
         Detail::of(self, now, self.peek_at(now, n))
     }
 
-    /// Takes `n` permits at a time that lies in `interval`, if it does not matter where: if
+    /// Takes `n` permits at some instant in `interval`, if it does not matter which one: if
     /// [`take_at`](Self::take_at) would decide alike, and leave the limiter in the same state, at
-    /// every instant of the interval. Otherwise returns `None`, and nothing has changed.
+    /// every instant of the interval. If it matters, returns `None`, and nothing has changed.
     ///
-    /// For a token bucket it does not matter while the bucket is in use and not full, for a window
-    /// if no edge is in the interval, and for both if a request would still be denied at the end of
-    /// the interval. It never matters for a concurrency limit. For a composition it does not matter
-    /// if it matters to none of its limits, up to the first that denies; if another thread changes
-    /// a limit meanwhile so that it does, the permits of the others are taken and refunded before
-    /// the result `None`. The default returns `None`.
+    /// The instant does not matter:
     ///
-    /// A denial contains the earliest instant of the interval as its time, and so does a receipt.
-    /// The time to [retry](Self::retry) is the same as after a denial at the time itself.
+    /// - for a token bucket, while the bucket is in use and not full;
+    /// - for a window, if none of its edges is in the interval;
+    /// - for both, if the request would still be denied at the end of the interval;
+    /// - for a concurrency limit, always;
+    /// - for a composition, if it matters to none of its limits, up to the first that denies. If
+    ///   another thread changes one of these limits during the call, so that the instant matters,
+    ///   the composition may take permits from the other limits and refund them before it returns
+    ///   `None`.
+    ///
+    /// The default returns `None`.
+    ///
+    /// The denial or the receipt contains the earliest instant of the interval as its time. For
+    /// such a denial, [`retry`](Self::retry) returns the same time as for a denial at the exact
+    /// instant.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -214,8 +224,9 @@ pub trait Limiter {
         false
     }
 
-    /// Returns what [`take_within`](Self::take_within) would return, without any effect. For a
-    /// composition, which takes only if all its limits would grant. The default returns `None`.
+    /// Returns what [`take_within`](Self::take_within) would return, without any effect. A
+    /// composition asks this before it takes, because it takes only if all its limits would grant.
+    /// The default returns `None`.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -267,10 +278,11 @@ pub trait Limiter {
     /// - a receipt for the permits that remain of the grant.
     ///
     /// The caller must not refund more permits than the receipt covers. It must also refund in
-    /// time: the grant must be younger than the limiter's horizon minus the time in which all
-    /// permits return. Otherwise the limiter may admit too many permits, at most the number
-    /// refunded. A [`Lease`] enforces the first rule. A limiter can enforce the second one if its
-    /// receipts contain the time of the grant: see [`Receipt`].
+    /// time: the grant must be younger than the limiter's horizon (the time after which its state
+    /// word repeats) minus the time in which all permits return. Otherwise the limiter may admit
+    /// too many permits, at most the number refunded. A [`Lease`] enforces the first rule. A
+    /// limiter can enforce the second one if its receipts contain the time of the grant: see
+    /// [`Receipt`].
     ///
     /// The default [releases](Self::release) the permits and counts none as never taken, because it
     /// cannot know how many permits the release has made available.
@@ -340,10 +352,10 @@ pub trait Limiter {
     ///
     /// For a request that waits in a queue, pass [`Denied::Exhausted`] with the permits requested
     /// ahead of it plus its own. The sum may exceed the [capacity](Self::capacity). Then the result
-    /// is the earliest instant by which that many permits have come in, provided that they are
-    /// taken as soon as they come in and that no single request exceeds the capacity. It is exact
-    /// if each request is for 1 permit. Otherwise it is a lower bound. It is [`Retry::Never`] if no
-    /// permits come in, or not before [`Timestamp::MAX`].
+    /// is the earliest instant by which that many permits have become available, if each is taken
+    /// as soon as it becomes available. No single request may exceed the capacity. The result is
+    /// exact if each request is for 1 permit. Otherwise it is a lower bound. It is [`Retry::Never`]
+    /// if the permits never become available, or not before [`Timestamp::MAX`].
     ///
     /// ```
     /// # use core::time::Duration;
@@ -362,12 +374,14 @@ pub trait Limiter {
     /// ```
     fn retry(&self, denied: Denied) -> Retry;
 
-    /// Offers metadata about a request that was granted at `now` (`denied` is `None`) or denied.
+    /// Offers metadata about a request: values that a caller can read by their names, such as the
+    /// reason of a denial. See [`metadata`](mod@metadata). The request was granted at `now` if
+    /// `denied` is `None`, and otherwise denied.
     ///
-    /// A limiter first offers its own values, each under a name. Then it calls this method of the
-    /// limiters that it wraps. The first offer of a name wins. The default offers
-    /// [`RETRY_AFTER`](metadata::RETRY_AFTER) and [`REASON_PHRASE`](metadata::REASON_PHRASE) for a
-    /// denial, and [`USED_SHARE`](metadata::USED_SHARE).
+    /// A limiter first offers its own values to `offers`, each under a name. Then it calls this
+    /// method of the limiters that it wraps. If a name is offered twice, the caller gets the first
+    /// value. The default offers [`USED_SHARE`](metadata::USED_SHARE), and for a denial
+    /// [`RETRY_AFTER`](metadata::RETRY_AFTER) and [`REASON_PHRASE`](metadata::REASON_PHRASE).
     fn metadata(&self, now: Timestamp, denied: Option<Denied>, offers: &mut Metadata<'_>) {
         offer(self, now, denied, offers);
     }
@@ -655,7 +669,7 @@ impl LimiterId {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum Idle {
-    /// Permits are out.
+    /// The limiter is not idle, or its state is unknown.
     InUse,
     /// The limiter is idle, and has been since this instant or for longer than its word can tell.
     Since(Timestamp),

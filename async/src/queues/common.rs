@@ -223,14 +223,15 @@ macro_rules! common {
         impl<$lists: $bound, C: $crate::Timer, R: $crate::RawLock, H: $crate::Hook>
             $queue<$lists, C, R, H>
         {
-            /// Returns a future that drives the queue's timers, so that no waiting task has to. Run
-            /// it in a task of its own, or join it with the futures that wait. One timer serves all
-            /// waiters. The future is ready when the queue is closed.
+            /// Returns a future that drives the queue: it grants what is due by time, so that no
+            /// waiting task has to be polled for that. Run it in a task of its own, or join it with
+            /// the futures that wait. One timer serves all waiters. The future is ready when the
+            /// queue is closed.
             ///
-            /// One task at a time drives a queue. If several tasks run this future, the one that
-            /// was polled last is woken when the next timer changes. Until it is polled again, only
-            /// releases and other drivers grant permits to the waiters. No waiter has to be polled
-            /// for a grant to be made.
+            /// If several tasks run this future, only one of them drives the queue at a time: the
+            /// one that was polled last. The queue wakes that task when something is due, or
+            /// becomes due earlier. Until the task is polled, only releases and other drivers grant
+            /// permits.
             ///
             /// ```
             /// use portcullis_async::{Queue, ThreadTimer};
@@ -255,11 +256,12 @@ macro_rules! common {
                 $crate::Drive::new(self)
             }
 
-            /// Makes the queue drive its own timers from now on: the timer makes the grants when it
-            /// wakes, and no waiting task has to be polled for them. For a queue in a static; for
-            /// one in an `Arc`, see `attend_shared`.
+            /// Makes the queue drive itself from now on: the timer makes the grants when it wakes,
+            /// and no waiting task has to be polled for them. For a queue in a static; for one in
+            /// an `Arc`, see `attend_shared`.
             ///
-            /// Does not compile if [`Timer::IS_REENTRANT`](crate::Timer::IS_REENTRANT) is `false`.
+            /// Does not compile if [`Timer::IS_REENTRANT`](crate::Timer::IS_REENTRANT) is `false`,
+            /// as for an `EmbassyTimer`. With such a timer, run [`drive`](Self::drive) in a task.
             ///
             /// ```
             /// # use std::sync::LazyLock;
@@ -296,9 +298,9 @@ macro_rules! common {
                 $crate::driving::drive::attend(self);
             }
 
-            /// Makes a queue in an `Arc` drive its own timers, like [`attend`](Self::attend), until
-            /// the last `Arc` is dropped. See [`ThreadTimer`](crate::ThreadTimer) for an example.
-            /// Needs the feature `std`.
+            /// Makes a queue in an `Arc` drive itself, like [`attend`](Self::attend), until the
+            /// last `Arc` is dropped. See [`ThreadTimer`](crate::ThreadTimer) for an example. Needs
+            /// the feature `std`.
             #[cfg(feature = "std")]
             pub fn attend_shared(self: &std::sync::Arc<Self>)
             where

@@ -43,18 +43,18 @@ use crate::{Acquire, Drained, QueueClock};
 ///   room.
 /// - Dropping the future cancels the request.
 ///
-/// **Bound.** The limiter's own. At most [`max_permits`](Self::new) permits are queued, by at most
-/// [`max_waiters`](Self::with_max_waiters) waiters. If the timer is late, a grant counts as made
-/// when it was due, by up to the [slack](Self::with_slack) earlier: 10 ms by default. By these
-/// times the limiter's bound holds exactly. In real time, the permits of one slack may come in
-/// addition, all at once.
+/// **Bound.** The limiter's own. The requests that wait ask for at most [`max_permits`](Self::new)
+/// permits in total, and there are at most [`max_waiters`](Self::with_max_waiters) of them. If the
+/// timer is late, the queue dates a grant back to when it was due, by up to the
+/// [slack](Self::with_slack): 10 ms by default. The limiter's bound holds exactly for these dates.
+/// In real time, a span of time `t` may admit what the bound allows for `t` plus the slack.
 ///
 /// **Errors.** A request can fail with:
 ///
 /// | error | reason | what to do |
 /// |---|---|---|
-/// | [`Rejected::QueueFull`](crate::Rejected::QueueFull) | the queue is full | wait for [`retry`](crate::Rejected::retry), then retry |
-/// | [`Rejected::Refused`](crate::Rejected::Refused) | the limiter denies, for example in a penalty, and the queue is full | wait for `retry`, then retry |
+/// | [`Rejected::QueueFull`](crate::Rejected::QueueFull) | the permits are not available, and the queue is full | wait for [`retry`](crate::Rejected::retry), then retry |
+/// | [`Rejected::Refused`](crate::Rejected::Refused) | the limiter denies for another reason than permits ([`Denied::Refused`]), and the queue is full | wait for `retry`, then retry |
 /// | [`Rejected::Evicted`](crate::Rejected::Evicted) | a newer request replaced this one, in newest-first order | wait for `retry`, then retry |
 /// | [`Rejected::Deadline`](crate::Rejected::Deadline) | the deadline is too early | retry with a later deadline |
 /// | [`Rejected::ExceedsCapacity`](crate::Rejected::ExceedsCapacity) | the request exceeds the limit | request fewer permits |
@@ -62,10 +62,10 @@ use crate::{Acquire, Drained, QueueClock};
 ///
 /// **Time.** A release grants permits to the waiters by itself. If permits replenish by time, or
 /// waiters have deadlines, a *driver* grants what is due, and sets the timer for what is due next.
-/// With a [`Timer`](crate::Timer) as its clock, the queue needs no other driver: one of the tasks
-/// that wait drives it. Another one takes over when that wait ends or is dropped. If the driving
-/// task is woken and not polled, the other waiters wait for it. These drivers depend on no waiting
-/// task:
+/// With a [`Timer`](crate::Timer) as its clock, the queue needs no other driver: one of the waiting
+/// tasks drives it. When the wait of that task ends or is dropped, another waiting task takes over.
+/// If the driving task is woken and not polled, the other waiters may wait until it is polled.
+/// These drivers depend on no waiting task:
 ///
 /// - the queue itself, after [`attend`](Self::attend) or [`attend_shared`](Self::attend_shared);
 /// - a task that runs [`drive`](Self::drive);
@@ -78,28 +78,31 @@ use crate::{Acquire, Drained, QueueClock};
 ///
 /// **Counts.** [`counts`](Self::counts) says how many requests wait, and what became of those that
 /// waited. To count all requests and their permits, put [`Counted`](portcullis_core::Counted)
-/// inside the queue. It counts each request once, when it is granted, rejected or cancelled:
-/// [`limiter`](Self::limiter) reads the counts. Together with those that wait they are all requests
-/// that the queue has received.
+/// inside the queue, and read the counts through [`limiter`](Self::limiter). It counts each request
+/// once, when it is granted, rejected or cancelled. A request that waits is not counted yet.
 ///
 /// **Wrappers that react to denials** ([`Penalty`](portcullis_core::Penalty),
-/// [`Escalation`](portcullis_core::Escalation)) react inside the queue to the outcome of a request,
-/// not to the attempts of the queue: see their documentation.
+/// [`Escalation`](portcullis_core::Escalation)). The queue may ask its limiter several times for
+/// one request. Inside the queue, these wrappers ignore such attempts, and react to the outcome of
+/// the request: see their documentation.
 ///
-/// **Cost.** A waiter is stored in its future, without allocation. Cancelling removes it in
-/// constant time from any position; with a deadline, in amortised logarithmic time. Wakers run
+/// **Cost.** If no request is ahead, a take costs that of the limiter, a reading of the clock and
+/// two or three loads, without the lock. A request that has to wait takes the lock once to enter
+/// the queue. To enter, to be granted and to be cancelled take constant time each, at any position
+/// in the queue; with deadlines, amortised logarithmic time. The limiter's own cost comes in
+/// addition. A waiter is stored in its future, without allocation. On 64-bit targets the future has
+/// about 220 bytes, and a queue about 460 bytes more than its limiter and its clock. Wakers run
 /// outside the lock, at most 16 after each unlock.
 ///
 /// **Progress.** Taking free permits is lock-free if the limiter is. Polling and dropping a future
-/// that waits take the lock `R`. A release never waits for that lock: if it is held, the
-/// release sets a pending-release bit, and the holder grants the permits after it has unlocked. (So
-/// a holder may serve any number of releases of others.)
+/// that waits take the lock `R`. A release never waits for that lock. If the lock is held, the
+/// release sets a bit. The holder reads the bit after it has unlocked, and grants the permits. So a
+/// holder may serve any number of releases of other threads.
 ///
-/// **Interrupts.** A release, also by the drop of a lease, runs wakers. If it makes something due
-/// earlier, it also arms the timer of a queue that drives itself, and so takes the locks of that
-/// timer. In an interrupt or signal handler that must do neither, use
-/// [`release_later`](Self::release_later): it runs no waker and arms no timer, and the next call on
-/// the queue grants the permits.
+/// **Interrupts.** A release, also by the drop of a lease, runs wakers. If the queue drives itself
+/// (after `attend`), a release may also set the timer, and then takes the locks of the timer. In an
+/// interrupt or signal handler that must do neither, use [`release_later`](Self::release_later): it
+/// runs no waker and sets no timer, and the next call on the queue grants the permits.
 ///
 /// A limit on concurrency ignores time, so its queue needs no clock:
 /// [`Timeless`](portcullis_core::Timeless) stands for one. With it, time stands still, so a request
@@ -140,9 +143,10 @@ use crate::{Acquire, Drained, QueueClock};
 /// # Ok::<(), portcullis_async::Rejected>(())
 /// ```
 ///
-/// To limit a part and the whole, give each limit a queue of its own, and wait in one queue after
-/// the other. A reference to a concurrency limit does not compile in a queue: a release through one
-/// queue would wake no waiter of the other.
+/// To limit each tenant and all tenants together, give each limit a queue of its own, and wait in
+/// one queue after the other. Two queues cannot share a concurrency limit: a release through one
+/// queue would wake no waiter of the other. So a reference to such a limit does not compile in a
+/// queue.
 ///
 /// ```compile_fail,E0277
 /// use portcullis_async::Queue;
@@ -275,10 +279,11 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
     ///
     /// # Errors
     ///
-    /// - any [`Denied`] of the limiter;
-    /// - [`Denied::Exhausted`] if a request waits and the order is [oldest
-    ///   first](Order::OldestFirst);
-    /// - [`Denied::Closed`] if the queue is closed.
+    /// - any [`Denied`] of the limiter, such as [`Denied::Exhausted`] if it has too few permits.
+    ///   Wait with [`acquire`](Self::acquire), or retry when [`Denied::retry`] of the queue says;
+    /// - [`Denied::Exhausted`] also if a request waits and the order is [oldest
+    ///   first](Order::OldestFirst). Do the same;
+    /// - [`Denied::Closed`] if the queue is closed. Do not retry.
     ///
     /// ```
     /// # use portcullis_async::Queue;
@@ -294,9 +299,10 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
         try_acquire(self, n)
     }
 
-    /// Takes permits as [`try_acquire`](Self::try_acquire) does, and returns what the decision saw:
-    /// see [`Limiter::take_explained_at`]. If the limiter was not asked, because requests are ahead
-    /// or the queue is closed, the numbers are those of a look at the limiter after the decision.
+    /// Takes permits as [`try_acquire`](Self::try_acquire) does, and returns the numbers of the
+    /// decision, such as the permits that are left: see [`Limiter::take_explained_at`]. If requests
+    /// are ahead or the queue is closed, the queue does not ask the limiter. The numbers are then
+    /// those of the limiter after the decision.
     ///
     /// The futures of this queue return no such numbers. To look at the limiter after a wait, call
     /// [`Limiter::explain_at`] of the queue.

@@ -38,28 +38,31 @@ use crate::{
 /// - [`Denied::ExceedsCapacity`] if the request is for more than the burst. Do not retry: request
 ///   fewer permits.
 ///
-/// **Exact.** The bucket decides exactly as one that computes with rational numbers, within the
-/// horizon (see below). The rate has no drift. Retry times are exact to the nanosecond. A request
-/// whose `now` is older than that of the newest grant is granted no more than it would be at the
-/// `now` of that grant.
+/// **Exact.** The bucket counts fractions of permits exactly, without rounding, within the horizon
+/// (see below). The rate has no drift. Retry times are exact to the nanosecond. A request whose
+/// `now` is older than that of the newest grant is granted no more than it would be at the `now` of
+/// that grant.
 ///
 /// **Cost.** Uncontended, and with the default tick of a 64-bit word, a grant is one load, one or
-/// two multiplications and one compare-exchange. A denial loads the word and writes nothing.
-/// Lock-free: a compare-exchange fails because another call's compare-exchange succeeded, and the
-/// burst and the rate limit how many succeed. (With load-linked and store-conditional instructions,
-/// an interrupt can also make one fail.) All accesses are `Relaxed`: a grant orders no other memory
-/// accesses.
+/// two multiplications and one compare-exchange. With a longer tick, two more multiplications
+/// convert the time. A denial loads the word and writes nothing. Lock-free: if another call changes
+/// the word first, the compare-exchange fails, and the call decides again. Each failure means that
+/// another call has succeeded, and the burst and the rate limit how many can succeed. (With
+/// load-linked and store-conditional instructions, an interrupt can also make a compare-exchange
+/// fail.) All accesses are `Relaxed`: a grant orders no other memory accesses.
 ///
-/// **Horizon.** The state word counts time and wraps: the [horizon](Self::horizon) is the time
-/// after which it repeats. The bound holds for every `now` that is at most
+/// **Memory.** At most 80 bytes with a 64-bit word, and 56 with a 32-bit word.
+///
+/// **Horizon.** The state word counts time and wraps: it repeats after the
+/// [horizon](Self::horizon). The bound holds for every `now` that is at most
 /// [`staleness`](Self::staleness) older than the newest `now` of a grant. If nothing is granted for
 /// roughly a whole number of horizons, the bucket may then hold too few permits, never too many.
-/// This lasts at most about the staleness plus the time to fill. With a 64-bit word, and a rate
-/// whose time per permit is a whole number of nanoseconds, the horizon is 584 years.
+/// This lasts at most about the staleness plus the time to fill. With a 64-bit word and the default
+/// tick, the horizon is 584 years if the time per permit is a whole number of nanoseconds. At other
+/// rates it is shorter: for example 195 years at 3 permits per second.
 ///
 /// Source: the token bucket as a virtual schedule, like the generic cell rate algorithm of ITU-T
-/// I.371 and ATM Forum TM 4.1. Time is
-/// counted in units of the rate, so nothing is rounded.
+/// I.371 and ATM Forum TM 4.1. Time is counted in units of the rate, so nothing is rounded.
 ///
 /// ```
 /// use portcullis_core::{Rate, Timestamp, TokenBucket};
@@ -181,11 +184,11 @@ impl<W: Word> TokenBucket<W> {
     ///
     /// # Errors
     ///
-    /// [`Denied::Exhausted`] if the debt at `now` would be larger than declared (at an older
-    /// `now`, more may count as owed: see [`owed_at`](Self::owed_at)), or
+    /// [`Denied::Exhausted`] if the debt at `now` would be larger than declared, or
     /// [`Denied::ExceedsCapacity`] if `n` is more than burst and debt together. Nothing changes
-    /// then. The time that [`Denied::retry`] returns is that of a take without a debt. This method
-    /// may succeed earlier.
+    /// then. If `now` is older than that of the newest grant, more may count as owed: see
+    /// [`owed_at`](Self::owed_at). [`Denied::retry`] returns when the permits can be taken without
+    /// a debt. This method may succeed earlier.
     ///
     /// # Cost
     ///
@@ -230,11 +233,11 @@ impl<W: Word> TokenBucket<W> {
     ///
     /// # Errors
     ///
-    /// [`Denied::Exhausted`] if the bucket owes permits at `now` (at an older `now`, more may count
-    /// as owed: see [`owed_at`](Self::owed_at)), or if it would owe more than declared.
-    /// [`Denied::ExceedsCapacity`] if `n` is more than burst and debt together. Nothing changes
-    /// then. [`retry_owing`](Self::retry_owing) says when to retry; [`Denied::retry`] says when the
-    /// permits can be taken without a debt.
+    /// [`Denied::Exhausted`] if the bucket owes permits at `now`, or if it would owe more than
+    /// declared. [`Denied::ExceedsCapacity`] if `n` is more than burst and debt together. Nothing
+    /// changes then. If `now` is older than that of the newest grant, more may count as owed: see
+    /// [`owed_at`](Self::owed_at). [`retry_owing`](Self::retry_owing) says when to retry;
+    /// [`Denied::retry`] says when the permits can be taken without a debt.
     ///
     /// # Cost
     ///
@@ -731,16 +734,17 @@ impl TokenBucketBuilder {
         ///
         /// # Errors
         ///
-        /// [`SettingsError`] names the setting and its bound:
+        /// [`SettingsError`] names the setting and its bound. Change the setting, or use a wider
+        /// word. The reasons are:
         ///
-        /// - the burst is zero, or its time to fill exceeds a quarter of the horizon;
+        /// - the burst is zero, or the bucket needs more than a quarter of the horizon to fill;
         /// - the initial permits are more than the burst;
         /// - the rate's period or the tick is outside of 1 ns to 292 years;
         /// - the rate's period is so long at this tick that not even a burst of 1 fits the word:
         ///   use a coarser tick;
-        /// - the rate is too high for one second of it to fit the word;
-        /// - the debt is too large for the word;
-        /// - the staleness is shorter than 1 s, or too long for the word.
+        /// - the rate is so high that the horizon would be shorter than about 4 s;
+        /// - the bucket needs more than about a quarter of the horizon to gain the debt;
+        /// - the staleness is shorter than 1 s, or longer than a quarter of the horizon.
         ///
         /// ```
         /// # use portcullis_core::{Rate, Setting, SettingsError, TokenBucket};
