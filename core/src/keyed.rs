@@ -1,6 +1,7 @@
 //! A table of limiters by key. See [`line`](mod@line) for the state, the transitions and the
 //! invariant.
 
+pub(crate) mod by_address;
 pub(crate) mod clocked_key;
 pub(crate) mod into_rules;
 pub(crate) mod key;

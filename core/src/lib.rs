@@ -88,7 +88,7 @@
 //! | name leases | [`LeaseId`], [`ClaimError`], [`StaleId`] |
 //! | describe decisions | [`metadata`] |
 //! | write a limiter | [`Limiter`], [`Receipt`], [`Refund`], [`Idle`], [`LimiterId`]; [`Composable`], [`Plan`] for compositions |
-//! | write a queue | [`QueueLimiter`], [`Replenishing`], [`Waiting`], [`PassedOn`], [`QueueLimits`], [`ReplenishingLimits`], [`Keys`], [`QueueKeys`] |
+//! | write a queue | [`QueueLimiter`], [`Replenishing`], [`Waiting`], [`PassedOn`], [`QueueLimits`], [`ReplenishingLimits`], [`Keys`], [`QueueKeys`], [`LimitersByAddress`], [`ByAddress`] |
 //! | choose a state word | [`NativeWord`], [`KeyedWord`], [`Word`] |
 //!
 //! # Guarantees
@@ -156,6 +156,7 @@ pub use clock::TscClock;
 pub use clock::{Clock, Clocked, Timeless};
 #[cfg(feature = "std")]
 pub use clock::{CoarseClock, MonotonicClock};
+pub use keyed::by_address::{ByAddress, LimitersByAddress};
 pub use keyed::clocked_key::ClockedKey;
 pub use keyed::into_rules::IntoRules;
 pub use keyed::key::{Key, KeyLimiter, Keys, QueueKeys};

@@ -385,6 +385,87 @@ impl<P: ToKeyedQueue> QueueKey<P> {
         let address = queue.wait_queue.source.0.locate(limit, key)?;
         Some(Self(QueueKeyLimiter { queue, address }))
     }
+
+    /// Creates a pointer to the queue of the key at an address of the table. An address of another
+    /// table gives the queue of an arbitrary key.
+    ///
+    /// ```
+    /// # use portcullis_async::{KeyedQueue, QueueKey};
+    /// # use portcullis_core::{Concurrency, Keyed, Keys, Timeless};
+    /// let table = Keyed::for_keys(Concurrency::new(2), 100);
+    /// let alice = table.locate(0, "alice").unwrap();
+    /// let queue = KeyedQueue::new(table, Timeless, 10);
+    /// let lease = QueueKey::at(&queue, alice).try_acquire(2)?;
+    /// assert_eq!(queue.key("alice").available(), 0);
+    /// # drop(lease);
+    /// # Ok::<(), portcullis_core::Denied>(())
+    /// ```
+    pub const fn at(queue: P, address: Address) -> Self {
+        Self(QueueKeyLimiter { queue, address })
+    }
+
+    /// Calls `take` if no request for the key is ahead, as the take of a new request. Returns
+    /// `None` if a request is ahead, or the queue is closed. `take` takes permits of the key's
+    /// limiter in a way of the caller's own. The order is that of
+    /// [`try_acquire`](Self::try_acquire).
+    ///
+    /// The result is `None`, too, if another key of the same shard has waiters and another caller
+    /// holds the lock at that moment.
+    ///
+    /// ```
+    /// # use portcullis_async::KeyedQueue;
+    /// # use portcullis_core::{Concurrency, Keyed, Limiter, Timeless, Timestamp};
+    /// let queue = KeyedQueue::new(Keyed::for_keys(Concurrency::new(2), 100), Timeless, 10);
+    /// let alice = queue.key("alice");
+    /// let take = || queue.change(|table| table.key("alice").take_at(Timestamp::ZERO, 2));
+    /// assert!(alice.in_turn(take).unwrap().is_ok());
+    /// queue.close();
+    /// assert!(alice.in_turn(take).is_none());
+    /// ```
+    pub fn in_turn<V, E>(&self, take: impl FnOnce() -> Result<V, E>) -> Option<Result<V, E>> {
+        let (wait_queue, key) = (&self.0.queue.wait_queue, self.0.address);
+        if wait_queue.is_closed() {
+            return None;
+        }
+        let passes = wait_queue.options.order == Order::NewestFirst
+            || !wait_queue.is_waited_for(key)
+            || wait_queue.is_free(key);
+        passes.then(|| wait_queue.take(key, take))
+    }
+
+    /// Grants permits of the key's limiter to the requests that wait for the key. Call it after
+    /// permits have returned to the limiter in another way than through the queue.
+    ///
+    /// # Cost
+    ///
+    /// That of a release, without the limiter's: a fence and a load if no request waits.
+    ///
+    /// ```
+    /// # use core::future::Future;
+    /// # use core::pin::pin;
+    /// # use core::task::{Context, Waker};
+    /// # use portcullis_async::KeyedQueue;
+    /// # use portcullis_core::{Concurrency, Keyed, Limiter, Timeless};
+    /// let queue = KeyedQueue::new(Keyed::for_keys(Concurrency::new(1), 100), Timeless, 10);
+    /// let alice = queue.key("alice");
+    /// alice.try_acquire(1)?.forget();
+    /// let mut waits = pin!(alice.acquire(1));
+    /// # let mut context = Context::from_waker(Waker::noop());
+    /// assert!(waits.as_mut().poll(&mut context).is_pending());
+    /// // Any way to the limiter that does not go through the queue.
+    /// # queue.change(|table| table.key("alice").release(1));
+    /// alice.serve();
+    /// assert!(waits.as_mut().poll(&mut context).is_ready());
+    /// # Ok::<(), portcullis_core::Denied>(())
+    /// ```
+    #[inline]
+    pub fn serve(&self) {
+        let key = self.0.address;
+        self.0
+            .queue
+            .wait_queue
+            .give_back(key, |_| ((), Waiting::Unknown));
+    }
 }
 
 /// Requests for the permits of the key. Each takes the pointer; a `QueueKey` that borrows the queue

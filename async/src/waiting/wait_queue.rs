@@ -844,6 +844,19 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         ahead.unwrap_or(0)
     }
 
+    /// Returns whether a key has no waiters. Returns `false` if the lock is held. Meant for a key
+    /// whose shard has waiters, which may be those of other keys.
+    pub(crate) fn is_free(&self, key: Key<Q>) -> bool {
+        let mut batch = WakeBatch::new();
+        let is_free = |lists: &mut Lists<Q::Source>, _: &mut _| lists.head(key).is_none();
+        let is_free = self
+            .lists
+            .try_lock(|lists| self.critical_section(lists, &mut batch, is_free));
+        self.wake_and_grant(&mut batch);
+        batch.resume();
+        is_free.unwrap_or(false)
+    }
+
     /// Takes for a key if it has no waiters and the lock is free. Meant for a key whose shard has
     /// waiters, which may be those of other keys.
     pub(crate) fn take_past_others(

@@ -1,0 +1,127 @@
+//! A keyed queue over a table of the user's own.
+
+use core::future::Future;
+use core::hash::Hash;
+use core::pin::pin;
+use core::task::{Context, Waker};
+use std::sync::Arc;
+
+use portcullis_async::{KeyedQueue, Order, QueueKey};
+use portcullis_core::{
+    Address, AllOf, ByAddress, Concurrency, ConcurrencyRules, Key, KeyHash, Keyed, Keys, Limiter,
+    LimitersByAddress, Line, QueueKeys, Seed, Timeless, Timestamp,
+};
+
+type Table = Keyed<ConcurrencyRules, [Line; 8], Seed>;
+
+/// A request takes from the table, and from a limit for all keys.
+struct WithTotal {
+    table: Table,
+    total: Arc<Concurrency>,
+}
+
+impl LimitersByAddress for WithTotal {
+    type Limiter<'t> = AllOf<(Key<&'t Table>, &'t Concurrency)>;
+
+    fn limiter_at(&self, address: Address) -> Self::Limiter<'_> {
+        AllOf::new((Key::at(&self.table, address), &*self.total))
+    }
+    fn hash_of<K: Hash + ?Sized>(&self, key: &K) -> KeyHash {
+        self.table.hash_of(key)
+    }
+    fn locate(&self, hash: KeyHash) -> Address {
+        self.table.locate_hashed(0, hash).unwrap()
+    }
+    fn is_composed(&self) -> bool {
+        true
+    }
+    fn next_held(&self, from: usize) -> Option<usize> {
+        self.table.next_held(from)
+    }
+}
+
+type Queue = KeyedQueue<ByAddress<WithTotal>, Timeless>;
+
+fn queue(per_key: u32, total: u32) -> (Queue, Arc<Concurrency>) {
+    let total = Arc::new(Concurrency::new(total));
+    let table = Keyed::new(
+        ConcurrencyRules::new(per_key),
+        [const { Line::new() }; 8],
+        Seed::new(),
+    );
+    let table = WithTotal {
+        table,
+        total: Arc::clone(&total),
+    };
+    (KeyedQueue::new(ByAddress(table), Timeless, 10), total)
+}
+
+#[test]
+fn a_release_of_a_lease_serves_those_who_wait() {
+    let (queue, total) = queue(1, 9);
+    let mut context = Context::from_waker(Waker::noop());
+    let alice = queue.key("alice");
+    let held = alice.try_acquire(1).unwrap();
+    let mut waits = pin!(alice.acquire(1));
+    assert!(waits.as_mut().poll(&mut context).is_pending());
+    assert!(queue.key("bob").try_acquire(1).is_ok(), "another key");
+    drop(held);
+    assert!(waits.poll(&mut context).is_ready());
+    assert_eq!(total.available(), 9, "the lease was dropped");
+}
+
+#[test]
+fn a_release_outside_the_queue_is_seen_by_serve() {
+    let (queue, total) = queue(9, 1);
+    let mut context = Context::from_waker(Waker::noop());
+    let outside = Arc::clone(&total);
+    outside.take_at(Timestamp::ZERO, 1).unwrap();
+    let mut waits = pin!(queue.acquire("alice", 1));
+    assert!(waits.as_mut().poll(&mut context).is_pending());
+    outside.release(1);
+    assert!(!waits.is_settled());
+    queue.key("alice").serve();
+    assert!(waits.is_settled());
+    assert!(waits.poll(&mut context).is_ready());
+}
+
+#[test]
+fn a_take_in_turn_does_not_overtake_requests_for_the_same_key() {
+    let (queue, total) = queue(9, 1);
+    let mut context = Context::from_waker(Waker::noop());
+    let alice = queue.key("alice");
+    assert_eq!(
+        alice.in_turn(|| Err::<(), _>("denied")),
+        Some(Err("denied"))
+    );
+    total.take_at(Timestamp::ZERO, 1).unwrap();
+    {
+        let mut waits = pin!(alice.acquire(1));
+        assert!(waits.as_mut().poll(&mut context).is_pending());
+        let same = QueueKey::at(&queue, waits_address(&queue, "alice"));
+        assert_eq!(same.in_turn(|| Ok::<_, ()>(1)), None);
+        // Some of them in the same shard.
+        for other in 0..200 {
+            let other = queue.key(&other);
+            assert_eq!(other.in_turn(|| Ok::<_, ()>(2)), Some(Ok(2)));
+        }
+    }
+    assert_eq!(alice.in_turn(|| Ok::<_, ()>(3)), Some(Ok(3)));
+    queue.close();
+    assert_eq!(alice.in_turn(|| Ok::<_, ()>(4)), None);
+}
+
+#[test]
+fn a_take_in_turn_may_overtake_older_requests_if_the_newest_is_first() {
+    let (queue, total) = queue(9, 1);
+    let queue = queue.with_order(Order::NewestFirst);
+    let mut context = Context::from_waker(Waker::noop());
+    total.take_at(Timestamp::ZERO, 1).unwrap();
+    let mut waits = pin!(queue.acquire("alice", 1));
+    assert!(waits.as_mut().poll(&mut context).is_pending());
+    assert_eq!(queue.key("alice").in_turn(|| Ok::<_, ()>(1)), Some(Ok(1)));
+}
+
+fn waits_address(queue: &Queue, key: &str) -> Address {
+    queue.change(|table| Key::new(table, key).address())
+}
