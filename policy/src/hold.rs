@@ -58,9 +58,11 @@ impl Policy {
         });
         let longest = decision.rule().and_then(|rule| rule.hold);
         Hold {
-            ends: longest.map(|longest| now + longest),
+            ending: Ending {
+                ends: longest.map(|longest| now + longest),
+                held,
+            },
             decision,
-            held,
         }
     }
 }
@@ -109,9 +111,50 @@ impl Policy {
 #[must_use = "dropping a hold settles it with its estimate"]
 pub struct Hold<'p> {
     decision: Decision<'p>,
+    ending: Ending,
+}
+
+/// What a hold knows beside its decision: when it ends, and what is needed to return permits.
+pub(crate) struct Ending {
     /// `None` if the rule allows no holds.
     ends: Option<Timestamp>,
     held: Held,
+}
+
+impl Ending {
+    /// Settles the cost of the hold's decision. Permits at once stay held.
+    pub(crate) fn settle(&self, decision: &Decision<'_>, now: Timestamp, actual: u32) -> Settled {
+        let (Outcome::Allowed, Some((store, at))) = (decision.outcome(), decision.state()) else {
+            return Settled::default();
+        };
+        let estimate = decision.cost();
+        if let Some(excess) = actual.checked_sub(estimate) {
+            return Settled {
+                excess,
+                uncounted: excess - store.charge(at, now, excess),
+                ..Settled::default()
+            };
+        }
+        let unused = estimate - actual;
+        let in_time = self.ends.is_some_and(|ends| now <= ends);
+        let returned = if in_time {
+            store.give_back(at, now, unused, &self.held)
+        } else {
+            0
+        };
+        Settled {
+            unused,
+            kept: unused - returned,
+            ..Settled::default()
+        }
+    }
+
+    /// Returns the permits of the hold's decision. Permits at once stay held.
+    pub(crate) fn undo(&self, decision: &Decision<'_>, now: Timestamp) {
+        if let (Outcome::Allowed, Some((store, at))) = (decision.outcome(), decision.state()) {
+            store.give_back(at, now, decision.cost(), &self.held);
+        }
+    }
 }
 
 /// What a settlement did: the result of [`Hold::settle_at`].
@@ -166,29 +209,7 @@ impl Hold<'_> {
         reason = "what a settlement did is often not needed"
     )]
     pub fn settle_at(self, now: Timestamp, actual: u32) -> Settled {
-        let (Outcome::Allowed, Some((store, at))) = (self.outcome(), self.decision.state()) else {
-            return Settled::default();
-        };
-        let estimate = self.decision.cost();
-        if let Some(excess) = actual.checked_sub(estimate) {
-            return Settled {
-                excess,
-                uncounted: excess - store.charge(at, now, excess),
-                ..Settled::default()
-            };
-        }
-        let unused = estimate - actual;
-        let in_time = self.ends.is_some_and(|ends| now <= ends);
-        let returned = if in_time {
-            store.give_back(at, now, unused, self.held)
-        } else {
-            0
-        };
-        Settled {
-            unused,
-            kept: unused - returned,
-            ..Settled::default()
-        }
+        self.ending.settle(&self.decision, now, actual)
     }
 
     /// Returns when the hold ends. `None` if the rule has no [`hold`](crate::Rule::hold): then no
@@ -205,7 +226,13 @@ impl Hold<'_> {
     /// # Ok::<(), portcullis_policy::PeriodError>(())
     /// ```
     pub fn ends(&self) -> Option<Timestamp> {
-        self.ends
+        self.ending.ends
+    }
+}
+
+impl<'p> Hold<'p> {
+    pub(crate) fn into_parts(self) -> (Decision<'p>, Ending) {
+        (self.decision, self.ending)
     }
 }
 
@@ -221,7 +248,7 @@ impl fmt::Debug for Hold<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Hold")
             .field("decision", &self.decision)
-            .field("ends", &self.ends)
+            .field("ends", &self.ending.ends)
             .finish_non_exhaustive()
     }
 }

@@ -172,14 +172,17 @@ pub use hold::{Hold, Settled};
 pub use key::{Key, KeyValue, KeyValues};
 pub use limit::{Algorithm, Limit, MAX_SEGMENTS};
 #[cfg(feature = "live")]
-pub use live::{Change, LivePolicy, LoadedPolicy, PolicyReader};
+pub use live::{Change, LivePolicy, LoadedPolicy, PolicyReader, SharedPolicy};
 pub use matcher::{MAX_PROPERTIES, Matcher};
 #[cfg(feature = "metrics")]
 pub use metrics::{MeasuredLease, MeasuredWait, Metrics, QueueResult};
 pub use path::{MAX_COMPONENTS, MAX_PATH_LEN, PathError, PathRules};
 pub use pattern::MAX_PATTERN_COMPONENTS;
 pub use period::{PeriodError, parse_count, parse_period};
-pub use policy::{Answer, Considered, Decision, Explained, MAX_SHADOWS, Outcome, Policy, Status};
+pub use policy::{
+    Answer, Considered, Decision, Explained, MAX_SHADOWS, Outcome, OwnedDecision, OwnedHold,
+    Policy, Status,
+};
 pub use request::{Fields, Kind, Request};
 pub use rule::{MAX_LIMITS, MAX_TABLE_BYTES, OnMissing, Rule, RuleError};
 #[cfg(all(feature = "live", any(feature = "toml", feature = "json")))]

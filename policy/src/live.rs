@@ -434,6 +434,54 @@ impl LoadedPolicy {
     }
 }
 
+impl LoadedPolicy {
+    /// Returns a pointer to the policy, to keep for as long as a task needs it: for example for
+    /// [`Decision::into_owned`](crate::Decision::into_owned).
+    ///
+    /// # Cost
+    ///
+    /// Counts the pointer, in a word that all threads share.
+    ///
+    /// ```
+    /// # use portcullis_core::Timestamp;
+    /// # use portcullis_policy::{LivePolicy, Policy, Request, Rule};
+    /// let live = LivePolicy::new(Policy::new([Rule::new("all")]).unwrap());
+    /// let policy = live.load();
+    /// let decision = policy.decide_at(Timestamp::ZERO, &Request::new("GET", "/"));
+    /// let decision = decision.into_owned(policy.share());
+    /// std::thread::spawn(move || drop(decision)).join().unwrap();
+    /// ```
+    #[must_use]
+    pub fn share(&self) -> SharedPolicy {
+        SharedPolicy(Arc::clone(&self.0))
+    }
+}
+
+/// A policy that is or was in force: the result of [`LoadedPolicy::share`].
+///
+/// ```
+/// # use portcullis_policy::{LivePolicy, Policy, Rule};
+/// let live = LivePolicy::new(Policy::new([Rule::new("all")]).unwrap());
+/// assert_eq!(live.load().share().rules().len(), 1);
+/// ```
+#[derive(Clone)]
+pub struct SharedPolicy(Arc<Version>);
+
+impl Deref for SharedPolicy {
+    type Target = Policy;
+
+    #[inline]
+    fn deref(&self) -> &Policy {
+        &self.0.policy
+    }
+}
+
+impl fmt::Debug for SharedPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("SharedPolicy").field(&self.0.policy).finish()
+    }
+}
+
 impl Deref for LoadedPolicy {
     type Target = Policy;
 

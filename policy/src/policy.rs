@@ -1,5 +1,7 @@
 //! Rules in force: from a request to a decision.
 
+mod owned;
+
 use core::cmp::Ordering;
 use core::fmt;
 use core::ops::ControlFlow;
@@ -20,6 +22,8 @@ use crate::{
     Conditions, KeyValues, Limit, Matcher, Mismatch, PathError, PathRules, Problem, Request, Rule,
     RuleError,
 };
+
+pub use self::owned::{OwnedDecision, OwnedHold};
 
 /// The number of shadow rules from which one decision can hold permits at once. Those of further
 /// shadow rules return immediately.
@@ -1130,9 +1134,17 @@ impl<'p> Decision<'p> {
         self.place.is_some_and(|place| place.instead.is_some())
     }
 
-    /// The index of the rule that decided, in [`Policy::rules`].
-    #[cfg(feature = "metrics")]
-    pub(crate) fn rule_index(&self) -> Option<usize> {
+    /// Returns the index of the rule that decided, in [`Policy::rules`].
+    ///
+    /// ```
+    /// # use portcullis_core::Timestamp;
+    /// # use portcullis_policy::{Conditions, Policy, Request, Rule};
+    /// let rules = [Rule::new("a").when(Conditions::new().paths(["/a"])), Rule::new("all")];
+    /// let policy = Policy::new(rules).unwrap();
+    /// let decision = policy.decide_at(Timestamp::ZERO, &Request::new("GET", "/"));
+    /// assert_eq!(decision.rule_index(), Some(1));
+    /// ```
+    pub fn rule_index(&self) -> Option<usize> {
         Some(self.rule? as usize)
     }
 

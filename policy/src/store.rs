@@ -423,15 +423,15 @@ impl Store {
 
     /// Returns `n` permits of a grant to each limit, as far as each can take them back. Returns how
     /// many all of them took back. Permits at once return by release instead.
-    pub(crate) fn give_back(&self, at: Address, now: Timestamp, n: u32, held: Held) -> u32 {
+    pub(crate) fn give_back(&self, at: Address, now: Timestamp, n: u32, held: &Held) -> u32 {
         let mut least = n;
         for (limit, (table, note)) in self.tables.iter().zip(held).enumerate() {
             let refund = match (table, self.refunds(limit, at), note) {
                 (Table::AtOnce(_), ..) => continue,
                 (Table::Bucket(table), Some(refunds), Some((receipt, Some(before)))) => {
-                    table.refund_counted_at(at, now, n, receipt, refunds, before)
+                    table.refund_counted_at(at, now, n, copy(receipt), refunds, *before)
                 }
-                (_, _, Some((receipt, _))) => table.key(at).refund_at(now, n, receipt),
+                (_, _, Some((receipt, _))) => table.key(at).refund_at(now, n, copy(receipt)),
                 // Taken after the key had moved.
                 (_, _, None) => {
                     least = 0;
