@@ -229,6 +229,7 @@ fn clippy(context: &Context) -> Check {
     lint(context, &["--package", "portcullis-core"], &[])?;
     lint(context, &["--package", "portcullis-async"], &[])?;
     lint(context, &["--package", "portcullis-policy"], &[])?;
+    lint(context, &["--package", "portcullis-tower"], &[])?;
     let firmware = ["--manifest-path", "firmware/Cargo.toml", "--all-targets"];
     lint(context, &firmware, &[])
 }

@@ -54,6 +54,7 @@ fn the_readme_names_every_feature_and_whether_it_is_on_by_default() {
         ("core", "portcullis-core"),
         ("async", "portcullis-async"),
         ("policy", "portcullis-policy"),
+        ("tower", "portcullis-tower"),
     ] {
         let has = manifest::features(&read(&format!("{folder}/Cargo.toml")));
         let says = listed(&readme, package);

@@ -1,0 +1,146 @@
+//! Bodies of responses: with permits that return at their end, or prepared.
+
+use core::fmt;
+use core::pin::Pin;
+use core::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use pin_project_lite::pin_project;
+
+pin_project! {
+    /// The body of a response: that of the inner service, or of a denial.
+    ///
+    /// It holds the permits of its request until it has ended, has failed or is dropped.
+    #[must_use = "a body that is dropped ends the response"]
+    pub struct LimitedBody<B, P> {
+        #[pin]
+        source: Source<B>,
+        permits: Option<P>,
+    }
+}
+
+pin_project! {
+    #[project = Projected]
+    enum Source<B> {
+        Inner { #[pin] body: B },
+        Reply { body: Bytes },
+    }
+}
+
+impl<B, P> LimitedBody<B, P> {
+    pub(crate) const fn inner(body: B, permits: Option<P>) -> Self {
+        Self {
+            source: Source::Inner { body },
+            permits,
+        }
+    }
+
+    pub(crate) const fn reply(body: Bytes) -> Self {
+        Self {
+            source: Source::Reply { body },
+            permits: None,
+        }
+    }
+}
+
+impl<B, P> Body for LimitedBody<B, P>
+where
+    B: Body,
+    B::Data: From<Bytes>,
+{
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        let this = self.project();
+        let mut body = match this.source.project() {
+            Projected::Inner { body } => body,
+            Projected::Reply { body } if body.is_empty() => return Poll::Ready(None),
+            Projected::Reply { body } => {
+                let data = core::mem::take(body);
+                return Poll::Ready(Some(Ok(Frame::data(data.into()))));
+            }
+        };
+        let frame = ready!(body.as_mut().poll_frame(context));
+        if !matches!(frame, Some(Ok(_))) || body.is_end_stream() {
+            *this.permits = None;
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.source {
+            Source::Inner { body } => body.is_end_stream(),
+            Source::Reply { body } => body.is_empty(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.source {
+            Source::Inner { body } => body.size_hint(),
+            Source::Reply { body } => SizeHint::with_exact(body.len() as u64),
+        }
+    }
+}
+
+impl<B, P> fmt::Debug for LimitedBody<B, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LimitedBody")
+            .field("holds_permits", &self.permits.is_some())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Which type of body the responses have. `B` is the body of the inner service, and `P` the permits
+/// of a request.
+pub trait ResponseBody<B, P> {
+    /// The body of a response.
+    type Body;
+
+    /// A body of the inner service that holds no permits.
+    fn passed(body: B) -> Self::Body;
+
+    /// A body of the inner service, or of a denial.
+    fn limited(body: LimitedBody<B, P>) -> Self::Body;
+}
+
+/// Responses have a [`LimitedBody`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AnyBody;
+
+impl<B, P> ResponseBody<B, P> for AnyBody {
+    type Body = LimitedBody<B, P>;
+
+    #[inline]
+    fn passed(body: B) -> Self::Body {
+        LimitedBody::inner(body, None)
+    }
+
+    #[inline]
+    fn limited(body: LimitedBody<B, P>) -> Self::Body {
+        body
+    }
+}
+
+/// Responses have the body of axum, which stays as it is if it holds no permits.
+#[cfg(feature = "axum")]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AxumBody;
+
+#[cfg(feature = "axum")]
+impl<P: Send + 'static> ResponseBody<axum::body::Body, P> for AxumBody {
+    type Body = axum::body::Body;
+
+    #[inline]
+    fn passed(body: axum::body::Body) -> Self::Body {
+        body
+    }
+
+    fn limited(body: LimitedBody<axum::body::Body, P>) -> Self::Body {
+        axum::body::Body::new(body)
+    }
+}

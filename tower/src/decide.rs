@@ -1,0 +1,134 @@
+//! What judges the requests of a service: policies, limiters, and several of them in order.
+
+mod limiter;
+mod policy;
+
+pub use self::limiter::ByLimiter;
+#[cfg(feature = "live")]
+pub use self::policy::ByLivePolicy;
+pub use self::policy::ByPolicy;
+
+use portcullis_core::Timestamp;
+
+use crate::{Denial, DenialSettings, RequestHead};
+
+/// Judges requests, and takes their permits.
+///
+/// Implemented for [`ByPolicy`], `ByLivePolicy` and [`ByLimiter`]. [`and`](Self::and) joins two of
+/// them: a request takes from both or from none.
+///
+/// ```
+/// use portcullis_core::{Rate, TokenBucket};
+/// use portcullis_policy::{Conditions, Policy, Rule};
+/// use portcullis_tower::{ByLimiter, ByPolicy, Decide};
+///
+/// let login = Rule::new("login").when(Conditions::new().paths(["/login"])).limit("5/m".parse()?);
+/// // First a limit for all requests of the service, then the rules for some of them.
+/// let both = ByLimiter::new(TokenBucket::new(Rate::per_second(1_000), 100))
+///     .and(ByPolicy::new(Policy::new([login]).unwrap()));
+/// # let _ = both;
+/// # Ok::<(), portcullis_policy::PeriodError>(())
+/// ```
+pub trait Decide: Send + Sync + 'static {
+    /// Permits that were taken, and can be returned as if they had not been: see
+    /// [`undo_at`](Self::undo_at).
+    type Held: Send;
+
+    /// What is kept while the request is in progress. Permits at once return when it is dropped.
+    type Permits: Send + 'static;
+
+    /// Makes the replies to denied requests, before the first request is judged.
+    fn prepare(&mut self, settings: &DenialSettings);
+
+    /// Takes the permits of a request. `None` if nothing needs to be kept.
+    ///
+    /// # Errors
+    ///
+    /// [`Denial`] if the request is denied. Nothing is taken then.
+    fn decide_at(
+        &self,
+        now: Timestamp,
+        head: &RequestHead<'_>,
+    ) -> Result<Option<Self::Permits>, Denial>;
+
+    /// As [`decide_at`](Self::decide_at), but the permits can be returned.
+    ///
+    /// # Errors
+    ///
+    /// [`Denial`] if the request is denied. Nothing is taken then.
+    fn hold_at(&self, now: Timestamp, head: &RequestHead<'_>) -> Result<Self::Held, Denial>;
+
+    /// Returns permits, because the request is denied by another limit. If nobody else has taken
+    /// from a limit since, it is as if nothing was taken. Otherwise permits may return by time.
+    fn undo_at(&self, now: Timestamp, held: Self::Held);
+
+    /// Keeps permits for good. `None` if nothing needs to be kept.
+    fn keep(&self, held: Self::Held) -> Option<Self::Permits>;
+
+    /// Joins this and another one. They are asked in this order, and the first one that denies
+    /// makes the reply.
+    fn and<D: Decide>(self, next: D) -> And<Self, D>
+    where
+        Self: Sized,
+    {
+        And { first: self, next }
+    }
+}
+
+/// Two that judge requests, as one: the result of [`Decide::and`].
+#[derive(Clone, Copy, Debug)]
+pub struct And<A, B> {
+    first: A,
+    next: B,
+}
+
+impl<A: Decide, B: Decide> Decide for And<A, B> {
+    type Held = (A::Held, B::Held);
+    type Permits = (Option<A::Permits>, Option<B::Permits>);
+
+    fn prepare(&mut self, settings: &DenialSettings) {
+        self.first.prepare(settings);
+        self.next.prepare(settings);
+    }
+
+    #[inline]
+    fn decide_at(
+        &self,
+        now: Timestamp,
+        head: &RequestHead<'_>,
+    ) -> Result<Option<Self::Permits>, Denial> {
+        let first = self.first.hold_at(now, head)?;
+        match self.next.decide_at(now, head) {
+            Ok(next) => Ok(both(self.first.keep(first), next)),
+            Err(denial) => {
+                self.first.undo_at(now, first);
+                Err(denial)
+            }
+        }
+    }
+
+    fn hold_at(&self, now: Timestamp, head: &RequestHead<'_>) -> Result<Self::Held, Denial> {
+        let first = self.first.hold_at(now, head)?;
+        match self.next.hold_at(now, head) {
+            Ok(next) => Ok((first, next)),
+            Err(denial) => {
+                self.first.undo_at(now, first);
+                Err(denial)
+            }
+        }
+    }
+
+    fn undo_at(&self, now: Timestamp, (first, next): Self::Held) {
+        self.next.undo_at(now, next);
+        self.first.undo_at(now, first);
+    }
+
+    fn keep(&self, (first, next): Self::Held) -> Option<Self::Permits> {
+        both(self.first.keep(first), self.next.keep(next))
+    }
+}
+
+/// `None` if there is neither.
+fn both<A, B>(first: Option<A>, next: Option<B>) -> Option<(Option<A>, Option<B>)> {
+    (first.is_some() || next.is_some()).then_some((first, next))
+}

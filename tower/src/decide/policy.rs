@@ -1,0 +1,236 @@
+//! Requests judged by the rules of a policy.
+
+use core::fmt;
+use core::ops::Deref;
+use std::sync::Arc;
+
+use portcullis_core::Timestamp;
+use portcullis_policy::{Decision, Kind, OwnedDecision, OwnedHold, Policy};
+#[cfg(feature = "live")]
+use portcullis_policy::{LivePolicy, LoadedPolicy, SharedPolicy};
+
+use crate::denial::Replies;
+use crate::{Decide, Denial, DenialSettings, RequestHead};
+
+/// Judges requests by a [`Policy`].
+///
+/// ```
+/// use portcullis_policy::{Key, Policy, Rule};
+/// use portcullis_tower::{ByPolicy, RateLimitLayer};
+///
+/// let rule = Rule::new("clients").key(Key::address()).limit("100/s".parse()?);
+/// let layer = RateLimitLayer::new(ByPolicy::new(Policy::new([rule]).unwrap()));
+/// # let _ = layer;
+/// # Ok::<(), portcullis_policy::PeriodError>(())
+/// ```
+pub struct ByPolicy {
+    policy: Arc<Policy>,
+    kind: Kind,
+    replies: Replies,
+}
+
+impl ByPolicy {
+    /// Judges by the rules of [`Kind::Request`] of a policy, which may be an `Arc` that others use
+    /// too.
+    pub fn new(policy: impl Into<Arc<Policy>>) -> Self {
+        Self {
+            policy: policy.into(),
+            kind: Kind::Request,
+            replies: Replies::default(),
+        }
+    }
+
+    /// Judges by the rules of another kind. To judge by those of several kinds, join one of these
+    /// for each kind with [`Decide::and`].
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use portcullis_policy::{Kind, Policy};
+    /// use portcullis_tower::{ByPolicy, Decide};
+    ///
+    /// let policy = Arc::new(Policy::new([]).unwrap());
+    /// let both = ByPolicy::new(Arc::clone(&policy))
+    ///     .kind(Kind::Burst)
+    ///     .and(ByPolicy::new(policy));
+    /// # let _ = both;
+    /// ```
+    #[must_use]
+    pub fn kind(mut self, kind: Kind) -> Self {
+        self.kind = kind;
+        self
+    }
+}
+
+impl Decide for ByPolicy {
+    type Held = OwnedHold<Arc<Policy>>;
+    type Permits = OwnedDecision<Arc<Policy>>;
+
+    fn prepare(&mut self, settings: &DenialSettings) {
+        self.replies = Replies::of_policy(&self.policy, settings);
+    }
+
+    #[inline]
+    fn decide_at(
+        &self,
+        now: Timestamp,
+        head: &RequestHead<'_>,
+    ) -> Result<Option<Self::Permits>, Denial> {
+        head.with_request(self.kind, 1, |request| {
+            let decision = self.policy.decide_at(now, request);
+            if !decision.is_allowed() {
+                return Err(self.replies.policy(now, &decision));
+            }
+            let keep = |decision: Decision<'_>| decision.into_owned(Arc::clone(&self.policy));
+            Ok(decision.holds_permits().then(|| keep(decision)))
+        })
+    }
+
+    fn hold_at(&self, now: Timestamp, head: &RequestHead<'_>) -> Result<Self::Held, Denial> {
+        head.with_request(self.kind, 1, |request| {
+            let hold = self.policy.hold_at(now, request);
+            if !hold.is_allowed() {
+                return Err(self.replies.policy(now, &hold));
+            }
+            Ok(hold.into_owned(Arc::clone(&self.policy)))
+        })
+    }
+
+    fn undo_at(&self, now: Timestamp, held: Self::Held) {
+        held.undo_at(now);
+    }
+
+    fn keep(&self, held: Self::Held) -> Option<Self::Permits> {
+        kept(held)
+    }
+}
+
+/// The decision of a hold, if it holds permits.
+fn kept<P: Deref<Target = Policy>>(held: OwnedHold<P>) -> Option<OwnedDecision<P>> {
+    let decision = held.into_decision();
+    let holds = decision.holds_permits();
+    holds.then_some(decision)
+}
+
+impl fmt::Debug for ByPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ByPolicy")
+            .field("kind", &self.kind)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Judges requests by a [`LivePolicy`], which may change meanwhile. Needs the feature `live`.
+///
+/// ```
+/// use portcullis_core::Timestamp;
+/// use portcullis_policy::{LivePolicy, Policy, Rule};
+/// use portcullis_tower::{ByLivePolicy, RateLimitLayer};
+///
+/// let policy = |limit: &str| Policy::new([Rule::new("all").limit(limit.parse().unwrap())]).unwrap();
+/// let live = LivePolicy::new(policy("100/s"));
+/// let layer = RateLimitLayer::new(ByLivePolicy::new(live.clone()));
+/// live.replace_at(Timestamp::ZERO, policy("200/s"));
+/// # let _ = layer;
+/// ```
+#[cfg(feature = "live")]
+pub struct ByLivePolicy {
+    live: LivePolicy,
+    kind: Kind,
+    settings: DenialSettings,
+    /// Those of the policy of this generation. The first denial after a change makes new ones.
+    replies: arc_swap::ArcSwap<(u64, Replies)>,
+}
+
+#[cfg(feature = "live")]
+impl ByLivePolicy {
+    /// Judges by the rules of [`Kind::Request`] of the policy in force.
+    pub fn new(live: LivePolicy) -> Self {
+        Self {
+            live,
+            kind: Kind::Request,
+            settings: DenialSettings::new(),
+            replies: arc_swap::ArcSwap::from_pointee((0, Replies::default())),
+        }
+    }
+
+    /// Judges by the rules of another kind: as [`ByPolicy::kind`].
+    #[must_use]
+    pub fn kind(mut self, kind: Kind) -> Self {
+        self.kind = kind;
+        self
+    }
+
+    fn denial(&self, now: Timestamp, policy: &LoadedPolicy, decision: &Decision<'_>) -> Denial {
+        let replies = self.replies.load();
+        if replies.0 == policy.generation() {
+            return replies.1.policy(now, decision);
+        }
+        let replies = Arc::new((
+            policy.generation(),
+            Replies::of_policy(policy, &self.settings),
+        ));
+        let denial = replies.1.policy(now, decision);
+        self.replies.store(replies);
+        denial
+    }
+}
+
+#[cfg(feature = "live")]
+impl Decide for ByLivePolicy {
+    type Held = OwnedHold<SharedPolicy>;
+    type Permits = OwnedDecision<SharedPolicy>;
+
+    fn prepare(&mut self, settings: &DenialSettings) {
+        self.settings = settings.clone();
+        let policy = self.live.load();
+        let replies = Replies::of_policy(&policy, settings);
+        let generation = policy.generation();
+        self.replies.store(Arc::new((generation, replies)));
+    }
+
+    #[inline]
+    fn decide_at(
+        &self,
+        now: Timestamp,
+        head: &RequestHead<'_>,
+    ) -> Result<Option<Self::Permits>, Denial> {
+        let policy = self.live.load();
+        head.with_request(self.kind, 1, |request| {
+            let decision = policy.decide_at(now, request);
+            if !decision.is_allowed() {
+                return Err(self.denial(now, &policy, &decision));
+            }
+            let keep = |decision: Decision<'_>| decision.into_owned(policy.share());
+            Ok(decision.holds_permits().then(|| keep(decision)))
+        })
+    }
+
+    fn hold_at(&self, now: Timestamp, head: &RequestHead<'_>) -> Result<Self::Held, Denial> {
+        let policy = self.live.load();
+        head.with_request(self.kind, 1, |request| {
+            let hold = policy.hold_at(now, request);
+            if !hold.is_allowed() {
+                return Err(self.denial(now, &policy, &hold));
+            }
+            Ok(hold.into_owned(policy.share()))
+        })
+    }
+
+    fn undo_at(&self, now: Timestamp, held: Self::Held) {
+        held.undo_at(now);
+    }
+
+    fn keep(&self, held: Self::Held) -> Option<Self::Permits> {
+        kept(held)
+    }
+}
+
+#[cfg(feature = "live")]
+impl fmt::Debug for ByLivePolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ByLivePolicy")
+            .field("live", &self.live)
+            .field("kind", &self.kind)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,354 @@
+//! Denials, and the replies to them, which are made before the first request.
+//!
+//! ```text
+//! settings + rules --- prepare ---> for each rule: status, type and text of the body
+//!                                                  |
+//! denied request --- its own map of headers -------+---> response
+//! ```
+//!
+//! A reply has the map of headers of the request that is denied, emptied. So it needs no new one.
+
+mod seconds;
+
+use core::fmt::Write as _;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use portcullis_core::{Retry, Timestamp};
+use portcullis_policy::{Decision, Limit, Outcome, Policy, Rule};
+
+/// A request that is denied.
+///
+/// ```
+/// use http::StatusCode;
+/// use portcullis_core::{Retry, Timestamp};
+/// use portcullis_tower::{Denial, Reply};
+///
+/// let reply = Reply::new(StatusCode::TOO_MANY_REQUESTS, "Slow down.");
+/// let denial = Denial::new(Timestamp::ZERO, Retry::At(Timestamp::from_millis(1_500)), reply);
+/// assert_eq!(denial.retry_seconds(), Some(2));
+/// ```
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Denial {
+    /// The time of the decision.
+    pub now: Timestamp,
+    /// When to retry.
+    pub retry: Retry,
+    /// The reply, without its headers.
+    pub reply: Reply,
+}
+
+impl Denial {
+    /// A denial.
+    #[must_use]
+    pub const fn new(now: Timestamp, retry: Retry, reply: Reply) -> Self {
+        Self { now, retry, reply }
+    }
+
+    /// Returns when to retry, in whole seconds from the time of the decision, rounded up and at
+    /// least 1. `None` if time alone does not help.
+    #[must_use]
+    pub fn retry_seconds(&self) -> Option<u64> {
+        Some(self.retry.seconds_from(self.now)?.max(1))
+    }
+}
+
+/// The status and the body of the response to a denied request.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Reply {
+    /// The status.
+    pub status: StatusCode,
+    /// The header `Content-Type`, if there is a body.
+    pub content_type: Option<HeaderValue>,
+    /// The body.
+    pub body: Bytes,
+}
+
+impl Reply {
+    /// A reply with plain text, or without a body if the text is empty.
+    #[must_use]
+    pub fn new(status: StatusCode, text: impl Into<Bytes>) -> Self {
+        const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
+        let body = text.into();
+        Self {
+            status,
+            content_type: (!body.is_empty()).then_some(TEXT),
+            body,
+        }
+    }
+
+    /// A reply with problem details in JSON.
+    #[must_use]
+    pub fn problem(status: StatusCode, json: impl Into<Bytes>) -> Self {
+        const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
+        Self {
+            status,
+            content_type: Some(PROBLEM),
+            body: json.into(),
+        }
+    }
+}
+
+/// What the body of a reply to a denied request is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum DenialBody {
+    /// The [message](Rule::with_message) of the rule, or else the reason phrase of the status.
+    ///
+    /// As in Ocelot, `{0}` in a message stands for the number of the limit, and `{1}` for its
+    /// period.
+    #[default]
+    Message,
+    /// No body.
+    Empty,
+    /// The reason phrase of the status, such as `Too Many Requests`.
+    Reason,
+    /// Problem details in JSON (RFC 9457), of a type of the draft `ratelimit-headers-11`.
+    ///
+    /// The type is `quota-exceeded`, or with a status from 500 on `temporary-reduced-capacity`.
+    /// `violated-policies` names the limit that denied.
+    Problem,
+}
+
+/// How denied requests are answered.
+///
+/// ```
+/// use http::{HeaderName, HeaderValue};
+/// use portcullis_tower::{DenialBody, DenialSettings};
+///
+/// let settings = DenialSettings::new()
+///     .body(DenialBody::Problem)
+///     .header(
+///         HeaderName::from_static("access-control-allow-origin"),
+///         HeaderValue::from_static("*"),
+///     );
+/// # let _ = settings;
+/// ```
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct DenialSettings {
+    body: DenialBody,
+    status: StatusCode,
+    unidentified: (StatusCode, Option<Bytes>),
+    pub(crate) headers: Vec<(HeaderName, HeaderValue)>,
+}
+
+impl Default for DenialSettings {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl DenialSettings {
+    /// The default settings.
+    pub const fn new() -> Self {
+        Self {
+            body: DenialBody::Message,
+            status: StatusCode::TOO_MANY_REQUESTS,
+            unidentified: (StatusCode::SERVICE_UNAVAILABLE, None),
+            headers: Vec::new(),
+        }
+    }
+
+    /// Sets what the body is. Default [`DenialBody::Message`].
+    pub fn body(mut self, body: DenialBody) -> Self {
+        self.body = body;
+        self
+    }
+
+    /// Sets the status of a denial by a limiter. Default 429. A denial by a rule has the
+    /// [status of the rule](Rule::with_status).
+    pub fn status(mut self, status: StatusCode) -> Self {
+        self.status = status;
+        self
+    }
+
+    /// Sets the status and the text for requests that lack a part of the rule's key, if the rule
+    /// [denies](portcullis_policy::OnMissing::Deny) them. The default is that of Ocelot: 503, and a
+    /// text that names the rule.
+    pub fn unidentified(mut self, status: StatusCode, text: impl Into<Bytes>) -> Self {
+        self.unidentified = (status, Some(text.into()));
+        self
+    }
+
+    /// Adds a header to all denials, such as those that let a browser show the response to a page
+    /// of another origin.
+    pub fn header(mut self, name: HeaderName, value: HeaderValue) -> Self {
+        self.headers.push((name, value));
+        self
+    }
+
+    /// The reply to a request that a limit denied. `message` is the text of the rule, and `policy`
+    /// the name of the limit.
+    fn reply(&self, status: StatusCode, message: Option<&str>, policy: Option<&str>) -> Reply {
+        let reason = status.canonical_reason().unwrap_or("Denied");
+        match self.body {
+            DenialBody::Empty => Reply::new(status, Bytes::new()),
+            DenialBody::Message => match message {
+                Some(message) => Reply::new(status, message.to_owned()),
+                None => Reply::new(status, reason),
+            },
+            DenialBody::Reason => Reply::new(status, reason),
+            DenialBody::Problem => Reply::problem(status, problem(status, message, policy)),
+        }
+    }
+}
+
+/// Problem details.
+fn problem(status: StatusCode, message: Option<&str>, policy: Option<&str>) -> String {
+    let kind = if status.is_server_error() {
+        "temporary-reduced-capacity"
+    } else {
+        "quota-exceeded"
+    };
+    let title = message.unwrap_or_else(|| status.canonical_reason().unwrap_or("Denied"));
+    let mut json = String::from("{\"type\":\"https://iana.org/assignments/http-problem-types#");
+    json.push_str(kind);
+    json.push_str("\",\"title\":");
+    push_json(&mut json, title);
+    let _ = write!(json, ",\"status\":{}", status.as_u16());
+    if let Some(policy) = policy {
+        json.push_str(",\"violated-policies\":[");
+        push_json(&mut json, policy);
+        json.push(']');
+    }
+    json.push('}');
+    json
+}
+
+/// Adds a text as a string of JSON.
+fn push_json(json: &mut String, text: &str) {
+    json.push('"');
+    for c in text.chars() {
+        match c {
+            '"' => json.push_str("\\\""),
+            '\\' => json.push_str("\\\\"),
+            c if u32::from(c) < 0x20 => {
+                let _ = write!(json, "\\u{:04x}", u32::from(c));
+            }
+            c => json.push(c),
+        }
+    }
+    json.push('"');
+}
+
+/// The replies of one that judges.
+#[derive(Debug)]
+pub(crate) struct Replies {
+    /// Without a rule.
+    any: Reply,
+    /// In the order of [`Policy::rules`].
+    rules: Box<[RuleReplies]>,
+    path_too_long: Reply,
+}
+
+#[derive(Debug)]
+struct RuleReplies {
+    /// In the order of the rule's limits.
+    limits: Box<[Reply]>,
+    /// A penalty, or a limit of an override that the rule does not have.
+    other: Reply,
+    unidentified: Reply,
+}
+
+impl Default for Replies {
+    fn default() -> Self {
+        Self::of_limiter(&DenialSettings::new())
+    }
+}
+
+impl Replies {
+    pub(crate) fn of_limiter(settings: &DenialSettings) -> Self {
+        Self {
+            any: settings.reply(settings.status, None, None),
+            rules: Box::default(),
+            path_too_long: Reply::new(StatusCode::URI_TOO_LONG, "URI Too Long"),
+        }
+    }
+
+    pub(crate) fn of_policy(policy: &Policy, settings: &DenialSettings) -> Self {
+        let of_rule = |rule: &Rule| {
+            let status = StatusCode::from_u16(rule.status()).unwrap_or(settings.status);
+            let of = |limit: Option<&Limit>| {
+                let message = rule.message().map(|message| filled(message, limit));
+                let policy = limit.and_then(Limit::name).unwrap_or(rule.name());
+                settings.reply(status, message.as_deref(), Some(policy))
+            };
+            let (unidentified, text) = settings.unidentified.clone();
+            RuleReplies {
+                limits: rule.limits().iter().map(|limit| of(Some(limit))).collect(),
+                other: of(rule.limits().first()),
+                unidentified: Reply::new(
+                    unidentified,
+                    text.unwrap_or_else(|| {
+                        let name = rule.name();
+                        format!("The rule `{name}` could not identify the client.").into()
+                    }),
+                ),
+            }
+        };
+        Self {
+            rules: policy.rules().map(of_rule).collect(),
+            ..Self::of_limiter(settings)
+        }
+    }
+
+    /// A denial by a limiter.
+    pub(crate) fn limiter(&self, now: Timestamp, retry: Retry) -> Denial {
+        Denial::new(now, retry, self.any.clone())
+    }
+
+    /// A denial by a policy.
+    #[inline]
+    pub(crate) fn policy(&self, now: Timestamp, decision: &Decision<'_>) -> Denial {
+        let rule = decision
+            .rule_index()
+            .and_then(|index| self.rules.get(index));
+        let (reply, retry) = match (decision.outcome(), rule) {
+            (Outcome::Path(_), _) => (&self.path_too_long, Retry::Never),
+            (Outcome::Unidentified, Some(rule)) => (&rule.unidentified, Retry::Never),
+            (Outcome::Denied { limit, .. }, Some(rule)) => {
+                let of_limit = limit.filter(|_| !decision.is_overridden());
+                let of_limit = of_limit.and_then(|limit| rule.limits.get(limit));
+                let retry = decision.retry().unwrap_or(Retry::Never);
+                (of_limit.unwrap_or(&rule.other), retry)
+            }
+            _ => (&self.any, Retry::Never),
+        };
+        Denial::new(now, retry, reply.clone())
+    }
+}
+
+/// The message with the limit in the places of `{0}` and `{1}`.
+fn filled(message: &str, limit: Option<&Limit>) -> String {
+    let Some(limit) = limit else {
+        return message.to_owned();
+    };
+    let period = match limit.period() {
+        Some(period) => format!("{period:?}"),
+        None => String::new(),
+    };
+    message
+        .replace("{0}", &limit.count().to_string())
+        .replace("{1}", &period)
+}
+
+/// Makes the headers of a reply, in the map of headers of the request.
+pub(crate) fn write_headers(
+    headers: &mut HeaderMap,
+    denial: &Denial,
+    more: &[(HeaderName, HeaderValue)],
+) {
+    headers.clear();
+    if let Some(seconds) = denial.retry_seconds() {
+        headers.insert(header::RETRY_AFTER, seconds::value(seconds));
+    }
+    if let Some(content_type) = &denial.reply.content_type {
+        headers.insert(header::CONTENT_TYPE, content_type.clone());
+    }
+    for (name, value) in more {
+        headers.append(name, value.clone());
+    }
+}

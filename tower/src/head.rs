@@ -1,0 +1,151 @@
+//! What a request is judged by: all of it but its body.
+
+use core::net::{IpAddr, SocketAddr};
+use core::str;
+
+use http::{Extensions, HeaderMap, Method, Uri, header};
+use portcullis_policy::{Fields, Kind};
+
+/// What a request is judged by: all of it but its body. Borrowed from the [`http::Request`].
+///
+/// ```
+/// use portcullis_tower::RequestHead;
+/// let request = http::Request::get("/items").header("Host", "api.example.com").body(()).unwrap();
+/// let head = RequestHead::new(&request);
+/// assert_eq!((head.uri.path(), head.host()), ("/items", "api.example.com"));
+/// ```
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct RequestHead<'r> {
+    /// The method.
+    pub method: &'r Method,
+    /// The target of the request.
+    pub uri: &'r Uri,
+    /// The headers.
+    pub headers: &'r HeaderMap,
+    /// What outer layers and the server know of the request.
+    pub extensions: &'r Extensions,
+    /// The address of the client, if it is known.
+    pub address: Option<IpAddr>,
+}
+
+impl<'r> RequestHead<'r> {
+    /// The head of a request. The address of the client is that of its [`PeerAddress`], or what the
+    /// server of axum or tonic knows.
+    ///
+    /// ```
+    /// use portcullis_tower::{PeerAddress, RequestHead};
+    /// let mut request = http::Request::new(());
+    /// request.extensions_mut().insert(PeerAddress("192.0.2.7".parse().unwrap()));
+    /// assert_eq!(RequestHead::new(&request).address, Some("192.0.2.7".parse().unwrap()));
+    /// ```
+    #[inline]
+    pub fn new<B>(request: &'r http::Request<B>) -> Self {
+        let extensions = request.extensions();
+        Self {
+            method: request.method(),
+            uri: request.uri(),
+            headers: request.headers(),
+            extensions,
+            address: peer_address(extensions),
+        }
+    }
+
+    /// Returns the host that the request is for: that of the target, or else the header `Host`,
+    /// which may have a port. Empty if there is none.
+    #[inline]
+    pub fn host(&self) -> &'r str {
+        if let Some(host) = self.uri.host() {
+            return host;
+        }
+        let host = self.headers.get(header::HOST);
+        host.and_then(|host| str::from_utf8(host.as_bytes()).ok())
+            .unwrap_or_default()
+    }
+
+    /// Returns whether this is a preflight of a browser: an `OPTIONS` request that asks whether
+    /// another request is allowed. It has the headers `Origin` and `Access-Control-Request-Method`.
+    ///
+    /// ```
+    /// use portcullis_tower::RequestHead;
+    /// let mut request = http::Request::options("/").body(()).unwrap();
+    /// assert!(!RequestHead::new(&request).is_preflight());
+    /// let headers = request.headers_mut();
+    /// headers.insert("Origin", "https://example.com".parse().unwrap());
+    /// headers.insert("Access-Control-Request-Method", "PUT".parse().unwrap());
+    /// assert!(RequestHead::new(&request).is_preflight());
+    /// ```
+    pub fn is_preflight(&self) -> bool {
+        *self.method == Method::OPTIONS
+            && self.headers.contains_key(header::ORIGIN)
+            && self
+                .headers
+                .contains_key(header::ACCESS_CONTROL_REQUEST_METHOD)
+    }
+
+    /// Calls `ask` with the request as a policy sees it.
+    #[inline]
+    pub(crate) fn with_request<T>(
+        &self,
+        kind: Kind,
+        cost: u32,
+        ask: impl FnOnce(&portcullis_policy::Request<'_>) -> T,
+    ) -> T {
+        let headers = Headers(self.headers);
+        let mut request = portcullis_policy::Request::new(self.method.as_str(), self.uri.path())
+            .kind(kind)
+            .host(self.host())
+            .headers(&headers)
+            .cost(cost);
+        if let Some(address) = self.address {
+            request = request.address(address);
+        }
+        ask(&request)
+    }
+}
+
+/// The address of the client, as an extension of a request.
+///
+/// The service that accepts connections inserts it. With the feature `axum`, the `ConnectInfo` of
+/// axum counts too, and with the feature `tonic`, the `TcpConnectInfo` of tonic.
+///
+/// ```
+/// use portcullis_tower::PeerAddress;
+/// let mut request = http::Request::new(());
+/// request.extensions_mut().insert(PeerAddress("192.0.2.7".parse().unwrap()));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PeerAddress(pub IpAddr);
+
+impl From<SocketAddr> for PeerAddress {
+    fn from(address: SocketAddr) -> Self {
+        Self(address.ip())
+    }
+}
+
+#[inline]
+fn peer_address(extensions: &Extensions) -> Option<IpAddr> {
+    if let Some(PeerAddress(address)) = extensions.get() {
+        return Some(*address);
+    }
+    #[cfg(feature = "axum")]
+    if let Some(info) = extensions.get::<axum::extract::ConnectInfo<SocketAddr>>() {
+        return Some(info.0.ip());
+    }
+    #[cfg(feature = "tonic")]
+    if let Some(info) = extensions.get::<tonic::transport::server::TcpConnectInfo>() {
+        return info.remote_addr().map(|address| address.ip());
+    }
+    None
+}
+
+/// Headers, as a policy reads them. A value that is not UTF-8 is none.
+struct Headers<'r>(&'r HeaderMap);
+
+impl Fields for Headers<'_> {
+    #[inline]
+    fn value(&self, name: &str) -> Option<&str> {
+        let value = self.0.get(name)?;
+        str::from_utf8(value.as_bytes()).ok()
+    }
+}
