@@ -23,6 +23,9 @@
 mod body;
 mod decide;
 mod denial;
+#[cfg(feature = "fields")]
+pub mod fields;
+mod forwarded;
 mod future;
 mod head;
 mod layer;
@@ -35,6 +38,7 @@ pub use body::{AnyBody, LimitedBody, ResponseBody};
 pub use decide::ByLivePolicy;
 pub use decide::{And, ByLimiter, ByPolicy, Decide};
 pub use denial::{Denial, DenialBody, DenialSettings, Reply};
+pub use forwarded::ForwardedFor;
 pub use future::ResponseFuture;
 pub use head::{PeerAddress, RequestHead};
 pub use layer::{NotLimited, RateLimitLayer, RateLimitLayerBuilder};

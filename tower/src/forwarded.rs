@@ -1,0 +1,276 @@
+//! The address of the client behind proxies.
+//!
+//! Each proxy appends the address that it received the request from to a field. So the entries from
+//! the right are those of the nearest proxies, and anything further left can be an invention of the
+//! client. The field is read from the right, and only as far as the configuration trusts it:
+//!
+//! 1. The first address is the peer of the connection.
+//! 2. As long as the address is that of a trusted proxy, the next entry from the right takes its
+//!    place. Without a list of proxies, the configured number of entries is read instead.
+//! 3. An entry that is not an address ends the search, and so does the end of the field. The last
+//!    address that was read is the client.
+//!
+//! The field is split at commas from the right, without regard to quotes. A client that sends an
+//! open quote can so not hide the entry that the nearest proxy appends. An entry with a comma in
+//! quotes is not an address.
+
+use core::net::{IpAddr, SocketAddr};
+
+use http::HeaderMap;
+use http::header::{FORWARDED, HeaderName};
+use ipnet::IpNet;
+
+/// Which field names the client, and which proxies to believe.
+///
+/// A server that no proxy protects must not use this type: any client can send the field.
+///
+/// ```
+/// use http::HeaderMap;
+/// use portcullis_tower::ForwardedFor;
+///
+/// let proxies = ForwardedFor::x_forwarded_for().trust("10.0.0.0/8".parse()?);
+///
+/// let mut headers = HeaderMap::new();
+/// headers.insert("x-forwarded-for", "1.1.1.1, 203.0.113.9, 10.0.0.7".parse()?);
+/// let client = proxies.client("10.0.0.1".parse()?, &headers);
+/// assert_eq!(client, "203.0.113.9".parse::<std::net::IpAddr>()?);
+///
+/// // The peer is not a trusted proxy: the field is its invention.
+/// let client = proxies.client("198.51.100.4".parse()?, &headers);
+/// assert_eq!(client, "198.51.100.4".parse::<std::net::IpAddr>()?);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct ForwardedFor {
+    field: HeaderName,
+    trusted: Vec<IpNet>,
+    hops: usize,
+}
+
+/// The most entries that are read, however many are trusted.
+const MOST_HOPS: usize = 32;
+
+impl ForwardedFor {
+    /// Reads `Forwarded` (RFC 7239).
+    #[must_use]
+    pub const fn forwarded() -> Self {
+        Self::of(FORWARDED)
+    }
+
+    /// Reads `X-Forwarded-For`.
+    #[must_use]
+    pub const fn x_forwarded_for() -> Self {
+        Self::of(HeaderName::from_static("x-forwarded-for"))
+    }
+
+    /// Reads another field of the form of `X-Forwarded-For`, such as `CF-Connecting-IP`.
+    #[must_use]
+    pub const fn field(field: HeaderName) -> Self {
+        Self::of(field)
+    }
+
+    const fn of(field: HeaderName) -> Self {
+        Self {
+            field,
+            trusted: Vec::new(),
+            hops: 0,
+        }
+    }
+
+    /// Trusts the proxies of a network. Without any, the field is trusted as far as [`hops`] says.
+    ///
+    /// [`hops`]: Self::hops
+    #[must_use]
+    pub fn trust(mut self, network: IpNet) -> Self {
+        self.trusted.push(network);
+        self
+    }
+
+    /// Sets the number of proxies in front of the server, at most 32: how many entries from the right
+    /// are read. With trusted networks too, it is the most that are read.
+    ///
+    /// By default it is 0, or 32 with trusted networks.
+    #[must_use]
+    pub const fn hops(mut self, hops: usize) -> Self {
+        self.hops = hops;
+        self
+    }
+
+    /// Returns the address of the client, by the address of the peer and the fields of its request.
+    ///
+    /// An IPv4 address in the form of an IPv6 address (`::ffff:192.0.2.1`) is returned as IPv4. It
+    /// allocates nothing and takes time in proportion to the entries that it reads.
+    #[must_use]
+    pub fn client(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
+        let hops = match (self.hops, self.trusted.is_empty()) {
+            (0, false) => MOST_HOPS,
+            (hops, _) => hops.min(MOST_HOPS),
+        };
+        let lines = headers.get_all(&self.field).iter().rev();
+        let entries = lines.flat_map(|line| line.as_bytes().rsplit(|&byte| byte == b','));
+        let mut client = peer.to_canonical();
+        for entry in entries.take(hops) {
+            if !self.is_trusted(client) {
+                break;
+            }
+            let Some(address) = core::str::from_utf8(entry)
+                .ok()
+                .and_then(|e| self.address(e))
+            else {
+                break;
+            };
+            client = address.to_canonical();
+        }
+        client
+    }
+
+    fn is_trusted(&self, address: IpAddr) -> bool {
+        self.trusted.is_empty()
+            || self
+                .trusted
+                .iter()
+                .any(|network| network.contains(&address))
+    }
+
+    fn address(&self, entry: &str) -> Option<IpAddr> {
+        if self.field != FORWARDED {
+            return address(entry.trim());
+        }
+        let mut parameters = entry
+            .split(';')
+            .filter_map(|parameter| parameter.split_once('='));
+        let (_, node) = parameters.find(|(name, _)| name.trim().eq_ignore_ascii_case("for"))?;
+        address(unquoted(node.trim()))
+    }
+}
+
+/// Removes the quotes of a quoted string. No address needs an escaped character.
+fn unquoted(text: &str) -> &str {
+    let inner = text
+        .strip_prefix('"')
+        .and_then(|text| text.strip_suffix('"'));
+    inner.unwrap_or(text)
+}
+
+/// Reads an address, with or without a port.
+fn address(text: &str) -> Option<IpAddr> {
+    let bracketed = text
+        .strip_prefix('[')
+        .and_then(|text| text.strip_suffix(']'));
+    let address = bracketed.unwrap_or(text).parse().ok();
+    address.or_else(|| Some(text.parse::<SocketAddr>().ok()?.ip()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn client(proxies: &ForwardedFor, peer: &str, lines: &[&str]) -> String {
+        let mut headers = HeaderMap::new();
+        for line in lines {
+            headers.append(&proxies.field, line.parse().expect("a value of a field"));
+        }
+        let peer = peer.parse().expect("an address");
+        proxies.client(peer, &headers).to_string()
+    }
+
+    fn trusting(proxies: ForwardedFor) -> ForwardedFor {
+        let networks = ["10.0.0.0/8", "fd00::/8"];
+        networks.iter().fold(proxies, |proxies, network| {
+            proxies.trust(network.parse().expect("a network"))
+        })
+    }
+
+    #[test]
+    fn nothing_is_trusted_by_default() {
+        let proxies = ForwardedFor::x_forwarded_for();
+        assert_eq!(client(&proxies, "10.0.0.1", &["1.1.1.1"]), "10.0.0.1");
+    }
+
+    #[test]
+    fn the_first_address_from_the_right_that_is_no_trusted_proxy_is_the_client() {
+        let proxies = trusting(ForwardedFor::x_forwarded_for());
+        for (peer, lines, expected) in [
+            ("10.0.0.1", &["9.9.9.9"][..], "9.9.9.9"),
+            ("10.0.0.1", &["1.1.1.1, 9.9.9.9"], "9.9.9.9"),
+            ("10.0.0.1", &["1.1.1.1, 9.9.9.9, 10.2.3.4"], "9.9.9.9"),
+            (
+                "10.0.0.1",
+                &["1.1.1.1", "9.9.9.9", "10.2.3.4,10.0.0.9"],
+                "9.9.9.9",
+            ),
+            ("10.0.0.1", &["10.0.0.3"], "10.0.0.3"),
+            ("10.0.0.1", &[], "10.0.0.1"),
+            ("8.8.8.8", &["9.9.9.9"], "8.8.8.8"),
+            ("::ffff:10.0.0.1", &["::ffff:9.9.9.9"], "9.9.9.9"),
+            ("fd00::1", &["[2001:db8::9]:4711"], "2001:db8::9"),
+            ("fd00::1", &["2001:db8::9"], "2001:db8::9"),
+            ("fd00::1", &["[2001:db8::9]"], "2001:db8::9"),
+            ("10.0.0.1", &["9.9.9.9:4711"], "9.9.9.9"),
+        ] {
+            assert_eq!(client(&proxies, peer, lines), expected, "{peer} {lines:?}");
+        }
+    }
+
+    #[test]
+    fn an_entry_that_is_no_address_ends_the_search() {
+        let proxies = trusting(ForwardedFor::x_forwarded_for());
+        for lines in [
+            &["9.9.9.9, unknown"][..],
+            &["9.9.9.9, "],
+            &["9.9.9.9, 1.2.3"],
+            &["9.9.9.9, \"10.0.0.1"],
+            &["9.9.9.9, \u{fc}"],
+        ] {
+            assert_eq!(client(&proxies, "10.0.0.1", lines), "10.0.0.1", "{lines:?}");
+        }
+        assert_eq!(
+            client(&proxies, "10.0.0.1", &["9.9.9.9, x, 10.0.0.5"]),
+            "10.0.0.5"
+        );
+    }
+
+    #[test]
+    fn a_number_of_hops_reads_as_many_entries() {
+        let lines = &["1.1.1.1, 2.2.2.2", "3.3.3.3"];
+        let expected = ["8.8.8.8", "3.3.3.3", "2.2.2.2", "1.1.1.1", "1.1.1.1"];
+        for (hops, expected) in expected.into_iter().enumerate() {
+            let proxies = ForwardedFor::x_forwarded_for().hops(hops);
+            assert_eq!(client(&proxies, "8.8.8.8", lines), expected, "{hops}");
+        }
+        // With trusted networks, both must allow an entry.
+        let proxies = trusting(ForwardedFor::x_forwarded_for()).hops(1);
+        let lines = &["1.1.1.1, 10.0.0.5"];
+        assert_eq!(client(&proxies, "10.0.0.1", lines), "10.0.0.5");
+    }
+
+    #[test]
+    fn forwarded_is_read_as_rfc_7239_says() {
+        let proxies = trusting(ForwardedFor::forwarded());
+        for (line, expected) in [
+            ("for=192.0.2.43", "192.0.2.43"),
+            ("For=\"[2001:db8:cafe::17]:4711\"", "2001:db8:cafe::17"),
+            ("for=192.0.2.60;proto=http;by=203.0.113.43", "192.0.2.60"),
+            ("by=203.0.113.43; for=192.0.2.60", "192.0.2.60"),
+            ("for=192.0.2.43, for=198.51.100.17", "198.51.100.17"),
+            ("for=192.0.2.43, for=\"10.0.0.4:80\"", "192.0.2.43"),
+            ("for=_hidden", "10.0.0.1"),
+            ("for=unknown", "10.0.0.1"),
+            ("proto=http", "10.0.0.1"),
+            ("192.0.2.43", "10.0.0.1"),
+        ] {
+            assert_eq!(client(&proxies, "10.0.0.1", &[line]), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn an_open_quote_of_the_client_hides_nothing() {
+        let proxies = trusting(ForwardedFor::forwarded());
+        let lines = &["for=1.1.1.1;host=\"", "for=9.9.9.9"];
+        assert_eq!(client(&proxies, "10.0.0.1", lines), "9.9.9.9");
+        assert_eq!(
+            client(&proxies, "10.0.0.1", &["for=\"1.1.1.1, for=9.9.9.9"]),
+            "9.9.9.9"
+        );
+    }
+}
