@@ -11,8 +11,8 @@
 //! [`Stated::read`] reads any of them from a reply, and `Retry-After` too.
 //! [`Generation::write`] writes one of them.
 //!
-//! A reply can state several limits. The generations up to `Draft7` have room for one: `write` takes
-//! the limit with the fewest permits available.
+//! A reply can state several limits. The generations up to `Draft7` have room for one: `write`
+//! takes the limit with the fewest permits available.
 
 mod read;
 mod write;

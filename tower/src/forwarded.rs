@@ -86,8 +86,8 @@ impl ForwardedFor {
         self
     }
 
-    /// Sets the number of proxies in front of the server, at most 32: how many entries from the right
-    /// are read. With trusted networks too, it is the most that are read.
+    /// Sets the number of proxies in front of the server, at most 32: how many entries from the
+    /// right are read. With trusted networks too, it is the most that are read.
     ///
     /// By default it is 0, or 32 with trusted networks.
     #[must_use]

@@ -21,6 +21,8 @@
 #![forbid(unsafe_code)]
 
 mod body;
+#[cfg(feature = "client")]
+pub mod client;
 mod decide;
 mod denial;
 #[cfg(feature = "fields")]

@@ -287,7 +287,14 @@ fn at_most_32_limits_are_read() {
     let names: Vec<_> = (0..1000)
         .map(|name| format!("\"{name}\";r={name}"))
         .collect();
-    assert_eq!(read(&[("RateLimit", &names.join(", "))]).quotas.len(), 32);
+    let states = names.join(", ");
+    let policies = states.replace("r=", "q=");
+    for fields in [
+        &[("RateLimit", &*states)][..],
+        &[("RateLimit-Policy", &*policies)],
+    ] {
+        assert_eq!(read(fields).quotas.len(), 32);
+    }
 }
 
 #[test]

@@ -126,7 +126,8 @@ impl fmt::Debug for ByPolicy {
 /// use portcullis_policy::{LivePolicy, Policy, Rule};
 /// use portcullis_tower::{ByLivePolicy, RateLimitLayer};
 ///
-/// let policy = |limit: &str| Policy::new([Rule::new("all").limit(limit.parse().unwrap())]).unwrap();
+/// let rule = |limit: &str| Rule::new("all").limit(limit.parse().unwrap());
+/// let policy = |limit: &str| Policy::new([rule(limit)]).unwrap();
 /// let live = LivePolicy::new(policy("100/s"));
 /// let layer = RateLimitLayer::new(ByLivePolicy::new(live.clone()));
 /// live.replace_at(Timestamp::ZERO, policy("200/s"));

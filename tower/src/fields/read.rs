@@ -111,9 +111,9 @@ impl Default for ReadOptions {
 impl Stated {
     /// Reads the fields of a reply.
     ///
-    /// It ignores fields that are malformed, and all fields of a reply from a cache (`Age` above 0).
-    /// It reads `RateLimit` and `RateLimit-Policy` with the prefix `Beta-` too, and `X-Rate-Limit-*`
-    /// as `X-RateLimit-*`.
+    /// It ignores fields that are malformed, and all fields of a reply from a cache (`Age` above
+    /// 0). It reads `RateLimit` and `RateLimit-Policy` with the prefix `Beta-` too, and
+    /// `X-Rate-Limit-*` as `X-RateLimit-*`.
     #[must_use]
     pub fn read(headers: &HeaderMap, options: &ReadOptions) -> Self {
         if text(headers, AGE.as_str()).is_some_and(|age| age.parse::<u64>() != Ok(0)) {
@@ -406,8 +406,8 @@ fn reset(text: &str, form: Option<ResetForm>, options: &ReadOptions) -> Option<D
     }
 }
 
-/// Reads seconds with an optional fraction, as some servers send them. A number that is too large is
-/// shortened.
+/// Reads seconds with an optional fraction, as some servers send them. A number that is too large
+/// is shortened.
 fn seconds(text: &str) -> Option<Duration> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());

@@ -112,7 +112,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     // limit could not count is not reported.
     Mutant {
         file: HOLD,
-        within: "pub fn settle_at(",
+        within: "pub(crate) fn settle(",
         text: "is_some_and(|ends| now <= ends)",
         by: "is_some()",
         test: (
@@ -133,8 +133,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: STORE,
         within: "pub(crate) fn give_back(",
-        text: "table.refund_counted_at(at, now, n, receipt, refunds, before)",
-        by: "{ let _ = (refunds, before); Key::at(table, at).refund_at(now, n, receipt) }",
+        text: "table.refund_counted_at(at, now, n, copy(receipt), refunds, *before)",
+        by: "{ let _ = (refunds, before); Key::at(table, at).refund_at(now, n, copy(receipt)) }",
         test: (
             "holds",
             "what_was_not_used_is_returned_to_every_limit_in_any_order",

@@ -1,0 +1,369 @@
+//! The client's side: requests that obey the limits that servers state.
+//!
+//! A server states its limits in the fields of its replies ([`fields`](crate::fields)). The
+//! requests of all tasks to one server share what is known about it. A request waits in a queue,
+//! oldest first, until the server is expected to grant it:
+//!
+//! 1. **After a denial** (429, or 503 with `Retry-After`) all requests to the server wait for the
+//!    time that `Retry-After` asks for. A 429 that states no time counts as 1 second, and twice as
+//!    long after each further one, up to 64 seconds. Then one request tries first. The others wait
+//!    for its reply.
+//! 2. **As stated**: the client sends no more requests than are available, until the reset. It
+//!    subtracts the requests on their way, whose replies have not told yet.
+//! 3. **Slower before the limit**: if at most half of a quota is left, the client spreads the
+//!    requests evenly over the time until the reset ([`Pacing`]).
+//! 4. **Own limits**: a rate and a number of concurrent requests, if they are set.
+//!
+//! Bounds protect the client from a server that states nonsense: times are shortened to an hour
+//! ([`ServerLimitsBuilder::longest`]), and at most 32 limits are read. The client keeps what it
+//! knows of a bounded number of servers.
+//!
+//! A request is never repeated. Put a layer that retries outside of this one: its repeated requests
+//! wait as all others do.
+
+mod layer;
+mod pace;
+#[cfg(feature = "reqwest")]
+mod reqwest;
+
+use core::fmt;
+use core::time::Duration;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use http::{HeaderMap, StatusCode};
+use portcullis_async::{Queue, QueueCounts, Rejected, Timer, TokioTimer};
+use portcullis_core::{Lease, Rate, TokenBucket};
+
+use crate::fields::{ReadOptions, ResetForm, Stated};
+use pace::Pace;
+
+pub use layer::{ClientError, ClientLayer, ClientService};
+pub use pace::Pacing;
+
+/// What is known about the limits of servers, shared by all who send requests.
+///
+/// [`ClientLayer`] uses it for services of tower. With the feature `reqwest` it is a middleware of
+/// `reqwest-middleware`. For other clients, call [`acquire`](Self::acquire) before a request, and
+/// [`Sending::replied`] after it.
+///
+/// Clones share their state. A server is a text, for example `example.com:8080`.
+///
+/// ```
+/// use http::{HeaderMap, StatusCode};
+/// use portcullis_core::Rate;
+/// use portcullis_tower::client::ServerLimits;
+/// use std::num::NonZero;
+///
+/// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
+/// let limits = ServerLimits::builder()
+///     .rate(Rate::per_second(100), 10)
+///     .concurrency(NonZero::new(8).expect("not 0"))
+///     .build();
+///
+/// let sending = limits.acquire("example.com").await?;
+/// // Send the request here. Its reply tells what the server allows.
+/// let (status, mut headers) = (StatusCode::OK, HeaderMap::new());
+/// headers.insert("ratelimit", r#""default";r=50;t=5"#.parse()?);
+/// sending.replied(status, &headers);
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct ServerLimits<T: Timer = TokioTimer> {
+    shared: Arc<Shared<T>>,
+}
+
+struct Shared<T: Timer> {
+    options: Options<T>,
+    servers: Mutex<HashMap<Box<str>, Server<T>>>,
+}
+
+struct Server<T: Timer> {
+    queue: Arc<Queue<Pace, T>>,
+    /// The place of its last request among all requests.
+    used: u64,
+}
+
+struct Options<T> {
+    timer: Box<dyn Fn() -> T + Send + Sync>,
+    rate: Option<(Rate, u64)>,
+    concurrency: Option<u64>,
+    waiting: u64,
+    timeout: Option<Duration>,
+    servers: usize,
+    pacing: Pacing,
+    jitter: Duration,
+    longest: Duration,
+    reset: Option<ResetForm>,
+}
+
+impl ServerLimits {
+    /// Limits with default settings, and timers of tokio.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::builder().build()
+    }
+
+    /// Starts to build limits with timers of tokio.
+    pub fn builder() -> ServerLimitsBuilder {
+        ServerLimitsBuilder::with_timer(TokioTimer::new)
+    }
+}
+
+impl Default for ServerLimits {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<T: Timer + Send + Sync + 'static> ServerLimits<T> {
+    /// Waits until a request to this server may be sent.
+    ///
+    /// With timers of tokio, call it within a runtime.
+    ///
+    /// # Errors
+    ///
+    /// - [`Rejected::QueueFull`]: as many requests as the settings allow wait for this server.
+    /// - [`Rejected::Deadline`]: the server is not expected to grant the request within the time
+    ///   that the settings allow.
+    pub async fn acquire(&self, server: &str) -> Result<Sending<T>, Rejected> {
+        let queue = self.queue(server);
+        let lease = match self.shared.options.timeout {
+            Some(timeout) => queue.acquire_owned(1).within(timeout).await?,
+            None => queue.acquire_owned(1).await?,
+        };
+        let tries_first = queue.change(Pace::started);
+        Ok(Sending {
+            reading: self.shared.options.reading(),
+            tries_first,
+            queue,
+            lease: Some(lease),
+        })
+    }
+
+    /// Returns how many requests to this server wait, and what became of those that waited. `None`
+    /// if nothing is known about the server.
+    #[must_use]
+    pub fn counts(&self, server: &str) -> Option<QueueCounts> {
+        let servers = self.shared.servers();
+        servers.get(server).map(|server| server.queue.counts())
+    }
+
+    fn queue(&self, server: &str) -> Arc<Queue<Pace, T>> {
+        let options = &self.shared.options;
+        let mut servers = self.shared.servers();
+        let last = servers.values().map(|server| server.used).max();
+        let used = last.map_or(0, |used| used + 1);
+        if let Some(known) = servers.get_mut(server) {
+            known.used = used;
+            return Arc::clone(&known.queue);
+        }
+        if servers.len() >= options.servers {
+            // A server with requests that wait or are on their way stays.
+            let unused = servers
+                .iter()
+                .filter(|(_, server)| Arc::strong_count(&server.queue) == 1);
+            let oldest = unused.min_by_key(|(_, server)| server.used);
+            if let Some(oldest) = oldest.map(|(name, _)| name.clone()) {
+                servers.remove(&oldest);
+            }
+        }
+        let queue = Arc::new(options.queue());
+        let entry = Server {
+            queue: Arc::clone(&queue),
+            used,
+        };
+        servers.insert(server.into(), entry);
+        queue
+    }
+}
+
+impl<T: Timer> Shared<T> {
+    fn servers(&self) -> MutexGuard<'_, HashMap<Box<str>, Server<T>>> {
+        // The map is complete at any point, so poisoning does no harm.
+        self.servers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T: Timer> Options<T> {
+    fn queue(&self) -> Queue<Pace, T> {
+        let bucket = self.rate.map(|(rate, burst)| TokenBucket::new(rate, burst));
+        let pace = Pace::new(bucket, self.concurrency, self.pacing);
+        Queue::new(pace, (self.timer)(), self.waiting).with_jitter(self.jitter)
+    }
+
+    fn reading(&self) -> ReadOptions {
+        let options = ReadOptions::new().longest(self.longest);
+        match self.reset {
+            Some(form) => options.reset_form(form),
+            None => options,
+        }
+    }
+}
+
+impl<T: Timer> Clone for ServerLimits<T> {
+    fn clone(&self) -> Self {
+        Self {
+            shared: Arc::clone(&self.shared),
+        }
+    }
+}
+
+impl<T: Timer> fmt::Debug for ServerLimits<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let servers = self.shared.servers().len();
+        let mut debug = f.debug_struct("ServerLimits");
+        debug.field("servers", &servers).finish_non_exhaustive()
+    }
+}
+
+/// A request that may be sent, or is on its way.
+///
+/// If it is dropped without a reply, the next request takes its place. What the server has counted
+/// is then not known until the next reply.
+#[must_use = "the request counts as on its way until this is dropped"]
+pub struct Sending<T: Timer = TokioTimer> {
+    queue: Arc<Queue<Pace, T>>,
+    lease: Option<Lease<Arc<Queue<Pace, T>>>>,
+    reading: ReadOptions,
+    tries_first: bool,
+}
+
+impl<T: Timer> Sending<T> {
+    /// Learns from the reply, and lets the next request go.
+    pub fn replied(self, status: StatusCode, headers: &HeaderMap) {
+        let stated = Stated::read(headers, &self.reading.clone().now(SystemTime::now()));
+        let now = self.queue.clock().now();
+        let tries_first = self.tries_first;
+        self.queue
+            .change(|pace| pace.replied(now, status, &stated, tries_first));
+    }
+}
+
+impl<T: Timer> Drop for Sending<T> {
+    fn drop(&mut self) {
+        if self.tries_first {
+            self.queue.change(Pace::tried);
+        }
+        self.lease = None;
+    }
+}
+
+impl<T: Timer> fmt::Debug for Sending<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sending").finish_non_exhaustive()
+    }
+}
+
+/// Builds [`ServerLimits`]. The settings hold for each server.
+#[must_use]
+pub struct ServerLimitsBuilder<T = TokioTimer> {
+    options: Options<T>,
+}
+
+impl<T: Timer> ServerLimitsBuilder<T> {
+    /// Starts to build limits with other timers. The function makes one for each server.
+    ///
+    /// ```
+    /// use portcullis_async::ThreadTimer;
+    /// use portcullis_tower::client::ServerLimitsBuilder;
+    /// let limits = ServerLimitsBuilder::with_timer(ThreadTimer::new).build();
+    /// # let _ = limits;
+    /// ```
+    pub fn with_timer(timer: impl Fn() -> T + Send + Sync + 'static) -> Self {
+        Self {
+            options: Options {
+                timer: Box::new(timer),
+                rate: None,
+                concurrency: None,
+                waiting: 10_000,
+                timeout: None,
+                servers: 1_000,
+                pacing: Pacing::default(),
+                jitter: Duration::ZERO,
+                longest: Duration::from_hours(1),
+                reset: None,
+            },
+        }
+    }
+
+    /// Sets a rate and a burst of requests of the client's own. Default: none.
+    pub fn rate(mut self, rate: Rate, burst: u64) -> Self {
+        self.options.rate = Some((rate, burst));
+        self
+    }
+
+    /// Sets the most requests on their way at once: sent, and without a reply. Default: no limit.
+    pub fn concurrency(mut self, requests: core::num::NonZero<u64>) -> Self {
+        self.options.concurrency = Some(requests.get());
+        self
+    }
+
+    /// Sets the most requests that wait. Default 10,000.
+    pub fn waiting(mut self, requests: u64) -> Self {
+        self.options.waiting = requests;
+        self
+    }
+
+    /// Sets the longest time that a request waits. Default: no limit.
+    ///
+    /// A request that is not expected to be granted in this time is rejected at once.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.options.timeout = Some(timeout);
+        self
+    }
+
+    /// Sets the number of servers that are remembered. Default 1,000.
+    ///
+    /// For a further server, the one that was used longest ago is forgotten. Servers with requests
+    /// that wait or are on their way are never forgotten.
+    pub fn servers(mut self, servers: usize) -> Self {
+        self.options.servers = servers;
+        self
+    }
+
+    /// Sets when requests are spread over the time until the reset. Default: if at most half of the
+    /// quota is left.
+    pub fn pacing(mut self, pacing: Pacing) -> Self {
+        self.options.pacing = pacing;
+        self
+    }
+
+    /// Adds a random delay, from zero to `jitter`, to the end of each wait, so that many processes
+    /// do not send at the same instant. Default: none.
+    pub fn jitter(mut self, jitter: Duration) -> Self {
+        self.options.jitter = jitter;
+        self
+    }
+
+    /// Sets the longest time that a reply can make requests wait. Default 1 hour.
+    pub fn longest(mut self, longest: Duration) -> Self {
+        self.options.longest = longest;
+        self
+    }
+
+    /// Sets the form of `X-RateLimit-Reset`. Default: it is told by its size, as
+    /// [`ReadOptions::reset_form`] describes.
+    pub fn reset_form(mut self, form: ResetForm) -> Self {
+        self.options.reset = Some(form);
+        self
+    }
+
+    /// Builds the limits.
+    pub fn build(self) -> ServerLimits<T> {
+        ServerLimits {
+            shared: Arc::new(Shared {
+                options: self.options,
+                servers: Mutex::default(),
+            }),
+        }
+    }
+}
+
+impl<T> fmt::Debug for ServerLimitsBuilder<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServerLimitsBuilder")
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,521 @@
+//! When the next request to a server may be sent.
+//!
+//! State, per server:
+//!
+//! - `blocked`: no request before this time, because the server has denied one.
+//! - `first`: after a denial, whether one request has to try first, or is trying.
+//! - `quotas`: per stated limit, the permits `left` until `reset`, and `next`, before which a paced
+//!   request is not sent.
+//! - `in_flight`: the requests that were granted, and have not been released.
+//!
+//! Transitions:
+//!
+//! - A **take** is granted if no part of the state forbids it. It counts as in flight, and leaves
+//!   one permit less in each quota. If the quota is paced, `next` moves by an even part of the time
+//!   until the reset.
+//! - A **reply** with a quota sets `left` to the available permits, less the other requests in
+//!   flight. A request that the server has already counted is so subtracted twice, until its reply
+//!   corrects that. So `left` is never more than the server would grant.
+//! - A **denial** sets `blocked`, and `first`: the request that is granted next tries alone, until
+//!   its reply.
+//! - At its reset, a quota is forgotten.
+//!
+//! Invariant: between a reply and the reset that it states, at most as many requests start as were
+//! available, including those that were on their way.
+
+use core::time::Duration;
+use std::borrow::Cow;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use http::StatusCode;
+use portcullis_core::{Denied, Limiter, QueueLimiter, Receipt, Retry, Timestamp, TokenBucket};
+
+use crate::fields::{Quota, Stated, Unit};
+
+/// The wait after a 429 that states no time. Each further one doubles it, up to 64 times.
+const BACK_OFF: Duration = Duration::from_secs(1);
+const MOST_DOUBLINGS: u32 = 6;
+
+/// When requests are spread evenly over the time until the reset of a quota.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Pacing {
+    /// Never: requests are sent at once as long as any are available.
+    Off,
+    /// If at most half of the quota is left. If the server does not state the quota, it is the most
+    /// that was available.
+    #[default]
+    BelowHalf,
+    /// Always.
+    Always,
+}
+
+/// The limiter of the queue of one server.
+pub(super) struct Pace {
+    bucket: Option<TokenBucket>,
+    concurrency: Option<u64>,
+    pacing: Pacing,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    blocked: Option<Timestamp>,
+    first: First,
+    /// The denials since the last reply that was none.
+    denials: u32,
+    quotas: Vec<Known>,
+    in_flight: u64,
+}
+
+/// Whether a request tries alone, after a denial.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum First {
+    /// Requests need not wait for one another.
+    #[default]
+    No,
+    /// The next request has to.
+    Wanted,
+    /// One was granted. Its sender has yet to be told.
+    Granted,
+    /// One is on its way.
+    Trying,
+}
+
+/// What is known about one limit of the server.
+struct Known {
+    name: Option<Cow<'static, str>>,
+    /// The permits of the whole window.
+    quota: u64,
+    left: u64,
+    reset: Timestamp,
+    next: Timestamp,
+}
+
+impl Pace {
+    pub(super) const fn new(
+        bucket: Option<TokenBucket>,
+        concurrency: Option<u64>,
+        pacing: Pacing,
+    ) -> Self {
+        Self {
+            bucket,
+            concurrency,
+            pacing,
+            state: Mutex::new(State {
+                blocked: None,
+                first: First::No,
+                denials: 0,
+                quotas: Vec::new(),
+                in_flight: 0,
+            }),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // The state is complete at any point, so poisoning does no harm.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns whether a request that was just granted is the one that tries first.
+    pub(super) fn started(&self) -> bool {
+        let mut state = self.state();
+        let tries_first = state.first == First::Granted;
+        if tries_first {
+            state.first = First::Trying;
+        }
+        tries_first
+    }
+
+    /// The request that tried first is over. Without a reply that was no denial, the next one
+    /// tries.
+    pub(super) fn tried(&self) {
+        let mut state = self.state();
+        if state.first == First::Trying {
+            state.first = First::Wanted;
+        }
+    }
+
+    /// Learns from the reply to a request, which is still in flight.
+    pub(super) fn replied(
+        &self,
+        now: Timestamp,
+        status: StatusCode,
+        stated: &Stated,
+        tries_first: bool,
+    ) {
+        let mut state = self.state();
+        let others = state.in_flight.saturating_sub(1);
+        for quota in &stated.quotas {
+            state.learn(now, quota, others);
+        }
+        let denied = status == StatusCode::TOO_MANY_REQUESTS
+            || status == StatusCode::SERVICE_UNAVAILABLE && stated.retry_after.is_some();
+        if !denied {
+            // After a denial, only the request that tries first tells that the server grants again.
+            // The others were sent before.
+            let tried = tries_first && state.first == First::Trying;
+            if tried || state.first == First::No {
+                state.first = First::No;
+                state.denials = 0;
+            }
+            return;
+        }
+        let exhausted = || {
+            let empty = stated
+                .quotas
+                .iter()
+                .filter(|quota| quota.available == Some(0));
+            empty.filter_map(|quota| quota.reset).max()
+        };
+        let back_off = BACK_OFF * 2_u32.pow(state.denials.min(MOST_DOUBLINGS));
+        let wait = stated.retry_after.or_else(exhausted).unwrap_or(back_off);
+        state.denials += 1;
+        state.first = First::Wanted;
+        state.blocked = state.blocked.max(Some(now + wait));
+    }
+
+    /// Returns when a request would be granted, or nothing if it would be granted now.
+    fn refusal(&self, state: &State, now: Timestamp) -> Option<Retry> {
+        let full = self.concurrency.is_some_and(|most| state.in_flight >= most);
+        if full || matches!(state.first, First::Granted | First::Trying) {
+            return Some(Retry::OnRelease);
+        }
+        let quotas = state.quotas.iter().filter_map(|known| known.refuses(now));
+        let latest = quotas.chain(state.blocked).max();
+        latest.filter(|&at| at > now).map(Retry::At)
+    }
+}
+
+impl State {
+    fn learn(&mut self, now: Timestamp, stated: &Quota<'static>, others: u64) {
+        let time = stated.reset.or(stated.window);
+        let (Some(available), Some(time)) = (stated.available, time) else {
+            return;
+        };
+        if stated.unit != Unit::Requests {
+            return;
+        }
+        self.quotas.retain(|known| known.reset > now);
+        let place = self
+            .quotas
+            .iter()
+            .position(|known| known.name == stated.name);
+        let place = place.unwrap_or_else(|| {
+            self.quotas.push(Known {
+                name: stated.name.clone(),
+                quota: 0,
+                left: 0,
+                reset: now,
+                next: now,
+            });
+            self.quotas.len() - 1
+        });
+        let known = &mut self.quotas[place];
+        known.quota = stated.quota.unwrap_or(known.quota).max(available);
+        known.left = available.saturating_sub(others);
+        known.reset = now + time;
+    }
+}
+
+impl Known {
+    /// Returns the time before which a request is not sent.
+    fn refuses(&self, now: Timestamp) -> Option<Timestamp> {
+        if self.reset <= now {
+            None
+        } else if self.left == 0 {
+            Some(self.reset)
+        } else {
+            Some(self.next)
+        }
+    }
+
+    fn take(&mut self, now: Timestamp, pacing: Pacing) {
+        if self.reset <= now {
+            return;
+        }
+        self.left = self.left.saturating_sub(1);
+        let paced = match pacing {
+            Pacing::Off => false,
+            Pacing::BelowHalf => self.left <= self.quota / 2,
+            Pacing::Always => true,
+        };
+        if paced {
+            let rest = self.reset.saturating_since(now);
+            let parts = u32::try_from(self.left)
+                .unwrap_or(u32::MAX)
+                .saturating_add(1);
+            self.next = now + rest / parts;
+        }
+    }
+}
+
+impl Limiter for Pace {
+    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+        let mut state = self.state();
+        if self.refusal(&state, now).is_some() {
+            return Err(Denied::Exhausted { now, permits: n });
+        }
+        if let Some(bucket) = &self.bucket {
+            bucket.take_at(now, n)?;
+        }
+        if n > 0 {
+            for known in &mut state.quotas {
+                known.take(now, self.pacing);
+            }
+            state.in_flight += u64::from(n);
+            if state.first == First::Wanted {
+                state.first = First::Granted;
+            }
+        }
+        Ok(Receipt::NONE)
+    }
+
+    fn release(&self, n: u32) {
+        let mut state = self.state();
+        state.in_flight = state.in_flight.saturating_sub(u64::from(n));
+        // A grant that no task received has no sender that could be told.
+        if state.first == First::Granted {
+            state.first = First::Wanted;
+        }
+    }
+
+    fn available_at(&self, now: Timestamp) -> u64 {
+        let state = self.state();
+        if self.refusal(&state, now).is_some() {
+            return 0;
+        }
+        let alive = state.quotas.iter().filter(|known| known.reset > now);
+        let quotas = alive.map(|known| known.left).min();
+        let bucket = self.bucket.as_ref().map(|bucket| bucket.available_at(now));
+        let own = self
+            .concurrency
+            .map(|most| most.saturating_sub(state.in_flight));
+        [quotas, bucket, own]
+            .into_iter()
+            .flatten()
+            .min()
+            .unwrap_or(u64::MAX)
+    }
+
+    fn retry(&self, denied: Denied) -> Retry {
+        let Denied::Exhausted { now, permits } = denied else {
+            return Retry::Never;
+        };
+        let refusal = self.refusal(&self.state(), now);
+        let bucket = self.bucket.as_ref().map(|bucket| {
+            bucket
+                .peek_at(now, permits)
+                .map_or_else(|denied| bucket.retry(denied), |()| Retry::At(now))
+        });
+        match (refusal, bucket) {
+            (Some(one), Some(other)) => one.longer(other, now),
+            (one, other) => one.or(other).unwrap_or(Retry::At(now)),
+        }
+    }
+}
+
+impl QueueLimiter for Pace {
+    fn held(&self) -> u64 {
+        self.state().in_flight
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderMap;
+
+    use super::*;
+    use crate::fields::ReadOptions;
+
+    const OK: StatusCode = StatusCode::OK;
+    const DENIED: StatusCode = StatusCode::TOO_MANY_REQUESTS;
+
+    fn secs(seconds: u64) -> Timestamp {
+        Timestamp::from_secs(seconds)
+    }
+
+    fn stated(lines: &[(&'static str, &str)]) -> Stated {
+        let mut headers = HeaderMap::new();
+        for (name, value) in lines {
+            headers.append(*name, value.parse().expect("a value"));
+        }
+        Stated::read(&headers, &ReadOptions::new())
+    }
+
+    /// How many requests start at once.
+    fn grants(pace: &Pace, now: Timestamp) -> usize {
+        (0..1000)
+            .take_while(|_| pace.take_at(now, 1).is_ok())
+            .count()
+    }
+
+    fn retry(pace: &Pace, now: Timestamp) -> Retry {
+        pace.retry(Denied::Exhausted { now, permits: 1 })
+    }
+
+    fn quota(state: &str) -> Stated {
+        stated(&[("ratelimit", &format!("\"a\";{state}"))])
+    }
+
+    #[test]
+    fn no_more_requests_start_than_are_available_until_the_reset() {
+        let pace = Pace::new(None, None, Pacing::Off);
+        assert_eq!(grants(&pace, secs(0)), 1000);
+        pace.release(999);
+        pace.replied(secs(0), OK, &quota("r=5;t=10"), false);
+        pace.release(1);
+        assert_eq!(grants(&pace, secs(1)), 5);
+        assert_eq!(retry(&pace, secs(1)), Retry::At(secs(10)));
+        assert_eq!(pace.available_at(secs(1)), 0);
+        assert_eq!(grants(&pace, Timestamp::from_millis(9_999)), 0);
+        assert_eq!(grants(&pace, secs(10)), 1000);
+    }
+
+    #[test]
+    fn requests_on_their_way_count_until_their_replies_tell() {
+        let pace = Pace::new(None, None, Pacing::Off);
+        for _ in 0..4 {
+            pace.take_at(secs(0), 1).expect("nothing is known");
+        }
+        pace.replied(secs(0), OK, &quota("r=5;t=10"), false);
+        pace.release(1);
+        // The server may have counted the other three, or not.
+        assert_eq!(grants(&pace, secs(0)), 2);
+        pace.release(2);
+        pace.replied(secs(1), OK, &quota("r=3;t=9"), false);
+        pace.release(1);
+        assert_eq!(grants(&pace, secs(1)), 1);
+    }
+
+    #[test]
+    fn the_second_half_of_a_quota_is_spread_over_the_time_until_the_reset() {
+        let pace = Pace::new(None, None, Pacing::BelowHalf);
+        pace.take_at(secs(0), 1).expect("nothing is known");
+        let policy = ("ratelimit-policy", "\"a\";q=10;w=60");
+        pace.replied(
+            secs(0),
+            OK,
+            &stated(&[policy, ("ratelimit", "\"a\";r=9;t=60")]),
+            false,
+        );
+        pace.release(1);
+        assert_eq!(grants(&pace, secs(0)), 4);
+        // Five are left for a minute.
+        let mut times = vec![];
+        while let Retry::At(at) = retry(&pace, times.last().copied().unwrap_or(secs(0))) {
+            times.push(at);
+            if at >= secs(60) {
+                break;
+            }
+            assert_eq!(grants(&pace, at), 1);
+        }
+        assert_eq!(times, [10, 20, 30, 40, 50, 60].map(secs));
+    }
+
+    #[test]
+    fn after_a_denial_all_wait_and_then_one_tries_first() {
+        let pace = Pace::new(None, None, Pacing::BelowHalf);
+        for _ in 0..3 {
+            pace.take_at(secs(0), 1).expect("nothing is known");
+        }
+        pace.replied(secs(0), DENIED, &stated(&[("retry-after", "20")]), false);
+        pace.release(1);
+        assert_eq!(retry(&pace, secs(0)), Retry::At(secs(20)));
+        assert_eq!(grants(&pace, Timestamp::from_millis(19_999)), 0);
+        // An earlier request was granted before the denial: that says nothing about later ones.
+        pace.replied(secs(20), OK, &Stated::default(), false);
+        pace.release(1);
+        assert_eq!(grants(&pace, secs(20)), 1);
+        assert!(pace.started());
+        pace.replied(secs(20), OK, &Stated::default(), false);
+        pace.release(1);
+        assert_eq!(retry(&pace, secs(20)), Retry::OnRelease);
+        pace.replied(secs(21), OK, &Stated::default(), true);
+        pace.tried();
+        pace.release(1);
+        assert_eq!(grants(&pace, secs(21)), 1000);
+    }
+
+    #[test]
+    fn a_request_that_tries_first_and_gets_no_reply_makes_place_for_the_next() {
+        let pace = Pace::new(None, None, Pacing::BelowHalf);
+        pace.take_at(secs(0), 1).expect("nothing is known");
+        pace.replied(secs(0), DENIED, &stated(&[("retry-after", "1")]), false);
+        pace.release(1);
+        // Dropped before its task received it.
+        assert_eq!(grants(&pace, secs(1)), 1);
+        pace.release(1);
+        // Sent, and dropped.
+        assert_eq!(grants(&pace, secs(1)), 1);
+        assert!(pace.started());
+        pace.tried();
+        pace.release(1);
+        assert_eq!(grants(&pace, secs(1)), 1);
+    }
+
+    #[test]
+    fn denials_without_a_time_double_the_wait() {
+        let pace = Pace::new(None, None, Pacing::BelowHalf);
+        let mut now = secs(0);
+        let mut waits = vec![];
+        for _ in 0..8 {
+            pace.take_at(now, 1).expect("the wait is over");
+            let first = pace.started();
+            pace.replied(now, DENIED, &Stated::default(), first);
+            pace.release(1);
+            let Retry::At(at) = retry(&pace, now) else {
+                panic!("no time");
+            };
+            waits.push(at.saturating_since(now).as_secs());
+            now = at;
+        }
+        assert_eq!(waits, [1, 2, 4, 8, 16, 32, 64, 64]);
+        // An exhausted quota states a time.
+        pace.take_at(now, 1).expect("the wait is over");
+        pace.replied(now, DENIED, &quota("r=0;t=5"), pace.started());
+        pace.release(1);
+        assert_eq!(retry(&pace, now), Retry::At(now + Duration::from_secs(5)));
+    }
+
+    #[test]
+    fn a_busy_server_denies_with_retry_after_only() {
+        let pace = Pace::new(None, None, Pacing::BelowHalf);
+        pace.take_at(secs(0), 1).expect("nothing is known");
+        let unavailable = StatusCode::SERVICE_UNAVAILABLE;
+        pace.replied(secs(0), unavailable, &Stated::default(), false);
+        assert_eq!(retry(&pace, secs(0)), Retry::At(secs(0)));
+        pace.replied(
+            secs(0),
+            unavailable,
+            &stated(&[("retry-after", "3")]),
+            false,
+        );
+        assert_eq!(retry(&pace, secs(0)), Retry::At(secs(3)));
+    }
+
+    #[test]
+    fn own_limits_hold_too() {
+        let bucket = TokenBucket::new(portcullis_core::Rate::per_second(1), 3);
+        let pace = Pace::new(Some(bucket), Some(2), Pacing::Off);
+        assert_eq!(grants(&pace, secs(0)), 2);
+        assert_eq!(retry(&pace, secs(0)), Retry::OnRelease);
+        pace.release(2);
+        assert_eq!(grants(&pace, secs(0)), 1);
+        pace.release(1);
+        assert_eq!(retry(&pace, secs(0)), Retry::At(secs(1)));
+    }
+
+    #[test]
+    fn several_quotas_hold_together_and_bytes_are_not_requests() {
+        let pace = Pace::new(None, None, Pacing::Off);
+        pace.take_at(secs(0), 1).expect("nothing is known");
+        let policy = ("ratelimit-policy", "\"c\";q=9;qu=\"content-bytes\"");
+        let state = ("ratelimit", "\"a\";r=3;t=5, \"b\";r=4;t=60, \"c\";r=0;t=9");
+        pace.replied(secs(0), OK, &stated(&[policy, state]), false);
+        pace.release(1);
+        assert_eq!(grants(&pace, secs(0)), 3);
+        assert_eq!(grants(&pace, secs(5)), 1);
+        assert_eq!(retry(&pace, secs(5)), Retry::At(secs(60)));
+    }
+}

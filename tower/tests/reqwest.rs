@@ -1,0 +1,84 @@
+//! A client of reqwest against a limited axum service, on loopback.
+
+#[path = "support/server.rs"]
+mod server;
+
+use core::sync::atomic::AtomicU64;
+use core::sync::atomic::Ordering::Relaxed;
+use core::time::Duration;
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
+
+use axum::Router;
+use axum::http::{HeaderMap, StatusCode};
+use axum::routing::get;
+use portcullis_core::{FixedWindow, MonotonicClock};
+use portcullis_tower::client::ServerLimits;
+use portcullis_tower::fields::{Generation, Quota};
+use reqwest_middleware::ClientBuilder;
+use reqwest_middleware::reqwest::Client;
+use tokio::task::JoinSet;
+
+const QUOTA: u64 = 20;
+const WINDOW: Duration = Duration::from_secs(1);
+
+/// A service with a fixed window, which states its limit. It counts its denials.
+fn limited(states: Generation, denials: Arc<AtomicU64>) -> Router {
+    let clock = MonotonicClock::new();
+    let window = Arc::new(portcullis_core::Clocked::new(
+        FixedWindow::new(QUOTA, WINDOW),
+        clock,
+    ));
+    Router::new().route(
+        "/",
+        get(move || {
+            let (decision, detail) = window.try_acquire_explained(1);
+            let available = detail.available;
+            let mut headers = HeaderMap::new();
+            let quota = Quota::new(QUOTA).named("window").window(WINDOW);
+            let quota = quota.available(available).reset(WINDOW);
+            states.write(&[quota], SystemTime::now(), &mut headers);
+            let status = if decision.is_ok() {
+                StatusCode::OK
+            } else {
+                denials.fetch_add(1, Relaxed);
+                headers.insert("retry-after", 1.into());
+                StatusCode::TOO_MANY_REQUESTS
+            };
+            async move { (status, headers) }
+        }),
+    )
+}
+
+#[tokio::test]
+async fn tasks_of_reqwest_share_what_the_server_states() {
+    let denials = Arc::new(AtomicU64::new(0));
+    let address = server::serve(limited(Generation::Draft11, Arc::clone(&denials))).await;
+    let client = Client::builder().no_proxy().build().expect("a client");
+    let client = ClientBuilder::new(client).with(ServerLimits::new()).build();
+    let url = format!("http://{address}/");
+    // The first reply states the limit.
+    assert_eq!(
+        client.get(&url).send().await.expect("a reply").status(),
+        200
+    );
+
+    let start = Instant::now();
+    let mut tasks = JoinSet::new();
+    for _ in 0..10 {
+        let (client, url) = (client.clone(), url.clone());
+        tasks.spawn(async move {
+            for _ in 0..6 {
+                let reply = client.get(&url).send().await.expect("a reply");
+                assert_eq!(reply.status(), 200);
+            }
+        });
+    }
+    while let Some(task) = tasks.join_next().await {
+        task.expect("no request was denied");
+    }
+    assert_eq!(denials.load(Relaxed), 0);
+    // 61 requests need four windows.
+    assert!(start.elapsed() >= 2 * WINDOW, "{:?}", start.elapsed());
+    assert!(start.elapsed() <= 12 * WINDOW, "{:?}", start.elapsed());
+}
