@@ -11,8 +11,8 @@
 //! it has pre-empted. Permits that replenish by time are granted by one of these drivers:
 //!
 //! - a task that waits in the queue, if the queue's clock is a [`Timer`];
-//! - in its place, the queue itself after [`Queue::attend`] or [`Queue::attend_shared`], or a task
-//!   that runs [`Queue::drive`];
+//! - in its place, the queue itself if it was created by [`Queue::shared`] or after
+//!   [`Queue::attend`], or a task that runs [`Queue::drive`];
 //! - a thread that is blocked in the queue;
 //! - a caller of [`Queue::advance`].
 //!

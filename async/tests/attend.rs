@@ -25,9 +25,7 @@ fn bucket(burst: u64) -> TokenBucket {
 
 /// An attended queue, shared or static: both behave alike.
 fn shared<L: QueueLimiter + Send + Sync + 'static>(limiter: L) -> Shared<L> {
-    let queue = Arc::new(queue(limiter, 99));
-    queue.attend_shared();
-    queue
+    queue(limiter, 99).shared()
 }
 
 fn for_ever<L: QueueLimiter + Send + Sync + 'static>(limiter: L) -> &'static support::Manual<L> {
@@ -345,9 +343,7 @@ fn a_keyed_queue_has_one_timer_for_all_its_keys() {
         .rules()
         .unwrap();
     let table = Keyed::new(bucket, Line::for_keys(1_000), Seed::new());
-    let queue: Arc<portcullis_async::KeyedQueue<_, Hand>> =
-        Arc::new(portcullis_async::KeyedQueue::new(table, Hand::new(), 99));
-    queue.attend_shared();
+    let queue = portcullis_async::KeyedQueue::new(table, Hand::new(), 99).shared();
     let _held = ["a", "b", "c"].map(|key| now(queue.acquire(key, 5)).unwrap());
     let waits = ["a", "b", "c"].map(|key| (key, Task::waiting(queue.acquire(key, 1))));
     let two = Task::waiting(queue.acquire("b", 1));

@@ -11,8 +11,9 @@ use crate::{LeasedStream, LimitedSink, LimitedStream, Weight};
 /// use portcullis_async::{LimitStreamExt, PerItem, Queue, ThreadTimer};
 /// use portcullis_core::{Rate, TokenBucket};
 ///
-/// let queue = Queue::new(TokenBucket::new(Rate::per_second(1_000), 2), ThreadTimer::new(), 9);
-/// let paced = stream::iter(0..5).limited(&queue, PerItem);
+/// let bucket = TokenBucket::new(Rate::per_second(1_000), 2);
+/// let queue = Queue::new(bucket, ThreadTimer::new(), 9).shared();
+/// let paced = stream::iter(0..5).limited(queue, PerItem);
 /// assert_eq!(futures_executor::block_on(paced.count()), 5);
 /// ```
 pub trait LimitStreamExt: Stream + Sized {
@@ -45,8 +46,9 @@ impl<S: Stream> LimitStreamExt for S {}
 /// use portcullis_async::{LimitSinkExt, PerItem, Queue, SinkError, ThreadTimer};
 /// use portcullis_core::{Rate, TokenBucket};
 ///
-/// let queue = Queue::new(TokenBucket::new(Rate::per_second(1_000), 2), ThreadTimer::new(), 9);
-/// let mut paced = Box::pin(sink::drain().limited_sink(&queue, PerItem));
+/// let bucket = TokenBucket::new(Rate::per_second(1_000), 2);
+/// let queue = Queue::new(bucket, ThreadTimer::new(), 9).shared();
+/// let mut paced = Box::pin(sink::drain().limited_sink(queue, PerItem));
 /// futures_executor::block_on(async {
 ///     for item in 0..5 {
 ///         paced.send(item).await?;

@@ -161,8 +161,7 @@ limited! {
     ///
     /// // 20 MB per second, with a burst of 400 kB.
     /// let rate = TokenBucket::new(Rate::per_second(20_000_000), 400_000);
-    /// let down = Arc::new(Queue::new(rate, ThreadTimer::new(), u64::MAX));
-    /// down.attend_shared();
+    /// let down = Queue::new(rate, ThreadTimer::new(), u64::MAX).shared();
     /// # futures_executor::block_on(async {
     /// let file: &[u8] = &[7; 500_000];
     /// let mut limited = pin!(LimitedRead::new(file, Arc::clone(&down)));
@@ -231,8 +230,7 @@ limited! {
     /// use portcullis_core::{Rate, TokenBucket};
     ///
     /// let rate = TokenBucket::new(Rate::per_second(20_000_000), 400_000);
-    /// let up = Arc::new(Queue::new(rate, ThreadTimer::new(), u64::MAX));
-    /// up.attend_shared();
+    /// let up = Queue::new(rate, ThreadTimer::new(), u64::MAX).shared();
     /// # futures_executor::block_on(async {
     /// let socket: Vec<u8> = Vec::new();
     /// let mut limited = pin!(LimitedWrite::new(socket, Arc::clone(&up)));

@@ -41,14 +41,12 @@ pin_project! {
     ///
     /// ```
     /// use std::pin::pin;
-    /// use std::sync::Arc;
     /// use futures_util::{StreamExt, stream};
     /// use portcullis_async::{LimitedStream, PerItem, Queue, ThreadTimer};
     /// use portcullis_core::{Rate, TokenBucket};
     ///
     /// let rate = TokenBucket::new(Rate::per_second(1_000), 1);
-    /// let queue = Arc::new(Queue::new(rate, ThreadTimer::new(), 100));
-    /// queue.attend_shared();
+    /// let queue = Queue::new(rate, ThreadTimer::new(), 100).shared();
     /// let paced = pin!(LimitedStream::new(stream::iter(["a", "b", "c"]), queue, PerItem));
     /// let items = futures_executor::block_on(paced.map(Result::unwrap).collect::<String>());
     /// assert_eq!(items, "abc");

@@ -258,7 +258,7 @@ macro_rules! common {
 
             /// Makes the queue drive itself from now on: the timer makes the grants when it wakes,
             /// and no waiting task has to be polled for them. For a queue in a static; for one in
-            /// an `Arc`, see `attend_shared`.
+            /// an `Arc`, see `shared`.
             ///
             /// Does not compile if [`Timer::IS_REENTRANT`](crate::Timer::IS_REENTRANT) is `false`,
             /// as for an `EmbassyTimer`. With such a timer, run [`drive`](Self::drive) in a task.
@@ -298,9 +298,55 @@ macro_rules! common {
                 $crate::driving::drive::attend(self);
             }
 
-            /// Makes a queue in an `Arc` drive itself, like [`attend`](Self::attend), until the
-            /// last `Arc` is dropped. See [`ThreadTimer`](crate::ThreadTimer) for an example. Needs
-            /// the feature `std`.
+            /// Puts the queue into an `Arc` and makes the queue drive itself: see
+            /// [`attend_shared`](Self::attend_shared). Call it last, after the options. Needs the
+            /// feature `std`.
+            ///
+            /// A queue of this kind is safe in every program. Without it, one of the waiting tasks
+            /// drives the queue. If a program keeps the future of that task and does not poll the
+            /// future, for example in a loop around `select!`, no other task gets a permit.
+            ///
+            /// ```
+            /// # use core::future::Future;
+            /// # use core::pin::pin;
+            /// # use core::task::{Context, Waker};
+            /// use portcullis_async::{Queue, ThreadTimer};
+            /// use portcullis_core::{Rate, TokenBucket};
+            ///
+            /// let bucket = TokenBucket::new(Rate::per_second(200), 1);
+            /// let queue = Queue::new(bucket, ThreadTimer::new(), 9).shared();
+            /// let _first = queue.try_acquire(1)?;
+            /// let mut not_polled_again = pin!(queue.acquire(1));
+            /// # let mut context = Context::from_waker(Waker::noop());
+            /// assert!(not_polled_again.as_mut().poll(&mut context).is_pending());
+            /// // The timer grants the permits of both requests.
+            /// let third = futures_executor::block_on(queue.acquire(1));
+            /// assert!(third.is_ok());
+            /// # Ok::<(), portcullis_core::Denied>(())
+            /// ```
+            #[cfg(feature = "std")]
+            #[must_use = "the queue is in the `Arc`"]
+            pub fn shared(self) -> std::sync::Arc<Self>
+            where
+                Self: Send + Sync + 'static,
+            {
+                let queue = std::sync::Arc::new(self);
+                queue.attend_shared();
+                queue
+            }
+
+            /// Makes a queue that is already in an `Arc` drive itself, like
+            /// [`attend`](Self::attend), until the last `Arc` is dropped. [`shared`](Self::shared)
+            /// creates such a queue. Needs the feature `std`.
+            ///
+            /// ```
+            /// # use portcullis_async::{Queue, ThreadTimer};
+            /// # use portcullis_core::{Rate, TokenBucket};
+            /// # use std::sync::Arc;
+            /// let bucket = TokenBucket::new(Rate::per_second(200), 1);
+            /// let queue = Arc::new(Queue::new(bucket, ThreadTimer::new(), 9));
+            /// queue.attend_shared();
+            /// ```
             #[cfg(feature = "std")]
             pub fn attend_shared(self: &std::sync::Arc<Self>)
             where

@@ -64,10 +64,12 @@ use crate::{Acquire, Drained, QueueClock};
 /// waiters have deadlines, a *driver* grants what is due, and sets the timer for what is due next.
 /// With a [`Timer`](crate::Timer) as its clock, the queue needs no other driver: one of the waiting
 /// tasks drives it. When the wait of that task ends or is dropped, another waiting task takes over.
-/// If the driving task is woken and not polled, the other waiters may wait until it is polled.
+/// If the driving task is woken and not polled, the other waiters may wait until it is polled: for
+/// example, if a program keeps the future in a loop around `select!` and does other work.
 /// These drivers depend on no waiting task:
 ///
-/// - the queue itself, after [`attend`](Self::attend) or [`attend_shared`](Self::attend_shared);
+/// - the queue itself, if it was created by [`shared`](Self::shared), or after
+///   [`attend`](Self::attend) or [`attend_shared`](Self::attend_shared);
 /// - a task that runs [`drive`](Self::drive);
 /// - a thread in `blocking_acquire`: one of the blocked threads always drives the queue;
 /// - calls of [`advance`](Self::advance), with any clock: it grants what has become available and
@@ -126,14 +128,16 @@ use crate::{Acquire, Drained, QueueClock};
 /// # Ok::<(), portcullis_async::Rejected>(())
 /// ```
 ///
-/// A rate needs a timer:
+/// A rate needs a timer. [`shared`](Self::shared) makes the queue drive itself by its timer, so that
+/// no task has to be polled for the permits of another one; a queue in a `static` does so after
+/// [`attend`](Self::attend):
 ///
 /// ```
 /// use portcullis_async::{Queue, ThreadTimer};
 /// use portcullis_core::{Rate, TokenBucket};
 ///
 /// let bucket = TokenBucket::new(Rate::per_second(1_000), 1);
-/// let queue = Queue::new(bucket, ThreadTimer::new(), 100);
+/// let queue = Queue::new(bucket, ThreadTimer::new(), 100).shared();
 /// futures_executor::block_on(async {
 ///     for _ in 0..3 {
 ///         queue.acquire(1).await?;

@@ -81,8 +81,7 @@ impl Burst {
     /// has passed.
     pub(crate) fn run(self, mut show: impl FnMut(&Timeline)) -> Timeline {
         let bucket = TokenBucket::new(Rate::per_second(self.rate), BURST as u64);
-        let queue = Arc::new(Queue::new(bucket, ThreadTimer::new(), QUEUED as u64));
-        queue.attend_shared();
+        let queue = Queue::new(bucket, ThreadTimer::new(), QUEUED as u64).shared();
         let told = Arc::new(Told {
             queue: Arc::clone(&queue),
             granted: Mutex::default(),

@@ -20,14 +20,9 @@ use super::Timer;
 /// ```
 /// use portcullis_async::{AsyncIoTimer, Queue};
 /// use portcullis_core::{Rate, TokenBucket};
-/// use std::sync::Arc;
 ///
-/// let queue = Arc::new(Queue::new(
-///     TokenBucket::new(Rate::per_second(200), 1),
-///     AsyncIoTimer::new(),
-///     9,
-/// ));
-/// queue.attend_shared();
+/// let bucket = TokenBucket::new(Rate::per_second(200), 1);
+/// let queue = Queue::new(bucket, AsyncIoTimer::new(), 9).shared();
 /// futures_executor::block_on(async {
 ///     for _ in 0..3 {
 ///         queue.acquire(1).await?;

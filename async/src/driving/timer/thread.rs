@@ -30,6 +30,7 @@ use crate::waiting::panics::quietly;
 /// static QUEUE: Queue<TokenBucket, ThreadTimer> =
 ///     Queue::new(TokenBucket::new(Rate::per_second(200), 1), ThreadTimer::new(), 9);
 ///
+/// QUEUE.attend();
 /// // Any monotonic clock tells the time of the queue.
 /// let deadline = MonotonicClock::new().now() + Duration::from_secs(5);
 /// futures_executor::block_on(async {
@@ -46,14 +47,9 @@ use crate::waiting::panics::quietly;
 /// ```
 /// use portcullis_async::{Queue, ThreadTimer};
 /// use portcullis_core::{Rate, TokenBucket};
-/// use std::sync::Arc;
 ///
-/// let queue = Arc::new(Queue::new(
-///     TokenBucket::new(Rate::per_second(200), 1),
-///     ThreadTimer::new(),
-///     9,
-/// ));
-/// queue.attend_shared();
+/// let bucket = TokenBucket::new(Rate::per_second(200), 1);
+/// let queue = Queue::new(bucket, ThreadTimer::new(), 9).shared();
 /// futures_executor::block_on(async {
 ///     for _ in 0..3 {
 ///         queue.acquire(1).await?;

@@ -20,14 +20,12 @@ use crate::waiting::panics::quietly;
 /// wakes nothing any more.
 ///
 /// ```
-/// use std::sync::Arc;
 /// use portcullis_async::{Queue, TokioTimer};
 /// use portcullis_core::{Rate, TokenBucket};
 ///
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
 /// let bucket = TokenBucket::new(Rate::per_second(200), 1);
-/// let queue = Arc::new(Queue::new(bucket, TokioTimer::new(), 9));
-/// queue.attend_shared();
+/// let queue = Queue::new(bucket, TokioTimer::new(), 9).shared();
 /// for _ in 0..3 {
 ///     queue.acquire(1).await?;
 /// }
