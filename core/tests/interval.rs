@@ -14,9 +14,10 @@ use std::collections::BTreeMap;
 
 use limiters::{Kind, all};
 use portcullis_core::{
-    AllOf, Clock, Clocked, Composable, Concurrency, Counted, Denied, FixedWindow, Interval, Keyed,
-    Limiter, Line, Penalty, Rate, Receipt, Retry, Seed, SlidingWindow, Timestamp, TokenBucket,
-    Word,
+    AllOf, AnyRules, Clock, Clocked, Composable, Concurrency, ConcurrencyRules, Counted, Denied,
+    FixedWindow, FixedWindowRules, Interval, Keyed, KeyedList, Limiter, Line, Penalty, Rate,
+    Receipt, Retry, RuleList, RulesAtRunTime, Seed, SlidingWindow, Timestamp, TokenBucket,
+    TokenBucketRules, Word,
 };
 use support::draws::Draws;
 
@@ -403,6 +404,90 @@ fn so_it_does_for_a_key_of_a_table() {
         );
     }
     assert!(tally.within > tally.decisions / 5, "{tally:?}");
+}
+
+/// Tables in which the key of a trace has several limits, or a composition as their equal.
+#[test]
+fn so_it_does_for_a_key_with_several_limits() {
+    fn compare<L: RuleList>(rules: impl Fn() -> L, seeds: u64) -> Tally {
+        let table = || {
+            let seed = Seed::new();
+            seed.set([1, 2]).unwrap();
+            KeyedList::new(rules(), [const { Line::new() }; 8], seed)
+        };
+        let (one, other) = (table(), table());
+        let mut tally = Tally::default();
+        for nth in 0..seeds {
+            trace(
+                [&*one.key("alice"), &*other.key("alice")],
+                Limiter::capacity,
+                (SECOND.as_nanos() as u64, IN_TIME),
+                &mut seeded(nth),
+                &mut tally,
+            );
+            // Word for word.
+            let words = |table: &KeyedList<L, [Line; 8], Seed>| format!("{:?}", table.lines());
+            assert_eq!(words(&one), words(&other));
+        }
+        tally
+    }
+    let bucket = || TokenBucketRules::new(Rate::per_second(10), 30);
+    let slow = || TokenBucketRules::new(Rate::per_minute(100), 60);
+    let window = || FixedWindowRules::new(50, Duration::from_secs(3));
+    let at_once = || ConcurrencyRules::new(70);
+    let any = |at_once_first: bool| {
+        let rules: [AnyRules; 3] = [bucket().into(), window().into(), at_once().into()];
+        let mut rules: Vec<_> = rules.into_iter().collect();
+        if at_once_first {
+            rules.rotate_right(1);
+        }
+        RulesAtRunTime::new(rules).unwrap()
+    };
+    for tally in [
+        compare(|| [bucket(), slow()], 20),
+        compare(|| (bucket(), window(), at_once()), 20),
+        compare(|| (window(), slow(), bucket(), at_once()), 20),
+        compare(|| any(false), 20),
+    ] {
+        assert!(tally.within > tally.decisions / 10, "{tally:?}");
+        assert!(tally.within < tally.decisions, "{tally:?}");
+    }
+    // A list that begins with a concurrency limit depends on the time.
+    assert_eq!(compare(|| any(true), 2).within, 0);
+}
+
+#[test]
+fn a_key_with_several_limits_reads_the_precise_time_only_if_it_matters_to_one_of_them() {
+    let rules = (
+        TokenBucketRules::new(Rate::per_second(1_000), 1_000),
+        FixedWindowRules::new(1_000_000, Duration::from_hours(1)),
+        ConcurrencyRules::new(1),
+    );
+    let users = Clocked::new(KeyedList::for_keys(rules, 100), Told::default());
+    let readings = || users.clock().readings.replace(0);
+    users.clock().set(ms(60_000), 4 * MS, 16 * MS);
+    assert!(users.key("alice").try_acquire(1).is_ok());
+    assert_eq!(readings(), 1, "the first grant of a key");
+    // 1,000 requests per second: as many as come in.
+    for _ in 0..500 {
+        assert!(users.limiter().key("alice").take_at(ms(60_000), 1).is_ok());
+        users.limiter().key("alice").release(1);
+    }
+    for millis in 60_001..61_001 {
+        users.clock().set(ms(millis), 4 * MS, 16 * MS);
+        assert!(users.key("alice").try_acquire(1).is_ok());
+        assert_eq!(readings(), 0, "at {millis}");
+    }
+    // A denial by a limit without time, and one that lasts.
+    let held = users.key("alice").try_acquire(1).unwrap();
+    assert!(users.key("alice").try_acquire(1).is_err());
+    drop(held);
+    assert!(users.key("alice").try_acquire(900).is_err());
+    assert_eq!(readings(), 0);
+    // The bucket is full.
+    users.clock().set(ms(63_000), 4 * MS, 16 * MS);
+    assert!(users.key("alice").try_acquire(1).is_ok());
+    assert_eq!(readings(), 1);
 }
 
 /// A bucket in use: one million requests, of which only those read the precise time that find the

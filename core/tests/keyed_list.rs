@@ -4,15 +4,18 @@
 mod support;
 
 use core::time::Duration;
+use core::{fmt, mem};
 use std::collections::HashMap;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex};
 use std::thread;
 
 use portcullis_core::{
     AllOf, AnyRules, Concurrency, ConcurrencyRules, Counted, Denied, Detail, FixedWindow,
-    FixedWindowRules, Idle, Keyed, KeyedList, Limiter, Line, QueueKeys, RandomSeed, Rate, Receipt,
-    Retry, RuleList, RulesAtRunTime, Seed, Setting, SettingsError, Timestamp, TokenBucket,
-    TokenBucketRules,
+    FixedWindowRules, Key, Keyed, KeyedList, KeyedWord, Lease, Limiter, Line, QueueKeys,
+    RandomSeed, Rate, Receipt, Retry, RuleList, RulesAtRunTime, Seed, Setting, SettingsError,
+    Timestamp, TokenBucket, TokenBucketRules, Word,
 };
 use support::draws::Draws;
 
@@ -73,7 +76,7 @@ impl Settings {
         }
     }
 
-    fn plain(self) -> Box<dyn Limiter + Send + Sync> {
+    fn plain(self) -> Box<dyn Subject> {
         match self {
             Self::Bucket(rate, burst) => {
                 // The tick of these settings in a word of a table.
@@ -89,16 +92,41 @@ impl Settings {
     }
 }
 
-/// The plain limiters of each key, and the permits that are out.
-struct Oracle {
+/// The plain limiters of each key, and the grants that are out.
+struct Oracle<G> {
     settings: Vec<Settings>,
-    keys: HashMap<u64, (Plain, Vec<u32>)>,
+    keys: HashMap<u64, (Plain, Vec<Grant<G>>)>,
 }
 
-type Plain = Vec<Box<dyn Limiter + Send + Sync>>;
+trait Subject: Limiter + fmt::Debug {}
 
-impl Oracle {
-    fn key(&mut self, key: u64) -> &mut (Plain, Vec<u32>) {
+impl<L: Limiter + fmt::Debug> Subject for L {}
+
+type Plain = Vec<Box<dyn Subject>>;
+
+/// A grant of a key, by its plain limiters and by the table.
+struct Grant<G> {
+    /// What each limiter needs for a refund, its state after the grant, and the millisecond at which
+    /// the grant counts.
+    plain: Vec<(Receipt, String, u64)>,
+    lease: G,
+}
+
+impl<G> Grant<G> {
+    /// Whether each of the limiters can still refund, given the time of the newest grant in
+    /// milliseconds.
+    fn is_refundable(&self, settings: &[Settings], limits: &Plain, newest: u64) -> bool {
+        let mut limits = settings.iter().zip(limits).zip(&self.plain);
+        limits.all(|((settings, limit), (_, left, at))| match settings {
+            Settings::Bucket(..) => format!("{limit:?}") == *left,
+            Settings::Window(_, length) => at / (length * 1_000) == newest / (length * 1_000),
+            _ => true,
+        })
+    }
+}
+
+impl<G> Oracle<G> {
+    fn key(&mut self, key: u64) -> &mut (Plain, Vec<Grant<G>>) {
         let settings = &self.settings;
         self.keys
             .entry(key)
@@ -107,9 +135,15 @@ impl Oracle {
 }
 
 /// Compares decision for decision, with times that stand still, move ahead, or are stale.
-fn decides_as_plain_limiters<L: RuleList>(settings: &[Settings], list: L, draws: &mut Draws<'_>) {
+fn decides_as_plain_limiters<L: RuleList>(
+    settings: &[Settings],
+    list: L,
+    draws: &mut Draws<'_>,
+) -> [u32; 2] {
+    let mut refunds_made = [0; 2];
+    let mut newest_grants = HashMap::new();
     let table = KeyedList::for_keys(list, 16);
-    let mut oracle = Oracle {
+    let mut oracle: Oracle<Lease<_>> = Oracle {
         settings: settings.to_vec(),
         keys: HashMap::new(),
     };
@@ -129,7 +163,8 @@ fn decides_as_plain_limiters<L: RuleList>(settings: &[Settings], list: L, draws:
         let now = millis(newest - stale);
         let (key, n) = (draws.below(6), draws.below(6) as u32);
         let (plain, out) = oracle.key(key);
-        let all = AllOf::new(&plain[..]);
+        let limits = &*plain;
+        let all = AllOf::new(&limits[..]);
         let alice = table.key(&key);
         let context = format!("{settings:?}, key {key} at {now:?}, {n} permits");
         assert_eq!(alice.available_at(now), all.available_at(now), "{context}");
@@ -166,12 +201,41 @@ fn decides_as_plain_limiters<L: RuleList>(settings: &[Settings], list: L, draws:
             assert_eq!(told(one), told(&other), "{context}");
         }
         if draws.below(4) == 0 && !out.is_empty() {
-            let n = out.swap_remove(draws.below(out.len() as u64) as usize);
-            all.release(n);
-            alice.release(n);
+            let mut grant = out.swap_remove(draws.below(out.len() as u64) as usize);
+            let permits = grant.lease.permits();
+            // Another key may have taken the entry.
+            let is_forgettable = all.idle_at(millis(newest - 1_000)).is_idle();
+            if permits == 0 || is_forgettable || draws.below(3) == 0 {
+                all.release(permits);
+                continue;
+            }
+            let n = draws.within(1, permits.into()) as u32;
+            let refunds = grant.is_refundable(settings, limits, newest_grants[&key]);
+            for ((limit, settings), (receipt, left, _)) in
+                limits.iter().zip(settings).zip(&mut grant.plain)
+            {
+                if refunds || matches!(settings, Settings::AtOnce(_)) {
+                    let receipt_now = mem::replace(receipt, Receipt::NONE);
+                    let refund = limit.refund_at(now, n, receipt_now);
+                    assert_eq!(refund.permits, n, "{context}: {settings:?}");
+                    (*receipt, *left) = (refund.rest, format!("{limit:?}"));
+                }
+            }
+            // Where no limit is a limit, the key has no entry.
+            let has_entry = settings
+                .iter()
+                .any(|one| !matches!(one, Settings::Unlimited));
+            let expected = if refunds && has_entry { n } else { 0 };
+            let refunded = grant.lease.refund_at(now, n);
+            assert_eq!(refunded, Ok(expected), "{context}: refund of {n}");
+            refunds_made[usize::from(refunds)] += 1;
+            out.push(grant);
             continue;
         }
-        let expected = all.try_acquire_at(now, n);
+        let expected = all.peek_at(now, n).map(|()| {
+            let taken = limits.iter().map(|limit| limit.take_at(now, n).unwrap());
+            taken.collect::<Vec<_>>()
+        });
         let (taken, told) = match draws.below(3) {
             0 => (alice.try_acquire_each_at(now, n), None),
             1 => {
@@ -185,13 +249,20 @@ fn decides_as_plain_limiters<L: RuleList>(settings: &[Settings], list: L, draws:
             },
         };
         match (expected, taken) {
-            (Ok(expected), Ok(lease)) => {
+            (Ok(receipts), Ok(lease)) => {
                 assert_eq!(lease.permits(), n);
-                out.push(expected.forget());
-                lease.forget();
+                let counts_at = newest_grants.entry(key).or_default();
+                if n > 0 {
+                    *counts_at = (*counts_at).max(newest - stale);
+                }
+                let states = limits.iter().map(|limit| format!("{limit:?}"));
+                let receipts = receipts.into_iter().zip(states);
+                let plain = receipts.map(|(receipt, left)| (receipt, left, *counts_at));
+                let plain = plain.collect();
+                out.push(Grant { plain, lease });
                 if let Some(told) = told {
                     let least = (0..settings.len())
-                        .map(|limit| (plain[limit].available_at(now), limit))
+                        .map(|limit| (limits[limit].available_at(now), limit))
                         .min();
                     assert_eq!(
                         Some((told.detail.available, told.index)),
@@ -211,16 +282,20 @@ fn decides_as_plain_limiters<L: RuleList>(settings: &[Settings], list: L, draws:
             (expected, taken) => panic!("{:?}, not {:?}: {context}", taken.err(), expected.err()),
         }
     }
+    refunds_made
 }
 
 #[test]
 fn lists_that_are_built_at_run_time_decide_as_plain_limiters() {
     let mut draws = seeded(1);
+    let mut refunds = [0; 2];
     for count in (1..=8).cycle().take(400) {
         let settings: Vec<_> = (0..count).map(|_| Settings::draw(&mut draws)).collect();
         let rules = RulesAtRunTime::new(settings.iter().map(|one| one.rules())).unwrap();
-        decides_as_plain_limiters(&settings, rules, &mut draws);
+        let [refused, made] = decides_as_plain_limiters(&settings, rules, &mut draws);
+        refunds = [refunds[0] + refused, refunds[1] + made];
     }
+    assert!(refunds.into_iter().min() > Some(1_000), "{refunds:?}");
 }
 
 #[test]
@@ -509,16 +584,116 @@ fn threads_that_race_never_take_too_many() {
 }
 
 #[test]
-fn a_receipt_refunds_only_what_is_released() {
-    let table = KeyedList::for_keys((bucket(1, 5), ConcurrencyRules::new(5)), 10);
+fn a_refund_returns_the_permits_of_all_limits_or_only_those_that_are_released() {
+    let available = |alice: &Key<&_>| -> Vec<_> {
+        let each = alice.explain_each_at(secs(9), 1);
+        each.map(|detail| detail.available).collect()
+    };
+    let rules = (bucket(1, 9), minute(8), ConcurrencyRules::new(7));
+    let table: KeyedList<_, _, _> = KeyedList::for_keys(rules, 10);
     let alice = table.key("alice");
+    let mut lease = alice.try_acquire_at(secs(9), 5).unwrap();
+    assert_eq!(lease.refund_at(secs(9), 2), Ok(2));
+    assert_eq!(available(&alice), [6, 5, 4]);
+    let second = alice.try_acquire_at(secs(9), 1).unwrap();
+    assert_eq!(lease.refund_at(secs(9), 1), Ok(0), "another grant follows");
+    assert_eq!(available(&alice), [5, 4, 4]);
+    drop(second);
+    assert_eq!(lease.refund_at(secs(9), 1), Ok(0));
+    assert_eq!(available(&alice), [5, 4, 6]);
+    let mut third = alice.try_acquire_at(secs(9), 3).unwrap();
+    assert_eq!(third.refund_at(secs(9), 3), Ok(3));
+    assert_eq!(available(&alice), [5, 4, 6]);
+    // In the next minute, the window of the grant is over.
+    let mut last = alice.try_acquire_at(secs(59), 1).unwrap();
+    let at_next = alice.explain_each_at(secs(60), 1).nth(1).unwrap();
+    assert_eq!((at_next.available, last.refund_at(secs(60), 1)), (8, Ok(1)));
+    drop(lease);
+}
+
+#[test]
+fn windows_refund_in_any_order() {
+    let table = KeyedList::for_keys((minute(9), minute(9)), 10);
+    let (alice, bob) = (table.key("alice"), table.key("bob"));
     let receipt = alice.take_at(secs(9), 3).unwrap();
-    assert_eq!(receipt, Receipt::NONE);
-    assert_eq!(alice.refund_at(secs(9), 3, receipt).permits, 0);
-    let available: Vec<_> = alice
-        .explain_each_at(secs(9), 1)
-        .map(|detail| detail.available)
-        .collect();
-    assert_eq!(available, [2, 5]);
-    assert!(matches!(alice.idle_at(secs(9)), Idle::InUse));
+    assert_eq!(
+        bob.refund_at(secs(9), 3, receipt).permits,
+        0,
+        "bob has no entry"
+    );
+    let (first, second) = (alice.take_at(secs(9), 3), alice.take_at(secs(9), 2));
+    assert_eq!(alice.refund_at(secs(9), 3, first.unwrap()).permits, 3);
+    assert_eq!(alice.refund_at(secs(9), 2, second.unwrap()).permits, 2);
+    assert_eq!(alice.available_at(secs(9)), 6);
+}
+
+/// The state of each bucket moves on by half of its range, and one of them wraps. So the sum of the
+/// two is the same.
+#[test]
+#[cfg(target_has_atomic = "64")]
+fn states_that_wrap_do_not_validate_a_receipt() {
+    const RANGE: u64 = 1 << KeyedWord::BITS;
+    let micros = |micros| Timestamp::from_nanos(micros * 1_000);
+    let first = micros(RANGE - RANGE / 4);
+    let rules = [Timestamp::ZERO, first].map(|origin| {
+        let bucket = TokenBucket::builder(Rate::per_second(1), 5).origin(origin);
+        bucket.tick(Duration::from_micros(1)).rules().unwrap()
+    });
+    let table = KeyedList::for_keys(rules, 10);
+    let alice = table.key("alice");
+    let receipt = alice.take_at(first, 5).unwrap();
+    let later = micros(RANGE - RANGE / 4 + RANGE / 2);
+    let newer = alice.take_at(later, 5).unwrap();
+    assert_eq!(receipt.note(), newer.note(), "the sums are equal");
+    assert_eq!(alice.refund_at(later, 5, receipt).permits, 0);
+    assert_eq!(alice.available_at(later), 0);
+    assert_eq!(alice.refund_at(later, 5, newer).permits, 5);
+}
+
+/// While the time stands still, no more than the tightest limit is out at any time.
+#[test]
+fn threads_that_race_refund_no_more_than_they_took() {
+    const LIMIT: u32 = 6;
+    let (mut made, mut refused) = (0, 0);
+    for round in 0..300 {
+        let rules = (
+            minute(LIMIT.into()),
+            bucket(1, LIMIT.into()),
+            ConcurrencyRules::new(5),
+        );
+        let table = KeyedList::for_keys(rules, 10);
+        let out = AtomicU32::new(0);
+        let refunds = thread::scope(|scope| {
+            let threads = [0, 1, 2].map(|thread| {
+                let (table, out) = (&table, &out);
+                scope.spawn(move || {
+                    let mut draws = seeded(3 * round + thread);
+                    let mut refunds = [0; 2];
+                    for _ in 0..100 {
+                        let n = draws.within(1, 3) as u32;
+                        let alice = table.key("alice");
+                        let Ok(mut lease) = alice.try_acquire_at(secs(61), n) else {
+                            continue;
+                        };
+                        let before = out.fetch_add(n, SeqCst);
+                        assert!(before + n <= LIMIT, "{before} and {n} of {LIMIT}");
+                        out.fetch_sub(n, SeqCst);
+                        let refunded = lease.refund_at(secs(61), n).unwrap();
+                        assert!(refunded == n || refunded == 0);
+                        refunds[usize::from(refunded == n)] += 1;
+                    }
+                    refunds
+                })
+            });
+            threads.map(|thread| thread.join().unwrap())
+        });
+        for [kept, given_back] in refunds {
+            (refused, made) = (refused + kept, made + given_back);
+        }
+        let each: Vec<_> = table.key("alice").explain_each_at(secs(61), 1).collect();
+        assert!(each[0].available <= LIMIT.into() && each[1].available <= LIMIT.into());
+        assert_eq!(each[2].available, 5, "no permit is lost");
+    }
+    println!("{made} refunds made, {refused} refused");
+    assert!(made > 1_000);
 }

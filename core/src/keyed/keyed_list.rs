@@ -23,6 +23,7 @@
 //!            word, if it is still free, for the state that the take leaves. Hold the lead. If a
 //!            word is not free any more: undo the exchanges, vacate the lead
 //! release    subtract from the words of the limits whose permits are released, the lead last
+//! refund     if all words are as the take left them: undo its exchanges, the lead last
 //! ```
 //!
 //! Invariant 1: a word passes to another key only by an exchange of a word that is free. So a
@@ -38,9 +39,9 @@
 //!   also reads the grant's other words, because the exchange of the lead publishes them.
 //! - If the claim has read the lead before the grant exchanged it, then the claim's exchange fails:
 //!   the lead does not come back to the value that was read. A limit whose permits come back by
-//!   time moves only forward, except by an undo; then the request was not granted. If all limits'
-//!   permits are released, then the lead is the last word to get them back, and the others have
-//!   theirs.
+//!   time moves only forward, except by an undo or a refund; then the request was not granted, or
+//!   its permits are given up. If all limits' permits are released, then the lead is the last word
+//!   to get them back, and the others have theirs.
 //! - A take that is not yet granted when the lead is claimed fails at the lead, and undoes its
 //!   exchanges. Each undo finds its charge: invariant 1 keeps the word with the key while permits
 //!   of a concurrency limit are out of it, and other limits refund by a receipt.
@@ -51,6 +52,9 @@
 //! pending request is published so that others complete it. The first saves all but one exchange,
 //! but a thread that stops then denies all requests for its key. The second needs an exchange of
 //! each word and one more, and room for the request.
+
+mod refunding;
+mod within;
 
 use core::cell::Cell;
 use core::fmt;
@@ -74,8 +78,8 @@ use crate::limiter::detail::{Observer, retry_of};
 use crate::rules::Verdict;
 use crate::sync::const_unless_loom;
 use crate::{
-    Denied, DeniedBy, Detail, DetailBy, Idle, KeyHash, Lease, Receipt, Refund, Retry, Seed,
-    Timestamp,
+    Denied, DeniedBy, Detail, DetailBy, Idle, Interval, KeyHash, Lease, Receipt, Refund, Retry,
+    Seed, Timestamp,
 };
 
 /// Several limits for each key, in a table of fixed size, without locks and without allocation. A
@@ -132,8 +136,14 @@ use crate::{
 /// [`Limiter`](crate::Limiter), a key gives the denial without the index.
 ///
 /// **Leases.** A lease releases the permits of the concurrency limits. The permits of the others
-/// come back by time alone, also after [`refund_at`](crate::Limiter::refund_at): a lease has room
-/// for the receipt of one limit only.
+/// come back by time, or earlier by [`Lease::refund_at`]: all limits of the grant refund their
+/// permits, or only the concurrency limits do. All do if no other request of the key has been
+/// granted since. In a list without token buckets, all do as long as the windows of the grant are
+/// the newest ones.
+///
+/// **Clocks.** A key that is joined with a clock that answers with an interval seldom needs the
+/// precise time: see [`Limiter::take_within`](crate::Limiter::take_within). It does need it for the
+/// first grant of a key, and in a list that begins with a concurrency limit.
 ///
 /// **Self-cleaning.** An entry is given to another key once all of its limits have been
 /// [idle](Idle) for the [staleness](Self::staleness). So the limit that takes longest to fill
@@ -234,6 +244,18 @@ impl<L, M, S> KeyedList<L, M, S> {
     /// ```
     pub const fn staleness(&self) -> Duration {
         self.table.staleness()
+    }
+
+    /// Returns the lines. Tables with the same lines have their state in common: see
+    /// [`Keyed::lines`](crate::Keyed::lines).
+    ///
+    /// ```
+    /// # use portcullis_core::{ConcurrencyRules, KeyedList, Line, Seed};
+    /// let table = KeyedList::new((ConcurrencyRules::new(1),), [const { Line::new() }; 8], Seed::new());
+    /// assert_eq!(table.lines().len(), 8);
+    /// ```
+    pub const fn lines(&self) -> &M {
+        &self.table.lines
     }
 
     /// Returns the hasher of the keys, for example to set its [`Seed`].
@@ -599,6 +621,19 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
         }
     }
 
+    /// The entry of the key, wherever it is.
+    #[inline(always)]
+    fn find(&self, address: &Address) -> Option<Words<'_>> {
+        let (lines, width) = (self.table.lines(), self.width());
+        match address.find_preferred(lines, width) {
+            Some(words) => Some(words),
+            None => match address.search(lines, width) {
+                Found::Held(entry, _) => Some(line::words(lines, entry.at, width)),
+                Found::Claimed | Found::Nothing => None,
+            },
+        }
+    }
+
     /// Takes from an entry of the key, if no other call changes it at the same time.
     #[inline(always)]
     fn take_in<'t, O: Observer<DetailBy>>(
@@ -840,15 +875,16 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
         address: &Address,
         now: Timestamp,
         n: u32,
-    ) -> (Result<(), DeniedBy>, DetailBy) {
+    ) -> (Result<Receipt, DeniedBy>, DetailBy) {
         let seen = Cell::new(None);
-        let taken = self.take_each(address, now, n, &seen).map(|_| ());
+        let taken = self.take_each(address, now, n, &seen);
+        let decision = taken.map(|_| ());
         let told = match seen.get() {
-            Some(told) if told.detail.decision == taken.map_err(|by| by.denied) => told,
+            Some(told) if told.detail.decision == decision.map_err(|by| by.denied) => told,
             // A take that finds no entry observes nothing.
-            _ => self.explain_crowded(address, now, taken),
+            _ => self.explain_crowded(address, now, decision),
         };
-        (taken, told)
+        (taken.map(|left| self.receipt(left, now, n)), told)
     }
 
     #[cold]
@@ -968,9 +1004,35 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> key::sealed::Table for Keyed
     #[inline(always)]
     fn take(&self, address: &Address, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         match self.take_each(address, now, n, ()) {
-            Ok(_) => Ok(Receipt::NONE),
+            Ok(left) => Ok(self.receipt(left, now, n)),
             Err(by) => Err(self.as_one(address, by)),
         }
+    }
+
+    #[inline(always)]
+    fn take_within(
+        &self,
+        address: &Address,
+        interval: Interval,
+        n: u32,
+    ) -> Option<Result<Receipt, Denied>> {
+        let taken = self.take_each_within(address, interval, n)?;
+        Some(taken.map_err(|by| self.as_one(address, by)))
+    }
+
+    fn peek_within(
+        &self,
+        address: &Address,
+        interval: Interval,
+        n: u32,
+    ) -> Option<Result<(), Denied>> {
+        let looked = self.look_within(address, interval, n)?;
+        Some(looked.map_err(|by| self.as_one(address, by)))
+    }
+
+    #[inline]
+    fn decides_within(&self) -> bool {
+        true
     }
 
     fn take_explained(
@@ -981,7 +1043,7 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> key::sealed::Table for Keyed
     ) -> (Result<Receipt, Denied>, Detail) {
         let (taken, DetailBy { detail, .. }) = self.take_each_explained(address, now, n);
         match taken {
-            Ok(()) => (Ok(Receipt::NONE), detail),
+            Ok(receipt) => (Ok(receipt), detail),
             Err(by) => {
                 let denied = self.as_one(address, by);
                 (Err(denied), self.denied_by(address, denied, detail))
@@ -1051,9 +1113,8 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> key::sealed::Table for Keyed
         }
     }
 
-    fn refund(&self, address: &Address, _: Timestamp, n: u32, receipt: Receipt) -> Refund {
-        self.release(address, n);
-        receipt.refunded(0)
+    fn refund(&self, address: &Address, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
+        self.refund_each(address, now, n, receipt)
     }
 
     #[inline]
@@ -1062,13 +1123,8 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> key::sealed::Table for Keyed
             return;
         }
         // Permits are out, so the key has an entry, and no other key can take it.
-        let width = self.width();
-        let words = match address.find_preferred(self.table.lines(), width) {
-            Some(words) => words,
-            None => match address.search(self.table.lines(), width) {
-                Found::Held(entry, _) => line::words(self.table.lines(), entry.at, width),
-                Found::Claimed | Found::Nothing => return,
-            },
+        let Some(words) = self.find(address) else {
+            return;
         };
         for limit in self.order() {
             let is_released = self.rules.get(limit).is_some_and(Rules::releases);
@@ -1152,14 +1208,14 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
 #[doc(hidden)]
 pub trait EachLimit: Keys {
     #[doc(hidden)]
-    fn take_each_at(&self, address: &Address, now: Timestamp, n: u32) -> Result<(), DeniedBy>;
+    fn take_each_at(&self, address: &Address, now: Timestamp, n: u32) -> Result<Receipt, DeniedBy>;
     #[doc(hidden)]
     fn take_each_explained_at(
         &self,
         address: &Address,
         now: Timestamp,
         n: u32,
-    ) -> (Result<(), DeniedBy>, DetailBy);
+    ) -> (Result<Receipt, DeniedBy>, DetailBy);
     #[doc(hidden)]
     fn retry_by(&self, address: &Address, by: DeniedBy) -> Retry;
     #[doc(hidden)]
@@ -1174,8 +1230,11 @@ pub trait EachLimit: Keys {
 
 impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> EachLimit for KeyedList<L, M, S> {
     #[inline]
-    fn take_each_at(&self, address: &Address, now: Timestamp, n: u32) -> Result<(), DeniedBy> {
-        self.take_each(address, now, n, ()).map(|_| ())
+    fn take_each_at(&self, address: &Address, now: Timestamp, n: u32) -> Result<Receipt, DeniedBy> {
+        match self.take_each(address, now, n, ()) {
+            Ok(left) => Ok(self.receipt(left, now, n)),
+            Err(by) => Err(by),
+        }
     }
 
     fn take_each_explained_at(
@@ -1183,7 +1242,7 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> EachLimit for KeyedList<L, M
         address: &Address,
         now: Timestamp,
         n: u32,
-    ) -> (Result<(), DeniedBy>, DetailBy) {
+    ) -> (Result<Receipt, DeniedBy>, DetailBy) {
         self.take_each_explained(address, now, n)
     }
 
@@ -1246,7 +1305,7 @@ impl<P: Deref<Target: EachLimit>> Key<P> {
     pub fn try_acquire_each_at(self, now: Timestamp, n: u32) -> Result<Lease<Self>, DeniedBy> {
         let (table, address) = self.place();
         match table.take_each_at(address, now, n) {
-            Ok(()) => Ok(Lease::from_grant(self, n, Receipt::NONE)),
+            Ok(receipt) => Ok(Lease::from_grant(self, n, receipt)),
             Err(by) => Err(by),
         }
     }
@@ -1278,7 +1337,7 @@ impl<P: Deref<Target: EachLimit>> Key<P> {
     ) -> (Result<Lease<Self>, DeniedBy>, DetailBy) {
         let (table, address) = self.place();
         let (taken, told) = table.take_each_explained_at(address, now, n);
-        let lease = taken.map(|()| Lease::from_grant(self, n, Receipt::NONE));
+        let lease = taken.map(|receipt| Lease::from_grant(self, n, receipt));
         (lease, told)
     }
 

@@ -3,7 +3,8 @@
 use self::sealed::{List, Rules};
 use crate::rules::{TableRules, Verdict, WordRules};
 use crate::{
-    AnyRules, Denied, DeniedBy, Detail, Idle, KeyedRules, Retry, Setting, SettingsError, Timestamp,
+    AnyRules, Denied, DeniedBy, Detail, Idle, Interval, KeyedRules, Receipt, Retry, Setting,
+    SettingsError, Timestamp,
 };
 
 /// The most limits that a key of a [`KeyedList`](crate::KeyedList) can have: the words of a cache
@@ -30,7 +31,7 @@ pub trait RuleList: List {}
 impl<L: List> RuleList for L {}
 
 pub(crate) mod sealed {
-    use super::{Denied, DeniedBy, Detail, Idle, Retry, Timestamp, Verdict};
+    use super::{Denied, DeniedBy, Detail, Idle, Interval, Receipt, Retry, Timestamp, Verdict};
 
     /// A list of rules, and what it needs of a decision.
     pub trait List {
@@ -72,6 +73,19 @@ pub(crate) mod sealed {
             now: Timestamp,
             n: u32,
         ) -> Result<Self::States, DeniedBy>;
+
+        /// As [`judge`](Self::judge), at a time that lies in `interval`. `None` if it matters where
+        /// to a limit, up to the first that denies.
+        fn judge_within(
+            &self,
+            states: Self::States,
+            interval: Interval,
+            n: u32,
+        ) -> Option<Result<Self::States, DeniedBy>>;
+
+        /// The receipt of a grant at `now` that left `states`. Its note is the sum of the notes of
+        /// all limits.
+        fn receipt(&self, states: Self::States, now: Timestamp) -> Receipt;
     }
 
     /// The rules of one limit, of any kind. See [`WordRules`](crate::rules::WordRules) and
@@ -85,6 +99,9 @@ pub(crate) mod sealed {
         fn judge(&self, state: u64, now: Timestamp, n: u32) -> Verdict;
         /// The state without the take at `now` that left `left`.
         fn undo(&self, state: u64, now: Timestamp, n: u32, left: u64) -> Option<u64>;
+        /// The note in the receipt of a grant that left `state`.
+        fn note(&self, state: u64) -> u64;
+        fn refund(&self, state: u64, now: Timestamp, n: u32, receipt: &Receipt) -> Option<u64>;
         fn fresh(&self, now: Timestamp) -> u64;
         fn is_forgettable(&self, state: u64, now: Timestamp, since: Timestamp) -> bool;
         fn capacity(&self) -> u64;
@@ -122,7 +139,15 @@ impl<R: KeyedRules> Rules for R {
     }
 
     fn undo(&self, state: u64, now: Timestamp, n: u32, left: u64) -> Option<u64> {
-        self.refund(state, now, n, &self.receipt(left, now))
+        WordRules::refund(self, state, now, n, &self.receipt(left, now))
+    }
+
+    fn note(&self, state: u64) -> u64 {
+        self.receipt(state, Timestamp::ZERO).note()
+    }
+
+    fn refund(&self, state: u64, now: Timestamp, n: u32, receipt: &Receipt) -> Option<u64> {
+        WordRules::refund(self, state, now, n, receipt)
     }
 
     fn fresh(&self, now: Timestamp) -> u64 {
@@ -167,6 +192,27 @@ fn left_by<R: KeyedRules>(
         Ok(request) => WordRules::judge(rules, state, request),
         Err(denied) => Verdict::Denied(denied),
     };
+    left_after(verdict, index, state, n)
+}
+
+/// As [`left_by`], at a time that lies in `interval`. `None` if it matters where.
+#[inline(always)]
+fn left_within<R: KeyedRules>(
+    rules: &R,
+    index: usize,
+    state: u64,
+    interval: Interval,
+    n: u32,
+) -> Option<Result<u64, DeniedBy>> {
+    let verdict = match rules.requests_within(interval, n) {
+        Ok(ends) => rules.judge_within(state, ends)?,
+        Err(denied) => Verdict::Denied(denied),
+    };
+    Some(left_after(verdict, index, state, n))
+}
+
+#[inline(always)]
+fn left_after(verdict: Verdict, index: usize, state: u64, n: u32) -> Result<u64, DeniedBy> {
     match verdict {
         Verdict::Granted(left) => Ok(left),
         Verdict::Allowed => Ok(state),
@@ -176,6 +222,25 @@ fn left_by<R: KeyedRules>(
             denied,
         }),
     }
+}
+
+/// The receipt of a grant at `now` that left a state in each limit.
+#[inline(always)]
+fn receipt_of<'r, R: KeyedRules + 'r>(
+    left: impl Iterator<Item = (&'r R, u64)>,
+    now: Timestamp,
+) -> Receipt {
+    left.map(|(rules, left)| rules.receipt(left, now))
+        .fold(Receipt::NONE, with)
+}
+
+/// The receipt of a grant by two limits. The time is 0 if neither of them needs it.
+#[inline(always)]
+const fn with(one: Receipt, other: Receipt) -> Receipt {
+    Receipt::dated(
+        one.note().wrapping_add(other.note()),
+        one.time() | other.time(),
+    )
 }
 
 /// The methods for one limit. `$of` evaluates an expression with the rules of that limit. If there
@@ -294,6 +359,26 @@ macro_rules! tuple {
             ) -> Result<Self::States, DeniedBy> {
                 Ok([$(left_by(&self.$index, $index, $state, now, n)?),+])
             }
+
+            #[inline(always)]
+            fn judge_within(
+                &self,
+                [$($state),+]: Self::States,
+                interval: Interval,
+                n: u32,
+            ) -> Option<Result<Self::States, DeniedBy>> {
+                Some(Ok([$(match left_within(&self.$index, $index, $state, interval, n)? {
+                    Ok(left) => left,
+                    Err(by) => return Some(Err(by)),
+                }),+]))
+            }
+
+            #[inline(always)]
+            fn receipt(&self, [$($state),+]: Self::States, now: Timestamp) -> Receipt {
+                let receipt = Receipt::NONE;
+                $(let receipt = with(receipt, WordRules::receipt(&self.$index, $state, now));)+
+                receipt
+            }
         }
     };
 }
@@ -343,6 +428,27 @@ impl<R: KeyedRules, const N: usize> List for [R; N] {
             *state = left_by(rules, index, *state, now, n)?;
         }
         Ok(states)
+    }
+
+    #[inline(always)]
+    fn judge_within(
+        &self,
+        mut states: [u64; N],
+        interval: Interval,
+        n: u32,
+    ) -> Option<Result<[u64; N], DeniedBy>> {
+        for (index, (rules, state)) in self.iter().zip(&mut states).enumerate() {
+            *state = match left_within(rules, index, *state, interval, n)? {
+                Ok(left) => left,
+                Err(by) => return Some(Err(by)),
+            };
+        }
+        Some(Ok(states))
+    }
+
+    #[inline(always)]
+    fn receipt(&self, states: [u64; N], now: Timestamp) -> Receipt {
+        receipt_of(self.iter().zip(states), now)
     }
 }
 
@@ -460,5 +566,24 @@ impl List for RulesAtRunTime {
             *state = left_by(rules, index, *state, now, n)?;
         }
         Ok(states)
+    }
+
+    fn judge_within(
+        &self,
+        mut states: [u64; MOST],
+        interval: Interval,
+        n: u32,
+    ) -> Option<Result<[u64; MOST], DeniedBy>> {
+        for (index, (rules, state)) in self.iter().zip(&mut states).enumerate() {
+            *state = match left_within(rules, index, *state, interval, n)? {
+                Ok(left) => left,
+                Err(by) => return Some(Err(by)),
+            };
+        }
+        Some(Ok(states))
+    }
+
+    fn receipt(&self, states: [u64; MOST], now: Timestamp) -> Receipt {
+        receipt_of(self.iter().zip(states), now)
     }
 }

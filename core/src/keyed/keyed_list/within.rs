@@ -1,0 +1,76 @@
+//! Takes at a time that lies in an interval: see
+//! [`Limiter::take_within`](crate::Limiter::take_within).
+//!
+//! Transition: a take, as in [`keyed_list`](super). If each limit decides alike at every instant of
+//! the interval, up to the first that denies, and each next state is the same, then so are the
+//! decision of the list and its states.
+
+use core::hash::BuildHasher;
+
+use super::{KeyedList, Progress};
+use crate::keyed::line::{Address, Line, Words};
+use crate::keyed::rule_list::RuleList;
+use crate::{DeniedBy, Interval, Receipt};
+
+impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
+    /// Takes `n` permits of each limit at a time that lies in `interval`, if it does not matter
+    /// where.
+    ///
+    /// A key that has no entry in its preferred place depends on the time: so does a claim.
+    #[inline(always)]
+    pub(super) fn take_each_within(
+        &self,
+        address: &Address,
+        interval: Interval,
+        n: u32,
+    ) -> Option<Result<Receipt, DeniedBy>> {
+        let (words, states, decision) = self.decide_within(address, interval, n)?;
+        let left = match decision {
+            Ok(left) => left,
+            Err(by) => return Some(Err(by)),
+        };
+        let (tag, now) = (address.tag(), interval.earliest());
+        let count = if n > 0 { self.rules.count() } else { 0 };
+        // The lead, which is the first, comes last.
+        for taken in 0..count {
+            let nth = count - 1 - taken;
+            let states = (states.as_ref().get(nth), left.as_ref().get(nth));
+            if let (Some(word), (Some(&before), Some(&after))) = (words.get(nth), states) {
+                if !word.exchange(tag, before, after) {
+                    // Another call has changed the word, so the time decides.
+                    if taken > 0 {
+                        self.undo(&Progress { words, taken, left }, tag, now, n);
+                    }
+                    return None;
+                }
+            }
+        }
+        Some(Ok(self.receipt(left, now, n)))
+    }
+
+    /// Returns what [`take_each_within`](Self::take_each_within) would decide. Writes nothing.
+    pub(super) fn look_within(
+        &self,
+        address: &Address,
+        interval: Interval,
+        n: u32,
+    ) -> Option<Result<(), DeniedBy>> {
+        let (_, _, decision) = self.decide_within(address, interval, n)?;
+        Some(decision.map(|_| ()))
+    }
+
+    /// The key's entry, the states in it, and the states that a grant leaves, or the denial.
+    #[inline(always)]
+    #[expect(clippy::type_complexity, reason = "a type for two callers")]
+    fn decide_within(
+        &self,
+        address: &Address,
+        interval: Interval,
+        n: u32,
+    ) -> Option<(Words<'_>, L::States, Result<L::States, DeniedBy>)> {
+        let words = self.find_preferred(address)?;
+        let states = self.states_in(words, address.tag())?;
+        let decision = self.rules.judge_within(states, interval, n)?;
+        Some((words, states, decision))
+    }
+}
