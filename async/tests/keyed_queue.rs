@@ -1,5 +1,5 @@
-//! Keyed queues: one queue per key, in one table, with one clock. Most tests are for both kinds of
-//! table.
+//! Keyed queues: one queue per key, in one table, with one clock. Most tests are for all three
+//! kinds of table.
 
 #[path = "../../core/tests/support/allocations.rs"]
 mod allocations;
@@ -20,8 +20,8 @@ use portcullis_async::{
 };
 use portcullis_core::{
     AllOf, Clock, Concurrency, ConcurrencyRules, Denied, FixedWindow, FixedWindowRules, Keyed,
-    KeyedArray, Keys, Lease, Limiter, Line, ManualClock, QueueKeys, Rate, Retry, Seed, Timestamp,
-    TokenBucket, TokenBucketRules,
+    KeyedArray, KeyedList, Keys, Lease, Limiter, Line, ManualClock, QueueKeys, Rate, Retry, Seed,
+    Timestamp, TokenBucket, TokenBucketRules,
 };
 use support::random::Random;
 use support::{Hand, START, Task, now, permits, waker};
@@ -102,6 +102,43 @@ impl Kind for Words {
     }
 }
 
+/// Several words per key. The first limit is never the tighter one.
+struct Lists;
+
+impl Kind for Lists {
+    type Permits = KeyedList<(TokenBucketRules, ConcurrencyRules), Box<[Line]>>;
+    type Tokens = KeyedList<(FixedWindowRules, TokenBucketRules), Box<[Line]>>;
+    type Windows = KeyedList<[FixedWindowRules; 3], Box<[Line]>>;
+
+    fn permits(limit: u32) -> Self::Permits {
+        let unlimited = TokenBucketRules::new(Rate::UNLIMITED, 1);
+        let rules = (unlimited, ConcurrencyRules::new(limit));
+        KeyedList::for_keys_with_hasher(rules, KEYS, Seed::new())
+    }
+
+    fn set_limit(table: &Self::Permits, limit: u32) {
+        table.rules().1.set_limit(limit).unwrap();
+    }
+
+    fn tokens(burst: u64) -> Self::Tokens {
+        let bucket = TokenBucket::builder(Rate::per_second(1), burst).rules();
+        let window = FixedWindowRules::new(1_000_000, Duration::from_secs(86_400));
+        KeyedList::for_keys_with_hasher((window, bucket.unwrap()), KEYS, Seed::new())
+    }
+
+    fn fast() -> Self::Tokens {
+        let bucket = TokenBucket::builder(Rate::per_second(1_000), 1).rules();
+        let window = FixedWindowRules::new(1_000_000, Duration::from_secs(86_400));
+        KeyedList::for_keys_with_hasher((window, bucket.unwrap()), KEYS, Seed::new())
+    }
+
+    fn windows(limit: u64) -> Self::Windows {
+        let limits = [limit + 1, limit, 2 * limit];
+        let rules = limits.map(|limit| FixedWindow::builder(limit, WINDOW).rules().unwrap());
+        KeyedList::for_keys_with_hasher(rules, KEYS, Seed::new())
+    }
+}
+
 /// One limiter per slot.
 struct Objects;
 
@@ -139,10 +176,13 @@ impl Kind for Objects {
     }
 }
 
-macro_rules! of_both_kinds {
+macro_rules! of_all_kinds {
     ($($test:ident),* $(,)?) => {
         mod words {
             $(#[test] fn $test() { super::$test::<super::Words>(); })*
+        }
+        mod lists {
+            $(#[test] fn $test() { super::$test::<super::Lists>(); })*
         }
         mod objects {
             $(#[test] fn $test() { super::$test::<super::Objects>(); })*
@@ -150,7 +190,7 @@ macro_rules! of_both_kinds {
     };
 }
 
-of_both_kinds! {
+of_all_kinds! {
     a_waiter_of_one_key_delays_no_other_key,
     waiters_of_one_key_are_granted_in_order_whatever_other_keys_do,
     newest_first_the_newest_waiter_of_a_key_is_granted_first,
