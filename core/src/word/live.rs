@@ -241,7 +241,9 @@ impl<const N: usize, W: Word> Live<N, W> {
     pub(crate) fn calm(&self, tick: u64) {
         let is_over = || {
             let passed = tick.wrapping_sub(self.slow_since.load(Relaxed)) & W::MASK;
-            passed > 2 * self.late.load(Relaxed)
+            let late = self.late.load(Relaxed);
+            // A stale tick may be older: the difference then wraps.
+            passed > 2 * late && passed < W::MASK - late
         };
         if !is_over() {
             return;
@@ -775,3 +777,28 @@ pub enum Carry {
 }
 
 const _: () = assert!(size_of::<ChangeError>() <= 16);
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stale_time_does_not_end_slow_decisions() {
+        fn check<W: Word>() {
+            const LATE: u64 = 10;
+            let live = Live::<1, W>::new([1], 0, 1_000, LATE);
+            let is_slow = || live.load() & Live::<1, W>::SLOW != 0;
+            while !is_slow() {
+                let same = |word, _| Ok(([1], word & Live::<1, W>::STATE, ()));
+                live.change(1_000, LATE, same, |()| {}).unwrap();
+            }
+            for (tick, is_still) in [(990, true), (1_020, true), (1_021, false)] {
+                live.calm(tick);
+                assert_eq!(is_slow(), is_still, "{tick}");
+            }
+        }
+        check::<u32>();
+        #[cfg(target_has_atomic = "64")]
+        check::<u64>();
+    }
+}
