@@ -59,6 +59,13 @@ impl Policy {
                 .map(|by: StoreDenied| store.retry_explained(at, by, &details));
             taken
         });
+        // The limits were not asked, because other requests wait for them.
+        if let (None, Outcome::Denied { limit, denied }) = (&retry, decision.outcome())
+            && let Some((store, at)) = decision.state()
+        {
+            details = store.looked_at(at, now, request.cost);
+            retry = Some(store.retry_explained(at, StoreDenied { limit, denied }, &details));
+        }
         ExplainedDecision {
             decision,
             details,

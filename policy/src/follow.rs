@@ -14,15 +14,21 @@ impl Policy {
     /// names. Until [`hand_over`](Self::hand_over), the state of limits that change is still in
     /// `before`.
     pub(crate) fn follow(&mut self, before: &Self) -> Vec<Box<str>> {
+        #[cfg(feature = "queue")]
+        self.follow_timers(before);
         if self.path_rules != before.path_rules {
             return Vec::new();
         }
         let path_rules = self.path_rules;
+        #[cfg(feature = "queue")]
+        let timers = self.timers.clone();
         let (by_name, mut kept) = (by_name(&before.rules), Vec::new());
         for active in &mut self.rules {
             if let Some(old) = by_name.get(active.rule.name())
                 && active.follow(old, path_rules)
             {
+                #[cfg(feature = "queue")]
+                active.follow_queues(old, &timers);
                 kept.push(active.rule.name.clone());
             }
         }

@@ -46,6 +46,7 @@
 //!   is reported and for a time after.
 //! - [`Statistics`] count decisions: of each rule, of the most denied keys, and of resources.
 //! - A [`Hold`] is a decision on an estimated cost, which is settled when the cost is known.
+//! - A [queue](Limit::queue) of a limit lets requests wait for permits: `Policy::acquire`.
 //!
 //! # How a request is decided
 //!
@@ -87,6 +88,7 @@
 //! - `metrics`: `Metrics`, five instruments for recorders of the crate `metrics`.
 //! - `live`: `LivePolicy`, which is replaced while it decides, and `RuleSource`; with `toml` or
 //!   `json`, `FileSource`.
+//! - `queue`: requests that wait for permits, by `Policy::acquire`. Enables `live`.
 //! - `wait`: `LivePolicy::changed` and `LivePolicy::blocking_changed`. Enables `live`.
 //!
 //! # Policies that change
@@ -110,6 +112,30 @@
 //!   `LivePolicy` lists what a change keeps.
 //! - **Polled, not pushed.** The caller decides when a source is read. There is no thread of this
 //!   library. Content with the same tag is not read again.
+//!
+//! # Requests that wait
+//!
+//! With the feature `queue`, `Policy::acquire` is a future. It decides a request as
+//! [`Policy::decide_at`] does. If only limits with a [queue](Limit::queue) deny it, the request
+//! waits until they have its permits:
+//!
+//! ```text
+//! request ---> decided at once: allowed, or denied by a limit without a queue
+//!    |
+//!    +-------> waits in the queue of its key ---> allowed, in the order of the queue
+//!                   |
+//!                   +---> denied: the queue is full, a newer request took its place, its deadline
+//!                         passed, or a limit without a queue denies in the meantime
+//! ```
+//!
+//! - **One queue for each key of a rule**, for all limits of the rule. A request that waits holds
+//!   nothing, and takes from all limits or from none.
+//! - **The order holds.** While a request waits, no other method of the policy overtakes it, unless
+//!   the [order](QueueOrder) says so.
+//! - **Any executor.** One of the tasks that wait sets the timer. `Policy::with_timer` chooses
+//!   another timer than a thread.
+//! - **Bounded.** Each key has a limit of permits that requests wait for, and each queue a limit of
+//!   requests for all keys. A request that waits is stored in its future.
 //!
 //! # Guarantees
 //!
@@ -152,6 +178,8 @@ mod pattern;
 mod period;
 mod policy;
 mod queries;
+#[cfg(feature = "queue")]
+mod queue;
 mod request;
 mod rule;
 #[cfg(feature = "live")]
@@ -170,7 +198,7 @@ pub use explained::{ExplainedDecision, LimitDetail};
 pub use foreign::Imported;
 pub use hold::{Hold, Settled};
 pub use key::{Key, KeyValue, KeyValues};
-pub use limit::{Algorithm, Limit, MAX_SEGMENTS};
+pub use limit::{Algorithm, Limit, MAX_SEGMENTS, QueueOrder};
 #[cfg(feature = "live")]
 pub use live::{Change, LivePolicy, LoadedPolicy, PolicyReader, SharedPolicy};
 pub use matcher::{MAX_PROPERTIES, Matcher};
@@ -183,6 +211,10 @@ pub use policy::{
     Answer, Considered, Decision, Explained, MAX_SHADOWS, Outcome, OwnedDecision, OwnedHold,
     Policy, Status,
 };
+#[cfg(feature = "queue")]
+pub use portcullis_async::QueueCounts;
+#[cfg(feature = "queue")]
+pub use queue::{MAX_WAITING, QueueEnd, QueuedDecision};
 pub use request::{Fields, Kind, Request};
 pub use rule::{MAX_LIMITS, MAX_TABLE_BYTES, OnMissing, Rule, RuleError};
 #[cfg(all(feature = "live", any(feature = "toml", feature = "json")))]

@@ -39,6 +39,24 @@ pub enum Algorithm {
     },
 }
 
+/// Which of the requests that wait for a limit gets its permits first: see [`Limit::queue`].
+///
+/// ```
+/// use portcullis_policy::QueueOrder;
+/// assert_eq!(QueueOrder::default(), QueueOrder::OldestFirst);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum QueueOrder {
+    /// The oldest one. While a request waits, later requests of the same key get no permits. A
+    /// request that finds the queue full is denied.
+    #[default]
+    OldestFirst,
+    /// The newest one. Later requests take permits that are available, ahead of those that wait. A
+    /// request that finds the queue full evicts those that have waited longest.
+    NewestFirst,
+}
+
 /// One limit of a rule: so many permits per period, or so many at once.
 ///
 /// ```
@@ -62,6 +80,9 @@ pub struct Limit {
     burst: Option<u64>,
     wait: Option<Duration>,
     debt: Option<u64>,
+    /// In permits. 0 if no request waits.
+    queue: u64,
+    queue_order: Option<QueueOrder>,
 }
 
 impl Limit {
@@ -82,6 +103,8 @@ impl Limit {
             burst: None,
             wait: None,
             debt: None,
+            queue: 0,
+            queue_order: None,
         }
     }
 
@@ -101,6 +124,8 @@ impl Limit {
             burst: None,
             wait: None,
             debt: None,
+            queue: 0,
+            queue_order: None,
         }
     }
 
@@ -178,6 +203,41 @@ impl Limit {
         self
     }
 
+    /// Lets requests wait for permits of this limit: requests of one key for up to `permits`
+    /// permits at a time. A request for 0 permits counts as one for 1. Default 0: no request waits.
+    /// Needs the feature `queue`.
+    ///
+    /// Requests wait in `Policy::acquire`. With other methods, such as
+    /// [`Policy::decide_at`](crate::Policy::decide_at), a request never waits, and is denied instead.
+    ///
+    /// The requests of a key wait in one queue for all limits of the rule, because a request takes
+    /// its permits from all limits or from none. If several limits of a rule have a queue, their
+    /// orders must be the same, and the smallest of the numbers of permits counts.
+    ///
+    /// ```
+    /// # use portcullis_policy::Limit;
+    /// assert_eq!(Limit::at_once(3).queue(10).queue_limit(), 10);
+    /// ```
+    #[must_use]
+    pub const fn queue(mut self, permits: u64) -> Self {
+        self.queue = permits;
+        self
+    }
+
+    /// Sets which of the requests that wait gets permits first. Default
+    /// [`QueueOrder::OldestFirst`]. Only with a [`queue`](Self::queue).
+    ///
+    /// ```
+    /// # use portcullis_policy::{Limit, QueueOrder};
+    /// let limit = Limit::at_once(3).queue(10).queue_order(QueueOrder::NewestFirst);
+    /// assert_eq!(limit.order(), QueueOrder::NewestFirst);
+    /// ```
+    #[must_use]
+    pub const fn queue_order(mut self, order: QueueOrder) -> Self {
+        self.queue_order = Some(order);
+        self
+    }
+
     /// Whether a debt is set.
     pub(crate) fn has_debt(&self) -> bool {
         self.debt.is_some()
@@ -237,6 +297,29 @@ impl Limit {
         }
     }
 
+    /// Returns for how many permits requests of one key can wait. 0 if no request waits.
+    ///
+    /// ```
+    /// # use portcullis_policy::Limit;
+    /// assert_eq!(Limit::at_once(3).queue_limit(), 0);
+    /// ```
+    pub const fn queue_limit(&self) -> u64 {
+        self.queue
+    }
+
+    /// Returns which of the requests that wait gets permits first.
+    ///
+    /// ```
+    /// # use portcullis_policy::{Limit, QueueOrder};
+    /// assert_eq!(Limit::at_once(3).order(), QueueOrder::OldestFirst);
+    /// ```
+    pub const fn order(&self) -> QueueOrder {
+        match self.queue_order {
+            Some(order) => order,
+            None => QueueOrder::OldestFirst,
+        }
+    }
+
     /// Returns this limit with its count and its burst multiplied by `part / whole`. The results
     /// are rounded up, and cut to 64 bits. The period stays.
     ///
@@ -263,6 +346,8 @@ impl Limit {
     pub(crate) fn kinship(&self, before: &Self) -> Option<u8> {
         let settings = |of: &Self| Self {
             name: None,
+            queue: 0,
+            queue_order: None,
             ..of.clone()
         };
         let kind = |of: &Self| {
@@ -296,6 +381,12 @@ impl Limit {
                 Ok(())
             }
         };
+        if self.queue > 0 && !cfg!(feature = "queue") {
+            return Err(LimitProblem::NoQueue);
+        }
+        if self.queue == 0 && self.queue_order.is_some() {
+            return Err(LimitProblem::OrderWithoutQueue);
+        }
         let Some(period) = self.period else {
             unused(self.burst.is_some(), "burst")?;
             unused(self.wait.is_some(), "wait")?;
@@ -381,6 +472,18 @@ pub(crate) fn compile_all(
     if limits.len() > MAX_LIMITS {
         refuse(None, format!("a rule has at most {MAX_LIMITS} limits"));
     }
+    let queues = limits.iter().enumerate();
+    let mut queues = queues.filter(|(_, limit)| limit.queue > 0);
+    if let Some((first, Limit { queue_order, .. })) = queues.next() {
+        let order = queue_order.unwrap_or_default();
+        for (other, _) in queues.filter(|(_, limit)| limit.order() != order) {
+            let problem = format!(
+                "queue_order must be that of limits[{first}]: the requests of a key wait in one \
+                 queue for all limits"
+            );
+            refuse(Some(other), problem);
+        }
+    }
     let compiled = limits.iter().enumerate().filter_map(|(index, limit)| {
         let problem = |problem: LimitProblem| refuse(Some(index), problem.to_string());
         limit.compile().map_err(problem).ok()
@@ -463,6 +566,9 @@ pub(crate) enum LimitProblem {
     Unused(&'static str),
     ZeroPeriod,
     LargeCount,
+    /// The library was built without queues.
+    NoQueue,
+    OrderWithoutQueue,
 }
 
 impl From<SettingsError> for LimitProblem {
@@ -480,6 +586,13 @@ impl fmt::Display for LimitProblem {
                     f,
                     "{setting} has no effect on this kind of limit: leave it out"
                 )
+            }
+            Self::NoQueue => f.write_str(
+                "queue needs the feature `queue` of portcullis-policy: add the feature, or leave \
+                 queue out",
+            ),
+            Self::OrderWithoutQueue => {
+                f.write_str("queue_order has no effect without a queue: leave it out, or set queue")
             }
             Self::ZeroPeriod => f.write_str("period must be longer than 0"),
             Self::LargeCount => write!(

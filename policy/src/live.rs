@@ -74,6 +74,11 @@ use crate::{Policy, RefreshError, RuleSource, Sourced};
 /// A rule whose [thresholds](crate::Rule::threshold) do not change keeps its activity, and the
 /// holds of its decisions. If any of its thresholds changes, all of them begin anew.
 ///
+/// Requests that wait for a rule go on waiting, and are judged by the new limits, if the rule keeps
+/// its state, its queue keeps its order and its number of permits, and the rule keeps its limits of
+/// permits at once, whose numbers may change. The others are decided at once by the limits that they
+/// wait for: most of them are denied.
+///
 /// A rule with several limits of one algorithm pairs them with those before: equal ones first, then
 /// those with the same name, then those with the same period.
 ///
@@ -314,6 +319,10 @@ impl LivePolicy {
             generation,
             tag,
         }));
+        #[cfg(feature = "queue")]
+        before
+            .policy
+            .hand_over_queues(&self.shared.version.load().policy);
         #[cfg(feature = "wait")]
         self.shared.changed.notify(usize::MAX);
         change

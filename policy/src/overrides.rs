@@ -18,6 +18,8 @@ use portcullis_core::{Address, FixedWindowRules, KeyHash};
 
 use crate::key::KeyOf;
 use crate::limit::compile_all;
+#[cfg(feature = "queue")]
+use crate::queue::Timers;
 use crate::rule::KeyOverride;
 use crate::store::Store;
 use crate::{Key, Limit, PathRules};
@@ -117,6 +119,53 @@ impl Overrides {
             if let Some(old) = new.follows.and_then(|index| self.get(index)) {
                 old.store.hand_over(&new.store, now);
             }
+        }
+    }
+
+    /// The state of all overrides.
+    #[cfg(feature = "queue")]
+    pub(crate) fn stores(&self) -> impl Iterator<Item = &Store> {
+        self.all.iter().map(|this| &this.store)
+    }
+
+    /// The state and the limits of all overrides.
+    #[cfg(feature = "queue")]
+    pub(crate) fn stores_mut(&mut self) -> impl Iterator<Item = (&mut Store, &[Limit])> {
+        let all = self.all.iter_mut();
+        all.map(|Override { store, limits, .. }| (store, &**limits))
+    }
+
+    /// Goes on with the queues of the overrides `old` for the same keys. `are_shadows` says which of
+    /// the two rules is one.
+    #[cfg(feature = "queue")]
+    pub(crate) fn follow_queues(
+        &mut self,
+        old: Option<&Self>,
+        (was_shadow, is_shadow): (bool, bool),
+        timers: &Timers,
+    ) {
+        for this in &mut self.all {
+            let now: &[Limit] = if is_shadow { &[] } else { &this.limits };
+            let before = this.follows.and_then(|index| old?.get(index));
+            match before {
+                Some(old) => {
+                    let before: &[Limit] = if was_shadow { &[] } else { &old.limits };
+                    let limits = (before, now);
+                    this.store
+                        .follow_queue(&old.store, limits, || timers.create());
+                }
+                None => this.store.create_queue(now, || timers.create()),
+            }
+        }
+    }
+
+    /// Hands those who wait over to `to`, which follows these overrides.
+    #[cfg(feature = "queue")]
+    pub(crate) fn hand_over_queues(&self, to: Option<&Self>) {
+        for (index, old) in (0..).zip(&self.all) {
+            let mut all = to.into_iter().flat_map(|to| &to.all);
+            let next = all.find(|new| new.follows == Some(index));
+            old.store.hand_over_queue(next.map(|next| &next.store));
         }
     }
 

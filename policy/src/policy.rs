@@ -15,6 +15,8 @@ use crate::conditions::parse_network;
 use crate::key::{KeyOf, Text};
 use crate::limit::compile_all;
 use crate::overrides::{Override, Overrides, Place};
+#[cfg(feature = "queue")]
+use crate::queue::{QueueTimer, Timers};
 use crate::rule::{MAX_TABLE_BYTES, OnMissing};
 use crate::store::{Store, StoreDenied, hold_rules};
 use crate::thresholds::{self, Activity};
@@ -65,6 +67,11 @@ pub struct Policy {
     matcher: Matcher,
     /// The index of the rule of each of the matcher's conditions.
     matched: Box<[u32]>,
+    #[cfg(feature = "queue")]
+    pub(crate) timers: Timers,
+    /// Tells the time of requests that can wait.
+    #[cfg(feature = "queue")]
+    pub(crate) clock: QueueTimer,
 }
 
 /// A rule and its state.
@@ -75,6 +82,8 @@ pub(crate) struct Active {
     pub(crate) overrides: Option<Box<Overrides>>,
     /// Policies whose thresholds are the same have it in common.
     pub(crate) activity: Option<Arc<Activity>>,
+    /// Whether the rule has neither overrides nor a queue.
+    is_plain: bool,
 }
 
 /// What a rule says to a request.
@@ -136,10 +145,10 @@ impl Active {
     #[inline]
     fn judge(&self, request: &Request<'_>, now: Timestamp, path_rules: PathRules) -> Verdict {
         let take = |store: &Store, at| store.take(at, now, request.cost);
-        if self.overrides.is_some() {
-            return self.judge_by(request, path_rules, take);
+        if !self.is_plain {
+            return self.judge_by(request, path_rules, in_turn(now, request.cost, take));
         }
-        // A rule without overrides pays nothing for them.
+        // A rule without overrides and without a queue pays nothing for them.
         match self.find(request, path_rules, |key| self.store.locate(key)) {
             Ok(at) => {
                 let place = Place { instead: None, at };
@@ -150,6 +159,12 @@ impl Active {
             }
             Err(unasked) => unasked.into(),
         }
+    }
+
+    /// Notes whether the rule has overrides or a queue.
+    #[cfg(feature = "queue")]
+    pub(crate) fn note_queue(&mut self) {
+        self.is_plain = self.overrides.is_none() && self.store.queue().is_none();
     }
 
     /// Judges a request. `take` takes its permits.
@@ -250,6 +265,22 @@ impl Active {
     }
 }
 
+/// Takes by `take` in the order of the store's queue, if it has one.
+#[inline(always)]
+fn in_turn(
+    now: Timestamp,
+    n: u32,
+    take: impl FnOnce(&Store, Address) -> Result<(), StoreDenied>,
+) -> impl FnOnce(&Store, Address) -> Result<(), StoreDenied> {
+    #[cfg(feature = "queue")]
+    return move |store, at| store.in_turn(at, now, n, || take(store, at));
+    #[cfg(not(feature = "queue"))]
+    {
+        let _ = (now, n);
+        take
+    }
+}
+
 impl Policy {
     /// Puts rules in force, with the default [`PathRules`]. Their state is that of new limiters.
     ///
@@ -335,12 +366,20 @@ impl Policy {
             .map(|&index| active[index as usize].rule.conditions.clone())
             .collect();
         let matcher = Matcher::new(&enabled, path_rules);
-        Ok(Self {
+        #[cfg_attr(not(feature = "queue"), expect(unused_mut, reason = "no queues"))]
+        let mut policy = Self {
             path_rules,
             matcher: matcher.expect("the same conditions were valid before"),
             rules: active.into(),
             matched,
-        })
+            #[cfg(feature = "queue")]
+            timers: Timers::DEFAULT,
+            #[cfg(feature = "queue")]
+            clock: Timers::DEFAULT.create(),
+        };
+        #[cfg(feature = "queue")]
+        policy.create_queues();
+        Ok(policy)
     }
 
     /// Decides a request at `now`, and takes its permits if it is allowed.
@@ -420,7 +459,21 @@ impl Policy {
         request: &Request<'_>,
         mut take: impl FnMut(&Store, Address) -> Result<(), StoreDenied>,
     ) -> Decision<'_> {
-        let judge = |active: &Active| active.judge_by(request, self.path_rules, &mut take);
+        let judge = |active: &Active| {
+            let take = in_turn(now, request.cost, &mut take);
+            active.judge_by(request, self.path_rules, take)
+        };
+        self.decide(now, request, judge, |_| {})
+    }
+
+    /// Decides a request. `judge` asks the rules that are no shadows.
+    #[cfg(feature = "queue")]
+    pub(crate) fn decide_with(
+        &self,
+        now: Timestamp,
+        request: &Request<'_>,
+        judge: impl FnMut(&Active) -> Verdict,
+    ) -> Decision<'_> {
         self.decide(now, request, judge, |_| {})
     }
 
@@ -815,6 +868,7 @@ fn activate(rule: Rule, path_rules: PathRules, errors: &mut Vec<RuleError>) -> O
     );
     if refused.is_empty() {
         return Some(Active {
+            is_plain: overrides.is_none(),
             rule,
             exempt_networks,
             store,
@@ -1169,6 +1223,43 @@ impl<'p> Decision<'p> {
     pub(crate) fn state(&self) -> Option<(&'p Store, Address)> {
         let place = self.place?;
         Some((self.active()?.store_at(place), place.at))
+    }
+
+    /// Notes that the permits were taken at `now`, after a wait.
+    #[cfg(feature = "queue")]
+    pub(crate) fn grant_at(&mut self, now: Timestamp) {
+        self.now = now;
+        self.outcome = Outcome::Allowed;
+    }
+
+    /// Takes the permits at `now`, after a wait that ended without a grant. Returns whether they
+    /// were granted.
+    #[cfg(feature = "queue")]
+    pub(crate) fn take_after_wait(&mut self, now: Timestamp) -> bool {
+        let Some((store, at)) = self.state() else {
+            return false;
+        };
+        match store.take_after_wait(at, now, self.cost) {
+            Ok(()) => self.grant_at(now),
+            Err(StoreDenied { limit, denied }) => {
+                self.now = now;
+                self.outcome = Outcome::Denied { limit, denied };
+            }
+        }
+        self.is_allowed()
+    }
+
+    /// Notes that the request is denied at `now`, after a wait or because it cannot wait.
+    #[cfg(feature = "queue")]
+    pub(crate) fn deny_after_wait(&mut self, now: Timestamp) {
+        if let Some((store, at)) = self.state() {
+            store.penalize(at, now);
+        }
+        self.now = now;
+        if let Outcome::Denied { denied, .. } = &mut self.outcome {
+            let permits = self.cost;
+            *denied = Denied::Exhausted { now, permits };
+        }
     }
 
     /// The permits that each limit was asked for.

@@ -8,6 +8,8 @@
 
 #[cfg(feature = "live")]
 mod moves;
+#[cfg(feature = "queue")]
+pub(crate) mod waits;
 
 use core::array;
 use core::cell::Cell;
@@ -279,6 +281,8 @@ pub(crate) struct Store {
     refunds: Box<[Arc<[Refunds]>]>,
     /// Whether permits return by release.
     releases: bool,
+    #[cfg(feature = "queue")]
+    waits: waits::Waits,
 }
 
 /// Why a store denies.
@@ -319,6 +323,8 @@ impl Store {
             hasher,
             refunds,
             releases,
+            #[cfg(feature = "queue")]
+            waits: waits::Waits::default(),
         }
     }
 
@@ -348,12 +354,12 @@ impl Store {
     /// Takes `n` permits from each limit, or from none.
     #[inline]
     pub(crate) fn take(&self, at: Address, now: Timestamp, n: u32) -> Result<(), StoreDenied> {
-        let taken = self.take_from(at, now, n, |limit| self.tables[limit].key(at));
+        let taken = self.take_from(at, now, n, true, |limit| self.tables[limit].key(at));
         #[cfg(feature = "live")]
         if let Err(by) = taken
             && self.may_have_moved(by)
         {
-            return self.take_moved(at, now, n, by);
+            return self.take_moved(at, now, n, by, true);
         }
         taken
     }
@@ -366,7 +372,7 @@ impl Store {
         n: u32,
     ) -> (Result<(), StoreDenied>, Details) {
         let kept = [const { Cell::new(None) }; MAX_LIMITS];
-        let taken = self.take_from(at, now, n, |limit| Watched {
+        let taken = self.take_from(at, now, n, true, |limit| Watched {
             key: self.tables[limit].key(at),
             take: {
                 let kept = &kept[limit];
@@ -381,7 +387,7 @@ impl Store {
         if let Err(by) = taken
             && self.may_have_moved(by)
         {
-            let taken = self.take_moved(at, now, n, by);
+            let taken = self.take_moved(at, now, n, by, true);
             let kept = [const { Cell::new(None) }; MAX_LIMITS];
             return (taken, self.details(at, now, n, taken, &kept));
         }
@@ -397,7 +403,7 @@ impl Store {
         held: &mut Held,
     ) -> Result<(), StoreDenied> {
         let notes = [const { Cell::new(None) }; MAX_LIMITS];
-        let taken = self.take_from(at, now, n, |limit| Watched {
+        let taken = self.take_from(at, now, n, true, |limit| Watched {
             key: self.tables[limit].key(at),
             take: {
                 let note = &notes[limit];
@@ -414,7 +420,7 @@ impl Store {
             && self.may_have_moved(by)
         {
             // Without notes: a settlement returns none of these permits.
-            return self.take_moved(at, now, n, by);
+            return self.take_moved(at, now, n, by, true);
         }
         taken?;
         *held = notes.map(Cell::into_inner);
@@ -440,6 +446,8 @@ impl Store {
             };
             least = least.min(refund.permits);
         }
+        #[cfg(feature = "queue")]
+        self.serve(at);
         least
     }
 
@@ -472,6 +480,14 @@ impl Store {
         }
     }
 
+    /// The detail of each limit, which took nothing.
+    pub(crate) fn looked_at(&self, at: Address, now: Timestamp, n: u32) -> Details {
+        array::from_fn(|limit| {
+            let is_limit = limit < self.tables.len();
+            is_limit.then(|| self.detail(at, limit, now, n))
+        })
+    }
+
     /// The detail of each limit in the decision `taken`. A limit that took nothing in it is asked.
     fn details(
         &self,
@@ -497,12 +513,14 @@ impl Store {
     }
 
     /// Takes `n` permits from each limit, or from none. `limit` returns the limit with an index.
+    /// A denial starts the penalty if it `is_final`.
     #[inline(always)]
     fn take_from<L: Limiter>(
         &self,
         at: Address,
         now: Timestamp,
         n: u32,
+        is_final: bool,
         limit: impl Fn(usize) -> L,
     ) -> Result<(), StoreDenied> {
         if let Some(penalty) = &self.penalty
@@ -530,7 +548,9 @@ impl Store {
         taken.map_err(|(limit, denied)| {
             // A request for more than a limit can ever grant, or one that finds no slot, is no use
             // beyond the limit.
-            if let (Some(penalty), Denied::Exhausted { .. }) = (&self.penalty, denied) {
+            if let (Some(penalty), Denied::Exhausted { .. }, true) =
+                (&self.penalty, denied, is_final)
+            {
                 // Denied if another request has opened the window already.
                 let _ = Key::at(penalty, at).take_at(now, 1);
             }
@@ -550,10 +570,19 @@ impl Store {
     #[inline]
     pub(crate) fn release(&self, at: Address, n: u32) {
         if self.releases {
-            for table in &self.tables {
-                if let KeyLimit::AtOnce(key) = table.key(at) {
-                    key.release(n);
-                }
+            self.release_to_tables(at, n);
+            #[cfg(feature = "queue")]
+            if self.queue().is_some() {
+                self.serve(at);
+            }
+        }
+    }
+
+    #[inline]
+    fn release_to_tables(&self, at: Address, n: u32) {
+        for table in &self.tables {
+            if let KeyLimit::AtOnce(key) = table.key(at) {
+                key.release(n);
             }
         }
     }

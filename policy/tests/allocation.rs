@@ -176,3 +176,33 @@ fn a_decision_by_a_live_policy_allocates_nothing() {
     }
     assert!(allowed > 0 && denied > 0);
 }
+
+#[cfg(feature = "queue")]
+#[test]
+fn a_request_that_waits_allocates_nothing() {
+    use core::future::Future;
+    use core::pin::pin;
+    use core::task::{Context, Waker};
+
+    let rule = Rule::new("all").limit(Limit::at_once(2).queue(1));
+    let policy =
+        Policy::new([rule.limit(Limit::per(9, Duration::from_hours(1)).queue(1))]).unwrap();
+    let request = Request::new("GET", "/");
+    let mut context = Context::from_waker(Waker::noop());
+    let mut size = 0;
+    let count = allocations(|| {
+        let one = pin!(policy.acquire(&request.cost(2))).poll(&mut context);
+        assert!(one.is_ready(), "granted");
+        let mut waits = pin!(policy.acquire(&request));
+        size = size_of_val(&*waits);
+        assert!(waits.as_mut().poll(&mut context).is_pending());
+        let full = pin!(policy.acquire(&request)).poll(&mut context);
+        assert!(full.is_ready(), "denied");
+        drop(one);
+        assert!(waits.as_mut().poll(&mut context).is_ready());
+        let _cancelled = policy.acquire(&request);
+        assert!(!black_box(policy.decide_at(policy.now(), &request.cost(3))).is_allowed());
+    });
+    assert_eq!(count, 0);
+    assert!(size <= 1_400, "a future takes {size} bytes");
+}

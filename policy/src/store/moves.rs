@@ -288,6 +288,25 @@ impl Store {
             penalty,
             hasher,
             releases,
+            #[cfg(feature = "queue")]
+            waits: super::waits::Waits::default(),
+        }
+    }
+
+    /// Another store with the same state and the same settings, without its queue.
+    #[cfg(feature = "queue")]
+    pub(super) fn share(&self) -> Self {
+        Self {
+            tables: self.tables.iter().map(Table::share).collect(),
+            moves: self.moves.clone(),
+            penalty: self
+                .penalty
+                .as_ref()
+                .map(|table| same(table, table.rules()[0])),
+            hasher: self.hasher.clone(),
+            refunds: self.refunds.clone(),
+            releases: self.releases,
+            waits: self.shared_waits(),
         }
     }
 
@@ -339,6 +358,7 @@ impl Store {
         now: Timestamp,
         n: u32,
         mut by: StoreDenied,
+        is_final: bool,
     ) -> Result<(), StoreDenied> {
         for _ in 0..ATTEMPTS {
             if !self.may_have_moved(by) {
@@ -348,7 +368,7 @@ impl Store {
                 self.tables.get(limit)?;
                 self.moved(at, limit)
             });
-            let taken = self.take_from(at, now, n, |limit| match &moved[limit] {
+            let taken = self.take_from(at, now, n, is_final, |limit| match &moved[limit] {
                 Some(table) => table.key(at),
                 None => self.tables[limit].key(at),
             });

@@ -1,0 +1,528 @@
+//! Requests that wait until the limits of their rule have permits for them.
+//!
+//! [`Policy::acquire`] decides a request as [`Policy::decide_at`] does. If only limits with a queue
+//! deny it, it waits in the queue of its key: see `store/waits.rs`.
+
+use core::fmt;
+use core::future::Future;
+use core::ops::Deref;
+use core::task::{Poll, Waker};
+use core::time::Duration;
+use std::sync::Arc;
+
+use portcullis_async::{Acquire, QueueCounts, QueueKey, Rejected, ThreadTimer, Timer};
+use portcullis_core::{Clock, Retry, Timestamp};
+
+use crate::overrides::Overrides;
+use crate::policy::Active;
+use crate::store::Store;
+use crate::store::waits::{RuleQueue, Turned};
+use crate::{Decision, Policy, Request};
+#[cfg(doc)]
+use crate::{Limit, Rule};
+
+/// The number of requests that can wait in one queue, for all keys together. A rule has a queue for
+/// its limits, and each of its [overrides](Rule::override_key) has another one.
+pub const MAX_WAITING: u32 = 4_096;
+
+/// A timer of any type.
+pub(crate) struct QueueTimer(Box<dyn AnyTimer>);
+
+/// What a queue needs of a timer, without constants.
+trait AnyTimer: Send + Sync {
+    fn time(&self) -> Timestamp;
+    fn alarm(&self, at: Timestamp, waker: &Waker) -> Poll<()>;
+}
+
+impl<T: Timer + Send + Sync> AnyTimer for T {
+    fn time(&self) -> Timestamp {
+        self.now()
+    }
+    fn alarm(&self, at: Timestamp, waker: &Waker) -> Poll<()> {
+        self.wake_at(at, waker)
+    }
+}
+
+impl Clock for QueueTimer {
+    fn now(&self) -> Timestamp {
+        self.0.time()
+    }
+}
+
+impl Timer for QueueTimer {
+    /// The type of the timer is not known. The queues of a policy do not drive themselves.
+    const IS_REENTRANT: bool = false;
+
+    fn wake_at(&self, at: Timestamp, waker: &Waker) -> Poll<()> {
+        self.0.alarm(at, waker)
+    }
+}
+
+/// How a policy creates the timers of its queues.
+#[derive(Clone)]
+pub(crate) struct Timers {
+    /// `None` for a [`ThreadTimer`].
+    create: Option<Arc<dyn Fn() -> QueueTimer + Send + Sync>>,
+}
+
+impl Timers {
+    pub(crate) const DEFAULT: Self = Self { create: None };
+
+    pub(crate) fn create(&self) -> QueueTimer {
+        match &self.create {
+            Some(create) => create(),
+            None => QueueTimer(Box::new(ThreadTimer::new())),
+        }
+    }
+
+    pub(crate) fn is_default(&self) -> bool {
+        self.create.is_none()
+    }
+}
+
+impl Policy {
+    /// Sets the timers of the queues in which requests wait: `create` is called for each queue, and
+    /// once for the time of the policy. All timers that it returns must tell the same time. Default:
+    /// a [`ThreadTimer`], which works with any executor. No request must wait yet.
+    ///
+    /// A policy that [replaces](crate::LivePolicy::replace_at) another one takes over its timers,
+    /// unless it has set its own.
+    ///
+    /// ```
+    /// use portcullis_async::ThreadTimer;
+    /// use portcullis_policy::{Limit, Policy, Rule};
+    ///
+    /// let rule = Rule::new("uploads").limit(Limit::at_once(3).queue(10));
+    /// // With tokio, for example: TokioTimer::new.
+    /// let policy = Policy::new([rule]).unwrap().with_timer(ThreadTimer::new);
+    /// # let _ = policy;
+    /// ```
+    #[must_use]
+    pub fn with_timer<T: Timer + Send + Sync + 'static>(
+        mut self,
+        create: impl Fn() -> T + Send + Sync + 'static,
+    ) -> Self {
+        self.timers = Timers {
+            create: Some(Arc::new(move || QueueTimer(Box::new(create())))),
+        };
+        self.clock = self.timers.create();
+        self.create_queues();
+        self
+    }
+
+    /// Returns the present time of the policy's timers. [`acquire`](Self::acquire) decides at it. If
+    /// other requests of the policy are decided by [`decide_at`](Self::decide_at), pass this time,
+    /// or that of a clock with the same origin: for the default timer, a
+    /// [`MonotonicClock`](portcullis_core::MonotonicClock).
+    ///
+    /// ```
+    /// # use portcullis_policy::{Policy, Request};
+    /// let policy = Policy::new([]).unwrap();
+    /// assert!(policy.decide_at(policy.now(), &Request::new("GET", "/")).is_allowed());
+    /// ```
+    pub fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    /// Decides a request, and takes its permits if it is allowed. If only limits with a
+    /// [queue](Limit::queue) deny it, it waits until they have its permits.
+    ///
+    /// The request is decided by this call. The future waits, and does not borrow the request.
+    /// Drop the future to cancel the request. A request that waits holds nothing of the limits.
+    ///
+    /// - A limit without a queue, a penalty, and a request for more permits than a limit can ever
+    ///   have deny at once. So does a limit without a queue while the request waits for others.
+    /// - Requests that find the queue of their key full are denied, or evict others: see
+    ///   [`QueueOrder`](crate::QueueOrder).
+    /// - A request that waits starts no penalty. If it is denied, its denial does. Others that wait
+    ///   then wait for the end of the penalty.
+    /// - Shadow rules are asked once, before the wait, and make no request wait.
+    ///
+    /// The order of requests holds for all methods of the policy: in
+    /// [oldest-first order](crate::QueueOrder::OldestFirst), [`decide_at`](Self::decide_at) denies a
+    /// request while others wait for the same key.
+    ///
+    /// # Cost
+    ///
+    /// That of `decide_at` if the request is granted or denied at once. A wait costs what a wait in
+    /// a [`KeyedQueue`](portcullis_async::KeyedQueue) costs. Does not allocate. The future takes
+    /// about 1.3 KB.
+    ///
+    /// ```
+    /// use portcullis_policy::{Limit, Policy, Request, Rule};
+    ///
+    /// # futures_executor::block_on(async {
+    /// let rule = Rule::new("uploads").limit(Limit::at_once(1).queue(10));
+    /// let policy = Policy::new([rule]).unwrap();
+    /// let request = Request::new("PUT", "/file");
+    /// let first = policy.acquire(&request).await;
+    /// assert!(first.is_allowed() && first.end().is_none());
+    ///
+    /// let second = policy.acquire(&request);
+    /// drop(first);
+    /// assert!(second.await.is_allowed());
+    /// # });
+    /// ```
+    pub fn acquire<'p>(
+        &'p self,
+        request: &Request<'_>,
+    ) -> impl Future<Output = QueuedDecision<'p>> + use<'p> {
+        self.acquire_until(request, Timestamp::MAX)
+    }
+
+    /// Decides as [`acquire`](Self::acquire) does, and waits until `deadline` at the latest, by the
+    /// time of the policy's timers. If the deadline cannot be met, the request is denied at once.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_policy::{Policy, QueueEnd, Request, Rule, Limit};
+    /// # futures_executor::block_on(async {
+    /// let rule = Rule::new("all").limit("1/m".parse::<Limit>()?.queue(10));
+    /// let policy = Policy::new([rule]).unwrap();
+    /// let request = Request::new("GET", "/");
+    /// assert!(policy.acquire(&request).await.is_allowed());
+    /// let late = policy.acquire_until(&request, policy.now() + Duration::from_secs(5)).await;
+    /// assert_eq!((late.is_allowed(), late.end()), (false, Some(QueueEnd::Late)));
+    /// # Ok::<(), portcullis_policy::PeriodError>(()) }).unwrap();
+    /// ```
+    pub fn acquire_until<'p>(
+        &'p self,
+        request: &Request<'_>,
+        deadline: Timestamp,
+    ) -> impl Future<Output = QueuedDecision<'p>> + use<'p> {
+        let now = self.now();
+        let mut can_wait = false;
+        let decision = self.decide_with(now, request, |active| {
+            active.judge_by(request, self.path_rules, |store, at| {
+                store
+                    .take_or_wait(at, now, request.cost)
+                    .map_err(|turned| match turned {
+                        Turned::Denied(by) => by,
+                        Turned::Waits(by) => {
+                            can_wait = true;
+                            by
+                        }
+                    })
+            })
+        });
+        let wait = decision.queue().filter(|_| can_wait);
+        let wait = wait.map(|queue| queue.acquire(request.cost).until(deadline));
+        self.wait(decision, wait)
+    }
+
+    /// Decides as [`acquire`](Self::acquire) does, and waits for at most `timeout` from this call
+    /// on.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_policy::{Policy, QueueEnd, Request, Rule, Limit};
+    /// # futures_executor::block_on(async {
+    /// let policy = Policy::new([Rule::new("all").limit(Limit::at_once(1).queue(10))]).unwrap();
+    /// let request = Request::new("GET", "/");
+    /// let _first = policy.acquire(&request).await;
+    /// let late = policy.acquire_for(&request, Duration::from_millis(2)).await;
+    /// assert_eq!(late.end(), Some(QueueEnd::Late));
+    /// # });
+    /// ```
+    pub fn acquire_for<'p>(
+        &'p self,
+        request: &Request<'_>,
+        timeout: Duration,
+    ) -> impl Future<Output = QueuedDecision<'p>> + use<'p> {
+        self.acquire_until(request, self.now().saturating_add(timeout))
+    }
+
+    /// Waits if the request can.
+    async fn wait<'p>(
+        &'p self,
+        mut decision: Decision<'p>,
+        wait: Option<Acquire<QueueKey<&'p RuleQueue>>>,
+    ) -> QueuedDecision<'p> {
+        let Some(wait) = wait else {
+            return QueuedDecision {
+                decision,
+                end: None,
+                waited: Duration::ZERO,
+                retry: None,
+            };
+        };
+        let since = self.now();
+        let granted = wait.await;
+        let now = self.now();
+        let (end, retry) = match granted {
+            Ok(lease) => {
+                // The decision releases the permits.
+                lease.forget();
+                decision.grant_at(now);
+                (QueueEnd::Granted, None)
+            }
+            Err(Rejected::Closed { .. } | Rejected::ExceedsCapacity { .. }) => {
+                let is_granted = decision.take_after_wait(now);
+                let end = if is_granted {
+                    QueueEnd::Granted
+                } else {
+                    QueueEnd::Denied
+                };
+                (end, None)
+            }
+            Err(rejected) => {
+                decision.deny_after_wait(now);
+                let end = match rejected {
+                    Rejected::Evicted { .. } => QueueEnd::Evicted,
+                    Rejected::Deadline { .. } => QueueEnd::Late,
+                    _ => QueueEnd::Full,
+                };
+                (end, Some(rejected.retry()))
+            }
+        };
+        QueuedDecision {
+            decision,
+            end: Some(end),
+            waited: now.saturating_since(since),
+            retry,
+        }
+    }
+
+    /// Returns the counts of the queues of a rule, those of its overrides included. `None` if there
+    /// is no such rule, or it has no queue.
+    ///
+    /// A change of the policy that keeps a queue keeps its counts. `oversized` are the requests that
+    /// a limit without a queue denied while they waited.
+    ///
+    /// # Cost
+    ///
+    /// Locks each queue of the rule for a moment.
+    ///
+    /// ```
+    /// # use portcullis_policy::{Limit, Policy, Request, Rule};
+    /// # futures_executor::block_on(async {
+    /// let policy = Policy::new([Rule::new("all").limit(Limit::at_once(1).queue(1))]).unwrap();
+    /// let request = Request::new("GET", "/");
+    /// let _first = policy.acquire(&request).await;
+    /// assert!(!policy.acquire(&request.cost(2)).await.is_allowed());
+    /// assert_eq!(policy.queue_counts("all").unwrap().waiters, 0);
+    /// # });
+    /// ```
+    pub fn queue_counts(&self, rule: &str) -> Option<QueueCounts> {
+        let active = self
+            .rules
+            .iter()
+            .find(|active| active.rule.name() == rule)?;
+        let overrides = active.overrides.iter().flat_map(|all| all.stores());
+        let stores = core::iter::once(&active.store).chain(overrides);
+        let counts = stores.filter_map(Store::queue).map(RuleQueue::counts);
+        counts.reduce(|mut all, one| {
+            all.waiters += one.waiters;
+            all.permits += one.permits;
+            for (all, one) in [
+                (&mut all.granted, one.granted),
+                (&mut all.full, one.full),
+                (&mut all.evicted, one.evicted),
+                (&mut all.cancelled, one.cancelled),
+                (&mut all.late, one.late),
+                (&mut all.closed, one.closed),
+                (&mut all.oversized, one.oversized),
+            ] {
+                *all = all.wrapping_add(one);
+            }
+            all
+        })
+    }
+
+    /// Creates the queues of all rules, in which no request waits yet.
+    pub(crate) fn create_queues(&mut self) {
+        for active in &mut self.rules {
+            active.create_queues(&self.timers);
+        }
+    }
+
+    /// Takes over the timers of the policy before.
+    pub(crate) fn follow_timers(&mut self, before: &Self) {
+        if self.timers.is_default() && !before.timers.is_default() {
+            self.timers = before.timers.clone();
+            self.clock = self.timers.create();
+            self.create_queues();
+        }
+    }
+
+    /// Hands those who wait over to the policy `to`, which follows this one.
+    pub(crate) fn hand_over_queues(&self, to: &Self) {
+        for old in &self.rules {
+            let new = to
+                .rules
+                .iter()
+                .find(|new| new.rule.name() == old.rule.name());
+            old.store.hand_over_queue(new.map(|new| &new.store));
+            if let Some(overrides) = &old.overrides {
+                let to = new.and_then(|new| new.overrides.as_deref());
+                overrides.hand_over_queues(to);
+            }
+        }
+    }
+}
+
+impl Active {
+    fn create_queues(&mut self, timers: &Timers) {
+        if !self.rule.is_shadow {
+            self.store
+                .create_queue(&self.rule.limits, || timers.create());
+            if let Some(overrides) = &mut self.overrides {
+                overrides.create_queues(timers);
+            }
+        }
+        self.note_queue();
+    }
+
+    /// Goes on with the queues of the same rule before.
+    pub(crate) fn follow_queues(&mut self, old: &Self, timers: &Timers) {
+        let of = |active: &Self| {
+            if active.rule.is_shadow {
+                Vec::new()
+            } else {
+                active.rule.limits.clone()
+            }
+        };
+        let limits = (&*of(old), &*of(self));
+        self.store
+            .follow_queue(&old.store, limits, || timers.create());
+        if let Some(overrides) = &mut self.overrides {
+            let is_shadow = (old.rule.is_shadow, self.rule.is_shadow);
+            overrides.follow_queues(old.overrides.as_deref(), is_shadow, timers);
+        }
+        self.note_queue();
+    }
+}
+
+impl<'p> Decision<'p> {
+    /// The queue of the request's key.
+    fn queue(&self) -> Option<QueueKey<&'p RuleQueue>> {
+        let (store, at) = self.state()?;
+        Some(QueueKey::at(store.queue()?, at))
+    }
+}
+
+/// How a wait in a queue ended: see [`QueuedDecision::end`].
+///
+/// ```
+/// use portcullis_policy::QueueEnd;
+/// assert_ne!(QueueEnd::Granted, QueueEnd::Full);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum QueueEnd {
+    /// The request got its permits.
+    Granted,
+    /// The queue had no room for the request.
+    Full,
+    /// A newer request needed the room in the queue.
+    Evicted,
+    /// The deadline passed, or could not be met.
+    Late,
+    /// A limit without a queue denied the request while it waited, or the policy changed so that it
+    /// could not go on waiting.
+    Denied,
+}
+
+/// A [`Decision`] after a wait, if one was needed: the result of [`Policy::acquire`]. It has all
+/// methods of the decision.
+///
+/// ```
+/// use portcullis_policy::{Limit, Policy, QueueEnd, Request, Rule};
+///
+/// # futures_executor::block_on(async {
+/// let rule = Rule::new("all").limit("1/h".parse::<Limit>()?.queue(1));
+/// let policy = Policy::new([rule]).unwrap();
+/// let request = Request::new("GET", "/");
+/// assert!(policy.acquire(&request).await.is_allowed());
+/// let mut waits = Box::pin(policy.acquire(&request));
+/// # let mut context = core::task::Context::from_waker(core::task::Waker::noop());
+/// assert!(waits.as_mut().poll(&mut context).is_pending());
+/// let denied = policy.acquire(&request).await;
+/// assert_eq!((denied.is_allowed(), denied.end()), (false, Some(QueueEnd::Full)));
+/// # Ok::<(), portcullis_policy::PeriodError>(()) }).unwrap();
+/// ```
+#[must_use = "dropping a decision returns the permits of limits at once"]
+pub struct QueuedDecision<'p> {
+    decision: Decision<'p>,
+    end: Option<QueueEnd>,
+    waited: Duration,
+    retry: Option<Retry>,
+}
+
+impl<'p> QueuedDecision<'p> {
+    /// Returns how the wait ended. `None` if the request was decided at once.
+    ///
+    /// ```
+    /// # use portcullis_policy::{Policy, Request};
+    /// # let policy = Policy::new([]).unwrap();
+    /// let decision = futures_executor::block_on(policy.acquire(&Request::new("GET", "/")));
+    /// assert_eq!(decision.end(), None);
+    /// ```
+    pub fn end(&self) -> Option<QueueEnd> {
+        self.end
+    }
+
+    /// Returns how long the request waited, from the first poll of the future to the poll that
+    /// found the wait over.
+    ///
+    /// ```
+    /// # use portcullis_policy::{Policy, Request};
+    /// # let policy = Policy::new([]).unwrap();
+    /// let decision = futures_executor::block_on(policy.acquire(&Request::new("GET", "/")));
+    /// assert!(decision.waited().is_zero());
+    /// ```
+    pub fn waited(&self) -> Duration {
+        self.waited
+    }
+
+    /// Returns when to retry, as [`Decision::retry`] does. After a queue was full, or a deadline
+    /// passed, the time accounts for the requests that waited ahead.
+    ///
+    /// ```
+    /// # use portcullis_policy::{Policy, Request};
+    /// # let policy = Policy::new([]).unwrap();
+    /// let decision = futures_executor::block_on(policy.acquire(&Request::new("GET", "/")));
+    /// assert_eq!(decision.retry(), None);
+    /// ```
+    pub fn retry(&self) -> Option<Retry> {
+        self.retry.or_else(|| self.decision.retry())
+    }
+
+    /// Returns the decision alone.
+    ///
+    /// ```
+    /// # use portcullis_policy::{Policy, Request};
+    /// # let policy = Policy::new([]).unwrap();
+    /// let decision = futures_executor::block_on(policy.acquire(&Request::new("GET", "/")));
+    /// assert!(decision.into_decision().is_allowed());
+    /// ```
+    pub fn into_decision(self) -> Decision<'p> {
+        self.decision
+    }
+}
+
+impl<'p> Deref for QueuedDecision<'p> {
+    type Target = Decision<'p>;
+
+    fn deref(&self) -> &Decision<'p> {
+        &self.decision
+    }
+}
+
+impl fmt::Debug for QueuedDecision<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("QueuedDecision")
+            .field("decision", &self.decision)
+            .field("end", &self.end)
+            .field("waited", &self.waited)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Overrides {
+    fn create_queues(&mut self, timers: &Timers) {
+        for (store, limits) in self.stores_mut() {
+            store.create_queue(limits, || timers.create());
+        }
+    }
+}

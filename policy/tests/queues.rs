@@ -1,0 +1,562 @@
+//! Requests that wait for the limits of a rule.
+
+#[path = "queues/model.rs"]
+mod model;
+#[path = "queues/support.rs"]
+mod support;
+
+use core::future::Future;
+use core::pin::pin;
+use core::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use core::task::{Context, Poll, Waker};
+use core::time::Duration;
+use std::sync::Arc;
+
+use portcullis_async::TokioTimer;
+use portcullis_core::{Clock, MonotonicClock, Retry, Timestamp};
+use portcullis_policy::{
+    Algorithm, Conditions, Key, Limit, LivePolicy, LoadedPolicy, OnMissing, Outcome, Policy,
+    QueueEnd, QueueOrder, Request, Rule,
+};
+use support::{Task, Time, run};
+
+const GET: Request<'static> = Request::new("GET", "/");
+const SECOND: Duration = Duration::from_secs(1);
+
+fn policy(time: &Time, rules: impl IntoIterator<Item = Rule>) -> Policy {
+    let time = time.clone();
+    Policy::new(rules).unwrap().with_timer(move || time.timer())
+}
+
+/// One permit at once, for which 10 permits can wait.
+fn one_at_once() -> Rule {
+    Rule::new("one").limit(Limit::at_once(1).queue(10))
+}
+
+fn ends(tasks: &[Task<'_, portcullis_policy::QueuedDecision<'_>>]) -> Vec<Option<bool>> {
+    let is_allowed = |task: &Task<'_, portcullis_policy::QueuedDecision<'_>>| {
+        Some(task.output.as_ref()?.is_allowed())
+    };
+    tasks.iter().map(is_allowed).collect()
+}
+
+#[test]
+fn a_rate_grants_those_who_wait_in_their_order_when_it_has_permits() {
+    let time = Time::default();
+    let limit = Limit::per(2, SECOND).algorithm_of(Algorithm::FixedWindow);
+    let policy = policy(&time, [Rule::new("rate").limit(limit.queue(3))]);
+    let mut tasks: Vec<_> = (0..7).map(|_| Task::new(policy.acquire(&GET))).collect();
+    run(&mut tasks);
+    let (yes, no) = (Some(true), Some(false));
+    assert_eq!(ends(&tasks), [yes, yes, None, None, None, no, no]);
+    let full = tasks[6].output.as_ref().unwrap();
+    assert_eq!(full.end(), Some(QueueEnd::Full));
+    assert_eq!(full.rule().unwrap().name(), "rate");
+    let at = |seconds| Some(Retry::At(Timestamp::from_secs(seconds)));
+    assert_eq!(full.retry(), at(1), "the end of the window");
+
+    time.advance(SECOND);
+    run(&mut tasks);
+    assert_eq!(ends(&tasks), [yes, yes, yes, yes, None, no, no]);
+    let third = tasks[2].output.as_ref().unwrap();
+    assert_eq!(
+        (third.end(), third.waited()),
+        (Some(QueueEnd::Granted), SECOND)
+    );
+    assert_eq!(third.status().unwrap().remaining, 0);
+
+    time.advance(SECOND);
+    run(&mut tasks);
+    assert_eq!(ends(&tasks), [yes, yes, yes, yes, yes, no, no]);
+    let counts = policy.queue_counts("rate").unwrap();
+    assert_eq!((counts.waiters, counts.granted, counts.full), (0, 3, 2));
+}
+
+#[test]
+fn a_released_permit_goes_to_the_oldest_request() {
+    let time = Time::default();
+    let policy = policy(&time, [one_at_once()]);
+    let mut tasks: Vec<_> = (0..3).map(|_| Task::new(policy.acquire(&GET))).collect();
+    run(&mut tasks);
+    assert_eq!(ends(&tasks), [Some(true), None, None]);
+    assert!(!policy.decide_at(time.now(), &GET).is_allowed());
+    for first in 0..3 {
+        assert!(tasks[first].output.is_some());
+        tasks[first].output = None;
+        // Free for a moment, and granted to the next one before it is polled.
+        assert!(first == 2 || !policy.decide_at(time.now(), &GET).is_allowed());
+        run(&mut tasks);
+    }
+    assert!(policy.decide_at(time.now(), &GET).is_allowed());
+}
+
+#[test]
+fn no_method_overtakes_a_request_that_waits() {
+    let time = Time::default();
+    let rule = Rule::new("rate")
+        .key(Key::path())
+        .limit(Limit::per(2, SECOND).queue(10))
+        .hold(SECOND);
+    let policy = policy(&time, [rule]);
+    let mut tasks = vec![Task::new(policy.acquire(&GET.cost(1)))];
+    tasks.push(Task::new(policy.acquire(&GET.cost(2))));
+    run(&mut tasks);
+    assert_eq!(ends(&tasks), [Some(true), None]);
+    // One permit is free, but it belongs to the request that waits.
+    let now = time.now();
+    let denied = policy.decide_at(now, &GET);
+    assert!(matches!(
+        denied.outcome(),
+        Outcome::Denied { limit: Some(0), .. }
+    ));
+    let explained = policy.decide_explained_at(now, &GET);
+    assert!(!explained.is_allowed() && explained.retry().is_some());
+    assert_eq!(explained.details().count(), 1);
+    assert!(!policy.hold_at(now, &GET).is_allowed());
+    assert!(
+        policy
+            .decide_at(now, &Request::new("GET", "/other"))
+            .is_allowed()
+    );
+    tasks[1].cancel();
+    assert!(policy.decide_at(now, &GET).is_allowed());
+}
+
+#[test]
+fn a_limit_without_a_queue_denies_at_once_and_also_while_a_request_waits() {
+    let time = Time::default();
+    let day = Limit::per(3, Duration::from_hours(24)).algorithm_of(Algorithm::FixedWindow);
+    let second = Limit::per(1, SECOND).algorithm_of(Algorithm::FixedWindow);
+    let policy = policy(
+        &time,
+        [Rule::new("both").limit(second.queue(10)).limit(day)],
+    );
+    let mut tasks: Vec<_> = (0..4).map(|_| Task::new(policy.acquire(&GET))).collect();
+    run(&mut tasks);
+    assert_eq!(ends(&tasks), [Some(true), None, None, None]);
+    time.advance(SECOND);
+    run(&mut tasks);
+    time.advance(SECOND);
+    run(&mut tasks);
+    // The third one took the last permit of the day.
+    let last = tasks[3].output.as_ref().unwrap();
+    assert_eq!(last.end(), Some(QueueEnd::Denied));
+    assert!(matches!(
+        last.outcome(),
+        Outcome::Denied { limit: Some(1), .. }
+    ));
+    let now = futures_executor::block_on(policy.acquire(&GET));
+    assert_eq!(now.end(), None, "denied at once");
+    assert!(matches!(
+        now.outcome(),
+        Outcome::Denied { limit: Some(1), .. }
+    ));
+}
+
+#[test]
+fn a_request_that_waits_holds_nothing_of_the_other_limits() {
+    let time = Time::default();
+    let rule = Rule::new("both")
+        .limit(Limit::at_once(2).queue(10))
+        .limit(Limit::per(5, SECOND).burst(5));
+    let policy = policy(&time, [rule]);
+    let mut tasks: Vec<_> = (0..3).map(|_| Task::new(policy.acquire(&GET))).collect();
+    run(&mut tasks);
+    assert_eq!(ends(&tasks), [Some(true), Some(true), None]);
+    let left = |limit: usize| {
+        let explained = policy.explain_at(time.now(), &GET).unwrap();
+        let portcullis_policy::Considered::Limits { details, .. } = &explained[0].considered else {
+            panic!("the rule applies");
+        };
+        details[limit].available
+    };
+    assert_eq!((left(0), left(1)), (0, 3));
+    tasks[2].cancel();
+    drop(tasks);
+    assert_eq!((left(0), left(1)), (2, 3), "cancelled without a trace");
+}
+
+#[test]
+fn a_grant_that_is_not_claimed_goes_to_the_next_request() {
+    let time = Time::default();
+    let policy = policy(&time, [one_at_once()]);
+    let mut tasks: Vec<_> = (0..3).map(|_| Task::new(policy.acquire(&GET))).collect();
+    run(&mut tasks);
+    tasks[0].output = None;
+    // The second one is granted and never polled again.
+    tasks[1].cancel();
+    run(&mut tasks);
+    assert_eq!(ends(&tasks), [None, None, Some(true)]);
+    drop(tasks);
+    assert!(policy.decide_at(time.now(), &GET).is_allowed());
+}
+
+#[test]
+fn a_deadline_ends_a_wait_and_leaves_nothing_behind() {
+    let time = Time::default();
+    let policy = policy(&time, [one_at_once()]);
+    let mut tasks = vec![Task::new(policy.acquire(&GET))];
+    tasks.push(Task::new(policy.acquire_for(&GET, SECOND)));
+    tasks.push(Task::new(policy.acquire(&GET)));
+    run(&mut tasks);
+    time.advance(SECOND);
+    run(&mut tasks);
+    let late = tasks[1].output.as_ref().unwrap();
+    assert_eq!((late.end(), late.waited()), (Some(QueueEnd::Late), SECOND));
+    assert!(!late.is_allowed());
+    tasks[0].output = None;
+    run(&mut tasks);
+    assert_eq!(ends(&tasks), [None, Some(false), Some(true)]);
+    assert_eq!(policy.queue_counts("one").unwrap().late, 1);
+}
+
+#[test]
+fn an_evicted_request_is_denied() {
+    let time = Time::default();
+    let newest = Limit::at_once(1)
+        .queue(2)
+        .queue_order(QueueOrder::NewestFirst);
+    let policy = policy(&time, [Rule::new("newest").limit(newest)]);
+    let mut tasks: Vec<_> = (0..4).map(|_| Task::new(policy.acquire(&GET))).collect();
+    run(&mut tasks);
+    assert_eq!(ends(&tasks), [Some(true), Some(false), None, None]);
+    assert_eq!(
+        tasks[1].output.as_ref().unwrap().end(),
+        Some(QueueEnd::Evicted)
+    );
+    tasks[0].output = None;
+    run(&mut tasks);
+    assert_eq!(ends(&tasks), [None, Some(false), None, Some(true)]);
+    let counts = policy.queue_counts("newest").unwrap();
+    assert_eq!((counts.waiters, counts.evicted, counts.granted), (1, 1, 1));
+}
+
+#[test]
+fn a_denial_after_or_without_a_wait_starts_the_penalty_and_a_wait_does_not() {
+    let time = Time::default();
+    let second = Limit::per(1, SECOND).algorithm_of(Algorithm::FixedWindow);
+    let rule = Rule::new("strict")
+        .limit(second.queue(1))
+        .penalty(10 * SECOND);
+    let policy = policy(&time, [rule]);
+    let mut tasks: Vec<_> = (0..2).map(|_| Task::new(policy.acquire(&GET))).collect();
+    run(&mut tasks);
+    time.advance(SECOND);
+    run(&mut tasks);
+    assert_eq!(ends(&tasks), [Some(true), Some(true)], "no penalty");
+    tasks.extend((0..2).map(|_| Task::new(policy.acquire(&GET))));
+    run(&mut tasks);
+    assert_eq!(ends(&tasks)[2..], [None, Some(false)]);
+    // The queue was full. Now a penalty is in force, also for the request that waits.
+    let denied = futures_executor::block_on(policy.acquire(&Request::new("GET", "/")));
+    assert!(matches!(
+        denied.outcome(),
+        Outcome::Denied { limit: None, .. }
+    ));
+    time.advance(9 * SECOND);
+    run(&mut tasks);
+    assert_eq!(ends(&tasks)[2], None);
+    time.advance(SECOND);
+    run(&mut tasks);
+    assert_eq!(ends(&tasks)[2], Some(true));
+}
+
+#[test]
+fn what_is_decided_without_limits_never_waits() {
+    let time = Time::default();
+    let rule = one_at_once()
+        .key(Key::header("X-Key"))
+        .on_missing(OnMissing::Deny)
+        .exempt_header("X-Key", ["admin"]);
+    let shadow = Rule::new("shadow")
+        .priority(0)
+        .shadow()
+        .limit(Limit::at_once(1).queue(5));
+    let policy = policy(&time, [shadow, rule.priority(1)]);
+    let headers = |name| [("X-Key", name)];
+    let (admin, client) = (headers("admin"), headers("client"));
+    let (admin, client) = (GET.headers(&admin), GET.headers(&client));
+    let _held = futures_executor::block_on(policy.acquire(&client));
+    let exempt = futures_executor::block_on(policy.acquire(&admin));
+    assert_eq!((exempt.outcome(), exempt.end()), (Outcome::Exempt, None));
+    assert_eq!(exempt.shadow_denied().map(Rule::name), Some("shadow"));
+    let unknown = futures_executor::block_on(policy.acquire(&GET));
+    assert_eq!(
+        (unknown.outcome(), unknown.end()),
+        (Outcome::Unidentified, None)
+    );
+    assert_eq!(policy.queue_counts("shadow"), None);
+    let none = Policy::new([Rule::new("all").when(Conditions::new().paths(["/x"]))]).unwrap();
+    let none = futures_executor::block_on(none.acquire(&GET)).outcome();
+    assert_eq!(none, Outcome::NoRule);
+}
+
+#[test]
+fn an_override_has_a_queue_of_its_own() {
+    let time = Time::default();
+    let rule = one_at_once()
+        .key(Key::path())
+        .override_key(["/gold"], [Limit::at_once(1).queue(1)])
+        .override_key(["/free"], [Limit::at_once(1)]);
+    let policy = policy(&time, [rule]);
+    let mut tasks = Vec::new();
+    for path in [
+        "/gold", "/gold", "/gold", "/free", "/free", "/other", "/other",
+    ] {
+        tasks.push(Task::new(policy.acquire(&Request::new("GET", path))));
+        run(&mut tasks);
+    }
+    let (yes, no) = (Some(true), Some(false));
+    assert_eq!(ends(&tasks), [yes, None, no, yes, no, yes, None]);
+    assert_eq!(tasks[4].output.as_ref().unwrap().end(), None);
+    let counts = policy.queue_counts("one").unwrap();
+    assert_eq!((counts.waiters, counts.full), (2, 1));
+    tasks[0].output = None;
+    run(&mut tasks);
+    assert_eq!(ends(&tasks), [None, yes, no, yes, no, yes, None]);
+}
+
+#[test]
+fn a_settlement_grants_what_it_returns() {
+    let time = Time::default();
+    let window = Limit::per(10, 60 * SECOND).algorithm_of(Algorithm::FixedWindow);
+    let rule = Rule::new("tokens")
+        .limit(window.queue(10))
+        .hold(30 * SECOND);
+    let policy = policy(&time, [rule]);
+    let hold = policy.hold_at(time.now(), &GET.cost(8));
+    let mut tasks = vec![Task::new(policy.acquire(&GET.cost(5)))];
+    run(&mut tasks);
+    assert!(tasks[0].is_pending());
+    hold.settle_at(time.now(), 2);
+    run(&mut tasks);
+    assert_eq!(ends(&tasks), [Some(true)]);
+}
+
+/// Waits for a permit at once, while the policy changes.
+fn changed(before: Rule, after: Rule) -> (Option<bool>, LivePolicy, Time) {
+    let time = Time::default();
+    let live = LivePolicy::new(policy(&time, [before]));
+    let first = live.load();
+    let held = futures_executor::block_on(first.acquire(&GET));
+    assert!(held.is_allowed());
+    let mut tasks = vec![Task::new(first.acquire(&GET))];
+    run(&mut tasks);
+    assert!(tasks[0].is_pending());
+    live.replace_at(time.now(), Policy::new([after]).unwrap());
+    run(&mut tasks);
+    let end = ends(&tasks)[0];
+    drop(tasks);
+    drop(held);
+    assert!(
+        live.load().decide_at(time.now(), &GET).is_allowed(),
+        "nothing is lost"
+    );
+    (end, live.clone(), time.clone())
+}
+
+#[test]
+fn a_raised_limit_grants_at_once_to_those_who_wait() {
+    let after = Rule::new("one").limit(Limit::at_once(2).queue(10));
+    assert_eq!(changed(one_at_once(), after).0, Some(true));
+    assert_eq!(
+        changed(one_at_once(), one_at_once()).0,
+        None,
+        "nothing changed"
+    );
+    let with_rate = one_at_once().limit(Limit::per(5, SECOND));
+    assert_eq!(
+        changed(one_at_once(), with_rate).0,
+        None,
+        "they go on waiting"
+    );
+}
+
+#[test]
+fn those_who_cannot_go_on_waiting_are_decided_at_once() {
+    let newest = Limit::at_once(1)
+        .queue(10)
+        .queue_order(QueueOrder::NewestFirst);
+    for after in [
+        Rule::new("one").limit(Limit::at_once(1)),
+        Rule::new("one").limit(newest),
+        Rule::new("one")
+            .limit(Limit::at_once(1).queue(10))
+            .limit(Limit::at_once(7)),
+    ] {
+        assert_eq!(changed(one_at_once(), after).0, Some(false));
+    }
+}
+
+#[test]
+fn a_rate_that_changes_is_granted_by_the_new_one() {
+    let time = Time::default();
+    let rule = |limit: Limit| Rule::new("rate").limit(limit.queue(10));
+    let live = LivePolicy::new(policy(&time, [rule(Limit::per(1, 60 * SECOND))]));
+    let (first, second): (LoadedPolicy, LoadedPolicy);
+    first = live.load();
+    let mut tasks: Vec<_> = (0..4).map(|_| Task::new(first.acquire(&GET))).collect();
+    run(&mut tasks);
+    assert_eq!(ends(&tasks), [Some(true), None, None, None]);
+    let faster = Limit::per(10, SECOND).burst(2);
+    live.replace_at(time.now(), Policy::new([rule(faster)]).unwrap());
+    run(&mut tasks);
+    assert_eq!(
+        ends(&tasks),
+        [Some(true), Some(true), None, None],
+        "a burst of 2"
+    );
+    second = live.load();
+    tasks.push(Task::new(second.acquire(&GET)));
+    run(&mut tasks);
+    let step = Duration::from_millis(100);
+    for granted in 3..=5 {
+        time.advance(step);
+        run(&mut tasks);
+        assert_eq!(ends(&tasks).iter().flatten().count(), granted);
+    }
+    assert_eq!(live.load().queue_counts("rate").unwrap().granted, 4);
+}
+
+/// The new queue cannot hear of the release, and asks from time to time.
+#[test]
+fn a_permit_of_a_policy_without_a_queue_is_found_when_it_returns() {
+    let time = Time::default();
+    let before = Rule::new("one").limit(Limit::at_once(1));
+    let live = LivePolicy::new(policy(&time, [before]));
+    let old = live.load();
+    let held = old.decide_at(time.now(), &GET);
+    live.replace_at(time.now(), Policy::new([one_at_once()]).unwrap());
+    let new = live.load();
+    let mut tasks = vec![Task::new(new.acquire(&GET))];
+    run(&mut tasks);
+    assert!(tasks[0].is_pending());
+    drop(held);
+    run(&mut tasks);
+    assert!(tasks[0].is_pending());
+    time.advance(Duration::from_millis(100));
+    run(&mut tasks);
+    assert_eq!(ends(&tasks), [Some(true)]);
+}
+
+#[test]
+fn a_new_policy_takes_over_the_timers() {
+    let time = Time::default();
+    let live = LivePolicy::new(policy(&time, []));
+    time.advance(5 * SECOND);
+    live.replace_at(time.now(), Policy::new([one_at_once()]).unwrap());
+    let new = live.load();
+    assert_eq!(new.now(), time.now());
+    let mut tasks: Vec<_> = (0..2)
+        .map(|_| Task::new(new.acquire_for(&GET, SECOND)))
+        .collect();
+    run(&mut tasks);
+    time.advance(SECOND);
+    run(&mut tasks);
+    assert_eq!(ends(&tasks), [Some(true), Some(false)]);
+}
+
+#[test]
+fn many_keys_wait_apart_and_in_bounded_number() {
+    let time = Time::default();
+    let rule = one_at_once().key(Key::path()).keys(10_000);
+    let policy = policy(&time, [rule]);
+    let paths: Vec<String> = (0..5_000).map(|index| format!("/{index}")).collect();
+    let mut held = Vec::new();
+    let mut tasks: Vec<_> = Vec::new();
+    for path in &paths {
+        let request = Request::new("GET", path);
+        held.push(futures_executor::block_on(policy.acquire(&request)));
+        tasks.push(Task::new(policy.acquire(&request)));
+    }
+    assert!(held.iter().all(|first| first.is_allowed()));
+    run(&mut tasks);
+    let waiters = policy.queue_counts("one").unwrap().waiters;
+    assert_eq!(waiters, portcullis_policy::MAX_WAITING);
+    assert_eq!(ends(&tasks).iter().flatten().count(), 5_000 - 4_096);
+    held.clear();
+    run(&mut tasks);
+    assert_eq!(
+        ends(&tasks)
+            .iter()
+            .filter(|end| **end == Some(true))
+            .count(),
+        4_096
+    );
+}
+
+#[test]
+fn a_deadline_of_the_default_timer_passes() {
+    let policy = Policy::new([one_at_once()]).unwrap();
+    let clock = MonotonicClock::new();
+    let (before, now, after) = (clock.now(), policy.now(), clock.now());
+    assert!(before <= now && now <= after);
+    futures_executor::block_on(async {
+        let _held = policy.acquire(&GET).await;
+        let late = policy.acquire_for(&GET, Duration::from_millis(5)).await;
+        assert_eq!(late.end(), Some(QueueEnd::Late));
+    });
+}
+
+/// Tasks on several threads: never more at once than allowed, none is forgotten.
+#[test]
+fn tasks_of_a_runtime_never_exceed_a_limit_and_all_end() {
+    const TASKS: usize = 16;
+    static AT_ONCE: AtomicU32 = AtomicU32::new(0);
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    let runtime = runtime.worker_threads(4).enable_time().build().unwrap();
+    let policy = runtime.block_on(async {
+        let limits = Rule::new("all")
+            .key(Key::path())
+            .limit(Limit::at_once(3).queue(100))
+            .limit(Limit::per(20_000, SECOND).burst(10).queue(100));
+        Policy::new([limits]).unwrap().with_timer(TokioTimer::new)
+    });
+    let policy: &'static Policy = Box::leak(Box::new(policy));
+    let tasks: Vec<_> = (0..TASKS)
+        .map(|task| {
+            runtime.spawn(async move {
+                let mut granted = 0;
+                for round in 0..200 {
+                    if (task + round) % 7 == 0 {
+                        // Cancelled, granted or late.
+                        let wait = policy.acquire_for(&GET, Duration::from_micros(300));
+                        let _ = tokio::time::timeout(Duration::from_millis(1), wait).await;
+                        continue;
+                    }
+                    let decision = policy.acquire(&GET).await;
+                    assert!(decision.is_allowed());
+                    assert!(AT_ONCE.fetch_add(1, SeqCst) < 3);
+                    tokio::task::yield_now().await;
+                    AT_ONCE.fetch_sub(1, SeqCst);
+                    granted += 1;
+                }
+                granted
+            })
+        })
+        .collect();
+    let granted: usize = runtime.block_on(async {
+        let mut all = 0;
+        for task in tasks {
+            all += task.await.unwrap();
+        }
+        all
+    });
+    assert!(granted > TASKS * 160);
+    let counts = policy.queue_counts("all").unwrap();
+    assert_eq!((counts.waiters, counts.permits), (0, 0));
+    let three = runtime.block_on(policy.acquire(&GET.cost(3)));
+    assert!(three.is_allowed(), "all permits are back");
+}
+
+#[test]
+fn a_future_can_move_to_another_thread() {
+    fn is_send<T: Send>(value: T) -> T {
+        value
+    }
+    let policy = Arc::new(Policy::new([one_at_once()]).unwrap());
+    let mut wait = pin!(is_send(policy.acquire(&GET)));
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(matches!(wait.as_mut().poll(&mut context), Poll::Ready(_)));
+    let _ = is_send(Arc::clone(&policy));
+}
