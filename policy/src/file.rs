@@ -9,8 +9,8 @@ use core::time::Duration;
 use crate::document::Names;
 use crate::document::{FileError, Reader, Table, Text, Value};
 use crate::{
-    Algorithm, Conditions, Key, Kind, Limit, OnMissing, PathRules, Policy, Rule, Threshold,
-    parse_count, parse_period,
+    Algorithm, Conditions, Key, Kind, Limit, OnMissing, PathRules, Policy, QueueOrder, Rule,
+    Threshold, parse_count, parse_period,
 };
 
 /// The settings of a file. Editors read the first one.
@@ -46,7 +46,7 @@ const RULE: [&str; 22] = [
 ];
 
 /// The settings of a limit.
-const LIMIT: [&str; 8] = [
+const LIMIT: [&str; 10] = [
     "rate",
     "at_once",
     "algorithm",
@@ -54,6 +54,8 @@ const LIMIT: [&str; 8] = [
     "segments",
     "wait",
     "debt",
+    "queue",
+    "queue_order",
     "name",
 ];
 
@@ -85,6 +87,11 @@ const ALGORITHMS: [(&str, Algorithm); 4] = [
     ("fixed-window", Algorithm::FixedWindow),
     ("window-from-request", Algorithm::WindowFromRequest),
     ("sliding-window", Algorithm::SlidingWindow { segments: 8 }),
+];
+
+const QUEUE_ORDERS: [(&str, QueueOrder); 2] = [
+    ("oldest-first", QueueOrder::OldestFirst),
+    ("newest-first", QueueOrder::NewestFirst),
 ];
 
 impl Policy {
@@ -134,6 +141,9 @@ impl Policy {
     ///   (the default), `fixed-window`, `window-from-request` or `sliding-window`. A token bucket
     ///   can have a `burst` and a `debt`, a sliding window has `segments` (default 8), and a window
     ///   from a request can have a `wait`.
+    /// - With the feature `queue`, a limit can have a `queue`, the number of permits that requests
+    ///   with one key can wait for, and a `queue_order`, `oldest-first` (the default) or
+    ///   `newest-first`: see [`Limit::queue`].
     /// - An override has a `key`, with a value for each part of the rule's key, and `limits`: see
     ///   [`Rule::override_key`].
     /// - A threshold has a sum of activity and a window, a decision and how long it holds at least.
@@ -498,6 +508,14 @@ impl<'t> FileReader<'t> {
         }
         if let Some(debt) = self.number(&settings, "debt", u64::MAX) {
             limit = limit.debt(debt);
+        }
+        if let Some(queue) = self.number(&settings, "queue", u64::MAX) {
+            limit = limit.queue(queue);
+        }
+        if let Some(value) = settings.get("queue_order")
+            && let Some(order) = self.reader.choice(value, "queue_order", &QUEUE_ORDERS)
+        {
+            limit = limit.queue_order(order);
         }
         if let Some(name) = self.text(&settings, "name") {
             limit = limit.named(name);

@@ -560,3 +560,57 @@ fn a_future_can_move_to_another_thread() {
     assert!(matches!(wait.as_mut().poll(&mut context), Poll::Ready(_)));
     let _ = is_send(Arc::clone(&policy));
 }
+
+#[test]
+fn queues_are_read_from_files() {
+    let policy = Policy::from_toml(
+        r#"
+        [[rules]]
+        name = "both"
+        key = ["path"]
+        limits = [
+            { rate = "10/s", queue = 20, queue_order = "newest-first" },
+            { at_once = 3, queue = 5, queue_order = "newest-first" },
+            "100/d",
+        ]
+        overrides = [{ key = ["/a"], limits = [{ rate = "10/s", queue = 1 }] }]
+        "#,
+    );
+    let policy = policy.unwrap();
+    let limits = policy.rule("both").unwrap().limits();
+    let queues = limits
+        .iter()
+        .map(|limit| (limit.queue_limit(), limit.order()));
+    let (oldest, newest) = (QueueOrder::OldestFirst, QueueOrder::NewestFirst);
+    assert!(queues.eq([(20, newest), (5, newest), (0, oldest)]));
+    assert!(policy.queue_counts("both").is_some());
+}
+
+#[test]
+fn a_queue_that_is_not_valid_is_an_error_of_its_limit() {
+    let text = r#"
+[[rules]]
+name = "a"
+limits = [
+    { rate = "1/s", queue = 1 },
+    { at_once = 2, queue = 1, queue_order = "newest-first" },
+    { at_once = 3, queue_order = "newest-first" },
+    { at_once = 3, queue_order = "first" },
+    { at_once = 3, queue = "many" },
+    { at_once = 3, queu = 1 },
+]
+"#;
+    let errors = Policy::from_toml(text).unwrap_err();
+    let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        errors,
+        [
+            "6:5: limits[1]: queue_order must be that of limits[0]: the requests of a key wait in \
+             one queue for all limits",
+            "7:5: limits[2]: queue_order has no effect without a queue: leave it out, or set queue",
+            "8:34: queue_order: `first` is not known: expected one of oldest-first, newest-first",
+            "9:28: queue: expected a whole number, not a string",
+            "10:20: queu is not a setting of a limit: did you mean queue?",
+        ]
+    );
+}
