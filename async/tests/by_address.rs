@@ -125,3 +125,33 @@ fn a_take_in_turn_may_overtake_older_requests_if_the_newest_is_first() {
 fn waits_address(queue: &Queue, key: &str) -> Address {
     queue.change(|table| Key::new(table, key).address())
 }
+
+#[test]
+fn the_room_for_waiting_requests_can_change() {
+    let (queue, _total) = queue(9, 1);
+    let mut context = Context::from_waker(Waker::noop());
+    let held = queue.key("alice").try_acquire(1).unwrap();
+    let mut first = pin!(queue.acquire("alice", 1));
+    let mut second = pin!(queue.acquire("alice", 1));
+    assert!(first.as_mut().poll(&mut context).is_pending());
+    let full = |queue: &Queue| {
+        let wait = pin!(queue.acquire("alice", 1));
+        wait.poll(&mut Context::from_waker(Waker::noop()))
+            .is_ready()
+    };
+    queue.set_max_permits(1);
+    assert!(full(&queue));
+    queue.set_max_permits(2);
+    assert!(second.as_mut().poll(&mut context).is_pending());
+    assert!(full(&queue));
+    assert_eq!(
+        (queue.key("alice").queued(), queue.key("bob").queued()),
+        (2, 0)
+    );
+    queue.set_max_permits(1);
+    assert!(full(&queue));
+    drop(held);
+    assert!(first.poll(&mut context).is_ready());
+    assert!(second.poll(&mut context).is_ready(), "it went on waiting");
+    assert_eq!(queue.key("alice").queued(), 0);
+}

@@ -373,6 +373,35 @@ fn a_raised_limit_grants_at_once_to_those_who_wait() {
 }
 
 #[test]
+fn those_who_wait_stay_if_the_queue_gets_smaller() {
+    let time = Time::default();
+    let rule = |queue| Rule::new("one").limit(Limit::at_once(1).queue(queue));
+    let live = LivePolicy::new(policy(&time, [rule(3)]));
+    let (first, second): (LoadedPolicy, LoadedPolicy);
+    first = live.load();
+    let mut tasks: Vec<_> = (0..4).map(|_| Task::new(first.acquire(&GET))).collect();
+    run(&mut tasks);
+    live.replace_at(time.now(), Policy::new([rule(1)]).unwrap());
+    second = live.load();
+    tasks.push(Task::new(second.acquire(&GET)));
+    run(&mut tasks);
+    let (yes, no) = (Some(true), Some(false));
+    assert_eq!(ends(&tasks), [yes, None, None, None, no]);
+    for granted in 0..3 {
+        tasks[granted].output = None;
+        run(&mut tasks);
+        assert_eq!(ends(&tasks)[granted + 1], yes);
+    }
+    tasks.extend((0..2).map(|_| Task::new(second.acquire(&GET))));
+    run(&mut tasks);
+    assert_eq!(ends(&tasks)[5..], [None, no]);
+    live.replace_at(time.now(), Policy::new([rule(2)]).unwrap());
+    tasks.push(Task::new(first.acquire(&GET)));
+    run(&mut tasks);
+    assert_eq!(ends(&tasks)[5..], [None, no, None]);
+}
+
+#[test]
 fn those_who_cannot_go_on_waiting_are_decided_at_once() {
     let newest = Limit::at_once(1)
         .queue(10)

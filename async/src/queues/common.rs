@@ -190,6 +190,31 @@ macro_rules! common {
                 self.wait_queue.pass_by()
             }
 
+            /// Sets how many permits the requests that wait may have: of each key, if the queue has
+            /// keys. Requests that already wait go on waiting, also beyond a lower number.
+            ///
+            /// ```
+            /// # use portcullis_async::{Queue, Rejected};
+            /// # use portcullis_core::{Concurrency, Timeless};
+            /// # use core::future::Future;
+            /// # use core::pin::pin;
+            /// # use core::task::{Context, Waker};
+            /// let queue = Queue::new(Concurrency::new(1), Timeless, 1);
+            /// let held = queue.try_acquire(1)?;
+            /// let mut waits = pin!(queue.acquire(1));
+            /// # let mut context = Context::from_waker(Waker::noop());
+            /// assert!(waits.as_mut().poll(&mut context).is_pending());
+            /// queue.set_max_permits(0);
+            /// let full = futures_executor::block_on(queue.acquire(1));
+            /// assert!(matches!(full, Err(Rejected::QueueFull { .. })));
+            /// drop(held);
+            /// assert!(waits.poll(&mut context).is_ready());
+            /// # Ok::<(), portcullis_core::Denied>(())
+            /// ```
+            pub fn set_max_permits(&self, permits: u64) {
+                self.wait_queue.set_max_permits(permits);
+            }
+
             /// Closes the queue. Requests that wait and all later ones fail with
             /// [`Rejected::Closed`](crate::Rejected::Closed). Leases that are held remain valid.
             ///

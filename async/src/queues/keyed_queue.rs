@@ -112,10 +112,10 @@ impl<T: QueueKeys, C: QueueClock, R: RawLock> KeyedQueue<T, C, R> {
         pub const fn with_lock(table: T, clock: C, max_permits: u64, lock: R) -> Self {
             let options = Options {
                 max_waiters: WAITERS,
-                ..Options::new(max_permits)
+                ..Options::new()
             };
             Self {
-                wait_queue: WaitQueue::new(PerKey(table), clock, (), options, lock),
+                wait_queue: WaitQueue::new(PerKey(table), clock, (), options, max_permits, lock),
             }
         }
     }
@@ -431,6 +431,18 @@ impl<P: ToKeyedQueue> QueueKey<P> {
             || !wait_queue.is_waited_for(key)
             || wait_queue.is_free(key);
         passes.then(|| wait_queue.take(key, take))
+    }
+
+    /// Returns the number of permits that requests wait for, of this key.
+    ///
+    /// ```
+    /// # use portcullis_async::KeyedQueue;
+    /// # use portcullis_core::{Concurrency, Keyed, Timeless};
+    /// let queue = KeyedQueue::new(Keyed::for_keys(Concurrency::new(2), 100), Timeless, 10);
+    /// assert_eq!(queue.key("alice").queued(), 0);
+    /// ```
+    pub fn queued(&self) -> u64 {
+        self.0.queue.wait_queue.queued_for(self.0.address)
     }
 
     /// Grants permits of the key's limiter to the requests that wait for the key. Call it after

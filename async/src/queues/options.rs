@@ -54,7 +54,6 @@ pub enum Oversized {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Options {
     pub(crate) order: Order,
-    pub(crate) max_permits: u64,
     pub(crate) max_waiters: u32,
     pub(crate) slack: Duration,
     pub(crate) jitter: Duration,
@@ -62,10 +61,9 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    pub(crate) const fn new(max_permits: u64) -> Self {
+    pub(crate) const fn new() -> Self {
         Self {
             order: Order::OldestFirst,
-            max_permits,
             max_waiters: u32::MAX,
             slack: Duration::from_millis(10),
             jitter: Duration::ZERO,

@@ -222,7 +222,7 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock> Queue<L, C, R> {
         /// ```
         pub const fn with_lock(limiter: L, clock: C, max_permits: u64, lock: R) -> Self {
             Self {
-                wait_queue: WaitQueue::new(Single(limiter), clock, (), Options::new(max_permits), lock),
+                wait_queue: WaitQueue::new(Single(limiter), clock, (), Options::new(), max_permits, lock),
             }
         }
     }
@@ -268,7 +268,8 @@ impl<L: QueueLimiter, C, R: RawLock, H: Hook> Queue<L, C, R, H> {
                     Single(limiter),
                     clock,
                     hook,
-                    Options::new(max_permits),
+                    Options::new(),
+                    max_permits,
                     lock,
                 ),
             }

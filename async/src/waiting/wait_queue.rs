@@ -124,6 +124,8 @@ struct Lists<S: LimiterSource> {
     noted: (usize, Receipts),
     random: u32,
     cursor: S::Cursor,
+    /// How many permits the waiters of a key may request.
+    max_permits: u64,
 }
 
 /// Bits of `gate` besides those of the shards.
@@ -144,6 +146,7 @@ impl<Q: QueueTypes> WaitQueue<Q> {
             clock: Q::Clock,
             hook: Q::Hook,
             options: Options,
+            max_permits: u64,
             lock: Q::Lock,
         ) -> Self {
             // `gate` and `pending` use two more bits each.
@@ -158,7 +161,7 @@ impl<Q: QueueTypes> WaitQueue<Q> {
                 has_waiters: AtomicBool::new(false),
                 queued: AtomicU32::new(0),
                 turns: AtomicU32::new(0),
-                lists: Mutex::new(lock, Lists::NEW),
+                lists: Mutex::new(lock, Lists::new(max_permits)),
             }
         }
     }
@@ -224,29 +227,32 @@ impl<Q: QueueTypes> WaitQueue<Q> {
 }
 
 impl<S: LimiterSource> Lists<S> {
-    const NEW: Self = Self {
-        waits: WaitLists::EMPTY,
-        timers: TimerHeap::new(),
-        counts: QueueCounts {
-            waiters: 0,
-            permits: 0,
-            granted: 0,
-            full: 0,
-            evicted: 0,
-            cancelled: 0,
-            late: 0,
-            closed: 0,
-            oversized: 0,
-        },
-        occupied: 0,
-        closed: false,
-        timed: Drivers::EMPTY,
-        threads: Drivers::EMPTY,
-        now: Timestamp::ZERO,
-        noted: (0, Receipts::NONE),
-        random: 1,
-        cursor: S::START,
-    };
+    const fn new(max_permits: u64) -> Self {
+        Self {
+            waits: WaitLists::EMPTY,
+            timers: TimerHeap::new(),
+            counts: QueueCounts {
+                waiters: 0,
+                permits: 0,
+                granted: 0,
+                full: 0,
+                evicted: 0,
+                cancelled: 0,
+                late: 0,
+                closed: 0,
+                oversized: 0,
+            },
+            occupied: 0,
+            closed: false,
+            timed: Drivers::EMPTY,
+            threads: Drivers::EMPTY,
+            now: Timestamp::ZERO,
+            noted: (0, Receipts::NONE),
+            random: 1,
+            cursor: S::START,
+            max_permits,
+        }
+    }
 
     /// Returns the shard of a key.
     #[inline(always)]
@@ -774,6 +780,18 @@ impl<Q: QueueConfig> WaitQueue<Q> {
 
     pub(crate) fn counts(&self) -> QueueCounts {
         self.with_lists(|lists| lists.counts)
+    }
+
+    pub(crate) fn set_max_permits(&self, permits: u64) {
+        self.with_lists(|lists| lists.max_permits = permits);
+    }
+
+    /// Returns the number of permits that the waiters of a key request.
+    pub(crate) fn queued_for(&self, key: Key<Q>) -> u64 {
+        if !self.is_waited_for(key) {
+            return 0;
+        }
+        self.with_lists(|lists| lists.permits(key))
     }
 
     /// Returns the number of permits that waiters request, saturated.

@@ -48,6 +48,8 @@ pub(crate) type RuleQueue = KeyedQueue<ByAddress<QueuedLimits>, QueueTimer>;
 pub(crate) struct Waits {
     /// A bit for each limit whose permits a request can wait for.
     limits: u32,
+    /// For how many permits of a key requests can wait.
+    permits: u64,
     queue: Option<Arc<RuleQueue>>,
     /// Stores whose releases the same queue hears of, or none, have it in common.
     hears: Arc<()>,
@@ -224,7 +226,7 @@ impl Store {
             self.waits.queue = None;
             return;
         };
-        self.waits.limits = settings.limits;
+        (self.waits.limits, self.waits.permits) = (settings.limits, settings.permits);
         let table = ByAddress(QueuedLimits {
             store: ArcSwap::from_pointee(self.share()),
             unheard: self.waits.unheard.clone(),
@@ -405,14 +407,13 @@ impl Store {
         let goes_on = match (was, is) {
             (None, None) => true,
             (Some(was), Some(is)) => {
-                was.order == is.order
-                    && was.permits == is.permits
-                    && self.at_once_lines() == old.at_once_lines()
+                was.order == is.order && self.at_once_lines() == old.at_once_lines()
             }
             _ => false,
         };
         self.waits = Waits {
             limits: is.map_or(0, |settings| settings.limits),
+            permits: is.map_or(0, |settings| settings.permits),
             ..Waits::default()
         };
         self.waits.unheard.clone_from(&old.waits.unheard);
@@ -449,6 +450,7 @@ impl Store {
         let next = to.and_then(|to| Some((to, to.waits.queue.as_ref()?)));
         match next {
             Some((to, next)) if Arc::ptr_eq(queue, next) => {
+                queue.set_max_permits(to.waits.permits);
                 queue.change(|table| table.0.store.store(Arc::new(to.share())));
             }
             _ => queue.close(),

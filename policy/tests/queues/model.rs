@@ -5,7 +5,7 @@ use std::collections::{HashMap, VecDeque};
 
 use portcullis_core::Timestamp;
 use portcullis_policy::{
-    Algorithm, Key, Limit, Policy, QueueEnd, QueueOrder, QueuedDecision, Request, Rule,
+    Algorithm, Decision, Key, Limit, Policy, QueueEnd, QueueOrder, Request, Rule,
 };
 
 use crate::support::{Task, Time, run};
@@ -147,12 +147,27 @@ impl Simulation {
         }
     }
 
-    fn acquire(&mut self, key: usize, n: u64, deadline: u64) {
+    /// Whether requests of a key wait ahead of a new one.
+    fn is_ahead(&mut self, key: usize) -> bool {
         let limits = self.rules.limits.len();
         let of_key = self.keys.entry(key).or_default();
         of_key.states.resize(limits, State::default());
-        let is_oldest = self.rules.order == QueueOrder::OldestFirst;
-        let is_ahead = is_oldest && !of_key.waiting.is_empty();
+        self.rules.order == QueueOrder::OldestFirst && !of_key.waiting.is_empty()
+    }
+
+    /// Decides a request that does not wait.
+    fn decide(&mut self, key: usize, n: u64) {
+        let fate = if !self.is_ahead(key) && self.allows(key, n) {
+            self.take(key, n);
+            Fate::Allowed(None)
+        } else {
+            Fate::Denied(None)
+        };
+        self.requests.push((key, n, u64::MAX, fate));
+    }
+
+    fn acquire(&mut self, key: usize, n: u64, deadline: u64) {
+        let is_ahead = self.is_ahead(key);
         let id = self.requests.len();
         let fate = if !is_ahead && self.allows(key, n) {
             self.take(key, n);
@@ -296,13 +311,14 @@ impl Random {
     }
 }
 
-fn fate(task: &Task<'_, QueuedDecision<'_>>, is_gone: bool) -> Fate {
+type Decided<'p> = (Option<QueueEnd>, Decision<'p>);
+
+fn fate(task: &Task<'_, Decided<'_>>) -> Fate {
     match &task.output {
-        _ if is_gone => Fate::Gone,
         None if task.is_pending() => Fate::Waits,
         None => Fate::Gone,
-        Some(decision) if decision.is_allowed() => Fate::Allowed(decision.end()),
-        Some(decision) => Fate::Denied(decision.end()),
+        Some((end, decision)) if decision.is_allowed() => Fate::Allowed(*end),
+        Some((end, _)) => Fate::Denied(*end),
     }
 }
 
@@ -344,7 +360,7 @@ fn compare(seed: u64) -> usize {
         requests: Vec::new(),
     };
     let paths = ["/a", "/b", "/c"];
-    let mut tasks: Vec<Task<'_, QueuedDecision<'_>>> = Vec::new();
+    let mut tasks: Vec<Task<'_, Decided<'_>>> = Vec::new();
     let mut waited = 0;
     for step in 0..150 {
         match random.below(10) {
@@ -364,8 +380,18 @@ fn compare(seed: u64) -> usize {
                     millis => Timestamp::from_millis(millis),
                 };
                 let request = Request::new("GET", paths[key]).cost(n as u32);
-                tasks.push(Task::new(policy.acquire_until(&request, until)));
-                plain.acquire(key, n, deadline);
+                if random.below(5) == 0 {
+                    let decision = policy.decide_at(time.now(), &request);
+                    tasks.push(Task::new(async move { (None, decision) }));
+                    plain.decide(key, n);
+                } else {
+                    let wait = policy.acquire_until(&request, until);
+                    tasks.push(Task::new(async move {
+                        let decision = wait.await;
+                        (decision.end(), decision.into_decision())
+                    }));
+                    plain.acquire(key, n, deadline);
+                }
                 waited += usize::from(plain.requests.last().unwrap().3 == Fate::Waits);
             }
             4..7 if !tasks.is_empty() => {
@@ -384,8 +410,7 @@ fn compare(seed: u64) -> usize {
         }
         run(&mut tasks);
         for (id, (task, expected)) in tasks.iter().zip(&plain.requests).enumerate() {
-            let is_gone = expected.3 == Fate::Gone && task.output.is_none() && !task.is_pending();
-            let seen = fate(task, is_gone);
+            let seen = fate(task);
             assert_eq!(
                 seen, expected.3,
                 "seed {seed}, step {step}, request {id}: {rules:?}"

@@ -47,11 +47,9 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         } = request;
         let head = lists.head(key);
         let Options {
-            order,
-            max_permits,
-            max_waiters,
-            ..
+            order, max_waiters, ..
         } = self.options;
+        let max_permits = lists.max_permits;
         let is_plain = order == Order::OldestFirst
             && !lists.closed
             // A request for more needs the limiter's capacity, to learn whether it can ever be
@@ -202,11 +200,9 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             }
         }
         let Options {
-            order,
-            max_permits,
-            max_waiters,
-            ..
+            order, max_waiters, ..
         } = self.options;
+        let max_permits = lists.max_permits;
         let fits = |lists: &Lists<Q::Source>| {
             let line = lists.room(key);
             lists.counts.waiters < max_waiters && line + request.room() <= max_permits
