@@ -214,7 +214,7 @@ pub use policy::{
 #[cfg(feature = "queue")]
 pub use portcullis_async::QueueCounts;
 #[cfg(feature = "queue")]
-pub use queue::{MAX_WAITING, QueueEnd, QueuedDecision};
+pub use queue::{Acquiring, MAX_WAITING, QueueEnd, QueuedDecision};
 pub use request::{Fields, Kind, Request};
 pub use rule::{MAX_LIMITS, MAX_TABLE_BYTES, OnMissing, Rule, RuleError};
 #[cfg(all(feature = "live", any(feature = "toml", feature = "json")))]

@@ -204,5 +204,5 @@ fn a_request_that_waits_allocates_nothing() {
         assert!(!black_box(policy.decide_at(policy.now(), &request.cost(3))).is_allowed());
     });
     assert_eq!(count, 0);
-    assert!(size <= 1_400, "a future takes {size} bytes");
+    assert!(size <= 640, "a future takes {size} bytes");
 }

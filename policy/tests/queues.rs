@@ -196,7 +196,7 @@ fn a_deadline_ends_a_wait_and_leaves_nothing_behind() {
     let time = Time::default();
     let policy = policy(&time, [one_at_once()]);
     let mut tasks = vec![Task::new(policy.acquire(&GET))];
-    tasks.push(Task::new(policy.acquire_for(&GET, SECOND)));
+    tasks.push(Task::new(policy.acquire(&GET).within(SECOND)));
     tasks.push(Task::new(policy.acquire(&GET)));
     run(&mut tasks);
     time.advance(SECOND);
@@ -477,7 +477,7 @@ fn a_new_policy_takes_over_the_timers() {
     let new = live.load();
     assert_eq!(new.now(), time.now());
     let mut tasks: Vec<_> = (0..2)
-        .map(|_| Task::new(new.acquire_for(&GET, SECOND)))
+        .map(|_| Task::new(new.acquire(&GET).within(SECOND)))
         .collect();
     run(&mut tasks);
     time.advance(SECOND);
@@ -522,7 +522,7 @@ fn a_deadline_of_the_default_timer_passes() {
     assert!(before <= now && now <= after);
     futures_executor::block_on(async {
         let _held = policy.acquire(&GET).await;
-        let late = policy.acquire_for(&GET, Duration::from_millis(5)).await;
+        let late = policy.acquire(&GET).within(Duration::from_millis(5)).await;
         assert_eq!(late.end(), Some(QueueEnd::Late));
     });
 }
@@ -549,7 +549,7 @@ fn tasks_of_a_runtime_never_exceed_a_limit_and_all_end() {
                 for round in 0..200 {
                     if (task + round) % 7 == 0 {
                         // Cancelled, granted or late.
-                        let wait = policy.acquire_for(&GET, Duration::from_micros(300));
+                        let wait = policy.acquire(&GET).within(Duration::from_micros(300));
                         let _ = tokio::time::timeout(Duration::from_millis(1), wait).await;
                         continue;
                     }

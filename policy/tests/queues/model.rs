@@ -385,7 +385,7 @@ fn compare(seed: u64) -> usize {
                     tasks.push(Task::new(async move { (None, decision) }));
                     plain.decide(key, n);
                 } else {
-                    let wait = policy.acquire_until(&request, until);
+                    let wait = policy.acquire(&request).until(until);
                     tasks.push(Task::new(async move {
                         let decision = wait.await;
                         (decision.end(), decision.into_decision())
