@@ -496,6 +496,11 @@ fn scale(count: u64, part: u64, whole: u64) -> u64 {
     u64::try_from(scaled).unwrap_or(u64::MAX)
 }
 
+/// The memory of a table with one word for each key, for each key, as of [`KeyedArray::for_keys`].
+///
+/// [`KeyedArray::for_keys`]: portcullis_core::KeyedArray::for_keys
+pub(crate) const WORD_BYTES: usize = 34;
+
 /// The settings of a limiter, known to be valid.
 pub(crate) enum Compiled {
     Bucket(TokenBucketRules),
@@ -528,7 +533,7 @@ impl Compiled {
             Self::Bucket(_) if is_held => size_of::<Refunds>(),
             _ => 0,
         };
-        34 + limiter * 17 / 4 + refunds
+        WORD_BYTES + limiter * 17 / 4 + refunds
     }
 }
 

@@ -13,7 +13,7 @@ use portcullis_core::{Address, Denied, Detail, Retry, Timestamp};
 
 use crate::conditions::parse_network;
 use crate::key::{KeyOf, Text};
-use crate::limit::compile_all;
+use crate::limit::{WORD_BYTES, compile_all};
 use crate::overrides::{Override, Overrides, Place};
 #[cfg(feature = "queue")]
 use crate::queue::{QueueTimer, Timers};
@@ -826,7 +826,8 @@ fn activate(rule: Rule, path_rules: PathRules, errors: &mut Vec<RuleError>) -> O
         .iter()
         .map(|limit| limit.bytes_per_key(is_held))
         .sum();
-    let bytes = bytes + thresholds.bytes_per_key();
+    let penalty_bytes = if penalty.is_some() { WORD_BYTES } else { 0 };
+    let bytes = bytes + penalty_bytes + thresholds.bytes_per_key();
     let most = MAX_TABLE_BYTES / bytes.max(1);
     if !rule.key.is_shared() && rule.keys > most {
         let what = match &*rule.thresholds {

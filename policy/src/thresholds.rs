@@ -24,6 +24,7 @@ use portcullis_core::{
 };
 
 use crate::key::KeyOf;
+use crate::limit::WORD_BYTES;
 use crate::store::{Limiters, Words, hold_rules, limiters, lines_for, words};
 use crate::{PathError, Policy, Request, Rule};
 
@@ -323,7 +324,8 @@ impl<'r> Compiled<'r> {
     /// The memory of the tables for each key, as of `KeyedArray::for_keys`.
     pub(crate) fn bytes_per_key(&self) -> usize {
         let holds = self.levels.iter().filter(|(_, _, hold)| hold.is_some());
-        self.windows.len() * (34 + size_of::<Window>() * 17 / 4) + holds.count() * 34
+        self.windows.len() * (WORD_BYTES + size_of::<Window>() * 17 / 4)
+            + holds.count() * WORD_BYTES
     }
 
     /// Tables for `keys` keys, or for the one key that all requests share. `None` without
