@@ -105,7 +105,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         within: "pub fn new(",
         text: "if pairs > MAX_PAIRS {",
         by: "if pairs > usize::MAX - 1 {",
-        test: ("damaged_files", "no_file_is_slow_to_read"),
+        test: ("damaged_files", "no_file_of_rules_is_slow_to_read"),
     },
     // A hold that has ended returns permits; permits at once are returned by the settlement and by
     // the drop; a bucket refunds only its last take, or is not charged beyond what it has; what one
