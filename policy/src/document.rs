@@ -22,6 +22,8 @@ use core::ops::Range;
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
+#[cfg(feature = "json")]
+use crate::policy::check;
 use crate::{PathRules, Policy, Rule, RuleError};
 
 /// The deepest nesting of arrays and tables in a file.
@@ -394,20 +396,39 @@ impl<'t> Reader<'t> {
         match Policy::with_path_rules(rules, path_rules) {
             Ok(policy) if self.errors.is_empty() => return Ok(policy),
             Ok(_) => {}
-            Err(errors) => {
-                for error in errors {
-                    let span = self.place_of(&error);
-                    let message = match &error.value {
-                        Some(value) => {
-                            format!("{}: `{}` {}", error.setting, shown(value), error.problem)
-                        }
-                        None => format!("{}: {}", error.setting, error.problem),
-                    };
-                    self.refuse(span, message);
-                }
-            }
+            Err(errors) => self.refuse_rules(errors),
         }
         Err(self.into_errors())
+    }
+
+    /// Checks rules of the file that are in the order of their priority. Creates no tables.
+    #[cfg(feature = "json")]
+    pub(crate) fn checked(
+        mut self,
+        rules: &[Rule],
+        path_rules: PathRules,
+    ) -> Result<(), Vec<FileError>> {
+        if let Err(errors) = check(rules, path_rules) {
+            self.refuse_rules(errors);
+        }
+        match self.into_errors() {
+            errors if errors.is_empty() => Ok(()),
+            errors => Err(errors),
+        }
+    }
+
+    /// Notes the errors that a policy has found, each at its setting.
+    fn refuse_rules(&mut self, errors: Vec<RuleError>) {
+        for error in errors {
+            let span = self.place_of(&error);
+            let message = match &error.value {
+                Some(value) => {
+                    format!("{}: `{}` {}", error.setting, shown(value), error.problem)
+                }
+                None => format!("{}: {}", error.setting, error.problem),
+            };
+            self.refuse(span, message);
+        }
     }
 
     /// The errors, in the order of the text.

@@ -72,16 +72,13 @@ impl Active {
         let keeps = (keeps_penalty, is_held);
         self.store = old.store.followed_by(limits, penalty, keeps, keys);
         // Keys are found by hashes of the store's hasher.
-        let mut refused = Vec::new();
         self.overrides = Overrides::new(
             &rule.overrides,
             &rule.key,
             &self.store,
             (penalty, is_held),
             path_rules,
-            &mut refused,
         );
-        debug_assert!(refused.is_empty(), "the overrides were checked");
         if let (Some(new), Some(old)) = (&mut self.overrides, &old.overrides) {
             let keys = (&*before.overrides, &*rule.overrides);
             new.follow(old, keys, keeps);

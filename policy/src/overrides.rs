@@ -9,7 +9,7 @@
 //! A key is found by its hash of 64 bits. The hasher is that of the rule's tables and has a random
 //! key, so no client can choose a key with the hash of another one.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use foldhash::fast::RandomState;
 #[cfg(feature = "live")]
@@ -47,15 +47,39 @@ pub(crate) struct Override {
 pub(crate) type Refused = (usize, Option<usize>, String);
 
 impl Overrides {
-    /// Creates the state of all overrides of a rule with this key and this store. `None` without
-    /// overrides.
+    /// Checks the overrides of a rule with this key.
+    pub(crate) fn check(
+        overrides: &[KeyOverride],
+        key: &Key,
+        path_rules: PathRules,
+    ) -> Vec<Refused> {
+        let (hasher, mut refused) = (std::hash::RandomState::new(), Vec::new());
+        let mut seen: HashSet<KeyHash, RandomState> = HashSet::default();
+        for (index, this) in overrides.iter().enumerate() {
+            let hash = |key: &KeyOf<'_>| KeyHash::new(&hasher, key);
+            match key.with_values(&this.key, path_rules, hash) {
+                Ok(hash) if !seen.insert(hash) => {
+                    let problem = "another override is for the same key";
+                    refused.push((index, None, problem.into()));
+                }
+                Ok(_) => {}
+                Err(problem) => refused.push((index, None, problem)),
+            }
+            compile_all(&this.limits, |limit, problem| {
+                refused.push((index, limit, problem));
+            });
+        }
+        refused
+    }
+
+    /// Creates the state of all overrides of a rule with this key and this store, which were
+    /// [checked](Self::check). `None` without overrides.
     pub(crate) fn new(
         overrides: &[KeyOverride],
         key: &Key,
         store: &Store,
         (penalty, is_held): (Option<FixedWindowRules>, bool),
         path_rules: PathRules,
-        refused: &mut Vec<Refused>,
     ) -> Option<Box<Self>> {
         if overrides.is_empty() {
             return None;
@@ -63,17 +87,9 @@ impl Overrides {
         let (mut by_key, mut all) = (HashMap::default(), Vec::new());
         for (index, this) in overrides.iter().enumerate() {
             let hash = key.with_values(&this.key, path_rules, |key| store.hash(key));
-            match hash {
-                Ok(hash) => {
-                    if by_key.insert(hash, index as u32).is_some() {
-                        let problem = "another override is for the same key";
-                        refused.push((index, None, problem.into()));
-                    }
-                }
-                Err(problem) => refused.push((index, None, problem)),
-            }
-            let limits = compile_all(&this.limits, |limit, problem| {
-                refused.push((index, limit, problem));
+            by_key.insert(hash.expect("the key was checked"), index as u32);
+            let limits = compile_all(&this.limits, |_, problem| {
+                debug_assert!(false, "the limits were checked: {problem}");
             });
             let penalty = penalty.filter(|_| !limits.is_empty());
             let store = Store::new(limits, penalty, None, is_held);

@@ -9,11 +9,11 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use ipnet::IpNet;
-use portcullis_core::{Address, Denied, Detail, Retry, Timestamp};
+use portcullis_core::{Address, Denied, Detail, FixedWindowRules, Retry, Timestamp};
 
 use crate::conditions::parse_network;
 use crate::key::{KeyOf, Text};
-use crate::limit::{WORD_BYTES, compile_all};
+use crate::limit::{Compiled, WORD_BYTES, compile_all};
 use crate::overrides::{Override, Overrides, Place};
 #[cfg(feature = "queue")]
 use crate::queue::{QueueTimer, Timers};
@@ -326,51 +326,37 @@ impl Policy {
     ) -> Result<Self, Vec<RuleError>> {
         let mut rules: Vec<Rule> = rules.into_iter().collect();
         rules.sort_by_key(|rule| rule.priority);
-        let mut errors = Vec::new();
-        let mut names = HashSet::new();
-        for rule in &rules {
-            if !names.insert(&rule.name) {
-                errors.push(RuleError {
-                    rule: rule.name.clone(),
-                    setting: "name".into(),
-                    value: None,
-                    problem: "another rule has the same name".into(),
-                });
-            }
-        }
-        // Disabled rules are checked too.
-        let conditions: Vec<Conditions> =
-            rules.iter().map(|rule| rule.conditions.clone()).collect();
-        if let Err(refused) = Matcher::new(&conditions, path_rules) {
-            errors.extend(refused.into_iter().map(|error| RuleError {
-                rule: rules[error.index].name.clone(),
-                setting: error.setting.into(),
-                value: Some(error.value),
-                problem: error.problem.to_string(),
-            }));
-        }
-        let active: Vec<Active> = rules
+        let (plans, matcher) = check(&rules, path_rules)?;
+        let states: Vec<State> = plans
             .into_iter()
-            .filter_map(|rule| activate(rule, path_rules, &mut errors))
+            .map(|plan| plan.state(path_rules))
             .collect();
-        if !errors.is_empty() {
-            return Err(errors);
-        }
         let matched: Box<[u32]> = (0..)
-            .zip(&active)
-            .filter(|(_, active)| active.rule.is_enabled)
+            .zip(&rules)
+            .filter(|(_, rule)| rule.is_enabled)
             .map(|(index, _)| index)
             .collect();
-        let enabled: Vec<Conditions> = matched
-            .iter()
-            .map(|&index| active[index as usize].rule.conditions.clone())
-            .collect();
-        let matcher = Matcher::new(&enabled, path_rules);
+        let matcher = if matched.len() == rules.len() {
+            matcher
+        } else {
+            let enabled = rules.iter().filter(|rule| rule.is_enabled);
+            let enabled: Vec<_> = enabled.map(|rule| rule.conditions.clone()).collect();
+            let matcher = Matcher::new(&enabled, path_rules);
+            matcher.expect("the same conditions were valid before")
+        };
+        let active = |(rule, state): (Rule, State)| Active {
+            rule,
+            is_plain: state.overrides.is_none(),
+            exempt_networks: state.exempt_networks,
+            store: state.store,
+            overrides: state.overrides,
+            activity: state.activity,
+        };
         #[cfg_attr(not(feature = "queue"), expect(unused_mut, reason = "no queues"))]
         let mut policy = Self {
             path_rules,
-            matcher: matcher.expect("the same conditions were valid before"),
-            rules: active.into(),
+            matcher,
+            rules: rules.into_iter().zip(states).map(active).collect(),
             matched,
             #[cfg(feature = "queue")]
             timers: Timers::DEFAULT,
@@ -758,9 +744,60 @@ fn names<'n>(names: impl Iterator<Item = &'n str>) -> Vec<&'n str> {
     names
 }
 
-/// Checks the settings of a rule other than its conditions, and creates its tables.
-fn activate(rule: Rule, path_rules: PathRules, errors: &mut Vec<RuleError>) -> Option<Active> {
-    let before = errors.len();
+/// Checks rules in the order of their priority, and creates no tables. Returns what is needed to
+/// create them, and a matcher of all rules, also of those that are disabled.
+pub(crate) fn check(
+    rules: &[Rule],
+    path_rules: PathRules,
+) -> Result<(Vec<Plan<'_>>, Matcher), Vec<RuleError>> {
+    let mut errors = Vec::new();
+    let mut names = HashSet::new();
+    for rule in rules {
+        if !names.insert(&rule.name) {
+            errors.push(RuleError {
+                rule: rule.name.clone(),
+                setting: "name".into(),
+                value: None,
+                problem: "another rule has the same name".into(),
+            });
+        }
+    }
+    let conditions: Vec<Conditions> = rules.iter().map(|rule| rule.conditions.clone()).collect();
+    let matcher = Matcher::new(&conditions, path_rules).map_err(|refused| {
+        errors.extend(refused.into_iter().map(|error| RuleError {
+            rule: rules[error.index].name.clone(),
+            setting: error.setting.into(),
+            value: Some(error.value),
+            problem: error.problem.to_string(),
+        }));
+    });
+    let plans = rules.iter().map(|rule| plan(rule, path_rules, &mut errors));
+    let plans = plans.collect();
+    match matcher {
+        Ok(matcher) if errors.is_empty() => Ok((plans, matcher)),
+        _ => Err(errors),
+    }
+}
+
+/// A rule, and what its state is created from. If the rule has errors, some of it is missing.
+pub(crate) struct Plan<'r> {
+    rule: &'r Rule,
+    limits: Vec<Compiled>,
+    penalty: Option<FixedWindowRules>,
+    thresholds: thresholds::Compiled<'r>,
+    exempt_networks: Vec<IpNet>,
+}
+
+/// The state of a rule: see [`Active`].
+struct State {
+    exempt_networks: Vec<IpNet>,
+    store: Store,
+    overrides: Option<Box<Overrides>>,
+    activity: Option<Arc<Activity>>,
+}
+
+/// Checks the settings of a rule other than its conditions.
+fn plan<'r>(rule: &'r Rule, path_rules: PathRules, errors: &mut Vec<RuleError>) -> Plan<'r> {
     let mut refuse = |setting: String, problem: String| {
         errors.push(RuleError {
             rule: rule.name.clone(),
@@ -852,31 +889,7 @@ fn activate(rule: Rule, path_rules: PathRules, errors: &mut Vec<RuleError>) -> O
             }),
         }
     }
-    if errors.len() > before {
-        return None;
-    }
-    let keys = (!rule.key.is_shared()).then_some(rule.keys);
-    let store = Store::new(limits, penalty, keys, is_held);
-    let activity = thresholds.activity(keys);
-    let mut refused = Vec::new();
-    let overrides = Overrides::new(
-        &rule.overrides,
-        &rule.key,
-        &store,
-        (penalty, is_held),
-        path_rules,
-        &mut refused,
-    );
-    if refused.is_empty() {
-        return Some(Active {
-            is_plain: overrides.is_none(),
-            rule,
-            exempt_networks,
-            store,
-            overrides,
-            activity,
-        });
-    }
+    let refused = Overrides::check(&rule.overrides, &rule.key, path_rules);
     errors.extend(
         refused
             .into_iter()
@@ -890,7 +903,34 @@ fn activate(rule: Rule, path_rules: PathRules, errors: &mut Vec<RuleError>) -> O
                 problem,
             }),
     );
-    None
+    Plan {
+        rule,
+        limits,
+        penalty,
+        thresholds,
+        exempt_networks,
+    }
+}
+
+impl Plan<'_> {
+    /// Creates the state of a rule without errors.
+    fn state(self, path_rules: PathRules) -> State {
+        let Self { rule, penalty, .. } = self;
+        let (keys, is_held) = (rule.table_keys(), rule.hold.is_some());
+        let store = Store::new(self.limits, penalty, keys, is_held);
+        State {
+            activity: self.thresholds.activity(keys),
+            overrides: Overrides::new(
+                &rule.overrides,
+                &rule.key,
+                &store,
+                (penalty, is_held),
+                path_rules,
+            ),
+            exempt_networks: self.exempt_networks,
+            store,
+        }
+    }
 }
 
 impl fmt::Debug for Policy {

@@ -3,6 +3,7 @@
 use core::fmt;
 use core::time::Duration;
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 use ipnet::IpNet;
@@ -44,7 +45,7 @@ pub struct Rule {
     pub(crate) key: Key,
     pub(crate) on_missing: OnMissing,
     pub(crate) keys: usize,
-    pub(crate) exempt: Vec<(Text, HashSet<Box<str>, RandomState>)>,
+    pub(crate) exempt: Vec<(Text, Arc<Values>)>,
     pub(crate) exempt_networks: Vec<String>,
     pub(crate) penalty: Option<Duration>,
     pub(crate) hold: Option<Duration>,
@@ -54,6 +55,10 @@ pub struct Rule {
     status: u16,
     etag: Option<Box<str>>,
 }
+
+/// Values of a header or a property. Rules may have a list in common, so that a file with many
+/// rules and one long list does not take their product of memory.
+pub(crate) type Values = HashSet<Box<str>, RandomState>;
 
 /// The limits of one key of a rule.
 #[derive(Clone, Debug)]
@@ -268,11 +273,16 @@ impl Rule {
     /// ```
     #[must_use]
     pub fn exempt_header<S: Into<Box<str>>>(
-        mut self,
+        self,
         name: &str,
         values: impl IntoIterator<Item = S>,
     ) -> Self {
         let values = values.into_iter().map(Into::into).collect();
+        self.exempt_values(name, Arc::new(values))
+    }
+
+    /// As [`exempt_header`](Self::exempt_header), with values that other rules may have too.
+    pub(crate) fn exempt_values(mut self, name: &str, values: Arc<Values>) -> Self {
         self.exempt.push((Text::Header(name.into()), values));
         self
     }
@@ -291,6 +301,7 @@ impl Rule {
         values: impl IntoIterator<Item = S>,
     ) -> Self {
         let values = values.into_iter().map(Into::into).collect();
+        let values = Arc::new(values);
         self.exempt.push((Text::Property(name.into()), values));
         self
     }
@@ -527,9 +538,14 @@ impl Rule {
         self.etag.as_deref()
     }
 
+    /// For how many keys the tables have room. `None` for the one key that all requests share.
+    pub(crate) fn table_keys(&self) -> Option<usize> {
+        (!self.key.is_shared()).then_some(self.keys)
+    }
+
     /// Whether the client of a request is exempt.
     pub(crate) fn exempts(&self, request: &Request<'_>, networks: &[IpNet]) -> bool {
-        let lists = |(text, values): &(Text, HashSet<Box<str>, RandomState>)| {
+        let lists = |(text, values): &(Text, Arc<Values>)| {
             text.of(request).is_some_and(|text| values.contains(text))
         };
         let address = request.address.map(|address| address.to_canonical());

@@ -509,7 +509,7 @@ fn no_file_of_another_system_is_slow_to_read() {
         ),
         (
             OCELOT,
-            true,
+            false,
             repeated_in(
                 "{\"Routes\":[{\"UpstreamPathTemplate\":\"/\",\"RateLimitOptions\":\
             {\"Limit\":1,\"Period\":\"1s\",\"QuotaMessage\":\"",

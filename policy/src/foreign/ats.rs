@@ -75,7 +75,7 @@ impl Imported {
             None => reader.refuse((0..0).into(), "policies is missing in this file"),
         }
         let path_rules = PathRules::new();
-        reader.into_policy(rules.clone(), path_rules)?;
+        reader.checked(&rules, path_rules)?;
         Ok(Self {
             rules,
             path_rules,

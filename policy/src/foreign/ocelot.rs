@@ -18,7 +18,7 @@ mod values;
 use std::collections::{HashMap, HashSet};
 
 use self::options::{Level, Merged, Options, Set};
-use self::templates::{group_matches, literal, split_template, upstream_pattern};
+use self::templates::{GroupPattern, literal, split_template, upstream_pattern};
 use super::Imported;
 use crate::document::{Names, Node, Reader, Span, Table, Value, located, nearest, shown};
 use crate::{Conditions, FileError, PathRules, Rule};
@@ -28,6 +28,12 @@ const CLIENT_HEADER: &str = "Oc-Client";
 
 /// The same, before Ocelot 24.1.
 const OLD_CLIENT_HEADER: &str = "ClientId";
+
+/// The most pairs of a route and a rule of `GlobalRateLimitRules`, or one of its methods.
+const MAX_COMPARED: usize = 1 << 20;
+
+/// The most rules of `GlobalRateLimitRules` for one route. Each becomes a rule here.
+const MAX_GROUPS: usize = 64;
 
 /// The settings at the top of the file.
 const FILE: &[&str] = &[
@@ -171,7 +177,7 @@ impl Imported {
             ..
         } = reader;
         let warnings = located(text, warnings);
-        reader.into_policy(rules.clone(), path_rules)?;
+        reader.checked(&rules, path_rules)?;
         Ok(Self {
             rules,
             path_rules,
@@ -182,7 +188,9 @@ impl Imported {
 
 /// A rule of `GlobalRateLimitRules`.
 struct Group {
-    pattern: Set<String>,
+    span: Span,
+    pattern: GroupPattern,
+    /// Sorted.
     methods: Vec<String>,
     options: Options,
     is_used: bool,
@@ -192,6 +200,7 @@ struct Route {
     span: Span,
     key: String,
     name: String,
+    /// Sorted.
     methods: Vec<String>,
     host: Option<Set<String>>,
     patterns: Vec<Set<String>>,
@@ -210,7 +219,7 @@ struct OcelotReader<'t> {
     old_name: Option<Span>,
     has_new_name: bool,
     has_warned_of_headers: bool,
-    /// The names of the rules, and how many rules wanted each of them.
+    /// The names of the rules, and the last number that was tried after each of them.
     names: HashMap<String, usize>,
     /// The keys of the routes with a limit.
     limited: HashSet<String>,
@@ -265,6 +274,11 @@ impl<'t> OcelotReader<'t> {
         }
         // The order in which Ocelot asks the routes: those for a host first, whatever the priority.
         routes.sort_by_key(|route| (route.host.is_none(), -route.priority));
+        if let Some(value) = get(file, "GlobalRateLimitRules")
+            && !self.can_compare(value, &routes, &groups)
+        {
+            groups.clear();
+        }
         for route in &routes {
             self.rules_of(route, global.as_ref(), &mut groups);
         }
@@ -276,9 +290,28 @@ impl<'t> OcelotReader<'t> {
         for group in groups.iter().filter(|group| !group.is_used) {
             let message = "Pattern matches the DownstreamPathTemplate of no route that has no \
                            RateLimitOptions: the rule has no effect";
-            self.warn(group.pattern.span, message);
+            self.warn(group.span, message);
         }
         self.path_rules(&routes)
+    }
+
+    /// Whether the groups can be compared with all routes in a short time. Otherwise notes an
+    /// error.
+    fn can_compare(&mut self, value: &Value<'t>, routes: &[Route], groups: &[Group]) -> bool {
+        let routes = routes.iter().filter(|route| route.takes_groups()).count();
+        let values: usize = groups.iter().map(|group| 1 + group.methods.len()).sum();
+        let can_compare = routes.saturating_mul(values) <= MAX_COMPARED;
+        if !can_compare {
+            let message = format!(
+                "GlobalRateLimitRules: {} rules with {} methods are too many beside {routes} \
+                 routes without RateLimitOptions: at most {MAX_COMPARED} pairs of a rule or a \
+                 method and a route are compared",
+                groups.len(),
+                values - groups.len(),
+            );
+            self.reader.refuse(value.span, message);
+        }
+        can_compare
     }
 
     /// The values of an array.
@@ -398,7 +431,8 @@ impl<'t> OcelotReader<'t> {
             return None;
         }
         Some(Group {
-            pattern,
+            span: pattern.span,
+            pattern: GroupPattern::new(&pattern.value),
             methods,
             options,
             is_used: false,
@@ -535,13 +569,21 @@ impl<'t> OcelotReader<'t> {
     /// The rules of a route: one for each group of `GlobalRateLimitRules` for some of its methods,
     /// and one for the rest.
     fn rules_of(&mut self, route: &Route, global: Option<&Options>, groups: &mut [Group]) {
-        if route.aggregated.is_none() && route.options.is_none() {
+        if route.takes_groups() {
             let matching = groups.iter_mut().filter(|group| group.is_for(route));
-            for group in matching {
+            for (nth, group) in matching.enumerate() {
+                if nth == MAX_GROUPS {
+                    let message = format!(
+                        "more than {MAX_GROUPS} rules of GlobalRateLimitRules are for this route"
+                    );
+                    self.reader.refuse(route.span, message);
+                    return;
+                }
                 group.is_used = true;
                 let limit = Merged::new(self, &route.key, Some(&group.options), global);
-                let is_for =
-                    |method: &&String| route.methods.is_empty() || route.methods.contains(*method);
+                let is_for = |method: &&String| {
+                    route.methods.is_empty() || route.methods.binary_search(method).is_ok()
+                };
                 let methods: Vec<String> = group.methods.iter().filter(is_for).cloned().collect();
                 if group.methods.is_empty() {
                     self.add(route, &route.name, &route.methods, limit);
@@ -592,12 +634,7 @@ impl<'t> OcelotReader<'t> {
             Some(prefix) => format!("{prefix}:{name}"),
             None => name.to_owned(),
         };
-        let wanted = self.names.entry(name.clone()).or_insert(0);
-        *wanted += 1;
-        let name = match *wanted {
-            1 => name,
-            number => format!("{name} ({number})"),
-        };
+        let name = self.free_name(name);
         let mut rule = Rule::new(&name)
             .priority(u32::try_from(self.rules.len()).unwrap_or(u32::MAX))
             .when(conditions);
@@ -609,6 +646,23 @@ impl<'t> OcelotReader<'t> {
         }
         self.rules.push(rule);
         name
+    }
+
+    /// The name, or the name and a number if another rule has it.
+    fn free_name(&mut self, name: String) -> String {
+        let mut number = self.names.get(&name).copied().unwrap_or(0);
+        loop {
+            number += 1;
+            let free = match number {
+                1 => name.clone(),
+                number => format!("{name} ({number})"),
+            };
+            if !self.names.contains_key(&free) {
+                self.names.insert(free.clone(), 1);
+                self.names.insert(name, number);
+                return free;
+            }
+        }
     }
 
     /// The headers that name the client. A file with the old names only may be older than the new
@@ -636,7 +690,7 @@ impl<'t> OcelotReader<'t> {
             return;
         };
         let all = Options {
-            route_keys: Vec::new(),
+            route_keys: HashSet::new(),
             ..global.clone()
         };
         if let Some(merged) = Merged::new(self, "", None, Some(&all)) {
@@ -677,22 +731,26 @@ impl<'t> OcelotReader<'t> {
     }
 }
 
+impl Route {
+    /// Whether the route takes the options of `GlobalRateLimitRules`.
+    fn takes_groups(&self) -> bool {
+        self.aggregated.is_none() && self.options.is_none()
+    }
+}
+
 impl Group {
     /// Whether the rule is for this route, at least with some of its methods.
     fn is_for(&self, route: &Route) -> bool {
         let keys = &self.options.route_keys;
+        let is_of_route = |method: &String| route.methods.binary_search(method).is_ok();
         let shares_a_method = self.methods.is_empty()
             || route.methods.is_empty()
-            || self
-                .methods
-                .iter()
-                .any(|method| route.methods.contains(method));
+            || self.methods.iter().any(is_of_route);
         let downstream = route.downstream.as_deref();
         shares_a_method
             && (keys.is_empty() || keys.contains(&route.key))
-            && downstream.is_some_and(|downstream| {
-                group_matches(&self.pattern.value, downstream, route.is_case_sensitive)
-            })
+            && downstream
+                .is_some_and(|downstream| self.pattern.matches(downstream, route.is_case_sensitive))
     }
 }
 

@@ -49,9 +49,9 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         file: OVERRIDES,
-        within: "pub(crate) fn new(",
-        text: "by_key.insert(hash, index as u32).is_some()",
-        by: "by_key.insert(hash, index as u32) == Some(u32::MAX)",
+        within: "pub(crate) fn check(",
+        text: "Ok(hash) if !seen.insert(hash) => {",
+        by: "Ok(hash) if !seen.insert(hash) && index == usize::MAX => {",
         test: (
             "overrides",
             "overrides_are_checked_when_the_rule_is_put_in_force",

@@ -1,11 +1,25 @@
 //! `RateLimitOptions`: as the file has them, and merged for a route.
 
 use core::time::Duration;
+use std::collections::HashSet;
+use std::sync::Arc;
 
 use super::values::{Piece, pieces, time_span};
 use super::{OcelotReader, get};
 use crate::document::{Span, Table, Value};
+use crate::rule::Values;
 use crate::{Algorithm, Key, Limit, OnMissing, Rule};
+
+/// The longest name of a header, and the longest prefix of keys, in bytes. Each rule has a copy of
+/// those that are global.
+const MAX_NAME: usize = 256;
+
+/// The longest message, in bytes, and the most placeholders in it.
+const MAX_MESSAGE: usize = 4_096;
+const MAX_PLACEHOLDERS: usize = 16;
+
+/// The longest text of a period, in bytes. Messages repeat it.
+const MAX_PERIOD: usize = 64;
 
 /// The period of global options that have a limit only.
 const DEFAULT_PERIOD: &str = "1s";
@@ -77,14 +91,15 @@ pub(super) struct Options {
     pub(super) span: Span,
     pub(super) is_enabled: Option<bool>,
     pub(super) header: Option<String>,
-    pub(super) exempt: Vec<String>,
+    /// `None` if the list is empty.
+    pub(super) exempt: Option<Arc<Values>>,
     pub(super) limit: Option<Set<u64>>,
     pub(super) period: Option<Set<Period>>,
     pub(super) wait: Renamed<Duration>,
     pub(super) status: Renamed<u16>,
     pub(super) message: Renamed<Vec<Piece>>,
     pub(super) prefix: Renamed<String>,
-    pub(super) route_keys: Vec<String>,
+    pub(super) route_keys: HashSet<String>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -119,30 +134,23 @@ impl<'t> OcelotReader<'t> {
             span: value.span,
             is_enabled,
             header: None,
-            exempt: Vec::new(),
+            exempt: None,
             limit: None,
             period: None,
             wait: Renamed::NONE,
             status: Renamed::NONE,
             message: Renamed::NONE,
             prefix: Renamed::NONE,
-            route_keys: self.texts(table, "RouteKeys"),
+            route_keys: self.texts(table, "RouteKeys").into_iter().collect(),
         };
         if is_enabled == Some(false) {
             // Ocelot does not check them either.
             return Some(options);
         }
         options.header = self
-            .text(table, "ClientIdHeader")
+            .short_text(table, "ClientIdHeader")
             .map(|header| header.value);
-        options.exempt = self.texts(table, "ClientWhitelist");
-        if options.exempt.iter().any(String::is_empty) {
-            let message =
-                "ClientWhitelist: \"\" has no effect: a request without a client is denied";
-            let span = get(table, "ClientWhitelist").map_or(value.span, |list| list.span);
-            self.warn(span, message);
-            options.exempt.retain(|client| !client.is_empty());
-        }
+        options.exempt = self.exempt(table);
         for (name, off) in [("EnableHeaders", false), ("DisableRateLimitHeaders", true)] {
             if self.boolean(table, name) == Some(off)
                 && let Some(value) = get(table, name)
@@ -166,8 +174,34 @@ impl<'t> OcelotReader<'t> {
         options.status = self.renamed(table, ["HttpStatusCode", "StatusCode"], Self::status);
         let messages = ["QuotaExceededMessage", "QuotaMessage"];
         options.message = self.renamed(table, messages, Self::message);
-        options.prefix = self.renamed(table, ["RateLimitCounterPrefix", "KeyPrefix"], Self::text);
+        let prefixes = ["RateLimitCounterPrefix", "KeyPrefix"];
+        options.prefix = self.renamed(table, prefixes, Self::short_text);
         Some(options)
+    }
+
+    fn exempt(&mut self, table: &Table<'t>) -> Option<Arc<Values>> {
+        let clients = self.texts(table, "ClientWhitelist");
+        let mut values: Values = clients.into_iter().map(Into::into).collect();
+        if values.remove("")
+            && let Some(list) = get(table, "ClientWhitelist")
+        {
+            let message =
+                "ClientWhitelist: \"\" has no effect: a request without a client is denied";
+            self.warn(list.span, message);
+        }
+        (!values.is_empty()).then(|| Arc::new(values))
+    }
+
+    /// Text of which each rule has a copy.
+    fn short_text(&mut self, table: &Table<'t>, name: &str) -> Option<Set<String>> {
+        let text = self.text(table, name)?;
+        if text.value.len() > MAX_NAME {
+            let value = get(table, name)?;
+            let problem = format_args!("is longer than {MAX_NAME} bytes");
+            self.reader.invalid(value, name, problem);
+            return None;
+        }
+        Some(text)
     }
 
     fn renamed<T>(
@@ -207,6 +241,9 @@ impl<'t> OcelotReader<'t> {
             return None;
         }
         let length = match time_span(&text) {
+            _ if text.trim().len() > MAX_PERIOD => {
+                Err(format!("is longer than {MAX_PERIOD} bytes"))
+            }
             Ok(span) if !span.has_unit && level != Level::Global => {
                 Err("has no unit: expected a number and ms, s, m, h or d".to_owned())
             }
@@ -300,7 +337,17 @@ impl<'t> OcelotReader<'t> {
 
     fn message(&mut self, table: &Table<'t>, name: &str) -> Option<Set<Vec<Piece>>> {
         let text = self.text(table, name)?;
-        match pieces(&text.value) {
+        let pieces = match pieces(&text.value) {
+            _ if text.value.len() > MAX_MESSAGE => {
+                Err(format!("is longer than {MAX_MESSAGE} bytes"))
+            }
+            // Text comes before, between and after placeholders.
+            Ok((pieces, _)) if pieces.len() > 2 * MAX_PLACEHOLDERS + 1 => {
+                Err(format!("has more than {MAX_PLACEHOLDERS} placeholders"))
+            }
+            pieces => pieces,
+        };
+        match pieces {
             Ok((pieces, has_format)) => {
                 if has_format {
                     let message = format!("{name}: the format of a number is ignored");
@@ -341,7 +388,7 @@ pub(super) struct Merged<'o> {
     pub(super) period: (&'o str, Duration),
     pub(super) wait: Duration,
     pub(super) header: Option<&'o str>,
-    pub(super) exempt: &'o [String],
+    pub(super) exempt: Option<&'o Arc<Values>>,
     pub(super) status: Option<u16>,
     pub(super) message: Option<&'o [Piece]>,
     pub(super) prefix: Option<&'o str>,
@@ -355,9 +402,8 @@ impl<'o> Merged<'o> {
         route: Option<&'o Options>,
         global: Option<&'o Options>,
     ) -> Option<Self> {
-        let global = global.filter(|global| {
-            global.route_keys.is_empty() || global.route_keys.iter().any(|listed| listed == key)
-        });
+        let global =
+            global.filter(|global| global.route_keys.is_empty() || global.route_keys.contains(key));
         let both = [route, global];
         let mut all = both.into_iter().flatten();
         if all.any(|options| options.is_enabled == Some(false)) {
@@ -397,11 +443,7 @@ impl<'o> Merged<'o> {
             },
             wait: wait.copied().unwrap_or_default(),
             header: first(both, |options| options.header.as_deref()),
-            exempt: first(both, |options| {
-                let exempt = &options.exempt[..];
-                (!exempt.is_empty()).then_some(exempt)
-            })
-            .unwrap_or_default(),
+            exempt: first(both, |options| options.exempt.as_ref()),
             status: status.copied(),
             message: message.map(Vec::as_slice),
             prefix: prefix.map(String::as_str),
@@ -440,9 +482,9 @@ impl<'o> Merged<'o> {
         if let Some(status) = self.status {
             rule = rule.with_status(status);
         }
-        if !self.exempt.is_empty() {
-            for header in headers {
-                rule = rule.exempt_header(header, self.exempt.iter().cloned());
+        for header in headers {
+            if let Some(exempt) = self.exempt {
+                rule = rule.exempt_values(header, Arc::clone(exempt));
             }
         }
         rule

@@ -103,42 +103,58 @@ pub(super) fn upstream_pattern(template: &str) -> Result<Upstream, &'static str>
     Ok(upstream)
 }
 
-/// Whether the pattern of a rule in `GlobalRateLimitRules` matches the downstream template of a
-/// route. Without a placeholder, a pattern is a prefix, of whole components. Otherwise it is a
-/// template: a placeholder matches one component, and at the end of the pattern any number of them.
-pub(super) fn group_matches(pattern: &str, downstream: &str, is_case_sensitive: bool) -> bool {
-    let path = |text| str::split(text, '?').next().unwrap_or_default();
-    let (pattern, downstream) = (path(pattern), path(downstream));
-    let components = |text| str::split(text, '/').filter(|component| !component.is_empty());
-    let mut prefix: Vec<&str> = components(pattern).collect();
-    let is_prefix = match prefix.last() {
-        Some(last) if Component::of(last) == Component::Placeholder && !pattern.ends_with('/') => {
-            prefix.pop();
-            true
-        }
-        _ => !pattern.contains('{'),
-    };
-    let are_equal = |a: &str, b: &str| a == b || !is_case_sensitive && a.eq_ignore_ascii_case(b);
-    let matches = |part: &str, component: &str| match (part.find('{'), part.rfind('}')) {
-        (Some(start), Some(end)) => {
-            let (before, after) = (&part[..start], &part[end + 1..]);
-            let ends = component.get(..start).zip(
-                component
-                    .len()
-                    .checked_sub(after.len())
-                    .and_then(|at| component.get(at..)),
-            );
-            component.len() >= before.len() + after.len()
-                && ends
-                    .is_some_and(|(first, last)| are_equal(first, before) && are_equal(last, after))
-        }
-        _ => are_equal(part, component),
-    };
-    let mut rest = components(downstream);
-    prefix.iter().all(|part| {
-        rest.next()
-            .is_some_and(|component| matches(part, component))
-    }) && (is_prefix || rest.next().is_none())
+/// The pattern of a rule in `GlobalRateLimitRules`, for the downstream templates of routes. Without
+/// a placeholder, a pattern is a prefix, of whole components. Otherwise it is a template: a
+/// placeholder matches one component, and at the end of the pattern any number of them.
+pub(super) struct GroupPattern {
+    parts: Vec<String>,
+    is_prefix: bool,
+}
+
+fn path_components(template: &str) -> impl Iterator<Item = &str> {
+    let path = template.split('?').next().unwrap_or_default();
+    path.split('/').filter(|component| !component.is_empty())
+}
+
+impl GroupPattern {
+    pub(super) fn new(pattern: &str) -> Self {
+        let path = pattern.split('?').next().unwrap_or_default();
+        let mut parts: Vec<String> = path_components(pattern).map(str::to_owned).collect();
+        let is_prefix = match parts.last() {
+            Some(last) if Component::of(last) == Component::Placeholder && !path.ends_with('/') => {
+                parts.pop();
+                true
+            }
+            _ => !path.contains('{'),
+        };
+        Self { parts, is_prefix }
+    }
+
+    pub(super) fn matches(&self, downstream: &str, is_case_sensitive: bool) -> bool {
+        let are_equal =
+            |a: &str, b: &str| a == b || !is_case_sensitive && a.eq_ignore_ascii_case(b);
+        let matches = |part: &str, component: &str| match (part.find('{'), part.rfind('}')) {
+            (Some(start), Some(end)) => {
+                let (before, after) = (&part[..start], &part[end + 1..]);
+                let ends = component.get(..start).zip(
+                    component
+                        .len()
+                        .checked_sub(after.len())
+                        .and_then(|at| component.get(at..)),
+                );
+                component.len() >= before.len() + after.len()
+                    && ends.is_some_and(|(first, last)| {
+                        are_equal(first, before) && are_equal(last, after)
+                    })
+            }
+            _ => are_equal(part, component),
+        };
+        let mut rest = path_components(downstream);
+        self.parts.iter().all(|part| {
+            rest.next()
+                .is_some_and(|component| matches(part, component))
+        }) && (self.is_prefix || rest.next().is_none())
+    }
 }
 
 #[cfg(test)]
@@ -169,11 +185,11 @@ mod tests {
             ("/api/é{v}", "/api/aé", false),
         ] {
             assert_eq!(
-                group_matches(pattern, downstream, false),
+                GroupPattern::new(pattern).matches(downstream, false),
                 expected,
                 "{pattern} {downstream}"
             );
         }
-        assert!(!group_matches("/api", "/API", true));
+        assert!(!GroupPattern::new("/api").matches("/API", true));
     }
 }
