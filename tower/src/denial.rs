@@ -11,6 +11,8 @@
 mod seconds;
 
 use core::fmt::Write as _;
+use core::time::Duration;
+use std::borrow::Cow;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
@@ -96,11 +98,12 @@ impl Reply {
 #[non_exhaustive]
 pub enum DenialBody {
     /// The [message](Rule::with_message) of the rule, or else the reason phrase of the status.
-    ///
-    /// As in Ocelot, `{0}` in a message stands for the number of the limit, and `{1}` for its
-    /// period.
     #[default]
     Message,
+    /// As `Message`, with the count of the limit that denied in the place of `{0}`, and with its
+    /// period in the place of `{1}`, as in Ocelot. Messages that were read from `ocelot.json` have
+    /// them already: use `Message` for those.
+    Template,
     /// No body.
     Empty,
     /// The reason phrase of the status, such as `Too Many Requests`.
@@ -186,7 +189,7 @@ impl DenialSettings {
         let reason = status.canonical_reason().unwrap_or("Denied");
         match self.body {
             DenialBody::Empty => Reply::new(status, Bytes::new()),
-            DenialBody::Message => match message {
+            DenialBody::Message | DenialBody::Template => match message {
                 Some(message) => Reply::new(status, message.to_owned()),
                 None => Reply::new(status, reason),
             },
@@ -272,7 +275,10 @@ impl Replies {
         let of_rule = |rule: &Rule| {
             let status = StatusCode::from_u16(rule.status()).unwrap_or(settings.status);
             let of = |limit: Option<&Limit>| {
-                let message = rule.message().map(|message| filled(message, limit));
+                let message = rule.message().map(|message| match settings.body {
+                    DenialBody::Template => Cow::Owned(filled(message, limit)),
+                    _ => Cow::Borrowed(message),
+                });
                 let policy = limit.and_then(Limit::name).unwrap_or(rule.name());
                 settings.reply(status, message.as_deref(), Some(policy))
             };
@@ -326,13 +332,27 @@ fn filled(message: &str, limit: Option<&Limit>) -> String {
     let Some(limit) = limit else {
         return message.to_owned();
     };
-    let period = match limit.period() {
-        Some(period) => format!("{period:?}"),
-        None => String::new(),
-    };
+    let period = limit.period().map(period_text).unwrap_or_default();
     message
         .replace("{0}", &limit.count().to_string())
         .replace("{1}", &period)
+}
+
+/// A period in the largest unit of which it is a multiple.
+fn period_text(period: Duration) -> String {
+    let units = [
+        (86_400_000_000_000, "d"),
+        (3_600_000_000_000, "h"),
+        (60_000_000_000, "m"),
+        (1_000_000_000, "s"),
+        (1_000_000, "ms"),
+    ];
+    let nanos = period.as_nanos();
+    let fits = units.iter().find(|(unit, _)| nanos.is_multiple_of(*unit));
+    match fits {
+        Some((unit, name)) => format!("{}{name}", nanos / unit),
+        None => format!("{period:?}"),
+    }
 }
 
 /// Makes the headers of a reply, in the map of headers of the request.

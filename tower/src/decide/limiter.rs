@@ -30,10 +30,26 @@ impl<L> ByLimiter<L>
 where
     L: Limiter + Send + Sync + 'static,
 {
-    /// Judges by a limiter, which may be an `Arc` that others use too.
-    pub fn new(limiter: impl Into<Arc<L>>) -> Self {
+    /// Judges by a limiter.
+    pub fn new(limiter: L) -> Self {
+        Self::shared(Arc::new(limiter))
+    }
+
+    /// Judges by a limiter that others use too.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use portcullis_core::Concurrency;
+    /// use portcullis_tower::{ByLimiter, RateLimitLayer};
+    ///
+    /// let in_progress = Arc::new(Concurrency::new(64));
+    /// let layer = RateLimitLayer::new(ByLimiter::shared(Arc::clone(&in_progress)));
+    /// assert_eq!(in_progress.in_use(), 0);
+    /// # let _ = layer;
+    /// ```
+    pub fn shared(limiter: Arc<L>) -> Self {
         Self {
-            limiter: limiter.into(),
+            limiter,
             replies: Arc::default(),
         }
     }
