@@ -32,7 +32,7 @@ use crate::{Denial, DenialSettings, RequestHead};
 pub trait Decide: Send + Sync + 'static {
     /// Permits that were taken, and can be returned as if they had not been: see
     /// [`undo_at`](Self::undo_at).
-    type Held: Send;
+    type Held: Send + 'static;
 
     /// What is kept while the request is in progress. Permits at once return when it is dropped.
     type Permits: Send + 'static;
@@ -40,7 +40,7 @@ pub trait Decide: Send + Sync + 'static {
     /// Makes the replies to denied requests, before the first request is judged.
     fn prepare(&mut self, settings: &DenialSettings);
 
-    /// Takes the permits of a request. `None` if nothing needs to be kept.
+    /// Takes `cost` permits for a request. `None` if nothing needs to be kept.
     ///
     /// # Errors
     ///
@@ -49,6 +49,7 @@ pub trait Decide: Send + Sync + 'static {
         &self,
         now: Timestamp,
         head: &RequestHead<'_>,
+        cost: u32,
     ) -> Result<Option<Self::Permits>, Denial>;
 
     /// As [`decide_at`](Self::decide_at), but the permits can be returned.
@@ -56,11 +57,20 @@ pub trait Decide: Send + Sync + 'static {
     /// # Errors
     ///
     /// [`Denial`] if the request is denied. Nothing is taken then.
-    fn hold_at(&self, now: Timestamp, head: &RequestHead<'_>) -> Result<Self::Held, Denial>;
+    fn hold_at(
+        &self,
+        now: Timestamp,
+        head: &RequestHead<'_>,
+        cost: u32,
+    ) -> Result<Self::Held, Denial>;
 
     /// Returns permits, because the request is denied by another limit. If nobody else has taken
     /// from a limit since, it is as if nothing was taken. Otherwise permits may return by time.
     fn undo_at(&self, now: Timestamp, held: Self::Held);
+
+    /// Settles the cost of a request, which is known now: `actual` instead of what was taken.
+    /// `None` if nothing needs to be kept.
+    fn settle_at(&self, now: Timestamp, held: Self::Held, actual: u32) -> Option<Self::Permits>;
 
     /// Keeps permits for good. `None` if nothing needs to be kept.
     fn keep(&self, held: Self::Held) -> Option<Self::Permits>;
@@ -96,9 +106,10 @@ impl<A: Decide, B: Decide> Decide for And<A, B> {
         &self,
         now: Timestamp,
         head: &RequestHead<'_>,
+        cost: u32,
     ) -> Result<Option<Self::Permits>, Denial> {
-        let first = self.first.hold_at(now, head)?;
-        match self.next.decide_at(now, head) {
+        let first = self.first.hold_at(now, head, cost)?;
+        match self.next.decide_at(now, head, cost) {
             Ok(next) => Ok(both(self.first.keep(first), next)),
             Err(denial) => {
                 self.first.undo_at(now, first);
@@ -107,9 +118,14 @@ impl<A: Decide, B: Decide> Decide for And<A, B> {
         }
     }
 
-    fn hold_at(&self, now: Timestamp, head: &RequestHead<'_>) -> Result<Self::Held, Denial> {
-        let first = self.first.hold_at(now, head)?;
-        match self.next.hold_at(now, head) {
+    fn hold_at(
+        &self,
+        now: Timestamp,
+        head: &RequestHead<'_>,
+        cost: u32,
+    ) -> Result<Self::Held, Denial> {
+        let first = self.first.hold_at(now, head, cost)?;
+        match self.next.hold_at(now, head, cost) {
             Ok(next) => Ok((first, next)),
             Err(denial) => {
                 self.first.undo_at(now, first);
@@ -121,6 +137,18 @@ impl<A: Decide, B: Decide> Decide for And<A, B> {
     fn undo_at(&self, now: Timestamp, (first, next): Self::Held) {
         self.next.undo_at(now, next);
         self.first.undo_at(now, first);
+    }
+
+    fn settle_at(
+        &self,
+        now: Timestamp,
+        (first, next): Self::Held,
+        actual: u32,
+    ) -> Option<Self::Permits> {
+        both(
+            self.first.settle_at(now, first, actual),
+            self.next.settle_at(now, next, actual),
+        )
     }
 
     fn keep(&self, (first, next): Self::Held) -> Option<Self::Permits> {

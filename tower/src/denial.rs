@@ -115,6 +115,14 @@ pub enum DenialBody {
     Problem,
 }
 
+/// The text for a request that lacks a part of the key.
+#[derive(Clone, Debug)]
+enum Unidentified {
+    Named,
+    Ocelot,
+    Text(Bytes),
+}
+
 /// How denied requests are answered.
 ///
 /// ```
@@ -134,7 +142,7 @@ pub enum DenialBody {
 pub struct DenialSettings {
     body: DenialBody,
     status: StatusCode,
-    unidentified: (StatusCode, Option<Bytes>),
+    unidentified: (StatusCode, Unidentified),
     pub(crate) headers: Vec<(HeaderName, HeaderValue)>,
 }
 
@@ -150,8 +158,17 @@ impl DenialSettings {
         Self {
             body: DenialBody::Message,
             status: StatusCode::TOO_MANY_REQUESTS,
-            unidentified: (StatusCode::SERVICE_UNAVAILABLE, None),
+            unidentified: (StatusCode::SERVICE_UNAVAILABLE, Unidentified::Named),
             headers: Vec::new(),
+        }
+    }
+
+    /// The settings of the gateway Ocelot, for rules that were read from its file: the body is the
+    /// message of the rule, and a request without a client gets 503 and Ocelot's text.
+    pub fn ocelot() -> Self {
+        Self {
+            unidentified: (StatusCode::SERVICE_UNAVAILABLE, Unidentified::Ocelot),
+            ..Self::new()
         }
     }
 
@@ -169,10 +186,10 @@ impl DenialSettings {
     }
 
     /// Sets the status and the text for requests that lack a part of the rule's key, if the rule
-    /// [denies](portcullis_policy::OnMissing::Deny) them. The default is that of Ocelot: 503, and a
-    /// text that names the rule.
+    /// [denies](portcullis_policy::OnMissing::Deny) them. Default: 503, as in Ocelot, and a text
+    /// that names the rule.
     pub fn unidentified(mut self, status: StatusCode, text: impl Into<Bytes>) -> Self {
-        self.unidentified = (status, Some(text.into()));
+        self.unidentified = (status, Unidentified::Text(text.into()));
         self
     }
 
@@ -197,6 +214,30 @@ impl DenialSettings {
             DenialBody::Problem => Reply::problem(status, problem(status, message, policy)),
         }
     }
+}
+
+impl Unidentified {
+    fn of(&self, rule: &Rule) -> Bytes {
+        let name = rule.name();
+        match self {
+            Self::Named => format!("The rule `{name}` could not identify the client.").into(),
+            Self::Ocelot => {
+                let limit = rule.limits().first().map(limit_text).unwrap_or_default();
+                let text = format!(
+                    "Rate limiting client could not be identified for the route '{name}' due to a \
+                     missing or unknown client ID header required by rule '{limit}'!"
+                );
+                text.into()
+            }
+            Self::Text(text) => text.clone(),
+        }
+    }
+}
+
+/// A limit as Ocelot writes it, without its wait.
+fn limit_text(limit: &Limit) -> String {
+    let period = limit.period().map(period_text).unwrap_or_default();
+    format!("{}/{period}", limit.count())
 }
 
 /// Problem details.
@@ -282,17 +323,11 @@ impl Replies {
                 let policy = limit.and_then(Limit::name).unwrap_or(rule.name());
                 settings.reply(status, message.as_deref(), Some(policy))
             };
-            let (unidentified, text) = settings.unidentified.clone();
+            let (unidentified, text) = &settings.unidentified;
             RuleReplies {
                 limits: rule.limits().iter().map(|limit| of(Some(limit))).collect(),
                 other: of(rule.limits().first()),
-                unidentified: Reply::new(
-                    unidentified,
-                    text.unwrap_or_else(|| {
-                        let name = rule.name();
-                        format!("The rule `{name}` could not identify the client.").into()
-                    }),
-                ),
+                unidentified: Reply::new(*unidentified, text.of(rule)),
             }
         };
         Self {

@@ -4,11 +4,14 @@ use core::fmt;
 use core::marker::PhantomData;
 use core::pin::Pin;
 use core::task::{Context, Poll, ready};
+use std::sync::Arc;
 
 use http::Response;
 use pin_project_lite::pin_project;
+use portcullis_core::Clock;
 
-use crate::{LimitedBody, ResponseBody};
+use crate::service::Shared;
+use crate::{Decide, LimitedBody, ResponseBody, ResponseHead};
 
 pin_project! {
     /// The future of a response: the result of calling a [`RateLimit`](crate::RateLimit).
@@ -16,68 +19,104 @@ pin_project! {
     /// It holds the permits of the request. They pass to the body of the response, and return if
     /// the future is dropped, or the inner service fails.
     #[must_use = "futures do nothing unless they are polled"]
-    pub struct ResponseFuture<F, B, P, W> {
+    pub struct ResponseFuture<F, B, D: Decide, C, W> {
         #[pin]
-        state: State<F, B, P>,
+        state: State<F, B, D, C>,
         kind: PhantomData<fn() -> W>,
     }
 }
 
 pin_project! {
     #[project = Projected]
-    enum State<F, B, P> {
-        Allowed { #[pin] inner: F, permits: Option<P> },
-        Denied { response: Option<Response<LimitedBody<B, P>>> },
+    enum State<F, B, D: Decide, C> {
+        Allowed { #[pin] inner: F, permits: Option<D::Permits> },
+        Settling { #[pin] inner: F, settling: Option<Settling<D, C>> },
+        Denied { response: Option<Response<LimitedBody<B, D::Permits>>> },
     }
 }
 
-impl<F, B, P, W> ResponseFuture<F, B, P, W> {
-    pub(crate) const fn allowed(inner: F, permits: Option<P>) -> Self {
-        Self {
-            state: State::Allowed { inner, permits },
-            kind: PhantomData,
+/// A request whose cost is settled when there is a response.
+pub(crate) struct Settling<D: Decide, C> {
+    pub(crate) shared: Arc<Shared<D, C>>,
+    pub(crate) held: D::Held,
+    pub(crate) estimate: u32,
+}
+
+impl<D: Decide, C: Clock> Settling<D, C> {
+    fn settle(self, head: &ResponseHead<'_>) -> Option<D::Permits> {
+        let Self {
+            shared,
+            held,
+            estimate,
+        } = self;
+        let actual = shared.settings.actual(head, estimate);
+        if actual == estimate {
+            return shared.decide.keep(held);
         }
+        shared.decide.settle_at(shared.clock.now(), held, actual)
+    }
+}
+
+impl<F, B, D: Decide, C, W> ResponseFuture<F, B, D, C, W> {
+    pub(crate) const fn allowed(inner: F, permits: Option<D::Permits>) -> Self {
+        Self::new(State::Allowed { inner, permits })
     }
 
-    pub(crate) const fn denied(response: Response<LimitedBody<B, P>>) -> Self {
+    pub(crate) const fn settling(inner: F, settling: Settling<D, C>) -> Self {
+        Self::new(State::Settling {
+            inner,
+            settling: Some(settling),
+        })
+    }
+
+    pub(crate) const fn denied(response: Response<LimitedBody<B, D::Permits>>) -> Self {
+        Self::new(State::Denied {
+            response: Some(response),
+        })
+    }
+
+    const fn new(state: State<F, B, D, C>) -> Self {
         Self {
-            state: State::Denied {
-                response: Some(response),
-            },
+            state,
             kind: PhantomData,
         }
     }
 }
 
-impl<F, B, E, P, W> Future for ResponseFuture<F, B, P, W>
+impl<F, B, E, D, C, W> Future for ResponseFuture<F, B, D, C, W>
 where
     F: Future<Output = Result<Response<B>, E>>,
-    W: ResponseBody<B, P>,
+    D: Decide,
+    C: Clock,
+    W: ResponseBody<B, D::Permits>,
 {
     type Output = Result<Response<W::Body>, E>;
 
     #[inline]
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        Poll::Ready(match self.project().state.project() {
-            Projected::Allowed { inner, permits } => {
+        let (response, permits) = match self.project().state.project() {
+            Projected::Allowed { inner, permits } => (ready!(inner.poll(context))?, permits.take()),
+            Projected::Settling { inner, settling } => {
                 let result = ready!(inner.poll(context));
-                let permits = permits.take();
-                result.map(|response| {
-                    response.map(|body| match permits {
-                        None => W::passed(body),
-                        Some(_) => W::limited(LimitedBody::inner(body, permits)),
-                    })
-                })
+                let settling = settling.take();
+                let response = result?;
+                let head = ResponseHead::new(&response);
+                let permits = settling.and_then(|settling| settling.settle(&head));
+                (response, permits)
             }
             Projected::Denied { response } => {
                 let response = response.take().expect("polled after it was ready");
-                Ok(response.map(W::limited))
+                return Poll::Ready(Ok(response.map(W::limited)));
             }
-        })
+        };
+        Poll::Ready(Ok(response.map(|body| match permits {
+            None => W::passed(body),
+            Some(_) => W::limited(LimitedBody::inner(body, permits)),
+        })))
     }
 }
 
-impl<F, B, P, W> fmt::Debug for ResponseFuture<F, B, P, W> {
+impl<F, B, D: Decide, C, W> fmt::Debug for ResponseFuture<F, B, D, C, W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ResponseFuture").finish_non_exhaustive()
     }

@@ -3,7 +3,7 @@
 use core::net::{IpAddr, SocketAddr};
 use core::str;
 
-use http::{Extensions, HeaderMap, Method, Uri, header};
+use http::{Extensions, HeaderMap, Method, StatusCode, Uri, header};
 use portcullis_policy::{Fields, Kind};
 
 /// What a request is judged by: all of it but its body. Borrowed from the [`http::Request`].
@@ -103,6 +103,41 @@ impl<'r> RequestHead<'r> {
         ask(&request)
     }
 }
+
+/// What a response tells of the cost of its request: all of it but its body. Borrowed from the
+/// [`http::Response`].
+///
+/// ```
+/// use portcullis_tower::ResponseHead;
+/// let response = http::Response::builder().status(401).body(()).unwrap();
+/// assert_eq!(ResponseHead::new(&response).status, 401);
+/// ```
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct ResponseHead<'r> {
+    /// The status.
+    pub status: StatusCode,
+    /// The headers.
+    pub headers: &'r HeaderMap,
+    /// What the inner service added, such as a [`ResponseCost`].
+    pub extensions: &'r Extensions,
+}
+
+impl<'r> ResponseHead<'r> {
+    /// The head of a response.
+    pub fn new<B>(response: &'r http::Response<B>) -> Self {
+        Self {
+            status: response.status(),
+            headers: response.headers(),
+            extensions: response.extensions(),
+        }
+    }
+}
+
+/// What a request has cost, in permits. A handler can add it to its response as an extension: see
+/// [`RateLimitLayerBuilder::settling`](crate::RateLimitLayerBuilder::settling).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ResponseCost(pub u32);
 
 /// The address of the client, as an extension of a request.
 ///

@@ -8,7 +8,7 @@ use portcullis_core::{Clock, MonotonicClock};
 use tower_layer::Layer;
 
 use crate::service::Shared;
-use crate::{AnyBody, Decide, DenialSettings, RateLimit, RequestHead};
+use crate::{AnyBody, Decide, DenialSettings, RateLimit, RequestHead, ResponseHead};
 
 /// A layer that limits the requests of services.
 ///
@@ -42,6 +42,8 @@ impl<D: Decide> RateLimitLayer<D> {
                 denials: DenialSettings::new(),
                 limits_preflights: true,
                 passes: None,
+                cost: None,
+                actual: None,
             },
             body: PhantomData,
         }
@@ -76,9 +78,13 @@ pub(crate) struct Settings {
     pub(crate) denials: DenialSettings,
     limits_preflights: bool,
     passes: Option<Box<Passes>>,
+    cost: Option<Box<Cost>>,
+    actual: Option<Box<Actual>>,
 }
 
 type Passes = dyn Fn(&RequestHead<'_>) -> bool + Send + Sync;
+type Cost = dyn Fn(&RequestHead<'_>) -> u32 + Send + Sync;
+type Actual = dyn Fn(&ResponseHead<'_>, u32) -> u32 + Send + Sync;
 
 impl Settings {
     /// Whether a request is not limited.
@@ -87,6 +93,25 @@ impl Settings {
         head.extensions.get::<NotLimited>().is_some()
             || !self.limits_preflights && head.is_preflight()
             || self.passes.as_ref().is_some_and(|passes| passes(head))
+    }
+
+    /// The permits that a request takes.
+    #[inline]
+    pub(crate) fn cost(&self, head: &RequestHead<'_>) -> u32 {
+        self.cost.as_ref().map_or(1, |cost| cost(head))
+    }
+
+    /// Whether the cost is settled when there is a response.
+    #[inline]
+    pub(crate) fn settles(&self) -> bool {
+        self.actual.is_some()
+    }
+
+    /// The cost that a response tells of, instead of `estimate`.
+    pub(crate) fn actual(&self, head: &ResponseHead<'_>, estimate: u32) -> u32 {
+        self.actual
+            .as_ref()
+            .map_or(estimate, |actual| actual(head, estimate))
     }
 }
 
@@ -132,6 +157,86 @@ impl<D: Decide, C: Clock, W> RateLimitLayerBuilder<D, C, W> {
     ) -> Self {
         self.settings.passes = Some(Box::new(passes));
         self
+    }
+
+    /// Sets the permits that a request takes. Default 1. With 0 it takes nothing, and is allowed if
+    /// a request of cost 1 would be.
+    ///
+    /// ```
+    /// use portcullis_core::{Rate, TokenBucket};
+    /// use portcullis_tower::{ByLimiter, RateLimitLayer};
+    ///
+    /// // Searches cost 10.
+    /// let bucket = ByLimiter::new(TokenBucket::new(Rate::per_second(1_000), 100)).by_cost();
+    /// let layer = RateLimitLayer::builder(bucket)
+    ///     .cost(|head| if head.uri.path() == "/search" { 10 } else { 1 })
+    ///     .build();
+    /// # let _ = layer;
+    /// ```
+    pub fn cost(mut self, cost: impl Fn(&RequestHead<'_>) -> u32 + Send + Sync + 'static) -> Self {
+        self.settings.cost = Some(Box::new(cost));
+        self
+    }
+
+    /// Settles the cost of a request when its response begins. A function gets the head of the
+    /// response and the [estimate](Self::cost), which was taken, and returns what the request has
+    /// cost. The rest is returned, or the excess is charged: see
+    /// [`Hold`](portcullis_policy::Hold).
+    ///
+    /// If there is no response, because the client goes away or the inner service fails, the
+    /// estimate is the cost.
+    ///
+    /// ```
+    /// use core::time::Duration;
+    /// use portcullis_policy::{Policy, Rule};
+    /// use portcullis_tower::{ByPolicy, RateLimitLayer, ResponseCost};
+    ///
+    /// let rule = Rule::new("tokens").limit("60000/m".parse()?).hold(Duration::from_secs(120));
+    /// // Each request holds 1,000 tokens. Its handler adds an extension with the number it used.
+    /// let layer = RateLimitLayer::builder(ByPolicy::new(Policy::new([rule]).unwrap()))
+    ///     .cost(|_| 1_000)
+    ///     .settling(|response, estimate| match response.extensions.get() {
+    ///         Some(ResponseCost(tokens)) => *tokens,
+    ///         None => estimate,
+    ///     })
+    ///     .build();
+    /// # let _ = layer;
+    /// # Ok::<(), portcullis_policy::PeriodError>(())
+    /// ```
+    pub fn settling(
+        mut self,
+        actual: impl Fn(&ResponseHead<'_>, u32) -> u32 + Send + Sync + 'static,
+    ) -> Self {
+        self.settings.actual = Some(Box::new(actual));
+        self
+    }
+
+    /// Counts only the requests whose response a function selects, such as failed logins.
+    ///
+    /// A request takes its permits before it is served, so that requests in progress count, and no
+    /// more than the limit can fail at one time. They return with a response that does not count.
+    /// Until then the limit denies other requests. A rule of a policy takes back more with a
+    /// [hold](portcullis_policy::Rule::hold): without one, a token bucket takes permits back only
+    /// if nobody else has taken from it in the meantime.
+    ///
+    /// ```
+    /// use http::StatusCode;
+    /// use portcullis_policy::{Key, Policy, Rule};
+    /// use portcullis_tower::{ByPolicy, RateLimitLayer};
+    ///
+    /// let rule = Rule::new("failed logins").key(Key::address()).limit("5/m".parse()?);
+    /// let rule = rule.hold(core::time::Duration::from_secs(30));
+    /// let layer = RateLimitLayer::builder(ByPolicy::new(Policy::new([rule]).unwrap()))
+    ///     .counting(|response| response.status == StatusCode::UNAUTHORIZED)
+    ///     .build();
+    /// # let _ = layer;
+    /// # Ok::<(), portcullis_policy::PeriodError>(())
+    /// ```
+    pub fn counting(
+        self,
+        counts: impl Fn(&ResponseHead<'_>) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        self.settling(move |head, estimate| if counts(head) { estimate } else { 0 })
     }
 
     /// Sets the clock. Default [`MonotonicClock`].

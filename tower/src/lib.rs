@@ -42,6 +42,6 @@ pub use decide::{And, ByLimiter, ByPolicy, Decide};
 pub use denial::{Denial, DenialBody, DenialSettings, Reply};
 pub use forwarded::ForwardedFor;
 pub use future::ResponseFuture;
-pub use head::{PeerAddress, RequestHead};
+pub use head::{PeerAddress, RequestHead, ResponseCost, ResponseHead};
 pub use layer::{NotLimited, RateLimitLayer, RateLimitLayerBuilder};
 pub use service::RateLimit;

@@ -12,6 +12,7 @@ use portcullis_core::{Clock, MonotonicClock};
 use tower_service::Service;
 
 use crate::denial::write_headers;
+use crate::future::Settling;
 use crate::layer::Settings;
 use crate::{AnyBody, Decide, Denial, LimitedBody, RequestHead, ResponseBody, ResponseFuture};
 
@@ -66,7 +67,7 @@ where
 {
     type Response = Response<W::Body>;
     type Error = S::Error;
-    type Future = ResponseFuture<S::Future, B, D::Permits, W>;
+    type Future = ResponseFuture<S::Future, B, D, C, W>;
 
     #[inline]
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
@@ -84,13 +85,27 @@ where
         if settings.passes(&head) {
             return ResponseFuture::allowed(self.inner.call(request), None);
         }
-        match decide.decide_at(clock.now(), &head) {
-            Ok(permits) => ResponseFuture::allowed(self.inner.call(request), permits),
-            Err(denial) => {
-                let headers = request.into_parts().0.headers;
-                ResponseFuture::denied(respond(settings, denial, headers))
+        let (now, cost) = (clock.now(), settings.cost(&head));
+        let denial = if settings.settles() {
+            match decide.hold_at(now, &head, cost) {
+                Ok(held) => {
+                    let settling = Settling {
+                        shared: Arc::clone(&self.shared),
+                        held,
+                        estimate: cost,
+                    };
+                    return ResponseFuture::settling(self.inner.call(request), settling);
+                }
+                Err(denial) => denial,
             }
-        }
+        } else {
+            match decide.decide_at(now, &head, cost) {
+                Ok(permits) => return ResponseFuture::allowed(self.inner.call(request), permits),
+                Err(denial) => denial,
+            }
+        };
+        let headers = request.into_parts().0.headers;
+        ResponseFuture::denied(respond(settings, denial, headers))
     }
 }
 

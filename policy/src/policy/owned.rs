@@ -287,7 +287,29 @@ impl<P: Deref<Target = Policy>> OwnedHold<P> {
     /// # Ok::<(), portcullis_policy::PeriodError>(())
     /// ```
     pub fn undo_at(self, now: Timestamp) {
+        drop(self.undo_and_keep_at(now));
+    }
+
+    /// As [`undo_at`](Self::undo_at), and returns the decision, which still holds the permits of
+    /// limits at once. For a request that is in progress, and turns out not to count.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use portcullis_core::Timestamp;
+    /// # use portcullis_policy::{Limit, Policy, Request, Rule};
+    /// let rule = Rule::new("all").limit("1/s".parse()?).limit(Limit::at_once(1));
+    /// let policy = Arc::new(Policy::new([rule]).unwrap());
+    /// let request = Request::new("GET", "/");
+    /// let hold = policy.hold_at(Timestamp::ZERO, &request).into_owned(Arc::clone(&policy));
+    /// let in_progress = hold.undo_and_keep_at(Timestamp::ZERO);
+    /// assert!(!policy.decide_at(Timestamp::ZERO, &request).is_allowed());
+    /// drop(in_progress);
+    /// assert!(policy.decide_at(Timestamp::ZERO, &request).is_allowed());
+    /// # Ok::<(), portcullis_policy::PeriodError>(())
+    /// ```
+    pub fn undo_and_keep_at(self, now: Timestamp) -> OwnedDecision<P> {
         self.with(|decision| self.ending.undo(decision, now));
+        self.decision
     }
 
     /// Keeps the estimate as the cost, and returns the decision.

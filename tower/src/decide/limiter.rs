@@ -3,12 +3,13 @@
 use core::fmt;
 use std::sync::Arc;
 
-use portcullis_core::{Lease, Limiter, Timestamp};
+use portcullis_core::{Lease, Limiter, LimiterExt, Receipt, Timestamp};
 
 use crate::denial::Replies;
 use crate::{Decide, Denial, DenialSettings, RequestHead};
 
-/// Judges requests by a limiter, which all of them share. Each takes one permit.
+/// Judges requests by a limiter, which all of them share. Each takes one permit, or
+/// [its cost](Self::by_cost).
 ///
 /// Several limits are one limiter with [`AllOf`](portcullis_core::AllOf). For limits of each client
 /// use [`ByPolicy`](crate::ByPolicy).
@@ -23,7 +24,8 @@ use crate::{Decide, Denial, DenialSettings, RequestHead};
 /// ```
 pub struct ByLimiter<L> {
     limiter: Arc<L>,
-    replies: Arc<Replies>,
+    by_cost: bool,
+    replies: Replies,
 }
 
 impl<L> ByLimiter<L>
@@ -50,14 +52,27 @@ where
     pub fn shared(limiter: Arc<L>) -> Self {
         Self {
             limiter,
-            replies: Arc::default(),
+            by_cost: false,
+            replies: Replies::default(),
         }
     }
 
-    fn take_at(&self, now: Timestamp) -> Result<Lease<Arc<L>>, Denial> {
+    /// Takes the [cost](crate::RateLimitLayerBuilder::cost) of a request instead of one permit, and
+    /// [settles](crate::RateLimitLayerBuilder::settling) it.
+    ///
+    /// Permits at once that a settlement returns come back then, before the response has ended. So
+    /// use this for a limit of permits that return by time.
+    #[must_use]
+    pub fn by_cost(mut self) -> Self {
+        self.by_cost = true;
+        self
+    }
+
+    fn take_at(&self, now: Timestamp, cost: u32) -> Result<Lease<Arc<L>>, Denial> {
+        let n = if self.by_cost { cost } else { 1 };
         // The pointer is cloned for a grant only.
-        match self.limiter.take_at(now, 1) {
-            Ok(receipt) => Ok(Lease::from_grant(Arc::clone(&self.limiter), 1, receipt)),
+        match self.limiter.take_at(now, n) {
+            Ok(receipt) => Ok(Lease::from_grant(Arc::clone(&self.limiter), n, receipt)),
             Err(denied) => Err(self.replies.limiter(now, denied.retry(&*self.limiter))),
         }
     }
@@ -71,7 +86,7 @@ where
     type Permits = Lease<Arc<L>>;
 
     fn prepare(&mut self, settings: &DenialSettings) {
-        self.replies = Arc::new(Replies::of_limiter(settings));
+        self.replies = Replies::of_limiter(settings);
     }
 
     #[inline]
@@ -79,17 +94,45 @@ where
         &self,
         now: Timestamp,
         _: &RequestHead<'_>,
+        cost: u32,
     ) -> Result<Option<Self::Permits>, Denial> {
-        self.take_at(now).map(Some)
+        self.take_at(now, cost).map(Some)
     }
 
-    fn hold_at(&self, now: Timestamp, _: &RequestHead<'_>) -> Result<Self::Held, Denial> {
-        self.take_at(now)
+    fn hold_at(
+        &self,
+        now: Timestamp,
+        _: &RequestHead<'_>,
+        cost: u32,
+    ) -> Result<Self::Held, Denial> {
+        self.take_at(now, cost)
     }
 
     fn undo_at(&self, now: Timestamp, mut held: Self::Held) {
-        // The lease holds one permit.
-        let _ = held.refund_at(now, 1);
+        // It holds that many.
+        let _ = held.refund_at(now, held.permits());
+    }
+
+    fn settle_at(
+        &self,
+        now: Timestamp,
+        mut held: Self::Held,
+        actual: u32,
+    ) -> Option<Self::Permits> {
+        if self.by_cost {
+            let estimate = held.permits();
+            if let Some(unused) = estimate.checked_sub(actual) {
+                let _ = held.refund_at(now, unused);
+            } else {
+                let excess = actual - estimate;
+                let taken = self.limiter.try_acquire_between_at(now, 1, excess);
+                let n = taken.map_or(0, Lease::forget);
+                let more = Lease::from_grant(Arc::clone(&self.limiter), n, Receipt::NONE);
+                // It is of the same limiter.
+                let _ = held.merge(more);
+            }
+        }
+        Some(held)
     }
 
     fn keep(&self, held: Self::Held) -> Option<Self::Permits> {

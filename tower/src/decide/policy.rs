@@ -74,8 +74,9 @@ impl Decide for ByPolicy {
         &self,
         now: Timestamp,
         head: &RequestHead<'_>,
+        cost: u32,
     ) -> Result<Option<Self::Permits>, Denial> {
-        head.with_request(self.kind, 1, |request| {
+        head.with_request(self.kind, cost, |request| {
             let decision = self.policy.decide_at(now, request);
             if !decision.is_allowed() {
                 return Err(self.replies.policy(now, &decision));
@@ -85,8 +86,13 @@ impl Decide for ByPolicy {
         })
     }
 
-    fn hold_at(&self, now: Timestamp, head: &RequestHead<'_>) -> Result<Self::Held, Denial> {
-        head.with_request(self.kind, 1, |request| {
+    fn hold_at(
+        &self,
+        now: Timestamp,
+        head: &RequestHead<'_>,
+        cost: u32,
+    ) -> Result<Self::Held, Denial> {
+        head.with_request(self.kind, cost, |request| {
             let hold = self.policy.hold_at(now, request);
             if !hold.is_allowed() {
                 return Err(self.replies.policy(now, &hold));
@@ -99,16 +105,32 @@ impl Decide for ByPolicy {
         held.undo_at(now);
     }
 
+    fn settle_at(&self, now: Timestamp, held: Self::Held, actual: u32) -> Option<Self::Permits> {
+        settled(now, held, actual)
+    }
+
     fn keep(&self, held: Self::Held) -> Option<Self::Permits> {
-        kept(held)
+        kept(held.into_decision())
     }
 }
 
-/// The decision of a hold, if it holds permits.
-fn kept<P: Deref<Target = Policy>>(held: OwnedHold<P>) -> Option<OwnedDecision<P>> {
-    let decision = held.into_decision();
+/// The decision, if it holds permits.
+fn kept<P: Deref<Target = Policy>>(decision: OwnedDecision<P>) -> Option<OwnedDecision<P>> {
     let holds = decision.holds_permits();
     holds.then_some(decision)
+}
+
+/// The decision of a hold that is settled, if it holds permits.
+fn settled<P: Deref<Target = Policy>>(
+    now: Timestamp,
+    held: OwnedHold<P>,
+    actual: u32,
+) -> Option<OwnedDecision<P>> {
+    kept(match actual {
+        // Returns also what a rule without a hold can take back.
+        0 => held.undo_and_keep_at(now),
+        _ => held.settle_and_keep_at(now, actual).0,
+    })
 }
 
 impl fmt::Debug for ByPolicy {
@@ -194,9 +216,10 @@ impl Decide for ByLivePolicy {
         &self,
         now: Timestamp,
         head: &RequestHead<'_>,
+        cost: u32,
     ) -> Result<Option<Self::Permits>, Denial> {
         let policy = self.live.load();
-        head.with_request(self.kind, 1, |request| {
+        head.with_request(self.kind, cost, |request| {
             let decision = policy.decide_at(now, request);
             if !decision.is_allowed() {
                 return Err(self.denial(now, &policy, &decision));
@@ -206,9 +229,14 @@ impl Decide for ByLivePolicy {
         })
     }
 
-    fn hold_at(&self, now: Timestamp, head: &RequestHead<'_>) -> Result<Self::Held, Denial> {
+    fn hold_at(
+        &self,
+        now: Timestamp,
+        head: &RequestHead<'_>,
+        cost: u32,
+    ) -> Result<Self::Held, Denial> {
         let policy = self.live.load();
-        head.with_request(self.kind, 1, |request| {
+        head.with_request(self.kind, cost, |request| {
             let hold = policy.hold_at(now, request);
             if !hold.is_allowed() {
                 return Err(self.denial(now, &policy, &hold));
@@ -221,8 +249,12 @@ impl Decide for ByLivePolicy {
         held.undo_at(now);
     }
 
+    fn settle_at(&self, now: Timestamp, held: Self::Held, actual: u32) -> Option<Self::Permits> {
+        settled(now, held, actual)
+    }
+
     fn keep(&self, held: Self::Held) -> Option<Self::Permits> {
-        kept(held)
+        kept(held.into_decision())
     }
 }
 

@@ -1,0 +1,174 @@
+//! A service with an `ocelot.json` behaves as Ocelot 25 does, on loopback. Each test names the test
+//! of Ocelot that it follows; where its expectation is a defect, the test says so.
+
+#[path = "support/server.rs"]
+mod server;
+
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use core::time::Duration;
+use std::sync::Arc;
+
+use axum::Router;
+use portcullis_core::ManualClock;
+use portcullis_policy::Imported;
+use portcullis_tower::{ByPolicy, DenialSettings, RateLimitLayer};
+
+use server::{Client, Received, serve};
+
+/// The service behind the limits of a file with one route, its clock, and how many requests it has
+/// served.
+struct Ocelot {
+    clock: &'static ManualClock,
+    served: Arc<AtomicU32>,
+    client: Client,
+}
+
+impl Ocelot {
+    async fn new(options: &str) -> Self {
+        Self::with(options, "").await
+    }
+
+    async fn with(options: &str, global: &str) -> Self {
+        let file = format!(
+            r#"{{ "Routes": [{{
+                "Key": "route", "UpstreamPathTemplate": "/api/ClientRateLimit",
+                "RateLimitOptions": {{ {options} }},
+            }}], {global} }}"#
+        );
+        let imported = Imported::from_ocelot(&file).unwrap();
+        let clock: &ManualClock = Box::leak(Box::default());
+        clock.advance(Duration::from_secs(1_000));
+        let layer = RateLimitLayer::builder(ByPolicy::new(imported.into_policy().unwrap()))
+            .denials(DenialSettings::ocelot())
+            .clock(clock)
+            .for_axum()
+            .build();
+        let served = Arc::new(AtomicU32::new(0));
+        let count = Arc::clone(&served);
+        let router = Router::new().fallback(move || async move {
+            count.fetch_add(1, Relaxed);
+            "served"
+        });
+        let address = serve(router.layer(layer)).await;
+        Self {
+            clock,
+            served,
+            client: Client::connect(address).await,
+        }
+    }
+
+    /// A request of the client `test`, after a time.
+    async fn after(&mut self, millis: u64) -> Received {
+        self.clock.advance(Duration::from_millis(millis));
+        let path = "/api/ClientRateLimit";
+        self.client.get(path, &["Oc-Client: test"]).await
+    }
+
+    async fn statuses(&mut self, n: usize) -> Vec<u16> {
+        let mut statuses = Vec::new();
+        for _ in 0..n {
+            statuses.push(self.after(0).await.status);
+        }
+        statuses
+    }
+}
+
+/// Ocelot, `ClientHeaderRateLimitingTests` (world O, 287).
+#[tokio::test]
+async fn a_client_over_the_limit_waits_for_the_wait_and_not_longer() {
+    let mut ocelot = Ocelot::new(r#""Limit": 3, "Period": "1s", "Wait": "1s""#).await;
+    for millis in [0, 50, 50] {
+        assert_eq!(ocelot.after(millis).await.status, 200);
+    }
+    // At 150 ms and at 650 ms: denied. The wait of 1 s began at 150 ms.
+    let denied = ocelot.after(50).await;
+    assert_eq!(
+        (denied.status, denied.header("retry-after")),
+        (429, Some("1"))
+    );
+    assert_eq!(ocelot.after(500).await.status, 429);
+    assert_eq!(ocelot.after(505).await.status, 200);
+    assert_eq!(ocelot.served.load(Relaxed), 4);
+}
+
+/// Ocelot, issue 1590 (world O, 289).
+#[tokio::test]
+async fn a_hundred_requests_pass_and_the_next_one_waits() {
+    let mut ocelot = Ocelot::new(r#""Limit": 100, "Period": "1s", "Wait": "3s""#).await;
+    assert_eq!(ocelot.statuses(100).await, [200; 100]);
+    assert_eq!(ocelot.statuses(1).await, [429]);
+    assert_eq!(ocelot.after(3_000).await.status, 200);
+    assert_eq!(ocelot.served.load(Relaxed), 101);
+}
+
+/// Ocelot, the options of `GlobalConfiguration` (world O, 293). Ocelot's `Retry-After` is a
+/// fraction there, such as `0.2493`, which is not valid in HTTP.
+#[tokio::test]
+async fn the_global_options_give_the_message() {
+    let global = r#""GlobalConfiguration": { "RateLimitOptions": {
+        "Limit": 3, "Period": "1s", "Wait": "500ms", "QuotaMessage": "Exceeding!" } }"#;
+    let mut ocelot = Ocelot::with("", global).await;
+    assert_eq!(ocelot.statuses(4).await, [200, 200, 200, 429]);
+    let denied = ocelot.after(250).await;
+    assert_eq!((denied.status, denied.body.as_str()), (429, "Exceeding!"));
+    assert_eq!(denied.header("retry-after"), Some("1"));
+    assert_eq!(ocelot.after(250).await.status, 200);
+}
+
+/// Ocelot without a wait (world O, 295), and its default message (305).
+#[tokio::test]
+async fn without_a_wait_the_next_window_admits() {
+    let mut ocelot = Ocelot::new(r#""Limit": 3, "Period": "1s""#).await;
+    assert_eq!(ocelot.statuses(3).await, [200; 3]);
+    let denied = ocelot.after(100).await;
+    assert_eq!(
+        (denied.status, denied.header("retry-after")),
+        (429, Some("1"))
+    );
+    assert_eq!(
+        denied.body,
+        "API calls quota exceeded! Maximum admitted 3 per 1s."
+    );
+    assert_eq!(ocelot.after(900).await.status, 200);
+}
+
+/// Ocelot's places in a message, and its status.
+#[tokio::test]
+async fn a_message_names_the_limit_and_the_period() {
+    let options = r#""Limit": 1, "Period": "1m", "StatusCode": 418,
+        "QuotaMessage": "At most {0} in {1}, {{not more}}.""#;
+    let mut ocelot = Ocelot::new(options).await;
+    assert_eq!(ocelot.after(0).await.status, 200);
+    let denied = ocelot.after(0).await;
+    assert_eq!(denied.status, 418);
+    assert_eq!(denied.body, "At most 1 in 1m, {not more}.");
+}
+
+/// Ocelot: a request without the header of the client gets 503. There, its `Retry-After` is `-1`,
+/// which is not valid in HTTP: here it has none.
+#[tokio::test]
+async fn a_request_without_a_client_gets_503() {
+    let mut ocelot = Ocelot::new(r#""Limit": 3, "Period": "1s""#).await;
+    let denied = ocelot.client.get("/api/ClientRateLimit", &[]).await;
+    assert_eq!((denied.status, denied.header("retry-after")), (503, None));
+    assert_eq!(
+        denied.body,
+        "Rate limiting client could not be identified for the route 'route' due to a missing or \
+         unknown client ID header required by rule '3/1s'!"
+    );
+    assert_eq!(ocelot.served.load(Relaxed), 0);
+}
+
+/// Ocelot: `ClientWhitelist`, and routes that are not limited.
+#[tokio::test]
+async fn exempt_clients_and_other_routes_pass() {
+    let options = r#""Limit": 1, "Period": "1h", "ClientWhitelist": ["admin"]"#;
+    let mut ocelot = Ocelot::new(options).await;
+    assert_eq!(ocelot.statuses(2).await, [200, 429]);
+    for _ in 0..3 {
+        let admin = ["Oc-Client: admin"];
+        let path = "/api/ClientRateLimit";
+        assert_eq!(ocelot.client.get(path, &admin).await.status, 200);
+        assert_eq!(ocelot.client.get("/api/other", &[]).await.status, 200);
+    }
+}

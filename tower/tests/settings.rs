@@ -1,0 +1,337 @@
+//! Costs, outcomes, requests that pass, and the replies to those that are denied.
+
+use core::convert::Infallible;
+use core::pin::pin;
+use core::task::{Context, Poll, Waker};
+use core::time::Duration;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
+use http_body::{Body, Frame};
+use portcullis_core::{Concurrency, ManualClock, Rate, TokenBucket};
+use portcullis_policy::{Conditions, Key, Limit, OnMissing, Policy, Rule};
+use portcullis_tower::{
+    ByLimiter, ByPolicy, Decide, DenialBody, DenialSettings, NotLimited, RateLimitLayer,
+    RateLimitLayerBuilder, ResponseCost,
+};
+use tower_layer::Layer;
+use tower_service::Service;
+
+/// A body without data.
+#[derive(Debug)]
+struct Empty;
+
+impl Body for Empty {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: core::pin::Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Poll::Ready(None)
+    }
+}
+
+/// Answers with the status that the path names, and the cost that the query names. `/0` never
+/// answers.
+#[derive(Clone)]
+struct Answers;
+
+impl Service<Request<()>> for Answers {
+    type Response = Response<Empty>;
+    type Error = Infallible;
+    type Future = core::pin::Pin<Box<dyn Future<Output = Result<Response<Empty>, Infallible>>>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<()>) -> Self::Future {
+        let status: u16 = request.uri().path()[1..].parse().unwrap_or(200);
+        if status == 0 {
+            return Box::pin(core::future::pending());
+        }
+        let mut response = Response::new(Empty);
+        *response.status_mut() = StatusCode::from_u16(status).unwrap();
+        if let Some(cost) = request.uri().query() {
+            let cost = ResponseCost(cost.parse().unwrap());
+            response.extensions_mut().insert(cost);
+        }
+        Box::pin(core::future::ready(Ok(response)))
+    }
+}
+
+/// A service with a clock that the test advances.
+fn limited<D: Decide>(
+    judges: D,
+    build: impl FnOnce(
+        RateLimitLayerBuilder<D, &'static ManualClock>,
+    ) -> RateLimitLayerBuilder<D, &'static ManualClock>,
+) -> (
+    impl FnMut(Request<()>) -> Option<Response<String>>,
+    &'static ManualClock,
+) {
+    let clock: &ManualClock = Box::leak(Box::default());
+    clock.advance(Duration::from_secs(1_000));
+    let layer = build(RateLimitLayer::builder(judges).clock(clock)).build();
+    let mut service = layer.layer(Answers);
+    let ask = move |request| {
+        let mut context = Context::from_waker(Waker::noop());
+        let mut future = pin!(service.call(request));
+        let Poll::Ready(Ok(response)) = future.as_mut().poll(&mut context) else {
+            return None;
+        };
+        Some(response.map(|body| {
+            let mut body = pin!(body);
+            let mut text = String::new();
+            while let Poll::Ready(Some(Ok(frame))) = body.as_mut().poll_frame(&mut context) {
+                text.push_str(core::str::from_utf8(&frame.into_data().unwrap()).unwrap());
+            }
+            text
+        }))
+    };
+    (ask, clock)
+}
+
+fn get(target: &str) -> Request<()> {
+    Request::get(target).body(()).unwrap()
+}
+
+fn policy(rule: Rule) -> ByPolicy {
+    ByPolicy::new(Policy::new([rule]).unwrap())
+}
+
+/// tower-governor#34: only failed logins count.
+#[test]
+fn only_the_responses_that_are_selected_count() {
+    let rule = Rule::new("failures").limit("3/h".parse().unwrap());
+    let rule = rule.hold(Duration::from_secs(10));
+    let (mut ask, clock) = limited(policy(rule), |layer| {
+        layer.counting(|response| response.status == 401 || response.status.is_server_error())
+    });
+    let mut status = |target: &str| ask(get(target)).map(|response| response.status().as_u16());
+    for _ in 0..20 {
+        assert_eq!(status("/200"), Some(200));
+    }
+    for failure in ["/401", "/500", "/401"] {
+        assert_eq!(
+            status(failure),
+            status("/404").map(|_| failure[1..].parse().unwrap())
+        );
+    }
+    assert_eq!(status("/200"), Some(429));
+    clock.advance(Duration::from_mins(20));
+    // One permit is back. A request in progress holds it, whatever its outcome may be.
+    assert_eq!(status("/0"), None, "its client goes away: it counts");
+    assert_eq!(status("/200"), Some(429));
+}
+
+/// A rule without a hold gives back what nobody else has followed.
+#[test]
+fn a_rule_without_a_hold_returns_permits_too() {
+    let rule = Rule::new("failures").limit("1/h".parse().unwrap());
+    let (mut ask, _) = limited(policy(rule), |layer| {
+        layer.counting(|head| head.status == 401)
+    });
+    for _ in 0..5 {
+        assert_eq!(ask(get("/200")).unwrap().status(), 200);
+    }
+    assert_eq!(ask(get("/401")).unwrap().status(), 401);
+    assert_eq!(ask(get("/200")).unwrap().status(), 429);
+}
+
+#[test]
+fn a_cost_that_the_handler_tells_is_settled() {
+    let rule = Rule::new("tokens").limit("100/h".parse().unwrap());
+    let rule = rule.hold(Duration::from_secs(10));
+    let policy = Arc::new(Policy::new([rule]).unwrap());
+    let bucket = Arc::new(TokenBucket::new(
+        Rate::new(100, Duration::from_hours(1)),
+        100,
+    ));
+    let judges =
+        ByPolicy::new(Arc::clone(&policy)).and(ByLimiter::shared(Arc::clone(&bucket)).by_cost());
+    let (mut ask, clock) = limited(judges, |layer| {
+        layer.cost(|_| 40).settling(|response, estimate| {
+            let cost = response.extensions.get::<ResponseCost>();
+            cost.map_or(estimate, |cost| cost.0)
+        })
+    });
+    let now = portcullis_core::Clock::now(clock);
+    let left = || {
+        let probe = portcullis_policy::Request::new("GET", "/").cost(0);
+        let left = policy.decide_at(now, &probe).status().unwrap().remaining;
+        (left, bucket.available_at(now))
+    };
+    ask(get("/200?10")).unwrap();
+    assert_eq!(left(), (90, 90));
+    ask(get("/200?60")).unwrap();
+    assert_eq!(left(), (30, 30));
+    assert_eq!(
+        ask(get("/200?1")).unwrap().status(),
+        429,
+        "the estimate is 40"
+    );
+    assert_eq!(left(), (30, 30));
+}
+
+#[test]
+fn requests_pass_by_an_extension_a_function_or_as_preflights() {
+    let limit = || ByLimiter::new(TokenBucket::new(Rate::new(1, Duration::from_hours(1)), 1));
+    let preflight = || {
+        let mut request = Request::options("/").body(()).unwrap();
+        for name in ["Origin", "Access-Control-Request-Method"] {
+            let name: HeaderName = name.parse().unwrap();
+            request
+                .headers_mut()
+                .insert(name, HeaderValue::from_static("x"));
+        }
+        request
+    };
+    let (mut ask, _) = limited(limit(), |layer| {
+        layer
+            .passing_preflights()
+            .passing(|head| head.uri.path() == "/202")
+    });
+    assert_eq!(ask(get("/")).unwrap().status(), 200);
+    assert_eq!(ask(get("/")).unwrap().status(), 429);
+    let mut free = get("/");
+    free.extensions_mut().insert(NotLimited);
+    assert_eq!(ask(free).unwrap().status(), 200);
+    assert_eq!(ask(get("/202")).unwrap().status(), 202);
+    assert_eq!(ask(preflight()).unwrap().status(), 200);
+    let options = Request::options("/").body(()).unwrap();
+    assert_eq!(ask(options).unwrap().status(), 429, "no preflight");
+
+    let (mut ask, _) = limited(limit(), |layer| layer);
+    assert_eq!(ask(preflight()).unwrap().status(), 200);
+    assert_eq!(
+        ask(preflight()).unwrap().status(),
+        429,
+        "by default they are limited"
+    );
+}
+
+/// The response to a second request, by a rule with one permit per 90 s.
+fn denied(rule: Rule, denials: DenialSettings) -> Response<String> {
+    let rule = rule.limit(Limit::per(1, Duration::from_secs(90)).named("per client"));
+    let (mut ask, clock) = limited(policy(rule), |layer| layer.denials(denials));
+    assert_eq!(ask(get("/")).unwrap().status(), 200);
+    clock.advance(Duration::from_nanos(1));
+    ask(get("/")).unwrap()
+}
+
+#[test]
+fn the_body_of_a_reply_is_chosen() {
+    let rule = || Rule::new("clients").with_message("At most {0} in {1}.");
+    let by = |body| denied(rule(), DenialSettings::new().body(body));
+    let text = Some("text/plain; charset=utf-8");
+    for (body, expected, content_type) in [
+        (DenialBody::Empty, "", None),
+        (DenialBody::Reason, "Too Many Requests", text),
+        (DenialBody::Message, "At most {0} in {1}.", text),
+        (DenialBody::Template, "At most 1 in 90s.", text),
+        (
+            DenialBody::Problem,
+            r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"At most {0} in {1}.","status":429,"violated-policies":["per client"]}"#,
+            Some("application/problem+json"),
+        ),
+    ] {
+        let response = by(body);
+        assert_eq!(response.body(), expected);
+        let found = response.headers().get("content-type");
+        assert_eq!(found.map(|value| value.to_str().unwrap()), content_type);
+        assert_eq!(response.headers()["retry-after"], "90", "rounded up");
+    }
+}
+
+#[test]
+fn a_problem_escapes_its_texts() {
+    let rule = Rule::new("a").with_message("\"\\\n").with_status(503);
+    let denials = DenialSettings::new().body(DenialBody::Problem);
+    let body = denied(rule, denials).into_body();
+    assert!(body.contains(r#""title":"\"\\\u000a""#), "{body}");
+    assert!(body.contains("#temporary-reduced-capacity"), "{body}");
+}
+
+/// actix-governor's denials lack them, so that a browser sees a network error.
+#[test]
+fn a_reply_has_the_headers_that_were_set_and_none_of_the_request() {
+    let cors = HeaderName::from_static("access-control-allow-origin");
+    let denials = DenialSettings::new().header(cors, HeaderValue::from_static("*"));
+    let rule = Rule::new("all").limit("1/h".parse().unwrap());
+    let (mut ask, _) = limited(policy(rule), |layer| layer.denials(denials));
+    let request = || {
+        let mut request = get("/");
+        request
+            .headers_mut()
+            .insert("cookie", HeaderValue::from_static("secret"));
+        request
+    };
+    ask(request()).unwrap();
+    let response = ask(request()).unwrap();
+    assert_eq!(response.headers()["access-control-allow-origin"], "*");
+    let mut names: Vec<_> = response.headers().keys().map(HeaderName::as_str).collect();
+    names.sort_unstable();
+    assert_eq!(
+        names,
+        ["access-control-allow-origin", "content-type", "retry-after"]
+    );
+}
+
+/// A limit at once is free again when another request ends, which nobody can tell.
+#[test]
+fn a_denial_that_time_does_not_cure_has_no_retry_after() {
+    let limit = Arc::new(Concurrency::new(1));
+    let held =
+        portcullis_core::LimiterExt::try_acquire_at(&*limit, portcullis_core::Timestamp::ZERO, 1);
+    let (mut ask, _) = limited(ByLimiter::shared(Arc::clone(&limit)), |layer| layer);
+    let response = ask(get("/")).unwrap();
+    assert_eq!(response.status(), 429);
+    assert!(!response.headers().contains_key("retry-after"));
+    drop(held);
+    assert_eq!(ask(get("/")).unwrap().status(), 200);
+}
+
+#[test]
+fn a_request_without_a_client_is_refused_shared_or_judged_by_the_next_rule() {
+    let clients = |on_missing| {
+        Rule::new("clients")
+            .key(Key::header("X-Client"))
+            .on_missing(on_missing)
+            .limit("1/h".parse().unwrap())
+    };
+    let unidentified = |rules: Vec<Rule>, denials| {
+        let judges = ByPolicy::new(Policy::new(rules).unwrap());
+        let (mut ask, _) = limited(judges, |layer| layer.denials(denials));
+        [(); 2].map(|()| {
+            let response = ask(get("/")).unwrap();
+            (response.status().as_u16(), response.into_body())
+        })
+    };
+    let [refused, _] = unidentified(vec![clients(OnMissing::Deny)], DenialSettings::new());
+    let text = "The rule `clients` could not identify the client.";
+    assert_eq!(refused, (503, text.to_owned()));
+    let own = DenialSettings::new().unidentified(StatusCode::UNAUTHORIZED, "Who are you?");
+    let [refused, _] = unidentified(vec![clients(OnMissing::Deny)], own);
+    assert_eq!(refused, (401, "Who are you?".to_owned()));
+    let shared = unidentified(vec![clients(OnMissing::Share)], DenialSettings::new());
+    assert_eq!(shared.map(|response| response.0), [200, 429]);
+    let by_path = Rule::new("others")
+        .with_status(430)
+        .limit("1/h".parse().unwrap());
+    let skipped = unidentified(
+        vec![clients(OnMissing::Skip), by_path.when(Conditions::new())],
+        DenialSettings::new(),
+    );
+    assert_eq!(skipped.map(|response| response.0), [200, 430]);
+}
+
+#[test]
+fn a_path_that_is_too_long_gets_414() {
+    let (mut ask, _) = limited(policy(Rule::new("all")), |layer| layer);
+    let request = Request::get("/a".repeat(20_000)).body(()).unwrap();
+    assert_eq!(ask(request).unwrap().status(), 414);
+}
