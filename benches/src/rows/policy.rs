@@ -54,6 +54,20 @@ pub(crate) fn rows() -> Vec<Contest> {
             ours: decide(&[PLENTY, 1]),
             peers: vec![],
         },
+        Contest {
+            row: "policy.decide_5",
+            threads: 1,
+            expected: Expected::Granted,
+            ours: decide(&[PLENTY; 5]),
+            peers: vec![],
+        },
+        Contest {
+            row: "policy.deny_5",
+            threads: 1,
+            expected: Expected::Denied,
+            ours: decide(&[PLENTY, PLENTY, PLENTY, PLENTY, 1]),
+            peers: vec![],
+        },
     ]
 }
 
