@@ -29,7 +29,7 @@
 //! | wait | [`Queue`], [`Acquire`], [`Rejected`], [`Drained`] |
 //! | wait by key | [`KeyedQueue`], [`QueueKey`], [`QueueKeyLimiter`] |
 //! | set options | [`Order`], [`Oversized`] |
-//! | wake waits at their time | [`ThreadTimer`], [`TokioTimer`], [`AsyncIoTimer`], `EmbassyTimer`; [`NoTimer`], [`Next`]; [`Drive`]; [`Timer`] and [`QueueClock`] for your own |
+//! | wake waits at their time | [`ThreadTimer`], [`TokioTimer`], [`AsyncIoTimer`], `EmbassyTimer`; [`NoTimer`], [`Next`]; [`Drive`]; [`Timer`], [`ReentrantTimer`], [`QueueClock`] and [`DeadlineClock`] for your own |
 //! | observe a queue | [`QueueCounts`], [`Hook`], [`Waited`], [`Outcome`], [`LimiterView`] |
 //! | choose a lock | [`DefaultLock`], [`ThreadLock`], `InterruptLock`; [`RawLock`] for your own |
 //! | limit channels, streams and I/O | [`channel`]; [`LimitedStream`], [`LeasedStream`], [`LimitedSink`], [`LimitStreamExt`], [`LimitSinkExt`], [`SinkError`]; [`LimitedRead`], [`LimitedWrite`]; [`Weight`], [`PerItem`], [`Refused`] |
@@ -74,16 +74,16 @@ pub use adapters::{LimitedRead, LimitedWrite};
 #[cfg(all(any(feature = "channel", feature = "stream"), not(loom)))]
 pub use adapters::{PerItem, Refused, Weight};
 pub use driving::drive::Drive;
-pub use driving::queue_clock::{NoTimer, QueueClock};
+pub use driving::queue_clock::{DeadlineClock, NoTimer, QueueClock};
 #[cfg(feature = "async-io")]
 pub use driving::timer::AsyncIoTimer;
 #[cfg(feature = "embassy-time")]
 pub use driving::timer::EmbassyTimer;
 #[cfg(all(feature = "std", not(loom)))]
 pub use driving::timer::ThreadTimer;
-pub use driving::timer::Timer;
 #[cfg(feature = "tokio")]
 pub use driving::timer::TokioTimer;
+pub use driving::timer::{ReentrantTimer, Timer};
 #[cfg(feature = "critical-section")]
 pub use lock::InterruptLock;
 pub use lock::RawLock;

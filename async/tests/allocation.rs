@@ -13,7 +13,9 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use allocations::allocations;
-use portcullis_async::{Acquire, KeyedQueue, Next, NoTimer, Order, Queue, Rejected, Timer};
+use portcullis_async::{
+    Acquire, KeyedQueue, Next, NoTimer, Order, Queue, ReentrantTimer, Rejected, Timer,
+};
 use portcullis_core::{
     AllOf, Clock, Concurrency, ConcurrencyRules, Keyed, Limiter, LimiterExt, Line, ManualClock,
     MonotonicClock, NativeWord, QueueLimiter, Rate, Retry, Seed, SettingsError, Timestamp,
@@ -275,6 +277,8 @@ impl Clock for Alarm {
         self.0.now()
     }
 }
+
+impl ReentrantTimer for Alarm {}
 
 impl Timer for Alarm {
     fn wake_at(&self, at: Timestamp, waker: &Waker) -> Poll<()> {

@@ -12,7 +12,9 @@ use std::panic::catch_unwind;
 use std::sync::{Arc, mpsc};
 use std::thread;
 
-use portcullis_async::{Acquire, Next, NoTimer, Queue, Rejected, ThreadTimer, Timer};
+use portcullis_async::{
+    Acquire, Next, NoTimer, Queue, ReentrantTimer, Rejected, ThreadTimer, Timer,
+};
 use portcullis_core::{Clock, Concurrency, MonotonicClock, Rate, Retry, Timestamp, TokenBucket};
 use support::{Hand, Shared, Task, permits, queue, waker};
 
@@ -309,6 +311,8 @@ mod threads {
             self.0.now()
         }
     }
+
+    impl ReentrantTimer for Dead {}
 
     impl Timer for Dead {
         fn wake_at(&self, at: Timestamp, _: &Waker) -> Poll<()> {

@@ -11,7 +11,9 @@ use std::panic::catch_unwind;
 use std::sync::Arc;
 
 use futures_executor::block_on;
-use portcullis_async::{KeyedQueue, Next, Order, Queue, Rejected, ThreadTimer, Timer};
+use portcullis_async::{
+    KeyedQueue, Next, Order, Queue, ReentrantTimer, Rejected, ThreadTimer, Timer,
+};
 use portcullis_core::{
     Clock, Concurrency, Keyed, Line, MonotonicClock, Rate, Seed, Timestamp, TokenBucket,
     TokenBucketRules,
@@ -273,6 +275,8 @@ fn a_timer_that_panics_lets_the_next_wait_drive() {
             self.0.now()
         }
     }
+    impl ReentrantTimer for Faulty {}
+
     impl Timer for Faulty {
         fn wake_at(&self, at: Timestamp, waker: &core::task::Waker) -> core::task::Poll<()> {
             let left = self.1.load(Ordering::Relaxed);

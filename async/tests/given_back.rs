@@ -14,7 +14,7 @@ use std::panic::catch_unwind;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use portcullis_async::{Acquire, Next, NoTimer, Queue, Rejected, Timer, Waited};
+use portcullis_async::{Acquire, Next, NoTimer, Queue, ReentrantTimer, Rejected, Timer, Waited};
 use portcullis_core::{
     AllOf, Clock, Concurrency, Denied, Lease, Limiter, ManualClock, QueueLimiter, Rate, Receipt,
     Refund, Retry, Timestamp, TokenBucket,
@@ -256,6 +256,8 @@ impl Clock for FaultyTimer {
     }
 }
 
+impl ReentrantTimer for FaultyTimer {}
+
 impl Timer for FaultyTimer {
     fn wake_at(&self, at: Timestamp, waker: &Waker) -> Poll<()> {
         self.1.burn();
@@ -279,6 +281,8 @@ fn beside_a_queue_that_cannot_arm_its_timer_a_driver_drives() {
             self.0.now()
         }
     }
+    impl ReentrantTimer for Twice {}
+
     impl Timer for Twice {
         fn wake_at(&self, at: Timestamp, waker: &Waker) -> Poll<()> {
             let left = self

@@ -20,7 +20,7 @@ use std::time::Instant;
 
 use futures_util::io::{AsyncReadExt, AsyncWriteExt};
 use portcullis_async::{
-    AsyncIoTimer, LimitedRead, LimitedWrite, Queue, ThreadTimer, Timer, TokioTimer,
+    AsyncIoTimer, LimitedRead, LimitedWrite, Queue, ReentrantTimer, ThreadTimer, TokioTimer,
 };
 use portcullis_core::{Rate, TokenBucket};
 use tokio::io as tokio_io;
@@ -34,7 +34,7 @@ const BURST: u64 = MB;
 type Shared<T> = Arc<Queue<TokenBucket, T>>;
 
 /// A queue that drives itself.
-fn limit<T: Timer + Send + Sync + 'static>(timer: T) -> Shared<T> {
+fn limit<T: ReentrantTimer + Send + Sync + 'static>(timer: T) -> Shared<T> {
     let queue = Arc::new(Queue::new(
         TokenBucket::new(Rate::per_second(RATE), BURST),
         timer,

@@ -10,7 +10,7 @@ use core::time::Duration;
 use std::panic::catch_unwind;
 use std::sync::Arc;
 
-use portcullis_async::{Acquire, NoTimer, Queue, Timer};
+use portcullis_async::{Acquire, NoTimer, Queue, ReentrantTimer, Timer};
 use portcullis_core::{
     Clock, Concurrency, Denied, Lease, Limiter, QueueLimiter, Rate, Receipt, Retry, Timestamp,
     TokenBucket,
@@ -66,6 +66,8 @@ impl Clock for Faulty {
         self.hand.now()
     }
 }
+
+impl ReentrantTimer for Faulty {}
 
 impl Timer for Faulty {
     fn wake_at(&self, at: Timestamp, waker: &Waker) -> Poll<()> {
@@ -371,7 +373,7 @@ mod time {
     mod of_each_timer {
         use super::*;
 
-        fn goes_on<C: Timer + Send + Sync + 'static>(timer: C) {
+        fn goes_on<C: ReentrantTimer + Send + Sync + 'static>(timer: C) {
             let rate = TokenBucket::builder(Rate::per_second(50), 1)
                 .initial(0)
                 .origin(timer.now())

@@ -83,7 +83,7 @@
 //! | state rates and times | [`Rate`], [`Timestamp`], [`Interval`]; [`Clock`], [`Clocked`], [`MonotonicClock`], [`CoarseClock`], [`TscClock`], [`ManualClock`], [`Timeless`] |
 //! | check settings | [`SettingsError`], [`Setting`] |
 //! | change settings, reserve | [`Carry`], [`ChangeError`], [`PartlyChanged`], [`Reservation`] |
-//! | limit by key | [`Key`], [`KeyLimiter`], [`ClockedKey`]; [`Line`], [`Address`]; [`Seed`], [`RandomSeed`], [`KeyHash`], [`SeedFixed`], [`SeededHasher`]; [`KeyedStatistics`]; [`Refunds`], [`RefundsBefore`]; [`IntoRules`], [`TokenBucketRules`], [`FixedWindowRules`], [`ConcurrencyRules`], [`AnyRules`], [`KeyedRules`]; [`RuleList`], [`RulesAtRunTime`] |
+//! | limit by key | [`Key`], [`KeyLimiter`], [`ClockedKey`]; [`Line`], [`Address`]; [`Seed`], [`RandomSeed`], [`KeyHash`], [`SeedFixed`], [`SeededHasher`]; [`KeyedStatistics`]; [`Refunds`], [`RefundsBefore`]; [`IntoRules`], [`TokenBucketRules`], [`FixedWindowRules`], [`ConcurrencyRules`], [`AnyRules`], [`KeyedRules`], [`MovableRules`]; [`RuleList`], [`RulesAtRunTime`] |
 //! | combine, wrap, share out | [`Limits`], [`Receipts`]; [`Counts`], [`Total`], [`NotGranted`]; [`PenaltySettings`], [`Threshold`]; [`Sliceable`], [`Striped`], [`Stripe`] |
 //! | name leases | [`LeaseId`], [`ClaimError`], [`StaleId`] |
 //! | describe decisions | [`metadata`] |
@@ -164,6 +164,7 @@ pub use keyed::key_hash::KeyHash;
 pub use keyed::keyed_array::KeyedArray;
 pub use keyed::keyed_list::KeyedList;
 pub use keyed::line::{Address, Line};
+pub use keyed::moving::MovableRules;
 pub use keyed::partly_changed::PartlyChanged;
 #[cfg(feature = "std")]
 pub use keyed::random_seed::RandomSeed;

@@ -127,13 +127,13 @@ pub trait TableRules: WordRules {
 
     /// The largest number of permits that one request can be granted.
     fn capacity(&self) -> u64;
+}
 
+/// Rules whose states can be converted to other settings. Their permits return by time.
+pub trait Moved: TableRules {
     /// The state under these rules of a limiter whose state under the rules `before` is `state`:
-    /// permits in use stay in use. Called at `now`, which may be stale. Not called for rules that
-    /// [release](Self::RELEASES).
-    fn moved(&self, _before: &Self, state: u64, _now: Timestamp) -> u64 {
-        state
-    }
+    /// permits in use stay in use. Called at `now`, which may be stale.
+    fn moved(&self, before: &Self, state: u64, now: Timestamp) -> u64;
 }
 
 /// The decision on a request.

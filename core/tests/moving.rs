@@ -5,8 +5,8 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use core::time::Duration;
 
 use portcullis_core::{
-    CooldownWindow, Denied, FixedWindow, FixedWindowRules, Keyed, KeyedRules, Limiter, Line, Rate,
-    Receipt, Retry, Seed, Timestamp, TokenBucket, TokenBucketRules,
+    CooldownWindow, Denied, FixedWindow, FixedWindowRules, Keyed, Limiter, Line, MovableRules,
+    Rate, Receipt, Retry, Seed, Timestamp, TokenBucket, TokenBucketRules,
 };
 use proptest::prelude::*;
 
@@ -14,13 +14,13 @@ type Table<R> = Keyed<R, Vec<Line>>;
 
 const LINES: usize = 4;
 
-fn table<R: KeyedRules>(rules: R, line: fn() -> Line) -> Table<R> {
+fn table<R: MovableRules>(rules: R, line: fn() -> Line) -> Table<R> {
     let lines = (0..LINES).map(|_| line()).collect();
     Keyed::new(rules, lines, Seed::new())
 }
 
 /// Moves all keys to a table with `rules`.
-fn moved<R: KeyedRules>(before: &Table<R>, rules: R, now: Timestamp) -> Table<R> {
+fn moved<R: MovableRules>(before: &Table<R>, rules: R, now: Timestamp) -> Table<R> {
     let after = table(rules, Line::closed);
     assert_eq!(before.move_to(&after, now), 0);
     after
@@ -46,11 +46,11 @@ const fn at(millis: u64) -> Timestamp {
     Timestamp::from_millis(millis)
 }
 
-fn available<R: KeyedRules>(table: &Table<R>, now: Timestamp) -> u64 {
+fn available<R: MovableRules>(table: &Table<R>, now: Timestamp) -> u64 {
     table.key("a").available_at(now)
 }
 
-fn take<R: KeyedRules>(table: &Table<R>, now: Timestamp, n: u32) -> bool {
+fn take<R: MovableRules>(table: &Table<R>, now: Timestamp, n: u32) -> bool {
     table.key("a").take_at(now, n).is_ok()
 }
 

@@ -18,7 +18,8 @@ use loom::sync::Mutex;
 use loom::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use loom::thread::JoinHandle;
 use portcullis_async::{
-    Acquire, Next, Order, Queue, QueueClock, QueueCounts, RawLock, Rejected, Timer,
+    Acquire, DeadlineClock, Next, Order, Queue, QueueClock, QueueCounts, RawLock, ReentrantTimer,
+    Rejected, Timer,
 };
 use portcullis_core::{
     Clock, Concurrency, Denied, Idle, Lease, Limiter, LimiterId, ManualClock, QueueLimiter, Rate,
@@ -137,6 +138,8 @@ impl Clock for Timed {
         self.clock.now()
     }
 }
+
+impl ReentrantTimer for Timed {}
 
 impl Timer for Timed {
     fn wake_at(&self, at: Timestamp, waker: &Waker) -> Poll<()> {
@@ -371,7 +374,10 @@ impl<L: QueueLimiter + 'static, C: QueueClock + 'static> Task<Arc<Queued<L, C>>>
     }
 
     /// Creates a task with a deadline at `seconds` after the origin, and polls it.
-    pub fn polled_until(queue: &Arc<Queued<L, C>>, n: u32, seconds: u64) -> Self {
+    pub fn polled_until(queue: &Arc<Queued<L, C>>, n: u32, seconds: u64) -> Self
+    where
+        C: DeadlineClock,
+    {
         Self::of(Acquire::new(Arc::clone(queue), n, n).until(at(seconds)), n).started()
     }
 }

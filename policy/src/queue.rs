@@ -52,9 +52,6 @@ impl Clock for QueueTimer {
 }
 
 impl Timer for QueueTimer {
-    /// The type of the timer is not known. The queues of a policy do not drive themselves.
-    const IS_REENTRANT: bool = false;
-
     fn wake_at(&self, at: Timestamp, waker: &Waker) -> Poll<()> {
         self.0.alarm(at, waker)
     }

@@ -23,7 +23,7 @@ use crate::waiting::limiter_source::LimiterSource;
 use crate::waiting::queue_config::{Key, QueueConfig};
 use crate::waiting::wait_queue::{Caller, Next, Place, WaitQueue};
 use crate::waiting::wake_batch::WakeBatch;
-use crate::{Acquire, QueueClock, Rejected};
+use crate::{Acquire, DeadlineClock, QueueClock, Rejected};
 
 /// A state of `Sleeper::word`: the thread is awake.
 const AWAKE: u32 = 0;
@@ -275,9 +275,8 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
         Acquire::new(self, n, n).block()
     }
 
-    /// Takes `n` permits, and blocks the thread for at most `timeout` by the queue's clock. Does
-    /// not compile if the clock is [`Timeless`](portcullis_core::Timeless). Needs the feature
-    /// `std`.
+    /// Takes `n` permits, and blocks the thread for at most `timeout` by the queue's clock. Needs
+    /// a [`DeadlineClock`] and the feature `std`.
     ///
     /// # Errors
     ///
@@ -294,17 +293,16 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
     /// assert!(matches!(second, Err(Rejected::Deadline { permits: 1, .. })));
     /// # Ok::<(), Rejected>(())
     /// ```
-    pub fn blocking_acquire_for(
-        &self,
-        n: u32,
-        timeout: Duration,
-    ) -> Result<Lease<&Self>, Rejected> {
+    pub fn blocking_acquire_for(&self, n: u32, timeout: Duration) -> Result<Lease<&Self>, Rejected>
+    where
+        C: DeadlineClock,
+    {
         self.acquire_for(n, timeout).block()
     }
 
     /// Takes `n` permits, and blocks the thread until `deadline` at the latest, by the queue's
-    /// clock. [`Timestamp::MAX`] means no deadline. Does not compile if the clock is
-    /// [`Timeless`](portcullis_core::Timeless). Needs the feature `std`.
+    /// clock. [`Timestamp::MAX`] means no deadline. Needs a [`DeadlineClock`] and
+    /// the feature `std`.
     ///
     /// # Errors
     ///
@@ -324,7 +322,10 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
         &self,
         n: u32,
         deadline: Timestamp,
-    ) -> Result<Lease<&Self>, Rejected> {
+    ) -> Result<Lease<&Self>, Rejected>
+    where
+        C: DeadlineClock,
+    {
         self.acquire_until(n, deadline).block()
     }
 }

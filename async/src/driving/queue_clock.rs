@@ -12,7 +12,8 @@ use crate::Timer;
 /// | [`NoTimer`], [`ManualClock`] | a call of [`Queue::advance`], or a thread that waits |
 /// | [`Timeless`] | nothing: time stands still |
 ///
-/// With [`Timeless`], a request with a deadline or a timeout does not compile.
+/// All except [`Timeless`] are a [`DeadlineClock`] as well: a request with a deadline or a timeout
+/// needs one.
 ///
 /// [`ManualClock`]: portcullis_core::ManualClock
 /// [`Queue::advance`]: crate::Queue::advance
@@ -55,18 +56,52 @@ pub trait Wakes: Clock {
     /// Whether it wakes.
     const WAKES: bool;
 
-    /// Whether its time can pass. If not, no deadline is ever reached.
-    const TIME_PASSES: bool;
-
     /// As [`Timer::wake_at`]. Not called if it does not wake.
     fn wake(&self, at: Timestamp, waker: &Waker) -> Poll<()>;
 }
 
+/// A clock of a queue by which time passes, so that a deadline can be reached: every
+/// [`QueueClock`] except [`Timeless`]. Sealed.
+///
+/// A request with a deadline or a timeout needs such a clock:
+///
+/// ```compile_fail,E0277
+/// # use core::time::Duration;
+/// # use portcullis_async::Queue;
+/// # use portcullis_core::{Concurrency, Timeless};
+/// let queue = Queue::new(Concurrency::new(1), Timeless, 9);
+/// let wait = queue.acquire_for(1, Duration::from_millis(50));
+/// ```
+///
+/// ```
+/// # use core::time::Duration;
+/// # use portcullis_async::{DeadlineClock, Queue, ThreadTimer};
+/// # use portcullis_core::{Concurrency, Lease};
+/// let queue = Queue::new(Concurrency::new(1), ThreadTimer::new(), 9);
+/// let wait = queue.acquire_for(1, Duration::from_millis(50));
+///
+/// // A function for queues with any such clock names it as a bound.
+/// async fn soon<C: DeadlineClock>(queue: &Queue<Concurrency, C>) -> bool {
+///     queue.acquire_for(1, Duration::from_millis(50)).await.is_ok()
+/// }
+/// # _ = (wait, soon(&queue));
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "no time passes by `{Self}`, so a deadline or a timeout would never be reached",
+    label = "this queue has no clock for deadlines",
+    note = "take a timer as the clock of the queue: `ThreadTimer`, `TokioTimer`, `AsyncIoTimer` or \
+            `EmbassyTimer`",
+    note = "if you call `advance` yourself, or only threads wait, wrap the clock: `NoTimer(clock)`",
+    note = "in a function for any queue, add the bound `DeadlineClock`"
+)]
+pub trait DeadlineClock: QueueClock {}
+
 impl<T: Timer> QueueClock for T {}
+
+impl<T: Timer> DeadlineClock for T {}
 
 impl<T: Timer> Wakes for T {
     const WAKES: bool = true;
-    const TIME_PASSES: bool = true;
 
     #[inline]
     fn wake(&self, at: Timestamp, waker: &Waker) -> Poll<()> {
@@ -109,14 +144,13 @@ impl<C: Clock> Clock for NoTimer<C> {
     }
 }
 
-/// Clocks that wake no task, and whether their time can pass.
+/// Clocks that wake no task.
 macro_rules! without_timer {
-    ($([$($generics:tt)*] $clock:ty: $time_passes:literal,)*) => {$(
+    ($([$($generics:tt)*] $clock:ty,)*) => {$(
         impl<$($generics)*> QueueClock for $clock {}
 
         impl<$($generics)*> Wakes for $clock {
             const WAKES: bool = false;
-            const TIME_PASSES: bool = $time_passes;
 
             #[inline]
             fn wake(&self, _: Timestamp, _: &Waker) -> Poll<()> {
@@ -127,12 +161,20 @@ macro_rules! without_timer {
 }
 
 without_timer! {
-    [C: Clock] NoTimer<C>: true,
-    [] Timeless: false,
+    [C: Clock] NoTimer<C>,
+    [] Timeless,
 }
+
+impl<C: Clock> DeadlineClock for NoTimer<C> {}
 
 #[cfg(target_has_atomic = "64")]
 without_timer! {
-    [] portcullis_core::ManualClock: true,
-    [] &portcullis_core::ManualClock: true,
+    [] portcullis_core::ManualClock,
+    [] &portcullis_core::ManualClock,
 }
+
+#[cfg(target_has_atomic = "64")]
+impl DeadlineClock for portcullis_core::ManualClock {}
+
+#[cfg(target_has_atomic = "64")]
+impl DeadlineClock for &portcullis_core::ManualClock {}

@@ -31,7 +31,7 @@ pub use self::tokio::TokioTimer;
 /// | `AsyncIoTimer` | `async-io` | a thread of `async-io`, or one in its `block_on` | about 60 µs |
 /// | `EmbassyTimer` | `embassy-time` | the interrupt of the time driver | one tick of the driver |
 ///
-/// An `EmbassyTimer` works with `drive` and with tasks that wait, but not with `attend`.
+/// All except `EmbassyTimer` are a [`ReentrantTimer`]: a queue can drive itself by it.
 ///
 /// Other timers can implement this trait. This example is the timer of a simulation, whose time is
 /// advanced manually:
@@ -87,13 +87,6 @@ pub use self::tokio::TokioTimer;
 /// assert!(waits.join().unwrap());
 /// ```
 pub trait Timer: Clock {
-    /// Whether `wake_at` may be called from inside a wake-up of this timer. A queue that drives
-    /// itself ([`Queue::attend`](crate::Queue::attend)) does that.
-    ///
-    /// Set it to `false` if the timer holds a lock of its own while it wakes. Such a timer works
-    /// only with [`Queue::drive`](crate::Queue::drive), where the waker merely schedules a task.
-    const IS_REENTRANT: bool = true;
-
     /// Wakes `waker` once, at `at` or soon after, and replaces the previous request. Returns
     /// `Poll::Ready` without keeping the waker if `at` has passed.
     ///
@@ -102,3 +95,75 @@ pub trait Timer: Clock {
     /// wake-up.
     fn wake_at(&self, at: Timestamp, waker: &Waker) -> Poll<()>;
 }
+
+/// A timer whose [`wake_at`](Timer::wake_at) may be called from inside a wake-up of the same timer.
+/// A queue that drives itself calls it from there: after [`Queue::shared`] or [`Queue::attend`].
+///
+/// Implement it for a timer of your own if the timer holds no lock of its own while it calls a
+/// waker. A timer that does hold one works only with tasks that wait and with
+/// [`Queue::drive`](crate::Queue::drive), where the waker merely schedules a task.
+///
+/// ```
+/// use core::task::{Poll, Waker};
+/// use portcullis_async::{Queue, ReentrantTimer, ThreadTimer, Timer};
+/// use portcullis_core::{Clock, Rate, Timestamp, TokenBucket};
+///
+/// /// Prints the alarms of another timer.
+/// struct Printed(ThreadTimer);
+///
+/// impl Clock for Printed {
+///     fn now(&self) -> Timestamp {
+///         self.0.now()
+///     }
+/// }
+///
+/// impl Timer for Printed {
+///     fn wake_at(&self, at: Timestamp, waker: &Waker) -> Poll<()> {
+///         println!("{at:?}");
+///         self.0.wake_at(at, waker)
+///     }
+/// }
+///
+/// impl ReentrantTimer for Printed {}
+///
+/// let bucket = TokenBucket::new(Rate::per_second(200), 1);
+/// let queue = Queue::new(bucket, Printed(ThreadTimer::new()), 9).shared();
+/// futures_executor::block_on(async {
+///     for _ in 0..3 {
+///         queue.acquire(1).await?;
+///     }
+///     Ok::<(), portcullis_async::Rejected>(())
+/// })?;
+/// # Ok::<(), portcullis_async::Rejected>(())
+/// ```
+///
+/// With another timer, a queue that drives itself does not compile:
+///
+/// ```compile_fail,E0277
+/// # use core::task::{Poll, Waker};
+/// # use portcullis_async::{Queue, Timer};
+/// # use portcullis_core::{Clock, Rate, Timestamp, TokenBucket};
+/// # struct Locked;
+/// # impl Clock for Locked {
+/// #     fn now(&self) -> Timestamp {
+/// #         Timestamp::ZERO
+/// #     }
+/// # }
+/// # impl Timer for Locked {
+/// #     fn wake_at(&self, _: Timestamp, _: &Waker) -> Poll<()> {
+/// #         Poll::Pending
+/// #     }
+/// # }
+/// # let bucket = TokenBucket::new(Rate::per_second(200), 1);
+/// let queue = Queue::new(bucket, Locked, 9).shared();
+/// ```
+///
+/// [`Queue::shared`]: crate::Queue#method.shared
+/// [`Queue::attend`]: crate::Queue::attend
+#[diagnostic::on_unimplemented(
+    message = "a queue cannot drive itself by `{Self}`",
+    label = "the timer may not be set during one of its own wake-ups",
+    note = "run `drive` of the queue in a task instead",
+    note = "for a timer of your own that holds no lock while it wakes, implement `ReentrantTimer`"
+)]
+pub trait ReentrantTimer: Timer {}

@@ -10,12 +10,12 @@ use core::time::Duration;
 use portcullis_core::{Clock, Clocked, Denied, Lease, Limiter, Timestamp};
 use stable_deref_trait::StableDeref;
 
-use crate::Rejected;
 use crate::driving::queue_clock::Wakes;
 use crate::finally::Finally;
 use crate::waiting::queue_config::{Key, QueueConfig, QueueTypes};
 use crate::waiting::wait_list::{Request, State, Waiter, WaiterSlot};
 use crate::waiting::wait_queue::{Grant, WaitQueue};
+use crate::{DeadlineClock, Rejected};
 
 /// The owner of a wait queue, or the queue of one of its keys. Sealed.
 ///
@@ -137,10 +137,9 @@ impl<P: Anchored> Acquire<P> {
     /// cancelled and no permit is returned early. Free permits are granted even if the deadline has
     /// passed.
     ///
-    /// Does not compile if the clock of the queue is [`Timeless`](portcullis_core::Timeless), by
-    /// which no deadline passes:
+    /// Needs a [`DeadlineClock`], which [`Timeless`](portcullis_core::Timeless) is not:
     ///
-    /// ```compile_fail,E0080
+    /// ```compile_fail,E0277
     /// # use portcullis_async::Queue;
     /// # use portcullis_core::{Concurrency, Timeless, Timestamp};
     /// let queue = Queue::new(Concurrency::new(1), Timeless, 9);
@@ -162,30 +161,17 @@ impl<P: Anchored> Acquire<P> {
     ///     Err(Rejected::Deadline { .. })
     /// ));
     /// ```
-    pub const fn until(mut self, deadline: Timestamp) -> Self {
-        const {
-            assert!(
-                ClockOf::<P>::TIME_PASSES,
-                "a deadline or timeout needs a clock whose time passes, not `Timeless`: \
-                 take a timer such as `ThreadTimer` or `TokioTimer`, or `NoTimer(clock)`"
-            );
-        }
+    pub const fn until(mut self, deadline: Timestamp) -> Self
+    where
+        ClockOf<P>: DeadlineClock,
+    {
         // The future can still be moved, so the waiter is in no list.
         self.wait.request_mut().deadline = deadline;
         self
     }
 
     /// Sets a deadline `timeout` after the present time of the queue's clock; see
-    /// [`until`](Self::until). Does not compile if the clock is
-    /// [`Timeless`](portcullis_core::Timeless):
-    ///
-    /// ```compile_fail,E0080
-    /// # use core::time::Duration;
-    /// # use portcullis_async::Queue;
-    /// # use portcullis_core::{Concurrency, Timeless};
-    /// let queue = Queue::new(Concurrency::new(1), Timeless, 9);
-    /// let wait = queue.acquire(1).within(Duration::from_millis(50));
-    /// ```
+    /// [`until`](Self::until). Needs a [`DeadlineClock`].
     ///
     /// ```
     /// # use core::time::Duration;
@@ -200,7 +186,10 @@ impl<P: Anchored> Acquire<P> {
     ///     Err(Rejected::Deadline { .. })
     /// ));
     /// ```
-    pub fn within(self, timeout: Duration) -> Self {
+    pub fn within(self, timeout: Duration) -> Self
+    where
+        ClockOf<P>: DeadlineClock,
+    {
         let now = self
             .queue
             .as_deref()

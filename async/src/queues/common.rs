@@ -285,8 +285,8 @@ macro_rules! common {
             /// and no waiting task has to be polled for them. For a queue in a static; for one in
             /// an `Arc`, see `shared`.
             ///
-            /// Does not compile if [`Timer::IS_REENTRANT`](crate::Timer::IS_REENTRANT) is `false`,
-            /// as for an `EmbassyTimer`. With such a timer, run [`drive`](Self::drive) in a task.
+            /// Needs a [`ReentrantTimer`](crate::ReentrantTimer), which an `EmbassyTimer` is not.
+            /// With such a timer, run [`drive`](Self::drive) in a task.
             ///
             /// ```
             /// # use std::sync::LazyLock;
@@ -312,14 +312,8 @@ macro_rules! common {
             pub fn attend(&'static self)
             where
                 Self: Sync,
+                C: $crate::ReentrantTimer,
             {
-                const {
-                    assert!(
-                        C::IS_REENTRANT,
-                        "`attend` needs a timer whose `IS_REENTRANT` is `true`: \
-                         with this one, run `Queue::drive` in a task"
-                    )
-                };
                 $crate::driving::drive::attend(self);
             }
 
@@ -354,6 +348,7 @@ macro_rules! common {
             pub fn shared(self) -> std::sync::Arc<Self>
             where
                 Self: Send + Sync + 'static,
+                C: $crate::ReentrantTimer,
             {
                 let queue = std::sync::Arc::new(self);
                 queue.attend_shared();
@@ -376,14 +371,8 @@ macro_rules! common {
             pub fn attend_shared(self: &std::sync::Arc<Self>)
             where
                 Self: Send + Sync + 'static,
+                C: $crate::ReentrantTimer,
             {
-                const {
-                    assert!(
-                        C::IS_REENTRANT,
-                        "`attend` needs a timer whose `IS_REENTRANT` is `true`: \
-                         with this one, run `Queue::drive` in a task"
-                    )
-                };
                 $crate::driving::drive::attend_shared(self);
             }
         }

@@ -27,7 +27,7 @@ use crate::queues::queue::DefaultLock;
 use crate::sync::const_unless_loom;
 use crate::waiting::limiter_source::{LimiterSource, PerKey};
 use crate::waiting::wait_queue::{WaitQueue, earliest, explained};
-use crate::{Acquire, QueueClock};
+use crate::{Acquire, DeadlineClock, QueueClock};
 
 /// A table of limiters by key, with a queue for each key. Requests for one key do not delay those
 /// for another.
@@ -587,7 +587,10 @@ impl<P: ToKeyedQueue> QueueKey<P> {
     /// ));
     /// # Ok::<(), Rejected>(())
     /// ```
-    pub fn acquire_until(self, n: u32, deadline: Timestamp) -> Acquire<Self> {
+    pub fn acquire_until(self, n: u32, deadline: Timestamp) -> Acquire<Self>
+    where
+        P::Clock: DeadlineClock,
+    {
         Acquire::new(self, n, n).until(deadline)
     }
 
@@ -613,7 +616,10 @@ impl<P: ToKeyedQueue> QueueKey<P> {
     /// # drop(held);
     /// # Ok::<(), Rejected>(())
     /// ```
-    pub fn acquire_for(self, n: u32, timeout: Duration) -> Acquire<Self> {
+    pub fn acquire_for(self, n: u32, timeout: Duration) -> Acquire<Self>
+    where
+        P::Clock: DeadlineClock,
+    {
         Acquire::new(self, n, n).within(timeout)
     }
 
@@ -675,7 +681,10 @@ impl<P: ToKeyedQueue> QueueKey<P> {
     /// # drop(held);
     /// # Ok::<(), Rejected>(())
     /// ```
-    pub fn blocking_acquire_for(self, n: u32, timeout: Duration) -> Result<Lease<Self>, Rejected> {
+    pub fn blocking_acquire_for(self, n: u32, timeout: Duration) -> Result<Lease<Self>, Rejected>
+    where
+        P::Clock: DeadlineClock,
+    {
         self.acquire_for(n, timeout).block()
     }
 
@@ -701,7 +710,10 @@ impl<P: ToKeyedQueue> QueueKey<P> {
         self,
         n: u32,
         deadline: Timestamp,
-    ) -> Result<Lease<Self>, Rejected> {
+    ) -> Result<Lease<Self>, Rejected>
+    where
+        P::Clock: DeadlineClock,
+    {
         self.acquire_until(n, deadline).block()
     }
 }

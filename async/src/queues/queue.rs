@@ -21,7 +21,7 @@ use crate::queues::options::{Options, Order};
 use crate::sync::const_unless_loom;
 use crate::waiting::limiter_source::Single;
 use crate::waiting::wait_queue::{WaitQueue, earliest, explained};
-use crate::{Acquire, Drained, QueueClock};
+use crate::{Acquire, DeadlineClock, Drained, QueueClock};
 
 /// A limiter with a queue of requests that wait for its permits.
 ///
@@ -108,7 +108,8 @@ use crate::{Acquire, Drained, QueueClock};
 ///
 /// A limit on concurrency ignores time, so its queue needs no clock:
 /// [`Timeless`](portcullis_core::Timeless) stands for one. With it, time stands still, so a request
-/// with a deadline or a timeout does not compile. For those, take a timer.
+/// with a deadline or a timeout does not compile: it needs a
+/// [`DeadlineClock`](crate::DeadlineClock), such as a timer.
 ///
 /// ```
 /// use portcullis_async::Queue;
@@ -402,8 +403,7 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
     }
 
     /// Waits for `n` permits until `deadline` at the latest, by the queue's clock. See
-    /// [`Acquire::until`]. Does not compile if the clock is
-    /// [`Timeless`](portcullis_core::Timeless).
+    /// [`Acquire::until`]. Needs a [`DeadlineClock`].
     ///
     /// # Errors
     ///
@@ -435,13 +435,15 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
     /// );
     /// # Ok::<(), Rejected>(()) }).unwrap();
     /// ```
-    pub fn acquire_until(&self, n: u32, deadline: Timestamp) -> Acquire<&Self> {
+    pub fn acquire_until(&self, n: u32, deadline: Timestamp) -> Acquire<&Self>
+    where
+        C: DeadlineClock,
+    {
         Acquire::new(self, n, n).until(deadline)
     }
 
     /// Waits for `n` permits for at most `timeout`, by the queue's clock. The time runs from this
-    /// call, not from the first poll. See [`Acquire::within`]. Does not compile if the clock is
-    /// [`Timeless`](portcullis_core::Timeless).
+    /// call, not from the first poll. See [`Acquire::within`]. Needs a [`DeadlineClock`].
     ///
     /// # Errors
     ///
@@ -459,7 +461,10 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
     /// # drop(held);
     /// # Ok::<(), Rejected>(()) }).unwrap();
     /// ```
-    pub fn acquire_for(&self, n: u32, timeout: Duration) -> Acquire<&Self> {
+    pub fn acquire_for(&self, n: u32, timeout: Duration) -> Acquire<&Self>
+    where
+        C: DeadlineClock,
+    {
         self.acquire(n).within(timeout)
     }
 

@@ -8,7 +8,7 @@ use core::task::{Poll, RawWaker, RawWakerVTable, Waker};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use portcullis_async::{Hook, Outcome, RawLock, Timer, Waited};
+use portcullis_async::{Hook, Outcome, RawLock, ReentrantTimer, Timer, Waited};
 use portcullis_core::metadata::Metadata;
 use portcullis_core::{
     Clock, Composable, Denied, Idle, Limiter, LimiterId, NotGranted, PassedOn, Plan, QueueLimiter,
@@ -264,6 +264,8 @@ impl Clock for Sim {
         Timestamp::from_nanos(self.time())
     }
 }
+
+impl ReentrantTimer for Sim {}
 
 impl Timer for Sim {
     fn wake_at(&self, at: Timestamp, waker: &Waker) -> Poll<()> {

@@ -10,7 +10,7 @@ use core::time::Duration;
 use std::sync::{Arc, OnceLock};
 use std::task::Wake;
 
-use portcullis_async::{Acquire, Order, Queue, Rejected, Timer};
+use portcullis_async::{Acquire, Order, Queue, ReentrantTimer, Rejected, Timer};
 use portcullis_core::{Clock, Concurrency, QueueLimiter, Rate, Timestamp, TokenBucket};
 
 use crate::allocations::allocations;
@@ -73,6 +73,8 @@ impl<T: Clock> Clock for Watched<T> {
         self.timer.now()
     }
 }
+
+impl<T: ReentrantTimer> ReentrantTimer for Watched<T> {}
 
 impl<T: Timer> Timer for Watched<T> {
     fn wake_at(&self, at: Timestamp, waker: &Waker) -> Poll<()> {

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::task::Wake;
 
 use futures_executor::ThreadPool;
-use portcullis_async::{AsyncIoTimer, ThreadTimer, Timer, TokioTimer};
+use portcullis_async::{AsyncIoTimer, ReentrantTimer, ThreadTimer, Timer, TokioTimer};
 use portcullis_core::{Clock, ManualClock, Timestamp};
 use tokio::runtime;
 
@@ -18,7 +18,7 @@ use crate::start;
 
 /// Runs tasks, and has a timer for queues.
 pub(crate) trait Runtime: Clone + Send + Sync + 'static {
-    type Timer: Timer + Send + Sync + 'static;
+    type Timer: ReentrantTimer + Send + Sync + 'static;
 
     /// Whether only waiting for time takes time.
     const EXACT: bool = false;
@@ -204,6 +204,8 @@ impl Clock for Alarm {
         self.world.clock.now()
     }
 }
+
+impl ReentrantTimer for Alarm {}
 
 impl Timer for Alarm {
     fn wake_at(&self, at: Timestamp, waker: &Waker) -> Poll<()> {

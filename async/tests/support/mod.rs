@@ -12,7 +12,9 @@ use core::time::Duration;
 use std::sync::{Arc, Mutex};
 use std::task::Wake;
 
-use portcullis_async::{Order, Queue, QueueClock, RawLock, Rejected, ThreadLock, Timer};
+use portcullis_async::{
+    Order, Queue, QueueClock, RawLock, ReentrantTimer, Rejected, ThreadLock, Timer,
+};
 use portcullis_core::{
     Clock, Concurrency, Denied, Lease, Limiter, ManualClock, QueueLimiter, Receipt, Retry,
     Timestamp,
@@ -155,6 +157,8 @@ impl Clock for Hand {
     }
 }
 
+impl ReentrantTimer for Hand {}
+
 impl Timer for Hand {
     fn wake_at(&self, at: Timestamp, waker: &Waker) -> Poll<()> {
         if at <= self.now() {
@@ -166,6 +170,8 @@ impl Timer for Hand {
         Poll::Pending
     }
 }
+
+impl ReentrantTimer for &Hand {}
 
 impl Timer for &Hand {
     fn wake_at(&self, at: Timestamp, waker: &Waker) -> Poll<()> {

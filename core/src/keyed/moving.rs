@@ -35,7 +35,37 @@ use core::hash::BuildHasher;
 
 use crate::keyed::keyed_array::has_users;
 use crate::keyed::line::{self, Address, Held, Line, Width};
+use crate::rules::Moved;
 use crate::{Keyed, KeyedArray, KeyedRules, Timestamp};
+
+/// The rules of a [`Keyed`] table whose keys can move to a table with other settings: those whose
+/// permits return by time, `TokenBucketRules` and `FixedWindowRules`. Sealed. See
+/// [`Keyed::move_to`].
+///
+/// A limit whose permits return by release needs no other table: set its limit instead
+/// ([`ConcurrencyRules::set_limit`](crate::ConcurrencyRules::set_limit)).
+///
+/// ```compile_fail,E0277
+/// # use portcullis_core::{ConcurrencyRules, Keyed, Line, Seed, Timestamp};
+/// let lines = |line: fn() -> Line| (0..64).map(|_| line()).collect::<Vec<_>>();
+/// let before = Keyed::new(ConcurrencyRules::new(1), lines(Line::new), Seed::new());
+/// let after = Keyed::new(ConcurrencyRules::new(2), lines(Line::closed), Seed::new());
+/// before.move_to(&after, Timestamp::ZERO);
+/// ```
+///
+/// ```
+/// # use portcullis_core::{MovableRules, Rate, TokenBucketRules};
+/// fn has_some(_: impl MovableRules) {}
+/// has_some(TokenBucketRules::new(Rate::per_second(10), 3));
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "the keys of a table with `{Self}` cannot move to another table",
+    label = "expected a table with `TokenBucketRules` or `FixedWindowRules`",
+    note = "change a concurrency limit in its table: `table.rules()[0].set_limit(limit)`"
+)]
+pub trait MovableRules: KeyedRules + Moved {}
+
+impl<R: KeyedRules + Moved> MovableRules for R {}
 
 impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher> Keyed<R, M, S> {
     /// Moves all keys to the table `to`, which has other settings, while other threads take permits
@@ -71,9 +101,8 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher> Keyed<R, M, S> {
     ///
     /// # Panics
     ///
-    /// If the tables differ in their numbers of lines. A table of limits whose permits come back by
-    /// release does not compile: set its limit instead
-    /// ([`ConcurrencyRules::set_limit`](crate::ConcurrencyRules::set_limit)).
+    /// If the tables differ in their numbers of lines. The rules must be [`MovableRules`]: their
+    /// permits return by time.
     ///
     /// # Cost
     ///
@@ -98,8 +127,10 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher> Keyed<R, M, S> {
         &self,
         to: &Keyed<R, L, H>,
         now: Timestamp,
-    ) -> usize {
-        const { assert!(!R::RELEASES, "a release would not find the key's slot") };
+    ) -> usize
+    where
+        R: MovableRules,
+    {
         let (before, after) = (self.table.lines(), to.table.lines());
         assert_eq!(
             before.len(),

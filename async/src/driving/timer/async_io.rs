@@ -9,7 +9,7 @@ use std::time::Instant;
 use async_io::Timer as Sleep;
 use portcullis_core::{Clock, Interval, MonotonicClock, Timestamp};
 
-use super::Timer;
+use super::{ReentrantTimer, Timer};
 
 /// A timer of the crate `async-io`, for smol and other executors based on it. It works beside any
 /// executor, because `async-io` has a thread of its own. Needs the feature `async-io`.
@@ -120,6 +120,8 @@ impl Timer for AsyncIoTimer {
         over.map(|_| ())
     }
 }
+
+impl ReentrantTimer for AsyncIoTimer {}
 
 impl fmt::Debug for AsyncIoTimer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

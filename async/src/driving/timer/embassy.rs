@@ -60,9 +60,6 @@ impl Clock for EmbassyTimer {
 }
 
 impl Timer for EmbassyTimer {
-    /// The drivers hold the lock of their alarms while they wake.
-    const IS_REENTRANT: bool = false;
-
     fn wake_at(&self, at: Timestamp, waker: &Waker) -> Poll<()> {
         // The first tick that is not before `at`.
         let (whole, rest) = (at.as_nanos() / NANOS, at.as_nanos() % NANOS);

@@ -9,7 +9,7 @@ use std::vec::Vec;
 
 use portcullis_core::{Clock, Interval, MonotonicClock, Timestamp};
 
-use super::Timer;
+use super::{ReentrantTimer, Timer};
 use crate::waiting::panics::quietly;
 
 /// A timer that needs only `std`: a sleeping thread, which all such timers of the process share.
@@ -250,6 +250,8 @@ impl Timer for ThreadTimer {
         Poll::Pending
     }
 }
+
+impl ReentrantTimer for ThreadTimer {}
 
 impl fmt::Debug for ThreadTimer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -8,7 +8,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::Timer;
+use super::{ReentrantTimer, Timer};
 use crate::waiting::panics::quietly;
 
 /// A timer of tokio. Its clock is [`tokio::time::Instant`], which tests can pause and advance, so
@@ -193,6 +193,8 @@ impl Timer for TokioTimer {
         Poll::Pending
     }
 }
+
+impl ReentrantTimer for TokioTimer {}
 
 impl fmt::Debug for TokioTimer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

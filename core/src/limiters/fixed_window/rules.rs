@@ -21,7 +21,7 @@ use core::time::Duration;
 
 use crate::limiter::detail::retry_of;
 use crate::newer::{low_bits, signed};
-use crate::rules::{TableRules, Verdict, WordRules};
+use crate::rules::{Moved, TableRules, Verdict, WordRules};
 use crate::time::grid::Grid;
 use crate::time::timestamp::saturating_duration;
 use crate::word::stamped::{Stamped, Started};
@@ -454,7 +454,9 @@ impl<W: Word> TableRules for FixedWindowRules<W> {
     fn capacity(&self) -> u64 {
         self.limit()
     }
+}
 
+impl<W: Word> Moved for FixedWindowRules<W> {
     fn moved(&self, before: &Self, state: u64, now: Timestamp) -> u64 {
         let (old, new) = (&before.layout, &self.layout);
         let position = before.grid.index(now);

@@ -31,7 +31,7 @@ use core::time::Duration;
 use crate::limiters::bucket_settings::BucketSettings;
 use crate::limiters::lattice::{Lattice, Terms, used_after, used_after_in_table};
 use crate::newer::cold_path;
-use crate::rules::{TableRules, Verdict, WordRules};
+use crate::rules::{Moved, TableRules, Verdict, WordRules};
 use crate::time::grid::Grid;
 use crate::time::timestamp::saturating_duration;
 use crate::word::settings::gcd;
@@ -491,7 +491,9 @@ impl<W: Word> TableRules for TokenBucketRules<W> {
     fn capacity(&self) -> u64 {
         self.burst()
     }
+}
 
+impl<W: Word> Moved for TokenBucketRules<W> {
     fn moved(&self, before: &Self, used: u64, now: Timestamp) -> u64 {
         let (old, new) = (before.lattice(), self.lattice());
         if old.is_unlimited() || new.is_unlimited() {
