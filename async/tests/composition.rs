@@ -29,6 +29,9 @@ impl Limiter for Switch {
             Err(Denied::Refused { now, permits })
         }
     }
+
+    fn release(&self, _: u32) {}
+
     fn available_at(&self, _: Timestamp) -> u64 {
         if self.on.load(Ordering::Relaxed) {
             u64::MAX
@@ -238,6 +241,9 @@ fn permits_refunded_by_a_denied_request_are_granted() {
             (self.0)();
             Err(Denied::Refused { now, permits })
         }
+
+        fn release(&self, _: u32) {}
+
         fn available_at(&self, _: Timestamp) -> u64 {
             u64::MAX
         }

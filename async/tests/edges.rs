@@ -243,6 +243,9 @@ fn metadata_of_the_inner_limiter_are_offered() {
         fn take_at(&self, _: Timestamp, _: u32) -> Result<Receipt, Denied> {
             Ok(Receipt::NONE)
         }
+
+        fn release(&self, _: u32) {}
+
         fn available_at(&self, _: Timestamp) -> u64 {
             9
         }
@@ -274,6 +277,9 @@ fn a_rejected_wait_can_ask_for_the_reason_and_the_metadata_of_the_limit_that_den
         fn peek_at(&self, now: Timestamp, permits: u32) -> Result<(), Denied> {
             Err(Denied::Refused { now, permits })
         }
+
+        fn release(&self, _: u32) {}
+
         fn available_at(&self, _: Timestamp) -> u64 {
             9
         }

@@ -244,6 +244,9 @@ fn by_release_by_time_unknown_or_never_as_the_limiter_says() {
         ) -> Result<portcullis_core::Receipt, Denied> {
             Err(Denied::Refused { now, permits })
         }
+
+        fn release(&self, _: u32) {}
+
         fn available_at(&self, _: Timestamp) -> u64 {
             0
         }

@@ -203,6 +203,9 @@ impl Limiter for Switch {
             Err(Denied::Refused { now, permits })
         }
     }
+
+    fn release(&self, _: u32) {}
+
     fn available_at(&self, _: Timestamp) -> u64 {
         if self.on.load(Ordering::Relaxed) {
             u64::MAX

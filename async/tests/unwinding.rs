@@ -313,6 +313,9 @@ mod time {
                 self.1.burn("a limiter");
                 self.0.take_at(now, n)
             }
+
+            fn release(&self, _: u32) {}
+
             fn available_at(&self, now: Timestamp) -> u64 {
                 self.0.available_at(now)
             }

@@ -51,6 +51,8 @@ impl<L: Load> Limiter for LoadLimit<L> {
         }
     }
 
+    fn release(&self, _: u32) {}
+
     fn available_at(&self, _: Timestamp) -> u64 {
         if self.has_room() { u64::MAX } else { 0 }
     }

@@ -23,11 +23,11 @@ use crate::{Denied, Detail, Interval, Lease, Receipt, Refund, Retry, Timestamp};
 ///
 /// # Implementing
 ///
-/// `take_at`, `available_at` and `retry` are required. Some limiters implement more:
+/// `take_at`, `release`, `available_at` and `retry` are required. Some limiters implement more:
 ///
 /// - A limiter that wraps another one forwards all methods to it, except [`id`](Self::id) and
-///   [`as_composable`](Self::as_composable), which say what to return.
-/// - A limiter whose permits are released (rather than replenished by time) implements `release`.
+///   [`as_composable`](Self::as_composable), which say what to return. Above all it forwards
+///   `release`: otherwise the permits of a concurrency limit in it never return.
 /// - A limiter whose decisions often do not depend on the exact time implements `take_within`,
 ///   `peek_within` and `decides_within`.
 /// - A limiter whose permits return by time, but that can refund a grant as long as no later
@@ -61,6 +61,7 @@ use crate::{Denied, Detail, Interval, Lease, Receipt, Refund, Retry, Timestamp};
 ///             false => Err(Denied::Refused { now, permits }),
 ///         }
 ///     }
+///     fn release(&self, _: u32) {}
 ///     fn available_at(&self, _: Timestamp) -> u64 {
 ///         if self.0.load(Ordering::Relaxed) {
 ///             u64::MAX
@@ -301,11 +302,28 @@ pub trait Limiter {
     /// permits than they hold. The caller must not release permits that were not taken: the limiter
     /// would then admit that many permits too many. With debug assertions such a release panics.
     ///
-    /// The default does nothing. That is right for a self-replenishing limiter, whose permits
-    /// return by time.
-    fn release(&self, n: u32) {
-        let _ = n;
-    }
+    /// A limiter whose permits return by time does nothing. A limiter that wraps another one
+    /// forwards the call. There is no default, so that no wrapper loses permits without notice.
+    ///
+    /// ```compile_fail,E0046
+    /// # use portcullis_core::{Concurrency, Denied, Limiter, Receipt, Retry, Timestamp};
+    /// /// Logs each grant.
+    /// struct Logged(Concurrency);
+    ///
+    /// impl Limiter for Logged {
+    ///     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+    ///         self.0.take_at(now, n).inspect(|_| println!("{n} granted"))
+    ///     }
+    ///     fn available_at(&self, now: Timestamp) -> u64 {
+    ///         self.0.available_at(now)
+    ///     }
+    ///     fn retry(&self, denied: Denied) -> Retry {
+    ///         Limiter::retry(&self.0, denied)
+    ///     }
+    ///     // `release` is missing: `fn release(&self, n: u32) { Limiter::release(&self.0, n) }`
+    /// }
+    /// ```
+    fn release(&self, n: u32);
 
     /// Returns the permits available at `now`.
     fn available_at(&self, now: Timestamp) -> u64;

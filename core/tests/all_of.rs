@@ -951,6 +951,9 @@ fn a_partial_grant_of_a_limiter_that_denies_what_it_reports_ends() {
                 Err(Denied::Refused { now, permits: n })
             }
         }
+
+        fn release(&self, _: u32) {}
+
         fn available_at(&self, _: Timestamp) -> u64 {
             u64::MAX
         }
@@ -1533,6 +1536,9 @@ fn a_limit_that_denies_in_the_look_is_asked_once_alone() {
             self.0.fetch_add(1, SeqCst);
             Err(Denied::Exhausted { now, permits: n })
         }
+
+        fn release(&self, _: u32) {}
+
         fn available_at(&self, _: Timestamp) -> u64 {
             0
         }

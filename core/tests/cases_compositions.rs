@@ -656,6 +656,9 @@ mod chained_limiter_tests {
             fn take_at(&self, _: Timestamp, _: u32) -> Result<Receipt, Denied> {
                 Ok(Receipt::NONE)
             }
+
+            fn release(&self, _: u32) {}
+
             fn available_at(&self, _: Timestamp) -> u64 {
                 u64::MAX
             }

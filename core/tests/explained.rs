@@ -232,6 +232,9 @@ fn a_limiter_of_ones_own_is_asked_after_the_decision() {
         fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
             self.0.take_at(now, n)
         }
+
+        fn release(&self, _: u32) {}
+
         fn available_at(&self, now: Timestamp) -> u64 {
             self.0.available_at(now)
         }
@@ -541,6 +544,9 @@ fn the_limit_that_denies_only_the_take_is_told_of() {
         fn take_at(&self, now: Timestamp, permits: u32) -> Result<Receipt, Denied> {
             Err(Denied::Exhausted { now, permits })
         }
+
+        fn release(&self, _: u32) {}
+
         fn available_at(&self, now: Timestamp) -> u64 {
             Limiter::available_at(&self.0, now)
         }

@@ -290,6 +290,9 @@ fn a_limiter_that_panics_leaves_the_pool_unchanged() {
         ) -> Result<portcullis_core::Receipt, portcullis_core::Denied> {
             std::panic::resume_unwind(Box::new(()))
         }
+
+        fn release(&self, _: u32) {}
+
         fn available_at(&self, _: Timestamp) -> u64 {
             0
         }

@@ -241,6 +241,9 @@ fn a_composition_by_hand_unites_the_metadata_of_both() {
         fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
             self.0.take_at(now, n)
         }
+
+        fn release(&self, _: u32) {}
+
         fn available_at(&self, now: Timestamp) -> u64 {
             self.0.available_at(now)
         }
@@ -470,6 +473,9 @@ fn any_number_of_names_is_listed() {
         fn take_at(&self, _: Timestamp, _: u32) -> Result<Receipt, Denied> {
             Ok(Receipt::NONE)
         }
+
+        fn release(&self, _: u32) {}
+
         fn available_at(&self, _: Timestamp) -> u64 {
             1
         }
@@ -487,6 +493,9 @@ fn any_number_of_names_is_listed() {
         fn take_at(&self, _: Timestamp, _: u32) -> Result<Receipt, Denied> {
             Ok(Receipt::NONE)
         }
+
+        fn release(&self, _: u32) {}
+
         fn available_at(&self, _: Timestamp) -> u64 {
             1
         }

@@ -524,6 +524,9 @@ fn a_panic_behind_a_composition_refunds_what_it_took() {
         fn take_at(&self, _: Timestamp, _: u32) -> Result<Receipt, Denied> {
             panic!("on purpose")
         }
+
+        fn release(&self, _: u32) {}
+
         fn available_at(&self, _: Timestamp) -> u64 {
             1
         }

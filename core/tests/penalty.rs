@@ -57,6 +57,9 @@ impl Limiter for Says {
     fn take_at(&self, _: Timestamp, _: u32) -> Result<Receipt, Denied> {
         self.0.map(|()| Receipt::NONE)
     }
+
+    fn release(&self, _: u32) {}
+
     fn available_at(&self, _: Timestamp) -> u64 {
         if self.0.is_ok() { u64::MAX } else { 0 }
     }

@@ -1092,6 +1092,9 @@ impl Limiter for Fickle {
     fn take_at(&self, now: Timestamp, permits: u32) -> Result<Receipt, Denied> {
         Err(Denied::Refused { now, permits })
     }
+
+    fn release(&self, _: u32) {}
+
     fn available_at(&self, _: Timestamp) -> u64 {
         u64::MAX
     }

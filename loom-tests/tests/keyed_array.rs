@@ -40,6 +40,8 @@ impl Limiter for Fuse {
         }
     }
 
+    fn release(&self, _: u32) {}
+
     fn available_at(&self, _: Timestamp) -> u64 {
         if self.0.load(Relaxed) { 0 } else { 2 }
     }

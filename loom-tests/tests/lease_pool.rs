@@ -245,6 +245,8 @@ impl Limiter for NotTwo {
         }
     }
 
+    fn release(&self, _: u32) {}
+
     fn available_at(&self, _: Timestamp) -> u64 {
         1
     }

@@ -234,6 +234,8 @@ pub(super) fn generous() -> Trial {
             })
         }
 
+        fn release(&self, _: u32) {}
+
         fn available_at(&self, now: Timestamp) -> u64 {
             self.limiter.available_at(now)
         }

@@ -1080,6 +1080,9 @@ impl<W: Word> Limiter for AdjustableBucket<W> {
         self.give_back(now, n, receipt, false)
     }
 
+    #[inline]
+    fn release(&self, _: u32) {}
+
     fn available_at(&self, now: Timestamp) -> u64 {
         self.available_at(now)
     }

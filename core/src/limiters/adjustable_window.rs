@@ -1102,6 +1102,9 @@ impl<W: Word> Limiter for AdjustableWindow<W> {
         receipt.refunded(refunded)
     }
 
+    #[inline]
+    fn release(&self, _: u32) {}
+
     fn available_at(&self, now: Timestamp) -> u64 {
         self.available_at(now)
     }

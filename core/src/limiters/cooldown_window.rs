@@ -757,6 +757,9 @@ impl<W: Word> Limiter for CooldownWindow<W> {
         receipt.refunded(refunded)
     }
 
+    #[inline]
+    fn release(&self, _: u32) {}
+
     fn available_at(&self, now: Timestamp) -> u64 {
         self.available_at(now)
     }

@@ -815,6 +815,9 @@ impl<W: Word> Limiter for SlicedBucket<W> {
         self.undo(now, n, receipt)
     }
 
+    #[inline]
+    fn release(&self, _: u32) {}
+
     fn available_at(&self, now: Timestamp) -> u64 {
         self.available_at(now)
     }

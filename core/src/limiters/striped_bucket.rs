@@ -811,6 +811,9 @@ impl<const N: usize, W: Word> Limiter for StripedBucket<N, W> {
         }
     }
 
+    #[inline]
+    fn release(&self, _: u32) {}
+
     fn available_at(&self, now: Timestamp) -> u64 {
         self.available_at(now)
     }

@@ -71,6 +71,9 @@ impl Limiter for Unlimited {
         receipt.refunded(n)
     }
 
+    #[inline]
+    fn release(&self, _: u32) {}
+
     fn available_at(&self, _: Timestamp) -> u64 {
         u64::MAX
     }

@@ -384,6 +384,9 @@ impl<W: Word> Limiter for WarmingBucket<W> {
         self.limiter.refund(now, n, receipt)
     }
 
+    #[inline]
+    fn release(&self, _: u32) {}
+
     fn available_at(&self, now: Timestamp) -> u64 {
         self.available_at(now)
     }

@@ -1279,6 +1279,9 @@ impl Limiter for Sliding<u64> {
     fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> portcullis_core::Refund {
         self.window.refund_at(now, n, receipt)
     }
+
+    fn release(&self, _: u32) {}
+
     fn available_at(&self, now: Timestamp) -> u64 {
         self.window.available_at(now)
     }
@@ -1429,6 +1432,9 @@ impl Limiter for Bare<'_> {
     fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> portcullis_core::Refund {
         self.0.refund_at(now, n, receipt)
     }
+
+    fn release(&self, _: u32) {}
+
     fn available_at(&self, now: Timestamp) -> u64 {
         self.0.available_at(now)
     }

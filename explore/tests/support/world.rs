@@ -383,6 +383,8 @@ impl Limiter for Fickle {
         Ok(())
     }
 
+    fn release(&self, _: u32) {}
+
     fn available_at(&self, _: Timestamp) -> u64 {
         u64::MAX
     }
