@@ -101,9 +101,15 @@ fn verdict(explained: &Explained<'_>, decided: Option<&str>) -> String {
             let all: Vec<String> = limits
                 .iter()
                 .zip(details)
-                .map(|(limit, detail)| match detail.decision {
-                    Ok(()) => format!("{limit} has {} left", detail.available),
-                    Err(denied) => format!("{limit}: {denied}"),
+                .map(|(limit, detail)| {
+                    let queue = match limit.queue_limit() {
+                        0 => String::new(),
+                        permits => format!(" (up to {permits} can wait)"),
+                    };
+                    match detail.decision {
+                        Ok(()) => format!("{limit} has {} left{queue}", detail.available),
+                        Err(denied) => format!("{limit}: {denied}"),
+                    }
                 })
                 .collect();
             match details.iter().all(Detail::is_allowed) {

@@ -1,6 +1,12 @@
 //! Measurements of decisions, for recorders of the crate `metrics`.
 
 use core::fmt;
+#[cfg(feature = "queue")]
+use core::future::{Future, poll_fn};
+#[cfg(feature = "queue")]
+use core::pin::pin;
+#[cfg(feature = "queue")]
+use core::task::Poll;
 use core::time::Duration;
 
 use ::metrics::{
@@ -9,6 +15,8 @@ use ::metrics::{
 };
 use portcullis_core::Timestamp;
 
+#[cfg(feature = "queue")]
+use crate::{Acquiring, QueuedDecision};
 use crate::{Decision, Policy};
 
 const REQUESTS: &str = "portcullis.requests";
@@ -170,7 +178,8 @@ impl Metrics {
     }
 
     /// Counts a request as one that waits in a queue, until the result is ended or dropped.
-    /// `decision` is the denial after which it waits. Do not count that decision by
+    /// `decision` is the denial after which it waits. For a wait in the queue of a rule,
+    /// `Metrics::acquire` (feature `queue`) measures all of it. Do not count that decision by
     /// [`decided`](Self::decided): count the last one, after the wait.
     ///
     /// ```
@@ -190,6 +199,73 @@ impl Metrics {
         let of_rule = self.of(decision);
         of_rule.queued.increment(1.0);
         MeasuredWait { of_rule }
+    }
+}
+
+#[cfg(feature = "queue")]
+impl Metrics {
+    /// Waits for the decision on a request, and measures the wait and the decision. If the request
+    /// is cancelled while it waits, because the future is dropped, that is measured too.
+    ///
+    /// ```
+    /// # use portcullis_policy::{Limit, Metrics, Policy, Request, Rule};
+    /// # futures_executor::block_on(async {
+    /// let policy = Policy::new([Rule::new("all").limit(Limit::at_once(1).queue(10))]).unwrap();
+    /// let metrics = Metrics::new(&policy);
+    /// let (decision, lease) = metrics.acquire(policy.acquire(&Request::new("GET", "/"))).await;
+    /// assert!(decision.is_allowed());
+    /// // The request is served.
+    /// lease.end_at(policy.now());
+    /// # });
+    /// ```
+    pub async fn acquire<'m, 'p>(
+        &'m self,
+        request: Acquiring<'p>,
+    ) -> (QueuedDecision<'p>, MeasuredLease<'m>) {
+        let mut request = pin!(request);
+        let mut wait: Option<MeasuredQueue<'m, 'p>> = None;
+        let decision = poll_fn(|context| {
+            let polled = request.as_mut().poll(context);
+            if let (Poll::Pending, None) = (&polled, &wait) {
+                let waits = request.as_ref().get_ref();
+                wait = waits.waits_for().map(|denial| MeasuredQueue {
+                    wait: Some(self.queued(denial)),
+                    policy: waits.policy(),
+                    since: waits.policy().now(),
+                });
+            }
+            polled
+        })
+        .await;
+        if let Some(wait) = wait.as_mut().and_then(|wait| wait.wait.take()) {
+            let result = if decision.is_allowed() {
+                QueueResult::Acquired
+            } else {
+                QueueResult::Denied
+            };
+            wait.end(decision.waited(), result);
+        }
+        let lease = self.decided(&decision);
+        (decision, lease)
+    }
+}
+
+/// A wait that is measured as cancelled when it is dropped.
+#[cfg(feature = "queue")]
+struct MeasuredQueue<'m, 'p> {
+    /// `None` if it was measured.
+    wait: Option<MeasuredWait<'m>>,
+    policy: &'p Policy,
+    since: Timestamp,
+}
+
+#[cfg(feature = "queue")]
+impl Drop for MeasuredQueue<'_, '_> {
+    fn drop(&mut self) {
+        if let Some(wait) = self.wait.take() {
+            let waited = self.policy.now().saturating_since(self.since);
+            wait.end(waited, QueueResult::Canceled);
+        }
     }
 }
 

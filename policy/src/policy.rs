@@ -587,6 +587,10 @@ impl Policy {
                 Considered::Limits {
                     is_penalized: store.is_penalized(place.at, now),
                     limits,
+                    #[cfg(feature = "queue")]
+                    queued: store.queued(place.at),
+                    #[cfg(not(feature = "queue"))]
+                    queued: 0,
                     details: (0..limits.len())
                         .map(|limit| store.detail(place.at, limit, now, request.cost))
                         .collect(),
@@ -600,6 +604,7 @@ impl Policy {
                 is_penalized: false,
                 limits: &[],
                 details: Vec::new(),
+                queued: 0,
             },
         }
     }
@@ -1387,5 +1392,7 @@ pub enum Considered<'p> {
         limits: &'p [Limit],
         /// The state of each limit, and what it would answer.
         details: Vec<Detail>,
+        /// For how many permits requests of this key wait: see [`Limit::queue`].
+        queued: u64,
     },
 }

@@ -377,6 +377,11 @@ impl<'p> Acquiring<'p> {
         self.until(deadline)
     }
 
+    #[cfg(feature = "metrics")]
+    pub(crate) fn policy(&self) -> &'p Policy {
+        self.policy
+    }
+
     /// Returns the denial after which the request waits. `None` if it does not wait: then the next
     /// poll returns the decision.
     ///

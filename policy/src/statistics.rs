@@ -25,7 +25,7 @@ use crate::{Answer, Decision, Key, KeyValues, Outcome, PathRules, Policy, Reques
 ///   [`resources`](Self::resources) was set.
 ///
 /// A decision counts if it is made with [`decide_at`](Self::decide_at) of the statistics, instead
-/// of that of the policy. Statistics are for the rules of one policy. If the rules change, create
+/// of that of the policy, or is passed to [`count`](Self::count). Statistics are for the rules of one policy. If the rules change, create
 /// new ones.
 ///
 /// ```
@@ -240,8 +240,14 @@ impl Statistics {
     ) -> Decision<'p> {
         let shard = self.shard();
         let decision = policy.decide_watched_at(now, request, |answer| {
-            self.count(shard, answer, request);
+            self.count_answer(shard, answer, request);
         });
+        self.count_request(shard, &decision, request);
+        decision
+    }
+
+    /// Counts that a request was decided by no rule, and its resource.
+    fn count_request(&self, shard: &Shard, decision: &Decision<'_>, request: &Request<'_>) {
         match decision.outcome() {
             Outcome::NoRule => add(&shard.no_rule),
             Outcome::Path(_) => add(&shard.refused_paths),
@@ -252,10 +258,44 @@ impl Statistics {
             let values = KeyValues::new(resource, request, self.path_rules);
             lock(&shard.resources).count(hash, 0, values);
         }
-        decision
     }
 
-    fn count(&self, shard: &Shard, answer: Answer<'_>, request: &Request<'_>) {
+    /// Counts a decision that was made in another way than by [`decide_at`](Self::decide_at): by
+    /// `Policy::acquire` after a wait, for example. `request` is the request that was decided. The
+    /// answers of shadow rules are not counted.
+    ///
+    /// # Cost
+    ///
+    /// That of a count in [`decide_at`](Self::decide_at).
+    ///
+    /// ```
+    /// # use portcullis_core::Timestamp;
+    /// # use portcullis_policy::{Policy, Request, Rule, Statistics};
+    /// let policy = Policy::new([Rule::new("all").limit("1/m".parse()?)]).unwrap();
+    /// let statistics = Statistics::new(&policy);
+    /// let request = Request::new("GET", "/");
+    /// for _ in 0..3 {
+    ///     let decision = policy.decide_explained_at(Timestamp::ZERO, &request);
+    ///     statistics.count(&decision, &request);
+    /// }
+    /// let all = &statistics.rules()[0];
+    /// assert_eq!((all.allowed, all.denied()), (1, 2));
+    /// # Ok::<(), portcullis_policy::PeriodError>(())
+    /// ```
+    pub fn count(&self, decision: &Decision<'_>, request: &Request<'_>) {
+        let shard = self.shard();
+        if let (Some(rule), Some(index)) = (decision.rule(), decision.rule_index()) {
+            let answer = Answer {
+                rule,
+                index,
+                outcome: decision.outcome(),
+            };
+            self.count_answer(shard, answer, request);
+        }
+        self.count_request(shard, decision, request);
+    }
+
+    fn count_answer(&self, shard: &Shard, answer: Answer<'_>, request: &Request<'_>) {
         let Some(counts) = shard.rules.get(answer.index) else {
             return;
         };

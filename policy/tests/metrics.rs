@@ -156,3 +156,58 @@ fn requests_leases_and_waits_are_measured_for_each_rule() {
         ]
     );
 }
+
+#[cfg(feature = "queue")]
+#[test]
+fn a_wait_in_the_queue_of_a_rule_is_measured_whatever_its_end() {
+    use core::future::Future;
+    use core::pin::pin;
+    use core::task::{Context, Poll, Waker};
+
+    let policy = Policy::new([Rule::new("all").limit(Limit::at_once(1).queue(2))]).unwrap();
+    let recorder = Kept::default();
+    let metrics = with_local_recorder(&recorder, || Metrics::new(&policy));
+    let mut context = Context::from_waker(Waker::noop());
+    let request = Request::new("GET", "/");
+    let acquire = || metrics.acquire(policy.acquire(&request));
+    let (first, first_lease) = futures_executor::block_on(acquire());
+    let mut cancelled = Box::pin(acquire());
+    assert!(cancelled.as_mut().poll(&mut context).is_pending());
+    let mut second = pin!(acquire());
+    for _ in 0..2 {
+        assert!(second.as_mut().poll(&mut context).is_pending());
+    }
+    drop(futures_executor::block_on(acquire()));
+    assert_eq!(
+        recorder.seen(),
+        [
+            "portcullis.requests policy=all result=acquired: 1",
+            "portcullis.requests policy=all result=denied: 1",
+            "portcullis.active_request_leases policy=all: 1",
+            "portcullis.queued_requests policy=all: 2",
+        ]
+    );
+    drop((cancelled, first_lease, first));
+    let Poll::Ready((decision, lease)) = second.poll(&mut context) else {
+        panic!("granted");
+    };
+    assert!(decision.is_allowed());
+    drop(lease);
+    let late = policy.acquire(&request).within(Duration::from_millis(1));
+    let (late, _) = futures_executor::block_on(metrics.acquire(late));
+    assert!(!late.is_allowed());
+    let seen: Vec<_> = recorder.seen();
+    let is_time = |line: &&String| line.contains("time_in_queue");
+    let times: Vec<_> = seen.iter().filter(is_time).collect();
+    assert_eq!(times.len(), 3, "{times:?}");
+    assert!(times.iter().all(|line| !line.contains(',')), "{times:?}");
+    assert_eq!(
+        seen[..3],
+        [
+            "portcullis.requests policy=all result=acquired: 2",
+            "portcullis.requests policy=all result=denied: 2",
+            "portcullis.requests policy=all result=request_canceled: 1",
+        ]
+    );
+    assert!(!seen.iter().any(|line| line.contains("queued_requests")));
+}

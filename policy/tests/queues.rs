@@ -15,8 +15,8 @@ use std::sync::Arc;
 use portcullis_async::TokioTimer;
 use portcullis_core::{Clock, MonotonicClock, Retry, Timestamp};
 use portcullis_policy::{
-    Algorithm, Conditions, Key, Limit, LivePolicy, LoadedPolicy, OnMissing, Outcome, Policy,
-    QueueEnd, QueueOrder, Request, Rule,
+    Algorithm, Conditions, Considered, Key, Limit, LivePolicy, LoadedPolicy, OnMissing, Outcome,
+    Policy, QueueEnd, QueueOrder, Request, Rule,
 };
 use support::{Task, Time, run};
 
@@ -118,7 +118,19 @@ fn no_method_overtakes_a_request_that_waits() {
             .decide_at(now, &Request::new("GET", "/other"))
             .is_allowed()
     );
+    let queued = |request: &Request<'_>| {
+        let explained = policy.explain_at(now, request).unwrap();
+        match explained[0].considered {
+            Considered::Limits { queued, .. } => queued,
+            _ => panic!("the rule applies"),
+        }
+    };
+    assert_eq!(
+        (queued(&GET), queued(&Request::new("GET", "/other"))),
+        (2, 0)
+    );
     tasks[1].cancel();
+    assert_eq!(queued(&GET), 0);
     assert!(policy.decide_at(now, &GET).is_allowed());
 }
 
@@ -165,7 +177,7 @@ fn a_request_that_waits_holds_nothing_of_the_other_limits() {
     assert_eq!(ends(&tasks), [Some(true), Some(true), None]);
     let left = |limit: usize| {
         let explained = policy.explain_at(time.now(), &GET).unwrap();
-        let portcullis_policy::Considered::Limits { details, .. } = &explained[0].considered else {
+        let Considered::Limits { details, .. } = &explained[0].considered else {
             panic!("the rule applies");
         };
         details[limit].available

@@ -283,3 +283,58 @@ fn a_counted_decision_allocates_nothing() {
     assert!(denied > 100);
     assert_eq!(count, 0);
 }
+
+#[test]
+fn a_decision_that_is_passed_on_counts_as_one_that_the_statistics_make() {
+    let policy = policy();
+    let [made, passed] = [(); 2].map(|()| {
+        let statistics = Statistics::new(&policy).keys(100_000);
+        statistics.resources(Key::path(), 100_000)
+    });
+    // By turns.
+    let mut turn = 0;
+    let mut by_outcome: BTreeMap<String, [u32; 2]> = BTreeMap::new();
+    requests(20_000, |now, request| {
+        turn = 1 - turn;
+        let outcome = if turn == 0 {
+            made.decide_at(&policy, now, request).outcome()
+        } else {
+            let decision = policy.decide_at(now, request);
+            passed.count(&decision, request);
+            decision.outcome()
+        };
+        let kind = match outcome {
+            Outcome::Denied { limit, .. } => format!("denied {limit:?}"),
+            other => format!("{other:?}"),
+        };
+        by_outcome.entry(kind).or_default()[turn] += 1;
+    });
+    let count = |kind: &str, turn: usize| {
+        let counts = by_outcome.iter().filter(|(name, _)| name.starts_with(kind));
+        counts
+            .map(|(_, counts)| u64::from(counts[turn]))
+            .sum::<u64>()
+    };
+    for (statistics, turn) in [(&made, 0), (&passed, 1)] {
+        // The shadow rule is the first one.
+        let rules = &statistics.rules()[1..];
+        let sum =
+            |of: &dyn Fn(&portcullis_policy::RuleCounts) -> u64| rules.iter().map(of).sum::<u64>();
+        assert_eq!(sum(&|rule| rule.allowed), count("Allowed", turn));
+        assert_eq!(sum(&|rule| rule.exempt), count("Exempt", turn));
+        assert_eq!(sum(&|rule| rule.unidentified), count("Unidentified", turn));
+        assert_eq!(sum(&|rule| rule.penalized), count("denied None", turn));
+        let by_limits = sum(&|rule| rule.by_limit.iter().sum::<u64>() + rule.crowded);
+        assert_eq!(by_limits, count("denied Some", turn));
+        assert_eq!(statistics.without_rule(), count("NoRule", turn));
+        let asked: u64 = statistics
+            .most_asked(1_000)
+            .iter()
+            .map(|each| each.count)
+            .sum();
+        assert_eq!(asked, 10_000);
+    }
+    assert!(by_outcome.len() > 6, "{by_outcome:?}");
+    let shadow = &passed.rules()[0];
+    assert_eq!(shadow.asked(), 0, "shadow rules are not counted");
+}

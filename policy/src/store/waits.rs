@@ -220,6 +220,11 @@ impl Store {
         Some(QueueKey::at(queue, at))
     }
 
+    /// The permits for which requests of a key wait.
+    pub(crate) fn queued(&self, at: Address) -> u64 {
+        self.queue_of(at).map_or(0, |queue| queue.queued())
+    }
+
     /// Creates the queue for these limits, in which no request waits yet.
     pub(crate) fn create_queue(&mut self, limits: &[Limit], timer: impl FnOnce() -> QueueTimer) {
         let Some(settings) = Settings::of(limits) else {

@@ -69,7 +69,7 @@ pub(super) const OF_THE_POLICY: &[Mutant] = &[
     // reported.
     Mutant {
         file: STATISTICS,
-        within: "fn count(",
+        within: "fn count_answer(",
         text: "(answer.index, self.key_of(key, request))",
         by: "(0, self.key_of(key, request))",
         test: OF_DECISIONS,
@@ -83,7 +83,7 @@ pub(super) const OF_THE_POLICY: &[Mutant] = &[
     },
     Mutant {
         file: STATISTICS,
-        within: "fn count(",
+        within: "fn count_answer(",
         text: "denied: Denied::Crowded { .. },",
         by: "denied: Denied::Penalized { .. },",
         test: OF_DECISIONS,
