@@ -5,6 +5,7 @@ mod models;
 mod policies;
 mod reports;
 mod tested;
+mod waits;
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -62,6 +63,11 @@ const SUITES: &[Suite] = &[
     },
     Suite {
         mutants: policies::MUTANTS,
+        arguments: &["--package", "portcullis-policy", "--all-features"],
+        rustflags: "",
+    },
+    Suite {
+        mutants: waits::MUTANTS,
         arguments: &["--package", "portcullis-policy", "--all-features"],
         rustflags: "",
     },

@@ -1706,6 +1706,36 @@ pub(super) const MUTANTS: &[Mutant] = &[
             "a_take_during_a_release_does_not_overtake_a_waiter_of_the_same_key",
         ),
     },
+    Mutant {
+        file: KEYED_QUEUE,
+        within: "pub fn serve(",
+        text: "Waiting::Unknown",
+        by: "Waiting::No",
+        test: (
+            "queue_by_address",
+            "a_request_queued_during_a_release_outside_the_queue_is_served",
+        ),
+    },
+    Mutant {
+        file: WAIT_QUEUE,
+        within: "pub(crate) fn is_free(",
+        text: "self.wake_and_grant(&mut batch);",
+        by: "",
+        test: (
+            "queue_by_address",
+            "a_take_in_turn_for_another_key_leaves_no_permit_behind",
+        ),
+    },
+    Mutant {
+        file: KEYED_QUEUE,
+        within: "pub fn in_turn<",
+        text: "|| wait_queue.is_free(key)",
+        by: "|| true",
+        test: (
+            "queue_by_address",
+            "a_take_in_turn_during_the_end_of_a_wait_is_granted_or_overtakes_none",
+        ),
+    },
     // A pending release, and the holder that unlocks.
     Mutant {
         file: PENDING_RELEASES,
