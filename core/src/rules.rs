@@ -127,14 +127,44 @@ pub trait TableRules: WordRules {
 
     /// The largest number of permits that one request can be granted.
     fn capacity(&self) -> u64;
+
+    /// The state under these rules of a limiter whose state under the rules `before` is `state`:
+    /// permits in use stay in use. Called at `now`, which may be stale. Not called for rules that
+    /// [release](Self::RELEASES).
+    fn moved(&self, _before: &Self, state: u64, _now: Timestamp) -> u64 {
+        state
+    }
+
+    /// The next state if up to `n` permits of a grant count as never taken, and how many. Other
+    /// calls may have been granted permits since. The first of `times` is that of the refund, the
+    /// second the latest that another call may have used. Other refunds since the grant have
+    /// returned at most `others` permits.
+    fn refund_among(
+        &self,
+        state: u64,
+        (now, _): (Timestamp, Timestamp),
+        n: u32,
+        receipt: &Receipt,
+        _others: u64,
+    ) -> Option<(u64, u32)> {
+        Some((self.refund(state, now, n, receipt)?, n))
+    }
+
+    /// The state after up to `n` permits are taken, as many as there are, and how many. A limit
+    /// that may owe permits takes as many as its declared debt allows.
+    fn charged(&self, state: u64, now: Timestamp, n: u32) -> (u64, u32) {
+        let most = self.available(state, now).min(n.into()) as u32;
+        let request = self.request(now, most);
+        match request.map(|request| self.judge(state, request)) {
+            Ok(Verdict::Granted(left)) => (left, most),
+            Ok(Verdict::Allowed) => (state, most),
+            _ => (state, 0),
+        }
+    }
 }
 
 /// Rules whose states can be converted to other settings. Their permits return by time.
-pub trait Moved: TableRules {
-    /// The state under these rules of a limiter whose state under the rules `before` is `state`:
-    /// permits in use stay in use. Called at `now`, which may be stale.
-    fn moved(&self, before: &Self, state: u64, now: Timestamp) -> u64;
-}
+pub trait Moved: TableRules {}
 
 /// The decision on a request.
 #[derive(Clone, Copy, Debug)]

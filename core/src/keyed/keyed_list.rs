@@ -53,7 +53,10 @@
 //! but a thread that stops then denies all requests for its key. The second needs an exchange of
 //! each word and one more, and room for the request.
 
+mod moving;
+mod noting;
 mod refunding;
+mod settling;
 mod within;
 
 use core::cell::Cell;
@@ -71,8 +74,8 @@ use std::sync::Arc;
 use crate::RandomSeed;
 use crate::keyed::key::{self, Key, Keys, QueueKeys, sealed::Table as _};
 use crate::keyed::line::{self, Address, Entry, Found, Held, Line, Width, Words};
-use crate::keyed::rule_list::RuleList;
 use crate::keyed::rule_list::sealed::Rules;
+use crate::keyed::rule_list::{MOST, RuleList};
 use crate::keyed::table::{ATTEMPTS, KeyedStatistics, Table};
 use crate::limiter::detail::{Observer, retry_of};
 use crate::rules::Verdict;
@@ -788,15 +791,27 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
     #[cold]
     fn undo(&self, progress: &Progress<'_, L::States>, tag: u64, now: Timestamp, n: u32) {
         for limit in self.order().take(progress.taken) {
-            let left = progress.left.as_ref().get(limit);
-            let (Some(word), Some(&left)) = (self.word(progress.words, limit), left) else {
-                continue;
-            };
-            while let Some(held) = word.held_as(tag) {
-                match self.rules.undo(limit, held.state(), now, n, left) {
-                    Some(before) if !word.exchange(tag, held.state(), before) => {}
-                    _ => break,
-                }
+            if let Some(&left) = progress.left.as_ref().get(limit) {
+                self.undo_one(progress.words, limit, tag, (now, n, left));
+            }
+        }
+    }
+
+    /// Undoes a take of `n` permits at `now` from one limit, which left the state `left`.
+    fn undo_one(
+        &self,
+        words: Words<'_>,
+        limit: usize,
+        tag: u64,
+        (now, n, left): (Timestamp, u32, u64),
+    ) {
+        let Some(word) = self.word(words, limit) else {
+            return;
+        };
+        while let Some(held) = word.held_as(tag) {
+            match self.rules.undo(limit, held.state(), now, n, left) {
+                Some(before) if !word.exchange(tag, held.state(), before) => {}
+                _ => break,
             }
         }
     }
@@ -878,13 +893,23 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
     ) -> (Result<Receipt, DeniedBy>, DetailBy) {
         let seen = Cell::new(None);
         let taken = self.take_each(address, now, n, &seen);
-        let decision = taken.map(|_| ());
-        let told = match seen.get() {
-            Some(told) if told.detail.decision == decision.map_err(|by| by.denied) => told,
-            // A take that finds no entry observes nothing.
-            _ => self.explain_crowded(address, now, decision),
-        };
+        let told = self.told_of(address, now, taken.map(|_| ()), seen.get());
         (taken.map(|left| self.receipt(left, now, n)), told)
+    }
+
+    /// What a take has seen that was decided like this.
+    fn told_of(
+        &self,
+        address: &Address,
+        now: Timestamp,
+        taken: Result<(), DeniedBy>,
+        seen: Option<DetailBy>,
+    ) -> DetailBy {
+        match seen {
+            Some(told) if told.detail.decision == taken.map_err(|by| by.denied) => told,
+            // A take that finds no entry observes nothing.
+            _ => self.explain_crowded(address, now, taken),
+        }
     }
 
     #[cold]
@@ -1217,6 +1242,20 @@ pub trait EachLimit: Keys {
         n: u32,
     ) -> (Result<Receipt, DeniedBy>, DetailBy);
     #[doc(hidden)]
+    fn take_each_detailed_at(
+        &self,
+        address: &Address,
+        now: Timestamp,
+        n: u32,
+    ) -> (Result<(), DeniedBy>, [Option<Detail>; MOST]);
+    #[doc(hidden)]
+    fn take_each_noted_at(
+        &self,
+        address: &Address,
+        now: Timestamp,
+        n: u32,
+    ) -> Result<[Receipt; MOST], DeniedBy>;
+    #[doc(hidden)]
     fn retry_by(&self, address: &Address, by: DeniedBy) -> Retry;
     #[doc(hidden)]
     fn explain_nth_at(
@@ -1244,6 +1283,24 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> EachLimit for KeyedList<L, M
         n: u32,
     ) -> (Result<Receipt, DeniedBy>, DetailBy) {
         self.take_each_explained(address, now, n)
+    }
+
+    fn take_each_detailed_at(
+        &self,
+        address: &Address,
+        now: Timestamp,
+        n: u32,
+    ) -> (Result<(), DeniedBy>, [Option<Detail>; MOST]) {
+        self.take_each_detailed(address, now, n)
+    }
+
+    fn take_each_noted_at(
+        &self,
+        address: &Address,
+        now: Timestamp,
+        n: u32,
+    ) -> Result<[Receipt; MOST], DeniedBy> {
+        self.take_each_noted(address, now, n)
     }
 
     fn retry_by(&self, address: &Address, by: DeniedBy) -> Retry {

@@ -141,6 +141,25 @@ impl Line {
         groups_for(keys, Width::ONE)
     }
 
+    /// Creates the lines of a [`KeyedList`](crate::KeyedList) table with `limits` limits, 1 to 8,
+    /// in which `keys` keys are in use at once: see [`for_keys`](Self::for_keys). Needs the feature
+    /// `std`.
+    ///
+    /// # Cost
+    ///
+    /// Memory: that of `for_keys` for 1 limit, 2 times that for 2, 4 times for 3 or 4, and 8 times
+    /// for more.
+    ///
+    /// ```
+    /// # use portcullis_core::Line;
+    /// assert_eq!(Line::for_keys_of(1_000, 3).len(), 4 * Line::for_keys(1_000).len());
+    /// ```
+    #[cfg(feature = "std")]
+    #[must_use]
+    pub fn for_keys_of(keys: usize, limits: usize) -> std::boxed::Box<[Self]> {
+        groups_for(keys, Width::at_least(limits.min(PLACES)))
+    }
+
     /// Finds the slot that is held under `tag`, in the line with index `line`. Nearly all keys hold
     /// one in the half that they prefer.
     #[inline]
@@ -421,6 +440,28 @@ impl Entry<'_> {
         self.word.fetch_add(state << STATE_AT, Release);
     }
 
+    /// Gives the word to `tag`, with this state. Only for a word after a lead that the caller has
+    /// claimed, and that no other call has used.
+    pub(crate) fn hold_as(self, tag: u64, state: u64) {
+        // Relaxed: holding the lead publishes it.
+        self.word.store(state << STATE_AT | HELD | tag, Relaxed);
+    }
+
+    /// Closes a word after a lead that the caller has closed. Returns the word, if it was held.
+    pub(crate) fn close(self) -> Option<Held> {
+        let mut word = self.word.load(Relaxed);
+        loop {
+            // Relaxed: the lead orders. All grants that the closed lead contains are in this word.
+            match self
+                .word
+                .compare_exchange_weak(word, CLOSED, Relaxed, Relaxed)
+            {
+                Ok(_) => return Held::of(word),
+                Err(newer) => word = newer,
+            }
+        }
+    }
+
     /// Moves the key of this slot to the closed slot `to` of another table, with the state that
     /// `convert` returns, and closes this slot: see [`moving`](super::moving). Returns `false` if a
     /// claim of this slot is under way, or if `is_busy`.
@@ -699,9 +740,9 @@ impl Address {
     }
 
     /// Whether the key has moved to another table: see [`moving`](super::moving).
-    pub(crate) fn has_moved(&self, lines: &[Line]) -> bool {
+    pub(crate) fn has_moved(&self, lines: &[Line], width: Width) -> bool {
         let mut are_closed = true;
-        let moved = self.visit(lines, Width::ONE, |entry| {
+        let moved = self.visit(lines, width, |entry| {
             // Relaxed: the fence of a claim in the other table follows. See `Entry::move_to`.
             let word = entry.word.load(Relaxed);
             if word == self.tag | CLOSED {

@@ -30,6 +30,8 @@
 //! the tag; and in the other table the key's slot was claimed before, so no second one can be
 //! claimed for it. If all slots of a key are closed without its tag, the key held none, and neither
 //! can claim one.
+//!
+//! A table with several limits for each key: see [`keyed_list`](super::keyed_list).
 
 use core::hash::BuildHasher;
 
@@ -158,7 +160,7 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher> Keyed<R, M, S> {
     /// assert!(!table.has_moved(table.key("alice").address()));
     /// ```
     pub fn has_moved(&self, key: Address) -> bool {
-        key.has_moved(self.table.lines())
+        key.has_moved(self.table.lines(), Width::ONE)
     }
 }
 
@@ -235,6 +237,6 @@ impl<L, A: AsRef<[L]>, M: AsRef<[Line]>, S> KeyedArray<L, A, M, S> {
     /// assert!(!table.has_moved(table.key("alice").address()));
     /// ```
     pub fn has_moved(&self, key: Address) -> bool {
-        key.has_moved(self.lines().as_ref())
+        key.has_moved(self.lines().as_ref(), Width::ONE)
     }
 }

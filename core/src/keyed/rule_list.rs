@@ -99,9 +99,23 @@ pub(crate) mod sealed {
         fn judge(&self, state: u64, now: Timestamp, n: u32) -> Verdict;
         /// The state without the take at `now` that left `left`.
         fn undo(&self, state: u64, now: Timestamp, n: u32, left: u64) -> Option<u64>;
+        fn receipt(&self, state: u64, now: Timestamp) -> Receipt;
         /// The note in the receipt of a grant that left `state`.
         fn note(&self, state: u64) -> u64;
         fn refund(&self, state: u64, now: Timestamp, n: u32, receipt: &Receipt) -> Option<u64>;
+        /// As [`refund`](Self::refund), and how many permits are refunded. See
+        /// [`TableRules::refund_among`](crate::rules::TableRules::refund_among).
+        fn refund_among(
+            &self,
+            state: u64,
+            times: (Timestamp, Timestamp),
+            n: u32,
+            receipt: &Receipt,
+            others: u64,
+        ) -> Option<(u64, u32)>;
+        /// The state after up to `n` permits are taken, and how many. All of them, and the same
+        /// state, for limits whose permits are released.
+        fn charged(&self, state: u64, now: Timestamp, n: u32) -> (u64, u32);
         fn fresh(&self, now: Timestamp) -> u64;
         fn is_forgettable(&self, state: u64, now: Timestamp, since: Timestamp) -> bool;
         fn capacity(&self) -> u64;
@@ -139,15 +153,37 @@ impl<R: KeyedRules> Rules for R {
     }
 
     fn undo(&self, state: u64, now: Timestamp, n: u32, left: u64) -> Option<u64> {
-        WordRules::refund(self, state, now, n, &self.receipt(left, now))
+        WordRules::refund(self, state, now, n, &WordRules::receipt(self, left, now))
+    }
+
+    fn receipt(&self, state: u64, now: Timestamp) -> Receipt {
+        WordRules::receipt(self, state, now)
     }
 
     fn note(&self, state: u64) -> u64 {
-        self.receipt(state, Timestamp::ZERO).note()
+        WordRules::receipt(self, state, Timestamp::ZERO).note()
     }
 
     fn refund(&self, state: u64, now: Timestamp, n: u32, receipt: &Receipt) -> Option<u64> {
         WordRules::refund(self, state, now, n, receipt)
+    }
+
+    fn refund_among(
+        &self,
+        state: u64,
+        times: (Timestamp, Timestamp),
+        n: u32,
+        receipt: &Receipt,
+        others: u64,
+    ) -> Option<(u64, u32)> {
+        TableRules::refund_among(self, state, times, n, receipt, others)
+    }
+
+    fn charged(&self, state: u64, now: Timestamp, n: u32) -> (u64, u32) {
+        if TableRules::releases(self) {
+            return (state, n);
+        }
+        TableRules::charged(self, state, now, n)
     }
 
     fn fresh(&self, now: Timestamp) -> u64 {
@@ -515,6 +551,10 @@ impl RulesAtRunTime {
             });
         }
         Ok(list)
+    }
+
+    pub(crate) fn nth(&self, limit: usize) -> Option<&AnyRules> {
+        self.rules.get(limit)?.as_ref()
     }
 
     /// Returns the rules, in order.

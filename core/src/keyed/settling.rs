@@ -106,20 +106,20 @@ impl Refunds {
         RefundsBefore(self.done.load(Acquire))
     }
 
-    fn begin(&self, permits: u32) {
+    pub(super) fn begin(&self, permits: u32) {
         // Relaxed: the exchange of the word publishes it.
         self.begun.fetch_add(permits.into(), Relaxed);
     }
 
     /// Ends a refund that has begun for `permits` permits and was worth `worth` of them.
-    fn end(&self, permits: u32, worth: u32) {
+    pub(super) fn end(&self, permits: u32, worth: u32) {
         self.begun.fetch_sub((permits - worth).into(), Relaxed);
         // Release: pairs with `before_take`.
         self.done.fetch_add(worth.into(), Release);
     }
 
     /// The permits of all refunds that may have been made since, except `own`.
-    fn since(&self, before: RefundsBefore, own: u32) -> u64 {
+    pub(super) fn since(&self, before: RefundsBefore, own: u32) -> u64 {
         // Pairs with the exchange of another refund, if the caller has loaded its word or a later
         // one: that refund began before the exchange.
         fence(Acquire);

@@ -143,4 +143,32 @@ impl TableRules for AnyRules {
     fn capacity(&self) -> u64 {
         each!(self, rules => rules.capacity())
     }
+
+    /// Rules of another kind begin anew.
+    fn moved(&self, before: &Self, state: u64, now: Timestamp) -> u64 {
+        match (self, before) {
+            (Self::TokenBucket(rules), Self::TokenBucket(before)) => {
+                rules.moved(before, state, now)
+            }
+            (Self::FixedWindow(rules), Self::FixedWindow(before)) => {
+                rules.moved(before, state, now)
+            }
+            _ => self.fresh(now),
+        }
+    }
+
+    fn refund_among(
+        &self,
+        state: u64,
+        times: (Timestamp, Timestamp),
+        n: u32,
+        receipt: &Receipt,
+        others: u64,
+    ) -> Option<(u64, u32)> {
+        each!(self, rules => TableRules::refund_among(rules, state, times, n, receipt, others))
+    }
+
+    fn charged(&self, state: u64, now: Timestamp, n: u32) -> (u64, u32) {
+        each!(self, rules => TableRules::charged(rules, state, now, n))
+    }
 }

@@ -1118,6 +1118,28 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "CLOSED",
         test: ("moving", "permits_taken_during_a_move_stay_taken"),
     },
+    // An entry of several limits moves: the words after its lead stay open to refunds and charges.
+    Mutant {
+        file: "core/src/keyed/keyed_list/moving.rs",
+        within: "fn convert<",
+        text: "and_then(Entry::close)?",
+        by: "and_then(Entry::held)?",
+        test: (
+            "moving_lists",
+            "a_charge_during_a_move_counts_in_one_of_the_tables",
+        ),
+    },
+    // A charge of some limits counts, although another key has claimed the entry.
+    Mutant {
+        file: "core/src/keyed/keyed_list/settling.rs",
+        within: "fn charge_in(",
+        text: "let state = word.held_as(tag)?.state();",
+        by: "let Some(held) = word.held_as(tag) else { break (0, 0) }; let state = held.state();",
+        test: (
+            "moving_lists",
+            "a_charge_is_not_forgotten_when_another_key_claims_the_entry",
+        ),
+    },
     Mutant {
         file: STRIPED_CONCURRENCY,
         within: "fn settled(",

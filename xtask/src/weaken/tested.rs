@@ -591,6 +591,38 @@ pub(super) const OF_THE_CORE: &[Mutant] = &[
             "no_refund_and_no_charge_lets_more_pass_than_burst_debt_and_rate",
         ),
     },
+    // Of several limits: the first permit of a charge counts twice; permits at once are refunded; a
+    // limit that goes on begins anew.
+    Mutant {
+        file: "core/src/keyed/keyed_list/settling.rs",
+        within: "pub fn charge_each_at(",
+        text: "n - first)",
+        by: "n)",
+        test: (
+            "settling_lists",
+            "a_charge_takes_from_each_limit_what_it_has_and_owes_what_the_debt_allows",
+        ),
+    },
+    Mutant {
+        file: "core/src/keyed/keyed_list/settling.rs",
+        within: "fn update(",
+        text: ".filter(|rules| !rules.releases())",
+        by: "",
+        test: (
+            "settling_lists",
+            "permits_at_once_are_neither_refunded_nor_charged",
+        ),
+    },
+    Mutant {
+        file: "core/src/keyed/keyed_list/moving.rs",
+        within: "fn convert<",
+        text: "let state = *states.get(old)?;",
+        by: "let state = *states.get(old + limit)?;",
+        test: (
+            "moving_lists",
+            "limits_in_another_order_and_of_another_number_keep_what_was_taken",
+        ),
+    },
 ];
 
 /// Mutants that the explorer of every atomic access detects.

@@ -454,9 +454,7 @@ impl<W: Word> TableRules for FixedWindowRules<W> {
     fn capacity(&self) -> u64 {
         self.limit()
     }
-}
 
-impl<W: Word> Moved for FixedWindowRules<W> {
     fn moved(&self, before: &Self, state: u64, now: Timestamp) -> u64 {
         let (old, new) = (&before.layout, &self.layout);
         let position = before.grid.index(now);
@@ -489,3 +487,5 @@ impl<W: Word> Moved for FixedWindowRules<W> {
         new.stamp(position.wrapping_add(u64::from(into != 0))) | kept
     }
 }
+
+impl<W: Word> Moved for FixedWindowRules<W> {}

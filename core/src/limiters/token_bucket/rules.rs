@@ -491,9 +491,7 @@ impl<W: Word> TableRules for TokenBucketRules<W> {
     fn capacity(&self) -> u64 {
         self.burst()
     }
-}
 
-impl<W: Word> Moved for TokenBucketRules<W> {
     fn moved(&self, before: &Self, used: u64, now: Timestamp) -> u64 {
         let (old, new) = (before.lattice(), self.lattice());
         if old.is_unlimited() || new.is_unlimited() {
@@ -517,4 +515,21 @@ impl<W: Word> Moved for TokenBucketRules<W> {
         let from = new.position(tick.wrapping_add(u64::from(into != 0)));
         from.wrapping_sub(new.full).wrapping_add(in_use) & W::MASK
     }
+
+    fn refund_among(
+        &self,
+        used: u64,
+        times: (Timestamp, Timestamp),
+        n: u32,
+        receipt: &Receipt,
+        others: u64,
+    ) -> Option<(u64, u32)> {
+        Self::refund_among(self, used, times, n, receipt, others)
+    }
+
+    fn charged(&self, used: u64, now: Timestamp, n: u32) -> (u64, u32) {
+        Self::charged(self, used, now, n)
+    }
 }
+
+impl<W: Word> Moved for TokenBucketRules<W> {}

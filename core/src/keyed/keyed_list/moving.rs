@@ -1,0 +1,158 @@
+//! Moves the entries of all keys to a table with other limits, while other threads take. As for a
+//! table with one limit: see [`moving`](crate::keyed::moving). An entry moves by its lead, which is
+//! its slot:
+//!
+//! ```text
+//! 1. mark the lead in the other table as claimed for the key
+//! 2. close the lead, by a compare-exchange of the word that was read
+//! 3. close the other words of the entry, by a compare-exchange of each; convert all states; store
+//!    the words of the other table, the lead last
+//! ```
+//!
+//! A take exchanges the lead last, so all words that it has charged are read in step 3. A take that
+//! has not exchanged the lead before step 2 is not granted, and undoes what it has charged. If a
+//! word is closed before the undo, its permits come back by time. A refund or a charge of a single
+//! word either comes before the word is closed, and moves with it, or finds no word of the key.
+//!
+//! A group of lines has eight entries in both tables, whatever their numbers of words are. So each
+//! entry moves to the one with the same index.
+
+use core::array;
+use core::hash::BuildHasher;
+
+use crate::Timestamp;
+use crate::keyed::keyed_list::KeyedList;
+use crate::keyed::line::{self, Address, Entry, Held, Line};
+use crate::keyed::rule_list::sealed::List as _;
+use crate::keyed::rule_list::{MOST, RuleList, RulesAtRunTime};
+use crate::rules::TableRules;
+
+impl<M: AsRef<[Line]>, S: BuildHasher> KeyedList<RulesAtRunTime, M, S> {
+    /// Moves all keys to the table `to`, which has other limits, while other threads take permits
+    /// from either. Returns the number of entries that it could not move yet, because another
+    /// thread was claiming them at that moment: call it again until it returns 0.
+    ///
+    /// `before` returns, for each limit of `to`, the index of the limit of this table whose state it
+    /// goes on with. `None`, or a limit of another kind, begins anew. What moves from one limit to
+    /// the other, and how to take permits in the meantime: see
+    /// [`Keyed::move_to`](crate::Keyed::move_to). The tables may differ in the number of limits.
+    ///
+    /// `to` must have been created with the same hasher, and with lines for as many keys, all of
+    /// them [closed](Line::closed).
+    ///
+    /// If a take is not granted because its key moves, the permits that it had taken from some of
+    /// the limits may come back by time.
+    ///
+    /// # Panics
+    ///
+    /// If the tables differ in the number of groups of lines, or if permits of a limit come back by
+    /// release: a release would not find the key's entry.
+    ///
+    /// # Cost
+    ///
+    /// Reads and writes both tables. Makes no other call wait.
+    ///
+    /// ```
+    /// use core::time::Duration;
+    /// use portcullis_core::{
+    ///     AnyRules, FixedWindowRules, KeyedList, Line, Rate, RulesAtRunTime, Seed, Timestamp,
+    ///     TokenBucketRules,
+    /// };
+    ///
+    /// let minute = Duration::from_secs(60);
+    /// let bucket = |burst| AnyRules::from(TokenBucketRules::new(Rate::per_second(1), burst));
+    /// let window = |limit| AnyRules::from(FixedWindowRules::new(limit, minute));
+    /// let lines = |line: fn() -> Line| (0..64).map(|_| line()).collect::<Vec<_>>();
+    ///
+    /// let rules = RulesAtRunTime::new([bucket(10), window(100)])?;
+    /// let before = KeyedList::new(rules, lines(Line::new), Seed::new());
+    /// let (alice, now) = (before.key("alice"), Timestamp::from_secs(9));
+    /// assert!(alice.try_acquire_each_at(now, 4).is_ok());
+    ///
+    /// // The window comes first now, and the bucket has a larger burst.
+    /// let rules = RulesAtRunTime::new([window(100), bucket(20)])?;
+    /// let after = KeyedList::new(rules, lines(Line::closed), Seed::new());
+    /// assert_eq!(before.move_to(&after, now, |limit| Some(1 - limit)), 0);
+    /// assert!(alice.try_acquire_each_at(now, 1).is_err() && before.has_moved(alice.address()));
+    /// let alice = after.key("alice");
+    /// let left = alice.explain_each_at(now, 1).map(|detail| detail.available);
+    /// assert!(left.eq([96, 16]));
+    /// # Ok::<(), portcullis_core::SettingsError>(())
+    /// ```
+    pub fn move_to<N: AsRef<[Line]>, T: BuildHasher>(
+        &self,
+        to: &KeyedList<RulesAtRunTime, N, T>,
+        now: Timestamp,
+        before: impl Fn(usize) -> Option<usize>,
+    ) -> usize {
+        assert!(
+            !self.rules.releases() && !to.rules.releases(),
+            "a release would not find the key's entry"
+        );
+        let (from, into) = (self.table.lines(), to.table.lines());
+        assert_eq!(
+            self.width().groups(from.len()),
+            to.width().groups(into.len()),
+            "the tables differ in their numbers of groups of lines"
+        );
+        line::entries_from(from, 0, self.width())
+            .zip(line::entries_from(into, 0, to.width()))
+            .filter(|(old, new)| {
+                let convert = |lead| self.convert(to, (old.at, lead), now, &before);
+                !old.move_to(*new, |_| false, convert)
+            })
+            .count()
+    }
+
+    /// Stores the words of an entry of `to` after its lead, and returns the state of the lead.
+    fn convert<N: AsRef<[Line]>, T: BuildHasher>(
+        &self,
+        to: &KeyedList<RulesAtRunTime, N, T>,
+        (at, lead): (usize, Held),
+        now: Timestamp,
+        before: impl Fn(usize) -> Option<usize>,
+    ) -> u64 {
+        let from = line::words(self.table.lines(), at, self.width());
+        let into = line::words(to.table.lines(), at, to.width());
+        let states: [Option<u64>; MOST] = array::from_fn(|limit| {
+            if limit == self.lead() {
+                return Some(lead.state());
+            }
+            let word = self.word(from, limit).and_then(Entry::close)?;
+            (word.tag() == lead.tag()).then_some(word.state())
+        });
+        let moved = |limit| {
+            let rules = to.rules.nth(limit)?;
+            let state = before(limit).and_then(|old| {
+                let state = *states.get(old)?;
+                Some(rules.moved(self.rules.nth(old)?, state?, now))
+            });
+            Some(state.unwrap_or_else(|| rules.fresh(now)))
+        };
+        for limit in to.order().filter(|&limit| limit != to.lead()) {
+            if let (Some(word), Some(state)) = (to.word(into, limit), moved(limit)) {
+                word.hold_as(lead.tag(), state);
+            }
+        }
+        moved(to.lead()).unwrap_or_default()
+    }
+}
+
+impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
+    /// Returns whether the key with this address has moved to another table: see
+    /// [`move_to`](KeyedList::move_to). Once it returns `true`, it always does.
+    ///
+    /// # Cost
+    ///
+    /// Reads the leads of two groups of lines.
+    ///
+    /// ```
+    /// # use portcullis_core::{KeyedList, Rate, TokenBucketRules};
+    /// let rules = [TokenBucketRules::new(Rate::per_second(1), 10); 2];
+    /// let table = KeyedList::for_keys(rules, 100);
+    /// assert!(!table.has_moved(table.key("alice").address()));
+    /// ```
+    pub fn has_moved(&self, key: Address) -> bool {
+        key.has_moved(self.table.lines(), self.width())
+    }
+}
