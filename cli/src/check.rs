@@ -24,8 +24,7 @@ pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode, Failure> {
     let policy = match file.policy() {
         Ok(policy) => policy,
         Err(errors) => {
-            file.report(&errors);
-            let count = counted(errors.len() as u64, ("error", "errors"));
+            let count = counted(file.report(&errors), ("error", "errors"));
             eprintln!("portcullis: {}: {count}", file.name());
             return Ok(ExitCode::FAILURE);
         }

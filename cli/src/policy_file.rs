@@ -6,7 +6,7 @@ use std::path::Path;
 
 use annotate_snippets::{AnnotationKind, Level, Origin, Renderer, Snippet};
 use clap::ValueEnum;
-use portcullis_policy::{FileError, Imported, Policy};
+use portcullis_policy::{FileError, Imported, Policy, RuleError};
 
 use crate::failure::Failure;
 
@@ -42,6 +42,20 @@ impl PolicyFormat {
             Self::Json if is_ocelot => Self::Ocelot,
             format => format,
         })
+    }
+}
+
+/// Why the rules of a file are not in force.
+pub(crate) enum Refused {
+    /// Errors of the file, with their places.
+    InFile(Vec<FileError>),
+    /// The rules of a file of another system, which are valid alone, need too much memory together.
+    Together(Vec<RuleError>),
+}
+
+impl From<Vec<FileError>> for Refused {
+    fn from(errors: Vec<FileError>) -> Self {
+        Self::InFile(errors)
     }
 }
 
@@ -110,27 +124,36 @@ impl PolicyFile {
     /// # Errors
     ///
     /// All errors in the file.
-    pub(crate) fn policy(&self) -> Result<Policy, Vec<FileError>> {
+    pub(crate) fn policy(&self) -> Result<Policy, Refused> {
         match self.format {
-            PolicyFormat::Toml => Policy::from_toml(&self.text),
-            PolicyFormat::Json => Policy::from_json(&self.text),
-            PolicyFormat::Ocelot => {
-                Imported::from_ocelot(&self.text).map(|file| self.imported(file))
-            }
-            PolicyFormat::Ats => Imported::from_ats(&self.text).map(|file| self.imported(file)),
+            PolicyFormat::Toml => Ok(Policy::from_toml(&self.text)?),
+            PolicyFormat::Json => Ok(Policy::from_json(&self.text)?),
+            PolicyFormat::Ocelot => self.imported(Imported::from_ocelot(&self.text)?),
+            PolicyFormat::Ats => self.imported(Imported::from_ats(&self.text)?),
         }
     }
 
     /// Prints the warnings of a file of another system, and puts its rules in force.
-    fn imported(&self, imported: Imported) -> Policy {
+    fn imported(&self, imported: Imported) -> Result<Policy, Refused> {
         self.print(&imported.warnings, &Level::WARNING);
-        let policy = imported.into_policy();
-        policy.expect("the rules of a file were checked when it was read")
+        imported.into_policy().map_err(Refused::Together)
     }
 
-    /// Prints errors on standard error, each with its line of the file.
-    pub(crate) fn report(&self, errors: &[FileError]) {
-        self.print(errors, &Level::ERROR);
+    /// Prints errors on standard error, each with its line of the file if it has one. Returns how
+    /// many there are.
+    pub(crate) fn report(&self, refused: &Refused) -> u64 {
+        match refused {
+            Refused::InFile(errors) => {
+                self.print(errors, &Level::ERROR);
+                errors.len() as u64
+            }
+            Refused::Together(errors) => {
+                for error in errors {
+                    eprintln!("error: {error}");
+                }
+                errors.len() as u64
+            }
+        }
     }
 
     fn print(&self, messages: &[FileError], level: &Level<'_>) {

@@ -23,8 +23,10 @@ use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
 #[cfg(feature = "json")]
-use crate::policy::check;
-use crate::{PathRules, Policy, Rule, RuleError};
+use crate::policy::{check, fit};
+#[cfg(feature = "json")]
+use crate::{DEFAULT_TABLE_BYTES, PathRules};
+use crate::{Policy, PolicySettings, Rule, RuleError};
 
 /// The deepest nesting of arrays and tables in a file.
 pub(crate) const MAX_DEPTH: usize = 64;
@@ -391,9 +393,9 @@ impl<'t> Reader<'t> {
     pub(crate) fn into_policy(
         mut self,
         rules: Vec<Rule>,
-        path_rules: PathRules,
+        settings: PolicySettings,
     ) -> Result<Policy, Vec<FileError>> {
-        match Policy::with_path_rules(rules, path_rules) {
+        match Policy::with_settings(rules, settings) {
             Ok(policy) if self.errors.is_empty() => return Ok(policy),
             Ok(_) => {}
             Err(errors) => self.refuse_rules(errors),
@@ -401,19 +403,28 @@ impl<'t> Reader<'t> {
         Err(self.into_errors())
     }
 
-    /// Checks rules of the file that are in the order of their priority. Creates no tables.
+    /// Checks rules of the file that are in the order of their priority. Creates no tables. If the
+    /// default settings have no room for them, that is one more warning. Returns the warnings, in
+    /// the order of the text.
     #[cfg(feature = "json")]
     pub(crate) fn checked(
         mut self,
         rules: &[Rule],
         path_rules: PathRules,
-    ) -> Result<(), Vec<FileError>> {
-        if let Err(errors) = check(rules, path_rules) {
-            self.refuse_rules(errors);
+        mut warnings: Vec<(Span, String)>,
+    ) -> Result<Vec<FileError>, Vec<FileError>> {
+        match check(rules, path_rules) {
+            Ok((plans, _)) => {
+                if let Err(error) = fit(&plans, DEFAULT_TABLE_BYTES) {
+                    warnings.push((self.place_of(&error), error.problem));
+                }
+            }
+            Err(errors) => self.refuse_rules(errors),
         }
-        match self.into_errors() {
-            errors if errors.is_empty() => Ok(()),
-            errors => Err(errors),
+        if self.errors.is_empty() {
+            Ok(located(self.text, warnings))
+        } else {
+            Err(self.into_errors())
         }
     }
 
@@ -438,7 +449,7 @@ impl<'t> Reader<'t> {
 }
 
 /// Messages with their places in a text, in its order. Counts the lines in one pass.
-pub(crate) fn located(text: &str, mut messages: Vec<(Span, String)>) -> Vec<FileError> {
+fn located(text: &str, mut messages: Vec<(Span, String)>) -> Vec<FileError> {
     messages.sort_by_key(|(span, _)| span.start);
     // A mark at the beginning takes no column.
     let (mut at, mut line, mut column) = (text.len() - without_mark(text).len(), 1, 1);

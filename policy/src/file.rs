@@ -9,12 +9,12 @@ use core::time::Duration;
 use crate::document::Names;
 use crate::document::{FileError, Reader, Table, Text, Value};
 use crate::{
-    Algorithm, Conditions, Key, Kind, Limit, OnMissing, PathRules, Policy, QueueOrder, Rule,
-    Threshold, parse_count, parse_period,
+    Algorithm, Conditions, Key, Kind, Limit, OnMissing, PathRules, Policy, PolicySettings,
+    QueueOrder, Rule, Threshold, parse_count, parse_period,
 };
 
 /// The settings of a file. Editors read the first one.
-const FILE: [&str; 3] = ["$schema", "paths", "rules"];
+const FILE: [&str; 4] = ["$schema", "paths", "table_bytes", "rules"];
 
 /// The settings of `paths`.
 const PATHS: [&str; 2] = ["ignore_case", "decode_slashes"];
@@ -98,6 +98,9 @@ impl Policy {
     /// Puts the rules of a file in TOML in force.
     ///
     /// ```toml
+    /// # How much memory the tables of all rules may take. This is the default.
+    /// table_bytes = 1073741824
+    ///
     /// # How paths are normalized. Both are off by default.
     /// [paths]
     /// ignore_case = false
@@ -186,6 +189,7 @@ impl Policy {
     /// {
     ///     "$schema": "portcullis-policy.schema.json",
     ///     "paths": { "ignore_case": false },
+    ///     "table_bytes": 1073741824,
     ///     "rules": [
     ///         {
     ///             "name": "login",
@@ -230,8 +234,8 @@ fn policy<'t>(reader: Reader<'t>, file: Option<Table<'t>>) -> Result<Policy, Vec
         return Err(reader.into_errors());
     };
     let mut reader = FileReader { reader };
-    let (rules, path_rules) = reader.file(&file);
-    reader.reader.into_policy(rules, path_rules)
+    let (rules, settings) = reader.file(&file);
+    reader.reader.into_policy(rules, settings)
 }
 
 struct FileReader<'t> {
@@ -251,7 +255,7 @@ impl<'v, 't> Settings<'v, 't> {
 }
 
 impl<'t> FileReader<'t> {
-    fn file(&mut self, file: &Table<'t>) -> (Vec<Rule>, PathRules) {
+    fn file(&mut self, file: &Table<'t>) -> (Vec<Rule>, PolicySettings) {
         self.reader.known(file, "a policy", &FILE);
         if let Some(schema) = file.get("$schema") {
             self.reader.text(schema, "$schema");
@@ -272,6 +276,12 @@ impl<'t> FileReader<'t> {
                 path_rules = path_rules.decoding_slashes();
             }
         }
+        let mut settings = PolicySettings::new().path_rules(path_rules);
+        if let Some(value) = file.get("table_bytes")
+            && let Some(bytes) = self.reader.number(value, "table_bytes", i64::MAX as u64)
+        {
+            settings = settings.table_bytes(usize::try_from(bytes).unwrap_or(usize::MAX));
+        }
         let mut rules = Vec::new();
         if let Some(value) = file.get("rules") {
             let expected = format!("an array of {}", self.reader.words.tables);
@@ -279,7 +289,7 @@ impl<'t> FileReader<'t> {
                 rules.extend(self.rule(value));
             }
         }
-        (rules, path_rules)
+        (rules, settings)
     }
 
     fn rule(&mut self, value: &Value<'t>) -> Option<Rule> {

@@ -47,7 +47,9 @@ impl Imported {
     ///
     /// # Errors
     ///
-    /// All settings that are not valid. There are none if the rules are as they were read.
+    /// All settings that are not valid. There are none if the rules are as they were read, unless
+    /// their tables take more than [`DEFAULT_TABLE_BYTES`](crate::DEFAULT_TABLE_BYTES). Then there
+    /// is a warning too: allow fewer [`keys`](Rule::keys), or use [`Policy::with_settings`].
     ///
     /// # Cost
     ///

@@ -74,6 +74,8 @@
 //!   threads share a policy without a lock.
 //! - **Allocations.** [`Policy::new`] allocates everything: the matcher, and tables of a fixed
 //!   size. A match and a decision allocate nothing. [`Policy::explain_at`] does.
+//! - **Memory.** The tables of all rules take at most [`PolicySettings::table_bytes`]:
+//!   [`Policy::table_bytes`] tells how much they take. A policy that needs more is refused.
 //! - **Computed on request.** When to retry, and what remains, are computed when they are asked
 //!   for. So a denial costs no more than a grant. [`Policy::decide_explained_at`] computes them
 //!   with the decision, from the state that it left.
@@ -182,6 +184,7 @@ mod queries;
 mod queue;
 mod request;
 mod rule;
+mod settings;
 #[cfg(feature = "live")]
 mod source;
 mod statistics;
@@ -217,6 +220,7 @@ pub use portcullis_async::QueueCounts;
 pub use queue::{Acquiring, MAX_WAITING, QueueEnd, QueuedDecision};
 pub use request::{Fields, Kind, Request};
 pub use rule::{MAX_LIMITS, MAX_TABLE_BYTES, OnMissing, Rule, RuleError};
+pub use settings::{DEFAULT_TABLE_BYTES, PolicySettings};
 #[cfg(all(feature = "live", any(feature = "toml", feature = "json")))]
 pub use source::file::{FileSource, FileSourceError};
 #[cfg(feature = "live")]

@@ -5,8 +5,8 @@ use core::str::FromStr;
 use core::time::Duration;
 
 use portcullis_core::{
-    Concurrency, ConcurrencyRules, CooldownWindow, FixedWindow, FixedWindowRules, IntoRules, Rate,
-    Refunds, SettingsError, SlidingWindow, TokenBucket, TokenBucketRules,
+    Concurrency, ConcurrencyRules, CooldownWindow, FixedWindow, FixedWindowRules, IntoRules, Line,
+    Rate, Refunds, SettingsError, SlidingWindow, TokenBucket, TokenBucketRules,
 };
 
 use crate::{MAX_LIMITS, PeriodError, parse_count, parse_period};
@@ -496,10 +496,24 @@ fn scale(count: u64, part: u64, whole: u64) -> u64 {
     u64::try_from(scaled).unwrap_or(u64::MAX)
 }
 
-/// The memory of a table with one word for each key, for each key, as of [`KeyedArray::for_keys`].
+/// The memory of a table for each key, as of [`KeyedArray::for_keys`]. `limiter` is the size of the
+/// limiter that a key has besides its word.
 ///
 /// [`KeyedArray::for_keys`]: portcullis_core::KeyedArray::for_keys
-pub(crate) const WORD_BYTES: usize = 34;
+pub(crate) const fn bytes_per_key(limiter: usize) -> usize {
+    34 + limiter * 17 / 4
+}
+
+/// The memory of a table for `keys` keys, or for the one key that all requests share. Each line has
+/// eight limiters. For less than ten keys, the result may be some lines too large.
+pub(crate) fn table_bytes(keys: Option<usize>, limiter: usize) -> usize {
+    let lines = match keys {
+        // As of `Line::for_keys`.
+        Some(keys) => keys.div_ceil(2) + keys.div_ceil(32) + keys.min(256).div_ceil(4),
+        None => 1,
+    };
+    lines.saturating_mul(size_of::<Line>() + 8 * limiter)
+}
 
 /// The settings of a limiter, known to be valid.
 pub(crate) enum Compiled {
@@ -524,16 +538,29 @@ impl Compiled {
     ///
     /// [`KeyedArray::for_keys`]: portcullis_core::KeyedArray::for_keys
     pub(crate) fn bytes_per_key(&self, is_held: bool) -> usize {
-        let limiter = match self {
+        bytes_per_key(self.limiter()) + self.refunds(is_held)
+    }
+
+    /// The memory of a table for `keys` keys, or for the one key that all requests share.
+    pub(crate) fn bytes(&self, keys: Option<usize>, is_held: bool) -> usize {
+        let refunds = keys.unwrap_or(1).saturating_mul(self.refunds(is_held));
+        table_bytes(keys, self.limiter()).saturating_add(refunds)
+    }
+
+    /// The size of a limiter of a key, besides its word.
+    fn limiter(&self) -> usize {
+        match self {
             Self::Bucket(_) | Self::Window(_) | Self::AtOnce(_) => 0,
             Self::Cooldown { .. } => size_of::<CooldownWindow>(),
             Self::Sliding { .. } => size_of::<SlidingWindow<{ MAX_SEGMENTS as usize }>>(),
-        };
-        let refunds = match self {
+        }
+    }
+
+    fn refunds(&self, is_held: bool) -> usize {
+        match self {
             Self::Bucket(_) if is_held => size_of::<Refunds>(),
             _ => 0,
-        };
-        WORD_BYTES + limiter * 17 / 4 + refunds
+        }
     }
 }
 
@@ -606,5 +633,23 @@ impl fmt::Display for LimitProblem {
                 u32::MAX
             ),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_memory_of_a_table_is_that_of_its_lines() {
+        for keys in [1, 7, 8, 100, 255, 256, 257, 1_000, 99_999] {
+            let bytes = size_of_val(&*Line::for_keys(keys));
+            let counted = table_bytes(Some(keys), 0);
+            assert!(
+                counted == bytes || keys < 10 && counted > bytes,
+                "{keys}: {counted}"
+            );
+        }
+        assert_eq!(table_bytes(None, 10), size_of::<Line>() + 80);
     }
 }

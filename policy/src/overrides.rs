@@ -17,7 +17,7 @@ use portcullis_core::Timestamp;
 use portcullis_core::{Address, FixedWindowRules, KeyHash};
 
 use crate::key::KeyOf;
-use crate::limit::compile_all;
+use crate::limit::{compile_all, table_bytes};
 #[cfg(feature = "queue")]
 use crate::queue::Timers;
 use crate::rule::KeyOverride;
@@ -42,17 +42,23 @@ pub(crate) struct Override {
     follows: Option<u32>,
 }
 
+/// The memory of an override besides its tables, in bytes: about that of one with one limit.
+const BYTES: usize = 900;
+
 /// A setting of an override that is not valid: the index of the override, that of its limit if it
 /// is one, and what is wrong.
 pub(crate) type Refused = (usize, Option<usize>, String);
 
 impl Overrides {
-    /// Checks the overrides of a rule with this key.
+    /// Checks the overrides of a rule with this key. Returns also the memory of their tables, in
+    /// bytes.
     pub(crate) fn check(
         overrides: &[KeyOverride],
         key: &Key,
+        (has_penalty, is_held): (bool, bool),
         path_rules: PathRules,
-    ) -> Vec<Refused> {
+    ) -> (usize, Vec<Refused>) {
+        let mut bytes = 0;
         let (hasher, mut refused) = (std::hash::RandomState::new(), Vec::new());
         let mut seen: HashSet<KeyHash, RandomState> = HashSet::default();
         for (index, this) in overrides.iter().enumerate() {
@@ -65,11 +71,19 @@ impl Overrides {
                 Ok(_) => {}
                 Err(problem) => refused.push((index, None, problem)),
             }
-            compile_all(&this.limits, |limit, problem| {
+            let limits = compile_all(&this.limits, |limit, problem| {
                 refused.push((index, limit, problem));
             });
+            bytes += BYTES;
+            if has_penalty && !limits.is_empty() {
+                bytes += table_bytes(None, 0);
+            }
+            let limits = limits.iter();
+            bytes += limits
+                .map(|limit| limit.bytes(None, is_held))
+                .sum::<usize>();
         }
-        refused
+        (bytes, refused)
     }
 
     /// Creates the state of all overrides of a rule with this key and this store, which were

@@ -13,7 +13,7 @@ use portcullis_core::{Address, Denied, Detail, FixedWindowRules, Retry, Timestam
 
 use crate::conditions::parse_network;
 use crate::key::{KeyOf, Text};
-use crate::limit::{Compiled, WORD_BYTES, compile_all};
+use crate::limit::{Compiled, bytes_per_key, compile_all, table_bytes};
 use crate::overrides::{Override, Overrides, Place};
 #[cfg(feature = "queue")]
 use crate::queue::{QueueTimer, Timers};
@@ -21,8 +21,8 @@ use crate::rule::{MAX_TABLE_BYTES, OnMissing};
 use crate::store::{Store, StoreDenied, hold_rules};
 use crate::thresholds::{self, Activity};
 use crate::{
-    Conditions, KeyValues, Limit, Matcher, Mismatch, PathError, PathRules, Problem, Request, Rule,
-    RuleError,
+    Conditions, KeyValues, Limit, Matcher, Mismatch, PathError, PathRules, PolicySettings, Problem,
+    Request, Rule, RuleError,
 };
 
 pub use self::owned::{OwnedDecision, OwnedHold};
@@ -67,6 +67,8 @@ pub struct Policy {
     matcher: Matcher,
     /// The index of the rule of each of the matcher's conditions.
     matched: Box<[u32]>,
+    /// The memory of all tables.
+    table_bytes: usize,
     #[cfg(feature = "queue")]
     pub(crate) timers: Timers,
     /// Tells the time of requests that can wait.
@@ -324,9 +326,34 @@ impl Policy {
         rules: impl IntoIterator<Item = Rule>,
         path_rules: PathRules,
     ) -> Result<Self, Vec<RuleError>> {
+        Self::with_settings(rules, PolicySettings::new().path_rules(path_rules))
+    }
+
+    /// As [`new`](Self::new), with settings of the whole policy.
+    ///
+    /// # Errors
+    ///
+    /// All settings of all rules that are not valid. If all are, the first rule whose tables do not
+    /// fit [`PolicySettings::table_bytes`].
+    ///
+    /// ```
+    /// # use portcullis_policy::{Policy, PolicySettings, Rule};
+    /// let policy = Policy::with_settings([Rule::new("all")], PolicySettings::new());
+    /// assert!(policy.is_ok());
+    /// ```
+    pub fn with_settings(
+        rules: impl IntoIterator<Item = Rule>,
+        settings: PolicySettings,
+    ) -> Result<Self, Vec<RuleError>> {
+        let PolicySettings {
+            path_rules,
+            table_bytes,
+        } = settings;
         let mut rules: Vec<Rule> = rules.into_iter().collect();
         rules.sort_by_key(|rule| rule.priority);
         let (plans, matcher) = check(&rules, path_rules)?;
+        fit(&plans, table_bytes).map_err(|error| vec![error])?;
+        let bytes = plans.iter().map(|plan| plan.bytes).sum();
         let states: Vec<State> = plans
             .into_iter()
             .map(|plan| plan.state(path_rules))
@@ -357,6 +384,7 @@ impl Policy {
             path_rules,
             matcher,
             rules: rules.into_iter().zip(states).map(active).collect(),
+            table_bytes: bytes,
             matched,
             #[cfg(feature = "queue")]
             timers: Timers::DEFAULT,
@@ -653,6 +681,22 @@ impl Policy {
         self.path_rules
     }
 
+    /// Returns how much memory the tables of all rules take, in bytes: those of limits, overrides,
+    /// penalties and thresholds. See [`PolicySettings::table_bytes`].
+    ///
+    /// Besides its tables, a policy has its rules, and a [`Matcher`] of up to 256 MiB. While it is
+    /// created, one table after another is copied, so the largest one takes its memory twice.
+    ///
+    /// ```
+    /// # use portcullis_policy::{Key, Policy, Rule};
+    /// let rule = Rule::new("all").key(Key::address()).keys(10_000).limit("5/s".parse()?);
+    /// assert_eq!(Policy::new([rule]).unwrap().table_bytes(), 344_128);
+    /// # Ok::<(), portcullis_policy::PeriodError>(())
+    /// ```
+    pub fn table_bytes(&self) -> usize {
+        self.table_bytes
+    }
+
     /// Returns the key of a request for `rule`, one of the rules of this policy, in a form that
     /// people can read.
     ///
@@ -791,6 +835,8 @@ pub(crate) struct Plan<'r> {
     penalty: Option<FixedWindowRules>,
     thresholds: thresholds::Compiled<'r>,
     exempt_networks: Vec<IpNet>,
+    /// The memory of all tables.
+    bytes: usize,
 }
 
 /// The state of a rule: see [`Active`].
@@ -868,8 +914,8 @@ fn plan<'r>(rule: &'r Rule, path_rules: PathRules, errors: &mut Vec<RuleError>) 
         .iter()
         .map(|limit| limit.bytes_per_key(is_held))
         .sum();
-    let penalty_bytes = if penalty.is_some() { WORD_BYTES } else { 0 };
-    let bytes = bytes + penalty_bytes + thresholds.bytes_per_key();
+    let of_penalty = |bytes| if penalty.is_some() { bytes } else { 0 };
+    let bytes = bytes + of_penalty(bytes_per_key(0)) + thresholds.bytes_per_key();
     let most = MAX_TABLE_BYTES / bytes.max(1);
     if !rule.key.is_shared() && rule.keys > most {
         let what = match &*rule.thresholds {
@@ -894,7 +940,16 @@ fn plan<'r>(rule: &'r Rule, path_rules: PathRules, errors: &mut Vec<RuleError>) 
             }),
         }
     }
-    let refused = Overrides::check(&rule.overrides, &rule.key, path_rules);
+    let keys = rule.table_keys();
+    let of_limits = limits.iter().map(|limit| limit.bytes(keys, is_held));
+    let bytes = of_limits
+        .chain([
+            of_penalty(table_bytes(keys, 0)),
+            thresholds.table_bytes(keys),
+        ])
+        .fold(0, usize::saturating_add);
+    let with = (penalty.is_some(), is_held);
+    let (of_overrides, refused) = Overrides::check(&rule.overrides, &rule.key, with, path_rules);
     errors.extend(
         refused
             .into_iter()
@@ -914,7 +969,29 @@ fn plan<'r>(rule: &'r Rule, path_rules: PathRules, errors: &mut Vec<RuleError>) 
         penalty,
         thresholds,
         exempt_networks,
+        bytes: bytes.saturating_add(of_overrides),
     }
+}
+
+/// Whether the tables of all rules fit. Otherwise returns the first rule with which they do not.
+pub(crate) fn fit(plans: &[Plan<'_>], table_bytes: usize) -> Result<(), RuleError> {
+    let mut all = 0_usize;
+    for plan in plans {
+        all = all.saturating_add(plan.bytes);
+        if all > table_bytes {
+            return Err(RuleError {
+                rule: plan.rule.name.clone(),
+                setting: "keys".into(),
+                value: None,
+                problem: format!(
+                    "the tables of all rules up to this one take {all} bytes, of which this \
+                     rule's take {}: at most {table_bytes} are allowed (table_bytes)",
+                    plan.bytes
+                ),
+            });
+        }
+    }
+    Ok(())
 }
 
 impl Plan<'_> {

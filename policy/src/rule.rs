@@ -198,9 +198,9 @@ impl Rule {
     ///
     /// # Cost
     ///
-    /// For a decision by this rule, one probe of a hash table. Nothing for other rules. Memory: 64
-    /// bytes for each limit and penalty of an override; a limit with a [`wait`](Limit::wait) takes
-    /// about 1 KB, and a sliding window about 6 KB.
+    /// For a decision by this rule, one probe of a hash table. Nothing for other rules. Memory:
+    /// about 1 KB for an override, and 64 bytes for each of its limits and its penalty; a limit
+    /// with a [`wait`](Limit::wait) takes about 1 KB, and a sliding window about 6 KB.
     ///
     /// ```
     /// use portcullis_core::Timestamp;
@@ -252,7 +252,8 @@ impl Rule {
     ///
     /// Memory for each key and limit: 34 bytes. 480 bytes for a limit with a
     /// [`wait`](Limit::wait), and 2.7 KB for a sliding window. All tables of a rule together may
-    /// take [`MAX_TABLE_BYTES`].
+    /// take [`MAX_TABLE_BYTES`], and those of all rules
+    /// [`PolicySettings::table_bytes`](crate::PolicySettings::table_bytes).
     ///
     /// ```
     /// # use portcullis_policy::{Key, Rule};

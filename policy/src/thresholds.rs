@@ -24,7 +24,7 @@ use portcullis_core::{
 };
 
 use crate::key::KeyOf;
-use crate::limit::WORD_BYTES;
+use crate::limit::{bytes_per_key, table_bytes};
 use crate::store::{Limiters, Words, hold_rules, limiters, lines_for, words};
 use crate::{PathError, Policy, Request, Rule};
 
@@ -323,9 +323,18 @@ impl<'r> Compiled<'r> {
 
     /// The memory of the tables for each key, as of `KeyedArray::for_keys`.
     pub(crate) fn bytes_per_key(&self) -> usize {
+        self.bytes(bytes_per_key)
+    }
+
+    /// The memory of the tables for `keys` keys, or for the one key that all requests share.
+    pub(crate) fn table_bytes(&self, keys: Option<usize>) -> usize {
+        self.bytes(|limiter| table_bytes(keys, limiter))
+    }
+
+    fn bytes(&self, of: impl Fn(usize) -> usize) -> usize {
         let holds = self.levels.iter().filter(|(_, _, hold)| hold.is_some());
-        self.windows.len() * (WORD_BYTES + size_of::<Window>() * 17 / 4)
-            + holds.count() * WORD_BYTES
+        let windows = self.windows.len().saturating_mul(of(size_of::<Window>()));
+        windows.saturating_add(holds.count().saturating_mul(of(0)))
     }
 
     /// Tables for `keys` keys, or for the one key that all requests share. `None` without

@@ -8,7 +8,7 @@ use core::time::Duration;
 use std::time::Instant;
 
 use allocations::peak;
-use portcullis_policy::{FileError, Imported, MAX_TABLE_BYTES, Policy};
+use portcullis_policy::{DEFAULT_TABLE_BYTES, FileError, Imported, Policy};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
@@ -96,9 +96,8 @@ fn read(read: Read, text: &str) -> Result<Policy, Vec<FileError>> {
         elapsed < Duration::from_secs(20),
         "{elapsed:?} for {text:.100}"
     );
-    // The tables of the rule with the most keys, of which one is copied when it is created, and
-    // those of others with the default number.
-    let most = 2 * MAX_TABLE_BYTES + (1 << 20) + 100_000 * text.len();
+    // The tables, of which one is copied when it is created, and the matcher.
+    let most = 2 * DEFAULT_TABLE_BYTES + (1 << 20) + 4_000 * text.len();
     assert!(bytes < most, "{bytes} bytes for {text:.100}");
     if let Err(errors) = &policy {
         assert!(!errors.is_empty());

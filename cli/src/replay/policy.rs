@@ -73,8 +73,7 @@ pub(crate) fn run(args: &ReplayArgs, file: &Path) -> Result<(), Failure> {
 fn load(args: &ReplayArgs, file: &Path) -> Result<Policy, Failure> {
     let file = PolicyFile::read(file, args.policy_format, "--policy-format")?;
     file.policy().map_err(|errors| {
-        file.report(&errors);
-        let count = counted(errors.len() as u64, ("error", "errors"));
+        let count = counted(file.report(&errors), ("error", "errors"));
         Failure::Refused(format!("{}: {count}", file.name()))
     })
 }

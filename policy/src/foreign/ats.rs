@@ -75,11 +75,11 @@ impl Imported {
             None => reader.refuse((0..0).into(), "policies is missing in this file"),
         }
         let path_rules = PathRules::new();
-        reader.checked(&rules, path_rules)?;
+        let warnings = reader.checked(&rules, path_rules, Vec::new())?;
         Ok(Self {
             rules,
             path_rules,
-            warnings: Vec::new(),
+            warnings,
         })
     }
 }

@@ -20,7 +20,7 @@ use std::collections::{HashMap, HashSet};
 use self::options::{Level, Merged, Options, Set};
 use self::templates::{GroupPattern, literal, split_template, upstream_pattern};
 use super::Imported;
-use crate::document::{Names, Node, Reader, Span, Table, Value, located, nearest, shown};
+use crate::document::{Names, Node, Reader, Span, Table, Value, nearest, shown};
 use crate::{Conditions, FileError, PathRules, Rule};
 
 /// The header that names the client, if the file does not say which.
@@ -176,8 +176,7 @@ impl Imported {
             warnings,
             ..
         } = reader;
-        let warnings = located(text, warnings);
-        reader.checked(&rules, path_rules)?;
+        let warnings = reader.checked(&rules, path_rules, warnings)?;
         Ok(Self {
             rules,
             path_rules,
