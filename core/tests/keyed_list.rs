@@ -106,8 +106,8 @@ type Plain = Vec<Box<dyn Subject>>;
 
 /// A grant of a key, by its plain limiters and by the table.
 struct Grant<G> {
-    /// What each limiter needs for a refund, its state after the grant, and the millisecond at which
-    /// the grant counts.
+    /// What each limiter needs for a refund, its state after the grant, and the millisecond at
+    /// which the grant counts.
     plain: Vec<(Receipt, String, u64)>,
     lease: G,
 }

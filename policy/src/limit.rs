@@ -208,7 +208,8 @@ impl Limit {
     /// Needs the feature `queue`.
     ///
     /// Requests wait in `Policy::acquire`. With other methods, such as
-    /// [`Policy::decide_at`](crate::Policy::decide_at), a request never waits, and is denied instead.
+    /// [`Policy::decide_at`](crate::Policy::decide_at), a request never waits, and is denied
+    /// instead.
     ///
     /// The requests of a key wait in one queue for all limits of the rule, because a request takes
     /// its permits from all limits or from none. If several limits of a rule have a queue, their

@@ -81,8 +81,8 @@ impl Timers {
 
 impl Policy {
     /// Sets the timers of the queues in which requests wait: `create` is called for each queue, and
-    /// once for the time of the policy. All timers that it returns must tell the same time. Default:
-    /// a [`ThreadTimer`], which works with any executor. No request must wait yet.
+    /// once for the time of the policy. All timers that it returns must tell the same time.
+    /// Default: a [`ThreadTimer`], which works with any executor. No request must wait yet.
     ///
     /// A policy that [replaces](crate::LivePolicy::replace_at) another one takes over its timers,
     /// unless it has set its own.
@@ -109,9 +109,9 @@ impl Policy {
         self
     }
 
-    /// Returns the present time of the policy's timers. [`acquire`](Self::acquire) decides at it. If
-    /// other requests of the policy are decided by [`decide_at`](Self::decide_at), pass this time,
-    /// or that of a clock with the same origin: for the default timer, a
+    /// Returns the present time of the policy's timers. [`acquire`](Self::acquire) decides at it.
+    /// If other requests of the policy are decided by [`decide_at`](Self::decide_at), pass this
+    /// time, or that of a clock with the same origin: for the default timer, a
     /// [`MonotonicClock`](portcullis_core::MonotonicClock).
     ///
     /// ```
@@ -138,8 +138,8 @@ impl Policy {
     /// - Shadow rules are asked once, before the wait, and make no request wait.
     ///
     /// The order of requests holds for all methods of the policy: in
-    /// [oldest-first order](crate::QueueOrder::OldestFirst), [`decide_at`](Self::decide_at) denies a
-    /// request while others wait for the same key.
+    /// [oldest-first order](crate::QueueOrder::OldestFirst), [`decide_at`](Self::decide_at) denies
+    /// a request while others wait for the same key.
     ///
     /// # Cost
     ///
@@ -190,8 +190,8 @@ impl Policy {
     /// Returns the counts of the queues of a rule, those of its overrides included. `None` if there
     /// is no such rule, or it has no queue.
     ///
-    /// A change of the policy that keeps a queue keeps its counts. `oversized` are the requests that
-    /// a limit without a queue denied while they waited.
+    /// A change of the policy that keeps a queue keeps its counts. `oversized` are the requests
+    /// that a limit without a queue denied while they waited.
     ///
     /// # Cost
     ///

@@ -25,8 +25,8 @@ use crate::{Answer, Decision, Key, KeyValues, Outcome, PathRules, Policy, Reques
 ///   [`resources`](Self::resources) was set.
 ///
 /// A decision counts if it is made with [`decide_at`](Self::decide_at) of the statistics, instead
-/// of that of the policy, or is passed to [`count`](Self::count). Statistics are for the rules of one policy. If the rules change, create
-/// new ones.
+/// of that of the policy, or is passed to [`count`](Self::count). Statistics are for the rules of
+/// one policy. If the rules change, create new ones.
 ///
 /// ```
 /// use portcullis_core::Timestamp;

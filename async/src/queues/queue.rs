@@ -129,9 +129,9 @@ use crate::{Acquire, DeadlineClock, Drained, QueueClock};
 /// # Ok::<(), portcullis_async::Rejected>(())
 /// ```
 ///
-/// A rate needs a timer. [`shared`](Self::shared) makes the queue drive itself by its timer, so that
-/// no task has to be polled for the permits of another one; a queue in a `static` does so after
-/// [`attend`](Self::attend):
+/// A rate needs a timer. [`shared`](Self::shared) makes the queue drive itself by its timer, so
+/// that no task has to be polled for the permits of another one; a queue in a `static` does so
+/// after [`attend`](Self::attend):
 ///
 /// ```
 /// use portcullis_async::{Queue, ThreadTimer};

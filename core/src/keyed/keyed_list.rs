@@ -254,7 +254,8 @@ impl<L, M, S> KeyedList<L, M, S> {
     ///
     /// ```
     /// # use portcullis_core::{ConcurrencyRules, KeyedList, Line, Seed};
-    /// let table = KeyedList::new((ConcurrencyRules::new(1),), [const { Line::new() }; 8], Seed::new());
+    /// let lines = [const { Line::new() }; 8];
+    /// let table = KeyedList::new((ConcurrencyRules::new(1),), lines, Seed::new());
     /// assert_eq!(table.lines().len(), 8);
     /// ```
     pub const fn lines(&self) -> &M {

@@ -80,7 +80,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         file: DOCUMENT,
-        within: "pub(crate) fn located(",
+        within: "fn located(",
         text: "'\\n' => (line + 1, 1),",
         by: "'\\n' => (line + 1, column),",
         test: ("files", "all_errors_are_reported_where_they_are"),

@@ -543,7 +543,7 @@ pub(super) const OF_THE_CORE: &[Mutant] = &[
     // debt.
     Mutant {
         file: "core/src/limiters/token_bucket/rules.rs",
-        within: "fn refund_among(",
+        within: "pub(crate) fn refund_among(",
         text: "passed + u128::from(level) + others",
         by: "passed + u128::from(level)",
         test: (
@@ -553,7 +553,7 @@ pub(super) const OF_THE_CORE: &[Mutant] = &[
     },
     Mutant {
         file: "core/src/limiters/token_bucket/rules.rs",
-        within: "fn refund_among(",
+        within: "pub(crate) fn refund_among(",
         text: "passed + u128::from(level) + others",
         by: "passed + others",
         test: (
@@ -563,7 +563,7 @@ pub(super) const OF_THE_CORE: &[Mutant] = &[
     },
     Mutant {
         file: "core/src/limiters/token_bucket/rules.rs",
-        within: "fn refund_among(",
+        within: "pub(crate) fn refund_among(",
         text: "if others == 0 {",
         by: "if others < u64::MAX {",
         test: (
@@ -583,7 +583,7 @@ pub(super) const OF_THE_CORE: &[Mutant] = &[
     },
     Mutant {
         file: "core/src/limiters/token_bucket/rules.rs",
-        within: "fn charged(",
+        within: "pub(crate) fn charged(",
         text: "lattice.debt.saturating_sub(balance.owed)",
         by: "lattice.debt",
         test: (

@@ -14,8 +14,8 @@
 //!
 //! - A claim exchanges the lead only if the lead is still the word that it read before it found all
 //!   words free. A charge exchanges the lead last, so one of the two exchanges fails.
-//! - A charge that takes nothing from the lead leaves it as it is: the lead has no permits left, and
-//!   may owe no more. Then it is in use, and no claim is made.
+//! - A charge that takes nothing from the lead leaves it as it is: the lead has no permits left,
+//!   and may owe no more. Then it is in use, and no claim is made.
 //!
 //! A refund moves a word to a state in which less is in use. It does not bring back the word that a
 //! claim has read: that word was free, and a refund leaves a bucket that has been full since the
