@@ -142,7 +142,8 @@ use crate::{
 /// come back by time, or earlier by [`Lease::refund_at`]: all limits of the grant refund their
 /// permits, or only the concurrency limits do. All do if no other request of the key has been
 /// granted since. In a list without token buckets, all do as long as the windows of the grant are
-/// the newest ones.
+/// the newest ones. If another request takes permits during a refund, some limits may not refund;
+/// then their permits come back by time.
 ///
 /// **Clocks.** A key that is joined with a clock that answers with an interval seldom needs the
 /// precise time: see [`Limiter::take_within`](crate::Limiter::take_within). It does need it for the

@@ -5,7 +5,9 @@
 //! limit is 0.
 //!
 //! Transition: if the sum for the present states is that of the receipt, each limit refunds as it
-//! does alone, the lead last. Otherwise only the concurrency limits do.
+//! does alone, the lead last. Otherwise only the concurrency limits do. If another call takes in
+//! between, some limits refund and others do not. Then the permits count as refunded, and the others
+//! have fewer until theirs come back by time.
 //!
 //! Invariant: while a receipt is valid, no note is less than the take left it. A bucket moves only
 //! forward, except by an undo or a refund of a later take, which ends no further back than that
@@ -55,7 +57,7 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
             return receipt.refunded(0);
         };
         let is_whole = self.is_as_left(states, now, n, &receipt);
-        let (mut note, mut are_refunded) = (0, true);
+        let (mut note, mut is_any, mut are_all) = (0, false, true);
         for limit in self.order() {
             let (Some(rules), Some(&state)) = (self.rules.get(limit), states.as_ref().get(limit))
             else {
@@ -64,16 +66,20 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
             if is_whole || rules.releases() {
                 let own = Receipt::dated(rules.note(state), receipt.time());
                 match self.refund_one(words, limit, rules, tag, (now, n, &own)) {
-                    Some(state) => note += rules.note(state),
-                    None => are_refunded = false,
+                    Some(state) => {
+                        note += rules.note(state);
+                        is_any |= is_whole;
+                    }
+                    None => are_all = false,
                 }
             }
         }
-        match (is_whole, are_refunded) {
+        match (is_any, are_all) {
             (false, _) => receipt.refunded(0),
             (true, true) => Receipt::dated(note, receipt.time()).refunded(n),
-            // Some limits have refunded. The sum would not show that another one has changed.
-            (true, false) => Receipt::dated(USED, receipt.time()).refunded(0),
+            // Another call took from the other limits, which stay lower. The sum would not show
+            // that, so the rest of the grant is not refunded.
+            (true, false) => Receipt::dated(USED, receipt.time()).refunded(n),
         }
     }
 
