@@ -9,6 +9,7 @@ mod support;
 use core::cell::Cell;
 use core::fmt::Debug;
 use core::mem;
+use core::ops::Range;
 use core::time::Duration;
 use std::collections::BTreeMap;
 
@@ -20,6 +21,7 @@ use portcullis_core::{
     TokenBucketRules, Word,
 };
 use support::draws::Draws;
+use support::soak::rounds;
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -220,11 +222,13 @@ const LENGTHS: [(u64, Duration); 6] = [
     (60, Duration::from_hours(1)),
 ];
 
-fn every_limiter<W: Word>(tallies: &mut BTreeMap<&'static str, Tally>) {
+/// Traces with the numbers of `round`.
+fn every_limiter<W: Word>(round: u64, tallies: &mut BTreeMap<&'static str, Tally>) {
     for (nth, (limit, time)) in LENGTHS.into_iter().enumerate() {
         let pairs = all::<W>(limit, time).into_iter().zip(all::<W>(limit, time));
         for (seed, ((Kind { name, .. }, one), (_, other))) in pairs.enumerate() {
             let seed = (nth as u64) << 32 | (seed as u64) << 16 | u64::from(W::BITS);
+            let seed = seed.wrapping_add(round << 12);
             trace(
                 [&*one, &*other],
                 |limiter| format!("{limiter:?}"),
@@ -239,8 +243,8 @@ fn every_limiter<W: Word>(tallies: &mut BTreeMap<&'static str, Tally>) {
 #[test]
 fn a_clock_with_an_interval_decides_as_the_precise_clock_for_every_limiter() {
     let mut tallies = BTreeMap::new();
-    every_limiter::<u64>(&mut tallies);
-    every_limiter::<u32>(&mut tallies);
+    every_limiter::<u64>(0, &mut tallies);
+    every_limiter::<u32>(0, &mut tallies);
     for (name, Tally { decisions, within }) in tallies {
         let decides = match name {
             "concurrency" | "striped_concurrency" | "unlimited" => within == decisions,
@@ -288,6 +292,11 @@ fn so_it_does_for_settings_and_wrappers_of_all_kinds() {
 
 #[test]
 fn so_it_does_for_compositions() {
+    compositions(0);
+}
+
+/// Traces with the numbers of `round`.
+fn compositions(round: u64) {
     let bucket = || TokenBucket::new(Rate::per_second(7), 30);
     let slow = || TokenBucket::new(Rate::per_minute(100), 60);
     let window = || FixedWindow::new(50, Duration::from_secs(3));
@@ -320,7 +329,7 @@ fn so_it_does_for_compositions() {
                 [&**one, &**other],
                 |limiter| format!("{limiter:?}"),
                 (10 * SECOND.as_nanos() as u64, IN_TIME),
-                &mut seeded(nth << 8 | seed as u64),
+                &mut seeded(round << 16 | nth << 8 | seed as u64),
                 &mut tally,
             );
         }
@@ -406,31 +415,36 @@ fn so_it_does_for_a_key_of_a_table() {
     assert!(tally.within > tally.decisions / 5, "{tally:?}");
 }
 
-/// Tables in which the key of a trace has several limits, or a composition as their equal.
+/// Compares two tables in which the key of a trace has several limits.
+fn compare<L: RuleList>(rules: impl Fn() -> L, seeds: Range<u64>) -> Tally {
+    let table = || {
+        let seed = Seed::new();
+        seed.set([1, 2]).unwrap();
+        KeyedList::new(rules(), [const { Line::new() }; 8], seed)
+    };
+    let (one, other) = (table(), table());
+    let mut tally = Tally::default();
+    for nth in seeds {
+        trace(
+            [&*one.key("alice"), &*other.key("alice")],
+            Limiter::capacity,
+            (SECOND.as_nanos() as u64, IN_TIME),
+            &mut seeded(nth),
+            &mut tally,
+        );
+        // Word for word.
+        let words = |table: &KeyedList<L, [Line; 8], Seed>| format!("{:?}", table.lines());
+        assert_eq!(words(&one), words(&other));
+    }
+    tally
+}
+
 #[test]
 fn so_it_does_for_a_key_with_several_limits() {
-    fn compare<L: RuleList>(rules: impl Fn() -> L, seeds: u64) -> Tally {
-        let table = || {
-            let seed = Seed::new();
-            seed.set([1, 2]).unwrap();
-            KeyedList::new(rules(), [const { Line::new() }; 8], seed)
-        };
-        let (one, other) = (table(), table());
-        let mut tally = Tally::default();
-        for nth in 0..seeds {
-            trace(
-                [&*one.key("alice"), &*other.key("alice")],
-                Limiter::capacity,
-                (SECOND.as_nanos() as u64, IN_TIME),
-                &mut seeded(nth),
-                &mut tally,
-            );
-            // Word for word.
-            let words = |table: &KeyedList<L, [Line; 8], Seed>| format!("{:?}", table.lines());
-            assert_eq!(words(&one), words(&other));
-        }
-        tally
-    }
+    lists(0..20);
+}
+
+fn lists(seeds: Range<u64>) {
     let bucket = || TokenBucketRules::new(Rate::per_second(10), 30);
     let slow = || TokenBucketRules::new(Rate::per_minute(100), 60);
     let window = || FixedWindowRules::new(50, Duration::from_secs(3));
@@ -444,16 +458,16 @@ fn so_it_does_for_a_key_with_several_limits() {
         RulesAtRunTime::new(rules).unwrap()
     };
     for tally in [
-        compare(|| [bucket(), slow()], 20),
-        compare(|| (bucket(), window(), at_once()), 20),
-        compare(|| (window(), slow(), bucket(), at_once()), 20),
-        compare(|| any(false), 20),
+        compare(|| [bucket(), slow()], seeds.clone()),
+        compare(|| (bucket(), window(), at_once()), seeds.clone()),
+        compare(|| (window(), slow(), bucket(), at_once()), seeds.clone()),
+        compare(|| any(false), seeds.clone()),
     ] {
         assert!(tally.within > tally.decisions / 10, "{tally:?}");
         assert!(tally.within < tally.decisions, "{tally:?}");
     }
     // A list that begins with a concurrency limit depends on the time.
-    assert_eq!(compare(|| any(true), 2).within, 0);
+    assert_eq!(compare(|| any(true), 0..2).within, 0);
 }
 
 #[test]
@@ -620,4 +634,16 @@ fn a_clock_that_is_later_than_its_interval_exceeds_the_bound_by_at_most_the_exce
         }
     }
     assert!(worst > 0, "the test must meet a clock that is too late");
+}
+
+#[test]
+#[ignore = "takes minutes; cargo xtask soak runs it"]
+fn soak() {
+    for round in rounds("decisions within an interval") {
+        let mut tallies = BTreeMap::new();
+        every_limiter::<u64>(round, &mut tallies);
+        every_limiter::<u32>(round, &mut tallies);
+        compositions(round);
+        lists(round << 8..(round << 8) + 20);
+    }
 }

@@ -18,6 +18,7 @@ use portcullis_core::{
     Timestamp, TokenBucket, TokenBucketRules, Word,
 };
 use support::draws::Draws;
+use support::soak::rounds;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -285,14 +286,32 @@ fn decides_as_plain_limiters<L: RuleList>(
     refunds_made
 }
 
+fn a_random_list_decides_as_plain_limiters(count: u64, draws: &mut Draws<'_>) -> [u32; 2] {
+    let settings: Vec<_> = (0..count).map(|_| Settings::draw(draws)).collect();
+    let rules = RulesAtRunTime::new(settings.iter().map(|one| one.rules())).unwrap();
+    decides_as_plain_limiters(&settings, rules, draws)
+}
+
+#[test]
+#[ignore = "takes minutes; cargo xtask soak runs it"]
+fn soak() {
+    for round in rounds("random lists of limits, 8 each") {
+        for count in 1..=8 {
+            a_random_list_decides_as_plain_limiters(count, &mut seeded(round << 3 | count));
+        }
+    }
+    for round in rounds("threads on lists of limits") {
+        race_for_permits(round);
+        race_and_refund(round);
+    }
+}
+
 #[test]
 fn lists_that_are_built_at_run_time_decide_as_plain_limiters() {
     let mut draws = seeded(1);
     let mut refunds = [0; 2];
     for count in (1..=8).cycle().take(400) {
-        let settings: Vec<_> = (0..count).map(|_| Settings::draw(&mut draws)).collect();
-        let rules = RulesAtRunTime::new(settings.iter().map(|one| one.rules())).unwrap();
-        let [refused, made] = decides_as_plain_limiters(&settings, rules, &mut draws);
+        let [refused, made] = a_random_list_decides_as_plain_limiters(count, &mut draws);
         refunds = [refunds[0] + refused, refunds[1] + made];
     }
     assert!(refunds.into_iter().min() > Some(1_000), "{refunds:?}");
@@ -549,37 +568,39 @@ fn rules_of_any_kind_work_in_a_table_with_one_limit() {
 /// tightest limit, and what is out comes back.
 #[test]
 fn threads_that_race_never_take_too_many() {
-    for round in 0..20 {
-        let rules = (minute(50), ConcurrencyRules::new(3), bucket(1, 60));
-        let lines: Box<[Line]> = (0..4).map(|_| Line::new()).collect();
-        let table = Arc::new(KeyedList::new(rules, lines, Seed::new()));
-        let most = Arc::new(Mutex::new(HashMap::<u64, u64>::new()));
-        let threads: Vec<_> = (0..4)
-            .map(|thread| {
-                let (table, most) = (Arc::clone(&table), Arc::clone(&most));
-                thread::spawn(move || {
-                    let mut draws = seeded(round * 4 + thread);
-                    for _ in 0..300 {
-                        let key = draws.below(3);
-                        let n = 1 + draws.below(2) as u32;
-                        if let Ok(lease) = table.key(&key).try_acquire_at(secs(61), n) {
-                            *most.lock().unwrap().entry(key).or_default() += u64::from(n);
-                            drop(lease);
-                        }
+    (0..20).for_each(race_for_permits);
+}
+
+fn race_for_permits(round: u64) {
+    let rules = (minute(50), ConcurrencyRules::new(3), bucket(1, 60));
+    let lines: Box<[Line]> = (0..4).map(|_| Line::new()).collect();
+    let table = Arc::new(KeyedList::new(rules, lines, Seed::new()));
+    let most = Arc::new(Mutex::new(HashMap::<u64, u64>::new()));
+    let threads: Vec<_> = (0..4)
+        .map(|thread| {
+            let (table, most) = (Arc::clone(&table), Arc::clone(&most));
+            thread::spawn(move || {
+                let mut draws = seeded(round * 4 + thread);
+                for _ in 0..300 {
+                    let key = draws.below(3);
+                    let n = 1 + draws.below(2) as u32;
+                    if let Ok(lease) = table.key(&key).try_acquire_at(secs(61), n) {
+                        *most.lock().unwrap().entry(key).or_default() += u64::from(n);
+                        drop(lease);
                     }
-                })
+                }
             })
-            .collect();
-        for thread in threads {
-            thread.join().unwrap();
-        }
-        for (key, granted) in most.lock().unwrap().iter() {
-            assert!(*granted <= 50, "{granted} of 50");
-            let each: Vec<_> = table.key(key).explain_each_at(secs(61), 1).collect();
-            assert_eq!(each[1].available, 3, "no permit is lost");
-            assert!(each[0].available <= 50 - granted);
-            assert!(each[2].available <= 60 - granted);
-        }
+        })
+        .collect();
+    for thread in threads {
+        thread.join().unwrap();
+    }
+    for (key, granted) in most.lock().unwrap().iter() {
+        assert!(*granted <= 50, "{granted} of 50");
+        let each: Vec<_> = table.key(key).explain_each_at(secs(61), 1).collect();
+        assert_eq!(each[1].available, 3, "no permit is lost");
+        assert!(each[0].available <= 50 - granted);
+        assert!(each[2].available <= 60 - granted);
     }
 }
 
@@ -653,47 +674,54 @@ fn states_that_wrap_do_not_validate_a_receipt() {
 /// While the time stands still, no more than the tightest limit is out at any time.
 #[test]
 fn threads_that_race_refund_no_more_than_they_took() {
-    const LIMIT: u32 = 6;
     let (mut made, mut refused) = (0, 0);
     for round in 0..300 {
-        let rules = (
-            minute(LIMIT.into()),
-            bucket(1, LIMIT.into()),
-            ConcurrencyRules::new(5),
-        );
-        let table = KeyedList::for_keys(rules, 10);
-        let out = AtomicU32::new(0);
-        let refunds = thread::scope(|scope| {
-            let threads = [0, 1, 2].map(|thread| {
-                let (table, out) = (&table, &out);
-                scope.spawn(move || {
-                    let mut draws = seeded(3 * round + thread);
-                    let mut refunds = [0; 2];
-                    for _ in 0..100 {
-                        let n = draws.within(1, 3) as u32;
-                        let alice = table.key("alice");
-                        let Ok(mut lease) = alice.try_acquire_at(secs(61), n) else {
-                            continue;
-                        };
-                        let before = out.fetch_add(n, SeqCst);
-                        assert!(before + n <= LIMIT, "{before} and {n} of {LIMIT}");
-                        out.fetch_sub(n, SeqCst);
-                        let refunded = lease.refund_at(secs(61), n).unwrap();
-                        assert!(refunded == n || refunded == 0);
-                        refunds[usize::from(refunded == n)] += 1;
-                    }
-                    refunds
-                })
-            });
-            threads.map(|thread| thread.join().unwrap())
-        });
-        for [kept, given_back] in refunds {
-            (refused, made) = (refused + kept, made + given_back);
-        }
-        let each: Vec<_> = table.key("alice").explain_each_at(secs(61), 1).collect();
-        assert!(each[0].available <= LIMIT.into() && each[1].available <= LIMIT.into());
-        assert_eq!(each[2].available, 5, "no permit is lost");
+        let [kept, given_back] = race_and_refund(round);
+        (refused, made) = (refused + kept, made + given_back);
     }
     println!("{made} refunds made, {refused} refused");
     assert!(made > 1_000);
+}
+
+fn race_and_refund(round: u64) -> [u32; 2] {
+    const LIMIT: u32 = 6;
+    let mut sum = [0; 2];
+    let rules = (
+        minute(LIMIT.into()),
+        bucket(1, LIMIT.into()),
+        ConcurrencyRules::new(5),
+    );
+    let table = KeyedList::for_keys(rules, 10);
+    let out = AtomicU32::new(0);
+    let refunds = thread::scope(|scope| {
+        let threads = [0, 1, 2].map(|thread| {
+            let (table, out) = (&table, &out);
+            scope.spawn(move || {
+                let mut draws = seeded(3 * round + thread);
+                let mut refunds = [0; 2];
+                for _ in 0..100 {
+                    let n = draws.within(1, 3) as u32;
+                    let alice = table.key("alice");
+                    let Ok(mut lease) = alice.try_acquire_at(secs(61), n) else {
+                        continue;
+                    };
+                    let before = out.fetch_add(n, SeqCst);
+                    assert!(before + n <= LIMIT, "{before} and {n} of {LIMIT}");
+                    out.fetch_sub(n, SeqCst);
+                    let refunded = lease.refund_at(secs(61), n).unwrap();
+                    assert!(refunded == n || refunded == 0);
+                    refunds[usize::from(refunded == n)] += 1;
+                }
+                refunds
+            })
+        });
+        threads.map(|thread| thread.join().unwrap())
+    });
+    for [kept, given_back] in refunds {
+        sum = [sum[0] + kept, sum[1] + given_back];
+    }
+    let each: Vec<_> = table.key("alice").explain_each_at(secs(61), 1).collect();
+    assert!(each[0].available <= LIMIT.into() && each[1].available <= LIMIT.into());
+    assert_eq!(each[2].available, 5, "no permit is lost");
+    sum
 }

@@ -9,6 +9,8 @@ mod allocations;
 #[allow(dead_code, reason = "made for traces, too")]
 #[path = "support/draws.rs"]
 mod draws;
+#[path = "support/soak.rs"]
+mod soak;
 
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::SeqCst;
@@ -21,6 +23,7 @@ use portcullis_core::{
     AllOf, Denied, Limiter, LimiterExt, Rate, Receipt, Retry, Setting, SettingsError, Stripe,
     StripedBucket, Timestamp, TokenBucket, Word,
 };
+use soak::rounds;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -340,9 +343,10 @@ impl<const N: usize, W: Word> Trace<'_, N, W> {
     }
 }
 
-fn traces<const N: usize, W: Word>(rate: Rate, burst: u64, count: u64) {
+/// Runs `count` traces from the seed `first` on.
+fn traces<const N: usize, W: Word>(rate: Rate, burst: u64, first: u64, count: u64) {
     let (mut fullest, mut period, mut drew, mut refunded) = (i128::MIN, 1, 0, 0);
-    for seed in 0..count {
+    for seed in first..first + count {
         let bucket = bucket::<N, W>(rate, burst);
         let mut draws = seeded(seed);
         let mut trace = Trace {
@@ -382,8 +386,19 @@ fn traces<const N: usize, W: Word>(rate: Rate, burst: u64, count: u64) {
 
 #[test]
 fn no_window_holds_more_than_the_burst_and_the_rate_wherever_permits_lie() {
-    let count = if cfg!(debug_assertions) { 40 } else { 600 };
-    traces::<2, u64>(Rate::per_second(999_999_937), 1 << 20, count);
+    all_traces(0, if cfg!(debug_assertions) { 40 } else { 600 });
+}
+
+#[test]
+#[ignore = "takes minutes; cargo xtask soak runs it"]
+fn soak() {
+    for round in rounds("traces of striped buckets, 13,200 each") {
+        all_traces(round << 20, 600);
+    }
+}
+
+fn all_traces(first: u64, count: u64) {
+    traces::<2, u64>(Rate::per_second(999_999_937), 1 << 20, first, count);
     for (permits, period) in [
         (1, Duration::from_hours(1)),
         (1_000, SECOND),
@@ -391,13 +406,13 @@ fn no_window_holds_more_than_the_burst_and_the_rate_wherever_permits_lie() {
     ] {
         for burst in [80, 300, 10_000] {
             let rate = Rate::new(permits, period);
-            traces::<2, u64>(rate, burst, count);
-            traces::<1, u64>(rate, burst, count);
+            traces::<2, u64>(rate, burst, first, count);
+            traces::<1, u64>(rate, burst, first, count);
         }
     }
     for burst in [80, 300, 2_000] {
-        traces::<2, u32>(Rate::per_second(100), burst, count);
-        traces::<1, u32>(Rate::per_second(1_000), burst, count);
+        traces::<2, u32>(Rate::per_second(100), burst, first, count);
+        traces::<1, u32>(Rate::per_second(1_000), burst, first, count);
     }
 }
 

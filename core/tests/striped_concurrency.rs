@@ -6,6 +6,8 @@ mod allocations;
 #[allow(dead_code, reason = "made for traces, too")]
 #[path = "support/draws.rs"]
 mod draws;
+#[path = "support/soak.rs"]
+mod soak;
 
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::SeqCst;
@@ -18,6 +20,7 @@ use portcullis_core::{
     AllOf, Concurrency, Denied, Idle, Limiter, LimiterExt, NativeWord, PassedOn, QueueLimiter,
     Receipt, Retry, Setting, SettingsError, Stripe, StripedConcurrency, Timestamp, Waiting, Word,
 };
+use soak::rounds;
 
 const NOW: Timestamp = Timestamp::ZERO;
 
@@ -46,66 +49,72 @@ fn striped<const N: usize, W: Word>(limit: u32) -> StripedConcurrency<N, W> {
 
 // Decisions.
 
+/// Returns the most permits that stripes held, and the number of denials.
+fn decides_as_a_plain_limit<const N: usize, W: Word>(limit: u32, seed: u64) -> (u64, u32) {
+    let striped = striped::<N, W>(limit);
+    let plain = Concurrency::builder(limit).build_on::<u64>().unwrap();
+    let mut draws = seeded(seed);
+    let (mut out, mut denials, mut held) = (VecDeque::new(), 0, 0);
+    for _ in 0..20_000 {
+        let on = Stripe::of(&striped, draws.below(N as u64) as usize);
+        match draws.below(8) {
+            0..4 => {
+                let n = match draws.below(16) {
+                    0 => draws.magnitude(2 * u64::from(limit)),
+                    1..4 => draws.magnitude(u64::from(limit) / 4),
+                    _ => draws.within(0, 2),
+                } as u32;
+                assert_eq!(on.explain_at(NOW, n), plain.explain_at(NOW, n));
+                let taken = on.take_at(NOW, n);
+                assert_eq!(taken, plain.take_at(NOW, n), "{n} of {striped:?}");
+                match taken {
+                    Ok(_) if n > 0 => out.push_back(n),
+                    Ok(_) => {}
+                    Err(denied) => {
+                        denials += 1;
+                        assert_eq!(denied.retry(&on), denied.retry(&plain));
+                        let all = matches!(denied, Denied::Exhausted { .. });
+                        assert!(!all || striped.held() == 0, "a denial closes all stripes");
+                    }
+                }
+            }
+            4..7 => {
+                let newest = draws.once_in(2);
+                if let Some(n) = if newest {
+                    out.pop_back()
+                } else {
+                    out.pop_front()
+                } {
+                    let back = draws.within(0, n.into()) as u32;
+                    if draws.once_in(2) {
+                        let refund = on.refund_at(NOW, back, Receipt::NONE);
+                        assert_eq!(refund.permits, back);
+                    } else {
+                        on.release(back);
+                    }
+                    Limiter::release(&plain, back);
+                    if back < n {
+                        out.push_back(n - back);
+                    }
+                }
+            }
+            _ => match draws.below(8) {
+                // This one takes back what stripes hold.
+                0 => assert_eq!(striped.in_use(), plain.in_use()),
+                1 => assert_eq!(striped.idle_at(NOW), plain.idle_at(NOW)),
+                _ => {}
+            },
+        }
+        assert_eq!(striped.available(), plain.available());
+        held = held.max(striped.held());
+    }
+    (held, denials)
+}
+
 #[test]
 fn it_decides_as_a_concurrency_limit_if_no_calls_overlap() {
     fn check<const N: usize, W: Word>(limit: u32) -> u64 {
-        let striped = striped::<N, W>(limit);
-        let plain = Concurrency::builder(limit).build_on::<u64>().unwrap();
-        let mut draws = seeded(limit.into());
-        let (mut out, mut denials, mut held) = (VecDeque::new(), 0, 0);
-        for _ in 0..20_000 {
-            let on = Stripe::of(&striped, draws.below(N as u64) as usize);
-            match draws.below(8) {
-                0..4 => {
-                    let n = match draws.below(16) {
-                        0 => draws.magnitude(2 * u64::from(limit)),
-                        1..4 => draws.magnitude(u64::from(limit) / 4),
-                        _ => draws.within(0, 2),
-                    } as u32;
-                    assert_eq!(on.explain_at(NOW, n), plain.explain_at(NOW, n));
-                    let taken = on.take_at(NOW, n);
-                    assert_eq!(taken, plain.take_at(NOW, n), "{n} of {striped:?}");
-                    match taken {
-                        Ok(_) if n > 0 => out.push_back(n),
-                        Ok(_) => {}
-                        Err(denied) => {
-                            denials += 1;
-                            assert_eq!(denied.retry(&on), denied.retry(&plain));
-                            let all = matches!(denied, Denied::Exhausted { .. });
-                            assert!(!all || striped.held() == 0, "a denial closes all stripes");
-                        }
-                    }
-                }
-                4..7 => {
-                    let newest = draws.once_in(2);
-                    if let Some(n) = if newest {
-                        out.pop_back()
-                    } else {
-                        out.pop_front()
-                    } {
-                        let back = draws.within(0, n.into()) as u32;
-                        if draws.once_in(2) {
-                            let refund = on.refund_at(NOW, back, Receipt::NONE);
-                            assert_eq!(refund.permits, back);
-                        } else {
-                            on.release(back);
-                        }
-                        Limiter::release(&plain, back);
-                        if back < n {
-                            out.push_back(n - back);
-                        }
-                    }
-                }
-                _ => match draws.below(8) {
-                    // This one takes back what stripes hold.
-                    0 => assert_eq!(striped.in_use(), plain.in_use()),
-                    1 => assert_eq!(striped.idle_at(NOW), plain.idle_at(NOW)),
-                    _ => {}
-                },
-            }
-            assert_eq!(striped.available(), plain.available());
-            held = held.max(striped.held());
-        }
+        let (held, denials) = decides_as_a_plain_limit::<N, W>(limit, limit.into());
         assert!(denials > 10, "{denials}");
         held
     }
@@ -402,6 +411,25 @@ fn threads_never_have_more_in_use_than_the_limit_and_lose_nothing() {
         assert!(denials > 100, "{denials}");
     }
     on_both!(check);
+}
+
+#[test]
+#[ignore = "takes minutes; cargo xtask soak runs it"]
+fn soak() {
+    for round in rounds("striped concurrency on threads") {
+        race::<2, u64>(100, [90; 4], round);
+        race::<4, u64>(700, [600, 500, 500, 400], round);
+        race::<1, u64>(40, [30; 4], round);
+        race::<2, u32>(100, [90; 4], round);
+        assert_eq!(race::<4, u64>(200, [97, 1, 100, 2], round), 0);
+    }
+    for round in rounds("striped concurrency beside a plain limit") {
+        let mut draws = seeded(round);
+        let limit = draws.within(1, StripedConcurrency::<4>::max_limit().into());
+        let limit = draws.magnitude(limit).max(1) as u32;
+        decides_as_a_plain_limit::<4, u64>(limit, round);
+        decides_as_a_plain_limit::<2, u32>(limit, round);
+    }
 }
 
 #[test]

@@ -9,5 +9,6 @@ pub(crate) mod fixed;
 pub(crate) mod model;
 pub(crate) mod oracle;
 pub(crate) mod sliding;
+pub(crate) mod soak;
 pub(crate) mod trace;
 pub(crate) mod warming;
