@@ -8,6 +8,7 @@
 pub(crate) mod any_rules;
 pub(crate) mod word_limiter;
 
+use crate::word::STATE_AT;
 use crate::{Denied, Detail, Idle, Interval, Receipt, Retry, Timestamp, Word};
 
 /// The rules of a limiter whose state is one word.
@@ -124,6 +125,17 @@ pub trait TableRules: WordRules {
     /// Whether `state` at `now` is indistinguishable from a fresh one, for every timestamp that is
     /// neither before `since` nor staler than the rules' own staleness allows.
     fn is_forgettable(&self, state: u64, now: Timestamp, since: Timestamp) -> bool;
+
+    /// As [`judge`](WordRules::judge), for a state that lies in a slot of a table, above the bits
+    /// `low`. Returns the next state above the same bits. Rules that can decide without moving the
+    /// state override this method.
+    #[inline(always)]
+    fn judge_in_slot(&self, slot: u64, low: u64, request: Self::Request) -> Verdict {
+        match self.judge(slot >> STATE_AT, request) {
+            Verdict::Granted(left) => Verdict::Granted(left << STATE_AT | low),
+            verdict => verdict,
+        }
+    }
 
     /// The largest number of permits that one request can be granted.
     fn capacity(&self) -> u64;

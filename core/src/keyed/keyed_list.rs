@@ -80,6 +80,7 @@ use crate::keyed::table::{ATTEMPTS, KeyedStatistics, Table};
 use crate::limiter::detail::{Observer, retry_of};
 use crate::rules::Verdict;
 use crate::sync::const_unless_loom;
+use crate::word::STATE_AT;
 use crate::{
     Denied, DeniedBy, Detail, DetailBy, Idle, Interval, KeyHash, Lease, Receipt, Refund, Retry,
     Seed, Timestamp,
@@ -527,26 +528,49 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
         self.table.has_room(address, self.width(), now, n, is_free)
     }
 
-    /// The states in an entry, or `None` if one of its words is not held under `tag`.
-    #[inline(always)]
-    fn states_in(&self, words: Words<'_>, tag: u64) -> Option<L::States> {
-        let mut states = L::NO_STATES;
-        if self.rules.is_led_by_first() {
-            let mut foreign = 0;
-            for (nth, state) in states.as_mut().iter_mut().enumerate() {
-                if nth < self.rules.count() {
-                    let (seen, is_foreign) = words.get(nth)?.state_as(tag);
-                    *state = seen;
-                    foreign |= is_foreign;
-                }
-            }
-            (foreign == 0).then_some(states)
-        } else {
-            for (limit, state) in (0..self.rules.count()).zip(states.as_mut()) {
-                *state = self.word(words, limit)?.held_as(tag)?.state();
-            }
-            Some(states)
+    /// The words of an entry in the order of the limits, or `None` if one of them is not held under
+    /// `tag`.
+    fn slots_in(&self, words: Words<'_>, tag: u64) -> Option<L::States> {
+        let mut slots = L::NO_STATES;
+        for (limit, slot) in (0..self.rules.count()).zip(slots.as_mut()) {
+            *slot = self.word(words, limit)?.held_as(tag)?.word();
         }
+        Some(slots)
+    }
+
+    /// As [`slots_in`](Self::slots_in), if the first limit leads. `lead` is the first word.
+    #[inline(always)]
+    fn slots_after(&self, lead: Held, words: Words<'_>, tag: u64) -> Option<L::States> {
+        let (mut slots, mut foreign) = (L::NO_STATES, 0);
+        for (nth, slot) in (0..self.rules.count()).zip(slots.as_mut()) {
+            if nth == 0 {
+                *slot = lead.word();
+            } else {
+                let (seen, is_foreign) = words.get(nth)?.word_as(tag);
+                *slot = seen;
+                foreign |= is_foreign;
+            }
+        }
+        (foreign == 0).then_some(slots)
+    }
+
+    /// The states that lie in slots.
+    #[inline(always)]
+    fn states_of(mut slots: L::States) -> L::States {
+        for slot in slots.as_mut() {
+            *slot >>= STATE_AT;
+        }
+        slots
+    }
+
+    /// Decides on a request. Returns the states that a grant leaves, or the first denial.
+    #[inline]
+    fn judge(&self, states: L::States, now: Timestamp, n: u32) -> Result<L::States, DeniedBy> {
+        let mut slots = states;
+        for slot in slots.as_mut() {
+            *slot <<= STATE_AT;
+        }
+        self.rules.judge(slots, 0, now, n).map(Self::states_of)
     }
 
     fn fresh(&self, now: Timestamp) -> L::States {
@@ -565,7 +589,7 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
         let states = match found {
             Found::Held(entry, _) => {
                 let words = line::words(self.table.lines(), entry.at, width);
-                self.states_in(words, address.tag())
+                self.slots_in(words, address.tag()).map(Self::states_of)
             }
             Found::Claimed | Found::Nothing => None,
         };
@@ -606,7 +630,7 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
         seen: O,
     ) -> Result<L::States, DeniedBy> {
         let progress = match self.find_preferred(address) {
-            Some(words) => match self.take_in(words, address.tag(), now, n, seen) {
+            Some(entry) => match self.take_at_once(entry, address.tag(), now, n, seen) {
                 Taken::Done(outcome) => return outcome,
                 Taken::Begun(progress) => Some(progress),
                 Taken::Gone => None,
@@ -616,9 +640,10 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
         self.take_slowly(*address, now, n, progress, seen)
     }
 
-    /// The entry of the key, if it is where the key prefers it, and the first limit leads.
+    /// The entry of the key and its first word, if it is where the key prefers it, and the first
+    /// limit leads.
     #[inline(always)]
-    fn find_preferred(&self, address: &Address) -> Option<Words<'_>> {
+    fn find_preferred(&self, address: &Address) -> Option<(Words<'_>, Held)> {
         if self.rules.is_led_by_first() {
             address.find_preferred(self.table.lines(), self.width())
         } else {
@@ -631,7 +656,7 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
     fn find(&self, address: &Address) -> Option<Words<'_>> {
         let (lines, width) = (self.table.lines(), self.width());
         match address.find_preferred(lines, width) {
-            Some(words) => Some(words),
+            Some((words, _)) => Some(words),
             None => match address.search(lines, width) {
                 Found::Held(entry, _) => Some(line::words(lines, entry.at, width)),
                 Found::Claimed | Found::Nothing => None,
@@ -639,9 +664,48 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
         }
     }
 
-    /// Takes from an entry of the key, if no other call changes it at the same time.
+    /// Takes from an entry of the key, if no other call changes it at the same time. The first limit
+    /// leads, and `lead` is its word.
     #[inline(always)]
-    fn take_in<'t, O: Observer<DetailBy>>(
+    fn take_at_once<'t, O: Observer<DetailBy>>(
+        &self,
+        (words, lead): (Words<'t>, Held),
+        tag: u64,
+        now: Timestamp,
+        n: u32,
+        seen: O,
+    ) -> Taken<'t, L::States> {
+        let Some(slots) = self.slots_after(lead, words, tag) else {
+            return Taken::Gone;
+        };
+        let left = match self.rules.judge(slots, line::held_under(tag), now, n) {
+            Ok(left) => left,
+            Err(by) => {
+                seen.observe(|| self.told(Self::states_of(slots), now, Err(by)));
+                return Taken::Done(Err(by));
+            }
+        };
+        if n > 0 {
+            let count = self.rules.count();
+            // The lead, which is the first, comes last.
+            for taken in 0..count {
+                let nth = count - 1 - taken;
+                let exchange = (slots.as_ref().get(nth), left.as_ref().get(nth));
+                if let (Some(word), (Some(&before), Some(&after))) = (words.get(nth), exchange) {
+                    if !word.exchange(before, after) {
+                        let left = Self::states_of(left);
+                        return Taken::Begun(Progress { words, taken, left });
+                    }
+                }
+            }
+        }
+        let left = Self::states_of(left);
+        seen.observe(|| self.told(left, now, Ok(())));
+        Taken::Done(Ok(left))
+    }
+
+    /// Looks at all limits in an entry of the key. Takes nothing yet.
+    fn begin<'t, O: Observer<DetailBy>>(
         &self,
         words: Words<'t>,
         tag: u64,
@@ -649,35 +713,21 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
         n: u32,
         seen: O,
     ) -> Taken<'t, L::States> {
-        let Some(states) = self.states_in(words, tag) else {
+        let Some(slots) = self.slots_in(words, tag) else {
             return Taken::Gone;
         };
-        let left = match self.rules.judge(states, now, n) {
-            Ok(left) => left,
-            Err(by) => {
-                seen.observe(|| self.told(states, now, Err(by)));
-                return Taken::Done(Err(by));
+        let states = Self::states_of(slots);
+        let decision = self.judge(states, now, n);
+        match decision {
+            Ok(left) if n > 0 => {
+                let taken = 0;
+                Taken::Begun(Progress { words, taken, left })
             }
-        };
-        if n > 0 && !self.rules.is_led_by_first() {
-            let taken = 0;
-            return Taken::Begun(Progress { words, taken, left });
-        }
-        if n > 0 {
-            let count = self.rules.count();
-            // The lead, which is the first, comes last.
-            for taken in 0..count {
-                let nth = count - 1 - taken;
-                let states = (states.as_ref().get(nth), left.as_ref().get(nth));
-                if let (Some(word), (Some(&before), Some(&after))) = (words.get(nth), states) {
-                    if !word.exchange(tag, before, after) {
-                        return Taken::Begun(Progress { words, taken, left });
-                    }
-                }
+            _ => {
+                seen.observe(|| self.told(states, now, decision.map(|_| ())));
+                Taken::Done(decision)
             }
         }
-        seen.observe(|| self.told(left, now, Ok(())));
-        Taken::Done(Ok(left))
     }
 
     /// Completes a take that has begun, or takes from the key's entry wherever it is, or from a new
@@ -698,9 +748,13 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
             let taken = match begun.take() {
                 Some(progress) => Taken::Begun(progress),
                 None => match address.search(lines, width) {
-                    Found::Held(entry, _) => {
-                        let words = line::words(lines, entry.at, width);
-                        self.take_in(words, address.tag(), now, n, seen)
+                    Found::Held(entry, lead) => {
+                        let (words, tag) = (line::words(lines, entry.at, width), address.tag());
+                        if self.rules.is_led_by_first() {
+                            self.take_at_once((words, lead), tag, now, n, seen)
+                        } else {
+                            self.begin(words, tag, now, n, seen)
+                        }
                     }
                     Found::Claimed => {
                         core::hint::spin_loop();
@@ -769,10 +823,11 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
     ) -> Option<Result<u64, (DeniedBy, u64)>> {
         let word = self.word(words, limit)?;
         loop {
-            let before = word.held_as(tag)?.state();
+            let held = word.held_as(tag)?;
+            let before = held.state();
             match self.rules.judge_one(limit, before, now, n) {
                 Verdict::Granted(after) => {
-                    if word.exchange(tag, before, after) {
+                    if word.change(held, after).is_ok() {
                         return Some(Ok(after));
                     }
                 }
@@ -812,7 +867,7 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
         };
         while let Some(held) = word.held_as(tag) {
             match self.rules.undo(limit, held.state(), now, n, left) {
-                Some(before) if !word.exchange(tag, held.state(), before) => {}
+                Some(before) if word.change(held, before).is_err() => {}
                 _ => break,
             }
         }
@@ -828,7 +883,7 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
         seen: O,
     ) -> Taken<'_, L::States> {
         let fresh = self.fresh(now);
-        let left = match self.rules.judge(fresh, now, n) {
+        let left = match self.judge(fresh, now, n) {
             Ok(left) => left,
             Err(by) => {
                 seen.observe(|| self.told(fresh, now, Err(by)));
@@ -1080,7 +1135,7 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> key::sealed::Table for Keyed
 
     fn explain(&self, address: &Address, now: Timestamp, n: u32) -> Detail {
         let (states, has_entry) = self.states(address, now);
-        let looked = self.rules.judge(states, now, n).map(|_| ());
+        let looked = self.judge(states, now, n).map(|_| ());
         match looked {
             Err(by) => {
                 let denied = self.as_one(address, by);
@@ -1133,7 +1188,7 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> key::sealed::Table for Keyed
 
     fn peek(&self, address: &Address, now: Timestamp, n: u32) -> Result<(), Denied> {
         let (states, has_entry) = self.states(address, now);
-        match self.rules.judge(states, now, n) {
+        match self.judge(states, now, n) {
             Err(by) => Err(self.as_one(address, by)),
             Ok(_) if !has_entry => self.has_room(address, now, n),
             Ok(_) => Ok(()),
@@ -1165,7 +1220,7 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> key::sealed::Table for Keyed
                     released.is_some(),
                     "permits were released that were not taken"
                 );
-                if released.is_none_or(|state| word.exchange(address.tag(), held.state(), state)) {
+                if released.is_none_or(|state| word.change(held, state).is_ok()) {
                     break;
                 }
             }

@@ -334,6 +334,12 @@ pub(crate) struct Entry<'t> {
     pub(crate) at: usize,
 }
 
+/// The bits below the state in the word of a slot that is held under `tag`.
+#[inline(always)]
+pub(crate) const fn held_under(tag: u64) -> u64 {
+    HELD | tag
+}
+
 /// The word of a held slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Held(u64);
@@ -345,6 +351,10 @@ impl Held {
 
     pub(crate) const fn tag(self) -> u64 {
         self.0 & TAG
+    }
+
+    pub(crate) const fn word(self) -> u64 {
+        self.0
     }
 
     const fn with(self, state: u64) -> u64 {
@@ -372,20 +382,18 @@ impl Entry<'_> {
         held.is_of(tag).then_some(held)
     }
 
-    /// The state, and 0 if the word is held under `tag`; otherwise any other number.
+    /// The word, and 0 if it is held under `tag`; otherwise any other number.
     #[inline(always)]
-    pub(crate) fn state_as(self, tag: u64) -> (u64, u64) {
-        let held = Held(self.word.load(Relaxed));
-        (held.state(), (held.0 ^ (HELD | tag)) & (HELD | TAG))
+    pub(crate) fn word_as(self, tag: u64) -> (u64, u64) {
+        let word = self.word.load(Relaxed);
+        (word, (word ^ held_under(tag)) & (HELD | TAG))
     }
 
-    /// Exchanges a state, if the word is still held under `tag` with the state `from`. As `change`,
-    /// acquire and release.
+    /// Exchanges the word, if it is still `from`. As `change`, acquire and release.
     #[inline(always)]
-    pub(crate) fn exchange(self, tag: u64, from: u64, to: u64) -> bool {
-        let word = |state| state << STATE_AT | HELD | tag;
+    pub(crate) fn exchange(self, from: u64, to: u64) -> bool {
         self.word
-            .compare_exchange_weak(word(from), word(to), AcqRel, Relaxed)
+            .compare_exchange_weak(from, to, AcqRel, Relaxed)
             .is_ok()
     }
 
@@ -701,23 +709,28 @@ impl Address {
         ControlFlow::Continue(())
     }
 
-    /// Finds the entry of the key, if it is where the key prefers it. See `Line::find_in`.
+    /// Finds the entry of the key and its first word, if it is where the key prefers it. See
+    /// `Line::find_in`.
     #[inline(always)]
-    pub(crate) fn find_preferred<'t>(&self, lines: &'t [Line], width: Width) -> Option<Words<'t>> {
+    pub(crate) fn find_preferred<'t>(
+        &self,
+        lines: &'t [Line],
+        width: Width,
+    ) -> Option<(Words<'t>, Held)> {
         let first = self.first * PLACES + width.preferred(self.tag);
         let word = first << width.0;
         let line = lines.get(word / PLACES)?.words();
         let is_wanted = |nth: usize| {
             line.get(word % PLACES + (nth << width.0))
-                .is_some_and(|word| word.load(Relaxed) & (HELD | TAG) == HELD | self.tag)
+                .is_some_and(|word| Held(word.load(Relaxed)).is_of(self.tag))
         };
         let mut place = 0;
         for nth in 1..width.part() {
             place = select_unpredictable(is_wanted(nth), nth as u64, place);
         }
         let from = word % PLACES + ((place as usize) << width.0);
-        let words = line.get(from..)?.get(..1 << width.0)?;
-        is_wanted(place as usize).then_some(Words(words))
+        let words = Words(line.get(from..)?.get(..1 << width.0)?);
+        Some((words, words.get(0)?.held_as(self.tag)?))
     }
 
     /// Finds the slot that the key holds in the first line. Nearly all keys hold one there.

@@ -65,11 +65,13 @@ pub(crate) mod sealed {
         /// Whether permits of a limit come back by release.
         fn releases(&self) -> bool;
 
-        /// Decides on a request. Returns the states that a grant leaves, or the first denial. A
-        /// request that takes nothing leaves the states as they are.
+        /// Decides on a request, for states that lie in slots, above the bits `low`. Returns the
+        /// slots that a grant leaves, or the first denial. A request that takes nothing leaves the
+        /// slots as they are.
         fn judge(
             &self,
-            states: Self::States,
+            slots: Self::States,
+            low: u64,
             now: Timestamp,
             n: u32,
         ) -> Result<Self::States, DeniedBy>;
@@ -215,23 +217,23 @@ impl<R: KeyedRules> Rules for R {
     }
 }
 
-/// The state that a grant by the limit with index `index` leaves.
+/// The slot that a grant by the limit with index `index` leaves.
 #[inline(always)]
 fn left_by<R: KeyedRules>(
     rules: &R,
     index: usize,
-    state: u64,
+    (slot, low): (u64, u64),
     now: Timestamp,
     n: u32,
 ) -> Result<u64, DeniedBy> {
     let verdict = match rules.request(now, n) {
-        Ok(request) => WordRules::judge(rules, state, request),
+        Ok(request) => rules.judge_in_slot(slot, low, request),
         Err(denied) => Verdict::Denied(denied),
     };
-    left_after(verdict, index, state, n)
+    left_after(verdict, index, slot, n)
 }
 
-/// As [`left_by`], at a time that lies in `interval`. `None` if it matters where.
+/// The state that a grant leaves at a time that lies in `interval`. `None` if it matters where.
 #[inline(always)]
 fn left_within<R: KeyedRules>(
     rules: &R,
@@ -248,10 +250,10 @@ fn left_within<R: KeyedRules>(
 }
 
 #[inline(always)]
-fn left_after(verdict: Verdict, index: usize, state: u64, n: u32) -> Result<u64, DeniedBy> {
+fn left_after(verdict: Verdict, index: usize, before: u64, n: u32) -> Result<u64, DeniedBy> {
     match verdict {
         Verdict::Granted(left) => Ok(left),
-        Verdict::Allowed => Ok(state),
+        Verdict::Allowed => Ok(before),
         Verdict::Denied(denied) => Err(DeniedBy {
             index,
             permits: n,
@@ -356,7 +358,7 @@ macro_rules! of_tuple {
 }
 
 macro_rules! tuple {
-    ($count:literal: $($index:tt $rules:ident $state:ident),+) => {
+    ($count:literal: $($index:tt $rules:ident $slot:ident),+) => {
         impl<$($rules: KeyedRules),+> List for ($($rules,)+) {
             type States = [u64; $count];
             const NO_STATES: Self::States = [0; $count];
@@ -389,30 +391,31 @@ macro_rules! tuple {
             #[inline(always)]
             fn judge(
                 &self,
-                [$($state),+]: Self::States,
+                [$($slot),+]: Self::States,
+                low: u64,
                 now: Timestamp,
                 n: u32,
             ) -> Result<Self::States, DeniedBy> {
-                Ok([$(left_by(&self.$index, $index, $state, now, n)?),+])
+                Ok([$(left_by(&self.$index, $index, ($slot, low), now, n)?),+])
             }
 
             #[inline(always)]
             fn judge_within(
                 &self,
-                [$($state),+]: Self::States,
+                [$($slot),+]: Self::States,
                 interval: Interval,
                 n: u32,
             ) -> Option<Result<Self::States, DeniedBy>> {
-                Some(Ok([$(match left_within(&self.$index, $index, $state, interval, n)? {
+                Some(Ok([$(match left_within(&self.$index, $index, $slot, interval, n)? {
                     Ok(left) => left,
                     Err(by) => return Some(Err(by)),
                 }),+]))
             }
 
             #[inline(always)]
-            fn receipt(&self, [$($state),+]: Self::States, now: Timestamp) -> Receipt {
+            fn receipt(&self, [$($slot),+]: Self::States, now: Timestamp) -> Receipt {
                 let receipt = Receipt::NONE;
-                $(let receipt = with(receipt, WordRules::receipt(&self.$index, $state, now));)+
+                $(let receipt = with(receipt, WordRules::receipt(&self.$index, $slot, now));)+
                 receipt
             }
         }
@@ -459,11 +462,17 @@ impl<R: KeyedRules, const N: usize> List for [R; N] {
     }
 
     #[inline(always)]
-    fn judge(&self, mut states: [u64; N], now: Timestamp, n: u32) -> Result<[u64; N], DeniedBy> {
-        for (index, (rules, state)) in self.iter().zip(&mut states).enumerate() {
-            *state = left_by(rules, index, *state, now, n)?;
+    fn judge(
+        &self,
+        mut slots: [u64; N],
+        low: u64,
+        now: Timestamp,
+        n: u32,
+    ) -> Result<[u64; N], DeniedBy> {
+        for (index, (rules, slot)) in self.iter().zip(&mut slots).enumerate() {
+            *slot = left_by(rules, index, (*slot, low), now, n)?;
         }
-        Ok(states)
+        Ok(slots)
     }
 
     #[inline(always)]
@@ -598,14 +607,15 @@ impl List for RulesAtRunTime {
 
     fn judge(
         &self,
-        mut states: [u64; MOST],
+        mut slots: [u64; MOST],
+        low: u64,
         now: Timestamp,
         n: u32,
     ) -> Result<[u64; MOST], DeniedBy> {
-        for (index, (rules, state)) in self.iter().zip(&mut states).enumerate() {
-            *state = left_by(rules, index, *state, now, n)?;
+        for (index, (rules, slot)) in self.iter().zip(&mut slots).enumerate() {
+            *slot = left_by(rules, index, (*slot, low), now, n)?;
         }
-        Ok(states)
+        Ok(slots)
     }
 
     fn judge_within(

@@ -132,6 +132,14 @@ impl TableRules for AnyRules {
         each!(self, rules => rules.is_unlimited())
     }
 
+    #[inline(always)]
+    fn judge_in_slot(&self, slot: u64, low: u64, (now, n): Self::Request) -> Verdict {
+        each!(self, rules => match rules.request(now, n) {
+            Ok(request) => rules.judge_in_slot(slot, low, request),
+            Err(denied) => Verdict::Denied(denied),
+        })
+    }
+
     fn fresh(&self, now: Timestamp) -> u64 {
         each!(self, rules => rules.fresh(now))
     }

@@ -1510,7 +1510,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     // The lead is exchanged first.
     Mutant {
         file: KEYED_LIST,
-        within: "fn take_in<",
+        within: "fn take_at_once<",
         text: "let nth = count - 1 - taken;",
         by: "let nth = taken;",
         test: ("keyed_list", "takes_of_one_key_take_all_limits_or_none"),

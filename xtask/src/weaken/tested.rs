@@ -345,9 +345,9 @@ pub(super) const OF_THE_CORE: &[Mutant] = &[
     },
     Mutant {
         file: "core/src/limiters/lattice.rs",
-        within: "let from = select_unpredictable(distance",
-        text: "select_unpredictable(distance <= full, used, position.wrapping_sub(full))",
-        by: "used",
+        within: "let available = select_unpredictable(distance",
+        text: "select_unpredictable(distance <= full, distance, full)",
+        by: "distance",
         test: (
             "keyed",
             "each_key_decides_as_its_own_limiter_while_the_table_has_room",

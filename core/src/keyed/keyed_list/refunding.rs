@@ -52,7 +52,7 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
         let tag = address.tag();
         let Some((words, states)) = self
             .find(address)
-            .and_then(|words| Some((words, self.states_in(words, tag)?)))
+            .and_then(|words| Some((words, Self::states_of(self.slots_in(words, tag)?))))
         else {
             return receipt.refunded(0);
         };
@@ -113,9 +113,9 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
     ) -> Option<u64> {
         let word = self.word(words, limit)?;
         loop {
-            let state = word.held_as(tag)?.state();
-            let restored = rules.refund(state, now, n, receipt)?;
-            if word.exchange(tag, state, restored) {
+            let held = word.held_as(tag)?;
+            let restored = rules.refund(held.state(), now, n, receipt)?;
+            if word.change(held, restored).is_ok() {
                 return Some(restored);
             }
         }

@@ -205,9 +205,9 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
             let rules = self.rules.get(limit)?;
             let word = self.word(words, limit)?;
             let charged = loop {
-                let state = word.held_as(tag)?.state();
-                let (left, permits) = rules.charged(state, now, n);
-                if left == state || word.exchange(tag, state, left) {
+                let held = word.held_as(tag)?;
+                let (left, permits) = rules.charged(held.state(), now, n);
+                if left == held.state() || word.change(held, left).is_ok() {
                     break (left, permits);
                 }
             };
@@ -241,7 +241,7 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
         while let Some(held) = word.held_as(address.tag()) {
             match change(rules, held.state()) {
                 None => return false,
-                Some(state) if word.exchange(address.tag(), held.state(), state) => return true,
+                Some(state) if word.change(held, state).is_ok() => return true,
                 Some(_) => {}
             }
         }

@@ -8,8 +8,9 @@
 use core::hash::BuildHasher;
 
 use super::{KeyedList, Progress};
-use crate::keyed::line::{Address, Line, Words};
+use crate::keyed::line::{self, Address, Line, Words};
 use crate::keyed::rule_list::RuleList;
+use crate::word::STATE_AT;
 use crate::{DeniedBy, Interval, Receipt};
 
 impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
@@ -24,7 +25,7 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
         interval: Interval,
         n: u32,
     ) -> Option<Result<Receipt, DeniedBy>> {
-        let (words, states, decision) = self.decide_within(address, interval, n)?;
+        let (words, slots, decision) = self.decide_within(address, interval, n)?;
         let left = match decision {
             Ok(left) => left,
             Err(by) => return Some(Err(by)),
@@ -34,9 +35,9 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
         // The lead, which is the first, comes last.
         for taken in 0..count {
             let nth = count - 1 - taken;
-            let states = (states.as_ref().get(nth), left.as_ref().get(nth));
-            if let (Some(word), (Some(&before), Some(&after))) = (words.get(nth), states) {
-                if !word.exchange(tag, before, after) {
+            let exchange = (slots.as_ref().get(nth), left.as_ref().get(nth));
+            if let (Some(word), (Some(&before), Some(&after))) = (words.get(nth), exchange) {
+                if !word.exchange(before, after << STATE_AT | line::held_under(tag)) {
                     // Another call has changed the word, so the time decides.
                     if taken > 0 {
                         self.undo(&Progress { words, taken, left }, tag, now, n);
@@ -59,7 +60,7 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
         Some(decision.map(|_| ()))
     }
 
-    /// The key's entry, the states in it, and the states that a grant leaves, or the denial.
+    /// The key's entry, its slots, and the states that a grant leaves, or the denial.
     #[inline(always)]
     #[expect(clippy::type_complexity, reason = "a type for two callers")]
     fn decide_within(
@@ -68,9 +69,10 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
         interval: Interval,
         n: u32,
     ) -> Option<(Words<'_>, L::States, Result<L::States, DeniedBy>)> {
-        let words = self.find_preferred(address)?;
-        let states = self.states_in(words, address.tag())?;
+        let (words, lead) = self.find_preferred(address)?;
+        let slots = self.slots_after(lead, words, address.tag())?;
+        let states = Self::states_of(slots);
         let decision = self.rules.judge_within(states, interval, n)?;
-        Some((words, states, decision))
+        Some((words, slots, decision))
     }
 }

@@ -35,8 +35,10 @@ use crate::rules::{Moved, TableRules, Verdict, WordRules};
 use crate::time::grid::Grid;
 use crate::time::timestamp::saturating_duration;
 use crate::word::settings::gcd;
-use crate::word::{KeyedWord, Word, narrow};
-use crate::{Denied, Detail, Idle, Rate, Receipt, Retry, SettingsError, Timestamp, TokenBucket};
+use crate::word::{KeyedWord, STATE_AT, Word, narrow};
+use crate::{
+    Denied, Detail, Idle, NativeWord, Rate, Receipt, Retry, SettingsError, Timestamp, TokenBucket,
+};
 
 /// The rules of a [`TokenBucket`], without its state word.
 ///
@@ -478,6 +480,34 @@ impl<W: Word> TableRules for TokenBucketRules<W> {
     #[inline(always)]
     fn is_unlimited(&self) -> bool {
         self.lattice().is_unlimited()
+    }
+
+    /// Moves the settings to the place of the state in the slot, which does not wait for the state.
+    #[inline(always)]
+    fn judge_in_slot(&self, slot: u64, low: u64, request: BucketRequest) -> Verdict {
+        let BucketRequest {
+            now,
+            n,
+            position,
+            price,
+        } = request;
+        if price == 0 {
+            cold_path();
+            return self.judge(slot >> STATE_AT, request);
+        }
+        let placed = |units: u64| units << STATE_AT;
+        let left = used_after_in_table(
+            placed(position) | low,
+            slot,
+            placed(price),
+            placed(self.full.into()),
+            NativeWord::MASK,
+            placed(self.behind.into()),
+        );
+        match left {
+            Some(left) => Verdict::Granted(left),
+            None => Verdict::Denied(Denied::Exhausted { now, permits: n }),
+        }
     }
 
     fn fresh(&self, now: Timestamp) -> u64 {
