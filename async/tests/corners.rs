@@ -187,6 +187,32 @@ fn a_dropped_timer_of_the_thread_keeps_no_waker() {
 
 #[cfg(feature = "tokio")]
 #[test]
+fn a_deadline_of_a_monotonic_clock_is_one_of_a_timer_of_tokio() {
+    use portcullis_async::TokioTimer;
+    use portcullis_core::MonotonicClock;
+
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .unwrap();
+    let clock = MonotonicClock::new();
+    let before = clock.now();
+    let timer = TokioTimer::of(runtime.handle().clone());
+    let now = timer.now();
+    assert!(before <= now && now <= clock.now());
+
+    let queue = Queue::new(Concurrency::new(1), timer, 9);
+    let _held = queue.try_acquire(1).unwrap();
+    let deadline = clock.now() + Duration::from_millis(20);
+    let late = runtime.block_on(queue.acquire_until(1, deadline));
+    assert!(matches!(late, Err(Rejected::Deadline { .. })));
+    let after = clock.now().saturating_since(deadline);
+    assert!(after < Duration::from_secs(10), "{after:?} late");
+    assert!(clock.now() >= deadline);
+}
+
+#[cfg(feature = "tokio")]
+#[test]
 fn a_dropped_timer_of_a_runtime_keeps_no_waker_and_no_task() {
     use portcullis_async::TokioTimer;
     let runtime = tokio::runtime::Builder::new_multi_thread()

@@ -3,7 +3,7 @@ use core::time::Duration;
 use core::{fmt, mem};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use portcullis_core::{Clock, Timestamp};
+use portcullis_core::{Clock, MonotonicClock, Timestamp};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout_at};
@@ -12,8 +12,12 @@ use super::{ReentrantTimer, Timer};
 use crate::waiting::panics::quietly;
 
 /// A timer of tokio. Its clock is [`tokio::time::Instant`], which tests can pause and advance, so
-/// each request reads it. The origin is the moment at which the timer is created. Needs the feature
-/// `tokio`.
+/// each request reads it. Needs the feature `tokio`.
+///
+/// The origin is that of all monotonic clocks of the process, so that a deadline can come from any
+/// [`MonotonicClock`]. The two clocks agree to within the time that creating the timer takes,
+/// usually less than 1 µs, and the timer is never ahead. They differ once the clock of the runtime
+/// has been paused.
 ///
 /// The resolution is 1 ms. A task of the runtime sleeps until the next alarm. The task starts with
 /// the first alarm and ends when the timer is dropped. If the runtime shuts down earlier, the timer
@@ -32,7 +36,10 @@ use crate::waiting::panics::quietly;
 /// # Ok::<(), portcullis_async::Rejected>(()) }).unwrap();
 /// ```
 pub struct TokioTimer {
-    origin: Instant,
+    /// The time of the monotonic clocks when the timer was created.
+    begin: Timestamp,
+    /// The time of tokio at that moment, or just after it.
+    begun: Instant,
     runtime: Handle,
     alarm: Arc<Alarm>,
 }
@@ -83,8 +90,8 @@ impl Alarm {
 }
 
 impl TokioTimer {
-    /// Creates a timer of the current runtime. Its origin is now. (A queue in a static belongs to
-    /// the first runtime that uses it.)
+    /// Creates a timer of the current runtime, with the origin of all monotonic clocks of the
+    /// process. (A queue in a static belongs to the first runtime that uses it.)
     ///
     /// # Panics
     ///
@@ -121,19 +128,20 @@ impl TokioTimer {
     /// ```
     #[must_use]
     pub fn of(runtime: Handle) -> Self {
-        let origin = {
+        let (begin, begun) = {
             let _runtime = runtime.enter();
             // Panics here if the time driver is not enabled. In a task the panic would go
             // unnoticed.
             drop(sleep(Duration::ZERO));
-            Instant::now()
+            (MonotonicClock::new().now(), Instant::now())
         };
         let alarm = Alarm {
             set: Mutex::default(),
             changed: Notify::new(),
         };
         Self {
-            origin,
+            begin,
+            begun,
             runtime,
             alarm: Arc::new(alarm),
         }
@@ -156,14 +164,14 @@ impl Drop for TokioTimer {
 
 impl Clock for TokioTimer {
     fn now(&self) -> Timestamp {
-        Timestamp::ZERO.saturating_add(self.origin.elapsed())
+        self.begin.saturating_add(self.begun.elapsed())
     }
 }
 
 impl Timer for TokioTimer {
     fn wake_at(&self, at: Timestamp, waker: &Waker) -> Poll<()> {
         // An instant that the system cannot represent never comes.
-        let instant = self.origin.checked_add(Duration::from_nanos(at.as_nanos()));
+        let instant = self.begun.checked_add(at.saturating_since(self.begin));
         let Some(instant) = instant else {
             return Poll::Pending;
         };
@@ -199,7 +207,7 @@ impl ReentrantTimer for TokioTimer {}
 impl fmt::Debug for TokioTimer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TokioTimer")
-            .field("origin", &self.origin)
+            .field("begin", &self.begin)
             .finish_non_exhaustive()
     }
 }
