@@ -79,7 +79,7 @@
 //!
 //! | to | items |
 //! |---|---|
-//! | take permits | [`Lease`], [`AllLease`], [`TooFewHeld`]; [`Denied`], [`DeniedBy`], [`Retry`]; [`LimiterExt`] for partial takes; [`Detail`], [`DetailBy`] |
+//! | take permits | [`Lease`], [`AllLease`], [`TooFewHeld`]; [`Denied`], [`DeniedBy`], [`Retry`], [`ToLimiter`]; [`LimiterExt`] for partial takes; [`Detail`], [`DetailBy`] |
 //! | state rates and times | [`Rate`], [`Timestamp`], [`Interval`]; [`Clock`], [`Clocked`], [`MonotonicClock`], [`CoarseClock`], [`TscClock`], [`ManualClock`], [`Timeless`] |
 //! | check settings | [`SettingsError`], [`Setting`] |
 //! | change settings, reserve | [`Carry`], [`ChangeError`], [`PartlyChanged`], [`Reservation`] |
@@ -181,6 +181,7 @@ pub use limiter::detail::Detail;
 pub use limiter::metadata;
 pub use limiter::not_granted::NotGranted;
 pub use limiter::receipt::{Plan, Receipt, Refund};
+pub use limiter::to_limiter::ToLimiter;
 pub use limiter::{
     Composable, Idle, Limiter, LimiterExt, LimiterId, PassedOn, QueueLimiter, Replenishing, Waiting,
 };

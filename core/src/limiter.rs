@@ -5,6 +5,7 @@ pub mod metadata;
 pub(crate) mod not_granted;
 pub(crate) mod queue_limiter;
 pub(crate) mod receipt;
+pub(crate) mod to_limiter;
 
 pub use self::composable::Composable;
 pub use self::queue_limiter::{PassedOn, QueueLimiter, Replenishing, Waiting};

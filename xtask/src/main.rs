@@ -17,6 +17,8 @@ mod documents;
 mod figures;
 mod firmware;
 mod firmware_cost;
+#[cfg(test)]
+mod guides;
 mod hot_paths;
 #[cfg(test)]
 mod limiters;

@@ -197,7 +197,7 @@ impl<P: Deref<Target: Keys>, C: Clock> ClockedKey<P, C> {
 }
 
 impl<P, C> ClockedKey<P, C> {
-    /// Returns the key's limiter, for calls at a `now` of your own, and to learn when to retry.
+    /// Returns the key's limiter, for calls at a `now` of your own.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -207,7 +207,7 @@ impl<P, C> ClockedKey<P, C> {
     /// let alice = users.key("alice");
     /// assert!(alice.try_acquire(1).is_ok());
     /// let denied = alice.try_acquire(1).unwrap_err();
-    /// let wait = denied.retry(alice.limiter()).wait_from(users.clock().now());
+    /// let wait = denied.retry(&alice).wait_from(users.clock().now());
     /// assert_eq!(wait, Some(Duration::from_millis(100)));
     /// ```
     pub const fn limiter(&self) -> &Key<P> {

@@ -1,7 +1,7 @@
 use core::fmt;
 use core::time::Duration;
 
-use crate::{Limiter, Timestamp};
+use crate::{Limiter, Timestamp, ToLimiter};
 
 /// Why a request was denied. It is `Copy` and has 16 bytes.
 ///
@@ -98,7 +98,8 @@ impl Denied {
     }
 
     /// Returns when to retry the request, given the current state of `limiter`: see
-    /// [`Limiter::retry`]. `limiter` must be the limiter that denied the request.
+    /// [`Limiter::retry`]. `limiter` must be the limiter that denied the request, alone or in a
+    /// [`Clocked`](crate::Clocked).
     ///
     /// # Cost
     ///
@@ -114,8 +115,9 @@ impl Denied {
     /// );
     /// # Ok::<(), portcullis_core::Denied>(())
     /// ```
-    pub fn retry<L: Limiter + ?Sized>(self, limiter: &L) -> Retry {
-        limiter.retry(self)
+    #[inline]
+    pub fn retry<L: ToLimiter + ?Sized>(self, limiter: &L) -> Retry {
+        limiter.to_limiter().retry(self)
     }
 
     /// Returns the number of permits requested; 0 for a probe.

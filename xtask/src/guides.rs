@@ -1,0 +1,91 @@
+//! Tests that the equivalents which the guides list compile: each code cell of their tables is part
+//! of a program in `async/tests/coming_from/`.
+
+use std::fs;
+use std::path::Path;
+
+/// The guides and the programs that their cells are part of.
+const GUIDES: &[&str] = &["governor", "tokio-semaphore"];
+
+fn read(path: &str) -> String {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("a folder above");
+    fs::read_to_string(root.join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// Returns the code in the second column of the tables, with the numbers of the lines.
+fn cells(guide: &str) -> Vec<(usize, String)> {
+    let mut cells = Vec::new();
+    for (number, line) in guide.lines().enumerate() {
+        // A `|` in code is escaped.
+        let line = line.replace("\\|", "\0");
+        let Some(cell) = line
+            .strip_prefix("| ")
+            .and_then(|rest| rest.split('|').nth(1))
+        else {
+            continue;
+        };
+        let mut before = "";
+        for (nth, part) in cell.split('`').enumerate() {
+            // Names of features and packages are no code.
+            let is_name = before.trim_end().ends_with("feature") || part.starts_with("portcullis-");
+            if nth % 2 == 1 && !is_name {
+                cells.push((number + 1, part.replace('\0', "|")));
+            }
+            before = part;
+        }
+    }
+    cells
+}
+
+/// Returns the text without white space and without the commas that rustfmt adds.
+fn dense(text: &str) -> String {
+    let dense: String = text.split_whitespace().collect();
+    dense.replace(",)", ")")
+}
+
+/// Returns whether the cell is part of the program. The program can call a method of a value where
+/// the cell has the type: `queue.acquire(n)` for `Queue::acquire(n)`.
+fn is_compiled(cell: &str, program: &str) -> bool {
+    let cell = dense(cell);
+    let method = cell
+        .split_once("::")
+        .map(|(_, method)| format!(".{method}"));
+    program.contains(&cell) || method.is_some_and(|method| program.contains(&method))
+}
+
+#[test]
+fn the_cells_of_the_guides_compile() {
+    for guide in GUIDES {
+        let program = format!("async/tests/coming_from/{}.rs", guide.replace('-', "_"));
+        let dense = dense(&read(&program));
+        let guide = format!("docs/coming-from/{guide}.md");
+        let cells = cells(&read(&guide));
+        assert!(cells.len() > 9, "{guide} has no table");
+        for (line, cell) in cells {
+            let is_compiled = is_compiled(&cell, &dense);
+            assert!(
+                is_compiled,
+                "{guide}:{line}: `{cell}` does not occur in {program}: add it"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_method_of_a_type_may_be_called_on_a_value() {
+    let program = dense("let _ = queue.acquire(\n    n,\n).await;");
+    assert!(is_compiled("Queue::acquire(n).await", &program));
+    assert!(is_compiled("acquire(n)", &program));
+    assert!(!is_compiled("Queue::acquire(m)", &program));
+}
+
+#[test]
+fn the_code_of_the_second_column_is_found() {
+    let guide = "| a | b |\n|---|---|\n| `x` | `y(\\|z\\| 1)`, feature `std` or `w` | `v` |\n";
+    assert_eq!(
+        cells(guide),
+        [(3, "y(|z| 1)".to_owned()), (3, "w".to_owned())]
+    );
+}
