@@ -456,6 +456,24 @@ fn waits_are_bounded_over_all_keys<K: Kind>() {
     assert_eq!(queue.counts().full, 4);
 }
 
+#[test]
+fn without_an_option_4096_requests_can_wait_whatever_their_permits() {
+    const MOST: usize = 4_096;
+    let table = || Keyed::for_keys(Concurrency::new(1), 10);
+    let waits = |queue: &KeyedQueue<_, Hand>| {
+        let held = now(queue.acquire("alice", 1)).unwrap();
+        let waits = (0..MOST).map(|_| Task::waiting(queue.acquire("alice", 1)));
+        let waits: Vec<_> = waits.collect();
+        let mut next = Task::new(queue.acquire("alice", 1));
+        let has_room = next.is_pending();
+        drop((waits, next, held));
+        has_room
+    };
+    let queue = || KeyedQueue::new(table(), Hand::new(), u64::MAX);
+    assert!(!waits(&queue()));
+    assert!(waits(&queue().with_max_waiters(u32::MAX)));
+}
+
 fn newest_first_evicts_only_waiters_of_its_own_key<K: Kind>() {
     let queue = newest_first(K::permits(2), 2).with_max_waiters(5);
     let ([a, b, c], far) = neighbours(&K::permits(2));

@@ -77,6 +77,17 @@ impl<T: QueueKeys, C: QueueClock> KeyedQueue<T, C> {
     /// order is [oldest first](Order::OldestFirst). Needs the feature `std`; without it, see
     /// [`with_lock`](Self::with_lock).
     ///
+    /// Whatever `max_permits` is, at most 4,096 requests of all keys together can wait, so that
+    /// requests for many keys cannot fill the memory. [`with_max_waiters`](Self::with_max_waiters)
+    /// sets another number:
+    ///
+    /// ```
+    /// # use portcullis_async::KeyedQueue;
+    /// # use portcullis_core::{Concurrency, Keyed, Timeless};
+    /// let table = Keyed::for_keys(Concurrency::new(1), 100_000);
+    /// let queue = KeyedQueue::new(table, Timeless, u64::MAX).with_max_waiters(u32::MAX);
+    /// ```
+    ///
     /// ```
     /// # use portcullis_async::KeyedQueue;
     /// # use portcullis_core::{ConcurrencyRules, Keyed, Line, ManualClock, Seed};
