@@ -6,6 +6,9 @@
 //! (the table)
 //! <!-- end of the table -->
 //! ```
+//!
+//! A figure names its row, with one thread, in a comment after it: `12.3<!-- ns: token_bucket.allow
+//! -->`, on one line. It keeps its number of decimals.
 
 use core::fmt::Write as _;
 
@@ -14,13 +17,15 @@ use crate::row::{NOISE, Row};
 
 const BEGIN: &str = "<!-- versus: ";
 const END: &str = "<!-- end of the table -->";
+const FIGURE: &str = "<!-- ns: ";
 
-/// Replaces each table of `document`. Fails if a mark has no end, or names no row.
+/// Replaces each table and each marked figure of `document`. Fails if a mark has no end, or names
+/// no row.
 pub(crate) fn replace_all(document: &str, rows: &[Row]) -> Result<String, String> {
     let mut written = String::new();
     let mut lines = document.lines();
     while let Some(line) = lines.next() {
-        written.push_str(line);
+        written.push_str(&filled(line, rows)?);
         written.push('\n');
         let Some(names) = line.strip_prefix(BEGIN) else {
             continue;
@@ -43,6 +48,32 @@ pub(crate) fn replace_all(document: &str, rows: &[Row]) -> Result<String, String
         written.push('\n');
     }
     Ok(written)
+}
+
+/// Returns a line with its marked figures.
+fn filled(line: &str, rows: &[Row]) -> Result<String, String> {
+    let mut filled = String::with_capacity(line.len());
+    let mut rest = line;
+    while let Some((before, after)) = rest.split_once(FIGURE) {
+        let (name, after) = after
+            .split_once(" -->")
+            .ok_or_else(|| format!("a mark has no end: `{line}`"))?;
+        let text = before.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.');
+        let figure = &before[text.len()..];
+        if figure.is_empty() {
+            return Err(format!("no figure before `{FIGURE}{name} -->`"));
+        }
+        let decimals = figure.split_once('.').map_or(0, |(_, after)| after.len());
+        let row = rows
+            .iter()
+            .find(|row| row.row == name && row.threads == 1)
+            .ok_or_else(|| format!("no result for `{name}` with one thread"))?;
+        write!(filled, "{text}{:.decimals$}{FIGURE}{name} -->", row.ours_ns)
+            .expect("a string accepts text");
+        rest = after;
+    }
+    filled.push_str(rest);
+    Ok(filled)
 }
 
 /// Returns the table of some rows, in their order.
@@ -117,6 +148,44 @@ mod tests {
             assert_eq!(is, should, "line {} of docs/benchmarks.md", place + 1);
         }
         assert_eq!(DOCUMENT.len(), written.len());
+    }
+
+    #[test]
+    fn marked_figures_in_other_documents_are_those_of_the_results() {
+        let rows = results();
+        for (name, document) in [
+            ("README.md", include_str!("../../README.md")),
+            ("docs/tuning.md", include_str!("../../docs/tuning.md")),
+        ] {
+            assert!(document.contains(FIGURE), "{name} has no figure");
+            for (place, line) in document.lines().enumerate() {
+                let should = filled(line, &rows);
+                assert_eq!(Ok(line), should.as_deref(), "line {} of {name}", place + 1);
+            }
+        }
+    }
+
+    #[test]
+    fn a_figure_keeps_its_decimals() {
+        let mut rows = results();
+        rows.retain(|row| row.row == "token_bucket.deny");
+        rows[0].ours_ns = 1.25;
+        let line = |figure| {
+            filled(
+                &format!("takes {figure}<!-- ns: token_bucket.deny -->."),
+                &rows,
+            )
+        };
+        assert_eq!(
+            line("9").as_deref(),
+            Ok("takes 1<!-- ns: token_bucket.deny -->.")
+        );
+        assert_eq!(
+            line("9.87").as_deref(),
+            Ok("takes 1.25<!-- ns: token_bucket.deny -->.")
+        );
+        assert!(line("").is_err());
+        assert!(filled("1<!-- ns: no.row -->", &rows).is_err());
     }
 
     #[test]
