@@ -36,8 +36,9 @@
 //!
 //! # Features
 //!
-//! - `std` (default): [`ThreadLock`], [`ThreadTimer`], blocking waits, and the feature `std` of
-//!   `portcullis-core`;
+//! - `std` (default): [`ThreadLock`], [`ThreadTimer`], `Queue::new` and `KeyedQueue::new`; requests
+//!   that own their queue, such as `acquire_owned`; `attend_shared`; blocking waits; and the
+//!   feature `std` of `portcullis-core`;
 //! - `critical-section`: `InterruptLock`, for targets without threads;
 //! - `portable-atomic`: for targets without compare-exchange; the documentation of
 //!   `portcullis-core` lists the restrictions;

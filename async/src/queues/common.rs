@@ -34,7 +34,8 @@ macro_rules! common {
                 self
             }
 
-            /// Sets how many requests may wait at once, for whatever key. Default: 2^32 - 1; for a
+            /// Sets how many requests may wait at once, for all keys together. A
+            /// [`Queue`](crate::Queue) allows 2^32 - 1 by default, a
             /// [`KeyedQueue`](crate::KeyedQueue) 4,096.
             ///
             /// ```
@@ -253,10 +254,9 @@ macro_rules! common {
             /// the futures that wait. One timer serves all waiters. The future is ready when the
             /// queue is closed.
             ///
-            /// If several tasks run this future, only one of them drives the queue at a time: the
-            /// one that was polled last. The queue wakes that task when something is due, or
-            /// becomes due earlier. Until the task is polled, only releases and other drivers grant
-            /// permits.
+            /// If several tasks run this future, only the task that was polled last drives the
+            /// queue. The queue wakes that task when a grant is due, or becomes due earlier. Until
+            /// the task is polled, time alone grants nothing.
             ///
             /// ```
             /// use portcullis_async::{Queue, ThreadTimer};
@@ -289,17 +289,11 @@ macro_rules! common {
             /// With such a timer, run [`drive`](Self::drive) in a task.
             ///
             /// ```
-            /// # use std::sync::LazyLock;
             /// use portcullis_async::{Queue, ThreadTimer};
             /// use portcullis_core::{Rate, TokenBucket};
             ///
-            /// static QUEUE: LazyLock<Queue<TokenBucket, ThreadTimer>> = LazyLock::new(|| {
-            ///     Queue::new(
-            ///         TokenBucket::new(Rate::per_second(200), 1),
-            ///         ThreadTimer::new(),
-            ///         9,
-            ///     )
-            /// });
+            /// static QUEUE: Queue<TokenBucket, ThreadTimer> =
+            ///     Queue::new(TokenBucket::new(Rate::per_second(200), 1), ThreadTimer::new(), 9);
             /// QUEUE.attend();
             /// futures_executor::block_on(async {
             ///     for _ in 0..3 {

@@ -13,8 +13,9 @@ use crate::{
     Plan, Receipt, Refund, Retry, Timestamp,
 };
 
-/// A table that has a limiter for each key: [`Keyed`](crate::Keyed) or
-/// [`KeyedArray`](crate::KeyedArray). Sealed.
+/// A table that has a limiter for each key: [`Keyed`](crate::Keyed),
+/// [`KeyedArray`](crate::KeyedArray), [`KeyedList`](crate::KeyedList),
+/// [`ByAddress`](crate::ByAddress), or [`Counted`](crate::Counted) around one of them. Sealed.
 ///
 /// ```
 /// use portcullis_core::{ConcurrencyRules, Key, Keyed, Keys, Line, Seed};
