@@ -12,8 +12,8 @@ use crate::failure::Failure;
 use crate::policy_file::PolicyFile;
 use crate::text::counted;
 
-/// Prints that the rules are valid, or all errors of the file. Prints what each rule says of the
-/// request, if there is one.
+/// Prints that the rules are valid, or all errors of the file. If there is a request, prints for
+/// each rule whether it matches, and what its limits would answer.
 ///
 /// # Errors
 ///
@@ -40,7 +40,7 @@ pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What each rule says of a request, and the decision.
+/// The result of each rule for a request, and the decision.
 fn explanation(policy: &Policy, about: &RequestArgs, (method, path): &(String, String)) -> String {
     let mut request = Request::new(method, path)
         .kind(about.kind)

@@ -45,12 +45,12 @@ use crate::{
 /// `T` is a tuple of up to eight limiters of any types, an array or a slice. References to limiters
 /// and `Arc`s are limiters too.
 ///
-/// **All or nothing.** A denial leaves each limit unchanged, even if a limiter panics. There is one
-/// exception: another thread takes the permits of one limit between the look and the take. Then the
-/// permits already taken from other limits are returned by [`Limiter::refund_at`]. The refund is
-/// exact if no other request was decided on that limit in between; otherwise the permits may
-/// return by time alone. In the meantime another request may be denied needlessly, but none is
-/// granted wrongly.
+/// **All or nothing.** A request first looks at each limit, without taking, and then takes from
+/// each. So a denial leaves each limit unchanged, even if a limiter panics. There is one exception:
+/// another thread takes the permits of one limit between the look and the take. Then the permits
+/// already taken from other limits are returned by [`Limiter::refund_at`]. The refund is exact if
+/// no other request was decided on that limit in between; otherwise the permits may return by time
+/// alone. In the meantime another request may be denied needlessly, but none is granted wrongly.
 ///
 /// **Bound.** Each limit keeps its own bound.
 ///
@@ -61,8 +61,8 @@ use crate::{
 ///
 /// **As one limiter.** A composition is itself a [`Limiter`], so a queue can own it. Its lease
 /// returns permits by release only. If a queue grants permits that are then not claimed, they are
-/// refunded to each of up to eight limits, as far as each can refund them. That holds for the last
-/// grant that was made to a waiter. The permits of earlier grants return by release or by time.
+/// refunded to each of up to eight limits, as far as each can refund them. This holds for the
+/// newest grant to a waiter. The permits of earlier grants return by release or by time.
 ///
 /// **Cost.** The cost of the limits, plus one look at each of them. Lock-free if the limits are.
 /// Finding a repeated limit compares the identities of n limits up to n² times. The take from an

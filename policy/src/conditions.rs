@@ -35,16 +35,15 @@ use crate::{Kind, Request};
 ///
 /// # Patterns
 ///
-/// A pattern consists of components. `*` matches one component, `**` any number of them, also none.
-/// Any other component matches itself, after normalization by the same [`PathRules`] as the path.
-/// Write `%2A` for a `*` in a path.
+/// A pattern consists of components. `*` matches one component, and `**` any number of components,
+/// or none. Any other component matches itself, after normalization by the same [`PathRules`] as
+/// the path. Write `%2A` for a `*` in a path.
 ///
 /// # Hosts
 ///
 /// A name is compared with the request's host, without its port and without regard to case.
-/// `*.example.com` stands for all names below `example.com`, at any depth, but not for that name
-/// itself. An address or a network (`192.0.2.7`, `2001:db8::/32`) is compared with the request's
-/// address.
+/// `*.example.com` matches all names below `example.com`, at any depth, but not that name itself.
+/// An address or a network (`192.0.2.7`, `2001:db8::/32`) is compared with the request's address.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Conditions {
     pub(crate) kind: Kind,

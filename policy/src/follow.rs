@@ -57,7 +57,7 @@ fn by_name(rules: &[Active]) -> HashMap<&str, &Active> {
 
 impl Active {
     /// Goes on with the state of `old`, the rule of the same name before. Returns `false` if it
-    /// begins anew.
+    /// starts without that state.
     fn follow(&mut self, old: &Self, path_rules: PathRules) -> bool {
         let (rule, before) = (&self.rule, &old.rule);
         let is_shared = rule.key.is_shared();

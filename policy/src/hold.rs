@@ -72,9 +72,9 @@ impl Policy {
 ///
 /// - **Less was used.** [`settle_at`](Self::settle_at) returns the rest, to each limit as far as
 ///   that cannot break its bound. A window takes it back as long as the window counts the hold. A
-///   token bucket takes back what it has lacked all the time since the hold: of a bucket that
-///   fills in less time than requests are held, little returns. Permits that a limit does not
-///   take back return by time.
+///   token bucket takes back at most the permits that it has lacked at every moment since the hold.
+///   So if the bucket fills in less time than requests are held, little returns. Permits that a
+///   limit does not take back return by time.
 /// - **More was used.** The excess is charged to each limit: what it has available, and what a
 ///   token bucket may [owe](crate::Limit::debt).
 /// - **The hold ends** after [`Rule::hold`](crate::Rule::hold). Then the estimate counts as the
@@ -82,12 +82,12 @@ impl Policy {
 ///   not admit more than its bound because a client was slow. An excess is still charged.
 /// - **The hold is dropped** without a settlement: the estimate counts as the cost.
 ///
-/// Permits of limits at once say how many requests are in progress, whatever these cost. They
-/// return when the hold is settled or dropped, and not when it ends.
+/// A limit with `at_once` counts the requests in progress, whatever they cost. Its permits return
+/// when the hold is settled or dropped, and not when it ends.
 ///
 /// **Bound.** Each limit keeps its bound for the permits that were used, with two exceptions. A
-/// token bucket admits up to its debt in addition. An excess that a limit has no permits for is not
-/// counted: [`Settled::uncounted`] tells of it. Such a limit has no permits left, so it denies
+/// token bucket admits up to its debt in addition. An excess for which a limit has no permits is
+/// not counted: [`Settled::uncounted`] is its size. Such a limit has no permits left, so it denies
 /// requests, and only those that were already held can overshoot it further. So the overshoot is at
 /// most the number of requests that are held at one time, times the largest excess of one. A
 /// [`Limit::at_once`](crate::Limit::at_once) bounds that number.

@@ -57,7 +57,7 @@ pub enum QueueOrder {
     NewestFirst,
 }
 
-/// One limit of a rule: so many permits per period, or so many at once.
+/// One limit of a rule: a number of permits per period, or a number of permits in use at once.
 ///
 /// ```
 /// use core::time::Duration;

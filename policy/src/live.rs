@@ -6,7 +6,7 @@
 //! replace_at:  1. what the new policy has in common with the old one keeps its state
 //!              2. keys move to the new limits, one after another; the old policy still decides
 //!              3. the pointer is swapped: from now on the new policy decides
-//!              4. those who wait for a change are woken
+//!              4. tasks and threads that wait for a change are woken
 //! ```
 //!
 //! A reader uses one version for one decision, so no decision sees a part of a rule set. A decision
@@ -46,33 +46,35 @@ use crate::{Policy, RefreshError, RuleSource, Sourced};
 ///
 /// A rule keeps its state if the policy before has a rule with the same name, the same
 /// [key](crate::Rule::key), the same number of [keys](crate::Rule::keys), and the same rules for
-/// paths. All its other settings may change, its conditions included. Of its limits, these go on
-/// with what was taken, each with one of the limits before:
+/// paths. All its other settings may change, its conditions included. Some of its limits keep what
+/// was taken from a limit of the rule before:
 ///
 /// - a limit that does not change;
-/// - permits at once, with any other number. Permits that are out stay out, and count in the new
-///   policy when their decisions are dropped;
+/// - a limit with `at_once`, with any other number. Permits in use stay in use. When their
+///   decisions are dropped, they return to the limit of the new policy;
 /// - a token bucket, with any other rate or burst. Permits that are taken and have not returned
-///   stay taken: more than a lower burst are owed, and return at the new rate;
-/// - a fixed window, or a window from the first request, with any other count. With another
-///   period, it begins anew with the count of the present one;
+///   stay taken. If they are more than a lower burst, the bucket owes the rest. They return at the
+///   new rate;
+/// - a fixed window, or a window from the first request, with any other count. With another period,
+///   a new window starts, with the count of the present one;
 /// - a sliding window with another count, up to 16,777,216 or the count that it began with;
 /// - a window from the first request with a [wait](crate::Limit::wait), with another count. What is
 ///   taken beyond a lower count is forgotten.
 ///
 /// So a raised limit counts at once: of a burst of 5 that becomes 8, 3 more permits are available.
-/// A limit with a wait whose period or wait changes, a sliding window with another period or other
-/// segments, and a limit with another algorithm begin anew. So does a penalty of another length.
-/// Overrides are limits of one key: they keep their state as those of a rule do. To let a rule
-/// begin anew, give it another name.
+/// These start without any permits taken: a limit with a wait whose period or wait changes, a
+/// sliding window with another period or other segments, and a limit with another algorithm. A
+/// penalty of another length starts without any key in a penalty. Overrides are limits of one key:
+/// they keep their state as the limits of a rule do. To start a rule without its state, give it
+/// another name.
 ///
 /// A [hold](Policy::hold_at) that began before a change is settled after it: an excess is charged
-/// to the new limits. Of limits that have changed since, it returns nothing. In a rule with a
+/// to the new limits. It returns nothing to limits that have changed since. In a rule with a
 /// [hold](crate::Rule::hold), a token bucket owes no more than its own debt: what is taken beyond a
 /// lower burst and the debt is forgotten.
 ///
 /// A rule whose [thresholds](crate::Rule::threshold) do not change keeps its activity, and the
-/// holds of its decisions. If any of its thresholds changes, all of them begin anew.
+/// holds of its decisions. If any of its thresholds changes, all of them start without activity.
 ///
 /// Requests that wait for a rule go on waiting, and are judged by the new limits, if the rule keeps
 /// its state, its queue keeps its order, and the rule keeps its limits of permits at once, whose
@@ -85,13 +87,14 @@ use crate::{Policy, RefreshError, RuleSource, Sourced};
 /// # Guarantees
 ///
 /// - **One rule set.** Each decision is by one policy, the old or the new one.
-/// - **Bound.** While a change is under way and after it, each limit that goes on grants no key
-///   more than the larger of the old and the new limit allows. A limit that begins anew grants what
-///   it allows, whatever the one before granted. For the time of a change, a key may be judged by
-///   the new number of one limit of a rule and by the old number of another one.
-/// - **No count is lost**, with one exception: if a limit denies, permits that the decision had
-///   taken from other limits of the rule, and gives back, may return by time instead, if their
-///   key moves at that moment.
+/// - **Bound.** While a change is under way and after it, each limit that keeps its state grants no
+///   key more than the larger of the old and the new limit allows. A limit that starts without its
+///   state grants what it allows, whatever the limit before it has granted. For the time of a
+///   change, a key may be judged by the new number of one limit of a rule and by the old number of
+///   another one.
+/// - **No count is lost**, with one exception. If a limit denies, the decision gives back the
+///   permits that it had taken from other limits of the rule. If their key moves at that moment,
+///   these permits may return by time instead.
 /// - **No needless wait.** Decisions do not wait for a change. A change waits for no decision, only
 ///   for a claim of a slot, a few instructions. A key that moves while it is decided may be denied
 ///   with [`Denied::Crowded`](portcullis_core::Denied::Crowded).

@@ -33,7 +33,7 @@ pub const MAX_SHADOWS: usize = 3;
 
 /// Rules in force, and the state of their limits.
 ///
-/// A request is decided by the first rule that it matches and that is not a shadow: see
+/// The first rule that matches a request, and is not a shadow, decides it: see
 /// [`decide_at`](Self::decide_at). All methods take `&self`, so threads share a policy by
 /// reference.
 ///
@@ -542,8 +542,8 @@ impl Policy {
         decision
     }
 
-    /// Returns what each rule says of a request at `now`, in the order in which they are asked,
-    /// and takes nothing.
+    /// Returns for each rule whether it matches a request at `now`, and what its limits would
+    /// answer, in the order in which they are asked, and takes nothing.
     ///
     /// # Errors
     ///
@@ -1024,8 +1024,8 @@ impl fmt::Debug for Policy {
     }
 }
 
-/// The answer of a [`Policy`] to a request. It holds the permits of limits at once until it is
-/// dropped.
+/// The answer of a [`Policy`] to a request. It holds the permits of each
+/// [`Limit::at_once`](crate::Limit::at_once) until it is dropped.
 ///
 /// ```
 /// use portcullis_core::Timestamp;
@@ -1433,7 +1433,8 @@ impl fmt::Debug for Decision<'_> {
     }
 }
 
-/// What one rule says of a request: the result of [`Policy::explain_at`].
+/// Whether one rule matches a request, and what its limits would answer: the result of
+/// [`Policy::explain_at`].
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Explained<'p> {

@@ -19,8 +19,8 @@ pub const MAX_LIMITS: usize = 8;
 
 /// A rule of a [`Policy`](crate::Policy).
 ///
-/// A request is decided by the first rule that it matches, in the order of
-/// [`priority`](Self::priority): it takes its permits from all limits of the rule, or from none.
+/// The first rule that matches a request, in the order of [`priority`](Self::priority), decides it.
+/// The request takes its permits from all limits of that rule, or from none.
 ///
 /// ```
 /// use core::time::Duration;
@@ -189,9 +189,9 @@ impl Rule {
     /// Gives one key other limits than the rule's. `key` has a value for each part of the
     /// [`key`](Self::key), in their order. Without limits, the key is not limited.
     ///
-    /// A value of an address is an address. Of a prefix of addresses, any address in it stands for
-    /// the prefix. A path is normalized, as that of a request is. A part that a function returns
-    /// has no value that can be named, so a key with a function has no overrides.
+    /// A value of an address is an address. A value of a prefix of addresses is any address in it.
+    /// A path is normalized, as that of a request is. A part that a function returns has no value
+    /// that can be named, so a key with a function has no overrides.
     ///
     /// A penalty of the rule is one of its overrides too. The key's state is apart from the
     /// rule's tables, so it always has room, and shares nothing with other keys.

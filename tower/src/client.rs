@@ -343,8 +343,8 @@ impl<T: Timer> ServerLimitsBuilder<T> {
         self
     }
 
-    /// Sets the form of `X-RateLimit-Reset`. Default: it is told by its size, as
-    /// [`ReadOptions::reset_form`] describes.
+    /// Sets the form of `X-RateLimit-Reset`. Default: the size of the number determines its form,
+    /// as [`ReadOptions::reset_form`] describes.
     pub fn reset_form(mut self, form: ResetForm) -> Self {
         self.options.reset = Some(form);
         self

@@ -64,8 +64,9 @@ pub trait Decide: Send + Sync + 'static {
         cost: u32,
     ) -> Result<Self::Held, Denial>;
 
-    /// Returns permits, because the request is denied by another limit. If nobody else has taken
-    /// from a limit since, it is as if nothing was taken. Otherwise permits may return by time.
+    /// Returns permits, because the request is denied by another limit. If no other request has
+    /// taken from a limit since, all its permits return at once. Otherwise some of them may return
+    /// by time.
     fn undo_at(&self, now: Timestamp, held: Self::Held);
 
     /// Settles the cost of a request, which is known now: `actual` instead of what was taken.

@@ -44,7 +44,7 @@ pub struct Quota<'a> {
     pub quota: Option<u64>,
     /// The length of the window.
     pub window: Option<Duration>,
-    /// What a permit stands for.
+    /// The unit of the permits.
     pub unit: Unit<'a>,
     /// The permits that are still available.
     pub available: Option<u64>,
@@ -57,7 +57,7 @@ pub struct Quota<'a> {
     pub partition: Option<Cow<'a, [u8]>>,
 }
 
-/// What a permit of a limit stands for: the parameter `qu` of `RateLimit-Policy`.
+/// The unit of the permits of a limit: the parameter `qu` of `RateLimit-Policy`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Unit<'a> {
@@ -100,7 +100,7 @@ impl<'a> Quota<'a> {
         }
     }
 
-    /// Sets what a permit stands for.
+    /// Sets the unit of the permits.
     #[must_use]
     pub fn unit(self, unit: Unit<'a>) -> Self {
         Self { unit, ..self }

@@ -4,7 +4,7 @@ use portcullis_core::{Clock, Interval, Timeless, Timestamp};
 
 use crate::Timer;
 
-/// A clock that a queue can be built with: it says who wakes the tasks that wait.
+/// A clock that a queue can be built with. Its type determines what wakes the tasks that wait.
 ///
 /// | clock | what wakes a task whose permits return by time, or whose deadline passes |
 /// |---|---|
@@ -21,9 +21,8 @@ use crate::Timer;
 /// A clock alone, such as `MonotonicClock`, cannot wake a task, so a queue with one does not
 /// compile. Take a timer, or say with [`NoTimer`] that you call `advance` yourself.
 ///
-/// The timer keeps a clone of the last waker that it was set with, until the timer wakes the task
-/// or is set again. So a timer can keep the task of a wait that was dropped, and wake it once: one
-/// task for each queue.
+/// The timer keeps a clone of the last waker that it was set with, until it wakes the task or is
+/// set again. So for each queue, a timer can keep one finished task alive, and wake it once.
 ///
 /// Sealed: implement [`Timer`] for a timer of your own, and wrap a clock of your own in
 /// [`NoTimer`].

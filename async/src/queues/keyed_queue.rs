@@ -43,9 +43,9 @@ use crate::{Acquire, DeadlineClock, QueueClock};
 /// limiter is asked again after the table's staleness. While the limiter of a waiting key denies,
 /// it is in use, and so the key keeps its slot.
 ///
-/// **Cost.** As for a `Queue`. In addition, waiting, being granted, and releasing while a request
-/// waits walk over the keys that have waiters in the same shard. There are 32 shards (16 on 32-bit
-/// targets).
+/// **Cost.** As for a `Queue`. The keys that have waiters are in 32 shards (16 on 32-bit targets).
+/// To start a wait, to grant a waiter, and to release permits while a request waits, a call walks
+/// over the keys of one shard.
 ///
 /// ```
 /// use portcullis_async::KeyedQueue;

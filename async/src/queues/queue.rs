@@ -106,9 +106,9 @@ use crate::{Acquire, DeadlineClock, Drained, QueueClock};
 /// interrupt or signal handler that must do neither, use [`release_later`](Self::release_later): it
 /// runs no waker and sets no timer, and the next call on the queue grants the permits.
 ///
-/// A limit on concurrency ignores time, so its queue needs no clock:
-/// [`Timeless`](portcullis_core::Timeless) stands for one. With it, time stands still, so a request
-/// with a deadline or a timeout does not compile: it needs a
+/// A limit on concurrency ignores time, so its queue needs no real clock. Use
+/// [`Timeless`](portcullis_core::Timeless), whose time never advances. With it, requests with a
+/// deadline or a timeout do not compile: they need a
 /// [`DeadlineClock`](crate::DeadlineClock), such as a timer.
 ///
 /// ```

@@ -69,11 +69,11 @@ use crate::{
 /// slot is denied with [`Denied::Crowded`].
 ///
 /// **Denials.** A key gets the denials of its limiter, and [`Denied::Crowded`]: see
-/// [`Keyed`](crate::Keyed). Here too many calls for the key at once are a third reason for
-/// `Crowded`; then retry at once.
+/// [`Keyed`](crate::Keyed). There is one more reason for `Crowded`: too many calls use the limiter
+/// of the key at the same time. Then retry at once.
 ///
-/// **Time.** Slots are forgotten only if time advances. So pass a real `now`, even if the limiter
-/// itself ignores it (as a concurrency limit does).
+/// **Time.** A slot becomes free for another key only if time advances. So pass a real `now`, even
+/// if the limiter itself ignores it (as a concurrency limit does).
 ///
 /// **Cost.** One hash, the cache line of the slot and that of the limiter, and two atomic writes in
 /// addition to those of the limiter, also for a denial. At most 127 calls may use the limiter of
@@ -312,11 +312,12 @@ impl<L, A: AsRef<[L]>, M, S> KeyedArray<L, A, M, S> {
     /// moment. Limiters are changed one after another, so while this method runs, the new settings
     /// apply to some keys and the old ones to others. Keys are not denied because of it.
     ///
-    /// **Slots without a key.** Their limiters change like those of keys, so a new key gets what
-    /// the change left to an idle limiter. With [`Carry::Proportional`] an idle limiter stays idle.
-    /// With [`Carry::Keep`] and a larger burst it keeps the old burst: until it has refilled, a new
-    /// key starts with less than the new burst, and a slot that belongs to a key is given to no
-    /// other. [`Carry::Reset`] gives each key in use all permits of the new settings.
+    /// **Slots without a key.** Their limiters change like those of keys. So a new key starts with
+    /// what an idle limiter has after the change. With [`Carry::Proportional`] an idle limiter
+    /// stays idle. With [`Carry::Keep`] and a larger burst, it keeps the number of permits: the old
+    /// burst. Until it has refilled, a new key starts with less than the new burst, and a slot of a
+    /// key is not given to another key. [`Carry::Reset`] gives each key in use all permits of the
+    /// new settings.
     ///
     /// Run one call at a time: after two calls at once, limiters may differ in their settings.
     ///

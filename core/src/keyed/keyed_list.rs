@@ -121,7 +121,7 @@ use crate::{
 /// # Ok::<(), portcullis_core::DeniedBy>(())
 /// ```
 ///
-/// - `L` is the list of rules: a tuple or an array of 1 to 8, or a
+/// - `L` is the list of rules: a tuple or an array of 1 to 8 rules, or a
 ///   [`RulesAtRunTime`](crate::RulesAtRunTime), for limits that are read from a file.
 /// - `M` is the storage, and `S` hashes the keys, as for `Keyed`.
 ///

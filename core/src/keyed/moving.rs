@@ -74,10 +74,10 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher> Keyed<R, M, S> {
     /// from either. Returns the number of slots that it could not move yet, because another thread
     /// was claiming them at that moment: call it again until it returns 0.
     ///
-    /// `to` must have been created with the same hasher, and with as many lines, all of them
-    /// [closed](Line::closed). While keys move, and afterward, take permits as follows: first from
-    /// this table. If that is denied with [`Denied::Crowded`](crate::Denied::Crowded), and the key
-    /// [has moved](Self::has_moved), take from `to`.
+    /// `to` needs the same hasher, with the same seed, and the same number of lines. Create each
+    /// line with [`Line::closed`]. While keys move, and afterward, take permits as follows: first
+    /// from this table. If that is denied with [`Denied::Crowded`](crate::Denied::Crowded), and the
+    /// key [has moved](Self::has_moved), take from `to`.
     ///
     /// **What moves.** The permits that are in use stay in use, under the new settings: of a burst
     /// of 10 of which 4 are taken, 16 of a burst of 20 remain. What was replenished before `now`
@@ -91,15 +91,15 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher> Keyed<R, M, S> {
     ///   length begins at `now` with the count of the one that is over at `now`.
     ///
     /// **Bound.** A key is granted no more than the larger of both settings allows, whatever takes
-    /// run concurrently, unless something is forgotten. In the tick of `to` that contains `now`, a
-    /// timestamp may be stale by one tick less than the staleness.
+    /// run concurrently, unless something is forgotten. During the first tick of `to` after the
+    /// move, the staleness is one tick shorter.
     ///
     /// Permits that are refunded after their key has moved are not returned; they return by time.
-    /// What this table tells of a key that has moved, for example how many permits are available,
-    /// means nothing.
+    /// Once a key has moved, this table no longer knows its state: for example, the number of
+    /// available permits that it reports is meaningless.
     ///
-    /// Run one call at a time for a table. After a call that was not followed by one that returned
-    /// 0, some keys are denied with `Crowded`.
+    /// Run one call at a time for a table. Until a call has returned 0, some keys are denied with
+    /// `Crowded`.
     ///
     /// # Panics
     ///

@@ -43,8 +43,8 @@ use crate::{Denied, Limiter, Timestamp};
 ///   the lease that is in the slot at that time.
 /// - An id does not contain its pool. Use each id with its own pool. A pool rejects the id of
 ///   another pool only if it has no such slot, or if the slot holds no lease of that generation.
-///   The generations of all pools start at 0. So two pools that are used alike accept each other's
-///   ids, and each releases its own lease.
+///   The generations of all pools start at 0. So if two pools have made the same claims and
+///   releases, each accepts the ids of the other, and then releases a lease of its own.
 ///
 /// **Cost.** A claim costs what the limiter costs and one compare-exchange; so does a release.
 /// Finding a free slot is one load if leases are released about as often as they are claimed, and

@@ -418,7 +418,7 @@ impl<W: Word> AdjustableBucket<W> {
         })
     }
 
-    /// Adds `n` permits that nobody took, at most until the bucket is full.
+    /// Adds `n` permits, at most until the bucket is full. They need not have been taken before.
     ///
     /// For example, to grant a bonus. The permits pay off what is owed first. To return permits
     /// that were taken and not used, use [`Lease::refund_at`]: a refund never exceeds the bound.

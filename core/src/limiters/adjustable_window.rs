@@ -409,7 +409,7 @@ impl<W: Word> AdjustableWindow<W> {
                 None => earliest,
             };
             let newest = if earliest == latest { latest } else { newest };
-            // The newest time is somewhere in its tick: 1 stands for any offset.
+            // The newest time is somewhere in its tick: 1 means any offset.
             let into = if newest == tick { into } else { 1 };
             let Carried {
                 end,

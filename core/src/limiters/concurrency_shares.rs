@@ -469,8 +469,8 @@ impl<const K: usize, W: Word> ConcurrencyShares<K, W> {
         }
     }
 
-    /// Returns when a share has room for `wanted` permits: now, at the instant at which others lend
-    /// enough, if nobody takes it before, or when permits are released.
+    /// Returns when a share has room for `wanted` permits: now, at the instant at which other
+    /// shares lend enough, if no other call takes that before, or when permits are released.
     fn due(&self, state: u64, index: usize, now: Timestamp, wanted: u64) -> Retry {
         if wanted <= self.see(state, index, self.epoch(now)).available {
             return Retry::At(now);
@@ -695,8 +695,8 @@ impl<const K: usize, W: Word> Limiter for ConcurrencyShare<'_, K, W> {
         }
     }
 
-    /// Returns the instant at which others lend enough, if nobody takes it before; otherwise
-    /// [`Retry::OnRelease`].
+    /// Returns the instant at which other shares lend enough, if no other call takes that before;
+    /// otherwise [`Retry::OnRelease`].
     fn retry(&self, denied: Denied) -> Retry {
         let state = self.shares.state.load(Relaxed);
         self.shares.retry(state, self.index, denied)

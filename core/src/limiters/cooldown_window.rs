@@ -2,7 +2,7 @@
 //!
 //! - `end`: when the window, or the wait, ends.
 //! - `newest`: how far into the window the newest grant is.
-//! - `count`: the permits taken in the window. The mark `limit + 1` stands for a wait.
+//! - `count`: the permits taken in the window. The mark `limit + 1` means a wait.
 //!
 //! ```text
 //! bits                                  0

@@ -61,14 +61,15 @@ use crate::{
 /// `now` granted. Retry times are exact to the nanosecond.
 ///
 /// **Cost.** A grant is one compare-exchange and one fetch-add. The first grant in a new segment
-/// also rolls the ring: one compare-exchange for each segment that has left the window, and one
-/// more. A denial writes nothing, unless it lost a race for the first permits of a new segment:
-/// then it writes at most the roll. While a thread rolls the ring, other threads may be denied
-/// permits that are available. Lock-free. (If a thread is terminated, not just paused, in the
-/// middle of a grant or a roll, the permits that it has not yet returned are lost.)
+/// also *rolls* the ring: it takes back the counts of the segments that have left the window, with
+/// one compare-exchange for each of them, and one more. A denial writes nothing, unless it lost a
+/// race for the first permits of a new segment: then it writes at most the roll. While a thread
+/// rolls the ring, other threads may be denied permits that are available. Lock-free. (If a thread
+/// is terminated, not just paused, in the middle of a grant or a roll, the permits that it has not
+/// yet returned are lost.)
 ///
 /// **Live limit.** The limit can be [changed](Self::set_limit) while other threads take, up to a
-/// maximum. The window and its segments are fixed. This makes takes no more expensive.
+/// maximum. The window and its segments are fixed. Takes cost the same as with a fixed limit.
 ///
 /// **Ordering.** Takes acquire and rolls release, so that a count always goes into a slot that was
 /// re-tagged before. See `docs/memory-ordering.md`.

@@ -217,7 +217,7 @@ mod threads {
     use crate::sync::atomic::AtomicUsize;
     use crate::sync::atomic::Ordering::Relaxed;
 
-    /// Stands for a thread that has no number yet.
+    /// The number of a thread that has no number yet.
     const NONE: usize = usize::MAX;
 
     std::thread_local! {

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! A stripe's permits and their room are its *allotment*. The permits are used up in the rest, and
-//! the room is in `lent`. A call that moves an allotment has it in its hands meanwhile. Each
-//! transition is one exchange of one word:
+//! the room is in `lent`. During a move, the call has the allotment in its hands. Each transition
+//! is one exchange of one word:
 //!
 //! - *take* from a stripe: `have -= n`, until `until`;
 //! - *take out*: moves a stripe's allotment into the hands of the call, and starts a new
@@ -68,41 +68,41 @@ use crate::{
 /// all its calls. Without, calls use the first one; [`Stripe`](crate::Stripe) names another. `N` is
 /// a power of two up to 64: about the number of cores.
 ///
-/// A take from a stripe writes no line that other stripes use. A stripe with too few permits draws
-/// on the rest. If the rest has too few as well, the call takes back what all other stripes hold.
-/// How much a stripe draws adapts:
+/// A take from a stripe writes no line that other stripes use. A stripe with too few
+/// permits *draws*: it takes more from the rest. If the rest has too few as well, the call takes
+/// back what all other stripes hold. How much a stripe draws adapts:
 ///
-/// - Where permits are scarce, stripes hold none, and the bucket decides as a
+/// - While few permits are available, stripes hold none, and the bucket decides as a
 ///   [`TokenBucket`](crate::TokenBucket). A draw is at most a quarter of what the rest has left,
 ///   divided by the number of stripes, and at least 8 permits: a bucket of less than `32 * N`
 ///   permits never draws.
-/// - Where they abound, a stripe draws 64 permits. It draws twice as many, up to 4,096 (512 with a
-///   32-bit word), each time that it has used up what it had, and half as many if it has not been
-///   used for a while.
+/// - While many are available, a stripe draws 64 permits. It draws twice as many, up to 4,096 (512
+///   with a 32-bit word), each time that it has used up what it had, and half as many if it has not
+///   been used for a while.
 ///
 /// **Bound.** Any span of time `t` admits at most `burst + rate * t` permits, from all stripes and
-/// the rest together, exactly as for a `TokenBucket`. It does not depend on where permits lie, nor
-/// on where calls stop. `t` counts in whole [ticks](Self::tick).
+/// the rest together, exactly as for a `TokenBucket`. The bound does not depend on which stripes
+/// hold permits, nor on where in a call a thread stops. `t` counts in whole [ticks](Self::tick).
 ///
 /// **Denials.** If no calls overlap, a request is denied only if all stripes and the rest together
-/// have too few permits. Permits that another call moves at that moment count as used: a request
-/// may be denied because of them, and succeed when that call has gone on. Grants are linearizable:
-/// each takes effect at one exchange. Such denials are not.
+/// have too few permits. Permits that another call moves at that moment count as used. A request
+/// may be denied because of them, and the same request succeeds after that call. Grants are
+/// linearizable: each takes effect at one exchange. Such denials are not linearizable.
 ///
-/// Stripes settle in advance. While the bucket is used and nearly full, the permits that come in
-/// during the next moment would have no room at its end. Up to a 16th of the burst may be missing
-/// because of that. A bucket that is used at one instant, after a pause or for the first time,
-/// misses nothing, except with a 32-bit word: then up to a 64th.
+/// Stripes settle in advance: they remove from the rest the permits that it will have no room for
+/// in the next moment. So while the bucket is in use and nearly full, up to a 16th of the burst may
+/// be missing. At the first instant of use, and at the first one after a pause, nothing is missing;
+/// with a 32-bit word, up to a 64th may be.
 ///
 /// **Refunds.** A take is refunded to its stripe while the stripe still has the allotment, except
 /// for one permit of each draw, which returns by time. A take from the rest is refunded if no other
-/// take has come since and stripes hold nothing, as where permits are scarce.
+/// take has come since and stripes hold nothing, as while few permits are available.
 ///
 /// **Cost.** A grant from a stripe is two loads and one compare-exchange on the stripe's line, and
 /// with `std` one load of the thread's number. A draw exchanges up to three words, one of them
-/// shared, once in at least 64 permits where they abound. A denial loads the shared word, and all
-/// stripes if they hold permits; it writes nothing unless another call interferes. Lock-free.
-/// A stripe has 128 bytes on most targets.
+/// shared. While many permits are available, there is at most one draw for 64 permits. A denial
+/// loads the shared word, and all stripes if they hold permits; it writes nothing unless another
+/// call interferes. Lock-free. A stripe has 128 bytes on most targets.
 ///
 /// **Horizon.** As for a [`SlicedBucket`] in which a quarter of the burst is sliced. If the word
 /// has no room for that, or a tick brings more than a 32nd of the burst, stripes hold nothing. With

@@ -20,12 +20,13 @@
 //! call makes that finds it in the rest's word:
 //!
 //! - *make* it in the stripe: `moves += 1`, and a closed stripe gets `have = draw`, an open one
-//!   `have += draw` or is closed. `draw` is a part of `available`, which does not change meanwhile;
+//!   `have += draw` or is closed. `draw` is a part of `available`, which does not change during the
+//!   move;
 //! - *finish* it in the rest: `available -= draw`, or `available += have` of the closed stripe,
-//!   which does not change meanwhile.
+//!   which does not change during the move.
 //!
 //! `moves` of a stripe is even or odd. While it is as `parity` says, the move is not made. Only one
-//! move is under way at a time, so both exchanges are made once, whoever makes them.
+//! move is under way at a time, so both exchanges are made once, by whichever call.
 //!
 //! Invariant: let `total` be `available` and what open stripes have; if a move into a stripe has
 //! been made and is not finished, less its `draw`; if a stripe has been closed and that is not
@@ -62,19 +63,20 @@ use crate::{
 /// dropped, to the stripe of the thread that drops it.
 ///
 /// A take from a stripe and a release to it write no line that other stripes use. A stripe with too
-/// few permits draws on the rest. If the rest has too few as well, the call takes back what other
-/// stripes hold, one after the other. How much a stripe draws adapts to what the rest has left:
+/// few permits *draws*: it takes more from the rest. If the rest has too few as well, the call
+/// takes back what other stripes hold, one after the other. How much a stripe draws adapts to what
+/// the rest has left:
 ///
-/// - Where permits are scarce, stripes hold none. A draw is a quarter of what the rest has left,
-///   divided by the number of stripes, and at least 8 permits: a limit of less than `32 * N` never
-///   draws. A denial closes all stripes.
-/// - Where they abound, a stripe draws up to 4,096 permits. A stripe to which more permits return
-///   than are taken from it closes when it has a half of the limit, divided by the number of
-///   stripes, or 16,384 permits. It returns them to the rest.
+/// - While few permits are available, stripes hold none. A draw is a quarter of what the rest has
+///   left, divided by the number of stripes, and at least 8 permits: a limit of less than `32 * N`
+///   never draws. A denial closes all stripes: it takes back what they hold.
+/// - While many are available, a stripe draws up to 4,096 permits. More permits may return to a
+///   stripe than are taken from it. When it holds half of the limit divided by the number of
+///   stripes, or 16,384 permits, it closes, and they return to the rest.
 ///
-/// **Bound.** No take leaves more permits in use than the limit. This does not depend on where
-/// permits lie, nor on where calls stop. The bound requires that only permits that were taken are
-/// released: leases and lease pools ensure this.
+/// **Bound.** At most `limit` permits are in use. This does not depend on which stripes hold
+/// permits, nor on where in a call a thread stops. The bound requires that only permits that were
+/// taken are released: leases and lease pools ensure this.
 ///
 /// **Decisions.** Grants, denials and releases are linearizable: each takes effect at one instant
 /// during its call, and is what a [`Concurrency`](crate::Concurrency) limit decides. So a request
@@ -84,10 +86,10 @@ use crate::{
 ///
 /// **Cost.** A take from a stripe is one load and one compare-exchange on the stripe's line, and so
 /// is a release. With `std`, each loads the thread's number. A draw, and the return of what a
-/// stripe holds, are two exchanges of the shared word and one of the stripe's. Where stripes hold
+/// stripe holds, are two exchanges of the shared word and one of the stripe's. While stripes hold
 /// none, a take and a release exchange the shared word, and a denial writes nothing. Other denials
-/// first close the stripes. Lock-free: a call that finds a move of another one finishes it. A
-/// stripe has 128 bytes on most targets.
+/// first close the stripes. Lock-free: a call that finds an unfinished move of another call
+/// finishes it. A stripe has 128 bytes on most targets.
 ///
 /// **Ordering.** A take that follows a release sees what was written before that release, whichever
 /// stripes they use.
@@ -95,9 +97,10 @@ use crate::{
 /// **Limit.** 1 to [`max_limit`](Self::max_limit), 4,194,303. With a 32-bit word, stripes hold
 /// nothing.
 ///
-/// **Horizon.** The word counts 2^25 moves between the rest and stripes. If a thread stops in the
-/// middle of a move, while others make a multiple of so many, and find as many permits as at that
-/// moment, permits may be lost or granted twice. With a move every 100 ns, that is 3 seconds.
+/// **Horizon.** The word counts 2^25 moves between the rest and stripes. Permits may be lost or
+/// granted twice if all of this happens: a thread stops in the middle of a move, other threads make
+/// a multiple of 2^25 moves, and the word then has the same number of permits as when the thread
+/// stopped. With a move every 100 ns, 2^25 moves take 3 seconds.
 ///
 /// Source: caches per thread before a shared pool, as in tcmalloc; helping, as in T. L. Harris, K.
 /// Fraser, I. A. Pratt, "A Practical Multi-Word Compare-and-Swap Operation"; guided self-scheduling
@@ -128,8 +131,8 @@ pub struct StripedConcurrency<const N: usize = 8, W: Word = NativeWord> {
 #[derive(Debug)]
 struct Shared<W: Word> {
     rest: AtomicWord<W>,
-    /// The number of calls that close all stripes. Meanwhile no call opens one, so that they come
-    /// to an end.
+    /// The number of calls that close all stripes. While it is not 0, no call opens one, so that
+    /// these calls come to an end.
     closing: AtomicWord<W>,
 }
 
@@ -333,7 +336,8 @@ impl<const N: usize, W: Word> StripedConcurrency<N, W> {
             } else {
                 self.held_now()
             };
-        // A permit that is taken from one stripe and released to another meanwhile counts twice.
+        // A permit that is taken from one stripe and released to another during the sum counts
+        // twice.
         (all as u32).min(self.limit)
     }
 

@@ -25,20 +25,24 @@ use crate::{
 /// call passes the time, `now`. `W` is the type of the [state word](crate::Word).
 ///
 /// **Warm-up.** At the stable rate, a permit returns `1 / rate` after the one before it. From a
-/// cold bucket, it takes [`cold_factor`](WarmingBucketBuilder::cold_factor) times as long (default:
-/// 3). In use without a pause, this time falls linearly with each permit, and reaches `1 / rate`
-/// after the warm-up time `T`. In this time `M = 2 * T * rate / (1 + cold factor)` permits
-/// return. A bucket cools down only while it is full, and from the warmest to cold in `T`. In the
-/// first part of that, half by default, the rate is still the stable one.
+/// cold bucket, it takes [`cold_factor`](WarmingBucketBuilder::cold_factor) times as long
+/// (default: 3). In use without a pause, this time falls linearly with each permit, and reaches `1
+/// / rate` after the warm-up time `T`. In this time `M = 2 * T * rate / (1 + cold factor)` permits
+/// return. A bucket cools down only while it is full. A bucket that is completely warm is cold
+/// after `T`. In the first part of that time, half of it by default, the rate is still the stable
+/// one.
 ///
 /// **Bound.** Any span `t` of `now` admits at most `burst + rate * t` permits. If the
 /// [tick](WarmingBucketBuilder::tick) is longer than 1 ns, time counts in whole ticks. If the
 /// bucket was cold before the span, it admits at most `burst + m` permits, where `m` is the number
-/// of permits that return in `t`. The first `m` permits, up to `M`, need at least
-/// `(c * m - (c - 1) * m^2 / (2 * M)) / rate`, where `c` is the cold factor. The bucket is cold if
-/// it was full for `T`. A shorter time leaves it partly cold. Each such time counts in steps,
-/// rounded up. A step is at most a sixteenth of what one permit warms the bucket (with a 32-bit
-/// word, a quarter), or up to the whole of it if the word has no room for finer steps.
+/// of permits that return in `t`. For `m` up to `M`, these need at least `t = (c * m - (c - 1) *
+/// m^2 / (2 * M)) / rate`, where `c` is the cold factor. This is the sum of the times between
+/// permits, which fall from `c / rate` to `1 / rate` over `M` permits. For example, with 10 permits
+/// per second, a cold factor of 3 and `T` = 3 s, `M` is 15. The first 5 permits then need 1.33 s,
+/// and all 15 need 3 s. The bucket is cold if it was full for `T`. A shorter time leaves it partly
+/// cold. Each such time counts in steps, rounded up. A step is at most a sixteenth of what one
+/// permit warms the bucket (with a 32-bit word, a quarter), or up to the whole of it if the word
+/// has no room for finer steps.
 ///
 /// **Errors.** [`Denied::Exhausted`] if there are too few permits, and [`Denied::ExceedsCapacity`]
 /// if the request is for more than the burst. [`Denied::retry`] says when the permits are
@@ -60,9 +64,9 @@ use crate::{
 /// whole number of ticks. Otherwise it is shorter: 14 minutes with 9,973 permits per second and a
 /// warm-up of 10 s. The same holds at higher rates: 45 minutes with a million permits per second.
 ///
-/// Source: `SmoothWarmingUp` of Guava's `RateLimiter`, and the warm-up of Sentinel. They compute
-/// the same line. Here a request waits for its own permits, and not for those of the request before
-/// it.
+/// Source: `SmoothWarmingUp` of Guava's `RateLimiter`, and the warm-up of Sentinel. A cold bucket
+/// warms up at the same rates there. Here a request waits for its own permits, and not for those of
+/// the request before it.
 ///
 /// ```
 /// use core::time::Duration;

@@ -43,19 +43,19 @@ use crate::{
 /// another part, which rolls the grant back, does not. A denial by the inner limiter counts in two
 /// more cases, because the request was denied:
 ///
-/// - Another part of the same composition, which refers to that limiter in another way, has taken
+/// - Another part of the same composition refers to the same limiter in another way, and has taken
 ///   the permits.
 /// - A composition that is about to be rolled back has taken the permits.
 ///
 /// In a queue of `portcullis-async`, the attempts of the queue start no penalty. A request that
 /// waited starts one if its deadline passes before enough permits come ([`NotGranted::Denied`]). A
-/// request that a full or closed queue rejects, or that is cancelled, starts none. While a penalty
-/// is on, requests wait for its end.
+/// request that a full or closed queue rejects, or that is cancelled, starts none. During a
+/// penalty, requests wait for its end.
 ///
 /// **Bound.** That of the inner limiter, always. In addition, no request that begins after the
 /// start of the penalty is admitted until `wait` has passed since the `now` of the denial that
-/// started it. A request may begin before the start, find no penalty, and pause before it takes
-/// from the inner limiter. It may still be granted during the penalty.
+/// started it. A request that began before the penalty may still be granted during it: if it found
+/// no penalty, and paused before it took from the inner limiter.
 ///
 /// **Writes.** A penalty writes once, when it starts. Denials during the penalty write nothing and
 /// do not prolong it. Once the penalty has been over for the [`staleness`](Self::staleness), the
@@ -64,10 +64,11 @@ use crate::{
 /// **Cost.** A grant costs one more load and one more comparison than without a penalty. Lock-free
 /// if the inner limiter is. All accesses are `Relaxed`, because everything depends on one word.
 ///
-/// **Horizon.** The word wraps. Every `now` up to [`staleness`](Self::staleness) older than the
-/// newest one observes a penalty. If a limiter grants nothing after a penalty for whole multiples
-/// of [`horizon`](Self::horizon), the penalty may be on once more, for at most the wait plus that
-/// staleness. This denies needlessly, but never admits too much.
+/// **Horizon.** The word wraps. The penalty holds for every `now` that is at most
+/// [`staleness`](Self::staleness) older than the newest one. If a limiter grants nothing for
+/// roughly a whole number of [horizons](Self::horizon) after a penalty, the penalty may come back
+/// once, for at most the wait plus that staleness. Then requests are denied needlessly. None is
+/// admitted wrongly.
 ///
 /// Source: `ThrottlingInSeconds` of `OneAccess`, the `minDecisionDuration` of ATS, and the `Wait`
 /// of Ocelot. In Ocelot's own rule the count starts again after the wait: see

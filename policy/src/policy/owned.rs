@@ -273,8 +273,8 @@ impl<P: Deref<Target = Policy>> OwnedHold<P> {
     /// Returns all permits, because the request is not made after all: another limit denies it.
     /// They return also if the rule has no [`hold`](crate::Rule::hold).
     ///
-    /// If nobody else has taken from a limit since, it is as if nothing was taken. Otherwise some
-    /// of its permits may return by time.
+    /// If no other request has taken from a limit since, all its permits return at once. Otherwise
+    /// some of them may return by time.
     ///
     /// ```
     /// # use std::sync::Arc;

@@ -141,7 +141,7 @@ impl fmt::Debug for ByPolicy {
     }
 }
 
-/// Judges requests by a [`LivePolicy`], which may change meanwhile. Needs the feature `live`.
+/// Judges requests by a [`LivePolicy`], which may change at any time. Needs the feature `live`.
 ///
 /// ```
 /// use portcullis_core::Timestamp;

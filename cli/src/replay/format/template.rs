@@ -111,8 +111,8 @@ pub(crate) struct Request {
 pub(crate) struct Mismatch {
     /// The number of bytes that match.
     pub(crate) at: usize,
-    /// The index of the variable that was not found. The number of variables stands for the text
-    /// before the first.
+    /// The index of the variable that was not found. The number of variables means the text before
+    /// the first.
     pub(crate) variable: usize,
 }
 
