@@ -19,7 +19,7 @@ use support::{SECOND, Task, now, permits};
 
 const MS: Duration = Duration::from_millis(1);
 
-/// A clock that is told what it returns, and counts the readings of its precise time.
+/// A clock that returns what a test sets, and counts the readings of its precise time.
 #[derive(Debug, Default)]
 struct Told {
     now: Cell<Timestamp>,

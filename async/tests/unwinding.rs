@@ -203,7 +203,7 @@ mod wakers {
     }
 }
 
-mod what_nobody_claims {
+mod a_grant_that_is_not_claimed {
     use super::*;
 
     /// The time of the refund is read where a panic costs nothing.

@@ -365,7 +365,7 @@ fn shares_lend_no_more_where_periods_wrap() {
 fn a_guarantee_is_there_at_once_if_it_is_never_lent() {
     let shares = ConcurrencyShares::new(10, [4, 3, 0]);
     let [one, two, none] = [0, 1, 2].map(|index| shares.share(index));
-    // Whoever comes first gets what is not guaranteed, and no more.
+    // The first request gets what is not guaranteed, and no more.
     let borrowed = none.try_acquire_at(secs(0), 3).unwrap();
     assert!(none.try_acquire_at(secs(0), 1).is_err());
     let mut first = one.try_acquire_at(secs(0), 4).unwrap();
@@ -396,7 +396,7 @@ fn a_recalled_guarantee_comes_back_as_borrowed_permits_are_released() {
     let mut borrowed = other.try_acquire_at(secs(0), 10).unwrap();
     assert!(one.try_acquire_at(secs(1), 1).is_err());
     borrowed.release(2).unwrap();
-    // Not recalled: whoever asks first.
+    // Not recalled: the first request gets it.
     assert_eq!(
         [one, other].map(|share| share.available_at(secs(1))),
         [2, 2]
@@ -443,7 +443,7 @@ fn a_share_that_lent_nothing_has_its_guarantee_when_another_returns() {
     first.recall_at(secs(60));
     assert_eq!(available(), [0, 0, 3]);
     let mut third_lease = third.try_acquire_at(secs(60), 3).unwrap();
-    // What is lent returns to the share that has returned, whoever else asks before.
+    // What is lent returns to the share that has returned, whichever share asks before.
     second.release(1);
     assert_eq!(available(), [1, 0, 0]);
     let first_lease = first.try_acquire_at(secs(60), 1).unwrap();

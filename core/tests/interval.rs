@@ -30,7 +30,7 @@ const fn ms(millis: u64) -> Timestamp {
     Timestamp::from_millis(millis)
 }
 
-/// A clock that is told what it returns, and counts the readings of its precise time.
+/// A clock that returns what a test sets, and counts the readings of its precise time.
 #[derive(Debug, Default)]
 struct Told {
     now: Cell<Timestamp>,

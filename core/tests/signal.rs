@@ -346,15 +346,15 @@ mod interrupted {
 
     impl Lists {
         /// Takes from key 0, which both contexts use, and from a key that changes. Holds the
-        /// permits of the second table while `meanwhile` runs.
-        fn take(&self, n: u32, meanwhile: impl FnOnce()) {
+        /// permits of the second table while `inside` runs.
+        fn take(&self, n: u32, inside: impl FnOnce()) {
             let now = Timestamp::from_nanos(NOW.fetch_add(1, Relaxed));
             if let Ok(_lease) = self.rates.key(&0_u32).try_acquire_each_at(now, n) {
                 self.granted.fetch_add(n.into(), Relaxed);
             }
             let other = self.next.fetch_add(1, Relaxed) % 40;
             let leases = [0, other].map(|key| self.permits.key(&key).try_acquire_at(now, n));
-            meanwhile();
+            inside();
             drop(leases);
         }
     }

@@ -167,8 +167,9 @@ pub(super) const OF_THE_POLICY: &[Mutant] = &[
             "a_penalty_does_not_come_back_while_its_key_is_not_used",
         ),
     },
-    // Events of denials are not limited, or those that nobody wants use up the limit, or those that
-    // were left out are counted twice; a lease or a wait does not end, or counts for another rule.
+    // Events of denials are not limited, or those that no subscriber wants use up the limit, or
+    // those that were left out are counted twice; a lease or a wait does not end, or counts for
+    // another rule.
     Mutant {
         file: DECISION_LOG,
         within: "fn may_write(",
