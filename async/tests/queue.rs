@@ -398,6 +398,19 @@ mod threads {
     }
 
     #[test]
+    #[cfg(target_pointer_width = "64")]
+    fn a_waiter_and_a_queue_are_as_small_as_documented() {
+        type Plain = Queue<Concurrency, ManualClock>;
+        let waiter = size_of::<Acquire<&Plain>>();
+        assert!((210..=230).contains(&waiter), "{waiter} bytes");
+        let parts = size_of::<Concurrency>() + size_of::<ManualClock>();
+        let queue = size_of::<Plain>() - parts;
+        assert!((450..=470).contains(&queue), "{queue} bytes");
+        let documented = include_str!("../src/queues/queue.rs").replace("\n/// ", " ");
+        assert!(documented.contains("about 220 bytes, and a queue about 460 bytes more"));
+    }
+
+    #[test]
     fn errors_are_small_values_with_instructive_messages() {
         assert!(size_of::<Rejected>() <= 32);
         let retry = Retry::OnRelease;

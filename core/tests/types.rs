@@ -10,9 +10,10 @@ use core::time::Duration;
 use limiters::{ForEach, Kind, Subject};
 
 use portcullis_core::{
-    Clocked, Concurrency, Counted, Denied, FixedWindow, LeaseId, LeasePool, Line, ManualClock,
-    Rate, Retry, SettingsError, Slice, SlicedBucket, SlidingWindow, Timestamp, TokenBucket,
-    Unlimited,
+    AdjustableBucket, AdjustableWindow, Clocked, Concurrency, CooldownWindow, Counted, Denied,
+    FixedWindow, LeaseId, LeasePool, Line, ManualClock, Penalty, Rate, Retry, SettingsError, Slice,
+    SlicedBucket, SlidingWindow, StripedBucket, StripedConcurrency, Timestamp, TokenBucket,
+    Unlimited, WarmingBucket,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -147,4 +148,63 @@ fn are_small() {
     let slot =
         (size_of::<LeasePool<Unlimited, 1024>>() - size_of::<LeasePool<Unlimited, 512>>()) / 512;
     assert_eq!(slot, 16);
+}
+
+/// The sizes depend on the alignment of cache lines: 128 bytes on x86-64.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn tuning_lists_the_bytes_of_each_limiter() {
+    const TUNING: &str = include_str!("../../docs/tuning.md");
+    let sizes = [
+        ("`TokenBucket`", size_of::<TokenBucket>()),
+        ("`TokenBucket<u32>`", size_of::<TokenBucket<u32>>()),
+        ("`AdjustableBucket`", size_of::<AdjustableBucket>()),
+        ("`FixedWindow`", size_of::<FixedWindow>()),
+        ("`FixedWindow<u32>`", size_of::<FixedWindow<u32>>()),
+        ("`AdjustableWindow`", size_of::<AdjustableWindow>()),
+        ("`WarmingBucket`", size_of::<WarmingBucket>()),
+        ("`WarmingBucket<u32>`", size_of::<WarmingBucket<u32>>()),
+        ("`CooldownWindow`", size_of::<CooldownWindow>()),
+        ("`SlidingWindow<8>`", size_of::<SlidingWindow<8>>()),
+        (
+            "`SlidingWindow<8, u32>`",
+            size_of::<SlidingWindow<8, u32>>(),
+        ),
+        (
+            "`Concurrency`, acquire and release",
+            size_of::<Concurrency>(),
+        ),
+        ("`Concurrency<u32>`", size_of::<Concurrency<u32>>()),
+        (
+            "`LeasePool<Concurrency, 16>`, claim and release",
+            size_of::<LeasePool<Concurrency, 16>>(),
+        ),
+        ("`Counted<TokenBucket>`", size_of::<Counted<TokenBucket>>()),
+        ("`Penalty<TokenBucket>`", size_of::<Penalty<TokenBucket>>()),
+    ];
+    for (name, size) in sizes {
+        let row = TUNING
+            .lines()
+            .find(|line| line.starts_with(&format!("| {name} |")) && line.contains("<!-- "))
+            .unwrap_or_else(|| panic!("no row of {name}"));
+        let bytes = row.split('|').nth(2).map(str::trim);
+        assert_eq!(bytes, Some(&*size.to_string()), "{name}");
+    }
+    let slice = (size_of::<Slice<&SlicedBucket>>(), size_of::<SlicedBucket>());
+    assert_eq!(slice, (32, 96));
+    assert!(TUNING.contains("| `Slice` of a `SlicedBucket` | 32, plus 96 |"));
+    let stripe = size_of::<StripedBucket<16>>() - size_of::<StripedBucket<8>>();
+    let permits = size_of::<StripedConcurrency<16>>() - size_of::<StripedConcurrency<8>>();
+    assert_eq!(
+        (stripe, permits),
+        (8 * 128, 8 * 128),
+        "128 bytes per stripe"
+    );
+    let readme = include_str!("../../README.md");
+    let says = format!(
+        "a `TokenBucket` has {} bytes, and a `Concurrency` limit has {}.",
+        size_of::<TokenBucket>(),
+        size_of::<Concurrency>()
+    );
+    assert!(readme.contains(&says), "README.md lacks: {says}");
 }
