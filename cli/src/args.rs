@@ -151,7 +151,7 @@ pub(crate) struct ReplayArgs {
     /// [default: 60/m; with `--cost bytes`, 10000000/m]
     #[arg(long = "limit", value_name = "N/PERIOD")]
     pub(crate) limits: Vec<Limit>,
-    /// Replay the rules of a policy file instead of limits. The extension tells its format
+    /// Replay the rules of a policy file instead of limits. Its format follows from its extension
     #[arg(
         long,
         value_name = "FILE",
@@ -234,7 +234,7 @@ impl ReplayArgs {
 ///
 /// All errors of the file are shown at once, each with its line. If the rules are valid and a
 /// request is given, the rules are listed in the order in which they are asked: whether each one
-/// matches, why not, and what its limits answer. All limits are as new.
+/// matches, why not, and what its limits answer if no permit was taken before.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   portcullis check policy.toml

@@ -867,7 +867,7 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> key::seale
     fn release(&self, address: &Address, n: u32) {
         let rules = self.rules_of(address.tag());
         if rules.releases() {
-            // Permits are out, so the key has a slot, and no other key can take it.
+            // Permits are in use, so the key has a slot, and no other key can take it.
             let released = self.update(address, |state| {
                 rules.refund(state, Timestamp::ZERO, n, &Receipt::NONE)
             });

@@ -28,11 +28,12 @@ pub enum Algorithm {
     /// Permits return continuously. At most `burst + rate × t` in any span of time `t`.
     #[default]
     TokenBucket,
-    /// At most so many in each window of a grid that begins at time 0.
+    /// At most N in each window of a grid that begins at time 0.
     FixedWindow,
-    /// At most so many in each window; a window begins with the first request after the last one.
+    /// At most N in each window; a window begins with the first request after the end of the window
+    /// before.
     WindowFromRequest,
-    /// At most so many in any successive segments that make up a period.
+    /// At most N in any `segments` consecutive segments, which together are as long as a period.
     SlidingWindow {
         /// The number of segments, 1 to [`MAX_SEGMENTS`].
         segments: u32,

@@ -1047,7 +1047,7 @@ pub struct Decision<'p> {
     rule: Option<u32>,
     /// Where the state of the request's key is, if the rule has any.
     place: Option<Place>,
-    /// Shadow rules of which permits at once are held.
+    /// Shadow rules whose `at_once` permits are held.
     shadows: [Option<(u32, Place)>; MAX_SHADOWS],
     shadow_denied: Option<u32>,
 }

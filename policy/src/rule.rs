@@ -365,7 +365,7 @@ impl Rule {
     }
 
     /// Lets all requests pass that the rule would deny, and lets the next rule decide.
-    /// [`Decision::shadow_denied`](crate::Decision::shadow_denied) tells of the first such rule.
+    /// [`Decision::shadow_denied`](crate::Decision::shadow_denied) returns the first such rule.
     ///
     /// ```
     /// # use portcullis_policy::Rule;

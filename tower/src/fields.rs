@@ -73,7 +73,7 @@ pub enum Unit<'a> {
 }
 
 impl<'a> Quota<'a> {
-    /// A limit of so many permits in each window.
+    /// A limit on the permits in each window.
     #[must_use]
     pub fn new(quota: u64) -> Self {
         Self {

@@ -342,7 +342,7 @@ pub trait QueueLimits: Limits {
     /// Whether other callers may take from one of the limits without going through the queue.
     const SHARED: bool;
 
-    /// Returns the largest number of permits that are out of one limit and return only by
+    /// Returns the largest number of permits of one limit that are in use and return only by
     /// release.
     fn held(&self) -> u64;
 }

@@ -591,9 +591,9 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> KeyedArray<L, 
         Err(Denied::Crowded { now, permits: n })
     }
 
-    /// Returns permits to the limiter of a key, if the key has a slot. While permits are out that
-    /// return by release, the key has a slot, and no other key can take it. The same is true
-    /// while too many calls are under way for this one to count itself in.
+    /// Returns permits to the limiter of a key, if the key has a slot. While permits that return by
+    /// release are in use, the key has a slot, and no other key can take it. The same is true while
+    /// too many calls run for this call to count itself.
     fn give_back<T>(
         &self,
         address: &Address,

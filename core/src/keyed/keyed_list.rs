@@ -1204,7 +1204,7 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> key::sealed::Table for Keyed
         if !self.rules.releases() {
             return;
         }
-        // Permits are out, so the key has an entry, and no other key can take it.
+        // Permits are in use, so the key has an entry, and no other key can take it.
         let Some(words) = self.find(address) else {
             return;
         };

@@ -79,16 +79,17 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher> Keyed<R, M, S> {
     /// from this table. If that is denied with [`Denied::Crowded`](crate::Denied::Crowded), and the
     /// key [has moved](Self::has_moved), take from `to`.
     ///
-    /// **What moves.** The permits that are in use stay in use, under the new settings: of a burst
-    /// of 10 of which 4 are taken, 16 of a burst of 20 remain. What was replenished before `now`
-    /// counts at the old rate.
+    /// **What moves.** The permits that are in use stay in use, under the new settings: if 4 of a
+    /// burst of 10 are taken, 16 of a burst of 20 remain. What was replenished before `now` counts
+    /// at the old rate.
     ///
-    /// - A token bucket of which more is taken than the new burst owes the rest, if its
-    ///   [debt](crate::TokenBucketBuilder::debt) allows it. What is beyond the debt is forgotten.
+    /// - If more permits are taken from a token bucket than its new burst, the bucket owes the
+    ///   rest, as far as its [debt](crate::TokenBucketBuilder::debt) allows. What is beyond the
+    ///   debt is forgotten.
     /// - A fixed window with the same length and kind keeps its end. If more is taken from it than
-    ///   the new limit, it is exhausted. Counts beyond the
-    ///   [largest limit](crate::FixedWindowBuilder::max_limit) are forgotten. A window of another
-    ///   length begins at `now` with the count of the one that is over at `now`.
+    ///   the new limit, it is exhausted. Counts beyond the [largest
+    ///   limit](crate::FixedWindowBuilder::max_limit) are forgotten. If the length changes and the
+    ///   window has not ended, a new window begins at `now`, with the count of the old one.
     ///
     /// **Bound.** A key is granted no more than the larger of both settings allows, whatever takes
     /// run concurrently, unless something is forgotten. During the first tick of `to` after the

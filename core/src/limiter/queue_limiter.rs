@@ -109,7 +109,7 @@ pub trait QueueLimiter: Limiter {
     /// to a waiter. Returns whether other permits are free.
     ///
     /// With [`PassedOn::No`] the caller must release the permits and take them again. That is the
-    /// default. It is also the result while more permits are out than the limit allows.
+    /// default. It is also the result while more permits are in use than the limit allows.
     ///
     /// Implement this method only for limiters that ignore time and whose permits are
     /// interchangeable.
@@ -146,7 +146,7 @@ pub trait QueueLimiter: Limiter {
         self.refund_at(now, n, receipt).permits
     }
 
-    /// Returns the number of permits that are out and return only by
+    /// Returns the number of permits that are in use and return only by
     /// [`release`](Limiter::release). The default is 0, as for a limiter whose permits return by
     /// time.
     fn held(&self) -> u64 {
@@ -184,7 +184,7 @@ pub enum Waiting {
 /// limit.take_at(Timestamp::ZERO, 2)?;
 /// assert_eq!(limit.pass_on(2), PassedOn::OthersAreFree);
 /// limit.set_limit(1)?;
-/// assert_eq!(limit.pass_on(2), PassedOn::No, "more are out than the limit allows");
+/// assert_eq!(limit.pass_on(2), PassedOn::No, "more are in use than the limit allows");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

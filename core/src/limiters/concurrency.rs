@@ -8,9 +8,9 @@
 //! +--------------------+--------------+-----+-----+  bias = 2^(f-1)
 //! ```
 //!
-//! Invariant: `limit - available` permits are out. If the limit was lowered below the permits that
-//! are out, `available` is negative. So it is stored with a bias. `available` is in the top bits,
-//! so one comparison of the whole word tells whether enough permits are available. There are three
+//! Invariant: `limit - available` permits are in use. If the limit was lowered below the permits in
+//! use, `available` is negative. So it is stored with a bias. `available` is in the top bits, so
+//! one comparison of the whole word tells whether enough permits are available. There are three
 //! transitions:
 //!
 //! - a *take* subtracts from `available` by compare-exchange;
@@ -43,9 +43,9 @@ use crate::{
 /// [`Lease`] is dropped.
 ///
 /// **Bound.** No take leaves more permits in use than the limit at that moment. When the limit is
-/// lowered, permits that are out stay out. No permit is granted until fewer than the new limit are
-/// in use. The bound requires that only permits that were taken are released: leases and lease
-/// pools ensure this.
+/// lowered, permits in use stay in use. No permit is granted until fewer than the new limit are in
+/// use. The bound requires that only permits that were taken are released: leases and lease pools
+/// ensure this.
 ///
 /// **Cost.** A take is one load and one compare-exchange. A release is one fetch-add. A denial
 /// writes nothing. A take is lock-free. A release is wait-free where a fetch-add is one
@@ -137,7 +137,7 @@ impl<W: Word> Concurrency<W> {
         available << Self::AVAILABLE_AT | (limit as u64) << LIMIT_AT
     }
 
-    /// Returns the available permits, negative if more are out than the limit, and the limit.
+    /// Returns the available permits, negative if more are in use than the limit, and the limit.
     #[inline(always)]
     fn split(state: u64) -> (i32, u32) {
         let available = signed(state >> Self::AVAILABLE_AT) - signed(Self::BIAS);
@@ -185,8 +185,7 @@ impl<W: Word> Concurrency<W> {
         u32::try_from(Self::split(self.state.load(Relaxed)).0).unwrap_or(0)
     }
 
-    /// Returns the permits that are out. This is more than the limit if the limit was lowered
-    /// since.
+    /// Returns the permits in use. This is more than the limit if the limit was lowered since.
     ///
     /// ```
     /// # use portcullis_core::Concurrency;
@@ -209,8 +208,8 @@ impl<W: Word> Concurrency<W> {
         Self::split(self.state.load(Relaxed)).1
     }
 
-    /// Changes the limit, 0 to [`max_limit`](Self::max_limit), and returns the old one. Permits
-    /// that are out stay out.
+    /// Changes the limit, 0 to [`max_limit`](Self::max_limit), and returns the old one. Permits in
+    /// use stay in use.
     ///
     /// # Errors
     ///
@@ -254,7 +253,7 @@ impl<W: Word> Concurrency<W> {
     }
 
     /// Lowers the limit by up to `n` permits, and returns by how many: less than `n` if the limit
-    /// was less. Permits that are out stay out, and are not replaced when they are released.
+    /// was less. Permits in use stay in use, and are not replaced when they are released.
     ///
     /// # Cost
     ///
@@ -286,7 +285,7 @@ impl<W: Word> Concurrency<W> {
                     max: Self::max_limit().into(),
                 });
             }
-            // The permits that are out do not change. Neither number exceeds 30 bits.
+            // The permits in use do not change. Neither number exceeds 30 bits.
             let left = i64::from(available) - i64::from(old) + i64::from(limit);
             let resized = Self::pack(left, limit) | state & WAITED;
             // Relaxed: a compare-exchange continues the release sequence of earlier releases.
@@ -449,7 +448,7 @@ impl<W: Word> Limiter for Concurrency<W> {
     }
 }
 
-/// The current limit is kept. Permits that are out count for no key.
+/// The current limit is kept. Permits in use count for no key.
 impl<W: Word> IntoRules for Concurrency<W> {
     type Rules = ConcurrencyRules;
 
@@ -482,8 +481,8 @@ impl<W: Word> QueueLimiter for Concurrency<W> {
         }
     }
 
-    /// Costs one load. Returns [`PassedOn::No`] if more permits are out than the limit allows: they
-    /// must be released.
+    /// Costs one load. Returns [`PassedOn::No`] if more permits are in use than the limit allows:
+    /// they must be released.
     #[inline]
     fn pass_on(&self, _: u32) -> PassedOn {
         let (available, _) = Self::split(self.state.load(Relaxed));

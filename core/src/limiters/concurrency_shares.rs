@@ -7,7 +7,7 @@
 //! +-------+-----+-------+     +-----+-------+   count: (the other bits) / K - 2
 //! ```
 //!
-//! - `count`: the permits of the share that are out;
+//! - `count`: the permits of the share that are in use;
 //! - `epoch`: the period of the newest grant, wrapped;
 //! - `age`: how many periods before that the newest grant of the share was, at most 2; or 3 if the
 //!   share has *returned*, that is, ended its lending while its guarantee did not fit in the limit.
@@ -71,13 +71,13 @@ use crate::{
 /// guarantees of the others. Guarantees are never lent, unless
 /// [`lend_after`](ConcurrencySharesBuilder::lend_after) is set.
 ///
-/// **Lending.** With `lend_after`, a share of which no permit is in use, and of which none was
-/// taken for a time, lends its guarantee to all others. The permits return to it when they are
-/// released. Until then a request of the share can be denied, and a denial changes nothing: others
-/// may take the permits again. [`recall_at`](ConcurrencyShare::recall_at) ends the lending. Then
-/// others take these permits only within their own guarantees. If several shares have ended their
-/// lending, what is released goes to the one of them that asks first. A share that waits for lent
-/// permits takes none from the guarantee of a share that lends nothing.
+/// **Lending.** With `lend_after`, a share lends its guarantee to all others if none of its permits
+/// is in use and none was taken for that time. The permits return to it when they are released.
+/// Until then a request of the share can be denied, and a denial changes nothing: others may take
+/// the permits again. [`recall_at`](ConcurrencyShare::recall_at) ends the lending. Then others take
+/// these permits only within their own guarantees. If several shares have ended their lending, what
+/// is released goes to the one of them that asks first. A share that waits for lent permits takes
+/// none from the guarantee of a share that lends nothing.
 ///
 /// **Cost.** A take is one load, a loop over `K` shares, and one compare-exchange. A release is one
 /// fetch-sub. A denial writes nothing. A take is lock-free. A release is wait-free where a
@@ -92,7 +92,7 @@ use crate::{
 /// With a 32-bit word it is 2^(26 / K - 2) - 1: 2,047 for 2 shares, 15 for 4.
 ///
 /// Source: the partitions of Netflix's concurrency-limits, each with a guaranteed part. There every
-/// unused guarantee is lent, and is kept to by exceeding the limit.
+/// unused guarantee is lent, and the limit is exceeded when its share needs it again.
 ///
 /// ```
 /// use portcullis_core::{ConcurrencyShare, ConcurrencyShares, Timestamp};

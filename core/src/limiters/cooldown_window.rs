@@ -185,7 +185,7 @@ impl<W: Word> CooldownWindow<W> {
     /// # Errors
     ///
     /// - [`Denied::Exhausted`] if fewer than `n` permits are left, or in a wait. With `n` of at
-    ///   least 1, this starts a wait unless one is on. A `now` older than the
+    ///   least 1, this starts a wait, unless one is in force. A `now` older than the
     ///   [`staleness`](Self::staleness) allows is also denied, and starts no wait.
     /// - [`Denied::ExceedsCapacity`] if `n` is more than the limit.
     ///
@@ -790,11 +790,11 @@ replenishing!([W: Word] CooldownWindow<W>);
 
 /// The meaning of a state at a position.
 enum Phase {
-    /// No window is open and no wait is on: a request starts a window.
+    /// No window is open and no wait is in force: a request starts a window.
     Over,
     /// A window is open, with `count` permits taken in it.
     Window { count: u64 },
-    /// A wait is on, because the limit was exceeded.
+    /// A wait is in force, because the limit was exceeded.
     Waiting,
     /// A window seems to be open, but the position is older than the staleness allows.
     TooLate,

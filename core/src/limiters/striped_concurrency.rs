@@ -30,7 +30,7 @@
 //!
 //! Invariant: let `total` be `available` and what open stripes have; if a move into a stripe has
 //! been made and is not finished, less its `draw`; if a stripe has been closed and that is not
-//! finished, with what it had. Then `limit - total` permits are out.
+//! finished, with what it had. Then `limit - total` permits are in use.
 //!
 //! Proof of the bound. A take lowers `total` by `n` in one exchange of a word that has `n` permits,
 //! a release raises it by `n`, and no move changes it. So `total` is never negative. At the
@@ -341,8 +341,8 @@ impl<const N: usize, W: Word> StripedConcurrency<N, W> {
         (all as u32).min(self.limit)
     }
 
-    /// Returns the permits that are out. Unlike [`available`](Self::available), the number is exact
-    /// at one instant: the call takes back what stripes hold.
+    /// Returns the permits in use. Unlike [`available`](Self::available), the number is exact at
+    /// one instant: the call takes back what stripes hold.
     ///
     /// ```
     /// # use portcullis_core::StripedConcurrency;

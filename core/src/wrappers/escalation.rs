@@ -33,19 +33,19 @@ use crate::{
 /// After each grant, the permits in use are compared with each threshold. (For a limiter whose
 /// permits return by time, the use is the capacity minus the available permits.)
 ///
-/// - A threshold that is reached holds its decision from then on, for at least its `hold`, even if
-///   the use falls. If the threshold is reached again after that, the hold starts again.
+/// - When a threshold is reached, its decision is in force for at least its `hold`, even if the use
+///   falls. If the threshold is reached again after that, the hold starts again.
 /// - A denial counts as if all permits were in use, unless the request exceeds the capacity.
 /// - A probe (`n = 0`), and the methods that only read, start no hold.
 ///
 /// In an [`AllOf`](crate::AllOf), a grant starts holds once all limits have granted, so a grant
-/// that is rolled back starts none. A denial by the inner limiter starts holds there as well. This
-/// is so even if another part of the same composition, which refers to that limiter in another way,
-/// has taken the permits.
+/// that is rolled back starts none. A denial by the inner limiter starts holds there as well. It
+/// does so even if another part of the same composition, which refers to the same limiter in
+/// another way, has taken the permits.
 ///
 /// In a queue of `portcullis-async`, a denied attempt of the queue starts no hold. A request that
 /// waited counts as a denial if its deadline passes before enough permits come
-/// ([`NotGranted::Denied`]). A grant that the queue takes back leaves its holds on.
+/// ([`NotGranted::Denied`]). A grant that the queue takes back leaves its holds in force.
 ///
 /// **Bound.** That of the inner limiter. A decision is advice: the caller decides what to do. Of
 /// concurrent takes, the last one observes the permits of all. Permits that are released before any
@@ -56,10 +56,10 @@ use crate::{
 /// to clear a word that has been over for the [`staleness`](Self::staleness). The same applies to a
 /// denial. Lock-free if the inner limiter is; all accesses are `Relaxed`.
 ///
-/// **Horizon.** The words wrap. Every `now` up to [`staleness`](Self::staleness) older than the
-/// newest one observes a hold. If no grant follows a hold for whole multiples of
-/// [`horizon`](Self::horizon), a decision may hold once more for at most the hold plus that
-/// staleness, or may end early once.
+/// **Horizon.** The words wrap. A hold is in force for every `now` that is at most
+/// [`staleness`](Self::staleness) older than the newest one. If no grant follows a hold for roughly
+/// a whole number of [horizons](Self::horizon), its decision may come back once, for at most the
+/// hold plus that staleness, or may end early once.
 ///
 /// Source: the thresholds of ATS, each with a decision type and a `minDecisionDuration`.
 ///
@@ -311,8 +311,8 @@ impl<L: Limiter, D, const N: usize, W: Word> Escalation<L, D, N, W> {
         Lease::try_acquire_at(self, now, n)
     }
 
-    /// Returns the decision of the highest threshold that is reached at `now` or whose hold is on;
-    /// `None` if there is none.
+    /// Returns the decision of the highest threshold that is reached at `now` or whose hold is in
+    /// force; `None` if there is none.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -337,7 +337,7 @@ impl<L: Limiter, D, const N: usize, W: Word> Escalation<L, D, N, W> {
     }
 
     /// Returns, for each threshold, whether its decision holds at `now`: whether the threshold is
-    /// reached, or its hold is on.
+    /// reached, or its hold is in force.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -482,8 +482,8 @@ impl<L: Limiter, D, const N: usize, W: Word> Limiter for Escalation<L, D, N, W> 
         self.limiter.capacity()
     }
 
-    /// In use while a hold is on. Otherwise as the inner limiter, but idle no earlier than the end
-    /// of the last hold.
+    /// In use while a hold is in force. Otherwise as the inner limiter, but idle no earlier than
+    /// the end of the last hold.
     fn idle_at(&self, now: Timestamp) -> Idle {
         let inner = self.limiter.idle_at(now);
         self.words().fold(inner, |idle, (hold, word)| match hold {

@@ -162,7 +162,7 @@ impl<L> Penalty<L> {
 }
 
 impl<L, W: Word> Penalty<L, W> {
-    /// Ends the penalty, if one is on. Counted denials stay counted.
+    /// Ends the penalty, if one is in force. Counted denials stay counted.
     ///
     /// # Cost
     ///
@@ -176,7 +176,7 @@ impl<L, W: Word> Penalty<L, W> {
     /// let held = limit.try_acquire_at(now, 1)?;
     /// assert!(limit.try_acquire_at(now, 1).is_err());
     /// drop(held);
-    /// assert!(limit.try_acquire_at(now, 1).is_err(), "a penalty is on");
+    /// assert!(limit.try_acquire_at(now, 1).is_err(), "a penalty is in force");
     /// limit.pardon();
     /// assert!(limit.try_acquire_at(now, 1).is_ok());
     /// # Ok::<(), portcullis_core::Denied>(())
@@ -185,7 +185,7 @@ impl<L, W: Word> Penalty<L, W> {
         Hold::stop(&self.until);
     }
 
-    /// Returns whether a penalty is on at `now`.
+    /// Returns whether a penalty is in force at `now`.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -309,12 +309,12 @@ impl<L, W: Word> Penalty<L, W> {
 }
 
 impl<L: Limiter, W: Word> Penalty<L, W> {
-    /// Takes `n` permits at `now`, unless a penalty is on. With `n = 0`, takes nothing, and answers
-    /// as for a request for 1.
+    /// Takes `n` permits at `now`, unless a penalty is in force. With `n = 0`, takes nothing, and
+    /// answers as for a request for 1.
     ///
     /// # Errors
     ///
-    /// Returns [`Denied::Penalized`] while a penalty is on. Otherwise as the inner limiter; a
+    /// Returns [`Denied::Penalized`] while a penalty is in force. Otherwise as the inner limiter; a
     /// penalty may have started then.
     ///
     /// ```
@@ -338,7 +338,7 @@ impl<L: Limiter, W: Word> Penalty<L, W> {
         Lease::try_acquire_at(self, now, n)
     }
 
-    /// Returns the result of `take`, if no penalty is on. A denial may start one.
+    /// Returns the result of `take`, if no penalty is in force. A denial may start one.
     #[inline(always)]
     fn judge<T>(
         &self,
@@ -366,7 +366,8 @@ impl<L: Limiter, W: Word> Penalty<L, W> {
         }
     }
 
-    /// Returns the result of `take`, if no penalty is on. A denial is not final, and starts none.
+    /// Returns the result of `take`, if no penalty is in force. A denial is not final, and starts
+    /// none.
     #[inline(always)]
     fn judge_attempt<T>(
         &self,
@@ -497,7 +498,7 @@ impl<L: Limiter, W: Word> Limiter for Penalty<L, W> {
         self.limiter.release(n);
     }
 
-    /// Returns 0 while a penalty is on.
+    /// Returns 0 while a penalty is in force.
     fn available_at(&self, now: Timestamp) -> u64 {
         if self.is_on_at(now) {
             0
@@ -510,8 +511,8 @@ impl<L: Limiter, W: Word> Limiter for Penalty<L, W> {
         self.limiter.capacity()
     }
 
-    /// In use while a penalty is on or denials count. Otherwise as the inner limiter, but idle no
-    /// earlier than the end of both.
+    /// In use while a penalty is in force or denials count. Otherwise as the inner limiter, but
+    /// idle no earlier than the end of both.
     fn idle_at(&self, now: Timestamp) -> Idle {
         let inner = self.limiter.idle_at(now);
         let inner = match &self.spared {

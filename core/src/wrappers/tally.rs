@@ -9,7 +9,7 @@
 //!
 //! Invariants: a request is counted once, in one of the four groups, when its outcome is final. The
 //! permits of a grant are added to `held` after they were taken, and subtracted before they are
-//! released. So `held` is never more than the permits that are out.
+//! released. So `held` is never more than the permits in use.
 
 use core::sync::atomic::Ordering::Relaxed;
 

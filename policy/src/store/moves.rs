@@ -6,7 +6,7 @@
 //! | the limit | what the new table has |
 //! |---|---|
 //! | does not change | the same lines (and limiters) |
-//! | of permits at once | the same lines. Each policy judges by its own limit how many are out |
+//! | of permits at once | the same lines. Each policy compares the permits in use with its own limit |
 //! | a sliding window whose count changes | the same limiters. Their limit is set |
 //! | a token bucket or another window | lines of its own, to which the keys [move](Keyed::move_to) |
 //!

@@ -1,7 +1,7 @@
-//! State, in a word of a table: the number of permits that are out. The limit is stored once for
-//! all words.
+//! State, in a word of a table: the number of permits in use. The limit is stored once for all
+//! words.
 //!
-//! Invariant: no take leaves more permits out than the limit at that moment. A take adds to the
+//! Invariant: no take leaves more permits in use than the limit at that moment. A take adds to the
 //! state and a release subtracts from it. Both are a compare-exchange of a slot of the table.
 
 use crate::limiter::detail::retry_of;
@@ -116,8 +116,8 @@ impl ConcurrencyRules {
     /// Changes the limit of every key, 0 to [`max_limit`](Self::max_limit), and returns the old
     /// one.
     ///
-    /// Permits that are out stay out. A key with as many permits in use as the new limit, or more,
-    /// is granted none.
+    /// Permits in use stay in use. A key with as many permits in use as the new limit, or more, is
+    /// granted none.
     ///
     /// # Errors
     ///
