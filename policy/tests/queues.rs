@@ -7,7 +7,7 @@ mod support;
 
 use core::future::Future;
 use core::pin::pin;
-use core::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use std::sync::Arc;
@@ -654,4 +654,74 @@ limits = [
             "10:20: queu is not a setting of a limit: did you mean queue?",
         ]
     );
+}
+
+/// Threads wait while the policy changes: never more at once than the largest limit, no wait is
+/// forgotten, and no permit is lost.
+#[test]
+fn changes_under_load_lose_no_wait_and_no_permit() {
+    const THREADS: usize = 6;
+    static AT_ONCE: AtomicU32 = AtomicU32::new(0);
+    let newest = QueueOrder::NewestFirst;
+    let rule = || Rule::new("all");
+    let limits = [
+        rule().limit(Limit::at_once(2).queue(10)),
+        rule().limit(Limit::at_once(3).queue(10)),
+        rule().limit(Limit::at_once(3).queue(4)),
+        rule().limit(Limit::at_once(3)),
+        rule()
+            .limit(Limit::at_once(3).queue(10))
+            .limit(Limit::at_once(4).queue(10)),
+        rule().limit(Limit::at_once(2).queue(10).queue_order(newest)),
+        rule()
+            .limit(Limit::per(5_000, SECOND).burst(20).queue(10))
+            .limit(Limit::at_once(2).queue(10)),
+        rule()
+            .limit(Limit::per(7_000, SECOND).burst(10).queue(10))
+            .limit(Limit::at_once(3).queue(10)),
+    ];
+    let policy = |index: usize| Policy::new([limits[index].clone()]).unwrap();
+    let live = LivePolicy::new(policy(0));
+    let ends = AtomicBool::new(false);
+    let (mut granted, mut waited) = (0, 0);
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS)
+            .map(|_| {
+                scope.spawn(|| {
+                    let (mut granted, mut waited) = (0, 0);
+                    while !ends.load(SeqCst) {
+                        let policy = live.load();
+                        let wait = policy.acquire(&GET).within(10 * SECOND);
+                        let decision = futures_executor::block_on(wait);
+                        assert_ne!(decision.end(), Some(QueueEnd::Late), "forgotten");
+                        waited += usize::from(decision.end() == Some(QueueEnd::Granted));
+                        if decision.is_allowed() {
+                            assert!(AT_ONCE.fetch_add(1, SeqCst) < 3);
+                            std::thread::yield_now();
+                            AT_ONCE.fetch_sub(1, SeqCst);
+                            granted += 1;
+                        }
+                    }
+                    (granted, waited)
+                })
+            })
+            .collect();
+        for change in 1..150 {
+            std::thread::sleep(Duration::from_millis(3));
+            let now = live.load().now();
+            live.replace_at(now, policy(change * 3 % limits.len()));
+        }
+        ends.store(true, SeqCst);
+        for thread in threads {
+            let (of_thread, waits) = thread.join().unwrap();
+            granted += of_thread;
+            waited += waits;
+        }
+    });
+    assert!(granted > 1_000 && waited > 100, "{granted}, {waited}");
+    let now = live.load().now();
+    live.replace_at(now, policy(1));
+    let last = live.load();
+    let all = futures_executor::block_on(last.acquire(&GET.cost(3)).within(SECOND));
+    assert!(all.is_allowed(), "all permits are back");
 }
