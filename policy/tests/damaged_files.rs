@@ -54,7 +54,9 @@ const OCELOT_FILES: &[&str] = &[
     "Period":"1s","ClientIdHeader":"X"}}],"GlobalConfiguration":{"ServiceDiscoveryProvider":{
     "Type":"Consul"},"RateLimitOptions":{"RouteKeys":["a"],"Limit":5,"KeyPrefix":"k"}}}"#,
 ];
-const ATS_FILES: &[&str] = &[r#"{
+const ATS_FILES: &[&str] = &[
+    include_str!("../examples/ats.json"),
+    r#"{
     // Two thresholds of one window.
     "policies": [
         {
@@ -69,7 +71,8 @@ const ATS_FILES: &[&str] = &[r#"{
             "thresholds": [ { "decisionType": "Stop", "value": 4294967295 } ]
         },
     ]
-}"#];
+}"#,
+];
 
 const FILES: [(Read, &[&str]); 4] = [
     (TOML, TOML_FILES),

@@ -7,13 +7,16 @@
 //!
 //! Each line is one request. It is asked once for each kind that has rules, in the order
 //! [`KINDS`], until one denies.
+//!
+//! Each line is also one report of activity, for all rules with thresholds that it matches. Before
+//! it is reported, its decisions in force are counted.
 
 pub(crate) mod recommend;
 pub(crate) mod waiting;
 
 use core::fmt::Write;
 use core::hash::BuildHasher;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::hash::RandomState;
 use std::path::Path;
@@ -92,6 +95,15 @@ pub(crate) struct Trial {
     /// Lines that a shadow rule would have denied.
     pub(crate) shadow_denied: u64,
     pub(crate) keys: Keys,
+    /// The activity of each rule with thresholds, by its name.
+    pub(crate) activity: HashMap<String, Activity>,
+}
+
+/// The lines that were reported to a rule with thresholds.
+pub(crate) struct Activity {
+    pub(crate) reported: u64,
+    /// For each threshold, the lines at which its decision was in force.
+    pub(crate) in_force: Vec<u64>,
 }
 
 /// The keys that were judged, by their hashes.
@@ -123,7 +135,17 @@ impl Trial {
             let mut rules = policy.rules().filter(|rule| rule.is_enabled());
             rules.any(|rule| rule.kind() == *kind)
         };
+        let activity = policy.rules().filter(|rule| rule.is_enabled());
+        let activity = activity.filter(|rule| !rule.thresholds().is_empty());
+        let activity = activity.map(|rule| {
+            let activity = Activity {
+                reported: 0,
+                in_force: vec![0; rule.thresholds().len()],
+            };
+            (rule.name().to_owned(), activity)
+        });
         Self {
+            activity: activity.collect(),
             kinds: KINDS.into_iter().filter(has_rules).collect(),
             statistics: Statistics::new(&policy).keys(COUNTED_KEYS),
             policy,
@@ -165,9 +187,35 @@ impl Trial {
 
     /// Judges one line, at a time in milliseconds.
     fn judge(&mut self, now: u64, request: &Request<'_>, bytes: u64) {
+        self.report(timestamp(now), request);
         let is_allowed = self.decide(timestamp(now), request, bytes);
         self.total.count(is_allowed);
         self.timeline.add(now / 1_000, is_allowed);
+    }
+
+    /// Counts the decisions in force for one line, and reports it as activity.
+    fn report(&mut self, now: Timestamp, request: &Request<'_>) {
+        if self.activity.is_empty() {
+            return;
+        }
+        for &kind in &self.kinds {
+            let request = request.kind(kind);
+            // A path that is too long matches no rule.
+            for rule in self.policy.matches(&request).unwrap_or_default() {
+                if let Some(of_rule) = self.activity.get_mut(rule.name()) {
+                    of_rule.reported += 1;
+                }
+            }
+            let _ = self.policy.in_force_at(now, &request, |at| {
+                let mut all = at.rule.thresholds().iter();
+                let index = all.position(|threshold| core::ptr::eq(threshold, at.threshold));
+                if let (Some(of_rule), Some(index)) = (self.activity.get_mut(at.rule.name()), index)
+                {
+                    of_rule.in_force[index] += 1;
+                }
+            });
+            self.policy.report_at(now, &request, 1);
+        }
     }
 
     fn decide(&mut self, now: Timestamp, request: &Request<'_>, bytes: u64) -> bool {

@@ -9,9 +9,9 @@ use serde::Serialize;
 use super::{Input, Series, chart, json, shown};
 use crate::args::ReplayArgs;
 use crate::replay::Pass;
-use crate::replay::policy::Trial;
 use crate::replay::policy::recommend::{Counts, Recommended, Share};
 use crate::replay::policy::waiting::Waiting;
+use crate::replay::policy::{Activity, Trial};
 use crate::text::{counted, grouped, per_second, percent, speed};
 
 /// The result of a replay of a policy. The field names are those of the JSON object.
@@ -63,6 +63,11 @@ struct OfRule {
     penalized: u64,
     crowded: u64,
     limits: Vec<OfLimit>,
+    /// The lines that a rule with thresholds matches.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reported: Option<u64>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    thresholds: Vec<OfThreshold>,
     /// The number of keys that were denied, as far as they are counted.
     denied_keys: usize,
     top: Vec<DeniedKey>,
@@ -76,6 +81,15 @@ struct OfLimit {
     #[serde(skip_serializing_if = "Option::is_none")]
     name: Option<String>,
     denied: u64,
+}
+
+/// A decision that thresholds put in force.
+#[derive(Debug, Serialize)]
+struct OfThreshold {
+    decision: String,
+    at: String,
+    /// The lines at which it was in force.
+    in_force: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -134,7 +148,8 @@ fn text(limit: &Limit) -> String {
 }
 
 impl OfRule {
-    fn new(rule: &Rule, counts: &RuleCounts) -> Self {
+    fn new(rule: &Rule, counts: &RuleCounts, activity: Option<&Activity>) -> Self {
+        let in_force = activity.map_or(&[][..], |activity| &activity.in_force);
         let limits = rule.limits().iter().zip(&counts.by_limit);
         Self {
             rule: rule.name().into(),
@@ -152,6 +167,17 @@ impl OfRule {
                     limit: text(limit),
                     name: limit.name().map(Into::into),
                     denied,
+                })
+                .collect(),
+            reported: activity.map(|activity| activity.reported),
+            thresholds: rule
+                .thresholds()
+                .iter()
+                .zip(in_force)
+                .map(|(threshold, &in_force)| OfThreshold {
+                    decision: threshold.decision().into(),
+                    at: format!("{}/{:?}", threshold.value(), threshold.window()),
+                    in_force,
                 })
                 .collect(),
             denied_keys: 0,
@@ -188,7 +214,7 @@ impl PolicyReport {
             .policy
             .rules()
             .zip(&counts)
-            .map(|(rule, counts)| OfRule::new(rule, counts))
+            .map(|(rule, counts)| OfRule::new(rule, counts, trial.activity.get(rule.name())))
             .collect();
         for denied in statistics.most_denied(usize::MAX) {
             let Some(of_rule) = denied.rule.and_then(|rule| rules.get_mut(rule)) else {
@@ -337,6 +363,22 @@ impl PolicyReport {
                     "  {:indent$}  {:>12}  by {limit}",
                     "",
                     grouped(*denied)
+                )?;
+            }
+            for threshold in &rule.thresholds {
+                let OfThreshold {
+                    decision,
+                    at,
+                    in_force,
+                } = threshold;
+                let reported = rule.reported.unwrap_or(0);
+                writeln!(
+                    out,
+                    "  {:indent$}  {:>12}  with {decision} in force, by {at} ({:.1} % of {} reports)",
+                    "",
+                    grouped(*in_force),
+                    percent(*in_force, reported),
+                    grouped(reported),
                 )?;
             }
             for (why, count) in rule.other() {
