@@ -1240,6 +1240,28 @@ impl<'p> Decision<'p> {
         })
     }
 
+    /// Returns what is left of each limit that was asked, in the order of the limits. The state is
+    /// that of the moment of this call, as that of [`status`](Self::status).
+    ///
+    /// # Cost
+    ///
+    /// Looks at each limit of the rule. Divides.
+    ///
+    /// ```
+    /// # use portcullis_core::Timestamp;
+    /// # use portcullis_policy::{Policy, Request, Rule};
+    /// let rule = Rule::new("all").limit("10/s".parse()?).limit("12/m".parse()?);
+    /// let policy = Policy::new([rule]).unwrap();
+    /// let decision = policy.decide_at(Timestamp::from_secs(1), &Request::new("GET", "/"));
+    /// assert!(decision.statuses().map(|status| status.remaining).eq([9, 11]));
+    /// # Ok::<(), portcullis_policy::PeriodError>(())
+    /// ```
+    pub fn statuses(&self) -> impl Iterator<Item = Status<'p>> {
+        let active = self.active();
+        let limits = 0..self.limits().len();
+        limits.filter_map(move |limit| self.status_of(active?, limit))
+    }
+
     fn status_of(&self, active: &'p Active, index: usize) -> Option<Status<'p>> {
         let place = self.place?;
         let store = active.store_at(place);

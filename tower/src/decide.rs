@@ -2,6 +2,8 @@
 
 mod limiter;
 mod policy;
+#[cfg(feature = "fields")]
+mod stated;
 
 pub use self::limiter::ByLimiter;
 #[cfg(feature = "live")]
@@ -10,6 +12,8 @@ pub use self::policy::ByPolicy;
 
 use portcullis_core::Timestamp;
 
+#[cfg(feature = "fields")]
+use crate::fields::Quota;
 use crate::{Denial, DenialSettings, RequestHead};
 
 /// Judges requests, and takes their permits.
@@ -51,6 +55,42 @@ pub trait Decide: Send + Sync + 'static {
         head: &RequestHead<'_>,
         cost: u32,
     ) -> Result<Option<Self::Permits>, Denial>;
+
+    /// As [`decide_at`](Self::decide_at), and states the limits: what is left of them after the
+    /// decision, whether it allows or denies. The default states nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Denial`] if the request is denied. Nothing is taken then.
+    #[cfg(feature = "fields")]
+    fn decide_stated_at(
+        &self,
+        now: Timestamp,
+        head: &RequestHead<'_>,
+        cost: u32,
+        stated: &mut Vec<Quota<'static>>,
+    ) -> Result<Option<Self::Permits>, Denial> {
+        let _ = stated;
+        self.decide_at(now, head, cost)
+    }
+
+    /// As [`hold_at`](Self::hold_at), and states the limits: what is left of them. The default
+    /// states nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Denial`] if the request is denied. Nothing is taken then.
+    #[cfg(feature = "fields")]
+    fn hold_stated_at(
+        &self,
+        now: Timestamp,
+        head: &RequestHead<'_>,
+        cost: u32,
+        stated: &mut Vec<Quota<'static>>,
+    ) -> Result<Self::Held, Denial> {
+        let _ = stated;
+        self.hold_at(now, head, cost)
+    }
 
     /// As [`decide_at`](Self::decide_at), but the permits can be returned.
     ///
@@ -127,6 +167,42 @@ impl<A: Decide, B: Decide> Decide for And<A, B> {
     ) -> Result<Self::Held, Denial> {
         let first = self.first.hold_at(now, head, cost)?;
         match self.next.hold_at(now, head, cost) {
+            Ok(next) => Ok((first, next)),
+            Err(denial) => {
+                self.first.undo_at(now, first);
+                Err(denial)
+            }
+        }
+    }
+
+    #[cfg(feature = "fields")]
+    fn decide_stated_at(
+        &self,
+        now: Timestamp,
+        head: &RequestHead<'_>,
+        cost: u32,
+        stated: &mut Vec<Quota<'static>>,
+    ) -> Result<Option<Self::Permits>, Denial> {
+        let first = self.first.hold_stated_at(now, head, cost, stated)?;
+        match self.next.decide_stated_at(now, head, cost, stated) {
+            Ok(next) => Ok(both(self.first.keep(first), next)),
+            Err(denial) => {
+                self.first.undo_at(now, first);
+                Err(denial)
+            }
+        }
+    }
+
+    #[cfg(feature = "fields")]
+    fn hold_stated_at(
+        &self,
+        now: Timestamp,
+        head: &RequestHead<'_>,
+        cost: u32,
+        stated: &mut Vec<Quota<'static>>,
+    ) -> Result<Self::Held, Denial> {
+        let first = self.first.hold_stated_at(now, head, cost, stated)?;
+        match self.next.hold_stated_at(now, head, cost, stated) {
             Ok(next) => Ok((first, next)),
             Err(denial) => {
                 self.first.undo_at(now, first);

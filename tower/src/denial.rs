@@ -10,12 +10,15 @@
 
 mod seconds;
 
-use core::fmt::Write as _;
+use core::fmt::{self, Write as _};
+use core::hash::BuildHasher;
 use core::time::Duration;
 use std::borrow::Cow;
+use std::hash::RandomState;
+use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 use portcullis_core::{Retry, Timestamp};
 use portcullis_policy::{Decision, Limit, Outcome, Policy, Rule};
 
@@ -137,14 +140,19 @@ enum Unidentified {
 ///     );
 /// # let _ = settings;
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[must_use]
 pub struct DenialSettings {
     body: DenialBody,
     status: StatusCode,
     unidentified: (StatusCode, Unidentified),
-    pub(crate) headers: Vec<(HeaderName, HeaderValue)>,
+    headers: Vec<(HeaderName, HeaderValue)>,
+    /// The most seconds that are added, and what draws them.
+    jitter: Option<(u64, RandomState)>,
+    respond: Option<Arc<Respond>>,
 }
+
+type Respond = dyn Fn(&Denial, Response<Bytes>) -> Response<Bytes> + Send + Sync;
 
 impl Default for DenialSettings {
     fn default() -> Self {
@@ -160,6 +168,8 @@ impl DenialSettings {
             status: StatusCode::TOO_MANY_REQUESTS,
             unidentified: (StatusCode::SERVICE_UNAVAILABLE, Unidentified::Named),
             headers: Vec::new(),
+            jitter: None,
+            respond: None,
         }
     }
 
@@ -198,6 +208,59 @@ impl DenialSettings {
     pub fn header(mut self, name: HeaderName, value: HeaderValue) -> Self {
         self.headers.push((name, value));
         self
+    }
+
+    /// Adds up to this many seconds to `Retry-After`, drawn anew for each denial, so that clients
+    /// that were denied together do not retry together. Default 0.
+    pub fn jitter(mut self, seconds: u64) -> Self {
+        self.jitter = (seconds > 0).then(|| (seconds, RandomState::new()));
+        self
+    }
+
+    /// Sets a function that gets each denial and the response to it, and returns the response to
+    /// send.
+    ///
+    /// ```
+    /// use portcullis_tower::DenialSettings;
+    ///
+    /// let settings = DenialSettings::new().responding(|denial, mut response| {
+    ///     if denial.retry_seconds().is_some_and(|seconds| seconds > 60) {
+    ///         *response.body_mut() = "Come back later.".into();
+    ///     }
+    ///     response
+    /// });
+    /// # let _ = settings;
+    /// ```
+    pub fn responding(
+        mut self,
+        respond: impl Fn(&Denial, Response<Bytes>) -> Response<Bytes> + Send + Sync + 'static,
+    ) -> Self {
+        self.respond = Some(Arc::new(respond));
+        self
+    }
+
+    /// The response to a request that is denied. `headers` is the map of headers of the request.
+    pub(crate) fn response(&self, denial: &Denial, mut headers: HeaderMap) -> Response<Bytes> {
+        headers.clear();
+        if let Some(mut seconds) = denial.retry_seconds() {
+            if let Some((most, random)) = &self.jitter {
+                seconds += random.hash_one(denial.now) % (most + 1);
+            }
+            headers.insert(header::RETRY_AFTER, seconds::value(seconds));
+        }
+        if let Some(content_type) = &denial.reply.content_type {
+            headers.insert(header::CONTENT_TYPE, content_type.clone());
+        }
+        for (name, value) in &self.headers {
+            headers.append(name, value.clone());
+        }
+        let mut response = Response::new(Bytes::clone(&denial.reply.body));
+        *response.status_mut() = denial.reply.status;
+        *response.headers_mut() = headers;
+        match &self.respond {
+            Some(respond) => respond(denial, response),
+            None => response,
+        }
     }
 
     /// The reply to a request that a limit denied. `message` is the text of the rule, and `policy`
@@ -315,18 +378,26 @@ impl Replies {
     pub(crate) fn of_policy(policy: &Policy, settings: &DenialSettings) -> Self {
         let of_rule = |rule: &Rule| {
             let status = StatusCode::from_u16(rule.status()).unwrap_or(settings.status);
-            let of = |limit: Option<&Limit>| {
+            let of = |index: usize, limit: Option<&Limit>| {
                 let message = rule.message().map(|message| match settings.body {
                     DenialBody::Template => Cow::Owned(filled(message, limit)),
                     _ => Cow::Borrowed(message),
                 });
-                let policy = limit.and_then(Limit::name).unwrap_or(rule.name());
-                settings.reply(status, message.as_deref(), Some(policy))
+                let name = match limit {
+                    Some(limit) => policy_name(rule, index, limit),
+                    None => rule.name().to_owned(),
+                };
+                settings.reply(status, message.as_deref(), Some(&name))
             };
             let (unidentified, text) = &settings.unidentified;
             RuleReplies {
-                limits: rule.limits().iter().map(|limit| of(Some(limit))).collect(),
-                other: of(rule.limits().first()),
+                limits: rule
+                    .limits()
+                    .iter()
+                    .enumerate()
+                    .map(|(index, limit)| of(index, Some(limit)))
+                    .collect(),
+                other: of(0, rule.limits().first()),
                 unidentified: Reply::new(*unidentified, text.of(rule)),
             }
         };
@@ -362,6 +433,16 @@ impl Replies {
     }
 }
 
+/// The name of a limit in header fields and problem details: its own, or that of its rule, with a
+/// number if the rule has several limits.
+pub(crate) fn policy_name(rule: &Rule, index: usize, limit: &Limit) -> String {
+    match limit.name() {
+        Some(name) => name.to_owned(),
+        None if rule.limits().len() < 2 => rule.name().to_owned(),
+        None => format!("{}-{}", rule.name(), index + 1),
+    }
+}
+
 /// The message with the limit in the places of `{0}` and `{1}`.
 fn filled(message: &str, limit: Option<&Limit>) -> String {
     let Some(limit) = limit else {
@@ -390,20 +471,12 @@ fn period_text(period: Duration) -> String {
     }
 }
 
-/// Makes the headers of a reply, in the map of headers of the request.
-pub(crate) fn write_headers(
-    headers: &mut HeaderMap,
-    denial: &Denial,
-    more: &[(HeaderName, HeaderValue)],
-) {
-    headers.clear();
-    if let Some(seconds) = denial.retry_seconds() {
-        headers.insert(header::RETRY_AFTER, seconds::value(seconds));
-    }
-    if let Some(content_type) = &denial.reply.content_type {
-        headers.insert(header::CONTENT_TYPE, content_type.clone());
-    }
-    for (name, value) in more {
-        headers.append(name, value.clone());
+impl fmt::Debug for DenialSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DenialSettings")
+            .field("body", &self.body)
+            .field("status", &self.status)
+            .field("headers", &self.headers)
+            .finish_non_exhaustive()
     }
 }

@@ -6,7 +6,7 @@ use core::pin::Pin;
 use core::task::{Context, Poll, ready};
 use std::sync::Arc;
 
-use http::Response;
+use http::{HeaderMap, Response};
 use pin_project_lite::pin_project;
 use portcullis_core::Clock;
 
@@ -22,6 +22,7 @@ pin_project! {
     pub struct ResponseFuture<F, B, D: Decide, C, W> {
         #[pin]
         state: State<F, B, D, C>,
+        fields: Option<Box<HeaderMap>>,
         kind: PhantomData<fn() -> W>,
     }
 }
@@ -30,7 +31,7 @@ pin_project! {
     #[project = Projected]
     enum State<F, B, D: Decide, C> {
         Allowed { #[pin] inner: F, permits: Option<D::Permits> },
-        Settling { #[pin] inner: F, settling: Option<Settling<D, C>> },
+        Settling { #[pin] inner: F, settling: Option<Box<Settling<D, C>>> },
         Denied { response: Option<Response<LimitedBody<B, D::Permits>>> },
     }
 }
@@ -62,10 +63,10 @@ impl<F, B, D: Decide, C, W> ResponseFuture<F, B, D, C, W> {
         Self::new(State::Allowed { inner, permits })
     }
 
-    pub(crate) const fn settling(inner: F, settling: Settling<D, C>) -> Self {
+    pub(crate) fn settling(inner: F, settling: Settling<D, C>) -> Self {
         Self::new(State::Settling {
             inner,
-            settling: Some(settling),
+            settling: Some(Box::new(settling)),
         })
     }
 
@@ -78,7 +79,17 @@ impl<F, B, D: Decide, C, W> ResponseFuture<F, B, D, C, W> {
     const fn new(state: State<F, B, D, C>) -> Self {
         Self {
             state,
+            fields: None,
             kind: PhantomData,
+        }
+    }
+
+    /// Adds the fields to the response.
+    #[cfg(feature = "fields")]
+    pub(crate) fn stating(self, fields: HeaderMap) -> Self {
+        Self {
+            fields: Some(Box::new(fields)),
+            ..self
         }
     }
 }
@@ -94,7 +105,8 @@ where
 
     #[inline]
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let (response, permits) = match self.project().state.project() {
+        let this = self.project();
+        let (mut response, permits) = match this.state.project() {
             Projected::Allowed { inner, permits } => (ready!(inner.poll(context))?, permits.take()),
             Projected::Settling { inner, settling } => {
                 let result = ready!(inner.poll(context));
@@ -109,6 +121,12 @@ where
                 return Poll::Ready(Ok(response.map(W::limited)));
             }
         };
+        if let Some(fields) = this.fields.take() {
+            let headers = response.headers_mut();
+            for (name, value) in fields.iter() {
+                headers.entry(name).or_insert_with(|| value.clone());
+            }
+        }
         Poll::Ready(Ok(response.map(|body| match permits {
             None => W::passed(body),
             Some(_) => W::limited(LimitedBody::inner(body, permits)),

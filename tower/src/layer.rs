@@ -7,8 +7,10 @@ use std::sync::Arc;
 use portcullis_core::{Clock, MonotonicClock};
 use tower_layer::Layer;
 
+#[cfg(feature = "fields")]
+use crate::fields::Generation;
 use crate::service::Shared;
-use crate::{AnyBody, Decide, DenialSettings, RateLimit, RequestHead, ResponseHead};
+use crate::{AnyBody, Decide, DenialSettings, ForwardedFor, RateLimit, RequestHead, ResponseHead};
 
 /// A layer that limits the requests of services.
 ///
@@ -44,6 +46,9 @@ impl<D: Decide> RateLimitLayer<D> {
                 passes: None,
                 cost: None,
                 actual: None,
+                forwarded: None,
+                #[cfg(feature = "fields")]
+                generation: Generation::Off,
             },
             body: PhantomData,
         }
@@ -80,6 +85,9 @@ pub(crate) struct Settings {
     passes: Option<Box<Passes>>,
     cost: Option<Box<Cost>>,
     actual: Option<Box<Actual>>,
+    forwarded: Option<ForwardedFor>,
+    #[cfg(feature = "fields")]
+    pub(crate) generation: Generation,
 }
 
 type Passes = dyn Fn(&RequestHead<'_>) -> bool + Send + Sync;
@@ -87,6 +95,16 @@ type Cost = dyn Fn(&RequestHead<'_>) -> u32 + Send + Sync;
 type Actual = dyn Fn(&ResponseHead<'_>, u32) -> u32 + Send + Sync;
 
 impl Settings {
+    /// The head of a request, with the address of the client.
+    #[inline]
+    pub(crate) fn head<'r, B>(&self, request: &'r http::Request<B>) -> RequestHead<'r> {
+        let mut head = RequestHead::new(request);
+        if let (Some(forwarded), Some(peer)) = (&self.forwarded, head.address) {
+            head.address = Some(forwarded.client(peer, head.headers));
+        }
+        head
+    }
+
     /// Whether a request is not limited.
     #[inline]
     pub(crate) fn passes(&self, head: &RequestHead<'_>) -> bool {
@@ -237,6 +255,50 @@ impl<D: Decide, C: Clock, W> RateLimitLayerBuilder<D, C, W> {
         counts: impl Fn(&ResponseHead<'_>) -> bool + Send + Sync + 'static,
     ) -> Self {
         self.settling(move |head, estimate| if counts(head) { estimate } else { 0 })
+    }
+
+    /// Reads the address of the client from a header that proxies set, as far as they are trusted.
+    /// Default: the address is that of the connection, so that all clients behind a proxy have one
+    /// address.
+    ///
+    /// ```
+    /// use portcullis_policy::{Key, Policy, Rule};
+    /// use portcullis_tower::{ByPolicy, ForwardedFor, RateLimitLayer};
+    ///
+    /// let rule = Rule::new("clients").key(Key::address()).limit("100/s".parse()?);
+    /// let layer = RateLimitLayer::builder(ByPolicy::new(Policy::new([rule]).unwrap()))
+    ///     .forwarded(ForwardedFor::x_forwarded_for().hops(1))
+    ///     .build();
+    /// # let _ = layer;
+    /// # Ok::<(), portcullis_policy::PeriodError>(())
+    /// ```
+    pub fn forwarded(mut self, forwarded: ForwardedFor) -> Self {
+        self.settings.forwarded = Some(forwarded);
+        self
+    }
+
+    /// States the limits in the header fields of each response, of this generation. Default: no
+    /// fields. Needs the feature `fields`.
+    ///
+    /// An allowed request then allocates the texts of the fields. A response that has fields of the
+    /// same names keeps its own.
+    ///
+    /// ```
+    /// use portcullis_policy::{Policy, Rule};
+    /// use portcullis_tower::fields::Generation;
+    /// use portcullis_tower::{ByPolicy, RateLimitLayer};
+    ///
+    /// let policy = Policy::new([Rule::new("all").limit("100/s".parse()?)]).unwrap();
+    /// let layer = RateLimitLayer::builder(ByPolicy::new(policy))
+    ///     .fields(Generation::Draft11)
+    ///     .build();
+    /// # let _ = layer;
+    /// # Ok::<(), portcullis_policy::PeriodError>(())
+    /// ```
+    #[cfg(feature = "fields")]
+    pub fn fields(mut self, generation: Generation) -> Self {
+        self.settings.generation = generation;
+        self
     }
 
     /// Sets the clock. Default [`MonotonicClock`].

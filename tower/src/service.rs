@@ -4,17 +4,24 @@ use core::fmt;
 use core::marker::PhantomData;
 use core::task::{Context, Poll};
 use std::sync::Arc;
+#[cfg(feature = "fields")]
+use std::time::SystemTime;
 
 use bytes::Bytes;
-use http::{HeaderMap, Request, Response};
+#[cfg(feature = "fields")]
+use http::HeaderMap;
+use http::{Request, Response};
 use http_body::Body;
+#[cfg(feature = "fields")]
+use portcullis_core::Timestamp;
 use portcullis_core::{Clock, MonotonicClock};
 use tower_service::Service;
 
-use crate::denial::write_headers;
+#[cfg(feature = "fields")]
+use crate::fields::{Generation, Quota};
 use crate::future::Settling;
 use crate::layer::Settings;
-use crate::{AnyBody, Decide, Denial, LimitedBody, RequestHead, ResponseBody, ResponseFuture};
+use crate::{AnyBody, Decide, LimitedBody, ResponseBody, ResponseFuture};
 
 /// What all services of a layer have in common.
 pub(crate) struct Shared<D, C> {
@@ -81,21 +88,18 @@ where
             clock,
             settings,
         } = &*self.shared;
-        let head = RequestHead::new(&request);
+        let head = settings.head(&request);
         if settings.passes(&head) {
             return ResponseFuture::allowed(self.inner.call(request), None);
         }
         let (now, cost) = (clock.now(), settings.cost(&head));
+        #[cfg(feature = "fields")]
+        if settings.generation != Generation::Off {
+            return self.call_stating(request, now);
+        }
         let denial = if settings.settles() {
             match decide.hold_at(now, &head, cost) {
-                Ok(held) => {
-                    let settling = Settling {
-                        shared: Arc::clone(&self.shared),
-                        held,
-                        estimate: cost,
-                    };
-                    return ResponseFuture::settling(self.inner.call(request), settling);
-                }
+                Ok(held) => return self.settling(request, held, cost),
                 Err(denial) => denial,
             }
         } else {
@@ -105,21 +109,77 @@ where
             }
         };
         let headers = request.into_parts().0.headers;
-        ResponseFuture::denied(respond(settings, denial, headers))
+        let response = settings.denials.response(&denial, headers);
+        ResponseFuture::denied(response.map(LimitedBody::reply))
     }
 }
 
-/// The response to a request that is denied, in the map of headers of that request.
-fn respond<B, P>(
-    settings: &Settings,
-    denial: Denial,
-    mut headers: HeaderMap,
-) -> Response<LimitedBody<B, P>> {
-    write_headers(&mut headers, &denial, &settings.denials.headers);
-    let mut response = Response::new(LimitedBody::reply(denial.reply.body));
-    *response.status_mut() = denial.reply.status;
-    *response.headers_mut() = headers;
-    response
+impl<S, D, C, W> RateLimit<S, D, C, W> {
+    fn settling<A, B>(
+        &mut self,
+        request: Request<A>,
+        held: D::Held,
+        estimate: u32,
+    ) -> ResponseFuture<S::Future, B, D, C, W>
+    where
+        S: Service<Request<A>, Response = Response<B>>,
+        D: Decide,
+    {
+        let settling = Settling {
+            shared: Arc::clone(&self.shared),
+            held,
+            estimate,
+        };
+        ResponseFuture::settling(self.inner.call(request), settling)
+    }
+
+    /// Decides, and states the limits in the response.
+    #[cfg(feature = "fields")]
+    #[inline(never)]
+    fn call_stating<A, B>(
+        &mut self,
+        request: Request<A>,
+        now: Timestamp,
+    ) -> ResponseFuture<S::Future, B, D, C, W>
+    where
+        S: Service<Request<A>, Response = Response<B>>,
+        D: Decide,
+    {
+        let Shared {
+            decide, settings, ..
+        } = &*self.shared;
+        let head = settings.head(&request);
+        let cost = settings.cost(&head);
+        let mut stated = Vec::new();
+        let write = |stated: &[Quota<'_>], headers: &mut HeaderMap| {
+            let now = SystemTime::now();
+            settings.generation.write(stated, now, headers);
+        };
+        let denial = if settings.settles() {
+            match decide.hold_stated_at(now, &head, cost, &mut stated) {
+                Ok(held) => {
+                    let mut fields = HeaderMap::new();
+                    write(&stated, &mut fields);
+                    return self.settling(request, held, cost).stating(fields);
+                }
+                Err(denial) => denial,
+            }
+        } else {
+            match decide.decide_stated_at(now, &head, cost, &mut stated) {
+                Ok(permits) => {
+                    let mut fields = HeaderMap::new();
+                    write(&stated, &mut fields);
+                    let inner = self.inner.call(request);
+                    return ResponseFuture::allowed(inner, permits).stating(fields);
+                }
+                Err(denial) => denial,
+            }
+        };
+        let headers = request.into_parts().0.headers;
+        let mut response = settings.denials.response(&denial, headers);
+        write(&stated, response.headers_mut());
+        ResponseFuture::denied(response.map(LimitedBody::reply))
+    }
 }
 
 impl<S: fmt::Debug, D, C, W> fmt::Debug for RateLimit<S, D, C, W> {

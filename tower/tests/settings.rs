@@ -329,6 +329,130 @@ fn a_request_without_a_client_is_refused_shared_or_judged_by_the_next_rule() {
     assert_eq!(skipped.map(|response| response.0), [200, 430]);
 }
 
+/// IETF, draft-ietf-httpapi-ratelimit-headers (world Q, 329): after a denial, `Retry-After` is not
+/// before the end of the effective window `t`.
+#[cfg(feature = "fields")]
+#[test]
+fn every_response_states_the_limits() {
+    use portcullis_tower::fields::Generation;
+    type Ask = dyn FnMut(Request<()>) -> Option<Response<String>>;
+    let rule = || {
+        let second: Limit = "2/20s".parse().unwrap();
+        let day: Limit = "100/d".parse().unwrap();
+        Rule::new("api").limit(second.named("burst")).limit(day)
+    };
+    let state = |response: &Response<String>, name: &str| {
+        let value = response.headers().get(name)?;
+        Some(value.to_str().unwrap().to_owned())
+    };
+    // Alone, and as the first and the second of two that judge.
+    let other = || ByLimiter::new(TokenBucket::new(Rate::per_second(1_000), 1_000));
+    let alone = limited(policy(rule()), |layer| layer.fields(Generation::Draft11)).0;
+    let first = limited(policy(rule()).and(other()), |layer| {
+        layer.fields(Generation::Draft11)
+    });
+    let settled = limited(other().and(policy(rule())), |layer| {
+        layer
+            .fields(Generation::Draft11)
+            .settling(|_, estimate| estimate)
+    });
+    let asks: [Box<Ask>; 3] = [Box::new(alone), Box::new(first.0), Box::new(settled.0)];
+    for mut ask in asks {
+        let allowed = ask(get("/")).unwrap();
+        let policies = r#""burst";q=2;w=20, "api-2";q=100;w=86400"#;
+        assert_eq!(state(&allowed, "ratelimit-policy").unwrap(), policies);
+        assert_eq!(
+            state(&allowed, "ratelimit").unwrap(),
+            r#""burst";r=1;t=10, "api-2";r=99;t=864"#
+        );
+        ask(get("/")).unwrap();
+        let denied = ask(get("/")).unwrap();
+        assert_eq!(state(&denied, "ratelimit-policy").unwrap(), policies);
+        assert_eq!(state(&denied, "ratelimit").unwrap(), r#""burst";r=0;t=10"#);
+        assert_eq!(state(&denied, "retry-after").unwrap(), "10");
+    }
+    // By default there are none (world O, 291).
+    let (mut ask, _) = limited(policy(rule()), |layer| layer);
+    let response = ask(get("/")).unwrap();
+    assert_eq!(response.headers().len(), 0);
+    let (mut ask, _) = limited(policy(rule()), |layer| {
+        layer.fields(Generation::X(portcullis_tower::fields::ResetForm::Seconds))
+    });
+    let response = ask(get("/")).unwrap();
+    assert_eq!(state(&response, "x-ratelimit-limit").unwrap(), "2");
+    assert_eq!(state(&response, "x-ratelimit-remaining").unwrap(), "1");
+    assert_eq!(state(&response, "x-ratelimit-reset").unwrap(), "10");
+}
+
+/// The field counts only from a proxy that is trusted.
+#[test]
+fn clients_behind_a_trusted_proxy_have_limits_of_their_own() {
+    use portcullis_tower::{ForwardedFor, PeerAddress};
+    let rule = || {
+        Rule::new("clients")
+            .key(Key::address())
+            .limit("1/h".parse().unwrap())
+    };
+    let request = |client: &str| {
+        let mut request = get("/");
+        request
+            .extensions_mut()
+            .insert(PeerAddress("10.0.0.1".parse().unwrap()));
+        let value = HeaderValue::from_str(client).unwrap();
+        request.headers_mut().insert("x-forwarded-for", value);
+        request
+    };
+    let (mut ask, _) = limited(policy(rule()), |layer| layer);
+    assert_eq!(ask(request("192.0.2.1")).unwrap().status(), 200);
+    assert_eq!(
+        ask(request("192.0.2.2")).unwrap().status(),
+        429,
+        "off by default"
+    );
+    let (mut ask, _) = limited(policy(rule()), |layer| {
+        layer.forwarded(ForwardedFor::x_forwarded_for().hops(1))
+    });
+    assert_eq!(ask(request("192.0.2.1")).unwrap().status(), 200);
+    assert_eq!(ask(request("192.0.2.2")).unwrap().status(), 200);
+    assert_eq!(
+        ask(request("1.1.1.1, 192.0.2.2")).unwrap().status(),
+        429,
+        "from the right"
+    );
+}
+
+#[test]
+fn jitter_is_added_and_a_function_has_the_last_word() {
+    let mut seconds: Vec<u64> = (0..40)
+        .map(|_| {
+            let rule = Rule::new("all");
+            let response = denied(rule, DenialSettings::new().jitter(9));
+            response.headers()["retry-after"]
+                .to_str()
+                .unwrap()
+                .parse()
+                .unwrap()
+        })
+        .collect();
+    seconds.sort_unstable();
+    seconds.dedup();
+    assert!(seconds.len() > 3, "{seconds:?}");
+    assert!(
+        seconds.iter().all(|seconds| (90..100).contains(seconds)),
+        "{seconds:?}"
+    );
+    let own = DenialSettings::new().responding(|denial, mut response| {
+        *response.status_mut() = StatusCode::IM_A_TEAPOT;
+        *response.body_mut() = format!("{:?}", denial.retry_seconds()).into();
+        response
+    });
+    let response = denied(Rule::new("all"), own);
+    assert_eq!(
+        (response.status().as_u16(), response.body().as_str()),
+        (418, "Some(90)")
+    );
+}
+
 #[test]
 fn a_path_that_is_too_long_gets_414() {
     let (mut ask, _) = limited(policy(Rule::new("all")), |layer| layer);

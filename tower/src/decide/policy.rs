@@ -9,7 +9,11 @@ use portcullis_policy::{Decision, Kind, OwnedDecision, OwnedHold, Policy};
 #[cfg(feature = "live")]
 use portcullis_policy::{LivePolicy, LoadedPolicy, SharedPolicy};
 
+#[cfg(feature = "fields")]
+use super::stated;
 use crate::denial::Replies;
+#[cfg(feature = "fields")]
+use crate::fields::Quota;
 use crate::{Decide, Denial, DenialSettings, RequestHead};
 
 /// Judges requests by a [`Policy`].
@@ -94,6 +98,44 @@ impl Decide for ByPolicy {
     ) -> Result<Self::Held, Denial> {
         head.with_request(self.kind, cost, |request| {
             let hold = self.policy.hold_at(now, request);
+            if !hold.is_allowed() {
+                return Err(self.replies.policy(now, &hold));
+            }
+            Ok(hold.into_owned(Arc::clone(&self.policy)))
+        })
+    }
+
+    #[cfg(feature = "fields")]
+    fn decide_stated_at(
+        &self,
+        now: Timestamp,
+        head: &RequestHead<'_>,
+        cost: u32,
+        stated: &mut Vec<Quota<'static>>,
+    ) -> Result<Option<Self::Permits>, Denial> {
+        head.with_request(self.kind, cost, |request| {
+            let decision = self.policy.decide_explained_at(now, request);
+            stated::explained(self.kind, &decision, stated);
+            if !decision.is_allowed() {
+                return Err(self.replies.policy(now, &decision));
+            }
+            let decision = decision.into_decision();
+            let keep = |decision: Decision<'_>| decision.into_owned(Arc::clone(&self.policy));
+            Ok(decision.holds_permits().then(|| keep(decision)))
+        })
+    }
+
+    #[cfg(feature = "fields")]
+    fn hold_stated_at(
+        &self,
+        now: Timestamp,
+        head: &RequestHead<'_>,
+        cost: u32,
+        stated: &mut Vec<Quota<'static>>,
+    ) -> Result<Self::Held, Denial> {
+        head.with_request(self.kind, cost, |request| {
+            let hold = self.policy.hold_at(now, request);
+            stated::present(self.kind, now, &hold, stated);
             if !hold.is_allowed() {
                 return Err(self.replies.policy(now, &hold));
             }
@@ -238,6 +280,46 @@ impl Decide for ByLivePolicy {
         let policy = self.live.load();
         head.with_request(self.kind, cost, |request| {
             let hold = policy.hold_at(now, request);
+            if !hold.is_allowed() {
+                return Err(self.denial(now, &policy, &hold));
+            }
+            Ok(hold.into_owned(policy.share()))
+        })
+    }
+
+    #[cfg(feature = "fields")]
+    fn decide_stated_at(
+        &self,
+        now: Timestamp,
+        head: &RequestHead<'_>,
+        cost: u32,
+        stated: &mut Vec<Quota<'static>>,
+    ) -> Result<Option<Self::Permits>, Denial> {
+        let policy = self.live.load();
+        head.with_request(self.kind, cost, |request| {
+            let decision = policy.decide_explained_at(now, request);
+            stated::explained(self.kind, &decision, stated);
+            if !decision.is_allowed() {
+                return Err(self.denial(now, &policy, &decision));
+            }
+            let decision = decision.into_decision();
+            let keep = |decision: Decision<'_>| decision.into_owned(policy.share());
+            Ok(decision.holds_permits().then(|| keep(decision)))
+        })
+    }
+
+    #[cfg(feature = "fields")]
+    fn hold_stated_at(
+        &self,
+        now: Timestamp,
+        head: &RequestHead<'_>,
+        cost: u32,
+        stated: &mut Vec<Quota<'static>>,
+    ) -> Result<Self::Held, Denial> {
+        let policy = self.live.load();
+        head.with_request(self.kind, cost, |request| {
+            let hold = policy.hold_at(now, request);
+            stated::present(self.kind, now, &hold, stated);
             if !hold.is_allowed() {
                 return Err(self.denial(now, &policy, &hold));
             }
