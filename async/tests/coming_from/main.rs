@@ -1,6 +1,6 @@
 //! What the tables of the guides in `docs/coming-from/` list as equivalents, completed to programs,
-//! so that it compiles. A test of `xtask` looks for each cell in these files: `Type::method(..)` may
-//! be written as a call of the method.
+//! so that it compiles. A test of `xtask` looks for each cell in these files: `Type::method(..)`
+//! may be written as a call of the method.
 #![cfg(all(
     feature = "stream",
     feature = "tokio",

@@ -664,8 +664,8 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
         }
     }
 
-    /// Takes from an entry of the key, if no other call changes it at the same time. The first limit
-    /// leads, and `lead` is its word.
+    /// Takes from an entry of the key, if no other call changes it at the same time. The first
+    /// limit leads, and `lead` is its word.
     #[inline(always)]
     fn take_at_once<'t, O: Observer<DetailBy>>(
         &self,

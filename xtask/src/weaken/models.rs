@@ -1133,8 +1133,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: "core/src/keyed/keyed_list/settling.rs",
         within: "fn charge_in(",
-        text: "let state = word.held_as(tag)?.state();",
-        by: "let Some(held) = word.held_as(tag) else { break (0, 0) }; let state = held.state();",
+        text: "let held = word.held_as(tag)?;",
+        by: "let Some(held) = word.held_as(tag) else { break (0, 0) };",
         test: (
             "moving_lists",
             "a_charge_is_not_forgotten_when_another_key_claims_the_entry",

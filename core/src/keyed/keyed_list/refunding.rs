@@ -6,8 +6,8 @@
 //!
 //! Transition: if the sum for the present states is that of the receipt, each limit refunds as it
 //! does alone, the lead last. Otherwise only the concurrency limits do. If another call takes in
-//! between, some limits refund and others do not. Then the permits count as refunded, and the others
-//! have fewer until theirs come back by time.
+//! between, some limits refund and others do not. Then the permits count as refunded, and the
+//! others have fewer until theirs come back by time.
 //!
 //! Invariant: while a receipt is valid, no note is less than the take left it. A bucket moves only
 //! forward, except by an undo or a refund of a later take, which ends no further back than that
