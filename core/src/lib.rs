@@ -83,7 +83,7 @@
 //! | state rates and times | [`Rate`], [`Timestamp`], [`Interval`]; [`Clock`], [`Clocked`], [`MonotonicClock`], [`CoarseClock`], [`TscClock`], [`ManualClock`], [`Timeless`] |
 //! | check settings | [`SettingsError`], [`Setting`] |
 //! | change settings, reserve | [`Carry`], [`ChangeError`], [`PartlyChanged`], [`Reservation`] |
-//! | limit by key | [`Key`], [`KeyLimiter`], [`ClockedKey`]; [`Line`], [`Address`]; [`Seed`], [`RandomSeed`], [`KeyHash`], [`SeedFixed`], [`SeededHasher`]; [`KeyedStatistics`]; [`Refunds`], [`RefundsBefore`]; [`IntoRules`], [`TokenBucketRules`], [`FixedWindowRules`], [`ConcurrencyRules`], [`AnyRules`], [`KeyedRules`], [`MovableRules`]; [`RuleList`], [`RulesAtRunTime`] |
+//! | limit by key | [`Key`], [`KeyLimiter`], [`ClockedKey`]; [`Line`], [`Address`]; [`Seed`], [`RandomSeed`], [`KeyHash`], [`SeedFixed`], [`SeededHasher`]; [`KeyedStatistics`]; [`Refunds`], [`RefundsBefore`]; [`IntoRules`], [`IntoRuleList`], [`TokenBucketRules`], [`FixedWindowRules`], [`ConcurrencyRules`], [`AnyRules`], [`KeyedRules`], [`MovableRules`]; [`RuleList`], [`RulesAtRunTime`] |
 //! | combine, wrap, share out | [`Limits`], [`Receipts`]; [`Counts`], [`Total`], [`NotGranted`]; [`PenaltySettings`], [`Threshold`]; [`Sliceable`], [`Striped`], [`Stripe`] |
 //! | name leases | [`LeaseId`], [`ClaimError`], [`StaleId`] |
 //! | describe decisions | [`metadata`] |
@@ -159,7 +159,7 @@ pub use clock::{Clock, Clocked, Timeless};
 pub use clock::{CoarseClock, MonotonicClock};
 pub use keyed::by_address::{ByAddress, LimitersByAddress};
 pub use keyed::clocked_key::ClockedKey;
-pub use keyed::into_rules::IntoRules;
+pub use keyed::into_rules::{IntoRuleList, IntoRules};
 pub use keyed::key::{Key, KeyLimiter, Keys, QueueKeys};
 pub use keyed::key_hash::KeyHash;
 pub use keyed::keyed_array::KeyedArray;

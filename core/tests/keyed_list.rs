@@ -13,9 +13,9 @@ use std::thread;
 
 use portcullis_core::{
     AllOf, AnyRules, Concurrency, ConcurrencyRules, Counted, Denied, Detail, FixedWindow,
-    FixedWindowRules, Key, Keyed, KeyedList, KeyedWord, Lease, Limiter, Line, QueueKeys,
-    RandomSeed, Rate, Receipt, Retry, RuleList, RulesAtRunTime, Seed, Setting, SettingsError,
-    Timestamp, TokenBucket, TokenBucketRules, Word,
+    FixedWindowRules, IntoRuleList, Key, Keyed, KeyedList, KeyedWord, Lease, Limiter, Line,
+    QueueKeys, RandomSeed, Rate, Receipt, Retry, RuleList, RulesAtRunTime, Seed, Setting,
+    SettingsError, Timestamp, TokenBucket, TokenBucketRules, Word,
 };
 use support::draws::Draws;
 use support::soak::rounds;
@@ -136,9 +136,9 @@ impl<G> Oracle<G> {
 }
 
 /// Compares decision for decision, with times that stand still, move ahead, or are stale.
-fn decides_as_plain_limiters<L: RuleList>(
+fn decides_as_plain_limiters(
     settings: &[Settings],
-    list: L,
+    list: impl IntoRuleList,
     draws: &mut Draws<'_>,
 ) -> [u32; 2] {
     let mut refunds_made = [0; 2];
@@ -304,6 +304,18 @@ fn soak() {
         race_for_permits(round);
         race_and_refund(round);
     }
+}
+
+#[test]
+fn limiters_give_a_table_their_settings_or_an_error() {
+    let bucket = |burst| TokenBucket::new(Rate::per_second(1), burst);
+    let table = KeyedList::for_keys((bucket(5), Concurrency::new(2)), 10);
+    assert_eq!((table.rules().0.burst(), table.rules().1.limit()), (5, 2));
+    let table = KeyedList::for_keys([bucket(5), bucket(7)], 10);
+    assert_eq!(table.rules().each_ref().map(|rules| rules.burst()), [5, 7]);
+    let large = || Concurrency::new(<Concurrency>::max_limit());
+    assert!((bucket(5), large()).into_rule_list().is_err());
+    assert!([large(), large()].into_rule_list().is_err());
 }
 
 #[test]

@@ -8,9 +8,9 @@ use portcullis_async::{
     ThreadTimer, TokioTimer,
 };
 use portcullis_core::{
-    AdjustableBucket, Carry, Clocked, Counted, Denied, Detail, Keyed, KeyedArray, KeyedList,
-    Limiter, LimiterExt, Line, ManualClock, MonotonicClock, RandomSeed, Rate, Retry, StripedBucket,
-    Timestamp, TokenBucket, TokenBucketRules,
+    AdjustableBucket, Carry, Clocked, Counted, Denied, Detail, FixedWindow, Keyed, KeyedArray,
+    KeyedList, Limiter, LimiterExt, Line, ManualClock, MonotonicClock, RandomSeed, Rate, Retry,
+    StripedBucket, Timestamp, TokenBucket, TokenBucketRules,
 };
 
 fn rates(n: u32, d: Duration, max_burst: u32, replenish_all_per: Duration) -> [Rate; 6] {
@@ -113,11 +113,11 @@ fn tables(rate: Rate, burst: u64, n: usize, hasher: impl BuildHasher) {
     let table = Keyed::for_keys(TokenBucket::new(rate, burst), n);
     let _ = Counted::new(table);
     let _ = Keyed::for_keys_with_hasher(TokenBucket::new(rate, burst), n, hasher);
-    let rules = (
-        TokenBucketRules::new(rate, burst),
-        TokenBucketRules::new(rate, burst),
-    );
-    let _ = KeyedList::for_keys(rules, n);
+    let bucket = TokenBucket::new(rate, burst);
+    let window = FixedWindow::new(9, Duration::from_secs(60));
+    let table = KeyedList::for_keys((bucket, window), n);
+    let table = Clocked::new(table, MonotonicClock::new());
+    let _ = table.key("alice").try_acquire_each(1);
     let _ = KeyedArray::for_keys(|| AdjustableBucket::new(rate, burst), n);
 }
 

@@ -3,7 +3,8 @@
 use core::hash::Hash;
 use core::ops::Deref;
 
-use crate::{Clock, Clocked, Denied, Detail, Idle, Key, Keys, Lease, Limiter};
+use crate::keyed::keyed_list::EachLimit;
+use crate::{Clock, Clocked, Denied, DeniedBy, Detail, DetailBy, Idle, Key, Keys, Lease, Limiter};
 
 /// The limiter of one key of a table, joined with a clock: the result of
 /// [`Clocked::key`](Clocked::key).
@@ -193,6 +194,52 @@ impl<P: Deref<Target: Keys>, C: Clock> ClockedKey<P, C> {
     /// ```
     pub fn idle(&self) -> Idle {
         self.key.idle_at(self.clock.now())
+    }
+}
+
+impl<P: Deref<Target: EachLimit>, C: Clock> ClockedKey<P, C> {
+    /// Takes `n` permits of each limit of the key at the clock's current time, or none: see
+    /// [`Key::try_acquire_each_at`]. For a key of a [`KeyedList`](crate::KeyedList).
+    ///
+    /// # Errors
+    ///
+    /// [`DeniedBy`] names the first limit that denies. [`Key::retry_each`] says when to retry.
+    ///
+    /// ```
+    /// # use portcullis_core::{Clocked, Concurrency, KeyedList, ManualClock, Rate, Retry};
+    /// # use portcullis_core::TokenBucket;
+    /// let limiters = (TokenBucket::new(Rate::per_second(5), 5), Concurrency::new(2));
+    /// let users = Clocked::new(KeyedList::for_keys(limiters, 100), ManualClock::new());
+    /// let alice = users.key("alice");
+    /// let _lease = alice.try_acquire_each(2)?;
+    /// let denied = alice.try_acquire_each(1).unwrap_err();
+    /// assert_eq!(denied.index, 1);
+    /// assert_eq!(alice.limiter().retry_each(denied), Retry::OnRelease);
+    /// # Ok::<(), portcullis_core::DeniedBy>(())
+    /// ```
+    #[inline]
+    pub fn try_acquire_each(self, n: u32) -> Result<Lease<Key<P>>, DeniedBy> {
+        self.key.try_acquire_each_at(self.clock.now(), n)
+    }
+
+    /// Takes permits as [`try_acquire_each`](Self::try_acquire_each) does, and returns what one of
+    /// the limits saw: see [`Key::try_acquire_each_explained_at`].
+    ///
+    /// # Errors
+    ///
+    /// The first result is one of the errors of `try_acquire_each`.
+    ///
+    /// ```
+    /// # use portcullis_core::{Clocked, Concurrency, KeyedList, ManualClock};
+    /// let limiters = [Concurrency::new(7), Concurrency::new(5)];
+    /// let users = Clocked::new(KeyedList::for_keys(limiters, 100), ManualClock::new());
+    /// let (lease, told) = users.key("alice").try_acquire_each_explained(4);
+    /// assert!(lease.is_ok());
+    /// assert_eq!((told.index, told.detail.available, told.detail.capacity), (1, 1, 5));
+    /// ```
+    #[must_use = "a lease returns its permits when it is dropped"]
+    pub fn try_acquire_each_explained(self, n: u32) -> (Result<Lease<Key<P>>, DeniedBy>, DetailBy) {
+        self.key.try_acquire_each_explained_at(self.clock.now(), n)
     }
 }
 

@@ -70,8 +70,6 @@ use std::boxed::Box;
 #[cfg(feature = "std")]
 use std::sync::Arc;
 
-#[cfg(feature = "std")]
-use crate::RandomSeed;
 use crate::keyed::key::{self, Key, Keys, QueueKeys, sealed::Table as _};
 use crate::keyed::line::{self, Address, Entry, Found, Held, Line, Width, Words};
 use crate::keyed::rule_list::sealed::Rules;
@@ -85,6 +83,8 @@ use crate::{
     Denied, DeniedBy, Detail, DetailBy, Idle, Interval, KeyHash, Lease, Receipt, Refund, Retry,
     Seed, Timestamp,
 };
+#[cfg(feature = "std")]
+use crate::{IntoRuleList, RandomSeed};
 
 /// Several limits for each key, in a table of fixed size, without locks and without allocation. A
 /// request takes its permits from all limits of its key, or from none.
@@ -94,22 +94,22 @@ use crate::{
 /// collisions, the hasher and the staleness are those of a `Keyed` table. What it calls a slot is
 /// here an *entry* with a word for each limit.
 ///
-/// With the feature `std`, [`for_keys`](Self::for_keys) creates a table from a list of
-/// [rules](RuleList) and a number of keys:
+/// With the feature `std`, [`for_keys`](Self::for_keys) creates a table from a list of limiters and
+/// a number of keys:
 ///
 /// ```
 /// use core::time::Duration;
 /// use portcullis_core::{
-///     ConcurrencyRules, FixedWindowRules, KeyedList, Rate, Retry, Timestamp, TokenBucketRules,
+///     Concurrency, FixedWindow, KeyedList, Rate, Retry, Timestamp, TokenBucket,
 /// };
 ///
 /// // For each user: 10 per second, 1,000 in each day, and 2 at once.
-/// let rules = (
-///     TokenBucketRules::new(Rate::per_second(10), 5),
-///     FixedWindowRules::new(1_000, Duration::from_secs(86_400)),
-///     ConcurrencyRules::new(2),
+/// let limiters = (
+///     TokenBucket::new(Rate::per_second(10), 5),
+///     FixedWindow::new(1_000, Duration::from_secs(86_400)),
+///     Concurrency::new(2),
 /// );
-/// let users = KeyedList::for_keys(rules, 1_000);
+/// let users = KeyedList::for_keys(limiters, 1_000);
 /// let now = Timestamp::from_secs(9);
 /// let lease = users.key("alice").try_acquire_each_at(now, 2)?;
 ///
@@ -291,8 +291,18 @@ impl<L, M, S> KeyedList<L, M, S> {
 
 #[cfg(feature = "std")]
 impl<L: RuleList> KeyedList<L, Box<[Line]>, RandomSeed> {
-    /// Creates a table in which `keys` keys can be in use at once. Of new keys, at most 1 in
-    /// 1,000,000 then finds no entry. Needs the feature `std`.
+    /// Creates a table in which `keys` keys can be in use at once, each with the settings of all
+    /// `limiters`. Of new keys, at most 1 in 1,000,000 then finds no entry. Needs the feature
+    /// `std`.
+    ///
+    /// `limiters` is a tuple or an array of limiters or of their rules: see
+    /// [`IntoRuleList`](crate::IntoRuleList). Permits that were taken from the limiters do not
+    /// count.
+    ///
+    /// # Panics
+    ///
+    /// If the settings do not fit the 43 bits that an entry has for a state (20 on targets without
+    /// 64-bit atomics). To get an error instead, pass `limiters.into_rule_list()?`.
     ///
     /// # Cost
     ///
@@ -301,9 +311,9 @@ impl<L: RuleList> KeyedList<L, Box<[Line]>, RandomSeed> {
     /// [`new`](Self::new).
     ///
     /// ```
-    /// # use portcullis_core::{ConcurrencyRules, KeyedList, Rate, Timestamp, TokenBucketRules};
-    /// let rate = TokenBucketRules::new(Rate::per_second(10), 5);
-    /// let users = KeyedList::for_keys((rate, ConcurrencyRules::new(2)), 1_000);
+    /// # use portcullis_core::{Concurrency, KeyedList, Rate, Timestamp, TokenBucket};
+    /// let rate = TokenBucket::new(Rate::per_second(10), 5);
+    /// let users = KeyedList::for_keys((rate, Concurrency::new(2)), 1_000);
     /// let now = Timestamp::from_secs(9);
     /// let lease = users.key("alice").try_acquire_at(now, 2)?;
     /// assert!(users.key("alice").try_acquire_at(now, 1).is_err());
@@ -312,8 +322,8 @@ impl<L: RuleList> KeyedList<L, Box<[Line]>, RandomSeed> {
     /// # Ok::<(), portcullis_core::Denied>(())
     /// ```
     #[must_use]
-    pub fn for_keys(rules: L, keys: usize) -> Self {
-        Self::for_keys_with_hasher(rules, keys, RandomSeed::new())
+    pub fn for_keys(limiters: impl IntoRuleList<Rules = L>, keys: usize) -> Self {
+        Self::for_keys_with_hasher(limiters, keys, RandomSeed::new())
     }
 }
 
@@ -321,6 +331,10 @@ impl<L: RuleList> KeyedList<L, Box<[Line]>, RandomSeed> {
 impl<L: RuleList, S: BuildHasher> KeyedList<L, Box<[Line]>, S> {
     /// As [`for_keys`](KeyedList::for_keys), with a hasher of the caller's choice. Needs the
     /// feature `std`.
+    ///
+    /// # Panics
+    ///
+    /// As `for_keys`.
     ///
     /// ```
     /// # use portcullis_core::{ConcurrencyRules, KeyedList, Seed};
@@ -330,9 +344,18 @@ impl<L: RuleList, S: BuildHasher> KeyedList<L, Box<[Line]>, S> {
     /// users.seed().set([7, 8]).unwrap();
     /// ```
     #[must_use]
-    pub fn for_keys_with_hasher(rules: L, keys: usize, hasher: S) -> Self {
-        let lines = line::groups_for(keys, Width::at_least(rules.count()));
-        Self::new(rules, lines, hasher)
+    pub fn for_keys_with_hasher(
+        limiters: impl IntoRuleList<Rules = L>,
+        keys: usize,
+        hasher: S,
+    ) -> Self {
+        match limiters.into_rule_list() {
+            Ok(rules) => {
+                let lines = line::groups_for(keys, Width::at_least(rules.count()));
+                Self::new(rules, lines, hasher)
+            }
+            Err(error) => error.refuse(),
+        }
     }
 }
 

@@ -23,7 +23,7 @@ pub(crate) const MOST: usize = 8;
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a list of the rules of a `KeyedList` table",
     label = "expected a tuple or an array of 1 to 8 of `TokenBucketRules`, `FixedWindowRules`, `ConcurrencyRules` and `AnyRules`, or a `RulesAtRunTime`",
-    note = "convert a limiter with `limiter.into_rules()?`",
+    note = "convert limiters with `limiters.into_rule_list()?`, or write `KeyedList::for_keys(limiters, keys)`",
     note = "for limiters of any other type, use a `KeyedArray` of `AllOf`"
 )]
 pub trait RuleList: List {}
