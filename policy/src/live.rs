@@ -78,8 +78,8 @@ use crate::{Policy, RefreshError, RuleSource, Sourced};
 ///
 /// Requests that wait for a rule go on waiting, and are judged by the new limits, if the rule keeps
 /// its state, its queue keeps its order, and the rule keeps its limits of permits at once, whose
-/// numbers may change. If the queue gets smaller, those who wait in it stay. In other cases, they
-/// are decided at once by the limits that they wait for: most of them are denied.
+/// numbers may change. If the queue gets smaller, those who wait in it stay. In other cases, those
+/// who wait are decided at once by the limits that they wait for: most of them are denied.
 ///
 /// A rule with several limits of one algorithm pairs them with those before: equal ones first, then
 /// those with the same name, then those with the same period.

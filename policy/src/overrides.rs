@@ -165,8 +165,8 @@ impl Overrides {
         all.map(|Override { store, limits, .. }| (store, &**limits))
     }
 
-    /// Goes on with the queues of the overrides `old` for the same keys. `are_shadows` says which
-    /// of the two rules is one.
+    /// Goes on with the queues of the overrides `old` for the same keys. The flags say whether the
+    /// rule before was a shadow, and whether this one is.
     #[cfg(feature = "queue")]
     pub(crate) fn follow_queues(
         &mut self,

@@ -81,8 +81,8 @@ impl Timers {
 
 impl Policy {
     /// Sets the timers of the queues in which requests wait: `create` is called for each queue, and
-    /// once for the time of the policy. All timers that it returns must tell the same time.
-    /// Default: a [`ThreadTimer`], which works with any executor. No request must wait yet.
+    /// once for the time of the policy. All timers that it returns must tell the same time. The
+    /// default is a [`ThreadTimer`], which works with any executor.
     ///
     /// A policy that [replaces](crate::LivePolicy::replace_at) another one takes over its timers,
     /// unless it has set its own.
@@ -109,9 +109,9 @@ impl Policy {
         self
     }
 
-    /// Returns the present time of the policy's timers. [`acquire`](Self::acquire) decides at it.
-    /// If other requests of the policy are decided by [`decide_at`](Self::decide_at), pass this
-    /// time, or that of a clock with the same origin: for the default timer, a
+    /// Returns the present time of the policy's timers. [`acquire`](Self::acquire) decides at this
+    /// time. If other requests of the policy are decided by [`decide_at`](Self::decide_at), pass
+    /// this time, or that of a clock with the same origin: for the default timer, a
     /// [`MonotonicClock`](portcullis_core::MonotonicClock).
     ///
     /// ```
@@ -126,8 +126,9 @@ impl Policy {
     /// Decides a request, and takes its permits if it is allowed. If only limits with a
     /// [queue](Limit::queue) deny it, it waits until they have its permits.
     ///
-    /// The request is decided by this call. The future waits, and does not borrow the request.
-    /// Drop the future to cancel the request. A request that waits holds nothing of the limits.
+    /// The request is decided by this call. The future waits, and does not borrow the request: the
+    /// request enters the queue at the first poll. Drop the future to cancel the request. A request
+    /// that waits holds nothing of the limits.
     ///
     /// - A limit without a queue, a penalty, and a request for more permits than a limit can ever
     ///   have deny at once. So does a limit without a queue while the request waits for others.
