@@ -281,6 +281,21 @@ fn a_sweep_during_a_take_loses_no_charge() {
     });
 }
 
+/// The sweep vacates the lead, and another call takes the entry again and gives the second word
+/// back. Then the sweep must not vacate that word.
+#[test]
+fn a_key_that_takes_during_a_sweep_keeps_its_entry() {
+    explore(|| {
+        let table = Arc::new(table((bucket(2), at_once(1))));
+        assert_eq!(visit(&table, A, at(5)), 1);
+        let sweeping = spawn(&table, |table| table.sweep_at(at(20), ..));
+        turn();
+        visit(&table, A, at(20));
+        join(sweeping);
+        assert_eq!(grant(&table, A, at(20), 1), 1);
+    });
+}
+
 #[test]
 fn a_take_whose_rest_fails_gives_back_what_it_took() {
     explore(|| {

@@ -22,6 +22,7 @@
 //!            (vacant, or indistinguishable from fresh ones), as in `line`. Exchange each other
 //!            word, if it is still free, for the state that the take leaves. Hold the lead. If a
 //!            word is not free any more: undo the exchanges, vacate the lead
+//! sweep      claim the lead of an idle entry, vacate the other words that are free, then the lead
 //! release    subtract from the words of the limits whose permits are released, the lead last
 //! refund     if all words are as the take left them: undo its exchanges, the lead last
 //! ```
@@ -256,9 +257,8 @@ impl<L, M, S> KeyedList<L, M, S> {
     ///
     /// ```
     /// # use portcullis_core::{ConcurrencyRules, KeyedList, Line, Seed};
-    /// let lines = [const { Line::new() }; 8];
-    /// let table = KeyedList::new((ConcurrencyRules::new(1),), lines, Seed::new());
-    /// assert_eq!(table.lines().len(), 8);
+    /// let table = KeyedList::new((ConcurrencyRules::new(1),), [Line::new()], Seed::new());
+    /// assert_eq!(table.lines().len(), 1);
     /// ```
     pub const fn lines(&self) -> &M {
         &self.table.lines
@@ -439,6 +439,9 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
     /// [staleness](Self::staleness) at `now`. Returns their number. See
     /// [`Keyed::sweep_at`](crate::Keyed::sweep_at).
     ///
+    /// While a call vacates an entry, it claims it: requests for its key retry a few times, and are
+    /// then denied with [`Denied::Crowded`].
+    ///
     /// ```
     /// # use portcullis_core::{ConcurrencyRules, KeyedList, Line, Seed, Timestamp};
     /// let rules = [ConcurrencyRules::new(5), ConcurrencyRules::new(3)];
@@ -449,9 +452,12 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
     /// ```
     pub fn sweep_at(&self, now: Timestamp, lines: impl RangeBounds<usize>) -> usize {
         self.table.sweep(self.width(), lines, |entry| {
-            if !entry.vacate_if(|held| self.is_free(entry.at, Some(held), now)) {
+            // The claim keeps the key from taking the entry again before the other words are
+            // vacated. The key would lose those that are idle, and could not use the others.
+            let claim = entry.claim_if(|held| self.is_free(entry.at, Some(held), now));
+            let Some(claimed) = claim else {
                 return false;
-            }
+            };
             // The words after the lead are not read until the next claim. Without this, their times
             // may wrap until then.
             let words = line::words(self.table.lines(), entry.at, self.width());
@@ -460,6 +466,7 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
                     entry.vacate_if(|held| self.is_forgettable(limit, Some(held), now));
                 }
             }
+            claimed.vacate();
             true
         })
     }

@@ -374,7 +374,7 @@ impl Held {
     }
 }
 
-impl Entry<'_> {
+impl<'t> Entry<'t> {
     /// The word, if it is held under `tag`.
     #[inline(always)]
     pub(crate) fn held_as(self, tag: u64) -> Option<Held> {
@@ -515,6 +515,19 @@ impl Entry<'_> {
         true
     }
 
+    /// Claims the slot for the key that holds it, so that it can be vacated, if `is_forgettable`
+    /// says so for its word.
+    pub(crate) fn claim_if(self, is_forgettable: impl Fn(Held) -> bool) -> Option<Swept<'t>> {
+        let held = self.held()?;
+        // Acquire: what is written under the claim comes after it.
+        let claimed = is_forgettable(held)
+            && self
+                .word
+                .compare_exchange_weak(held.0, held.tag(), Acquire, Relaxed)
+                .is_ok();
+        claimed.then_some(Swept(self))
+    }
+
     /// Vacates the slot if it is held, and `is_forgettable` says so for its word.
     pub(crate) fn vacate_if(self, is_forgettable: impl Fn(Held) -> bool) -> bool {
         let vacate = |from: Held| {
@@ -523,6 +536,18 @@ impl Entry<'_> {
         };
         self.held()
             .is_some_and(|held| is_forgettable(held) && vacate(held))
+    }
+}
+
+/// A slot that is claimed to be vacated.
+#[must_use]
+pub(crate) struct Swept<'t>(Entry<'t>);
+
+impl Swept<'_> {
+    /// Vacates the slot.
+    pub(crate) fn vacate(self) {
+        // Release: what was written under the claim comes before the next one.
+        self.0.word.store(0, Release);
     }
 }
 

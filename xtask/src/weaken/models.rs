@@ -1531,6 +1531,17 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "None",
         test: ("keyed_list", "a_sweep_during_a_take_loses_no_charge"),
     },
+    // A sweep vacates the lead before the other words.
+    Mutant {
+        file: LINE,
+        within: "pub(crate) fn claim_if(",
+        text: "held.tag()",
+        by: "0",
+        test: (
+            "keyed_list",
+            "a_key_that_takes_during_a_sweep_keeps_its_entry",
+        ),
+    },
     // Two seeds.
     Mutant {
         file: SEED,
