@@ -269,12 +269,12 @@ fn receipt_of<'r, R: KeyedRules + 'r>(
     now: Timestamp,
 ) -> Receipt {
     left.map(|(rules, left)| rules.receipt(left, now))
-        .fold(Receipt::NONE, with)
+        .fold(Receipt::NONE, |all, one| with(&all, &one))
 }
 
 /// The receipt of a grant by two limits. The time is 0 if neither of them needs it.
 #[inline(always)]
-const fn with(one: Receipt, other: Receipt) -> Receipt {
+const fn with(one: &Receipt, other: &Receipt) -> Receipt {
     Receipt::dated(
         one.note().wrapping_add(other.note()),
         one.time() | other.time(),
@@ -415,7 +415,7 @@ macro_rules! tuple {
             #[inline(always)]
             fn receipt(&self, [$($slot),+]: Self::States, now: Timestamp) -> Receipt {
                 let receipt = Receipt::NONE;
-                $(let receipt = with(receipt, WordRules::receipt(&self.$index, $slot, now));)+
+                $(let receipt = with(&receipt, &WordRules::receipt(&self.$index, $slot, now));)+
                 receipt
             }
         }

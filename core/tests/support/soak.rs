@@ -1,4 +1,5 @@
-use std::time::{Duration, Instant, UNIX_EPOCH};
+use core::time::Duration;
+use std::time::{Instant, UNIX_EPOCH};
 
 /// Numbers for the rounds of a long run, which no other run has used: for two minutes, or for
 /// `PORTCULLIS_SOAK_SECONDS`. Prints how many rounds there were.
