@@ -9,8 +9,8 @@ use crate::sources;
 /// The largest width of a line of a comment or of prose, in columns.
 const WIDTH: usize = 100;
 
-/// Fails with the lines in comments of Rust sources and in Markdown that are too wide. Tables and
-/// links are excepted, because they cannot be wrapped.
+/// Fails with the lines in comments of Rust sources and in Markdown that are too wide. Tables,
+/// links and the output of programs are excepted, because they cannot be wrapped.
 pub(crate) fn check(root: &Path) -> Check {
     let mut wide = Vec::new();
     let mut checked = 0;
@@ -24,17 +24,26 @@ pub(crate) fn check(root: &Path) -> Check {
         let text =
             fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
         checked += 1;
-        for (number, line) in text.lines().enumerate() {
-            if is_too_wide(line, is_prose) {
-                wide.push(format!("{}:{}", file.display(), number + 1));
-            }
-        }
+        let numbers = wide_lines(&text, is_prose);
+        wide.extend(numbers.map(|number| format!("{}:{number}", file.display())));
     }
     if wide.is_empty() {
         Ok(format!("{checked} files in {WIDTH} columns"))
     } else {
         Err(format!("wider than {WIDTH} columns: {}", wide.join(", ")))
     }
+}
+
+/// Returns the numbers of the lines that are too wide, from 1. A Markdown block of `text` is the
+/// output of a program.
+fn wide_lines(text: &str, is_prose: bool) -> impl Iterator<Item = usize> {
+    let mut is_output = false;
+    text.lines().zip(1..).filter_map(move |(line, number)| {
+        if is_prose && line.starts_with("```") {
+            is_output = line == "```text";
+        }
+        (!is_output && is_too_wide(line, is_prose)).then_some(number)
+    })
 }
 
 fn is_too_wide(line: &str, is_prose: bool) -> bool {
@@ -69,6 +78,13 @@ mod tests {
             "left to the formatter"
         );
         assert!(is_too_wide(&of(101, "Words "), true));
+    }
+
+    #[test]
+    fn the_output_of_a_program_may_be_wider() {
+        let wide = "a ".repeat(60);
+        let document = format!("{wide}\n```text\n{wide}\n```\n{wide}\n```sh\n{wide}\n```\n");
+        assert_eq!(wide_lines(&document, true).collect::<Vec<_>>(), [1, 5, 7]);
     }
 
     #[test]
