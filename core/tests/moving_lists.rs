@@ -50,7 +50,8 @@ fn limits_in_another_order_and_of_another_number_keep_what_was_taken() {
     for key in 0..20 {
         assert_eq!(take(&first, key, 4), Ok(()));
     }
-    // Three limits, of which the second begins anew. An entry has four words instead of two.
+    // Three limits, of which the second starts without a state from before. An entry has four words
+    // instead of two.
     let second = table([window(50), bucket(7), bucket(20)], Line::closed);
     let before = |limit: usize| [Some(1), None, Some(0)][limit];
     assert_eq!(first.move_to(&second, NOW, before), 0);
@@ -69,7 +70,8 @@ fn limits_in_another_order_and_of_another_number_keep_what_was_taken() {
         assert_eq!(left(&third, key), [16]);
         assert_eq!(take(&third, key, 16), Ok(()));
     }
-    // And several again. A window is another kind of limit than a bucket, so it begins anew.
+    // And several again. A window is another kind of limit than a bucket, so it starts without that
+    // state.
     let fourth = table([window(5), bucket(21)], Line::closed);
     assert_eq!(third.move_to(&fourth, NOW, |_| Some(0)), 0);
     assert_eq!(left(&fourth, 0), [5, 1]);

@@ -76,10 +76,10 @@ use crate::{Policy, RefreshError, RuleSource, Sourced};
 /// A rule whose [thresholds](crate::Rule::threshold) do not change keeps its activity, and the
 /// holds of its decisions. If any of its thresholds changes, all of them start without activity.
 ///
-/// Requests that wait for a rule go on waiting, and are judged by the new limits, if the rule keeps
-/// its state, its queue keeps its order, and the rule keeps its limits of permits at once, whose
-/// numbers may change. If the queue gets smaller, those who wait in it stay. In other cases, those
-/// who wait are decided at once by the limits that they wait for: most of them are denied.
+/// Requests that wait for a rule keep waiting, for the new limits, if all of this holds: the rule
+/// keeps its state, its queue keeps its order, and the rule keeps its limits with `at_once`, whose
+/// numbers may change. If the queue gets smaller, the requests in it stay. In other cases, the
+/// limits that they wait for decide them at once, and most of them are denied.
 ///
 /// A rule with several limits of one algorithm pairs them with those before: equal ones first, then
 /// those with the same name, then those with the same period.

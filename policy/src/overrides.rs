@@ -189,7 +189,7 @@ impl Overrides {
         }
     }
 
-    /// Hands those who wait over to `to`, which follows these overrides.
+    /// Hands the waiting requests over to `to`, which follows these overrides.
     #[cfg(feature = "queue")]
     pub(crate) fn hand_over_queues(&self, to: Option<&Self>) {
         for (index, old) in (0..).zip(&self.all) {

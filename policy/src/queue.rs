@@ -1,7 +1,7 @@
 //! Requests that wait until the limits of their rule have permits for them.
 //!
-//! [`Policy::acquire`] decides a request as [`Policy::decide_at`] does. If only limits with a queue
-//! deny it, it waits in the queue of its key: see `store/waits.rs`.
+//! [`Policy::acquire`] decides a request as [`Policy::decide_at`] does. If each limit that denies
+//! it has a queue, it waits in the queue of its key: see `store/waits.rs`.
 
 use core::fmt;
 use core::future::Future;
@@ -250,7 +250,7 @@ impl Policy {
         }
     }
 
-    /// Hands those who wait over to the policy `to`, which follows this one.
+    /// Hands the waiting requests over to the policy `to`, which follows this one.
     pub(crate) fn hand_over_queues(&self, to: &Self) {
         for old in &self.rules {
             let new = to

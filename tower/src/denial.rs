@@ -210,8 +210,8 @@ impl DenialSettings {
         self
     }
 
-    /// Adds up to this many seconds to `Retry-After`, drawn anew for each denial, so that clients
-    /// that were denied together do not retry together. Default 0.
+    /// Adds 0 to `seconds` seconds to `Retry-After`, a random number for each denial, so that
+    /// clients that were denied together do not retry together. Default 0.
     pub fn jitter(mut self, seconds: u64) -> Self {
         self.jitter = (seconds > 0).then(|| (seconds, RandomState::new()));
         self

@@ -231,11 +231,11 @@ impl<D: Decide, C: Clock, W> RateLimitLayerBuilder<D, C, W> {
 
     /// Counts only the requests whose response a function selects, such as failed logins.
     ///
-    /// A request takes its permits before it is served, so that requests in progress count, and no
-    /// more than the limit can fail at one time. They return with a response that does not count.
-    /// Until then the limit denies other requests. A rule of a policy takes back more with a
-    /// [hold](portcullis_policy::Rule::hold): without one, a token bucket takes permits back only
-    /// if nobody else has taken from it in the meantime.
+    /// A request takes its permits before it is served. So requests in progress count, and no more
+    /// requests than the limit allows can fail at one time. The permits return with a response that
+    /// does not count. Until then the limit may deny other requests. In a policy, give the rule a
+    /// [hold](portcullis_policy::Rule::hold). Without one, a token bucket takes permits back only
+    /// if no other request has taken from it in the meantime.
     ///
     /// ```
     /// use http::StatusCode;

@@ -128,7 +128,7 @@ fn only_the_responses_that_are_selected_count() {
     assert_eq!(status("/200"), Some(429));
 }
 
-/// A rule without a hold gives back what nobody else has followed.
+/// A rule without a hold takes permits back if no other request has taken any since.
 #[test]
 fn a_rule_without_a_hold_returns_permits_too() {
     let rule = Rule::new("failures").limit("1/h".parse().unwrap());
@@ -281,7 +281,7 @@ fn a_reply_has_the_headers_that_were_set_and_none_of_the_request() {
     );
 }
 
-/// A limit at once is free again when another request ends, which nobody can tell.
+/// A limit at once has permits again when another request ends, and that time is unknown.
 #[test]
 fn a_denial_that_time_does_not_cure_has_no_retry_after() {
     let limit = Arc::new(Concurrency::new(1));

@@ -76,8 +76,8 @@ own_rules!(
 /// Limiters whose settings a [`KeyedList`](crate::KeyedList) table can use for the limits of all
 /// its keys: tuples and arrays of 1 to 8 limiters or rules ([`IntoRules`]), and [`RulesAtRunTime`].
 ///
-/// [`KeyedList::for_keys`](crate::KeyedList::for_keys) takes such a list. To store the table's lines
-/// elsewhere, convert the list and pass it to [`KeyedList::new`](crate::KeyedList::new).
+/// [`KeyedList::for_keys`](crate::KeyedList::for_keys) takes such a list. To store the table's
+/// lines elsewhere, convert the list and pass it to [`KeyedList::new`](crate::KeyedList::new).
 ///
 /// ```
 /// use core::time::Duration;

@@ -152,7 +152,7 @@ impl TableRules for AnyRules {
         each!(self, rules => rules.capacity())
     }
 
-    /// Rules of another kind begin anew.
+    /// Rules of another kind start without that state.
     fn moved(&self, before: &Self, state: u64, now: Timestamp) -> u64 {
         match (self, before) {
             (Self::TokenBucket(rules), Self::TokenBucket(before)) => {

@@ -215,7 +215,7 @@ impl Store {
 
     /// The queue of a key, in which no request overtakes another one. `None` if no request waits.
     fn queue_of(&self, at: Address) -> Option<QueueKey<&RuleQueue>> {
-        // A queue is closed after a change. Those who waited in it were denied.
+        // A queue is closed after a change. The requests that waited in it were denied.
         let queue = self.queue().filter(|queue| !queue.is_closed())?;
         Some(QueueKey::at(queue, at))
     }
@@ -446,8 +446,8 @@ impl Store {
         lines
     }
 
-    /// Hands those who wait over to the store `to`, which [follows](Self::follow_queue) this one.
-    /// If they cannot wait there, or there is none, denies them.
+    /// Hands the waiting requests over to the store `to`, which [follows](Self::follow_queue) this
+    /// one. If they cannot wait there, or there is none, denies them.
     pub(crate) fn hand_over_queue(&self, to: Option<&Self>) {
         let Some(queue) = &self.waits.queue else {
             return;

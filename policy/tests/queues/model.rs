@@ -201,7 +201,7 @@ impl Simulation {
         Fate::Waits
     }
 
-    /// Grants those who wait for a key.
+    /// Grants the requests that wait for a key.
     fn serve(&mut self, key: usize) {
         while let Some(&head) = self.keys[&key].waiting.front() {
             let n = self.requests[head].1;

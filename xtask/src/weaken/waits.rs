@@ -8,7 +8,7 @@ const POLICY: &str = "policy/src/policy.rs";
 const QUEUE: &str = "policy/src/queue.rs";
 
 pub(super) const MUTANTS: &[Mutant] = &[
-    // A permit that returns is not granted to those who wait, or only later.
+    // A permit that returns is not granted to a waiting request, or only later.
     Mutant {
         file: STORE,
         within: "pub(crate) fn release(",
@@ -110,7 +110,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
             "a_denial_after_or_without_a_wait_starts_the_penalty_and_a_wait_does_not",
         ),
     },
-    // Those who wait are lost in a change, or wait where no one serves them.
+    // Waiting requests are lost in a change, or wait where none is served.
     Mutant {
         file: WAITS,
         within: "pub(crate) fn hand_over_queue(",

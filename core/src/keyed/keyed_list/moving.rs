@@ -32,10 +32,11 @@ impl<M: AsRef<[Line]>, S: BuildHasher> KeyedList<RulesAtRunTime, M, S> {
     /// from either. Returns the number of entries that it could not move yet, because another
     /// thread was claiming them at that moment: call it again until it returns 0.
     ///
-    /// `before` returns, for each limit of `to`, the index of the limit of this table whose state
-    /// it goes on with. `None`, or a limit of another kind, begins anew. What moves from one limit
-    /// to the other, and how to take permits in the meantime: see
-    /// [`Keyed::move_to`](crate::Keyed::move_to). The tables may differ in the number of limits.
+    /// For each limit of `to`, `before` returns the index of the limit of this table whose state it
+    /// takes over. With `None`, or if that limit is of another kind, the new limit starts with all
+    /// its permits. [`Keyed::move_to`](crate::Keyed::move_to) says what moves from one limit to the
+    /// other, and how to take permits in the meantime. The tables may differ in the number of
+    /// limits.
     ///
     /// `to` must have been created with the same hasher, and with lines for as many keys, all of
     /// them [closed](Line::closed).
