@@ -235,4 +235,7 @@ mod documents {
     struct FromAzure;
     #[doc = include_str!("../../docs/coming-from/ocelot.md")]
     struct FromOcelot;
+    #[cfg(all(feature = "toml", feature = "wait"))]
+    #[doc = include_str!("../../docs/policies.md")]
+    struct PolicyFiles;
 }

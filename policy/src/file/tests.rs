@@ -347,3 +347,23 @@ fn the_guide_describes_each_setting() {
         assert!(rows.contains(setting), "docs/policies.md lacks {setting}");
     }
 }
+
+#[test]
+fn the_guide_names_each_public_item() {
+    let guide = include_str!("../../../docs/policies.md");
+    let library = include_str!("../lib.rs");
+    let mut count = 0;
+    for list in library.split("pub use ").skip(1) {
+        let list = list.split(';').next().unwrap();
+        let names = list.rsplit("::").next().unwrap();
+        for name in names.split(|c: char| !c.is_alphanumeric() && c != '_') {
+            if name.is_empty() {
+                continue;
+            }
+            count += 1;
+            let quoted = format!("`{name}`");
+            assert!(guide.contains(&quoted), "docs/policies.md lacks {name}");
+        }
+    }
+    assert!(count > 60, "{count}");
+}
