@@ -5,6 +5,7 @@ use core::pin::Pin;
 use core::task::{Context, Poll, ready};
 
 use bytes::Bytes;
+use http::Response;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
@@ -101,8 +102,8 @@ pub trait ResponseBody<B, P> {
     /// The body of a response.
     type Body;
 
-    /// A body of the inner service that holds no permits.
-    fn passed(body: B) -> Self::Body;
+    /// A response of the inner service that holds no permits.
+    fn passed(response: Response<B>) -> Response<Self::Body>;
 
     /// A body of the inner service, or of a denial.
     fn limited(body: LimitedBody<B, P>) -> Self::Body;
@@ -116,8 +117,8 @@ impl<B, P> ResponseBody<B, P> for AnyBody {
     type Body = LimitedBody<B, P>;
 
     #[inline]
-    fn passed(body: B) -> Self::Body {
-        LimitedBody::inner(body, None)
+    fn passed(response: Response<B>) -> Response<Self::Body> {
+        response.map(|body| LimitedBody::inner(body, None))
     }
 
     #[inline]
@@ -136,8 +137,8 @@ impl<P: Send + 'static> ResponseBody<axum::body::Body, P> for AxumBody {
     type Body = axum::body::Body;
 
     #[inline]
-    fn passed(body: axum::body::Body) -> Self::Body {
-        body
+    fn passed(response: Response<axum::body::Body>) -> Response<Self::Body> {
+        response
     }
 
     fn limited(body: LimitedBody<axum::body::Body, P>) -> Self::Body {

@@ -1,16 +1,18 @@
 //! What judges the requests of a service: policies, limiters, and several of them in order.
 
+mod key;
 mod limiter;
 mod policy;
 #[cfg(feature = "fields")]
 mod stated;
 
+pub use self::key::{AddressKey, ByKey, HeldByKey, KeyTable, Nothing, RulesByTime};
 pub use self::limiter::ByLimiter;
 #[cfg(feature = "live")]
 pub use self::policy::ByLivePolicy;
 pub use self::policy::ByPolicy;
 
-use portcullis_core::Timestamp;
+use portcullis_core::{Clock, Timestamp};
 
 #[cfg(feature = "fields")]
 use crate::fields::Quota;
@@ -18,8 +20,8 @@ use crate::{Denial, DenialSettings, RequestHead};
 
 /// Judges requests, and takes their permits.
 ///
-/// Implemented for [`ByPolicy`], `ByLivePolicy` and [`ByLimiter`]. [`and`](Self::and) joins two of
-/// them: a request takes from both or from none.
+/// Implemented for [`ByPolicy`], `ByLivePolicy`, [`ByKey`] and [`ByLimiter`]. [`and`](Self::and)
+/// joins two of them: a request takes from both or from none.
 ///
 /// ```
 /// use portcullis_core::{Rate, TokenBucket};
@@ -43,6 +45,22 @@ pub trait Decide: Send + Sync + 'static {
 
     /// Makes the replies to denied requests, before the first request is judged.
     fn prepare(&mut self, settings: &DenialSettings);
+
+    /// As [`decide_at`](Self::decide_at), at the time of a clock. The default reads the time first.
+    /// A limiter may read it less precisely, if the decision is the same.
+    ///
+    /// # Errors
+    ///
+    /// [`Denial`] if the request is denied. Nothing is taken then.
+    #[inline]
+    fn decide<C: Clock>(
+        &self,
+        clock: &C,
+        head: &RequestHead<'_>,
+        cost: u32,
+    ) -> Result<Option<Self::Permits>, Denial> {
+        self.decide_at(clock.now(), head, cost)
+    }
 
     /// Takes `cost` permits for a request. `None` if nothing needs to be kept.
     ///

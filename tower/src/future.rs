@@ -59,8 +59,16 @@ impl<D: Decide, C: Clock> Settling<D, C> {
 }
 
 impl<F, B, D: Decide, C, W> ResponseFuture<F, B, D, C, W> {
-    pub(crate) const fn allowed(inner: F, permits: Option<D::Permits>) -> Self {
-        Self::new(State::Allowed { inner, permits })
+    #[inline(always)]
+    pub(crate) fn allowed(inner: impl FnOnce() -> F, permits: Option<D::Permits>) -> Self {
+        Self {
+            state: State::Allowed {
+                inner: inner(),
+                permits,
+            },
+            fields: None,
+            kind: PhantomData,
+        }
     }
 
     pub(crate) fn settling(inner: F, settling: Settling<D, C>) -> Self {
@@ -107,6 +115,12 @@ where
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
         let (mut response, permits) = match this.state.project() {
+            // The response is not taken apart, because each copy of it counts.
+            Projected::Allowed { inner, permits } if permits.is_none() && this.fields.is_none() => {
+                return inner
+                    .poll(context)
+                    .map(|result| result.map(|response| W::passed(response)));
+            }
             Projected::Allowed { inner, permits } => (ready!(inner.poll(context))?, permits.take()),
             Projected::Settling { inner, settling } => {
                 let result = ready!(inner.poll(context));
@@ -127,10 +141,10 @@ where
                 headers.entry(name).or_insert_with(|| value.clone());
             }
         }
-        Poll::Ready(Ok(response.map(|body| match permits {
-            None => W::passed(body),
-            Some(_) => W::limited(LimitedBody::inner(body, permits)),
-        })))
+        Poll::Ready(Ok(match permits {
+            None => W::passed(response),
+            Some(_) => response.map(|body| W::limited(LimitedBody::inner(body, permits))),
+        }))
     }
 }
 

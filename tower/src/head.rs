@@ -30,8 +30,8 @@ pub struct RequestHead<'r> {
 }
 
 impl<'r> RequestHead<'r> {
-    /// The head of a request. The address of the client is that of its [`PeerAddress`], or what the
-    /// server of axum or tonic knows.
+    /// The head of a request. The address of the client is what the server of axum knows, or its
+    /// [`PeerAddress`], or what the server of tonic knows.
     ///
     /// ```
     /// use portcullis_tower::{PeerAddress, RequestHead};
@@ -84,7 +84,7 @@ impl<'r> RequestHead<'r> {
     }
 
     /// Calls `ask` with the request as a policy sees it.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn with_request<T>(
         &self,
         kind: Kind,
@@ -160,12 +160,13 @@ impl From<SocketAddr> for PeerAddress {
 
 #[inline]
 fn peer_address(extensions: &Extensions) -> Option<IpAddr> {
-    if let Some(PeerAddress(address)) = extensions.get() {
-        return Some(*address);
-    }
+    // First what each request of a server has.
     #[cfg(feature = "axum")]
     if let Some(info) = extensions.get::<axum::extract::ConnectInfo<SocketAddr>>() {
         return Some(info.0.ip());
+    }
+    if let Some(PeerAddress(address)) = extensions.get() {
+        return Some(*address);
     }
     #[cfg(feature = "tonic")]
     if let Some(info) = extensions.get::<tonic::transport::server::TcpConnectInfo>() {

@@ -17,6 +17,51 @@
 //! # Ok::<(), portcullis_policy::PeriodError>(())
 //! ```
 //!
+//! # Items by use
+//!
+//! | to | items |
+//! |---|---|
+//! | judge by rules | [`ByPolicy`]; `ByLivePolicy` for a policy that changes |
+//! | judge by limiters in code | [`ByKey`] for a limiter of each client; [`ByLimiter`] for one that all requests share |
+//! | judge by several, in order | [`Decide::and`] |
+//! | limit a service | [`RateLimitLayer`], [`RateLimitLayerBuilder`] |
+//! | answer denied requests | [`DenialSettings`], [`DenialBody`], [`Denial`], [`Reply`] |
+//! | find the client | [`RequestHead`], [`PeerAddress`], [`ForwardedFor`] |
+//! | let requests pass | [`NotLimited`], [`RateLimitLayerBuilder::passing`] |
+//! | settle a cost | [`RateLimitLayerBuilder::settling`], [`ResponseHead`], [`ResponseCost`] |
+//!
+//! # What happens to a request
+//!
+//! ```text
+//! request ---> call ---> denied: a response that was prepared, without the inner service
+//!                |
+//!                +-----> allowed ---> inner service ---> response ---> end of its body
+//!                          |                               |               |
+//!                          takes permits            settles the cost   permits at once return
+//! ```
+//!
+//! - **Permits are taken in `call`**, never in `poll_ready`. A server asks for readiness before
+//!   there is a request, so an idle connection would hold a permit.
+//! - **One decision.** Of several limits, a request takes from all or from none. The first one that
+//!   denies makes the reply.
+//! - **Nothing leaks.** Permits at once are in the future of the response, and then in its body.
+//!   They return when it ends, fails or is dropped: when the client goes away, or a handler panics.
+//! - **Shared.** All services of a layer and all their clones have the same limits.
+//! - **The error type of the inner service stays**, because a denial is a response.
+//! - **No allocation** in the layer, whether a request is allowed or denied, with these exceptions:
+//!   the header fields of `fields`, a cost that is settled, a `Retry-After` of 10,000 s and more,
+//!   more headers on a denial than its request had, and a body of axum that holds permits.
+//!
+//! In axum, put the layer around the router (`layer.layer(router)`), or on its routes
+//! (`Router::layer`), where axum allocates for each layer.
+//!
+//! # Features
+//!
+//! - `live`: `ByLivePolicy`.
+//! - `axum`: `AxumBody` and `ConnectInfo`.
+//! - `tonic`: `NamedService` and `TcpConnectInfo`.
+//! - `fields`: the module `fields`, and `RateLimitLayerBuilder::fields`.
+//!
 //! [tower]: https://docs.rs/tower
 #![forbid(unsafe_code)]
 
@@ -38,7 +83,9 @@ pub use body::AxumBody;
 pub use body::{AnyBody, LimitedBody, ResponseBody};
 #[cfg(feature = "live")]
 pub use decide::ByLivePolicy;
-pub use decide::{And, ByLimiter, ByPolicy, Decide};
+pub use decide::{
+    AddressKey, And, ByKey, ByLimiter, ByPolicy, Decide, HeldByKey, KeyTable, Nothing, RulesByTime,
+};
 pub use denial::{Denial, DenialBody, DenialSettings, Reply};
 pub use forwarded::ForwardedFor;
 pub use future::ResponseFuture;

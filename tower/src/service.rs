@@ -21,7 +21,7 @@ use tower_service::Service;
 use crate::fields::{Generation, Quota};
 use crate::future::Settling;
 use crate::layer::Settings;
-use crate::{AnyBody, Decide, LimitedBody, ResponseBody, ResponseFuture};
+use crate::{AnyBody, Decide, Denial, LimitedBody, ResponseBody, ResponseFuture};
 
 /// What all services of a layer have in common.
 pub(crate) struct Shared<D, C> {
@@ -90,28 +90,41 @@ where
         } = &*self.shared;
         let head = settings.head(&request);
         if settings.passes(&head) {
-            return ResponseFuture::allowed(self.inner.call(request), None);
+            return ResponseFuture::allowed(|| self.inner.call(request), None);
         }
-        let (now, cost) = (clock.now(), settings.cost(&head));
         #[cfg(feature = "fields")]
         if settings.generation != Generation::Off {
+            let now = clock.now();
             return self.call_stating(request, now);
         }
+        let cost = settings.cost(&head);
         let denial = if settings.settles() {
-            match decide.hold_at(now, &head, cost) {
+            match decide.hold_at(clock.now(), &head, cost) {
                 Ok(held) => return self.settling(request, held, cost),
                 Err(denial) => denial,
             }
         } else {
-            match decide.decide_at(now, &head, cost) {
-                Ok(permits) => return ResponseFuture::allowed(self.inner.call(request), permits),
+            match decide.decide(clock, &head, cost) {
+                Ok(permits) => {
+                    return ResponseFuture::allowed(|| self.inner.call(request), permits);
+                }
                 Err(denial) => denial,
             }
         };
-        let headers = request.into_parts().0.headers;
-        let response = settings.denials.response(&denial, headers);
-        ResponseFuture::denied(response.map(LimitedBody::reply))
+        refuse(settings, &denial, request)
     }
+}
+
+/// The reply to a request that is denied, in the map of headers of the request.
+#[inline(never)]
+fn refuse<F, A, B, D: Decide, C, W>(
+    settings: &Settings,
+    denial: &Denial,
+    request: Request<A>,
+) -> ResponseFuture<F, B, D, C, W> {
+    let headers = request.into_parts().0.headers;
+    let response = settings.denials.response(denial, headers);
+    ResponseFuture::denied(response.map(LimitedBody::reply))
 }
 
 impl<S, D, C, W> RateLimit<S, D, C, W> {
@@ -169,7 +182,7 @@ impl<S, D, C, W> RateLimit<S, D, C, W> {
                 Ok(permits) => {
                     let mut fields = HeaderMap::new();
                     write(&stated, &mut fields);
-                    let inner = self.inner.call(request);
+                    let inner = || self.inner.call(request);
                     return ResponseFuture::allowed(inner, permits).stating(fields);
                 }
                 Err(denial) => denial,

@@ -18,7 +18,7 @@ use axum::routing::get;
 use http::{Request, Response};
 use portcullis_core::{Concurrency, Rate, TokenBucket};
 use portcullis_policy::{Conditions, Key, Limit, Policy, Rule};
-use portcullis_tower::{ByLimiter, ByPolicy, Decide, RateLimitLayer};
+use portcullis_tower::{ByKey, ByLimiter, ByPolicy, Decide, RateLimitLayer};
 use tower_layer::Layer;
 use tower_service::Service;
 
@@ -84,6 +84,16 @@ fn policy(limit: &str) -> Policy {
 #[test]
 fn a_policy_allocates_nothing() {
     let layer = RateLimitLayer::new(ByPolicy::new(policy("2/h")));
+    let mut service = layer.layer(Answers);
+    assert_eq!(calls(&mut service), (0, 200));
+    assert_eq!(calls(&mut service), (0, 200));
+    assert_eq!(calls(&mut service), (0, 429));
+}
+
+#[test]
+fn a_limiter_for_each_key_allocates_nothing() {
+    let bucket = TokenBucket::new(Rate::per_second(1), 2);
+    let layer = RateLimitLayer::new(ByKey::address(bucket, 1_000));
     let mut service = layer.layer(Answers);
     assert_eq!(calls(&mut service), (0, 200));
     assert_eq!(calls(&mut service), (0, 200));

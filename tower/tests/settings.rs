@@ -421,6 +421,74 @@ fn clients_behind_a_trusted_proxy_have_limits_of_their_own() {
     );
 }
 
+/// Limits of each key, in code. Requests without a key share one.
+#[test]
+fn each_key_has_a_limiter() {
+    use portcullis_core::Keys;
+    use portcullis_tower::{ByKey, PeerAddress};
+    let bucket = || TokenBucket::new(Rate::new(1, Duration::from_hours(1)), 2);
+    let from = |address: &str| {
+        let mut request = get("/200?1");
+        request
+            .extensions_mut()
+            .insert(PeerAddress(address.parse().unwrap()));
+        request
+    };
+    let (mut ask, clock) = limited(ByKey::address(bucket(), 100), |layer| layer);
+    let mut statuses = |address: &str, n: usize| -> Vec<u16> {
+        let ask = || ask(from(address)).unwrap().status().as_u16();
+        core::iter::repeat_with(ask).take(n).collect()
+    };
+    assert_eq!(statuses("192.0.2.1", 3), [200, 200, 429]);
+    assert_eq!(statuses("192.0.2.2", 3), [200, 200, 429]);
+    assert_eq!(statuses("::ffff:192.0.2.1", 1), [429], "the same address");
+    assert_eq!(statuses("2001:db8::1", 2), [200, 200]);
+    assert_eq!(
+        statuses("2001:db8::2", 1),
+        [429],
+        "the same network of 64 bits"
+    );
+    clock.advance(Duration::from_hours(1));
+    assert_eq!(statuses("192.0.2.1", 2), [200, 429]);
+
+    // By a header and by cost, before a limit that denies: the permits return.
+    let by_header = ByKey::new(bucket(), 100, |head, table| {
+        Some(table.hash_of(head.headers.get("x-user")?.as_bytes()))
+    });
+    let route = Arc::new(Concurrency::new(1));
+    let taken = route.try_acquire(1);
+    let judges = by_header
+        .by_cost()
+        .and(ByLimiter::shared(Arc::clone(&route)));
+    let (mut ask, _) = limited(judges, |layer| layer.cost(|_| 2));
+    for _ in 0..3 {
+        assert_eq!(ask(get("/")).unwrap().status(), 429);
+    }
+    drop(taken);
+    assert_eq!(ask(get("/")).unwrap().status(), 200);
+    assert_eq!(
+        ask(get("/")).unwrap().status(),
+        429,
+        "none has a user: they share"
+    );
+    let mut named = get("/");
+    named
+        .headers_mut()
+        .insert("x-user", HeaderValue::from_static("a"));
+    assert_eq!(ask(named).unwrap().status(), 200);
+
+    // Settled: the estimate is 2, and the cost 1.
+    let settled = ByKey::address(bucket(), 100).by_cost();
+    let (mut ask, _) = limited(settled, |layer| {
+        layer.cost(|_| 2).settling(|response, estimate| {
+            let cost = response.extensions.get::<ResponseCost>();
+            cost.map_or(estimate, |cost| cost.0)
+        })
+    });
+    assert_eq!(ask(from("192.0.2.1")).unwrap().status(), 200);
+    assert_eq!(ask(from("192.0.2.1")).unwrap().status(), 429, "1 is left");
+}
+
 #[test]
 fn jitter_is_added_and_a_function_has_the_last_word() {
     let mut seconds: Vec<u64> = (0..40)

@@ -3,7 +3,7 @@
 use core::fmt;
 use std::sync::Arc;
 
-use portcullis_core::{Lease, Limiter, LimiterExt, Receipt, Timestamp};
+use portcullis_core::{Lease, Limiter, LimiterExt, Receipt, Replenishing, Timestamp};
 
 use crate::denial::Replies;
 use crate::{Decide, Denial, DenialSettings, RequestHead};
@@ -25,6 +25,8 @@ use crate::{Decide, Denial, DenialSettings, RequestHead};
 pub struct ByLimiter<L> {
     limiter: Arc<L>,
     by_cost: bool,
+    /// Whether permits may return by release, so that they are kept.
+    keeps: bool,
     replies: Replies,
 }
 
@@ -53,8 +55,28 @@ where
         Self {
             limiter,
             by_cost: false,
+            keeps: true,
             replies: Replies::default(),
         }
+    }
+
+    /// Keeps nothing while a request is in progress, because the permits of the limiter return by
+    /// time alone. The body of an allowed response then stays as it is.
+    ///
+    /// ```
+    /// use portcullis_core::{Rate, TokenBucket};
+    /// use portcullis_tower::{ByLimiter, RateLimitLayer};
+    /// let bucket = TokenBucket::new(Rate::per_second(1_000), 100);
+    /// let layer = RateLimitLayer::new(ByLimiter::new(bucket).keeping_nothing());
+    /// # let _ = layer;
+    /// ```
+    #[must_use]
+    pub fn keeping_nothing(mut self) -> Self
+    where
+        L: Replenishing,
+    {
+        self.keeps = false;
+        self
     }
 
     /// Takes the [cost](crate::RateLimitLayerBuilder::cost) of a request instead of one permit, and
@@ -96,7 +118,7 @@ where
         _: &RequestHead<'_>,
         cost: u32,
     ) -> Result<Option<Self::Permits>, Denial> {
-        self.take_at(now, cost).map(Some)
+        Ok(self.keep(self.take_at(now, cost)?))
     }
 
     fn hold_at(
@@ -132,11 +154,11 @@ where
                 let _ = held.merge(more);
             }
         }
-        Some(held)
+        self.keep(held)
     }
 
     fn keep(&self, held: Self::Held) -> Option<Self::Permits> {
-        Some(held)
+        self.keeps.then_some(held)
     }
 }
 

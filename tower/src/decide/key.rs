@@ -1,0 +1,223 @@
+//! Requests judged by a limiter for each key, in code.
+
+use core::fmt;
+use core::net::IpAddr;
+
+use portcullis_core::{
+    Clock, Clocked, FixedWindowRules, IntoRules, Key, KeyHash, Keyed, KeyedRules, Keys, Line,
+    RandomSeed, Receipt, Refund, Timestamp, TokenBucketRules,
+};
+use portcullis_core::{Limiter, LimiterExt};
+
+use crate::denial::Replies;
+use crate::{Decide, Denial, DenialSettings, RequestHead};
+
+/// A table that has a limiter for each key.
+pub type KeyTable<R> = Keyed<R, Box<[Line]>, RandomSeed>;
+
+/// Judges requests by a limiter for each key, such as each address. A request takes one permit, or
+/// [its cost](Self::by_cost). The permits return by time.
+///
+/// This is the least that a limit per client costs: there are no rules to match, and the time is
+/// only read as precisely as the decision needs it. For several limits per client, or for other
+/// limits on some paths, use [`ByPolicy`](crate::ByPolicy).
+///
+/// ```
+/// use portcullis_core::{Rate, TokenBucket};
+/// use portcullis_tower::{ByKey, RateLimitLayer};
+///
+/// // 10 per second for each address, and up to 100 at once; 10,000 addresses can be in use.
+/// let bucket = TokenBucket::new(Rate::per_second(10), 100);
+/// let layer = RateLimitLayer::new(ByKey::address(bucket, 10_000));
+/// # let _ = layer;
+/// ```
+pub struct ByKey<R, F> {
+    table: KeyTable<R>,
+    key: F,
+    by_cost: bool,
+    replies: Replies,
+}
+
+/// The rules of limiters whose permits return by time. Sealed.
+pub trait RulesByTime: KeyedRules + Send + Sync + 'static + sealed::ByTime {}
+
+mod sealed {
+    use portcullis_core::{FixedWindowRules, TokenBucketRules};
+
+    pub trait ByTime {}
+
+    impl ByTime for TokenBucketRules {}
+    impl ByTime for FixedWindowRules {}
+}
+
+impl RulesByTime for TokenBucketRules {}
+impl RulesByTime for FixedWindowRules {}
+
+/// Finds the key of a request: the address of the client.
+pub type AddressKey<R> = fn(&RequestHead<'_>, &KeyTable<R>) -> Option<KeyHash>;
+
+impl<R: RulesByTime> ByKey<R, AddressKey<R>> {
+    /// Judges by a limiter for each address of a client, with room for `keys` addresses. Of an IPv6
+    /// address the first 64 bits count, because a client has all addresses with them. Requests
+    /// without an address share one limiter.
+    ///
+    /// # Panics
+    ///
+    /// If the settings of the limiter do not fit a table.
+    pub fn address(limiter: impl IntoRules<Rules = R>, keys: usize) -> Self {
+        Self::new(limiter, keys, |head, table| {
+            Some(match head.address?.to_canonical() {
+                IpAddr::V4(address) => table.hash_of(&address.to_bits()),
+                IpAddr::V6(address) => {
+                    let network = (address.to_bits() >> 64) as u64;
+                    table.hash_of(&network)
+                }
+            })
+        })
+    }
+}
+
+impl<R, F> ByKey<R, F>
+where
+    R: RulesByTime,
+    F: Fn(&RequestHead<'_>, &KeyTable<R>) -> Option<KeyHash> + Send + Sync + 'static,
+{
+    /// Judges by a limiter for each key, with room for `keys` keys. A function returns the hash of
+    /// the key of a request, by [`Keys::hash_of`]. Requests for which it returns `None` share one
+    /// limiter.
+    ///
+    /// # Panics
+    ///
+    /// If the settings of the limiter do not fit a table.
+    ///
+    /// ```
+    /// use portcullis_core::{Keys, Rate, TokenBucket};
+    /// use portcullis_tower::{ByKey, RateLimitLayer};
+    ///
+    /// let bucket = TokenBucket::new(Rate::per_second(10), 100);
+    /// let layer = RateLimitLayer::new(ByKey::new(bucket, 10_000, |head, table| {
+    ///     Some(table.hash_of(head.headers.get("x-user")?.as_bytes()))
+    /// }));
+    /// # let _ = layer;
+    /// ```
+    pub fn new(limiter: impl IntoRules<Rules = R>, keys: usize, key: F) -> Self {
+        Self {
+            table: Keyed::for_keys(limiter, keys),
+            key,
+            by_cost: false,
+            replies: Replies::default(),
+        }
+    }
+
+    /// Takes the [cost](crate::RateLimitLayerBuilder::cost) of a request instead of one permit, and
+    /// [settles](crate::RateLimitLayerBuilder::settling) it.
+    #[must_use]
+    pub fn by_cost(mut self) -> Self {
+        self.by_cost = true;
+        self
+    }
+
+    #[inline]
+    fn limiter(&self, head: &RequestHead<'_>) -> (Key<&KeyTable<R>>, KeyHash) {
+        let hash = (self.key)(head, &self.table);
+        let hash = hash.unwrap_or_else(|| self.table.hash_of(&()));
+        (self.of(hash), hash)
+    }
+
+    #[inline]
+    fn of(&self, hash: KeyHash) -> Key<&KeyTable<R>> {
+        Key::hashed(&self.table, 0, hash).expect("a table has a limit")
+    }
+
+    fn n(&self, cost: u32) -> u32 {
+        if self.by_cost { cost } else { 1 }
+    }
+}
+
+/// The permits of a key, which can be returned.
+#[derive(Debug)]
+pub struct HeldByKey {
+    hash: KeyHash,
+    n: u32,
+    receipt: Receipt,
+}
+
+/// Nothing is kept while a request is in progress: permits return by time.
+#[derive(Clone, Copy, Debug)]
+pub enum Nothing {}
+
+impl<R, F> Decide for ByKey<R, F>
+where
+    R: RulesByTime,
+    F: Fn(&RequestHead<'_>, &KeyTable<R>) -> Option<KeyHash> + Send + Sync + 'static,
+{
+    type Held = HeldByKey;
+    type Permits = Nothing;
+
+    fn prepare(&mut self, settings: &DenialSettings) {
+        self.replies = Replies::of_limiter(settings);
+    }
+
+    #[inline]
+    fn decide<C: Clock>(
+        &self,
+        clock: &C,
+        head: &RequestHead<'_>,
+        cost: u32,
+    ) -> Result<Option<Nothing>, Denial> {
+        let (key, _) = self.limiter(head);
+        match Clocked::new(&*key, clock).take(self.n(cost)) {
+            Ok(_) => Ok(None),
+            Err(denied) => Err(self.replies.limiter(clock.now(), key.retry(denied))),
+        }
+    }
+
+    fn decide_at(
+        &self,
+        now: Timestamp,
+        head: &RequestHead<'_>,
+        cost: u32,
+    ) -> Result<Option<Nothing>, Denial> {
+        self.hold_at(now, head, cost).map(|_| None)
+    }
+
+    fn hold_at(
+        &self,
+        now: Timestamp,
+        head: &RequestHead<'_>,
+        cost: u32,
+    ) -> Result<HeldByKey, Denial> {
+        let ((key, hash), n) = (self.limiter(head), self.n(cost));
+        match key.take_at(now, n) {
+            Ok(receipt) => Ok(HeldByKey { hash, n, receipt }),
+            Err(denied) => Err(self.replies.limiter(now, key.retry(denied))),
+        }
+    }
+
+    fn undo_at(&self, now: Timestamp, held: HeldByKey) {
+        let _: Refund = self.of(held.hash).refund_at(now, held.n, held.receipt);
+    }
+
+    fn settle_at(&self, now: Timestamp, held: HeldByKey, actual: u32) -> Option<Nothing> {
+        if self.by_cost {
+            let key = self.of(held.hash);
+            if let Some(unused) = held.n.checked_sub(actual) {
+                let _: Refund = key.refund_at(now, unused, held.receipt);
+            } else {
+                // As many of them as there are. They return by time, so the lease is not kept.
+                drop(key.try_acquire_between_at(now, 1, actual - held.n));
+            }
+        }
+        None
+    }
+
+    fn keep(&self, _: HeldByKey) -> Option<Nothing> {
+        None
+    }
+}
+
+impl<R, F> fmt::Debug for ByKey<R, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ByKey").finish_non_exhaustive()
+    }
+}
