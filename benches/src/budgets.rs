@@ -70,6 +70,9 @@ pub(crate) const PEERS: &[(&str, usize, &str, f64)] = &[
     ("channel.cycle", 1, "tokio-mpsc", 1.25),
     ("policy.match_1k", 1, "globset", 0.6),
     ("policy.decide", 1, "limitador", 0.1),
+    ("http.allow", 1, "tower-governor", 0.5),
+    ("http.deny", 1, "portcullis-allow", 0.5),
+    ("http.deny", 1, "tower-governor", 0.02),
 ];
 
 /// All budgets with the floor, of rows with one thread: row and ratio.

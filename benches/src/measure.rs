@@ -41,6 +41,8 @@ pub(crate) struct Contestant {
     name: &'static str,
     /// Creates the contestant when the contest begins; it is dropped with the contest.
     ready: LazyCell<Ready, Box<dyn FnOnce() -> Ready>>,
+    /// What is measured beside it, and subtracted: the operation without the limiter.
+    base: Option<Box<Self>>,
 }
 
 /// A prepared contestant.
@@ -56,6 +58,15 @@ impl Ready {
         Self {
             run: Box::new(run),
             note: None,
+        }
+    }
+
+    /// Reports another number of grants.
+    pub(crate) fn counting(self, count: fn(u64) -> u64) -> Self {
+        let Self { run, note } = self;
+        Self {
+            run: Box::new(move |thread, operations| count(run(thread, operations))),
+            note,
         }
     }
 
@@ -81,6 +92,15 @@ impl Contestant {
         Self {
             name,
             ready: LazyCell::new(Box::new(prepare)),
+            base: None,
+        }
+    }
+
+    /// Returns the same contestant, of which the time is that beyond the time of `base`.
+    pub(crate) fn beyond(self, base: Self) -> Self {
+        Self {
+            base: Some(Box::new(base)),
+            ..self
         }
     }
 
@@ -137,6 +157,9 @@ impl Contest {
             .collect();
         for (contestant, _) in &contestants {
             LazyCell::force(&contestant.ready);
+            if let Some(base) = &contestant.base {
+                LazyCell::force(&base.ready);
+            }
         }
         // Determines the number of operations that fill one run. The first measurement warms up and
         // does not count.
@@ -160,7 +183,12 @@ impl Contest {
                 contestants.iter().zip(&operations).zip(&mut nanos)
             {
                 let taken = self.time(contestant, operations, *expected);
-                nanos.push(taken.as_nanos() as f64 / operations as f64);
+                let mut taken = taken.as_nanos() as f64;
+                if let Some(base) = &contestant.base {
+                    let of_base = self.time(base, operations, Expected::Granted);
+                    taken -= of_base.as_nanos() as f64;
+                }
+                nanos.push(taken / operations as f64);
             }
         }
         let spread: Vec<Spread> = nanos.into_iter().map(Spread::of).collect();

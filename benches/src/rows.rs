@@ -6,6 +6,7 @@ mod channel;
 pub(crate) mod concurrency;
 mod contended;
 pub(crate) mod growth;
+mod http;
 mod keyed;
 mod lease_pool;
 mod policy;
@@ -34,6 +35,7 @@ pub(crate) fn all(quick: bool) -> Vec<Contest> {
         blocking::rows(),
         channel::rows(),
         policy::rows(),
+        http::rows(),
         contended::rows(),
     ]
     .into_iter()
