@@ -457,6 +457,28 @@ fn waits_are_bounded_over_all_keys<K: Kind>() {
 }
 
 #[test]
+fn a_request_of_the_table_ends_at_its_deadline_or_timeout() {
+    let table = Keyed::for_keys(Concurrency::new(1), 10);
+    let queue = KeyedQueue::new(table, Hand::new(), 9);
+    let held = now(queue.acquire("alice", 1)).unwrap();
+    let until = Task::waiting(queue.acquire_until("alice", 1, secs(3)));
+    let timed = Task::waiting(queue.acquire_for("alice", 1, Duration::from_secs(5)));
+    let last = Task::waiting(queue.acquire_for("alice", 1, Duration::from_secs(9)));
+    assert!(now(queue.acquire_for("bob", 1, Duration::ZERO)).is_ok());
+    queue.clock().set(secs(3) + Duration::from_nanos(1));
+    queue.advance();
+    assert!(matches!(until.outcome(), Err(Rejected::Deadline { .. })));
+    assert_eq!(timed.wakes(), 0);
+    queue
+        .clock()
+        .set(START + Duration::from_nanos(5_000_000_001));
+    queue.advance();
+    assert!(matches!(timed.outcome(), Err(Rejected::Deadline { .. })));
+    drop(held);
+    assert_eq!(permits(last.outcome()), Ok(1));
+}
+
+#[test]
 fn without_an_option_4096_requests_can_wait_whatever_their_permits() {
     const MOST: usize = 4_096;
     let table = || Keyed::for_keys(Concurrency::new(1), 10);

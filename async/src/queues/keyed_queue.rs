@@ -172,6 +172,72 @@ impl<T: QueueKeys, C: QueueClock, R: RawLock, H: Hook> KeyedQueue<T, C, R, H> {
         Acquire::new(self.key(key), n, n)
     }
 
+    /// Waits for `n` permits of `key` until `deadline` at the latest; see
+    /// [`Queue::acquire_until`](crate::Queue::acquire_until). Needs a [`DeadlineClock`].
+    ///
+    /// # Errors
+    ///
+    /// [`Rejected`](crate::Rejected), as for `Queue::acquire_until`.
+    ///
+    /// ```
+    /// # use portcullis_async::{KeyedQueue, Rejected};
+    /// # use portcullis_core::{Keyed, ManualClock, Rate, Timestamp, TokenBucket};
+    /// let table = Keyed::for_keys(TokenBucket::new(Rate::per_second(10), 1), 1_000);
+    /// let queue = KeyedQueue::new(table, ManualClock::new(), 10);
+    /// futures_executor::block_on(async {
+    ///     let _permit = queue.acquire("alice", 1).await?;
+    ///     // The next permit is due after 100 ms.
+    ///     let late = queue.acquire_until("alice", 1, Timestamp::from_millis(50)).await;
+    ///     assert!(matches!(late, Err(Rejected::Deadline { .. })));
+    ///     Ok::<(), Rejected>(())
+    /// })?;
+    /// # Ok::<(), Rejected>(())
+    /// ```
+    pub fn acquire_until<K: Hash + ?Sized>(
+        &self,
+        key: &K,
+        n: u32,
+        deadline: Timestamp,
+    ) -> Acquire<QueueKey<&Self>>
+    where
+        C: DeadlineClock,
+    {
+        self.key(key).acquire_until(n, deadline)
+    }
+
+    /// Waits for `n` permits of `key` for at most `timeout`, from now on, by the queue's clock; see
+    /// [`Queue::acquire_for`](crate::Queue::acquire_for). Needs a [`DeadlineClock`].
+    ///
+    /// # Errors
+    ///
+    /// [`Rejected`](crate::Rejected), as for `Queue::acquire_until`.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_async::{KeyedQueue, Rejected, ThreadTimer};
+    /// # use portcullis_core::{Concurrency, Keyed};
+    /// let table = Keyed::for_keys(Concurrency::new(1), 1_000);
+    /// let queue = KeyedQueue::new(table, ThreadTimer::new(), 10);
+    /// futures_executor::block_on(async {
+    ///     let _held = queue.acquire("alice", 1).await?;
+    ///     let late = queue.acquire_for("alice", 1, Duration::from_millis(5)).await;
+    ///     assert!(matches!(late, Err(Rejected::Deadline { .. })));
+    ///     Ok::<(), Rejected>(())
+    /// })?;
+    /// # Ok::<(), Rejected>(())
+    /// ```
+    pub fn acquire_for<K: Hash + ?Sized>(
+        &self,
+        key: &K,
+        n: u32,
+        timeout: Duration,
+    ) -> Acquire<QueueKey<&Self>>
+    where
+        C: DeadlineClock,
+    {
+        self.key(key).acquire_for(n, timeout)
+    }
+
     /// Waits until each key of the table has been seen with no permits
     /// [held](portcullis_core::QueueLimiter::held). Then all leases that were held when the future
     /// was first polled have been released. Ready immediately if the permits of the keys return
