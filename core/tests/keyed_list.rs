@@ -312,7 +312,10 @@ fn limiters_give_a_table_their_settings_or_an_error() {
     let table = KeyedList::for_keys((bucket(5), Concurrency::new(2)), 10);
     assert_eq!((table.rules().0.burst(), table.rules().1.limit()), (5, 2));
     let table = KeyedList::for_keys([bucket(5), bucket(7)], 10);
-    assert_eq!(table.rules().each_ref().map(|rules| rules.burst()), [5, 7]);
+    assert_eq!(
+        table.rules().each_ref().map(TokenBucketRules::burst),
+        [5, 7]
+    );
     let large = || FixedWindow::new(1 << 42, SECOND);
     assert!((bucket(5), large()).into_rule_list().is_err());
     assert!([large(), large()].into_rule_list().is_err());

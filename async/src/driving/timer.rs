@@ -130,7 +130,7 @@ pub trait Timer: Clock {
 /// let queue = Queue::new(bucket, Printed(ThreadTimer::new()), 9).shared();
 /// futures_executor::block_on(async {
 ///     for _ in 0..3 {
-///         queue.acquire(1).await?;
+///         let _permit = queue.acquire(1).await?;
 ///     }
 ///     Ok::<(), portcullis_async::Rejected>(())
 /// })?;

@@ -297,7 +297,7 @@ macro_rules! common {
             /// QUEUE.attend();
             /// futures_executor::block_on(async {
             ///     for _ in 0..3 {
-            ///         QUEUE.acquire(1).await?;
+            ///         let _permit = QUEUE.acquire(1).await?;
             ///     }
             ///     Ok::<(), portcullis_async::Rejected>(())
             /// })?;

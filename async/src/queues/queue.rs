@@ -141,7 +141,7 @@ use crate::{Acquire, DeadlineClock, Drained, QueueClock};
 /// let queue = Queue::new(bucket, ThreadTimer::new(), 100).shared();
 /// futures_executor::block_on(async {
 ///     for _ in 0..3 {
-///         queue.acquire(1).await?;
+///         let _permit = queue.acquire(1).await?;
 ///     }
 ///     Ok::<(), portcullis_async::Rejected>(())
 /// })?;
@@ -420,7 +420,7 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
     ///     ManualClock::new(),
     ///     9,
     /// );
-    /// queue.acquire(1).await?;
+    /// let _permit = queue.acquire(1).await?;
     /// // The next permit becomes available after 100 ms.
     /// let late = queue
     ///     .acquire_until(1, Timestamp::from_millis(50))
@@ -557,8 +557,8 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
             .available_at(self.wait_queue.clock.now())
     }
 
-    /// Returns a view of the limiter, which can be asked and not changed. For its settings, see
-    /// [`change`](Self::change).
+    /// Returns a view of the limiter, which can be asked and not changed. A limit on concurrency is
+    /// its [`capacity`](Limiter::capacity). For other settings, see [`change`](Self::change).
     ///
     /// ```
     /// # use portcullis_async::Queue;

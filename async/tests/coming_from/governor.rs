@@ -1,5 +1,5 @@
+use core::hash::BuildHasher;
 use core::time::Duration;
-use std::hash::BuildHasher;
 use std::sync::Arc;
 
 use futures_util::{Sink, Stream};
@@ -24,9 +24,9 @@ fn rates(n: u32, d: Duration, max_burst: u32, replenish_all_per: Duration) -> [R
     ]
 }
 
-fn settings(rate: Rate, b: u64) -> (Rate, u64) {
+fn settings(rate: Rate, b: u64) -> (Rate, u64, Option<Duration>) {
     let bucket = TokenBucket::new(rate, b);
-    (bucket.rate(), bucket.burst())
+    (bucket.rate(), bucket.burst(), bucket.time_to_fill())
 }
 
 fn clocked(rate: Rate, burst: u64, n: u32) -> Result<(), Denied> {
@@ -126,7 +126,8 @@ type Table = Keyed<TokenBucketRules, Box<[Line]>, RandomSeed>;
 fn keys(table: Table, key: &str, now: Timestamp, n: u32) {
     let _: Rate = table.rules()[0].rate();
     let _ = table.key(&key).try_acquire_at(now, n);
-    let _ = table.statistics_at(now);
+    let statistics = table.statistics_at(now);
+    let _ = (statistics.held, statistics.live);
     let _ = table.sweep_at(now, ..);
     if let Err(Denied::Crowded { .. }) = table.key(key).try_acquire_at(now, n) {}
     let clock = MonotonicClock::new();

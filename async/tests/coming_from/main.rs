@@ -7,7 +7,13 @@
     feature = "async-io",
     feature = "embassy-time"
 ))]
-#![allow(dead_code, clippy::all, reason = "the functions are only compiled")]
+#![allow(
+    dead_code,
+    clippy::pedantic,
+    clippy::nursery,
+    clippy::all,
+    reason = "the functions are only compiled"
+)]
 
 mod governor;
 mod tokio_semaphore;

@@ -250,6 +250,14 @@ impl Lattice {
         self.retry_for(ticks, used, now, price)
     }
 
+    /// Returns the time in which an empty bucket fills, or `None` if it never does.
+    pub(crate) fn time_to_fill(&self, ticks: &Grid) -> Option<Duration> {
+        (self.gain > 0).then(|| {
+            let filled = self.full.div_ceil(self.gain);
+            saturating_duration(u128::from(filled) * u128::from(ticks.step()))
+        })
+    }
+
     /// Returns what goes with a decision at `now` that left the state `used`.
     pub(crate) fn detail(
         &self,
@@ -263,10 +271,7 @@ impl Lattice {
             decision,
             available: self.available(self.position(ticks.index(now)), used),
             capacity: self.burst,
-            time_to_fill: (self.gain > 0).then(|| {
-                let filled = self.full.div_ceil(self.gain);
-                saturating_duration(u128::from(filled) * u128::from(ticks.step()))
-            }),
+            time_to_fill: self.time_to_fill(ticks),
             full_again: self.retry_for(ticks, used, now, self.full),
             retry: retry_of(decision, now, |denied| self.retry(ticks, used, denied)),
         }

@@ -372,6 +372,21 @@ impl<W: Word> TokenBucket<W> {
         self.limiter.rules().burst()
     }
 
+    /// Returns the time in which an empty bucket fills, in whole ticks, rounded up; `None` if it
+    /// never does, because its rate is zero. Divides. [`Detail::time_to_fill`](crate::Detail) is
+    /// the same.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{Rate, TokenBucket};
+    /// let bucket = TokenBucket::new(Rate::per_second(10), 3);
+    /// assert_eq!(bucket.time_to_fill(), Some(Duration::from_millis(300)));
+    /// assert_eq!(TokenBucket::new(Rate::ZERO, 3).time_to_fill(), None);
+    /// ```
+    pub fn time_to_fill(&self) -> Option<Duration> {
+        self.limiter.rules().time_to_fill()
+    }
+
     /// Returns the tick: the bucket counts time in whole ticks.
     ///
     /// ```

@@ -25,7 +25,7 @@ use super::{ReentrantTimer, Timer};
 /// let queue = Queue::new(bucket, AsyncIoTimer::new(), 9).shared();
 /// futures_executor::block_on(async {
 ///     for _ in 0..3 {
-///         queue.acquire(1).await?;
+///         let _permit = queue.acquire(1).await?;
 ///     }
 ///     Ok::<(), portcullis_async::Rejected>(())
 /// })?;

@@ -28,7 +28,7 @@ use super::Timer;
 ///
 /// async fn work() -> Result<(), portcullis_async::Rejected> {
 ///     for _ in 0..3 {
-///         QUEUE.acquire(1).await?;
+///         let _permit = QUEUE.acquire(1).await?;
 ///     }
 ///     QUEUE.close();
 ///     Ok(())

@@ -35,7 +35,7 @@ use crate::waiting::panics::quietly;
 /// let deadline = MonotonicClock::new().now() + Duration::from_secs(5);
 /// futures_executor::block_on(async {
 ///     for _ in 0..3 {
-///         QUEUE.acquire(1).until(deadline).await?;
+///         let _permit = QUEUE.acquire(1).until(deadline).await?;
 ///     }
 ///     Ok::<(), portcullis_async::Rejected>(())
 /// })?;
@@ -52,7 +52,7 @@ use crate::waiting::panics::quietly;
 /// let queue = Queue::new(bucket, ThreadTimer::new(), 9).shared();
 /// futures_executor::block_on(async {
 ///     for _ in 0..3 {
-///         queue.acquire(1).await?;
+///         let _permit = queue.acquire(1).await?;
 ///     }
 ///     Ok::<(), portcullis_async::Rejected>(())
 /// })?;

@@ -31,7 +31,7 @@ use crate::waiting::panics::quietly;
 /// let bucket = TokenBucket::new(Rate::per_second(200), 1);
 /// let queue = Queue::new(bucket, TokioTimer::new(), 9).shared();
 /// for _ in 0..3 {
-///     queue.acquire(1).await?;
+///     let _permit = queue.acquire(1).await?;
 /// }
 /// # Ok::<(), portcullis_async::Rejected>(()) }).unwrap();
 /// ```

@@ -110,6 +110,19 @@ impl<W: Word> TokenBucketRules<W> {
         }
     }
 
+    /// Returns the time in which an empty bucket fills, in whole ticks, rounded up; `None` if it
+    /// never does, because the rate is zero. Divides.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{Rate, TokenBucketRules};
+    /// let rules: TokenBucketRules = TokenBucketRules::new(Rate::per_second(10), 3);
+    /// assert_eq!(rules.time_to_fill(), Some(Duration::from_millis(300)));
+    /// ```
+    pub fn time_to_fill(&self) -> Option<Duration> {
+        self.lattice().time_to_fill(&self.ticks)
+    }
+
     /// Returns the rate at which a bucket gains permits. See [`TokenBucket::rate`].
     ///
     /// ```
