@@ -5,12 +5,12 @@ use core::hash::{BuildHasherDefault, Hasher};
 use core::time::Duration;
 
 use portcullis_core::{
-    AdjustableBucket, AdjustableWindow, AllLease, AllOf, Concurrency, ConcurrencyRules,
+    AdjustableBucket, AdjustableWindow, AllLease, AllOf, Composable, Concurrency, ConcurrencyRules,
     ConcurrencyShares, CooldownWindow, Counted, Denied, Escalation, FixedWindow,
-    FixedWindowBuilder, FixedWindowRules, IntoRules, Keyed, KeyedArray, LeaseId, LeasePool,
-    Limiter, Line, Penalty, Rate, Receipt, Reservation, Retry, Slice, SlicedBucket,
-    SlicedBucketBuilder, SlidingWindow, Threshold, Timestamp, TokenBucket, TokenBucketBuilder,
-    TokenBucketRules, WarmingBucket, Word,
+    FixedWindowBuilder, FixedWindowRules, Idle, Interval, IntoRules, Keyed, KeyedArray, KeyedList,
+    LeaseId, LeasePool, Limiter, LimiterId, Line, Penalty, Rate, Receipt, Reservation, Retry,
+    Slice, SlicedBucket, SlicedBucketBuilder, SlidingWindow, Threshold, Timestamp, TokenBucket,
+    TokenBucketBuilder, TokenBucketRules, WarmingBucket, Word,
 };
 
 use super::draws::Draws;
@@ -1112,6 +1112,208 @@ table!(
     }
 );
 
+/// A limiter that decides within an interval wherever it can: one that is as long as nothing.
+struct Within<'a>(&'a dyn Limiter);
+
+impl Limiter for Within<'_> {
+    fn id(&self) -> Option<LimiterId> {
+        self.0.id()
+    }
+
+    fn as_composable(&self) -> Option<&dyn Composable> {
+        self.0.as_composable()
+    }
+
+    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+        let interval = Interval::new(now, now);
+        let taken = interval.and_then(|interval| self.0.take_within(interval, n));
+        taken.unwrap_or_else(|| self.0.take_at(now, n))
+    }
+
+    fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
+        let interval = Interval::new(now, now);
+        let looked = interval.and_then(|interval| self.0.peek_within(interval, n));
+        looked.unwrap_or_else(|| self.0.peek_at(now, n))
+    }
+
+    fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> portcullis_core::Refund {
+        self.0.refund_at(now, n, receipt)
+    }
+
+    fn release(&self, n: u32) {
+        self.0.release(n);
+    }
+
+    fn available_at(&self, now: Timestamp) -> u64 {
+        self.0.available_at(now)
+    }
+
+    fn capacity(&self) -> u64 {
+        self.0.capacity()
+    }
+
+    fn idle_at(&self, now: Timestamp) -> Idle {
+        self.0.idle_at(now)
+    }
+
+    fn retry(&self, denied: Denied) -> Retry {
+        self.0.retry(denied)
+    }
+}
+
+/// One key of a table with several limits for each key, and other keys that may take its entry.
+pub(crate) struct Several<L, T> {
+    list: KeyedList<L, [Line; 2], Hash>,
+    terms: T,
+    within: bool,
+}
+
+/// Implements `Subject` for a table with several limits for each key.
+macro_rules! list {
+    ($name:literal, $rules:ty, $terms:ty, $holds:literal, $verbs:expr, $random:expr) => {
+        impl Subject for Several<$rules, $terms> {
+            type Extra = ();
+            const NAME: &'static str = $name;
+            const VERBS: &'static [Verb] = $verbs;
+            const HOLDS: bool = $holds;
+            const ROLLS: bool = true;
+
+            fn random(draws: &mut Draws<'_>) -> Option<(Self, Facts)> {
+                let (within, staleness) = (draws.once_in(2), draws.one_of(&[1, 1, 60]));
+                let staleness = Duration::from_secs(staleness);
+                let random: fn(&mut Draws<'_>) -> Option<($rules, Facts, $terms)> = $random;
+                let (rules, mut facts, terms) = random(draws)?;
+                let lines = [const { Line::new() }; 2];
+                let list = KeyedList::new(rules, lines, Hash::default());
+                let list = list.with_staleness(staleness);
+                facts.staleness = facts.staleness.min(nanos(staleness));
+                facts.late_change = facts.staleness;
+                let list = Self {
+                    list,
+                    terms,
+                    within,
+                };
+                Some((list, facts))
+            }
+
+            fn with<T>(&self, work: impl FnOnce(&dyn Limiter) -> T) -> T {
+                let key = self.list.key(&0_u8);
+                if self.within {
+                    work(&Within(&key))
+                } else {
+                    work(&key)
+                }
+            }
+
+            fn special(world: &World<Self>, op: &Op) -> Outcome {
+                match *op {
+                    Op::Other { now, n, key } => {
+                        let _ = world.subject.list.key(&key).take_at(at(now), n);
+                    }
+                    Op::Sweep { now } => {
+                        let _ = world.subject.list.sweep_at(at(now), ..);
+                    }
+                    _ => return Outcome::NOTHING,
+                }
+                // An idle entry may have been reset.
+                Outcome {
+                    rolled_back: true,
+                    ..Outcome::NOTHING
+                }
+            }
+
+            fn describe(&self) -> String {
+                let Self {
+                    list,
+                    terms,
+                    within,
+                } = self;
+                format!("{terms:?}, list of {:?}, within {within}", list.staleness())
+            }
+        }
+    };
+}
+
+/// Returns two numbers of which one may be larger by a few: an order of calls that explains the
+/// tighter limit then explains both, although each limit has an order of its own.
+fn tighter_and_looser(least: u64, draws: &mut Draws<'_>) -> [u64; 2] {
+    let looser = least + few(draws);
+    draws.one_of(&[[least, least], [least, looser], [looser, least]])
+}
+
+list!(
+    "keyed list of buckets",
+    [TokenBucketRules; 2],
+    (BucketTerms, [u64; 2]),
+    false,
+    &[
+        Take, Take, Take, Planned, Look, Refund, Refund, Rollback, Other, Other, Sweep
+    ],
+    |draws| {
+        let mut terms = BucketTerms::random(draws);
+        (terms.debt, terms.initial) = (0, terms.burst);
+        let bursts = tighter_and_looser(terms.burst, draws);
+        let largest = BucketTerms {
+            burst: bursts[0].max(bursts[1]),
+            ..terms
+        };
+        // The tick of both.
+        terms.tick = Some(nanos(largest.builder().rules().ok()?.tick()));
+        let of = |burst| BucketTerms { burst, ..terms }.builder().rules().ok();
+        let rules = [of(bursts[0])?, of(bursts[1])?];
+        let least = |of: fn(&TokenBucketRules) -> Duration| of(&rules[0]).min(of(&rules[1]));
+        let staleness = least(TokenBucketRules::staleness);
+        let facts = largest.facts(rules[0].tick(), staleness, least(TokenBucketRules::horizon));
+        let burst = terms.burst;
+        Some((rules, Facts { burst, ..facts }, (terms, bursts)))
+    }
+);
+list!(
+    "keyed list of windows",
+    [FixedWindowRules; 2],
+    (WindowTerms, [u64; 2]),
+    false,
+    &[
+        Take, Take, Take, Planned, Look, Refund, Refund, Rollback, Other, Other, Sweep
+    ],
+    |draws| {
+        let mut terms = WindowTerms::random(draws);
+        let limits = tighter_and_looser(terms.limit, draws);
+        let most = limits[0].max(limits[1]);
+        let largest = WindowTerms {
+            limit: most,
+            ..terms
+        };
+        if terms.started {
+            terms.tick = Some(nanos(largest.fixed().rules().ok()?.tick()));
+        }
+        let of = |limit| WindowTerms { limit, ..terms }.fixed().rules().ok();
+        let rules = [of(limits[0])?, of(limits[1])?];
+        let least = |of: fn(&FixedWindowRules) -> Duration| of(&rules[0]).min(of(&rules[1]));
+        let staleness = least(FixedWindowRules::staleness);
+        let facts = terms.facts(rules[0].tick(), staleness, least(FixedWindowRules::horizon));
+        Some((rules, facts, (terms, limits)))
+    }
+);
+list!(
+    "keyed list of concurrency limits",
+    [ConcurrencyRules; 2],
+    [u32; 2],
+    true,
+    &[
+        Take, Take, Take, Planned, Look, Refund, Release, Rollback, Other, Other, Sweep
+    ],
+    |draws| {
+        let limits = [few(draws) as u32, few(draws) as u32];
+        let facts = timeless(limits[0].min(limits[1]));
+        Some((limits.map(ConcurrencyRules::new), facts, limits))
+    }
+);
+
+pub(crate) type ListOfBuckets = Several<[TokenBucketRules; 2], (BucketTerms, [u64; 2])>;
+pub(crate) type ListOfWindows = Several<[FixedWindowRules; 2], (WindowTerms, [u64; 2])>;
+pub(crate) type ListOfPermits = Several<[ConcurrencyRules; 2], [u32; 2]>;
+
 /// A table of limiters of any type.
 pub(crate) struct Array {
     table: KeyedArray<TokenBucket, [TokenBucket; 8], [Line; 1], Hash>,
@@ -1325,6 +1527,7 @@ pub(crate) struct Three<W: Word> {
     limits: AllOf<(TokenBucket<W>, FixedWindow<W>, SlidingWindow<4, W>)>,
     bucket: BucketTerms,
     window: WindowTerms,
+    within: bool,
 }
 
 impl<W: Word> Subject for Three<W> {
@@ -1366,6 +1569,7 @@ impl<W: Word> Subject for Three<W> {
                 limits,
                 bucket: terms,
                 window,
+                within: draws.once_in(2),
             },
             facts,
         ))
@@ -1374,6 +1578,7 @@ impl<W: Word> Subject for Three<W> {
     fn with<T>(&self, work: impl FnOnce(&dyn Limiter) -> T) -> T {
         let (bucket, fixed, sliding) = self.limits.limits();
         match self.only.get() {
+            None if self.within => work(&Within(&self.limits)),
             None => work(&self.limits),
             Some(0) => work(bucket),
             Some(1) => work(fixed),
@@ -1412,7 +1617,13 @@ impl<W: Word> Subject for Three<W> {
     }
 
     fn describe(&self) -> String {
-        format!("{} bits, {:?}, {:?}", W::BITS, self.bucket, self.window)
+        let Self {
+            bucket,
+            window,
+            within,
+            ..
+        } = self;
+        format!("{} bits, {bucket:?}, {window:?}, within {within}", W::BITS)
     }
 }
 
@@ -1601,6 +1812,9 @@ macro_rules! for_each_subject {
             keyed_window: $crate::support::subjects::KeyedWindows, 1, [2], [1];
             keyed_concurrency: $crate::support::subjects::KeyedPermits, 1, [], [1];
             keyed_array: $crate::support::subjects::Array, 1, [], [1];
+            keyed_list_of_buckets: $crate::support::subjects::ListOfBuckets, 1, [], [];
+            keyed_list_of_windows: $crate::support::subjects::ListOfWindows, 1, [], [];
+            keyed_list_of_permits: $crate::support::subjects::ListOfPermits, 1, [], [];
             penalty_64: $crate::support::subjects::Penalised<u64>, 1, [], [1];
             penalty_32: $crate::support::subjects::Penalised<u32>, 1, [], [];
             escalation_64: $crate::support::subjects::Escalating<u64>, 1, [], [1];
