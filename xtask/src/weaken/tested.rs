@@ -22,6 +22,50 @@ const TAKEN: &str = "async/src/waiting/wait_queue/taken.rs";
 const WAITS: &str = "async/src/waiting/wait_queue/waits.rs";
 
 pub(super) const OF_THE_CORE: &[Mutant] = &[
+    // Lists of limits: a receipt of a grant that others have followed; states that have wrapped; a
+    // refund keeps the permits of concurrency limits; a decision depends on the time.
+    Mutant {
+        file: "core/src/keyed/keyed_list/refunding.rs",
+        within: "fn is_as_left(",
+        text: "sum == receipt.note() &&",
+        by: "",
+        test: (
+            "keyed_list",
+            "a_refund_returns_the_permits_of_all_limits_or_only_those_that_are_released",
+        ),
+    },
+    Mutant {
+        file: "core/src/keyed/keyed_list/refunding.rs",
+        within: "fn is_as_left(",
+        text: "&& ahead <= KeyedWord::MASK",
+        by: "",
+        test: ("keyed_list", "states_that_wrap_do_not_validate_a_receipt"),
+    },
+    Mutant {
+        file: "core/src/keyed/keyed_list/refunding.rs",
+        within: "pub(super) fn refund_each(",
+        text: "if is_whole || rules.releases() {",
+        by: "if is_whole {",
+        test: (
+            "keyed_list",
+            "a_refund_returns_the_permits_of_all_limits_or_only_those_that_are_released",
+        ),
+    },
+    Mutant {
+        file: "core/src/keyed/rule_list.rs",
+        within: "fn left_within<",
+        text: "Ok(ends) => rules.judge_within(state, ends)?",
+        by: "Ok([first, _]) => WordRules::judge(rules, state, first)",
+        test: ("interval", "so_it_does_for_a_key_with_several_limits"),
+    },
+    // A composition decides although the time matters to one of its limits.
+    Mutant {
+        file: "core/src/all_of.rs",
+        within: "fn grant_within(",
+        text: "(!undecided.get()).then_some(granted)",
+        by: "Some(granted)",
+        test: ("interval", "so_it_does_for_compositions"),
+    },
     // A decision within an interval: the state that it leaves, or a denial at its end, depends on
     // the time; a receipt is taken for younger than it is; the interval ends in another segment;
     // a key of a table; a coarse time that is later than the precise one.
