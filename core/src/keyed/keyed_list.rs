@@ -560,6 +560,7 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
 
     /// The words of an entry in the order of the limits, or `None` if one of them is not held under
     /// `tag`.
+    #[inline(always)]
     fn slots_in(&self, words: Words<'_>, tag: u64) -> Option<L::States> {
         let mut slots = L::NO_STATES;
         for (limit, slot) in (0..self.rules.count()).zip(slots.as_mut()) {
@@ -594,7 +595,7 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
     }
 
     /// Decides on a request. Returns the states that a grant leaves, or the first denial.
-    #[inline]
+    #[inline(always)]
     fn judge(&self, states: L::States, now: Timestamp, n: u32) -> Result<L::States, DeniedBy> {
         let mut slots = states;
         for slot in slots.as_mut() {
@@ -735,6 +736,7 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
     }
 
     /// Looks at all limits in an entry of the key. Takes nothing yet.
+    #[inline(always)]
     fn begin<'t, O: Observer<DetailBy>>(
         &self,
         words: Words<'t>,
