@@ -1515,6 +1515,14 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "let nth = taken;",
         test: ("keyed_list", "takes_of_one_key_take_all_limits_or_none"),
     },
+    // A take charges a word that belongs to another key.
+    Mutant {
+        file: KEYED_LIST,
+        within: "fn slots_after(",
+        text: "(foreign == 0)",
+        by: "(foreign == 0 || tag > 0)",
+        test: ("keyed_list", "a_sweep_during_a_take_loses_no_charge"),
+    },
     // The holder of a permit does not see what its last holder wrote.
     Mutant {
         file: LINE,

@@ -397,6 +397,21 @@ pub(super) const OF_THE_CORE: &[Mutant] = &[
             "each_key_decides_as_its_own_limiter_while_the_table_has_room",
         ),
     },
+    // A take from a slot forgets whose slot it is.
+    Mutant {
+        file: "core/src/limiters/token_bucket/rules.rs",
+        within: "fn judge_in_slot(",
+        text: "placed(position) | low,",
+        by: "placed(position),",
+        test: ("keyed_list", "tuples_and_arrays_decide_as_plain_limiters"),
+    },
+    Mutant {
+        file: "core/src/rules.rs",
+        within: "fn judge_in_slot(",
+        text: "left << STATE_AT | low",
+        by: "left << STATE_AT | low & 1",
+        test: ("keyed_list", "tuples_and_arrays_decide_as_plain_limiters"),
+    },
     // A key takes from the slot of a key with another tag.
     Mutant {
         file: "core/src/keyed/line.rs",
