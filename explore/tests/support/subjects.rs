@@ -1812,9 +1812,9 @@ macro_rules! for_each_subject {
             keyed_window: $crate::support::subjects::KeyedWindows, 1, [2], [1];
             keyed_concurrency: $crate::support::subjects::KeyedPermits, 1, [], [1];
             keyed_array: $crate::support::subjects::Array, 1, [], [1];
-            keyed_list_of_buckets: $crate::support::subjects::ListOfBuckets, 1, [], [];
-            keyed_list_of_windows: $crate::support::subjects::ListOfWindows, 1, [], [];
-            keyed_list_of_permits: $crate::support::subjects::ListOfPermits, 1, [], [];
+            keyed_list_of_buckets: $crate::support::subjects::ListOfBuckets, 1, [], [1];
+            keyed_list_of_windows: $crate::support::subjects::ListOfWindows, 1, [], [1];
+            keyed_list_of_permits: $crate::support::subjects::ListOfPermits, 1, [], [1];
             penalty_64: $crate::support::subjects::Penalised<u64>, 1, [], [1];
             penalty_32: $crate::support::subjects::Penalised<u32>, 1, [], [];
             escalation_64: $crate::support::subjects::Escalating<u64>, 1, [], [1];
