@@ -139,7 +139,8 @@ impl Policy {
     /// ```
     ///
     /// - A part of a key is `address`, `address/V4/V6` with the lengths of prefixes, `path`,
-    ///   `host`, `method`, `tier`, `header:NAME` or `property:NAME`.
+    ///   `host`, `method`, `tier`, `header:NAME`, `header:A|B` for the first of several headers
+    ///   that a request has, or `property:NAME`.
     /// - A limit is a rate, or a table with `rate` or `at_once`. An algorithm is `token-bucket`
     ///   (the default), `fixed-window`, `window-from-request` or `sliding-window`. A token bucket
     ///   can have a `burst` and a `debt`, a sliding window has `segments` (default 8), and a window
@@ -401,7 +402,7 @@ impl<'t> FileReader<'t> {
                     value,
                     "key",
                     "is not a part of a key: expected address, address/V4/V6, path, host, method, \
-                     tier, header:NAME or property:NAME",
+                     tier, header:NAME, header:A|B or property:NAME",
                 ),
             }
         }
@@ -639,8 +640,13 @@ fn key_part(text: &str) -> Option<Key> {
                 text.strip_prefix(prefix)
                     .filter(|name: &&str| !name.is_empty())
             };
-            if let Some(name) = named("header:") {
-                Key::header(name)
+            if let Some(names) = named("header:") {
+                let all: Vec<&str> = names.split('|').collect();
+                match &all[..] {
+                    all if all.contains(&"") => return None,
+                    [name] => Key::header(name),
+                    all => Key::first_header(all.iter().copied()),
+                }
             } else if let Some(name) = named("property:") {
                 Key::property(name)
             } else {

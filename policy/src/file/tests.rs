@@ -175,6 +175,10 @@ fn samples() -> Vec<Value> {
         "address/8",
         "header:",
         "header:X",
+        "header:X|Y",
+        "header:X|",
+        "header:|",
+        "header:X||Y",
         "property:",
         "property:p",
         "path",
@@ -366,4 +370,30 @@ fn the_guide_names_each_public_item() {
         }
     }
     assert!(count > 60, "{count}");
+}
+
+/// The name of a part is how a file spells it. Only a function has no spelling.
+#[cfg(feature = "live")]
+#[test]
+fn each_part_of_a_key_that_code_can_build_can_be_written() {
+    use crate::{Key, Request, Rule};
+
+    for key in [
+        Key::address(),
+        Key::address_prefix(0, 128),
+        Key::path(),
+        Key::host(),
+        Key::method(),
+        Key::tier(),
+        Key::header("X-Key"),
+        Key::first_header(["X-Key", "X-Old-Key", "X-Oldest-Key"]),
+        Key::property("region"),
+    ] {
+        let policy = Policy::new([Rule::new("a").key(key.clone())]).unwrap();
+        let request = Request::new("GET", "/");
+        let values = policy.key_values(policy.rule("a").unwrap(), &request);
+        let name = values.iter().next().unwrap().name().to_string();
+        let written = super::key_part(&name).expect(&name);
+        assert!(written.is_same(&key), "{name}: {written:?} is not {key:?}");
+    }
 }

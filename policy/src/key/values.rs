@@ -121,8 +121,8 @@ pub struct KeyValue<'k> {
 
 impl KeyValue<'_> {
     /// Returns the name of the part, as a policy file spells it: `address`, `address/24/56`,
-    /// `path`, `host`, `method`, `tier`, `header:NAME` or `property:NAME`. That of a function is
-    /// `function`.
+    /// `path`, `host`, `method`, `tier`, `header:NAME`, `header:A|B` or `property:NAME`. That of a
+    /// function is `function`.
     ///
     /// ```
     /// # use portcullis_policy::{Key, Policy, Request, Rule};

@@ -371,14 +371,12 @@ impl PolicyReport {
                     at,
                     in_force,
                 } = threshold;
-                let reported = rule.reported.unwrap_or(0);
+                let of_all = grouped(rule.reported.unwrap_or(0));
+                let in_force = grouped(*in_force);
                 writeln!(
                     out,
-                    "  {:indent$}  {:>12}  with {decision} in force, by {at} ({:.1} % of {} reports)",
-                    "",
-                    grouped(*in_force),
-                    percent(*in_force, reported),
-                    grouped(reported),
+                    "  {:indent$}  {in_force:>12}  of {of_all}: {decision} in force ({at})",
+                    ""
                 )?;
             }
             for (why, count) in rule.other() {
