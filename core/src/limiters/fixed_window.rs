@@ -541,6 +541,14 @@ impl FixedWindowBuilder {
     /// Default: the finest of 1 ns, 10 ns, 100 ns, ... whose horizon is at least an hour, or else
     /// the coarsest that is no longer than the window.
     ///
+    /// **After the horizon.** The default keeps windows exact and the horizon short. A limiter, or
+    /// a key of a [table](crate::Keyed), that is unused for about a whole number of horizons may
+    /// take its last window for one that is still open. It then grants too few permits, never too
+    /// many, until that window seems to end: for about the window and the
+    /// [staleness](Self::staleness). If that matters, set a longer tick: the horizon grows with it.
+    /// A tick of a ten-thousandth of the window makes a window longer by at most two
+    /// ten-thousandths.
+    ///
     /// ```
     /// # use core::time::Duration;
     /// # use portcullis_core::{FixedWindow, Timestamp};
