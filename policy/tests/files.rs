@@ -289,11 +289,11 @@ const EXPECTED: [&str; 25] = [
     "13:10: status: must be from 400 to 599, not 200",
     "14:8: keys: `-1` is not from 0 to 4294967295",
     "15:8: key: `adress` is not a part of a key: expected address, address/V4/V6, path, \
-             host, method, tier, header:NAME or property:NAME",
+             host, method, tier, header:NAME, header:A|B or property:NAME",
     "15:18: key: `header:` is not a part of a key: expected address, address/V4/V6, path, \
-             host, method, tier, header:NAME or property:NAME",
+             host, method, tier, header:NAME, header:A|B or property:NAME",
     "15:29: key: `address/33/0` is not a part of a key: expected address, address/V4/V6, \
-             path, host, method, tier, header:NAME or property:NAME",
+             path, host, method, tier, header:NAME, header:A|B or property:NAME",
     "16:36: exempt_networks: `x` is not a network, such as `10.0.0.0/8` or `2001:db8::/32`",
     "16:42: header is not a setting of exempt: did you mean headers?",
     "17:16: properties: `p` needs at least one value",
