@@ -167,7 +167,10 @@ fn details_are_those_of_the_decision_for_each_limit() {
     );
     let (lease, details) = key().try_acquire_each_detailed_at(at(1), 2);
     assert_eq!(lease.unwrap_err().index, 1);
-    let decided = details.iter().flatten().map(|detail| detail.is_allowed());
+    let decided = details
+        .iter()
+        .flatten()
+        .map(portcullis_core::Detail::is_allowed);
     assert!(decided.eq([true, false]));
     assert!(key().explain_limit_at(1, at(1), 1).unwrap().is_allowed());
     assert_eq!(key().explain_limit_at(2, at(1), 1), None);

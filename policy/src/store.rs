@@ -569,7 +569,8 @@ impl Store {
     /// Returns permits that return by release. Called once for each grant.
     #[inline]
     pub(crate) fn release(&self, at: Address, n: u32) {
-        if self.releases {
+        // A request for no permits may have left no state.
+        if self.releases && n > 0 {
             self.release_to_tables(at, n);
             #[cfg(feature = "queue")]
             if self.queue().is_some() {

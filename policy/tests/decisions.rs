@@ -281,6 +281,21 @@ fn permits_at_once_return_when_the_decision_is_dropped() {
 }
 
 #[test]
+fn a_request_for_no_permits_returns_none() {
+    let policy = policy([Rule::new("uploads")
+        .key(Key::address())
+        .limit(Limit::at_once(1))]);
+    // The key has no state yet.
+    let request = GET.address("192.0.2.7".parse().unwrap());
+    assert!(allows(&policy, at(1), &request.cost(0)));
+    let held = policy.decide_at(at(1), &request);
+    assert!(!allows(&policy, at(1), &request.cost(0)));
+    assert!(!allows(&policy, at(1), &request));
+    drop(held);
+    assert!(allows(&policy, at(1), &request));
+}
+
+#[test]
 fn a_penalty_denies_for_its_time_and_is_not_extended() {
     let policy = policy([Rule::new("login")
         .key(Key::address())
