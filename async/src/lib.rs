@@ -10,9 +10,10 @@
 //! A release grants permits to the waiters. It never waits for another thread or for a context that
 //! it has pre-empted. Permits that replenish by time are granted by one of these drivers:
 //!
-//! - a task that waits in the queue, if the queue's clock is a [`Timer`];
-//! - in its place, the queue itself if it was created by [`Queue::shared`] or after
-//!   [`Queue::attend`], or a task that runs [`Queue::drive`];
+//! - the queue itself, if it was created by [`Queue::shared`] or after [`Queue::attend`], or a task
+//!   that runs [`Queue::drive`];
+//! - otherwise a task that waits in the queue, if the queue's clock is a [`Timer`]. If that task is
+//!   not polled, the other tasks wait for it;
 //! - a thread that is blocked in the queue;
 //! - a caller of [`Queue::advance`].
 //!
@@ -37,8 +38,8 @@
 //! # Features
 //!
 //! - `std` (default): [`ThreadLock`], [`ThreadTimer`], `Queue::new` and `KeyedQueue::new`; requests
-//!   that own their queue, such as `acquire_owned`; `attend_shared`; blocking waits; and the
-//!   feature `std` of `portcullis-core`;
+//!   that own their queue, such as `acquire_owned`; `shared` and `attend_shared`; blocking waits;
+//!   and the feature `std` of `portcullis-core`;
 //! - `critical-section`: `InterruptLock`, for targets without threads;
 //! - `portable-atomic`: for targets without compare-exchange; the documentation of
 //!   `portcullis-core` lists the restrictions;

@@ -274,6 +274,18 @@ fn a_line_later_than_the_horizon_is_judged_at_the_newest_time_judged_and_reporte
 }
 
 #[test]
+fn lines_that_are_late_by_more_than_a_day_hint_at_several_logs() {
+    let on = |day: &u32| format!("192.0.2.1 - - [0{day}/Mar/2024:00:00:00 +0000] \"\" 200 1\n");
+    let hints = |days: &[u32]| {
+        let log: String = days.iter().map(on).collect();
+        let output = common::replay(log.as_bytes(), &["--limit", "1/s"]);
+        text(&output.stdout).contains("if the input joins several logs, name each of them instead")
+    };
+    assert!(hints(&[1, 3, 1]));
+    assert!(!hints(&[1, 2, 1]));
+}
+
+#[test]
 fn memory_is_bounded_by_the_horizon() {
     const LINES: u64 = 200_000;
     // Ten lines per second, each up to 59 s late.

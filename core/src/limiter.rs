@@ -27,8 +27,10 @@ use crate::{Denied, Detail, Interval, Lease, Receipt, Refund, Retry, Timestamp};
 /// `take_at`, `release`, `available_at` and `retry` are required. Some limiters implement more:
 ///
 /// - A limiter that wraps another one forwards all methods to it, except [`id`](Self::id) and
-///   [`as_composable`](Self::as_composable), which say what to return. Above all it forwards
-///   `release`: otherwise the permits of a concurrency limit in it never return.
+///   [`as_composable`](Self::as_composable), which say what to return. Without `release`, the
+///   permits of a concurrency limit in it never return. Without `idle_at`, a key of a
+///   [`KeyedArray`](crate::KeyedArray) keeps its slot forever, and new keys are denied. The
+///   defaults of the other methods refund nothing and know no capacity.
 /// - A limiter whose decisions often do not depend on the exact time implements `take_within`,
 ///   `peek_within` and `decides_within`.
 /// - A limiter whose permits return by time, but that can refund a grant as long as no later

@@ -20,6 +20,9 @@ use crate::text::{counted, grouped, per_second, percent, speed};
 
 pub(crate) use self::of_policy::PolicyReport;
 
+/// Lines that are later than this hint at several logs in one input.
+const A_DAY_S: f64 = 86_400.0;
+
 /// The result of a replay. The field names are those of the JSON object.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report<'a> {
@@ -348,6 +351,10 @@ impl Input {
                 )
             };
             writeln!(out, "  {:<9} {:>12}  {why}", "late", grouped(self.late))?;
+            if behind > A_DAY_S {
+                let hint = "if the input joins several logs, name each of them instead";
+                writeln!(out, "  {:<9} {:>12}  {hint}", "", "")?;
+            }
         }
         for log in &self.logs {
             if log.requests == 0 && log.malformed > 0 {

@@ -120,6 +120,7 @@ impl<W: Word> Concurrency<W> {
     ///
     /// ```
     /// # use portcullis_core::Concurrency;
+    /// assert_eq!(<Concurrency>::max_limit(), (1 << 30) - 1);
     /// assert_eq!(Concurrency::<u32>::max_limit(), 16_383);
     /// ```
     pub const fn max_limit() -> u32 {
