@@ -383,7 +383,7 @@ pub trait Limiter {
     /// # use portcullis_core::{Denied, FixedWindow, Limiter, Retry, Timestamp};
     /// let limit = FixedWindow::new(2, Duration::from_secs(20));
     /// let now = Timestamp::ZERO;
-    /// limit.try_acquire_at(now, 2)?;
+    /// let _ = limit.try_acquire_at(now, 2)?;
     /// let retry = |permits| limit.retry(Denied::Exhausted { now, permits });
     /// assert_eq!(retry(2), Retry::At(Timestamp::from_secs(20)));
     /// assert_eq!(

@@ -173,14 +173,32 @@ fn a_coarse_clock_lags_by_at_most_its_resolution() {
     never_goes_back(&clock);
 }
 
-/// It is calibrated against the system's clock, to much better than 1 %.
+/// It is calibrated once in a process, against the system's clock, to much better than 1 %. If the
+/// process is paused in that time, the rate is wrong, so three processes may try.
 #[cfg(feature = "tsc")]
 #[test]
 fn a_time_stamp_counter_runs_at_the_rate_of_time() {
+    const INNER: &str = "PORTCULLIS_CALIBRATE";
+    const NAME: &str = "a_time_stamp_counter_runs_at_the_rate_of_time";
+    if std::env::var_os(INNER).is_some() {
+        let (passed, at_most) = passes(&TscClock::new());
+        assert!(passed >= Duration::from_millis(50) * 99 / 100);
+        assert!(passed <= at_most * 101 / 100);
+        return;
+    }
+    let program = std::env::current_exe().unwrap();
+    let calibrates = |_| {
+        let mut process = std::process::Command::new(&program);
+        let output = process.args(["--exact", NAME]).env(INNER, "").output();
+        output.unwrap().status.success()
+    };
+    assert!((0..3).any(calibrates));
+}
+
+#[cfg(feature = "tsc")]
+#[test]
+fn all_time_stamp_counters_have_one_origin() {
     let clock = TscClock::new();
-    let (passed, at_most) = passes(&clock);
-    assert!(passed >= Duration::from_millis(50) * 99 / 100);
-    assert!(passed <= at_most * 101 / 100);
     let mut earlier = clock.now();
     for other in [clock.clone(), TscClock::new(), clock] {
         for _ in 0..1_000 {

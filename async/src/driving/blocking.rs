@@ -266,7 +266,7 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
     ///     9,
     /// );
     /// for _ in 0..3 {
-    ///     queue.blocking_acquire(1)?;
+    ///     let _ = queue.blocking_acquire(1)?;
     /// }
     /// # Ok::<(), portcullis_async::Rejected>(())
     /// ```

@@ -731,7 +731,7 @@ impl<P: ToKeyedQueue> QueueKey<P> {
     /// # let table = Keyed::new(rules, Line::for_keys(1_000), Seed::new());
     /// let queue = KeyedQueue::new(table, ThreadTimer::new(), 10);
     /// for _ in 0..3 {
-    ///     queue.key("alice").blocking_acquire(1)?;
+    ///     let _ = queue.key("alice").blocking_acquire(1)?;
     /// }
     /// # Ok::<(), portcullis_async::Rejected>(())
     /// ```

@@ -13,7 +13,7 @@ use crate::{Limiter, Timestamp, ToLimiter};
 ///
 /// let bucket = TokenBucket::new(Rate::per_second(10), 1);
 /// let now = Timestamp::from_secs(7);
-/// bucket.try_acquire_at(now, 1)?;
+/// let _ = bucket.try_acquire_at(now, 1)?;
 ///
 /// let denied = bucket.try_acquire_at(now, 1).unwrap_err();
 /// assert_eq!(denied, Denied::Exhausted { now, permits: 1 });

@@ -116,7 +116,7 @@ use crate::{
 /// };
 ///
 /// let at = Timestamp::from_millis;
-/// LIMIT.try_acquire_at(at(0), 2)?;
+/// let _ = LIMIT.try_acquire_at(at(0), 2)?;
 /// // Two more permits, as soon as they have been replenished.
 /// let reserved = LIMIT.reserve_at(at(0), 2, Duration::from_secs(1))?;
 /// assert_eq!(reserved.due(), at(200));
@@ -551,7 +551,7 @@ impl<W: Word> AdjustableBucket<W> {
     ///     .build()
     ///     .unwrap();
     /// let now = Timestamp::ZERO;
-    /// bucket.try_acquire_at(now, 2)?;
+    /// let _ = bucket.try_acquire_at(now, 2)?;
     /// let reserved = bucket.reserve_at(now, 3, Duration::from_secs(1))?;
     /// assert_eq!(bucket.owed_at(now), 2);
     /// assert_eq!(bucket.owed_at(reserved.due()), 0);
@@ -1311,7 +1311,7 @@ impl AdjustableBucketBuilder {
 ///     .build()
 ///     .unwrap();
 /// let (at, wait) = (Timestamp::from_millis, Duration::from_secs(9));
-/// bucket.try_acquire_at(at(0), 2)?;
+/// let _ = bucket.try_acquire_at(at(0), 2)?;
 /// let reserved = bucket.reserve_at(at(0), 2, wait)?;
 /// assert_eq!(reserved.due(), at(200));
 /// assert_eq!(reserved.cancel_at(at(100)), 2);
@@ -1387,7 +1387,7 @@ where
     ///     .build()
     ///     .unwrap();
     /// let (now, wait) = (Timestamp::ZERO, Duration::from_secs(9));
-    /// bucket.try_acquire_at(now, 3)?;
+    /// let _ = bucket.try_acquire_at(now, 3)?;
     /// let first = bucket.reserve_at(now, 3, wait)?;
     /// let second = bucket.reserve_at(now, 1, wait)?;
     /// assert_eq!(first.cancel_at(now), 2, "the second reservation keeps its instant");

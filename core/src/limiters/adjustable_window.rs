@@ -119,7 +119,7 @@ use crate::{
 ///     };
 ///
 /// let at = Timestamp::from_secs;
-/// LIMIT.try_acquire_at(at(10), 2)?;
+/// let _ = LIMIT.try_acquire_at(at(10), 2)?;
 /// assert!(LIMIT.try_acquire_at(at(20), 1).is_err());
 /// // From now on, 3 permits in each 10 seconds. 2 of them have been used.
 /// LIMIT

@@ -232,7 +232,7 @@ impl<W: Word> CooldownWindow<W> {
     /// # use portcullis_core::{CooldownWindow, Idle, Timestamp};
     /// # use core::time::Duration;
     /// let limit = CooldownWindow::new(3, Duration::from_secs(1), None);
-    /// limit.try_acquire_at(Timestamp::from_secs(2), 1)?;
+    /// let _ = limit.try_acquire_at(Timestamp::from_secs(2), 1)?;
     /// assert_eq!(
     ///     limit.idle_at(Timestamp::from_secs(9)),
     ///     Idle::Since(Timestamp::from_secs(3))

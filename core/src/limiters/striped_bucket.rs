@@ -341,7 +341,7 @@ impl<const N: usize, W: Word> StripedBucket<N, W> {
     /// # use portcullis_core::{Rate, StripedBucket, Timestamp};
     /// let bucket: StripedBucket = StripedBucket::new(Rate::per_second(1_000), 10_000);
     /// assert_eq!(bucket.held(), 0);
-    /// bucket.try_acquire_at(Timestamp::ZERO, 1)?;
+    /// let _ = bucket.try_acquire_at(Timestamp::ZERO, 1)?;
     /// assert_eq!(bucket.held(), 63, "the first draw is of 64 permits");
     /// # Ok::<(), portcullis_core::Denied>(())
     /// ```
