@@ -443,6 +443,45 @@ fn a_stale_take_from_the_rest_gets_nothing_that_came_in_before_a_take_from_a_str
     on_both!(check);
 }
 
+#[test]
+fn after_nearly_a_horizon_without_a_call_a_take_decides_as_a_query_before_it() {
+    // From some instant on, `now` looks stale to the rest: a little earlier for a rest to which the
+    // stripes have returned their permits.
+    for (rate, burst) in [(100, 80), (1_000, 80), (100, 300)] {
+        let start = |index| {
+            let bucket = bucket::<2, u32>(Rate::per_second(rate), burst);
+            assert_eq!(take(&Stripe::of(&bucket, index), at(0), 1), 1);
+            assert!(bucket.held() > 0);
+            bucket
+        };
+        let of_permits = |n: u64| 1_000_000_000 / u64::from(rate) * n;
+        let first = start(0);
+        let stale = nanos(first.horizon() - first.staleness());
+        let (mut granted, mut denied) = (0, 0);
+        for part in 0..8 * burst {
+            let now = ns(stale + of_permits(burst) - of_permits(part) / 2);
+            for n in [1, first.held(), burst / 2, burst - 5, burst - 1, burst] {
+                for (drawn, asked) in [(0, 0), (1, 0)] {
+                    let bucket = start(drawn);
+                    let stripe = Stripe::of(&bucket, asked);
+                    let available = bucket.available_at(now);
+                    let peeked = stripe.peek_at(now, n as u32).is_ok();
+                    let taken = stripe.take_at(now, n as u32).is_ok();
+                    let context = format!("{n} of {available} at {now}, burst {burst}");
+                    let fits = n <= available;
+                    assert_eq!((peeked, taken), (fits, fits), "{context}");
+                    granted += u32::from(taken);
+                    denied += u32::from(!taken);
+                }
+            }
+        }
+        assert!(
+            granted.min(denied) > 100,
+            "{granted} granted, {denied} denied"
+        );
+    }
+}
+
 // Nothing is lost, and no stripe starves.
 
 #[test]

@@ -35,11 +35,12 @@
 //! much as the room of the rest grows. So each grant is one of the plain bucket, at the newest
 //! `now`, in the order of the exchanges; and a call that stops, stops between two exchanges.
 //!
-//! A refund takes back a grant. To a stripe it only raises `have`, up to the room. To the rest it
-//! requires that nothing is lent and that the word is as the take left it. Then no stripe has
-//! settled because of that take: it would have lent something, with a take that no refund returns
-//! completely, so the word could not be the same again. For this reason a refund leaves one permit
-//! of each allotment used, and a renewal needs something lent.
+//! A refund takes back a grant. To a stripe it only raises `have`, up to the room. The room is kept
+//! for the allotment, whatever time passes, so no permits that come in fill it. To the rest a
+//! refund requires that nothing is lent and that the word is as the take left it. Then no stripe
+//! has settled because of that take: it would have lent something, with a take that no refund
+//! returns completely, so the word could not be the same again. For this reason a refund leaves one
+//! permit of each allotment used, and a renewal needs something lent.
 
 use core::time::Duration;
 
@@ -94,8 +95,8 @@ use crate::{
 /// be missing. At the first instant of use, and at the first one after a pause, nothing is missing;
 /// with a 32-bit word, up to a 64th may be.
 ///
-/// **Refunds.** A take is refunded to its stripe while the stripe still has the allotment, except
-/// for one permit of each draw, which returns by time. A take from the rest is refunded if no other
+/// **Refunds.** A take is refunded to its stripe while the stripe still has the allotment, however
+/// long ago the take was, except for one permit of each draw, which returns by time. A take from the rest is refunded if no other
 /// take has come since and stripes hold nothing, as while few permits are available.
 ///
 /// **Cost.** A grant from a stripe is two loads and one compare-exchange on the stripe's line, and
@@ -311,8 +312,8 @@ impl<const N: usize, W: Word> StripedBucket<N, W> {
     /// assert_eq!(bucket.available_at(Timestamp::ZERO), 10);
     /// ```
     pub fn available_at(&self, now: Timestamp) -> u64 {
-        let (rest, used) = self.all_returned();
-        rest.available(rest.position(self.rest.ticks.index(now)), used)
+        let (rest, used) = self.all_returned(now);
+        rest.available(self.position(now), used)
     }
 
     /// Returns whether the bucket is full at `now`, and since when.
@@ -328,7 +329,7 @@ impl<const N: usize, W: Word> StripedBucket<N, W> {
     /// );
     /// ```
     pub fn idle_at(&self, now: Timestamp) -> Idle {
-        let (rest, used) = self.all_returned();
+        let (rest, used) = self.all_returned(now);
         if rest.burst < self.burst() {
             return Idle::InUse;
         }
@@ -567,14 +568,30 @@ impl<const N: usize, W: Word> StripedBucket<N, W> {
         }
     }
 
-    /// Returns the rest after `hand` is returned, and its `used`.
+    /// The position of `now`.
+    fn position(&self, now: Timestamp) -> u64 {
+        // The same for each size of the rest.
+        self.rest.rest(0).position(self.rest.ticks.index(now))
+    }
+
+    /// Returns the rest after `hand` is returned, and its `used`, for a decision at `position`.
+    ///
+    /// The word alone decides whether the timestamp is stale. After nearly a horizon without a
+    /// call, the permits in hand could move `used` so far back that the timestamp would seem to be
+    /// stale. `used` then moves back by less: the rest is full in both cases.
     #[inline]
-    fn returned(&self, word: u64, hand: Allotment) -> (Lattice, u64) {
+    fn returned(&self, word: u64, hand: Allotment, position: u64) -> (Lattice, u64) {
         let rest = self
             .rest
             .rest(self.rest.sliced_in(word).saturating_sub(hand.size));
-        let used = (word >> self.rest.low).wrapping_sub(hand.have.wrapping_mul(rest.cost));
-        (rest, used & rest.mask)
+        let used = word >> self.rest.low;
+        let distance = position.wrapping_sub(used) & rest.mask;
+        let units = hand.have.wrapping_mul(rest.cost);
+        let back = match (rest.behind - 1).checked_sub(distance) {
+            Some(most) => units.min(most),
+            None => units,
+        };
+        (rest, used.wrapping_sub(back) & rest.mask)
     }
 
     /// Returns the exchange that takes `n` permits of the rest, returns `hand`, and draws up to
@@ -588,10 +605,11 @@ impl<const N: usize, W: Word> StripedBucket<N, W> {
         n: u32,
         mut draw: u64,
     ) -> Option<Trade> {
-        let (rest, used) = self.returned(word, hand);
+        let position = self.position(now);
+        let (rest, used) = self.returned(word, hand, position);
         let (lent, n) = (self.burst() - rest.burst, u64::from(n));
         let price = n * rest.cost;
-        let balance = rest.balance(rest.position(self.rest.ticks.index(now)), used);
+        let balance = rest.balance(position, used);
         if price > balance.available {
             return None;
         }
@@ -734,10 +752,11 @@ impl<const N: usize, W: Word> StripedBucket<N, W> {
         }
     }
 
-    /// Returns the rest as it would be if all stripes returned what they hold, and its `used`.
-    fn all_returned(&self) -> (Lattice, u64) {
+    /// Returns the rest as it would be if all stripes returned what they hold, and its `used`, for
+    /// a decision at `now`.
+    fn all_returned(&self, now: Timestamp) -> (Lattice, u64) {
         let (word, held) = self.look();
-        self.returned(word, held)
+        self.returned(word, held, self.position(now))
     }
 
     /// Returns the answer of a take, without taking.
@@ -751,8 +770,8 @@ impl<const N: usize, W: Word> StripedBucket<N, W> {
         if is_in_time && u64::from(n.max(1)) <= own.have {
             return Ok(());
         }
-        let (rest, used) = self.all_returned();
-        let available = rest.judge(rest.position(self.rest.ticks.index(now)), used);
+        let (rest, used) = self.all_returned(now);
+        let available = rest.judge(self.position(now), used);
         if u64::from(n.max(1)) * rest.cost <= available {
             Ok(())
         } else {
@@ -797,7 +816,7 @@ impl<const N: usize, W: Word> Limiter for StripedBucket<N, W> {
     }
 
     fn explain_at(&self, now: Timestamp, n: u32) -> Detail {
-        let (_, used) = self.all_returned();
+        let (_, used) = self.all_returned(now);
         let whole = self.rest.rest(0);
         whole.detail(&self.rest.ticks, used, now, Limiter::peek_at(self, now, n))
     }
@@ -827,7 +846,10 @@ impl<const N: usize, W: Word> Limiter for StripedBucket<N, W> {
     }
 
     fn retry(&self, denied: Denied) -> Retry {
-        let (_, used) = self.all_returned();
+        let Denied::Exhausted { now, .. } = denied else {
+            return Retry::Never;
+        };
+        let (_, used) = self.all_returned(now);
         // Permits that other calls move return to the rest.
         self.rest.rest(0).retry(&self.rest.ticks, used, denied)
     }
