@@ -96,8 +96,9 @@ use crate::{
 /// with a 32-bit word, up to a 64th may be.
 ///
 /// **Refunds.** A take is refunded to its stripe while the stripe still has the allotment, however
-/// long ago the take was, except for one permit of each draw, which returns by time. A take from the rest is refunded if no other
-/// take has come since and stripes hold nothing, as while few permits are available.
+/// long ago the take was, except for one permit of each draw, which returns by time. A take from
+/// the rest is refunded if no other take has come since and stripes hold nothing, as while few
+/// permits are available.
 ///
 /// **Cost.** A grant from a stripe is two loads and one compare-exchange on the stripe's line, and
 /// with `std` one load of the thread's number. A draw exchanges up to three words, one of them
