@@ -14,14 +14,16 @@ use portcullis_core::{
 use crate::draws::Draws;
 use crate::tally::Group;
 
-const SECOND: u64 = 1_000_000_000;
+pub(crate) const SECOND: u64 = 1_000_000_000;
 /// The staleness of all tables here, and the largest lateness of a request.
-const STALENESS: u64 = SECOND;
+pub(crate) const STALENESS: u64 = SECOND;
 /// The number of keys of a table, and the permits that each may have at once.
-const KEYS: usize = 14;
-const LIMIT: u32 = 5;
+pub(crate) const KEYS: usize = 14;
+pub(crate) const LIMIT: u32 = 5;
 /// The number of slots of a line.
-const PLACES: usize = 8;
+pub(crate) const PLACES: usize = 8;
+/// The number of slots of a line that a key prefers.
+const HALF: usize = PLACES / 2;
 const TICK: u64 = 10_000_000;
 const LENGTH: u64 = 2 * SECOND;
 
@@ -35,13 +37,13 @@ macro_rules! built {
     };
 }
 
-const fn bucket() -> TokenBucketRules {
+pub(crate) const fn bucket() -> TokenBucketRules {
     let builder =
         TokenBucket::builder(Rate::per_second(4), LIMIT as u64).tick(Duration::from_nanos(TICK));
     built!(builder.rules())
 }
 
-const fn window() -> FixedWindowRules {
+pub(crate) const fn window() -> FixedWindowRules {
     built!(FixedWindow::builder(LIMIT as u64, Duration::from_nanos(LENGTH)).rules())
 }
 
@@ -59,8 +61,8 @@ const fn penalised() -> Penalised {
     ))
 }
 
-type Lines<const N: usize> = [Line; N];
-const fn lines<const N: usize>() -> Lines<N> {
+pub(crate) type Lines<const N: usize> = [Line; N];
+pub(crate) const fn lines<const N: usize>() -> Lines<N> {
     [const { Line::new() }; N]
 }
 
@@ -93,7 +95,7 @@ static LEASED: KeyedArray<Concurrency, [Concurrency; PLACES], Lines<1>> = KeyedA
 );
 
 /// The expected answers of a key's limiter, in numbers that do not wrap. Times are in nanoseconds.
-trait Model {
+pub(crate) trait Model {
     fn has(&self, at: u64) -> u64;
     /// The available permits.
     fn take(&mut self, at: u64, n: u32);
@@ -105,14 +107,19 @@ trait Model {
 
 /// A bucket, by the position up to which it is used, in parts of permits.
 #[derive(Clone, Copy)]
-struct Bucket(i64);
+pub(crate) struct Bucket(i64);
 
 impl Bucket {
-    const NEW: Self = Self(i64::MIN / 2);
+    pub(crate) const NEW: Self = Self(i64::MIN / 2);
     const FULL: i64 = (LIMIT as u64 * SECOND).cast_signed();
 
     fn position(at: u64) -> i64 {
         (at / TICK * TICK * 4).cast_signed()
+    }
+
+    /// Returns `n` permits of the last take.
+    pub(crate) fn refund(&mut self, n: u32) {
+        self.0 -= (u64::from(n) * SECOND).cast_signed();
     }
 }
 
@@ -136,7 +143,16 @@ impl Model for Bucket {
 
 /// A window's number, and the permits taken in it.
 #[derive(Clone, Copy)]
-struct Window(Option<(u64, u64)>);
+pub(crate) struct Window(pub(crate) Option<(u64, u64)>);
+
+impl Window {
+    /// Returns `n` permits of the last take.
+    pub(crate) fn refund(&mut self, n: u32) {
+        if let Some((_, count)) = &mut self.0 {
+            *count -= u64::from(n);
+        }
+    }
+}
 
 impl Model for Window {
     fn has(&self, at: u64) -> u64 {
@@ -218,12 +234,12 @@ impl<L: Limiter> Model for Own<L> {
     }
 }
 
-const fn nanos(at: u64) -> Timestamp {
+pub(crate) const fn nanos(at: u64) -> Timestamp {
     Timestamp::from_nanos(at)
 }
 
 /// The number of the first key with the same address: such keys share a limit.
-fn shared<T: Keys>(table: &T) -> [(Address, usize); KEYS] {
+pub(crate) fn shared<T: Keys>(table: &T) -> [(Address, usize); KEYS] {
     let address = |key: usize| {
         table
             .locate(0, &(key as u32))
@@ -235,23 +251,30 @@ fn shared<T: Keys>(table: &T) -> [(Address, usize); KEYS] {
     })
 }
 
-/// Which keys hold the slots of a line.
+/// Which keys hold the slots of a line, or the entries of a group of lines.
 #[derive(Default)]
-struct Places([Option<usize>; PLACES]);
+pub(crate) struct Places([Option<usize>; PLACES]);
 
 impl Places {
-    fn has(&self, key: usize) -> bool {
+    pub(crate) fn has(&self, key: usize) -> bool {
         self.0.contains(&Some(key))
     }
 
-    /// The first free slot, in the half that keys with the address prefer and then in the other.
-    fn free<M: Model>(
+    /// The number of keys.
+    pub(crate) fn count(&self) -> usize {
+        self.0.iter().flatten().count()
+    }
+
+    /// The first free slot: of the `part` slots that keys with the address prefer, and then of the
+    /// others.
+    pub(crate) fn free<M: Model>(
         &mut self,
         models: &[M; KEYS],
         at: u64,
         address: Address,
+        part: usize,
     ) -> Option<&mut Option<usize>> {
-        let first = address.group(2) * PLACES / 2;
+        let first = address.group(PLACES / part) * part;
         let is_free = |place: &usize| self.0[*place].is_none_or(|key| models[key].is_free(at));
         let place = (0..PLACES).map(|nth| nth ^ first).find(is_free)?;
         Some(&mut self.0[place])
@@ -259,18 +282,20 @@ impl Places {
 }
 
 /// A table, and how it is queried.
-struct Trace<'t, T> {
-    name: &'t str,
-    table: &'t T,
+pub(crate) struct Trace<'t, T> {
+    pub(crate) name: &'t str,
+    pub(crate) table: &'t T,
+    /// The number of slots that a key prefers.
+    pub(crate) part: usize,
     /// Whether all keys may be in a single line, so that some find no slot.
-    is_one_line: bool,
+    pub(crate) is_one_line: bool,
     /// Whether retry times are the model's; not so for a limiter that may need two retries.
-    retries: bool,
-    seed: u64,
+    pub(crate) retries: bool,
+    pub(crate) seed: u64,
 }
 
 impl<T: Keys> Trace<'_, T> {
-    fn run<M: Model>(&self, group: &mut Group<'_>, models: &mut [M; KEYS]) {
+    pub(crate) fn run<M: Model>(&self, group: &mut Group<'_>, models: &mut [M; KEYS]) {
         let (keys, mut places) = (shared(self.table), Places::default());
         let (mut draws, mut newest) = (Draws(self.seed), 100 * SECOND);
         let (mut granted, mut exhausted, mut crowded) = (0, 0, 0);
@@ -289,8 +314,9 @@ impl<T: Keys> Trace<'_, T> {
             let n = 1 + draws.below(u64::from(LIMIT)) as u32;
             let limiter = *Key::at(self.table, address);
             let (now, has, is_there) = (nanos(at), models[own].has(at), places.has(own));
-            let finds_one =
-                !self.is_one_line || is_there || places.free(models, at, address).is_some();
+            let finds_one = !self.is_one_line
+                || is_there
+                || places.free(models, at, address, self.part).is_some();
             let name = self.name;
             let peeked = limiter.peek_at(now, n);
             let taken = limiter.take_at(now, n);
@@ -319,7 +345,7 @@ impl<T: Keys> Trace<'_, T> {
                 None => {
                     if !is_there
                         && self.is_one_line
-                        && let Some(place) = places.free(models, at, address)
+                        && let Some(place) = places.free(models, at, address, self.part)
                     {
                         *place = Some(own);
                     }
@@ -363,7 +389,12 @@ impl<T: Keys> Trace<'_, T> {
     }
 
     /// With idle times beyond the horizon: perhaps less than the model, never more.
-    fn run_far<M: Model>(&self, group: &mut Group<'_>, models: &mut [M; KEYS], horizon: u64) {
+    pub(crate) fn run_far<M: Model>(
+        &self,
+        group: &mut Group<'_>,
+        models: &mut [M; KEYS],
+        horizon: u64,
+    ) {
         let keys = shared(self.table);
         let (mut draws, mut newest, mut granted) = (Draws(self.seed), 100 * SECOND, 0);
         for step in 0..1_000 {
@@ -417,6 +448,7 @@ pub(crate) fn check(group: &mut Group<'_>) {
     let trace = |name, seed| Trace {
         name,
         table: &BUCKETS,
+        part: HALF,
         is_one_line: false,
         retries: true,
         seed,
@@ -425,6 +457,7 @@ pub(crate) fn check(group: &mut Group<'_>) {
     Trace {
         name: "few buckets",
         table: &FEW_BUCKETS,
+        part: HALF,
         is_one_line: true,
         retries: true,
         seed: 2,
@@ -438,6 +471,7 @@ pub(crate) fn check(group: &mut Group<'_>) {
     Trace {
         name: "far buckets",
         table: &FAR_BUCKETS,
+        part: HALF,
         is_one_line: true,
         retries: true,
         seed: 3,
@@ -446,6 +480,7 @@ pub(crate) fn check(group: &mut Group<'_>) {
     Trace {
         name: "windows",
         table: &WINDOWS,
+        part: HALF,
         is_one_line: false,
         retries: true,
         seed: 4,
@@ -454,6 +489,7 @@ pub(crate) fn check(group: &mut Group<'_>) {
     Trace {
         name: "few windows",
         table: &FEW_WINDOWS,
+        part: HALF,
         is_one_line: true,
         retries: true,
         seed: 5,
@@ -462,6 +498,7 @@ pub(crate) fn check(group: &mut Group<'_>) {
     Trace {
         name: "few sliding windows",
         table: &FEW_SLIDING,
+        part: HALF,
         is_one_line: true,
         retries: true,
         seed: 7,
@@ -470,6 +507,7 @@ pub(crate) fn check(group: &mut Group<'_>) {
     Trace {
         name: "few penalties",
         table: &PENALISED,
+        part: HALF,
         is_one_line: true,
         retries: false,
         seed: 8,

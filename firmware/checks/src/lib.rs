@@ -16,6 +16,7 @@ mod board;
 mod draws;
 mod executor;
 mod keyed;
+mod keyed_list;
 mod keyed_queue;
 pub mod limiters;
 mod permits;
@@ -50,6 +51,11 @@ pub fn run_wrappers(board: &dyn Board, tally: &mut Tally) {
 /// Makes the checks of keyed tables, and of saved states. They are separate for the same reason.
 pub fn run_tables(board: &dyn Board, tally: &mut Tally) {
     tally.group(board, "tables by key against models", keyed::check);
+    tally.group(
+        board,
+        "tables with several limits for each key against models",
+        keyed_list::check,
+    );
     tally.group(board, "waits by key that an interrupt ends", |tally| {
         keyed_queue::check(board, tally);
     });
