@@ -1331,6 +1331,13 @@ pub trait EachLimit: Keys {
         n: u32,
     ) -> (Result<Receipt, DeniedBy>, DetailBy);
     #[doc(hidden)]
+    fn take_each_for_good_at(
+        &self,
+        address: &Address,
+        now: Timestamp,
+        n: u32,
+    ) -> Result<(), DeniedBy>;
+    #[doc(hidden)]
     fn take_each_detailed_at(
         &self,
         address: &Address,
@@ -1372,6 +1379,19 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> EachLimit for KeyedList<L, M
         n: u32,
     ) -> (Result<Receipt, DeniedBy>, DetailBy) {
         self.take_each_explained(address, now, n)
+    }
+
+    #[inline]
+    fn take_each_for_good_at(
+        &self,
+        address: &Address,
+        now: Timestamp,
+        n: u32,
+    ) -> Result<(), DeniedBy> {
+        match self.take_each(address, now, n, ()) {
+            Ok(_) => Ok(()),
+            Err(by) => Err(by),
+        }
     }
 
     fn take_each_detailed_at(

@@ -59,6 +59,30 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
 }
 
 impl<P: Deref<Target: EachLimit>> Key<P> {
+    /// Takes permits as [`try_acquire_each_at`](Self::try_acquire_each_at) does, without a lease
+    /// and without a receipt. Permits of concurrency limits return by
+    /// [`release`](crate::Limiter::release); the others return by time alone.
+    ///
+    /// # Errors
+    ///
+    /// Those of `try_acquire_each_at`.
+    ///
+    /// ```
+    /// # use portcullis_core::{ConcurrencyRules, KeyedList, Limiter, Timestamp};
+    /// let users = KeyedList::for_keys([5, 3].map(ConcurrencyRules::new), 100);
+    /// let alice = users.key("alice");
+    /// alice.take_each_at(Timestamp::ZERO, 2)?;
+    /// assert_eq!(alice.available_at(Timestamp::ZERO), 1);
+    /// alice.release(2);
+    /// assert_eq!(alice.available_at(Timestamp::ZERO), 3);
+    /// # Ok::<(), portcullis_core::DeniedBy>(())
+    /// ```
+    #[inline]
+    pub fn take_each_at(&self, now: Timestamp, n: u32) -> Result<(), DeniedBy> {
+        let (table, address) = self.place();
+        table.take_each_for_good_at(address, now, n)
+    }
+
     /// Takes permits as [`try_acquire_each_at`](Self::try_acquire_each_at) does, and returns what
     /// each limit saw, in their order. `None` follows the last one.
     ///
