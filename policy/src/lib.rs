@@ -60,7 +60,7 @@
 //!    +--- parts of the key ---> one hash ---> the address of the key
 //!                           |                      |
 //!                           v                      v
-//!            Rule, or its override -> Store: for each limit a table; takes from all or from none
+//!            Rule, or its override -> Store: tables of limits; takes from all or from none
 //!                                                  |
 //!                                                  v
 //!                                              Decision

@@ -517,6 +517,39 @@ pub(crate) fn table_bytes(keys: Option<usize>, limiter: usize) -> usize {
     lines.saturating_mul(size_of::<Line>() + 8 * limiter)
 }
 
+/// The number of limits that share a table, of those that can: see [`store`](crate::store). The
+/// others have tables of their own.
+pub(crate) fn shared(limits: &[Compiled]) -> usize {
+    match limits.iter().filter(|limit| limit.can_share()).count() {
+        1 => 0,
+        limits => limits,
+    }
+}
+
+/// The words of an entry that several limits share, besides one for each of them.
+fn spare_words(limits: &[Compiled]) -> usize {
+    match shared(limits) {
+        0 => 0,
+        shared => shared.next_power_of_two() - shared,
+    }
+}
+
+/// The memory of the tables of limits for each key, as of [`Line::for_keys_of`] and
+/// [`KeyedArray::for_keys`]. `is_held` if permits can be returned by settlements.
+///
+/// [`KeyedArray::for_keys`]: portcullis_core::KeyedArray::for_keys
+pub(crate) fn all_bytes_per_key(limits: &[Compiled], is_held: bool) -> usize {
+    let each = limits.iter().map(|limit| limit.bytes_per_key(is_held));
+    each.sum::<usize>() + spare_words(limits) * bytes_per_key(0)
+}
+
+/// The memory of the tables of limits for `keys` keys, or for the one key that all requests share.
+pub(crate) fn all_bytes(limits: &[Compiled], keys: Option<usize>, is_held: bool) -> usize {
+    let each = limits.iter().map(|limit| limit.bytes(keys, is_held));
+    let spare = spare_words(limits).saturating_mul(table_bytes(keys, 0));
+    each.fold(spare, usize::saturating_add)
+}
+
 /// The settings of a limiter, known to be valid.
 pub(crate) enum Compiled {
     Bucket(TokenBucketRules),
@@ -535,16 +568,20 @@ pub(crate) enum Compiled {
 }
 
 impl Compiled {
-    /// The memory of a table for each key, as of [`KeyedArray::for_keys`]. `is_held` if permits can
-    /// be returned by settlements.
-    ///
-    /// [`KeyedArray::for_keys`]: portcullis_core::KeyedArray::for_keys
-    pub(crate) fn bytes_per_key(&self, is_held: bool) -> usize {
+    /// Whether the state is one word, whose permits return by time: then it can share an entry of a
+    /// table with other limits.
+    pub(crate) const fn can_share(&self) -> bool {
+        matches!(self, Self::Bucket(_) | Self::Window(_))
+    }
+
+    /// The memory of a table for each key, if the limit has one of its own. `is_held` if permits
+    /// can be returned by settlements.
+    fn bytes_per_key(&self, is_held: bool) -> usize {
         bytes_per_key(self.limiter()) + self.refunds(is_held)
     }
 
-    /// The memory of a table for `keys` keys, or for the one key that all requests share.
-    pub(crate) fn bytes(&self, keys: Option<usize>, is_held: bool) -> usize {
+    /// The memory of a table of its own.
+    fn bytes(&self, keys: Option<usize>, is_held: bool) -> usize {
         let refunds = keys.unwrap_or(1).saturating_mul(self.refunds(is_held));
         table_bytes(keys, self.limiter()).saturating_add(refunds)
     }
@@ -653,5 +690,11 @@ mod tests {
             );
         }
         assert_eq!(table_bytes(None, 10), size_of::<Line>() + 80);
+        for (limits, keys) in [(2, 100), (3, 1_000), (8, 999)] {
+            let compile = |_| Limit::per(1, Duration::from_secs(1)).compile().unwrap();
+            let limits: Vec<_> = (0..limits).map(compile).collect();
+            let bytes = size_of_val(&*Line::for_keys_of(keys, limits.len()));
+            assert_eq!(all_bytes(&limits, Some(keys), false), bytes);
+        }
     }
 }

@@ -69,7 +69,9 @@ use crate::{Policy, RefreshError, RuleSource, Sourced};
 /// another name.
 ///
 /// A [hold](Policy::hold_at) that began before a change is settled after it: an excess is charged
-/// to the new limits. It returns nothing to limits that have changed since. In a rule with a
+/// to the new limits. It returns nothing to limits that have changed since. It also returns nothing
+/// to token buckets and windows without a wait if another one of them in the same rule has changed,
+/// or was added or removed, because they share a table. In a rule with a
 /// [hold](crate::Rule::hold), a token bucket owes no more than its own debt: what is taken beyond a
 /// lower burst and the debt is forgotten.
 ///
@@ -92,6 +94,10 @@ use crate::{Policy, RefreshError, RuleSource, Sourced};
 ///   state grants what it allows, whatever the limit before it has granted. For the time of a
 ///   change, a key may be judged by the new number of one limit of a rule and by the old number of
 ///   another one.
+/// - **Decisions by the policy before** that are made after a key has moved count in the new
+///   policy, also in a token bucket or a window that the change added to others. If such a limit
+///   denies, the answer is [`Denied::Crowded`](portcullis_core::Denied::Crowded). A token bucket or
+///   a window that the change removed denies no more, if another one of its rule keeps its state.
 /// - **No count is lost**, with one exception. If a limit denies, the decision gives back the
 ///   permits that it had taken from other limits of the rule. If their key moves at that moment,
 ///   these permits may return by time instead.

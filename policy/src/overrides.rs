@@ -17,7 +17,7 @@ use portcullis_core::Timestamp;
 use portcullis_core::{Address, FixedWindowRules, KeyHash};
 
 use crate::key::KeyOf;
-use crate::limit::{compile_all, table_bytes};
+use crate::limit::{all_bytes, compile_all, shared, table_bytes};
 #[cfg(feature = "queue")]
 use crate::queue::Timers;
 use crate::rule::KeyOverride;
@@ -44,6 +44,10 @@ pub(crate) struct Override {
 
 /// The memory of an override besides its tables, in bytes: about that of one with one limit.
 const BYTES: usize = 900;
+
+/// The memory of a table that several limits share, besides its lines, in bytes: mainly the rules
+/// of eight limits.
+const SHARED_BYTES: usize = 700;
 
 /// A setting of an override that is not valid: the index of the override, that of its limit if it
 /// is one, and what is wrong.
@@ -78,10 +82,10 @@ impl Overrides {
             if has_penalty && !limits.is_empty() {
                 bytes += table_bytes(None, 0);
             }
-            let limits = limits.iter();
-            bytes += limits
-                .map(|limit| limit.bytes(None, is_held))
-                .sum::<usize>();
+            bytes += all_bytes(&limits, None, is_held);
+            if shared(&limits) > 0 {
+                bytes += SHARED_BYTES;
+            }
         }
         (bytes, refused)
     }

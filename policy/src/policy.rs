@@ -13,7 +13,9 @@ use portcullis_core::{Address, Denied, Detail, FixedWindowRules, Retry, Timestam
 
 use crate::conditions::parse_network;
 use crate::key::{KeyOf, Text};
-use crate::limit::{Compiled, bytes_per_key, compile_all, table_bytes};
+use crate::limit::{
+    Compiled, all_bytes, all_bytes_per_key, bytes_per_key, compile_all, table_bytes,
+};
 use crate::overrides::{Override, Overrides, Place};
 #[cfg(feature = "queue")]
 use crate::queue::{QueueTimer, Timers};
@@ -411,9 +413,12 @@ impl Policy {
     ///
     /// # Cost
     ///
-    /// A match, one hash of the key, and the cost of the limits in a
-    /// [`Keyed`](portcullis_core::Keyed) table. Lock-free. Does not allocate. What a decision says
-    /// beyond allowed or denied is computed when it is asked for.
+    /// A match, one hash of the key, and the cost of the limits: of one in a
+    /// [`Keyed`](portcullis_core::Keyed) table; of several token buckets and windows in a
+    /// [`KeyedList`](portcullis_core::KeyedList), which is one search for all of them. Permits at
+    /// once, sliding windows and windows with a [`wait`](Limit::wait) have a table for each limit.
+    /// Lock-free. Does not allocate. What a decision says beyond allowed or denied is computed when
+    /// it is asked for.
     ///
     /// ```
     /// # use portcullis_core::Timestamp;
@@ -910,12 +915,10 @@ fn plan<'r>(rule: &'r Rule, path_rules: PathRules, errors: &mut Vec<RuleError>) 
         refuse("hold".into(), problem.into());
     }
     let is_held = rule.hold.is_some();
-    let bytes: usize = limits
-        .iter()
-        .map(|limit| limit.bytes_per_key(is_held))
-        .sum();
     let of_penalty = |bytes| if penalty.is_some() { bytes } else { 0 };
-    let bytes = bytes + of_penalty(bytes_per_key(0)) + thresholds.bytes_per_key();
+    let bytes = all_bytes_per_key(&limits, is_held)
+        + of_penalty(bytes_per_key(0))
+        + thresholds.bytes_per_key();
     let most = MAX_TABLE_BYTES / bytes.max(1);
     if !rule.key.is_shared() && rule.keys > most {
         let what = match &*rule.thresholds {
@@ -941,13 +944,9 @@ fn plan<'r>(rule: &'r Rule, path_rules: PathRules, errors: &mut Vec<RuleError>) 
         }
     }
     let keys = rule.table_keys();
-    let of_limits = limits.iter().map(|limit| limit.bytes(keys, is_held));
-    let bytes = of_limits
-        .chain([
-            of_penalty(table_bytes(keys, 0)),
-            thresholds.table_bytes(keys),
-        ])
-        .fold(0, usize::saturating_add);
+    let bytes = all_bytes(&limits, keys, is_held)
+        .saturating_add(of_penalty(table_bytes(keys, 0)))
+        .saturating_add(thresholds.table_bytes(keys));
     let with = (penalty.is_some(), is_held);
     let (of_overrides, refused) = Overrides::check(&rule.overrides, &rule.key, with, path_rules);
     errors.extend(

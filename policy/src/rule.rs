@@ -200,7 +200,9 @@ impl Rule {
     ///
     /// For a decision by this rule, one probe of a hash table. Nothing for other rules. Memory:
     /// about 1 KB for an override, and 64 bytes for each of its limits and its penalty; a limit
-    /// with a [`wait`](Limit::wait) takes about 1 KB, and a sliding window about 6 KB.
+    /// with a [`wait`](Limit::wait) takes about 1 KB, and a sliding window about 6 KB. Several
+    /// token buckets and windows without a wait take the memory of 2, 4 or 8 of them, and about 1
+    /// KB.
     ///
     /// ```
     /// use portcullis_core::Timestamp;
@@ -251,8 +253,9 @@ impl Rule {
     /// # Cost
     ///
     /// Memory for each key and limit: 34 bytes. 480 bytes for a limit with a
-    /// [`wait`](Limit::wait), and 2.7 KB for a sliding window. All tables of a rule together may
-    /// take [`MAX_TABLE_BYTES`], and those of all rules
+    /// [`wait`](Limit::wait), and 2.7 KB for a sliding window. Several token buckets and windows
+    /// without a wait take the memory of 2, 4 or 8 of them. All tables of a rule together may take
+    /// [`MAX_TABLE_BYTES`], and those of all rules
     /// [`PolicySettings::table_bytes`](crate::PolicySettings::table_bytes).
     ///
     /// ```

@@ -1,7 +1,22 @@
-//! The state of a rule: for each limit a table with a word or a limiter for each key.
+//! The state of a rule: tables with a word or a limiter for each key.
 //!
-//! All tables of a rule have the same hasher and the same number of lines. So the address of a key
-//! is the same in each of them: a decision hashes the key once.
+//! | limits of a rule | table |
+//! |---|---|
+//! | one token bucket, or one window without a wait | [`Keyed`]: a word for each key |
+//! | several of these | one [`KeyedList`]: the words of a key lie side by side |
+//! | permits at once | a [`Keyed`] for each limit |
+//! | a sliding window, or a window with a wait | a [`KeyedArray`] for each limit |
+//!
+//! Permits at once have a table of their own because they return by release: a change of the other
+//! limits moves the keys to another table, and a release finds the key's slot only in the table
+//! that it was taken from. The state of a limiter in a `KeyedArray` is more than one word.
+//!
+//! All tables of a rule have the same hasher and the same number of lines, or of groups of lines.
+//! So the address of a key is the same in each of them: a decision hashes the key once.
+//!
+//! Each decision asks the limits in their order, and the first one that denies decides. So if
+//! several limits share a table and others do not, a denial asks the limits before the one that
+//! denied once more.
 //!
 //! A penalty is a window of one permit that the first denial opens and takes from. While it is
 //! open, the key is denied.
@@ -18,14 +33,15 @@ use std::hash::RandomState;
 use std::sync::Arc;
 
 use portcullis_core::{
-    Address, AllOf, Composable, ConcurrencyRules, CooldownWindow, Denied, DeniedBy, Detail,
-    FixedWindow, FixedWindowRules, Idle, Key, KeyHash, Keyed, KeyedArray, KeyedRules, Keys,
-    Limiter, LimiterExt, LimiterId, Line, Receipt, Refund, Refunds, RefundsBefore, Retry,
-    SettingsError, SlidingWindow, Timestamp, TokenBucketRules, metadata::Metadata,
+    Address, AllOf, AnyRules, Composable, ConcurrencyRules, CooldownWindow, Denied, DeniedBy,
+    Detail, FixedWindow, FixedWindowRules, Idle, Key, KeyHash, Keyed, KeyedArray, KeyedList,
+    KeyedRules, Keys, Limiter, LimiterExt, LimiterId, Line, Receipt, Refund, Refunds,
+    RefundsBefore, Retry, RulesAtRunTime, SettingsError, SlidingWindow, Timestamp,
+    TokenBucketRules, metadata::Metadata,
 };
 
 use crate::key::KeyOf;
-use crate::limit::{Compiled, MAX_SEGMENTS, tick_of};
+use crate::limit::{Compiled, MAX_SEGMENTS, shared, tick_of};
 use crate::rule::MAX_LIMITS;
 
 /// Lines and limiters are in an `Arc`, because the tables of two policies may have them in common.
@@ -33,8 +49,9 @@ type Lines = Arc<[Line]>;
 pub(crate) type Words<R> = Keyed<R, Lines, RandomState>;
 pub(crate) type Limiters<L> = KeyedArray<L, Arc<[L]>, Lines, RandomState>;
 type Sliding = SlidingWindow<{ MAX_SEGMENTS as usize }>;
+type Several = KeyedList<RulesAtRunTime, Lines, RandomState>;
 
-/// The state of one limit.
+/// The state of one limit, or of several.
 enum Table {
     Bucket(Words<TokenBucketRules>),
     Window(Words<FixedWindowRules>),
@@ -42,6 +59,8 @@ enum Table {
     Cooldown(Limiters<CooldownWindow>),
     /// Boxed because it contains a limiter, which is large.
     Sliding(Box<Limiters<Sliding>>),
+    /// Boxed because it contains the rules of eight limits.
+    Several(Box<Several>),
 }
 
 /// The limiter of one key in a table.
@@ -51,6 +70,7 @@ enum KeyLimit<'t> {
     AtOnce(Key<&'t Words<ConcurrencyRules>>),
     Cooldown(Key<&'t Limiters<CooldownWindow>>),
     Sliding(Key<&'t Limiters<Sliding>>),
+    Several(Key<&'t Several>),
 }
 
 macro_rules! each {
@@ -61,6 +81,7 @@ macro_rules! each {
             KeyLimit::AtOnce($key) => $do,
             KeyLimit::Cooldown($key) => $do,
             KeyLimit::Sliding($key) => $do,
+            KeyLimit::Several($key) => $do,
         }
     };
 }
@@ -111,6 +132,27 @@ impl Limiter for KeyLimit<'_> {
     }
 }
 
+impl KeyLimit<'_> {
+    /// The detail of the limit with index `nth` in its table.
+    fn explain_nth(&self, nth: usize, now: Timestamp, n: u32) -> Detail {
+        match self {
+            Self::Several(key) => key
+                .explain_limit_at(nth, now, n)
+                .unwrap_or_else(|| key.explain_at(now, n)),
+            _ => self.explain_at(now, n),
+        }
+    }
+
+    /// Whether the limit with index `nth` in its table would grant `n` permits.
+    #[cfg(feature = "queue")]
+    fn peek_nth(&self, nth: usize, now: Timestamp, n: u32) -> Result<(), Denied> {
+        match self {
+            Self::Several(_) => self.explain_nth(nth, now, n).decision,
+            _ => self.peek_at(now, n),
+        }
+    }
+}
+
 /// A limiter whose takes go through a function.
 ///
 /// It is no [`Composable`], so that a composition takes with [`Limiter::take_at`] only.
@@ -149,13 +191,148 @@ where
     }
 }
 
+/// What a take notes of the limits that it takes from. A limit has its index in the store, or none
+/// if it is of another store: see [`moves`].
+trait Notes {
+    /// Takes from a limit with a table of its own.
+    fn take(
+        &self,
+        limit: Option<usize>,
+        key: &KeyLimit<'_>,
+        now: Timestamp,
+        n: u32,
+    ) -> Result<Receipt, Denied>;
+
+    /// Takes from several limits. `limit` has the index of each in the store.
+    fn take_each(
+        &self,
+        limit: impl Fn(usize) -> Option<usize>,
+        key: Key<&Several>,
+        now: Timestamp,
+        n: u32,
+    ) -> Result<(), DeniedBy>;
+}
+
+impl Notes for () {
+    fn take(
+        &self,
+        _: Option<usize>,
+        key: &KeyLimit<'_>,
+        now: Timestamp,
+        n: u32,
+    ) -> Result<Receipt, Denied> {
+        key.take_at(now, n)
+    }
+
+    #[inline]
+    fn take_each(
+        &self,
+        _: impl Fn(usize) -> Option<usize>,
+        key: Key<&Several>,
+        now: Timestamp,
+        n: u32,
+    ) -> Result<(), DeniedBy> {
+        key.take_each_at(now, n)
+    }
+}
+
+/// Notes the detail of each limit.
+#[derive(Default)]
+struct Explained([Cell<Option<Detail>>; MAX_LIMITS]);
+
+impl Notes for Explained {
+    fn take(
+        &self,
+        limit: Option<usize>,
+        key: &KeyLimit<'_>,
+        now: Timestamp,
+        n: u32,
+    ) -> Result<Receipt, Denied> {
+        let (taken, detail) = key.take_explained_at(now, n);
+        if let Some(limit) = limit {
+            self.0[limit].set(Some(detail));
+        }
+        taken
+    }
+
+    fn take_each(
+        &self,
+        limit: impl Fn(usize) -> Option<usize>,
+        key: Key<&Several>,
+        now: Timestamp,
+        n: u32,
+    ) -> Result<(), DeniedBy> {
+        let (taken, details) = key.try_acquire_each_detailed_at(now, n);
+        for (nth, detail) in details.into_iter().enumerate() {
+            if let (Some(detail), Some(limit)) = (detail, limit(nth)) {
+                self.0[limit].set(Some(detail));
+            }
+        }
+        taken.map(|lease| {
+            lease.forget();
+        })
+    }
+}
+
+/// Notes what is needed to return the permits.
+struct Noted<'s> {
+    store: &'s Store,
+    at: Address,
+    held: [Cell<Grant>; MAX_LIMITS],
+}
+
+impl Noted<'_> {
+    fn before(&self, limit: usize) -> Option<RefundsBefore> {
+        let refunds = self.store.refunds(limit, self.at);
+        refunds.map(Refunds::before_take)
+    }
+}
+
+impl Notes for Noted<'_> {
+    fn take(
+        &self,
+        limit: Option<usize>,
+        key: &KeyLimit<'_>,
+        now: Timestamp,
+        n: u32,
+    ) -> Result<Receipt, Denied> {
+        let before = limit.and_then(|limit| self.before(limit));
+        let receipt = key.take_at(now, n)?;
+        if let Some(limit) = limit {
+            self.held[limit].set(Some((copy(&receipt), before)));
+        }
+        Ok(receipt)
+    }
+
+    fn take_each(
+        &self,
+        limit: impl Fn(usize) -> Option<usize>,
+        key: Key<&Several>,
+        now: Timestamp,
+        n: u32,
+    ) -> Result<(), DeniedBy> {
+        let before: [_; MAX_LIMITS] = array::from_fn(|nth| self.before(limit(nth)?));
+        let (lease, receipts) = key.try_acquire_each_noted_at(now, n)?;
+        lease.forget();
+        for (nth, (receipt, before)) in receipts.into_iter().zip(before).enumerate() {
+            if let Some(limit) = limit(nth) {
+                self.held[limit].set(Some((receipt, before)));
+            }
+        }
+        Ok(())
+    }
+}
+
 /// A receipt for the store, and the limiter's own.
 fn copy(receipt: &Receipt) -> Receipt {
     Receipt::dated(receipt.note(), receipt.time())
 }
 
 /// What is needed to return the permits of a grant, in the order of the limits.
-pub(crate) type Held = [Option<(Receipt, Option<RefundsBefore>)>; MAX_LIMITS];
+pub(crate) type Held = [Grant; MAX_LIMITS];
+
+/// What is needed to return the permits of one limit. `None` if they do not return.
+type Grant = Option<(Receipt, Option<RefundsBefore>)>;
 
 /// The largest number of groups of keys whose refunds are counted apart.
 const MOST_GROUPS: usize = 1 << 16;
@@ -188,6 +365,16 @@ impl Table {
         }
     }
 
+    /// A table for several limits.
+    fn several(
+        rules: impl IntoIterator<Item = AnyRules>,
+        lines: Lines,
+        hasher: &RandomState,
+    ) -> Self {
+        let rules = RulesAtRunTime::new(rules).expect("a rule has at most 8 limits");
+        Self::Several(Box::new(KeyedList::new(rules, lines, hasher.clone())))
+    }
+
     #[inline]
     fn key(&self, at: Address) -> KeyLimit<'_> {
         match self {
@@ -196,13 +383,20 @@ impl Table {
             Self::AtOnce(table) => KeyLimit::AtOnce(Key::at(table, at)),
             Self::Cooldown(table) => KeyLimit::Cooldown(Key::at(table, at)),
             Self::Sliding(table) => KeyLimit::Sliding(Key::at(table, at)),
+            Self::Several(table) => KeyLimit::Several(Key::at(table, at)),
         }
     }
 
-    /// Takes up to `n` more permits. A token bucket may owe them.
+    /// Takes up to `n` more permits of each limit. A token bucket may owe them. Returns how many
+    /// all limits could take.
     fn charge_key(&self, at: Address, now: Timestamp, n: u32) -> u32 {
         match self {
             Self::Bucket(table) => table.charge_at(at, now, n),
+            Self::Several(table) => {
+                let charged = table.charge_each_at(at, now, n);
+                let limits = table.rules().iter().count();
+                charged.into_iter().take(limits).min().unwrap_or(n)
+            }
             _ if n == 0 => 0,
             _ => match self.key(at).try_acquire_between_at(now, 1, n) {
                 Ok(lease) => lease.forget(),
@@ -219,6 +413,7 @@ impl Table {
             Self::AtOnce(table) => table.key(key).address(),
             Self::Cooldown(table) => table.key(key).address(),
             Self::Sliding(table) => table.key(key).address(),
+            Self::Several(table) => table.key(key).address(),
         }
     }
 
@@ -230,6 +425,7 @@ impl Table {
             Self::AtOnce(table) => table.locate_hashed(0, hash),
             Self::Cooldown(table) => table.locate_hashed(0, hash),
             Self::Sliding(table) => table.locate_hashed(0, hash),
+            Self::Several(table) => table.locate_hashed(0, hash),
         }
     }
 }
@@ -257,10 +453,36 @@ fn sliding(count: u64, period: Duration, segments: u32) -> Sliding {
 
 /// Lines for `keys` keys, or for the one key that all requests share.
 pub(crate) fn lines_for(keys: Option<usize>) -> Lines {
-    match keys {
-        Some(keys) => Line::for_keys(keys).into(),
-        None => [Line::new()].into(),
-    }
+    lines_of(keys, 1)
+}
+
+/// As [`lines_for`], with room for this number of limits for each key.
+fn lines_of(keys: Option<usize>, limits: usize) -> Lines {
+    Line::for_keys_of(keys.unwrap_or(1), limits).into()
+}
+
+/// Where the state of a limit is: the index of its table, and its index among the limits of that.
+#[derive(Clone, Copy)]
+struct Seat {
+    table: usize,
+    nth: usize,
+}
+
+/// The seats of all limits. The table that several limits share comes last.
+fn seats(limits: &[Compiled]) -> Box<[Seat]> {
+    let shared = shared(limits);
+    let last = limits.len() - shared;
+    let (mut own, mut nth) = (0..last, 0..);
+    let seat = |limit: &Compiled| {
+        if shared > 0 && limit.can_share() {
+            let nth = nth.next().unwrap_or_default();
+            Seat { table: last, nth }
+        } else {
+            let table = own.next().unwrap_or(last);
+            Seat { table, nth: 0 }
+        }
+    };
+    limits.iter().map(seat).collect()
 }
 
 /// The refunds of all groups of `keys` keys, before the first one.
@@ -271,6 +493,11 @@ fn no_refunds(keys: Option<usize>) -> Arc<[Refunds]> {
 
 pub(crate) struct Store {
     tables: Box<[Table]>,
+    /// For each limit, where its state is.
+    seats: Box<[Seat]>,
+    /// For each limit, the same as for the limit whose state it goes on with.
+    #[cfg(feature = "live")]
+    ids: Box<[moves::Id]>,
     /// Where the keys of each table have moved.
     #[cfg(feature = "live")]
     moves: Box<[moves::Moves]>,
@@ -297,32 +524,44 @@ impl Store {
     /// Tables for `keys` keys, or for the one key that all requests share. `is_held` if permits can
     /// be returned by settlements.
     pub(crate) fn new(
-        limits: Vec<Compiled>,
+        mut limits: Vec<Compiled>,
         penalty: Option<FixedWindowRules>,
         keys: Option<usize>,
         is_held: bool,
     ) -> Self {
-        let lines = || lines_for(keys);
+        // The caller refuses a rule with more.
+        limits.truncate(MAX_LIMITS);
         let hasher = RandomState::new();
         let refunds = |limit: &Compiled| match limit {
             Compiled::Bucket(_) if is_held => no_refunds(keys),
             _ => Arc::default(),
         };
         let refunds = limits.iter().map(refunds).collect();
-        let releases = limits
-            .iter()
-            .any(|limit| matches!(limit, Compiled::AtOnce(_)));
+        let seats = seats(&limits);
+        let (mut tables, mut several) = (Vec::new(), Vec::new());
+        let shares = shared(&limits) > 0;
+        for limit in limits {
+            match limit {
+                Compiled::Bucket(rules) if shares => several.push(rules.into()),
+                Compiled::Window(rules) if shares => several.push(rules.into()),
+                limit => tables.push(Table::new(limit, &|| lines_for(keys), &hasher)),
+            }
+        }
+        if shares {
+            let lines = lines_of(keys, several.len());
+            tables.push(Table::several(several, lines, &hasher));
+        }
         Self {
             #[cfg(feature = "live")]
-            moves: limits.iter().map(|_| moves::Moves::default()).collect(),
-            tables: limits
-                .into_iter()
-                .map(|limit| Table::new(limit, &lines, &hasher))
-                .collect(),
-            penalty: penalty.map(|rules| words(rules, lines(), hasher.clone())),
+            ids: seats.iter().map(|_| moves::Id::default()).collect(),
+            #[cfg(feature = "live")]
+            moves: tables.iter().map(|_| moves::Moves::default()).collect(),
+            releases: releases(&tables),
+            tables: tables.into(),
+            seats,
+            penalty: penalty.map(|rules| words(rules, lines_for(keys), hasher.clone())),
             hasher,
             refunds,
-            releases,
             #[cfg(feature = "queue")]
             waits: waits::Waits::default(),
         }
@@ -351,10 +590,21 @@ impl Store {
         self.locate_hashed(KeyHash::new(&self.hasher, &()))
     }
 
+    /// The index of the limit with this seat.
+    fn limit_at(&self, table: usize, nth: usize) -> Option<usize> {
+        let has = |seat: &Seat| (seat.table, seat.nth) == (table, nth);
+        self.seats.iter().position(has)
+    }
+
     /// Takes `n` permits from each limit, or from none.
     #[inline]
     pub(crate) fn take(&self, at: Address, now: Timestamp, n: u32) -> Result<(), StoreDenied> {
-        let taken = self.take_from(at, now, n, true, |limit| self.tables[limit].key(at));
+        let taken = match &*self.tables {
+            [.., Table::Several(_)] => self.take_noted(at, now, n, true, &()),
+            _ => self.penalizing(at, now, n, true, || {
+                self.take_tables(now, n, |table| self.tables[table].key(at))
+            }),
+        };
         #[cfg(feature = "live")]
         if let Err(by) = taken
             && self.may_have_moved(by)
@@ -371,24 +621,14 @@ impl Store {
         now: Timestamp,
         n: u32,
     ) -> (Result<(), StoreDenied>, Details) {
-        let kept = [const { Cell::new(None) }; MAX_LIMITS];
-        let taken = self.take_from(at, now, n, true, |limit| Watched {
-            key: self.tables[limit].key(at),
-            take: {
-                let kept = &kept[limit];
-                move |key: &KeyLimit<'_>, now, n| {
-                    let (taken, detail) = key.take_explained_at(now, n);
-                    kept.set(Some(detail));
-                    taken
-                }
-            },
-        });
+        let kept = Explained::default();
+        let taken = self.take_noted(at, now, n, true, &kept);
         #[cfg(feature = "live")]
         if let Err(by) = taken
             && self.may_have_moved(by)
         {
             let taken = self.take_moved(at, now, n, by, true);
-            let kept = [const { Cell::new(None) }; MAX_LIMITS];
+            let kept = Explained::default();
             return (taken, self.details(at, now, n, taken, &kept));
         }
         (taken, self.details(at, now, n, taken, &kept))
@@ -402,19 +642,12 @@ impl Store {
         n: u32,
         held: &mut Held,
     ) -> Result<(), StoreDenied> {
-        let notes = [const { Cell::new(None) }; MAX_LIMITS];
-        let taken = self.take_from(at, now, n, true, |limit| Watched {
-            key: self.tables[limit].key(at),
-            take: {
-                let note = &notes[limit];
-                move |key: &KeyLimit<'_>, now, n| {
-                    let before = self.refunds(limit, at).map(Refunds::before_take);
-                    let receipt = key.take_at(now, n)?;
-                    note.set(Some((copy(&receipt), before)));
-                    Ok(receipt)
-                }
-            },
-        });
+        let notes = Noted {
+            store: self,
+            at,
+            held: [const { Cell::new(None) }; MAX_LIMITS],
+        };
+        let taken = self.take_noted(at, now, n, true, &notes);
         #[cfg(feature = "live")]
         if let Err(by) = taken
             && self.may_have_moved(by)
@@ -423,7 +656,7 @@ impl Store {
             return self.take_moved(at, now, n, by, true);
         }
         taken?;
-        *held = notes.map(Cell::into_inner);
+        *held = notes.held.map(Cell::into_inner);
         Ok(())
     }
 
@@ -431,20 +664,31 @@ impl Store {
     /// many all of them took back. Permits at once return by release instead.
     pub(crate) fn give_back(&self, at: Address, now: Timestamp, n: u32, held: &Held) -> u32 {
         let mut least = n;
-        for (limit, (table, note)) in self.tables.iter().zip(held).enumerate() {
-            let refund = match (table, self.refunds(limit, at), note) {
-                (Table::AtOnce(_), ..) => continue,
+        for (limit, (&Seat { table, nth }, note)) in self.seats.iter().zip(held).enumerate() {
+            let table = &self.tables[table];
+            if let Table::AtOnce(_) = table {
+                continue;
+            }
+            let refunded = match (table, self.refunds(limit, at), note) {
                 (Table::Bucket(table), Some(refunds), Some((receipt, Some(before)))) => {
-                    table.refund_counted_at(at, now, n, copy(receipt), refunds, *before)
+                    let receipt = copy(receipt);
+                    let refund = table.refund_counted_at(at, now, n, receipt, refunds, *before);
+                    refund.permits
                 }
-                (_, _, Some((receipt, _))) => table.key(at).refund_at(now, n, copy(receipt)),
+                (Table::Several(table), Some(refunds), Some((receipt, Some(before)))) => {
+                    let receipt = copy(receipt);
+                    table.refund_counted_at(at, nth, now, n, receipt, refunds, *before)
+                }
+                (Table::Several(table), _, Some((receipt, _))) => {
+                    table.refund_limit_at(at, nth, now, n, copy(receipt))
+                }
+                (_, _, Some((receipt, _))) => {
+                    table.key(at).refund_at(now, n, copy(receipt)).permits
+                }
                 // Taken after the key had moved.
-                (_, _, None) => {
-                    least = 0;
-                    continue;
-                }
+                (_, _, None) => 0,
             };
-            least = least.min(refund.permits);
+            least = least.min(refunded);
         }
         #[cfg(feature = "queue")]
         self.serve(at);
@@ -455,18 +699,18 @@ impl Store {
     /// all limits could take. Permits at once are not taken.
     pub(crate) fn charge(&self, at: Address, now: Timestamp, n: u32) -> u32 {
         let mut least = n;
-        for (limit, table) in self.tables.iter().enumerate() {
+        for (index, table) in self.tables.iter().enumerate() {
             if matches!(table, Table::AtOnce(_)) {
                 continue;
             }
             let charged = table.charge_key(at, now, n);
             #[cfg(feature = "live")]
-            let charged = match self.moved(at, limit) {
-                Some(table) => charged + table.charge_key(at, now, n - charged),
+            let charged = match self.moved(at, index) {
+                Some(moved) => charged + moved.table.charge_key(at, now, n - charged),
                 None => charged,
             };
             #[cfg(not(feature = "live"))]
-            let _ = limit;
+            let _ = index;
             least = least.min(charged);
         }
         least
@@ -483,7 +727,7 @@ impl Store {
     /// The detail of each limit, which took nothing.
     pub(crate) fn looked_at(&self, at: Address, now: Timestamp, n: u32) -> Details {
         array::from_fn(|limit| {
-            let is_limit = limit < self.tables.len();
+            let is_limit = limit < self.seats.len();
             is_limit.then(|| self.detail(at, limit, now, n))
         })
     }
@@ -495,10 +739,10 @@ impl Store {
         now: Timestamp,
         n: u32,
         taken: Result<(), StoreDenied>,
-        kept: &[Cell<Option<Detail>>; MAX_LIMITS],
+        kept: &Explained,
     ) -> Details {
         array::from_fn(|limit| {
-            if limit >= self.tables.len() {
+            if limit >= self.seats.len() {
                 return None;
             }
             // After a denial, only the detail of the limit that denied is of this decision: what
@@ -507,31 +751,110 @@ impl Store {
                 Ok(()) => true,
                 Err(by) => by.limit == Some(limit),
             };
-            let seen = kept[limit].get().filter(|_| decided);
+            let seen = kept.0[limit].get().filter(|_| decided);
             Some(seen.unwrap_or_else(|| self.detail(at, limit, now, n)))
         })
     }
 
-    /// Takes `n` permits from each limit, or from none. `limit` returns the limit with an index.
-    /// A denial starts the penalty if it `is_final`.
-    #[inline(always)]
-    fn take_from<L: Limiter>(
+    /// Takes `n` permits from each limit, or from none, and notes what `notes` does. A denial
+    /// starts the penalty if it `is_final`.
+    #[inline]
+    fn take_noted(
         &self,
         at: Address,
         now: Timestamp,
         n: u32,
         is_final: bool,
-        limit: impl Fn(usize) -> L,
+        notes: &impl Notes,
     ) -> Result<(), StoreDenied> {
-        if let Some(penalty) = &self.penalty
-            && let Some(denied) = penalized(penalty, at, now, n)
-        {
-            return Err(StoreDenied {
-                limit: None,
-                denied,
-            });
-        }
-        let taken = match self.tables.len() {
+        self.penalizing(at, now, n, is_final, || {
+            if let [Table::Several(table)] = &*self.tables {
+                let limit = |nth| (nth < self.seats.len()).then_some(nth);
+                let taken = notes.take_each(limit, Key::at(table, at), now, n);
+                return taken.map_err(|by| (by.index, by.denied));
+            }
+            let key = |table: usize| self.tables[table].key(at);
+            let limit = |table, nth| self.limit_at(table, nth);
+            self.take_any(at, (now, n), notes, key, limit)
+        })
+    }
+
+    /// Takes `n` permits from each limit, or from none. `key` is asked for the limiter of each
+    /// table, and `limit` for the index of its limits in this store.
+    fn take_any<'t>(
+        &self,
+        at: Address,
+        (now, n): (Timestamp, u32),
+        notes: &impl Notes,
+        key: impl Fn(usize) -> KeyLimit<'t>,
+        limit: impl Fn(usize, usize) -> Option<usize>,
+    ) -> Result<(), (usize, Denied)> {
+        let (limit, by) = (&limit, &Cell::new(None::<DeniedBy>));
+        let taken = self.take_tables(now, n, |table| Watched {
+            key: key(table),
+            take: move |key: &KeyLimit<'_>, now, n| match key {
+                KeyLimit::Several(key) => {
+                    let taken = notes.take_each(|nth| limit(table, nth), *key, now, n);
+                    by.set(taken.err());
+                    taken.map(|()| Receipt::NONE).map_err(|by| by.denied)
+                }
+                key => notes.take(limit(table, 0), key, now, n),
+            },
+        });
+        taken.map_err(|(table, denied)| {
+            let (nth, denied) = match (key(table), by.get()) {
+                (KeyLimit::Several(_), Some(by)) => (by.index, by.denied),
+                // Only looked at.
+                (KeyLimit::Several(key), None) => {
+                    let mut all = key.explain_each_at(now, n);
+                    (all.position(|each| !each.is_allowed()).unwrap_or(0), denied)
+                }
+                _ => (0, denied),
+            };
+            if let Some(limit) = limit(table, nth) {
+                return self.first_denied(at, now, n, (limit, denied));
+            }
+            // A limit that only the policy after a change has.
+            let first = self.limit_at(table, 0).unwrap_or(0);
+            (first, Denied::Crowded { now, permits: n })
+        })
+    }
+
+    /// The first limit that denies, after a denial by the limit `by`. The tables of the limits
+    /// before it may come after its own.
+    fn first_denied(
+        &self,
+        at: Address,
+        now: Timestamp,
+        n: u32,
+        by: (usize, Denied),
+    ) -> (usize, Denied) {
+        let table = self.seats[by.0].table;
+        let is_later = |&limit: &usize| {
+            #[cfg(feature = "live")]
+            if self.has_ended(at, limit) {
+                return false;
+            }
+            self.seats[limit].table > table
+        };
+        let denies = |limit| match self.detail(at, limit, now, n).decision {
+            Ok(()) => None,
+            Err(denied) => Some((limit, denied)),
+        };
+        let mut before = (0..by.0).filter(is_later);
+        before.find_map(denies).unwrap_or(by)
+    }
+
+    /// Takes `n` permits from the limits of each table, or from none. `limit` returns the limiter
+    /// of a table. On denial returns the index of the table.
+    #[inline(always)]
+    fn take_tables<L: Limiter>(
+        &self,
+        now: Timestamp,
+        n: u32,
+        limit: impl Fn(usize) -> L,
+    ) -> Result<(), (usize, Denied)> {
+        match self.tables.len() {
             0 => Ok(()),
             1 => {
                 let taken = limit(0).take_at(now, n);
@@ -544,8 +867,29 @@ impl Store {
             6 => take_all::<_, 6>(now, n, limit),
             7 => take_all::<_, 7>(now, n, limit),
             _ => take_all::<_, MAX_LIMITS>(now, n, limit),
-        };
-        taken.map_err(|(limit, denied)| {
+        }
+    }
+
+    /// Calls `take`, unless a penalty is in force. A denial by a limit starts the penalty if it
+    /// `is_final`.
+    #[inline(always)]
+    fn penalizing(
+        &self,
+        at: Address,
+        now: Timestamp,
+        n: u32,
+        is_final: bool,
+        take: impl FnOnce() -> Result<(), (usize, Denied)>,
+    ) -> Result<(), StoreDenied> {
+        if let Some(penalty) = &self.penalty
+            && let Some(denied) = penalized(penalty, at, now, n)
+        {
+            return Err(StoreDenied {
+                limit: None,
+                denied,
+            });
+        }
+        take().map_err(|(limit, denied)| {
             // A request for more than a limit can ever grant, or one that finds no slot, is no use
             // beyond the limit.
             if let (Some(penalty), Denied::Exhausted { .. }, true) =
@@ -590,7 +934,7 @@ impl Store {
 
     /// When the key is allowed again, after a denial.
     pub(crate) fn retry(&self, at: Address, by: StoreDenied) -> Retry {
-        let limits = 0..self.tables.len();
+        let limits = 0..self.seats.len();
         match (by.denied, &self.penalty) {
             (Denied::Penalized { now, .. }, Some(penalty)) => {
                 Key::at(penalty, at).retry(Denied::Exhausted { now, permits: 1 })
@@ -603,7 +947,7 @@ impl Store {
                 self.after_penalty(all, at, now)
             }
             (denied, _) => by.limit.map_or(Retry::Never, |limit| {
-                self.with(at, limit, |key| key.retry(denied))
+                self.with(at, limit, |key, _| key.retry(denied))
             }),
         }
     }
@@ -632,23 +976,31 @@ impl Store {
 
     /// What one limit has left.
     pub(crate) fn detail(&self, at: Address, limit: usize, now: Timestamp, n: u32) -> Detail {
-        self.with(at, limit, |key| key.explain_at(now, n))
+        self.with(at, limit, |key, nth| key.explain_nth(nth, now, n))
     }
 
-    /// Asks the limit of a key, in the table that has the key's state.
-    fn with<T>(&self, at: Address, limit: usize, ask: impl FnOnce(KeyLimit<'_>) -> T) -> T {
+    /// Asks the limit of a key, in the table that has the key's state. Passes the limiter in that
+    /// table, and the index of the limit in it.
+    fn with<T>(&self, at: Address, limit: usize, ask: impl FnOnce(KeyLimit<'_>, usize) -> T) -> T {
+        let Seat { table, nth } = self.seats[limit];
         #[cfg(feature = "live")]
-        if let Some(table) = self.moved(at, limit) {
-            return ask(table.key(at));
+        if let Some(moved) = self.moved(at, table)
+            && let Some(nth) = moved.nth(&self.ids[limit])
+        {
+            return ask(moved.table.key(at), nth);
         }
-        ask(self.tables[limit].key(at))
+        ask(self.tables[table].key(at), nth)
     }
 
     /// When a limit has all its permits back, if no more are taken.
     pub(crate) fn full_at(&self, at: Address, limit: usize, now: Timestamp) -> Retry {
-        self.with(at, limit, |limit| {
-            let capacity = u32::try_from(limit.capacity()).unwrap_or(u32::MAX);
-            limit.explain_at(now, capacity).retry
+        self.with(at, limit, |key, nth| {
+            let capacity = match &key {
+                KeyLimit::Several(_) => key.explain_nth(nth, now, 0).capacity,
+                _ => key.capacity(),
+            };
+            let capacity = u32::try_from(capacity).unwrap_or(u32::MAX);
+            key.explain_nth(nth, now, capacity).retry
         })
     }
 
@@ -672,6 +1024,12 @@ fn take_all<L: Limiter, const N: usize>(
         }
         Err(DeniedBy { index, denied, .. }) => Err((index, denied)),
     }
+}
+
+/// Whether permits of a table return by release.
+fn releases(tables: &[Table]) -> bool {
+    let is_released = |table: &Table| matches!(table, Table::AtOnce(_));
+    tables.iter().any(is_released)
 }
 
 pub(crate) fn words<R: KeyedRules>(rules: R, lines: Lines, hasher: RandomState) -> Words<R> {

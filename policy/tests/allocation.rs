@@ -185,8 +185,10 @@ fn a_request_that_waits_allocates_nothing() {
     use core::task::{Context, Waker};
 
     let rule = Rule::new("all").limit(Limit::at_once(2).queue(1));
-    let policy =
-        Policy::new([rule.limit(Limit::per(9, Duration::from_hours(1)).queue(1))]).unwrap();
+    let rule = rule
+        .limit(Limit::per(9, Duration::from_hours(1)).queue(1))
+        .limit(Limit::per(99, Duration::from_hours(24)));
+    let policy = Policy::new([rule]).unwrap();
     let request = Request::new("GET", "/");
     let mut context = Context::from_waker(Waker::noop());
     let mut size = 0;

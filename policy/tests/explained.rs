@@ -30,32 +30,35 @@ fn threads_are_told_of_their_own_decisions() {
     const THREADS: usize = 4;
     const EACH: usize = 20_000;
     let count = (THREADS * EACH) as u64;
-    let policy = policy([Rule::new("all")
-        .key(Key::tier())
-        .limit(Limit::per(count, Duration::from_hours(1)).algorithm_of(Algorithm::FixedWindow))
-        .limit(Limit::per(2 * count, Duration::from_hours(24)))]);
-    let start = Barrier::new(THREADS);
-    let left: Vec<[u64; 2]> = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..THREADS)
-            .map(|_| {
-                scope.spawn(|| {
-                    let decide = || {
-                        let decision = policy.decide_explained_at(at(1), &GET.tier("t"));
-                        assert!(decision.is_allowed());
-                        let mut left = decision.details().map(|each| each.detail.available);
-                        [left.next().unwrap(), left.next().unwrap()]
-                    };
-                    start.wait();
-                    (0..EACH).map(|_| decide()).collect::<Vec<_>>()
+    let window = Limit::per(count, Duration::from_hours(1)).algorithm_of(Algorithm::FixedWindow);
+    let bucket = Limit::per(2 * count, Duration::from_hours(24));
+    // Alone it has a table of its own.
+    for limits in [vec![window.clone()], vec![window, bucket]] {
+        let rule = Rule::new("all").key(Key::tier());
+        let policy = policy([limits.iter().cloned().fold(rule, Rule::limit)]);
+        let start = Barrier::new(THREADS);
+        let left: Vec<Vec<u64>> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..THREADS)
+                .map(|_| {
+                    scope.spawn(|| {
+                        let decide = || {
+                            let decision = policy.decide_explained_at(at(1), &GET.tier("t"));
+                            assert!(decision.is_allowed());
+                            let details = decision.details();
+                            details.map(|each| each.detail.available).collect()
+                        };
+                        start.wait();
+                        (0..EACH).map(|_| decide()).collect::<Vec<_>>()
+                    })
                 })
-            })
-            .collect();
-        let left = threads.into_iter().map(|thread| thread.join().unwrap());
-        left.flatten().collect()
-    });
-    for (limit, least) in [0, count].into_iter().enumerate() {
-        let distinct: BTreeSet<u64> = left.iter().map(|each| each[limit]).collect();
-        assert!(distinct.into_iter().eq(least..least + count), "{limit}");
+                .collect();
+            let left = threads.into_iter().map(|thread| thread.join().unwrap());
+            left.flatten().collect()
+        });
+        for (limit, least) in [0, count].into_iter().enumerate().take(limits.len()) {
+            let distinct: BTreeSet<u64> = left.iter().map(|each| each[limit]).collect();
+            assert!(distinct.into_iter().eq(least..least + count), "{limit}");
+        }
     }
 }
 

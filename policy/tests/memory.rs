@@ -40,6 +40,13 @@ fn the_memory_of_a_policy_is_that_of_its_tables() {
         (0..1_000).fold(rule("overrides", 10).penalty(window), |rule, index| {
             rule.override_key([format!("/{index}")], [limit("7/m")])
         }),
+        rule("several", 10_000)
+            .limit(limit("9/m"))
+            .limit(limit("99/d")),
+        (0..1_000).fold(rule("overrides with several", 10), |rule, index| {
+            let limits = ["7/m", "70/h", "700/d"].map(limit);
+            rule.override_key([format!("/{index}")], limits)
+        }),
         Rule::new("shared")
             .limit(limit("5/s"))
             .limit(waiting.wait(window)),

@@ -8,16 +8,25 @@
 //! | does not change | the same lines (and limiters) |
 //! | of permits at once | the same lines. Each policy compares the permits in use with its own limit |
 //! | a sliding window whose count changes | the same limiters. Their limit is set |
-//! | a token bucket or another window | lines of its own, to which the keys [move](Keyed::move_to) |
+//! | a window with a wait | lines of its own, to which the keys [move](KeyedArray::move_to) |
+//!
+//! The token buckets and the windows without a wait of a rule move together: their words share a
+//! table, if there are several. If their number, their order or any of their settings changes, the
+//! new policy has a table of its own for them, to which the keys [move](KeyedList::move_to). A
+//! limit that goes on with another one takes its word along; one that begins anew gets a fresh
+//! word; the word of a limit that ends is left behind. If none of them goes on, no key moves.
 //!
 //! While keys move, and afterward, decisions by the old policy go on: there may be some that began
 //! before the change. A limit of the old policy whose key has moved answers [`Denied::Crowded`].
-//! Then the decision takes from the table that the key has moved to, so it counts there.
+//! Then the decision takes from the table that the key has moved to, so it counts there. It takes
+//! from all limits of that table. If one denies that the old policy does not have, the key is
+//! denied as one that moves at this moment: [`Denied::Crowded`]. A limit that has ended denies no
+//! more.
 //!
 //! ```text
-//! policy       table        moves, one for all tables of a limit
+//! policy       table        moves, one for all tables of the same limits
 //! oldest  ---> all moved ---+
-//! old     ---> moving ------+---> Moved { table: the old one, next: the new one }
+//! old     ---> moving ------+---> Moved { group: the old one, next: the new one }
 //! new     ---> (filling) ---+
 //! ```
 //!
@@ -26,29 +35,54 @@
 //! that it has not moved from.
 
 use core::array;
+use std::hash::RandomState;
 use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
 use portcullis_core::{
-    Address, ConcurrencyRules, CooldownWindow, Denied, FixedWindow, FixedWindowRules, Keyed,
-    KeyedArray, KeyedRules, Line, Rate, Timestamp, TokenBucket,
+    Address, AnyRules, ConcurrencyRules, CooldownWindow, Denied, FixedWindow, FixedWindowRules,
+    Keyed, KeyedArray, KeyedList, KeyedRules, Line, Rate, Refunds, RulesAtRunTime, Timestamp,
+    TokenBucket, TokenBucketRules,
 };
 
 use super::{
-    Limiters, Lines, Store, StoreDenied, Table, Words, limiters, lines_for, no_refunds, sliding,
-    words,
+    Limiters, Lines, Seat, Several, Store, StoreDenied, Table, Words, limiters, lines_for,
+    lines_of, no_refunds, releases, seats, sliding, words,
 };
 use crate::Limit;
 use crate::limit::{Compiled, tick_of};
 use crate::rule::MAX_LIMITS;
 
-/// Where the keys of a limit have moved. Set at the first move.
+/// Where the keys of a table have moved. Set at the first move.
 pub(super) type Moves = Arc<OnceLock<ArcSwap<Moved>>>;
 
+/// Two limits have the same if one goes on with the state of the other.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Id(Arc<()>);
+
+impl PartialEq for Id {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
 pub(super) struct Moved {
-    table: Arc<Table>,
-    /// Where the keys of `table` are moving.
-    next: Option<Arc<Table>>,
+    group: Arc<Group>,
+    /// Where the keys of `group` are moving.
+    next: Option<Arc<Group>>,
+}
+
+/// A table, and its limits.
+pub(super) struct Group {
+    pub(super) table: Table,
+    ids: Box<[Id]>,
+}
+
+impl Group {
+    /// The index of a limit in the table.
+    pub(super) fn nth(&self, id: &Id) -> Option<usize> {
+        self.ids.iter().position(|own| own == id)
+    }
 }
 
 /// How often a decision looks for a key that moves on and on. Each time it does, a change has been
@@ -62,38 +96,11 @@ fn closed(lines: usize) -> Lines {
 impl Table {
     /// A table for `limit` that goes on with the state of this one. `None` if there is no room for
     /// the limit.
-    fn followed_by(&self, limit: &Limit, is_same: bool, is_held: bool) -> Option<Self> {
+    fn followed_by(&self, limit: &Limit, is_same: bool) -> Option<Self> {
         if is_same {
             return Some(self.share());
         }
         Some(match (self, limit.compile().ok()?) {
-            (Self::Bucket(table), Compiled::Bucket(mut rules)) => {
-                let old = &table.rules()[0];
-                // What is taken beyond a lower burst is owed. Where settlements charge a debt, only
-                // up to that debt.
-                let owed = (old.burst() + old.debt()).saturating_sub(rules.burst());
-                if owed > rules.debt() && !is_held {
-                    let rate = Rate::new(limit.count() as u32, limit.period()?);
-                    let builder = TokenBucket::builder(rate, limit.capacity());
-                    rules = builder.debt(owed).rules().unwrap_or(rules);
-                }
-                let (lines, hasher) = (closed(table.lines().len()), table.seed().clone());
-                Self::Bucket(Keyed::new(rules, lines, hasher))
-            }
-            (Self::Window(table), Compiled::Window(mut rules)) => {
-                // What is taken beyond a lower limit is counted.
-                let most = table.rules()[0].max_limit();
-                if most > rules.limit() {
-                    let period = limit.period()?;
-                    let mut builder = FixedWindow::builder(limit.count(), period).max_limit(most);
-                    if rules.is_started_by_first_request() {
-                        builder = builder.started_by_first_request().tick(tick_of(period));
-                    }
-                    rules = builder.rules().unwrap_or(rules);
-                }
-                let (lines, hasher) = (closed(table.lines().len()), table.seed().clone());
-                Self::Window(Keyed::new(rules, lines, hasher))
-            }
             (
                 Self::Cooldown(table),
                 Compiled::Cooldown {
@@ -145,7 +152,50 @@ impl Table {
                 let fresh = sliding(fresh.limit(), fresh.window(), fresh.segments());
                 Self::Sliding(Box::new(again(table, fresh)))
             }
+            Self::Several(table) => {
+                let lines = Arc::clone(table.lines());
+                Self::several(self.rules(), lines, table.seed())
+            }
         }
+    }
+
+    /// The rules of the token buckets and windows of this table, in order.
+    fn rules(&self) -> Vec<AnyRules> {
+        match self {
+            Self::Bucket(table) => vec![table.rules()[0].into()],
+            Self::Window(table) => vec![table.rules()[0].into()],
+            Self::Several(table) => table.rules().iter().filter_map(copied).collect(),
+            Self::AtOnce(_) | Self::Cooldown(_) | Self::Sliding(_) => Vec::new(),
+        }
+    }
+
+    /// A table for token buckets and windows, at least one. It has these lines.
+    fn of_rules(rules: Vec<AnyRules>, lines: Lines, hasher: &RandomState) -> Self {
+        match *rules {
+            [AnyRules::TokenBucket(rules)] => Self::Bucket(words(rules, lines, hasher.clone())),
+            [AnyRules::FixedWindow(rules)] => Self::Window(words(rules, lines, hasher.clone())),
+            _ => Self::several(rules, lines, hasher),
+        }
+    }
+
+    /// The lines of a table of token buckets and windows.
+    fn lines(&self) -> Option<&Lines> {
+        match self {
+            Self::Bucket(table) => Some(table.lines()),
+            Self::Window(table) => Some(table.lines()),
+            Self::Several(table) => Some(table.lines()),
+            Self::AtOnce(_) | Self::Cooldown(_) | Self::Sliding(_) => None,
+        }
+    }
+
+    /// A table of token buckets and windows, as one of several. It has the same state.
+    fn as_several(&self, hasher: &RandomState) -> Option<Several> {
+        let rules = RulesAtRunTime::new(self.rules()).ok()?;
+        Some(KeyedList::new(
+            rules,
+            Arc::clone(self.lines()?),
+            hasher.clone(),
+        ))
     }
 
     fn has_moved(&self, at: Address) -> bool {
@@ -153,62 +203,70 @@ impl Table {
             Self::Bucket(table) => table.has_moved(at),
             Self::Window(table) => table.has_moved(at),
             Self::Cooldown(table) => table.has_moved(at),
+            Self::Several(table) => table.has_moved(at),
             Self::AtOnce(_) | Self::Sliding(_) => false,
         }
     }
+}
 
-    /// Hands the state over to the table `to`, which [follows](Self::followed_by) this one.
-    fn hand_over(&self, to: &Self, moves: &Moves, now: Timestamp) {
-        match (self, to) {
-            (Self::Bucket(from), Self::Bucket(into))
-                if !Arc::ptr_eq(from.lines(), into.lines()) =>
-            {
-                self.move_to(to, moves, || from.move_to(into, now));
-            }
-            (Self::Window(from), Self::Window(into))
-                if !Arc::ptr_eq(from.lines(), into.lines()) =>
-            {
-                self.move_to(to, moves, || from.move_to(into, now));
-            }
-            (Self::Cooldown(from), Self::Cooldown(into))
-                if !Arc::ptr_eq(from.lines(), into.lines()) =>
-            {
-                let carry = |new: &CooldownWindow, old: &_| new.go_on_from(old, now);
-                self.move_to(to, moves, || from.move_to(into, carry));
-            }
-            (Self::Sliding(from), Self::Sliding(into)) => {
-                let limit = into.fresh().limit();
-                if limit != from.fresh().limit() {
-                    let set = from.change_all(|window| window.set_limit(limit));
-                    debug_assert!(set.is_ok(), "there was room for the limit");
-                }
-            }
-            _ => {}
-        }
+/// The rules of a token bucket or a window.
+fn copied(rules: &AnyRules) -> Option<AnyRules> {
+    match rules {
+        AnyRules::TokenBucket(rules) => Some((*rules).into()),
+        AnyRules::FixedWindow(rules) => Some((*rules).into()),
+        _ => None,
     }
+}
 
-    fn move_to(&self, to: &Self, moves: &Moves, move_some: impl Fn() -> usize) {
-        let moved = moves.get_or_init(|| {
-            ArcSwap::from_pointee(Moved {
-                table: Arc::new(self.share()),
-                next: None,
-            })
-        });
-        let (table, next) = (Arc::clone(&moved.load().table), Arc::new(to.share()));
-        // Before the first key moves.
-        moved.store(Arc::new(Moved {
-            table,
-            next: Some(Arc::clone(&next)),
-        }));
-        while move_some() > 0 {
-            // A decision is claiming a slot.
-            std::thread::yield_now();
-        }
-        moved.store(Arc::new(Moved {
-            table: next,
-            next: None,
-        }));
+/// The rules of `limit`, which goes on with the state of a limit with the rules `old`.
+fn followed_by(old: &AnyRules, limit: &Limit, is_same: bool, is_held: bool) -> Option<AnyRules> {
+    if is_same {
+        return copied(old);
     }
+    match (old, limit.compile().ok()?) {
+        (AnyRules::TokenBucket(old), Compiled::Bucket(rules)) => {
+            Some(bucket_after(old, rules, limit, is_held)?.into())
+        }
+        (AnyRules::FixedWindow(old), Compiled::Window(rules)) => {
+            Some(window_after(old, rules, limit)?.into())
+        }
+        _ => None,
+    }
+}
+
+fn bucket_after(
+    old: &TokenBucketRules,
+    rules: TokenBucketRules,
+    limit: &Limit,
+    is_held: bool,
+) -> Option<TokenBucketRules> {
+    // What is taken beyond a lower burst is owed. Where settlements charge a debt, only up to that
+    // debt.
+    let owed = (old.burst() + old.debt()).saturating_sub(rules.burst());
+    if owed <= rules.debt() || is_held {
+        return Some(rules);
+    }
+    let rate = Rate::new(limit.count() as u32, limit.period()?);
+    let builder = TokenBucket::builder(rate, limit.capacity());
+    Some(builder.debt(owed).rules().unwrap_or(rules))
+}
+
+fn window_after(
+    old: &FixedWindowRules,
+    rules: FixedWindowRules,
+    limit: &Limit,
+) -> Option<FixedWindowRules> {
+    // What is taken beyond a lower limit is counted.
+    let most = old.max_limit();
+    if most <= rules.limit() {
+        return Some(rules);
+    }
+    let period = limit.period()?;
+    let mut builder = FixedWindow::builder(limit.count(), period).max_limit(most);
+    if rules.is_started_by_first_request() {
+        builder = builder.started_by_first_request().tick(tick_of(period));
+    }
+    Some(builder.rules().unwrap_or(rules))
 }
 
 fn same<R: KeyedRules>(table: &Words<R>, rules: R) -> Words<R> {
@@ -236,6 +294,14 @@ fn pairs(old: &[Limit], new: &[Limit]) -> Vec<Option<usize>> {
     pairs
 }
 
+/// The limit before whose state a limit goes on with.
+#[derive(Clone, Copy)]
+struct Pair {
+    before: usize,
+    /// Whether the settings are the same.
+    is_same: bool,
+}
+
 impl Store {
     /// The tables of a rule after a change of its limits from `old` to `new`, which were checked.
     /// The rule has the same key and the same number of keys. `keeps_penalty` if the penalty has
@@ -249,45 +315,74 @@ impl Store {
         keys: Option<usize>,
     ) -> Self {
         let hasher = self.hasher.clone();
-        let lines = || lines_for(keys);
-        let (mut tables, mut moves, mut refunds) = (Vec::new(), Vec::new(), Vec::new());
-        for (limit, pair) in new.iter().zip(pairs(old, new)) {
-            let followed = pair.and_then(|at| {
-                let is_same = limit.kinship(&old[at]) == Some(0);
-                let table = self.tables[at].followed_by(limit, is_same, is_held)?;
-                // Tables with the same state need the same count of refunds.
-                let counts = is_same.then(|| Arc::clone(&self.refunds[at]));
-                Some((table, Arc::clone(&self.moves[at]), counts))
-            });
-            let (table, to, counts) = followed.unwrap_or_else(|| {
-                let compiled = limit.compile().expect("the limits were checked");
-                (
-                    Table::new(compiled, &lines, &hasher),
-                    Moves::default(),
-                    None,
-                )
-            });
-            refunds.push(match (&table, counts) {
-                (Table::Bucket(_), Some(counts)) if !counts.is_empty() => counts,
-                (Table::Bucket(_), _) if is_held => no_refunds(keys),
+        let compiled: Vec<Compiled> = new
+            .iter()
+            .map(|limit| limit.compile().expect("the limits were checked"))
+            .collect();
+        let seats = seats(&compiled);
+        let mut pairs: Vec<Option<Pair>> = pairs(old, new)
+            .into_iter()
+            .zip(new)
+            .map(|(pair, limit)| {
+                pair.map(|before| Pair {
+                    before,
+                    is_same: limit.kinship(&old[before]) == Some(0),
+                })
+            })
+            .collect();
+        let mut tables: Vec<(usize, Table, Moves)> = Vec::new();
+        let (mut rules, mut refunds) = (Vec::new(), Vec::new());
+        for (at, compiled) in compiled.into_iter().enumerate() {
+            refunds.push(match (&compiled, pairs[at]) {
+                (Compiled::Bucket(_), Some(pair)) if is_held => self.counts_for(pair, keys),
+                (Compiled::Bucket(_), None) if is_held => no_refunds(keys),
                 _ => Arc::default(),
             });
-            tables.push(table);
-            moves.push(to);
+            let (limit, pair) = (&new[at], &mut pairs[at]);
+            match compiled {
+                Compiled::Bucket(bucket) => {
+                    rules.push(self.rules_for(bucket.into(), limit, pair, is_held));
+                }
+                Compiled::Window(window) => {
+                    rules.push(self.rules_for(window.into(), limit, pair, is_held));
+                }
+                own => {
+                    let (table, moves) = self.table_for(own, limit, pair, keys);
+                    tables.push((seats[at].table, table, moves));
+                }
+            }
         }
+        // The limits that are not in `tables` are those of `rules`, in the same order.
+        let is_own = |seat: &Seat| tables.iter().any(|(table, ..)| *table == seat.table);
+        if let Some(seat) = seats.iter().find(|seat| !is_own(seat)) {
+            let of_rules = seats.iter().zip(&pairs).filter(|(seat, _)| !is_own(seat));
+            let pairs: Vec<Option<Pair>> = of_rules.map(|(_, pair)| *pair).collect();
+            let (table, moves) = self.words_for(rules, &pairs, keys);
+            tables.push((seat.table, table, moves));
+        }
+        tables.sort_by_key(|(index, ..)| *index);
+        let (tables, moves): (Vec<_>, Vec<_>) = tables
+            .into_iter()
+            .map(|(_, table, moves)| (table, moves))
+            .unzip();
+        let ids = pairs.iter().map(|pair| match pair {
+            Some(pair) => self.ids[pair.before].clone(),
+            None => Id::default(),
+        });
         let kept = self.penalty.as_ref().filter(|_| keeps_penalty);
         let penalty = penalty.map(|rules| match kept {
             Some(table) => same(table, rules),
-            None => words(rules, lines(), hasher.clone()),
+            None => words(rules, lines_for(keys), hasher.clone()),
         });
-        let releases = tables.iter().any(|table| matches!(table, Table::AtOnce(_)));
         Self {
+            ids: ids.collect(),
+            releases: releases(&tables),
             tables: tables.into(),
+            seats,
             moves: moves.into(),
             refunds: refunds.into(),
             penalty,
             hasher,
-            releases,
             #[cfg(feature = "queue")]
             waits: super::waits::Waits::default(),
         }
@@ -298,6 +393,8 @@ impl Store {
     pub(super) fn share(&self) -> Self {
         Self {
             tables: self.tables.iter().map(Table::share).collect(),
+            seats: self.seats.clone(),
+            ids: self.ids.clone(),
             moves: self.moves.clone(),
             penalty: self
                 .penalty
@@ -310,6 +407,90 @@ impl Store {
         }
     }
 
+    /// The count of the refunds of a limit. Tables with the same state need the same one.
+    fn counts_for(&self, pair: Pair, keys: Option<usize>) -> Arc<[Refunds]> {
+        let counts = &self.refunds[pair.before];
+        if pair.is_same && !counts.is_empty() {
+            Arc::clone(counts)
+        } else {
+            no_refunds(keys)
+        }
+    }
+
+    /// The rules of a token bucket or a window, which are `rules` if it begins anew. Then there is
+    /// no `pair`.
+    fn rules_for(
+        &self,
+        rules: AnyRules,
+        limit: &Limit,
+        pair: &mut Option<Pair>,
+        is_held: bool,
+    ) -> AnyRules {
+        let followed = pair.and_then(|Pair { before, is_same }| {
+            let Seat { table, nth } = self.seats[before];
+            let old = self.tables[table].rules();
+            followed_by(old.get(nth)?, limit, is_same, is_held)
+        });
+        if followed.is_none() {
+            *pair = None;
+        }
+        followed.unwrap_or(rules)
+    }
+
+    /// The table of a limit that shares none. If the limit begins anew, there is no `pair`.
+    fn table_for(
+        &self,
+        compiled: Compiled,
+        limit: &Limit,
+        pair: &mut Option<Pair>,
+        keys: Option<usize>,
+    ) -> (Table, Moves) {
+        let followed = pair.and_then(|Pair { before, is_same }| {
+            let table = self.seats[before].table;
+            let followed = self.tables[table].followed_by(limit, is_same)?;
+            Some((followed, Arc::clone(&self.moves[table])))
+        });
+        if followed.is_none() {
+            *pair = None;
+        }
+        followed.unwrap_or_else(|| {
+            let table = Table::new(compiled, &|| lines_for(keys), &self.hasher);
+            (table, Moves::default())
+        })
+    }
+
+    /// The table of all token buckets and windows, at least one.
+    fn words_for(
+        &self,
+        rules: Vec<AnyRules>,
+        pairs: &[Option<Pair>],
+        keys: Option<usize>,
+    ) -> (Table, Moves) {
+        let old = self.tables.iter().zip(&self.moves);
+        let old = old.filter_map(|(table, moves)| Some((table, table.lines()?, moves)));
+        let any_goes_on = pairs.iter().any(Option::is_some);
+        let Some((table, lines, moves)) = { old }.next().filter(|_| any_goes_on) else {
+            let lines = lines_of(keys, rules.len());
+            return (
+                Table::of_rules(rules, lines, &self.hasher),
+                Moves::default(),
+            );
+        };
+        let count = table.rules().len();
+        let mut all = (0..).zip(pairs);
+        let is_same = count == rules.len()
+            && all.all(|(nth, pair)| {
+                pair.is_some_and(|pair| pair.is_same && self.seats[pair.before].nth == nth)
+            });
+        if is_same {
+            return (table.share(), Arc::clone(moves));
+        }
+        let groups = lines.len() / count.next_power_of_two();
+        let lines = closed(groups * rules.len().next_power_of_two());
+        let table = Table::of_rules(rules, lines, &self.hasher);
+        (table, Arc::clone(moves))
+    }
+
     /// The rules of the penalty.
     pub(crate) fn penalty(&self) -> Option<FixedWindowRules> {
         Some(self.penalty.as_ref()?.rules()[0])
@@ -318,35 +499,112 @@ impl Store {
     /// Hands the state of this store over to the store `to`, which [follows](Self::followed_by) it.
     /// Decisions by either store may be under way.
     pub(crate) fn hand_over(&self, to: &Self, now: Timestamp) {
-        for (table, moves) in self.tables.iter().zip(&self.moves) {
+        for (index, moves) in self.moves.iter().enumerate() {
             let next = to.moves.iter().position(|next| Arc::ptr_eq(moves, next));
             if let Some(next) = next {
-                table.hand_over(&to.tables[next], moves, now);
+                self.hand_table_over(index, (to, next), now);
             }
         }
+    }
+
+    /// Hands the state of a table over to one of the store `to`.
+    fn hand_table_over(&self, index: usize, (to, next): (&Self, usize), now: Timestamp) {
+        match (&self.tables[index], &to.tables[next]) {
+            (Table::Cooldown(from), Table::Cooldown(into)) => {
+                if !Arc::ptr_eq(from.lines(), into.lines()) {
+                    let carry = |new: &CooldownWindow, old: &_| new.go_on_from(old, now);
+                    self.move_to(index, (to, next), || from.move_to(into, carry));
+                }
+            }
+            (Table::Sliding(from), Table::Sliding(into)) => {
+                let limit = into.fresh().limit();
+                if limit != from.fresh().limit() {
+                    let set = from.change_all(|window| window.set_limit(limit));
+                    debug_assert!(set.is_ok(), "there was room for the limit");
+                }
+            }
+            (from, into) => {
+                let (Some(old), Some(new)) = (from.lines(), into.lines()) else {
+                    return;
+                };
+                if !Arc::ptr_eq(old, new)
+                    && let Some(from) = from.as_several(&self.hasher)
+                    && let Some(into) = into.as_several(&self.hasher)
+                {
+                    let (old, new) = (self.ids_of(index), to.ids_of(next));
+                    let before = |nth: usize| old.iter().position(|id| Some(id) == new.get(nth));
+                    self.move_to(index, (to, next), || from.move_to(&into, now, before));
+                }
+            }
+        }
+    }
+
+    /// The limits of a table, in its order.
+    fn ids_of(&self, table: usize) -> Box<[Id]> {
+        let limits = self.seats.iter().zip(&self.ids);
+        let limits = limits.filter(|(seat, _)| seat.table == table);
+        limits.map(|(_, id)| id.clone()).collect()
+    }
+
+    fn group(&self, table: usize) -> Arc<Group> {
+        Arc::new(Group {
+            table: self.tables[table].share(),
+            ids: self.ids_of(table),
+        })
+    }
+
+    fn move_to(&self, index: usize, (to, next): (&Self, usize), move_some: impl Fn() -> usize) {
+        let moved = self.moves[index].get_or_init(|| {
+            ArcSwap::from_pointee(Moved {
+                group: self.group(index),
+                next: None,
+            })
+        });
+        let (group, next) = (Arc::clone(&moved.load().group), to.group(next));
+        // Before the first key moves.
+        moved.store(Arc::new(Moved {
+            group,
+            next: Some(Arc::clone(&next)),
+        }));
+        while move_some() > 0 {
+            // A decision is claiming a slot.
+            std::thread::yield_now();
+        }
+        moved.store(Arc::new(Moved {
+            group: next,
+            next: None,
+        }));
     }
 
     /// Whether the reason of a denial may be that a key has moved.
     #[inline]
     pub(super) fn may_have_moved(&self, by: StoreDenied) -> bool {
         matches!(by.denied, Denied::Crowded { .. })
-            && by
-                .limit
-                .is_some_and(|limit| self.moves[limit].get().is_some())
+            && by.limit.is_some_and(|limit| {
+                let table = self.seats[limit].table;
+                self.moves[table].get().is_some()
+            })
     }
 
     /// The table to which a key has moved, or `None` if it has not moved from the store's own.
-    pub(super) fn moved(&self, at: Address, limit: usize) -> Option<Arc<Table>> {
-        let moves = self.moves[limit].get()?;
-        if !self.tables[limit].has_moved(at) {
+    pub(super) fn moved(&self, at: Address, table: usize) -> Option<Arc<Group>> {
+        let moves = self.moves[table].get()?;
+        if !self.tables[table].has_moved(at) {
             return None;
         }
         let moved = moves.load();
-        let table = match &moved.next {
-            Some(next) if moved.table.has_moved(at) => next,
-            _ => &moved.table,
+        let group = match &moved.next {
+            Some(next) if moved.group.table.has_moved(at) => next,
+            _ => &moved.group,
         };
-        Some(Arc::clone(table))
+        Some(Arc::clone(group))
+    }
+
+    /// Whether the key has moved to a table that does not have the limit. Such a limit denies no
+    /// more.
+    pub(super) fn has_ended(&self, at: Address, limit: usize) -> bool {
+        let moved = self.moved(at, self.seats[limit].table);
+        moved.is_some_and(|group| group.nth(&self.ids[limit]).is_none())
     }
 
     /// Takes `n` permits from each limit, or from none, in the tables that have the key's state.
@@ -364,15 +622,23 @@ impl Store {
             if !self.may_have_moved(by) {
                 break;
             }
-            let moved: [_; MAX_LIMITS] = array::from_fn(|limit| {
-                self.tables.get(limit)?;
-                self.moved(at, limit)
+            let moved: [_; MAX_LIMITS] = array::from_fn(|table| {
+                self.tables.get(table)?;
+                self.moved(at, table)
             });
-            let taken = self.take_from(at, now, n, is_final, |limit| match &moved[limit] {
-                Some(table) => table.key(at),
-                None => self.tables[limit].key(at),
-            });
-            match taken {
+            let key = |table: usize| match &moved[table] {
+                Some(group) => group.table.key(at),
+                None => self.tables[table].key(at),
+            };
+            let limit = |table: usize, nth: usize| match &moved[table] {
+                Some(group) => {
+                    let id = group.ids.get(nth)?;
+                    self.ids.iter().position(|own| own == id)
+                }
+                None => self.limit_at(table, nth),
+            };
+            let take = || self.take_any(at, (now, n), &(), key, limit);
+            match self.penalizing(at, now, n, is_final, take) {
                 Ok(()) => return Ok(()),
                 Err(denied) => by = denied,
             }
@@ -414,8 +680,8 @@ mod tests {
         first.hand_over(&second, now);
         let moves = second.moves[0].get().unwrap();
         let moving = Moved {
-            table: Arc::new(second.tables[0].share()),
-            next: Some(Arc::new(third.tables[0].share())),
+            group: second.group(0),
+            next: Some(third.group(0)),
         };
         // No key has moved on yet.
         moves.store(Arc::new(moving));

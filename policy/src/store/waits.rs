@@ -29,11 +29,11 @@ use std::sync::{Arc, Weak};
 use arc_swap::{ArcSwap, Guard};
 use portcullis_async::{KeyedQueue, Order, QueueKey};
 use portcullis_core::{
-    Address, ByAddress, Composable, Denied, Key, KeyHash, Limiter, LimitersByAddress, QueueKeys,
-    Receipt, Refund, Retry, Timestamp,
+    Address, ByAddress, Composable, Denied, DeniedBy, Key, KeyHash, Limiter, LimitersByAddress,
+    QueueKeys, Receipt, Refund, Retry, Timestamp,
 };
 
-use super::{KeyLimit, Store, StoreDenied, Table, Watched, copy, penalized};
+use super::{KeyLimit, Notes, Several, Store, StoreDenied, Table, copy, penalized};
 use crate::queue::{MAX_WAITING, QueueTimer};
 use crate::{Limit, QueueOrder};
 
@@ -112,7 +112,7 @@ impl LimitersByAddress for QueuedLimits {
     }
 
     fn is_composed(&self) -> bool {
-        self.store.load().tables.len() > 1
+        self.store.load().seats.len() > 1
     }
 
     fn next_held(&self, from: usize) -> Option<usize> {
@@ -153,8 +153,7 @@ impl Limiter for QueuedKey {
         if let Some(by) = store.penalty_at(*at, now, n) {
             return Err(by.denied);
         }
-        (0..store.tables.len())
-            .try_for_each(|limit| store.with(*at, limit, |key| key.peek_at(now, n)))
+        (0..store.seats.len()).try_for_each(|limit| store.peek(*at, limit, now, n))
     }
 
     /// Returns what cannot make a limit exceed its bound. Of several limits, only permits at once.
@@ -163,7 +162,7 @@ impl Limiter for QueuedKey {
         match &*store.tables {
             // Settlements count their refunds.
             [Table::Bucket(_)] if !store.refunds[0].is_empty() => receipt.refunded(0),
-            [_] => store.with(*at, 0, |key| key.refund_at(now, n, receipt)),
+            [table] if store.seats.len() == 1 => table.key(*at).refund_at(now, n, receipt),
             _ => {
                 self.release(n);
                 receipt.refunded(0)
@@ -178,13 +177,13 @@ impl Limiter for QueuedKey {
     fn available_at(&self, now: Timestamp) -> u64 {
         let Self { store, at, .. } = self;
         let available = |limit| store.detail(*at, limit, now, 0).available;
-        (0..store.tables.len()).map(available).min().unwrap_or(0)
+        (0..store.seats.len()).map(available).min().unwrap_or(0)
     }
 
     fn capacity(&self) -> u64 {
         let Self { store, at, .. } = self;
-        let capacity = |limit| store.with(*at, limit, |key| key.capacity());
-        (0..store.tables.len()).map(capacity).min().unwrap_or(0)
+        let capacity = |table: &Table| table.key(*at).capacity();
+        store.tables.iter().map(capacity).min().unwrap_or(0)
     }
 
     fn retry(&self, denied: Denied) -> Retry {
@@ -197,6 +196,34 @@ impl Limiter for QueuedKey {
 
     fn as_composable(&self) -> Option<&dyn Composable> {
         None
+    }
+}
+
+/// Notes the receipt of the last limit with a table of its own.
+#[derive(Default)]
+struct LastReceipt(Cell<Option<Receipt>>);
+
+impl Notes for LastReceipt {
+    fn take(
+        &self,
+        _: Option<usize>,
+        key: &KeyLimit<'_>,
+        now: Timestamp,
+        n: u32,
+    ) -> Result<Receipt, Denied> {
+        let receipt = key.take_at(now, n)?;
+        self.0.set(Some(copy(&receipt)));
+        Ok(receipt)
+    }
+
+    fn take_each(
+        &self,
+        _: impl Fn(usize) -> Option<usize>,
+        key: Key<&Several>,
+        now: Timestamp,
+        n: u32,
+    ) -> Result<(), DeniedBy> {
+        key.take_each_at(now, n)
     }
 }
 
@@ -345,24 +372,25 @@ impl Store {
     /// Takes as [`take`](Self::take) does. A denial starts no penalty. The receipt is that of the
     /// limit if there is only one.
     fn attempt(&self, at: Address, now: Timestamp, n: u32) -> Result<Receipt, StoreDenied> {
-        let note = Cell::new(None);
-        let taken = self.take_from(at, now, n, false, |limit| Watched {
-            key: self.tables[limit].key(at),
-            take: |key: &KeyLimit<'_>, now, n| {
-                let receipt = key.take_at(now, n)?;
-                note.set(Some(copy(&receipt)));
-                Ok(receipt)
-            },
-        });
-        let is_single = self.tables.len() == 1;
+        let last = LastReceipt::default();
+        let taken = self.take_noted(at, now, n, false, &last);
+        let is_single = self.seats.len() == 1;
         match taken {
-            Ok(()) => Ok(note.take().filter(|_| is_single).unwrap_or(Receipt::NONE)),
+            Ok(()) => Ok(last.0.take().filter(|_| is_single).unwrap_or(Receipt::NONE)),
             Err(by) if self.may_have_moved(by) => {
                 let taken = self.take_moved(at, now, n, by, false);
                 taken.map(|()| Receipt::NONE)
             }
             Err(by) => Err(by),
         }
+    }
+
+    /// Whether one limit would grant `n` permits.
+    fn peek(&self, at: Address, limit: usize, now: Timestamp, n: u32) -> Result<(), Denied> {
+        if self.has_ended(at, limit) {
+            return Ok(());
+        }
+        self.with(at, limit, |key, nth| key.peek_nth(nth, now, n))
     }
 
     /// Whether a request that a limit denied can wait. If it cannot, returns by which limit it is
@@ -382,9 +410,9 @@ impl Store {
             } if has_queue(limit) => {}
             _ => return Err(by),
         }
-        let mut others = (0..self.tables.len()).filter(|&limit| !has_queue(limit));
+        let mut others = (0..self.seats.len()).filter(|&limit| !has_queue(limit));
         others.try_for_each(|limit| {
-            let denied = self.with(at, limit, |key| key.peek_at(now, n));
+            let denied = self.peek(at, limit, now, n);
             denied.map_err(|denied| StoreDenied {
                 limit: Some(limit),
                 denied,

@@ -9,6 +9,7 @@ const HOLD: &str = "policy/src/hold.rs";
 const OVERRIDES: &str = "policy/src/overrides.rs";
 const MATCHER: &str = "policy/src/matcher.rs";
 const DOCUMENT: &str = "policy/src/document.rs";
+const LIMIT: &str = "policy/src/limit.rs";
 
 pub(super) const MUTANTS: &[Mutant] = &[
     // An explained decision tells of a later state; a retry that ends before the penalty does.
@@ -123,8 +124,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: STORE,
         within: "pub(crate) fn give_back(",
-        text: "(Table::AtOnce(_), ..) => continue,",
-        by: "",
+        text: "if let Table::AtOnce(_) = table {",
+        by: "if let (Table::AtOnce(_), 0) = (table, n) {",
         test: (
             "holds",
             "what_was_not_used_is_returned_to_every_limit_in_any_order",
@@ -133,29 +134,100 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: STORE,
         within: "pub(crate) fn give_back(",
-        text: "table.refund_counted_at(at, now, n, copy(receipt), refunds, *before)",
-        by: "{ let _ = (refunds, before); Key::at(table, at).refund_at(now, n, copy(receipt)) }",
-        test: (
-            "holds",
-            "what_was_not_used_is_returned_to_every_limit_in_any_order",
-        ),
+        text: "table.refund_counted_at(at, now, n, receipt, refunds, *before)",
+        by: "{ let _ = (refunds, before); Key::at(table, at).refund_at(now, n, receipt) }",
+        test: ("holds", "an_override_settles_with_its_own_limits"),
     },
     Mutant {
         file: STORE,
         within: "fn charge_key(",
         text: "Self::Bucket(table) => table.charge_at(at, now, n),",
         by: "",
-        test: (
-            "holds",
-            "an_excess_is_charged_and_the_rest_is_owed_or_reported",
-        ),
+        test: ("holds", "an_override_settles_with_its_own_limits"),
     },
     Mutant {
         file: STORE,
         within: "pub(crate) fn charge(",
         text: "least = least.min(charged);",
         by: "least = charged;",
-        test: ("holds", "holds_are_counted_exactly"),
+        test: (
+            "several_limits",
+            "several_limits_settle_as_a_policy_for_each_would",
+        ),
+    },
+    // Several limits: another one than the first that denies is named; a bucket refunds only its
+    // last take; the memory is that of a word for each.
+    Mutant {
+        file: STORE,
+        within: "fn first_denied(",
+        text: "before.find_map(denies).unwrap_or(by)",
+        by: "before.find_map(denies).filter(|_| false).unwrap_or(by)",
+        test: (
+            "several_limits",
+            "the_first_limit_of_the_rule_that_denies_is_named",
+        ),
+    },
+    Mutant {
+        file: STORE,
+        within: "pub(crate) fn give_back(",
+        text: "table.refund_counted_at(at, nth, now, n, receipt, refunds, *before)",
+        by: "{ let _ = (refunds, before); table.refund_limit_at(at, nth, now, n, receipt) }",
+        test: (
+            "several_limits",
+            "several_limits_settle_as_a_policy_for_each_would",
+        ),
+    },
+    Mutant {
+        file: STORE,
+        within: "fn first_denied(",
+        text: "if self.has_ended(at, limit) {",
+        by: "if false {",
+        test: (
+            "live",
+            "a_limit_that_has_ended_denies_no_more_and_is_not_named",
+        ),
+    },
+    Mutant {
+        file: LIMIT,
+        within: "pub(crate) fn all_bytes_per_key(",
+        text: "each.sum::<usize>() + spare_words(limits) * bytes_per_key(0)",
+        by: "each.sum::<usize>() + spare_words(limits) * 0",
+        test: (
+            "several_limits",
+            "the_memory_of_limits_that_share_an_entry_counts_for_the_bound_of_a_rule",
+        ),
+    },
+    Mutant {
+        file: LIMIT,
+        within: "pub(crate) fn all_bytes(",
+        text: "each.fold(spare, usize::saturating_add)",
+        by: "each.fold(spare * 0, usize::saturating_add)",
+        test: (
+            "several_limits",
+            "the_memory_of_limits_that_share_an_entry_counts_for_the_bound_of_a_rule",
+        ),
+    },
+    // Limits in another order share a table with those before; a limit that a policy does not have
+    // denies its decisions.
+    Mutant {
+        file: MOVES,
+        within: "fn words_for(",
+        text: "pair.is_same && self.seats[pair.before].nth == nth",
+        by: "pair.is_same && self.seats[pair.before].nth <= nth + 8",
+        test: (
+            "live",
+            "limits_that_share_a_table_keep_what_was_taken_when_their_number_and_order_change",
+        ),
+    },
+    Mutant {
+        file: MOVES,
+        within: "fn take_moved(",
+        text: "self.ids.iter().position(|own| own == id)",
+        by: "self.ids.iter().position(|own| own == id).or(Some(0))",
+        test: (
+            "live",
+            "limits_that_share_a_table_keep_what_was_taken_when_their_number_and_order_change",
+        ),
     },
     // A policy that is replaced: what was taken is forgotten, or counts in the wrong table.
     Mutant {
@@ -177,7 +249,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         file: MOVES,
-        within: "fn followed_by(&self, limit: &Limit",
+        within: "let rate = Rate::new(limit.count() as u32, limit.period()?);",
         text: "builder.debt(owed)",
         by: "builder.debt(owed - owed)",
         test: (
@@ -187,9 +259,9 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         file: MOVES,
-        within: "fn followed_by(&self, limit: &Limit",
-        text: "if most > rules.limit() {",
-        by: "if most < rules.limit() {",
+        within: "fn window_after(",
+        text: "if most <= rules.limit() {",
+        by: "if most >= rules.limit() {",
         test: (
             "live",
             "what_was_taken_stays_taken_and_a_raised_limit_counts_at_once",
@@ -197,7 +269,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         file: MOVES,
-        within: "fn hand_over(&self, to: &Self, moves: &Moves",
+        within: "fn hand_table_over(",
         text: "from.change_all(|window| window.set_limit(limit))",
         by: "from.change_all(|window| window.set_limit(window.limit()))",
         test: (
@@ -207,7 +279,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         file: MOVES,
-        within: "fn hand_over(&self, to: &Self, moves: &Moves",
+        within: "fn hand_table_over(",
         text: "new.go_on_from(old, now)",
         by: "new.go_on_from(new, now)",
         test: ("live", "a_limit_with_a_wait_keeps_its_count_and_its_wait"),
@@ -242,7 +314,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         file: MOVES,
-        within: "fn followed_by(&self, limit: &Limit",
+        within: "let mut builder = FixedWindow::builder(limit.count(), period)",
         text: ".tick(tick_of(period))",
         by: "",
         test: (
@@ -286,7 +358,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: STORE,
         within: "pub(crate) fn charge(",
-        text: "Some(table) => charged + table.charge_key(at, now, n - charged),",
+        text: "Some(moved) => charged + moved.table.charge_key(at, now, n - charged),",
         by: "Some(_) => charged,",
         test: (
             "live",
@@ -296,8 +368,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: STORE,
         within: "pub(crate) fn give_back(",
-        text: "least = 0;",
-        by: "",
+        text: "(_, _, None) => 0",
+        by: "(_, _, None) => n",
         test: (
             "live",
             "a_hold_that_began_before_a_change_is_settled_after_it",

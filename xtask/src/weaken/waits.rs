@@ -37,8 +37,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: WAITS,
         within: "fn refund_at(",
-        text: "[_] => store.with(*at, 0, |key| key.refund_at(now, n, receipt)),",
-        by: "[_] => receipt.refunded(0),",
+        text: "table.key(*at).refund_at(now, n, receipt)",
+        by: "{ let _ = table; receipt.refunded(0) }",
         test: (
             "queues",
             "a_grant_that_is_not_claimed_goes_to_the_next_request",
@@ -74,6 +74,16 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         file: WAITS,
+        within: "fn peek(",
+        text: "if self.has_ended(at, limit) {",
+        by: "if false {",
+        test: (
+            "queues",
+            "those_who_wait_for_a_limit_go_on_when_limits_that_share_its_table_come_and_go",
+        ),
+    },
+    Mutant {
+        file: WAITS,
         within: "pub(crate) fn create_queue(",
         text: "queue.with_max_waiters(MAX_WAITING)",
         by: "queue.with_max_waiters(u32::MAX)",
@@ -83,8 +93,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: WAITS,
         within: "fn attempt(",
-        text: "self.take_from(at, now, n, false, |limit| Watched {",
-        by: "self.take_from(at, now, n, true, |limit| Watched {",
+        text: "self.take_noted(at, now, n, false, &last)",
+        by: "self.take_noted(at, now, n, true, &last)",
         test: (
             "queues",
             "a_denial_after_or_without_a_wait_starts_the_penalty_and_a_wait_does_not",

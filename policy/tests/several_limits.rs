@@ -1,0 +1,274 @@
+//! A rule with several limits decides as one policy for each of them would: all or nothing, and the
+//! first limit that denies is named. Whether the limits share a table makes no difference.
+
+use core::time::Duration;
+
+use portcullis_core::{Denied, Retry, Timestamp};
+use portcullis_policy::{
+    Algorithm, Considered, Decision, Key, Limit, Outcome, Policy, Request, Rule,
+};
+use proptest::prelude::*;
+
+const MINUTE: Duration = Duration::from_mins(1);
+const GET: Request<'static> = Request::new("GET", "/");
+
+fn at(seconds: u64) -> Timestamp {
+    Timestamp::from_secs(seconds)
+}
+
+/// A policy with one rule, and requests that may hold an estimate.
+fn policy(limits: &[Limit]) -> Policy {
+    let rule = Rule::new("all").key(Key::path()).keys(8).hold(MINUTE);
+    Policy::new([limits.iter().cloned().fold(rule, Rule::limit)]).unwrap()
+}
+
+fn bucket(count: u64) -> Limit {
+    Limit::per(count, MINUTE)
+}
+
+fn window(count: u64) -> Limit {
+    bucket(count).algorithm_of(Algorithm::FixedWindow)
+}
+
+fn from_request(count: u64) -> Limit {
+    bucket(count).algorithm_of(Algorithm::WindowFromRequest)
+}
+
+fn sliding(count: u64) -> Limit {
+    bucket(count).algorithm_of(Algorithm::SlidingWindow { segments: 6 })
+}
+
+fn left(policy: &Policy, now: Timestamp, request: &Request<'_>) -> Vec<u64> {
+    let explained = policy.explain_at(now, request).unwrap();
+    let Considered::Limits { details, .. } = &explained[0].considered else {
+        panic!("the rule has limits")
+    };
+    details.iter().map(|detail| detail.available).collect()
+}
+
+fn denied_by(decision: &Decision<'_>) -> Option<(usize, Denied)> {
+    match decision.outcome() {
+        Outcome::Denied { limit, denied } => Some((limit.unwrap(), denied)),
+        Outcome::Allowed => None,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_first_limit_of_the_rule_that_denies_is_named() {
+    for (limits, first) in [
+        (vec![window(1), sliding(1), bucket(5)], 0),
+        (vec![sliding(1), window(1), bucket(5)], 0),
+        (vec![window(5), sliding(1), bucket(1)], 1),
+        (vec![window(5), Limit::at_once(2), bucket(1), sliding(1)], 2),
+        (vec![window(5), bucket(9), Limit::at_once(1), bucket(1)], 2),
+        (vec![window(5), bucket(9), from_request(1)], 2),
+    ] {
+        let policy = policy(&limits);
+        let held = policy.decide_at(at(1), &GET);
+        for cost in [0, 1] {
+            let denied = policy.decide_at(at(1), &GET.cost(cost));
+            let told = policy.decide_explained_at(at(1), &GET.cost(cost));
+            let hold = policy.hold_at(at(1), &GET.cost(cost));
+            for decision in [&denied, &*told, &*hold] {
+                let by = denied_by(decision).map(|(limit, _)| limit);
+                assert_eq!(by, Some(first), "{limits:?}");
+            }
+            assert_eq!(told.decided_by().unwrap().index, first);
+        }
+        drop(held);
+    }
+}
+
+#[test]
+fn a_request_for_more_than_a_limit_holds_is_denied_as_by_that_limit() {
+    let policy = policy(&[bucket(9), window(5)]);
+    let denied = policy.decide_at(at(1), &GET.cost(7));
+    let Some((1, Denied::ExceedsCapacity { capacity: 5, .. })) = denied_by(&denied) else {
+        panic!("{denied:?}")
+    };
+    assert_eq!(denied.retry(), Some(Retry::Never));
+    assert!(policy.decide_at(at(1), &GET.cost(5)).is_allowed());
+    // The bucket denies first, although the window could never grant so many.
+    let denied = policy.decide_at(at(1), &GET.cost(6));
+    assert!(matches!(
+        denied_by(&denied),
+        Some((0, Denied::Exhausted { .. }))
+    ));
+}
+
+#[test]
+fn the_memory_of_limits_that_share_an_entry_counts_for_the_bound_of_a_rule() {
+    let refused = |limits: usize| {
+        let rule = Rule::new("a").key(Key::path()).keys(usize::MAX);
+        let rule = (0..limits).fold(rule, |rule, _| rule.limit(bucket(1)));
+        Policy::new([rule]).unwrap_err()[0].problem.clone()
+    };
+    let tables = |limits: usize| {
+        let rule = Rule::new("a").key(Key::path()).keys(1_000);
+        let rule = (0..limits).fold(rule, |rule, _| rule.limit(bucket(1)));
+        Policy::new([rule]).unwrap().table_bytes()
+    };
+    for (limits, bytes) in [(1, 34), (2, 68), (3, 136), (4, 136), (5, 272), (8, 272)] {
+        assert_eq!(tables(limits), bytes / 34 * tables(1), "{limits}");
+        let most = (1 << 30) / bytes;
+        let problem = refused(limits);
+        assert!(
+            problem.starts_with(&format!("must be at most {most} with")),
+            "{problem}"
+        );
+    }
+}
+
+fn any_limit() -> impl Strategy<Value = Limit> {
+    let period = prop::sample::select(vec![1_u64, 7, 60]).prop_map(Duration::from_secs);
+    (0..6_u8, 1..30_u64, period).prop_map(|(kind, count, period)| {
+        let limit = Limit::per(count, period);
+        match kind {
+            0 => limit.burst(count + 3),
+            1 => limit.algorithm_of(Algorithm::FixedWindow),
+            2 => limit.algorithm_of(Algorithm::WindowFromRequest),
+            3 => limit.algorithm_of(Algorithm::SlidingWindow { segments: 4 }),
+            4 => Limit::at_once(count as u32),
+            _ => limit,
+        }
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// The oracle has a policy for each limit. It asks all of them, and then takes from all or from
+    /// none.
+    #[test]
+    fn several_limits_decide_as_a_policy_for_each_would(
+        limits in prop::collection::vec(any_limit(), 1..=8),
+        steps in prop::collection::vec((0..8_u8, 0..12_u32, 0..4_000_u64), 1..60),
+    ) {
+        let together = policy(&limits);
+        let alone = |limit| policy(core::slice::from_ref(limit));
+        let apart: Vec<Policy> = limits.iter().map(alone).collect();
+        let (mut now, mut open) = (at(1_000), Vec::new());
+        for (what, cost, millis) in steps {
+            now += Duration::from_millis(millis);
+            let path = ["/a", "/b"][usize::from(what % 2)];
+            let request = Request::new("GET", path).cost(cost);
+            if what >= 6 && !open.is_empty() {
+                drop(open.swap_remove(cost as usize % open.len()));
+                continue;
+            }
+            let first = apart.iter().enumerate().find_map(|(index, policy)| {
+                let explained = policy.explain_at(now, &request).unwrap();
+                let Considered::Limits { details, .. } = &explained[0].considered else {
+                    panic!("the rule has limits")
+                };
+                Some((index, details[0].decision.err()?))
+            });
+            let told = together.decide_explained_at(now, &request);
+            prop_assert_eq!(denied_by(&told), first);
+            if first.is_none() {
+                let all: Vec<_> = apart
+                    .iter()
+                    .map(|policy| policy.decide_explained_at(now, &request))
+                    .collect();
+                let details = all.iter().map(|one| one.details().next().unwrap().detail);
+                prop_assert!(told.details().map(|each| each.detail).eq(details));
+                open.push((told, all));
+            } else {
+                let all = apart.iter().map(|policy| policy.explain_at(now, &request).unwrap());
+                let latest = all.fold(Retry::At(now), |latest, explained| {
+                    let Considered::Limits { details, .. } = &explained[0].considered else {
+                        panic!("the rule has limits")
+                    };
+                    latest.longer(details[0].retry, now)
+                });
+                let never = matches!(first, Some((_, Denied::ExceedsCapacity { .. })));
+                prop_assert_eq!(told.retry(), Some(if never { Retry::Never } else { latest }));
+                let details = together.explain_at(now, &request);
+                prop_assert_eq!(details.unwrap().len(), 1);
+            }
+            for path in ["/a", "/b"] {
+                let request = Request::new("GET", path);
+                let each: Vec<u64> = apart
+                    .iter()
+                    .flat_map(|policy| left(policy, now, &request))
+                    .collect();
+                prop_assert_eq!(left(&together, now, &request), each);
+            }
+        }
+    }
+
+    /// Holds are settled as those of a policy for each limit. A limit takes back what it can.
+    #[test]
+    fn several_limits_settle_as_a_policy_for_each_would(
+        limits in prop::collection::vec(any_limit(), 1..=8),
+        steps in prop::collection::vec((0..4_u8, 0..12_u32, 0..4_000_u64), 1..60),
+    ) {
+        let together = policy(&limits);
+        let alone = |limit| policy(core::slice::from_ref(limit));
+        let apart: Vec<Policy> = limits.iter().map(alone).collect();
+        let (mut now, mut open) = (at(1_000), Vec::new());
+        for (what, cost, millis) in steps {
+            now += Duration::from_millis(millis);
+            if what == 0 && !open.is_empty() {
+                let (held, all): (portcullis_policy::Hold<'_>, Vec<portcullis_policy::Hold<'_>>) =
+                    open.swap_remove(cost as usize % open.len());
+                let settled = held.settle_at(now, cost);
+                let all: Vec<_> = all.into_iter().map(|held| held.settle_at(now, cost)).collect();
+                prop_assert_eq!(settled.kept, all.iter().map(|one| one.kept).max().unwrap());
+                let uncounted = all.iter().map(|one| one.uncounted).max().unwrap();
+                prop_assert_eq!(settled.uncounted, uncounted);
+            } else {
+                let held = together.hold_at(now, &GET.cost(cost));
+                if held.is_allowed() {
+                    let all: Vec<_> = apart
+                        .iter()
+                        .map(|policy| policy.hold_at(now, &GET.cost(cost)))
+                        .collect();
+                    prop_assert!(all.iter().all(|held| held.is_allowed()));
+                    open.push((held, all));
+                }
+            }
+            let each: Vec<u64> = apart
+                .iter()
+                .flat_map(|policy| left(policy, now, &GET))
+                .collect();
+            prop_assert_eq!(left(&together, now, &GET), each);
+        }
+    }
+}
+
+/// At one instant nothing returns by time. Each thread is told whether it was granted, and all
+/// limits must have counted exactly the grants.
+#[test]
+fn threads_take_from_all_limits_or_from_none() {
+    let limits = [
+        bucket(900),
+        sliding(1_000),
+        window(800),
+        Limit::at_once(4_000),
+    ];
+    let policy = policy(&limits);
+    let granted: u64 = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..4)
+            .map(|_| {
+                scope.spawn(|| {
+                    let decide = |_: &i32| policy.decide_at(at(1), &GET).is_allowed();
+                    (0..1_000).filter(decide).count() as u64
+                })
+            })
+            .collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap())
+            .sum()
+    });
+    // A take that is denied after its look may leave a charge in a bucket until time returns it.
+    assert!(granted > 700 && granted <= 800, "{granted}");
+    let left = left(&policy, at(1), &GET);
+    assert!(
+        left[0] <= 900 - granted && left[1] <= 1_000 - granted,
+        "{left:?}"
+    );
+    assert_eq!(left[3], 4_000, "all have returned");
+}
