@@ -456,7 +456,7 @@ fn after_nearly_a_horizon_without_a_call_a_take_decides_as_a_query_before_it() {
         };
         let of_permits = |n: u64| 1_000_000_000 / u64::from(rate) * n;
         let first = start(0);
-        let stale = nanos(first.horizon() - first.staleness());
+        let stale = nanos(first.horizon()) - nanos(first.staleness());
         let (mut granted, mut denied) = (0, 0);
         for part in 0..8 * burst {
             let now = ns(stale + of_permits(burst) - of_permits(part) / 2);
