@@ -403,7 +403,7 @@ fn traces(context: &Context) -> Command {
 }
 
 fn weaken(context: &Context) -> Check {
-    weaken::run(&context.root)?;
+    weaken::run(&context.root, &context.only)?;
     Ok(String::new())
 }
 

@@ -10,15 +10,22 @@ pub(crate) struct Context {
     pub(crate) ci: bool,
     /// Whether baselines are written instead of compared.
     pub(crate) bless: bool,
+    /// A part of a path: `weaken` tries only the mutants of files with it.
+    pub(crate) only: String,
 }
 
 impl Context {
-    pub(crate) fn new(bless: bool) -> Self {
+    pub(crate) fn new(bless: bool, only: String) -> Self {
         let package = Path::new(env!("CARGO_MANIFEST_DIR"));
         let root = package.parent().unwrap_or(package).to_owned();
         // The usual convention: set to anything but "" and "false".
         let ci = env::var("CI").is_ok_and(|value| !value.is_empty() && value != "false");
-        Self { root, ci, bless }
+        Self {
+            root,
+            ci,
+            bless,
+            only,
+        }
     }
 
     /// Returns a folder in the target directory.

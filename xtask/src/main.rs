@@ -41,14 +41,24 @@ use crate::context::Context;
 /// The option that makes `bench-check` and `firmware-cost` write new baselines.
 const BLESS: &str = "--bless";
 
+/// The option before the part of a path that `weaken` looks for.
+const ONLY: &str = "--only=";
+
 fn main() -> ExitCode {
-    let (flags, names): (Vec<_>, Vec<_>) = std::env::args().skip(1).partition(|name| name == BLESS);
+    let (flags, names): (Vec<_>, Vec<_>) = std::env::args()
+        .skip(1)
+        .partition(|name| name == BLESS || name.starts_with(ONLY));
+    let bless = flags.iter().any(|flag| flag == BLESS);
+    let only = flags.iter().find_map(|flag| flag.strip_prefix(ONLY));
     if names.is_empty() || names.iter().any(|name| name == "--help" || name == "-h") {
         print_help();
         return ExitCode::SUCCESS;
     }
     match chosen(&names) {
-        Ok(steps) => report::run(&Context::new(!flags.is_empty()), &steps),
+        Ok(steps) => {
+            let context = Context::new(bless, only.unwrap_or_default().to_owned());
+            report::run(&context, &steps)
+        }
         Err(message) => {
             eprintln!("{message}");
             ExitCode::from(2)
@@ -86,6 +96,7 @@ fn print_help() {
         println!("  {:14} {}", step.name, step.about);
     }
     println!("\n{BLESS} makes bench-check and firmware-cost write new baselines.");
+    println!("{ONLY}TEXT makes weaken try only the places in files whose path contains TEXT.");
     println!(
         "\nWhat a step needs and the machine lacks is installed if that can be done without a password.\n\
          Otherwise the step is not run; with CI set in the environment, that is a failure."

@@ -39,6 +39,15 @@ struct Suite {
     rustflags: &'static str,
 }
 
+impl Suite {
+    /// Returns the mutants of files with `only` in their path.
+    fn chosen(&self, only: &str) -> impl Iterator<Item = &'static Mutant> {
+        self.mutants
+            .iter()
+            .filter(move |mutant| mutant.file.contains(only))
+    }
+}
+
 const SUITES: &[Suite] = &[
     Suite {
         mutants: tested::OF_THE_CORE,
@@ -91,26 +100,30 @@ const SUITES: &[Suite] = &[
 /// The time limit for a test: a weakened queue may lose a wake-up and never end.
 const LIMIT: &str = "600";
 
-/// Tries all mutants of the workspace in `root`, in a copy under `target`.
+/// Tries the mutants of the workspace in `root` whose file has `only` in its path, in a copy under
+/// `target`.
 ///
 /// # Errors
 ///
 /// Returns an error if a test passes that should fail, if the text of a mutant does not occur
-/// exactly once, or if a test fails on the unchanged sources.
-pub(crate) fn run(root: &Path) -> Result<(), String> {
+/// exactly once, if a test fails on the unchanged sources, or if no mutant is in such a file.
+pub(crate) fn run(root: &Path, only: &str) -> Result<(), String> {
     let benches = BENCHES.map(|name| Bench {
         place: root.join("target/weaken").join(name),
     });
     let all: Vec<_> = SUITES
         .iter()
-        .flat_map(|suite| suite.mutants.iter().map(move |mutant| (suite, mutant)))
+        .flat_map(|suite| suite.chosen(only).map(move |mutant| (suite, mutant)))
         .collect();
+    if all.is_empty() {
+        return Err(format!("no mutant is in a file with {only:?} in its path"));
+    }
     let (next, failed) = (AtomicUsize::new(0), AtomicUsize::new(0));
     for bench in &benches {
         bench.set_up(root)?;
     }
     for suite in SUITES {
-        benches[0].try_untouched(suite)?;
+        benches[0].try_untouched(suite, only)?;
     }
     // Each model uses one thread. Two at once take little longer than one.
     thread::scope(|scope| {
@@ -177,8 +190,8 @@ impl Bench {
     }
 
     /// Runs the named tests on the unchanged sources.
-    fn try_untouched(&self, suite: &Suite) -> Result<(), String> {
-        let tests = || suite.mutants.iter().map(|mutant| mutant.test);
+    fn try_untouched(&self, suite: &Suite, only: &str) -> Result<(), String> {
+        let tests = || suite.chosen(only).map(|mutant| mutant.test);
         for file in tests().map(|(file, _)| file).collect::<BTreeSet<_>>() {
             let names = tests()
                 .filter(|(other, _)| *other == file)
