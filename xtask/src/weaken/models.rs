@@ -1202,16 +1202,6 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         file: STRIPED_CONCURRENCY,
-        within: "fn close_one(",
-        text: "load(Acquire)",
-        by: "load(Relaxed)",
-        test: (
-            "striped_concurrency",
-            "two_calls_that_need_all_permits_get_them_once",
-        ),
-    },
-    Mutant {
-        file: STRIPED_CONCURRENCY,
         within: "fn take(&self, index",
         text: "word - u64::from(n), Acquire, Relaxed)",
         by: "word - u64::from(n), Relaxed, Relaxed)",
