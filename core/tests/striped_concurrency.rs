@@ -263,8 +263,8 @@ fn shared<const N: usize>(limit: &StripedConcurrency<N>) -> Shared {
 /// Returns at most how often a call exchanged the shared words: a move takes two, with which the
 /// call may take or release; and two count a call that closes stripes.
 fn writes(before: &Shared, after: &Shared) -> u64 {
-    let moves = |of: &Shared| of.rest >> 17 & 0x1ff_ffff;
-    match moves(after).wrapping_sub(moves(before)) & 0x1ff_ffff {
+    let moves = |of: &Shared| of.rest >> 11 & 0x7fff_ffff;
+    match moves(after).wrapping_sub(moves(before)) & 0x7fff_ffff {
         0 => u64::from(before != after),
         1 => 3,
         more => 2 * more + 3,

@@ -234,6 +234,71 @@ fn no_stripe_draws_while_a_call_closes_all_of_them() {
     assert!(seen.get() > 3, "{seen:?}");
 }
 
+/// Takes from a stripe of a limit whose stripes are all closed, and releases that. Opens the
+/// stripe, fills it if `fills`, and closes it.
+fn open_and_close(limit: &StripedConcurrency<2>, stripe: usize, fills: bool) {
+    let on = Stripe::of(limit, stripe);
+    let mut out = 0;
+    let mut take = |n| {
+        assert!(on.take_at(NOW, n).is_ok());
+        out += n;
+    };
+    take(1);
+    if fills {
+        take(limit.held() as u32 - 1);
+        take(2);
+    }
+    on.release(out);
+    limit.in_use();
+}
+
+#[test]
+fn a_call_that_stops_during_2_25_moves_gains_and_loses_nothing() {
+    // At about 30 ns a move, they take a second: the longest pause for which the bound must hold.
+    const MOVES: u64 = 1 << 25;
+    let begins = Cell::new(0);
+    for first in [4, 5] {
+        let limit: StripedConcurrency<2> = StripedConcurrency::new(300);
+        let on = [0, 1].map(|index| Stripe::of(&limit, index));
+        assert!(on[1].take_at(NOW, 1).is_ok());
+        let in_rest = limit.available() - limit.held() as u32;
+        let plan = Plan {
+            at: [first, u64::MAX],
+            failing: 0,
+        };
+        let taken = || assert!(on[0].take_at(NOW, in_rest + 1).is_ok());
+        // Makes an odd number of moves of each stripe. Afterwards all permits lie where they did.
+        run(plan, taken, &|other| {
+            if other > 0 {
+                return;
+            }
+            begins.set(begins.get() + u32::from(limit.held() > 0));
+            assert_eq!(limit.in_use(), 1);
+            open_and_close(&limit, 0, true);
+            open_and_close(&limit, 1, true);
+            for _ in 0..(MOVES - 10) / 2 {
+                open_and_close(&limit, 0, false);
+            }
+            on[1].release(1);
+            assert_eq!(limit.in_use(), 0);
+            assert!(on[1].take_at(NOW, 1).is_ok());
+            assert_eq!(limit.available() - limit.held() as u32, in_rest);
+        });
+        let left = 300 - 1 - (in_rest + 1);
+        let granted: u32 = (0..300).map(|i| made(&limit, take_one(i), 0)).sum();
+        assert_eq!(granted, left, "pre-empted at {first}: {limit:?}");
+    }
+    assert!(begins.get() > 0, "the call has not begun to close a stripe");
+}
+
+/// A take of one permit, on any stripe.
+fn take_one(stripe: usize) -> Call {
+    Call {
+        stripe,
+        what: What::Take(1),
+    }
+}
+
 #[test]
 fn calls_that_pre_empt_each_other_decide_as_a_plain_limit_2() {
     explore::<2, u64>(150_000);

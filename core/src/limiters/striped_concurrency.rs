@@ -2,19 +2,22 @@
 //! its own.
 //!
 //! ```text
-//!          22          25      1        6      2      7      1
+//!          22          31      1        6      2      1      1
 //! rest:   | available | moves | parity | index | move | open | w |   of 64 bits
 //! stripe: | moves | open | have |
 //!           47      1      16
 //! ```
 //!
 //! A stripe is open or closed. An open one has `have` permits; those of a closed one count as none.
-//! `open` in the rest is the number of open stripes, and `w` its waiter bit. Most transitions are
-//! one exchange of one word:
+//! `open` in the rest is set while a stripe is open, and `w` is its waiter bit. Most transitions
+//! are one exchange of one word:
 //!
 //! - *take* or *release* on an open stripe: `have -= n`, `have += n`;
 //! - *take* or *release* in the rest, if no move is under way: `available -= n`, `available += n`.
-//!   The same exchange may begin a move.
+//!   The same exchange may begin a move;
+//! - *clear* `open`, if no move is under way: a call has loaded the rest's word, then all stripes'
+//!   words, and has found all stripes closed. A stripe opens only by a move. So if the rest's word
+//!   is still the same, all stripes are still closed.
 //!
 //! A *move* opens a stripe, fills an open one, or closes one. It is two more exchanges, which any
 //! call makes that finds it in the rest's word:
@@ -23,7 +26,7 @@
 //!   `have += draw` or is closed. `draw` is a part of `available`, which does not change during the
 //!   move;
 //! - *finish* it in the rest: `available -= draw`, or `available += have` of the closed stripe,
-//!   which does not change during the move.
+//!   which does not change during the move. A move that opens a stripe sets `open`.
 //!
 //! `moves` of a stripe is even or odd. While it is as `parity` says, the move is not made. Only one
 //! move is under way at a time, so both exchanges are made once, by whichever call.
@@ -35,13 +38,13 @@
 //! Proof of the bound. A take lowers `total` by `n` in one exchange of a word that has `n` permits,
 //! a release raises it by `n`, and no move changes it. So `total` is never negative. At the
 //! exchange of a grant the plain limiter has at least `n` permits, and afterwards as many as
-//! `total`. A denial is a load of the rest's word that shows no move and no open stripe: then
+//! `total`. A denial is a load of the rest's word that shows no move, and `open` clear: then
 //! `total` is `available`, less than `n`. So grants, denials and releases are linearizable. No
 //! permit is ever in the hands of a call. A call that stops leaves at most a move to others.
 //!
 //! A call changes the rest's word only from the value that it loaded, and a stripe's only from the
 //! value that it loaded before it saw the rest's word again. `moves` makes these values differ from
-//! earlier ones: that of a stripe for each of its moves, that of the rest for 2^25 moves.
+//! earlier ones: that of a stripe for 2^47 of its moves, that of the rest for 2^31 moves.
 
 use crossbeam_utils::CachePadded;
 
@@ -87,8 +90,9 @@ use crate::{
 /// **Cost.** A take from a stripe is one load and one compare-exchange on the stripe's line, and so
 /// is a release. With `std`, each loads the thread's number. A draw, and the return of what a
 /// stripe holds, are two exchanges of the shared word and one of the stripe's. While stripes hold
-/// none, a take and a release exchange the shared word, and a denial writes nothing. Other denials
-/// first close the stripes. Lock-free: a call that finds an unfinished move of another call
+/// none, a take and a release exchange the shared word, and a denial writes nothing. A denial that
+/// finds open stripes closes them first, and the first denial after the last stripe has closed
+/// writes that to the shared word. Lock-free: a call that finds an unfinished move of another call
 /// finishes it. A stripe has 128 bytes on most targets.
 ///
 /// **Ordering.** A take that follows a release sees what was written before that release, whichever
@@ -97,10 +101,10 @@ use crate::{
 /// **Limit.** 1 to [`max_limit`](Self::max_limit), 4,194,303. With a 32-bit word, stripes hold
 /// nothing.
 ///
-/// **Horizon.** The word counts 2^25 moves between the rest and stripes. Permits may be lost or
+/// **Horizon.** The word counts 2^31 moves between the rest and stripes. Permits may be lost or
 /// granted twice if all of this happens: a thread stops in the middle of a move, other threads make
-/// a multiple of 2^25 moves, and the word then has the same number of permits as when the thread
-/// stopped. With a move every 100 ns, 2^25 moves take 3 seconds.
+/// a multiple of 2^31 moves, and the word then has the same number of permits as when the thread
+/// stopped. A move is three exchanges. With a move every 10 ns, 2^31 moves take 21 seconds.
 ///
 /// Source: caches per thread before a shared pool, as in tcmalloc; helping, as in T. L. Harris, K.
 /// Fraser, I. A. Pratt, "A Practical Multi-Word Compare-and-Swap Operation"; guided self-scheduling
@@ -138,9 +142,9 @@ struct Shared<W: Word> {
 
 /// The waiter bit of the rest.
 const WATCHED: u64 = 1;
-const OPEN_AT: u32 = 1;
-const OPEN_BITS: u32 = INDEX_BITS + 1;
-const MOVE_AT: u32 = OPEN_AT + OPEN_BITS;
+/// Set in the rest while a stripe is open, and until a call has found all closed.
+const ANY_OPEN: u64 = 2;
+const MOVE_AT: u32 = 2;
 const MOVE_BITS: u32 = 2;
 const INDEX_AT: u32 = MOVE_AT + MOVE_BITS;
 const PARITY_AT: u32 = INDEX_AT + INDEX_BITS;
@@ -222,8 +226,9 @@ fn parity(stripe: u64) -> u64 {
     stripe >> (HAVE_BITS + 1) & 1
 }
 
-fn open_stripes(rest: u64) -> u64 {
-    rest >> OPEN_AT & ((1 << OPEN_BITS) - 1)
+/// Returns whether a stripe may be open, if no move is under way.
+fn any_open(rest: u64) -> bool {
+    rest & ANY_OPEN != 0
 }
 
 impl<const N: usize> StripedConcurrency<N> {
@@ -330,12 +335,7 @@ impl<const N: usize, W: Word> StripedConcurrency<N, W> {
     /// ```
     pub fn available(&self) -> u32 {
         let rest = self.settled();
-        let all = Self::in_rest(rest)
-            + if open_stripes(rest) == 0 {
-                0
-            } else {
-                self.held_now()
-            };
+        let all = Self::in_rest(rest) + if any_open(rest) { self.held_now() } else { 0 };
         // A permit that is taken from one stripe and released to another during the sum counts
         // twice.
         (all as u32).min(self.limit)
@@ -468,11 +468,11 @@ impl<const N: usize, W: Word> StripedConcurrency<N, W> {
             | 1 << PARITY_AT;
         let settled = rest & !begun;
         let next = match underway.what {
-            Move::Open => settled - Self::many(Self::draw(rest)) + (1 << OPEN_AT),
+            Move::Open => settled - Self::many(Self::draw(rest)) | ANY_OPEN,
             Move::Fill => settled - Self::many(Self::draw(rest)),
             // A closed stripe keeps the number of what it had. If it is open again, the exchange
             // fails.
-            Move::Close => settled.wrapping_add(Self::many(word & (OPEN - 1))) - (1 << OPEN_AT),
+            Move::Close => settled.wrapping_add(Self::many(word & (OPEN - 1))),
         };
         // Release: pairs with `settled`, and with takes from the rest. If this fails, another call
         // has finished the move, or has changed the waiter bit.
@@ -482,24 +482,25 @@ impl<const N: usize, W: Word> StripedConcurrency<N, W> {
             .compare_exchange_weak(rest, next, Release, Relaxed);
     }
 
-    /// Begins to close one of the open stripes: that of this call last.
+    /// Begins to close one of the open stripes: that of this call last. If all are closed, says so
+    /// in the rest.
     fn close_one(&self, rest: u64, index: usize) {
+        let mut next = rest & !ANY_OPEN;
         for i in 1..=N {
             let other = (index + i) & (N - 1);
             // Acquire: if another call has closed the stripe since, the next load of the rest sees
             // that.
             let word = self.stripe(other).load(Acquire);
             if is_open(word) {
-                let next = Self::begun(rest, Move::Close, other, word);
-                // Relaxed: it publishes nothing, and continues the release sequence of earlier
-                // exchanges.
-                let _ = self
-                    .shared
-                    .rest
-                    .compare_exchange_weak(rest, next, Relaxed, Relaxed);
-                return;
+                next = Self::begun(rest, Move::Close, other, word);
+                break;
             }
         }
+        // Relaxed: it publishes nothing, and continues the release sequence of earlier exchanges.
+        let _ = self
+            .shared
+            .rest
+            .compare_exchange_weak(rest, next, Relaxed, Relaxed);
     }
 
     /// Returns the rest's word at an instant at which all stripes are closed and no move is under
@@ -508,7 +509,7 @@ impl<const N: usize, W: Word> StripedConcurrency<N, W> {
         let mut closing = None;
         loop {
             let rest = self.settled();
-            if open_stripes(rest) == 0 {
+            if !any_open(rest) {
                 return rest;
             }
             closing.get_or_insert_with(|| Closing::new(&self.shared.closing));
@@ -575,7 +576,7 @@ impl<const N: usize, W: Word> StripedConcurrency<N, W> {
                     }
                     return Ok(Receipt::NONE);
                 }
-            } else if open_stripes(rest) == 0 {
+            } else if !any_open(rest) {
                 return Err(Denied::Exhausted { now, permits: n });
             } else {
                 // One stripe is often enough, and then this one may draw.
@@ -759,7 +760,7 @@ impl<const N: usize, W: Word> QueueLimiter for StripedConcurrency<N, W> {
     #[inline]
     fn pass_on(&self, _: u32) -> PassedOn {
         let rest = self.settled();
-        if Self::in_rest(rest) > 0 || open_stripes(rest) > 0 {
+        if Self::in_rest(rest) > 0 || any_open(rest) {
             PassedOn::OthersAreFree
         } else {
             PassedOn::NoneAreFree

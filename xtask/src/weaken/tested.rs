@@ -544,7 +544,7 @@ pub(super) const OF_THE_CORE: &[Mutant] = &[
     Mutant {
         file: STRIPED_CONCURRENCY,
         within: "fn take_slowly(",
-        text: "open_stripes(rest) == 0",
+        text: "!any_open(rest)",
         by: "true",
         test: (
             "striped_concurrency",
@@ -797,6 +797,28 @@ pub(super) const EXPLORED: &[Mutant] = &[
         within: "fn finish(",
         text: "if parity(word) == underway.parity {",
         by: "if true {",
+        test: (
+            "striped_concurrency",
+            "calls_that_pre_empt_each_other_decide_as_a_plain_limit_2",
+        ),
+    },
+    // The rest is as it was 2^25 moves before.
+    Mutant {
+        file: STRIPED_CONCURRENCY,
+        within: "const MOVES_MASK",
+        text: "saturating_sub(MOVES_AT)",
+        by: "saturating_sub(MOVES_AT + 6)",
+        test: (
+            "striped_concurrency",
+            "a_call_that_stops_during_2_25_moves_gains_and_loses_nothing",
+        ),
+    },
+    // A denial does not look whether stripes are open.
+    Mutant {
+        file: STRIPED_CONCURRENCY,
+        within: "fn close_one(",
+        text: "if is_open(word) {",
+        by: "if is_open(word) && rest == 0 {",
         test: (
             "striped_concurrency",
             "calls_that_pre_empt_each_other_decide_as_a_plain_limit_2",
