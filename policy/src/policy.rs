@@ -527,19 +527,22 @@ impl Policy {
             let Some(outcome) = verdict.outcome() else {
                 return ControlFlow::Continue(());
             };
+            // Before `watch` is called, so that the permits return if it panics.
+            let flow = if active.rule.is_shadow {
+                decision.ask_shadow(rule, &verdict);
+                ControlFlow::Continue(())
+            } else {
+                decision.outcome = outcome;
+                decision.place = verdict.place();
+                decision.rule = Some(rule);
+                ControlFlow::Break(())
+            };
             watch(Answer {
                 rule: &active.rule,
                 index: rule as usize,
                 outcome,
             });
-            if active.rule.is_shadow {
-                decision.ask_shadow(rule, &verdict);
-                return ControlFlow::Continue(());
-            }
-            decision.outcome = outcome;
-            decision.place = verdict.place();
-            decision.rule = Some(rule);
-            ControlFlow::Break(())
+            flow
         });
         if let Err(error) = visited {
             decision.outcome = Outcome::Path(error);
