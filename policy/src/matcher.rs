@@ -149,25 +149,29 @@ impl Hosts {
             return self.other;
         }
         let host = host_name(host);
-        let mut lower = [0; MAX_HOST_LEN];
-        let host = if host.bytes().any(|byte| byte.is_ascii_uppercase()) {
-            let Some(lower) = lower.get_mut(..host.len()) else {
-                return self.other;
-            };
-            lower.copy_from_slice(host.as_bytes());
+        // A name and the dot before it. More of a longer host makes no difference, so no host takes
+        // long.
+        let from = host.len().saturating_sub(MAX_HOST_LEN + 1);
+        let (is_whole, end) = (from == 0, &host[host.ceil_char_boundary(from)..]);
+        let mut lower = [0; MAX_HOST_LEN + 1];
+        let end = if end.bytes().any(|byte| byte.is_ascii_uppercase()) {
+            let lower = &mut lower[..end.len()];
+            lower.copy_from_slice(end.as_bytes());
             lower.make_ascii_lowercase();
             str::from_utf8(lower).unwrap_or_default()
         } else {
-            host
+            end
         };
-        if let Some(&row) = self.exact.get(host) {
+        if is_whole && let Some(&row) = self.exact.get(end) {
             return row;
         }
-        if host.len() > MAX_HOST_LEN || self.below.is_empty() {
+        if self.below.is_empty() {
             return self.other;
         }
-        let mut dots = host.match_indices('.').skip_while(|&(at, _)| at == 0);
-        dots.find_map(|(at, _)| self.below.get(&host[at + 1..]).copied())
+        let mut dots = end
+            .match_indices('.')
+            .filter(|&(at, _)| at > 0 || !is_whole);
+        dots.find_map(|(at, _)| self.below.get(&end[at + 1..]).copied())
             .unwrap_or(self.other)
     }
 }

@@ -1,9 +1,10 @@
 //! Clients and callers that try to get more from a policy than it promises, or to break it.
 
+use core::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use portcullis_core::Timestamp;
-use portcullis_policy::{Limit, Policy, Request, Rule};
+use portcullis_policy::{Conditions, Limit, Matcher, PathRules, Policy, Request, Rule};
 
 const GET: Request<'static> = Request::new("GET", "/");
 
@@ -32,5 +33,46 @@ fn permits_at_once_return_if_a_watcher_panics() {
         assert!(decided.is_err());
         let decision = policy.decide_at(at(1), &GET);
         assert!(decision.is_allowed() && decision.shadow_denied().is_none());
+    }
+}
+
+/// Names of hosts have at most 253 bytes. A client can send more.
+#[test]
+fn a_long_host_evades_no_rule() {
+    let names = ["example.com", "b.example.com"];
+    let conditions = names.map(|name| Conditions::new().hosts([format!("*.{name}")]));
+    let exact = Conditions::new().hosts(["example.com"]);
+    let conditions = [&conditions[0], &conditions[1], &exact].map(Clone::clone);
+    let matcher = Matcher::new(&conditions, PathRules::new()).unwrap();
+    for (len, label) in (0..20)
+        .chain(230..270)
+        .chain([100_000])
+        .flat_map(|len| ["a", "é", ".", "a."].map(|label| (len, label)))
+    {
+        for end in [
+            "example.com",
+            ".example.com",
+            ".b.Example.COM:80",
+            "b.example.com.",
+        ] {
+            let host = label.repeat(len) + end;
+            let name = host.to_lowercase();
+            let name = name.trim_end_matches(":80").trim_end_matches('.');
+            let is_below = |below: &&str| {
+                let before = name.strip_suffix(*below);
+                before.is_some_and(|before| before.len() > 1 && before.ends_with('.'))
+            };
+            let [below, deeper] = names.each_ref().map(is_below);
+            let request = GET.host(&host);
+            let mut found = [false; 3];
+            let visited = matcher.visit(&request, |index| {
+                found[index] = true;
+                ControlFlow::Continue(())
+            });
+            visited.unwrap();
+            assert_eq!(found, [below, deeper, name == "example.com"], "{host:.300}");
+            let explained = [0, 1, 2].map(|index| matcher.mismatch(index, &request).unwrap());
+            assert_eq!(explained.map(|mismatch| mismatch.is_none()), found);
+        }
     }
 }
