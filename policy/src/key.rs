@@ -336,8 +336,9 @@ impl<'k> KeyOf<'k> {
 
 impl Hash for KeyOf<'_> {
     /// Each part ends with a byte that text does not contain, so that the bytes of one part cannot
-    /// pass for those of the next. A path, which may contain any byte, also ends with the number of
-    /// its components. A missing part is a byte of its own.
+    /// pass for those of the next. A path may contain any byte, so the bytes are also unique when
+    /// they are read from the end: a path ends with the number of its components, and an address
+    /// begins and ends with its version. A missing part is a byte of its own.
     fn hash<H: Hasher>(&self, hasher: &mut H) {
         const PRESENT: u8 = 0xff;
         const MISSING: u8 = 0xfe;
@@ -348,12 +349,14 @@ impl Hash for KeyOf<'_> {
                         let masked = address.to_bits().checked_shr(32 - u32::from(*v4));
                         hasher.write_u8(4);
                         hasher.write_u32(masked.unwrap_or(0));
+                        hasher.write_u8(4);
                         true
                     }
                     Some(IpAddr::V6(address)) => {
                         let masked = address.to_bits().checked_shr(128 - u32::from(*v6));
                         hasher.write_u8(6);
                         hasher.write_u128(masked.unwrap_or(0));
+                        hasher.write_u8(6);
                         true
                     }
                     None => false,

@@ -4,7 +4,7 @@ use core::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use portcullis_core::Timestamp;
-use portcullis_policy::{Conditions, Limit, Matcher, PathRules, Policy, Request, Rule};
+use portcullis_policy::{Conditions, Key, Limit, Matcher, PathRules, Policy, Request, Rule};
 
 const GET: Request<'static> = Request::new("GET", "/");
 
@@ -74,5 +74,19 @@ fn a_long_host_evades_no_rule() {
             let explained = [0, 1, 2].map(|index| matcher.mismatch(index, &request).unwrap());
             assert_eq!(explained.map(|mismatch| mismatch.is_none()), found);
         }
+    }
+}
+
+/// The path of one request contains the bytes that begin the address of the other one.
+#[test]
+fn a_path_does_not_pass_for_another_path_and_address() {
+    let key = || Key::path().and(Key::address_prefix(32, 128));
+    let limit: Limit = "1/d".parse().unwrap();
+    let policy = policy([Rule::new("all").key(key()).limit(limit)]);
+    let path = "/a/%01%00%00%00%00%00%00%00%FF%06x";
+    for (path, address) in [(path, "32.1.13.184"), ("/a", "2001:db8:4ff::2:2f78")] {
+        let request = Request::new("GET", path).address(address.parse().unwrap());
+        assert!(policy.decide_at(at(1), &request).is_allowed());
+        assert!(!policy.decide_at(at(1), &request).is_allowed());
     }
 }
