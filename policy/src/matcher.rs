@@ -421,7 +421,17 @@ impl Matcher {
     ) -> Result<Option<Mismatch<'_>>, PathError> {
         let path = self.path_rules.normalize(request.path)?;
         let path: Vec<_> = components(&path).collect();
-        Ok(self.conditions[index].mismatch(request, &path))
+        Ok(self.mismatch_on(index, request, &path))
+    }
+
+    /// As [`mismatch`](Self::mismatch), for the components of the request's normalized path.
+    pub(crate) fn mismatch_on(
+        &self,
+        index: usize,
+        request: &Request<'_>,
+        path: &[&[u8]],
+    ) -> Option<Mismatch<'_>> {
+        self.conditions[index].mismatch(request, path)
     }
 
     /// Adds the rows of a path.

@@ -17,6 +17,7 @@ use crate::limit::{
     Compiled, all_bytes, all_bytes_per_key, bytes_per_key, compile_all, table_bytes,
 };
 use crate::overrides::{Override, Overrides, Place};
+use crate::path::components;
 #[cfg(feature = "queue")]
 use crate::queue::{QueueTimer, Timers};
 use crate::rule::{MAX_TABLE_BYTES, OnMissing};
@@ -580,11 +581,13 @@ impl Policy {
         now: Timestamp,
         request: &Request<'_>,
     ) -> Result<Vec<Explained<'_>>, PathError> {
+        let path = self.path_rules.normalize(request.path)?;
+        let path: Vec<_> = components(&path).collect();
         let mut all = Vec::with_capacity(self.rules.len());
         let (mut condition, mut is_decided) = (0, false);
         for active in &self.rules {
             let considered = if active.rule.is_enabled {
-                let mismatch = self.matcher.mismatch(condition, request)?;
+                let mismatch = self.matcher.mismatch_on(condition, request, &path);
                 condition += 1;
                 match mismatch {
                     Some(mismatch) => Considered::Mismatch(mismatch),

@@ -4,7 +4,9 @@ use core::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use portcullis_core::Timestamp;
-use portcullis_policy::{Conditions, Key, Limit, Matcher, PathRules, Policy, Request, Rule};
+use portcullis_policy::{
+    Conditions, Key, Limit, Matcher, PathError, PathRules, Policy, Request, Rule,
+};
 
 const GET: Request<'static> = Request::new("GET", "/");
 
@@ -88,5 +90,18 @@ fn a_path_does_not_pass_for_another_path_and_address() {
         let request = Request::new("GET", path).address(address.parse().unwrap());
         assert!(policy.decide_at(at(1), &request).is_allowed());
         assert!(!policy.decide_at(at(1), &request).is_allowed());
+    }
+}
+
+/// The rule that would be asked is disabled, so no condition is judged.
+#[test]
+fn an_explanation_refuses_the_paths_that_a_decision_refuses() {
+    let long = "a".repeat(9_000);
+    for rules in [vec![], vec![Rule::new("all").disabled()]] {
+        let policy = policy(rules);
+        let request = Request::new("GET", &long);
+        assert!(!policy.decide_at(at(1), &request).is_allowed());
+        let refused = policy.explain_at(at(1), &request);
+        assert_eq!(refused.map(|all| all.len()), Err(PathError::TooLong));
     }
 }
