@@ -146,6 +146,26 @@ fn a_hold_that_began_before_a_change_is_settled_after_it() {
     );
 }
 
+/// Refunds to one bucket that do not know of each other are worth more than they may.
+#[test]
+fn holds_before_and_after_a_rule_without_holds_return_no_permit_twice() {
+    let rule = || Rule::new("one").limit(limit("1/s").burst(100));
+    let held = || policy([rule().hold(10 * MINUTE)]);
+    let live = LivePolicy::new(held());
+    let first = live.load();
+    assert!(first.decide_at(at(1), &GET.cost(60)).is_allowed());
+    let before = first.hold_at(at(1), &GET.cost(20));
+    live.replace_at(at(1), policy([rule()]));
+    live.replace_at(at(1), held());
+    let last = live.load();
+    let after = last.hold_at(at(1), &GET.cost(20));
+    assert_eq!(before.settle_at(at(1), 0).kept, 0);
+    // The bucket has filled in between. So what the second one held has returned by time.
+    assert!(last.decide_at(at(81), &GET.cost(20)).is_allowed());
+    assert_eq!(after.settle_at(at(81), 0).kept, 20);
+    assert!(!last.decide_at(at(81), &GET.cost(81)).is_allowed());
+}
+
 #[test]
 fn permits_at_once_that_are_out_at_a_change_count_after_it() {
     let live = LivePolicy::new(one([Limit::at_once(3)]));

@@ -333,9 +333,8 @@ impl Store {
         let mut tables: Vec<(usize, Table, Moves)> = Vec::new();
         let (mut rules, mut refunds) = (Vec::new(), Vec::new());
         for (at, compiled) in compiled.into_iter().enumerate() {
-            refunds.push(match (&compiled, pairs[at]) {
-                (Compiled::Bucket(_), Some(pair)) if is_held => self.counts_for(pair, keys),
-                (Compiled::Bucket(_), None) if is_held => no_refunds(keys),
+            refunds.push(match compiled {
+                Compiled::Bucket(_) => self.counts_for(pairs[at], is_held, keys),
                 _ => Arc::default(),
             });
             let (limit, pair) = (&new[at], &mut pairs[at]);
@@ -407,13 +406,14 @@ impl Store {
         }
     }
 
-    /// The count of the refunds of a limit. Tables with the same state need the same one.
-    fn counts_for(&self, pair: Pair, keys: Option<usize>) -> Arc<[Refunds]> {
-        let counts = &self.refunds[pair.before];
-        if pair.is_same && !counts.is_empty() {
-            Arc::clone(counts)
-        } else {
-            no_refunds(keys)
+    /// The counts of the refunds of a token bucket. Tables with the same state need the same ones:
+    /// also if the rule allows no holds any more, because there may be some of the policies before.
+    fn counts_for(&self, pair: Option<Pair>, is_held: bool, keys: Option<usize>) -> Arc<[Refunds]> {
+        let before = pair.filter(|pair| pair.is_same);
+        match before.map(|pair| &self.refunds[pair.before]) {
+            Some(counts) if !counts.is_empty() => Arc::clone(counts),
+            _ if is_held => no_refunds(keys),
+            _ => Arc::default(),
         }
     }
 
