@@ -368,7 +368,7 @@ impl Activity {
         Some(self.windows.first()?.key(key).address())
     }
 
-    /// Counts activity. Returns whether all windows counted it.
+    /// Counts activity. Returns whether all windows counted it, and each hold that it begins began.
     fn report(&self, at: Address, now: Timestamp, n: u32) -> bool {
         let mut is_counted = true;
         for (index, table) in self.windows.iter().enumerate() {
@@ -389,8 +389,9 @@ impl Activity {
             let of_window = self.levels.iter().filter(|level| level.window == index);
             for level in of_window.filter(|level| sum >= level.value) {
                 if let Some(hold) = &level.hold {
-                    // Denied while the hold is on.
-                    let _ = Key::at(hold, at).take_at(now, 1);
+                    // Exhausted while the hold is on.
+                    let begun = Key::at(hold, at).take_at(now, 1);
+                    is_counted &= !matches!(begun, Err(Denied::Crowded { .. }));
                 }
             }
         }
@@ -435,9 +436,10 @@ impl Policy {
     /// priority, unless the rule exempts the client, or does not share a limit among requests that
     /// lack a part of the key ([`OnMissing`](crate::OnMissing)). With `n = 0`, nothing is counted.
     ///
-    /// Returns whether all these rules counted the report. A rule does not count it if its table
-    /// has no room for the key (see [`Rule::keys`]), or if another thread creates the key's state
-    /// at this moment. No rule counts a request whose path is too long.
+    /// Returns whether all these rules counted the report, and hold each decision that it puts in
+    /// force. A rule does not if one of its tables has no room for the key (see [`Rule::keys`]), or
+    /// if another thread creates the key's state at this moment. No rule counts a request whose
+    /// path is too long.
     ///
     /// # Cost
     ///

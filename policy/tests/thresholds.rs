@@ -257,12 +257,34 @@ fn a_report_without_room_for_its_key_is_not_counted() {
     assert!(is_counted[0] && is_counted.contains(&false));
 }
 
+/// The holds are longer than the window, so their table is full before that of the window.
+#[test]
+fn a_report_without_room_for_its_hold_says_so() {
+    let rule = Rule::new("a").key(Key::path()).keys(8);
+    let captcha = Threshold::new(1, seconds(1), "captcha").holding_for(seconds(3_600));
+    let policy = Policy::new([rule.threshold(captcha)]).unwrap();
+    let mut is_held = Vec::new();
+    for second in (10..1_000).step_by(5) {
+        let path = format!("/{second}");
+        let request = Request::new("GET", &path);
+        let at = Timestamp::from_secs;
+        is_held.push(policy.report_at(at(second), &request, 1));
+        assert_eq!(
+            policy.is_in_force_at(at(second + 3), &request, "captcha"),
+            Ok(is_held[is_held.len() - 1])
+        );
+    }
+    assert!(is_held[0] && is_held.contains(&false));
+}
+
 #[test]
 fn reports_of_several_threads_are_all_counted() {
     let threshold = Threshold::new(40_000, seconds(10), "all").holding_for(seconds(1));
     let policy = Policy::new([Rule::new("a").threshold(threshold)]).unwrap();
     let request = Request::new("GET", "/");
-    let at = Timestamp::from_secs(5);
+    // Creates the key's state, also that of the hold.
+    assert!(policy.report_at(Timestamp::from_secs(5), &request, 40_000));
+    let at = Timestamp::from_secs(50);
     assert!(policy.report_at(at, &request, 1));
     thread::scope(|scope| {
         for _ in 0..4 {
