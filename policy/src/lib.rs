@@ -134,8 +134,8 @@
 //!   nothing, and takes from all limits or from none.
 //! - **The order holds.** While a request waits, no other method of the policy overtakes it, unless
 //!   the [order](QueueOrder) says so.
-//! - **Any executor.** One of the tasks that wait sets the timer. `Policy::with_timer` chooses
-//!   another timer than a thread.
+//! - **Any executor.** A timer drives each queue, by default from a thread. `Policy::with_timer`
+//!   chooses another timer. A task that waits and is not polled delays no other one.
 //! - **Bounded.** Each key has a limit of permits that requests wait for, and each queue a limit of
 //!   requests for all keys. A request that waits is stored in its future.
 //!

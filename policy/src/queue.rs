@@ -12,7 +12,9 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use pin_project_lite::pin_project;
-use portcullis_async::{Acquire, QueueCounts, QueueKey, Rejected, ThreadTimer, Timer};
+use portcullis_async::{
+    Acquire, QueueCounts, QueueKey, ReentrantTimer, Rejected, ThreadTimer, Timer,
+};
 use portcullis_core::{Clock, Retry, Timestamp};
 
 use crate::overrides::Overrides;
@@ -27,7 +29,7 @@ use crate::{Limit, Rule};
 /// its limits, and each of its [overrides](Rule::override_key) has another one.
 pub const MAX_WAITING: u32 = 4_096;
 
-/// A timer of any type.
+/// A timer of any type by which a queue can drive itself.
 pub(crate) struct QueueTimer(Box<dyn AnyTimer>);
 
 /// What a queue needs of a timer, without constants.
@@ -36,7 +38,7 @@ trait AnyTimer: Send + Sync {
     fn alarm(&self, at: Timestamp, waker: &Waker) -> Poll<()>;
 }
 
-impl<T: Timer + Send + Sync> AnyTimer for T {
+impl<T: ReentrantTimer + Send + Sync> AnyTimer for T {
     fn time(&self) -> Timestamp {
         self.now()
     }
@@ -56,6 +58,8 @@ impl Timer for QueueTimer {
         self.0.alarm(at, waker)
     }
 }
+
+impl ReentrantTimer for QueueTimer {}
 
 /// How a policy creates the timers of its queues.
 #[derive(Clone)]
@@ -84,6 +88,10 @@ impl Policy {
     /// once for the time of the policy. All timers that it returns must tell the same time. The
     /// default is a [`ThreadTimer`], which works with any executor.
     ///
+    /// The timers drive the queues: when permits are due, a timer makes the grants, and no request
+    /// that waits has to be polled for them. So each timer must be a [`ReentrantTimer`], which may
+    /// be set during one of its own wake-ups.
+    ///
     /// A policy that [replaces](crate::LivePolicy::replace_at) another one takes over its timers,
     /// unless it has set its own.
     ///
@@ -97,7 +105,7 @@ impl Policy {
     /// # let _ = policy;
     /// ```
     #[must_use]
-    pub fn with_timer<T: Timer + Send + Sync + 'static>(
+    pub fn with_timer<T: ReentrantTimer + Send + Sync + 'static>(
         mut self,
         create: impl Fn() -> T + Send + Sync + 'static,
     ) -> Self {

@@ -1,5 +1,7 @@
 //! Requests that wait for the limits of a rule.
 
+#[path = "queues/driving.rs"]
+mod driving;
 #[path = "queues/model.rs"]
 mod model;
 #[path = "queues/support.rs"]

@@ -19,6 +19,8 @@
 //!   queue serve its key. All releases of permits at once go this way, except those of decisions by
 //!   a policy of before, which had no queue or another one. The queue cannot hear of those: while a
 //!   policy of before exists, it asks again every [`UNHEARD`].
+//! - **Time.** The queue drives itself by its timer ([`KeyedQueue::shared`]). So a request that is
+//!   woken and not polled delays no other one, of its key or of another key.
 //! - **Penalties.** An attempt for a request that waits starts no penalty. Its denial does.
 
 use core::cell::Cell;
@@ -265,10 +267,11 @@ impl Store {
         });
         let queue = KeyedQueue::new(table, timer(), settings.permits);
         let queue = queue.with_max_waiters(MAX_WAITING);
-        self.waits.queue = Some(Arc::new(match settings.order {
-            QueueOrder::OldestFirst => queue.with_order(Order::OldestFirst),
-            QueueOrder::NewestFirst => queue.with_order(Order::NewestFirst),
-        }));
+        let queue = queue.with_order(match settings.order {
+            QueueOrder::OldestFirst => Order::OldestFirst,
+            QueueOrder::NewestFirst => Order::NewestFirst,
+        });
+        self.waits.queue = Some(queue.shared());
     }
 
     /// What the second store of the queue knows of it.

@@ -8,7 +8,7 @@ use core::time::Duration;
 use std::sync::{Arc, Mutex};
 use std::task::Wake;
 
-use portcullis_async::Timer;
+use portcullis_async::{ReentrantTimer, Timer};
 use portcullis_core::{Clock, ManualClock, Timestamp};
 
 /// A time that is advanced by hand, and the alarms of all timers of it.
@@ -66,6 +66,8 @@ impl Timer for Simulated {
         Poll::Pending
     }
 }
+
+impl ReentrantTimer for Simulated {}
 
 struct Flag(AtomicBool);
 

@@ -89,6 +89,17 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "queue.with_max_waiters(u32::MAX)",
         test: ("queues", "many_keys_wait_apart_and_in_bounded_number"),
     },
+    // A task that is not polled stops all other waits.
+    Mutant {
+        file: WAITS,
+        within: "pub(crate) fn create_queue(",
+        text: "queue.shared()",
+        by: "Arc::new(queue)",
+        test: (
+            "queues",
+            "driving::a_request_that_is_woken_and_never_polled_again_delays_no_other",
+        ),
+    },
     // A wait starts a penalty, a denial starts none, or a penalty does not deny.
     Mutant {
         file: WAITS,
