@@ -185,6 +185,8 @@ mod queue;
 mod request;
 mod rule;
 mod settings;
+#[cfg(feature = "queue")]
+mod sleep;
 #[cfg(feature = "live")]
 mod source;
 mod statistics;
@@ -221,6 +223,8 @@ pub use queue::{Acquiring, MAX_WAITING, QueueEnd, QueuedDecision};
 pub use request::{Fields, Kind, Request};
 pub use rule::{MAX_LIMITS, MAX_TABLE_BYTES, OnMissing, Rule, RuleError};
 pub use settings::{DEFAULT_TABLE_BYTES, PolicySettings};
+#[cfg(feature = "queue")]
+pub use sleep::Sleep;
 #[cfg(all(feature = "live", any(feature = "toml", feature = "json")))]
 pub use source::file::{FileSource, FileSourceError};
 #[cfg(feature = "live")]

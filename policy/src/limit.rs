@@ -208,6 +208,10 @@ impl Limit {
     /// permits at a time. A request for 0 permits counts as one for 1. Default 0: no request waits.
     /// Needs the feature `queue`.
     ///
+    /// If no limit of a rule of [`Kind::Ingress`](crate::Kind::Ingress) or
+    /// [`Kind::Egress`](crate::Kind::Egress) has a queue, each of them has one for any number of
+    /// permits, oldest first: bytes of a body are delayed, not denied.
+    ///
     /// Requests wait in `Policy::acquire`. With other methods, such as
     /// [`Policy::decide_at`](crate::Policy::decide_at), a request never waits, and is denied
     /// instead.

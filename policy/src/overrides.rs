@@ -16,10 +16,12 @@ use foldhash::fast::RandomState;
 use portcullis_core::Timestamp;
 use portcullis_core::{Address, FixedWindowRules, KeyHash};
 
+#[cfg(feature = "queue")]
+use crate::Kind;
 use crate::key::KeyOf;
 use crate::limit::{all_bytes, compile_all, shared, table_bytes};
 #[cfg(feature = "queue")]
-use crate::queue::Timers;
+use crate::queue::{Timers, queued};
 use crate::rule::KeyOverride;
 use crate::store::Store;
 use crate::{Key, Limit, PathRules};
@@ -169,26 +171,25 @@ impl Overrides {
         all.map(|Override { store, limits, .. }| (store, &**limits))
     }
 
-    /// Goes on with the queues of the overrides `old` for the same keys. The flags say whether the
-    /// rule before was a shadow, and whether this one is.
+    /// Goes on with the queues of the overrides `old` for the same keys. The kinds are those of the
+    /// rule before and of this one, `None` for a shadow rule.
     #[cfg(feature = "queue")]
     pub(crate) fn follow_queues(
         &mut self,
         old: Option<&Self>,
-        (was_shadow, is_shadow): (bool, bool),
+        (was, is): (Option<Kind>, Option<Kind>),
         timers: &Timers,
     ) {
         for this in &mut self.all {
-            let now: &[Limit] = if is_shadow { &[] } else { &this.limits };
+            let now = queued(is, &this.limits);
             let before = this.follows.and_then(|index| old?.get(index));
             match before {
                 Some(old) => {
-                    let before: &[Limit] = if was_shadow { &[] } else { &old.limits };
-                    let limits = (before, now);
+                    let limits = (&*queued(was, &old.limits), &*now);
                     this.store
                         .follow_queue(&old.store, limits, || timers.create());
                 }
-                None => this.store.create_queue(now, || timers.create()),
+                None => this.store.create_queue(&now, || timers.create()),
             }
         }
     }

@@ -9,6 +9,7 @@ use core::ops::Deref;
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use pin_project_lite::pin_project;
@@ -17,13 +18,13 @@ use portcullis_async::{
 };
 use portcullis_core::{Clock, Retry, Timestamp};
 
+#[cfg(doc)]
+use crate::Rule;
 use crate::overrides::Overrides;
 use crate::policy::Active;
 use crate::store::Store;
 use crate::store::waits::{RuleQueue, Turned};
-use crate::{Decision, Policy, Request};
-#[cfg(doc)]
-use crate::{Limit, Rule};
+use crate::{Decision, Kind, Limit, Policy, Request};
 
 /// The number of requests that can wait in one queue, for all keys together. A rule has a queue for
 /// its limits, and each of its [overrides](Rule::override_key) has another one.
@@ -277,10 +278,10 @@ impl Policy {
 impl Active {
     fn create_queues(&mut self, timers: &Timers) {
         if !self.rule.is_shadow {
-            self.store
-                .create_queue(&self.rule.limits, || timers.create());
+            let limits = queued(Some(self.rule.kind()), &self.rule.limits);
+            self.store.create_queue(&limits, || timers.create());
             if let Some(overrides) = &mut self.overrides {
-                overrides.create_queues(timers);
+                overrides.create_queues(self.rule.kind(), timers);
             }
         }
         self.note_queue();
@@ -288,21 +289,32 @@ impl Active {
 
     /// Goes on with the queues of the same rule before.
     pub(crate) fn follow_queues(&mut self, old: &Self, timers: &Timers) {
-        let of = |active: &Self| {
-            if active.rule.is_shadow {
-                Vec::new()
-            } else {
-                active.rule.limits.clone()
-            }
-        };
-        let limits = (&*of(old), &*of(self));
+        let kind = |of: &Self| (!of.rule.is_shadow).then(|| of.rule.kind());
+        let (was, is) = (kind(old), kind(self));
+        let limits = (
+            &*queued(was, &old.rule.limits),
+            &*queued(is, &self.rule.limits),
+        );
         self.store
             .follow_queue(&old.store, limits, || timers.create());
         if let Some(overrides) = &mut self.overrides {
-            let is_shadow = (old.rule.is_shadow, self.rule.is_shadow);
-            overrides.follow_queues(old.overrides.as_deref(), is_shadow, timers);
+            overrides.follow_queues(old.overrides.as_deref(), (was, is), timers);
         }
         self.note_queue();
+    }
+}
+
+/// The limits of a rule with their queues; none for a shadow rule, which has no kind here. Bytes
+/// wait if none of their limits has a queue: a part of a body cannot be denied.
+pub(crate) fn queued(kind: Option<Kind>, limits: &[Limit]) -> Cow<'_, [Limit]> {
+    let has_queue = || limits.iter().any(|limit| limit.queue_limit() > 0);
+    match kind {
+        None => Cow::Borrowed(&[]),
+        Some(Kind::Ingress | Kind::Egress) if !has_queue() => {
+            let all = limits.iter().map(|limit| limit.clone().queue(u64::MAX));
+            Cow::Owned(all.collect())
+        }
+        Some(_) => Cow::Borrowed(limits),
     }
 }
 
@@ -589,9 +601,9 @@ impl fmt::Debug for QueuedDecision<'_> {
 }
 
 impl Overrides {
-    fn create_queues(&mut self, timers: &Timers) {
+    fn create_queues(&mut self, kind: Kind, timers: &Timers) {
         for (store, limits) in self.stores_mut() {
-            store.create_queue(limits, || timers.create());
+            store.create_queue(&queued(Some(kind), limits), || timers.create());
         }
     }
 }

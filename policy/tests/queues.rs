@@ -1,5 +1,7 @@
 //! Requests that wait for the limits of a rule.
 
+#[path = "queues/bytes.rs"]
+mod bytes;
 #[path = "queues/driving.rs"]
 mod driving;
 #[path = "queues/model.rs"]
