@@ -1,0 +1,160 @@
+//! The examples run, and do what their heads say: these tests send what the `curl` lines there send.
+
+#[path = "../examples/client.rs"]
+#[allow(dead_code, reason = "its `main`")]
+mod client;
+#[path = "support/curl.rs"]
+mod curl;
+#[path = "../examples/ocelot.rs"]
+#[allow(dead_code, reason = "its `main`")]
+mod ocelot;
+#[path = "support/server.rs"]
+mod server;
+#[path = "../examples/tonic.rs"]
+#[allow(dead_code, reason = "its `main`")]
+mod tonic_service;
+
+use core::future::poll_fn;
+use core::net::SocketAddr;
+use core::pin::pin;
+use core::time::Duration;
+
+use bytes::Bytes;
+use http::Request;
+use http_body::Body as _;
+use tonic::body::Body;
+use tonic::transport::Endpoint;
+use tonic::transport::server::TcpIncoming;
+use tower::ServiceExt as _;
+
+use server::{Client, Received};
+
+const OCELOT: &str = include_str!("../examples/ocelot.json");
+
+async fn send(client: &mut Client, curl: &curl::Curl) -> Received {
+    let headers: Vec<_> = curl.headers.iter().map(String::as_str).collect();
+    let target = format!("{} {}", curl.method, curl.path);
+    client.send(&target, &headers).await;
+    client.receive().await
+}
+
+#[tokio::test]
+async fn the_axum_service_does_what_its_lines_say() {
+    let service = ocelot::service(OCELOT).unwrap();
+    let mut client = Client::connect(server::serve(service).await).await;
+    let mut replies = Vec::new();
+    for curl in curl::lines_of(include_str!("../examples/ocelot.rs")) {
+        replies.push(send(&mut client, &curl).await);
+    }
+    let statuses: Vec<_> = replies.iter().map(|reply| reply.status).collect();
+    assert_eq!(statuses, [200, 200, 200, 429, 200, 200, 503, 200]);
+    assert_eq!(replies[0].body, "Quote 7.\n");
+    assert_eq!(replies[3].header("retry-after"), Some("5"));
+    assert_eq!(replies[3].header("access-control-allow-origin"), Some("*"));
+}
+
+/// A reply of gRPC.
+struct Called {
+    grpc_status: Option<String>,
+    pushback: Option<String>,
+    data: Vec<u8>,
+}
+
+async fn call(address: SocketAddr, curl: curl::Curl) -> Called {
+    let channel = Endpoint::from_shared(format!("http://{address}")).unwrap();
+    let channel = channel.connect().await.unwrap();
+    let mut request = Request::builder().method(&*curl.method).uri(curl.path);
+    for header in &curl.headers {
+        let (name, value) = header.split_once(": ").unwrap();
+        request = request.header(name, value);
+    }
+    let body = Body::new(axum::body::Body::from(Bytes::from(curl.body)));
+    let response = channel.oneshot(request.body(body).unwrap()).await.unwrap();
+    assert_eq!(response.status(), 200, "as always with gRPC");
+    let text = |headers: &http::HeaderMap, name| {
+        let value = headers.get(name)?;
+        Some(value.to_str().unwrap().to_owned())
+    };
+    let mut called = Called {
+        grpc_status: text(response.headers(), "grpc-status"),
+        pushback: text(response.headers(), "grpc-retry-pushback-ms"),
+        data: Vec::new(),
+    };
+    let mut body = pin!(response.into_body());
+    while let Some(frame) = poll_fn(|context| body.as_mut().poll_frame(context)).await {
+        match frame.unwrap().into_data() {
+            Ok(data) => called.data.extend_from_slice(&data),
+            Err(frame) => {
+                let trailers = frame.into_trailers().unwrap();
+                called.grpc_status = text(&trailers, "grpc-status");
+            }
+        }
+    }
+    called
+}
+
+#[tokio::test]
+async fn the_tonic_service_does_what_its_lines_say() {
+    let incoming = TcpIncoming::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = incoming.local_addr().unwrap();
+    tokio::spawn(async { tonic_service::serve(incoming).await.unwrap() });
+    let mut calls = Vec::new();
+    for curl in curl::lines_of(include_str!("../examples/tonic.rs")) {
+        calls.push(call(address, curl).await);
+    }
+    let statuses: Vec<_> = calls
+        .iter()
+        .map(|call| call.grpc_status.as_deref())
+        .collect();
+    assert_eq!(statuses, ["0", "0", "0", "8", "0"].map(Some));
+    assert_eq!(calls[0].data, b"\0\0\0\0\x0aHello, me.");
+    assert_eq!(
+        (&*calls[3].data, calls[3].pushback.as_deref()),
+        (&b""[..], Some("60000"))
+    );
+    assert_eq!(calls[4].data, b"\0\0\0\0\x0bHello, you.");
+}
+
+/// The axum example, with shorter times.
+async fn quotes() -> (SocketAddr, String) {
+    let limits = OCELOT
+        .replace("\"10s\"", "\"2s\"")
+        .replace("\"5s\"", "\"2s\"");
+    assert_eq!(limits.matches("\"2s\"").count(), 2);
+    let address = server::serve(ocelot::service(&limits).unwrap()).await;
+    (address, format!("http://{address}/quotes/7"))
+}
+
+#[tokio::test]
+async fn the_client_is_not_denied() {
+    let (_, url) = quotes().await;
+    let replies = client::quotes(&url, "alice", 5).await.unwrap();
+    let statuses: Vec<_> = replies.iter().map(|reply| reply.status).collect();
+    assert_eq!(statuses, [200; 6]);
+    // Three of them in each window.
+    assert!(
+        replies[3].at >= Duration::from_secs(1),
+        "{:?}",
+        replies[3].at
+    );
+}
+
+#[tokio::test]
+async fn the_client_obeys_a_denial() {
+    let (address, url) = quotes().await;
+    let mut other = Client::connect(address).await;
+    let mut statuses = Vec::new();
+    for curl in curl::lines_of(include_str!("../examples/client.rs")) {
+        statuses.push(send(&mut other, &curl).await.status);
+    }
+    assert_eq!(statuses, [200, 200, 200, 429]);
+    let replies = client::quotes(&url, "bob", 2).await.unwrap();
+    let statuses: Vec<_> = replies.iter().map(|reply| reply.status).collect();
+    assert_eq!(statuses, [429, 200, 200]);
+    let asked: u64 = replies[0].retry_after.as_ref().unwrap().parse().unwrap();
+    let waited = replies[1].at.saturating_sub(replies[0].at);
+    assert!(
+        waited >= Duration::from_millis(asked * 1_000 - 50),
+        "{waited:?}"
+    );
+}
