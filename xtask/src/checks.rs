@@ -205,7 +205,7 @@ pub(crate) const STEPS: &[Step] = &[
     },
     Step {
         name: "soak",
-        about: "the property tests with 10^9 operations, and the stress tests for minutes; 10,000 waits for 10 s on every runtime; the longest loom models with more pre-emptions; 10^8 pre-empted calls, and random traces for half an hour; a million random paths, files of policies, and sequences of decisions; a policy that changes twice a second for a minute",
+        about: "the property tests with 10^9 operations, and the stress tests for minutes; 10,000 waits for 10 s on every runtime; the longest loom models with more pre-emptions; 10^8 pre-empted calls, and random traces for half an hour; a million random paths, files of policies, and sequences of decisions; a policy that changes twice a second for a minute; 10 million forged keys; a million random header fields",
         needs: None,
         run: soak,
     },
@@ -429,7 +429,14 @@ fn soak(context: &Context) -> Check {
     // Two changes of a policy a second.
     policies.env("PORTCULLIS_SOAK_SECONDS", "60");
     let policies = command::run_tests(&mut policies)?;
+    let mut http = context.cargo_test();
+    http.args(["--release", "--package", "portcullis-tower"]);
+    http.args(["--all-features", "--tests"]);
+    http.env("PORTCULLIS_SOAK_CASES", "1000000");
+    // One at a time, because some of them measure.
+    http.args(["--", "--include-ignored", "--nocapture", "--test-threads=1"]);
+    let http = command::run_tests(&mut http)?;
     Ok(format!(
-        "{tests}; {models}; {accesses}; {traces}; {policies}"
+        "{tests}; {models}; {accesses}; {traces}; {policies}; {http}"
     ))
 }
