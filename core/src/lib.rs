@@ -89,7 +89,7 @@
 //! | describe decisions | [`metadata`] |
 //! | write a limiter | [`Limiter`], [`Receipt`], [`Refund`], [`Idle`], [`LimiterId`]; [`Composable`], [`Plan`] for compositions |
 //! | write a queue | [`QueueLimiter`], [`Replenishing`], [`Waiting`], [`PassedOn`], [`QueueLimits`], [`ReplenishingLimits`], [`Keys`], [`QueueKeys`], [`LimitersByAddress`], [`ByAddress`] |
-//! | choose a state word | [`NativeWord`], [`KeyedWord`], [`Word`] |
+//! | choose a state word, or its place | [`NativeWord`], [`KeyedWord`], [`Word`]; [`StateWord`], [`Attached`], [`Detach`] |
 //!
 //! # Guarantees
 //!
@@ -188,6 +188,7 @@ pub use limiter::{
 };
 pub use limiters::*;
 pub use rules::any_rules::AnyRules;
+pub use rules::attached::{Attached, Detach, StateWord};
 pub use sometimes::{Sometimes, SometimesBuilder};
 pub use time::interval::Interval;
 pub use time::rate::Rate;

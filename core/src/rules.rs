@@ -2,10 +2,11 @@
 //!
 //! Rules are settings plus functions of a state. They hold no state and write none. The owner of
 //! the word calls them to compute the next state, and exchanges the word: a
-//! [`WordLimiter`](word_limiter) has its own word, and a [`Keyed`](crate::Keyed) table has one word
-//! per key.
+//! [`WordLimiter`](word_limiter) has its own word, an [`Attached`](attached) limiter uses a word of
+//! the caller's, and a [`Keyed`](crate::Keyed) table has one word per key.
 
 pub(crate) mod any_rules;
+pub(crate) mod attached;
 pub(crate) mod word_limiter;
 
 use crate::word::STATE_AT;

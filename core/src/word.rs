@@ -191,8 +191,22 @@ pub(crate) const fn narrow<W: Word>(value: u64) -> W {
     }
 }
 
+/// Where the word of a limiter is.
+pub(crate) trait Place<W: Word> {
+    fn word(&self) -> &AtomicWord<W>;
+}
+
+/// The word itself: the limiter contains it.
+impl<W: Word> Place<W> for AtomicWord<W> {
+    #[inline(always)]
+    fn word(&self) -> &Self {
+        self
+    }
+}
+
 /// An atomic word, with the operations of the integer's atomic. Values are `u64`s that fit the
 /// word.
+#[repr(transparent)]
 pub(crate) struct AtomicWord<W: Word> {
     cell: W::Atomic,
     _width: PhantomData<W>,

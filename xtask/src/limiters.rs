@@ -16,8 +16,9 @@ const REGISTERED: &[(&str, &str)] = {
 };
 
 /// Types that implement `Limiter` around other limiters, or for a part of one.
-const WRAPPERS: [&str; 8] = [
+const WRAPPERS: [&str; 9] = [
     "AllOf",
+    "Attached",
     "ConcurrencyShare",
     "Counted",
     "Escalation",

@@ -73,9 +73,13 @@ const fn is_closed(word: u64) -> bool {
 /// static LINES: [Line; 128] = [const { Line::new() }; 128];
 /// assert_eq!(size_of_val(&LINES), 8_192);
 /// ```
+///
+/// **Layout.** A line is an array of eight atomic [`NativeWord`]s and nothing else, so any bits are
+/// valid, and all zeros are a line of vacant slots. Lines can therefore lie in memory that several
+/// processes map. Damaged words cause wrong decisions, but no undefined behavior.
 #[derive(Debug)]
-#[cfg_attr(target_has_atomic = "64", repr(align(64)))]
-#[cfg_attr(not(target_has_atomic = "64"), repr(align(32)))]
+#[cfg_attr(target_has_atomic = "64", repr(C, align(64)))]
+#[cfg_attr(not(target_has_atomic = "64"), repr(C, align(32)))]
 pub struct Line {
     halves: [[AtomicWord<NativeWord>; HALF]; 2],
 }

@@ -7,6 +7,7 @@ use core::time::Duration;
 
 pub use self::rules::FixedWindowRules;
 use crate::limiter::queue_limiter::replenishing;
+use crate::rules::attached::{Detach, StateWord, detached};
 use crate::rules::word_limiter::WordLimiter;
 use crate::sync::const_unless_loom;
 use crate::word::settings;
@@ -417,6 +418,15 @@ impl<W: Word> Composable for FixedWindow<W> {
 }
 
 replenishing!([W: Word] FixedWindow<W>);
+
+impl<W: Word> Detach for FixedWindow<W> {
+    type Word = W;
+    type Rules = FixedWindowRules<W>;
+
+    fn detach(self) -> (FixedWindowRules<W>, StateWord<W>) {
+        detached(self.limiter)
+    }
+}
 
 /// All settings are kept.
 impl<W: Word> IntoRules for FixedWindow<W> {

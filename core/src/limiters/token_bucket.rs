@@ -8,6 +8,7 @@ use core::time::Duration;
 pub use self::rules::TokenBucketRules;
 use crate::limiter::queue_limiter::replenishing;
 use crate::limiters::bucket_settings::BucketSettings;
+use crate::rules::attached::{Detach, StateWord, detached};
 use crate::rules::word_limiter::WordLimiter;
 use crate::sync::const_unless_loom;
 use crate::word::{NativeWord, Word};
@@ -586,6 +587,15 @@ impl<W: Word> Composable for TokenBucket<W> {
 }
 
 replenishing!([W: Word] TokenBucket<W>);
+
+impl<W: Word> Detach for TokenBucket<W> {
+    type Word = W;
+    type Rules = TokenBucketRules<W>;
+
+    fn detach(self) -> (TokenBucketRules<W>, StateWord<W>) {
+        detached(self.limiter)
+    }
+}
 
 /// All settings are kept, except [`initial`](TokenBucketBuilder::initial): buckets in a table start
 /// full.

@@ -3,27 +3,43 @@
 //! Every transition is one compare-exchange, from the word that the rules have judged to the word
 //! that they return. So concurrent requests are decided as if they came one after the other. All
 //! accesses are `Relaxed`: the word contains the whole state, and a take publishes no data.
-//! [`Concurrency`](crate::Concurrency), whose permits may guard data, has its own loop.
+//! [`Concurrency`](crate::Concurrency), whose permits may guard data, has its own loop. The word is
+//! in the limiter itself, or in a place of the caller's: see [`Attached`](crate::Attached).
 
 use crate::limiter::detail::outcome;
 use crate::rules::{Verdict, WordRules, look};
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::const_unless_loom;
-use crate::word::AtomicWord;
+use crate::word::{AtomicWord, Place};
 use crate::{Denied, Detail, Idle, Interval, Plan, Receipt, Refund, Retry, Timestamp};
 
-/// A word and its rules.
+/// Rules, and the place of the word: the limiter itself, or a place of the caller's.
 #[derive(Debug)]
-pub(crate) struct WordLimiter<R: WordRules> {
-    word: AtomicWord<R::Word>,
+pub(crate) struct WordLimiter<R: WordRules, P = AtomicWord<<R as WordRules>::Word>> {
+    place: P,
     rules: R,
 }
 
 impl<R: WordRules> WordLimiter<R> {
     const_unless_loom! {
         pub(crate) const fn new(rules: R, state: u64) -> Self {
-            Self { word: AtomicWord::new(state), rules }
+            Self { place: AtomicWord::new(state), rules }
         }
+    }
+
+    pub(crate) fn with_state(mut self, state: u64) -> Self {
+        self.place = AtomicWord::new(state);
+        self
+    }
+
+    pub(crate) fn into_parts(self) -> (R, AtomicWord<R::Word>) {
+        (self.rules, self.place)
+    }
+}
+
+impl<R: WordRules, P> WordLimiter<R, P> {
+    pub(crate) const fn at(rules: R, place: P) -> Self {
+        Self { place, rules }
     }
 
     #[inline(always)]
@@ -31,14 +47,15 @@ impl<R: WordRules> WordLimiter<R> {
         &self.rules
     }
 
+    pub(crate) const fn place(&self) -> &P {
+        &self.place
+    }
+}
+
+impl<R: WordRules, P: Place<R::Word>> WordLimiter<R, P> {
     #[inline(always)]
     pub(crate) fn state(&self) -> u64 {
-        self.word.load(Relaxed)
-    }
-
-    pub(crate) fn with_state(mut self, state: u64) -> Self {
-        self.word = AtomicWord::new(state);
-        self
+        self.place.word().load(Relaxed)
     }
 
     /// Exchanges the word for the state that `step` returns, if any, and returns what `step`
@@ -52,7 +69,8 @@ impl<R: WordRules> WordLimiter<R> {
                 return outcome;
             };
             match self
-                .word
+                .place
+                .word()
                 .compare_exchange_weak(state, next, Relaxed, Relaxed)
             {
                 Ok(_) => return outcome,
@@ -201,7 +219,8 @@ impl<R: WordRules> WordLimiter<R> {
     fn is_done(&self, plan: Plan) -> bool {
         plan.left != plan.seen
             && self
-                .word
+                .place
+                .word()
                 .compare_exchange_weak(plan.seen, plan.left, Relaxed, Relaxed)
                 .is_ok()
     }

@@ -1,0 +1,315 @@
+//! [`Attached`]: rules, and a state word that lies where the caller puts it.
+//!
+//! The loops over the word are those of the [`WordLimiter`](crate::rules::word_limiter). The word
+//! is the only state. So limiters with equal rules that are attached to one word are one limiter,
+//! whichever threads or processes use them.
+//!
+//! Other processes may write anything into the word. The rules decide about any bits, without an
+//! overflow or a panic: `core/tests/attached.rs` has random words.
+
+use crate::limiter::queue_limiter::replenishing;
+use crate::rules::word_limiter::WordLimiter;
+use crate::rules::{Moved, WordRules};
+use crate::sync::atomic::Ordering::Relaxed;
+use crate::sync::const_unless_loom;
+use crate::word::{AtomicWord, NativeWord, Place, Word};
+use crate::{
+    Composable, Denied, Detail, Idle, Interval, Lease, Limiter, LimiterId, Plan, Receipt, Refund,
+    Retry, Timestamp,
+};
+
+/// The state word of a limiter, apart from its settings.
+///
+/// [`Detach::detach`] returns it, and an [`Attached`] limiter uses it.
+///
+/// **Layout.** It is an atomic word and nothing else: an `AtomicU64`, or an `AtomicU32` if `W` has
+/// 32 bits, with the same size and alignment. Any bits are valid. So it can lie in memory that
+/// several processes map.
+///
+/// ```
+/// use portcullis_core::{Detach, Rate, TokenBucket};
+/// let (_, word) = TokenBucket::new(Rate::per_second(10), 3).detach();
+/// assert_eq!(size_of_val(&word), size_of::<portcullis_core::NativeWord>());
+/// ```
+#[derive(Debug)]
+#[repr(transparent)]
+pub struct StateWord<W: Word = NativeWord>(AtomicWord<W>);
+
+impl<W: Word> StateWord<W> {
+    const_unless_loom! {
+        /// Creates a word with the bits of `state` that fit.
+        ///
+        /// ```
+        /// # use portcullis_core::StateWord;
+        /// let word: StateWord<u32> = StateWord::new(1 << 32 | 7);
+        /// assert_eq!(word.get(), 7);
+        /// ```
+        pub const fn new(state: u64) -> Self {
+            Self(AtomicWord::new(state & W::MASK))
+        }
+    }
+
+    /// Returns the bits of the word. `Relaxed`.
+    ///
+    /// ```
+    /// # use portcullis_core::StateWord;
+    /// let word: StateWord = StateWord::new(7);
+    /// assert_eq!(word.get(), 7);
+    /// ```
+    pub fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
+/// A reference to a word is the place of the word.
+impl<W: Word> AsRef<Self> for StateWord<W> {
+    #[inline(always)]
+    fn as_ref(&self) -> &Self {
+        self
+    }
+}
+
+/// A limiter whose whole state is one word, so that settings and state can be taken apart. Sealed.
+///
+/// Implemented by [`TokenBucket`](crate::TokenBucket) and [`FixedWindow`](crate::FixedWindow).
+///
+/// ```
+/// use core::time::Duration;
+/// use portcullis_core::{Detach, FixedWindow};
+/// let (rules, word) = FixedWindow::new(5, Duration::from_secs(1)).detach();
+/// assert_eq!((rules.limit(), word.get() & 7), (5, 0));
+/// ```
+pub trait Detach {
+    /// The type of the state word.
+    type Word: Word;
+    /// The settings, without the state.
+    type Rules: Moved<Word = Self::Word>;
+
+    /// Returns the settings and the state.
+    ///
+    /// ```
+    /// # use portcullis_core::{Detach, Rate, TokenBucket};
+    /// let (rules, _word) = TokenBucket::new(Rate::per_second(10), 3).detach();
+    /// assert_eq!(rules.burst(), 3);
+    /// ```
+    fn detach(self) -> (Self::Rules, StateWord<Self::Word>);
+}
+
+/// The parts of a limiter.
+pub(crate) fn detached<R: WordRules>(limiter: WordLimiter<R>) -> (R, StateWord<R::Word>) {
+    let (rules, word) = limiter.into_parts();
+    (rules, StateWord(word))
+}
+
+/// A place of the caller's.
+#[derive(Debug)]
+struct At<P>(P);
+
+impl<W: Word, P: AsRef<StateWord<W>>> Place<W> for At<P> {
+    #[inline(always)]
+    fn word(&self) -> &AtomicWord<W> {
+        &self.0.as_ref().0
+    }
+}
+
+/// A limiter whose state word lies in a place of the caller's, for example in memory that several
+/// processes map.
+///
+/// Limiters that are attached to the same word are one limiter if their rules are equal. With other
+/// rules the word means other permits, so give each word to one set of rules.
+///
+/// - `R` is the type of the rules: the settings, as [`Detach::detach`] returns them.
+/// - `P` is the place, which returns the word: `&StateWord`, `Arc<StateWord>`, or a type of the
+///   caller's. It must always return the same word.
+///
+/// **Bound.** That of the limiter which was detached, for all limiters that are attached to the
+/// word, and for the times that all of them pass as `now`: all need one clock. The bound holds as
+/// long as nothing else writes the word. With any other bits the limiter may deny, or grant as if
+/// it had not been used. No bits cause a panic or an endless loop.
+///
+/// **Cost.** That of the limiter which was detached.
+///
+/// ```
+/// use portcullis_core::{Attached, Detach, Rate, Timestamp, TokenBucket};
+///
+/// let (rules, word) = TokenBucket::new(Rate::per_second(10), 3).detach();
+/// let one = Attached::new(rules, &word);
+/// let other = Attached::new(rules, &word);
+/// let now = Timestamp::from_secs(60);
+/// assert!(one.try_acquire_at(now, 2).is_ok());
+/// assert!(other.try_acquire_at(now, 2).is_err(), "they are one bucket");
+/// assert!(other.try_acquire_at(now, 1).is_ok());
+/// ```
+#[derive(Debug)]
+pub struct Attached<R: Moved, P> {
+    limiter: WordLimiter<R, At<P>>,
+}
+
+impl<R: Moved, P> Attached<R, P> {
+    /// Attaches rules to the word in `place`.
+    ///
+    /// ```
+    /// use portcullis_core::{Attached, Detach, Rate, StateWord, TokenBucket, TokenBucketRules};
+    /// use std::sync::Arc;
+    ///
+    /// let (rules, word) = TokenBucket::new(Rate::per_second(10), 3).detach();
+    /// let bucket: Attached<TokenBucketRules<u64>, Arc<StateWord>> =
+    ///     Attached::new(rules, Arc::new(word));
+    /// ```
+    pub const fn new(rules: R, place: P) -> Self {
+        Self {
+            limiter: WordLimiter::at(rules, At(place)),
+        }
+    }
+
+    /// Returns the rules.
+    ///
+    /// ```
+    /// # use portcullis_core::{Attached, Detach, Rate, TokenBucket};
+    /// let (rules, word) = TokenBucket::new(Rate::per_second(10), 3).detach();
+    /// assert_eq!(Attached::new(rules, &word).rules().burst(), 3);
+    /// ```
+    pub const fn rules(&self) -> &R {
+        self.limiter.rules()
+    }
+
+    /// Returns the place of the word.
+    ///
+    /// ```
+    /// # use portcullis_core::{Attached, Detach, Rate, TokenBucket};
+    /// let (rules, word) = TokenBucket::new(Rate::per_second(10), 3).detach();
+    /// assert_eq!(Attached::new(rules, &word).place().get(), word.get());
+    /// ```
+    pub const fn place(&self) -> &P {
+        &self.limiter.place().0
+    }
+}
+
+impl<R: Moved, P: AsRef<StateWord<R::Word>>> Attached<R, P> {
+    /// Takes `n` permits at `now`. With `n = 0` it takes nothing, and is granted or denied as a
+    /// request for 1 permit would be.
+    ///
+    /// The lease does nothing when dropped: permits return by time alone.
+    ///
+    /// # Errors
+    ///
+    /// As the `try_acquire_at` of the limiter which was detached.
+    ///
+    /// # Cost
+    ///
+    /// As the `try_acquire_at` of the limiter which was detached.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{Attached, Detach, FixedWindow, Timestamp};
+    /// let (rules, word) = FixedWindow::new(2, Duration::from_secs(1)).detach();
+    /// let window = Attached::new(rules, &word);
+    /// assert!(window.try_acquire_at(Timestamp::ZERO, 2).is_ok());
+    /// assert!(window.try_acquire_at(Timestamp::ZERO, 1).is_err());
+    /// ```
+    #[inline]
+    pub fn try_acquire_at(&self, now: Timestamp, n: u32) -> Result<Lease<&Self>, Denied> {
+        Lease::try_acquire_at(self, now, n)
+    }
+}
+
+impl<R: Moved, P: AsRef<StateWord<R::Word>>> Limiter for Attached<R, P> {
+    /// The identity of the word: limiters that are attached to the same word are one limiter.
+    #[inline(always)]
+    fn id(&self) -> Option<LimiterId> {
+        LimiterId::of(self.place().as_ref())
+    }
+
+    #[inline]
+    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+        self.limiter.take(now, n)
+    }
+
+    fn take_explained_at(&self, now: Timestamp, n: u32) -> (Result<Receipt, Denied>, Detail) {
+        self.limiter.take_explained(now, n)
+    }
+
+    fn explain_at(&self, now: Timestamp, n: u32) -> Detail {
+        self.limiter.explain(now, n)
+    }
+
+    #[inline]
+    fn take_within(&self, interval: Interval, n: u32) -> Option<Result<Receipt, Denied>> {
+        self.limiter.take_within(interval, n)
+    }
+
+    #[inline]
+    fn peek_within(&self, interval: Interval, n: u32) -> Option<Result<(), Denied>> {
+        let plan = self.limiter.plan_within(interval, n)?;
+        Some(plan.map(|_| ()))
+    }
+
+    #[inline]
+    fn decides_within(&self) -> bool {
+        true
+    }
+
+    #[inline]
+    fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
+        self.limiter.plan(now, n).map(|_| ())
+    }
+
+    #[inline(always)]
+    fn as_composable(&self) -> Option<&dyn Composable> {
+        Some(self)
+    }
+
+    /// As the limiter which was detached.
+    #[inline]
+    fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
+        self.limiter.refund(now, n, receipt)
+    }
+
+    #[inline]
+    fn release(&self, _: u32) {}
+
+    fn available_at(&self, now: Timestamp) -> u64 {
+        self.limiter.available(now)
+    }
+
+    fn capacity(&self) -> u64 {
+        self.rules().capacity()
+    }
+
+    fn idle_at(&self, now: Timestamp) -> Idle {
+        self.limiter.idle(now)
+    }
+
+    fn retry(&self, denied: Denied) -> Retry {
+        self.limiter.retry(denied)
+    }
+}
+
+impl<R: Moved, P: AsRef<StateWord<R::Word>>> Composable for Attached<R, P> {
+    #[inline]
+    fn plan_at(&self, now: Timestamp, n: u32) -> Result<Plan, Denied> {
+        self.limiter.plan(now, n)
+    }
+
+    #[inline]
+    fn take_as_planned_at(&self, now: Timestamp, n: u32, plan: Plan) -> Result<Receipt, Denied> {
+        self.limiter.take_as_planned(now, n, plan)
+    }
+
+    #[inline]
+    fn plan_within(&self, interval: Interval, n: u32) -> Option<Result<Plan, Denied>> {
+        self.limiter.plan_within(interval, n)
+    }
+
+    #[inline]
+    fn take_as_planned_within(
+        &self,
+        interval: Interval,
+        n: u32,
+        plan: Plan,
+    ) -> Option<Result<Receipt, Denied>> {
+        self.limiter.take_as_planned_within(interval, n, plan)
+    }
+}
+
+replenishing!([R: Moved, P: AsRef<StateWord<R::Word>>] Attached<R, P>);
