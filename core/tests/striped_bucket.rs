@@ -672,6 +672,44 @@ fn a_take_is_not_refunded_to_a_stripe_that_has_another_allotment() {
 }
 
 #[test]
+fn a_receipt_does_not_become_valid_again_however_many_allotments_its_stripe_has_had() {
+    /// Returns what is granted at one instant, if at the end a take is refunded after which the
+    /// stripe has had so many other allotments, in so many horizons.
+    fn granted<W: Word>(others: u64, horizons: u32) -> u32 {
+        let burst = 80_u32;
+        let bucket = bucket::<2, W>(Rate::per_second(100_000), burst.into());
+        let [one, other] = [0, 1].map(|index| Stripe::of(&bucket, index));
+        let (mut now, mut last) = (at(0), 0);
+        let gap = 900_000.max(nanos(bucket.horizon() * horizons) / others + 1);
+        assert_eq!(take(&one, now, 1), 1);
+        let n = bucket.held() as u32;
+        let early = one.take_at(now, n).unwrap();
+        for _ in 0..others {
+            // The bucket is full again. The stripe returns what it has, and draws.
+            now = ns(now.as_nanos() + gap);
+            last = bucket.held() as u32 + 1;
+            assert_eq!(take(&one, now, last), last);
+        }
+        let held = bucket.held() as u32;
+        assert_eq!(take(&one, now, held), held);
+        let rest = bucket.available_at(now) as u32;
+        assert_eq!(take(&other, now, rest), rest);
+        let at_once = last + held + rest;
+        assert_eq!(spared::<W>(at_once.into(), burst.into()), burst.into());
+        assert!(one.refund_at(now, n, early).permits <= n);
+        at_once + take(&one, now, bucket.available_at(now) as u32)
+    }
+    for bits in [12, 16, 18, 20, 22] {
+        assert!(granted::<u64>(1 << bits, 0) <= 80, "64 bits, 2^{bits}");
+    }
+    // Generations of a narrow word repeat. The word of the rest does, too, in a horizon.
+    for (times, horizons) in [(1, 0), (2, 0), (3, 0), (1, 1), (1, 2)] {
+        let granted = granted::<u32>(times << 19, horizons);
+        assert!(granted <= 80, "{times} * 2^19 in {horizons} horizons");
+    }
+}
+
+#[test]
 fn a_take_from_the_rest_is_refunded_unless_stripes_hold_permits_or_another_has_come_since() {
     fn check<W: Word>() {
         let bucket = bucket::<2, W>(Rate::per_second(1), 1_000);

@@ -3,7 +3,8 @@
 //!
 //! ```text
 //! rest:    used | lent                 lent: the room of all permits outside of the rest
-//! stripe:  generation | size | have    size: the room of the stripe's permits, at least `have`
+//! stripe:  generation | size | have    size: the room of the stripe's permits, more than `have`. A
+//!                                      power of two: its logarithm is stored
 //!          until                       the last instant at which they may be taken
 //! ```
 //!
@@ -17,7 +18,8 @@
 //! - *trade* with the rest: returns what is in hand (`used -= have, lent -= size`), takes `n`
 //!   permits as a plain bucket of `burst - lent` does, or *draws* an allotment and takes the `n` of
 //!   that (`used += size, lent += size`);
-//! - *deposit*: adds what was drawn to the stripe's allotment;
+//! - *deposit*: adds what was drawn to the stripe's allotment, or returns it to the rest if another
+//!   call has filled the stripe in the meantime;
 //! - *renew*: prolongs `until`. A draw and a renewal first *settle* the rest for the new instant:
 //!   if `used` is further behind its position than the rest can hold, they move `used` up.
 //!
@@ -41,6 +43,15 @@
 //! has settled because of that take: it would have lent something, with a take that no refund
 //! returns completely, so the word could not be the same again. For this reason a refund leaves one
 //! permit of each allotment used, and a renewal needs something lent.
+//!
+//! A receipt of a stripe has the generation of the allotment. Generations repeat, after `2^g`
+//! allotments. Let `floor` be `used` less the room of all allotments. It only grows, except by
+//! refunds to the rest, which move it back to where it was before their takes: a draw leaves it as
+//! it is, and an allotment returns with more room than permits. So `2^g` allotments later it is
+//! greater by as many permits, less one for each call that stops with an allotment in hand. By the
+//! invariant it was behind the position of the take by at most a full bucket. So a refund requires
+//! that `used` is ahead of that by less than `2^(g - 1)` permits. If the word has wrapped since the
+//! take, it does not tell; the time of the take does.
 
 use core::time::Duration;
 
@@ -95,10 +106,11 @@ use crate::{
 /// be missing. At the first instant of use, and at the first one after a pause, nothing is missing;
 /// with a 32-bit word, up to a 64th may be.
 ///
-/// **Refunds.** A take is refunded to its stripe while the stripe still has the allotment, however
-/// long ago the take was, except for one permit of each draw, which returns by time. A take from
-/// the rest is refunded if no other take has come since and stripes hold nothing, as while few
-/// permits are available.
+/// **Refunds.** A take is refunded to its stripe while the stripe still has the allotment, except
+/// for one permit of each draw, which returns by time. With a 64-bit word, this holds for nearly a
+/// [`horizon`](Self::horizon) after the take; with a 32-bit word, at most until 2^18 permits, less
+/// the burst, have come in. A take from the rest is refunded if no other take has come since and
+/// stripes hold nothing, as while few permits are available.
 ///
 /// **Cost.** A grant from a stripe is two loads and one compare-exchange on the stripe's line, and
 /// with `std` one load of the thread's number. A draw exchanges up to three words, one of them
@@ -109,7 +121,9 @@ use crate::{
 /// **Horizon.** As for a [`SlicedBucket`] in which a quarter of the burst is sliced. If the word
 /// has no room for that, or a tick brings more than a 32nd of the burst, stripes hold nothing. With
 /// a 32-bit word they hold nothing from some time on, at least 2^25 times the time to fill after
-/// [`Timestamp::ZERO`].
+/// [`Timestamp::ZERO`]. The word of a stripe counts 2^48 allotments, 2^19 with 32 bits. A refund
+/// that stops while its stripe gets exactly that many may exceed the bound by the refunded permits.
+/// With a draw every 2 µs on a microcontroller, 2^19 draws take a second.
 ///
 /// Source: caches per thread before a shared pool, as in tcmalloc; the sloppy counters of S.
 /// Boyd-Wickizer et al., "An Analysis of Linux Scalability to Many Cores"; guided self-scheduling
@@ -192,12 +206,18 @@ struct Until {
     is_ahead: bool,
 }
 
+/// The width of an allotment's `size`, in bits: 0, or one more than the logarithm of its quotient
+/// and [`LEAST`].
+const SIZE_BITS: u32 = 4;
 /// The first draw of a stripe.
 const FIRST: u64 = if cfg!(loom) { 2 } else { 64 };
 /// A span is at most one of so many parts of the time to fill. A stripe settles for two spans.
 const SPANS: u64 = 64;
-/// The time of a receipt for permits of a stripe. A receipt of the rest has an earlier time.
-const OF_A_STRIPE: u64 = u64::MAX;
+/// Set in the note of a receipt for permits of a stripe. While nothing is lent, which a refund to
+/// the rest requires, this bit of the rest's word is clear.
+const OF_A_STRIPE: u64 = 1;
+/// The receipt of a take that cannot be refunded: of a generation that no stripe reaches.
+const NOT_REFUNDED: Receipt = Receipt::new(u64::MAX);
 /// The finest tick that is chosen by default, if it fits, and the coarsest but one. In nanoseconds.
 const FINE: u64 = 1_000;
 const COARSEST: u64 = 100_000_000;
@@ -252,15 +272,13 @@ impl StripedBucket {
 
 impl<const N: usize, W: Word> StripedBucket<N, W> {
     const VALID: () = stripe::check(N);
-    /// The width of `size` and of `have`, in bits.
-    const FIELD: u32 = W::BITS / 3;
-    const COUNTS: u64 = (1 << Self::FIELD) - 1;
-    /// The largest draw: so small that a stripe has room for two.
-    const LARGEST: u64 = if Self::FIELD > 12 {
-        stripe::LARGEST
-    } else {
-        1 << (Self::FIELD - 1)
-    };
+    /// The width of `have`, in bits.
+    const HAVE_BITS: u32 = if W::BITS == u64::BITS { 12 } else { 9 };
+    const HAVE: u64 = (1 << Self::HAVE_BITS) - 1;
+    /// The width of `have` and `size` together, in bits.
+    const ALLOTMENT_BITS: u32 = Self::HAVE_BITS + SIZE_BITS;
+    /// The largest allotment, and the largest draw. It has one permit less.
+    const LARGEST: u64 = Self::HAVE + 1;
 
     /// Returns the most permits that can be outside of the rest.
     const fn most(burst: u64) -> u64 {
@@ -423,27 +441,33 @@ impl<const N: usize, W: Word> StripedBucket<N, W> {
 
     #[inline(always)]
     fn allotment(word: u64) -> Allotment {
+        let size = word >> Self::HAVE_BITS & ((1 << SIZE_BITS) - 1);
         Allotment {
-            size: word >> Self::FIELD & Self::COUNTS,
-            have: word & Self::COUNTS,
+            // None for 0: half of the smallest is no multiple of it.
+            size: (LEAST << size) / 2 & !(LEAST - 1),
+            have: word & Self::HAVE,
         }
     }
 
     #[inline(always)]
     fn generation(word: u64) -> u64 {
-        word >> (2 * Self::FIELD)
+        word >> Self::ALLOTMENT_BITS
     }
 
     #[inline(always)]
     fn packed(generation: u64, allotment: Allotment) -> u64 {
-        (generation << (2 * Self::FIELD) | allotment.size << Self::FIELD | allotment.have) & W::MASK
+        let size = (2 * allotment.size / LEAST).checked_ilog2().unwrap_or(0);
+        (generation << Self::ALLOTMENT_BITS
+            | u64::from(size) << Self::HAVE_BITS
+            | allotment.have & Self::HAVE)
+            & W::MASK
     }
 
-    /// A receipt for permits that were taken from a stripe.
+    /// A receipt for permits that were taken from a stripe at `now`.
     #[inline(always)]
-    fn receipt(stripe: usize, word: u64) -> Receipt {
-        let note = Self::generation(word) << INDEX_BITS | stripe as u64;
-        Receipt::dated(note, OF_A_STRIPE)
+    fn receipt(stripe: usize, word: u64, now: Timestamp) -> Receipt {
+        let of = Self::generation(word) << INDEX_BITS | stripe as u64;
+        Receipt::dated(of << 1 | OF_A_STRIPE, now.as_nanos())
     }
 
     #[inline(always)]
@@ -452,14 +476,14 @@ impl<const N: usize, W: Word> StripedBucket<N, W> {
         if self.units(now.as_nanos()) <= stripe.until.load(Relaxed) {
             let mut word = stripe.allotment.load(Relaxed);
             // One comparison: no permit is `u64::MAX` before the subtraction.
-            while u64::from(n).wrapping_sub(1) < word & Self::COUNTS {
+            while u64::from(n).wrapping_sub(1) < word & Self::HAVE {
                 match stripe.allotment.compare_exchange_weak(
                     word,
                     word - u64::from(n),
                     Relaxed,
                     Relaxed,
                 ) {
-                    Ok(_) => return Ok(Self::receipt(index & (N - 1), word)),
+                    Ok(_) => return Ok(Self::receipt(index & (N - 1), word, now)),
                     Err(newer) => word = newer,
                 }
             }
@@ -472,11 +496,7 @@ impl<const N: usize, W: Word> StripedBucket<N, W> {
     #[inline(never)]
     fn take_slowly(&self, index: usize, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         if self.most == 0 {
-            let receipt = self.rest.take_at(now, n)?;
-            return Ok(Receipt::dated(
-                receipt.note(),
-                receipt.time().min(OF_A_STRIPE - 1),
-            ));
+            return self.rest.take_at(now, n);
         }
         let lattice = self.rest.rest(0);
         if n == 0 || lattice.is_unlimited() || u64::from(n) > lattice.burst {
@@ -495,7 +515,7 @@ impl<const N: usize, W: Word> StripedBucket<N, W> {
                     .compare_exchange_weak(seen, left, Relaxed, Relaxed);
                 if taken.is_ok() {
                     self.put_back(hand);
-                    return Ok(Self::receipt(index, left));
+                    return Ok(Self::receipt(index, left, now));
                 }
                 continue;
             }
@@ -694,18 +714,19 @@ impl<const N: usize, W: Word> StripedBucket<N, W> {
     fn deposit(&self, index: usize, now: Timestamp, trade: Trade) -> Receipt {
         let stripe = &self.stripes[index & (N - 1)];
         if trade.drawn.size == 0 {
-            let time = now.as_nanos().min(OF_A_STRIPE - 1);
-            return Receipt::dated(trade.next, time);
+            return match self.rest.sliced_in(trade.next) {
+                0 => Receipt::dated(trade.next, now.as_nanos()),
+                _ => NOT_REFUNDED,
+            };
         }
         // The rest has settled for this instant, so it may replace any other.
         stripe.until.store(trade.until, Relaxed);
         let mut word = stripe.allotment.load(Relaxed);
         loop {
             let both = Self::allotment(word).and(trade.drawn);
-            if both.size > Self::COUNTS {
-                // Others have filled the stripe in the meantime.
+            if both.size > Self::LARGEST || !both.size.is_power_of_two() {
                 self.put_back(trade.drawn);
-                return Receipt::dated(u64::MAX, OF_A_STRIPE);
+                return NOT_REFUNDED;
             }
             let next = Self::packed(Self::generation(word), both);
             // Release: pairs with `look`.
@@ -713,7 +734,7 @@ impl<const N: usize, W: Word> StripedBucket<N, W> {
                 .allotment
                 .compare_exchange_weak(word, next, Release, Relaxed)
             {
-                Ok(_) => return Self::receipt(index, next),
+                Ok(_) => return Self::receipt(index, next, now),
                 Err(newer) => word = newer,
             }
         }
@@ -781,23 +802,37 @@ impl<const N: usize, W: Word> StripedBucket<N, W> {
     }
 
     /// Refunds permits to the stripe that they were taken from, if it still has the allotment.
-    fn undo(&self, n: u32, receipt: Receipt) -> Refund {
-        let index = receipt.note() as usize & (N - 1);
-        let stripe = &self.stripes[index].allotment;
-        let mut word = stripe.load(Relaxed);
+    fn undo(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
+        let of = receipt.note() >> 1;
+        let stripe = &self.stripes[of as usize & (N - 1)].allotment;
+        // Acquire: pairs with `deposit`. The load of the rest sees the draw of this allotment.
+        let mut word = stripe.load(Acquire);
         loop {
             let Allotment { size, have } = Self::allotment(word);
-            let is_the_same = Self::generation(word) == receipt.note() >> INDEX_BITS;
+            let is_the_same = Self::generation(word) == of >> INDEX_BITS;
             // The first permit of a draw stays used: see the proof.
             let back = u64::from(n).min(size.saturating_sub(have + 1));
-            if !is_the_same || back == 0 {
+            if !is_the_same || back == 0 || self.may_have_repeated(now, &receipt) {
                 return receipt.refunded(0);
             }
-            match stripe.compare_exchange_weak(word, word + back, Relaxed, Relaxed) {
+            match stripe.compare_exchange_weak(word, word + back, Relaxed, Acquire) {
                 Ok(_) => return receipt.refunded(back as u32),
                 Err(newer) => word = newer,
             }
         }
+    }
+
+    /// Returns whether the generations of a stripe may have repeated since the take of a receipt.
+    fn may_have_repeated(&self, now: Timestamp, receipt: &Receipt) -> bool {
+        let full = self.rest.rest(0);
+        let taken_in = self.rest.ticks.index(Timestamp::from_nanos(receipt.time()));
+        if full.is_outlived(taken_in, self.rest.ticks.index(now)) {
+            return true;
+        }
+        let floor = full.position(taken_in).wrapping_sub(full.full);
+        let used = self.rest.word.load(Relaxed) >> self.rest.low;
+        let ahead = used.wrapping_sub(floor) & full.mask;
+        ahead >> (W::BITS - Self::ALLOTMENT_BITS - 1) >= full.cost
     }
 }
 
@@ -824,8 +859,8 @@ impl<const N: usize, W: Word> Limiter for StripedBucket<N, W> {
 
     /// See **Refunds** in the type's documentation.
     fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
-        if receipt.time() == OF_A_STRIPE {
-            self.undo(n, receipt)
+        if self.most > 0 && receipt.note() & OF_A_STRIPE != 0 {
+            self.undo(now, n, receipt)
         } else {
             self.rest.refund_at(now, n, receipt)
         }

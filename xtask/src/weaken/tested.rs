@@ -501,6 +501,27 @@ pub(super) const OF_THE_CORE: &[Mutant] = &[
             "a_take_is_not_refunded_to_a_stripe_that_has_another_allotment",
         ),
     },
+    // Generations repeat, and so does the word that tells.
+    Mutant {
+        file: STRIPED_BUCKET,
+        within: "fn may_have_repeated(",
+        text: "ahead >> (W::BITS - Self::ALLOTMENT_BITS - 1) >= full.cost",
+        by: "ahead == u64::MAX",
+        test: (
+            "striped_bucket",
+            "a_receipt_does_not_become_valid_again_however_many_allotments_its_stripe_has_had",
+        ),
+    },
+    Mutant {
+        file: STRIPED_BUCKET,
+        within: "fn may_have_repeated(",
+        text: "full.is_outlived(taken_in, self.rest.ticks.index(now))",
+        by: "now < Timestamp::ZERO",
+        test: (
+            "striped_bucket",
+            "a_receipt_does_not_become_valid_again_however_many_allotments_its_stripe_has_had",
+        ),
+    },
     Mutant {
         file: STRIPED_BUCKET,
         within: "fn take_out(",
