@@ -107,7 +107,7 @@ mod tests {
             },
             Burst {
                 rate: 100,
-                tolerance: -1.0,
+                tolerance: -1_000.0,
             },
         );
         let code = |trials, burst| format!("{:?}", conclude(&hammer, trials, burst).unwrap());
