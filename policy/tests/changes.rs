@@ -1,0 +1,247 @@
+//! A rule with several limits that change keeps what one rule for each of the limits keeps.
+
+use core::time::Duration;
+
+use portcullis_core::{Denied, Timestamp};
+use portcullis_policy::{
+    Algorithm, Considered, Decision, Key, Limit, LivePolicy, Outcome, OwnedDecision, Policy,
+    Request, Rule, SharedPolicy,
+};
+use proptest::prelude::*;
+
+fn policy(limits: &[Limit]) -> Policy {
+    let rule = Rule::new("one").key(Key::path()).keys(8);
+    Policy::new([limits.iter().cloned().fold(rule, Rule::limit)]).unwrap()
+}
+
+fn left(policy: &Policy, now: Timestamp, request: &Request<'_>) -> Vec<u64> {
+    let explained = policy.explain_at(now, request).unwrap();
+    let Considered::Limits { details, .. } = &explained[0].considered else {
+        panic!("the rule applies")
+    };
+    details.iter().map(|detail| detail.available).collect()
+}
+
+fn denied_by(decision: &Decision<'_>) -> Option<(usize, Denied)> {
+    match decision.outcome() {
+        Outcome::Denied { limit, denied } => Some((limit.unwrap(), denied)),
+        Outcome::Allowed => None,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Whether the limit has a wait, which is always twice the period here.
+fn waits(limit: &Limit, period: Duration) -> bool {
+    limit.clone().wait(2 * period) == *limit
+}
+
+/// A limit can go on with the state of another one if these are equal.
+fn kind(limit: &Limit) -> (u8, Option<Duration>) {
+    let Some(period) = limit.period() else {
+        return (0, None);
+    };
+    match limit.algorithm() {
+        Algorithm::TokenBucket => (1, None),
+        Algorithm::FixedWindow => (2, None),
+        Algorithm::WindowFromRequest if waits(limit, period) => (4, Some(period)),
+        Algorithm::WindowFromRequest => (3, None),
+        Algorithm::SlidingWindow { .. } => (5, Some(period)),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// For each new limit, the old one that it goes on with: equal ones first, then those of the same
+/// name, then those with the same period, then any of the same kind.
+fn pairs(old: &[Limit], new: &[Limit]) -> Vec<Option<usize>> {
+    let unnamed = |limit: &Limit| limit.clone().named("");
+    let mut pairs: Vec<Option<usize>> = vec![None; new.len()];
+    let alike: [&dyn Fn(&Limit, &Limit) -> bool; 4] = [
+        &|a, b| unnamed(a) == unnamed(b),
+        &|a, b| kind(a) == kind(b) && a.name() == b.name() && a.name().is_some(),
+        &|a, b| kind(a) == kind(b) && a.period() == b.period(),
+        &|a, b| kind(a) == kind(b),
+    ];
+    for alike in alike {
+        for (at, limit) in new.iter().enumerate() {
+            if pairs[at].is_none() {
+                let mut all = old.iter().enumerate();
+                pairs[at] = all
+                    .find(|(index, before)| !pairs.contains(&Some(*index)) && alike(limit, before))
+                    .map(|(index, _)| index);
+            }
+        }
+    }
+    pairs
+}
+
+fn any_limit() -> impl Strategy<Value = Limit> {
+    let period = prop::sample::select(vec![1_u64, 7, 60]).prop_map(Duration::from_secs);
+    (0..9_u8, 1..30_u64, period, 0..6_u8).prop_map(|(kind, count, period, name)| {
+        let limit = Limit::per(count, period);
+        let limit = match kind {
+            0 | 1 => limit.burst(count + 3),
+            2 | 3 => limit.algorithm_of(Algorithm::FixedWindow),
+            4 => limit.algorithm_of(Algorithm::WindowFromRequest),
+            5 => limit.algorithm_of(Algorithm::SlidingWindow { segments: 4 }),
+            6 => Limit::at_once(count as u32),
+            7 => limit
+                .algorithm_of(Algorithm::WindowFromRequest)
+                .wait(2 * period),
+            _ => limit,
+        };
+        match name {
+            0 => limit.named("a"),
+            1 => limit.named("b"),
+            _ => limit,
+        }
+    })
+}
+
+/// A change of the limits: which of the old ones stay, in which order, and new ones.
+fn change() -> impl Strategy<Value = (Vec<(usize, Option<u64>)>, Vec<Limit>)> {
+    let kept = (0..8_usize, prop::option::of(1..40_u64));
+    (
+        prop::collection::vec(kept, 0..8),
+        prop::collection::vec(any_limit(), 0..3),
+    )
+}
+
+fn recounted(limit: &Limit, count: u64) -> Limit {
+    let changed = match limit.period() {
+        None => Limit::at_once(count as u32),
+        Some(period) => {
+            let changed = Limit::per(count, period).algorithm_of(limit.algorithm());
+            if waits(limit, period) {
+                changed.wait(2 * period)
+            } else {
+                changed
+            }
+        }
+    };
+    match limit.name() {
+        Some(name) => changed.named(name),
+        None => changed,
+    }
+}
+
+fn decide(live: &LivePolicy, now: Timestamp, request: &Request<'_>) -> OwnedDecision<SharedPolicy> {
+    let policy = live.load();
+    policy.decide_at(now, request).into_owned(policy.share())
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Decide(usize, u32),
+    Drop(usize),
+    Change(Vec<(usize, Option<u64>)>, Vec<Limit>),
+}
+
+fn step() -> impl Strategy<Value = (u64, Step)> {
+    let step = prop_oneof![
+        8 => (0..3_usize, 0..10_u32).prop_map(|(key, cost)| Step::Decide(key, cost)),
+        2 => (0..100_usize).prop_map(Step::Drop),
+        2 => change().prop_map(|(kept, new)| Step::Change(kept, new)),
+    ];
+    (prop_oneof![3 => Just(0), 1 => 0..4_000_u64], step)
+}
+
+const PATHS: [&str; 3] = ["/a", "/b", "/c"];
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// The oracle has a live policy for each limit.
+    #[test]
+    fn several_limits_change_as_a_policy_for_each_would(
+        first in prop::collection::vec(any_limit(), 1..=8),
+        steps in prop::collection::vec(step(), 1..60),
+    ) {
+        let mut limits = first;
+        let together = LivePolicy::new(policy(&limits));
+        let alone = |limit: &Limit| policy(core::slice::from_ref(limit));
+        let mut apart: Vec<LivePolicy> =
+            limits.iter().map(|limit| LivePolicy::new(alone(limit))).collect();
+        let (mut now, mut open) = (Timestamp::from_secs(1_000), Vec::new());
+        for (millis, step) in steps {
+            now += Duration::from_millis(millis);
+            match step {
+                Step::Drop(which) => {
+                    if !open.is_empty() {
+                        drop(open.swap_remove(which % open.len()));
+                    }
+                }
+                Step::Change(kept, new) => {
+                    let mut next: Vec<Limit> = Vec::new();
+                    let mut is_used = vec![false; limits.len()];
+                    for (which, count) in kept {
+                        let which = which % limits.len();
+                        if core::mem::replace(&mut is_used[which], true) {
+                            continue;
+                        }
+                        let limit = &limits[which];
+                        next.push(count.map_or(limit.clone(), |count| recounted(limit, count)));
+                    }
+                    next.extend(new);
+                    next.truncate(8);
+                    if next.is_empty() {
+                        continue;
+                    }
+                    together.replace_at(now, policy(&next));
+                    let pairs = pairs(&limits, &next);
+                    apart = next
+                        .iter()
+                        .zip(pairs)
+                        .map(|(limit, pair)| match pair {
+                            Some(before) => {
+                                apart[before].replace_at(now, alone(limit));
+                                apart[before].clone()
+                            }
+                            None => LivePolicy::new(alone(limit)),
+                        })
+                        .collect();
+                    limits = next;
+                }
+                Step::Decide(path, cost) => {
+                    let request = Request::new("GET", PATHS[path]).cost(cost);
+                    let denials: Vec<Option<Denied>> = apart
+                        .iter()
+                        .map(|live| {
+                            let loaded = live.load();
+                            let explained = loaded.explain_at(now, &request).unwrap();
+                            let Considered::Limits { details, .. } = &explained[0].considered
+                            else {
+                                panic!("the rule has limits")
+                            };
+                            details[0].decision.err()
+                        })
+                        .collect();
+                    // A denial would start the wait of a window, if the window is asked.
+                    let all = limits.iter().zip(&denials);
+                    if { all }.any(|(limit, denied)| kind(limit).0 == 4 && denied.is_some()) {
+                        continue;
+                    }
+                    let mut all = denials.iter().enumerate();
+                    let first = all.find_map(|(index, denied)| Some((index, (*denied)?)));
+                    let told = decide(&together, now, &request);
+                    prop_assert_eq!(told.with(|told| denied_by(told)), first);
+                    if first.is_none() {
+                        let all: Vec<_> =
+                            apart.iter().map(|live| decide(live, now, &request)).collect();
+                        for one in &all {
+                            prop_assert!(one.with(|one| one.is_allowed()));
+                        }
+                        open.push((told, all));
+                    }
+                }
+            }
+            for path in PATHS {
+                let request = Request::new("GET", path);
+                let each: Vec<u64> = apart
+                    .iter()
+                    .flat_map(|live| left(&live.load(), now, &request))
+                    .collect();
+                prop_assert_eq!(left(&together.load(), now, &request), each, "{:?}", limits);
+            }
+        }
+    }
+}
