@@ -90,7 +90,8 @@
 //! - `metrics`: `Metrics`, five instruments for recorders of the crate `metrics`.
 //! - `live`: `LivePolicy`, which is replaced while it decides, and `RuleSource`; with `toml` or
 //!   `json`, `FileSource`.
-//! - `queue`: requests that wait for permits, by `Policy::acquire`. Enables `live`.
+//! - `queue`: requests that wait for permits, by `Policy::acquire` and `Policy::blocking_acquire`.
+//!   Enables `live`.
 //! - `wait`: `LivePolicy::changed` and `LivePolicy::blocking_changed`. Enables `live`.
 //!
 //! # Policies that change
@@ -136,6 +137,7 @@
 //!   the [order](QueueOrder) says so.
 //! - **Any executor.** A timer drives each queue, by default from a thread. `Policy::with_timer`
 //!   chooses another timer. A task that waits and is not polled delays no other one.
+//! - **Threads wait in the same queues**, with `Policy::blocking_acquire`, without a runtime.
 //! - **Bounded.** Each key has a limit of permits that requests wait for, and each queue a limit of
 //!   requests for all keys. A request that waits is stored in its future.
 //!

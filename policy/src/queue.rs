@@ -16,7 +16,7 @@ use pin_project_lite::pin_project;
 use portcullis_async::{
     Acquire, QueueCounts, QueueKey, ReentrantTimer, Rejected, ThreadTimer, Timer,
 };
-use portcullis_core::{Clock, Retry, Timestamp};
+use portcullis_core::{Clock, Lease, Retry, Timestamp};
 
 #[cfg(doc)]
 use crate::Rule;
@@ -25,6 +25,8 @@ use crate::policy::Active;
 use crate::store::Store;
 use crate::store::waits::{RuleQueue, Turned};
 use crate::{Decision, Kind, Limit, Policy, Request};
+
+mod blocking;
 
 /// The number of requests that can wait in one queue, for all keys together. A rule has a queue for
 /// its limits, and each of its [overrides](Rule::override_key) has another one.
@@ -426,50 +428,53 @@ impl<'p> Future for Acquiring<'p> {
         let mut this = self.project();
         let mut take = || this.decision.take().expect("polled after completion");
         let Some(wait) = this.wait.as_mut().as_pin_mut() else {
-            return Poll::Ready(QueuedDecision {
-                decision: take(),
-                end: None,
-                waited: Duration::ZERO,
-                retry: None,
-            });
+            return Poll::Ready(QueuedDecision::at_once(take()));
         };
         let since = *this.since.get_or_insert_with(|| this.policy.now());
-        let Poll::Ready(granted) = wait.poll(context) else {
-            return Poll::Pending;
-        };
-        let (mut decision, now) = (take(), this.policy.now());
-        let (end, retry) = match granted {
-            Ok(lease) => {
-                // The decision releases the permits.
-                lease.forget();
-                decision.grant_at(now);
-                (QueueEnd::Granted, None)
-            }
-            Err(Rejected::Closed { .. } | Rejected::ExceedsCapacity { .. }) => {
-                let is_granted = decision.take_after_wait(now);
-                let end = if is_granted {
-                    QueueEnd::Granted
-                } else {
-                    QueueEnd::Denied
-                };
-                (end, None)
-            }
-            Err(rejected) => {
-                decision.deny_after_wait(now);
-                let end = match rejected {
-                    Rejected::Evicted { .. } => QueueEnd::Evicted,
-                    Rejected::Deadline { .. } => QueueEnd::Late,
-                    _ => QueueEnd::Full,
-                };
-                (end, Some(rejected.retry()))
-            }
-        };
-        Poll::Ready(QueuedDecision {
-            decision,
-            end: Some(end),
-            waited: now.saturating_since(since),
-            retry,
-        })
+        wait.poll(context)
+            .map(|granted| conclude(this.policy, take(), since, granted))
+    }
+}
+
+/// The decision after a wait that began at `since`.
+fn conclude<'p>(
+    policy: &Policy,
+    mut decision: Decision<'p>,
+    since: Timestamp,
+    granted: Result<Lease<QueueKey<&'p RuleQueue>>, Rejected>,
+) -> QueuedDecision<'p> {
+    let now = policy.now();
+    let (end, retry) = match granted {
+        Ok(lease) => {
+            // The decision releases the permits.
+            lease.forget();
+            decision.grant_at(now);
+            (QueueEnd::Granted, None)
+        }
+        Err(Rejected::Closed { .. } | Rejected::ExceedsCapacity { .. }) => {
+            let is_granted = decision.take_after_wait(now);
+            let end = if is_granted {
+                QueueEnd::Granted
+            } else {
+                QueueEnd::Denied
+            };
+            (end, None)
+        }
+        Err(rejected) => {
+            decision.deny_after_wait(now);
+            let end = match rejected {
+                Rejected::Evicted { .. } => QueueEnd::Evicted,
+                Rejected::Deadline { .. } => QueueEnd::Late,
+                _ => QueueEnd::Full,
+            };
+            (end, Some(rejected.retry()))
+        }
+    };
+    QueuedDecision {
+        decision,
+        end: Some(end),
+        waited: now.saturating_since(since),
+        retry,
     }
 }
 
@@ -531,6 +536,16 @@ pub struct QueuedDecision<'p> {
 }
 
 impl<'p> QueuedDecision<'p> {
+    /// The decision on a request that did not wait.
+    fn at_once(decision: Decision<'p>) -> Self {
+        Self {
+            decision,
+            end: None,
+            waited: Duration::ZERO,
+            retry: None,
+        }
+    }
+
     /// Returns how the wait ended. `None` if the request was decided at once.
     ///
     /// ```
@@ -543,8 +558,8 @@ impl<'p> QueuedDecision<'p> {
         self.end
     }
 
-    /// Returns how long the request waited, from the first poll of the future to the poll that
-    /// found the wait over.
+    /// Returns how long the request waited: from the first poll of the future to the poll that
+    /// found the wait over, or how long its thread was blocked.
     ///
     /// ```
     /// # use portcullis_policy::{Policy, Request};

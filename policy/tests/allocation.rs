@@ -208,3 +208,19 @@ fn a_request_that_waits_allocates_nothing() {
     assert_eq!(count, 0);
     assert!(size <= 640, "a future takes {size} bytes");
 }
+
+#[cfg(feature = "queue")]
+#[test]
+fn a_thread_that_has_waited_before_waits_without_an_allocation() {
+    use portcullis_policy::QueueEnd;
+
+    let policy = Policy::new([Rule::new("all").limit(Limit::at_once(1).queue(1))]).unwrap();
+    let request = Request::new("GET", "/");
+    let _held = policy.blocking_acquire(&request);
+    let wait = || {
+        let late = policy.blocking_acquire_for(&request, Duration::from_millis(1));
+        assert_eq!(late.end(), Some(QueueEnd::Late));
+    };
+    assert!(allocations(wait) > 0, "the first time");
+    assert_eq!(allocations(wait), 0);
+}

@@ -8,6 +8,8 @@ mod driving;
 mod model;
 #[path = "queues/support.rs"]
 mod support;
+#[path = "queues/threads.rs"]
+mod threads;
 
 use core::future::Future;
 use core::pin::pin;
@@ -746,13 +748,18 @@ fn changes_under_load_lose_no_wait_and_no_permit() {
     let (mut granted, mut waited) = (0, 0);
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..THREADS)
-            .map(|_| {
-                scope.spawn(|| {
+            .map(|thread| {
+                let (live, ends) = (&live, &ends);
+                scope.spawn(move || {
                     let (mut granted, mut waited) = (0, 0);
                     while !ends.load(SeqCst) {
                         let policy = live.load();
                         let wait = policy.acquire(&GET).within(10 * SECOND);
-                        let decision = futures_executor::block_on(wait);
+                        let decision = if thread % 2 == 0 {
+                            wait.block()
+                        } else {
+                            futures_executor::block_on(wait)
+                        };
                         assert_ne!(decision.end(), Some(QueueEnd::Late), "forgotten");
                         waited += usize::from(decision.end() == Some(QueueEnd::Granted));
                         if decision.is_allowed() {

@@ -59,10 +59,13 @@ impl Clock for Simulated {
 
 impl Timer for Simulated {
     fn wake_at(&self, at: Timestamp, waker: &Waker) -> Poll<()> {
+        let mut alarm = self.alarm.lock().unwrap();
+        // Read under the lock: otherwise another thread may advance the time before the alarm is
+        // set, and never see it.
         if at <= self.now() {
             return Poll::Ready(());
         }
-        *self.alarm.lock().unwrap() = Some((at, waker.clone()));
+        *alarm = Some((at, waker.clone()));
         Poll::Pending
     }
 }

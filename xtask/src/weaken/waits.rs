@@ -6,6 +6,7 @@ const WAITS: &str = "policy/src/store/waits.rs";
 const STORE: &str = "policy/src/store.rs";
 const POLICY: &str = "policy/src/policy.rs";
 const QUEUE: &str = "policy/src/queue.rs";
+const BLOCKING: &str = "policy/src/queue/blocking.rs";
 
 pub(super) const MUTANTS: &[Mutant] = &[
     // A permit that returns is not granted to a waiting request, or only later.
@@ -46,7 +47,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         file: QUEUE,
-        within: "fn poll(",
+        within: "fn conclude<",
         text: "lease.forget();",
         by: "drop(lease);",
         test: (
@@ -88,6 +89,17 @@ pub(super) const MUTANTS: &[Mutant] = &[
         text: "queue.with_max_waiters(MAX_WAITING)",
         by: "queue.with_max_waiters(u32::MAX)",
         test: ("queues", "many_keys_wait_apart_and_in_bounded_number"),
+    },
+    // A thread does not wait as long as it may.
+    Mutant {
+        file: BLOCKING,
+        within: "pub fn block(",
+        text: "wait.block()",
+        by: "wait.until(since).block()",
+        test: (
+            "queues",
+            "threads::threads_and_tasks_are_granted_in_one_order",
+        ),
     },
     // A task that is not polled stops all other waits.
     Mutant {
