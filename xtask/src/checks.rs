@@ -436,7 +436,10 @@ fn soak(context: &Context) -> Check {
     // One at a time, because some of them measure.
     http.args(["--", "--include-ignored", "--nocapture", "--test-threads=1"]);
     let http = command::run_tests(&mut http)?;
+    let mut shared = context.cargo_test();
+    shared.args(["--release", "--package", "portcullis-shm", "--tests"]);
+    let shared = command::run_tests(shared.args(ignored))?;
     Ok(format!(
-        "{tests}; {models}; {accesses}; {traces}; {policies}; {http}"
+        "{tests}; {models}; {accesses}; {traces}; {policies}; {http}; {shared}"
     ))
 }

@@ -1,0 +1,177 @@
+//! Why a shared limiter could not be opened.
+
+use core::fmt;
+use std::io;
+use std::path::PathBuf;
+
+use portcullis_core::SettingsError;
+
+/// Why a shared limiter was not opened. Nothing in the file has changed then.
+///
+/// ```
+/// use portcullis_core::{Rate, TokenBucket};
+/// use portcullis_shm::{OpenError, SharedFile};
+///
+/// let refused = SharedFile::named("a/b").unwrap_err();
+/// assert!(matches!(refused, OpenError::Name { .. }));
+/// ```
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// A name is not made of 1 to 200 letters, digits, `.`, `-` and `_`, or begins with a `.`.
+    Name {
+        /// The name.
+        name: String,
+    },
+    /// A call of the operating system failed.
+    System {
+        /// The file.
+        path: PathBuf,
+        /// What was tried, such as "create".
+        tried: &'static str,
+        /// The error of the operating system.
+        error: io::Error,
+    },
+    /// The file has other settings than this process.
+    OtherSettings {
+        /// The file.
+        path: PathBuf,
+        /// The settings in the file.
+        found: String,
+        /// The settings of this process.
+        wanted: String,
+    },
+    /// The file is not one of this library.
+    Foreign {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file has another layout: it was created by another version of this library.
+    Version {
+        /// The file.
+        path: PathBuf,
+        /// The version of its layout.
+        found: u32,
+        /// The version that this library can use.
+        known: u32,
+    },
+    /// The file is damaged.
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it, as the end of a sentence.
+        what: &'static str,
+    },
+    /// The file belongs to another user, who can change what is in it.
+    Owner {
+        /// The file.
+        path: PathBuf,
+        /// The number of the user to whom it belongs.
+        owner: u32,
+    },
+    /// The file was created in another time namespace, where `CLOCK_MONOTONIC` has another origin.
+    TimeNamespace {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Another process is replacing the file, or keeps it locked.
+    Busy {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The process has too many mappings open.
+    TooMany {
+        /// The most mappings that a process can have open.
+        most: usize,
+    },
+    /// The contents need more memory than a mapping can have.
+    TooLarge {
+        /// The most bytes of a mapping.
+        most: u64,
+    },
+    /// The settings do not fit a shared limiter.
+    Settings(SettingsError),
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Name { name } => write!(
+                f,
+                "the name {name:?} must be 1 to 200 letters, digits, '.', '-' and '_', and not \
+                 begin with '.'"
+            ),
+            Self::System { path, tried, error } => {
+                write!(f, "{}: could not {tried}: {error}", path.display())
+            }
+            Self::OtherSettings {
+                path,
+                found,
+                wanted,
+            } if found == wanted => write!(
+                f,
+                "{}: differs from ({wanted}) in a setting that is not named, such as the origin, \
+                 or was created by another version of this library",
+                path.display()
+            ),
+            Self::OtherSettings {
+                path,
+                found,
+                wanted,
+            } => write!(
+                f,
+                "{}: has the settings ({found}), not ({wanted})",
+                path.display()
+            ),
+            Self::Foreign { path } => {
+                write!(f, "{}: is not a file of shared limiters", path.display())
+            }
+            Self::Version { path, found, known } => write!(
+                f,
+                "{}: has layout version {found}, and this library has version {known}",
+                path.display()
+            ),
+            Self::Damaged { path, what } => {
+                write!(f, "{}: is damaged: {what}", path.display())
+            }
+            Self::Owner { path, owner } => write!(
+                f,
+                "{}: belongs to user {owner}, who is neither this user nor root; \
+                 `any_owner` allows it",
+                path.display()
+            ),
+            Self::TimeNamespace { path } => write!(
+                f,
+                "{}: is from a time namespace whose CLOCK_MONOTONIC has another origin",
+                path.display()
+            ),
+            Self::Busy { path } => {
+                write!(f, "{}: another process keeps it locked", path.display())
+            }
+            Self::TooMany { most } => write!(
+                f,
+                "this process has {most} shared limiters open, and can have no more"
+            ),
+            Self::TooLarge { most } => {
+                write!(f, "the contents need more than {most} bytes")
+            }
+            Self::Settings(error) => write!(f, "{error}"),
+        }
+    }
+}
+
+impl core::error::Error for OpenError {
+    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
+        match self {
+            Self::System { error, .. } => Some(error),
+            Self::Settings(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl From<SettingsError> for OpenError {
+    fn from(error: SettingsError) -> Self {
+        Self::Settings(error)
+    }
+}

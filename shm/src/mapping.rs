@@ -1,0 +1,147 @@
+//! A file in memory: the only place, besides `fault.rs`, that knows its address.
+//!
+//! The pages are `MAP_SHARED`: other processes, also hostile ones, write them at any time. So
+//! nothing in them is read or written except through atomics, for which any bits are valid. All
+//! references that this module returns are to types that consist of atomics and nothing else:
+//! [`StateWord`].
+//!
+//! Soundness: the address and the length are those of one `mmap`, which lasts until the drop of the
+//! [`Mapping`]. The references borrow the mapping. The offset and the number of items are checked
+//! against the length, and alignments against the page. Rust's memory model knows no other process;
+//! its atomics compile to instructions on memory, which other processes' instructions interleave
+//! with, as other threads' would. If the file is truncated, `fault.rs` maps pages of zeros at the
+//! same address.
+#![allow(unsafe_code)]
+
+use core::ffi::c_void;
+use core::ptr;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::sync::Arc;
+
+use portcullis_core::StateWord;
+
+use crate::error::OpenError;
+use crate::fault::{self, Entry};
+use crate::header::HEADER;
+
+/// The pages of a file.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    address: *mut c_void,
+    bytes: usize,
+    entry: &'static Entry,
+    /// Keeps the shared lock, which says that the file is in use.
+    _file: File,
+}
+
+// SAFETY: nothing in the mapping is accessed except through atomics, and the address is valid in
+// all threads.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps the first `bytes` bytes of a file, which must have as many.
+    pub(crate) fn new(file: File, bytes: u64, path: &Path) -> Result<Self, OpenError> {
+        let most = fault::MOST_BYTES as u64;
+        let bytes = usize::try_from(bytes)
+            .ok()
+            .filter(|&bytes| bytes as u64 <= most && bytes > HEADER)
+            .ok_or(OpenError::TooLarge { most })?;
+        let failed = |error| OpenError::System {
+            path: path.to_owned(),
+            tried: "map it",
+            error,
+        };
+        fault::install().map_err(failed)?;
+        let entry = Entry::take().ok_or(OpenError::TooMany { most: fault::MOST })?;
+        // SAFETY: the kernel chooses the address, so the call changes no other mapping.
+        let address = unsafe {
+            libc::mmap(
+                ptr::null_mut(),
+                bytes,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                file.as_raw_fd(),
+                0,
+            )
+        };
+        if address == libc::MAP_FAILED {
+            entry.withdraw();
+            return Err(failed(io::Error::last_os_error()));
+        }
+        entry.publish(address, bytes);
+        Ok(Self {
+            address,
+            bytes,
+            entry,
+            _file: file,
+        })
+    }
+
+    /// Whether the file was found truncated at an access before.
+    #[inline(always)]
+    pub(crate) fn is_lost(&self) -> bool {
+        self.entry.is_lost()
+    }
+
+    /// `count` items at the start of the words.
+    fn items<T>(&self, count: usize) -> &[T] {
+        let room = self.bytes - HEADER;
+        assert!(
+            size_of::<T>() > 0
+                && HEADER.is_multiple_of(align_of::<T>())
+                && count <= room / size_of::<T>(),
+            "the mapping is smaller than its contents"
+        );
+        // SAFETY: the items are in the mapping, which is page-aligned and lasts as long as `self`.
+        // The callers below choose types that consist of atomics, so any bits are valid, and other
+        // processes may write them.
+        unsafe { core::slice::from_raw_parts(self.address.byte_add(HEADER).cast(), count) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        self.entry.withdraw();
+        // SAFETY: it is the mapping of `new`, and no reference into it is left.
+        unsafe { libc::munmap(self.address, self.bytes) };
+    }
+}
+
+/// The first word of a mapping.
+#[derive(Debug)]
+pub(crate) struct MappedWord {
+    word: *const StateWord,
+    mapping: Arc<Mapping>,
+}
+
+// SAFETY: `word` is in the mapping, which can be sent and shared.
+unsafe impl Send for MappedWord {}
+// SAFETY: as above.
+unsafe impl Sync for MappedWord {}
+
+impl MappedWord {
+    pub(crate) fn new(mapping: Mapping) -> Self {
+        let word = mapping.items(1).as_ptr();
+        let mapping = Arc::new(mapping);
+        Self { word, mapping }
+    }
+
+    #[inline(always)]
+    pub(crate) fn mapping(&self) -> &Mapping {
+        &self.mapping
+    }
+}
+
+impl AsRef<StateWord> for MappedWord {
+    #[inline(always)]
+    fn as_ref(&self) -> &StateWord {
+        // SAFETY: the mapping lasts as long as `self`, and has the word. A `StateWord` is an
+        // atomic.
+        unsafe { &*self.word }
+    }
+}

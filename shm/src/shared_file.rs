@@ -1,0 +1,515 @@
+//! Files under a name, created and joined by any number of processes.
+//!
+//! ```text
+//! missing --- link(a complete file) ---> ready
+//! ready of another boot --- rename(a complete file), under the lock ---> ready
+//! ready --- remove, under the lock ---> missing
+//! ```
+//!
+//! *Create.* A process writes a complete file under a name of its own, and publishes it with
+//! `link`, which fails if the name exists. So of several processes one wins, without a lock, and
+//! the others open its file. A process that dies before leaves a file `.NAME.PID-N.new`, which no
+//! process opens.
+//!
+//! *Join.* A process opens the file, checks a copy of its header, and takes a shared lock (`flock`)
+//! for as long as it has the file mapped. Then it checks that the name still refers to this file.
+//!
+//! *Replace, remove.* Only the holder of the exclusive lock of the file to which the name refers
+//! changes the name. So no file that a process uses loses its name, and of several processes that
+//! find a file of another boot, one replaces it. The kernel releases the locks of a process that
+//! dies.
+//!
+//! Invariant: all processes that have a file of one name open, and that opened it by this library,
+//! have the same file open.
+
+use core::hash::{BuildHasher, Hasher};
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use core::time::Duration;
+use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
+use std::hash::RandomState;
+use std::io::{self, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Instant, SystemTime};
+
+use crate::error::OpenError;
+use crate::header::{BOOT_ID, HEADER, Header, Kind, TimeBase, fnv};
+use crate::mapping::Mapping;
+
+/// The folder of files that have a name. It is in memory, and all users can create files there.
+const FOLDER: &str = "/dev/shm";
+const PREFIX: &str = "portcullis.";
+/// For how long other processes may change the name or hold the lock.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// A file that processes share, and how it is created.
+///
+/// The file is created when the first process opens a limiter in it: see
+/// [`limiter`](Self::limiter). Later processes join. The file stays until it is
+/// [removed](Self::remove) or the machine restarts.
+///
+/// **Who may use it.** The file is created with mode 0600: for processes of this user. Set
+/// [`mode`](Self::mode) for others. A process that can write the file can grant itself and others
+/// any number of permits, or deny all of them. It cannot do more: no contents of the file cause
+/// undefined behavior, a panic or an endless loop in other processes.
+///
+/// **Time.** All limiters in files count the time of `CLOCK_MONOTONIC`, which all processes of a
+/// machine share. It starts anew when the machine does. If a file on a disk is from before that,
+/// the first process that opens it replaces it by a new one: the limiter starts anew, as the
+/// processes themselves do. In containers with a time namespace the clock may have another origin;
+/// opening a file from a process with another origin fails.
+///
+/// **Other settings.** A process whose settings differ from those in the file is refused, and the
+/// error names both. To change settings, stop the processes, or use another name.
+///
+/// ```
+/// use portcullis_core::{Rate, TokenBucket};
+/// use portcullis_shm::{OpenError, SharedFile};
+///
+/// let file = SharedFile::named("doc-shared-file")?;
+/// let bucket = file.limiter(TokenBucket::new(Rate::per_second(100), 20))?;
+/// let refused = file.limiter(TokenBucket::new(Rate::per_second(500), 20)).unwrap_err();
+/// assert!(matches!(refused, OpenError::OtherSettings { .. }));
+/// drop(bucket);
+/// file.remove()?;
+/// # Ok::<(), OpenError>(())
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "the file is created when a limiter is opened"]
+pub struct SharedFile {
+    path: PathBuf,
+    mode: u32,
+    any_owner: bool,
+}
+
+/// What a process expects in the file, or creates.
+pub(crate) struct Contents {
+    pub(crate) kind: Kind,
+    /// The settings, for people.
+    pub(crate) settings: String,
+    /// All that gives the words their meaning.
+    pub(crate) exact: String,
+    /// The words at the start; all others are 0.
+    pub(crate) first: Vec<u64>,
+    /// The bytes of all words.
+    pub(crate) bytes: u64,
+}
+
+/// What a process found under the name.
+enum Found {
+    Ready(Mapping, Header),
+    Missing,
+    /// A file of another boot.
+    Stale(File),
+    /// Another process is changing the name, or has the lock.
+    Busy,
+}
+
+impl SharedFile {
+    /// Returns the file with this name: `/dev/shm/portcullis.NAME`.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError::Name`] if `name` is not made of 1 to 200 letters and digits of ASCII, `.`, `-`
+    /// and `_`, or begins with a `.`.
+    ///
+    /// ```
+    /// # use portcullis_shm::{OpenError, SharedFile};
+    /// let file = SharedFile::named("api.v1")?;
+    /// assert_eq!(file.path().to_str(), Some("/dev/shm/portcullis.api.v1"));
+    /// assert!(SharedFile::named("../etc").is_err());
+    /// # Ok::<(), OpenError>(())
+    /// ```
+    pub fn named(name: &str) -> Result<Self, OpenError> {
+        let is_valid = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
+        if name.is_empty()
+            || name.len() > 200
+            || name.starts_with('.')
+            || !name.bytes().all(is_valid)
+        {
+            return Err(OpenError::Name {
+                name: name.to_owned(),
+            });
+        }
+        Ok(Self::at(Path::new(FOLDER).join(format!("{PREFIX}{name}"))))
+    }
+
+    /// Returns the file at a path. Its folder must exist. The file is not reached through a
+    /// symbolic link.
+    ///
+    /// The file may be on a disk. The kernel then writes its pages to the disk from time to time,
+    /// which costs no decision anything. A folder in memory is better.
+    ///
+    /// ```
+    /// # use portcullis_shm::SharedFile;
+    /// let file = SharedFile::at("/run/api/limit");
+    /// assert!(file.path().is_absolute());
+    /// ```
+    pub fn at(path: impl Into<PathBuf>) -> Self {
+        Self {
+            path: path.into(),
+            mode: 0o600,
+            any_owner: false,
+        }
+    }
+
+    /// Sets the permissions of the file if this process creates it: 0o000 to 0o777, whatever the
+    /// process's `umask` is. Default: 0o600.
+    ///
+    /// A process needs permission to read and to write the file.
+    ///
+    /// ```
+    /// # use portcullis_shm::{OpenError, SharedFile};
+    /// // For all processes of a group.
+    /// let file = SharedFile::named("api")?.mode(0o660);
+    /// # Ok::<(), OpenError>(())
+    /// ```
+    pub fn mode(mut self, mode: u32) -> Self {
+        self.mode = mode & 0o777;
+        self
+    }
+
+    /// Also opens a file of another user. Default: only those of this user and of root.
+    ///
+    /// All users can create files in `/dev/shm`. So another user can create the file first, with
+    /// permissions for all, and then control its limiter.
+    ///
+    /// ```
+    /// # use portcullis_shm::{OpenError, SharedFile};
+    /// let file = SharedFile::named("api")?.mode(0o660).any_owner();
+    /// # Ok::<(), OpenError>(())
+    /// ```
+    pub fn any_owner(mut self) -> Self {
+        self.any_owner = true;
+        self
+    }
+
+    /// Returns the path of the file.
+    ///
+    /// ```
+    /// # use portcullis_shm::{OpenError, SharedFile};
+    /// assert!(SharedFile::named("api")?.path().ends_with("portcullis.api"));
+    /// # Ok::<(), OpenError>(())
+    /// ```
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Removes the file, if no process uses it.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError::Busy`] if a process has a limiter of the file open: two groups of processes
+    /// would otherwise have a limit each. [`OpenError::System`] if there is no such file, or if the
+    /// operating system refuses.
+    ///
+    /// ```
+    /// # use portcullis_core::{Rate, TokenBucket};
+    /// # use portcullis_shm::{OpenError, SharedFile};
+    /// let file = SharedFile::named("doc-remove")?;
+    /// let bucket = file.limiter(TokenBucket::new(Rate::per_second(100), 20))?;
+    /// assert!(matches!(file.remove(), Err(OpenError::Busy { .. })));
+    /// drop(bucket);
+    /// file.remove()?;
+    /// # Ok::<(), OpenError>(())
+    /// ```
+    pub fn remove(&self) -> Result<(), OpenError> {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let file = self
+                .open_file(true)
+                .map_err(|error| self.failed("open it", error))?;
+            match file.try_lock() {
+                Ok(()) if self.is_named(&file)? => break self.remove_path(&self.path),
+                // Another process has replaced the file.
+                Ok(()) if Instant::now() < until => {}
+                Err(TryLockError::Error(error)) => return Err(self.failed("lock it", error)),
+                Ok(()) | Err(TryLockError::WouldBlock) => return Err(self.busy()),
+            }
+        }
+    }
+
+    /// Opens the file, or creates it.
+    pub(crate) fn open(&self, wanted: &Contents) -> Result<(Mapping, Header), OpenError> {
+        let base = TimeBase::of_this_process()?;
+        let until = Instant::now() + PATIENCE;
+        loop {
+            match self.find(wanted, &base)? {
+                Found::Ready(mapping, header) => return Ok((mapping, header)),
+                Found::Missing => {
+                    let (new, _file) = self.write_new(wanted, &base)?;
+                    let linked = fs::hard_link(&new, &self.path);
+                    self.remove_path(&new)?;
+                    match linked {
+                        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                            return Err(self.failed("publish it", error));
+                        }
+                        _ => {}
+                    }
+                }
+                Found::Stale(stale) => {
+                    if self.is_named(&stale)? {
+                        let (new, _file) = self.write_new(wanted, &base)?;
+                        let renamed = fs::rename(&new, &self.path);
+                        renamed.map_err(|error| self.failed("replace it", error))?;
+                    }
+                }
+                Found::Busy => thread::sleep(Duration::from_millis(1)),
+            }
+            if Instant::now() > until {
+                return Err(self.busy());
+            }
+        }
+    }
+
+    fn find(&self, wanted: &Contents, base: &TimeBase) -> Result<Found, OpenError> {
+        let file = match self.open_file(true) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Missing),
+            Err(error) => return Err(self.failed("open it", error)),
+        };
+        let header = self.header(&file)?;
+        if header.base.boot != base.boot {
+            return match file.try_lock() {
+                Ok(()) => Ok(Found::Stale(file)),
+                Err(TryLockError::WouldBlock) => Ok(Found::Busy),
+                Err(TryLockError::Error(error)) => Err(self.failed("lock it", error)),
+            };
+        }
+        let path = || self.path.clone();
+        if header.base.offset != base.offset {
+            return Err(OpenError::TimeNamespace { path: path() });
+        }
+        let is_same = header.kind == wanted.kind && header.fingerprint == wanted.fingerprint();
+        if !is_same {
+            return Err(OpenError::OtherSettings {
+                path: path(),
+                found: header.settings,
+                wanted: wanted.settings.clone(),
+            });
+        }
+        let metadata = file.metadata();
+        let metadata = metadata.map_err(|error| self.failed("read its size", error))?;
+        if header.size != wanted.size() || metadata.len() < header.size {
+            let what = "it has another size than its contents need";
+            return Err(OpenError::Damaged { path: path(), what });
+        }
+        match file.try_lock_shared() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Ok(Found::Busy),
+            Err(TryLockError::Error(error)) => return Err(self.failed("lock it", error)),
+        }
+        if !self.is_named(&file)? {
+            return Ok(Found::Busy);
+        }
+        let mapping = Mapping::new(file, header.size, &self.path)?;
+        Ok(Found::Ready(mapping, header))
+    }
+
+    /// Opens the file under the name.
+    fn open_file(&self, write: bool) -> io::Result<File> {
+        OpenOptions::new()
+            .read(true)
+            .write(write)
+            .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+            .open(&self.path)
+    }
+
+    /// Reads the header of a file, and checks whose it is.
+    fn header(&self, file: &File) -> Result<Header, OpenError> {
+        let path = || self.path.clone();
+        let metadata = file.metadata();
+        let metadata = metadata.map_err(|error| self.failed("read its owner", error))?;
+        if !metadata.is_file() {
+            return Err(OpenError::Foreign { path: path() });
+        }
+        let me = fs::metadata("/proc/self").map_err(|error| self.failed("find my user", error))?;
+        let owner = metadata.uid();
+        if !self.any_owner && owner != me.uid() && owner != 0 {
+            return Err(OpenError::Owner {
+                path: path(),
+                owner,
+            });
+        }
+        let mut page = [0; HEADER];
+        match file.read_exact_at(&mut page, 0) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                let what = "it is shorter than a header";
+                return Err(OpenError::Damaged { path: path(), what });
+            }
+            Err(error) => return Err(self.failed("read its header", error)),
+        }
+        Header::decode(&page).map_err(|unreadable| unreadable.of(&self.path))
+    }
+
+    /// Writes a complete file under a name of its own.
+    fn write_new(&self, wanted: &Contents, base: &TimeBase) -> Result<(PathBuf, File), OpenError> {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let name = self.path.file_name().ok_or_else(|| OpenError::Name {
+            name: self.path.display().to_string(),
+        })?;
+        let (pid, number) = (std::process::id(), NUMBER.fetch_add(1, Relaxed));
+        let new = format!(".{}.{pid}-{number}.new", name.to_string_lossy());
+        let new = self.path.with_file_name(new);
+        let write = || {
+            let mut file = OpenOptions::new()
+                .write(true)
+                .create_new(true)
+                .mode(0o600)
+                .open(&new)?;
+            // Says that the process is alive. Joining processes take the same lock.
+            file.lock_shared()?;
+            let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+            let header = Header {
+                kind: wanted.kind,
+                size: wanted.size(),
+                fingerprint: wanted.fingerprint(),
+                seed: random(),
+                base: base.clone(),
+                created: now.map_or(0, |now| now.as_secs()),
+                creator: pid,
+                settings: wanted.settings.clone(),
+            };
+            file.write_all(&header.encode())?;
+            for word in &wanted.first {
+                file.write_all(&word.to_ne_bytes())?;
+            }
+            // Zeros are written, so that no page is missing later.
+            let mut left = wanted.bytes - 8 * wanted.first.len() as u64;
+            let zeros = [0; 1 << 14];
+            while left > 0 {
+                let part = left.min(zeros.len() as u64) as usize;
+                file.write_all(&zeros[..part])?;
+                left -= part as u64;
+            }
+            file.set_permissions(Permissions::from_mode(self.mode))?;
+            Ok(file)
+        };
+        write().map(|file| (new.clone(), file)).map_err(|error| {
+            let _nothing_to_remove = fs::remove_file(&new);
+            self.failed("create it", error)
+        })
+    }
+
+    /// Whether the name still refers to `file`.
+    fn is_named(&self, file: &File) -> Result<bool, OpenError> {
+        let mine = file
+            .metadata()
+            .map_err(|error| self.failed("look at it", error))?;
+        match fs::symlink_metadata(&self.path) {
+            Ok(named) => Ok((named.dev(), named.ino()) == (mine.dev(), mine.ino())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(self.failed("look at it", error)),
+        }
+    }
+
+    fn remove_path(&self, path: &Path) -> Result<(), OpenError> {
+        fs::remove_file(path).map_err(|error| self.failed("remove it", error))
+    }
+
+    fn failed(&self, tried: &'static str, error: io::Error) -> OpenError {
+        OpenError::System {
+            path: self.path.clone(),
+            tried,
+            error,
+        }
+    }
+
+    fn busy(&self) -> OpenError {
+        OpenError::Busy {
+            path: self.path.clone(),
+        }
+    }
+}
+
+impl Contents {
+    fn size(&self) -> u64 {
+        HEADER as u64 + self.bytes
+    }
+
+    fn fingerprint(&self) -> u64 {
+        fnv(format!("{:?} {} {}", self.kind, self.settings, self.exact).as_bytes())
+    }
+}
+
+impl TimeBase {
+    /// The clock of this process.
+    fn of_this_process() -> Result<Self, OpenError> {
+        const BOOT: &str = "/proc/sys/kernel/random/boot_id";
+        const OFFSETS: &str = "/proc/self/timens_offsets";
+        let text = fs::read_to_string(BOOT).map_err(|error| OpenError::System {
+            path: BOOT.into(),
+            tried: "read it",
+            error,
+        })?;
+        let mut boot = [0; BOOT_ID];
+        for (to, from) in boot.iter_mut().zip(text.bytes()) {
+            *to = from;
+        }
+        // A kernel without time namespaces has no such file.
+        let offsets = fs::read_to_string(OFFSETS).unwrap_or_default();
+        Ok(Self {
+            boot,
+            offset: monotonic_offset(&offsets),
+        })
+    }
+}
+
+/// The offset of `CLOCK_MONOTONIC`, in a file with lines such as `monotonic 0 0`.
+fn monotonic_offset(offsets: &str) -> [i64; 2] {
+    let parsed = offsets.lines().find_map(|line| {
+        let mut words = line.split_ascii_whitespace();
+        let is_clock = words.next()? == "monotonic";
+        let numbers = [words.next()?.parse().ok()?, words.next()?.parse().ok()?];
+        is_clock.then_some(numbers)
+    });
+    parsed.unwrap_or_default()
+}
+
+fn random() -> [u64; 2] {
+    let random = RandomState::new();
+    [0, 1].map(|nth| {
+        let mut hasher = random.build_hasher();
+        hasher.write_u8(nth);
+        hasher.finish()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_offset_of_the_monotonic_clock_is_read() {
+        let text = "monotonic           -5         7\nboottime            1         2\n";
+        assert_eq!(monotonic_offset(text), [-5, 7]);
+        assert_eq!(monotonic_offset(""), [0, 0]);
+        assert_eq!(monotonic_offset("boottime 1 2\n"), [0, 0]);
+    }
+
+    #[test]
+    fn names_are_those_of_files_in_the_folder() {
+        for name in ["a", "api.v1", "A-b_9", &"x".repeat(200)] {
+            assert!(SharedFile::named(name).is_ok(), "{name}");
+        }
+        for name in [
+            "",
+            ".",
+            "..",
+            ".a",
+            "a/b",
+            "a b",
+            "ä",
+            "a\0",
+            &"x".repeat(201),
+        ] {
+            assert!(
+                matches!(SharedFile::named(name), Err(OpenError::Name { .. })),
+                "{name}"
+            );
+        }
+    }
+}

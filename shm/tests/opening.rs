@@ -1,0 +1,232 @@
+//! Which files are opened, and which are refused.
+
+mod support;
+#[path = "support/header.rs"]
+mod support_header;
+
+use core::time::Duration;
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::{PermissionsExt, symlink};
+
+use portcullis_core::{AllOf, FixedWindow, Rate, Timestamp, TokenBucket};
+use portcullis_shm::OpenError;
+use support::Folder;
+
+fn bucket() -> TokenBucket {
+    TokenBucket::new(Rate::per_second(100), 20)
+}
+
+#[test]
+fn other_settings_are_refused_with_both_named() {
+    let folder = Folder::new("settings");
+    let file = folder.file("limit");
+    let _open = file.limiter(bucket()).unwrap();
+    let faster = file.limiter(TokenBucket::new(Rate::per_second(500), 20));
+    let text = faster.unwrap_err().to_string();
+    // In lowest terms.
+    assert!(text.contains("1 permits per 10ms, burst 20"), "{text}");
+    assert!(text.contains("1 permits per 2ms, burst 20"), "{text}");
+    let window = FixedWindow::new(20, Duration::from_secs(1));
+    let text = file.limiter(window).unwrap_err().to_string();
+    assert!(
+        text.contains("token bucket") && text.contains("fixed window, limit 20"),
+        "{text}"
+    );
+    assert!(file.limiter(bucket()).is_ok());
+}
+
+#[test]
+fn a_setting_that_the_text_does_not_name_is_refused_too() {
+    let folder = Folder::new("origin");
+    let open = |origin| {
+        let window = FixedWindow::builder(20, Duration::from_secs(1));
+        let window = window.origin(Timestamp::from_millis(origin)).build();
+        folder.file("limit").limiter(window.unwrap()).map(drop)
+    };
+    open(0).unwrap();
+    let text = open(300).unwrap_err().to_string();
+    assert!(
+        text.contains("differs from (fixed window, limit 20"),
+        "{text}"
+    );
+}
+
+#[test]
+fn the_state_remains_while_no_process_has_the_file_open() {
+    let folder = Folder::new("remains");
+    let open = || {
+        folder
+            .file("limit")
+            .limiter(TokenBucket::new(Rate::ZERO, 20))
+    };
+    assert!(open().unwrap().try_acquire(15).is_ok());
+    assert!(open().unwrap().try_acquire(6).is_err());
+    assert!(open().unwrap().try_acquire(5).is_ok());
+}
+
+#[test]
+fn a_file_of_another_boot_is_replaced_unless_it_is_in_use() {
+    let folder = Folder::new("boot");
+    let file = folder.file("limit");
+    let open = || file.limiter(TokenBucket::new(Rate::ZERO, 20));
+    let old = open().unwrap();
+    assert!(old.try_acquire(15).is_ok());
+    support_header::edit(&folder.path("limit"), 56, &[b'0'; 36]);
+    assert!(
+        matches!(open(), Err(OpenError::Busy { .. })),
+        "a process uses it"
+    );
+    drop(old);
+    assert!(open().unwrap().try_acquire(20).is_ok(), "it starts anew");
+    assert!(
+        open().unwrap().try_acquire(1).is_err(),
+        "and is replaced once"
+    );
+}
+
+#[test]
+fn a_file_from_another_time_namespace_is_refused() {
+    let folder = Folder::new("namespace");
+    let file = folder.file("limit");
+    drop(file.limiter(bucket()).unwrap());
+    let here = fs::read(folder.path("limit")).unwrap()[96];
+    support_header::edit(&folder.path("limit"), 96, &[here.wrapping_add(1)]);
+    let refused = file.limiter(bucket()).unwrap_err();
+    assert!(
+        matches!(refused, OpenError::TimeNamespace { .. }),
+        "{refused}"
+    );
+}
+
+#[test]
+fn files_that_are_no_limiter_are_refused_with_the_reason() {
+    let folder = Folder::new("damaged");
+    let path = folder.path("limit");
+    let file = folder.file("limit");
+    drop(file.limiter(bucket()).unwrap());
+    let whole = fs::read(&path).unwrap();
+    let opened = |bytes: &[u8]| {
+        fs::write(&path, bytes).unwrap();
+        file.limiter(bucket()).map(drop)
+    };
+    let says = |bytes: &[u8], words: &str| {
+        let text = opened(bytes).unwrap_err().to_string();
+        assert!(text.contains(words), "{text}");
+    };
+    says(b"", "shorter than a header");
+    says(&whole[..100], "shorter than a header");
+    says(&whole[..4096], "another size");
+    says(&whole[..4100], "another size");
+    says(&[b'x'; 8192], "not a file of shared limiters");
+    let mut changed = whole.clone();
+    changed[130] ^= 1;
+    says(&changed, "checksum");
+    assert!(opened(&whole).is_ok());
+    support_header::edit(&path, 8, &2_u32.to_ne_bytes());
+    let text = file.limiter(bucket()).unwrap_err().to_string();
+    assert!(
+        text.contains("layout version 2, and this library has version 1"),
+        "{text}"
+    );
+    opened(&whole).unwrap();
+    support_header::edit(&path, 24, &u64::MAX.to_ne_bytes());
+    let text = file.limiter(bucket()).unwrap_err().to_string();
+    assert!(text.contains("another size"), "{text}");
+}
+
+#[test]
+fn only_plain_files_are_opened() {
+    let folder = Folder::new("plain");
+    fs::create_dir(folder.path("folder")).unwrap();
+    assert!(folder.file("folder").limiter(bucket()).is_err());
+    drop(folder.file("limit").limiter(bucket()).unwrap());
+    symlink(folder.path("limit"), folder.path("link")).unwrap();
+    assert!(folder.file("link").limiter(bucket()).is_err());
+    assert!(folder.file("none/limit").limiter(bucket()).is_err());
+}
+
+#[test]
+fn permissions_are_as_set_whatever_the_umask_is() {
+    let folder = Folder::new("mode");
+    let mode = |name: &str| {
+        let metadata = fs::metadata(folder.path(name)).unwrap();
+        metadata.permissions().mode() & 0o777
+    };
+    drop(folder.file("private").limiter(bucket()).unwrap());
+    assert_eq!(mode("private"), 0o600);
+    let shared = folder.file("shared").mode(0o666);
+    drop(shared.limiter(bucket()).unwrap());
+    assert_eq!(mode("shared"), 0o666);
+}
+
+#[test]
+fn a_file_of_another_user_is_opened_only_if_asked_to() {
+    let folder = Folder::new("owner");
+    drop(folder.file("limit").limiter(bucket()).unwrap());
+    let path = folder.path("limit");
+    if std::os::unix::fs::chown(&path, Some(12_345), None).is_err() {
+        // Only root can give a file away.
+        return;
+    }
+    let refused = folder.file("limit").limiter(bucket()).unwrap_err();
+    assert!(
+        matches!(refused, OpenError::Owner { owner: 12_345, .. }),
+        "{refused}"
+    );
+    assert!(folder.file("limit").any_owner().limiter(bucket()).is_ok());
+}
+
+#[test]
+fn a_file_in_use_is_not_removed() {
+    let folder = Folder::new("remove");
+    let file = folder.file("limit");
+    assert!(
+        matches!(file.remove(), Err(OpenError::System { .. })),
+        "there is none"
+    );
+    let open = file.limiter(bucket()).unwrap();
+    assert!(matches!(file.remove(), Err(OpenError::Busy { .. })));
+    drop(open);
+    file.remove().unwrap();
+    assert_eq!(folder.names(), [""; 0]);
+}
+
+#[test]
+fn what_a_process_leaves_that_dies_while_it_creates_a_file_harms_nobody() {
+    let folder = Folder::new("unfinished");
+    fs::write(folder.path(".limit.77-0.new"), "half").unwrap();
+    let bucket = folder.file("limit").limiter(bucket()).unwrap();
+    assert!(bucket.try_acquire(20).is_ok());
+}
+
+#[test]
+fn two_limiters_of_one_file_are_one_limit_in_a_composition() {
+    let folder = Folder::new("composed");
+    let open = || {
+        folder
+            .file("limit")
+            .limiter(TokenBucket::new(Rate::ZERO, 3))
+            .unwrap()
+    };
+    let (one, other) = (open(), open());
+    let both = AllOf::new((&one, &other));
+    assert!(both.try_acquire_at(support::now(), 2).is_err(), "4 of 3");
+    assert!(both.try_acquire_at(support::now(), 1).is_ok());
+    assert!(
+        one.try_acquire(1).is_ok(),
+        "a denial gives back what it took"
+    );
+}
+
+#[test]
+fn a_truncated_file_is_refused() {
+    let folder = Folder::new("short");
+    drop(folder.file("limit").limiter(bucket()).unwrap());
+    let file = OpenOptions::new()
+        .write(true)
+        .open(folder.path("limit"))
+        .unwrap();
+    file.set_len(5_000).unwrap();
+    let refused = folder.file("limit").limiter(bucket()).unwrap_err();
+    assert!(matches!(refused, OpenError::Damaged { .. }), "{refused}");
+}

@@ -1,0 +1,322 @@
+//! Processes that share limiters, join, are killed, and write nonsense.
+
+mod support;
+
+use core::time::Duration;
+use std::fs::OpenOptions;
+use std::os::unix::fs::FileExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::time::Instant;
+
+use portcullis_core::{Denied, FixedWindow, Limiter, Rate, TokenBucket};
+use portcullis_shm::{OpenError, SharedFile};
+use support::{Folder, Journal, PERMIT, Process, most_above_rate, now, role, seconds};
+
+const PER_SECOND: u32 = 20_000;
+/// As many as half a second gains, so that no permit is lost while no process runs.
+const BURST: u64 = 10_000;
+
+fn bucket() -> TokenBucket {
+    TokenBucket::new(Rate::per_second(PER_SECOND), BURST)
+}
+
+/// The processes that the tests start.
+#[test]
+#[ignore = "a process of the other tests"]
+fn child() {
+    let role = role();
+    let role: Vec<_> = role.iter().map(String::as_str).collect();
+    match role[..] {
+        ["take", file, journal] => take(&SharedFile::at(file), Path::new(journal)),
+        ["race", folder, begun, rounds] => race(
+            Path::new(folder),
+            begun.parse().unwrap(),
+            rounds.parse().unwrap(),
+        ),
+        ["use", file, time] => use_for(&SharedFile::at(file), time.parse().unwrap()),
+        ["write", file, time] => write_nonsense(Path::new(file), time.parse().unwrap()),
+        ["outlive", file, other] => outlive(&SharedFile::at(file), &SharedFile::at(other)),
+        ["fault", file, foreign] => fault(&SharedFile::at(file), Path::new(foreign)),
+        [] => {}
+        _ => panic!("{role:?}"),
+    }
+}
+
+/// Takes until it is killed.
+fn take(file: &SharedFile, journal: &Path) {
+    let bucket = file.limiter(bucket()).unwrap();
+    let mut journal = Journal::open(journal);
+    loop {
+        let earliest = now();
+        for n in [7, 1] {
+            if bucket.try_acquire_at(earliest, n).is_ok() {
+                journal.write(earliest, now(), n.into());
+                break;
+            }
+        }
+    }
+}
+
+/// Numbers that need not be good.
+fn draw(state: &mut u64) -> u64 {
+    *state = state
+        .wrapping_mul(6_364_136_223_846_793_005)
+        .wrapping_add(1);
+    *state >> 33
+}
+
+fn four_processes_share_one_bucket(time: Duration) {
+    let folder = Folder::new(&format!("bucket-{}", time.as_secs()));
+    let (file, journal) = (folder.path("limit"), folder.path("journal"));
+    let start = || Process::start(&["take", file.to_str().unwrap(), journal.to_str().unwrap()]);
+    let mut children: Vec<_> = (0..4).map(|_| start()).collect();
+    let (begun, mut draws, mut killed) = (Instant::now(), 7, 0);
+    while begun.elapsed() < time {
+        std::thread::sleep(Duration::from_millis(20 + draw(&mut draws) % 200));
+        let unlucky = (draw(&mut draws) % 4) as usize;
+        core::mem::replace(&mut children[unlucky], start()).kill();
+        killed += 1;
+    }
+    children.into_iter().for_each(Process::kill);
+    let admissions = Journal::read(&journal);
+    let admitted: u64 = admissions.iter().map(|a| a.permits).sum();
+    let most = most_above_rate(&admissions, PER_SECOND);
+    assert!(
+        most <= i128::from(BURST) * PERMIT,
+        "{most} billionths above the rate, and the burst is {BURST}"
+    );
+    let first = admissions.iter().map(|a| a.earliest).min().unwrap();
+    let last = admissions.iter().map(|a| a.latest).max().unwrap();
+    let bound = BURST + u64::from(PER_SECOND) * (last - first) / 1_000_000_000;
+    println!("{admitted} of {bound} permits, {killed} processes killed");
+    assert!(
+        admitted >= bound / 100 * 99,
+        "{admitted} of {bound} permits"
+    );
+}
+
+#[test]
+fn four_processes_share_one_bucket_while_processes_are_killed() {
+    four_processes_share_one_bucket(Duration::from_secs(3));
+}
+
+#[test]
+#[ignore = "half a minute"]
+fn four_processes_share_one_bucket_for_long() {
+    four_processes_share_one_bucket(seconds(30));
+}
+
+const RACERS: u64 = 8;
+
+/// Opens one file after another, each at a moment that all processes know, takes all permits that
+/// there are, and tells how many.
+fn race(folder: &Path, begun: u64, rounds: u64) {
+    // None is closed before all have opened it.
+    let mut opened = Vec::new();
+    for round in 0..rounds {
+        while now().as_nanos() < begun + round * 4_000_000 {
+            core::hint::spin_loop();
+        }
+        let file = SharedFile::at(folder.join(round.to_string()));
+        let bucket = file.limiter(TokenBucket::new(Rate::ZERO, 1_000)).unwrap();
+        let granted = (0..1_500).filter(|_| bucket.try_acquire(1).is_ok()).count();
+        println!("\ngranted {round} {granted}");
+        opened.push(bucket);
+    }
+}
+
+/// Returns how many permits of each round the racing processes were granted.
+fn race_for(folder: &Folder, rounds: usize) -> Vec<u64> {
+    let path = folder.path("");
+    let (path, number) = (path.to_str().unwrap(), rounds.to_string());
+    let begun = (now().as_nanos() + 300_000_000).to_string();
+    let words = ["race", path, &begun, &number];
+    let racers: Vec<_> = (0..RACERS).map(|_| Process::start(&words)).collect();
+    let mut granted = vec![0; rounds];
+    for racer in racers {
+        for line in racer.finish("granted ") {
+            let (round, permits) = line.split_once(' ').unwrap();
+            granted[round.parse::<usize>().unwrap()] += permits.parse::<u64>().unwrap();
+        }
+    }
+    granted
+}
+
+#[test]
+fn of_processes_that_race_to_create_a_file_one_creates_it() {
+    let folder = Folder::new("race");
+    assert_eq!(race_for(&folder, 150), [1_000; 150]);
+    assert_eq!(folder.names().len(), 150, "{:?}", folder.names());
+}
+
+/// Makes a file one of another boot of the machine.
+fn age(file: &Path) {
+    support_header::edit(file, 56, b"00000000-0000-0000-0000-000000000000");
+}
+
+#[test]
+fn of_processes_that_find_a_file_of_another_boot_one_replaces_it() {
+    let folder = Folder::new("reboot");
+    for round in 0..240 {
+        let name = round.to_string();
+        let bucket = TokenBucket::new(Rate::ZERO, 1_000);
+        let old = folder.file(&name).limiter(bucket).unwrap();
+        let _ = old.try_acquire(900).unwrap();
+        drop(old);
+        age(&folder.path(&name));
+    }
+    assert_eq!(race_for(&folder, 240), [1_000; 240]);
+    assert_eq!(folder.names().len(), 240, "{:?}", folder.names());
+}
+
+/// Uses a bucket and a window in files for a time, whatever they contain.
+fn use_for(file: &SharedFile, millis: u64) {
+    let bucket = file.limiter(bucket()).unwrap();
+    println!("\nready");
+    let begun = Instant::now();
+    let mut decisions = 0;
+    while begun.elapsed() < Duration::from_millis(millis) {
+        for n in [0, 1, 7, 20_000] {
+            if let Err(denied) = bucket.take_at(now(), n) {
+                bucket.retry(denied);
+            }
+            bucket.explain_at(now(), n);
+            bucket.idle_at(now());
+        }
+        decisions += 4;
+    }
+    println!("\ndecisions {decisions}");
+}
+
+/// Writes random bytes anywhere into a file for a time.
+fn write_nonsense(path: &Path, millis: u64) {
+    let file = OpenOptions::new().write(true).open(path).unwrap();
+    let size = file.metadata().unwrap().len();
+    let begun = Instant::now();
+    let mut draws = now().as_nanos();
+    while begun.elapsed() < Duration::from_millis(millis) {
+        let bytes: Vec<_> = (0..=draw(&mut draws) % 64)
+            .map(|_| draw(&mut draws) as u8)
+            .collect();
+        // Half of them hit the first words.
+        let at = match draw(&mut draws) % 2 {
+            0 => 4096 + draw(&mut draws) % 64,
+            _ => draw(&mut draws) % size,
+        };
+        let bytes = &bytes[..bytes.len().min((size - at) as usize)];
+        file.write_all_at(bytes, at).unwrap();
+    }
+}
+
+fn nonsense_in_the_file(time: Duration) {
+    let folder = Folder::new(&format!("nonsense-{}", time.as_secs()));
+    let kept_open = folder.file("limit").limiter(bucket()).unwrap();
+    let path = folder.path("limit");
+    let (path, millis) = (path.to_str().unwrap(), time.as_millis().to_string());
+    let words = ["use", path, &millis];
+    let mut users: Vec<_> = (0..4).map(|_| Process::start(&words)).collect();
+    for user in &mut users {
+        user.until("ready");
+    }
+    // The header is checked when a file is opened. After that, anything may be written.
+    let writer = Process::start(&["write", path, &millis]);
+    for user in users {
+        let decisions: u64 = user.finish("decisions")[0].parse().unwrap();
+        assert!(decisions > 1_000, "{decisions}");
+    }
+    writer.finish("");
+    drop(kept_open);
+    let refused = folder.file("limit").limiter(bucket()).unwrap_err();
+    println!("{refused}");
+}
+
+#[test]
+fn nonsense_in_the_file_ends_no_process() {
+    nonsense_in_the_file(Duration::from_secs(2));
+}
+
+#[test]
+#[ignore = "a minute"]
+fn nonsense_in_the_file_for_long_ends_no_process() {
+    nonsense_in_the_file(seconds(60));
+}
+
+/// Uses a limiter until its file is truncated. Another limiter goes on.
+fn outlive(file: &SharedFile, other: &SharedFile) {
+    let bucket = file.limiter(bucket()).unwrap();
+    let other = other
+        .limiter(FixedWindow::new(1_000_000_000, Duration::from_hours(1)))
+        .unwrap();
+    println!("\nready");
+    let denied = loop {
+        assert!(other.try_acquire(1).is_ok());
+        match bucket.try_acquire(1) {
+            Err(denied @ Denied::Closed { .. }) => break denied,
+            _ => assert!(!bucket.is_lost()),
+        }
+    };
+    assert!(bucket.is_lost() && !other.is_lost());
+    assert_eq!(denied.retry(&bucket), portcullis_core::Retry::Never);
+    assert_eq!(bucket.available_at(now()), 0);
+    for _ in 0..1_000 {
+        let denied = bucket.try_acquire(1).map(|_| ());
+        assert_eq!(denied, Err(Denied::Closed { permits: 1 }));
+        assert!(other.try_acquire(1).is_ok());
+    }
+    let refused = file.limiter(crate::bucket()).unwrap_err();
+    assert!(matches!(refused, OpenError::Damaged { .. }), "{refused}");
+    println!("\noutlived");
+}
+
+#[test]
+fn a_file_that_is_truncated_while_processes_use_it_ends_none_of_them() {
+    for size in [0, 4096] {
+        let folder = Folder::new(&format!("truncated-{size}"));
+        let paths = [folder.path("limit"), folder.path("other")];
+        let words = [
+            "outlive",
+            paths[0].to_str().unwrap(),
+            paths[1].to_str().unwrap(),
+        ];
+        let mut users: Vec<_> = (0..4).map(|_| Process::start(&words)).collect();
+        for user in &mut users {
+            user.until("ready");
+        }
+        let file = OpenOptions::new().write(true).open(&paths[0]).unwrap();
+        file.set_len(size).unwrap();
+        for user in users {
+            assert_eq!(user.finish("outlived").len(), 1);
+        }
+    }
+}
+
+/// Accesses a page that another mapping of the process lacks.
+fn fault(file: &SharedFile, foreign: &Path) {
+    let bucket = file.limiter(bucket()).unwrap();
+    let _ = bucket.try_acquire(1).unwrap();
+    let foreign = OpenOptions::new().read(true).write(true).open(foreign);
+    println!("\nready");
+    support_fault::beyond_the_end(&foreign.unwrap());
+    println!("\nsurvived");
+}
+
+#[test]
+fn a_fault_in_another_mapping_ends_the_process_as_before() {
+    let folder = Folder::new("fault");
+    std::fs::write(folder.path("foreign"), "").unwrap();
+    let paths = [folder.path("limit"), folder.path("foreign")];
+    let mut child = Process::start(&[
+        "fault",
+        paths[0].to_str().unwrap(),
+        paths[1].to_str().unwrap(),
+    ]);
+    child.until("ready");
+    assert_eq!(child.status().signal(), Some(libc::SIGBUS));
+}
+
+#[path = "support/header.rs"]
+mod support_header;
+
+#[path = "support/fault.rs"]
+mod support_fault;
