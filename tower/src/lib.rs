@@ -71,8 +71,9 @@
 //! A table for 10,000 keys has 43,000 slots. With a limit of 10 per second, a forged key has a slot
 //! for 1.1 s. So with 100,000 forged keys per second, 39 % of all requests with a new key find one.
 //! Clients with a slot are served in full. To serve all others too, make the table larger: for as
-//! many keys as arrive while a slot is in use. Or judge by keys that are hard to forge: the address,
-//! of which the first 64 bits count in IPv6, and [`ForwardedFor`] from trusted proxies only.
+//! many keys as arrive while a slot is in use. Or judge by keys that are hard to forge: the
+//! address, of which the first 64 bits count in IPv6, and [`ForwardedFor`] from trusted proxies
+//! only.
 //!
 //! # Features
 //!

@@ -1,7 +1,7 @@
 //! A client forges a new key for each of its requests, faster than the table can forget them. The
-//! memory stays as it was configured. A client whose key has a slot in the table gets what its limit
-//! allows, as without the flood. A client whose key has none competes with the forged keys for the
-//! slots that become free.
+//! memory stays as it was configured. A client whose key has a slot in the table gets what its
+//! limit allows, as without the flood. A client whose key has none competes with the forged keys
+//! for the slots that become free.
 
 #[path = "../../core/tests/support/allocations.rs"]
 mod allocations;

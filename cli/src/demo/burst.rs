@@ -28,8 +28,8 @@ const FRAME: Duration = Duration::from_millis(25);
 pub(crate) struct Burst {
     /// The rate in permits per second.
     pub(crate) rate: u32,
-    /// How late the last request may be served, as a fraction of the expected time. What the machine
-    /// is late for other threads counts besides: see [`Timeline::late`].
+    /// How late the last request may be served, as a fraction of the expected time. What the
+    /// machine is late for other threads counts besides: see [`Timeline::late`].
     pub(crate) tolerance: f64,
 }
 

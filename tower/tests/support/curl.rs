@@ -11,8 +11,8 @@ pub(crate) struct Curl {
     pub(crate) body: Vec<u8>,
 }
 
-/// Returns the requests of all `curl` lines of an example, in order, each as often as its loop sends
-/// it.
+/// Returns the requests of all `curl` lines of an example, in order, each as often as its loop
+/// sends it.
 pub(crate) fn lines_of(example: &str) -> Vec<Curl> {
     let head = example.lines().map_while(|line| line.strip_prefix("//!"));
     let head: Vec<_> = head.map(str::trim).collect();
