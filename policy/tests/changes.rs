@@ -50,16 +50,20 @@ fn kind(limit: &Limit) -> (u8, Option<Duration>) {
     }
 }
 
+type Alike = fn(&Limit, &Limit) -> bool;
+
 /// For each new limit, the old one that it goes on with: equal ones first, then those of the same
 /// name, then those with the same period, then any of the same kind.
 fn pairs(old: &[Limit], new: &[Limit]) -> Vec<Option<usize>> {
-    let unnamed = |limit: &Limit| limit.clone().named("");
+    fn unnamed(limit: &Limit) -> Limit {
+        limit.clone().named("")
+    }
     let mut pairs: Vec<Option<usize>> = vec![None; new.len()];
-    let alike: [&dyn Fn(&Limit, &Limit) -> bool; 4] = [
-        &|a, b| unnamed(a) == unnamed(b),
-        &|a, b| kind(a) == kind(b) && a.name() == b.name() && a.name().is_some(),
-        &|a, b| kind(a) == kind(b) && a.period() == b.period(),
-        &|a, b| kind(a) == kind(b),
+    let alike: [Alike; 4] = [
+        |a, b| unnamed(a) == unnamed(b),
+        |a, b| kind(a) == kind(b) && a.name() == b.name() && a.name().is_some(),
+        |a, b| kind(a) == kind(b) && a.period() == b.period(),
+        |a, b| kind(a) == kind(b),
     ];
     for alike in alike {
         for (at, limit) in new.iter().enumerate() {
@@ -223,12 +227,12 @@ proptest! {
                     let mut all = denials.iter().enumerate();
                     let first = all.find_map(|(index, denied)| Some((index, (*denied)?)));
                     let told = decide(&together, now, &request);
-                    prop_assert_eq!(told.with(|told| denied_by(told)), first);
+                    prop_assert_eq!(told.with(denied_by), first);
                     if first.is_none() {
                         let all: Vec<_> =
                             apart.iter().map(|live| decide(live, now, &request)).collect();
                         for one in &all {
-                            prop_assert!(one.with(|one| one.is_allowed()));
+                            prop_assert!(one.with(|one: &Decision<'_>| one.is_allowed()));
                         }
                         open.push((told, all));
                     }

@@ -1,7 +1,8 @@
 //! Clients and callers that try to get more from a policy than it promises, or to break it.
 
 use core::ops::ControlFlow;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use core::panic::AssertUnwindSafe;
+use std::panic::catch_unwind;
 
 use portcullis_core::Timestamp;
 use portcullis_policy::{

@@ -444,7 +444,7 @@ impl<const N: usize, W: Word> StripedBucket<N, W> {
         let size = word >> Self::HAVE_BITS & ((1 << SIZE_BITS) - 1);
         Allotment {
             // None for 0: half of the smallest is no multiple of it.
-            size: (LEAST << size) / 2 & !(LEAST - 1),
+            size: ((LEAST << size) / 2) & !(LEAST - 1),
             have: word & Self::HAVE,
         }
     }

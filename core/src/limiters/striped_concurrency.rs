@@ -468,7 +468,7 @@ impl<const N: usize, W: Word> StripedConcurrency<N, W> {
             | 1 << PARITY_AT;
         let settled = rest & !begun;
         let next = match underway.what {
-            Move::Open => settled - Self::many(Self::draw(rest)) | ANY_OPEN,
+            Move::Open => (settled - Self::many(Self::draw(rest))) | ANY_OPEN,
             Move::Fill => settled - Self::many(Self::draw(rest)),
             // A closed stripe keeps the number of what it had. If it is open again, the exchange
             // fails.
