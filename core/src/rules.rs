@@ -127,6 +127,13 @@ pub trait TableRules: WordRules {
     /// neither before `since` nor staler than the rules' own staleness allows.
     fn is_forgettable(&self, state: u64, now: Timestamp, since: Timestamp) -> bool;
 
+    /// As [`is_forgettable`](Self::is_forgettable), in an entry with other limits, whose permits
+    /// may be in use when those of this limit are refunded. No take at such a timestamp and its
+    /// refund bring `state` back.
+    fn is_forgettable_among(&self, state: u64, now: Timestamp, since: Timestamp) -> bool {
+        self.is_forgettable(state, now, since)
+    }
+
     /// As [`judge`](WordRules::judge), for a state that lies in a slot of a table, above the bits
     /// `low`. Returns the next state above the same bits. Rules that can decide without moving the
     /// state override this method.

@@ -382,6 +382,8 @@ fn explorer(context: &Context) -> Command {
         "--test",
         "every_access",
         "--test",
+        "keyed_list",
+        "--test",
         "striped_bucket",
         "--test",
         "striped_concurrency",

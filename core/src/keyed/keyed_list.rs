@@ -152,8 +152,8 @@ use crate::{IntoRuleList, RandomSeed};
 /// first grant of a key, and in a list that begins with a concurrency limit.
 ///
 /// **Self-cleaning.** An entry is given to another key once all of its limits have been
-/// [idle](Idle) for the [staleness](Self::staleness). So the limit that takes longest to fill
-/// decides how long a key keeps its entry.
+/// [idle](Idle) for the [staleness](Self::staleness); a token bucket for a tick more, so never
+/// without refill. The limit that takes longest to fill decides how long a key keeps its entry.
 ///
 /// **Cost.** One hash, and one compare-exchange for each limit, on one cache line for most keys: in
 /// a half-full table for 79 % of them with 5 limits or more, for 90 % with 3 or 4, and for 98 %

@@ -193,7 +193,7 @@ impl<R: KeyedRules> Rules for R {
     }
 
     fn is_forgettable(&self, state: u64, now: Timestamp, since: Timestamp) -> bool {
-        TableRules::is_forgettable(self, state, now, since)
+        TableRules::is_forgettable_among(self, state, now, since)
     }
 
     fn capacity(&self) -> u64 {

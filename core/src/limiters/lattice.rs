@@ -114,14 +114,15 @@ impl Lattice {
         }
     }
 
-    /// Returns whether a bucket whose state is `used` is full at `now` and was full at `since`,
-    /// which is no later than `now`.
+    /// Returns whether a bucket whose state is `used` is full at `now`, and was full at `since`, no
+    /// later than `now`, with `beyond` more units than it can hold.
     pub(crate) fn is_full_since(
         &self,
         ticks: &Grid,
         used: u64,
         now: Timestamp,
         since: Timestamp,
+        beyond: u64,
     ) -> bool {
         let tick = ticks.index(now);
         // Decided by the distance of `now`. The distance of `since` could look like that of a
@@ -131,8 +132,8 @@ impl Lattice {
             .saturating_mul(self.gain)
             .min(self.staleness());
         let distance = self.position(tick).wrapping_sub(used) & self.mask;
-        self.is_unlimited()
-            || distance < self.behind && distance >= self.full.saturating_add(passed)
+        let least = self.full.saturating_add(passed).saturating_add(beyond);
+        self.is_unlimited() || distance < self.behind && distance >= least
     }
 
     /// Returns the whole permits available. At an unlimited rate, `u64::MAX`.

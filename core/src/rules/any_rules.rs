@@ -148,6 +148,10 @@ impl TableRules for AnyRules {
         each!(self, rules => rules.is_forgettable(state, now, since))
     }
 
+    fn is_forgettable_among(&self, state: u64, now: Timestamp, since: Timestamp) -> bool {
+        each!(self, rules => rules.is_forgettable_among(state, now, since))
+    }
+
     fn capacity(&self) -> u64 {
         each!(self, rules => rules.capacity())
     }

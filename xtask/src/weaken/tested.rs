@@ -845,6 +845,17 @@ pub(super) const EXPLORED: &[Mutant] = &[
             "calls_that_pre_empt_each_other_decide_as_a_plain_limit_2",
         ),
     },
+    // A refund of a take that began where the bucket was just full brings back its state.
+    Mutant {
+        file: "core/src/limiters/token_bucket/rules.rs",
+        within: "fn is_forgettable_among(",
+        text: "now, since, 1)",
+        by: "now, since, 0)",
+        test: (
+            "keyed_list",
+            "a_key_whose_rate_is_refunded_keeps_its_entry_while_a_permit_is_in_use",
+        ),
+    },
     // What a closed stripe had is lost.
     Mutant {
         file: STRIPED_CONCURRENCY,

@@ -18,7 +18,8 @@
 //!   and may owe no more. Then it is in use, and no claim is made.
 //!
 //! A refund moves a word to a state in which less is in use. It does not bring back the word that a
-//! claim has read: that word was free, and a refund leaves a bucket that has been full since the
+//! claim has read. That word was free: a bucket had been full since before any instant that a call
+//! may still pass, and a window had ended. A refund leaves a bucket that has been full since the
 //! refund at the earliest, and a window that has not ended.
 
 use core::hash::BuildHasher;

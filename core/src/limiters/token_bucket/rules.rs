@@ -528,7 +528,15 @@ impl<W: Word> TableRules for TokenBucketRules<W> {
     }
 
     fn is_forgettable(&self, used: u64, now: Timestamp, since: Timestamp) -> bool {
-        self.lattice().is_full_since(&self.ticks, used, now, since)
+        let lattice = self.lattice();
+        lattice.is_full_since(&self.ticks, used, now, since, 0)
+    }
+
+    /// If the bucket is just full at a take, the take begins at `used`, and its refund ends there.
+    /// If it has been full for longer, both are ahead of `used`.
+    fn is_forgettable_among(&self, used: u64, now: Timestamp, since: Timestamp) -> bool {
+        let lattice = self.lattice();
+        lattice.is_full_since(&self.ticks, used, now, since, 1)
     }
 
     fn capacity(&self) -> u64 {
