@@ -21,6 +21,7 @@ use core::fmt;
 use core::ops::Range;
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 #[cfg(feature = "json")]
 use crate::policy::{check, fit};
@@ -196,12 +197,17 @@ pub(crate) struct Reader<'t> {
     pub(crate) words: Words,
     errors: Vec<(Span, String)>,
     places: HashMap<Place, Span>,
+    rules: HashMap<Box<str>, RuleNumber>,
 }
+
+/// Stands for the name of a rule, which may be long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct RuleNumber(usize);
 
 /// A setting of a rule, or one of its values.
 #[derive(PartialEq, Eq, Hash)]
 struct Place {
-    rule: String,
+    rule: RuleNumber,
     setting: String,
     value: Option<String>,
 }
@@ -213,6 +219,7 @@ impl<'t> Reader<'t> {
             words,
             errors: Vec::new(),
             places: HashMap::new(),
+            rules: HashMap::new(),
         }
     }
 
@@ -357,12 +364,24 @@ impl<'t> Reader<'t> {
         values.iter().filter_map(text).collect()
     }
 
+    /// The number of the rules with this name.
+    pub(crate) fn rule(&mut self, name: &str) -> RuleNumber {
+        let next = RuleNumber(self.rules.len());
+        *self.rules.entry(name.into()).or_insert(next)
+    }
+
     /// Notes where a setting of a rule is, or one of its values. Of several places, the last one of
     /// a setting counts, and the first one of a value.
-    pub(crate) fn note(&mut self, rule: &str, setting: &str, value: Option<&str>, span: Span) {
+    pub(crate) fn note(
+        &mut self,
+        rule: RuleNumber,
+        setting: &str,
+        value: Option<&str>,
+        span: Span,
+    ) {
         let has_value = value.is_some();
         let place = Place {
-            rule: rule.to_owned(),
+            rule,
             setting: setting.to_owned(),
             value: value.map(str::to_owned),
         };
@@ -374,10 +393,10 @@ impl<'t> Reader<'t> {
 
     /// Where the setting is that an error is about: the value, else the setting, else the name of
     /// the rule.
-    fn place_of(&self, error: &RuleError) -> Span {
+    fn place_of(&self, rule: Option<RuleNumber>, error: &RuleError) -> Span {
         let find = |setting: &str, value: Option<&str>| {
             let place = Place {
-                rule: error.rule.to_string(),
+                rule: rule?,
                 setting: setting.to_owned(),
                 value: value.map(str::to_owned),
             };
@@ -416,7 +435,8 @@ impl<'t> Reader<'t> {
         match check(rules, path_rules) {
             Ok((plans, _)) => {
                 if let Err(error) = fit(&plans, DEFAULT_TABLE_BYTES) {
-                    warnings.push((self.place_of(&error), error.problem));
+                    let rule = self.rules.get(&*error.rule).copied();
+                    warnings.push((self.place_of(rule, &error), error.problem));
                 }
             }
             Err(errors) => self.refuse_rules(errors),
@@ -430,8 +450,15 @@ impl<'t> Reader<'t> {
 
     /// Notes the errors that a policy has found, each at its setting.
     fn refuse_rules(&mut self, errors: Vec<RuleError>) {
+        // Errors of one rule have its name in common, which is looked up once for all of them.
+        let mut last: Option<(Arc<str>, Option<RuleNumber>)> = None;
         for error in errors {
-            let span = self.place_of(&error);
+            let rule = match &last {
+                Some((name, rule)) if Arc::ptr_eq(name, &error.rule) => *rule,
+                _ => self.rules.get(&*error.rule).copied(),
+            };
+            last = Some((Arc::clone(&error.rule), rule));
+            let span = self.place_of(rule, &error);
             let message = match &error.value {
                 Some(value) => {
                     format!("{}: `{}` {}", error.setting, shown(value), error.problem)

@@ -7,7 +7,7 @@ use core::time::Duration;
 
 #[cfg(feature = "json")]
 use crate::document::Names;
-use crate::document::{FileError, Reader, Table, Text, Value};
+use crate::document::{FileError, Reader, RuleNumber, Span, Table, Text, Value};
 use crate::{
     Algorithm, Conditions, Key, Kind, Limit, OnMissing, PathRules, Policy, PolicySettings,
     QueueOrder, Rule, Threshold, parse_count, parse_period,
@@ -246,7 +246,8 @@ struct FileReader<'t> {
 /// The settings of a rule, which are read by name.
 struct Settings<'v, 't> {
     table: &'v Table<'t>,
-    rule: &'v str,
+    /// `None` for the settings of a limit or a threshold.
+    rule: Option<RuleNumber>,
 }
 
 impl<'v, 't> Settings<'v, 't> {
@@ -302,10 +303,14 @@ impl<'t> FileReader<'t> {
             return None;
         };
         let name = self.reader.text(name, "name")?;
+        let number = self.reader.rule(name);
         for (setting, value) in table.iter() {
-            self.reader.note(name, &setting.text, None, value.span);
+            self.reader.note(number, &setting.text, None, value.span);
         }
-        let settings = Settings { table, rule: name };
+        let settings = Settings {
+            table,
+            rule: Some(number),
+        };
         let mut rule = Rule::new(name).when(self.conditions(&settings));
         if let Some(priority) = self.number(&settings, "priority", u32::MAX.into()) {
             rule = rule.priority(priority as u32);
@@ -325,18 +330,18 @@ impl<'t> FileReader<'t> {
             rule = rule.on_missing(on_missing);
         }
         if let Some(value) = settings.get("limits") {
-            for limit in self.limits(name, "limits", value) {
+            for limit in self.limits(number, "limits", value) {
                 rule = rule.limit(limit);
             }
         }
         if let Some(value) = settings.get("overrides") {
-            rule = self.overrides(name, value, rule);
+            rule = self.overrides(number, value, rule);
         }
         if let Some(value) = settings.get("thresholds") {
             let expected = format!("an array of {}", self.reader.words.tables);
             for value in self.reader.array(value, "thresholds", &expected) {
                 let setting = format!("thresholds[{}]", rule.thresholds.len());
-                self.reader.note(name, &setting, None, value.span);
+                self.reader.note(number, &setting, None, value.span);
                 if let Some(threshold) = self.threshold(value) {
                     rule = rule.threshold(threshold);
                 }
@@ -383,8 +388,7 @@ impl<'t> FileReader<'t> {
         conditions = conditions.hosts(self.texts(settings, "hosts"));
         conditions = conditions.tiers(self.texts(settings, "tiers"));
         for (name, values) in self.named_texts(settings.get("properties"), "properties") {
-            self.reader
-                .note(settings.rule, "properties", Some(&name.text), name.span);
+            self.note(settings, "properties", &name.text, name.span);
             conditions = conditions.property(&*name.text, values);
         }
         conditions
@@ -425,8 +429,7 @@ impl<'t> FileReader<'t> {
         }
         if let Some(value) = table.get("networks") {
             for (network, span) in self.reader.texts(value, "networks") {
-                self.reader
-                    .note(settings.rule, "exempt_networks", Some(network), span);
+                self.note(settings, "exempt_networks", network, span);
                 rule = rule.exempt_networks([network]);
             }
         }
@@ -435,7 +438,7 @@ impl<'t> FileReader<'t> {
 
     /// The limits of a rule or of an override, whose places are noted. `setting` is the name that
     /// a policy has for them.
-    fn limits(&mut self, rule: &str, setting: &str, value: &Value<'t>) -> Vec<Limit> {
+    fn limits(&mut self, rule: RuleNumber, setting: &str, value: &Value<'t>) -> Vec<Limit> {
         let limits = self.reader.array(value, "limits", "an array");
         let limit = |(index, value): (usize, &Value<'t>)| {
             let setting = format!("{setting}[{index}]");
@@ -447,7 +450,7 @@ impl<'t> FileReader<'t> {
     }
 
     /// Adds the overrides of a rule, whose places are noted.
-    fn overrides(&mut self, name: &str, value: &Value<'t>, mut rule: Rule) -> Rule {
+    fn overrides(&mut self, number: RuleNumber, value: &Value<'t>, mut rule: Rule) -> Rule {
         let expected = format!("an array of {}", self.reader.words.tables);
         for value in self.reader.array(value, "overrides", &expected) {
             let Some(table) = self.reader.table(value, "overrides") else {
@@ -456,13 +459,13 @@ impl<'t> FileReader<'t> {
             self.reader.known(table, "an override", &OVERRIDE);
             // An override that is refused here has no index.
             let setting = format!("overrides[{}]", rule.overrides.len());
-            self.reader.note(name, &setting, None, value.span);
+            self.reader.note(number, &setting, None, value.span);
             let [Some(key), Some(limits)] = OVERRIDE.map(|name| table.get(name)) else {
                 let message = "overrides: an override has a `key` and `limits`";
                 self.reader.refuse(value.span, message);
                 continue;
             };
-            let limits = self.limits(name, &format!("{setting}.limits"), limits);
+            let limits = self.limits(number, &format!("{setting}.limits"), limits);
             let values = key.as_array().map(<[_]>::len);
             let key = self.reader.texts(key, "key");
             if values == Some(key.len()) {
@@ -482,7 +485,7 @@ impl<'t> FileReader<'t> {
             return None;
         };
         self.reader.known(table, "a limit", &LIMIT);
-        let settings = Settings { table, rule: "" };
+        let settings = Settings { table, rule: None };
         let mut limit = match (settings.get("rate"), settings.get("at_once")) {
             (Some(rate), None) => self.rate(rate)?,
             (None, Some(_)) => {
@@ -551,7 +554,7 @@ impl<'t> FileReader<'t> {
     fn threshold(&mut self, value: &Value<'t>) -> Option<Threshold> {
         let table = self.reader.table(value, "thresholds")?;
         self.reader.known(table, "a threshold", &THRESHOLD);
-        let settings = Settings { table, rule: "" };
+        let settings = Settings { table, rule: None };
         let (Some(at), Some(decision)) = (settings.get("at"), settings.get("decision")) else {
             let message = "thresholds: a threshold has `at` and a `decision`";
             self.reader.refuse(value.span, message);
@@ -599,6 +602,13 @@ impl<'t> FileReader<'t> {
         }
     }
 
+    /// Notes where a value of a setting is.
+    fn note(&mut self, settings: &Settings<'_, 't>, setting: &str, value: &str, span: Span) {
+        if let Some(rule) = settings.rule {
+            self.reader.note(rule, setting, Some(value), span);
+        }
+    }
+
     /// The strings of a setting of a rule, whose places are noted.
     fn texts<'v>(&mut self, settings: &Settings<'v, 't>, name: &str) -> Vec<&'v str> {
         let Some(value) = settings.get(name) else {
@@ -606,7 +616,7 @@ impl<'t> FileReader<'t> {
         };
         let texts = self.reader.texts(value, name);
         for (text, span) in &texts {
-            self.reader.note(settings.rule, name, Some(text), *span);
+            self.note(settings, name, text, *span);
         }
         texts.into_iter().map(|(text, _)| text).collect()
     }

@@ -29,7 +29,7 @@ impl Policy {
             {
                 #[cfg(feature = "queue")]
                 active.follow_queues(old, &timers);
-                kept.push(active.rule.name.clone());
+                kept.push(active.rule.name().into());
             }
         }
         kept

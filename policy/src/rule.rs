@@ -36,7 +36,9 @@ pub const MAX_LIMITS: usize = 8;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Rule {
-    pub(crate) name: Box<str>,
+    /// Shared with the errors of the rule, so that a file with a long name and many errors does not
+    /// take their product of memory.
+    pub(crate) name: Arc<str>,
     pub(crate) priority: u32,
     pub(crate) conditions: Conditions,
     pub(crate) limits: Vec<Limit>,
@@ -570,7 +572,7 @@ impl Rule {
 #[non_exhaustive]
 pub struct RuleError {
     /// The name of the rule.
-    pub rule: Box<str>,
+    pub rule: Arc<str>,
     /// The setting, such as `paths` or `limits[1]`.
     pub setting: String,
     /// The text that is refused, if the setting is text.

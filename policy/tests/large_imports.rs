@@ -1,4 +1,4 @@
-//! Large files of other systems are read in time and memory that grow with their length.
+//! Large files are read in time and memory that grow with their length.
 
 #[path = "../../core/tests/support/allocations.rs"]
 mod allocations;
@@ -7,7 +7,7 @@ use core::time::Duration;
 use std::time::Instant;
 
 use allocations::peak;
-use portcullis_policy::{FileError, Imported, Rule};
+use portcullis_policy::{FileError, Imported, Policy, Rule};
 
 /// About as many bytes of entries as `len`.
 fn entries(len: usize, entry: impl Fn(usize) -> String) -> String {
@@ -89,6 +89,56 @@ fn the_time_and_the_memory_to_read_a_file_grow_with_its_length() {
         let elapsed = start.elapsed();
         assert!(imported.unwrap().rules.len() > 1_000);
         assert!(bytes < 100 * text.len(), "{bytes} bytes for {text:.100}");
+        assert!(elapsed < Duration::from_secs(20), "{elapsed:?}");
+    }
+}
+
+/// Each value of a rule, and each error, is about the rule with the long name.
+#[test]
+fn a_long_name_takes_its_memory_once() {
+    const LEN: usize = 200_000;
+    let name = "n".repeat(LEN);
+    let list =
+        |value: &dyn Fn(usize) -> String| entries(LEN, |index| format!("{:?}", value(index)));
+    let network = |index: usize| format!("10.{}.{}.0/24", index >> 8, index & 255);
+    for (settings, errors) in [
+        (
+            format!("\"paths\": [{}]", list(&|index| format!("/{index}*"))),
+            17_000,
+        ),
+        (
+            format!("\"hosts\": [{}]", list(&|index| format!("{index}/"))),
+            17_000,
+        ),
+        (
+            format!("\"exempt\": {{ \"networks\": [{}] }}", list(&network)),
+            0,
+        ),
+        (
+            format!(
+                "\"exempt\": {{ \"networks\": [{}] }}",
+                list(&|_| "x".into())
+            ),
+            30_000,
+        ),
+        (
+            format!(
+                "\"key\": [\"path\"], \"overrides\": [{}]",
+                entries(LEN, |_| { r#"{ "key": [], "limits": ["0/s"] }"#.into() })
+            ),
+            5_000,
+        ),
+    ] {
+        let text = format!("{{ \"rules\": [{{ \"name\": \"{name}\", {settings} }}] }}");
+        let start = Instant::now();
+        let (policy, bytes) = peak(|| Policy::from_json(&text));
+        let elapsed = start.elapsed();
+        let found = policy.err().map_or(0, |errors| errors.len());
+        assert!(
+            found >= errors && (found > 0) == (errors > 0),
+            "{found} {settings:.50}"
+        );
+        assert!(bytes < 200 * text.len(), "{bytes} bytes for {settings:.50}");
         assert!(elapsed < Duration::from_secs(20), "{elapsed:?}");
     }
 }

@@ -91,7 +91,8 @@ fn rule<'t>(reader: &mut Reader<'t>, value: &Value<'t>) -> Option<Rule> {
     let [category, window, thresholds] = required(reader, value, table, "policy", known)?;
     let name = reader.text(category, "category")?;
     let window = time(reader, window, "windowDuration");
-    reader.note(name, "name", None, category.span);
+    let number = reader.rule(name);
+    reader.note(number, "name", None, category.span);
     let mut rule = Rule::new(name)
         .when(Conditions::new().property("category", [name]))
         .key(Key::property("id"));
@@ -100,7 +101,7 @@ fn rule<'t>(reader: &mut Reader<'t>, value: &Value<'t>) -> Option<Rule> {
         .iter()
         .enumerate()
     {
-        reader.note(name, &format!("thresholds[{index}]"), None, value.span);
+        reader.note(number, &format!("thresholds[{index}]"), None, value.span);
         // A wrong window is reported once.
         let window = window.unwrap_or(Duration::from_secs(1));
         // An invalid threshold keeps its place, so that others keep theirs.

@@ -20,7 +20,7 @@ use std::collections::{HashMap, HashSet};
 use self::options::{Level, Merged, Options, Set};
 use self::templates::{GroupPattern, literal, split_template, upstream_pattern};
 use super::Imported;
-use crate::document::{Names, Node, Reader, Span, Table, Value, nearest, shown};
+use crate::document::{Names, Node, Reader, RuleNumber, Span, Table, Value, nearest, shown};
 use crate::{Conditions, FileError, PathRules, Rule};
 
 /// The header that names the client, if the file does not say which.
@@ -610,25 +610,25 @@ impl<'t> OcelotReader<'t> {
             .methods(methods)
             .paths(route.patterns.iter().map(|pattern| pattern.value.as_str()))
             .hosts(hosts.clone().map(|host| host.value.as_str()));
-        let name = self.add_rule(name, route.span, conditions, merged);
+        let number = self.add_rule(name, route.span, conditions, merged);
         for pattern in &route.patterns {
             self.reader
-                .note(&name, "paths", Some(&pattern.value), pattern.span);
+                .note(number, "paths", Some(&pattern.value), pattern.span);
         }
         for host in hosts {
             self.reader
-                .note(&name, "hosts", Some(&host.value), host.span);
+                .note(number, "hosts", Some(&host.value), host.span);
         }
     }
 
-    /// Adds a rule. Returns its name.
+    /// Adds a rule. Returns its number.
     fn add_rule(
         &mut self,
         name: &str,
         span: Span,
         conditions: Conditions,
         merged: Option<Merged<'_>>,
-    ) -> String {
+    ) -> RuleNumber {
         let name = match merged.as_ref().and_then(|merged| merged.prefix) {
             Some(prefix) => format!("{prefix}:{name}"),
             None => name.to_owned(),
@@ -637,14 +637,15 @@ impl<'t> OcelotReader<'t> {
         let mut rule = Rule::new(&name)
             .priority(u32::try_from(self.rules.len()).unwrap_or(u32::MAX))
             .when(conditions);
-        self.reader.note(&name, "name", None, span);
+        let number = self.reader.rule(&name);
+        self.reader.note(number, "name", None, span);
         if let Some(merged) = merged {
             self.reader
-                .note(&name, "limits[0]", None, merged.limit.span);
+                .note(number, "limits[0]", None, merged.limit.span);
             rule = merged.apply(rule, &self.client_headers(&merged));
         }
         self.rules.push(rule);
-        name
+        number
     }
 
     /// The name, or the name and a number if another rule has it.
