@@ -1,5 +1,6 @@
 //! A rule with several limits that change keeps what one rule for each of the limits keeps.
 
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use core::time::Duration;
 
 use portcullis_core::{Denied, Timestamp};
@@ -247,5 +248,111 @@ proptest! {
                 prop_assert_eq!(left(&together.load(), now, &request), each, "{:?}", limits);
             }
         }
+    }
+}
+
+/// What threads did with one key.
+#[derive(Default)]
+struct Done {
+    /// Permits that were used, and that the limits could count.
+    used: AtomicU64,
+    /// Permits that were used, or that some limit did not take back.
+    most: AtomicU64,
+    /// Requests under way.
+    at_once: AtomicU64,
+}
+
+/// Holds begin by one policy and are settled while others follow. At one instant nothing returns by
+/// time. All versions have the window and a limit at once; other limits come and go.
+#[test]
+fn threads_that_hold_and_settle_while_limits_change_use_no_permit_twice() {
+    const COUNT: u64 = 200_000_000;
+    const CHANGES: u64 = 100;
+    const THREADS: u64 = 3;
+    const MOST_COST: u32 = 20;
+    const HOUR: Duration = Duration::from_hours(1);
+    let per = |count| Limit::per(count, HOUR);
+    let window = || per(COUNT).algorithm_of(Algorithm::FixedWindow);
+    let sliding = || per(COUNT / 20).algorithm_of(Algorithm::SlidingWindow { segments: 6 });
+    let version = |nth: u64| {
+        let in_use = Limit::at_once(40 + 20 * (nth % 3) as u32);
+        let limits = match nth % 5 {
+            0 => vec![window(), in_use],
+            1 => vec![in_use, per(900_000_000 + nth), window()],
+            2 => vec![window(), per(900_000_000 + nth), in_use, per(800_000_000)],
+            3 => vec![per(800_000_000), sliding(), window(), in_use],
+            _ => vec![in_use, window(), sliding()],
+        };
+        let rule = Rule::new("one").key(Key::path()).keys(8);
+        let rule = rule.hold(Duration::from_secs(60 + nth % 2));
+        Policy::new([limits.into_iter().fold(rule, Rule::limit)]).unwrap()
+    };
+    let live = LivePolicy::new(version(0));
+    let (is_over, rounds) = (AtomicBool::new(false), AtomicU64::new(0));
+    let now = Timestamp::from_secs(1);
+    let done: [Done; 3] = Default::default();
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (live, done, is_over, rounds) = (&live, &done, &is_over, &rounds);
+            scope.spawn(move || {
+                let mut random = thread + 1;
+                let mut next = |below: u64| {
+                    random = random
+                        .wrapping_mul(6_364_136_223_846_793_005)
+                        .wrapping_add(1);
+                    (random >> 33) % below
+                };
+                let mut held = Vec::new();
+                while !is_over.load(Relaxed) {
+                    let key = next(3) as usize;
+                    let cost = 1 + next(MOST_COST.into()) as u32;
+                    let request = Request::new("GET", PATHS[key]).cost(cost);
+                    let loaded = live.load();
+                    let hold = loaded.hold_at(now, &request).into_owned(loaded.share());
+                    if hold.with(|hold| hold.is_allowed()) {
+                        let at_once = done[key].at_once.fetch_add(cost.into(), Relaxed);
+                        assert!(at_once + u64::from(cost) <= 80, "{at_once} and {cost}");
+                        held.push((key, cost, hold));
+                    }
+                    while held.len() > next(4) as usize {
+                        let (key, cost, hold) = held.swap_remove(next(held.len() as u64) as usize);
+                        let actual = next(2 * u64::from(MOST_COST)) as u32;
+                        let done = &done[key];
+                        let (decision, settled) = hold.settle_and_keep_at(now, actual);
+                        let counted = actual - settled.uncounted;
+                        done.used.fetch_add(counted.into(), Relaxed);
+                        done.most
+                            .fetch_add(u64::from(actual.max(actual + settled.kept)), Relaxed);
+                        done.at_once.fetch_sub(cost.into(), Relaxed);
+                        drop(decision);
+                    }
+                    rounds.fetch_add(1, Relaxed);
+                }
+                for (key, cost, hold) in held {
+                    done[key].used.fetch_add(cost.into(), Relaxed);
+                    done[key].most.fetch_add(cost.into(), Relaxed);
+                    drop(hold);
+                }
+            });
+        }
+        for nth in 1..=CHANGES {
+            let before = rounds.load(Relaxed);
+            while rounds.load(Relaxed) < before + 20 {
+                std::thread::yield_now();
+            }
+            live.replace_at(now, version(nth));
+        }
+        is_over.store(true, Relaxed);
+    });
+    live.replace_at(now, version(0));
+    for (path, done) in PATHS.iter().zip(&done) {
+        let left = left(&live.load(), now, &Request::new("GET", path));
+        let (used, most) = (done.used.load(Relaxed), done.most.load(Relaxed));
+        let counted = COUNT - left[0];
+        assert!(used > 0 && used <= counted, "{used} of {counted}");
+        // A take or a charge while its key moves may leave a charge.
+        let charges = 2 * u64::from(MOST_COST) * THREADS * CHANGES;
+        assert!(counted <= most + charges, "{counted} of {most}");
+        assert_eq!(left[1], 40, "all have returned");
     }
 }
