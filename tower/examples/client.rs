@@ -10,8 +10,9 @@
 //!
 //! # Others use up the requests of `bob`. The fourth gets 429.
 //! for i in 1 2 3 4; do curl -i -H 'Oc-Client: bob' http://127.0.0.1:3000/quotes/7; done
-//! # The first request is denied, with `Retry-After`. The others wait for that time, and are
-//! served. cargo run -p portcullis-tower --features reqwest --example client bob
+//! # The first request is denied, with `Retry-After`. The others wait for that time. They are
+//! # served.
+//! cargo run -p portcullis-tower --features reqwest --example client bob
 //! ```
 
 use core::error::Error;

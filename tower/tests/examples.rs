@@ -1,5 +1,4 @@
-//! The examples run, and do what their heads say: these tests send what the `curl` lines there
-//! send.
+//! The examples run, and do what their heads say: the tests send what the `curl` lines there send.
 
 #[path = "../examples/client.rs"]
 #[allow(dead_code, reason = "its `main`")]

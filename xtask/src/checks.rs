@@ -205,7 +205,7 @@ pub(crate) const STEPS: &[Step] = &[
     },
     Step {
         name: "soak",
-        about: "the property tests with 10^9 operations, and the stress tests for minutes; 10,000 waits for 10 s on every runtime; the longest loom models with more pre-emptions; 10^8 pre-empted calls, and random traces for half an hour; a million random paths, files of policies, and sequences of decisions; a policy that changes twice a second for a minute; 10 million forged keys; a million random header fields",
+        about: "the property tests with 10^9 operations, and the stress tests for minutes; 10,000 waits for 10 s on every runtime; the longest loom models with more pre-emptions; 10^8 pre-empted calls, and random traces for half an hour; a million random paths, files of policies, and sequences of decisions; a policy that changes twice a second for a minute; 10 million forged keys; a million random header fields; an HTTP service under load, beside nginx",
         needs: None,
         run: soak,
     },
@@ -435,6 +435,12 @@ fn soak(context: &Context) -> Check {
     http.args(["--release", "--package", "portcullis-tower"]);
     http.args(["--all-features", "--tests"]);
     http.env("PORTCULLIS_SOAK_CASES", "1000000");
+    match setup::ensure(context, Part::Nginx) {
+        Ok(()) => http.envs(setup::nginx(context).map(|program| ("PORTCULLIS_NGINX", program))),
+        Err(missing) if context.ci => return Err(missing),
+        // The comparison with it says that it is skipped.
+        Err(_) => &mut http,
+    };
     // One at a time, because some of them measure.
     http.args(["--", "--include-ignored", "--nocapture", "--test-threads=1"]);
     let http = command::run_tests(&mut http)?;

@@ -8,14 +8,13 @@
 //! version of that package, and other steps use the newest one.
 
 use std::env;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::command::{self, Check};
 use crate::context::Context;
 use crate::manifest;
-use crate::setup::{output, printed, succeeds};
+use crate::setup::{self, output, printed};
 
 /// The libraries, by folder and name.
 const LIBRARIES: [(&str, &str); 2] = [("core", "portcullis-core"), ("async", "portcullis-async")];
@@ -116,32 +115,7 @@ pub(crate) fn unpack(context: &Context) -> bool {
     let Ok(version) = version(context) else {
         return false;
     };
-    let folder = folder(context);
-    // Packages of another version must not be mixed with these.
-    if folder.exists() && fs::remove_dir_all(&folder).is_err() {
-        return false;
-    }
-    if fs::create_dir_all(&folder).is_err() {
-        return false;
-    }
-    let mut download = Command::new("apt-get");
-    download.args(["--quiet", "download"]).current_dir(&folder);
-    for package in PACKAGES {
-        download.arg(format!("{}={version}.*", package.replace('*', &version)));
-    }
-    let packages = || {
-        let files = folder.read_dir().into_iter().flatten().flatten();
-        files
-            .map(|file| file.path())
-            .filter(|file| file.extension().is_some_and(|kind| kind == "deb"))
-    };
-    succeeds(&mut download)
-        && packages().all(|package| {
-            succeeds(
-                Command::new("dpkg-deb")
-                    .arg("--extract")
-                    .arg(package)
-                    .arg(&folder),
-            )
-        })
+    let packages =
+        PACKAGES.map(|package| format!("{}={version}.*", package.replace('*', &version)));
+    setup::unpack(&folder(context), &packages)
 }

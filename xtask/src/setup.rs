@@ -29,6 +29,8 @@ pub(crate) enum Part {
     OldestRust,
     /// Valgrind, and the program that runs benches under it.
     Callgrind,
+    /// A server to compare with.
+    Nginx,
 }
 
 impl Part {
@@ -51,6 +53,7 @@ impl Part {
             Self::Callgrind => {
                 "missing: Valgrind (Debian's valgrind), or gungraun-runner (cargo install gungraun-runner, the version in Cargo.lock)"
             }
+            Self::Nginx => "missing: nginx (Debian's nginx)",
             Self::X86 => "missing: an x86_64 processor; this step reads only x86_64 machine code",
         }
     }
@@ -72,6 +75,9 @@ impl Part {
             Self::X86 => &[],
             Self::OldestRust => &[oldest_rust::LLVM],
             Self::Callgrind => &["valgrind"],
+            // A library of nginx. The package of nginx itself is only unpacked, because its
+            // installation starts a service.
+            Self::Nginx => &["libpcre2-8-0"],
         }
     }
 }
@@ -80,7 +86,11 @@ impl Part {
 pub(crate) fn ensure(context: &Context, part: Part) -> Result<(), String> {
     let there = || is_there(context, part) || is_there_in_debian(context, part);
     let cargo = || part == Part::Callgrind && install_runner(context);
-    let unpack = || part != Part::OldestRust || oldest_rust::unpack(context);
+    let unpack = || match part {
+        Part::OldestRust => oldest_rust::unpack(context),
+        Part::Nginx => unpack(&nginx_folder(context), &["nginx".to_owned()]),
+        _ => true,
+    };
     let install = || (cargo() && there()) || (apt_get(part.debian()) && unpack() && there());
     if there() || install() {
         Ok(())
@@ -117,6 +127,7 @@ pub(crate) fn is_there(context: &Context, part: Part) -> bool {
             is_quiet_success(Command::new("valgrind").arg("--version"))
                 && callgrind_runner(context).is_file()
         }
+        Part::Nginx => nginx(context).is_some(),
     }
 }
 
@@ -136,7 +147,7 @@ fn is_there_in_debian(context: &Context, part: Part) -> bool {
                 && is_there_in_debian(context, Part::BareTargets)
                 && linker_beside_debian().is_some()
         }
-        Part::X86 | Part::OldestRust | Part::Callgrind => false,
+        Part::X86 | Part::OldestRust | Part::Callgrind | Part::Nginx => false,
     }
 }
 
@@ -191,6 +202,22 @@ pub(crate) fn linker_beside_debian() -> Option<PathBuf> {
         .filter(|path| version(path).is_some())
         .max_by_key(version);
     newest.or(own).filter(|path| path.is_file())
+}
+
+/// Returns nginx, as installed or as unpacked.
+pub(crate) fn nginx(context: &Context) -> Option<PathBuf> {
+    let unpacked = nginx_folder(context).join("usr/sbin/nginx");
+    let known = [
+        PathBuf::from("nginx"),
+        PathBuf::from("/usr/sbin/nginx"),
+        unpacked,
+    ];
+    let runs = |program: &PathBuf| is_quiet_success(Command::new(program).arg("-v"));
+    known.into_iter().find(runs)
+}
+
+fn nginx_folder(context: &Context) -> PathBuf {
+    context.target_dir("nginx-debian")
 }
 
 /// Installs the program that runs benches under Callgrind, in a folder named after its version. A
@@ -255,6 +282,31 @@ fn apt_get(packages: &[&str]) -> bool {
         succeeds(&mut command)
     };
     apt_get(&["update"]) && apt_get(&[&["install", "--no-install-recommends"], packages].concat())
+}
+
+/// Unpacks Debian's `packages` into a folder, which has nothing else. The lists of packages are up
+/// to date.
+pub(crate) fn unpack(folder: &Path, packages: &[String]) -> bool {
+    // Packages of another version must not be mixed with these.
+    if folder.exists() && fs::remove_dir_all(folder).is_err() {
+        return false;
+    }
+    if fs::create_dir_all(folder).is_err() {
+        return false;
+    }
+    let mut download = Command::new("apt-get");
+    download.args(["--quiet", "download"]).current_dir(folder);
+    let files = || {
+        let files = folder.read_dir().into_iter().flatten().flatten();
+        files
+            .map(|file| file.path())
+            .filter(|file| file.extension().is_some_and(|kind| kind == "deb"))
+    };
+    let extract = |package: PathBuf| {
+        let mut dpkg = Command::new("dpkg-deb");
+        succeeds(dpkg.arg("--extract").arg(package).arg(folder))
+    };
+    succeeds(download.args(packages)) && files().all(extract)
 }
 
 pub(crate) fn succeeds(command: &mut Command) -> bool {
