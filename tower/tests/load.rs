@@ -303,17 +303,19 @@ const HEAVY: Size = Size {
     length: Duration::from_secs(10),
 };
 
-/// Each of them carries one request at a time to the service, so there are more of them than
-/// requests at once.
 const CONNECTIONS: usize = 32;
 
+/// The service handles the requests of a connection one after another. So a handler that takes time
+/// needs more connections, or requests would wait in them.
+const SLOW_CONNECTIONS: usize = 128;
+
 const HEAD: &str = "\
-| limit | requests | served | denied | of the most | worst span | latency in ms: served | denied |
-|---|---|---|---|---|---|---|---|";
+| limit | requests | served | denied | of the most | of exact | worst span | served, ms | denied, ms |
+|---|---|---|---|---|---|---|---|---|";
 
 impl Size {
-    fn load(self) -> Load {
-        Load::random(self.demand, self.length, CONNECTIONS)
+    fn load(self, connections: usize) -> Load {
+        Load::random(self.demand, self.length, connections)
     }
 
     /// The limit of windows that allow the burst in each.
@@ -336,19 +338,37 @@ impl Size {
         limit: Limit,
         exact: &mut impl Exact,
     ) -> Vec<Decided> {
-        let (replies, decisions) = under(&self.load(), limit, Duration::ZERO);
+        let (replies, decisions) = under(&self.load(CONNECTIONS), limit, Duration::ZERO);
         let excess = excess(&decisions, (bursts * self.burst).into(), self.rate.into());
         let most = most(decisions[0].at, decisions[decisions.len() - 1].at);
-        println!("{}", row(name, &replies, Some((most, excess))));
+        let admits: Vec<_> = decisions.iter().map(|of| exact.admits(of.at)).collect();
+        let possible = admits.iter().filter(|admits| **admits).count();
+        let bounds = Bounds {
+            most,
+            possible,
+            excess,
+        };
+        println!("{}", row(name, &replies, Some(bounds)));
         assert!(
             excess <= 0,
-            "{name}: {excess} permits / 10^9 more than the bound"
+            "{name}: more than the bound by {excess} permits / 10^9"
         );
-        for (n, decided) in decisions.iter().enumerate() {
-            let admits = exact.admits(decided.at);
+        for (n, (decided, admits)) in decisions.iter().zip(admits).enumerate() {
             assert_eq!(decided.is_allowed, admits, "{name}: decision {n}");
         }
         decisions
+    }
+
+    /// A bucket that is full.
+    fn bucket(self) -> Bucket {
+        let burst = i128::from(self.burst);
+        Bucket {
+            burst,
+            rate: self.rate.into(),
+            level: burst * SECOND,
+            lost: 0,
+            at: 0,
+        }
     }
 
     /// `burst + rate * t` in the time from the first to the last decision, in permits times 10^9.
@@ -357,18 +377,30 @@ impl Size {
     }
 }
 
-/// A row of a table: the requests, and those that were served and denied; the part of the most that
-/// could be served, and by how many requests the worst span exceeds its bound; the latencies that
-/// half of the requests and 99 % of them do not exceed, in milliseconds.
-fn row(name: &str, replies: &[Reply], bounds: Option<(i128, i128)>) -> String {
+/// What decisions are compared with.
+struct Bounds {
+    /// The most that the limit allows in the whole time, in permits times 10^9.
+    most: i128,
+    /// What exact arithmetic admits at the times of the decisions.
+    possible: usize,
+    /// See [`excess`].
+    excess: i128,
+}
+
+/// A row of a table: the requests, and those that were served and denied; the part of the most, and
+/// of what exact arithmetic admits; by how many requests the worst span exceeds its bound; and the
+/// latencies that half of the requests and 99 % of them do not exceed, in milliseconds.
+fn row(name: &str, replies: &[Reply], bounds: Option<Bounds>) -> String {
     let [(served, of_served), (denied, of_denied)] =
         [200, 429].map(|status| of_status(replies, status));
     #[expect(clippy::cast_precision_loss, reason = "for people")]
-    let bounds = bounds.map(|(most, excess)| {
-        let part = 100.0 * (served as i128 * SECOND) as f64 / most as f64;
-        format!("{part:.2} % | {:+.2}", excess as f64 / SECOND as f64)
+    let bounds = bounds.map(|bounds| {
+        let of_most = 100.0 * (served as i128 * SECOND) as f64 / bounds.most as f64;
+        let of_exact = 100.0 * served as f64 / bounds.possible as f64;
+        let excess = bounds.excess as f64 / SECOND as f64;
+        format!("{of_most:.2} % | {of_exact:.2} % | {excess:+.2}")
     });
-    let bounds = bounds.unwrap_or_else(|| " | ".to_owned());
+    let bounds = bounds.unwrap_or_else(|| " | | ".to_owned());
     let [[served_50, served_99], [denied_50, denied_99]] = [of_served, of_denied]
         .map(|latencies| latencies.map(|latency| latency.as_secs_f64() * 1_000.0));
     format!(
@@ -380,13 +412,7 @@ fn row(name: &str, replies: &[Reply], bounds: Option<(i128, i128)>) -> String {
 
 fn token_bucket(size: Size) {
     let limit = Limit::per(size.rate.into(), Duration::from_secs(1)).burst(size.burst.into());
-    let mut exact = Bucket {
-        burst: size.burst.into(),
-        rate: size.rate.into(),
-        level: i128::from(size.burst) * SECOND,
-        lost: 0,
-        at: 0,
-    };
+    let mut exact = size.bucket();
     let most = |first, last| size.of_bucket(first, last);
     let decisions = size.check("token bucket", 1, most, limit, &mut exact);
     // What the bucket lost while it was full, for lack of requests. It is full at the first one.
@@ -440,7 +466,8 @@ fn window_from_request(size: Size) {
 
 /// At most 8 requests at once, each of which takes 10 ms. A request is denied only if there are 8.
 fn at_once(size: Size) {
-    let (replies, decisions) = under(&size.load(), Limit::at_once(8), Duration::from_millis(10));
+    let load = size.load(SLOW_CONNECTIONS);
+    let (replies, decisions) = under(&load, Limit::at_once(8), Duration::from_millis(10));
     println!("{}", row("8 at once", &replies, None));
     for decided in decisions {
         assert_eq!(decided.is_allowed, decided.in_progress < 8);
@@ -507,7 +534,7 @@ fn soak_beside_nginx() {
 }
 
 fn beside(program: &OsStr, size: Size) {
-    let load = size.load();
+    let load = size.load(CONNECTIONS);
     let nginx = Nginx::start(program, size.rate, size.burst);
     let replies = load.run(nginx.address());
     let decided = nginx.stop().into_iter().map(|(at, status)| Decided {
@@ -518,10 +545,11 @@ fn beside(program: &OsStr, size: Size) {
     let decisions: Vec<_> = decided.collect();
     assert_eq!(decisions.len(), load.requests());
     assert_eq!(of_status(&replies, 200).0, admitted(&decisions));
-    let most = size.of_bucket(decisions[0].at, decisions[decisions.len() - 1].at);
-    let excess = excess(&decisions, size.burst.into(), size.rate.into());
-    println!(
-        "{}",
-        row("nginx `limit_req`", &replies, Some((most, excess)))
-    );
+    let mut exact = size.bucket();
+    let bounds = Bounds {
+        most: size.of_bucket(decisions[0].at, decisions[decisions.len() - 1].at),
+        possible: decisions.iter().filter(|of| exact.admits(of.at)).count(),
+        excess: excess(&decisions, size.burst.into(), size.rate.into()),
+    };
+    println!("{}", row("nginx `limit_req`", &replies, Some(bounds)));
 }
