@@ -46,6 +46,7 @@
 //!   is reported and for a time after.
 //! - [`Statistics`] count decisions: of each rule, of the most denied keys, and of resources.
 //! - A [`Hold`] is a decision on an estimated cost, which is settled when the cost is known.
+//! - A [`CounterStore`](counters::CounterStore) keeps the state of limits outside a policy.
 //! - A [queue](Limit::queue) of a limit lets requests wait for permits: `Policy::acquire`.
 //!
 //! # How a request is decided
@@ -156,6 +157,7 @@
 #![forbid(unsafe_code)]
 
 mod conditions;
+pub mod counters;
 #[cfg(feature = "tracing")]
 mod decision_log;
 #[cfg(any(feature = "toml", feature = "json"))]

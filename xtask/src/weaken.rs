@@ -1,6 +1,7 @@
 //! Shows that the checks can fail. Weakens the core, the queue or the policies in one place at a
 //! time, and expects a named loom model or test to fail.
 
+mod counters;
 mod models;
 mod policies;
 mod reports;
@@ -77,6 +78,11 @@ const SUITES: &[Suite] = &[
     },
     Suite {
         mutants: waits::MUTANTS,
+        arguments: &["--package", "portcullis-policy", "--all-features"],
+        rustflags: "",
+    },
+    Suite {
+        mutants: counters::MUTANTS,
         arguments: &["--package", "portcullis-policy", "--all-features"],
         rustflags: "",
     },

@@ -1,0 +1,197 @@
+//! A limit whose state a counter store keeps.
+
+use core::fmt;
+use core::time::Duration;
+
+use crate::{Algorithm, Limit, MAX_SEGMENTS};
+
+/// The largest number of units in the state of a limit: 2^53. Up to this number, also a script in
+/// a store that computes with 64-bit floating-point numbers is exact.
+pub const MAX_UNITS: u64 = 1 << 53;
+
+/// A [`Limit`] whose state a [`CounterStore`](super::CounterStore) keeps: a token bucket, a fixed
+/// window, or a sliding window.
+///
+/// Time counts in whole microseconds. The rate is exact: the state counts fractions of a permit in
+/// units of which a permit is a whole number.
+///
+/// If a limit is replaced by another one, the quotas of before go on: what was taken stays taken,
+/// as far as the new limit can hold it. A new rate or a raised number of permits counts at once. If
+/// the algorithm, the length of a segment or their number changes, the permits that were taken
+/// count as taken now, because the state no longer says when.
+///
+/// ```
+/// use portcullis_policy::counters::CounterLimit;
+/// let limit = CounterLimit::new(&"100/1m".parse()?)?;
+/// assert_eq!(limit.capacity(), 100);
+/// # Ok::<(), Box<dyn core::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CounterLimit {
+    pub(super) shape: Shape,
+}
+
+/// The settings of a limit, as the arithmetic needs them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Shape {
+    /// A permit has `permit` units, and `rate` units return in each microsecond. The two have no
+    /// common divisor.
+    Bucket { rate: u64, permit: u64, burst: u64 },
+    /// At most `count` permits in `segments` consecutive segments of `length` microseconds.
+    Windows {
+        segments: u64,
+        length: u64,
+        count: u64,
+    },
+}
+
+impl CounterLimit {
+    /// Creates a limit with the count, the period, the algorithm and the burst of `limit`.
+    ///
+    /// # Errors
+    ///
+    /// [`CounterLimitError`] if the limit is of another kind, or too large.
+    ///
+    /// ```
+    /// use portcullis_policy::Limit;
+    /// use portcullis_policy::counters::{CounterLimit, CounterLimitError};
+    /// let at_once = CounterLimit::new(&Limit::at_once(3));
+    /// assert_eq!(at_once, Err(CounterLimitError::AtOnce));
+    /// ```
+    pub fn new(limit: &Limit) -> Result<Self, CounterLimitError> {
+        let period = limit.period().ok_or(CounterLimitError::AtOnce)?;
+        // The checks of the limit itself, such as for a burst of a window.
+        let checked = limit.compile();
+        if limit.has_debt() {
+            return Err(CounterLimitError::Unsupported("debt"));
+        }
+        if limit.queue_limit() > 0 {
+            return Err(CounterLimitError::Unsupported("queue"));
+        }
+        checked.map_err(|problem| CounterLimitError::Invalid(problem.to_string()))?;
+        let (count, capacity) = (limit.count(), limit.capacity());
+        let segments = match limit.algorithm() {
+            Algorithm::TokenBucket => {
+                let period = micros(period).ok_or(CounterLimitError::Period { segments: 1 })?;
+                let divisor = gcd(count, period);
+                let (rate, permit) = (count / divisor, period / divisor);
+                // The time to fill, in microseconds, is at most one unit less per unit of rate.
+                let most = capacity.checked_mul(permit);
+                let most = most.and_then(|most| most.checked_add(rate));
+                most.filter(|most| *most <= MAX_UNITS)
+                    .ok_or(CounterLimitError::TooLarge)?;
+                let burst = capacity;
+                return Ok(Self {
+                    shape: Shape::Bucket {
+                        rate,
+                        permit,
+                        burst,
+                    },
+                });
+            }
+            Algorithm::FixedWindow => 1,
+            Algorithm::SlidingWindow { segments } => segments,
+            Algorithm::WindowFromRequest => {
+                return Err(CounterLimitError::Unsupported("window-from-request"));
+            }
+        };
+        let length = Some(period / segments).filter(|length| *length * segments == period);
+        let length = length.and_then(micros);
+        let length = length.ok_or(CounterLimitError::Period { segments })?;
+        if count > MAX_UNITS || length > MAX_UNITS / u64::from(MAX_SEGMENTS) {
+            return Err(CounterLimitError::TooLarge);
+        }
+        Ok(Self {
+            shape: Shape::Windows {
+                segments: segments.into(),
+                length,
+                count,
+            },
+        })
+    }
+
+    /// Returns the number of permits that can be available at most.
+    ///
+    /// ```
+    /// # use portcullis_policy::Limit;
+    /// # use portcullis_policy::counters::CounterLimit;
+    /// let limit = CounterLimit::new(&"100/1m".parse::<Limit>()?.burst(7))?;
+    /// assert_eq!(limit.capacity(), 7);
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub const fn capacity(&self) -> u64 {
+        match self.shape {
+            Shape::Bucket { burst, .. } => burst,
+            Shape::Windows { count, .. } => count,
+        }
+    }
+}
+
+/// A duration in microseconds, if it is a whole number of them and not zero.
+fn micros(duration: Duration) -> Option<u64> {
+    let micros = u64::try_from(duration.as_micros()).ok()?;
+    (micros > 0 && duration.subsec_nanos().is_multiple_of(1_000)).then_some(micros)
+}
+
+fn gcd(mut a: u64, mut b: u64) -> u64 {
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    a
+}
+
+/// Why a limit cannot have its state in a counter store.
+///
+/// ```
+/// use portcullis_policy::counters::CounterLimitError;
+/// let error = CounterLimitError::Period { segments: 7 };
+/// assert!(error.to_string().contains("7 segments"));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CounterLimitError {
+    /// The permits of the limit return when decisions are dropped. A store knows nothing of that.
+    AtOnce,
+    /// A setting or an algorithm that limits in a store do not have.
+    Unsupported(&'static str),
+    /// The period, divided by the number of segments, is not a whole number of microseconds.
+    Period {
+        /// The number of segments, 1 if the limit has none.
+        segments: u32,
+    },
+    /// The state needs numbers beyond [`MAX_UNITS`].
+    TooLarge,
+    /// The limit is not valid. The text says why.
+    Invalid(String),
+}
+
+impl fmt::Display for CounterLimitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::AtOnce => {
+                f.write_str("permits at once cannot be in a counter store: give the limit a period")
+            }
+            Self::Unsupported(setting) => {
+                write!(f, "{setting}: not supported by a limit in a counter store")
+            }
+            Self::Period { segments: 1 } => {
+                f.write_str("the period must be a whole number of microseconds, at least 1")
+            }
+            Self::Period { segments } => write!(
+                f,
+                "the period, divided into {segments} segments, must be a whole number of \
+                 microseconds for each"
+            ),
+            Self::TooLarge => write!(
+                f,
+                "the limit is too large for a counter store: its state would need numbers beyond \
+                 {MAX_UNITS}. Use a smaller burst or count, a shorter period, or a count that \
+                 divides the period"
+            ),
+            Self::Invalid(why) => f.write_str(why),
+        }
+    }
+}
+
+impl core::error::Error for CounterLimitError {}
