@@ -28,6 +28,7 @@
 //! | answer denied requests | [`DenialSettings`], [`DenialBody`], [`Denial`], [`Reply`] |
 //! | find the client | [`RequestHead`], [`PeerAddress`], [`ForwardedFor`] |
 //! | let requests pass | [`NotLimited`], [`RateLimitLayerBuilder::passing`] |
+//! | limit bodies in bytes per second | `bodies::BodyLimitLayer` |
 //! | settle a cost | [`RateLimitLayerBuilder::settling`], [`ResponseHead`], [`ResponseCost`] |
 //!
 //! # What happens to a request
@@ -79,12 +80,15 @@
 //!
 //! - `live`: `ByLivePolicy`.
 //! - `axum`: `AxumBody` and `ConnectInfo`.
+//! - `bodies`: the module `bodies`.
 //! - `tonic`: `NamedService` and `TcpConnectInfo`.
 //! - `fields`: the module `fields`, and `RateLimitLayerBuilder::fields`.
 //!
 //! [tower]: https://docs.rs/tower
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "bodies")]
+pub mod bodies;
 mod body;
 #[cfg(feature = "client")]
 pub mod client;

@@ -38,6 +38,14 @@ impl Time {
         }
     }
 
+    /// When the next alarm is due.
+    #[allow(dead_code, reason = "the tests of the middleware use it")]
+    pub(crate) fn next_alarm(&self) -> Option<Timestamp> {
+        let alarms = self.0.1.lock().unwrap();
+        let due = |alarm: &Alarm| Some(alarm.lock().unwrap().as_ref()?.0);
+        alarms.iter().filter_map(due).min()
+    }
+
     /// Advances the time and wakes whose alarm is due.
     pub(crate) fn advance(&self, by: Duration) {
         let now = self.0.0.advance(by);

@@ -65,6 +65,17 @@ impl ByPolicy {
     }
 }
 
+#[cfg(feature = "bodies")]
+impl ByPolicy {
+    pub(crate) fn policy(&self) -> &Arc<Policy> {
+        &self.policy
+    }
+
+    pub(crate) fn denial(&self, now: Timestamp, decision: &Decision<'_>) -> Denial {
+        self.replies.policy(now, decision)
+    }
+}
+
 impl Decide for ByPolicy {
     type Held = OwnedHold<Arc<Policy>>;
     type Permits = OwnedDecision<Arc<Policy>>;
@@ -225,7 +236,17 @@ impl ByLivePolicy {
         self
     }
 
-    fn denial(&self, now: Timestamp, policy: &LoadedPolicy, decision: &Decision<'_>) -> Denial {
+    #[cfg(feature = "bodies")]
+    pub(crate) fn live(&self) -> &LivePolicy {
+        &self.live
+    }
+
+    pub(crate) fn denial(
+        &self,
+        now: Timestamp,
+        policy: &LoadedPolicy,
+        decision: &Decision<'_>,
+    ) -> Denial {
         let replies = self.replies.load();
         if replies.0 == policy.generation() {
             return replies.1.policy(now, decision);
