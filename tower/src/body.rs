@@ -105,6 +105,20 @@ pub trait ResponseBody<B, P> {
     /// A response of the inner service that holds no permits.
     fn passed(response: Response<B>) -> Response<Self::Body>;
 
+    /// Polls the future of the inner service, for a request that holds no permits.
+    ///
+    /// # Errors
+    ///
+    /// Those of the inner service.
+    #[inline]
+    fn poll_passed<E>(
+        inner: Pin<&mut impl Future<Output = Result<Response<B>, E>>>,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Response<Self::Body>, E>> {
+        let polled = inner.poll(context);
+        polled.map(|result| result.map(Self::passed))
+    }
+
     /// A body of the inner service, or of a denial.
     fn limited(body: LimitedBody<B, P>) -> Self::Body;
 }
@@ -139,6 +153,15 @@ impl<P: Send + 'static> ResponseBody<axum::body::Body, P> for AxumBody {
     #[inline]
     fn passed(response: Response<axum::body::Body>) -> Response<Self::Body> {
         response
+    }
+
+    // The response is not copied.
+    #[inline]
+    fn poll_passed<E>(
+        inner: Pin<&mut impl Future<Output = Result<Response<axum::body::Body>, E>>>,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Response<axum::body::Body>, E>> {
+        inner.poll(context)
     }
 
     fn limited(body: LimitedBody<axum::body::Body, P>) -> Self::Body {

@@ -12,7 +12,7 @@ pub use self::limiter::ByLimiter;
 pub use self::policy::ByLivePolicy;
 pub use self::policy::ByPolicy;
 
-use portcullis_core::{Clock, Timestamp};
+use portcullis_core::Timestamp;
 
 #[cfg(feature = "fields")]
 use crate::fields::Quota;
@@ -45,22 +45,6 @@ pub trait Decide: Send + Sync + 'static {
 
     /// Makes the replies to denied requests, before the first request is judged.
     fn prepare(&mut self, settings: &DenialSettings);
-
-    /// As [`decide_at`](Self::decide_at), at the time of a clock. The default reads the time first.
-    /// A limiter may read it less precisely, if the decision is the same.
-    ///
-    /// # Errors
-    ///
-    /// [`Denial`] if the request is denied. Nothing is taken then.
-    #[inline]
-    fn decide<C: Clock>(
-        &self,
-        clock: &C,
-        head: &RequestHead<'_>,
-        cost: u32,
-    ) -> Result<Option<Self::Permits>, Denial> {
-        self.decide_at(clock.now(), head, cost)
-    }
 
     /// Takes `cost` permits for a request. `None` if nothing needs to be kept.
     ///

@@ -6,12 +6,16 @@ use core::pin::Pin;
 use core::task::{Context, Poll, ready};
 use std::sync::Arc;
 
+use bytes::Bytes;
 use http::{HeaderMap, Response};
 use pin_project_lite::pin_project;
 use portcullis_core::Clock;
 
 use crate::service::Shared;
 use crate::{Decide, LimitedBody, ResponseBody, ResponseHead};
+
+/// The header fields to add to a response.
+pub(crate) type Fields = Option<Box<HeaderMap>>;
 
 pin_project! {
     /// The future of a response: the result of calling a [`RateLimit`](crate::RateLimit).
@@ -22,7 +26,6 @@ pin_project! {
     pub struct ResponseFuture<F, B, D: Decide, C, W> {
         #[pin]
         state: State<F, B, D, C>,
-        fields: Option<Box<HeaderMap>>,
         kind: PhantomData<fn() -> W>,
     }
 }
@@ -30,9 +33,11 @@ pin_project! {
 pin_project! {
     #[project = Projected]
     enum State<F, B, D: Decide, C> {
-        Allowed { #[pin] inner: F, permits: Option<D::Permits> },
-        Settling { #[pin] inner: F, settling: Option<Box<Settling<D, C>>> },
-        Denied { response: Option<Response<LimitedBody<B, D::Permits>>> },
+        /// The response stays as it is.
+        Passed { #[pin] inner: F },
+        Allowed { #[pin] inner: F, permits: Option<D::Permits>, fields: Fields },
+        Settling { #[pin] inner: F, settling: Option<Box<Settling<D, C>>>, fields: Fields },
+        Denied { response: Option<Response<Bytes>>, fields: Fields, body: PhantomData<fn() -> B> },
     }
 }
 
@@ -58,46 +63,52 @@ impl<D: Decide, C: Clock> Settling<D, C> {
     }
 }
 
+// The inner service is called where its future is needed, so that the future is not copied.
 impl<F, B, D: Decide, C, W> ResponseFuture<F, B, D, C, W> {
     #[inline(always)]
-    pub(crate) fn allowed(inner: impl FnOnce() -> F, permits: Option<D::Permits>) -> Self {
-        Self {
-            state: State::Allowed {
-                inner: inner(),
-                permits,
-            },
-            fields: None,
-            kind: PhantomData,
-        }
+    pub(crate) fn passed(inner: impl FnOnce() -> F) -> Self {
+        Self::new(State::Passed { inner: inner() })
     }
 
-    pub(crate) fn settling(inner: F, settling: Settling<D, C>) -> Self {
-        Self::new(State::Settling {
-            inner,
-            settling: Some(Box::new(settling)),
+    #[inline(always)]
+    pub(crate) fn allowed(
+        inner: impl FnOnce() -> F,
+        permits: Option<D::Permits>,
+        fields: Fields,
+    ) -> Self {
+        Self::new(State::Allowed {
+            inner: inner(),
+            permits,
+            fields,
         })
     }
 
-    pub(crate) const fn denied(response: Response<LimitedBody<B, D::Permits>>) -> Self {
+    #[inline(always)]
+    pub(crate) fn settling(
+        inner: impl FnOnce() -> F,
+        settling: Settling<D, C>,
+        fields: Fields,
+    ) -> Self {
+        Self::new(State::Settling {
+            inner: inner(),
+            settling: Some(Box::new(settling)),
+            fields,
+        })
+    }
+
+    pub(crate) const fn denied(response: Response<Bytes>, fields: Fields) -> Self {
         Self::new(State::Denied {
             response: Some(response),
+            fields,
+            body: PhantomData,
         })
     }
 
+    #[inline(always)]
     const fn new(state: State<F, B, D, C>) -> Self {
         Self {
             state,
-            fields: None,
             kind: PhantomData,
-        }
-    }
-
-    /// Adds the fields to the response.
-    #[cfg(feature = "fields")]
-    pub(crate) fn stating(self, fields: HeaderMap) -> Self {
-        Self {
-            fields: Some(Box::new(fields)),
-            ..self
         }
     }
 }
@@ -113,29 +124,38 @@ where
 
     #[inline]
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.project();
-        let (mut response, permits) = match this.state.project() {
+        let (mut response, permits, fields) = match self.project().state.project() {
             // The response is not taken apart, because each copy of it counts.
-            Projected::Allowed { inner, permits } if permits.is_none() && this.fields.is_none() => {
-                return inner
-                    .poll(context)
-                    .map(|result| result.map(|response| W::passed(response)));
-            }
-            Projected::Allowed { inner, permits } => (ready!(inner.poll(context))?, permits.take()),
-            Projected::Settling { inner, settling } => {
+            Projected::Passed { inner } => return W::poll_passed(inner, context),
+            Projected::Allowed {
+                inner,
+                permits,
+                fields,
+            } => (ready!(inner.poll(context))?, permits.take(), fields),
+            Projected::Settling {
+                inner,
+                settling,
+                fields,
+            } => {
                 let result = ready!(inner.poll(context));
                 let settling = settling.take();
                 let response = result?;
                 let head = ResponseHead::new(&response);
                 let permits = settling.and_then(|settling| settling.settle(&head));
-                (response, permits)
+                (response, permits, fields)
             }
-            Projected::Denied { response } => {
-                let response = response.take().expect("polled after it was ready");
-                return Poll::Ready(Ok(response.map(W::limited)));
+            Projected::Denied {
+                response, fields, ..
+            } => {
+                let mut response = response.take().expect("polled after it was ready");
+                if let Some(fields) = fields {
+                    response.headers_mut().extend(fields.drain());
+                }
+                let body = |body| W::limited(LimitedBody::reply(body));
+                return Poll::Ready(Ok(response.map(body)));
             }
         };
-        if let Some(fields) = this.fields.take() {
+        if let Some(fields) = fields.take() {
             let headers = response.headers_mut();
             for (name, value) in fields.iter() {
                 headers.entry(name).or_insert_with(|| value.clone());

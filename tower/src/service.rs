@@ -2,6 +2,7 @@
 
 use core::fmt;
 use core::marker::PhantomData;
+use core::mem;
 use core::task::{Context, Poll};
 use std::sync::Arc;
 #[cfg(feature = "fields")]
@@ -12,16 +13,16 @@ use bytes::Bytes;
 use http::HeaderMap;
 use http::{Request, Response};
 use http_body::Body;
-#[cfg(feature = "fields")]
-use portcullis_core::Timestamp;
 use portcullis_core::{Clock, MonotonicClock};
 use tower_service::Service;
 
 #[cfg(feature = "fields")]
+use crate::RequestHead;
+#[cfg(feature = "fields")]
 use crate::fields::{Generation, Quota};
-use crate::future::Settling;
+use crate::future::{Fields, Settling};
 use crate::layer::Settings;
-use crate::{AnyBody, Decide, Denial, LimitedBody, ResponseBody, ResponseFuture};
+use crate::{AnyBody, Decide, Denial, ResponseBody, ResponseFuture};
 
 /// What all services of a layer have in common.
 pub(crate) struct Shared<D, C> {
@@ -83,115 +84,118 @@ where
 
     #[inline]
     fn call(&mut self, request: Request<A>) -> Self::Future {
-        let Shared {
+        match self.shared.judge(&request) {
+            Judged::Passed => ResponseFuture::passed(|| self.inner.call(request)),
+            judged => self.go_on(request, judged),
+        }
+    }
+}
+
+/// What is to be done with a request.
+pub(crate) enum Judged<D: Decide> {
+    /// It goes to the inner service, and its response stays as it is.
+    Passed,
+    /// It holds permits, or its response states limits.
+    Allowed(Option<D::Permits>, Fields),
+    /// Its cost is settled when there is a response.
+    Settling(D::Held, u32, Fields),
+    /// Its response states limits.
+    Denied(Denial, Fields),
+}
+
+impl<D: Decide, C: Clock> Shared<D, C> {
+    /// Judges a request, and takes its permits. A function of its own, so that `call` is small
+    /// enough to be a part of its caller, and the future is created where it is needed.
+    #[inline(never)]
+    pub(crate) fn judge<A>(&self, request: &Request<A>) -> Judged<D> {
+        let Self {
             decide,
             clock,
             settings,
-        } = &*self.shared;
-        let head = settings.head(&request);
+        } = self;
+        let head = settings.head(request);
         if settings.passes(&head) {
-            return ResponseFuture::allowed(|| self.inner.call(request), None);
+            return Judged::Passed;
         }
         #[cfg(feature = "fields")]
         if settings.generation != Generation::Off {
-            let now = clock.now();
-            return self.call_stating(request, now);
+            return self.judge_stating(&head);
         }
-        let cost = settings.cost(&head);
-        let denial = if settings.settles() {
-            match decide.hold_at(clock.now(), &head, cost) {
-                Ok(held) => return self.settling(request, held, cost),
-                Err(denial) => denial,
-            }
-        } else {
-            match decide.decide(clock, &head, cost) {
-                Ok(permits) => {
-                    return ResponseFuture::allowed(|| self.inner.call(request), permits);
-                }
-                Err(denial) => denial,
-            }
-        };
-        refuse(settings, &denial, request)
-    }
-}
-
-/// The reply to a request that is denied, in the map of headers of the request.
-#[inline(never)]
-fn refuse<F, A, B, D: Decide, C, W>(
-    settings: &Settings,
-    denial: &Denial,
-    request: Request<A>,
-) -> ResponseFuture<F, B, D, C, W> {
-    let headers = request.into_parts().0.headers;
-    let response = settings.denials.response(denial, headers);
-    ResponseFuture::denied(response.map(LimitedBody::reply))
-}
-
-impl<S, D, C, W> RateLimit<S, D, C, W> {
-    fn settling<A, B>(
-        &mut self,
-        request: Request<A>,
-        held: D::Held,
-        estimate: u32,
-    ) -> ResponseFuture<S::Future, B, D, C, W>
-    where
-        S: Service<Request<A>, Response = Response<B>>,
-        D: Decide,
-    {
-        let settling = Settling {
-            shared: Arc::clone(&self.shared),
-            held,
-            estimate,
-        };
-        ResponseFuture::settling(self.inner.call(request), settling)
+        let (now, cost) = (clock.now(), settings.cost(&head));
+        if settings.settles() {
+            return match decide.hold_at(now, &head, cost) {
+                Ok(held) => Judged::Settling(held, cost, None),
+                Err(denial) => Judged::Denied(denial, None),
+            };
+        }
+        match decide.decide_at(now, &head, cost) {
+            Ok(None) => Judged::Passed,
+            Ok(permits) => Judged::Allowed(permits, None),
+            Err(denial) => Judged::Denied(denial, None),
+        }
     }
 
-    /// Decides, and states the limits in the response.
+    /// Judges a request, and states the limits.
     #[cfg(feature = "fields")]
     #[inline(never)]
-    fn call_stating<A, B>(
+    fn judge_stating(&self, head: &RequestHead<'_>) -> Judged<D> {
+        let Self {
+            decide,
+            clock,
+            settings,
+        } = self;
+        let (now, cost) = (clock.now(), settings.cost(head));
+        let mut stated = Vec::new();
+        let fields = |stated: &[Quota<'_>]| {
+            let mut fields = HeaderMap::new();
+            let now = SystemTime::now();
+            settings.generation.write(stated, now, &mut fields);
+            Some(Box::new(fields))
+        };
+        if settings.settles() {
+            return match decide.hold_stated_at(now, head, cost, &mut stated) {
+                Ok(held) => Judged::Settling(held, cost, fields(&stated)),
+                Err(denial) => Judged::Denied(denial, fields(&stated)),
+            };
+        }
+        match decide.decide_stated_at(now, head, cost, &mut stated) {
+            Ok(permits) => Judged::Allowed(permits, fields(&stated)),
+            Err(denial) => Judged::Denied(denial, fields(&stated)),
+        }
+    }
+}
+
+impl<S, D: Decide, C, W> RateLimit<S, D, C, W> {
+    /// What `call` does with a request that does not just pass.
+    #[inline(never)]
+    fn go_on<A, B>(
         &mut self,
-        request: Request<A>,
-        now: Timestamp,
+        mut request: Request<A>,
+        judged: Judged<D>,
     ) -> ResponseFuture<S::Future, B, D, C, W>
     where
         S: Service<Request<A>, Response = Response<B>>,
-        D: Decide,
     {
-        let Shared {
-            decide, settings, ..
-        } = &*self.shared;
-        let head = settings.head(&request);
-        let cost = settings.cost(&head);
-        let mut stated = Vec::new();
-        let write = |stated: &[Quota<'_>], headers: &mut HeaderMap| {
-            let now = SystemTime::now();
-            settings.generation.write(stated, now, headers);
-        };
-        let denial = if settings.settles() {
-            match decide.hold_stated_at(now, &head, cost, &mut stated) {
-                Ok(held) => {
-                    let mut fields = HeaderMap::new();
-                    write(&stated, &mut fields);
-                    return self.settling(request, held, cost).stating(fields);
-                }
-                Err(denial) => denial,
+        match judged {
+            Judged::Passed => ResponseFuture::passed(|| self.inner.call(request)),
+            Judged::Allowed(permits, fields) => {
+                ResponseFuture::allowed(|| self.inner.call(request), permits, fields)
             }
-        } else {
-            match decide.decide_stated_at(now, &head, cost, &mut stated) {
-                Ok(permits) => {
-                    let mut fields = HeaderMap::new();
-                    write(&stated, &mut fields);
-                    let inner = || self.inner.call(request);
-                    return ResponseFuture::allowed(inner, permits).stating(fields);
-                }
-                Err(denial) => denial,
+            Judged::Settling(held, estimate, fields) => {
+                let settling = Settling {
+                    shared: Arc::clone(&self.shared),
+                    held,
+                    estimate,
+                };
+                ResponseFuture::settling(|| self.inner.call(request), settling, fields)
             }
-        };
-        let headers = request.into_parts().0.headers;
-        let mut response = settings.denials.response(&denial, headers);
-        write(&stated, response.headers_mut());
-        ResponseFuture::denied(response.map(LimitedBody::reply))
+            Judged::Denied(denial, fields) => {
+                // The reply has the map of headers of the request.
+                let headers = mem::take(request.headers_mut());
+                let response = self.shared.settings.denials.response(&denial, headers);
+                ResponseFuture::denied(response, fields)
+            }
+        }
     }
 }
 

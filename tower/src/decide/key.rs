@@ -4,8 +4,8 @@ use core::fmt;
 use core::net::IpAddr;
 
 use portcullis_core::{
-    Clock, Clocked, FixedWindowRules, IntoRules, Key, KeyHash, Keyed, KeyedRules, Keys, Line,
-    RandomSeed, Receipt, Refund, Timestamp, TokenBucketRules,
+    FixedWindowRules, IntoRules, Key, KeyHash, Keyed, KeyedRules, Keys, Line, RandomSeed, Receipt,
+    Refund, Timestamp, TokenBucketRules,
 };
 use portcullis_core::{Limiter, LimiterExt};
 
@@ -18,8 +18,7 @@ pub type KeyTable<R> = Keyed<R, Box<[Line]>, RandomSeed>;
 /// Judges requests by a limiter for each key, such as each address. A request takes one permit, or
 /// [its cost](Self::by_cost). The permits return by time.
 ///
-/// This is the least that a limit per client costs: there are no rules to match, and the time is
-/// only read as precisely as the decision needs it. For several limits per client, or for other
+/// This is the least that a limit per client costs: there are no rules to match. For several limits per client, or for other
 /// limits on some paths, use [`ByPolicy`](crate::ByPolicy).
 ///
 /// ```
@@ -159,19 +158,6 @@ where
     }
 
     #[inline]
-    fn decide<C: Clock>(
-        &self,
-        clock: &C,
-        head: &RequestHead<'_>,
-        cost: u32,
-    ) -> Result<Option<Nothing>, Denial> {
-        let (key, _) = self.limiter(head);
-        match Clocked::new(&*key, clock).take(self.n(cost)) {
-            Ok(_) => Ok(None),
-            Err(denied) => Err(self.replies.limiter(clock.now(), key.retry(denied))),
-        }
-    }
-
     fn decide_at(
         &self,
         now: Timestamp,
@@ -181,6 +167,7 @@ where
         self.hold_at(now, head, cost).map(|_| None)
     }
 
+    #[inline]
     fn hold_at(
         &self,
         now: Timestamp,
