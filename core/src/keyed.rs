@@ -11,6 +11,7 @@ pub(crate) mod keyed_list;
 pub(crate) mod line;
 pub(crate) mod moving;
 pub(crate) mod partly_changed;
+pub(crate) mod pending_claim;
 #[cfg(feature = "std")]
 pub(crate) mod random_seed;
 pub(crate) mod rule_list;

@@ -83,7 +83,7 @@
 //! | state rates and times | [`Rate`], [`Timestamp`], [`Interval`]; [`Clock`], [`Clocked`], [`MonotonicClock`], [`CoarseClock`], [`TscClock`], [`ManualClock`], [`Timeless`] |
 //! | check settings | [`SettingsError`], [`Setting`] |
 //! | change settings, reserve | [`Carry`], [`ChangeError`], [`PartlyChanged`], [`Reservation`] |
-//! | limit by key | [`Key`], [`KeyLimiter`], [`ClockedKey`]; [`Line`], [`Address`]; [`Seed`], [`RandomSeed`], [`KeyHash`], [`SeedFixed`], [`SeededHasher`]; [`KeyedStatistics`]; [`Refunds`], [`RefundsBefore`]; [`IntoRules`], [`IntoRuleList`], [`TokenBucketRules`], [`FixedWindowRules`], [`ConcurrencyRules`], [`AnyRules`], [`KeyedRules`], [`MovableRules`]; [`RuleList`], [`RulesAtRunTime`] |
+//! | limit by key | [`Key`], [`KeyLimiter`], [`ClockedKey`]; [`Line`], [`PendingClaim`], [`Address`]; [`Seed`], [`RandomSeed`], [`KeyHash`], [`SeedFixed`], [`SeededHasher`]; [`KeyedStatistics`]; [`Refunds`], [`RefundsBefore`]; [`IntoRules`], [`IntoRuleList`], [`TokenBucketRules`], [`FixedWindowRules`], [`ConcurrencyRules`], [`AnyRules`], [`KeyedRules`], [`MovableRules`]; [`RuleList`], [`RulesAtRunTime`] |
 //! | combine, wrap, share out | [`Limits`], [`Receipts`]; [`Counts`], [`Total`], [`NotGranted`]; [`PenaltySettings`], [`Threshold`]; [`Sliceable`], [`Striped`], [`Stripe`] |
 //! | name leases | [`LeaseId`], [`ClaimError`], [`StaleId`] |
 //! | describe decisions | [`metadata`] |
@@ -167,6 +167,7 @@ pub use keyed::keyed_list::KeyedList;
 pub use keyed::line::{Address, Line};
 pub use keyed::moving::MovableRules;
 pub use keyed::partly_changed::PartlyChanged;
+pub use keyed::pending_claim::PendingClaim;
 #[cfg(feature = "std")]
 pub use keyed::random_seed::RandomSeed;
 pub use keyed::rule_list::{RuleList, RulesAtRunTime};

@@ -25,6 +25,7 @@
 //! | to share | open | it is |
 //! |---|---|---|
 //! | a token bucket or a fixed window | [`SharedFile::limiter`] | a [`SharedLimiter`] |
+//! | one of these for each key, such as a user or an address | [`SharedFile::table`] | a [`SharedTable`] |
 //!
 //! # Guarantees
 //!
@@ -54,7 +55,10 @@ mod header;
 mod mapping;
 mod shared_file;
 mod shared_limiter;
+mod shared_table;
 
 pub use error::OpenError;
+pub use mapping::MappedLines;
 pub use shared_file::SharedFile;
 pub use shared_limiter::{Shareable, SharedLimiter};
+pub use shared_table::{SharedKeyed, SharedTable};

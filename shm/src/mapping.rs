@@ -3,7 +3,7 @@
 //! The pages are `MAP_SHARED`: other processes, also hostile ones, write them at any time. So
 //! nothing in them is read or written except through atomics, for which any bits are valid. All
 //! references that this module returns are to types that consist of atomics and nothing else:
-//! [`StateWord`].
+//! [`StateWord`], [`Line`].
 //!
 //! Soundness: the address and the length are those of one `mmap`, which lasts until the drop of the
 //! [`Mapping`]. The references borrow the mapping. The offset and the number of items are checked
@@ -19,9 +19,8 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::path::Path;
-use std::sync::Arc;
 
-use portcullis_core::StateWord;
+use portcullis_core::{Line, StateWord};
 
 use crate::error::OpenError;
 use crate::fault::{self, Entry};
@@ -46,11 +45,7 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     /// Maps the first `bytes` bytes of a file, which must have as many.
     pub(crate) fn new(file: File, bytes: u64, path: &Path) -> Result<Self, OpenError> {
-        let most = fault::MOST_BYTES as u64;
-        let bytes = usize::try_from(bytes)
-            .ok()
-            .filter(|&bytes| bytes as u64 <= most && bytes > HEADER)
-            .ok_or(OpenError::TooLarge { most })?;
+        let bytes = Self::check_size(bytes)?;
         let failed = |error| OpenError::System {
             path: path.to_owned(),
             tried: "map it",
@@ -79,6 +74,15 @@ impl Mapping {
             bytes,
             entry,
             _file: file,
+        })
+    }
+
+    /// Checks that a mapping can have as many bytes.
+    pub(crate) fn check_size(bytes: u64) -> Result<usize, OpenError> {
+        let fits = |&bytes: &usize| bytes > HEADER && bytes <= fault::MOST_BYTES;
+        let bytes = usize::try_from(bytes).ok().filter(fits);
+        bytes.ok_or(OpenError::TooLarge {
+            most: fault::MOST_BYTES as u64,
         })
     }
 
@@ -116,7 +120,7 @@ impl Drop for Mapping {
 #[derive(Debug)]
 pub(crate) struct MappedWord {
     word: *const StateWord,
-    mapping: Arc<Mapping>,
+    mapping: Mapping,
 }
 
 // SAFETY: `word` is in the mapping, which can be sent and shared.
@@ -127,7 +131,6 @@ unsafe impl Sync for MappedWord {}
 impl MappedWord {
     pub(crate) fn new(mapping: Mapping) -> Self {
         let word = mapping.items(1).as_ptr();
-        let mapping = Arc::new(mapping);
         Self { word, mapping }
     }
 
@@ -143,5 +146,43 @@ impl AsRef<StateWord> for MappedWord {
         // SAFETY: the mapping lasts as long as `self`, and has the word. A `StateWord` is an
         // atomic.
         unsafe { &*self.word }
+    }
+}
+
+/// The lines of a [`SharedTable`](crate::SharedTable), in a file.
+#[derive(Debug)]
+pub struct MappedLines {
+    lines: *const [Line],
+    mapping: Mapping,
+}
+
+// SAFETY: `lines` are in the mapping, which can be sent and shared.
+unsafe impl Send for MappedLines {}
+// SAFETY: as above.
+unsafe impl Sync for MappedLines {}
+
+impl MappedLines {
+    pub(crate) fn new(mapping: Mapping, count: usize) -> Self {
+        let lines = ptr::from_ref(mapping.items(count));
+        Self { lines, mapping }
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_lost(&self) -> bool {
+        self.mapping.is_lost()
+    }
+}
+
+/// The lines of the file. If it was found truncated, a line whose slots no key can use.
+impl AsRef<[Line]> for MappedLines {
+    #[inline(always)]
+    fn as_ref(&self) -> &[Line] {
+        static NONE: [Line; 1] = [Line::closed()];
+        if self.is_lost() {
+            return &NONE;
+        }
+        // SAFETY: the mapping lasts as long as `self`, and has the lines. A `Line` consists of
+        // atomics.
+        unsafe { &*self.lines }
     }
 }

@@ -233,6 +233,7 @@ impl SharedFile {
 
     /// Opens the file, or creates it.
     pub(crate) fn open(&self, wanted: &Contents) -> Result<(Mapping, Header), OpenError> {
+        Mapping::check_size(wanted.size())?;
         let base = TimeBase::of_this_process()?;
         let until = Instant::now() + PATIENCE;
         loop {
@@ -427,7 +428,7 @@ impl SharedFile {
 
 impl Contents {
     fn size(&self) -> u64 {
-        HEADER as u64 + self.bytes
+        self.bytes.saturating_add(HEADER as u64)
     }
 
     fn fingerprint(&self) -> u64 {

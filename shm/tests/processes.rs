@@ -9,9 +9,9 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::time::Instant;
 
-use portcullis_core::{Denied, FixedWindow, Limiter, Rate, TokenBucket};
-use portcullis_shm::{OpenError, SharedFile};
-use support::{Folder, Journal, PERMIT, Process, most_above_rate, now, role, seconds};
+use portcullis_core::{Denied, FixedWindow, Limiter, Rate, TokenBucket, TokenBucketRules};
+use portcullis_shm::{OpenError, SharedFile, SharedTable};
+use support::{Admission, Folder, Journal, PERMIT, Process, most_above_rate, now, role, seconds};
 
 const PER_SECOND: u32 = 20_000;
 /// As many as half a second gains, so that no permit is lost while no process runs.
@@ -29,12 +29,15 @@ fn child() {
     let role: Vec<_> = role.iter().map(String::as_str).collect();
     match role[..] {
         ["take", file, journal] => take(&SharedFile::at(file), Path::new(journal)),
+        ["take_keyed", file, journal] => take_keyed(&SharedFile::at(file), Path::new(journal)),
         ["race", folder, begun, rounds] => race(
             Path::new(folder),
             begun.parse().unwrap(),
             rounds.parse().unwrap(),
         ),
-        ["use", file, time] => use_for(&SharedFile::at(file), time.parse().unwrap()),
+        ["use", one, other, time] => {
+            use_for(&[one, other].map(SharedFile::at), time.parse().unwrap());
+        }
         ["write", file, time] => write_nonsense(Path::new(file), time.parse().unwrap()),
         ["outlive", file, other] => outlive(&SharedFile::at(file), &SharedFile::at(other)),
         ["fault", file, foreign] => fault(&SharedFile::at(file), Path::new(foreign)),
@@ -107,6 +110,93 @@ fn four_processes_share_one_bucket_for_long() {
     four_processes_share_one_bucket(seconds(30));
 }
 
+const HOT_KEYS: u64 = 16;
+const PER_KEY: u32 = 1_000;
+const BURST_PER_KEY: u64 = 500;
+
+fn table(file: &SharedFile) -> SharedTable<TokenBucketRules> {
+    let bucket = TokenBucket::new(Rate::per_second(PER_KEY), BURST_PER_KEY);
+    file.table(bucket, 1_000_000).unwrap()
+}
+
+/// Takes from a table until it is killed: mostly from few keys.
+fn take_keyed(file: &SharedFile, journal: &Path) {
+    let table = table(file);
+    let mut journal = Journal::open(journal);
+    let mut draws = now().as_nanos();
+    println!("\nready");
+    for nth in 1_u64.. {
+        let (earliest, key) = (now(), draw(&mut draws) % HOT_KEYS);
+        if table.keyed().key(&key).try_acquire_at(earliest, 1).is_ok() {
+            journal.write(earliest, now(), key << 8 | 1);
+        }
+        if nth.is_multiple_of(16) {
+            let _ = table.key(&(draw(&mut draws) % 500_000)).try_acquire(1);
+        }
+        if nth.is_multiple_of(1 << 20) {
+            table.recover();
+        }
+    }
+}
+
+fn four_processes_share_one_table(time: Duration) {
+    let folder = Folder::new(&format!("table-{}", time.as_secs()));
+    let (file, journal) = (folder.path("limit"), folder.path("journal"));
+    let words = [
+        "take_keyed",
+        file.to_str().unwrap(),
+        journal.to_str().unwrap(),
+    ];
+    let start = || Process::start(&words);
+    let mut children: Vec<_> = (0..4).map(|_| start()).collect();
+    for child in &mut children {
+        child.until("ready");
+    }
+    let (begun, mut draws) = (Instant::now(), 7);
+    while begun.elapsed() < time {
+        std::thread::sleep(Duration::from_millis(20 + draw(&mut draws) % 200));
+        let unlucky = (draw(&mut draws) % 4) as usize;
+        core::mem::replace(&mut children[unlucky], start()).kill();
+    }
+    children.into_iter().for_each(Process::kill);
+    let admissions = Journal::read(&journal);
+    let last = admissions.iter().map(|a| a.latest).max().unwrap();
+    for key in 0..HOT_KEYS {
+        let of_key = admissions.iter().filter(|a| a.permits >> 8 == key);
+        // In a table, a time counts as the start of its tick of a microsecond.
+        let of_key: Vec<_> = of_key
+            .map(|a| Admission {
+                earliest: a.earliest / 1_000 * 1_000,
+                latest: a.latest / 1_000 * 1_000,
+                permits: 1,
+            })
+            .collect();
+        let most = most_above_rate(&of_key, PER_KEY);
+        assert!(
+            most <= i128::from(BURST_PER_KEY) * PERMIT,
+            "{most} billionths for key {key}"
+        );
+        let first = of_key.iter().map(|a| a.earliest).min().unwrap();
+        let bound = BURST_PER_KEY + u64::from(PER_KEY) * (last - first) / 1_000_000_000;
+        let admitted = of_key.len() as u64;
+        assert!(
+            admitted >= bound / 100 * 99,
+            "{admitted} of {bound} permits for key {key}"
+        );
+    }
+}
+
+#[test]
+fn four_processes_share_one_table_of_a_million_keys() {
+    four_processes_share_one_table(Duration::from_secs(3));
+}
+
+#[test]
+#[ignore = "half a minute"]
+fn four_processes_share_one_table_of_a_million_keys_for_long() {
+    four_processes_share_one_table(seconds(30));
+}
+
 const RACERS: u64 = 8;
 
 /// Opens one file after another, each at a moment that all processes know, takes all permits that
@@ -170,9 +260,15 @@ fn of_processes_that_find_a_file_of_another_boot_one_replaces_it() {
     assert_eq!(folder.names().len(), 240, "{:?}", folder.names());
 }
 
-/// Uses a bucket and a window in files for a time, whatever they contain.
-fn use_for(file: &SharedFile, millis: u64) {
-    let bucket = file.limiter(bucket()).unwrap();
+fn small_table(file: &SharedFile) -> SharedTable<TokenBucketRules> {
+    file.table(TokenBucket::new(Rate::per_second(5), 3), 100)
+        .unwrap()
+}
+
+/// Uses a bucket and a table in files for a time, whatever they contain.
+fn use_for(files: &[SharedFile; 2], millis: u64) {
+    let bucket = files[0].limiter(bucket()).unwrap();
+    let table = small_table(&files[1]);
     println!("\nready");
     let begun = Instant::now();
     let mut decisions = 0;
@@ -183,6 +279,16 @@ fn use_for(file: &SharedFile, millis: u64) {
             }
             bucket.explain_at(now(), n);
             bucket.idle_at(now());
+            let key = table.keyed().key(&(decisions % 200));
+            if let Err(denied) = key.take_at(now(), n) {
+                key.retry(denied);
+            }
+            key.explain_at(now(), n);
+            let _ = key.try_acquire_at(now(), n);
+        }
+        if decisions % 4_000 == 0 {
+            table.recover();
+            table.keyed().sweep_at(now(), ..);
         }
         decisions += 4;
     }
@@ -211,24 +317,27 @@ fn write_nonsense(path: &Path, millis: u64) {
 
 fn nonsense_in_the_file(time: Duration) {
     let folder = Folder::new(&format!("nonsense-{}", time.as_secs()));
-    let kept_open = folder.file("limit").limiter(bucket()).unwrap();
-    let path = folder.path("limit");
-    let (path, millis) = (path.to_str().unwrap(), time.as_millis().to_string());
-    let words = ["use", path, &millis];
+    let paths = ["limit", "table"].map(|name| folder.path(name));
+    let [one, other] = paths.each_ref().map(|path| path.to_str().unwrap());
+    let millis = time.as_millis().to_string();
+    let words = ["use", one, other, &millis];
     let mut users: Vec<_> = (0..4).map(|_| Process::start(&words)).collect();
     for user in &mut users {
         user.until("ready");
     }
     // The header is checked when a file is opened. After that, anything may be written.
-    let writer = Process::start(&["write", path, &millis]);
+    let writers = [one, other].map(|path| Process::start(&["write", path, &millis]));
     for user in users {
         let decisions: u64 = user.finish("decisions")[0].parse().unwrap();
         assert!(decisions > 1_000, "{decisions}");
     }
-    writer.finish("");
-    drop(kept_open);
-    let refused = folder.file("limit").limiter(bucket()).unwrap_err();
-    println!("{refused}");
+    for writer in writers {
+        writer.finish("");
+    }
+    assert!(
+        folder.file("limit").limiter(bucket()).is_err(),
+        "its header is damaged"
+    );
 }
 
 #[test]

@@ -145,6 +145,19 @@ impl Line {
         groups_for(keys, Width::ONE)
     }
 
+    /// Returns how many lines [`for_keys`](Self::for_keys) creates, for callers that put them
+    /// elsewhere. Needs the feature `std`.
+    ///
+    /// ```
+    /// # use portcullis_core::Line;
+    /// assert_eq!(Line::count_for_keys(1_000), Line::for_keys(1_000).len());
+    /// ```
+    #[cfg(feature = "std")]
+    #[must_use]
+    pub fn count_for_keys(keys: usize) -> usize {
+        lines_for(keys)
+    }
+
     /// Creates the lines of a [`KeyedList`](crate::KeyedList) table with `limits` limits, 1 to 8,
     /// in which `keys` keys are in use at once: see [`for_keys`](Self::for_keys). Needs the feature
     /// `std`.
@@ -530,6 +543,19 @@ impl<'t> Entry<'t> {
                 .compare_exchange_weak(held.0, held.tag(), Acquire, Relaxed)
                 .is_ok();
         claimed.then_some(Swept(self))
+    }
+
+    /// The word, if no key holds the slot and it is not vacant.
+    pub(crate) fn unheld(self) -> Option<u64> {
+        let word = self.word.load(Relaxed);
+        (word != 0 && Held::of(word).is_none()).then_some(word)
+    }
+
+    /// Vacates the slot if its word is still `from`. Returns whether it did.
+    pub(crate) fn vacate_from(self, from: u64) -> bool {
+        // Relaxed: see `vacate_if`.
+        let vacated = self.word.compare_exchange_weak(from, 0, Relaxed, Relaxed);
+        vacated.is_ok()
     }
 
     /// Vacates the slot if it is held, and `is_forgettable` says so for its word.
