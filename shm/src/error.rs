@@ -79,6 +79,13 @@ pub enum OpenError {
         /// The file.
         path: PathBuf,
     },
+    /// Too many processes have the concurrency limit open.
+    Members {
+        /// The file.
+        path: PathBuf,
+        /// The most processes.
+        most: usize,
+    },
     /// The process has too many mappings open.
     TooMany {
         /// The most mappings that a process can have open.
@@ -148,6 +155,11 @@ impl fmt::Display for OpenError {
             Self::Busy { path } => {
                 write!(f, "{}: another process keeps it locked", path.display())
             }
+            Self::Members { path, most } => write!(
+                f,
+                "{}: {most} processes have it open, and no more can",
+                path.display()
+            ),
             Self::TooMany { most } => write!(
                 f,
                 "this process has {most} shared limiters open, and can have no more"

@@ -25,7 +25,8 @@
 //! | to share | open | it is |
 //! |---|---|---|
 //! | a token bucket or a fixed window | [`SharedFile::limiter`] | a [`SharedLimiter`] |
-//! | one of these for each key, such as a user or an address | [`SharedFile::table`] | a [`SharedTable`] |
+//! | one of these for each key | [`SharedFile::table`] | a [`SharedTable`] |
+//! | a concurrency limit | [`SharedFile::concurrency`] | a [`SharedConcurrency`] |
 //!
 //! # Guarantees
 //!
@@ -49,16 +50,43 @@
 #![cfg(target_os = "linux")]
 #![deny(unsafe_code)]
 
+// Under loom, the algorithm that needs a model is all there is.
+#[cfg(not(loom))]
 mod error;
+#[cfg(not(loom))]
 mod fault;
+#[cfg(not(loom))]
+mod futex;
+#[cfg(not(loom))]
 mod header;
+#[cfg(not(loom))]
 mod mapping;
+#[cfg(not(loom))]
+mod member;
+#[cfg(not(loom))]
+mod shared_concurrency;
+#[cfg(not(loom))]
 mod shared_file;
+#[cfg(not(loom))]
 mod shared_limiter;
+#[cfg(not(loom))]
 mod shared_table;
+#[cfg(not(loom))]
+#[expect(unreachable_pub, reason = "loom's models use it")]
+mod slots;
+#[cfg(loom)]
+pub mod slots;
+mod sync;
 
+#[cfg(not(loom))]
 pub use error::OpenError;
+#[cfg(not(loom))]
 pub use mapping::MappedLines;
+#[cfg(not(loom))]
+pub use shared_concurrency::{Ended, SharedConcurrency, SharedLease};
+#[cfg(not(loom))]
 pub use shared_file::SharedFile;
+#[cfg(not(loom))]
 pub use shared_limiter::{Shareable, SharedLimiter};
+#[cfg(not(loom))]
 pub use shared_table::{SharedKeyed, SharedTable};

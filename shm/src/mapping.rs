@@ -3,7 +3,8 @@
 //! The pages are `MAP_SHARED`: other processes, also hostile ones, write them at any time. So
 //! nothing in them is read or written except through atomics, for which any bits are valid. All
 //! references that this module returns are to types that consist of atomics and nothing else:
-//! [`StateWord`], [`Line`].
+//! [`StateWord`], [`Line`],
+//! [`AtomicU32`], [`AtomicU64`].
 //!
 //! Soundness: the address and the length are those of one `mmap`, which lasts until the drop of the
 //! [`Mapping`]. The references borrow the mapping. The offset and the number of items are checked
@@ -15,6 +16,7 @@
 
 use core::ffi::c_void;
 use core::ptr;
+use core::sync::atomic::{AtomicU32, AtomicU64};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -33,7 +35,7 @@ pub(crate) struct Mapping {
     bytes: usize,
     entry: &'static Entry,
     /// Keeps the shared lock, which says that the file is in use.
-    _file: File,
+    file: File,
 }
 
 // SAFETY: nothing in the mapping is accessed except through atomics, and the address is valid in
@@ -73,7 +75,7 @@ impl Mapping {
             address,
             bytes,
             entry,
-            _file: file,
+            file,
         })
     }
 
@@ -92,19 +94,24 @@ impl Mapping {
         self.entry.is_lost()
     }
 
-    /// `count` items at the start of the words.
-    fn items<T>(&self, count: usize) -> &[T] {
-        let room = self.bytes - HEADER;
+    /// The file.
+    pub(crate) fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// `count` items, `after` bytes after the start of the words.
+    fn items<T>(&self, after: usize, count: usize) -> &[T] {
+        let (from, room) = (HEADER + after, self.bytes - HEADER - after);
         assert!(
             size_of::<T>() > 0
-                && HEADER.is_multiple_of(align_of::<T>())
+                && from.is_multiple_of(align_of::<T>())
                 && count <= room / size_of::<T>(),
             "the mapping is smaller than its contents"
         );
         // SAFETY: the items are in the mapping, which is page-aligned and lasts as long as `self`.
         // The callers below choose types that consist of atomics, so any bits are valid, and other
         // processes may write them.
-        unsafe { core::slice::from_raw_parts(self.address.byte_add(HEADER).cast(), count) }
+        unsafe { core::slice::from_raw_parts(self.address.byte_add(from).cast(), count) }
     }
 }
 
@@ -130,7 +137,7 @@ unsafe impl Sync for MappedWord {}
 
 impl MappedWord {
     pub(crate) fn new(mapping: Mapping) -> Self {
-        let word = mapping.items(1).as_ptr();
+        let word = mapping.items(0, 1).as_ptr();
         Self { word, mapping }
     }
 
@@ -163,7 +170,7 @@ unsafe impl Sync for MappedLines {}
 
 impl MappedLines {
     pub(crate) fn new(mapping: Mapping, count: usize) -> Self {
-        let lines = ptr::from_ref(mapping.items(count));
+        let lines = ptr::from_ref(mapping.items(0, count));
         Self { lines, mapping }
     }
 
@@ -184,5 +191,63 @@ impl AsRef<[Line]> for MappedLines {
         // SAFETY: the mapping lasts as long as `self`, and has the lines. A `Line` consists of
         // atomics.
         unsafe { &*self.lines }
+    }
+}
+
+/// The slots of a [`SharedConcurrency`](crate::SharedConcurrency) limit, in a file.
+#[derive(Debug)]
+pub(crate) struct MappedSlots {
+    slots: *const [AtomicU64],
+    /// A line of its own before the slots: the gate, and the number of processes that joined.
+    shared: *const [AtomicU32; 2],
+    mapping: Mapping,
+}
+
+// SAFETY: the pointers are into the mapping, which can be sent and shared.
+unsafe impl Send for MappedSlots {}
+// SAFETY: as above.
+unsafe impl Sync for MappedSlots {}
+
+impl MappedSlots {
+    const SLOTS_AT: usize = 64;
+
+    /// The bytes that `count` slots need.
+    pub(crate) fn bytes(count: usize) -> u64 {
+        (Self::SLOTS_AT + count * size_of::<AtomicU64>()) as u64
+    }
+
+    pub(crate) fn new(mapping: Mapping, count: usize) -> Self {
+        Self {
+            slots: ptr::from_ref(mapping.items(Self::SLOTS_AT, count)),
+            shared: mapping.items(0, 1).as_ptr(),
+            mapping,
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn slots(&self) -> &[AtomicU64] {
+        // SAFETY: the mapping lasts as long as `self`, and has these atomics.
+        unsafe { &*self.slots }
+    }
+
+    fn shared(&self) -> &[AtomicU32; 2] {
+        // SAFETY: as above.
+        unsafe { &*self.shared }
+    }
+
+    pub(crate) fn gate(&self) -> &AtomicU32 {
+        &self.shared()[0]
+    }
+
+    pub(crate) fn generation(&self) -> &AtomicU32 {
+        &self.shared()[1]
+    }
+
+    pub(crate) fn file(&self) -> &File {
+        self.mapping.file()
+    }
+
+    pub(crate) fn is_lost(&self) -> bool {
+        self.mapping.is_lost()
     }
 }

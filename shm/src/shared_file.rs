@@ -411,7 +411,7 @@ impl SharedFile {
         fs::remove_file(path).map_err(|error| self.failed("remove it", error))
     }
 
-    fn failed(&self, tried: &'static str, error: io::Error) -> OpenError {
+    pub(crate) fn failed(&self, tried: &'static str, error: io::Error) -> OpenError {
         OpenError::System {
             path: self.path.clone(),
             tried,

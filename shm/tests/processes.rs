@@ -30,13 +30,17 @@ fn child() {
     match role[..] {
         ["take", file, journal] => take(&SharedFile::at(file), Path::new(journal)),
         ["take_keyed", file, journal] => take_keyed(&SharedFile::at(file), Path::new(journal)),
+        ["hold", file, journal] => hold(&SharedFile::at(file), Path::new(journal)),
         ["race", folder, begun, rounds] => race(
             Path::new(folder),
             begun.parse().unwrap(),
             rounds.parse().unwrap(),
         ),
-        ["use", one, other, time] => {
-            use_for(&[one, other].map(SharedFile::at), time.parse().unwrap());
+        ["use", one, other, third, time] => {
+            use_for(
+                &[one, other, third].map(SharedFile::at),
+                time.parse().unwrap(),
+            );
         }
         ["write", file, time] => write_nonsense(Path::new(file), time.parse().unwrap()),
         ["outlive", file, other] => outlive(&SharedFile::at(file), &SharedFile::at(other)),
@@ -197,6 +201,84 @@ fn four_processes_share_one_table_of_a_million_keys_for_long() {
     four_processes_share_one_table(seconds(30));
 }
 
+const AT_ONCE: u32 = 3;
+
+/// Holds permits for short times until it is killed.
+fn hold(file: &SharedFile, journal: &Path) {
+    let limit = file.concurrency(AT_ONCE, None).unwrap();
+    let mut journal = Journal::open(journal);
+    let mut draws = now().as_nanos();
+    loop {
+        let n = 1 + draw(&mut draws) as u32 % 2;
+        let lease = match draw(&mut draws) % 2 {
+            0 => limit.try_acquire(n),
+            _ => limit.acquire_timeout(n, Duration::from_millis(50)),
+        };
+        if let Ok(lease) = lease {
+            let from = now();
+            let until = from.as_nanos() + draw(&mut draws) % 400_000;
+            while now().as_nanos() < until {
+                core::hint::spin_loop();
+            }
+            // It is held until it is dropped below.
+            journal.write(from, now(), lease.permits().into());
+        }
+    }
+}
+
+/// The most permits that are in use at one moment.
+fn most_at_once(held: &[Admission]) -> i64 {
+    let begins = held.iter().map(|a| (a.earliest, a.permits.cast_signed()));
+    // At one instant, the end comes first.
+    let ends = held.iter().map(|a| (a.latest, -a.permits.cast_signed()));
+    let mut changes: Vec<_> = begins.chain(ends).collect();
+    changes.sort_unstable();
+    let in_use = changes.iter().scan(0, |in_use, (_, by)| {
+        *in_use += by;
+        Some(*in_use)
+    });
+    in_use.max().unwrap_or(0)
+}
+
+fn four_processes_share_one_concurrency_limit(time: Duration) {
+    let folder = Folder::new(&format!("at-once-{}", time.as_secs()));
+    let (file, journal) = (folder.path("limit"), folder.path("journal"));
+    let limit = folder.file("limit").concurrency(AT_ONCE, None).unwrap();
+    let words = ["hold", file.to_str().unwrap(), journal.to_str().unwrap()];
+    let start = || Process::start(&words);
+    let mut children: Vec<_> = (0..4).map(|_| start()).collect();
+    let (begun, mut draws, mut killed) = (Instant::now(), 7, 0);
+    while begun.elapsed() < time {
+        std::thread::sleep(Duration::from_millis(draw(&mut draws) % 50));
+        let unlucky = (draw(&mut draws) % 4) as usize;
+        core::mem::replace(&mut children[unlucky], start()).kill();
+        killed += 1;
+    }
+    children.into_iter().for_each(Process::kill);
+    // All of them are dead, so all permits return.
+    let lease = limit.acquire_timeout(AT_ONCE, Duration::from_secs(1));
+    assert!(lease.is_ok(), "{} permits are lost", limit.in_use());
+    let held = Journal::read(&journal);
+    let most = most_at_once(&held);
+    println!(
+        "{} leases, at most {most} permits, {killed} processes killed",
+        held.len()
+    );
+    assert_eq!(most, AT_ONCE.into());
+    assert!(held.len() as u64 > 100 * time.as_secs(), "{}", held.len());
+}
+
+#[test]
+fn four_processes_share_one_concurrency_limit_while_processes_are_killed() {
+    four_processes_share_one_concurrency_limit(Duration::from_secs(3));
+}
+
+#[test]
+#[ignore = "half a minute"]
+fn four_processes_share_one_concurrency_limit_for_long() {
+    four_processes_share_one_concurrency_limit(seconds(30));
+}
+
 const RACERS: u64 = 8;
 
 /// Opens one file after another, each at a moment that all processes know, takes all permits that
@@ -266,9 +348,12 @@ fn small_table(file: &SharedFile) -> SharedTable<TokenBucketRules> {
 }
 
 /// Uses a bucket and a table in files for a time, whatever they contain.
-fn use_for(files: &[SharedFile; 2], millis: u64) {
+fn use_for(files: &[SharedFile; 3], millis: u64) {
     let bucket = files[0].limiter(bucket()).unwrap();
     let table = small_table(&files[1]);
+    let uploads = files[2]
+        .concurrency(9, Some(Duration::from_millis(5)))
+        .unwrap();
     println!("\nready");
     let begun = Instant::now();
     let mut decisions = 0;
@@ -285,7 +370,14 @@ fn use_for(files: &[SharedFile; 2], millis: u64) {
             }
             key.explain_at(now(), n);
             let _ = key.try_acquire_at(now(), n);
+            let one = uploads.try_acquire(1);
+            if let Ok(mut lease) = uploads.try_acquire(n % 8) {
+                let _ = lease.renew();
+                let _ = lease.is_held();
+            }
+            drop(one);
         }
+        let _ = uploads.acquire_timeout(1, Duration::from_micros(50));
         if decisions % 4_000 == 0 {
             table.recover();
             table.keyed().sweep_at(now(), ..);
@@ -317,16 +409,16 @@ fn write_nonsense(path: &Path, millis: u64) {
 
 fn nonsense_in_the_file(time: Duration) {
     let folder = Folder::new(&format!("nonsense-{}", time.as_secs()));
-    let paths = ["limit", "table"].map(|name| folder.path(name));
-    let [one, other] = paths.each_ref().map(|path| path.to_str().unwrap());
+    let paths = ["limit", "table", "uploads"].map(|name| folder.path(name));
+    let [one, other, third] = paths.each_ref().map(|path| path.to_str().unwrap());
     let millis = time.as_millis().to_string();
-    let words = ["use", one, other, &millis];
+    let words = ["use", one, other, third, &millis];
     let mut users: Vec<_> = (0..4).map(|_| Process::start(&words)).collect();
     for user in &mut users {
         user.until("ready");
     }
     // The header is checked when a file is opened. After that, anything may be written.
-    let writers = [one, other].map(|path| Process::start(&["write", path, &millis]));
+    let writers = [one, other, third].map(|path| Process::start(&["write", path, &millis]));
     for user in users {
         let decisions: u64 = user.finish("decisions")[0].parse().unwrap();
         assert!(decisions > 1_000, "{decisions}");

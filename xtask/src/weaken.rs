@@ -1,10 +1,11 @@
-//! Shows that the checks can fail. Weakens the core, the queue or the policies in one place at a
-//! time, and expects a named loom model or test to fail.
+//! Shows that the checks can fail. Weakens a library in one place at a time, and expects a named
+//! loom model or test to fail.
 
 mod counters;
 mod models;
 mod policies;
 mod reports;
+mod shared;
 mod tested;
 mod waits;
 
@@ -95,6 +96,16 @@ const SUITES: &[Suite] = &[
         mutants: reports::OF_THE_PROGRAM,
         arguments: &["--package", "portcullis-cli"],
         rustflags: "",
+    },
+    Suite {
+        mutants: shared::MUTANTS,
+        arguments: &["--package", "portcullis-shm"],
+        rustflags: "",
+    },
+    Suite {
+        mutants: shared::OF_THE_SLOTS,
+        arguments: &["--release", "--package", "portcullis-loom"],
+        rustflags: "--cfg loom",
     },
     Suite {
         mutants: models::MUTANTS,
@@ -312,10 +323,13 @@ const TIMED_OUT: i32 = 124;
 /// Returns `source` with the one change.
 fn mutate(source: &str, mutant: &Mutant) -> Result<String, String> {
     let start = only(source, mutant.within)?.start;
-    // Functions are in an `impl`, indented by four spaces.
-    let length = source[start..]
-        .find("\n    }\n")
-        .ok_or("the function has no end")?;
+    // A function in an `impl` is indented by four spaces.
+    let end = if source[..start].ends_with(' ') {
+        "\n    }\n"
+    } else {
+        "\n}\n"
+    };
+    let length = source[start..].find(end).ok_or("the function has no end")?;
     let at = only(&source[start..start + length], mutant.text)?;
     let (before, after) = (&source[..start + at.start], &source[start + at.end..]);
     Ok([before, mutant.by, after].concat())

@@ -1,0 +1,155 @@
+//! The slots of a concurrency limit that processes share: a process may die after any access.
+#![cfg(loom)]
+
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use portcullis_loom::{Witness, explore, join, spawn, turn};
+use portcullis_shm::slots::{self, Held, NEVER};
+
+struct Shared {
+    slots: Vec<AtomicU64>,
+    gate: AtomicU32,
+    guarded: Witness,
+}
+
+fn shared(limit: usize) -> Arc<Shared> {
+    Arc::new(Shared {
+        slots: (0..limit).map(|_| AtomicU64::new(0)).collect(),
+        gate: AtomicU32::new(0),
+        guarded: Witness::new(),
+    })
+}
+
+fn never(_: Held) -> bool {
+    false
+}
+
+fn permit_of(member: usize) -> Held {
+    Held::new(member, 1, NEVER)
+}
+
+/// Takes up to `n` permits, as many as a process takes before it dies.
+fn take_some(shared: &Shared, member: usize, n: usize) -> usize {
+    (0..n)
+        .filter(|_| slots::take(&shared.slots, 0, permit_of(member), never).is_some())
+        .count()
+}
+
+#[test]
+fn processes_share_the_slots_and_never_exceed_them() {
+    explore(|| {
+        let shared = shared(2);
+        let a = spawn(&shared, |shared| take_some(shared, 1, 2) as u64);
+        let b = spawn(&shared, |shared| take_some(shared, 2, 1) as u64);
+        let c = take_some(&shared, 3, 1) as u64;
+        assert_eq!(join(a) + join(b) + c, 2);
+        assert_eq!(slots::count(&shared.slots, never), 2);
+    });
+}
+
+#[test]
+fn the_permits_of_a_dead_process_are_taken_over_once() {
+    explore(|| {
+        let shared = shared(2);
+        // Member 1 has died after one of two takes; member 2 lives.
+        assert_eq!(take_some(&shared, 1, 1) + take_some(&shared, 2, 1), 2);
+        let dead = |held: Held| held.member() == 1;
+        let a = spawn(&shared, move |shared| {
+            u64::from(slots::take(&shared.slots, 0, permit_of(3), dead).is_some())
+        });
+        let b = spawn(&shared, move |shared| {
+            slots::free(&shared.slots, dead) as u64
+        });
+        let c = u64::from(slots::take(&shared.slots, 1, permit_of(4), dead).is_some());
+        let (a, _freed) = (join(a), join(b));
+        assert!(a + c <= 1, "one permit was left");
+        assert_eq!(slots::count(&shared.slots, never) as u64, 1 + a + c);
+        // Whatever happened, it can be taken now, if no other took it.
+        let left = slots::take(&shared.slots, 0, permit_of(5), dead).is_some();
+        assert_eq!(u64::from(left) + a + c, 1);
+    });
+}
+
+#[test]
+fn a_permit_that_ends_while_it_is_given_back_is_taken_once() {
+    explore(|| {
+        let shared = shared(1);
+        let late = Held::new(1, 1, 5);
+        slots::take(&shared.slots, 0, late, never).unwrap();
+        let a = spawn(&shared, move |shared| {
+            let over = |held: Held| held.has_ended(5);
+            u64::from(slots::take(&shared.slots, 0, Held::new(2, 1, 9), over).is_some())
+        });
+        turn();
+        slots::give_back(&shared.slots, 0, late);
+        let taken = join(a);
+        let again = slots::take(&shared.slots, 0, permit_of(3), never);
+        assert_eq!(taken + u64::from(again.is_some()), 1);
+    });
+}
+
+#[test]
+fn a_renewed_permit_is_not_taken_over() {
+    explore(|| {
+        let shared = shared(1);
+        let permit = Held::new(1, 1, 5);
+        slots::take(&shared.slots, 0, permit, never).unwrap();
+        let a = spawn(&shared, move |shared| {
+            let over = |held: Held| held.has_ended(5);
+            u64::from(slots::take(&shared.slots, 0, Held::new(2, 1, 9), over).is_some())
+        });
+        let renewed = slots::renew(&shared.slots, 0, permit, permit.until(9));
+        assert_eq!(
+            join(a) + u64::from(renewed),
+            1,
+            "one of them has the permit"
+        );
+    });
+}
+
+#[test]
+fn a_permit_of_a_limit_of_one_guards_data() {
+    explore(|| {
+        let shared = shared(1);
+        let enter = |shared: &Shared, member| {
+            let taken = slots::take(&shared.slots, 0, permit_of(member), never);
+            if let Some(at) = taken {
+                shared.guarded.write();
+                slots::give_back(&shared.slots, at, permit_of(member));
+            }
+            0
+        };
+        let a = spawn(&shared, move |shared| enter(shared, 1));
+        let b = spawn(&shared, move |shared| enter(shared, 2));
+        enter(&shared, 3);
+        join(a);
+        join(b);
+    });
+}
+
+#[test]
+fn a_waiter_gets_the_permit_or_the_gate_is_opened() {
+    explore(|| {
+        let shared = shared(1);
+        let at = slots::take(&shared.slots, 0, permit_of(1), never).unwrap();
+        let waiter = spawn(&shared, |shared| {
+            let seen = slots::watch(&shared.gate);
+            match slots::take(&shared.slots, 0, permit_of(2), never) {
+                Some(_) => 0,
+                // It would sleep as long as the gate is as it was.
+                None => u64::from(seen),
+            }
+        });
+        let other = spawn(&shared, |shared| {
+            slots::watch(&shared.gate);
+            0
+        });
+        slots::give_back(&shared.slots, at, permit_of(1));
+        let opened = slots::open(&shared.gate);
+        join(other);
+        let seen = join(waiter);
+        if seen != 0 {
+            assert!(opened && u64::from(shared.gate.load(Relaxed)) != seen);
+        }
+    });
+}

@@ -1,0 +1,40 @@
+//! Sleeping until a word of a mapping changes, also by another process. The calls of the operating
+//! system that the standard library does not offer for other processes.
+#![allow(unsafe_code)]
+
+use core::ptr;
+use core::sync::atomic::AtomicU32;
+use core::time::Duration;
+
+/// Sleeps until [`wake`] is called for the word, if the word is `seen`; at most for `time`. May
+/// return earlier.
+pub(crate) fn sleep(word: &AtomicU32, seen: u32, time: Duration) {
+    let time = libc::timespec {
+        tv_sec: time.as_secs().min(1 << 30).cast_signed() as libc::time_t,
+        tv_nsec: libc::c_long::from(time.subsec_nanos().cast_signed()),
+    };
+    // SAFETY: the word and the time are valid for the duration of the call. The kernel reads both,
+    // and writes neither. The operation is not private: it finds waiters of other processes.
+    unsafe {
+        libc::syscall(
+            libc::SYS_futex,
+            ptr::from_ref(word),
+            libc::FUTEX_WAIT,
+            seen,
+            &raw const time,
+        )
+    };
+}
+
+/// Wakes all that sleep on the word, in all processes.
+pub(crate) fn wake(word: &AtomicU32) {
+    // SAFETY: the word is valid for the duration of the call, and is not accessed.
+    unsafe {
+        libc::syscall(
+            libc::SYS_futex,
+            ptr::from_ref(word),
+            libc::FUTEX_WAKE,
+            i32::MAX,
+        )
+    };
+}

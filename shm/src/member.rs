@@ -1,0 +1,56 @@
+//! The processes that have a concurrency limit open, as numbers, and which of them are alive.
+//!
+//! A member holds a lock on one byte of the file, far beyond its end: an *open file description
+//! lock* (`F_OFD_SETLK`). The kernel releases it when the last process that has the description
+//! dies, however it dies, and in any container. So a member is alive if another description cannot
+//! have its lock. No process id is needed, which could be reused, or could be of another namespace.
+//!
+//! A process that forks shares its member with its child: the member dies when both have.
+#![allow(unsafe_code)]
+
+use core::ffi::c_int;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+
+/// Where the bytes of the members are.
+const LOCKS_AT: libc::off_t = 1 << 40;
+
+fn lock_of(member: usize) -> libc::flock {
+    // SAFETY: all zeros are a valid `flock`.
+    let mut lock: libc::flock = unsafe { core::mem::zeroed() };
+    lock.l_type = libc::F_WRLCK as libc::c_short;
+    lock.l_whence = libc::SEEK_SET as libc::c_short;
+    lock.l_start = LOCKS_AT + member.cast_signed() as libc::off_t;
+    lock.l_len = 1;
+    lock
+}
+
+fn call(file: &File, command: c_int, lock: &mut libc::flock) -> io::Result<()> {
+    // SAFETY: the descriptor is open, and the kernel reads and writes one `flock`.
+    match unsafe { libc::fcntl(file.as_raw_fd(), command, core::ptr::from_mut(lock)) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}
+
+/// Becomes the first member below `most` that is not alive. Returns `None` if all are.
+pub(crate) fn join(file: &File, most: usize) -> io::Result<Option<usize>> {
+    for member in 0..most {
+        match call(file, libc::F_OFD_SETLK, &mut lock_of(member)) {
+            Ok(()) => return Ok(Some(member)),
+            Err(error) => match error.raw_os_error() {
+                Some(libc::EAGAIN | libc::EACCES) => {}
+                _ => return Err(error),
+            },
+        }
+    }
+    Ok(None)
+}
+
+/// Whether a member that is not this one is alive. If the kernel does not tell, it is.
+pub(crate) fn is_alive(file: &File, member: usize) -> bool {
+    let mut lock = lock_of(member);
+    let told = call(file, libc::F_OFD_GETLK, &mut lock);
+    told.is_err() || c_int::from(lock.l_type) != libc::F_UNLCK
+}

@@ -1,0 +1,518 @@
+//! A concurrency limit whose permits lie in a file that processes share. [`slots`](crate::slots)
+//! describes the state, and [`member`](crate::member) how a dead process is recognized.
+
+use core::fmt;
+use core::sync::atomic::AtomicU64;
+use core::sync::atomic::Ordering::Relaxed;
+use core::time::Duration;
+use std::time::Instant;
+
+use portcullis_core::{Clock, Denied, MonotonicClock, Setting, SettingsError, Timestamp};
+
+use crate::error::OpenError;
+use crate::futex;
+use crate::header::Kind;
+use crate::mapping::MappedSlots;
+use crate::member;
+use crate::shared_file::{Contents, SharedFile};
+use crate::slots::{self, Held, MEMBERS, NEVER};
+
+/// The largest limit.
+const MOST: u32 = 65_536;
+/// How often a process looks for dead processes at most, in milliseconds.
+const LOOK_EVERY: u64 = 10;
+/// For how long a waiter sleeps at most. A process that dies before it wakes others delays them by
+/// as much.
+const SLEEP: Duration = Duration::from_millis(10);
+
+impl SharedFile {
+    /// Opens the concurrency limit in the file, or creates the file with it: at most `limit`
+    /// permits are in use at once, 1 to 65,536.
+    ///
+    /// A permit is in use until its [`SharedLease`] is dropped, or until its process is dead. With
+    /// a `time`, a permit also ends that long after it was taken or [renewed](SharedLease::renew),
+    /// rounded up to milliseconds: then a process that hangs does not keep it.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError::OtherSettings`] if the file has other settings, also of another kind.
+    /// [`OpenError::Settings`] if the limit is 0 or too large. [`OpenError::Members`] if 1,024
+    /// processes have it open. See [`OpenError`] for the others.
+    ///
+    /// ```
+    /// use portcullis_shm::SharedFile;
+    ///
+    /// let file = SharedFile::named("doc-concurrency")?;
+    /// // In each process.
+    /// let uploads = file.concurrency(2, None)?;
+    /// let one = uploads.try_acquire(1);
+    /// let other = uploads.try_acquire(1);
+    /// assert!(one.is_ok() && other.is_ok() && uploads.try_acquire(1).is_err());
+    /// # drop((one, other));
+    /// # drop(uploads);
+    /// # file.remove()?;
+    /// # Ok::<(), portcullis_shm::OpenError>(())
+    /// ```
+    pub fn concurrency(
+        &self,
+        limit: u32,
+        time: Option<Duration>,
+    ) -> Result<SharedConcurrency, OpenError> {
+        let setting = Setting::Limit;
+        if limit == 0 {
+            return Err(SettingsError::Zero { setting }.into());
+        }
+        if limit > MOST {
+            let max = MOST.into();
+            return Err(SettingsError::TooLarge { setting, max }.into());
+        }
+        // At least a millisecond, and no more than a deadline can tell.
+        let millis = time.map(|time| time.as_nanos().div_ceil(1_000_000).clamp(1, 1 << 41) as u64);
+        let ends = match millis {
+            None => "end with their process".to_owned(),
+            Some(millis) => format!("end after {:?}", Duration::from_millis(millis)),
+        };
+        let contents = Contents {
+            kind: Kind::Concurrency,
+            settings: format!("concurrency, limit {limit}, permits {ends}"),
+            exact: String::new(),
+            first: Vec::new(),
+            bytes: MappedSlots::bytes(limit as usize),
+        };
+        let (mapping, _) = self.open(&contents)?;
+        let joined = member::join(mapping.file(), MEMBERS);
+        let member = joined
+            .map_err(|error| self.failed("lock a part of it", error))?
+            .ok_or_else(|| OpenError::Members {
+                path: self.path().to_owned(),
+                most: MEMBERS,
+            })?;
+        let slots = MappedSlots::new(mapping, limit as usize);
+        let generation = slots.generation().fetch_add(1, Relaxed);
+        let opened = SharedConcurrency {
+            slots,
+            member,
+            generation,
+            millis,
+            // Members look at different places first.
+            next: AtomicU64::new(member as u64 * 61 % u64::from(limit)),
+            look_at: AtomicU64::new(0),
+        };
+        // What the member before of this number had.
+        slots::free(opened.slots.slots(), |held| held.member() == member);
+        Ok(opened)
+    }
+}
+
+/// A concurrency limit in a file: one limit for all processes that open it.
+///
+/// Created by [`SharedFile::concurrency`].
+///
+/// **Bound.** At most `limit` permits are in use at once, by all processes together. A permit that
+/// has ended by its time, but whose holder goes on, is not in use: see [`SharedLease::is_held`].
+///
+/// **A process that dies**, at any instruction and in any way, holds no permit any more. Another
+/// process takes its permits over when it finds no others, at most 10 ms later.
+///
+/// **A process that forks** and its child hold permits together: those of both end when both are
+/// dead, or by their time. A child that opens the limit itself has its own. Leases that exist at
+/// the fork exist in both processes: let only one of them drop each.
+///
+/// **Denials.** A request may be denied although there are permits, if other requests are under
+/// way: it has looked at each permit once. A request for several permits takes them one after
+/// another, so two such requests may deny each other.
+///
+/// **Waiting** is in no order, and takes no turn: use a queue of `portcullis-async` in each process
+/// if their tasks must be served in order.
+///
+/// **Cost.** A grant and a release write one word each, and read it from the position of the last
+/// one on. With a time, a grant reads the clock. A denial reads all slots, 8 bytes per permit, and
+/// every 10 ms it asks the kernel which holders are alive.
+///
+/// **A file that is truncated** while it is used: the limit is lost for this process, and denies
+/// all requests with [`Denied::Closed`].
+pub struct SharedConcurrency {
+    slots: MappedSlots,
+    member: usize,
+    generation: u32,
+    /// How long a permit lasts, in milliseconds.
+    millis: Option<u64>,
+    /// Where to look first.
+    next: AtomicU64,
+    /// When to look for dead processes next, in milliseconds.
+    look_at: AtomicU64,
+}
+
+impl SharedConcurrency {
+    /// Takes `n` permits, and holds them until the lease is dropped. With `n = 0` it takes nothing,
+    /// and is granted or denied as a request for 1 permit would be.
+    ///
+    /// # Errors
+    ///
+    /// [`Denied::Exhausted`] if there are fewer than `n` permits, [`Denied::ExceedsCapacity`] if
+    /// `n` is more than the limit, or [`Denied::Closed`] if the file was truncated.
+    ///
+    /// # Memory ordering
+    ///
+    /// Acquire on success: the caller sees what former holders wrote to memory that they share.
+    ///
+    /// ```
+    /// # use portcullis_core::Denied;
+    /// # use portcullis_shm::{OpenError, SharedFile};
+    /// # let file = SharedFile::named("doc-concurrency-try")?;
+    /// let uploads = file.concurrency(3, None)?;
+    /// let lease = uploads.try_acquire(2).unwrap();
+    /// assert!(matches!(uploads.try_acquire(2), Err(Denied::Exhausted { .. })));
+    /// drop(lease);
+    /// assert!(uploads.try_acquire(3).is_ok());
+    /// # drop(uploads);
+    /// # file.remove()?;
+    /// # Ok::<(), OpenError>(())
+    /// ```
+    pub fn try_acquire(&self, n: u32) -> Result<SharedLease<'_>, Denied> {
+        if n > self.limit() {
+            return Err(Denied::ExceedsCapacity {
+                permits: n,
+                capacity: self.limit(),
+            });
+        }
+        // Without deadlines, only a denial needs the time.
+        let now = self.millis.map_or(0, |_| millis_now());
+        let taken = self.take(n, now).or_else(|| {
+            let now = millis_now();
+            let is_due = now >= self.look_at.load(Relaxed);
+            (is_due && self.recover_at(now) > 0).then(|| self.take(n, now))?
+        });
+        if self.is_lost() {
+            // The drop gives back what was taken from pages that are not the file's.
+            return Err(Denied::Closed { permits: n });
+        }
+        taken.ok_or_else(|| Denied::Exhausted {
+            now: MonotonicClock::new().now(),
+            permits: n,
+        })
+    }
+
+    /// Takes `n` permits, and waits for them for at most `time`.
+    ///
+    /// # Errors
+    ///
+    /// As [`try_acquire`](Self::try_acquire), at the end of the time. [`Denied::ExceedsCapacity`]
+    /// and [`Denied::Closed`] at once.
+    ///
+    /// # Fairness
+    ///
+    /// None: a permit goes to the process that takes it first. A request for several permits needs
+    /// them at one moment.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_shm::{OpenError, SharedFile};
+    /// # let file = SharedFile::named("doc-concurrency-wait")?;
+    /// let uploads = file.concurrency(1, None)?;
+    /// std::thread::scope(|scope| {
+    ///     let lease = uploads.try_acquire(1).unwrap();
+    ///     let waiter = scope.spawn(|| uploads.acquire_timeout(1, Duration::from_secs(9)).is_ok());
+    ///     drop(lease);
+    ///     assert!(waiter.join().unwrap());
+    /// });
+    /// # drop(uploads);
+    /// # file.remove()?;
+    /// # Ok::<(), OpenError>(())
+    /// ```
+    pub fn acquire_timeout(&self, n: u32, time: Duration) -> Result<SharedLease<'_>, Denied> {
+        let begun = Instant::now();
+        let mut outcome = self.try_acquire(n);
+        loop {
+            let left = time.saturating_sub(begun.elapsed());
+            if !matches!(outcome, Err(Denied::Exhausted { .. })) || left.is_zero() {
+                return outcome;
+            }
+            let gate = self.slots.gate();
+            let seen = slots::watch(gate);
+            outcome = self.try_acquire(n);
+            if matches!(outcome, Err(Denied::Exhausted { .. })) {
+                futex::sleep(gate, seen, left.min(SLEEP));
+            }
+        }
+    }
+
+    /// Returns the limit.
+    ///
+    /// ```
+    /// # use portcullis_shm::{OpenError, SharedFile};
+    /// # let file = SharedFile::named("doc-concurrency-limit")?;
+    /// assert_eq!(file.concurrency(3, None)?.limit(), 3);
+    /// # file.remove()?;
+    /// # Ok::<(), OpenError>(())
+    /// ```
+    pub fn limit(&self) -> u32 {
+        self.slots.slots().len() as u32
+    }
+
+    /// Returns the permits in use. Those of a process that is dead count until they are
+    /// [recovered](Self::recover).
+    ///
+    /// # Cost
+    ///
+    /// Reads all slots.
+    ///
+    /// ```
+    /// # use portcullis_shm::{OpenError, SharedFile};
+    /// # let file = SharedFile::named("doc-concurrency-in-use")?;
+    /// let uploads = file.concurrency(3, None)?;
+    /// let _lease = uploads.try_acquire(2).unwrap();
+    /// assert_eq!(uploads.in_use(), 2);
+    /// # drop(_lease);
+    /// # drop(uploads);
+    /// # file.remove()?;
+    /// # Ok::<(), OpenError>(())
+    /// ```
+    pub fn in_use(&self) -> u32 {
+        let now = millis_now();
+        slots::count(self.slots.slots(), |held| held.has_ended(now)) as u32
+    }
+
+    /// Frees the permits of processes that are dead, and those that have ended by their time.
+    /// Returns their number. Requests do this when they find no permit, so a program need not.
+    ///
+    /// # Cost
+    ///
+    /// Reads all slots, and makes one system call for each process that holds permits.
+    ///
+    /// ```
+    /// # use portcullis_shm::{OpenError, SharedFile};
+    /// # let file = SharedFile::named("doc-concurrency-recover")?;
+    /// let uploads = file.concurrency(3, None)?;
+    /// let _lease = uploads.try_acquire(2).unwrap();
+    /// assert_eq!(uploads.recover(), 0, "this process lives");
+    /// # drop(_lease);
+    /// # drop(uploads);
+    /// # file.remove()?;
+    /// # Ok::<(), OpenError>(())
+    /// ```
+    pub fn recover(&self) -> u32 {
+        self.recover_at(millis_now())
+    }
+
+    fn recover_at(&self, now: u64) -> u32 {
+        self.look_at.store(now + LOOK_EVERY, Relaxed);
+        // Each member is looked up once.
+        let mut is_alive = [None; MEMBERS];
+        is_alive[self.member] = Some(true);
+        let freed = slots::free(self.slots.slots(), |held| {
+            let member = held.member();
+            held.has_ended(now)
+                || !*is_alive[member]
+                    .get_or_insert_with(|| member::is_alive(self.slots.file(), member))
+        });
+        if freed > 0 && slots::open(self.slots.gate()) {
+            futex::wake(self.slots.gate());
+        }
+        freed as u32
+    }
+
+    /// Returns whether this process has found the file truncated. All requests are denied then.
+    ///
+    /// ```
+    /// # use portcullis_shm::{OpenError, SharedFile};
+    /// # let file = SharedFile::named("doc-concurrency-lost")?;
+    /// assert!(!file.concurrency(3, None)?.is_lost());
+    /// # file.remove()?;
+    /// # Ok::<(), OpenError>(())
+    /// ```
+    pub fn is_lost(&self) -> bool {
+        self.slots.is_lost()
+    }
+
+    /// Takes `n` slots, or none.
+    fn take(&self, n: u32, now: u64) -> Option<SharedLease<'_>> {
+        let deadline = self
+            .millis
+            .map_or(NEVER, |millis| now.saturating_add(millis).min(NEVER - 1));
+        let mut lease = SharedLease {
+            limit: self,
+            held: Held::new(self.member, self.generation, deadline),
+            first: None,
+            others: Vec::new(),
+        };
+        if n == 0 {
+            let is_over = |held: Held| held.has_ended(now);
+            return (slots::count(self.slots.slots(), is_over) < self.limit() as usize)
+                .then_some(lease);
+        }
+        for _ in 0..n {
+            let from = self.next.load(Relaxed) as usize;
+            let is_over = |held: Held| held.has_ended(now);
+            // If there are too few, the drop of the lease gives back what it has.
+            let at = slots::take(self.slots.slots(), from, lease.held, is_over)?;
+            self.next.store(at as u64 + 1, Relaxed);
+            match lease.first {
+                None => lease.first = Some(at),
+                Some(_) => lease.others.push(at),
+            }
+        }
+        Some(lease)
+    }
+}
+
+impl fmt::Debug for SharedConcurrency {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedConcurrency")
+            .field("limit", &self.limit())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The time in milliseconds, rounded down.
+fn millis_now() -> u64 {
+    in_millis(MonotonicClock::new().now())
+}
+
+const fn in_millis(now: Timestamp) -> u64 {
+    now.as_nanos() / 1_000_000
+}
+
+/// Permits of a [`SharedConcurrency`] limit, which are released when the lease is dropped.
+///
+/// A lease allocates if it has more than one permit.
+#[must_use = "dropping a lease releases its permits"]
+pub struct SharedLease<'l> {
+    limit: &'l SharedConcurrency,
+    held: Held,
+    first: Option<usize>,
+    others: Vec<usize>,
+}
+
+/// The error of [`SharedLease::renew`]: at least one of the permits had ended, and may belong to
+/// another holder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ended;
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a permit of the lease has ended: renew a lease before its time is over")
+    }
+}
+
+impl core::error::Error for Ended {}
+
+impl SharedLease<'_> {
+    /// Returns the number of permits. 0 after [`renew`](Self::renew) has failed.
+    ///
+    /// ```
+    /// # use portcullis_shm::{OpenError, SharedFile};
+    /// # let file = SharedFile::named("doc-lease-permits")?;
+    /// let uploads = file.concurrency(3, None)?;
+    /// assert_eq!(uploads.try_acquire(2).unwrap().permits(), 2);
+    /// # drop(uploads);
+    /// # file.remove()?;
+    /// # Ok::<(), OpenError>(())
+    /// ```
+    #[must_use]
+    pub fn permits(&self) -> u32 {
+        self.all().count() as u32
+    }
+
+    /// Returns whether the permits have not ended yet. A permit without a time does not end before
+    /// the lease.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_shm::{OpenError, SharedFile};
+    /// # let file = SharedFile::named("doc-lease-held")?;
+    /// let uploads = file.concurrency(1, Some(Duration::from_millis(1)))?;
+    /// let lease = uploads.try_acquire(1).unwrap();
+    /// std::thread::sleep(Duration::from_millis(3));
+    /// assert!(!lease.is_held());
+    /// assert!(uploads.try_acquire(1).is_ok());
+    /// # drop(lease);
+    /// # drop(uploads);
+    /// # file.remove()?;
+    /// # Ok::<(), OpenError>(())
+    /// ```
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        let slots = self.limit.slots.slots();
+        let mut all = self.all();
+        !self.held.has_ended(millis_now()) && all.all(|at| slots::holds(slots, at, self.held))
+    }
+
+    /// Lets the time of the permits begin anew.
+    ///
+    /// # Errors
+    ///
+    /// [`Ended`] if a permit has ended. The lease then has none any more, and releases those that
+    /// had not ended.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_shm::{OpenError, SharedFile};
+    /// # let file = SharedFile::named("doc-lease-renew")?;
+    /// let uploads = file.concurrency(1, Some(Duration::from_secs(60)))?;
+    /// let mut lease = uploads.try_acquire(1).unwrap();
+    /// assert!(lease.renew().is_ok());
+    /// # drop(lease);
+    /// # drop(uploads);
+    /// # file.remove()?;
+    /// # Ok::<(), OpenError>(())
+    /// ```
+    pub fn renew(&mut self) -> Result<(), Ended> {
+        let Some(millis) = self.limit.millis else {
+            return Ok(());
+        };
+        let (now, before) = (millis_now(), self.held);
+        let renewed = before.until(now.saturating_add(millis).min(NEVER - 1));
+        let slots = self.limit.slots.slots();
+        // Not a permit that has ended, even if nobody has taken it yet.
+        let permits = if before.has_ended(now) {
+            0
+        } else {
+            self.all().count()
+        };
+        let is_renewed = |&at: &usize| slots::renew(slots, at, before, renewed);
+        let count = self.all().take(permits).take_while(is_renewed).count();
+        if count == permits && !before.has_ended(now) {
+            self.held = renewed;
+            return Ok(());
+        }
+        // Only those that this call renewed: a new holder may have the same word elsewhere.
+        for at in self.all().take(count) {
+            slots::give_back(slots, at, renewed);
+        }
+        self.release();
+        Err(Ended)
+    }
+
+    fn all(&self) -> impl Iterator<Item = usize> {
+        self.first.into_iter().chain(self.others.iter().copied())
+    }
+
+    fn release(&mut self) {
+        let slots = self.limit.slots.slots();
+        for at in self.all() {
+            if slots::give_back(slots, at, self.held) {
+                self.limit.next.store(at as u64, Relaxed);
+            }
+        }
+        if self.first.is_some() && slots::open(self.limit.slots.gate()) {
+            futex::wake(self.limit.slots.gate());
+        }
+        self.first = None;
+        self.others.clear();
+    }
+}
+
+impl Drop for SharedLease<'_> {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
+impl fmt::Debug for SharedLease<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedLease")
+            .field("permits", &self.permits())
+            .finish_non_exhaustive()
+    }
+}

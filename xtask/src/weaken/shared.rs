@@ -1,0 +1,180 @@
+//! Mutants of limiters that processes share.
+
+use super::Mutant;
+
+const SHARED_FILE: &str = "shm/src/shared_file.rs";
+const SHARED_LIMITER: &str = "shm/src/shared_limiter.rs";
+const SHARED_TABLE: &str = "shm/src/shared_table.rs";
+const SHARED_CONCURRENCY: &str = "shm/src/shared_concurrency.rs";
+const MAPPING: &str = "shm/src/mapping.rs";
+const MEMBER: &str = "shm/src/member.rs";
+const SLOTS: &str = "shm/src/slots.rs";
+
+/// Those that a test with processes must detect.
+pub(super) const MUTANTS: &[Mutant] = &[
+    // Two processes have two files of one name.
+    Mutant {
+        file: SHARED_FILE,
+        within: "pub(crate) fn open(",
+        text: "let linked = fs::hard_link(&new, &self.path);",
+        by: "let linked = fs::copy(&new, &self.path);",
+        test: (
+            "processes",
+            "of_processes_that_race_to_create_a_file_one_creates_it",
+        ),
+    },
+    Mutant {
+        file: SHARED_FILE,
+        within: "fn find(",
+        text: "return match file.try_lock() {",
+        by: "return match Ok::<(), TryLockError>(()) {",
+        test: (
+            "processes",
+            "of_processes_that_find_a_file_of_another_boot_one_replaces_it",
+        ),
+    },
+    Mutant {
+        file: SHARED_FILE,
+        within: "pub fn remove(",
+        text: "match file.try_lock() {",
+        by: "match Ok::<(), TryLockError>(()) {",
+        test: ("opening", "a_file_in_use_is_not_removed"),
+    },
+    // A file is used that should be refused.
+    Mutant {
+        file: SHARED_FILE,
+        within: "fn fingerprint(",
+        text: "self.settings, self.exact",
+        by: "self.settings, \"\"",
+        test: (
+            "opening",
+            "a_setting_that_the_text_does_not_name_is_refused_too",
+        ),
+    },
+    Mutant {
+        file: SHARED_FILE,
+        within: "fn find(",
+        text: "|| metadata.len() < header.size",
+        by: "",
+        test: ("opening", "a_truncated_file_is_refused"),
+    },
+    // What is granted on pages that are not the file's counts.
+    Mutant {
+        file: SHARED_LIMITER,
+        within: "fn if_shared<T>(",
+        text: "if self.is_lost() {",
+        by: "if false {",
+        test: (
+            "processes",
+            "a_file_that_is_truncated_while_processes_use_it_ends_none_of_them",
+        ),
+    },
+    Mutant {
+        file: MAPPING,
+        within: "fn as_ref(&self) -> &[Line]",
+        text: "if self.is_lost() {",
+        by: "if false {",
+        test: ("tables", "a_table_whose_file_is_truncated_denies"),
+    },
+    // Processes disagree on the slot of a key.
+    Mutant {
+        file: SHARED_TABLE,
+        within: "pub fn table<L, R>(",
+        text: "seed.set(header.seed)",
+        by: "seed.set([header.seed[0], u64::from(std::process::id())])",
+        test: (
+            "processes",
+            "four_processes_share_one_table_of_a_million_keys",
+        ),
+    },
+    // A claim of a live process is abandoned.
+    Mutant {
+        file: SHARED_TABLE,
+        within: "pub fn recover_at(",
+        text: "seen.map_or(now,",
+        by: "seen.map_or(Timestamp::ZERO,",
+        test: (
+            "tables",
+            "a_slot_that_a_killed_process_was_claiming_is_recovered",
+        ),
+    },
+    // A permit of a dead process is lost, or one of a live process is taken.
+    Mutant {
+        file: MEMBER,
+        within: "pub(crate) fn is_alive(",
+        text: "told.is_err() ||",
+        by: "true || told.is_err() ||",
+        test: (
+            "concurrency",
+            "the_permits_of_a_process_that_is_killed_return_to_the_next_request",
+        ),
+    },
+    Mutant {
+        file: MEMBER,
+        within: "pub(crate) fn is_alive(",
+        text: "!= libc::F_UNLCK",
+        by: "== libc::F_RDLCK",
+        test: (
+            "processes",
+            "four_processes_share_one_concurrency_limit_while_processes_are_killed",
+        ),
+    },
+    Mutant {
+        file: SHARED_CONCURRENCY,
+        within: "pub fn concurrency(",
+        text: "|held| held.member() == member",
+        by: "|_| false",
+        test: (
+            "concurrency",
+            "a_new_process_does_not_inherit_the_permits_of_a_dead_one",
+        ),
+    },
+    Mutant {
+        file: SHARED_CONCURRENCY,
+        within: "pub fn renew(",
+        text: "self.all().take(count)",
+        by: "self.all()",
+        test: (
+            "concurrency",
+            "a_permit_ends_at_its_deadline_unless_it_is_renewed",
+        ),
+    },
+];
+
+/// Those that a loom model must detect.
+pub(super) const OF_THE_SLOTS: &[Mutant] = &[
+    Mutant {
+        file: SLOTS,
+        within: "pub fn give_back(",
+        text: "(mine.0, 0, Release, Relaxed)",
+        by: "(mine.0, 0, Relaxed, Relaxed)",
+        test: ("shared_slots", "a_permit_of_a_limit_of_one_guards_data"),
+    },
+    Mutant {
+        file: SLOTS,
+        within: "pub fn take(",
+        text: "(word, mine.0, AcqRel, Relaxed)",
+        by: "(word, mine.0, Relaxed, Relaxed)",
+        test: ("shared_slots", "a_permit_of_a_limit_of_one_guards_data"),
+    },
+    Mutant {
+        file: SLOTS,
+        within: "pub fn watch(",
+        text: "fence(SeqCst);",
+        by: "",
+        test: (
+            "shared_slots",
+            "a_waiter_gets_the_permit_or_the_gate_is_opened",
+        ),
+    },
+    Mutant {
+        file: SLOTS,
+        within: "pub fn open(",
+        text: "fence(SeqCst);",
+        by: "",
+        test: (
+            "shared_slots",
+            "a_waiter_gets_the_permit_or_the_gate_is_opened",
+        ),
+    },
+];
