@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, mpsc};
 use axum::Router;
 use axum::routing::get;
 use axum::serve::ListenerExt;
-use portcullis_core::{Clock, Timestamp};
+use portcullis_core::{Clock, MonotonicClock, Timestamp};
 use portcullis_policy::{Algorithm, Limit, Policy, Rule};
 use portcullis_tower::{ByPolicy, Decide, Denial, RateLimitLayer, RequestHead};
 
@@ -76,32 +76,24 @@ impl<D: Decide> Decide for Recorded<D> {
         self.judges.prepare(settings);
     }
 
-    fn decide<C: Clock>(
+    fn decide_at(
         &self,
-        clock: &C,
+        _: Timestamp,
         head: &RequestHead<'_>,
         cost: u32,
     ) -> Result<Option<Self::Permits>, Denial> {
-        // No other request is judged between the time and the record.
+        // No other request is judged between the time and the record. So the time is read again,
+        // by the clock that the layer has.
         let mut decisions = self.record.decisions();
-        let now = clock.now();
+        let now = MonotonicClock::new().now();
         let in_progress = self.record.in_progress.load(Relaxed);
-        let decision = self.decide_at(now, head, cost);
+        let decision = self.judges.decide_at(now, head, cost);
         decisions.push(Decided {
             at: now.as_nanos(),
             is_allowed: decision.is_ok(),
             in_progress,
         });
-        decision
-    }
-
-    fn decide_at(
-        &self,
-        now: Timestamp,
-        head: &RequestHead<'_>,
-        cost: u32,
-    ) -> Result<Option<Self::Permits>, Denial> {
-        let permits = self.judges.decide_at(now, head, cost)?;
+        let permits = decision?;
         self.record.in_progress.fetch_add(1, Relaxed);
         let count = Arc::clone(&self.record.in_progress);
         Ok(Some(InProgress { permits, count }))

@@ -18,8 +18,8 @@ pub type KeyTable<R> = Keyed<R, Box<[Line]>, RandomSeed>;
 /// Judges requests by a limiter for each key, such as each address. A request takes one permit, or
 /// [its cost](Self::by_cost). The permits return by time.
 ///
-/// This is the least that a limit per client costs: there are no rules to match. For several limits per client, or for other
-/// limits on some paths, use [`ByPolicy`](crate::ByPolicy).
+/// This is the least that a limit per client costs: there are no rules to match. For several limits
+/// per client, or for other limits on some paths, use [`ByPolicy`](crate::ByPolicy).
 ///
 /// ```
 /// use portcullis_core::{Rate, TokenBucket};
