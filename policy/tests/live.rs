@@ -166,6 +166,19 @@ fn holds_before_and_after_a_rule_without_holds_return_no_permit_twice() {
     assert!(!last.decide_at(at(81), &GET.cost(81)).is_allowed());
 }
 
+/// Without holds, a bucket owes what was taken beyond a lower burst. With holds, settlements would
+/// use that debt too.
+#[test]
+fn a_bucket_with_a_lower_burst_owes_no_more_once_its_rule_has_a_hold() {
+    let rule = |burst| Rule::new("one").limit(limit("1/h").burst(burst));
+    let live = LivePolicy::new(policy([rule(10)]));
+    live.replace_at(at(1), policy([rule(5)]));
+    live.replace_at(at(1), policy([rule(5).hold(MINUTE)]));
+    let policy = live.load();
+    let settled = policy.hold_at(at(1), &GET.cost(5)).settle_at(at(1), 20);
+    assert_eq!((settled.excess, settled.uncounted), (15, 15));
+}
+
 #[test]
 fn permits_at_once_that_are_out_at_a_change_count_after_it() {
     let live = LivePolicy::new(one([Limit::at_once(3)]));

@@ -298,7 +298,7 @@ fn pairs(old: &[Limit], new: &[Limit]) -> Vec<Option<usize>> {
 #[derive(Clone, Copy)]
 struct Pair {
     before: usize,
-    /// Whether the settings are the same.
+    /// Whether the settings are the same, also those that [`bucket_after`] adds.
     is_same: bool,
 }
 
@@ -326,7 +326,8 @@ impl Store {
             .map(|(pair, limit)| {
                 pair.map(|before| Pair {
                     before,
-                    is_same: limit.kinship(&old[before]) == Some(0),
+                    is_same: limit.kinship(&old[before]) == Some(0)
+                        && !(is_held && self.owes_more(before, limit)),
                 })
             })
             .collect();
@@ -403,6 +404,19 @@ impl Store {
             refunds: self.refunds.clone(),
             releases: self.releases,
             waits: self.shared_waits(),
+        }
+    }
+
+    /// Whether the limit before is a bucket that owes more than the debt of `limit`: see
+    /// [`bucket_after`].
+    fn owes_more(&self, before: usize, limit: &Limit) -> bool {
+        let Seat { table, nth } = self.seats[before];
+        let old = self.tables[table].rules();
+        match (old.get(nth), limit.compile()) {
+            (Some(AnyRules::TokenBucket(old)), Ok(Compiled::Bucket(rules))) => {
+                old.debt() > rules.debt()
+            }
+            _ => false,
         }
     }
 
