@@ -65,8 +65,8 @@ fn answer(explained: &Explained<'_>) -> Option<Result<(), Option<usize>>> {
     Some(match &explained.considered {
         Considered::Mismatch(_) | Considered::Skipped => return None,
         Considered::Exempt => Ok(()),
-        Considered::Unidentified => Err(None),
-        Considered::Limits {
+        Considered::Unidentified
+        | Considered::Limits {
             is_penalized: true, ..
         } => Err(None),
         Considered::Limits { details, .. } => {
