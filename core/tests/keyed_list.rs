@@ -3,13 +3,14 @@
 
 mod support;
 
-use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::SeqCst;
+use core::sync::atomic::{AtomicU32, AtomicU64};
 use core::time::Duration;
 use core::{fmt, mem};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::Instant;
 
 use portcullis_core::{
     AllOf, AnyRules, Concurrency, ConcurrencyRules, Counted, Denied, Detail, FixedWindow,
@@ -616,6 +617,122 @@ fn race_for_permits(round: u64) {
         assert_eq!(each[1].available, 3, "no permit is lost");
         assert!(each[0].available <= 50 - granted);
         assert!(each[2].available <= 60 - granted);
+    }
+}
+
+/// A grant at some instant from `earliest` to `latest`: the request's own `now`, and the newest one
+/// of any thread.
+struct Admission {
+    earliest: u64,
+    latest: u64,
+}
+
+/// Two threads and more use keys that take over the entries of each other: two per second, one at
+/// once, and one in use.
+#[test]
+fn threads_that_share_few_entries_keep_every_limit_of_each_key() {
+    const MILLI: u64 = 1_000_000;
+    let at = Timestamp::from_nanos;
+    // The clock runs fast: a thread that is paused for a moment comes days late.
+    let rate = TokenBucket::builder(Rate::per_second(2), 1).tick(Duration::from_micros(1));
+    let rate = rate.staleness(Duration::from_hours(240)).rules().unwrap();
+    for groups in [1, 2] {
+        let rules = (rate, ConcurrencyRules::new(1));
+        let lines: Box<[Line]> = (0..2 * groups).map(|_| Line::new()).collect();
+        let table = KeyedList::new(rules, lines, Seed::new());
+        let (clock, newest) = (AtomicU64::new(3_000 * MILLI), AtomicU64::new(0));
+        let in_use: Vec<_> = (0..1 << 22).map(|_| AtomicU32::new(0)).collect();
+        let all = Mutex::new(HashMap::<u64, Vec<Admission>>::new());
+        let begun = Instant::now();
+        let work = |thread| {
+            let (mut draws, mut mine, mut leases) = (seeded(thread), Vec::new(), Vec::new());
+            let is_enough = |granted| {
+                granted > 25 && table.statistics_at(at(newest.load(SeqCst))).replaced > 50
+            };
+            while begun.elapsed() < Duration::from_millis(300)
+                || begun.elapsed() < Duration::from_secs(60) && !is_enough(mine.len())
+            {
+                let now = clock.fetch_add(25 * MILLI, SeqCst);
+                let group = now / (100 * MILLI) * 3;
+                let key = match draws.below(4) {
+                    0 => group.saturating_sub(draws.below(60)),
+                    _ => group,
+                };
+                let now = if draws.once_in(4) {
+                    now - draws.magnitude(900 * MILLI)
+                } else {
+                    now
+                };
+                newest.fetch_max(now, SeqCst);
+                let users = &in_use[key as usize % in_use.len()];
+                let entry = table.key(&key);
+                if let Ok((lease, [receipt, ..])) = entry.try_acquire_each_noted_at(at(now), 1) {
+                    assert_eq!(
+                        users.fetch_add(1, SeqCst),
+                        0,
+                        "two permits of one, key {key}"
+                    );
+                    let latest = newest.load(SeqCst);
+                    let refunds = draws.once_in(4);
+                    let address = entry.address();
+                    if !refunds || table.refund_limit_at(address, 0, at(now), 1, receipt) == 0 {
+                        mine.push((
+                            key,
+                            Admission {
+                                earliest: now,
+                                latest,
+                            },
+                        ));
+                    }
+                    leases.push((users, lease));
+                }
+                while leases.len() as u64 > draws.below(4) {
+                    let (users, lease) =
+                        leases.swap_remove(draws.below(leases.len() as u64) as usize);
+                    users.fetch_sub(1, SeqCst);
+                    drop(lease);
+                }
+                if draws.once_in(50) {
+                    table.sweep_at(at(now), ..);
+                }
+            }
+            for (users, lease) in leases {
+                users.fetch_sub(1, SeqCst);
+                drop(lease);
+            }
+            let mut all = all.lock().unwrap();
+            for (key, admission) in mine {
+                all.entry(key).or_default().push(admission);
+            }
+        };
+        thread::scope(|scope| {
+            for thread in 0..4 {
+                let work = &work;
+                scope.spawn(move || work(thread));
+            }
+        });
+        let mut admitted = 0;
+        for (key, mut admissions) in all.into_inner().unwrap() {
+            admitted += admissions.len();
+            admissions.sort_unstable_by_key(|admission| admission.latest);
+            for first in &admissions {
+                let later = admissions
+                    .iter()
+                    .filter(|last| last.earliest >= first.earliest);
+                for (before, last) in later.enumerate() {
+                    // In whole ticks of a microsecond.
+                    let time = last.latest / 1_000 * 1_000 - first.earliest / 1_000 * 1_000;
+                    let most = 1_000 * MILLI + 2 * time;
+                    assert!((before as u64 + 1) * 1_000 * MILLI <= most, "key {key}");
+                }
+            }
+        }
+        let statistics = table.statistics_at(at(newest.load(SeqCst)));
+        println!("{groups} groups of lines: {admitted} admitted, {statistics:?}");
+        assert!(admitted > 100 && statistics.replaced > 50);
+        let later = at(newest.load(SeqCst)) + Duration::from_secs(9);
+        assert_eq!(table.sweep_at(later, ..), statistics.held);
+        assert_eq!(table.statistics_at(later).held, 0, "no entry is lost");
     }
 }
 
