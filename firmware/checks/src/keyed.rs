@@ -121,6 +121,12 @@ impl Bucket {
     pub(crate) fn refund(&mut self, n: u32) {
         self.0 -= (u64::from(n) * SECOND).cast_signed();
     }
+
+    /// As `is_free`, in an entry with other limits: the bucket must be more than just full, so that
+    /// no refund brings its state back.
+    pub(crate) fn is_free_among(&self, at: u64) -> bool {
+        Self::position(at.saturating_sub(STALENESS)) - self.0 > Self::FULL
+    }
 }
 
 impl Model for Bucket {

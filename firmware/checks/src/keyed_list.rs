@@ -86,7 +86,7 @@ impl Model for Limit {
 
     fn is_free(&self, at: u64) -> bool {
         match self {
-            Self::Bucket(bucket) => bucket.is_free(at),
+            Self::Bucket(bucket) => bucket.is_free_among(at),
             Self::Window(window) => window.is_free(at),
             Self::AtOnce(out) => *out == 0,
         }
