@@ -156,7 +156,7 @@ use crate::{IntoRuleList, RandomSeed};
 /// without refill. The limit that takes longest to fill decides how long a key keeps its entry.
 ///
 /// **Cost.** One hash, and one compare-exchange for each limit, on one cache line for most keys: in
-/// a half-full table for 79 % of them with 5 limits or more, for 90 % with 3 or 4, and for 98 %
+/// a half-full table for 75 % of them with 5 limits or more, for 88 % with 3 or 4, and for 96 %
 /// with 2. The other keys need the lines next to it. Put a limit whose permits come back by time
 /// first: a list that begins with a concurrency limit takes a slower path. The first grant of a
 /// key searches two places and writes each word once and the first word twice. A denial writes

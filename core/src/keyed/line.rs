@@ -965,4 +965,44 @@ mod tests {
             "the identities must need more bits than a 32-bit target has"
         );
     }
+
+    /// The shares that the documentation of `KeyedList` states.
+    #[cfg(feature = "std")]
+    #[test]
+    fn most_keys_have_their_entry_where_they_prefer_it() {
+        const GROUPS: usize = 20_000;
+        let share = |width: Width, keys: usize| {
+            let lines: std::vec::Vec<Line> = (0..GROUPS << width.0).map(|_| Line::new()).collect();
+            let mut hash = 1_u64;
+            let addresses = core::iter::repeat_with(|| {
+                hash = (hash ^ hash >> 29).wrapping_mul(MIX).wrapping_add(MIX);
+                Address::new(hash ^ hash >> 32, GROUPS, 0, 0)
+            });
+            let addresses: std::vec::Vec<Address> = addresses.take(keys).collect();
+            for address in &addresses {
+                let claim = address.claim(&lines, width, |_, held| held.is_none());
+                if let Claim::Made(claimed, _) = claim {
+                    claimed.hold(0);
+                }
+            }
+            let preferred = addresses
+                .iter()
+                .filter(|address| address.find_preferred(&lines, width).is_some());
+            preferred.count() as f64 / keys as f64
+        };
+        let half_full = GROUPS * PLACES / 2;
+        for (width, per_mille) in [(0, 959), (1, 959), (2, 883), (3, 750)] {
+            let share = share(Width(width), half_full);
+            assert!(
+                (share * 1e3 - f64::from(per_mille)).abs() < 5.0,
+                "entries of {} words: {share}",
+                1 << width
+            );
+        }
+        let three_quarters_full = share(Width(2), GROUPS * PLACES * 3 / 4);
+        assert!(
+            (three_quarters_full - 0.767).abs() < 0.005,
+            "{three_quarters_full}"
+        );
+    }
 }
