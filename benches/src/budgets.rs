@@ -55,6 +55,8 @@ pub(crate) const PEERS: &[(&str, usize, &str, f64)] = &[
     ("keyed.zipf_1k", 1, "governor-same-hash", 0.6),
     ("keyed.zipf_1k", 1, "hash-and-exchange", 1.6),
     ("keyed.uniform_1m", 1, "governor-keyed", 0.6),
+    ("keyed3.uniform_1m", 1, "keyed", 1.35),
+    ("keyed3.uniform_1m", 1, "governor-keyed", 0.25),
     ("async.ready", 1, "tokio", 0.4),
     ("async.ready_rate_std", 1, "leaky-bucket", 0.5),
     ("async.handoff_2", 1, "tokio", 0.75),

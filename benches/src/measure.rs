@@ -192,13 +192,17 @@ impl Contest {
             }
         }
         let spread: Vec<Spread> = nanos.into_iter().map(Spread::of).collect();
-        let row = |peer: Option<(&'static str, &Spread)>| {
-            let note = self.ours.ready.note.clone();
+        let row = |peer: Option<(&Contestant, &Spread)>| {
+            let of_peer = peer.and_then(|(peer, _)| Some((peer.name, peer.ready.note.as_ref()?)));
+            let note = match (&self.ours.ready.note, of_peer) {
+                (Some(ours), Some((name, theirs))) => Some(format!("{ours}; {name}: {theirs}")),
+                (ours, _) => ours.clone(),
+            };
             Row::new(
                 (self.row, self.threads),
                 &spread[0],
                 &spread[1],
-                peer,
+                peer.map(|(peer, spread)| (peer.name, spread)),
                 plan.runs,
                 note,
             )
@@ -209,7 +213,7 @@ impl Contest {
         self.peers
             .iter()
             .zip(&spread[2..])
-            .map(|(peer, spread)| row(Some((peer.name, spread))))
+            .map(|compared| row(Some(compared)))
             .collect()
     }
 

@@ -8,6 +8,8 @@
 //! `keyed3` has three token buckets for each key, side by side. Its peers are our table with one
 //! bucket, that table with as much memory as the three buckets have, and three of governor's maps.
 //!
+//! Our tables are half full. The notes of the rows give the memory of each side.
+//!
 //! `hash-and-exchange` is a second floor: our hash of the key, and an exchange of one word. No
 //! table that decides by one word can be faster with this hash.
 
@@ -25,6 +27,10 @@ use std::sync::Arc;
 
 use crossbeam_utils::CachePadded;
 use governor::clock::FakeRelativeClock;
+use governor::middleware::NoOpMiddleware;
+use governor::nanos::Nanos;
+use governor::state::InMemoryState;
+use governor::state::keyed::DashMapStateStore;
 use governor::{Quota, RateLimiter};
 use portcullis_core::{
     Key, Keyed, KeyedList, Keys, Line, RandomSeed, Rate, Timestamp, TokenBucket, TokenBucketRules,
@@ -60,11 +66,7 @@ const START: u64 = 1 << 40;
 
 /// Grants at explicit times, which advance by 4 ns per operation.
 fn allow(row: &'static str, keys: usize, exponent: i32, threads: usize) -> Contest {
-    let field: LazyField = lazy(move || {
-        let field = Field::one_limit(keys, half_full(keys), exponent);
-        assert!(field.own >= 0.99, "{} have a slot of their own", field.own);
-        field
-    });
+    let field: LazyField = lazy(move || Field::one_limit(keys, half_full(keys), exponent));
     let governor = Rc::clone(&field);
     let mut peers = vec![governor_keyed::<RandomState, _>(
         "governor-keyed",
@@ -91,8 +93,8 @@ fn allow(row: &'static str, keys: usize, exponent: i32, threads: usize) -> Conte
 
 /// Grants of three buckets for each key, a permit of each.
 fn allow_each(row: &'static str, keys: usize) -> Contest {
-    // Three quarters full: 32 bytes for each entry, 43 for each key.
-    let lines = keys * 2 / 3;
+    // An entry of three limits has four words.
+    let lines = 4 * half_full(keys);
     let list: LazyField<List> = lazy(move || {
         let table = KeyedList::new(buckets(), of_lines(lines), RandomSeed::new());
         let held = |table: &List| table.statistics_at(Timestamp::from_nanos(START)).held;
@@ -132,12 +134,12 @@ const SMALL: usize = 1_000;
 type Table = Keyed<TokenBucketRules, Box<[Line]>, RandomSeed>;
 type List = KeyedList<[TokenBucketRules; 3], Box<[Line]>, RandomSeed>;
 
+type Map<S> = RateLimiter<u64, DashMapStateStore<u64, S>, FakeRelativeClock, NoOpMiddleware<Nanos>>;
+
 /// Our table, and the keys for both sides.
 struct Field<T = Table> {
     table: T,
     draws: Box<[u64]>,
-    /// The share of keys that have a slot of their own.
-    own: f64,
     note: String,
 }
 
@@ -179,6 +181,7 @@ impl<T: Keys> Field<T> {
         // Keys that share a slot with another key.
         let sharing = 2 * (found.len() - held(&table));
         let own = (found.len() - sharing) as f64 / keys as f64;
+        assert!(own >= 0.99, "{own} of all keys have a slot of their own");
         let note = format!(
             "{:.1} bytes per key; {:.3} % of keys have a slot of their own, {sharing} share one, {} found none",
             (lines * size_of::<Line>()) as f64 / keys as f64,
@@ -188,7 +191,6 @@ impl<T: Keys> Field<T> {
         Self {
             table,
             draws: draw(&found, exponent),
-            own,
             note,
         }
     }
@@ -306,25 +308,36 @@ where
         let clock = FakeRelativeClock::default();
         let quota =
             Quota::per_second(NonZeroU32::new(PLENTY).unwrap()).allow_burst(NonZeroU32::MAX);
-        let map =
-            |_| RateLimiter::dashmap_with_clock_and_hasher(quota, clock.clone(), S::default());
-        let limiters: Box<[_]> = (0..limits).map(map).collect();
+        let mut bytes = 0;
+        let map = |_| {
+            let map =
+                RateLimiter::dashmap_with_clock_and_hasher(quota, clock.clone(), S::default());
+            let is_granted = (0..keys as u64).all(|key| map.check_key(&key).is_ok());
+            assert!(is_granted, "a burst for each");
+            let states = map.into_state_store();
+            bytes += bytes_of(states.capacity(), size_of::<(u64, InMemoryState)>());
+            Map::new(quota, states, clock.clone())
+        };
+        let limiters: Box<[Map<S>]> = (0..limits).map(map).collect();
+        let note = format!("{:.1} bytes per key", bytes as f64 / keys as f64);
         let ask = move |keys: &[u64]| {
             let is_allowed = |key| limiters.iter().all(|map| map.check_key(key).is_ok());
             keys.iter().filter(|key| is_allowed(*key)).count() as u64
         };
-        assert_eq!(
-            ask(&(0..keys as u64).collect::<Vec<_>>()),
-            keys as u64,
-            "a burst for each"
-        );
         let cursors = cursors();
         Ready::new(move |thread, operations| {
             clock.advance(Duration::from_nanos(2 * operations));
             let pieces = field.pieces(cursors[thread].fetch_add(operations, Relaxed), operations);
             pieces.map(&ask).sum()
         })
+        .noting(note)
     })
+}
+
+/// The memory of a `DashMap` with room for `capacity` entries. Its shards are tables of
+/// `hashbrown`: seven of eight places can be used, and each has an entry and a byte beside it.
+const fn bytes_of(capacity: usize, entry: usize) -> usize {
+    capacity.div_ceil(7) * 8 * (entry + 1)
 }
 
 /// The position of each thread in the drawn keys. Each run continues where the previous one ended.
