@@ -971,7 +971,7 @@ mod tests {
     #[test]
     fn most_keys_have_their_entry_where_they_prefer_it() {
         const GROUPS: usize = 20_000;
-        let share = |width: Width, keys: usize| {
+        let per_mille = |width: Width, keys: usize| {
             let lines: std::vec::Vec<Line> = (0..GROUPS << width.0).map(|_| Line::new()).collect();
             let mut hash = 1_u64;
             let addresses = core::iter::repeat_with(|| {
@@ -988,21 +988,22 @@ mod tests {
             let preferred = addresses
                 .iter()
                 .filter(|address| address.find_preferred(&lines, width).is_some());
-            preferred.count() as f64 / keys as f64
+            preferred.count() * 1_000 / keys
         };
-        let half_full = GROUPS * PLACES / 2;
-        for (width, per_mille) in [(0, 959), (1, 959), (2, 883), (3, 750)] {
-            let share = share(Width(width), half_full);
+        let (half, three_quarters) = (GROUPS * PLACES / 2, GROUPS * PLACES * 3 / 4);
+        for (width, keys, stated) in [
+            (0, half, 959),
+            (1, half, 959),
+            (2, half, 883),
+            (2, three_quarters, 767),
+            (3, half, 750),
+        ] {
+            let per_mille = per_mille(Width(width), keys);
             assert!(
-                (share * 1e3 - f64::from(per_mille)).abs() < 5.0,
-                "entries of {} words: {share}",
+                per_mille.abs_diff(stated) <= 5,
+                "{keys} keys with entries of {} words: {per_mille} in 1,000",
                 1 << width
             );
         }
-        let three_quarters_full = share(Width(2), GROUPS * PLACES * 3 / 4);
-        assert!(
-            (three_quarters_full - 0.767).abs() < 0.005,
-            "{three_quarters_full}"
-        );
     }
 }
