@@ -2,7 +2,8 @@
 //!
 //! The tables of a [`Policy`](crate::Policy) are in the memory of one process. A [`CounterStore`]
 //! keeps counters and the state of limits under ids in a place of its own: a [`MemoryStore`] in
-//! this process, or a store of the user's own, such as a server that many processes ask.
+//! this process, a `RedisStore` (feature `redis`) on a server that many processes ask, or a store
+//! of the user's own.
 //!
 //! ```
 //! use portcullis_core::ManualClock;
@@ -45,7 +46,7 @@
 //! ```
 //!
 //! [`CounterStore::take`] does this for any store. A store that can decide where the state is, in
-//! one step, overrides it.
+//! one step, overrides it, as the stores of this module do.
 //!
 //! - **One-sided.** A write applies only to the quotas that were read. So a race ends in another
 //!   attempt, or in [`StoreError::Contended`], never in one permit too many.
@@ -79,10 +80,14 @@ use portcullis_core::{Retry, Timestamp};
 mod limit;
 mod memory;
 mod quota;
+#[cfg(feature = "redis")]
+mod redis;
 
 pub use limit::{CounterLimit, CounterLimitError, MAX_UNITS};
 pub use memory::MemoryStore;
 pub use quota::Quota;
+#[cfg(feature = "redis")]
+pub use redis::{RedisSettings, RedisStore};
 
 use quota::Judgement;
 

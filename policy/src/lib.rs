@@ -93,6 +93,7 @@
 //!   `json`, `FileSource`.
 //! - `queue`: requests that wait for permits, by `Policy::acquire` and `Policy::blocking_acquire`.
 //!   Enables `live`.
+//! - `redis`: `counters::RedisStore`, counters and the state of limits on a Redis server.
 //! - `wait`: `LivePolicy::changed` and `LivePolicy::blocking_changed`. Enables `live`.
 //!
 //! # Policies that change

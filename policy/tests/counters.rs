@@ -12,10 +12,15 @@ use std::thread;
 use portcullis_core::{Clock, ManualClock, MonotonicClock, Retry, Timestamp};
 use portcullis_policy::counters::{
     Charge, Counter, CounterLimit, CounterLimitError, CounterStore, MAX_AGE, MAX_UNITS,
-    MemoryStore, Quota, QuotaRead, QuotaWrite, StoreDecision, StoreError, StoreFuture,
+    MemoryStore, Quota, QuotaWrite, StoreDecision, StoreError,
 };
 use portcullis_policy::{Algorithm, Limit};
 use proptest::prelude::*;
+
+#[path = "counters/support.rs"]
+mod support;
+
+use support::{ByWrites, Grants, Plain, bucket, windows};
 
 const SECOND: Duration = Duration::from_secs(1);
 const MICRO: Duration = Duration::from_micros(1);
@@ -27,69 +32,6 @@ impl Clock for Time {
     fn now(&self) -> Timestamp {
         self.0.now()
     }
-}
-
-/// A store whose decisions are made by reading and writing quotas.
-struct ByWrites<S> {
-    store: S,
-    /// What happens after each read.
-    after_read: Box<dyn Fn(&S) + Send + Sync>,
-    reads: AtomicU32,
-}
-
-impl<S> ByWrites<S> {
-    fn new(store: S, after_read: impl Fn(&S) + Send + Sync + 'static) -> Self {
-        Self {
-            store,
-            after_read: Box::new(after_read),
-            reads: AtomicU32::new(0),
-        }
-    }
-}
-
-impl<S: CounterStore> CounterStore for ByWrites<S> {
-    fn get_many<'a>(&'a self, ids: &'a [&'a str]) -> StoreFuture<'a, Vec<Counter>> {
-        self.store.get_many(ids)
-    }
-    fn increment_and_get<'a>(
-        &'a self,
-        id: &'a str,
-        expiry: Duration,
-        delta: i64,
-    ) -> StoreFuture<'a, Counter> {
-        self.store.increment_and_get(id, expiry, delta)
-    }
-    fn read_quotas<'a>(&'a self, ids: &'a [&'a str]) -> StoreFuture<'a, QuotaRead> {
-        Box::pin(async move {
-            self.reads.fetch_add(1, SeqCst);
-            let read = self.store.read_quotas(ids).await;
-            (self.after_read)(&self.store);
-            read
-        })
-    }
-    fn write_quotas<'a>(
-        &'a self,
-        read_at: Timestamp,
-        writes: &'a [QuotaWrite<'a>],
-    ) -> StoreFuture<'a, bool> {
-        self.store.write_quotas(read_at, writes)
-    }
-}
-
-fn limit(limit: &Limit) -> CounterLimit {
-    CounterLimit::new(limit).unwrap()
-}
-
-fn bucket(count: u64, period: Duration, burst: u64) -> CounterLimit {
-    limit(&Limit::per(count, period).burst(burst))
-}
-
-fn windows(count: u64, period: Duration, segments: u32) -> CounterLimit {
-    let algorithm = match segments {
-        1 => Algorithm::FixedWindow,
-        segments => Algorithm::SlidingWindow { segments },
-    };
-    limit(&Limit::per(count, period).algorithm_of(algorithm))
 }
 
 fn store(time: &Time) -> MemoryStore<Time> {
@@ -108,74 +50,6 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 #[track_caller]
 fn take(store: &dyn CounterStore, charges: &[Charge<'_>]) -> StoreDecision {
     block_on(store.take(charges)).unwrap()
-}
-
-/// A limit as its documentation describes it. Times are in microseconds.
-#[derive(Clone, Copy, Debug)]
-enum Plain {
-    Bucket {
-        count: u64,
-        period: u64,
-        burst: u64,
-    },
-    Windows {
-        count: u64,
-        length: u64,
-        segments: u64,
-    },
-}
-
-/// All grants of a limit: when, and how many permits.
-type Grants = Vec<(u64, u64)>;
-
-impl Plain {
-    fn limit(self) -> CounterLimit {
-        match self {
-            Self::Bucket {
-                count,
-                period,
-                burst,
-            } => bucket(count, Duration::from_micros(period), burst),
-            Self::Windows {
-                count,
-                length,
-                segments,
-            } => {
-                let period = Duration::from_micros(length * segments);
-                windows(count, period, segments as u32)
-            }
-        }
-    }
-
-    /// Computed from all grants, without a state.
-    fn available(self, grants: &Grants, now: u64) -> u64 {
-        match self {
-            Self::Bucket {
-                count,
-                period,
-                burst,
-            } => {
-                // In units of which a permit has `period`.
-                let full = u128::from(burst) * u128::from(period);
-                let (mut level, mut at) = (full, 0);
-                for &(time, n) in grants.iter().chain([&(now, 0)]) {
-                    level = full.min(level + u128::from(time - at) * u128::from(count));
-                    level -= u128::from(n) * u128::from(period);
-                    at = time;
-                }
-                (level / u128::from(period)) as u64
-            }
-            Self::Windows {
-                count,
-                length,
-                segments,
-            } => {
-                let counts = |time: u64| time / length + segments > now / length;
-                let used = grants.iter().filter(|(time, _)| counts(*time));
-                count - used.map(|(_, n)| n).sum::<u64>()
-            }
-        }
-    }
 }
 
 fn plain() -> impl Strategy<Value = Plain> {

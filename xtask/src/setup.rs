@@ -31,6 +31,8 @@ pub(crate) enum Part {
     Callgrind,
     /// A server to compare with.
     Nginx,
+    /// A Redis server for the tests of the counter store.
+    RedisServer,
 }
 
 impl Part {
@@ -54,6 +56,7 @@ impl Part {
                 "missing: Valgrind (Debian's valgrind), or gungraun-runner (cargo install gungraun-runner, the version in Cargo.lock)"
             }
             Self::Nginx => "missing: nginx (Debian's nginx)",
+            Self::RedisServer => "missing: redis-server (Debian's redis-server)",
             Self::X86 => "missing: an x86_64 processor; this step reads only x86_64 machine code",
         }
     }
@@ -78,6 +81,7 @@ impl Part {
             // A library of nginx. The package of nginx itself is only unpacked, because its
             // installation starts a service.
             Self::Nginx => &["libpcre2-8-0"],
+            Self::RedisServer => &["redis-server"],
         }
     }
 }
@@ -122,6 +126,7 @@ pub(crate) fn is_there(context: &Context, part: Part) -> bool {
         Part::BareTargets => TARGETS.iter().all(|target| has_core(target)),
         Part::Firmware => has_emulators() && BOARDS.iter().all(|board| has_core(board.target)),
         Part::X86 => cfg!(target_arch = "x86_64"),
+        Part::RedisServer => is_quiet_success(Command::new("redis-server").arg("--version")),
         Part::OldestRust => oldest_rust::compiler(context).is_some(),
         Part::Callgrind => {
             is_quiet_success(Command::new("valgrind").arg("--version"))
@@ -147,7 +152,7 @@ fn is_there_in_debian(context: &Context, part: Part) -> bool {
                 && is_there_in_debian(context, Part::BareTargets)
                 && linker_beside_debian().is_some()
         }
-        Part::X86 | Part::OldestRust | Part::Callgrind | Part::Nginx => false,
+        Part::X86 | Part::OldestRust | Part::Callgrind | Part::Nginx | Part::RedisServer => false,
     }
 }
 

@@ -273,19 +273,9 @@ impl<'a> Judgement<'a> {
 
     /// Decides by the quotas of the ids at `at`, the store's time.
     pub(super) fn judge(&self, quotas: &[Quota], at: Timestamp) -> Result<Judged, StoreError> {
-        if quotas.len() != self.each.len() {
-            return Err(StoreError::Damaged);
-        }
         let now = at.as_nanos() / 1_000;
-        let states = self.each.iter().zip(quotas);
-        let states = states.map(|(merged, quota)| merged.limit.state(quota, now));
-        let mut states: Vec<State> = states.collect::<Result<_, _>>()?;
-
-        let is_denied = |index: usize| {
-            let Merged { limit, permits, .. } = self.each[index];
-            permits.max(1) > limit.available(&states[index])
-        };
-        let denied_by = self.of_charge.iter().position(|&index| is_denied(index));
+        let mut states = self.states(quotas, now)?;
+        let denied_by = self.denied_by(&states);
         let retry = denied_by.map(|_| self.retry(&states, now));
         let mut taken = None;
         if denied_by.is_none() {
@@ -302,15 +292,67 @@ impl<'a> Judgement<'a> {
                 taken = Some(each.collect());
             }
         }
-        let left = self.of_charge.iter();
-        let left = left.map(|&index| self.each[index].limit.left(&states[index], now));
         let decision = StoreDecision {
             denied_by,
             retry,
             at,
-            left: left.collect(),
+            left: self.left(&states, now),
         };
         Ok((decision, taken))
+    }
+
+    /// The limit and the permits of each id.
+    #[cfg(feature = "redis")]
+    pub(super) fn each(&self) -> impl Iterator<Item = (&'a CounterLimit, u64)> {
+        self.each
+            .iter()
+            .map(|merged| (merged.limit, merged.permits))
+    }
+
+    /// The decision that a store made at `at`, from the quotas that it left.
+    #[cfg(feature = "redis")]
+    pub(super) fn conclude(
+        &self,
+        quotas: &[Quota],
+        at: Timestamp,
+        is_allowed: bool,
+    ) -> Result<StoreDecision, StoreError> {
+        let now = at.as_nanos() / 1_000;
+        let states = self.states(quotas, now)?;
+        let mut decision = StoreDecision {
+            denied_by: None,
+            retry: None,
+            at,
+            left: self.left(&states, now),
+        };
+        if !is_allowed {
+            decision.denied_by = Some(self.denied_by(&states).ok_or(StoreError::Damaged)?);
+            decision.retry = Some(self.retry(&states, now));
+        }
+        Ok(decision)
+    }
+
+    fn states(&self, quotas: &[Quota], now: u64) -> Result<Vec<State>, StoreError> {
+        if quotas.len() != self.each.len() {
+            return Err(StoreError::Damaged);
+        }
+        let states = self.each.iter().zip(quotas);
+        let states = states.map(|(merged, quota)| merged.limit.state(quota, now));
+        states.collect()
+    }
+
+    /// The index of the first charge that is denied.
+    fn denied_by(&self, states: &[State]) -> Option<usize> {
+        self.of_charge.iter().position(|&index| {
+            let Merged { limit, permits, .. } = self.each[index];
+            permits.max(1) > limit.available(&states[index])
+        })
+    }
+
+    fn left(&self, states: &[State], now: u64) -> Vec<Left> {
+        let left = self.of_charge.iter();
+        let left = left.map(|&index| self.each[index].limit.left(&states[index], now));
+        left.collect()
     }
 
     /// When all limits have the permits.

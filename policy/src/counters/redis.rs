@@ -1,0 +1,456 @@
+//! A counter store on a Redis server.
+//!
+//! ```text
+//! PREFIX c: ID    a counter: a string, with an expiry
+//! PREFIX q: ID    a quota: its numbers as text, with an expiry
+//! ```
+//!
+//! Each method is one script, which the server runs as a whole. `take` decides on the server: the
+//! script advances the quotas to the server's time, and writes all of them or none. It returns the
+//! quotas, from which this side computes what is left and when to retry, by the same functions as
+//! for every store.
+
+use core::fmt;
+use core::time::Duration;
+
+use portcullis_core::Timestamp;
+use redis::aio::{ConnectionManager, ConnectionManagerConfig};
+use redis::{Client, FromRedisValue, Pipeline, RedisError, Script, ScriptInvocation, Value};
+
+use super::limit::Shape;
+use super::quota::Judgement;
+use super::{
+    Charge, Counter, CounterStore, MAX_AGE, Quota, QuotaRead, QuotaWrite, StoreDecision,
+    StoreError, StoreFuture,
+};
+
+/// Settings of a [`RedisStore`].
+///
+/// ```
+/// use core::time::Duration;
+/// use portcullis_policy::counters::RedisSettings;
+/// let settings = RedisSettings::new("redis://127.0.0.1/")
+///     .prefix("shop:")
+///     .time_limit(Duration::from_millis(50));
+/// assert!(format!("{settings:?}").contains("50ms"));
+/// ```
+#[derive(Clone)]
+pub struct RedisSettings {
+    url: String,
+    prefix: String,
+    time_limit: Duration,
+    connection_limit: Duration,
+    reconnect_delay: Duration,
+}
+
+impl RedisSettings {
+    /// The default settings for a server.
+    ///
+    /// ```
+    /// # use portcullis_policy::counters::RedisSettings;
+    /// let _ = RedisSettings::new("redis://127.0.0.1/");
+    /// ```
+    #[must_use]
+    pub fn new(url: &str) -> Self {
+        Self {
+            url: url.into(),
+            prefix: "portcullis:".into(),
+            time_limit: Duration::from_millis(250),
+            connection_limit: Duration::from_secs(1),
+            reconnect_delay: Duration::from_millis(100),
+        }
+    }
+
+    /// Sets the text with which all keys begin. Stores with different prefixes are apart. Default
+    /// `portcullis:`.
+    ///
+    /// ```
+    /// # use portcullis_policy::counters::RedisSettings;
+    /// let _ = RedisSettings::new("redis://127.0.0.1/").prefix("shop:");
+    /// ```
+    #[must_use]
+    pub fn prefix(mut self, prefix: &str) -> Self {
+        self.prefix = prefix.into();
+        self
+    }
+
+    /// Sets how long a call waits for the server at most, for a connection included. Default 250
+    /// ms.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_policy::counters::RedisSettings;
+    /// let _ = RedisSettings::new("redis://127.0.0.1/").time_limit(Duration::from_millis(50));
+    /// ```
+    #[must_use]
+    pub const fn time_limit(mut self, limit: Duration) -> Self {
+        self.time_limit = limit;
+        self
+    }
+
+    /// Sets how long an attempt to connect takes at most. Default 1 s.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_policy::counters::RedisSettings;
+    /// let _ = RedisSettings::new("redis://127.0.0.1/").connection_limit(Duration::from_secs(2));
+    /// ```
+    #[must_use]
+    pub const fn connection_limit(mut self, limit: Duration) -> Self {
+        self.connection_limit = limit;
+        self
+    }
+
+    /// Sets the longest pause between two attempts to connect. Default 100 ms.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_policy::counters::RedisSettings;
+    /// let _ = RedisSettings::new("redis://127.0.0.1/").reconnect_delay(Duration::from_secs(1));
+    /// ```
+    #[must_use]
+    pub const fn reconnect_delay(mut self, delay: Duration) -> Self {
+        self.reconnect_delay = delay;
+        self
+    }
+}
+
+impl fmt::Debug for RedisSettings {
+    /// Leaves out the address, which may contain a password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisSettings")
+            .field("prefix", &self.prefix)
+            .field("time_limit", &self.time_limit)
+            .field("connection_limit", &self.connection_limit)
+            .field("reconnect_delay", &self.reconnect_delay)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A [`CounterStore`] on a Redis server, version 6.2 or later. Needs the feature `redis`, and a
+/// runtime of tokio.
+///
+/// - **Time** is the server's. The clocks of the callers do not matter.
+/// - **Every key expires:** a counter when it was told to, a quota 1 to 2 ms after its limit is
+///   full again.
+/// - **One script for each decision.** No other command runs in between.
+/// - **Connection.** One connection serves all calls. If it breaks, the calls on it fail with
+///   [`StoreError::Unavailable`], and the store connects again. No command is sent twice: whether
+///   a command that failed has run is not known.
+/// - **Restart.** If the server loses its data, all limits are full again.
+///
+/// In a cluster, the ids of one request must be in one slot: give them a common part in braces,
+/// such as `{alice}:second` and `{alice}:day`.
+///
+/// # Cost
+///
+/// One round trip for each call, also for [`take_many`](CounterStore::take_many).
+///
+/// ```no_run
+/// use portcullis_policy::counters::{
+///     Charge, CounterLimit, CounterStore, RedisSettings, RedisStore,
+/// };
+///
+/// # async fn example() -> Result<(), Box<dyn core::error::Error>> {
+/// let store = RedisStore::new(&RedisSettings::new("redis://127.0.0.1/"))?;
+/// let limit = CounterLimit::new(&"100/1m".parse()?)?;
+/// let decision = store.take(&[Charge::new("alice", &limit, 1)]).await?;
+/// println!("{} left", decision.left()[0].available);
+/// # Ok(()) }
+/// ```
+pub struct RedisStore {
+    connection: ConnectionManager,
+    prefix: String,
+    time_limit: Duration,
+    scripts: Scripts,
+}
+
+struct Scripts {
+    get: Script,
+    add: Script,
+    read: Script,
+    write: Script,
+    take: Script,
+}
+
+const TAKE: &str = include_str!("redis/take.lua");
+
+impl RedisStore {
+    /// Creates a store. It connects when it is first used.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Unavailable`] if the address is not valid.
+    ///
+    /// # Panics
+    ///
+    /// If called outside of a runtime of tokio.
+    ///
+    /// ```
+    /// # use portcullis_policy::counters::{RedisSettings, RedisStore, StoreError};
+    /// let store = RedisStore::new(&RedisSettings::new("localhost"));
+    /// assert!(matches!(store, Err(StoreError::Unavailable(_))));
+    /// ```
+    pub fn new(settings: &RedisSettings) -> Result<Self, StoreError> {
+        let config = ConnectionManagerConfig::new()
+            .set_connection_timeout(Some(settings.connection_limit))
+            .set_response_timeout(Some(settings.time_limit))
+            .set_min_delay(settings.reconnect_delay.min(Duration::from_millis(10)))
+            .set_max_delay(settings.reconnect_delay);
+        let client = Client::open(settings.url.as_str()).map_err(|error| unavailable(&error))?;
+        let connection = ConnectionManager::new_lazy_with_config(client, config)
+            .map_err(|error| unavailable(&error))?;
+        Ok(Self {
+            connection,
+            prefix: settings.prefix.clone(),
+            time_limit: settings.time_limit,
+            scripts: Scripts {
+                get: Script::new(include_str!("redis/get.lua")),
+                add: Script::new(include_str!("redis/add.lua")),
+                read: Script::new(include_str!("redis/read.lua")),
+                write: Script::new(include_str!("redis/write.lua")),
+                take: Script::new(TAKE),
+            },
+        })
+    }
+
+    fn counter(&self, id: &str) -> String {
+        format!("{}c:{id}", self.prefix)
+    }
+
+    fn quota(&self, id: &str) -> String {
+        format!("{}q:{id}", self.prefix)
+    }
+
+    async fn run<T: FromRedisValue>(&self, call: &ScriptInvocation<'_>) -> Result<T, StoreError> {
+        let mut connection = self.connection.clone();
+        self.within(call.invoke_async(&mut connection)).await
+    }
+
+    /// Waits for the server, within the time limit.
+    async fn within<T>(
+        &self,
+        call: impl Future<Output = Result<T, RedisError>>,
+    ) -> Result<T, StoreError> {
+        let limit = self.time_limit;
+        let answer = tokio::time::timeout(limit, call).await;
+        let answer =
+            answer.map_err(|_| StoreError::Unavailable(format!("no answer within {limit:?}")))?;
+        answer.map_err(|error| failed(&error))
+    }
+
+    /// The arguments of the script that decides.
+    fn arguments(judgement: &Judgement<'_>) -> Vec<u64> {
+        let each = judgement.each().flat_map(|(limit, permits)| {
+            let (kind, length, rate) = match limit.shape {
+                Shape::Bucket { rate, permit, .. } => (0, permit, rate),
+                Shape::Windows {
+                    segments, length, ..
+                } => (segments, length, 0),
+            };
+            [kind, length, rate, limit.capacity(), permits]
+        });
+        each.collect()
+    }
+}
+
+/// What the script that decides returned.
+fn decided(judgement: &Judgement<'_>, answer: Vec<Value>) -> Result<StoreDecision, StoreError> {
+    let mut answer = answer.into_iter();
+    let mut number = || {
+        answer
+            .next()
+            .and_then(|value| u64::from_redis_value(value).ok())
+    };
+    let (Some(seconds), Some(micros), Some(allowed)) = (number(), number(), number()) else {
+        return Err(StoreError::Damaged);
+    };
+    let quotas = answer.map(|text| match String::from_redis_value(text) {
+        Ok(text) => parse(&text),
+        Err(_) => Err(StoreError::Damaged),
+    });
+    let quotas: Vec<Quota> = quotas.collect::<Result<_, _>>()?;
+    judgement.conclude(&quotas, time(seconds, micros), allowed == 1)
+}
+
+fn time(seconds: u64, micros: u64) -> Timestamp {
+    Timestamp::from_micros(seconds.saturating_mul(1_000_000).saturating_add(micros))
+}
+
+fn parse(text: &str) -> Result<Quota, StoreError> {
+    let numbers = text.split_ascii_whitespace().map(str::parse::<u64>);
+    let numbers: Result<Vec<u64>, _> = numbers.collect();
+    numbers.map(Quota::from).map_err(|_| StoreError::Damaged)
+}
+
+fn text(quota: &Quota) -> String {
+    let numbers = quota.values().iter().map(ToString::to_string);
+    numbers.collect::<Vec<_>>().join(" ")
+}
+
+/// Whole milliseconds, rounded up, at least 1, and few enough for Redis.
+fn millis(duration: Duration) -> u64 {
+    let millis = duration.as_nanos().div_ceil(1_000_000).max(1);
+    u64::try_from(millis).map_or(1 << 53, |millis| millis.min(1 << 53))
+}
+
+fn unavailable(error: &RedisError) -> StoreError {
+    StoreError::Unavailable(error.to_string())
+}
+
+fn failed(error: &RedisError) -> StoreError {
+    let text = error.to_string();
+    if text.contains("would overflow") {
+        StoreError::Overflow
+    } else if ["DAMAGED", "WRONGTYPE", "not an integer"]
+        .iter()
+        .any(|of| text.contains(of))
+    {
+        StoreError::Damaged
+    } else {
+        StoreError::Unavailable(text)
+    }
+}
+
+impl CounterStore for RedisStore {
+    fn get_many<'a>(&'a self, ids: &'a [&'a str]) -> StoreFuture<'a, Vec<Counter>> {
+        Box::pin(async move {
+            let mut call = self.scripts.get.prepare_invoke();
+            for id in ids {
+                call.key(self.counter(id));
+            }
+            let answer: Vec<Value> = self.run(&call).await?;
+            let counters = answer.chunks_exact(2).map(|pair| {
+                let value = String::from_redis_value_ref(&pair[0]);
+                let expiry = i64::from_redis_value_ref(&pair[1]);
+                match (value, expiry) {
+                    (Ok(value), _) if value.is_empty() => Ok(Counter::default()),
+                    (Ok(value), Ok(expiry)) => counter_of(&value, expiry),
+                    _ => Err(StoreError::Damaged),
+                }
+            });
+            counters.collect()
+        })
+    }
+
+    fn increment_and_get<'a>(
+        &'a self,
+        id: &'a str,
+        expiry: Duration,
+        delta: i64,
+    ) -> StoreFuture<'a, Counter> {
+        Box::pin(async move {
+            let mut call = self.scripts.add.prepare_invoke();
+            call.key(self.counter(id)).arg(delta).arg(millis(expiry));
+            let (value, expiry): (String, i64) = self.run(&call).await?;
+            counter_of(&value, expiry)
+        })
+    }
+
+    fn read_quotas<'a>(&'a self, ids: &'a [&'a str]) -> StoreFuture<'a, QuotaRead> {
+        Box::pin(async move {
+            let mut call = self.scripts.read.prepare_invoke();
+            for id in ids {
+                call.key(self.quota(id));
+            }
+            let answer: Vec<String> = self.run(&call).await?;
+            let [seconds, micros, texts @ ..] = &*answer else {
+                return Err(StoreError::Damaged);
+            };
+            let (Ok(seconds), Ok(micros)) = (seconds.parse(), micros.parse()) else {
+                return Err(StoreError::Damaged);
+            };
+            let quotas = texts.iter().map(|text| parse(text));
+            Ok(QuotaRead {
+                quotas: quotas.collect::<Result<_, _>>()?,
+                at: time(seconds, micros),
+            })
+        })
+    }
+
+    fn write_quotas<'a>(
+        &'a self,
+        read_at: Timestamp,
+        writes: &'a [QuotaWrite<'a>],
+    ) -> StoreFuture<'a, bool> {
+        Box::pin(async move {
+            let mut call = self.scripts.write.prepare_invoke();
+            let max_age = u64::try_from(MAX_AGE.as_micros()).unwrap_or(u64::MAX);
+            call.arg(read_at.as_nanos() / 1_000).arg(max_age);
+            for write in writes {
+                call.key(self.quota(write.id))
+                    .arg(text(write.before))
+                    .arg(text(&write.quota))
+                    .arg(millis(write.expiry) + 1);
+            }
+            let written: u32 = self.run(&call).await?;
+            Ok(written == 1)
+        })
+    }
+
+    fn take<'a>(&'a self, charges: &'a [Charge<'a>]) -> StoreFuture<'a, StoreDecision> {
+        Box::pin(async move {
+            let judgement = Judgement::of(charges)?;
+            let mut call = self.scripts.take.prepare_invoke();
+            for id in judgement.ids() {
+                call.key(self.quota(id));
+            }
+            call.arg(Self::arguments(&judgement));
+            let answer = self.run(&call).await?;
+            decided(&judgement, answer)
+        })
+    }
+
+    fn take_many<'a>(
+        &'a self,
+        requests: &'a [&'a [Charge<'a>]],
+    ) -> StoreFuture<'a, Vec<Result<StoreDecision, StoreError>>> {
+        Box::pin(async move {
+            let judgements = requests.iter().map(|charges| Judgement::of(charges));
+            let judgements: Vec<_> = judgements.collect();
+            let mut pipeline = Pipeline::new();
+            // The server may have forgotten the script.
+            pipeline.cmd("SCRIPT").arg("LOAD").arg(TAKE);
+            for judgement in judgements.iter().flatten() {
+                let ids = judgement.ids();
+                let call = pipeline.cmd("EVALSHA").arg(self.scripts.take.get_hash());
+                call.arg(ids.len());
+                for id in ids {
+                    call.arg(self.quota(id));
+                }
+                call.arg(Self::arguments(judgement));
+            }
+            pipeline.ignore_errors();
+            let mut connection = self.connection.clone();
+            let answers = pipeline.query_async(&mut connection);
+            let answers: Vec<Result<Value, RedisError>> = self.within(answers).await?;
+            let mut answers = answers.into_iter().skip(1);
+            let decisions = judgements.into_iter().map(|judgement| {
+                let judgement = judgement?;
+                let answer = answers.next().ok_or(StoreError::Damaged)?;
+                let answer = answer.map_err(|error| failed(&error))?;
+                let answer = Vec::from_redis_value(answer).map_err(|_| StoreError::Damaged)?;
+                decided(&judgement, answer)
+            });
+            Ok(decisions.collect())
+        })
+    }
+}
+
+fn counter_of(value: &str, expiry: i64) -> Result<Counter, StoreError> {
+    let value = value.parse().map_err(|_| StoreError::Damaged)?;
+    let expiry = u64::try_from(expiry).map_err(|_| StoreError::Damaged)?;
+    Ok(Counter {
+        value,
+        expires_in: Some(Duration::from_millis(expiry)),
+    })
+}
+
+impl fmt::Debug for RedisStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisStore")
+            .field("prefix", &self.prefix)
+            .field("time_limit", &self.time_limit)
+            .finish_non_exhaustive()
+    }
+}

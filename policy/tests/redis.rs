@@ -1,0 +1,512 @@
+//! A counter store on a Redis server, which the tests start on a free port of this host.
+
+#[path = "counters/support.rs"]
+mod support;
+
+use core::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use core::time::Duration;
+use std::collections::HashMap;
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::thread;
+use std::time::Instant;
+
+use portcullis_core::{Clock, ManualClock, Timestamp};
+use portcullis_policy::counters::{
+    Charge, Counter, CounterLimit, CounterStore, MemoryStore, Quota, QuotaWrite, RedisSettings,
+    RedisStore, StoreError,
+};
+use support::{ByWrites, Grants, Plain, bucket, windows};
+use tokio::runtime::{Builder, Runtime};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A server of one test.
+struct Server {
+    child: Child,
+    port: u16,
+}
+
+impl Server {
+    /// Starts a server. `None` if there is no `redis-server`, outside of CI.
+    fn start() -> Option<Self> {
+        let free = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = free.local_addr().unwrap().port();
+        drop(free);
+        Self::start_on(port)
+    }
+
+    fn start_on(port: u16) -> Option<Self> {
+        let mut server = Command::new("redis-server");
+        server.args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]);
+        server.args(["--port", &port.to_string()]);
+        let child = match server.stdout(Stdio::null()).spawn() {
+            Ok(child) => child,
+            Err(error) => {
+                let missing = format!(
+                    "redis-server cannot be started ({error}): install Debian's package \
+                     redis-server to run the tests of the Redis store"
+                );
+                assert!(std::env::var_os("CI").is_none(), "{missing}");
+                eprintln!("skipped: {missing}");
+                return None;
+            }
+        };
+        let server = Self { child, port };
+        let begun = Instant::now();
+        while TcpStream::connect(("127.0.0.1", port)).is_err() {
+            assert!(begun.elapsed() < 20 * SECOND, "the server does not start");
+            thread::sleep(Duration::from_millis(5));
+        }
+        Some(server)
+    }
+
+    fn settings(&self) -> RedisSettings {
+        RedisSettings::new(&format!("redis://127.0.0.1:{}/", self.port)).time_limit(5 * SECOND)
+    }
+
+    /// A store with a connection of its own.
+    fn store(&self) -> RedisStore {
+        RedisStore::new(&self.settings()).unwrap()
+    }
+
+    /// The answer to a command that is not one of the store.
+    async fn ask<T: redis::FromRedisValue>(&self, command: &[&str]) -> T {
+        let url = format!("redis://127.0.0.1:{}/", self.port);
+        let client = redis::Client::open(url).unwrap();
+        let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+        let mut cmd = redis::cmd(command[0]);
+        cmd.arg(&command[1..]);
+        cmd.query_async(&mut connection).await.unwrap()
+    }
+
+    /// Stops or continues the process of the server.
+    fn signal(&self, name: &str) {
+        let pid = self.child.id().to_string();
+        let sent = Command::new("kill").args([name, &pid]).status().unwrap();
+        assert!(sent.success());
+    }
+
+    fn stop(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn runtime() -> Runtime {
+    Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+/// Runs a test with a server.
+fn with_server<F: Future<Output = ()>>(test: impl FnOnce(Arc<Server>) -> F) {
+    if let Some(server) = Server::start() {
+        runtime().block_on(test(Arc::new(server)));
+    }
+}
+
+/// Pseudo-random numbers: `SplitMix64`.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % end
+    }
+
+    /// A limit whose permits return within milliseconds.
+    fn limit(&mut self) -> Plain {
+        if self.below(2) == 0 {
+            Plain::Bucket {
+                count: 1 + self.below(50),
+                period: 1 + self.below(20_000),
+                burst: 1 + self.below(20),
+            }
+        } else {
+            Plain::Windows {
+                count: 1 + self.below(20),
+                length: 1 + self.below(5_000),
+                segments: 1 + self.below(6),
+            }
+        }
+    }
+}
+
+#[derive(Clone, Default)]
+struct Time(Arc<ManualClock>);
+
+impl Clock for Time {
+    fn now(&self) -> Timestamp {
+        self.0.now()
+    }
+}
+
+/// By one script, by several in a pipeline, and by reading and writing.
+#[test]
+fn decisions_are_those_of_a_list_of_all_grants() {
+    with_server(async |server| {
+        let store = server.store();
+        let by_writes = ByWrites::new(server.store(), |_| {});
+        let (mut allowed, mut denied) = (0, 0);
+        for seed in 0..40 {
+            let mut random = Random(seed);
+            let limits: Vec<_> = (0..=random.below(3)).map(|_| random.limit()).collect();
+            let compiled: Vec<_> = limits.iter().map(|plain| plain.limit()).collect();
+            let ids: Vec<_> = (0..3).map(|id| format!("{seed}:{id}")).collect();
+            let mut grants: HashMap<usize, Grants> = HashMap::new();
+            for _ in 0..40 {
+                let mut request = || {
+                    let each = (0..=random.below(2)).map(|_| {
+                        let of = random.below(limits.len() as u64) as usize;
+                        (of, random.below(6) as u32)
+                    });
+                    each.collect::<Vec<_>>()
+                };
+                let requests = [request(), request(), request()];
+                let charges = requests.each_ref().map(|request| {
+                    let each = request.iter();
+                    let each = each.map(|&(of, n)| Charge::new(&ids[of], &compiled[of], n));
+                    each.collect::<Vec<_>>()
+                });
+                let decisions = match random.below(3) {
+                    0 => {
+                        let all = charges.each_ref().map(|charges| &**charges);
+                        store.take_many(&all).await.unwrap()
+                    }
+                    how => {
+                        let mut decisions = Vec::new();
+                        for charges in &charges {
+                            decisions.push(if how == 1 {
+                                store.take(charges).await
+                            } else {
+                                by_writes.take(charges).await
+                            });
+                        }
+                        decisions
+                    }
+                };
+                for (request, decision) in requests.iter().zip(decisions) {
+                    let decision = decision.unwrap();
+                    let now = decision.at().as_nanos() / 1_000;
+                    let none = Grants::new();
+                    let available = |grants: &HashMap<usize, Grants>, of: usize| {
+                        limits[of].available(grants.get(&of).unwrap_or(&none), now)
+                    };
+                    let sum = |of: usize| {
+                        let each = request.iter().filter(|(other, _)| *other == of);
+                        each.map(|(_, n)| u64::from(*n)).sum::<u64>().max(1)
+                    };
+                    let denied_by = request
+                        .iter()
+                        .position(|&(of, _)| sum(of) > available(&grants, of));
+                    assert_eq!(decision.denied_by(), denied_by, "seed {seed}: {limits:?}");
+                    if denied_by.is_none() {
+                        allowed += 1;
+                        for &(of, n) in request {
+                            grants.entry(of).or_default().push((now, u64::from(n)));
+                        }
+                    } else {
+                        denied += 1;
+                    }
+                    let left = decision.left().iter().map(|left| left.available);
+                    assert!(left.eq(request.iter().map(|&(of, _)| available(&grants, of))));
+                }
+                tokio::time::sleep(Duration::from_micros(random.below(2_000))).await;
+            }
+        }
+        assert!(allowed > 500 && denied > 500, "{allowed}, {denied}");
+    });
+}
+
+/// Also if the limits of an id change.
+#[test]
+fn the_script_decides_as_the_store_in_memory() {
+    with_server(async |server| {
+        let store = server.store();
+        let time = Time::default();
+        let memory = MemoryStore::new(10_000, time.clone());
+        let mut random = Random(7);
+        let (mut allowed, mut denied) = (0, 0);
+        for round in 0..300 {
+            // Limits that are never full again in this test: the server keeps a quota up to 2 ms
+            // longer, and a new limit would still see it.
+            let changes = round % 2 == 0;
+            let limit = |random: &mut Random| match random.limit() {
+                plain if !changes => plain.limit(),
+                plain => plain.slower(1_000_000).limit(),
+            };
+            let mut limits = [(); 3].map(|()| limit(&mut random));
+            let ids = [0, 1, 2].map(|id| format!("{round}:{id}"));
+            for step in 0..20 {
+                if changes && random.below(3) == 0 {
+                    limits[random.below(3) as usize] = limit(&mut random);
+                }
+                let mut charge = |of: usize| {
+                    let of = of % 3;
+                    Charge::new(&ids[of], &limits[of], random.below(6) as u32)
+                };
+                let charges = [charge(step), charge(step + 1)];
+                let charges = &charges[..=step % 2];
+                let decision = store.take(charges).await.unwrap();
+                time.0.set(decision.at());
+                let expected = memory.take(charges).await.unwrap();
+                assert_eq!(
+                    decision, expected,
+                    "round {round}, step {step}: {charges:?}"
+                );
+                allowed += u32::from(decision.is_allowed());
+                denied += u32::from(!decision.is_allowed());
+            }
+        }
+        assert!(allowed > 500 && denied > 500, "{allowed}, {denied}");
+    });
+}
+
+#[test]
+fn every_key_expires_and_none_is_left() {
+    with_server(async |server| {
+        let store = server.store();
+        let (bucket, window) = (
+            bucket(100, SECOND, 20),
+            windows(20, Duration::from_millis(200), 4),
+        );
+        let by_writes = ByWrites::new(server.store(), |_| {});
+        for id in 0..50 {
+            let ids = [format!("{id}a"), format!("{id}b"), format!("{id}c")];
+            let charges = [
+                Charge::new(&ids[0], &bucket, 20),
+                Charge::new(&ids[1], &window, 3),
+            ];
+            assert!(store.take(&charges).await.unwrap().is_allowed());
+            let written = [Charge::new(&ids[2], &bucket, 7)];
+            assert!(by_writes.take(&written).await.unwrap().is_allowed());
+            let add = store.increment_and_get(&ids[0], Duration::from_millis(150), 1);
+            assert_eq!(add.await.unwrap().value, 1);
+            let probe = [Charge::new("probe", &bucket, 0)];
+            assert!(store.take(&probe).await.unwrap().is_allowed());
+        }
+        let keys: Vec<String> = server.ask(&["KEYS", "*"]).await;
+        assert!(!keys.is_empty() && !keys.iter().any(|key| key.contains("probe")));
+        for key in &keys {
+            let left: i64 = server.ask(&["PTTL", key]).await;
+            // -2: it has expired in the meantime.
+            assert!((0..=252).contains(&left) || left == -2, "{key}: {left} ms");
+        }
+        tokio::time::sleep(Duration::from_millis(260)).await;
+        for key in &keys {
+            let exists: u32 = server.ask(&["EXISTS", key]).await;
+            assert_eq!(exists, 0, "{key}");
+        }
+    });
+}
+
+#[test]
+fn a_counter_exists_until_its_first_expiry() {
+    with_server(async |server| {
+        let store = server.store();
+        let add = |id, expiry, delta| store.increment_and_get(id, expiry, delta);
+        assert_eq!(store.get("a").await, Ok(Counter::default()));
+        let first = add("a", 100 * SECOND, 5).await.unwrap();
+        assert_eq!(first.value, 5);
+        let second = add("a", SECOND, -7).await.unwrap();
+        assert_eq!(second.value, -2);
+        assert!(second.expires_in.unwrap() > 90 * SECOND, "keeps its expiry");
+        let largest = add("b", SECOND, i64::MAX).await.unwrap();
+        assert_eq!(largest.value, i64::MAX);
+        assert_eq!(add("b", SECOND, 1).await, Err(StoreError::Overflow));
+        let all = store.get_many(&["c", "b", "a"]).await.unwrap();
+        let values: Vec<_> = all.iter().map(|counter| counter.value).collect();
+        assert_eq!(values, [0, i64::MAX, -2]);
+        assert_eq!(all[0].expires_in, None);
+        let short = add("d", Duration::ZERO, 3).await.unwrap();
+        assert!(short.expires_in.unwrap() <= Duration::from_millis(1));
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        assert_eq!(store.get("d").await, Ok(Counter::default()));
+    });
+}
+
+#[test]
+fn what_is_not_of_the_store_is_an_error() {
+    with_server(async |server| {
+        let store = RedisStore::new(&server.settings().prefix("p:")).unwrap();
+        let limit = bucket(10, SECOND, 10);
+        let charge = [Charge::new("a", &limit, 1)];
+        for text in ["x", "1 2", "0 0 0 0", "0 5 -1 3", "2 5 0 1", "65 1 0"] {
+            let () = server.ask(&["SET", "p:q:a", text]).await;
+            assert_eq!(
+                store.take(&charge).await,
+                Err(StoreError::Damaged),
+                "{text}"
+            );
+            let several = store.take_many(&[&charge]).await.unwrap();
+            assert_eq!(several, [Err(StoreError::Damaged)]);
+        }
+        let () = server.ask(&["SET", "p:c:a", "x"]).await;
+        let add = store.increment_and_get("a", SECOND, 1).await;
+        assert_eq!(add, Err(StoreError::Damaged));
+        // Another prefix is another store.
+        assert!(server.store().take(&charge).await.unwrap().is_allowed());
+    });
+}
+
+#[test]
+fn a_write_applies_only_to_what_was_read_not_long_ago() {
+    with_server(async |server| {
+        let store = server.store();
+        let ids = ["a", "b"];
+        let quota = |used| Quota::from(vec![0, 5, 7, used]);
+        let read = store.read_quotas(&ids).await.unwrap();
+        assert_eq!(read.quotas, [Quota::default(), Quota::default()]);
+        let write = async |before: &[Quota], used, at| {
+            let writes = ids.iter().zip(before).map(|(id, before)| QuotaWrite {
+                id,
+                before,
+                quota: quota(used),
+                expiry: 100 * SECOND,
+            });
+            store.write_quotas(at, &writes.collect::<Vec<_>>()).await
+        };
+        let old = read.at.saturating_sub(Duration::from_millis(1_001));
+        assert_eq!(write(&read.quotas, 1, old).await, Ok(false));
+        assert_eq!(write(&read.quotas, 1, read.at).await, Ok(true));
+        // The second quota is another one now.
+        let before = [quota(1), Quota::default()];
+        assert_eq!(write(&before, 2, read.at).await, Ok(false));
+        let after = store.read_quotas(&ids).await.unwrap();
+        assert_eq!(after.quotas, [quota(1), quota(1)], "nothing was written");
+        assert!(after.at > read.at);
+    });
+}
+
+/// Each thread has a runtime and a connection of its own, as a process has.
+#[test]
+fn callers_together_never_exceed_a_limit_and_use_it_up() {
+    let Some(server) = Server::start() else {
+        return;
+    };
+    let (first, last) = (AtomicU64::new(u64::MAX), AtomicU64::new(0));
+    let granted = AtomicU64::new(0);
+    let limit = bucket(200, SECOND, 400);
+    thread::scope(|scope| {
+        for number in 0..4 {
+            let (server, limit, first, last, granted) = (&server, &limit, &first, &last, &granted);
+            scope.spawn(move || {
+                runtime().block_on(async {
+                    let store = server.store();
+                    let charge = [Charge::new("one", limit, 1)];
+                    let begun = Instant::now();
+                    let mut ends_denied = false;
+                    // Until the permits of this time are used up.
+                    while begun.elapsed() < SECOND || !ends_denied {
+                        let decisions = if number % 2 == 0 {
+                            vec![store.take(&charge).await]
+                        } else {
+                            store.take_many(&[&charge, &charge]).await.unwrap()
+                        };
+                        for decision in decisions {
+                            let decision = decision.unwrap();
+                            let at = decision.at().as_nanos() / 1_000;
+                            first.fetch_min(at, SeqCst);
+                            last.fetch_max(at, SeqCst);
+                            granted.fetch_add(decision.is_allowed().into(), SeqCst);
+                            ends_denied = !decision.is_allowed();
+                        }
+                    }
+                });
+            });
+        }
+    });
+    let took = last.into_inner() - first.into_inner();
+    let (granted, most) = (granted.into_inner(), 400 + took * 200 / 1_000_000);
+    assert!(granted <= most, "{granted} of {most} in {took} us");
+    assert!(
+        granted >= most * 99 / 100,
+        "{granted} of {most} in {took} us"
+    );
+}
+
+#[test]
+fn a_server_that_is_paused_or_gone_is_unavailable_within_the_time_limit() {
+    let Some(mut server) = Server::start() else {
+        return;
+    };
+    runtime().block_on(async {
+        let limit = bucket(1, 3_600 * SECOND, 10);
+        let charge = [Charge::new("a", &limit, 1)];
+        let time_limit = Duration::from_millis(100);
+        let store = RedisStore::new(&server.settings().time_limit(time_limit)).unwrap();
+        let left =
+            |decision: &portcullis_policy::counters::StoreDecision| decision.left()[0].available;
+        assert_eq!(left(&store.take(&charge).await.unwrap()), 9);
+        let unavailable = async || {
+            let begun = Instant::now();
+            let failed = store.take(&charge).await;
+            assert!(
+                matches!(failed, Err(StoreError::Unavailable(_))),
+                "{failed:?}"
+            );
+            let several = store.take_many(&[&charge]).await;
+            assert!(
+                matches!(several, Err(StoreError::Unavailable(_))),
+                "{several:?}"
+            );
+            let took = begun.elapsed();
+            assert!(took < 4 * time_limit, "{took:?}");
+        };
+        // Calls again until the server answers.
+        let answer = async || {
+            let begun = Instant::now();
+            loop {
+                match store.take(&charge).await {
+                    Ok(decision) => return decision,
+                    Err(error) => assert!(begun.elapsed() < 20 * SECOND, "{error}"),
+                }
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+
+        server.signal("-STOP");
+        unavailable().await;
+        server.signal("-CONT");
+        // What was sent while the server was paused has been done or not: at most 2 requests.
+        let after_pause = left(&answer().await);
+        assert!((6..=8).contains(&after_pause), "{after_pause}");
+
+        server.stop();
+        unavailable().await;
+        server = Server::start_on(server.port).unwrap();
+        // The new server knows neither the quotas nor the scripts.
+        assert_eq!(left(&answer().await), 9);
+        let several = store.take_many(&[&charge, &charge]).await.unwrap();
+        let last = several[1].as_ref().unwrap();
+        assert_eq!(left(last), 7);
+    });
+}
+
+/// The server forgets its scripts.
+#[test]
+fn a_script_that_was_forgotten_is_sent_again() {
+    with_server(async |server| {
+        let store = server.store();
+        let limit: CounterLimit = windows(9, 3_600 * SECOND, 1);
+        let charge = [Charge::new("a", &limit, 1)];
+        for taken in [2, 4] {
+            let () = server.ask(&["SCRIPT", "FLUSH"]).await;
+            assert!(store.take(&charge).await.unwrap().is_allowed());
+            let () = server.ask(&["SCRIPT", "FLUSH"]).await;
+            let several = store.take_many(&[&charge]).await.unwrap();
+            let last = several[0].as_ref().unwrap();
+            assert_eq!(last.left()[0].available, 9 - taken);
+        }
+    });
+}
