@@ -245,6 +245,17 @@ mod tests {
     }
 
     #[test]
+    fn the_number_of_entries_that_are_read_is_bounded() {
+        let entries: Vec<String> = (0..100).rev().map(|n| format!("10.0.1.{n}")).collect();
+        let lines = &[&*entries.join(", ")];
+        let expected = format!("10.0.1.{}", MOST_HOPS - 1);
+        let any = ForwardedFor::x_forwarded_for().hops(1_000);
+        assert_eq!(client(&any, "10.0.0.1", lines), expected);
+        let trusted = trusting(ForwardedFor::x_forwarded_for());
+        assert_eq!(client(&trusted, "10.0.0.1", lines), expected);
+    }
+
+    #[test]
     fn forwarded_is_read_as_rfc_7239_says() {
         let proxies = trusting(ForwardedFor::forwarded());
         for (line, expected) in [

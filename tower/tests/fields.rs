@@ -482,3 +482,51 @@ fn value() -> impl Strategy<Value = Vec<u8>> {
         1 => prop::collection::vec(any::<u8>(), 0..64),
     ]
 }
+
+#[test]
+fn a_state_belongs_to_the_policy_of_its_partition() {
+    let stated = read(&[
+        (
+            "ratelimit-policy",
+            r#""a";q=10;pk=:YQ==:, "a";q=20;pk=:Yg==:"#,
+        ),
+        ("ratelimit", r#""a";r=3;pk=:Yg==:"#),
+    ]);
+    let found: Vec<_> = stated
+        .quotas
+        .iter()
+        .map(|q| (q.quota, q.available))
+        .collect();
+    assert_eq!(found, [(Some(10), None), (Some(20), Some(3))]);
+}
+
+#[test]
+fn a_dictionary_with_a_malformed_member_is_ignored() {
+    for value in [
+        "limit=10, remaining=3, reset=x",
+        "limit=(1 2), remaining=3, reset=5",
+    ] {
+        assert_eq!(read(&[("ratelimit", value)]).quotas, [], "{value}");
+    }
+}
+
+#[test]
+fn three_fields_without_a_prefix_come_before_those_with_one() {
+    let lines = [("x-ratelimit-remaining", "2"), ("ratelimit-remaining", "1")];
+    assert_eq!(only(&lines).available, Some(1));
+}
+
+#[test]
+fn of_limits_with_equal_permits_the_one_that_is_reset_last_is_the_tightest() {
+    let value = r#""a";r=1;t=5, "b";r=1;t=9, "c";r=1;t=7"#;
+    let stated = read(&[("ratelimit", value)]);
+    assert_eq!(stated.tightest().unwrap().name.as_deref(), Some("b"));
+}
+
+#[test]
+fn a_window_is_at_least_a_second() {
+    let mut headers = HeaderMap::new();
+    let quota = Quota::new(5).window(Duration::ZERO);
+    Generation::Draft11.write(&[quota], now(), &mut headers);
+    assert_eq!(headers["ratelimit-policy"], r#""default";q=5;w=1"#);
+}

@@ -527,3 +527,169 @@ fn a_path_that_is_too_long_gets_414() {
     let request = Request::get("/a".repeat(20_000)).body(()).unwrap();
     assert_eq!(ask(request).unwrap().status(), 414);
 }
+
+/// The statuses of `n` requests for a target, from one address.
+fn statuses<D: Decide>(
+    judges: D,
+    estimate: u32,
+    (target, n): (&str, usize),
+) -> Vec<(u16, Option<String>)> {
+    let (mut ask, _) = limited(judges, |layer| {
+        let denials = DenialSettings::new().status(StatusCode::SERVICE_UNAVAILABLE);
+        layer
+            .denials(denials)
+            .cost(move |_| estimate)
+            .settling(|response, estimate| {
+                let cost = response.extensions.get::<ResponseCost>();
+                cost.map_or(estimate, |cost| cost.0)
+            })
+    });
+    let ask = || {
+        let response = ask(get(target)).unwrap();
+        let retry = response.headers().get("retry-after");
+        let retry = retry.map(|value| value.to_str().unwrap().to_owned());
+        (response.status().as_u16(), retry)
+    };
+    core::iter::repeat_with(ask).take(n).collect()
+}
+
+#[test]
+fn a_limiter_for_each_key_settles_takes_one_permit_and_tells_when_to_retry() {
+    use portcullis_tower::ByKey;
+    let by_key = || {
+        let bucket = TokenBucket::new(Rate::new(10, Duration::from_hours(1)), 10);
+        ByKey::address(bucket, 100)
+    };
+    let served = |n| vec![(200, None); n];
+    let denied = |seconds: &str| vec![(503, Some(seconds.to_owned()))];
+    // The estimate is 6 and the cost 1: the sixth finds 5.
+    let found = statuses(by_key().by_cost(), 6, ("/200?1", 6));
+    assert_eq!(found, [served(5), denied("360")].concat());
+    // The estimate is 1 and the cost 4: 6, 2, and then 0 are left.
+    let found = statuses(by_key().by_cost(), 1, ("/200?4", 4));
+    assert_eq!(found, [served(3), denied("360")].concat());
+    // One permit each, whatever the estimate and the cost are.
+    let found = statuses(by_key(), 6, ("/200?9", 11));
+    assert_eq!(found, [served(10), denied("360")].concat());
+    // Without a settlement.
+    let (mut ask, _) = limited(by_key(), |layer| {
+        layer.denials(DenialSettings::new().status(StatusCode::SERVICE_UNAVAILABLE))
+    });
+    for _ in 0..10 {
+        assert_eq!(ask(get("/")).unwrap().status(), 200);
+    }
+    let response = ask(get("/")).unwrap();
+    assert_eq!(response.status(), 503);
+    assert_eq!(response.headers()["retry-after"], "360");
+}
+
+#[test]
+fn a_header_may_be_set_twice() {
+    let vary = HeaderName::from_static("vary");
+    let denials = DenialSettings::new()
+        .header(vary.clone(), HeaderValue::from_static("origin"))
+        .header(vary, HeaderValue::from_static("accept"));
+    let response = denied(Rule::new("all"), denials);
+    let values: Vec<_> = response.headers().get_all("vary").iter().collect();
+    assert_eq!(values, ["origin", "accept"]);
+}
+
+#[test]
+fn the_time_until_a_retry_is_at_least_a_second() {
+    use portcullis_core::{Retry, Timestamp};
+    use portcullis_tower::{Denial, Reply};
+    let now = Timestamp::from_secs(5);
+    for (retry, seconds) in [
+        (Retry::At(now), Some(1)),
+        (Retry::At(Timestamp::ZERO), Some(1)),
+        (Retry::After(Duration::ZERO), Some(1)),
+        (Retry::After(Duration::from_nanos(1_000_000_001)), Some(2)),
+        (Retry::OnRelease, None),
+        (Retry::Never, None),
+    ] {
+        let reply = Reply::new(StatusCode::TOO_MANY_REQUESTS, "");
+        assert_eq!(Denial::new(now, retry, reply).retry_seconds(), seconds);
+    }
+}
+
+#[test]
+fn a_limiter_before_a_limit_that_denies_has_what_it_had() {
+    let bucket = Arc::new(TokenBucket::new(Rate::new(1, Duration::from_hours(1)), 5));
+    let one = policy(Rule::new("one").limit("1/h".parse().unwrap()));
+    let judges = ByLimiter::shared(Arc::clone(&bucket)).and(one);
+    let (mut ask, clock) = limited(judges, |layer| layer);
+    let statuses = [(); 3].map(|()| ask(get("/")).unwrap().status().as_u16());
+    assert_eq!(statuses, [200, 429, 429]);
+    assert_eq!(bucket.available_at(portcullis_core::Clock::now(clock)), 4);
+}
+
+/// The host is that of the target, or else of the header.
+#[test]
+fn rules_are_for_methods_and_hosts() {
+    let uploads = Conditions::new().methods(["PUT"]).hosts(["a.example"]);
+    let rule = Rule::new("uploads").when(uploads);
+    let (mut ask, _) = limited(policy(rule.limit("1/h".parse().unwrap())), |layer| layer);
+    let mut status = |method: &str, target: &str, host: &str| {
+        let request = Request::builder().method(method).uri(target);
+        let request = request.header("host", host).body(()).unwrap();
+        ask(request).unwrap().status().as_u16()
+    };
+    assert_eq!(status("PUT", "/", "a.example:80"), 200);
+    assert_eq!(status("PUT", "/", "a.example"), 429);
+    assert_eq!(status("GET", "/", "a.example"), 200);
+    assert_eq!(status("PUT", "/", "b.example"), 200);
+    assert_eq!(status("PUT", "http://a.example/", "b.example"), 429);
+}
+
+#[cfg(feature = "fields")]
+#[test]
+fn a_response_states_units_and_the_time_in_which_all_permits_return() {
+    use portcullis_policy::Kind;
+    use portcullis_tower::fields::Generation;
+    for (kind, limit, expected) in [
+        (Kind::Request, "10/s".parse().unwrap(), r#""all";q=10;w=1"#),
+        (
+            Kind::Request,
+            "10/s".parse::<Limit>().unwrap().burst(50),
+            r#""all";q=50;w=5"#,
+        ),
+        (
+            Kind::Egress,
+            "10/s".parse().unwrap(),
+            r#""all";q=10;w=1;qu="content-bytes""#,
+        ),
+        (
+            Kind::Concurrency,
+            Limit::at_once(3),
+            r#""all";q=3;qu="concurrent-requests""#,
+        ),
+    ] {
+        let rule = Rule::new("all").when(Conditions::new().kind(kind));
+        let (mut ask, _) = limited(policy(rule.limit(limit)).kind(kind), |layer| {
+            layer.fields(Generation::Draft11)
+        });
+        let response = ask(get("/")).unwrap();
+        assert_eq!(response.headers()["ratelimit-policy"], expected);
+    }
+}
+
+#[cfg(feature = "fields")]
+#[test]
+fn a_response_keeps_fields_of_its_own() {
+    use portcullis_tower::fields::Generation;
+    let layer = RateLimitLayer::builder(policy(Rule::new("all").limit("9/s".parse().unwrap())))
+        .fields(Generation::Draft11)
+        .build();
+    let mut service = layer.layer(tower::service_fn(|_: Request<()>| {
+        let mut response = Response::new(Empty);
+        let own = HeaderValue::from_static("own");
+        response.headers_mut().insert("ratelimit", own);
+        core::future::ready(Ok::<_, Infallible>(response))
+    }));
+    let mut context = Context::from_waker(Waker::noop());
+    let Poll::Ready(Ok(response)) = pin!(service.call(get("/"))).poll(&mut context) else {
+        panic!("a response");
+    };
+    assert_eq!(response.headers()["ratelimit"], "own");
+    assert_eq!(response.headers()["ratelimit-policy"], r#""all";q=9;w=1"#);
+}

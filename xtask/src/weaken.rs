@@ -2,6 +2,7 @@
 //! loom model or test to fail.
 
 mod counters;
+mod middleware;
 mod models;
 mod policies;
 mod reports;
@@ -106,6 +107,11 @@ const SUITES: &[Suite] = &[
         mutants: shared::OF_THE_SLOTS,
         arguments: &["--release", "--package", "portcullis-loom"],
         rustflags: "--cfg loom",
+    },
+    Suite {
+        mutants: middleware::MUTANTS,
+        arguments: &["--package", "portcullis-tower", "--all-features"],
+        rustflags: "",
     },
     Suite {
         mutants: models::MUTANTS,

@@ -178,6 +178,27 @@ pub(super) const MUTANTS: &[Mutant] = &[
             "those_who_cannot_go_on_waiting_are_decided_at_once",
         ),
     },
+    // A queue that waits for a task that is not polled; bytes that are denied.
+    Mutant {
+        file: WAITS,
+        within: "pub(crate) fn create_queue(",
+        text: "queue.shared()",
+        by: "Arc::new(queue)",
+        test: (
+            "queues",
+            "bytes::a_task_that_is_not_polled_keeps_no_other_one_waiting",
+        ),
+    },
+    Mutant {
+        file: QUEUE,
+        within: "pub(crate) fn queued(",
+        text: "Kind::Ingress | Kind::Egress",
+        by: "Kind::Ingress",
+        test: (
+            "queues",
+            "bytes::bytes_wait_for_limits_without_a_queue_and_requests_do_not",
+        ),
+    },
     Mutant {
         file: QUEUE,
         within: "pub(crate) fn follow_timers(",

@@ -1,0 +1,185 @@
+//! Mutants of the middleware that an ordinary test must detect.
+
+use super::Mutant;
+
+const BODY: &str = "tower/src/body.rs";
+const DECIDE: &str = "tower/src/decide.rs";
+const KEY: &str = "tower/src/decide/key.rs";
+const STATED: &str = "tower/src/decide/stated.rs";
+const DENIAL: &str = "tower/src/denial.rs";
+const HEAD: &str = "tower/src/head.rs";
+const READ: &str = "tower/src/fields/read.rs";
+const WRITE: &str = "tower/src/fields/write.rs";
+const PACED: &str = "tower/src/bodies/body.rs";
+const OF_RULES: &str = "tower/src/bodies/policy.rs";
+
+pub(super) const MUTANTS: &[Mutant] = &[
+    // A permit that is kept for good, too long, or by a limit before the one that denies.
+    Mutant {
+        file: BODY,
+        within: "fn poll_frame(",
+        text: "*this.permits = None;",
+        by: "core::mem::forget(this.permits.take());",
+        test: ("endings", "an_idle_connection_holds_nothing"),
+    },
+    Mutant {
+        file: BODY,
+        within: "fn poll_frame(",
+        text: "|| body.is_end_stream()",
+        by: "",
+        test: ("leases", "the_last_frame_of_a_body_returns_the_permit"),
+    },
+    Mutant {
+        file: DECIDE,
+        within: "match self.next.decide_at(now, head, cost) {",
+        text: "self.first.undo_at(now, first);",
+        by: "let _ = first;",
+        test: ("dotnet", "the_first_limit_that_denies_makes_the_reply"),
+    },
+    // A limiter for each key: other keys, or a settlement that is lost.
+    Mutant {
+        file: KEY,
+        within: "pub fn address(",
+        text: "head.address?.to_canonical()",
+        by: "head.address?",
+        test: ("settings", "each_key_has_a_limiter"),
+    },
+    Mutant {
+        file: KEY,
+        within: "pub fn address(",
+        text: "(address.to_bits() >> 64) as u64",
+        by: "address.to_bits() as u64",
+        test: ("settings", "each_key_has_a_limiter"),
+    },
+    Mutant {
+        file: KEY,
+        within: "fn settle_at(",
+        text: "refund_at(now, unused,",
+        by: "refund_at(now, unused.min(0),",
+        test: (
+            "settings",
+            "a_limiter_for_each_key_settles_takes_one_permit_and_tells_when_to_retry",
+        ),
+    },
+    Mutant {
+        file: KEY,
+        within: "fn settle_at(",
+        text: "drop(key.try_acquire_between_at(now, 1, actual - held.n));",
+        by: "",
+        test: (
+            "settings",
+            "a_limiter_for_each_key_settles_takes_one_permit_and_tells_when_to_retry",
+        ),
+    },
+    // A reply with headers of the request, with a retry that is too early, or in a number that a
+    // client can foresee.
+    Mutant {
+        file: DENIAL,
+        within: "pub(crate) fn response(",
+        text: "headers.clear();",
+        by: "",
+        test: (
+            "settings",
+            "a_reply_has_the_headers_that_were_set_and_none_of_the_request",
+        ),
+    },
+    Mutant {
+        file: DENIAL,
+        within: "pub(crate) fn response(",
+        text: "seconds += random",
+        by: "seconds -= random",
+        test: (
+            "settings",
+            "jitter_is_added_and_a_function_has_the_last_word",
+        ),
+    },
+    Mutant {
+        file: DENIAL,
+        within: "pub fn retry_seconds(",
+        text: ".max(1)",
+        by: "",
+        test: ("settings", "the_time_until_a_retry_is_at_least_a_second"),
+    },
+    Mutant {
+        file: HEAD,
+        within: "pub(crate) fn with_request<T>(",
+        text: ".headers(&headers)",
+        by: "",
+        test: ("dotnet", "each_limit_finds_its_own_key"),
+    },
+    Mutant {
+        file: "tower/src/forwarded.rs",
+        within: "pub fn client(",
+        text: ".rsplit(",
+        by: ".split(",
+        test: (
+            "settings",
+            "clients_behind_a_trusted_proxy_have_limits_of_their_own",
+        ),
+    },
+    // Fields: a reply of a cache, a wait without a bound, a text that ends its string, a state that
+    // a denial does not have.
+    Mutant {
+        file: READ,
+        within: "pub fn read(",
+        text: "!= Ok(0)",
+        by: "== Ok(0)",
+        test: ("fields", "a_reply_from_a_cache_states_nothing"),
+    },
+    Mutant {
+        file: READ,
+        within: "fn members(",
+        text: "members.truncate(MOST);",
+        by: "",
+        test: ("fields", "at_most_32_limits_are_read"),
+    },
+    Mutant {
+        file: WRITE,
+        within: "fn string(",
+        text: "text.extend(['\\\\', character])",
+        by: "text.push(character)",
+        test: ("fields", "what_is_written_is_read"),
+    },
+    Mutant {
+        file: STATED,
+        within: "fn quota(",
+        text: "Outcome::Denied { .. } => return Some(quota),",
+        by: "",
+        test: ("settings", "every_response_states_the_limits"),
+    },
+    // Bodies: bytes in another order, without permits, or an end before the last of them.
+    Mutant {
+        file: PACED,
+        within: "fn poll_frame(",
+        text: "this.rest.split_to(granted as usize)",
+        by: "{ let _ = granted; core::mem::take(this.rest) }",
+        test: ("bodies", "bodies_pass_whole_in_order_and_at_the_rate"),
+    },
+    Mutant {
+        file: PACED,
+        within: "fn is_end_stream(",
+        text: "self.rest.is_empty() &&",
+        by: "",
+        test: (
+            "bodies",
+            "the_length_of_a_body_that_has_passed_in_part_is_what_is_left",
+        ),
+    },
+    Mutant {
+        file: OF_RULES,
+        within: "fn of(policy: &Policy, bytes: u32,",
+        text: "None | Some(Retry::Never) => never(),",
+        by: "None | Some(Retry::Never | Retry::At(_)) => never(),",
+        test: (
+            "bodies",
+            "a_full_queue_of_a_policy_delays_bodies_and_fails_none",
+        ),
+    },
+    Mutant {
+        file: OF_RULES,
+        within: "fn piece_of(",
+        text: "if decision.retry() != Some(Retry::Never) =>",
+        by: "if decision.retry() == Some(Retry::Never) =>",
+        test: ("bodies", "a_penalty_delays_bodies_and_fails_none"),
+    },
+];
