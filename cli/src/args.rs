@@ -32,6 +32,7 @@ use crate::replay::{Format, Key, Share};
   portcullis check policy.toml
   portcullis check policy.toml --request 'POST /login' --address 192.0.2.7
   portcullis replay access.log --policy policy.toml --recommend 1%
+  portcullis shm ls
   portcullis completions bash
 
 Exit code: 0 success, 1 a limiter broke its bound (demo) or rules are not valid (check), 2 the
@@ -50,6 +51,8 @@ pub(crate) enum Command {
     Demo(DemoArgs),
     Replay(Box<ReplayArgs>),
     Check(Box<CheckArgs>),
+    #[cfg(target_os = "linux")]
+    Shm(ShmArgs),
     Completions(CompletionsArgs),
 }
 
@@ -340,6 +343,42 @@ fn kind(text: &str) -> Result<Kind, &'static str> {
         "concurrency" => Kind::Concurrency,
         _ => return Err("expected request, ingress, egress, burst or concurrency"),
     })
+}
+
+/// Lists, shows and removes limiters in memory that processes share.
+///
+/// These are the files that processes open with the library `portcullis-shm`. NAME is the name of a
+/// file in /dev/shm, or the path of a file, with a `/`.
+#[cfg(target_os = "linux")]
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  portcullis shm ls
+  portcullis shm show api
+  portcullis shm rm api /run/app/limit
+
+Exit code: 0 success, 2 a file cannot be read or removed.")]
+pub(crate) struct ShmArgs {
+    /// What to do
+    #[command(subcommand)]
+    pub(crate) command: ShmCommand,
+}
+
+#[cfg(target_os = "linux")]
+#[derive(Debug, Subcommand)]
+pub(crate) enum ShmCommand {
+    /// Lists the files that have a name: name, kind, bytes, mode, user, state, settings
+    Ls,
+    /// Shows what a file says about itself
+    Show {
+        /// The name or the path
+        name: String,
+    },
+    /// Removes files that no process uses
+    Rm {
+        /// The names or the paths
+        #[arg(required = true, value_name = "NAME")]
+        names: Vec<String>,
+    },
 }
 
 /// Prints a script that completes the arguments of this program in a shell.

@@ -8,6 +8,7 @@
 //! | [`replay`] | reads access logs line by line, and judges each request at the log's time |
 //! | [`check`] | whether the rules of a file are valid, and which of them a request matches |
 //! | [`policy_file`] | files of rules: their formats, and how their errors are shown |
+//! | `shm` | limiters in memory that processes share: lists, shows and removes them |
 //! | [`completions`] | scripts that complete the arguments in a shell |
 //! | [`failure`] | errors that stop the program, and their exit code |
 //! | [`text`] | formatting of numbers |
@@ -20,6 +21,8 @@ mod failure;
 mod limit;
 mod policy_file;
 mod replay;
+#[cfg(target_os = "linux")]
+mod shm;
 mod text;
 
 use std::process::ExitCode;
@@ -33,6 +36,8 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::run(&args),
         Command::Replay(args) => replay::run(&args),
         Command::Check(args) => check::run(&args),
+        #[cfg(target_os = "linux")]
+        Command::Shm(args) => shm::run(&args),
         Command::Completions(args) => completions::run(&args),
     };
     match outcome {

@@ -28,7 +28,7 @@ use crate::error::OpenError;
 
 /// The size of a header, and the offset of the words.
 pub(crate) const HEADER: usize = 4096;
-const MAGIC: &[u8; 8] = b"portcull";
+pub(crate) const MAGIC: &[u8; 8] = b"portcull";
 /// The layout of the header and of all kinds of contents. Increase it whenever a word changes its
 /// meaning.
 pub(crate) const VERSION: u32 = 1;
@@ -39,9 +39,15 @@ const MOST_TEXT: usize = CHECKSUM_AT - TEXT_AT;
 /// A boot id is a UUID.
 pub(crate) const BOOT_ID: usize = 36;
 
-/// What a file contains.
+/// What a [`SharedFile`](crate::SharedFile) contains.
+///
+/// ```
+/// use portcullis_shm::Kind;
+/// assert_eq!(Kind::Table.to_string(), "table");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+#[non_exhaustive]
+pub enum Kind {
     /// A limiter whose state is one word.
     Limiter,
     /// A table of limiters by key.
@@ -52,6 +58,16 @@ pub(crate) enum Kind {
 
 impl Kind {
     const ALL: [(Self, u32); 3] = [(Self::Limiter, 1), (Self::Table, 2), (Self::Concurrency, 3)];
+}
+
+impl core::fmt::Display for Kind {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.pad(match self {
+            Self::Limiter => "limiter",
+            Self::Table => "table",
+            Self::Concurrency => "concurrency",
+        })
+    }
 }
 
 /// When `CLOCK_MONOTONIC` began: a file can be used only by processes with the same clock.

@@ -52,6 +52,8 @@
 
 // Under loom, the algorithm that needs a model is all there is.
 #[cfg(not(loom))]
+mod description;
+#[cfg(not(loom))]
 mod error;
 #[cfg(not(loom))]
 mod fault;
@@ -78,6 +80,8 @@ mod slots;
 pub mod slots;
 mod sync;
 
+#[cfg(not(loom))]
+pub use description::{Description, Kind};
 #[cfg(not(loom))]
 pub use error::OpenError;
 #[cfg(not(loom))]

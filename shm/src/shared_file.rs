@@ -25,6 +25,7 @@
 use core::hash::{BuildHasher, Hasher};
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use core::time::Duration;
+use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
 use std::hash::RandomState;
 use std::io::{self, Write};
@@ -34,12 +35,12 @@ use std::thread;
 use std::time::{Instant, SystemTime};
 
 use crate::error::OpenError;
-use crate::header::{BOOT_ID, HEADER, Header, Kind, TimeBase, fnv};
+use crate::header::{BOOT_ID, HEADER, Header, Kind, MAGIC, TimeBase, fnv};
 use crate::mapping::Mapping;
 
 /// The folder of files that have a name. It is in memory, and all users can create files there.
-const FOLDER: &str = "/dev/shm";
-const PREFIX: &str = "portcullis.";
+pub(crate) const FOLDER: &str = "/dev/shm";
+pub(crate) const PREFIX: &str = "portcullis.";
 /// For how long other processes may change the name or hold the lock.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -202,8 +203,8 @@ impl SharedFile {
     /// # Errors
     ///
     /// [`OpenError::Busy`] if a process has a limiter of the file open: two groups of processes
-    /// would otherwise have a limit each. [`OpenError::System`] if there is no such file, or if the
-    /// operating system refuses.
+    /// would otherwise have a limit each. [`OpenError::Foreign`] if it is a file of another
+    /// program. [`OpenError::System`] if there is no such file, or if the operating system refuses.
     ///
     /// ```
     /// # use portcullis_core::{Rate, TokenBucket};
@@ -221,6 +222,10 @@ impl SharedFile {
             let file = self
                 .open_file(true)
                 .map_err(|error| self.failed("open it", error))?;
+            if !self.is_ours(&file) {
+                let path = self.path.clone();
+                return Err(OpenError::Foreign { path });
+            }
             match file.try_lock() {
                 Ok(()) if self.is_named(&file)? => break self.remove_path(&self.path),
                 // Another process has replaced the file.
@@ -309,8 +314,23 @@ impl SharedFile {
         Ok(Found::Ready(mapping, header))
     }
 
+    /// Whether the file was created by this library, as far as its first bytes or its name tell.
+    fn is_ours(&self, file: &File) -> bool {
+        let mut start = [0; MAGIC.len()];
+        let is_read = file.read_exact_at(&mut start, 0).is_ok();
+        let name = self
+            .path
+            .to_str()
+            .and_then(|path| path.strip_prefix(FOLDER));
+        let is_named = name.is_some_and(|name| {
+            name.strip_prefix('/')
+                .is_some_and(|name| name.starts_with(PREFIX))
+        });
+        is_named || is_read && start == *MAGIC
+    }
+
     /// Opens the file under the name.
-    fn open_file(&self, write: bool) -> io::Result<File> {
+    pub(crate) fn open_file(&self, write: bool) -> io::Result<File> {
         OpenOptions::new()
             .read(true)
             .write(write)
@@ -319,7 +339,7 @@ impl SharedFile {
     }
 
     /// Reads the header of a file, and checks whose it is.
-    fn header(&self, file: &File) -> Result<Header, OpenError> {
+    pub(crate) fn header(&self, file: &File) -> Result<Header, OpenError> {
         let path = || self.path.clone();
         let metadata = file.metadata();
         let metadata = metadata.map_err(|error| self.failed("read its owner", error))?;
@@ -353,7 +373,7 @@ impl SharedFile {
             name: self.path.display().to_string(),
         })?;
         let (pid, number) = (std::process::id(), NUMBER.fetch_add(1, Relaxed));
-        let new = format!(".{}.{pid}-{number}.new", name.to_string_lossy());
+        let new = format!(".{}.{pid}-{number}{NEW}", name.to_string_lossy());
         let new = self.path.with_file_name(new);
         let write = || {
             let mut file = OpenOptions::new()
@@ -438,7 +458,7 @@ impl Contents {
 
 impl TimeBase {
     /// The clock of this process.
-    fn of_this_process() -> Result<Self, OpenError> {
+    pub(crate) fn of_this_process() -> Result<Self, OpenError> {
         const BOOT: &str = "/proc/sys/kernel/random/boot_id";
         const OFFSETS: &str = "/proc/self/timens_offsets";
         let text = fs::read_to_string(BOOT).map_err(|error| OpenError::System {
@@ -468,6 +488,20 @@ fn monotonic_offset(offsets: &str) -> [i64; 2] {
         is_clock.then_some(numbers)
     });
     parsed.unwrap_or_default()
+}
+
+/// The end of the names of files that are not finished.
+const NEW: &str = ".new";
+
+/// The name that a file should get, if its present name says that it is not finished.
+pub(crate) fn name_of_new(name: &str) -> Option<&OsStr> {
+    let (name, number) = name
+        .strip_prefix('.')?
+        .strip_suffix(NEW)?
+        .rsplit_once('.')?;
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    let (pid, number) = number.split_once('-')?;
+    (is_number(pid) && is_number(number)).then_some(OsStr::new(name))
 }
 
 fn random() -> [u64; 2] {

@@ -9,7 +9,7 @@ use std::fs::{self, OpenOptions};
 use std::os::unix::fs::{PermissionsExt, symlink};
 
 use portcullis_core::{AllOf, FixedWindow, Rate, Timestamp, TokenBucket};
-use portcullis_shm::OpenError;
+use portcullis_shm::{Kind, OpenError};
 use support::Folder;
 
 fn bucket() -> TokenBucket {
@@ -192,11 +192,64 @@ fn a_file_in_use_is_not_removed() {
 }
 
 #[test]
+fn a_file_of_another_program_is_not_removed() {
+    let folder = Folder::new("foreign");
+    for content in ["", "text", &"text".repeat(2_000)] {
+        fs::write(folder.path("limit"), content).unwrap();
+        let refused = folder.file("limit").remove().unwrap_err();
+        assert!(matches!(refused, OpenError::Foreign { .. }), "{refused}");
+        assert_eq!(fs::read_to_string(folder.path("limit")).unwrap(), content);
+    }
+}
+
+#[test]
 fn what_a_process_leaves_that_dies_while_it_creates_a_file_harms_nobody() {
     let folder = Folder::new("unfinished");
     fs::write(folder.path(".limit.77-0.new"), "half").unwrap();
     let bucket = folder.file("limit").limiter(bucket()).unwrap();
     assert!(bucket.try_acquire(20).is_ok());
+    // Of other files, and of none.
+    for name in [
+        ".other.77-0.new",
+        ".limit.x-0.new",
+        ".limit.new",
+        "limit.77-0.new",
+    ] {
+        fs::write(folder.path(name), "").unwrap();
+    }
+    let creating = fs::File::create(folder.path(".limit.77-1.new")).unwrap();
+    creating.lock_shared().unwrap();
+    assert_eq!(folder.file("limit").remove_unfinished().unwrap(), 1);
+    drop(creating);
+    assert_eq!(folder.file("limit").remove_unfinished().unwrap(), 1);
+    assert_eq!(folder.names().len(), 5);
+}
+
+#[test]
+fn a_file_is_described_without_being_opened() {
+    let folder = Folder::new("described");
+    let file = folder.file("limit").mode(0o640);
+    drop(file.limiter(bucket()).unwrap());
+    let described = file.describe().unwrap();
+    assert_eq!((described.kind, described.bytes), (Kind::Limiter, 8192));
+    assert_eq!(
+        (described.mode, described.creator),
+        (0o640, std::process::id())
+    );
+    assert!(
+        described.settings.contains("burst 20"),
+        "{}",
+        described.settings
+    );
+    assert!(described.created.elapsed().unwrap() < Duration::from_mins(1));
+    assert!(!described.is_in_use && !described.is_of_another_boot);
+    let open = file.limiter(bucket()).unwrap();
+    assert!(file.describe().unwrap().is_in_use);
+    support_header::edit(&folder.path("limit"), 56, &[b'0'; 36]);
+    assert!(file.describe().unwrap().is_of_another_boot);
+    drop(open);
+    fs::write(folder.path("limit"), "text").unwrap();
+    assert!(matches!(file.describe(), Err(OpenError::Damaged { .. })));
 }
 
 #[test]
