@@ -10,6 +10,7 @@ mod http;
 mod keyed;
 mod lease_pool;
 mod policy;
+mod shared;
 pub(crate) mod slice;
 pub(crate) mod striped_bucket;
 mod striped_concurrency;
@@ -26,6 +27,7 @@ pub(crate) fn all(quick: bool) -> Vec<Contest> {
         windows::rows(),
         concurrency::rows(),
         lease_pool::rows(),
+        shared::rows(),
         all_of::rows(),
         slice::rows(),
         striped_bucket::rows(),

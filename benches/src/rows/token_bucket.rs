@@ -23,7 +23,7 @@ use crate::measure::{Contest, Contestant, Expected, Ready};
 
 /// Permits per second, for rows in which all requests are granted: close to the clock's resolution,
 /// and a prime.
-const PLENTY: u32 = 999_999_937;
+pub(super) const PLENTY: u32 = 999_999_937;
 
 /// The burst of the buckets in rows in which all requests are granted.
 const BURST: u32 = 1 << 30;
@@ -107,17 +107,20 @@ pub(crate) fn allow_ours() -> Contestant {
 
 pub(super) fn granting(limiter: impl LimiterExt + Sync + 'static) -> Contestant {
     let bucket = CachePadded::new(limiter);
+    granting_by(move |_, now| bucket.try_acquire_at(now, 1).is_ok())
+}
+
+/// A contestant whose threads call `grants` with their number and a time.
+pub(super) fn granting_by(
+    grants: impl Fn(usize, Timestamp) -> bool + Sync + 'static,
+) -> Contestant {
     let clocks: [_; 2] = array::from_fn(|_| CachePadded::new(AtomicU64::new(1 << 40)));
     Contestant::new("portcullis", move |thread, operations| {
         // Each run continues where the previous one ended.
         let start = clocks[thread].fetch_add(4 * operations, Relaxed);
         let mut granted = 0;
         for i in 0..operations {
-            granted += u64::from(
-                bucket
-                    .try_acquire_at(Timestamp::from_nanos(start + 4 * i), 1)
-                    .is_ok(),
-            );
+            granted += u64::from(grants(thread, Timestamp::from_nanos(start + 4 * i)));
         }
         granted
     })
