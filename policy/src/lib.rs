@@ -224,7 +224,9 @@ pub use policy::{
 #[cfg(feature = "queue")]
 pub use portcullis_async::QueueCounts;
 #[cfg(feature = "queue")]
-pub use queue::{Acquiring, MAX_WAITING, QueueEnd, QueuedDecision};
+pub use queue::{
+    Acquiring, MAX_WAITING, OwnedAcquiring, OwnedQueuedDecision, QueueEnd, QueuedDecision,
+};
 pub use request::{Fields, Kind, Request};
 pub use rule::{MAX_LIMITS, MAX_TABLE_BYTES, OnMissing, Rule, RuleError};
 pub use settings::{DEFAULT_TABLE_BYTES, PolicySettings};

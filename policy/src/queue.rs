@@ -16,7 +16,7 @@ use pin_project_lite::pin_project;
 use portcullis_async::{
     Acquire, QueueCounts, QueueKey, ReentrantTimer, Rejected, ThreadTimer, Timer,
 };
-use portcullis_core::{Clock, Lease, Retry, Timestamp};
+use portcullis_core::{Clock, Lease, Limiter, Retry, Timestamp};
 
 #[cfg(doc)]
 use crate::Rule;
@@ -27,6 +27,9 @@ use crate::store::waits::{RuleQueue, Turned};
 use crate::{Decision, Kind, Limit, Policy, Request};
 
 mod blocking;
+mod owned;
+
+pub use self::owned::{OwnedAcquiring, OwnedQueuedDecision};
 
 /// The number of requests that can wait in one queue, for all keys together. A rule has a queue for
 /// its limits, and each of its [overrides](Rule::override_key) has another one.
@@ -195,6 +198,7 @@ impl Policy {
             policy: self,
             wait: queue.map(|queue| queue.acquire(request.cost)),
             decision: Some(decision),
+            deadline: Timestamp::MAX,
             since: None,
         }
     }
@@ -356,6 +360,7 @@ pin_project! {
         // `None` if the request does not wait.
         #[pin]
         wait: Option<Acquire<QueueKey<&'p RuleQueue>>>,
+        deadline: Timestamp,
         // The time of the first poll.
         since: Option<Timestamp>,
     }
@@ -381,6 +386,7 @@ impl<'p> Acquiring<'p> {
     /// ```
     pub fn until(mut self, deadline: Timestamp) -> Self {
         self.wait = self.wait.map(|wait| wait.until(deadline));
+        self.deadline = deadline;
         self
     }
 
@@ -444,7 +450,23 @@ fn conclude<'p>(
     granted: Result<Lease<QueueKey<&'p RuleQueue>>, Rejected>,
 ) -> QueuedDecision<'p> {
     let now = policy.now();
-    let (end, retry) = match granted {
+    let (end, retry) = end_of_wait(&mut decision, granted, now);
+    QueuedDecision {
+        decision,
+        end: Some(end),
+        waited: now.saturating_since(since),
+        retry,
+    }
+}
+
+/// Completes a decision after its wait ended at `now`. Returns how it ended, and when to retry if
+/// the queue knows.
+fn end_of_wait<P: Deref<Target: Limiter>>(
+    decision: &mut Decision<'_>,
+    granted: Result<Lease<P>, Rejected>,
+    now: Timestamp,
+) -> (QueueEnd, Option<Retry>) {
+    match granted {
         Ok(lease) => {
             // The decision releases the permits.
             lease.forget();
@@ -469,12 +491,6 @@ fn conclude<'p>(
             };
             (end, Some(rejected.retry()))
         }
-    };
-    QueuedDecision {
-        decision,
-        end: Some(end),
-        waited: now.saturating_since(since),
-        retry,
     }
 }
 

@@ -8,7 +8,7 @@ use portcullis_core::{Clock, MonotonicClock};
 use tower_layer::Layer;
 
 #[cfg(feature = "fields")]
-use crate::fields::Generation;
+use crate::fields::{Generation, Quota};
 use crate::service::Shared;
 use crate::{AnyBody, Decide, DenialSettings, ForwardedFor, RateLimit, RequestHead, ResponseHead};
 
@@ -47,6 +47,8 @@ impl<D: Decide> RateLimitLayer<D> {
                 cost: None,
                 actual: None,
                 forwarded: None,
+                #[cfg(feature = "queue")]
+                most: None,
                 #[cfg(feature = "fields")]
                 generation: Generation::Off,
             },
@@ -61,6 +63,13 @@ impl<D, C, W> Clone for RateLimitLayer<D, C, W> {
             shared: Arc::clone(&self.shared),
             body: PhantomData,
         }
+    }
+}
+
+#[cfg(feature = "queue")]
+impl<D, C, W> RateLimitLayer<D, C, W> {
+    pub(crate) fn into_shared(self) -> Arc<Shared<D, C>> {
+        self.shared
     }
 }
 
@@ -86,6 +95,9 @@ pub(crate) struct Settings {
     cost: Option<Box<Cost>>,
     actual: Option<Box<Actual>>,
     forwarded: Option<ForwardedFor>,
+    /// How long a request waits at most.
+    #[cfg(feature = "queue")]
+    pub(crate) most: Option<core::time::Duration>,
     #[cfg(feature = "fields")]
     pub(crate) generation: Generation,
 }
@@ -117,6 +129,15 @@ impl Settings {
     #[inline]
     pub(crate) fn cost(&self, head: &RequestHead<'_>) -> u32 {
         self.cost.as_ref().map_or(1, |cost| cost(head))
+    }
+
+    /// The header fields that state limits.
+    #[cfg(feature = "fields")]
+    pub(crate) fn fields(&self, stated: &[Quota<'_>]) -> http::HeaderMap {
+        let mut fields = http::HeaderMap::new();
+        let now = std::time::SystemTime::now();
+        self.generation.write(stated, now, &mut fields);
+        fields
     }
 
     /// Whether the cost is settled when there is a response.
@@ -301,6 +322,15 @@ impl<D: Decide, C: Clock, W> RateLimitLayerBuilder<D, C, W> {
         self
     }
 
+    /// Sets how long a request waits at most, in a layer by
+    /// [`build_waiting`](Self::build_waiting). A request that would wait longer is denied at once.
+    /// Default: it waits until its turn comes, or until its client goes away.
+    #[cfg(feature = "queue")]
+    pub fn waiting_at_most(mut self, most: core::time::Duration) -> Self {
+        self.settings.most = Some(most);
+        self
+    }
+
     /// Sets the clock. Default [`MonotonicClock`].
     pub fn clock<N: Clock>(self, clock: N) -> RateLimitLayerBuilder<D, N, W> {
         RateLimitLayerBuilder {
@@ -321,6 +351,18 @@ impl<D: Decide, C: Clock, W> RateLimitLayerBuilder<D, C, W> {
             settings: self.settings,
             body: PhantomData,
         }
+    }
+
+    /// Builds a layer in which requests wait for permits, where a limit has a
+    /// [queue](portcullis_policy::Limit::queue): see [`WaitingLayer`](crate::WaitingLayer). Makes
+    /// the replies to denied requests.
+    #[cfg(feature = "queue")]
+    #[must_use]
+    pub fn build_waiting(self) -> crate::WaitingLayer<D, C, W>
+    where
+        D: crate::DecideOrWait,
+    {
+        crate::WaitingLayer::new(self.build())
     }
 
     /// Builds the layer. Makes the replies to denied requests.

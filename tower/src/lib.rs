@@ -24,6 +24,7 @@
 //! | judge by rules | [`ByPolicy`]; `ByLivePolicy` for a policy that changes |
 //! | judge by limiters in code | [`ByKey`] for a limiter of each client; [`ByLimiter`] for one that all requests share |
 //! | judge by several, in order | [`Decide::and`] |
+//! | let requests wait | `WaitingLayer`, by `RateLimitLayerBuilder::build_waiting` |
 //! | limit a service | [`RateLimitLayer`], [`RateLimitLayerBuilder`] |
 //! | answer denied requests | [`DenialSettings`], [`DenialBody`], [`Denial`], [`Reply`] |
 //! | find the client | [`RequestHead`], [`PeerAddress`], [`ForwardedFor`] |
@@ -79,6 +80,7 @@
 //! # Features
 //!
 //! - `live`: `ByLivePolicy`.
+//! - `queue`: `WaitingLayer`. Enables `live`.
 //! - `axum`: `AxumBody` and `ConnectInfo`.
 //! - `bodies`: the module `bodies`.
 //! - `tonic`: `NamedService` and `TcpConnectInfo`.
@@ -101,6 +103,8 @@ mod future;
 mod head;
 mod layer;
 mod service;
+#[cfg(feature = "queue")]
+mod waiting;
 
 #[cfg(feature = "axum")]
 pub use body::AxumBody;
@@ -116,3 +120,5 @@ pub use future::ResponseFuture;
 pub use head::{PeerAddress, RequestHead, ResponseCost, ResponseHead};
 pub use layer::{NotLimited, RateLimitLayer, RateLimitLayerBuilder};
 pub use service::RateLimit;
+#[cfg(feature = "queue")]
+pub use waiting::{DecideOrWait, Turned, WaitingFuture, WaitingLayer, WaitingRateLimit};

@@ -5,12 +5,8 @@ use core::marker::PhantomData;
 use core::mem;
 use core::task::{Context, Poll};
 use std::sync::Arc;
-#[cfg(feature = "fields")]
-use std::time::SystemTime;
 
 use bytes::Bytes;
-#[cfg(feature = "fields")]
-use http::HeaderMap;
 use http::{Request, Response};
 use http_body::Body;
 use portcullis_core::{Clock, MonotonicClock};
@@ -86,7 +82,7 @@ where
     fn call(&mut self, request: Request<A>) -> Self::Future {
         match self.shared.judge(&request) {
             Judged::Passed => ResponseFuture::passed(|| self.inner.call(request)),
-            judged => self.go_on(request, judged),
+            judged => self.shared.go_on(&mut self.inner, request, judged),
         }
     }
 }
@@ -146,12 +142,7 @@ impl<D: Decide, C: Clock> Shared<D, C> {
         } = self;
         let (now, cost) = (clock.now(), settings.cost(head));
         let mut stated = Vec::new();
-        let fields = |stated: &[Quota<'_>]| {
-            let mut fields = HeaderMap::new();
-            let now = SystemTime::now();
-            settings.generation.write(stated, now, &mut fields);
-            Some(Box::new(fields))
-        };
+        let fields = |stated: &[Quota<'_>]| Some(Box::new(settings.fields(stated)));
         if settings.settles() {
             return match decide.hold_stated_at(now, head, cost, &mut stated) {
                 Ok(held) => Judged::Settling(held, cost, fields(&stated)),
@@ -165,11 +156,12 @@ impl<D: Decide, C: Clock> Shared<D, C> {
     }
 }
 
-impl<S, D: Decide, C, W> RateLimit<S, D, C, W> {
+impl<D: Decide, C> Shared<D, C> {
     /// What `call` does with a request that does not just pass.
     #[inline(never)]
-    fn go_on<A, B>(
-        &mut self,
+    pub(crate) fn go_on<S, A, B, W>(
+        self: &Arc<Self>,
+        inner: &mut S,
         mut request: Request<A>,
         judged: Judged<D>,
     ) -> ResponseFuture<S::Future, B, D, C, W>
@@ -177,22 +169,22 @@ impl<S, D: Decide, C, W> RateLimit<S, D, C, W> {
         S: Service<Request<A>, Response = Response<B>>,
     {
         match judged {
-            Judged::Passed => ResponseFuture::passed(|| self.inner.call(request)),
+            Judged::Passed => ResponseFuture::passed(|| inner.call(request)),
             Judged::Allowed(permits, fields) => {
-                ResponseFuture::allowed(|| self.inner.call(request), permits, fields)
+                ResponseFuture::allowed(|| inner.call(request), permits, fields)
             }
             Judged::Settling(held, estimate, fields) => {
                 let settling = Settling {
-                    shared: Arc::clone(&self.shared),
+                    shared: Arc::clone(self),
                     held,
                     estimate,
                 };
-                ResponseFuture::settling(|| self.inner.call(request), settling, fields)
+                ResponseFuture::settling(|| inner.call(request), settling, fields)
             }
             Judged::Denied(denial, fields) => {
                 // The reply has the map of headers of the request.
                 let headers = mem::take(request.headers_mut());
-                let response = self.shared.settings.denials.response(&denial, headers);
+                let response = self.settings.denials.response(&denial, headers);
                 ResponseFuture::denied(response, fields)
             }
         }

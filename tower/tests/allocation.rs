@@ -127,3 +127,16 @@ fn an_allowed_request_allocates_no_more_than_without_the_layer() {
     assert_eq!(bare.1, 200);
     assert_eq!(calls(&mut layer.layer(router())), bare);
 }
+
+#[cfg(feature = "queue")]
+#[test]
+fn a_request_that_does_not_wait_allocates_nothing_where_others_can() {
+    let rule = Rule::new("all").limit("1/h".parse::<Limit>().unwrap().queue(1));
+    let held = Rule::new("held").limit(Limit::at_once(1).queue(1));
+    for rule in [rule, held] {
+        let policy = Policy::new([rule]).unwrap();
+        let layer = RateLimitLayer::builder(ByPolicy::new(policy)).build_waiting();
+        let mut service = layer.layer(Answers);
+        assert_eq!(calls(&mut service), (0, 200));
+    }
+}

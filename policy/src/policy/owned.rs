@@ -174,6 +174,30 @@ impl<P: Deref<Target = Policy>> OwnedDecision<P> {
         // Its permits are not its own.
         ask(&ManuallyDrop::new(self.parts.decision(&self.policy)))
     }
+
+    /// Returns the pointer to the policy.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use portcullis_core::Timestamp;
+    /// # use portcullis_policy::{Policy, Request};
+    /// let policy = Arc::new(Policy::new([]).unwrap());
+    /// let decision = policy.decide_at(Timestamp::ZERO, &Request::new("GET", "/"));
+    /// assert!(Arc::ptr_eq(decision.into_owned(Arc::clone(&policy)).policy(), &policy));
+    /// ```
+    pub fn policy(&self) -> &P {
+        &self.policy
+    }
+
+    /// Calls a function that may change the decision.
+    #[cfg(feature = "queue")]
+    pub(crate) fn change<T>(&mut self, change: impl FnOnce(&mut Decision<'_>) -> T) -> T {
+        // Its permits are not its own.
+        let mut decision = ManuallyDrop::new(self.parts.decision(&self.policy));
+        let changed = change(&mut decision);
+        self.parts = Parts::of(&decision);
+        changed
+    }
 }
 
 impl<P: Deref<Target = Policy>> OwnedDecision<P> {

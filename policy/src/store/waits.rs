@@ -242,6 +242,11 @@ impl Store {
         self.waits.queue.as_deref()
     }
 
+    /// A pointer to the queue of this store.
+    pub(crate) fn shared_queue(&self) -> Option<&Arc<RuleQueue>> {
+        self.waits.queue.as_ref()
+    }
+
     /// The queue of a key, in which no request overtakes another one. `None` if no request waits.
     fn queue_of(&self, at: Address) -> Option<QueueKey<&RuleQueue>> {
         // A queue is closed after a change. The requests that waited in it were denied.

@@ -1,5 +1,8 @@
 //! Requests judged by the rules of a policy.
 
+#[cfg(feature = "queue")]
+mod waiting;
+
 use core::fmt;
 use core::ops::Deref;
 use std::sync::Arc;

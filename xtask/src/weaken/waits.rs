@@ -47,7 +47,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         file: QUEUE,
-        within: "fn conclude<",
+        within: "fn end_of_wait<",
         text: "lease.forget();",
         by: "drop(lease);",
         test: (

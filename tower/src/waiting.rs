@@ -1,0 +1,372 @@
+//! Requests that wait for permits before the inner service sees them.
+//!
+//! ```text
+//! call ---> decided at once: as in a `RateLimit`
+//!   |
+//!   +-----> waits: the future has the request and the ready service ---> granted: calls it
+//!                     |                                    |
+//!                     dropped: the wait is cancelled       denied: a response
+//! ```
+//!
+//! The wait is in memory of its own, which a request that does not wait never allocates.
+
+use core::fmt;
+use core::marker::PhantomData;
+use core::mem;
+use core::pin::Pin;
+use core::task::{Context, Poll, ready};
+use core::time::Duration;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::Body;
+use pin_project_lite::pin_project;
+use portcullis_core::{Clock, MonotonicClock};
+use portcullis_policy::Kind;
+use tower_layer::Layer;
+use tower_service::Service;
+
+#[cfg(feature = "fields")]
+use crate::fields::{Generation, Quota};
+use crate::future::Fields;
+use crate::service::{Judged, Shared};
+use crate::{AnyBody, Decide, Denial, RateLimitLayer, RequestHead, ResponseBody, ResponseFuture};
+
+/// Judges requests, which can wait for their permits.
+///
+/// Implemented for [`ByPolicy`](crate::ByPolicy) and `ByLivePolicy`.
+pub trait DecideOrWait: Decide {
+    /// A request that waits. Dropping it cancels the wait.
+    type Waiting: Future<Output: Send> + Send + 'static;
+
+    /// Takes `cost` permits for a request. `None` if nothing needs to be kept.
+    ///
+    /// # Errors
+    ///
+    /// [`Turned`] if the request is denied, or waits. Nothing is taken then.
+    #[doc(hidden)]
+    fn decide_or_wait(
+        &self,
+        head: &RequestHead<'_>,
+        cost: u32,
+        asked: &mut Asked,
+    ) -> Result<Option<Self::Permits>, Turned<Self::Waiting>>;
+
+    /// Ends a wait. `None` if nothing needs to be kept.
+    ///
+    /// # Errors
+    ///
+    /// [`Denial`] if the request is denied. Nothing is taken then.
+    #[doc(hidden)]
+    fn end_wait(
+        &self,
+        ended: <Self::Waiting as Future>::Output,
+        asked: &mut Asked,
+    ) -> Result<Option<Self::Permits>, Denial>;
+}
+
+/// A request that was not granted at once.
+#[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "it is taken apart at once")]
+pub enum Turned<T> {
+    /// It is denied.
+    Denied(Denial),
+    /// It waits.
+    Waits(T),
+}
+
+/// What a layer asks of the one that judges, and what it is told besides the decision.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct Asked {
+    pub(crate) most: Option<Duration>,
+    pub(crate) kind: Kind,
+    /// The limits, if the response states them.
+    #[cfg(feature = "fields")]
+    pub(crate) quotas: Option<Vec<Quota<'static>>>,
+}
+
+/// A layer that limits the requests of services, as [`RateLimitLayer`] does. A request that a limit
+/// with a [queue](portcullis_policy::Limit::queue) denies waits for its permits, and then goes to
+/// the inner service. Needs the feature `queue`.
+///
+/// - The request waits in the future of its response. Dropping that, as a server does when the
+///   client goes away, cancels the wait: the next request in the queue is granted.
+/// - A request is decided once, and counts once.
+/// - A request that finds the queue full is denied. `Retry-After` accounts for those that wait.
+/// - The policy tells the time: [`Policy::now`](portcullis_policy::Policy::now). The clock of the
+///   layer is not used for decisions that can wait.
+/// - A request whose cost is [settled](crate::RateLimitLayerBuilder::settling) does not wait.
+/// - The inner service must be `Clone`. The service that was ready waits with the request, and a
+///   clone takes its place, as tower recommends.
+///
+/// # Cost
+///
+/// A request that waits allocates once. One that does not costs as much as in a [`RateLimitLayer`],
+/// and one reading of the clock more.
+///
+/// ```
+/// use core::time::Duration;
+/// use portcullis_policy::{Limit, Policy, Rule};
+/// use portcullis_tower::{ByPolicy, RateLimitLayer};
+///
+/// // Two uploads at once. Up to 10 wait, for 30 s at most.
+/// let rule = Rule::new("uploads").limit(Limit::at_once(2).queue(10));
+/// let layer = RateLimitLayer::builder(ByPolicy::new(Policy::new([rule]).unwrap()))
+///     .waiting_at_most(Duration::from_secs(30))
+///     .build_waiting();
+/// # let _ = layer;
+/// ```
+pub struct WaitingLayer<D, C = MonotonicClock, W = AnyBody> {
+    shared: Arc<Shared<D, C>>,
+    body: PhantomData<fn() -> W>,
+}
+
+impl<D, C, W> WaitingLayer<D, C, W> {
+    pub(crate) fn new(layer: RateLimitLayer<D, C, W>) -> Self {
+        Self {
+            shared: layer.into_shared(),
+            body: PhantomData,
+        }
+    }
+}
+
+impl<D, C, W> Clone for WaitingLayer<D, C, W> {
+    fn clone(&self) -> Self {
+        Self {
+            shared: Arc::clone(&self.shared),
+            body: PhantomData,
+        }
+    }
+}
+
+impl<S, D, C, W> Layer<S> for WaitingLayer<D, C, W> {
+    type Service = WaitingRateLimit<S, D, C, W>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        WaitingRateLimit {
+            inner,
+            shared: Arc::clone(&self.shared),
+            body: PhantomData,
+        }
+    }
+}
+
+impl<D, C, W> fmt::Debug for WaitingLayer<D, C, W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WaitingLayer").finish_non_exhaustive()
+    }
+}
+
+/// A service whose requests are limited, and can wait: the result of a [`WaitingLayer`].
+pub struct WaitingRateLimit<S, D, C = MonotonicClock, W = AnyBody> {
+    inner: S,
+    shared: Arc<Shared<D, C>>,
+    body: PhantomData<fn() -> W>,
+}
+
+impl<S, D, C, W> WaitingRateLimit<S, D, C, W> {
+    /// Returns the inner service.
+    pub fn into_inner(self) -> S {
+        self.inner
+    }
+}
+
+impl<S: Clone, D, C, W> Clone for WaitingRateLimit<S, D, C, W> {
+    fn clone(&self) -> Self {
+        Self {
+            inner: self.inner.clone(),
+            shared: Arc::clone(&self.shared),
+            body: PhantomData,
+        }
+    }
+}
+
+impl<S, A, B, D, C, W> Service<Request<A>> for WaitingRateLimit<S, D, C, W>
+where
+    S: Service<Request<A>, Response = Response<B>> + Clone,
+    B: Body<Data: From<Bytes>>,
+    D: DecideOrWait,
+    C: Clock,
+    W: ResponseBody<B, D::Permits>,
+{
+    type Response = Response<W::Body>;
+    type Error = S::Error;
+    type Future = WaitingFuture<S, A, S::Future, B, D, C, W>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<A>) -> Self::Future {
+        let answer = match self.shared.judge_or_wait(&request) {
+            Ok(judged) => self.shared.go_on(&mut self.inner, request, judged),
+            Err((waiting, asked)) => {
+                let clone = self.inner.clone();
+                let wait = Wait {
+                    waiting: Some(waiting),
+                    asked,
+                    shared: Arc::clone(&self.shared),
+                    // The clone may not be ready.
+                    call: Some((mem::replace(&mut self.inner, clone), request)),
+                    answer: None,
+                };
+                return WaitingFuture {
+                    state: State::Waits {
+                        wait: Box::pin(wait),
+                    },
+                };
+            }
+        };
+        WaitingFuture {
+            state: State::Decided { answer },
+        }
+    }
+}
+
+impl<D: DecideOrWait, C: Clock> Shared<D, C> {
+    /// Judges a request, and takes its permits if it does not wait.
+    fn judge_or_wait<A>(&self, request: &Request<A>) -> Result<Judged<D>, (D::Waiting, Asked)> {
+        let settings = &self.settings;
+        if settings.settles() {
+            return Ok(self.judge(request));
+        }
+        let head = settings.head(request);
+        if settings.passes(&head) {
+            return Ok(Judged::Passed);
+        }
+        let mut asked = Asked {
+            most: settings.most,
+            kind: Kind::Request,
+            #[cfg(feature = "fields")]
+            quotas: (settings.generation != Generation::Off).then(Vec::new),
+        };
+        let taken = match self
+            .decide
+            .decide_or_wait(&head, settings.cost(&head), &mut asked)
+        {
+            Ok(permits) => Ok(permits),
+            Err(Turned::Denied(denial)) => Err(denial),
+            Err(Turned::Waits(waiting)) => return Err((waiting, asked)),
+        };
+        Ok(self.judged(taken, &asked))
+    }
+
+    /// What is to be done with a request that was decided.
+    fn judged(&self, taken: Result<Option<D::Permits>, Denial>, asked: &Asked) -> Judged<D> {
+        let fields = self.stated(asked);
+        match taken {
+            Ok(permits) => Judged::Allowed(permits, fields),
+            Err(denial) => Judged::Denied(denial, fields),
+        }
+    }
+
+    fn stated(&self, asked: &Asked) -> Fields {
+        #[cfg(feature = "fields")]
+        if let Some(quotas) = &asked.quotas {
+            return Some(Box::new(self.settings.fields(quotas)));
+        }
+        let _ = asked;
+        None
+    }
+}
+
+pin_project! {
+    /// The future of a response: the result of calling a [`WaitingRateLimit`].
+    ///
+    /// It has the request and the ready service while the request waits. Dropping it cancels the
+    /// wait.
+    #[must_use = "futures do nothing unless they are polled"]
+    pub struct WaitingFuture<S, A, F, B, D: DecideOrWait, C, W> {
+        #[pin]
+        state: State<S, A, F, B, D, C, W>,
+    }
+}
+
+pin_project! {
+    #[project = Projected]
+    enum State<S, A, F, B, D: DecideOrWait, C, W> {
+        Decided { #[pin] answer: ResponseFuture<F, B, D, C, W> },
+        Waits { wait: Pin<Box<Wait<S, A, F, B, D, C, W>>> },
+    }
+}
+
+pin_project! {
+    struct Wait<S, A, F, B, D: DecideOrWait, C, W> {
+        // `None` after the wait.
+        #[pin]
+        waiting: Option<D::Waiting>,
+        asked: Asked,
+        shared: Arc<Shared<D, C>>,
+        // `None` after the wait.
+        call: Option<(S, Request<A>)>,
+        // `None` during the wait.
+        #[pin]
+        answer: Option<ResponseFuture<F, B, D, C, W>>,
+    }
+}
+
+impl<S, A, B, D, C, W> Wait<S, A, S::Future, B, D, C, W>
+where
+    S: Service<Request<A>, Response = Response<B>>,
+    D: DecideOrWait,
+    C: Clock,
+    W: ResponseBody<B, D::Permits>,
+{
+    fn poll(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Response<W::Body>, S::Error>> {
+        let mut this = self.project();
+        if let Some(waiting) = this.waiting.as_mut().as_pin_mut() {
+            let ended = ready!(waiting.poll(context));
+            this.waiting.set(None);
+            let taken = this.shared.decide.end_wait(ended, this.asked);
+            let judged = this.shared.judged(taken, this.asked);
+            let (mut service, request) = this.call.take().expect("it is called once");
+            let answer = this.shared.go_on(&mut service, request, judged);
+            this.answer.set(Some(answer));
+        }
+        let answer = this.answer.as_pin_mut().expect("the wait has ended");
+        answer.poll(context)
+    }
+}
+
+impl<S, A, B, D, C, W> Future for WaitingFuture<S, A, S::Future, B, D, C, W>
+where
+    S: Service<Request<A>, Response = Response<B>>,
+    D: DecideOrWait,
+    C: Clock,
+    W: ResponseBody<B, D::Permits>,
+{
+    type Output = Result<Response<W::Body>, S::Error>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match self.project().state.project() {
+            Projected::Decided { answer } => answer.poll(context),
+            Projected::Waits { wait } => wait.as_mut().poll(context),
+        }
+    }
+}
+
+impl<S, A, F, B, D: DecideOrWait, C, W> fmt::Debug for WaitingFuture<S, A, F, B, D, C, W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WaitingFuture").finish_non_exhaustive()
+    }
+}
+
+impl<S: fmt::Debug, D, C, W> fmt::Debug for WaitingRateLimit<S, D, C, W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WaitingRateLimit")
+            .field("inner", &self.inner)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(feature = "tonic")]
+impl<S: tonic::server::NamedService, D, C, W> tonic::server::NamedService
+    for WaitingRateLimit<S, D, C, W>
+{
+    const NAME: &'static str = S::NAME;
+}
