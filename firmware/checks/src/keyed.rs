@@ -124,7 +124,7 @@ impl Bucket {
 
     /// As `is_free`, in an entry with other limits: the bucket must be more than just full, so that
     /// no refund brings its state back.
-    pub(crate) fn is_free_among(&self, at: u64) -> bool {
+    pub(crate) fn is_free_among(self, at: u64) -> bool {
         Self::position(at.saturating_sub(STALENESS)) - self.0 > Self::FULL
     }
 }
