@@ -116,40 +116,77 @@ pub(crate) fn check(group: &mut Group<'_>) {
         let set = seed.set([31 + n as u64, !0]);
         group.check(set.is_ok(), format_args!("an unused seed: {set:?}"));
     }
-    let (bucket, window, at_once) = (Limit::BUCKET, Limit::WINDOW, Limit::AT_ONCE);
+    // Each in a frame of its own: a stack of 7 KB has no room for the models of all.
+    many_entries(group);
+    few_entries(group);
+    entries_of_two_words(group);
+    far_entries_of_two_words(group);
+    preferred_lines(group);
+}
+
+#[inline(never)]
+fn many_entries(group: &mut Group<'_>) {
     OfThree {
         name: "many entries",
         table: &MANY,
         is_one_group: false,
     }
-    .run(group, &mut [[bucket, window, at_once]; KEYS], 1);
+    .run(
+        group,
+        &mut [[Limit::BUCKET, Limit::WINDOW, Limit::AT_ONCE]; KEYS],
+        1,
+    );
+}
+
+#[inline(never)]
+fn few_entries(group: &mut Group<'_>) {
     OfThree {
         name: "few entries",
         table: &FEW,
         is_one_group: true,
     }
-    .run(group, &mut [[at_once, bucket, window]; KEYS], 2);
-    let trace = |name, table, seed| Trace {
+    .run(
+        group,
+        &mut [[Limit::AT_ONCE, Limit::BUCKET, Limit::WINDOW]; KEYS],
+        2,
+    );
+}
+
+const fn trace(
+    name: &'static str,
+    table: &'static KeyedList<Two, Lines<2>>,
+    seed: u64,
+) -> Trace<'static, KeyedList<Two, Lines<2>>> {
+    Trace {
         name,
         table,
         part: PLACES / TWO,
         is_one_line: true,
         retries: true,
         seed,
-    };
-    trace("entries of two words", &OF_TWO, 3).run(group, &mut [[bucket, window]; KEYS]);
+    }
+}
+
+#[inline(never)]
+fn entries_of_two_words(group: &mut Group<'_>) {
+    let models = &mut [[Limit::BUCKET, Limit::WINDOW]; KEYS];
+    trace("entries of two words", &OF_TWO, 3).run(group, models);
+}
+
+#[inline(never)]
+fn far_entries_of_two_words(group: &mut Group<'_>) {
     let horizon = if KeyedWord::BITS == 20 {
         let (bucket, window) = FAR.rules();
         bucket.horizon().min(window.horizon()).as_nanos() as u64
     } else {
         3_600 * SECOND
     };
-    let far = trace("far entries of two words", &FAR, 4);
-    far.run_far(group, &mut [[bucket, window]; KEYS], horizon);
-    preferred_lines(group);
+    let models = &mut [[Limit::BUCKET, Limit::WINDOW]; KEYS];
+    trace("far entries of two words", &FAR, 4).run_far(group, models, horizon);
 }
 
 /// The first entry of a key has all its words in one line: the one that the key prefers.
+#[inline(never)]
 fn preferred_lines(group: &mut Group<'_>) {
     let (at, later) = (nanos(9 * SECOND), nanos(99 * SECOND));
     for seed in 0..20 {
