@@ -1,7 +1,8 @@
 //! Keys that move to a table with other settings keep what they have taken, and are never granted
 //! more than the larger of the settings allows.
 
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicBool, AtomicU64};
 use core::time::Duration;
 
 use portcullis_core::{
@@ -112,6 +113,30 @@ fn a_bucket_that_moves_at_a_stale_time_is_granted_nothing_earlier() {
         assert!(take(&raised, at(due), 1), "moved at {now}");
         assert!(!take(&raised, at(5_000), 1), "stale");
     }
+}
+
+/// The two tables have ticks of 10 ms and of 1 ms, and the keys move in the middle of the longer
+/// tick.
+#[test]
+fn moves_in_the_middle_of_a_tick_delay_no_permit_of_a_bucket_whose_rate_stays() {
+    const TAKEN: u64 = 200;
+    let rules = |nth: u64| {
+        let burst = 1_000 + nth % 2 * 1_000;
+        bucket(1, 1_000_000, burst, 4_000 - burst)
+    };
+    let mut tables = vec![table(rules(0), Line::new)];
+    for nth in 1..=TAKEN {
+        let last = tables.last().unwrap();
+        assert!(take(last, at(1), 1));
+        tables.push(moved(last, rules(nth), at(1)));
+    }
+    let last = tables.last().unwrap();
+    assert_eq!(available(last, at(1)), 1_000 - TAKEN);
+    // The first take was in the tick of 10 ms that began at 0.
+    let due = at(1_000_000_000);
+    let before = Timestamp::from_nanos(due.as_nanos() - 1);
+    assert_eq!(available(last, before), 1_000 - TAKEN);
+    assert_eq!(available(last, due), 1_001 - TAKEN);
 }
 
 #[test]
@@ -273,20 +298,68 @@ proptest! {
             }
         }
     }
+
+    /// Ticks are of several lengths, and a move is at any instant of one. The bucket is full when
+    /// the permits that were taken have come back: no earlier, and later by at most one tick of
+    /// each table of each move.
+    #[test]
+    fn a_bucket_that_keeps_its_rate_is_full_when_it_would_be_without_its_moves(
+        (permits, seconds) in (1u32..50, 1_000u64..10_000_000),
+        bursts in prop::collection::vec(1u64..200, 1..5),
+        taken in 1u32..200,
+        pauses in prop::collection::vec(0u64..100_000_000, 1..30),
+    ) {
+        let largest = *bursts.iter().max().unwrap();
+        let rules = |nth: usize| {
+            let burst = bursts[nth % bursts.len()];
+            bucket(permits, seconds, burst, largest - burst)
+        };
+        let taken = taken.min(bursts[0] as u32);
+        let mut last = table(rules(0), Line::new);
+        let mut now = at(1_000_000);
+        prop_assert!(take(&last, now, taken));
+        // The take was in a tick that had begun by then, at most this much earlier.
+        let mut ticks = rules(0).tick();
+        let whole_ticks = now.as_nanos() - now.as_nanos() % ticks.as_nanos() as u64;
+        for (nth, pause) in pauses.iter().enumerate() {
+            now += Duration::from_nanos(*pause);
+            let next = rules(nth + 1);
+            ticks += last.rules()[0].tick() + next.tick();
+            last = moved(&last, next, now);
+        }
+        let Retry::At(full) = last.key("a").explain_at(now, 1).full_again else {
+            panic!("the bucket fills")
+        };
+        // In units of a nanosecond, divided by the permits of the rate.
+        let exact = u128::from(whole_ticks) * u128::from(permits)
+            + u128::from(taken) * u128::from(seconds) * 1_000_000_000;
+        let (full, permits) = (u128::from(full.as_nanos()), u128::from(permits));
+        prop_assert!(full * permits >= exact, "early");
+        let late = full * permits - exact;
+        prop_assert!(late <= ticks.as_nanos() * permits, "late by {late} of {ticks:?}");
+    }
 }
 
 /// Threads take from a chain of tables while keys move along it, and each finds the table that its
-/// key has not moved from.
+/// key has not moved from. A thread takes only so often between two moves that every table has
+/// permits left: so each lost or invented permit is in the count at the end.
 #[test]
 fn threads_that_take_while_keys_move_lose_no_count() {
     const KEYS: u64 = 20;
     const MOVES: u64 = 200;
-    let bursts: Vec<u64> = (0..=MOVES).map(|nth| 1_000 + nth % 7 * 500).collect();
-    let largest = *bursts.iter().max().unwrap();
+    const THREADS: u64 = 3;
+    const ROUNDS_BETWEEN_MOVES: u64 = 150;
+    let bursts: Vec<u64> = (0..=MOVES).map(|nth| 100_000 + nth % 7 * 50_000).collect();
+    let (least, largest) = (*bursts.iter().min().unwrap(), *bursts.iter().max().unwrap());
+    assert!(least > THREADS * (MOVES + 1) * ROUNDS_BETWEEN_MOVES);
+    // A whole tick of every table, so that no conversion rounds.
+    let now = at(1_000);
     let rules = |nth: u64| {
         let burst = bursts[nth as usize];
-        // Nothing comes back in the time of this test.
-        bucket(1, 1_000_000, burst, largest - burst)
+        // Nothing comes back: all calls are at the same time.
+        let rules = bucket(1, 1_000, burst, largest - burst);
+        assert_eq!(now.as_nanos() % rules.tick().as_nanos() as u64, 0);
+        rules
     };
     let tables: Vec<_> = (0..=MOVES)
         .map(|nth| table(rules(nth), if nth == 0 { Line::new } else { Line::closed }))
@@ -295,15 +368,23 @@ fn threads_that_take_while_keys_move_lose_no_count() {
     let rounds = AtomicU64::new(0);
     let taken: Vec<AtomicU64> = (0..KEYS).map(|_| AtomicU64::new(0)).collect();
     std::thread::scope(|scope| {
-        for _ in 0..3 {
+        for _ in 0..THREADS {
             scope.spawn(|| {
-                let mut from = 0;
+                let (mut known, mut rounds_since) = (0, 0);
                 while !is_over.load(Relaxed) {
+                    let moves = newest.load(Acquire);
+                    if moves != known {
+                        (known, rounds_since) = (moves, 0);
+                    } else if rounds_since == ROUNDS_BETWEEN_MOVES {
+                        std::thread::yield_now();
+                        continue;
+                    }
                     for key in 0..KEYS {
-                        let mut at_table = from;
+                        // All keys have moved from this table, except from the first.
+                        let mut at_table = known.saturating_sub(1) as usize;
                         loop {
                             let key_limit = tables[at_table].key(&key);
-                            match key_limit.take_at(at(1), 1) {
+                            match key_limit.take_at(now, 1) {
                                 Ok(_) => {
                                     taken[key as usize].fetch_add(1, Relaxed);
                                 }
@@ -318,29 +399,31 @@ fn threads_that_take_while_keys_move_lose_no_count() {
                             break;
                         }
                     }
-                    from = newest.load(Relaxed) as usize;
+                    rounds_since += 1;
                     rounds.fetch_add(1, Relaxed);
                 }
             });
         }
+        let mut before = 0;
         for (nth, pair) in tables.windows(2).enumerate() {
-            let before = rounds.load(Relaxed);
             while rounds.load(Relaxed) == before {
                 std::thread::yield_now();
             }
-            while pair[0].move_to(&pair[1], at(1)) > 0 {
+            while pair[0].move_to(&pair[1], now) > 0 {
                 std::thread::yield_now();
             }
-            newest.store(nth as u64, Relaxed);
+            // Read before the threads may go on.
+            before = rounds.load(Relaxed);
+            newest.store(nth as u64 + 1, Release);
         }
         is_over.store(true, Relaxed);
     });
     let last = tables.last().unwrap();
     for (key, taken) in (0..KEYS).zip(&taken) {
         let taken = taken.load(Relaxed);
-        assert!(taken > 0 && taken <= largest, "{taken} of {largest}");
+        assert!(taken > 0 && taken < least, "{taken} of {least}");
         let burst = bursts[MOVES as usize];
-        let left = last.key(&key).available_at(at(1));
-        assert_eq!(left, burst.saturating_sub(taken), "{taken} of {burst}");
+        let left = last.key(&key).available_at(now);
+        assert_eq!(left, burst - taken, "{taken} of {burst}");
     }
 }

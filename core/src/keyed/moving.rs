@@ -86,6 +86,8 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher> Keyed<R, M, S> {
     /// - If more permits are taken from a token bucket than its new burst, the bucket owes the
     ///   rest, as far as its [debt](crate::TokenBucketBuilder::debt) allows. What is beyond the
     ///   debt is forgotten.
+    /// - A token bucket counts in whole [ticks](crate::TokenBucketRules::tick). So a move may delay
+    ///   the permits that come back by up to one tick of each table. Rounding grants none early.
     /// - A fixed window with the same length and kind keeps its end. If more is taken from it than
     ///   the new limit, it is exhausted. Counts beyond the [largest
     ///   limit](crate::FixedWindowBuilder::max_limit) are forgotten. If the length changes and the

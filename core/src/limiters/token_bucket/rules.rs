@@ -556,15 +556,20 @@ impl<W: Word> TableRules for TokenBucketRules<W> {
         let tick = tick.saturating_add(ahead.div_ceil(old.gain.max(1)));
         let settled = before.ticks.start(tick).unwrap_or(Timestamp::MAX);
         let in_use = u128::from(old.full - balance.available) + u128::from(balance.owed - ahead);
-        // Rounded up, in units of a permit at the new rate. What exceeds the debt is forgotten.
-        let in_use = (in_use * u128::from(new.cost)).div_ceil(u128::from(old.cost));
+        // What exceeds the debt is forgotten.
         let most = new.full + new.debt;
-        let in_use = u64::try_from(in_use).map_or(most, |in_use| in_use.min(most));
-        // What was replenished before `settled` is settled. So the new rate counts from the next
-        // whole tick.
+        let in_use = (in_use * u128::from(new.cost)).min(u128::from(most) * u128::from(old.cost));
+        // What was replenished before `settled` is settled, and the new rate counts from then on.
+        // `settled` may be inside a tick: then the new bucket has this much less at the beginning
+        // of the tick.
         let (tick, into) = self.ticks.split(settled);
-        let from = new.position(tick.wrapping_add(u64::from(into != 0)));
-        from.wrapping_sub(new.full).wrapping_add(in_use) & W::MASK
+        let passed = u128::from(into) * u128::from(new.gain);
+        // Only the sum is rounded up. It is often a whole number when its parts are not: if the
+        // rate stays, and one tick divides the other, a bucket loses nothing by further moves.
+        let step = self.ticks.step();
+        let missing = sum_rounded_up((in_use, old.cost), (passed, step));
+        let from = new.position(tick).wrapping_sub(new.full);
+        from.wrapping_add(missing) & W::MASK
     }
 
     fn refund_among(
@@ -584,3 +589,12 @@ impl<W: Word> TableRules for TokenBucketRules<W> {
 }
 
 impl<W: Word> Moved for TokenBucketRules<W> {}
+
+/// Returns the sum of two quotients, rounded up: wrapping, like the positions of a lattice.
+#[allow(clippy::cast_possible_truncation, reason = "positions wrap")]
+fn sum_rounded_up((a, by_a): (u128, u64), (b, by_b): (u128, u64)) -> u64 {
+    let (by_a, by_b) = (u128::from(by_a.max(1)), u128::from(by_b.max(1)));
+    // Each rest is less than its divisor, of which one has at most 63 bits: no overflow.
+    let rests = (a % by_a) * by_b + (b % by_b) * by_a;
+    (a / by_a + b / by_b + rests.div_ceil(by_a * by_b)) as u64
+}
