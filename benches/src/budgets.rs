@@ -47,6 +47,7 @@ pub(crate) const PEERS: &[(&str, usize, &str, f64)] = &[
     ("concurrency.cycle", 1, "maitake-sync", 0.5),
     ("slice.allow", 1, "governor", 0.08),
     ("slice.allow", 2, "governor", 0.03),
+    ("shm_bucket.allow", 1, "token-bucket", 1.1),
     ("striped_bucket.allow", 2, "governor", 0.15),
     ("keyed.uniform_1k", 1, "governor-keyed", 0.5),
     ("keyed.uniform_1k", 1, "governor-same-hash", 0.6),

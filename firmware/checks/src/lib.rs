@@ -42,20 +42,20 @@ pub fn run(board: &dyn Board, tally: &mut Tally) {
     });
 }
 
-/// Makes the checks of wrappers and compositions. They are separate, because one program with all
-/// checks would exceed the flash of the boards.
+/// Makes the checks of wrappers and compositions, and of tables with several limits for each key.
+/// They are separate, because one program with all checks would exceed the memory of the boards.
 pub fn run_wrappers(board: &dyn Board, tally: &mut Tally) {
     tally.group(board, "wrappers, compositions and changes", wrappers::check);
-}
-
-/// Makes the checks of keyed tables, and of saved states. They are separate for the same reason.
-pub fn run_tables(board: &dyn Board, tally: &mut Tally) {
-    tally.group(board, "tables by key against models", keyed::check);
     tally.group(
         board,
         "tables with several limits for each key against models",
         keyed_list::check,
     );
+}
+
+/// Makes the checks of keyed tables, and of saved states. They are separate for the same reason.
+pub fn run_tables(board: &dyn Board, tally: &mut Tally) {
+    tally.group(board, "tables by key against models", keyed::check);
     tally.group(board, "waits by key that an interrupt ends", |tally| {
         keyed_queue::check(board, tally);
     });
