@@ -29,7 +29,8 @@ struct Server {
 }
 
 impl Server {
-    /// Starts a server. `None` if there is no `redis-server`, outside of CI.
+    /// Starts a server: the one that `PORTCULLIS_REDIS` names, or the one that is installed. `None`
+    /// if there is none, outside of CI.
     fn start() -> Option<Self> {
         let free = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = free.local_addr().unwrap().port();
@@ -38,7 +39,8 @@ impl Server {
     }
 
     fn start_on(port: u16) -> Option<Self> {
-        let mut server = Command::new("redis-server");
+        let program = std::env::var_os("PORTCULLIS_REDIS");
+        let mut server = Command::new(program.unwrap_or_else(|| "redis-server".into()));
         server.args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]);
         server.args(["--port", &port.to_string()]);
         let child = match server.stdout(Stdio::null()).spawn() {
@@ -46,7 +48,7 @@ impl Server {
             Err(error) => {
                 let missing = format!(
                     "redis-server cannot be started ({error}): install Debian's package \
-                     redis-server to run the tests of the Redis store"
+                     redis-server, or set PORTCULLIS_REDIS to the path of the program"
                 );
                 assert!(std::env::var_os("CI").is_none(), "{missing}");
                 eprintln!("skipped: {missing}");

@@ -11,6 +11,7 @@ use crate::firmware_cost;
 use crate::hot_paths;
 use crate::no_std;
 use crate::oldest_rust;
+use crate::servers::{self, Server};
 use crate::setup::{self, Part};
 use crate::weaken;
 use crate::width;
@@ -268,8 +269,6 @@ fn doc(context: &Context) -> Check {
 }
 
 fn tests(context: &Context) -> Check {
-    // Without it, the tests of the Redis store say what is missing, and fail in CI.
-    _ = setup::ensure(context, setup::Part::RedisServer);
     let mut cargo = context.cargo_test();
     cargo.args([
         "--workspace",
@@ -278,6 +277,7 @@ fn tests(context: &Context) -> Check {
         "--exclude",
         "portcullis-explore",
     ]);
+    servers::provide(context, &[Server::Redis], &mut cargo);
     command::run_tests(cargo.arg("--all-features"))
 }
 
@@ -432,17 +432,13 @@ fn soak(context: &Context) -> Check {
     policies.env("PROPTEST_CASES", "1000000");
     // Two changes of a policy a second.
     policies.env("PORTCULLIS_SOAK_SECONDS", "60");
+    servers::provide(context, &[Server::Redis], &mut policies);
     let policies = command::run_tests(&mut policies)?;
     let mut http = context.cargo_test();
     http.args(["--release", "--package", "portcullis-tower"]);
     http.args(["--all-features", "--tests"]);
     http.env("PORTCULLIS_SOAK_CASES", "1000000");
-    match setup::ensure(context, Part::Nginx) {
-        Ok(()) => http.envs(setup::nginx(context).map(|program| ("PORTCULLIS_NGINX", program))),
-        Err(missing) if context.ci => return Err(missing),
-        // The comparison with it says that it is skipped.
-        Err(_) => &mut http,
-    };
+    servers::provide(context, &[Server::Nginx], &mut http);
     // One at a time, because some of them measure.
     http.args(["--", "--include-ignored", "--nocapture", "--test-threads=1"]);
     let http = command::run_tests(&mut http)?;

@@ -27,6 +27,7 @@ mod manifest;
 mod no_std;
 mod oldest_rust;
 mod report;
+mod servers;
 mod setup;
 mod sources;
 mod targets;

@@ -16,6 +16,8 @@ enum Outcome {
 /// Runs `steps`, and prints one line per step and a total.
 pub(crate) fn run(context: &Context, steps: &[&Step]) -> ExitCode {
     let mut outcomes = Vec::new();
+    let disk = little_disk(context, steps);
+    print!("{disk}");
     for step in steps {
         println!("\n=== {}: {}", step.name, step.about);
         let begun = Instant::now();
@@ -44,10 +46,33 @@ pub(crate) fn run(context: &Context, steps: &[&Step]) -> ExitCode {
         );
     }
     println!("{passed} passed, {failed} failed");
+    if failed > 0 {
+        print!("{disk}");
+    }
     if failed == 0 {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
+    }
+}
+
+/// What all steps of `test` write in a fresh clone, in GB.
+const DISK: u64 = 12;
+
+/// Returns a line if the disk may be too small for many steps. Compilers do not always say so.
+fn little_disk(context: &Context, steps: &[&Step]) -> String {
+    let root = context.root.to_string_lossy();
+    let table = setup::output("df", &["-P", "-k", &root]).unwrap_or_default();
+    let kilobytes = table
+        .lines()
+        .nth(1)
+        .and_then(|line| line.split_whitespace().nth(3));
+    match kilobytes.and_then(|free| free.parse::<u64>().ok()) {
+        Some(free) if steps.len() > 5 && free < DISK * 1_000_000 => format!(
+            "note: {} GB of disk are free; in a fresh clone, all steps write {DISK} GB\n",
+            free / 1_000_000
+        ),
+        _ => String::new(),
     }
 }
 

@@ -12,6 +12,7 @@ use std::process::{Command, Stdio};
 use crate::command::announce;
 use crate::context::Context;
 use crate::oldest_rust;
+use crate::servers::Server;
 use crate::targets::{BOARDS, TARGETS};
 
 /// A tool that a step needs.
@@ -29,10 +30,8 @@ pub(crate) enum Part {
     OldestRust,
     /// Valgrind, and the program that runs benches under it.
     Callgrind,
-    /// A server to compare with.
-    Nginx,
-    /// A Redis server for the tests of the counter store.
-    RedisServer,
+    /// A server that tests start.
+    Server(Server),
 }
 
 impl Part {
@@ -55,8 +54,7 @@ impl Part {
             Self::Callgrind => {
                 "missing: Valgrind (Debian's valgrind), or gungraun-runner (cargo install gungraun-runner, the version in Cargo.lock)"
             }
-            Self::Nginx => "missing: nginx (Debian's nginx)",
-            Self::RedisServer => "missing: redis-server (Debian's redis-server)",
+            Self::Server(server) => server.missing(),
             Self::X86 => "missing: an x86_64 processor; this step reads only x86_64 machine code",
         }
     }
@@ -78,10 +76,7 @@ impl Part {
             Self::X86 => &[],
             Self::OldestRust => &[oldest_rust::LLVM],
             Self::Callgrind => &["valgrind"],
-            // A library of nginx. The package of nginx itself is only unpacked, because its
-            // installation starts a service.
-            Self::Nginx => &["libpcre2-8-0"],
-            Self::RedisServer => &["redis-server"],
+            Self::Server(server) => server.libraries(),
         }
     }
 }
@@ -92,7 +87,7 @@ pub(crate) fn ensure(context: &Context, part: Part) -> Result<(), String> {
     let cargo = || part == Part::Callgrind && install_runner(context);
     let unpack = || match part {
         Part::OldestRust => oldest_rust::unpack(context),
-        Part::Nginx => unpack(&nginx_folder(context), &["nginx".to_owned()]),
+        Part::Server(server) => server.unpack(context),
         _ => true,
     };
     let install = || (cargo() && there()) || (apt_get(part.debian()) && unpack() && there());
@@ -126,13 +121,12 @@ pub(crate) fn is_there(context: &Context, part: Part) -> bool {
         Part::BareTargets => TARGETS.iter().all(|target| has_core(target)),
         Part::Firmware => has_emulators() && BOARDS.iter().all(|board| has_core(board.target)),
         Part::X86 => cfg!(target_arch = "x86_64"),
-        Part::RedisServer => is_quiet_success(Command::new("redis-server").arg("--version")),
         Part::OldestRust => oldest_rust::compiler(context).is_some(),
         Part::Callgrind => {
             is_quiet_success(Command::new("valgrind").arg("--version"))
                 && callgrind_runner(context).is_file()
         }
-        Part::Nginx => nginx(context).is_some(),
+        Part::Server(server) => server.program(context).is_some(),
     }
 }
 
@@ -152,7 +146,7 @@ fn is_there_in_debian(context: &Context, part: Part) -> bool {
                 && is_there_in_debian(context, Part::BareTargets)
                 && linker_beside_debian().is_some()
         }
-        Part::X86 | Part::OldestRust | Part::Callgrind | Part::Nginx | Part::RedisServer => false,
+        Part::X86 | Part::OldestRust | Part::Callgrind | Part::Server(_) => false,
     }
 }
 
@@ -207,22 +201,6 @@ pub(crate) fn linker_beside_debian() -> Option<PathBuf> {
         .filter(|path| version(path).is_some())
         .max_by_key(version);
     newest.or(own).filter(|path| path.is_file())
-}
-
-/// Returns nginx, as installed or as unpacked.
-pub(crate) fn nginx(context: &Context) -> Option<PathBuf> {
-    let unpacked = nginx_folder(context).join("usr/sbin/nginx");
-    let known = [
-        PathBuf::from("nginx"),
-        PathBuf::from("/usr/sbin/nginx"),
-        unpacked,
-    ];
-    let runs = |program: &PathBuf| is_quiet_success(Command::new(program).arg("-v"));
-    known.into_iter().find(runs)
-}
-
-fn nginx_folder(context: &Context) -> PathBuf {
-    context.target_dir("nginx-debian")
 }
 
 /// Installs the program that runs benches under Callgrind, in a folder named after its version. A
@@ -322,7 +300,7 @@ pub(crate) fn succeeds(command: &mut Command) -> bool {
         .is_ok_and(|status| status.success())
 }
 
-fn is_quiet_success(command: &mut Command) -> bool {
+pub(crate) fn is_quiet_success(command: &mut Command) -> bool {
     command
         .stdin(Stdio::null())
         .output()
