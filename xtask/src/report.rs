@@ -1,5 +1,8 @@
 use core::time::Duration;
-use std::process::ExitCode;
+use std::env;
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Instant;
 
 use crate::checks::Step;
@@ -13,8 +16,67 @@ enum Outcome {
     NotRun(String),
 }
 
-/// Runs `steps`, and prints one line per step and a total.
+/// The number of steps from which two run at a time.
+const MANY: usize = 6;
+
+/// The variable with which a process runs its steps in turn.
+const BESIDE: &str = "PORTCULLIS_BESIDE";
+
+/// Runs `steps`, and prints one line per step and a total. Of many steps, those that run beside
+/// others have a process of their own.
 pub(crate) fn run(context: &Context, steps: &[&Step]) -> ExitCode {
+    let (beside, here): (Vec<&Step>, Vec<_>) = steps.iter().partition(|step| step.beside);
+    let divided = steps.len() >= MANY && env::var_os(BESIDE).is_none();
+    if !divided || beside.is_empty() || here.is_empty() {
+        return run_in_turn(context, steps);
+    }
+    // One process at a time can install packages.
+    for part in beside.iter().filter_map(|step| step.needs) {
+        _ = setup::ensure(context, part);
+    }
+    match Beside::start(context, &beside) {
+        Ok(beside) => {
+            let own = run_in_turn(context, &here);
+            if beside.end() { own } else { ExitCode::FAILURE }
+        }
+        Err(_) => run_in_turn(context, steps),
+    }
+}
+
+/// Steps that run in a process of their own. Their output goes to a file.
+struct Beside {
+    process: Child,
+    output: PathBuf,
+}
+
+impl Beside {
+    fn start(context: &Context, steps: &[&Step]) -> std::io::Result<Self> {
+        let output = context.target_dir("beside.log");
+        output.parent().map_or(Ok(()), fs::create_dir_all)?;
+        let file = File::create(&output)?;
+        let names: Vec<_> = steps.iter().map(|step| step.name).collect();
+        println!(
+            "beside the other steps, with the output at the end: {}",
+            names.join(", ")
+        );
+        let mut command = Command::new(env::current_exe()?);
+        // The variable keeps the process from dividing its steps again.
+        command.args(names).env(BESIDE, "1").stdin(Stdio::null());
+        command.stdout(file.try_clone()?).stderr(file);
+        let process = command.spawn()?;
+        Ok(Self { process, output })
+    }
+
+    /// Waits for the process, prints its output, and returns whether all steps passed.
+    fn end(mut self) -> bool {
+        let passed = self.process.wait().is_ok_and(|status| status.success());
+        let printed = fs::read(&self.output).unwrap_or_default();
+        println!("\n{}", String::from_utf8_lossy(&printed));
+        passed
+    }
+}
+
+fn run_in_turn(context: &Context, steps: &[&Step]) -> ExitCode {
     let mut outcomes = Vec::new();
     let disk = little_disk(context, steps);
     print!("{disk}");
@@ -68,7 +130,7 @@ fn little_disk(context: &Context, steps: &[&Step]) -> String {
         .nth(1)
         .and_then(|line| line.split_whitespace().nth(3));
     match kilobytes.and_then(|free| free.parse::<u64>().ok()) {
-        Some(free) if steps.len() > 5 && free < DISK * 1_000_000 => format!(
+        Some(free) if steps.len() >= MANY && free < DISK * 1_000_000 => format!(
             "note: {} GB of disk are free; in a fresh clone, all steps write {DISK} GB\n",
             free / 1_000_000
         ),
