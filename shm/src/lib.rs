@@ -20,6 +20,8 @@
 //! # Ok::<(), portcullis_shm::OpenError>(())
 //! ```
 //!
+//! `shm/examples/prefork.rs` is an HTTP server whose worker processes share a limit.
+//!
 //! # Choosing
 //!
 //! | to share | open | it is |

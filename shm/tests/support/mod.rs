@@ -51,6 +51,22 @@ impl Drop for Folder {
 /// The variable that tells a process of this test program what to do.
 const ROLE: &str = "PORTCULLIS_SHM_ROLE";
 
+/// The command that starts a process of this test program, which runs the ignored test `child` with
+/// these words.
+pub(crate) fn command(words: &[&str]) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
+        .args([
+            "--exact",
+            "child",
+            "--ignored",
+            "--nocapture",
+            "--test-threads=1",
+        ])
+        .env(ROLE, words.join("\n"));
+    command
+}
+
 /// A process of this test program.
 pub(crate) struct Process {
     child: Child,
@@ -58,26 +74,15 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts a process, which runs the ignored test `child` with these words.
+    /// Starts a process with these words.
     pub(crate) fn start(words: &[&str]) -> Self {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args([
-                "--exact",
-                "child",
-                "--ignored",
-                "--nocapture",
-                "--test-threads=1",
-            ])
-            .env(ROLE, words.join("\n"))
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut child = command(words).stdout(Stdio::piped()).spawn().unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
         Self { child, output }
     }
 
-    /// Waits until the process has written the line `word`.
-    pub(crate) fn until(&mut self, word: &str) {
+    /// Waits until the process has written the line `word`. Returns its lines before that.
+    pub(crate) fn until(&mut self, word: &str) -> Vec<String> {
         let lines = self.output.by_ref().lines().map_while(Result::ok);
         let (mut seen, mut found) = (Vec::new(), false);
         for line in lines {
@@ -88,6 +93,7 @@ impl Process {
             seen.push(line);
         }
         assert!(found, "no {word:?} in {seen:#?}");
+        seen
     }
 
     /// Waits for the end of the process, which must succeed. Returns its lines that begin with
