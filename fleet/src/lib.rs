@@ -1,0 +1,26 @@
+//! Many processes share one throttled service, without a process in charge.
+//!
+//! A service admits so many requests a second, from all of its clients together. Here the clients
+//! are processes that do not talk to each other. They have a store in common, such as etcd or
+//! Redis, and use all of the service's capacity, but never more than it.
+//!
+//! The capacity is cut into **partitions**: 500 requests a second into 20 times 25. A process takes
+//! leases on as many partitions as its demand needs. A lease is exclusive and ends by itself, so
+//! what a process held that is killed returns.
+//!
+//! # Items by use
+//!
+//! | to | use |
+//! |---|---|
+//! | describe a capacity, its partitions and its leases | [`Pool`], [`PoolBuilder`], [`PoolError`] |
+//! | keep the leases in this process, for one process and for tests | [`MemoryStore`] |
+//! | keep the leases elsewhere | [`LeaseStore`], [`StoreFuture`], [`StoreError`] |
+//! | know what a store is asked, and what it answers | [`Exchange`], [`Answer`], [`Held`], [`Claim`], [`MemberId`] |
+//! | know by which rules a store decides | [`LeaseTable`] |
+
+mod pool;
+mod store;
+
+pub use pool::{MOST_PARTITIONS, Pool, PoolBuilder, PoolError};
+pub use store::memory::{LeaseTable, MemoryStore};
+pub use store::{Answer, Claim, Exchange, Held, LeaseStore, MemberId, StoreError, StoreFuture};

@@ -1,0 +1,276 @@
+//! What a member of a fleet asks of a store, and what the store answers.
+//!
+//! One round trip does all that a member wants at one moment: it renews leases, releases leases,
+//! asks for more, and publishes its demand. The rules of a store are few:
+//!
+//! - **Exclusive.** A partition is leased to at most one member at a time.
+//! - **Ends by itself.** A lease ends at the earliest when [`Exchange::lease`] has passed since the
+//!   store granted or last renewed it, by the clock of the store.
+//! - **Fenced.** A grant to another member has a larger fence than all grants of that partition
+//!   before, also after the store has lost its content. A renewal or a release applies only to a
+//!   lease with the same member and the same fence. So a request that arrives late or twice does
+//!   not touch a lease that was granted after it was sent.
+//! - **The same again.** A member that asks for a partition that it has already keeps its fence,
+//!   and the lease begins again. So a member recovers what an answer granted that was lost.
+//! - **No grant on amnesia.** A store that may have forgotten leases grants nothing until all of
+//!   them have ended, and says so ([`Answer::hold_off`]). In that time, a member may still renew
+//!   what it holds: the store takes its word for it, and of two members it believes the one with
+//!   the larger fence.
+//!
+//! [`LeaseTable`](crate::LeaseTable) has these rules in the least code.
+
+use core::fmt;
+use core::future::Future;
+use core::pin::Pin;
+use core::time::Duration;
+
+pub(crate) mod memory;
+
+/// The name of one member of a fleet, unique among all members that ever use a pool.
+///
+/// Choose it at random, and again each time the process starts. A process that starts again with
+/// the name of before would take over its leases.
+///
+/// ```
+/// # use portcullis_fleet::MemberId;
+/// let member = MemberId(0x5eed);
+/// assert_eq!(member.to_string(), "00000000000000000000000000005eed");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MemberId(
+    /// The number: any.
+    pub u128,
+);
+
+impl fmt::Display for MemberId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+/// A lease of one partition.
+///
+/// ```
+/// # use portcullis_fleet::Held;
+/// let held = Held { partition: 6, fence: 41 };
+/// assert_eq!(held.partition, 6);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Held {
+    /// The partition: from 0 to one less than the number of partitions.
+    pub partition: u32,
+    /// The fence of the grant. Of two grants of a partition to different members, the later one has
+    /// the larger fence. A service that keeps the largest fence it has seen can refuse requests of a
+    /// member whose lease has ended.
+    pub fence: u64,
+}
+
+/// All that a member asks of a store in one round trip.
+///
+/// The store handles it in the order of the fields: it renews, then releases, then grants.
+///
+/// ```
+/// use core::time::Duration;
+/// use portcullis_fleet::{Exchange, MemberId};
+///
+/// // Any two of the partitions 4, 7 and 1.
+/// let request = Exchange {
+///     demand: 2,
+///     candidates: vec![4, 7, 1],
+///     at_most: 2,
+///     ..Exchange::new(MemberId(1), Duration::from_secs(15))
+/// };
+/// assert!(request.renew.is_empty());
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Exchange {
+    /// The member that asks.
+    pub member: MemberId,
+    /// How long leases last that this exchange grants or renews, and how long the store remembers
+    /// `demand` and `served`. All members of a pool use the same.
+    pub lease: Duration,
+    /// How many partitions the member wants in all.
+    pub demand: u32,
+    /// How long the member has held partitions, in partition-milliseconds. The store only repeats
+    /// it in [`Answer::members`].
+    pub served: u64,
+    /// The leases to renew.
+    pub renew: Vec<Held>,
+    /// The leases to end.
+    pub release: Vec<Held>,
+    /// The partitions to try, in this order.
+    pub candidates: Vec<u32>,
+    /// How many of the candidates to grant at most.
+    pub at_most: u32,
+}
+
+impl Exchange {
+    /// Returns an exchange that asks for nothing.
+    ///
+    /// `lease` is how long leases last.
+    ///
+    /// ```
+    /// use core::time::Duration;
+    /// use portcullis_fleet::{Exchange, MemberId};
+    ///
+    /// let request = Exchange::new(MemberId(1), Duration::from_secs(15));
+    /// assert_eq!((request.demand, request.at_most), (0, 0));
+    /// ```
+    pub const fn new(member: MemberId, lease: Duration) -> Self {
+        Self {
+            member,
+            lease,
+            demand: 0,
+            served: 0,
+            renew: Vec::new(),
+            release: Vec::new(),
+            candidates: Vec::new(),
+            at_most: 0,
+        }
+    }
+}
+
+/// What a store answers.
+///
+/// ```
+/// use portcullis_fleet::{Answer, Held};
+///
+/// let answer = Answer {
+///     granted: vec![Held { partition: 4, fence: 9 }],
+///     taken: vec![7],
+///     ..Answer::default()
+/// };
+/// assert!(answer.renewed.is_empty() && answer.hold_off.is_none());
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Answer {
+    /// Of [`Exchange::renew`], the leases that begin again now. The others are lost: they ended, or
+    /// another member has the partition.
+    pub renewed: Vec<Held>,
+    /// The leases that begin now, on candidates.
+    pub granted: Vec<Held>,
+    /// Candidates that other members have. Candidates after the last one that the store looked at
+    /// are in neither list.
+    pub taken: Vec<u32>,
+    /// All members that the store remembers, the asking one included. It may be empty if the store
+    /// does not keep it; then the fleet shares by who comes first.
+    pub members: Vec<Claim>,
+    /// How long the store will not grant, because it may have forgotten leases.
+    pub hold_off: Option<Duration>,
+}
+
+/// What one member wants and has, as the store last heard.
+///
+/// ```
+/// # use portcullis_fleet::{Claim, MemberId};
+/// let claim = Claim { member: MemberId(1), demand: 5, held: 3, served: 0 };
+/// assert!(claim.held < claim.demand);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// The member.
+    pub member: MemberId,
+    /// How many partitions it wants in all.
+    pub demand: u32,
+    /// How many partitions are leased to it.
+    pub held: u32,
+    /// [`Exchange::served`] of its last exchange.
+    pub served: u64,
+}
+
+/// The answer of a store, which may take as long as the store does.
+pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
+
+/// A place that keeps the leases of a fleet.
+///
+/// See [`Exchange`] for what it is asked. An implementation keeps these rules:
+///
+/// - A partition is leased to at most one member at a time, and a lease ends at the earliest when
+///   [`Exchange::lease`] has passed since it was granted or last renewed.
+/// - A grant to another member has a larger fence than all grants of the partition before.
+/// - A renewal or a release of another fence, or of a lease that has ended, does nothing.
+/// - A candidate that the member has already is granted again, with the same fence.
+/// - A store that may have forgotten leases grants nothing for the time of the longest lease.
+///   Until then it renews leases that it does not know, of two members that of the larger fence.
+///
+/// # Cost
+///
+/// Each call allocates its future. What else it costs is up to the store.
+///
+/// ```
+/// use core::time::Duration;
+/// use portcullis_core::ManualClock;
+/// use portcullis_fleet::{Exchange, LeaseStore, MemberId, MemoryStore};
+/// use std::sync::Arc;
+///
+/// # futures_executor::block_on(async {
+/// // Of any kind, chosen at run time.
+/// let store: Arc<dyn LeaseStore> = Arc::new(MemoryStore::new(ManualClock::new()));
+/// let ask = |member| Exchange {
+///     candidates: vec![0],
+///     at_most: 1,
+///     ..Exchange::new(MemberId(member), Duration::from_secs(15))
+/// };
+/// assert_eq!(store.exchange("writes", &ask(1)).await?.granted.len(), 1);
+/// assert_eq!(store.exchange("writes", &ask(2)).await?.taken, [0]);
+/// # Ok::<(), portcullis_fleet::StoreError>(()) }).unwrap();
+/// ```
+pub trait LeaseStore: Send + Sync {
+    /// Does all that `request` asks, for the pool of this name.
+    ///
+    /// The store may have done it although it returns an error.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`].
+    fn exchange<'a>(&'a self, pool: &'a str, request: &'a Exchange) -> StoreFuture<'a, Answer>;
+}
+
+impl<S: LeaseStore + ?Sized> LeaseStore for std::sync::Arc<S> {
+    fn exchange<'a>(&'a self, pool: &'a str, request: &'a Exchange) -> StoreFuture<'a, Answer> {
+        (**self).exchange(pool, request)
+    }
+}
+
+/// The error of a store.
+///
+/// ```
+/// # use portcullis_fleet::StoreError;
+/// let error = StoreError::Unreachable("connection refused".into());
+/// assert_eq!(error.to_string(), "the store of leases does not answer: connection refused");
+/// ```
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// The store did not answer in time, or the connection failed. It may have done what it was
+    /// asked.
+    Unreachable(Box<dyn core::error::Error + Send + Sync>),
+    /// The store refuses to do what it was asked: its message.
+    Refused(String),
+    /// The answer is none that the store could give: what is wrong with it.
+    Damaged(String),
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unreachable(error) => write!(f, "the store of leases does not answer: {error}"),
+            Self::Refused(message) => write!(f, "the store of leases refuses: {message}"),
+            Self::Damaged(message) => {
+                write!(
+                    f,
+                    "the answer of the store of leases makes no sense: {message}"
+                )
+            }
+        }
+    }
+}
+
+impl core::error::Error for StoreError {
+    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
+        match self {
+            Self::Unreachable(error) => Some(&**error),
+            Self::Refused(_) | Self::Damaged(_) => None,
+        }
+    }
+}

@@ -1,0 +1,356 @@
+//! State: for each partition, the member that has it, the fence, and when the lease ends; for each
+//! member, what it last said, and until when that counts.
+//!
+//! - *renew*: a lease of the same member and fence, which has not ended, begins again. While the
+//!   table holds off, so does a lease that the table does not know, or knows with a smaller fence.
+//! - *release*: a lease of the same member and fence ends.
+//! - *grant*: a candidate that is free, or that the member has, begins. Not while the table holds
+//!   off.
+//! - *restart*: with its content, each lease begins again. Without, all are forgotten, and the
+//!   table holds off for the longest lease it has granted or renewed.
+//!
+//! Invariant: at each instant, at most one member has a partition, and if the table has forgotten
+//! leases and no longer holds off, all that it has forgotten have ended.
+
+use core::fmt;
+use core::time::Duration;
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use portcullis_core::{Clock, Timestamp};
+
+use crate::{Answer, Claim, Exchange, Held, LeaseStore, MemberId, StoreFuture};
+
+/// The leases of one pool, and the rules by which a store grants them. Time is an argument.
+///
+/// [`MemoryStore`] is such a table for each pool. Stores on servers decide alike, so this is also
+/// what to compare them with.
+///
+/// # Cost
+///
+/// An exchange is linear in the request, and in the number of members.
+///
+/// ```
+/// use core::time::Duration;
+/// use portcullis_core::Timestamp;
+/// use portcullis_fleet::{Exchange, LeaseTable, MemberId};
+///
+/// let mut table = LeaseTable::new();
+/// let ask = |member| Exchange {
+///     candidates: vec![0, 1],
+///     at_most: 1,
+///     ..Exchange::new(MemberId(member), Duration::from_secs(15))
+/// };
+/// let at = Timestamp::from_secs;
+/// assert_eq!(table.exchange(&ask(1), at(0)).granted[0].partition, 0);
+/// assert_eq!(table.exchange(&ask(2), at(1)).granted[0].partition, 1);
+/// assert_eq!(table.exchange(&ask(3), at(14)).taken, [0, 1]);
+/// // The first lease has ended.
+/// assert_eq!(table.exchange(&ask(3), at(15)).granted[0].partition, 0);
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct LeaseTable {
+    partitions: Vec<Option<Lease>>,
+    members: Vec<Member>,
+    /// The largest fence so far.
+    fence: u64,
+    /// The longest lease so far.
+    longest: Duration,
+    /// Until then, the table may have forgotten leases that have not ended.
+    holds_off_until: Timestamp,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Lease {
+    member: MemberId,
+    fence: u64,
+    length: Duration,
+    ends: Timestamp,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Member {
+    id: MemberId,
+    demand: u32,
+    served: u64,
+    length: Duration,
+    ends: Timestamp,
+    /// Scratch of an exchange: the leases of this member.
+    held: u32,
+}
+
+impl LeaseTable {
+    /// Returns a table in which all partitions are free.
+    ///
+    /// ```
+    /// # use portcullis_fleet::LeaseTable;
+    /// # use portcullis_core::Timestamp;
+    /// assert_eq!(LeaseTable::new().holder(0, Timestamp::ZERO), None);
+    /// ```
+    pub const fn new() -> Self {
+        Self {
+            partitions: Vec::new(),
+            members: Vec::new(),
+            fence: 0,
+            longest: Duration::ZERO,
+            holds_off_until: Timestamp::ZERO,
+        }
+    }
+
+    /// Does what `request` asks at `now`, by the clock of the store.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::Timestamp;
+    /// # use portcullis_fleet::{Exchange, LeaseTable, MemberId};
+    /// let mut table = LeaseTable::new();
+    /// let nothing = Exchange::new(MemberId(7), Duration::from_secs(15));
+    /// let answer = table.exchange(&nothing, Timestamp::ZERO);
+    /// assert_eq!(answer.members[0].member, MemberId(7));
+    /// ```
+    pub fn exchange(&mut self, request: &Exchange, now: Timestamp) -> Answer {
+        let ends = now.saturating_add(request.lease);
+        let holds_off = now < self.holds_off_until;
+        let mut answer = Answer {
+            hold_off: holds_off.then(|| self.holds_off_until.saturating_since(now)),
+            ..Answer::default()
+        };
+        self.longest = self.longest.max(request.lease);
+        let lease = |fence| Lease {
+            member: request.member,
+            fence,
+            length: request.lease,
+            ends,
+        };
+        for &held in &request.renew {
+            let slot = self.slot(held.partition);
+            let is_held = match slot.filter(|lease| now < lease.ends) {
+                Some(other) => {
+                    other.member == request.member && other.fence == held.fence
+                        || holds_off && other.fence < held.fence
+                }
+                None => holds_off,
+            };
+            if is_held {
+                *slot = Some(lease(held.fence));
+                self.fence = self.fence.max(held.fence);
+                answer.renewed.push(held);
+            }
+        }
+        for &held in &request.release {
+            let slot = self.slot(held.partition);
+            if slot.is_some_and(|lease| lease.member == request.member && lease.fence == held.fence)
+            {
+                *slot = None;
+            }
+        }
+        for &partition in &request.candidates {
+            if holds_off || answer.granted.len() >= request.at_most as usize {
+                break;
+            }
+            let next = self.fence + 1;
+            let slot = self.slot(partition);
+            let fence = match slot.filter(|lease| now < lease.ends) {
+                Some(own) if own.member == request.member => own.fence,
+                Some(_) => {
+                    answer.taken.push(partition);
+                    continue;
+                }
+                None => next,
+            };
+            *slot = Some(lease(fence));
+            self.fence = self.fence.max(fence);
+            answer.granted.push(Held { partition, fence });
+        }
+        self.publish(request, now, ends);
+        answer
+            .members
+            .extend(self.members.iter().map(|member| Claim {
+                member: member.id,
+                demand: member.demand,
+                held: member.held,
+                served: member.served,
+            }));
+        answer
+    }
+
+    /// Returns the member that has `partition` at `now`, and the fence of its lease.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::Timestamp;
+    /// # use portcullis_fleet::{Exchange, LeaseTable, MemberId};
+    /// let mut table = LeaseTable::new();
+    /// let ask = Exchange {
+    ///     candidates: vec![3],
+    ///     at_most: 1,
+    ///     ..Exchange::new(MemberId(1), Duration::from_secs(15))
+    /// };
+    /// table.exchange(&ask, Timestamp::ZERO);
+    /// assert_eq!(table.holder(3, Timestamp::from_secs(14)), Some((MemberId(1), 1)));
+    /// assert_eq!(table.holder(3, Timestamp::from_secs(15)), None);
+    /// ```
+    pub fn holder(&self, partition: u32, now: Timestamp) -> Option<(MemberId, u64)> {
+        let lease = (*self.partitions.get(partition as usize)?)?;
+        (now < lease.ends).then_some((lease.member, lease.fence))
+    }
+
+    /// Restarts the table at `now` with its content, as etcd does: each lease begins again.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::Timestamp;
+    /// # use portcullis_fleet::{Exchange, LeaseTable, MemberId};
+    /// let mut table = LeaseTable::new();
+    /// let ask = Exchange {
+    ///     candidates: vec![0],
+    ///     at_most: 1,
+    ///     ..Exchange::new(MemberId(1), Duration::from_secs(15))
+    /// };
+    /// table.exchange(&ask, Timestamp::ZERO);
+    /// table.restart(Timestamp::from_secs(10));
+    /// assert!(table.holder(0, Timestamp::from_secs(24)).is_some());
+    /// assert!(table.holder(0, Timestamp::from_secs(25)).is_none());
+    /// ```
+    pub fn restart(&mut self, now: Timestamp) {
+        for lease in self.partitions.iter_mut().flatten() {
+            if now < lease.ends {
+                lease.ends = now.saturating_add(lease.length);
+            }
+        }
+        for member in &mut self.members {
+            if now < member.ends {
+                member.ends = now.saturating_add(member.length);
+            }
+        }
+    }
+
+    /// Forgets all leases at `now`, as a Redis server does that restarts without a file.
+    ///
+    /// The table grants nothing until the longest of them has ended.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::Timestamp;
+    /// # use portcullis_fleet::{Exchange, LeaseTable, MemberId};
+    /// let mut table = LeaseTable::new();
+    /// let ask = |member| Exchange {
+    ///     candidates: vec![0],
+    ///     at_most: 1,
+    ///     ..Exchange::new(MemberId(member), Duration::from_secs(15))
+    /// };
+    /// table.exchange(&ask(1), Timestamp::ZERO);
+    /// table.forget(Timestamp::from_secs(1));
+    /// // The first member may still use its lease.
+    /// let answer = table.exchange(&ask(2), Timestamp::from_secs(2));
+    /// assert!(answer.granted.is_empty());
+    /// assert_eq!(answer.hold_off, Some(Duration::from_secs(14)));
+    /// ```
+    pub fn forget(&mut self, now: Timestamp) {
+        self.partitions.clear();
+        self.members.clear();
+        self.holds_off_until = now.saturating_add(self.longest);
+    }
+
+    fn slot(&mut self, partition: u32) -> &mut Option<Lease> {
+        let index = partition as usize;
+        if index >= self.partitions.len() {
+            self.partitions.resize(index + 1, None);
+        }
+        &mut self.partitions[index]
+    }
+
+    /// Records what the member said, and counts the leases of all members.
+    fn publish(&mut self, request: &Exchange, now: Timestamp, ends: Timestamp) {
+        let said = Member {
+            id: request.member,
+            demand: request.demand,
+            served: request.served,
+            length: request.lease,
+            ends,
+            held: 0,
+        };
+        self.members
+            .retain(|member| now < member.ends && member.id != said.id);
+        let place = self.members.partition_point(|member| member.id < said.id);
+        self.members.insert(place, said);
+        for member in &mut self.members {
+            member.held = 0;
+        }
+        for lease in self.partitions.iter().flatten() {
+            if now < lease.ends {
+                let found = self.members.binary_search_by_key(&lease.member, |m| m.id);
+                if let Ok(place) = found {
+                    self.members[place].held += 1;
+                }
+            }
+        }
+    }
+}
+
+/// A store in the memory of this process: for one process, whose parts share a capacity, and for
+/// tests.
+///
+/// Time is that of its clock.
+///
+/// # Cost
+///
+/// An exchange takes a lock, for as long as the table of its pool needs. See [`LeaseTable`].
+///
+/// ```
+/// use core::time::Duration;
+/// use portcullis_core::ManualClock;
+/// use portcullis_fleet::{Exchange, LeaseStore, MemberId, MemoryStore};
+///
+/// # futures_executor::block_on(async {
+/// let store = MemoryStore::new(ManualClock::new());
+/// let ask = Exchange {
+///     candidates: vec![2],
+///     at_most: 1,
+///     ..Exchange::new(MemberId(1), Duration::from_secs(15))
+/// };
+/// // Pools are apart.
+/// assert_eq!(store.exchange("writes", &ask).await?.granted[0].partition, 2);
+/// assert_eq!(store.exchange("queries", &ask).await?.granted[0].partition, 2);
+/// # Ok::<(), portcullis_fleet::StoreError>(()) }).unwrap();
+/// ```
+pub struct MemoryStore<C> {
+    clock: C,
+    pools: Mutex<HashMap<String, LeaseTable>>,
+}
+
+impl<C> fmt::Debug for MemoryStore<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryStore").finish_non_exhaustive()
+    }
+}
+
+impl<C: Clock> MemoryStore<C> {
+    /// Returns a store without leases, whose time is that of `clock`.
+    ///
+    /// ```
+    /// use portcullis_core::MonotonicClock;
+    /// use portcullis_fleet::MemoryStore;
+    ///
+    /// let store = MemoryStore::new(MonotonicClock::new());
+    /// ```
+    pub fn new(clock: C) -> Self {
+        Self {
+            clock,
+            pools: Mutex::default(),
+        }
+    }
+}
+
+impl<C: Clock + Send + Sync> LeaseStore for MemoryStore<C> {
+    fn exchange<'a>(&'a self, pool: &'a str, request: &'a Exchange) -> StoreFuture<'a, Answer> {
+        // A table is whole between the steps of an exchange, so a panic leaves it usable.
+        let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
+        let table = match pools.get_mut(pool) {
+            Some(table) => table,
+            None => pools.entry(pool.to_owned()).or_default(),
+        };
+        let answer = table.exchange(request, self.clock.now());
+        Box::pin(core::future::ready(Ok(answer)))
+    }
+}
