@@ -19,7 +19,7 @@ const LEASE: Duration = Duration::from_secs(15);
 /// How often a member asks while it is short, unless set.
 const INTERVAL: Duration = Duration::from_millis(300);
 /// How long a demand must be lower before leases are released, unless set.
-const LINGER: Duration = Duration::from_millis(500);
+const LINGER: Duration = Duration::from_millis(300);
 
 /// A capacity that many processes share, and how they lease parts of it.
 ///
@@ -168,6 +168,9 @@ impl Pool {
     /// # Ok::<(), portcullis_fleet::PoolError>(())
     /// ```
     pub const fn wanted(&self, target: u64) -> u32 {
+        if self.partitions == 0 {
+            return 0;
+        }
         let beyond = target.saturating_sub(self.reserved as u64) as u128;
         let wanted = (beyond * self.partitions as u128).div_ceil(self.shared.permits() as u128);
         if wanted < self.partitions as u128 {
@@ -191,6 +194,9 @@ impl Pool {
     /// ```
     pub fn rate_of(&self, held: u32) -> Rate {
         let held = held.min(self.partitions);
+        if held == 0 {
+            return Rate::ZERO;
+        }
         // The builder has checked that both factors fit.
         match split(self.shared.permits() as u32, self.partitions) {
             Split::Whole(permits) => Rate::new(permits * held, self.shared.period()),
@@ -215,7 +221,8 @@ impl Pool {
     /// ```
     pub fn capacity(&self, held: u32) -> u64 {
         let held = u64::from(held.min(self.partitions));
-        self.shared.permits() * held / u64::from(self.partitions) + u64::from(self.reserved)
+        let all = u64::from(self.partitions.max(1));
+        self.shared.permits() * held / all + u64::from(self.reserved)
     }
 
     /// Returns the largest burst of `held` partitions, without the reserved capacity.
@@ -278,7 +285,8 @@ impl PoolBuilder {
         self
     }
 
-    /// Sets the number of partitions: from 1 to [`MOST_PARTITIONS`], 20 unless set.
+    /// Sets the number of partitions: at most [`MOST_PARTITIONS`], 20 unless set. With 0, the members
+    /// share nothing, and have what they have reserved.
     ///
     /// More partitions follow the demands more closely; fewer cost a store less.
     pub const fn partitions(mut self, partitions: u32) -> Self {
@@ -350,7 +358,7 @@ impl PoolBuilder {
         self
     }
 
-    /// Sets for how long a demand must be lower before the member releases leases. 500 ms unless
+    /// Sets for how long a demand must be lower before the member releases leases. 300 ms unless
     /// set.
     ///
     /// It keeps leases from going back and forth when a demand fluctuates.
@@ -373,14 +381,18 @@ impl PoolBuilder {
     /// [`PoolError`] if a setting is out of its range.
     pub fn build(self) -> Result<Pool, PoolError> {
         let mut pool = self.pool;
+        let shares_nothing = pool.partitions == 0;
         let permits = match u32::try_from(pool.shared.permits()) {
-            Ok(permits) if permits > 0 && !pool.shared.period().is_zero() => permits,
+            Ok(permits) if permits > 0 || shares_nothing => permits,
             _ => return Err(PoolError::Rate),
         };
-        if pool.partitions == 0 || pool.partitions > MOST_PARTITIONS {
+        if pool.shared.period().is_zero() {
+            return Err(PoolError::Rate);
+        }
+        if pool.partitions > MOST_PARTITIONS {
             return Err(PoolError::Partitions(pool.partitions));
         }
-        if let Split::Parts(permits) = split(permits, pool.partitions) {
+        if !shares_nothing && let Split::Parts(permits) = split(permits, pool.partitions) {
             let fits = permits.checked_mul(pool.partitions).is_some();
             if !fits || pool.shared.period().checked_mul(pool.partitions).is_none() {
                 return Err(PoolError::Rate);
@@ -401,11 +413,10 @@ impl PoolBuilder {
         if pool.interval < Duration::from_millis(1) {
             return Err(PoolError::Interval(pool.interval));
         }
-        let tenths = pool.shared.period().as_nanos().max(1) * u128::from(pool.partitions) * 10;
+        let tenths = pool.shared.period().as_nanos() * u128::from(pool.partitions.max(1)) * 10;
         let replenished = (u128::from(permits) * 1_000_000_000).div_ceil(tenths);
-        pool.burst = self
-            .burst
-            .unwrap_or_else(|| u32::try_from(replenished).unwrap_or(u32::MAX));
+        let burst = u32::try_from(replenished).unwrap_or(u32::MAX).max(1);
+        pool.burst = self.burst.unwrap_or(burst);
         if pool.burst == 0 {
             return Err(PoolError::Burst);
         }
@@ -418,15 +429,15 @@ impl PoolBuilder {
 /// ```
 /// # use portcullis_core::Rate;
 /// # use portcullis_fleet::{Pool, PoolError};
-/// let error = Pool::builder("writes", Rate::per_second(100)).partitions(0).build();
-/// assert_eq!(error, Err(PoolError::Partitions(0)));
+/// let error = Pool::builder("writes", Rate::per_second(100)).partitions(501).build();
+/// assert_eq!(error, Err(PoolError::Partitions(501)));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PoolError {
     /// The shared rate is zero or unlimited, or its permits times the partitions exceed 2^32.
     Rate,
-    /// The number of partitions is not from 1 to [`MOST_PARTITIONS`].
+    /// There are more than [`MOST_PARTITIONS`] partitions.
     Partitions(u32),
     /// The burst is 0.
     Burst,
@@ -452,7 +463,7 @@ impl fmt::Display for PoolError {
             ),
             Self::Partitions(partitions) => write!(
                 f,
-                "{partitions} partitions: a pool has from 1 to {MOST_PARTITIONS} `partitions`"
+                "{partitions} partitions: a pool has at most {MOST_PARTITIONS} `partitions`"
             ),
             Self::Burst => f.write_str("a `burst` of 0 admits nothing: set at least 1"),
             Self::Lease(lease) => write!(f, "a `lease` of {lease:?} is shorter than 200 ms"),

@@ -10,8 +10,9 @@
 //!   before, also after the store has lost its content. A renewal or a release applies only to a
 //!   lease with the same member and the same fence. So a request that arrives late or twice does
 //!   not touch a lease that was granted after it was sent.
-//! - **The same again.** A member that asks for a partition that it has already keeps its fence,
-//!   and the lease begins again. So a member recovers what an answer granted that was lost.
+//! - **The same again.** A member names all leases that it knows of. Others that the store has for
+//!   it were granted by an answer that was lost: the store grants them again, with the same fence.
+//!   A member that does not want them releases them.
 //! - **No grant on amnesia.** A store that may have forgotten leases grants nothing until all of
 //!   them have ended, and says so ([`Answer::hold_off`]). In that time, a member may still renew
 //!   what it holds: the store takes its word for it, and of two members it believes the one with
@@ -60,8 +61,8 @@ pub struct Held {
     /// The partition: from 0 to one less than the number of partitions.
     pub partition: u32,
     /// The fence of the grant. Of two grants of a partition to different members, the later one has
-    /// the larger fence. A service that keeps the largest fence it has seen can refuse requests of a
-    /// member whose lease has ended.
+    /// the larger fence. A service that keeps the largest fence it has seen can refuse requests of
+    /// a member whose lease has ended.
     pub fence: u64,
 }
 
@@ -94,13 +95,14 @@ pub struct Exchange {
     /// How long the member has held partitions, in partition-milliseconds. The store only repeats
     /// it in [`Answer::members`].
     pub served: u64,
-    /// The leases to renew.
+    /// The leases to renew: all that the member knows of, except those to release.
     pub renew: Vec<Held>,
     /// The leases to end.
     pub release: Vec<Held>,
     /// The partitions to try, in this order.
     pub candidates: Vec<u32>,
-    /// How many of the candidates to grant at most.
+    /// How many of the candidates to grant at most. Leases of the member that the request does not
+    /// name count.
     pub at_most: u32,
 }
 
@@ -147,7 +149,8 @@ pub struct Answer {
     /// Of [`Exchange::renew`], the leases that begin again now. The others are lost: they ended, or
     /// another member has the partition.
     pub renewed: Vec<Held>,
-    /// The leases that begin now, on candidates.
+    /// The leases that begin now: first those of this member that the request does not name, then
+    /// candidates.
     pub granted: Vec<Held>,
     /// Candidates that other members have. Candidates after the last one that the store looked at
     /// are in neither list.
@@ -189,7 +192,8 @@ pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>>
 ///   [`Exchange::lease`] has passed since it was granted or last renewed.
 /// - A grant to another member has a larger fence than all grants of the partition before.
 /// - A renewal or a release of another fence, or of a lease that has ended, does nothing.
-/// - A candidate that the member has already is granted again, with the same fence.
+/// - A lease of the member that the request does not name is granted again, with the same fence,
+///   before any candidate, even if they are more than [`Exchange::at_most`].
 /// - A store that may have forgotten leases grants nothing for the time of the longest lease.
 ///   Until then it renews leases that it does not know, of two members that of the larger fence.
 ///

@@ -4,8 +4,8 @@
 //! - *renew*: a lease of the same member and fence, which has not ended, begins again. While the
 //!   table holds off, so does a lease that the table does not know, or knows with a smaller fence.
 //! - *release*: a lease of the same member and fence ends.
-//! - *grant*: a candidate that is free, or that the member has, begins. Not while the table holds
-//!   off.
+//! - *grant*: what the member has although it does not name it begins again, with the same fence.
+//!   Then candidates that are free begin. None begins while the table holds off.
 //! - *restart*: with its content, each lease begins again. Without, all are forgotten, and the
 //!   table holds off for the longest lease it has granted or renewed.
 //!
@@ -144,23 +144,22 @@ impl LeaseTable {
                 *slot = None;
             }
         }
+        self.grant_again(request, now, ends, &mut answer);
         for &partition in &request.candidates {
             if holds_off || answer.granted.len() >= request.at_most as usize {
                 break;
             }
-            let next = self.fence + 1;
+            let fence = self.fence + 1;
             let slot = self.slot(partition);
-            let fence = match slot.filter(|lease| now < lease.ends) {
-                Some(own) if own.member == request.member => own.fence,
-                Some(_) => {
-                    answer.taken.push(partition);
-                    continue;
+            match slot.filter(|lease| now < lease.ends) {
+                None => {
+                    *slot = Some(lease(fence));
+                    self.fence = fence;
+                    answer.granted.push(Held { partition, fence });
                 }
-                None => next,
-            };
-            *slot = Some(lease(fence));
-            self.fence = self.fence.max(fence);
-            answer.granted.push(Held { partition, fence });
+                Some(other) if other.member != request.member => answer.taken.push(partition),
+                Some(_) => {}
+            }
         }
         self.publish(request, now, ends);
         answer
@@ -250,6 +249,33 @@ impl LeaseTable {
         self.partitions.clear();
         self.members.clear();
         self.holds_off_until = now.saturating_add(self.longest);
+    }
+
+    /// Grants what the member has but does not name, because an answer was lost.
+    fn grant_again(
+        &mut self,
+        request: &Exchange,
+        now: Timestamp,
+        ends: Timestamp,
+        answer: &mut Answer,
+    ) {
+        for (partition, lease) in (0..).zip(&mut self.partitions) {
+            let Some(lease) = lease
+                .as_mut()
+                .filter(|lease| lease.member == request.member && now < lease.ends)
+            else {
+                continue;
+            };
+            let held = Held {
+                partition,
+                fence: lease.fence,
+            };
+            if !request.renew.contains(&held) {
+                lease.ends = ends;
+                lease.length = request.lease;
+                answer.granted.push(held);
+            }
+        }
     }
 
     fn slot(&mut self, partition: u32) -> &mut Option<Lease> {
