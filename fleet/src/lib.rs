@@ -17,10 +17,16 @@
 //! | keep the leases elsewhere | [`LeaseStore`], [`StoreFuture`], [`StoreError`] |
 //! | know what a store is asked, and what it answers | [`Exchange`], [`Answer`], [`Held`], [`Claim`], [`MemberId`] |
 //! | know by which rules a store decides | [`LeaseTable`] |
+//! | run a member by hand, as a driver or a simulation does | [`Protocol`], [`Event`], [`Actions`], [`Share`], [`Report`] |
+//! | know the fair shares of all members | [`FairShares`] |
 
+mod fair_share;
 mod pool;
+mod protocol;
 mod store;
 
+pub use fair_share::FairShares;
 pub use pool::{MOST_PARTITIONS, Pool, PoolBuilder, PoolError};
+pub use protocol::{Actions, Event, Protocol, Report, Share};
 pub use store::memory::{LeaseTable, MemoryStore};
 pub use store::{Answer, Claim, Exchange, Held, LeaseStore, MemberId, StoreError, StoreFuture};

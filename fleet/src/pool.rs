@@ -285,8 +285,9 @@ impl PoolBuilder {
         self
     }
 
-    /// Sets the number of partitions: at most [`MOST_PARTITIONS`], 20 unless set. With 0, the members
-    /// share nothing, and have what they have reserved.
+    /// Sets the number of partitions: at most [`MOST_PARTITIONS`], 20 unless set.
+    ///
+    /// With 0, the members share nothing, and have what they have reserved.
     ///
     /// More partitions follow the demands more closely; fewer cost a store less.
     pub const fn partitions(mut self, partitions: u32) -> Self {

@@ -194,8 +194,9 @@ pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>>
 /// - A renewal or a release of another fence, or of a lease that has ended, does nothing.
 /// - A lease of the member that the request does not name is granted again, with the same fence,
 ///   before any candidate, even if they are more than [`Exchange::at_most`].
-/// - A store that may have forgotten leases grants nothing for the time of the longest lease.
-///   Until then it renews leases that it does not know, of two members that of the larger fence.
+/// - A store that may have forgotten leases grants nothing for the time of the longest lease, also
+///   not again. Until then it renews leases that it does not know, of two members that of the
+///   larger fence.
 ///
 /// # Cost
 ///

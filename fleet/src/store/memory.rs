@@ -144,7 +144,10 @@ impl LeaseTable {
                 *slot = None;
             }
         }
-        self.grant_again(request, now, ends, &mut answer);
+        // A claim that arrived late may stand for the lease of a member that has it no more.
+        if !holds_off {
+            self.grant_again(request, now, ends, &mut answer);
+        }
         for &partition in &request.candidates {
             if holds_off || answer.granted.len() >= request.at_most as usize {
                 break;
