@@ -12,6 +12,7 @@ use crate::setup::{self, Part};
 /// A server that tests start, or compare with.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Server {
+    Etcd,
     Nginx,
     Redis,
 }
@@ -36,6 +37,15 @@ struct Facts {
 impl Server {
     const fn facts(self) -> Facts {
         match self {
+            Self::Etcd => Facts {
+                name: "etcd",
+                place: "usr/bin/etcd",
+                version: "--version",
+                variable: "PORTCULLIS_ETCD",
+                packages: &["etcd-server"],
+                libraries: &[],
+                missing: "missing: etcd (Debian's etcd-server, or its path in PORTCULLIS_ETCD)",
+            },
             Self::Nginx => Facts {
                 name: "nginx",
                 place: "usr/sbin/nginx",

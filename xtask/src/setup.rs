@@ -59,9 +59,9 @@ impl Part {
         }
     }
 
-    /// Returns Debian's packages for the part.
-    fn debian(self) -> &'static [&'static str] {
-        match self {
+    /// Returns Debian's packages to install for the part, or `None` if Debian has nothing for it.
+    fn debian(self) -> Option<&'static [&'static str]> {
+        let packages: &[_] = match self {
             Self::Rustfmt => &["rustfmt-web", "cargo-web"],
             Self::Clippy => &["rust-web-clippy", "cargo-web"],
             Self::BareTargets => &["rustc-web", "cargo-web", "rust-web-src"],
@@ -73,11 +73,12 @@ impl Part {
                 "qemu-system-arm",
                 "qemu-system-misc",
             ],
-            Self::X86 => &[],
+            Self::X86 => return None,
             Self::OldestRust => &[oldest_rust::LLVM],
             Self::Callgrind => &["valgrind"],
             Self::Server(server) => server.libraries(),
-        }
+        };
+        Some(packages)
     }
 }
 
@@ -90,7 +91,8 @@ pub(crate) fn ensure(context: &Context, part: Part) -> Result<(), String> {
         Part::Server(server) => server.unpack(context),
         _ => true,
     };
-    let install = || (cargo() && there()) || (apt_get(part.debian()) && unpack() && there());
+    let debian = || part.debian().is_some_and(apt_get) && unpack();
+    let install = || (cargo() && there()) || (debian() && there());
     if there() || install() {
         Ok(())
     } else {
@@ -240,9 +242,10 @@ fn install_runner(context: &Context) -> bool {
     runner.is_file() || succeeds(&mut cargo)
 }
 
-/// Installs Debian's `packages`, as root or with sudo if it needs no password.
+/// Installs Debian's `packages`, as root or with sudo if it needs no password. Without packages, it
+/// only updates the lists of packages.
 fn apt_get(packages: &[&str]) -> bool {
-    if packages.is_empty() || !is_quiet_success(Command::new("apt-get").arg("--version")) {
+    if !is_quiet_success(Command::new("apt-get").arg("--version")) {
         return false;
     }
     let is_root = output("id", &["-u"]).is_some_and(|id| id.trim() == "0");
@@ -264,7 +267,8 @@ fn apt_get(packages: &[&str]) -> bool {
             .args(arguments);
         succeeds(&mut command)
     };
-    apt_get(&["update"]) && apt_get(&[&["install", "--no-install-recommends"], packages].concat())
+    let install = || apt_get(&[&["install", "--no-install-recommends"], packages].concat());
+    apt_get(&["update"]) && (packages.is_empty() || install())
 }
 
 /// Unpacks Debian's `packages` into a folder, which has nothing else. The lists of packages are up
