@@ -14,11 +14,20 @@
 //! |---|---|
 //! | describe a capacity, its partitions and its leases | [`Pool`], [`PoolBuilder`], [`PoolError`] |
 //! | keep the leases in this process, for one process and for tests | [`MemoryStore`] |
+//! | keep the leases in etcd | `EtcdStore`, `EtcdSettings` |
+//! | keep the leases on a Redis server | `RedisStore`, `RedisSettings` |
 //! | keep the leases elsewhere | [`LeaseStore`], [`StoreFuture`], [`StoreError`] |
 //! | know what a store is asked, and what it answers | [`Exchange`], [`Answer`], [`Held`], [`Claim`], [`MemberId`] |
 //! | know by which rules a store decides | [`LeaseTable`] |
 //! | run a member by hand, as a driver or a simulation does | [`Protocol`], [`Event`], [`Actions`], [`Share`], [`Report`] |
 //! | know the fair shares of all members | [`FairShares`] |
+//!
+//! # Features
+//!
+//! - `etcd`: `EtcdStore`;
+//! - `redis`: `RedisStore`.
+//!
+//! Both need a runtime of tokio.
 
 mod fair_share;
 mod pool;
@@ -28,5 +37,9 @@ mod store;
 pub use fair_share::FairShares;
 pub use pool::{MOST_PARTITIONS, Pool, PoolBuilder, PoolError};
 pub use protocol::{Actions, Event, Protocol, Report, Share};
+#[cfg(feature = "etcd")]
+pub use store::etcd::{EtcdSettings, EtcdStore};
 pub use store::memory::{LeaseTable, MemoryStore};
+#[cfg(feature = "redis")]
+pub use store::redis::{RedisSettings, RedisStore};
 pub use store::{Answer, Claim, Exchange, Held, LeaseStore, MemberId, StoreError, StoreFuture};

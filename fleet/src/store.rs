@@ -25,7 +25,11 @@ use core::future::Future;
 use core::pin::Pin;
 use core::time::Duration;
 
+#[cfg(feature = "etcd")]
+pub(crate) mod etcd;
 pub(crate) mod memory;
+#[cfg(feature = "redis")]
+pub(crate) mod redis;
 
 /// The name of one member of a fleet, unique among all members that ever use a pool.
 ///

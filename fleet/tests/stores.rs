@@ -1,0 +1,539 @@
+//! The stores on etcd and Redis, on servers that the tests start: they decide as the table does.
+
+#[path = "support/servers.rs"]
+mod servers;
+
+use core::time::Duration;
+use std::collections::HashMap;
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::thread;
+use std::time::Instant;
+
+use portcullis_core::Timestamp;
+use portcullis_fleet::{Answer, Exchange, Held, LeaseStore, LeaseTable, MemberId, StoreError};
+use servers::{Kind, Server};
+use tokio::runtime::{Builder, Runtime};
+
+/// As long as no test takes.
+const LONG: Duration = Duration::from_mins(10);
+const SECOND: Duration = Duration::from_secs(1);
+
+fn runtime() -> Runtime {
+    Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+/// Pseudo-random numbers: `SplitMix64`.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u32) -> u32 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) % u64::from(n)) as u32
+    }
+}
+
+fn ask(member: u128, lease: Duration, candidates: &[u32], at_most: u32) -> Exchange {
+    Exchange {
+        demand: at_most,
+        candidates: candidates.to_vec(),
+        at_most,
+        ..Exchange::new(MemberId(member), lease)
+    }
+}
+
+impl Server {
+    /// Makes the server one that has kept a pool for so long that it grants.
+    async fn age(&self, pool: &str) {
+        if self.kind == Kind::Redis {
+            let client = redis::Client::open(format!("redis://127.0.0.1:{}/", self.port)).unwrap();
+            let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+            let key = format!("portcullis:fleet:{pool}");
+            let _: () = redis::cmd("HSET")
+                .arg(&key)
+                .arg(&["since", "1"])
+                .query_async(&mut connection)
+                .await
+                .unwrap();
+        }
+    }
+}
+
+/// Makes a pool known to a store, and old.
+async fn aged(server: &Server, pool: &str) -> Arc<dyn LeaseStore> {
+    let store = server.store();
+    let nothing = Exchange::new(MemberId(0xfeed), SECOND);
+    store.exchange(pool, &nothing).await.unwrap();
+    server.age(pool).await;
+    store
+}
+
+/// Runs a test on both kinds of servers.
+fn on_both<F: Future<Output = ()>>(test: impl Fn(Server) -> F) {
+    for kind in Kind::BOTH {
+        if let Some(server) = Server::start(kind) {
+            runtime().block_on(test(server));
+        }
+    }
+}
+
+/// The leases of one member: by partition, the fence of the store and that of the table.
+type Leases = HashMap<u32, (u64, u64)>;
+
+/// Returns an exchange for the store and the same for the table.
+fn both(asked: &Exchange, leases: &Leases, renew: &[u32], release: &[u32]) -> [Exchange; 2] {
+    let with = |fence: fn(&(u64, u64)) -> u64| {
+        let held = |partitions: &[u32]| {
+            let held = partitions.iter().map(|&partition| Held {
+                partition,
+                fence: fence(&leases[&partition]),
+            });
+            held.collect()
+        };
+        Exchange {
+            renew: held(renew),
+            release: held(release),
+            ..asked.clone()
+        }
+    };
+    [with(|pair| pair.0), with(|pair| pair.1)]
+}
+
+fn sorted(held: &[Held]) -> Vec<u32> {
+    let mut partitions: Vec<_> = held.iter().map(|held| held.partition).collect();
+    partitions.sort_unstable();
+    partitions
+}
+
+/// Random exchanges of some members with a store, compared with the table.
+async fn agrees(server: Server) {
+    const PARTITIONS: u32 = 14;
+    let store = aged(&server, "agreement").await;
+    let (mut table, mut random) = (LeaseTable::new(), Random(7));
+    let mut members: Vec<Leases> = vec![Leases::new(); 5];
+    let (mut grants, mut refusals) = (0, 0);
+    for step in 0..300_u32 {
+        let which = random.below(5) as usize;
+        let leases = &mut members[which];
+        let mut held: Vec<_> = leases.keys().copied().collect();
+        held.sort_unstable();
+        let (release, renew): (Vec<_>, Vec<_>) = held.iter().partition(|_| random.below(3) == 0);
+        let mut candidates: Vec<_> = (0..PARTITIONS).filter(|p| !held.contains(p)).collect();
+        let by = random.below(PARTITIONS) as usize % candidates.len().max(1);
+        candidates.rotate_left(by);
+        candidates.truncate(random.below(PARTITIONS) as usize);
+        let asked = Exchange {
+            served: u64::from(step),
+            ..ask(which as u128, LONG, &candidates, random.below(5))
+        };
+        let [for_store, for_table] = both(&asked, leases, &renew, &release);
+        let of_store = store.exchange("agreement", &for_store).await.unwrap();
+        let of_table = table.exchange(&for_table, Timestamp::from_secs(1));
+        let context = format!("step {step}: {for_store:?} {of_store:?} {of_table:?}");
+        assert_eq!(of_store.renewed, for_store.renew, "{context}");
+        assert_eq!(
+            sorted(&of_store.granted),
+            sorted(&of_table.granted),
+            "{context}"
+        );
+        let is_named = |partition| of_store.taken.contains(partition);
+        assert!(of_table.taken.iter().all(is_named), "{context}");
+        assert_eq!(of_store.hold_off, None);
+        for claim in &of_table.members {
+            assert!(of_store.members.contains(claim), "{claim:?} {context}");
+        }
+        leases.retain(|partition, _| !release.contains(partition));
+        for of in &of_table.granted {
+            let same = of_store
+                .granted
+                .iter()
+                .find(|a| a.partition == of.partition);
+            leases.insert(of.partition, (same.unwrap().fence, of.fence));
+        }
+        grants += of_table.granted.len();
+        refusals += of_table.taken.len();
+    }
+    assert!(grants > 100 && refusals > 100, "{grants} {refusals}");
+}
+
+#[test]
+fn stores_decide_as_the_table_does() {
+    on_both(agrees);
+}
+
+/// The request that renews what a request was granted.
+fn renewing(request: &Exchange, granted: &[Held]) -> Exchange {
+    Exchange {
+        renew: granted.to_vec(),
+        candidates: Vec::new(),
+        ..request.clone()
+    }
+}
+
+#[test]
+fn a_lease_that_is_not_renewed_ends_and_the_next_one_has_a_larger_fence() {
+    on_both(async |server| {
+        let store = aged(&server, "ends").await;
+        // etcd's leases are whole seconds, and this is the shortest.
+        let (one, other) = (ask(1, SECOND, &[3, 5], 2), ask(2, SECOND, &[5], 1));
+        let begun = Instant::now();
+        let of_one = store.exchange("ends", &one).await.unwrap().granted;
+        assert_eq!(sorted(&of_one), [3, 5]);
+        let of_other = loop {
+            let answer = store.exchange("ends", &other).await.unwrap();
+            if let [granted] = answer.granted[..] {
+                break granted;
+            }
+            assert_eq!(answer.taken, [5]);
+            assert!(begun.elapsed() < 20 * SECOND, "{answer:?}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        };
+        assert!(begun.elapsed() >= SECOND, "{:?}", begun.elapsed());
+        assert_eq!(of_other.partition, 5);
+        assert!(of_one.iter().all(|held| held.fence < of_other.fence));
+        // The first member comes back, and has lost what it had.
+        let answer = store
+            .exchange("ends", &renewing(&one, &of_one))
+            .await
+            .unwrap();
+        assert!(
+            !answer.renewed.iter().any(|held| held.partition == 5),
+            "{answer:?}"
+        );
+    });
+}
+
+#[test]
+fn a_renewed_lease_does_not_end() {
+    on_both(async |server| {
+        let store = aged(&server, "renewed").await;
+        let lease = 2 * SECOND;
+        let (one, other) = (ask(1, lease, &[3], 1), ask(2, lease, &[3], 1));
+        let granted = store.exchange("renewed", &one).await.unwrap().granted;
+        let mut renewed = Instant::now();
+        let begun = renewed;
+        while begun.elapsed() < 3 * SECOND {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            let now = Instant::now();
+            let answer = store
+                .exchange("renewed", &renewing(&one, &granted))
+                .await
+                .unwrap();
+            if now - renewed < lease {
+                assert_eq!(answer.renewed, granted);
+            }
+            renewed = now;
+            let answer = store.exchange("renewed", &other).await.unwrap();
+            if now.elapsed() < lease {
+                assert_eq!(answer.taken, [3]);
+            }
+        }
+    });
+}
+
+#[test]
+fn what_a_lost_answer_granted_is_granted_again() {
+    on_both(async |server| {
+        let store = aged(&server, "lost").await;
+        let granted = store
+            .exchange("lost", &ask(1, LONG, &[3, 5], 2))
+            .await
+            .unwrap()
+            .granted;
+        for again in [ask(1, LONG, &[], 0), ask(1, LONG, &[5, 7], 1)] {
+            let mut answer = store.exchange("lost", &again).await.unwrap();
+            answer.granted.sort_unstable_by_key(|held| held.partition);
+            assert_eq!(answer.granted, granted);
+        }
+        // Another store of the same process, which knows nothing.
+        let release = Exchange {
+            release: granted,
+            ..ask(1, LONG, &[], 0)
+        };
+        let answer = server.store().exchange("lost", &release).await.unwrap();
+        assert!(answer.granted.is_empty() && answer.renewed.is_empty());
+        let other = store
+            .exchange("lost", &ask(2, LONG, &[3, 5], 2))
+            .await
+            .unwrap();
+        assert_eq!(sorted(&other.granted), [3, 5]);
+    });
+}
+
+#[test]
+fn a_stale_fence_renews_and_releases_nothing() {
+    on_both(async |server| {
+        let store = aged(&server, "stale").await;
+        let held = store
+            .exchange("stale", &ask(1, LONG, &[3], 1))
+            .await
+            .unwrap()
+            .granted[0];
+        let stale = Held {
+            fence: held.fence - 1,
+            ..held
+        };
+        for (member, renew, release) in [
+            (1, vec![stale], vec![]),
+            (1, vec![], vec![stale]),
+            (2, vec![held], vec![]),
+            (2, vec![], vec![held]),
+        ] {
+            let request = Exchange {
+                renew,
+                release,
+                ..ask(member, LONG, &[], 0)
+            };
+            let answer = store.exchange("stale", &request).await.unwrap();
+            assert!(answer.renewed.is_empty(), "{answer:?}");
+            let answer = store
+                .exchange("stale", &ask(3, LONG, &[3], 1))
+                .await
+                .unwrap();
+            assert_eq!(answer.taken, [3]);
+        }
+    });
+}
+
+#[test]
+fn pools_are_apart_whatever_their_names() {
+    on_both(async |server| {
+        for pool in ["a", "a/p", "a/p/3", "1:a/", ""] {
+            let store = aged(&server, pool).await;
+            let answer = store.exchange(pool, &ask(1, LONG, &[3], 1)).await.unwrap();
+            assert_eq!(sorted(&answer.granted), [3], "{pool:?}");
+        }
+    });
+}
+
+#[test]
+fn a_large_exchange_takes_several_transactions() {
+    on_both(async |server| {
+        let store = aged(&server, "large").await;
+        let all: Vec<_> = (0..500).collect();
+        let request = ask(1, LONG, &all, 500);
+        let granted = store.exchange("large", &request).await.unwrap().granted;
+        assert_eq!(sorted(&granted), all);
+        let answer = store
+            .exchange("large", &renewing(&request, &granted))
+            .await
+            .unwrap();
+        assert_eq!(answer.renewed.len(), 500);
+        let release = Exchange {
+            release: granted,
+            ..ask(1, LONG, &[], 0)
+        };
+        store.exchange("large", &release).await.unwrap();
+        let answer = store
+            .exchange("large", &ask(2, LONG, &all, 500))
+            .await
+            .unwrap();
+        assert_eq!(sorted(&answer.granted), all);
+    });
+}
+
+/// Asks until the server answers.
+async fn persistent(store: &dyn LeaseStore, pool: &str, request: &Exchange) -> Answer {
+    let begun = Instant::now();
+    loop {
+        match store.exchange(pool, request).await {
+            Ok(answer) => return answer,
+            Err(StoreError::Unreachable(_) | StoreError::Refused(_)) => {
+                assert!(begun.elapsed() < 60 * SECOND);
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+#[test]
+fn after_a_restart_no_partition_is_leased_twice() {
+    on_both(async |mut server| {
+        let store = aged(&server, "restart").await;
+        let lease = 3 * SECOND;
+        let (one, other) = (ask(1, lease, &[3], 1), ask(2, lease, &[3, 4], 2));
+        // Renewed just before.
+        let held = store.exchange("restart", &one).await.unwrap().granted;
+        let granted = Instant::now();
+        server.restart();
+        let up = Instant::now();
+        let answer = persistent(&*store, "restart", &other).await;
+        if server.kind == Kind::Redis && granted.elapsed() < lease {
+            assert!(answer.granted.is_empty(), "{answer:?}");
+            assert!(
+                answer.hold_off.is_some_and(|rest| rest <= lease),
+                "{answer:?}"
+            );
+        }
+        if granted.elapsed() < lease {
+            assert!(!sorted(&answer.granted).contains(&3), "{answer:?}");
+        }
+        // The holder renews, also where the server has forgotten its lease.
+        let answer = persistent(&*store, "restart", &renewing(&one, &held)).await;
+        if granted.elapsed() < lease {
+            assert_eq!(answer.renewed, held);
+        }
+        // The hold-off ends. The holder has renewed, so only the rest is free.
+        let both = loop {
+            let renewed = Instant::now();
+            let answer = persistent(&*store, "restart", &renewing(&one, &held)).await;
+            if answer.renewed.is_empty() {
+                return eprintln!("not judged: the machine is too slow");
+            }
+            let answer = persistent(&*store, "restart", &other).await;
+            if renewed.elapsed() < lease {
+                assert!(!sorted(&answer.granted).contains(&3), "{answer:?}");
+            }
+            if answer.hold_off.is_none() {
+                break answer;
+            }
+            assert!(up.elapsed() < 60 * SECOND, "{answer:?}");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        };
+        if server.kind == Kind::Redis {
+            assert!(up.elapsed() >= lease, "{:?}", up.elapsed());
+        }
+        assert_eq!(sorted(&both.granted), [4]);
+    });
+}
+
+#[test]
+fn a_pool_that_the_server_does_not_know_is_leased_after_one_lease_time() {
+    let Some(server) = Server::start(Kind::Redis) else {
+        return;
+    };
+    runtime().block_on(async {
+        let (store, begun) = (server.store(), Instant::now());
+        let answer = store
+            .exchange("new", &ask(1, SECOND, &[0], 1))
+            .await
+            .unwrap();
+        assert_eq!(answer.hold_off, Some(SECOND));
+        while store
+            .exchange("new", &ask(1, SECOND, &[0], 1))
+            .await
+            .unwrap()
+            .granted
+            .is_empty()
+        {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        assert!(begun.elapsed() >= SECOND);
+    });
+}
+
+/// Passes bytes on between a store and its server, and damages what the server says.
+struct Proxy {
+    port: u16,
+}
+
+impl Proxy {
+    fn start(server: u16, damage: fn(&mut Random, &mut Vec<u8>)) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        thread::spawn(move || {
+            for (number, client) in (0..).zip(listener.incoming().map_while(Result::ok)) {
+                let Ok(server) = TcpStream::connect(("127.0.0.1", server)) else {
+                    return;
+                };
+                let (to, from) = (server.try_clone().unwrap(), client.try_clone().unwrap());
+                thread::spawn(move || pass_on(from, to, |_| {}));
+                let mut random = Random(number);
+                let damaged = move |bytes: &mut Vec<u8>| damage(&mut random, bytes);
+                thread::spawn(move || pass_on(server, client, damaged));
+            }
+        });
+        Self { port }
+    }
+}
+
+fn pass_on(mut from: TcpStream, mut to: TcpStream, mut change: impl FnMut(&mut Vec<u8>)) {
+    let mut buffer = vec![0; 65536];
+    while let Ok(length @ 1..) = from.read(&mut buffer) {
+        let mut bytes = buffer[..length].to_vec();
+        change(&mut bytes);
+        if to.write_all(&bytes).is_err() {
+            break;
+        }
+    }
+    let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
+}
+
+/// Changes, cuts or doubles a part of some answers.
+fn damage(random: &mut Random, bytes: &mut Vec<u8>) {
+    let length = bytes.len() as u32;
+    let at = random.below(length) as usize;
+    match random.below(12) {
+        0 => bytes[at] = random.below(256) as u8,
+        1 => bytes[at] ^= 1 << random.below(8),
+        2 => bytes.truncate(at + 1),
+        3 => drop(bytes.remove(at)),
+        4 => bytes.insert(at, b"0]}{\"9-\r\n:$*"[random.below(12) as usize]),
+        5 => {
+            let part = bytes[at..].to_vec();
+            bytes.extend(part);
+        }
+        _ => {}
+    }
+}
+
+#[test]
+fn damaged_answers_are_errors() {
+    for kind in Kind::BOTH {
+        let Some(server) = Server::start(kind) else {
+            continue;
+        };
+        let proxy = Proxy::start(server.port, damage);
+        runtime().block_on(async {
+            let limit = Duration::from_millis(60);
+            let (mut errors, mut random) = ([0; 3], Random(1));
+            let mut store = kind.store(proxy.port, limit);
+            for step in 0..200 {
+                // A Redis client may wait for the rest of an answer that was cut.
+                if step % 10 == 0 {
+                    store = kind.store(proxy.port, limit);
+                }
+                let request = ask(u128::from(random.below(3)), LONG, &[1, 2, 3], 2);
+                let begun = Instant::now();
+                match store.exchange("damaged", &request).await {
+                    Ok(_) => {}
+                    Err(StoreError::Unreachable(_)) => errors[0] += 1,
+                    Err(StoreError::Refused(_)) => errors[1] += 1,
+                    Err(StoreError::Damaged(_)) => errors[2] += 1,
+                    Err(error) => panic!("{error}"),
+                }
+                assert!(begun.elapsed() < 30 * SECOND, "{:?}", begun.elapsed());
+            }
+            println!("{kind:?}: unreachable, refused, damaged: {errors:?}");
+            assert!(errors[0] > 0 && errors[2] > 0, "{errors:?}");
+        });
+    }
+}
+
+#[test]
+fn a_server_that_does_not_answer_is_unreachable_in_time() {
+    for kind in Kind::BOTH {
+        // It accepts connections, and says nothing.
+        let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+        let closed = TcpListener::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap();
+        runtime().block_on(async {
+            for port in [silent.local_addr().unwrap().port(), closed.port()] {
+                let store = kind.store(port, Duration::from_millis(100));
+                let begun = Instant::now();
+                let answer = store.exchange("silent", &ask(1, SECOND, &[], 0)).await;
+                assert!(
+                    matches!(answer, Err(StoreError::Unreachable(_))),
+                    "{answer:?}"
+                );
+                assert!(begun.elapsed() < 20 * SECOND);
+            }
+        });
+    }
+}
