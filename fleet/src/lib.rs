@@ -21,6 +21,7 @@
 //! | know by which rules a store decides | [`LeaseTable`] |
 //! | run a member by hand, as a driver or a simulation does | [`Protocol`], [`Event`], [`Actions`], [`Share`], [`Report`] |
 //! | know the fair shares of all members | [`FairShares`] |
+//! | write to the service at the pace it allows | [`jobs`] |
 //!
 //! # Features
 //!
@@ -30,6 +31,7 @@
 //! Both need a runtime of tokio.
 
 mod fair_share;
+pub mod jobs;
 mod pool;
 mod protocol;
 mod store;

@@ -1,0 +1,307 @@
+use core::fmt;
+use core::task::Waker;
+use core::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use futures_util::task::AtomicWaker;
+
+/// The state of a run, at one moment. Returned by [`Handle::progress`].
+///
+/// ```
+/// use portcullis_fleet::jobs::Progress;
+/// fn show(progress: &Progress) {
+///     println!(
+///         "{} written, {} to do, done in {:?}",
+///         progress.written,
+///         progress.waiting + progress.in_flight,
+///         progress.time_left,
+///     );
+/// }
+/// # show(&Progress::default());
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct Progress {
+    /// The operations that are written.
+    pub written: u64,
+    /// Their cost, in permits.
+    pub written_cost: u64,
+    /// The operations that are given up.
+    pub given_up: u64,
+    /// How often an operation was released: once for each attempt.
+    pub sends: u64,
+    /// How often an operation was put back to be tried again.
+    pub retries: u64,
+    /// The batches that the service did not write, or not in whole, because it was overloaded.
+    pub overloads: u64,
+    /// The batches whose write took longer than the longest time.
+    pub timeouts: u64,
+    /// The operations that were settled, and whose acknowledgement failed.
+    pub unacknowledged: u64,
+    /// The operations that the runner holds and has not released: they wait for permits, or for
+    /// another attempt.
+    pub waiting: u64,
+    /// The operations that are released, and not written or put back yet.
+    pub in_flight: u64,
+    /// The cost of the operations that the runner holds: those that wait and those in flight, in
+    /// permits. The capacity that it needs.
+    pub needs: u64,
+    /// The permits taken, for all attempts.
+    pub permits: u64,
+    /// The speed, as a part of the full one, from 1/64 to 1: see
+    /// [`SlowDown`](crate::jobs::SlowDown).
+    pub speed: f64,
+    /// Whether the runner pauses.
+    pub paused: bool,
+    /// The time since the first release.
+    pub elapsed: Duration,
+    /// The estimated time until the last operation is written: the cost that is left, at the mean
+    /// rate of the run so far. `None` before the first write, and if the cost that is left is not
+    /// known: see [`Jobs::total_cost`](crate::jobs::Jobs::total_cost).
+    pub time_left: Option<Duration>,
+}
+
+impl Progress {
+    /// Returns the estimated time for `cost` more permits, at the mean rate so far.
+    pub(super) fn estimate(&self, cost: u64) -> Option<Duration> {
+        if cost == 0 {
+            return Some(Duration::ZERO);
+        }
+        let nanos = self.elapsed.as_nanos() * u128::from(cost);
+        let nanos = nanos.checked_div(self.written_cost.into())?;
+        u64::try_from(nanos).ok().map(Duration::from_nanos)
+    }
+}
+
+/// Something that happened in a run. See [`Jobs::on_event`](crate::jobs::Jobs::on_event).
+///
+/// ```
+/// use portcullis_fleet::jobs::Event;
+/// fn log(event: &Event) {
+///     if let Event::Paused { time } = event {
+///         println!("the service is overloaded: a pause of {time:?}");
+///     }
+/// }
+/// # log(&Event::Resumed);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Event {
+    /// A batch was released: its write begins.
+    Released {
+        /// The number of operations.
+        operations: usize,
+        /// Their cost, in permits.
+        cost: u64,
+        /// The permits that were taken for it: more than the cost at a lower speed, or with a debt.
+        permits: u64,
+    },
+    /// Operations were written.
+    Written {
+        /// The number of operations.
+        operations: usize,
+        /// Their cost, in permits.
+        cost: u64,
+    },
+    /// Operations were put back, to be tried again.
+    Retrying {
+        /// The number of operations.
+        operations: usize,
+    },
+    /// Operations were given up.
+    GivenUp {
+        /// The number of operations.
+        operations: usize,
+    },
+    /// A write took longer than the longest time, and was cancelled.
+    TimedOut {
+        /// The number of operations.
+        operations: usize,
+    },
+    /// A pause begins or becomes longer.
+    Paused {
+        /// The time from now to its end.
+        time: Duration,
+    },
+    /// A pause is over.
+    Resumed,
+    /// An acknowledgement failed, or took longer than the longest time.
+    Unacknowledged {
+        /// The number of operations.
+        operations: usize,
+    },
+    /// The run is over.
+    Finished,
+}
+
+/// What the handles and the runner share.
+#[derive(Debug, Default)]
+pub(super) struct Shared {
+    state: Mutex<State>,
+    waker: AtomicWaker,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct State {
+    pub(super) progress: Progress,
+    /// A pause that a handle has asked for.
+    pub(super) pause: Option<Wish>,
+    pub(super) stop: bool,
+}
+
+/// A pause that a handle asks for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wish {
+    /// Its time; `None`: as the settings say.
+    pub(super) time: Option<Duration>,
+}
+
+impl Shared {
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        // The state is complete at any point, so poisoning does no harm.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn register(&self, waker: &Waker) {
+        self.waker.register(waker);
+    }
+}
+
+/// Observes and steers a run, from any task or thread. Created by
+/// [`Jobs::handle`](crate::jobs::Jobs::handle). Clones refer to the same run.
+///
+/// ```
+/// use core::time::Duration;
+/// use futures_util::stream;
+/// use portcullis_async::{Queue, ThreadTimer};
+/// use portcullis_core::{Rate, TokenBucket};
+/// use portcullis_fleet::jobs::{Jobs, Outcome};
+///
+/// let queue = Queue::new(TokenBucket::new(Rate::per_second(1_000), 5), ThreadTimer::new(), 5);
+/// let jobs = Jobs::new(&queue, ThreadTimer::new());
+/// let handle = jobs.handle();
+/// let run = jobs.run(stream::iter(0..10), |_batch| async { Outcome::Done });
+/// let report = futures_executor::block_on(run);
+/// assert_eq!((report.progress.written, handle.progress().written), (10, 10));
+/// ```
+#[derive(Clone)]
+pub struct Handle {
+    pub(super) shared: Arc<Shared>,
+}
+
+impl Handle {
+    /// Returns the state of the run: as it was when the runner was last polled.
+    ///
+    /// # Cost
+    ///
+    /// Locks a mutex, which the runner holds for moments only.
+    ///
+    /// ```
+    /// # use portcullis_async::{Queue, ThreadTimer};
+    /// # use portcullis_core::{Rate, TokenBucket};
+    /// # use portcullis_fleet::jobs::Jobs;
+    /// let queue = Queue::new(TokenBucket::new(Rate::per_second(5), 5), ThreadTimer::new(), 5);
+    /// let jobs = Jobs::new(&queue, ThreadTimer::new());
+    /// assert_eq!(jobs.handle().progress().written, 0);
+    /// ```
+    pub fn progress(&self) -> Progress {
+        self.shared.state().progress
+    }
+
+    /// Pauses the run for the time of [`SlowDown::pause`](crate::jobs::SlowDown::pause): nothing is
+    /// released. What is in flight continues. Has no effect during a pause.
+    ///
+    /// ```
+    /// # use portcullis_async::{Queue, ThreadTimer};
+    /// # use portcullis_core::{Rate, TokenBucket};
+    /// # use portcullis_fleet::jobs::Jobs;
+    /// let queue = Queue::new(TokenBucket::new(Rate::per_second(5), 5), ThreadTimer::new(), 5);
+    /// let jobs = Jobs::new(&queue, ThreadTimer::new());
+    /// jobs.handle().pause();
+    /// ```
+    pub fn pause(&self) {
+        self.shared.state().pause = Some(Wish { time: None });
+        self.shared.waker.wake();
+    }
+
+    /// Pauses the run for `time`, as [`pause`](Self::pause) does.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_async::{Queue, ThreadTimer};
+    /// # use portcullis_core::{Rate, TokenBucket};
+    /// # use portcullis_fleet::jobs::Jobs;
+    /// let queue = Queue::new(TokenBucket::new(Rate::per_second(5), 5), ThreadTimer::new(), 5);
+    /// let jobs = Jobs::new(&queue, ThreadTimer::new());
+    /// jobs.handle().pause_for(Duration::from_secs(2));
+    /// ```
+    pub fn pause_for(&self, time: Duration) {
+        self.shared.state().pause = Some(Wish { time: Some(time) });
+        self.shared.waker.wake();
+    }
+
+    /// Ends the run early. Nothing more is taken from the source, and nothing more is released. The
+    /// run is over once all that is in flight is settled. The operations that the runner still
+    /// holds are not acknowledged, so their queue delivers them again.
+    ///
+    /// ```
+    /// # use futures_util::stream;
+    /// # use portcullis_async::{Queue, ThreadTimer};
+    /// # use portcullis_core::{Rate, TokenBucket};
+    /// # use portcullis_fleet::jobs::{Ended, Jobs, Outcome};
+    /// let queue = Queue::new(TokenBucket::new(Rate::per_second(5), 5), ThreadTimer::new(), 5);
+    /// let jobs = Jobs::new(&queue, ThreadTimer::new());
+    /// jobs.handle().stop();
+    /// let run = jobs.run(stream::pending::<u32>(), |_batch| async { Outcome::Done });
+    /// assert_eq!(futures_executor::block_on(run).ended, Ended::Stopped);
+    /// ```
+    pub fn stop(&self) {
+        self.shared.state().stop = true;
+        self.shared.waker.wake();
+    }
+}
+
+impl fmt::Debug for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let progress = self.progress();
+        f.debug_struct("Handle")
+            .field("progress", &progress)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a run has done. Returned by [`Jobs::run`](crate::jobs::Jobs::run).
+///
+/// ```
+/// use portcullis_fleet::jobs::{Ended, Report};
+/// fn is_complete(report: &Report) -> bool {
+///     report.ended == Ended::Finished && report.progress.given_up == 0
+/// }
+/// # let _ = is_complete;
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Report {
+    /// Why the run is over.
+    pub ended: Ended,
+    /// Its final counts. `waiting` are the operations that were taken from the source and neither
+    /// written nor given up: their queue delivers them again.
+    pub progress: Progress,
+}
+
+/// Why a run is over.
+///
+/// ```
+/// use portcullis_fleet::jobs::Ended;
+/// assert_ne!(Ended::Finished, Ended::Stopped);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Ended {
+    /// The source has ended, and all its operations are settled.
+    Finished,
+    /// [`Handle::stop`] was called.
+    Stopped,
+    /// The queue of permits was closed.
+    Closed,
+}
