@@ -74,20 +74,27 @@ use core::fmt;
 use core::future::Future;
 use core::pin::Pin;
 use core::time::Duration;
+use std::sync::Arc;
 
 use portcullis_core::{Retry, Timestamp};
 
+mod cached;
+mod guarded;
 mod limit;
 mod memory;
 mod quota;
 #[cfg(feature = "redis")]
 mod redis;
+mod sync;
 
+pub use cached::{CacheCounts, CacheSettings, CachedStore};
+pub use guarded::{GuardSettings, GuardedStore, OnFailure, StoreEvent};
 pub use limit::{CounterLimit, CounterLimitError, MAX_UNITS};
 pub use memory::MemoryStore;
 pub use quota::Quota;
 #[cfg(feature = "redis")]
 pub use redis::{RedisSettings, RedisStore};
+pub use sync::SyncChannel;
 
 use quota::Judgement;
 
@@ -242,6 +249,58 @@ pub trait CounterStore: Send + Sync {
             Ok(decisions)
         })
     }
+
+    /// Returns whether the store tells other instances what it learns of charges that are
+    /// [synced](Charge::synced).
+    fn syncs(&self) -> bool {
+        false
+    }
+}
+
+impl<S: CounterStore + ?Sized> CounterStore for Arc<S> {
+    fn get<'a>(&'a self, id: &'a str) -> StoreFuture<'a, Counter> {
+        (**self).get(id)
+    }
+
+    fn get_many<'a>(&'a self, ids: &'a [&'a str]) -> StoreFuture<'a, Vec<Counter>> {
+        (**self).get_many(ids)
+    }
+
+    fn increment_and_get<'a>(
+        &'a self,
+        id: &'a str,
+        expiry: Duration,
+        delta: i64,
+    ) -> StoreFuture<'a, Counter> {
+        (**self).increment_and_get(id, expiry, delta)
+    }
+
+    fn read_quotas<'a>(&'a self, ids: &'a [&'a str]) -> StoreFuture<'a, QuotaRead> {
+        (**self).read_quotas(ids)
+    }
+
+    fn write_quotas<'a>(
+        &'a self,
+        read_at: Timestamp,
+        writes: &'a [QuotaWrite<'a>],
+    ) -> StoreFuture<'a, bool> {
+        (**self).write_quotas(read_at, writes)
+    }
+
+    fn take<'a>(&'a self, charges: &'a [Charge<'a>]) -> StoreFuture<'a, StoreDecision> {
+        (**self).take(charges)
+    }
+
+    fn take_many<'a>(
+        &'a self,
+        requests: &'a [&'a [Charge<'a>]],
+    ) -> StoreFuture<'a, Vec<Result<StoreDecision, StoreError>>> {
+        (**self).take_many(requests)
+    }
+
+    fn syncs(&self) -> bool {
+        (**self).syncs()
+    }
 }
 
 /// The value of a counter.
@@ -297,6 +356,9 @@ pub struct Charge<'a> {
     pub limit: &'a CounterLimit,
     /// The number of permits.
     pub permits: u32,
+    /// Whether other instances are told what this one learns of the limit's state: see
+    /// [`synced`](Self::synced).
+    pub is_synced: bool,
 }
 
 impl<'a> Charge<'a> {
@@ -309,7 +371,26 @@ impl<'a> Charge<'a> {
     /// ```
     #[must_use]
     pub const fn new(id: &'a str, limit: &'a CounterLimit, permits: u32) -> Self {
-        Self { id, limit, permits }
+        Self {
+            id,
+            limit,
+            permits,
+            is_synced: false,
+        }
+    }
+
+    /// Tells other instances what this one learns of the limit's state, if the store has a
+    /// [`SyncChannel`]: see [`CachedStore::with_channel`]. Default: not told.
+    ///
+    /// ```
+    /// # use portcullis_policy::counters::{Charge, CounterLimit};
+    /// # let limit = CounterLimit::new(&"10/s".parse().unwrap()).unwrap();
+    /// assert!(Charge::new("alice", &limit, 3).synced(true).is_synced);
+    /// ```
+    #[must_use]
+    pub const fn synced(mut self, is_synced: bool) -> Self {
+        self.is_synced = is_synced;
+        self
     }
 }
 
@@ -336,6 +417,30 @@ pub struct StoreDecision {
     retry: Option<Retry>,
     at: Timestamp,
     left: Vec<Left>,
+    origin: Origin,
+}
+
+/// Where a [`StoreDecision`] was made.
+///
+/// ```
+/// # use portcullis_core::ManualClock;
+/// # use portcullis_policy::counters::{Charge, CounterLimit, CounterStore, MemoryStore, Origin};
+/// # futures_executor::block_on(async {
+/// let store = MemoryStore::new(100, ManualClock::new());
+/// let limit = CounterLimit::new(&"10/s".parse().unwrap())?;
+/// let decision = store.take(&[Charge::new("a", &limit, 8)]).await?;
+/// assert_eq!(decision.origin(), Origin::Store);
+/// # Ok::<(), Box<dyn core::error::Error>>(()) }).unwrap();
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Origin {
+    /// In the store.
+    Store,
+    /// In a [`CachedStore`], by what it had learned from its store before.
+    Cache,
+    /// In a [`GuardedStore`], because its store had no answer.
+    Fallback,
 }
 
 impl StoreDecision {
@@ -365,7 +470,14 @@ impl StoreDecision {
         self.at
     }
 
-    /// Returns what each limit has left after the decision, in the order of the charges.
+    /// Returns where the decision was made.
+    #[must_use]
+    pub const fn origin(&self) -> Origin {
+        self.origin
+    }
+
+    /// Returns what each limit has left after the decision, in the order of the charges. Empty if
+    /// a [`GuardedStore`] has allowed or denied the request without a state.
     #[must_use]
     pub fn left(&self) -> &[Left] {
         &self.left

@@ -3,6 +3,8 @@
 use core::fmt;
 use core::time::Duration;
 
+use portcullis_core::Timestamp;
+
 use crate::{Algorithm, Limit, MAX_SEGMENTS};
 
 /// The largest number of units in the state of a limit: 2^53. Up to this number, also a script in
@@ -73,7 +75,7 @@ impl CounterLimit {
         let segments = match limit.algorithm() {
             Algorithm::TokenBucket => {
                 let period = micros(period).ok_or(CounterLimitError::Period { segments: 1 })?;
-                let divisor = gcd(count, period);
+                let divisor = gcd(count.into(), period.into()) as u64;
                 let (rate, permit) = (count / divisor, period / divisor);
                 // The time to fill, in microseconds, is at most one unit less per unit of rate.
                 let most = capacity.checked_mul(permit);
@@ -110,6 +112,94 @@ impl CounterLimit {
         })
     }
 
+    /// This limit with `part / whole` of its permits and of its rate, rounded down. `None` if no
+    /// permit is left, or if the numbers are too large.
+    pub(super) fn share(&self, part: u64, whole: u64) -> Option<Self> {
+        let of = |n: u64| u64::try_from(u128::from(n) * u128::from(part) / u128::from(whole)).ok();
+        let shape = match self.shape {
+            Shape::Bucket {
+                rate,
+                permit,
+                burst,
+            } => {
+                let rate = u128::from(rate) * u128::from(part);
+                let permit = u128::from(permit) * u128::from(whole);
+                let divisor = gcd(rate, permit);
+                let rate = u64::try_from(rate / divisor).ok()?;
+                let permit = u64::try_from(permit / divisor).ok()?;
+                let burst = of(burst)?;
+                let most = burst.checked_mul(permit)?.checked_add(rate)?;
+                (most <= MAX_UNITS && rate > 0).then_some(Shape::Bucket {
+                    rate,
+                    permit,
+                    burst,
+                })?
+            }
+            Shape::Windows {
+                segments,
+                length,
+                count,
+            } => Shape::Windows {
+                segments,
+                length,
+                count: of(count)?,
+            },
+        };
+        let share = Self { shape };
+        (share.capacity() > 0).then_some(share)
+    }
+
+    /// This limit for permits that are taken from a store up to `hold` before they are spent, and
+    /// how long they may be held. What is spent then stays within this limit.
+    ///
+    /// Of a token bucket, at most `burst' + rate × (t + hold)` permits are taken in the time in
+    /// which those of a span `t` can have been taken. So `burst'` is less than the burst by
+    /// `rate × hold`, of which no more than an eighth is given up: `hold` is shorter then.
+    pub(super) fn ahead(&self, hold: Duration) -> (Self, Duration) {
+        let Shape::Bucket {
+            rate,
+            permit,
+            burst,
+        } = self.shape
+        else {
+            return (self.clone(), hold);
+        };
+        let comes_in = hold.as_micros() * u128::from(rate) / u128::from(permit);
+        let kept = u64::try_from(comes_in).map_or(burst / 8, |n| n.min(burst / 8));
+        let micros = u128::from(kept) * u128::from(permit) / u128::from(rate);
+        let micros = u64::try_from(micros).unwrap_or(u64::MAX);
+        let shape = Shape::Bucket {
+            rate,
+            permit,
+            burst: burst - kept,
+        };
+        (Self { shape }, hold.min(Duration::from_micros(micros)))
+    }
+
+    /// How long the segment of a window still lasts at `at`, the store's time. `None` for a token
+    /// bucket, which has no segments.
+    pub(super) fn segment_left(&self, at: Timestamp) -> Option<Duration> {
+        match self.shape {
+            Shape::Bucket { .. } => None,
+            Shape::Windows { length, .. } => {
+                let since = (at.as_nanos() / 1_000) % length;
+                Some(Duration::from_micros(length - since))
+            }
+        }
+    }
+
+    /// The permits that return to a limit without free permits within `span`, rounded down. 0 for
+    /// a window, whose permits return with the end of a segment.
+    pub(super) fn comes_in(&self, span: Duration) -> u64 {
+        match self.shape {
+            Shape::Bucket { rate, permit, .. } => {
+                let permits = span.as_micros() * u128::from(rate) / u128::from(permit);
+                u64::try_from(permits).unwrap_or(u64::MAX)
+            }
+            Shape::Windows { .. } => 0,
+        }
+    }
+
     /// Returns the number of permits that can be available at most.
     ///
     /// ```
@@ -134,7 +224,7 @@ fn micros(duration: Duration) -> Option<u64> {
     (micros > 0 && duration.subsec_nanos().is_multiple_of(1_000)).then_some(micros)
 }
 
-fn gcd(mut a: u64, mut b: u64) -> u64 {
+fn gcd(mut a: u128, mut b: u128) -> u128 {
     while b != 0 {
         (a, b) = (b, a % b);
     }

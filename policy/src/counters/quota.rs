@@ -26,7 +26,7 @@ use core::time::Duration;
 use portcullis_core::{Retry, Timestamp};
 
 use super::limit::Shape;
-use super::{Charge, CounterLimit, Left, MAX_UNITS, StoreDecision, StoreError};
+use super::{Charge, CounterLimit, Left, MAX_UNITS, Origin, StoreDecision, StoreError};
 use crate::MAX_SEGMENTS;
 
 /// The state of one limit for one id, as a counter store keeps it: a list of numbers, which only
@@ -297,6 +297,7 @@ impl<'a> Judgement<'a> {
             retry,
             at,
             left: self.left(&states, now),
+            origin: Origin::Store,
         };
         Ok((decision, taken))
     }
@@ -324,6 +325,7 @@ impl<'a> Judgement<'a> {
             retry: None,
             at,
             left: self.left(&states, now),
+            origin: Origin::Store,
         };
         if !is_allowed {
             decision.denied_by = Some(self.denied_by(&states).ok_or(StoreError::Damaged)?);

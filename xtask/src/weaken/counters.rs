@@ -2,6 +2,9 @@
 
 use super::Mutant;
 
+const CACHED: &str = "policy/src/counters/cached.rs";
+const GUARDED: &str = "policy/src/counters/guarded.rs";
+const LIMIT: &str = "policy/src/counters/limit.rs";
 const MEMORY: &str = "policy/src/counters/memory.rs";
 const QUOTA: &str = "policy/src/counters/quota.rs";
 
@@ -59,5 +62,84 @@ pub(super) const MUTANTS: &[Mutant] = &[
             "counters",
             "a_denied_request_succeeds_at_the_instant_it_was_told_and_not_before",
         ),
+    },
+    // Permits that were taken ahead are granted too late.
+    Mutant {
+        file: LIMIT,
+        within: "fn ahead(",
+        text: "burst: burst - kept",
+        by: "burst",
+        test: (
+            "cached",
+            "permits_that_are_held_while_the_store_fills_up_are_part_of_the_burst",
+        ),
+    },
+    Mutant {
+        file: CACHED,
+        within: "fn granted(",
+        text: "entry.hold.min(left)",
+        by: "entry.hold.max(left)",
+        test: ("cached", "caches_together_never_exceed_a_limit"),
+    },
+    Mutant {
+        file: CACHED,
+        within: "fn begin(",
+        text: "if entry.until <= now {",
+        by: "if entry.until < Timestamp::ZERO {",
+        test: ("cached", "permits_that_are_not_used_lapse"),
+    },
+    // Permits that another block has, or that the store has counted, are granted twice.
+    Mutant {
+        file: CACHED,
+        within: "fn undo(",
+        text: "if entry.until == part.until {",
+        by: "if entry.until >= part.until {",
+        test: (
+            "cached",
+            "a_request_that_waits_long_returns_nothing_to_another_block",
+        ),
+    },
+    Mutant {
+        file: CACHED,
+        within: "fn begin(",
+        text: "entry.block -= part.held;",
+        by: "entry.block -= part.held / 2;",
+        test: ("cached", "caches_together_never_exceed_a_limit"),
+    },
+    // What a store that is down decides is kept as if the store had.
+    Mutant {
+        file: CACHED,
+        within: "fn granted(",
+        text: "decision.origin == Origin::Store",
+        by: "decision.origin != Origin::Cache",
+        test: (
+            "cached",
+            "what_a_guarded_store_decides_by_itself_is_not_kept",
+        ),
+    },
+    // A store that is down is asked by all, or too early; a share is not a part.
+    Mutant {
+        file: GUARDED,
+        within: "fn call(",
+        text: "*is_probed = true;",
+        by: "*is_probed = false;",
+        test: ("guarded", "one_request_at_a_time_probes"),
+    },
+    Mutant {
+        file: GUARDED,
+        within: "fn call(",
+        text: "now < *probe_at",
+        by: "now.saturating_add(Duration::from_nanos(1)) < *probe_at",
+        test: (
+            "guarded",
+            "a_failed_store_is_not_asked_until_a_pause_is_over_and_every_transition_is_reported",
+        ),
+    },
+    Mutant {
+        file: LIMIT,
+        within: "fn share(",
+        text: "count: of(count)?",
+        by: "count",
+        test: ("guarded", "a_share_is_a_part_of_each_limit"),
     },
 ];
