@@ -133,6 +133,65 @@ proptest! {
     }
 }
 
+/// Moves a state of any bits to other rules. The other limiter grants no more than it can hold.
+fn any_word_is_moved<L: Detach>(from: L, to: L, word: u64, now: Timestamp, n: u32) {
+    let ((from, _), (to, place)) = (from.detach(), to.detach());
+    let word = StateWord::new(word);
+    let (from, to) = (Attached::new(from, &word), Attached::new(to, &place));
+    from.move_to_at(now, &to);
+    let most = to.capacity();
+    let granted = use_all(&to, now, 0, n);
+    assert!(
+        granted <= most.saturating_mul(2) || most >= UNLIMITED,
+        "{granted} of {most} with a refund of half, moved from {word:?}"
+    );
+}
+
+proptest! {
+    #[test]
+    fn any_word_is_moved_without_a_panic(
+        word in any::<u64>(),
+        now in near(1 << 40),
+        n in prop_oneof![0..9_u32, any::<u32>()],
+        by in 1..9_usize,
+    ) {
+        for (from, to) in buckets::<u64>().into_iter().zip(buckets::<u64>().into_iter().skip(by)) {
+            any_word_is_moved(from, to, word, now, n);
+        }
+        for (to, from) in buckets::<u64>().into_iter().zip(buckets::<u64>().into_iter().skip(by)) {
+            any_word_is_moved(from, to, word, now, n);
+        }
+        for (from, to) in windows::<u64>().into_iter().zip(windows::<u64>().into_iter().skip(by % 4)) {
+            any_word_is_moved(from, to, word, now, n);
+        }
+    }
+}
+
+#[test]
+fn what_is_in_use_stays_in_use_when_the_state_moves() {
+    let bucket = |rate, burst| TokenBucket::builder(rate, burst).debt(20).build().unwrap();
+    let (second, minute) = (Rate::per_second(1), Rate::per_minute(1));
+    let (few, word) = bucket(second, 10).detach();
+    let (many, other) = bucket(minute, 20).detach();
+    let (few, many) = (Attached::new(few, &word), Attached::new(many, &other));
+    let at = Timestamp::from_secs;
+    assert!(few.try_acquire_at(at(100), 10).is_ok());
+    few.move_to_at(at(104), &many);
+    assert_eq!(
+        many.available_at(at(104)),
+        14,
+        "4 of 10 returned at the rate of before"
+    );
+    assert_eq!(
+        (many.available_at(at(163)), many.available_at(at(164))),
+        (14, 15)
+    );
+    assert!(many.try_acquire_at(at(164), 15).is_ok());
+    many.move_to_at(at(164), &few);
+    assert_eq!(few.available_at(at(174)), 0, "it owed 10");
+    assert_eq!(few.available_at(at(175)), 1);
+}
+
 #[test]
 fn a_composition_that_names_two_limiters_on_one_word_knows_that_they_are_one() {
     let (rules, word) = TokenBucket::new(Rate::per_second(1), 3).detach();

@@ -1,20 +1,22 @@
 //! What a file says about itself, for people.
 
 use core::time::Duration;
-use std::fs::{self, TryLockError};
+use std::fs::{self, File, TryLockError};
 use std::io;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use crate::error::OpenError;
 pub use crate::header::Kind;
-use crate::header::TimeBase;
+use crate::header::{HEADER, TimeBase};
 use crate::shared_file::{FOLDER, PREFIX, SharedFile, name_of_new};
+use crate::shared_limiter::described_in;
 
 /// What a [`SharedFile`] says about itself: the result of [`SharedFile::describe`].
 ///
-/// The text of the settings is what the creator of the file wrote. No process decides by it.
+/// The settings of a table or a concurrency limit are the text that the creator of the file wrote.
+/// No process decides by it.
 ///
 /// ```
 /// use portcullis_core::{Rate, TokenBucket};
@@ -35,7 +37,7 @@ use crate::shared_file::{FOLDER, PREFIX, SharedFile, name_of_new};
 pub struct Description {
     /// What the file contains.
     pub kind: Kind,
-    /// The settings, as text.
+    /// The settings in force, as text.
     pub settings: String,
     /// The size of the file, in bytes.
     pub bytes: u64,
@@ -79,9 +81,13 @@ impl SharedFile {
             Err(TryLockError::WouldBlock) => true,
             Err(TryLockError::Error(error)) => return Err(self.failed("lock it", error)),
         };
+        let settings = match header.kind {
+            Kind::Limiter => self.settings_in_force(&file)?,
+            _ => None,
+        };
         Ok(Description {
             kind: header.kind,
-            settings: header.settings,
+            settings: settings.unwrap_or(header.settings),
             bytes: metadata.len(),
             mode: metadata.permissions().mode() & 0o777,
             owner: metadata.uid(),
@@ -92,6 +98,19 @@ impl SharedFile {
             is_in_use,
             is_of_another_boot: header.base.boot != TimeBase::of_this_process()?.boot,
         })
+    }
+
+    /// The settings of a limiter, which may have changed since the file was created.
+    fn settings_in_force(&self, file: &File) -> Result<Option<String>, OpenError> {
+        let mut bytes = [0; 4096];
+        match file.read_exact_at(&mut bytes, HEADER as u64) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+            Err(error) => return Err(self.failed("read its settings", error)),
+        }
+        let words = bytes.as_chunks().0.iter();
+        let words: Vec<_> = words.map(|&word| u64::from_ne_bytes(word)).collect();
+        Ok(described_in(&words))
     }
 
     /// Returns all files that have a [name](Self::named), in the order of their names.

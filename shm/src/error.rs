@@ -79,6 +79,13 @@ pub enum OpenError {
         /// The file.
         path: PathBuf,
     },
+    /// The settings cannot change once more within a minute.
+    Changes {
+        /// The file.
+        path: PathBuf,
+        /// The most changes within a minute.
+        most: usize,
+    },
     /// Too many processes have the concurrency limit open.
     Members {
         /// The file.
@@ -155,6 +162,12 @@ impl fmt::Display for OpenError {
             Self::Busy { path } => {
                 write!(f, "{}: another process keeps it locked", path.display())
             }
+            Self::Changes { path, most } => write!(
+                f,
+                "{}: its settings have changed {most} times within a minute, and cannot change \
+                 more often",
+                path.display()
+            ),
             Self::Members { path, most } => write!(
                 f,
                 "{}: {most} processes have it open, and no more can",

@@ -8,14 +8,14 @@
 //!     16   4     bits of a word
 //!     20   4     kind of the contents
 //!     24   8     size of the file
-//!     32   8     fingerprint of the settings
+//!     32   8     fingerprint of what a process must expect in order to use the file
 //!     40  16     seed of the hash of keys
 //!     56  36     boot id, as text
 //!     96  16     offset of CLOCK_MONOTONIC in the time namespace: seconds, nanoseconds
 //!    112   8     time of the creation, in seconds since 1970
 //!    120   4     process id of the creator
 //!    124   4     bytes of the settings' text
-//!    128   n     the settings, as text
+//!    128   n     the settings at the creation, as text
 //!   4088   8     checksum of all bytes before
 //!   4096         the words
 //! ```
@@ -31,7 +31,7 @@ pub(crate) const HEADER: usize = 4096;
 pub(crate) const MAGIC: &[u8; 8] = b"portcull";
 /// The layout of the header and of all kinds of contents. Increase it whenever a word changes its
 /// meaning.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 const BYTE_ORDER: u32 = 0x0102_0304;
 const TEXT_AT: usize = 128;
 const CHECKSUM_AT: usize = HEADER - 8;

@@ -33,13 +33,14 @@
 //! # Guarantees
 //!
 //! - **One limit.** All processes that open a name have the same file, with the same settings. A
-//!   process with others is refused: [`OpenError::OtherSettings`] names both.
+//!   process with others is refused: [`OpenError::OtherSettings`] names both. Or it
+//!   [changes](SharedFile::changing) the settings of a limiter, and all processes follow.
 //! - **Created without a race.** A file appears under its name when it is complete.
-//! - **A process may be killed at any instruction.** No lock is taken after a file is opened, and a
-//!   decision is one atomic write.
-//! - **No file is trusted.** A process keeps its settings in its own memory. The file has nothing
-//!   but atomic words, of which any bits are valid. A file that is damaged, or that a hostile
-//!   process writes, causes wrong decisions at worst.
+//! - **A process may be killed at any instruction.** A decision is one atomic write, and takes no
+//!   lock.
+//! - **No file is trusted.** The file has nothing but atomic words, of which any bits are valid. A
+//!   process keeps its settings in its own memory, and checks new ones as a builder does. A file
+//!   that is damaged, or that a hostile process writes, causes wrong decisions at worst.
 //! - **A truncated file ends no process.** The first file that a process opens installs a handler
 //!   for `SIGBUS`. It handles only the addresses of these files, and calls the handler that was
 //!   there before for all others. A program that installs a handler of its own later must call this
@@ -52,7 +53,7 @@
 #![cfg(target_os = "linux")]
 #![deny(unsafe_code)]
 
-// Under loom, the algorithm that needs a model is all there is.
+// Under loom, the algorithms that need a model are all there is.
 #[cfg(not(loom))]
 mod description;
 #[cfg(not(loom))]
@@ -63,6 +64,8 @@ mod fault;
 mod futex;
 #[cfg(not(loom))]
 mod header;
+#[cfg(not(loom))]
+mod latest;
 #[cfg(not(loom))]
 mod mapping;
 #[cfg(not(loom))]
@@ -81,6 +84,11 @@ mod slots;
 #[cfg(loom)]
 pub mod slots;
 mod sync;
+#[cfg(not(loom))]
+#[expect(unreachable_pub, reason = "loom's models use it")]
+mod versions;
+#[cfg(loom)]
+pub mod versions;
 
 #[cfg(not(loom))]
 pub use description::{Description, Kind};

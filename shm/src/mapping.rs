@@ -3,8 +3,7 @@
 //! The pages are `MAP_SHARED`: other processes, also hostile ones, write them at any time. So
 //! nothing in them is read or written except through atomics, for which any bits are valid. All
 //! references that this module returns are to types that consist of atomics and nothing else:
-//! [`StateWord`], [`Line`],
-//! [`AtomicU32`], [`AtomicU64`].
+//! [`StateWord`], [`Version`], [`Line`], [`AtomicU32`], [`AtomicU64`].
 //!
 //! Soundness: the address and the length are those of one `mmap`, which lasts until the drop of the
 //! [`Mapping`]. The references borrow the mapping. The offset and the number of items are checked
@@ -21,12 +20,14 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::path::Path;
+use std::sync::Arc;
 
 use portcullis_core::{Line, StateWord};
 
 use crate::error::OpenError;
 use crate::fault::{self, Entry};
 use crate::header::HEADER;
+use crate::versions::{self, Version};
 
 /// The pages of a file.
 #[derive(Debug)]
@@ -123,36 +124,82 @@ impl Drop for Mapping {
     }
 }
 
-/// The first word of a mapping.
-#[derive(Debug)]
-pub(crate) struct MappedWord {
-    word: *const StateWord,
-    mapping: Mapping,
+/// The versions of a [`SharedLimiter`](crate::SharedLimiter), in a file.
+#[derive(Clone, Debug)]
+pub(crate) struct MappedVersions {
+    versions: *const [Version; VERSIONS],
+    mapping: Arc<Mapping>,
 }
 
-// SAFETY: `word` is in the mapping, which can be sent and shared.
-unsafe impl Send for MappedWord {}
+/// The number of versions in a file.
+pub(crate) const VERSIONS: usize = 32;
+
+// SAFETY: `versions` are in the mapping, which can be sent and shared.
+unsafe impl Send for MappedVersions {}
 // SAFETY: as above.
-unsafe impl Sync for MappedWord {}
+unsafe impl Sync for MappedVersions {}
 
-impl MappedWord {
+impl MappedVersions {
     pub(crate) fn new(mapping: Mapping) -> Self {
-        let word = mapping.items(0, 1).as_ptr();
-        Self { word, mapping }
+        let versions = mapping.items(0, 1).as_ptr();
+        let mapping = Arc::new(mapping);
+        Self { versions, mapping }
     }
 
-    #[inline(always)]
-    pub(crate) fn mapping(&self) -> &Mapping {
-        &self.mapping
+    pub(crate) fn all(&self) -> &[Version] {
+        // SAFETY: the mapping lasts as long as `self`, and has the versions, which consist of
+        // atomics.
+        unsafe { &*self.versions }
+    }
+
+    /// The version at the start of the mapping.
+    pub(crate) fn first(&self) -> &Version {
+        &self.all()[0]
+    }
+
+    /// The version with a number.
+    pub(crate) fn numbered(&self, number: u64) -> MappedVersion {
+        MappedVersion {
+            version: versions::numbered(self.all(), number),
+            mapping: Arc::clone(&self.mapping),
+        }
+    }
+
+    pub(crate) fn is_lost(&self) -> bool {
+        self.mapping.is_lost()
+    }
+
+    pub(crate) fn file(&self) -> &File {
+        self.mapping.file()
     }
 }
 
-impl AsRef<StateWord> for MappedWord {
+/// One of the [`MappedVersions`].
+#[derive(Debug)]
+pub(crate) struct MappedVersion {
+    version: *const Version,
+    #[expect(dead_code, reason = "`version` lies in it")]
+    mapping: Arc<Mapping>,
+}
+
+// SAFETY: `version` is in the mapping, which can be sent and shared.
+unsafe impl Send for MappedVersion {}
+// SAFETY: as above.
+unsafe impl Sync for MappedVersion {}
+
+impl MappedVersion {
+    #[inline(always)]
+    pub(crate) fn get(&self) -> &Version {
+        // SAFETY: the mapping lasts as long as `self`, and has the version, which consists of
+        // atomics.
+        unsafe { &*self.version }
+    }
+}
+
+impl AsRef<StateWord> for MappedVersion {
     #[inline(always)]
     fn as_ref(&self) -> &StateWord {
-        // SAFETY: the mapping lasts as long as `self`, and has the word. A `StateWord` is an
-        // atomic.
-        unsafe { &*self.word }
+        self.get().as_ref()
     }
 }
 

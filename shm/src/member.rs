@@ -15,6 +15,8 @@ use std::os::fd::AsRawFd;
 
 /// Where the bytes of the members are.
 const LOCKS_AT: libc::off_t = 1 << 40;
+/// The byte of the process that changes settings, as the number of a member that no process can be.
+const CHANGES: usize = 1 << 20;
 
 fn lock_of(member: usize) -> libc::flock {
     // SAFETY: all zeros are a valid `flock`.
@@ -53,4 +55,29 @@ pub(crate) fn is_alive(file: &File, member: usize) -> bool {
     let mut lock = lock_of(member);
     let told = call(file, libc::F_OFD_GETLK, &mut lock);
     told.is_err() || c_int::from(lock.l_type) != libc::F_UNLCK
+}
+
+/// The lock of the process that changes settings. The kernel releases it if the process dies.
+#[derive(Debug)]
+pub(crate) struct ChangeLock {
+    _description: File,
+}
+
+impl ChangeLock {
+    /// Takes the lock. Returns `None` if another thread or process has it.
+    pub(crate) fn take(file: &File) -> io::Result<Option<Self>> {
+        // A description of its own: that of `file` is also that of other threads and of forked
+        // processes.
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let description = File::options().read(true).write(true).open(path)?;
+        match call(&description, libc::F_OFD_SETLK, &mut lock_of(CHANGES)) {
+            Ok(()) => Ok(Some(Self {
+                _description: description,
+            })),
+            Err(error) => match error.raw_os_error() {
+                Some(libc::EAGAIN | libc::EACCES) => Ok(None),
+                _ => Err(error),
+            },
+        }
+    }
 }

@@ -72,10 +72,11 @@ impl SharedFile {
             None => "end with their process".to_owned(),
             Some(millis) => format!("end after {:?}", Duration::from_millis(millis)),
         };
+        let settings = format!("concurrency, limit {limit}, permits {ends}");
         let contents = Contents {
             kind: Kind::Concurrency,
-            settings: format!("concurrency, limit {limit}, permits {ends}"),
-            exact: String::new(),
+            identity: settings.clone(),
+            settings,
             first: Vec::new(),
             bytes: MappedSlots::bytes(limit as usize),
         };

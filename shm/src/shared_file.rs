@@ -42,7 +42,7 @@ use crate::mapping::Mapping;
 pub(crate) const FOLDER: &str = "/dev/shm";
 pub(crate) const PREFIX: &str = "portcullis.";
 /// For how long other processes may change the name or hold the lock.
-const PATIENCE: Duration = Duration::from_secs(1);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
 
 /// A file that processes share, and how it is created.
 ///
@@ -62,7 +62,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// opening a file from a process with another origin fails.
 ///
 /// **Other settings.** A process whose settings differ from those in the file is refused, and the
-/// error names both. To change settings, stop the processes, or use another name.
+/// error names both. With [`changing`](Self::changing), it changes those of a limiter instead. To
+/// change those of a table or a concurrency limit, stop the processes, or use another name.
 ///
 /// ```
 /// use portcullis_core::{Rate, TokenBucket};
@@ -82,6 +83,7 @@ pub struct SharedFile {
     path: PathBuf,
     mode: u32,
     any_owner: bool,
+    pub(crate) changing: bool,
 }
 
 /// What a process expects in the file, or creates.
@@ -89,8 +91,8 @@ pub(crate) struct Contents {
     pub(crate) kind: Kind,
     /// The settings, for people.
     pub(crate) settings: String,
-    /// All that gives the words their meaning.
-    pub(crate) exact: String,
+    /// What a process must expect in order to use the file.
+    pub(crate) identity: String,
     /// The words at the start; all others are 0.
     pub(crate) first: Vec<u64>,
     /// The bytes of all words.
@@ -152,6 +154,7 @@ impl SharedFile {
             path: path.into(),
             mode: 0o600,
             any_owner: false,
+            changing: false,
         }
     }
 
@@ -183,6 +186,32 @@ impl SharedFile {
     /// ```
     pub fn any_owner(mut self) -> Self {
         self.any_owner = true;
+        self
+    }
+
+    /// Changes the settings of a limiter if the file has others, while processes use it. Default: a
+    /// process with other settings is refused.
+    ///
+    /// All processes that have the limiter open follow: their next decision is by the new settings.
+    /// See [`limiter`](Self::limiter). Has no effect on tables and concurrency limits.
+    ///
+    /// ```
+    /// # use portcullis_core::{Rate, TokenBucket};
+    /// # use portcullis_shm::{OpenError, SharedFile};
+    /// let file = SharedFile::named("doc-changing")?;
+    /// let bucket = |burst| TokenBucket::new(Rate::per_minute(1), burst);
+    /// let old = file.limiter(bucket(20))?;
+    /// assert!(old.try_acquire(5).is_ok());
+    ///
+    /// let new = file.clone().changing().limiter(bucket(30))?;
+    /// assert!(new.try_acquire(26).is_err(), "25 remain");
+    /// assert!(old.try_acquire(25).is_ok(), "also in a process that was there before");
+    /// # drop((old, new));
+    /// # file.remove()?;
+    /// # Ok::<(), OpenError>(())
+    /// ```
+    pub fn changing(mut self) -> Self {
+        self.changing = true;
         self
     }
 
@@ -439,7 +468,7 @@ impl SharedFile {
         }
     }
 
-    fn busy(&self) -> OpenError {
+    pub(crate) fn busy(&self) -> OpenError {
         OpenError::Busy {
             path: self.path.clone(),
         }
@@ -452,7 +481,7 @@ impl Contents {
     }
 
     fn fingerprint(&self) -> u64 {
-        fnv(format!("{:?} {} {}", self.kind, self.settings, self.exact).as_bytes())
+        fnv(format!("{:?} {}", self.kind, self.identity).as_bytes())
     }
 }
 

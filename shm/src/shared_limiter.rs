@@ -1,17 +1,38 @@
-//! A limiter whose state word lies in a file that processes share.
+//! A limiter whose state word lies in a file that processes share. [`versions`](crate::versions)
+//! describes how its settings change.
 
 use core::fmt::{self, Debug};
+use core::time::Duration;
+use std::sync::Mutex;
+use std::thread;
+use std::time::Instant;
 
 use portcullis_core::{
-    Attached, Clock, Composable, Denied, Detach, Detail, FixedWindow, Idle, Interval, Lease,
-    Limiter, LimiterId, MonotonicClock, NativeWord, Plan, QueueLimiter, Receipt, Refund,
-    Replenishing, Retry, Timestamp, TokenBucket, Waiting,
+    Attached, Clock, Composable, Denied, Detach, Detail, FixedWindow, FixedWindowBuilder, Idle,
+    Interval, Lease, Limiter, LimiterId, MonotonicClock, NativeWord, Plan, QueueLimiter, Rate,
+    Receipt, Refund, Replenishing, Retry, SettingsError, Timestamp, TokenBucket,
+    TokenBucketBuilder, Waiting,
 };
 
 use crate::error::OpenError;
-use crate::header::Kind;
-use crate::mapping::MappedWord;
-use crate::shared_file::{Contents, SharedFile};
+use crate::header::{Kind, fnv};
+use crate::latest::Latest;
+use crate::mapping::{MappedVersion, MappedVersions, VERSIONS};
+use crate::member::ChangeLock;
+use crate::shared_file::{Contents, PATIENCE, SharedFile};
+use crate::versions::{self, Newest, Settings, Version, WORDS};
+use sealed::Described;
+
+/// How long a version of the settings is not used again, in milliseconds.
+const AGE: u64 = 60_000;
+/// So many changes a process follows at once, and one more in each [`FOLLOW_EVERY`]. It keeps the
+/// settings of each, so a hostile process must not make it follow too many.
+const FOLLOW_AT_ONCE: u64 = 4_096;
+const FOLLOW_EVERY: Duration = Duration::from_secs(10);
+/// How often a decision is repeated because the settings changed during it.
+const ATTEMPTS: usize = 8;
+/// How often a process looks for the end of a change before it tries to complete it.
+const LOOKS: usize = 200;
 
 /// A limiter that processes can share: [`TokenBucket`] and [`FixedWindow`]. Sealed.
 ///
@@ -30,15 +51,41 @@ use crate::shared_file::{Contents, SharedFile};
 pub trait Shareable: Detach<Word = NativeWord, Rules: Debug> + sealed::Described {}
 
 pub(crate) mod sealed {
-    /// Settings as text, for people.
-    pub trait Described {
+    use portcullis_core::SettingsError;
+
+    use crate::versions::WORDS;
+
+    /// Settings as text, for people, and as words, for other processes.
+    pub trait Described: Sized {
+        /// What files of this kind of limiter have in common.
+        const FAMILY: &'static str;
         fn described(&self) -> String;
+        /// All settings that determine the rules.
+        fn words(&self) -> [u64; WORDS];
+        /// How many permits may be in use.
+        fn room(&self) -> u64;
+        /// Limiters with these settings, whose states can count `room` permits. One of them has the
+        /// rules of the limiter that wrote them: a setting may be a default that cannot be set.
+        fn with_words(
+            words: &[u64; WORDS],
+            room: u64,
+        ) -> impl Iterator<Item = Result<Self, SettingsError>>;
     }
 }
 
+/// A duration in nanoseconds.
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+const TOKEN_BUCKET: u64 = 1;
+const FIXED_WINDOW: u64 = 2;
+
 impl Shareable for TokenBucket {}
 
-impl sealed::Described for TokenBucket {
+impl Described for TokenBucket {
+    const FAMILY: &'static str = "token bucket";
+
     fn described(&self) -> String {
         let (permits, period) = (self.rate().permits(), self.rate().period());
         format!(
@@ -50,11 +97,75 @@ impl sealed::Described for TokenBucket {
             self.staleness()
         )
     }
+
+    fn words(&self) -> [u64; WORDS] {
+        let rate = self.rate();
+        // At an unlimited rate, any burst gives the same rules.
+        let burst = if rate.is_unlimited() { 1 } else { self.burst() };
+        let mut words = [0; WORDS];
+        words[..8].copy_from_slice(&[
+            TOKEN_BUCKET,
+            rate.permits(),
+            nanos(rate.period()),
+            burst,
+            self.debt(),
+            nanos(self.tick()),
+            nanos(self.staleness()),
+            self.origin().as_nanos(),
+        ]);
+        words
+    }
+
+    fn room(&self) -> u64 {
+        if self.rate().is_unlimited() {
+            return 0;
+        }
+        self.burst().saturating_add(self.debt())
+    }
+
+    fn with_words(
+        words: &[u64; WORDS],
+        room: u64,
+    ) -> impl Iterator<Item = Result<Self, SettingsError>> {
+        let &[
+            family,
+            permits,
+            period,
+            burst,
+            debt,
+            tick,
+            staleness,
+            origin,
+            ..,
+        ] = words;
+        let rate = match u32::try_from(permits) {
+            _ if permits == Rate::UNLIMITED.permits() => Some(Rate::UNLIMITED),
+            Ok(permits) => Some(Rate::new(permits, Duration::from_nanos(period))),
+            Err(_) => None,
+        };
+        let rate = rate.filter(|_| family == TOKEN_BUCKET);
+        let builders = rate.into_iter().flat_map(move |rate| {
+            let plain = TokenBucket::builder(rate, burst)
+                .debt(debt.max(room.saturating_sub(burst)))
+                .origin(Timestamp::from_nanos(origin));
+            let ticking = plain.tick(Duration::from_nanos(tick));
+            let staleness = Duration::from_nanos(staleness);
+            [
+                ticking.staleness(staleness),
+                ticking,
+                plain.staleness(staleness),
+                plain,
+            ]
+        });
+        builders.map(TokenBucketBuilder::build)
+    }
 }
 
 impl Shareable for FixedWindow {}
 
-impl sealed::Described for FixedWindow {
+impl Described for FixedWindow {
+    const FAMILY: &'static str = "fixed window";
+
     fn described(&self) -> String {
         let start = if self.is_started_by_first_request() {
             "started by the first request"
@@ -69,6 +180,93 @@ impl sealed::Described for FixedWindow {
             self.staleness()
         )
     }
+
+    fn words(&self) -> [u64; WORDS] {
+        let mut words = [0; WORDS];
+        words[..8].copy_from_slice(&[
+            FIXED_WINDOW,
+            self.limit(),
+            nanos(self.window()),
+            self.is_started_by_first_request().into(),
+            self.max_limit(),
+            nanos(self.tick()),
+            nanos(self.staleness()),
+            self.origin().as_nanos(),
+        ]);
+        words
+    }
+
+    fn room(&self) -> u64 {
+        self.limit()
+    }
+
+    fn with_words(
+        words: &[u64; WORDS],
+        room: u64,
+    ) -> impl Iterator<Item = Result<Self, SettingsError>> {
+        let &[
+            family,
+            limit,
+            window,
+            is_started,
+            most,
+            tick,
+            staleness,
+            origin,
+            ..,
+        ] = words;
+        let is_one = family == FIXED_WINDOW;
+        let builders = is_one.then_some(()).into_iter().flat_map(move |()| {
+            let plain = FixedWindow::builder(limit, Duration::from_nanos(window))
+                .max_limit(most.max(room))
+                .origin(Timestamp::from_nanos(origin));
+            let plain = if is_started == 0 {
+                plain
+            } else {
+                plain.started_by_first_request()
+            };
+            let ticking = plain.tick(Duration::from_nanos(tick));
+            let staleness = Duration::from_nanos(staleness);
+            [
+                ticking.staleness(staleness),
+                ticking,
+                plain.staleness(staleness),
+                plain,
+            ]
+        });
+        builders.map(FixedWindowBuilder::build)
+    }
+}
+
+fn fingerprint(rules: &impl Debug) -> u64 {
+    fnv(format!("{rules:?}").as_bytes())
+}
+
+/// The rules that these settings give, and their text. `None` if no limiter wrote them.
+fn rules_of<L: Shareable>(
+    settings: &Settings,
+) -> Option<Result<(L::Rules, String), SettingsError>> {
+    let mut declared = L::with_words(&settings.words, 0).enumerate();
+    let (nth, described) = declared.find_map(|(nth, limiter)| {
+        let limiter = limiter.ok()?;
+        let described = limiter.described();
+        let (rules, _) = limiter.detach();
+        (fingerprint(&rules) == settings.fingerprint).then_some((nth, described))
+    })?;
+    let limiter = L::with_words(&settings.words, settings.room).nth(nth)?;
+    Some(limiter.map(|limiter| (limiter.detach().0, described)))
+}
+
+/// The rules that these settings give, and their text, if a limiter wrote them and they fit.
+fn limiter_of<L: Shareable>(settings: &Settings) -> Option<(L::Rules, String)> {
+    rules_of::<L>(settings)?.ok()
+}
+
+/// The text of the settings in the words of a file.
+pub(crate) fn described_in(words: &[u64]) -> Option<String> {
+    let settings = versions::settings_in(words)?;
+    let bucket = limiter_of::<TokenBucket>(&settings).map(|(_, text)| text);
+    bucket.or_else(|| Some(limiter_of::<FixedWindow>(&settings)?.1))
 }
 
 impl SharedFile {
@@ -77,10 +275,20 @@ impl SharedFile {
     /// The process that creates the file sets the state to that of `limiter`. In all others the
     /// state of `limiter` does not count.
     ///
+    /// **Changes.** If the file has other settings, and this process is
+    /// [`changing`](Self::changing) them, the settings become those of `limiter`. What is in use
+    /// stays in use, also if it is more than the new settings allow: see
+    /// [`Keyed::move_to`](portcullis_core::Keyed::move_to), whose other rules apply. So the bound
+    /// over a time with changes is that of the largest settings. Requests that are under way
+    /// during a change may be denied with [`Denied::Refused`], and permits that they had taken
+    /// return by time. A process that dies in the middle of a change leaves it to the others.
+    ///
     /// # Errors
     ///
-    /// [`OpenError::OtherSettings`] if the file has other settings, also of another kind. See
-    /// [`OpenError`] for the others.
+    /// [`OpenError::OtherSettings`] if the file has other settings, also of another kind.
+    /// [`OpenError::Changes`] at the 32nd change within a minute. [`OpenError::Settings`] if the
+    /// state cannot count what may be in use under the settings before. See [`OpenError`] for the
+    /// others.
     ///
     /// # Cost
     ///
@@ -99,20 +307,175 @@ impl SharedFile {
     /// # Ok::<(), portcullis_shm::OpenError>(())
     /// ```
     pub fn limiter<L: Shareable>(&self, limiter: L) -> Result<SharedLimiter<L>, OpenError> {
-        let settings = limiter.described();
+        let (described, words, room) = (limiter.described(), limiter.words(), limiter.room());
         let (rules, word) = limiter.detach();
+        let fingerprint = fingerprint(&rules);
+        let settings = Settings {
+            words,
+            fingerprint,
+            room: 0,
+        };
+        // What another process reads must be these rules.
+        let is_readable = limiter_of::<L>(&settings).is_some();
         let contents = Contents {
             kind: Kind::Limiter,
-            settings,
-            exact: format!("{rules:?}"),
-            first: vec![word.get()],
-            // A page: the word has a line of its own.
-            bytes: 4096,
+            identity: L::FAMILY.to_owned(),
+            settings: described.clone(),
+            first: versions::first(word.get(), &settings),
+            bytes: (VERSIONS * size_of::<Version>()) as u64,
         };
         let (mapping, _) = self.open(&contents)?;
-        Ok(SharedLimiter {
-            attached: Attached::new(rules, MappedWord::new(mapping)),
+        let versions = MappedVersions::new(mapping);
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let damaged = || OpenError::Damaged {
+                path: self.path().to_owned(),
+                what: "its settings are those of no limiter",
+            };
+            let found = match versions::newest(versions.all()) {
+                Newest::InForce(number) => Known::<L>::read(&versions, number, Timestamp::ZERO),
+                Newest::Changing(before) => {
+                    complete::<L>(&versions, before);
+                    None
+                }
+                Newest::Damaged => return Err(damaged()),
+            };
+            match found {
+                // Settings with the same rules may differ in their words: defaults.
+                Some(known) if known.settings.fingerprint == fingerprint => {
+                    return Ok(SharedLimiter {
+                        known: Latest::new(known),
+                        followed: Mutex::new((0, Instant::now())),
+                        versions,
+                    });
+                }
+                Some(known) if self.changing && is_readable => {
+                    // What is in use under any settings before can be counted.
+                    let room = room.max(known.room);
+                    self.change(&versions, &known, &Settings { room, ..settings })?;
+                }
+                Some(known) => {
+                    let (_, found) = limiter_of::<L>(&known.settings).ok_or_else(damaged)?;
+                    return Err(OpenError::OtherSettings {
+                        path: self.path().to_owned(),
+                        found,
+                        wanted: described,
+                    });
+                }
+                None if Instant::now() > until => return Err(damaged()),
+                None => {}
+            }
+            if Instant::now() > until {
+                return Err(self.busy());
+            }
+            thread::sleep(Duration::from_micros(100));
+        }
+    }
+
+    /// Changes from the version `known` to other settings, if no other process is changing them.
+    fn change<L: Shareable>(
+        &self,
+        versions: &MappedVersions,
+        known: &Known<L>,
+        settings: &Settings,
+    ) -> Result<(), OpenError> {
+        let lock = ChangeLock::take(versions.file());
+        let Some(_lock) = lock.map_err(|error| self.failed("lock a part of it", error))? else {
+            return Ok(());
+        };
+        // Another process may have changed them before.
+        if versions::newest(versions.all()) != Newest::InForce(known.number) {
+            return Ok(());
+        }
+        let Some(rules) = rules_of::<L>(settings) else {
+            return Ok(());
+        };
+        let (rules, _) = rules?;
+        let next = versions.numbered(known.number + 1);
+        let now = MonotonicClock::new().now();
+        let times = (now.as_nanos() / 1_000_000, AGE);
+        if !next
+            .get()
+            .supersede(known.version(), known.number, settings, times)
+        {
+            return Err(OpenError::Changes {
+                path: self.path().to_owned(),
+                most: VERSIONS - 1,
+            });
+        }
+        let to = Attached::new(rules, versions.numbered(known.number + 1));
+        next.get()
+            .complete(known.number, || known.attached.move_to_at(now, &to));
+        Ok(())
+    }
+}
+
+/// A version of the settings, as this process knows it.
+struct Known<L: Shareable> {
+    attached: Attached<L::Rules, MappedVersion>,
+    number: u64,
+    settings: Settings,
+    /// How many permits may be in use.
+    room: u64,
+    /// When this process came to know it; 0 for the first one. Grants of earlier versions are not
+    /// later.
+    since: Timestamp,
+}
+
+impl<L: Shareable> Known<L> {
+    /// Reads the settings of the version with a number. Returns `None` if the version is not in
+    /// force any more, or has the settings of no such limiter.
+    fn read(versions: &MappedVersions, number: u64, since: Timestamp) -> Option<Self> {
+        let version = versions.numbered(number);
+        let settings = version.get().settings();
+        if !version.get().is_in_force(number) {
+            return None;
+        }
+        let (rules, _) = limiter_of::<L>(&settings)?;
+        let declared = L::with_words(&settings.words, 0).find_map(Result::ok)?;
+        Some(Self {
+            attached: Attached::new(rules, version),
+            number,
+            settings,
+            room: declared.room().max(settings.room),
+            since,
         })
+    }
+
+    #[inline(always)]
+    fn version(&self) -> &Version {
+        self.attached.place().get()
+    }
+
+    #[inline(always)]
+    fn is_in_force(&self) -> bool {
+        self.version().is_in_force(self.number)
+    }
+
+    /// Whether a request at `now` may have been judged by earlier settings.
+    #[inline(always)]
+    fn is_older(&self, now: Timestamp) -> bool {
+        now <= self.since && self.since > Timestamp::ZERO
+    }
+}
+
+/// Completes a change from the version with the number `before`, if its process is dead.
+fn complete<L: Shareable>(versions: &MappedVersions, before: u64) {
+    let Ok(Some(_lock)) = ChangeLock::take(versions.file()) else {
+        return;
+    };
+    if versions::newest(versions.all()) != Newest::Changing(before) {
+        return;
+    }
+    let limiter = |number| {
+        let version = versions.numbered(number);
+        let (rules, _) = limiter_of::<L>(&version.get().settings())?;
+        Some(Attached::new(rules, version))
+    };
+    if let (Some(from), Some(to)) = (limiter(before), limiter(before + 1)) {
+        let now = MonotonicClock::new().now();
+        let version = to.place().get();
+        version.complete(before, || from.move_to_at(now, &to));
     }
 }
 
@@ -133,8 +496,12 @@ impl SharedFile {
 /// **A file that is truncated** while it is used: the limiter is lost for this process, and denies
 /// all requests with [`Denied::Closed`] from then on: see [`is_lost`](Self::is_lost).
 ///
-/// **Cost.** That of `L`, and one load of a flag that is written only if the file is truncated. No
-/// system call, and nothing that a process that dies could leave locked.
+/// **Settings** may [change](SharedFile::changing). A decision that a change overtakes is made
+/// again. The first decision after a change reads the new settings, allocates for them, and locks a
+/// mutex of this process: do not use a limiter whose settings change in a signal handler.
+///
+/// **Cost.** That of `L`, and two loads. One is of a word beside the state, which is written only
+/// if settings change. No system call, and nothing that a process that dies could leave locked.
 ///
 /// ```
 /// use portcullis_core::{Denied, Rate, TokenBucket};
@@ -151,7 +518,18 @@ impl SharedFile {
 /// # Ok::<(), portcullis_shm::OpenError>(())
 /// ```
 pub struct SharedLimiter<L: Shareable> {
-    attached: Attached<L::Rules, MappedWord>,
+    known: Latest<Known<L>>,
+    versions: MappedVersions,
+    /// How many changes were followed, and since when they are counted.
+    followed: Mutex<(u64, Instant)>,
+}
+
+/// Why no version decides.
+enum Undecided {
+    /// The settings are changing, or change too often.
+    Changing,
+    /// The file is truncated or damaged.
+    Closed,
 }
 
 impl<L: Shareable> SharedLimiter<L> {
@@ -211,7 +589,7 @@ impl<L: Shareable> SharedLimiter<L> {
         Lease::try_acquire_at(self, now, n)
     }
 
-    /// Returns the settings.
+    /// Returns the settings by which the last decision was made.
     ///
     /// ```
     /// # use portcullis_core::{Rate, TokenBucket};
@@ -224,7 +602,7 @@ impl<L: Shareable> SharedLimiter<L> {
     /// # Ok::<(), OpenError>(())
     /// ```
     pub fn rules(&self) -> &L::Rules {
-        self.attached.rules()
+        self.known.get().attached.rules()
     }
 
     /// Returns whether this process has found the file truncated. The limiter denies all requests
@@ -243,18 +621,100 @@ impl<L: Shareable> SharedLimiter<L> {
     /// # file.remove()?;
     /// # Ok::<(), OpenError>(())
     /// ```
-    #[inline]
     pub fn is_lost(&self) -> bool {
-        self.attached.place().mapping().is_lost()
+        self.versions.is_lost()
     }
 
-    /// The outcome of a decision, or a denial if it was made on pages that are not the file's.
+    /// Makes a decision by the settings in force.
+    ///
+    /// If the file is truncated, all stamps are 0, so no settings are in force.
     #[inline(always)]
-    fn if_shared<T>(&self, n: u32, outcome: Result<T, Denied>) -> Result<T, Denied> {
-        if self.is_lost() {
-            return Err(Denied::Closed { permits: n });
+    fn decide<T>(
+        &self,
+        (now, n): (Timestamp, u32),
+        denied: impl Fn(Denied) -> T,
+        decide: impl Fn(&Known<L>) -> T,
+    ) -> T {
+        let known = self.known.get();
+        let outcome = decide(known);
+        if known.is_in_force() {
+            return outcome;
         }
-        outcome
+        self.decide_again((now, n), denied, decide)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn decide_again<T>(
+        &self,
+        (now, n): (Timestamp, u32),
+        denied: impl Fn(Denied) -> T,
+        decide: impl Fn(&Known<L>) -> T,
+    ) -> T {
+        for _ in 0..ATTEMPTS {
+            match self.follow() {
+                Ok(known) => {
+                    let outcome = decide(known);
+                    if known.is_in_force() {
+                        return outcome;
+                    }
+                }
+                Err(Undecided::Closed) => return denied(Denied::Closed { permits: n }),
+                Err(Undecided::Changing) => break,
+            }
+        }
+        denied(Denied::Refused { now, permits: n })
+    }
+
+    /// Returns the settings in force.
+    fn follow(&self) -> Result<&Known<L>, Undecided> {
+        for look in 0..=LOOKS + 1 {
+            match versions::newest(self.versions.all()) {
+                Newest::InForce(number) => return self.know(number),
+                Newest::Changing(before) if look == LOOKS => {
+                    complete::<L>(&self.versions, before);
+                }
+                Newest::Changing(_) => core::hint::spin_loop(),
+                Newest::Damaged => return Err(Undecided::Closed),
+            }
+        }
+        Err(Undecided::Changing)
+    }
+
+    /// Returns the version with a number, which is in force.
+    fn know(&self, number: u64) -> Result<&Known<L>, Undecided> {
+        let known = self.known.get();
+        if known.number == number {
+            return Ok(known);
+        }
+        // Another thread of this process is reading it.
+        let mut followed = self.followed.try_lock().map_err(|_| Undecided::Changing)?;
+        let (count, since) = &mut *followed;
+        let in_time = since.elapsed().as_nanos() / FOLLOW_EVERY.as_nanos();
+        if u128::from(*count) >= u128::from(FOLLOW_AT_ONCE) + in_time {
+            return Err(Undecided::Changing);
+        }
+        let known = self.known.get();
+        if known.number == number {
+            return Ok(known);
+        }
+        let since = MonotonicClock::new().now();
+        let known = Known::read(&self.versions, number, since);
+        let known = known.ok_or(match versions::newest(self.versions.all()) {
+            Newest::InForce(newest) if newest == number => Undecided::Closed,
+            _ => Undecided::Changing,
+        })?;
+        *count += 1;
+        Ok(self.known.push(known))
+    }
+
+    /// Returns the settings in force, or the last known ones.
+    fn latest(&self) -> &Known<L> {
+        let known = self.known.get();
+        if known.is_in_force() {
+            return known;
+        }
+        self.follow().unwrap_or(known)
     }
 }
 
@@ -269,37 +729,50 @@ impl<L: Shareable> Debug for SharedLimiter<L> {
 impl<L: Shareable> Limiter for SharedLimiter<L> {
     #[inline]
     fn id(&self) -> Option<LimiterId> {
-        self.attached.id()
+        LimiterId::of(self.versions.first())
     }
 
     #[inline]
     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        self.if_shared(n, self.attached.take_at(now, n))
+        self.decide((now, n), Err, |known| known.attached.take_at(now, n))
     }
 
     fn take_explained_at(&self, now: Timestamp, n: u32) -> (Result<Receipt, Denied>, Detail) {
-        let (taken, mut detail) = self.attached.take_explained_at(now, n);
-        let taken = self.if_shared(n, taken);
-        detail.decision = taken.as_ref().map(|_| ()).map_err(|&denied| denied);
-        (taken, detail)
+        let denied = |denied| {
+            let mut detail = self.latest().attached.explain_at(now, n);
+            detail.decision = Err(denied);
+            (Err(denied), detail)
+        };
+        self.decide((now, n), denied, |known| {
+            known.attached.take_explained_at(now, n)
+        })
     }
 
     fn explain_at(&self, now: Timestamp, n: u32) -> Detail {
-        let mut detail = self.attached.explain_at(now, n);
-        detail.decision = self.if_shared(n, detail.decision);
-        detail
+        let denied = |denied| {
+            let mut detail = self.latest().attached.explain_at(now, n);
+            detail.decision = Err(denied);
+            detail
+        };
+        self.decide((now, n), denied, |known| known.attached.explain_at(now, n))
     }
 
     #[inline]
     fn take_within(&self, interval: Interval, n: u32) -> Option<Result<Receipt, Denied>> {
-        let taken = self.attached.take_within(interval, n)?;
-        Some(self.if_shared(n, taken))
+        let request = (interval.earliest(), n);
+        let denied = |denied| Some(Err(denied));
+        self.decide(request, denied, |known| {
+            known.attached.take_within(interval, n)
+        })
     }
 
     #[inline]
     fn peek_within(&self, interval: Interval, n: u32) -> Option<Result<(), Denied>> {
-        let peeked = self.attached.peek_within(interval, n)?;
-        Some(self.if_shared(n, peeked))
+        let request = (interval.earliest(), n);
+        let denied = |denied| Some(Err(denied));
+        self.decide(request, denied, |known| {
+            known.attached.peek_within(interval, n)
+        })
     }
 
     #[inline]
@@ -309,7 +782,7 @@ impl<L: Shareable> Limiter for SharedLimiter<L> {
 
     #[inline]
     fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
-        self.if_shared(n, self.attached.peek_at(now, n))
+        self.decide((now, n), Err, |known| known.attached.peek_at(now, n))
     }
 
     #[inline]
@@ -317,33 +790,41 @@ impl<L: Shareable> Limiter for SharedLimiter<L> {
         Some(self)
     }
 
+    /// As `L`. Refunds nothing if the settings have changed since the grant.
     #[inline]
     fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
-        self.attached.refund_at(now, n, receipt)
+        let known = self.known.get();
+        if known.is_older(Timestamp::from_nanos(receipt.time())) {
+            return receipt.refunded(0);
+        }
+        let refund = known.attached.refund_at(now, n, receipt);
+        if known.is_in_force() {
+            refund
+        } else {
+            refund.rest.refunded(0)
+        }
     }
 
     #[inline]
-    fn release(&self, n: u32) {
-        self.attached.release(n);
-    }
+    fn release(&self, _: u32) {}
 
     fn available_at(&self, now: Timestamp) -> u64 {
-        let available = self.attached.available_at(now);
-        if self.is_lost() { 0 } else { available }
+        self.decide((now, 0), |_| 0, |known| known.attached.available_at(now))
     }
 
     fn capacity(&self) -> u64 {
-        self.attached.capacity()
+        self.latest().attached.capacity()
     }
 
     fn idle_at(&self, now: Timestamp) -> Idle {
-        self.attached.idle_at(now)
+        self.latest().attached.idle_at(now)
     }
 
     fn retry(&self, denied: Denied) -> Retry {
         match denied {
             Denied::Closed { .. } => Retry::Never,
-            _ => self.attached.retry(denied),
+            Denied::Refused { .. } => Retry::After(Duration::from_millis(1)),
+            _ => self.latest().attached.retry(denied),
         }
     }
 }
@@ -351,18 +832,27 @@ impl<L: Shareable> Limiter for SharedLimiter<L> {
 impl<L: Shareable> Composable for SharedLimiter<L> {
     #[inline]
     fn plan_at(&self, now: Timestamp, n: u32) -> Result<Plan, Denied> {
-        self.if_shared(n, self.attached.plan_at(now, n))
+        self.decide((now, n), Err, |known| known.attached.plan_at(now, n))
     }
 
     #[inline]
     fn take_as_planned_at(&self, now: Timestamp, n: u32, plan: Plan) -> Result<Receipt, Denied> {
-        self.if_shared(n, self.attached.take_as_planned_at(now, n, plan))
+        self.decide((now, n), Err, |known| {
+            if known.is_older(now) {
+                // The plan may be for earlier settings.
+                return known.attached.take_at(now, n);
+            }
+            known.attached.take_as_planned_at(now, n, plan)
+        })
     }
 
     #[inline]
     fn plan_within(&self, interval: Interval, n: u32) -> Option<Result<Plan, Denied>> {
-        let planned = self.attached.plan_within(interval, n)?;
-        Some(self.if_shared(n, planned))
+        let request = (interval.earliest(), n);
+        let denied = |denied| Some(Err(denied));
+        self.decide(request, denied, |known| {
+            known.attached.plan_within(interval, n)
+        })
     }
 
     #[inline]
@@ -372,8 +862,14 @@ impl<L: Shareable> Composable for SharedLimiter<L> {
         n: u32,
         plan: Plan,
     ) -> Option<Result<Receipt, Denied>> {
-        let taken = self.attached.take_as_planned_within(interval, n, plan)?;
-        Some(self.if_shared(n, taken))
+        let request = (interval.earliest(), n);
+        let denied = |denied| Some(Err(denied));
+        self.decide(request, denied, |known| {
+            if known.is_older(interval.earliest()) {
+                return known.attached.take_within(interval, n);
+            }
+            known.attached.take_as_planned_within(interval, n, plan)
+        })
     }
 }
 
@@ -386,5 +882,75 @@ impl<L: Shareable> QueueLimiter for SharedLimiter<L> {
     #[inline]
     fn release_watched(&self, _: u32) -> Waiting {
         Waiting::No
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_read_as_written<L: Shareable>(limiter: L) {
+        let (words, text) = (limiter.words(), limiter.described());
+        let (rules, _) = limiter.detach();
+        let fingerprint = fingerprint(&rules);
+        let settings = Settings {
+            words,
+            fingerprint,
+            room: 0,
+        };
+        let read = limiter_of::<L>(&settings);
+        assert_eq!(read.map(|(_, described)| described), Some(text.clone()));
+        let other = Settings {
+            fingerprint: fingerprint ^ 1,
+            ..settings
+        };
+        assert!(limiter_of::<L>(&other).is_none(), "{text}");
+    }
+
+    #[test]
+    fn settings_are_read_as_they_were_written() {
+        let periods = [1, 7, 1_000, 1_000_000_007, 86_400_000_000_000].map(Duration::from_nanos);
+        let second = Duration::from_secs(1);
+        for period in periods {
+            for permits in [0, 1, 999_999_937] {
+                let plain = TokenBucket::builder(Rate::new(permits, period), 7);
+                let origin = Timestamp::from_nanos(1_234_567_891);
+                for bucket in [
+                    plain,
+                    plain.debt(5),
+                    plain.stepwise(),
+                    plain.stepwise().origin(origin),
+                    plain.tick(Duration::from_micros(3)),
+                    plain.tick(second).origin(origin),
+                    plain.staleness(Duration::from_secs(77)),
+                    plain.initial(0),
+                ] {
+                    if let Ok(bucket) = bucket.build() {
+                        is_read_as_written(bucket);
+                    }
+                }
+            }
+            for limit in [1, 1_000, 1 << 20] {
+                let plain = FixedWindow::builder(limit, period);
+                let origin = Timestamp::from_nanos(1_234_567_891);
+                let started = plain.started_by_first_request();
+                for window in [
+                    plain,
+                    plain.origin(origin),
+                    plain.max_limit(1 << 21),
+                    plain.staleness(Duration::from_secs(77)),
+                    started,
+                    started.origin(origin).tick(Duration::from_micros(3)),
+                    started.tick(second),
+                    started.staleness(second),
+                ] {
+                    if let Ok(window) = window.build() {
+                        is_read_as_written(window);
+                    }
+                }
+            }
+        }
+        is_read_as_written(TokenBucket::new(Rate::UNLIMITED, 7));
+        is_read_as_written(TokenBucket::new(Rate::per_second(3), 1));
     }
 }

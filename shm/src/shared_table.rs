@@ -21,6 +21,7 @@ use crate::header::Kind;
 use crate::mapping::MappedLines;
 use crate::shared_file::{Contents, SharedFile};
 use crate::shared_limiter::Shareable;
+use crate::shared_limiter::sealed::Described;
 
 /// How long a slot must have been idle before another key may have it. Processes are stopped for
 /// longer than threads are paused.
@@ -67,13 +68,13 @@ impl SharedFile {
         L: Shareable + IntoRules<Rules = R>,
         R: MovableRules + Debug,
     {
-        let settings = format!("table for {keys} keys: {}", limiter.described());
+        let settings = format!("table for {keys} keys: {}", Described::described(&limiter));
         let rules = IntoRules::into_rules(limiter)?;
         let lines = Line::count_for_keys(keys);
         let contents = Contents {
             kind: Kind::Table,
+            identity: format!("{settings} {lines} lines {rules:?}"),
             settings,
-            exact: format!("{lines} lines {rules:?}"),
             first: Vec::new(),
             bytes: (lines as u64).saturating_mul(size_of::<Line>() as u64),
         };

@@ -122,10 +122,10 @@ fn files_that_are_no_limiter_are_refused_with_the_reason() {
     changed[130] ^= 1;
     says(&changed, "checksum");
     assert!(opened(&whole).is_ok());
-    support_header::edit(&path, 8, &2_u32.to_ne_bytes());
+    support_header::edit(&path, 8, &1_u32.to_ne_bytes());
     let text = file.limiter(bucket()).unwrap_err().to_string();
     assert!(
-        text.contains("layout version 2, and this library has version 1"),
+        text.contains("layout version 1, and this library has version 2"),
         "{text}"
     );
     opened(&whole).unwrap();

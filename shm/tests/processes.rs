@@ -397,9 +397,9 @@ fn write_nonsense(path: &Path, millis: u64) {
         let bytes: Vec<_> = (0..=draw(&mut draws) % 64)
             .map(|_| draw(&mut draws) as u8)
             .collect();
-        // Half of them hit the first words.
+        // Half of them hit the first words, and those of the first settings.
         let at = match draw(&mut draws) % 2 {
-            0 => 4096 + draw(&mut draws) % 64,
+            0 => (4096 + draw(&mut draws) % 512).min(size - 1),
             _ => draw(&mut draws) % size,
         };
         let bytes = &bytes[..bytes.len().min((size - at) as usize)];

@@ -225,6 +225,31 @@ impl<W: Word> FixedWindow<W> {
         self.limiter.rules().is_started_by_first_request()
     }
 
+    /// Returns the instant from which windows are counted. It is [`Timestamp::ZERO`] if a window is
+    /// 1 ns.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{FixedWindow, Timestamp};
+    /// let limit = FixedWindow::new(3, Duration::from_secs(1));
+    /// assert_eq!(limit.origin(), Timestamp::ZERO);
+    /// ```
+    pub fn origin(&self) -> Timestamp {
+        self.limiter.rules().origin()
+    }
+
+    /// Returns the largest count that the state has room for: at least the
+    /// [setting](FixedWindowBuilder::max_limit).
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::FixedWindow;
+    /// assert_eq!(FixedWindow::new(100, Duration::from_secs(1)).max_limit(), 127);
+    /// ```
+    pub fn max_limit(&self) -> u64 {
+        self.limiter.rules().max_limit()
+    }
+
     /// Returns how much older than the newest `now` a timestamp may be for the bound to hold: at
     /// least one second.
     ///

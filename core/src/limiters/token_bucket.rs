@@ -405,6 +405,18 @@ impl<W: Word> TokenBucket<W> {
         self.limiter.rules().tick()
     }
 
+    /// Returns the instant from which steps and ticks are counted. It is [`Timestamp::ZERO`] if a
+    /// tick is 1 ns.
+    ///
+    /// ```
+    /// # use portcullis_core::{Rate, Timestamp, TokenBucket};
+    /// let bucket = TokenBucket::new(Rate::per_second(5), 10);
+    /// assert_eq!(bucket.origin(), Timestamp::ZERO);
+    /// ```
+    pub fn origin(&self) -> Timestamp {
+        self.limiter.rules().origin()
+    }
+
     /// Returns how much older than the newest `now` of a grant a timestamp may be for the bound to
     /// hold: at least one second. At an older timestamp, the bucket may appear full, and so admit
     /// too many permits.

@@ -10,7 +10,7 @@
 use crate::limiter::queue_limiter::replenishing;
 use crate::rules::word_limiter::WordLimiter;
 use crate::rules::{Moved, WordRules};
-use crate::sync::atomic::Ordering::Relaxed;
+use crate::sync::atomic::Ordering::{AcqRel, Relaxed};
 use crate::sync::const_unless_loom;
 use crate::word::{AtomicWord, NativeWord, Place, Word};
 use crate::{
@@ -210,6 +210,41 @@ impl<R: Moved, P: AsRef<StateWord<R::Word>>> Attached<R, P> {
     #[inline]
     pub fn try_acquire_at(&self, now: Timestamp, n: u32) -> Result<Lease<&Self>, Denied> {
         Lease::try_acquire_at(self, now, n)
+    }
+
+    /// Sets the word of `to` to the state of this limiter at `now`, under the rules of `to`.
+    ///
+    /// What moves is what [`Keyed::move_to`](crate::Keyed::move_to) moves for a key: permits that
+    /// are in use stay in use under the other rules. This limiter keeps its word, so it must grant
+    /// nothing from then on: what it grants is not in the word of `to`. Receipts of this limiter
+    /// are worth nothing to `to`.
+    ///
+    /// # Memory ordering
+    ///
+    /// The word is read by a read-modify-write, which releases and acquires. So a call that changes
+    /// the word after this one has read it, followed by an acquire fence, sees what the caller
+    /// wrote before: for example that this limiter is not in force any more. The word of `to` is
+    /// stored `Relaxed`.
+    ///
+    /// # Cost
+    ///
+    /// A read-modify-write, a store, and some divisions.
+    ///
+    /// ```
+    /// # use portcullis_core::{Attached, Detach, Limiter, Rate, StateWord, Timestamp, TokenBucket};
+    /// let bucket = |burst| TokenBucket::new(Rate::per_second(1), burst).detach();
+    /// let ((few, word), (many, other_word)) = (bucket(10), bucket(20));
+    /// let before = Attached::new(few, &word);
+    /// let after = Attached::new(many, &other_word);
+    /// let now = Timestamp::from_secs(60);
+    /// assert!(before.try_acquire_at(now, 4).is_ok());
+    /// before.move_to_at(now, &after);
+    /// assert_eq!(after.available_at(now), 16);
+    /// ```
+    pub fn move_to_at<Q: AsRef<StateWord<R::Word>>>(&self, now: Timestamp, to: &Attached<R, Q>) {
+        let state = self.place().as_ref().0.fetch_add(0, AcqRel);
+        let moved = to.rules().moved(self.rules(), state, now);
+        to.place().as_ref().0.store(moved, Relaxed);
     }
 }
 

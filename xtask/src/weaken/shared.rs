@@ -9,6 +9,8 @@ const SHARED_CONCURRENCY: &str = "shm/src/shared_concurrency.rs";
 const MAPPING: &str = "shm/src/mapping.rs";
 const MEMBER: &str = "shm/src/member.rs";
 const SLOTS: &str = "shm/src/slots.rs";
+const VERSIONS: &str = "shm/src/versions.rs";
+const ATTACHED: &str = "core/src/rules/attached.rs";
 
 /// Those that a test with processes must detect.
 pub(super) const MUTANTS: &[Mutant] = &[
@@ -44,12 +46,9 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: SHARED_FILE,
         within: "fn fingerprint(",
-        text: "self.settings, self.exact",
-        by: "self.settings, \"\"",
-        test: (
-            "opening",
-            "a_setting_that_the_text_does_not_name_is_refused_too",
-        ),
+        text: "self.kind, self.identity",
+        by: "self.kind, \"\"",
+        test: ("tables", "a_table_for_other_keys_or_limits_is_refused"),
     },
     Mutant {
         file: SHARED_FILE,
@@ -58,16 +57,71 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "",
         test: ("opening", "a_truncated_file_is_refused"),
     },
-    // What is granted on pages that are not the file's counts.
     Mutant {
         file: SHARED_LIMITER,
-        within: "fn if_shared<T>(",
-        text: "if self.is_lost() {",
-        by: "if false {",
+        within: "pub fn limiter<L: Shareable>(",
+        text: "known.settings.fingerprint == fingerprint",
+        by: "known.settings.words[1..5] == words[1..5]",
+        test: (
+            "opening",
+            "a_setting_that_the_text_does_not_name_is_refused_too",
+        ),
+    },
+    // A decision by settings that are not in force any more counts; also one that is made on pages
+    // that are not the file's.
+    Mutant {
+        file: SHARED_LIMITER,
+        within: "fn decide<T>(",
+        text: "if known.is_in_force() {",
+        by: "if true {",
+        test: (
+            "changes",
+            "a_process_with_other_settings_is_refused_or_changes_them_for_all",
+        ),
+    },
+    Mutant {
+        file: SHARED_LIMITER,
+        within: "fn decide<T>(",
+        text: "if known.is_in_force() {",
+        by: "if true {",
         test: (
             "processes",
             "a_file_that_is_truncated_while_processes_use_it_ends_none_of_them",
         ),
+    },
+    // Permits that are in use are forgotten, or returned by a receipt of earlier settings.
+    Mutant {
+        file: SHARED_LIMITER,
+        within: "pub fn limiter<L: Shareable>(",
+        text: "let room = room.max(known.room);",
+        by: "let room = 0;",
+        test: ("changes", "a_lower_burst_takes_effect_at_once"),
+    },
+    Mutant {
+        file: SHARED_LIMITER,
+        within: "fn refund_at(&self",
+        text: "if known.is_older(",
+        by: "if false && known.is_older(",
+        test: ("changes", "a_grant_from_before_a_change_is_not_refunded"),
+    },
+    // A change whose process was killed stops all others.
+    Mutant {
+        file: SHARED_LIMITER,
+        within: "fn complete<L: Shareable>(",
+        text: "!= Newest::Changing(before)",
+        by: "== Newest::Changing(before)",
+        test: (
+            "changes",
+            "a_change_whose_process_was_killed_is_completed_by_others_or_never_was",
+        ),
+    },
+    // A version is used again while a decision by it may be under way.
+    Mutant {
+        file: VERSIONS,
+        within: "pub fn supersede(",
+        text: "== SUPERSEDED && is_recent",
+        by: "== SUPERSEDED && false && is_recent",
+        test: ("changes", "settings_change_at_most_31_times_a_minute"),
     },
     Mutant {
         file: MAPPING,
@@ -175,6 +229,37 @@ pub(super) const OF_THE_SLOTS: &[Mutant] = &[
         test: (
             "shared_slots",
             "a_waiter_gets_the_permit_or_the_gate_is_opened",
+        ),
+    },
+    Mutant {
+        file: VERSIONS,
+        within: "pub fn is_in_force(",
+        text: "fence(Acquire);",
+        by: "",
+        test: ("shared_versions", "a_permit_is_granted_by_one_version"),
+    },
+    Mutant {
+        file: ATTACHED,
+        within: "pub fn move_to_at<",
+        text: "fetch_add(0, AcqRel)",
+        by: "fetch_add(0, Relaxed)",
+        test: ("shared_versions", "a_permit_is_granted_by_one_version"),
+    },
+    Mutant {
+        file: VERSIONS,
+        within: "pub fn supersede(",
+        text: "before.stamp.store(stamp(number, SUPERSEDED), Release);",
+        by: "",
+        test: ("shared_versions", "a_permit_is_granted_by_one_version"),
+    },
+    Mutant {
+        file: VERSIONS,
+        within: "pub fn complete(",
+        text: "IN_FORCE), Release);",
+        by: "IN_FORCE), Relaxed);",
+        test: (
+            "shared_versions",
+            "a_process_that_sees_a_version_in_force_reads_its_settings",
         ),
     },
 ];

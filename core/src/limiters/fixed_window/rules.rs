@@ -187,6 +187,19 @@ impl<W: Word> FixedWindowRules<W> {
         Duration::from_nanos(self.grid.step())
     }
 
+    /// Returns the instant from which windows are counted. It is [`Timestamp::ZERO`] if a window is
+    /// 1 ns.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{FixedWindowRules, Timestamp};
+    /// let rules = FixedWindowRules::new(3, Duration::from_secs(1));
+    /// assert_eq!(rules.origin(), Timestamp::ZERO);
+    /// ```
+    pub fn origin(&self) -> Timestamp {
+        self.grid.origin()
+    }
+
     /// The rules with the same settings in a table's slot. A tick or a staleness that is the
     /// default of this word was not set, so the slot's default replaces it.
     pub(super) fn in_a_table(&self) -> Result<FixedWindowRules, SettingsError> {

@@ -197,6 +197,18 @@ impl<W: Word> TokenBucketRules<W> {
         self.span(W::MASK)
     }
 
+    /// Returns the instant from which steps and ticks are counted. It is [`Timestamp::ZERO`] if a
+    /// tick is 1 ns.
+    ///
+    /// ```
+    /// # use portcullis_core::{Rate, TokenBucketRules, Timestamp};
+    /// let rules = TokenBucketRules::new(Rate::per_second(5), 10);
+    /// assert_eq!(rules.origin(), Timestamp::ZERO);
+    /// ```
+    pub fn origin(&self) -> Timestamp {
+        self.ticks.origin()
+    }
+
     /// The rules with the same settings in a table's slot. A tick or a staleness that is the
     /// default of this word was not set, so the slot's default replaces it.
     pub(super) fn in_a_table(&self) -> Result<TokenBucketRules, SettingsError> {

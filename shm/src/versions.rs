@@ -1,0 +1,274 @@
+//! The versions of a limiter's settings, one of which is in force.
+//!
+//! ```text
+//! version   state | stamp | changed | fingerprint | room | settings      128 bytes
+//! stamp     number << 2 | stage                                    0: never used
+//!
+//! 0, superseded --settings--> pending --state--> in force --------> superseded
+//! ```
+//!
+//! The version with a number lies at that number modulo the number of versions. Each has a state
+//! word of its own, which only its settings give a meaning.
+//!
+//! *Decide.* A process decides by the version that it knows, by one exchange of its state. Then it
+//! looks at the stamp. If the version is not in force any more, the decision does not count.
+//!
+//! *Change*, from number `n` to `n + 1`, under a lock:
+//!
+//! 1. writes the settings of `n + 1`, and stamps it as pending;
+//! 2. stamps `n` as superseded;
+//! 3. reads the state of `n` by a read-modify-write, and writes it, converted, as that of `n + 1`;
+//! 4. stamps `n + 1` as in force.
+//!
+//! Invariant: a decision that counts is in the state that step 3 reads, or was made after step 4.
+//! An exchange that comes before step 3 in the order of the state word is in what that step reads.
+//! One that comes after it sees step 2, because that step's read-modify-write releases.
+//!
+//! A process may be killed between any two steps. Before step 2 nothing has happened. After it,
+//! another process that gets the lock repeats steps 3 and 4: no decision counts in between, and
+//! those that do not count can only have made the state of `n` fuller.
+//!
+//! A version is used again after as many changes as there are versions, and not within a minute. So
+//! a process that stops in the middle of a decision for less than a minute does not meet the state
+//! of later settings.
+
+use portcullis_core::StateWord;
+
+use crate::sync::Ordering::{Acquire, Relaxed, Release};
+use crate::sync::{AtomicU64, fence};
+
+/// The number of words for settings.
+pub const WORDS: usize = 11;
+
+/// A version, as it lies in a file: atomic words and nothing else.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Version {
+    state: StateWord,
+    stamp: AtomicU64,
+    /// When the version was superseded, in milliseconds.
+    changed: AtomicU64,
+    fingerprint: AtomicU64,
+    room: AtomicU64,
+    settings: [AtomicU64; WORDS],
+}
+
+/// The state is the place of a limiter's word.
+impl AsRef<StateWord> for Version {
+    #[inline(always)]
+    fn as_ref(&self) -> &StateWord {
+        &self.state
+    }
+}
+
+const STAGE_BITS: u32 = 2;
+const PENDING: u64 = 1;
+const IN_FORCE: u64 = 2;
+const SUPERSEDED: u64 = 3;
+
+const fn stamp(number: u64, stage: u64) -> u64 {
+    number << STAGE_BITS | stage
+}
+
+/// The settings of a limiter as words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// What they mean is up to the kind of limiter.
+    pub words: [u64; WORDS],
+    /// The fingerprint of the rules that they give.
+    pub fingerprint: u64,
+    /// How many permits the state can count as in use: those of the settings before may be more
+    /// than these settings grant. 0 in a new file.
+    pub room: u64,
+}
+
+/// The words of a version that is in force and has the number 1, for a new file. All other versions
+/// are 0.
+pub fn first(state: u64, settings: &Settings) -> Vec<u64> {
+    let mut words = vec![0; PER_VERSION];
+    words.extend([
+        state,
+        stamp(1, IN_FORCE),
+        0,
+        settings.fingerprint,
+        settings.room,
+    ]);
+    words.extend(settings.words);
+    words
+}
+
+/// The words of a version.
+const PER_VERSION: usize = 5 + WORDS;
+
+/// Which version decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Newest {
+    /// The version with this number.
+    InForce(u64),
+    /// None. A process is changing from the version with this number to the next one, or was killed
+    /// while it did.
+    Changing(u64),
+    /// None: the stamps are those of no change.
+    Damaged,
+}
+
+/// Returns which version decides, by one look at all stamps.
+pub fn newest(versions: &[Version]) -> Newest {
+    let stamps = versions.iter().map(|version| version.stamp.load(Acquire));
+    newest_of(&stamps)
+}
+
+fn newest_of(stamps: &(impl ExactSizeIterator<Item = u64> + Clone)) -> Newest {
+    let count = stamps.len() as u64;
+    let of_stage = |stage| {
+        let numbers = stamps.clone().zip(0..).filter_map(move |(stamp, index)| {
+            let number = stamp >> STAGE_BITS;
+            let is_one = stamp & ((1 << STAGE_BITS) - 1) == stage && number % count == index;
+            is_one.then_some(number)
+        });
+        numbers.max()
+    };
+    match (of_stage(IN_FORCE), of_stage(SUPERSEDED), of_stage(PENDING)) {
+        (Some(number), _, _) => Newest::InForce(number),
+        (None, Some(before), Some(next)) if before + 1 == next => Newest::Changing(before),
+        _ => Newest::Damaged,
+    }
+}
+
+/// Returns the settings in force in the words of all versions.
+pub fn settings_in(words: &[u64]) -> Option<Settings> {
+    let versions = words.chunks_exact(PER_VERSION);
+    let stamps = versions.clone().map(|version| version[1]);
+    let (Newest::InForce(number) | Newest::Changing(number)) = newest_of(&stamps) else {
+        return None;
+    };
+    let count = versions.len() as u64;
+    let version = versions.clone().nth((number % count) as usize)?;
+    let mut settings = [0; WORDS];
+    settings.copy_from_slice(&version[5..]);
+    Some(Settings {
+        words: settings,
+        fingerprint: version[3],
+        room: version[4],
+    })
+}
+
+/// Returns the version with a number.
+pub fn numbered(versions: &[Version], number: u64) -> &Version {
+    &versions[(number % versions.len() as u64) as usize]
+}
+
+impl Version {
+    /// Whether this version is the one with a number, and in force. Call it after the exchange of a
+    /// decision.
+    #[inline(always)]
+    pub fn is_in_force(&self, number: u64) -> bool {
+        // Acquire: pairs with the read-modify-write of `Attached::move_to_at`. A decision that
+        // changed the state after that sees here that the version is superseded.
+        fence(Acquire);
+        self.stamp.load(Relaxed) == stamp(number, IN_FORCE)
+    }
+
+    /// Returns the settings, which another process may be writing at this moment.
+    pub fn settings(&self) -> Settings {
+        Settings {
+            words: self.settings.each_ref().map(|word| word.load(Relaxed)),
+            fingerprint: self.fingerprint.load(Relaxed),
+            room: self.room.load(Relaxed),
+        }
+    }
+
+    /// Steps 1 and 2 of a change to this version from `before`, which is in force and has the
+    /// number `number`. The caller has the lock. `millis` is the present time. Returns `false`, and
+    /// changes nothing, if this version was superseded less than `age` milliseconds ago.
+    pub fn supersede(
+        &self,
+        before: &Self,
+        number: u64,
+        settings: &Settings,
+        (millis, age): (u64, u64),
+    ) -> bool {
+        let changed = self.changed.load(Relaxed);
+        let is_recent = millis.saturating_sub(changed) < age && changed <= millis;
+        if self.stamp.load(Relaxed) & ((1 << STAGE_BITS) - 1) == SUPERSEDED && is_recent {
+            return false;
+        }
+        // Not the stamp of another number while the settings are written.
+        self.stamp.store(0, Relaxed);
+        for (word, setting) in self.settings.iter().zip(settings.words) {
+            word.store(setting, Release);
+        }
+        self.fingerprint.store(settings.fingerprint, Release);
+        self.room.store(settings.room, Release);
+        // Release: pairs with the loads of `newest`, after which a process reads the settings.
+        self.stamp.store(stamp(number + 1, PENDING), Release);
+        before.changed.store(millis, Relaxed);
+        // Release: the process that completes the change reads the settings.
+        before.stamp.store(stamp(number, SUPERSEDED), Release);
+        true
+    }
+
+    /// Steps 3 and 4 of a change to this version from number `number`. The caller has the lock, and
+    /// has seen that the version before is superseded. `move_state` moves the state of that version
+    /// to this one, by [`Attached::move_to_at`](portcullis_core::Attached::move_to_at).
+    pub fn complete(&self, number: u64, move_state: impl FnOnce()) {
+        move_state();
+        // Release: pairs with the loads of `newest`. A process that decides by this version meets
+        // the state.
+        self.stamp.store(stamp(number + 1, IN_FORCE), Release);
+    }
+
+    /// A version that is in force and has the number 1, and one that was never used.
+    #[cfg(loom)]
+    pub fn pair(state: u64) -> [Self; 2] {
+        [(0, 0), (state, stamp(1, IN_FORCE))].map(|(state, stamp)| Self {
+            state: StateWord::new(state),
+            stamp: AtomicU64::new(stamp),
+            changed: AtomicU64::new(0),
+            fingerprint: AtomicU64::new(0),
+            room: AtomicU64::new(0),
+            settings: core::array::from_fn(|_| AtomicU64::new(0)),
+        })
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_has_128_bytes_of_which_the_first_are_the_state() {
+        assert_eq!(size_of::<Version>(), 8 * PER_VERSION);
+        assert_eq!(core::mem::offset_of!(Version, state), 0);
+        assert_eq!(core::mem::offset_of!(Version, stamp), 8);
+        assert_eq!(core::mem::offset_of!(Version, fingerprint), 24);
+    }
+
+    #[test]
+    fn the_newest_version_in_force_decides() {
+        let newest = |stamps: &[u64]| newest_of(&stamps.iter().copied());
+        assert_eq!(newest(&[0, stamp(1, IN_FORCE)]), Newest::InForce(1));
+        let both = [stamp(2, IN_FORCE), stamp(1, IN_FORCE)];
+        assert_eq!(newest(&both), Newest::InForce(2));
+        let between = [stamp(2, PENDING), stamp(1, SUPERSEDED)];
+        assert_eq!(newest(&between), Newest::Changing(1));
+        let before = [stamp(2, PENDING), stamp(1, IN_FORCE)];
+        assert_eq!(newest(&before), Newest::InForce(1));
+    }
+
+    #[test]
+    fn stamps_of_no_change_are_damaged() {
+        let newest = |stamps: &[u64]| newest_of(&stamps.iter().copied());
+        assert_eq!(newest(&[0, 0]), Newest::Damaged);
+        assert_eq!(
+            newest(&[stamp(1, IN_FORCE), 0]),
+            Newest::Damaged,
+            "elsewhere"
+        );
+        let gap = [stamp(4, PENDING), stamp(1, SUPERSEDED)];
+        assert_eq!(newest(&gap), Newest::Damaged);
+        let last = [u64::MAX, u64::MAX];
+        assert_eq!(newest(&last), Newest::Damaged);
+        assert_eq!(newest(&[]), Newest::Damaged);
+    }
+}
