@@ -19,6 +19,8 @@
 //! | keep the leases elsewhere | [`LeaseStore`], [`StoreFuture`], [`StoreError`] |
 //! | know what a store is asked, and what it answers | [`Exchange`], [`Answer`], [`Held`], [`Claim`], [`MemberId`] |
 //! | know by which rules a store decides | [`LeaseTable`] |
+//! | be a member: say what is needed, and learn what there is | [`Member`], [`MemberBuilder`], [`Driver`], [`Status`], [`Standing`], [`Notice`] |
+//! | limit requests by the share of a member | [`ShareLimiter`], [`Fallback`] |
 //! | run a member by hand, as a driver or a simulation does | [`Protocol`], [`Event`], [`Actions`], [`Share`], [`Report`] |
 //! | know the fair shares of all members | [`FairShares`] |
 //! | write to the service at the pace it allows | [`jobs`] |
@@ -32,13 +34,17 @@
 
 mod fair_share;
 pub mod jobs;
+mod member;
 mod pool;
 mod protocol;
+mod share_limiter;
 mod store;
 
 pub use fair_share::FairShares;
+pub use member::{Driver, Member, MemberBuilder, Notice, Standing, Status};
 pub use pool::{MOST_PARTITIONS, Pool, PoolBuilder, PoolError};
 pub use protocol::{Actions, Event, Protocol, Report, Share};
+pub use share_limiter::{Fallback, ShareLimiter};
 #[cfg(feature = "etcd")]
 pub use store::etcd::{EtcdSettings, EtcdStore};
 pub use store::memory::{LeaseTable, MemoryStore};

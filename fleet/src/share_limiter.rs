@@ -1,0 +1,450 @@
+//! State: a bucket whose rate and burst are those of the share, and the instant from which on the
+//! bucket counts for nothing.
+//!
+//! ```text
+//! until   0: closed                 bucket: rate of the leases and what is reserved
+//!         the earliest end          burst of the leases and what is reserved
+//!         the largest: no end
+//! ```
+//!
+//! - *take at `now`*: denied if `now >= until`; else the bucket decides.
+//! - *follow*: first the bucket, then `until`. A larger share finds the permits of before, a
+//!   smaller one as many of them as its burst. After an end that has passed, or when it was closed,
+//!   the bucket first becomes empty: it has gained permits in the meantime which nothing stands
+//!   for.
+//! - *close*: first `until`, then the bucket becomes empty.
+//!
+//! So a decision that sees a new `until` finds the bucket that belongs to it. A decision that has
+//! seen an old one, and takes later, finds no more than the present share has.
+//!
+//! Invariant: at each instant, the bucket holds at most the burst of the leases that the member
+//! uses, and what is reserved. A lease brings no permits when it begins, and takes its own along
+//! when it ends. So when a partition changes hands, its burst is not spent twice.
+
+use core::fmt;
+use core::sync::atomic::AtomicU64;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::time::Duration;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use portcullis_core::{
+    AdjustableBucket, Carry, ChangeError, Denied, Lease, Limiter, LimiterId, QueueLimiter, Rate,
+    Receipt, Refund, Replenishing, Retry, SettingsError, Timestamp, Waiting,
+};
+
+use crate::{Pool, Share};
+
+/// How long a request waits at most before it asks again: the share may have changed.
+const AGAIN: Duration = Duration::from_millis(50);
+
+/// How old a timestamp may be. Short, so that the bucket remembers few changes.
+const STALENESS: Duration = Duration::from_secs(5);
+
+/// The shortest horizon of the bucket.
+const HORIZON: Duration = Duration::from_hours(1);
+
+/// `until` while the limiter is closed.
+const CLOSED: u64 = 0;
+/// `until` while nothing ends.
+const NO_END: u64 = u64::MAX;
+
+/// A limiter that follows the share of a member: the partitions that it has leases on, and what it
+/// has reserved.
+///
+/// Each decision checks that the leases have not ended. So a process that was stopped beyond the
+/// end of its leases and goes on is denied at once, before any other part of it has run.
+///
+/// A [`Member`](crate::Member) owns one and keeps it up to date. Without a member, call
+/// [`follow_at`](Self::follow_at) with each [share](crate::Actions::share) of a
+/// [`Protocol`](crate::Protocol).
+///
+/// **Bound.** Any span of time `t` admits at most `burst + rate * t` permits, as for a token bucket
+/// whose rate and burst change with the share. The bursts of all members together are at most the
+/// burst of the pool and what the members have reserved: `docs/fleet.md` derives what all admit.
+///
+/// **Waits.** It works in a queue of `portcullis-async`, by reference or in an [`Arc`]. If the
+/// share changes, the requests that wait notice it within 50 ms. A request for more permits than
+/// the present burst waits for a larger share; for more than the burst of all partitions it is
+/// refused.
+///
+/// **Cost.** One load more than an [`AdjustableBucket`]. A denial writes nothing. A change takes a
+/// lock that no decision takes.
+///
+/// [`Arc`]: std::sync::Arc
+///
+/// ```
+/// use portcullis_core::{LimiterExt, Rate, Timestamp};
+/// use portcullis_fleet::{Pool, Share, ShareLimiter};
+///
+/// let pool = Pool::builder("writes", Rate::per_second(500)).burst(5).build()?;
+/// let at = Timestamp::from_millis;
+/// let limiter = ShareLimiter::new(&pool, at(0))?;
+/// assert!(limiter.try_acquire_at(at(0), 1).is_err(), "nothing is leased");
+///
+/// // Two partitions of 25 permits a second, for a second.
+/// limiter.follow_at(at(0), Share { partitions: 2, until: at(1_000) });
+/// assert!(limiter.try_acquire_at(at(19), 1).is_err());
+/// assert!(limiter.try_acquire_at(at(20), 1).is_ok());
+/// assert!(limiter.try_acquire_at(at(1_000), 1).is_err());
+/// # Ok::<(), Box<dyn core::error::Error>>(())
+/// ```
+pub struct ShareLimiter {
+    bucket: AdjustableBucket,
+    /// In nanoseconds.
+    until: AtomicU64,
+    /// The largest burst.
+    capacity: AtomicU64,
+    pool: Mutex<Pool>,
+}
+
+/// What a member uses while the store does not answer and its leases have ended.
+///
+/// Whatever it is, leases are used as long as they last.
+///
+/// ```
+/// # use portcullis_fleet::Fallback;
+/// assert_eq!(Fallback::default(), Fallback::Reserved);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Fallback {
+    /// What it has [reserved](crate::PoolBuilder::reserved).
+    #[default]
+    Reserved,
+    /// Nothing.
+    Block,
+    /// What it has reserved, and so many permits in each period of the pool's rate. The service
+    /// must have that much for each member, beside the capacity of the pool: other members may hold
+    /// all of it.
+    Safe(u32),
+}
+
+/// A rate and a burst, or nothing.
+#[derive(Clone, Copy)]
+struct Terms {
+    rate: Rate,
+    burst: u64,
+    until: u64,
+}
+
+impl Terms {
+    /// Those of some partitions, and permits beside them in each period.
+    fn of(pool: &Pool, partitions: u32, beside: u32, until: u64) -> Self {
+        if partitions == 0 && beside == 0 {
+            return Self {
+                rate: Rate::ZERO,
+                burst: 1,
+                until: CLOSED,
+            };
+        }
+        let leased = if partitions == 0 {
+            Rate::new(0, pool.shared().period())
+        } else {
+            pool.rate_of(partitions)
+        };
+        // The period of the leased rate is a multiple of that of the pool.
+        let period = pool.shared().period().as_nanos().max(1);
+        let factor = leased.period().as_nanos() / period;
+        let permits = u128::from(leased.permits()) + u128::from(beside) * factor;
+        let permits = u32::try_from(permits).unwrap_or(u32::MAX);
+        // What replenishes in a tenth of a second.
+        let tenth = (u128::from(beside) * 100_000_000).div_ceil(period);
+        let tenth = u64::try_from(tenth).unwrap_or(u64::MAX);
+        Self {
+            rate: Rate::new(permits, leased.period()),
+            burst: pool.burst_of(partitions).saturating_add(tenth).max(1),
+            until,
+        }
+    }
+
+    fn build(&self, tick: Duration, now: Timestamp) -> Result<AdjustableBucket, SettingsError> {
+        AdjustableBucket::builder(self.rate, self.burst)
+            .initial(0)
+            .origin(now)
+            .tick(tick)
+            .staleness(STALENESS)
+            .build()
+    }
+}
+
+impl ShareLimiter {
+    /// Creates the limiter of a member without leases, which has only what is reserved.
+    ///
+    /// # Errors
+    ///
+    /// [`SettingsError`] if the bucket cannot have the rate or the burst of some number of
+    /// partitions.
+    ///
+    /// ```
+    /// # use portcullis_core::{LimiterExt, Rate, Timestamp};
+    /// # use portcullis_fleet::{Pool, ShareLimiter};
+    /// let pool = Pool::builder("writes", Rate::per_second(500)).reserved(10).build()?;
+    /// let limiter = ShareLimiter::new(&pool, Timestamp::ZERO)?;
+    /// assert!(limiter.try_acquire_at(Timestamp::from_millis(100), 1).is_ok());
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
+    pub fn new(pool: &Pool, now: Timestamp) -> Result<Self, SettingsError> {
+        let mut tick = Duration::from_micros(1);
+        let longest = Duration::from_secs(10);
+        while tick < longest && !fits(pool, tick, now).is_ok_and(|horizon| horizon >= HORIZON) {
+            tick *= 10;
+        }
+        fits(pool, tick, now)?;
+        let terms = Terms::of(pool, 0, pool.reserved(), NO_END);
+        Ok(Self {
+            bucket: terms.build(tick, now)?,
+            until: AtomicU64::new(terms.until),
+            capacity: AtomicU64::new(largest(pool)),
+            pool: Mutex::new(pool.clone()),
+        })
+    }
+
+    fn pool(&self) -> MutexGuard<'_, Pool> {
+        self.pool.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Decides by this share from now on.
+    ///
+    /// `now` is the present, by the clock of the decisions. After this returns, no decision takes
+    /// more than the share has.
+    ///
+    /// ```
+    /// # use portcullis_core::{Limiter, Rate, Timestamp};
+    /// # use portcullis_fleet::{Pool, Share, ShareLimiter};
+    /// let pool = Pool::builder("writes", Rate::per_second(500)).burst(5).build()?;
+    /// let at = Timestamp::from_millis;
+    /// let limiter = ShareLimiter::new(&pool, at(0))?;
+    /// limiter.follow_at(at(0), Share { partitions: 4, until: at(9_000) });
+    /// assert_eq!(limiter.available_at(at(5_000)), 20);
+    /// // What the lease had saved up is gone with it.
+    /// limiter.follow_at(at(5_000), Share { partitions: 1, until: at(9_000) });
+    /// assert_eq!(limiter.available_at(at(5_000)), 5);
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
+    pub fn follow_at(&self, now: Timestamp, share: Share) {
+        let pool = self.pool();
+        let until = if share.partitions == 0 {
+            NO_END
+        } else {
+            share.until.as_nanos()
+        };
+        let terms = Terms::of(&pool, share.partitions, pool.reserved(), until);
+        self.set(&pool, now, terms);
+    }
+
+    /// Decides by `fallback` from now on, until it follows a share again.
+    ///
+    /// ```
+    /// # use portcullis_core::{LimiterExt, Rate, Timestamp};
+    /// # use portcullis_fleet::{Fallback, Pool, ShareLimiter};
+    /// let pool = Pool::builder("writes", Rate::per_second(500)).build()?;
+    /// let at = Timestamp::from_millis;
+    /// let limiter = ShareLimiter::new(&pool, at(0))?;
+    /// limiter.fall_back_at(at(0), Fallback::Safe(5));
+    /// assert!(limiter.try_acquire_at(at(200), 1).is_ok());
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
+    pub fn fall_back_at(&self, now: Timestamp, fallback: Fallback) {
+        let pool = self.pool();
+        let beside = match fallback {
+            Fallback::Reserved => pool.reserved(),
+            Fallback::Block => 0,
+            Fallback::Safe(permits) => pool.reserved().saturating_add(permits),
+        };
+        self.set(&pool, now, Terms::of(&pool, 0, beside, NO_END));
+    }
+
+    /// Decides by the settings of another pool, and this share of it, from now on.
+    ///
+    /// # Errors
+    ///
+    /// [`SettingsError`], as for [`new`](Self::new). Then nothing changes.
+    ///
+    /// ```
+    /// # use portcullis_core::{Limiter, Rate, Timestamp};
+    /// # use portcullis_fleet::{Pool, Share, ShareLimiter};
+    /// let pool = Pool::builder("writes", Rate::per_second(500)).build()?;
+    /// let limiter = ShareLimiter::new(&pool, Timestamp::ZERO)?;
+    /// let larger = pool.to_builder().burst(9).build()?;
+    /// limiter.change_at(Timestamp::ZERO, &larger, Share::NONE)?;
+    /// assert_eq!(limiter.capacity(), 180);
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
+    pub fn change_at(
+        &self,
+        now: Timestamp,
+        pool: &Pool,
+        share: Share,
+    ) -> Result<(), SettingsError> {
+        self.check(pool, now)?;
+        *self.pool() = pool.clone();
+        self.capacity.store(largest(pool), Relaxed);
+        self.follow_at(now, share);
+        Ok(())
+    }
+
+    /// Returns whether the limiter can have the settings of a pool.
+    pub(crate) fn check(&self, pool: &Pool, now: Timestamp) -> Result<(), SettingsError> {
+        fits(pool, self.bucket.tick(), now).map(|_| ())
+    }
+
+    fn set(&self, _one_at_a_time: &Pool, now: Timestamp, terms: Terms) {
+        if terms.until == CLOSED {
+            self.until.store(CLOSED, Release);
+            // For decisions that have seen the instant of before.
+            self.empty(now);
+            return;
+        }
+        if now.as_nanos() >= self.until.load(Relaxed) {
+            self.until.store(CLOSED, Release);
+            self.empty(now);
+        }
+        let is_other = self.bucket.rate() != terms.rate || self.bucket.burst() != terms.burst;
+        let adjust = || {
+            self.bucket
+                .adjust_at(now, terms.rate, terms.burst, Carry::Keep)
+        };
+        let is_set = !is_other || insist(adjust).is_ok();
+        // Settings were checked, so that does not happen. If it does, nothing is admitted.
+        let until = if is_set { terms.until } else { CLOSED };
+        self.until.store(until, Release);
+    }
+
+    /// Removes all permits.
+    fn empty(&self, now: Timestamp) {
+        // It fails only while it is busy.
+        let _ = insist(|| self.bucket.reset_at(now, 0));
+    }
+}
+
+/// Repeats a change while another thread is in the middle of a refund.
+fn insist(mut change: impl FnMut() -> Result<(), ChangeError>) -> Result<(), ChangeError> {
+    loop {
+        match change() {
+            Err(ChangeError::Busy) => std::thread::yield_now(),
+            result => return result,
+        }
+    }
+}
+
+/// Returns the shortest horizon of the buckets of all numbers of partitions.
+fn fits(pool: &Pool, tick: Duration, now: Timestamp) -> Result<Duration, SettingsError> {
+    let mut shortest = Duration::MAX;
+    for partitions in 0..=pool.partitions() {
+        let terms = Terms::of(pool, partitions, pool.reserved(), NO_END);
+        shortest = shortest.min(terms.build(tick, now)?.horizon());
+    }
+    Ok(shortest)
+}
+
+fn largest(pool: &Pool) -> u64 {
+    Terms::of(pool, pool.partitions(), pool.reserved(), NO_END).burst
+}
+
+impl Limiter for ShareLimiter {
+    #[inline]
+    fn id(&self) -> Option<LimiterId> {
+        LimiterId::of(self)
+    }
+
+    #[inline]
+    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+        // Acquire: pairs with the store of `set`, so that the bucket of this share decides.
+        if now.as_nanos() >= self.until.load(Acquire) {
+            return Err(self.denied(now, n));
+        }
+        self.bucket.take_at(now, n).map_err(|_| self.denied(now, n))
+    }
+
+    #[inline]
+    fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
+        self.bucket.refund_at(now, n, receipt)
+    }
+
+    #[inline]
+    fn release(&self, _: u32) {}
+
+    fn available_at(&self, now: Timestamp) -> u64 {
+        if now.as_nanos() >= self.until.load(Acquire) {
+            return 0;
+        }
+        self.bucket.available_at(now)
+    }
+
+    /// Returns the largest burst: that of all partitions, and what is reserved.
+    fn capacity(&self) -> u64 {
+        self.capacity.load(Relaxed)
+    }
+
+    fn retry(&self, denied: Denied) -> Retry {
+        let Denied::Exhausted { now, permits } = denied else {
+            return Retry::Never;
+        };
+        let until = self.until.load(Acquire);
+        if now.as_nanos() >= until || u64::from(permits) > self.bucket.burst() {
+            return Retry::After(AGAIN);
+        }
+        match self.bucket.retry(denied) {
+            // Exact, as long as the share stays as it is.
+            Retry::At(at) if at.as_nanos() < until && at.saturating_since(now) <= AGAIN => {
+                Retry::At(at)
+            }
+            _ => Retry::After(AGAIN),
+        }
+    }
+}
+
+impl ShareLimiter {
+    #[cold]
+    fn denied(&self, now: Timestamp, permits: u32) -> Denied {
+        match u32::try_from(self.capacity()) {
+            Ok(capacity) if permits > capacity => Denied::ExceedsCapacity { permits, capacity },
+            _ => Denied::Exhausted { now, permits },
+        }
+    }
+
+    /// Takes `n` permits at `now`.
+    ///
+    /// # Errors
+    ///
+    /// [`Denied::Exhausted`] if the share has fewer permits now, or has ended.
+    /// [`Denied::ExceedsCapacity`] if `n` is more than the burst of all partitions.
+    ///
+    /// # Cost
+    ///
+    /// One load more than [`AdjustableBucket::try_acquire_at`].
+    ///
+    /// ```
+    /// # use portcullis_core::{Rate, Timestamp};
+    /// # use portcullis_fleet::{Pool, Share, ShareLimiter};
+    /// let pool = Pool::builder("writes", Rate::per_second(500)).build()?;
+    /// let at = Timestamp::from_millis;
+    /// let limiter = ShareLimiter::new(&pool, at(0))?;
+    /// limiter.follow_at(at(0), Share { partitions: 20, until: at(9_000) });
+    /// assert!(limiter.try_acquire_at(at(100), 50).is_ok());
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
+    #[inline]
+    pub fn try_acquire_at(&self, now: Timestamp, n: u32) -> Result<Lease<&Self>, Denied> {
+        Lease::try_acquire_at(self, now, n)
+    }
+}
+
+impl Replenishing for ShareLimiter {}
+
+impl QueueLimiter for ShareLimiter {
+    #[inline]
+    fn release_watched(&self, _: u32) -> Waiting {
+        Waiting::No
+    }
+}
+
+impl fmt::Debug for ShareLimiter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ShareLimiter")
+            .field("rate", &self.bucket.rate())
+            .field("burst", &self.bucket.burst())
+            .field("until", &Timestamp::from_nanos(self.until.load(Relaxed)))
+            .finish_non_exhaustive()
+    }
+}
