@@ -7,6 +7,7 @@ use core::cell::{Cell, RefCell};
 use core::future::{pending, ready};
 use core::num::NonZero;
 use core::pin::pin;
+use core::sync::atomic::{AtomicU32, Ordering};
 use core::task::{Context, Waker};
 use core::time::Duration;
 use std::collections::BTreeSet;
@@ -152,6 +153,12 @@ fn batches_are_as_large_as_allowed_paid_for_and_there() {
     let (log, _) = releases(&world, jobs, [10; 25], ms(1));
     let sizes: Vec<_> = log.iter().map(|(_, size)| *size).collect();
     assert_eq!(sizes, [8, 2, 8, 2, 5]);
+
+    let queue = paced(&world, Pace::new(Rate::per_second(1_000), ms(100)));
+    let jobs = Jobs::new(&queue, world.timer()).batch(8);
+    let (log, _) = releases(&world, jobs, [60, 60, 40, 60], ms(1));
+    let sizes: Vec<_> = log.iter().map(|(_, size)| *size).collect();
+    assert_eq!(sizes, [1, 1, 1, 1], "two of them cost more than is there");
 }
 
 #[test]
@@ -465,6 +472,24 @@ fn a_pause_holds_everything_back_and_its_permits_are_not_saved_up() {
 }
 
 #[test]
+fn operations_that_wait_are_put_back_in_a_pause() {
+    let world = World::default();
+    let queue = paced(&world, Pace::new(Rate::per_second(100), ms(100)));
+    let jobs = Jobs::new(&queue, world.timer()).cost(|_: &u32| 100);
+    let handle = jobs.handle();
+    let run = jobs.run(stream::iter(0..2), |_| ready(Outcome::Done));
+    let pause = async {
+        // The first operation has paid for a half.
+        world.sleep(ms(500)).await;
+        handle.pause();
+    };
+    let (report, ()) = world.run(join(run, pause));
+    assert_eq!(report.progress.written, 2);
+    // What it had paid is lost. The bucket is full again.
+    assert_eq!(world.now(), at(500 + 500 + 900 + 1_000));
+}
+
+#[test]
 fn overload_lowers_the_speed_and_it_comes_back() {
     let world = World::default();
     let queue = paced(&world, Pace::new(Rate::per_second(100), ms(10)));
@@ -509,6 +534,53 @@ fn overload_lowers_the_speed_and_it_comes_back() {
             in_second(second)
         );
     }
+}
+
+#[test]
+fn at_a_lower_speed_fractions_of_permits_are_carried() {
+    let world = World::default();
+    let queue = paced(&world, Pace::new(Rate::per_second(1_000), ms(10)));
+    let slow_down = SlowDown::new().percent(75).recovery(Duration::MAX);
+    let jobs = Jobs::new(&queue, world.timer()).slow_down(slow_down);
+    let run = jobs.run(stream::iter(0..3_000), |batch| {
+        ready(match (*batch[0], batch[0].attempt()) {
+            (0, 1) => Outcome::Overloaded { retry_after: None },
+            _ => Outcome::Done,
+        })
+    });
+    // One at full speed. Then four permits for each three.
+    assert_eq!(world.run(run).progress.permits, 1 + 4_000);
+}
+
+#[test]
+fn many_replies_to_one_overload_slow_down_once() {
+    let world = World::default();
+    let queue = paced(&world, Pace::new(Rate::per_second(1_000), ms(100)));
+    let pauses = AtomicU32::new(0);
+    let jobs = Jobs::new(&queue, world.timer())
+        .concurrency(50)
+        .slow_down(SlowDown::new().recovery(Duration::MAX))
+        .on_event(|event| {
+            if matches!(event, Event::Paused { .. }) {
+                pauses.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+    let handle = jobs.handle();
+    let run = jobs.run(stream::iter(0..50_u64), async |batch| {
+        // The replies come one after the other, some of them after the pause.
+        world.sleep(ms(20 + 20 * *batch[0])).await;
+        match batch[0].attempt() {
+            1 => Outcome::Overloaded { retry_after: None },
+            _ => Outcome::Done,
+        }
+    });
+    world.run(run);
+    assert_eq!(pauses.load(Ordering::Relaxed), 1);
+    assert!(
+        (handle.progress().speed - 0.5).abs() < 1e-3,
+        "{}",
+        handle.progress().speed
+    );
 }
 
 #[test]

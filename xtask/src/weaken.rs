@@ -2,6 +2,7 @@
 //! loom model or test to fail.
 
 mod counters;
+mod jobs;
 mod middleware;
 mod models;
 mod policies;
@@ -111,6 +112,11 @@ const SUITES: &[Suite] = &[
     Suite {
         mutants: middleware::MUTANTS,
         arguments: &["--package", "portcullis-tower", "--all-features"],
+        rustflags: "",
+    },
+    Suite {
+        mutants: jobs::MUTANTS,
+        arguments: &["--package", "portcullis-fleet"],
         rustflags: "",
     },
     Suite {

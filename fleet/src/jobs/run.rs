@@ -480,6 +480,8 @@ where
             if self.flights.len() >= self.options.concurrency || self.next > now {
                 return false;
             }
+            // A source that knows its end need not be asked, which takes capacity.
+            self.source_over |= source.size_hint().1 == Some(0);
             if self.source_over && self.waiting.is_empty() {
                 wait.set(None);
                 return false;
