@@ -725,7 +725,8 @@ impl<T: Timer> Driver<T> {
 
     /// Waits for an order, for the answer, or until `wake_at`.
     async fn next(
-        &self,
+        // Exclusive, so that the future may move between threads although an observer may not.
+        &mut self,
         flight: &mut Option<Flight>,
         mut listener: EventListener,
         wake_at: Timestamp,

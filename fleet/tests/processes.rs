@@ -1,0 +1,419 @@
+//! Processes that share a throttled service, by leases on etcd and on Redis. One is killed, one is
+//! stopped beyond the end of its leases, and the server of the leases restarts. The service counts.
+
+#[path = "support/servers.rs"]
+mod servers;
+
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use core::time::Duration;
+use std::env;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Instant;
+
+use portcullis_core::{Clock, MonotonicClock, Rate, Timestamp};
+use portcullis_fleet::{
+    Answer, Exchange, LeaseStore, Member, MemberId, Pool, Standing, StoreFuture,
+};
+use servers::{Kind, Server};
+use tokio::runtime::{Builder, Runtime};
+
+const SECOND: Duration = Duration::from_secs(1);
+const LEASE: Duration = Duration::from_secs(2);
+const PER_SECOND: u32 = 500;
+const PARTITIONS: u32 = 20;
+/// The variable that tells a process of this test program what to do.
+const ROLE: &str = "PORTCULLIS_FLEET_ROLE";
+
+fn pool() -> Pool {
+    let pool = Pool::builder("writes", Rate::per_second(PER_SECOND));
+    let pool = pool.partitions(PARTITIONS).lease(LEASE).fair(true);
+    pool.build().unwrap()
+}
+
+fn now() -> Timestamp {
+    MonotonicClock::new().now()
+}
+
+fn runtime() -> Runtime {
+    Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+/// A store that counts what it is asked.
+struct Counting {
+    store: Arc<dyn LeaseStore>,
+    exchanges: Arc<AtomicU32>,
+}
+
+impl LeaseStore for Counting {
+    fn exchange<'a>(&'a self, pool: &'a str, request: &'a Exchange) -> StoreFuture<'a, Answer> {
+        self.exchanges.fetch_add(1, Relaxed);
+        self.store.exchange(pool, request)
+    }
+}
+
+/// A process that the tests start: a member that sends as many requests as its limiter admits,
+/// until the service closes the connection.
+#[test]
+#[ignore = "a process of the other tests"]
+fn child() {
+    let role = env::var(ROLE).unwrap_or_default();
+    let words: Vec<_> = role.split(' ').collect();
+    let [kind, store, service] = words[..] else {
+        return;
+    };
+    let kind = Kind::BOTH.into_iter().find(|of| format!("{of:?}") == kind);
+    let (kind, port) = (kind.unwrap(), store.parse().unwrap());
+    let runtime = runtime();
+    let inside = runtime.enter();
+    let exchanges = Arc::new(AtomicU32::new(0));
+    let store = Counting {
+        store: kind.store(port, Duration::from_millis(400)),
+        exchanges: Arc::clone(&exchanges),
+    };
+    drop(inside);
+    let (member, driver) = Member::builder(pool(), store).build().unwrap();
+    let driver = thread::spawn(move || runtime.block_on(driver.run()));
+    member.want(PARTITIONS);
+    let mut service = TcpStream::connect(("127.0.0.1", service.parse().unwrap())).unwrap();
+    service.set_nodelay(true).unwrap();
+    let (limiter, begun) = (member.limiter(), Instant::now());
+    loop {
+        // A request states when it was admitted.
+        let at = now();
+        let request = match limiter.try_acquire_at(at, 1) {
+            Ok(_) => at.as_nanos(),
+            Err(denied) => {
+                let wait = denied.retry(&*limiter).wait_from(now());
+                thread::sleep(wait.unwrap().max(Duration::from_micros(100)));
+                // It notices the end of the service although nothing is admitted.
+                0
+            }
+        };
+        if service.write_all(&request.to_le_bytes()).is_err() {
+            break;
+        }
+    }
+    let (asked, time) = (exchanges.load(Relaxed), begun.elapsed());
+    member.leave();
+    driver.join().unwrap();
+    assert_eq!(member.status().standing, Standing::Left);
+    println!("\nasked {:.2}", f64::from(asked) / time.as_secs_f64());
+}
+
+/// A request, as the service saw it.
+#[derive(Clone, Copy)]
+struct Request {
+    /// Which process sent it.
+    process: usize,
+    /// When it was admitted, in nanoseconds.
+    admitted: u64,
+    /// When it arrived.
+    arrived: u64,
+}
+
+/// The throttled service. It counts the requests of each connection.
+struct Service {
+    port: u16,
+    requests: Arc<Mutex<Vec<Request>>>,
+    open: Arc<Mutex<Vec<TcpStream>>>,
+}
+
+impl Service {
+    fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let requests: Arc<Mutex<Vec<Request>>> = Arc::default();
+        let open: Arc<Mutex<Vec<TcpStream>>> = Arc::default();
+        let (log, streams) = (Arc::clone(&requests), Arc::clone(&open));
+        thread::spawn(move || {
+            for (process, stream) in listener.incoming().map_while(Result::ok).enumerate() {
+                streams.lock().unwrap().push(stream.try_clone().unwrap());
+                let log = Arc::clone(&log);
+                thread::spawn(move || count(process, stream, &log));
+            }
+        });
+        Self {
+            port,
+            requests,
+            open,
+        }
+    }
+
+    fn processes(&self) -> usize {
+        self.open.lock().unwrap().len()
+    }
+
+    fn end(&self) -> Vec<Request> {
+        for stream in self.open.lock().unwrap().drain(..) {
+            let _ = stream.shutdown(std::net::Shutdown::Both);
+        }
+        let mut requests = self.requests.lock().unwrap().clone();
+        requests.sort_unstable_by_key(|request| request.admitted);
+        requests
+    }
+}
+
+fn count(process: usize, mut stream: TcpStream, log: &Mutex<Vec<Request>>) {
+    let mut bytes = [0; 8];
+    while stream.read_exact(&mut bytes).is_ok() {
+        let admitted = u64::from_le_bytes(bytes);
+        if admitted > 0 {
+            let arrived = now().as_nanos();
+            log.lock().unwrap().push(Request {
+                process,
+                admitted,
+                arrived,
+            });
+        }
+    }
+}
+
+/// A process of this test program. It is killed if the test ends before it.
+struct Process(Option<Child>);
+
+impl Process {
+    fn start(server: &Server, service: &Service) -> Self {
+        let mut command = Command::new(env::current_exe().unwrap());
+        command.args([
+            "--exact",
+            "child",
+            "--ignored",
+            "--nocapture",
+            "--test-threads=1",
+        ]);
+        let (kind, store) = (server.kind, server.port);
+        command.env(ROLE, format!("{kind:?} {store} {}", service.port));
+        let before = service.processes();
+        let process = Self(Some(command.stdout(Stdio::piped()).spawn().unwrap()));
+        let begun = Instant::now();
+        // So the connections are in the order of the processes.
+        while service.processes() == before {
+            assert!(begun.elapsed() < 60 * SECOND);
+            thread::sleep(Duration::from_millis(1));
+        }
+        process
+    }
+
+    fn signal(&self, name: &str) {
+        let pid = self.0.as_ref().unwrap().id().to_string();
+        let sent = Command::new("kill").args([name, &pid]).status().unwrap();
+        assert!(sent.success());
+    }
+
+    /// Waits for its end, and returns how often it asked the store in a second.
+    fn finish(mut self) -> f64 {
+        let output = self.0.take().unwrap().wait_with_output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{text}");
+        let asked = text.lines().find_map(|line| line.strip_prefix("asked "));
+        asked.unwrap().trim().parse().unwrap()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.0.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Returns the most events above the rate that any span of time contains, rounded up. The times
+/// ascend, in nanoseconds.
+fn most_above_rate(times: &[u64]) -> u64 {
+    // In billionths of an event.
+    let (mut most, mut above, mut last) = (0, 0_u64, 0);
+    for &time in times {
+        above = above.saturating_sub((time - last).saturating_mul(PER_SECOND.into()));
+        above += 1_000_000_000;
+        most = most.max(above);
+        last = time;
+    }
+    most.div_ceil(1_000_000_000)
+}
+
+/// Returns the largest part of the capacity, in percent, that was used in a span of `length` from
+/// `from` to `to`.
+fn best_use(times: &[u64], from: Timestamp, to: Timestamp, length: Duration) -> u128 {
+    let (mut best, mut first) = (0, 0);
+    let is_inside = |time: &&u64| (from.as_nanos()..to.as_nanos()).contains(time);
+    let times: Vec<_> = times.iter().filter(is_inside).collect();
+    for (last, &&time) in times.iter().enumerate() {
+        while u128::from(time - times[first]) > length.as_nanos() {
+            first += 1;
+        }
+        best = best.max(last + 1 - first);
+    }
+    best as u128 * 100_000_000_000 / (u128::from(PER_SECOND) * length.as_nanos())
+}
+
+fn sleep(seconds: f64) {
+    thread::sleep(Duration::from_secs_f64(seconds));
+}
+
+fn four_processes_share_a_service(kind: Kind) {
+    let Some(mut server) = Server::start(kind) else {
+        return;
+    };
+    let service = Service::start();
+    let mut processes: Vec<_> = (0..4).map(|_| Process::start(&server, &service)).collect();
+    // A Redis server first holds off for a lease time.
+    sleep(7.0);
+    let killed = now();
+    drop(processes.remove(0));
+    sleep(6.0);
+    let stopped = now();
+    processes[0].signal("-STOP");
+    sleep(5.0);
+    let resumed = now();
+    processes[0].signal("-CONT");
+    sleep(3.0);
+    let restarted = now();
+    server.kill();
+    sleep(0.5);
+    server.restart();
+    sleep(8.5);
+    let ended = now();
+    let requests = service.end();
+    let asked: Vec<_> = processes.into_iter().map(Process::finish).collect();
+
+    let times: Vec<_> = requests.iter().map(|request| request.admitted).collect();
+    let bound = pool().burst_of(PARTITIONS);
+    let above = most_above_rate(&times);
+    assert!(
+        above <= bound,
+        "{above} above the rate; the burst is {bound}"
+    );
+    // What arrived at the service, in any span of time: requests take some time to arrive. The
+    // process that was stopped may have been so between the decision and the request.
+    let mut delays: Vec<_> = requests.iter().map(|of| of.arrived - of.admitted).collect();
+    delays.sort_unstable();
+    let delay = Duration::from_nanos(delays[delays.len() - 2]);
+    let mut arrivals: Vec<_> = requests.iter().map(|request| request.arrived).collect();
+    arrivals.sort_unstable();
+    let arrived = most_above_rate(&arrivals);
+    let late = u64::from(PER_SECOND) * delay.as_millis() as u64 / 1_000 + 2;
+    assert!(
+        arrived <= bound + late,
+        "{arrived} arrived above the rate, {late} late"
+    );
+
+    let mut uses = Vec::new();
+    for (what, from, to) in [
+        ("at first", Timestamp::from_nanos(times[0]), killed),
+        ("after one was killed", killed, stopped),
+        ("while one was stopped", stopped, resumed),
+        ("after the restart", restarted, ended),
+    ] {
+        // What a process held returns after a lease time.
+        let settled = from.saturating_add(LEASE + SECOND);
+        let used = best_use(&times, settled, to, Duration::from_millis(1_500));
+        uses.push(format!("{what} {used} %"));
+        assert!(used > 90, "{what}: {used} % of the capacity");
+    }
+    let after = |process, from: Timestamp| {
+        let of = |of: &&Request| of.process == process && of.admitted >= from.as_nanos();
+        requests.iter().filter(of).count()
+    };
+    assert_eq!(after(0, killed.saturating_add(SECOND)), 0);
+    assert!(
+        after(1, resumed) > 0,
+        "the process that was stopped goes on"
+    );
+    for process in 1..4 {
+        assert!(after(process, restarted.saturating_add(2 * LEASE)) > 0);
+    }
+    // All have left, so everything is free at once.
+    runtime().block_on(async {
+        let request = Exchange {
+            demand: PARTITIONS,
+            candidates: (0..PARTITIONS).collect(),
+            at_most: PARTITIONS,
+            ..Exchange::new(MemberId(1), LEASE)
+        };
+        let answer = server.store().exchange("writes", &request).await.unwrap();
+        assert_eq!(answer.granted.len(), PARTITIONS as usize, "{answer:?}");
+    });
+    println!(
+        "{kind:?}: {} requests, at most {above} above the rate (bound {bound}), {arrived} as \
+         they arrived, up to {delay:?} late; used {}; exchanges a second of each process: {asked:?}",
+        requests.len(),
+        uses.join(", "),
+    );
+    for asked in asked {
+        assert!(asked < 10.0, "{asked} exchanges a second");
+    }
+}
+
+#[test]
+fn four_processes_share_a_service_by_leases_on_etcd() {
+    four_processes_share_a_service(Kind::Etcd);
+}
+
+#[test]
+fn four_processes_share_a_service_by_leases_on_redis() {
+    four_processes_share_a_service(Kind::Redis);
+}
+
+#[test]
+fn a_demand_gets_its_full_share_within_a_second() {
+    for kind in Kind::BOTH {
+        let Some(server) = Server::start(kind) else {
+            continue;
+        };
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
+        let inside = runtime.enter();
+        let (member, driver) = Member::builder(pool(), server.store()).build().unwrap();
+        drop(inside);
+        runtime.spawn(driver.run());
+        let wait_for = |partitions: u32| {
+            let begun = Instant::now();
+            loop {
+                let status = member.status();
+                if status.share.partitions == partitions {
+                    return begun.elapsed();
+                }
+                assert!(begun.elapsed() < 60 * SECOND, "{status:?}");
+                let _ = member.blocking_changed(status.generation, SECOND);
+            }
+        };
+        // A Redis server first holds off for a lease time.
+        member.want(PARTITIONS);
+        wait_for(PARTITIONS);
+        let times: Vec<_> = (0..5)
+            .map(|_| {
+                member.want(0);
+                wait_for(0);
+                member.want(PARTITIONS);
+                wait_for(PARTITIONS)
+            })
+            .collect();
+        println!("{kind:?}: from demand to full share: {times:?}");
+        // The machine may be busy once.
+        assert!(times.iter().min().unwrap() < &SECOND, "{times:?}");
+    }
+}
+
+#[test]
+fn the_fullest_span_is_found() {
+    const STEP: u64 = 1_000_000_000 / PER_SECOND as u64;
+    let most = |steps: &[u64]| {
+        let times: Vec<_> = steps
+            .iter()
+            .map(|step| 1_000_000_000 + step * STEP)
+            .collect();
+        most_above_rate(&times)
+    };
+    assert_eq!(most(&[0, 1, 2, 3]), 1);
+    assert_eq!(most(&[0, 0, 0]), 3);
+    assert_eq!(most(&[0, 0, 1, 1, 1, 90, 90]), 4);
+}
