@@ -28,8 +28,8 @@ use core::time::Duration;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use portcullis_core::{
-    AdjustableBucket, Carry, ChangeError, Denied, Lease, Limiter, LimiterId, QueueLimiter, Rate,
-    Receipt, Refund, Replenishing, Retry, SettingsError, Timestamp, Waiting,
+    AdjustableBucket, Carry, ChangeError, Denied, Detail, Lease, Limiter, LimiterId, QueueLimiter,
+    Rate, Receipt, Refund, Replenishing, Retry, SettingsError, Timestamp, Waiting,
 };
 
 use crate::{Pool, Share};
@@ -354,6 +354,19 @@ impl Limiter for ShareLimiter {
             return Err(self.denied(now, n));
         }
         self.bucket.take_at(now, n).map_err(|_| self.denied(now, n))
+    }
+
+    /// The capacity is the burst of the present share.
+    fn explain_at(&self, now: Timestamp, n: u32) -> Detail {
+        let decision = self.peek_at(now, n);
+        let mut detail = self.bucket.explain_at(now, n);
+        if now.as_nanos() >= self.until.load(Acquire) {
+            detail.available = 0;
+            detail.full_again = Retry::After(AGAIN);
+        }
+        detail.decision = decision;
+        detail.retry = decision.map_or_else(|denied| self.retry(denied), |()| Retry::At(now));
+        detail
     }
 
     #[inline]

@@ -20,6 +20,7 @@ use portcullis_core::{Concurrency, Rate, SlidingWindow, Timestamp, TokenBucket, 
 use portcullis_fleet::jobs::{
     Ended, Event, Jobs, Operation, Outcome, Pace, Permits, Progress, SlowDown, Written,
 };
+use portcullis_fleet::{Pool, Share, ShareLimiter};
 use virtual_time::{Log, VirtualTimer, World};
 
 const fn ms(millis: u64) -> Duration {
@@ -143,6 +144,39 @@ fn an_operation_that_costs_more_than_the_burst_pays_in_pieces() {
     let times: Vec<_> = by_time(&log).iter().map(|(at, _)| *at).collect();
     assert_eq!(times, [0, 9_950, 12_450, 12_500]);
     assert_eq!(progress.permits, 1_260);
+}
+
+#[test]
+fn pieces_follow_a_share_that_becomes_smaller() {
+    let world = World::default();
+    // 100 permits per second, and a burst of 10, in 10 partitions.
+    let pool = Pool::builder("writes", Rate::per_second(100))
+        .partitions(10)
+        .burst(1);
+    let limiter = ShareLimiter::new(&pool.build().unwrap(), at(0)).unwrap();
+    let queue = Queue::new(&limiter, world.timer(), 100);
+    let share = |partitions, until| Share {
+        partitions,
+        until: at(until),
+    };
+    limiter.follow_at(at(0), share(10, 1_000_000));
+    let jobs = Jobs::new(&queue, world.timer()).cost(|_: &u32| 50);
+    let handle = jobs.handle();
+    let run = async {
+        let report = jobs.run(stream::iter(0..3), |_| ready(Outcome::Done)).await;
+        (report.ended, world.now())
+    };
+    let lower = async {
+        world.sleep(ms(750)).await;
+        limiter.follow_at(world.now(), share(2, 1_000_000));
+        world.sleep(ms(60_000)).await;
+        handle.stop();
+    };
+    let ((ended, end), ()) = world.run(join(run, lower));
+    assert_eq!(ended, Ended::Finished);
+    // 75 of the 150 permits, and then 20 per second.
+    let late = end.saturating_since(at(750 + 3_750));
+    assert!(late < ms(400), "{late:?}");
 }
 
 #[test]

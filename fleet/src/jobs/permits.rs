@@ -38,7 +38,7 @@ mod sealed {
         fn wait(&self, n: u32) -> Self::Wait<'_>;
         /// The permits that are available now.
         fn available(&self) -> u64;
-        /// The most permits that one request can be granted.
+        /// The most permits that one request can be granted at present.
         fn capacity(&self) -> u64;
         /// Whether permits are held that return only when they are released.
         fn holds(&self) -> bool;
@@ -65,7 +65,7 @@ mod sealed {
         }
 
         fn capacity(&self) -> u64 {
-            Limiter::capacity(self)
+            self.explain_at(Clock::now(self.clock()), 1).capacity
         }
 
         fn holds(&self) -> bool {

@@ -152,6 +152,8 @@ pub(super) struct Run<'q, P: Permits + 'q, C, W, T, O, F, D, A> {
     /// Nothing is released before this time: until the next interval, or because the queue has
     /// rejected a request.
     next: Timestamp,
+    /// When to look whether the limit is still as large as the piece that is waited for.
+    look: Timestamp,
     /// Whether anything was released since `next`.
     released: bool,
     /// The first release: the origin of the intervals.
@@ -208,6 +210,7 @@ where
             early: None,
             was_paused: false,
             next: Timestamp::ZERO,
+            look: Timestamp::ZERO,
             released: false,
             origin: None,
             progress: Progress::default(),
@@ -489,7 +492,7 @@ where
         }
         if let Some(waits) = wait.as_mut().as_pin_mut() {
             let Poll::Ready(outcome) = waits.poll(context) else {
-                return false;
+                return self.pay_less(now, wait);
             };
             wait.set(None);
             match outcome {
@@ -632,6 +635,24 @@ where
         }
     }
 
+    /// Waits for a smaller piece if the limit has become smaller than the present one. Returns
+    /// whether it has. Looks once in each interval.
+    fn pay_less(&mut self, now: Timestamp, wait: Pin<&mut Option<P::Wait<'q>>>) -> bool {
+        let Some(payment) = self.paying.as_ref().filter(|_| self.look <= now) else {
+            return false;
+        };
+        self.look = now.saturating_add(self.pause_of_an_interval());
+        let is_too_large = u64::from(payment.piece) > self.permits.capacity().max(1);
+        if is_too_large {
+            self.pay(wait);
+        }
+        is_too_large
+    }
+
+    fn pause_of_an_interval(&self) -> Duration {
+        self.options.interval.max(Duration::from_millis(1))
+    }
+
     /// Counts a piece that was granted, and starts the batch if it was the last one.
     fn paid(
         &mut self,
@@ -677,8 +698,7 @@ where
                 self.most = capacity;
             }
             _ => {
-                let pause = self.options.interval.max(Duration::from_millis(1));
-                self.next = now.saturating_add(pause);
+                self.next = now.saturating_add(self.pause_of_an_interval());
             }
         }
     }
@@ -723,7 +743,8 @@ where
         let deadline = self.deadlines.first().map(|&(at, _)| at);
         let delayed = self.delayed.first_key_value().map(|(&(at, _), _)| at);
         let paused = self.overload.paused(now);
-        let all = [deadline, delayed, paused, Some(self.next)];
+        let look = self.paying.is_some().then_some(self.look);
+        let all = [deadline, delayed, paused, look, Some(self.next)];
         all.into_iter().flatten().filter(|&at| at > now).min()
     }
 

@@ -53,6 +53,13 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "full.max(Duration::from_nanos(rest))",
         test: ("jobs", "a_small_burst_is_used_more_often_than_the_interval"),
     },
+    Mutant {
+        file: RUN,
+        within: "fn pay_less(",
+        text: "self.pay(wait);",
+        by: "",
+        test: ("jobs", "pieces_follow_a_share_that_becomes_smaller"),
+    },
     // Bounds.
     Mutant {
         file: RUN,
