@@ -139,6 +139,19 @@ fn moves_in_the_middle_of_a_tick_delay_no_permit_of_a_bucket_whose_rate_stays() 
     assert_eq!(available(last, due), 1_001 - TAKEN);
 }
 
+/// Another key may take its place: then it would have all permits, too.
+#[test]
+fn a_full_bucket_stays_full_in_the_middle_of_a_long_tick() {
+    let rate = Rate::new(4, Duration::from_secs(7));
+    let stepwise = TokenBucket::builder(rate, 4).stepwise().rules().unwrap();
+    for (now, left) in [(8_999, 2), (9_000, 4), (9_001, 4)] {
+        let first = table(bucket(1, 1, 4, 0), Line::new);
+        assert!(take(&first, at(5_000), 4));
+        let second = moved(&first, stepwise, at(now));
+        assert_eq!(available(&second, at(now)), left, "{now}");
+    }
+}
+
 #[test]
 fn a_window_keeps_its_end_and_its_count_also_beyond_a_lower_limit() {
     for started in [false, true] {

@@ -400,6 +400,16 @@ pub(super) const OF_THE_CORE: &[Mutant] = &[
     // A take from a slot forgets whose slot it is.
     Mutant {
         file: "core/src/limiters/token_bucket/rules.rs",
+        within: "fn moved(",
+        text: "if balance.available == old.full {",
+        by: "if balance.available > old.full {",
+        test: (
+            "moving",
+            "a_full_bucket_stays_full_in_the_middle_of_a_long_tick",
+        ),
+    },
+    Mutant {
+        file: "core/src/limiters/token_bucket/rules.rs",
         within: "fn judge_in_slot(",
         text: "placed(position) | low,",
         by: "placed(position),",

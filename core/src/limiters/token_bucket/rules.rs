@@ -562,6 +562,11 @@ impl<W: Word> TableRules for TokenBucketRules<W> {
         }
         let tick = before.ticks.index(now);
         let balance = old.balance(old.position(tick), used);
+        if balance.available == old.full {
+            // A key whose bucket is full may be forgotten, too. Either way it has all permits, also
+            // in the middle of a long tick of the new bucket.
+            return self.fresh(now);
+        }
         // A bucket that owes more than it may was written at a newer time: at the first tick at
         // which it owes only the debt, or later.
         let ahead = balance.owed.saturating_sub(old.debt);
