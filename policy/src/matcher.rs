@@ -22,15 +22,17 @@
 //!
 //! A path selects one row by its number of components, one for each of its first components, and
 //! one for each of its last ones. For a pattern with at most one `**` these rows decide. A pattern
-//! with several is a candidate, and [`Pattern::matches`] then decides.
+//! with several is a candidate. What is between its first and its last `**` then decides: see
+//! [`Middle`].
 //!
-//! Bound: a match looks up each component once and intersects at most 2 x 32 + 6 +
+//! Bound: a match looks up each component at most twice and intersects at most 2 x 32 + 6 +
 //! [`MAX_PROPERTIES`] rows of (entries / 64) words. For each pattern with several `**` that is a
-//! candidate, it compares at most (components of the path) x (components of a chunk) components.
-//! No input makes it slower than that. It does not allocate.
+//! candidate, it looks at each component of the path once more. No input makes it slower than
+//! that. It does not allocate.
 //!
-//! Source: Lakshman and Stiliadis, "High-speed policy-based packet forwarding using efficient
-//! multi-dimensional range matching", 1998.
+//! Sources: Lakshman and Stiliadis, "High-speed policy-based packet forwarding using efficient
+//! multi-dimensional range matching", 1998; Baeza-Yates and Gonnet, "A new approach to text
+//! searching", 1992, for the patterns with several `**`.
 
 use core::fmt;
 use core::hash::Hash;
@@ -73,8 +75,7 @@ const MAX_ROWS: usize = 2 * MAX_PATTERN_COMPONENTS + 4 + MAX_PROPERTIES;
 /// A match takes 100 ns to 300 ns for 1,000 conditions, depending on the processor, on a path that
 /// was never seen before. It is linear in the length of the path, and in the number of patterns
 /// divided by 64. Only a pattern with several `**` costs more: if a path matches it at both ends,
-/// up to (components of the path) × (components between two `**`) components are compared. A match
-/// does not allocate.
+/// each component of the path is looked at once more. A match does not allocate.
 ///
 /// Memory: a row of one bit for each pattern, for each value that a condition names, and for each
 /// position of each component of a pattern. About 0.2 MB for 1,000 patterns. It grows with the
@@ -97,6 +98,7 @@ pub struct Matcher {
     path_rules: PathRules,
     conditions: Box<[Parsed]>,
     entries: Box<[Entry]>,
+    middles: Box<[Middle]>,
     /// Words of a row, a multiple of `BLOCK`.
     words: usize,
     rows: Vec<u64>,
@@ -112,11 +114,89 @@ pub struct Matcher {
 #[derive(Clone, Copy)]
 struct Entry {
     condition: u32,
-    /// The index of a pattern with several `**`, or `NO_MIDDLE`.
+    /// The index of the middle of a pattern with several `**`, or `NO_MIDDLE`.
     middle: u32,
 }
 
 const NO_MIDDLE: u32 = u32::MAX;
+
+/// What a pattern with several `**` has between the first and the last one: chunks of parts, which
+/// a path must contain in their order.
+///
+/// Each part has a bit. A bit of the state is set if the part and those before it in its chunk
+/// match the last components. So one shift, one union and one intersection for each component of a
+/// path try all places of a chunk at once. Each chunk takes the first place where it ends: a later
+/// place would leave the next chunks less room.
+struct Middle {
+    /// The number of components before it, and after it.
+    around: (usize, usize),
+    /// The parts that match any component.
+    any: u64,
+    /// The parts that match a component, by its symbol.
+    literals: Box<[(u32, u64)]>,
+    /// The last part of each chunk.
+    ends: u64,
+}
+
+impl Middle {
+    /// Of a pattern that has a middle.
+    fn of(pattern: &Pattern, symbols: &Map<Box<[u8]>, u32>) -> Option<Self> {
+        let rest = pattern
+            .rest
+            .as_ref()
+            .filter(|rest| !rest.middle.is_empty())?;
+        let (mut any, mut ends, mut bit) = (0, 0, 1_u64);
+        let mut literals: Vec<(u32, u64)> = Vec::new();
+        for chunk in &rest.middle {
+            for part in chunk {
+                match part {
+                    Part::Any => any |= bit,
+                    Part::Literal(text) => {
+                        let symbol = symbols[text];
+                        match literals.iter_mut().find(|(known, _)| *known == symbol) {
+                            Some((_, parts)) => *parts |= bit,
+                            None => literals.push((symbol, bit)),
+                        }
+                    }
+                }
+                bit <<= 1;
+            }
+            ends |= bit >> 1;
+        }
+        Some(Self {
+            around: (pattern.prefix.len(), rest.suffix.len()),
+            any,
+            literals: literals.into(),
+            ends,
+        })
+    }
+
+    /// Whether it is in a path that is long enough for the pattern.
+    fn is_in(&self, path: &[u32]) -> bool {
+        let (before, after) = self.around;
+        let (mut start, mut ends, mut state) = (1, self.ends, 0);
+        for symbol in &path[before..path.len() - after] {
+            let literal = self.literals.iter().find(|(known, _)| known == symbol);
+            let parts = self.any | literal.map_or(0, |(_, parts)| *parts);
+            state = (state << 1 | start) & parts;
+            let end = ends & ends.wrapping_neg();
+            if state & end != 0 {
+                ends ^= end;
+                (start, state) = (end << 1, 0);
+                if ends == 0 {
+                    return true;
+                }
+            }
+        }
+        false
+    }
+}
+
+/// The symbols of the components of a path.
+struct Symbols {
+    all: [u32; MAX_COMPONENTS],
+    len: usize,
+}
 
 /// The rows of one dimension with exact values.
 struct Choice {
@@ -378,11 +458,11 @@ impl Matcher {
             }
             let host = self.hosts.row(request.host);
             let network = self.networks.row(request.address);
-            let mut last = None;
+            let (mut last, mut symbols) = (None, None);
             self.intersect(&selected.rows[..selected.len], (host, network), |entry| {
                 let Entry { condition, middle } = self.entries[entry];
                 if last == Some(condition)
-                    || middle != NO_MIDDLE && !self.has_middle(condition, middle, path)
+                    || middle != NO_MIDDLE && !self.has_middle(middle, path, &mut symbols)
                 {
                     return ControlFlow::Continue(());
                 }
@@ -502,17 +582,20 @@ impl Matcher {
         }
     }
 
-    /// Whether a path that matches a pattern at both ends matches it in the middle.
+    /// Whether a path that matches a pattern at both ends matches it in the middle. The symbols of
+    /// the path are looked up for the first pattern.
     #[cold]
     #[inline(never)]
-    fn has_middle(&self, condition: u32, pattern: u32, path: &[u8]) -> bool {
-        let mut all: [&[u8]; MAX_COMPONENTS] = [&[]; MAX_COMPONENTS];
-        let mut len = 0;
-        for (place, component) in all.iter_mut().zip(components(path)) {
-            *place = component;
-            len += 1;
-        }
-        self.conditions[condition as usize].patterns[pattern as usize].matches(&all[..len])
+    fn has_middle(&self, middle: u32, path: &[u8], symbols: &mut Option<Symbols>) -> bool {
+        let symbols = symbols.get_or_insert_with(|| {
+            let (mut all, mut len) = ([0; MAX_COMPONENTS], 0);
+            for (symbol, component) in all.iter_mut().zip(components(path)) {
+                *symbol = self.paths.symbols.get(component).copied().unwrap_or(0);
+                len += 1;
+            }
+            Symbols { all, len }
+        });
+        self.middles[middle as usize].is_in(&symbols.all[..symbols.len])
     }
 }
 
@@ -540,6 +623,9 @@ struct Rows {
 impl Rows {
     /// A row with the bits of the entries for which `is_set` holds.
     fn of(&mut self, entries: usize, is_set: impl FnMut(usize) -> bool) -> Row {
+        if self.is_full {
+            return ALL;
+        }
         let bits = self.bits_of((0..entries).map(is_set));
         self.add(bits)
     }
@@ -590,6 +676,10 @@ impl<K: Hash + Eq> Values<K> {
     fn rows(self, rows: &mut Rows) -> (Map<K, Row>, Row) {
         let open = rows.bits_of(self.open.into_iter());
         let with = |(value, entries): (K, Vec<usize>)| {
+            // Not for each of very many values, to be refused in the end.
+            if rows.is_full {
+                return (value, ALL);
+            }
             let mut bits = open.clone();
             for entry in entries {
                 bits[entry / 64] |= 1 << (entry % 64);
@@ -620,22 +710,19 @@ fn compile(
     let mut entries = Vec::new();
     let mut patterns: Vec<&Pattern> = Vec::new();
     for (condition, parsed) in (0..).zip(&conditions) {
-        let mut add = |middle, pattern| {
+        let of_all = parsed.patterns.is_empty().then_some(&everything);
+        for pattern in of_all.into_iter().chain(&parsed.patterns) {
+            let middle = NO_MIDDLE;
             entries.push(Entry { condition, middle });
             patterns.push(pattern);
-        };
-        if parsed.patterns.is_empty() {
-            add(NO_MIDDLE, &everything);
         }
-        for (index, pattern) in (0..).zip(&parsed.patterns) {
-            add(
-                if pattern.has_middle() {
-                    index
-                } else {
-                    NO_MIDDLE
-                },
-                pattern,
-            );
+    }
+    let symbols = symbols(&patterns);
+    let mut middles = Vec::new();
+    for (entry, pattern) in entries.iter_mut().zip(&patterns) {
+        if let Some(middle) = Middle::of(pattern, &symbols) {
+            entry.middle = middles.len() as u32;
+            middles.push(middle);
         }
     }
     let len = entries.len();
@@ -666,11 +753,12 @@ fn compile(
     let properties = properties.iter().map(|name| choice_of(name)).collect();
     let hosts = hosts(&of, &mut rows);
     let networks = networks(&of, &mut rows);
-    let paths = paths(&patterns, &mut rows);
+    let paths = paths(&patterns, symbols, &mut rows);
     let (words, is_full, rows) = (rows.words, rows.is_full, rows.bits);
     (!is_full).then(|| Matcher {
         path_rules,
         entries: entries.into(),
+        middles: middles.into(),
         words,
         rows,
         kinds,
@@ -699,6 +787,9 @@ fn hosts(entries: &[&Parsed], rows: &mut Rows) -> Hosts {
     }
     // The entries of a name, and those of all names below which it is.
     let mut row = |host: &str, own: &[usize]| {
+        if rows.is_full {
+            return (host.into(), ALL);
+        }
         let dots = host.match_indices('.');
         let above = dots.filter_map(|(dot, _)| below.get(&host[dot + 1..]));
         let mut bits = open.clone();
@@ -755,6 +846,9 @@ fn networks(entries: &[&Parsed], rows: &mut Rows) -> Networks {
                 bits[entry / 64] |= bit;
             }
         }
+        if rows.is_full {
+            break;
+        }
         starts.push(range[0].0);
         of_ranges.push(rows.add(bits.clone()));
     }
@@ -765,7 +859,23 @@ fn networks(entries: &[&Parsed], rows: &mut Rows) -> Networks {
     }
 }
 
-fn paths(patterns: &[&Pattern], rows: &mut Rows) -> Paths {
+/// Numbers the literal components of all patterns, from 1.
+fn symbols(patterns: &[&Pattern]) -> Map<Box<[u8]>, u32> {
+    let mut symbols = Map::default();
+    for pattern in patterns {
+        let rest = pattern.rest.iter();
+        let rest = rest.flat_map(|rest| rest.middle.iter().chain([&rest.suffix]));
+        for part in [&pattern.prefix].into_iter().chain(rest).flatten() {
+            if let Part::Literal(text) = part {
+                let next = symbols.len() as u32 + 1;
+                symbols.entry(text.clone()).or_insert(next);
+            }
+        }
+    }
+    symbols
+}
+
+fn paths(patterns: &[&Pattern], symbols: Map<Box<[u8]>, u32>, rows: &mut Rows) -> Paths {
     let first = |pattern: &Pattern, at: usize| pattern.prefix.get(at).cloned();
     let last = |pattern: &Pattern, at: usize| {
         let suffix = &pattern.rest.as_ref()?.suffix;
@@ -774,7 +884,6 @@ fn paths(patterns: &[&Pattern], rows: &mut Rows) -> Paths {
             .checked_sub(at + 1)
             .map(|at| suffix[at].clone())
     };
-    let mut symbols = Map::default();
     let depth_of = |pattern: &&Pattern| {
         let suffix = pattern.rest.as_ref().map_or(0, |rest| rest.suffix.len());
         (pattern.prefix.len(), suffix)
@@ -783,16 +892,6 @@ fn paths(patterns: &[&Pattern], rows: &mut Rows) -> Paths {
     for (prefix, suffix) in patterns.iter().map(depth_of) {
         depth_first = depth_first.max(prefix);
         depth_last = depth_last.max(suffix);
-    }
-    for pattern in patterns {
-        let prefix = pattern.prefix.iter();
-        let suffix = pattern.rest.iter().flat_map(|rest| &rest.suffix);
-        for part in prefix.chain(suffix) {
-            if let Part::Literal(text) = part {
-                let next = symbols.len() as u32 + 1;
-                symbols.entry(text.clone()).or_insert(next);
-            }
-        }
     }
     let longest = patterns
         .iter()

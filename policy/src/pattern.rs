@@ -9,8 +9,9 @@
 //! It matches a path whose first components match the prefix, whose last components match the
 //! suffix, without overlap, and whose components in between contain the chunks in their order.
 //! Each chunk takes the first place where it fits: a later place would leave the next chunks less
-//! room. So nothing is tried twice, and a match compares at most (components of the path) x
-//! (components of the longest chunk) components.
+//! room. So no choice is tried twice, and [`Pattern::matches`] compares at most (components of the
+//! path) x (components of the longest chunk) components. It explains; the [matcher](crate::matcher)
+//! decides with less.
 
 use crate::conditions::Problem;
 use crate::path::{PathRules, components};
@@ -127,13 +128,6 @@ impl Pattern {
                 None => false,
             }
         })
-    }
-
-    /// Whether the first and last components do not suffice to tell whether a path matches.
-    pub(crate) fn has_middle(&self) -> bool {
-        self.rest
-            .as_ref()
-            .is_some_and(|rest| !rest.middle.is_empty())
     }
 }
 
