@@ -1,11 +1,59 @@
 //! Tests that the equivalents which the guides list compile: each code cell of their tables is part
-//! of a program in `async/tests/coming_from/`.
+//! of a program in `async/tests/coming_from/`. And that guides for systems that are described in a
+//! document name each type and field of it.
 
 use std::fs;
 use std::path::Path;
 
 /// The guides and the programs that their cells are part of.
 const GUIDES: &[&str] = &["governor", "tokio-semaphore"];
+
+/// The types, fields and parameters of the systems that guides are for.
+const DESCRIBED: &[(&str, &str)] = &[
+    (
+        "ocelot",
+        "ClientWhitelist EnableRateLimiting Limit Period PeriodTimespan ClientIdHeader \
+         DisableRateLimitHeaders HttpStatusCode QuotaExceededMessage RateLimitCounterPrefix \
+         EnableHeaders StatusCode QuotaMessage KeyPrefix Wait RouteKeys GlobalConfiguration \
+         RateLimitOptions BaseUrl GlobalRateLimitRules Pattern Methods DownstreamPathTemplate \
+         RateLimitRule X-Rate-Limit Retry-After",
+    ),
+    (
+        "azure",
+        "IResourceLimiter EstimatedCount TryAcquire AcquireAsync requestedCount minimumCount \
+         cancellationToken IResourceWrapper Count Release Dispose",
+    ),
+    // Azure Container Registry.
+    (
+        "azure",
+        "IRateLimiter ProcessRequestAsync RateLimiterResponse IRateLimiterCounterStore \
+         GetCounterAsync counterId RateLimiterCounter GetCountersAsync counterIds \
+         IncrementAndGetAsync expiryTimeSpan incrementValue IRateLimitPolicy Name Limit Period \
+         NumberOfWindows CounterStore CounterSyncChannel ISyncChannel IRateLimitPolicyRule \
+         PriorityIndex Type RequestId Methods IncludedPaths IsEnabled ServiceTier Policies \
+         CounterStoreType IsSyncEnabled ETag IPolicyRuleStore GetAllPolicyRulesAsync \
+         GetPolicyRuleAsync IPolicyRuleService FindMatchingPolices GetPoliciesForRule \
+         PolicyRuleCount ILogger LogInfo LogDebug LogError LogWarning message detail \
+         correlationId IRequestLogger LogRequest requestMarker requestHost responseStatus \
+         extraData responseDurationInMs GenevaLogger",
+    ),
+    // OneAccess.
+    (
+        "azure",
+        "RateLimitClient GetDecisionAsync RateLimitRequest Rules Target Container \
+         RateLimitResponse IQuotaStore ReadQuotaAsync ids containerName ReadQuotaResult \
+         WriteQuotaAsync TargetQuota UpdateResult RateLimitRule PolicyElement Name Override \
+         RuleOverride TargetMatch PerSecond PerMinute PerHour PerDay PerWeek ThrottlingInSeconds \
+         IRuleMatchingStrategy TryMatch matchingProperties IQuotaKeyGenerator GenerateKey \
+         IQuotaRefillStrategy Refill readTimeInTicks",
+    ),
+    // The Azure Throttling Solution.
+    (
+        "azure",
+        "IThrottleClient GetDecision ThrottleEnforcement ReportActivity category value id \
+         windowDuration thresholds minDecisionDuration decisionType",
+    ),
+];
 
 fn read(path: &str) -> String {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -70,6 +118,25 @@ fn the_cells_of_the_guides_compile() {
                 "{guide}:{line}: `{cell}` does not occur in {program}: add it"
             );
         }
+    }
+}
+
+#[test]
+fn guides_name_each_type_and_field_of_what_they_are_for() {
+    for (guide, names) in DESCRIBED {
+        let path = format!("docs/coming-from/{guide}.md");
+        let guide = read(&path);
+        // Between backticks, as a whole word.
+        let code: Vec<&str> = guide.split('`').skip(1).step_by(2).collect();
+        let is_part = |c: char| !c.is_alphanumeric() && c != '-';
+        let words: Vec<&str> = { code.iter() }
+            .flat_map(|code| code.split(is_part))
+            .collect();
+        let missing: Vec<&str> = names
+            .split_whitespace()
+            .filter(|name| !words.iter().any(|word| word.trim_end_matches('-') == *name))
+            .collect();
+        assert!(missing.is_empty(), "{path} does not name {missing:?}");
     }
 }
 
