@@ -46,11 +46,12 @@ const RULE: [&str; 22] = [
 ];
 
 /// The settings of a limit.
-const LIMIT: [&str; 10] = [
+const LIMIT: [&str; 11] = [
     "rate",
     "at_once",
     "algorithm",
     "burst",
+    "refill",
     "segments",
     "wait",
     "debt",
@@ -88,6 +89,9 @@ const ALGORITHMS: [(&str, Algorithm); 4] = [
     ("window-from-request", Algorithm::WindowFromRequest),
     ("sliding-window", Algorithm::SlidingWindow { segments: 8 }),
 ];
+
+/// How the permits of a token bucket come in: whether by steps.
+const REFILLS: [(&str, bool); 2] = [("continuous", false), ("stepwise", true)];
 
 const QUEUE_ORDERS: [(&str, QueueOrder); 2] = [
     ("oldest-first", QueueOrder::OldestFirst),
@@ -143,8 +147,9 @@ impl Policy {
     ///   that a request has, or `property:NAME`.
     /// - A limit is a rate, or a table with `rate` or `at_once`. An algorithm is `token-bucket`
     ///   (the default), `fixed-window`, `window-from-request` or `sliding-window`. A token bucket
-    ///   can have a `burst` and a `debt`, a sliding window has `segments` (default 8), and a window
-    ///   from a request can have a `wait`.
+    ///   can have a `burst`, a `debt` and a `refill`, `continuous` (the default) or `stepwise`: see
+    ///   [`Limit::stepwise`]. A sliding window has `segments` (default 8), and a window from a
+    ///   request can have a `wait`.
     /// - With the feature `queue`, a limit can have a `queue`, the number of permits that requests
     ///   with one key can wait for, and a `queue_order`, `oldest-first` (the default) or
     ///   `newest-first`: see [`Limit::queue`].
@@ -514,6 +519,16 @@ impl<'t> FileReader<'t> {
         }
         if let Some(burst) = self.number(&settings, "burst", u64::MAX) {
             limit = limit.burst(burst);
+        }
+        if let Some(value) = settings.get("refill")
+            && let Some(is_stepwise) = self.reader.choice(value, "refill", &REFILLS)
+        {
+            if limit.algorithm() != Algorithm::TokenBucket || limit.period().is_none() {
+                let problem = "has no effect: only a token-bucket is refilled";
+                self.reader.invalid(value, "refill", problem);
+            } else if is_stepwise {
+                limit = limit.stepwise();
+            }
         }
         if let Some(value) = settings.get("wait")
             && let Some(wait) = self.period(value, "wait")

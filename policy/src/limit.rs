@@ -79,6 +79,8 @@ pub struct Limit {
     period: Option<Duration>,
     algorithm: Algorithm,
     burst: Option<u64>,
+    /// Whether all permits of a period come in at its end.
+    stepwise: bool,
     wait: Option<Duration>,
     debt: Option<u64>,
     /// In permits. 0 if no request waits.
@@ -102,6 +104,7 @@ impl Limit {
             period: Some(period),
             algorithm: Algorithm::TokenBucket,
             burst: None,
+            stepwise: false,
             wait: None,
             debt: None,
             queue: 0,
@@ -123,6 +126,7 @@ impl Limit {
             period: None,
             algorithm: Algorithm::TokenBucket,
             burst: None,
+            stepwise: false,
             wait: None,
             debt: None,
             queue: 0,
@@ -167,6 +171,36 @@ impl Limit {
     #[must_use]
     pub const fn burst(mut self, burst: u64) -> Self {
         self.burst = Some(burst);
+        self
+    }
+
+    /// Lets the permits of a token bucket come in by steps: all permits of a period at its end.
+    /// Default: they come in continuously. Periods are counted from [`Timestamp::ZERO`]. Only with
+    /// [`Algorithm::TokenBucket`].
+    ///
+    /// **Bound.** At most `burst + count × k` in any span of time, where `k` is the number of
+    /// periods that end in it.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::Timestamp;
+    /// # use portcullis_policy::{Limit, Policy, Request, Rule};
+    /// // 20 permits each 200 ms: a client may use 50 at once.
+    /// let limit = Limit::per(20, Duration::from_millis(200)).burst(50).stepwise();
+    /// let policy = Policy::new([Rule::new("all").limit(limit)]).unwrap();
+    /// let decide = |millis, cost| {
+    ///     let request = Request::new("GET", "/").cost(cost);
+    ///     policy.decide_at(Timestamp::from_millis(millis), &request).is_allowed()
+    /// };
+    /// assert!(decide(1_000, 50));
+    /// assert!(!decide(1_199, 1));
+    /// assert!(decide(1_200, 20));
+    /// ```
+    ///
+    /// [`Timestamp::ZERO`]: portcullis_core::Timestamp::ZERO
+    #[must_use]
+    pub const fn stepwise(mut self) -> Self {
+        self.stepwise = true;
         self
     }
 
@@ -303,6 +337,19 @@ impl Limit {
         }
     }
 
+    /// Returns whether all permits of a period come in at its end.
+    ///
+    /// ```
+    /// # use portcullis_policy::Limit;
+    /// let limit: Limit = "20/200ms".parse()?;
+    /// assert!(!limit.is_stepwise());
+    /// assert!(limit.stepwise().is_stepwise());
+    /// # Ok::<(), portcullis_policy::PeriodError>(())
+    /// ```
+    pub const fn is_stepwise(&self) -> bool {
+        self.stepwise
+    }
+
     /// Returns for how many permits requests of one key can wait. 0 if no request waits.
     ///
     /// ```
@@ -395,6 +442,7 @@ impl Limit {
         }
         let Some(period) = self.period else {
             unused(self.burst.is_some(), "burst")?;
+            unused(self.stepwise, "refill")?;
             unused(self.wait.is_some(), "wait")?;
             unused(self.debt.is_some(), "debt")?;
             unused(self.algorithm != Algorithm::default(), "algorithm")?;
@@ -412,6 +460,10 @@ impl Limit {
             "debt",
         )?;
         unused(
+            self.stepwise && self.algorithm != Algorithm::TokenBucket,
+            "refill",
+        )?;
+        unused(
             self.wait.is_some() && self.algorithm != Algorithm::WindowFromRequest,
             "wait",
         )?;
@@ -424,6 +476,11 @@ impl Limit {
                 let count = u32::try_from(self.count).map_err(|_| LimitProblem::LargeCount)?;
                 let rate = Rate::new(count, period);
                 let bucket = TokenBucket::builder(rate, self.capacity());
+                let bucket = if self.stepwise {
+                    bucket.stepwise()
+                } else {
+                    bucket
+                };
                 Compiled::Bucket(bucket.debt(self.debt.unwrap_or(0)).rules()?)
             }
             Algorithm::FixedWindow => Compiled::Window(window.rules()?),

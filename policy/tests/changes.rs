@@ -76,7 +76,7 @@ fn pairs(old: &[Limit], new: &[Limit]) -> Vec<Option<usize>> {
 
 fn any_limit() -> impl Strategy<Value = Limit> {
     let period = prop::sample::select(vec![1_u64, 7, 60]).prop_map(Duration::from_secs);
-    (0..9_u8, 1..30_u64, period, 0..6_u8).prop_map(|(kind, count, period, name)| {
+    (0..10_u8, 1..30_u64, period, 0..6_u8).prop_map(|(kind, count, period, name)| {
         let limit = Limit::per(count, period);
         let limit = match kind {
             0 | 1 => limit.burst(count + 3),
@@ -87,6 +87,7 @@ fn any_limit() -> impl Strategy<Value = Limit> {
             7 => limit
                 .algorithm_of(Algorithm::WindowFromRequest)
                 .wait(2 * period),
+            8 => limit.stepwise(),
             _ => limit,
         };
         match name {

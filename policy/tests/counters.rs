@@ -486,6 +486,7 @@ fn a_limit_that_a_store_cannot_keep_is_refused() {
     let second = |count| Limit::per(count, SECOND);
     assert_eq!(error(Limit::at_once(1)), AtOnce);
     assert_eq!(error(second(1).debt(1)), Unsupported("debt"));
+    assert_eq!(error(second(1).stepwise()), Unsupported("refill"));
     assert_eq!(error(second(1).queue(1)), Unsupported("queue"));
     let from_request = second(1).algorithm_of(Algorithm::WindowFromRequest);
     assert_eq!(error(from_request), Unsupported("window-from-request"));

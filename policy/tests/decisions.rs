@@ -384,6 +384,38 @@ fn each_algorithm_counts_as_it_says() {
 }
 
 #[test]
+fn a_stepwise_bucket_gets_the_permits_of_a_period_at_its_end() {
+    let bucket = |burst| Limit::per(3, Duration::from_millis(200)).burst(burst);
+    let (mut granted, mut denied) = (0, 0);
+    // Alone, and in one entry with another limit.
+    for others in [vec![], vec![limit("100000/s")]] {
+        let rule = Rule::new("all").key(Key::path()).keys(10);
+        let rule = rule.limit(bucket(7).stepwise());
+        let policy = policy([others.into_iter().fold(rule, Rule::limit)]);
+        let (mut now, mut period, mut permits) = (5_000_u64, 25, 7);
+        for turn in 0..3_000_u64 {
+            now += [0, 1, 0, 70, 199, 0, 200, 3, 451][turn as usize * 7 % 9];
+            let cost = 1 + turn % 5 * (turn % 2);
+            permits = 7.min(permits + 3 * (now / 200 - period));
+            period = now / 200;
+            let request = GET.cost(cost as u32);
+            let decision = policy.decide_at(Timestamp::from_millis(now), &request);
+            assert_eq!(decision.is_allowed(), cost <= permits, "{now}");
+            if decision.is_allowed() {
+                permits -= cost;
+                granted += 1;
+            } else {
+                let steps = (cost - permits).div_ceil(3);
+                let retry = Retry::At(Timestamp::from_millis(200 * (period + steps)));
+                assert_eq!(decision.retry(), Some(retry));
+                denied += 1;
+            }
+        }
+    }
+    assert!(granted > 100 && denied > 100, "{granted} {denied}");
+}
+
+#[test]
 fn a_path_that_is_too_long_is_denied() {
     let policy = policy([]);
     let long = "a".repeat(9_000);
@@ -411,6 +443,8 @@ fn all_wrong_settings_are_reported_with_rule_and_setting() {
             .limit(limit("5/s").wait(Duration::from_secs(1)))
             .limit(limit("5/s").algorithm_of(Algorithm::SlidingWindow { segments: 65 }))
             .limit(limit("5000000000/s"))
+            .limit(limit("5/s").algorithm_of(Algorithm::FixedWindow).stepwise())
+            .limit(Limit::at_once(5).stepwise())
             .exempt_networks(["10.0.0.1", "10.0.0.1/x"])
             .disabled(),
         (0..9).fold(Rule::new("c"), |rule, _| rule.limit(limit("1/s"))),
@@ -436,6 +470,8 @@ fn all_wrong_settings_are_reported_with_rule_and_setting() {
             "b limits[2]",
             "b limits[3]",
             "b limits[4]",
+            "b limits[5]",
+            "b limits[6]",
             "b exempt_networks",
             "c limits",
         ],

@@ -67,6 +67,9 @@ impl CounterLimit {
         if limit.has_debt() {
             return Err(CounterLimitError::Unsupported("debt"));
         }
+        if limit.is_stepwise() {
+            return Err(CounterLimitError::Unsupported("refill"));
+        }
         if limit.queue_limit() > 0 {
             return Err(CounterLimitError::Unsupported("queue"));
         }

@@ -151,6 +151,7 @@ fn samples() -> Vec<Value> {
         "window-from-request",
         "sliding-window",
         "newest-first",
+        "stepwise",
         "5/m",
         "05/01s",
         "0/m",

@@ -999,7 +999,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         file: STRIPED_BUCKET,
         within: "fn take(&self, index",
         text: "Err(newer) => word = newer",
-        by: "Err(_) => return Ok(Self::receipt(index & (N - 1), word))",
+        by: "Err(_) => return Ok(Self::receipt(index & (N - 1), word, now))",
         test: (
             "striped_bucket",
             "wide::a_call_takes_what_a_stripe_holds_while_another_uses_it",
@@ -1039,7 +1039,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         file: STRIPED_BUCKET,
         within: "fn deposit(",
         text: "Err(newer) => word = newer",
-        by: "Err(_) => return Self::receipt(index, next)",
+        by: "Err(_) => return Self::receipt(index, next, now)",
         test: (
             "striped_bucket",
             "wide::two_calls_that_draw_into_one_stripe_lose_no_permit",

@@ -108,6 +108,24 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "if pairs > usize::MAX - 1 {",
         test: ("damaged_files", "no_file_of_rules_is_slow_to_read"),
     },
+    // The chunks between several `**` have an order.
+    Mutant {
+        file: MATCHER,
+        within: "fn is_in(",
+        text: "(state << 1 | start) & parts",
+        by: "(state << 1 | 1) & parts",
+        test: ("matching", "the_matcher_decides_as_a_naive_one"),
+    },
+    Mutant {
+        file: LIMIT,
+        within: "pub(crate) fn compile(",
+        text: "bucket.stepwise()",
+        by: "bucket",
+        test: (
+            "decisions",
+            "a_stepwise_bucket_gets_the_permits_of_a_period_at_its_end",
+        ),
+    },
     // A hold that has ended returns permits; permits at once are returned by the settlement and by
     // the drop; a bucket refunds only its last take, or is not charged beyond what it has; what one
     // limit could not count is not reported.
