@@ -3,6 +3,7 @@
 #[path = "support/servers.rs"]
 mod servers;
 
+use core::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use core::time::Duration;
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -46,19 +47,18 @@ fn ask(member: u128, lease: Duration, candidates: &[u32], at_most: u32) -> Excha
 }
 
 impl Server {
-    /// Makes the server one that has kept a pool for so long that it grants.
-    async fn age(&self, pool: &str) {
-        if self.kind == Kind::Redis {
-            let client = redis::Client::open(format!("redis://127.0.0.1:{}/", self.port)).unwrap();
-            let mut connection = client.get_multiplexed_async_connection().await.unwrap();
-            let key = format!("portcullis:fleet:{pool}");
-            let _: () = redis::cmd("HSET")
-                .arg(&key)
-                .arg(&["since", "1"])
-                .query_async(&mut connection)
-                .await
-                .unwrap();
-        }
+    /// Sets a field of a pool on a Redis server.
+    async fn set(&self, pool: &str, field: &str, value: &str) {
+        let client = redis::Client::open(format!("redis://127.0.0.1:{}/", self.port)).unwrap();
+        let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+        let key = format!("portcullis:fleet:{pool}");
+        let mut command = redis::cmd("HSET");
+        let _: () = command
+            .arg(&key)
+            .arg(&[field, value])
+            .query_async(&mut connection)
+            .await
+            .unwrap();
     }
 }
 
@@ -67,7 +67,9 @@ async fn aged(server: &Server, pool: &str) -> Arc<dyn LeaseStore> {
     let store = server.store();
     let nothing = Exchange::new(MemberId(0xfeed), SECOND);
     store.exchange(pool, &nothing).await.unwrap();
-    server.age(pool).await;
+    if server.kind == Kind::Redis {
+        server.set(pool, "since", "1").await;
+    }
     store
 }
 
@@ -426,6 +428,105 @@ fn a_pool_that_the_server_does_not_know_is_leased_after_one_lease_time() {
     });
 }
 
+/// A server with a file remembers leases, but maybe not the last ones.
+#[test]
+fn a_pool_that_another_run_of_the_server_has_written_is_leased_after_one_lease_time() {
+    let Some(server) = Server::start(Kind::Redis) else {
+        return;
+    };
+    runtime().block_on(async {
+        let store = aged(&server, "run").await;
+        let held = store
+            .exchange("run", &ask(1, LONG, &[0], 1))
+            .await
+            .unwrap()
+            .granted;
+        assert_eq!(sorted(&held), [0]);
+        server.set("run", "run", "another").await;
+        let answer = store
+            .exchange("run", &ask(2, LONG, &[0, 1], 2))
+            .await
+            .unwrap();
+        assert!(
+            answer.granted.is_empty() && answer.taken == [0],
+            "{answer:?}"
+        );
+        assert_eq!(answer.hold_off, Some(LONG));
+        let answer = store
+            .exchange("run", &renewing(&ask(1, LONG, &[], 0), &held))
+            .await
+            .unwrap();
+        assert_eq!(answer.renewed, held);
+    });
+}
+
+/// Of two members that say they hold a partition, the one with the larger fence does.
+#[test]
+fn while_a_server_holds_off_the_larger_fence_counts() {
+    let Some(server) = Server::start(Kind::Redis) else {
+        return;
+    };
+    runtime().block_on(async {
+        let store = server.store();
+        let renew = |member, fence| Exchange {
+            renew: vec![Held {
+                partition: 3,
+                fence,
+            }],
+            ..ask(member, LONG, &[], 0)
+        };
+        for (member, fence, is_renewed) in
+            [(1, 7, true), (2, 6, false), (2, 8, true), (1, 7, false)]
+        {
+            let answer = store
+                .exchange("claims", &renew(member, fence))
+                .await
+                .unwrap();
+            assert_eq!(
+                answer.renewed.len(),
+                usize::from(is_renewed),
+                "{member} {fence}"
+            );
+        }
+    });
+}
+
+/// A change of the server's clock: back by an hour, as the pool sees it.
+#[test]
+fn a_server_whose_clock_was_set_back_holds_off_for_one_lease_time() {
+    let Some(server) = Server::start(Kind::Redis) else {
+        return;
+    };
+    runtime().block_on(async {
+        let store = aged(&server, "clock").await;
+        let hour = 3_600_000_000_u128;
+        let since = std::time::SystemTime::now()
+            .duration_since(std::time::UNIX_EPOCH)
+            .unwrap();
+        let ahead = since.as_micros() + hour;
+        server.set("clock", "since", &ahead.to_string()).await;
+        let ended = format!("{:032x} 7 {ahead}", 9);
+        server.set("clock", "p:3", &ended).await;
+        let begun = Instant::now();
+        let answer = store
+            .exchange("clock", &ask(1, SECOND, &[3], 1))
+            .await
+            .unwrap();
+        assert_eq!(answer.hold_off, Some(SECOND));
+        while store
+            .exchange("clock", &ask(1, SECOND, &[3], 1))
+            .await
+            .unwrap()
+            .granted
+            .is_empty()
+        {
+            assert!(begun.elapsed() < 60 * SECOND);
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        assert!(begun.elapsed() >= SECOND);
+    });
+}
+
 /// Passes bytes on between a store and its server, and damages what the server says.
 struct Proxy {
     port: u16,
@@ -461,6 +562,101 @@ fn pass_on(mut from: TcpStream, mut to: TcpStream, mut change: impl FnMut(&mut V
         }
     }
     let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
+}
+
+/// Passes bytes on to a server. While it holds, it keeps what clients say, and passes it on later,
+/// although the client has closed its connection.
+struct Late {
+    port: u16,
+    holds: Arc<AtomicBool>,
+}
+
+impl Late {
+    fn start(server: u16) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let holds = Arc::new(AtomicBool::new(false));
+        let is_held = Arc::clone(&holds);
+        thread::spawn(move || {
+            for client in listener.incoming().map_while(Result::ok) {
+                let Ok(server) = TcpStream::connect(("127.0.0.1", server)) else {
+                    return;
+                };
+                let (mut to, mut from) = (server.try_clone().unwrap(), client.try_clone().unwrap());
+                let is_held = Arc::clone(&is_held);
+                thread::spawn(move || pass_on(server, client, |_| {}));
+                thread::spawn(move || {
+                    let mut buffer = vec![0; 65536];
+                    while let Ok(length @ 1..) = from.read(&mut buffer) {
+                        while is_held.load(SeqCst) {
+                            thread::sleep(Duration::from_millis(1));
+                        }
+                        if to.write_all(&buffer[..length]).is_err() {
+                            break;
+                        }
+                    }
+                });
+            }
+        });
+        Self { port, holds }
+    }
+}
+
+#[test]
+fn a_release_that_was_given_up_does_not_end_a_lease_that_was_granted_again() {
+    on_both(async |server| {
+        let direct = aged(&server, "late").await;
+        let late = Late::start(server.port);
+        let store = server.kind.store(late.port, Duration::from_millis(300));
+        let granted = persistent(&*store, "late", &ask(1, LONG, &[3], 1))
+            .await
+            .granted;
+        let release = Exchange {
+            release: granted.clone(),
+            ..ask(1, LONG, &[], 0)
+        };
+        late.holds.store(true, SeqCst);
+        let answer = store.exchange("late", &release).await;
+        assert!(
+            matches!(answer, Err(StoreError::Unreachable(_))),
+            "{answer:?}"
+        );
+        // The member asks again, by another way, and is granted what it has.
+        let answer = direct
+            .exchange("late", &ask(1, LONG, &[3], 1))
+            .await
+            .unwrap();
+        assert_eq!(answer.granted, granted);
+        late.holds.store(false, SeqCst);
+        // Until the release has arrived: what is said after it has.
+        thread::sleep(Duration::from_millis(300));
+        let answer = direct
+            .exchange("late", &ask(2, LONG, &[3], 1))
+            .await
+            .unwrap();
+        assert_eq!(answer.taken, [3], "{answer:?}");
+    });
+}
+
+/// Makes etcd's answers about leases those of an older term.
+fn older_term(_: &mut Random, bytes: &mut Vec<u8>) {
+    let text = String::from_utf8(core::mem::take(bytes)).unwrap();
+    let is_of_lease = text.contains("\"TTL\"");
+    let older = text.replace("\"raft_term\":\"2\"", "\"raft_term\":\"1\"");
+    *bytes = if is_of_lease { older } else { text }.into_bytes();
+}
+
+#[test]
+fn a_lease_that_a_former_leader_began_does_not_count() {
+    let Some(server) = Server::start(Kind::Etcd) else {
+        return;
+    };
+    let proxy = Proxy::start(server.port, older_term);
+    runtime().block_on(async {
+        let store = Kind::Etcd.store(proxy.port, 5 * SECOND);
+        let answer = store.exchange("term", &ask(1, LONG, &[3], 1)).await;
+        assert!(matches!(answer, Err(StoreError::Refused(_))), "{answer:?}");
+    });
 }
 
 /// Changes, cuts or doubles a part of some answers.
