@@ -56,13 +56,13 @@ fn a_lease_brings_no_permits_when_it_begins() {
     assert_eq!(taken(&limiter, 100_000), 0);
     assert_eq!(taken(&limiter, 100_010), 5);
     limiter.follow_at(at(105_000), Share::NONE);
-    limiter.follow_at(at(105_000), share(20, 110_000));
+    limiter.follow_at(at(106_000), share(20, 110_000));
     assert_eq!(
-        taken(&limiter, 105_000),
+        taken(&limiter, 106_000),
         0,
-        "what was saved up has gone with the leases"
+        "what was saved up has gone with the leases, and nothing was gained since"
     );
-    assert_eq!(taken(&limiter, 105_100), 50);
+    assert_eq!(taken(&limiter, 106_100), 50);
 }
 
 #[test]

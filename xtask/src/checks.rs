@@ -430,7 +430,8 @@ fn traces(context: &Context) -> Command {
 }
 
 fn weaken(context: &Context) -> Check {
-    weaken::run(&context.root, &context.only)?;
+    let servers = servers::places(context, &[Server::Etcd, Server::Redis]);
+    weaken::run(&context.root, &context.only, &servers)?;
     Ok(String::new())
 }
 

@@ -103,12 +103,15 @@ impl Server {
 /// Provides `servers`, and tells the tests that `cargo` runs where they are. The tests of a server
 /// that is missing say so, and fail in CI.
 pub(crate) fn provide(context: &Context, servers: &[Server], cargo: &mut Command) {
-    for &server in servers {
+    cargo.envs(places(context, servers));
+}
+
+/// Provides `servers`, and returns the variables that tell tests where they are.
+pub(crate) fn places(context: &Context, servers: &[Server]) -> Vec<(&'static str, PathBuf)> {
+    let place = |&server: &Server| {
         _ = setup::ensure(context, Part::Server(server));
-        cargo.envs(
-            server
-                .program(context)
-                .map(|program| (server.facts().variable, program)),
-        );
-    }
+        let program = server.program(context)?;
+        Some((server.facts().variable, program))
+    };
+    servers.iter().filter_map(place).collect()
 }

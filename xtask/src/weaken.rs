@@ -3,6 +3,7 @@
 
 mod counters;
 mod jobs;
+mod leases;
 mod middleware;
 mod models;
 mod policies;
@@ -25,8 +26,8 @@ use crate::sources;
 struct Mutant {
     /// The file, relative to the root of the workspace.
     file: &'static str,
-    /// The first words of the function that is changed, up to its end. They must occur once in the
-    /// file.
+    /// The first words of the function that is changed, up to its end; in Lua, of the block. They
+    /// must occur once in the file.
     within: &'static str,
     /// The text to replace. It must occur once in the function.
     text: &'static str,
@@ -120,6 +121,11 @@ const SUITES: &[Suite] = &[
         rustflags: "",
     },
     Suite {
+        mutants: leases::MUTANTS,
+        arguments: &["--package", "portcullis-fleet", "--all-features"],
+        rustflags: "",
+    },
+    Suite {
         mutants: models::MUTANTS,
         arguments: &["--release", "--package", "portcullis-loom"],
         rustflags: "--cfg loom",
@@ -130,15 +136,20 @@ const SUITES: &[Suite] = &[
 const LIMIT: &str = "600";
 
 /// Tries the mutants of the workspace in `root` whose file has `only` in its path, in a copy under
-/// `target`.
+/// `target`. `servers` are the variables that tell tests where servers are.
 ///
 /// # Errors
 ///
 /// Returns an error if a test passes that should fail, if the text of a mutant does not occur
 /// exactly once, if a test fails on the unchanged sources, or if no mutant is in such a file.
-pub(crate) fn run(root: &Path, only: &str) -> Result<(), String> {
+pub(crate) fn run(
+    root: &Path,
+    only: &str,
+    servers: &[(&'static str, PathBuf)],
+) -> Result<(), String> {
     let benches = BENCHES.map(|name| Bench {
         place: root.join("target/weaken").join(name),
+        servers: servers.to_vec(),
     });
     let all: Vec<_> = SUITES
         .iter()
@@ -201,6 +212,7 @@ enum Thorough {
 /// A copy of the workspace, and the target directory of its mutants.
 struct Bench {
     place: PathBuf,
+    servers: Vec<(&'static str, PathBuf)>,
 }
 
 impl Bench {
@@ -321,6 +333,7 @@ impl Bench {
             .current_dir(self.tree())
             .env("CARGO_TARGET_DIR", self.place.join("build"))
             .env("RUSTFLAGS", flags)
+            .envs(self.servers.iter().cloned())
             .env("RUST_BACKTRACE", "0")
             .env_remove("CARGO_ENCODED_RUSTFLAGS")
             .env_remove("LOOM_MAX_PREEMPTIONS")
@@ -336,7 +349,12 @@ const TIMED_OUT: i32 = 124;
 fn mutate(source: &str, mutant: &Mutant) -> Result<String, String> {
     let start = only(source, mutant.within)?.start;
     // A function in an `impl` is indented by four spaces.
-    let end = if source[..start].ends_with(' ') {
+    let is_lua = Path::new(mutant.file)
+        .extension()
+        .is_some_and(|kind| kind == "lua");
+    let end = if is_lua {
+        "\nend\n"
+    } else if source[..start].ends_with(' ') {
         "\n    }\n"
     } else {
         "\n}\n"

@@ -1,0 +1,188 @@
+//! Mutants of the stores of leases, the driver of a member and its limiter, which an ordinary test
+//! must detect.
+
+use super::Mutant;
+
+const LIMITER: &str = "fleet/src/share_limiter.rs";
+const MEMBER: &str = "fleet/src/member.rs";
+const ETCD: &str = "fleet/src/store/etcd.rs";
+const REDIS: &str = "fleet/src/store/redis/exchange.lua";
+
+pub(super) const MUTANTS: &[Mutant] = &[
+    // The limiter uses a lease after its end, or permits that no lease stands for.
+    Mutant {
+        file: LIMITER,
+        within: "fn take_at(",
+        text: "now.as_nanos() >= self.until.load(Acquire)",
+        by: "self.until.load(Acquire) == CLOSED",
+        test: ("share_limiter", "from_its_end_on_a_share_admits_nothing"),
+    },
+    Mutant {
+        file: LIMITER,
+        within: "fn set(",
+        text: "now.as_nanos() >= self.until.load(Relaxed)",
+        by: "self.until.load(Relaxed) == CLOSED",
+        test: (
+            "share_limiter",
+            "what_a_share_gains_after_its_end_is_not_admitted_later",
+        ),
+    },
+    Mutant {
+        file: LIMITER,
+        within: "fn set(",
+        text: "now.as_nanos() >= self.until.load(Relaxed)",
+        by: "self.until.load(Relaxed) != CLOSED && now.as_nanos() >= self.until.load(Relaxed)",
+        test: ("share_limiter", "a_lease_brings_no_permits_when_it_begins"),
+    },
+    Mutant {
+        file: LIMITER,
+        within: "fn set(",
+        text: "Carry::Keep",
+        by: "Carry::Additive",
+        test: (
+            "share_limiter",
+            "a_lease_takes_its_burst_along_when_it_ends",
+        ),
+    },
+    Mutant {
+        file: LIMITER,
+        within: "fn retry(",
+        text: "at.as_nanos() < until && ",
+        by: "",
+        test: (
+            "share_limiter",
+            "a_request_waits_for_a_share_that_is_large_enough",
+        ),
+    },
+    Mutant {
+        file: LIMITER,
+        within: "fn denied(",
+        text: "if permits > capacity",
+        by: "if permits > capacity.min(self.bucket.burst() as u32)",
+        test: (
+            "share_limiter",
+            "a_request_waits_for_a_share_that_is_large_enough",
+        ),
+    },
+    // The driver: another fallback; a driver that is gone leaves its share in use.
+    Mutant {
+        file: MEMBER,
+        within: "fn on(",
+        text: "if follows && is_alone {",
+        by: "if follows && is_alone && self.fallback == Fallback::Block {",
+        test: (
+            "member",
+            "without_the_store_leases_last_and_then_the_fallback_is_in_force",
+        ),
+    },
+    Mutant {
+        file: MEMBER,
+        within: "impl<T: Timer> Drop for Driver<T> {",
+        text: "if share != Share::NONE {",
+        by: "if share == Share::NONE {",
+        test: ("member", "a_driver_that_is_dropped_ends_the_share"),
+    },
+    // etcd: a request that was given up changes something; a leader that was replaced; whose lease
+    // it is; the keys of another pool.
+    Mutant {
+        file: ETCD,
+        within: "async fn change(",
+        text: "\"compare\": [{ \"key\": member, \"target\": \"MOD\", \"mod_revision\": known.written.to_string() }],",
+        by: "\"compare\": [],",
+        test: (
+            "stores",
+            "a_release_that_was_given_up_does_not_end_a_lease_that_was_granted_again",
+        ),
+    },
+    Mutant {
+        file: ETCD,
+        within: "async fn attempt(",
+        text: "if read.term != begun.term {",
+        by: "if read.term < begun.term {",
+        test: (
+            "stores",
+            "a_lease_that_a_former_leader_began_does_not_count",
+        ),
+    },
+    Mutant {
+        file: ETCD,
+        within: "async fn change(",
+        text: ", { \"key\": key, \"target\": \"VALUE\", \"value\": name }",
+        by: "",
+        test: ("stores", "a_stale_fence_renews_and_releases_nothing"),
+    },
+    Mutant {
+        file: ETCD,
+        within: "fn answer(",
+        text: "renewed.filter(|held| ours.contains(held)).collect()",
+        by: "renewed.collect()",
+        test: ("stores", "a_stale_fence_renews_and_releases_nothing"),
+    },
+    Mutant {
+        file: ETCD,
+        within: "fn new(prefix: &str, pool: &str) -> Self {",
+        text: "\"{prefix}{}:{pool}/\", pool.len()",
+        by: "\"{prefix}{pool}/\"",
+        test: ("stores", "pools_are_apart_whatever_their_names"),
+    },
+    // Redis: a request that was given up changes something; a server that may have forgotten leases
+    // grants them; whose lease it is.
+    Mutant {
+        file: REDIS,
+        within: "if known and",
+        text: "known.number >= number",
+        by: "known.number > number + 1",
+        test: (
+            "stores",
+            "a_release_that_was_given_up_does_not_end_a_lease_that_was_granted_again",
+        ),
+    },
+    Mutant {
+        file: REDIS,
+        within: "for _ = 1, ARGV[9] do",
+        text: "hold_off == 0 and ",
+        by: "",
+        test: ("stores", "after_a_restart_no_partition_is_leased_twice"),
+    },
+    Mutant {
+        file: REDIS,
+        within: "if facts.run ~= run",
+        text: "facts.run ~= run or ",
+        by: "",
+        test: (
+            "stores",
+            "a_pool_that_another_run_of_the_server_has_written_is_leased_after_one_lease_time",
+        ),
+    },
+    Mutant {
+        file: REDIS,
+        within: "if facts.run ~= run",
+        text: "or since > now ",
+        by: "",
+        test: (
+            "stores",
+            "a_server_whose_clock_was_set_back_holds_off_for_one_lease_time",
+        ),
+    },
+    Mutant {
+        file: REDIS,
+        within: "for _ = 1, ARGV[7] do",
+        text: " and one.fence == of",
+        by: "",
+        test: ("stores", "a_stale_fence_renews_and_releases_nothing"),
+    },
+    Mutant {
+        file: REDIS,
+        within: "for _ = 1, ARGV[7] do",
+        text: "one.fence < of",
+        by: "one.fence > 0",
+        test: ("stores", "while_a_server_holds_off_the_larger_fence_counts"),
+    },
+    Mutant {
+        file: REDIS,
+        within: "for _ = 1, ARGV[8] do",
+        text: "one.member == member and ",
+        by: "",
+        test: ("stores", "a_stale_fence_renews_and_releases_nothing"),
+    },
+];
