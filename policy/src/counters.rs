@@ -2,7 +2,8 @@
 //!
 //! The tables of a [`Policy`](crate::Policy) are in the memory of one process. A [`CounterStore`]
 //! keeps counters and the state of limits under ids in a place of its own: a [`MemoryStore`] in
-//! this process, a `RedisStore` (feature `redis`) on a server that many processes ask, or a store
+//! this process, a `SharedStore` (feature `shm`) in memory that the processes of a host share, a
+//! `RedisStore` (feature `redis`) on a server that many processes ask, or a store
 //! of the user's own.
 //!
 //! ```
@@ -85,6 +86,8 @@ mod memory;
 mod quota;
 #[cfg(feature = "redis")]
 mod redis;
+#[cfg(all(feature = "shm", target_os = "linux"))]
+mod shared;
 mod sync;
 
 pub use cached::{CacheCounts, CacheSettings, CachedStore};
@@ -94,6 +97,8 @@ pub use memory::MemoryStore;
 pub use quota::Quota;
 #[cfg(feature = "redis")]
 pub use redis::{RedisSettings, RedisStore};
+#[cfg(all(feature = "shm", target_os = "linux"))]
+pub use shared::SharedStore;
 pub use sync::SyncChannel;
 
 use quota::Judgement;

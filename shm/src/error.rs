@@ -103,6 +103,13 @@ pub enum OpenError {
         /// The most bytes of a mapping.
         most: u64,
     },
+    /// A number of records, or of numbers in a record, is 0 or too large.
+    Count {
+        /// What it is the number of.
+        what: &'static str,
+        /// The most.
+        most: usize,
+    },
     /// The settings do not fit a shared limiter.
     Settings(SettingsError),
 }
@@ -179,6 +186,9 @@ impl fmt::Display for OpenError {
             ),
             Self::TooLarge { most } => {
                 write!(f, "the contents need more than {most} bytes")
+            }
+            Self::Count { what, most } => {
+                write!(f, "the number of {what} must be 1 to {most}")
             }
             Self::Settings(error) => write!(f, "{error}"),
         }

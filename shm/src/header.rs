@@ -54,10 +54,17 @@ pub enum Kind {
     Table,
     /// A concurrency limit.
     Concurrency,
+    /// Records of numbers by key.
+    Records,
 }
 
 impl Kind {
-    const ALL: [(Self, u32); 3] = [(Self::Limiter, 1), (Self::Table, 2), (Self::Concurrency, 3)];
+    const ALL: [(Self, u32); 4] = [
+        (Self::Limiter, 1),
+        (Self::Table, 2),
+        (Self::Concurrency, 3),
+        (Self::Records, 4),
+    ];
 }
 
 impl core::fmt::Display for Kind {
@@ -66,6 +73,7 @@ impl core::fmt::Display for Kind {
             Self::Limiter => "limiter",
             Self::Table => "table",
             Self::Concurrency => "concurrency",
+            Self::Records => "records",
         })
     }
 }

@@ -29,6 +29,7 @@
 //! | a token bucket or a fixed window | [`SharedFile::limiter`] | a [`SharedLimiter`] |
 //! | one of these for each key | [`SharedFile::table`] | a [`SharedTable`] |
 //! | a concurrency limit | [`SharedFile::concurrency`] | a [`SharedConcurrency`] |
+//! | counters and numbers by key | [`SharedFile::records`] | [`SharedRecords`] |
 //!
 //! # Guarantees
 //!
@@ -71,11 +72,18 @@ mod mapping;
 #[cfg(not(loom))]
 mod member;
 #[cfg(not(loom))]
+#[expect(unreachable_pub, reason = "loom's models use it")]
+mod owned_lock;
+#[cfg(loom)]
+pub mod owned_lock;
+#[cfg(not(loom))]
 mod shared_concurrency;
 #[cfg(not(loom))]
 mod shared_file;
 #[cfg(not(loom))]
 mod shared_limiter;
+#[cfg(not(loom))]
+mod shared_records;
 #[cfg(not(loom))]
 mod shared_table;
 #[cfg(not(loom))]
@@ -102,5 +110,7 @@ pub use shared_concurrency::{Ended, SharedConcurrency, SharedLease};
 pub use shared_file::SharedFile;
 #[cfg(not(loom))]
 pub use shared_limiter::{Shareable, SharedLimiter};
+#[cfg(not(loom))]
+pub use shared_records::{LockedRecords, Record, RecordsError, SharedRecords};
 #[cfg(not(loom))]
 pub use shared_table::{SharedKeyed, SharedTable};

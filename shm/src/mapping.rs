@@ -298,3 +298,54 @@ impl MappedSlots {
         self.mapping.is_lost()
     }
 }
+
+/// The words of [`SharedRecords`](crate::SharedRecords), in a file, after a line with their lock.
+#[derive(Debug)]
+pub(crate) struct MappedWords {
+    words: *const [AtomicU64],
+    lock: *const AtomicU32,
+    mapping: Mapping,
+}
+
+// SAFETY: the pointers are into the mapping, which can be sent and shared.
+unsafe impl Send for MappedWords {}
+// SAFETY: as above.
+unsafe impl Sync for MappedWords {}
+
+impl MappedWords {
+    const WORDS_AT: usize = 64;
+
+    /// The bytes that `count` words need.
+    pub(crate) fn bytes(count: usize) -> u64 {
+        (count as u64)
+            .saturating_mul(size_of::<AtomicU64>() as u64)
+            .saturating_add(Self::WORDS_AT as u64)
+    }
+
+    pub(crate) fn new(mapping: Mapping, count: usize) -> Self {
+        Self {
+            words: ptr::from_ref(mapping.items(Self::WORDS_AT, count)),
+            lock: mapping.items(0, 1).as_ptr(),
+            mapping,
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn words(&self) -> &[AtomicU64] {
+        // SAFETY: the mapping lasts as long as `self`, and has these atomics.
+        unsafe { &*self.words }
+    }
+
+    pub(crate) fn lock(&self) -> &AtomicU32 {
+        // SAFETY: as above.
+        unsafe { &*self.lock }
+    }
+
+    pub(crate) fn file(&self) -> &File {
+        self.mapping.file()
+    }
+
+    pub(crate) fn is_lost(&self) -> bool {
+        self.mapping.is_lost()
+    }
+}

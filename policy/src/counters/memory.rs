@@ -287,7 +287,7 @@ impl<C: Clock> MemoryStore<C> {
 }
 
 /// When a counter that is created at `now` expires.
-fn expiry_from(now: Timestamp, expiry: Duration) -> Timestamp {
+pub(super) fn expiry_from(now: Timestamp, expiry: Duration) -> Timestamp {
     let millis = expiry.as_nanos().div_ceil(1_000_000).max(1);
     let millis = u64::try_from(millis).unwrap_or(u64::MAX);
     now.saturating_add(Duration::from_millis(millis))

@@ -10,6 +10,8 @@ const MAPPING: &str = "shm/src/mapping.rs";
 const MEMBER: &str = "shm/src/member.rs";
 const SLOTS: &str = "shm/src/slots.rs";
 const VERSIONS: &str = "shm/src/versions.rs";
+const RECORDS: &str = "shm/src/shared_records.rs";
+const OWNED_LOCK: &str = "shm/src/owned_lock.rs";
 const ATTACHED: &str = "core/src/rules/attached.rs";
 
 /// Those that a test with processes must detect.
@@ -122,6 +124,37 @@ pub(super) const MUTANTS: &[Mutant] = &[
         text: "== SUPERSEDED && is_recent",
         by: "== SUPERSEDED && false && is_recent",
         test: ("changes", "settings_change_at_most_31_times_a_minute"),
+    },
+    // A write is half done when its process is killed, or the lock of the process is lost.
+    Mutant {
+        file: RECORDS,
+        within: "pub fn lock(&self)",
+        text: "self.copy_journal();",
+        by: "",
+        test: (
+            "records",
+            "a_write_whose_process_was_killed_after_its_instant_is_completed",
+        ),
+    },
+    Mutant {
+        file: RECORDS,
+        within: "fn place(&self",
+        text: "&& taken.iter().all(",
+        by: "&& true | taken.iter().all(",
+        test: (
+            "records",
+            "records_that_are_written_at_once_have_places_of_their_own",
+        ),
+    },
+    Mutant {
+        file: RECORDS,
+        within: "fn join(&self",
+        text: "owned_lock::inherit(words.lock(), owner)",
+        by: "false",
+        test: (
+            "records",
+            "the_lock_of_a_process_that_is_killed_is_taken_over_and_that_of_a_live_one_is_not",
+        ),
     },
     Mutant {
         file: MAPPING,
@@ -261,5 +294,26 @@ pub(super) const OF_THE_SLOTS: &[Mutant] = &[
             "shared_versions",
             "a_process_that_sees_a_version_in_force_reads_its_settings",
         ),
+    },
+    Mutant {
+        file: OWNED_LOCK,
+        within: "pub fn release(",
+        text: "word.swap(0, Release)",
+        by: "word.swap(0, Relaxed)",
+        test: ("shared_lock", "one_owner_at_a_time_has_the_lock"),
+    },
+    Mutant {
+        file: OWNED_LOCK,
+        within: "pub fn take(",
+        text: "word.compare_exchange(seen, next, Acquire, Relaxed)",
+        by: "word.compare_exchange(seen, next, Relaxed, Relaxed)",
+        test: ("shared_lock", "one_owner_at_a_time_has_the_lock"),
+    },
+    Mutant {
+        file: OWNED_LOCK,
+        within: "pub fn take(",
+        text: "{ me | WAITED } else { owner | WAITED }",
+        by: "{ me | WAITED } else { me }",
+        test: ("shared_lock", "one_owner_at_a_time_has_the_lock"),
     },
 ];
