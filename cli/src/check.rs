@@ -76,6 +76,12 @@ fn explanation(policy: &Policy, about: &RequestArgs, (method, path): &(String, S
         "denied"
     };
     let _ = match (decision.rule(), decision.outcome()) {
+        (Some(rule), Outcome::Stored) => writeln!(
+            text,
+            "=> decided by {} in the store {}",
+            rule.name(),
+            rule.store().unwrap_or_default()
+        ),
         (Some(rule), _) => writeln!(text, "=> {answer} by {}", rule.name()),
         (None, Outcome::Path(error)) => writeln!(text, "=> {answer}: {error}"),
         (None, _) => writeln!(text, "=> {answer}: no rule decides"),
@@ -116,6 +122,10 @@ fn verdict(explained: &Explained<'_>, decided: Option<&str>) -> String {
                 true => format!("allowed: {}", all.join(", ")),
                 false => format!("denied: {}", all.join(", ")),
             }
+        }
+        Considered::Stored { store, limits } => {
+            let limits: Vec<String> = limits.iter().map(ToString::to_string).collect();
+            format!("the store {store} is asked: {}", limits.join(", "))
         }
         other => format!("{other:?}"),
     };

@@ -249,6 +249,7 @@ fn name_of(outcome: Outcome) -> &'static str {
         Outcome::Allowed => "allowed",
         Outcome::Unidentified => "unidentified",
         Outcome::Path(_) => "path",
+        Outcome::Stored => "stored",
         Outcome::Denied { limit: None, .. } => "penalized",
         Outcome::Denied {
             denied: Denied::Crowded { .. },

@@ -14,13 +14,13 @@ use crate::{
 };
 
 /// The settings of a file. Editors read the first one.
-const FILE: [&str; 4] = ["$schema", "paths", "table_bytes", "rules"];
+const FILE: [&str; 5] = ["$schema", "paths", "table_bytes", "stores", "rules"];
 
 /// The settings of `paths`.
 const PATHS: [&str; 2] = ["ignore_case", "decode_slashes"];
 
 /// The settings of a rule.
-const RULE: [&str; 22] = [
+const RULE: [&str; 24] = [
     "name",
     "priority",
     "kind",
@@ -43,6 +43,8 @@ const RULE: [&str; 22] = [
     "message",
     "status",
     "etag",
+    "store",
+    "sync",
 ];
 
 /// The settings of a limit.
@@ -105,6 +107,9 @@ impl Policy {
     /// # How much memory the tables of all rules may take. This is the default.
     /// table_bytes = 1073741824
     ///
+    /// # The counter stores that the program has, for rules with a `store`.
+    /// stores = ["shared"]
+    ///
     /// # How paths are normalized. Both are off by default.
     /// [paths]
     /// ignore_case = false
@@ -140,6 +145,15 @@ impl Policy {
     /// message = "Slow down."
     /// status = 429
     /// etag = "v7"
+    ///
+    /// [[rules]]
+    /// name = "clients"
+    /// priority = 20
+    /// paths = ["/items/**"]
+    /// key = ["header:X-Api-Key"]
+    /// limits = ["1000/h"]
+    /// store = "shared"              # the state of the limits is in this counter store
+    /// sync = true                   # tells other instances of denials; default false
     /// ```
     ///
     /// - A part of a key is `address`, `address/V4/V6` with the lengths of prefixes, `path`,
@@ -158,6 +172,8 @@ impl Policy {
     /// - A threshold has a sum of activity and a window, a decision and how long it holds at least.
     ///   The window has 1 to 16 segments (default 10): see [`Threshold`].
     /// - A client is exempt by its `headers`, its `properties` or its `networks`.
+    /// - A rule with a `store` is decided by [`Policy::decide_stored_at`]. The program gives the
+    ///   policy its [`Stores`](crate::Stores), of which the file lists the names.
     /// - A period is a unit, or a whole number and a unit: see [`parse_period`].
     ///
     /// # Errors
@@ -239,13 +255,18 @@ fn policy<'t>(reader: Reader<'t>, file: Option<Table<'t>>) -> Result<Policy, Vec
     let Some(file) = file else {
         return Err(reader.into_errors());
     };
-    let mut reader = FileReader { reader };
+    let mut reader = FileReader {
+        reader,
+        stores: Vec::new(),
+    };
     let (rules, settings) = reader.file(&file);
     reader.reader.into_policy(rules, settings)
 }
 
 struct FileReader<'t> {
     reader: Reader<'t>,
+    /// The names of the counter stores that the file lists.
+    stores: Vec<Box<str>>,
 }
 
 /// The settings of a rule, which are read by name.
@@ -288,6 +309,10 @@ impl<'t> FileReader<'t> {
             && let Some(bytes) = self.reader.number(value, "table_bytes", i64::MAX as u64)
         {
             settings = settings.table_bytes(usize::try_from(bytes).unwrap_or(usize::MAX));
+        }
+        if let Some(value) = file.get("stores") {
+            let names = self.reader.texts(value, "stores");
+            self.stores = names.into_iter().map(|(name, _)| name.into()).collect();
         }
         let mut rules = Vec::new();
         if let Some(value) = file.get("rules") {
@@ -368,6 +393,9 @@ impl<'t> FileReader<'t> {
         if let Some(etag) = self.text(&settings, "etag") {
             rule = rule.with_etag(etag);
         }
+        if let Some(value) = settings.get("store") {
+            rule = self.store(value, rule);
+        }
         let mut flag = |name| {
             let value = settings.get(name)?;
             self.reader.boolean(value, name)
@@ -377,6 +405,9 @@ impl<'t> FileReader<'t> {
         }
         if flag("enabled") == Some(false) {
             rule = rule.disabled();
+        }
+        if flag("sync") == Some(true) {
+            rule = rule.synced();
         }
         Some(self.exempt(&settings, rule))
     }
@@ -397,6 +428,20 @@ impl<'t> FileReader<'t> {
             conditions = conditions.property(&*name.text, values);
         }
         conditions
+    }
+
+    /// Sets the store of a rule, which must be one of those that the file lists.
+    fn store(&mut self, value: &Value<'t>, rule: Rule) -> Rule {
+        if self.stores.is_empty() {
+            let problem = "is not known: list the stores that the program has in `stores`";
+            self.reader.invalid(value, "store", problem);
+            return rule;
+        }
+        let stores: Vec<(&str, &str)> = self.stores.iter().map(|name| (&**name, &**name)).collect();
+        match self.reader.choice(value, "store", &stores) {
+            Some(store) => rule.stored_in(store),
+            None => rule,
+        }
     }
 
     fn key(&mut self, value: &Value<'t>) -> Key {

@@ -64,6 +64,23 @@ impl Active {
         if !rule.key.is_same(&before.key) || !is_shared && rule.keys != before.keys {
             return false;
         }
+        if rule.store != before.store {
+            return false;
+        }
+        // A store keeps the state of its limits itself.
+        if rule.store.is_none() {
+            self.follow_limits(old, path_rules);
+        }
+        if self.rule.thresholds == old.rule.thresholds {
+            self.activity.clone_from(&old.activity);
+        }
+        true
+    }
+
+    /// Goes on with the state of the limits of `old`.
+    fn follow_limits(&mut self, old: &Self, path_rules: PathRules) {
+        let (rule, before) = (&self.rule, &old.rule);
+        let is_shared = rule.key.is_shared();
         let keeps_penalty = rule.penalty == before.penalty;
         let penalty = self.store.penalty();
         let keys = (!is_shared).then_some(rule.keys);
@@ -83,9 +100,5 @@ impl Active {
             let keys = (&*before.overrides, &*rule.overrides);
             new.follow(old, keys, keeps);
         }
-        if rule.thresholds == before.thresholds {
-            self.activity.clone_from(&old.activity);
-        }
-        true
     }
 }

@@ -47,6 +47,8 @@
 //! - [`Statistics`] count decisions: of each rule, of the most denied keys, and of resources.
 //! - A [`Hold`] is a decision on an estimated cost, which is settled when the cost is known.
 //! - A [`CounterStore`](counters::CounterStore) keeps the state of limits outside a policy.
+//! - A rule can have the state of its limits in such a store, by name:
+//!   [`Policy::decide_stored_at`] asks it.
 //! - A [queue](Limit::queue) of a limit lets requests wait for permits: `Policy::acquire`.
 //!
 //! # How a request is decided
@@ -181,6 +183,7 @@ mod live;
 mod matcher;
 #[cfg(feature = "metrics")]
 mod metrics;
+mod nearest;
 mod overrides;
 mod path;
 mod pattern;
@@ -198,6 +201,7 @@ mod sleep;
 mod source;
 mod statistics;
 mod store;
+mod stored;
 mod thresholds;
 
 pub use conditions::{ConditionError, Conditions, Mismatch, Problem};
@@ -239,6 +243,7 @@ pub use source::file::{FileSource, FileSourceError};
 #[cfg(feature = "live")]
 pub use source::{RefreshError, RuleSource, Sourced};
 pub use statistics::{MostFrequent, RuleCounts, Statistics};
+pub use stored::{MAX_STORED_KEY_LEN, StoredDecision, Stores};
 pub use thresholds::{InForce, MAX_THRESHOLD_SEGMENTS, MAX_THRESHOLDS, Threshold};
 
 /// Compiles the examples of the guides as documentation tests.

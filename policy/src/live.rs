@@ -258,7 +258,9 @@ impl LivePolicy {
     ///
     /// # Errors
     ///
-    /// Those of the source, for example all errors of a file. The policy stays in force then.
+    /// Those of the source, for example all errors of a file, and rules whose
+    /// [store](crate::Rule::stored_in) the policy before does not have. The policy stays in force
+    /// then.
     ///
     /// # Cost
     ///
@@ -286,11 +288,17 @@ impl LivePolicy {
         source: &mut S,
     ) -> Result<Option<Change>, RefreshError<S::Error>> {
         let changing = self.shared.changing();
-        let known = self.shared.version.load();
-        let known = known.tag.as_deref();
+        let version = self.shared.version.load();
+        let known = version.tag.as_deref();
         let sourced = source.load(known).map_err(RefreshError::Source)?;
         Ok(match sourced {
             Some(Sourced { policy, tag }) if tag.is_none() || tag.as_deref() != known => {
+                if policy.stores().names().next().is_none() {
+                    let errors = version.policy.stores.check(policy.rules());
+                    if !errors.is_empty() {
+                        return Err(RefreshError::Stores(errors));
+                    }
+                }
                 Some(self.replace(now, policy, tag, &changing))
             }
             _ => None,
@@ -305,6 +313,9 @@ impl LivePolicy {
         _: &MutexGuard<'_, ()>,
     ) -> Change {
         let before = self.shared.version.load_full();
+        if policy.stores().names().next().is_none() {
+            policy.stores = before.policy.stores.clone();
+        }
         let kept = policy.follow(&before.policy);
         before.policy.hand_over(&policy, now);
         let names = |policy: &Policy| -> Vec<Box<str>> {

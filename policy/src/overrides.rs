@@ -209,6 +209,11 @@ impl Overrides {
         self.all.get(index as usize)
     }
 
+    /// The index of the override for a key.
+    pub(crate) fn find(&self, store: &Store, key: &KeyOf<'_>) -> Option<u32> {
+        self.by_key.get(&store.hash(key)).copied()
+    }
+
     /// Where the state of a key is: in an override, or in the rule's `store`. `None` if the key has
     /// no limits.
     pub(crate) fn locate(&self, store: &Store, key: &KeyOf<'_>) -> Option<Place> {

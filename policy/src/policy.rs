@@ -22,6 +22,7 @@ use crate::path::components;
 use crate::queue::{QueueTimer, Timers};
 use crate::rule::{MAX_TABLE_BYTES, OnMissing};
 use crate::store::{Store, StoreDenied, hold_rules};
+use crate::stored::{self, StoredLimits, Stores};
 use crate::thresholds::{self, Activity};
 use crate::{
     Conditions, KeyValues, Limit, Matcher, Mismatch, PathError, PathRules, PolicySettings, Problem,
@@ -72,6 +73,7 @@ pub struct Policy {
     matched: Box<[u32]>,
     /// The memory of all tables.
     table_bytes: usize,
+    pub(crate) stores: Stores,
     #[cfg(feature = "queue")]
     pub(crate) timers: Timers,
     /// Tells the time of requests that can wait.
@@ -87,7 +89,9 @@ pub(crate) struct Active {
     pub(crate) overrides: Option<Box<Overrides>>,
     /// Policies whose thresholds are the same have it in common.
     pub(crate) activity: Option<Arc<Activity>>,
-    /// Whether the rule has neither overrides nor a queue.
+    /// The limits as a counter store has them, if their state is in one.
+    pub(crate) stored: Option<Box<StoredLimits>>,
+    /// Whether the rule has neither overrides nor a queue nor a store.
     is_plain: bool,
 }
 
@@ -96,6 +100,7 @@ pub(crate) enum Verdict {
     Skipped,
     Exempt,
     Unidentified,
+    Stored,
     /// Without limits there is no state.
     Granted(Option<Place>),
     Denied(Place, StoreDenied),
@@ -109,6 +114,7 @@ impl Verdict {
             Self::Skipped => return None,
             Self::Exempt => Outcome::Exempt,
             Self::Unidentified => Outcome::Unidentified,
+            Self::Stored => Outcome::Stored,
             Self::Granted(_) => Outcome::Allowed,
             Self::Denied(_, StoreDenied { limit, denied }) => Outcome::Denied { limit, denied },
         })
@@ -120,13 +126,13 @@ impl Verdict {
         match *self {
             Self::Granted(place) => place,
             Self::Denied(place, _) => Some(place),
-            Self::Skipped | Self::Exempt | Self::Unidentified => None,
+            Self::Skipped | Self::Exempt | Self::Unidentified | Self::Stored => None,
         }
     }
 }
 
 /// Why a rule asks no limit.
-enum Unasked {
+pub(crate) enum Unasked {
     Skipped,
     Exempt,
     Unidentified,
@@ -166,10 +172,11 @@ impl Active {
         }
     }
 
-    /// Notes whether the rule has overrides or a queue.
+    /// Notes whether the rule has overrides, a store or a queue.
     #[cfg(feature = "queue")]
     pub(crate) fn note_queue(&mut self) {
-        self.is_plain = self.overrides.is_none() && self.store.queue().is_none();
+        let has_queue = self.store.queue().is_some();
+        self.is_plain = self.overrides.is_none() && self.stored.is_none() && !has_queue;
     }
 
     /// Judges a request. `take` takes its permits.
@@ -180,6 +187,12 @@ impl Active {
         path_rules: PathRules,
         take: impl FnOnce(&Store, Address) -> Result<(), StoreDenied>,
     ) -> Verdict {
+        if let Some(stored) = &self.stored {
+            return match stored.find(self, request, path_rules) {
+                Ok(_) => Verdict::Stored,
+                Err(unasked) => unasked.into(),
+            };
+        }
         match self.locate(request, path_rules) {
             Ok(place) => match take(self.store_at(place), place.at) {
                 Ok(()) => Verdict::Granted(Some(place)),
@@ -199,7 +212,7 @@ impl Active {
 
     /// Returns what `of` finds for the request's key, or why no limit is asked.
     #[inline(always)]
-    fn find<T>(
+    pub(crate) fn find<T>(
         &self,
         request: &Request<'_>,
         path_rules: PathRules,
@@ -258,7 +271,12 @@ impl Active {
 
     /// The limits of the key at a place.
     pub(crate) fn limits_at(&self, place: Place) -> &[Limit] {
-        let instead = place.instead.and_then(|index| self.instead(index));
+        self.limits_of(place.instead)
+    }
+
+    /// The limits of an override, or of the rule.
+    pub(crate) fn limits_of(&self, instead: Option<u32>) -> &[Limit] {
+        let instead = instead.and_then(|index| self.instead(index));
         instead.map_or(&self.rule.limits, |this| &this.limits)
     }
 
@@ -376,7 +394,8 @@ impl Policy {
         };
         let active = |(rule, state): (Rule, State)| Active {
             rule,
-            is_plain: state.overrides.is_none(),
+            is_plain: state.overrides.is_none() && state.stored.is_none(),
+            stored: state.stored,
             exempt_networks: state.exempt_networks,
             store: state.store,
             overrides: state.overrides,
@@ -388,6 +407,7 @@ impl Policy {
             matcher,
             rules: rules.into_iter().zip(states).map(active).collect(),
             table_bytes: bytes,
+            stores: Stores::new(),
             matched,
             #[cfg(feature = "queue")]
             timers: Timers::DEFAULT,
@@ -500,7 +520,7 @@ impl Policy {
     /// Decides a request. `judge` asks the rules that are no shadows. `watch` is called with the
     /// answer of each rule that was asked.
     #[inline(always)]
-    fn decide<'p>(
+    pub(crate) fn decide<'p>(
         &'p self,
         now: Timestamp,
         request: &Request<'_>,
@@ -620,7 +640,19 @@ impl Policy {
         now: Timestamp,
         request: &Request<'_>,
     ) -> Considered<'p> {
-        match active.locate(request, self.path_rules) {
+        let located = match &active.stored {
+            Some(stored) => match stored.find(active, request, self.path_rules) {
+                Ok((instead, _)) => {
+                    return Considered::Stored {
+                        store: active.rule.store().unwrap_or_default(),
+                        limits: active.limits_of(instead),
+                    };
+                }
+                Err(unasked) => Err(unasked),
+            },
+            None => active.locate(request, self.path_rules),
+        };
+        match located {
             Ok(place) => {
                 let (store, limits) = (active.store_at(place), active.limits_at(place));
                 Considered::Limits {
@@ -854,6 +886,7 @@ pub(crate) struct Plan<'r> {
 struct State {
     exempt_networks: Vec<IpNet>,
     store: Store,
+    stored: Option<Box<StoredLimits>>,
     overrides: Option<Box<Overrides>>,
     activity: Option<Arc<Activity>>,
 }
@@ -885,6 +918,12 @@ fn plan<'r>(rule: &'r Rule, path_rules: PathRules, errors: &mut Vec<RuleError>) 
         };
         refuse(setting, problem);
     });
+    // The state is in a store: there are no tables.
+    let limits = if rule.store.is_some() {
+        Vec::new()
+    } else {
+        limits
+    };
     let penalty = match rule.penalty.map(hold_rules) {
         Some(Err(error)) => {
             refuse("penalty".into(), error.to_string());
@@ -901,6 +940,7 @@ fn plan<'r>(rule: &'r Rule, path_rules: PathRules, errors: &mut Vec<RuleError>) 
         let problem = "have no effect without a limit: leave them out, or add a limit";
         refuse("overrides".into(), problem.into());
     }
+    stored::check(rule, &mut refuse);
     let thresholds = thresholds::Compiled::new(&rule.thresholds, |threshold, problem| {
         let setting = match threshold {
             Some(index) => format!("thresholds[{index}]"),
@@ -1006,6 +1046,7 @@ impl Plan<'_> {
         let (keys, is_held) = (rule.table_keys(), rule.hold.is_some());
         let store = Store::new(self.limits, penalty, keys, is_held);
         State {
+            stored: StoredLimits::new(rule),
             activity: self.thresholds.activity(keys),
             overrides: Overrides::new(
                 &rule.overrides,
@@ -1099,6 +1140,9 @@ pub enum Outcome {
     Unidentified,
     /// Denied: the path is too long to be matched.
     Path(PathError),
+    /// Denied: the state of the rule's limits is in a [store](Rule::stored_in), which was not
+    /// asked. Use [`Policy::decide_stored_at`].
+    Stored,
 }
 
 /// What a limit has left for the key of a request.
@@ -1143,7 +1187,8 @@ impl<'p> Decision<'p> {
             Verdict::Denied(..) | Verdict::Unidentified => {
                 self.shadow_denied.get_or_insert(rule);
             }
-            Verdict::Granted(None) | Verdict::Exempt | Verdict::Skipped => {}
+            // A store is asked later, by `decide_stored_at`.
+            Verdict::Stored | Verdict::Granted(None) | Verdict::Exempt | Verdict::Skipped => {}
         }
     }
 
@@ -1352,6 +1397,23 @@ impl<'p> Decision<'p> {
         Some(self.rule? as usize)
     }
 
+    /// Notes what a store decided: the limit that denied, if one did.
+    pub(crate) fn conclude(&mut self, denied_by: Option<usize>) {
+        let (now, permits) = (self.now, self.cost);
+        self.outcome = match denied_by {
+            None => Outcome::Allowed,
+            Some(limit) => Outcome::Denied {
+                limit: Some(limit),
+                denied: Denied::Exhausted { now, permits },
+            },
+        };
+    }
+
+    /// Notes that a shadow rule would have denied the request.
+    pub(crate) fn note_shadow(&mut self, rule: u32) {
+        self.shadow_denied = Some(self.shadow_denied.map_or(rule, |first| first.min(rule)));
+    }
+
     /// The time of the decision.
     #[cfg(feature = "metrics")]
     pub(crate) fn decided_at(&self) -> Timestamp {
@@ -1489,6 +1551,13 @@ pub enum Considered<'p> {
     Unidentified,
     /// The rule exempts the client.
     Exempt,
+    /// The rule applies, and a counter store would decide.
+    Stored {
+        /// The name of the store.
+        store: &'p str,
+        /// The limits of this key: those of the rule, or of one of its overrides.
+        limits: &'p [Limit],
+    },
     /// The rule applies.
     Limits {
         /// Whether a penalty denies all requests of this key.

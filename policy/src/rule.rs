@@ -56,6 +56,9 @@ pub struct Rule {
     message: Option<Box<str>>,
     status: u16,
     etag: Option<Box<str>>,
+    /// The name of a counter store, if the state of the limits is in one.
+    pub(crate) store: Option<Box<str>>,
+    pub(crate) is_synced: bool,
 }
 
 /// Values of a header or a property. Rules may have a list in common, so that a file with many
@@ -118,6 +121,8 @@ impl Rule {
             message: None,
             status: 429,
             etag: None,
+            store: None,
+            is_synced: false,
         }
     }
 
@@ -430,6 +435,42 @@ impl Rule {
         self
     }
 
+    /// Keeps the state of the limits in a counter store with this name, which the program gives the
+    /// policy: see [`Stores`](crate::Stores). All instances that use the store share the limits.
+    ///
+    /// Requests of the rule are then decided by
+    /// [`Policy::decide_stored_at`](crate::Policy::decide_stored_at); the methods that do not ask
+    /// a store deny them as [`Outcome::Stored`](crate::Outcome::Stored). Limits in a store are
+    /// token buckets, fixed windows and sliding windows, without a queue or a debt. The rule has no
+    /// penalty and no hold, and is not of the kind [`Ingress`](crate::Kind::Ingress) or
+    /// [`Egress`](crate::Kind::Egress). [`keys`](Self::keys) has no effect: the store has a bound
+    /// of its own.
+    ///
+    /// ```
+    /// # use portcullis_policy::Rule;
+    /// let rule = Rule::new("clients").limit("100/m".parse()?).stored_in("shared");
+    /// assert_eq!(rule.store(), Some("shared"));
+    /// # Ok::<(), portcullis_policy::PeriodError>(())
+    /// ```
+    #[must_use]
+    pub fn stored_in(mut self, store: &str) -> Self {
+        self.store = Some(store.into());
+        self
+    }
+
+    /// Tells other instances of denials, if the state of the limits is in a store with a channel:
+    /// see [`CachedStore::with_channel`](crate::counters::CachedStore::with_channel).
+    ///
+    /// ```
+    /// # use portcullis_policy::Rule;
+    /// assert!(Rule::new("clients").stored_in("shared").synced().is_synced());
+    /// ```
+    #[must_use]
+    pub fn synced(mut self) -> Self {
+        self.is_synced = true;
+        self
+    }
+
     /// Returns this rule with each of its limits, and those of its
     /// [overrides](Self::override_key), [scaled](Limit::scaled) by `part / whole`.
     ///
@@ -542,6 +583,26 @@ impl Rule {
     /// ```
     pub fn etag(&self) -> Option<&str> {
         self.etag.as_deref()
+    }
+
+    /// Returns the name of the counter store that keeps the state of the limits, if one was set.
+    ///
+    /// ```
+    /// # use portcullis_policy::Rule;
+    /// assert_eq!(Rule::new("all").store(), None);
+    /// ```
+    pub fn store(&self) -> Option<&str> {
+        self.store.as_deref()
+    }
+
+    /// Returns whether other instances are told of denials: see [`synced`](Self::synced).
+    ///
+    /// ```
+    /// # use portcullis_policy::Rule;
+    /// assert!(!Rule::new("all").is_synced());
+    /// ```
+    pub fn is_synced(&self) -> bool {
+        self.is_synced
     }
 
     /// For how many keys the tables have room. `None` for the one key that all requests share.

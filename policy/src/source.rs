@@ -5,7 +5,7 @@ pub(crate) mod file;
 
 use core::fmt;
 
-use crate::Policy;
+use crate::{Policy, RuleError};
 
 /// A source of policies, such as a file or a configuration service, for
 /// [`LivePolicy::refresh_at`](crate::LivePolicy::refresh_at).
@@ -115,13 +115,15 @@ impl Sourced {
 /// let refused = LivePolicy::from_source(&mut nothing).unwrap_err();
 /// assert!(matches!(refused, RefreshError::Nothing));
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RefreshError<E> {
     /// The source has an error.
     Source(E),
     /// The source has no policy, and there is none before.
     Nothing,
+    /// Rules name [stores](crate::Stores) that the policy before does not have.
+    Stores(Vec<RuleError>),
 }
 
 impl<E: fmt::Display> fmt::Display for RefreshError<E> {
@@ -129,6 +131,10 @@ impl<E: fmt::Display> fmt::Display for RefreshError<E> {
         match self {
             Self::Source(error) => error.fmt(f),
             Self::Nothing => f.write_str("the source has no policy"),
+            Self::Stores(errors) => {
+                let errors: Vec<_> = errors.iter().map(ToString::to_string).collect();
+                f.write_str(&errors.join("; "))
+            }
         }
     }
 }

@@ -300,6 +300,8 @@ impl Statistics {
             return;
         };
         match answer.outcome {
+            // Not decided.
+            Outcome::Stored => return,
             Outcome::Exempt => return add(&counts.exempt),
             Outcome::Unidentified => add(&counts.unidentified),
             Outcome::Denied { limit: None, .. } => add(&counts.penalized),

@@ -300,7 +300,7 @@ const EXPECTED: [&str; 25] = [
     "19:8: name: another rule has the same name",
     "20:1: zzzzzzzzzz is not a setting of a rule: expected one of name, priority, kind, \
              methods, paths, hosts, tiers, properties, key, on_missing, keys, limits, overrides, \
-             thresholds, penalty, hold, exempt, shadow, enabled, message, status, etag",
+             thresholds, penalty, hold, exempt, shadow, enabled, message, status, etag, store, sync",
     "21:1: name is missing in this rule",
 ];
 
@@ -308,6 +308,7 @@ const EXPECTED: [&str; 25] = [
 fn both_formats_give_the_same_rules() {
     let json = r#"{
         "paths": { "ignore_case": false, "decode_slashes": false },
+        "stores": ["shared"],
         "rules": [{
             "name": "login",
             "priority": 10,
@@ -337,6 +338,14 @@ fn both_formats_give_the_same_rules() {
             "message": "Slow down.",
             "status": 429,
             "etag": "v7",
+        }, {
+            "name": "clients",
+            "priority": 20,
+            "paths": ["/items/**"],
+            "key": ["header:X-Api-Key"],
+            "limits": ["1000/h"],
+            "store": "shared",
+            "sync": true,
         }],
     }"#;
     let rules = |policy: Policy| format!("{:#?}", policy.rules().collect::<Vec<_>>());
@@ -461,4 +470,51 @@ fn text_that_is_not_toml_is_refused_with_its_place() {
     let all = errors("[[rules]]\nname = \"a\nkeys = 5\n");
     assert!(all[0].starts_with("2:"), "{all:?}");
     assert!(Policy::from_toml("").unwrap().rules().next().is_none());
+}
+
+#[test]
+fn a_rule_names_one_of_the_stores_that_the_file_lists() {
+    let of = |stores: &str, rest: &str| {
+        let rule = format!("[[rules]]\nname = \"a\"\nlimits = [\"5/m\"]\n{rest}\n");
+        Policy::from_toml(&format!("{stores}\n{rule}"))
+    };
+    let policy = of("stores = ['shared', 'other']", "store = 'shared'").unwrap();
+    let rule = policy.rule("a").unwrap();
+    assert_eq!((rule.store(), rule.is_synced()), (Some("shared"), false));
+    let rule = of("stores = ['shared']", "store = 'shared'\nsync = true").unwrap();
+    assert!(rule.rule("a").unwrap().is_synced());
+    for (stores, rest, expected) in [
+        (
+            "stores = ['shared', 'other']",
+            "store = 'shraed'",
+            "5:9: store: `shraed` is not known: did you mean `shared`?",
+        ),
+        (
+            "stores = ['shared', 'other']",
+            "store = 'redis'",
+            "5:9: store: `redis` is not known: expected one of shared, other",
+        ),
+        (
+            "",
+            "store = 'shared'",
+            "5:9: store: `shared` is not known: list the stores that the program has in `stores`",
+        ),
+        (
+            "",
+            "sync = true",
+            "5:8: sync: has no effect without a store: leave it out, or set a store",
+        ),
+        (
+            "stores = ['shared']",
+            "store = 'shared'\npenalty = '1m'",
+            "6:11: penalty: is kept in this process: a rule with a store cannot have one",
+        ),
+        (
+            "stores = ['shared']",
+            "store = 'shared'\nkind = 'egress'",
+            "5:9: store: not for rules of this kind: bytes are charged in this process",
+        ),
+    ] {
+        assert_eq!(displayed(of(stores, rest)), [expected]);
+    }
 }

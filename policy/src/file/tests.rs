@@ -219,9 +219,14 @@ fn the_schema_and_the_reader_accept_the_same_values() {
         for setting in RULE {
             let mut rule = json!({ "name": "r", "limits": ["5/m"] });
             rule[setting] = sample.clone();
-            // Only the policy knows the form of networks and hosts.
-            let is_exact = setting != "hosts";
+            // Only the policy knows the form of networks and hosts, and the file its stores.
+            let is_exact = !["hosts", "store"].contains(&setting);
             check(json!({ "rules": [rule] }), is_exact);
+            rule = json!({ "name": "r", "limits": ["5/m"], "store": "x" });
+            rule[setting] = sample.clone();
+            // Only the policy knows which limits a store can have.
+            let is_exact = is_exact && !["limits", "overrides"].contains(&setting);
+            check(json!({ "stores": ["x"], "rules": [rule] }), is_exact);
         }
         for setting in LIMIT {
             let mut limits = vec![

@@ -20,7 +20,8 @@ use std::collections::{HashMap, HashSet};
 use self::options::{Level, Merged, Options, Set};
 use self::templates::{GroupPattern, literal, split_template, upstream_pattern};
 use super::Imported;
-use crate::document::{Names, Node, Reader, RuleNumber, Span, Table, Value, nearest, shown};
+use crate::document::{Names, Node, Reader, RuleNumber, Span, Table, Value, shown};
+use crate::nearest::nearest;
 use crate::{Conditions, FileError, PathRules, Rule};
 
 /// The header that names the client, if the file does not say which.

@@ -6,7 +6,10 @@ const CACHED: &str = "policy/src/counters/cached.rs";
 const GUARDED: &str = "policy/src/counters/guarded.rs";
 const LIMIT: &str = "policy/src/counters/limit.rs";
 const MEMORY: &str = "policy/src/counters/memory.rs";
+const POLICY: &str = "policy/src/policy.rs";
 const QUOTA: &str = "policy/src/counters/quota.rs";
+
+const STORED: &str = "policy/src/stored.rs";
 
 pub(super) const MUTANTS: &[Mutant] = &[
     // A write undoes another one, or spends permits of long ago.
@@ -141,5 +144,37 @@ pub(super) const MUTANTS: &[Mutant] = &[
         text: "count: of(count)?",
         by: "count",
         test: ("guarded", "a_share_is_a_part_of_each_limit"),
+    },
+    // Two keys or two limits share a state, or a rule with a store decides without it.
+    Mutant {
+        file: STORED,
+        within: "fn new(policy: &'p Policy",
+        text: "format!(\"{prefix}{index}\")",
+        by: "format!(\"{prefix}{}\", index / 2)",
+        test: (
+            "stored",
+            "policies_with_one_store_share_the_limits_of_each_key",
+        ),
+    },
+    Mutant {
+        file: STORED,
+        within: "fn spell(",
+        text: " | b'@' =>",
+        by: " | b'@' | b'%' | b'|' | b'{' | b'}' =>",
+        test: ("stored", "keys_are_apart_and_a_long_one_is_denied"),
+    },
+    Mutant {
+        file: STORED,
+        within: "pub(crate) fn find(",
+        text: "if text.0.len() > MAX_STORED_KEY_LEN {",
+        by: "if text.0.is_empty() {",
+        test: ("stored", "keys_are_apart_and_a_long_one_is_denied"),
+    },
+    Mutant {
+        file: POLICY,
+        within: "pub(crate) fn judge_by(",
+        text: "Ok(_) => Verdict::Stored,",
+        by: "Ok(_) => Verdict::Granted(None),",
+        test: ("stored", "without_its_store_a_rule_denies"),
     },
 ];

@@ -326,8 +326,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: "policy/src/follow.rs",
         within: "fn follow(&mut self, old: &Self",
-        text: "if rule.thresholds == before.thresholds {",
-        by: "if rule.thresholds.len() == before.thresholds.len() {",
+        text: "if self.rule.thresholds == old.rule.thresholds {",
+        by: "if self.rule.thresholds.len() == old.rule.thresholds.len() {",
         test: ("live", "activity_is_kept_if_no_threshold_changes"),
     },
     Mutant {

@@ -1,0 +1,16 @@
+//! The name that a misspelled one probably means.
+
+/// The known name that a misspelled one probably means.
+pub(crate) fn nearest<'n>(name: &str, known: impl Iterator<Item = &'n str>) -> Option<&'n str> {
+    let farthest = |known: &str| 1 + known.len() / 4;
+    known
+        // Names of very different lengths are not compared: that would take long.
+        .filter(|known| name.len().abs_diff(known.len()) <= 4 * farthest(known))
+        .map(|known| {
+            let (name, lower) = (name.to_ascii_lowercase(), known.to_ascii_lowercase());
+            (strsim::damerau_levenshtein(&name, &lower), known)
+        })
+        .filter(|&(distance, known)| distance <= farthest(known))
+        .min_by_key(|&(distance, _)| distance)
+        .map(|(_, known)| known)
+}

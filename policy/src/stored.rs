@@ -1,0 +1,539 @@
+//! Rules whose limits have their state in a counter store.
+//!
+//! ```text
+//! request -> Policy::decide: rules in this process answer at once; a rule with a store: Stored
+//!                                                                       |
+//!               the key as text, one id for each limit  <---------------+
+//!                                  |
+//!                                  v
+//!               CounterStore: takes from all limits of the rule, or from none ---> StoredDecision
+//! ```
+//!
+//! **Ids.** `{RULE:KEY}N` is the limit `N` of a rule for a key. In a Redis cluster, the text in
+//! braces makes all limits of a request lie in one slot. The key is what [`KeyOf`] hashes, byte by
+//! byte, so that all processes have the same ids and no two keys have one.
+
+use core::fmt::{self, Write as _};
+use core::future::Future;
+use core::hash::{Hash, Hasher};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use portcullis_core::{Retry, Timestamp};
+
+use crate::counters::{Charge, CounterLimit, CounterLimitError, CounterStore};
+use crate::counters::{StoreDecision, StoreError};
+use crate::nearest::nearest;
+use crate::policy::{Active, Unasked};
+use crate::{Decision, Kind, Limit, Outcome, PathRules, Policy, Request, Rule, RuleError};
+
+/// The longest key of a request for a rule with a store, in bytes, with a few bytes for each part
+/// of the key. A request with a longer one is denied as [`Outcome::Unidentified`].
+pub const MAX_STORED_KEY_LEN: usize = 1_024;
+
+/// Counter stores by name, for rules that are [stored](Rule::stored_in) in one of them.
+///
+/// ```
+/// use portcullis_core::{MonotonicClock, Timestamp};
+/// use portcullis_policy::counters::MemoryStore;
+/// use portcullis_policy::{Key, Policy, Request, Rule, Stores};
+/// use std::sync::Arc;
+///
+/// # futures_executor::block_on(async {
+/// let store = MemoryStore::new(10_000, MonotonicClock::new());
+/// let stores = Stores::new().with("shared", Arc::new(store));
+/// let rule = Rule::new("clients").key(Key::header("X-Api-Key"));
+/// let policy = Policy::new([rule.limit("2/h".parse()?).stored_in("shared")]).unwrap();
+/// let policy = policy.with_stores(stores).unwrap();
+///
+/// let headers = [("X-Api-Key", "a")];
+/// let request = Request::new("GET", "/").headers(&headers);
+/// let now = Timestamp::from_secs(1);
+/// assert!(policy.decide_stored_at(now, &request).await?.is_allowed());
+/// assert!(policy.decide_stored_at(now, &request).await?.is_allowed());
+/// assert!(!policy.decide_stored_at(now, &request).await?.is_allowed());
+/// # Ok::<(), Box<dyn core::error::Error>>(()) }).unwrap();
+/// ```
+#[derive(Clone, Default)]
+pub struct Stores(Arc<BTreeMap<Box<str>, Arc<dyn CounterStore>>>);
+
+impl Stores {
+    /// No stores.
+    ///
+    /// ```
+    /// # use portcullis_policy::Stores;
+    /// assert_eq!(Stores::new().names().count(), 0);
+    /// ```
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a store, or replaces the one with this name.
+    ///
+    /// ```
+    /// # use portcullis_core::MonotonicClock;
+    /// # use portcullis_policy::counters::MemoryStore;
+    /// # use portcullis_policy::Stores;
+    /// # use std::sync::Arc;
+    /// let store = Arc::new(MemoryStore::new(10_000, MonotonicClock::new()));
+    /// assert!(Stores::new().with("shared", store).names().eq(["shared"]));
+    /// ```
+    #[must_use]
+    pub fn with(mut self, name: &str, store: Arc<dyn CounterStore>) -> Self {
+        Arc::make_mut(&mut self.0).insert(name.into(), store);
+        self
+    }
+
+    /// Returns the names, in the order of the alphabet.
+    ///
+    /// ```
+    /// # use portcullis_policy::Stores;
+    /// assert!(Stores::new().names().next().is_none());
+    /// ```
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(|name| &**name)
+    }
+
+    /// Returns the store with a name.
+    ///
+    /// ```
+    /// # use portcullis_policy::Stores;
+    /// assert!(Stores::new().get("shared").is_none());
+    /// ```
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&Arc<dyn CounterStore>> {
+        self.0.get(name)
+    }
+
+    /// What is wrong with the stores that rules name.
+    pub(crate) fn check<'r>(&self, rules: impl Iterator<Item = &'r Rule>) -> Vec<RuleError> {
+        let refused = rules.filter_map(|rule| {
+            let name = rule.store()?;
+            let (setting, value, problem) = match self.get(name) {
+                None => ("store", Some(name.to_owned()), self.unknown(name)),
+                Some(store) if rule.is_synced() && !store.syncs() => {
+                    let problem = format!("the store `{name}` has no channel to other instances");
+                    ("sync", None, problem)
+                }
+                Some(_) => return None,
+            };
+            Some(RuleError {
+                rule: Arc::clone(&rule.name),
+                setting: setting.into(),
+                value,
+                problem,
+            })
+        });
+        refused.collect()
+    }
+
+    fn unknown(&self, name: &str) -> String {
+        match nearest(name, self.names()) {
+            Some(nearest) => format!("is not known: did you mean `{nearest}`?"),
+            None if self.0.is_empty() => "is not known: the program has no stores".into(),
+            None => {
+                let names: Vec<_> = self.names().collect();
+                format!("is not known: expected one of {}", names.join(", "))
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Stores {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.names()).finish()
+    }
+}
+
+/// The limits of a rule as a counter store has them.
+pub(crate) struct StoredLimits {
+    of_rule: Box<[CounterLimit]>,
+    /// Those of each override.
+    instead: Box<[Box<[CounterLimit]>]>,
+}
+
+/// Refuses the settings of a rule with a store that only rules in this process have.
+pub(crate) fn check(rule: &Rule, refuse: &mut impl FnMut(String, String)) {
+    if rule.store.is_none() {
+        if rule.is_synced {
+            let problem = "has no effect without a store: leave it out, or set a store";
+            refuse("sync".into(), problem.into());
+        }
+        return;
+    }
+    if rule.limits.is_empty() {
+        let problem = "has no effect without a limit: leave it out, or add a limit";
+        refuse("store".into(), problem.into());
+    }
+    if matches!(rule.kind(), Kind::Ingress | Kind::Egress) {
+        let problem = "not for rules of this kind: bytes are charged in this process";
+        refuse("store".into(), problem.into());
+    }
+    for (setting, is_set) in [
+        ("penalty", rule.penalty.is_some()),
+        ("hold", rule.hold.is_some()),
+    ] {
+        if is_set {
+            let problem = "is kept in this process: a rule with a store cannot have one";
+            refuse(setting.into(), problem.into());
+        }
+    }
+    let mut of_limits = |setting: &str, limits: &[Limit]| {
+        for (index, limit) in limits.iter().enumerate() {
+            // What is invalid anywhere is refused elsewhere.
+            if let Err(error) = CounterLimit::new(limit)
+                && !matches!(error, CounterLimitError::Invalid(_))
+            {
+                refuse(format!("{setting}[{index}]"), error.to_string());
+            }
+        }
+    };
+    of_limits("limits", &rule.limits);
+    for (index, this) in rule.overrides.iter().enumerate() {
+        of_limits(&format!("overrides[{index}].limits"), &this.limits);
+    }
+}
+
+impl StoredLimits {
+    /// The limits of a rule that was [checked](check). `None` if it has no store.
+    pub(crate) fn new(rule: &Rule) -> Option<Box<Self>> {
+        rule.store.as_ref()?;
+        let compiled = |limits: &[Limit]| -> Box<[CounterLimit]> {
+            limits.iter().flat_map(CounterLimit::new).collect()
+        };
+        let instead = rule.overrides.iter().map(|this| compiled(&this.limits));
+        Some(Box::new(Self {
+            of_rule: compiled(&rule.limits),
+            instead: instead.collect(),
+        }))
+    }
+
+    fn limits_of(&self, instead: Option<u32>) -> &[CounterLimit] {
+        let instead = instead.and_then(|index| self.instead.get(index as usize));
+        instead.map_or(&self.of_rule, |limits| limits)
+    }
+
+    /// Which override is for the key of a request, and the key; or why no limit is asked.
+    pub(crate) fn find(
+        &self,
+        active: &Active,
+        request: &Request<'_>,
+        path_rules: PathRules,
+    ) -> Result<(Option<u32>, KeyText), Unasked> {
+        let (mut instead, mut text) = (None, KeyText::default());
+        active.find(request, path_rules, |key| {
+            key.hash(&mut text);
+            let overrides = active.overrides.as_ref();
+            instead = overrides.and_then(|overrides| overrides.find(&active.store, key));
+            (!self.limits_of(instead).is_empty()).then_some(())
+        })?;
+        if text.0.len() > MAX_STORED_KEY_LEN {
+            return Err(Unasked::Unidentified);
+        }
+        Ok((instead, text))
+    }
+}
+
+/// The bytes of a key, the same in all processes.
+#[derive(Default)]
+pub(crate) struct KeyText(Vec<u8>);
+
+impl Hasher for KeyText {
+    fn write(&mut self, bytes: &[u8]) {
+        // No more than shows that the key is too long.
+        let room = (MAX_STORED_KEY_LEN + 1).saturating_sub(self.0.len());
+        self.0.extend(bytes.iter().take(room));
+    }
+
+    fn write_u16(&mut self, n: u16) {
+        self.write(&n.to_be_bytes());
+    }
+
+    fn write_u32(&mut self, n: u32) {
+        self.write(&n.to_be_bytes());
+    }
+
+    fn write_u64(&mut self, n: u64) {
+        self.write(&n.to_be_bytes());
+    }
+
+    fn write_u128(&mut self, n: u128) {
+        self.write(&n.to_be_bytes());
+    }
+
+    fn write_usize(&mut self, n: usize) {
+        self.write_u64(n as u64);
+    }
+
+    fn finish(&self) -> u64 {
+        // Only the bytes are used.
+        0
+    }
+}
+
+/// Appends bytes as text. No two have the same text: all but some ASCII characters are escaped. The
+/// end of a part of a key is `|`, and that of a missing one is `!`.
+fn spell(bytes: &[u8], text: &mut String) {
+    for &byte in bytes {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'/' | b'@' => {
+                text.push(byte.into());
+            }
+            0xff => text.push('|'),
+            0xfe => text.push('!'),
+            byte => {
+                // Writing to a string does not fail.
+                let _ = write!(text, "%{byte:02X}");
+            }
+        }
+    }
+}
+
+/// What the store of one rule is asked.
+struct Asked<'p> {
+    rule: u32,
+    active: &'p Active,
+    name: &'p str,
+    limits: &'p [CounterLimit],
+    /// As the rule has them.
+    shown: &'p [Limit],
+    ids: Vec<String>,
+    permits: u32,
+}
+
+impl<'p> Asked<'p> {
+    fn new(policy: &'p Policy, rule: usize, request: &Request<'_>) -> Option<Self> {
+        let active = &policy.rules[rule];
+        let stored = active.stored.as_ref()?;
+        let (instead, key) = stored.find(active, request, policy.path_rules).ok()?;
+        let mut prefix = String::from("{");
+        spell(active.rule.name().as_bytes(), &mut prefix);
+        prefix.push(':');
+        spell(&key.0, &mut prefix);
+        prefix.push('}');
+        let limits = stored.limits_of(instead);
+        let ids = (0..limits.len()).map(|index| format!("{prefix}{index}"));
+        Some(Self {
+            rule: u32::try_from(rule).ok()?,
+            active,
+            name: active.rule.store()?,
+            limits,
+            shown: active.limits_of(instead),
+            ids: ids.collect(),
+            permits: request.cost,
+        })
+    }
+
+    fn charges(&self) -> Vec<Charge<'_>> {
+        let is_synced = self.active.rule.is_synced();
+        let charge = |(id, limit)| Charge::new(id, limit, self.permits).synced(is_synced);
+        let ids = self.ids.iter().map(|id| &**id);
+        ids.zip(self.limits).map(charge).collect()
+    }
+}
+
+impl Policy {
+    /// Gives the rules that are [stored](Rule::stored_in) their stores.
+    ///
+    /// # Errors
+    ///
+    /// Each rule whose store is not among them, or that is [synced](Rule::synced) and whose store
+    /// has no channel.
+    ///
+    /// ```
+    /// # use portcullis_core::MonotonicClock;
+    /// # use portcullis_policy::counters::MemoryStore;
+    /// # use portcullis_policy::{Policy, Rule, Stores};
+    /// # use std::sync::Arc;
+    /// let store = Arc::new(MemoryStore::new(10_000, MonotonicClock::new()));
+    /// let rule = Rule::new("all").limit("5/s".parse()?).stored_in("shraed");
+    /// let policy = Policy::new([rule]).unwrap();
+    /// let errors = policy.with_stores(Stores::new().with("shared", store)).unwrap_err();
+    /// assert_eq!(
+    ///     errors[0].to_string(),
+    ///     "rule `all`: store: `shraed` is not known: did you mean `shared`?"
+    /// );
+    /// # Ok::<(), portcullis_policy::PeriodError>(())
+    /// ```
+    pub fn with_stores(mut self, stores: Stores) -> Result<Self, Vec<RuleError>> {
+        let errors = stores.check(self.rules());
+        if !errors.is_empty() {
+            return Err(errors);
+        }
+        self.stores = stores;
+        Ok(self)
+    }
+
+    /// Returns the stores.
+    ///
+    /// ```
+    /// # use portcullis_policy::Policy;
+    /// assert_eq!(Policy::new([]).unwrap().stores().names().count(), 0);
+    /// ```
+    pub fn stores(&self) -> &Stores {
+        &self.stores
+    }
+
+    /// Decides a request at `now`, as [`decide_at`](Self::decide_at) does, and asks the stores of
+    /// rules that are [stored](Rule::stored_in). If no such rule applies, the future is ready at
+    /// once.
+    ///
+    /// The request takes [`cost`](Request::cost) permits from each limit of the rule that decides,
+    /// or from none: one call decides all limits. Shadow rules with a store are asked too, in the
+    /// same call if they have the same store.
+    ///
+    /// Rules without a store decide when this method is called; a store is asked when the future
+    /// is polled. Their times are apart: `now`, and that of the store.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] if the store of the rule that decides has no answer. A
+    /// [`GuardedStore`](crate::counters::GuardedStore) decides instead. An error of the store of a
+    /// shadow rule is ignored.
+    ///
+    /// **Cancellation.** If the future is dropped, the store may have taken the permits or not.
+    ///
+    /// # Cost
+    ///
+    /// That of [`decide_at`](Self::decide_at) and of the store. Allocates if a store is asked.
+    ///
+    /// ```
+    /// # use portcullis_core::{MonotonicClock, Timestamp};
+    /// # use portcullis_policy::counters::MemoryStore;
+    /// # use portcullis_policy::{Outcome, Policy, Request, Rule, Stores};
+    /// # use std::sync::Arc;
+    /// # futures_executor::block_on(async {
+    /// let store = Arc::new(MemoryStore::new(10_000, MonotonicClock::new()));
+    /// let rule = Rule::new("all").limit("5/h".parse()?).stored_in("shared");
+    /// let policy = Policy::new([rule]).unwrap();
+    /// let policy = policy.with_stores(Stores::new().with("shared", store)).unwrap();
+    ///
+    /// let (now, request) = (Timestamp::from_secs(1), Request::new("GET", "/").cost(4));
+    /// let decision = policy.decide_stored_at(now, &request).await?;
+    /// assert!(decision.is_allowed());
+    /// assert_eq!(decision.in_store().unwrap().left()[0].available, 1);
+    /// // Without the store, there is no decision.
+    /// assert_eq!(policy.decide_at(now, &request).outcome(), Outcome::Stored);
+    /// # Ok::<(), Box<dyn core::error::Error>>(()) }).unwrap();
+    /// ```
+    pub fn decide_stored_at<'p>(
+        &'p self,
+        now: Timestamp,
+        request: &Request<'_>,
+    ) -> impl Future<Output = Result<StoredDecision<'p>, StoreError>> + Send + use<'p> {
+        let mut stored = Vec::new();
+        let decision = self.decide_watched_at(now, request, |answer| {
+            if answer.outcome == Outcome::Stored {
+                stored.push(answer.index);
+            }
+        });
+        let asked = stored.iter();
+        let asked = asked.filter_map(|&rule| Asked::new(self, rule, request));
+        let asked: Vec<Asked<'p>> = asked.collect();
+        self.ask(decision, asked)
+    }
+
+    async fn ask<'p>(
+        &'p self,
+        decision: Decision<'p>,
+        mut asked: Vec<Asked<'p>>,
+    ) -> Result<StoredDecision<'p>, StoreError> {
+        let limits = decision.limits();
+        let mut decided = StoredDecision {
+            decision,
+            in_store: None,
+            limits,
+        };
+        while let Some(first) = asked.first() {
+            let name = first.name;
+            // All rules with this store, in one call.
+            let of_store = asked.extract_if(.., |one| one.name == name);
+            let of_store: Vec<Asked<'p>> = of_store.collect();
+            let charges: Vec<Vec<Charge<'_>>> = of_store.iter().map(Asked::charges).collect();
+            let answers = match (self.stores.get(name), &charges[..]) {
+                (None, _) => Err(StoreError::Unavailable(format!(
+                    "the policy has no store `{name}`"
+                ))),
+                (Some(store), [one]) => Ok(vec![store.take(one).await]),
+                (Some(store), all) => {
+                    let all: Vec<&[Charge<'_>]> = all.iter().map(Vec::as_slice).collect();
+                    store.take_many(&all).await
+                }
+            };
+            let mut answers = match answers {
+                Ok(answers) => answers.into_iter(),
+                Err(error) => vec![Err(error); of_store.len()].into_iter(),
+            };
+            for one in &of_store {
+                let answer = answers.next().unwrap_or(Err(StoreError::Damaged));
+                if !one.active.rule.is_shadow {
+                    let answer = answer?;
+                    decided.decision.conclude(answer.denied_by());
+                    decided.limits = one.shown;
+                    decided.in_store = Some(answer);
+                } else if answer.is_ok_and(|answer| !answer.is_allowed()) {
+                    decided.decision.note_shadow(one.rule);
+                }
+            }
+        }
+        Ok(decided)
+    }
+}
+
+/// What was decided on a request, in this process or in a store: the result of
+/// [`Policy::decide_stored_at`].
+///
+/// ```
+/// use portcullis_core::Timestamp;
+/// use portcullis_policy::{Policy, Request, Rule};
+///
+/// # futures_executor::block_on(async {
+/// let policy = Policy::new([Rule::new("all").limit("5/h".parse()?)]).unwrap();
+/// let request = Request::new("GET", "/");
+/// let decision = policy.decide_stored_at(Timestamp::from_secs(1), &request).await?;
+/// // The rule has no store.
+/// assert!(decision.is_allowed() && decision.in_store().is_none());
+/// # Ok::<(), Box<dyn core::error::Error>>(()) }).unwrap();
+/// ```
+#[derive(Debug)]
+#[must_use = "dropping a decision returns the permits of limits at once"]
+pub struct StoredDecision<'p> {
+    decision: Decision<'p>,
+    in_store: Option<StoreDecision>,
+    limits: &'p [Limit],
+}
+
+impl<'p> StoredDecision<'p> {
+    /// Returns whether the request is allowed.
+    pub fn is_allowed(&self) -> bool {
+        self.decision.is_allowed()
+    }
+
+    /// Returns the decision: the rule, the limit that denied, and shadow rules that would have
+    /// denied. If a store decided, the decision has no state: `status`, `statuses` and `retry`
+    /// return nothing.
+    pub fn decision(&self) -> &Decision<'p> {
+        &self.decision
+    }
+
+    /// Returns what the store decided, and what its limits have left, in the order of
+    /// [`limits`](Self::limits). `None` if no store decided.
+    pub fn in_store(&self) -> Option<&StoreDecision> {
+        self.in_store.as_ref()
+    }
+
+    /// Returns the limits that the request was judged by.
+    pub fn limits(&self) -> &'p [Limit] {
+        self.limits
+    }
+
+    /// Returns when to retry, after a denial by a limit: as [`Decision::retry`], or from a store,
+    /// [`Retry::After`] a time or [`Retry::Never`].
+    pub fn retry(&self) -> Option<Retry> {
+        match &self.in_store {
+            Some(decision) => decision.retry(),
+            None => self.decision.retry(),
+        }
+    }
+}

@@ -1,0 +1,439 @@
+//! Rules whose limits have their state in a counter store.
+
+use core::future::Future;
+use core::pin::pin;
+use core::sync::atomic::Ordering::SeqCst;
+use core::task::{Context, Poll, Waker};
+use core::time::Duration;
+use std::sync::Arc;
+
+use portcullis_core::{Clock, ManualClock, Retry, Timestamp};
+use portcullis_policy::counters::{
+    CacheSettings, CachedStore, CounterStore, MemoryStore, StoreError, SyncChannel,
+};
+use portcullis_policy::{
+    Algorithm, Conditions, Considered, Key, Kind, Limit, OnMissing, Outcome, Policy, Request, Rule,
+    StoredDecision, Stores, Threshold,
+};
+
+#[path = "counters/gate.rs"]
+mod gate;
+
+use gate::Gate;
+
+#[derive(Clone, Default)]
+struct Time(Arc<ManualClock>);
+
+impl Clock for Time {
+    fn now(&self) -> Timestamp {
+        self.0.now()
+    }
+}
+
+const NOW: Timestamp = Timestamp::from_secs(1);
+
+/// The output of a future that is ready at once.
+#[track_caller]
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(output) => output,
+        Poll::Pending => panic!("waits"),
+    }
+}
+
+#[track_caller]
+fn decide<'p>(policy: &'p Policy, request: &Request<'_>) -> StoredDecision<'p> {
+    block_on(policy.decide_stored_at(NOW, request)).unwrap()
+}
+
+fn limit(text: &str) -> Limit {
+    text.parse().unwrap()
+}
+
+fn memory(time: &Time) -> Arc<MemoryStore<Time>> {
+    Arc::new(MemoryStore::new(1_000, time.clone()))
+}
+
+fn policy(rules: impl IntoIterator<Item = Rule>, store: &Arc<MemoryStore<Time>>) -> Policy {
+    let stores = Stores::new().with("shared", Arc::clone(store) as Arc<dyn CounterStore>);
+    Policy::new(rules).unwrap().with_stores(stores).unwrap()
+}
+
+/// As in two processes.
+#[test]
+fn policies_with_one_store_share_the_limits_of_each_key() {
+    let time = Time::default();
+    let store = memory(&time);
+    let rules = || {
+        [Rule::new("tenants")
+            .key(Key::header("X-Tenant").and(Key::address()))
+            .limit(limit("10/s"))
+            .limit(limit("15/d").algorithm_of(Algorithm::FixedWindow))
+            .override_key(["gold", "192.0.2.1"], [limit("100/s")])
+            .override_key(["free", "192.0.2.1"], [])
+            .stored_in("shared")]
+    };
+    let policies = [policy(rules(), &store), policy(rules(), &store)];
+    let granted = |tenant: &str, address: &str, n: usize| {
+        let headers = [("X-Tenant", tenant)];
+        let request = Request::new("GET", "/").headers(&headers);
+        let request = request.address(address.parse().unwrap());
+        let all = (0..n).filter(|nth| decide(&policies[nth % 2], &request).is_allowed());
+        all.count()
+    };
+    assert_eq!(granted("a", "192.0.2.1", 30), 10);
+    assert_eq!(granted("b", "192.0.2.1", 30), 10, "another key");
+    assert_eq!(granted("a", "192.0.2.2", 30), 10, "another key");
+    assert_eq!(granted("gold", "192.0.2.1", 150), 100);
+    assert_eq!(granted("free", "192.0.2.1", 150), 150, "without a limit");
+    time.0.advance(Duration::from_secs(1));
+    assert_eq!(granted("a", "192.0.2.1", 30), 5, "the limit of a day");
+}
+
+#[test]
+fn a_decision_tells_what_the_store_has_left() {
+    let time = Time::default();
+    let rule = Rule::new("all").limit(limit("10/s")).limit(limit("4/m"));
+    let policy = policy([rule.stored_in("shared")], &memory(&time));
+    let request = Request::new("GET", "/").cost(3);
+    let allowed = decide(&policy, &request);
+    assert_eq!(allowed.decision().outcome(), Outcome::Allowed);
+    assert_eq!(allowed.decision().rule().unwrap().name(), "all");
+    let left = allowed.in_store().unwrap().left();
+    assert_eq!((left[0].available, left[1].available), (7, 1));
+    assert_eq!(allowed.limits().len(), 2);
+    let denied = decide(&policy, &request);
+    assert!(matches!(
+        denied.decision().outcome(),
+        Outcome::Denied { limit: Some(1), .. }
+    ));
+    assert_eq!(denied.retry(), Some(Retry::After(Duration::from_secs(30))));
+    // All or nothing.
+    assert_eq!(denied.in_store().unwrap().left()[0].available, 7);
+}
+
+#[test]
+fn rules_with_and_without_a_store_are_asked_in_the_order_of_their_priority() {
+    let time = Time::default();
+    let rules = [
+        Rule::new("local")
+            .when(Conditions::new().paths(["/local"]))
+            .limit(limit("1/h")),
+        Rule::new("internal")
+            .priority(1)
+            .key(Key::header("X-Key"))
+            .on_missing(OnMissing::Skip)
+            .limit(limit("2/h"))
+            .exempt_header("X-Key", ["root"])
+            .stored_in("shared"),
+        Rule::new("strict")
+            .priority(2)
+            .key(Key::header("X-Tenant"))
+            .on_missing(OnMissing::Deny)
+            .limit(limit("3/h"))
+            .stored_in("shared"),
+    ];
+    let policy = policy(rules, &memory(&time));
+    let outcome = |request: &Request<'_>| {
+        let decision = decide(&policy, request);
+        let rule = decision.decision().rule().map(Rule::name);
+        (rule, decision.is_allowed(), decision.in_store().is_some())
+    };
+    let local = Request::new("GET", "/local");
+    assert_eq!(outcome(&local), (Some("local"), true, false));
+    assert_eq!(outcome(&local), (Some("local"), false, false));
+    assert!(decide(&policy, &local).retry().is_some());
+    let other = Request::new("GET", "/");
+    let root = [("X-Key", "root")];
+    assert_eq!(
+        outcome(&other.headers(&root)),
+        (Some("internal"), true, false)
+    );
+    let key = [("X-Key", "k")];
+    for is_allowed in [true, true, false] {
+        let expected = (Some("internal"), is_allowed, true);
+        assert_eq!(outcome(&other.headers(&key)), expected);
+    }
+    assert_eq!(outcome(&other), (Some("strict"), false, false));
+    let decision = decide(&policy, &other);
+    assert_eq!(decision.decision().outcome(), Outcome::Unidentified);
+    let tenant = [("X-Tenant", "t")];
+    assert_eq!(
+        outcome(&other.headers(&tenant)),
+        (Some("strict"), true, true)
+    );
+}
+
+#[test]
+fn shadow_rules_with_a_store_are_asked_and_deny_nothing() {
+    let time = Time::default();
+    let rules = [
+        Rule::new("shadow")
+            .shadow()
+            .limit(limit("2/h"))
+            .stored_in("shared"),
+        Rule::new("later").shadow().limit(limit("1/h")),
+        Rule::new("all")
+            .priority(1)
+            .limit(limit("4/h"))
+            .stored_in("shared"),
+    ];
+    let policy = policy(rules, &memory(&time));
+    let seen: Vec<_> = (0..5)
+        .map(|_| {
+            let decision = decide(&policy, &Request::new("GET", "/"));
+            let shadow = decision.decision().shadow_denied().map(Rule::name);
+            (decision.is_allowed(), shadow)
+        })
+        .collect();
+    let expected = [
+        (true, None),
+        (true, Some("later")),
+        (true, Some("shadow")),
+        (true, Some("shadow")),
+        (false, Some("shadow")),
+    ];
+    assert_eq!(seen, expected);
+}
+
+#[test]
+fn without_its_store_a_rule_denies() {
+    let rule = || Rule::new("all").limit(limit("5/s")).stored_in("shared");
+    let policy = Policy::new([rule()]).unwrap();
+    let request = Request::new("GET", "/");
+    let decision = policy.decide_at(NOW, &request);
+    assert!(!decision.is_allowed());
+    assert_eq!(decision.outcome(), Outcome::Stored);
+    assert!(!policy.hold_at(NOW, &request).is_allowed());
+    let missing = block_on(policy.decide_stored_at(NOW, &request));
+    assert!(matches!(missing, Err(StoreError::Unavailable(why)) if why.contains("`shared`")));
+    let explained = policy.explain_at(NOW, &request).unwrap();
+    assert!(matches!(
+        explained[0].considered,
+        Considered::Stored { store: "shared", limits } if limits.len() == 1
+    ));
+    assert!(explained[0].decides);
+    // A store without an answer.
+    let gate = Gate::new(Time::default());
+    gate.fails.store(true, SeqCst);
+    let stores = Stores::new().with("shared", gate);
+    let policy = Policy::new([rule()]).unwrap().with_stores(stores).unwrap();
+    let failed = block_on(policy.decide_stored_at(NOW, &request));
+    assert!(matches!(failed, Err(StoreError::Unavailable(_))));
+    // That of a shadow rule decides nothing.
+    let policy = Policy::new([rule().shadow()]).unwrap();
+    assert!(decide(&policy, &request).is_allowed());
+}
+
+#[test]
+fn keys_are_apart_and_a_long_one_is_denied() {
+    let time = Time::default();
+    let store = memory(&time);
+    let rule = |name: &str, key: Key| Rule::new(name).key(key).limit(limit("1/h"));
+    let paths = policy(
+        [rule("a", Key::path().and(Key::header("X"))).stored_in("shared")],
+        &store,
+    );
+    let mut ids = 0;
+    for (path, header) in [
+        ("/", ""),
+        ("/", "a"),
+        ("/a", ""),
+        ("/a", "b"),
+        ("/a/b", ""),
+        ("/a|b", ""),
+        ("/a%7Cb", "!"),
+        ("/a", "%2F"),
+        ("/a", "/"),
+        ("/a}", "{"),
+        ("/", "ä"),
+    ] {
+        let headers = [("X", header)];
+        let request = Request::new("GET", path).headers(&headers);
+        ids += 1;
+        assert!(decide(&paths, &request).is_allowed(), "{path} {header}");
+        assert!(!decide(&paths, &request).is_allowed(), "{path} {header}");
+    }
+    assert_eq!(store.ids(), ids);
+    // Text of one part cannot pass for the end of it, or for an escape.
+    let parts = Key::header("X").and(Key::header("Y"));
+    let parts = policy([rule("parts", parts).stored_in("shared")], &store);
+    for (x, y) in [("x|y", "z"), ("x", "y|z"), ("ä", ""), ("%C3%A4", "")] {
+        let headers = [("X", x), ("Y", y)];
+        let request = Request::new("GET", "/").headers(&headers);
+        assert!(decide(&parts, &request).is_allowed(), "{x} {y}");
+    }
+    // Another rule has other ids, and its name cannot pass for a key.
+    let others = policy(
+        ["b", "a:", "a}"].map(|name| {
+            let only = Conditions::new().methods([name]);
+            rule(name, Key::header("X")).when(only).stored_in("shared")
+        }),
+        &store,
+    );
+    for name in ["b", "a:", "a}"] {
+        assert!(decide(&others, &Request::new(name, "/")).is_allowed());
+    }
+    let long = "x".repeat(1_021);
+    for (length, outcome) in [(1_000, Outcome::Allowed), (1_021, Outcome::Allowed)] {
+        let headers = [("X", &long[..length])];
+        let request = Request::new("b", "/").headers(&headers);
+        assert_eq!(decide(&others, &request).decision().outcome(), outcome);
+    }
+    let long = "x".repeat(10_000);
+    let headers = [("X", &*long)];
+    let request = Request::new("b", "/").headers(&headers);
+    let denied = decide(&others, &request);
+    assert_eq!(denied.decision().outcome(), Outcome::Unidentified);
+}
+
+#[test]
+fn settings_that_a_store_does_not_have_are_refused() {
+    let stored = || Rule::new("a").stored_in("shared");
+    let refused = |rule: Rule| {
+        let errors = Policy::new([rule]).unwrap_err();
+        errors
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+            .join("\n")
+    };
+    let five = || stored().limit(limit("5/s"));
+    for (rule, expected) in [
+        (stored(), "store: has no effect without a limit"),
+        (
+            five().penalty(Duration::from_secs(1)),
+            "penalty: is kept in this process",
+        ),
+        (
+            five().hold(Duration::from_secs(1)),
+            "hold: is kept in this process",
+        ),
+        (
+            stored().limit(Limit::at_once(1)),
+            "limits[0]: permits at once cannot be",
+        ),
+        (
+            stored().limit(limit("5/s").queue(3)),
+            "limits[0]: queue: not supported",
+        ),
+        (
+            five()
+                .override_key(["x"], [Limit::at_once(1)])
+                .key(Key::tier()),
+            "overrides[0].limits[0]: permits at once cannot be",
+        ),
+        (
+            five().when(Conditions::new().kind(Kind::Ingress)),
+            "store: not for rules of this kind",
+        ),
+        (
+            Rule::new("a").synced(),
+            "sync: has no effect without a store",
+        ),
+    ] {
+        let errors = refused(rule);
+        let expected = format!("rule `a`: {expected}");
+        assert!(
+            errors.starts_with(&expected) && !errors.contains('\n'),
+            "{errors}"
+        );
+    }
+    // Thresholds are apart from limits.
+    let threshold = Threshold::new(5, Duration::from_secs(1), "captcha");
+    assert!(Policy::new([five().threshold(threshold)]).is_ok());
+    // Tables are not needed.
+    let large = five().key(Key::address()).keys(20_000_000);
+    assert_eq!(Policy::new([large]).unwrap().table_bytes(), 0);
+}
+
+/// A channel that is never used.
+struct Silent;
+
+impl SyncChannel for Silent {
+    fn publish(&self, _: &str) {}
+    fn subscribe(&self, _: Box<dyn Fn(&str) -> bool + Send + Sync>) {}
+}
+
+#[test]
+fn stores_are_checked_when_a_policy_gets_them() {
+    let time = Time::default();
+    let rules = || {
+        let rule = |name| Rule::new(name).limit(limit("5/s"));
+        [
+            rule("a").stored_in("shared").synced(),
+            rule("b").stored_in("redis"),
+            rule("c"),
+        ]
+    };
+    let stores = Stores::new().with("shared", memory(&time));
+    let with = |stores: &Stores| {
+        let result = Policy::new(rules()).unwrap().with_stores(stores.clone());
+        let errors = result.err().unwrap_or_default();
+        errors.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        with(&Stores::new()),
+        [
+            "rule `a`: store: `shared` is not known: the program has no stores",
+            "rule `b`: store: `redis` is not known: the program has no stores",
+        ]
+    );
+    assert_eq!(
+        with(&stores),
+        [
+            "rule `a`: sync: the store `shared` has no channel to other instances",
+            "rule `b`: store: `redis` is not known: expected one of shared",
+        ]
+    );
+    let cached = CachedStore::new(memory(&time), time.clone(), CacheSettings::new());
+    let stores = stores.with("shared", Arc::new(cached.with_channel(Arc::new(Silent))));
+    let stores = stores.with("redis", memory(&time));
+    assert!(with(&stores).is_empty());
+    assert_eq!(format!("{stores:?}"), r#"{"redis", "shared"}"#);
+}
+
+#[cfg(feature = "live")]
+#[test]
+fn a_live_policy_keeps_its_stores_and_refuses_unknown_ones() {
+    use portcullis_policy::{LivePolicy, RefreshError, Sourced};
+
+    let time = Time::default();
+    let store = memory(&time);
+    let rule = |text: &str, store: &str| Rule::new("all").limit(limit(text)).stored_in(store);
+    let live = LivePolicy::new(policy([rule("2/h", "shared")], &store));
+    let granted = |live: &LivePolicy| {
+        let policy = live.load();
+        let request = Request::new("GET", "/");
+        let decide = || decide(&policy, &request).is_allowed();
+        (0..10).filter(|_| decide()).count()
+    };
+    assert_eq!(granted(&live), 2);
+    let refresh = |text: &'static str, name: &'static str| {
+        let mut source = |_: Option<&str>| -> Result<_, Vec<portcullis_policy::RuleError>> {
+            Ok(Some(Sourced::new(Policy::new([rule(text, name)])?)))
+        };
+        live.refresh_at(NOW, &mut source)
+    };
+    // What was taken stays taken, and a raised limit counts at once.
+    let change = refresh("5/h", "shared").unwrap().unwrap();
+    assert!(change.kept().eq(["all"]));
+    assert_eq!(granted(&live), 3);
+    let Err(RefreshError::Stores(errors)) = refresh("9/h", "shard") else {
+        panic!("an unknown store")
+    };
+    assert_eq!(
+        RefreshError::<std::io::Error>::Stores(errors).to_string(),
+        "rule `all`: store: `shard` is not known: did you mean `shared`?"
+    );
+    assert_eq!(granted(&live), 0, "the policy before is in force");
+
+    // From a store to tables of this process: another state.
+    let mut source = |_: Option<&str>| -> Result<_, Vec<portcullis_policy::RuleError>> {
+        let rule = Rule::new("all").limit(limit("4/h"));
+        Ok(Some(Sourced::new(Policy::new([rule])?)))
+    };
+    let change = live.refresh_at(NOW, &mut source).unwrap().unwrap();
+    assert!(change.begun().eq(["all"]));
+    assert_eq!(granted(&live), 4);
+}
