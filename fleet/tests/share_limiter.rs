@@ -1,6 +1,7 @@
 //! The limiter that follows a share: it never admits more than the share has, in no order of
 //! events.
 
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use core::time::Duration;
 
 use portcullis_async::{NoTimer, Queue, Rejected, ThreadTimer};
@@ -295,5 +296,91 @@ fn all_numbers_of_partitions_have_their_exact_rate() {
             let all = u128::from(rate.permits()) * periods * u128::from(partitions) / 7;
             assert_eq!(u128::from(admitted), all, "{rate:?} {partitions}");
         }
+    }
+}
+
+/// A share that was in force from one instant to another.
+struct Spell {
+    from: u64,
+    to: u64,
+    partitions: u32,
+}
+
+/// Returns what the shares gain from `from` to `to`, in billionths of a permit.
+fn gained(spells: &[Spell], from: u64, to: u64) -> u64 {
+    let gained = spells.iter().map(|spell| {
+        let overlap = spell.to.min(to).saturating_sub(spell.from.max(from));
+        overlap * u64::from(spell.partitions) * 25_000
+    });
+    gained.sum()
+}
+
+/// Threads take while the share changes all the time, and sometimes ends before it is changed.
+#[test]
+fn threads_are_never_admitted_more_than_the_share_has() {
+    const THREADS: usize = 3;
+    let (clock, faster) = (MonotonicClock::new(), Rate::per_second(500_000));
+    let pool = pool().to_builder().shared(faster).build().unwrap();
+    let limiter = ShareLimiter::new(&pool, clock.now()).unwrap();
+    let is_over = AtomicBool::new(false);
+    let take = || {
+        let mut admitted = Vec::new();
+        while !is_over.load(Relaxed) {
+            let now = clock.now();
+            if limiter.try_acquire_at(now, 1).is_ok() {
+                admitted.push(now.as_nanos());
+            } else {
+                std::thread::yield_now();
+            }
+        }
+        admitted
+    };
+    let (mut spells, mut draws) = (Vec::new(), 7_u64);
+    let mut admitted = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(take)).collect();
+        let begun = clock.now();
+        let mut current = Spell {
+            from: 0,
+            to: 0,
+            partitions: 0,
+        };
+        let mut draw = |below: u64| {
+            draws = draws
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            (draws >> 33) % below
+        };
+        while clock.now().saturating_since(begun) < Duration::from_secs(2) {
+            let partitions = draw(21) as u32;
+            let from = clock.now();
+            let until = from.saturating_add(Duration::from_millis(2 + draw(10)));
+            limiter.follow_at(from, Share { partitions, until });
+            let mut spell = Spell {
+                from: from.as_nanos(),
+                to: until.as_nanos(),
+                partitions,
+            };
+            // The share of before was in force until that call returned.
+            core::mem::swap(&mut spell, &mut current);
+            spell.to = spell.to.min(clock.now().as_nanos());
+            spells.push(spell);
+            std::thread::sleep(Duration::from_millis(draw(12)));
+        }
+        spells.push(current);
+        is_over.store(true, Relaxed);
+        let admitted = threads
+            .into_iter()
+            .flat_map(|thread| thread.join().unwrap());
+        admitted.collect::<Vec<_>>()
+    });
+    admitted.sort_unstable();
+    assert!(admitted.len() > 100, "{}", admitted.len());
+    let (mut above, mut last) = (0_u64, 0);
+    for &time in &admitted {
+        above = above.saturating_sub(gained(&spells, last, time)) + 1_000_000_000;
+        last = time;
+        // A thread may be paused between the clock and the decision, which then counts later.
+        let bound = (pool.burst_of(20) + THREADS as u64) * 1_000_000_000;
+        assert!(above <= bound, "{above} billionths above the rate");
     }
 }
