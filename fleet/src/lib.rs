@@ -51,3 +51,10 @@ pub use store::memory::{LeaseTable, MemoryStore};
 #[cfg(feature = "redis")]
 pub use store::redis::{RedisSettings, RedisStore};
 pub use store::{Answer, Claim, Exchange, Held, LeaseStore, MemberId, StoreError, StoreFuture};
+
+/// Compiles the examples of the guide as documentation tests.
+#[cfg(doctest)]
+mod documents {
+    #[doc = include_str!("../../docs/coming-from/go-batcher.md")]
+    struct FromGoBatcher;
+}

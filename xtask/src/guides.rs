@@ -47,6 +47,26 @@ const DESCRIBED: &[(&str, &str)] = &[
          IRuleMatchingStrategy TryMatch matchingProperties IQuotaKeyGenerator GenerateKey \
          IQuotaRefillStrategy Refill readTimeInTicks",
     ),
+    // Version 2.
+    (
+        "go-batcher",
+        "Batcher NewBatcher NewBatcherWithBuffer WithRateLimiter WithFlushInterval \
+         WithCapacityInterval WithAuditInterval WithMaxOperationTime WithPauseTime \
+         WithErrorOnFullBuffer WithEmitBatch WithEmitFlush WithEmitRequest \
+         WithMaxConcurrentBatches Enqueue Pause Flush Inflight OperationsInBuffer NeedsCapacity \
+         Start NewOperation Payload Attempt Cost Watcher IsBatchable MakeAttempt NewWatcher \
+         WithMaxAttempts WithMaxBatchSize MaxAttempts MaxBatchSize MaxOperationTime ProcessBatch \
+         RateLimiter MaxCapacity Capacity GiveMe SharedResource NewSharedResource WithFactor \
+         WithReservedCapacity WithSharedCapacity WithMaxInterval SetReservedCapacity \
+         SetSharedCapacity LeaseManager RaiseEventsTo Provision CreatePartitions LeasePartition \
+         NewAzureBlobLeaseManager NoOperationError NoWatcherError TooExpensiveError \
+         TooManyAttemptsError BufferFullError BufferIsShutdown ImproperOrderError \
+         InitializationOnlyError SharedCapacityNotProvisioned AuditMsgFailureOnTargetAndInflight \
+         AuditMsgFailureOnTarget AuditMsgFailureOnInflight Eventer EventerBase AddListener \
+         RemoveListener Emit batch pause resume shutdown audit-pass audit-fail audit-skip request \
+         capacity released allocated target verified-container created-container provision-start \
+         provision-done verified-blob created-blob failed error flush-start flush-done",
+    ),
     // The Azure Throttling Solution.
     (
         "azure",
