@@ -76,7 +76,13 @@ pub struct ServerLimits<T: Timer = TokioTimer> {
 
 struct Shared<T: Timer> {
     options: Options<T>,
-    servers: Mutex<HashMap<Box<str>, Server<T>>>,
+    servers: Mutex<Servers<T>>,
+}
+
+struct Servers<T: Timer> {
+    by_name: HashMap<Box<str>, Server<T>>,
+    /// The number of requests so far.
+    requests: u64,
 }
 
 struct Server<T: Timer> {
@@ -147,14 +153,16 @@ impl<T: Timer + Send + Sync + 'static> ServerLimits<T> {
     #[must_use]
     pub fn counts(&self, server: &str) -> Option<QueueCounts> {
         let servers = self.shared.servers();
-        servers.get(server).map(|server| server.queue.counts())
+        let known = servers.by_name.get(server);
+        known.map(|server| server.queue.counts())
     }
 
     fn queue(&self, server: &str) -> Arc<Queue<Pace, T>> {
         let options = &self.shared.options;
         let mut servers = self.shared.servers();
-        let last = servers.values().map(|server| server.used).max();
-        let used = last.map_or(0, |used| used + 1);
+        servers.requests += 1;
+        let used = servers.requests;
+        let servers = &mut servers.by_name;
         if let Some(known) = servers.get_mut(server) {
             known.used = used;
             return Arc::clone(&known.queue);
@@ -180,7 +188,7 @@ impl<T: Timer + Send + Sync + 'static> ServerLimits<T> {
 }
 
 impl<T: Timer> Shared<T> {
-    fn servers(&self) -> MutexGuard<'_, HashMap<Box<str>, Server<T>>> {
+    fn servers(&self) -> MutexGuard<'_, Servers<T>> {
         // The map is complete at any point, so poisoning does no harm.
         self.servers.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -212,7 +220,7 @@ impl<T: Timer> Clone for ServerLimits<T> {
 
 impl<T: Timer> fmt::Debug for ServerLimits<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let servers = self.shared.servers().len();
+        let servers = self.shared.servers().by_name.len();
         let mut debug = f.debug_struct("ServerLimits");
         debug.field("servers", &servers).finish_non_exhaustive()
     }
@@ -233,7 +241,12 @@ pub struct Sending<T: Timer = TokioTimer> {
 impl<T: Timer> Sending<T> {
     /// Learns from the reply, and lets the next request go.
     pub fn replied(self, status: StatusCode, headers: &HeaderMap) {
-        let stated = Stated::read(headers, &self.reading.clone().now(SystemTime::now()));
+        let mut stated = Stated::read(headers, &self.reading.clone().now(SystemTime::now()));
+        for quota in &mut stated.quotas {
+            // A window stands for a reset that is not stated. It is believed no longer than that.
+            let window = quota.window.map(|window| self.reading.believed(window));
+            quota.reset = quota.reset.or(window);
+        }
         let now = self.queue.clock().now();
         let tries_first = self.tries_first;
         self.queue
@@ -355,7 +368,10 @@ impl<T: Timer> ServerLimitsBuilder<T> {
         ServerLimits {
             shared: Arc::new(Shared {
                 options: self.options,
-                servers: Mutex::default(),
+                servers: Mutex::new(Servers {
+                    by_name: HashMap::new(),
+                    requests: 0,
+                }),
             }),
         }
     }

@@ -18,7 +18,7 @@ use core::net::{IpAddr, SocketAddr};
 
 use http::HeaderMap;
 use http::header::{FORWARDED, HeaderName};
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 /// Which field names the client, and which proxies to believe.
 ///
@@ -78,11 +78,16 @@ impl ForwardedFor {
     }
 
     /// Trusts the proxies of a network. Without any, the field is trusted as far as [`hops`] says.
+    /// A network of IPv4 addresses in the form of IPv6 (`::ffff:10.0.0.0/104`) is one of IPv4.
     ///
     /// [`hops`]: Self::hops
     #[must_use]
     pub fn trust(mut self, network: IpNet) -> Self {
-        self.trusted.push(network);
+        let mapped = match network {
+            IpNet::V6(network) => mapped(network),
+            IpNet::V4(_) => None,
+        };
+        self.trusted.push(mapped.unwrap_or(network));
         self
     }
 
@@ -142,6 +147,13 @@ impl ForwardedFor {
         let (_, node) = parameters.find(|(name, _)| name.trim().eq_ignore_ascii_case("for"))?;
         address(unquoted(node.trim()))
     }
+}
+
+/// Returns the IPv4 network in the form of an IPv6 network, if all its addresses have that form.
+fn mapped(network: Ipv6Net) -> Option<IpNet> {
+    let length = network.prefix_len().checked_sub(96)?;
+    let address = network.addr().to_ipv4_mapped()?;
+    Some(Ipv4Net::new(address, length).ok()?.into())
 }
 
 /// Removes the quotes of a quoted string. No address needs an escaped character.
@@ -210,6 +222,20 @@ mod tests {
         ] {
             assert_eq!(client(&proxies, peer, lines), expected, "{peer} {lines:?}");
         }
+    }
+
+    #[test]
+    fn a_network_of_ipv4_may_have_the_form_of_ipv6() {
+        let network = "::ffff:10.0.0.0/104".parse().expect("a network");
+        let proxies = ForwardedFor::x_forwarded_for().trust(network);
+        for peer in ["10.1.2.3", "::ffff:10.1.2.3"] {
+            assert_eq!(client(&proxies, peer, &["9.9.9.9"]), "9.9.9.9");
+        }
+        assert_eq!(client(&proxies, "11.1.2.3", &["9.9.9.9"]), "11.1.2.3");
+        // Not all addresses of this network have that form.
+        let network = "::fffe:0:0/95".parse().expect("a network");
+        let proxies = ForwardedFor::x_forwarded_for().trust(network);
+        assert_eq!(client(&proxies, "10.1.2.3", &["9.9.9.9"]), "10.1.2.3");
     }
 
     #[test]

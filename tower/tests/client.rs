@@ -280,3 +280,44 @@ async fn servers_are_known_apart_and_the_oldest_is_forgotten() {
     );
     drop(held);
 }
+
+/// What a hostile or broken server states makes the client wait for an hour at most.
+#[tokio::test(start_paused = true)]
+async fn a_server_that_states_absurd_times_is_believed_for_the_longest_time_only() {
+    let forever = "99999999999999999999999999";
+    for headers in [
+        vec![("retry-after", "18446744073709551615".to_owned())],
+        vec![("retry-after", "999999999999999".to_owned())],
+        vec![("retry-after", "Fri, 31 Dec 9999 23:59:59 GMT".to_owned())],
+        vec![("ratelimit", r#""a";r=0;t=999999999999999"#.to_owned())],
+        // A window without a reset.
+        vec![
+            (
+                "ratelimit-policy",
+                r#""a";q=1;w=999999999999999"#.to_owned(),
+            ),
+            ("ratelimit", r#""a";r=0"#.to_owned()),
+        ],
+        vec![
+            ("x-ratelimit-remaining", "0".to_owned()),
+            ("x-ratelimit-reset", "18446744073709551615".to_owned()),
+        ],
+        // These are no times.
+        vec![("retry-after", forever.to_owned())],
+        vec![("retry-after", "-5".to_owned())],
+        vec![("retry-after", "0x10".to_owned())],
+    ] {
+        let limits = ServerLimits::new();
+        let mut map = http::HeaderMap::new();
+        for (name, value) in &headers {
+            map.insert(*name, value.parse().expect("a value"));
+        }
+        let sending = limits.acquire("a").await.expect("nothing is known");
+        sending.replied(StatusCode::TOO_MANY_REQUESTS, &map);
+        let start = Instant::now();
+        drop(limits.acquire("a").await.expect("the wait has no limit"));
+        let waited = start.elapsed();
+        let range = Duration::from_secs(1)..=Duration::from_secs(3_601);
+        assert!(range.contains(&waited), "{headers:?}: {waited:?}");
+    }
+}

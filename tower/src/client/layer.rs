@@ -5,6 +5,7 @@ use core::fmt;
 use core::future::{Future, poll_fn};
 use core::pin::Pin;
 use core::task::{Context, Poll};
+use std::borrow::Cow;
 
 use http::{Request, Response, Uri};
 use portcullis_async::{Rejected, Timer, TokioTimer};
@@ -16,8 +17,8 @@ use super::ServerLimits;
 /// A layer for services that send requests. Each request waits until [`ServerLimits`] let it go,
 /// and [`ServerLimits`] learn from each reply.
 ///
-/// The server is the host and port of the request's URI. A request counts as on its way until the
-/// head of its reply has arrived.
+/// The server is the host and port of the request's URI, without the port of its scheme. A request
+/// counts as on its way until the head of its reply has arrived.
 ///
 /// ```
 /// use portcullis_tower::client::{ClientLayer, ServerLimits};
@@ -133,7 +134,7 @@ where
         let limits = self.limits.clone();
         let mut inner = self.inner.clone();
         Box::pin(async move {
-            let sending = limits.acquire(server(request.uri())).await;
+            let sending = limits.acquire(&server(request.uri())).await;
             let sending = sending.map_err(ClientError::Rejected)?;
             let ready = poll_fn(|context| inner.poll_ready(context)).await;
             ready.map_err(ClientError::Inner)?;
@@ -144,10 +145,43 @@ where
     }
 }
 
-/// Returns the host and port of a URI, without the name and password that it can have.
-fn server(uri: &Uri) -> &str {
+/// Returns the name of the server of a URI: its host and port, without the name and password that
+/// it can have. The letters are small, and the port of the scheme is left out, so that a server has
+/// one name.
+fn server(uri: &Uri) -> Cow<'_, str> {
     let authority = uri.authority().map_or("", |authority| authority.as_str());
-    authority
+    let server = authority
         .rsplit_once('@')
-        .map_or(authority, |(_, server)| server)
+        .map_or(authority, |(_, server)| server);
+    let port = match uri.scheme_str() {
+        Some("http") => ":80",
+        Some("https") => ":443",
+        _ => "",
+    };
+    let server = server.strip_suffix(port).unwrap_or(server);
+    if server.bytes().any(|byte| byte.is_ascii_uppercase()) {
+        return Cow::Owned(server.to_ascii_lowercase());
+    }
+    Cow::Borrowed(server)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_has_one_name() {
+        for (uri, name) in [
+            ("http://example.com/a", "example.com"),
+            ("http://Example.COM:80", "example.com"),
+            ("https://example.com:443/b", "example.com"),
+            ("http://example.com:443/b", "example.com:443"),
+            ("https://me:secret@example.com:8443/", "example.com:8443"),
+            ("http://[2001:DB8::1]:80/", "[2001:db8::1]"),
+            ("http://[2001:db8::80]/", "[2001:db8::80]"),
+            ("/a", ""),
+        ] {
+            assert_eq!(server(&uri.parse().unwrap()), name, "{uri}");
+        }
+    }
 }

@@ -23,6 +23,7 @@
 //! Invariant: between a reply and the reset that it states, at most as many requests start as were
 //! available, including those that were on their way.
 
+use core::cmp::Reverse;
 use core::time::Duration;
 use std::borrow::Cow;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -35,6 +36,9 @@ use crate::fields::{Quota, Stated, Unit};
 /// The wait after a 429 that states no time. Each further one doubles it, up to 64 times.
 const BACK_OFF: Duration = Duration::from_secs(1);
 const MOST_DOUBLINGS: u32 = 6;
+
+/// The most limits of a server that are known at a time. A server may name others in each reply.
+const MOST_QUOTAS: usize = 64;
 
 /// When requests are spread evenly over the time until the reset of a quota.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -202,6 +206,13 @@ impl State {
             .iter()
             .position(|known| known.name == stated.name);
         let place = place.unwrap_or_else(|| {
+            if self.quotas.len() >= MOST_QUOTAS {
+                // The one that forbids least.
+                let loosest = self.quotas.iter().enumerate();
+                let loosest = loosest.max_by_key(|(_, known)| (known.left, Reverse(known.reset)));
+                self.quotas
+                    .swap_remove(loosest.map_or(0, |(place, _)| place));
+            }
             self.quotas.push(Known {
                 name: stated.name.clone(),
                 quota: 0,
@@ -492,6 +503,22 @@ mod tests {
             false,
         );
         assert_eq!(retry(&pace, secs(0)), Retry::At(secs(3)));
+    }
+
+    #[test]
+    fn a_server_that_names_other_limits_in_each_reply_takes_no_more_memory() {
+        let pace = Pace::new(None, None, Pacing::Off);
+        for n in 0..1_000 {
+            pace.take_at(secs(0), 1).expect("the limits are large");
+            let left = if n == 500 { 10_000 } else { 20_000 + n };
+            let state = format!("\"{n}\";r={left};t=3600");
+            let stated = stated(&[("ratelimit", &state)]);
+            pace.replied(secs(0), OK, &stated, false);
+            pace.release(1);
+            assert!(pace.state().quotas.len() <= MOST_QUOTAS);
+        }
+        // The tightest one is still known, and was counted on.
+        assert_eq!(pace.available_at(secs(0)), 10_000 - 499);
     }
 
     #[test]

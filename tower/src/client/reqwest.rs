@@ -18,7 +18,7 @@ impl<T: Timer + Send + Sync + 'static> Middleware for ServerLimits<T> {
         next: Next<'_>,
     ) -> Result<Response> {
         let url = request.url();
-        let server = match (url.host_str(), url.port_or_known_default()) {
+        let server = match (url.host_str(), url.port()) {
             (Some(host), Some(port)) => format!("{host}:{port}"),
             (host, _) => host.unwrap_or_default().to_owned(),
         };

@@ -96,6 +96,12 @@ impl ReadOptions {
         Self { longest, ..self }
     }
 
+    /// Returns a time, or the longest one that is believed.
+    #[cfg(feature = "client")]
+    pub(crate) fn believed(&self, time: Duration) -> Duration {
+        time.min(self.longest)
+    }
+
     /// Returns the time from now until an absolute time.
     fn until(&self, time: SystemTime) -> Duration {
         time.duration_since(self.now).unwrap_or_default()
