@@ -12,7 +12,7 @@ pub use self::limiter::ByLimiter;
 pub use self::policy::ByLivePolicy;
 pub use self::policy::ByPolicy;
 
-use portcullis_core::Timestamp;
+use portcullis_core::{Clock, Timestamp};
 
 #[cfg(feature = "fields")]
 use crate::fields::Quota;
@@ -57,6 +57,30 @@ pub trait Decide: Send + Sync + 'static {
         head: &RequestHead<'_>,
         cost: u32,
     ) -> Result<Option<Self::Permits>, Denial>;
+
+    /// As [`decide_at`](Self::decide_at), at the current time of a clock. The default reads the
+    /// [time](Clock::now).
+    ///
+    /// A limiter in code first decides within the clock's [interval](Clock::interval), which costs
+    /// less to read. It reads the time only if the decision depends on where in the interval it is.
+    /// The time of a denial may then be the beginning of the interval, if the response to it is the
+    /// same.
+    ///
+    /// # Errors
+    ///
+    /// [`Denial`] if the request is denied. Nothing is taken then.
+    #[inline]
+    fn decide_by<C: Clock>(
+        &self,
+        clock: &C,
+        head: &RequestHead<'_>,
+        cost: u32,
+    ) -> Result<Option<Self::Permits>, Denial>
+    where
+        Self: Sized,
+    {
+        self.decide_at(clock.now(), head, cost)
+    }
 
     /// As [`decide_at`](Self::decide_at), and states the limits: what is left of them after the
     /// decision, whether it allows or denies. The default states nothing.

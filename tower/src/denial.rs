@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
-use portcullis_core::{Retry, Timestamp};
+use portcullis_core::{Clock, Limiter, Receipt, Retry, Timestamp};
 use portcullis_policy::{Decision, Limit, Outcome, Policy, Rule};
 
 /// A request that is denied.
@@ -55,8 +55,12 @@ impl Denial {
     /// least 1. `None` if time alone does not help.
     #[must_use]
     pub fn retry_seconds(&self) -> Option<u64> {
-        Some(self.retry.seconds_from(self.now)?.max(1))
+        retry_seconds(self.retry, self.now)
     }
+}
+
+fn retry_seconds(retry: Retry, now: Timestamp) -> Option<u64> {
+    Some(retry.seconds_from(now)?.max(1))
 }
 
 /// The status and the body of the response to a denied request.
@@ -147,6 +151,7 @@ pub struct DenialSettings {
     status: StatusCode,
     unidentified: (StatusCode, Unidentified),
     headers: Vec<(HeaderName, HeaderValue)>,
+    states_retry: bool,
     /// The most seconds that are added, and what draws them.
     jitter: Option<(u64, RandomState)>,
     respond: Option<Arc<Respond>>,
@@ -168,6 +173,7 @@ impl DenialSettings {
             status: StatusCode::TOO_MANY_REQUESTS,
             unidentified: (StatusCode::SERVICE_UNAVAILABLE, Unidentified::Named),
             headers: Vec::new(),
+            states_retry: true,
             jitter: None,
             respond: None,
         }
@@ -210,6 +216,19 @@ impl DenialSettings {
         self
     }
 
+    /// Leaves out the header `Retry-After`, as Ocelot does if the headers of its limits are
+    /// disabled. Default: all denials have it that time can cure.
+    ///
+    /// ```
+    /// use portcullis_tower::DenialSettings;
+    /// let settings = DenialSettings::ocelot().without_retry_after();
+    /// # let _ = settings;
+    /// ```
+    pub fn without_retry_after(mut self) -> Self {
+        self.states_retry = false;
+        self
+    }
+
     /// Adds 0 to `seconds` seconds to `Retry-After`, a random number for each denial, so that
     /// clients that were denied together do not retry together. Default 0.
     pub fn jitter(mut self, seconds: u64) -> Self {
@@ -240,27 +259,34 @@ impl DenialSettings {
     }
 
     /// The response to a request that is denied. `headers` is the map of headers of the request.
-    pub(crate) fn response(&self, denial: &Denial, mut headers: HeaderMap) -> Response<Bytes> {
+    pub(crate) fn response(&self, denial: Denial, mut headers: HeaderMap) -> Response<Bytes> {
         headers.clear();
-        if let Some(mut seconds) = denial.retry_seconds() {
+        let seconds = denial.retry_seconds().filter(|_| self.states_retry);
+        if let Some(mut seconds) = seconds {
             if let Some((most, random)) = &self.jitter {
-                seconds += random.hash_one(denial.now) % (most + 1);
+                seconds =
+                    seconds.saturating_add(random.hash_one(denial.now) % most.saturating_add(1));
             }
             headers.insert(header::RETRY_AFTER, seconds::value(seconds));
         }
-        if let Some(content_type) = &denial.reply.content_type {
-            headers.insert(header::CONTENT_TYPE, content_type.clone());
+        match &self.respond {
+            None => self.assembled(denial.reply, headers),
+            Some(respond) => respond(&denial, self.assembled(denial.reply.clone(), headers)),
+        }
+    }
+
+    /// A response of a reply, which is not cloned once more.
+    fn assembled(&self, reply: Reply, mut headers: HeaderMap) -> Response<Bytes> {
+        if let Some(content_type) = reply.content_type {
+            headers.insert(header::CONTENT_TYPE, content_type);
         }
         for (name, value) in &self.headers {
             headers.append(name, value.clone());
         }
-        let mut response = Response::new(Bytes::clone(&denial.reply.body));
-        *response.status_mut() = denial.reply.status;
+        let mut response = Response::new(reply.body);
+        *response.status_mut() = reply.status;
         *response.headers_mut() = headers;
-        match &self.respond {
-            Some(respond) => respond(denial, response),
-            None => response,
-        }
+        response
     }
 
     /// The reply to a request that a limit denied. `message` is the text of the rule, and `policy`
@@ -344,6 +370,8 @@ fn push_json(json: &mut String, text: &str) {
 /// The replies of one that judges.
 #[derive(Debug)]
 pub(crate) struct Replies {
+    /// Whether more than the whole seconds until a retry depends on the time of a denial.
+    to_the_instant: bool,
     /// Without a rule.
     any: Reply,
     /// In the order of [`Policy::rules`].
@@ -369,6 +397,7 @@ impl Default for Replies {
 impl Replies {
     pub(crate) fn of_limiter(settings: &DenialSettings) -> Self {
         Self {
+            to_the_instant: settings.jitter.is_some() || settings.respond.is_some(),
             any: settings.reply(settings.status, None, None),
             rules: Box::default(),
             path_too_long: Reply::new(StatusCode::URI_TOO_LONG, "URI Too Long"),
@@ -405,6 +434,33 @@ impl Replies {
             rules: policy.rules().map(of_rule).collect(),
             ..Self::of_limiter(settings)
         }
+    }
+
+    /// Takes permits of a limiter at the current time of a clock: within its interval, if the
+    /// limiter can decide so, or else at its time. A denial has the time of the decision, or the
+    /// beginning of the interval if that makes no difference for the response.
+    #[inline]
+    pub(crate) fn take<L: Limiter>(
+        &self,
+        limiter: &L,
+        clock: &impl Clock,
+        n: u32,
+    ) -> Result<Receipt, Denial> {
+        if limiter.decides_within()
+            && let Some(interval) = clock.interval()
+            && let Some(taken) = limiter.take_within(interval, n)
+        {
+            return taken.map_err(|denied| {
+                let retry = denied.retry(limiter);
+                let seconds = |now| retry_seconds(retry, now);
+                let (earliest, latest) = (interval.earliest(), interval.latest());
+                let is_exact = !self.to_the_instant && seconds(earliest) == seconds(latest);
+                self.limiter(if is_exact { earliest } else { clock.now() }, retry)
+            });
+        }
+        let now = clock.now();
+        let taken = limiter.take_at(now, n);
+        taken.map_err(|denied| self.limiter(now, denied.retry(limiter)))
     }
 
     /// A denial by a limiter.

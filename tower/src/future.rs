@@ -2,6 +2,7 @@
 
 use core::fmt;
 use core::marker::PhantomData;
+use core::mem;
 use core::pin::Pin;
 use core::task::{Context, Poll, ready};
 use std::sync::Arc;
@@ -33,12 +34,20 @@ pin_project! {
 pin_project! {
     #[project = Projected]
     enum State<F, B, D: Decide, C> {
-        /// The response stays as it is.
-        Passed { #[pin] inner: F },
-        Allowed { #[pin] inner: F, permits: Option<D::Permits>, fields: Fields },
-        Settling { #[pin] inner: F, settling: Option<Box<Settling<D, C>>>, fields: Fields },
-        Denied { response: Option<Response<Bytes>>, fields: Fields, body: PhantomData<fn() -> B> },
+        Allowed { #[pin] inner: F, then: Then<D, C> },
+        Denied { response: Option<Response<Bytes>>, body: PhantomData<fn() -> B> },
     }
+}
+
+/// What follows when there is a response of the inner service.
+///
+/// It is small: two words, or as large as the permits that a request holds.
+pub(crate) enum Then<D: Decide, C> {
+    /// The response stays as it is.
+    Pass,
+    /// The body holds the permits, and the headers state the limits.
+    Keep(Option<D::Permits>, Fields),
+    Settle(Box<Settling<D, C>>),
 }
 
 /// A request whose cost is settled when there is a response.
@@ -46,68 +55,43 @@ pub(crate) struct Settling<D: Decide, C> {
     pub(crate) shared: Arc<Shared<D, C>>,
     pub(crate) held: D::Held,
     pub(crate) estimate: u32,
+    pub(crate) fields: Fields,
 }
 
 impl<D: Decide, C: Clock> Settling<D, C> {
-    fn settle(self, head: &ResponseHead<'_>) -> Option<D::Permits> {
+    fn settle(self, head: &ResponseHead<'_>) -> (Option<D::Permits>, Fields) {
         let Self {
             shared,
             held,
             estimate,
+            fields,
         } = self;
         let actual = shared.settings.actual(head, estimate);
-        if actual == estimate {
-            return shared.decide.keep(held);
-        }
-        shared.decide.settle_at(shared.clock.now(), held, actual)
+        let permits = if actual == estimate {
+            shared.decide.keep(held)
+        } else {
+            shared.decide.settle_at(shared.clock.now(), held, actual)
+        };
+        (permits, fields)
     }
 }
 
-// The inner service is called where its future is needed, so that the future is not copied.
 impl<F, B, D: Decide, C, W> ResponseFuture<F, B, D, C, W> {
     #[inline(always)]
-    pub(crate) fn passed(inner: impl FnOnce() -> F) -> Self {
-        Self::new(State::Passed { inner: inner() })
-    }
-
-    #[inline(always)]
-    pub(crate) fn allowed(
-        inner: impl FnOnce() -> F,
-        permits: Option<D::Permits>,
-        fields: Fields,
-    ) -> Self {
-        Self::new(State::Allowed {
-            inner: inner(),
-            permits,
-            fields,
-        })
-    }
-
-    #[inline(always)]
-    pub(crate) fn settling(
-        inner: impl FnOnce() -> F,
-        settling: Settling<D, C>,
-        fields: Fields,
-    ) -> Self {
-        Self::new(State::Settling {
-            inner: inner(),
-            settling: Some(Box::new(settling)),
-            fields,
-        })
-    }
-
-    pub(crate) const fn denied(response: Response<Bytes>, fields: Fields) -> Self {
-        Self::new(State::Denied {
-            response: Some(response),
-            fields,
-            body: PhantomData,
-        })
-    }
-
-    #[inline(always)]
-    const fn new(state: State<F, B, D, C>) -> Self {
+    pub(crate) const fn allowed(inner: F, then: Then<D, C>) -> Self {
         Self {
-            state,
+            state: State::Allowed { inner, then },
+            kind: PhantomData,
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) const fn denied(response: Response<Bytes>) -> Self {
+        Self {
+            state: State::Denied {
+                response: Some(response),
+                body: PhantomData,
+            },
             kind: PhantomData,
         }
     }
@@ -124,38 +108,28 @@ where
 
     #[inline]
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let (mut response, permits, fields) = match self.project().state.project() {
+        let (inner, then) = match self.project().state.project() {
             // The response is not taken apart, because each copy of it counts.
-            Projected::Passed { inner } => return W::poll_passed(inner, context),
             Projected::Allowed {
                 inner,
-                permits,
-                fields,
-            } => (ready!(inner.poll(context))?, permits.take(), fields),
-            Projected::Settling {
-                inner,
-                settling,
-                fields,
-            } => {
-                let result = ready!(inner.poll(context));
-                let settling = settling.take();
-                let response = result?;
-                let head = ResponseHead::new(&response);
-                let permits = settling.and_then(|settling| settling.settle(&head));
-                (response, permits, fields)
-            }
-            Projected::Denied {
-                response, fields, ..
-            } => {
-                let mut response = response.take().expect("polled after it was ready");
-                if let Some(fields) = fields {
-                    response.headers_mut().extend(fields.drain());
-                }
+                then: Then::Pass,
+            } => return W::poll_passed(inner, context),
+            Projected::Allowed { inner, then } => (inner, then),
+            Projected::Denied { response, .. } => {
+                let response = response.take().expect("polled after it was ready");
                 let body = |body| W::limited(LimitedBody::reply(body));
                 return Poll::Ready(Ok(response.map(body)));
             }
         };
-        if let Some(fields) = fields.take() {
+        let result = ready!(inner.poll(context));
+        let then = mem::replace(then, Then::Pass);
+        let mut response = result?;
+        let (permits, fields) = match then {
+            Then::Pass => (None, None),
+            Then::Keep(permits, fields) => (permits, fields),
+            Then::Settle(settling) => settling.settle(&ResponseHead::new(&response)),
+        };
+        if let Some(fields) = fields {
             let headers = response.headers_mut();
             for (name, value) in fields.iter() {
                 headers.entry(name).or_insert_with(|| value.clone());

@@ -29,8 +29,8 @@ use tower_service::Service;
 
 #[cfg(feature = "fields")]
 use crate::fields::{Generation, Quota};
-use crate::future::Fields;
-use crate::service::{Judged, Shared};
+use crate::future::{Fields, Then};
+use crate::service::{Denied, Shared};
 use crate::{AnyBody, Decide, Denial, RateLimitLayer, RequestHead, ResponseBody, ResponseFuture};
 
 /// Judges requests, which can wait for their permits.
@@ -201,8 +201,8 @@ where
 
     fn call(&mut self, request: Request<A>) -> Self::Future {
         let answer = match self.shared.judge_or_wait(&request) {
-            Ok(judged) => self.shared.go_on(&mut self.inner, request, judged),
-            Err((waiting, asked)) => {
+            Asking::Decided(judged) => self.shared.go_on(&mut self.inner, request, judged),
+            Asking::Waits(waiting, asked) => {
                 let clone = self.inner.clone();
                 let wait = Wait {
                     waiting: Some(waiting),
@@ -225,16 +225,22 @@ where
     }
 }
 
+/// Whether a request is decided, and how.
+enum Asking<D: DecideOrWait, C> {
+    Decided(Result<Then<D, C>, Denied>),
+    Waits(D::Waiting, Asked),
+}
+
 impl<D: DecideOrWait, C: Clock> Shared<D, C> {
     /// Judges a request, and takes its permits if it does not wait.
-    fn judge_or_wait<A>(&self, request: &Request<A>) -> Result<Judged<D>, (D::Waiting, Asked)> {
+    fn judge_or_wait<A>(self: &Arc<Self>, request: &Request<A>) -> Asking<D, C> {
         let settings = &self.settings;
         if settings.settles() {
-            return Ok(self.judge(request));
+            return Asking::Decided(self.judge(request));
         }
         let head = settings.head(request);
         if settings.passes(&head) {
-            return Ok(Judged::Passed);
+            return Asking::Decided(Ok(Then::Pass));
         }
         let mut asked = Asked {
             most: settings.most,
@@ -248,17 +254,21 @@ impl<D: DecideOrWait, C: Clock> Shared<D, C> {
         {
             Ok(permits) => Ok(permits),
             Err(Turned::Denied(denial)) => Err(denial),
-            Err(Turned::Waits(waiting)) => return Err((waiting, asked)),
+            Err(Turned::Waits(waiting)) => return Asking::Waits(waiting, asked),
         };
-        Ok(self.judged(taken, &asked))
+        Asking::Decided(self.judged(taken, &asked))
     }
 
-    /// What is to be done with a request that was decided.
-    fn judged(&self, taken: Result<Option<D::Permits>, Denial>, asked: &Asked) -> Judged<D> {
+    /// What follows for a request that was decided.
+    fn judged(
+        &self,
+        taken: Result<Option<D::Permits>, Denial>,
+        asked: &Asked,
+    ) -> Result<Then<D, C>, Denied> {
         let fields = self.stated(asked);
         match taken {
-            Ok(permits) => Judged::Allowed(permits, fields),
-            Err(denial) => Judged::Denied(denial, fields),
+            Ok(permits) => Ok(Then::Keep(permits, fields)),
+            Err(denial) => Err((denial, fields)),
         }
     }
 

@@ -11,7 +11,8 @@ use std::sync::Arc;
 use axum::Router;
 use portcullis_core::ManualClock;
 use portcullis_policy::Imported;
-use portcullis_tower::{ByPolicy, DenialSettings, RateLimitLayer};
+use portcullis_tower::fields::{Generation, ResetForm};
+use portcullis_tower::{AxumBody, ByPolicy, DenialSettings, RateLimitLayer, RateLimitLayerBuilder};
 
 use server::{Client, Received, serve};
 
@@ -23,12 +24,18 @@ struct Ocelot {
     client: Client,
 }
 
+type Builder = RateLimitLayerBuilder<ByPolicy, &'static ManualClock, AxumBody>;
+
 impl Ocelot {
     async fn new(options: &str) -> Self {
         Self::with(options, "").await
     }
 
     async fn with(options: &str, global: &str) -> Self {
+        Self::built(options, global, |layer| layer).await
+    }
+
+    async fn built(options: &str, global: &str, build: impl FnOnce(Builder) -> Builder) -> Self {
         let file = format!(
             r#"{{ "Routes": [{{
                 "Key": "route", "UpstreamPathTemplate": "/api/ClientRateLimit",
@@ -41,8 +48,8 @@ impl Ocelot {
         let layer = RateLimitLayer::builder(ByPolicy::new(imported.into_policy().unwrap()))
             .denials(DenialSettings::ocelot())
             .clock(clock)
-            .for_axum()
-            .build();
+            .for_axum();
+        let layer = build(layer).build();
         let served = Arc::new(AtomicU32::new(0));
         let count = Arc::clone(&served);
         let router = Router::new().fallback(move || async move {
@@ -99,6 +106,60 @@ async fn a_hundred_requests_pass_and_the_next_one_waits() {
     assert_eq!(ocelot.statuses(1).await, [429]);
     assert_eq!(ocelot.after(3_000).await.status, 200);
     assert_eq!(ocelot.served.load(Relaxed), 101);
+}
+
+/// Ocelot with its headers disabled (world O, 291): no reply has any of them.
+#[tokio::test]
+async fn headers_can_be_disabled() {
+    let limit = r#""Limit": 1, "Period": "1s", "Wait": "1s""#;
+    let names = [
+        "retry-after",
+        "x-ratelimit-limit",
+        "x-ratelimit-remaining",
+        "x-ratelimit-reset",
+    ];
+    let without = |layer: Builder| {
+        layer
+            .denials(DenialSettings::ocelot().without_retry_after())
+            .fields(Generation::Off)
+    };
+    let mut ocelot = Ocelot::built(limit, "", without).await;
+    for status in [200, 429] {
+        let reply = ocelot.after(0).await;
+        assert_eq!(reply.status, status);
+        assert_eq!(names.map(|name| reply.header(name)), [None; 4]);
+    }
+    // With them.
+    let with = |layer: Builder| layer.fields(Generation::X(ResetForm::Iso));
+    let mut ocelot = Ocelot::built(limit, "", with).await;
+    let reply = ocelot.after(0).await;
+    assert_eq!(reply.header("x-ratelimit-limit"), Some("1"));
+    assert_eq!(reply.header("x-ratelimit-remaining"), Some("0"));
+    // Ocelot, `RateLimitingHeaders` (world O, 307): the reset has seven digits after the point.
+    let reset = reply.header("x-ratelimit-reset").unwrap();
+    assert_eq!((reset.len(), &reset[19..20], &reset[27..]), (28, ".", "Z"));
+    assert_eq!(ocelot.after(0).await.header("retry-after"), Some("1"));
+}
+
+/// Ocelot, `RateLimitingTests.ProcessRequest` (world O, 297): the request that exceeds the limit
+/// counts, and the first one after the wait starts from 1 again.
+#[tokio::test]
+async fn the_count_starts_again_after_the_wait() {
+    let mut ocelot = Ocelot::new(r#""Limit": 2, "Period": "3s", "Wait": "2s""#).await;
+    assert_eq!(ocelot.statuses(2).await, [200, 200]);
+    assert_eq!(ocelot.after(2_900).await.status, 429);
+    assert_eq!(ocelot.after(1_999).await.status, 429);
+    assert_eq!(ocelot.after(1).await.status, 200);
+    assert_eq!(ocelot.statuses(2).await, [200, 429]);
+}
+
+/// Ocelot, a sustained load below the limit (world O, 299): no request is denied.
+#[tokio::test]
+async fn a_sustained_load_below_the_limit_is_served() {
+    let mut ocelot = Ocelot::new(r#""Limit": 100, "Period": "1s", "Wait": "30s""#).await;
+    for _ in 0..20 * 60 {
+        assert_eq!(ocelot.after(50).await.status, 200);
+    }
 }
 
 /// Ocelot, the options of `GlobalConfiguration` (world O, 293). Ocelot's `Retry-After` is a

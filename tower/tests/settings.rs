@@ -12,7 +12,7 @@ use http_body::{Body, Frame};
 use portcullis_core::{Concurrency, ManualClock, Rate, TokenBucket};
 use portcullis_policy::{Conditions, Key, Limit, OnMissing, Policy, Rule};
 use portcullis_tower::{
-    ByLimiter, ByPolicy, Decide, DenialBody, DenialSettings, NotLimited, RateLimitLayer,
+    ByKey, ByLimiter, ByPolicy, Decide, DenialBody, DenialSettings, NotLimited, RateLimitLayer,
     RateLimitLayerBuilder, ResponseCost,
 };
 use tower_layer::Layer;
@@ -692,4 +692,75 @@ fn a_response_keeps_fields_of_its_own() {
     };
     assert_eq!(response.headers()["ratelimit"], "own");
     assert_eq!(response.headers()["ratelimit-policy"], r#""all";q=9;w=1"#);
+}
+
+/// A function of the settings that panics takes its request along, and nothing else: the permits of
+/// the request return, and the next one is judged.
+#[test]
+fn a_panic_in_a_function_of_the_settings_leaves_nothing_behind() {
+    use core::panic::AssertUnwindSafe;
+    use std::panic::catch_unwind;
+
+    type Build = fn(
+        RateLimitLayerBuilder<ByLimiter<Concurrency>, &'static ManualClock>,
+    ) -> RateLimitLayerBuilder<ByLimiter<Concurrency>, &'static ManualClock>;
+    let builds: [Build; 4] = [
+        |layer| {
+            layer.passing(|head| {
+                assert!(head.uri.path() != "/500", "as the test wants");
+                false
+            })
+        },
+        |layer| {
+            layer.cost(|head| {
+                assert!(head.uri.path() != "/500", "as the test wants");
+                1
+            })
+        },
+        |layer| {
+            layer.settling(|response, estimate| {
+                assert!(response.status != 500, "as the test wants");
+                estimate
+            })
+        },
+        |layer| {
+            layer.counting(|response| {
+                assert!(response.status != 500, "as the test wants");
+                true
+            })
+        },
+    ];
+    for build in builds {
+        let limit = Arc::new(Concurrency::new(2));
+        let (mut ask, _) = limited(ByLimiter::shared(Arc::clone(&limit)), build);
+        for _ in 0..3 {
+            let panicked = catch_unwind(AssertUnwindSafe(|| ask(get("/500")).is_some()));
+            assert!(panicked.is_err());
+            assert_eq!(limit.in_use(), 0);
+            assert_eq!(ask(get("/200")).unwrap().status(), 200);
+            assert_eq!(limit.in_use(), 0);
+        }
+    }
+    // The function that answers: of a request that is denied.
+    let denials = DenialSettings::new().responding(|_, _| panic!("as the test wants"));
+    let limit = Arc::new(Concurrency::new(1));
+    let (mut ask, _) = limited(ByLimiter::shared(Arc::clone(&limit)), |layer| {
+        layer.denials(denials)
+    });
+    let held =
+        portcullis_core::LimiterExt::try_acquire_at(&*limit, portcullis_core::Timestamp::ZERO, 1);
+    assert!(catch_unwind(AssertUnwindSafe(|| ask(get("/")).is_some())).is_err());
+    drop(held);
+    assert_eq!(limit.in_use(), 0);
+    assert_eq!(ask(get("/")).unwrap().status(), 200);
+    // The function that finds the key, before anything was taken.
+    let bucket = TokenBucket::new(Rate::per_second(1), 1);
+    let keys = ByKey::new(bucket, 10, |head, table| {
+        assert!(head.uri.path() != "/500", "as the test wants");
+        Some(portcullis_core::Keys::hash_of(table, &0))
+    });
+    let (mut ask, _) = limited(keys, |layer| layer);
+    assert!(catch_unwind(AssertUnwindSafe(|| ask(get("/500")).is_some())).is_err());
+    assert_eq!(ask(get("/")).unwrap().status(), 200);
+    assert_eq!(ask(get("/")).unwrap().status(), 429);
 }

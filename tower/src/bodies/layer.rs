@@ -228,7 +228,7 @@ where
             Err(denial) => {
                 let headers = request.into_parts().0.headers;
                 State::Denied {
-                    response: Some(self.shared.denials.response(&denial, headers)),
+                    response: Some(self.shared.denials.response(denial, headers)),
                 }
             }
         };

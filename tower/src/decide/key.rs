@@ -4,8 +4,8 @@ use core::fmt;
 use core::net::IpAddr;
 
 use portcullis_core::{
-    FixedWindowRules, IntoRules, Key, KeyHash, Keyed, KeyedRules, Keys, Line, RandomSeed, Receipt,
-    Refund, Timestamp, TokenBucketRules,
+    Clock, FixedWindowRules, IntoRules, Key, KeyHash, Keyed, KeyedRules, Keys, Line, RandomSeed,
+    Receipt, Refund, Timestamp, TokenBucketRules,
 };
 use portcullis_core::{Limiter, LimiterExt};
 
@@ -165,6 +165,17 @@ where
         cost: u32,
     ) -> Result<Option<Nothing>, Denial> {
         self.hold_at(now, head, cost).map(|_| None)
+    }
+
+    #[inline]
+    fn decide_by<C: Clock>(
+        &self,
+        clock: &C,
+        head: &RequestHead<'_>,
+        cost: u32,
+    ) -> Result<Option<Nothing>, Denial> {
+        let ((key, _), n) = (self.limiter(head), self.n(cost));
+        self.replies.take(&key, clock, n).map(|_| None)
     }
 
     #[inline]

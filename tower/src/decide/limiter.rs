@@ -3,7 +3,7 @@
 use core::fmt;
 use std::sync::Arc;
 
-use portcullis_core::{Lease, Limiter, LimiterExt, Receipt, Replenishing, Timestamp};
+use portcullis_core::{Clock, Lease, Limiter, LimiterExt, Receipt, Replenishing, Timestamp};
 
 use crate::denial::Replies;
 use crate::{Decide, Denial, DenialSettings, RequestHead};
@@ -90,8 +90,12 @@ where
         self
     }
 
+    const fn n(&self, cost: u32) -> u32 {
+        if self.by_cost { cost } else { 1 }
+    }
+
     fn take_at(&self, now: Timestamp, cost: u32) -> Result<Lease<Arc<L>>, Denial> {
-        let n = if self.by_cost { cost } else { 1 };
+        let n = self.n(cost);
         // The pointer is cloned for a grant only.
         match self.limiter.take_at(now, n) {
             Ok(receipt) => Ok(Lease::from_grant(Arc::clone(&self.limiter), n, receipt)),
@@ -119,6 +123,21 @@ where
         cost: u32,
     ) -> Result<Option<Self::Permits>, Denial> {
         Ok(self.keep(self.take_at(now, cost)?))
+    }
+
+    #[inline]
+    fn decide_by<C: Clock>(
+        &self,
+        clock: &C,
+        _: &RequestHead<'_>,
+        cost: u32,
+    ) -> Result<Option<Self::Permits>, Denial> {
+        let n = self.n(cost);
+        let receipt = self.replies.take(&*self.limiter, clock, n)?;
+        // Without a lease, the pointer is not cloned.
+        Ok(self
+            .keeps
+            .then(|| Lease::from_grant(Arc::clone(&self.limiter), n, receipt)))
     }
 
     fn hold_at(

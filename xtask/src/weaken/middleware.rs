@@ -86,8 +86,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: DENIAL,
         within: "pub(crate) fn response(",
-        text: "seconds += random",
-        by: "seconds -= random",
+        text: "seconds.saturating_add(random",
+        by: "seconds.saturating_sub(random",
         test: (
             "settings",
             "jitter_is_added_and_a_function_has_the_last_word",
@@ -95,10 +95,27 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         file: DENIAL,
-        within: "pub fn retry_seconds(",
+        within: "fn retry_seconds(retry:",
         text: ".max(1)",
         by: "",
         test: ("settings", "the_time_until_a_retry_is_at_least_a_second"),
+    },
+    Mutant {
+        file: DENIAL,
+        within: "pub(crate) fn take<L: Limiter>(",
+        text: "seconds(earliest) == seconds(latest)",
+        by: "true",
+        test: (
+            "clocks",
+            "a_limiter_decides_within_the_interval_where_all_of_it_gives_the_same_reply",
+        ),
+    },
+    Mutant {
+        file: DENIAL,
+        within: "pub(crate) fn take<L: Limiter>(",
+        text: "!self.to_the_instant && ",
+        by: "",
+        test: ("clocks", "jitter_and_a_function_get_the_time_itself"),
     },
     Mutant {
         file: HEAD,
@@ -125,6 +142,16 @@ pub(super) const MUTANTS: &[Mutant] = &[
         text: "!= Ok(0)",
         by: "== Ok(0)",
         test: ("fields", "a_reply_from_a_cache_states_nothing"),
+    },
+    Mutant {
+        file: "tower/src/client.rs",
+        within: "pub fn replied(",
+        text: "self.reading.believed(window)",
+        by: "window",
+        test: (
+            "client",
+            "a_server_that_states_absurd_times_is_believed_for_the_longest_time_only",
+        ),
     },
     Mutant {
         file: READ,
