@@ -74,8 +74,9 @@ pub(crate) const PEERS: &[(&str, usize, &str, f64)] = &[
     ("policy.match_1k", 1, "globset", 0.6),
     ("policy.decide", 1, "limitador", 0.1),
     ("http.allow", 1, "tower-governor", 0.5),
-    ("http.deny", 1, "portcullis-allow", 0.5),
+    ("http.deny", 1, "http.allow", 0.5),
     ("http.deny", 1, "tower-governor", 0.02),
+    ("http.deny_request", 1, "allowed", 0.5),
 ];
 
 /// All budgets with the floor, of rows with one thread: row and ratio.

@@ -6,8 +6,13 @@
 //!   peers shows. axum then clones the service of the layer for each request, and allocates its
 //!   future. `no-layer-work` is a layer that only calls the inner service.
 //! - The layers of `http.around` are around the whole router. A denied request never reaches it.
+//! - `http.deny_request` and `http.deny_request_inside` are whole requests, with all that the
+//!   router does: the time beyond that of a request which is only made and dropped.
+//! - The buckets of `http.allow_idle` are full when a request arrives. In all other rows of allowed
+//!   requests, the clients are amid a burst.
 
 use core::convert::Infallible;
+use core::hint::black_box;
 use core::net::{Ipv4Addr, SocketAddr};
 use core::pin::pin;
 use core::task::{Context, Poll, Waker};
@@ -33,92 +38,108 @@ use tower_service::Service;
 use crate::measure::{Contest, Contestant, Expected, Ready};
 
 pub(crate) fn rows() -> Vec<Contest> {
+    let allowed = |granted| granted;
+    // Its requests are granted. It reports none, because the row is one of denials.
+    let none = |_| 0;
+    let contest = |row, expected, ours, peers| Contest {
+        row,
+        threads: 1,
+        expected,
+        ours,
+        peers,
+    };
     vec![
-        Contest {
-            row: "http.bare",
-            threads: 1,
-            expected: Expected::Granted,
-            ours: bare(),
-            peers: vec![],
-        },
-        Contest {
-            row: "http.allow",
-            threads: 1,
-            expected: Expected::Granted,
-            ours: inside("portcullis", PLENTY, || by_key(PLENTY), |granted| granted),
-            peers: vec![
-                inside(
-                    "tower-governor",
-                    PLENTY,
-                    || governor(PLENTY_FOR_GOVERNOR),
-                    |granted| granted,
-                ),
-                inside(
-                    "tower-concurrency-limit",
-                    PLENTY,
-                    concurrency_limit,
-                    |granted| granted,
-                ),
-                inside("tower-acc", PLENTY, adaptive, |granted| granted),
-                inside("no-layer-work", PLENTY, || Passing(()), |granted| granted),
+        contest("http.bare", Expected::Granted, bare(), vec![]),
+        contest(
+            "http.allow",
+            Expected::Granted,
+            inside("portcullis", || by_key(BURST), allowed),
+            vec![
+                inside("tower-governor", || governor(BURST_OF_GOVERNOR), allowed),
+                inside("tower-concurrency-limit", concurrency_limit, allowed),
+                inside("tower-acc", adaptive, allowed),
+                inside("no-layer-work", || Passing(()), allowed),
             ],
-        },
-        Contest {
-            row: "http.allow_policy",
-            threads: 1,
-            expected: Expected::Granted,
-            ours: inside(
-                "portcullis",
-                PLENTY,
-                || by_policy(PLENTY),
-                |granted| granted,
-            ),
-            peers: vec![inside(
+        ),
+        contest(
+            "http.allow_idle",
+            Expected::Granted,
+            inside("portcullis", || by_key(IDLE), allowed),
+            vec![inside(
                 "tower-governor",
-                PLENTY,
-                || governor(PLENTY_FOR_GOVERNOR),
-                |granted| granted,
+                || governor(IDLE_OF_GOVERNOR),
+                allowed,
             )],
-        },
-        Contest {
-            row: "http.deny",
-            threads: 1,
-            expected: Expected::Denied,
-            ours: inside("portcullis", ONE, || by_key(ONE), |granted| granted),
-            peers: vec![
-                // Its requests are granted. It reports none, because the row is one of denials.
-                inside("portcullis-allow", PLENTY, || by_key(PLENTY), |_| 0),
-                inside("tower-governor", ONE, || governor(ONE), |granted| granted),
+        ),
+        contest(
+            "http.allow_policy",
+            Expected::Granted,
+            inside("portcullis", || by_policy(BURST), allowed),
+            vec![inside(
+                "tower-governor",
+                || governor(BURST_OF_GOVERNOR),
+                allowed,
+            )],
+        ),
+        contest(
+            "http.deny",
+            Expected::Denied,
+            inside("portcullis", || by_key(ONE), allowed),
+            vec![
+                inside("http.allow", || by_key(BURST), none),
+                inside("tower-governor", || governor(ONE), allowed),
             ],
-        },
-        Contest {
-            row: "http.deny_policy",
-            threads: 1,
-            expected: Expected::Denied,
-            ours: inside("portcullis", ONE, || by_policy(ONE), |granted| granted),
-            peers: vec![],
-        },
-        Contest {
-            row: "http.around",
-            threads: 1,
-            expected: Expected::Granted,
-            ours: around("portcullis", || by_key(PLENTY)),
-            peers: vec![around("tower-governor", || governor(PLENTY_FOR_GOVERNOR))],
-        },
+        ),
+        contest(
+            "http.deny_policy",
+            Expected::Denied,
+            inside("portcullis", || by_policy(ONE), allowed),
+            vec![],
+        ),
+        contest(
+            "http.around",
+            Expected::Granted,
+            around("portcullis", || by_key(BURST), allowed).beyond(bare()),
+            vec![around("tower-governor", || governor(BURST_OF_GOVERNOR), allowed).beyond(bare())],
+        ),
+        contest(
+            "http.deny_request",
+            Expected::Denied,
+            around("portcullis", || by_key(ONE), allowed).beyond(request_alone()),
+            vec![
+                around("allowed", || by_key(BURST), none).beyond(request_alone()),
+                around("tower-governor", || governor(ONE), allowed).beyond(request_alone()),
+            ],
+        ),
+        contest(
+            "http.deny_request_inside",
+            Expected::Denied,
+            routed("portcullis", || by_key(ONE), allowed).beyond(request_alone()),
+            vec![
+                routed("allowed", || by_key(BURST), none).beyond(request_alone()),
+                routed("tower-governor", || governor(ONE), allowed).beyond(request_alone()),
+            ],
+        ),
     ]
 }
 
 /// The limit of each address: so many per period.
 type Count = (u32, Duration);
 
-/// All requests are granted.
-const PLENTY: Count = (1_000_000_000, Duration::from_secs(1));
+/// A burst that lasts: each address sends more than what is refilled, and all is granted.
+const BURST: Count = (1_000_000_000, Duration::from_secs(10_000_000));
 
-/// All requests are granted: the period is that of one permit.
-const PLENTY_FOR_GOVERNOR: Count = (u32::MAX, Duration::from_nanos(1));
+/// As `BURST`: the period is that of one permit.
+const BURST_OF_GOVERNOR: Count = (u32::MAX, Duration::from_millis(10));
 
-/// One request is granted.
-const ONE: Count = (1, Duration::from_hours(100));
+/// Each bucket is full again at the next request of its address.
+const IDLE: Count = (1_000_000_000, Duration::from_secs(1));
+
+/// As `IDLE`: the period is that of one permit.
+const IDLE_OF_GOVERNOR: Count = (u32::MAX, Duration::from_nanos(1));
+
+/// One request is granted, and no other one while the row is measured.
+const ONE: Count = (1, Duration::from_mins(150));
 
 /// As `axum::serve` uses it: all of the router that does not depend on a request is done.
 fn served(router: Router) -> Router {
@@ -130,13 +151,23 @@ fn router() -> Router {
 }
 
 fn bare() -> Contestant {
-    Contestant::prepared("bare", || through(served(router()), true))
+    Contestant::prepared("bare", || through(served(router())))
 }
 
-/// A layer on the routes of the router. Reports this number of grants.
+/// A request that is made and dropped.
+fn request_alone() -> Contestant {
+    let ask = |_, operations: u64| {
+        for client in 0..operations {
+            black_box(request((client % 1_000) as u32));
+        }
+        0
+    };
+    Contestant::new("request", ask)
+}
+
+/// What a layer on the routes of the router adds. Reports this number of grants.
 fn inside<L, S>(
     name: &'static str,
-    (count, _): Count,
     layer: impl FnOnce() -> L + 'static,
     counted: fn(u64) -> u64,
 ) -> Contestant
@@ -148,18 +179,39 @@ where
         + Sync
         + 'static,
 {
-    let ready = move || through(served(router().layer(layer())), count > 1).counting(counted);
-    Contestant::prepared(name, ready).beyond(bare())
+    routed(name, layer, counted).beyond(bare())
 }
 
-/// A layer around the router, to which all requests are granted.
-fn around<L, S>(name: &'static str, layer: impl FnOnce() -> L + 'static) -> Contestant
+/// A layer on the routes of the router.
+fn routed<L, S>(
+    name: &'static str,
+    layer: impl FnOnce() -> L + 'static,
+    counted: fn(u64) -> u64,
+) -> Contestant
+where
+    L: Layer<Route, Service = S> + Clone + Send + Sync + 'static,
+    S: Service<Request<Body>, Response: IntoResponse, Error: Into<Infallible>, Future: Send>
+        + Clone
+        + Send
+        + Sync
+        + 'static,
+{
+    let ready = move || through(served(router().layer(layer()))).counting(counted);
+    Contestant::prepared(name, ready)
+}
+
+/// A layer around the router.
+fn around<L, S>(
+    name: &'static str,
+    layer: impl FnOnce() -> L + 'static,
+    counted: fn(u64) -> u64,
+) -> Contestant
 where
     L: Layer<Router, Service = S>,
     S: Service<Request<Body>, Response = Response<Body>> + Send + 'static,
 {
-    let ready = move || through(layer().layer(served(router())), true);
-    Contestant::prepared(name, ready).beyond(bare())
+    let ready = move || through(layer().layer(served(router()))).counting(counted);
+    Contestant::prepared(name, ready)
 }
 
 /// A token bucket for each address.
@@ -225,9 +277,9 @@ impl<A, S: Service<A>> Service<A> for Passing<S> {
     }
 }
 
-/// Calls a service with requests of 1,000 addresses in turn. If it is not expected to grant, each
-/// of them first takes what a limit of 1 allows.
-fn through<S, E>(service: S, grants: bool) -> Ready
+/// Calls a service with requests of 1,000 addresses in turn, after one request of each: it takes
+/// what a limit of 1 allows.
+fn through<S, E>(service: S) -> Ready
 where
     S: Service<Request<Body>, Response = Response<Body>, Error = E> + Send + 'static,
 {
@@ -246,9 +298,7 @@ where
         }
         granted
     };
-    if !grants {
-        assert_eq!(ask(1_000), 1_000);
-    }
+    assert_eq!(ask(1_000), 1_000);
     Ready::new(move |_, operations| ask(operations))
 }
 
