@@ -2,6 +2,7 @@
 
 use core::fmt;
 use core::net::IpAddr;
+use core::num::NonZero;
 use core::time::Duration;
 use std::path::PathBuf;
 
@@ -17,7 +18,8 @@ use crate::replay::{Format, Key, Share};
 ///
 /// Portcullis is a library of lock-free rate limiters. This program demonstrates them: `demo` puts
 /// each limiter under load, checks its bound, and lets a burst wait in a queue; `replay` shows what
-/// limits would have done to the requests of access logs; `check` checks a file of rules.
+/// limits would have done to the requests of access logs; `check` checks a file of rules; `pace`
+/// releases lines at a rate.
 #[derive(Debug, Parser)]
 #[command(
     name = "portcullis",
@@ -33,6 +35,7 @@ use crate::replay::{Format, Key, Share};
   portcullis check policy.toml --request 'POST /login' --address 192.0.2.7
   portcullis replay access.log --policy policy.toml --recommend 1%
   portcullis shm ls
+  portcullis pace 100/s < urls.txt | xargs -n 1 curl
   portcullis completions bash
 
 Exit code: 0 success, 1 a limiter broke its bound (demo) or rules are not valid (check), 2 the
@@ -53,6 +56,7 @@ pub(crate) enum Command {
     Check(Box<CheckArgs>),
     #[cfg(target_os = "linux")]
     Shm(ShmArgs),
+    Pace(PaceArgs),
     Completions(CompletionsArgs),
 }
 
@@ -379,6 +383,65 @@ pub(crate) enum ShmCommand {
         #[arg(required = true, value_name = "NAME")]
         names: Vec<String>,
     },
+}
+
+/// Releases lines at a rate: those of the standard input, or of a command.
+///
+/// Lines are read when the rate allows them, and written unchanged, in order. They are released
+/// evenly in small intervals: 100/s as 10 each 100 ms. At a rate below one in an interval, each
+/// line has its own time, without drift.
+///
+/// In any time t, at most RATE * t is released, and what RATE allows in one interval. A line that
+/// costs more than that is released when its whole cost has been saved up.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  portcullis pace 100/s < urls.txt | xargs -n 1 curl
+  portcullis pace 1000000/s --cost bytes < backup.sql | psql
+  portcullis pace 20000/s --cost field:2 < records.txt
+  portcullis pace 5/s -- tail -f events.log
+
+Exit code: 0 all lines were released, 2 a line or the command line cannot be used, otherwise that of
+the command.")]
+pub(crate) struct PaceArgs {
+    /// The rate: N/PERIOD, for example 100/s or 5/10s
+    #[arg(value_name = "RATE")]
+    pub(crate) rate: Limit,
+    /// The interval of releases
+    #[arg(long, value_name = "PERIOD", default_value = "100ms", value_parser = period)]
+    pub(crate) interval: Duration,
+    /// The cost of a line: one, bytes (its end included), or field:N, the whole number in its Nth
+    /// field; fields are separated by white space
+    #[arg(long, value_name = "COST", default_value = "one", value_parser = line_cost)]
+    pub(crate) cost: LineCost,
+    /// Wait for the first interval too, instead of releasing what it allows at once
+    #[arg(long)]
+    pub(crate) empty: bool,
+    /// A command whose lines are released, with its arguments, after `--`
+    #[arg(last = true, value_name = "COMMAND", value_hint = ValueHint::CommandWithArguments)]
+    pub(crate) command: Vec<String>,
+}
+
+/// What a line costs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LineCost {
+    One,
+    Bytes,
+    /// The number in this field; the first one is 1.
+    Field(NonZero<usize>),
+}
+
+fn line_cost(text: &str) -> Result<LineCost, String> {
+    let field = || {
+        text.strip_prefix("field:")?
+            .parse()
+            .ok()
+            .map(LineCost::Field)
+    };
+    match text {
+        "one" => Ok(LineCost::One),
+        "bytes" => Ok(LineCost::Bytes),
+        _ => field().ok_or_else(|| "expected one, bytes or field:N".into()),
+    }
 }
 
 /// Prints a script that completes the arguments of this program in a shell.

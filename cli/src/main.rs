@@ -9,6 +9,7 @@
 //! | [`check`] | whether the rules of a file are valid, and which of them a request matches |
 //! | [`policy_file`] | files of rules: their formats, and how their errors are shown |
 //! | `shm` | limiters in memory that processes share: lists, shows and removes them |
+//! | [`pace`] | lines, released at a rate |
 //! | [`completions`] | scripts that complete the arguments in a shell |
 //! | [`failure`] | errors that stop the program, and their exit code |
 //! | [`text`] | formatting of numbers |
@@ -19,6 +20,7 @@ mod completions;
 mod demo;
 mod failure;
 mod limit;
+mod pace;
 mod policy_file;
 mod replay;
 #[cfg(target_os = "linux")]
@@ -38,6 +40,7 @@ fn main() -> ExitCode {
         Command::Check(args) => check::run(&args),
         #[cfg(target_os = "linux")]
         Command::Shm(args) => shm::run(&args),
+        Command::Pace(args) => pace::run(&args),
         Command::Completions(args) => completions::run(&args),
     };
     match outcome {
