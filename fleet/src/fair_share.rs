@@ -8,9 +8,10 @@
 //! sum over all      = min(partitions, sum of the demands)
 //! ```
 //!
-//! Whoever has had least so far is entitled to one more. A member that has it keeps it until it has
-//! had more than the next one by a turn, so that leases do not go back and forth. In the long run,
-//! members with the same demand have the same, also if there are fewer partitions than members.
+//! The members that have had one more for the shortest time are entitled to it. A member that has
+//! it keeps it until it has had it for a turn longer than the next one, so that leases do not go
+//! back and forth. In the long run, members with the same demand have the same, also if there are
+//! fewer partitions than members.
 //!
 //! Source: the fair share of Doorman, in whole partitions and without a master.
 

@@ -98,9 +98,16 @@ pub struct Protocol {
     /// The earliest instant of any exchange, after a failure.
     retry_at: Timestamp,
     failures: u32,
+    /// The largest demand that the store may remember of this member.
+    published: u32,
     is_alone: bool,
     has_left: bool,
-    /// How long it has used partitions, in partition-nanoseconds.
+    /// Whether it wanted more than what all members have, in the last picture.
+    competes: bool,
+    /// How many partitions each member can have that wants them, in the last picture.
+    level: u32,
+    /// How long it has used more than that, in partition-nanoseconds. What waits does not move, so
+    /// all members agree on who is next, although their pictures differ in age.
     served: u128,
     /// The share that the limiter has.
     shown: Share,
@@ -136,7 +143,7 @@ impl Settings {
 
     /// For how long a member keeps a partition that not all can have, in milliseconds.
     fn turn(&self) -> u64 {
-        let turn = self.lease.max(self.interval * INTERVALS_IN_A_TURN);
+        let turn = self.interval.saturating_mul(INTERVALS_IN_A_TURN);
         u64::try_from(turn.as_millis()).unwrap_or(u64::MAX)
     }
 }
@@ -144,9 +151,12 @@ impl Settings {
 /// How long a member waits for an answer at most.
 const LONGEST_PATIENCE: Duration = Duration::from_secs(2);
 
-/// A turn is at least as many intervals, so that capacity that changes hands is idle for a small
-/// part of the time.
-const INTERVALS_IN_A_TURN: u32 = 40;
+/// A turn is so many intervals, so that capacity that changes hands is idle for a small part of the
+/// time.
+const INTERVALS_IN_A_TURN: u32 = 50;
+
+/// How many turns more than the others a member has had at most that count against it.
+const REMEMBERED_TURNS: u64 = 2;
 
 /// A lease that the member may use until its end.
 #[derive(Clone, Copy, Debug)]
@@ -171,6 +181,8 @@ struct Flight {
     sent: Timestamp,
     /// How many of the leases in `releasing` it releases.
     released: usize,
+    /// The demand that it publishes.
+    demand: u32,
 }
 
 /// What happens to a member.
@@ -305,8 +317,11 @@ impl Protocol {
             ask_at: now,
             retry_at: now,
             failures: 0,
+            published: 0,
             is_alone: false,
             has_left: false,
+            competes: false,
+            level: settings.partitions,
             served: 0,
             shown: Share::NONE,
             reports: Vec::new(),
@@ -370,6 +385,23 @@ impl Protocol {
         self.entitled().saturating_sub(self.held())
     }
 
+    /// Returns whether the store answered the last exchange, or there was none.
+    ///
+    /// ```
+    /// # use portcullis_core::{Rate, Timestamp};
+    /// # use portcullis_fleet::{Event, MemberId, Pool, Protocol};
+    /// let pool = Pool::builder("writes", Rate::per_second(500)).build()?;
+    /// let mut member = Protocol::new(&pool, MemberId(1), 1, Timestamp::ZERO);
+    /// let (exchange, _) = member.on(Event::Demand(3), Timestamp::ZERO).send.unwrap();
+    /// assert!(member.is_connected());
+    /// member.on(Event::Failed { exchange }, Timestamp::ZERO);
+    /// assert!(!member.is_connected());
+    /// # Ok::<(), portcullis_fleet::PoolError>(())
+    /// ```
+    pub const fn is_connected(&self) -> bool {
+        self.failures == 0
+    }
+
     /// Returns whether the member has left and the store knows that it has no leases.
     ///
     /// ```
@@ -400,7 +432,8 @@ impl Protocol {
     /// Ends the leases whose end has passed.
     fn pass_time(&mut self, now: Timestamp) {
         let passed = now.saturating_since(self.now);
-        self.served += passed.as_nanos() * self.used.len() as u128;
+        let beyond = self.held().saturating_sub(self.level);
+        self.served += passed.as_nanos() * u128::from(beyond);
         self.now = self.now.max(now);
         let now = self.now;
         self.used.retain(|lease| now < lease.ends);
@@ -428,6 +461,7 @@ impl Protocol {
             self.is_alone = false;
             self.reports.push(Report::Reachable);
         }
+        self.published = flight.demand;
         // The store decided after the request was sent.
         let lasts = self.settings.lease.saturating_sub(self.settings.margin);
         let ends = flight.sent.saturating_add(lasts);
@@ -457,9 +491,9 @@ impl Protocol {
         self.ask_at = flight.sent.saturating_add(interval);
         if let Some(remaining) = answer.hold_off {
             self.reports.push(Report::HoldsOff(remaining));
-            // Not all members at once.
+            // The store said so after the request was sent. Not all members ask at once.
             let after = remaining.min(self.settings.lease) + interval / 4;
-            self.ask_at = self.ask_at.max(self.now.saturating_add(after));
+            self.ask_at = self.ask_at.max(flight.sent.saturating_add(after));
         }
     }
 
@@ -516,9 +550,12 @@ impl Protocol {
         };
         let shares = FairShares::of(claims, self.settings.partitions, self.settings.turn());
         let share = shares.share(own);
-        if own.demand <= shares.level() {
+        let competed = core::mem::replace(&mut self.competes, own.demand > shares.level());
+        if !self.competes {
+            self.level = self.settings.partitions;
             return;
         }
+        self.level = shares.level();
         let others = || claims.iter().filter(|claim| claim.member != self.id);
         let short = others().map(|claim| shares.share(claim).saturating_sub(claim.held));
         let held: u32 = claims.iter().map(|claim| claim.held).sum();
@@ -526,10 +563,18 @@ impl Protocol {
         // What the free partitions do not cover, the members above their share give back.
         let lacking = short.sum::<u32>().saturating_sub(free);
         self.limit = share.max(self.held().saturating_sub(lacking));
-        // A member without a demand for a while does not save up a claim to more than the others.
-        let active = others().filter(|claim| claim.demand > shares.level());
-        if let Some(least) = active.map(|claim| claim.served).min() {
-            self.served = self.served.max(u128::from(least) * NANOS_PER_MILLI);
+        // What a member has had while there was enough for all does not count, neither for it nor
+        // against it, and of the rest only the last turns.
+        let competing = others().filter(|claim| claim.demand > shares.level());
+        if let Some(least) = competing.map(|claim| claim.served).min() {
+            let most = least.saturating_add(REMEMBERED_TURNS * self.settings.turn());
+            let served = if competed { most } else { least };
+            let served = u128::from(served) * NANOS_PER_MILLI;
+            self.served = if competed {
+                self.served.min(served)
+            } else {
+                served
+            };
         }
     }
 
@@ -578,8 +623,10 @@ impl Protocol {
         if self.flight.is_some() {
             return None;
         }
-        let polls = self.settings.fair && (self.target > 0 || !self.used.is_empty());
-        let asks = (self.short() > 0 || polls && !self.has_left).then_some(self.ask_at);
+        // The others leave a member its share for as long as the store remembers its demand.
+        let is_seen = self.target > 0 || self.published > 0 || !self.used.is_empty();
+        let polls = self.settings.fair && is_seen && !self.has_left;
+        let asks = (self.short() > 0 || polls).then_some(self.ask_at);
         let releases = (!self.releasing.is_empty()).then_some(self.now);
         let renews = (!self.used.is_empty()).then_some(self.renew_at);
         let first = [asks, releases, renews].into_iter().flatten().min()?;
@@ -592,10 +639,14 @@ impl Protocol {
             return None;
         }
         self.exchanges += 1;
+        let demand = if self.has_left { 0 } else { self.target };
+        let demand = demand.min(self.settings.partitions);
+        self.published = self.published.max(demand);
         self.flight = Some(Flight {
             exchange: self.exchanges,
             sent: self.now,
             released: self.releasing.len(),
+            demand,
         });
         for lease in &mut self.used {
             lease.is_asked = true;
@@ -604,11 +655,7 @@ impl Protocol {
         let request = Exchange {
             member: self.id,
             lease: self.settings.lease,
-            demand: if self.has_left {
-                0
-            } else {
-                self.target.min(self.settings.partitions)
-            },
+            demand,
             served: u64::try_from(self.served / NANOS_PER_MILLI).unwrap_or(u64::MAX),
             renew: self.used.iter().map(|lease| lease.held).collect(),
             release: self.releasing.clone(),

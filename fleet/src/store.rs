@@ -96,8 +96,8 @@ pub struct Exchange {
     pub lease: Duration,
     /// How many partitions the member wants in all.
     pub demand: u32,
-    /// How long the member has held partitions, in partition-milliseconds. The store only repeats
-    /// it in [`Answer::members`].
+    /// How long the member has held more partitions than all members can have, in
+    /// partition-milliseconds. The store only repeats it in [`Answer::members`].
     pub served: u64,
     /// The leases to renew: all that the member knows of, except those to release.
     pub renew: Vec<Held>,

@@ -56,17 +56,14 @@ pub enum Kind {
     Concurrency,
     /// Records of numbers by key.
     Records,
-    /// A token bucket in stripes.
-    Stripes,
 }
 
 impl Kind {
-    const ALL: [(Self, u32); 5] = [
+    const ALL: [(Self, u32); 4] = [
         (Self::Limiter, 1),
         (Self::Table, 2),
         (Self::Concurrency, 3),
         (Self::Records, 4),
-        (Self::Stripes, 5),
     ];
 }
 
@@ -77,7 +74,6 @@ impl core::fmt::Display for Kind {
             Self::Table => "table",
             Self::Concurrency => "concurrency",
             Self::Records => "records",
-            Self::Stripes => "stripes",
         })
     }
 }

@@ -228,7 +228,7 @@ pub(crate) const STEPS: &[Step] = &[
     },
     Step {
         name: "soak",
-        about: "the property tests with 10^9 operations, and the stress tests for minutes; 10,000 waits for 10 s on every runtime; the longest loom models with more pre-emptions; 10^8 pre-empted calls, and random traces for half an hour; a million random paths, files of policies, and sequences of decisions; a policy that changes twice a second for a minute; 10 million forged keys; a million random header fields; an HTTP service under load, beside nginx",
+        about: "the property tests with 10^9 operations, and the stress tests for minutes; 10,000 waits for 10 s on every runtime; the longest loom models with more pre-emptions; 10^8 pre-empted calls, and random traces for half an hour; a million random paths, files of policies, and sequences of decisions; a policy that changes twice a second for a minute; 10 million forged keys; a million random header fields; an HTTP service under load, beside nginx; 100,000 simulated fleets",
         needs: None,
         beside: false,
         run: soak,
@@ -469,7 +469,11 @@ fn soak(context: &Context) -> Check {
     let mut shared = context.cargo_test();
     shared.args(["--release", "--package", "portcullis-shm", "--tests"]);
     let shared = command::run_tests(shared.args(ignored))?;
+    let mut fleets = context.cargo_test();
+    fleets.args(["--profile", "checked", "--package", "portcullis-fleet"]);
+    fleets.args(["--test", "simulation"]);
+    let fleets = command::run_tests(fleets.args(ignored))?;
     Ok(format!(
-        "{tests}; {models}; {accesses}; {traces}; {policies}; {http}; {shared}"
+        "{tests}; {models}; {accesses}; {traces}; {policies}; {http}; {shared}; {fleets}"
     ))
 }

@@ -2,6 +2,7 @@
 //! loom model or test to fail.
 
 mod counters;
+mod fleets;
 mod jobs;
 mod leases;
 mod middleware;
@@ -113,6 +114,11 @@ const SUITES: &[Suite] = &[
     Suite {
         mutants: middleware::MUTANTS,
         arguments: &["--package", "portcullis-tower", "--all-features"],
+        rustflags: "",
+    },
+    Suite {
+        mutants: fleets::MUTANTS,
+        arguments: &["--package", "portcullis-fleet"],
         rustflags: "",
     },
     Suite {

@@ -165,14 +165,7 @@ impl LeaseTable {
             }
         }
         self.publish(request, now, ends);
-        answer
-            .members
-            .extend(self.members.iter().map(|member| Claim {
-                member: member.id,
-                demand: member.demand,
-                held: member.held,
-                served: member.served,
-            }));
+        answer.members = self.count(now);
         answer
     }
 
@@ -195,6 +188,27 @@ impl LeaseTable {
     pub fn holder(&self, partition: u32, now: Timestamp) -> Option<(MemberId, u64)> {
         let lease = (*self.partitions.get(partition as usize)?)?;
         (now < lease.ends).then_some((lease.member, lease.fence))
+    }
+
+    /// Returns what each member wants and has at `now`.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::Timestamp;
+    /// # use portcullis_fleet::{Exchange, LeaseTable, MemberId};
+    /// let mut table = LeaseTable::new();
+    /// let ask = Exchange {
+    ///     demand: 5,
+    ///     ..Exchange::new(MemberId(1), Duration::from_secs(15))
+    /// };
+    /// table.exchange(&ask, Timestamp::ZERO);
+    /// assert_eq!(table.claims(Timestamp::ZERO)[0].demand, 5);
+    /// // The table remembers it for the time of a lease.
+    /// assert!(table.claims(Timestamp::from_secs(15)).is_empty());
+    /// ```
+    pub fn claims(&mut self, now: Timestamp) -> Vec<Claim> {
+        self.members.retain(|member| now < member.ends);
+        self.count(now)
     }
 
     /// Restarts the table at `now` with its content, as etcd does: each lease begins again.
@@ -289,7 +303,7 @@ impl LeaseTable {
         &mut self.partitions[index]
     }
 
-    /// Records what the member said, and counts the leases of all members.
+    /// Records what the member said.
     fn publish(&mut self, request: &Exchange, now: Timestamp, ends: Timestamp) {
         let said = Member {
             id: request.member,
@@ -303,6 +317,10 @@ impl LeaseTable {
             .retain(|member| now < member.ends && member.id != said.id);
         let place = self.members.partition_point(|member| member.id < said.id);
         self.members.insert(place, said);
+    }
+
+    /// Counts the leases of all members.
+    fn count(&mut self, now: Timestamp) -> Vec<Claim> {
         for member in &mut self.members {
             member.held = 0;
         }
@@ -314,6 +332,13 @@ impl LeaseTable {
                 }
             }
         }
+        let claims = self.members.iter().map(|member| Claim {
+            member: member.id,
+            demand: member.demand,
+            held: member.held,
+            served: member.served,
+        });
+        claims.collect()
     }
 }
 
