@@ -47,6 +47,9 @@ use crate::{
 ///   reserved, and what a [`Fallback`] allows.
 /// - A partition is used only as long as the store has leased it to this member, whatever happens
 ///   to the driver, the store or the network: see [`Protocol`] and [`ShareLimiter`].
+/// - Time is that of a monotonic clock. On Linux, it stands still while the whole machine is
+///   suspended, or a virtual machine is stopped. After that, leases that have ended in the store
+///   may be used for the rest of their time.
 ///
 /// ```
 /// use core::time::Duration;
@@ -586,9 +589,9 @@ impl fmt::Debug for MemberBuilder {
 }
 
 /// A number from the seeds of the hash tables of the standard library, which the operating system
-/// chooses at random.
+/// chooses at random. A process that was forked has the seeds of the other one, but not its number.
 fn random() -> u64 {
-    RandomState::new().hash_one(0)
+    RandomState::new().hash_one((std::process::id(), Instant::now()))
 }
 
 /// The part of a [`Member`] that does the work: it talks with the store and sets the limiter.

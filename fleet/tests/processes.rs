@@ -83,9 +83,17 @@ fn child() {
     let (limiter, begun) = (member.limiter(), Instant::now());
     loop {
         // A request states when it was admitted.
-        let at = now();
+        let (before, at) = (member.status(), now());
         let request = match limiter.try_acquire_at(at, 1) {
-            Ok(_) => at.as_nanos(),
+            Ok(_) => {
+                let share = before.share;
+                let is_same = member.status() == before;
+                assert!(
+                    !is_same || at < share.until,
+                    "admitted after the end of the leases"
+                );
+                at.as_nanos()
+            }
             Err(denied) => {
                 let wait = denied.retry(&*limiter).wait_from(now());
                 thread::sleep(wait.unwrap().max(Duration::from_micros(100)));

@@ -96,7 +96,7 @@ pub use limit::{CounterLimit, CounterLimitError, MAX_UNITS};
 pub use memory::MemoryStore;
 pub use quota::Quota;
 #[cfg(feature = "redis")]
-pub use redis::{RedisSettings, RedisStore};
+pub use redis::{RedisChannel, RedisSettings, RedisStore};
 #[cfg(all(feature = "shm", target_os = "linux"))]
 pub use shared::SharedStore;
 pub use sync::SyncChannel;

@@ -95,7 +95,8 @@
 //!   `json`, `FileSource`.
 //! - `queue`: requests that wait for permits, by `Policy::acquire` and `Policy::blocking_acquire`.
 //!   Enables `live`.
-//! - `redis`: `counters::RedisStore`, counters and the state of limits on a Redis server.
+//! - `redis`: `counters::RedisStore`, counters and the state of limits on a Redis server, and
+//!   `counters::RedisChannel`, messages between instances.
 //! - `shm`: `counters::SharedStore`, counters and the state of limits in memory that the processes
 //!   of a host share. Linux.
 //! - `wait`: `LivePolicy::changed` and `LivePolicy::blocking_changed`. Enables `live`.

@@ -1,107 +1,27 @@
 //! A counter store on a Redis server, which the tests start on a free port of this host.
 
+#[path = "counters/server.rs"]
+mod server;
 #[path = "counters/support.rs"]
 mod support;
 
 use core::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use core::time::Duration;
 use std::collections::HashMap;
-use std::net::{TcpListener, TcpStream};
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
 
 use portcullis_core::{Clock, ManualClock, Timestamp};
 use portcullis_policy::counters::{
-    Charge, Counter, CounterLimit, CounterStore, MemoryStore, Quota, QuotaWrite, RedisSettings,
-    RedisStore, StoreError,
+    Charge, Counter, CounterLimit, CounterStore, MemoryStore, Quota, QuotaWrite, RedisStore,
+    StoreError,
 };
+use server::Server;
 use support::{ByWrites, Grants, Plain, bucket, windows};
 use tokio::runtime::{Builder, Runtime};
 
 const SECOND: Duration = Duration::from_secs(1);
-
-/// A server of one test.
-struct Server {
-    child: Child,
-    port: u16,
-}
-
-impl Server {
-    /// Starts a server: the one that `PORTCULLIS_REDIS` names, or the one that is installed. `None`
-    /// if there is none, outside of CI.
-    fn start() -> Option<Self> {
-        let free = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = free.local_addr().unwrap().port();
-        drop(free);
-        Self::start_on(port)
-    }
-
-    fn start_on(port: u16) -> Option<Self> {
-        let program = std::env::var_os("PORTCULLIS_REDIS");
-        let mut server = Command::new(program.unwrap_or_else(|| "redis-server".into()));
-        server.args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]);
-        server.args(["--port", &port.to_string()]);
-        let child = match server.stdout(Stdio::null()).spawn() {
-            Ok(child) => child,
-            Err(error) => {
-                let missing = format!(
-                    "redis-server cannot be started ({error}): install Debian's package \
-                     redis-server, or set PORTCULLIS_REDIS to the path of the program"
-                );
-                assert!(std::env::var_os("CI").is_none(), "{missing}");
-                eprintln!("skipped: {missing}");
-                return None;
-            }
-        };
-        let server = Self { child, port };
-        let begun = Instant::now();
-        while TcpStream::connect(("127.0.0.1", port)).is_err() {
-            assert!(begun.elapsed() < 20 * SECOND, "the server does not start");
-            thread::sleep(Duration::from_millis(5));
-        }
-        Some(server)
-    }
-
-    fn settings(&self) -> RedisSettings {
-        RedisSettings::new(&format!("redis://127.0.0.1:{}/", self.port)).time_limit(5 * SECOND)
-    }
-
-    /// A store with a connection of its own.
-    fn store(&self) -> RedisStore {
-        RedisStore::new(&self.settings()).unwrap()
-    }
-
-    /// The answer to a command that is not one of the store.
-    async fn ask<T: redis::FromRedisValue>(&self, command: &[&str]) -> T {
-        let url = format!("redis://127.0.0.1:{}/", self.port);
-        let client = redis::Client::open(url).unwrap();
-        let mut connection = client.get_multiplexed_async_connection().await.unwrap();
-        let mut cmd = redis::cmd(command[0]);
-        cmd.arg(&command[1..]);
-        cmd.query_async(&mut connection).await.unwrap()
-    }
-
-    /// Stops or continues the process of the server.
-    fn signal(&self, name: &str) {
-        let pid = self.child.id().to_string();
-        let sent = Command::new("kill").args([name, &pid]).status().unwrap();
-        assert!(sent.success());
-    }
-
-    fn stop(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
 
 fn runtime() -> Runtime {
     Builder::new_current_thread().enable_all().build().unwrap()

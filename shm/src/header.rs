@@ -56,14 +56,17 @@ pub enum Kind {
     Concurrency,
     /// Records of numbers by key.
     Records,
+    /// A token bucket in stripes.
+    Stripes,
 }
 
 impl Kind {
-    const ALL: [(Self, u32); 4] = [
+    const ALL: [(Self, u32); 5] = [
         (Self::Limiter, 1),
         (Self::Table, 2),
         (Self::Concurrency, 3),
         (Self::Records, 4),
+        (Self::Stripes, 5),
     ];
 }
 
@@ -74,6 +77,7 @@ impl core::fmt::Display for Kind {
             Self::Table => "table",
             Self::Concurrency => "concurrency",
             Self::Records => "records",
+            Self::Stripes => "stripes",
         })
     }
 }

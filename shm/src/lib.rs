@@ -27,7 +27,8 @@
 //! | to share | open | it is |
 //! |---|---|---|
 //! | a token bucket or a fixed window | [`SharedFile::limiter`] | a [`SharedLimiter`] |
-//! | one of these for each key | [`SharedFile::table`] | a [`SharedTable`] |
+//! | a token bucket that many cores use | [`SharedFile::striped`] | a [`SharedStripes`] |
+//! | a token bucket or a fixed window for each key | [`SharedFile::table`] | a [`SharedTable`] |
 //! | a concurrency limit | [`SharedFile::concurrency`] | a [`SharedConcurrency`] |
 //! | counters and numbers by key | [`SharedFile::records`] | [`SharedRecords`] |
 //!
@@ -85,12 +86,19 @@ mod shared_limiter;
 #[cfg(not(loom))]
 mod shared_records;
 #[cfg(not(loom))]
+mod shared_stripes;
+#[cfg(not(loom))]
 mod shared_table;
 #[cfg(not(loom))]
 #[expect(unreachable_pub, reason = "loom's models use it")]
 mod slots;
 #[cfg(loom)]
 pub mod slots;
+#[cfg(not(loom))]
+#[expect(unreachable_pub, reason = "loom's models use it")]
+mod stripes;
+#[cfg(loom)]
+pub mod stripes;
 mod sync;
 #[cfg(not(loom))]
 #[expect(unreachable_pub, reason = "loom's models use it")]
@@ -112,5 +120,7 @@ pub use shared_file::SharedFile;
 pub use shared_limiter::{Shareable, SharedLimiter};
 #[cfg(not(loom))]
 pub use shared_records::{LockedRecords, Record, RecordsError, SharedRecords};
+#[cfg(not(loom))]
+pub use shared_stripes::SharedStripes;
 #[cfg(not(loom))]
 pub use shared_table::{SharedKeyed, SharedTable};

@@ -3,7 +3,7 @@
 //! The pages are `MAP_SHARED`: other processes, also hostile ones, write them at any time. So
 //! nothing in them is read or written except through atomics, for which any bits are valid. All
 //! references that this module returns are to types that consist of atomics and nothing else:
-//! [`StateWord`], [`Version`], [`Line`], [`AtomicU32`], [`AtomicU64`].
+//! [`StateWord`], [`Version`], [`Stripe`], [`Line`], [`AtomicU32`], [`AtomicU64`].
 //!
 //! Soundness: the address and the length are those of one `mmap`, which lasts until the drop of the
 //! [`Mapping`]. The references borrow the mapping. The offset and the number of items are checked
@@ -27,6 +27,7 @@ use portcullis_core::{Line, StateWord};
 use crate::error::OpenError;
 use crate::fault::{self, Entry};
 use crate::header::HEADER;
+use crate::stripes::Stripe;
 use crate::versions::{self, Version};
 
 /// The pages of a file.
@@ -347,5 +348,55 @@ impl MappedWords {
 
     pub(crate) fn is_lost(&self) -> bool {
         self.mapping.is_lost()
+    }
+}
+
+/// The number of stripes in a file.
+pub(crate) const STRIPES: usize = 8;
+
+/// The rest and the stripes of [`SharedStripes`](crate::SharedStripes), in a file: a word on lines
+/// of its own, and the stripes.
+#[derive(Debug)]
+pub(crate) struct MappedRest {
+    word: *const StateWord,
+    stripes: *const [Stripe; STRIPES],
+    mapping: Mapping,
+}
+
+// SAFETY: the pointers are into the mapping, which can be sent and shared.
+unsafe impl Send for MappedRest {}
+// SAFETY: as above.
+unsafe impl Sync for MappedRest {}
+
+impl MappedRest {
+    pub(crate) const BYTES: u64 = 4096;
+
+    pub(crate) fn new(mapping: Mapping) -> Self {
+        Self {
+            word: mapping.items(0, 1).as_ptr(),
+            stripes: mapping.items(size_of::<Stripe>(), 1).as_ptr(),
+            mapping,
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn stripes(&self) -> &[Stripe] {
+        // SAFETY: the mapping lasts as long as `self`, and has the stripes. A `Stripe` is an atomic
+        // and padding, which nothing accesses.
+        unsafe { &*self.stripes }
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_lost(&self) -> bool {
+        self.mapping.is_lost()
+    }
+}
+
+impl AsRef<StateWord> for MappedRest {
+    #[inline(always)]
+    fn as_ref(&self) -> &StateWord {
+        // SAFETY: the mapping lasts as long as `self`, and has the word. A `StateWord` is an
+        // atomic.
+        unsafe { &*self.word }
     }
 }

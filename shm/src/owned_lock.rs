@@ -72,8 +72,15 @@ pub fn release(word: &AtomicU32) -> bool {
 /// Frees the lock if `me` owns it: a dead process, whose number the caller has now. Returns whether
 /// to wake all that sleep.
 pub fn inherit(word: &AtomicU32, me: u32) -> bool {
-    let seen = word.load(Relaxed);
-    seen & !WAITED == me && word.compare_exchange(seen, 0, Acquire, Relaxed).is_ok()
+    let mut seen = word.load(Relaxed);
+    while seen & !WAITED == me {
+        // A waiter may set `waited` in between. It does so once.
+        match word.compare_exchange(seen, 0, Acquire, Relaxed) {
+            Ok(_) => return true,
+            Err(newer) => seen = newer,
+        }
+    }
+    false
 }
 
 /// How a process waits for the lock of a file.

@@ -17,6 +17,10 @@ use portcullis_core::Timestamp;
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use redis::{Client, FromRedisValue, Pipeline, RedisError, Script, ScriptInvocation, Value};
 
+mod channel;
+
+pub use channel::RedisChannel;
+
 use super::limit::Shape;
 use super::quota::Judgement;
 use super::{
@@ -173,6 +177,17 @@ struct Scripts {
     take: Script,
 }
 
+/// A connection that is made when it is first used, and again when it breaks.
+fn connect(settings: &RedisSettings) -> Result<ConnectionManager, StoreError> {
+    let config = ConnectionManagerConfig::new()
+        .set_connection_timeout(Some(settings.connection_limit))
+        .set_response_timeout(Some(settings.time_limit))
+        .set_min_delay(settings.reconnect_delay.min(Duration::from_millis(10)))
+        .set_max_delay(settings.reconnect_delay);
+    let client = Client::open(settings.url.as_str()).map_err(|error| unavailable(&error))?;
+    ConnectionManager::new_lazy_with_config(client, config).map_err(|error| unavailable(&error))
+}
+
 const TAKE: &str = include_str!("redis/take.lua");
 
 impl RedisStore {
@@ -192,16 +207,8 @@ impl RedisStore {
     /// assert!(matches!(store, Err(StoreError::Unavailable(_))));
     /// ```
     pub fn new(settings: &RedisSettings) -> Result<Self, StoreError> {
-        let config = ConnectionManagerConfig::new()
-            .set_connection_timeout(Some(settings.connection_limit))
-            .set_response_timeout(Some(settings.time_limit))
-            .set_min_delay(settings.reconnect_delay.min(Duration::from_millis(10)))
-            .set_max_delay(settings.reconnect_delay);
-        let client = Client::open(settings.url.as_str()).map_err(|error| unavailable(&error))?;
-        let connection = ConnectionManager::new_lazy_with_config(client, config)
-            .map_err(|error| unavailable(&error))?;
         Ok(Self {
-            connection,
+            connection: connect(settings)?,
             prefix: settings.prefix.clone(),
             time_limit: settings.time_limit,
             scripts: Scripts {

@@ -12,6 +12,7 @@ const SLOTS: &str = "shm/src/slots.rs";
 const VERSIONS: &str = "shm/src/versions.rs";
 const RECORDS: &str = "shm/src/shared_records.rs";
 const OWNED_LOCK: &str = "shm/src/owned_lock.rs";
+const STRIPES: &str = "shm/src/stripes.rs";
 const ATTACHED: &str = "core/src/rules/attached.rs";
 
 /// Those that a test with processes must detect.
@@ -315,5 +316,26 @@ pub(super) const OF_THE_SLOTS: &[Mutant] = &[
         text: "{ me | WAITED } else { owner | WAITED }",
         by: "{ me | WAITED } else { me }",
         test: ("shared_lock", "one_owner_at_a_time_has_the_lock"),
+    },
+    Mutant {
+        file: STRIPES,
+        within: "fn draw(",
+        text: "u64::from(room - n));",
+        by: "u64::from(room));",
+        test: ("shared_stripes", "permits_are_in_one_place_or_granted_once"),
+    },
+    Mutant {
+        file: STRIPES,
+        within: "fn draw(",
+        text: "self.search(n).ok_or(denied)",
+        by: "Err(denied)",
+        test: ("shared_stripes", "the_last_permits_are_found_in_any_stripe"),
+    },
+    Mutant {
+        file: STRIPES,
+        within: "pub fn refund(",
+        text: ".compare_exchange(left, back, Relaxed, Relaxed)",
+        by: ".compare_exchange(stripe.word.load(Relaxed), back, Relaxed, Relaxed)",
+        test: ("shared_stripes", "a_refund_returns_permits_once"),
     },
 ];
