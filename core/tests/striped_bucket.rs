@@ -12,9 +12,10 @@ mod draws;
 #[path = "support/soak.rs"]
 mod soak;
 
-use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::SeqCst;
+use core::sync::atomic::{AtomicI64, AtomicU64};
 use core::time::Duration;
+use std::sync::Mutex;
 
 use account::Account;
 use allocations::allocations;
@@ -791,6 +792,74 @@ fn threads_get_the_burst_together_at_one_instant() {
         }
     }
     on_both!(check);
+}
+
+/// Threads take on random stripes, and refund what any of them took, in parts and in any order. At
+/// one instant, what is out and what is left are the burst.
+fn refund_on_other_threads<const N: usize>(burst: u64, start: Timestamp, seed: u64) -> u64 {
+    let builder = StripedBucket::builder(Rate::new(1, Duration::from_hours(24)), burst);
+    let bucket: StripedBucket<N> = builder.origin(start).build().unwrap();
+    let (out, refunded) = (AtomicI64::new(0), AtomicU64::new(0));
+    let receipts = Mutex::new(Vec::<(u32, Receipt)>::new());
+    let work = |seed: u64| {
+        let mut draws = seeded(seed);
+        for _ in 0..if cfg!(debug_assertions) {
+            2_000
+        } else {
+            20_000
+        } {
+            let on = Stripe::of(&bucket, draws.below(N as u64) as usize);
+            let one = {
+                let mut all = receipts.lock().unwrap();
+                let is_refund = draws.once_in(3) && !all.is_empty();
+                let which = draws.below(all.len().max(1) as u64) as usize;
+                is_refund.then(|| all.swap_remove(which))
+            };
+            if let Some((n, receipt)) = one {
+                let part = draws.within(1, n.into()) as u32;
+                let refund = on.refund_at(start, part, receipt);
+                out.fetch_sub(refund.permits.into(), SeqCst);
+                refunded.fetch_add(refund.permits.into(), SeqCst);
+                if part < n {
+                    receipts.lock().unwrap().push((n - part, refund.rest));
+                }
+            } else {
+                let n = draws.one_of(&[1, 1, 1, 2, 9, 70, burst / 5 + 1]) as u32;
+                if let Ok(receipt) = on.take_at(start, n) {
+                    out.fetch_add(n.into(), SeqCst);
+                    receipts.lock().unwrap().push((n, receipt));
+                }
+            }
+            if draws.once_in(100) {
+                std::thread::yield_now();
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            scope.spawn(move || work(4 * seed + thread));
+        }
+    });
+    let left = bucket.available_at(start);
+    assert_eq!(out.into_inner() + left as i64, burst as i64, "{bucket:?}");
+    let take = |i: u64| take(&Stripe::of(&bucket, i as usize % N), start, 1);
+    assert!((0..left).all(|i| take(i) == 1) && (0..N as u64).all(|i| take(i) == 0));
+    refunded.into_inner()
+}
+
+#[test]
+fn threads_that_refund_what_others_took_lose_and_gain_no_permit() {
+    let mut refunded = 0;
+    // Also where the nanoseconds since the origin of time have no more room.
+    for (seed, nanos) in (0..).zip([0, 1 << 50, 1 << 63, u64::MAX - 5]) {
+        for burst in [64, 300, 10_000] {
+            refunded += refund_on_other_threads::<1>(burst, ns(nanos), seed);
+            refunded += refund_on_other_threads::<2>(burst, ns(nanos), seed);
+            refunded += refund_on_other_threads::<8>(burst, ns(nanos), seed);
+        }
+    }
+    println!("{refunded} refunded");
+    assert!(refunded > 1_000, "{refunded}");
 }
 
 #[test]

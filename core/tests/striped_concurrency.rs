@@ -12,13 +12,14 @@ mod soak;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::SeqCst;
 use std::collections::VecDeque;
-use std::sync::Barrier;
+use std::sync::{Barrier, Mutex};
 
 use allocations::allocations;
 use draws::Draws;
 use portcullis_core::{
-    AllOf, Concurrency, Denied, Idle, Limiter, LimiterExt, NativeWord, PassedOn, QueueLimiter,
-    Receipt, Retry, Setting, SettingsError, Stripe, StripedConcurrency, Timestamp, Waiting, Word,
+    AllOf, Concurrency, Denied, Idle, Lease, Limiter, LimiterExt, NativeWord, PassedOn,
+    QueueLimiter, Receipt, Retry, Setting, SettingsError, Stripe, StripedConcurrency, Timestamp,
+    Waiting, Word,
 };
 use soak::rounds;
 
@@ -370,6 +371,10 @@ fn race<const N: usize, W: Word>(limit: u32, most: [u32; 4], round: u64) -> u32 
         } else {
             100_000
         } {
+            // Others run while this one has permits, also on one processor.
+            if draws.once_in(256) {
+                std::thread::yield_now();
+            }
             let on = Stripe::of(&striped, draws.below(N as u64) as usize);
             let n = draws.one_of(&[1, 1, 1, 2, most / 3 + 1]);
             if out.iter().sum::<u32>() + n <= most {
@@ -411,6 +416,80 @@ fn threads_never_have_more_in_use_than_the_limit_and_lose_nothing() {
         assert!(denials > 100, "{denials}");
     }
     on_both!(check);
+}
+
+/// Threads release leases of each other, whole and in part.
+fn release_on_other_threads<const N: usize>(limit: u32, seed: u64) -> u32 {
+    let striped: StripedConcurrency<N> = StripedConcurrency::new(limit);
+    let (in_use, denials) = (AtomicU32::new(0), AtomicU32::new(0));
+    let leases = Mutex::new(Vec::<Lease<&StripedConcurrency<N>>>::new());
+    let work = |seed: u64| {
+        let mut draws = seeded(seed);
+        for _ in 0..if cfg!(debug_assertions) {
+            2_000
+        } else {
+            20_000
+        } {
+            if draws.once_in(2) {
+                let n = draws.one_of(&[1, 1, 2, 3, limit / 7 + 1, limit / 2 + 1]);
+                match striped.try_acquire(n) {
+                    Ok(lease) => {
+                        let before = in_use.fetch_add(n, SeqCst);
+                        assert!(before + n <= limit, "{before} + {n} of {limit}");
+                        leases.lock().unwrap().push(lease);
+                    }
+                    Err(_) => {
+                        denials.fetch_add(1, SeqCst);
+                    }
+                }
+            } else {
+                let mut all = leases.lock().unwrap();
+                let which = draws.below(all.len().max(1) as u64) as usize;
+                let one = (which < all.len()).then(|| all.swap_remove(which));
+                drop(all);
+                if let Some(mut lease) = one {
+                    let part = draws.within(1, lease.permits().into()) as u32;
+                    in_use.fetch_sub(part, SeqCst);
+                    lease.release(part);
+                    if lease.permits() > 0 {
+                        leases.lock().unwrap().push(lease);
+                    }
+                }
+            }
+            if draws.once_in(100) {
+                std::thread::yield_now();
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            scope.spawn(move || work(4 * seed + thread));
+        }
+    });
+    let leases = leases.into_inner().unwrap();
+    let left: u32 = leases.iter().map(Lease::permits).sum();
+    assert_eq!(
+        (striped.in_use(), striped.available()),
+        (left, limit - left)
+    );
+    assert!(striped.try_acquire(limit - left + 1).is_err());
+    drop(leases);
+    assert!(striped.try_acquire(limit).is_ok(), "lost");
+    denials.into_inner()
+}
+
+#[test]
+fn threads_that_release_leases_of_each_other_lose_and_gain_no_permit() {
+    let mut denials = 0;
+    for seed in 0..3 {
+        denials += release_on_other_threads::<1>(40, seed);
+        denials += release_on_other_threads::<2>(65, seed);
+        denials += release_on_other_threads::<8>(5_000, seed);
+        denials += release_on_other_threads::<64>(3_000, seed);
+        let most = StripedConcurrency::<4>::max_limit();
+        denials += release_on_other_threads::<4>(most, seed);
+    }
+    assert!(denials > 100, "{denials}");
 }
 
 #[test]

@@ -6,7 +6,8 @@ use core::time::Duration;
 
 use portcullis_core::{Denied, Timestamp};
 use portcullis_policy::{
-    Algorithm, Conditions, Decision, Imported, Key, Limit, Outcome, Policy, Request, Rule,
+    Algorithm, Conditions, Decision, Imported, Key, Limit, LivePolicy, Outcome, Policy, Request,
+    Rule,
 };
 
 /// The one route of a file of Ocelot: `Limit`, `Period`, and `Wait`, empty for none.
@@ -254,6 +255,29 @@ fn limitador_tells_limit_rest_and_reset_of_allowed_and_denied_requests_alike() {
             .unwrap();
         assert_eq!(reset.as_secs(), 60 - second);
     }
+}
+
+/// Of limitador's `integration_tests`: `configure_with`, for limits that stay, change and go.
+#[test]
+fn limitador_keeps_the_counters_of_limits_that_stay_and_deletes_the_others() {
+    let live = LivePolicy::new(limitador(3, 60));
+    let hit = |second, user| hit(&live.load(), second, user, 1).is_allowed();
+    let replace = |policy| live.replace_at(Timestamp::from_secs(1), policy);
+    assert!(hit(0, "1") && hit(0, "1"));
+    // The same limits once more.
+    replace(limitador(3, 60));
+    assert!(hit(1, "1"));
+    assert!(!hit(1, "1") && hit(1, "2"));
+    // Another maximum.
+    replace(limitador(5, 60));
+    assert!(hit(1, "1") && hit(1, "1"));
+    assert!(!hit(1, "1"));
+    // Without the limit, and with it again.
+    replace(Policy::new([]).unwrap());
+    assert!(hit(1, "1"));
+    replace(limitador(3, 60));
+    assert!(hit(1, "1") && hit(1, "1") && hit(1, "1"));
+    assert!(!hit(1, "1"));
 }
 
 #[test]

@@ -6,6 +6,7 @@ use core::pin::pin;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
+use std::thread::ScopedJoinHandle;
 use std::time::Instant;
 
 use portcullis_core::Timestamp;
@@ -891,4 +892,86 @@ fn threads_that_decide_while_the_policy_changes_see_one_rule_set_and_lose_no_cou
         "{generation} changes, {} decisions",
         decisions.load(Relaxed)
     );
+}
+
+/// Files of which none can go on with all the state of another: other keys, kinds, algorithms,
+/// numbers of limits, and settings of paths.
+const UNLIKE: &[&str] = &[
+    "[[rules]]\nname='a'\nkey=['path']\nlimits=['1000000/h']\n",
+    "[[rules]]\nname='a'\nkey=['path','method']\npenalty='1s'\n\
+     limits=[{at_once=100},{rate='1000000/h',algorithm='fixed-window'}]\n",
+    "[[rules]]\nname='a'\nlimits=[{rate='1000/h',algorithm='sliding-window',segments=64},'5/7d']\n\
+     [[rules]]\nname='b'\nlimits=['1/s']\n",
+    "[[rules]]\nname='b'\nkind='burst'\nlimits=['1/s']\n",
+    "",
+    "[[rules]]\nname='a'\nkey=['path']\nhold='30s'\n\
+     limits=[{rate='1000/m',debt=10},{rate='1000000/h',refill='stepwise'},{at_once=3}]\n\
+     overrides=[{key=['/1'],limits=['3/h']},{key=['/2'],limits=[]}]\n",
+    "[[rules]]\nname='a'\nenabled=false\nlimits=['1/s']\n\
+     [[rules]]\nname='c'\nshadow=true\nkey=['path']\nlimits=[{at_once=2}]\n",
+    "[paths]\nignore_case=true\n[[rules]]\nname='a'\nkey=['path']\nkeys=1\n\
+     limits=['7/s',{rate='8/m',algorithm='window-from-request',wait='5d'}]\n\
+     thresholds=[{at='5/10s',decision='x',hold='1m'}]\n",
+    "[[rules]]\nname='a'\nkey=['path']\nkeys=10000\nlimits=['2199023255/1ms','1/106751d']\n",
+];
+
+/// While threads decide, hold, settle, report and explain, one file follows another. In the end
+/// all permits at once are back.
+#[test]
+fn threads_that_use_policies_of_unlike_files_in_turn_lose_no_permit_at_once() {
+    let read = |nth: usize| Policy::from_toml(UNLIKE[nth % UNLIKE.len()]).unwrap();
+    let paths: Vec<String> = (0..5).map(|path| format!("/{path}")).collect();
+    let live = LivePolicy::new(read(1));
+    let work = |thread: usize| {
+        let mut kept = Vec::new();
+        for turn in 0_usize..if cfg!(debug_assertions) {
+            3_000
+        } else {
+            30_000
+        } {
+            let draw = (turn * 7 + thread) * 11 % 97;
+            let method = if draw.is_multiple_of(7) { "GET" } else { "PUT" };
+            let request = Request::new(method, &paths[draw % 5]).cost(draw as u32 % 4);
+            let (policy, now) = (live.load(), at(10_000 + draw as u64 % 5));
+            match draw % 11 {
+                0..=6 => {
+                    let decision = policy.decide_at(now, &request);
+                    let _ = (decision.retry(), decision.status());
+                    if draw.is_multiple_of(3) {
+                        kept.push(decision.into_owned(policy.share()));
+                    }
+                }
+                7 => assert!(policy.explain_at(now, &request).is_ok()),
+                8 => {
+                    policy
+                        .hold_at(now, &request)
+                        .settle_at(now, draw as u32 % 9);
+                }
+                9 => {
+                    policy.report_at(now, &request, 3);
+                }
+                _ => kept.truncate(1),
+            }
+            if turn.is_multiple_of(50) {
+                std::thread::yield_now();
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        let threads = [0, 1, 2].map(|thread| scope.spawn(move || work(thread)));
+        let mut changes = 0;
+        while changes < 30 || !threads.iter().all(ScopedJoinHandle::is_finished) {
+            changes += 1;
+            live.replace_at(at(10_000), read(4 * changes));
+        }
+        println!("{changes} changes");
+    });
+    live.replace_at(at(20_000), read(1));
+    for (path, method) in paths
+        .iter()
+        .flat_map(|path| ["GET", "PUT"].map(|m| (path, m)))
+    {
+        let all = Request::new(method, path).cost(100);
+        assert!(allows(&live, at(20_000), &all), "{method} {path}");
+    }
 }
