@@ -462,6 +462,30 @@ fn a_pool_that_another_run_of_the_server_has_written_is_leased_after_one_lease_t
     });
 }
 
+#[test]
+fn a_lease_that_has_ended_is_not_renewed_although_no_one_else_has_it() {
+    let Some(server) = Server::start(Kind::Redis) else {
+        return;
+    };
+    runtime().block_on(async {
+        let store = aged(&server, "ended").await;
+        let one = ask(1, LONG, &[3], 1);
+        let held = store.exchange("ended", &one).await.unwrap().granted;
+        let ended = format!("{} {} 1", one.member, held[0].fence);
+        server.set("ended", "p:3", &ended).await;
+        let answer = store
+            .exchange("ended", &renewing(&one, &held))
+            .await
+            .unwrap();
+        assert!(
+            answer.renewed.is_empty() && answer.granted.is_empty(),
+            "{answer:?}"
+        );
+        let next = store.exchange("ended", &one).await.unwrap().granted;
+        assert!(next[0].fence > held[0].fence, "{next:?}");
+    });
+}
+
 /// Of two members that say they hold a partition, the one with the larger fence does.
 #[test]
 fn while_a_server_holds_off_the_larger_fence_counts() {

@@ -180,6 +180,16 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         file: REDIS,
+        within: "for _ = 1, ARGV[7] do",
+        text: "one and one.over",
+        by: "false",
+        test: (
+            "stores",
+            "a_lease_that_has_ended_is_not_renewed_although_no_one_else_has_it",
+        ),
+    },
+    Mutant {
+        file: REDIS,
         within: "for _ = 1, ARGV[8] do",
         text: "one.member == member and ",
         by: "",

@@ -62,7 +62,7 @@ end
 local hold_off = math.max(since + longest - now, 0)
 local fence = math.max(tonumber(facts.fence) or 0, now)
 
--- What has ended is gone, unless it is renewed below. No lease lasts longer than the longest.
+-- What has ended is removed below. No lease lasts longer than the longest.
 local removed, changed = {}, {}
 for id, one in pairs(partitions) do
   if one.ends > now + longest then
@@ -87,6 +87,9 @@ local renewed, granted, taken, mentioned = {}, {}, {}, {}
 for _ = 1, ARGV[7] do
   local id, of = take(), tonumber(take())
   local one = partitions[id]
+  if one and one.over then
+    one = nil
+  end
   local ours = one and one.member == member and one.fence == of
   -- The member says that it still holds the partition. While the server may have forgotten
   -- leases, it believes that, and the newest fence counts.
