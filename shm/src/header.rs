@@ -58,15 +58,18 @@ pub enum Kind {
     Records,
     /// A token bucket in stripes.
     Stripes,
+    /// A pool of leases.
+    LeasePool,
 }
 
 impl Kind {
-    const ALL: [(Self, u32); 5] = [
+    const ALL: [(Self, u32); 6] = [
         (Self::Limiter, 1),
         (Self::Table, 2),
         (Self::Concurrency, 3),
         (Self::Records, 4),
         (Self::Stripes, 5),
+        (Self::LeasePool, 6),
     ];
 }
 
@@ -78,6 +81,7 @@ impl core::fmt::Display for Kind {
             Self::Concurrency => "concurrency",
             Self::Records => "records",
             Self::Stripes => "stripes",
+            Self::LeasePool => "lease pool",
         })
     }
 }

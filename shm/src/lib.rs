@@ -30,6 +30,7 @@
 //! | a token bucket that many cores use | [`SharedFile::striped`] | a [`SharedStripes`] |
 //! | a token bucket or a fixed window for each key | [`SharedFile::table`] | a [`SharedTable`] |
 //! | a concurrency limit | [`SharedFile::concurrency`] | a [`SharedConcurrency`] |
+//! | leases that ids name | [`SharedFile::lease_pool`] | a [`SharedLeasePool`] |
 //! | counters and numbers by key | [`SharedFile::records`] | [`SharedRecords`] |
 //!
 //! # Guarantees
@@ -78,9 +79,16 @@ mod owned_lock;
 #[cfg(loom)]
 pub mod owned_lock;
 #[cfg(not(loom))]
+#[expect(unreachable_pub, reason = "loom's models use it")]
+mod pool_slots;
+#[cfg(loom)]
+pub mod pool_slots;
+#[cfg(not(loom))]
 mod shared_concurrency;
 #[cfg(not(loom))]
 mod shared_file;
+#[cfg(not(loom))]
+mod shared_lease_pool;
 #[cfg(not(loom))]
 mod shared_limiter;
 #[cfg(not(loom))]
@@ -116,6 +124,8 @@ pub use mapping::MappedLines;
 pub use shared_concurrency::{Ended, SharedConcurrency, SharedLease};
 #[cfg(not(loom))]
 pub use shared_file::SharedFile;
+#[cfg(not(loom))]
+pub use shared_lease_pool::SharedLeasePool;
 #[cfg(not(loom))]
 pub use shared_limiter::{Shareable, SharedLimiter};
 #[cfg(not(loom))]

@@ -3,7 +3,8 @@
 //! The pages are `MAP_SHARED`: other processes, also hostile ones, write them at any time. So
 //! nothing in them is read or written except through atomics, for which any bits are valid. All
 //! references that this module returns are to types that consist of atomics and nothing else:
-//! [`StateWord`], [`Version`], [`Stripe`], [`Line`], [`AtomicU32`], [`AtomicU64`].
+//! [`StateWord`], [`Version`], [`Stripe`],
+//! [`Slot`](pool_slots::Slot), [`Line`], [`AtomicU32`], [`AtomicU64`].
 //!
 //! Soundness: the address and the length are those of one `mmap`, which lasts until the drop of the
 //! [`Mapping`]. The references borrow the mapping. The offset and the number of items are checked
@@ -27,6 +28,7 @@ use portcullis_core::{Line, StateWord};
 use crate::error::OpenError;
 use crate::fault::{self, Entry};
 use crate::header::HEADER;
+use crate::pool_slots;
 use crate::stripes::Stripe;
 use crate::versions::{self, Version};
 
@@ -398,5 +400,43 @@ impl AsRef<StateWord> for MappedRest {
         // SAFETY: the mapping lasts as long as `self`, and has the word. A `StateWord` is an
         // atomic.
         unsafe { &*self.word }
+    }
+}
+
+/// The slots of a [`SharedLeasePool`](crate::SharedLeasePool), in a file.
+#[derive(Debug)]
+pub(crate) struct MappedPool {
+    slots: *const [pool_slots::Slot],
+    mapping: Mapping,
+}
+
+// SAFETY: `slots` are in the mapping, which can be sent and shared.
+unsafe impl Send for MappedPool {}
+// SAFETY: as above.
+unsafe impl Sync for MappedPool {}
+
+impl MappedPool {
+    /// The bytes that `count` slots need.
+    pub(crate) fn bytes(count: usize) -> u64 {
+        (count * size_of::<pool_slots::Slot>()) as u64
+    }
+
+    pub(crate) fn new(mapping: Mapping, count: usize) -> Self {
+        let slots = ptr::from_ref(mapping.items(0, count));
+        Self { slots, mapping }
+    }
+
+    #[inline(always)]
+    pub(crate) fn slots(&self) -> &[pool_slots::Slot] {
+        // SAFETY: the mapping lasts as long as `self`, and has the slots, which consist of atomics.
+        unsafe { &*self.slots }
+    }
+
+    pub(crate) fn file(&self) -> &File {
+        self.mapping.file()
+    }
+
+    pub(crate) fn is_lost(&self) -> bool {
+        self.mapping.is_lost()
     }
 }

@@ -111,9 +111,20 @@ fn a_grant_from_before_a_change_is_not_refunded() {
     let file = folder.file("limit").changing();
     let old = file.limiter(bucket(20)).unwrap();
     let receipt = old.take_at(now(), 5).unwrap();
+    let other = old.take_at(now(), 5).unwrap();
     let _new = file.limiter(bucket(30)).unwrap();
-    assert_eq!(old.refund_at(now(), 5, receipt).permits, 0);
-    assert_eq!(old.available_at(now()), 25);
+    assert_eq!(
+        old.refund_at(now(), 5, receipt).permits,
+        0,
+        "by the settings of before"
+    );
+    assert_eq!(old.available_at(now()), 20);
+    assert_eq!(
+        old.refund_at(now(), 5, other).permits,
+        0,
+        "by the new settings"
+    );
+    assert_eq!(old.available_at(now()), 20);
     std::thread::sleep(Duration::from_millis(1));
     let before = old.available_at(now());
     let receipt = old.take_at(now(), 5).unwrap();

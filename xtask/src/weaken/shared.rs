@@ -13,6 +13,8 @@ const VERSIONS: &str = "shm/src/versions.rs";
 const RECORDS: &str = "shm/src/shared_records.rs";
 const OWNED_LOCK: &str = "shm/src/owned_lock.rs";
 const STRIPES: &str = "shm/src/stripes.rs";
+const POOL_SLOTS: &str = "shm/src/pool_slots.rs";
+const SHARED_LEASE_POOL: &str = "shm/src/shared_lease_pool.rs";
 const ATTACHED: &str = "core/src/rules/attached.rs";
 
 /// Those that a test with processes must detect.
@@ -125,6 +127,34 @@ pub(super) const MUTANTS: &[Mutant] = &[
         text: "== SUPERSEDED && is_recent",
         by: "== SUPERSEDED && false && is_recent",
         test: ("changes", "settings_change_at_most_31_times_a_minute"),
+    },
+    // A lease of a dead process is lost, or one of a live process is taken.
+    Mutant {
+        file: SHARED_LEASE_POOL,
+        within: "fn recover_at(",
+        text: "|| !state.is_free() && is_dead(&mut is_alive)",
+        by: "",
+        test: (
+            "pool",
+            "an_id_passes_between_processes_and_the_leases_of_a_killed_one_return",
+        ),
+    },
+    Mutant {
+        file: SHARED_LEASE_POOL,
+        within: "fn recover_at(",
+        text: "!*is_alive[member]",
+        by: "*is_alive[member]",
+        test: (
+            "pool",
+            "an_id_passes_between_processes_and_the_leases_of_a_killed_one_return",
+        ),
+    },
+    Mutant {
+        file: POOL_SLOTS,
+        within: "pub fn claim(",
+        text: "seen.generation() + 1",
+        by: "seen.generation()",
+        test: ("pool", "no_more_leases_are_held_than_the_pool_has"),
     },
     // A write is half done when its process is killed, or the lock of the process is lost.
     Mutant {
@@ -313,8 +343,8 @@ pub(super) const OF_THE_SLOTS: &[Mutant] = &[
     Mutant {
         file: OWNED_LOCK,
         within: "pub fn take(",
-        text: "{ me | WAITED } else { owner | WAITED }",
-        by: "{ me | WAITED } else { me }",
+        text: "|| !waiting.is_alive(owner)",
+        by: "|| waiting.is_alive(owner)",
         test: ("shared_lock", "one_owner_at_a_time_has_the_lock"),
     },
     Mutant {
@@ -337,5 +367,29 @@ pub(super) const OF_THE_SLOTS: &[Mutant] = &[
         text: ".compare_exchange(left, back, Relaxed, Relaxed)",
         by: ".compare_exchange(stripe.word.load(Relaxed), back, Relaxed, Relaxed)",
         test: ("shared_stripes", "a_refund_returns_permits_once"),
+    },
+    Mutant {
+        file: POOL_SLOTS,
+        within: "fn exchange(",
+        text: "(from.0, to.0, AcqRel, Relaxed)",
+        by: "(from.0, to.0, Relaxed, Relaxed)",
+        test: ("shared_pool", "a_lease_guards_data"),
+    },
+    Mutant {
+        file: POOL_SLOTS,
+        within: "pub fn renew(",
+        text: "seen.renewals() + 1",
+        by: "seen.renewals()",
+        test: ("shared_pool", "a_lease_that_is_renewed_is_not_taken_over"),
+    },
+    Mutant {
+        file: POOL_SLOTS,
+        within: "fn publish(",
+        text: "self.state.compare_exchange(busy.0, held, Release, Relaxed)",
+        by: "Ok::<u64, u64>(self.state.swap(held, Release))",
+        test: (
+            "shared_pool",
+            "a_lease_is_released_once_also_while_it_is_renewed",
+        ),
     },
 ];
