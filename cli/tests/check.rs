@@ -298,3 +298,16 @@ fn the_guide_shows_what_the_program_prints() {
     let output = output.replace(service, "service.toml");
     assert!(guide.contains(&output), "{output}");
 }
+
+#[test]
+fn a_rule_with_a_store_is_asked_there() {
+    let rules =
+        "stores = ['shared']\n[[rules]]\nname = 'all'\nlimits = ['5/m']\nstore = 'shared'\n";
+    let file = Scratch::new("stored.toml", rules.as_bytes());
+    let output = check(&[file.path(), "--request", "GET /"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let stdout = text(&output.stdout);
+    let expected = "  all  decides: the store shared is asked: 5/60s\n\
+                    => decided by all in the store shared\n";
+    assert!(stdout.ends_with(expected), "{stdout}");
+}

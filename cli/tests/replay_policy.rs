@@ -601,6 +601,24 @@ fn a_policy_may_have_any_format_of_policy_files() {
     );
 }
 
+/// A log has the requests of all instances that share a store.
+#[test]
+fn limits_in_a_store_are_replayed_as_those_of_one_process() {
+    let log = Scratch::new("stored.log", &log(&lines(), false));
+    let rules = |stores: &str, setting: &str| {
+        let rule = "name = 'all'\nkey = ['address']\nlimits = ['2/m']\n";
+        let policy = format!("{stores}\n[[rules]]\n{rule}{setting}\n");
+        let policy = Scratch::new(&format!("stored{}.toml", stores.len()), policy.as_bytes());
+        replay(log.path(), policy.path(), &["--recommend", "10%"])
+    };
+    let of_process = rules("", "");
+    let of_store = rules("stores = ['shared']", "store = 'shared'");
+    for part in ["rules", "allowed", "denied", "recommended"] {
+        assert_eq!(of_process[part], of_store[part]);
+    }
+    assert!(of_store["denied"].as_u64() > Some(100));
+}
+
 #[test]
 fn the_header_of_a_proxy_is_the_address_if_the_log_has_no_other() {
     let lines = lines();

@@ -471,6 +471,20 @@ impl Rule {
         self
     }
 
+    /// Keeps the state of the limits in this process again: takes back
+    /// [`stored_in`](Self::stored_in) and [`synced`](Self::synced).
+    ///
+    /// ```
+    /// # use portcullis_policy::Rule;
+    /// let rule = Rule::new("clients").stored_in("shared").synced().in_process();
+    /// assert_eq!((rule.store(), rule.is_synced()), (None, false));
+    /// ```
+    #[must_use]
+    pub fn in_process(mut self) -> Self {
+        (self.store, self.is_synced) = (None, false);
+        self
+    }
+
     /// Returns this rule with each of its limits, and those of its
     /// [overrides](Self::override_key), [scaled](Limit::scaled) by `part / whole`.
     ///

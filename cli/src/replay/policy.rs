@@ -22,7 +22,7 @@ use std::hash::RandomState;
 use std::path::Path;
 
 use portcullis_core::Timestamp;
-use portcullis_policy::{Kind, Policy, Request, Rule, Statistics};
+use portcullis_policy::{Kind, Policy, Request, Rule, RuleError, Statistics};
 
 use self::waiting::{Waiting, Wanted};
 use super::format::Reader;
@@ -34,7 +34,7 @@ use super::timeline::{Tally, Timeline};
 use super::{Pass, input};
 use crate::args::ReplayArgs;
 use crate::failure::Failure;
-use crate::policy_file::PolicyFile;
+use crate::policy_file::{PolicyFile, Refused};
 use crate::text::counted;
 
 /// The kinds of rules that a log can be judged by, in the order in which they are asked. A log does
@@ -75,10 +75,28 @@ pub(crate) fn run(args: &ReplayArgs, file: &Path) -> Result<(), Failure> {
 /// Reads the policy. Prints its errors.
 fn load(args: &ReplayArgs, file: &Path) -> Result<Policy, Failure> {
     let file = PolicyFile::read(file, args.policy_format, "--policy-format")?;
-    file.policy().map_err(|errors| {
+    let policy = file.policy();
+    let policy = policy.and_then(|policy| in_process(policy).map_err(Refused::Together));
+    policy.map_err(|errors| {
         let count = counted(file.report(&errors), ("error", "errors"));
         Failure::Refused(format!("{}: {count}", file.name()))
     })
+}
+
+/// How many keys of a rule with a counter store can be in use at once.
+const STORED_KEYS: usize = 20_000;
+
+/// Keeps all limits in this process: a log has the requests of all instances, so one that all of
+/// them share is one of this process.
+fn in_process(policy: Policy) -> Result<Policy, Vec<RuleError>> {
+    if policy.rules().all(|rule| rule.store().is_none()) {
+        return Ok(policy);
+    }
+    let rules = policy.rules().map(|rule| match rule.store() {
+        None => rule.clone(),
+        Some(_) => rule.clone().in_process().keys(STORED_KEYS),
+    });
+    Policy::with_path_rules(rules, policy.path_rules())
 }
 
 /// A policy, and its decisions.
