@@ -36,11 +36,8 @@ fn child() {
             begun.parse().unwrap(),
             rounds.parse().unwrap(),
         ),
-        ["use", one, other, third, time] => {
-            use_for(
-                &[one, other, third].map(SharedFile::at),
-                time.parse().unwrap(),
-            );
+        ["use", a, b, c, d, e, time] => {
+            use_for(&[a, b, c, d, e].map(SharedFile::at), time.parse().unwrap());
         }
         ["write", file, time] => write_nonsense(Path::new(file), time.parse().unwrap()),
         ["outlive", file, other] => outlive(&SharedFile::at(file), &SharedFile::at(other)),
@@ -347,13 +344,15 @@ fn small_table(file: &SharedFile) -> SharedTable<TokenBucketRules> {
         .unwrap()
 }
 
-/// Uses a bucket and a table in files for a time, whatever they contain.
-fn use_for(files: &[SharedFile; 3], millis: u64) {
+/// Uses limiters in files for a time, whatever they contain.
+fn use_for(files: &[SharedFile; 5], millis: u64) {
     let bucket = files[0].limiter(bucket()).unwrap();
     let table = small_table(&files[1]);
     let uploads = files[2]
         .concurrency(9, Some(Duration::from_millis(5)))
         .unwrap();
+    let stripes = files[3].striped(Rate::per_second(50), 50_000).unwrap();
+    let pool = files[4].lease_pool(9).unwrap();
     println!("\nready");
     let begun = Instant::now();
     let mut decisions = 0;
@@ -364,6 +363,16 @@ fn use_for(files: &[SharedFile; 3], millis: u64) {
             }
             bucket.explain_at(now(), n);
             bucket.idle_at(now());
+            match stripes.take_at(now(), n) {
+                Ok(receipt) => drop(stripes.refund_at(now(), n / 2, receipt)),
+                Err(denied) => drop(stripes.retry(denied)),
+            }
+            stripes.explain_at(now(), n);
+            if let Ok(id) = pool.claim((n > 0).then_some(Duration::from_millis(1))) {
+                let _ = pool.renew(id, None);
+                let _ = pool.adopt(id);
+                let _ = pool.release(id);
+            }
             let key = table.keyed().key(&(decisions % 200));
             if let Err(denied) = key.take_at(now(), n) {
                 key.retry(denied);
@@ -381,6 +390,7 @@ fn use_for(files: &[SharedFile; 3], millis: u64) {
         if decisions % 4_000 == 0 {
             table.recover();
             table.keyed().sweep_at(now(), ..);
+            pool.recover();
         }
         decisions += 4;
     }
@@ -409,16 +419,17 @@ fn write_nonsense(path: &Path, millis: u64) {
 
 fn nonsense_in_the_file(time: Duration) {
     let folder = Folder::new(&format!("nonsense-{}", time.as_secs()));
-    let paths = ["limit", "table", "uploads"].map(|name| folder.path(name));
-    let [one, other, third] = paths.each_ref().map(|path| path.to_str().unwrap());
+    let names = ["limit", "table", "uploads", "stripes", "pool"];
+    let paths = names.map(|name| folder.path(name));
+    let [a, b, c, d, e] = paths.each_ref().map(|path| path.to_str().unwrap());
     let millis = time.as_millis().to_string();
-    let words = ["use", one, other, third, &millis];
+    let words = ["use", a, b, c, d, e, &millis];
     let mut users: Vec<_> = (0..4).map(|_| Process::start(&words)).collect();
     for user in &mut users {
         user.until("ready");
     }
     // The header is checked when a file is opened. After that, anything may be written.
-    let writers = [one, other, third].map(|path| Process::start(&["write", path, &millis]));
+    let writers = [a, b, c, d, e].map(|path| Process::start(&["write", path, &millis]));
     for user in users {
         let decisions: u64 = user.finish("decisions")[0].parse().unwrap();
         assert!(decisions > 1_000, "{decisions}");

@@ -469,11 +469,15 @@ fn soak(context: &Context) -> Check {
     let mut shared = context.cargo_test();
     shared.args(["--release", "--package", "portcullis-shm", "--tests"]);
     let shared = command::run_tests(shared.args(ignored))?;
+    let mut stores = context.cargo_test();
+    stores.args(["--release", "--package", "portcullis-policy"]);
+    stores.args(["--features", "shm", "--test", "shared"]);
+    let stores = command::run_tests(stores.args(ignored))?;
     let mut fleets = context.cargo_test();
     fleets.args(["--profile", "checked", "--package", "portcullis-fleet"]);
     fleets.args(["--test", "simulation"]);
     let fleets = command::run_tests(fleets.args(ignored))?;
     Ok(format!(
-        "{tests}; {models}; {accesses}; {traces}; {policies}; {http}; {shared}; {fleets}"
+        "{tests}; {models}; {accesses}; {traces}; {policies}; {http}; {shared}; {stores}; {fleets}"
     ))
 }
