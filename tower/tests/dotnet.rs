@@ -4,12 +4,15 @@
 #[path = "support/server.rs"]
 mod server;
 
+use std::sync::Arc;
+
 use axum::Router;
 use axum::extract::Path;
 use axum::routing::get;
 use http::StatusCode;
+use portcullis_core::Concurrency;
 use portcullis_policy::{Conditions, Key, Limit, Policy, Rule};
-use portcullis_tower::{ByPolicy, Decide, DenialSettings, RateLimitLayer};
+use portcullis_tower::{ByLimiter, ByPolicy, Decide, DenialSettings, RateLimitLayer};
 
 use server::{Client, serve};
 
@@ -108,4 +111,32 @@ async fn each_limit_finds_its_own_key() {
     assert_eq!(client.get("/", &b).await.status, 200);
     assert_eq!(client.get("/", &b).await.status, 429, "the path");
     assert_eq!(client.get("/other", &b).await.status, 200);
+}
+
+/// Of `PartitionedChainedLimiterTests`: `AcquireForwardsCorrectPermitCount` (346),
+/// `AcquireLeaseCorrectlyDisposesWithMultipleLimiters` (326) and
+/// `AcquireFailsAndReleasesAcquiredResources` (332). Each link takes the cost of the request, and
+/// all of it returns at the end of the response, or if a later link denies.
+#[tokio::test]
+async fn each_limit_takes_the_cost_and_has_it_back() {
+    let limits = [5, 3].map(|permits| Arc::new(Concurrency::new(permits)));
+    let [first, next] = limits
+        .clone()
+        .map(|limit| ByLimiter::shared(limit).by_cost());
+    let seen = limits.clone();
+    let handler = async move || format!("{} {}", seen[0].in_use(), seen[1].in_use());
+    let layer = RateLimitLayer::builder(first.and(next))
+        .cost(|head| head.uri.path()[1..].parse().unwrap_or(1))
+        .build();
+    let router = Router::new().route("/{cost}", get(handler)).layer(layer);
+    let mut client = Client::connect(serve(router).await).await;
+    let nothing_is_held = || limits.iter().all(|limit| limit.in_use() == 0);
+
+    assert_eq!(client.get("/3", &[]).await.body, "3 3");
+    server::until(nothing_is_held).await;
+    // The first has 4, and the other has not.
+    assert_eq!(client.get("/4", &[]).await.status, 429);
+    assert!(nothing_is_held());
+    assert_eq!(client.get("/2", &[]).await.body, "2 2");
+    server::until(nothing_is_held).await;
 }

@@ -1,0 +1,85 @@
+//! The header fields of the IETF, from a server on loopback to what a client reads (world Q).
+
+#[path = "support/server.rs"]
+mod server;
+
+use core::time::Duration;
+
+use axum::Router;
+use axum::routing::get;
+use http::HeaderMap;
+use portcullis_core::ManualClock;
+use portcullis_policy::{Algorithm, Limit, Policy, Rule};
+use portcullis_tower::fields::{Generation, ReadOptions, Stated, Unit};
+use portcullis_tower::{ByPolicy, RateLimitLayer};
+
+use server::{Client, Received, serve};
+
+fn read(reply: &Received) -> Stated {
+    let mut headers = HeaderMap::new();
+    for name in ["retry-after", "ratelimit-policy", "ratelimit"] {
+        if let Some(value) = reply.header(name) {
+            headers.insert(name, value.parse().unwrap());
+        }
+    }
+    Stated::read(&headers, &ReadOptions::new())
+}
+
+async fn served(limit: Limit, generation: Generation) -> (Client, &'static ManualClock) {
+    let clock: &ManualClock = Box::leak(Box::default());
+    clock.advance(Duration::from_secs(1_000));
+    let policy = Policy::new([Rule::new("dynamic").limit(limit)]).unwrap();
+    let layer = RateLimitLayer::builder(ByPolicy::new(policy))
+        .fields(generation)
+        .clock(clock)
+        .for_axum()
+        .build();
+    let router = Router::new().route("/", get(|| async {}));
+    (
+        Client::connect(serve(router.layer(layer)).await).await,
+        clock,
+    )
+}
+
+/// Exhausted (329): the fields of a 429 agree, and `Retry-After` is no earlier than the end of the
+/// effective window.
+#[tokio::test]
+async fn the_fields_of_a_denial_agree() {
+    for (generation, names) in [(Generation::Draft11, "rt"), (Generation::Next, "aw")] {
+        let limit = Limit::per(15, Duration::from_secs(20)).algorithm_of(Algorithm::FixedWindow);
+        let (mut client, clock) = served(limit, generation).await;
+        for left in (0..15).rev() {
+            let reply = client.get("/", &[]).await;
+            assert_eq!(reply.status, 200);
+            assert_eq!(read(&reply).quotas[0].available, Some(left));
+        }
+        clock.advance(Duration::from_millis(500));
+        let denied = client.get("/", &[]).await;
+        assert_eq!(denied.status, 429);
+        assert_eq!(
+            denied.header("ratelimit-policy"),
+            Some(r#""dynamic";q=15;w=20"#)
+        );
+        let seconds = denied.header("retry-after").unwrap();
+        let [left, time] = names.split_at(1).into();
+        assert_eq!(
+            denied.header("ratelimit"),
+            Some(&*format!(r#""dynamic";{left}=0;{time}={seconds}"#))
+        );
+        let stated = read(&denied);
+        assert!(stated.retry_after >= stated.quotas[0].reset, "{stated:?}");
+        // A client that waits for that time is served.
+        clock.advance(stated.retry_after.unwrap());
+        assert_eq!(client.get("/", &[]).await.status, 200);
+    }
+}
+
+/// Units (327): of a limit of requests at once.
+#[tokio::test]
+async fn a_limit_at_once_names_its_unit() {
+    let (mut client, _) = served(Limit::at_once(3), Generation::Draft11).await;
+    let reply = client.get("/", &[]).await;
+    let stated = read(&reply);
+    assert_eq!(stated.quotas[0].unit, Unit::ConcurrentRequests);
+    assert_eq!(stated.quotas[0].quota, Some(3));
+}
