@@ -132,6 +132,20 @@ fn a_grant_from_before_a_change_is_not_refunded() {
     assert_eq!(old.available_at(now()), before);
 }
 
+#[test]
+fn a_receipt_of_earlier_settings_is_worth_nothing_if_the_state_looks_the_same() {
+    let folder = Folder::new("receipt");
+    let file = folder.file("limit").changing();
+    let old = file.limiter(bucket(20)).unwrap();
+    let receipt = old.take_at(now(), 5).unwrap();
+    // Another debt leaves the state as it is.
+    let owing = TokenBucket::builder(Rate::ZERO, 20).debt(3);
+    let _new = file.limiter(owing.build().unwrap()).unwrap();
+    assert_eq!(old.available_at(now()), 15);
+    assert_eq!(old.refund_at(now(), 5, receipt).permits, 0);
+    assert_eq!(old.available_at(now()), 15);
+}
+
 const VERSION: usize = 128;
 
 /// Writes words into a version of a file's settings.

@@ -107,7 +107,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
         within: "fn refund_at(&self",
         text: "if known.is_older(",
         by: "if false && known.is_older(",
-        test: ("changes", "a_grant_from_before_a_change_is_not_refunded"),
+        test: (
+            "changes",
+            "a_receipt_of_earlier_settings_is_worth_nothing_if_the_state_looks_the_same",
+        ),
     },
     // A change whose process was killed stops all others.
     Mutant {
