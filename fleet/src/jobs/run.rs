@@ -46,6 +46,12 @@ use super::progress::{Ended, Event, Progress, Report, Shared, Wish};
 /// How often the loop goes round in one poll. Then it lets other tasks run.
 const ROUNDS: usize = 256;
 
+/// How often the runner looks whether the limit has become smaller, while it waits for permits.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// The shortest time between two requests, if the queue rejects them.
+const SHORTEST: Duration = Duration::from_millis(1);
+
 /// The settings of a runner.
 pub(super) struct Options<'q> {
     pub(super) batch: usize,
@@ -636,21 +642,17 @@ where
     }
 
     /// Waits for a smaller piece if the limit has become smaller than the present one. Returns
-    /// whether it has. Looks once in each interval.
+    /// whether it has.
     fn pay_less(&mut self, now: Timestamp, wait: Pin<&mut Option<P::Wait<'q>>>) -> bool {
         let Some(payment) = self.paying.as_ref().filter(|_| self.look <= now) else {
             return false;
         };
-        self.look = now.saturating_add(self.pause_of_an_interval());
+        self.look = now.saturating_add(LOOK);
         let is_too_large = u64::from(payment.piece) > self.permits.capacity().max(1);
         if is_too_large {
             self.pay(wait);
         }
         is_too_large
-    }
-
-    fn pause_of_an_interval(&self) -> Duration {
-        self.options.interval.max(Duration::from_millis(1))
     }
 
     /// Counts a piece that was granted, and starts the batch if it was the last one.
@@ -698,7 +700,8 @@ where
                 self.most = capacity;
             }
             _ => {
-                self.next = now.saturating_add(self.pause_of_an_interval());
+                let pause = self.options.interval.max(SHORTEST);
+                self.next = now.saturating_add(pause);
             }
         }
     }
