@@ -1,5 +1,5 @@
 //! Mutants of the protocol of a member and of the rules of a store, which the simulation of fleets
-//! must detect.
+//! or a test of the protocol must detect.
 
 use super::Mutant;
 
@@ -31,15 +31,18 @@ pub(super) const MUTANTS: &[Mutant] = &[
         file: PROTOCOL,
         within: "fn answered(",
         text: "if self.now < ends {",
-        by: "if !ends.saturating_since(Timestamp::ZERO).is_zero() {",
-        test: SIMULATION,
+        by: "if ends > Timestamp::ZERO {",
+        test: (
+            "protocol",
+            "a_grant_that_arrives_after_its_end_is_released_and_not_used",
+        ),
     },
     Mutant {
         file: PROTOCOL,
         within: "fn pass_time(",
         text: "self.used.retain(|lease| now < lease.ends);",
         by: "let _ = now;",
-        test: SIMULATION,
+        test: ("protocol", "from_its_end_on_a_lease_is_not_used"),
     },
     // A grant comes with a burst.
     Mutant {
@@ -57,6 +60,47 @@ pub(super) const MUTANTS: &[Mutant] = &[
         text: "self.holds_off_until = now.saturating_add(self.longest);",
         by: "self.holds_off_until = now;",
         test: SIMULATION,
+    },
+    Mutant {
+        file: TABLE,
+        within: "pub fn exchange(",
+        text: "holds_off && other.fence < held.fence",
+        by: "holds_off",
+        test: (
+            "protocol",
+            "a_store_that_has_forgotten_believes_the_larger_fence_and_grants_nothing",
+        ),
+    },
+    Mutant {
+        file: TABLE,
+        within: "pub fn exchange(",
+        text: "if !holds_off {",
+        by: "if holds_off || now >= self.holds_off_until {",
+        test: (
+            "protocol",
+            "a_store_that_has_forgotten_believes_the_larger_fence_and_grants_nothing",
+        ),
+    },
+    // A late release ends a later lease; a release is forgotten when its answer is lost.
+    Mutant {
+        file: TABLE,
+        within: "pub fn exchange(",
+        text: "lease.member == request.member && lease.fence == held.fence",
+        by: "lease.member == request.member",
+        test: (
+            "protocol",
+            "a_late_release_or_renewal_does_not_touch_a_later_lease",
+        ),
+    },
+    Mutant {
+        file: PROTOCOL,
+        within: "fn failed(",
+        text: "let Some(_) = self.flight",
+        by: "self.releasing.clear();\n        let Some(_) = self.flight",
+        test: (
+            "protocol",
+            "a_release_is_repeated_until_the_store_confirms_it",
+        ),
     },
     // Shares are fair: what waits is next; who has no demand claims nothing.
     Mutant {
@@ -80,7 +124,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
         within: "pub fn exchange(",
         text: "self.grant_again(request, now, ends, &mut answer);",
         by: "",
-        test: SIMULATION,
+        test: (
+            "protocol",
+            "a_store_grants_again_what_a_lost_answer_granted",
+        ),
     },
     // Leases are released when the demand has fallen.
     Mutant {
@@ -88,6 +135,6 @@ pub(super) const MUTANTS: &[Mutant] = &[
         within: "fn settle_target(",
         text: "self.target = falling.most;",
         by: "self.target = falling.most.max(self.target);",
-        test: SIMULATION,
+        test: ("protocol", "the_share_falls_before_a_release_is_sent"),
     },
 ];

@@ -1,0 +1,278 @@
+//! What a member does, event by event, and what a store grants.
+
+use core::time::Duration;
+
+use portcullis_core::{Rate, Timestamp};
+use portcullis_fleet::{
+    Actions, Answer, Event, Exchange, Held, LeaseTable, MemberId, Pool, Protocol, Report, Share,
+};
+
+const LEASE: Duration = Duration::from_secs(15);
+
+const fn at(millis: u64) -> Timestamp {
+    Timestamp::from_millis(millis)
+}
+
+/// 20 partitions, leases of 15 s, a margin of 200 ms.
+fn pool() -> Pool {
+    let pool = Pool::builder("writes", Rate::per_second(500));
+    pool.lease(LEASE).build().unwrap()
+}
+
+/// A member, and the request that it sends at 1 s for so many partitions.
+fn asking(partitions: u32) -> (Protocol, u64, Exchange) {
+    let mut member = Protocol::new(&pool(), MemberId(1), 1, at(0));
+    let actions = member.on(Event::Demand(partitions), at(1_000));
+    let (exchange, request) = actions.send.unwrap();
+    (member, exchange, request)
+}
+
+fn answer(member: &mut Protocol, exchange: u64, answer: &Answer, now: u64) -> Actions {
+    member.on(Event::Answered { exchange, answer }, at(now))
+}
+
+fn granted(partitions: &[u32]) -> Answer {
+    let granted = partitions.iter().map(|&partition| Held {
+        partition,
+        fence: 1,
+    });
+    Answer {
+        granted: granted.collect(),
+        ..Answer::default()
+    }
+}
+
+/// A member that has had leases on the partitions 3 and 7 since 1 s.
+fn holding() -> Protocol {
+    let (mut member, exchange, _) = asking(2);
+    let share = answer(&mut member, exchange, &granted(&[3, 7]), 1_010).share;
+    assert_eq!(share.unwrap().partitions, 2);
+    member
+}
+
+#[test]
+fn the_end_of_a_lease_counts_from_the_sending() {
+    for arrives in [1_001, 2_500, 4_000] {
+        let (mut member, exchange, _) = asking(1);
+        let actions = answer(&mut member, exchange, &granted(&[3]), arrives);
+        let until = at(1_000 + 14_800);
+        let share = Share {
+            partitions: 1,
+            until,
+        };
+        assert_eq!(actions.share, Some(share));
+    }
+}
+
+#[test]
+fn a_grant_that_arrives_after_its_end_is_released_and_not_used() {
+    let (mut member, exchange, _) = asking(1);
+    let actions = answer(&mut member, exchange, &granted(&[3]), 15_800);
+    assert_eq!(actions.share, None);
+    assert_eq!(member.leases().count(), 0);
+    let (_, request) = actions.send.unwrap();
+    assert_eq!(request.release, granted(&[3]).granted);
+
+    let (mut member, exchange, _) = asking(1);
+    let actions = answer(&mut member, exchange, &granted(&[3]), 15_799);
+    assert_eq!(actions.share.unwrap().partitions, 1);
+}
+
+#[test]
+fn from_its_end_on_a_lease_is_not_used() {
+    let mut member = holding();
+    member.on(Event::Wake, at(15_799));
+    assert_eq!(member.leases().count(), 2);
+    let actions = member.on(Event::Wake, at(15_800));
+    assert_eq!(actions.share, Some(Share::NONE));
+}
+
+#[test]
+fn a_renewal_moves_the_end_on_unless_it_has_passed() {
+    for (arrives, is_used) in [(6_010, true), (15_799, true), (15_800, false)] {
+        let mut member = holding();
+        let (exchange, request) = member.on(Event::Wake, at(6_000)).send.unwrap();
+        assert_eq!(request.renew.len(), 2);
+        let renewed = Answer {
+            renewed: request.renew,
+            ..Answer::default()
+        };
+        let actions = answer(&mut member, exchange, &renewed, arrives);
+        let until = at(6_000 + 14_800);
+        let share = Share {
+            partitions: 2,
+            until,
+        };
+        let expected = if is_used { share } else { Share::NONE };
+        assert_eq!(actions.share, Some(expected), "{arrives} ms");
+    }
+}
+
+#[test]
+fn what_the_store_does_not_renew_is_lost() {
+    let mut member = holding();
+    let (exchange, request) = member.on(Event::Wake, at(6_000)).send.unwrap();
+    let renewed = Answer {
+        renewed: request.renew[..1].to_vec(),
+        ..Answer::default()
+    };
+    let actions = answer(&mut member, exchange, &renewed, 6_010);
+    assert_eq!(actions.share.unwrap().partitions, 1);
+    assert!(actions.reports.contains(&Report::Lost(7)));
+}
+
+#[test]
+fn a_late_or_doubled_answer_changes_nothing() {
+    let (mut member, exchange, _) = asking(2);
+    // It has given that exchange up, and asked again.
+    let actions = member.on(Event::Wake, at(3_000));
+    assert!(actions.reports.contains(&Report::Unreachable));
+    assert_eq!(
+        answer(&mut member, exchange, &granted(&[3, 7]), 3_100).share,
+        None
+    );
+
+    let mut member = holding();
+    assert_eq!(answer(&mut member, 1, &granted(&[4, 5]), 1_020).share, None);
+    assert_eq!(member.leases().count(), 2);
+}
+
+#[test]
+fn the_share_falls_before_a_release_is_sent() {
+    let mut member = holding();
+    let actions = member.on(Event::Demand(1), at(2_000));
+    assert_eq!((actions.share, actions.wake_at), (None, at(2_300)));
+    // A demand that is back in time releases nothing.
+    member.on(Event::Demand(2), at(2_299));
+    assert_eq!(member.on(Event::Wake, at(2_300)).share, None);
+
+    member.on(Event::Demand(1), at(3_000));
+    let actions = member.on(Event::Wake, at(3_300));
+    assert_eq!(actions.share.unwrap().partitions, 1);
+    let (_, request) = actions.send.unwrap();
+    assert_eq!((request.renew.len(), request.release.len()), (1, 1));
+}
+
+#[test]
+fn a_release_is_repeated_until_the_store_confirms_it() {
+    let mut member = holding();
+    member.on(Event::Demand(1), at(3_000));
+    let (exchange, request) = member.on(Event::Wake, at(3_300)).send.unwrap();
+    let wake_at = member.on(Event::Failed { exchange }, at(3_400)).wake_at;
+    // In the meantime it does not ask for that partition.
+    let (_, again) = member.on(Event::Demand(20), wake_at).send.unwrap();
+    assert_eq!(again.release, request.release);
+    let released = request.release[0].partition;
+    assert!(!again.candidates.contains(&released) && again.candidates.len() == 18);
+}
+
+#[test]
+fn a_member_that_leaves_releases_everything() {
+    let mut member = holding();
+    let actions = member.on(Event::Leave, at(2_000));
+    assert_eq!(actions.share, Some(Share::NONE));
+    let (exchange, request) = actions.send.unwrap();
+    assert_eq!((request.release.len(), request.demand), (2, 0));
+    assert!(!member.has_left());
+    let actions = answer(&mut member, exchange, &Answer::default(), 2_010);
+    assert!(member.has_left() && actions.send.is_none());
+}
+
+#[test]
+fn without_the_store_a_member_backs_off_and_reports_when_it_is_alone() {
+    let mut member = holding();
+    let mut now = at(6_000);
+    let (mut exchanges, mut alone) = (0, None);
+    while alone.is_none() {
+        let actions = member.on(Event::Wake, now);
+        exchanges += u32::from(actions.send.is_some());
+        let is_alone = actions.reports.contains(&Report::Alone);
+        alone = is_alone.then_some(now);
+        now = actions.wake_at;
+    }
+    assert_eq!(alone, Some(at(15_800)));
+    assert!((3..7).contains(&exchanges), "{exchanges}");
+}
+
+fn ask(member: u128, candidates: Vec<u32>) -> Exchange {
+    Exchange {
+        at_most: candidates.len() as u32,
+        candidates,
+        ..Exchange::new(MemberId(member), LEASE)
+    }
+}
+
+#[test]
+fn a_store_grants_again_what_a_lost_answer_granted() {
+    let mut table = LeaseTable::new();
+    let lost = table.exchange(&ask(1, vec![3]), at(0));
+    let answer = table.exchange(&ask(1, vec![]), at(1_000));
+    assert_eq!(answer.granted, lost.granted);
+    assert_eq!(table.holder(3, at(15_999)), Some((MemberId(1), 1)));
+}
+
+#[test]
+fn a_late_release_or_renewal_does_not_touch_a_later_lease() {
+    let mut table = LeaseTable::new();
+    let first = table.exchange(&ask(1, vec![3]), at(0)).granted;
+    let later = table.exchange(&ask(2, vec![3]), at(15_000)).granted;
+    assert!(later[0].fence > first[0].fence);
+    let release = |held: &[Held], member| Exchange {
+        release: held.to_vec(),
+        ..ask(member, vec![])
+    };
+    table.exchange(&release(&first, 1), at(15_001));
+    // Nor does one of the same member with an old fence.
+    table.exchange(&release(&first, 2), at(15_002));
+    assert_eq!(
+        table.holder(3, at(15_003)),
+        Some((MemberId(2), later[0].fence))
+    );
+    let renew = Exchange {
+        renew: first,
+        ..ask(1, vec![])
+    };
+    assert!(table.exchange(&renew, at(15_004)).renewed.is_empty());
+}
+
+#[test]
+fn a_store_that_has_forgotten_believes_the_larger_fence_and_grants_nothing() {
+    let mut table = LeaseTable::new();
+    let first = table.exchange(&ask(1, vec![3]), at(0)).granted;
+    let later = table.exchange(&ask(2, vec![3]), at(15_000)).granted;
+    table.forget(at(15_100));
+    let renew = |held: &[Held], member| Exchange {
+        renew: held.to_vec(),
+        ..ask(member, vec![9])
+    };
+    // A claim that is late: its lease had ended before.
+    let late = table.exchange(&renew(&first, 1), at(15_200));
+    assert_eq!((late.renewed.len(), late.granted.len()), (1, 0));
+    // It is not granted again either, although the table has it for that member.
+    assert!(
+        table
+            .exchange(&ask(1, vec![]), at(15_300))
+            .granted
+            .is_empty()
+    );
+    let valid = table.exchange(&renew(&later, 2), at(15_400));
+    assert_eq!(valid.renewed, later);
+    assert!(
+        table
+            .exchange(&renew(&first, 1), at(15_500))
+            .renewed
+            .is_empty()
+    );
+    assert_eq!(
+        table.holder(3, at(15_501)),
+        Some((MemberId(2), later[0].fence))
+    );
+    // Until the longest lease has ended.
+    let answer = table.exchange(&ask(3, vec![9]), at(30_099));
+    assert_eq!(answer.hold_off, Some(Duration::from_millis(1)));
+    assert!(answer.granted.is_empty());
+    assert_eq!(
+        table.exchange(&ask(3, vec![9]), at(30_100)).granted.len(),
+        1
+    );
+}
