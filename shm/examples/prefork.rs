@@ -47,9 +47,11 @@ fn main() -> Result<(), Box<dyn Error>> {
             let name = format!("prefork.{}", listener.local_addr()?.port());
             let limit = open(&name, per_second.parse()?, burst.parse()?)?;
             let program = env::current_exe()?;
+            // A worker that starts while the main process ends has another parent when it looks.
+            let main = std::process::id().to_string();
             let worker = || {
                 let mut command = Command::new(&program);
-                command.args(["worker", &name, per_second, burst]);
+                command.args(["worker", &main, &name, per_second, burst]);
                 command
             };
             let burst = limit.rules().burst();
@@ -57,9 +59,9 @@ fn main() -> Result<(), Box<dyn Error>> {
             supervise(&listener, worker)?;
             Ok(())
         }
-        ["worker", name, per_second, burst] => {
+        ["worker", main, name, per_second, burst] => {
             let limit = open(name, per_second.parse()?, burst.parse()?)?;
-            work(&limit)?;
+            work(&limit, main.parse()?)?;
             Ok(())
         }
         _ => Err("usage: prefork ADDRESS PERMITS_PER_SECOND BURST".into()),
@@ -96,9 +98,8 @@ pub(crate) fn supervise(listener: &TcpListener, worker: impl Fn() -> Command) ->
     }
 }
 
-/// Serves connections, one after another, until the main process has ended.
-pub(crate) fn work(limit: &SharedLimiter<TokenBucket>) -> io::Result<()> {
-    let main = parent_id();
+/// Serves connections, one after another, until the process `main` has ended.
+pub(crate) fn work(limit: &SharedLimiter<TokenBucket>, main: u32) -> io::Result<()> {
     thread::spawn(move || {
         while parent_id() == main {
             thread::sleep(LOOK_EVERY);

@@ -15,7 +15,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Instant;
 
-use portcullis_shm::SharedFile;
+use portcullis_shm::{OpenError, SharedFile};
 use support::{Admission, PERMIT, Process, command, most_above_rate, now, role, seconds};
 
 /// The main process and its workers.
@@ -28,16 +28,18 @@ fn child() {
         ["main", name, per_second, burst] => {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
             println!("\nport {}\nready", listener.local_addr().unwrap().port());
+            let main = std::process::id().to_string();
             let worker = || {
-                let mut worker: Command = command(&["worker", name, per_second, burst]);
+                let mut worker: Command = command(&["worker", &main, name, per_second, burst]);
                 worker.stdout(Stdio::null());
                 worker
             };
             prefork::supervise(&listener, worker).unwrap();
         }
-        ["worker", name, per_second, burst] => {
+        ["worker", main, name, per_second, burst] => {
             let (per_second, burst) = (per_second.parse().unwrap(), burst.parse().unwrap());
-            prefork::work(&prefork::open(name, per_second, burst).unwrap()).unwrap();
+            let limit = prefork::open(name, per_second, burst).unwrap();
+            prefork::work(&limit, main.parse().unwrap()).unwrap();
         }
         [] => {}
         _ => panic!("{role:?}"),
@@ -80,8 +82,12 @@ impl Drop for Server {
         // The workers end when they see that the main process has.
         let until = Instant::now() + Duration::from_secs(10);
         let file = SharedFile::named(&self.name).unwrap();
-        while file.remove().is_err() && Instant::now() < until {
-            thread::sleep(Duration::from_millis(20));
+        while Instant::now() < until {
+            match file.remove() {
+                Err(OpenError::Busy { .. }) => thread::sleep(Duration::from_millis(20)),
+                // Removed, or none of them had opened it.
+                _ => break,
+            }
         }
     }
 }
@@ -117,6 +123,27 @@ fn the_lines_in_the_head_of_the_example_are_answered_as_they_say() {
     let replies: Vec<_> = (0..20).map(|_| get(server.address).unwrap()).collect();
     let denied = replies.iter().find(|(status, ..)| *status == 429).unwrap();
     assert_eq!(denied.1.as_deref(), Some("1"));
+}
+
+#[test]
+fn no_worker_outlives_the_main_process() {
+    let files: Vec<_> = (0..10)
+        .map(|round| {
+            let server = Server::start(&format!("ends-{round}"), 1, 1);
+            // Its workers are starting.
+            SharedFile::named(&server.name).unwrap()
+        })
+        .collect();
+    // Those that start last open their file late.
+    thread::sleep(Duration::from_millis(500));
+    for file in files {
+        let until = Instant::now() + Duration::from_secs(10);
+        while file.describe().is_ok_and(|about| about.is_in_use) {
+            assert!(Instant::now() < until, "a worker goes on");
+            thread::sleep(Duration::from_millis(20));
+        }
+        let _gone = file.remove();
+    }
 }
 
 const PER_SECOND: u32 = 200;
