@@ -11,7 +11,7 @@ use std::thread;
 
 use story::{BATCH, Counts, Service, ideal, naive, paced};
 
-const ATTEMPTS: usize = 5;
+const ATTEMPTS: usize = 8;
 
 /// Runs until the counts are as they should be.
 fn shows(run: impl Fn() -> Counts, expected: impl Fn(&Counts) -> bool) {
