@@ -165,6 +165,8 @@ pub struct CacheCounts {
 ///   the store has left. A limit with little demand has none.
 /// - **What is not used lapses** after `hold`, and with the segment of a window. It is not returned
 ///   to the store: it comes back as every permit does, with time.
+/// - **Wrong denials end soon.** Permits that another instance holds are not available to this one
+///   until they lapse, and a limit that is used up is asked again after `pause`.
 /// - **All or nothing.** A request takes from the blocks and from the store, or from none.
 /// - **Cancellation.** If the future is dropped, permits from blocks return. What the store has
 ///   taken is lost until it comes back with time.
@@ -195,9 +197,10 @@ pub struct CacheCounts {
 ///
 /// # Cost
 ///
-/// A decision without the store takes a mutex, looks up each id, and allocates. Every `hold`, an id
-/// in use asks the store about twice. If the cache is full, each `hold` one request looks through
-/// all ids for those that are not in use.
+/// A decision without the store takes a mutex, looks up each id, and allocates. An id in use asks
+/// the store about twice in each `hold`, or once in each [`pause`](CacheSettings::pause) if its
+/// limit is used up. If the cache is full, each `hold` one request looks through all ids for those
+/// that are not in use.
 ///
 /// ```
 /// use portcullis_core::ManualClock;
