@@ -25,8 +25,8 @@ use support::{bucket, windows};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A generic cell rate algorithm in a script, as redis-cell and its ports to Lua compute it: one
-/// instant, in floating-point seconds. `KEYS`: the key. `ARGV`: burst, permits per second, cost.
+/// The generic cell rate algorithm in a script, as `redis_rate` computes it: one instant, in
+/// floating-point seconds. `KEYS`: the key. `ARGV`: burst, permits per second, cost.
 const GCRA: &str = "
 local burst, rate, cost = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local interval = 1 / rate
@@ -125,7 +125,7 @@ struct Round {
 }
 
 /// Decisions of a round, a multiple of 16.
-const DECISIONS: u32 = 2_000;
+const DECISIONS: u32 = 800;
 
 async fn round(server: &Server, contestant: &mut Contestant, allows: bool) -> Round {
     let () = server.ask(&["CONFIG", "RESETSTAT"]).await;
@@ -251,7 +251,7 @@ fn costs_of_a_decision() {
             ),
         ];
         let mut rounds: Vec<Vec<Round>> = all.iter().map(|_| Vec::new()).collect();
-        for nth in 0..16 {
+        for nth in 0..12 {
             for ((_, allows, contestant), rounds) in all.iter_mut().zip(&mut rounds) {
                 let measured = round(&server, contestant, *allows).await;
                 // The first round connects and sends the scripts.
