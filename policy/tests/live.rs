@@ -329,7 +329,7 @@ fn a_window_with_a_lower_count_does_not_open_again_while_its_key_is_not_used() {
 }
 
 #[test]
-fn a_rule_with_another_key_begins_anew() {
+fn a_rule_with_another_key_starts_again() {
     let rule = || Rule::new("one").limit(limit("1/h"));
     let function = Key::function(|_, hasher| {
         hasher.write_u8(1);

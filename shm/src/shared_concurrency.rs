@@ -439,7 +439,7 @@ impl SharedLease<'_> {
         !self.held.has_ended(millis_now()) && all.all(|at| slots::holds(slots, at, self.held))
     }
 
-    /// Lets the time of the permits begin anew.
+    /// Lets the time of the permits start again.
     ///
     /// # Errors
     ///

@@ -56,8 +56,8 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
 /// undefined behavior, a panic or an endless loop in other processes.
 ///
 /// **Time.** All limiters in files count the time of `CLOCK_MONOTONIC`, which all processes of a
-/// machine share. It starts anew when the machine does. If a file on a disk is from before that,
-/// the first process that opens it replaces it by a new one: the limiter starts anew, as the
+/// machine share. It starts again when the machine does. If a file on a disk is from before that,
+/// the first process that opens it replaces it by a new one: the limiter starts again, as the
 /// processes themselves do. In containers with a time namespace the clock may have another origin;
 /// opening a file from a process with another origin fails.
 ///

@@ -77,7 +77,7 @@ fn a_file_of_another_boot_is_replaced_unless_it_is_in_use() {
         "a process uses it"
     );
     drop(old);
-    assert!(open().unwrap().try_acquire(20).is_ok(), "it starts anew");
+    assert!(open().unwrap().try_acquire(20).is_ok(), "it starts again");
     assert!(
         open().unwrap().try_acquire(1).is_err(),
         "and is replaced once"

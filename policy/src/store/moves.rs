@@ -13,7 +13,7 @@
 //! The token buckets and the windows without a wait of a rule move together: their words share a
 //! table, if there are several. If their number, their order or any of their settings changes, the
 //! new policy has a table of its own for them, to which the keys [move](KeyedList::move_to). A
-//! limit that goes on with another one takes its word along; one that begins anew gets a fresh
+//! limit that goes on with another one takes its word along; one that starts again gets a fresh
 //! word; the word of a limit that ends is left behind. If none of them goes on, no key moves.
 //!
 //! While keys move, and afterward, decisions by the old policy go on: there may be some that began
@@ -431,7 +431,7 @@ impl Store {
         }
     }
 
-    /// The rules of a token bucket or a window, which are `rules` if it begins anew. Then there is
+    /// The rules of a token bucket or a window, which are `rules` if it starts again. Then there is
     /// no `pair`.
     fn rules_for(
         &self,
@@ -451,7 +451,7 @@ impl Store {
         followed.unwrap_or(rules)
     }
 
-    /// The table of a limit that shares none. If the limit begins anew, there is no `pair`.
+    /// The table of a limit that shares none. If the limit starts again, there is no `pair`.
     fn table_for(
         &self,
         compiled: Compiled,

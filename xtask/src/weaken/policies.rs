@@ -314,7 +314,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         within: "fn follow(&mut self, old: &Self",
         text: "!rule.key.is_same(&before.key) ||",
         by: "",
-        test: ("live", "a_rule_with_another_key_begins_anew"),
+        test: ("live", "a_rule_with_another_key_starts_again"),
     },
     Mutant {
         file: "policy/src/follow.rs",
