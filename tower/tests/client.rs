@@ -292,10 +292,7 @@ async fn a_server_that_states_absurd_times_is_believed_for_the_longest_time_only
         vec![("ratelimit", r#""a";r=0;t=999999999999999"#.to_owned())],
         // A window without a reset.
         vec![
-            (
-                "ratelimit-policy",
-                r#""a";q=1;w=1000000"#.to_owned(),
-            ),
+            ("ratelimit-policy", r#""a";q=1;w=1000000"#.to_owned()),
             ("ratelimit", r#""a";r=0"#.to_owned()),
         ],
         vec![
