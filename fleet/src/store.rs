@@ -11,8 +11,9 @@
 //!   lease with the same member and the same fence. So a request that arrives late or twice does
 //!   not touch a lease that was granted after it was sent.
 //! - **The same again.** A member names all leases that it knows of. Others that the store has for
-//!   it were granted by an answer that was lost: the store grants them again, with the same fence.
-//!   A member that does not want them releases them.
+//!   it were granted by an answer that was lost: the store grants them again. A member that does
+//!   not want them releases them. The fence is a new one, unless the store refuses requests that
+//!   arrive late: a release of the old one may be on its way.
 //! - **No grant on amnesia.** A store that may have forgotten leases grants nothing until all of
 //!   them have ended, and says so ([`Answer::hold_off`]). In that time, a member may still renew
 //!   what it holds: the store takes its word for it, and of two members it believes the one with
@@ -196,8 +197,9 @@ pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>>
 ///   [`Exchange::lease`] has passed since it was granted or last renewed.
 /// - A grant to another member has a larger fence than all grants of the partition before.
 /// - A renewal or a release of another fence, or of a lease that has ended, does nothing.
-/// - A lease of the member that the request does not name is granted again, with the same fence,
-///   before any candidate, even if they are more than [`Exchange::at_most`].
+/// - A lease of the member that the request does not name is granted again, before any
+///   candidate, even if they are more than [`Exchange::at_most`]. It has a new fence, unless the
+///   store refuses requests that arrive late.
 /// - A store that may have forgotten leases grants nothing for the time of the longest lease, also
 ///   not again. Until then it renews leases that it does not know, of two members that of the
 ///   larger fence.

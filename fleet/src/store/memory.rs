@@ -4,8 +4,8 @@
 //! - *renew*: a lease of the same member and fence, which has not ended, begins again. While the
 //!   table holds off, so does a lease that the table does not know, or knows with a smaller fence.
 //! - *release*: a lease of the same member and fence ends.
-//! - *grant*: what the member has although it does not name it begins again, with the same fence.
-//!   Then candidates that are free begin. None begins while the table holds off.
+//! - *grant*: what the member has although it does not name it begins again, with a new fence. Then
+//!   candidates that are free begin. None begins while the table holds off.
 //! - *restart*: with its content, each lease begins again. Without, all are forgotten, and the
 //!   table holds off for the longest lease it has granted or renewed.
 //!
@@ -276,6 +276,7 @@ impl LeaseTable {
         ends: Timestamp,
         answer: &mut Answer,
     ) {
+        let fence = &mut self.fence;
         for (partition, lease) in (0..).zip(&mut self.partitions) {
             let Some(lease) = lease
                 .as_mut()
@@ -288,9 +289,15 @@ impl LeaseTable {
                 fence: lease.fence,
             };
             if !request.renew.contains(&held) {
+                // A release of the old fence may still be on its way.
+                *fence += 1;
+                lease.fence = *fence;
                 lease.ends = ends;
                 lease.length = request.lease;
-                answer.granted.push(held);
+                answer.granted.push(Held {
+                    partition,
+                    fence: *fence,
+                });
             }
         }
     }
