@@ -102,6 +102,16 @@ pub(super) const MUTANTS: &[Mutant] = &[
             "a_release_is_repeated_until_the_store_confirms_it",
         ),
     },
+    Mutant {
+        file: TABLE,
+        within: "fn grant_again(",
+        text: "*fence += 1;",
+        by: "*fence = lease.fence;",
+        test: (
+            "protocol",
+            "a_store_grants_again_what_a_lost_answer_granted",
+        ),
+    },
     // Shares are fair: what waits is next; who has no demand claims nothing.
     Mutant {
         file: FAIR_SHARE,
