@@ -148,8 +148,17 @@ impl LeaseTable {
         if !holds_off {
             self.grant_again(request, now, ends, &mut answer);
         }
+        // What has a new fence only is not more than the member counts on.
+        let is_counted_on = |held: &&Held| {
+            let named = request.renew.iter();
+            named
+                .map(|held| held.partition)
+                .any(|partition| partition == held.partition)
+        };
+        let counted_on = answer.granted.iter().filter(is_counted_on).count();
+        let most = counted_on + request.at_most as usize;
         for &partition in &request.candidates {
-            if holds_off || answer.granted.len() >= request.at_most as usize {
+            if holds_off || answer.granted.len() >= most {
                 break;
             }
             let fence = self.fence + 1;
