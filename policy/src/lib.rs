@@ -232,7 +232,8 @@ pub use policy::{
 pub use portcullis_async::QueueCounts;
 #[cfg(feature = "queue")]
 pub use queue::{
-    Acquiring, MAX_WAITING, OwnedAcquiring, OwnedQueuedDecision, QueueEnd, QueuedDecision,
+    Acquired, Acquiring, Asking, MAX_WAITING, OwnedAcquiring, OwnedQueuedDecision,
+    OwnedStoredDecision, QueueEnd, QueuedDecision,
 };
 pub use request::{Fields, Kind, Request};
 pub use rule::{MAX_LIMITS, MAX_TABLE_BYTES, OnMissing, Rule, RuleError};

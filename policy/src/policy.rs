@@ -506,17 +506,6 @@ impl Policy {
         self.decide(now, request, judge, |_| {})
     }
 
-    /// Decides a request. `judge` asks the rules that are no shadows.
-    #[cfg(feature = "queue")]
-    pub(crate) fn decide_with(
-        &self,
-        now: Timestamp,
-        request: &Request<'_>,
-        judge: impl FnMut(&Active) -> Verdict,
-    ) -> Decision<'_> {
-        self.decide(now, request, judge, |_| {})
-    }
-
     /// Decides a request. `judge` asks the rules that are no shadows. `watch` is called with the
     /// answer of each rule that was asked.
     #[inline(always)]

@@ -24,12 +24,14 @@ use crate::overrides::Overrides;
 use crate::policy::Active;
 use crate::store::Store;
 use crate::store::waits::{RuleQueue, Turned};
-use crate::{Decision, Kind, Limit, Policy, Request};
+use crate::{Answer, Decision, Kind, Limit, Policy, Request};
 
 mod blocking;
 mod owned;
+mod stored;
 
 pub use self::owned::{OwnedAcquiring, OwnedQueuedDecision};
+pub use self::stored::{Acquired, Asking, OwnedStoredDecision};
 
 /// The number of requests that can wait in one queue, for all keys together. A rule has a queue for
 /// its limits, and each of its [overrides](Rule::override_key) has another one.
@@ -178,9 +180,19 @@ impl Policy {
     /// # });
     /// ```
     pub fn acquire<'p>(&'p self, request: &Request<'_>) -> Acquiring<'p> {
+        self.acquire_watched(request, |_| {})
+    }
+
+    /// Decides a request as [`acquire`](Self::acquire) does. `watch` is called with the answer of
+    /// each rule that was asked.
+    fn acquire_watched<'p>(
+        &'p self,
+        request: &Request<'_>,
+        watch: impl FnMut(Answer<'p>),
+    ) -> Acquiring<'p> {
         let now = self.now();
         let mut can_wait = false;
-        let decision = self.decide_with(now, request, |active| {
+        let judge = |active: &Active| {
             active.judge_by(request, self.path_rules, |store, at| {
                 store
                     .take_or_wait(at, now, request.cost)
@@ -192,7 +204,8 @@ impl Policy {
                         }
                     })
             })
-        });
+        };
+        let decision = self.decide(now, request, judge, watch);
         let queue = decision.queue().filter(|_| can_wait);
         Acquiring {
             policy: self,

@@ -291,19 +291,16 @@ fn spell(bytes: &[u8], text: &mut String) {
 }
 
 /// What the store of one rule is asked.
-struct Asked<'p> {
+pub(crate) struct Asked {
     rule: u32,
-    active: &'p Active,
-    name: &'p str,
-    limits: &'p [CounterLimit],
-    /// As the rule has them.
-    shown: &'p [Limit],
+    /// The override whose limits are asked.
+    instead: Option<u32>,
     ids: Vec<String>,
     permits: u32,
 }
 
-impl<'p> Asked<'p> {
-    fn new(policy: &'p Policy, rule: usize, request: &Request<'_>) -> Option<Self> {
+impl Asked {
+    fn new(policy: &Policy, rule: usize, request: &Request<'_>) -> Option<Self> {
         let active = &policy.rules[rule];
         let stored = active.stored.as_ref()?;
         let (instead, key) = stored.find(active, request, policy.path_rules).ok()?;
@@ -316,20 +313,45 @@ impl<'p> Asked<'p> {
         let ids = (0..limits.len()).map(|index| format!("{prefix}{index}"));
         Some(Self {
             rule: u32::try_from(rule).ok()?,
-            active,
-            name: active.rule.store()?,
-            limits,
-            shown: active.limits_of(instead),
+            instead,
             ids: ids.collect(),
             permits: request.cost,
         })
     }
 
-    fn charges(&self) -> Vec<Charge<'_>> {
-        let is_synced = self.active.rule.is_synced();
+    fn active<'p>(&self, policy: &'p Policy) -> &'p Active {
+        &policy.rules[self.rule as usize]
+    }
+
+    fn charges<'a>(&'a self, policy: &'a Policy) -> Vec<Charge<'a>> {
+        let active = self.active(policy);
+        let is_synced = active.rule.is_synced();
         let charge = |(id, limit)| Charge::new(id, limit, self.permits).synced(is_synced);
         let ids = self.ids.iter().map(|id| &**id);
-        ids.zip(self.limits).map(charge).collect()
+        let limits = active.stored.iter();
+        let limits = limits.flat_map(|stored| stored.limits_of(self.instead));
+        ids.zip(limits).map(charge).collect()
+    }
+}
+
+/// What stores answered on a request.
+#[derive(Default)]
+pub(crate) struct Answers {
+    /// On the rule that decides, and the override whose limits were asked.
+    pub(crate) decided: Option<(StoreDecision, Option<u32>)>,
+    /// The shadow rules that would have denied.
+    shadows: Vec<u32>,
+}
+
+impl Answers {
+    /// Completes the decision of the request.
+    pub(crate) fn complete(&self, decision: &mut Decision<'_>) {
+        for &rule in &self.shadows {
+            decision.note_shadow(rule);
+        }
+        if let Some((answer, _)) = &self.decided {
+            decision.conclude(answer.denied_by());
+        }
     }
 }
 
@@ -423,34 +445,44 @@ impl Policy {
         request: &Request<'_>,
     ) -> impl Future<Output = Result<StoredDecision<'p>, StoreError>> + Send + use<'p> {
         let mut stored = Vec::new();
-        let decision = self.decide_watched_at(now, request, |answer| {
+        let mut decision = self.decide_watched_at(now, request, |answer| {
             if answer.outcome == Outcome::Stored {
                 stored.push(answer.index);
             }
         });
-        let asked = stored.iter();
-        let asked = asked.filter_map(|&rule| Asked::new(self, rule, request));
-        let asked: Vec<Asked<'p>> = asked.collect();
-        self.ask(decision, asked)
+        let asked = self.asked(&stored, request);
+        async move {
+            let answers = self.ask(asked).await?;
+            answers.complete(&mut decision);
+            let of_store =
+                |&(_, instead): &(_, Option<u32>)| Some(decision.active()?.limits_of(instead));
+            let limits = answers.decided.as_ref().and_then(of_store);
+            Ok(StoredDecision {
+                limits: limits.unwrap_or_else(|| decision.limits()),
+                in_store: answers.decided.map(|(answer, _)| answer),
+                decision,
+            })
+        }
     }
 
-    async fn ask<'p>(
-        &'p self,
-        decision: Decision<'p>,
-        mut asked: Vec<Asked<'p>>,
-    ) -> Result<StoredDecision<'p>, StoreError> {
-        let limits = decision.limits();
-        let mut decided = StoredDecision {
-            decision,
-            in_store: None,
-            limits,
-        };
+    /// What the stores of rules are asked, by the indexes of the rules.
+    pub(crate) fn asked(&self, rules: &[usize], request: &Request<'_>) -> Vec<Asked> {
+        let asked = rules.iter();
+        asked
+            .filter_map(|&rule| Asked::new(self, rule, request))
+            .collect()
+    }
+
+    /// Asks the stores of rules of this policy.
+    pub(crate) async fn ask(&self, mut asked: Vec<Asked>) -> Result<Answers, StoreError> {
+        let mut answered = Answers::default();
         while let Some(first) = asked.first() {
-            let name = first.name;
+            let name = first.active(self).rule.store().unwrap_or_default();
             // All rules with this store, in one call.
-            let of_store = asked.extract_if(.., |one| one.name == name);
-            let of_store: Vec<Asked<'p>> = of_store.collect();
-            let charges: Vec<Vec<Charge<'_>>> = of_store.iter().map(Asked::charges).collect();
+            let of_store = asked.extract_if(.., |one| one.active(self).rule.store() == Some(name));
+            let of_store: Vec<Asked> = of_store.collect();
+            let charges = of_store.iter().map(|one| one.charges(self));
+            let charges: Vec<Vec<Charge<'_>>> = charges.collect();
             let answers = match (self.stores.get(name), &charges[..]) {
                 (None, _) => Err(StoreError::Unavailable(format!(
                     "the policy has no store `{name}`"
@@ -467,17 +499,14 @@ impl Policy {
             };
             for one in &of_store {
                 let answer = answers.next().unwrap_or(Err(StoreError::Damaged));
-                if !one.active.rule.is_shadow {
-                    let answer = answer?;
-                    decided.decision.conclude(answer.denied_by());
-                    decided.limits = one.shown;
-                    decided.in_store = Some(answer);
+                if !one.active(self).rule.is_shadow {
+                    answered.decided = Some((answer?, one.instead));
                 } else if answer.is_ok_and(|answer| !answer.is_allowed()) {
-                    decided.decision.note_shadow(one.rule);
+                    answered.shadows.push(one.rule);
                 }
             }
         }
-        Ok(decided)
+        Ok(answered)
     }
 }
 

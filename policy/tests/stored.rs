@@ -437,3 +437,67 @@ fn a_live_policy_keeps_its_stores_and_refuses_unknown_ones() {
     assert!(change.begun().eq(["all"]));
     assert_eq!(granted(&live), 4);
 }
+
+#[cfg(feature = "queue")]
+#[test]
+fn what_a_request_asks_is_what_decide_stored_at_asks() {
+    use portcullis_policy::Acquired;
+    use portcullis_policy::counters::StoreDecision;
+
+    let local = Conditions::new().paths(["/local"]);
+    let rules = || {
+        [
+            Rule::new("strict")
+                .limit(limit("1/h"))
+                .shadow()
+                .stored_in("shared"),
+            Rule::new("local").when(local.clone()).limit(limit("2/h")),
+            Rule::new("all")
+                .key(Key::header("X-Key"))
+                .limit(limit("3/h"))
+                .override_key(["gold"], [limit("9/h"), limit("2/h")])
+                .stored_in("shared"),
+        ]
+    };
+    let time = Time::default();
+    let (by_time, by_queue) = (
+        policy(rules(), &memory(&time)),
+        policy(rules(), &memory(&time)),
+    );
+    let keys = ["a", "gold"].map(|key| [("X-Key", key)]);
+    let requests = [("/", 0), ("/local", 0), ("/", 1), ("/", 0), ("/local", 1)];
+    for (path, key) in requests.into_iter().cycle().take(25) {
+        let request = Request::new("GET", path).headers(&keys[key]);
+        let expected = decide(&by_time, &request);
+        let Acquired::Asks(asking) = by_queue.acquire_stored(&request) else {
+            panic!("the shadow rule has a store")
+        };
+        let decided = block_on(asking.ask(&by_queue)).unwrap();
+        decided.with(|decision| {
+            assert_eq!(decision.is_allowed(), expected.is_allowed());
+            assert_eq!(decision.rule_index(), expected.decision().rule_index());
+            let shadow = |by: Option<&Rule>| by.map(|rule| rule.name().to_owned());
+            assert_eq!(
+                shadow(decision.shadow_denied()),
+                shadow(expected.decision().shadow_denied())
+            );
+        });
+        let left = |decision: &StoreDecision| (decision.denied_by(), decision.left().to_vec());
+        assert_eq!(decided.in_store().map(left), expected.in_store().map(left));
+        if expected.in_store().is_some() {
+            assert_eq!(decided.limits(), expected.limits());
+            assert_eq!(decided.retry(), expected.retry());
+            assert_eq!(decided.is_overridden_in_store(), key == 1);
+        } else {
+            assert!(decided.limits().is_empty());
+            assert_eq!(decided.retry().is_some(), expected.retry().is_some());
+        }
+    }
+    // Without a rule that has a store, nothing is asked.
+    let alone = Policy::new([Rule::new("all").limit(limit("1/h"))]).unwrap();
+    let request = Request::new("GET", "/");
+    assert!(matches!(
+        alone.acquire_stored(&request),
+        Acquired::Decided(decision) if decision.is_allowed()
+    ));
+}

@@ -377,6 +377,9 @@ pub(crate) struct Replies {
     /// In the order of [`Policy::rules`].
     rules: Box<[RuleReplies]>,
     path_too_long: Reply,
+    /// For a request whose store has no answer.
+    #[cfg(feature = "queue")]
+    unavailable: Reply,
 }
 
 #[derive(Debug)]
@@ -401,6 +404,8 @@ impl Replies {
             any: settings.reply(settings.status, None, None),
             rules: Box::default(),
             path_too_long: Reply::new(StatusCode::URI_TOO_LONG, "URI Too Long"),
+            #[cfg(feature = "queue")]
+            unavailable: settings.reply(StatusCode::SERVICE_UNAVAILABLE, None, None),
         }
     }
 
@@ -471,6 +476,19 @@ impl Replies {
     /// A denial by a policy.
     #[inline]
     pub(crate) fn policy(&self, now: Timestamp, decision: &Decision<'_>) -> Denial {
+        self.stored(now, decision, false)
+    }
+
+    /// A denial by a policy, or by a store of it. A decision of a store has no state. So the caller
+    /// tells whether its limits are those of an override, and sets when to retry.
+    #[inline]
+    pub(crate) fn stored(
+        &self,
+        now: Timestamp,
+        decision: &Decision<'_>,
+        is_overridden_in_store: bool,
+    ) -> Denial {
+        let is_overridden = is_overridden_in_store || decision.is_overridden();
         let rule = decision
             .rule_index()
             .and_then(|index| self.rules.get(index));
@@ -478,7 +496,7 @@ impl Replies {
             (Outcome::Path(_), _) => (&self.path_too_long, Retry::Never),
             (Outcome::Unidentified, Some(rule)) => (&rule.unidentified, Retry::Never),
             (Outcome::Denied { limit, .. }, Some(rule)) => {
-                let of_limit = limit.filter(|_| !decision.is_overridden());
+                let of_limit = limit.filter(|_| !is_overridden);
                 let of_limit = of_limit.and_then(|limit| rule.limits.get(limit));
                 let retry = decision.retry().unwrap_or(Retry::Never);
                 (of_limit.unwrap_or(&rule.other), retry)
@@ -486,6 +504,13 @@ impl Replies {
             _ => (&self.any, Retry::Never),
         };
         Denial::new(now, retry, reply.clone())
+    }
+
+    /// A denial because a store has no answer.
+    #[cfg(feature = "queue")]
+    pub(crate) fn unavailable(&self, now: Timestamp) -> Denial {
+        let retry = Retry::After(Duration::from_secs(1));
+        Denial::new(now, retry, self.unavailable.clone())
     }
 }
 

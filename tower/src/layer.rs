@@ -5,6 +5,8 @@ use core::marker::PhantomData;
 use std::sync::Arc;
 
 use portcullis_core::{Clock, MonotonicClock};
+#[cfg(feature = "queue")]
+use portcullis_policy::counters::StoreError;
 use tower_layer::Layer;
 
 #[cfg(feature = "fields")]
@@ -49,6 +51,8 @@ impl<D: Decide> RateLimitLayer<D> {
                 forwarded: None,
                 #[cfg(feature = "queue")]
                 most: None,
+                #[cfg(feature = "queue")]
+                passes_without_store: None,
                 #[cfg(feature = "fields")]
                 generation: Generation::Off,
             },
@@ -98,12 +102,16 @@ pub(crate) struct Settings {
     /// How long a request waits at most.
     #[cfg(feature = "queue")]
     pub(crate) most: Option<core::time::Duration>,
+    #[cfg(feature = "queue")]
+    passes_without_store: Option<Box<PassesWithoutStore>>,
     #[cfg(feature = "fields")]
     pub(crate) generation: Generation,
 }
 
 type Passes = dyn Fn(&RequestHead<'_>) -> bool + Send + Sync;
 type Cost = dyn Fn(&RequestHead<'_>) -> u32 + Send + Sync;
+#[cfg(feature = "queue")]
+type PassesWithoutStore = dyn Fn(&StoreError) -> bool + Send + Sync;
 type Actual = dyn Fn(&ResponseHead<'_>, u32) -> u32 + Send + Sync;
 
 impl Settings {
@@ -123,6 +131,13 @@ impl Settings {
         head.extensions.get::<NotLimited>().is_some()
             || !self.limits_preflights && head.is_preflight()
             || self.passes.as_ref().is_some_and(|passes| passes(head))
+    }
+
+    /// Whether a request is not limited because its store has no answer.
+    #[cfg(feature = "queue")]
+    pub(crate) fn passes_without_store(&self, error: &StoreError) -> bool {
+        let passes = self.passes_without_store.as_ref();
+        passes.is_some_and(|passes| passes(error))
     }
 
     /// The permits that a request takes.
@@ -331,6 +346,39 @@ impl<D: Decide, C: Clock, W> RateLimitLayerBuilder<D, C, W> {
         self
     }
 
+    /// Sets what happens to a request whose counter store has no answer, in a layer by
+    /// [`build_waiting`](Self::build_waiting). A function sees each error, for example to log it,
+    /// and returns whether the request passes without taking permits.
+    ///
+    /// Default: the request is denied, because a limit must hold also while a store is down. The
+    /// reply has the status 503 and `Retry-After: 1`. To decide by other limits instead, give the
+    /// policy a [`GuardedStore`](portcullis_policy::counters::GuardedStore): then there is no
+    /// error.
+    ///
+    /// ```
+    /// use portcullis_policy::counters::StoreError;
+    /// use portcullis_policy::{Policy, Rule};
+    /// use portcullis_tower::{ByPolicy, RateLimitLayer};
+    ///
+    /// let rule = Rule::new("all").limit("100/s".parse()?).stored_in("shared");
+    /// let layer = RateLimitLayer::builder(ByPolicy::new(Policy::new([rule]).unwrap()))
+    ///     .passing_without_store(|error| {
+    ///         eprintln!("{error}");
+    ///         matches!(error, StoreError::Unavailable(_))
+    ///     })
+    ///     .build_waiting();
+    /// # let _ = layer;
+    /// # Ok::<(), portcullis_policy::PeriodError>(())
+    /// ```
+    #[cfg(feature = "queue")]
+    pub fn passing_without_store(
+        mut self,
+        passes: impl Fn(&StoreError) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        self.settings.passes_without_store = Some(Box::new(passes));
+        self
+    }
+
     /// Sets the clock. Default [`MonotonicClock`].
     pub fn clock<N: Clock>(self, clock: N) -> RateLimitLayerBuilder<D, N, W> {
         RateLimitLayerBuilder {
@@ -354,8 +402,8 @@ impl<D: Decide, C: Clock, W> RateLimitLayerBuilder<D, C, W> {
     }
 
     /// Builds a layer in which requests wait for permits, where a limit has a
-    /// [queue](portcullis_policy::Limit::queue): see [`WaitingLayer`](crate::WaitingLayer). Makes
-    /// the replies to denied requests.
+    /// [queue](portcullis_policy::Limit::queue), and which asks the counter stores of rules: see
+    /// [`WaitingLayer`](crate::WaitingLayer). Makes the replies to denied requests.
     #[cfg(feature = "queue")]
     #[must_use]
     pub fn build_waiting(self) -> crate::WaitingLayer<D, C, W>

@@ -24,7 +24,7 @@
 //! | judge by rules | [`ByPolicy`]; `ByLivePolicy` for a policy that changes |
 //! | judge by limiters in code | [`ByKey`] for a limiter of each client; [`ByLimiter`] for one that all requests share |
 //! | judge by several, in order | [`Decide::and`] |
-//! | let requests wait | `WaitingLayer`, by `RateLimitLayerBuilder::build_waiting` |
+//! | let requests wait, or ask counter stores | `WaitingLayer`, by `RateLimitLayerBuilder::build_waiting` |
 //! | limit a service | [`RateLimitLayer`], [`RateLimitLayerBuilder`] |
 //! | answer denied requests | [`DenialSettings`], [`DenialBody`], [`Denial`], [`Reply`] |
 //! | find the client | [`RequestHead`], [`PeerAddress`], [`ForwardedFor`] |

@@ -1,4 +1,5 @@
-//! Requests that wait for permits before the inner service sees them.
+//! Requests that wait for permits, or for the answer of a counter store, before the inner service
+//! sees them.
 //!
 //! ```text
 //! call ---> decided at once: as in a `RateLimit`
@@ -24,6 +25,7 @@ use http_body::Body;
 use pin_project_lite::pin_project;
 use portcullis_core::{Clock, MonotonicClock};
 use portcullis_policy::Kind;
+use portcullis_policy::counters::StoreError;
 use tower_layer::Layer;
 use tower_service::Service;
 
@@ -33,11 +35,11 @@ use crate::future::{Fields, Then};
 use crate::service::{Denied, Shared};
 use crate::{AnyBody, Decide, Denial, RateLimitLayer, RequestHead, ResponseBody, ResponseFuture};
 
-/// Judges requests, which can wait for their permits.
+/// Judges requests, which can wait for their permits, or for the answer of a counter store.
 ///
 /// Implemented for [`ByPolicy`](crate::ByPolicy) and `ByLivePolicy`.
 pub trait DecideOrWait: Decide {
-    /// A request that waits. Dropping it cancels the wait.
+    /// A request that waits. Dropping it ends the wait.
     type Waiting: Future<Output: Send> + Send + 'static;
 
     /// Takes `cost` permits for a request. `None` if nothing needs to be kept.
@@ -82,6 +84,8 @@ pub enum Turned<T> {
 pub struct Asked {
     pub(crate) most: Option<Duration>,
     pub(crate) kind: Kind,
+    /// Why the store of the rule that decides has no answer.
+    pub(crate) failed: Option<StoreError>,
     /// The limits, if the response states them.
     #[cfg(feature = "fields")]
     pub(crate) quotas: Option<Vec<Quota<'static>>>,
@@ -89,7 +93,8 @@ pub struct Asked {
 
 /// A layer that limits the requests of services, as [`RateLimitLayer`] does. A request that a limit
 /// with a [queue](portcullis_policy::Limit::queue) denies waits for its permits, and then goes to
-/// the inner service. Needs the feature `queue`.
+/// the inner service. A rule that is [stored](portcullis_policy::Rule::stored_in) asks its counter
+/// store. Needs the feature `queue`.
 ///
 /// - The request waits in the future of its response. Dropping that, as a server does when the
 ///   client goes away, cancels the wait: the next request in the queue is granted.
@@ -97,14 +102,28 @@ pub struct Asked {
 /// - A request that finds the queue full is denied. `Retry-After` accounts for those that wait.
 /// - The policy tells the time: [`Policy::now`](portcullis_policy::Policy::now). The clock of the
 ///   layer is not used for decisions that can wait.
-/// - A request whose cost is [settled](crate::RateLimitLayerBuilder::settling) does not wait.
+/// - A request whose cost is [settled](crate::RateLimitLayerBuilder::settling) does not wait, and
+///   is denied by a rule with a store.
 /// - The inner service must be `Clone`. The service that was ready waits with the request, and a
 ///   clone takes its place, as tower recommends.
 ///
 /// # Cost
 ///
 /// A request that waits allocates once. One that does not costs as much as in a [`RateLimitLayer`],
-/// and one reading of the clock more.
+/// and one reading of the clock more. One that asks a store costs an allocation more than
+/// [`Policy::decide_stored_at`](portcullis_policy::Policy::decide_stored_at).
+///
+/// # Counter stores
+///
+/// - The future of the response asks the store. Requests that no rule with a store judges do not
+///   wait for it.
+/// - A denial has the reply of its rule, and `Retry-After` from the store.
+/// - If the store has no answer, the request is denied with 503, or passes: see
+///   [`passing_without_store`](crate::RateLimitLayerBuilder::passing_without_store).
+/// - The store bounds the time of its answer, as the settings of a `RedisStore` do.
+///   [`waiting_at_most`](crate::RateLimitLayerBuilder::waiting_at_most) does not.
+/// - Dropping the future gives up the answer: the store may have taken the permits or not. They are
+///   permits by rate, which return by time.
 ///
 /// ```
 /// use core::time::Duration;
@@ -117,6 +136,39 @@ pub struct Asked {
 ///     .waiting_at_most(Duration::from_secs(30))
 ///     .build_waiting();
 /// # let _ = layer;
+/// ```
+///
+/// With a store, here in memory:
+///
+/// ```
+/// use core::convert::Infallible;
+/// use std::sync::Arc;
+/// use http::{Request, Response};
+/// use portcullis_core::MonotonicClock;
+/// use portcullis_policy::counters::MemoryStore;
+/// use portcullis_policy::{Key, Policy, Rule, Stores};
+/// use portcullis_tower::{ByPolicy, RateLimitLayer};
+/// use tower::ServiceExt;
+/// use tower_layer::Layer;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn core::error::Error>> {
+/// let store = Arc::new(MemoryStore::new(10_000, MonotonicClock::new()));
+/// let rule = Rule::new("clients").key(Key::header("X-Api-Key")).limit("1/h".parse()?);
+/// let policy = Policy::new([rule.stored_in("shared")]).unwrap();
+/// let policy = policy.with_stores(Stores::new().with("shared", store)).unwrap();
+/// let layer = RateLimitLayer::builder(ByPolicy::new(policy)).build_waiting();
+/// let service = layer.layer(tower::service_fn(async |_| {
+///     Ok::<_, Infallible>(Response::new(String::new()))
+/// }));
+///
+/// let request = || Request::get("/").header("X-Api-Key", "a").body(());
+/// assert_eq!(service.clone().oneshot(request()?).await?.status(), 200);
+/// let denied = service.oneshot(request()?).await?;
+/// assert_eq!(denied.status(), 429);
+/// assert_eq!(denied.headers()["retry-after"], "3600");
+/// # Ok(())
+/// # }
 /// ```
 pub struct WaitingLayer<D, C = MonotonicClock, W = AnyBody> {
     shared: Arc<Shared<D, C>>,
@@ -245,6 +297,7 @@ impl<D: DecideOrWait, C: Clock> Shared<D, C> {
         let mut asked = Asked {
             most: settings.most,
             kind: Kind::Request,
+            failed: None,
             #[cfg(feature = "fields")]
             quotas: (settings.generation != Generation::Off).then(Vec::new),
         };
@@ -285,8 +338,7 @@ impl<D: DecideOrWait, C: Clock> Shared<D, C> {
 pin_project! {
     /// The future of a response: the result of calling a [`WaitingRateLimit`].
     ///
-    /// It has the request and the ready service while the request waits. Dropping it cancels the
-    /// wait.
+    /// It has the request and the ready service while the request waits. Dropping it ends the wait.
     #[must_use = "futures do nothing unless they are polled"]
     pub struct WaitingFuture<S, A, F, B, D: DecideOrWait, C, W> {
         #[pin]
@@ -333,7 +385,11 @@ where
             let ended = ready!(waiting.poll(context));
             this.waiting.set(None);
             let taken = this.shared.decide.end_wait(ended, this.asked);
-            let judged = this.shared.judged(taken, this.asked);
+            let settings = &this.shared.settings;
+            let judged = match this.asked.failed.take() {
+                Some(error) if settings.passes_without_store(&error) => Ok(Then::Pass),
+                _ => this.shared.judged(taken, this.asked),
+            };
             let (mut service, request) = this.call.take().expect("it is called once");
             let answer = this.shared.go_on(&mut service, request, judged);
             this.answer.set(Some(answer));

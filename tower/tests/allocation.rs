@@ -90,6 +90,23 @@ fn a_policy_allocates_nothing() {
     assert_eq!(calls(&mut service), (0, 429));
 }
 
+/// The policy has a rule with a store, for other requests.
+#[cfg(feature = "queue")]
+#[test]
+fn a_request_that_asks_no_store_and_does_not_wait_allocates_nothing() {
+    let limit = || "2/h".parse::<Limit>().unwrap();
+    let other = Conditions::new().paths(["/other"]);
+    let rules = [
+        Rule::new("other").when(other).limit(limit()).stored_in("a"),
+        Rule::new("all").limit(limit()),
+    ];
+    let layer = RateLimitLayer::builder(ByPolicy::new(Policy::new(rules).unwrap()));
+    let mut service = layer.build_waiting().layer(Answers);
+    assert_eq!(calls(&mut service), (0, 200));
+    assert_eq!(calls(&mut service), (0, 200));
+    assert_eq!(calls(&mut service), (0, 429));
+}
+
 #[test]
 fn a_limiter_for_each_key_allocates_nothing() {
     let bucket = TokenBucket::new(Rate::per_second(1), 2);

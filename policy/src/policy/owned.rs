@@ -6,6 +6,8 @@ use core::ops::Deref;
 
 use portcullis_core::Timestamp;
 
+#[cfg(feature = "queue")]
+use super::Active;
 use super::{Decision, MAX_SHADOWS, Outcome, Policy};
 use crate::hold::Ending;
 use crate::overrides::Place;
@@ -187,6 +189,12 @@ impl<P: Deref<Target = Policy>> OwnedDecision<P> {
     /// ```
     pub fn policy(&self) -> &P {
         &self.policy
+    }
+
+    /// The rule that decided.
+    #[cfg(feature = "queue")]
+    pub(crate) fn active(&self) -> Option<&Active> {
+        Some(&self.policy.rules[self.parts.rule? as usize])
     }
 
     /// Calls a function that may change the decision.

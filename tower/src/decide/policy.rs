@@ -250,15 +250,20 @@ impl ByLivePolicy {
         policy: &LoadedPolicy,
         decision: &Decision<'_>,
     ) -> Denial {
+        self.replied(policy, |replies| replies.policy(now, decision))
+    }
+
+    /// A denial with the replies of the policy in force.
+    fn replied(&self, policy: &LoadedPolicy, deny: impl FnOnce(&Replies) -> Denial) -> Denial {
         let replies = self.replies.load();
         if replies.0 == policy.generation() {
-            return replies.1.policy(now, decision);
+            return deny(&replies.1);
         }
         let replies = Arc::new((
             policy.generation(),
             Replies::of_policy(policy, &self.settings),
         ));
-        let denial = replies.1.policy(now, decision);
+        let denial = deny(&replies.1);
         self.replies.store(replies);
         denial
     }

@@ -4,11 +4,17 @@
 //! request can be retried, so that `Retry-After` is not before the end of that time. Of the other
 //! limits only the policy is stated.
 
+#[cfg(feature = "queue")]
+use core::ops::Deref;
 use core::time::Duration;
 use std::borrow::Cow;
 
 use portcullis_core::{Retry, Timestamp};
+#[cfg(feature = "queue")]
+use portcullis_policy::counters::StoreDecision;
 use portcullis_policy::{Decision, ExplainedDecision, Kind, Limit, Outcome, Status};
+#[cfg(feature = "queue")]
+use portcullis_policy::{OwnedStoredDecision, Policy};
 
 use crate::denial::policy_name;
 use crate::fields::{Quota, Unit};
@@ -54,6 +60,29 @@ pub(super) fn present(
             reset,
         };
         stated.extend(found.quota(kind, now, decision, decision.retry()));
+    }
+}
+
+/// States the limits of a decision, as a store left them. Nothing if no store decided, or if one
+/// did without their state.
+#[cfg(feature = "queue")]
+pub(super) fn stored<P: Deref<Target = Policy>>(
+    kind: Kind,
+    now: Timestamp,
+    decision: &OwnedStoredDecision<P>,
+    stated: &mut Vec<Quota<'static>>,
+) {
+    let left = decision.in_store().map_or(&[][..], StoreDecision::left);
+    for (index, (limit, left)) in decision.limits().iter().zip(left).enumerate() {
+        let found = Found {
+            limit,
+            index,
+            capacity: left.capacity,
+            available: left.available,
+            reset: Retry::After(left.full_in),
+        };
+        let retry = decision.retry();
+        stated.extend(decision.with(|decision| found.quota(kind, now, decision, retry)));
     }
 }
 

@@ -148,12 +148,22 @@ pub(super) const MUTANTS: &[Mutant] = &[
     // Two keys or two limits share a state, or a rule with a store decides without it.
     Mutant {
         file: STORED,
-        within: "fn new(policy: &'p Policy",
+        within: "fn new(policy: &Policy, rule: usize",
         text: "format!(\"{prefix}{index}\")",
         by: "format!(\"{prefix}{}\", index / 2)",
         test: (
             "stored",
             "policies_with_one_store_share_the_limits_of_each_key",
+        ),
+    },
+    Mutant {
+        file: "policy/src/queue/stored.rs",
+        within: "pub fn ask<P:",
+        text: "decision.change(|decision| answers.complete(decision));",
+        by: "decision.change(|_| {});",
+        test: (
+            "stored",
+            "what_a_request_asks_is_what_decide_stored_at_asks",
         ),
     },
     Mutant {

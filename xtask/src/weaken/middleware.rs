@@ -11,6 +11,7 @@ const HEAD: &str = "tower/src/head.rs";
 const READ: &str = "tower/src/fields/read.rs";
 const WRITE: &str = "tower/src/fields/write.rs";
 const PACED: &str = "tower/src/bodies/body.rs";
+const WAITS: &str = "tower/src/decide/policy/waiting.rs";
 const OF_RULES: &str = "tower/src/bodies/policy.rs";
 
 pub(super) const MUTANTS: &[Mutant] = &[
@@ -173,6 +174,35 @@ pub(super) const MUTANTS: &[Mutant] = &[
         text: "Outcome::Denied { .. } => return Some(quota),",
         by: "",
         test: ("settings", "every_response_states_the_limits"),
+    },
+    // Counter stores: a request that passes without an answer, a retry that is not stated, or the
+    // reply of another limit.
+    Mutant {
+        file: "tower/src/waiting.rs",
+        within: "match this.asked.failed.take() {",
+        text: "if settings.passes_without_store(&error)",
+        by: "if settings.passes_without_store(&error) || true",
+        test: (
+            "stored",
+            "a_store_without_an_answer_denies_unless_requests_are_to_pass",
+        ),
+    },
+    Mutant {
+        file: WAITS,
+        within: "fn end<P:",
+        text: "denial.retry = retry;",
+        by: "let _ = retry;",
+        test: (
+            "stored",
+            "services_of_several_processes_share_the_limits_of_each_client",
+        ),
+    },
+    Mutant {
+        file: WAITS,
+        within: "fn end<P:",
+        text: "stored.is_overridden_in_store()",
+        by: "false",
+        test: ("stored", "responses_state_what_the_store_has_left"),
     },
     // Bodies: bytes in another order, without permits, or an end before the last of them.
     Mutant {

@@ -1,4 +1,4 @@
-//! Requests that wait in the queues of a policy.
+//! Requests that wait in the queues of a policy, or ask its counter stores.
 
 #![allow(
     clippy::result_large_err,
@@ -6,15 +6,16 @@
 )]
 
 use core::ops::Deref;
-use core::pin::pin;
-use core::task::{Context, Poll, Waker};
-use core::time::Duration;
+use core::pin::Pin;
+use core::task::{Context, Poll};
 use std::sync::Arc;
 
+use pin_project_lite::pin_project;
 use portcullis_core::{Retry, Timestamp};
+use portcullis_policy::counters::StoreError;
 use portcullis_policy::{
-    Acquiring, Decision, Outcome, OwnedAcquiring, OwnedDecision, OwnedQueuedDecision, Policy,
-    Request, SharedPolicy,
+    Acquired, Decision, Outcome, OwnedAcquiring, OwnedDecision, OwnedQueuedDecision,
+    OwnedStoredDecision, Policy, Request, SharedPolicy,
 };
 
 use super::{ByLivePolicy, ByPolicy, kept};
@@ -24,49 +25,104 @@ use crate::denial::Replies;
 use crate::waiting::{Asked, DecideOrWait, Turned};
 use crate::{Denial, RequestHead};
 
-/// Asks a policy. `Ok` if the request is decided at once.
-fn ask<'p>(
+pin_project! {
+    /// A request that is not decided at once.
+    #[project = Projected]
+    pub enum Waiting<P: Deref<Target = Policy>> {
+        Queue { #[pin] acquiring: OwnedAcquiring<P> },
+        Stores { answer: Pin<Box<dyn Future<Output = Answer<P>> + Send>> },
+    }
+}
+
+type Answer<P> = Result<OwnedStoredDecision<P>, StoreError>;
+
+/// How a wait ended.
+#[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "it is taken apart at once")]
+pub enum Ended<P: Deref<Target = Policy>> {
+    Queued(OwnedQueuedDecision<P>),
+    Answered(Answer<P>),
+}
+
+impl<P: Deref<Target = Policy>> Future for Waiting<P> {
+    type Output = Ended<P>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Ended<P>> {
+        match self.project() {
+            Projected::Queue { acquiring } => acquiring.poll(context).map(Ended::Queued),
+            Projected::Stores { answer } => answer.as_mut().poll(context).map(Ended::Answered),
+        }
+    }
+}
+
+/// Asks a policy. `Ok` if the request is decided at once. `own` makes a pointer to the policy.
+fn ask<'p, P: Deref<Target = Policy> + Send + Sync + 'static>(
     policy: &'p Policy,
     request: &Request<'_>,
-    most: Option<Duration>,
-) -> Result<Decision<'p>, Acquiring<'p>> {
-    let acquiring = policy.acquire(request);
-    let acquiring = match most {
-        Some(most) => acquiring.within(most),
-        None => acquiring,
-    };
-    if acquiring.waits_for().is_some() {
-        return Err(acquiring);
-    }
-    let mut context = Context::from_waker(Waker::noop());
-    match pin!(acquiring).poll(&mut context) {
-        Poll::Ready(decision) => Ok(decision.into_decision()),
-        Poll::Pending => unreachable!("it does not wait"),
+    asked: &Asked,
+    own: impl FnOnce() -> P,
+) -> Result<Decision<'p>, Waiting<P>> {
+    match policy.acquire_stored(request) {
+        Acquired::Decided(decision) => Ok(decision),
+        Acquired::Waits(acquiring) => {
+            let acquiring = match asked.most {
+                Some(most) => acquiring.within(most),
+                None => acquiring,
+            };
+            let acquiring = acquiring.into_owned(own());
+            Err(Waiting::Queue { acquiring })
+        }
+        Acquired::Asks(asking) => Err(Waiting::Stores {
+            answer: Box::pin(asking.ask(own())),
+        }),
     }
 }
 
 /// When to retry after a wait, if the request is denied because of a limit.
-fn retry<P: Deref<Target = Policy>>(queued: &OwnedQueuedDecision<P>) -> Option<Retry> {
+fn retry<P: Deref<Target = Policy>>(
+    decision: &OwnedDecision<P>,
+    retry: Option<Retry>,
+) -> Option<Retry> {
     let of_limit = |decision: &Decision<'_>| matches!(decision.outcome(), Outcome::Denied { .. });
-    queued.retry().filter(|_| queued.with(of_limit))
+    retry.filter(|_| decision.with(of_limit))
 }
 
-/// Ends a wait. `deny` makes the denial.
+/// Ends a wait. `deny` makes the denial of a decision, which a store may have made with the limits
+/// of an override. `unavailable` makes that of a request whose store has no answer.
 fn end<P: Deref<Target = Policy>>(
-    queued: OwnedQueuedDecision<P>,
+    ended: Ended<P>,
     asked: &mut Asked,
-    deny: impl FnOnce(Timestamp, &Decision<'_>) -> Denial,
+    deny: impl FnOnce(Timestamp, &P, &Decision<'_>, bool) -> Denial,
+    unavailable: impl FnOnce() -> Denial,
 ) -> Result<Option<OwnedDecision<P>>, Denial> {
-    let now = queued.policy().now();
-    let is_allowed = queued.with(|decision| {
-        asked.note(now, decision);
-        decision.is_allowed()
+    let now;
+    let (decision, is_overridden, when) = match ended {
+        Ended::Queued(queued) => {
+            now = queued.policy().now();
+            queued.with(|decision| asked.note(now, decision));
+            let when = queued.retry();
+            (queued.into_decision(), false, when)
+        }
+        Ended::Answered(Ok(stored)) => {
+            now = stored.policy().now();
+            asked.note_stored(now, &stored);
+            let (is_overridden, when) = (stored.is_overridden_in_store(), stored.retry());
+            (stored.into_decision(), is_overridden, when)
+        }
+        Ended::Answered(Err(error)) => {
+            asked.failed = Some(error);
+            return Err(unavailable());
+        }
+    };
+    let policy = decision.policy();
+    let denied = decision.with(|decision| {
+        let is_denied = !decision.is_allowed();
+        is_denied.then(|| deny(now, policy, decision, is_overridden))
     });
-    if is_allowed {
-        return Ok(kept(queued.into_decision()));
-    }
-    let mut denial = queued.with(|decision| deny(now, decision));
-    if let Some(retry) = retry(&queued) {
+    let Some(mut denial) = denied else {
+        return Ok(kept(decision));
+    };
+    if let Some(retry) = retry(&decision, when) {
         denial.retry = retry;
     }
     Err(denial)
@@ -82,10 +138,26 @@ impl Asked {
         #[cfg(not(feature = "fields"))]
         let _ = (now, decision);
     }
+
+    /// As `note`, after a store may have decided.
+    fn note_stored<P: Deref<Target = Policy>>(
+        &mut self,
+        now: Timestamp,
+        stored: &OwnedStoredDecision<P>,
+    ) {
+        if stored.in_store().is_none() {
+            stored.with(|decision| self.note(now, decision));
+        }
+        // Without a decision of a store it states nothing.
+        #[cfg(feature = "fields")]
+        if let Some(quotas) = &mut self.quotas {
+            stated::stored(self.kind, now, stored, quotas);
+        }
+    }
 }
 
 impl DecideOrWait for ByPolicy {
-    type Waiting = OwnedAcquiring<Arc<Policy>>;
+    type Waiting = Waiting<Arc<Policy>>;
 
     fn decide_or_wait(
         &self,
@@ -95,35 +167,34 @@ impl DecideOrWait for ByPolicy {
     ) -> Result<Option<Self::Permits>, Turned<Self::Waiting>> {
         asked.kind = self.kind;
         head.with_request(self.kind, cost, |request| {
-            let decision = match ask(&self.policy, request, asked.most) {
-                Ok(decision) => decision,
-                Err(waits) => {
-                    return Err(Turned::Waits(waits.into_owned(Arc::clone(&self.policy))));
-                }
-            };
+            let own = || Arc::clone(&self.policy);
+            let decision = ask(&self.policy, request, asked, own).map_err(Turned::Waits)?;
             let now = self.policy.now();
             asked.note(now, &decision);
             if !decision.is_allowed() {
                 return Err(Turned::Denied(self.replies.policy(now, &decision)));
             }
-            let keep = |decision: Decision<'_>| decision.into_owned(Arc::clone(&self.policy));
+            let keep = |decision: Decision<'_>| decision.into_owned(own());
             Ok(decision.holds_permits().then(|| keep(decision)))
         })
     }
 
     fn end_wait(
         &self,
-        queued: OwnedQueuedDecision<Arc<Policy>>,
+        ended: Ended<Arc<Policy>>,
         asked: &mut Asked,
     ) -> Result<Option<Self::Permits>, Denial> {
-        end(queued, asked, |now, decision| {
-            self.replies.policy(now, decision)
-        })
+        end(
+            ended,
+            asked,
+            |now, _, decision, is_overridden| self.replies.stored(now, decision, is_overridden),
+            || self.replies.unavailable(self.policy.now()),
+        )
     }
 }
 
 impl DecideOrWait for ByLivePolicy {
-    type Waiting = OwnedAcquiring<SharedPolicy>;
+    type Waiting = Waiting<SharedPolicy>;
 
     fn decide_or_wait(
         &self,
@@ -134,33 +205,36 @@ impl DecideOrWait for ByLivePolicy {
         asked.kind = self.kind;
         let policy = self.live.load();
         head.with_request(self.kind, cost, |request| {
-            let decision = match ask(&policy, request, asked.most) {
-                Ok(decision) => decision,
-                Err(waits) => return Err(Turned::Waits(waits.into_owned(policy.share()))),
-            };
+            let own = || policy.share();
+            let decision = ask(&policy, request, asked, own).map_err(Turned::Waits)?;
             let now = policy.now();
             asked.note(now, &decision);
             if !decision.is_allowed() {
                 return Err(Turned::Denied(self.denial(now, &policy, &decision)));
             }
-            let keep = |decision: Decision<'_>| decision.into_owned(policy.share());
+            let keep = |decision: Decision<'_>| decision.into_owned(own());
             Ok(decision.holds_permits().then(|| keep(decision)))
         })
     }
 
     fn end_wait(
         &self,
-        queued: OwnedQueuedDecision<SharedPolicy>,
+        ended: Ended<SharedPolicy>,
         asked: &mut Asked,
     ) -> Result<Option<Self::Permits>, Denial> {
-        let policy = queued.policy().clone();
-        end(queued, asked, |now, decision| {
-            let in_force = self.live.load();
-            if core::ptr::eq::<Policy>(&raw const *policy, &raw const *in_force) {
-                return self.denial(now, &in_force, decision);
-            }
-            // It is by a policy of before, whose replies are kept no more.
-            Replies::of_policy(&policy, &self.settings).policy(now, decision)
-        })
+        end(
+            ended,
+            asked,
+            |now, policy, decision, is_overridden| {
+                let deny = |replies: &Replies| replies.stored(now, decision, is_overridden);
+                let in_force = self.live.load();
+                if core::ptr::eq::<Policy>(&raw const **policy, &raw const *in_force) {
+                    return self.replied(&in_force, deny);
+                }
+                // It is by a policy of before, whose replies are kept no more.
+                deny(&Replies::of_policy(policy, &self.settings))
+            },
+            || self.replies.load().1.unavailable(self.live.load().now()),
+        )
     }
 }

@@ -1,0 +1,307 @@
+//! Requests whose limits are in a counter store: they are answered as by limits in this process,
+//! and nothing is lost when the store fails or the client leaves.
+
+#[path = "../../policy/tests/counters/gate.rs"]
+mod gate;
+#[path = "support/server.rs"]
+mod server;
+
+use core::convert::Infallible;
+use core::pin::Pin;
+use core::sync::atomic::AtomicUsize;
+use core::sync::atomic::Ordering::SeqCst;
+use core::task::{Context, Poll, Waker};
+use core::time::Duration;
+use std::sync::{Arc, Mutex};
+
+use axum::Router;
+use axum::body::Body;
+use axum::routing::get;
+use http::{Request, Response};
+use portcullis_core::{Clock, ManualClock, Timestamp};
+use portcullis_policy::counters::{CounterStore, StoreError};
+use portcullis_policy::{Conditions, Key, Kind, Limit, LivePolicy, Policy, Rule, Stores};
+use portcullis_tower::fields::Generation;
+use portcullis_tower::{
+    AxumBody, ByLivePolicy, ByPolicy, DecideOrWait, DenialBody, DenialSettings, RateLimitLayer,
+    RateLimitLayerBuilder,
+};
+use tower::ServiceExt;
+use tower_layer::Layer;
+
+use gate::Gate;
+use server::{Client, serve, until};
+
+#[derive(Clone, Default)]
+struct Time(Arc<ManualClock>);
+
+impl Clock for Time {
+    fn now(&self) -> Timestamp {
+        self.0.now()
+    }
+}
+
+type Store = Arc<Gate<Time>>;
+type Builder<D> = RateLimitLayerBuilder<D, portcullis_core::MonotonicClock, AxumBody>;
+type Called = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>>>>;
+
+fn limit(text: &str) -> Limit {
+    text.parse().unwrap()
+}
+
+/// The limits are those of each client.
+fn clients() -> Rule {
+    let rule = Rule::new("clients").key(Key::header("X-Api-Key"));
+    rule.stored_in("shared")
+}
+
+fn stores(store: &Store) -> Stores {
+    Stores::new().with("shared", Arc::clone(store) as Arc<dyn CounterStore>)
+}
+
+fn policy(store: &Store, rules: impl IntoIterator<Item = Rule>) -> Policy {
+    Policy::new(rules)
+        .unwrap()
+        .with_stores(stores(store))
+        .unwrap()
+}
+
+fn by(policy: Policy) -> Builder<ByPolicy> {
+    RateLimitLayer::builder(ByPolicy::new(policy)).for_axum()
+}
+
+/// Calls a service, which counts the requests that it serves, with the path and the key of a
+/// client.
+fn calls<D: DecideOrWait>(
+    builder: Builder<D>,
+) -> (impl Fn(&str, &str) -> Called, Arc<AtomicUsize>) {
+    let served = Arc::new(AtomicUsize::new(0));
+    let serves = Arc::clone(&served);
+    let service = builder
+        .build_waiting()
+        .layer(tower::service_fn(move |_: Request<Body>| {
+            serves.fetch_add(1, SeqCst);
+            async { Ok(Response::new(Body::empty())) }
+        }));
+    let call = move |path: &str, key: &str| -> Called {
+        let request = Request::get(path).header("X-Api-Key", key);
+        let request = request.body(Body::empty()).unwrap();
+        Box::pin(service.clone().oneshot(request))
+    };
+    (call, served)
+}
+
+/// The response of a call, if there is one without a wait.
+fn polled(call: &mut Called) -> Option<Response<Body>> {
+    let mut context = Context::from_waker(Waker::noop());
+    match call.as_mut().poll(&mut context) {
+        Poll::Ready(response) => Some(response.unwrap()),
+        Poll::Pending => None,
+    }
+}
+
+#[track_caller]
+fn answer(mut call: Called) -> Response<Body> {
+    polled(&mut call).expect("it does not wait")
+}
+
+fn header<'r>(response: &'r Response<Body>, name: &str) -> Option<&'r str> {
+    let value = response.headers().get(name)?;
+    Some(value.to_str().unwrap())
+}
+
+/// The status, and `Retry-After`.
+fn reply(response: &Response<Body>) -> (u16, Option<&str>) {
+    (response.status().as_u16(), header(response, "retry-after"))
+}
+
+fn body(response: Response<Body>) -> String {
+    let body = axum::body::to_bytes(response.into_body(), 1_000);
+    let mut body = core::pin::pin!(body);
+    match body.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(bytes) => String::from_utf8(bytes.unwrap().into()).unwrap(),
+        Poll::Pending => panic!("the body was made beforehand"),
+    }
+}
+
+#[test]
+fn services_of_several_processes_share_the_limits_of_each_client() {
+    let time = Time::default();
+    let store = Gate::new(time.clone());
+    let rules = || {
+        let local = Conditions::new().paths(["/local"]);
+        let local = Rule::new("local").when(local).limit(limit("1/h"));
+        let rule = clients().limit(limit("3/m")).with_status(503);
+        [local, rule.with_message("Slow down.")]
+    };
+    let (first, served) = calls(by(policy(&store, rules())));
+    let (second, _) = calls(by(policy(&store, rules())));
+    for call in [&first as &dyn Fn(&str, &str) -> Called, &second, &first] {
+        assert_eq!(answer(call("/", "a")).status(), 200);
+    }
+    for call in [&first as &dyn Fn(&str, &str) -> Called, &second] {
+        let denied = answer(call("/", "a"));
+        assert_eq!(reply(&denied), (503, Some("20")));
+        assert_eq!(body(denied), "Slow down.");
+    }
+    assert_eq!(served.load(SeqCst), 2);
+    assert_eq!(answer(second("/", "b")).status(), 200, "another client");
+    time.0.advance(Duration::from_secs(20));
+    assert_eq!(answer(second("/", "a")).status(), 200);
+
+    // Other rules do not ask the store.
+    let asked = store.calls.load(SeqCst);
+    store.is_open.store(false, SeqCst);
+    assert_eq!(answer(first("/local", "a")).status(), 200);
+    assert_eq!(answer(first("/local", "a")).status(), 429);
+    assert_eq!(store.calls.load(SeqCst), asked);
+}
+
+#[test]
+fn responses_state_what_the_store_has_left() {
+    let store = Gate::new(Time::default());
+    let rule = clients()
+        .limit(limit("2/20s").named("burst"))
+        .limit(limit("100/d").named("day"))
+        .override_key(
+            ["gold"],
+            [limit("9/9s").named("gold"), limit("1/h").named("few")],
+        );
+    let settings = DenialSettings::new().body(DenialBody::Problem);
+    let layer = by(policy(&store, [rule])).denials(settings);
+    let (call, _) = calls(layer.fields(Generation::Draft11));
+    let allowed = answer(call("/", "a"));
+    assert_eq!(
+        header(&allowed, "ratelimit"),
+        Some(r#""burst";r=1;t=10, "day";r=99;t=864"#)
+    );
+    answer(call("/", "a"));
+    let denied = answer(call("/", "a"));
+    assert_eq!(reply(&denied), (429, Some("10")));
+    assert_eq!(header(&denied, "ratelimit"), Some(r#""burst";r=0;t=10"#));
+    assert!(body(denied).contains(r#""violated-policies":["burst"]"#));
+
+    // The limits of an override have other names than those of the rule.
+    answer(call("/", "gold"));
+    let denied = answer(call("/", "gold"));
+    assert_eq!(reply(&denied), (429, Some("3600")));
+    assert_eq!(header(&denied, "ratelimit"), Some(r#""few";r=0;t=3600"#));
+    assert!(!body(denied).contains("day"));
+}
+
+#[test]
+fn a_store_without_an_answer_denies_unless_requests_are_to_pass() {
+    let store = Gate::new(Time::default());
+    store.fails.store(true, SeqCst);
+    let rules = || [clients().limit(limit("1/h"))];
+    let (call, served) = calls(by(policy(&store, rules())).fields(Generation::Draft11));
+    let denied = answer(call("/", "a"));
+    assert_eq!(reply(&denied), (503, Some("1")));
+    assert_eq!(header(&denied, "ratelimit"), None);
+    assert_eq!(body(denied), "Service Unavailable");
+    assert_eq!(served.load(SeqCst), 0);
+
+    let errors = Arc::new(Mutex::new(Vec::new()));
+    let sees = Arc::clone(&errors);
+    let layer = by(policy(&store, rules())).passing_without_store(move |error| {
+        let mut errors = sees.lock().unwrap();
+        errors.push(error.clone());
+        errors.len() < 3
+    });
+    let (call, served) = calls(layer);
+    let statuses = [(), (), ()].map(|()| answer(call("/", "a")).status().as_u16());
+    assert_eq!((statuses, served.load(SeqCst)), ([200, 200, 503], 2));
+    let refused = StoreError::Unavailable("refused".into());
+    assert_eq!(*errors.lock().unwrap(), vec![refused; 3]);
+
+    // What passed took nothing, and a store that answers is obeyed.
+    store.fails.store(false, SeqCst);
+    assert_eq!(answer(call("/", "a")).status(), 200);
+    assert_eq!(answer(call("/", "a")).status(), 429);
+    assert_eq!(errors.lock().unwrap().len(), 3);
+
+    // A policy without stores, and a layer that does not ask any.
+    let alone = || Policy::new(rules()).unwrap();
+    assert_eq!(
+        reply(&answer(calls(by(alone())).0("/", "a"))),
+        (503, Some("1"))
+    );
+    let layer = by(policy(&store, rules())).settling(|_, estimate| estimate);
+    assert_eq!(reply(&answer(calls(layer).0("/", "b"))), (429, None));
+}
+
+#[test]
+fn a_rule_with_a_queue_and_one_with_a_store_are_in_one_layer() {
+    let store = Gate::new(Time::default());
+    let queued = Conditions::new().paths(["/queued"]);
+    let queued = Rule::new("queued")
+        .when(queued)
+        .limit(Limit::at_once(1).queue(1));
+    let rules = [queued, clients().limit(limit("1/h"))];
+    let (call, _) = calls(by(policy(&store, rules)));
+    let first = answer(call("/queued", "a"));
+    let mut second = call("/queued", "a");
+    assert!(polled(&mut second).is_none(), "it waits");
+    assert_eq!(answer(call("/", "a")).status(), 200);
+    assert_eq!(answer(call("/", "a")).status(), 429);
+    drop(first);
+    assert_eq!(answer(second).status(), 200);
+}
+
+#[test]
+fn a_change_of_the_policy_keeps_the_stores_and_the_reply_of_the_rule_that_decided() {
+    let store = Gate::new(Time::default());
+    let rule = |text| clients().limit(limit("1/h")).with_message(text);
+    let live = LivePolicy::new(policy(&store, [rule("Before.")]));
+    let layer = RateLimitLayer::builder(ByLivePolicy::new(live.clone())).for_axum();
+    let (call, served) = calls(layer);
+    assert_eq!(answer(call("/", "a")).status(), 200);
+    store.is_open.store(false, SeqCst);
+    let mut asks = call("/", "a");
+    assert!(polled(&mut asks).is_none(), "the store has not answered");
+    live.replace_at(live.load().now(), Policy::new([rule("After.")]).unwrap());
+    store.is_open.store(true, SeqCst);
+    let denied = [answer(asks), answer(call("/", "a"))];
+    assert_eq!(denied.map(body), ["Before.", "After."]);
+    store.fails.store(true, SeqCst);
+    assert_eq!(reply(&answer(call("/", "a"))), (503, Some("1")));
+    assert_eq!(served.load(SeqCst), 1);
+}
+
+/// A shadow rule holds a permit at once while the store is asked.
+#[tokio::test]
+async fn a_client_that_leaves_while_the_store_is_asked_leaves_nothing_behind() {
+    let store = Gate::new(Time::default());
+    let shadow = Rule::new("shadow").limit(Limit::at_once(1)).shadow();
+    let rules = [shadow, clients().limit(limit("1/h"))];
+    let policy = Arc::new(policy(&store, rules));
+    let served = Arc::new(AtomicUsize::new(0));
+    let serves = Arc::clone(&served);
+    let handler = async move || {
+        serves.fetch_add(1, SeqCst);
+    };
+    let layer = RateLimitLayer::builder(ByPolicy::new(Arc::clone(&policy))).build_waiting();
+    let router = Router::new().route("/", get(handler)).layer(layer);
+    let address = serve(router).await;
+    let is_held = || {
+        let headers = [("X-Api-Key", "other")];
+        let request = portcullis_policy::Request::new("GET", "/").headers(&headers);
+        let decision = policy.decide_at(policy.now(), &request.kind(Kind::Request));
+        decision.shadow_denied().is_some()
+    };
+
+    store.is_open.store(false, SeqCst);
+    let mut leaves = Client::connect(address).await;
+    leaves.send("GET /", &["X-Api-Key: a"]).await;
+    until(|| store.calls.load(SeqCst) == 1).await;
+    assert!(is_held());
+    drop(leaves);
+    until(|| !is_held()).await;
+
+    store.is_open.store(true, SeqCst);
+    let mut next = Client::connect(address).await;
+    assert_eq!(next.get("/", &["X-Api-Key: a"]).await.status, 200);
+    assert_eq!(next.get("/", &["X-Api-Key: a"]).await.status, 429);
+    assert!(!is_held());
+    assert_eq!(served.load(SeqCst), 1);
+}
