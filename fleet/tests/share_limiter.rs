@@ -228,7 +228,7 @@ fn a_queue_follows_the_share() {
     );
 }
 
-/// The queue has only its timer: nobody tells it of the change.
+/// The queue has only its timer: no call tells it of the change.
 #[test]
 fn a_wait_notices_a_larger_share_by_itself() {
     let clock = MonotonicClock::new();

@@ -463,7 +463,7 @@ impl StoreDecision {
     }
 
     /// Returns when to retry: [`Retry::After`] the time after which all limits have the permits, if
-    /// nobody else takes them, or [`Retry::Never`]. `None` if the request was allowed.
+    /// no other request takes them, or [`Retry::Never`]. `None` if the request was allowed.
     #[must_use]
     pub const fn retry(&self) -> Option<Retry> {
         self.retry
@@ -496,7 +496,7 @@ pub struct Left {
     pub available: u64,
     /// The permits that can be available at most.
     pub capacity: u64,
-    /// After which time the limit is full again, if nobody takes from it.
+    /// After which time the limit is full again, if no request takes from it.
     pub full_in: Duration,
 }
 

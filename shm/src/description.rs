@@ -145,7 +145,7 @@ impl SharedFile {
     }
 
     /// Removes what processes left that died while they created this file. Returns how many files
-    /// were removed. They cost memory, and harm nobody.
+    /// were removed. They cost memory, and do no harm.
     ///
     /// # Errors
     ///

@@ -107,7 +107,8 @@ pub(crate) struct Header {
     pub(crate) settings: String,
 }
 
-/// FNV-1a. It recognizes damage, and differences of settings; it protects against nobody.
+/// FNV-1a. It recognizes damage, and differences of settings. It does not protect
+/// against attacks.
 pub(crate) fn fnv(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)

@@ -465,7 +465,7 @@ impl SharedLease<'_> {
         let (now, before) = (millis_now(), self.held);
         let renewed = before.until(now.saturating_add(millis).min(NEVER - 1));
         let slots = self.limit.slots.slots();
-        // Not a permit that has ended, even if nobody has taken it yet.
+        // Not a permit that has ended, even if no request has taken it yet.
         let permits = if before.has_ended(now) {
             0
         } else {

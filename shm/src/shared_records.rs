@@ -14,7 +14,7 @@
 //! count to 0. A process that takes the lock from a dead owner finds the count, and copies them
 //! again. If the count is 0, nothing was written, or all.
 //!
-//! Invariant: while nobody owns the lock, the journal is empty or complete.
+//! Invariant: while no process owns the lock, the journal is empty or complete.
 //!
 //! A file with other bits, which a hostile process writes, has other records. An index or a length
 //! that is too large is passed over.

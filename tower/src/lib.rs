@@ -59,7 +59,7 @@
 //!
 //! # Forged keys
 //!
-//! A client may be able to choose its key: with a header that nobody checks, or with the many
+//! A client may be able to choose its key: with a header that is not checked, or with the many
 //! addresses of its networks. It can then send each request with a new key. The tables of
 //! [`ByKey`] and of policies have a fixed size, so:
 //!

@@ -28,7 +28,7 @@ use super::{
 /// back, the store's time stands still until the clock has caught up.
 ///
 /// It is bounded: at most `max_ids` ids exist at a time. An id that has not expired is never
-/// removed, so nobody can reset a limit by using many ids. A new id that finds no room fails with
+/// removed, so many ids cannot reset a limit. A new id that finds no room fails with
 /// [`StoreError::Full`].
 ///
 /// # Cost

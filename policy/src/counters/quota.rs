@@ -158,7 +158,7 @@ impl CounterLimit {
         }
     }
 
-    /// The instant at which `n` permits are available, if nobody takes any. `n` is at most the
+    /// The instant at which `n` permits are available, if no request takes any. `n` is at most the
     /// capacity.
     fn instant_of(&self, state: &State, n: u64) -> u64 {
         match (&self.shape, state) {
