@@ -11,8 +11,9 @@
 //!    address that was read is the client.
 //!
 //! The field is split at commas from the right, without regard to quotes. A client that sends an
-//! open quote can so not hide the entry that the nearest proxy appends. An entry with a comma in
-//! quotes is not an address.
+//! open quote can so not hide the entry that the nearest proxy appends. What a comma in quotes leaves
+//! has an open quote, so it is not an address. This matters where a proxy repeats what the client
+//! chose, such as `host="a,for=192.0.2.1;b"`: a name of a host may contain such characters.
 
 use core::net::{IpAddr, SocketAddr};
 
@@ -141,12 +142,40 @@ impl ForwardedFor {
         if self.field != FORWARDED {
             return address(entry.trim());
         }
-        let mut parameters = entry
-            .split(';')
-            .filter_map(|parameter| parameter.split_once('='));
-        let (_, node) = parameters.find(|(name, _)| name.trim().eq_ignore_ascii_case("for"))?;
-        address(unquoted(node.trim()))
+        let mut found = None;
+        let mut rest = entry.trim();
+        while !rest.is_empty() {
+            let (name, value);
+            (name, value, rest) = parameter(rest)?;
+            let is_for = name.eq_ignore_ascii_case("for");
+            if is_for && found.replace(value).is_some() {
+                return None;
+            }
+        }
+        address(found?)
     }
+}
+
+/// Splits an element of `Forwarded` into the name and the value of its first parameter, and the
+/// parameters after it. `None` if it is malformed, or if a quoted value has an escaped character: no
+/// address needs one.
+fn parameter(text: &str) -> Option<(&str, &str, &str)> {
+    let (name, rest) = text.split_once('=')?;
+    let rest = rest.trim_start();
+    let (value, rest) = match rest.strip_prefix('"') {
+        Some(quoted) => quoted
+            .split_once('"')
+            .filter(|(value, _)| !value.contains('\\'))?,
+        None => rest.split_at(rest.find(';').unwrap_or(rest.len())),
+    };
+    let rest = rest.trim_start();
+    let next = match rest.strip_prefix(';') {
+        Some(next) => next.trim_start(),
+        None => rest.is_empty().then_some(rest)?,
+    };
+    let name = name.trim();
+    let is_open = name.contains(['"', ';']) || value.contains('"');
+    (!is_open).then_some((name, value.trim_end(), next))
 }
 
 /// Returns the IPv4 network in the form of an IPv6 network, if all its addresses have that form.
@@ -156,16 +185,13 @@ fn mapped(network: Ipv6Net) -> Option<IpNet> {
     Some(Ipv4Net::new(address, length).ok()?.into())
 }
 
-/// Removes the quotes of a quoted string. No address needs an escaped character.
-fn unquoted(text: &str) -> &str {
-    let inner = text
-        .strip_prefix('"')
-        .and_then(|text| text.strip_suffix('"'));
-    inner.unwrap_or(text)
-}
-
-/// Reads an address, with or without a port.
+/// Reads an address, with or without a port, which may be obfuscated (RFC 7239, section 6.3).
 fn address(text: &str) -> Option<IpAddr> {
+    let is_name = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    let text = match text.rsplit_once(":_") {
+        Some((node, port)) if !port.is_empty() && port.chars().all(is_name) => node,
+        _ => text,
+    };
     let bracketed = text
         .strip_prefix('[')
         .and_then(|text| text.strip_suffix(']'));
@@ -295,6 +321,29 @@ mod tests {
             ("for=unknown", "10.0.0.1"),
             ("proto=http", "10.0.0.1"),
             ("192.0.2.43", "10.0.0.1"),
+            ("for=\"192.0.2.43:_http\"", "192.0.2.43"),
+            ("for=\"[2001:db8::17]:_a.b-c\"", "2001:db8::17"),
+            ("for=\"192.0.2.43:_\"", "10.0.0.1"),
+            ("for=\"192.0.2.43:_a b\"", "10.0.0.1"),
+            ("for = 192.0.2.43 ; proto = http", "192.0.2.43"),
+            ("for=\"[2001:db8::17%1]\"", "10.0.0.1"),
+            ("for=\"192.0.2.43\"x", "10.0.0.1"),
+            ("for=192.0.2.43;for=192.0.2.44", "10.0.0.1"),
+        ] {
+            assert_eq!(client(&proxies, "10.0.0.1", &[line]), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn what_a_proxy_repeats_of_the_request_names_no_client() {
+        let proxies = trusting(ForwardedFor::forwarded());
+        for (line, expected) in [
+            ("host=\"a;for=1.1.1.1;b\";for=9.9.9.9", "9.9.9.9"),
+            ("for=9.9.9.9;host=\"a;for=1.1.1.1;b\"", "9.9.9.9"),
+            ("for=9.9.9.9;host=\"a,for=1.1.1.1;b\"", "10.0.0.1"),
+            ("for=9.9.9.9;host=\"a,for=1.1.1.1\"", "10.0.0.1"),
+            ("for=9.9.9.9;host=\"a,for=1.1.1.1;b=\\\"\"", "10.0.0.1"),
+            ("for=9.9.9.9;host=\"a,\\\";for=1.1.1.1;b\"", "10.0.0.1"),
         ] {
             assert_eq!(client(&proxies, "10.0.0.1", &[line]), expected, "{line}");
         }
