@@ -5,9 +5,9 @@
 //! oldest first, until the server is expected to grant it:
 //!
 //! 1. **After a denial** (429, or 503 with `Retry-After`) all requests to the server wait for the
-//!    time that `Retry-After` asks for. A 429 that states no time counts as 1 second, and twice as
-//!    long after each further one, up to 64 seconds. Then one request tries first. The others wait
-//!    for its reply.
+//!    time that `Retry-After` asks for. Then one request tries first, and the others wait for its
+//!    reply. A 429 that states no time, or a time of 0, counts as 1 second, and twice as long each
+//!    time that the request that tries first is denied too, up to 64 seconds.
 //! 2. **As stated**: the client sends no more requests than are available, until the reset. It
 //!    subtracts the requests on their way, whose replies have not told yet.
 //! 3. **Slower before the limit**: if at most half of a quota is left, the client spreads the
@@ -37,7 +37,7 @@ use portcullis_async::{Queue, QueueCounts, Rejected, Timer, TokioTimer};
 use portcullis_core::{Lease, Rate, TokenBucket};
 
 use crate::fields::{ReadOptions, ResetForm, Stated};
-use pace::Pace;
+use pace::{Pace, Sent};
 
 pub use layer::{ClientError, ClientLayer, ClientService};
 pub use pace::Pacing;
@@ -139,10 +139,10 @@ impl<T: Timer + Send + Sync + 'static> ServerLimits<T> {
             Some(timeout) => queue.acquire_owned(1).within(timeout).await?,
             None => queue.acquire_owned(1).await?,
         };
-        let tries_first = queue.change(Pace::started);
+        let sent = queue.change(Pace::started);
         Ok(Sending {
             reading: self.shared.options.reading(),
-            tries_first,
+            sent,
             queue,
             lease: Some(lease),
         })
@@ -235,7 +235,7 @@ pub struct Sending<T: Timer = TokioTimer> {
     queue: Arc<Queue<Pace, T>>,
     lease: Option<Lease<Arc<Queue<Pace, T>>>>,
     reading: ReadOptions,
-    tries_first: bool,
+    sent: Sent,
 }
 
 impl<T: Timer> Sending<T> {
@@ -248,15 +248,15 @@ impl<T: Timer> Sending<T> {
             quota.reset = quota.reset.or(window);
         }
         let now = self.queue.clock().now();
-        let tries_first = self.tries_first;
+        let sent = self.sent;
         self.queue
-            .change(|pace| pace.replied(now, status, &stated, tries_first));
+            .change(|pace| pace.replied(now, status, &stated, sent));
     }
 }
 
 impl<T: Timer> Drop for Sending<T> {
     fn drop(&mut self) {
-        if self.tries_first {
+        if self.sent.tries_first {
             self.queue.change(Pace::tried);
         }
         self.lease = None;

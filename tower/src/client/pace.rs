@@ -15,7 +15,8 @@
 //!   until the reset.
 //! - A **reply** with a quota sets `left` to the available permits, less the other requests in
 //!   flight. A request that the server has already counted is so subtracted twice, until its reply
-//!   corrects that. So `left` is never more than the server would grant.
+//!   corrects that. The reply to an earlier request than the one that told `left` can only lower it.
+//!   So `left` is never more than the server would grant.
 //! - A **denial** sets `blocked`, and `first`: the request that is granted next tries alone, until
 //!   its reply.
 //! - At its reset, a quota is forgotten.
@@ -33,7 +34,8 @@ use portcullis_core::{Denied, Limiter, QueueLimiter, Receipt, Retry, Timestamp, 
 
 use crate::fields::{Quota, Stated, Unit};
 
-/// The wait after a 429 that states no time. Each further one doubles it, up to 64 times.
+/// The wait after a 429 that states no time. Each one of a request that tries first doubles it, up to
+/// 64 times.
 const BACK_OFF: Duration = Duration::from_secs(1);
 const MOST_DOUBLINGS: u32 = 6;
 
@@ -70,6 +72,8 @@ struct State {
     denials: u32,
     quotas: Vec<Known>,
     in_flight: u64,
+    /// The requests that were sent.
+    sent: u64,
 }
 
 /// Whether a request tries alone, after a denial.
@@ -86,6 +90,15 @@ enum First {
     Trying,
 }
 
+/// A request that is on its way.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Sent {
+    /// Whether it tries alone, after a denial.
+    pub(super) tries_first: bool,
+    /// The requests that were sent up to it.
+    number: u64,
+}
+
 /// What is known about one limit of the server.
 struct Known {
     name: Option<Cow<'static, str>>,
@@ -94,6 +107,8 @@ struct Known {
     left: u64,
     reset: Timestamp,
     next: Timestamp,
+    /// The newest request whose reply told it.
+    number: u64,
 }
 
 impl Pace {
@@ -112,6 +127,7 @@ impl Pace {
                 denials: 0,
                 quotas: Vec::new(),
                 in_flight: 0,
+                sent: 0,
             }),
         }
     }
@@ -121,14 +137,18 @@ impl Pace {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns whether a request that was just granted is the one that tries first.
-    pub(super) fn started(&self) -> bool {
+    /// Notes that a request that was granted is sent now.
+    pub(super) fn started(&self) -> Sent {
         let mut state = self.state();
         let tries_first = state.first == First::Granted;
         if tries_first {
             state.first = First::Trying;
         }
-        tries_first
+        state.sent += 1;
+        Sent {
+            tries_first,
+            number: state.sent,
+        }
     }
 
     /// The request that tried first is over. Without a reply that was no denial, the next one
@@ -141,40 +161,38 @@ impl Pace {
     }
 
     /// Learns from the reply to a request, which is still in flight.
-    pub(super) fn replied(
-        &self,
-        now: Timestamp,
-        status: StatusCode,
-        stated: &Stated,
-        tries_first: bool,
-    ) {
+    pub(super) fn replied(&self, now: Timestamp, status: StatusCode, stated: &Stated, sent: Sent) {
         let mut state = self.state();
         let others = state.in_flight.saturating_sub(1);
         for quota in &stated.quotas {
-            state.learn(now, quota, others);
+            state.learn(now, quota, others, sent.number);
         }
         let denied = status == StatusCode::TOO_MANY_REQUESTS
             || status == StatusCode::SERVICE_UNAVAILABLE && stated.retry_after.is_some();
         if !denied {
             // After a denial, only the request that tries first tells that the server grants again.
             // The others were sent before.
-            let tried = tries_first && state.first == First::Trying;
+            let tried = sent.tries_first && state.first == First::Trying;
             if tried || state.first == First::No {
                 state.first = First::No;
                 state.denials = 0;
             }
             return;
         }
+        let quotas = &stated.quotas;
         let exhausted = || {
-            let empty = stated
-                .quotas
-                .iter()
-                .filter(|quota| quota.available == Some(0));
+            let empty = quotas.iter().filter(|quota| quota.available == Some(0));
             empty.filter_map(|quota| quota.reset).max()
         };
-        let back_off = BACK_OFF * 2_u32.pow(state.denials.min(MOST_DOUBLINGS));
-        let wait = stated.retry_after.or_else(exhausted).unwrap_or(back_off);
-        state.denials += 1;
+        // The requests that were on their way at the first denial say nothing more.
+        if sent.tries_first || state.first == First::No {
+            state.denials += 1;
+        }
+        let doublings = state.denials.saturating_sub(1).min(MOST_DOUBLINGS);
+        let is_time = |wait: &Duration| !wait.is_zero();
+        let stated = stated.retry_after.filter(is_time);
+        let stated = stated.or_else(|| exhausted().filter(is_time));
+        let wait = stated.unwrap_or(BACK_OFF * 2_u32.pow(doublings));
         state.first = First::Wanted;
         state.blocked = state.blocked.max(Some(now + wait));
     }
@@ -192,7 +210,7 @@ impl Pace {
 }
 
 impl State {
-    fn learn(&mut self, now: Timestamp, stated: &Quota<'static>, others: u64) {
+    fn learn(&mut self, now: Timestamp, stated: &Quota<'static>, others: u64, number: u64) {
         let time = stated.reset.or(stated.window);
         let (Some(available), Some(time)) = (stated.available, time) else {
             return;
@@ -219,13 +237,19 @@ impl State {
                 left: 0,
                 reset: now,
                 next: now,
+                number,
             });
             self.quotas.len() - 1
         });
         let known = &mut self.quotas[place];
         known.quota = stated.quota.unwrap_or(known.quota).max(available);
-        known.left = available.saturating_sub(others);
-        known.reset = now + time;
+        let left = available.saturating_sub(others);
+        if number < known.number {
+            // The server has counted requests since then that are not in flight any more.
+            known.left = known.left.min(left);
+            return;
+        }
+        (known.left, known.reset, known.number) = (left, now + time, number);
     }
 }
 
@@ -374,7 +398,7 @@ mod tests {
         let pace = Pace::new(None, None, Pacing::Off);
         assert_eq!(grants(&pace, secs(0)), 1000);
         pace.release(999);
-        pace.replied(secs(0), OK, &quota("r=5;t=10"), false);
+        pace.replied(secs(0), OK, &quota("r=5;t=10"), Sent::default());
         pace.release(1);
         assert_eq!(grants(&pace, secs(1)), 5);
         assert_eq!(retry(&pace, secs(1)), Retry::At(secs(10)));
@@ -389,12 +413,12 @@ mod tests {
         for _ in 0..4 {
             pace.take_at(secs(0), 1).expect("nothing is known");
         }
-        pace.replied(secs(0), OK, &quota("r=5;t=10"), false);
+        pace.replied(secs(0), OK, &quota("r=5;t=10"), Sent::default());
         pace.release(1);
         // The server may have counted the other three, or not.
         assert_eq!(grants(&pace, secs(0)), 2);
         pace.release(2);
-        pace.replied(secs(1), OK, &quota("r=3;t=9"), false);
+        pace.replied(secs(1), OK, &quota("r=3;t=9"), Sent::default());
         pace.release(1);
         assert_eq!(grants(&pace, secs(1)), 1);
     }
@@ -408,7 +432,7 @@ mod tests {
             secs(0),
             OK,
             &stated(&[policy, ("ratelimit", "\"a\";r=9;t=60")]),
-            false,
+            Sent::default(),
         );
         pace.release(1);
         assert_eq!(grants(&pace, secs(0)), 4);
@@ -430,19 +454,25 @@ mod tests {
         for _ in 0..3 {
             pace.take_at(secs(0), 1).expect("nothing is known");
         }
-        pace.replied(secs(0), DENIED, &stated(&[("retry-after", "20")]), false);
+        pace.replied(
+            secs(0),
+            DENIED,
+            &stated(&[("retry-after", "20")]),
+            Sent::default(),
+        );
         pace.release(1);
         assert_eq!(retry(&pace, secs(0)), Retry::At(secs(20)));
         assert_eq!(grants(&pace, Timestamp::from_millis(19_999)), 0);
         // An earlier request was granted before the denial: that says nothing about later ones.
-        pace.replied(secs(20), OK, &Stated::default(), false);
+        pace.replied(secs(20), OK, &Stated::default(), Sent::default());
         pace.release(1);
         assert_eq!(grants(&pace, secs(20)), 1);
-        assert!(pace.started());
-        pace.replied(secs(20), OK, &Stated::default(), false);
+        let first = pace.started();
+        assert!(first.tries_first);
+        pace.replied(secs(20), OK, &Stated::default(), Sent::default());
         pace.release(1);
         assert_eq!(retry(&pace, secs(20)), Retry::OnRelease);
-        pace.replied(secs(21), OK, &Stated::default(), true);
+        pace.replied(secs(21), OK, &Stated::default(), first);
         pace.tried();
         pace.release(1);
         assert_eq!(grants(&pace, secs(21)), 1000);
@@ -452,14 +482,19 @@ mod tests {
     fn a_request_that_tries_first_and_gets_no_reply_makes_place_for_the_next() {
         let pace = Pace::new(None, None, Pacing::BelowHalf);
         pace.take_at(secs(0), 1).expect("nothing is known");
-        pace.replied(secs(0), DENIED, &stated(&[("retry-after", "1")]), false);
+        pace.replied(
+            secs(0),
+            DENIED,
+            &stated(&[("retry-after", "1")]),
+            Sent::default(),
+        );
         pace.release(1);
         // Dropped before its task received it.
         assert_eq!(grants(&pace, secs(1)), 1);
         pace.release(1);
         // Sent, and dropped.
         assert_eq!(grants(&pace, secs(1)), 1);
-        assert!(pace.started());
+        assert!(pace.started().tries_first);
         pace.tried();
         pace.release(1);
         assert_eq!(grants(&pace, secs(1)), 1);
@@ -489,18 +524,77 @@ mod tests {
         assert_eq!(retry(&pace, now), Retry::At(now + Duration::from_secs(5)));
     }
 
+    /// As 0 s, as a time that has passed, or as an exhausted quota that is reset at once.
+    #[test]
+    fn a_denial_that_states_no_wait_is_one_without_a_time() {
+        for headers in [
+            &[("retry-after", "0")][..],
+            &[("retry-after", "Sun, 06 Nov 1994 08:49:37 GMT")],
+            &[("ratelimit", "\"a\";r=0;t=0")],
+            &[("retry-after", "0"), ("ratelimit", "\"a\";r=0;t=0")],
+        ] {
+            let pace = Pace::new(None, None, Pacing::Off);
+            pace.take_at(secs(9), 1).expect("nothing is known");
+            pace.replied(secs(9), DENIED, &stated(headers), pace.started());
+            pace.release(1);
+            assert_eq!(retry(&pace, secs(9)), Retry::At(secs(10)), "{headers:?}");
+            pace.take_at(secs(10), 1).expect("the wait is over");
+            pace.replied(secs(10), DENIED, &stated(headers), pace.started());
+            pace.release(1);
+            assert_eq!(retry(&pace, secs(10)), Retry::At(secs(12)), "{headers:?}");
+        }
+    }
+
+    #[test]
+    fn the_denials_of_one_burst_double_nothing() {
+        let pace = Pace::new(None, None, Pacing::Off);
+        let sent: Vec<_> = (0..50)
+            .map(|_| {
+                pace.take_at(secs(0), 1).expect("nothing is known");
+                pace.started()
+            })
+            .collect();
+        for sent in sent {
+            pace.replied(secs(0), DENIED, &Stated::default(), sent);
+            pace.release(1);
+        }
+        assert_eq!(retry(&pace, secs(0)), Retry::At(secs(1)));
+    }
+
+    /// Replies over HTTP/2 can come in another order than the server has counted the requests.
+    #[test]
+    fn a_reply_that_is_overtaken_raises_nothing() {
+        let pace = Pace::new(None, None, Pacing::Off);
+        let sent = [(); 3].map(|()| {
+            pace.take_at(secs(0), 1).expect("nothing is known");
+            pace.started()
+        });
+        // The third is counted last, and two are left.
+        for (sent, left) in [(sent[2], 2), (sent[1], 3), (sent[0], 4)] {
+            pace.replied(secs(0), OK, &quota(&format!("r={left};t=10")), sent);
+            pace.release(1);
+        }
+        assert!(grants(&pace, secs(0)) <= 2);
+        // The next window is learnt from any reply.
+        pace.release(2);
+        pace.take_at(secs(10), 1).expect("the window is over");
+        pace.replied(secs(10), OK, &quota("r=7;t=10"), pace.started());
+        pace.release(1);
+        assert_eq!(grants(&pace, secs(10)), 7);
+    }
+
     #[test]
     fn a_busy_server_denies_with_retry_after_only() {
         let pace = Pace::new(None, None, Pacing::BelowHalf);
         pace.take_at(secs(0), 1).expect("nothing is known");
         let unavailable = StatusCode::SERVICE_UNAVAILABLE;
-        pace.replied(secs(0), unavailable, &Stated::default(), false);
+        pace.replied(secs(0), unavailable, &Stated::default(), Sent::default());
         assert_eq!(retry(&pace, secs(0)), Retry::At(secs(0)));
         pace.replied(
             secs(0),
             unavailable,
             &stated(&[("retry-after", "3")]),
-            false,
+            Sent::default(),
         );
         assert_eq!(retry(&pace, secs(0)), Retry::At(secs(3)));
     }
@@ -513,7 +607,7 @@ mod tests {
             let left = if n == 500 { 10_000 } else { 20_000 + n };
             let state = format!("\"{n}\";r={left};t=3600");
             let stated = stated(&[("ratelimit", &state)]);
-            pace.replied(secs(0), OK, &stated, false);
+            pace.replied(secs(0), OK, &stated, Sent::default());
             pace.release(1);
             assert!(pace.state().quotas.len() <= MOST_QUOTAS);
         }
@@ -539,7 +633,7 @@ mod tests {
         pace.take_at(secs(0), 1).expect("nothing is known");
         let policy = ("ratelimit-policy", "\"c\";q=9;qu=\"content-bytes\"");
         let state = ("ratelimit", "\"a\";r=3;t=5, \"b\";r=4;t=60, \"c\";r=0;t=9");
-        pace.replied(secs(0), OK, &stated(&[policy, state]), false);
+        pace.replied(secs(0), OK, &stated(&[policy, state]), Sent::default());
         pace.release(1);
         assert_eq!(grants(&pace, secs(0)), 3);
         assert_eq!(grants(&pace, secs(5)), 1);
