@@ -220,7 +220,7 @@ pub use limit::{Algorithm, Limit, MAX_SEGMENTS, QueueOrder};
 pub use live::{Change, LivePolicy, LoadedPolicy, PolicyReader, SharedPolicy};
 pub use matcher::{MAX_PROPERTIES, Matcher};
 #[cfg(feature = "metrics")]
-pub use metrics::{MeasuredLease, MeasuredWait, Metrics, QueueResult};
+pub use metrics::{MeasuredLease, MeasuredWait, Metrics, QueueResult, RuleMetrics};
 pub use path::{MAX_COMPONENTS, MAX_PATH_LEN, PathError, PathRules};
 pub use pattern::MAX_PATTERN_COMPONENTS;
 pub use period::{PeriodError, parse_count, parse_period};

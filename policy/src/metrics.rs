@@ -8,6 +8,7 @@ use core::pin::pin;
 #[cfg(feature = "queue")]
 use core::task::Poll;
 use core::time::Duration;
+use std::sync::Arc;
 
 use ::metrics::{
     Counter, Gauge, Histogram, Label, Unit, counter, describe_counter, describe_gauge,
@@ -49,6 +50,9 @@ const IN_QUEUE: &str = "portcullis.request.time_in_queue";
 /// rules, with the recorder that is installed when the measurements are created. To measure a
 /// decision costs what the recorder's instruments cost, and does not allocate here.
 ///
+/// Leases and waits own their instruments, so they can outlive the measurements: see
+/// [`RuleMetrics`].
+///
 /// ```
 /// use portcullis_core::Timestamp;
 /// use portcullis_policy::{Metrics, Policy, Request, Rule};
@@ -62,9 +66,28 @@ const IN_QUEUE: &str = "portcullis.request.time_in_queue";
 /// # Ok::<(), portcullis_policy::PeriodError>(())
 /// ```
 pub struct Metrics {
-    rules: Box<[OfRule]>,
-    without_rule: OfRule,
+    rules: Box<[RuleMetrics]>,
+    without_rule: RuleMetrics,
 }
+
+/// The five instruments of one rule in [`Metrics`], or those without the label `policy`. Clones
+/// share them.
+///
+/// For a limit that no policy has, such as a limiter in code:
+///
+/// ```
+/// use portcullis_core::{Concurrency, Timestamp};
+/// use portcullis_policy::RuleMetrics;
+///
+/// let limiter = Concurrency::new(8);
+/// let metrics = RuleMetrics::new(Some("uploads"));
+/// let lease = limiter.try_acquire(1);
+/// let measured = metrics.decided_at(Timestamp::from_secs(1), lease.is_ok());
+/// // The request is served.
+/// measured.end_at(Timestamp::from_millis(1_020));
+/// ```
+#[derive(Clone)]
+pub struct RuleMetrics(Arc<OfRule>);
 
 /// How the wait of a request in a queue ended.
 ///
@@ -113,6 +136,76 @@ impl OfRule {
     }
 }
 
+fn describe() {
+    describe_counter!(REQUESTS, Unit::Count, "Requests that tried to get a lease.");
+    describe_gauge!(ACTIVE, Unit::Count, "Requests under way that hold a lease.");
+    describe_histogram!(LEASE, Unit::Seconds, "How long leases were held.");
+    describe_gauge!(QUEUED, Unit::Count, "Requests that wait in a queue.");
+    describe_histogram!(
+        IN_QUEUE,
+        Unit::Seconds,
+        "How long requests waited in a queue."
+    );
+}
+
+impl RuleMetrics {
+    /// Registers the instruments with this label `policy`, or without it.
+    ///
+    /// ```
+    /// # use portcullis_policy::RuleMetrics;
+    /// let _ = RuleMetrics::new(None);
+    /// ```
+    #[must_use]
+    pub fn new(policy: Option<&str>) -> Self {
+        describe();
+        Self::registered(policy)
+    }
+
+    fn registered(policy: Option<&str>) -> Self {
+        Self(Arc::new(OfRule::new(policy)))
+    }
+
+    /// Counts a request that was decided at `now`. The result counts as an active lease, if the
+    /// request is allowed, until it is ended or dropped.
+    ///
+    /// ```
+    /// # use portcullis_core::Timestamp;
+    /// # use portcullis_policy::RuleMetrics;
+    /// let denied = RuleMetrics::new(None).decided_at(Timestamp::ZERO, false);
+    /// drop(denied);
+    /// ```
+    pub fn decided_at(&self, now: Timestamp, is_allowed: bool) -> MeasuredLease {
+        let result = if is_allowed {
+            QueueResult::Acquired
+        } else {
+            QueueResult::Denied
+        };
+        self.0.requests[result as usize].increment(1);
+        if is_allowed {
+            self.0.active.increment(1.0);
+        }
+        MeasuredLease {
+            of_rule: is_allowed.then(|| self.clone()),
+            since: now,
+        }
+    }
+
+    /// Counts a request as one that waits in a queue, until the result is ended or dropped.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_policy::{QueueResult, RuleMetrics};
+    /// let waits = RuleMetrics::new(None).queued();
+    /// waits.end(Duration::from_millis(3), QueueResult::Canceled);
+    /// ```
+    pub fn queued(&self) -> MeasuredWait {
+        self.0.queued.increment(1.0);
+        MeasuredWait {
+            of_rule: self.clone(),
+        }
+    }
+}
+
 impl Metrics {
     /// Registers the instruments for all rules of `policy`. If the rules change, create new
     /// measurements: they continue those of rules with the same names.
@@ -123,25 +216,27 @@ impl Metrics {
     /// ```
     #[must_use]
     pub fn new(policy: &Policy) -> Self {
-        describe_counter!(REQUESTS, Unit::Count, "Requests that tried to get a lease.");
-        describe_gauge!(ACTIVE, Unit::Count, "Requests under way that hold a lease.");
-        describe_histogram!(LEASE, Unit::Seconds, "How long leases were held.");
-        describe_gauge!(QUEUED, Unit::Count, "Requests that wait in a queue.");
-        describe_histogram!(
-            IN_QUEUE,
-            Unit::Seconds,
-            "How long requests waited in a queue."
-        );
+        describe();
         Self {
             rules: policy
                 .rules()
-                .map(|rule| OfRule::new(Some(rule.name())))
+                .map(|rule| RuleMetrics::registered(Some(rule.name())))
                 .collect(),
-            without_rule: OfRule::new(None),
+            without_rule: RuleMetrics::registered(None),
         }
     }
 
-    fn of(&self, decision: &Decision<'_>) -> &OfRule {
+    /// Returns the instruments of the rule that decided, or those without a rule.
+    ///
+    /// ```
+    /// # use portcullis_core::Timestamp;
+    /// # use portcullis_policy::{Metrics, Policy, Request};
+    /// let policy = Policy::new([]).unwrap();
+    /// let metrics = Metrics::new(&policy);
+    /// let decision = policy.decide_at(Timestamp::ZERO, &Request::new("GET", "/"));
+    /// drop(metrics.of(&decision).decided_at(Timestamp::ZERO, true));
+    /// ```
+    pub fn of(&self, decision: &Decision<'_>) -> &RuleMetrics {
         let rule = decision.rule_index();
         let rule = rule.and_then(|index| self.rules.get(index));
         rule.unwrap_or(&self.without_rule)
@@ -159,22 +254,9 @@ impl Metrics {
     /// let lease = metrics.decided(&decision);
     /// drop(lease);
     /// ```
-    pub fn decided(&self, decision: &Decision<'_>) -> MeasuredLease<'_> {
+    pub fn decided(&self, decision: &Decision<'_>) -> MeasuredLease {
         let of_rule = self.of(decision);
-        let is_allowed = decision.is_allowed();
-        let result = if is_allowed {
-            QueueResult::Acquired
-        } else {
-            QueueResult::Denied
-        };
-        of_rule.requests[result as usize].increment(1);
-        if is_allowed {
-            of_rule.active.increment(1.0);
-        }
-        MeasuredLease {
-            of_rule: is_allowed.then_some(of_rule),
-            since: decision.decided_at(),
-        }
+        of_rule.decided_at(decision.decided_at(), decision.is_allowed())
     }
 
     /// Counts a request as one that waits in a queue, until the result is ended or dropped.
@@ -195,10 +277,8 @@ impl Metrics {
     /// waits.end(Duration::from_millis(3), QueueResult::Acquired);
     /// metrics.decided(&decide()).end_at(Timestamp::from_millis(9));
     /// ```
-    pub fn queued(&self, decision: &Decision<'_>) -> MeasuredWait<'_> {
-        let of_rule = self.of(decision);
-        of_rule.queued.increment(1.0);
-        MeasuredWait { of_rule }
+    pub fn queued(&self, decision: &Decision<'_>) -> MeasuredWait {
+        self.of(decision).queued()
     }
 }
 
@@ -218,12 +298,9 @@ impl Metrics {
     /// lease.end_at(policy.now());
     /// # });
     /// ```
-    pub async fn acquire<'m, 'p>(
-        &'m self,
-        request: Acquiring<'p>,
-    ) -> (QueuedDecision<'p>, MeasuredLease<'m>) {
+    pub async fn acquire<'p>(&self, request: Acquiring<'p>) -> (QueuedDecision<'p>, MeasuredLease) {
         let mut request = pin!(request);
-        let mut wait: Option<MeasuredQueue<'m, 'p>> = None;
+        let mut wait: Option<MeasuredQueue<'p>> = None;
         let decision = poll_fn(|context| {
             let polled = request.as_mut().poll(context);
             if let (Poll::Pending, None) = (&polled, &wait) {
@@ -252,15 +329,15 @@ impl Metrics {
 
 /// A wait that is measured as cancelled when it is dropped.
 #[cfg(feature = "queue")]
-struct MeasuredQueue<'m, 'p> {
+struct MeasuredQueue<'p> {
     /// `None` if it was measured.
-    wait: Option<MeasuredWait<'m>>,
+    wait: Option<MeasuredWait>,
     policy: &'p Policy,
     since: Timestamp,
 }
 
 #[cfg(feature = "queue")]
-impl Drop for MeasuredQueue<'_, '_> {
+impl Drop for MeasuredQueue<'_> {
     fn drop(&mut self) {
         if let Some(wait) = self.wait.take() {
             let waited = self.policy.now().saturating_since(self.since);
@@ -271,12 +348,13 @@ impl Drop for MeasuredQueue<'_, '_> {
 
 /// An active lease in [`Metrics`], if the request was allowed.
 #[must_use = "dropping it ends the active lease"]
-pub struct MeasuredLease<'m> {
-    of_rule: Option<&'m OfRule>,
+pub struct MeasuredLease {
+    /// `None` if the request was denied.
+    of_rule: Option<RuleMetrics>,
     since: Timestamp,
 }
 
-impl MeasuredLease<'_> {
+impl MeasuredLease {
     /// Ends the lease at `now`, and records its duration since the decision.
     ///
     /// ```
@@ -288,28 +366,28 @@ impl MeasuredLease<'_> {
     /// metrics.decided(&decision).end_at(Timestamp::from_millis(20));
     /// ```
     pub fn end_at(self, now: Timestamp) {
-        if let Some(of_rule) = self.of_rule {
+        if let Some(of_rule) = &self.of_rule {
             let duration = now.saturating_since(self.since);
-            of_rule.lease.record(duration.as_secs_f64());
+            of_rule.0.lease.record(duration.as_secs_f64());
         }
     }
 }
 
-impl Drop for MeasuredLease<'_> {
+impl Drop for MeasuredLease {
     fn drop(&mut self) {
-        if let Some(of_rule) = self.of_rule {
-            of_rule.active.decrement(1.0);
+        if let Some(of_rule) = &self.of_rule {
+            of_rule.0.active.decrement(1.0);
         }
     }
 }
 
 /// A request that waits in a queue, in [`Metrics`].
 #[must_use = "dropping it ends the wait"]
-pub struct MeasuredWait<'m> {
-    of_rule: &'m OfRule,
+pub struct MeasuredWait {
+    of_rule: RuleMetrics,
 }
 
-impl MeasuredWait<'_> {
+impl MeasuredWait {
     /// Ends the wait after `waited`, and records its duration. A request that gave up is also
     /// counted as a request: no decision follows.
     ///
@@ -323,16 +401,17 @@ impl MeasuredWait<'_> {
     /// metrics.queued(&decision).end(Duration::from_millis(3), QueueResult::Canceled);
     /// ```
     pub fn end(self, waited: Duration, result: QueueResult) {
-        self.of_rule.in_queue[result as usize].record(waited.as_secs_f64());
+        let of_rule = &self.of_rule.0;
+        of_rule.in_queue[result as usize].record(waited.as_secs_f64());
         if result == QueueResult::Canceled {
-            self.of_rule.requests[result as usize].increment(1);
+            of_rule.requests[result as usize].increment(1);
         }
     }
 }
 
-impl Drop for MeasuredWait<'_> {
+impl Drop for MeasuredWait {
     fn drop(&mut self) {
-        self.of_rule.queued.decrement(1.0);
+        self.of_rule.0.queued.decrement(1.0);
     }
 }
 
@@ -344,7 +423,7 @@ impl fmt::Debug for Metrics {
     }
 }
 
-impl fmt::Debug for MeasuredLease<'_> {
+impl fmt::Debug for MeasuredLease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MeasuredLease")
             .field("is_active", &self.of_rule.is_some())
@@ -353,7 +432,13 @@ impl fmt::Debug for MeasuredLease<'_> {
     }
 }
 
-impl fmt::Debug for MeasuredWait<'_> {
+impl fmt::Debug for RuleMetrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RuleMetrics").finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for MeasuredWait {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MeasuredWait").finish_non_exhaustive()
     }
