@@ -20,7 +20,7 @@ const FILE: [&str; 5] = ["$schema", "paths", "table_bytes", "stores", "rules"];
 const PATHS: [&str; 2] = ["ignore_case", "decode_slashes"];
 
 /// The settings of a rule.
-const RULE: [&str; 24] = [
+const RULE: [&str; 25] = [
     "name",
     "priority",
     "kind",
@@ -42,6 +42,7 @@ const RULE: [&str; 24] = [
     "enabled",
     "message",
     "status",
+    "headers",
     "etag",
     "store",
     "sync",
@@ -144,6 +145,7 @@ impl Policy {
     /// enabled = true
     /// message = "Slow down."
     /// status = 429
+    /// headers = true                # responses state the limits
     /// etag = "v7"
     ///
     /// [[rules]]
@@ -402,6 +404,9 @@ impl<'t> FileReader<'t> {
         };
         if flag("shadow") == Some(true) {
             rule = rule.shadow();
+        }
+        if flag("headers") == Some(false) {
+            rule = rule.without_headers();
         }
         if flag("enabled") == Some(false) {
             rule = rule.disabled();

@@ -18,10 +18,10 @@ use crate::{FileError, PathRules, Policy, Rule, RuleError};
 ///     "Routes": [{
 ///         "UpstreamPathTemplate": "/posts/{postId}",
 ///         "UpstreamHttpMethod": ["Get"],
-///         "RateLimitOptions": { "Limit": 1, "Period": "1s", "EnableHeaders": false },
+///         "RateLimitOptions": { "Limit": 1, "Period": "1s", "Wait": "-2s" },
 ///     }],
 /// }"#).unwrap();
-/// assert!(imported.warnings[0].to_string().starts_with("5:76: EnableHeaders has no effect here"));
+/// assert!(imported.warnings[0].to_string().starts_with("5:76: Wait is negative"));
 /// for rule in &mut imported.rules {
 ///     *rule = rule.clone().keys(50_000);
 /// }

@@ -35,6 +35,10 @@ pub const MAX_LIMITS: usize = 8;
 /// # let _ = policy;
 /// ```
 #[derive(Clone, Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "they are settings that do not depend on each other"
+)]
 pub struct Rule {
     /// Shared with the errors of the rule, so that a file with a long name and many errors does not
     /// take their product of memory.
@@ -55,6 +59,7 @@ pub struct Rule {
     pub(crate) is_enabled: bool,
     message: Option<Box<str>>,
     status: u16,
+    has_headers: bool,
     etag: Option<Box<str>>,
     /// The name of a counter store, if the state of the limits is in one.
     pub(crate) store: Option<Box<str>>,
@@ -120,6 +125,7 @@ impl Rule {
             is_enabled: true,
             message: None,
             status: 429,
+            has_headers: true,
             etag: None,
             store: None,
             is_synced: false,
@@ -423,6 +429,20 @@ impl Rule {
         self
     }
 
+    /// Keeps the limits of the rule from the headers of responses: no `RateLimit` or
+    /// `X-RateLimit-*`, and no `Retry-After` on its denials. Default: a program that states limits
+    /// states those of this rule too.
+    ///
+    /// ```
+    /// # use portcullis_policy::Rule;
+    /// assert!(!Rule::new("internal").without_headers().has_headers());
+    /// ```
+    #[must_use]
+    pub fn without_headers(mut self) -> Self {
+        self.has_headers = false;
+        self
+    }
+
     /// Sets a tag that changes with the rule, as its source defines it.
     ///
     /// ```
@@ -587,6 +607,31 @@ impl Rule {
     /// ```
     pub fn status(&self) -> u16 {
         self.status
+    }
+
+    /// Returns whether a request must have a property with this value, or another value that the
+    /// conditions name, for the rule to apply.
+    ///
+    /// ```
+    /// # use portcullis_policy::{Conditions, Rule};
+    /// let eu = Rule::new("eu").when(Conditions::new().property("region", ["eu"]));
+    /// assert!(eu.needs_property("region", "eu"));
+    /// assert!(!eu.needs_property("region", "us"));
+    /// ```
+    pub fn needs_property(&self, name: &str, value: &str) -> bool {
+        let mut properties = self.conditions.properties.iter();
+        properties.any(|(known, values)| known == name && values.iter().any(|v| v == value))
+    }
+
+    /// Returns whether the headers of responses state the limits: see
+    /// [`without_headers`](Self::without_headers).
+    ///
+    /// ```
+    /// # use portcullis_policy::Rule;
+    /// assert!(Rule::new("all").has_headers());
+    /// ```
+    pub fn has_headers(&self) -> bool {
+        self.has_headers
     }
 
     /// Returns the tag, if one was set.

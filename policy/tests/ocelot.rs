@@ -393,8 +393,6 @@ fn what_has_no_counterpart_is_reported_where_it_is() {
              any query",
             "4:57: SwaggerKey is not a setting of a route: it is ignored",
             "5:59: Wait is negative: the sign is ignored, as in Ocelot",
-            "5:93: DisableRateLimitHeaders has no effect here: the program that answers requests \
-             sets the headers",
             "6:43: ClientWhitelist: \"\" has no effect: a request without a client is denied",
             "6:65: QuotaMessage: the format of a number is ignored",
             "7:1: RouteIsCaseSensitive has no effect beside routes that ignore case: all routes \

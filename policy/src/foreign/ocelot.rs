@@ -125,6 +125,7 @@ impl Imported {
     /// | `Limit`, `Period`, `Wait` | a [`Limit`](crate::Limit) with [`Algorithm::WindowFromRequest`](crate::Algorithm) and its `wait` |
     /// | `ClientIdHeader`, `ClientWhitelist` | [`Rule::key`], [`Rule::exempt_header`] |
     /// | `StatusCode`, `QuotaMessage` | [`Rule::with_status`], [`Rule::with_message`] |
+    /// | `EnableHeaders` | [`Rule::without_headers`] |
     /// | `GlobalConfiguration.RateLimitOptions`, `RouteKeys` | merged with the options of each route |
     /// | `GlobalRateLimitRules` | options of the routes without any whose downstream template matches |
     /// | `Priority`, `UpstreamHost` | [`Rule::priority`], [`Conditions::hosts`] |

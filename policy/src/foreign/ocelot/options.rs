@@ -64,6 +64,9 @@ const NEW_NAMES: &[&str] = &[
     "RouteKeys",
 ];
 
+/// The option that disables headers, and the one that enables them.
+const HEADERS: [&str; 2] = ["DisableRateLimitHeaders", "EnableHeaders"];
+
 /// A value, and where it is in the file.
 #[derive(Clone)]
 pub(super) struct Set<T> {
@@ -98,6 +101,8 @@ pub(super) struct Options {
     pub(super) wait: Renamed<Duration>,
     pub(super) status: Renamed<u16>,
     pub(super) message: Renamed<Vec<Piece>>,
+    /// Whether headers are enabled: of the old name the opposite.
+    pub(super) headers: Renamed<bool>,
     pub(super) prefix: Renamed<String>,
     pub(super) route_keys: HashSet<String>,
 }
@@ -140,6 +145,7 @@ impl<'t> OcelotReader<'t> {
             wait: Renamed::NONE,
             status: Renamed::NONE,
             message: Renamed::NONE,
+            headers: Renamed::NONE,
             prefix: Renamed::NONE,
             route_keys: self.texts(table, "RouteKeys").into_iter().collect(),
         };
@@ -151,16 +157,6 @@ impl<'t> OcelotReader<'t> {
             .short_text(table, "ClientIdHeader")
             .map(|header| header.value);
         options.exempt = self.exempt(table);
-        for (name, off) in [("EnableHeaders", false), ("DisableRateLimitHeaders", true)] {
-            if self.boolean(table, name) == Some(off)
-                && let Some(value) = get(table, name)
-            {
-                let message = format!(
-                    "{name} has no effect here: the program that answers requests sets the headers"
-                );
-                self.warn(value.span, message);
-            }
-        }
         options.limit = self.limit(table);
         options.period = self.period(table, level);
         if let (Level::Global, Some(limit), None) = (level, &options.limit, &options.period) {
@@ -174,6 +170,11 @@ impl<'t> OcelotReader<'t> {
         options.status = self.renamed(table, ["HttpStatusCode", "StatusCode"], Self::status);
         let messages = ["QuotaExceededMessage", "QuotaMessage"];
         options.message = self.renamed(table, messages, Self::message);
+        options.headers = self.renamed(table, HEADERS, |reader, table, name| {
+            let (value, span) = (reader.boolean(table, name)?, get(table, name)?.span);
+            let value = value != (name == HEADERS[0]);
+            Some(Set { value, span })
+        });
         let prefixes = ["RateLimitCounterPrefix", "KeyPrefix"];
         options.prefix = self.renamed(table, prefixes, Self::short_text);
         Some(options)
@@ -391,6 +392,7 @@ pub(super) struct Merged<'o> {
     pub(super) exempt: Option<&'o Arc<Values>>,
     pub(super) status: Option<u16>,
     pub(super) message: Option<&'o [Piece]>,
+    pub(super) headers: bool,
     pub(super) prefix: Option<&'o str>,
 }
 
@@ -431,6 +433,7 @@ impl<'o> Merged<'o> {
         let message = renamed.option(["QuotaExceededMessage", "QuotaMessage"], |options| {
             &options.message
         });
+        let headers = renamed.option(HEADERS, |options| &options.headers);
         let prefix = renamed.option(["RateLimitCounterPrefix", "KeyPrefix"], |options| {
             &options.prefix
         });
@@ -446,6 +449,7 @@ impl<'o> Merged<'o> {
             exempt: first(both, |options| options.exempt.as_ref()),
             status: status.copied(),
             message: message.map(Vec::as_slice),
+            headers: headers.copied().unwrap_or(true),
             prefix: prefix.map(String::as_str),
         })
     }
@@ -481,6 +485,9 @@ impl<'o> Merged<'o> {
             .with_message(&message);
         if let Some(status) = self.status {
             rule = rule.with_status(status);
+        }
+        if !self.headers {
+            rule = rule.without_headers();
         }
         for header in headers {
             if let Some(exempt) = self.exempt {
