@@ -16,7 +16,7 @@ fn table(rate: Rate, burst: u64, keys: usize) -> Table {
         .rules()
         .expect("settings that fit");
     // Half full.
-    let lines = Line::boxed(keys.div_ceil(4));
+    let lines = (0..keys.div_ceil(4)).map(|_| Line::new()).collect();
     Keyed::new(limit, lines, RandomSeed::new())
 }
 

@@ -287,7 +287,7 @@ type Table = Keyed<TokenBucketRules, Box<[Line]>>;
 fn no_keys(burst: u64) -> Case<Table> {
     plenty(Keyed::new(
         TokenBucketRules::new(Rate::per_second(1_000), burst),
-        Line::boxed(250),
+        (0..250).map(|_| Line::new()).collect(),
         Seed::new(),
     ))
 }
@@ -342,7 +342,7 @@ fn no_keys_of_3(burst: u64) -> Case<List> {
     let rates = [1_000, 2_000, 3_000].map(Rate::per_second);
     plenty(KeyedList::new(
         rates.map(bucket),
-        Line::boxed(1_000),
+        (0..1_000).map(|_| Line::new()).collect(),
         Seed::new(),
     ))
 }

@@ -3,8 +3,6 @@
 
 pub(crate) mod by_address;
 pub(crate) mod clocked_key;
-#[cfg(all(feature = "std", target_os = "linux"))]
-mod huge_pages;
 pub(crate) mod into_rules;
 pub(crate) mod key;
 pub(crate) mod key_hash;

@@ -9,6 +9,8 @@ use http::Response;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
+use crate::measured::Measured;
+
 pin_project! {
     /// The body of a response: that of the inner service, or of a denial.
     ///
@@ -18,6 +20,7 @@ pin_project! {
         #[pin]
         source: Source<B>,
         permits: Option<P>,
+        measured: Option<Measured>,
     }
 }
 
@@ -30,10 +33,11 @@ pin_project! {
 }
 
 impl<B, P> LimitedBody<B, P> {
-    pub(crate) const fn inner(body: B, permits: Option<P>) -> Self {
+    pub(crate) const fn inner(body: B, permits: Option<P>, measured: Option<Measured>) -> Self {
         Self {
             source: Source::Inner { body },
             permits,
+            measured,
         }
     }
 
@@ -41,6 +45,7 @@ impl<B, P> LimitedBody<B, P> {
         Self {
             source: Source::Reply { body },
             permits: None,
+            measured: None,
         }
     }
 }
@@ -69,6 +74,7 @@ where
         let frame = ready!(body.as_mut().poll_frame(context));
         if !matches!(frame, Some(Ok(_))) || body.is_end_stream() {
             *this.permits = None;
+            *this.measured = None;
         }
         Poll::Ready(frame)
     }
@@ -132,7 +138,7 @@ impl<B, P> ResponseBody<B, P> for AnyBody {
 
     #[inline]
     fn passed(response: Response<B>) -> Response<Self::Body> {
-        response.map(|body| LimitedBody::inner(body, None))
+        response.map(|body| LimitedBody::inner(body, None, None))
     }
 
     #[inline]

@@ -2,20 +2,25 @@
 
 mod key;
 mod limiter;
+mod notes;
 mod policy;
+#[cfg(feature = "queue")]
+mod queue;
 #[cfg(feature = "fields")]
 mod stated;
 
 pub use self::key::{AddressKey, ByKey, HeldByKey, KeyTable, Nothing, RulesByTime};
 pub use self::limiter::ByLimiter;
+pub use self::notes::Notes;
 #[cfg(feature = "live")]
 pub use self::policy::ByLivePolicy;
-pub use self::policy::ByPolicy;
+pub(crate) use self::policy::Finder;
+pub use self::policy::{ByPolicy, UnknownEndpoint};
+#[cfg(feature = "queue")]
+pub use self::queue::ByKeyedQueue;
 
 use portcullis_core::{Clock, Timestamp};
 
-#[cfg(feature = "fields")]
-use crate::fields::Quota;
 use crate::{Denial, DenialSettings, RequestHead};
 
 /// Judges requests, and takes their permits.
@@ -82,39 +87,37 @@ pub trait Decide: Send + Sync + 'static {
         self.decide_at(clock.now(), head, cost)
     }
 
-    /// As [`decide_at`](Self::decide_at), and states the limits: what is left of them after the
-    /// decision, whether it allows or denies. The default states nothing.
+    /// As [`decide_at`](Self::decide_at), and notes the limits that the response states, whether it
+    /// allows or denies, and what measures the request. The default notes nothing.
     ///
     /// # Errors
     ///
     /// [`Denial`] if the request is denied. Nothing is taken then.
-    #[cfg(feature = "fields")]
-    fn decide_stated_at(
+    fn decide_noting_at(
         &self,
         now: Timestamp,
         head: &RequestHead<'_>,
         cost: u32,
-        stated: &mut Vec<Quota<'static>>,
+        notes: &mut Notes,
     ) -> Result<Option<Self::Permits>, Denial> {
-        let _ = stated;
+        let _ = notes;
         self.decide_at(now, head, cost)
     }
 
-    /// As [`hold_at`](Self::hold_at), and states the limits: what is left of them. The default
-    /// states nothing.
+    /// As [`hold_at`](Self::hold_at), and notes what [`decide_noting_at`](Self::decide_noting_at)
+    /// does. The default notes nothing.
     ///
     /// # Errors
     ///
     /// [`Denial`] if the request is denied. Nothing is taken then.
-    #[cfg(feature = "fields")]
-    fn hold_stated_at(
+    fn hold_noting_at(
         &self,
         now: Timestamp,
         head: &RequestHead<'_>,
         cost: u32,
-        stated: &mut Vec<Quota<'static>>,
+        notes: &mut Notes,
     ) -> Result<Self::Held, Denial> {
-        let _ = stated;
+        let _ = notes;
         self.hold_at(now, head, cost)
     }
 
@@ -201,16 +204,15 @@ impl<A: Decide, B: Decide> Decide for And<A, B> {
         }
     }
 
-    #[cfg(feature = "fields")]
-    fn decide_stated_at(
+    fn decide_noting_at(
         &self,
         now: Timestamp,
         head: &RequestHead<'_>,
         cost: u32,
-        stated: &mut Vec<Quota<'static>>,
+        notes: &mut Notes,
     ) -> Result<Option<Self::Permits>, Denial> {
-        let first = self.first.hold_stated_at(now, head, cost, stated)?;
-        match self.next.decide_stated_at(now, head, cost, stated) {
+        let first = self.first.hold_noting_at(now, head, cost, notes)?;
+        match self.next.decide_noting_at(now, head, cost, notes) {
             Ok(next) => Ok(both(self.first.keep(first), next)),
             Err(denial) => {
                 self.first.undo_at(now, first);
@@ -219,16 +221,15 @@ impl<A: Decide, B: Decide> Decide for And<A, B> {
         }
     }
 
-    #[cfg(feature = "fields")]
-    fn hold_stated_at(
+    fn hold_noting_at(
         &self,
         now: Timestamp,
         head: &RequestHead<'_>,
         cost: u32,
-        stated: &mut Vec<Quota<'static>>,
+        notes: &mut Notes,
     ) -> Result<Self::Held, Denial> {
-        let first = self.first.hold_stated_at(now, head, cost, stated)?;
-        match self.next.hold_stated_at(now, head, cost, stated) {
+        let first = self.first.hold_noting_at(now, head, cost, notes)?;
+        match self.next.hold_noting_at(now, head, cost, notes) {
             Ok(next) => Ok((first, next)),
             Err(denial) => {
                 self.first.undo_at(now, first);

@@ -73,6 +73,8 @@ pub struct Reply {
     pub content_type: Option<HeaderValue>,
     /// The body.
     pub body: Bytes,
+    /// Whether the response has a `Retry-After`, if time can cure the denial. Default: it has.
+    pub states_retry: bool,
 }
 
 impl Reply {
@@ -85,6 +87,7 @@ impl Reply {
             status,
             content_type: (!body.is_empty()).then_some(TEXT),
             body,
+            states_retry: true,
         }
     }
 
@@ -96,6 +99,7 @@ impl Reply {
             status,
             content_type: Some(PROBLEM),
             body: json.into(),
+            states_retry: true,
         }
     }
 }
@@ -261,7 +265,8 @@ impl DenialSettings {
     /// The response to a request that is denied. `headers` is the map of headers of the request.
     pub(crate) fn response(&self, denial: Denial, mut headers: HeaderMap) -> Response<Bytes> {
         headers.clear();
-        let seconds = denial.retry_seconds().filter(|_| self.states_retry);
+        let states_retry = self.states_retry && denial.reply.states_retry;
+        let seconds = denial.retry_seconds().filter(|_| states_retry);
         if let Some(mut seconds) = seconds {
             if let Some((most, random)) = &self.jitter {
                 seconds =
@@ -380,6 +385,9 @@ pub(crate) struct Replies {
     /// For a request whose store has no answer.
     #[cfg(feature = "queue")]
     unavailable: Reply,
+    /// Those of the rules, from the first request that is measured.
+    #[cfg(feature = "metrics")]
+    metrics: std::sync::OnceLock<portcullis_policy::Metrics>,
 }
 
 #[derive(Debug)]
@@ -406,6 +414,8 @@ impl Replies {
             path_too_long: Reply::new(StatusCode::URI_TOO_LONG, "URI Too Long"),
             #[cfg(feature = "queue")]
             unavailable: settings.reply(StatusCode::SERVICE_UNAVAILABLE, None, None),
+            #[cfg(feature = "metrics")]
+            metrics: std::sync::OnceLock::new(),
         }
     }
 
@@ -421,7 +431,10 @@ impl Replies {
                     Some(limit) => policy_name(rule, index, limit),
                     None => rule.name().to_owned(),
                 };
-                settings.reply(status, message.as_deref(), Some(&name))
+                Reply {
+                    states_retry: rule.has_headers(),
+                    ..settings.reply(status, message.as_deref(), Some(&name))
+                }
             };
             let (unidentified, text) = &settings.unidentified;
             RuleReplies {
@@ -439,6 +452,20 @@ impl Replies {
             rules: policy.rules().map(of_rule).collect(),
             ..Self::of_limiter(settings)
         }
+    }
+
+    /// The instruments of the rule of `policy` that decided. `None` if none did.
+    #[cfg(feature = "metrics")]
+    pub(crate) fn instruments(
+        &self,
+        policy: &Policy,
+        decision: &Decision<'_>,
+    ) -> Option<portcullis_policy::RuleMetrics> {
+        decision.rule()?;
+        let metrics = self
+            .metrics
+            .get_or_init(|| portcullis_policy::Metrics::new(policy));
+        Some(metrics.of(decision).clone())
     }
 
     /// Takes permits of a limiter at the current time of a clock: within its interval, if the

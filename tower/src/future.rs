@@ -8,15 +8,13 @@ use core::task::{Context, Poll, ready};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{HeaderMap, Response};
+use http::Response;
 use pin_project_lite::pin_project;
 use portcullis_core::Clock;
 
+use crate::measured::Extras;
 use crate::service::Shared;
 use crate::{Decide, LimitedBody, ResponseBody, ResponseHead};
-
-/// The header fields to add to a response.
-pub(crate) type Fields = Option<Box<HeaderMap>>;
 
 pin_project! {
     /// The future of a response: the result of calling a [`RateLimit`](crate::RateLimit).
@@ -46,7 +44,7 @@ pub(crate) enum Then<D: Decide, C> {
     /// The response stays as it is.
     Pass,
     /// The body holds the permits, and the headers state the limits.
-    Keep(Option<D::Permits>, Fields),
+    Keep(Option<D::Permits>, Extras),
     Settle(Box<Settling<D, C>>),
 }
 
@@ -55,16 +53,16 @@ pub(crate) struct Settling<D: Decide, C> {
     pub(crate) shared: Arc<Shared<D, C>>,
     pub(crate) held: D::Held,
     pub(crate) estimate: u32,
-    pub(crate) fields: Fields,
+    pub(crate) extras: Extras,
 }
 
 impl<D: Decide, C: Clock> Settling<D, C> {
-    fn settle(self, head: &ResponseHead<'_>) -> (Option<D::Permits>, Fields) {
+    fn settle(self, head: &ResponseHead<'_>) -> (Option<D::Permits>, Extras) {
         let Self {
             shared,
             held,
             estimate,
-            fields,
+            extras,
         } = self;
         let actual = shared.settings.actual(head, estimate);
         let permits = if actual == estimate {
@@ -72,7 +70,7 @@ impl<D: Decide, C: Clock> Settling<D, C> {
         } else {
             shared.decide.settle_at(shared.clock.now(), held, actual)
         };
-        (permits, fields)
+        (permits, extras)
     }
 }
 
@@ -124,20 +122,22 @@ where
         let result = ready!(inner.poll(context));
         let then = mem::replace(then, Then::Pass);
         let mut response = result?;
-        let (permits, fields) = match then {
+        let (permits, extras) = match then {
             Then::Pass => (None, None),
-            Then::Keep(permits, fields) => (permits, fields),
+            Then::Keep(permits, extras) => (permits, extras),
             Then::Settle(settling) => settling.settle(&ResponseHead::new(&response)),
         };
-        if let Some(fields) = fields {
+        let mut measured = None;
+        if let Some(extras) = extras {
             let headers = response.headers_mut();
-            for (name, value) in fields.iter() {
+            for (name, value) in &extras.fields {
                 headers.entry(name).or_insert_with(|| value.clone());
             }
+            measured = extras.measured;
         }
-        Poll::Ready(Ok(match permits {
-            None => W::passed(response),
-            Some(_) => response.map(|body| W::limited(LimitedBody::inner(body, permits))),
+        Poll::Ready(Ok(match (&permits, &measured) {
+            (None, None) => W::passed(response),
+            _ => response.map(|body| W::limited(LimitedBody::inner(body, permits, measured))),
         }))
     }
 }

@@ -6,6 +6,8 @@ use core::str;
 use http::{Extensions, HeaderMap, Method, StatusCode, Uri, header};
 use portcullis_policy::{Fields, Kind};
 
+use crate::decide::Finder;
+
 /// What a request is judged by: all of it but its body. Borrowed from the [`http::Request`].
 ///
 /// ```
@@ -88,6 +90,7 @@ impl<'r> RequestHead<'r> {
     pub(crate) fn with_request<T>(
         &self,
         kind: Kind,
+        finder: Option<&Finder>,
         cost: u32,
         ask: impl FnOnce(&portcullis_policy::Request<'_>) -> T,
     ) -> T {
@@ -100,7 +103,11 @@ impl<'r> RequestHead<'r> {
         if let Some(address) = self.address {
             request = request.address(address);
         }
-        ask(&request)
+        let Some(finder) = finder else {
+            return ask(&request);
+        };
+        let properties = finder.properties(self);
+        ask(&request.properties(&properties).tier(finder.tier(self)))
     }
 }
 

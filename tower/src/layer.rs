@@ -3,14 +3,24 @@
 use core::fmt;
 use core::marker::PhantomData;
 use std::sync::Arc;
+#[cfg(feature = "metrics")]
+use std::sync::OnceLock;
 
 use portcullis_core::{Clock, MonotonicClock};
+#[cfg(feature = "metrics")]
+use portcullis_policy::RuleMetrics;
 #[cfg(feature = "queue")]
 use portcullis_policy::counters::StoreError;
 use tower_layer::Layer;
 
+#[cfg(any(feature = "fields", feature = "metrics"))]
+use crate::Notes;
 #[cfg(feature = "fields")]
-use crate::fields::{Generation, Quota};
+use crate::fields::Generation;
+#[cfg(feature = "metrics")]
+use crate::measured::Measured;
+#[cfg(any(feature = "fields", feature = "metrics"))]
+use crate::measured::{Extra, Extras};
 use crate::service::Shared;
 use crate::{AnyBody, Decide, DenialSettings, ForwardedFor, RateLimit, RequestHead, ResponseHead};
 
@@ -55,6 +65,10 @@ impl<D: Decide> RateLimitLayer<D> {
                 passes_without_store: None,
                 #[cfg(feature = "fields")]
                 generation: Generation::Off,
+                #[cfg(feature = "metrics")]
+                without_rule: None,
+                #[cfg(any(feature = "fields", feature = "metrics"))]
+                notes: false,
             },
             body: PhantomData,
         }
@@ -106,6 +120,12 @@ pub(crate) struct Settings {
     passes_without_store: Option<Box<PassesWithoutStore>>,
     #[cfg(feature = "fields")]
     pub(crate) generation: Generation,
+    /// The instruments of requests without a rule, if requests are measured.
+    #[cfg(feature = "metrics")]
+    without_rule: Option<OnceLock<RuleMetrics>>,
+    /// Whether responses state limits or requests are measured.
+    #[cfg(any(feature = "fields", feature = "metrics"))]
+    pub(crate) notes: bool,
 }
 
 type Passes = dyn Fn(&RequestHead<'_>) -> bool + Send + Sync;
@@ -147,12 +167,48 @@ impl Settings {
     }
 
     /// The header fields that state limits.
-    #[cfg(feature = "fields")]
-    pub(crate) fn fields(&self, stated: &[Quota<'_>]) -> http::HeaderMap {
-        let mut fields = http::HeaderMap::new();
-        let now = std::time::SystemTime::now();
-        self.generation.write(stated, now, &mut fields);
-        fields
+    #[cfg(any(feature = "fields", feature = "metrics"))]
+    pub(crate) fn notes(&self) -> Notes {
+        Notes {
+            #[cfg(feature = "fields")]
+            quotas: (self.generation != Generation::Off).then(Vec::new),
+            #[cfg(feature = "metrics")]
+            is_measured: self.without_rule.is_some(),
+            #[cfg(feature = "metrics")]
+            instruments: None,
+            #[cfg(all(feature = "metrics", feature = "queue"))]
+            in_queue: None,
+        }
+    }
+
+    /// States the limits, and counts the request. `None` if there is neither to do.
+    #[cfg(any(feature = "fields", feature = "metrics"))]
+    pub(crate) fn extras(&self, notes: &Notes, is_allowed: bool) -> Extras {
+        if !self.notes {
+            return None;
+        }
+        let mut extra = Extra::default();
+        #[cfg(feature = "fields")]
+        if let Some(quotas) = &notes.quotas {
+            let now = std::time::SystemTime::now();
+            self.generation.write(quotas, now, &mut extra.fields);
+        }
+        #[cfg(feature = "metrics")]
+        if let Some(instruments) = self.instruments(notes.instruments.as_ref()) {
+            extra.measured = Measured::decided(instruments, is_allowed);
+        }
+        let _ = is_allowed;
+        Some(Box::new(extra))
+    }
+
+    /// The instruments of a rule, or those without a rule. `None` if requests are not measured.
+    #[cfg(feature = "metrics")]
+    pub(crate) fn instruments<'a>(
+        &'a self,
+        of_rule: Option<&'a RuleMetrics>,
+    ) -> Option<&'a RuleMetrics> {
+        let without_rule = self.without_rule.as_ref()?;
+        Some(of_rule.unwrap_or_else(|| without_rule.get_or_init(|| RuleMetrics::new(None))))
     }
 
     /// Whether the cost is settled when there is a response.
@@ -337,6 +393,36 @@ impl<D: Decide, C: Clock, W> RateLimitLayerBuilder<D, C, W> {
         self
     }
 
+    /// Measures requests by the five instruments of [`Metrics`](portcullis_policy::Metrics), for
+    /// recorders of the crate `metrics`. Default: they are not measured. Needs the feature
+    /// `metrics`.
+    ///
+    /// - Each request counts once, with the rule that decided. If several decide in order, it is the
+    ///   last one. A limiter in code has none.
+    /// - An active lease lasts from the decision until the body of the response ends, or the client
+    ///   goes away, also if no permit is held.
+    /// - A request that waits in a queue counts as queued from when it begins to wait. If its client
+    ///   goes away, its result is `request_canceled`.
+    /// - Requests that [pass](Self::passing) are not measured.
+    ///
+    /// The instruments are registered with the first request. To measure a request costs an
+    /// allocation, besides what the recorder costs.
+    ///
+    /// ```
+    /// use portcullis_policy::{Policy, Rule};
+    /// use portcullis_tower::{ByPolicy, RateLimitLayer};
+    ///
+    /// let policy = Policy::new([Rule::new("all").limit("100/s".parse()?)]).unwrap();
+    /// let layer = RateLimitLayer::builder(ByPolicy::new(policy)).measured().build();
+    /// # let _ = layer;
+    /// # Ok::<(), portcullis_policy::PeriodError>(())
+    /// ```
+    #[cfg(feature = "metrics")]
+    pub fn measured(mut self) -> Self {
+        self.settings.without_rule = Some(OnceLock::new());
+        self
+    }
+
     /// Sets how long a request waits at most, in a layer by
     /// [`build_waiting`](Self::build_waiting). A request that would wait longer is denied at once.
     /// Default: it waits until its turn comes, or until its client goes away.
@@ -419,9 +505,21 @@ impl<D: Decide, C: Clock, W> RateLimitLayerBuilder<D, C, W> {
         let Self {
             mut decide,
             clock,
-            settings,
+            #[cfg_attr(
+                not(any(feature = "fields", feature = "metrics")),
+                expect(unused_mut, reason = "nothing is noted")
+            )]
+            mut settings,
             body,
         } = self;
+        #[cfg(feature = "fields")]
+        {
+            settings.notes |= settings.generation != Generation::Off;
+        }
+        #[cfg(feature = "metrics")]
+        {
+            settings.notes |= settings.without_rule.is_some();
+        }
         decide.prepare(&settings.denials);
         RateLimitLayer {
             shared: Arc::new(Shared {

@@ -22,14 +22,16 @@
 //! | to | items |
 //! |---|---|
 //! | judge by rules | [`ByPolicy`]; `ByLivePolicy` for a policy that changes |
-//! | judge by limiters in code | [`ByKey`] for a limiter of each client; [`ByLimiter`] for one that all requests share |
+//! | judge by limiters in code | [`ByKey`] for a limiter of each client; [`ByLimiter`] for one that all requests share; `ByKeyedQueue` for a queue of each client |
 //! | judge by several, in order | [`Decide::and`] |
 //! | let requests wait, or ask counter stores | `WaitingLayer`, by `RateLimitLayerBuilder::build_waiting` |
 //! | limit a service | [`RateLimitLayer`], [`RateLimitLayerBuilder`] |
 //! | answer denied requests | [`DenialSettings`], [`DenialBody`], [`Denial`], [`Reply`] |
-//! | find the client | [`RequestHead`], [`PeerAddress`], [`ForwardedFor`] |
+//! | find the client | [`RequestHead`], [`PeerAddress`], [`ForwardedFor`], [`ByPolicy::properties`], [`ByPolicy::tier`] |
+//! | choose rules by the route | [`ByPolicy::endpoint`] |
 //! | let requests pass | [`NotLimited`], [`RateLimitLayerBuilder::passing`] |
 //! | limit bodies in bytes per second | `bodies::BodyLimitLayer` |
+//! | measure requests | `RateLimitLayerBuilder::measured` |
 //! | settle a cost | [`RateLimitLayerBuilder::settling`], [`ResponseHead`], [`ResponseCost`] |
 //!
 //! # What happens to a request
@@ -48,10 +50,13 @@
 //!   denies makes the reply.
 //! - **Nothing leaks.** Permits at once are in the future of the response, and then in its body.
 //!   They return when it ends, fails or is dropped: when the client goes away, or a handler panics.
+//! - **An upgraded connection**, such as a WebSocket or a tunnel, is no part of its request: permits
+//!   return with the response. To limit such connections, take a permit in the handler, and keep it
+//!   with the connection.
 //! - **Shared.** All services of a layer and all their clones have the same limits.
 //! - **The error type of the inner service stays**, because a denial is a response.
 //! - **No allocation** in the layer, whether a request is allowed or denied, with these exceptions:
-//!   the header fields of `fields`, a cost that is settled, a `Retry-After` of 10,000 s and more,
+//!   the header fields of `fields`, a request that is measured, a cost that is settled, a `Retry-After` of 10,000 s and more,
 //!   more headers on a denial than its request had, and a body of axum that holds permits.
 //!
 //! In axum, put the layer around the router (`layer.layer(router)`), or on its routes
@@ -85,6 +90,7 @@
 //! - `bodies`: the module `bodies`.
 //! - `tonic`: `NamedService` and `TcpConnectInfo`.
 //! - `fields`: the module `fields`, and `RateLimitLayerBuilder::fields`.
+//! - `metrics`: `RateLimitLayerBuilder::measured`, with the crate `metrics`.
 //!
 //! [tower]: https://docs.rs/tower
 #![forbid(unsafe_code)]
@@ -102,6 +108,7 @@ mod forwarded;
 mod future;
 mod head;
 mod layer;
+mod measured;
 mod service;
 #[cfg(feature = "queue")]
 mod waiting;
@@ -109,10 +116,13 @@ mod waiting;
 #[cfg(feature = "axum")]
 pub use body::AxumBody;
 pub use body::{AnyBody, LimitedBody, ResponseBody};
+#[cfg(feature = "queue")]
+pub use decide::ByKeyedQueue;
 #[cfg(feature = "live")]
 pub use decide::ByLivePolicy;
 pub use decide::{
-    AddressKey, And, ByKey, ByLimiter, ByPolicy, Decide, HeldByKey, KeyTable, Nothing, RulesByTime,
+    AddressKey, And, ByKey, ByLimiter, ByPolicy, Decide, HeldByKey, KeyTable, Notes, Nothing,
+    RulesByTime, UnknownEndpoint,
 };
 pub use denial::{Denial, DenialBody, DenialSettings, Reply};
 pub use forwarded::ForwardedFor;

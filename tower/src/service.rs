@@ -12,13 +12,12 @@ use http_body::Body;
 use portcullis_core::{Clock, MonotonicClock};
 use tower_service::Service;
 
-#[cfg(feature = "fields")]
-use crate::RequestHead;
-#[cfg(feature = "fields")]
-use crate::fields::{Generation, Quota};
-use crate::future::{Fields, Settling, Then};
+use crate::future::{Settling, Then};
 use crate::layer::Settings;
+use crate::measured::Extras;
 use crate::{AnyBody, Decide, Denial, ResponseBody, ResponseFuture};
+#[cfg(any(feature = "fields", feature = "metrics"))]
+use crate::{Notes, RequestHead};
 
 /// What all services of a layer have in common.
 pub(crate) struct Shared<D, C> {
@@ -93,7 +92,7 @@ where
 }
 
 /// A request that is denied, and the fields of the response.
-pub(crate) type Denied = (Denial, Fields);
+pub(crate) type Denied = (Denial, Extras);
 
 impl<D: Decide, C: Clock> Shared<D, C> {
     /// Judges a request, and takes its permits.
@@ -104,9 +103,9 @@ impl<D: Decide, C: Clock> Shared<D, C> {
         if settings.passes(&head) {
             return Ok(Then::Pass);
         }
-        #[cfg(feature = "fields")]
-        if settings.generation != Generation::Off {
-            return self.judge_stating(&head);
+        #[cfg(any(feature = "fields", feature = "metrics"))]
+        if settings.notes {
+            return self.judge_noting(&head);
         }
         if settings.settles() {
             let (now, cost) = (self.clock.now(), settings.cost(&head));
@@ -123,23 +122,23 @@ impl<D: Decide, C: Clock> Shared<D, C> {
         }
     }
 
-    /// Judges a request, and states the limits.
-    #[cfg(feature = "fields")]
+    /// Judges a request, states the limits and measures the request.
+    #[cfg(any(feature = "fields", feature = "metrics"))]
     #[inline(never)]
-    fn judge_stating(self: &Arc<Self>, head: &RequestHead<'_>) -> Result<Then<D, C>, Denied> {
+    fn judge_noting(self: &Arc<Self>, head: &RequestHead<'_>) -> Result<Then<D, C>, Denied> {
         let settings = &self.settings;
         let (now, cost) = (self.clock.now(), settings.cost(head));
-        let mut stated = Vec::new();
-        let fields = |stated: &[Quota<'_>]| Some(Box::new(settings.fields(stated)));
+        let mut notes: Notes = settings.notes();
         if settings.settles() {
-            let held = self.decide.hold_stated_at(now, head, cost, &mut stated);
-            return self.settling(held, cost, fields(&stated));
+            let held = self.decide.hold_noting_at(now, head, cost, &mut notes);
+            let extras = settings.extras(&notes, held.is_ok());
+            return self.settling(held, cost, extras);
         }
-        let taken = self.decide.decide_stated_at(now, head, cost, &mut stated);
-        let fields = fields(&stated);
+        let taken = self.decide.decide_noting_at(now, head, cost, &mut notes);
+        let extras = settings.extras(&notes, taken.is_ok());
         match taken {
-            Ok(permits) => Ok(Then::Keep(permits, fields)),
-            Err(denial) => Err((denial, fields)),
+            Ok(permits) => Ok(Then::Keep(permits, extras)),
+            Err(denial) => Err((denial, extras)),
         }
     }
 
@@ -149,16 +148,16 @@ impl<D: Decide, C: Clock> Shared<D, C> {
         self: &Arc<Self>,
         held: Result<D::Held, Denial>,
         estimate: u32,
-        fields: Fields,
+        extras: Extras,
     ) -> Result<Then<D, C>, Denied> {
         match held {
             Ok(held) => Ok(Then::Settle(Box::new(Settling {
                 shared: Arc::clone(self),
                 held,
                 estimate,
-                fields,
+                extras,
             }))),
-            Err(denial) => Err((denial, fields)),
+            Err(denial) => Err((denial, extras)),
         }
     }
 }
@@ -182,11 +181,11 @@ impl<D: Decide, C> Shared<D, C> {
     }
 
     /// The response to a request that is denied. It has the map of headers of the request.
-    fn answer<A>(&self, (denial, fields): Denied, mut request: Request<A>) -> Response<Bytes> {
+    fn answer<A>(&self, (denial, extras): Denied, mut request: Request<A>) -> Response<Bytes> {
         let headers = mem::take(request.headers_mut());
         let mut response = self.settings.denials.response(denial, headers);
-        if let Some(mut fields) = fields {
-            response.headers_mut().extend(fields.drain());
+        if let Some(extras) = extras {
+            response.headers_mut().extend(extras.fields);
         }
         response
     }

@@ -15,7 +15,7 @@ use core::fmt;
 use core::marker::PhantomData;
 use core::mem;
 use core::pin::Pin;
-use core::task::{Context, Poll, ready};
+use core::task::{Context, Poll};
 use core::time::Duration;
 use std::sync::Arc;
 
@@ -29,15 +29,17 @@ use portcullis_policy::counters::StoreError;
 use tower_layer::Layer;
 use tower_service::Service;
 
-#[cfg(feature = "fields")]
-use crate::fields::{Generation, Quota};
-use crate::future::{Fields, Then};
+use crate::future::Then;
+use crate::measured::InQueue;
 use crate::service::{Denied, Shared};
-use crate::{AnyBody, Decide, Denial, RateLimitLayer, RequestHead, ResponseBody, ResponseFuture};
+use crate::{
+    AnyBody, Decide, Denial, Notes, RateLimitLayer, RequestHead, ResponseBody, ResponseFuture,
+};
 
 /// Judges requests, which can wait for their permits, or for the answer of a counter store.
 ///
-/// Implemented for [`ByPolicy`](crate::ByPolicy) and `ByLivePolicy`.
+/// Implemented for [`ByPolicy`](crate::ByPolicy) and `ByLivePolicy`, and for limiters in code:
+/// [`ByLimiter`](crate::ByLimiter) of a [`Queue`](portcullis_async::Queue), and `ByKeyedQueue`.
 pub trait DecideOrWait: Decide {
     /// A request that waits. Dropping it ends the wait.
     type Waiting: Future<Output: Send> + Send + 'static;
@@ -86,22 +88,35 @@ pub struct Asked {
     pub(crate) kind: Kind,
     /// Why the store of the rule that decides has no answer.
     pub(crate) failed: Option<StoreError>,
-    /// The limits, if the response states them.
-    #[cfg(feature = "fields")]
-    pub(crate) quotas: Option<Vec<Quota<'static>>>,
+    /// Whether a request that waits is in a queue, and that is not measured yet.
+    #[cfg(feature = "metrics")]
+    pub(crate) is_queued: bool,
+    pub(crate) notes: Notes,
+}
+
+impl Asked {
+    /// Notes that the request waits in a queue. Returns how long it waits at most.
+    pub(crate) fn wait_in_queue(&mut self) -> Option<Duration> {
+        #[cfg(feature = "metrics")]
+        {
+            self.is_queued = true;
+        }
+        self.most
+    }
 }
 
 /// A layer that limits the requests of services, as [`RateLimitLayer`] does. A request that a limit
 /// with a [queue](portcullis_policy::Limit::queue) denies waits for its permits, and then goes to
-/// the inner service. A rule that is [stored](portcullis_policy::Rule::stored_in) asks its counter
-/// store. Needs the feature `queue`.
+/// the inner service. So does one that finds no permits in a [`Queue`](portcullis_async::Queue) or a
+/// [`KeyedQueue`](portcullis_async::KeyedQueue) in code. A rule that is
+/// [stored](portcullis_policy::Rule::stored_in) asks its counter store. Needs the feature `queue`.
 ///
 /// - The request waits in the future of its response. Dropping that, as a server does when the
 ///   client goes away, cancels the wait: the next request in the queue is granted.
 /// - A request is decided once, and counts once.
 /// - A request that finds the queue full is denied. `Retry-After` accounts for those that wait.
-/// - The policy tells the time: [`Policy::now`](portcullis_policy::Policy::now). The clock of the
-///   layer is not used for decisions that can wait.
+/// - The policy tells the time: [`Policy::now`](portcullis_policy::Policy::now); or the clock of the
+///   queue in code. The clock of the layer is not used for decisions that can wait.
 /// - A request whose cost is [settled](crate::RateLimitLayerBuilder::settling) does not wait, and
 ///   is denied by a rule with a store.
 /// - The inner service must be `Clone`. The service that was ready waits with the request, and a
@@ -109,7 +124,7 @@ pub struct Asked {
 ///
 /// # Cost
 ///
-/// A request that waits allocates once. One that does not costs as much as in a [`RateLimitLayer`],
+/// A request that waits, or finds its queue full, allocates once. One that does not costs as much as in a [`RateLimitLayer`],
 /// and one reading of the clock more. One that asks a store costs an allocation more than
 /// [`Policy::decide_stored_at`](portcullis_policy::Policy::decide_stored_at).
 ///
@@ -135,6 +150,20 @@ pub struct Asked {
 /// let layer = RateLimitLayer::builder(ByPolicy::new(Policy::new([rule]).unwrap()))
 ///     .waiting_at_most(Duration::from_secs(30))
 ///     .build_waiting();
+/// # let _ = layer;
+/// ```
+///
+/// With limiters in code. [`shared`](portcullis_async::Queue::shared) makes a queue drive itself:
+///
+/// ```
+/// use portcullis_async::{Queue, ThreadTimer};
+/// use portcullis_core::{AllOf, Concurrency, Rate, TokenBucket};
+/// use portcullis_tower::{ByLimiter, RateLimitLayer};
+///
+/// // 100 per second and 8 at once, as one decision. Up to 50 requests wait.
+/// let limits = AllOf::new((TokenBucket::new(Rate::per_second(100), 10), Concurrency::new(8)));
+/// let queue = Queue::new(limits, ThreadTimer::new(), 50).shared();
+/// let layer = RateLimitLayer::builder(ByLimiter::shared(queue)).build_waiting();
 /// # let _ = layer;
 /// ```
 ///
@@ -259,6 +288,7 @@ where
                 let wait = Wait {
                     waiting: Some(waiting),
                     asked,
+                    in_queue: None,
                     shared: Arc::clone(&self.shared),
                     // The clone may not be ready.
                     call: Some((mem::replace(&mut self.inner, clone), request)),
@@ -298,8 +328,12 @@ impl<D: DecideOrWait, C: Clock> Shared<D, C> {
             most: settings.most,
             kind: Kind::Request,
             failed: None,
-            #[cfg(feature = "fields")]
-            quotas: (settings.generation != Generation::Off).then(Vec::new),
+            #[cfg(feature = "metrics")]
+            is_queued: false,
+            #[cfg(any(feature = "fields", feature = "metrics"))]
+            notes: settings.notes(),
+            #[cfg(not(any(feature = "fields", feature = "metrics")))]
+            notes: Notes::default(),
         };
         let taken = match self
             .decide
@@ -318,20 +352,14 @@ impl<D: DecideOrWait, C: Clock> Shared<D, C> {
         taken: Result<Option<D::Permits>, Denial>,
         asked: &Asked,
     ) -> Result<Then<D, C>, Denied> {
-        let fields = self.stated(asked);
+        #[cfg(any(feature = "fields", feature = "metrics"))]
+        let extras = self.settings.extras(&asked.notes, taken.is_ok());
+        #[cfg(not(any(feature = "fields", feature = "metrics")))]
+        let (extras, _) = (None, asked);
         match taken {
-            Ok(permits) => Ok(Then::Keep(permits, fields)),
-            Err(denial) => Err((denial, fields)),
+            Ok(permits) => Ok(Then::Keep(permits, extras)),
+            Err(denial) => Err((denial, extras)),
         }
-    }
-
-    fn stated(&self, asked: &Asked) -> Fields {
-        #[cfg(feature = "fields")]
-        if let Some(quotas) = &asked.quotas {
-            return Some(Box::new(self.settings.fields(quotas)));
-        }
-        let _ = asked;
-        None
     }
 }
 
@@ -360,6 +388,8 @@ pin_project! {
         #[pin]
         waiting: Option<D::Waiting>,
         asked: Asked,
+        // What measures the wait, from when it begins.
+        in_queue: Option<InQueue>,
         shared: Arc<Shared<D, C>>,
         // `None` after the wait.
         call: Option<(S, Request<A>)>,
@@ -382,9 +412,20 @@ where
     ) -> Poll<Result<Response<W::Body>, S::Error>> {
         let mut this = self.project();
         if let Some(waiting) = this.waiting.as_mut().as_pin_mut() {
-            let ended = ready!(waiting.poll(context));
+            let Poll::Ready(ended) = waiting.poll(context) else {
+                #[cfg(feature = "metrics")]
+                if core::mem::take(&mut this.asked.is_queued) {
+                    let of_rule = this.asked.notes.in_queue.take();
+                    let instruments = this.shared.settings.instruments(of_rule.as_ref());
+                    *this.in_queue = instruments.map(InQueue::new);
+                }
+                return Poll::Pending;
+            };
             this.waiting.set(None);
             let taken = this.shared.decide.end_wait(ended, this.asked);
+            if let Some(in_queue) = this.in_queue.take() {
+                in_queue.end(taken.is_ok());
+            }
             let settings = &this.shared.settings;
             let judged = match this.asked.failed.take() {
                 Some(error) if settings.passes_without_store(&error) => Ok(Then::Pass),

@@ -4,15 +4,17 @@
 #[path = "support/server.rs"]
 mod server;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use axum::Router;
 use axum::extract::Path;
 use axum::routing::get;
 use http::StatusCode;
-use portcullis_core::Concurrency;
+use portcullis_core::{Concurrency, Timestamp};
 use portcullis_policy::{Conditions, Key, Limit, Policy, Rule};
-use portcullis_tower::{ByLimiter, ByPolicy, Decide, DenialSettings, RateLimitLayer};
+use portcullis_tower::{
+    ByLimiter, ByPolicy, Decide, Denial, DenialSettings, RateLimitLayer, RequestHead,
+};
 
 use server::{Client, serve};
 
@@ -50,6 +52,44 @@ async fn the_status_of_a_rule_wins_over_the_default() {
     let mut client = served(judges, denials).await;
     assert_eq!(client.get("/", &[]).await.status, 200);
     assert_eq!(client.get("/", &[]).await.status, 429);
+}
+
+/// `EndpointLimiterRequested_NoPolicy` (365): a route chooses a rule by its name, and a name that no
+/// rule has is an error. In ASP.NET Core it is one of the first request.
+#[tokio::test]
+async fn a_route_that_names_an_unknown_rule_is_an_error() {
+    let uploads = Conditions::new().property("endpoint", ["uploads"]);
+    let rules = [
+        Rule::new("uploads")
+            .when(uploads)
+            .limit("1/h".parse().unwrap()),
+        rule("one", "/one", "2/h"),
+    ];
+    let policy = Arc::new(Policy::new(rules).unwrap());
+    let unknown = ByPolicy::new(Arc::clone(&policy)).endpoint("upload");
+    assert!(unknown.unwrap_err().to_string().contains("\"upload\""));
+    let known = ByPolicy::new(Arc::clone(&policy))
+        .endpoint("uploads")
+        .unwrap();
+    let layer = RateLimitLayer::builder(known).for_axum().build();
+    let all = RateLimitLayer::builder(ByPolicy::new(policy))
+        .for_axum()
+        .build();
+    let router = Router::new()
+        .route("/files", get(|| async {}).layer(layer.clone()))
+        .route("/images", get(|| async {}).layer(layer))
+        .route("/one", get(|| async {}))
+        .layer(all);
+    let mut client = Client::connect(serve(router).await).await;
+    for (path, status) in [
+        ("/files", 200),
+        ("/images", 429),
+        ("/one", 200),
+        ("/one", 200),
+        ("/one", 429),
+    ] {
+        assert_eq!(client.get(path, &[]).await.status, status, "{path}");
+    }
 }
 
 /// `EndpointLimiterConvenienceMethod_Rejects` (367).
@@ -139,4 +179,119 @@ async fn each_limit_takes_the_cost_and_has_it_back() {
     assert!(nothing_is_held());
     assert_eq!(client.get("/2", &[]).await.body, "2 2");
     server::until(nothing_is_held).await;
+}
+
+/// Notes when it is asked, and when its permits return.
+struct Noted<D> {
+    judges: D,
+    name: &'static str,
+    notes: Arc<Mutex<Vec<String>>>,
+}
+
+struct NotedPermits<P> {
+    permits: Option<P>,
+    name: &'static str,
+    notes: Arc<Mutex<Vec<String>>>,
+}
+
+impl<P> Drop for NotedPermits<P> {
+    fn drop(&mut self) {
+        self.permits = None;
+        self.notes
+            .lock()
+            .unwrap()
+            .push(format!("{} ends", self.name));
+    }
+}
+
+impl<D: Decide> Decide for Noted<D> {
+    type Held = D::Held;
+    type Permits = NotedPermits<D::Permits>;
+
+    fn prepare(&mut self, settings: &DenialSettings) {
+        self.judges.prepare(settings);
+    }
+
+    fn decide_at(
+        &self,
+        now: Timestamp,
+        head: &RequestHead<'_>,
+        cost: u32,
+    ) -> Result<Option<Self::Permits>, Denial> {
+        let held = self.hold_at(now, head, cost)?;
+        Ok(self.keep(held))
+    }
+
+    fn hold_at(
+        &self,
+        now: Timestamp,
+        head: &RequestHead<'_>,
+        cost: u32,
+    ) -> Result<Self::Held, Denial> {
+        let held = self.judges.hold_at(now, head, cost);
+        let answer = if held.is_ok() { "allows" } else { "denies" };
+        self.notes
+            .lock()
+            .unwrap()
+            .push(format!("{} {answer}", self.name));
+        held
+    }
+
+    fn undo_at(&self, now: Timestamp, held: Self::Held) {
+        self.notes
+            .lock()
+            .unwrap()
+            .push(format!("{} undoes", self.name));
+        self.judges.undo_at(now, held);
+    }
+
+    fn settle_at(&self, now: Timestamp, held: Self::Held, n: u32) -> Option<Self::Permits> {
+        let _ = self.judges.settle_at(now, held, n);
+        None
+    }
+
+    fn keep(&self, held: Self::Held) -> Option<Self::Permits> {
+        Some(NotedPermits {
+            permits: self.judges.keep(held),
+            name: self.name,
+            notes: Arc::clone(&self.notes),
+        })
+    }
+}
+
+/// Of `PartitionedChainedLimiterTests`: `AcquireWorksWithSingleLimiter` (322),
+/// `AcquireWorksWithMultipleLimiters` (324), `AcquireLeaseCorrectlyDisposesWithSingleLimiter` (328),
+/// and `AcquireFailsWhenOneLimiterDoesNotHaveEnoughResources` (330). Each link is asked once for a
+/// request, in order, and what one denies the others take back, the last one first (353).
+#[tokio::test]
+async fn each_link_is_asked_once_and_in_order() {
+    let notes = Arc::new(Mutex::new(Vec::new()));
+    let noted = |name, limit: &str| Noted {
+        judges: policy([rule(name, "/**", limit)]),
+        name,
+        notes: Arc::clone(&notes),
+    };
+    let single = noted("single", "1/h");
+    let mut client = served(single, DenialSettings::new()).await;
+    assert_eq!(client.get("/", &[]).await.status, 200);
+    assert_eq!(client.get("/", &[]).await.status, 429);
+    server::until(|| notes.lock().unwrap().len() == 3).await;
+    let mut seen = core::mem::take(&mut *notes.lock().unwrap());
+    seen.sort_unstable();
+    assert_eq!(seen, ["single allows", "single denies", "single ends"]);
+
+    let links = noted("1", "3/h")
+        .and(noted("2", "2/h"))
+        .and(noted("3", "1/h"));
+    let mut client = served(links, DenialSettings::new()).await;
+    assert_eq!(client.get("/", &[]).await.status, 200);
+    server::until(|| notes.lock().unwrap().len() == 6).await;
+    let seen = core::mem::take(&mut *notes.lock().unwrap());
+    assert_eq!(seen[..3], ["1 allows", "2 allows", "3 allows"]);
+    for _ in 0..2 {
+        assert_eq!(client.get("/", &[]).await.status, 429);
+        let seen = core::mem::take(&mut *notes.lock().unwrap());
+        let expected = ["1 allows", "2 allows", "3 denies", "2 undoes", "1 undoes"];
+        assert_eq!(seen, expected);
+    }
 }

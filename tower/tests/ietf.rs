@@ -74,6 +74,41 @@ async fn the_fields_of_a_denial_agree() {
     }
 }
 
+/// Extension parameter (331) and malformed (333): a client that reads the replies of a server
+/// ignores the one, and the field with the other.
+#[tokio::test]
+async fn a_client_reads_extensions_and_ignores_malformed_fields() {
+    let reply = async |path: axum::extract::Path<String>| {
+        let (policy, state) = match &*path.0 {
+            "extension" => (r#""a";q=100;w=60;burst=1000"#, r#""a";r=7;t=5;x-b="c""#),
+            "negative" => (r#""a";q=100;w=60"#, r#""a";r=-1;t=5"#),
+            "fraction" => (r#""a";q=100;w=60"#, r#""a";r=1.5;t=5"#),
+            _ => (r#""a";q=100;w=60"#, r#""a";r="x";t=5"#),
+        };
+        [("ratelimit-policy", policy), ("ratelimit", state)]
+    };
+    let router = Router::new().route(
+        "/{name}",
+        get(async move |path| axum::response::AppendHeaders(reply(path).await)),
+    );
+    let mut client = Client::connect(serve(router).await).await;
+    let stated = read(&client.get("/extension", &[]).await);
+    let [quota] = &*stated.quotas else {
+        panic!("{stated:?}")
+    };
+    assert_eq!((quota.quota, quota.available), (Some(100), Some(7)));
+    for path in ["/negative", "/fraction", "/text"] {
+        let stated = read(&client.get(path, &[]).await);
+        let [quota] = &*stated.quotas else {
+            panic!("{stated:?}")
+        };
+        assert_eq!(
+            (quota.quota, quota.available, quota.reset),
+            (Some(100), None, None)
+        );
+    }
+}
+
 /// Units (327): of a limit of requests at once.
 #[tokio::test]
 async fn a_limit_at_once_names_its_unit() {

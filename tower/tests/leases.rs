@@ -5,16 +5,16 @@ mod server;
 
 use core::convert::Infallible;
 use core::future::{pending, poll_fn};
-use core::pin::{Pin, pin};
+use core::pin::pin;
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::body::{Body, Bytes};
+use axum::body::Body;
 use axum::routing::get;
-use http::{Request, Response};
-use http_body::{Body as _, Frame};
+use http::{Request, Response, StatusCode};
+use http_body::Body as _;
 use portcullis_core::{Concurrency, ManualClock};
 use portcullis_policy::{Limit, Policy, Rule};
 use portcullis_tower::{ByLimiter, ByPolicy, Decide, RateLimitLayer};
@@ -23,23 +23,7 @@ use tokio::sync::mpsc;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use server::{Client, serve, until};
-
-/// A body of what is sent to it.
-struct Sent(mpsc::UnboundedReceiver<&'static str>);
-
-impl http_body::Body for Sent {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let text = self.0.poll_recv(context);
-        text.map(|text| Some(Ok(Frame::data(Bytes::from_static(text?.as_bytes())))))
-    }
-}
+use server::{Client, Sent, serve, until};
 
 /// A service with a limit of one request at once: `/body` sends what the test sends, `/pending`
 /// does not answer, `/panic` panics, and `/` answers.
@@ -70,6 +54,10 @@ async fn limited() -> Limited {
                 assert!(is_served, "as the test wants it");
                 ""
             }),
+        )
+        .route(
+            "/upgrade",
+            get(|| async { (StatusCode::SWITCHING_PROTOCOLS, "") }),
         )
         .layer(RateLimitLayer::new(ByLimiter::shared(Arc::clone(&limit))));
     Limited {
@@ -170,6 +158,32 @@ async fn a_body_that_is_dropped_returns_its_permit() {
     let mut client = Client::connect(limited.address).await;
     client.send("HEAD /", &[]).await;
     read_until(&mut client, "\r\n\r\n").await;
+    limited.assert_free().await;
+}
+
+/// What follows on the connection is no part of the request.
+#[tokio::test]
+async fn an_upgraded_connection_holds_nothing() {
+    let limited = limited().await;
+    let mut client = Client::connect(limited.address).await;
+    let lines = ["Connection: upgrade", "Upgrade: echo"];
+    client.send("GET /upgrade", &lines).await;
+    read_until(&mut client, "\r\n\r\n").await;
+    limited.assert_free().await;
+}
+
+/// The server asks for the body of a request (100) only if a handler reads it.
+#[tokio::test]
+async fn a_denied_request_is_not_asked_for_its_body() {
+    let limited = limited().await;
+    let mut first = Client::connect(limited.address).await;
+    first.send("GET /pending", &[]).await;
+    until(|| limited.limit.in_use() == 1).await;
+    let mut client = Client::connect(limited.address).await;
+    let lines = ["Content-Length: 1000000", "Expect: 100-continue"];
+    client.send("POST /", &lines).await;
+    assert_eq!(client.receive().await.status, 429);
+    drop(first);
     limited.assert_free().await;
 }
 

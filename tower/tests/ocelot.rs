@@ -141,6 +141,38 @@ async fn headers_can_be_disabled() {
     assert_eq!(ocelot.after(0).await.header("retry-after"), Some("1"));
 }
 
+/// Ocelot, `EnableHeaders` of a route, of the global options, and under its old name (world O, 291
+/// and 303). The replies of other routes have the headers.
+#[tokio::test]
+async fn headers_are_disabled_for_each_route() {
+    let limit = r#""Limit": 1, "Period": "1s""#;
+    let off = format!(r#"{limit}, "EnableHeaders": false"#);
+    let old = format!(r#"{limit}, "DisableRateLimitHeaders": true"#);
+    let on = format!(r#"{limit}, "EnableHeaders": true"#);
+    let global = r#""GlobalConfiguration": { "RateLimitOptions": { "EnableHeaders": false } }"#;
+    let names = [
+        "retry-after",
+        "x-ratelimit-limit",
+        "x-ratelimit-remaining",
+        "x-ratelimit-reset",
+    ];
+    for (options, global, has_headers) in [
+        (limit, "", true),
+        (&*off, "", false),
+        (&*old, "", false),
+        (limit, global, false),
+        (&*on, global, true),
+    ] {
+        let with = |layer: Builder| layer.fields(Generation::X(ResetForm::Iso));
+        let mut ocelot = Ocelot::built(options, global, with).await;
+        assert_eq!(ocelot.statuses(1).await, [200]);
+        let denied = ocelot.after(0).await;
+        assert_eq!(denied.status, 429);
+        let present = names.map(|name| denied.header(name).is_some());
+        assert_eq!(present, [has_headers; 4], "{options} {global}");
+    }
+}
+
 /// Ocelot, `RateLimitingTests.ProcessRequest` (world O, 297): the request that exceeds the limit
 /// counts, and the first one after the wait starts from 1 again.
 #[tokio::test]

@@ -13,7 +13,7 @@ use portcullis_core::{Concurrency, ManualClock, Rate, TokenBucket};
 use portcullis_policy::{Conditions, Key, Limit, OnMissing, Policy, Rule};
 use portcullis_tower::{
     ByKey, ByLimiter, ByPolicy, Decide, DenialBody, DenialSettings, NotLimited, RateLimitLayer,
-    RateLimitLayerBuilder, ResponseCost,
+    RateLimitLayerBuilder, RequestHead, ResponseCost,
 };
 use tower_layer::Layer;
 use tower_service::Service;
@@ -763,4 +763,52 @@ fn a_panic_in_a_function_of_the_settings_leaves_nothing_behind() {
     assert!(catch_unwind(AssertUnwindSafe(|| ask(get("/500")).is_some())).is_err());
     assert_eq!(ask(get("/")).unwrap().status(), 200);
     assert_eq!(ask(get("/")).unwrap().status(), 429);
+}
+
+/// What an outer layer knows of a request.
+#[derive(Clone)]
+struct User(&'static str, &'static str);
+
+#[test]
+fn rules_see_the_properties_and_the_tier_that_the_program_finds() {
+    fn user<'r>(head: &RequestHead<'r>, name: &str) -> Option<&'r str> {
+        let user = head.extensions.get().map(|User(name, _)| *name);
+        user.filter(|_| name == "user")
+    }
+    fn tier<'r>(head: &RequestHead<'r>) -> &'r str {
+        head.extensions.get().map_or("", |User(_, tier)| *tier)
+    }
+    fn statuses(judges: impl Decide) -> [u16; 4] {
+        let (mut ask, _) = limited(judges, |layer| layer);
+        let users = [
+            ("ann", "free"),
+            ("ann", "free"),
+            ("ann", "paid"),
+            ("bob", "free"),
+        ];
+        users.map(|(name, tier)| {
+            let mut request = get("/200");
+            request.extensions_mut().insert(User(name, tier));
+            ask(request).unwrap().status().as_u16()
+        })
+    }
+    let rules = || {
+        let rule = Rule::new("users").when(Conditions::new().tiers(["free"]));
+        let rule = rule
+            .key(Key::property("user"))
+            .limit("1/h".parse().unwrap());
+        Policy::new([rule]).unwrap()
+    };
+    let fixed = ByPolicy::new(rules()).properties(user).tier(tier);
+    assert_eq!(statuses(fixed), [200, 429, 200, 200]);
+    assert_eq!(statuses(ByPolicy::new(rules())), [200; 4]);
+    #[cfg(feature = "live")]
+    {
+        use portcullis_policy::LivePolicy;
+        use portcullis_tower::ByLivePolicy;
+        let live = ByLivePolicy::new(LivePolicy::new(rules()))
+            .properties(user)
+            .tier(tier);
+        assert_eq!(statuses(live), [200, 429, 200, 200]);
+    }
 }

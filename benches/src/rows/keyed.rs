@@ -96,7 +96,7 @@ fn allow_each(row: &'static str, keys: usize) -> Contest {
     // An entry of three limits has four words.
     let lines = 4 * half_full(keys);
     let list: LazyField<List> = lazy(move || {
-        let table = KeyedList::new(buckets(), Line::boxed(lines), RandomSeed::new());
+        let table = KeyedList::new(buckets(), of_lines(lines), RandomSeed::new());
         let held = |table: &List| table.statistics_at(Timestamp::from_nanos(START)).held;
         Field::new(table, held, keys, lines, UNIFORM)
     });
@@ -155,6 +155,10 @@ const fn half_full(keys: usize) -> usize {
     keys.div_ceil(4)
 }
 
+fn of_lines(lines: usize) -> Box<[Line]> {
+    (0..lines).map(|_| Line::new()).collect()
+}
+
 /// The number of keys that are drawn before they repeat.
 const DRAWS: usize = 1 << 22;
 
@@ -162,7 +166,7 @@ impl Field {
     fn one_limit(keys: usize, lines: usize, exponent: i32) -> Self {
         let limit = TokenBucket::builder(Rate::per_second(PLENTY), PLENTY.into()).rules();
         let rules = limit.expect("settings that fit");
-        let table = Keyed::new(rules, Line::boxed(lines), RandomSeed::new());
+        let table = Keyed::new(rules, of_lines(lines), RandomSeed::new());
         let held = |table: &Table| table.statistics_at(Timestamp::from_nanos(START)).held;
         Self::new(table, held, keys, lines, exponent)
     }

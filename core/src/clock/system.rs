@@ -1,4 +1,4 @@
-//! The calls that read clocks which the standard library does not offer.
+//! The crate's only foreign calls, which read clocks that the standard library does not offer.
 #![allow(unsafe_code)]
 
 use libc::{clockid_t, timespec};

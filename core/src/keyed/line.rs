@@ -132,7 +132,7 @@ impl Line {
     ///
     /// Memory: 34 bytes per key, and up to 4 KiB more (half of that on targets without 64-bit
     /// atomics). A denser table needs less: half full, it has 16 bytes per key, and 1 in 350 new
-    /// keys finds no slot. Create such lines with [`Line::boxed`].
+    /// keys finds no slot. Create such lines with [`Line::new`].
     ///
     /// ```
     /// # use portcullis_core::Line;
@@ -143,29 +143,6 @@ impl Line {
     #[must_use]
     pub fn for_keys(keys: usize) -> std::boxed::Box<[Self]> {
         groups_for(keys, Width::ONE)
-    }
-
-    /// Creates `count` lines of vacant slots on the heap. On Linux, the lines of 2 MiB and more lie
-    /// in huge pages if the system has them for programs that ask
-    /// (`/sys/kernel/mm/transparent_hugepage/enabled` is `madvise` or `always`). Then decisions for
-    /// keys at random are faster. Needs the feature `std`.
-    ///
-    /// ```
-    /// # use portcullis_core::{ConcurrencyRules, Keyed, Line, RandomSeed};
-    /// // Half full with a million keys: 16 bytes for each.
-    /// let lines = Line::boxed(250_000);
-    /// assert_eq!(size_of_val(&*lines), 16_000_000);
-    /// let table = Keyed::new(ConcurrencyRules::new(3), lines, RandomSeed::new());
-    /// # let _ = table;
-    /// ```
-    #[cfg(feature = "std")]
-    #[must_use]
-    pub fn boxed(count: usize) -> std::boxed::Box<[Self]> {
-        let mut lines = std::vec::Vec::with_capacity(count);
-        #[cfg(target_os = "linux")]
-        super::huge_pages::request(lines.spare_capacity_mut());
-        lines.extend((0..count).map(|_| Self::new()));
-        lines.into_boxed_slice()
     }
 
     /// Returns how many lines [`for_keys`](Self::for_keys) creates, for callers that put them
@@ -320,7 +297,9 @@ pub(crate) fn words(lines: &[Line], at: usize, width: Width) -> Words<'_> {
 /// The lines of a table in which `keys` keys are in use at once, each with an entry of this width.
 #[cfg(feature = "std")]
 pub(crate) fn groups_for(keys: usize, width: Width) -> std::boxed::Box<[Line]> {
-    Line::boxed(width.lines(lines_for(keys)))
+    (0..width.lines(lines_for(keys)))
+        .map(|_| Line::new())
+        .collect()
 }
 
 /// The number of lines, or of groups of lines, in which a new key finds no slot with a probability

@@ -272,7 +272,7 @@ where
             Projected::Called { inner, egress } => {
                 let response = ready!(inner.poll(context))?;
                 let egress = egress.take();
-                response.map(|body| PacedBody::new(LimitedBody::inner(body, None), egress))
+                response.map(|body| PacedBody::new(LimitedBody::inner(body, None, None), egress))
             }
             Projected::Denied { response } => {
                 let response = response.take().expect("polled after it was ready");

@@ -25,7 +25,7 @@ use portcullis_policy::{
 };
 
 use super::{BodyLimitError, Flow, LimitBytes, piece};
-use crate::decide::Decide;
+use crate::decide::{Decide, Finder};
 use crate::{ByLivePolicy, ByPolicy, Denial, DenialSettings, RequestHead};
 
 /// The wait before a piece is asked for again, if the denial tells no time.
@@ -74,18 +74,23 @@ struct Asked {
     headers: HeaderMap,
     extensions: Extensions,
     address: Option<core::net::IpAddr>,
+    finder: Option<Finder>,
 }
 
 impl Asked {
-    fn of(kind: Kind, head: &RequestHead<'_>) -> Self {
+    fn of(kind: Kind, finder: Option<&Finder>, head: &RequestHead<'_>) -> Self {
         Self {
             kind,
             method: head.method.clone(),
             uri: head.uri.clone(),
             headers: head.headers.clone(),
-            // No rule reads them.
-            extensions: Extensions::new(),
+            // Only the functions of the program read them.
+            extensions: match finder {
+                Some(_) => head.extensions.clone(),
+                None => Extensions::new(),
+            },
             address: head.address,
+            finder: finder.cloned(),
         }
     }
 
@@ -101,7 +106,7 @@ impl Asked {
             extensions: &self.extensions,
             address: self.address,
         };
-        head.with_request(self.kind, cost, ask)
+        head.with_request(self.kind, self.finder.as_ref(), cost, ask)
     }
 }
 
@@ -242,10 +247,11 @@ impl fmt::Debug for PolicyFlow {
 fn piece_of(
     policy: &Policy,
     kind: Kind,
+    finder: Option<&Finder>,
     head: &RequestHead<'_>,
     deny: impl FnOnce(&Decision<'_>) -> Denial,
 ) -> Result<Option<u32>, Denial> {
-    head.with_request(kind, 0, |request| {
+    head.with_request(kind, finder, 0, |request| {
         let acquiring = policy.acquire(request);
         let of = |decision: &Decision<'_>| {
             let capacities = decision.limits().iter().map(Limit::capacity);
@@ -268,10 +274,10 @@ fn piece_of(
 }
 
 impl PolicyFlow {
-    fn new(rules: Rules, kind: Kind, head: &RequestHead<'_>, piece: u32) -> Self {
+    fn new(rules: Rules, asked: Asked, piece: u32) -> Self {
         Self {
             rules,
-            asked: Arc::new(Asked::of(kind, head)),
+            asked: Arc::new(asked),
             piece,
             wait: Wait::None,
             bytes: 0,
@@ -295,9 +301,10 @@ impl LimitBytes for ByPolicy {
     fn limit(&self, kind: Kind, head: &RequestHead<'_>) -> Result<Option<PolicyFlow>, Denial> {
         let policy = self.policy();
         let deny = |decision: &Decision<'_>| self.denial(policy.now(), decision);
-        let piece = piece_of(policy, kind, head, deny)?;
+        let piece = piece_of(policy, kind, self.finder(), head, deny)?;
         let rules = || Rules::Fixed(Arc::clone(policy));
-        Ok(piece.map(|piece| PolicyFlow::new(rules(), kind, head, piece)))
+        let asked = || Asked::of(kind, self.finder(), head);
+        Ok(piece.map(|piece| PolicyFlow::new(rules(), asked(), piece)))
     }
 }
 
@@ -314,8 +321,9 @@ impl LimitBytes for ByLivePolicy {
     fn limit(&self, kind: Kind, head: &RequestHead<'_>) -> Result<Option<PolicyFlow>, Denial> {
         let policy = self.live().load();
         let deny = |decision: &Decision<'_>| self.denial(policy.now(), &policy, decision);
-        let piece = piece_of(&policy, kind, head, deny)?;
+        let piece = piece_of(&policy, kind, self.finder(), head, deny)?;
         let rules = || Rules::Live(self.live().clone());
-        Ok(piece.map(|piece| PolicyFlow::new(rules(), kind, head, piece)))
+        let asked = || Asked::of(kind, self.finder(), head);
+        Ok(piece.map(|piece| PolicyFlow::new(rules(), asked(), piece)))
     }
 }

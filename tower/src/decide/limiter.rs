@@ -1,6 +1,7 @@
 //! Requests judged by a limiter in code.
 
 use core::fmt;
+use core::ops::Deref;
 use std::sync::Arc;
 
 use portcullis_core::{Clock, Lease, Limiter, LimiterExt, Receipt, Replenishing, Timestamp};
@@ -14,6 +15,9 @@ use crate::{Decide, Denial, DenialSettings, RequestHead};
 /// Several limits are one limiter with [`AllOf`](portcullis_core::AllOf). For limits of each client
 /// use [`ByPolicy`](crate::ByPolicy).
 ///
+/// If the limiter is a `Queue` of `portcullis-async`, requests can wait for its permits: see
+/// `WaitingLayer`.
+///
 /// ```
 /// use portcullis_core::{AllOf, Concurrency, Rate, TokenBucket};
 /// use portcullis_tower::{ByLimiter, RateLimitLayer};
@@ -23,11 +27,11 @@ use crate::{Decide, Denial, DenialSettings, RequestHead};
 /// # let _ = layer;
 /// ```
 pub struct ByLimiter<L> {
-    limiter: Arc<L>,
+    pub(super) limiter: Arc<L>,
     by_cost: bool,
     /// Whether permits may return by release, so that they are kept.
     keeps: bool,
-    replies: Replies,
+    pub(super) replies: Replies,
 }
 
 impl<L> ByLimiter<L>
@@ -90,17 +94,46 @@ where
         self
     }
 
-    const fn n(&self, cost: u32) -> u32 {
+    pub(super) const fn n(&self, cost: u32) -> u32 {
         if self.by_cost { cost } else { 1 }
     }
 
     fn take_at(&self, now: Timestamp, cost: u32) -> Result<Lease<Arc<L>>, Denial> {
-        let n = self.n(cost);
-        // The pointer is cloned for a grant only.
-        match self.limiter.take_at(now, n) {
-            Ok(receipt) => Ok(Lease::from_grant(Arc::clone(&self.limiter), n, receipt)),
-            Err(denied) => Err(self.replies.limiter(now, denied.retry(&*self.limiter))),
-        }
+        take_at(now, &self.limiter, self.n(cost), &self.replies)
+    }
+}
+
+/// Takes permits. The pointer to the limiter is cloned for a grant only.
+pub(super) fn take_at<P>(
+    now: Timestamp,
+    limiter: &P,
+    n: u32,
+    replies: &Replies,
+) -> Result<Lease<P>, Denial>
+where
+    P: Deref<Target: Limiter> + Clone,
+{
+    match limiter.take_at(now, n) {
+        Ok(receipt) => Ok(Lease::from_grant(limiter.clone(), n, receipt)),
+        Err(denied) => Err(replies.limiter(now, denied.retry(&**limiter))),
+    }
+}
+
+/// Settles a cost: returns the rest, or takes as much of the excess as there is.
+pub(super) fn settle_at<P>(now: Timestamp, limiter: &P, held: &mut Lease<P>, actual: u32)
+where
+    P: Deref<Target: Limiter> + Clone,
+{
+    let estimate = held.permits();
+    if let Some(unused) = estimate.checked_sub(actual) {
+        let _ = held.refund_at(now, unused);
+    } else {
+        let excess = actual - estimate;
+        let taken = limiter.try_acquire_between_at(now, 1, excess);
+        let n = taken.map_or(0, Lease::forget);
+        let more = Lease::from_grant(limiter.clone(), n, Receipt::NONE);
+        // It is of the same limiter.
+        let _ = held.merge(more);
     }
 }
 
@@ -161,17 +194,7 @@ where
         actual: u32,
     ) -> Option<Self::Permits> {
         if self.by_cost {
-            let estimate = held.permits();
-            if let Some(unused) = estimate.checked_sub(actual) {
-                let _ = held.refund_at(now, unused);
-            } else {
-                let excess = actual - estimate;
-                let taken = self.limiter.try_acquire_between_at(now, 1, excess);
-                let n = taken.map_or(0, Lease::forget);
-                let more = Lease::from_grant(Arc::clone(&self.limiter), n, Receipt::NONE);
-                // It is of the same limiter.
-                let _ = held.merge(more);
-            }
+            settle_at(now, &self.limiter, &mut held, actual);
         }
         self.keep(held)
     }

@@ -1,22 +1,30 @@
 //! Requests judged by the rules of a policy.
 
+mod finder;
 #[cfg(feature = "queue")]
 mod waiting;
+
+pub(crate) use finder::Finder;
+pub use finder::UnknownEndpoint;
 
 use core::fmt;
 use core::ops::Deref;
 use std::sync::Arc;
 
 use portcullis_core::Timestamp;
+#[cfg(any(feature = "fields", feature = "metrics"))]
+use portcullis_policy::Request;
+#[cfg(feature = "metrics")]
+use portcullis_policy::RuleMetrics;
 use portcullis_policy::{Decision, Kind, OwnedDecision, OwnedHold, Policy};
 #[cfg(feature = "live")]
 use portcullis_policy::{LivePolicy, LoadedPolicy, SharedPolicy};
 
 #[cfg(feature = "fields")]
 use super::stated;
+#[cfg(any(feature = "fields", feature = "metrics", feature = "queue"))]
+use crate::Notes;
 use crate::denial::Replies;
-#[cfg(feature = "fields")]
-use crate::fields::Quota;
 use crate::{Decide, Denial, DenialSettings, RequestHead};
 
 /// Judges requests by a [`Policy`].
@@ -33,6 +41,8 @@ use crate::{Decide, Denial, DenialSettings, RequestHead};
 pub struct ByPolicy {
     policy: Arc<Policy>,
     kind: Kind,
+    /// `None` if the head of a request is all.
+    finder: Option<Finder>,
     replies: Replies,
 }
 
@@ -43,6 +53,7 @@ impl ByPolicy {
         Self {
             policy: policy.into(),
             kind: Kind::Request,
+            finder: None,
             replies: Replies::default(),
         }
     }
@@ -66,10 +77,94 @@ impl ByPolicy {
         self.kind = kind;
         self
     }
+
+    /// Sets how the properties of a request are found: those of which the conditions and the keys of
+    /// rules have the names. A function gets the name. Default: a request has no properties.
+    ///
+    /// ```
+    /// use portcullis_policy::{Key, Policy, Rule};
+    /// use portcullis_tower::{ByPolicy, RateLimitLayer};
+    ///
+    /// /// The layer that checks who sends a request adds this extension.
+    /// #[derive(Clone)]
+    /// struct User(String);
+    ///
+    /// let rule = Rule::new("users").key(Key::property("user")).limit("10/s".parse()?);
+    /// let judge = ByPolicy::new(Policy::new([rule]).unwrap()).properties(|head, name| match name {
+    ///     "user" => head.extensions.get().map(|User(name)| &**name),
+    ///     _ => None,
+    /// });
+    /// let layer = RateLimitLayer::new(judge);
+    /// # let _ = layer;
+    /// # Ok::<(), portcullis_policy::PeriodError>(())
+    /// ```
+    #[must_use]
+    pub fn properties(
+        mut self,
+        find: impl for<'r> Fn(&RequestHead<'r>, &str) -> Option<&'r str> + Send + Sync + 'static,
+    ) -> Self {
+        self.finder.get_or_insert_default().property = Some(Arc::new(find));
+        self
+    }
+
+    /// Sets how the service tier of a client is found. Default: clients have none, which is the
+    /// empty text.
+    ///
+    /// ```
+    /// use portcullis_policy::{Conditions, Policy, Rule};
+    /// use portcullis_tower::{ByPolicy, RateLimitLayer};
+    ///
+    /// let free = Rule::new("free").when(Conditions::new().tiers(["free"])).limit("1/s".parse()?);
+    /// let judge = ByPolicy::new(Policy::new([free]).unwrap()).tier(|head| {
+    ///     if head.headers.contains_key("authorization") { "paid" } else { "free" }
+    /// });
+    /// let layer = RateLimitLayer::new(judge);
+    /// # let _ = layer;
+    /// # Ok::<(), portcullis_policy::PeriodError>(())
+    /// ```
+    #[must_use]
+    pub fn tier(
+        mut self,
+        find: impl for<'r> Fn(&RequestHead<'r>) -> &'r str + Send + Sync + 'static,
+    ) -> Self {
+        self.finder.get_or_insert_default().tier = Some(Arc::new(find));
+        self
+    }
+
+    /// Judges the requests of one endpoint, such as a route: all of them have the property
+    /// `endpoint` with this name. So a route chooses its rules by name, wherever its path is.
+    ///
+    /// # Errors
+    ///
+    /// [`UnknownEndpoint`] if no rule has this condition.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use portcullis_policy::{Conditions, Policy, Rule};
+    /// use portcullis_tower::{ByPolicy, RateLimitLayer};
+    ///
+    /// let uploads = Conditions::new().property("endpoint", ["uploads"]);
+    /// let rule = Rule::new("uploads").when(uploads).limit("10/m".parse()?);
+    /// let policy = Arc::new(Policy::new([rule]).unwrap());
+    /// // For `MethodRouter::layer` of the route.
+    /// let layer = RateLimitLayer::new(ByPolicy::new(Arc::clone(&policy)).endpoint("uploads")?);
+    /// assert!(ByPolicy::new(policy).endpoint("upload").is_err());
+    /// # let _ = layer;
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
+    pub fn endpoint(mut self, name: &str) -> Result<Self, UnknownEndpoint> {
+        UnknownEndpoint::check(&self.policy, name)?;
+        self.finder.get_or_insert_default().endpoint = Some(name.into());
+        Ok(self)
+    }
 }
 
 #[cfg(feature = "bodies")]
 impl ByPolicy {
+    pub(crate) fn finder(&self) -> Option<&Finder> {
+        self.finder.as_ref()
+    }
+
     pub(crate) fn policy(&self) -> &Arc<Policy> {
         &self.policy
     }
@@ -94,7 +189,7 @@ impl Decide for ByPolicy {
         head: &RequestHead<'_>,
         cost: u32,
     ) -> Result<Option<Self::Permits>, Denial> {
-        head.with_request(self.kind, cost, |request| {
+        head.with_request(self.kind, self.finder.as_ref(), cost, |request| {
             let decision = self.policy.decide_at(now, request);
             if !decision.is_allowed() {
                 return Err(self.replies.policy(now, &decision));
@@ -110,7 +205,7 @@ impl Decide for ByPolicy {
         head: &RequestHead<'_>,
         cost: u32,
     ) -> Result<Self::Held, Denial> {
-        head.with_request(self.kind, cost, |request| {
+        head.with_request(self.kind, self.finder.as_ref(), cost, |request| {
             let hold = self.policy.hold_at(now, request);
             if !hold.is_allowed() {
                 return Err(self.replies.policy(now, &hold));
@@ -119,37 +214,39 @@ impl Decide for ByPolicy {
         })
     }
 
-    #[cfg(feature = "fields")]
-    fn decide_stated_at(
+    #[cfg(any(feature = "fields", feature = "metrics"))]
+    fn decide_noting_at(
         &self,
         now: Timestamp,
         head: &RequestHead<'_>,
         cost: u32,
-        stated: &mut Vec<Quota<'static>>,
+        notes: &mut Notes,
     ) -> Result<Option<Self::Permits>, Denial> {
-        head.with_request(self.kind, cost, |request| {
-            let decision = self.policy.decide_explained_at(now, request);
-            stated::explained(self.kind, &decision, stated);
+        head.with_request(self.kind, self.finder.as_ref(), cost, |request| {
+            let decision = decide_noting(&self.policy, now, self.kind, request, notes);
+            #[cfg(feature = "metrics")]
+            notes.measure(|| self.replies.instruments(&self.policy, &decision));
             if !decision.is_allowed() {
                 return Err(self.replies.policy(now, &decision));
             }
-            let decision = decision.into_decision();
             let keep = |decision: Decision<'_>| decision.into_owned(Arc::clone(&self.policy));
             Ok(decision.holds_permits().then(|| keep(decision)))
         })
     }
 
-    #[cfg(feature = "fields")]
-    fn hold_stated_at(
+    #[cfg(any(feature = "fields", feature = "metrics"))]
+    fn hold_noting_at(
         &self,
         now: Timestamp,
         head: &RequestHead<'_>,
         cost: u32,
-        stated: &mut Vec<Quota<'static>>,
+        notes: &mut Notes,
     ) -> Result<Self::Held, Denial> {
-        head.with_request(self.kind, cost, |request| {
+        head.with_request(self.kind, self.finder.as_ref(), cost, |request| {
             let hold = self.policy.hold_at(now, request);
-            stated::present(self.kind, now, &hold, stated);
+            notes.present(self.kind, now, &hold);
+            #[cfg(feature = "metrics")]
+            notes.measure(|| self.replies.instruments(&self.policy, &hold));
             if !hold.is_allowed() {
                 return Err(self.replies.policy(now, &hold));
             }
@@ -167,6 +264,38 @@ impl Decide for ByPolicy {
 
     fn keep(&self, held: Self::Held) -> Option<Self::Permits> {
         kept(held.into_decision())
+    }
+}
+
+/// Decides, and notes the limits as this very decision left them.
+#[cfg(any(feature = "fields", feature = "metrics"))]
+fn decide_noting<'p>(
+    policy: &'p Policy,
+    now: Timestamp,
+    kind: Kind,
+    request: &Request<'_>,
+    notes: &mut Notes,
+) -> Decision<'p> {
+    #[cfg(feature = "fields")]
+    if let Some(quotas) = &mut notes.quotas {
+        let decision = policy.decide_explained_at(now, request);
+        stated::explained(kind, &decision, quotas);
+        return decision.into_decision();
+    }
+    let _ = (kind, notes);
+    policy.decide_at(now, request)
+}
+
+#[cfg(any(feature = "fields", feature = "metrics", feature = "queue"))]
+impl Notes {
+    /// Notes the limits of a decision as they are now.
+    pub(super) fn present(&mut self, kind: Kind, now: Timestamp, decision: &Decision<'_>) {
+        #[cfg(feature = "fields")]
+        if let Some(quotas) = &mut self.quotas {
+            stated::present(kind, now, decision, quotas);
+        }
+        #[cfg(not(feature = "fields"))]
+        let _ = (kind, now, decision);
     }
 }
 
@@ -215,6 +344,8 @@ impl fmt::Debug for ByPolicy {
 pub struct ByLivePolicy {
     live: LivePolicy,
     kind: Kind,
+    /// `None` if the head of a request is all.
+    finder: Option<Finder>,
     settings: DenialSettings,
     /// Those of the policy of this generation. The first denial after a change makes new ones.
     replies: arc_swap::ArcSwap<(u64, Replies)>,
@@ -227,6 +358,7 @@ impl ByLivePolicy {
         Self {
             live,
             kind: Kind::Request,
+            finder: None,
             settings: DenialSettings::new(),
             replies: arc_swap::ArcSwap::from_pointee((0, Replies::default())),
         }
@@ -237,6 +369,31 @@ impl ByLivePolicy {
     pub fn kind(mut self, kind: Kind) -> Self {
         self.kind = kind;
         self
+    }
+
+    /// Sets how the properties of a request are found: as [`ByPolicy::properties`].
+    #[must_use]
+    pub fn properties(
+        mut self,
+        find: impl for<'r> Fn(&RequestHead<'r>, &str) -> Option<&'r str> + Send + Sync + 'static,
+    ) -> Self {
+        self.finder.get_or_insert_default().property = Some(Arc::new(find));
+        self
+    }
+
+    /// Sets how the service tier of a client is found: as [`ByPolicy::tier`].
+    #[must_use]
+    pub fn tier(
+        mut self,
+        find: impl for<'r> Fn(&RequestHead<'r>) -> &'r str + Send + Sync + 'static,
+    ) -> Self {
+        self.finder.get_or_insert_default().tier = Some(Arc::new(find));
+        self
+    }
+
+    #[cfg(feature = "bodies")]
+    pub(crate) fn finder(&self) -> Option<&Finder> {
+        self.finder.as_ref()
     }
 
     #[cfg(feature = "bodies")]
@@ -253,19 +410,25 @@ impl ByLivePolicy {
         self.replied(policy, |replies| replies.policy(now, decision))
     }
 
-    /// A denial with the replies of the policy in force.
-    fn replied(&self, policy: &LoadedPolicy, deny: impl FnOnce(&Replies) -> Denial) -> Denial {
+    /// The instruments of the rule that decided.
+    #[cfg(feature = "metrics")]
+    fn instruments(&self, policy: &LoadedPolicy, decision: &Decision<'_>) -> Option<RuleMetrics> {
+        self.replied(policy, |replies| replies.instruments(policy, decision))
+    }
+
+    /// Reads the replies of the policy in force.
+    fn replied<T>(&self, policy: &LoadedPolicy, read: impl FnOnce(&Replies) -> T) -> T {
         let replies = self.replies.load();
         if replies.0 == policy.generation() {
-            return deny(&replies.1);
+            return read(&replies.1);
         }
         let replies = Arc::new((
             policy.generation(),
             Replies::of_policy(policy, &self.settings),
         ));
-        let denial = deny(&replies.1);
+        let result = read(&replies.1);
         self.replies.store(replies);
-        denial
+        result
     }
 }
 
@@ -290,7 +453,7 @@ impl Decide for ByLivePolicy {
         cost: u32,
     ) -> Result<Option<Self::Permits>, Denial> {
         let policy = self.live.load();
-        head.with_request(self.kind, cost, |request| {
+        head.with_request(self.kind, self.finder.as_ref(), cost, |request| {
             let decision = policy.decide_at(now, request);
             if !decision.is_allowed() {
                 return Err(self.denial(now, &policy, &decision));
@@ -307,7 +470,7 @@ impl Decide for ByLivePolicy {
         cost: u32,
     ) -> Result<Self::Held, Denial> {
         let policy = self.live.load();
-        head.with_request(self.kind, cost, |request| {
+        head.with_request(self.kind, self.finder.as_ref(), cost, |request| {
             let hold = policy.hold_at(now, request);
             if !hold.is_allowed() {
                 return Err(self.denial(now, &policy, &hold));
@@ -316,39 +479,41 @@ impl Decide for ByLivePolicy {
         })
     }
 
-    #[cfg(feature = "fields")]
-    fn decide_stated_at(
+    #[cfg(any(feature = "fields", feature = "metrics"))]
+    fn decide_noting_at(
         &self,
         now: Timestamp,
         head: &RequestHead<'_>,
         cost: u32,
-        stated: &mut Vec<Quota<'static>>,
+        notes: &mut Notes,
     ) -> Result<Option<Self::Permits>, Denial> {
         let policy = self.live.load();
-        head.with_request(self.kind, cost, |request| {
-            let decision = policy.decide_explained_at(now, request);
-            stated::explained(self.kind, &decision, stated);
+        head.with_request(self.kind, self.finder.as_ref(), cost, |request| {
+            let decision = decide_noting(&policy, now, self.kind, request, notes);
+            #[cfg(feature = "metrics")]
+            notes.measure(|| self.instruments(&policy, &decision));
             if !decision.is_allowed() {
                 return Err(self.denial(now, &policy, &decision));
             }
-            let decision = decision.into_decision();
             let keep = |decision: Decision<'_>| decision.into_owned(policy.share());
             Ok(decision.holds_permits().then(|| keep(decision)))
         })
     }
 
-    #[cfg(feature = "fields")]
-    fn hold_stated_at(
+    #[cfg(any(feature = "fields", feature = "metrics"))]
+    fn hold_noting_at(
         &self,
         now: Timestamp,
         head: &RequestHead<'_>,
         cost: u32,
-        stated: &mut Vec<Quota<'static>>,
+        notes: &mut Notes,
     ) -> Result<Self::Held, Denial> {
         let policy = self.live.load();
-        head.with_request(self.kind, cost, |request| {
+        head.with_request(self.kind, self.finder.as_ref(), cost, |request| {
             let hold = policy.hold_at(now, request);
-            stated::present(self.kind, now, &hold, stated);
+            notes.present(self.kind, now, &hold);
+            #[cfg(feature = "metrics")]
+            notes.measure(|| self.instruments(&policy, &hold));
             if !hold.is_allowed() {
                 return Err(self.denial(now, &policy, &hold));
             }

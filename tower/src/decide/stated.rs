@@ -102,7 +102,8 @@ impl Found<'_> {
         decision: &Decision<'_>,
         retry: Option<Retry>,
     ) -> Option<Quota<'static>> {
-        let name = policy_name(decision.rule()?, self.index, self.limit);
+        let rule = decision.rule().filter(|rule| rule.has_headers())?;
+        let name = policy_name(rule, self.index, self.limit);
         let mut quota = Quota::new(self.capacity).named(Cow::Owned(name));
         quota = match (self.limit.period(), kind) {
             (None, _) => quota.unit(Unit::ConcurrentRequests),

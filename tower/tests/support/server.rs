@@ -2,12 +2,18 @@
 
 #![allow(dead_code, reason = "each test uses a part")]
 
+use core::convert::Infallible;
 use core::net::SocketAddr;
+use core::pin::Pin;
+use core::task::{Context, Poll};
 use core::time::Duration;
 
 use axum::Router;
+use axum::body::Bytes;
+use http_body::Frame;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
 
 /// Serves a router, and returns its address.
 pub(crate) async fn serve(router: Router) -> SocketAddr {
@@ -77,6 +83,22 @@ impl Client {
     pub(crate) async fn get(&mut self, path: &str, lines: &[&str]) -> Received {
         self.send(&format!("GET {path}"), lines).await;
         self.receive().await
+    }
+}
+
+/// A body of what is sent to it.
+pub(crate) struct Sent(pub(crate) mpsc::UnboundedReceiver<&'static str>);
+
+impl http_body::Body for Sent {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let text = self.0.poll_recv(context);
+        text.map(|text| Some(Ok(Frame::data(Bytes::from_static(text?.as_bytes())))))
     }
 }
 

@@ -175,6 +175,56 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "",
         test: ("settings", "every_response_states_the_limits"),
     },
+    // Headers of a rule that has none, and a rule that is not found by what the program knows.
+    Mutant {
+        file: STATED,
+        within: "fn quota(",
+        text: ".filter(|rule| rule.has_headers())",
+        by: "",
+        test: ("ocelot", "headers_are_disabled_for_each_route"),
+    },
+    Mutant {
+        file: DENIAL,
+        within: "pub(crate) fn response(",
+        text: " && denial.reply.states_retry",
+        by: "",
+        test: ("ocelot", "headers_are_disabled_for_each_route"),
+    },
+    Mutant {
+        file: "tower/src/decide/policy/finder.rs",
+        within: "fn value(",
+        text: "if name == ENDPOINT",
+        by: "if name != ENDPOINT",
+        test: ("dotnet", "a_route_that_names_an_unknown_rule_is_an_error"),
+    },
+    Mutant {
+        file: HEAD,
+        within: "pub(crate) fn with_request<T>(",
+        text: "request.properties(&properties)",
+        by: "request",
+        test: (
+            "settings",
+            "rules_see_the_properties_and_the_tier_that_the_program_finds",
+        ),
+    },
+    // Measurements: a lease that ends before the body, and a rule that did not decide.
+    Mutant {
+        file: "tower/src/future.rs",
+        within: "fn poll(self: Pin<&mut Self>",
+        text: "measured = extras.measured;",
+        by: "let _ = (extras.measured, &mut measured);",
+        test: ("metrics", "a_lease_is_active_until_the_body_has_ended"),
+    },
+    Mutant {
+        file: "tower/src/decide/notes.rs",
+        within: "pub fn measure(",
+        text: "self.instruments = Some(instruments);",
+        by: "self.instruments.get_or_insert(instruments);",
+        test: (
+            "metrics",
+            "a_request_counts_once_with_the_rule_that_decided",
+        ),
+    },
     // Counter stores: a request that passes without an answer, a retry that is not stated, or the
     // reply of another limit.
     Mutant {

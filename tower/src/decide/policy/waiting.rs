@@ -23,7 +23,7 @@ use super::{ByLivePolicy, ByPolicy, kept};
 use crate::decide::stated;
 use crate::denial::Replies;
 use crate::waiting::{Asked, DecideOrWait, Turned};
-use crate::{Denial, RequestHead};
+use crate::{Denial, Notes, RequestHead};
 
 pin_project! {
     /// A request that is not decided at once.
@@ -56,16 +56,22 @@ impl<P: Deref<Target = Policy>> Future for Waiting<P> {
 }
 
 /// Asks a policy. `Ok` if the request is decided at once. `own` makes a pointer to the policy.
-fn ask<'p, P: Deref<Target = Policy> + Send + Sync + 'static>(
+fn ask<'p, J, P>(
+    judge: &J,
     policy: &'p Policy,
     request: &Request<'_>,
-    asked: &Asked,
-    own: impl FnOnce() -> P,
-) -> Result<Decision<'p>, Waiting<P>> {
+    asked: &mut Asked,
+    own: impl Fn() -> P,
+) -> Result<Decision<'p>, Waiting<P>>
+where
+    J: Answers<P>,
+    P: Deref<Target = Policy> + Send + Sync + 'static,
+{
     match policy.acquire_stored(request) {
         Acquired::Decided(decision) => Ok(decision),
         Acquired::Waits(acquiring) => {
-            let acquiring = match asked.most {
+            judge.note_wait(&own, acquiring.waits_for(), &mut asked.notes);
+            let acquiring = match asked.wait_in_queue() {
                 Some(most) => acquiring.within(most),
                 None => acquiring,
             };
@@ -87,19 +93,46 @@ fn retry<P: Deref<Target = Policy>>(
     retry.filter(|_| decision.with(of_limit))
 }
 
-/// Ends a wait. `deny` makes the denial of a decision, which a store may have made with the limits
-/// of an override. `unavailable` makes that of a request whose store has no answer.
+/// The replies to requests that have waited, and the instruments that measure them. `P` is a pointer
+/// to the policy, which may no longer be in force.
+trait Answers<P: Deref<Target = Policy>> {
+    /// Reads the replies of a policy.
+    fn replies<T>(&self, policy: &P, read: impl FnOnce(&Replies) -> T) -> T;
+
+    /// Makes the denial of a request whose store has no answer.
+    fn unavailable(&self) -> Denial;
+
+    /// Notes what measures a request.
+    fn note(&self, policy: &P, decision: &Decision<'_>, notes: &mut Notes) {
+        #[cfg(feature = "metrics")]
+        notes.measure(|| self.replies(policy, |replies| replies.instruments(policy, decision)));
+        #[cfg(not(feature = "metrics"))]
+        let _ = (policy, decision, notes);
+    }
+
+    /// Notes what measures the wait of a request in a queue, after a denial.
+    fn note_wait(&self, own: impl FnOnce() -> P, denial: Option<&Decision<'_>>, notes: &mut Notes) {
+        #[cfg(feature = "metrics")]
+        if let Some(denial) = denial.filter(|_| notes.is_measured) {
+            self.note(&own(), denial, notes);
+            notes.in_queue = notes.instruments.take();
+        }
+        #[cfg(not(feature = "metrics"))]
+        let _ = (own, denial, notes);
+    }
+}
+
+/// Ends a wait.
 fn end<P: Deref<Target = Policy>>(
     ended: Ended<P>,
     asked: &mut Asked,
-    deny: impl FnOnce(Timestamp, &P, &Decision<'_>, bool) -> Denial,
-    unavailable: impl FnOnce() -> Denial,
+    judge: &impl Answers<P>,
 ) -> Result<Option<OwnedDecision<P>>, Denial> {
     let now;
     let (decision, is_overridden, when) = match ended {
         Ended::Queued(queued) => {
             now = queued.policy().now();
-            queued.with(|decision| asked.note(now, decision));
+            queued.with(|decision| asked.notes.present(asked.kind, now, decision));
             let when = queued.retry();
             (queued.into_decision(), false, when)
         }
@@ -111,13 +144,15 @@ fn end<P: Deref<Target = Policy>>(
         }
         Ended::Answered(Err(error)) => {
             asked.failed = Some(error);
-            return Err(unavailable());
+            return Err(judge.unavailable());
         }
     };
     let policy = decision.policy();
     let denied = decision.with(|decision| {
+        judge.note(policy, decision, &mut asked.notes);
+        let deny = |replies: &Replies| replies.stored(now, decision, is_overridden);
         let is_denied = !decision.is_allowed();
-        is_denied.then(|| deny(now, policy, decision, is_overridden))
+        is_denied.then(|| judge.replies(policy, deny))
     });
     let Some(mut denial) = denied else {
         return Ok(kept(decision));
@@ -129,28 +164,18 @@ fn end<P: Deref<Target = Policy>>(
 }
 
 impl Asked {
-    /// Notes the state of the limits, if the response states them.
-    fn note(&mut self, now: Timestamp, decision: &Decision<'_>) {
-        #[cfg(feature = "fields")]
-        if let Some(quotas) = &mut self.quotas {
-            stated::present(self.kind, now, decision, quotas);
-        }
-        #[cfg(not(feature = "fields"))]
-        let _ = (now, decision);
-    }
-
-    /// As `note`, after a store may have decided.
+    /// Notes the limits, after a store may have decided.
     fn note_stored<P: Deref<Target = Policy>>(
         &mut self,
         now: Timestamp,
         stored: &OwnedStoredDecision<P>,
     ) {
         if stored.in_store().is_none() {
-            stored.with(|decision| self.note(now, decision));
+            stored.with(|decision| self.notes.present(self.kind, now, decision));
         }
         // Without a decision of a store it states nothing.
         #[cfg(feature = "fields")]
-        if let Some(quotas) = &mut self.quotas {
+        if let Some(quotas) = &mut self.notes.quotas {
             stated::stored(self.kind, now, stored, quotas);
         }
     }
@@ -166,11 +191,12 @@ impl DecideOrWait for ByPolicy {
         asked: &mut Asked,
     ) -> Result<Option<Self::Permits>, Turned<Self::Waiting>> {
         asked.kind = self.kind;
-        head.with_request(self.kind, cost, |request| {
+        head.with_request(self.kind, self.finder.as_ref(), cost, |request| {
             let own = || Arc::clone(&self.policy);
-            let decision = ask(&self.policy, request, asked, own).map_err(Turned::Waits)?;
+            let decision = ask(self, &self.policy, request, asked, own).map_err(Turned::Waits)?;
             let now = self.policy.now();
-            asked.note(now, &decision);
+            asked.notes.present(self.kind, now, &decision);
+            self.note(&self.policy, &decision, &mut asked.notes);
             if !decision.is_allowed() {
                 return Err(Turned::Denied(self.replies.policy(now, &decision)));
             }
@@ -184,12 +210,7 @@ impl DecideOrWait for ByPolicy {
         ended: Ended<Arc<Policy>>,
         asked: &mut Asked,
     ) -> Result<Option<Self::Permits>, Denial> {
-        end(
-            ended,
-            asked,
-            |now, _, decision, is_overridden| self.replies.stored(now, decision, is_overridden),
-            || self.replies.unavailable(self.policy.now()),
-        )
+        end(ended, asked, self)
     }
 }
 
@@ -204,11 +225,15 @@ impl DecideOrWait for ByLivePolicy {
     ) -> Result<Option<Self::Permits>, Turned<Self::Waiting>> {
         asked.kind = self.kind;
         let policy = self.live.load();
-        head.with_request(self.kind, cost, |request| {
+        head.with_request(self.kind, self.finder.as_ref(), cost, |request| {
             let own = || policy.share();
-            let decision = ask(&policy, request, asked, own).map_err(Turned::Waits)?;
+            let decision = ask(self, &policy, request, asked, own).map_err(Turned::Waits)?;
             let now = policy.now();
-            asked.note(now, &decision);
+            asked.notes.present(self.kind, now, &decision);
+            #[cfg(feature = "metrics")]
+            let measure = || self.instruments(&policy, &decision);
+            #[cfg(feature = "metrics")]
+            asked.notes.measure(measure);
             if !decision.is_allowed() {
                 return Err(Turned::Denied(self.denial(now, &policy, &decision)));
             }
@@ -222,19 +247,31 @@ impl DecideOrWait for ByLivePolicy {
         ended: Ended<SharedPolicy>,
         asked: &mut Asked,
     ) -> Result<Option<Self::Permits>, Denial> {
-        end(
-            ended,
-            asked,
-            |now, policy, decision, is_overridden| {
-                let deny = |replies: &Replies| replies.stored(now, decision, is_overridden);
-                let in_force = self.live.load();
-                if core::ptr::eq::<Policy>(&raw const **policy, &raw const *in_force) {
-                    return self.replied(&in_force, deny);
-                }
-                // It is by a policy of before, whose replies are kept no more.
-                deny(&Replies::of_policy(policy, &self.settings))
-            },
-            || self.replies.load().1.unavailable(self.live.load().now()),
-        )
+        end(ended, asked, self)
+    }
+}
+
+impl Answers<Arc<Policy>> for ByPolicy {
+    fn replies<T>(&self, _: &Arc<Policy>, read: impl FnOnce(&Replies) -> T) -> T {
+        read(&self.replies)
+    }
+
+    fn unavailable(&self) -> Denial {
+        self.replies.unavailable(self.policy.now())
+    }
+}
+
+impl Answers<SharedPolicy> for ByLivePolicy {
+    fn replies<T>(&self, policy: &SharedPolicy, read: impl FnOnce(&Replies) -> T) -> T {
+        let in_force = self.live.load();
+        if core::ptr::eq::<Policy>(&raw const **policy, &raw const *in_force) {
+            return self.replied(&in_force, read);
+        }
+        // It is by a policy of before, whose replies are kept no more.
+        read(&Replies::of_policy(policy, &self.settings))
+    }
+
+    fn unavailable(&self) -> Denial {
+        self.replies.load().1.unavailable(self.live.load().now())
     }
 }

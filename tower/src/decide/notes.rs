@@ -1,0 +1,45 @@
+//! What a decision notes besides its result.
+
+#[cfg(feature = "metrics")]
+use portcullis_policy::RuleMetrics;
+
+#[cfg(feature = "fields")]
+use crate::fields::Quota;
+
+/// What a decision notes besides its result: the limits that the response states, and the
+/// instruments that measure the request.
+#[derive(Debug, Default)]
+pub struct Notes {
+    /// The limits, if the response states them.
+    #[cfg(feature = "fields")]
+    pub(crate) quotas: Option<Vec<Quota<'static>>>,
+    #[cfg(feature = "metrics")]
+    pub(crate) is_measured: bool,
+    /// Those of the rule that decided.
+    #[cfg(feature = "metrics")]
+    pub(crate) instruments: Option<RuleMetrics>,
+    /// Those of the rule in whose queue the request waits.
+    #[cfg(all(feature = "metrics", feature = "queue"))]
+    pub(crate) in_queue: Option<RuleMetrics>,
+}
+
+impl Notes {
+    /// Notes a limit and what is left of it, if the response states limits.
+    #[cfg(feature = "fields")]
+    pub fn state(&mut self, quota: Quota<'static>) {
+        if let Some(quotas) = &mut self.quotas {
+            quotas.push(quota);
+        }
+    }
+
+    /// Notes the instruments of the limit that decided, if requests are measured. If several decide
+    /// in order, the last one that has instruments counts.
+    #[cfg(feature = "metrics")]
+    pub fn measure(&mut self, instruments: impl FnOnce() -> Option<RuleMetrics>) {
+        if self.is_measured
+            && let Some(instruments) = instruments()
+        {
+            self.instruments = Some(instruments);
+        }
+    }
+}

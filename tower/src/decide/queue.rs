@@ -1,0 +1,235 @@
+//! Requests that wait in the queues of limiters in code.
+
+use core::fmt;
+use core::hash::Hash;
+use std::sync::Arc;
+
+use portcullis_async::{
+    Acquire, DeadlineClock, Hook, KeyedQueue, Queue, QueueClock, QueueKey, RawLock, Rejected,
+};
+use portcullis_core::{Lease, QueueKeys, QueueLimiter, Retry, Timestamp};
+
+use super::limiter::{settle_at, take_at};
+use crate::denial::Replies;
+use crate::waiting::{Asked, DecideOrWait, Turned};
+use crate::{ByLimiter, Decide, Denial, DenialSettings, RequestHead};
+
+impl<L, C, R, H> DecideOrWait for ByLimiter<Queue<L, C, R, H>>
+where
+    L: QueueLimiter + Send + Sync + 'static,
+    C: DeadlineClock + Send + Sync + 'static,
+    R: RawLock + Send + Sync + 'static,
+    H: Hook + Send + Sync + 'static,
+{
+    type Waiting = Acquire<Arc<Queue<L, C, R, H>>>;
+
+    fn decide_or_wait(
+        &self,
+        _: &RequestHead<'_>,
+        cost: u32,
+        asked: &mut Asked,
+    ) -> Result<Option<Self::Permits>, Turned<Self::Waiting>> {
+        let (queue, n) = (&self.limiter, self.n(cost));
+        let now = queue.clock().now();
+        match take_at(now, queue, n, &self.replies) {
+            Ok(lease) => Ok(self.keep(lease)),
+            Err(denial) if denial.retry == Retry::Never => Err(Turned::Denied(denial)),
+            Err(_) => {
+                let wait = queue.acquire_owned(n);
+                Err(Turned::Waits(match asked.wait_in_queue() {
+                    Some(most) => wait.within(most),
+                    None => wait,
+                }))
+            }
+        }
+    }
+
+    fn end_wait(
+        &self,
+        ended: Result<Self::Permits, Rejected>,
+        _: &mut Asked,
+    ) -> Result<Option<Self::Permits>, Denial> {
+        let denial = |rejected: Rejected| {
+            let now = self.limiter.clock().now();
+            self.replies.limiter(now, rejected.retry())
+        };
+        Ok(self.keep(ended.map_err(denial)?))
+    }
+}
+
+/// Judges requests by a limiter for each key, in code, with a queue for each key. Each request takes
+/// one permit, or [its cost](Self::by_cost). Its permits return at the end of its response, if the
+/// limiters have permits at once.
+///
+/// In a [`WaitingLayer`](crate::WaitingLayer) requests wait for permits. In a
+/// [`RateLimitLayer`](crate::RateLimitLayer) they are denied. Needs the feature `queue`.
+///
+/// ```
+/// use portcullis_async::{KeyedQueue, ThreadTimer};
+/// use portcullis_core::{Concurrency, Keyed};
+/// use portcullis_tower::{ByKeyedQueue, RateLimitLayer};
+///
+/// // Each address has 2 requests at once. Up to 10 more wait. Room for 10,000 addresses.
+/// let table = Keyed::for_keys(Concurrency::new(2), 10_000);
+/// let queue = KeyedQueue::new(table, ThreadTimer::new(), 10).shared();
+/// let layer = RateLimitLayer::builder(ByKeyedQueue::new(queue, |head| head.address))
+///     .build_waiting();
+/// # let _ = layer;
+/// ```
+pub struct ByKeyedQueue<Q, F> {
+    queue: Arc<Q>,
+    key: F,
+    by_cost: bool,
+    replies: Replies,
+}
+
+impl<T, C, R, H, F, K> ByKeyedQueue<KeyedQueue<T, C, R, H>, F>
+where
+    T: QueueKeys,
+    C: QueueClock,
+    R: RawLock,
+    H: Hook,
+    F: Fn(&RequestHead<'_>) -> K + Send + Sync + 'static,
+    K: Hash,
+{
+    /// Judges by `queue`. The requests for which `key` returns the same value share a limiter.
+    ///
+    /// Create the queue by [`shared`](KeyedQueue::shared), so that a request that is not polled does
+    /// not keep others waiting.
+    pub fn new(queue: Arc<KeyedQueue<T, C, R, H>>, key: F) -> Self {
+        Self {
+            queue,
+            key,
+            by_cost: false,
+            replies: Replies::default(),
+        }
+    }
+
+    /// Takes the cost of a request: as [`ByLimiter::by_cost`].
+    #[must_use]
+    pub fn by_cost(mut self) -> Self {
+        self.by_cost = true;
+        self
+    }
+
+    fn limiter(&self, head: &RequestHead<'_>) -> QueueKey<Arc<KeyedQueue<T, C, R, H>>> {
+        self.queue.owned_key(&(self.key)(head))
+    }
+
+    const fn n(&self, cost: u32) -> u32 {
+        if self.by_cost { cost } else { 1 }
+    }
+}
+
+impl<T, C, R, H, F, K> Decide for ByKeyedQueue<KeyedQueue<T, C, R, H>, F>
+where
+    T: QueueKeys + Send + Sync + 'static,
+    C: QueueClock + Send + Sync + 'static,
+    R: RawLock + Send + Sync + 'static,
+    H: Hook + Send + Sync + 'static,
+    F: Fn(&RequestHead<'_>) -> K + Send + Sync + 'static,
+    K: Hash,
+{
+    /// With the limiter of the key.
+    type Held = (
+        QueueKey<Arc<KeyedQueue<T, C, R, H>>>,
+        Lease<QueueKey<Arc<KeyedQueue<T, C, R, H>>>>,
+    );
+    type Permits = Lease<QueueKey<Arc<KeyedQueue<T, C, R, H>>>>;
+
+    fn prepare(&mut self, settings: &DenialSettings) {
+        self.replies = Replies::of_limiter(settings);
+    }
+
+    fn decide_at(
+        &self,
+        now: Timestamp,
+        head: &RequestHead<'_>,
+        cost: u32,
+    ) -> Result<Option<Self::Permits>, Denial> {
+        take_at(now, &self.limiter(head), self.n(cost), &self.replies).map(Some)
+    }
+
+    fn hold_at(
+        &self,
+        now: Timestamp,
+        head: &RequestHead<'_>,
+        cost: u32,
+    ) -> Result<Self::Held, Denial> {
+        let limiter = self.limiter(head);
+        let lease = take_at(now, &limiter, self.n(cost), &self.replies)?;
+        Ok((limiter, lease))
+    }
+
+    fn undo_at(&self, now: Timestamp, (_, mut lease): Self::Held) {
+        // It holds that many.
+        let _ = lease.refund_at(now, lease.permits());
+    }
+
+    fn settle_at(
+        &self,
+        now: Timestamp,
+        (limiter, mut lease): Self::Held,
+        actual: u32,
+    ) -> Option<Self::Permits> {
+        if self.by_cost {
+            settle_at(now, &limiter, &mut lease, actual);
+        }
+        Some(lease)
+    }
+
+    fn keep(&self, (_, lease): Self::Held) -> Option<Self::Permits> {
+        Some(lease)
+    }
+}
+
+impl<T, C, R, H, F, K> DecideOrWait for ByKeyedQueue<KeyedQueue<T, C, R, H>, F>
+where
+    T: QueueKeys + Send + Sync + 'static,
+    C: DeadlineClock + Send + Sync + 'static,
+    R: RawLock + Send + Sync + 'static,
+    H: Hook + Send + Sync + 'static,
+    F: Fn(&RequestHead<'_>) -> K + Send + Sync + 'static,
+    K: Hash,
+{
+    type Waiting = Acquire<QueueKey<Arc<KeyedQueue<T, C, R, H>>>>;
+
+    fn decide_or_wait(
+        &self,
+        head: &RequestHead<'_>,
+        cost: u32,
+        asked: &mut Asked,
+    ) -> Result<Option<Self::Permits>, Turned<Self::Waiting>> {
+        let (limiter, n) = (self.limiter(head), self.n(cost));
+        let now = self.queue.clock().now();
+        match take_at(now, &limiter, n, &self.replies) {
+            Ok(lease) => Ok(Some(lease)),
+            Err(denial) if denial.retry == Retry::Never => Err(Turned::Denied(denial)),
+            Err(_) => {
+                let wait = limiter.acquire(n);
+                Err(Turned::Waits(match asked.wait_in_queue() {
+                    Some(most) => wait.within(most),
+                    None => wait,
+                }))
+            }
+        }
+    }
+
+    fn end_wait(
+        &self,
+        ended: Result<Self::Permits, Rejected>,
+        _: &mut Asked,
+    ) -> Result<Option<Self::Permits>, Denial> {
+        let denial = |rejected: Rejected| {
+            let now = self.queue.clock().now();
+            self.replies.limiter(now, rejected.retry())
+        };
+        ended.map(Some).map_err(denial)
+    }
+}
+
+impl<Q, F> fmt::Debug for ByKeyedQueue<Q, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ByKeyedQueue").finish_non_exhaustive()
+    }
+}
