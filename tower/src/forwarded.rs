@@ -143,8 +143,13 @@ impl ForwardedFor {
             return address(entry.trim());
         }
         let mut found = None;
-        let mut rest = entry.trim();
-        while !rest.is_empty() {
+        let mut rest = entry;
+        loop {
+            // A parameter may be empty.
+            rest = rest.trim_matches([';', ' ', '\t']);
+            if rest.is_empty() {
+                break;
+            }
             let (name, value);
             (name, value, rest) = parameter(rest)?;
             let is_for = name.eq_ignore_ascii_case("for");
@@ -169,13 +174,12 @@ fn parameter(text: &str) -> Option<(&str, &str, &str)> {
         None => rest.split_at(rest.find(';').unwrap_or(rest.len())),
     };
     let rest = rest.trim_start();
-    let next = match rest.strip_prefix(';') {
-        Some(next) => next.trim_start(),
-        None => rest.is_empty().then_some(rest)?,
-    };
+    if !rest.is_empty() && !rest.starts_with(';') {
+        return None;
+    }
     let name = name.trim();
     let is_open = name.contains(['"', ';']) || value.contains('"');
-    (!is_open).then_some((name, value.trim_end(), next))
+    (!is_open).then_some((name, value.trim_end(), rest))
 }
 
 /// Returns the IPv4 network in the form of an IPv6 network, if all its addresses have that form.
@@ -329,6 +333,7 @@ mod tests {
             ("for=\"[2001:db8::17%1]\"", "10.0.0.1"),
             ("for=\"192.0.2.43\"x", "10.0.0.1"),
             ("for=192.0.2.43;for=192.0.2.44", "10.0.0.1"),
+            (";;for=192.0.2.43; ;proto=http;", "192.0.2.43"),
         ] {
             assert_eq!(client(&proxies, "10.0.0.1", &[line]), expected, "{line}");
         }

@@ -355,7 +355,7 @@ impl<D: DecideOrWait, C: Clock> Shared<D, C> {
         #[cfg(any(feature = "fields", feature = "metrics"))]
         let extras = self.settings.extras(&asked.notes, taken.is_ok());
         #[cfg(not(any(feature = "fields", feature = "metrics")))]
-        let (extras, _) = (None, asked);
+        let (extras, _, _) = (None, self, asked);
         match taken {
             Ok(permits) => Ok(Then::Keep(permits, extras)),
             Err(denial) => Err((denial, extras)),

@@ -145,7 +145,7 @@ async fn a_request_that_waits_counts_once_in_each_limit() {
     let limits = AllOf::new((bucket, Concurrency::new(1)));
     let queue = Queue::new(limits, TokioTimer::new(), 9).shared();
     let layer = RateLimitLayer::builder(ByLimiter::shared(Arc::clone(&queue)))
-        .waiting_at_most(Duration::from_secs(60))
+        .waiting_at_most(Duration::from_mins(1))
         .build_waiting();
     let served = Served::new(layer).await;
     let mut clients = vec![served.starts("0", &[]).await];

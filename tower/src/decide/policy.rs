@@ -14,7 +14,7 @@ use std::sync::Arc;
 use portcullis_core::Timestamp;
 #[cfg(any(feature = "fields", feature = "metrics"))]
 use portcullis_policy::Request;
-#[cfg(feature = "metrics")]
+#[cfg(all(feature = "metrics", feature = "live"))]
 use portcullis_policy::RuleMetrics;
 use portcullis_policy::{Decision, Kind, OwnedDecision, OwnedHold, Policy};
 #[cfg(feature = "live")]
@@ -289,6 +289,10 @@ fn decide_noting<'p>(
 #[cfg(any(feature = "fields", feature = "metrics", feature = "queue"))]
 impl Notes {
     /// Notes the limits of a decision as they are now.
+    #[cfg_attr(
+        not(feature = "fields"),
+        expect(clippy::unused_self, reason = "no limits are stated")
+    )]
     pub(super) fn present(&mut self, kind: Kind, now: Timestamp, decision: &Decision<'_>) {
         #[cfg(feature = "fields")]
         if let Some(quotas) = &mut self.quotas {
