@@ -372,7 +372,8 @@ pub(crate) struct ShmArgs {
 pub(crate) enum ShmCommand {
     /// Lists the files that have a name: name, kind, bytes, mode, user, state, settings
     Ls,
-    /// Shows what a file says about itself
+    /// Shows the kind and the settings of a file, who created it and whether processes use it; not
+    /// the permits that are left
     Show {
         /// The name or the path
         name: String,

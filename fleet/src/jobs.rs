@@ -278,8 +278,9 @@ impl<'q, P: Permits, C: Timer, W> Jobs<'q, P, C, W> {
     }
 
     /// Sets how many operations the runner takes from the source before there is capacity for them.
-    /// Default 0. Then their costs count in [`Progress::needs`], from which a member of a fleet can
-    /// tell how much capacity to ask for.
+    /// Default 0: then [`Progress::needs`] stays 0 until there are permits, so a member of a fleet
+    /// that asks for as much as is needed asks for nothing, and gets nothing. With 1 or more, the
+    /// costs of these operations count in `needs`.
     ///
     /// ```
     /// # use portcullis_async::{Queue, ThreadTimer};

@@ -7,7 +7,9 @@ use core::net::IpAddr;
 ///
 /// The same request may be judged once for each kind, such as [`Request`](Self::Request) when it
 /// arrives, and [`Egress`](Self::Egress) with the number of bytes of its reply as
-/// [`cost`](crate::Request::cost).
+/// [`cost`](crate::Request::cost). The kinds only tell rules apart: `Request`, `Burst` and
+/// `Concurrency` take the same limits and mean the same. With several of them, a request has limits
+/// with different keys.
 ///
 /// ```
 /// use portcullis_policy::Kind;
@@ -23,9 +25,9 @@ pub enum Kind {
     Ingress,
     /// Bytes that go out.
     Egress,
-    /// Requests within a short time.
+    /// Requests, for rules on what may come within a short time.
     Burst,
-    /// Requests at once.
+    /// Requests, for rules on what may be in progress at once.
     Concurrency,
 }
 

@@ -9,10 +9,16 @@
 //!    reply. A 429 that states no time, or a time of 0, counts as 1 second, and twice as long each
 //!    time that the request that tries first is denied too, up to 64 seconds.
 //! 2. **As stated**: the client sends no more requests than are available, until the reset. It
-//!    subtracts the requests on their way, whose replies have not told yet.
+//!    subtracts the requests on their way, whose replies have not told yet. It has no more requests
+//!    on their way than a stated limit on concurrent requests. A limit on requests that states
+//!    neither a reset nor a window is ignored.
 //! 3. **Slower before the limit**: if at most half of a quota is left, the client spreads the
 //!    requests evenly over the time until the reset ([`Pacing`]).
 //! 4. **Own limits**: a rate and a number of concurrent requests, if they are set.
+//!
+//! **Before the first reply** nothing is known, so only the own limits hold. A program that starts
+//! many tasks sends one request first, or sets [a number of concurrent
+//! requests](ServerLimitsBuilder::concurrency).
 //!
 //! Bounds protect the client from a server that states nonsense: times are shortened to an hour
 //! ([`ServerLimitsBuilder::longest`]), and at most 32 limits are read. The client keeps what it

@@ -211,11 +211,14 @@ impl<A: Decide, B: Decide> Decide for And<A, B> {
         cost: u32,
         notes: &mut Notes,
     ) -> Result<Option<Self::Permits>, Denial> {
+        let from = notes.len();
         let first = self.first.hold_noting_at(now, head, cost, notes)?;
+        let to = notes.len();
         match self.next.decide_noting_at(now, head, cost, notes) {
             Ok(next) => Ok(both(self.first.keep(first), next)),
             Err(denial) => {
                 self.first.undo_at(now, first);
+                notes.forget_states(from, to);
                 Err(denial)
             }
         }
@@ -228,11 +231,14 @@ impl<A: Decide, B: Decide> Decide for And<A, B> {
         cost: u32,
         notes: &mut Notes,
     ) -> Result<Self::Held, Denial> {
+        let from = notes.len();
         let first = self.first.hold_noting_at(now, head, cost, notes)?;
+        let to = notes.len();
         match self.next.hold_noting_at(now, head, cost, notes) {
             Ok(next) => Ok((first, next)),
             Err(denial) => {
                 self.first.undo_at(now, first);
+                notes.forget_states(from, to);
                 Err(denial)
             }
         }

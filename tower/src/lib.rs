@@ -30,6 +30,8 @@
 //! | find the client | [`RequestHead`], [`PeerAddress`], [`ForwardedFor`], [`ByPolicy::properties`], [`ByPolicy::tier`] |
 //! | choose rules by the route | [`ByPolicy::endpoint`] |
 //! | let requests pass | [`NotLimited`], [`RateLimitLayerBuilder::passing`] |
+//! | obey the limits of other servers | `client::ClientLayer`, `client::ServerLimits` |
+//! | read and write the header fields of limits | the module `fields` |
 //! | limit bodies in bytes per second | `bodies::BodyLimitLayer` |
 //! | measure requests | `RateLimitLayerBuilder::measured` |
 //! | settle a cost | [`RateLimitLayerBuilder::settling`], [`ResponseHead`], [`ResponseCost`] |
@@ -90,6 +92,8 @@
 //! - `bodies`: the module `bodies`.
 //! - `tonic`: `NamedService` and `TcpConnectInfo`.
 //! - `fields`: the module `fields`, and `RateLimitLayerBuilder::fields`.
+//! - `client`: the module `client`. Enables `fields`.
+//! - `reqwest`: `client` as a middleware of `reqwest-middleware`.
 //! - `metrics`: `RateLimitLayerBuilder::measured`, with the crate `metrics`.
 //!
 //! [tower]: https://docs.rs/tower

@@ -4,14 +4,15 @@
 mod server;
 
 use core::time::Duration;
+use std::sync::Arc;
 
 use axum::Router;
 use axum::routing::get;
 use http::HeaderMap;
 use portcullis_core::ManualClock;
-use portcullis_policy::{Algorithm, Limit, Policy, Rule};
+use portcullis_policy::{Algorithm, Kind, Limit, Policy, Rule};
 use portcullis_tower::fields::{Generation, ReadOptions, Stated, Unit};
-use portcullis_tower::{ByPolicy, RateLimitLayer};
+use portcullis_tower::{ByPolicy, Decide, RateLimitLayer};
 
 use server::{Client, Received, serve};
 
@@ -117,4 +118,37 @@ async fn a_limit_at_once_names_its_unit() {
     let stated = read(&reply);
     assert_eq!(stated.quotas[0].unit, Unit::ConcurrentRequests);
     assert_eq!(stated.quotas[0].quota, Some(3));
+}
+
+/// What a limit took is given back if a later one denies. So only its policy is stated.
+#[tokio::test]
+async fn a_denial_states_nothing_that_was_given_back() {
+    let clock: &ManualClock = Box::leak(Box::default());
+    clock.advance(Duration::from_secs(1_000));
+    let rule = |name: &'static str, kind, count| {
+        let limit = Limit::per(count, Duration::from_secs(3_600));
+        Rule::new(name).(kind).limit(limit)
+    };
+    let rules = [rule("a", Kind::Burst, 10), rule("b", Kind::Request, 1)];
+    let policy = Arc::new(Policy::new(rules).unwrap());
+    let judges = ByPolicy::new(Arc::clone(&policy)).kind(Kind::Burst);
+    let layer = RateLimitLayer::builder(judges.and(ByPolicy::new(policy)))
+        .fields(Generation::Draft11)
+        .clock(clock)
+        .for_axum()
+        .build();
+    let router = Router::new().route("/", get(|| async {})).layer(layer);
+    let mut client = Client::connect(serve(router).await).await;
+    let allowed = client.get("/", &[]).await;
+    assert_eq!(
+        (allowed.status, allowed.header("ratelimit")),
+        (200, Some(r#""a";r=9;t=360, "b";r=0;t=3600"#))
+    );
+    let denied = client.get("/", &[]).await;
+    assert_eq!(
+        (denied.status, denied.header("ratelimit")),
+        (429, Some(r#""b";r=0;t=3600"#))
+    );
+    let policies = Some(r#""a";q=10;w=3600, "b";q=1;w=3600"#);
+    assert_eq!(denied.header("ratelimit-policy"), policies);
 }

@@ -44,7 +44,8 @@ pub struct Progress {
     /// The operations that are released, and not written or put back yet.
     pub in_flight: u64,
     /// The cost of the operations that the runner holds: those that wait and those in flight, in
-    /// permits. The capacity that it needs.
+    /// permits. It is a cost, not a rate. See [`Jobs::look_ahead`](crate::jobs::Jobs::look_ahead)
+    /// before you compute a demand from it.
     pub needs: u64,
     /// The permits taken, for all attempts.
     pub permits: u64,

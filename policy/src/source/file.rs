@@ -27,7 +27,7 @@ use crate::{FileError, Policy, RuleSource, Sourced};
 ///   content. So a file that a program is writing is not taken for its first half. A program that
 ///   takes longer than the time between two polls should write another file and rename it.
 /// - **Errors once.** A content that is not valid is an error of one poll. The next polls report no
-///   change, until the content changes again.
+///   change, until the content changes again. A file that cannot be read is an error of each poll.
 ///
 /// A file whose name ends with `.toml` is in TOML, one with `.json` or `.jsonc` in JSON with
 /// comments: see `Policy::from_toml` and `Policy::from_json`.

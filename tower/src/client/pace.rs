@@ -6,6 +6,7 @@
 //! - `first`: after a denial, whether one request has to try first, or is trying.
 //! - `quotas`: per stated limit, the permits `left` until `reset`, and `next`, before which a paced
 //!   request is not sent.
+//! - `at_once`: per stated limit on concurrent requests, the most that may be in flight.
 //! - `in_flight`: the requests that were granted, and have not been released.
 //!
 //! Transitions:
@@ -17,6 +18,8 @@
 //!   flight. A request that the server has already counted is so subtracted twice, until its reply
 //!   corrects that. The reply to an earlier request than the one that told `left` can only lower it.
 //!   So `left` is never more than the server would grant.
+//! - A reply with a limit on concurrent requests sets its `at_once`: to the whole of the limit, or,
+//!   if the reply states only what is available, to that and the requests in flight.
 //! - A **denial** sets `blocked`, and `first`: the request that is granted next tries alone, until
 //!   its reply.
 //! - At its reset, a quota is forgotten.
@@ -71,6 +74,8 @@ struct State {
     /// The denials since the last reply that was none.
     denials: u32,
     quotas: Vec<Known>,
+    /// The limits on concurrent requests that the server has stated, by their names.
+    at_once: Vec<(Option<Cow<'static, str>>, u64)>,
     in_flight: u64,
     /// The requests that were sent.
     sent: u64,
@@ -126,6 +131,7 @@ impl Pace {
                 first: First::No,
                 denials: 0,
                 quotas: Vec::new(),
+                at_once: Vec::new(),
                 in_flight: 0,
                 sent: 0,
             }),
@@ -197,9 +203,17 @@ impl Pace {
         state.blocked = state.blocked.max(Some(now + wait));
     }
 
+    /// The most requests that may be in flight: the own limit, or a smaller one of the server.
+    fn at_once(&self, state: &State) -> Option<u64> {
+        let stated = state.at_once.iter().map(|&(_, most)| most);
+        stated.chain(self.concurrency).min()
+    }
+
     /// Returns when a request would be granted, or nothing if it would be granted now.
     fn refusal(&self, state: &State, now: Timestamp) -> Option<Retry> {
-        let full = self.concurrency.is_some_and(|most| state.in_flight >= most);
+        let full = self
+            .at_once(state)
+            .is_some_and(|most| state.in_flight >= most);
         if full || matches!(state.first, First::Granted | First::Trying) {
             return Some(Retry::OnRelease);
         }
@@ -211,6 +225,10 @@ impl Pace {
 
 impl State {
     fn learn(&mut self, now: Timestamp, stated: &Quota<'static>, others: u64, number: u64) {
+        if stated.unit == Unit::ConcurrentRequests {
+            self.learn_at_once(stated);
+            return;
+        }
         let time = stated.reset.or(stated.window);
         let (Some(available), Some(time)) = (stated.available, time) else {
             return;
@@ -250,6 +268,25 @@ impl State {
             return;
         }
         (known.left, known.reset, known.number) = (left, now + time, number);
+    }
+}
+
+impl State {
+    /// Learns a limit on concurrent requests. It holds until a reply states another number for it.
+    fn learn_at_once(&mut self, stated: &Quota<'static>) {
+        let available = stated
+            .available
+            .map(|left| left.saturating_add(self.in_flight));
+        // With 0, no request would be sent that could learn of a larger limit.
+        let Some(most) = stated.quota.or(available).map(|most| most.max(1)) else {
+            return;
+        };
+        let mut known = self.at_once.iter_mut();
+        if let Some(known) = known.find(|(name, _)| *name == stated.name) {
+            known.1 = most;
+        } else if self.at_once.len() < MOST_QUOTAS {
+            self.at_once.push((stated.name.clone(), most));
+        }
     }
 }
 
@@ -323,10 +360,9 @@ impl Limiter for Pace {
         let alive = state.quotas.iter().filter(|known| known.reset > now);
         let quotas = alive.map(|known| known.left).min();
         let bucket = self.bucket.as_ref().map(|bucket| bucket.available_at(now));
-        let own = self
-            .concurrency
-            .map(|most| most.saturating_sub(state.in_flight));
-        [quotas, bucket, own]
+        let at_once = self.at_once(&state);
+        let at_once = at_once.map(|most| most.saturating_sub(state.in_flight));
+        [quotas, bucket, at_once]
             .into_iter()
             .flatten()
             .min()
@@ -625,6 +661,32 @@ mod tests {
         assert_eq!(grants(&pace, secs(0)), 1);
         pace.release(1);
         assert_eq!(retry(&pace, secs(0)), Retry::At(secs(1)));
+    }
+
+    #[test]
+    fn no_more_requests_are_in_flight_than_the_server_handles_at_once() {
+        let pace = Pace::new(None, None, Pacing::Off);
+        let policy = (
+            "ratelimit-policy",
+            "\"uploads\";q=3;qu=\"concurrent-requests\"",
+        );
+        pace.take_at(secs(0), 1).expect("nothing is known");
+        let state = ("ratelimit", "\"uploads\";r=2");
+        pace.replied(secs(0), OK, &stated(&[policy, state]), pace.started());
+        pace.release(1);
+        assert_eq!(pace.available_at(secs(0)), 3);
+        assert_eq!(grants(&pace, secs(0)), 3);
+        assert_eq!(retry(&pace, secs(0)), Retry::OnRelease);
+        pace.release(1);
+        assert_eq!(grants(&pace, secs(0)), 1);
+        // The server handles fewer from now on, but at least one.
+        let policy = (
+            "ratelimit-policy",
+            "\"uploads\";q=0;qu=\"concurrent-requests\"",
+        );
+        pace.replied(secs(1), OK, &stated(&[policy]), pace.started());
+        pace.release(3);
+        assert_eq!(grants(&pace, secs(1)), 1);
     }
 
     #[test]

@@ -32,6 +32,27 @@ impl Notes {
         }
     }
 
+    /// The number of limits that are noted.
+    pub(crate) fn len(&self) -> usize {
+        #[cfg(feature = "fields")]
+        return self.quotas.as_ref().map_or(0, Vec::len);
+        #[cfg(not(feature = "fields"))]
+        0
+    }
+
+    /// Forgets what is left of the limits from number `from` to before number `to`, because the
+    /// permits that the request took from them were given back.
+    pub(crate) fn forget_states(&mut self, from: usize, to: usize) {
+        #[cfg(feature = "fields")]
+        if let Some(quotas) = self.quotas.as_mut().and_then(|all| all.get_mut(from..to)) {
+            for quota in quotas {
+                (quota.available, quota.reset) = (None, None);
+            }
+        }
+        #[cfg(not(feature = "fields"))]
+        let _ = (from, to);
+    }
+
     /// Notes the instruments of the limit that decided, if requests are measured. If several decide
     /// in order, the last one that has instruments counts.
     #[cfg(feature = "metrics")]
