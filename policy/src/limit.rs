@@ -506,6 +506,9 @@ impl Limit {
                 Ok(())
             }
         };
+        if self.count == 0 {
+            return Err(LimitProblem::ZeroCount);
+        }
         if self.queue > 0 && !cfg!(feature = "queue") {
             return Err(LimitProblem::NoQueue);
         }
@@ -779,6 +782,7 @@ pub(crate) enum LimitProblem {
     Settings(SettingsError),
     /// A setting that the algorithm does not have.
     Unused(&'static str),
+    ZeroCount,
     ZeroPeriod,
     LargeCount,
     /// The permits of the first decision are too few or too many.
@@ -817,6 +821,7 @@ impl fmt::Display for LimitProblem {
             Self::Initial { least, burst } => {
                 write!(f, "initial must be {least} to {burst}, the burst")
             }
+            Self::ZeroCount => f.write_str("the count must be at least 1"),
             Self::ZeroPeriod => f.write_str("period must be longer than 0"),
             Self::LargeCount => write!(
                 f,
