@@ -1008,32 +1008,18 @@ fn plan<'r>(rule: &'r Rule, path_rules: PathRules, errors: &mut Vec<RuleError>) 
     }
 }
 
-/// Refuses initial permits of limits whose keys can be forgotten.
+/// Refuses initial permits of limits whose keys can be forgotten. Those of limits in a store are
+/// refused elsewhere.
 fn check_initial(rule: &Rule, refuse: &mut impl FnMut(String, String)) {
-    let forgets = if rule.store.is_some() {
-        "a counter store forgets a limit when all its permits have returned, so it would lose \
-         permits"
-    } else {
-        "a rule with a key forgets a key when all its permits have returned, so it would lose \
-         permits when it comes back"
-    };
-    let problem = format!(
-        "{forgets}: leave initial out, and set burst to the most that a new client may use at once"
-    );
-    let mut of_limits = |setting: &str, limits: &[Limit]| {
-        for (index, limit) in limits.iter().enumerate() {
-            if limit.has_initial() {
-                refuse(format!("{setting}[{index}].initial"), problem.clone());
-            }
-        }
-    };
-    if rule.store.is_some() || !rule.key.is_shared() {
-        of_limits("limits", &rule.limits);
+    if rule.key.is_shared() || rule.store.is_some() {
+        return;
     }
-    if rule.store.is_some() {
-        for (index, this) in rule.overrides.iter().enumerate() {
-            of_limits(&format!("overrides[{index}].limits"), &this.limits);
-        }
+    let limits = rule.limits.iter().enumerate();
+    for (index, _) in limits.filter(|(_, limit)| limit.has_initial()) {
+        let problem = "a rule with a key forgets a key when all its permits have returned, so it \
+                       would lose permits when it comes back: leave initial out, and set burst to \
+                       the most that a new client may use at once";
+        refuse(format!("limits[{index}].initial"), problem.into());
     }
 }
 
