@@ -164,8 +164,8 @@ impl Policy {
     ///   (the default), `fixed-window`, `window-from-request` or `sliding-window`. A token bucket
     ///   can have a `burst`, a `debt` and a `refill`, `continuous` (the default) or `stepwise`: see
     ///   [`Limit::stepwise`]. In a rule without a `key`, and in an override, it can have `initial`
-    ///   permits: see [`Limit::initial`]. A sliding window has `segments` (default 8), and a window from a
-    ///   request can have a `wait`.
+    ///   permits: see [`Limit::initial`]. A sliding window has `segments` (default 8), and a window
+    ///   from a request can have a `wait`.
     /// - With the feature `queue`, a limit can have a `queue`, the number of permits that requests
     ///   with one key can wait for, and a `queue_order`, `oldest-first` (the default) or
     ///   `newest-first`: see [`Limit::queue`].

@@ -927,8 +927,8 @@ impl Store {
         })
     }
 
-    /// What comes before a take of a store that is guarded. Returns the denial by the penalty, if it
-    /// is in force.
+    /// What comes before a take of a store that is guarded. Returns the denial by the penalty, if
+    /// it is in force.
     #[inline]
     fn before_take(&self, at: Address, now: Timestamp, n: u32) -> Option<Denied> {
         if !self.starts.is_empty() {

@@ -27,8 +27,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "retry",
         test: ("explained", "a_penalty_and_the_limits_decide_when_to_retry"),
     },
-    // A limit with initial permits starts with all of them, again at a change, or not at the change;
-    // its table is that of other limits.
+    // A limit with initial permits starts with all of them, again at a change, or not at the
+    // change; its table is that of other limits.
     Mutant {
         file: STORE,
         within: "fn before_take(",
