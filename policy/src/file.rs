@@ -49,11 +49,12 @@ const RULE: [&str; 25] = [
 ];
 
 /// The settings of a limit.
-const LIMIT: [&str; 11] = [
+const LIMIT: [&str; 12] = [
     "rate",
     "at_once",
     "algorithm",
     "burst",
+    "initial",
     "refill",
     "segments",
     "wait",
@@ -164,8 +165,9 @@ impl Policy {
     /// - A limit is a rate, or a table with `rate` or `at_once`. An algorithm is `token-bucket`
     ///   (the default), `fixed-window`, `window-from-request` or `sliding-window`. A token bucket
     ///   can have a `burst`, a `debt` and a `refill`, `continuous` (the default) or `stepwise`: see
-    ///   [`Limit::stepwise`]. A sliding window has `segments` (default 8), and a window from a
-    ///   request can have a `wait`.
+    ///   [`Limit::stepwise`]. In a rule without a `key`, and in an override, it can have `initial`
+    ///   permits: see [`Limit::initial`]. A sliding window has `segments` (default 8), and a window
+    ///   from a request can have a `wait`.
     /// - With the feature `queue`, a limit can have a `queue`, the number of permits that requests
     ///   with one key can wait for, and a `queue_order`, `oldest-first` (the default) or
     ///   `newest-first`: see [`Limit::queue`].
@@ -498,6 +500,11 @@ impl<'t> FileReader<'t> {
         let limit = |(index, value): (usize, &Value<'t>)| {
             let setting = format!("{setting}[{index}]");
             self.reader.note(rule, &setting, None, value.span);
+            let initial = value.as_table().and_then(|table| table.get("initial"));
+            if let Some(initial) = initial {
+                let setting = format!("{setting}.initial");
+                self.reader.note(rule, &setting, None, initial.span);
+            }
             // An invalid limit keeps its place, so that others keep theirs.
             self.limit(value).unwrap_or_else(|| Limit::at_once(1))
         };
@@ -569,6 +576,9 @@ impl<'t> FileReader<'t> {
         }
         if let Some(burst) = self.number(&settings, "burst", u64::MAX) {
             limit = limit.burst(burst);
+        }
+        if let Some(initial) = self.number(&settings, "initial", u64::MAX) {
+            limit = limit.initial(initial);
         }
         if let Some(value) = settings.get("refill")
             && let Some(is_stepwise) = self.reader.choice(value, "refill", &REFILLS)

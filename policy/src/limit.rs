@@ -79,6 +79,8 @@ pub struct Limit {
     period: Option<Duration>,
     algorithm: Algorithm,
     burst: Option<u64>,
+    /// The permits of the first decision, if they are not the burst.
+    initial: Option<u64>,
     /// Whether all permits of a period come in at its end.
     stepwise: bool,
     wait: Option<Duration>,
@@ -104,6 +106,7 @@ impl Limit {
             period: Some(period),
             algorithm: Algorithm::TokenBucket,
             burst: None,
+            initial: None,
             stepwise: false,
             wait: None,
             debt: None,
@@ -126,6 +129,7 @@ impl Limit {
             period: None,
             algorithm: Algorithm::TokenBucket,
             burst: None,
+            initial: None,
             stepwise: false,
             wait: None,
             debt: None,
@@ -171,6 +175,45 @@ impl Limit {
     #[must_use]
     pub const fn burst(mut self, burst: u64) -> Self {
         self.burst = Some(burst);
+        self
+    }
+
+    /// Sets how many permits of a token bucket are available at the first decision of its rule, or
+    /// at the first change of a `LivePolicy` before it. Default: the [burst](Self::burst), which is
+    /// the most. With 0, the first request is denied. Only with [`Algorithm::TokenBucket`].
+    ///
+    /// Only in a rule whose requests all share the limit, because it has no
+    /// [`key`](crate::Rule::key), and in an [override](crate::Rule::override_key). A rule with a
+    /// key forgets a key when all its permits have returned, and would take them away when the key
+    /// comes back. A limit that goes on after a change of the policy does not start again.
+    ///
+    /// **Bound.** At most `initial + rate × t` in the time `t` from the first decision on, and at
+    /// any time the bound of the algorithm.
+    ///
+    /// # Cost
+    ///
+    /// The first decision of the rule also takes the permits that the limit starts without. Other
+    /// decisions of the rule wait for that, so the first one is not lock-free. Later ones read one
+    /// more word.
+    ///
+    /// ```
+    /// # use portcullis_core::Timestamp;
+    /// # use portcullis_policy::{Limit, Policy, Request, Rule};
+    /// // A service that has just started warms up: 2 requests, then 10 per second.
+    /// let limit = "10/s".parse::<Limit>()?.burst(50).initial(2);
+    /// let policy = Policy::new([Rule::new("all").limit(limit)]).unwrap();
+    /// let decide = |millis, cost| {
+    ///     let request = Request::new("GET", "/").cost(cost);
+    ///     policy.decide_at(Timestamp::from_millis(millis), &request).is_allowed()
+    /// };
+    /// assert!(decide(60_000, 2));
+    /// assert!(!decide(60_000, 1));
+    /// assert!(decide(60_100, 1));
+    /// # Ok::<(), portcullis_policy::PeriodError>(())
+    /// ```
+    #[must_use]
+    pub const fn initial(mut self, permits: u64) -> Self {
+        self.initial = Some(permits);
         self
     }
 
@@ -337,6 +380,32 @@ impl Limit {
         }
     }
 
+    /// Returns the number of permits of the first decision: the [capacity](Self::capacity), unless
+    /// [`initial`](Self::initial) is set.
+    ///
+    /// ```
+    /// # use portcullis_policy::Limit;
+    /// let limit: Limit = "20/s".parse()?;
+    /// assert_eq!((limit.initial_permits(), limit.initial(5).initial_permits()), (20, 5));
+    /// # Ok::<(), portcullis_policy::PeriodError>(())
+    /// ```
+    pub const fn initial_permits(&self) -> u64 {
+        match self.initial {
+            Some(initial) => initial,
+            None => self.capacity(),
+        }
+    }
+
+    /// The permits that a limit, whose settings were checked, starts without.
+    pub(crate) const fn missing(&self) -> u32 {
+        self.capacity().saturating_sub(self.initial_permits()) as u32
+    }
+
+    /// Whether the permits of the first decision are set.
+    pub(crate) const fn has_initial(&self) -> bool {
+        self.initial.is_some()
+    }
+
     /// Returns whether all permits of a period come in at its end.
     ///
     /// ```
@@ -373,8 +442,8 @@ impl Limit {
         }
     }
 
-    /// Returns this limit with its count and its burst multiplied by `part / whole`. The results
-    /// are rounded up, and cut to 64 bits. The period stays.
+    /// Returns this limit with its count, its burst and its initial permits multiplied by
+    /// `part / whole`. The results are rounded up, and cut to 64 bits. The period stays.
     ///
     /// # Panics
     ///
@@ -390,6 +459,7 @@ impl Limit {
     pub fn scaled(mut self, part: u64, whole: u64) -> Self {
         self.count = scale(self.count, part, whole);
         self.burst = self.burst.map(|burst| scale(burst, part, whole));
+        self.initial = self.initial.map(|initial| scale(initial, part, whole));
         self
     }
 
@@ -399,6 +469,8 @@ impl Limit {
     pub(crate) fn kinship(&self, before: &Self) -> Option<u8> {
         let settings = |of: &Self| Self {
             name: None,
+            // A limit that goes on has its permits.
+            initial: None,
             queue: 0,
             queue_order: None,
             ..of.clone()
@@ -434,6 +506,9 @@ impl Limit {
                 Ok(())
             }
         };
+        if self.count == 0 {
+            return Err(LimitProblem::ZeroCount);
+        }
         if self.queue > 0 && !cfg!(feature = "queue") {
             return Err(LimitProblem::NoQueue);
         }
@@ -442,6 +517,7 @@ impl Limit {
         }
         let Some(period) = self.period else {
             unused(self.burst.is_some(), "burst")?;
+            unused(self.initial.is_some(), "initial")?;
             unused(self.stepwise, "refill")?;
             unused(self.wait.is_some(), "wait")?;
             unused(self.debt.is_some(), "debt")?;
@@ -454,6 +530,10 @@ impl Limit {
         unused(
             self.burst.is_some() && self.algorithm != Algorithm::TokenBucket,
             "burst",
+        )?;
+        unused(
+            self.initial.is_some() && self.algorithm != Algorithm::TokenBucket,
+            "initial",
         )?;
         unused(
             self.debt.is_some() && self.algorithm != Algorithm::TokenBucket,
@@ -481,7 +561,13 @@ impl Limit {
                 } else {
                     bucket
                 };
-                Compiled::Bucket(bucket.debt(self.debt.unwrap_or(0)).rules()?)
+                let rules = bucket.debt(self.debt.unwrap_or(0)).rules()?;
+                let (initial, burst) = (self.initial_permits(), self.capacity());
+                let least = burst.saturating_sub(u32::MAX.into());
+                if !(least..=burst).contains(&initial) {
+                    return Err(LimitProblem::Initial { least, burst });
+                }
+                Compiled::Bucket(rules)
             }
             Algorithm::FixedWindow => Compiled::Window(window.rules()?),
             Algorithm::WindowFromRequest => match self.wait {
@@ -696,8 +782,14 @@ pub(crate) enum LimitProblem {
     Settings(SettingsError),
     /// A setting that the algorithm does not have.
     Unused(&'static str),
+    ZeroCount,
     ZeroPeriod,
     LargeCount,
+    /// The permits of the first decision are too few or too many.
+    Initial {
+        least: u64,
+        burst: u64,
+    },
     /// The library was built without queues.
     NoQueue,
     OrderWithoutQueue,
@@ -726,6 +818,10 @@ impl fmt::Display for LimitProblem {
             Self::OrderWithoutQueue => {
                 f.write_str("queue_order has no effect without a queue: leave it out, or set queue")
             }
+            Self::Initial { least, burst } => {
+                write!(f, "initial must be {least} to {burst}, the burst")
+            }
+            Self::ZeroCount => f.write_str("the count must be at least 1"),
             Self::ZeroPeriod => f.write_str("period must be longer than 0"),
             Self::LargeCount => write!(
                 f,

@@ -112,7 +112,7 @@ impl Overrides {
                 debug_assert!(false, "the limits were checked: {problem}");
             });
             let penalty = penalty.filter(|_| !limits.is_empty());
-            let store = Store::new(limits, penalty, None, is_held);
+            let store = Store::new((limits, &this.limits), penalty, None, is_held);
             all.push(Override {
                 limits: this.limits.clone().into(),
                 at: store.locate_shared(),

@@ -949,6 +949,7 @@ fn plan<'r>(rule: &'r Rule, path_rules: PathRules, errors: &mut Vec<RuleError>) 
         let problem = "must be set if a limit has a debt, which only settlements use";
         refuse("hold".into(), problem.into());
     }
+    check_initial(rule, &mut refuse);
     let is_held = rule.hold.is_some();
     let of_penalty = |bytes| if penalty.is_some() { bytes } else { 0 };
     let bytes = all_bytes_per_key(&limits, is_held)
@@ -1007,6 +1008,21 @@ fn plan<'r>(rule: &'r Rule, path_rules: PathRules, errors: &mut Vec<RuleError>) 
     }
 }
 
+/// Refuses initial permits of limits whose keys can be forgotten. Those of limits in a store are
+/// refused elsewhere.
+fn check_initial(rule: &Rule, refuse: &mut impl FnMut(String, String)) {
+    if rule.key.is_shared() || rule.store.is_some() {
+        return;
+    }
+    let limits = rule.limits.iter().enumerate();
+    for (index, _) in limits.filter(|(_, limit)| limit.has_initial()) {
+        let problem = "a rule with a key forgets a key when all its permits have returned, so it \
+                       would lose permits when it comes back: leave initial out, and set burst to \
+                       the most that a new client may use at once";
+        refuse(format!("limits[{index}].initial"), problem.into());
+    }
+}
+
 /// Whether the tables of all rules fit. Otherwise returns the first rule with which they do not.
 pub(crate) fn fit(plans: &[Plan<'_>], table_bytes: usize) -> Result<(), RuleError> {
     let mut all = 0_usize;
@@ -1033,7 +1049,12 @@ impl Plan<'_> {
     fn state(self, path_rules: PathRules) -> State {
         let Self { rule, penalty, .. } = self;
         let (keys, is_held) = (rule.table_keys(), rule.hold.is_some());
-        let store = Store::new(self.limits, penalty, keys, is_held);
+        // The limits of a rule with a counter store are not in this one.
+        let limits = match rule.store {
+            None => &*rule.limits,
+            Some(_) => &[],
+        };
+        let store = Store::new((self.limits, limits), penalty, keys, is_held);
         State {
             stored: StoredLimits::new(rule),
             activity: self.thresholds.activity(keys),

@@ -461,10 +461,10 @@ impl Rule {
     /// Requests of the rule are then decided by
     /// [`Policy::decide_stored_at`](crate::Policy::decide_stored_at); the methods that do not ask
     /// a store deny them as [`Outcome::Stored`](crate::Outcome::Stored). Limits in a store are
-    /// token buckets, fixed windows and sliding windows, without a queue or a debt. The rule has no
-    /// penalty and no hold, and is not of the kind [`Ingress`](crate::Kind::Ingress) or
-    /// [`Egress`](crate::Kind::Egress). [`keys`](Self::keys) has no effect: the store has a bound
-    /// of its own.
+    /// token buckets, fixed windows and sliding windows, without a queue, a debt or initial
+    /// permits. The rule has no penalty and no hold, and is not of the kind
+    /// [`Ingress`](crate::Kind::Ingress) or [`Egress`](crate::Kind::Egress). [`keys`](Self::keys)
+    /// has no effect: the store has a bound of its own.
     ///
     /// ```
     /// # use portcullis_policy::Rule;

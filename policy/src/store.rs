@@ -23,6 +23,7 @@
 
 #[cfg(feature = "live")]
 mod moves;
+mod starts;
 #[cfg(feature = "queue")]
 pub(crate) mod waits;
 
@@ -40,9 +41,11 @@ use portcullis_core::{
     TokenBucketRules, metadata::Metadata,
 };
 
+use crate::Limit;
 use crate::key::KeyOf;
-use crate::limit::{Compiled, MAX_SEGMENTS, shared, tick_of};
+use crate::limit::{Compiled, MAX_SEGMENTS, tick_of};
 use crate::rule::MAX_LIMITS;
+use starts::{Start, Starts};
 
 /// Lines and limiters are in an `Arc`, because the tables of two policies may have them in common.
 type Lines = Arc<[Line]>;
@@ -469,12 +472,16 @@ struct Seat {
 }
 
 /// The seats of all limits. The table that several limits share comes last.
-fn seats(limits: &[Compiled]) -> Box<[Seat]> {
-    let shared = shared(limits);
+fn seats(limits: &[Compiled], starts: &Starts) -> Box<[Seat]> {
+    let shares = |limit: usize| limits[limit].can_share() && !has_start(starts, limit);
+    let shared = match (0..limits.len()).filter(|&limit| shares(limit)).count() {
+        1 => 0,
+        limits => limits,
+    };
     let last = limits.len() - shared;
     let (mut own, mut nth) = (0..last, 0..);
-    let seat = |limit: &Compiled| {
-        if shared > 0 && limit.can_share() {
+    let seat = |limit: usize| {
+        if shared > 0 && shares(limit) {
             let nth = nth.next().unwrap_or_default();
             Seat { table: last, nth }
         } else {
@@ -482,7 +489,12 @@ fn seats(limits: &[Compiled]) -> Box<[Seat]> {
             Seat { table, nth: 0 }
         }
     };
-    limits.iter().map(seat).collect()
+    (0..limits.len()).map(seat).collect()
+}
+
+/// Whether a limit starts with its initial permits. Then it has a table of its own.
+fn has_start(starts: &Starts, limit: usize) -> bool {
+    starts.get(limit).is_some_and(Option::is_some)
 }
 
 /// The refunds of all groups of `keys` keys, before the first one.
@@ -502,6 +514,9 @@ pub(crate) struct Store {
     #[cfg(feature = "live")]
     moves: Box<[moves::Moves]>,
     penalty: Option<Words<FixedWindowRules>>,
+    starts: Starts,
+    /// Whether something comes before a take: a penalty, or the start of a limit.
+    is_guarded: bool,
     /// The hasher of all tables.
     hasher: RandomState,
     /// For each limit, the refunds of groups of keys. Empty if there are none.
@@ -522,32 +537,37 @@ pub(crate) struct StoreDenied {
 
 impl Store {
     /// Tables for `keys` keys, or for the one key that all requests share. `is_held` if permits can
-    /// be returned by settlements.
+    /// be returned by settlements. The `compiled` limits start with the initial permits of
+    /// `limits`; only those of one key have fewer than all.
     pub(crate) fn new(
-        mut limits: Vec<Compiled>,
+        (mut compiled, limits): (Vec<Compiled>, &[Limit]),
         penalty: Option<FixedWindowRules>,
         keys: Option<usize>,
         is_held: bool,
     ) -> Self {
         // The caller refuses a rule with more.
-        limits.truncate(MAX_LIMITS);
+        compiled.truncate(MAX_LIMITS);
         let hasher = RandomState::new();
         let refunds = |limit: &Compiled| match limit {
             Compiled::Bucket(_) if is_held => no_refunds(keys),
             _ => Arc::default(),
         };
-        let refunds = limits.iter().map(refunds).collect();
-        let seats = seats(&limits);
+        let refunds = compiled.iter().map(refunds).collect();
+        let starts = Start::all(limits.iter().map(Start::of));
+        let seats = seats(&compiled, &starts);
         let (mut tables, mut several) = (Vec::new(), Vec::new());
-        let shares = shared(&limits) > 0;
-        for limit in limits {
+        let last = seats.iter().map(|seat| seat.table).max();
+        let shares = |table: usize| seats.iter().filter(|seat| seat.table == table).count() > 1;
+        let shared = last.filter(|&last| shares(last));
+        for (limit, seat) in compiled.into_iter().zip(&seats) {
+            let shares = shared == Some(seat.table);
             match limit {
                 Compiled::Bucket(rules) if shares => several.push(rules.into()),
                 Compiled::Window(rules) if shares => several.push(rules.into()),
                 limit => tables.push(Table::new(limit, &|| lines_for(keys), &hasher)),
             }
         }
-        if shares {
+        if !several.is_empty() {
             let lines = lines_of(keys, several.len());
             tables.push(Table::several(several, lines, &hasher));
         }
@@ -559,7 +579,9 @@ impl Store {
             releases: releases(&tables),
             tables: tables.into(),
             seats,
+            is_guarded: penalty.is_some() || !starts.is_empty(),
             penalty: penalty.map(|rules| words(rules, lines_for(keys), hasher.clone())),
+            starts,
             hasher,
             refunds,
             #[cfg(feature = "queue")]
@@ -870,8 +892,8 @@ impl Store {
         }
     }
 
-    /// Calls `take`, unless a penalty is in force. A denial by a limit starts the penalty if it
-    /// `is_final`.
+    /// Calls `take`, unless a penalty is in force. Before that, limits that have not begun do. A
+    /// denial by a limit starts the penalty if it `is_final`.
     #[inline(always)]
     fn penalizing(
         &self,
@@ -881,8 +903,8 @@ impl Store {
         is_final: bool,
         take: impl FnOnce() -> Result<(), (usize, Denied)>,
     ) -> Result<(), StoreDenied> {
-        if let Some(penalty) = &self.penalty
-            && let Some(denied) = penalized(penalty, at, now, n)
+        if self.is_guarded
+            && let Some(denied) = self.before_take(at, now, n)
         {
             return Err(StoreDenied {
                 limit: None,
@@ -903,6 +925,16 @@ impl Store {
                 denied,
             }
         })
+    }
+
+    /// What comes before a take of a store that is guarded. Returns the denial by the penalty, if
+    /// it is in force.
+    #[inline]
+    fn before_take(&self, at: Address, now: Timestamp, n: u32) -> Option<Denied> {
+        if !self.starts.is_empty() {
+            self.begin(at, now);
+        }
+        penalized(self.penalty.as_ref()?, at, now, n)
     }
 
     /// Whether permits return by release.
@@ -976,6 +1008,9 @@ impl Store {
 
     /// What one limit has left.
     pub(crate) fn detail(&self, at: Address, limit: usize, now: Timestamp, n: u32) -> Detail {
+        if let Some(detail) = self.detail_before(limit, now, n) {
+            return detail;
+        }
         self.with(at, limit, |key, nth| key.explain_nth(nth, now, n))
     }
 
@@ -1062,7 +1097,7 @@ fn penalized(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Algorithm, Key as RuleKey, Limit, PathRules, Request};
+    use crate::{Algorithm, Key as RuleKey, PathRules, Request};
 
     /// A decision hashes a key once, for all tables.
     #[test]
@@ -1075,10 +1110,8 @@ mod tests {
             limit(Algorithm::SlidingWindow { segments: 3 }),
             Limit::at_once(5),
         ];
-        let compiled = limits
-            .iter()
-            .map(|limit| limit.compile().unwrap())
-            .collect();
+        let compiled = limits.iter().map(|limit| limit.compile().unwrap());
+        let compiled = (compiled.collect(), &limits[..]);
         let penalty = hold_rules(Duration::from_secs(5)).unwrap();
         let store = Store::new(compiled, Some(penalty), Some(1_000), false);
         let key = RuleKey::path();

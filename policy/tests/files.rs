@@ -280,7 +280,7 @@ const EXPECTED: [&str; 25] = [
     "11:18: limits: `5/year` is not a rate: expected N/PERIOD, such as 60/m, 100/10s or \
              5/500ms (units: ms, s, m, h, d; whole numbers)",
     "11:28: limits: a limit has either `rate` or `at_once`",
-    "11:59: limits[3]: burst must be at least 1",
+    "11:59: limits[3]: the count must be at least 1",
     "11:77: limits: a limit has either `rate` or `at_once`",
     "11:79: rat is not a setting of a limit: did you mean rate?",
     "11:90: limits: expected a rate such as \"10/s\", or a table, not an integer",
@@ -452,7 +452,7 @@ overrides = 1
             "6:5: overrides: an override has a `key` and `limits`",
             "6:20: limit is not a setting of an override: did you mean limits?",
             "7:5: overrides[0]: the key has 1 part, so an override has 1 value, not 2",
-            "8:37: overrides[1].limits[1]: burst must be at least 1",
+            "8:37: overrides[1].limits[1]: the count must be at least 1",
             "8:44: limits: `1s` is not a rate: expected N/PERIOD, such as 60/m, 100/10s or 5/500ms \
              (units: ms, s, m, h, d; whole numbers)",
             "9:13: key: expected an array of strings, not a string",

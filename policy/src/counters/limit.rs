@@ -67,6 +67,10 @@ impl CounterLimit {
         if limit.has_debt() {
             return Err(CounterLimitError::Unsupported("debt"));
         }
+        if limit.has_initial() {
+            // A store forgets a limit when all its permits have returned.
+            return Err(CounterLimitError::Unsupported("initial"));
+        }
         if limit.is_stepwise() {
             return Err(CounterLimitError::Unsupported("refill"));
         }

@@ -45,9 +45,10 @@ use portcullis_core::{
     TokenBucket, TokenBucketRules,
 };
 
+use super::starts::Start;
 use super::{
-    Limiters, Lines, Seat, Several, Store, StoreDenied, Table, Words, limiters, lines_for,
-    lines_of, no_refunds, releases, seats, sliding, words,
+    Limiters, Lines, Seat, Several, Store, StoreDenied, Table, Words, has_start, limiters,
+    lines_for, lines_of, no_refunds, releases, seats, sliding, words,
 };
 use crate::Limit;
 use crate::limit::{Compiled, tick_of};
@@ -319,7 +320,6 @@ impl Store {
             .iter()
             .map(|limit| limit.compile().expect("the limits were checked"))
             .collect();
-        let seats = seats(&compiled);
         let mut pairs: Vec<Option<Pair>> = pairs(old, new)
             .into_iter()
             .zip(new)
@@ -331,6 +331,13 @@ impl Store {
                 })
             })
             .collect();
+        // A limit that goes on begins with the one before, at the latest at this change. Only a
+        // store of one key has limits with a start.
+        let starts = Start::all(pairs.iter().zip(new).map(|(pair, limit)| match pair {
+            Some(pair) => self.starts.get(pair.before)?.clone(),
+            None => Start::of(limit),
+        }));
+        let seats = seats(&compiled, &starts);
         let mut tables: Vec<(usize, Table, Moves)> = Vec::new();
         let (mut rules, mut refunds) = (Vec::new(), Vec::new());
         for (at, compiled) in compiled.into_iter().enumerate() {
@@ -340,6 +347,12 @@ impl Store {
             });
             let (limit, pair) = (&new[at], &mut pairs[at]);
             match compiled {
+                Compiled::Bucket(bucket) if has_start(&starts, at) => {
+                    let rules = self.rules_for(bucket.into(), limit, pair, is_held);
+                    let before = pair.map(|pair| self.seats[pair.before].table);
+                    let (table, moves) = self.words_for(vec![rules], &[*pair], before, keys);
+                    tables.push((seats[at].table, table, moves));
+                }
                 Compiled::Bucket(bucket) => {
                     rules.push(self.rules_for(bucket.into(), limit, pair, is_held));
                 }
@@ -357,7 +370,9 @@ impl Store {
         if let Some(seat) = seats.iter().find(|seat| !is_own(seat)) {
             let of_rules = seats.iter().zip(&pairs).filter(|(seat, _)| !is_own(seat));
             let pairs: Vec<Option<Pair>> = of_rules.map(|(_, pair)| *pair).collect();
-            let (table, moves) = self.words_for(rules, &pairs, keys);
+            let before = pairs.iter().flatten().next();
+            let before = before.map(|pair| self.seats[pair.before].table);
+            let (table, moves) = self.words_for(rules, &pairs, before, keys);
             tables.push((seat.table, table, moves));
         }
         tables.sort_by_key(|(index, ..)| *index);
@@ -381,7 +396,9 @@ impl Store {
             seats,
             moves: moves.into(),
             refunds: refunds.into(),
+            is_guarded: penalty.is_some() || !starts.is_empty(),
             penalty,
+            starts,
             hasher,
             #[cfg(feature = "queue")]
             waits: super::waits::Waits::default(),
@@ -400,6 +417,8 @@ impl Store {
                 .penalty
                 .as_ref()
                 .map(|table| same(table, table.rules()[0])),
+            starts: self.starts.clone(),
+            is_guarded: self.is_guarded,
             hasher: self.hasher.clone(),
             refunds: self.refunds.clone(),
             releases: self.releases,
@@ -473,17 +492,20 @@ impl Store {
         })
     }
 
-    /// The table of all token buckets and windows, at least one.
+    /// The table of token buckets and windows that share it, or of one that does not, at least one.
+    /// `before` is the table of those that go on. `None` if none of them does.
     fn words_for(
         &self,
         rules: Vec<AnyRules>,
         pairs: &[Option<Pair>],
+        before: Option<usize>,
         keys: Option<usize>,
     ) -> (Table, Moves) {
-        let old = self.tables.iter().zip(&self.moves);
-        let old = old.filter_map(|(table, moves)| Some((table, table.lines()?, moves)));
-        let any_goes_on = pairs.iter().any(Option::is_some);
-        let Some((table, lines, moves)) = { old }.next().filter(|_| any_goes_on) else {
+        let old = before.and_then(|before| {
+            let table = &self.tables[before];
+            Some((table, table.lines()?, &self.moves[before]))
+        });
+        let Some((table, lines, moves)) = old else {
             let lines = lines_of(keys, rules.len());
             return (
                 Table::of_rules(rules, lines, &self.hasher),
@@ -513,6 +535,11 @@ impl Store {
     /// Hands the state of this store over to the store `to`, which [follows](Self::followed_by) it.
     /// Decisions by either store may be under way.
     pub(crate) fn hand_over(&self, to: &Self, now: Timestamp) {
+        if !self.starts.is_empty()
+            && let Some(at) = self.locate_shared()
+        {
+            self.begin(at, now);
+        }
         for (index, moves) in self.moves.iter().enumerate() {
             let next = to.moves.iter().position(|next| Arc::ptr_eq(moves, next));
             if let Some(next) = next {
@@ -672,7 +699,7 @@ mod tests {
     fn stores() -> [(Store, Vec<Limit>); 3] {
         let limits = |burst| vec![Limit::per(1, Duration::from_hours(1)).burst(burst)];
         let [a, b, c] = [10, 20, 30].map(limits);
-        let first = Store::new(vec![a[0].compile().unwrap()], None, Some(100), false);
+        let first = Store::new((vec![a[0].compile().unwrap()], &a), None, Some(100), false);
         let second = first.followed_by((&a, &b), None, (true, false), Some(100));
         let third = second.followed_by((&b, &c), None, (true, false), Some(100));
         [(first, a), (second, b), (third, c)]

@@ -27,6 +27,42 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "retry",
         test: ("explained", "a_penalty_and_the_limits_decide_when_to_retry"),
     },
+    // A limit with initial permits starts with all of them, again at a change, or not at the
+    // change; its table is that of other limits.
+    Mutant {
+        file: STORE,
+        within: "fn before_take(",
+        text: "self.begin(at, now);",
+        by: "",
+        test: (
+            "initial",
+            "the_limits_start_with_their_initial_permits_at_the_first_decision",
+        ),
+    },
+    Mutant {
+        file: STORE,
+        within: "fn seats(",
+        text: " && !has_start(starts, limit)",
+        by: "",
+        test: (
+            "initial",
+            "a_limit_that_starts_beside_others_in_their_table_takes_only_its_own_permits",
+        ),
+    },
+    Mutant {
+        file: MOVES,
+        within: "pub(crate) fn followed_by(",
+        text: "Some(pair) => self.starts.get(pair.before)?.clone(),",
+        by: "Some(_) => Start::of(limit),",
+        test: ("initial", "a_limit_that_goes_on_does_not_start_again"),
+    },
+    Mutant {
+        file: MOVES,
+        within: "pub(crate) fn hand_over(",
+        text: "self.begin(at, now);",
+        by: "",
+        test: ("initial", "a_limit_without_a_decision_starts_at_the_change"),
+    },
     // An override has no effect, or shares the state of the rule, or names no key or a key twice.
     Mutant {
         file: OVERRIDES,
