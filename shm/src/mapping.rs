@@ -4,7 +4,7 @@
 //! nothing in them is read or written except through atomics, for which any bits are valid. All
 //! references that this module returns are to types that consist of atomics and nothing else:
 //! [`StateWord`], [`Version`], [`Stripe`],
-//! [`Slot`](pool_slots::Slot), [`Line`], [`AtomicU32`], [`AtomicU64`].
+//! [`Slot`](pool_slots::Slot), [`Limits`], [`Line`], [`AtomicU32`], [`AtomicU64`].
 //!
 //! Soundness: the address and the length are those of one `mmap`, which lasts until the drop of the
 //! [`Mapping`]. The references borrow the mapping. The offset and the number of items are checked
@@ -29,6 +29,7 @@ use crate::error::OpenError;
 use crate::fault::{self, Entry};
 use crate::header::HEADER;
 use crate::pool_slots;
+use crate::slots::Limits;
 use crate::stripes::Stripe;
 use crate::versions::{self, Version};
 
@@ -248,8 +249,10 @@ impl AsRef<[Line]> for MappedLines {
 #[derive(Debug)]
 pub(crate) struct MappedSlots {
     slots: *const [AtomicU64],
-    /// A line of its own before the slots: the gate, and the number of processes that joined.
+    /// A line of its own before the slots: the gate, the number of processes that joined, and the
+    /// limit.
     shared: *const [AtomicU32; 2],
+    limits: *const Limits,
     mapping: Mapping,
 }
 
@@ -259,6 +262,7 @@ unsafe impl Send for MappedSlots {}
 unsafe impl Sync for MappedSlots {}
 
 impl MappedSlots {
+    const LIMITS_AT: usize = size_of::<[AtomicU32; 2]>();
     const SLOTS_AT: usize = 64;
 
     /// The bytes that `count` slots need.
@@ -270,6 +274,7 @@ impl MappedSlots {
         Self {
             slots: ptr::from_ref(mapping.items(Self::SLOTS_AT, count)),
             shared: mapping.items(0, 1).as_ptr(),
+            limits: mapping.items(Self::LIMITS_AT, 1).as_ptr(),
             mapping,
         }
     }
@@ -283,6 +288,12 @@ impl MappedSlots {
     fn shared(&self) -> &[AtomicU32; 2] {
         // SAFETY: as above.
         unsafe { &*self.shared }
+    }
+
+    #[inline(always)]
+    pub(crate) fn limits(&self) -> &Limits {
+        // SAFETY: as above. `Limits` consist of atomics.
+        unsafe { &*self.limits }
     }
 
     pub(crate) fn gate(&self) -> &AtomicU32 {
