@@ -11,12 +11,12 @@ use crate::error::OpenError;
 pub use crate::header::Kind;
 use crate::header::{HEADER, TimeBase};
 use crate::shared_file::{FOLDER, PREFIX, SharedFile, name_of_new};
-use crate::{shared_concurrency, shared_limiter};
+use crate::{shared_concurrency, shared_limiter, shared_table};
 
 /// What a [`SharedFile`] says about itself: the result of [`SharedFile::describe`].
 ///
-/// The settings of other contents than a limiter or a concurrency limit are the text that the
-/// creator of the file wrote. No process decides by it.
+/// The settings of contents that do not [change](SharedFile::changing) are the text that the creator
+/// of the file wrote. No process decides by it.
 ///
 /// ```
 /// use portcullis_core::{Rate, TokenBucket};
@@ -83,6 +83,13 @@ impl SharedFile {
         };
         let settings = match header.kind {
             Kind::Limiter => self.settings_in_force(&file, shared_limiter::described_in)?,
+            Kind::Table => {
+                // Before the settings, the text says for how many keys.
+                let keys = header.settings.split_once(':').map(|(keys, _)| keys);
+                let limiter = self.settings_in_force(&file, shared_table::described_in)?;
+                keys.zip(limiter)
+                    .map(|(keys, limiter)| format!("{keys}: {limiter}"))
+            }
             Kind::Concurrency => self.settings_in_force(&file, shared_concurrency::described_in)?,
             _ => None,
         };

@@ -64,6 +64,8 @@ mod error;
 #[cfg(not(loom))]
 mod fault;
 #[cfg(not(loom))]
+mod following;
+#[cfg(not(loom))]
 mod futex;
 #[cfg(not(loom))]
 mod header;

@@ -150,6 +150,11 @@ impl MappedVersions {
         Self { versions, mapping }
     }
 
+    /// The mapping.
+    pub(crate) fn mapping(&self) -> &Arc<Mapping> {
+        &self.mapping
+    }
+
     pub(crate) fn all(&self) -> &[Version] {
         // SAFETY: the mapping lasts as long as `self`, and has the versions, which consist of
         // atomics.
@@ -207,11 +212,13 @@ impl AsRef<StateWord> for MappedVersion {
     }
 }
 
-/// The lines of a [`SharedTable`](crate::SharedTable), in a file.
+/// The lines of a [`SharedTable`](crate::SharedTable), in a file, under one version of its settings.
 #[derive(Debug)]
 pub struct MappedLines {
     lines: *const [Line],
-    mapping: Mapping,
+    version: MappedVersion,
+    number: u64,
+    mapping: Arc<Mapping>,
 }
 
 // SAFETY: `lines` are in the mapping, which can be sent and shared.
@@ -220,28 +227,53 @@ unsafe impl Send for MappedLines {}
 unsafe impl Sync for MappedLines {}
 
 impl MappedLines {
-    pub(crate) fn new(mapping: Mapping, count: usize) -> Self {
-        let lines = ptr::from_ref(mapping.items(0, count));
-        Self { lines, mapping }
+    /// `count` lines, `after` bytes after the start of the words, which count as long as the
+    /// version with a number is in force.
+    pub(crate) fn new(
+        mapping: Arc<Mapping>,
+        (after, count): (usize, usize),
+        (version, number): (MappedVersion, u64),
+    ) -> Self {
+        Self {
+            lines: ptr::from_ref(mapping.items(after, count)),
+            version,
+            number,
+            mapping,
+        }
     }
 
     #[inline(always)]
     pub(crate) fn is_lost(&self) -> bool {
         self.mapping.is_lost()
     }
+
+    pub(crate) const fn number(&self) -> u64 {
+        self.number
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_in_force(&self) -> bool {
+        self.version.get().is_in_force(self.number)
+    }
+
+    /// The lines, also if their version is not in force.
+    pub(crate) fn all(&self) -> &[Line] {
+        // SAFETY: the mapping lasts as long as `self`, and has the lines. A `Line` consists of
+        // atomics.
+        unsafe { &*self.lines }
+    }
 }
 
-/// The lines of the file. If it was found truncated, a line whose slots no key can use.
+/// The lines of the file. If it was found truncated, or if other settings are in force, a line whose
+/// slots no key can use.
 impl AsRef<[Line]> for MappedLines {
     #[inline(always)]
     fn as_ref(&self) -> &[Line] {
         static NONE: [Line; 1] = [Line::closed()];
-        if self.is_lost() {
+        if self.is_lost() || !self.is_in_force() {
             return &NONE;
         }
-        // SAFETY: the mapping lasts as long as `self`, and has the lines. A `Line` consists of
-        // atomics.
-        unsafe { &*self.lines }
+        self.all()
     }
 }
 

@@ -188,9 +188,7 @@ impl Version {
         settings: &Settings,
         (millis, age): (u64, u64),
     ) -> bool {
-        let changed = self.changed.load(Relaxed);
-        let is_recent = millis.saturating_sub(changed) < age && changed <= millis;
-        if self.stamp.load(Relaxed) & ((1 << STAGE_BITS) - 1) == SUPERSEDED && is_recent {
+        if self.age(millis).is_some_and(|since| since < age) {
             return false;
         }
         // Not the stamp of another number while the settings are written.
@@ -206,6 +204,14 @@ impl Version {
         // Release: the process that completes the change reads the settings.
         before.stamp.store(stamp(number, SUPERSEDED), Release);
         true
+    }
+
+    /// How many milliseconds ago this version was superseded. `None` if it was not, or if the time is
+    /// one of a damaged file.
+    pub fn age(&self, millis: u64) -> Option<u64> {
+        let is_superseded = self.stamp.load(Relaxed) & ((1 << STAGE_BITS) - 1) == SUPERSEDED;
+        let age = millis.checked_sub(self.changed.load(Relaxed));
+        age.filter(|_| is_superseded)
     }
 
     /// Steps 3 and 4 of a change to this version from number `number`. The caller has the lock, and

@@ -21,6 +21,14 @@ fn child() {
     match role[..] {
         ["take", file, journal] => take(&SharedFile::at(file), Path::new(journal)),
         ["change", file, pause] => change(&SharedFile::at(file), pause.parse().unwrap()),
+        ["change_table", file, burst] => {
+            let file = SharedFile::at(file).changing();
+            println!("\nready");
+            // Another change may be under way, of a process that was killed.
+            let changed = file.table(bucket(burst.parse().unwrap()), KEYS);
+            assert!(matches!(changed, Ok(_) | Err(OpenError::Busy { .. })));
+            println!("\nchanged");
+        }
         ["hold", file, journal] => hold(&SharedFile::at(file), Path::new(journal)),
         ["change_at_once", file, journal] => {
             change_at_once(&SharedFile::at(file), Path::new(journal));
@@ -432,10 +440,7 @@ fn four_processes_hold_while_the_limit_changes(time: Duration) {
         core::mem::replace(&mut children[nth % 4], start()).kill();
         nth += 1;
     }
-    children
-        .into_iter()
-        .chain(changer)
-        .for_each(Process::kill);
+    children.into_iter().chain(changer).for_each(Process::kill);
     let held = Journal::read(&paths[1]);
     let limits = Journal::read(&paths[2]);
     let (mut judged, mut most) = (0, 0);
@@ -480,4 +485,61 @@ fn four_processes_keep_a_limit_at_once_that_changes_while_processes_are_killed()
 #[ignore = "half a minute"]
 fn four_processes_keep_a_limit_at_once_that_changes_for_long() {
     four_processes_hold_while_the_limit_changes(seconds(30));
+}
+
+/// So many that a change takes a few milliseconds.
+const KEYS: usize = 20_000;
+
+#[test]
+fn a_table_loses_no_permit_when_processes_are_killed_while_they_change_it() {
+    let folder = Folder::new("table-kills");
+    let file = folder.file("users");
+    let users = file.table(bucket(1_000), KEYS).unwrap();
+    let mut taken = vec![0; KEYS];
+    let (mut began, mut completed) = (0, 0);
+    for round in 0..60 {
+        let burst = 1_000 + (round + 1) % 2 * 500;
+        let path = folder.path("users");
+        let words = ["change_table", path.to_str().unwrap(), &burst.to_string()];
+        let mut changer = Process::start(&words);
+        changer.until("ready");
+        let begun = Instant::now();
+        // Requests go on while the table changes, and after the changer was killed.
+        let (mut changer, mut has_changed) = (Some(changer), false);
+        for nth in 0_usize.. {
+            let key = nth * 7_919 % KEYS;
+            match users.key(&key).try_acquire(1) {
+                Ok(_) => taken[key] += 1,
+                Err(Denied::Crowded { .. }) => {}
+                Err(denied) => panic!("{denied}"),
+            }
+            if begun.elapsed() > Duration::from_micros(700 * (round % 20)) {
+                let lines = changer.take().map(Process::kill_for_lines);
+                has_changed |= lines.is_some_and(|lines| lines.iter().any(|l| l == "changed"));
+            }
+            if begun.elapsed() > Duration::from_millis(25) {
+                break;
+            }
+        }
+        // Completes the change, if it was begun.
+        let _left = users.key(&0_usize).available();
+        let settings = file.describe().unwrap().settings;
+        let in_force = if settings.contains("burst 1500") {
+            1_500
+        } else {
+            1_000
+        };
+        began += usize::from(in_force == burst);
+        completed += usize::from(in_force == burst && !has_changed);
+        for (key, taken) in taken.iter().enumerate().step_by(101) {
+            let left = users.key(&key).available();
+            assert_eq!(left, in_force - taken, "round {round}, key {key}");
+        }
+        // As if a minute had passed.
+        for version in 0..32 {
+            write(&folder.path("users"), version, 16, &[0]);
+        }
+    }
+    println!("{began} changes were begun; of {completed} the process was killed before the end");
+    assert!(completed > 0, "{began} changes");
 }

@@ -323,5 +323,6 @@ fn a_wait_for_several_permits_sleeps() {
             .is_err()
     );
     let ticks = cpu() - before;
-    println!("{ticks} ticks"); assert!(ticks < 10, "{ticks} ticks of 10 ms in half a second");
+    println!("{ticks} ticks");
+    assert!(ticks < 10, "{ticks} ticks of 10 ms in half a second");
 }
