@@ -136,7 +136,7 @@ pub(crate) struct MappedVersions {
 }
 
 /// The number of versions in a file.
-pub(crate) const VERSIONS: usize = 32;
+pub(crate) const VERSIONS: usize = versions::MOST;
 
 // SAFETY: `versions` are in the mapping, which can be sent and shared.
 unsafe impl Send for MappedVersions {}

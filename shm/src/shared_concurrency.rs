@@ -352,7 +352,7 @@ impl SharedConcurrency {
     /// ```
     pub fn in_use(&self) -> u32 {
         let now = millis_now();
-        slots::count(self.slots.slots(), |held| held.has_ended(now)) as u32
+        slots::count(self.reached(), |held| held.has_ended(now)) as u32
     }
 
     /// Frees the permits of processes that are dead, and those that have ended by their time.
@@ -382,7 +382,7 @@ impl SharedConcurrency {
         // Each member is looked up once.
         let mut is_alive = [None; MEMBERS];
         is_alive[self.member] = Some(true);
-        let freed = slots::free(self.slots.slots(), |held| {
+        let freed = slots::free(self.reached(), |held| {
             let member = held.member();
             held.has_ended(now)
                 || !*is_alive[member]
@@ -405,6 +405,13 @@ impl SharedConcurrency {
     /// ```
     pub fn is_lost(&self) -> bool {
         self.slots.is_lost()
+    }
+
+    /// The slots that may be held.
+    fn reached(&self) -> &[AtomicU64] {
+        let slots = self.slots.slots();
+        let reach = self.slots.limits().get().reach();
+        slots.get(..reach).unwrap_or(slots)
     }
 
     /// Takes `n` slots, or none. `now` is in milliseconds. Without it, only the slots of permits
