@@ -62,9 +62,9 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
 /// opening a file from a process with another origin fails.
 ///
 /// **Other settings.** A process whose settings differ from those in the file is refused, and the
-/// error names both. With [`changing`](Self::changing), it changes those of a limiter or a
-/// concurrency limit instead. To change those of other contents, stop the processes, or use another
-/// name.
+/// error names both. With [`changing`](Self::changing), it changes those of a limiter, a table or a
+/// concurrency limit instead. To change those of other contents, or the number of keys of a table,
+/// stop the processes, or use another name.
 ///
 /// ```
 /// use portcullis_core::{Rate, TokenBucket};
@@ -194,8 +194,8 @@ impl SharedFile {
     /// other settings is refused.
     ///
     /// All processes that have the file open follow: their next decision is by the new settings. See
-    /// [`limiter`](Self::limiter) and [`concurrency`](Self::concurrency). Has no effect on other
-    /// contents.
+    /// [`limiter`](Self::limiter), [`table`](Self::table) and [`concurrency`](Self::concurrency). Has
+    /// no effect on other contents.
     ///
     /// ```
     /// # use portcullis_core::{Rate, TokenBucket};

@@ -192,6 +192,9 @@ const LINES_AT: usize = VERSIONS * size_of::<Version>();
 /// The rules that settings give, their text, and how many permits may be in use under them.
 type Read<R> = (R, String, u64);
 
+/// How settings become rules.
+type Reads<R> = fn(&Settings) -> Option<Result<Read<R>, SettingsError>>;
+
 /// The rules that these settings give. `None` if no limiter wrote them.
 fn rules_of<L, R>(settings: &Settings) -> Option<Result<Read<R>, SettingsError>>
 where
@@ -256,7 +259,7 @@ struct Areas<R> {
     seed: [u64; 2],
     /// The mapping with the second lines, once the file has them.
     second: OnceLock<Arc<Mapping>>,
-    rules: fn(&Settings) -> Option<Result<Read<R>, SettingsError>>,
+    rules: Reads<R>,
 }
 
 impl<R: MovableRules> Areas<R> {
@@ -287,19 +290,16 @@ impl<R: MovableRules> Areas<R> {
             let mapping = Arc::clone(self.versions.mapping());
             return Some(MappedLines::new(mapping, (LINES_AT, self.lines), version));
         }
-        let mapping = match self.second.get() {
-            Some(mapping) => mapping,
-            None => {
-                let file = self.versions.file().try_clone().ok()?;
-                if file.metadata().ok()?.len() < self.whole() {
-                    return None;
-                }
-                let mapping = Mapping::new(file, self.whole(), self.file.path()).ok()?;
-                // Another thread may have set it.
-                let _unused = self.second.set(Arc::new(mapping));
-                self.second.get()?
+        if self.second.get().is_none() {
+            let file = self.versions.file().try_clone().ok()?;
+            if file.metadata().ok()?.len() < self.whole() {
+                return None;
             }
-        };
+            let mapping = Mapping::new(file, self.whole(), self.file.path()).ok()?;
+            // Another thread may have set it.
+            let _unused = self.second.set(Arc::new(mapping));
+        }
+        let mapping = self.second.get()?;
         let second = LINES_AT + self.lines * size_of::<Line>();
         Some(MappedLines::new(
             Arc::clone(mapping),

@@ -435,7 +435,9 @@ fn four_processes_hold_while_the_limit_changes(time: Duration) {
     while begun.elapsed() < time {
         std::thread::sleep(time / 20);
         // One at a time: what it records is in force.
-        changer.take().map(Process::kill);
+        if let Some(changer) = changer.take() {
+            changer.kill();
+        }
         changer = Some(change());
         core::mem::replace(&mut children[nth % 4], start()).kill();
         nth += 1;

@@ -361,7 +361,9 @@ fn use_for(files: &[SharedFile; 5], millis: u64) {
     std::thread::spawn(move || {
         // Not before the others have opened the files.
         std::thread::sleep(time / 4);
-        (0..).for_each(|nth| change_all(&changed, nth % 2));
+        for nth in [0, 1].into_iter().cycle() {
+            change_all(&changed, nth);
+        }
     });
     let mut decisions = 0;
     while begun.elapsed() < time {

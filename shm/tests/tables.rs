@@ -131,6 +131,25 @@ fn a_table_whose_file_is_truncated_denies() {
     assert_eq!(users.keyed().statistics_at(now()).live, 0);
 }
 
+#[test]
+fn a_table_that_has_changed_and_whose_lines_are_truncated_denies() {
+    let folder = Folder::new("lost-changed");
+    let file = folder.file("users");
+    drop(file.table(bucket(), 1_000).unwrap());
+    let changed = TokenBucket::new(Rate::ZERO, 30);
+    let users = file.changing().table(changed, 1_000).unwrap();
+    assert!(users.key("alice").try_acquire(1).is_ok());
+    let opened = OpenOptions::new().write(true).open(folder.path("users"));
+    // The settings remain.
+    opened.unwrap().set_len(LINES_AT).unwrap();
+    let _granted_as_by_an_empty_table = users.key("alice").try_acquire(1).is_ok();
+    assert!(users.is_lost());
+    for key in 0..100 {
+        let denied = users.key(&key).try_acquire(1).map(drop);
+        assert!(matches!(denied, Err(Denied::Crowded { .. })), "{denied:?}");
+    }
+}
+
 fn refilled(burst: u64) -> TokenBucket {
     TokenBucket::new(Rate::per_second(1), burst)
 }
@@ -243,12 +262,12 @@ fn a_change_of_a_table_whose_process_was_killed_is_completed_by_others() {
         let to = area(1) + 8 * closed.unwrap_or(0) as usize;
         killed[to..].fill(0xa5);
         let stamps = match closed {
-            None => [(1, 2), (2, 1)],
+            None => [(1_u64, 2_u64), (2, 1)],
             Some(_) => [(1, 3), (2, 1)],
         };
         for (number, stage) in stamps {
             let at = 4096 + 128 * number as usize + 8;
-            killed[at..at + 8].copy_from_slice(&(number << 2 | stage as u64).to_ne_bytes());
+            killed[at..at + 8].copy_from_slice(&(number << 2 | stage).to_ne_bytes());
         }
         std::fs::write(&path, &killed).unwrap();
         let left = if closed.is_none() { 8 } else { 18 };
