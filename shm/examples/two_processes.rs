@@ -1,5 +1,5 @@
-//! Two processes with one limit. Run it in two terminals at once: together they are granted 5 requests
-//! per second.
+//! Two processes with one limit. Run it in two terminals at once: together they are granted 5
+//! requests per second.
 //!
 //! ```sh
 //! cargo run -p portcullis-shm --example two_processes

@@ -15,8 +15,8 @@ use crate::{shared_concurrency, shared_limiter, shared_table};
 
 /// What a [`SharedFile`] says about itself: the result of [`SharedFile::describe`].
 ///
-/// The settings of contents that do not [change](SharedFile::changing) are the text that the creator
-/// of the file wrote. No process decides by it.
+/// The settings of contents that do not [change](SharedFile::changing) are the text that the
+/// creator of the file wrote. No process decides by it.
 ///
 /// ```
 /// use portcullis_core::{Rate, TokenBucket};

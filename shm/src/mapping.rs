@@ -212,7 +212,8 @@ impl AsRef<StateWord> for MappedVersion {
     }
 }
 
-/// The lines of a [`SharedTable`](crate::SharedTable), in a file, under one version of its settings.
+/// The lines of a [`SharedTable`](crate::SharedTable), in a file, under one version of its
+/// settings.
 #[derive(Debug)]
 pub struct MappedLines {
     lines: *const [Line],
@@ -264,8 +265,8 @@ impl MappedLines {
     }
 }
 
-/// The lines of the file. If it was found truncated, or if other settings are in force, a line whose
-/// slots no key can use.
+/// The lines of the file. If it was found truncated, or if other settings are in force, a line
+/// whose slots no key can use.
 impl AsRef<[Line]> for MappedLines {
     #[inline(always)]
     fn as_ref(&self) -> &[Line] {

@@ -81,8 +81,8 @@ impl ChangeLock {
 }
 
 impl Drop for ChangeLock {
-    /// Closing the description is not enough: a process that another thread has forked meanwhile has
-    /// it too.
+    /// Closing the description is not enough: a process that another thread has forked meanwhile
+    /// has it too.
     fn drop(&mut self) {
         let mut lock = lock_of(CHANGES);
         lock.l_type = libc::F_UNLCK as libc::c_short;

@@ -39,8 +39,8 @@ impl SharedFile {
     /// **Changes.** If the file has another limit or time, and this process is
     /// [`changing`](Self::changing) them, they become those of this call for all processes. Permits
     /// that are in use stay in use, until the deadlines that they have. If they are more than the
-    /// new limit, requests are denied until fewer are in use. A process that dies in the middle of a
-    /// change has changed nothing.
+    /// new limit, requests are denied until fewer are in use. A process that dies in the middle of
+    /// a change has changed nothing.
     ///
     /// # Errors
     ///
@@ -210,8 +210,8 @@ pub(crate) fn described_in(words: &[u64]) -> Option<String> {
 ///
 /// **Cost.** A grant and a release write one word each, and read it from the position of the last
 /// one on. With a time, a grant reads the clock. A request for several permits, and a denial, read
-/// all slots, 8 bytes per permit. So do grants after the limit was lowered, as long as permits beyond
-/// it are in use. A denial asks the kernel every 10 ms which holders are alive.
+/// all slots, 8 bytes per permit. So do grants after the limit was lowered, as long as permits
+/// beyond it are in use. A denial asks the kernel every 10 ms which holders are alive.
 ///
 /// **A file that is truncated** while it is used: the limit is lost for this process, and denies
 /// all requests with [`Denied::Closed`].

@@ -193,9 +193,9 @@ impl SharedFile {
     /// Changes the settings if the file has others, while processes use it. Default: a process with
     /// other settings is refused.
     ///
-    /// All processes that have the file open follow: their next decision is by the new settings. See
-    /// [`limiter`](Self::limiter), [`table`](Self::table) and [`concurrency`](Self::concurrency). Has
-    /// no effect on other contents.
+    /// All processes that have the file open follow: their next decision is by the new settings.
+    /// See [`limiter`](Self::limiter), [`table`](Self::table) and
+    /// [`concurrency`](Self::concurrency). Has no effect on other contents.
     ///
     /// ```
     /// # use portcullis_core::{Rate, TokenBucket};

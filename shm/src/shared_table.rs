@@ -7,9 +7,9 @@
 //! A process that is killed while it claims a slot leaves the slot claimed.
 //! [`recover`](SharedTable::recover) vacates it.
 //!
-//! The settings have versions, as those of a limiter: see [`versions`](crate::versions). They decide
-//! how the state in a slot is read, so each version has lines of its own: those with an even number
-//! the second ones, which the first change adds to the file. A change, under a lock:
+//! The settings have versions, as those of a limiter: see [`versions`](crate::versions). They
+//! decide how the state in a slot is read, so each version has lines of its own: those with an even
+//! number the second ones, which the first change adds to the file. A change, under a lock:
 //!
 //! 1. writes the settings of the next version, and stamps it as pending;
 //! 2. stamps the version before as superseded. From here on no version decides;
@@ -20,9 +20,9 @@
 //! A process looks at the stamp, then at a slot, and then exchanges the slot.
 //!
 //! Invariant: a grant that counts is in the state that step 3 hands over, or was made after step 4.
-//! A grant is an exchange of a slot that it has read. If that comes before the exchange which closes
-//! the slot, step 3 reads it; otherwise it fails, because a closed slot stays closed. A first grant
-//! of a key claims a slot: step 3 waits until the claim is over.
+//! A grant is an exchange of a slot that it has read. If that comes before the exchange which
+//! closes the slot, step 3 reads it; otherwise it fails, because a closed slot stays closed. A
+//! first grant of a key claims a slot: step 3 waits until the claim is over.
 //!
 //! A process may be killed between any two steps, and within step 3. Before step 2 nothing has
 //! happened. After it, the next process that gets the lock does step 3 for the slots that are not
@@ -73,11 +73,11 @@ impl SharedFile {
     /// Of new keys, at most 1 in 1,000,000 finds no slot while `keys` keys or fewer have one: see
     /// [`Line::for_keys`]. A key keeps its slot until its limiter has been idle for 10 s.
     ///
-    /// **Changes.** If the file has other settings of the same kind of limiter for as many keys, and
-    /// this process is [`changing`](Self::changing) them, they become those of `limiter` for all
-    /// processes. What is in use stays in use: see [`Keyed::move_to`]. So the bound of a key over a
-    /// time with changes is that of the largest settings. While the keys move, about 0.1 s for a
-    /// million keys, all requests are denied with
+    /// **Changes.** If the file has other settings of the same kind of limiter for as many keys,
+    /// and this process is [`changing`](Self::changing) them, they become those of `limiter` for
+    /// all processes. What is in use stays in use: see [`Keyed::move_to`]. So the bound of a key
+    /// over a time with changes is that of the largest settings. While the keys move, about 0.1 s
+    /// for a million keys, all requests are denied with
     /// [`Denied::Crowded`](portcullis_core::Denied::Crowded). A process that dies in the middle of
     /// a change leaves it to the others; one that is stopped then makes them wait.
     ///
@@ -425,8 +425,8 @@ fn extend(file: &File, bytes: u64) -> io::Result<()> {
 /// [`Denied::Crowded`](portcullis_core::Denied::Crowded). [`recover`](Self::recover) ends that.
 ///
 /// **Settings** may [change](SharedFile::changing). Call [`key`](Self::key) for each request: a key
-/// from before a change is denied with `Denied::Crowded`. The first call after a change reads the new
-/// settings, allocates for them, and locks a mutex of this process.
+/// from before a change is denied with `Denied::Crowded`. The first call after a change reads the
+/// new settings, allocates for them, and locks a mutex of this process.
 ///
 /// **A hostile process** that writes the file may change the state of any key. It cannot read the
 /// keys, only parts of their hashes.

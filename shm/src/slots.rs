@@ -38,11 +38,11 @@
 //! word again. If it has changed, it gives the slots back, and starts again. So a permit is granted
 //! under the limit that is in force.
 //!
-//! After a limit was lowered, slots beyond it may be held (`reach` is more than `limit`). Until they
-//! are given back, a process that has taken slots counts all that are held before `reach`, its own
-//! among them, and gives its own back if they are more than the limit. Of several requests, the one
-//! that takes its slot last sees those of all others, so no more than `limit` are granted. A process
-//! that finds no slot held beyond the limit lowers `reach` to it.
+//! After a limit was lowered, slots beyond it may be held (`reach` is more than `limit`). Until
+//! they are given back, a process that has taken slots counts all that are held before `reach`, its
+//! own among them, and gives its own back if they are more than the limit. Of several requests, the
+//! one that takes its slot last sees those of all others, so no more than `limit` are granted. A
+//! process that finds no slot held beyond the limit lowers `reach` to it.
 //!
 //! These accesses (taking a slot, and then reading the limit and the slots) are sequentially
 //! consistent: each process writes before it reads, as in a claim of two processes for one key.

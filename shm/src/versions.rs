@@ -236,8 +236,8 @@ impl Version {
         true
     }
 
-    /// How many milliseconds ago this version was superseded. `None` if it was not, or if the time is
-    /// one of a damaged file.
+    /// How many milliseconds ago this version was superseded. `None` if it was not, or if the time
+    /// is one of a damaged file.
     pub fn age(&self, millis: u64) -> Option<u64> {
         let is_superseded = self.stamp.load(Relaxed) & ((1 << STAGE_BITS) - 1) == SUPERSEDED;
         let age = millis.checked_sub(self.changed.load(Relaxed));

@@ -166,8 +166,8 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher> Keyed<R, M, S> {
     /// `to`. In return the process of this call may be killed at any instruction: another process
     /// then makes the same call, and nothing is lost. One call may run at a time.
     ///
-    /// `to` may have any contents before. With `abandon_claims`, claims that are under way are taken
-    /// for those of dead threads: wait for them for the [staleness](Self::staleness) before.
+    /// `to` may have any contents before. With `abandon_claims`, claims that are under way are
+    /// taken for those of dead threads: wait for them for the [staleness](Self::staleness) before.
     ///
     /// # Panics
     ///

@@ -28,8 +28,8 @@ impl Server {
         Self::start_on(Self::free_port())
     }
 
-    /// As [`start`](Self::start), with a server that writes each change to a file in `folder` before
-    /// it answers.
+    /// As [`start`](Self::start), with a server that writes each change to a file in `folder`
+    /// before it answers.
     pub(crate) fn start_durable(folder: &Path) -> Option<Self> {
         Self::start_with(Self::free_port(), Some(folder.to_owned()))
     }
