@@ -76,8 +76,8 @@ impl SharedFile {
     /// **Changes.** If the file has other settings of the same kind of limiter for as many keys,
     /// and this process is [`changing`](Self::changing) them, they become those of `limiter` for
     /// all processes. What is in use stays in use: see [`Keyed::move_to`]. So the bound of a key
-    /// over a time with changes is that of the largest settings. While the keys move, about 0.1 s
-    /// for a million keys, all requests are denied with
+    /// over a time with changes is that of the largest settings. While the keys move, less than
+    /// a second for a million keys, all requests are denied with
     /// [`Denied::Crowded`](portcullis_core::Denied::Crowded). A process that dies in the middle of
     /// a change leaves it to the others; one that is stopped then makes them wait.
     ///
