@@ -193,3 +193,48 @@ fn a_move_sees_how_a_use_changed_the_limiter() {
         assert_eq!(after.key(&C).available_at(at(5)), 4 - taken);
     });
 }
+
+#[test]
+fn a_grant_during_a_hand_over_is_in_what_is_handed_over() {
+    explore(|| {
+        let tables = tables(1);
+        assert!(tables.before.key(&A).take_at(at(0), 1).is_ok());
+        let take = |tables: &Tables, key: u64| {
+            turn();
+            u64::from(tables.before.key(&key).take_at(at(0), 1).is_ok())
+        };
+        let a = spawn(&tables, move |tables| take(tables, A));
+        let b = spawn(&tables, move |tables| take(tables, B));
+        turn();
+        // What a claim held up is handed over by the next call.
+        tables.before.hand_over_to(&tables.after, at(0), false);
+        let (a, b) = (join(a), join(b));
+        assert_eq!(tables.before.hand_over_to(&tables.after, at(0), false), 0);
+        assert_eq!(tables.after.key(&A).available_at(at(0)), 2 - a);
+        assert_eq!(tables.after.key(&B).available_at(at(0)), 3 - b);
+        assert!(tables.before.key(&C).take_at(at(0), 1).is_err());
+    });
+}
+
+#[test]
+fn a_slot_is_handed_over_before_it_is_closed() {
+    explore(|| {
+        let tables = tables(1);
+        assert!(tables.before.key(&A).take_at(at(0), 1).is_ok());
+        let taken = spawn(&tables, |tables| {
+            u64::from(tables.before.key(&A).take_at(at(0), 1).is_ok())
+        });
+        let handed = spawn(&tables, |tables| {
+            tables.before.hand_over_to(&tables.after, at(0), false) as u64
+        });
+        turn();
+        // As a process that goes on after this one was killed at this moment.
+        let is_closed = tables.before.has_moved(tables.before.key(&A).address());
+        loom::sync::atomic::fence(loom::sync::atomic::Ordering::Acquire);
+        let seen = tables.after.key(&A).available_at(at(0));
+        let (taken, _) = (join(taken), join(handed));
+        let left = 2 - taken;
+        assert!(!is_closed || seen == left, "{seen} of {left}");
+        assert_eq!(tables.after.key(&A).available_at(at(0)), left);
+    });
+}

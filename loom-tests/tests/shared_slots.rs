@@ -4,7 +4,7 @@
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use portcullis_loom::{Witness, explore, join, spawn, turn};
-use portcullis_shm::slots::{self, Held, NEVER};
+use portcullis_shm::slots::{self, Held, Limits, NEVER};
 
 struct Shared {
     slots: Vec<AtomicU64>,
@@ -151,5 +151,63 @@ fn a_waiter_gets_the_permit_or_the_gate_is_opened() {
         if seen != 0 {
             assert!(opened && u64::from(shared.gate.load(Relaxed)) != seen);
         }
+    });
+}
+
+struct Limited {
+    slots: Vec<AtomicU64>,
+    limits: Limits,
+}
+
+fn limited(limit: u64) -> Arc<Limited> {
+    Arc::new(Limited {
+        slots: (0..2).map(|_| AtomicU64::new(0)).collect(),
+        limits: Limits::new(limit),
+    })
+}
+
+/// Takes a permit, and gives it back if it is not granted.
+fn acquire(limited: &Limited, member: usize) -> u64 {
+    let limit = limited.limits.get();
+    let mine = permit_of(member);
+    let within = &limited.slots[..limit.permits() as usize];
+    let Some(at) = slots::take(within, 0, mine, never) else {
+        return 0;
+    };
+    if limited.limits.has_granted(&limited.slots, limit, never) {
+        return 1;
+    }
+    slots::give_back(&limited.slots, at, mine);
+    0
+}
+
+#[test]
+fn no_more_permits_are_granted_than_a_limit_that_was_lowered() {
+    explore(|| {
+        let limited = limited(2);
+        let a = spawn(&limited, |limited| acquire(limited, 1));
+        let b = spawn(&limited, |limited| acquire(limited, 2));
+        limited.limits.change(1, 0);
+        let after = acquire(&limited, 3);
+        let before = join(a) + join(b);
+        assert!(before + after <= 2);
+        assert!(after == 0 || before == 0, "one permit, after the change");
+    });
+}
+
+#[test]
+fn a_slot_beyond_a_limit_that_was_lowered_counts_until_it_is_given_back() {
+    explore(|| {
+        let limited = limited(2);
+        let first = slots::take(&limited.slots, 0, permit_of(1), never).unwrap();
+        slots::take(&limited.slots, 1, permit_of(2), never).unwrap();
+        limited.limits.change(1, 0);
+        let a = spawn(&limited, |limited| acquire(limited, 3));
+        slots::give_back(&limited.slots, first, permit_of(1));
+        let b = acquire(&limited, 4);
+        assert_eq!(join(a) + b, 0, "one permit is held");
+        slots::give_back(&limited.slots, 1, permit_of(2));
+        assert_eq!(acquire(&limited, 5), 1);
+        assert_eq!(limited.limits.get().reach(), 1);
     });
 }

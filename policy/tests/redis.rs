@@ -432,3 +432,103 @@ fn a_script_that_was_forgotten_is_sent_again() {
         }
     });
 }
+
+/// What another program writes is no more than damage.
+#[test]
+fn numbers_that_no_store_writes_grant_no_more_than_the_limit() {
+    with_server(async |server| {
+        let store = RedisStore::new(&server.settings().prefix("p:")).unwrap();
+        let limits = [
+            bucket(10, 3_600 * SECOND, 10),
+            windows(10, 3_600 * SECOND, 2),
+        ];
+        let huge = "9".repeat(400);
+        let beyond = "9007199254740993";
+        for limit in &limits {
+            let charge = [Charge::new("a", limit, 1)];
+            let () = server.ask(&["DEL", "p:q:a"]).await;
+            assert!(store.take(&charge).await.unwrap().is_allowed());
+            let text: String = server.ask(&["GET", "p:q:a"]).await;
+            for number in [huge.as_str(), beyond, "18446744073709551616"] {
+                for place in 0..text.split(' ').count() {
+                    let mut numbers: Vec<_> = text.split(' ').collect();
+                    numbers[place] = number;
+                    let () = server.ask(&["SET", "p:q:a", &numbers.join(" ")]).await;
+                    let mut granted = 0;
+                    for _ in 0..12 {
+                        match store.take(&charge).await {
+                            Ok(taken) => granted += usize::from(taken.is_allowed()),
+                            Err(error) => assert_eq!(error, StoreError::Damaged, "{numbers:?}"),
+                        }
+                    }
+                    assert!(granted <= 10, "{limit:?}: {numbers:?}: {granted} granted");
+                }
+            }
+        }
+    });
+}
+
+/// Ids are bytes to the server: none is that of another, and none is a command.
+#[test]
+fn ids_may_have_any_characters() {
+    with_server(async |server| {
+        let store = server.store();
+        let limit = windows(1, 3_600 * SECOND, 1);
+        let long = "x".repeat(100_000);
+        let ids = [
+            "",
+            " ",
+            "a b",
+            "a\nb",
+            "a\r\nb",
+            "a\0b",
+            "{a}",
+            "a{",
+            "a:",
+            "*3\r\n$3\r\nSET",
+            "ä",
+            "\u{1f680}",
+            "[a-z]*",
+            "\\",
+            "\"",
+            "'",
+            &long,
+        ];
+        for id in ids {
+            let charge = [Charge::new(id, &limit, 1)];
+            assert!(store.take(&charge).await.unwrap().is_allowed(), "{id:?}");
+            assert!(!store.take(&charge).await.unwrap().is_allowed(), "{id:?}");
+        }
+        let huge = [Charge::new("huge", &limit, u32::MAX)];
+        assert!(!store.take(&huge).await.unwrap().is_allowed());
+        let none = [Charge::new("none", &limit, 0)];
+        assert!(store.take(&none).await.unwrap().is_allowed());
+    });
+}
+
+/// A server that may use no more memory refuses writes, or forgets keys.
+#[test]
+fn a_server_without_memory_grants_nothing_unless_it_forgets() {
+    with_server(async |server| {
+        let store = server.store();
+        let limit = windows(5, 3_600 * SECOND, 1);
+        let charge = [Charge::new("a", &limit, 1)];
+        assert!(store.take(&charge).await.unwrap().is_allowed());
+        let () = server
+            .ask(&["CONFIG", "SET", "maxmemory-policy", "noeviction"])
+            .await;
+        let () = server.ask(&["CONFIG", "SET", "maxmemory", "1"]).await;
+        for _ in 0..9 {
+            let refused = store.take(&charge).await;
+            assert!(refused.is_err(), "{refused:?}");
+            let add = store.increment_and_get("b", SECOND, 1).await;
+            assert!(add.is_err(), "{add:?}");
+        }
+        let () = server.ask(&["CONFIG", "SET", "maxmemory", "0"]).await;
+        let mut granted = 1;
+        while store.take(&charge).await.unwrap().is_allowed() {
+            granted += 1;
+        }
+        assert_eq!(granted, 5, "what was refused took nothing");
+    });
+}

@@ -51,7 +51,7 @@ fn micros() -> u64 {
 #[ignore = "a process of the other tests"]
 fn child() {
     let role = std::env::var(ROLE).unwrap_or_default();
-    let [how, port, time, journal] = &role.split(' ').collect::<Vec<_>>()[..] else {
+    let [how, choice, port, time, journal] = &role.split(' ').collect::<Vec<_>>()[..] else {
         return;
     };
     let time = Duration::from_secs(time.parse().unwrap());
@@ -59,7 +59,7 @@ fn child() {
     runtime().block_on(async {
         let settings = Server::settings_of(port.parse().unwrap()).time_limit(100 * MILLI);
         let store = RedisStore::new(&settings).unwrap();
-        let guard = GuardSettings::new(OnFailure::Deny).pauses(20 * MILLI, 100 * MILLI);
+        let guard = GuardSettings::new(choice_of(choice)).pauses(20 * MILLI, 100 * MILLI);
         let store = GuardedStore::new(store, MonotonicClock::new(), guard);
         let store: Arc<dyn CounterStore> = if *how == "cached" {
             let cache = CacheSettings::new();
@@ -78,7 +78,10 @@ fn child() {
             if decision.is_allowed() {
                 journal.write_all(&earliest.to_le_bytes()).unwrap();
                 journal.write_all(&micros().to_le_bytes()).unwrap();
-            } else {
+                let is_fallback = !matches!(decision.origin(), Origin::Store | Origin::Cache);
+                journal.write_all(&[is_fallback.into(); 8]).unwrap();
+            }
+            if !decision.is_allowed() || decision.origin() == Origin::Fallback {
                 tokio::time::sleep(MILLI).await;
             }
         }
@@ -88,14 +91,27 @@ fn child() {
     journal.flush().unwrap();
 }
 
+/// What processes do while the server does not answer.
+const CHOICES: [&str; 3] = ["deny", "allow", "share"];
+
+fn choice_of(name: &str) -> OnFailure {
+    match name {
+        "deny" => OnFailure::Deny,
+        "allow" => OnFailure::Allow,
+        "share" => OnFailure::Share { part: 1, whole: 4 },
+        _ => panic!("{name}"),
+    }
+}
+
 /// Four processes, which are killed if a test ends early.
 struct Children(Vec<Child>);
 
 impl Children {
-    fn start(how: &str, port: u16, time: Duration, folder: &Folder) -> Self {
+    fn start(how: &str, choice: &str, port: u16, time: Duration, folder: &Folder) -> Self {
         let start = |number| {
             let journal = folder.journal(number);
-            let role = format!("{how} {port} {} {}", time.as_secs(), journal.display());
+            let seconds = time.as_secs();
+            let role = format!("{how} {choice} {port} {seconds} {}", journal.display());
             let mut command = Command::new(std::env::current_exe().unwrap());
             command
                 .args(["--exact", "child", "--ignored"])
@@ -134,17 +150,21 @@ impl Folder {
         self.0.join(number.to_string())
     }
 
-    /// When permits were granted: the earliest and the latest time of each.
-    fn grants(&self) -> Vec<(u64, u64)> {
+    /// When permits were granted: the earliest and the latest time of each. By the server, and by
+    /// what processes do without it.
+    fn grants(&self) -> [Vec<(u64, u64)>; 2] {
         let read = |path: &Path| fs::read(path).unwrap();
         let all = (0..4).map(|number| read(&self.journal(number)));
         let number = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap());
-        let pairs = |bytes: Vec<u8>| -> Vec<(u64, u64)> {
-            let each = bytes.chunks_exact(16);
-            each.map(|pair| (number(&pair[..8]), number(&pair[8..])))
-                .collect()
-        };
-        all.flat_map(pairs).collect()
+        let (mut by_server, mut without) = (Vec::new(), Vec::new());
+        for record in all.flat_map(|bytes| bytes.as_chunks::<24>().0.to_vec()) {
+            let grants = match record[16] {
+                0 => &mut by_server,
+                _ => &mut without,
+            };
+            grants.push((number(&record[..8]), number(&record[8..16])));
+        }
+        [by_server, without]
     }
 }
 
@@ -188,7 +208,7 @@ fn four_processes_share_a_limit(how: &str, time: Duration, pauses: bool, least: 
         return;
     };
     let folder = Folder::new(&format!("{how}-{}-{pauses}", time.as_secs()));
-    let children = Children::start(how, server.port, time, &folder);
+    let children = Children::start(how, "deny", server.port, time, &folder);
     let begun = Instant::now();
     while pauses && begun.elapsed() < time {
         thread::sleep(500 * MILLI);
@@ -202,7 +222,8 @@ fn four_processes_share_a_limit(how: &str, time: Duration, pauses: bool, least: 
         let of = line.strip_prefix("cmdstat_evalsha:calls=")?;
         of.split(',').next()?.parse::<u64>().ok()
     });
-    let mut grants = folder.grants();
+    let [mut grants, without] = folder.grants();
+    assert_eq!(without, []);
     let granted = grants.len() as u64;
     let first = grants.iter().map(|grant| grant.0).min().unwrap();
     let last = grants.iter().map(|grant| grant.1).max().unwrap();
@@ -249,6 +270,73 @@ fn a_server_that_is_paused_again_and_again_lets_no_limit_be_exceeded() {
     let (time, _) = time_and_least();
     four_processes_share_a_limit("direct", time, true, 10);
     four_processes_share_a_limit("cached", time, true, 10);
+}
+
+/// Four processes use a limit up while the server is killed and started again. Each time it has
+/// forgotten the limit, unless it is `durable`.
+fn four_processes_outlive_their_server(how: &str, choice: &str, time: Duration, durable: bool) {
+    let folder = Folder::new(&format!("{how}-{choice}-{}-{durable}", time.as_secs()));
+    let server = if durable {
+        Server::start_durable(&folder.0)
+    } else {
+        Server::start()
+    };
+    let Some(mut server) = server else {
+        return;
+    };
+    let children = Children::start(how, choice, server.port, time, &folder);
+    let (begun, mut restarts) = (Instant::now(), 0);
+    while begun.elapsed() + 600 * MILLI < time {
+        thread::sleep(500 * MILLI);
+        server.restart_after(100 * MILLI);
+        restarts += 1;
+    }
+    children.finish();
+    let [mut by_server, mut without] = folder.grants();
+    let all = || by_server.iter().chain(&without);
+    let first = all().map(|grant| grant.0).min().unwrap();
+    let last = all().map(|grant| grant.1).max().unwrap();
+    let came_in = PER_SECOND * (last - first) / 1_000_000;
+    println!(
+        "{how}, {choice}, durable {durable}: {} by the server and {} without it, in a time in which \
+         {came_in} come in, with {restarts} restarts",
+        by_server.len(),
+        without.len()
+    );
+    let above = most_above_rate(&mut by_server);
+    let bursts = if durable { 1 } else { 1 + restarts };
+    let most = i128::from(BURST * bursts) * 1_000_000 + i128::from(PER_SECOND);
+    assert!(above <= most, "{above} millionths above the rate");
+    // The server is asked again after each restart.
+    assert!(by_server.len() as u64 > BURST, "{}", by_server.len());
+    match choice {
+        "deny" => assert_eq!(without, []),
+        "allow" => assert!(!without.is_empty()),
+        _ => {
+            // Each process counts its share by itself, so the shares of all are one more limit.
+            let above = most_above_rate(&mut without);
+            let most = i128::from(BURST) * 1_000_000 + i128::from(PER_SECOND);
+            assert!(!without.is_empty() && above <= most, "{above} millionths");
+        }
+    }
+}
+
+#[test]
+fn a_restart_of_the_server_loses_what_it_had_counted_and_nothing_else() {
+    let (time, _) = time_and_least();
+    for how in ["direct", "cached"] {
+        for choice in CHOICES {
+            four_processes_outlive_their_server(how, choice, time, false);
+        }
+    }
+}
+
+#[test]
+fn a_restart_of_a_server_that_writes_each_change_loses_nothing() {
+    let (time, _) = time_and_least();
+    for how in ["direct", "cached"] {
+        four_processes_outlive_their_server(how, "deny", time, true);
+    }
 }
 
 type Guarded = GuardedStore<RedisStore, MonotonicClock>;

@@ -11,12 +11,12 @@ use crate::error::OpenError;
 pub use crate::header::Kind;
 use crate::header::{HEADER, TimeBase};
 use crate::shared_file::{FOLDER, PREFIX, SharedFile, name_of_new};
-use crate::shared_limiter::described_in;
+use crate::{shared_concurrency, shared_limiter, shared_table};
 
 /// What a [`SharedFile`] says about itself: the result of [`SharedFile::describe`].
 ///
-/// The settings of a table or a concurrency limit are the text that the creator of the file wrote.
-/// No process decides by it.
+/// The settings of contents that do not [change](SharedFile::changing) are the text that the
+/// creator of the file wrote. No process decides by it.
 ///
 /// ```
 /// use portcullis_core::{Rate, TokenBucket};
@@ -82,7 +82,15 @@ impl SharedFile {
             Err(TryLockError::Error(error)) => return Err(self.failed("lock it", error)),
         };
         let settings = match header.kind {
-            Kind::Limiter => self.settings_in_force(&file)?,
+            Kind::Limiter => self.settings_in_force(&file, shared_limiter::described_in)?,
+            Kind::Table => {
+                // Before the settings, the text says for how many keys.
+                let keys = header.settings.split_once(':').map(|(keys, _)| keys);
+                let limiter = self.settings_in_force(&file, shared_table::described_in)?;
+                keys.zip(limiter)
+                    .map(|(keys, limiter)| format!("{keys}: {limiter}"))
+            }
+            Kind::Concurrency => self.settings_in_force(&file, shared_concurrency::described_in)?,
             _ => None,
         };
         Ok(Description {
@@ -100,8 +108,12 @@ impl SharedFile {
         })
     }
 
-    /// The settings of a limiter, which may have changed since the file was created.
-    fn settings_in_force(&self, file: &File) -> Result<Option<String>, OpenError> {
+    /// The settings in the words of a file, which may have changed since it was created.
+    fn settings_in_force(
+        &self,
+        file: &File,
+        described_in: fn(&[u64]) -> Option<String>,
+    ) -> Result<Option<String>, OpenError> {
         let mut bytes = [0; 4096];
         match file.read_exact_at(&mut bytes, HEADER as u64) {
             Ok(()) => {}

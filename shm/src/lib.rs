@@ -20,7 +20,8 @@
 //! # Ok::<(), portcullis_shm::OpenError>(())
 //! ```
 //!
-//! `shm/examples/prefork.rs` is an HTTP server whose worker processes share a limit.
+//! Run `shm/examples/two_processes.rs` in two terminals to see it. `shm/examples/prefork.rs` is an
+//! HTTP server whose worker processes share a limit.
 //!
 //! # Choosing
 //!
@@ -37,7 +38,8 @@
 //!
 //! - **One limit.** All processes that open a name have the same file, with the same settings. A
 //!   process with others is refused: [`OpenError::OtherSettings`] names both. Or it
-//!   [changes](SharedFile::changing) the settings of a limiter, and all processes follow.
+//!   [changes](SharedFile::changing) the settings of a limiter, a table or a concurrency limit, and
+//!   all processes follow.
 //! - **Created without a race.** A file appears under its name when it is complete.
 //! - **A process may be killed at any instruction.** A decision is one atomic write, and takes no
 //!   lock.
@@ -63,6 +65,8 @@ mod description;
 mod error;
 #[cfg(not(loom))]
 mod fault;
+#[cfg(not(loom))]
+mod following;
 #[cfg(not(loom))]
 mod futex;
 #[cfg(not(loom))]

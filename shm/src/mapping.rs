@@ -4,7 +4,7 @@
 //! nothing in them is read or written except through atomics, for which any bits are valid. All
 //! references that this module returns are to types that consist of atomics and nothing else:
 //! [`StateWord`], [`Version`], [`Stripe`],
-//! [`Slot`](pool_slots::Slot), [`Line`], [`AtomicU32`], [`AtomicU64`].
+//! [`Slot`](pool_slots::Slot), [`Limits`], [`Line`], [`AtomicU32`], [`AtomicU64`].
 //!
 //! Soundness: the address and the length are those of one `mmap`, which lasts until the drop of the
 //! [`Mapping`]. The references borrow the mapping. The offset and the number of items are checked
@@ -29,6 +29,7 @@ use crate::error::OpenError;
 use crate::fault::{self, Entry};
 use crate::header::HEADER;
 use crate::pool_slots;
+use crate::slots::Limits;
 use crate::stripes::Stripe;
 use crate::versions::{self, Version};
 
@@ -135,7 +136,7 @@ pub(crate) struct MappedVersions {
 }
 
 /// The number of versions in a file.
-pub(crate) const VERSIONS: usize = 32;
+pub(crate) const VERSIONS: usize = versions::MOST;
 
 // SAFETY: `versions` are in the mapping, which can be sent and shared.
 unsafe impl Send for MappedVersions {}
@@ -147,6 +148,11 @@ impl MappedVersions {
         let versions = mapping.items(0, 1).as_ptr();
         let mapping = Arc::new(mapping);
         Self { versions, mapping }
+    }
+
+    /// The mapping.
+    pub(crate) fn mapping(&self) -> &Arc<Mapping> {
+        &self.mapping
     }
 
     pub(crate) fn all(&self) -> &[Version] {
@@ -206,11 +212,14 @@ impl AsRef<StateWord> for MappedVersion {
     }
 }
 
-/// The lines of a [`SharedTable`](crate::SharedTable), in a file.
+/// The lines of a [`SharedTable`](crate::SharedTable), in a file, under one version of its
+/// settings.
 #[derive(Debug)]
 pub struct MappedLines {
     lines: *const [Line],
-    mapping: Mapping,
+    version: MappedVersion,
+    number: u64,
+    mapping: Arc<Mapping>,
 }
 
 // SAFETY: `lines` are in the mapping, which can be sent and shared.
@@ -219,28 +228,53 @@ unsafe impl Send for MappedLines {}
 unsafe impl Sync for MappedLines {}
 
 impl MappedLines {
-    pub(crate) fn new(mapping: Mapping, count: usize) -> Self {
-        let lines = ptr::from_ref(mapping.items(0, count));
-        Self { lines, mapping }
+    /// `count` lines, `after` bytes after the start of the words, which count as long as the
+    /// version with a number is in force.
+    pub(crate) fn new(
+        mapping: Arc<Mapping>,
+        (after, count): (usize, usize),
+        (version, number): (MappedVersion, u64),
+    ) -> Self {
+        Self {
+            lines: ptr::from_ref(mapping.items(after, count)),
+            version,
+            number,
+            mapping,
+        }
     }
 
     #[inline(always)]
     pub(crate) fn is_lost(&self) -> bool {
         self.mapping.is_lost()
     }
+
+    pub(crate) const fn number(&self) -> u64 {
+        self.number
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_in_force(&self) -> bool {
+        self.version.get().is_in_force(self.number)
+    }
+
+    /// The lines, also if their version is not in force.
+    pub(crate) fn all(&self) -> &[Line] {
+        // SAFETY: the mapping lasts as long as `self`, and has the lines. A `Line` consists of
+        // atomics.
+        unsafe { &*self.lines }
+    }
 }
 
-/// The lines of the file. If it was found truncated, a line whose slots no key can use.
+/// The lines of the file. If it was found truncated, or if other settings are in force, a line
+/// whose slots no key can use.
 impl AsRef<[Line]> for MappedLines {
     #[inline(always)]
     fn as_ref(&self) -> &[Line] {
         static NONE: [Line; 1] = [Line::closed()];
-        if self.is_lost() {
+        if self.is_lost() || !self.is_in_force() {
             return &NONE;
         }
-        // SAFETY: the mapping lasts as long as `self`, and has the lines. A `Line` consists of
-        // atomics.
-        unsafe { &*self.lines }
+        self.all()
     }
 }
 
@@ -248,8 +282,10 @@ impl AsRef<[Line]> for MappedLines {
 #[derive(Debug)]
 pub(crate) struct MappedSlots {
     slots: *const [AtomicU64],
-    /// A line of its own before the slots: the gate, and the number of processes that joined.
+    /// A line of its own before the slots: the gate, the number of processes that joined, and the
+    /// limit.
     shared: *const [AtomicU32; 2],
+    limits: *const Limits,
     mapping: Mapping,
 }
 
@@ -259,6 +295,7 @@ unsafe impl Send for MappedSlots {}
 unsafe impl Sync for MappedSlots {}
 
 impl MappedSlots {
+    const LIMITS_AT: usize = size_of::<[AtomicU32; 2]>();
     const SLOTS_AT: usize = 64;
 
     /// The bytes that `count` slots need.
@@ -270,6 +307,7 @@ impl MappedSlots {
         Self {
             slots: ptr::from_ref(mapping.items(Self::SLOTS_AT, count)),
             shared: mapping.items(0, 1).as_ptr(),
+            limits: mapping.items(Self::LIMITS_AT, 1).as_ptr(),
             mapping,
         }
     }
@@ -283,6 +321,12 @@ impl MappedSlots {
     fn shared(&self) -> &[AtomicU32; 2] {
         // SAFETY: as above.
         unsafe { &*self.shared }
+    }
+
+    #[inline(always)]
+    pub(crate) fn limits(&self) -> &Limits {
+        // SAFETY: as above. `Limits` consist of atomics.
+        unsafe { &*self.limits }
     }
 
     pub(crate) fn gate(&self) -> &AtomicU32 {

@@ -60,7 +60,7 @@ pub(crate) fn is_alive(file: &File, member: usize) -> bool {
 /// The lock of the process that changes settings. The kernel releases it if the process dies.
 #[derive(Debug)]
 pub(crate) struct ChangeLock {
-    _description: File,
+    description: File,
 }
 
 impl ChangeLock {
@@ -71,13 +71,40 @@ impl ChangeLock {
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         let description = File::options().read(true).write(true).open(path)?;
         match call(&description, libc::F_OFD_SETLK, &mut lock_of(CHANGES)) {
-            Ok(()) => Ok(Some(Self {
-                _description: description,
-            })),
+            Ok(()) => Ok(Some(Self { description })),
             Err(error) => match error.raw_os_error() {
                 Some(libc::EAGAIN | libc::EACCES) => Ok(None),
                 _ => Err(error),
             },
         }
+    }
+}
+
+impl Drop for ChangeLock {
+    /// Closing the description is not enough: a process that another thread has forked meanwhile
+    /// has it too.
+    fn drop(&mut self) {
+        let mut lock = lock_of(CHANGES);
+        lock.l_type = libc::F_UNLCK as libc::c_short;
+        let _closing_releases_it = call(&self.description, libc::F_OFD_SETLK, &mut lock);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_that_a_forked_process_has_too_is_released() {
+        let path = std::env::temp_dir().join(format!("portcullis-lock-{}", std::process::id()));
+        let file = File::create(&path).unwrap();
+        let lock = ChangeLock::take(&file).unwrap().unwrap();
+        assert!(ChangeLock::take(&file).unwrap().is_none());
+        // As a fork does.
+        let inherited = lock.description.try_clone().unwrap();
+        drop(lock);
+        assert!(ChangeLock::take(&file).unwrap().is_some());
+        drop(inherited);
+        std::fs::remove_file(&path).unwrap();
     }
 }

@@ -5,6 +5,7 @@ use core::fmt;
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 use core::time::Duration;
+use std::thread;
 use std::time::Instant;
 
 use portcullis_core::{Clock, Denied, MonotonicClock, Setting, SettingsError, Timestamp};
@@ -13,12 +14,14 @@ use crate::error::OpenError;
 use crate::futex;
 use crate::header::Kind;
 use crate::mapping::MappedSlots;
-use crate::member;
-use crate::shared_file::{Contents, SharedFile};
-use crate::slots::{self, Held, MEMBERS, NEVER};
+use crate::member::{self, ChangeLock};
+use crate::shared_file::{Contents, PATIENCE, SharedFile};
+use crate::slots::{self, Held, Limits, MEMBERS, NEVER};
 
-/// The largest limit.
+/// The largest limit: the file has as many slots, so that the limit can change.
 const MOST: u32 = 65_536;
+/// How often a request starts again because the limit changed during it.
+const ATTEMPTS: usize = 8;
 /// How often a process looks for dead processes at most, in milliseconds.
 const LOOK_EVERY: u64 = 10;
 /// For how long a waiter sleeps at most. A process that dies before it wakes others delays them by
@@ -33,11 +36,22 @@ impl SharedFile {
     /// a `time`, a permit also ends that long after it was taken or [renewed](SharedLease::renew),
     /// rounded up to milliseconds: then a process that hangs does not keep it.
     ///
+    /// **Changes.** If the file has another limit or time, and this process is
+    /// [`changing`](Self::changing) them, they become those of this call for all processes. Permits
+    /// that are in use stay in use, until the deadlines that they have. If they are more than the
+    /// new limit, requests are denied until fewer are in use. A process that dies in the middle of
+    /// a change has changed nothing.
+    ///
     /// # Errors
     ///
     /// [`OpenError::OtherSettings`] if the file has other settings, also of another kind.
     /// [`OpenError::Settings`] if the limit is 0 or too large. [`OpenError::Members`] if 1,024
     /// processes have it open. See [`OpenError`] for the others.
+    ///
+    /// # Cost
+    ///
+    /// The file takes 8 bytes for each permit of the largest limit, 516 KiB. Requests read no more
+    /// of it than the limit.
     ///
     /// ```
     /// use portcullis_shm::SharedFile;
@@ -48,8 +62,12 @@ impl SharedFile {
     /// let one = uploads.try_acquire(1);
     /// let other = uploads.try_acquire(1);
     /// assert!(one.is_ok() && other.is_ok() && uploads.try_acquire(1).is_err());
+    ///
+    /// // In one of them, later.
+    /// let changed = file.clone().changing().concurrency(3, None)?;
+    /// assert!(uploads.try_acquire(1).is_ok());
     /// # drop((one, other));
-    /// # drop(uploads);
+    /// # drop((uploads, changed));
     /// # file.remove()?;
     /// # Ok::<(), portcullis_shm::OpenError>(())
     /// ```
@@ -66,35 +84,39 @@ impl SharedFile {
             let max = MOST.into();
             return Err(SettingsError::TooLarge { setting, max }.into());
         }
-        // At least a millisecond, and no more than a deadline can tell.
-        let millis = time.map(|time| time.as_nanos().div_ceil(1_000_000).clamp(1, 1 << 41) as u64);
-        let ends = match millis {
-            None => "end with their process".to_owned(),
-            Some(millis) => format!("end after {:?}", Duration::from_millis(millis)),
-        };
-        let settings = format!("concurrency, limit {limit}, permits {ends}");
+        // At least a millisecond, and no more than a deadline can tell. 0: no time.
+        let millis = time.map_or(0, |time| {
+            time.as_nanos()
+                .div_ceil(1_000_000)
+                .clamp(1, MOST_MILLIS.into()) as u64
+        });
+        let wanted = (limit.into(), millis);
         let contents = Contents {
             kind: Kind::Concurrency,
-            identity: settings.clone(),
-            settings,
-            first: Vec::new(),
-            bytes: MappedSlots::bytes(limit as usize),
+            identity: String::new(),
+            settings: described(wanted),
+            // The gate and the number of processes come before.
+            first: [0]
+                .into_iter()
+                .chain(Limits::first(wanted.0, millis))
+                .collect(),
+            bytes: MappedSlots::bytes(MOST as usize),
         };
         let (mapping, _) = self.open(&contents)?;
-        let joined = member::join(mapping.file(), MEMBERS);
+        let slots = MappedSlots::new(mapping, MOST as usize);
+        self.agree(&slots, wanted)?;
+        let joined = member::join(slots.file(), MEMBERS);
         let member = joined
             .map_err(|error| self.failed("lock a part of it", error))?
             .ok_or_else(|| OpenError::Members {
                 path: self.path().to_owned(),
                 most: MEMBERS,
             })?;
-        let slots = MappedSlots::new(mapping, limit as usize);
         let generation = slots.generation().fetch_add(1, Relaxed);
         let opened = SharedConcurrency {
             slots,
             member,
             generation,
-            millis,
             // Members look at different places first.
             next: AtomicU64::new(member as u64 * 61 % u64::from(limit)),
             look_at: AtomicU64::new(0),
@@ -103,6 +125,64 @@ impl SharedFile {
         slots::free(opened.slots.slots(), |held| held.member() == member);
         Ok(opened)
     }
+
+    /// Checks that the file has the settings that this process wants, or changes them.
+    fn agree(&self, slots: &MappedSlots, wanted: (u64, u64)) -> Result<(), OpenError> {
+        let until = Instant::now() + PATIENCE;
+        let limits = slots.limits();
+        loop {
+            let limit = limits.get();
+            let found = (limit.permits(), limits.millis(limit));
+            if limits.get() != limit {
+                continue;
+            }
+            if found == wanted {
+                return Ok(());
+            }
+            if !(1..=MOST.into()).contains(&found.0) || found.1 > MOST_MILLIS {
+                return Err(OpenError::Damaged {
+                    path: self.path().to_owned(),
+                    what: "its limit is one that no process can set",
+                });
+            }
+            if !self.changing {
+                return Err(OpenError::OtherSettings {
+                    path: self.path().to_owned(),
+                    found: described(found),
+                    wanted: described(wanted),
+                });
+            }
+            let lock = ChangeLock::take(slots.file());
+            if let Some(_lock) = lock.map_err(|error| self.failed("lock a part of it", error))? {
+                limits.change(wanted.0, wanted.1);
+                if slots::open(slots.gate()) {
+                    futex::wake(slots.gate());
+                }
+                return Ok(());
+            }
+            if Instant::now() > until {
+                return Err(self.busy());
+            }
+            thread::sleep(Duration::from_micros(100));
+        }
+    }
+}
+
+/// The longest time of a permit, in milliseconds.
+const MOST_MILLIS: u64 = 1 << 41;
+
+/// A limit, and the time of its permits in milliseconds, as text.
+fn described((limit, millis): (u64, u64)) -> String {
+    let ends = match millis {
+        0 => "end with their process".to_owned(),
+        _ => format!("end after {:?}", Duration::from_millis(millis)),
+    };
+    format!("concurrency, limit {limit}, permits {ends}")
+}
+
+/// The text of the settings in the words of a file.
+pub(crate) fn described_in(words: &[u64]) -> Option<String> {
+    slots::settings_in(words.get(1..)?).map(described)
 }
 
 /// A concurrency limit in a file: one limit for all processes that open it.
@@ -126,9 +206,12 @@ impl SharedFile {
 /// **Waiting** is in no order, and takes no turn: use a queue of `portcullis-async` in each process
 /// if their tasks must be served in order.
 ///
+/// **The limit** may [change](SharedFile::changing) while processes use it.
+///
 /// **Cost.** A grant and a release write one word each, and read it from the position of the last
-/// one on. With a time, a grant reads the clock. A denial reads all slots, 8 bytes per permit, and
-/// every 10 ms it asks the kernel which holders are alive.
+/// one on. With a time, a grant reads the clock. A request for several permits, and a denial, read
+/// all slots, 8 bytes per permit. So do grants after the limit was lowered, as long as permits
+/// beyond it are in use. A denial asks the kernel every 10 ms which holders are alive.
 ///
 /// **A file that is truncated** while it is used: the limit is lost for this process, and denies
 /// all requests with [`Denied::Closed`].
@@ -136,8 +219,6 @@ pub struct SharedConcurrency {
     slots: MappedSlots,
     member: usize,
     generation: u32,
-    /// How long a permit lasts, in milliseconds.
-    millis: Option<u64>,
     /// Where to look first.
     next: AtomicU64,
     /// When to look for dead processes next, in milliseconds.
@@ -171,18 +252,18 @@ impl SharedConcurrency {
     /// # Ok::<(), OpenError>(())
     /// ```
     pub fn try_acquire(&self, n: u32) -> Result<SharedLease<'_>, Denied> {
-        if n > self.limit() {
+        let capacity = self.limit();
+        if n > capacity && !self.is_lost() {
             return Err(Denied::ExceedsCapacity {
                 permits: n,
-                capacity: self.limit(),
+                capacity,
             });
         }
         // Without deadlines, only a denial needs the time.
-        let now = self.millis.map_or(0, |_| millis_now());
-        let taken = self.take(n, now).or_else(|| {
+        let taken = self.take(n, None).or_else(|| {
             let now = millis_now();
             let is_due = now >= self.look_at.load(Relaxed);
-            (is_due && self.recover_at(now) > 0).then(|| self.take(n, now))?
+            (is_due && self.recover_at(now) > 0).then(|| self.take(n, Some(now)))?
         });
         if self.is_lost() {
             // The drop gives back what was taken from pages that are not the file's.
@@ -238,7 +319,7 @@ impl SharedConcurrency {
         }
     }
 
-    /// Returns the limit.
+    /// Returns the limit in force.
     ///
     /// ```
     /// # use portcullis_shm::{OpenError, SharedFile};
@@ -248,7 +329,7 @@ impl SharedConcurrency {
     /// # Ok::<(), OpenError>(())
     /// ```
     pub fn limit(&self) -> u32 {
-        self.slots.slots().len() as u32
+        self.slots.limits().get().permits() as u32
     }
 
     /// Returns the permits in use. Those of a process that is dead count until they are
@@ -271,7 +352,7 @@ impl SharedConcurrency {
     /// ```
     pub fn in_use(&self) -> u32 {
         let now = millis_now();
-        slots::count(self.slots.slots(), |held| held.has_ended(now)) as u32
+        slots::count(self.reached(), |held| held.has_ended(now)) as u32
     }
 
     /// Frees the permits of processes that are dead, and those that have ended by their time.
@@ -301,7 +382,7 @@ impl SharedConcurrency {
         // Each member is looked up once.
         let mut is_alive = [None; MEMBERS];
         is_alive[self.member] = Some(true);
-        let freed = slots::free(self.slots.slots(), |held| {
+        let freed = slots::free(self.reached(), |held| {
             let member = held.member();
             held.has_ended(now)
                 || !*is_alive[member]
@@ -326,34 +407,60 @@ impl SharedConcurrency {
         self.slots.is_lost()
     }
 
-    /// Takes `n` slots, or none.
-    fn take(&self, n: u32, now: u64) -> Option<SharedLease<'_>> {
-        let deadline = self
-            .millis
-            .map_or(NEVER, |millis| now.saturating_add(millis).min(NEVER - 1));
-        let mut lease = SharedLease {
-            limit: self,
-            held: Held::new(self.member, self.generation, deadline),
-            first: None,
-            others: Vec::new(),
-        };
-        if n == 0 {
+    /// The slots that may be held.
+    fn reached(&self) -> &[AtomicU64] {
+        let slots = self.slots.slots();
+        let reach = self.slots.limits().get().reach();
+        slots.get(..reach).unwrap_or(slots)
+    }
+
+    /// Takes `n` slots, or none. `now` is in milliseconds. Without it, only the slots of permits
+    /// that have a deadline under the present settings are taken over.
+    fn take(&self, n: u32, now: Option<u64>) -> Option<SharedLease<'_>> {
+        let (slots, limits) = (self.slots.slots(), self.slots.limits());
+        for _ in 0..ATTEMPTS {
+            let limit = limits.get();
+            let permits = limit.permits() as usize;
+            let millis = limits.millis(limit);
+            let now = now.unwrap_or_else(|| if millis == 0 { 0 } else { millis_now() });
             let is_over = |held: Held| held.has_ended(now);
-            return (slots::count(self.slots.slots(), is_over) < self.limit() as usize)
-                .then_some(lease);
-        }
-        for _ in 0..n {
-            let from = self.next.load(Relaxed) as usize;
-            let is_over = |held: Held| held.has_ended(now);
-            // If there are too few, the drop of the lease gives back what it has.
-            let at = slots::take(self.slots.slots(), from, lease.held, is_over)?;
-            self.next.store(at as u64 + 1, Relaxed);
-            match lease.first {
-                None => lease.first = Some(at),
-                Some(_) => lease.others.push(at),
+            let mut lease = SharedLease {
+                limit: self,
+                held: Held::new(self.member, self.generation, deadline(now, millis)),
+                first: None,
+                others: Vec::new(),
+            };
+            // Not one after another, if there are too few: that would wake those that wait.
+            if n != 1 || limit.reach() > permits {
+                let reached = slots.get(..limit.reach()).unwrap_or(slots);
+                let in_use = slots::count(reached, is_over);
+                if in_use.saturating_add(n.max(1) as usize) > permits {
+                    return None;
+                }
+            }
+            if n == 0 {
+                return Some(lease);
+            }
+            let within = slots.get(..permits).unwrap_or(slots);
+            for _ in 0..n {
+                let from = self.next.load(Relaxed) as usize;
+                // If there are too few, the drop of the lease gives back what it has.
+                let at = slots::take(within, from, lease.held, is_over)?;
+                self.next.store(at as u64 + 1, Relaxed);
+                match lease.first {
+                    None => lease.first = Some(at),
+                    Some(_) => lease.others.push(at),
+                }
+            }
+            if limits.has_granted(slots, limit, is_over) {
+                return Some(lease);
+            }
+            drop(lease);
+            if limits.get() == limit {
+                return None;
             }
         }
-        Some(lease)
+        None
     }
 }
 
@@ -368,6 +475,14 @@ impl fmt::Debug for SharedConcurrency {
 /// The time in milliseconds, rounded down.
 fn millis_now() -> u64 {
     in_millis(MonotonicClock::new().now())
+}
+
+/// The deadline of a permit that lasts for a time, both in milliseconds; 0: for ever.
+fn deadline(now: u64, millis: u64) -> u64 {
+    match millis {
+        0 => NEVER,
+        _ => now.saturating_add(millis).min(NEVER - 1),
+    }
 }
 
 const fn in_millis(now: Timestamp) -> u64 {
@@ -459,11 +574,10 @@ impl SharedLease<'_> {
     /// # Ok::<(), OpenError>(())
     /// ```
     pub fn renew(&mut self) -> Result<(), Ended> {
-        let Some(millis) = self.limit.millis else {
-            return Ok(());
-        };
+        let limits = self.limit.slots.limits();
+        let millis = limits.millis(limits.get());
         let (now, before) = (millis_now(), self.held);
-        let renewed = before.until(now.saturating_add(millis).min(NEVER - 1));
+        let renewed = before.until(deadline(now, millis));
         let slots = self.limit.slots.slots();
         // Not a permit that has ended, even if no request has taken it yet.
         let permits = if before.has_ended(now) {

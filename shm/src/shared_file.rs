@@ -62,8 +62,9 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
 /// opening a file from a process with another origin fails.
 ///
 /// **Other settings.** A process whose settings differ from those in the file is refused, and the
-/// error names both. With [`changing`](Self::changing), it changes those of a limiter instead. To
-/// change those of a table or a concurrency limit, stop the processes, or use another name.
+/// error names both. With [`changing`](Self::changing), it changes those of a limiter, a table or a
+/// concurrency limit instead. To change those of other contents, or the number of keys of a table,
+/// stop the processes, or use another name.
 ///
 /// ```
 /// use portcullis_core::{Rate, TokenBucket};
@@ -189,11 +190,12 @@ impl SharedFile {
         self
     }
 
-    /// Changes the settings of a limiter if the file has others, while processes use it. Default: a
-    /// process with other settings is refused.
+    /// Changes the settings if the file has others, while processes use it. Default: a process with
+    /// other settings is refused.
     ///
-    /// All processes that have the limiter open follow: their next decision is by the new settings.
-    /// See [`limiter`](Self::limiter). Has no effect on tables and concurrency limits.
+    /// All processes that have the file open follow: their next decision is by the new settings.
+    /// See [`limiter`](Self::limiter), [`table`](Self::table) and
+    /// [`concurrency`](Self::concurrency). Has no effect on other contents.
     ///
     /// ```
     /// # use portcullis_core::{Rate, TokenBucket};

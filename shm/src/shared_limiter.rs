@@ -3,7 +3,6 @@
 
 use core::fmt::{self, Debug};
 use core::time::Duration;
-use std::sync::Mutex;
 use std::thread;
 use std::time::Instant;
 
@@ -15,8 +14,8 @@ use portcullis_core::{
 };
 
 use crate::error::OpenError;
+use crate::following::{self, Following, Undecided, Version as _};
 use crate::header::{Kind, fnv};
-use crate::latest::Latest;
 use crate::mapping::{MappedVersion, MappedVersions, VERSIONS};
 use crate::member::ChangeLock;
 use crate::shared_file::{Contents, PATIENCE, SharedFile};
@@ -24,16 +23,9 @@ use crate::versions::{self, Newest, Settings, Version, WORDS};
 use sealed::Described;
 
 /// How long a version of the settings is not used again, in milliseconds.
-const AGE: u64 = 60_000;
-/// So many changes a process follows at once, and one more in each [`FOLLOW_EVERY`]. It keeps the
-/// settings of each, so a hostile process must not make it follow too many.
-const FOLLOW_AT_ONCE: u64 = 4_096;
-const FOLLOW_EVERY: Duration = Duration::from_secs(10);
+pub(crate) const AGE: u64 = 60_000;
 /// How often a decision is repeated because the settings changed during it.
 const ATTEMPTS: usize = 8;
-/// How often a process looks for the end of a change before it tries to complete it.
-const LOOKS: usize = 200;
-
 /// A limiter that processes can share: [`TokenBucket`] and [`FixedWindow`]. Sealed.
 ///
 /// ```
@@ -238,7 +230,7 @@ impl Described for FixedWindow {
     }
 }
 
-fn fingerprint(rules: &impl Debug) -> u64 {
+pub(crate) fn fingerprint(rules: &impl Debug) -> u64 {
     fnv(format!("{rules:?}").as_bytes())
 }
 
@@ -344,8 +336,7 @@ impl SharedFile {
                 // Settings with the same rules may differ in their words: defaults.
                 Some(known) if known.settings.fingerprint == fingerprint => {
                     return Ok(SharedLimiter {
-                        known: Latest::new(known),
-                        followed: Mutex::new((0, Instant::now())),
+                        following: Following::new(known),
                         versions,
                     });
                 }
@@ -447,15 +438,21 @@ impl<L: Shareable> Known<L> {
         self.attached.place().get()
     }
 
-    #[inline(always)]
-    fn is_in_force(&self) -> bool {
-        self.version().is_in_force(self.number)
-    }
-
     /// Whether a request at `now` may have been judged by earlier settings.
     #[inline(always)]
     fn is_older(&self, now: Timestamp) -> bool {
         now <= self.since && self.since > Timestamp::ZERO
+    }
+}
+
+impl<L: Shareable> following::Version for Known<L> {
+    fn number(&self) -> u64 {
+        self.number
+    }
+
+    #[inline(always)]
+    fn is_in_force(&self) -> bool {
+        self.version().is_in_force(self.number)
     }
 }
 
@@ -518,18 +515,8 @@ fn complete<L: Shareable>(versions: &MappedVersions, before: u64) {
 /// # Ok::<(), portcullis_shm::OpenError>(())
 /// ```
 pub struct SharedLimiter<L: Shareable> {
-    known: Latest<Known<L>>,
+    following: Following<Known<L>>,
     versions: MappedVersions,
-    /// How many changes were followed, and since when they are counted.
-    followed: Mutex<(u64, Instant)>,
-}
-
-/// Why no version decides.
-enum Undecided {
-    /// The settings are changing, or change too often.
-    Changing,
-    /// The file is truncated or damaged.
-    Closed,
 }
 
 impl<L: Shareable> SharedLimiter<L> {
@@ -602,7 +589,7 @@ impl<L: Shareable> SharedLimiter<L> {
     /// # Ok::<(), OpenError>(())
     /// ```
     pub fn rules(&self) -> &L::Rules {
-        self.known.get().attached.rules()
+        self.following.get().attached.rules()
     }
 
     /// Returns whether this process has found the file truncated. The limiter denies all requests
@@ -635,7 +622,7 @@ impl<L: Shareable> SharedLimiter<L> {
         denied: impl Fn(Denied) -> T,
         decide: impl Fn(&Known<L>) -> T,
     ) -> T {
-        let known = self.known.get();
+        let known = self.following.get();
         let outcome = decide(known);
         if known.is_in_force() {
             return outcome;
@@ -667,50 +654,16 @@ impl<L: Shareable> SharedLimiter<L> {
     }
 
     /// Returns the settings in force.
+    #[cold]
     fn follow(&self) -> Result<&Known<L>, Undecided> {
-        for look in 0..=LOOKS + 1 {
-            match versions::newest(self.versions.all()) {
-                Newest::InForce(number) => return self.know(number),
-                Newest::Changing(before) if look == LOOKS => {
-                    complete::<L>(&self.versions, before);
-                }
-                Newest::Changing(_) => core::hint::spin_loop(),
-                Newest::Damaged => return Err(Undecided::Closed),
-            }
-        }
-        Err(Undecided::Changing)
-    }
-
-    /// Returns the version with a number, which is in force.
-    fn know(&self, number: u64) -> Result<&Known<L>, Undecided> {
-        let known = self.known.get();
-        if known.number == number {
-            return Ok(known);
-        }
-        // Another thread of this process is reading it.
-        let mut followed = self.followed.try_lock().map_err(|_| Undecided::Changing)?;
-        let (count, since) = &mut *followed;
-        let in_time = since.elapsed().as_nanos() / FOLLOW_EVERY.as_nanos();
-        if u128::from(*count) >= u128::from(FOLLOW_AT_ONCE) + in_time {
-            return Err(Undecided::Changing);
-        }
-        let known = self.known.get();
-        if known.number == number {
-            return Ok(known);
-        }
-        let since = MonotonicClock::new().now();
-        let known = Known::read(&self.versions, number, since);
-        let known = known.ok_or(match versions::newest(self.versions.all()) {
-            Newest::InForce(newest) if newest == number => Undecided::Closed,
-            _ => Undecided::Changing,
-        })?;
-        *count += 1;
-        Ok(self.known.push(known))
+        let read = |number| Known::read(&self.versions, number, MonotonicClock::new().now());
+        let complete = |before| complete::<L>(&self.versions, before);
+        self.following.follow(&self.versions, read, complete)
     }
 
     /// Returns the settings in force, or the last known ones.
     fn latest(&self) -> &Known<L> {
-        let known = self.known.get();
+        let known = self.following.get();
         if known.is_in_force() {
             return known;
         }
@@ -793,7 +746,7 @@ impl<L: Shareable> Limiter for SharedLimiter<L> {
     /// As `L`. Refunds nothing if the settings have changed since the grant.
     #[inline]
     fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
-        let known = self.known.get();
+        let known = self.following.get();
         if known.is_older(Timestamp::from_nanos(receipt.time())) {
             return receipt.refunded(0);
         }

@@ -6,26 +6,62 @@
 //!
 //! A process that is killed while it claims a slot leaves the slot claimed.
 //! [`recover`](SharedTable::recover) vacates it.
+//!
+//! The settings have versions, as those of a limiter: see [`versions`](crate::versions). They
+//! decide how the state in a slot is read, so each version has lines of its own: those with an even
+//! number the second ones, which the first change adds to the file. A change, under a lock:
+//!
+//! 1. writes the settings of the next version, and stamps it as pending;
+//! 2. stamps the version before as superseded. From here on no version decides;
+//! 3. hands all keys over to the lines of the next version, and closes those before
+//!    ([`Keyed::hand_over_to`]);
+//! 4. stamps the next version as in force.
+//!
+//! A process looks at the stamp, then at a slot, and then exchanges the slot.
+//!
+//! Invariant: a grant that counts is in the state that step 3 hands over, or was made after step 4.
+//! A grant is an exchange of a slot that it has read. If that comes before the exchange which
+//! closes the slot, step 3 reads it; otherwise it fails, because a closed slot stays closed. A
+//! first grant of a key claims a slot: step 3 waits until the claim is over.
+//!
+//! A process may be killed between any two steps, and within step 3. Before step 2 nothing has
+//! happened. After it, the next process that gets the lock does step 3 for the slots that are not
+//! closed, and step 4.
+//!
+//! Lines are used again by the change after the next, not within a minute. So a process that stops
+//! for less than that between its look at the stamp and its exchange meets no state of later
+//! settings.
 
 use core::fmt::{self, Debug};
 use core::hash::Hash;
-use std::sync::{Mutex, PoisonError};
+use core::time::Duration;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread;
+use std::time::Instant;
 
 use portcullis_core::{
-    Clock, Clocked, ClockedKey, IntoRules, Keyed, KeyedRules, Line, MonotonicClock, MovableRules,
-    PendingClaim, Seed, Timestamp,
+    Clock, Clocked, ClockedKey, FixedWindow, FixedWindowRules, IntoRules, Keyed, KeyedRules, Line,
+    MonotonicClock, MovableRules, PendingClaim, Seed, SettingsError, Timestamp, TokenBucket,
+    TokenBucketRules,
 };
 
 use crate::error::OpenError;
-use crate::header::Kind;
-use crate::mapping::MappedLines;
-use crate::shared_file::{Contents, SharedFile};
-use crate::shared_limiter::Shareable;
+use crate::fault;
+use crate::following::{self, Following, Version as _};
+use crate::header::{HEADER, Kind};
+use crate::mapping::{MappedLines, MappedVersions, Mapping, VERSIONS};
+use crate::member::ChangeLock;
+use crate::shared_file::{Contents, PATIENCE, SharedFile};
 use crate::shared_limiter::sealed::Described;
+use crate::shared_limiter::{AGE, Shareable, fingerprint};
+use crate::versions::{self, Newest, Settings, Version};
 
 /// How long a slot must have been idle before another key may have it. Processes are stopped for
 /// longer than threads are paused.
-const STALENESS: core::time::Duration = core::time::Duration::from_secs(10);
+const STALENESS: Duration = Duration::from_secs(10);
 
 /// The most claims that a process watches at once. More are pending only in a damaged file.
 const MOST_PENDING: usize = 4096;
@@ -37,17 +73,26 @@ impl SharedFile {
     /// Of new keys, at most 1 in 1,000,000 finds no slot while `keys` keys or fewer have one: see
     /// [`Line::for_keys`]. A key keeps its slot until its limiter has been idle for 10 s.
     ///
+    /// **Changes.** If the file has other settings of the same kind of limiter for as many keys,
+    /// and this process is [`changing`](Self::changing) them, they become those of `limiter` for
+    /// all processes. What is in use stays in use: see [`Keyed::move_to`]. So the bound of a key
+    /// over a time with changes is that of the largest settings. While the keys move, less than
+    /// a second for a million keys, all requests are denied with
+    /// [`Denied::Crowded`](portcullis_core::Denied::Crowded). A process that dies in the middle of
+    /// a change leaves it to the others; one that is stopped then makes them wait.
+    ///
     /// # Errors
     ///
     /// [`OpenError::OtherSettings`] if the file has other settings, also of another kind or for
-    /// another number of keys. [`OpenError::Settings`] if the settings do not fit the 43 bits that
-    /// a slot has for a state. [`OpenError::TooLarge`] above 60 million keys. See [`OpenError`] for
-    /// the others.
+    /// another number of keys. [`OpenError::Changes`] at the second change within a minute.
+    /// [`OpenError::Settings`] if the settings do not fit the 43 bits that a slot has for a state.
+    /// [`OpenError::TooLarge`] above 60 million keys, and for a change above 30 million. See
+    /// [`OpenError`] for the others.
     ///
     /// # Cost
     ///
-    /// The file takes 34 bytes per key, and 8 KiB more. The process that creates it writes them
-    /// all, so that no memory is missing later.
+    /// The file takes 34 bytes per key, and 12 KiB more. The process that creates it writes them
+    /// all, so that no memory is missing later. The first change adds 34 bytes per key.
     ///
     /// ```
     /// use portcullis_core::{Rate, TokenBucket};
@@ -68,26 +113,305 @@ impl SharedFile {
         L: Shareable + IntoRules<Rules = R>,
         R: MovableRules + Debug,
     {
-        let settings = format!("table for {keys} keys: {}", Described::described(&limiter));
+        let describe = |limiter: &str| format!("table for {keys} keys: {limiter}");
+        let described = describe(&Described::described(&limiter));
+        let (words, room) = (limiter.words(), limiter.room());
         let rules = IntoRules::into_rules(limiter)?;
+        let settings = Settings {
+            words,
+            fingerprint: fingerprint(&rules),
+            room: 0,
+        };
         let lines = Line::count_for_keys(keys);
+        let bytes = (lines as u64).saturating_mul(size_of::<Line>() as u64);
         let contents = Contents {
             kind: Kind::Table,
-            identity: format!("{settings} {lines} lines {rules:?}"),
-            settings,
-            first: Vec::new(),
-            bytes: (lines as u64).saturating_mul(size_of::<Line>() as u64),
+            identity: format!("{} for {keys} keys in {lines} lines", L::FAMILY),
+            settings: described.clone(),
+            first: versions::first(0, &settings),
+            bytes: bytes.saturating_add(LINES_AT as u64),
         };
         let (mapping, header) = self.open(&contents)?;
+        let areas = Areas {
+            versions: MappedVersions::new(mapping),
+            file: self.clone(),
+            lines,
+            seed: header.seed,
+            second: OnceLock::new(),
+            rules: rules_of::<L, R>,
+        };
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let damaged = || OpenError::Damaged {
+                path: self.path().to_owned(),
+                what: "its settings are those of no limiter",
+            };
+            let versions = &areas.versions;
+            let found = match versions::newest(versions.all()) {
+                Newest::InForce(number) => areas.known(number),
+                Newest::Changing(before) => {
+                    areas.complete(before);
+                    None
+                }
+                Newest::Damaged => return Err(damaged()),
+            };
+            match found {
+                Some(known) if known.settings.fingerprint == settings.fingerprint => {
+                    return Ok(SharedTable {
+                        following: Following::new(known),
+                        areas,
+                        pending: Mutex::new((0, Vec::new())),
+                    });
+                }
+                // What another process reads must be these rules.
+                Some(known) if self.changing && rules_of::<L, R>(&settings).is_some() => {
+                    let room = room.max(known.room);
+                    areas.change(&known, &Settings { room, ..settings })?;
+                }
+                Some(known) => {
+                    return Err(OpenError::OtherSettings {
+                        path: self.path().to_owned(),
+                        found: describe(&known.described),
+                        wanted: described,
+                    });
+                }
+                None if Instant::now() > until => return Err(damaged()),
+                None => {}
+            }
+            if Instant::now() > until {
+                return Err(self.busy());
+            }
+            thread::sleep(Duration::from_micros(100));
+        }
+    }
+}
+
+/// Where the lines begin, after the versions of the settings.
+const LINES_AT: usize = VERSIONS * size_of::<Version>();
+
+/// The rules that settings give, their text, and how many permits may be in use under them.
+type Read<R> = (R, String, u64);
+
+/// How settings become rules.
+type Reads<R> = fn(&Settings) -> Option<Result<Read<R>, SettingsError>>;
+
+/// The rules that these settings give. `None` if no limiter wrote them.
+fn rules_of<L, R>(settings: &Settings) -> Option<Result<Read<R>, SettingsError>>
+where
+    L: Shareable + IntoRules<Rules = R>,
+    R: MovableRules + Debug,
+{
+    let mut declared = L::with_words(&settings.words, 0).enumerate();
+    let (nth, described, room) = declared.find_map(|(nth, limiter)| {
+        let limiter = limiter.ok()?;
+        let (described, room) = (Described::described(&limiter), limiter.room());
+        let rules = IntoRules::into_rules(limiter).ok()?;
+        (fingerprint(&rules) == settings.fingerprint).then_some((nth, described, room))
+    })?;
+    let limiter = L::with_words(&settings.words, settings.room).nth(nth)?;
+    let rules = limiter.and_then(IntoRules::into_rules);
+    Some(rules.map(|rules| (rules, described, room.max(settings.room))))
+}
+
+/// The text of the settings of each key's limiter in the words of a file.
+pub(crate) fn described_in(words: &[u64]) -> Option<String> {
+    let settings = versions::settings_in(words)?;
+    let bucket = rules_of::<TokenBucket, TokenBucketRules>(&settings);
+    let window = || rules_of::<FixedWindow, FixedWindowRules>(&settings)?.ok();
+    match bucket {
+        Some(bucket) => bucket.ok().map(|(_, described, _)| described),
+        None => window().map(|(_, described, _)| described),
+    }
+}
+
+/// A version of a table, as this process knows it.
+struct Known<R: KeyedRules> {
+    table: Clocked<SharedKeyed<R>, MonotonicClock>,
+    settings: Settings,
+    described: String,
+    /// How many permits of a key may be in use.
+    room: u64,
+}
+
+impl<R: KeyedRules> Known<R> {
+    fn lines(&self) -> &MappedLines {
+        self.table.limiter().lines()
+    }
+}
+
+impl<R: KeyedRules> following::Version for Known<R> {
+    fn number(&self) -> u64 {
+        self.lines().number()
+    }
+
+    #[inline(always)]
+    fn is_in_force(&self) -> bool {
+        self.lines().is_in_force()
+    }
+}
+
+/// The file of a table, and what each of its versions has.
+struct Areas<R> {
+    versions: MappedVersions,
+    file: SharedFile,
+    /// The number of lines of a version.
+    lines: usize,
+    seed: [u64; 2],
+    /// The mapping with the second lines, once the file has them.
+    second: OnceLock<Arc<Mapping>>,
+    rules: Reads<R>,
+}
+
+impl<R: MovableRules> Areas<R> {
+    /// The version with a number, if it is in force and a limiter wrote its settings.
+    fn known(&self, number: u64) -> Option<Known<R>> {
+        let version = self.versions.numbered(number);
+        let settings = version.get().settings();
+        if !version.get().is_in_force(number) {
+            return None;
+        }
+        let (rules, described, room) = (self.rules)(&settings)?.ok()?;
         let seed = Seed::new();
         // It is new, so nothing has set it.
-        let _set = seed.set(header.seed);
-        let table = Keyed::new(rules, MappedLines::new(mapping, lines), seed);
-        Ok(SharedTable {
-            table: Clocked::new(table.with_staleness(STALENESS), MonotonicClock::new()),
-            pending: Mutex::new(Vec::new()),
+        let _set = seed.set(self.seed);
+        let table = Keyed::new(rules, self.lines(number)?, seed).with_staleness(STALENESS);
+        Some(Known {
+            table: Clocked::new(table, MonotonicClock::new()),
+            settings,
+            described,
+            room,
         })
     }
+
+    /// The lines of the version with a number, if the file has them.
+    fn lines(&self, number: u64) -> Option<MappedLines> {
+        let version = (self.versions.numbered(number), number);
+        if !number.is_multiple_of(2) {
+            let mapping = Arc::clone(self.versions.mapping());
+            return Some(MappedLines::new(mapping, (LINES_AT, self.lines), version));
+        }
+        if self.second.get().is_none() {
+            let file = self.versions.file().try_clone().ok()?;
+            if file.metadata().ok()?.len() < self.whole() {
+                return None;
+            }
+            let mapping = Mapping::new(file, self.whole(), self.file.path()).ok()?;
+            // Another thread may have set it.
+            let _unused = self.second.set(Arc::new(mapping));
+        }
+        let mapping = self.second.get()?;
+        let second = LINES_AT + self.lines * size_of::<Line>();
+        Some(MappedLines::new(
+            Arc::clone(mapping),
+            (second, self.lines),
+            version,
+        ))
+    }
+
+    /// The size of the file with the second lines.
+    fn whole(&self) -> u64 {
+        let lines = (self.lines as u64).saturating_mul(2 * size_of::<Line>() as u64);
+        lines.saturating_add((HEADER + LINES_AT) as u64)
+    }
+
+    /// Changes to other settings from the version `known`, if no other process is changing them.
+    fn change(&self, known: &Known<R>, settings: &Settings) -> Result<(), OpenError> {
+        Mapping::check_size(self.whole())?;
+        let failed = |tried| move |error| self.file.failed(tried, error);
+        let lock = ChangeLock::take(self.versions.file()).map_err(failed("lock a part of it"))?;
+        let Some(_lock) = lock else {
+            return Ok(());
+        };
+        let number = known.number();
+        // Another process may have changed them before.
+        if versions::newest(self.versions.all()) != Newest::InForce(number) {
+            return Ok(());
+        }
+        let Some(rules) = (self.rules)(settings) else {
+            return Ok(());
+        };
+        rules?;
+        let millis = MonotonicClock::new().now().as_nanos() / 1_000_000;
+        // The next version has the lines of the one before.
+        let former = self.versions.numbered(number.saturating_sub(1));
+        let is_recent = former.get().age(millis).is_some_and(|age| age < AGE);
+        extend(self.versions.file(), self.whole()).map_err(failed("extend it"))?;
+        if self.lines(number + 1).is_none() {
+            return Err(OpenError::TooMany { most: fault::MOST });
+        }
+        let (before, next) = (
+            self.versions.numbered(number),
+            self.versions.numbered(number + 1),
+        );
+        let is_begun = !is_recent
+            && next
+                .get()
+                .supersede(before.get(), number, settings, (millis, AGE));
+        if !is_begun {
+            return Err(OpenError::Changes {
+                path: self.file.path().to_owned(),
+                most: 1,
+            });
+        }
+        while !self.hand_over(number) {
+            thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+
+    /// Completes a change from the version with the number `before`, if its process is dead.
+    fn complete(&self, before: u64) {
+        let Ok(Some(_lock)) = ChangeLock::take(self.versions.file()) else {
+            return;
+        };
+        if versions::newest(self.versions.all()) == Newest::Changing(before) {
+            self.hand_over(before);
+        }
+    }
+
+    /// Steps 3 and 4 of a change. The caller has the lock. Returns `false` if a claim is under way
+    /// that may still be over soon.
+    fn hand_over(&self, number: u64) -> bool {
+        let now = MonotonicClock::new().now();
+        let keyed = |number| {
+            let settings = self.versions.numbered(number).get().settings();
+            let (rules, _, _) = (self.rules)(&settings)?.ok()?;
+            let lines = self.lines(number)?;
+            Some((rules, lines))
+        };
+        let (Some((old, from)), Some((new, to))) = (keyed(number), keyed(number + 1)) else {
+            // Damaged: no version is in force.
+            return true;
+        };
+        let before = self.versions.numbered(number);
+        let age = before.get().age(now.as_nanos() / 1_000_000);
+        // A claim takes less than a microsecond: see `recover`.
+        let are_dead = age.is_none_or(|age| u128::from(age) >= STALENESS.as_millis());
+        let left = Keyed::new(old, from.all(), Seed::new()).hand_over_to(
+            &Keyed::new(new, to.all(), Seed::new()),
+            now,
+            are_dead,
+        );
+        // A slot that a hostile process keeps writing is left behind.
+        if left > 0 && !are_dead {
+            return false;
+        }
+        let next = self.versions.numbered(number + 1);
+        next.get().complete(number, || ());
+        true
+    }
+}
+
+/// Makes the file longer, with zeros that are written, so that no page is missing later.
+fn extend(file: &File, bytes: u64) -> io::Result<()> {
+    let mut at = file.metadata()?.len();
+    let zeros = [0; 1 << 14];
+    while at < bytes {
+        let part = (bytes - at).min(zeros.len() as u64) as usize;
+        file.write_all_at(&zeros[..part], at)?;
+        at += part as u64;
+    }
+    Ok(())
 }
 
 /// A table of limiters by key in a file: one table for all processes that open it.
@@ -100,6 +424,10 @@ impl SharedFile {
 /// instructions of a key's first grant, the slot remains claimed, and the key is denied with
 /// [`Denied::Crowded`](portcullis_core::Denied::Crowded). [`recover`](Self::recover) ends that.
 ///
+/// **Settings** may [change](SharedFile::changing). Call [`key`](Self::key) for each request: a key
+/// from before a change is denied with `Denied::Crowded`. The first call after a change reads the
+/// new settings, allocates for them, and locks a mutex of this process.
+///
 /// **A hostile process** that writes the file may change the state of any key. It cannot read the
 /// keys, only parts of their hashes.
 ///
@@ -109,15 +437,35 @@ impl SharedFile {
 ///
 /// **Cost.** That of a [`Keyed`] table with a [`Seed`], and a reading of the clock.
 pub struct SharedTable<R: KeyedRules> {
-    table: Clocked<SharedKeyed<R>, MonotonicClock>,
-    /// Claims that this process has seen, and when first.
-    pending: Mutex<Vec<(PendingClaim, Timestamp)>>,
+    following: Following<Known<R>>,
+    areas: Areas<R>,
+    /// The version in which this process has seen claims, and when it has seen each first.
+    pending: Mutex<(u64, Vec<(PendingClaim, Timestamp)>)>,
 }
 
 /// The table in a [`SharedTable`].
 pub type SharedKeyed<R> = Keyed<R, MappedLines, Seed>;
 
-impl<R: KeyedRules> SharedTable<R> {
+impl<R: MovableRules> SharedTable<R> {
+    /// Returns the table under the settings in force, or under the last known ones.
+    #[inline]
+    fn latest(&self) -> &Known<R> {
+        let known = self.following.get();
+        if known.is_in_force() {
+            return known;
+        }
+        self.follow()
+    }
+
+    #[cold]
+    fn follow(&self) -> &Known<R> {
+        let areas = &self.areas;
+        let read = |number| areas.known(number);
+        let complete = |before| areas.complete(before);
+        let followed = self.following.follow(&areas.versions, read, complete);
+        followed.unwrap_or_else(|_| self.following.get())
+    }
+
     /// Returns the limiter of `key`, which reads the clock. The key takes no slot before its first
     /// grant.
     ///
@@ -140,11 +488,12 @@ impl<R: KeyedRules> SharedTable<R> {
     /// ```
     #[inline]
     pub fn key<K: Hash + ?Sized>(&self, key: &K) -> ClockedKey<&SharedKeyed<R>, &MonotonicClock> {
-        self.table.key(key)
+        self.latest().table.key(key)
     }
 
     /// Returns the table without the clock, for callers that pass the time. It must be from a
-    /// [`MonotonicClock`] or a [`CoarseClock`](portcullis_core::CoarseClock), in all processes.
+    /// [`MonotonicClock`] or a [`CoarseClock`](portcullis_core::CoarseClock), in all processes. The
+    /// table is that of the settings in force: call this method again for each request.
     ///
     /// ```
     /// # use portcullis_core::{Clock, MonotonicClock, Rate, TokenBucket};
@@ -160,7 +509,7 @@ impl<R: KeyedRules> SharedTable<R> {
     /// ```
     #[inline]
     pub fn keyed(&self) -> &SharedKeyed<R> {
-        self.table.limiter()
+        self.latest().table.limiter()
     }
 
     /// Vacates the slots that processes had claimed when they were killed, and returns their
@@ -185,7 +534,7 @@ impl<R: KeyedRules> SharedTable<R> {
     /// # Ok::<(), OpenError>(())
     /// ```
     pub fn recover(&self) -> usize {
-        self.recover_at(self.table.clock().now())
+        self.recover_at(MonotonicClock::new().now())
     }
 
     /// As [`recover`](Self::recover), at `now`.
@@ -202,11 +551,16 @@ impl<R: KeyedRules> SharedTable<R> {
     /// ```
     pub fn recover_at(&self, now: Timestamp) -> usize {
         let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.is_lost() {
+        let known = self.latest();
+        if known.lines().is_lost() || !known.is_in_force() {
             return 0;
         }
-        let lines: &[Line] = self.keyed().lines().as_ref();
-        let before = core::mem::take(&mut *pending);
+        let lines = known.lines().all();
+        let (number, pending) = &mut *pending;
+        let mut before = core::mem::take(pending);
+        if core::mem::replace(number, known.number()) != known.number() {
+            before.clear();
+        }
         let mut recovered = 0;
         for claim in PendingClaim::all(lines).take(MOST_PENDING) {
             // Claims come in the order of their slots, so `before` is sorted.
@@ -237,14 +591,14 @@ impl<R: KeyedRules> SharedTable<R> {
     /// # Ok::<(), OpenError>(())
     /// ```
     pub fn is_lost(&self) -> bool {
-        self.keyed().lines().is_lost()
+        self.following.get().lines().is_lost()
     }
 }
 
 impl<R: KeyedRules + Debug> Debug for SharedTable<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SharedTable")
-            .field("rules", &self.keyed().rules()[0])
+            .field("rules", &self.following.get().table.limiter().rules()[0])
             .finish_non_exhaustive()
     }
 }

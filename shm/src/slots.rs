@@ -6,6 +6,11 @@
 //! |    deadline    |   generation  |  member  |     one word per permit; all 0: free
 //! +----------------+---------------+----------+
 //! gate: number of wakes | waited                   one word for all
+//!
+//! bits 63      40   39       20   19        0
+//! +--------------+-------------+------------+
+//! |    number    |    reach    |   limit    |      one word for all, and two numbers of
+//! +--------------+-------------+------------+      milliseconds, of which `number` selects one
 //! ```
 //!
 //! The slots are the only state. A slot that is not free holds one permit for a member until the
@@ -24,7 +29,23 @@
 //! few.
 //!
 //! Invariant: each permit that is held and neither past its deadline nor of a dead member has a
-//! slot of its own. So no more permits are held than there are slots.
+//! slot of its own, before `reach`. So no more permits are held than there are slots before it.
+//!
+//! *The limit changes* by one exchange of its word, under a lock: `number` grows by 1, and `reach`
+//! is the largest of both limits and the reach before. The time of permits is written before that,
+//! to the place that the next number selects. So a process that dies in the middle of a change has
+//! changed nothing. A process takes slots before the limit that it has read, and then looks at the
+//! word again. If it has changed, it gives the slots back, and starts again. So a permit is granted
+//! under the limit that is in force.
+//!
+//! After a limit was lowered, slots beyond it may be held (`reach` is more than `limit`). Until
+//! they are given back, a process that has taken slots counts all that are held before `reach`, its
+//! own among them, and gives its own back if they are more than the limit. Of several requests, the
+//! one that takes its slot last sees those of all others, so no more than `limit` are granted. A
+//! process that finds no slot held beyond the limit lowers `reach` to it.
+//!
+//! These accesses (taking a slot, and then reading the limit and the slots) are sequentially
+//! consistent: each process writes before it reads, as in a claim of two processes for one key.
 //!
 //! *A holder gives back only words that it has written.* A member's words of different leases may
 //! be equal only if their deadlines are. So when a lease has been taken over after its deadline, a
@@ -52,6 +73,136 @@ const DEADLINE_AT: u32 = MEMBER_BITS + GENERATION_BITS;
 /// The deadline of a permit that has none.
 pub const NEVER: u64 = u64::MAX >> DEADLINE_AT;
 const WAITED: u32 = 1;
+
+/// The limit, and how long a permit lasts, as they lie in a file: atomic words and nothing else.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Limits {
+    word: AtomicU64,
+    /// In milliseconds; 0: a permit has no deadline.
+    millis: [AtomicU64; 2],
+}
+
+/// What the word of [`Limits`] says at a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limit(u64);
+
+const LIMIT_BITS: u32 = 20;
+const LIMIT: u64 = (1 << LIMIT_BITS) - 1;
+const NUMBER_AT: u32 = 2 * LIMIT_BITS;
+
+impl Limit {
+    const fn new(limit: u64, reach: u64, number: u64) -> Self {
+        Self(number << NUMBER_AT | (reach & LIMIT) << LIMIT_BITS | limit & LIMIT)
+    }
+
+    /// The limit.
+    pub const fn permits(self) -> u64 {
+        self.0 & LIMIT
+    }
+
+    /// The index that is more than those of all slots that may be held.
+    pub const fn reach(self) -> usize {
+        let (limit, reach) = (self.permits(), self.0 >> LIMIT_BITS & LIMIT);
+        (if reach > limit { reach } else { limit }) as usize
+    }
+
+    const fn number(self) -> u64 {
+        self.0 >> NUMBER_AT
+    }
+}
+
+impl Limits {
+    /// The words of a new file.
+    pub const fn first(limit: u64, millis: u64) -> [u64; 3] {
+        [Limit::new(limit, limit, 0).0, millis, 0]
+    }
+
+    /// As [`first`](Self::first).
+    #[cfg(loom)]
+    pub fn new(limit: u64) -> Self {
+        let [word, ..] = Self::first(limit, 0);
+        Self {
+            word: AtomicU64::new(word),
+            millis: [AtomicU64::new(0), AtomicU64::new(0)],
+        }
+    }
+
+    /// Returns the limit in force. Call it before taking slots.
+    pub fn get(&self) -> Limit {
+        Limit(self.word.load(SeqCst))
+    }
+
+    /// Returns how long a permit lasts that is taken under a limit. It counts only if the limit is
+    /// still in force afterward.
+    pub fn millis(&self, limit: Limit) -> u64 {
+        // Acquire: pairs with the store in `change`. If that was made for a later limit of the same
+        // place, the limit in between is seen to be in force.
+        self.millis[(limit.number() & 1) as usize].load(Acquire)
+    }
+
+    /// Changes the limit. The caller has the lock.
+    pub fn change(&self, limit: u64, millis: u64) {
+        let mut seen = self.get();
+        loop {
+            let number = seen.number().wrapping_add(1);
+            // Before the number that selects it. Release: pairs with the load in `millis`.
+            self.millis[(number & 1) as usize].store(millis, Release);
+            let reach = limit.max(seen.reach() as u64);
+            let next = Limit::new(limit, reach, number);
+            match self.word.compare_exchange(seen.0, next.0, SeqCst, SeqCst) {
+                Ok(_) => return,
+                // Another process has lowered the reach.
+                Err(newer) => seen = Limit(newer),
+            }
+        }
+    }
+
+    /// Whether the slots that the caller has taken under `limit` are granted to it: the limit is
+    /// still in force, and not exceeded. Otherwise the caller gives them back.
+    pub fn has_granted(
+        &self,
+        slots: &[AtomicU64],
+        limit: Limit,
+        is_over: impl Fn(Held) -> bool,
+    ) -> bool {
+        // Loom does not order sequentially consistent accesses by themselves.
+        #[cfg(loom)]
+        fence(SeqCst);
+        if self.word.load(SeqCst) != limit.0 {
+            return false;
+        }
+        let permits = limit.permits() as usize;
+        if limit.reach() == permits {
+            return true;
+        }
+        let reached = slots.get(..limit.reach()).unwrap_or(slots);
+        // A permit that has ended must not be renewed once it is not counted.
+        free(reached, is_over);
+        let held = |slot: &&AtomicU64| slot.load(SeqCst) != 0;
+        let (within, beyond) = reached.split_at_checked(permits).unwrap_or((reached, &[]));
+        let (within, beyond) = (
+            within.iter().filter(held).count(),
+            beyond.iter().filter(held).count(),
+        );
+        if beyond == 0 {
+            // No slot beyond the limit can be granted any more: whoever takes one there does so
+            // under a limit that is not in force.
+            let next = Limit::new(limit.permits(), limit.permits(), limit.number());
+            let _changed_meanwhile = self.word.compare_exchange(limit.0, next.0, SeqCst, Relaxed);
+        }
+        within + beyond <= permits
+    }
+}
+
+/// Returns the limit and the milliseconds in force in the words of a file.
+pub fn settings_in(words: &[u64]) -> Option<(u64, u64)> {
+    let &[word, even, odd, ..] = words else {
+        return None;
+    };
+    let limit = Limit(word);
+    Some((limit.permits(), [even, odd][(limit.number() & 1) as usize]))
+}
 
 /// The word of a slot that is not free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,7 +254,8 @@ pub fn take(
                 break;
             }
             // Acquire: pairs with `give_back`, so that the next holder sees what the former wrote.
-            match slot.compare_exchange(word, mine.0, AcqRel, Relaxed) {
+            // Sequentially consistent: see `Limits::has_granted`.
+            match slot.compare_exchange(word, mine.0, SeqCst, Relaxed) {
                 Ok(_) => return Some(at),
                 Err(newer) => word = newer,
             }

@@ -97,6 +97,9 @@ pub fn first(state: u64, settings: &Settings) -> Vec<u64> {
     words
 }
 
+/// The most versions.
+pub const MOST: usize = 32;
+
 /// The words of a version.
 const PER_VERSION: usize = 5 + WORDS;
 
@@ -106,17 +109,44 @@ pub enum Newest {
     /// The version with this number.
     InForce(u64),
     /// None. A process is changing from the version with this number to the next one, or was killed
-    /// while it did.
+    /// while it did. 0: the versions change faster than they can be looked at.
     Changing(u64),
     /// None: the stamps are those of no change.
     Damaged,
 }
 
-/// Returns which version decides, by one look at all stamps.
+/// Returns which version decides, by a look at all stamps.
 pub fn newest(versions: &[Version]) -> Newest {
-    let stamps = versions.iter().map(|version| version.stamp.load(Acquire));
-    newest_of(&stamps)
+    let look = || {
+        let mut stamps = [0; MOST];
+        for (stamp, version) in stamps.iter_mut().zip(versions) {
+            *stamp = version.stamp.load(Acquire);
+        }
+        stamps
+    };
+    let of = |stamps: &[u64; MOST]| {
+        let stamps = stamps.get(..versions.len()).unwrap_or(stamps);
+        newest_of(&stamps.iter().copied())
+    };
+    let mut stamps = look();
+    for _ in 0..LOOKS {
+        let newest = of(&stamps);
+        if newest != Newest::Damaged {
+            return newest;
+        }
+        // A change during the look may have left stamps of two moments. They only grow, so stamps
+        // that two looks see alike were there at one moment.
+        let again = look();
+        if again == stamps {
+            return Newest::Damaged;
+        }
+        stamps = again;
+    }
+    Newest::Changing(0)
 }
+
+/// How often the stamps are looked at while they change.
+const LOOKS: usize = if cfg!(loom) { 2 } else { 64 };
 
 fn newest_of(stamps: &(impl ExactSizeIterator<Item = u64> + Clone)) -> Newest {
     let count = stamps.len() as u64;
@@ -188,9 +218,7 @@ impl Version {
         settings: &Settings,
         (millis, age): (u64, u64),
     ) -> bool {
-        let changed = self.changed.load(Relaxed);
-        let is_recent = millis.saturating_sub(changed) < age && changed <= millis;
-        if self.stamp.load(Relaxed) & ((1 << STAGE_BITS) - 1) == SUPERSEDED && is_recent {
+        if self.age(millis).is_some_and(|since| since < age) {
             return false;
         }
         // Not the stamp of another number while the settings are written.
@@ -206,6 +234,14 @@ impl Version {
         // Release: the process that completes the change reads the settings.
         before.stamp.store(stamp(number, SUPERSEDED), Release);
         true
+    }
+
+    /// How many milliseconds ago this version was superseded. `None` if it was not, or if the time
+    /// is one of a damaged file.
+    pub fn age(&self, millis: u64) -> Option<u64> {
+        let is_superseded = self.stamp.load(Relaxed) & ((1 << STAGE_BITS) - 1) == SUPERSEDED;
+        let age = millis.checked_sub(self.changed.load(Relaxed));
+        age.filter(|_| is_superseded)
     }
 
     /// Steps 3 and 4 of a change to this version from number `number`. The caller has the lock, and
@@ -254,6 +290,45 @@ mod tests {
         assert_eq!(newest(&between), Newest::Changing(1));
         let before = [stamp(2, PENDING), stamp(1, IN_FORCE)];
         assert_eq!(newest(&before), Newest::InForce(1));
+    }
+
+    #[test]
+    fn a_look_during_changes_finds_no_damage() {
+        let version = |stamp| Version {
+            state: StateWord::new(0),
+            stamp: AtomicU64::new(stamp),
+            changed: AtomicU64::new(0),
+            fingerprint: AtomicU64::new(0),
+            room: AtomicU64::new(0),
+            settings: [const { AtomicU64::new(0) }; WORDS],
+        };
+        let versions = [0, stamp(1, IN_FORCE), 0, 0].map(version);
+        let settings = Settings {
+            words: [0; WORDS],
+            fingerprint: 0,
+            room: 0,
+        };
+        let is_over = core::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for number in 1.. {
+                    let (before, next) =
+                        (numbered(&versions, number), numbered(&versions, number + 1));
+                    assert!(next.supersede(before, number, &settings, (0, 0)));
+                    next.complete(number, || ());
+                    if is_over.load(Relaxed) {
+                        break;
+                    }
+                }
+            });
+            let mut damaged = 0;
+            let begun = std::time::Instant::now();
+            while begun.elapsed().as_millis() < 1_500 {
+                damaged += u32::from(newest(&versions) == Newest::Damaged);
+            }
+            is_over.store(true, Relaxed);
+            assert_eq!(damaged, 0);
+        });
     }
 
     #[test]

@@ -21,6 +21,18 @@ fn child() {
     match role[..] {
         ["take", file, journal] => take(&SharedFile::at(file), Path::new(journal)),
         ["change", file, pause] => change(&SharedFile::at(file), pause.parse().unwrap()),
+        ["change_table", file, burst] => {
+            let file = SharedFile::at(file).changing();
+            println!("\nready");
+            // Another change may be under way, of a process that was killed.
+            let changed = file.table(bucket(burst.parse().unwrap()), KEYS);
+            assert!(matches!(changed, Ok(_) | Err(OpenError::Busy { .. })));
+            println!("\nchanged");
+        }
+        ["hold", file, journal] => hold(&SharedFile::at(file), Path::new(journal)),
+        ["change_at_once", file, journal] => {
+            change_at_once(&SharedFile::at(file), Path::new(journal));
+        }
         [] => {}
         _ => panic!("{role:?}"),
     }
@@ -365,4 +377,175 @@ fn four_processes_follow_changes_while_processes_are_killed() {
 #[ignore = "half a minute"]
 fn four_processes_follow_changes_for_long() {
     four_processes_follow(seconds(30));
+}
+
+/// The limits at once that a process sets in turn.
+const AT_ONCE: [u32; 2] = [1, 6];
+
+/// Holds permits for short times until it is killed. The journal says when each request began.
+fn hold(file: &SharedFile, journal: &Path) {
+    let open = || {
+        AT_ONCE
+            .iter()
+            .find_map(|&limit| file.concurrency(limit, None).ok())
+    };
+    let limit = (0..100).find_map(|_| open()).unwrap();
+    let mut journal = Journal::open(journal);
+    for nth in 0_u64.. {
+        let begun = now();
+        let Ok(lease) = limit.acquire_timeout(1, Duration::from_millis(20)) else {
+            continue;
+        };
+        let from = now();
+        while now().as_nanos() < from.as_nanos() + nth % 7 * 50_000 {
+            core::hint::spin_loop();
+        }
+        // It is held until it is dropped.
+        journal.write(from, now(), begun.as_nanos());
+        drop(lease);
+    }
+}
+
+/// Changes the limit until it is killed. The journal says when each limit was certainly in force.
+fn change_at_once(file: &SharedFile, journal: &Path) {
+    let file = file.clone().changing();
+    let mut journal = Journal::open(journal);
+    for limit in AT_ONCE.into_iter().cycle() {
+        if let Err(error) = file.concurrency(limit, None) {
+            assert!(matches!(error, OpenError::Busy { .. }), "{error}");
+            continue;
+        }
+        let from = now();
+        std::thread::sleep(Duration::from_millis(3));
+        journal.write(from, now(), limit.into());
+    }
+}
+
+/// The leases that one process after another was granted while a limit of 1 was in force, and how
+/// many others were held at that moment.
+fn four_processes_hold_while_the_limit_changes(time: Duration) {
+    let folder = Folder::new(&format!("hold-{}", time.as_secs()));
+    let paths = ["limit", "held", "limits"].map(|name| folder.path(name));
+    let [file, held, limits] = paths.each_ref().map(|path| path.to_str().unwrap());
+    drop(folder.file("limit").concurrency(AT_ONCE[0], None).unwrap());
+    let start = || Process::start(&["hold", file, held]);
+    let change = || Process::start(&["change_at_once", file, limits]);
+    let mut children: Vec<_> = (0..4).map(|_| start()).collect();
+    let (begun, mut changer, mut nth) = (Instant::now(), Some(change()), 0);
+    while begun.elapsed() < time {
+        std::thread::sleep(time / 20);
+        // One at a time: what it records is in force.
+        if let Some(changer) = changer.take() {
+            changer.kill();
+        }
+        changer = Some(change());
+        core::mem::replace(&mut children[nth % 4], start()).kill();
+        nth += 1;
+    }
+    children.into_iter().chain(changer).for_each(Process::kill);
+    let held = Journal::read(&paths[1]);
+    let limits = Journal::read(&paths[2]);
+    let (mut judged, mut most) = (0, 0);
+    for lease in &held {
+        let in_force = limits.iter().any(|limit| {
+            limit.permits == 1 && limit.earliest <= lease.permits && lease.earliest <= limit.latest
+        });
+        let at_once = held
+            .iter()
+            .filter(|other| (other.earliest..=other.latest).contains(&lease.earliest))
+            .count();
+        assert!(at_once <= 6, "{at_once} leases at {}", lease.earliest);
+        most = most.max(at_once);
+        if in_force {
+            judged += 1;
+            assert_eq!(at_once, 1, "a lease was granted under a limit of 1");
+        }
+    }
+    println!(
+        "{} leases, {judged} under a limit of 1, at most {most} at once",
+        held.len()
+    );
+    assert!(
+        judged > 5 && most > 1,
+        "{judged} leases, at most {most} at once"
+    );
+    let limit = folder
+        .file("limit")
+        .changing()
+        .concurrency(6, None)
+        .unwrap();
+    let all = limit.acquire_timeout(6, Duration::from_secs(1));
+    assert!(all.is_ok(), "{} permits are lost", limit.in_use());
+}
+
+#[test]
+fn four_processes_keep_a_limit_at_once_that_changes_while_processes_are_killed() {
+    four_processes_hold_while_the_limit_changes(Duration::from_secs(3));
+}
+
+#[test]
+#[ignore = "half a minute"]
+fn four_processes_keep_a_limit_at_once_that_changes_for_long() {
+    four_processes_hold_while_the_limit_changes(seconds(30));
+}
+
+/// So many that a change takes a few milliseconds.
+const KEYS: usize = 20_000;
+
+#[test]
+fn a_table_loses_no_permit_when_processes_are_killed_while_they_change_it() {
+    let folder = Folder::new("table-kills");
+    let file = folder.file("users");
+    let users = file.table(bucket(1_000), KEYS).unwrap();
+    let mut taken = vec![0; KEYS];
+    let (mut began, mut completed) = (0, 0);
+    for round in 0..60 {
+        let burst = 1_000 + (round + 1) % 2 * 500;
+        let path = folder.path("users");
+        let words = ["change_table", path.to_str().unwrap(), &burst.to_string()];
+        let mut changer = Process::start(&words);
+        changer.until("ready");
+        let begun = Instant::now();
+        // Requests go on while the table changes, and after the changer was killed.
+        let (mut changer, mut has_changed) = (Some(changer), false);
+        for nth in 0_usize.. {
+            let key = nth * 7_919 % KEYS;
+            match users.key(&key).try_acquire(1) {
+                Ok(_) => taken[key] += 1,
+                Err(Denied::Crowded { .. }) => {}
+                Err(denied) => panic!("{denied}"),
+            }
+            if begun.elapsed() > Duration::from_micros(700 * (round % 20)) {
+                let lines = changer.take().map(Process::kill_for_lines);
+                has_changed |= lines.is_some_and(|lines| lines.iter().any(|l| l == "changed"));
+            }
+            if begun.elapsed() > Duration::from_millis(25) {
+                break;
+            }
+        }
+        // Completes the change, if it was begun. A test that starts a process has its lock too, for
+        // a moment.
+        let begun = Instant::now();
+        while users.key(&0_usize).available() == 0 {
+            assert!(begun.elapsed() < Duration::from_secs(9));
+        }
+        let settings = file.describe().unwrap().settings;
+        let in_force = if settings.contains("burst 1500") {
+            1_500
+        } else {
+            1_000
+        };
+        began += usize::from(in_force == burst);
+        completed += usize::from(in_force == burst && !has_changed);
+        for (key, taken) in taken.iter().enumerate().step_by(101) {
+            let left = users.key(&key).available();
+            assert_eq!(left, in_force - taken, "round {round}, key {key}");
+        }
+        // As if a minute had passed.
+        for version in 0..32 {
+            write(&folder.path("users"), version, 16, &[0]);
+        }
+    }
+    println!("{began} changes were begun; of {completed} the process was killed before the end");
+    assert!(completed > 0, "{began} changes");
 }

@@ -220,3 +220,109 @@ fn threads_of_a_process_share_the_limit() {
     });
     assert_eq!(limit.in_use(), 0);
 }
+
+#[test]
+fn the_limit_changes_for_all_processes() {
+    let folder = Folder::new("at-once-changed");
+    let file = folder.file("limit");
+    let old = limit(&file);
+    let three = old.try_acquire(3).unwrap();
+    let new = file.clone().changing().concurrency(6, None).unwrap();
+    assert_eq!((old.limit(), new.limit(), new.in_use()), (6, 6, 3));
+    let text = file.describe().unwrap().settings;
+    assert!(text.contains("limit 6"), "{text}");
+    let others = old.try_acquire(3).unwrap();
+    assert!(new.try_acquire(1).is_err() && old.try_acquire(0).is_err());
+    let text = file.concurrency(4, None).unwrap_err().to_string();
+    assert!(
+        text.contains("limit 6") && text.contains("limit 4"),
+        "{text}"
+    );
+    drop((three, others));
+    assert_eq!(new.in_use(), 0);
+}
+
+#[test]
+fn permits_in_use_count_under_a_lower_limit() {
+    let folder = Folder::new("at-once-lowered");
+    let file = folder.file("limit").changing();
+    let limit = file.concurrency(6, None).unwrap();
+    let mut leases: Vec<_> = (0..6).map(|_| limit.try_acquire(1).unwrap()).collect();
+    let lower = file.concurrency(2, None).unwrap();
+    // Those in the first slots are given back first.
+    for left in (2..6).rev() {
+        drop(leases.remove(0));
+        assert_eq!(lower.in_use(), left);
+        assert!(lower.try_acquire(1).is_err(), "{left} are in use");
+        assert!(lower.try_acquire(0).is_err(), "{left} are in use");
+        assert!(limit.acquire_timeout(1, Duration::from_millis(1)).is_err());
+    }
+    drop(leases.pop());
+    let one = lower.try_acquire(1).unwrap();
+    assert!(limit.try_acquire(1).is_err());
+    drop((one, leases));
+    let both = limit.try_acquire(2).unwrap();
+    assert!(lower.try_acquire(1).is_err());
+    drop(both);
+    // Once nothing is held beyond the limit, it is as that of a new file.
+    let all: Vec<_> = (0..3).map(|_| lower.try_acquire(1)).collect();
+    assert_eq!(all.iter().filter(|lease| lease.is_ok()).count(), 2);
+}
+
+#[test]
+fn the_time_of_permits_changes_for_those_that_are_taken_or_renewed_later() {
+    let folder = Folder::new("at-once-times");
+    let file = folder.file("limit").changing();
+    let limit = file.concurrency(3, None).unwrap();
+    let (endless, mut renewed) = (limit.try_acquire(1).unwrap(), limit.try_acquire(1).unwrap());
+    let _changed = file
+        .concurrency(3, Some(Duration::from_millis(20)))
+        .unwrap();
+    renewed.renew().unwrap();
+    let ending = limit.try_acquire(1).unwrap();
+    std::thread::sleep(Duration::from_millis(30));
+    assert!(endless.is_held() && !renewed.is_held() && !ending.is_held());
+    assert_eq!(limit.in_use(), 1);
+    let _changed = file.concurrency(3, None).unwrap();
+    let both = limit.try_acquire(2).unwrap();
+    std::thread::sleep(Duration::from_millis(30));
+    assert!(both.is_held() && limit.try_acquire(1).is_err());
+}
+
+#[test]
+fn a_waiter_gets_a_permit_when_the_limit_is_raised() {
+    let folder = Folder::new("at-once-raised");
+    let file = folder.file("limit").changing();
+    let limit = file.concurrency(1, None).unwrap();
+    let _lease = limit.try_acquire(1).unwrap();
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| limit.acquire_timeout(1, Duration::from_secs(9)).is_ok());
+        std::thread::sleep(Duration::from_millis(20));
+        let _raised = file.concurrency(2, None).unwrap();
+        assert!(waiter.join().unwrap());
+    });
+}
+
+#[test]
+fn a_wait_for_several_permits_sleeps() {
+    let folder = Folder::new("at-once-sleeps");
+    let limit = limit(&folder.file("limit"));
+    let _lease = limit.try_acquire(3).unwrap();
+    let cpu = || {
+        let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
+        let after = stat.rsplit_once(')').unwrap().1;
+        let times = after.split_whitespace().skip(11).take(2);
+        times
+            .map(|ticks| ticks.parse::<u64>().unwrap())
+            .sum::<u64>()
+    };
+    let before = cpu();
+    assert!(
+        limit
+            .acquire_timeout(2, Duration::from_millis(500))
+            .is_err()
+    );
+    let ticks = cpu() - before;
+    println!("{ticks} ticks");
+    assert!(ticks < 10, "{ticks} ticks of 10 ms in half a second");
+}

@@ -64,6 +64,9 @@ fn a_table_for_other_keys_or_limits_is_refused() {
     assert_eq!(folder.names(), ["users"], "nothing is left of it");
 }
 
+/// Where the lines begin, after the header and the settings.
+const LINES_AT: u64 = 8192;
+
 /// Turns all held slots into claims, as a process leaves them that is killed while it claims.
 fn leave_claimed(file: &Path) -> usize {
     const HELD: u64 = 1 << 20;
@@ -74,7 +77,7 @@ fn leave_claimed(file: &Path) -> usize {
         .unwrap();
     let size = file.metadata().unwrap().len();
     let mut changed = 0;
-    for at in (4096..size).step_by(8) {
+    for at in (LINES_AT..size).step_by(8) {
         let mut word = [0; 8];
         file.read_exact_at(&mut word, at).unwrap();
         let word = u64::from_ne_bytes(word);
@@ -126,4 +129,246 @@ fn a_table_whose_file_is_truncated_denies() {
     }
     assert_eq!(users.recover(), 0);
     assert_eq!(users.keyed().statistics_at(now()).live, 0);
+}
+
+#[test]
+fn a_table_that_has_changed_and_whose_lines_are_truncated_denies() {
+    let folder = Folder::new("lost-changed");
+    let file = folder.file("users");
+    drop(file.table(bucket(), 1_000).unwrap());
+    let changed = TokenBucket::new(Rate::ZERO, 30);
+    let users = file.changing().table(changed, 1_000).unwrap();
+    assert!(users.key("alice").try_acquire(1).is_ok());
+    let opened = OpenOptions::new().write(true).open(folder.path("users"));
+    // The settings remain.
+    opened.unwrap().set_len(LINES_AT).unwrap();
+    let _granted_as_by_an_empty_table = users.key("alice").try_acquire(1).is_ok();
+    assert!(users.is_lost());
+    for key in 0..100 {
+        let denied = users.key(&key).try_acquire(1).map(drop);
+        assert!(matches!(denied, Err(Denied::Crowded { .. })), "{denied:?}");
+    }
+}
+
+fn refilled(burst: u64) -> TokenBucket {
+    TokenBucket::new(Rate::per_second(1), burst)
+}
+
+#[test]
+fn the_settings_of_a_table_change_for_all_processes() {
+    let folder = Folder::new("table-changed");
+    let file = folder.file("users");
+    let bucket = |burst| TokenBucket::new(Rate::ZERO, burst);
+    let old = file.table(bucket(20), 1_000).unwrap();
+    for key in 0..1_000_u32 {
+        assert!(old.key(&key).try_acquire(1 + key % 15).is_ok());
+    }
+    let kept = old.key(&7_u32);
+    let size = || std::fs::metadata(folder.path("users")).unwrap().len();
+    let before = size();
+    let new = file.clone().changing().table(bucket(30), 1_000).unwrap();
+    assert_eq!(size() - before, before - 4096 - 4096);
+    let denied = kept.try_acquire(1).map(drop);
+    assert!(matches!(denied, Err(Denied::Crowded { .. })), "{denied:?}");
+    for key in 0..1_000_u32 {
+        let left = 29 - u64::from(key % 15);
+        assert_eq!(
+            (old.key(&key).available(), new.key(&key).available()),
+            (left, left)
+        );
+        assert!(old.key(&key).try_acquire(left as u32).is_ok());
+        assert!(new.key(&key).try_acquire(1).is_err());
+    }
+    assert_eq!(old.key("new").available(), 30);
+    assert_eq!(new.recover(), 0);
+
+    let text = file.table(bucket(20), 1_000).unwrap_err().to_string();
+    assert!(
+        text.contains("burst 30") && text.contains("burst 20"),
+        "{text}"
+    );
+    let other = file.clone().changing().table(bucket(30), 1_001);
+    assert!(matches!(
+        other.unwrap_err(),
+        OpenError::OtherSettings { .. }
+    ));
+    let joined = file.table(bucket(30), 1_000).unwrap();
+    assert_eq!(joined.key(&5_u32).available(), 0);
+    let text = file.describe().unwrap().settings;
+    assert!(
+        text.contains("1000 keys") && text.contains("burst 30"),
+        "{text}"
+    );
+    let often = file.changing().table(bucket(40), 1_000).unwrap_err();
+    assert!(
+        matches!(often, OpenError::Changes { most: 1, .. }),
+        "{often}"
+    );
+}
+
+#[test]
+fn a_table_changes_again_after_a_minute() {
+    let folder = Folder::new("table-again");
+    let file = folder.file("users").changing();
+    let old = file.table(refilled(20), 100).unwrap();
+    assert!(old.key("a").try_acquire(20).is_ok());
+    let kept = old.key("a");
+    let bursts = [30, 25, 40];
+    for (nth, burst) in bursts.into_iter().enumerate() {
+        let _new = file.table(refilled(burst), 100).unwrap();
+        let left = [10, 5, 20][nth];
+        assert!(
+            (left..left + 3).contains(&old.key("a").available()),
+            "burst {burst}"
+        );
+        // Also when its lines are used again, under other settings.
+        let denied = kept.try_acquire(1).map(drop);
+        assert!(matches!(denied, Err(Denied::Crowded { .. })), "{denied:?}");
+        // As if a minute had passed: no version was superseded of late.
+        for version in 0..4 {
+            write(&folder.path("users"), 128 * version + 16, 0);
+        }
+    }
+}
+
+/// Writes a word, at an offset after the header.
+fn write(file: &Path, at: u64, word: u64) {
+    let file = OpenOptions::new().write(true).open(file).unwrap();
+    file.write_all_at(&word.to_ne_bytes(), 4096 + at).unwrap();
+}
+
+#[test]
+fn a_change_of_a_table_whose_process_was_killed_is_completed_by_others() {
+    let lines = portcullis_core::Line::count_for_keys(100) as u64;
+    // The change was killed after it had closed this many slots; none: before it superseded.
+    for closed in [None, Some(0), Some(1), Some(200), Some(8 * lines)] {
+        let folder = Folder::new(&format!("table-killed-{closed:?}"));
+        let file = folder.file("users");
+        let bucket = |burst| TokenBucket::new(Rate::ZERO, burst);
+        let old = file.table(bucket(20), 100).unwrap();
+        for key in 0..100 {
+            assert!(old.key(&key).try_acquire(12).is_ok());
+        }
+        // The file of a change that was not killed, with the same keys in the same slots.
+        let path = folder.path("users");
+        let before = std::fs::read(&path).unwrap();
+        drop(file.clone().changing().table(bucket(30), 100).unwrap());
+        let after = std::fs::read(&path).unwrap();
+        let area = |nth: usize| 8192 + nth * lines as usize * 64;
+        let mut killed = after.clone();
+        // The slots of the first area that were not closed yet, and stale ones of the second.
+        let from = area(0) + 8 * closed.unwrap_or(0) as usize;
+        killed[from..area(1)].copy_from_slice(&before[from..area(1)]);
+        let to = area(1) + 8 * closed.unwrap_or(0) as usize;
+        killed[to..].fill(0xa5);
+        let stamps = match closed {
+            None => [(1_u64, 2_u64), (2, 1)],
+            Some(_) => [(1, 3), (2, 1)],
+        };
+        for (number, stage) in stamps {
+            let at = 4096 + 128 * number as usize + 8;
+            killed[at..at + 8].copy_from_slice(&(number << 2 | stage).to_ne_bytes());
+        }
+        std::fs::write(&path, &killed).unwrap();
+        let left = if closed.is_none() { 8 } else { 18 };
+        for key in 0..100 {
+            assert_eq!(
+                old.key(&key).available(),
+                left,
+                "{closed:?} slots, key {key}"
+            );
+        }
+        let burst = if closed.is_none() { 20 } else { 30 };
+        let joined = file.table(bucket(burst), 100).unwrap();
+        assert!(joined.key(&3).try_acquire(left as u32).is_ok());
+        assert!(old.key(&3).try_acquire(1).is_err());
+    }
+}
+
+#[test]
+fn a_claim_that_is_under_way_delays_a_change() {
+    let folder = Folder::new("table-claim");
+    let file = folder.file("users");
+    let users = file.table(bucket(), 100).unwrap();
+    let _ = users.key("alice").try_acquire(20).unwrap();
+    let path = folder.path("users");
+    let held = std::fs::read(&path).unwrap().split_off(LINES_AT as usize);
+    assert_eq!(leave_claimed(&path), 1);
+    std::thread::scope(|scope| {
+        let change = scope.spawn(|| {
+            let changed = TokenBucket::new(Rate::ZERO, 30);
+            file.clone().changing().table(changed, 100).map(drop)
+        });
+        std::thread::sleep(Duration::from_millis(200));
+        assert!(!change.is_finished());
+        assert!(users.key("bob").try_acquire(1).is_err());
+        // The claim ends.
+        let opened = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(&path)
+            .unwrap();
+        let size = opened.metadata().unwrap().len();
+        for at in (LINES_AT..size).step_by(8) {
+            let mut word = [0; 8];
+            opened.read_exact_at(&mut word, at).unwrap();
+            let word = u64::from_ne_bytes(word);
+            if word != 0 && word >> 20 == 0 {
+                // With the state that it had.
+                opened
+                    .write_all_at(&held_word(&held, word).to_ne_bytes(), at)
+                    .unwrap();
+                break;
+            }
+        }
+        change.join().unwrap().unwrap();
+    });
+    assert_eq!(users.key("alice").available(), 10);
+    assert_eq!(users.key("bob").available(), 30);
+}
+
+/// The word among `words` whose tag is `tag`.
+fn held_word(words: &[u8], tag: u64) -> u64 {
+    let words = words.chunks_exact(8);
+    let mut words = words.map(|word| u64::from_ne_bytes(word.try_into().unwrap()));
+    words.find(|word| word & 0xf_ffff == tag).unwrap()
+}
+
+#[test]
+fn threads_that_take_while_a_table_changes_get_no_permit_twice() {
+    for round in 0..10 {
+        let folder = Folder::new(&format!("table-threads-{round}"));
+        let bucket = |burst| TokenBucket::new(Rate::ZERO, burst);
+        let file = folder.file("users").changing();
+        let open = || folder.file("users").table(bucket(5_000), 100).unwrap();
+        let tables = [open(), open()];
+        let granted: u64 = std::thread::scope(|scope| {
+            let threads = [0, 1, 0, 1].map(|nth| {
+                let users = &tables[nth];
+                scope.spawn(move || {
+                    let (mut granted, mut exhausted) = (0, [false; 8]);
+                    while exhausted != [true; 8] {
+                        for (key, exhausted) in exhausted.iter_mut().enumerate() {
+                            match users.key(&key).try_acquire(1).map(drop) {
+                                Ok(()) => granted += 1,
+                                Err(Denied::Exhausted { .. }) => *exhausted = true,
+                                Err(Denied::Crowded { .. }) => {}
+                                Err(denied) => panic!("{denied}"),
+                            }
+                        }
+                    }
+                    granted
+                })
+            });
+            std::thread::sleep(Duration::from_micros(200 * round));
+            drop(file.table(bucket(5_100), 100).unwrap());
+            threads.map(|thread| thread.join().unwrap()).iter().sum()
+        });
+        // Nothing is lost: a grant that a change overtakes is in what it hands over.
+        assert!((40_000..=40_800).contains(&granted), "{granted}");
+        let left: u64 = (0..8_usize)
+            .map(|key| tables[0].key(&key).available())
+            .sum();
+        assert_eq!(granted + left, 40_800, "round {round}");
+    }
 }

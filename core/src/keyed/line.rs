@@ -50,6 +50,9 @@ use crate::sync::atomic::fence;
 use crate::sync::const_unless_loom;
 use crate::word::{AtomicWord, NativeWord, STATE_AT};
 
+/// How often a slot is read again while it is handed over. So a process that writes it all the time
+/// delays no other.
+const HAND_OVERS: usize = if cfg!(loom) { 4 } else { 1_000 };
 /// Slots in a line. Fewer under loom.
 pub(crate) const PLACES: usize = if cfg!(loom) { 2 } else { 8 };
 const HALF: usize = PLACES / 2;
@@ -530,6 +533,41 @@ impl<'t> Entry<'t> {
             None => to.word.store(0, Relaxed),
         }
         true
+    }
+
+    /// Hands the key of this slot over to the slot `to` of a table that no call uses yet, with the
+    /// state that `convert` returns, and closes this slot: see [`moving`](super::moving). Returns
+    /// `false` if a claim of this slot is under way, unless claims are to be abandoned, or if the
+    /// slot changed each time.
+    pub(crate) fn hand_over(
+        self,
+        to: Self,
+        abandon_claims: bool,
+        convert: impl Fn(Held) -> u64,
+    ) -> bool {
+        // Acquire: pairs with the release of earlier uses.
+        let mut word = self.word.load(Acquire);
+        for _ in 0..HAND_OVERS {
+            if is_closed(word) {
+                return true;
+            }
+            let held = Held::of(word);
+            if held.is_none() && word != 0 && !abandon_claims {
+                return false;
+            }
+            // Before the slot is closed: if this process is killed in between, the next one does
+            // both again. Relaxed: the exchange publishes it.
+            let handed = held.map_or(0, |held| held.with(convert(held)));
+            to.word.store(handed, Relaxed);
+            match self
+                .word
+                .compare_exchange_weak(word, word & TAG | CLOSED, AcqRel, Acquire)
+            {
+                Ok(_) => return true,
+                Err(newer) => word = newer,
+            }
+        }
+        false
     }
 
     /// Claims the slot for the key that holds it, so that it can be vacated, if `is_forgettable`

@@ -31,6 +31,12 @@
 //! claimed for it. If all slots of a key are closed without its tag, the key held none, and neither
 //! can claim one.
 //!
+//! In memory that processes share, a process may be killed between any two steps. Between steps 2
+//! and 3 it would take the state with it. So there the keys are *handed over*: no call uses the
+//! other table before the last slot is closed. The state is written to the other table first, and
+//! then the slot is closed, by an exchange of the word that was converted. A process that goes on
+//! after another one was killed skips the slots that are closed, and does both steps of all others.
+//!
 //! A table with several limits for each key: see [`keyed_list`](super::keyed_list).
 
 use core::hash::BuildHasher;
@@ -146,6 +152,64 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher> Keyed<R, M, S> {
         line::entries_from(before, 0, Width::ONE)
             .zip(line::entries_from(after, 0, Width::ONE))
             .filter(|(from, to)| !from.move_to(*to, |_| false, convert))
+            .count()
+    }
+
+    /// Hands all keys over to the table `to`, which has other settings, and which no call uses yet.
+    /// Returns the number of slots that it could not hand over, because another thread was claiming
+    /// them or kept writing them: call it again until it returns 0. Then use `to` instead of this
+    /// table, whose slots are all closed.
+    ///
+    /// For tables in memory that processes share. What moves, and the bound, are those of
+    /// [`move_to`](Self::move_to). Other than there, a key is denied with
+    /// [`Denied::Crowded`](crate::Denied::Crowded) from its own hand-over on, until its callers use
+    /// `to`. In return the process of this call may be killed at any instruction: another process
+    /// then makes the same call, and nothing is lost. One call may run at a time.
+    ///
+    /// `to` may have any contents before. With `abandon_claims`, claims that are under way are
+    /// taken for those of dead threads: wait for them for the [staleness](Self::staleness) before.
+    ///
+    /// # Panics
+    ///
+    /// If the tables differ in their numbers of lines.
+    ///
+    /// # Cost
+    ///
+    /// Reads and writes both tables. Makes no other call wait.
+    ///
+    /// ```
+    /// # use portcullis_core::{Keyed, Limiter, Line, Rate, Seed, Timestamp, TokenBucketRules};
+    /// let lines = || (0..64).map(|_| Line::new()).collect::<Vec<_>>();
+    /// let rules = |burst| TokenBucketRules::new(Rate::per_second(1), burst);
+    /// let before = Keyed::new(rules(10), lines(), Seed::new());
+    /// let now = Timestamp::from_secs(9);
+    /// let _ = before.key("alice").try_acquire_at(now, 4)?;
+    ///
+    /// let after = Keyed::new(rules(20), lines(), Seed::new());
+    /// assert_eq!(before.hand_over_to(&after, now, false), 0);
+    /// assert!(before.key("alice").try_acquire_at(now, 1).is_err());
+    /// assert_eq!(after.key("alice").available_at(now), 16);
+    /// # Ok::<(), portcullis_core::Denied>(())
+    /// ```
+    pub fn hand_over_to<L: AsRef<[Line]>, H: BuildHasher>(
+        &self,
+        to: &Keyed<R, L, H>,
+        now: Timestamp,
+        abandon_claims: bool,
+    ) -> usize
+    where
+        R: MovableRules,
+    {
+        let (before, after) = (self.table.lines(), to.table.lines());
+        assert_eq!(
+            before.len(),
+            after.len(),
+            "the tables differ in their numbers of lines"
+        );
+        let convert = |held: Held| to.rules[0].moved(&self.rules[0], held.state(), now);
+        line::entries_from(before, 0, Width::ONE)
+            .zip(line::entries_from(after, 0, Width::ONE))
+            .filter(|(from, to)| !from.hand_over(*to, abandon_claims, convert))
             .count()
     }
 

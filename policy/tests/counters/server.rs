@@ -2,6 +2,7 @@
 
 use core::time::Duration;
 use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Instant;
@@ -11,25 +12,49 @@ use portcullis_policy::counters::{RedisSettings, RedisStore};
 const SECOND: Duration = Duration::from_secs(1);
 
 /// A server of one test.
+#[allow(dead_code, reason = "tests that include this module use a part of it")]
 pub(crate) struct Server {
     child: Child,
     pub(crate) port: u16,
+    /// Where it keeps what it knows, if it does.
+    folder: Option<PathBuf>,
 }
 
+#[allow(dead_code, reason = "as above")]
 impl Server {
     /// Starts a server: the one that `PORTCULLIS_REDIS` names, or the one that is installed. `None`
     /// if there is none, outside of CI.
     pub(crate) fn start() -> Option<Self> {
+        Self::start_on(Self::free_port())
+    }
+
+    /// As [`start`](Self::start), with a server that writes each change to a file in `folder`
+    /// before it answers.
+    pub(crate) fn start_durable(folder: &Path) -> Option<Self> {
+        Self::start_with(Self::free_port(), Some(folder.to_owned()))
+    }
+
+    fn free_port() -> u16 {
         let free = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = free.local_addr().unwrap().port();
         drop(free);
-        Self::start_on(port)
+        port
     }
 
     pub(crate) fn start_on(port: u16) -> Option<Self> {
+        Self::start_with(port, None)
+    }
+
+    fn start_with(port: u16, folder: Option<PathBuf>) -> Option<Self> {
         let program = std::env::var_os("PORTCULLIS_REDIS");
         let mut server = Command::new(program.unwrap_or_else(|| "redis-server".into()));
-        server.args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]);
+        server.args(["--bind", "127.0.0.1", "--save", ""]);
+        match &folder {
+            None => server.args(["--appendonly", "no"]),
+            Some(folder) => server
+                .args(["--appendonly", "yes", "--appendfsync", "always", "--dir"])
+                .arg(folder),
+        };
         server.args(["--port", &port.to_string()]);
         let child = match server.stdout(Stdio::null()).spawn() {
             Ok(child) => child,
@@ -43,7 +68,11 @@ impl Server {
                 return None;
             }
         };
-        let server = Self { child, port };
+        let server = Self {
+            child,
+            port,
+            folder,
+        };
         let begun = Instant::now();
         while TcpStream::connect(("127.0.0.1", port)).is_err() {
             assert!(begun.elapsed() < 20 * SECOND, "the server does not start");
@@ -81,6 +110,13 @@ impl Server {
         let pid = self.child.id().to_string();
         let sent = Command::new("kill").args([name, &pid]).status().unwrap();
         assert!(sent.success());
+    }
+
+    /// Kills the server, and starts it again after a time.
+    pub(crate) fn restart_after(&mut self, time: Duration) {
+        self.stop();
+        thread::sleep(time);
+        *self = Self::start_with(self.port, self.folder.take()).expect("it was started before");
     }
 
     pub(crate) fn stop(&mut self) {

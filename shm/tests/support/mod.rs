@@ -111,9 +111,15 @@ impl Process {
         self.child.wait().unwrap()
     }
 
-    pub(crate) fn kill(mut self) {
+    pub(crate) fn kill(self) {
+        self.kill_for_lines();
+    }
+
+    /// Kills the process. Returns the lines that it had written.
+    pub(crate) fn kill_for_lines(mut self) -> Vec<String> {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
+        self.output.lines().map_while(Result::ok).collect()
     }
 }
 

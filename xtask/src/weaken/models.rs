@@ -1076,6 +1076,14 @@ pub(super) const MUTANTS: &[Mutant] = &[
             "wide::a_refund_to_a_stripe_that_is_emptied_is_exact_or_nothing",
         ),
     },
+    // Keys that are handed over to another table, by a process that may be killed.
+    Mutant {
+        file: LINE,
+        within: "pub(crate) fn hand_over(",
+        text: "to.word.store(handed, Relaxed);",
+        by: "",
+        test: ("moving", "a_slot_is_handed_over_before_it_is_closed"),
+    },
     // Keys that move to another table.
     Mutant {
         file: LINE,

@@ -127,8 +127,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: VERSIONS,
         within: "pub fn supersede(",
-        text: "== SUPERSEDED && is_recent",
-        by: "== SUPERSEDED && false && is_recent",
+        text: "is_some_and(|since| since < age)",
+        by: "is_some_and(|_| false)",
         test: ("changes", "settings_change_at_most_31_times_a_minute"),
     },
     // A lease of a dead process is lost, or one of a live process is taken.
@@ -193,16 +193,19 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: MAPPING,
         within: "fn as_ref(&self) -> &[Line]",
-        text: "if self.is_lost() {",
-        by: "if false {",
-        test: ("tables", "a_table_whose_file_is_truncated_denies"),
+        text: "if self.is_lost() || !self.is_in_force() {",
+        by: "if !self.is_in_force() {",
+        test: (
+            "tables",
+            "a_table_that_has_changed_and_whose_lines_are_truncated_denies",
+        ),
     },
     // Processes disagree on the slot of a key.
     Mutant {
         file: SHARED_TABLE,
         within: "pub fn table<L, R>(",
-        text: "seed.set(header.seed)",
-        by: "seed.set([header.seed[0], u64::from(std::process::id())])",
+        text: "seed: header.seed,",
+        by: "seed: [header.seed[0], u64::from(std::process::id())],",
         test: (
             "processes",
             "four_processes_share_one_table_of_a_million_keys",
@@ -251,6 +254,28 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ),
     },
     Mutant {
+        file: SLOTS,
+        within: "pub fn change(",
+        text: "let reach = limit.max(seen.reach() as u64);",
+        by: "let reach = limit;",
+        test: ("concurrency", "permits_in_use_count_under_a_lower_limit"),
+    },
+    Mutant {
+        file: SHARED_CONCURRENCY,
+        within: "fn take(",
+        text: "if n != 1 || limit.reach() > permits {",
+        by: "if n == 0 {",
+        test: ("concurrency", "a_wait_for_several_permits_sleeps"),
+    },
+    // A table that changes.
+    Mutant {
+        file: MAPPING,
+        within: "impl AsRef<[Line]> for MappedLines {",
+        text: "if self.is_lost() || !self.is_in_force() {",
+        by: "if self.is_lost() {",
+        test: ("tables", "a_table_changes_again_after_a_minute"),
+    },
+    Mutant {
         file: SHARED_CONCURRENCY,
         within: "pub fn renew(",
         text: "self.all().take(count)",
@@ -274,9 +299,30 @@ pub(super) const OF_THE_SLOTS: &[Mutant] = &[
     Mutant {
         file: SLOTS,
         within: "pub fn take(",
-        text: "(word, mine.0, AcqRel, Relaxed)",
+        text: "(word, mine.0, SeqCst, Relaxed)",
         by: "(word, mine.0, Relaxed, Relaxed)",
         test: ("shared_slots", "a_permit_of_a_limit_of_one_guards_data"),
+    },
+    // A limit that changes.
+    Mutant {
+        file: SLOTS,
+        within: "pub fn has_granted(",
+        text: "if self.word.load(SeqCst) != limit.0 {",
+        by: "if false {",
+        test: (
+            "shared_slots",
+            "no_more_permits_are_granted_than_a_limit_that_was_lowered",
+        ),
+    },
+    Mutant {
+        file: SLOTS,
+        within: "pub fn has_granted(",
+        text: "within + beyond <= permits",
+        by: "true",
+        test: (
+            "shared_slots",
+            "no_more_permits_are_granted_than_a_limit_that_was_lowered",
+        ),
     },
     Mutant {
         file: SLOTS,

@@ -8,6 +8,8 @@
 -- quota after the decision. The state and its transitions are those of `quota.rs`. All numbers are
 -- whole and at most 2^53, so floating-point numbers are exact.
 
+local MOST = 9007199254740992
+
 local function floor_div(a, b)
     return (a - math.fmod(a, b)) / b
 end
@@ -59,6 +61,9 @@ for i = 1, #KEYS do
     local quota = {}
     for number in string.gmatch(texts[i], '%d+') do
         quota[#quota + 1] = tonumber(number)
+        if quota[#quota] > MOST then
+            return redis.error_reply('DAMAGED ' .. KEYS[i])
+        end
     end
     local before = taken(quota)
     if not before then
@@ -118,7 +123,8 @@ if allowed == 1 then
                 numbers[j] = string.format('%.0f', quota[j])
             end
             texts[i] = table.concat(numbers, ' ')
-            local millis = ceil_div(quota.full - now, 1000) + 1
+            -- Another program may have written a time of the far future.
+            local millis = math.min(ceil_div(quota.full - now, 1000) + 1, MOST)
             redis.call('SET', KEYS[i], texts[i], 'PX', string.format('%.0f', millis))
         end
     end
