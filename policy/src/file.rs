@@ -324,6 +324,12 @@ impl<'t> FileReader<'t> {
             for value in self.reader.array(value, "rules", &expected) {
                 rules.extend(self.rule(value));
             }
+        } else {
+            // A file that was cut off, or is not yet written, must not lift all limits.
+            self.reader.refuse(
+                Span { start: 0, end: 0 },
+                "rules is missing; a policy without rules has an empty array",
+            );
         }
         (rules, settings)
     }

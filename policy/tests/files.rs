@@ -469,7 +469,17 @@ overrides = 1
 fn text_that_is_not_toml_is_refused_with_its_place() {
     let all = errors("[[rules]]\nname = \"a\nkeys = 5\n");
     assert!(all[0].starts_with("2:"), "{all:?}");
-    assert!(Policy::from_toml("").unwrap().rules().next().is_none());
+}
+
+/// Otherwise a file that was cut off would lift all limits.
+#[test]
+fn a_file_without_rules_is_refused_unless_it_says_so() {
+    for text in ["", "# rules\n", "stores = []\n"] {
+        let expected = "1:1: rules is missing; a policy without rules has an empty array";
+        assert_eq!(errors(text), [expected]);
+    }
+    let empty = Policy::from_toml("rules = []").unwrap();
+    assert!(empty.rules().next().is_none());
 }
 
 #[test]
