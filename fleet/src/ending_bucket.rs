@@ -13,8 +13,8 @@
 //!   a new life has begun, the permits go back, and the take is denied.
 //! - *set*, if the end moves on: first the bucket, then `until`.
 //! - *set*, if the end has passed or moves back: first `until` is closed in a new life, then the
-//!   bucket changes, then `until` gets the new end. If the end has passed or the bucket is closed,
-//!   the change leaves it empty: nothing stands for what it gained since the end.
+//!   bucket changes, then `until` gets the new end. If the end has passed, the change leaves the
+//!   bucket empty: nothing stands for what it gained since. So a bucket that was closed starts empty.
 //!
 //! Invariant: each permit that is granted comes from a bucket that was set in the life whose end the
 //! decision has seen, and `now` is before that end. For a bucket that was set in a later life was
@@ -152,7 +152,7 @@ impl EndingBucket {
             self.until.store(CLOSED | life, Relaxed);
         }
         let Terms { rate, burst, .. } = terms;
-        let is_set = if is_over || until == CLOSED {
+        let is_set = if is_over {
             insist(|| self.bucket.empty_at(now, rate, burst)).is_ok()
         } else {
             let keep = || self.bucket.adjust_at(now, rate, burst, Carry::Keep);

@@ -3,7 +3,7 @@
 //!
 //! - *follow*: a larger share finds the permits of before, a smaller one as many of them as its
 //!   burst. After an end that has passed, or when it was closed, the bucket starts empty.
-//! - *close*: the bucket becomes empty.
+//! - *close*: nothing is admitted.
 //!
 //! Invariant: at each instant, the bucket holds at most the burst of the leases that the member
 //! uses, and what is reserved. A lease brings no permits when it begins, and takes its own along

@@ -281,6 +281,36 @@ impl LeaseTable {
         self.holds_off_until = now.saturating_add(self.longest);
     }
 
+    /// Restarts the table at `now` with the content that it had as `older`, as a Redis server does
+    /// that restarts with a file.
+    ///
+    /// The table grants nothing until the longest of the leases that it may have forgotten has
+    /// ended.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::Timestamp;
+    /// # use portcullis_fleet::{Exchange, LeaseTable, MemberId};
+    /// let mut table = LeaseTable::new();
+    /// let ask = |member| Exchange {
+    ///     candidates: vec![0],
+    ///     at_most: 1,
+    ///     ..Exchange::new(MemberId(member), Duration::from_secs(15))
+    /// };
+    /// let at = Timestamp::from_secs;
+    /// table.exchange(&ask(1), at(0));
+    /// let file = table.clone();
+    /// table.restore(&file, at(1));
+    /// assert_eq!(table.holder(0, at(2)), Some((MemberId(1), 1)));
+    /// // The first member may have released it since, and another one may use it.
+    /// assert!(table.exchange(&ask(1), at(2)).granted.is_empty());
+    /// ```
+    pub fn restore(&mut self, older: &Self, now: Timestamp) {
+        self.partitions.clone_from(&older.partitions);
+        self.members.clone_from(&older.members);
+        self.holds_off_until = now.saturating_add(self.longest);
+    }
+
     /// Grants what the member has but does not name, because an answer was lost.
     fn grant_again(
         &mut self,
