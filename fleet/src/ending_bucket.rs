@@ -6,20 +6,20 @@
 //! bucket   rate and burst
 //! ```
 //!
-//! A life is a time in which the end only moves on. So whoever has seen an earlier end in this life
-//! has decided by an instant that is before each later one.
+//! A life is a time in which the end only moves on. So a decision that has seen an end of this life
+//! is for an instant before each later end of it.
 //!
-//! - *take at `now`*: denied if `now >= end`; else the bucket decides. Then `until` is read again: if
-//!   a new life has begun, the permits go back, and the take is denied.
+//! - *take at `now`*: denied if `now >= end`; else the bucket decides. Then `until` is read again.
+//!   If a new life has begun, the permits go back, and the take is denied.
 //! - *set*, if the end moves on: first the bucket, then `until`.
 //! - *set*, if the end has passed or moves back: first `until` is closed in a new life, then the
 //!   bucket changes, then `until` gets the new end. If the end has passed, the change leaves the
-//!   bucket empty: nothing stands for what it gained since. So a bucket that was closed starts empty.
+//!   bucket empty: nothing stands for what it gained since. So a bucket that was closed starts
+//!   empty.
 //!
-//! Invariant: each permit that is granted comes from a bucket that was set in the life whose end the
-//! decision has seen, and `now` is before that end. For a bucket that was set in a later life was
-//! set after `until` had begun it, and the second look at `until` shows that. 256 lives must not
-//! begin while one call is paused.
+//! Invariant: a granted permit comes from a bucket of the life whose end the decision has seen, and
+//! `now` is before that end. The bucket of a later life is set after `until` has begun that life,
+//! and the second look at `until` shows it. A call must not be paused while 256 lives begin.
 
 use core::time::Duration;
 
@@ -40,8 +40,8 @@ pub const NO_END: u64 = !LIFE;
 const LIFE: u64 = 0xff;
 
 /// How old a timestamp may be: longer than a process is stopped in the middle of a decision, after
-/// which its other threads decide first. A longer one makes decisions slower while the share changes
-/// often.
+/// which its other threads decide first. A longer one makes decisions slower while the share
+/// changes often.
 const STALENESS: Duration = Duration::from_mins(10);
 
 /// A token bucket that starts empty and admits nothing from an instant on, which can be moved.

@@ -179,8 +179,8 @@ struct Falling {
 struct Flight {
     exchange: u64,
     sent: Timestamp,
-    /// How long the leases last that it grants or renews, and when the member stops to use them. The
-    /// settings may change before the answer comes.
+    /// How long the leases last that it grants or renews, and when the member stops to use them.
+    /// The settings may change before the answer comes.
     lease: Duration,
     ends: Timestamp,
     /// How many of the leases in `releasing` it releases.

@@ -1,4 +1,4 @@
-//! The atomics of [`EndingBucket`](crate::ending_bucket::EndingBucket): loom's, where its models run.
+//! The atomics of the bucket that ends: those of loom in its models.
 
 #[cfg(not(loom))]
 pub(crate) use core::sync::atomic::{AtomicU64, Ordering};

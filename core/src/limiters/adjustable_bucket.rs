@@ -389,8 +389,8 @@ impl<W: Word> AdjustableBucket<W> {
     ///
     /// **Bound.** From the change on, any time `t` admits at most `rate * t` permits, and
     /// [reserved](Self::reserve_at) ones that are not yet due. A change counts at `now`, or at the
-    /// newest time at which a permit was granted if that is later. Refunds of grants from before the
-    /// change return no permits.
+    /// newest time at which a permit was granted if that is later. Refunds of grants from before
+    /// the change return no permits.
     ///
     /// # Errors
     ///

@@ -7,8 +7,8 @@
 //! - *release*: a lease of the same member and fence ends.
 //! - *grant*: what the member has although it does not name it begins again, with a new fence. Then
 //!   candidates that are free begin. None begins while the table holds off.
-//! - *restart*: with its content, each lease begins again. Without, or with content that may be old,
-//!   the table holds off for the longest lease it has granted or renewed.
+//! - *restart*: with its content, each lease begins again. Without, or with content that may be
+//!   old, the table holds off for the longest lease it has granted or renewed.
 //!
 //! Invariant: at each instant, at most one member has a partition, and if the table has forgotten
 //! leases and no longer holds off, all that it has forgotten have ended.
