@@ -90,7 +90,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         file: MEMBER,
         within: "impl<T: Timer> Drop for Driver<T> {",
         text: "self.shared.limiter.follow_at(self.timer.now(), Share::NONE);",
-        by: "if self.shared.limiter.available_at(self.timer.now()) == 0 { return; }",
+        by: "if locked(&self.shared.known).status.share != Share::NONE { self.shared.limiter.follow_at(self.timer.now(), Share::NONE); }",
         test: ("member", "a_driver_that_is_dropped_ends_the_fallback"),
     },
     Mutant {
