@@ -336,10 +336,13 @@ impl Ideal {
 
     /// Returns the bucket after a change of settings at `tick` or at the newest time, whichever is
     /// later.
-    fn adjusted(&self, tick: i128, limit: Limit, carry: Carry) -> Self {
+    fn adjusted(&self, tick: i128, limit: Limit, carry: Option<Carry>) -> Self {
         let tick = tick.max(self.newest);
         let mut new = Self::new(self.frame, limit, tick);
-        if self.is_unlimited() || new.is_unlimited() || carry == Carry::Reset {
+        if self.is_unlimited() || new.is_unlimited() || carry == Some(Carry::Reset) {
+            if carry.is_none() && !new.is_unlimited() {
+                new.level = 0;
+            }
             return new;
         }
         let level = self.at(tick);
@@ -358,11 +361,12 @@ impl Ideal {
         };
         let most = i128::from(new.largest) * new.cost - granted;
         new.level = match carry {
-            Carry::Proportional if level > 0 => (level * new.full() / self.full()).min(most),
-            Carry::Additive => {
+            Some(Carry::Proportional) if level > 0 => (level * new.full() / self.full()).min(most),
+            Some(Carry::Additive) => {
                 let grown = (i128::from(limit.burst) - i128::from(self.limit.burst)) * new.cost;
                 (kept + grown).max(kept.min(0)).min(most)
             }
+            None => kept.min(0),
             _ => kept,
         }
         .min(new.full());
@@ -381,8 +385,8 @@ struct Changes {
     forced_into_debt: u64,
     retried: u64,
     late: u64,
-    /// One count for each `Carry`.
-    changed: [u64; 4],
+    /// One count for each of `CARRIES`.
+    changed: [u64; 5],
     changed_late: u64,
     changed_in_debt: u64,
     added: u64,
@@ -394,12 +398,27 @@ struct Changes {
     misfits: u64,
 }
 
-const CARRIES: [Carry; 4] = [
-    Carry::Keep,
-    Carry::Proportional,
-    Carry::Additive,
-    Carry::Reset,
+/// What a change keeps; `None` empties the bucket.
+const CARRIES: [Option<Carry>; 5] = [
+    Some(Carry::Keep),
+    Some(Carry::Proportional),
+    Some(Carry::Additive),
+    Some(Carry::Reset),
+    None,
 ];
+
+fn change<W: Word>(
+    bucket: &AdjustableBucket<W>,
+    now: Timestamp,
+    rate: Rate,
+    burst: u64,
+    carry: Option<Carry>,
+) -> Result<(), ChangeError> {
+    match carry {
+        Some(carry) => bucket.adjust_at(now, rate, burst, carry),
+        None => bucket.empty_at(now, rate, burst),
+    }
+}
 
 /// How many numbers of eras and sets have begun at the newest time.
 #[derive(Default)]
@@ -544,7 +563,7 @@ impl<W: Word> Course<'_, W> {
         } = self;
         let state = || (bucket.burst(), bucket.available_at(at), bucket.staleness());
         let before = state();
-        let changed = bucket.adjust_at(at, next.rate(), next.burst, CARRIES[by]);
+        let changed = change(bucket, at, next.rate(), next.burst, CARRIES[by]);
         match model.frame.builder(next).build_on::<W>() {
             Ok(_) => {
                 assert_eq!(changed, Ok(()), "{next:?} at {at}: {bucket:?}\n{model:?}");
@@ -660,7 +679,7 @@ fn with_changes<W: Word>(draws: &mut Draws<'_>, tally: &mut Changes) {
                     },
                 );
                 let next = draws.one_of(&[next, next, rate, burst]);
-                course.adjust(at, tick, next, draws.below(4) as usize);
+                course.adjust(at, tick, next, draws.below(5) as usize);
             }
         }
         // At most a fifth of the range, so that an idle state is not mistaken for a stale one, nor
@@ -877,14 +896,12 @@ fn parts_of_a_permit_survive_any_number_of_changes() {
 /// 12, which leaves a debt of 2.
 #[test]
 fn each_carry_keeps_what_it_says() {
-    fn check<W: Word>(left: i32, carry: Carry, expected: [i32; 3]) {
+    fn check<W: Word>(left: i32, carry: Option<Carry>, expected: [i32; 3]) {
         let now = millis(1_000);
         for (burst, expected) in [20, 5, 1].into_iter().zip(expected) {
             let bucket = spent::<W>(Rate::per_second(1), 10, left.max(0).unsigned_abs(), now);
             bucket.force_at(now, left.min(0).unsigned_abs()).unwrap();
-            bucket
-                .adjust_at(now, Rate::per_second(1), burst, carry)
-                .unwrap();
+            change(&bucket, now, Rate::per_second(1), burst, carry).unwrap();
             // The first permit is 1 s away if none is owed, and one second later for each that is
             // owed.
             let at = millis(1_000 + 1_000 * u64::from((1 - expected).max(0).unsigned_abs()));
@@ -896,7 +913,7 @@ fn each_carry_keeps_what_it_says() {
                 "{carry:?} of {left}, burst {burst}"
             );
             // 0.6 of a permit is there, so the next one is nearer.
-            let early = left == 6 && carry == Carry::Proportional && burst == 1;
+            let early = left == 6 && carry == Some(Carry::Proportional) && burst == 1;
             assert!(
                 early || retry == Retry::At(at),
                 "{carry:?} of {left}, burst {burst}: {retry:?}"
@@ -916,7 +933,9 @@ fn each_carry_keeps_what_it_says() {
         (-2, Carry::Additive, [8, -2, -2]),
         (-2, Carry::Reset, [20, 5, 1]),
     ];
-    for (left, carry, expected) in cases {
+    let cases = cases.map(|(left, carry, expected)| (left, Some(carry), expected));
+    let emptied = [(6, None, [0; 3]), (-2, None, [-2; 3])];
+    for (left, carry, expected) in cases.into_iter().chain(emptied) {
         check::<u64>(left, carry, expected);
         check::<u32>(left, carry, expected);
     }
@@ -952,15 +971,13 @@ fn a_rate_may_become_zero_or_unlimited_and_an_ordinary_one_again() {
         );
         assert!((0..1_000).all(|_| bucket.take_at(millis(101_000), 1_000_000).is_ok()));
         for carry in CARRIES {
-            bucket
-                .adjust_at(millis(102_000), Rate::UNLIMITED, 1, carry)
-                .unwrap();
-            bucket
-                .adjust_at(millis(102_000), Rate::per_second(1), 7, carry)
-                .unwrap();
+            let now = millis(102_000);
+            change(&bucket, now, Rate::UNLIMITED, 1, carry).unwrap();
+            change(&bucket, now, Rate::per_second(1), 7, carry).unwrap();
+            let expected = carry.map_or(0, |_| 7);
             assert_eq!(
                 bucket.available_at(millis(102_000)),
-                7,
+                expected,
                 "{carry:?}: full, as it was while unlimited"
             );
         }

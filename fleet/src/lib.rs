@@ -32,24 +32,45 @@
 //!
 //! Both need a runtime of tokio.
 
+// Under loom, the algorithm that needs a model is all there is.
+#[cfg(not(loom))]
+#[expect(unreachable_pub, reason = "loom's models use it")]
+mod ending_bucket;
+#[cfg(loom)]
+pub mod ending_bucket;
+#[cfg(not(loom))]
 mod fair_share;
+#[cfg(not(loom))]
 pub mod jobs;
+#[cfg(not(loom))]
 mod member;
+#[cfg(not(loom))]
 mod pool;
+#[cfg(not(loom))]
 mod protocol;
+#[cfg(not(loom))]
 mod share_limiter;
+#[cfg(not(loom))]
 mod store;
+mod sync;
 
+#[cfg(not(loom))]
 pub use fair_share::FairShares;
+#[cfg(not(loom))]
 pub use member::{Driver, Member, MemberBuilder, Notice, Standing, Status};
+#[cfg(not(loom))]
 pub use pool::{MOST_PARTITIONS, Pool, PoolBuilder, PoolError};
+#[cfg(not(loom))]
 pub use protocol::{Actions, Event, Protocol, Report, Share};
+#[cfg(not(loom))]
 pub use share_limiter::{Fallback, ShareLimiter};
-#[cfg(feature = "etcd")]
+#[cfg(all(feature = "etcd", not(loom)))]
 pub use store::etcd::{EtcdSettings, EtcdStore};
+#[cfg(not(loom))]
 pub use store::memory::{LeaseTable, MemoryStore};
-#[cfg(feature = "redis")]
+#[cfg(all(feature = "redis", not(loom)))]
 pub use store::redis::{RedisSettings, RedisStore};
+#[cfg(not(loom))]
 pub use store::{Answer, Claim, Exchange, Held, LeaseStore, MemberId, StoreError, StoreFuture};
 
 /// Compiles the examples of the guide as documentation tests.

@@ -270,9 +270,10 @@ impl Member {
         self.want(wanted);
     }
 
-    /// Changes the settings of the pool. Its name stays.
+    /// Changes the settings of the pool. Its name stays, whatever that of `pool` is.
     ///
-    /// Change all members. Until then, those with other settings use other rates.
+    /// Change all members. Until then, those with other settings use other rates. If the number of
+    /// partitions changes, say again what this member [wants](Self::want).
     ///
     /// # Errors
     ///
@@ -290,8 +291,10 @@ impl Member {
     pub fn change(&self, pool: Pool) -> Result<(), SettingsError> {
         let shared = &self.guard.0;
         shared.limiter.check(&pool, Timestamp::ZERO)?;
-        locked(&shared.known).pool = pool.clone();
-        shared.order(|orders| orders.pool = Some(pool));
+        // Of two calls at once, both have the pool of the same one.
+        let mut known = locked(&shared.known);
+        known.pool = pool.named(known.pool.name());
+        shared.order(|orders| orders.pool = Some(known.pool.clone()));
         Ok(())
     }
 
@@ -831,10 +834,8 @@ impl<T: Timer> Driver<T> {
 
 impl<T: Timer> Drop for Driver<T> {
     fn drop(&mut self) {
-        let share = locked(&self.shared.known).status.share;
-        if share != Share::NONE {
-            self.shared.limiter.follow_at(self.timer.now(), Share::NONE);
-        }
+        // Also in place of a fallback.
+        self.shared.limiter.follow_at(self.timer.now(), Share::NONE);
         self.shared.tell(|known| {
             known.status.share = Share::NONE;
             known.status.standing = Standing::Left;

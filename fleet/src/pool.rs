@@ -99,6 +99,13 @@ impl Pool {
         }
     }
 
+    pub(crate) fn named(self, name: &str) -> Self {
+        Self {
+            name: name.into(),
+            ..self
+        }
+    }
+
     /// Returns the name, which is unique in the store.
     pub fn name(&self) -> &str {
         &self.name

@@ -179,6 +179,10 @@ struct Falling {
 struct Flight {
     exchange: u64,
     sent: Timestamp,
+    /// How long the leases last that it grants or renews, and when the member stops to use them.
+    /// The settings may change before the answer comes.
+    lease: Duration,
+    ends: Timestamp,
     /// How many of the leases in `releasing` it releases.
     released: usize,
     /// The demand that it publishes.
@@ -462,9 +466,7 @@ impl Protocol {
             self.reports.push(Report::Reachable);
         }
         self.published = flight.demand;
-        // The store decided after the request was sent.
-        let lasts = self.settings.lease.saturating_sub(self.settings.margin);
-        let ends = flight.sent.saturating_add(lasts);
+        let ends = flight.ends;
         self.releasing.drain(..flight.released);
         self.renewed(answer, ends);
         for &held in &answer.granted {
@@ -483,16 +485,15 @@ impl Protocol {
             self.mark(partition, true);
         }
         self.share_fairly(&answer.members);
-        let third = self.random.about(self.settings.lease / 3);
-        self.renew_at = flight
-            .sent
-            .saturating_add(third.min(self.settings.lease / 3));
+        let third = self.random.about(flight.lease / 3);
+        self.renew_at = flight.sent.saturating_add(third.min(flight.lease / 3));
         let interval = self.random.about(self.settings.interval);
         self.ask_at = flight.sent.saturating_add(interval);
         if let Some(remaining) = answer.hold_off {
             self.reports.push(Report::HoldsOff(remaining));
             // The store said so after the request was sent. Not all members ask at once.
-            let after = remaining.min(self.settings.lease) + interval / 4;
+            let remaining = remaining.min(self.settings.lease);
+            let after = remaining.saturating_add(interval / 4);
             self.ask_at = self.ask_at.max(flight.sent.saturating_add(after));
         }
     }
@@ -642,9 +643,13 @@ impl Protocol {
         let demand = if self.has_left { 0 } else { self.target };
         let demand = demand.min(self.settings.partitions);
         self.published = self.published.max(demand);
+        // The store decides after the request is sent.
+        let lasts = self.settings.lease.saturating_sub(self.settings.margin);
         self.flight = Some(Flight {
             exchange: self.exchanges,
             sent: self.now,
+            lease: self.settings.lease,
+            ends: self.now.saturating_add(lasts),
             released: self.releasing.len(),
             demand,
         });
@@ -733,9 +738,10 @@ impl Random {
         (product >> 64) as u64
     }
 
-    /// Returns from three to five quarters of `duration`.
+    /// Returns from three to five quarters of `duration`, or of 73 years if it is longer.
     fn about(&mut self, duration: Duration) -> Duration {
-        let quarter = u64::try_from(duration.as_nanos() / 4).unwrap_or(u64::MAX / 8);
-        Duration::from_nanos(quarter.saturating_mul(3) + self.below(quarter.saturating_mul(2) + 1))
+        let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        let quarter = (nanos / 4).min(u64::MAX / 32);
+        Duration::from_nanos(quarter * 3 + self.below(quarter * 2 + 1))
     }
 }

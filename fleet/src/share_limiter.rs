@@ -1,21 +1,9 @@
-//! State: a bucket whose rate and burst are those of the share, and the instant from which on the
-//! bucket counts for nothing.
+//! A share as the terms of a bucket that ends: the rate and the burst of the leases and of what is
+//! reserved, until the earliest end of a lease. [`EndingBucket`] draws the state.
 //!
-//! ```text
-//! until   0: closed                 bucket: rate of the leases and what is reserved
-//!         the earliest end          burst of the leases and what is reserved
-//!         the largest: no end
-//! ```
-//!
-//! - *take at `now`*: denied if `now >= until`; else the bucket decides.
-//! - *follow*: first the bucket, then `until`. A larger share finds the permits of before, a
-//!   smaller one as many of them as its burst. After an end that has passed, or when it was closed,
-//!   the bucket first becomes empty: it has gained permits in the meantime which nothing stands
-//!   for.
-//! - *close*: first `until`, then the bucket becomes empty.
-//!
-//! So a decision that sees a new `until` finds the bucket that belongs to it. A decision that has
-//! seen an old one, and takes later, finds no more than the present share has.
+//! - *follow*: a larger share finds the permits of before, a smaller one as many of them as its
+//!   burst. After an end that has passed, or when it was closed, the bucket starts empty.
+//! - *close*: nothing is admitted.
 //!
 //! Invariant: at each instant, the bucket holds at most the burst of the leases that the member
 //! uses, and what is reserved. A lease brings no permits when it begins, and takes its own along
@@ -23,30 +11,23 @@
 
 use core::fmt;
 use core::sync::atomic::AtomicU64;
-use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::Ordering::Relaxed;
 use core::time::Duration;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use portcullis_core::{
-    AdjustableBucket, Carry, ChangeError, Denied, Detail, Lease, Limiter, LimiterId, QueueLimiter,
-    Rate, Receipt, Refund, Replenishing, Retry, SettingsError, Timestamp, Waiting,
+    Denied, Detail, Lease, Limiter, LimiterId, QueueLimiter, Rate, Receipt, Refund, Replenishing,
+    Retry, SettingsError, Timestamp, Waiting,
 };
 
+use crate::ending_bucket::{EndingBucket, NO_END, Terms};
 use crate::{Pool, Share};
 
 /// How long a request waits at most before it asks again: the share may have changed.
 const AGAIN: Duration = Duration::from_millis(50);
 
-/// How old a timestamp may be. Short, so that the bucket remembers few changes.
-const STALENESS: Duration = Duration::from_secs(5);
-
 /// The shortest horizon of the bucket.
 const HORIZON: Duration = Duration::from_hours(1);
-
-/// `until` while the limiter is closed.
-const CLOSED: u64 = 0;
-/// `until` while nothing ends.
-const NO_END: u64 = u64::MAX;
 
 /// A limiter that follows the share of a member: the partitions that it has leases on, and what it
 /// has reserved.
@@ -67,9 +48,10 @@ const NO_END: u64 = u64::MAX;
 /// the present burst waits for a larger share; for more than the burst of all partitions it is
 /// refused.
 ///
-/// **Cost.** One load more than an [`AdjustableBucket`]. A denial writes nothing. A change takes a
-/// lock that no decision takes.
+/// **Cost.** Two loads more than an [`AdjustableBucket`]. A denial writes nothing, except while a
+/// share ends or begins. A change takes a lock that no decision takes.
 ///
+/// [`AdjustableBucket`]: portcullis_core::AdjustableBucket
 /// [`Arc`]: std::sync::Arc
 ///
 /// ```
@@ -89,9 +71,7 @@ const NO_END: u64 = u64::MAX;
 /// # Ok::<(), Box<dyn core::error::Error>>(())
 /// ```
 pub struct ShareLimiter {
-    bucket: AdjustableBucket,
-    /// In nanoseconds.
-    until: AtomicU64,
+    bucket: EndingBucket,
     /// The largest burst.
     capacity: AtomicU64,
     pool: Mutex<Pool>,
@@ -119,23 +99,11 @@ pub enum Fallback {
     Safe(u32),
 }
 
-/// A rate and a burst, or nothing.
-#[derive(Clone, Copy)]
-struct Terms {
-    rate: Rate,
-    burst: u64,
-    until: u64,
-}
-
 impl Terms {
     /// Those of some partitions, and permits beside them in each period.
     fn of(pool: &Pool, partitions: u32, beside: u32, until: u64) -> Self {
         if partitions == 0 && beside == 0 {
-            return Self {
-                rate: Rate::ZERO,
-                burst: 1,
-                until: CLOSED,
-            };
+            return Self::NOTHING;
         }
         let leased = if partitions == 0 {
             Rate::new(0, pool.shared().period())
@@ -155,15 +123,6 @@ impl Terms {
             burst: pool.burst_of(partitions).saturating_add(tenth).max(1),
             until,
         }
-    }
-
-    fn build(&self, tick: Duration, now: Timestamp) -> Result<AdjustableBucket, SettingsError> {
-        AdjustableBucket::builder(self.rate, self.burst)
-            .initial(0)
-            .origin(now)
-            .tick(tick)
-            .staleness(STALENESS)
-            .build()
     }
 }
 
@@ -192,8 +151,7 @@ impl ShareLimiter {
         fits(pool, tick, now)?;
         let terms = Terms::of(pool, 0, pool.reserved(), NO_END);
         Ok(Self {
-            bucket: terms.build(tick, now)?,
-            until: AtomicU64::new(terms.until),
+            bucket: EndingBucket::new(terms, tick, now)?,
             capacity: AtomicU64::new(largest(pool)),
             pool: Mutex::new(pool.clone()),
         })
@@ -229,7 +187,7 @@ impl ShareLimiter {
             share.until.as_nanos()
         };
         let terms = Terms::of(&pool, share.partitions, pool.reserved(), until);
-        self.set(&pool, now, terms);
+        self.bucket.set(now, terms);
     }
 
     /// Decides by `fallback` from now on, until it follows a share again.
@@ -251,7 +209,8 @@ impl ShareLimiter {
             Fallback::Block => 0,
             Fallback::Safe(permits) => pool.reserved().saturating_add(permits),
         };
-        self.set(&pool, now, Terms::of(&pool, 0, beside, NO_END));
+        let terms = Terms::of(&pool, 0, beside, NO_END);
+        self.bucket.set(now, terms);
     }
 
     /// Decides by the settings of another pool, and this share of it, from now on.
@@ -285,45 +244,7 @@ impl ShareLimiter {
 
     /// Returns whether the limiter can have the settings of a pool.
     pub(crate) fn check(&self, pool: &Pool, now: Timestamp) -> Result<(), SettingsError> {
-        fits(pool, self.bucket.tick(), now).map(|_| ())
-    }
-
-    fn set(&self, _one_at_a_time: &Pool, now: Timestamp, terms: Terms) {
-        if terms.until == CLOSED {
-            self.until.store(CLOSED, Release);
-            // For decisions that have seen the instant of before.
-            self.empty(now);
-            return;
-        }
-        if now.as_nanos() >= self.until.load(Relaxed) {
-            self.until.store(CLOSED, Release);
-            self.empty(now);
-        }
-        let is_other = self.bucket.rate() != terms.rate || self.bucket.burst() != terms.burst;
-        let adjust = || {
-            self.bucket
-                .adjust_at(now, terms.rate, terms.burst, Carry::Keep)
-        };
-        let is_set = !is_other || insist(adjust).is_ok();
-        // Settings were checked, so that does not happen. If it does, nothing is admitted.
-        let until = if is_set { terms.until } else { CLOSED };
-        self.until.store(until, Release);
-    }
-
-    /// Removes all permits.
-    fn empty(&self, now: Timestamp) {
-        // It fails only while it is busy.
-        let _ = insist(|| self.bucket.reset_at(now, 0));
-    }
-}
-
-/// Repeats a change while another thread is in the middle of a refund.
-fn insist(mut change: impl FnMut() -> Result<(), ChangeError>) -> Result<(), ChangeError> {
-    loop {
-        match change() {
-            Err(ChangeError::Busy) => std::thread::yield_now(),
-            result => return result,
-        }
+        fits(pool, self.bucket.bucket().tick(), now).map(|_| ())
     }
 }
 
@@ -349,18 +270,15 @@ impl Limiter for ShareLimiter {
 
     #[inline]
     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        // Acquire: pairs with the store of `set`, so that the bucket of this share decides.
-        if now.as_nanos() >= self.until.load(Acquire) {
-            return Err(self.denied(now, n));
-        }
-        self.bucket.take_at(now, n).map_err(|_| self.denied(now, n))
+        let taken = self.bucket.take_at(now, n);
+        taken.map_err(|denied| self.denied(denied))
     }
 
     /// The capacity is the burst of the present share.
     fn explain_at(&self, now: Timestamp, n: u32) -> Detail {
         let decision = self.peek_at(now, n);
-        let mut detail = self.bucket.explain_at(now, n);
-        if now.as_nanos() >= self.until.load(Acquire) {
+        let mut detail = self.bucket.bucket().explain_at(now, n);
+        if now.as_nanos() >= self.bucket.end() {
             detail.available = 0;
             detail.full_again = Retry::After(AGAIN);
         }
@@ -371,16 +289,13 @@ impl Limiter for ShareLimiter {
 
     #[inline]
     fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
-        self.bucket.refund_at(now, n, receipt)
+        self.bucket.bucket().refund_at(now, n, receipt)
     }
 
     #[inline]
     fn release(&self, _: u32) {}
 
     fn available_at(&self, now: Timestamp) -> u64 {
-        if now.as_nanos() >= self.until.load(Acquire) {
-            return 0;
-        }
         self.bucket.available_at(now)
     }
 
@@ -393,11 +308,11 @@ impl Limiter for ShareLimiter {
         let Denied::Exhausted { now, permits } = denied else {
             return Retry::Never;
         };
-        let until = self.until.load(Acquire);
-        if now.as_nanos() >= until || u64::from(permits) > self.bucket.burst() {
+        let (until, bucket) = (self.bucket.end(), self.bucket.bucket());
+        if now.as_nanos() >= until || u64::from(permits) > bucket.burst() {
             return Retry::After(AGAIN);
         }
-        match self.bucket.retry(denied) {
+        match bucket.retry(denied) {
             // Exact, as long as the share stays as it is.
             Retry::At(at) if at.as_nanos() < until && at.saturating_since(now) <= AGAIN => {
                 Retry::At(at)
@@ -409,10 +324,12 @@ impl Limiter for ShareLimiter {
 
 impl ShareLimiter {
     #[cold]
-    fn denied(&self, now: Timestamp, permits: u32) -> Denied {
-        match u32::try_from(self.capacity()) {
-            Ok(capacity) if permits > capacity => Denied::ExceedsCapacity { permits, capacity },
-            _ => Denied::Exhausted { now, permits },
+    fn denied(&self, denied: Denied) -> Denied {
+        match (denied, u32::try_from(self.capacity())) {
+            (Denied::Exhausted { permits, .. }, Ok(capacity)) if permits > capacity => {
+                Denied::ExceedsCapacity { permits, capacity }
+            }
+            _ => denied,
         }
     }
 
@@ -425,7 +342,9 @@ impl ShareLimiter {
     ///
     /// # Cost
     ///
-    /// One load more than [`AdjustableBucket::try_acquire_at`].
+    /// Two loads more than [`AdjustableBucket::try_acquire_at`].
+    ///
+    /// [`AdjustableBucket::try_acquire_at`]: portcullis_core::AdjustableBucket::try_acquire_at
     ///
     /// ```
     /// # use portcullis_core::{Rate, Timestamp};
@@ -455,9 +374,9 @@ impl QueueLimiter for ShareLimiter {
 impl fmt::Debug for ShareLimiter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ShareLimiter")
-            .field("rate", &self.bucket.rate())
-            .field("burst", &self.bucket.burst())
-            .field("until", &Timestamp::from_nanos(self.until.load(Relaxed)))
+            .field("rate", &self.bucket.bucket().rate())
+            .field("burst", &self.bucket.bucket().burst())
+            .field("until", &Timestamp::from_nanos(self.bucket.end()))
             .finish_non_exhaustive()
     }
 }

@@ -5,7 +5,7 @@
 //!
 //! - **Exclusive.** A partition is leased to at most one member at a time.
 //! - **Ends by itself.** A lease ends at the earliest when [`Exchange::lease`] has passed since the
-//!   store granted or last renewed it, by the clock of the store.
+//!   store granted or renewed it, by the clock of the store. A shorter one does not end it earlier.
 //! - **Fenced.** A grant to another member has a larger fence than all grants of that partition
 //!   before, also after the store has lost its content. A renewal or a release applies only to a
 //!   lease with the same member and the same fence. So a request that arrives late or twice does
@@ -93,7 +93,8 @@ pub struct Exchange {
     /// The member that asks.
     pub member: MemberId,
     /// How long leases last that this exchange grants or renews, and how long the store remembers
-    /// `demand` and `served`. All members of a pool use the same.
+    /// `demand` and `served`. All members of a pool use the same, except while the settings of the
+    /// pool change. A lease that was granted for longer does not end earlier.
     pub lease: Duration,
     /// How many partitions the member wants in all.
     pub demand: u32,
@@ -194,7 +195,7 @@ pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>>
 /// See [`Exchange`] for what it is asked. An implementation keeps these rules:
 ///
 /// - A partition is leased to at most one member at a time, and a lease ends at the earliest when
-///   [`Exchange::lease`] has passed since it was granted or last renewed.
+///   [`Exchange::lease`] has passed since it was granted or renewed, for each exchange that did so.
 /// - A grant to another member has a larger fence than all grants of the partition before.
 /// - A renewal or a release of another fence, or of a lease that has ended, does nothing.
 /// - A lease of the member that the request does not name is granted again, before any

@@ -633,6 +633,18 @@ fn what_the_service_charges_beyond_the_cost_is_paid_with_the_next_batch() {
 }
 
 #[test]
+fn no_charge_is_too_large() {
+    let world = World::default();
+    let queue = paced(&world, Pace::new(Rate::per_second(100), ms(100)));
+    let jobs = Jobs::new(&queue, world.timer()).concurrency(2);
+    let run = jobs.run(stream::iter(0..2), async |_| {
+        world.sleep(ms(50)).await;
+        Written::from(Outcome::Done).charged(u64::MAX)
+    });
+    assert_eq!(world.run(run).progress.written, 2);
+}
+
+#[test]
 fn a_write_that_takes_too_long_is_dropped_and_tried_again() {
     let world = World::default();
     let queue = paced(&world, Pace::new(Rate::per_second(1_000), ms(100)));

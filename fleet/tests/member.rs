@@ -239,6 +239,50 @@ fn a_driver_that_is_dropped_ends_the_share() {
 }
 
 #[test]
+fn a_driver_that_is_dropped_ends_the_fallback() {
+    for (fallback, reserved) in [(Fallback::Safe(1_000), false), (Fallback::Block, true)] {
+        let pool = pool().to_builder().reserved(100 * u32::from(reserved));
+        let store = Store::new();
+        store.is_off.store(true, SeqCst);
+        let builder = Member::builder(pool.build().unwrap(), store).fallback(fallback);
+        let (member, driver) = run(builder);
+        member.want(1);
+        until(&member, |status| status.standing == Standing::Alone);
+        member.leave();
+        driver.join().unwrap();
+        thread::sleep(Duration::from_millis(50));
+        let limiter = member.limiter();
+        let taken = limiter.try_acquire_at(MonotonicClock::new().now(), 1);
+        assert_eq!(taken.is_ok(), reserved, "{fallback:?}");
+    }
+}
+
+/// A change that names another pool must not ask the store for that one.
+#[test]
+fn a_change_keeps_the_name_of_the_pool() {
+    struct Names(MemoryStore<MonotonicClock>, Mutex<Vec<String>>);
+
+    impl LeaseStore for Names {
+        fn exchange<'a>(&'a self, pool: &'a str, request: &'a Exchange) -> StoreFuture<'a, Answer> {
+            self.1.lock().unwrap().push(pool.to_owned());
+            self.0.exchange(pool, request)
+        }
+    }
+
+    let table = MemoryStore::new(MonotonicClock::new());
+    let store = Arc::new(Names(table, Mutex::default()));
+    let (member, _driver) = run(Member::builder(pool(), Arc::clone(&store)));
+    let other = Pool::builder("queries", Rate::per_second(100))
+        .build()
+        .unwrap();
+    member.change(other).unwrap();
+    member.want_rate(100);
+    until(&member, |status| status.share.partitions == 20);
+    let names = store.1.lock().unwrap();
+    assert!(names.iter().all(|name| name == "writes"), "{names:?}");
+}
+
+#[test]
 fn an_observer_that_panics_ends_the_share() {
     let builder = Member::builder(pool(), Store::new()).observer(|notice| {
         assert!(

@@ -78,6 +78,59 @@ fn a_grant_that_arrives_after_its_end_is_released_and_not_used() {
     assert_eq!(actions.share.unwrap().partitions, 1);
 }
 
+/// The store has leased a partition for as long as the request said.
+#[test]
+fn a_lease_lasts_as_long_as_its_request_said_although_the_settings_have_changed() {
+    for lease in [2, 15, 60].map(Duration::from_secs) {
+        let (mut member, exchange, request) = asking(1);
+        let other = pool().to_builder().lease(lease).build().unwrap();
+        member.on(Event::Changed(&other), at(1_005));
+        let actions = answer(&mut member, exchange, &granted(&[3]), 1_010);
+        assert_eq!(request.lease, LEASE);
+        assert_eq!(
+            actions.share.unwrap().until,
+            at(1_000 + 14_800),
+            "{lease:?}"
+        );
+        // It is renewed in time, for the new length, and never ends earlier than before.
+        let (exchange, request) = member.on(Event::Wake, at(6_000)).send.unwrap();
+        assert_eq!(request.lease, lease);
+        let renewed = Answer {
+            renewed: request.renew,
+            ..Answer::default()
+        };
+        answer(&mut member, exchange, &renewed, 6_010);
+        let lasts = lease.as_millis() as u64 - 200;
+        let ends = at((1_000 + 14_800).max(6_000 + lasts));
+        assert_eq!(member.leases().next().unwrap().1, ends, "{lease:?}");
+    }
+}
+
+#[test]
+fn a_store_does_not_end_a_lease_earlier_than_it_was_granted_for() {
+    let ask = |member, seconds: u64| Exchange {
+        demand: 1,
+        candidates: vec![3],
+        at_most: 1,
+        ..Exchange::new(MemberId(member), Duration::from_secs(seconds))
+    };
+    let mut table = LeaseTable::new();
+    let held = table.exchange(&ask(1, 15), at(0)).granted;
+    let shorter = Exchange {
+        renew: held.clone(),
+        ..ask(1, 2)
+    };
+    assert_eq!(table.exchange(&shorter, at(1_000)).renewed, held);
+    table.restart(at(2_000));
+    assert_eq!(table.exchange(&ask(2, 2), at(14_999)).granted, []);
+    assert_eq!(table.exchange(&ask(2, 2), at(15_000)).granted.len(), 1);
+    // Also if it is granted again, because an answer was lost.
+    let mut table = LeaseTable::new();
+    table.exchange(&ask(1, 15), at(0));
+    assert_eq!(table.exchange(&ask(1, 2), at(1_000)).granted.len(), 1);
+    assert_eq!(table.exchange(&ask(2, 2), at(14_999)).granted, []);
+}
+
 #[test]
 fn from_its_end_on_a_lease_is_not_used() {
     let mut member = holding();

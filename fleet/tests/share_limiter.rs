@@ -146,6 +146,18 @@ fn a_stale_timestamp_takes_no_more_than_the_present_share() {
     assert_eq!(taken(&limiter, 5_999), 0);
 }
 
+/// The process was stopped for minutes in the middle of a decision, and its other threads go first.
+#[test]
+fn a_timestamp_from_before_a_long_stop_takes_nothing_that_was_not_there() {
+    let limiter = limiter(&pool());
+    limiter.follow_at(at(0), share(4, 900_000));
+    assert_eq!(taken(&limiter, 1_000), 20);
+    limiter.follow_at(at(301_000), Share::NONE);
+    limiter.follow_at(at(301_000), share(4, 900_000));
+    assert_eq!(taken(&limiter, 2_000), 0);
+    assert_eq!(taken(&limiter, 301_000), 0);
+}
+
 #[test]
 fn fallbacks_admit_what_they_say() {
     let pool = pool().to_builder().reserved(20).build().unwrap();
@@ -382,5 +394,24 @@ fn threads_are_never_admitted_more_than_the_share_has() {
         // A thread may be paused between the clock and the decision, which then counts later.
         let bound = (pool.burst_of(20) + THREADS as u64) * 1_000_000_000;
         assert!(above <= bound, "{above} billionths above the rate");
+    }
+}
+
+/// As a clock does that stands still, or a coarse tick of a slow rate.
+#[test]
+fn any_number_of_changes_at_one_instant_end() {
+    for rate in [Rate::per_second(500), Rate::per_day(11)] {
+        let pool = Pool::builder("slow", rate).build().unwrap();
+        let limiter = limiter(&pool);
+        for round in 0..1_000 {
+            limiter.follow_at(at(5_000), share(1 + round % 20, 60_000));
+            if round % 3 == 0 {
+                limiter.follow_at(at(5_000), Share::NONE);
+            }
+            if round % 7 == 0 {
+                limiter.fall_back_at(at(5_000), Fallback::Safe(3));
+            }
+            assert_eq!(limiter.available_at(at(5_000)), 0);
+        }
     }
 }

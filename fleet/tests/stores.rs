@@ -236,6 +236,63 @@ fn a_renewed_lease_does_not_end() {
     });
 }
 
+/// The settings of a pool have changed: the next request asks for another length.
+#[test]
+fn a_lease_that_begins_again_with_another_length_lasts_for_the_longer_one() {
+    on_both(async |server| {
+        for (pool, before, after) in [("longer", 2, 6), ("shorter", 6, 2)] {
+            let store = aged(&server, pool).await;
+            let [one, with_other] = [before, after].map(|seconds| Exchange {
+                demand: 2,
+                ..ask(1, seconds * SECOND, &[3, 4], 2)
+            });
+            let granted = store.exchange(pool, &one).await.unwrap().granted;
+            let begun = Instant::now();
+            let again = renewing(&with_other, &granted);
+            let answer = store.exchange(pool, &again).await.unwrap();
+            assert_eq!(sorted(&answer.renewed), [3, 4], "{pool} {answer:?}");
+            loop {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                let other = ask(2, SECOND, &[3, 4], 1);
+                let answer = store.exchange(pool, &other).await.unwrap();
+                if !answer.granted.is_empty() {
+                    break;
+                }
+                assert!(begun.elapsed() < 30 * SECOND);
+            }
+            assert!(
+                begun.elapsed() >= 6 * SECOND,
+                "{pool} {:?}",
+                begun.elapsed()
+            );
+        }
+    });
+}
+
+/// More leases than fit into one transaction of etcd, and a release among them.
+#[test]
+fn all_leases_of_a_member_begin_again_with_a_longer_length() {
+    on_both(async |server| {
+        let store = aged(&server, "moved").await;
+        let all: Vec<_> = (0..250).collect();
+        let granted = store
+            .exchange("moved", &ask(1, 5 * SECOND, &all, 250))
+            .await;
+        let mut granted = granted.unwrap().granted;
+        let released = granted.split_off(249);
+        let request = Exchange {
+            release: released.clone(),
+            ..renewing(&ask(1, LONG, &[], 0), &granted)
+        };
+        // Another store of the same member, which reads the pool first.
+        let other = server.store();
+        let answer = other.exchange("moved", &request).await.unwrap();
+        assert_eq!(sorted(&answer.renewed), sorted(&granted));
+        let answer = store.exchange("moved", &ask(2, LONG, &all, 250)).await;
+        assert_eq!(sorted(&answer.unwrap().granted), sorted(&released));
+    });
+}
+
 #[test]
 fn what_a_lost_answer_granted_is_granted_again() {
     on_both(async |server| {
@@ -483,6 +540,33 @@ fn a_lease_that_has_ended_is_not_renewed_although_no_one_else_has_it() {
         );
         let next = store.exchange("ended", &one).await.unwrap().granted;
         assert!(next[0].fence > held[0].fence, "{next:?}");
+    });
+}
+
+/// A file may be older than a release.
+#[test]
+fn a_server_that_may_remember_too_much_grants_nothing_again() {
+    let Some(server) = Server::start(Kind::Redis) else {
+        return;
+    };
+    runtime().block_on(async {
+        let store = aged(&server, "old").await;
+        let one = ask(1, LONG, &[3], 1);
+        let held = store.exchange("old", &one).await.unwrap().granted;
+        server.set("old", "run", "another").await;
+        // The member has released it, and another one may have it now.
+        let answer = store.exchange("old", &ask(1, LONG, &[], 0)).await.unwrap();
+        assert!(answer.hold_off.is_some());
+        assert_eq!(answer.granted, []);
+        let newer = Held {
+            fence: held[0].fence + 1,
+            ..held[0]
+        };
+        let other = renewing(&ask(2, LONG, &[], 0), &[newer]);
+        assert_eq!(
+            store.exchange("old", &other).await.unwrap().renewed,
+            [newer]
+        );
     });
 }
 

@@ -132,6 +132,11 @@ const SUITES: &[Suite] = &[
         rustflags: "",
     },
     Suite {
+        mutants: leases::OF_THE_ENDING_BUCKET,
+        arguments: &["--release", "--package", "portcullis-loom"],
+        rustflags: "--cfg loom",
+    },
+    Suite {
         mutants: models::MUTANTS,
         arguments: &["--release", "--package", "portcullis-loom"],
         rustflags: "--cfg loom",

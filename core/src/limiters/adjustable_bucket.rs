@@ -379,6 +379,47 @@ impl<W: Word> AdjustableBucket<W> {
         burst: u64,
         carry: Carry,
     ) -> Result<(), ChangeError> {
+        self.change(now, rate, burst, Some(carry))
+    }
+
+    /// Changes the rate and the burst, and removes all permits. Owed permits stay owed.
+    ///
+    /// For a limit that a later holder has from the beginning. Other than a
+    /// [reset](Self::reset_at), it may come any number of times at one instant.
+    ///
+    /// **Bound.** From the change on, any time `t` admits at most `rate * t` permits, and
+    /// [reserved](Self::reserve_at) ones that are not yet due. A change counts at `now`, or at the
+    /// newest time at which a permit was granted if that is later. Refunds of grants from before
+    /// the change return no permits.
+    ///
+    /// # Errors
+    ///
+    /// As [`adjust_at`](Self::adjust_at).
+    ///
+    /// # Cost
+    ///
+    /// As [`adjust_at`](Self::adjust_at).
+    ///
+    /// ```
+    /// # use portcullis_core::{AdjustableBucket, Rate, Timestamp};
+    /// let bucket = AdjustableBucket::new(Rate::per_second(2), 4);
+    /// let at = Timestamp::from_millis;
+    /// bucket.empty_at(at(250), Rate::per_second(1), 4).unwrap();
+    /// assert_eq!(bucket.available_at(at(1_249)), 0);
+    /// assert_eq!(bucket.available_at(at(1_250)), 1);
+    /// ```
+    pub fn empty_at(&self, now: Timestamp, rate: Rate, burst: u64) -> Result<(), ChangeError> {
+        self.change(now, rate, burst, None)
+    }
+
+    /// Without a `carry`, the bucket is empty after the change.
+    fn change(
+        &self,
+        now: Timestamp,
+        rate: Rate,
+        burst: u64,
+        carry: Option<Carry>,
+    ) -> Result<(), ChangeError> {
         let step = self.ticks.step();
         let tick = Some(Duration::from_nanos(step));
         let terms = Terms {
@@ -1007,15 +1048,15 @@ fn carried(
     forgotten: Forgotten,
     new: &Lattice,
     tick: u64,
-    carry: Carry,
+    carry: Option<Carry>,
 ) -> (i128, Forgotten) {
     let nothing = Forgotten {
         beyond: 0,
         largest: new.burst,
     };
     let full = i128::from(new.full);
-    if old.is_unlimited() || carry == Carry::Reset {
-        return (full, nothing);
+    if old.is_unlimited() || carry == Some(Carry::Reset) {
+        return (carry.map_or(0, |_| full), nothing);
     }
     let balance = old.balance(old.position(tick), used);
     let (old_cost, new_cost) = (i128::from(old.cost), i128::from(new.cost));
@@ -1033,11 +1074,12 @@ fn carried(
     let most = (i128::from(largest) * new_cost - granted).max(has);
     let grown = (i128::from(new.burst) - i128::from(old.burst)) * new_cost;
     let has = match carry {
-        Carry::Proportional if balance.owed == 0 => {
+        None => has.min(0),
+        Some(Carry::Proportional) if balance.owed == 0 => {
             (i128::from(balance.available) * full / i128::from(old.full)).min(most)
         }
-        Carry::Additive => (has + grown).max(has.min(0)).min(most),
-        Carry::Keep | Carry::Proportional | Carry::Reset => has,
+        Some(Carry::Additive) => (has + grown).max(has.min(0)).min(most),
+        Some(Carry::Keep | Carry::Proportional | Carry::Reset) => has,
     };
     let has = has.min(full);
     let beyond = (granted - (full - has)).max(0);

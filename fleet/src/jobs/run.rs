@@ -329,7 +329,8 @@ where
             self.tell(&Event::TimedOut { operations });
         }
         let written = written.unwrap_or_else(|| Outcome::Retry.into());
-        self.debt += written.charged.saturating_sub(cost);
+        let beyond = written.charged.saturating_sub(cost);
+        self.debt = self.debt.saturating_add(beyond);
 
         let mut done = Vec::new();
         let mut given_up = Vec::new();
@@ -672,7 +673,7 @@ where
         } else if self.permits.holds() {
             // The pieces return only by release, and the batch would wait for its own.
             drop(payment.held);
-            self.debt += payment.debt;
+            self.debt = self.debt.saturating_add(payment.debt);
             self.progress.needs -= payment.cost;
             self.settle(now, Vec::new(), payment.batch);
         } else {
@@ -685,7 +686,7 @@ where
     /// Puts the batch that is not paid back to where it came from.
     fn put_back(&mut self) {
         if let Some(payment) = self.paying.take() {
-            self.debt += payment.debt;
+            self.debt = self.debt.saturating_add(payment.debt);
             for operation in payment.batch.into_iter().rev() {
                 self.waiting.push_front(operation);
             }

@@ -158,6 +158,8 @@ struct Begun {
 /// The changes of one transaction. Together at most `MOST_CHANGES`.
 struct Changes {
     releases: Vec<Held>,
+    /// Leases to renew that are under another lease of etcd, which is too short.
+    moves: Vec<Held>,
     candidates: Vec<u32>,
 }
 
@@ -218,21 +220,23 @@ impl EtcdStore {
         self.members.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins the lease of a member again, or a new one if it has none.
+    /// Begins the lease of a member again, or a new one if it has none that lasts for `length`.
     async fn begin(&self, lease: Option<i64>, length: Duration) -> Result<Begun, Refused> {
+        let seconds = length.as_secs() + u64::from(length.subsec_nanos() > 0);
+        let seconds = seconds.clamp(1, 9_000_000_000);
         if let Some(id) = lease {
             let request = json!({ "ID": id.to_string() });
             let answer = self.gateway.call("/v3/lease/keepalive", &request).await?;
             // A stream of one answer.
             let answer = answer.get("result").unwrap_or(&answer);
-            if answer.get("TTL").is_some_and(|ttl| number(ttl) != Some(0)) {
+            let lasts = answer.get("TTL").and_then(number::<u64>);
+            if lasts.is_some_and(|lasts| lasts >= seconds) {
                 let term = header(answer, "raft_term")?;
                 return Ok(Begun { lease: id, term });
             }
-            // It has ended, and all keys with it.
+            // It has ended, and all keys with it; or it is too short, since the pool was changed.
         }
-        let seconds = length.as_secs() + u64::from(length.subsec_nanos() > 0);
-        let request = json!({ "TTL": seconds.clamp(1, 9_000_000_000).to_string() });
+        let request = json!({ "TTL": seconds.to_string() });
         let answer = self.gateway.call("/v3/lease/grant", &request).await?;
         let id = answer.get("ID").and_then(number::<i64>);
         Ok(Begun {
@@ -261,18 +265,26 @@ impl EtcdStore {
         let said = format!("{} {}", request.demand, request.served);
         let name = encoded(&request.member.to_string());
         let put = |key: &str, value: &str| json!({ "request_put": { "key": key, "value": value, "lease": lease } });
+        let is_held = |held: &Held, key: &str| {
+            let fence = held.fence.to_string();
+            json!([
+                { "key": key, "target": "CREATE", "create_revision": fence },
+                { "key": key, "target": "VALUE", "value": name },
+            ])
+        };
         let mut operations = vec![put(&member, &encoded(&said))];
         for held in &changes.releases {
             let key = keys.partition(held.partition);
             operations.push(json!({ "request_txn": {
-                "compare": [
-                    {
-                        "key": key, "target": "CREATE",
-                        "create_revision": held.fence.to_string(),
-                    },
-                    { "key": key, "target": "VALUE", "value": name },
-                ],
+                "compare": is_held(held, &key),
                 "success": [{ "request_delete_range": { "key": key } }],
+            } }));
+        }
+        for held in &changes.moves {
+            let key = keys.partition(held.partition);
+            operations.push(json!({ "request_txn": {
+                "compare": is_held(held, &key),
+                "success": [put(&key, &name)],
             } }));
         }
         for &partition in &changes.candidates {
@@ -316,10 +328,10 @@ impl EtcdStore {
         };
         let begun = self.begin(lease, request.lease).await?;
         if lease.is_some_and(|lease| lease != begun.lease) {
-            // All keys of a lease end with it.
+            // All keys of a lease end with it. If there are some, they are found below.
             (written, contents) = (0, None);
         }
-        let changes = request.release.len() + request.candidates.len();
+        let changes = request.release.len() + request.renew.len() + request.candidates.len();
         for _ in 0..changes / MOST_CHANGES + MORE_ROUNDS {
             let now = Known {
                 lease: begun.lease,
@@ -352,10 +364,17 @@ impl EtcdStore {
 impl Changes {
     /// Chooses what is left to change in a pool, as far as it is known.
     fn of(request: &Exchange, lease: i64, contents: Option<&Contents>) -> Self {
-        let has = |read: &Contents, held: Held| read.of(request.member, lease).any(|of| of == held);
-        let is_left = |held: &&Held| contents.is_none_or(|read| has(read, **held));
+        let under = |read: &Contents, held: &Held| read.under(request.member, *held);
+        let is_left = |held: &&Held| contents.is_none_or(|read| under(read, held).is_some());
         let releases = request.release.iter().filter(is_left);
         let releases: Vec<_> = releases.take(MOST_CHANGES).copied().collect();
+        let is_elsewhere = |held: &&Held| {
+            let other = contents.and_then(|read| under(read, held));
+            other.is_some_and(|other| other != lease)
+        };
+        let moves = request.renew.iter().filter(is_elsewhere);
+        let room = MOST_CHANGES - releases.len();
+        let moves: Vec<_> = moves.take(room).copied().collect();
         let granted = contents.map_or(0, |read| read.granted(request, lease).len());
         let wanted = (request.at_most as usize).saturating_sub(granted);
         let is_free = |partition: &u32| {
@@ -366,15 +385,14 @@ impl Changes {
         };
         let candidates = request.candidates.iter().copied().filter(is_free);
         Self {
-            candidates: candidates
-                .take(wanted.min(MOST_CHANGES - releases.len()))
-                .collect(),
+            candidates: candidates.take(wanted.min(room - moves.len())).collect(),
             releases,
+            moves,
         }
     }
 
     const fn is_empty(&self) -> bool {
-        self.releases.is_empty() && self.candidates.is_empty()
+        self.releases.is_empty() && self.moves.is_empty() && self.candidates.is_empty()
     }
 }
 
@@ -399,6 +417,13 @@ impl Contents {
             partition: of.partition,
             fence: of.fence,
         })
+    }
+
+    /// The lease of etcd under which a member has a partition, if it does.
+    fn under(&self, member: MemberId, held: Held) -> Option<i64> {
+        let is_it = |of: &&Taken| of.partition == held.partition && of.fence == held.fence;
+        let found = self.partitions.iter().find(is_it);
+        found.filter(|of| of.member == member).map(|of| of.lease)
     }
 
     /// What the member has but does not name: what was granted now, or by an answer that was lost.

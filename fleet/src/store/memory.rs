@@ -3,11 +3,12 @@
 //!
 //! - *renew*: a lease of the same member and fence, which has not ended, begins again. While the
 //!   table holds off, so does a lease that the table does not know, or knows with a smaller fence.
+//!   No lease ends earlier than before, also if it begins again with a shorter length.
 //! - *release*: a lease of the same member and fence ends.
 //! - *grant*: what the member has although it does not name it begins again, with a new fence. Then
 //!   candidates that are free begin. None begins while the table holds off.
-//! - *restart*: with its content, each lease begins again. Without, all are forgotten, and the
-//!   table holds off for the longest lease it has granted or renewed.
+//! - *restart*: with its content, each lease begins again. Without, or with content that may be
+//!   old, the table holds off for the longest lease it has granted or renewed.
 //!
 //! Invariant: at each instant, at most one member has a partition, and if the table has forgotten
 //! leases and no longer holds off, all that it has forgotten have ended.
@@ -124,15 +125,18 @@ impl LeaseTable {
         };
         for &held in &request.renew {
             let slot = self.slot(held.partition);
-            let is_held = match slot.filter(|lease| now < lease.ends) {
-                Some(other) => {
-                    other.member == request.member && other.fence == held.fence
-                        || holds_off && other.fence < held.fence
-                }
-                None => holds_off,
+            let has_it =
+                |of: &Lease| now < of.ends && of.member == request.member && of.fence == held.fence;
+            let is_held = match slot {
+                Some(of) if now < of.ends => has_it(of) || holds_off && of.fence < held.fence,
+                _ => holds_off,
             };
             if is_held {
-                *slot = Some(lease(held.fence));
+                let before = slot.filter(has_it).map(|lease| lease.ends);
+                *slot = Some(Lease {
+                    ends: before.map_or(ends, |before| before.max(ends)),
+                    ..lease(held.fence)
+                });
                 self.fence = self.fence.max(held.fence);
                 answer.renewed.push(held);
             }
@@ -240,7 +244,7 @@ impl LeaseTable {
     pub fn restart(&mut self, now: Timestamp) {
         for lease in self.partitions.iter_mut().flatten() {
             if now < lease.ends {
-                lease.ends = now.saturating_add(lease.length);
+                lease.ends = lease.ends.max(now.saturating_add(lease.length));
             }
         }
         for member in &mut self.members {
@@ -277,6 +281,36 @@ impl LeaseTable {
         self.holds_off_until = now.saturating_add(self.longest);
     }
 
+    /// Restarts the table at `now` with the content that it had as `older`, as a Redis server does
+    /// that restarts with a file.
+    ///
+    /// The table grants nothing until the longest of the leases that it may have forgotten has
+    /// ended.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::Timestamp;
+    /// # use portcullis_fleet::{Exchange, LeaseTable, MemberId};
+    /// let mut table = LeaseTable::new();
+    /// let ask = |member| Exchange {
+    ///     candidates: vec![0],
+    ///     at_most: 1,
+    ///     ..Exchange::new(MemberId(member), Duration::from_secs(15))
+    /// };
+    /// let at = Timestamp::from_secs;
+    /// table.exchange(&ask(1), at(0));
+    /// let file = table.clone();
+    /// table.restore(&file, at(1));
+    /// assert_eq!(table.holder(0, at(2)), Some((MemberId(1), 1)));
+    /// // The first member may have released it since, and another one may use it.
+    /// assert!(table.exchange(&ask(1), at(2)).granted.is_empty());
+    /// ```
+    pub fn restore(&mut self, older: &Self, now: Timestamp) {
+        self.partitions.clone_from(&older.partitions);
+        self.members.clone_from(&older.members);
+        self.holds_off_until = now.saturating_add(self.longest);
+    }
+
     /// Grants what the member has but does not name, because an answer was lost.
     fn grant_again(
         &mut self,
@@ -301,7 +335,7 @@ impl LeaseTable {
                 // A release of the old fence may still be on its way.
                 *fence += 1;
                 lease.fence = *fence;
-                lease.ends = ends;
+                lease.ends = lease.ends.max(ends);
                 lease.length = request.lease;
                 answer.granted.push(Held {
                     partition,

@@ -75,7 +75,7 @@ impl Checks {
         Self {
             partitions: pool.partitions(),
             is_fair: pool.is_fair(),
-            lease: pool.lease().as_nanos() as u64,
+            lease: plan.longest_lease(),
             reaction: linger + 2 * interval + 2 * way + 100 * MILLI,
             longest_wait: interval + way + 100 * MILLI,
             calm_from: plan.calm_from,
@@ -141,7 +141,7 @@ impl Checks {
     pub(crate) fn restarted(&mut self, now: u64, restart: Restart) {
         let away = match restart {
             Restart::TimeToLive => 0,
-            Restart::Everything => self.lease * 11 / 10,
+            Restart::Everything | Restart::TheNewest => self.lease * 11 / 10,
         };
         self.away_until = self.away_until.max(now + away + 2 * self.reaction);
     }

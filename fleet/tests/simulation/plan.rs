@@ -17,6 +17,8 @@ pub(crate) enum Restart {
     TimeToLive,
     /// All leases: Redis without a file.
     Everything,
+    /// What was granted and released since the file was written: Redis with one.
+    TheNewest,
 }
 
 /// What happens to the process of an index.
@@ -33,6 +35,9 @@ pub(crate) struct Plan {
     pub(crate) seed: u64,
     pub(crate) processes: usize,
     pub(crate) pool: Pool,
+    /// The same, with leases of another length: the settings of a process change.
+    pub(crate) other_pool: Pool,
+    pub(crate) change_every: u64,
     /// The largest demand of one process, in partitions.
     pub(crate) most_wanted: u32,
     /// How far apart two clocks may drift in the time of a lease is exactly the margin.
@@ -62,6 +67,12 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
+    /// The longest lease, in nanoseconds.
+    pub(crate) fn longest_lease(&self) -> u64 {
+        let longest = self.pool.lease().max(self.other_pool.lease());
+        longest.as_nanos() as u64
+    }
+
     /// A plan of `seconds` without faults, in which processes do only what the script says.
     pub(crate) fn scripted(
         seed: u64,
@@ -90,6 +101,8 @@ impl Plan {
             measured_from: u64::MAX,
             ends: seconds * SECOND,
             take_every: 100 * MILLI,
+            other_pool: pool.clone(),
+            change_every: 0,
             pool,
         }
     }
@@ -129,7 +142,22 @@ impl Plan {
             .fair(fair)
             .build()
             .expect("the settings fit");
-        let lease = lease.as_nanos() as u64;
+        let other_lease = random.pick(&[lease / 2, lease * 2]);
+        // The same part of the lease, so that the clocks may drift as far.
+        let part = pool.margin().as_nanos() as f64 / lease.as_nanos() as f64;
+        let other_pool = pool
+            .to_builder()
+            .lease(other_lease)
+            .margin(other_lease.mul_f64(part) + Duration::from_nanos(10))
+            .build()
+            .expect("the settings fit");
+        let change_every = random.pick(&[0, 0, 5, 20]) * SECOND;
+        let longest = if change_every == 0 {
+            lease
+        } else {
+            lease.max(other_lease)
+        };
+        let lease = longest.as_nanos() as u64;
         let restarts = match random.within(0..5) {
             0 | 1 => 0,
             2 | 3 => 1,
@@ -137,7 +165,7 @@ impl Plan {
         };
         let length = 10 * SECOND + 3 * lease;
         let restarts = (0..restarts).map(|_| {
-            let kind = random.pick(&[Restart::TimeToLive, Restart::Everything]);
+            let kind = random.pick(&[Restart::TimeToLive, Restart::Everything, Restart::TheNewest]);
             let at = random.within(2 * SECOND..length);
             let away = random.pick(&[0, lease / 4, lease]);
             (at, random.within(0..away + 50 * MILLI), kind)
@@ -175,6 +203,8 @@ impl Plan {
             measured_from,
             ends: measured_from + turns * turn + 3 * SECOND,
             take_every: (processes as u64 / 20).max(1) * 50 * MILLI,
+            other_pool,
+            change_every,
             pool,
         }
     }

@@ -66,6 +66,11 @@ enum Happening {
         process: usize,
         life: u32,
     },
+    /// The settings of the pool change for a process.
+    Change {
+        process: usize,
+        life: u32,
+    },
     CutOff {
         process: usize,
     },
@@ -113,6 +118,8 @@ pub(crate) struct World {
     order: u64,
     pub(crate) processes: Vec<Process>,
     pub(crate) store: LeaseTable,
+    /// What the store wrote into a file at some time.
+    file: LeaseTable,
     pub(crate) store_clock: DriftingClock,
     pub(crate) store_is_up: bool,
     is_calm: bool,
@@ -155,6 +162,7 @@ impl World {
             order: 0,
             processes: Vec::new(),
             store: LeaseTable::new(),
+            file: LeaseTable::new(),
             store_clock,
             store_is_up: true,
             is_calm: false,
@@ -254,6 +262,7 @@ impl World {
             | Happening::Answered { process, .. }
             | Happening::Failed { process, .. }
             | Happening::Demand { process, .. }
+            | Happening::Change { process, .. }
             | Happening::LastDemand { process, .. } => self.processes[*process].paused_until,
             _ => 0,
         };
@@ -337,6 +346,14 @@ impl World {
                     self.pause(process, life);
                 }
             }
+            Happening::Change { process, life } => {
+                if self.lives(process, life) && !self.is_calm {
+                    let pools = [&self.plan.pool, &self.plan.other_pool];
+                    let pool = self.random.pick(&pools).clone();
+                    self.tell(process, Event::Changed(&pool))?;
+                    self.later(self.plan.change_every, Happening::Change { process, life });
+                }
+            }
             Happening::CutOff { process } => {
                 if !self.is_calm {
                     self.processes[process].is_cut_off = true;
@@ -354,6 +371,7 @@ impl World {
                 match restart {
                     Restart::TimeToLive => self.store.restart(now),
                     Restart::Everything => self.store.forget(now),
+                    Restart::TheNewest => self.store.restore(&self.file, now),
                 }
                 self.checks.restarted(self.now, restart);
             }
@@ -373,6 +391,9 @@ impl World {
                     store_now,
                     self.store_is_up,
                 )?;
+                if self.random.once_in(40) {
+                    self.file.clone_from(&self.store);
+                }
                 self.add(self.now + MEASURE_EVERY, Happening::Measure);
             }
         }
@@ -435,6 +456,7 @@ impl World {
             self.later(self.plan.cut_every, Happening::CutOff { process });
         }
         self.later(self.plan.demand_every, Happening::Demand { process, life });
+        self.later(self.plan.change_every, Happening::Change { process, life });
         let demand = self.first_demand();
         self.demand(process, demand)
     }

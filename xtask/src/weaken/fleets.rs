@@ -5,7 +5,7 @@ use super::Mutant;
 
 const PROTOCOL: &str = "fleet/src/protocol.rs";
 const FAIR_SHARE: &str = "fleet/src/fair_share.rs";
-const LIMITER: &str = "fleet/src/share_limiter.rs";
+const ENDING: &str = "fleet/src/ending_bucket.rs";
 const TABLE: &str = "fleet/src/store/memory.rs";
 
 const SIMULATION: (&str, &str) = ("simulation", "two_thousand_random_runs");
@@ -16,16 +16,26 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: PROTOCOL,
         within: "fn answered(",
-        text: "let ends = flight.sent.saturating_add(lasts);",
-        by: "let ends = self.now.saturating_add(lasts);",
+        text: "let ends = flight.ends;",
+        by: "let ends = self.now.saturating_add(flight.lease - self.settings.margin);",
+        test: SIMULATION,
+    },
+    Mutant {
+        file: PROTOCOL,
+        within: "fn exchange(",
+        text: "self.settings.lease.saturating_sub(self.settings.margin)",
+        by: "self.settings.lease",
         test: SIMULATION,
     },
     Mutant {
         file: PROTOCOL,
         within: "fn answered(",
-        text: "self.settings.lease.saturating_sub(self.settings.margin)",
-        by: "self.settings.lease",
-        test: SIMULATION,
+        text: "let ends = flight.ends;",
+        by: "let ends = flight.sent.saturating_add(self.settings.lease - self.settings.margin);",
+        test: (
+            "protocol",
+            "a_lease_lasts_as_long_as_its_request_said_although_the_settings_have_changed",
+        ),
     },
     Mutant {
         file: PROTOCOL,
@@ -46,8 +56,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     // A grant comes with a burst.
     Mutant {
-        file: LIMITER,
-        within: "fn set(",
+        file: ENDING,
+        within: "pub fn set(",
         text: "Carry::Keep",
         by: "Carry::Reset",
         test: SIMULATION,
@@ -64,7 +74,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: TABLE,
         within: "pub fn exchange(",
-        text: "holds_off && other.fence < held.fence",
+        text: "holds_off && of.fence < held.fence",
         by: "holds_off",
         test: (
             "protocol",
@@ -79,6 +89,27 @@ pub(super) const MUTANTS: &[Mutant] = &[
         test: (
             "protocol",
             "a_store_that_has_forgotten_believes_the_larger_fence_and_grants_nothing",
+        ),
+    },
+    // A lease ends earlier than it was granted for.
+    Mutant {
+        file: TABLE,
+        within: "pub fn exchange(",
+        text: "before.map_or(ends, |before| before.max(ends))",
+        by: "ends",
+        test: (
+            "protocol",
+            "a_store_does_not_end_a_lease_earlier_than_it_was_granted_for",
+        ),
+    },
+    Mutant {
+        file: TABLE,
+        within: "fn grant_again(",
+        text: "lease.ends.max(ends)",
+        by: "ends",
+        test: (
+            "protocol",
+            "a_store_does_not_end_a_lease_earlier_than_it_was_granted_for",
         ),
     },
     // A late release ends a later lease; a release is forgotten when its answer is lost.

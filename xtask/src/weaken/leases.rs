@@ -3,6 +3,7 @@
 
 use super::Mutant;
 
+const ENDING: &str = "fleet/src/ending_bucket.rs";
 const LIMITER: &str = "fleet/src/share_limiter.rs";
 const MEMBER: &str = "fleet/src/member.rs";
 const ETCD: &str = "fleet/src/store/etcd.rs";
@@ -11,32 +12,35 @@ const REDIS: &str = "fleet/src/store/redis/exchange.lua";
 pub(super) const MUTANTS: &[Mutant] = &[
     // The limiter uses a lease after its end, or permits that no lease stands for.
     Mutant {
-        file: LIMITER,
-        within: "fn take_at(",
-        text: "now.as_nanos() >= self.until.load(Acquire)",
-        by: "self.until.load(Acquire) == CLOSED",
+        file: ENDING,
+        within: "pub fn take_at(",
+        text: "now.as_nanos() >= seen & !LIFE",
+        by: "seen & !LIFE == CLOSED",
         test: ("share_limiter", "from_its_end_on_a_share_admits_nothing"),
     },
     Mutant {
-        file: LIMITER,
-        within: "fn set(",
-        text: "now.as_nanos() >= self.until.load(Relaxed)",
-        by: "self.until.load(Relaxed) == CLOSED",
+        file: ENDING,
+        within: "pub fn set(",
+        text: "now.as_nanos() >= end",
+        by: "end == CLOSED",
         test: (
             "share_limiter",
             "what_a_share_gains_after_its_end_is_not_admitted_later",
         ),
     },
     Mutant {
-        file: LIMITER,
-        within: "fn set(",
-        text: "now.as_nanos() >= self.until.load(Relaxed)",
-        by: "self.until.load(Relaxed) != CLOSED && now.as_nanos() >= self.until.load(Relaxed)",
-        test: ("share_limiter", "a_lease_brings_no_permits_when_it_begins"),
+        file: ENDING,
+        within: "const STALENESS",
+        text: "Duration::from_mins(10)",
+        by: "Duration::from_secs(5)",
+        test: (
+            "share_limiter",
+            "a_timestamp_from_before_a_long_stop_takes_nothing_that_was_not_there",
+        ),
     },
     Mutant {
-        file: LIMITER,
-        within: "fn set(",
+        file: ENDING,
+        within: "pub fn set(",
         text: "Carry::Keep",
         by: "Carry::Additive",
         test: (
@@ -58,7 +62,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         file: LIMITER,
         within: "fn denied(",
         text: "if permits > capacity",
-        by: "if permits > capacity.min(self.bucket.burst() as u32)",
+        by: "if permits > capacity.min(self.bucket.bucket().burst() as u32)",
         test: (
             "share_limiter",
             "a_request_waits_for_a_share_that_is_large_enough",
@@ -78,9 +82,23 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: MEMBER,
         within: "impl<T: Timer> Drop for Driver<T> {",
-        text: "if share != Share::NONE {",
-        by: "if share == Share::NONE {",
+        text: "self.shared.limiter.follow_at(self.timer.now(), Share::NONE);",
+        by: "let _ = self.timer.now();",
         test: ("member", "a_driver_that_is_dropped_ends_the_share"),
+    },
+    Mutant {
+        file: MEMBER,
+        within: "impl<T: Timer> Drop for Driver<T> {",
+        text: "self.shared.limiter.follow_at(self.timer.now(), Share::NONE);",
+        by: "if locked(&self.shared.known).status.share != Share::NONE { self.shared.limiter.follow_at(self.timer.now(), Share::NONE); }",
+        test: ("member", "a_driver_that_is_dropped_ends_the_fallback"),
+    },
+    Mutant {
+        file: MEMBER,
+        within: "pub fn change(",
+        text: "pool.named(known.pool.name())",
+        by: "pool",
+        test: ("member", "a_change_keeps_the_name_of_the_pool"),
     },
     // etcd: a request that was given up changes something; a leader that was replaced; whose lease
     // it is; the keys of another pool.
@@ -124,6 +142,47 @@ pub(super) const MUTANTS: &[Mutant] = &[
         text: "\"{prefix}{}:{pool}/\", pool.len()",
         by: "\"{prefix}{pool}/\"",
         test: ("stores", "pools_are_apart_whatever_their_names"),
+    },
+    // etcd: a lease that is too short, since the pool was changed.
+    Mutant {
+        file: ETCD,
+        within: "async fn begin(",
+        text: "lasts >= seconds",
+        by: "lasts > 0",
+        test: (
+            "stores",
+            "a_lease_that_begins_again_with_another_length_lasts_for_the_longer_one",
+        ),
+    },
+    Mutant {
+        file: ETCD,
+        within: "const fn is_empty(",
+        text: "self.moves.is_empty() && ",
+        by: "",
+        test: (
+            "stores",
+            "all_leases_of_a_member_begin_again_with_a_longer_length",
+        ),
+    },
+    Mutant {
+        file: REDIS,
+        within: "for _ = 1, ARGV[7] do",
+        text: "math.max(ours and one.ends or 0, now + lease)",
+        by: "now + lease",
+        test: (
+            "stores",
+            "a_lease_that_begins_again_with_another_length_lasts_for_the_longer_one",
+        ),
+    },
+    Mutant {
+        file: REDIS,
+        within: "-- What the member has but does not name",
+        text: "hold_off == 0 and one.member",
+        by: "one.member",
+        test: (
+            "stores",
+            "a_server_that_may_remember_too_much_grants_nothing_again",
+        ),
     },
     // Redis: a request that was given up changes something; a server that may have forgotten leases
     // grants them; whose lease it is.
@@ -194,5 +253,56 @@ pub(super) const MUTANTS: &[Mutant] = &[
         text: "one.member == member and ",
         by: "",
         test: ("stores", "a_stale_fence_renews_and_releases_nothing"),
+    },
+];
+
+/// Those of the bucket of a share, which a model must detect.
+pub(super) const OF_THE_ENDING_BUCKET: &[Mutant] = &[
+    Mutant {
+        file: ENDING,
+        within: "pub fn take_at(",
+        text: "if (self.until.load(Relaxed) ^ seen) & LIFE != 0 {",
+        by: "if (self.until.load(Relaxed) ^ seen) & LIFE > LIFE {",
+        test: (
+            "ending_bucket",
+            "a_take_after_the_end_takes_nothing_although_a_share_begins",
+        ),
+    },
+    Mutant {
+        file: ENDING,
+        within: "pub fn set(",
+        text: "self.until.store(CLOSED | life, Relaxed);",
+        by: "",
+        test: (
+            "ending_bucket",
+            "a_take_after_the_end_takes_nothing_although_a_share_begins",
+        ),
+    },
+    Mutant {
+        file: ENDING,
+        within: "pub fn set(",
+        text: "if is_over || until < end {",
+        by: "if is_over {",
+        test: (
+            "ending_bucket",
+            "a_take_after_an_end_that_has_moved_back_takes_nothing_new",
+        ),
+    },
+    Mutant {
+        file: ENDING,
+        within: "pub fn set(",
+        text: "if is_over || until < end {",
+        by: "if until != end {",
+        test: ("ending_bucket", "a_renewal_denies_nobody"),
+    },
+    Mutant {
+        file: ENDING,
+        within: "pub fn set(",
+        text: "self.until.store(until | life, Release);",
+        by: "self.until.store(until | life, Relaxed);",
+        test: (
+            "ending_bucket",
+            "what_a_share_gained_is_gone_when_the_next_one_begins",
+        ),
     },
 ];

@@ -95,7 +95,9 @@ for _ = 1, ARGV[7] do
   -- leases, it believes that, and the newest fence counts.
   local forgotten = hold_off > 0 and (not one or one.fence < of)
   if ours or forgotten then
-    partitions[id] = { member = member, fence = of, ends = now + lease }
+    -- A shorter lease does not end earlier what was granted for longer.
+    local ends = math.max(ours and one.ends or 0, now + lease)
+    partitions[id] = { member = member, fence = of, ends = ends }
     changed[id], mentioned[id] = true, true
     fence = math.max(fence, of)
     table.insert(renewed, tonumber(id))
@@ -108,10 +110,11 @@ for _ = 1, ARGV[8] do
     one.over, changed[id] = true, nil
   end
 end
--- What the member has but does not name was granted by an answer that was lost.
+-- What the member has but does not name was granted by an answer that was lost. While the server may
+-- have forgotten leases, it may have been released since, and be another member's.
 for id, one in pairs(partitions) do
-  if one.member == member and not one.over and not mentioned[id] then
-    one.ends = now + lease
+  if hold_off == 0 and one.member == member and not one.over and not mentioned[id] then
+    one.ends = math.max(one.ends, now + lease)
     changed[id] = true
     table.insert(granted, tonumber(id))
     table.insert(granted, one.fence)
