@@ -128,8 +128,18 @@ fn trace<L, S>(
         let context = || format!("{n} at {now} in {:?}", clock.interval.get());
         let was = format!("{:?}", state(by_interval));
         clock.readings.set(0);
+        let looked = interval.and_then(|interval| by_interval.peek_within(interval, n));
         let decision = Clocked::new(by_interval, &clock).take(n);
         let is_within = clock.readings.get() == 0;
+        let looked = looked.map(|looked| looked.map_err(timeless));
+        let taken = is_within.then(|| decision.as_ref().map(|_| ()).map_err(|by| timeless(*by)));
+        // A composition does not see that it names a limit twice, through different wrappers.
+        let is_composed = by_time.as_composable().is_some_and(Composable::is_composed);
+        assert!(
+            looked == taken || is_composed && looked == Some(Ok(())),
+            "the look: {looked:?}, the take: {taken:?}, {}; it was {was}",
+            context()
+        );
         let decided_at = match interval {
             Some(interval) if is_within => interval.latest().min(at),
             _ => at,
@@ -163,7 +173,7 @@ fn trace<L, S>(
                 let retries = (within.retry(by_interval), exact.retry(by_time));
                 // A composition that names a limit through different wrappers may deny although
                 // each limit alone would grant now. Then now is the time of the denial.
-                let both_now = by_time.as_composable().is_some_and(Composable::is_composed)
+                let both_now = is_composed
                     && retries.0.wait_from(at) == Some(Duration::ZERO)
                     && retries.1 == Retry::At(at);
                 assert!(

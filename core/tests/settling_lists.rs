@@ -139,6 +139,19 @@ fn a_charge_takes_from_each_limit_what_it_has_and_owes_what_the_debt_allows() {
 }
 
 #[test]
+fn limits_without_a_limit_are_charged_in_full_and_take_no_entry() {
+    let unlimited = TokenBucketRules::new(Rate::UNLIMITED, 9);
+    let limits = Limits::new([unlimited; 2]);
+    for n in [1, 7] {
+        assert_eq!(limits.charge(at(1), n), [n, n, 0, 0, 0, 0, 0, 0]);
+    }
+    assert_eq!(limits.table.statistics_at(at(1)).held, 0);
+
+    let limits = Limits::new((unlimited, bucket(5, 0)));
+    assert_eq!(limits.charge(at(1), 7), [7, 5, 0, 0, 0, 0, 0, 0]);
+}
+
+#[test]
 fn a_charge_for_a_key_without_an_entry_is_not_counted() {
     let table = KeyedList::new(
         [bucket(9, 0); 2],

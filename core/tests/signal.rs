@@ -28,8 +28,8 @@ mod interrupted {
 
     use portcullis_core::{
         AdjustableBucket, AllOf, Carry, ChangeError, Concurrency, ConcurrencyRules, FixedWindow,
-        KeyedList, LeaseId, LeasePool, Limiter, Line, Rate, Seed, SlidingWindow, Timestamp,
-        TokenBucket, TokenBucketRules, Word,
+        KeyedList, LeaseId, LeasePool, Limiter, Line, Rate, Seed, SlidingWindow, Stripe,
+        StripedBucket, StripedConcurrency, Timestamp, TokenBucket, TokenBucketRules, Word,
     };
 
     /// An object that two contexts use at once, and its invariant.
@@ -392,6 +392,112 @@ mod interrupted {
         }
     }
 
+    /// Two striped limiters. Both contexts use all stripes, in turn, so that each draws, takes what
+    /// another stripe holds, and gives back to another one, in the middle of the same by the other
+    /// context.
+    struct Stripes {
+        bucket: StripedBucket<4>,
+        permits: StripedConcurrency<4>,
+        granted: AtomicU64,
+        /// The permits that both contexts hold.
+        out: AtomicU32,
+        /// What the handler holds from one signal to the next.
+        held: AtomicU32,
+        next: AtomicUsize,
+    }
+
+    const STRIPED: u32 = 300;
+    const STRIPED_BURST: u64 = 7_000;
+
+    impl Stripes {
+        fn next(&self) -> usize {
+            self.next.fetch_add(1, Relaxed)
+        }
+
+        fn take_from_bucket(&self, n: u32) -> bool {
+            let now = Timestamp::from_nanos(NOW.fetch_add(1, Relaxed));
+            let stripe = Stripe::of(&self.bucket, self.next());
+            let granted = stripe.take_at(now, n).is_ok();
+            if granted {
+                self.granted.fetch_add(n.into(), Relaxed);
+            }
+            granted
+        }
+
+        /// Takes all permits of the bucket, and lets it fill again.
+        fn drain_bucket(&self) {
+            for n in [500, 50, 5, 1] {
+                while self.take_from_bucket(n) {}
+            }
+            let granted = self.granted.load(Relaxed);
+            let bound = STRIPED_BURST / 2 + NOW.load(Relaxed) * 7 / 10;
+            assert!(granted <= bound, "{granted} granted, {bound} at most");
+            // None is lost, so that one too many would show. The bucket counts whole ticks.
+            let tick = self.bucket.tick().as_nanos() as u64;
+            assert!(
+                granted + tick * 7 / 10 + 10 > bound,
+                "{granted} granted of {bound}"
+            );
+            // It never fills: then some permits would not come in.
+            NOW.fetch_add(STRIPED_BURST, Relaxed);
+        }
+
+        fn take(&self, n: u32) -> u32 {
+            let stripe = Stripe::of(&self.permits, self.next());
+            if stripe.take_at(Timestamp::ZERO, n).is_err() {
+                return 0;
+            }
+            let out = n + self.out.fetch_add(n, Relaxed);
+            assert!(out <= STRIPED, "{out} permits are out");
+            n
+        }
+
+        fn release(&self, n: u32) {
+            if n > 0 {
+                self.out.fetch_sub(n, Relaxed);
+                Stripe::of(&self.permits, self.next()).release(n);
+            }
+        }
+    }
+
+    impl Subject for Stripes {
+        fn name(&self) -> &'static str {
+            "stripes"
+        }
+
+        fn work(&self) {
+            if self.next().is_multiple_of(1_024) {
+                self.drain_bucket();
+            }
+            call(|| self.take_from_bucket(3));
+            let taken = call(|| self.take(3));
+            call(|| self.release(taken));
+        }
+
+        fn interrupt(&self) {
+            for n in [5, 500, 1] {
+                self.take_from_bucket(n);
+            }
+            // All that is left, which other stripes hold.
+            let held = self.held.swap(0, Relaxed);
+            let mut taken = self.take(100);
+            while let more @ 1.. = self.take(7) {
+                taken += more;
+            }
+            self.release(taken);
+            self.release(held);
+            self.held.store(self.take(60), Relaxed);
+        }
+
+        fn check(&self) {
+            let held = self.held.load(Relaxed);
+            assert_eq!(self.out.load(Relaxed), held);
+            assert_eq!(self.permits.in_use(), held, "permits were lost");
+            assert!(self.permits.try_acquire(STRIPED - held).is_ok());
+            assert!(self.permits.try_acquire(STRIPED - held + 1).is_err());
+        }
+    }
+
     const fn replenishing<L>(
         name: &'static str,
         limiter: L,
@@ -513,7 +619,22 @@ mod interrupted {
         next: AtomicU32::new(0),
     };
 
-    static SUBJECTS: [&dyn Subject; 12] = [
+    static STRIPES: Stripes = Stripes {
+        bucket: match StripedBucket::builder(BUCKET, STRIPED_BURST)
+            .initial(STRIPED_BURST / 2)
+            .build()
+        {
+            Ok(bucket) => bucket,
+            Err(_) => panic!("settings must fit"),
+        },
+        permits: StripedConcurrency::new(STRIPED),
+        granted: AtomicU64::new(0),
+        out: AtomicU32::new(0),
+        held: AtomicU32::new(0),
+        next: AtomicUsize::new(0),
+    };
+
+    static SUBJECTS: [&dyn Subject; 13] = [
         &BUCKET_64,
         &BUCKET_32,
         &FIXED_64,
@@ -526,6 +647,7 @@ mod interrupted {
         &ADJUSTED,
         &PAIR,
         &LISTS,
+        &STRIPES,
     ];
 
     /// Sends the process a SIGALRM every `micros` microseconds; with 0, stops.

@@ -685,6 +685,10 @@ impl<const N: usize, W: Word> Limiter for StripedConcurrency<N, W> {
         Some(self.take_at(interval.earliest(), n))
     }
 
+    fn peek_within(&self, interval: Interval, n: u32) -> Option<Result<(), Denied>> {
+        Some(self.look_for(interval.earliest(), n))
+    }
+
     #[inline]
     fn decides_within(&self) -> bool {
         true

@@ -58,14 +58,6 @@ pub(super) const OF_THE_CORE: &[Mutant] = &[
         by: "Ok([first, _]) => WordRules::judge(rules, state, first)",
         test: ("interval", "so_it_does_for_a_key_with_several_limits"),
     },
-    // A composition decides although the time matters to one of its limits.
-    Mutant {
-        file: "core/src/all_of.rs",
-        within: "fn grant_within(",
-        text: "(!undecided.get()).then_some(granted)",
-        by: "Some(granted)",
-        test: ("interval", "so_it_does_for_compositions"),
-    },
     // A decision within an interval: the state that it leaves, or a denial at its end, depends on
     // the time; a receipt is taken for younger than it is; the interval ends in another segment;
     // a key of a table; a coarse time that is later than the precise one.
@@ -126,7 +118,19 @@ pub(super) const OF_THE_CORE: &[Mutant] = &[
         by: "rules.request(interval.earliest(), n).map(|request| [request; 2])",
         test: ("interval", "so_it_does_for_a_key_of_a_table"),
     },
-    // Compositions within an interval.
+    // A look within an interval says less than the take decides.
+    Mutant {
+        file: "core/src/limiters/striped_concurrency.rs",
+        within: "fn peek_within(",
+        text: "Some(self.look_for(interval.earliest(), n))",
+        by: "(interval.earliest() == interval.latest()).then(|| self.look_for(interval.earliest(), n))",
+        test: (
+            "interval",
+            "a_clock_with_an_interval_decides_as_the_precise_clock_for_every_limiter",
+        ),
+    },
+    // A composition decides although the time matters to one of its limits, or to one of a
+    // composition in it.
     Mutant {
         file: "core/src/all_of.rs",
         within: "fn grant_within(",

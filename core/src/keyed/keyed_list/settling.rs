@@ -137,9 +137,10 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
     /// Takes `n` permits of each limit of the key at `address`, and of a limit with fewer permits
     /// those that it has. A token bucket also owes as many as its declared
     /// [debt](crate::TokenBucketBuilder::debt) allows. Permits of concurrency limits are not taken.
-    /// Returns how many were taken of each limit, in order; `n` for a concurrency limit.
+    /// Returns how many were taken of each limit, in order; `n` for a concurrency limit. Zeros
+    /// follow the last limit.
     ///
-    /// It returns zeros if the key finds no entry.
+    /// All are zeros if the key finds no entry.
     ///
     /// **Bound.** That of each limit. Any span of time `t` admits at most `burst + debt + rate * t`
     /// permits of a token bucket.
@@ -179,18 +180,25 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
                 Found::Claimed => core::hint::spin_loop(),
                 // A fresh limit has a permit, so this denies only if the key finds no entry, or if
                 // another call has charged the key in the meantime.
-                Found::Nothing => {
-                    if first == 0 && self.take_each(&address, now, 1, ()).is_ok() {
+                Found::Nothing if first == 0 => {
+                    if let Ok(left) = self.take_each(&address, now, 1, ()) {
                         self.release(&address, 1);
-                        first = 1;
+                        // A take that leaves limits fresh has taken from none, and needs no entry:
+                        // none of them has a limit.
+                        let has_limit = left.as_ref() != self.fresh(now).as_ref();
+                        first = if has_limit { 1 } else { n };
                     }
                 }
+                Found::Nothing => {}
             }
             if first == n {
                 break;
             }
         }
-        charged.map(|permits| permits + first)
+        for permits in charged.iter_mut().take(self.rules.count()) {
+            *permits += first;
+        }
+        charged
     }
 
     /// Charges an entry of a key. `None`, with nothing charged, if the key does not hold it.
