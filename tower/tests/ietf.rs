@@ -10,7 +10,7 @@ use axum::Router;
 use axum::routing::get;
 use http::HeaderMap;
 use portcullis_core::ManualClock;
-use portcullis_policy::{Algorithm, Kind, Limit, Policy, Rule};
+use portcullis_policy::{Algorithm, Conditions, Kind, Limit, Policy, Rule};
 use portcullis_tower::fields::{Generation, ReadOptions, Stated, Unit};
 use portcullis_tower::{ByPolicy, Decide, RateLimitLayer};
 
@@ -127,7 +127,9 @@ async fn a_denial_states_nothing_that_was_given_back() {
     clock.advance(Duration::from_secs(1_000));
     let rule = |name: &'static str, kind, count| {
         let limit = Limit::per(count, Duration::from_secs(3_600));
-        Rule::new(name).(kind).limit(limit)
+        Rule::new(name)
+            .when(Conditions::new().kind(kind))
+            .limit(limit)
     };
     let rules = [rule("a", Kind::Burst, 10), rule("b", Kind::Request, 1)];
     let policy = Arc::new(Policy::new(rules).unwrap());
