@@ -300,7 +300,8 @@ const EXPECTED: [&str; 25] = [
     "19:8: name: another rule has the same name",
     "20:1: zzzzzzzzzz is not a setting of a rule: expected one of name, priority, kind, \
              methods, paths, hosts, tiers, properties, key, on_missing, keys, limits, overrides, \
-             thresholds, penalty, hold, exempt, shadow, enabled, message, status, etag, store, sync",
+             thresholds, penalty, hold, exempt, shadow, enabled, message, status, headers, etag, \
+             store, sync",
     "21:1: name is missing in this rule",
 ];
 

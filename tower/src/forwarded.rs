@@ -11,9 +11,9 @@
 //!    address that was read is the client.
 //!
 //! The field is split at commas from the right, without regard to quotes. A client that sends an
-//! open quote can so not hide the entry that the nearest proxy appends. What a comma in quotes leaves
-//! has an open quote, so it is not an address. This matters where a proxy repeats what the client
-//! chose, such as `host="a,for=192.0.2.1;b"`: a name of a host may contain such characters.
+//! open quote can so not hide the entry that the nearest proxy appends. What a comma in quotes
+//! leaves has an open quote, so it is not an address. This matters where a proxy repeats what the
+//! client chose, such as `host="a,for=192.0.2.1;b"`: a name of a host may contain such characters.
 
 use core::net::{IpAddr, SocketAddr};
 
@@ -162,8 +162,8 @@ impl ForwardedFor {
 }
 
 /// Splits an element of `Forwarded` into the name and the value of its first parameter, and the
-/// parameters after it. `None` if it is malformed, or if a quoted value has an escaped character: no
-/// address needs one.
+/// parameters after it. `None` if it is malformed, or if a quoted value has an escaped character:
+/// no address needs one.
 fn parameter(text: &str) -> Option<(&str, &str, &str)> {
     let (name, rest) = text.split_once('=')?;
     let rest = rest.trim_start();

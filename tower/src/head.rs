@@ -149,8 +149,8 @@ pub struct ResponseCost(pub u32);
 /// The address of the client, as an extension of a request.
 ///
 /// The service that accepts connections inserts it. With the feature `axum`, the `ConnectInfo` of
-/// axum counts too, and with the feature `tonic`, the `TcpConnectInfo` of tonic. axum inserts it only
-/// if the router is served as `router.into_make_service_with_connect_info::<SocketAddr>()`.
+/// axum counts too, and with the feature `tonic`, the `TcpConnectInfo` of tonic. axum inserts it
+/// only if the router is served as `router.into_make_service_with_connect_info::<SocketAddr>()`.
 ///
 /// Without an address, a request lacks the key `address`: all such requests share one limit. Then
 /// the addresses that proxies forward are not read either.

@@ -397,12 +397,12 @@ impl<D: Decide, C: Clock, W> RateLimitLayerBuilder<D, C, W> {
     /// recorders of the crate `metrics`. Default: they are not measured. Needs the feature
     /// `metrics`.
     ///
-    /// - Each request counts once, with the rule that decided. If several decide in order, it is the
-    ///   last one. A limiter in code has none.
+    /// - Each request counts once, with the rule that decided. If several decide in order, it is
+    ///   the last one. A limiter in code has none.
     /// - An active lease lasts from the decision until the body of the response ends, or the client
     ///   goes away, also if no permit is held.
-    /// - A request that waits in a queue counts as queued from when it begins to wait. If its client
-    ///   goes away, its result is `request_canceled`.
+    /// - A request that waits in a queue counts as queued from when it begins to wait. If its
+    ///   client goes away, its result is `request_canceled`.
     /// - Requests that [pass](Self::passing) are not measured.
     ///
     /// The instruments are registered with the first request. To measure a request costs an

@@ -52,14 +52,15 @@
 //!   denies makes the reply.
 //! - **Nothing leaks.** Permits at once are in the future of the response, and then in its body.
 //!   They return when it ends, fails or is dropped: when the client goes away, or a handler panics.
-//! - **An upgraded connection**, such as a WebSocket or a tunnel, is no part of its request: permits
-//!   return with the response. To limit such connections, take a permit in the handler, and keep it
-//!   with the connection.
+//! - **An upgraded connection**, such as a WebSocket or a tunnel, is no part of its request:
+//!   permits return with the response. To limit such connections, take a permit in the handler, and
+//!   keep it with the connection.
 //! - **Shared.** All services of a layer and all their clones have the same limits.
 //! - **The error type of the inner service stays**, because a denial is a response.
 //! - **No allocation** in the layer, whether a request is allowed or denied, with these exceptions:
-//!   the header fields of `fields`, a request that is measured, a cost that is settled, a `Retry-After` of 10,000 s and more,
-//!   more headers on a denial than its request had, and a body of axum that holds permits.
+//!   the header fields of `fields`, a request that is measured, a cost that is settled, a
+//!   `Retry-After` of 10,000 s and more, more headers on a denial than its request had, and a body
+//!   of axum that holds permits.
 //!
 //! In axum, put the layer around the router (`layer.layer(router)`), or on its routes
 //! (`Router::layer`), where axum allocates for each layer.

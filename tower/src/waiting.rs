@@ -107,7 +107,8 @@ impl Asked {
 
 /// A layer that limits the requests of services, as [`RateLimitLayer`] does. A request that a limit
 /// with a [queue](portcullis_policy::Limit::queue) denies waits for its permits, and then goes to
-/// the inner service. So does one that finds no permits in a [`Queue`](portcullis_async::Queue) or a
+/// the inner service. So does one that finds no permits in a [`Queue`](portcullis_async::Queue) or
+/// a
 /// [`KeyedQueue`](portcullis_async::KeyedQueue) in code. A rule that is
 /// [stored](portcullis_policy::Rule::stored_in) asks its counter store. Needs the feature `queue`.
 ///
@@ -115,8 +116,8 @@ impl Asked {
 ///   client goes away, cancels the wait: the next request in the queue is granted.
 /// - A request is decided once, and counts once.
 /// - A request that finds the queue full is denied. `Retry-After` accounts for those that wait.
-/// - The policy tells the time: [`Policy::now`](portcullis_policy::Policy::now); or the clock of the
-///   queue in code. The clock of the layer is not used for decisions that can wait.
+/// - The policy tells the time: [`Policy::now`](portcullis_policy::Policy::now); or the clock of
+///   the queue in code. The clock of the layer is not used for decisions that can wait.
 /// - A request whose cost is [settled](crate::RateLimitLayerBuilder::settling) does not wait, and
 ///   is denied by a rule with a store.
 /// - The inner service must be `Clone`. The service that was ready waits with the request, and a
@@ -124,8 +125,9 @@ impl Asked {
 ///
 /// # Cost
 ///
-/// A request that waits, or finds its queue full, allocates once. One that does not costs as much as in a [`RateLimitLayer`],
-/// and one reading of the clock more. One that asks a store costs an allocation more than
+/// A request that waits, or finds its queue full, allocates once. One that does not costs as much
+/// as in a [`RateLimitLayer`], and one reading of the clock more. One that asks a store costs an
+/// allocation more than
 /// [`Policy::decide_stored_at`](portcullis_policy::Policy::decide_stored_at).
 ///
 /// # Counter stores

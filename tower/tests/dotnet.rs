@@ -54,8 +54,8 @@ async fn the_status_of_a_rule_wins_over_the_default() {
     assert_eq!(client.get("/", &[]).await.status, 429);
 }
 
-/// `EndpointLimiterRequested_NoPolicy` (365): a route chooses a rule by its name, and a name that no
-/// rule has is an error. In ASP.NET Core it is one of the first request.
+/// `EndpointLimiterRequested_NoPolicy` (365): a route chooses a rule by its name, and a name that
+/// no rule has is an error. In ASP.NET Core it is one of the first request.
 #[tokio::test]
 async fn a_route_that_names_an_unknown_rule_is_an_error() {
     let uploads = Conditions::new().property("endpoint", ["uploads"]);
@@ -260,9 +260,9 @@ impl<D: Decide> Decide for Noted<D> {
 }
 
 /// Of `PartitionedChainedLimiterTests`: `AcquireWorksWithSingleLimiter` (322),
-/// `AcquireWorksWithMultipleLimiters` (324), `AcquireLeaseCorrectlyDisposesWithSingleLimiter` (328),
-/// and `AcquireFailsWhenOneLimiterDoesNotHaveEnoughResources` (330). Each link is asked once for a
-/// request, in order, and what one denies the others take back, the last one first (353).
+/// `AcquireWorksWithMultipleLimiters` (324), `AcquireLeaseCorrectlyDisposesWithSingleLimiter`
+/// (328), and `AcquireFailsWhenOneLimiterDoesNotHaveEnoughResources` (330). Each link is asked once
+/// for a request, in order, and what one denies the others take back, the last one first (353).
 #[tokio::test]
 async fn each_link_is_asked_once_and_in_order() {
     let notes = Arc::new(Mutex::new(Vec::new()));

@@ -16,8 +16,8 @@
 //!   until the reset.
 //! - A **reply** with a quota sets `left` to the available permits, less the other requests in
 //!   flight. A request that the server has already counted is so subtracted twice, until its reply
-//!   corrects that. The reply to an earlier request than the one that told `left` can only lower it.
-//!   So `left` is never more than the server would grant.
+//!   corrects that. The reply to an earlier request than the one that told `left` can only lower
+//!   it. So `left` is never more than the server would grant.
 //! - A reply with a limit on concurrent requests sets its `at_once`: to the whole of the limit, or,
 //!   if the reply states only what is available, to that and the requests in flight.
 //! - A **denial** sets `blocked`, and `first`: the request that is granted next tries alone, until
@@ -37,8 +37,8 @@ use portcullis_core::{Denied, Limiter, QueueLimiter, Receipt, Retry, Timestamp, 
 
 use crate::fields::{Quota, Stated, Unit};
 
-/// The wait after a 429 that states no time. Each one of a request that tries first doubles it, up to
-/// 64 times.
+/// The wait after a 429 that states no time. Each one of a request that tries first doubles it, up
+/// to 64 times.
 const BACK_OFF: Duration = Duration::from_secs(1);
 const MOST_DOUBLINGS: u32 = 6;
 

@@ -78,8 +78,8 @@ impl ByPolicy {
         self
     }
 
-    /// Sets how the properties of a request are found: those of which the conditions and the keys of
-    /// rules have the names. A function gets the name. Default: a request has no properties.
+    /// Sets how the properties of a request are found: those of which the conditions and the keys
+    /// of rules have the names. A function gets the name. Default: a request has no properties.
     ///
     /// ```
     /// use portcullis_policy::{Key, Policy, Rule};

@@ -57,9 +57,9 @@ where
     }
 }
 
-/// Judges requests by a limiter for each key, in code, with a queue for each key. Each request takes
-/// one permit, or [its cost](Self::by_cost). Its permits return at the end of its response, if the
-/// limiters have permits at once.
+/// Judges requests by a limiter for each key, in code, with a queue for each key. Each request
+/// takes one permit, or [its cost](Self::by_cost). Its permits return at the end of its response,
+/// if the limiters have permits at once.
 ///
 /// In a [`WaitingLayer`](crate::WaitingLayer) requests wait for permits. In a
 /// [`RateLimitLayer`](crate::RateLimitLayer) they are denied. Needs the feature `queue`.
@@ -94,8 +94,8 @@ where
 {
     /// Judges by `queue`. The requests for which `key` returns the same value share a limiter.
     ///
-    /// Create the queue by [`shared`](KeyedQueue::shared), so that a request that is not polled does
-    /// not keep others waiting.
+    /// Create the queue by [`shared`](KeyedQueue::shared), so that a request that is not polled
+    /// does not keep others waiting.
     pub fn new(queue: Arc<KeyedQueue<T, C, R, H>>, key: F) -> Self {
         Self {
             queue,

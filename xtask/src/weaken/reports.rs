@@ -209,9 +209,9 @@ pub(super) const OF_THE_POLICY: &[Mutant] = &[
     },
     Mutant {
         file: METRICS,
-        within: "pub fn decided(",
-        text: "is_allowed.then_some(of_rule)",
-        by: "Some(of_rule)",
+        within: "pub fn decided_at(",
+        text: "is_allowed.then(|| self.clone())",
+        by: "Some(self.clone())",
         test: MEASURED,
     },
     Mutant {

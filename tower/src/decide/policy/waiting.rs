@@ -93,8 +93,8 @@ fn retry<P: Deref<Target = Policy>>(
     retry.filter(|_| decision.with(of_limit))
 }
 
-/// The replies to requests that have waited, and the instruments that measure them. `P` is a pointer
-/// to the policy, which may no longer be in force.
+/// The replies to requests that have waited, and the instruments that measure them. `P` is a
+/// pointer to the policy, which may no longer be in force.
 trait Answers<P: Deref<Target = Policy>> {
     /// Reads the replies of a policy.
     fn replies<T>(&self, policy: &P, read: impl FnOnce(&Replies) -> T) -> T;
