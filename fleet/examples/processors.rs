@@ -301,7 +301,7 @@ impl Processor {
         let store = RedisStore::new(&RedisSettings::new(&self.url))?;
         let (member, driver) = Member::builder(pool(self.lease)?, store).build()?;
         let driver = tokio::spawn(driver.run());
-        let queue = Queue::new(member.limiter(), ThreadTimer::new(), 1_000);
+        let queue = Queue::new(member.limiter(), ThreadTimer::new(), 1_000).shared();
 
         // The records.
         let reader = Consumer {
@@ -314,7 +314,7 @@ impl Processor {
             cursor: "0-0".into(),
             fetched: VecDeque::new(),
         };
-        let jobs = Jobs::new(&queue, ThreadTimer::new())
+        let jobs = Jobs::new(&*queue, ThreadTimer::new())
             .batch(BATCH)
             .concurrency(4)
             .on_event(|event| {

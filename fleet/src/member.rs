@@ -135,7 +135,7 @@ struct Known {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Status {
-    /// How often the status has changed.
+    /// How often the status has changed, which includes each renewal of the leases.
     pub generation: u64,
     /// The leases that the limiter may use.
     pub share: Share,

@@ -241,15 +241,19 @@ impl DenialSettings {
     }
 
     /// Sets a function that gets each denial and the response to it, and returns the response to
-    /// send.
+    /// send. The body is the [message](Rule::with_message) of the rule, which can tell rules apart.
     ///
     /// ```
+    /// use http::HeaderValue;
+    /// use http::header::CONTENT_TYPE;
     /// use portcullis_tower::DenialSettings;
     ///
+    /// // A body in JSON, for example `{"retry_after":12}`.
     /// let settings = DenialSettings::new().responding(|denial, mut response| {
-    ///     if denial.retry_seconds().is_some_and(|seconds| seconds > 60) {
-    ///         *response.body_mut() = "Come back later.".into();
-    ///     }
+    ///     let seconds = denial.retry_seconds().unwrap_or(0);
+    ///     *response.body_mut() = format!(r#"{{"retry_after":{seconds}}}"#).into();
+    ///     let json = HeaderValue::from_static("application/json");
+    ///     response.headers_mut().insert(CONTENT_TYPE, json);
     ///     response
     /// });
     /// # let _ = settings;
