@@ -210,6 +210,8 @@ macro_rules! built {
     };
 }
 
+mod stripes;
+
 const SECOND: Duration = Duration::from_secs(1);
 const TICK: Duration = Duration::from_millis(1);
 
@@ -332,7 +334,11 @@ macro_rules! all_preempted {
         }
 
         /// The scenarios of all limiters, and the others.
-        static ALL: &[&[Scenario]] = &[$(scenarios!($back, $name),)* SCENARIOS];
+        static ALL: &[&[Scenario]] = &[
+            stripes::SCENARIOS,
+            $(scenarios!($back, $name),)*
+            SCENARIOS,
+        ];
     };
 }
 
