@@ -143,7 +143,7 @@ const SUITES: &[Suite] = &[
     },
 ];
 
-/// The time limit for a test: a weakened queue may lose a wake-up and never end.
+/// The time limit for a test, and for its build: a weakened queue may lose a wake-up and never end.
 const LIMIT: &str = "600";
 
 /// Tries the mutants of the workspace in `root` whose file has `only` in its path, in a copy under
@@ -253,6 +253,7 @@ impl Bench {
                 .into_iter()
                 .chain(names.clone())
                 .collect();
+            self.build(suite, file)?;
             let ran = self.cargo(suite, &arguments, Thorough::No)?;
             let text = text_of(&ran);
             if !ran.status.success() {
@@ -284,10 +285,7 @@ impl Bench {
     }
 
     fn expect_failure(&self, suite: &Suite, (file, name): (&str, &str)) -> Result<String, String> {
-        let built = self.cargo(suite, &["--no-run", "--test", file], Thorough::No)?;
-        if !built.status.success() {
-            return Err(format!("does not build:\n{}", text_of(&built)));
-        }
+        self.build(suite, file)?;
         let ran = self.cargo(
             suite,
             &["--test", file, "--", "--exact", name],
@@ -317,6 +315,16 @@ impl Bench {
             message
                 .map(str::to_owned)
                 .ok_or_else(|| format!("does not run:\n{text}"))
+        }
+    }
+
+    /// Builds the tests in `file`, so that their time limit does not include the build.
+    fn build(&self, suite: &Suite, file: &str) -> Result<(), String> {
+        let built = self.cargo(suite, &["--no-run", "--test", file], Thorough::No)?;
+        if built.status.success() {
+            Ok(())
+        } else {
+            Err(format!("does not build:\n{}", text_of(&built)))
         }
     }
 
