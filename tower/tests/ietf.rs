@@ -126,7 +126,7 @@ async fn a_denial_states_nothing_that_was_given_back() {
     let clock: &ManualClock = Box::leak(Box::default());
     clock.advance(Duration::from_secs(1_000));
     let rule = |name: &'static str, kind, count| {
-        let limit = Limit::per(count, Duration::from_secs(3_600));
+        let limit = Limit::per(count, Duration::from_hours(1));
         Rule::new(name)
             .when(Conditions::new().kind(kind))
             .limit(limit)
