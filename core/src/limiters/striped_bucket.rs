@@ -103,8 +103,10 @@ use crate::{
 ///
 /// Stripes settle in advance: they remove from the rest the permits that it will have no room for
 /// in the next moment. So while the bucket is in use and nearly full, up to a 16th of the burst may
-/// be missing. At the first instant of use, and at the first one after a pause, nothing is missing;
-/// with a 32-bit word, up to a 64th may be.
+/// be missing. At the first instant of use nothing is missing; with a 32-bit word, up to a 64th may
+/// be. After a pause, the first draw removes what the rest has no room for. The rest has no room
+/// for what stripes have drawn, even if these are empty and their threads are idle or gone. So up
+/// to a quarter of the burst may be missing then, once, and comes back by time.
 ///
 /// **Refunds.** A take is refunded to its stripe while the stripe still has the allotment, except
 /// for one permit of each draw, which returns by time. With a 64-bit word, this holds for nearly a
