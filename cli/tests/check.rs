@@ -56,18 +56,18 @@ fn valid_rules_are_counted_whatever_the_format() {
 #[test]
 fn a_file_of_another_system_is_checked_and_what_it_loses_is_a_warning() {
     let route = "\"UpstreamPathTemplate\": \"/a/{b}\", \"RateLimitOptions\": ";
-    let options = "{ \"Limit\": 2, \"Period\": \"1s\", \"EnableHeaders\": false }";
+    let options = "{ \"Limit\": 2, \"Period\": \"1s\", \"ClientWhitelist\": [\"\"] }";
     let content = format!("{{ \"Routes\": [{{ {route}\n{options} }}] }}");
     let file = Scratch::new("ocelot.production.json", content.as_bytes());
     let request = ["--request", "GET /a/7", "--header", "Oc-Client: alice"];
     let output = check(&[&[file.path()][..], &request].concat());
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     let expected = "\
-warning: EnableHeaders has no effect here: the program that answers requests sets the headers
- --> FILE:2:48
+warning: ClientWhitelist: \"\" has no effect: a request without a client is denied
+ --> FILE:2:50
   |
-2 | { \"Limit\": 2, \"Period\": \"1s\", \"EnableHeaders\": false } }] }
-  |                                                ^^^^^
+2 | { \"Limit\": 2, \"Period\": \"1s\", \"ClientWhitelist\": [\"\"] } }] }
+  |                                                  ^^^^
 
 ";
     assert_eq!(text(&output.stderr).replace(file.path(), "FILE"), expected);
@@ -148,7 +148,12 @@ fn standard_input_needs_a_format() {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    child.stdin.take().unwrap().write_all(b"{}").unwrap();
+    child
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(b"{ \"rules\": [] }")
+        .unwrap();
     let output = child.wait_with_output().unwrap();
     assert_eq!(text(&output.stdout), "-: valid, 0 rules\n");
 }
