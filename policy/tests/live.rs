@@ -903,7 +903,7 @@ const UNLIKE: &[&str] = &[
     "[[rules]]\nname='a'\nlimits=[{rate='1000/h',algorithm='sliding-window',segments=64},'5/7d']\n\
      [[rules]]\nname='b'\nlimits=['1/s']\n",
     "[[rules]]\nname='b'\nkind='burst'\nlimits=['1/s']\n",
-    "",
+    "rules=[]",
     "[[rules]]\nname='a'\nkey=['path']\nhold='30s'\n\
      limits=[{rate='1000/m',debt=10},{rate='1000000/h',refill='stepwise'},{at_once=3}]\n\
      overrides=[{key=['/1'],limits=['3/h']},{key=['/2'],limits=[]}]\n",

@@ -115,7 +115,7 @@ fn a_file_sets_the_bound_and_an_error_points_to_the_keys_of_its_rule() {
         error.starts_with("9:8: keys: the tables of all rules up to this one"),
         "{error}"
     );
-    let errors = Policy::from_toml("table_bytes = -1").unwrap_err();
+    let errors = Policy::from_toml("table_bytes = -1\nrules = []").unwrap_err();
     let error = "1:15: table_bytes: `-1` is not from 0 to 9223372036854775807";
     assert_eq!(errors[0].to_string(), error);
 }
