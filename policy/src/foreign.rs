@@ -21,7 +21,7 @@ use crate::{FileError, PathRules, Policy, Rule, RuleError};
 ///         "RateLimitOptions": { "Limit": 1, "Period": "1s", "Wait": "-2s" },
 ///     }],
 /// }"#).unwrap();
-/// assert!(imported.warnings[0].to_string().starts_with("5:76: Wait is negative"));
+/// assert!(imported.warnings[0].to_string().starts_with("5:67: Wait is negative"));
 /// for rule in &mut imported.rules {
 ///     *rule = rule.clone().keys(50_000);
 /// }
