@@ -352,3 +352,21 @@ fn threads_that_hold_and_settle_while_limits_change_use_no_permit_twice() {
         assert_eq!(left[1], 40, "all have returned");
     }
 }
+
+/// After the first change, the bucket has less than nothing until its step: it brings in more than
+/// that.
+#[test]
+fn a_stepwise_bucket_that_changes_twice_within_a_step_keeps_what_the_step_brings() {
+    let seven_seconds = Duration::from_secs(7);
+    let stepwise = Limit::per(4, seven_seconds).stepwise();
+    let live = LivePolicy::new(policy(&[Limit::per(1, seven_seconds).burst(4)]));
+    let request = |cost| Request::new("GET", "/a").cost(cost);
+    let now = Timestamp::from_secs(1_000);
+    drop(decide(&live, now, &request(3)));
+    live.replace_at(now, policy(core::slice::from_ref(&stepwise)));
+    live.replace_at(now, policy(&[stepwise, Limit::per(1, seven_seconds)]));
+    assert_eq!(left(&live.load(), now, &request(1)), [0, 1]);
+    // A step begins at each multiple of its period.
+    let step = Timestamp::from_secs(1_001);
+    assert_eq!(left(&live.load(), step, &request(1)), [1, 1]);
+}

@@ -570,9 +570,16 @@ impl<W: Word> TableRules for TokenBucketRules<W> {
         // A bucket that owes more than it may was written at a newer time: at the first tick at
         // which it owes only the debt, or later.
         let ahead = balance.owed.saturating_sub(old.debt);
-        let tick = tick.saturating_add(ahead.div_ceil(old.gain.max(1)));
-        let settled = before.ticks.start(tick).unwrap_or(Timestamp::MAX);
-        let in_use = u128::from(old.full - balance.available) + u128::from(balance.owed - ahead);
+        let ticks = ahead.div_ceil(old.gain.max(1));
+        let in_use = u128::from(old.full - balance.available) + u128::from(balance.owed);
+        let (settled, in_use) = match before.ticks.start(tick.saturating_add(ticks)) {
+            // The last of these ticks may bring more than what is ahead.
+            Some(settled) => {
+                let gained = u128::from(ticks) * u128::from(old.gain);
+                (settled, in_use.saturating_sub(gained))
+            }
+            None => (Timestamp::MAX, in_use - u128::from(ahead)),
+        };
         // What exceeds the debt is forgotten.
         let most = new.full + new.debt;
         let in_use = (in_use * u128::from(new.cost)).min(u128::from(most) * u128::from(old.cost));
