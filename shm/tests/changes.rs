@@ -445,15 +445,23 @@ fn four_processes_hold_while_the_limit_changes(time: Duration) {
     children.into_iter().chain(changer).for_each(Process::kill);
     let held = Journal::read(&paths[1]);
     let limits = Journal::read(&paths[2]);
+    // Sorted, because there are many.
+    let sorted = |mut times: Vec<u64>| {
+        times.sort_unstable();
+        times
+    };
+    let begins = sorted(held.iter().map(|lease| lease.earliest).collect());
+    let ends = sorted(held.iter().map(|lease| lease.latest).collect());
+    let at_once_at = |at| begins.partition_point(|&t| t <= at) - ends.partition_point(|&t| t < at);
+    let mut ones: Vec<_> = limits.iter().filter(|limit| limit.permits == 1).collect();
+    ones.sort_unstable_by_key(|limit| limit.earliest);
     let (mut judged, mut most) = (0, 0);
     for lease in &held {
-        let in_force = limits.iter().any(|limit| {
-            limit.permits == 1 && limit.earliest <= lease.permits && lease.earliest <= limit.latest
-        });
-        let at_once = held
-            .iter()
-            .filter(|other| (other.earliest..=other.latest).contains(&lease.earliest))
-            .count();
+        // They do not overlap, so the last one that began before the request ends last.
+        let before = ones.partition_point(|limit| limit.earliest <= lease.permits);
+        let last = before.checked_sub(1).map(|last| ones[last]);
+        let in_force = last.is_some_and(|limit| lease.earliest <= limit.latest);
+        let at_once = at_once_at(lease.earliest);
         assert!(at_once <= 6, "{at_once} leases at {}", lease.earliest);
         most = most.max(at_once);
         if in_force {
