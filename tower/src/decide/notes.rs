@@ -35,9 +35,10 @@ impl Notes {
     /// The number of limits that are noted.
     pub(crate) fn len(&self) -> usize {
         #[cfg(feature = "fields")]
-        return self.quotas.as_ref().map_or(0, Vec::len);
+        let noted = self.quotas.as_ref().map_or(0, Vec::len);
         #[cfg(not(feature = "fields"))]
-        0
+        let (noted, _) = (0, self);
+        noted
     }
 
     /// Forgets what is left of the limits from number `from` to before number `to`, because the
@@ -50,7 +51,7 @@ impl Notes {
             }
         }
         #[cfg(not(feature = "fields"))]
-        let _ = (from, to);
+        let _ = (self, from, to);
     }
 
     /// Notes the instruments of the limit that decided, if requests are measured. If several decide
