@@ -114,7 +114,7 @@ fn a_take_that_is_overtaken_by_the_close_takes_nothing_afterwards() {
 }
 
 #[test]
-fn a_renewal_denies_nobody() {
+fn a_renewal_denies_no_take() {
     explore(|| {
         let bucket = bucket(until(100));
         let a = spawn(&bucket, |bucket| take(bucket, 50, 3));

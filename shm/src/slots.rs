@@ -186,8 +186,8 @@ impl Limits {
             beyond.iter().filter(held).count(),
         );
         if beyond == 0 {
-            // No slot beyond the limit can be granted any more: whoever takes one there does so
-            // under a limit that is not in force.
+            // From here on, no slot beyond the limit is granted: a request that takes one there was
+            // admitted under a limit that is no longer in force.
             let next = Limit::new(limit.permits(), limit.permits(), limit.number());
             let _changed_meanwhile = self.word.compare_exchange(limit.0, next.0, SeqCst, Relaxed);
         }

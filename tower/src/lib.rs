@@ -22,12 +22,14 @@
 //! | to | items |
 //! |---|---|
 //! | judge by rules | [`ByPolicy`]; `ByLivePolicy` for a policy that changes |
-//! | judge by limiters in code | [`ByKey`] for a limiter of each client; [`ByLimiter`] for one that all requests share; `ByKeyedQueue` for a queue of each client |
+//! | judge by a limiter of each client | [`ByKey`]; with a queue of each client, `ByKeyedQueue` |
+//! | judge by one limiter for all requests | [`ByLimiter`] |
 //! | judge by several, in order | [`Decide::and`] |
 //! | let requests wait, or ask counter stores | `WaitingLayer`, by `RateLimitLayerBuilder::build_waiting` |
 //! | limit a service | [`RateLimitLayer`], [`RateLimitLayerBuilder`] |
 //! | answer denied requests | [`DenialSettings`], [`DenialBody`], [`Denial`], [`Reply`] |
-//! | find the client | [`RequestHead`], [`PeerAddress`], [`ForwardedFor`], [`ByPolicy::properties`], [`ByPolicy::tier`] |
+//! | find the client | [`RequestHead`], [`PeerAddress`], [`ForwardedFor`] |
+//! | find what else rules ask of it | [`ByPolicy::properties`], [`ByPolicy::tier`] |
 //! | choose rules by the route | [`ByPolicy::endpoint`] |
 //! | let requests pass | [`NotLimited`], [`RateLimitLayerBuilder::passing`] |
 //! | obey the limits of other servers | `client::ClientLayer`, `client::ServerLimits` |

@@ -293,7 +293,7 @@ pub(super) const OF_THE_ENDING_BUCKET: &[Mutant] = &[
         within: "pub fn set(",
         text: "if is_over || until < end {",
         by: "if until != end {",
-        test: ("ending_bucket", "a_renewal_denies_nobody"),
+        test: ("ending_bucket", "a_renewal_denies_no_take"),
     },
     Mutant {
         file: ENDING,
