@@ -480,6 +480,85 @@ fn all_errors_are_reported_where_they_are() {
     );
 }
 
+/// Ocelot's parser of times (world O, 301). It ignores the sign of a wait, which is a warning here.
+#[test]
+fn a_wait_is_read_as_ocelot_reads_it() {
+    let with = |wait: &str| {
+        let options = format!(
+            r#"{{ "Routes": [{{ "UpstreamPathTemplate": "/",
+                "RateLimitOptions": {{ "Limit": 1, "Period": "1h", "Wait": "{wait}" }} }}] }}"#
+        );
+        Imported::from_ocelot(&options)
+    };
+    for (wait, nanos) in [
+        ("", 3_600_000_000_000),
+        ("0", 3_600_000_000_000),
+        ("5", 5_000_000),
+        ("2.ms", 2_000_000),
+        (".4ms", 400_000),
+        ("123.456ms", 123_456_000),
+        ("7S", 7_000_000_000),
+        ("1.5m", 90_000_000_000),
+        ("2h", 7_200_000_000_000),
+        ("1d", 86_400_000_000_000),
+        ("-6ms", 6_000_000),
+    ] {
+        let imported = with(wait).unwrap();
+        let warnings: Vec<_> = imported.warnings.iter().map(|each| &each.message).collect();
+        let negative = ["Wait is negative: the sign is ignored, as in Ocelot"];
+        let expected: &[&str] = if wait.starts_with('-') {
+            &negative
+        } else {
+            &[]
+        };
+        assert_eq!(warnings, expected);
+        let policy = imported.into_policy().unwrap();
+        let headers = [("Oc-Client", "a")];
+        let request = Request::new("GET", "/").headers(&headers);
+        assert!(policy.decide_at(Timestamp::ZERO, &request).is_allowed());
+        let denied = policy.decide_at(Timestamp::ZERO, &request);
+        let expected = Retry::At(Timestamp::from_nanos(nanos));
+        assert_eq!(denied.retry(), Some(expected), "{wait}");
+    }
+    for (wait, expected) in [
+        ("1x", "Wait: `1x` has the unknown unit `x`"),
+        ("ms", "Wait: `ms` has no number"),
+        (".", "Wait: `.` has no number"),
+    ] {
+        let errors = with(wait).expect_err(wait);
+        let errors: Vec<_> = errors.iter().map(ToString::to_string).collect();
+        assert_eq!(errors.len(), 1, "{errors:?}");
+        assert!(errors[0].contains(expected), "{errors:?}");
+    }
+}
+
+/// Ocelot's validation of a route (world O, 306). Options that are off are not checked.
+#[test]
+fn a_limit_and_a_period_that_are_not_valid_are_errors_of_their_own() {
+    let route = |options: &str| {
+        format!(
+            r#"{{ "Routes": [{{ "UpstreamPathTemplate": "/",
+                "RateLimitOptions": {{ {options} }} }}] }}"#
+        )
+    };
+    for (options, expected) in [
+        (r#""Limit": 0, "Period": "1s""#, "Limit: `0` is not"),
+        (r#""Limit": -1, "Period": "1s""#, "Limit: `-1` is not"),
+        (r#""Limit": 1, "Period": """#, "Period"),
+        (r#""Limit": 1, "Period": "  ""#, "Period"),
+        (r#""Limit": 1"#, "Period"),
+        (r#""Limit": 1, "Period": "1""#, "Period: `1` has no unit"),
+    ] {
+        let errors = errors(&route(options));
+        assert_eq!(errors.len(), 1, "{errors:?}");
+        assert!(errors[0].contains(expected), "{errors:?}");
+        let off = format!(r#"{options}, "EnableRateLimiting": false"#);
+        assert!(read(&route(&off)).rules[0].limits().is_empty());
+    }
+    let all = errors(&route(r#""Limit": 0, "Period": "3""#));
+    assert_eq!(all.len(), 2, "{all:?}");
+}
+
 #[test]
 fn a_period_and_a_wait_may_have_fractions() {
     let options = r#""RateLimitOptions": { "Limit": 1, "Period": "1.5m", "Wait": "333.5" }"#;

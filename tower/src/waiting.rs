@@ -118,6 +118,10 @@ impl Asked {
 /// - A request that finds the queue full is denied. `Retry-After` accounts for those that wait.
 /// - The policy tells the time: [`Policy::now`](portcullis_policy::Policy::now); or the clock of
 ///   the queue in code. The clock of the layer is not used for decisions that can wait.
+/// - A request waits for all limits of its rule together, or of a queue around an
+///   [`AllOf`](portcullis_core::AllOf), and takes nothing until all of them grant. What
+///   [`and`](Decide::and) joins cannot wait. Put one of these layers around another instead: a
+///   request that waits in the inner one holds the permits of the outer one.
 /// - A request whose cost is [settled](crate::RateLimitLayerBuilder::settling) does not wait, and
 ///   is denied by a rule with a store.
 /// - The inner service must be `Clone`. The service that was ready waits with the request, and a

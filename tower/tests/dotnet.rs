@@ -1,20 +1,24 @@
 //! Behaves as the rate limiting middleware of ASP.NET Core does. Each test names the test of .NET
-//! that it follows (dotnet part 7, and 6 where it is about requests).
+//! that it follows (dotnet part 7, and 5 and 6 where they are about requests).
 
 #[path = "support/server.rs"]
 mod server;
 
+use core::time::Duration;
 use std::sync::{Arc, Mutex};
 
 use axum::Router;
 use axum::extract::Path;
 use axum::routing::get;
 use http::StatusCode;
-use portcullis_core::{Concurrency, Timestamp};
-use portcullis_policy::{Conditions, Key, Limit, Policy, Rule};
+use portcullis_async::{KeyedQueue, Queue, TokioTimer};
+use portcullis_core::{Concurrency, Keyed, ManualClock, Timestamp};
+use portcullis_policy::{Algorithm, Conditions, Key, Limit, Policy, Rule};
 use portcullis_tower::{
-    ByLimiter, ByPolicy, Decide, Denial, DenialSettings, RateLimitLayer, RequestHead,
+    ByKeyedQueue, ByLimiter, ByPolicy, Decide, Denial, DenialSettings, RateLimitLayer, RequestHead,
 };
+use tokio::io::AsyncReadExt;
+use tower_layer::Stack;
 
 use server::{Client, serve};
 
@@ -96,7 +100,7 @@ async fn a_route_that_names_an_unknown_rule_is_an_error() {
 #[tokio::test]
 async fn a_limit_of_one_passes_one_request() {
     let limit: Limit = "1/h".parse().unwrap();
-    let window = limit.algorithm_of(portcullis_policy::Algorithm::FixedWindow);
+    let window = limit.algorithm_of(Algorithm::FixedWindow);
     let mut client = served(
         policy([Rule::new("all").limit(window)]),
         DenialSettings::new(),
@@ -104,6 +108,66 @@ async fn a_limit_of_one_passes_one_request() {
     .await;
     assert_eq!(client.get("/", &[]).await.status, 200);
     assert_eq!(client.get("/", &[]).await.status, 429);
+}
+
+/// `RateLimiterPartitionTests.Create_TokenBucket` (307) and `Create_FixedWindow` (311): a key has its
+/// permit from the start. In .NET a timer of the table returns it, here time alone does.
+#[tokio::test]
+async fn a_key_begins_with_its_permit_and_needs_no_timer() {
+    for algorithm in [Algorithm::TokenBucket, Algorithm::FixedWindow] {
+        let limit: Limit = "1/m".parse().unwrap();
+        let limit = limit.algorithm_of(algorithm).queue(10);
+        let rule = Rule::new("all").key(Key::header("X-User")).limit(limit);
+        let clock: &ManualClock = Box::leak(Box::default());
+        clock.set(Timestamp::from_secs(60));
+        let layer = RateLimitLayer::builder(policy([rule])).clock(clock).build();
+        let router = Router::new().route("/", get(|| async {})).layer(layer);
+        let mut client = Client::connect(serve(router).await).await;
+        for seconds in [0, 60, 60] {
+            clock.advance(Duration::from_secs(seconds));
+            for user in [["X-User: a"], ["X-User: b"]] {
+                assert_eq!(client.get("/", &user).await.status, 200);
+                assert_eq!(client.get("/", &user).await.status, 429);
+            }
+        }
+    }
+}
+
+/// `PartitionedChainedLimiterTests`: `AcquireThrows_SingleLimiter` (336),
+/// `AcquireThrowsAndReleasesAcquiredResources` (334), and the same with waiting (337, 335). If the
+/// function of a key panics, the links before it have their permits back.
+#[tokio::test]
+async fn what_fails_with_a_panic_keeps_no_permit() {
+    let limit = Queue::new(Concurrency::new(1), TokioTimer::new(), 1).shared();
+    let table = Keyed::for_keys(Concurrency::new(1), 100);
+    let queue = KeyedQueue::new(table, TokioTimer::new(), 1).shared();
+    let fails = || {
+        ByKeyedQueue::new(Arc::clone(&queue), |head| -> u32 {
+            assert!(!head.headers.contains_key("x-fails"), "the key is missing");
+            7
+        })
+    };
+    let first = || ByLimiter::shared(Arc::clone(&limit));
+    let stacked = Stack::new(
+        RateLimitLayer::builder(fails()).build_waiting(),
+        RateLimitLayer::builder(first()).build_waiting(),
+    );
+    let alone = RateLimitLayer::builder(fails()).build();
+    let joined = RateLimitLayer::builder(first().and(fails())).build();
+    let router = Router::new()
+        .route("/alone", get(|| async {}).layer(alone))
+        .route("/joined", get(|| async {}).layer(joined))
+        .route("/waits", get(|| async {}).layer(stacked));
+    let address = serve(router).await;
+    for path in ["/alone", "/joined", "/waits"] {
+        let mut client = Client::connect(address).await;
+        client.send(&format!("GET {path}"), &["X-Fails: 1"]).await;
+        assert!(client.0.read_u8().await.is_err(), "no response");
+        server::until(|| limit.available() == 1).await;
+        let mut client = Client::connect(address).await;
+        assert_eq!(client.get(path, &[]).await.status, 200);
+        server::until(|| limit.available() == 1 && queue.key(&7_u32).available() == 1).await;
+    }
 }
 
 /// `GlobalAndEndpoint_GlobalRejects_GlobalWins` (369),

@@ -219,6 +219,79 @@ where
     .await;
 }
 
+/// `RateLimiterPartitionTests.NoLimiter_GetStatistics` (309): a rule without limits allows every
+/// request, also where others wait.
+#[tokio::test]
+async fn every_request_of_a_rule_without_limits_is_acquired() {
+    let kept = Kept::default();
+    let _recorder = set_default_local_recorder(&kept);
+    let policy = Arc::new(policy([Rule::new("all")]));
+    let judges = || builder(ByPolicy::new(Arc::clone(&policy)));
+    let router = Router::new()
+        .route("/now", get(|| async {}).layer(judges().build()))
+        .route("/waits", get(|| async {}).layer(judges().build_waiting()));
+    let mut client = Client::connect(serve(router).await).await;
+    for (path, n) in [("/now", 134), ("/waits", 165)] {
+        for _ in 0..n {
+            assert_eq!(client.get(path, &[]).await.status, 200);
+        }
+    }
+    let lines = [
+        "requests policy=all result=acquired: 299",
+        "request_lease.duration policy=all: 299",
+    ];
+    is_seen(&kept, &lines).await;
+}
+
+/// `PartitionedChainedLimiterTests.GetStatisticsHasCorrectValues` (321), and of a limiter that nobody
+/// has asked (319).
+#[tokio::test]
+async fn the_counts_of_a_limiter_are_those_of_its_requests() {
+    let kept = Kept::default();
+    let _recorder = set_default_local_recorder(&kept);
+    let queue = Queue::new(Concurrency::new(13), TokioTimer::new(), 10).shared();
+    let counts = || (queue.available(), queue.counts().permits);
+    assert_eq!((counts(), seen(&kept)), ((13, 0), vec![]));
+    let judges = || {
+        let limiter = ByLimiter::shared(Arc::clone(&queue)).by_cost();
+        builder(limiter).cost(|_| 10)
+    };
+    let may_end = Arc::new(Semaphore::new(0));
+    let at_once = handler(&may_end).layer(judges().build());
+    let waits = handler(&may_end).layer(judges().build_waiting());
+    let router = Router::new()
+        .nest("/at_once", at_once)
+        .nest("/waits", waits);
+    let served = Served {
+        may_end,
+        address: serve(router).await,
+    };
+    let mut first = served.send("/at_once/1").await;
+    until(|| counts() == (3, 0)).await;
+    assert_eq!(served.send("/at_once/2").await.receive().await.status, 429);
+    assert_eq!(counts(), (3, 0));
+    let mut second = served.send("/waits/3").await;
+    until(|| counts() == (3, 10)).await;
+    let [acquired, denied, active] = [
+        "requests result=acquired: 1",
+        "requests result=denied: 1",
+        "active_request_leases: 1",
+    ];
+    is_seen(&kept, &[acquired, denied, active, "queued_requests: 1"]).await;
+    served.may_end.add_permits(1);
+    assert_eq!(first.receive().await.status, 200);
+    until(|| counts() == (3, 0)).await;
+    let [acquired, waited, ended] = [
+        "requests result=acquired: 2",
+        "request.time_in_queue result=acquired: 1",
+        "request_lease.duration: 1",
+    ];
+    is_seen(&kept, &[acquired, denied, active, waited, ended]).await;
+    served.may_end.add_permits(1);
+    assert_eq!(second.receive().await.status, 200);
+    until(|| counts() == (13, 0)).await;
+}
+
 /// A request that one limit grants and the next one denies counts once, as denied. Which limit
 /// denied is told by the rule, where ASP.NET Core has the results `global_limiter` and
 /// `endpoint_limiter`.

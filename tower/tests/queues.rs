@@ -17,7 +17,7 @@ use portcullis_async::{KeyedQueue, Queue, TokioTimer};
 use portcullis_core::{AllOf, Clock, Concurrency, Keyed, Limiter, Rate, TokenBucket};
 use portcullis_tower::{ByKeyedQueue, ByLimiter, RateLimitLayer};
 use tokio::sync::Semaphore;
-use tower_layer::Layer;
+use tower_layer::{Layer, Stack};
 use tower_service::Service;
 
 use server::{Client, serve, until};
@@ -182,6 +182,91 @@ async fn a_request_that_waits_for_one_limit_holds_no_permits_of_the_others() {
     until(|| queue.counts().waiters == 0).await;
     served.ends(&mut first, "first").await;
     assert_eq!(left(), 1);
+}
+
+/// `PartitionedChainedLimiterTests` with requests that wait, in one layer around another:
+/// `AcquireAsyncWorksWithMultipleLimiters` (dotnet 325),
+/// `AcquireAsyncLeaseCorrectlyDisposesWithMultipleLimiters` (327),
+/// `AcquireAsyncFailsAndReleasesAcquiredResources` (333),
+/// `AcquireAsyncForwardsCorrectPermitCount` (347), and as in .NET
+/// `AcquireAsyncCanceledReleasesAcquiredResources` (351). `DisposeMakesMethodsThrow` (315): closed
+/// limiters deny.
+#[tokio::test]
+async fn a_request_waits_in_one_layer_after_another() {
+    let [first, next] =
+        [5, 3].map(|permits| Queue::new(Concurrency::new(permits), TokioTimer::new(), 3).shared());
+    let available = || (first.available(), next.available());
+    let layer = |queue| {
+        // The cost is the last character of the path.
+        RateLimitLayer::builder(ByLimiter::shared(Arc::clone(queue)).by_cost())
+            .cost(|head| head.uri.path().split('-').nth(1).unwrap().parse().unwrap())
+            .build_waiting()
+    };
+    let served = Served::new(Stack::new(layer(&next), layer(&first))).await;
+
+    let mut begins = served.starts("begins-3", &[]).await;
+    assert_eq!(available(), (2, 0));
+    // It has the permits of the first layer while it waits in the next one.
+    let leaves = served.send("leaves-2", &[]).await;
+    until(|| next.counts().waiters == 1).await;
+    assert_eq!(available(), (0, 0));
+    drop(leaves);
+    until(|| available() == (2, 0)).await;
+    // It waits in the first layer, and the next one has not seen it.
+    let mut waits = served.send("waits-3", &[]).await;
+    until(|| first.counts().waiters == 1).await;
+    assert_eq!(next.counts().waiters, 0);
+    served.ends(&mut begins, "begins-3").await;
+    until(|| served.names.lock().unwrap().len() == 2).await;
+    assert_eq!(available(), (2, 0));
+
+    // The queue of the next layer is full.
+    let fills = served.send("fills-2", &[]).await;
+    until(|| next.counts().permits == 2).await;
+    assert_eq!(available(), (0, 0));
+    drop(fills);
+    until(|| available() == (2, 0)).await;
+    // More than the next layer can ever grant.
+    served.ends(&mut waits, "waits-3").await;
+    until(|| available() == (5, 3)).await;
+    let denied = served.send("denied-4", &[]).await.receive().await;
+    assert_eq!((denied.status, denied.header("retry-after")), (429, None));
+    assert_eq!(available(), (5, 3));
+    next.close();
+    let denied = served.send("closed-1", &[]).await.receive().await;
+    assert_eq!((denied.status, denied.header("retry-after")), (429, None));
+    assert_eq!(first.available(), 5);
+}
+
+/// `PartitionedChainedLimiterTests.AcquireAsyncForwardsCorrectResource` (dotnet 349): each link
+/// finds its own key, and no other key is asked.
+#[tokio::test]
+async fn each_layer_waits_for_its_own_key() {
+    let queues = ["x-user", "x-tenant"].map(|header| {
+        let table = Keyed::for_keys(Concurrency::new(1), 100);
+        (
+            header,
+            KeyedQueue::new(table, TokioTimer::new(), 1).shared(),
+        )
+    });
+    let [users, tenants] = queues.clone().map(|(header, queue)| {
+        let judge = ByKeyedQueue::new(queue, move |head| {
+            head.headers[header].as_bytes().to_owned()
+        });
+        RateLimitLayer::builder(judge).build_waiting()
+    });
+    let served = Served::new(Stack::new(tenants, users)).await;
+    let available =
+        |nth: usize, key: &str| queues[nth].1.key(&key.as_bytes().to_owned()).available();
+    let mut first = served.starts("first", &["X-User: 1", "X-Tenant: 3"]).await;
+    let all = || [(0, "1"), (0, "2"), (1, "3"), (1, "4")].map(|(nth, key)| available(nth, key));
+    assert_eq!(all(), [0, 1, 0, 1]);
+    let mut waits = served.send("waits", &["X-User: 2", "X-Tenant: 3"]).await;
+    until(|| queues[1].1.counts().waiters == 1).await;
+    assert_eq!(all(), [0, 0, 0, 1]);
+    served.ends(&mut first, "first").await;
+    served.ends(&mut waits, "waits").await;
+    until(|| all() == [1; 4]).await;
 }
 
 #[tokio::test]

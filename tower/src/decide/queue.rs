@@ -2,17 +2,40 @@
 
 use core::fmt;
 use core::hash::Hash;
+use core::ops::Deref;
 use std::sync::Arc;
 
 use portcullis_async::{
     Acquire, DeadlineClock, Hook, KeyedQueue, Queue, QueueClock, QueueKey, RawLock, Rejected,
 };
-use portcullis_core::{Lease, QueueKeys, QueueLimiter, Retry, Timestamp};
+use portcullis_core::{Lease, Limiter, QueueKeys, QueueLimiter, Retry, Timestamp};
 
 use super::limiter::{settle_at, take_at};
 use crate::denial::Replies;
 use crate::waiting::{Asked, DecideOrWait, Turned};
 use crate::{ByLimiter, Decide, Denial, DenialSettings, RequestHead};
+
+/// Takes permits, or begins a wait for them, which ends at the time that `wait` receives.
+fn take_or_wait<P, W>(
+    now: Timestamp,
+    limiter: &P,
+    n: u32,
+    replies: &Replies,
+    asked: &mut Asked,
+    wait: impl FnOnce(Timestamp) -> W,
+) -> Result<Lease<P>, Turned<W>>
+where
+    P: Deref<Target: Limiter> + Clone,
+{
+    take_at(now, limiter, n, replies).map_err(|denial| match denial.retry {
+        Retry::Never => Turned::Denied(denial),
+        _ => {
+            let most = asked.wait_in_queue();
+            let deadline = most.map_or(Timestamp::MAX, |most| now.saturating_add(most));
+            Turned::Waits(wait(deadline))
+        }
+    })
+}
 
 impl<L, C, R, H> DecideOrWait for ByLimiter<Queue<L, C, R, H>>
 where
@@ -30,18 +53,9 @@ where
         asked: &mut Asked,
     ) -> Result<Option<Self::Permits>, Turned<Self::Waiting>> {
         let (queue, n) = (&self.limiter, self.n(cost));
+        let wait = |deadline| queue.acquire_owned(n).until(deadline);
         let now = queue.clock().now();
-        match take_at(now, queue, n, &self.replies) {
-            Ok(lease) => Ok(self.keep(lease)),
-            Err(denial) if denial.retry == Retry::Never => Err(Turned::Denied(denial)),
-            Err(_) => {
-                let wait = queue.acquire_owned(n);
-                Err(Turned::Waits(match asked.wait_in_queue() {
-                    Some(most) => wait.within(most),
-                    None => wait,
-                }))
-            }
-        }
+        take_or_wait(now, queue, n, &self.replies, asked, wait).map(|lease| self.keep(lease))
     }
 
     fn end_wait(
@@ -201,18 +215,9 @@ where
         asked: &mut Asked,
     ) -> Result<Option<Self::Permits>, Turned<Self::Waiting>> {
         let (limiter, n) = (self.limiter(head), self.n(cost));
+        let wait = |deadline| limiter.clone().acquire(n).until(deadline);
         let now = self.queue.clock().now();
-        match take_at(now, &limiter, n, &self.replies) {
-            Ok(lease) => Ok(Some(lease)),
-            Err(denial) if denial.retry == Retry::Never => Err(Turned::Denied(denial)),
-            Err(_) => {
-                let wait = limiter.acquire(n);
-                Err(Turned::Waits(match asked.wait_in_queue() {
-                    Some(most) => wait.within(most),
-                    None => wait,
-                }))
-            }
-        }
+        take_or_wait(now, &limiter, n, &self.replies, asked, wait).map(Some)
     }
 
     fn end_wait(
