@@ -544,9 +544,12 @@ fn a_limit_and_a_period_that_are_not_valid_are_errors_of_their_own() {
     for (options, expected) in [
         (r#""Limit": 0, "Period": "1s""#, "Limit: `0` is not"),
         (r#""Limit": -1, "Period": "1s""#, "Limit: `-1` is not"),
-        (r#""Limit": 1, "Period": """#, "Period"),
-        (r#""Limit": 1, "Period": "  ""#, "Period"),
-        (r#""Limit": 1"#, "Period"),
+        (r#""Limit": 1, "Period": """#, "Period is missing in these"),
+        (
+            r#""Limit": 1, "Period": "  ""#,
+            "Period is missing in these",
+        ),
+        (r#""Limit": 1"#, "Period is missing in these"),
         (r#""Limit": 1, "Period": "1""#, "Period: `1` has no unit"),
     ] {
         let errors = errors(&route(options));

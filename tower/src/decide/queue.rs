@@ -27,13 +27,13 @@ fn take_or_wait<P, W>(
 where
     P: Deref<Target: Limiter> + Clone,
 {
-    take_at(now, limiter, n, replies).map_err(|denial| match denial.retry {
-        Retry::Never => Turned::Denied(denial),
-        _ => {
-            let most = asked.wait_in_queue();
-            let deadline = most.map_or(Timestamp::MAX, |most| now.saturating_add(most));
-            Turned::Waits(wait(deadline))
+    take_at(now, limiter, n, replies).map_err(|denial| {
+        if denial.retry == Retry::Never {
+            return Turned::Denied(denial);
         }
+        let most = asked.wait_in_queue();
+        let deadline = most.map_or(Timestamp::MAX, |most| now.saturating_add(most));
+        Turned::Waits(wait(deadline))
     })
 }
 

@@ -10,6 +10,7 @@ const DENIAL: &str = "tower/src/denial.rs";
 const HEAD: &str = "tower/src/head.rs";
 const READ: &str = "tower/src/fields/read.rs";
 const WRITE: &str = "tower/src/fields/write.rs";
+const QUEUE: &str = "tower/src/decide/queue.rs";
 const PACED: &str = "tower/src/bodies/body.rs";
 const WAITS: &str = "tower/src/decide/policy/waiting.rs";
 const OF_RULES: &str = "tower/src/bodies/policy.rs";
@@ -36,6 +37,36 @@ pub(super) const MUTANTS: &[Mutant] = &[
         text: "self.first.undo_at(now, first);",
         by: "let _ = first;",
         test: ("dotnet", "the_first_limit_that_denies_makes_the_reply"),
+    },
+    Mutant {
+        file: DECIDE,
+        within: "match self.next.decide_noting_at(now, head, cost, notes) {",
+        text: "notes.forget_states(from, to);",
+        by: "let _ = (from, to);",
+        test: ("ietf", "a_denial_states_nothing_that_was_given_back"),
+    },
+    // Queues of limiters in code: a wait without an end, one permit instead of the cost, or one
+    // queue for all keys.
+    Mutant {
+        file: QUEUE,
+        within: "fn take_or_wait<",
+        text: "now.saturating_add(most)",
+        by: "now.max(Timestamp::MAX - most)",
+        test: ("queues", "a_request_that_waits_counts_once_in_each_limit"),
+    },
+    Mutant {
+        file: "tower/src/decide/limiter.rs",
+        within: "pub(super) const fn n(",
+        text: "{ cost }",
+        by: "{ 1 + 0 * cost }",
+        test: ("queues", "a_request_waits_in_one_layer_after_another"),
+    },
+    Mutant {
+        file: QUEUE,
+        within: "fn limiter(&self, head",
+        text: "self.queue.owned_key(&(self.key)(head))",
+        by: "self.queue.owned_key(&((self.key)(head), 1).1)",
+        test: ("queues", "each_layer_waits_for_its_own_key"),
     },
     // A limiter for each key: other keys, or a settlement that is lost.
     Mutant {

@@ -27,6 +27,32 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "retry",
         test: ("explained", "a_penalty_and_the_limits_decide_when_to_retry"),
     },
+    // Times of an `ocelot.json` that Ocelot refuses, or reads as another time.
+    Mutant {
+        file: "policy/src/foreign/ocelot/options.rs",
+        within: "fn period(&mut self, table",
+        text: "!span.has_unit && level != Level::Global",
+        by: "!span.has_unit && level == Level::Global",
+        test: (
+            "ocelot",
+            "a_limit_and_a_period_that_are_not_valid_are_errors_of_their_own",
+        ),
+    },
+    Mutant {
+        file: "policy/src/foreign/ocelot/values.rs",
+        within: "fn time_span(",
+        text: "\"ms\" | \"\" => 1_000_000,",
+        by: "\"ms\" => 1_000_000,\n\"\" => 1_000_000_000,",
+        test: ("ocelot", "a_wait_is_read_as_ocelot_reads_it"),
+    },
+    // A file that was cut off lifts all limits.
+    Mutant {
+        file: "policy/src/file.rs",
+        within: "fn file(&mut self, file: &Table<'t>)",
+        text: "self.reader.refuse(",
+        by: "let _ = (",
+        test: ("files", "a_file_without_rules_is_refused_unless_it_says_so"),
+    },
     // A limit with initial permits starts with all of them, again at a change, or not at the
     // change; its table is that of other limits.
     Mutant {
