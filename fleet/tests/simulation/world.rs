@@ -474,7 +474,9 @@ impl World {
     fn pause(&mut self, process: usize, life: u32) {
         let lease = self.plan.pool.lease().as_nanos() as u64;
         let longest = self.random.pick(&[100 * MILLI, lease, 2 * lease]);
+        // What has happened to it since an earlier pause began waits for the end of that one.
         let until = self.now + self.random.within(MILLI..longest.max(2 * MILLI));
+        let until = until.max(self.processes[process].paused_until);
         self.processes[process].paused_until = until;
         // When it goes on, it decides before its driver runs, or after.
         if self.random.once_in(2) {
