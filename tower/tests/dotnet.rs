@@ -110,8 +110,8 @@ async fn a_limit_of_one_passes_one_request() {
     assert_eq!(client.get("/", &[]).await.status, 429);
 }
 
-/// `RateLimiterPartitionTests.Create_TokenBucket` (307) and `Create_FixedWindow` (311): a key has its
-/// permit from the start. In .NET a timer of the table returns it, here time alone does.
+/// `RateLimiterPartitionTests.Create_TokenBucket` (307) and `Create_FixedWindow` (311): a key has
+/// its permit from the start. In .NET a timer of the table returns it, here time alone does.
 #[tokio::test]
 async fn a_key_begins_with_its_permit_and_needs_no_timer() {
     for algorithm in [Algorithm::TokenBucket, Algorithm::FixedWindow] {

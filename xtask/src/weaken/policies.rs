@@ -40,7 +40,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         file: "policy/src/foreign/ocelot/values.rs",
-        within: "fn time_span(",
+        within: "pub(super) fn time_span(",
         text: "\"ms\" | \"\" => 1_000_000,",
         by: "\"ms\" => 1_000_000,\n\"\" => 1_000_000_000,",
         test: ("ocelot", "a_wait_is_read_as_ocelot_reads_it"),
