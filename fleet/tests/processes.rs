@@ -1,5 +1,6 @@
 //! Processes that share a throttled service, by leases on etcd and on Redis. One is killed, one is
-//! stopped beyond the end of its leases, and the server of the leases restarts. The service counts.
+//! stopped beyond the end of its leases, and the server of the leases restarts. Of three servers of
+//! etcd, one leader is killed and one is stopped. The service counts.
 
 #[path = "support/servers.rs"]
 mod servers;
@@ -18,7 +19,7 @@ use portcullis_core::{Clock, MonotonicClock, Rate, Timestamp};
 use portcullis_fleet::{
     Answer, Exchange, LeaseStore, Member, MemberId, Pool, Standing, StoreFuture,
 };
-use servers::{Kind, Server};
+use servers::{Kind, Server, signal};
 use tokio::runtime::{Builder, Runtime};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -62,16 +63,20 @@ impl LeaseStore for Counting {
 fn child() {
     let role = env::var(ROLE).unwrap_or_default();
     let words: Vec<_> = role.split(' ').collect();
-    let [kind, store, service] = words[..] else {
+    let [kind, stores, service] = words[..] else {
         return;
     };
     let kind = Kind::BOTH.into_iter().find(|of| format!("{of:?}") == kind);
-    let (kind, port) = (kind.unwrap(), store.parse().unwrap());
+    let kind = kind.unwrap();
+    let ports: Vec<u16> = stores
+        .split(',')
+        .map(|port| port.parse().unwrap())
+        .collect();
     let runtime = runtime();
     let inside = runtime.enter();
     let exchanges = Arc::new(AtomicU32::new(0));
     let store = Counting {
-        store: kind.store(port, Duration::from_millis(400)),
+        store: kind.store(&ports, Duration::from_millis(400)),
         exchanges: Arc::clone(&exchanges),
     };
     drop(inside);
@@ -184,7 +189,7 @@ fn count(process: usize, mut stream: TcpStream, log: &Mutex<Vec<Request>>) {
 struct Process(Option<Child>);
 
 impl Process {
-    fn start(server: &Server, service: &Service) -> Self {
+    fn start(servers: &[Server], service: &Service) -> Self {
         let mut command = Command::new(env::current_exe().unwrap());
         command.args([
             "--exact",
@@ -193,8 +198,9 @@ impl Process {
             "--nocapture",
             "--test-threads=1",
         ]);
-        let (kind, store) = (server.kind, server.port);
-        command.env(ROLE, format!("{kind:?} {store} {}", service.port));
+        let ports: Vec<_> = servers.iter().map(|of| of.port.to_string()).collect();
+        let (kind, ports) = (servers[0].kind, ports.join(","));
+        command.env(ROLE, format!("{kind:?} {ports} {}", service.port));
         let before = service.processes();
         let process = Self(Some(command.stdout(Stdio::piped()).spawn().unwrap()));
         let begun = Instant::now();
@@ -207,9 +213,7 @@ impl Process {
     }
 
     fn signal(&self, name: &str) {
-        let pid = self.0.as_ref().unwrap().id().to_string();
-        let sent = Command::new("kill").args([name, &pid]).status().unwrap();
-        assert!(sent.success());
+        signal(self.0.as_ref().unwrap(), name);
     }
 
     /// Waits for its end, and returns how often it asked the store in a second.
@@ -264,12 +268,62 @@ fn sleep(seconds: f64) {
     thread::sleep(Duration::from_secs_f64(seconds));
 }
 
+/// Checks that the requests stay within the bound, in any span of time: as they were admitted, and
+/// as they arrived.
+fn check_the_bound(requests: &[Request]) -> String {
+    let times: Vec<_> = requests.iter().map(|request| request.admitted).collect();
+    let bound = pool().burst_of(PARTITIONS);
+    let above = most_above_rate(&times);
+    assert!(
+        above <= bound,
+        "{above} above the rate; the burst is {bound}"
+    );
+    // Requests take some time to arrive. A process that was stopped may have been so between the
+    // decision and the request.
+    let mut delays: Vec<_> = requests.iter().map(|of| of.arrived - of.admitted).collect();
+    delays.sort_unstable();
+    let delay = Duration::from_nanos(delays[delays.len() - 2]);
+    let mut arrivals: Vec<_> = requests.iter().map(|request| request.arrived).collect();
+    arrivals.sort_unstable();
+    let arrived = most_above_rate(&arrivals);
+    let late = u64::from(PER_SECOND) * delay.as_millis() as u64 / 1_000 + 2;
+    assert!(
+        arrived <= bound + late,
+        "{arrived} arrived above the rate, {late} late"
+    );
+    format!(
+        "{} requests, at most {above} above the rate (bound {bound}), {arrived} as they arrived, \
+         up to {delay:?} late",
+        requests.len()
+    )
+}
+
+/// Checks that the capacity is in use in each of the spans of time, after leases have followed what
+/// happened at its beginning.
+fn check_the_use(requests: &[Request], spans: &[(&str, Timestamp, Timestamp)]) -> String {
+    let times: Vec<_> = requests.iter().map(|request| request.admitted).collect();
+    let uses = spans.iter().map(|&(what, from, to)| {
+        // What a process held returns after a lease time.
+        let settled = from.saturating_add(LEASE + SECOND);
+        let used = best_use(&times, settled, to, Duration::from_millis(1_500));
+        (what, used)
+    });
+    let uses: Vec<_> = uses.collect();
+    assert!(uses.iter().all(|&(_, used)| used > 90), "used: {uses:?} %");
+    format!("used: {uses:?} %")
+}
+
+fn first_of(requests: &[Request]) -> Timestamp {
+    Timestamp::from_nanos(requests[0].admitted)
+}
+
 fn four_processes_share_a_service(kind: Kind) {
     let Some(mut server) = Server::start(kind) else {
         return;
     };
     let service = Service::start();
-    let mut processes: Vec<_> = (0..4).map(|_| Process::start(&server, &service)).collect();
+    let start = |_| Process::start(core::slice::from_ref(&server), &service);
+    let mut processes: Vec<_> = (0..4).map(start).collect();
     // A Redis server first holds off for a lease time.
     sleep(7.0);
     let killed = now();
@@ -290,40 +344,16 @@ fn four_processes_share_a_service(kind: Kind) {
     let requests = service.end();
     let asked: Vec<_> = processes.into_iter().map(Process::finish).collect();
 
-    let times: Vec<_> = requests.iter().map(|request| request.admitted).collect();
-    let bound = pool().burst_of(PARTITIONS);
-    let above = most_above_rate(&times);
-    assert!(
-        above <= bound,
-        "{above} above the rate; the burst is {bound}"
+    let bound = check_the_bound(&requests);
+    let uses = check_the_use(
+        &requests,
+        &[
+            ("at first", first_of(&requests), killed),
+            ("after one was killed", killed, stopped),
+            ("while one was stopped", stopped, resumed),
+            ("after the restart", restarted, ended),
+        ],
     );
-    // What arrived at the service, in any span of time: requests take some time to arrive. The
-    // process that was stopped may have been so between the decision and the request.
-    let mut delays: Vec<_> = requests.iter().map(|of| of.arrived - of.admitted).collect();
-    delays.sort_unstable();
-    let delay = Duration::from_nanos(delays[delays.len() - 2]);
-    let mut arrivals: Vec<_> = requests.iter().map(|request| request.arrived).collect();
-    arrivals.sort_unstable();
-    let arrived = most_above_rate(&arrivals);
-    let late = u64::from(PER_SECOND) * delay.as_millis() as u64 / 1_000 + 2;
-    assert!(
-        arrived <= bound + late,
-        "{arrived} arrived above the rate, {late} late"
-    );
-
-    let mut uses = Vec::new();
-    for (what, from, to) in [
-        ("at first", Timestamp::from_nanos(times[0]), killed),
-        ("after one was killed", killed, stopped),
-        ("while one was stopped", stopped, resumed),
-        ("after the restart", restarted, ended),
-    ] {
-        // What a process held returns after a lease time.
-        let settled = from.saturating_add(LEASE + SECOND);
-        let used = best_use(&times, settled, to, Duration::from_millis(1_500));
-        uses.push(format!("{what} {used} %"));
-        assert!(used > 90, "{what}: {used} % of the capacity");
-    }
     let after = |process, from: Timestamp| {
         let of = |of: &&Request| of.process == process && of.admitted >= from.as_nanos();
         requests.iter().filter(of).count()
@@ -347,12 +377,7 @@ fn four_processes_share_a_service(kind: Kind) {
         let answer = server.store().exchange("writes", &request).await.unwrap();
         assert_eq!(answer.granted.len(), PARTITIONS as usize, "{answer:?}");
     });
-    println!(
-        "{kind:?}: {} requests, at most {above} above the rate (bound {bound}), {arrived} as \
-         they arrived, up to {delay:?} late; used {}; exchanges a second of each process: {asked:?}",
-        requests.len(),
-        uses.join(", "),
-    );
+    println!("{kind:?}: {bound}; {uses}; exchanges a second of each process: {asked:?}");
     for asked in asked {
         assert!(asked < 10.0, "{asked} exchanges a second");
     }
@@ -366,6 +391,61 @@ fn four_processes_share_a_service_by_leases_on_etcd() {
 #[test]
 fn four_processes_share_a_service_by_leases_on_redis() {
     four_processes_share_a_service(Kind::Redis);
+}
+
+/// Three servers of etcd. Their leader is killed and starts again. The next one is stopped for
+/// longer than a lease, and then believes for a moment that it still leads.
+#[test]
+fn four_processes_share_a_service_while_leaders_of_etcd_come_and_go() {
+    let Some(mut servers) = Server::start_cluster(3) else {
+        return;
+    };
+    let service = Service::start();
+    let start = |_| Process::start(&servers, &service);
+    let processes: Vec<_> = (0..4).map(start).collect();
+    sleep(7.0);
+    let killed = now();
+    let first = leader_of(&servers);
+    servers[first].kill();
+    sleep(6.0);
+    servers[first].restart();
+    sleep(2.0);
+    let stopped = now();
+    let next = leader_of(&servers);
+    servers[next].signal("-STOP");
+    sleep(6.0);
+    let resumed = now();
+    servers[next].signal("-CONT");
+    sleep(6.0);
+    let ended = now();
+    let last = leader_of(&servers);
+    assert!(first != next && next != last, "other servers lead");
+    let requests = service.end();
+    let asked: Vec<_> = processes.into_iter().map(Process::finish).collect();
+
+    let bound = check_the_bound(&requests);
+    let uses = check_the_use(
+        &requests,
+        &[
+            ("at first", first_of(&requests), killed),
+            ("after the leader was killed", killed, stopped),
+            ("while the leader was stopped", stopped, resumed),
+            ("at last", resumed, ended),
+        ],
+    );
+    println!("{bound}; {uses}; exchanges a second of each process: {asked:?}");
+}
+
+/// The server that leads, as itself says.
+fn leader_of(servers: &[Server]) -> usize {
+    let begun = Instant::now();
+    loop {
+        if let Some(leader) = servers.iter().position(Server::leads) {
+            return leader;
+        }
+        assert!(begun.elapsed() < 10 * SECOND, "no server leads");
+        thread::sleep(Duration::from_millis(20));
+    }
 }
 
 #[test]

@@ -719,7 +719,7 @@ fn a_release_that_was_given_up_does_not_end_a_lease_that_was_granted_again() {
     on_both(async |server| {
         let direct = aged(&server, "late").await;
         let late = Late::start(server.port);
-        let store = server.kind.store(late.port, Duration::from_millis(300));
+        let store = server.kind.store(&[late.port], Duration::from_millis(300));
         let granted = persistent(&*store, "late", &ask(1, LONG, &[3], 1))
             .await
             .granted;
@@ -765,7 +765,7 @@ fn a_lease_that_a_former_leader_began_does_not_count() {
     };
     let proxy = Proxy::start(server.port, older_term);
     runtime().block_on(async {
-        let store = Kind::Etcd.store(proxy.port, 5 * SECOND);
+        let store = Kind::Etcd.store(&[proxy.port], 5 * SECOND);
         let answer = store.exchange("term", &ask(1, LONG, &[3], 1)).await;
         assert!(matches!(answer, Err(StoreError::Refused(_))), "{answer:?}");
     });
@@ -799,11 +799,11 @@ fn damaged_answers_are_errors() {
         runtime().block_on(async {
             let limit = Duration::from_millis(60);
             let (mut errors, mut random) = ([0; 3], Random(1));
-            let mut store = kind.store(proxy.port, limit);
+            let mut store = kind.store(&[proxy.port], limit);
             for step in 0..200 {
                 // A Redis client may wait for the rest of an answer that was cut.
                 if step % 10 == 0 {
-                    store = kind.store(proxy.port, limit);
+                    store = kind.store(&[proxy.port], limit);
                 }
                 let request = ask(u128::from(random.below(3)), LONG, &[1, 2, 3], 2);
                 let begun = Instant::now();
@@ -833,7 +833,7 @@ fn a_server_that_does_not_answer_is_unreachable_in_time() {
             .unwrap();
         runtime().block_on(async {
             for port in [silent.local_addr().unwrap().port(), closed.port()] {
-                let store = kind.store(port, Duration::from_millis(100));
+                let store = kind.store(&[port], Duration::from_millis(100));
                 let begun = Instant::now();
                 let answer = store.exchange("silent", &ask(1, SECOND, &[], 0)).await;
                 assert!(

@@ -1,8 +1,11 @@
 //! Servers of stores, which a test starts on free ports of this host.
 
+#![allow(dead_code, reason = "each test uses a part")]
+
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use core::time::Duration;
 use std::ffi::OsString;
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -36,15 +39,17 @@ impl Kind {
         }
     }
 
-    /// A store on the server at a port, whose calls take at most `limit`.
-    pub(crate) fn store(self, port: u16, limit: Duration) -> Arc<dyn LeaseStore> {
+    /// A store on the servers at these ports, whose calls take at most `limit`. Of Redis, there is
+    /// one server.
+    pub(crate) fn store(self, ports: &[u16], limit: Duration) -> Arc<dyn LeaseStore> {
         match self {
             Self::Etcd => {
-                let settings = EtcdSettings::new([format!("http://127.0.0.1:{port}")]);
-                Arc::new(EtcdStore::new(&settings.time_limit(limit)).unwrap())
+                let addresses = ports.iter().map(|port| format!("http://127.0.0.1:{port}"));
+                let settings = EtcdSettings::new(addresses).time_limit(limit);
+                Arc::new(EtcdStore::new(&settings).unwrap())
             }
             Self::Redis => {
-                let settings = RedisSettings::new(&format!("redis://127.0.0.1:{port}/"));
+                let settings = RedisSettings::new(&format!("redis://127.0.0.1:{}/", ports[0]));
                 Arc::new(RedisStore::new(&settings.time_limit(limit)).unwrap())
             }
         }
@@ -57,8 +62,9 @@ pub(crate) struct Server {
     pub(crate) port: u16,
     child: Option<Child>,
     folder: PathBuf,
-    /// The port of etcd's other servers, of which there are none.
-    peers: u16,
+    /// The ports by which the servers of one etcd reach each other, and which one this server is.
+    peers: Vec<u16>,
+    index: usize,
 }
 
 fn free_port() -> u16 {
@@ -70,39 +76,59 @@ impl Server {
     /// Starts a server: the one that the environment names, or the one that is installed. `None` if
     /// there is none, outside of CI.
     pub(crate) fn start(kind: Kind) -> Option<Self> {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, Relaxed);
-        let name = format!("portcullis-fleet-{}-{number}", std::process::id());
-        let folder = env::temp_dir().join(name);
-        fs::create_dir_all(&folder).unwrap();
-        let mut server = Self {
-            kind,
-            port: 0,
-            child: None,
-            folder,
-            peers: 0,
-        };
+        Some(Self::start_all(kind, 1)?.swap_remove(0))
+    }
+
+    /// Starts the servers of one etcd.
+    pub(crate) fn start_cluster(servers: usize) -> Option<Vec<Self>> {
+        Self::start_all(Kind::Etcd, servers)
+    }
+
+    fn start_all(kind: Kind, servers: usize) -> Option<Vec<Self>> {
         // Another process may take a port first.
         for _ in 0..5 {
-            (server.port, server.peers) = (free_port(), free_port());
-            if server.run()? {
-                return Some(server);
+            let peers: Vec<_> = (0..servers).map(|_| free_port()).collect();
+            let mut all: Vec<_> = (0..servers)
+                .map(|index| Self::new(kind, peers.clone(), index))
+                .collect();
+            for server in &mut all {
+                server.spawn()?;
+            }
+            if all.iter_mut().all(Self::comes_up) {
+                return Some(all);
             }
         }
         panic!("{kind:?} does not start");
     }
 
-    /// Runs the program, on the port and with the files of before. Returns whether it goes on, or
-    /// `None` if there is no such program, outside of CI.
-    fn run(&mut self) -> Option<bool> {
+    /// A server that does not run yet.
+    fn new(kind: Kind, peers: Vec<u16>, index: usize) -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Relaxed);
+        let name = format!("portcullis-fleet-{}-{number}", std::process::id());
+        let folder = env::temp_dir().join(name);
+        fs::create_dir_all(&folder).unwrap();
+        Self {
+            kind,
+            port: free_port(),
+            child: None,
+            folder,
+            peers,
+            index,
+        }
+    }
+
+    /// Starts the program, on the port and with the files of before. `None` if there is no such
+    /// program, outside of CI.
+    fn spawn(&mut self) -> Option<()> {
         let (name, package) = self.kind.program();
         let program = env::var_os(self.kind.variable()).unwrap_or_else(|| name.into());
         let mut command = Command::new(program);
         command.args(self.arguments()).current_dir(&self.folder);
         command.stdin(Stdio::null());
         command.stdout(Stdio::null()).stderr(Stdio::null());
-        let mut child = match command.spawn() {
-            Ok(child) => child,
+        match command.spawn() {
+            Ok(child) => self.child = Some(child),
             Err(error) => {
                 let variable = self.kind.variable();
                 let missing = format!(
@@ -113,33 +139,44 @@ impl Server {
                 eprintln!("skipped: {missing}");
                 return None;
             }
-        };
+        }
+        Some(())
+    }
+
+    /// Waits until the server accepts connections. Returns whether it still runs.
+    fn comes_up(&mut self) -> bool {
+        let child = self.child.as_mut().unwrap();
         let begun = Instant::now();
-        let mut runs = true;
-        while runs && TcpStream::connect(("127.0.0.1", self.port)).is_err() {
+        while TcpStream::connect(("127.0.0.1", self.port)).is_err() {
             thread::sleep(Duration::from_millis(5));
-            runs = child.try_wait().unwrap().is_none();
             assert!(
                 begun.elapsed() < Duration::from_secs(30),
-                "{name} does not start"
+                "{:?} does not start",
+                self.kind
             );
+            if child.try_wait().unwrap().is_some() {
+                return false;
+            }
         }
-        self.child = Some(child);
-        Some(runs)
+        true
     }
 
     fn arguments(&self) -> Vec<OsString> {
-        let (port, peers) = (self.port, self.peers);
+        let (port, index) = (self.port, self.index);
+        let url = |peer: &u16| format!("http://127.0.0.1:{peer}");
+        let own = url(&self.peers[index]);
+        let named = |(index, peer)| format!("s{index}={}", url(peer));
+        let all: Vec<_> = self.peers.iter().enumerate().map(named).collect();
         let words = match self.kind {
             Kind::Redis => format!("--port {port} --bind 127.0.0.1 --appendonly no --save"),
             // It elects itself soon, and its shortest lease is a second.
             Kind::Etcd => format!(
-                "--data-dir data --name one --heartbeat-interval 10 --election-timeout 100 \
+                "--data-dir data --name s{index} --heartbeat-interval 10 --election-timeout 100 \
                  --listen-client-urls http://127.0.0.1:{port} \
                  --advertise-client-urls http://127.0.0.1:{port} \
-                 --listen-peer-urls http://127.0.0.1:{peers} \
-                 --initial-advertise-peer-urls http://127.0.0.1:{peers} \
-                 --initial-cluster one=http://127.0.0.1:{peers}"
+                 --listen-peer-urls {own} --initial-advertise-peer-urls {own} \
+                 --initial-cluster {}",
+                all.join(",")
             ),
         };
         let mut arguments: Vec<OsString> = words.split_whitespace().map(Into::into).collect();
@@ -152,7 +189,7 @@ impl Server {
 
     /// A store with connections of its own.
     pub(crate) fn store(&self) -> Arc<dyn LeaseStore> {
-        self.kind.store(self.port, Duration::from_secs(5))
+        self.kind.store(&[self.port], Duration::from_secs(5))
     }
 
     pub(crate) fn kill(&mut self) {
@@ -162,10 +199,35 @@ impl Server {
         }
     }
 
+    pub(crate) fn signal(&self, name: &str) {
+        signal(self.child.as_ref().unwrap(), name);
+    }
+
+    /// Whether this server of etcd leads the others, as itself says.
+    pub(crate) fn leads(&self) -> bool {
+        let number = |text: &str, name: &str| {
+            let (_, after) = text.split_once(&format!("\"{name}\":\""))?;
+            Some(after.split_once('"')?.0.to_owned())
+        };
+        let status = || -> std::io::Result<String> {
+            let mut stream = TcpStream::connect(("127.0.0.1", self.port))?;
+            stream.set_read_timeout(Some(Duration::from_millis(200)))?;
+            let request = "POST /v3/maintenance/status HTTP/1.0\r\nContent-Length: 2\r\n\r\n{}";
+            stream.write_all(request.as_bytes())?;
+            let mut text = String::new();
+            stream.read_to_string(&mut text)?;
+            Ok(text)
+        };
+        let text = status().unwrap_or_default();
+        let (own, leader) = (number(&text, "member_id"), number(&text, "leader"));
+        own.is_some() && own == leader
+    }
+
     /// Starts the server again, after `kill`. Redis has forgotten everything.
     pub(crate) fn restart(&mut self) {
         self.kill();
-        assert_eq!(self.run(), Some(true));
+        self.spawn().unwrap();
+        assert!(self.comes_up());
     }
 }
 
@@ -174,4 +236,10 @@ impl Drop for Server {
         self.kill();
         let _ = fs::remove_dir_all(&self.folder);
     }
+}
+
+pub(crate) fn signal(child: &Child, name: &str) {
+    let pid = child.id().to_string();
+    let sent = Command::new("kill").args([name, &pid]).status().unwrap();
+    assert!(sent.success());
 }
