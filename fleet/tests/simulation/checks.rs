@@ -38,8 +38,8 @@ pub(crate) struct Checks {
     wasted: VecDeque<(u64, u32)>,
     /// Until then the store grants nothing, or has just begun to.
     away_until: u64,
-    /// Since when each process lacks partitions, and how many it has had since.
-    short_since: Vec<Option<(u64, u32)>>,
+    /// Since when each process lacks partitions, with as many as it has.
+    short_since: Vec<Option<u64>>,
     free_since: Vec<Option<u64>>,
     longest_idle: u64,
     demanded: [u64; 2],
@@ -176,11 +176,20 @@ impl Checks {
         }
         if before != self.used_by[process].len() {
             self.changed[process] = now;
+            // A process that gets some may then be entitled to more.
+            self.short_since[process] = None;
         }
         if follower.share.partitions as usize != self.used_by[process].len() {
             return Err(format!("process {process} was told a wrong share"));
         }
         Ok(())
+    }
+
+    /// A process has decided how many partitions it lacks.
+    pub(crate) fn lacks(&mut self, process: usize, partitions: u32) {
+        if partitions == 0 {
+            self.short_since[process] = None;
+        }
     }
 
     /// Checks the permits that a process takes.
@@ -335,10 +344,7 @@ impl Checks {
                 self.short_since[index] = None;
                 continue;
             }
-            // A process that gets some may then be entitled to more.
-            let held = self.used_by[index].len() as u32;
-            self.short_since[index].take_if(|(_, before)| *before != held);
-            let (short_since, _) = *self.short_since[index].get_or_insert((now, held));
+            let short_since = *self.short_since[index].get_or_insert(now);
             let Some(free_since) = free_since else {
                 continue;
             };

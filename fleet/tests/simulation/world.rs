@@ -518,6 +518,7 @@ impl World {
         let told = &mut self.processes[process];
         let now = told.clock.shows(self.now);
         let actions = told.protocol.on(event, now);
+        self.checks.lacks(process, told.protocol.short());
         told.turn += 1;
         let (turn, life) = (told.turn, told.life);
         if actions.wake_at < Timestamp::from_nanos(u64::MAX) {
