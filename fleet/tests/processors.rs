@@ -7,7 +7,6 @@
 #[allow(dead_code, reason = "its `main`")]
 mod processors;
 #[path = "support/servers.rs"]
-#[allow(dead_code, reason = "other tests use more of it")]
 mod servers;
 
 use core::time::Duration;
