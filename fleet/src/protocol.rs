@@ -18,6 +18,8 @@
 //! - *answer*: only that of the exchange in flight counts. It arrives at some time after the store
 //!   decided, so the end counts from before the decision. A grant whose end has passed meanwhile is
 //!   not used, but released.
+//! - *again*: in a fair pool, an answer may tell of free partitions to which the member is entitled
+//!   only now. Then it asks for them at once, and after that answer as usual.
 //! - *time*: a lease is no longer used from its end on.
 //!
 //! Invariant: if the member uses a partition, then the store has leased it to this member. The
@@ -45,7 +47,8 @@ use crate::{Answer, Claim, Exchange, FairShares, Held, MemberId, Pool};
 /// - **Work-conserving.** While it is short, it asks about every [`interval`](Pool::interval) for
 ///   all that it wants.
 /// - **Load.** Satisfied, it asks once in a third of a lease. While it is short, and always if the
-///   pool is [fair](Pool::is_fair), it asks at most twice in three quarters of an interval.
+///   pool is [fair](Pool::is_fair), it asks once in three quarters of an interval at most. It asks
+///   once more, at once, for what it gives back, or if it has learned of free partitions.
 ///
 /// # Cost
 ///
@@ -95,6 +98,7 @@ pub struct Protocol {
     renew_at: Timestamp,
     /// The earliest instant at which it asks again, for what it did not get.
     ask_at: Timestamp,
+    asks_for: Cause,
     /// The earliest instant of any exchange, after a failure.
     retry_at: Timestamp,
     failures: u32,
@@ -158,6 +162,16 @@ const INTERVALS_IN_A_TURN: u32 = 50;
 /// How many turns more than the others a member has had at most that count against it.
 const REMEMBERED_TURNS: u64 = 2;
 
+/// Why a member asks for what it lacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cause {
+    /// An interval has passed.
+    Time,
+    /// The last answer told of free partitions that it did not ask for. After the next one it waits
+    /// for an interval.
+    News,
+}
+
 /// A lease that the member may use until its end.
 #[derive(Clone, Copy, Debug)]
 struct Lease {
@@ -185,6 +199,10 @@ struct Flight {
     ends: Timestamp,
     /// How many of the leases in `releasing` it releases.
     released: usize,
+    /// Whether it was sent for [`Cause::Time`], and not only for a release.
+    is_due: bool,
+    /// To how many partitions the member was entitled.
+    entitled: u32,
     /// The demand that it publishes.
     demand: u32,
 }
@@ -319,6 +337,7 @@ impl Protocol {
             exchanges: 0,
             renew_at: now,
             ask_at: now,
+            asks_for: Cause::Time,
             retry_at: now,
             failures: 0,
             published: 0,
@@ -489,6 +508,11 @@ impl Protocol {
         self.renew_at = flight.sent.saturating_add(third.min(flight.lease / 3));
         let interval = self.random.about(self.settings.interval);
         self.ask_at = flight.sent.saturating_add(interval);
+        self.asks_for = Cause::Time;
+        if flight.is_due && self.has_more_to_take(&flight, &answer.members) {
+            self.asks_for = Cause::News;
+            self.ask_at = self.now;
+        }
         if let Some(remaining) = answer.hold_off {
             self.reports.push(Report::HoldsOff(remaining));
             // The store said so after the request was sent. Not all members ask at once.
@@ -540,6 +564,14 @@ impl Protocol {
         if let Some(mark) = self.taken.get_mut(partition as usize) {
             *mark = is_taken;
         }
+    }
+
+    /// Whether there are free partitions to which the member is entitled only now.
+    fn has_more_to_take(&self, flight: &Flight, claims: &[Claim]) -> bool {
+        let held: u32 = claims.iter().map(|claim| claim.held).sum();
+        self.settings.fair
+            && self.entitled() > flight.entitled.max(self.held())
+            && self.settings.partitions > held
     }
 
     /// Computes how many partitions fairness leaves to this member.
@@ -646,6 +678,8 @@ impl Protocol {
         // The store decides after the request is sent.
         let lasts = self.settings.lease.saturating_sub(self.settings.margin);
         self.flight = Some(Flight {
+            is_due: self.ask_at <= self.now && self.asks_for == Cause::Time,
+            entitled: self.entitled(),
             exchange: self.exchanges,
             sent: self.now,
             lease: self.settings.lease,

@@ -1,7 +1,11 @@
 use std::env;
 use std::ffi::OsString;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use crate::setup;
 
 /// The environment of the steps, and how they start other programs.
 pub(crate) struct Context {
@@ -45,11 +49,42 @@ impl Context {
         let mut cargo =
             Command::new(env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
         cargo.current_dir(&self.root);
-        // A fresh clone builds everything once. What only repeated builds use is 3 GB.
-        if self.ci {
-            cargo.env("CARGO_INCREMENTAL", "0");
-        }
+        self.prepare(&mut cargo);
         cargo
+    }
+
+    /// A fresh clone builds everything once: what only repeated builds use is 3 GB, and each of 300
+    /// tests is linked.
+    fn prepare(&self, cargo: &mut Command) {
+        if !self.ci {
+            return;
+        }
+        cargo.env("CARGO_INCREMENTAL", "0");
+        if is_run_by_debian()
+            && cfg!(target_arch = "x86_64")
+            && let Some(linker) = self.linker()
+        {
+            cargo.env("CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_LINKER", linker);
+        }
+    }
+
+    /// Returns a program that links with lld, if it is installed. Debian's compiler links with the
+    /// linker of GNU, which takes three times as long.
+    fn linker(&self) -> Option<PathBuf> {
+        let lld = setup::debian_lld()?;
+        let folder = self.target_dir("lld");
+        let program = folder.join("cc");
+        if !program.is_file() {
+            fs::create_dir_all(&folder).ok()?;
+            let _ = symlink(lld, folder.join("ld.lld"));
+            // Another process may do the same, and use it already.
+            let new = folder.join(format!("cc-{}", std::process::id()));
+            let script = "#!/bin/sh\nexec cc -fuse-ld=lld -B\"$(dirname \"$0\")\" \"$@\"\n";
+            fs::write(&new, script).ok()?;
+            fs::set_permissions(&new, Permissions::from_mode(0o755)).ok()?;
+            fs::rename(&new, &program).ok()?;
+        }
+        Some(program)
     }
 
     /// Returns a subcommand of Debian's Cargo. It is called by its own name, because Cargo would
@@ -65,7 +100,8 @@ impl Context {
         self.debian("/usr/bin/cargo")
     }
 
-    /// Returns a command for a program of Debian's toolchain, with a target directory of its own.
+    /// Returns a command for a program of Debian's toolchain. If another toolchain runs this
+    /// program, it has a target directory of its own.
     fn debian(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         let path = env::var_os("PATH").unwrap_or_default();
@@ -76,7 +112,11 @@ impl Context {
         command
             .env("CARGO", "/usr/bin/cargo")
             .env("RUSTC", "/usr/bin/rustc");
-        command.env("CARGO_TARGET_DIR", self.target_dir("debian"));
+        // What one compiler has built, another one cannot use.
+        if !is_run_by_debian() {
+            command.env("CARGO_TARGET_DIR", self.target_dir("debian"));
+        }
+        self.prepare(&mut command);
         // Removes the variables that the running Cargo has set for its own compiler.
         for name in ["LD_LIBRARY_PATH", "RUSTUP_TOOLCHAIN"] {
             command.env_remove(name);
@@ -90,4 +130,9 @@ impl Context {
         cargo.arg("test").args(self.locked()).arg("--no-fail-fast");
         cargo
     }
+}
+
+/// Whether Debian's Cargo runs this program.
+fn is_run_by_debian() -> bool {
+    env::var_os("CARGO").is_some_and(|cargo| cargo == "/usr/bin/cargo")
 }

@@ -181,17 +181,6 @@ fn fits(mut clippy: Command, rustc: &str) -> bool {
 /// Returns a linker for bare targets, which Debian's compiler lacks: Debian's own, or that of the
 /// default toolchain.
 pub(crate) fn linker_beside_debian() -> Option<PathBuf> {
-    let installed = Path::new("/usr/bin")
-        .read_dir()
-        .ok()?
-        .flatten()
-        .map(|entry| entry.path());
-    let version = |path: &PathBuf| {
-        path.to_str()?
-            .strip_prefix("/usr/bin/ld.lld-")?
-            .parse::<u32>()
-            .ok()
-    };
     let own = output("rustc", &["--print", "sysroot"]).map(|root| {
         let place = format!(
             "lib/rustlib/{}-unknown-linux-gnu/bin/rust-lld",
@@ -199,10 +188,22 @@ pub(crate) fn linker_beside_debian() -> Option<PathBuf> {
         );
         Path::new(root.trim()).join(place)
     });
-    let newest = installed
+    debian_lld().or(own).filter(|path| path.is_file())
+}
+
+/// Returns the newest linker of LLVM among Debian's programs.
+pub(crate) fn debian_lld() -> Option<PathBuf> {
+    let version = |path: &PathBuf| {
+        path.to_str()?
+            .strip_prefix("/usr/bin/ld.lld-")?
+            .parse::<u32>()
+            .ok()
+    };
+    let programs = Path::new("/usr/bin").read_dir().ok()?.flatten();
+    programs
+        .map(|entry| entry.path())
         .filter(|path| version(path).is_some())
-        .max_by_key(version);
-    newest.or(own).filter(|path| path.is_file())
+        .max_by_key(version)
 }
 
 /// Installs the program that runs benches under Callgrind, in a folder named after its version. A

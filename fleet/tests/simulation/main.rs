@@ -126,7 +126,12 @@ fn run(plan: Plan) -> Outcome {
 /// leases and one interval if the store restarts too. Intervals vary by a quarter.
 #[test]
 fn the_capacity_of_a_crashed_process_is_in_use_again() {
-    let pool = pool().build().unwrap();
+    for is_fair in [false, true] {
+        recovers_from_a_crash(&pool().fair(is_fair).build().unwrap());
+    }
+}
+
+fn recovers_from_a_crash(pool: &Pool) {
     let lease = pool.lease().as_nanos() as u64;
     let interval = pool.interval().as_nanos() as u64 * 5 / 4;
     let kinds = [None, Some(Restart::TimeToLive), Some(Restart::Everything)];
@@ -156,7 +161,8 @@ fn the_capacity_of_a_crashed_process_is_in_use_again() {
         // And the way to the store and back.
         let bound = leases * lease + interval + 4 * MILLI;
         println!(
-            "{restart:?}: {} ms of {} ms",
+            "fair {}, {restart:?}: {} ms of {} ms",
+            pool.is_fair(),
             longest / MILLI,
             bound / MILLI
         );

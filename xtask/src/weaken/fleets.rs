@@ -11,6 +11,17 @@ const TABLE: &str = "fleet/src/store/memory.rs";
 const SIMULATION: (&str, &str) = ("simulation", "two_thousand_random_runs");
 
 pub(super) const MUTANTS: &[Mutant] = &[
+    // A member of a fair pool waits for an interval before it takes what a crashed one had.
+    Mutant {
+        file: PROTOCOL,
+        within: "fn answered(",
+        text: "self.ask_at = self.now;",
+        by: "",
+        test: (
+            "simulation",
+            "the_capacity_of_a_crashed_process_is_in_use_again",
+        ),
+    },
     // The end of a lease: it counts from the answer; no margin; a grant that came too late; a lease
     // that is used after its end.
     Mutant {
