@@ -5,7 +5,7 @@
 //! ```text
 //!                 granted, if the end is still ahead
 //!        (none) -------------------------------------> used --+-- renewed: the end moves
-//!           ^                                            |    |   on, if it is still ahead
+//!           ^                                            |    |   on
 //!           |  confirmed                                 |<---+
 //!           +------------- releasing <-------------------+  not wanted: first the share
 //!           ^                                            |  falls, then the release is sent
@@ -17,7 +17,7 @@
 //! - *send*: one exchange at a time. It names all leases that are used, and all that are releasing.
 //! - *answer*: only that of the exchange in flight counts. It arrives at some time after the store
 //!   decided, so the end counts from before the decision. A grant whose end has passed meanwhile is
-//!   not used, but released.
+//!   not used, but released. A lease that ended while its renewal was on the way is used again.
 //! - *again*: in a fair pool, an answer may tell of free partitions to which the member is entitled
 //!   only now. Then it asks for them at once, and after that answer as usual.
 //! - *time*: a lease is no longer used from its end on.
@@ -489,16 +489,7 @@ impl Protocol {
         self.releasing.drain(..flight.released);
         self.renewed(answer, ends);
         for &held in &answer.granted {
-            self.mark(held.partition, false);
-            if self.now < ends {
-                self.used.push(Lease {
-                    held,
-                    ends,
-                    is_asked: false,
-                });
-            } else {
-                self.releasing.push(held);
-            }
+            self.take(held, ends);
         }
         for &partition in &answer.taken {
             self.mark(partition, true);
@@ -522,8 +513,25 @@ impl Protocol {
         }
     }
 
-    /// Moves the ends of the leases that were renewed on, and drops those that were not.
+    /// Uses a lease that the store has just granted or renewed, or releases it if its end has
+    /// passed meanwhile.
+    fn take(&mut self, held: Held, ends: Timestamp) {
+        self.mark(held.partition, false);
+        if self.now < ends {
+            self.used.push(Lease {
+                held,
+                ends,
+                is_asked: false,
+            });
+        } else {
+            self.releasing.push(held);
+        }
+    }
+
+    /// Moves the ends of the leases that were renewed on, and drops those that were not. Takes
+    /// those again that have ended since the request was sent.
     fn renewed(&mut self, answer: &Answer, ends: Timestamp) {
+        let mut renewed = 0;
         let reports = &mut self.reports;
         self.used.retain_mut(|lease| {
             if !core::mem::take(&mut lease.is_asked) {
@@ -532,11 +540,21 @@ impl Protocol {
             let is_renewed = answer.renewed.contains(&lease.held);
             if is_renewed {
                 lease.ends = lease.ends.max(ends);
+                renewed += 1;
             } else {
                 reports.push(Report::Lost(lease.held.partition));
             }
             is_renewed
         });
+        if renewed == answer.renewed.len() {
+            return;
+        }
+        for &held in &answer.renewed {
+            let is_used = self.used.iter().any(|lease| lease.held == held);
+            if !is_used && !self.releasing.contains(&held) {
+                self.take(held, ends);
+            }
+        }
     }
 
     fn failed(&mut self, exchange: u64) {

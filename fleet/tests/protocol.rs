@@ -140,25 +140,66 @@ fn from_its_end_on_a_lease_is_not_used() {
     assert_eq!(actions.share, Some(Share::NONE));
 }
 
+/// It may arrive after the end of the lease. The store has leased it to the member all the time.
 #[test]
-fn a_renewal_moves_the_end_on_unless_it_has_passed() {
-    for (arrives, is_used) in [(6_010, true), (15_799, true), (15_800, false)] {
+fn a_renewal_moves_the_end_on_unless_the_new_end_has_passed() {
+    for (arrives, ended) in [
+        (14_510, false),
+        (15_799, false),
+        (15_800, false),
+        (15_801, true),
+        (16_499, true),
+    ] {
         let mut member = holding();
-        let (exchange, request) = member.on(Event::Wake, at(6_000)).send.unwrap();
+        let (exchange, request) = member.on(Event::Wake, at(14_500)).send.unwrap();
         assert_eq!(request.renew.len(), 2);
         let renewed = Answer {
-            renewed: request.renew,
+            renewed: request.renew.clone(),
             ..Answer::default()
         };
+        if ended {
+            // An event of any kind shows the member that its leases have ended.
+            let actions = member.on(Event::Demand(2), at(15_800));
+            assert_eq!(actions.share, Some(Share::NONE));
+        }
         let actions = answer(&mut member, exchange, &renewed, arrives);
-        let until = at(6_000 + 14_800);
         let share = Share {
             partitions: 2,
-            until,
+            until: at(14_500 + 14_800),
         };
-        let expected = if is_used { share } else { Share::NONE };
-        assert_eq!(actions.share, Some(expected), "{arrives} ms");
+        assert_eq!(actions.share, Some(share), "{arrives} ms");
+        let mut leases: Vec<_> = member.leases().map(|(held, _)| held).collect();
+        leases.sort_unstable_by_key(|held| held.partition);
+        assert_eq!(leases, request.renew, "each once");
     }
+    let mut member = holding();
+    let (exchange, request) = member.on(Event::Wake, at(6_000)).send.unwrap();
+    let renewed = Answer {
+        renewed: request.renew.clone(),
+        ..Answer::default()
+    };
+    let actions = answer(&mut member, exchange, &renewed, 20_800);
+    assert_eq!(actions.share, Some(Share::NONE));
+    let (_, released) = actions.send.unwrap();
+    assert_eq!(released.release, request.renew);
+}
+
+/// What the member has given up meanwhile, it does not use again.
+#[test]
+fn a_renewal_of_what_is_being_released_changes_nothing() {
+    let mut member = holding();
+    let (exchange, request) = member.on(Event::Wake, at(6_000)).send.unwrap();
+    member.on(Event::Demand(1), at(6_001));
+    member.on(Event::Wake, at(6_500));
+    assert_eq!(member.leases().count(), 1);
+    let renewed = Answer {
+        renewed: request.renew.clone(),
+        ..Answer::default()
+    };
+    let actions = answer(&mut member, exchange, &renewed, 6_510);
+    assert_eq!(actions.share.unwrap().partitions, 1);
+    let (_, next) = actions.send.unwrap();
+    assert_eq!((next.renew.len(), next.release.len()), (1, 1));
 }
 
 #[test]

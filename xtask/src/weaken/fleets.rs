@@ -11,6 +11,27 @@ const TABLE: &str = "fleet/src/store/memory.rs";
 const SIMULATION: (&str, &str) = ("simulation", "two_thousand_random_runs");
 
 pub(super) const MUTANTS: &[Mutant] = &[
+    // What was renewed after its end is lost for an interval, or used although it is given up.
+    Mutant {
+        file: PROTOCOL,
+        within: "fn renewed(",
+        text: "if renewed == answer.renewed.len() {",
+        by: "if renewed <= answer.renewed.len() {",
+        test: (
+            "protocol",
+            "a_renewal_moves_the_end_on_unless_the_new_end_has_passed",
+        ),
+    },
+    Mutant {
+        file: PROTOCOL,
+        within: "fn renewed(",
+        text: " && !self.releasing.contains(&held)",
+        by: "",
+        test: (
+            "protocol",
+            "a_renewal_of_what_is_being_released_changes_nothing",
+        ),
+    },
     // A member of a fair pool waits for an interval before it takes what a crashed one had.
     Mutant {
         file: PROTOCOL,
@@ -50,7 +71,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         file: PROTOCOL,
-        within: "fn answered(",
+        within: "fn take(&mut self, held",
         text: "if self.now < ends {",
         by: "if ends > Timestamp::ZERO {",
         test: (
