@@ -98,6 +98,7 @@ pub struct Protocol {
     renew_at: Timestamp,
     /// The earliest instant at which it asks again, for what it did not get.
     ask_at: Timestamp,
+    /// Why it asks at that instant.
     asks_for: Cause,
     /// The earliest instant of any exchange, after a failure.
     retry_at: Timestamp,
@@ -586,10 +587,15 @@ impl Protocol {
 
     /// Whether there are free partitions to which the member is entitled only now.
     fn has_more_to_take(&self, flight: &Flight, claims: &[Claim]) -> bool {
-        let held: u32 = claims.iter().map(|claim| claim.held).sum();
         self.settings.fair
             && self.entitled() > flight.entitled.max(self.held())
-            && self.settings.partitions > held
+            && self.free(claims) > 0
+    }
+
+    /// How many partitions no member has, in a picture.
+    fn free(&self, claims: &[Claim]) -> u32 {
+        let held: u32 = claims.iter().map(|claim| claim.held).sum();
+        self.settings.partitions.saturating_sub(held)
     }
 
     /// Computes how many partitions fairness leaves to this member.
@@ -609,10 +615,8 @@ impl Protocol {
         self.level = shares.level();
         let others = || claims.iter().filter(|claim| claim.member != self.id);
         let short = others().map(|claim| shares.share(claim).saturating_sub(claim.held));
-        let held: u32 = claims.iter().map(|claim| claim.held).sum();
-        let free = self.settings.partitions.saturating_sub(held);
         // What the free partitions do not cover, the members above their share give back.
-        let lacking = short.sum::<u32>().saturating_sub(free);
+        let lacking = short.sum::<u32>().saturating_sub(self.free(claims));
         self.limit = share.max(self.held().saturating_sub(lacking));
         // What a member has had while there was enough for all does not count, neither for it nor
         // against it, and of the rest only the last turns.

@@ -202,6 +202,25 @@ fn a_renewal_of_what_is_being_released_changes_nothing() {
     assert_eq!((next.renew.len(), next.release.len()), (1, 1));
 }
 
+/// Its leases ended, and then their renewal arrives.
+#[test]
+fn a_member_that_leaves_releases_what_was_renewed_meanwhile() {
+    let mut member = holding();
+    let (exchange, request) = member.on(Event::Wake, at(14_500)).send.unwrap();
+    member.on(Event::Leave, at(15_800));
+    assert!(member.leases().count() == 0 && !member.has_left());
+    let renewed = Answer {
+        renewed: request.renew.clone(),
+        ..Answer::default()
+    };
+    let actions = answer(&mut member, exchange, &renewed, 15_900);
+    assert_eq!((actions.share, member.leases().count()), (None, 0));
+    let (exchange, next) = actions.send.unwrap();
+    assert_eq!(next.release.len(), 2);
+    answer(&mut member, exchange, &Answer::default(), 15_910);
+    assert!(member.has_left());
+}
+
 #[test]
 fn what_the_store_does_not_renew_is_lost() {
     let mut member = holding();
