@@ -243,8 +243,8 @@ async fn every_request_of_a_rule_without_limits_is_acquired() {
     is_seen(&kept, &lines).await;
 }
 
-/// `PartitionedChainedLimiterTests.GetStatisticsHasCorrectValues` (321), and of a limiter that
-/// nobody has asked (319).
+/// Of `PartitionedChainedLimiterTests`: `GetStatisticsHasCorrectValues` (321), and before the first
+/// request `GetStatisticsWithSingleLimiterWorks` (319).
 #[tokio::test]
 async fn the_counts_of_a_limiter_are_those_of_its_requests() {
     let kept = Kept::default();

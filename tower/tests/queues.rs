@@ -195,8 +195,10 @@ async fn a_request_that_waits_for_one_limit_holds_no_permits_of_the_others() {
 /// limiters deny.
 #[tokio::test]
 async fn a_request_waits_in_one_layer_after_another() {
-    let [first, next] =
-        [5, 3].map(|permits| Queue::new(Concurrency::new(permits), TokioTimer::new(), 3).shared());
+    // Permits, and for how many of them requests may wait.
+    let [first, next] = [(5, 3), (3, 1)].map(|(permits, waiting)| {
+        Queue::new(Concurrency::new(permits), TokioTimer::new(), waiting).shared()
+    });
     let available = || (first.available(), next.available());
     let layer = |queue| {
         // The cost is the last character of the path.
@@ -209,9 +211,12 @@ async fn a_request_waits_in_one_layer_after_another() {
     let mut begins = served.starts("begins-3", &[]).await;
     assert_eq!(available(), (2, 0));
     // It has the permits of the first layer while it waits in the next one.
-    let leaves = served.send("leaves-2", &[]).await;
+    let leaves = served.send("leaves-1", &[]).await;
     until(|| next.counts().waiters == 1).await;
-    assert_eq!(available(), (0, 0));
+    assert_eq!(available(), (1, 0));
+    // The queue of the next layer is full.
+    let full = served.send("full-1", &[]).await.receive().await;
+    assert_eq!((full.status, available()), (429, (1, 0)));
     drop(leaves);
     until(|| available() == (2, 0)).await;
     // It waits in the first layer, and the next one has not seen it.
@@ -222,12 +227,6 @@ async fn a_request_waits_in_one_layer_after_another() {
     until(|| served.names.lock().unwrap().len() == 2).await;
     assert_eq!(available(), (2, 0));
 
-    // The queue of the next layer is full.
-    let fills = served.send("fills-2", &[]).await;
-    until(|| next.counts().permits == 2).await;
-    assert_eq!(available(), (0, 0));
-    drop(fills);
-    until(|| available() == (2, 0)).await;
     // More than the next layer can ever grant.
     served.ends(&mut waits, "waits-3").await;
     until(|| available() == (5, 3)).await;
