@@ -53,7 +53,8 @@ use crate::{Answer, Claim, Exchange, FairShares, Held, MemberId, Pool};
 /// # Cost
 ///
 /// An event is linear in the leases of this member, and in the number of partitions if it asks for
-/// more. It allocates the request.
+/// more. An answer also compares each lease with those that it renews: quadratic in the leases of
+/// this member. It allocates the request.
 ///
 /// ```
 /// use portcullis_core::{Rate, Timestamp};
