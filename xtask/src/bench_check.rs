@@ -6,8 +6,9 @@ use core::iter;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use crate::baseline;
 use crate::command::{self, Check};
 use crate::context::Context;
 use crate::figures;
@@ -43,13 +44,17 @@ pub(crate) fn check(context: &Context) -> Check {
     let own = folder.join(format!("{compiler}.txt"));
     if context.bless {
         write(&own, &now).map_err(|error| format!("{}: {error}", own.display()))?;
-        if own == newest(&folder)? {
+        if own == baseline::newest(&folder)? {
             fill(&context.root.join(DOCUMENT), &now)?;
         }
         return Ok(format!("{} paths written to {}", now.len(), own.display()));
     }
     let judged = own.is_file();
-    let file = if judged { own } else { newest(&folder)? };
+    let file = if judged {
+        own
+    } else {
+        baseline::newest(&folder)?
+    };
     let text = fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))?;
     let baseline =
         parse(&text).ok_or_else(|| format!("{} is damaged: bless it again", file.display()))?;
@@ -73,13 +78,6 @@ fn compiler() -> Result<String, String> {
         .zip(field("host: "))
         .ok_or("rustc's version is unreadable")?;
     Ok(format!("rustc-{release}-{host}"))
-}
-
-/// Returns the last baseline by name.
-fn newest(folder: &Path) -> Result<PathBuf, String> {
-    let files = fs::read_dir(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-    let last = files.flatten().map(|file| file.path()).max();
-    last.ok_or_else(|| format!("{}: no baseline; --bless writes one", folder.display()))
 }
 
 /// Writes the figures of `paths` into a document.
@@ -307,7 +305,7 @@ mod tests {
 
     /// Returns the newest baseline: its compiler and its contents.
     fn baseline(root: &Path) -> (String, Paths) {
-        let file = newest(&root.join("benches/baseline")).unwrap();
+        let file = baseline::newest(&root.join("benches/baseline")).unwrap();
         let name = file.file_stem().unwrap().to_str().unwrap();
         let release = name.split('-').nth(1).unwrap().to_owned();
         (release, parse(&fs::read_to_string(&file).unwrap()).unwrap())

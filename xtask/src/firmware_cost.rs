@@ -243,6 +243,7 @@ fn compare(baseline: &BTreeMap<String, Cost>, now: &BTreeMap<String, Cost>) -> V
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::baseline;
 
     #[test]
     fn a_baseline_is_read_as_it_was_written() {
@@ -260,8 +261,7 @@ mod tests {
             .parent()
             .unwrap();
         let document = fs::read_to_string(root.join("docs/embedded.md")).unwrap();
-        let files = fs::read_dir(root.join("firmware/baseline")).unwrap();
-        let newest = files.map(|file| file.unwrap().path()).max().unwrap();
+        let newest = baseline::newest(&root.join("firmware/baseline")).unwrap();
         let costs = parse(&fs::read_to_string(newest).unwrap()).unwrap();
         assert_eq!(costs.len(), SUBJECTS.len());
         for (name, [flash, ram, allowed, denied]) in costs {

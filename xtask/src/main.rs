@@ -8,6 +8,7 @@
 mod registry;
 
 mod asm;
+mod baseline;
 mod bench_check;
 mod checks;
 mod command;
