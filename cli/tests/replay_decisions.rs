@@ -242,3 +242,110 @@ fn a_sliding_window_has_eight_segments_by_default() {
     assert_eq!(common::counts(&log, &args), common::counts(&log, &eight));
     assert_ne!(common::counts(&log, &args), common::counts(&log, &nine));
 }
+
+/// How four kinds of servers write a request: the format to replay it with, and the line.
+type Kind = (&'static str, fn(&Request, usize, [u64; 5]) -> String);
+
+/// A log of IIS, one of `CloudFront`, one of a proxy with ports, fractions of a second and names
+/// with spaces, and one with a list of addresses before the client.
+const KINDS: [Kind; 4] = [
+    (
+        "%{%Y-%m-%d %H:%M:%S}t %A %m %U %q %p %u %h %{User-Agent}i %{Referer}i %s %b",
+        |request, index, [day, hour, minute, second, _]| {
+            let (address, size) = (&request.address, written(request.size));
+            format!(
+                "2024-03-{day:02} {hour:02}:{minute:02}:{second:02} 10.0.0.1 GET /{index} - 443 - \
+                 {address} Mozilla/5.0+(X11;+Linux) - 200 {size}\n"
+            )
+        },
+    ),
+    (
+        r"%{%Y-%m-%d\t%H:%M:%S}t\t%{edge}n\t%b\t%h\t%m\t%V\t%U\t%s",
+        |request, index, [day, hour, minute, second, _]| {
+            let (address, size) = (&request.address, written(request.size));
+            format!(
+                "2024-03-{day:02}\t{hour:02}:{minute:02}:{second:02}\tCDG50-P2\t{size}\t{address}\t\
+                 GET\ta.example\t/{index}\t200\t-\tcurl/8.0\n"
+            )
+        },
+    ),
+    (
+        "%h %l %u [%{%d/%b/%Y:%H:%M:%S}t.%{msec_frac}t] \"%r\" %s %b",
+        |request, index, [day, hour, minute, second, milli]| {
+            let size = written(request.size);
+            let port = 1_024 + index;
+            let client = if request.address.contains("::") {
+                format!("[{}]:{port}", request.address)
+            } else {
+                format!("{}:{port}", request.address)
+            };
+            let user = ["-", "frank", "john smith", "a [b] c"][index % 4];
+            format!(
+                "{client} - {user} [{day:02}/Mar/2024:{hour:02}:{minute:02}:{second:02}.{milli:03}] \
+                 \"GET /{index} HTTP/1.1\" 200 {size}\n"
+            )
+        },
+    ),
+    (
+        "%{X-Forwarded-For}i %h %l %u %t \"%r\" %s %b",
+        |request, index, [day, hour, minute, second, _]| {
+            let (address, size) = (&request.address, written(request.size));
+            let list = ["-", "198.51.100.7", "198.51.100.7, 10.0.0.9", "a, b, c"][index % 4];
+            format!(
+                "{list} {address} - - [{day:02}/Mar/2024:{hour:02}:{minute:02}:{second:02} +0000] \
+                 \"GET /{index} HTTP/1.1\" 200 {size}\n"
+            )
+        },
+    ),
+];
+
+fn written(size: Option<u64>) -> String {
+    size.map_or("-".into(), |size| size.to_string())
+}
+
+#[test]
+fn logs_of_four_kinds_of_servers_are_judged_as_the_requests_that_they_record() {
+    let requests = requests();
+    let policy = "[[rules]]\nname = \"a\"\nkey = [\"address/32/128\"]\n\
+                  limits = [{ rate = \"3/10s\", algorithm = \"fixed-window\" }]\n";
+    let policy = common::Scratch::new("four_kinds.toml", policy.as_bytes());
+    for (format, line) in KINDS {
+        let has_fraction = format.contains("msec_frac");
+        let mut log = String::new();
+        let (mut newest, mut decide) = (0, windowed(3, |then, now| then / 10_000 == now / 10_000));
+        let (mut allowed, mut keys) = (0, BTreeSet::new());
+        for (index, request) in requests.iter().enumerate() {
+            let milli = index as u64 * 77 % 1_000;
+            let second = request.second;
+            let time = [
+                second / 86_400 + 1,
+                second / 3_600 % 24,
+                second / 60 % 60,
+                second % 60,
+                milli,
+            ];
+            log.push_str(&line(request, index, time));
+            let at = (START + second) * 1_000 + if has_fraction { milli } else { 0 };
+            newest = newest.max(at);
+            keys.insert(&request.address);
+            allowed += u64::from(decide(&request.address, newest, 1));
+        }
+        let all = requests.len() as u64;
+        let expected = [all, allowed, all - allowed, 0, keys.len() as u64];
+        let common_args = ["--format", format, "--order", "log"];
+        let limit = ["--limit", "3/10s", "--algorithm", "fixed-window"];
+        let limited = [&common_args[..], &limit].concat();
+        assert_eq!(
+            common::counts(log.as_bytes(), &limited),
+            expected,
+            "{format}"
+        );
+        let ruled = [&common_args[..], &["--policy", policy.path()]].concat();
+        let ruled = common::json(log.as_bytes(), &ruled);
+        assert_eq!(
+            ["requests", "allowed", "denied", "malformed"].map(|name| ruled[name].as_u64()),
+            [0, 1, 2, 3].map(|place| Some(expected[place])),
+            "{format}"
+        );
+    }
+}

@@ -186,6 +186,23 @@ fn an_unreadable_log_among_others_is_named() {
 }
 
 #[test]
+fn a_name_with_spaces_does_not_change_whose_request_it_is() {
+    let log: String = ["-", "frank", "john smith", "a b c"]
+        .iter()
+        .map(|user| line("192.0.2.1", 0, "1").replace(" - - ", &format!(" - {user} ")))
+        .collect();
+    assert_eq!(counts(log.as_bytes(), &["--limit", "1/d"]), [4, 1, 3, 0, 1]);
+    let log = log.replace("192.0.2.1", "client.example");
+    assert_eq!(counts(log.as_bytes(), &["--limit", "1/d"]), [4, 1, 3, 0, 1]);
+    // Which of the addresses of a list is the client, only the operator knows.
+    let log = line("192.0.2.4, 10.0.0.1", 0, "1") + &line("192.0.2.5, 10.0.0.1", 0, "1");
+    for format in ["auto", r#"%h %l %u %t "%r" %s %b"#] {
+        let output = replay(log.as_bytes(), &["--limit", "1/d", "--format", format]);
+        assert_eq!(output.status.code(), Some(2), "{format}");
+    }
+}
+
+#[test]
 fn every_format_and_key_reaches_the_limit_it_belongs_to() {
     let mut json = String::new();
     for (second, tenant) in ["a", "b", "a", "a"].iter().enumerate() {

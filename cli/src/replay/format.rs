@@ -7,14 +7,15 @@
 //! | [`json`] | a line that is a JSON object |
 //!
 //! Every text format is a template, including the built-in ones. `auto` tries the built-in formats
-//! on each line, starting with the format of the previous line. No line matches two of them: only a
-//! line with a virtual host has a fourth word before the time, and only JSON begins with a brace.
+//! on each line, starting with the format of the previous line. No line matches two of them: only
+//! JSON begins with a brace, and [`has_virtual_host`] tells the other two apart.
 
 mod json;
 mod layout;
 mod template;
 
 use core::fmt::Write;
+use core::net::IpAddr;
 use core::str::FromStr;
 
 use self::json::{Json, Members};
@@ -72,6 +73,8 @@ pub(crate) struct Reader {
 #[derive(Debug)]
 enum Choice {
     Template(Template),
+    /// A built-in format, and whether its lines begin with a virtual host.
+    BuiltIn(Template, bool),
     Json(Json),
 }
 
@@ -86,7 +89,7 @@ impl Reader {
         let fields: Vec<_> = key.parts.iter().map(|part| part.field.clone()).collect();
         let size = charged.then_some("--cost bytes");
         let reader = Self::of_fields(format, &fields, size, true)?;
-        if let [Choice::Template(template)] = &*reader.choices {
+        if let [Choice::Template(template) | Choice::BuiltIn(template, _)] = &*reader.choices {
             for (number, part) in key.parts.iter().enumerate() {
                 if !template.has(number) {
                     return Err(format!("--key {}: the format has no such field", part.name));
@@ -110,18 +113,19 @@ impl Reader {
     ) -> Result<Self, String> {
         let combined = || layout::parse(COMBINED);
         let with_host = || layout::parse(&format!("%v {COMBINED}"));
-        let built_in = |layout| Choice::Template(Template::new(layout, fields, true));
+        let built_in =
+            |layout, with_host| Choice::BuiltIn(Template::new(layout, fields, true), with_host);
         let json = |members: &Members| {
             Choice::Json(Json::new(members, fields, size.is_some(), needs_address))
         };
         let choices = match format {
             Format::Auto => vec![
-                built_in(combined()?),
-                built_in(with_host()?),
+                built_in(combined()?, false),
+                built_in(with_host()?, true),
                 json(&Members::default()),
             ],
-            Format::Common => vec![built_in(combined()?)],
-            Format::WithHost => vec![built_in(with_host()?)],
+            Format::Common => vec![built_in(combined()?, false)],
+            Format::WithHost => vec![built_in(with_host()?, true)],
             Format::Json(members) => vec![json(members)],
             Format::Own(layout) => {
                 let has = |role| {
@@ -176,7 +180,7 @@ impl Reader {
     /// Returns part number `part` of the key of `line`, which must be the last line that was read.
     pub(crate) fn part<'a>(&'a self, line: &'a [u8], part: usize) -> &'a [u8] {
         match &self.choices[self.last] {
-            Choice::Template(template) => template.part(line, part),
+            Choice::Template(template) | Choice::BuiltIn(template, _) => template.part(line, part),
             Choice::Json(json) => json.part(part),
         }
     }
@@ -186,7 +190,7 @@ impl Reader {
         let mut text = String::new();
         for choice in &mut self.choices {
             let _ = match choice {
-                Choice::Template(template) => {
+                Choice::Template(template) | Choice::BuiltIn(template, _) => {
                     let mismatch = template.read(line, false).err();
                     describe(&mut text, template.layout(), mismatch)
                 }
@@ -201,9 +205,33 @@ impl Choice {
     fn read(&mut self, line: &[u8], cut: bool) -> Option<Request> {
         match self {
             Self::Template(template) => template.read(line, cut).ok(),
+            Self::BuiltIn(template, with_host) => {
+                let request = template.read(line, cut).ok()?;
+                // The words before the time: address, ident and user, after the host if there is
+                // one. Only a user may contain spaces.
+                let word = |number| template.value(line, number).unwrap_or_default();
+                let user = word(2 + usize::from(*with_host));
+                let four = *with_host || user.contains(&b' ');
+                let is_other = four && has_virtual_host(word(0), word(1)) != Some(*with_host);
+                (!is_other).then_some(request)
+            }
             Self::Json(json) => json.read(line),
         }
     }
+}
+
+/// Returns whether a line that begins with the words `first` and `second`, with at least two more
+/// before its time, has a virtual host. If not, the name of its user has spaces. Returns `None` for
+/// a line of another format, such as one with a port in second place.
+///
+/// An address in first place is the client if the second word, its ident, is no address. A `-` in
+/// second place is an ident, because a line with a virtual host has the client there.
+fn has_virtual_host(first: &[u8], second: &[u8]) -> Option<bool> {
+    let is_address = |word| str::from_utf8(word).is_ok_and(|word| word.parse::<IpAddr>().is_ok());
+    if first.ends_with(b",") || second.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    Some(second != b"-" && (is_address(second) || !is_address(first)))
 }
 
 /// Writes the expected form of a line of `layout`, and where the line differs.
@@ -279,6 +307,138 @@ mod tests {
         }
         assert_eq!(read("vhost", "ip", LINE), None);
         reads("auto", "host", LINE, &["-"]);
+    }
+
+    #[test]
+    fn a_name_with_spaces_is_not_taken_for_a_virtual_host_nor_a_proxy_for_the_client() {
+        let line = |start: &str| {
+            format!(r#"{start} [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 5120"#)
+        };
+        for (start, host, address, user) in [
+            ("192.0.2.1 - john smith", "-", "192.0.2.1", "john smith"),
+            ("192.0.2.1 - a b c", "-", "192.0.2.1", "a b c"),
+            ("2001:db8::1 id a b", "-", "2001:db8::1", "a b"),
+            (
+                "client.example - john smith",
+                "-",
+                "client.example",
+                "john smith",
+            ),
+            (
+                "a.example 192.0.2.1 - john smith",
+                "a.example",
+                "192.0.2.1",
+                "john smith",
+            ),
+            (
+                "192.0.2.9 192.0.2.1 - frank",
+                "192.0.2.9",
+                "192.0.2.1",
+                "frank",
+            ),
+            (
+                "192.0.2.9:443 192.0.2.1 - -",
+                "192.0.2.9:443",
+                "192.0.2.1",
+                "-",
+            ),
+            (
+                "a.example:80 client.example - -",
+                "a.example:80",
+                "client.example",
+                "-",
+            ),
+        ] {
+            let expected = [host, address, user];
+            reads("auto", "host,ip,user", &line(start), &expected);
+            let (own, other) = if host == "-" {
+                ("common", "vhost")
+            } else {
+                ("vhost", "common")
+            };
+            reads(own, "ip,user", &line(start), &expected[1..]);
+            assert_eq!(read(other, "ip", &line(start)), None, "{start}");
+        }
+        for start in [
+            "192.0.2.4, 10.0.0.1 - -",
+            "192.0.2.6, 10.0.0.2, 10.0.0.1 - -",
+            "a.example 192.0.2.6, 10.0.0.2 - -",
+            "192.0.2.1 80 10.0.0.1 - -",
+        ] {
+            assert_eq!(read("auto", "ip", &line(start)), None, "{start}");
+        }
+    }
+
+    #[test]
+    fn a_value_may_contain_the_byte_at_which_the_next_text_begins() {
+        let apache = r#"%h %{X-Forwarded-For}i %u %t "%r" %>s %b"#;
+        reads(
+            apache,
+            "ip,field:x-forwarded-for,user",
+            r#"127.0.0.1 192.0.2.67, 198.51.100.49 - [17/May/2015:10:05:03 +0000] "GET /" 302 5120"#,
+            &["127.0.0.1", "192.0.2.67, 198.51.100.49", "-"],
+        );
+        reads(
+            r"%{X-Forwarded-For}i %h %l %u %t %b",
+            "field:x-forwarded-for,ip,user",
+            "192.0.2.67, 198.51.100.49 127.0.0.1 - john [x] smith [17/May/2015:10:05:03 +0000] 5120",
+            &["192.0.2.67, 198.51.100.49", "127.0.0.1", "john [x] smith"],
+        );
+        reads(
+            "$remote_addr:$remote_port $msec $bytes_sent",
+            "ip",
+            "2001:db8::1:4711 1431857103.000 5120",
+            &["2001:db8::1"],
+        );
+        reads(
+            "$msec $bytes_sent $uri (x) $status",
+            "path",
+            "1431857103.000 5120 /a (b) c (x) 200",
+            &["/a (b) c"],
+        );
+    }
+
+    #[test]
+    fn a_line_that_needs_too_many_attempts_is_malformed() {
+        let format = "$http_a $http_b $http_c $msec $bytes_sent";
+        let with = |words: usize| format!("{}1431857103.000 5120", "x ".repeat(words));
+        assert!(read(format, "global", &with(20)).is_some());
+        assert_eq!(read(format, "global", &with(30_000)), None);
+    }
+
+    #[test]
+    fn a_time_may_be_written_in_several_parts() {
+        for (format, time) in [
+            (
+                "%{%d/%b/%Y:%H:%M:%S}t.%{msec_frac}t",
+                "17/May/2015:10:05:03.250",
+            ),
+            (
+                "%{%d/%b/%Y:%H:%M:%S}t.%{usec_frac}t",
+                "17/May/2015:10:05:03.250999",
+            ),
+            (
+                "%{begin:%F %T}t.%{begin:msec_frac}t",
+                "2015-05-17 10:05:03.250",
+            ),
+            ("%{sec}t.%{msec_frac}t", "1431857103.250"),
+            (
+                "%{%Y-%m-%d}t %{%T}t,%{msec_frac}t",
+                "2015-05-17 10:05:03,250",
+            ),
+            (
+                "%{%T}t of %{%d.%m.%Y}t %{sec}t.%{usec_frac}t",
+                "10:05:02 of 17.05.2015 1431857103.25",
+            ),
+            ("%{sec}t %{%FT%T.%f}t", "1431857102 2015-05-17T10:05:03.25"),
+            ("%{%Y-%m-%d\\t%T.%f}t", "2015-05-17\t10:05:03.25"),
+            ("%{%Y-%m-%d%t%T.%f}t", "2015-05-17\t10:05:03.25"),
+            ("%t%{msec_frac}t", "[17/May/2015:10:05:03 +0000]250"),
+        ] {
+            let read = read(&format!("%h {format} %b"), "ip", &format!("a {time} 5120"));
+            let expected = (1_431_857_103_250, 5_120, vec!["a".into()]);
+            assert_eq!(read, Some(expected), "{format}");
+        }
     }
 
     #[test]
@@ -366,6 +526,11 @@ mod tests {
                 "--key field:x: the format has no such field",
             ),
             ("json:when=t", "ip", "expected json:ROLE=MEMBER"),
+            (
+                "%{%F %T}t %h %{msec_frac}t %b",
+                "ip",
+                "%{msec_frac}t in the format does not follow a time",
+            ),
         ] {
             let error = new(format, key).unwrap_err();
             assert!(error.contains(reason), "{format}: {error}");

@@ -6,6 +6,8 @@ use core::str::FromStr;
 use std::borrow::Cow;
 use std::collections::HashMap;
 
+use portcullis_policy::PathRules;
+
 /// The value of `--key`: requests share a limit if all parts are equal. Without parts, all requests
 /// share one limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,6 +67,21 @@ impl FromStr for Key {
             parts,
             text: text.into(),
         })
+    }
+}
+
+impl Part {
+    /// Returns the value that counts of `text`, which is the part in a line.
+    #[inline]
+    fn value<'a>(&self, text: &'a [u8]) -> Cow<'a, [u8]> {
+        match (&self.field, self.prefix) {
+            (Field::Address, Some(lengths)) => network(text, lengths),
+            // The address alone. Without a colon it is an IPv4 address, which has one spelling, or
+            // a name.
+            (Field::Address, None) if text.contains(&b':') => network(text, (32, 128)),
+            (Field::Path, _) => path(text),
+            _ => Cow::Borrowed(text),
+        }
     }
 }
 
@@ -189,15 +206,12 @@ impl Keys {
 impl Numbering for Keys {
     /// Returns the number of the key with these parts.
     fn number<'a>(&mut self, parts: impl Fn(usize) -> &'a [u8]) -> Option<u32> {
-        if let [Part { prefix: None, .. }] = &*self.key.parts {
-            return number(&mut self.numbers, parts(0));
+        if let [part] = &*self.key.parts {
+            return number(&mut self.numbers, &part.value(parts(0)));
         }
         self.scratch.clear();
         for (place, part) in self.key.parts.iter().enumerate() {
-            let text = match part.prefix {
-                Some(bits) => network(parts(place), bits),
-                None => Cow::Borrowed(parts(place)),
-            };
+            let text = part.value(parts(place));
             // The lengths ensure that keys with different parts have different bytes.
             if self.key.parts.len() > 1 {
                 let length = u32::try_from(text.len()).unwrap_or(u32::MAX);
@@ -218,14 +232,47 @@ fn number(numbers: &mut HashMap<Box<[u8]>, u32>, key: &[u8]) -> Option<u32> {
     Some(number)
 }
 
+/// Reads the address of a client: with or without a port, an IPv6 address also in brackets and
+/// with a zone. Returns `None` for a name. An IPv4 address in the form of an IPv6 address
+/// (`::ffff:192.0.2.1`) is returned as IPv4.
+pub(crate) fn address(text: &str) -> Option<IpAddr> {
+    let without_zone = |text: &str| match text.split_once('%') {
+        Some((address, _zone)) => IpAddr::V6(address.parse().ok()?).into(),
+        None => text.parse().ok(),
+    };
+    let is_port = |port: &str| !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit());
+    let address = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        Some((address, port)) if port.is_empty() || port.strip_prefix(':').is_some_and(is_port) => {
+            without_zone(address).filter(IpAddr::is_ipv6)
+        }
+        Some(_) => None,
+        None => without_zone(text).or_else(|| {
+            let (address, _) = text.rsplit_once(':').filter(|(_, port)| is_port(port))?;
+            Some(IpAddr::V4(address.parse().ok()?))
+        }),
+    };
+    address.map(|address: IpAddr| address.to_canonical())
+}
+
+/// Returns the path of a request target in the spelling in which policies count it. What is no path
+/// is returned as it is.
+fn path(target: &[u8]) -> Cow<'_, [u8]> {
+    let text = String::from_utf8_lossy(target);
+    let (host, path) = split(&text);
+    if host.is_empty() && !path.starts_with('/') {
+        return Cow::Borrowed(target);
+    }
+    let normalized = PathRules::new().normalize(path);
+    normalized.map_or(Cow::Borrowed(target), Cow::Owned)
+}
+
 /// Returns the network of an address. A client that is logged by its name counts by its name.
-fn network(address: &[u8], (v4, v6): (u8, u8)) -> Cow<'_, [u8]> {
-    let parsed = str::from_utf8(address)
-        .ok()
-        .and_then(|text| IpAddr::from_str(text).ok());
+fn network(text: &[u8], (v4, v6): (u8, u8)) -> Cow<'_, [u8]> {
+    let parsed = str::from_utf8(text).ok().and_then(address);
+    let name = text;
     let mut text = String::new();
-    match parsed.map(|address| address.to_canonical()) {
-        None => return Cow::Borrowed(address),
+    match parsed {
+        None => return Cow::Borrowed(name),
         Some(IpAddr::V4(address)) => {
             let mask = u32::MAX.checked_shl(32 - u32::from(v4)).unwrap_or(0);
             let network = Ipv4Addr::from_bits(address.to_bits() & mask);
@@ -244,6 +291,19 @@ fn network(address: &[u8], (v4, v6): (u8, u8)) -> Cow<'_, [u8]> {
         }
     }
     Cow::Owned(text.into_bytes())
+}
+
+/// Splits the target of a request into the host and the path. Only a target that is a whole URL has
+/// a host.
+pub(crate) fn split(target: &str) -> (&str, &str) {
+    for scheme in ["http://", "https://"] {
+        if let Some((start, rest)) = target.split_at_checked(scheme.len())
+            && start.eq_ignore_ascii_case(scheme)
+        {
+            return rest.split_at(rest.find('/').unwrap_or(rest.len()));
+        }
+    }
+    ("", target)
 }
 
 #[cfg(test)]
@@ -269,6 +329,70 @@ mod tests {
         assert_eq!(of("32/128", "2001:0db8::0007"), "2001:db8::7");
         assert_eq!(of("24", "::ffff:192.0.2.77"), "192.0.2.0/24");
         assert_eq!(of("24", "example.org"), "example.org");
+    }
+
+    #[test]
+    fn a_target_that_is_a_url_has_a_host() {
+        assert_eq!(split("/a/b"), ("", "/a/b"));
+        assert_eq!(split("http://a.example/b/c"), ("a.example", "/b/c"));
+        assert_eq!(split("HTTPS://a.example:80"), ("a.example:80", ""));
+        assert_eq!(split("https:/a"), ("", "https:/a"));
+    }
+
+    #[test]
+    fn a_path_is_one_key_in_all_its_spellings() {
+        let mut keys = Keys::new("path".parse().unwrap());
+        let mut number = |text: &'static str| keys.number(|_| text.as_bytes()).unwrap();
+        for path in ["/a/b", "/a/b/", "//a/b", "/%61/b", "http://x.example/a/b"] {
+            assert_eq!(number(path), 0, "{path}");
+        }
+        for path in ["/", "http://x.example"] {
+            assert_eq!(number(path), 1, "{path}");
+        }
+        for (place, path) in ["/A/b", "-", "*", "/a%2Fb"].into_iter().enumerate() {
+            assert_eq!(number(path) as usize, 2 + place, "{path}");
+        }
+    }
+
+    #[test]
+    fn an_address_is_one_key_in_all_its_spellings() {
+        let mut keys = Keys::new("ip".parse().unwrap());
+        let mut number = |text: &'static str| keys.number(|_| text.as_bytes()).unwrap();
+        for spelling in [
+            "192.0.2.1",
+            "192.0.2.1:4001",
+            "::ffff:192.0.2.1",
+            "[::ffff:192.0.2.1]:1",
+        ] {
+            assert_eq!(number(spelling), 0, "{spelling}");
+        }
+        for spelling in [
+            "2001:db8::1",
+            "2001:DB8:0::1",
+            "[2001:db8::1]",
+            "[2001:db8::1]:443",
+            "2001:db8::1%3",
+            "[2001:db8::1%eth0]:443",
+        ] {
+            assert_eq!(number(spelling), 1, "{spelling}");
+        }
+        for (place, name) in [
+            "client.example",
+            "client.example:80",
+            "unix:",
+            "-",
+            "192.0.2.1:",
+            "192.0.2.1:x",
+            "[192.0.2.1]",
+            "[2001:db8::1]443",
+            "192.0.2.1%1",
+            "192.0.2.256",
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            assert_eq!(number(name) as usize, 2 + place, "{name}");
+        }
     }
 
     #[test]

@@ -10,6 +10,7 @@ const METRICS: &str = "policy/src/metrics.rs";
 const REPLAY: &str = "cli/src/replay/policy.rs";
 const RECOMMEND: &str = "cli/src/replay/policy/recommend.rs";
 const WAITING: &str = "cli/src/replay/policy/waiting.rs";
+const TEMPLATE: &str = "cli/src/replay/format/template.rs";
 
 const WITHIN_ERROR: (&str, &str) = (
     "statistics",
@@ -240,6 +241,16 @@ const RECOMMENDED: (&str, &str) = (
     "recommended_limits_are_the_smallest_with_the_wanted_share_of_denials",
 );
 
+const FOUR_KINDS: (&str, &str) = (
+    "replay_decisions",
+    "logs_of_four_kinds_of_servers_are_judged_as_the_requests_that_they_record",
+);
+
+const SPACES: (&str, &str) = (
+    "replay_input",
+    "a_name_with_spaces_does_not_change_whose_request_it_is",
+);
+
 pub(super) const OF_THE_PROGRAM: &[Mutant] = &[
     // Time goes back; a request lacks its method, host or user; a kind is asked after a denial; a
     // reply of no bytes is asked; a line that waits is overwritten.
@@ -293,7 +304,7 @@ pub(super) const OF_THE_PROGRAM: &[Mutant] = &[
         test: BYTES,
     },
     Mutant {
-        file: "cli/src/replay/format/template.rs",
+        file: TEMPLATE,
         within: "fn find(&self, field: &Field)",
         text: ".or_else(|| self.find(&Field::Address))",
         by: "",
@@ -301,6 +312,57 @@ pub(super) const OF_THE_PROGRAM: &[Mutant] = &[
             "replay_policy",
             "the_header_of_a_proxy_is_the_address_if_the_log_has_no_other",
         ),
+    },
+    // A value ends at the first byte of the text after it; a list is cut; a port, a fraction or a
+    // spelling makes a key of its own; a name with spaces is a virtual host.
+    Mutant {
+        file: TEMPLATE,
+        within: "fn ends_at(",
+        text: "if starts_with(&rest[end + 1..], after) {",
+        by: "if true {",
+        test: FOUR_KINDS,
+    },
+    Mutant {
+        file: TEMPLATE,
+        within: "fn search(",
+        text: "from = last.len() + 1;",
+        by: "from = usize::MAX;",
+        test: FOUR_KINDS,
+    },
+    Mutant {
+        file: TEMPLATE,
+        within: "fn take(&mut self, variable",
+        text: "return is_word(b',')",
+        by: "return is_word(b' ')",
+        test: SPACES,
+    },
+    Mutant {
+        file: "cli/src/replay/key.rs",
+        within: "fn value<'a>(&self, text",
+        text: "(Field::Address, None) if text.contains(&b':') => network(text, (32, 128)),",
+        by: "",
+        test: FOUR_KINDS,
+    },
+    Mutant {
+        file: WAITING,
+        within: "pub(crate) fn take(",
+        text: ".and_then(address)",
+        by: ".and_then(|text| text.parse().ok())",
+        test: FOUR_KINDS,
+    },
+    Mutant {
+        file: "cli/src/replay/format/layout.rs",
+        within: "fn joined(",
+        text: "FRACTION => has_time(first),",
+        by: "FRACTION => false,",
+        test: FOUR_KINDS,
+    },
+    Mutant {
+        file: "cli/src/replay/format.rs",
+        within: "fn has_virtual_host(",
+        text: "second != b\"-\" && ",
+        by: "",
+        test: SPACES,
     },
     // The search ends too early, or looks at one side only.
     Mutant {

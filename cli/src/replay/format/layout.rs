@@ -109,6 +109,12 @@ fn nginx_role(name: &str) -> Role {
         "http_user_agent" => Role::Agent,
         "status" => Role::Status,
         "body_bytes_sent" | "bytes_sent" => Role::Size,
+        "remote_port"
+        | "server_port"
+        | "connection"
+        | "connection_requests"
+        | "request_length"
+        | "pid" => Role::Number,
         _ => Role::Other,
     }
 }
@@ -170,6 +176,7 @@ fn apache_role(letter: &str, argument: Option<&str>) -> Role {
     let header = argument.map(str::to_ascii_lowercase);
     match (letter, header.as_deref()) {
         ("h" | "a", _) => Role::Address,
+        ("l", None) => Role::Ident,
         ("u", None) => Role::User,
         ("r", None) => Role::Request,
         ("m", None) => Role::Method,
@@ -179,6 +186,7 @@ fn apache_role(letter: &str, argument: Option<&str>) -> Role {
         ("b" | "B" | "O", None) => Role::Size,
         ("i", Some("referer")) => Role::Referer,
         ("i", Some("user-agent")) => Role::Agent,
+        ("p" | "P" | "k" | "D", _) => Role::Number,
         ("t", Some(_)) => apache_time(argument.unwrap_or_default()),
         _ => Role::Other,
     }
@@ -192,10 +200,50 @@ fn apache_time(argument: &str) -> Role {
         "sec" => Form::Number(Unit::Seconds),
         "msec" => Form::Number(Unit::Millis),
         "usec" => Form::Number(Unit::Micros),
-        "msec_frac" | "usec_frac" => return Role::Other,
-        "%d/%b/%Y:%H:%M:%S %z" => Form::Clf,
-        format => Form::Custom(format.into()),
+        "msec_frac" | "usec_frac" => Form::Custom(FRACTION.into()),
+        CLF => Form::Clf,
+        format => Form::Custom(format.replace("\\t", "\t")),
     })
+}
+
+/// The notation of the common format for `strftime`.
+const CLF: &str = "%d/%b/%Y:%H:%M:%S %z";
+
+/// The fraction of a second, for `strftime`.
+const FRACTION: &str = "%f";
+
+/// Returns the notation of a time that two variables tell, with the text `between` them, or `None`
+/// if each of them is a time of its own.
+fn joined(first: &Form, between: &[u8], second: &Form) -> Option<Form> {
+    let Form::Custom(second) = second else {
+        return None;
+    };
+    let first = match first {
+        // A number with a decimal point is a number of seconds.
+        Form::Number(Unit::Seconds) if second == FRACTION && between == b"." => {
+            return Some(Form::Number(Unit::Seconds));
+        }
+        Form::Clf => CLF,
+        Form::Custom(first) => first,
+        _ => return None,
+    };
+    // Whether a notation has a date, a time of day.
+    let has = |format: &str, letters: &[u8]| {
+        let mut pairs = format.as_bytes().windows(2);
+        pairs.any(|pair| pair[0] == b'%' && letters.contains(&pair[1]))
+    };
+    let has_date = |format| has(format, b"cdDeFjs");
+    let has_time = |format| has(format, b"cHIklRrsTX");
+    let is_rest = match second.as_str() {
+        FRACTION => has_time(first),
+        second => {
+            has_date(first) != has_date(second)
+                && has_time(first) != has_time(second)
+                && has_date(first) != has_time(first)
+        }
+    };
+    let between = str::from_utf8(between).ok()?.replace('%', "%%");
+    is_rest.then(|| Form::Custom(format!("{first}{between}{second}")))
 }
 
 /// A layout under construction.
@@ -215,11 +263,27 @@ impl Building {
 
     /// Adds a variable. The end of a variable is recognized by the text after it. So if there is no
     /// text between two variables and the second is not needed, they are read as one: `%U%q`,
-    /// `$uri$is_args$args`.
+    /// `$uri$is_args$args`. A time in two variables is read as one, too: `%{%F}t %{%T}t`,
+    /// `%{%FT%T}t.%{msec_frac}t`.
     fn variable(&mut self, role: Role, name: &str) -> Result<(), String> {
+        if let Role::Time(second) = &role {
+            if let Some(last) = self.variables.last_mut()
+                && let Role::Time(first) = &last.role
+                && let Some(form) = joined(first, &last.until, second)
+            {
+                last.role = Role::Time(form);
+                last.until.clear();
+                return Ok(());
+            }
+            if *second == Form::Custom(FRACTION.into()) {
+                return Err(format!(
+                    "%{{{name}}}t in the format does not follow a time without a fraction"
+                ));
+            }
+        }
         let before = match self.variables.last() {
             Some(last) if last.until.is_empty() && last.role != Role::Time(Form::Clf) => {
-                if matches!(role, Role::Other | Role::Method) {
+                if matches!(role, Role::Number | Role::Other | Role::Method) {
                     return Ok(());
                 }
                 return Err(format!(
@@ -275,9 +339,8 @@ pub(super) fn noun(role: &Role, name: &str) -> String {
         Role::Agent => "AGENT".into(),
         Role::Status => "STATUS".into(),
         Role::Size => "SIZE".into(),
-        // Apache's `%l`.
-        Role::Other if name == "l" => "IDENT".into(),
-        Role::Other => name.to_ascii_uppercase().into(),
+        Role::Ident => "IDENT".into(),
+        Role::Number | Role::Other => name.to_ascii_uppercase().into(),
     };
     noun.into_owned()
 }

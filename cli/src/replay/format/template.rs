@@ -1,9 +1,15 @@
 //! Matching of a line against a template: variables, and the text between them.
 //!
-//! **The end of a variable.** A variable ends at the first byte of the text that follows it, and
-//! that text must then match in full. A quoted variable ends at the first quote that is not
-//! preceded by a backslash. A time in the common format has a fixed length. The last variable ends
-//! with the line, or, if it is not free text, before a space.
+//! **The end of a variable.** A variable ends where the text that follows it in the format begins:
+//! at the first such place that leaves a value of the variable's kind, and from which the rest of
+//! the line matches too. So a list of addresses, a name with spaces or a time may contain the byte
+//! at which the next text begins. A quoted variable ends at the first quote that is not preceded by
+//! a backslash. A time in the common format has a fixed length. The last variable ends with the
+//! line, or, if it is not free text, before a space or a tab.
+//!
+//! **Bound.** The first place is nearly always the right one. A line that needs more than
+//! [`MOST_ENDS`] places is malformed, so no line takes more than a fixed number of steps for each
+//! of its bytes.
 //!
 //! **Required variables.** A line must match up to the last variable that the replay needs. The
 //! rest is read only for parts of the key: a line that does not match there lacks those parts.
@@ -32,6 +38,10 @@ pub(crate) enum Role {
     Status,
     /// The size of the reply in bytes.
     Size,
+    /// The name of the client's user by RFC 1413, a single word.
+    Ident,
+    /// A decimal number that no replay needs, such as a port.
+    Number,
     Other,
 }
 
@@ -67,6 +77,9 @@ impl Variable {
     }
 }
 
+/// The number of ends of variables that are tried for one line.
+const MOST_ENDS: u32 = 250;
+
 /// A format of lines, as it was written.
 #[derive(Clone, Debug)]
 pub(crate) struct Layout {
@@ -93,7 +106,10 @@ pub(crate) struct Template {
 #[derive(Clone, Copy, Debug)]
 enum Within {
     Whole,
+    /// The path of a request line.
     Path,
+    /// The path of a request target, which may contain spaces.
+    PathOfTarget,
     Method,
 }
 
@@ -147,52 +163,106 @@ impl Template {
     /// # Errors
     ///
     /// [`Mismatch`] if the line is malformed.
+    #[inline]
     pub(crate) fn read(&mut self, line: &[u8], cut: bool) -> Result<Request, Mismatch> {
+        match self.read_at_first_ends(line, cut) {
+            Some(request) => Ok(request),
+            None => self.search(line, cut),
+        }
+    }
+
+    /// Reads a line in which every variable ends at the first place. Nearly every line is such a
+    /// line. Returns `None` for another one.
+    #[inline]
+    fn read_at_first_ends(&mut self, line: &[u8], cut: bool) -> Option<Request> {
         let Layout { before, variables } = &self.layout;
         self.found.clear();
-        let (mut time, mut bytes) = (0, 0);
+        if !line.starts_with(before) {
+            return None;
+        }
+        let mut request = Request { time: 0, bytes: 0 };
+        let mut at = before.len();
+        for (number, variable) in variables[..self.wanted].iter().enumerate() {
+            let rest = &line[at..];
+            let end = match variable.first_end(rest) {
+                Some(end) => end,
+                None if cut => return None,
+                None => rest.len(),
+            };
+            let goes_on = starts_with(&rest[end..], &variable.until);
+            let may_end = end == rest.len() && number + 1 >= self.needed && !cut;
+            if !(goes_on || may_end) || !request.take(variable, &rest[..end], &mut self.times) {
+                return None;
+            }
+            self.found.push(at..at + end);
+            if !goes_on {
+                break;
+            }
+            at += end + variable.until.len();
+        }
+        Some(request)
+    }
+
+    /// Reads a line, and looks for the right end of each variable.
+    #[cold]
+    fn search(&mut self, line: &[u8], cut: bool) -> Result<Request, Mismatch> {
+        let Layout { before, variables } = &self.layout;
+        self.found.clear();
         if !line.starts_with(before) {
             return Err(Mismatch {
                 at: 0,
                 variable: variables.len(),
             });
         }
-        let mut at = before.len();
-        for (number, variable) in variables[..self.wanted].iter().enumerate() {
+        let mut request = Request { time: 0, bytes: 0 };
+        let mut first_mismatch = None;
+        let mut ends_left = MOST_ENDS;
+        // Where the next variable starts, and the first place that may be its end.
+        let (mut at, mut from) = (before.len(), 0);
+        while let Some(variable) = variables[..self.wanted].get(self.found.len()) {
+            let number = self.found.len();
             let rest = &line[at..];
             let is_last = number + 1 >= self.needed;
-            let read = end(variable, rest, cut, is_last).and_then(|end| {
-                let text = &rest[..end];
-                match &variable.role {
-                    Role::Time(form) => time = self.times.read(text, form)?,
-                    Role::Size => bytes = size(text)?,
-                    Role::Status if text.len() != 3 || !digits(text) => return None,
-                    Role::Address if text.is_empty() => return None,
-                    _ => {}
-                }
-                Some(end)
+            let end = Ends::new(variable, rest, from, cut, is_last).find(|&end| {
+                ends_left = ends_left.saturating_sub(1);
+                ends_left > 0 && request.take(variable, &rest[..end], &mut self.times)
             });
-            let Some(end) = read else {
-                if number >= self.needed {
+            if let Some(end) = end {
+                self.found.push(at..at + end);
+                at += end;
+                if !starts_with(&line[at..], &variable.until) {
+                    // The line has no more variables.
                     break;
                 }
-                let variable = number;
-                return Err(Mismatch { at, variable });
-            };
-            self.found.push(at..at + end);
-            at += end;
-            if starts_with(&line[at..], &variable.until) {
                 at += variable.until.len();
-            } else if number + 1 < self.needed {
-                let same = line[at..].iter().zip(&variable.until);
-                let at = at + same.take_while(|(a, b)| a == b).count();
-                let variable = number + 1;
-                return Err(Mismatch { at, variable });
-            } else {
+                from = 0;
+                continue;
+            }
+            if number >= self.needed {
                 break;
             }
+            let mismatch = *first_mismatch.get_or_insert_with(|| {
+                let end = variable.first_end(rest);
+                let end = end.filter(|&end| request.take(variable, &rest[..end], &mut self.times));
+                let Some(end) = end else {
+                    let variable = number;
+                    return Mismatch { at, variable };
+                };
+                let same = rest[end..].iter().zip(&variable.until);
+                Mismatch {
+                    at: at + end + same.take_while(|(a, b)| a == b).count(),
+                    variable: number + 1,
+                }
+            });
+            // A variable before this one may end later.
+            let Some(last) = self.found.pop().filter(|_| ends_left > 0) else {
+                self.found.clear();
+                return Err(mismatch);
+            };
+            at = last.start;
+            from = last.len() + 1;
         }
-        Ok(Request { time, bytes })
+        Ok(request)
     }
 
     /// Returns part number `part` of the key of `line`, which must be the last line that was read.
@@ -202,9 +272,16 @@ impl Template {
         match found {
             Some((range, Within::Whole)) => present(&line[range]),
             Some((range, Within::Path)) => present(path(&line[range])),
+            Some((range, Within::PathOfTarget)) => present(without_query(&line[range])),
             Some((range, Within::Method)) => present(method(&line[range])),
             None => ABSENT,
         }
+    }
+
+    /// Returns the value of variable number `number` in `line`, which must be the last line that
+    /// was read, or `None` if the line lacks it.
+    pub(crate) fn value<'a>(&self, line: &'a [u8], number: usize) -> Option<&'a [u8]> {
+        self.found.get(number).map(|range| &line[range.clone()])
     }
 
     /// Returns the layout.
@@ -228,9 +305,10 @@ impl Layout {
         match field {
             Field::Address => with(Role::Address).map(whole),
             Field::User => with(Role::User).map(whole),
-            Field::Path => with(Role::Path)
-                .or(with(Role::Request))
-                .map(|place| (place, Within::Path)),
+            Field::Path => {
+                let of_target = with(Role::Path).map(|place| (place, Within::PathOfTarget));
+                of_target.or_else(|| Some((with(Role::Request)?, Within::Path)))
+            }
             Field::Method => with(Role::Method)
                 .or(with(Role::Request))
                 .map(|place| (place, Within::Method)),
@@ -252,26 +330,135 @@ impl Layout {
     }
 }
 
-/// Returns where `variable`, which starts at the start of `rest`, ends. After the last variable
-/// that is needed, the line may end. Returns `None` if the variable does not end, or is cut off.
-fn end(variable: &Variable, rest: &[u8], cut: bool, is_last: bool) -> Option<usize> {
-    if variable.role == Role::Time(Form::Clf) {
-        return (rest.len() >= CLF_LENGTH).then_some(CLF_LENGTH);
-    }
-    if variable.quoted && variable.until.first() == Some(&b'"') {
-        return closing_quote(rest);
-    }
-    let found = match variable.until.first() {
-        Some(&stop) => find(stop, rest),
-        None if matches!(variable.role, Role::Address | Role::Status | Role::Size) => {
-            find(b' ', rest)
+impl Request {
+    /// Takes what the replay needs from the value of a variable. Returns whether `text` can be a
+    /// value of this variable.
+    #[inline]
+    fn take(&mut self, variable: &Variable, text: &[u8], times: &mut Reader) -> bool {
+        let is_word = |other| {
+            let ends = |&byte: &u8| byte == other || matches!(byte, b' ' | b'\t');
+            !text.is_empty() && !text.iter().any(ends)
+        };
+        match &variable.role {
+            Role::Time(form) => match times.read(text, form) {
+                Some(time) => self.time = time,
+                None => return false,
+            },
+            Role::Size => match size(text) {
+                Some(bytes) => self.bytes = bytes,
+                None => return false,
+            },
+            Role::Status => return text.len() == 3 && digits(text),
+            Role::Number => return text == ABSENT || digits(text),
+            // A comma separates the addresses of a list. Which of them is the client depends on the
+            // proxies.
+            Role::Address => return is_word(b','),
+            Role::Ident => return is_word(b' '),
+            // A comma before a space is inside a list.
+            _ => return !(text.ends_with(b",") && variable.until.starts_with(b" ")),
         }
-        None => None,
-    };
-    match found {
-        Some(end) => Some(end),
-        None if cut || !(is_last || variable.until.is_empty()) => None,
-        None => Some(rest.len()),
+        true
+    }
+}
+
+impl Variable {
+    /// Returns whether the variable itself tells where it ends.
+    fn is_of_fixed_form(&self) -> bool {
+        self.role == Role::Time(Form::Clf) || (self.quoted && self.until.first() == Some(&b'"'))
+    }
+
+    /// Returns where the variable ends in `rest`, if it has a fixed form or no text follows it.
+    /// Otherwise, returns the first place where the text that follows it may begin.
+    #[inline]
+    fn first_end(&self, rest: &[u8]) -> Option<usize> {
+        if self.role == Role::Time(Form::Clf) {
+            return (rest.len() >= CLF_LENGTH).then_some(CLF_LENGTH);
+        }
+        if self.is_of_fixed_form() {
+            return closing_quote(rest);
+        }
+        match self.until.first() {
+            Some(&stop) => find(stop, rest),
+            None if matches!(self.role, Role::Address | Role::Status | Role::Size) => {
+                rest.iter().position(|byte| matches!(byte, b' ' | b'\t'))
+            }
+            None => None,
+        }
+    }
+}
+
+/// The places where a variable may end, counted from its start.
+struct Ends<'a> {
+    variable: &'a Variable,
+    /// The line from the start of the variable.
+    rest: &'a [u8],
+    /// The first place to look at, or `None` if no places are left.
+    from: Option<usize>,
+    /// Whether the line continues after `rest`.
+    cut: bool,
+    /// Whether the line may end after the variable.
+    is_last: bool,
+}
+
+impl<'a> Ends<'a> {
+    /// Creates an iterator over the places from `from` on.
+    fn new(variable: &'a Variable, rest: &'a [u8], from: usize, cut: bool, is_last: bool) -> Self {
+        // The other forms have a single end, which was tried before.
+        let is_done = from > 0 && (variable.is_of_fixed_form() || variable.until.is_empty());
+        Self {
+            variable,
+            rest,
+            from: (!is_done).then_some(from),
+            cut,
+            is_last,
+        }
+    }
+
+    /// Returns the only end of a variable of fixed form, or of one that no text follows.
+    fn only(&self) -> Option<usize> {
+        let Variable { until, .. } = self.variable;
+        if self.variable.is_of_fixed_form() {
+            let end = self.variable.first_end(self.rest);
+            return end.filter(|&end| self.is_last || starts_with(&self.rest[end..], until));
+        }
+        self.first_end_or_line()
+    }
+
+    /// Returns the first end of the variable, or the end of the line, if that is known.
+    fn first_end_or_line(&self) -> Option<usize> {
+        let end = self.variable.first_end(self.rest);
+        end.or_else(|| (!self.cut).then_some(self.rest.len()))
+    }
+}
+
+impl Iterator for Ends<'_> {
+    type Item = usize;
+
+    fn next(&mut self) -> Option<usize> {
+        let from = self.from?;
+        let until = &self.variable.until;
+        if self.variable.is_of_fixed_form() || until.is_empty() {
+            self.from = None;
+            return self.only();
+        }
+        let end = ends_at(until, self.rest, from);
+        self.from = end.map(|end| end + 1);
+        // Without the text after it, the last variable that is needed ends where that text would
+        // begin.
+        end.or_else(|| self.is_last.then(|| self.first_end_or_line())?)
+    }
+}
+
+/// Returns where `until` begins in `rest`, at `from` or later.
+fn ends_at(until: &[u8], rest: &[u8], from: usize) -> Option<usize> {
+    let (&stop, after) = until.split_first()?;
+    let mut from = from;
+    loop {
+        let end = from + find(stop, rest.get(from..)?)?;
+        if starts_with(&rest[end + 1..], after) {
+            return Some(end);
+        }
+        from = end + 1;
     }
 }
 
@@ -303,11 +490,16 @@ fn closing_quote(text: &[u8]) -> Option<usize> {
 /// Returns the path of a request line or of a request target, without the query.
 pub(crate) fn path(request: &[u8]) -> &[u8] {
     let target = match memchr(b' ', request) {
-        Some(space) => &request[space + 1..],
-        None => request,
+        Some(space) if request[0] != b'/' => &request[space + 1..],
+        _ => request,
     };
-    let end = target.iter().position(|&b| b == b' ' || b == b'?');
-    &target[..end.unwrap_or(target.len())]
+    let end = memchr(b' ', target).filter(|_| target.len() < request.len());
+    without_query(&target[..end.unwrap_or(target.len())])
+}
+
+/// Returns a request target up to its query.
+fn without_query(target: &[u8]) -> &[u8] {
+    &target[..memchr(b'?', target).unwrap_or(target.len())]
 }
 
 /// Returns the method of a request line, or all of a text without a space.

@@ -3,11 +3,9 @@
 //! A line is kept from the moment it is read until it is judged. Its memory is then reused. So
 //! memory is bounded by the lines of one horizon, and by the length of what the rules read.
 
-use core::net::IpAddr;
-
 use portcullis_policy::{Fields, Policy, Request};
 
-use crate::replay::key::{ABSENT, Field, Numbering};
+use crate::replay::key::{ABSENT, Field, Numbering, address, split};
 
 /// The indices of the fields that every policy may read. Headers and properties follow.
 const METHOD: usize = 0;
@@ -150,10 +148,7 @@ impl Waiting {
             .host(host)
             .headers(&headers)
             .properties(&properties);
-        match line
-            .field(ADDRESS)
-            .and_then(|text| text.parse::<IpAddr>().ok())
-        {
+        match line.field(ADDRESS).and_then(address) {
             Some(address) => request = request.address(address),
             None => self.without_address += 1,
         }
@@ -197,30 +192,9 @@ impl Numbering for Waiting {
     }
 }
 
-/// Splits the target of a request into the host and the path. Only a target that is a whole URL has
-/// a host.
-fn split(target: &str) -> (&str, &str) {
-    for scheme in ["http://", "https://"] {
-        if let Some((start, rest)) = target.split_at_checked(scheme.len())
-            && start.eq_ignore_ascii_case(scheme)
-        {
-            return rest.split_at(rest.find('/').unwrap_or(rest.len()));
-        }
-    }
-    ("", target)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_target_that_is_a_url_has_a_host() {
-        assert_eq!(split("/a/b"), ("", "/a/b"));
-        assert_eq!(split("http://a.example/b/c"), ("a.example", "/b/c"));
-        assert_eq!(split("HTTPS://a.example:80"), ("a.example:80", ""));
-        assert_eq!(split("https:/a"), ("", "https:/a"));
-    }
 
     #[test]
     fn the_memory_of_a_judged_line_is_reused() {
