@@ -782,7 +782,7 @@ fn versions(version: u64) -> Policy {
             .limit(Limit::per(burst, hour).algorithm_of(Algorithm::SlidingWindow { segments: 4 })),
         shared("leases")
             .priority(3)
-            .when(Conditions::new().methods(["HEAD"]))
+            .when(Conditions::new().methods(["PATCH"]))
             .limit(Limit::at_once(2 + version as u32 % 3)),
     ];
     policy(rules.into_iter().chain([shadow]))
@@ -808,7 +808,7 @@ fn threads_that_decide_while_the_policy_changes_see_one_rule_set_and_lose_no_cou
     let now = at(10);
     let decide = |policy: &Policy, tag: Option<&str>, nth: usize| {
         let (key, method) = (nth % KEYS, nth / KEYS % 4);
-        let name = METHODS.get(method).copied().unwrap_or("HEAD");
+        let name = METHODS.get(method).copied().unwrap_or("PATCH");
         let request = Request::new(name, &paths[key]);
         let decision = policy.decide_at(now, &request);
         let rule = decision.rule().expect("each request has a rule");
@@ -882,7 +882,7 @@ fn threads_that_decide_while_the_policy_changes_see_one_rule_set_and_lose_no_cou
             assert_eq!(granted + status.remaining, largest, "{method} of key {key}");
         }
         assert_eq!(held[key].load(Relaxed), 0);
-        let request = Request::new("HEAD", &paths[key]).cost(3);
+        let request = Request::new("PATCH", &paths[key]).cost(3);
         assert!(
             last.decide_at(now, &request).is_allowed(),
             "all have returned"

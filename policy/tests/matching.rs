@@ -4,7 +4,10 @@
 use core::net::IpAddr;
 use core::ops::ControlFlow;
 
-use portcullis_policy::{Conditions, Kind, Matcher, PathError, PathRules, Request};
+use portcullis_core::Timestamp;
+use portcullis_policy::{
+    Conditions, Considered, Key, Kind, Matcher, PathError, PathRules, Policy, Request, Rule,
+};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -39,13 +42,18 @@ impl Naive {
 
     fn matches(&self, request: &Request<'_>) -> bool {
         let one_of = |all: &[&str], value: &str| all.is_empty() || all.contains(&value);
+        let counts_as = if request.method == "HEAD" {
+            "GET"
+        } else {
+            request.method
+        };
         let path: Vec<&str> = request.path.split('/').filter(|c| !c.is_empty()).collect();
         let path_fits = |pattern: &String| {
             let pattern: Vec<&str> = pattern.split('/').filter(|c| !c.is_empty()).collect();
             glob(&pattern, &path)
         };
         self.kind == request.kind
-            && one_of(&self.methods, request.method)
+            && (one_of(&self.methods, request.method) || one_of(&self.methods, counts_as))
             && (self.paths.is_empty() || self.paths.iter().any(path_fits))
             && (self.hosts.is_empty() || self.hosts.iter().any(|host| is_at(host, request)))
             && one_of(&self.tiers, request.tier)
@@ -91,7 +99,7 @@ fn is_at(host: &str, request: &Request<'_>) -> bool {
 }
 
 const KINDS: [Kind; 2] = [Kind::Request, Kind::Egress];
-const METHODS: [&str; 3] = ["GET", "PUT", "POST"];
+const METHODS: [&str; 3] = ["GET", "PUT", "HEAD"];
 const HOSTS: [&str; 11] = [
     "a.example",
     "b.a.example",
@@ -333,4 +341,43 @@ fn the_deepest_patterns_match() {
         let path: String = (0..32).filter(|&n| n != missing).map(part).collect();
         assert_eq!(first(path), None);
     }
+}
+
+#[test]
+fn head_counts_as_get_unless_a_rule_before_is_for_head() {
+    let get = || {
+        let conditions = Conditions::new().methods(["GET"]).paths(["/slow"]);
+        Rule::new("get")
+            .when(conditions)
+            .limit("2/h".parse().unwrap())
+    };
+    let now = Timestamp::from_secs(1);
+    let request = |method| Request::new(method, "/slow");
+    let policy = Policy::new([get()]).unwrap();
+    let allowed = |method| policy.decide_at(now, &request(method)).is_allowed();
+    assert!(allowed("HEAD") && allowed("GET"));
+    assert!(!allowed("HEAD") && !allowed("GET") && allowed("POST"));
+    let explained = policy.explain_at(now, &request("HEAD")).unwrap();
+    assert!(matches!(explained[0].considered, Considered::Limits { .. }));
+
+    // A limit for each method: those of `GET` include `HEAD`.
+    let by_method = Rule::new("each")
+        .key(Key::method())
+        .limit("1/h".parse().unwrap());
+    let policy = Policy::new([by_method]).unwrap();
+    let allowed = |method| policy.decide_at(now, &request(method)).is_allowed();
+    assert!(allowed("GET") && !allowed("HEAD") && allowed("POST"));
+
+    let head = Rule::new("head").when(Conditions::new().methods(["HEAD"]));
+    let policy = Policy::new([head, get()]).unwrap();
+    let decides = |method| {
+        policy
+            .decide_at(now, &request(method))
+            .rule()
+            .map(Rule::name)
+    };
+    assert_eq!(
+        (decides("HEAD"), decides("GET")),
+        (Some("head"), Some("get"))
+    );
 }

@@ -170,6 +170,27 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "if pairs > usize::MAX - 1 {",
         test: ("damaged_files", "no_file_of_rules_is_slow_to_read"),
     },
+    // `HEAD` escapes the rules and the limits of `GET`.
+    Mutant {
+        file: "policy/src/conditions.rs",
+        within: "fn with_head(",
+        text: "if has(\"GET\")",
+        by: "if !has(\"GET\")",
+        test: (
+            "matching",
+            "head_counts_as_get_unless_a_rule_before_is_for_head",
+        ),
+    },
+    Mutant {
+        file: "policy/src/key.rs",
+        within: "pub(crate) fn of<",
+        text: "\"HEAD\" => \"GET\",",
+        by: "\"HEAD\" => \"HEAD\",",
+        test: (
+            "matching",
+            "head_counts_as_get_unless_a_rule_before_is_for_head",
+        ),
+    },
     // The chunks between several `**` have an order.
     Mutant {
         file: MATCHER,
