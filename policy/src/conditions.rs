@@ -185,7 +185,10 @@ impl Conditions {
         }
         for path in &self.paths {
             match Pattern::parse(path, rules) {
-                Ok(pattern) => parsed.patterns.push(pattern),
+                Ok(pattern) => {
+                    parsed.patterns.extend(pattern.with_slash(path));
+                    parsed.patterns.push(pattern);
+                }
                 Err(problem) => refuse("paths", path, problem),
             }
         }

@@ -292,6 +292,12 @@ impl Key {
         }
     }
 
+    /// Whether the path is a part.
+    #[cfg(feature = "live")]
+    pub(crate) fn has_path(&self) -> bool {
+        self.parts.iter().any(|part| matches!(part, Part::Path))
+    }
+
     /// The parts that are text.
     pub(crate) fn texts(&self) -> impl Iterator<Item = &Text> {
         self.parts.iter().filter_map(|part| match part {

@@ -11,8 +11,8 @@ use std::time::Instant;
 
 use portcullis_core::Timestamp;
 use portcullis_policy::{
-    Algorithm, Conditions, Considered, FileSource, Key, Limit, LivePolicy, Outcome, PathRules,
-    Policy, RefreshError, Request, Rule, RuleError, RuleSource, Sourced, Threshold,
+    Algorithm, Conditions, Considered, FileSource, Key, Limit, LivePolicy, Outcome, PathReading,
+    PathRules, Policy, RefreshError, Request, Rule, RuleError, RuleSource, Sourced, Threshold,
 };
 
 const GET: Request<'static> = Request::new("GET", "/");
@@ -368,18 +368,32 @@ fn a_rule_with_another_key_starts_again() {
     }
     let others = [
         policy([rule().key(function.clone()).keys(2_000)]),
-        Policy::with_path_rules(
-            [rule().key(function.clone())],
-            PathRules::new().ignoring_case(),
-        )
-        .unwrap(),
+        Policy::with_path_rules([rule().key(Key::path())], PathRules::new().ignoring_case())
+            .unwrap(),
         policy([Rule::new("other").limit(limit("1/h")).key(function.clone())]),
     ];
-    for other in others {
-        let live = LivePolicy::new(policy([rule().key(function.clone())]));
+    for (key, other) in [&function, &Key::path(), &function].into_iter().zip(others) {
+        let live = LivePolicy::new(policy([rule().key(key.clone())]));
         let change = live.replace_at(at(1), other);
         assert!(change.kept().count() == 0 && change.begun().count() == 1);
         assert!(change.ended().eq(["one"]));
+    }
+}
+
+#[test]
+fn what_the_service_does_with_paths_may_change_without_a_loss_of_state() {
+    let reading = |reading| PathRules::new().reading(reading);
+    for (key, paths) in [
+        (Key::shared(), PathRules::new().ignoring_case()),
+        (Key::address(), reading(PathReading::Literal)),
+        (Key::path(), reading(PathReading::Resolved)),
+    ] {
+        let rule = || Rule::new("one").limit(limit("1/h")).key(key.clone());
+        let live = LivePolicy::new(policy([rule()]));
+        assert!(allows(&live, at(1), &GET));
+        let other = Policy::with_path_rules([rule()], paths).unwrap();
+        assert_eq!(live.replace_at(at(1), other).kept().count(), 1, "{key:?}");
+        assert!(!allows(&live, at(1), &GET), "{key:?}");
     }
 }
 
