@@ -53,7 +53,8 @@ fn explanation(policy: &Policy, about: &RequestArgs, (method, path): &(String, S
         request = request.address(address);
     }
     let mut text = format!("\n{method} {path}\n");
-    // No permit was taken before. A path that is too long is judged by no rule.
+    // No permit was taken before. A path that is too long or unclear is judged by no
+    // rule.
     if let Ok(explained) = policy.explain_at(Timestamp::ZERO, &request) {
         let names = explained
             .iter()

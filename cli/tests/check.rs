@@ -316,3 +316,42 @@ fn a_rule_with_a_store_is_asked_there() {
                     => decided by all in the store shared\n";
     assert!(stdout.ends_with(expected), "{stdout}");
 }
+
+#[test]
+fn a_path_is_read_as_the_policy_says() {
+    for (reading, request, expected) in [
+        ("either", "GET /files/a", "=> allowed by files\n"),
+        ("either", "HEAD /files/a", "=> allowed by files\n"),
+        (
+            "either",
+            "GET /files/..",
+            "=> denied: the path has a component `.` or `..`\n",
+        ),
+        (
+            "either",
+            "GET /files/a/",
+            "=> denied: the path can be read in several ways, which different rules are for\n",
+        ),
+        ("literal", "GET /files/..", "=> allowed by files\n"),
+        ("literal", "GET /files/a/", "=> allowed by rest\n"),
+        ("resolved", "GET /files/..", "=> allowed by rest\n"),
+        ("resolved", "GET /files/a/", "=> allowed by files\n"),
+    ] {
+        let rules = format!(
+            "paths = {{ reading = '{reading}' }}
+            [[rules]]
+            name = 'files'
+            methods = ['GET']
+            paths = ['/files/*']
+            limits = ['1/h']
+            [[rules]]
+            name = 'rest'
+            limits = ['9/h']"
+        );
+        let file = Scratch::new(&format!("{reading}.toml"), rules.as_bytes());
+        let output = check(&[file.path(), "--request", request]);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        let answer = text(&output.stdout);
+        assert!(answer.ends_with(expected), "{reading}: {answer}");
+    }
+}

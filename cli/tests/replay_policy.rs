@@ -450,7 +450,13 @@ fn replay(log: &str, policy: &str, args: &[&str]) -> Value {
 
 /// Replays in both orders, and compares every count of every rule with the model.
 fn compare(name: &str, rules: &[Rule], format: &[&str]) {
-    let lines = lines();
+    let mut lines = lines();
+    if name == "ocelot" {
+        // Its rules do not say what services do with `..`, and deny such paths.
+        for line in lines.iter_mut().filter(|line| line.path == "/login") {
+            line.target = "/login?next=/";
+        }
+    }
     let log = Scratch::new(&format!("{name}.log"), &log(&lines, !format.is_empty()));
     let mut sorted = lines.clone();
     sorted.sort_by_key(|line| line.second);
@@ -732,4 +738,53 @@ fn a_policy_that_is_not_valid_is_refused_with_all_its_errors() {
         error.contains("a rule of the kind egress: the format has no size"),
         "{error}"
     );
+}
+
+/// Each line is decided as the layer decides the request: by the setting of the policy.
+#[test]
+fn paths_are_read_as_the_policy_says() {
+    let requests = [
+        "GET /files/a",
+        "GET /files/..",
+        "HEAD /files/%2e",
+        "GET /files/a/",
+        "GET /proxy/../health",
+        "GET /health",
+    ];
+    let line = |request: &str| {
+        format!("192.0.2.1 - - [01/Mar/2024:00:00:00 +0000] \"{request} HTTP/1.1\" 200 1\n")
+    };
+    let log: String = requests.into_iter().map(line).collect();
+    let log = Scratch::new("spellings.log", log.as_bytes());
+    for (reading, allowed, denied, refused, of_rules) in [
+        ("either", 2, 4, 4, [1, 1, 0]),
+        ("literal", 4, 2, 0, [1, 3, 2]),
+        ("resolved", 5, 1, 0, [2, 2, 2]),
+    ] {
+        let rules = format!(
+            "paths = {{ reading = '{reading}' }}
+            [[rules]]
+            name = 'health'
+            paths = ['/health']
+            [[rules]]
+            name = 'files'
+            methods = ['GET']
+            paths = ['/files/*']
+            limits = ['1/h']
+            [[rules]]
+            name = 'rest'
+            limits = ['9/h']"
+        );
+        let policy = Scratch::new(&format!("{reading}.toml"), rules.as_bytes());
+        let json = replay(log.path(), policy.path(), &[]);
+        let of = |name: &str| json[name].as_u64().unwrap();
+        let found = (of("allowed"), of("denied"), of("refused_paths"));
+        assert_eq!(found, (allowed, denied, refused), "{reading}");
+        let rules = json["rules"].as_array().unwrap();
+        let asked: Vec<_> = rules
+            .iter()
+            .map(|rule| rule["asked"].as_u64().unwrap())
+            .collect();
+        assert_eq!(asked, of_rules, "{reading}");
+    }
 }

@@ -83,11 +83,14 @@ impl Conditions {
         self
     }
 
-    /// Adds methods, such as `GET`.
+    /// Adds methods, such as `GET`. With `GET`, requests with `HEAD` meet the conditions too,
+    /// because servers answer them by the handler of `GET`.
     ///
     /// ```
-    /// # use portcullis_policy::Conditions;
-    /// let _ = Conditions::new().methods(["GET", "HEAD"]);
+    /// # use portcullis_policy::{Conditions, Matcher, PathRules, Request};
+    /// let conditions = [Conditions::new().methods(["GET"])];
+    /// let matcher = Matcher::new(&conditions, PathRules::new()).unwrap();
+    /// assert_eq!(matcher.first(&Request::new("HEAD", "/")), Ok(Some(0)));
     /// ```
     #[must_use]
     pub fn methods<S: Into<String>>(mut self, methods: impl IntoIterator<Item = S>) -> Self {
@@ -170,7 +173,7 @@ impl Conditions {
         };
         let mut parsed = Parsed {
             kind: self.kind,
-            methods: boxed(&self.methods),
+            methods: with_head(&self.methods),
             patterns: Vec::new(),
             names: Vec::new(),
             networks: Vec::new(),
@@ -182,7 +185,10 @@ impl Conditions {
         }
         for path in &self.paths {
             match Pattern::parse(path, rules) {
-                Ok(pattern) => parsed.patterns.push(pattern),
+                Ok(pattern) => {
+                    parsed.patterns.extend(pattern.with_slash(path));
+                    parsed.patterns.push(pattern);
+                }
                 Err(problem) => refuse("paths", path, problem),
             }
         }
@@ -224,6 +230,16 @@ pub(crate) fn parse_network(text: &str) -> Option<IpNet> {
         },
         _ => Some(network),
     }
+}
+
+/// Methods, with `HEAD` if `GET` is one: servers answer it by the handler of `GET`, without a body.
+fn with_head(methods: &[String]) -> Vec<Box<str>> {
+    let mut all = boxed(methods);
+    let has = |name| methods.iter().any(|method| method == name);
+    if has("GET") && !has("HEAD") {
+        all.push("HEAD".into());
+    }
+    all
 }
 
 fn boxed(texts: &[String]) -> Vec<Box<str>> {

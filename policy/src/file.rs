@@ -9,15 +9,15 @@ use core::time::Duration;
 use crate::document::Names;
 use crate::document::{FileError, Reader, RuleNumber, Span, Table, Text, Value};
 use crate::{
-    Algorithm, Conditions, Key, Kind, Limit, OnMissing, PathRules, Policy, PolicySettings,
-    QueueOrder, Rule, Threshold, parse_count, parse_period,
+    Algorithm, Conditions, Key, Kind, Limit, OnMissing, PathReading, PathRules, Policy,
+    PolicySettings, QueueOrder, Rule, Threshold, parse_count, parse_period,
 };
 
 /// The settings of a file. Editors read the first one.
 const FILE: [&str; 5] = ["$schema", "paths", "table_bytes", "stores", "rules"];
 
 /// The settings of `paths`.
-const PATHS: [&str; 2] = ["ignore_case", "decode_slashes"];
+const PATHS: [&str; 3] = ["ignore_case", "decode_slashes", "reading"];
 
 /// The settings of a rule.
 const RULE: [&str; 25] = [
@@ -97,6 +97,12 @@ const ALGORITHMS: [(&str, Algorithm); 4] = [
 /// How the permits of a token bucket come in: whether by steps.
 const REFILLS: [(&str, bool); 2] = [("continuous", false), ("stepwise", true)];
 
+const READINGS: [(&str, PathReading); 3] = [
+    ("either", PathReading::Either),
+    ("literal", PathReading::Literal),
+    ("resolved", PathReading::Resolved),
+];
+
 const QUEUE_ORDERS: [(&str, QueueOrder); 2] = [
     ("oldest-first", QueueOrder::OldestFirst),
     ("newest-first", QueueOrder::NewestFirst),
@@ -112,8 +118,9 @@ impl Policy {
     /// # The counter stores that the program has, for rules with a `store`.
     /// stores = ["shared"]
     ///
-    /// # How paths are normalized. Both are off by default.
+    /// # How the service reads paths. These are the defaults.
     /// [paths]
+    /// reading = "either"            # or literal, resolved
     /// ignore_case = false
     /// decode_slashes = false
     ///
@@ -297,10 +304,15 @@ impl<'t> FileReader<'t> {
             && let Some(paths) = self.reader.table(value, "paths")
         {
             self.reader.known(paths, "paths", &PATHS);
-            let [ignore_case, decode_slashes] = PATHS.map(|name| {
+            let [ignore_case, decode_slashes] = ["ignore_case", "decode_slashes"].map(|name| {
                 let value = paths.get(name)?;
                 self.reader.boolean(value, name)
             });
+            if let Some(value) = paths.get("reading")
+                && let Some(reading) = self.reader.choice(value, "reading", &READINGS)
+            {
+                path_rules = path_rules.reading(reading);
+            }
             if ignore_case == Some(true) {
                 path_rules = path_rules.ignoring_case();
             }

@@ -16,15 +16,15 @@ impl Policy {
     pub(crate) fn follow(&mut self, before: &Self) -> Vec<Box<str>> {
         #[cfg(feature = "queue")]
         self.follow_timers(before);
-        if self.path_rules != before.path_rules {
-            return Vec::new();
-        }
         let path_rules = self.path_rules;
+        // The state of a key with a path is under the path as it was normalized.
+        let has_same_paths = path_rules.has_keys_of(before.path_rules);
         #[cfg(feature = "queue")]
         let timers = self.timers.clone();
         let (by_name, mut kept) = (by_name(&before.rules), Vec::new());
         for active in &mut self.rules {
             if let Some(old) = by_name.get(active.rule.name())
+                && (has_same_paths || !active.rule.key.has_path())
                 && active.follow(old, path_rules)
             {
                 #[cfg(feature = "queue")]

@@ -53,7 +53,10 @@ impl Text {
     /// The text, or `None` if the request does not have it.
     pub(crate) fn of<'r>(&self, request: &'r Request<'_>) -> Option<&'r str> {
         let text = match self {
-            Self::Method => request.method,
+            Self::Method => match request.method {
+                "HEAD" => "GET",
+                method => method,
+            },
             Self::Tier => request.tier,
             Self::Header(name) => request.headers.value(name)?,
             Self::FirstHeader(names) => {
@@ -116,7 +119,7 @@ impl Key {
         Self::part(Part::Path)
     }
 
-    /// The method.
+    /// The method. `HEAD` counts as `GET`, because servers answer it by the handler of `GET`.
     ///
     /// ```
     /// # use portcullis_policy::Key;
@@ -287,6 +290,12 @@ impl Key {
         } else {
             Err(format!("no request has the key {values:?}"))
         }
+    }
+
+    /// Whether the path is a part.
+    #[cfg(feature = "live")]
+    pub(crate) fn has_path(&self) -> bool {
+        self.parts.iter().any(|part| matches!(part, Part::Path))
     }
 
     /// The parts that are text.

@@ -22,7 +22,7 @@
 //!
 //! let now = Timestamp::from_secs(1);
 //! // However the path is spelled.
-//! let login = Request::new("POST", "/v1/..//%6Cogin").address("192.0.2.7".parse().unwrap());
+//! let login = Request::new("POST", "//%6Cogin/").address("192.0.2.7".parse().unwrap());
 //! assert!(policy.decide_at(now, &login.cost(5)).is_allowed());
 //! let denied = policy.decide_at(now, &login);
 //! assert_eq!(denied.rule().unwrap().name(), "login");
@@ -54,7 +54,7 @@
 //! # How a request is decided
 //!
 //! ```text
-//! Request --- path ---> PathRules: one spelling
+//! Request --- path ---> PathRules: its readings
 //!    |                      |
 //!    +----- method, host, address, tier, properties
 //!    |                      v
@@ -157,9 +157,11 @@
 //!   can: see [`Hold`] for by how much.
 //! - **No slow requests.** No path, host, header or key makes a match slow: see [`Matcher`].
 //! - **No pushing out.** A table that is full denies new keys. It never forgets a key in use.
-//! - **No other spelling.** Paths are normalized by [`PathRules`] before they are matched, so a
-//!   rule cannot be evaded by spelling its path in another way. The rules must be those of the
-//!   service behind: set them to its treatment of case and of `%2F`.
+//! - **No other spelling.** A rule cannot be evaded by a path that the service reads in another way
+//!   than the rules. By default a path that services read differently is judged by all its
+//!   readings: it takes from the limits of the only rule that limits it, or is denied if several
+//!   do. [`PathRules`] say what the service does with `.`, `..` and empty components
+//!   ([`PathReading`]), with upper and lower case, and with `%2F`.
 #![forbid(unsafe_code)]
 
 mod conditions;
@@ -221,7 +223,7 @@ pub use live::{Change, LivePolicy, LoadedPolicy, PolicyReader, SharedPolicy};
 pub use matcher::{MAX_PROPERTIES, Matcher};
 #[cfg(feature = "metrics")]
 pub use metrics::{MeasuredLease, MeasuredWait, Metrics, QueueResult, RuleMetrics};
-pub use path::{MAX_COMPONENTS, MAX_PATH_LEN, PathError, PathRules};
+pub use path::{MAX_COMPONENTS, MAX_PATH_LEN, PathError, PathReading, PathRules};
 pub use pattern::MAX_PATTERN_COMPONENTS;
 pub use period::{PeriodError, parse_count, parse_period};
 pub use policy::{

@@ -45,9 +45,9 @@ use crate::{Policy, RefreshError, RuleSource, Sourced};
 /// # What a change keeps
 ///
 /// A rule keeps its state if the policy before has a rule with the same name, the same
-/// [key](crate::Rule::key), the same number of [keys](crate::Rule::keys), and the same rules for
-/// paths. All its other settings may change, its conditions included. Some of its limits keep what
-/// was taken from a limit of the rule before:
+/// [key](crate::Rule::key), the same number of [keys](crate::Rule::keys), and, if the path is a
+/// part of the key, the same paths in it. All its other settings may change, its conditions
+/// included. Some of its limits keep what was taken from a limit of the rule before:
 ///
 /// - a limit that does not change;
 /// - a limit with `at_once`, with any other number. Permits in use stay in use. When their

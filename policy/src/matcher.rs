@@ -28,7 +28,8 @@
 //! Bound: a match looks up each component at most twice and intersects at most 2 x 32 + 6 +
 //! [`MAX_PROPERTIES`] rows of (entries / 64) words. For each pattern with several `**` that is a
 //! candidate, it looks at each component of the path once more. No input makes it slower than
-//! that. It does not allocate.
+//! that. It does not allocate. A path with several readings is matched by each of them, at most 8,
+//! and their results are compared.
 //!
 //! Sources: Lakshman and Stiliadis, "High-speed policy-based packet forwarding using efficient
 //! multi-dimensional range matching", 1998; Baeza-Yates and Gonnet, "A new approach to text
@@ -43,7 +44,7 @@ use std::collections::HashMap;
 use foldhash::fast::RandomState;
 
 use crate::conditions::{HostName, MAX_HOST_LEN, Parsed, host_name};
-use crate::path::{MAX_COMPONENTS, components};
+use crate::path::{MAX_COMPONENTS, Reading};
 use crate::pattern::{MAX_PATTERN_COMPONENTS, Part, Pattern};
 use crate::{ConditionError, Conditions, Kind, Mismatch, PathError, PathRules, Problem, Request};
 
@@ -75,7 +76,9 @@ const MAX_ROWS: usize = 2 * MAX_PATTERN_COMPONENTS + 4 + MAX_PROPERTIES;
 /// A match takes 100 ns to 300 ns for 1,000 conditions, depending on the processor, on a path that
 /// was never seen before. It is linear in the length of the path, and in the number of patterns
 /// divided by 64. Only a pattern with several `**` costs more: if a path matches it at both ends,
-/// each component of the path is looked at once more. A match does not allocate.
+/// each component of the path is looked at once more. A path that may be read in several ways is
+/// matched by each of them, of which there are at most 8: see [`PathReading`](crate::PathReading).
+/// Other matches do not allocate.
 ///
 /// Memory: a row of one bit for each pattern, for each value that a condition names, and for each
 /// position of each component of a pattern. About 0.2 MB for 1,000 patterns. It grows with the
@@ -130,7 +133,7 @@ const NO_MIDDLE: u32 = u32::MAX;
 struct Middle {
     /// The number of components before it, and after it.
     around: (usize, usize),
-    /// The parts that match any component.
+    /// The parts that match any component that is not empty.
     any: u64,
     /// The parts that match a component, by its symbol.
     literals: Box<[(u32, u64)]>,
@@ -177,7 +180,8 @@ impl Middle {
         let (mut start, mut ends, mut state) = (1, self.ends, 0);
         for symbol in &path[before..path.len() - after] {
             let literal = self.literals.iter().find(|(known, _)| known == symbol);
-            let parts = self.any | literal.map_or(0, |(_, parts)| *parts);
+            let any = if *symbol == EMPTY { 0 } else { self.any };
+            let parts = any | literal.map_or(0, |(_, parts)| *parts);
             state = (state << 1 | start) & parts;
             let end = ends & ends.wrapping_neg();
             if state & end != 0 {
@@ -191,6 +195,9 @@ impl Middle {
         false
     }
 }
+
+/// The symbol of the empty component, which some readings of a path have.
+const EMPTY: u32 = 1;
 
 /// The symbols of the components of a path.
 struct Symbols {
@@ -292,7 +299,7 @@ impl Networks {
 
 /// The rows of paths.
 struct Paths {
-    /// Numbers of components that occur in patterns, from 1. All others are 0.
+    /// Numbers of components that occur in patterns, and of the empty one. All others are 0.
     symbols: Map<Box<[u8]>, u32>,
     /// Rows by number of components; the last is for all larger numbers.
     lengths: Box<[Row]>,
@@ -399,12 +406,13 @@ impl Matcher {
     ///
     /// # Errors
     ///
-    /// [`PathError`] if the path is too long to be matched.
+    /// [`PathError`] if the path is too long to be matched, or its readings disagree: some meet
+    /// conditions that others do not.
     ///
     /// ```
     /// # use portcullis_policy::{Conditions, Matcher, PathRules, Request};
     /// let matcher = Matcher::new(&[Conditions::new().paths(["/a"])], PathRules::new()).unwrap();
-    /// assert_eq!(matcher.first(&Request::new("GET", "/a/")), Ok(Some(0)));
+    /// assert_eq!(matcher.first(&Request::new("GET", "/a?b")), Ok(Some(0)));
     /// assert_eq!(matcher.first(&Request::new("GET", "/b")), Ok(None));
     /// ```
     #[inline]
@@ -422,7 +430,8 @@ impl Matcher {
     ///
     /// # Errors
     ///
-    /// [`PathError`] if the path is too long to be matched. Then `found` was not called.
+    /// [`PathError`] if the path is too long to be matched, or its readings disagree. Then `found`
+    /// was not called.
     ///
     /// ```
     /// # use core::ops::ControlFlow;
@@ -443,12 +452,56 @@ impl Matcher {
         request: &Request<'_>,
         mut found: impl FnMut(usize) -> ControlFlow<()>,
     ) -> Result<(), PathError> {
-        self.path_rules.with(request.path, |path| {
+        if let Some(plain) = self.path_rules.plain(request.path) {
+            self.visit_as(plain, request, found)
+        } else {
+            self.visit_agreed(request, &mut found)
+        }
+    }
+
+    /// As [`visit`](Self::visit), for a path that may have several readings.
+    #[cold]
+    #[inline(never)]
+    fn visit_agreed(
+        &self,
+        request: &Request<'_>,
+        found: &mut dyn FnMut(usize) -> ControlFlow<()>,
+    ) -> Result<(), PathError> {
+        let readings = self.path_rules.readings(request.path)?;
+        let first = readings.first();
+        let met = |reading| {
+            let mut met = Vec::new();
+            let visited = self.visit_as(reading, request, |index| {
+                met.push(index);
+                ControlFlow::Continue(())
+            });
+            visited.map(|()| met)
+        };
+        if readings.are_several() {
+            let of_first = met(first)?;
+            for other in readings.iter().skip(1) {
+                if met(other)? != of_first {
+                    return Err(PathError::Ambiguous);
+                }
+            }
+        }
+        self.visit_as(first, request, found)
+    }
+
+    /// As [`visit`](Self::visit), by one reading of the path.
+    #[inline]
+    pub(crate) fn visit_as(
+        &self,
+        reading: Reading,
+        request: &Request<'_>,
+        mut found: impl FnMut(usize) -> ControlFlow<()>,
+    ) -> Result<(), PathError> {
+        reading.with(request.path, |path| {
             let mut selected = Selected {
                 rows: [ALL; MAX_ROWS],
                 len: 0,
             };
-            self.select_path(path, &mut selected)?;
+            self.select_path(reading, path, &mut selected)?;
             selected.add(self.kinds[request.kind as usize]);
             selected.add(self.methods.row(request.method));
             selected.add(self.tiers.row(request.tier));
@@ -462,7 +515,7 @@ impl Matcher {
             self.intersect(&selected.rows[..selected.len], (host, network), |entry| {
                 let Entry { condition, middle } = self.entries[entry];
                 if last == Some(condition)
-                    || middle != NO_MIDDLE && !self.has_middle(middle, path, &mut symbols)
+                    || middle != NO_MIDDLE && !self.has_middle(middle, reading, path, &mut symbols)
                 {
                     return ControlFlow::Continue(());
                 }
@@ -478,7 +531,7 @@ impl Matcher {
     ///
     /// # Errors
     ///
-    /// [`PathError`] if the path is too long to be matched.
+    /// [`PathError`] if the path is too long to be matched, or its readings disagree.
     ///
     /// # Panics
     ///
@@ -499,12 +552,23 @@ impl Matcher {
         index: usize,
         request: &Request<'_>,
     ) -> Result<Option<Mismatch<'_>>, PathError> {
-        let path = self.path_rules.normalize(request.path)?;
-        let path: Vec<_> = components(&path).collect();
-        Ok(self.mismatch_on(index, request, &path))
+        let readings = self.path_rules.readings(request.path)?;
+        let mut all = readings.iter().map(|reading| {
+            reading.with(request.path, |path| {
+                let path: Vec<_> = reading.components(path).collect();
+                self.mismatch_on(index, request, &path)
+            })
+        });
+        let first = all.next().expect("a path has a reading")?;
+        for other in all {
+            if other?.is_none() != first.is_none() {
+                return Err(PathError::Ambiguous);
+            }
+        }
+        Ok(first)
     }
 
-    /// As [`mismatch`](Self::mismatch), for the components of the request's normalized path.
+    /// As [`mismatch`](Self::mismatch), for the components of the request's path.
     pub(crate) fn mismatch_on(
         &self,
         index: usize,
@@ -516,7 +580,12 @@ impl Matcher {
 
     /// Adds the rows of a path.
     #[inline]
-    fn select_path(&self, path: &[u8], selected: &mut Selected) -> Result<(), PathError> {
+    fn select_path(
+        &self,
+        reading: Reading,
+        path: &[u8],
+        selected: &mut Selected,
+    ) -> Result<(), PathError> {
         let Paths {
             symbols,
             lengths,
@@ -526,7 +595,7 @@ impl Matcher {
         // The symbols of the last components, at their positions modulo the size of this array.
         let mut ring = [0; MAX_PATTERN_COMPONENTS];
         let mut len = 0;
-        for component in components(path) {
+        for component in reading.components(path) {
             let symbol = symbols.get(component).copied().unwrap_or(0);
             if len < first.depth {
                 selected.add(first.row(symbol, len));
@@ -586,10 +655,16 @@ impl Matcher {
     /// the path are looked up for the first pattern.
     #[cold]
     #[inline(never)]
-    fn has_middle(&self, middle: u32, path: &[u8], symbols: &mut Option<Symbols>) -> bool {
+    fn has_middle(
+        &self,
+        middle: u32,
+        reading: Reading,
+        path: &[u8],
+        symbols: &mut Option<Symbols>,
+    ) -> bool {
         let symbols = symbols.get_or_insert_with(|| {
             let (mut all, mut len) = ([0; MAX_COMPONENTS], 0);
-            for (symbol, component) in all.iter_mut().zip(components(path)) {
+            for (symbol, component) in all.iter_mut().zip(reading.components(path)) {
                 *symbol = self.paths.symbols.get(component).copied().unwrap_or(0);
                 len += 1;
             }
@@ -859,9 +934,10 @@ fn networks(entries: &[&Parsed], rows: &mut Rows) -> Networks {
     }
 }
 
-/// Numbers the literal components of all patterns, from 1.
+/// Numbers the empty component and the literal ones of all patterns, from [`EMPTY`].
 fn symbols(patterns: &[&Pattern]) -> Map<Box<[u8]>, u32> {
     let mut symbols = Map::default();
+    symbols.insert(Box::default(), EMPTY);
     for pattern in patterns {
         let rest = pattern.rest.iter();
         let rest = rest.flat_map(|rest| rest.middle.iter().chain([&rest.suffix]));
@@ -939,11 +1015,18 @@ fn depths(
                 Some(Part::Any) | None => open.push(true),
             }
         }
+        // The patterns that end before this component, or name the empty one.
+        let empty = rows.of(patterns.len(), |entry| match part(patterns[entry], at) {
+            Some(Part::Literal(text)) => text.is_empty(),
+            Some(Part::Any) => false,
+            None => true,
+        });
         let (listed, other) = Values { listed, open }.rows(rows);
         for symbol in 0..=symbols.len() {
             let row = listed.get(&(symbol as u32)).copied().unwrap_or(other);
             all[symbol * depth + at] = row;
         }
+        all[EMPTY as usize * depth + at] = empty;
     }
     Depths {
         depth,

@@ -14,7 +14,7 @@
 //! decides with less.
 
 use crate::conditions::Problem;
-use crate::path::{PathRules, components};
+use crate::path::{PathReading, PathRules, components};
 
 /// The largest number of components of a pattern, without its `**`.
 pub const MAX_PATTERN_COMPONENTS: usize = 32;
@@ -22,6 +22,7 @@ pub const MAX_PATTERN_COMPONENTS: usize = 32;
 /// One component of a pattern.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
+    /// Any component that is not empty.
     Any,
     Literal(Box<[u8]>),
 }
@@ -29,7 +30,7 @@ pub(crate) enum Part {
 impl Part {
     fn matches(&self, component: &[u8]) -> bool {
         match self {
-            Self::Any => true,
+            Self::Any => !component.is_empty(),
             Self::Literal(literal) => **literal == *component,
         }
     }
@@ -54,6 +55,8 @@ impl Pattern {
         if text.contains(['?', '#']) {
             return Err(Problem::PatternWithQuery);
         }
+        // Which components there are is decided here.
+        let rules = rules.reading(PathReading::Literal);
         let mut chunks = vec![Vec::new()];
         for component in text.split('/').filter(|component| !component.is_empty()) {
             let chunk = chunks.last_mut().expect("there is always a chunk");
@@ -64,16 +67,19 @@ impl Pattern {
                 component if component.contains('*') => return Err(Problem::PartialWildcard),
                 component => {
                     let literal = rules.normalize(component).map_err(Problem::Path)?;
-                    let parts = components(&literal).map(|part| Part::Literal(part.into()));
-                    let before = chunk.len();
-                    chunk.extend(parts);
-                    if chunk.len() == before {
-                        return Err(Problem::PatternWithDots);
+                    for part in components(&literal) {
+                        if matches!(part, b"." | b"..") {
+                            return Err(Problem::PatternWithDots);
+                        }
+                        chunk.push(Part::Literal(part.into()));
                     }
                 }
             }
         }
-        if chunks.iter().map(Vec::len).sum::<usize>() > MAX_PATTERN_COMPONENTS {
+        // A slash at the end is the component of `with_slash`.
+        let slash =
+            usize::from(text.ends_with('/') && chunks.last().is_some_and(|c| !c.is_empty()));
+        if chunks.iter().map(Vec::len).sum::<usize>() + slash > MAX_PATTERN_COMPONENTS {
             return Err(Problem::DeepPattern);
         }
         let mut chunks = chunks.into_iter();
@@ -83,6 +89,22 @@ impl Pattern {
             suffix,
         });
         Ok(Self { prefix, rest })
+    }
+
+    /// The pattern of the paths that end with a slash as well, if this one, of `text`, does. For
+    /// readings that tell both apart.
+    pub(crate) fn with_slash(&self, text: &str) -> Option<Self> {
+        let mut slashed = self.clone();
+        let last = match &mut slashed.rest {
+            Some(rest) => &mut rest.suffix,
+            None => &mut slashed.prefix,
+        };
+        // After `**` it makes no difference, and the root has no other spelling.
+        if last.is_empty() || !text.ends_with('/') {
+            return None;
+        }
+        last.push(Part::Literal(Box::default()));
+        Some(slashed)
     }
 
     /// The components that the path must have at least, or exactly if the pattern has no `**`.

@@ -4,6 +4,7 @@ mod owned;
 
 use core::cmp::Ordering;
 use core::fmt;
+use core::mem;
 use core::ops::ControlFlow;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use crate::limit::{
     Compiled, all_bytes, all_bytes_per_key, bytes_per_key, compile_all, table_bytes,
 };
 use crate::overrides::{Override, Overrides, Place};
-use crate::path::components;
+use crate::path::Reading;
 #[cfg(feature = "queue")]
 use crate::queue::{QueueTimer, Timers};
 use crate::rule::{MAX_TABLE_BYTES, OnMissing};
@@ -208,6 +209,14 @@ impl Active {
             None => self.store.locate(key).map(|at| Place { instead: None, at }),
             Some(overrides) => overrides.locate(&self.store, key),
         })
+    }
+
+    /// Whether limits are asked for a request, or why not.
+    fn asked(&self, request: &Request<'_>, path_rules: PathRules) -> Result<(), Unasked> {
+        match &self.stored {
+            Some(stored) => stored.find(self, request, path_rules).map(|_| ()),
+            None => self.locate(request, path_rules).map(|_| ()),
+        }
     }
 
     /// Returns what `of` finds for the request's key, or why no limit is asked.
@@ -421,7 +430,10 @@ impl Policy {
 
     /// Decides a request at `now`, and takes its permits if it is allowed.
     ///
-    /// 1. If the path is too long to be matched, the request is denied.
+    /// 1. If the path is too long to be matched, the request is denied. So it is if services read
+    ///    the path in different ways, and different rules limit it then: see [`PathReading`].
+    ///
+    ///    [`PathReading`]: crate::PathReading
     /// 2. The rules that the request matches are asked in the order of their priority, until one
     ///    decides. A shadow rule takes its permits, or notes that it would deny, and the next rule
     ///    is asked.
@@ -526,7 +538,14 @@ impl Policy {
             shadows: [None; MAX_SHADOWS],
             shadow_denied: None,
         };
-        let visited = self.matcher.visit(request, |index| {
+        let reading = match self.reading(request) {
+            Ok(reading) => reading,
+            Err(error) => {
+                decision.outcome = Outcome::Path(error);
+                return decision;
+            }
+        };
+        let visited = self.matcher.visit_as(reading, request, |index| {
             let rule = self.matched[index];
             let active = &self.rules[rule as usize];
             let verdict = if active.rule.is_shadow {
@@ -560,12 +579,63 @@ impl Policy {
         decision
     }
 
+    /// The reading of a request's path by which it is decided.
+    #[inline]
+    fn reading(&self, request: &Request<'_>) -> Result<Reading, PathError> {
+        match self.path_rules.plain(request.path) {
+            Some(plain) => Ok(plain),
+            None => self.agreed(request),
+        }
+    }
+
+    /// The reading by which a rule limits the request, or any if none does. The service may read
+    /// the path by any of them. What one leaves free, the limits of another may take; two rules
+    /// with limits are for two resources, of which the request may be for either.
+    #[cold]
+    #[inline(never)]
+    fn agreed(&self, request: &Request<'_>) -> Result<Reading, PathError> {
+        let readings = self.path_rules.readings(request.path)?;
+        let mut agreed = readings.first();
+        if !readings.are_several() {
+            return Ok(agreed);
+        }
+        let mut limiting = None;
+        for reading in readings.iter() {
+            let rule = self.limiting(reading, request)?;
+            match (limiting, rule) {
+                (None, Some(_)) => (agreed, limiting) = (reading, rule),
+                (Some(one), Some(other)) if one != other => return Err(PathError::Ambiguous),
+                _ => {}
+            }
+        }
+        Ok(agreed)
+    }
+
+    /// The index of the rule that decides a request by a reading of its path, if it can deny.
+    fn limiting(&self, reading: Reading, request: &Request<'_>) -> Result<Option<u32>, PathError> {
+        let mut limiting = None;
+        self.matcher.visit_as(reading, request, |index| {
+            let rule = self.matched[index];
+            let active = &self.rules[rule as usize];
+            if active.rule.is_shadow {
+                return ControlFlow::Continue(());
+            }
+            match active.asked(request, self.path_rules) {
+                Err(Unasked::Skipped) => return ControlFlow::Continue(()),
+                Err(Unasked::Exempt | Unasked::NoLimits) => {}
+                Ok(()) | Err(Unasked::Unidentified) => limiting = Some(rule),
+            }
+            ControlFlow::Break(())
+        })?;
+        Ok(limiting)
+    }
+
     /// Returns for each rule whether it matches a request at `now`, and what its limits would
     /// answer, in the order in which they are asked, and takes nothing.
     ///
     /// # Errors
     ///
-    /// [`PathError`] if the path is too long to be matched.
+    /// [`PathError`] if the path cannot be matched: it is too long, or unclear.
     ///
     /// # Cost
     ///
@@ -590,8 +660,9 @@ impl Policy {
         now: Timestamp,
         request: &Request<'_>,
     ) -> Result<Vec<Explained<'_>>, PathError> {
-        let path = self.path_rules.normalize(request.path)?;
-        let path: Vec<_> = components(&path).collect();
+        let reading = self.reading(request)?;
+        let path = reading.with(request.path, <[u8]>::to_vec)?;
+        let path: Vec<_> = reading.components(&path).collect();
         let mut all = Vec::with_capacity(self.rules.len());
         let (mut condition, mut is_decided) = (0, false);
         for active in &self.rules {
@@ -687,20 +758,36 @@ impl Policy {
         request: &Request<'_>,
         mut visit: impl FnMut(&'p Rule, &'p Activity, Address),
     ) -> Result<(), PathError> {
-        self.matcher.visit(request, |index| {
-            let active = &self.rules[self.matched[index] as usize];
-            if let Some(activity) = &active.activity
-                && !active.exempts(request)
-            {
-                let key = KeyOf::new(&active.rule.key, request, self.path_rules);
-                if let Some(at) = activity.locate(&key)
-                    && (active.rule.on_missing == OnMissing::Share || key.is_complete())
+        let readings = self.path_rules.readings(request.path)?;
+        // Which rules an earlier reading has found, if there are several readings.
+        let conditions = if readings.are_several() {
+            self.matched.len()
+        } else {
+            0
+        };
+        let mut known = vec![false; conditions];
+        for reading in readings.iter() {
+            self.matcher.visit_as(reading, request, |index| {
+                if let Some(known) = known.get_mut(index)
+                    && mem::replace(known, true)
                 {
-                    visit(&active.rule, activity, at);
+                    return ControlFlow::Continue(());
                 }
-            }
-            ControlFlow::Continue(())
-        })
+                let active = &self.rules[self.matched[index] as usize];
+                if let Some(activity) = &active.activity
+                    && !active.exempts(request)
+                {
+                    let key = KeyOf::new(&active.rule.key, request, self.path_rules);
+                    if let Some(at) = activity.locate(&key)
+                        && (active.rule.on_missing == OnMissing::Share || key.is_complete())
+                    {
+                        visit(&active.rule, activity, at);
+                    }
+                }
+                ControlFlow::Continue(())
+            })?;
+        }
+        Ok(())
     }
 
     /// Returns how paths are normalized.
@@ -813,7 +900,9 @@ impl Policy {
         mut found: impl FnMut(&'p Rule) -> ControlFlow<()>,
     ) -> Result<(), PathError> {
         let rule = |index: usize| &self.rules[self.matched[index] as usize].rule;
-        self.matcher.visit(request, |index| found(rule(index)))
+        let reading = self.reading(request)?;
+        self.matcher
+            .visit_as(reading, request, |index| found(rule(index)))
     }
 }
 
@@ -1148,7 +1237,7 @@ pub enum Outcome {
     },
     /// Denied: the request lacks a part of the rule's key.
     Unidentified,
-    /// Denied: the path is too long to be matched.
+    /// Denied: the path is too long to be matched, or services read it in different ways.
     Path(PathError),
     /// Denied: the state of the rule's limits is in a [store](Rule::stored_in), which was not
     /// asked. Use [`Policy::decide_stored_at`].

@@ -66,7 +66,7 @@ impl Policy {
     ///
     /// # Errors
     ///
-    /// [`PathError`] if the path is too long to be matched.
+    /// [`PathError`] if the path cannot be matched: it is too long, or unclear.
     ///
     /// # Cost
     ///
@@ -102,7 +102,7 @@ impl Policy {
     ///
     /// # Errors
     ///
-    /// [`PathError`] if the path is too long to be matched.
+    /// [`PathError`] if the path cannot be matched: it is too long, or unclear.
     ///
     /// # Cost
     ///

@@ -383,7 +383,8 @@ impl Statistics {
         counts.sum()
     }
 
-    /// Returns the number of requests that were denied because their path is too long.
+    /// Returns the number of requests that were denied because of their path: it is too long, or
+    /// services read it in different ways.
     ///
     /// ```
     /// # use portcullis_policy::{Policy, Statistics};

@@ -439,13 +439,14 @@ impl Policy {
     /// Returns whether all these rules counted the report, and hold each decision that it puts in
     /// force. A rule does not if one of its tables has no room for the key (see [`Rule::keys`]), or
     /// if another thread creates the key's state at this moment. No rule counts a request whose
-    /// path is too long.
+    /// path is too long. If services read the path in different ways, the rules of all of them count
+    /// it.
     ///
     /// # Cost
     ///
     /// A match, one hash of the key for each rule with thresholds, and for each window a take from
     /// a sliding window. A threshold that is reached reads or writes one more word. Lock-free. Does
-    /// not allocate.
+    /// not allocate, unless services read the path in different ways.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -474,12 +475,13 @@ impl Policy {
     ///
     /// # Errors
     ///
-    /// [`PathError`] if the path is too long to be matched.
+    /// [`PathError`] if the path cannot be matched: it is too long, or unclear.
     ///
     /// # Cost
     ///
     /// A match, one hash of the key for each rule with thresholds, and for each threshold a look at
-    /// a sliding window and at one word. Writes nothing. Does not allocate.
+    /// a sliding window and at one word. Writes nothing. Does not allocate, unless
+    /// services read the path in different ways.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -524,7 +526,7 @@ impl Policy {
     ///
     /// # Errors
     ///
-    /// [`PathError`] if the path is too long to be matched.
+    /// [`PathError`] if the path cannot be matched: it is too long, or unclear.
     ///
     /// # Cost
     ///

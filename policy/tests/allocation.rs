@@ -10,7 +10,7 @@ use core::time::Duration;
 use allocations::allocations;
 use portcullis_core::Timestamp;
 use portcullis_policy::{
-    Algorithm, Conditions, Key, Limit, Matcher, PathRules, Policy, Request, Rule,
+    Algorithm, Conditions, Key, Limit, Matcher, PathReading, PathRules, Policy, Request, Rule,
 };
 
 #[test]
@@ -29,7 +29,8 @@ fn a_match_allocates_nothing() {
             .property("region", ["eu"]),
         Conditions::new().paths(["/**"]).tiers(["free"]),
     ];
-    let matcher = Matcher::new(&conditions, PathRules::new().ignoring_case()).unwrap();
+    let resolved = PathRules::new().reading(PathReading::Resolved);
+    let matcher = Matcher::new(&conditions, resolved.ignoring_case()).unwrap();
     let deep = "/a".repeat(256);
     let long = format!("/%61{}", "b".repeat(8_000));
     let paths = [
@@ -103,6 +104,7 @@ fn a_decision_allocates_nothing_whatever_it_is() {
             for client in &clients {
                 for (method, path) in [
                     ("GET", "/a/%2E/b"),
+                    ("GET", "//a/%61/b/"),
                     ("POST", "/a"),
                     ("PUT", "/"),
                     ("GET", "%"),

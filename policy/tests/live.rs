@@ -11,8 +11,8 @@ use std::time::Instant;
 
 use portcullis_core::Timestamp;
 use portcullis_policy::{
-    Algorithm, Conditions, Considered, FileSource, Key, Limit, LivePolicy, Outcome, PathRules,
-    Policy, RefreshError, Request, Rule, RuleError, RuleSource, Sourced, Threshold,
+    Algorithm, Conditions, Considered, FileSource, Key, Limit, LivePolicy, Outcome, PathReading,
+    PathRules, Policy, RefreshError, Request, Rule, RuleError, RuleSource, Sourced, Threshold,
 };
 
 const GET: Request<'static> = Request::new("GET", "/");
@@ -368,18 +368,32 @@ fn a_rule_with_another_key_starts_again() {
     }
     let others = [
         policy([rule().key(function.clone()).keys(2_000)]),
-        Policy::with_path_rules(
-            [rule().key(function.clone())],
-            PathRules::new().ignoring_case(),
-        )
-        .unwrap(),
+        Policy::with_path_rules([rule().key(Key::path())], PathRules::new().ignoring_case())
+            .unwrap(),
         policy([Rule::new("other").limit(limit("1/h")).key(function.clone())]),
     ];
-    for other in others {
-        let live = LivePolicy::new(policy([rule().key(function.clone())]));
+    for (key, other) in [&function, &Key::path(), &function].into_iter().zip(others) {
+        let live = LivePolicy::new(policy([rule().key(key.clone())]));
         let change = live.replace_at(at(1), other);
         assert!(change.kept().count() == 0 && change.begun().count() == 1);
         assert!(change.ended().eq(["one"]));
+    }
+}
+
+#[test]
+fn what_the_service_does_with_paths_may_change_without_a_loss_of_state() {
+    let reading = |reading| PathRules::new().reading(reading);
+    for (key, paths) in [
+        (Key::shared(), PathRules::new().ignoring_case()),
+        (Key::address(), reading(PathReading::Literal)),
+        (Key::path(), reading(PathReading::Resolved)),
+    ] {
+        let rule = || Rule::new("one").limit(limit("1/h")).key(key.clone());
+        let live = LivePolicy::new(policy([rule()]));
+        assert!(allows(&live, at(1), &GET));
+        let other = Policy::with_path_rules([rule()], paths).unwrap();
+        assert_eq!(live.replace_at(at(1), other).kept().count(), 1, "{key:?}");
+        assert!(!allows(&live, at(1), &GET), "{key:?}");
     }
 }
 
@@ -782,7 +796,7 @@ fn versions(version: u64) -> Policy {
             .limit(Limit::per(burst, hour).algorithm_of(Algorithm::SlidingWindow { segments: 4 })),
         shared("leases")
             .priority(3)
-            .when(Conditions::new().methods(["HEAD"]))
+            .when(Conditions::new().methods(["PATCH"]))
             .limit(Limit::at_once(2 + version as u32 % 3)),
     ];
     policy(rules.into_iter().chain([shadow]))
@@ -808,7 +822,7 @@ fn threads_that_decide_while_the_policy_changes_see_one_rule_set_and_lose_no_cou
     let now = at(10);
     let decide = |policy: &Policy, tag: Option<&str>, nth: usize| {
         let (key, method) = (nth % KEYS, nth / KEYS % 4);
-        let name = METHODS.get(method).copied().unwrap_or("HEAD");
+        let name = METHODS.get(method).copied().unwrap_or("PATCH");
         let request = Request::new(name, &paths[key]);
         let decision = policy.decide_at(now, &request);
         let rule = decision.rule().expect("each request has a rule");
@@ -882,7 +896,7 @@ fn threads_that_decide_while_the_policy_changes_see_one_rule_set_and_lose_no_cou
             assert_eq!(granted + status.remaining, largest, "{method} of key {key}");
         }
         assert_eq!(held[key].load(Relaxed), 0);
-        let request = Request::new("HEAD", &paths[key]).cost(3);
+        let request = Request::new("PATCH", &paths[key]).cost(3);
         assert!(
             last.decide_at(now, &request).is_allowed(),
             "all have returned"

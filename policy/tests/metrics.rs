@@ -63,7 +63,7 @@ fn requests_leases_and_waits_are_measured_for_each_rule() {
     drop(metrics.queued(&denied));
     drop(metrics.decided(&decide("GET", 400)));
     drop(metrics.decided(&decide("GET", 400)));
-    drop(metrics.decided(&decide("HEAD", 400)));
+    drop(metrics.decided(&decide("PATCH", 400)));
     assert_eq!(
         recorder.seen(),
         [

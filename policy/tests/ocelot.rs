@@ -455,7 +455,7 @@ fn all_errors_are_reported_where_they_are() {
                 i64::MAX
             ),
             format!("6:79: Period: `333.5` has no unit: {expected}"),
-            "7:27: paths: `/d/../e` contains a component `.` or `..`, which no normalized path has"
+            "7:27: paths: `/d/../e/` contains a component `.` or `..`, which no normalized path has"
                 .into(),
             "7:58: Limit is missing in these RateLimitOptions, and in the global ones".into(),
             format!("7:68: Wait: `soon` has no number: {expected}"),

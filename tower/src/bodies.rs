@@ -184,7 +184,7 @@ pub enum BodyLimitError {
     /// A queue in code rejected the bytes: it is full or closed, or its limit has fallen to 0.
     Rejected(Rejected),
     /// The rule of this name can never grant a byte of this body, since the policy has changed.
-    /// Without a name, the path of the request is too long for the policy.
+    /// Without a name, the path of the request is too long for the policy, or unclear.
     Never(Option<Box<str>>),
 }
 

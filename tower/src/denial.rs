@@ -20,7 +20,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 use portcullis_core::{Clock, Limiter, Receipt, Retry, Timestamp};
-use portcullis_policy::{Decision, Limit, Outcome, Policy, Rule};
+use portcullis_policy::{Decision, Limit, Outcome, PathError, Policy, Rule};
 
 /// A request that is denied.
 ///
@@ -386,6 +386,8 @@ pub(crate) struct Replies {
     /// In the order of [`Policy::rules`].
     rules: Box<[RuleReplies]>,
     path_too_long: Reply,
+    /// For a path that services read in different ways.
+    path_unclear: Reply,
     /// For a request whose store has no answer.
     #[cfg(feature = "queue")]
     unavailable: Reply,
@@ -416,6 +418,7 @@ impl Replies {
             any: settings.reply(settings.status, None, None),
             rules: Box::default(),
             path_too_long: Reply::new(StatusCode::URI_TOO_LONG, "URI Too Long"),
+            path_unclear: Reply::new(StatusCode::BAD_REQUEST, "Bad Request"),
             #[cfg(feature = "queue")]
             unavailable: settings.reply(StatusCode::SERVICE_UNAVAILABLE, None, None),
             #[cfg(feature = "metrics")]
@@ -524,6 +527,9 @@ impl Replies {
             .rule_index()
             .and_then(|index| self.rules.get(index));
         let (reply, retry) = match (decision.outcome(), rule) {
+            (Outcome::Path(PathError::Dots | PathError::Ambiguous), _) => {
+                (&self.path_unclear, Retry::Never)
+            }
             (Outcome::Path(_), _) => (&self.path_too_long, Retry::Never),
             (Outcome::Unidentified, Some(rule)) => (&rule.unidentified, Retry::Never),
             (Outcome::Denied { limit, .. }, Some(rule)) => {

@@ -21,7 +21,8 @@ use crate::decide::Finder;
 pub struct RequestHead<'r> {
     /// The method.
     pub method: &'r Method,
-    /// The target of the request.
+    /// The target of the request: its [`Target`], or else its URI, before nested routers of axum
+    /// removed the prefix of its path.
     pub uri: &'r Uri,
     /// The headers.
     pub headers: &'r HeaderMap,
@@ -32,8 +33,9 @@ pub struct RequestHead<'r> {
 }
 
 impl<'r> RequestHead<'r> {
-    /// The head of a request. The address of the client is what the server of axum knows, or its
-    /// [`PeerAddress`], or what the server of tonic knows.
+    /// The head of a request. The address of the client is its [`PeerAddress`], or what the server
+    /// of axum or tonic knows. The target is its [`Target`], or its URI before nested routers
+    /// of axum.
     ///
     /// ```
     /// use portcullis_tower::{PeerAddress, RequestHead};
@@ -46,7 +48,7 @@ impl<'r> RequestHead<'r> {
         let extensions = request.extensions();
         Self {
             method: request.method(),
-            uri: request.uri(),
+            uri: target(request.uri(), extensions),
             headers: request.headers(),
             extensions,
             address: peer_address(extensions),
@@ -148,9 +150,9 @@ pub struct ResponseCost(pub u32);
 
 /// The address of the client, as an extension of a request.
 ///
-/// The service that accepts connections inserts it. With the feature `axum`, the `ConnectInfo` of
-/// axum counts too, and with the feature `tonic`, the `TcpConnectInfo` of tonic. axum inserts it
-/// only if the router is served as `router.into_make_service_with_connect_info::<SocketAddr>()`.
+/// The service that accepts connections inserts it. Without it, the `ConnectInfo` of axum counts
+/// with the feature `axum`, and the `TcpConnectInfo` of tonic with the feature `tonic`. axum inserts
+/// it only if the router is served as `router.into_make_service_with_connect_info::<SocketAddr>()`.
 ///
 /// Without an address, a request lacks the key `address`: all such requests share one limit. Then
 /// the addresses that proxies forward are not read either.
@@ -169,15 +171,58 @@ impl From<SocketAddr> for PeerAddress {
     }
 }
 
+/// The target that a request is judged by, as an extension of the request: its path is that of
+/// rules and keys, whatever the URI of the request is.
+///
+/// Without it, the URI counts. Inside `Router::nest` and `nest_service`, axum removes the prefix of
+/// the path from the URI. With the feature `axum`, it is then the whole URI that counts: the
+/// `OriginalUri` of axum, if its path ends with that of the URI. So a layer inside sees whole paths,
+/// as one outside does. A URI that a middleware has changed in another way counts as it is.
+///
+/// A service or a middleware that removes a prefix without axum inserts the target, as it was
+/// received.
+///
+/// ```
+/// use portcullis_tower::{RequestHead, Target};
+/// let mut request = http::Request::get("/login").body(()).unwrap();
+/// request.extensions_mut().insert(Target("/api/login".parse().unwrap()));
+/// assert_eq!(RequestHead::new(&request).uri.path(), "/api/login");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Target(pub Uri);
+
+#[inline]
+fn target<'r>(uri: &'r Uri, extensions: &'r Extensions) -> &'r Uri {
+    if let Some(Target(target)) = extensions.get() {
+        return target;
+    }
+    #[cfg(feature = "axum")]
+    if let Some(original) = extensions.get::<axum::extract::OriginalUri>()
+        && is_rest(uri, &original.0)
+    {
+        return &original.0;
+    }
+    uri
+}
+
+/// Whether a URI is what a nested router of axum leaves of another one: the end of its path, or `/`
+/// if that is empty. Otherwise it was changed: a request that is passed on to another server, for
+/// example, may still have the extensions of the one that was received.
+#[cfg(feature = "axum")]
+fn is_rest(uri: &Uri, original: &Uri) -> bool {
+    let rest = uri.path();
+    (rest == "/" || original.path().ends_with(rest)) && uri.authority() == original.authority()
+}
+
 #[inline]
 fn peer_address(extensions: &Extensions) -> Option<IpAddr> {
-    // First what each request of a server has.
+    // Who inserts it knows the client better than the server does.
+    if let Some(PeerAddress(address)) = extensions.get() {
+        return Some(*address);
+    }
     #[cfg(feature = "axum")]
     if let Some(info) = extensions.get::<axum::extract::ConnectInfo<SocketAddr>>() {
         return Some(info.0.ip());
-    }
-    if let Some(PeerAddress(address)) = extensions.get() {
-        return Some(*address);
     }
     #[cfg(feature = "tonic")]
     if let Some(info) = extensions.get::<tonic::transport::server::TcpConnectInfo>() {

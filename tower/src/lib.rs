@@ -29,6 +29,7 @@
 //! | limit a service | [`RateLimitLayer`], [`RateLimitLayerBuilder`] |
 //! | answer denied requests | [`DenialSettings`], [`DenialBody`], [`Denial`], [`Reply`] |
 //! | find the client | [`RequestHead`], [`PeerAddress`], [`ForwardedFor`] |
+//! | find the path | [`Target`], [`PathReading`](portcullis_policy::PathReading) |
 //! | find what else rules ask of it | [`ByPolicy::properties`], [`ByPolicy::tier`] |
 //! | choose rules by the route | [`ByPolicy::endpoint`] |
 //! | let requests pass | [`NotLimited`], [`RateLimitLayerBuilder::passing`] |
@@ -65,7 +66,9 @@
 //!   of axum that holds permits.
 //!
 //! In axum, put the layer around the router (`layer.layer(router)`), or on its routes
-//! (`Router::layer`), where axum allocates for each layer.
+//! (`Router::layer`), where axum allocates for each layer. Inside `Router::nest` and `nest_service`,
+//! axum removes the prefix of the path. With the feature `axum`, rules and keys see the whole path
+//! there too: see [`Target`].
 //!
 //! # Forged keys
 //!
@@ -91,7 +94,7 @@
 //!
 //! - `live`: `ByLivePolicy`.
 //! - `queue`: `WaitingLayer`. Enables `live`.
-//! - `axum`: `AxumBody` and `ConnectInfo`.
+//! - `axum`: `AxumBody`, `ConnectInfo` and `OriginalUri`.
 //! - `bodies`: the module `bodies`.
 //! - `tonic`: `NamedService` and `TcpConnectInfo`.
 //! - `fields`: the module `fields`, and `RateLimitLayerBuilder::fields`.
@@ -134,7 +137,7 @@ pub use decide::{
 pub use denial::{Denial, DenialBody, DenialSettings, Reply};
 pub use forwarded::ForwardedFor;
 pub use future::ResponseFuture;
-pub use head::{PeerAddress, RequestHead, ResponseCost, ResponseHead};
+pub use head::{PeerAddress, RequestHead, ResponseCost, ResponseHead, Target};
 pub use layer::{NotLimited, RateLimitLayer, RateLimitLayerBuilder};
 pub use service::RateLimit;
 #[cfg(feature = "queue")]

@@ -300,7 +300,11 @@ fn tests(context: &Context) -> Check {
         "--exclude",
         "portcullis-explore",
     ]);
-    servers::provide(context, &[Server::Etcd, Server::Redis], &mut cargo);
+    servers::provide(
+        context,
+        &[Server::Etcd, Server::Nginx, Server::Redis],
+        &mut cargo,
+    );
     command::run_tests(cargo.arg("--all-features"))
 }
 

@@ -218,7 +218,7 @@ impl Trial {
         }
         for &kind in &self.kinds {
             let request = request.kind(kind);
-            // A path that is too long matches no rule.
+            // A path that is too long or unclear matches no rule.
             for rule in self.policy.matches(&request).unwrap_or_default() {
                 if let Some(of_rule) = self.activity.get_mut(rule.name()) {
                     of_rule.reported += 1;

@@ -5,7 +5,9 @@ use std::collections::BTreeSet;
 use boon::{Compiler, SchemaIndex, Schemas};
 use serde_json::{Value, json};
 
-use super::{ALGORITHMS, EXEMPT, FILE, KINDS, LIMIT, ON_MISSING, OVERRIDE, PATHS, RULE, THRESHOLD};
+use super::{
+    ALGORITHMS, EXEMPT, FILE, KINDS, LIMIT, ON_MISSING, OVERRIDE, PATHS, READINGS, RULE, THRESHOLD,
+};
 use crate::document::{self, Names, Node, Reader, Table};
 use crate::{MAX_LIMITS, MAX_SEGMENTS, MAX_THRESHOLD_SEGMENTS, MAX_THRESHOLDS, Policy};
 
@@ -80,6 +82,10 @@ fn the_schema_has_the_settings_and_the_choices_of_the_reader() {
             KINDS.map(|(name, _)| name).to_vec(),
         ),
         (
+            "/properties/paths/properties/reading/enum",
+            READINGS.map(|(name, _)| name).to_vec(),
+        ),
+        (
             "/$defs/rule/properties/on_missing/enum",
             ON_MISSING.map(|(name, _)| name).to_vec(),
         ),
@@ -129,6 +135,8 @@ fn samples() -> Vec<Value> {
         json!({ "networks": [""] }),
         json!({ "ignore_case": true, "decode_slashes": false }),
         json!({ "ignore_case": 1 }),
+        json!({ "reading": "literal" }),
+        json!({ "reading": "Literal" }),
         json!([{ "at": "5/m", "decision": "deny" }]),
         json!({ "rate": "5/m" }),
         json!({ "at_once": 5 }),

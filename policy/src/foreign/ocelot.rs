@@ -509,7 +509,7 @@ impl<'t> OcelotReader<'t> {
             methods,
             host,
             patterns: vec![Set {
-                value: upstream.pattern,
+                value: with_slash(upstream.pattern),
                 span: template.span,
             }],
             priority: if upstream.is_catch_all {
@@ -754,6 +754,14 @@ impl Group {
             && downstream
                 .is_some_and(|downstream| self.pattern.matches(downstream, route.is_case_sensitive))
     }
+}
+
+/// A pattern of the paths with and without a slash at the end, which are equal to Ocelot.
+fn with_slash(mut pattern: String) -> String {
+    if !pattern.ends_with("**") && !pattern.ends_with('/') {
+        pattern.push('/');
+    }
+    pattern
 }
 
 fn upper(mut methods: Vec<String>) -> Vec<String> {

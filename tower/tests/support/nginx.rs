@@ -1,4 +1,6 @@
-//! A server of nginx on loopback, whose requests `limit_req` limits.
+//! A server of nginx on loopback: one whose requests `limit_req` limits, or a proxy.
+
+#![allow(dead_code, reason = "each test uses a part")]
 
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -29,12 +31,31 @@ pub(crate) struct Nginx {
 impl Nginx {
     /// Starts nginx with one worker. It admits `burst` requests at once, and `rate` per second.
     pub(crate) fn start(program: &OsStr, rate: u32, burst: u32) -> Self {
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("nginx");
+        // `limit_req` counts the requests beyond the first as its burst.
+        let burst = burst - 1;
+        let zone = format!("limit_req_zone $binary_remote_addr zone=clients:1m rate={rate}r/s;");
+        let location = format!(
+            "limit_req zone=clients burst={burst} nodelay;
+            limit_req_status 429;
+            empty_gif;"
+        );
+        Self::with_settings(program, "limits", &zone, &location)
+    }
+
+    /// Starts a proxy before the server at a URL.
+    pub(crate) fn proxy(program: &OsStr, name: &str, url: &str) -> Self {
+        Self::with_settings(program, name, "", &format!("proxy_pass {url};"))
+    }
+
+    fn with_settings(program: &OsStr, name: &str, http: &str, location: &str) -> Self {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR"))
+            .join("nginx")
+            .join(name);
         fs::create_dir_all(&folder).expect("a folder");
         let free = TcpListener::bind("127.0.0.1:0").expect("loopback");
         let address = free.local_addr().expect("an address");
         drop(free);
-        fs::write(folder.join("nginx.conf"), settings(address, rate, burst)).expect("a file");
+        fs::write(folder.join("nginx.conf"), settings(address, http, location)).expect("a file");
         let _ = fs::remove_file(folder.join("access.log"));
         let child = command(program, &folder).spawn().expect("nginx starts");
         let nginx = Self {
@@ -92,9 +113,7 @@ fn command(program: &OsStr, folder: &Path) -> Command {
     command
 }
 
-/// `limit_req` counts the requests beyond the first as its burst.
-fn settings(address: SocketAddr, rate: u32, burst: u32) -> String {
-    let burst = burst - 1;
+fn settings(address: SocketAddr, http: &str, location: &str) -> String {
     format!(
         "daemon off;
 master_process off;
@@ -110,13 +129,11 @@ http {{
     uwsgi_temp_path uwsgi;
     scgi_temp_path scgi;
     keepalive_requests 1000000000;
-    limit_req_zone $binary_remote_addr zone=clients:1m rate={rate}r/s;
+    {http}
     server {{
         listen {address};
         location / {{
-            limit_req zone=clients burst={burst} nodelay;
-            limit_req_status 429;
-            empty_gif;
+            {location}
         }}
     }}
 }}

@@ -63,21 +63,26 @@ impl Client {
 
     /// Receives a response with a `Content-Length`.
     pub(crate) async fn receive(&mut self) -> Received {
-        let mut head = Vec::new();
-        while !head.ends_with(b"\r\n\r\n") {
-            head.push(self.0.read_u8().await.expect("a response"));
-        }
-        let head = String::from_utf8(head).unwrap();
-        let mut received = Received {
-            status: head.split(' ').nth(1).unwrap().parse().unwrap(),
-            head,
-            body: String::new(),
-        };
+        let mut received = self.receive_head().await;
         let length = received.header("content-length").unwrap_or("0");
         let mut body = vec![0; length.parse().unwrap()];
         self.0.read_exact(&mut body).await.unwrap();
         received.body = String::from_utf8(body).unwrap();
         received
+    }
+
+    /// Receives a response without a body.
+    pub(crate) async fn receive_head(&mut self) -> Received {
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(self.0.read_u8().await.expect("a response"));
+        }
+        let head = String::from_utf8(head).unwrap();
+        Received {
+            status: head.split(' ').nth(1).unwrap().parse().unwrap(),
+            head,
+            body: String::new(),
+        }
     }
 
     pub(crate) async fn get(&mut self, path: &str, lines: &[&str]) -> Received {

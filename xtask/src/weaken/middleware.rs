@@ -45,6 +45,55 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "let _ = (from, to);",
         test: ("ietf", "a_denial_states_nothing_that_was_given_back"),
     },
+    // A layer inside a nested router, or behind a middleware, reads another path than the rules.
+    Mutant {
+        file: HEAD,
+        within: "fn target<",
+        text: "extensions.get::<axum::extract::OriginalUri>()",
+        by: "None::<&axum::extract::OriginalUri>",
+        test: ("axum", "a_layer_inside_a_nested_router_sees_whole_paths"),
+    },
+    Mutant {
+        file: HEAD,
+        within: "fn target<",
+        text: "if let Some(Target(target)) = extensions.get() {",
+        by: "if let Some(Target(target)) = None::<&Target> {",
+        test: (
+            "axum",
+            "a_uri_that_a_middleware_changes_counts_unless_it_names_the_target",
+        ),
+    },
+    Mutant {
+        file: HEAD,
+        within: "fn is_rest(",
+        text: "original.path().ends_with(rest)",
+        by: "true",
+        test: (
+            "axum",
+            "a_uri_that_a_middleware_changes_counts_unless_it_names_the_target",
+        ),
+    },
+    // The address that a service states loses to that of the connection, which may be a proxy.
+    Mutant {
+        file: HEAD,
+        within: "fn peer_address(",
+        text: "if let Some(PeerAddress(address)) = extensions.get() {",
+        by: "if let Some(PeerAddress(address)) = None::<&PeerAddress> {",
+        test: (
+            "axum",
+            "an_explicit_address_counts_instead_of_that_of_the_connection",
+        ),
+    },
+    Mutant {
+        file: DENIAL,
+        within: "pub(crate) fn stored(",
+        text: "PathError::Dots | PathError::Ambiguous",
+        by: "PathError::TooManyComponents",
+        test: (
+            "axum",
+            "no_spelling_of_a_path_gets_more_from_a_handler_than_its_limit",
+        ),
+    },
     // Queues of limiters in code: a wait without an end, one permit instead of the cost, or one
     // queue for all keys.
     Mutant {

@@ -8,6 +8,7 @@ const POLICY: &str = "policy/src/policy.rs";
 const HOLD: &str = "policy/src/hold.rs";
 const OVERRIDES: &str = "policy/src/overrides.rs";
 const MATCHER: &str = "policy/src/matcher.rs";
+const PATH: &str = "policy/src/path.rs";
 const DOCUMENT: &str = "policy/src/document.rs";
 const LIMIT: &str = "policy/src/limit.rs";
 
@@ -169,6 +170,128 @@ pub(super) const MUTANTS: &[Mutant] = &[
         text: "if pairs > MAX_PAIRS {",
         by: "if pairs > usize::MAX - 1 {",
         test: ("damaged_files", "no_file_of_rules_is_slow_to_read"),
+    },
+    // A path that the service reads in another way than the rules, by each of the ways to do so.
+    Mutant {
+        file: PATH,
+        within: "fn several(",
+        text: "PathReading::Either if found.has_dots",
+        by: "PathReading::Either if false && found.has_dots",
+        test: (
+            "matching",
+            "no_service_serves_a_path_past_the_limits_of_its_rule",
+        ),
+    },
+    Mutant {
+        file: PATH,
+        within: "fn several(",
+        text: "let decoded = [true, !found.is_encoded];",
+        by: "let decoded = [true, true];",
+        test: (
+            "matching",
+            "no_service_serves_a_path_past_the_limits_of_its_rule",
+        ),
+    },
+    Mutant {
+        file: PATH,
+        within: "fn several(",
+        text: "([true, !found.has_inner], [true, !found.has_trailing])",
+        by: "([true, true], [true, !found.has_trailing])",
+        test: (
+            "matching",
+            "no_service_serves_a_path_past_the_limits_of_its_rule",
+        ),
+    },
+    Mutant {
+        file: PATH,
+        within: "fn several(",
+        text: "([true, !found.has_inner], [true, !found.has_trailing])",
+        by: "([true, !found.has_inner], [true, true])",
+        test: (
+            "matching",
+            "no_service_serves_a_path_past_the_limits_of_its_rule",
+        ),
+    },
+    Mutant {
+        file: PATH,
+        within: "fn may_change(",
+        text: "let keeps_empty = !matches!(self.reading, PathReading::Resolved);",
+        by: "let keeps_empty = false;",
+        test: (
+            "matching",
+            "no_service_serves_a_path_past_the_limits_of_its_rule",
+        ),
+    },
+    Mutant {
+        file: MATCHER,
+        within: "fn depths(",
+        text: "Some(Part::Any) => false,",
+        by: "Some(Part::Any) => true,",
+        test: (
+            "matching",
+            "no_service_serves_a_path_past_the_limits_of_its_rule",
+        ),
+    },
+    Mutant {
+        file: POLICY,
+        within: "fn agreed(",
+        text: "(None, Some(_)) => (agreed, limiting) = (reading, rule),",
+        by: "(None, Some(_)) => limiting = rule,",
+        test: (
+            "matching",
+            "no_service_serves_a_path_past_the_limits_of_its_rule",
+        ),
+    },
+    Mutant {
+        file: POLICY,
+        within: "fn agreed(",
+        text: "if one != other => return Err(PathError::Ambiguous),",
+        by: "if one != other => {}",
+        test: (
+            "matching",
+            "no_service_serves_a_path_past_the_limits_of_its_rule",
+        ),
+    },
+    Mutant {
+        file: POLICY,
+        within: "fn limiting(",
+        text: "Err(Unasked::Exempt | Unasked::NoLimits) => {}",
+        by: "Err(Unasked::Exempt | Unasked::NoLimits) => limiting = Some(rule),",
+        test: (
+            "matching",
+            "a_path_with_several_readings_takes_from_the_only_rule_that_limits_it_or_is_denied",
+        ),
+    },
+    Mutant {
+        file: POLICY,
+        within: "fn visit_activity<",
+        text: "mem::replace(known, true)",
+        by: "mem::replace(known, false)",
+        test: (
+            "matching",
+            "activity_counts_for_the_rules_of_all_readings_once",
+        ),
+    },
+    // `HEAD` escapes the rules and the limits of `GET`.
+    Mutant {
+        file: "policy/src/conditions.rs",
+        within: "fn with_head(",
+        text: "if has(\"GET\")",
+        by: "if !has(\"GET\")",
+        test: (
+            "matching",
+            "head_counts_as_get_unless_a_rule_before_is_for_head",
+        ),
+    },
+    Mutant {
+        file: "policy/src/key.rs",
+        within: "pub(crate) fn of<",
+        text: "\"HEAD\" => \"GET\",",
+        by: "\"HEAD\" => \"HEAD\",",
+        test: (
+            "matching",
+            "head_counts_as_get_unless_a_rule_before_is_for_head",
+        ),
     },
     // The chunks between several `**` have an order.
     Mutant {

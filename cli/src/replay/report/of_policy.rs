@@ -24,7 +24,7 @@ pub(crate) struct PolicyReport {
     denied: u64,
     /// Requests that no rule decided.
     without_rule: u64,
-    /// Requests that were denied because their path is too long.
+    /// Requests that were denied because of their path.
     refused_paths: u64,
     /// Requests that a shadow rule would have denied.
     shadow_denied: u64,
@@ -291,7 +291,10 @@ impl PolicyReport {
         )?;
         for (count, what) in [
             (self.shadow_denied, "would be denied by a shadow rule"),
-            (self.refused_paths, "denied because the path is too long"),
+            (
+                self.refused_paths,
+                "denied because the path is too long, or unclear",
+            ),
             (self.without_address, "without an IP address"),
         ] {
             if count > 0 {
