@@ -176,6 +176,23 @@ pub(super) const MUTANTS: &[Mutant] = &[
         test: ("fields", "a_reply_from_a_cache_states_nothing"),
     },
     Mutant {
+        file: READ,
+        within: "fn stated(",
+        text: "number.as_secs() < EPOCH_SECONDS",
+        by: "number < Duration::MAX",
+        test: (
+            "fields",
+            "every_field_with_a_time_may_state_it_since_1970_in_any_unit",
+        ),
+    },
+    Mutant {
+        file: READ,
+        within: "fn three_fields(",
+        text: "first.window.or(remaining.window)",
+        by: "first.window",
+        test: ("fields", "permits_may_have_a_window_and_a_fraction"),
+    },
+    Mutant {
         file: "tower/src/client.rs",
         within: "pub fn replied(",
         text: "self.reading.believed(window)",
