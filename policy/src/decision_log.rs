@@ -247,6 +247,7 @@ fn name_of(outcome: Outcome) -> &'static str {
         Outcome::NoRule => "no rule",
         Outcome::Exempt => "exempt",
         Outcome::Allowed => "allowed",
+        Outcome::NoAddress => "no address",
         Outcome::Unidentified => "unidentified",
         Outcome::Path(_) => "path",
         Outcome::Stored => "stored",
