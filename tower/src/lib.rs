@@ -27,7 +27,7 @@
 //! | judge by several, in order | [`Decide::and`] |
 //! | let requests wait, or ask counter stores | `WaitingLayer`, by `RateLimitLayerBuilder::build_waiting` |
 //! | limit a service | [`RateLimitLayer`], [`RateLimitLayerBuilder`] |
-//! | answer denied requests | [`DenialSettings`], [`DenialBody`], [`Denial`], [`Reply`] |
+//! | answer denied requests | [`DenialSettings`], [`DenialBody`], [`Denial`], [`Reason`], [`Reply`] |
 //! | find the client | [`RequestHead`], [`PeerAddress`], [`ForwardedFor`] |
 //! | find what else rules ask of it | [`ByPolicy::properties`], [`ByPolicy::tier`] |
 //! | choose rules by the route | [`ByPolicy::endpoint`] |
@@ -131,7 +131,7 @@ pub use decide::{
     AddressKey, And, ByKey, ByLimiter, ByPolicy, Decide, HeldByKey, KeyTable, Notes, Nothing,
     RulesByTime, UnknownEndpoint,
 };
-pub use denial::{Denial, DenialBody, DenialSettings, Reply};
+pub use denial::{Denial, DenialBody, DenialSettings, Reason, Reply};
 pub use forwarded::ForwardedFor;
 pub use future::ResponseFuture;
 pub use head::{PeerAddress, RequestHead, ResponseCost, ResponseHead};
