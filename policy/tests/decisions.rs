@@ -303,6 +303,65 @@ fn header_values_of_any_bytes_are_keys_of_their_own() {
     assert_eq!(values.to_string(), "header:A=\u{fffd}k header:B=-");
 }
 
+/// Limits that share a table are asked in another order than those that do not.
+#[test]
+fn a_denial_starts_the_wait_of_the_first_limit_that_denies_and_of_no_other() {
+    let ten = Duration::from_secs(10);
+    // Each limit has 2 permits in 10 s, or 3.
+    let window = |n| Limit::per(n, ten).algorithm_of(Algorithm::FixedWindow);
+    let sliding = |n| Limit::per(n, ten).algorithm_of(Algorithm::SlidingWindow { segments: 2 });
+    let waits = |n| {
+        let from_request = Limit::per(n, ten).algorithm_of(Algorithm::WindowFromRequest);
+        from_request.wait(Duration::from_secs(1_000))
+    };
+    type Of<'a> = &'a dyn Fn(u64) -> Limit;
+    let kinds: [Of<'_>; 4] = [&window, &window, &sliding, &waits];
+    let decides: [fn(&Policy, Timestamp, u32) -> Option<usize>; 3] = [
+        |policy, now, n| denied_by(policy.decide_at(now, &GET.cost(n)).outcome()),
+        |policy, now, n| denied_by(policy.decide_explained_at(now, &GET.cost(n)).outcome()),
+        |policy, now, n| denied_by(policy.hold_at(now, &GET.cost(n)).outcome()),
+    ];
+    // Which kinds a rule has, in which order, and which of them are exhausted.
+    for order in 0..4_usize.pow(4) {
+        let order: Vec<usize> = (0..4).map(|nth| order / 4_usize.pow(nth) % 4).collect();
+        let is_distinct = (0..4).all(|nth| !order[..nth].contains(&order[nth]));
+        if !is_distinct {
+            continue;
+        }
+        for (first, exhausted) in (0..3).flat_map(|first| (1..16).map(move |bits| (first, bits))) {
+            let order = &order[first..];
+            let count = |kind: usize| if exhausted & 1 << kind == 0 { 3 } else { 2 };
+            let limits = || order.iter().map(|&kind| kinds[kind](count(kind)));
+            for decide in decides {
+                let rule = limits().fold(Rule::new("all"), Rule::limit).hold(ten);
+                let policy = policy([rule]);
+                assert_eq!(decide(&policy, at(1), 2), None);
+                let expected = order.iter().position(|&kind| count(kind) == 2);
+                assert_eq!(
+                    decide(&policy, at(2), 1),
+                    expected,
+                    "{order:?} {exhausted:04b}"
+                );
+                // All windows are over, but for a wait.
+                let waits = expected.filter(|&limit| order[limit] == 3);
+                assert_eq!(
+                    decide(&policy, at(32), 1),
+                    waits,
+                    "{order:?} {exhausted:04b}"
+                );
+            }
+        }
+    }
+}
+
+/// The limit that denied.
+fn denied_by(outcome: Outcome) -> Option<usize> {
+    match outcome {
+        Outcome::Denied { limit, .. } => limit,
+        _ => None,
+    }
+}
+
 #[test]
 fn an_exempt_client_takes_nothing() {
     let policy = policy([Rule::new("all")
