@@ -133,6 +133,49 @@ async fn connect_info_is_known_with_the_feature_only() {
     }
 }
 
+/// An inner service reserves its place before the layer decides.
+#[tokio::test]
+async fn a_denied_request_keeps_no_place_of_an_inner_concurrency_limit() {
+    let rule = || Rule::new("all").limit("1/h".parse().unwrap());
+    let judge = || RateLimitLayer::builder(ByPolicy::new(Policy::new([rule()]).unwrap()));
+    let places = Arc::new(tokio::sync::Semaphore::new(1));
+    let limit = || tower::limit::GlobalConcurrencyLimitLayer::with_semaphore(Arc::clone(&places));
+    // A server that keeps its connections open.
+    let inside = router().layer(limit()).layer(judge().build());
+    let address = served_without_addresses(inside).await;
+    let mut clients = Vec::new();
+    for expected in [200, 429, 429] {
+        let mut client = server::Client::connect(address).await;
+        assert_eq!(client.get("/", &[]).await.status, expected);
+        clients.push(client);
+    }
+    server::until(|| places.available_permits() == 1).await;
+
+    // Services that are kept.
+    #[cfg(feature = "queue")]
+    {
+        let answer = async |_| Ok::<_, Infallible>(http::Response::new(axum::body::Body::empty()));
+        let service = tower::ServiceBuilder::new().layer(judge().build_waiting());
+        let mut first = service.layer(limit()).service_fn(answer);
+        let mut second = first.clone();
+        for (nth, expected) in [200, 429, 429].into_iter().enumerate() {
+            let service = if nth % 2 == 0 {
+                &mut first
+            } else {
+                &mut second
+            };
+            let ready = tower::ServiceExt::ready(service);
+            let ready = tokio::time::timeout(core::time::Duration::from_secs(5), ready).await;
+            let ready = ready.expect("a place is free").unwrap();
+            let request = http::Request::new(axum::body::Body::empty());
+            let response = tower::Service::call(ready, request).await.unwrap();
+            assert_eq!(response.status(), expected);
+            drop(response);
+            assert_eq!(places.available_permits(), 1);
+        }
+    }
+}
+
 /// A path for a socket.
 fn socket_path(name: &str) -> std::path::PathBuf {
     let name = format!("portcullis-tower-{name}-{}", std::process::id());

@@ -106,6 +106,48 @@ fn policy(rule: Rule) -> ByPolicy {
     ByPolicy::new(Policy::new([rule]).unwrap())
 }
 
+#[test]
+fn an_outer_layer_counts_what_an_inner_one_denies_unless_it_is_told_not_to() {
+    let policy = |limit: &str| policy(Rule::new("all").limit(limit.parse().unwrap()));
+    let ask = |layer: RateLimitLayer<ByPolicy, &'static ManualClock>, inner| {
+        let mut service = layer.layer(RateLimitLayer::new(inner).layer(Answers));
+        let mut context = Context::from_waker(Waker::noop());
+        let mut statuses = [0; 4];
+        for status in &mut statuses {
+            let Poll::Ready(Ok(response)) = pin!(service.call(get("/"))).poll(&mut context) else {
+                panic!("a response");
+            };
+            *status = response.status().as_u16();
+        }
+        statuses
+    };
+    let outer = |judge| {
+        let clock: &ManualClock = Box::leak(Box::default());
+        RateLimitLayer::builder(judge).clock(clock)
+    };
+    let status = StatusCode::SERVICE_UNAVAILABLE;
+    let inner = || policy_with_status("1/h", status);
+    // The outer layer has two permits.
+    assert_eq!(
+        ask(outer(policy("2/h")).build(), inner()),
+        [200, 503, 429, 429]
+    );
+    let counting = outer(policy("2/h")).counting(move |response| response.status != status);
+    assert_eq!(ask(counting.build(), inner()), [200, 503, 503, 503]);
+    // As one decision.
+    let (mut one, _) = limited(policy("2/h").and(inner()), |layer| layer);
+    let statuses = [(); 4].map(|()| one(get("/")).unwrap().status().as_u16());
+    assert_eq!(statuses, [200, 503, 503, 503]);
+}
+
+fn policy_with_status(limit: &str, status: StatusCode) -> ByPolicy {
+    policy(
+        Rule::new("all")
+            .limit(limit.parse().unwrap())
+            .with_status(status.as_u16()),
+    )
+}
+
 /// tower-governor#34: only failed logins count.
 #[test]
 fn only_the_responses_that_are_selected_count() {
