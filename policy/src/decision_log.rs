@@ -15,7 +15,7 @@ use crate::{Decision, Outcome, Request, Rule};
 ///
 /// | field | what it is |
 /// |---|---|
-/// | `outcome` | `allowed`, `exempt`, `no rule`, `denied`, `penalized`, `crowded`, `unidentified` or `path` |
+/// | `outcome` | `allowed`, `exempt`, `no rule`, `denied`, `penalized`, `crowded`, `no address`, `unidentified` or `path` |
 /// | `rule` | the name of the rule that decided, or of the shadow rule |
 /// | `limit` | the limit that denied |
 /// | `method`, `host`, `cost` | those of the request |

@@ -53,8 +53,12 @@ pub struct Denial {
     /// [`ByLimiter::named`](crate::ByLimiter::named) and the like set. `None` if it has none, or if
     /// no limit denied.
     pub limit: Option<Arc<str>>,
-    metadata: Option<Box<Vec<Carried>>>,
+    metadata: Option<Box<AllCarried>>,
 }
+
+/// All metadata of a denial. In a box, because a denial is an error and should be small.
+#[derive(Clone, Debug)]
+struct AllCarried(Vec<Carried>);
 
 /// A piece of metadata: the text of its name, and its value.
 type Carried = (&'static str, Arc<dyn Any + Send + Sync>);
@@ -81,7 +85,7 @@ impl Denial {
     /// Clones the value.
     #[must_use]
     pub fn metadata<T: Clone + Send + Sync + 'static>(&self, name: Name<T>) -> Option<T> {
-        let mut all = self.metadata.iter().flat_map(|all| all.iter());
+        let mut all = self.metadata.iter().flat_map(|all| &all.0);
         all.find_map(|(text, value)| {
             let value = value.downcast_ref::<T>().filter(|_| *text == name.text());
             value.cloned()
@@ -674,7 +678,7 @@ impl Replies {
         if !self.carried.is_empty() {
             let all = self.carried.iter();
             let all = all.filter_map(|carry| carry(limiter, now, denied));
-            denial.metadata = Some(Box::new(all.collect()));
+            denial.metadata = Some(Box::new(AllCarried(all.collect())));
         }
         denial
     }
