@@ -48,17 +48,25 @@ pub struct Denial {
     pub reply: Reply,
     /// Why the request is denied.
     pub reason: Reason,
-    /// The name of the limit that denied: of a policy, as header fields state it; of a penalty and
-    /// of an override, that of the rule; of a limiter in code, the one that
-    /// [`ByLimiter::named`](crate::ByLimiter::named) and the like set. `None` if it has none, or if
-    /// no limit denied.
-    pub limit: Option<Arc<str>>,
-    metadata: Option<Box<AllCarried>>,
+    limit: Option<Arc<About>>,
 }
 
-/// All metadata of a denial. In a box, because a denial is an error and should be small.
-#[derive(Clone, Debug)]
-struct AllCarried(Vec<Carried>);
+/// What is known of the limit that denied. Behind a pointer, because a denial is an error and should
+/// be small.
+#[derive(Debug)]
+struct About {
+    name: Option<Box<str>>,
+    metadata: Vec<Carried>,
+}
+
+impl About {
+    fn named(name: &str) -> Arc<Self> {
+        Arc::new(Self {
+            name: Some(name.into()),
+            metadata: Vec::new(),
+        })
+    }
+}
 
 /// A piece of metadata: the text of its name, and its value.
 type Carried = (&'static str, Arc<dyn Any + Send + Sync>);
@@ -73,8 +81,16 @@ impl Denial {
             reply,
             reason: Reason::Other,
             limit: None,
-            metadata: None,
         }
+    }
+
+    /// Returns the name of the limit that denied: of a policy, as header fields state it; of a
+    /// penalty and of an override, that of the rule; of a limiter in code, the one that
+    /// [`ByLimiter::named`](crate::ByLimiter::named) and the like set. `None` if it has none, or if
+    /// no limit denied.
+    #[must_use]
+    pub fn limit(&self) -> Option<&str> {
+        self.limit.as_ref()?.name.as_deref()
     }
 
     /// Returns what the limiter in code that denied offered under this name. `None` if it offered
@@ -85,7 +101,7 @@ impl Denial {
     /// Clones the value.
     #[must_use]
     pub fn metadata<T: Clone + Send + Sync + 'static>(&self, name: Name<T>) -> Option<T> {
-        let mut all = self.metadata.iter().flat_map(|all| &all.0);
+        let mut all = self.limit.iter().flat_map(|limit| &limit.metadata);
         all.find_map(|(text, value)| {
             let value = value.downcast_ref::<T>().filter(|_| *text == name.text());
             value.cloned()
@@ -348,7 +364,7 @@ impl DenialSettings {
     /// let settings = DenialSettings::new()
     ///     .carrying(REASON_PHRASE)
     ///     .responding(|denial, response| {
-    ///         let limit = denial.limit.as_deref().unwrap_or("service");
+    ///         let limit = denial.limit().unwrap_or("service");
     ///         let reason = denial.metadata(REASON_PHRASE).unwrap_or("denied");
     ///         response.map(|_| Bytes::from(format!("{limit}: {reason}")))
     ///     });
@@ -529,17 +545,16 @@ pub(crate) struct Replies {
 }
 
 /// The reply to a request that a limit denied, and the limit's name.
-#[derive(Clone)]
 struct LimitReply {
     reply: Reply,
-    name: Option<Arc<str>>,
+    limit: Option<Arc<About>>,
 }
 
 impl LimitReply {
     fn denial(&self, now: Timestamp, retry: Retry, reason: Reason) -> Denial {
         Denial {
             reason,
-            limit: self.name.clone(),
+            limit: self.limit.clone(),
             ..Denial::new(now, retry, self.reply.clone())
         }
     }
@@ -560,13 +575,13 @@ impl Default for Replies {
 }
 
 impl Replies {
-    pub(crate) fn of_limiter(settings: &DenialSettings, name: Option<Arc<str>>) -> Self {
+    pub(crate) fn of_limiter(settings: &DenialSettings, name: Option<&str>) -> Self {
         let (unidentified, text) = &settings.unidentified;
         Self {
             to_the_instant: settings.jitter.is_some() || settings.respond.is_some(),
             any: LimitReply {
-                reply: settings.reply(settings.status, None, name.as_deref()),
-                name,
+                reply: settings.reply(settings.status, None, name),
+                limit: name.map(About::named),
             },
             carried: settings.carried.clone(),
             no_address: Reply::new(
@@ -600,7 +615,7 @@ impl Replies {
                         states_retry: rule.has_headers(),
                         ..settings.reply(status, message.as_deref(), Some(&name))
                     },
-                    name: Some(name.into()),
+                    limit: Some(About::named(&name)),
                 }
             };
             let (unidentified, text) = &settings.unidentified;
@@ -612,7 +627,7 @@ impl Replies {
                     .map(|(index, limit)| of(index, Some(limit)))
                     .collect(),
                 other: LimitReply {
-                    name: Some(rule.name().into()),
+                    limit: Some(About::named(rule.name())),
                     ..of(0, rule.limits().first())
                 },
                 unidentified: Reply::new(*unidentified, text.of(Some(rule))),
@@ -678,7 +693,10 @@ impl Replies {
         if !self.carried.is_empty() {
             let all = self.carried.iter();
             let all = all.filter_map(|carry| carry(limiter, now, denied));
-            denial.metadata = Some(Box::new(AllCarried(all.collect())));
+            denial.limit = Some(Arc::new(About {
+                name: denial.limit().map(Into::into),
+                metadata: all.collect(),
+            }));
         }
         denial
     }

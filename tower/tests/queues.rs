@@ -86,7 +86,7 @@ async fn requests_wait_for_a_limiter_in_their_order() {
             denial.reason,
             Reason::Queue(Rejected::QueueFull { .. })
         ));
-        *response.body_mut() = denial.limit.as_deref().unwrap().to_owned().into();
+        *response.body_mut() = denial.limit().unwrap().to_owned().into();
         response
     });
     let layer = RateLimitLayer::builder(judge).denials(denials);

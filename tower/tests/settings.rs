@@ -681,7 +681,7 @@ fn a_denial_says_which_limiter_in_code_denied_and_why() {
             let policies = body
                 .split_once("policies")
                 .map(|(_, names)| names.to_owned());
-            let limit = denial.limit.as_deref().unwrap_or("-");
+            let limit = denial.limit().unwrap_or("-");
             let (reason, route) = (denial.metadata(REASON_PHRASE), denial.metadata(ROUTE));
             let used = denial
                 .metadata(USED_SHARE)
@@ -762,10 +762,10 @@ fn a_denial_of_a_policy_has_a_reason_and_the_name_of_the_limit() {
         Rule::new("all")
             .limit("9/s".parse().unwrap())
             .limit("1/h".parse::<Limit>().unwrap().named("hourly"))
-            .penalty(Duration::from_secs(60)),
+            .penalty(Duration::from_mins(1)),
     ];
     let denials = DenialSettings::new().responding(|denial, response| {
-        let told = format!("{:?} {:?}", denial.limit.as_deref(), denial.reason);
+        let told = format!("{:?} {:?}", denial.limit(), denial.reason);
         response.map(|_| told.into())
     });
     let judges = ByPolicy::new(Policy::new(rules).unwrap());

@@ -2,7 +2,6 @@
 
 use core::fmt;
 use core::net::IpAddr;
-use std::sync::Arc;
 
 use portcullis_core::{
     Clock, FixedWindowRules, IntoRules, Key, KeyHash, Keyed, KeyedRules, Keys, Line, RandomSeed,
@@ -37,7 +36,7 @@ pub struct ByKey<R, F> {
     /// Whether the key is the address of the client.
     needs_address: bool,
     by_cost: bool,
-    name: Option<Arc<str>>,
+    name: Option<Box<str>>,
     replies: Replies,
 }
 
@@ -179,7 +178,7 @@ where
     type Permits = Nothing;
 
     fn prepare(&mut self, settings: &DenialSettings) {
-        self.replies = Replies::of_limiter(settings, self.name.clone());
+        self.replies = Replies::of_limiter(settings, self.name.as_deref());
     }
 
     #[inline]

@@ -31,7 +31,7 @@ pub struct ByLimiter<L> {
     by_cost: bool,
     /// Whether permits may return by release, so that they are kept.
     keeps: bool,
-    name: Option<Arc<str>>,
+    name: Option<Box<str>>,
     pub(super) replies: Replies,
 }
 
@@ -164,7 +164,7 @@ where
     type Permits = Lease<Arc<L>>;
 
     fn prepare(&mut self, settings: &DenialSettings) {
-        self.replies = Replies::of_limiter(settings, self.name.clone());
+        self.replies = Replies::of_limiter(settings, self.name.as_deref());
     }
 
     #[inline]

@@ -71,6 +71,9 @@ where
     }
 }
 
+/// The limiter of a key, with a pointer to its table.
+type OwnedKey<T, C, R, H> = QueueKey<Arc<KeyedQueue<T, C, R, H>>>;
+
 /// Judges requests by a limiter for each key, in code, with a queue for each key. Each request
 /// takes one permit, or [its cost](Self::by_cost). Its permits return at the end of its response,
 /// if the limiters have permits at once.
@@ -94,7 +97,7 @@ pub struct ByKeyedQueue<Q, F> {
     queue: Arc<Q>,
     key: F,
     by_cost: bool,
-    name: Option<Arc<str>>,
+    name: Option<Box<str>>,
     replies: Replies,
 }
 
@@ -141,7 +144,7 @@ where
         &self,
         now: impl FnOnce() -> Timestamp,
         head: &RequestHead<'_>,
-    ) -> Result<QueueKey<Arc<KeyedQueue<T, C, R, H>>>, Denial> {
+    ) -> Result<OwnedKey<T, C, R, H>, Denial> {
         match (self.key)(head) {
             Some(key) => Ok(self.queue.owned_key(&key)),
             None => Err(self.replies.without_key(now(), false)),
@@ -170,7 +173,7 @@ where
     type Permits = Lease<QueueKey<Arc<KeyedQueue<T, C, R, H>>>>;
 
     fn prepare(&mut self, settings: &DenialSettings) {
-        self.replies = Replies::of_limiter(settings, self.name.clone());
+        self.replies = Replies::of_limiter(settings, self.name.as_deref());
     }
 
     fn decide_at(

@@ -381,7 +381,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: DENIAL,
         within: "impl LimitReply",
-        text: "limit: self.name.clone(),",
+        text: "limit: self.limit.clone(),",
         by: "limit: None,",
         test: (
             "settings",
