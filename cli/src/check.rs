@@ -99,6 +99,7 @@ fn verdict(explained: &Explained<'_>, decided: Option<&str>) -> String {
             return "skipped: the request lacks a part of the key".into();
         }
         Considered::Counts => return "counts activity: it has no limits".into(),
+        Considered::NoAddress => "denied: the request has no address".into(),
         Considered::Unidentified => "denied: the request lacks a part of the key".into(),
         Considered::Exempt => "allowed: the client is exempt".into(),
         Considered::Limits {

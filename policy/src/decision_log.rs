@@ -15,7 +15,7 @@ use crate::{Decision, Outcome, Request, Rule};
 ///
 /// | field | what it is |
 /// |---|---|
-/// | `outcome` | `allowed`, `exempt`, `no rule`, `denied`, `penalized`, `crowded`, `unidentified` or `path` |
+/// | `outcome` | `allowed`, `exempt`, `no rule`, `denied`, `penalized`, `crowded`, `no address`, `unidentified` or `path` |
 /// | `rule` | the name of the rule that decided, or of the shadow rule |
 /// | `limit` | the limit that denied |
 /// | `method`, `host`, `cost` | those of the request |
@@ -247,6 +247,7 @@ fn name_of(outcome: Outcome) -> &'static str {
         Outcome::NoRule => "no rule",
         Outcome::Exempt => "exempt",
         Outcome::Allowed => "allowed",
+        Outcome::NoAddress => "no address",
         Outcome::Unidentified => "unidentified",
         Outcome::Path(_) => "path",
         Outcome::Stored => "stored",

@@ -81,7 +81,8 @@ const KINDS: [(&str, Kind); 5] = [
     ("concurrency", Kind::Concurrency),
 ];
 
-const ON_MISSING: [(&str, OnMissing); 3] = [
+const ON_MISSING: [(&str, OnMissing); 4] = [
+    ("need-address", OnMissing::NeedAddress),
     ("share", OnMissing::Share),
     ("deny", OnMissing::Deny),
     ("skip", OnMissing::Skip),
@@ -135,7 +136,7 @@ impl Policy {
     /// tiers = ["free"]
     /// properties = { region = ["eu", "us"] }
     /// key = ["address/32/64", "header:X-Tenant"]
-    /// on_missing = "share"          # or deny, skip
+    /// on_missing = "need-address"   # or share, deny, skip
     /// keys = 1000                   # that can be in use at once
     /// limits = [
     ///     "5/m",

@@ -50,20 +50,21 @@ pub(crate) enum Text {
 }
 
 impl Text {
-    /// The text, or `None` if the request does not have it.
-    pub(crate) fn of<'r>(&self, request: &'r Request<'_>) -> Option<&'r str> {
+    /// The bytes of the text, or `None` if the request does not have it. The bytes of a header need
+    /// not be UTF-8: each such value is a key of its own.
+    pub(crate) fn of<'r>(&self, request: &'r Request<'_>) -> Option<&'r [u8]> {
         let text = match self {
             Self::Method => match request.method {
-                "HEAD" => "GET",
-                method => method,
+                "HEAD" => b"GET",
+                method => method.as_bytes(),
             },
-            Self::Tier => request.tier,
-            Self::Header(name) => request.headers.value(name)?,
+            Self::Tier => request.tier.as_bytes(),
+            Self::Header(name) => request.headers.bytes(name)?,
             Self::FirstHeader(names) => {
-                let mut values = names.iter().filter_map(|name| request.headers.value(name));
+                let mut values = names.iter().filter_map(|name| request.headers.bytes(name));
                 values.find(|value| !value.is_empty())?
             }
-            Self::Property(name) => request.properties.value(name)?,
+            Self::Property(name) => request.properties.bytes(name)?,
         };
         (!text.is_empty()).then_some(text)
     }
@@ -324,7 +325,17 @@ pub(crate) struct KeyOf<'k> {
     key: &'k Key,
     request: &'k Request<'k>,
     path_rules: PathRules,
-    is_complete: core::cell::Cell<bool>,
+    lacks: core::cell::Cell<Lacks>,
+}
+
+/// What a request lacks of a key.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Lacks {
+    Nothing,
+    /// A part other than the address.
+    Part,
+    /// The address, and maybe other parts.
+    Address,
 }
 
 impl<'k> KeyOf<'k> {
@@ -333,24 +344,33 @@ impl<'k> KeyOf<'k> {
             key,
             request,
             path_rules,
-            is_complete: core::cell::Cell::new(true),
+            lacks: core::cell::Cell::new(Lacks::Nothing),
         }
     }
 
     /// Whether the request had all parts, once the key has been hashed.
+    #[inline]
     pub(crate) fn is_complete(&self) -> bool {
-        self.is_complete.get()
+        self.lacks.get() == Lacks::Nothing
+    }
+
+    /// Whether the request lacked the address, once the key has been hashed.
+    #[inline]
+    pub(crate) fn lacks_address(&self) -> bool {
+        self.lacks.get() == Lacks::Address
     }
 }
 
 impl Hash for KeyOf<'_> {
-    /// Each part ends with a byte that text does not contain, so that the bytes of one part cannot
-    /// pass for those of the next. A path may contain any byte, so the bytes are also unique when
-    /// they are read from the end: a path ends with the number of its components, and an address
-    /// begins and ends with its version. A missing part is a byte of its own.
+    /// Each part ends with a byte that UTF-8 does not contain, so that the bytes of one part cannot
+    /// pass for those of the next. A path and a header may contain any byte, so the bytes are also
+    /// unique when they are read from the end: a path ends with the number of its components, text
+    /// that contains such a byte with its length and an end of its own, and an address begins and
+    /// ends with its version. A missing part is a byte of its own.
     fn hash<H: Hasher>(&self, hasher: &mut H) {
         const PRESENT: u8 = 0xff;
         const MISSING: u8 = 0xfe;
+        const WITH_LENGTH: u8 = 0xfd;
         for part in &self.key.parts {
             let is_present = match part {
                 Part::Address { v4, v6 } => match self.request.address.map(|a| a.to_canonical()) {
@@ -391,7 +411,11 @@ impl Hash for KeyOf<'_> {
                 }
                 Part::Text(text) => match text.of(self.request) {
                     Some(text) => {
-                        hasher.write(text.as_bytes());
+                        hasher.write(text);
+                        if text.iter().any(|&byte| byte >= WITH_LENGTH) {
+                            hasher.write_usize(text.len());
+                            hasher.write_u8(WITH_LENGTH);
+                        }
                         true
                     }
                     None => false,
@@ -400,7 +424,10 @@ impl Hash for KeyOf<'_> {
             };
             hasher.write_u8(if is_present { PRESENT } else { MISSING });
             if !is_present {
-                self.is_complete.set(false);
+                self.lacks.set(match (part, self.lacks.get()) {
+                    (Part::Address { .. }, _) | (_, Lacks::Address) => Lacks::Address,
+                    _ => Lacks::Part,
+                });
             }
         }
     }

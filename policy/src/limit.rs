@@ -251,6 +251,9 @@ impl Limit {
     /// the window. It may be shorter or longer than the period. Only with
     /// [`Algorithm::WindowFromRequest`].
     ///
+    /// If several limits of a rule deny a request, the first one decides, in the order of the
+    /// limits. Only that one starts its wait.
+    ///
     /// ```
     /// # use core::time::Duration;
     /// # use portcullis_policy::{Algorithm, Limit};

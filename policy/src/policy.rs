@@ -100,6 +100,7 @@ pub(crate) struct Active {
 pub(crate) enum Verdict {
     Skipped,
     Exempt,
+    NoAddress,
     Unidentified,
     Stored,
     /// Without limits there is no state.
@@ -114,6 +115,7 @@ impl Verdict {
         Some(match *self {
             Self::Skipped => return None,
             Self::Exempt => Outcome::Exempt,
+            Self::NoAddress => Outcome::NoAddress,
             Self::Unidentified => Outcome::Unidentified,
             Self::Stored => Outcome::Stored,
             Self::Granted(_) => Outcome::Allowed,
@@ -127,7 +129,9 @@ impl Verdict {
         match *self {
             Self::Granted(place) => place,
             Self::Denied(place, _) => Some(place),
-            Self::Skipped | Self::Exempt | Self::Unidentified | Self::Stored => None,
+            Self::Skipped | Self::Exempt | Self::NoAddress | Self::Unidentified | Self::Stored => {
+                None
+            }
         }
     }
 }
@@ -136,6 +140,7 @@ impl Verdict {
 pub(crate) enum Unasked {
     Skipped,
     Exempt,
+    NoAddress,
     Unidentified,
     NoLimits,
 }
@@ -146,6 +151,7 @@ impl From<Unasked> for Verdict {
         match unasked {
             Unasked::Skipped => Self::Skipped,
             Unasked::Exempt => Self::Exempt,
+            Unasked::NoAddress => Self::NoAddress,
             Unasked::Unidentified => Self::Unidentified,
             Unasked::NoLimits => Self::Granted(None),
         }
@@ -235,9 +241,11 @@ impl Active {
         let found = of(&key).ok_or_else(|| self.unless_it_counts(Unasked::NoLimits))?;
         match rule.on_missing {
             OnMissing::Share => Ok(found),
+            OnMissing::NeedAddress if !key.lacks_address() => Ok(found),
             _ if key.is_complete() => Ok(found),
-            OnMissing::Deny => Err(Unasked::Unidentified),
             OnMissing::Skip => Err(Unasked::Skipped),
+            _ if key.lacks_address() => Err(Unasked::NoAddress),
+            OnMissing::NeedAddress | OnMissing::Deny => Err(Unasked::Unidentified),
         }
     }
 
@@ -623,7 +631,7 @@ impl Policy {
             match active.asked(request, self.path_rules) {
                 Err(Unasked::Skipped) => return ControlFlow::Continue(()),
                 Err(Unasked::Exempt | Unasked::NoLimits) => {}
-                Ok(()) | Err(Unasked::Unidentified) => limiting = Some(rule),
+                Ok(()) | Err(Unasked::Unidentified | Unasked::NoAddress) => limiting = Some(rule),
             }
             ControlFlow::Break(())
         })?;
@@ -728,6 +736,7 @@ impl Policy {
                 }
             }
             Err(Unasked::Exempt) => Considered::Exempt,
+            Err(Unasked::NoAddress) => Considered::NoAddress,
             Err(Unasked::Unidentified) => Considered::Unidentified,
             Err(Unasked::Skipped) if active.only_counts() => Considered::Counts,
             Err(Unasked::Skipped) => Considered::Skipped,
@@ -752,11 +761,12 @@ impl Policy {
     }
 
     /// Calls `visit` with each rule with thresholds that counts a request, their state and the
-    /// place of the request's key in it.
+    /// place of the request's key in it. `None` if the request lacks the address, and the rule needs
+    /// it.
     pub(crate) fn visit_activity<'p>(
         &'p self,
         request: &Request<'_>,
-        mut visit: impl FnMut(&'p Rule, &'p Activity, Address),
+        mut visit: impl FnMut(&'p Rule, &'p Activity, Option<Address>),
     ) -> Result<(), PathError> {
         let readings = self.path_rules.readings(request.path)?;
         // Which rules an earlier reading has found, if there are several readings.
@@ -778,10 +788,15 @@ impl Policy {
                     && !active.exempts(request)
                 {
                     let key = KeyOf::new(&active.rule.key, request, self.path_rules);
-                    if let Some(at) = activity.locate(&key)
-                        && (active.rule.on_missing == OnMissing::Share || key.is_complete())
-                    {
-                        visit(&active.rule, activity, at);
+                    let Some(at) = activity.locate(&key) else {
+                        return ControlFlow::Continue(());
+                    };
+                    match active.rule.on_missing {
+                        OnMissing::NeedAddress if key.lacks_address() => {
+                            visit(&active.rule, activity, None);
+                        }
+                        OnMissing::Deny | OnMissing::Skip if !key.is_complete() => {}
+                        _ => visit(&active.rule, activity, Some(at)),
                     }
                 }
                 ControlFlow::Continue(())
@@ -1205,8 +1220,8 @@ pub struct Answer<'p> {
     pub rule: &'p Rule,
     /// Its index in [`Policy::rules`].
     pub index: usize,
-    /// [`Outcome::Allowed`], [`Exempt`](Outcome::Exempt), [`Unidentified`](Outcome::Unidentified)
-    /// or [`Denied`](Outcome::Denied). The outcome of a shadow rule is what it would decide.
+    /// [`Outcome::Allowed`], [`Exempt`](Outcome::Exempt), [`NoAddress`](Outcome::NoAddress),
+    /// [`Unidentified`](Outcome::Unidentified) or [`Denied`](Outcome::Denied). The outcome of a shadow rule is what it would decide.
     pub outcome: Outcome,
 }
 
@@ -1235,7 +1250,10 @@ pub enum Outcome {
         /// Why the limit denied.
         denied: Denied,
     },
-    /// Denied: the request lacks a part of the rule's key.
+    /// Denied: the rule's key has the address of the client, and the [`Request`] has none. The
+    /// program is not set up for the rule: see [`OnMissing::NeedAddress`].
+    NoAddress,
+    /// Denied: the request lacks another part of the rule's key.
     Unidentified,
     /// Denied: the path is too long to be matched, or services read it in different ways.
     Path(PathError),
@@ -1283,7 +1301,7 @@ impl<'p> Decision<'p> {
                     _ => store.release(place.at, self.cost),
                 }
             }
-            Verdict::Denied(..) | Verdict::Unidentified => {
+            Verdict::Denied(..) | Verdict::NoAddress | Verdict::Unidentified => {
                 self.shadow_denied.get_or_insert(rule);
             }
             // A store is asked later, by `decide_stored_at`.
@@ -1646,7 +1664,9 @@ pub enum Considered<'p> {
     Skipped,
     /// The rule has thresholds and no limits. It counts activity, and decides no requests.
     Counts,
-    /// The request lacks a part of the key, and would be denied.
+    /// The request lacks the address, which is a part of the key, and would be denied.
+    NoAddress,
+    /// The request lacks another part of the key, and would be denied.
     Unidentified,
     /// The rule exempts the client.
     Exempt,

@@ -50,14 +50,29 @@ impl Kind {
 /// ```
 /// use portcullis_policy::Fields;
 /// let headers = [("X-Api-Key", "k1")];
+/// assert_eq!(headers.bytes("x-api-key"), Some(&b"k1"[..]));
 /// assert_eq!(headers.value("x-api-key"), Some("k1"));
 /// ```
 pub trait Fields {
-    /// Returns the value under `name`.
-    fn value(&self, name: &str) -> Option<&str>;
+    /// Returns the value under `name`, which need not be UTF-8: the value of a header of HTTP is
+    /// any bytes. A [key](crate::Key) tells all values apart.
+    fn bytes(&self, name: &str) -> Option<&[u8]>;
+
+    /// Returns the value under `name` as text. `None` if there is none, or if it is not UTF-8: then
+    /// it equals no text of a rule.
+    #[inline]
+    fn value(&self, name: &str) -> Option<&str> {
+        core::str::from_utf8(self.bytes(name)?).ok()
+    }
 }
 
 impl<K: AsRef<str>, V: AsRef<str>> Fields for [(K, V)] {
+    #[inline]
+    fn bytes(&self, name: &str) -> Option<&[u8]> {
+        self.value(name).map(str::as_bytes)
+    }
+
+    // The text is known to be UTF-8.
     #[inline]
     fn value(&self, name: &str) -> Option<&str> {
         let mut all = self.iter();
@@ -68,12 +83,22 @@ impl<K: AsRef<str>, V: AsRef<str>> Fields for [(K, V)] {
 
 impl<K: AsRef<str>, V: AsRef<str>, const N: usize> Fields for [(K, V); N] {
     #[inline]
+    fn bytes(&self, name: &str) -> Option<&[u8]> {
+        self[..].bytes(name)
+    }
+
+    #[inline]
     fn value(&self, name: &str) -> Option<&str> {
         self[..].value(name)
     }
 }
 
 impl<K: AsRef<str>, V: AsRef<str>> Fields for Vec<(K, V)> {
+    #[inline]
+    fn bytes(&self, name: &str) -> Option<&[u8]> {
+        self[..].bytes(name)
+    }
+
     #[inline]
     fn value(&self, name: &str) -> Option<&str> {
         self[..].value(name)
@@ -107,7 +132,8 @@ pub struct Request<'a> {
     pub path: &'a str,
     /// The host that the request is for, with or without a port. Default empty.
     pub host: &'a str,
-    /// The address of the client. Default `None`.
+    /// The address of the client. Default `None`: a rule whose key has the address then denies the
+    /// request, unless its [`OnMissing`](crate::OnMissing) says otherwise.
     pub address: Option<IpAddr>,
     /// The client's service tier, such as `free`. Default empty.
     pub tier: &'a str,

@@ -81,17 +81,28 @@ pub(crate) struct KeyOverride {
 /// What a rule does with a request that lacks a part of the rule's [`Key`], such as a header. A
 /// part that is empty is missing too.
 ///
+/// A header is the client's to send. The address is not: a program that knows the addresses of its
+/// clients knows one for each request. So if an address is missing, the program is not set up for
+/// its rules, and all clients would share one limit. By default such a request is denied instead,
+/// which the first request shows.
+///
 /// ```
 /// use portcullis_policy::OnMissing;
-/// assert_eq!(OnMissing::default(), OnMissing::Share);
+/// assert_eq!(OnMissing::default(), OnMissing::NeedAddress);
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum OnMissing {
-    /// The missing part counts as one more value: all requests without it share a limit.
+    /// A request without an address is denied, as
+    /// [`Outcome::NoAddress`](crate::Outcome::NoAddress). Any other missing part counts as one more
+    /// value: all requests without it share a limit.
     #[default]
+    NeedAddress,
+    /// Each missing part counts as one more value: all requests without it share a limit, also those
+    /// without an address. For programs where clients have none, such as behind a Unix socket.
     Share,
-    /// The request is denied.
+    /// The request is denied: as [`Outcome::NoAddress`](crate::Outcome::NoAddress) if it lacks the
+    /// address, and otherwise as [`Outcome::Unidentified`](crate::Outcome::Unidentified).
     Deny,
     /// The rule does not apply. The next rule that the request matches decides.
     Skip,
@@ -247,7 +258,8 @@ impl Rule {
         self
     }
 
-    /// Sets what happens to a request that lacks a part of the key. Default [`OnMissing::Share`].
+    /// Sets what happens to a request that lacks a part of the key. Default
+    /// [`OnMissing::NeedAddress`].
     ///
     /// ```
     /// # use portcullis_policy::{Key, OnMissing, Rule};
@@ -672,7 +684,8 @@ impl Rule {
     /// Whether the client of a request is exempt.
     pub(crate) fn exempts(&self, request: &Request<'_>, networks: &[IpNet]) -> bool {
         let lists = |(text, values): &(Text, Arc<Values>)| {
-            text.of(request).is_some_and(|text| values.contains(text))
+            let text = text.of(request).and_then(|text| str::from_utf8(text).ok());
+            text.is_some_and(|text| values.contains(text))
         };
         let address = request.address.map(|address| address.to_canonical());
         self.exempt.iter().any(lists)

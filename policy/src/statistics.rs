@@ -303,7 +303,7 @@ impl Statistics {
             // Not decided.
             Outcome::Stored => return,
             Outcome::Exempt => return add(&counts.exempt),
-            Outcome::Unidentified => add(&counts.unidentified),
+            Outcome::NoAddress | Outcome::Unidentified => add(&counts.unidentified),
             Outcome::Denied { limit: None, .. } => add(&counts.penalized),
             Outcome::Denied {
                 denied: Denied::Crowded { .. },

@@ -14,9 +14,10 @@
 //! All tables of a rule have the same hasher and the same number of lines, or of groups of lines.
 //! So the address of a key is the same in each of them: a decision hashes the key once.
 //!
-//! Each decision asks the limits in their order, and the first one that denies decides. So if
-//! several limits share a table and others do not, a denial asks the limits before the one that
-//! denied once more.
+//! The first limit that denies decides, in the order of the limits, and only it starts its wait, if
+//! it has one. The table that several limits share is asked first, because its limits write nothing
+//! when they deny. So if one of them denies, the limits before it with tables of their own are asked
+//! next. All other tables are in the order of their limits.
 //!
 //! A penalty is a window of one permit that the first denial opens and takes from. While it is
 //! open, the key is denied.
@@ -802,7 +803,8 @@ impl Store {
     }
 
     /// Takes `n` permits from each limit, or from none. `key` is asked for the limiter of each
-    /// table, and `limit` for the index of its limits in this store.
+    /// table, and `limit` for the index of its limits in this store. The table that several limits
+    /// share is asked first.
     fn take_any<'t>(
         &self,
         at: Address,
@@ -812,18 +814,26 @@ impl Store {
         limit: impl Fn(usize, usize) -> Option<usize>,
     ) -> Result<(), (usize, Denied)> {
         let (limit, by) = (&limit, &Cell::new(None::<DeniedBy>));
-        let taken = self.take_tables(now, n, |table| Watched {
-            key: key(table),
-            take: move |key: &KeyLimit<'_>, now, n| match key {
-                KeyLimit::Several(key) => {
-                    let taken = notes.take_each(|nth| limit(table, nth), *key, now, n);
-                    by.set(taken.err());
-                    taken.map(|()| Receipt::NONE).map_err(|by| by.denied)
-                }
-                key => notes.take(limit(table, 0), key, now, n),
-            },
+        let table_at = |place: usize| match self.shared_table() {
+            None => place,
+            Some(shared) => place.checked_sub(1).unwrap_or(shared),
+        };
+        let taken = self.take_tables(now, n, |place| {
+            let table = table_at(place);
+            Watched {
+                key: key(table),
+                take: move |key: &KeyLimit<'_>, now, n| match key {
+                    KeyLimit::Several(key) => {
+                        let taken = notes.take_each(|nth| limit(table, nth), *key, now, n);
+                        by.set(taken.err());
+                        taken.map(|()| Receipt::NONE).map_err(|by| by.denied)
+                    }
+                    key => notes.take(limit(table, 0), key, now, n),
+                },
+            }
         });
-        taken.map_err(|(table, denied)| {
+        taken.map_err(|(place, denied)| {
+            let table = table_at(place);
             let (nth, denied) = match (key(table), by.get()) {
                 (KeyLimit::Several(_), Some(by)) => (by.index, by.denied),
                 // Only looked at.
@@ -842,8 +852,17 @@ impl Store {
         })
     }
 
-    /// The first limit that denies, after a denial by the limit `by`. The tables of the limits
-    /// before it may come after its own.
+    /// The index of the table that several limits share, which is the last one.
+    fn shared_table(&self) -> Option<usize> {
+        match &*self.tables {
+            [others @ .., Table::Several(_)] => Some(others.len()),
+            _ => None,
+        }
+    }
+
+    /// The first limit that denies, after a denial by the limit `by`. If that shares a table, the
+    /// limits before it with tables of their own have not been asked. The one that denies starts
+    /// its wait.
     fn first_denied(
         &self,
         at: Address,
@@ -851,19 +870,31 @@ impl Store {
         n: u32,
         by: (usize, Denied),
     ) -> (usize, Denied) {
-        let table = self.seats[by.0].table;
-        let is_later = |&limit: &usize| {
+        let shared = self.shared_table();
+        if shared != Some(self.seats[by.0].table) {
+            return by;
+        }
+        let is_unasked = |&limit: &usize| {
             #[cfg(feature = "live")]
             if self.has_ended(at, limit) {
                 return false;
             }
-            self.seats[limit].table > table
+            shared != Some(self.seats[limit].table)
         };
-        let denies = |limit| match self.detail(at, limit, now, n).decision {
-            Ok(()) => None,
-            Err(denied) => Some((limit, denied)),
+        let denies = |limit| {
+            let denied = self.detail(at, limit, now, n).decision.err()?;
+            self.with(at, limit, |key, _| {
+                // A window that denies a take starts its wait. No other limit writes.
+                if let KeyLimit::Cooldown(window) = key
+                    && let Ok(receipt) = window.take_at(now, n)
+                {
+                    // Another thread has returned permits since.
+                    let _: Refund = window.refund_at(now, n, receipt);
+                }
+            });
+            Some((limit, denied))
         };
-        let mut before = (0..by.0).filter(is_later);
+        let mut before = (0..by.0).filter(is_unasked);
         before.find_map(denies).unwrap_or(by)
     }
 

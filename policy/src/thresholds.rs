@@ -433,14 +433,14 @@ impl Policy {
     /// or an error of the service. Takes no permits and decides nothing.
     ///
     /// The report counts for every rule with thresholds that the request matches, whatever its
-    /// priority, unless the rule exempts the client, or does not share a limit among requests that
-    /// lack a part of the key ([`OnMissing`](crate::OnMissing)). With `n = 0`, nothing is counted.
+    /// priority, unless the rule exempts the client, or denies or skips requests that lack a part of
+    /// the key ([`OnMissing`](crate::OnMissing)). With `n = 0`, nothing is counted.
     ///
     /// Returns whether all these rules counted the report, and hold each decision that it puts in
     /// force. A rule does not if one of its tables has no room for the key (see [`Rule::keys`]), or
-    /// if another thread creates the key's state at this moment. No rule counts a request whose
-    /// path is too long. If services read the path in different ways, the rules of all of them count
-    /// it.
+    /// if another thread creates the key's state at this moment, or if the request has no address
+    /// and the rule [needs](crate::OnMissing::NeedAddress) it. No rule counts a request whose path
+    /// is too long. If services read the path in different ways, the rules of all of them count it.
     ///
     /// # Cost
     ///
@@ -464,7 +464,7 @@ impl Policy {
         }
         let mut is_counted = true;
         let visited = self.visit_activity(request, |_, activity, at| {
-            is_counted &= activity.report(at, now, n);
+            is_counted &= at.is_some_and(|at| activity.report(at, now, n));
         });
         visited.is_ok() && is_counted
     }
@@ -507,6 +507,9 @@ impl Policy {
         mut visit: impl FnMut(InForce<'p>),
     ) -> Result<(), PathError> {
         self.visit_activity(request, |rule, activity, at| {
+            let Some(at) = at else {
+                return;
+            };
             for (index, threshold) in rule.thresholds().iter().enumerate() {
                 let (sum, is_reached, is_held) = activity.level(at, now, index);
                 if is_reached || is_held {

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 
 use portcullis_core::{Denied, FixedWindow, Limiter, Rate, Retry, Timestamp, TokenBucket};
 use portcullis_policy::{
-    Algorithm, Conditions, Considered, Key, Kind, Limit, OnMissing, Outcome, PathError, PathRules,
-    Policy, Request, Rule,
+    Algorithm, Conditions, Considered, Fields, Key, Kind, Limit, OnMissing, Outcome, PathError,
+    PathRules, Policy, Request, Rule,
 };
 use proptest::prelude::*;
 
@@ -206,6 +206,160 @@ fn a_missing_part_of_the_key_is_shared_denied_or_skipped() {
         .decide_at(at(1), &GET.headers(&[("X-Key", "")]))
         .outcome();
     assert_eq!(empty, Outcome::Unidentified, "an empty value is none");
+}
+
+/// All clients of a program that does not know their addresses would share one limit.
+#[test]
+fn a_missing_address_is_shared_only_if_the_rule_says_so() {
+    let rule = || {
+        Rule::new("clients")
+            .key(Key::address().and(Key::header("X-Key")))
+            .limit(limit("1/h"))
+    };
+    let outcome = |policy: &Policy, request: Request<'_>| {
+        let decision = policy.decide_at(at(1), &request);
+        (decision.outcome(), decision.rule_index())
+    };
+    let known = GET.address("192.0.2.7".parse().unwrap());
+    let key = [("X-Key", "k")];
+    // The default. A header is the client's to send.
+    let needs = policy([rule(), Rule::new("rest").priority(1)]);
+    for request in [GET, GET.headers(&key), GET, GET.headers(&key)] {
+        assert_eq!(outcome(&needs, request), (Outcome::NoAddress, Some(0)));
+    }
+    assert_eq!(outcome(&needs, known), (Outcome::Allowed, Some(0)));
+    assert!(matches!(outcome(&needs, known).0, Outcome::Denied { .. }));
+    assert_eq!(
+        outcome(&needs, known.headers(&key)),
+        (Outcome::Allowed, Some(0))
+    );
+    let considered = &needs.explain_at(at(1), &GET).unwrap()[0];
+    assert!(matches!(considered.considered, Considered::NoAddress) && considered.decides);
+
+    let deny = policy([rule().on_missing(OnMissing::Deny)]);
+    assert_eq!(outcome(&deny, GET).0, Outcome::NoAddress);
+    assert_eq!(outcome(&deny, GET.headers(&key)).0, Outcome::NoAddress);
+    assert_eq!(outcome(&deny, known).0, Outcome::Unidentified);
+    let share = policy([rule().on_missing(OnMissing::Share)]);
+    assert_eq!(outcome(&share, GET).0, Outcome::Allowed);
+    assert!(matches!(outcome(&share, GET).0, Outcome::Denied { .. }));
+    let skip = rule().on_missing(OnMissing::Skip);
+    let skip = policy([skip, Rule::new("rest").priority(1)]);
+    assert_eq!(outcome(&skip, GET), (Outcome::Allowed, Some(1)));
+    // A shadow rule notes it, and a rule without limits needs no address.
+    let shadow = policy([rule().shadow()]);
+    let decision = shadow.decide_at(at(1), &GET);
+    assert!(decision.is_allowed() && decision.shadow_denied().is_some());
+    let free = policy([Rule::new("free").key(Key::address())]);
+    assert_eq!(outcome(&free, GET).0, Outcome::Allowed);
+}
+
+/// Headers of any bytes, as HTTP has them.
+struct Bytes<'a>(&'a [(&'a str, &'a [u8])]);
+
+impl Fields for Bytes<'_> {
+    fn bytes(&self, name: &str) -> Option<&[u8]> {
+        let mut all = self.0.iter();
+        all.find(|(known, _)| *known == name)
+            .map(|(_, value)| *value)
+    }
+}
+
+#[test]
+fn header_values_of_any_bytes_are_keys_of_their_own() {
+    let key = Key::header("A").and(Key::header("B"));
+    let rule = Rule::new("clients").key(key).limit(limit("1/h"));
+    let policy = policy([rule.on_missing(OnMissing::Deny)]);
+    let allows = |a: &[u8], b: &[u8]| {
+        let headers = [("A", a), ("B", b)];
+        let headers = Bytes(&headers);
+        allows(&policy, at(1), &GET.headers(&headers))
+    };
+    let values: [&[u8]; 10] = [
+        b"a",
+        b"\xff",
+        b"\xfe",
+        b"\xfd",
+        b"\xff\xff",
+        b"a\xffa",
+        b"\xffa\xff",
+        b"a\x01\0\0\0\0\0\0\0\xfd",
+        b"a\xff\x01\0\0\0\0\0\0\0\xfd",
+        b"\x01\0\0\0\0\0\0\0\xfd\xff",
+    ];
+    for a in values {
+        for b in values {
+            assert!(allows(a, b), "{a:?} {b:?}: no other request has this key");
+        }
+    }
+    for a in values {
+        assert!(!allows(a, a), "{a:?}");
+    }
+    let headers = [("A", &b"\xffk"[..]), ("B", b"")];
+    let headers = Bytes(&headers);
+    let request = GET.headers(&headers);
+    assert_eq!(headers.value("A"), None, "it is no text");
+    let values = policy.key_values(policy.rule("clients").unwrap(), &request);
+    assert_eq!(values.to_string(), "header:A=\u{fffd}k header:B=-");
+}
+
+/// Limits that share a table are asked in another order than those that do not.
+#[test]
+fn a_denial_starts_the_wait_of_the_first_limit_that_denies_and_of_no_other() {
+    let ten = Duration::from_secs(10);
+    // Each limit has 2 permits in 10 s, or 3.
+    let window = |n| Limit::per(n, ten).algorithm_of(Algorithm::FixedWindow);
+    let sliding = |n| Limit::per(n, ten).algorithm_of(Algorithm::SlidingWindow { segments: 2 });
+    let waits = |n| {
+        let from_request = Limit::per(n, ten).algorithm_of(Algorithm::WindowFromRequest);
+        from_request.wait(Duration::from_secs(1_000))
+    };
+    type Of<'a> = &'a dyn Fn(u64) -> Limit;
+    let kinds: [Of<'_>; 4] = [&window, &window, &sliding, &waits];
+    let decides: [fn(&Policy, Timestamp, u32) -> Option<usize>; 3] = [
+        |policy, now, n| denied_by(policy.decide_at(now, &GET.cost(n)).outcome()),
+        |policy, now, n| denied_by(policy.decide_explained_at(now, &GET.cost(n)).outcome()),
+        |policy, now, n| denied_by(policy.hold_at(now, &GET.cost(n)).outcome()),
+    ];
+    // Which kinds a rule has, in which order, and which of them are exhausted.
+    for order in 0..4_usize.pow(4) {
+        let order: Vec<usize> = (0..4).map(|nth| order / 4_usize.pow(nth) % 4).collect();
+        let is_distinct = (0..4).all(|nth| !order[..nth].contains(&order[nth]));
+        if !is_distinct {
+            continue;
+        }
+        for (first, exhausted) in (0..3).flat_map(|first| (1..16).map(move |bits| (first, bits))) {
+            let order = &order[first..];
+            let count = |kind: usize| if exhausted & 1 << kind == 0 { 3 } else { 2 };
+            let limits = || order.iter().map(|&kind| kinds[kind](count(kind)));
+            for decide in decides {
+                let rule = limits().fold(Rule::new("all"), Rule::limit).hold(ten);
+                let policy = policy([rule]);
+                assert_eq!(decide(&policy, at(1), 2), None);
+                let expected = order.iter().position(|&kind| count(kind) == 2);
+                assert_eq!(
+                    decide(&policy, at(2), 1),
+                    expected,
+                    "{order:?} {exhausted:04b}"
+                );
+                // All windows are over, but for a wait.
+                let waits = expected.filter(|&limit| order[limit] == 3);
+                assert_eq!(
+                    decide(&policy, at(32), 1),
+                    waits,
+                    "{order:?} {exhausted:04b}"
+                );
+            }
+        }
+    }
+}
+
+/// The limit that denied.
+fn denied_by(outcome: Outcome) -> Option<usize> {
+    match outcome {
+        Outcome::Denied { limit, .. } => limit,
+        _ => None,
+    }
 }
 
 #[test]

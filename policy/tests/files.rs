@@ -146,10 +146,10 @@ fn every_setting_of_a_rule_has_an_effect() {
     let decide = |request| policy.decide_at(now, &request);
     assert_eq!(decide(request).rule().unwrap().name(), "second");
     assert_eq!(decide(request).shadow_denied().unwrap().name(), "shadow");
-    assert_eq!(
-        decide(request.kind(Kind::Egress)).outcome(),
-        Outcome::Unidentified
-    );
+    let egress = request.kind(Kind::Egress);
+    assert_eq!(decide(egress).outcome(), Outcome::NoAddress);
+    let egress = egress.address("192.0.2.7".parse().unwrap());
+    assert_eq!(decide(egress).outcome(), Outcome::Unidentified);
 }
 
 #[test]
@@ -320,7 +320,7 @@ fn both_formats_give_the_same_rules() {
             "tiers": ["free"],
             "properties": { "region": ["eu", "us"] },
             "key": ["address/32/64", "header:X-Tenant"],
-            "on_missing": "share",
+            "on_missing": "need-address",
             "keys": 1000,
             "limits": [
                 "5/m",

@@ -11,7 +11,8 @@ use std::time::Instant;
 
 use portcullis_core::Timestamp;
 use portcullis_policy::{
-    Algorithm, Conditions, Considered, FileSource, Key, Limit, LivePolicy, Outcome, PathReading,
+    Algorithm, Conditions, Considered, FileSource, Key, Limit, LivePolicy, OnMissing, Outcome,
+    PathReading,
     PathRules, Policy, RefreshError, Request, Rule, RuleError, RuleSource, Sourced, Threshold,
 };
 
@@ -330,7 +331,10 @@ fn a_window_with_a_lower_count_does_not_open_again_while_its_key_is_not_used() {
 
 #[test]
 fn a_rule_with_another_key_starts_again() {
-    let rule = || Rule::new("one").limit(limit("1/h"));
+    let rule = || {
+        let rule = Rule::new("one").limit(limit("1/h"));
+        rule.on_missing(OnMissing::Share)
+    };
     let function = Key::function(|_, hasher| {
         hasher.write_u8(1);
         true

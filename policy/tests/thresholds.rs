@@ -168,6 +168,31 @@ fn a_decision_is_in_force_from_its_report_to_the_end_of_its_hold() {
 }
 
 #[test]
+fn a_report_without_an_address_is_counted_only_if_the_rule_shares_it() {
+    let rule = || {
+        Rule::new("clients")
+            .key(Key::address())
+            .threshold(Threshold::new(1, seconds(10), "deny"))
+    };
+    let (at, request) = (Timestamp::from_secs(5), Request::new("GET", "/"));
+    for (rule, expected) in [
+        (rule(), (false, Ok(false))),
+        (rule().on_missing(OnMissing::Share), (true, Ok(true))),
+        // These say that they do not count it.
+        (rule().on_missing(OnMissing::Deny), (true, Ok(false))),
+        (rule().on_missing(OnMissing::Skip), (true, Ok(false))),
+    ] {
+        let policy = Policy::new([rule]).unwrap();
+        let is_counted = policy.report_at(at, &request, 1);
+        let is_in_force = policy.is_in_force_at(at, &request, "deny");
+        assert_eq!((is_counted, is_in_force), expected);
+        let known = request.address("192.0.2.7".parse().unwrap());
+        assert!(policy.report_at(at, &known, 1));
+        assert_eq!(policy.is_in_force_at(at, &known, "deny"), Ok(true));
+    }
+}
+
+#[test]
 fn rules_with_thresholds_count_by_their_conditions_and_decide_nothing() {
     let deny = || Threshold::new(1, seconds(10), "deny");
     let policy = Policy::new([

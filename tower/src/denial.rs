@@ -10,6 +10,7 @@
 
 mod seconds;
 
+use core::any::Any;
 use core::fmt::{self, Write as _};
 use core::hash::BuildHasher;
 use core::time::Duration;
@@ -19,7 +20,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
-use portcullis_core::{Clock, Limiter, Receipt, Retry, Timestamp};
+#[cfg(feature = "queue")]
+use portcullis_async::Rejected;
+use portcullis_core::metadata::Name;
+use portcullis_core::{Clock, Denied, Limiter, Receipt, Retry, Timestamp};
 use portcullis_policy::{Decision, Limit, Outcome, PathError, Policy, Rule};
 
 /// A request that is denied.
@@ -42,13 +46,66 @@ pub struct Denial {
     pub retry: Retry,
     /// The reply, without its headers.
     pub reply: Reply,
+    /// Why the request is denied.
+    pub reason: Reason,
+    limit: Option<Arc<About>>,
 }
 
+/// What is known of the limit that denied. Behind a pointer, because a denial is an error and should
+/// be small.
+#[derive(Debug)]
+struct About {
+    name: Option<Box<str>>,
+    metadata: Vec<Carried>,
+}
+
+impl About {
+    fn named(name: &str) -> Arc<Self> {
+        Arc::new(Self {
+            name: Some(name.into()),
+            metadata: Vec::new(),
+        })
+    }
+}
+
+/// A piece of metadata: the text of its name, and its value.
+type Carried = (&'static str, Arc<dyn Any + Send + Sync>);
+
 impl Denial {
-    /// A denial.
+    /// A denial for [another reason](Reason::Other) than those of this library.
     #[must_use]
     pub const fn new(now: Timestamp, retry: Retry, reply: Reply) -> Self {
-        Self { now, retry, reply }
+        Self {
+            now,
+            retry,
+            reply,
+            reason: Reason::Other,
+            limit: None,
+        }
+    }
+
+    /// Returns the name of the limit that denied: of a policy, as header fields state it; of a
+    /// penalty and of an override, that of the rule; of a limiter in code, the one that
+    /// [`ByLimiter::named`](crate::ByLimiter::named) and the like set. `None` if it has none, or if
+    /// no limit denied.
+    #[must_use]
+    pub fn limit(&self) -> Option<&str> {
+        self.limit.as_ref()?.name.as_deref()
+    }
+
+    /// Returns what the limiter in code that denied offered under this name. `None` if it offered
+    /// nothing, if [`DenialSettings::carrying`] does not have the name, or if a policy denied.
+    ///
+    /// # Cost
+    ///
+    /// Clones the value.
+    #[must_use]
+    pub fn metadata<T: Clone + Send + Sync + 'static>(&self, name: Name<T>) -> Option<T> {
+        let mut all = self.limit.iter().flat_map(|limit| &limit.metadata);
+        all.find_map(|(text, value)| {
+            let value = value.downcast_ref::<T>().filter(|_| *text == name.text());
+            value.cloned()
+        })
     }
 
     /// Returns when to retry, in whole seconds from the time of the decision, rounded up and at
@@ -56,6 +113,48 @@ impl Denial {
     #[must_use]
     pub fn retry_seconds(&self) -> Option<u64> {
         retry_seconds(self.retry, self.now)
+    }
+}
+
+/// Why a request is denied.
+///
+/// ```
+/// use portcullis_core::{Denied, Timestamp};
+/// use portcullis_tower::Reason;
+///
+/// let denied = Denied::Exhausted { now: Timestamp::ZERO, permits: 1 };
+/// assert_eq!(Reason::Limit(denied).denied(), Some(denied));
+/// assert_eq!(Reason::Unidentified.denied(), None);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Reason {
+    /// A limit denied, or a penalty is in force.
+    Limit(Denied),
+    /// A queue in code rejected the request. Needs the feature `queue`.
+    #[cfg(feature = "queue")]
+    Queue(Rejected),
+    /// The limit is of the address of the client, and the server does not know it. The program is
+    /// not set up for this: see [`PeerAddress`](crate::PeerAddress).
+    NoAddress,
+    /// The request lacks another part of the key, such as a header.
+    Unidentified,
+    /// The path is too long to be matched.
+    Path,
+    /// The counter store of the rule has no answer, or was not asked.
+    Store,
+    /// What a [`Decide`](crate::Decide) of the program says.
+    Other,
+}
+
+impl Reason {
+    /// Returns why the limit denied, if one did.
+    #[must_use]
+    pub const fn denied(self) -> Option<Denied> {
+        match self {
+            Self::Limit(denied) => Some(denied),
+            _ => None,
+        }
     }
 }
 
@@ -70,7 +169,7 @@ pub struct Reply {
     /// The status.
     pub status: StatusCode,
     /// The header `Content-Type`, if there is a body.
-    pub content_type: Option<HeaderValue>,
+    pub content_type: Option<&'static HeaderValue>,
     /// The body.
     pub body: Bytes,
     /// Whether the response has a `Retry-After`, if time can cure the denial. Default: it has.
@@ -81,11 +180,11 @@ impl Reply {
     /// A reply with plain text, or without a body if the text is empty.
     #[must_use]
     pub fn new(status: StatusCode, text: impl Into<Bytes>) -> Self {
-        const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
+        static TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
         let body = text.into();
         Self {
             status,
-            content_type: (!body.is_empty()).then_some(TEXT),
+            content_type: (!body.is_empty()).then_some(&TEXT),
             body,
             states_retry: true,
         }
@@ -94,10 +193,10 @@ impl Reply {
     /// A reply with problem details in JSON.
     #[must_use]
     pub fn problem(status: StatusCode, json: impl Into<Bytes>) -> Self {
-        const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
+        static PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
         Self {
             status,
-            content_type: Some(PROBLEM),
+            content_type: Some(&PROBLEM),
             body: json.into(),
             states_retry: true,
         }
@@ -158,8 +257,12 @@ pub struct DenialSettings {
     states_retry: bool,
     /// The most seconds that are added, and what draws them.
     jitter: Option<(u64, RandomState)>,
+    carried: Vec<Arc<Carry>>,
     respond: Option<Arc<Respond>>,
 }
+
+/// Asks a limiter that denied for a piece of metadata.
+type Carry = dyn Fn(&dyn Limiter, Timestamp, Denied) -> Option<Carried> + Send + Sync;
 
 type Respond = dyn Fn(&Denial, Response<Bytes>) -> Response<Bytes> + Send + Sync;
 
@@ -179,6 +282,7 @@ impl DenialSettings {
             headers: Vec::new(),
             states_retry: true,
             jitter: None,
+            carried: Vec::new(),
             respond: None,
         }
     }
@@ -205,9 +309,12 @@ impl DenialSettings {
         self
     }
 
-    /// Sets the status and the text for requests that lack a part of the rule's key, if the rule
-    /// [denies](portcullis_policy::OnMissing::Deny) them. Default: 503, as in Ocelot, and a text
-    /// that names the rule.
+    /// Sets the status and the text for requests that lack a part of the key: if the rule
+    /// [denies](portcullis_policy::OnMissing::Deny) them, or if a limiter in code has no key for
+    /// them. Default: 503, as in Ocelot, and a text that names the rule.
+    ///
+    /// A request without an [address](crate::PeerAddress) is no fault of the client: if the key
+    /// needs one, the reply has the status 500.
     pub fn unidentified(mut self, status: StatusCode, text: impl Into<Bytes>) -> Self {
         self.unidentified = (status, Unidentified::Text(text.into()));
         self
@@ -240,8 +347,40 @@ impl DenialSettings {
         self
     }
 
+    /// Takes a piece of metadata of each limiter in code that denies, for
+    /// [`Denial::metadata`]: for example a
+    /// [reason](portcullis_core::metadata::REASON_PHRASE), or what a limiter of the program offers.
+    ///
+    /// # Cost
+    ///
+    /// A denial asks the limiter, and allocates.
+    ///
+    /// ```
+    /// use bytes::Bytes;
+    /// use portcullis_core::metadata::REASON_PHRASE;
+    /// use portcullis_tower::DenialSettings;
+    ///
+    /// // The reply says which limiter denied, and why.
+    /// let settings = DenialSettings::new()
+    ///     .carrying(REASON_PHRASE)
+    ///     .responding(|denial, response| {
+    ///         let limit = denial.limit().unwrap_or("service");
+    ///         let reason = denial.metadata(REASON_PHRASE).unwrap_or("denied");
+    ///         response.map(|_| Bytes::from(format!("{limit}: {reason}")))
+    ///     });
+    /// # let _ = settings;
+    /// ```
+    pub fn carrying<T: Clone + Send + Sync + 'static>(mut self, name: Name<T>) -> Self {
+        self.carried.push(Arc::new(move |limiter, now, denied| {
+            let value = name.of_denied(limiter, now, denied)?;
+            Some((name.text(), Arc::new(value)))
+        }));
+        self
+    }
+
     /// Sets a function that gets each denial and the response to it, and returns the response to
-    /// send. The body is the [message](Rule::with_message) of the rule, which can tell rules apart.
+    /// send. The denial has the [reason](Denial::reason) and the name of the
+    /// [limit](Denial::limit).
     ///
     /// ```
     /// use http::HeaderValue;
@@ -287,7 +426,7 @@ impl DenialSettings {
     /// A response of a reply, which is not cloned once more.
     fn assembled(&self, reply: Reply, mut headers: HeaderMap) -> Response<Bytes> {
         if let Some(content_type) = reply.content_type {
-            headers.insert(header::CONTENT_TYPE, content_type);
+            headers.insert(header::CONTENT_TYPE, content_type.clone());
         }
         for (name, value) in &self.headers {
             headers.append(name, value.clone());
@@ -315,11 +454,17 @@ impl DenialSettings {
 }
 
 impl Unidentified {
-    fn of(&self, rule: &Rule) -> Bytes {
-        let name = rule.name();
-        match self {
-            Self::Named => format!("The rule `{name}` could not identify the client.").into(),
-            Self::Ocelot => {
+    fn of(&self, rule: Option<&Rule>) -> Bytes {
+        match (self, rule) {
+            (Self::Named | Self::Ocelot, None) => {
+                Bytes::from_static(b"The client could not be identified.")
+            }
+            (Self::Named, Some(rule)) => {
+                let name = rule.name();
+                format!("The rule `{name}` could not identify the client.").into()
+            }
+            (Self::Ocelot, Some(rule)) => {
+                let name = rule.name();
                 let limit = rule.limits().first().map(limit_text).unwrap_or_default();
                 let text = format!(
                     "Rate limiting client could not be identified for the route '{name}' due to a \
@@ -327,7 +472,7 @@ impl Unidentified {
                 );
                 text.into()
             }
-            Self::Text(text) => text.clone(),
+            (Self::Text(text), _) => text.clone(),
         }
     }
 }
@@ -377,12 +522,17 @@ fn push_json(json: &mut String, text: &str) {
 }
 
 /// The replies of one that judges.
-#[derive(Debug)]
 pub(crate) struct Replies {
     /// Whether more than the whole seconds until a retry depends on the time of a denial.
     to_the_instant: bool,
     /// Without a rule.
-    any: Reply,
+    any: LimitReply,
+    /// What to ask a limiter that denies.
+    carried: Vec<Arc<Carry>>,
+    /// For a request that lacks the address of the client.
+    no_address: Reply,
+    /// For a request without a key.
+    unidentified: Reply,
     /// In the order of [`Policy::rules`].
     rules: Box<[RuleReplies]>,
     path_too_long: Reply,
@@ -396,26 +546,51 @@ pub(crate) struct Replies {
     metrics: std::sync::OnceLock<portcullis_policy::Metrics>,
 }
 
-#[derive(Debug)]
+/// The reply to a request that a limit denied, and the limit's name.
+struct LimitReply {
+    reply: Reply,
+    limit: Option<Arc<About>>,
+}
+
+impl LimitReply {
+    fn denial(&self, now: Timestamp, retry: Retry, reason: Reason) -> Denial {
+        Denial {
+            reason,
+            limit: self.limit.clone(),
+            ..Denial::new(now, retry, self.reply.clone())
+        }
+    }
+}
+
 struct RuleReplies {
     /// In the order of the rule's limits.
-    limits: Box<[Reply]>,
+    limits: Box<[LimitReply]>,
     /// A penalty, or a limit of an override that the rule does not have.
-    other: Reply,
+    other: LimitReply,
     unidentified: Reply,
 }
 
 impl Default for Replies {
     fn default() -> Self {
-        Self::of_limiter(&DenialSettings::new())
+        Self::of_limiter(&DenialSettings::new(), None)
     }
 }
 
 impl Replies {
-    pub(crate) fn of_limiter(settings: &DenialSettings) -> Self {
+    pub(crate) fn of_limiter(settings: &DenialSettings, name: Option<&str>) -> Self {
+        let (unidentified, text) = &settings.unidentified;
         Self {
             to_the_instant: settings.jitter.is_some() || settings.respond.is_some(),
-            any: settings.reply(settings.status, None, None),
+            any: LimitReply {
+                reply: settings.reply(settings.status, None, name),
+                limit: name.map(About::named),
+            },
+            carried: settings.carried.clone(),
+            no_address: Reply::new(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "The server does not know the address of the client, which its rate limit needs.",
+            ),
+            unidentified: Reply::new(*unidentified, text.of(None)),
             rules: Box::default(),
             path_too_long: Reply::new(StatusCode::URI_TOO_LONG, "URI Too Long"),
             path_unclear: Reply::new(StatusCode::BAD_REQUEST, "Bad Request"),
@@ -438,9 +613,12 @@ impl Replies {
                     Some(limit) => policy_name(rule, index, limit),
                     None => rule.name().to_owned(),
                 };
-                Reply {
-                    states_retry: rule.has_headers(),
-                    ..settings.reply(status, message.as_deref(), Some(&name))
+                LimitReply {
+                    reply: Reply {
+                        states_retry: rule.has_headers(),
+                        ..settings.reply(status, message.as_deref(), Some(&name))
+                    },
+                    limit: Some(About::named(&name)),
                 }
             };
             let (unidentified, text) = &settings.unidentified;
@@ -451,13 +629,16 @@ impl Replies {
                     .enumerate()
                     .map(|(index, limit)| of(index, Some(limit)))
                     .collect(),
-                other: of(0, rule.limits().first()),
-                unidentified: Reply::new(*unidentified, text.of(rule)),
+                other: LimitReply {
+                    limit: Some(About::named(rule.name())),
+                    ..of(0, rule.limits().first())
+                },
+                unidentified: Reply::new(*unidentified, text.of(Some(rule))),
             }
         };
         Self {
             rules: policy.rules().map(of_rule).collect(),
-            ..Self::of_limiter(settings)
+            ..Self::of_limiter(settings, None)
         }
     }
 
@@ -494,17 +675,54 @@ impl Replies {
                 let seconds = |now| retry_seconds(retry, now);
                 let (earliest, latest) = (interval.earliest(), interval.latest());
                 let is_exact = !self.to_the_instant && seconds(earliest) == seconds(latest);
-                self.limiter(if is_exact { earliest } else { clock.now() }, retry)
+                let now = if is_exact { earliest } else { clock.now() };
+                self.limiter(now, limiter, denied, retry)
             });
         }
         let now = clock.now();
         let taken = limiter.take_at(now, n);
-        taken.map_err(|denied| self.limiter(now, denied.retry(limiter)))
+        taken.map_err(|denied| self.limiter(now, limiter, denied, denied.retry(limiter)))
     }
 
     /// A denial by a limiter.
-    pub(crate) fn limiter(&self, now: Timestamp, retry: Retry) -> Denial {
-        Denial::new(now, retry, self.any.clone())
+    pub(crate) fn limiter(
+        &self,
+        now: Timestamp,
+        limiter: &dyn Limiter,
+        denied: Denied,
+        retry: Retry,
+    ) -> Denial {
+        let mut denial = self.any.denial(now, retry, Reason::Limit(denied));
+        if !self.carried.is_empty() {
+            let all = self.carried.iter();
+            let all = all.filter_map(|carry| carry(limiter, now, denied));
+            denial.limit = Some(Arc::new(About {
+                name: denial.limit().map(Into::into),
+                metadata: all.collect(),
+            }));
+        }
+        denial
+    }
+
+    /// A denial by a queue in code.
+    #[cfg(feature = "queue")]
+    pub(crate) fn queue(&self, now: Timestamp, rejected: Rejected) -> Denial {
+        self.any
+            .denial(now, rejected.retry(), Reason::Queue(rejected))
+    }
+
+    /// A denial of a request without a key. A key that is an address is no client's to send.
+    #[cold]
+    pub(crate) fn without_key(&self, now: Timestamp, needs_address: bool) -> Denial {
+        let (reply, reason) = if needs_address {
+            (&self.no_address, Reason::NoAddress)
+        } else {
+            (&self.unidentified, Reason::Unidentified)
+        };
+        Denial {
+            reason,
+            ..Denial::new(now, Retry::Never, reply.clone())
+        }
     }
 
     /// A denial by a policy.
@@ -526,28 +744,36 @@ impl Replies {
         let rule = decision
             .rule_index()
             .and_then(|index| self.rules.get(index));
-        let (reply, retry) = match (decision.outcome(), rule) {
+        let (reply, reason) = match (decision.outcome(), rule) {
             (Outcome::Path(PathError::Dots | PathError::Ambiguous), _) => {
-                (&self.path_unclear, Retry::Never)
+                (&self.path_unclear, Reason::Path)
             }
-            (Outcome::Path(_), _) => (&self.path_too_long, Retry::Never),
-            (Outcome::Unidentified, Some(rule)) => (&rule.unidentified, Retry::Never),
-            (Outcome::Denied { limit, .. }, Some(rule)) => {
+            (Outcome::Path(_), _) => (&self.path_too_long, Reason::Path),
+            (Outcome::NoAddress, _) => (&self.no_address, Reason::NoAddress),
+            (Outcome::Unidentified, Some(rule)) => (&rule.unidentified, Reason::Unidentified),
+            (Outcome::Denied { limit, denied }, Some(rule)) => {
                 let of_limit = limit.filter(|_| !is_overridden);
                 let of_limit = of_limit.and_then(|limit| rule.limits.get(limit));
                 let retry = decision.retry().unwrap_or(Retry::Never);
-                (of_limit.unwrap_or(&rule.other), retry)
+                let of_limit = of_limit.unwrap_or(&rule.other);
+                return of_limit.denial(now, retry, Reason::Limit(denied));
             }
-            _ => (&self.any, Retry::Never),
+            _ => (&self.any.reply, Reason::Store),
         };
-        Denial::new(now, retry, reply.clone())
+        Denial {
+            reason,
+            ..Denial::new(now, Retry::Never, reply.clone())
+        }
     }
 
     /// A denial because a store has no answer.
     #[cfg(feature = "queue")]
     pub(crate) fn unavailable(&self, now: Timestamp) -> Denial {
         let retry = Retry::After(Duration::from_secs(1));
-        Denial::new(now, retry, self.unavailable.clone())
+        Denial {
+            reason: Reason::Store,
+            ..Denial::new(now, retry, self.unavailable.clone())
+        }
     }
 }
 

@@ -174,7 +174,8 @@ pub enum ResetForm {
     /// Seconds from now, as Reddit and the drafts state it.
     #[default]
     Seconds,
-    /// Seconds since 1970, as GitHub, Discord and Laravel state it. Milliseconds are read too.
+    /// Seconds since 1970, as GitHub, Discord and Laravel state it. Milliseconds, microseconds and
+    /// nanoseconds are read too.
     Epoch,
     /// A time such as `2026-11-23T10:00:00.0000000Z` (ISO 8601), as Ocelot and Atlassian state it.
     Iso,

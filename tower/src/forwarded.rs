@@ -21,6 +21,8 @@ use http::HeaderMap;
 use http::header::{FORWARDED, HeaderName};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
+use crate::RequestHead;
+
 /// Which field names the client, and which proxies to believe.
 ///
 /// A server that no proxy protects must not use this type: any client can send the field.
@@ -46,6 +48,27 @@ pub struct ForwardedFor {
     field: HeaderName,
     trusted: Vec<IpNet>,
     hops: usize,
+}
+
+/// How the address of the client is found, besides what the request knows of its connection.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Clients {
+    pub(crate) forwarded: Option<ForwardedFor>,
+    /// The address of peers that have none.
+    pub(crate) without_address: Option<IpAddr>,
+}
+
+impl Clients {
+    /// The head of a request, with the address of the client.
+    #[inline]
+    pub(crate) fn head<'r, B>(&self, request: &'r http::Request<B>) -> RequestHead<'r> {
+        let mut head = RequestHead::new(request);
+        head.address = head.address.or(self.without_address);
+        if let (Some(forwarded), Some(peer)) = (&self.forwarded, head.address) {
+            head.address = Some(forwarded.client(peer, head.headers));
+        }
+        head
+    }
 }
 
 /// The most entries that are read, however many are trusted.

@@ -1,6 +1,6 @@
 //! What a request is judged by: all of it but its body.
 
-use core::net::{IpAddr, SocketAddr};
+use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 use core::str;
 
 use http::{Extensions, HeaderMap, Method, StatusCode, Uri, header};
@@ -53,6 +53,23 @@ impl<'r> RequestHead<'r> {
             extensions,
             address: peer_address(extensions),
         }
+    }
+
+    /// Returns the network of the client, as a key: of an IPv6 address the first 64 bits count,
+    /// because a client has all addresses with them. `None` if the address is not known.
+    ///
+    /// ```
+    /// use portcullis_tower::{PeerAddress, RequestHead};
+    /// let mut request = http::Request::new(());
+    /// request.extensions_mut().insert(PeerAddress("2001:db8::1:2:3:4".parse().unwrap()));
+    /// assert_eq!(RequestHead::new(&request).network(), Some("2001:db8::".parse().unwrap()));
+    /// ```
+    #[must_use]
+    pub fn network(&self) -> Option<IpAddr> {
+        Some(match self.address?.to_canonical() {
+            IpAddr::V4(address) => address.into(),
+            IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
+        })
     }
 
     /// Returns the host that the request is for: that of the target, or else the header `Host`,
@@ -154,8 +171,17 @@ pub struct ResponseCost(pub u32);
 /// with the feature `axum`, and the `TcpConnectInfo` of tonic with the feature `tonic`. axum inserts
 /// it only if the router is served as `router.into_make_service_with_connect_info::<SocketAddr>()`.
 ///
-/// Without an address, a request lacks the key `address`: all such requests share one limit. Then
-/// the addresses that proxies forward are not read either.
+/// Without an address, a request lacks the key `address`. All clients would then share one limit, so
+/// such a request is denied with the status 500 and a text that says so, where its limit is of an
+/// address. The addresses that proxies forward are not read either. Common causes, and what to do:
+///
+/// - This crate is built without the feature `axum` or `tonic`: enable it.
+/// - axum serves the router without its `ConnectInfo`: see above.
+/// - tonic serves with TLS, or the server is another one: insert this extension.
+/// - The listener is a Unix socket, whose peers have no address: set
+///   [`RateLimitLayerBuilder::peer_without_address`](crate::RateLimitLayerBuilder::peer_without_address).
+/// - All clients are meant to share the limit: say so with
+///   [`OnMissing::Share`](portcullis_policy::OnMissing::Share) of the rule.
 ///
 /// ```
 /// use portcullis_tower::PeerAddress;
@@ -231,13 +257,12 @@ fn peer_address(extensions: &Extensions) -> Option<IpAddr> {
     None
 }
 
-/// Headers, as a policy reads them. A value that is not UTF-8 is none.
+/// Headers, as a policy reads them.
 struct Headers<'r>(&'r HeaderMap);
 
 impl Fields for Headers<'_> {
     #[inline]
-    fn value(&self, name: &str) -> Option<&str> {
-        let value = self.0.get(name)?;
-        str::from_utf8(value.as_bytes()).ok()
+    fn bytes(&self, name: &str) -> Option<&[u8]> {
+        self.0.get(name).map(http::HeaderValue::as_bytes)
     }
 }

@@ -2,6 +2,7 @@
 
 use core::fmt;
 use core::marker::PhantomData;
+use core::net::IpAddr;
 use std::sync::Arc;
 #[cfg(feature = "metrics")]
 use std::sync::OnceLock;
@@ -17,6 +18,7 @@ use tower_layer::Layer;
 use crate::Notes;
 #[cfg(feature = "fields")]
 use crate::fields::Generation;
+use crate::forwarded::Clients;
 #[cfg(feature = "metrics")]
 use crate::measured::Measured;
 #[cfg(any(feature = "fields", feature = "metrics"))]
@@ -58,7 +60,7 @@ impl<D: Decide> RateLimitLayer<D> {
                 passes: None,
                 cost: None,
                 actual: None,
-                forwarded: None,
+                clients: Clients::default(),
                 #[cfg(feature = "queue")]
                 most: None,
                 #[cfg(feature = "queue")]
@@ -112,7 +114,7 @@ pub(crate) struct Settings {
     passes: Option<Box<Passes>>,
     cost: Option<Box<Cost>>,
     actual: Option<Box<Actual>>,
-    forwarded: Option<ForwardedFor>,
+    clients: Clients,
     /// How long a request waits at most.
     #[cfg(feature = "queue")]
     pub(crate) most: Option<core::time::Duration>,
@@ -138,11 +140,7 @@ impl Settings {
     /// The head of a request, with the address of the client.
     #[inline]
     pub(crate) fn head<'r, B>(&self, request: &'r http::Request<B>) -> RequestHead<'r> {
-        let mut head = RequestHead::new(request);
-        if let (Some(forwarded), Some(peer)) = (&self.forwarded, head.address) {
-            head.address = Some(forwarded.client(peer, head.headers));
-        }
-        head
+        self.clients.head(request)
     }
 
     /// Whether a request is not limited.
@@ -365,7 +363,34 @@ impl<D: Decide, C: Clock, W> RateLimitLayerBuilder<D, C, W> {
     /// # Ok::<(), portcullis_policy::PeriodError>(())
     /// ```
     pub fn forwarded(mut self, forwarded: ForwardedFor) -> Self {
-        self.settings.forwarded = Some(forwarded);
+        self.settings.clients.forwarded = Some(forwarded);
+        self
+    }
+
+    /// Sets the address of peers that have none, such as those of a Unix socket. Default: they have
+    /// none, and a request whose limit is of the address is denied with the status 500: see
+    /// [`PeerAddress`](crate::PeerAddress).
+    ///
+    /// The peer of a Unix socket is a program of the same host. If it is a proxy, read the address
+    /// of the client from its [header](Self::forwarded). Otherwise all peers without an address
+    /// share the limits of this one.
+    ///
+    /// ```
+    /// use std::net::Ipv4Addr;
+    /// use portcullis_policy::{Key, Policy, Rule};
+    /// use portcullis_tower::{ByPolicy, ForwardedFor, RateLimitLayer};
+    ///
+    /// // Behind nginx on the same host, which connects to a Unix socket.
+    /// let rule = Rule::new("clients").key(Key::address()).limit("100/s".parse()?);
+    /// let layer = RateLimitLayer::builder(ByPolicy::new(Policy::new([rule]).unwrap()))
+    ///     .peer_without_address(Ipv4Addr::LOCALHOST)
+    ///     .forwarded(ForwardedFor::x_forwarded_for().hops(1))
+    ///     .build();
+    /// # let _ = layer;
+    /// # Ok::<(), portcullis_policy::PeriodError>(())
+    /// ```
+    pub fn peer_without_address(mut self, address: impl Into<IpAddr>) -> Self {
+        self.settings.clients.without_address = Some(address.into());
         self
     }
 

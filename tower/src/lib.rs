@@ -27,7 +27,7 @@
 //! | judge by several, in order | [`Decide::and`] |
 //! | let requests wait, or ask counter stores | `WaitingLayer`, by `RateLimitLayerBuilder::build_waiting` |
 //! | limit a service | [`RateLimitLayer`], [`RateLimitLayerBuilder`] |
-//! | answer denied requests | [`DenialSettings`], [`DenialBody`], [`Denial`], [`Reply`] |
+//! | answer denied requests | [`DenialSettings`], [`DenialBody`], [`Denial`], [`Reason`], [`Reply`] |
 //! | find the client | [`RequestHead`], [`PeerAddress`], [`ForwardedFor`] |
 //! | find the path | [`Target`], [`PathReading`](portcullis_policy::PathReading) |
 //! | find what else rules ask of it | [`ByPolicy::properties`], [`ByPolicy::tier`] |
@@ -58,6 +58,16 @@
 //! - **An upgraded connection**, such as a WebSocket or a tunnel, is no part of its request:
 //!   permits return with the response. To limit such connections, take a permit in the handler, and
 //!   keep it with the connection.
+//! - **Several layers are several decisions.** If an inner layer denies, the outer one has taken its
+//!   permits already, and keeps those that return by time. For one decision, use one layer with
+//!   [`Decide::and`]. Or let the outer layer return them:
+//!   [`counting`](RateLimitLayerBuilder::counting) only the responses that are no denials.
+//! - **An inner service that reserves**, as a `ConcurrencyLimit` of tower does in `poll_ready`, keeps
+//!   the reservation of a denied request until this service is called again or dropped. The servers
+//!   of axum, hyper and tonic drop it at once, because they clone a service for each request. Where a
+//!   service is kept, put the limit outside of this layer, or among its limits, for example as a
+//!   [`Concurrency`](portcullis_core::Concurrency). Or use a `WaitingLayer`, which lets go of the
+//!   inner service.
 //! - **Shared.** All services of a layer and all their clones have the same limits.
 //! - **The error type of the inner service stays**, because a denial is a response.
 //! - **No allocation** in the layer, whether a request is allowed or denied, with these exceptions:
@@ -134,7 +144,7 @@ pub use decide::{
     AddressKey, And, ByKey, ByLimiter, ByPolicy, Decide, HeldByKey, KeyTable, Notes, Nothing,
     RulesByTime, UnknownEndpoint,
 };
-pub use denial::{Denial, DenialBody, DenialSettings, Reply};
+pub use denial::{Denial, DenialBody, DenialSettings, Reason, Reply};
 pub use forwarded::ForwardedFor;
 pub use future::ResponseFuture;
 pub use head::{PeerAddress, RequestHead, ResponseCost, ResponseHead, Target};

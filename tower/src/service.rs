@@ -32,6 +32,9 @@ pub(crate) struct Shared<D, C> {
 /// All clones of it, and all services of the same layer, have the same limits. Permits are taken in
 /// `call`, and never in `poll_ready`: a connection without a request holds nothing. The error type
 /// is that of the inner service, because a denial is a response.
+///
+/// After a denial the inner service is as ready as before. What it reserved in `poll_ready` returns
+/// with its next call, or when this service is dropped: see the [crate](crate).
 pub struct RateLimit<S, D, C = MonotonicClock, W = AnyBody> {
     inner: S,
     shared: Arc<Shared<D, C>>,

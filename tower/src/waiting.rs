@@ -126,6 +126,8 @@ impl Asked {
 ///   is denied by a rule with a store.
 /// - The inner service must be `Clone`. The service that was ready waits with the request, and a
 ///   clone takes its place, as tower recommends.
+/// - A clone takes the place of the inner service after a denial too, so that what its `poll_ready`
+///   reserved returns at once.
 ///
 /// # Cost
 ///
@@ -288,7 +290,15 @@ where
 
     fn call(&mut self, request: Request<A>) -> Self::Future {
         let answer = match self.shared.judge_or_wait(&request) {
-            Asking::Decided(judged) => self.shared.go_on(&mut self.inner, request, judged),
+            Asking::Decided(judged) => {
+                let is_denied = judged.is_err();
+                let answer = self.shared.go_on(&mut self.inner, request, judged);
+                if is_denied {
+                    // What the inner service reserved in `poll_ready` goes with it.
+                    self.inner = self.inner.clone();
+                }
+                answer
+            }
             Asking::Waits(waiting, asked) => {
                 let clone = self.inner.clone();
                 let wait = Wait {

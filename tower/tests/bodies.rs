@@ -253,7 +253,7 @@ proptest! {
             1 => {
                 let table = Keyed::for_keys(bucket(rate, burst), 10);
                 let queue = KeyedQueue::new(table, time.timer(), u64::MAX).shared();
-                let by_key = BytesByKey::new(queue, |head| head.address);
+                let by_key = BytesByKey::new(queue, |head| Some(head.method.clone()));
                 assert_paced(&time, limit, &bodies, || egress(&by_key));
             }
             _ => {

@@ -318,3 +318,46 @@ async fn a_server_that_states_absurd_times_is_believed_for_the_longest_time_only
         assert!(range.contains(&waited), "{headers:?}: {waited:?}");
     }
 }
+
+/// GitLab states the reset of `RateLimit-Reset` as a time since 1970, and Docker Hub a window.
+#[tokio::test(start_paused = true)]
+async fn a_client_waits_no_longer_than_a_server_that_deviates_from_the_drafts_means() {
+    let since_1970 = SystemTime::now() + Duration::from_secs(5);
+    let since_1970 = since_1970
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .expect("after 1970");
+    let (seconds, millis) = (since_1970.as_secs(), since_1970.as_millis());
+    for (remaining, reset, expected) in [
+        ("900", seconds.to_string(), 0..=1),
+        ("0", seconds.to_string(), 4..=5),
+        ("0", millis.to_string(), 4..=5),
+        ("0", "5".to_owned(), 5..=5),
+        ("0.0", "5".to_owned(), 5..=5),
+        ("0;w=5", "none".to_owned(), 5..=5),
+    ] {
+        let limits = ServerLimits::new();
+        let mut headers = http::HeaderMap::new();
+        for (name, value) in [
+            ("ratelimit-limit", "2000"),
+            ("ratelimit-remaining", remaining),
+            ("ratelimit-reset", &*reset),
+        ] {
+            headers.insert(name, value.parse().expect("a value"));
+        }
+        let sending = limits.acquire("gitlab.example").await;
+        sending
+            .expect("nothing is known")
+            .replied(StatusCode::OK, &headers);
+        let start = Instant::now();
+        for _ in 0..6 {
+            let sending = limits.acquire("gitlab.example").await;
+            let sending = sending.expect("the wait has no limit");
+            sending.replied(StatusCode::OK, &http::HeaderMap::new());
+        }
+        let waited = start.elapsed().as_secs();
+        assert!(
+            expected.contains(&waited),
+            "{remaining}, {reset}: {waited} s"
+        );
+    }
+}

@@ -142,9 +142,9 @@ async fn what_fails_with_a_panic_keeps_no_permit() {
     let table = Keyed::for_keys(Concurrency::new(1), 100);
     let queue = KeyedQueue::new(table, TokioTimer::new(), 1).shared();
     let fails = || {
-        ByKeyedQueue::new(Arc::clone(&queue), |head| -> u32 {
+        ByKeyedQueue::new(Arc::clone(&queue), |head| {
             assert!(!head.headers.contains_key("x-fails"), "the key is missing");
-            7
+            Some(7_u32)
         })
     };
     let first = || ByLimiter::shared(Arc::clone(&limit));

@@ -221,6 +221,96 @@ fn resets_are_told_apart_by_their_size_or_read_in_the_given_form() {
     assert_eq!(at("30", options().reset_form(ResetForm::Iso)), None);
 }
 
+/// GitLab: `RateLimit-Reset: 1563325137`. No time from now is over 31 years, and no time since 1970
+/// under.
+#[test]
+fn every_field_with_a_time_may_state_it_since_1970_in_any_unit() {
+    let since_1970 = NOW + 30;
+    let times = [
+        "30".to_owned(),
+        since_1970.to_string(),
+        (since_1970 * 1_000).to_string(),
+    ];
+    let longer = [
+        (since_1970 * 1_000_000).to_string(),
+        (since_1970 * 1_000_000_000).to_string(),
+    ];
+    for time in &times {
+        for lines in [
+            [("RateLimit-Remaining", "0"), ("RateLimit-Reset", time)],
+            [("X-RateLimit-Remaining", "0"), ("X-RateLimit-Reset", time)],
+            [
+                ("RateLimit", &*format!("limit=9, remaining=0, reset={time}")),
+                ("A", "b"),
+            ],
+            [("RateLimit", &*format!("\"a\";r=0;t={time}")), ("A", "b")],
+        ] {
+            assert_eq!(only(&lines).reset, Some(secs(30)), "{lines:?}");
+        }
+    }
+    for time in times.iter().chain(&longer) {
+        let lines = [("RateLimit-Remaining", "0"), ("RateLimit-Reset", time)];
+        assert_eq!(only(&lines).reset, Some(secs(30)), "{time}");
+        let wait = read(&[("Retry-After", time)]).retry_after;
+        assert_eq!(wait, Some(secs(30)), "{time}");
+        let epoch = options().reset_form(ResetForm::Epoch);
+        let lines = [("X-RateLimit-Remaining", "0"), ("X-RateLimit-Reset", time)];
+        let read = Stated::read(&headers(&lines), &epoch).quotas[0].reset;
+        assert_eq!(
+            read,
+            Some(secs(if time == "30" { 0 } else { 30 })),
+            "{time}"
+        );
+    }
+    // The form is for the field that no standard defines.
+    let seconds = options().reset_form(ResetForm::Seconds);
+    let lines = [
+        ("RateLimit-Remaining", "0"),
+        ("RateLimit-Reset", &*times[1]),
+    ];
+    assert_eq!(
+        Stated::read(&headers(&lines), &seconds).quotas[0].reset,
+        Some(secs(30))
+    );
+    // A time that has passed.
+    let lines = [
+        ("RateLimit-Remaining", "0"),
+        ("RateLimit-Reset", "1563325137"),
+    ];
+    assert_eq!(only(&lines).reset, Some(secs(0)));
+}
+
+/// Docker Hub: `ratelimit-limit: 100;w=21600`, `ratelimit-remaining: 76;w=21600`. Reddit:
+/// `x-ratelimit-remaining: 598.0`.
+#[test]
+fn permits_may_have_a_window_and_a_fraction() {
+    let docker = Quota::new(100).window(secs(21_600)).available(76);
+    for (limit, remaining) in [
+        ("100;w=21600", "76;w=21600"),
+        ("100", "76;w=21600"),
+        ("100;w=21600", "76"),
+        ("100.0", "76.9 ; a=b; w=21600"),
+        ("100.0000;w=21600", "76.00000"),
+    ] {
+        for family in ["RateLimit", "X-RateLimit"] {
+            let names = ["Limit", "Remaining"].map(|name| format!("{family}-{name}"));
+            let lines = [(&*names[0], limit), (&*names[1], remaining)];
+            assert_eq!(only(&lines), docker, "{limit} {remaining}");
+        }
+    }
+    let reddit = only(&[
+        ("X-RateLimit-Used", "2"),
+        ("X-RateLimit-Remaining", "0.0"),
+        ("X-RateLimit-Reset", "123"),
+    ]);
+    assert_eq!(reddit, Quota::default().available(0).reset(secs(123)));
+    for malformed in ["-1", "x", "", "1e3", "76;w=0", "w=60"] {
+        let quotas = read(&[("RateLimit-Remaining", malformed)]).quotas;
+        let expected = (malformed == "76;w=0").then(|| Quota::default().available(76));
+        assert_eq!(quotas, Vec::from_iter(expected), "{malformed}");
+    }
+}
+
 #[test]
 fn absolute_times_are_relative_to_the_date_of_the_reply() {
     let stated = read(&[

@@ -13,9 +13,9 @@ use axum::extract::Path;
 use axum::response::IntoResponse;
 use axum::routing::{Route, get};
 use http::Request;
-use portcullis_async::{KeyedQueue, Queue, TokioTimer};
+use portcullis_async::{KeyedQueue, Queue, Rejected, TokioTimer};
 use portcullis_core::{AllOf, Clock, Concurrency, Keyed, Limiter, Rate, TokenBucket};
-use portcullis_tower::{ByKeyedQueue, ByLimiter, RateLimitLayer};
+use portcullis_tower::{ByKeyedQueue, ByLimiter, DenialSettings, RateLimitLayer, Reason};
 use tokio::sync::Semaphore;
 use tower_layer::{Layer, Stack};
 use tower_service::Service;
@@ -80,7 +80,17 @@ impl Served {
 #[tokio::test]
 async fn requests_wait_for_a_limiter_in_their_order() {
     let queue = Queue::new(Concurrency::new(1), TokioTimer::new(), 3).shared();
-    let layer = RateLimitLayer::builder(ByLimiter::shared(Arc::clone(&queue))).build_waiting();
+    let judge = ByLimiter::shared(Arc::clone(&queue)).named("handler");
+    let denials = DenialSettings::new().responding(|denial, mut response| {
+        assert!(matches!(
+            denial.reason,
+            Reason::Queue(Rejected::QueueFull { .. })
+        ));
+        *response.body_mut() = denial.limit().unwrap().to_owned().into();
+        response
+    });
+    let layer = RateLimitLayer::builder(judge).denials(denials);
+    let layer = layer.build_waiting();
     let served = Served::new(layer).await;
     let waits = async |name: &'static str, nth: u32| {
         let client = served.send(name, &[]).await;
@@ -93,6 +103,7 @@ async fn requests_wait_for_a_limiter_in_their_order() {
     let mut third = waits("third", 3).await;
     let denied = served.send("denied", &[]).await.receive().await;
     assert_eq!((denied.status, denied.header("retry-after")), (429, None));
+    assert_eq!(denied.body, "handler");
     drop(leaves);
     until(|| queue.counts().waiters == 2).await;
 
@@ -252,7 +263,7 @@ async fn each_layer_waits_for_its_own_key() {
     });
     let [users, tenants] = queues.clone().map(|(header, queue)| {
         let judge = ByKeyedQueue::new(queue, move |head| {
-            head.headers[header].as_bytes().to_owned()
+            Some(head.headers[header].as_bytes().to_owned())
         });
         RateLimitLayer::builder(judge).build_waiting()
     });

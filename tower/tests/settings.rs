@@ -9,11 +9,14 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
 use http_body::{Body, Frame};
-use portcullis_core::{Concurrency, ManualClock, Rate, TokenBucket};
+use portcullis_core::metadata::{Metadata, Name, REASON_PHRASE, RETRY_AFTER, USED_SHARE};
+use portcullis_core::{
+    Concurrency, Denied, Limiter, ManualClock, Rate, Receipt, Refund, Retry, Timestamp, TokenBucket,
+};
 use portcullis_policy::{Conditions, Key, Limit, OnMissing, Policy, Rule};
 use portcullis_tower::{
     ByKey, ByLimiter, ByPolicy, Decide, DenialBody, DenialSettings, NotLimited, RateLimitLayer,
-    RateLimitLayerBuilder, RequestHead, ResponseCost,
+    RateLimitLayerBuilder, Reason, RequestHead, ResponseCost,
 };
 use tower_layer::Layer;
 use tower_service::Service;
@@ -101,6 +104,48 @@ fn get(target: &str) -> Request<()> {
 
 fn policy(rule: Rule) -> ByPolicy {
     ByPolicy::new(Policy::new([rule]).unwrap())
+}
+
+#[test]
+fn an_outer_layer_counts_what_an_inner_one_denies_unless_it_is_told_not_to() {
+    let policy = |limit: &str| policy(Rule::new("all").limit(limit.parse().unwrap()));
+    let ask = |layer: RateLimitLayer<ByPolicy, &'static ManualClock>, inner| {
+        let mut service = layer.layer(RateLimitLayer::new(inner).layer(Answers));
+        let mut context = Context::from_waker(Waker::noop());
+        let mut statuses = [0; 4];
+        for status in &mut statuses {
+            let Poll::Ready(Ok(response)) = pin!(service.call(get("/"))).poll(&mut context) else {
+                panic!("a response");
+            };
+            *status = response.status().as_u16();
+        }
+        statuses
+    };
+    let outer = |judge| {
+        let clock: &ManualClock = Box::leak(Box::default());
+        RateLimitLayer::builder(judge).clock(clock)
+    };
+    let status = StatusCode::SERVICE_UNAVAILABLE;
+    let inner = || policy_with_status("1/h", status);
+    // The outer layer has two permits.
+    assert_eq!(
+        ask(outer(policy("2/h")).build(), inner()),
+        [200, 503, 429, 429]
+    );
+    let counting = outer(policy("2/h")).counting(move |response| response.status != status);
+    assert_eq!(ask(counting.build(), inner()), [200, 503, 503, 503]);
+    // As one decision.
+    let (mut one, _) = limited(policy("2/h").and(inner()), |layer| layer);
+    let statuses = [(); 4].map(|()| one(get("/")).unwrap().status().as_u16());
+    assert_eq!(statuses, [200, 503, 503, 503]);
+}
+
+fn policy_with_status(limit: &str, status: StatusCode) -> ByPolicy {
+    policy(
+        Rule::new("all")
+            .limit(limit.parse().unwrap())
+            .with_status(status.as_u16()),
+    )
 }
 
 /// tower-governor#34: only failed logins count.
@@ -461,21 +506,24 @@ fn each_key_has_a_limiter() {
         .by_cost()
         .and(ByLimiter::shared(Arc::clone(&route)));
     let (mut ask, _) = limited(judges, |layer| layer.cost(|_| 2));
+    let of = |user| {
+        let mut named = get("/");
+        let user = HeaderValue::from_static(user);
+        named.headers_mut().insert("x-user", user);
+        named
+    };
     for _ in 0..3 {
-        assert_eq!(ask(get("/")).unwrap().status(), 429);
+        assert_eq!(ask(of("a")).unwrap().status(), 429);
     }
     drop(taken);
-    assert_eq!(ask(get("/")).unwrap().status(), 200);
+    assert_eq!(ask(of("a")).unwrap().status(), 200);
+    assert_eq!(ask(of("a")).unwrap().status(), 429);
+    assert_eq!(ask(of("b")).unwrap().status(), 200);
     assert_eq!(
         ask(get("/")).unwrap().status(),
-        429,
-        "none has a user: they share"
+        503,
+        "no user: none is shared"
     );
-    let mut named = get("/");
-    named
-        .headers_mut()
-        .insert("x-user", HeaderValue::from_static("a"));
-    assert_eq!(ask(named).unwrap().status(), 200);
 
     // Settled: the estimate is 2, and the cost 1.
     let settled = ByKey::address(bucket(), 100).by_cost();
@@ -538,6 +586,7 @@ fn statuses<D: Decide>(
         let denials = DenialSettings::new().status(StatusCode::SERVICE_UNAVAILABLE);
         layer
             .denials(denials)
+            .peer_without_address(core::net::Ipv4Addr::LOCALHOST)
             .cost(move |_| estimate)
             .settling(|response, estimate| {
                 let cost = response.extensions.get::<ResponseCost>();
@@ -573,7 +622,9 @@ fn a_limiter_for_each_key_settles_takes_one_permit_and_tells_when_to_retry() {
     assert_eq!(found, [served(10), denied("360")].concat());
     // Without a settlement.
     let (mut ask, _) = limited(by_key(), |layer| {
-        layer.denials(DenialSettings::new().status(StatusCode::SERVICE_UNAVAILABLE))
+        let denials = DenialSettings::new().status(StatusCode::SERVICE_UNAVAILABLE);
+        let address = core::net::Ipv4Addr::LOCALHOST;
+        layer.denials(denials).peer_without_address(address)
     });
     for _ in 0..10 {
         assert_eq!(ask(get("/")).unwrap().status(), 200);
@@ -581,6 +632,155 @@ fn a_limiter_for_each_key_settles_takes_one_permit_and_tells_when_to_retry() {
     let response = ask(get("/")).unwrap();
     assert_eq!(response.status(), 503);
     assert_eq!(response.headers()["retry-after"], "360");
+}
+
+const ROUTE: Name<&str> = Name::new("com.example.ROUTE");
+
+/// Names the route that a limiter is of.
+struct Routed<L>(L, &'static str);
+
+impl<L: Limiter> Limiter for Routed<L> {
+    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+        self.0.take_at(now, n)
+    }
+    fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
+        self.0.refund_at(now, n, receipt)
+    }
+    fn release(&self, n: u32) {
+        self.0.release(n);
+    }
+    fn available_at(&self, now: Timestamp) -> u64 {
+        self.0.available_at(now)
+    }
+    fn capacity(&self) -> u64 {
+        self.0.capacity()
+    }
+    fn retry(&self, denied: Denied) -> Retry {
+        self.0.retry(denied)
+    }
+    fn metadata(&self, now: Timestamp, denied: Option<Denied>, offers: &mut Metadata<'_>) {
+        offers.offer(ROUTE, || self.1);
+        self.0.metadata(now, denied, offers);
+    }
+}
+
+#[test]
+fn a_denial_says_which_limiter_in_code_denied_and_why() {
+    let address = core::net::Ipv4Addr::LOCALHOST;
+    let denials = || {
+        let denials = DenialSettings::new().body(DenialBody::Problem);
+        let denials = denials
+            .carrying(ROUTE)
+            .carrying(REASON_PHRASE)
+            .carrying(USED_SHARE);
+        denials.responding(|denial, response| {
+            assert_eq!(denial.metadata(RETRY_AFTER), None, "it was not asked for");
+            let of_text = denial.metadata(Name::<u8>::new(ROUTE.text()));
+            assert_eq!(of_text, None, "a name has a type");
+            let body = str::from_utf8(response.body()).unwrap();
+            let policies = body
+                .split_once("policies")
+                .map(|(_, names)| names.to_owned());
+            let limit = denial.limit().unwrap_or("-");
+            let (reason, route) = (denial.metadata(REASON_PHRASE), denial.metadata(ROUTE));
+            let used = denial
+                .metadata(USED_SHARE)
+                .map(|used| (used.permits, used.capacity));
+            let denied = denial.reason.denied();
+            let told = format!("{limit} {denied:?} {reason:?} {route:?} {used:?} {policies:?}");
+            response.map(|_| told.into())
+        })
+    };
+    let bucket = |burst| TokenBucket::new(Rate::per_minute(1), burst);
+    let service = || ByLimiter::new(Routed(bucket(3), "/"));
+    let clients = || ByKey::address(bucket(2), 10).by_cost();
+    let now = Timestamp::from_secs(1_000);
+    let exhausted = Some(Denied::Exhausted { now, permits: 1 });
+    let few = "Some(\"not enough permits available\")";
+
+    let judges = service().named("service").and(clients().named("clients"));
+    let (mut ask, _) = limited(judges, |layer| {
+        layer.denials(denials()).peer_without_address(address)
+    });
+    let mut told = || ask(get("/")).unwrap().into_body();
+    assert_eq!((told(), told()), (String::new(), String::new()));
+    let policies = |name: &str| format!("{:?}", Some(format!("\":[\"{name}\"]}}")));
+    let expected = format!(
+        "clients {exhausted:?} {few} None Some((2, 2)) {}",
+        policies("clients")
+    );
+    // The first limiter has its permit back each time.
+    assert_eq!((told(), told()), (expected.clone(), expected));
+
+    let judges = clients().and(service().named("service"));
+    let (mut ask, _) = limited(judges, |layer| {
+        let cost = |head: &RequestHead<'_>| head.uri.path()[1..].parse().unwrap_or(1);
+        layer
+            .denials(denials())
+            .peer_without_address(address)
+            .cost(cost)
+    });
+    let mut told = |target| ask(get(target)).unwrap().into_body();
+    let never = Some(Denied::ExceedsCapacity {
+        permits: 3,
+        capacity: 2,
+    });
+    let found = told("/3");
+    let start = format!("- {never:?} Some(");
+    assert!(
+        found.starts_with(&start) && found.ends_with(" None"),
+        "{found}"
+    );
+
+    let (mut ask, _) = limited(service().named("service"), |layer| layer.denials(denials()));
+    for _ in 0..3 {
+        assert_eq!(ask(get("/")).unwrap().into_body(), "");
+    }
+    let expected = format!(
+        "service {exhausted:?} {few} Some(\"/\") Some((3, 3)) {}",
+        policies("service")
+    );
+    assert_eq!(ask(get("/")).unwrap().into_body(), expected);
+}
+
+#[test]
+fn a_denial_of_a_policy_has_a_reason_and_the_name_of_the_limit() {
+    let rules = [
+        Rule::new("keys")
+            .when(Conditions::new().paths(["/key"]))
+            .key(Key::header("X-Key"))
+            .on_missing(OnMissing::Deny)
+            .limit("1/h".parse().unwrap()),
+        Rule::new("clients")
+            .when(Conditions::new().paths(["/client"]))
+            .key(Key::address())
+            .limit("1/h".parse().unwrap()),
+        Rule::new("stored")
+            .when(Conditions::new().paths(["/stored"]))
+            .limit("1/h".parse().unwrap())
+            .stored_in("elsewhere"),
+        Rule::new("all")
+            .limit("9/s".parse().unwrap())
+            .limit("1/h".parse::<Limit>().unwrap().named("hourly"))
+            .penalty(Duration::from_mins(1)),
+    ];
+    let denials = DenialSettings::new().responding(|denial, response| {
+        let told = format!("{:?} {:?}", denial.limit(), denial.reason);
+        response.map(|_| told.into())
+    });
+    let judges = ByPolicy::new(Policy::new(rules).unwrap());
+    let (mut ask, _) = limited(judges, |layer| layer.denials(denials));
+    let mut told = |target: &str| ask(get(target)).unwrap().into_body();
+    let now = Timestamp::from_secs(1_000);
+    let limit = Reason::Limit(Denied::Exhausted { now, permits: 1 });
+    let penalty = Reason::Limit(Denied::Penalized { now, permits: 1 });
+    assert_eq!(told("/"), "");
+    assert_eq!(told("/"), format!("Some(\"hourly\") {limit:?}"));
+    assert_eq!(told("/"), format!("Some(\"all\") {penalty:?}"));
+    assert_eq!(told("/key"), "None Unidentified");
+    assert_eq!(told("/client"), "None NoAddress");
+    assert_eq!(told("/stored"), "None Store");
+    assert_eq!(told(&"/a".repeat(20_000)), "None Path");
 }
 
 #[test]

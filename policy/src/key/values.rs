@@ -192,7 +192,10 @@ impl fmt::Display for KeyValue<'_> {
                     .chars()
                     .try_for_each(|c| fmt::Write::write_char(f, c.to_ascii_lowercase())),
             },
-            Part::Text(text) => f.write_str(text.of(self.request).unwrap_or(MISSING)),
+            Part::Text(text) => match text.of(self.request) {
+                Some(text) => lossy(text, f),
+                None => f.write_str(MISSING),
+            },
             Part::Function(function) => {
                 let mut hasher = FixedState::default().build_hasher();
                 if function(self.request, &mut hasher) {

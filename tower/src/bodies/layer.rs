@@ -2,6 +2,7 @@
 
 use core::fmt;
 use core::future::Future;
+use core::net::IpAddr;
 use core::pin::Pin;
 use core::task::{Context, Poll, ready};
 use std::sync::Arc;
@@ -15,7 +16,8 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use super::{LimitBytes, NoLimit, PacedBody};
-use crate::{Denial, DenialSettings, ForwardedFor, LimitedBody, NotLimited, Nothing, RequestHead};
+use crate::forwarded::Clients;
+use crate::{Denial, DenialSettings, ForwardedFor, LimitedBody, NotLimited, Nothing};
 
 /// A layer that limits the bytes of the bodies of requests and responses: see the
 /// [module](crate::bodies).
@@ -44,7 +46,7 @@ struct Shared<I, E> {
     ingress: I,
     egress: E,
     denials: DenialSettings,
-    forwarded: Option<ForwardedFor>,
+    clients: Clients,
 }
 
 impl BodyLimitLayer {
@@ -54,7 +56,7 @@ impl BodyLimitLayer {
             ingress: NoLimit,
             egress: NoLimit,
             denials: DenialSettings::new(),
-            forwarded: None,
+            clients: Clients::default(),
         }
     }
 }
@@ -90,7 +92,7 @@ pub struct BodyLimitLayerBuilder<I = NoLimit, E = NoLimit> {
     ingress: I,
     egress: E,
     denials: DenialSettings,
-    forwarded: Option<ForwardedFor>,
+    clients: Clients,
 }
 
 impl<I: LimitBytes, E: LimitBytes> BodyLimitLayerBuilder<I, E> {
@@ -100,7 +102,7 @@ impl<I: LimitBytes, E: LimitBytes> BodyLimitLayerBuilder<I, E> {
             ingress: limit,
             egress: self.egress,
             denials: self.denials,
-            forwarded: self.forwarded,
+            clients: self.clients,
         }
     }
 
@@ -110,7 +112,7 @@ impl<I: LimitBytes, E: LimitBytes> BodyLimitLayerBuilder<I, E> {
             ingress: self.ingress,
             egress: limit,
             denials: self.denials,
-            forwarded: self.forwarded,
+            clients: self.clients,
         }
     }
 
@@ -124,7 +126,14 @@ impl<I: LimitBytes, E: LimitBytes> BodyLimitLayerBuilder<I, E> {
     /// Reads the address of the client from a header that proxies set, as far as they are trusted:
     /// as [`RateLimitLayerBuilder::forwarded`](crate::RateLimitLayerBuilder::forwarded).
     pub fn forwarded(mut self, forwarded: ForwardedFor) -> Self {
-        self.forwarded = Some(forwarded);
+        self.clients.forwarded = Some(forwarded);
+        self
+    }
+
+    /// Sets the address of peers that have none: as
+    /// [`RateLimitLayerBuilder::peer_without_address`](crate::RateLimitLayerBuilder::peer_without_address).
+    pub fn peer_without_address(mut self, address: impl Into<IpAddr>) -> Self {
+        self.clients.without_address = Some(address.into());
         self
     }
 
@@ -135,7 +144,7 @@ impl<I: LimitBytes, E: LimitBytes> BodyLimitLayerBuilder<I, E> {
             mut ingress,
             mut egress,
             denials,
-            forwarded,
+            clients,
         } = self;
         ingress.prepare(&denials);
         egress.prepare(&denials);
@@ -144,7 +153,7 @@ impl<I: LimitBytes, E: LimitBytes> BodyLimitLayerBuilder<I, E> {
                 ingress,
                 egress,
                 denials,
-                forwarded,
+                clients,
             }),
         }
     }
@@ -189,12 +198,9 @@ type Flows<I, E> = (
 
 impl<I: LimitBytes, E: LimitBytes> Shared<I, E> {
     fn flows<A>(&self, request: &Request<A>) -> Result<Flows<I, E>, Denial> {
-        let mut head = RequestHead::new(request);
+        let head = self.clients.head(request);
         if head.extensions.get::<NotLimited>().is_some() {
             return Ok((None, None));
-        }
-        if let (Some(forwarded), Some(peer)) = (&self.forwarded, head.address) {
-            head.address = Some(forwarded.client(peer, head.headers));
         }
         let ingress = self.ingress.limit(Kind::Ingress, &head)?;
         Ok((ingress, self.egress.limit(Kind::Egress, &head)?))

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use pin_project_lite::pin_project;
 use portcullis_async::{Acquire, Hook, KeyedQueue, Queue, QueueClock, QueueKey, RawLock, Rejected};
-use portcullis_core::{Clock, Lease, Limiter, QueueKeys, QueueLimiter, Retry, Timestamp};
+use portcullis_core::{Clock, Lease, Limiter, QueueKeys, QueueLimiter, Timestamp};
 use portcullis_policy::Kind;
 
 use super::{BodyLimitError, Flow, LimitBytes, piece};
@@ -178,7 +178,11 @@ where
 /// What limits a body, unless the queue can never grant a byte.
 fn flow<Q: Waits>(queue: Q, replies: &Replies) -> Result<Option<QueueFlow<Q>>, Denial> {
     if queue.capacity() == 0 {
-        return Err(replies.limiter(Timestamp::ZERO, Retry::Never));
+        let rejected = Rejected::ExceedsCapacity {
+            permits: 1,
+            capacity: 0,
+        };
+        return Err(replies.queue(Timestamp::ZERO, rejected));
     }
     Ok(Some(QueueFlow::new(queue)))
 }
@@ -194,7 +198,7 @@ fn flow<Q: Waits>(queue: Q, replies: &Replies) -> Result<Option<QueueFlow<Q>>, D
 /// let rate = TokenBucket::new(Rate::per_second(1_000_000), 100_000);
 /// let table = Keyed::for_keys(rate, 10_000);
 /// let up = KeyedQueue::new(table, ThreadTimer::new(), u64::MAX).with_max_waiters(u32::MAX);
-/// let up = BytesByKey::new(up.shared(), |head| head.address);
+/// let up = BytesByKey::new(up.shared(), |head| head.network());
 /// let layer = BodyLimitLayer::builder().ingress(up).build();
 /// # let _ = layer;
 /// ```
@@ -210,11 +214,12 @@ where
     C: QueueClock,
     R: RawLock,
     H: Hook,
-    F: Fn(&RequestHead<'_>) -> K + Send + Sync + 'static,
+    F: Fn(&RequestHead<'_>) -> Option<K> + Send + Sync + 'static,
     K: Hash,
 {
     /// Limits by `queue`. The bodies of requests for which `key` returns the same value share a
-    /// limit.
+    /// limit. Requests for which it returns `None` are denied as
+    /// [unidentified](crate::DenialSettings::unidentified).
     ///
     /// Create the queue by [`shared`](portcullis_async::KeyedQueue::shared), so that a body that is
     /// not polled does not keep others waiting. A body that finds the queue full fails, so give it
@@ -234,17 +239,20 @@ where
     C: QueueClock + Clock + Send + Sync + 'static,
     R: RawLock + Send + Sync + 'static,
     H: Hook + Send + Sync + 'static,
-    F: Fn(&RequestHead<'_>) -> K + Send + Sync + 'static,
+    F: Fn(&RequestHead<'_>) -> Option<K> + Send + Sync + 'static,
     K: Hash,
 {
     type Flow = QueueFlow<QueueKey<Arc<KeyedQueue<T, C, R, H>>>>;
 
     fn prepare(&mut self, settings: &DenialSettings) {
-        self.replies = Replies::of_limiter(settings);
+        self.replies = Replies::of_limiter(settings, None);
     }
 
     fn limit(&self, _: Kind, head: &RequestHead<'_>) -> Result<Option<Self::Flow>, Denial> {
-        flow(self.queue.owned_key(&(self.key)(head)), &self.replies)
+        let Some(key) = (self.key)(head) else {
+            return Err(self.replies.without_key(Timestamp::ZERO, false));
+        };
+        flow(self.queue.owned_key(&key), &self.replies)
     }
 }
 

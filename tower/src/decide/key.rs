@@ -33,7 +33,10 @@ pub type KeyTable<R> = Keyed<R, Box<[Line]>, RandomSeed>;
 pub struct ByKey<R, F> {
     table: KeyTable<R>,
     key: F,
+    /// Whether the key is the address of the client.
+    needs_address: bool,
     by_cost: bool,
+    name: Option<Box<str>>,
     replies: Replies,
 }
 
@@ -57,14 +60,16 @@ pub type AddressKey<R> = fn(&RequestHead<'_>, &KeyTable<R>) -> Option<KeyHash>;
 
 impl<R: RulesByTime> ByKey<R, AddressKey<R>> {
     /// Judges by a limiter for each address of a client, with room for `keys` addresses. Of an IPv6
-    /// address the first 64 bits count, because a client has all addresses with them. Requests
-    /// without an address share one limiter.
+    /// address the first 64 bits count, because a client has all addresses with them.
+    ///
+    /// A request without an address is denied with the status 500, because the program is not set
+    /// up: see [`PeerAddress`](crate::PeerAddress).
     ///
     /// # Panics
     ///
     /// If the settings of the limiter do not fit a table.
     pub fn address(limiter: impl IntoRules<Rules = R>, keys: usize) -> Self {
-        Self::new(limiter, keys, |head, table| {
+        let key: AddressKey<R> = |head, table| {
             Some(match head.address?.to_canonical() {
                 IpAddr::V4(address) => table.hash_of(&address.to_bits()),
                 IpAddr::V6(address) => {
@@ -72,7 +77,11 @@ impl<R: RulesByTime> ByKey<R, AddressKey<R>> {
                     table.hash_of(&network)
                 }
             })
-        })
+        };
+        Self {
+            needs_address: true,
+            ..Self::new(limiter, keys, key)
+        }
     }
 }
 
@@ -82,8 +91,9 @@ where
     F: Fn(&RequestHead<'_>, &KeyTable<R>) -> Option<KeyHash> + Send + Sync + 'static,
 {
     /// Judges by a limiter for each key, with room for `keys` keys. A function returns the hash of
-    /// the key of a request, by [`Keys::hash_of`]. Requests for which it returns `None` share one
-    /// limiter.
+    /// the key of a request, by [`Keys::hash_of`]. Requests for which it returns `None` are denied
+    /// as [unidentified](crate::DenialSettings::unidentified). To let them share one limiter,
+    /// return the hash of a value that no other request has.
     ///
     /// # Panics
     ///
@@ -103,9 +113,18 @@ where
         Self {
             table: Keyed::for_keys(limiter, keys),
             key,
+            needs_address: false,
             by_cost: false,
+            name: None,
             replies: Replies::default(),
         }
+    }
+
+    /// Sets a name, which denials have: see [`Denial::limit`].
+    #[must_use]
+    pub fn named(mut self, name: &str) -> Self {
+        self.name = Some(name.into());
+        self
     }
 
     /// Takes the [cost](crate::RateLimitLayerBuilder::cost) of a request instead of one permit, and
@@ -117,10 +136,15 @@ where
     }
 
     #[inline]
-    fn limiter(&self, head: &RequestHead<'_>) -> (Key<&KeyTable<R>>, KeyHash) {
-        let hash = (self.key)(head, &self.table);
-        let hash = hash.unwrap_or_else(|| self.table.hash_of(&()));
-        (self.of(hash), hash)
+    fn limiter(
+        &self,
+        now: impl FnOnce() -> Timestamp,
+        head: &RequestHead<'_>,
+    ) -> Result<(Key<&KeyTable<R>>, KeyHash), Denial> {
+        match (self.key)(head, &self.table) {
+            Some(hash) => Ok((self.of(hash), hash)),
+            None => Err(self.replies.without_key(now(), self.needs_address)),
+        }
     }
 
     #[inline]
@@ -154,7 +178,7 @@ where
     type Permits = Nothing;
 
     fn prepare(&mut self, settings: &DenialSettings) {
-        self.replies = Replies::of_limiter(settings);
+        self.replies = Replies::of_limiter(settings, self.name.as_deref());
     }
 
     #[inline]
@@ -174,7 +198,7 @@ where
         head: &RequestHead<'_>,
         cost: u32,
     ) -> Result<Option<Nothing>, Denial> {
-        let ((key, _), n) = (self.limiter(head), self.n(cost));
+        let ((key, _), n) = (self.limiter(|| clock.now(), head)?, self.n(cost));
         self.replies.take(&key, clock, n).map(|_| None)
     }
 
@@ -185,10 +209,10 @@ where
         head: &RequestHead<'_>,
         cost: u32,
     ) -> Result<HeldByKey, Denial> {
-        let ((key, hash), n) = (self.limiter(head), self.n(cost));
+        let ((key, hash), n) = (self.limiter(|| now, head)?, self.n(cost));
         match key.take_at(now, n) {
             Ok(receipt) => Ok(HeldByKey { hash, n, receipt }),
-            Err(denied) => Err(self.replies.limiter(now, key.retry(denied))),
+            Err(denied) => Err(self.replies.limiter(now, &key, denied, key.retry(denied))),
         }
     }
 

@@ -31,6 +31,7 @@ pub struct ByLimiter<L> {
     by_cost: bool,
     /// Whether permits may return by release, so that they are kept.
     keeps: bool,
+    name: Option<Box<str>>,
     pub(super) replies: Replies,
 }
 
@@ -60,8 +61,23 @@ where
             limiter,
             by_cost: false,
             keeps: true,
+            name: None,
             replies: Replies::default(),
         }
+    }
+
+    /// Sets a name, which denials have: see [`Denial::limit`].
+    ///
+    /// ```
+    /// use portcullis_core::Concurrency;
+    /// use portcullis_tower::ByLimiter;
+    /// let in_progress = ByLimiter::new(Concurrency::new(64)).named("in-progress");
+    /// # let _ = in_progress;
+    /// ```
+    #[must_use]
+    pub fn named(mut self, name: &str) -> Self {
+        self.name = Some(name.into());
+        self
     }
 
     /// Keeps nothing while a request is in progress, because the permits of the limiter return by
@@ -111,11 +127,14 @@ pub(super) fn take_at<P>(
     replies: &Replies,
 ) -> Result<Lease<P>, Denial>
 where
-    P: Deref<Target: Limiter> + Clone,
+    P: Deref<Target: Limiter + Sized> + Clone,
 {
     match limiter.take_at(now, n) {
         Ok(receipt) => Ok(Lease::from_grant(limiter.clone(), n, receipt)),
-        Err(denied) => Err(replies.limiter(now, denied.retry(&**limiter))),
+        Err(denied) => {
+            let limiter = &**limiter;
+            Err(replies.limiter(now, limiter, denied, denied.retry(limiter)))
+        }
     }
 }
 
@@ -145,7 +164,7 @@ where
     type Permits = Lease<Arc<L>>;
 
     fn prepare(&mut self, settings: &DenialSettings) {
-        self.replies = Replies::of_limiter(settings);
+        self.replies = Replies::of_limiter(settings, self.name.as_deref());
     }
 
     #[inline]

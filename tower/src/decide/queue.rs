@@ -25,7 +25,7 @@ fn take_or_wait<P, W>(
     wait: impl FnOnce(Timestamp) -> W,
 ) -> Result<Lease<P>, Turned<W>>
 where
-    P: Deref<Target: Limiter> + Clone,
+    P: Deref<Target: Limiter + Sized> + Clone,
 {
     take_at(now, limiter, n, replies).map_err(|denial| {
         if denial.retry == Retry::Never {
@@ -65,11 +65,14 @@ where
     ) -> Result<Option<Self::Permits>, Denial> {
         let denial = |rejected: Rejected| {
             let now = self.limiter.clock().now();
-            self.replies.limiter(now, rejected.retry())
+            self.replies.queue(now, rejected)
         };
         Ok(self.keep(ended.map_err(denial)?))
     }
 }
+
+/// The limiter of a key, with a pointer to its table.
+type OwnedKey<T, C, R, H> = QueueKey<Arc<KeyedQueue<T, C, R, H>>>;
 
 /// Judges requests by a limiter for each key, in code, with a queue for each key. Each request
 /// takes one permit, or [its cost](Self::by_cost). Its permits return at the end of its response,
@@ -86,7 +89,7 @@ where
 /// // Each address has 2 requests at once. Up to 10 more wait. Room for 10,000 addresses.
 /// let table = Keyed::for_keys(Concurrency::new(2), 10_000);
 /// let queue = KeyedQueue::new(table, ThreadTimer::new(), 10).shared();
-/// let layer = RateLimitLayer::builder(ByKeyedQueue::new(queue, |head| head.address))
+/// let layer = RateLimitLayer::builder(ByKeyedQueue::new(queue, |head| head.network()))
 ///     .build_waiting();
 /// # let _ = layer;
 /// ```
@@ -94,6 +97,7 @@ pub struct ByKeyedQueue<Q, F> {
     queue: Arc<Q>,
     key: F,
     by_cost: bool,
+    name: Option<Box<str>>,
     replies: Replies,
 }
 
@@ -103,10 +107,12 @@ where
     C: QueueClock,
     R: RawLock,
     H: Hook,
-    F: Fn(&RequestHead<'_>) -> K + Send + Sync + 'static,
+    F: Fn(&RequestHead<'_>) -> Option<K> + Send + Sync + 'static,
     K: Hash,
 {
     /// Judges by `queue`. The requests for which `key` returns the same value share a limiter.
+    /// Those for which it returns `None` are denied as
+    /// [unidentified](crate::DenialSettings::unidentified).
     ///
     /// Create the queue by [`shared`](KeyedQueue::shared), so that a request that is not polled
     /// does not keep others waiting.
@@ -115,8 +121,16 @@ where
             queue,
             key,
             by_cost: false,
+            name: None,
             replies: Replies::default(),
         }
+    }
+
+    /// Sets a name, which denials have: see [`Denial::limit`].
+    #[must_use]
+    pub fn named(mut self, name: &str) -> Self {
+        self.name = Some(name.into());
+        self
     }
 
     /// Takes the cost of a request: as [`ByLimiter::by_cost`].
@@ -126,8 +140,15 @@ where
         self
     }
 
-    fn limiter(&self, head: &RequestHead<'_>) -> QueueKey<Arc<KeyedQueue<T, C, R, H>>> {
-        self.queue.owned_key(&(self.key)(head))
+    fn limiter(
+        &self,
+        now: impl FnOnce() -> Timestamp,
+        head: &RequestHead<'_>,
+    ) -> Result<OwnedKey<T, C, R, H>, Denial> {
+        match (self.key)(head) {
+            Some(key) => Ok(self.queue.owned_key(&key)),
+            None => Err(self.replies.without_key(now(), false)),
+        }
     }
 
     const fn n(&self, cost: u32) -> u32 {
@@ -141,7 +162,7 @@ where
     C: QueueClock + Send + Sync + 'static,
     R: RawLock + Send + Sync + 'static,
     H: Hook + Send + Sync + 'static,
-    F: Fn(&RequestHead<'_>) -> K + Send + Sync + 'static,
+    F: Fn(&RequestHead<'_>) -> Option<K> + Send + Sync + 'static,
     K: Hash,
 {
     /// With the limiter of the key.
@@ -152,7 +173,7 @@ where
     type Permits = Lease<QueueKey<Arc<KeyedQueue<T, C, R, H>>>>;
 
     fn prepare(&mut self, settings: &DenialSettings) {
-        self.replies = Replies::of_limiter(settings);
+        self.replies = Replies::of_limiter(settings, self.name.as_deref());
     }
 
     fn decide_at(
@@ -161,7 +182,8 @@ where
         head: &RequestHead<'_>,
         cost: u32,
     ) -> Result<Option<Self::Permits>, Denial> {
-        take_at(now, &self.limiter(head), self.n(cost), &self.replies).map(Some)
+        let limiter = self.limiter(|| now, head)?;
+        take_at(now, &limiter, self.n(cost), &self.replies).map(Some)
     }
 
     fn hold_at(
@@ -170,7 +192,7 @@ where
         head: &RequestHead<'_>,
         cost: u32,
     ) -> Result<Self::Held, Denial> {
-        let limiter = self.limiter(head);
+        let limiter = self.limiter(|| now, head)?;
         let lease = take_at(now, &limiter, self.n(cost), &self.replies)?;
         Ok((limiter, lease))
     }
@@ -203,7 +225,7 @@ where
     C: DeadlineClock + Send + Sync + 'static,
     R: RawLock + Send + Sync + 'static,
     H: Hook + Send + Sync + 'static,
-    F: Fn(&RequestHead<'_>) -> K + Send + Sync + 'static,
+    F: Fn(&RequestHead<'_>) -> Option<K> + Send + Sync + 'static,
     K: Hash,
 {
     type Waiting = Acquire<QueueKey<Arc<KeyedQueue<T, C, R, H>>>>;
@@ -214,9 +236,9 @@ where
         cost: u32,
         asked: &mut Asked,
     ) -> Result<Option<Self::Permits>, Turned<Self::Waiting>> {
-        let (limiter, n) = (self.limiter(head), self.n(cost));
+        let (now, n) = (self.queue.clock().now(), self.n(cost));
+        let limiter = self.limiter(|| now, head).map_err(Turned::Denied)?;
         let wait = |deadline| limiter.clone().acquire(n).until(deadline);
-        let now = self.queue.clock().now();
         take_or_wait(now, &limiter, n, &self.replies, asked, wait).map(Some)
     }
 
@@ -227,7 +249,7 @@ where
     ) -> Result<Option<Self::Permits>, Denial> {
         let denial = |rejected: Rejected| {
             let now = self.queue.clock().now();
-            self.replies.limiter(now, rejected.retry())
+            self.replies.queue(now, rejected)
         };
         ended.map(Some).map_err(denial)
     }

@@ -17,11 +17,19 @@ use super::{Quota, ResetForm, Unit};
 /// The most limits that are read from a reply. Others are ignored.
 const MOST: usize = 32;
 
-/// From this number on, a reset is a time since 1970 in seconds: it is over 31 years.
+/// From this number on, a time is since 1970, in seconds. As a time from now it would be over 31
+/// years, and a smaller number would be a time before September 2001. So no number that a server
+/// means is in doubt.
 const EPOCH_SECONDS: u64 = 1_000_000_000;
 
-/// From this number on, a reset is a time since 1970 in milliseconds.
-const EPOCH_MILLIS: u64 = 1_000_000_000_000;
+/// From this number on, a time is since 1970 in milliseconds.
+const EPOCH_MILLIS: u64 = EPOCH_SECONDS * 1_000;
+
+/// From this number on, a time is since 1970 in microseconds.
+const EPOCH_MICROS: u64 = EPOCH_MILLIS * 1_000;
+
+/// From this number on, a time is since 1970 in nanoseconds.
+const EPOCH_NANOS: u64 = EPOCH_MICROS * 1_000;
 
 /// What a reply states about the limits of the server.
 ///
@@ -80,8 +88,11 @@ impl ReadOptions {
 
     /// Sets the form of `X-RateLimit-Reset`.
     ///
-    /// Without it, a number below 1,000,000,000 is seconds from now, a number below
-    /// 1,000,000,000,000 is seconds since 1970, and a larger one is milliseconds since 1970.
+    /// Without it, a number below 10^9 is seconds from now, and a larger one is a time since 1970:
+    /// in seconds, from 10^12 on in milliseconds, from 10^15 on in microseconds, and from 10^18 on
+    /// in nanoseconds. All other fields that state a time as a number are always read so: the
+    /// drafts and RFC 9110 demand seconds from now, but GitLab, for one, states `RateLimit-Reset`
+    /// as a time since 1970.
     #[must_use]
     pub fn reset_form(self, form: ResetForm) -> Self {
         Self {
@@ -102,6 +113,29 @@ impl ReadOptions {
         time.min(self.longest)
     }
 
+    /// Returns the time from now that a number states: seconds from now, or a time since 1970. Its
+    /// size tells which.
+    fn stated(&self, number: Duration) -> Duration {
+        if number.as_secs() < EPOCH_SECONDS {
+            number
+        } else {
+            self.since_1970(number)
+        }
+    }
+
+    /// Returns the time from now until a time since 1970, whose size tells its unit.
+    fn since_1970(&self, number: Duration) -> Duration {
+        let units = number.as_secs();
+        let since = match units {
+            ..EPOCH_MILLIS => number,
+            EPOCH_MILLIS..EPOCH_MICROS => Duration::from_millis(units),
+            EPOCH_MICROS..EPOCH_NANOS => Duration::from_micros(units),
+            EPOCH_NANOS.. => Duration::from_nanos(units),
+        };
+        let time = SystemTime::UNIX_EPOCH.checked_add(since);
+        time.map_or(Duration::MAX, |time| self.until(time))
+    }
+
     /// Returns the time from now until an absolute time.
     fn until(&self, time: SystemTime) -> Duration {
         time.duration_since(self.now).unwrap_or_default()
@@ -120,6 +154,10 @@ impl Stated {
     /// It ignores fields that are malformed, and all fields of a reply from a cache (`Age` above
     /// 0). It reads `RateLimit` and `RateLimit-Policy` with the prefix `Beta-` too, and
     /// `X-Rate-Limit-*` as `X-RateLimit-*`.
+    ///
+    /// `*-Limit` and `*-Remaining` may have a window as a parameter, as Docker Hub states them
+    /// (`76;w=21600`), and a fraction, as Reddit does (`598.0`). Of a fraction the whole permits
+    /// count.
     #[must_use]
     pub fn read(headers: &HeaderMap, options: &ReadOptions) -> Self {
         if text(headers, AGE.as_str()).is_some_and(|age| age.parse::<u64>() != Ok(0)) {
@@ -133,8 +171,8 @@ impl Stated {
         };
         let waits = headers.get_all(RETRY_AFTER).iter();
         let waits = waits.filter_map(|value| wait(value.to_str().ok()?, options));
-        let mut quotas = lists(headers)
-            .or_else(|| dictionary(headers))
+        let mut quotas = lists(headers, options)
+            .or_else(|| dictionary(headers, options))
             .or_else(|| three_fields(headers, options))
             .unwrap_or_default();
         for quota in &mut quotas {
@@ -155,10 +193,10 @@ impl Stated {
 }
 
 /// Reads revisions -08 and newer: both fields are lists of named limits.
-fn lists(headers: &HeaderMap) -> Option<Vec<Quota<'static>>> {
+fn lists(headers: &HeaderMap, options: &ReadOptions) -> Option<Vec<Quota<'static>>> {
     let mut quotas = policies(headers).unwrap_or_default();
     if let Some(list) = field::<List>(headers, &["ratelimit", "beta-ratelimit"])
-        && let Some(states) = members(&list, state)
+        && let Some(states) = members(&list, |item, parameters| state(item, parameters, options))
     {
         for state in states {
             let same = quotas
@@ -183,7 +221,7 @@ fn lists(headers: &HeaderMap) -> Option<Vec<Quota<'static>>> {
 }
 
 /// Reads revision -07: a dictionary of one limit.
-fn dictionary(headers: &HeaderMap) -> Option<Vec<Quota<'static>>> {
+fn dictionary(headers: &HeaderMap, options: &ReadOptions) -> Option<Vec<Quota<'static>>> {
     let fields = field::<Dictionary>(headers, &["ratelimit"])?;
     let value = |name: &str| match fields.get(name) {
         Some(ListEntry::Item(item)) => Some(count(&item.bare_item)),
@@ -197,7 +235,9 @@ fn dictionary(headers: &HeaderMap) -> Option<Vec<Quota<'static>>> {
     let quota = Quota {
         quota: limit.flatten(),
         available: available.flatten(),
-        reset: reset.flatten().map(Duration::from_secs),
+        reset: reset
+            .flatten()
+            .map(|reset| options.stated(Duration::from_secs(reset))),
         ..Quota::default()
     };
     (quota.available.is_some()).then(|| vec![with_window(quota, policies(headers))])
@@ -208,13 +248,16 @@ fn three_fields(headers: &HeaderMap, options: &ReadOptions) -> Option<Vec<Quota<
     let families = ["ratelimit", "x-ratelimit", "x-rate-limit"];
     families.into_iter().find_map(|family| {
         let get = |name: &str| text(headers, &format!("{family}-{name}"));
-        let available = get("remaining")?.parse().ok()?;
-        let limits = get("limit").and_then(|_| {
-            let list = field::<List>(headers, &[&format!("{family}-limit")])?;
-            members(&list, |item, parameters| {
-                let name = string(parameters.get("name"));
-                policy(item, parameters, count(item)).map(|quota| Quota { name, ..quota })
-            })
+        let remaining = permits(get("remaining")?)?;
+        let limits = get("limit").and_then(|text| {
+            let list = field::<List>(headers, &[&format!("{family}-limit")]);
+            let limits = list.and_then(|list| {
+                members(&list, |item, parameters| {
+                    let name = string(parameters.get("name"));
+                    policy(item, parameters, count(item)).map(|quota| Quota { name, ..quota })
+                })
+            });
+            limits.or_else(|| Some(vec![permits(text)?]))
         });
         let (first, rest) = match limits {
             Some(limits) => (limits.first().cloned(), limits[1..].to_vec()),
@@ -222,19 +265,18 @@ fn three_fields(headers: &HeaderMap, options: &ReadOptions) -> Option<Vec<Quota<
         };
         let after = get("reset-after").and_then(seconds);
         let reset = after.or_else(|| {
-            let form = if family == "ratelimit" {
-                Some(ResetForm::Seconds)
-            } else {
-                options.reset
-            };
+            // The form of `RateLimit-Reset` is not the server's to choose.
+            let form = options.reset.filter(|_| family != "ratelimit");
             reset(get("reset")?, form, options)
         });
         let name = get("resource").or(get("bucket"));
+        let first = first.unwrap_or_default();
         let quota = Quota {
             name: name.map(|name| Cow::Owned(name.to_owned())),
-            available: Some(available),
+            available: remaining.quota,
+            window: first.window.or(remaining.window),
             reset,
-            ..first.unwrap_or_default()
+            ..first
         };
         let policies = if rest.is_empty() {
             policies(headers)
@@ -298,14 +340,18 @@ fn policy(item: &BareItem, parameters: &Parameters, quota: Option<u64>) -> Optio
 }
 
 /// Reads a member of `RateLimit`, or `None` if it is malformed.
-fn state(item: &BareItem, parameters: &Parameters) -> Option<Quota<'static>> {
+fn state(
+    item: &BareItem,
+    parameters: &Parameters,
+    options: &ReadOptions,
+) -> Option<Quota<'static>> {
     let either = |newer: &str, older: &str| parameters.get(newer).or(parameters.get(older));
     let optional =
         |value: Option<&BareItem>| value.map_or(Some(None), |value| count(value).map(Some));
     Some(Quota {
         name: Some(name(item)??),
         available: Some(required(either("a", "r"))?),
-        reset: optional(either("w", "t"))?.map(Duration::from_secs),
+        reset: optional(either("w", "t"))?.map(|reset| options.stated(Duration::from_secs(reset))),
         cost: optional(parameters.get("c"))?,
         partition: partition(parameters)?,
         ..Quota::default()
@@ -385,24 +431,19 @@ fn text<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
     value.to_str().ok().map(str::trim)
 }
 
-/// Reads `Retry-After`: seconds, or a date.
+/// Reads `Retry-After`: seconds, or a date. Some servers state a time since 1970.
 fn wait(text: &str, options: &ReadOptions) -> Option<Duration> {
     let text = text.trim();
-    seconds(text).or_else(|| Some(options.until(httpdate::parse_http_date(text).ok()?)))
+    let number = seconds(text).map(|number| options.stated(number));
+    number.or_else(|| Some(options.until(httpdate::parse_http_date(text).ok()?)))
 }
 
-/// Reads `X-RateLimit-Reset` in this form, or in any.
+/// Reads a reset in this form, or in any.
 fn reset(text: &str, form: Option<ResetForm>, options: &ReadOptions) -> Option<Duration> {
-    let since_1970 =
-        |time: Duration| Some(options.until(SystemTime::UNIX_EPOCH.checked_add(time)?));
     match (seconds(text), form) {
         (Some(time), Some(ResetForm::Seconds)) => Some(time),
-        (Some(time), Some(ResetForm::Epoch)) => since_1970(time),
-        (Some(time), None) => match time.as_secs() {
-            ..EPOCH_SECONDS => Some(time),
-            EPOCH_SECONDS..EPOCH_MILLIS => since_1970(time),
-            EPOCH_MILLIS.. => since_1970(Duration::from_millis(time.as_secs())),
-        },
+        (Some(time), Some(ResetForm::Epoch)) => Some(options.since_1970(time)),
+        (Some(time), None) => Some(options.stated(time)),
         (None, None | Some(ResetForm::Iso)) => {
             let date = || httpdate::parse_http_date(text).ok();
             let iso = text.parse::<jiff::Timestamp>().ok().map(SystemTime::from);
@@ -410,6 +451,19 @@ fn reset(text: &str, form: Option<ResetForm>, options: &ReadOptions) -> Option<D
         }
         _ => None,
     }
+}
+
+/// Reads a number of permits, as no standard defines it: with an optional fraction, and with an
+/// optional window. Only the whole permits of a fraction can be taken.
+fn permits(text: &str) -> Option<Quota<'static>> {
+    let (number, parameters) = text.split_once(';').unwrap_or((text, ""));
+    let window = |parameter: &str| parameter.trim().strip_prefix("w=")?.parse().ok();
+    let window = parameters.split(';').find_map(window);
+    Some(Quota {
+        quota: Some(seconds(number.trim())?.as_secs()),
+        window: window.filter(|&w: &u64| w > 0).map(Duration::from_secs),
+        ..Quota::default()
+    })
 }
 
 /// Reads seconds with an optional fraction, as some servers send them. A number that is too large

@@ -225,6 +225,23 @@ pub(super) const MUTANTS: &[Mutant] = &[
         test: ("fields", "a_reply_from_a_cache_states_nothing"),
     },
     Mutant {
+        file: READ,
+        within: "fn stated(",
+        text: "number.as_secs() < EPOCH_SECONDS",
+        by: "number < Duration::MAX",
+        test: (
+            "fields",
+            "every_field_with_a_time_may_state_it_since_1970_in_any_unit",
+        ),
+    },
+    Mutant {
+        file: READ,
+        within: "fn three_fields(",
+        text: "first.window.or(remaining.window)",
+        by: "first.window",
+        test: ("fields", "permits_may_have_a_window_and_a_fraction"),
+    },
+    Mutant {
         file: "tower/src/client.rs",
         within: "pub fn replied(",
         text: "self.reading.believed(window)",
@@ -368,5 +385,66 @@ pub(super) const MUTANTS: &[Mutant] = &[
         text: "if decision.retry() != Some(Retry::Never) =>",
         by: "if decision.retry() == Some(Retry::Never) =>",
         test: ("bodies", "a_penalty_delays_bodies_and_fails_none"),
+    },
+    // A key that is never there is one more value, or a denial has no reason.
+    Mutant {
+        file: KEY,
+        within: "match (self.key)(head, &self.table) {",
+        text: "None => Err(self.replies.without_key(now(), self.needs_address)),",
+        by: "None => { let _ = now; let hash = self.table.hash_of(&()); Ok((self.of(hash), hash)) }",
+        test: (
+            "addresses",
+            "a_service_that_does_not_know_its_clients_says_so_to_the_first_request",
+        ),
+    },
+    Mutant {
+        file: HEAD,
+        within: "impl Fields for Headers",
+        text: "self.0.get(name).map(http::HeaderValue::as_bytes)",
+        by: "Some(self.0.get(name)?.to_str().ok()?.as_bytes())",
+        test: (
+            "addresses",
+            "header_values_that_are_not_utf_8_are_keys_of_their_own",
+        ),
+    },
+    Mutant {
+        file: "tower/src/forwarded.rs",
+        within: "pub(crate) fn head<",
+        text: "head.address.or(self.without_address)",
+        by: "head.address",
+        test: (
+            "addresses",
+            "the_peers_of_a_unix_socket_have_the_address_that_the_program_says",
+        ),
+    },
+    Mutant {
+        file: "tower/src/waiting.rs",
+        within: "let is_denied = judged.is_err();",
+        text: "self.inner = self.inner.clone();",
+        by: "",
+        test: (
+            "addresses",
+            "a_denied_request_keeps_no_place_of_an_inner_concurrency_limit",
+        ),
+    },
+    Mutant {
+        file: DENIAL,
+        within: "impl LimitReply",
+        text: "limit: self.limit.clone(),",
+        by: "limit: None,",
+        test: (
+            "settings",
+            "a_denial_of_a_policy_has_a_reason_and_the_name_of_the_limit",
+        ),
+    },
+    Mutant {
+        file: DENIAL,
+        within: "pub(crate) fn limiter(",
+        text: "if !self.carried.is_empty() {",
+        by: "if self.carried.len() > 9 {",
+        test: (
+            "settings",
+            "a_denial_says_which_limiter_in_code_denied_and_why",
+        ),
     },
 ];

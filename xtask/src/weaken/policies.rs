@@ -578,4 +578,56 @@ pub(super) const MUTANTS: &[Mutant] = &[
             "a_hold_that_began_before_a_change_is_settled_after_it",
         ),
     },
+    // All clients of a program that does not know their addresses share a limit; header values of
+    // any bytes pass for others; a wait starts that another limit should have.
+    Mutant {
+        file: POLICY,
+        within: "match rule.on_missing {",
+        text: "OnMissing::NeedAddress if !key.lacks_address()",
+        by: "OnMissing::NeedAddress if key.is_complete() || key.lacks_address()",
+        test: (
+            "decisions",
+            "a_missing_address_is_shared_only_if_the_rule_says_so",
+        ),
+    },
+    Mutant {
+        file: "policy/src/key.rs",
+        within: "Part::Text(text) => match text.of(self.request) {",
+        text: "text.iter().any(|&byte| byte >= WITH_LENGTH)",
+        by: "text.is_empty()",
+        test: (
+            "decisions",
+            "header_values_of_any_bytes_are_keys_of_their_own",
+        ),
+    },
+    Mutant {
+        file: "policy/src/thresholds.rs",
+        within: "let mut is_counted = true;",
+        text: "at.is_some_and(",
+        by: "at.is_none_or(",
+        test: (
+            "thresholds",
+            "a_report_without_an_address_is_counted_only_if_the_rule_shares_it",
+        ),
+    },
+    Mutant {
+        file: STORE,
+        within: "let table_at = |place: usize| match self.shared_table() {",
+        text: "place.checked_sub(1).unwrap_or(shared)",
+        by: "{ let _ = shared; place }",
+        test: (
+            "decisions",
+            "a_denial_starts_the_wait_of_the_first_limit_that_denies_and_of_no_other",
+        ),
+    },
+    Mutant {
+        file: STORE,
+        within: "let denies = |limit| {",
+        text: "let KeyLimit::Cooldown(window) = key",
+        by: "let (KeyLimit::Cooldown(window), 0) = (key, n)",
+        test: (
+            "decisions",
+            "a_denial_starts_the_wait_of_the_first_limit_that_denies_and_of_no_other",
+        ),
+    },
 ];

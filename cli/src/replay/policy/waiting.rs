@@ -106,10 +106,10 @@ struct Named<'a> {
 }
 
 impl Fields for Named<'_> {
-    fn value(&self, name: &str) -> Option<&str> {
+    fn bytes(&self, name: &str) -> Option<&[u8]> {
         let mut names = self.names.iter();
         let place = names.position(|known| known.eq_ignore_ascii_case(name))?;
-        self.line.field(self.first + place)
+        Some(self.line.field(self.first + place)?.as_bytes())
     }
 }
 

@@ -40,6 +40,11 @@ impl Finder {
 }
 
 impl Fields for Found<'_, '_> {
+    fn bytes(&self, name: &str) -> Option<&[u8]> {
+        self.value(name).map(str::as_bytes)
+    }
+
+    // The text is known to be UTF-8.
     fn value(&self, name: &str) -> Option<&str> {
         match &self.finder.endpoint {
             Some(endpoint) if name == ENDPOINT => Some(endpoint),
