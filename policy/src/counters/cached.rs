@@ -918,6 +918,10 @@ impl<S: CounterStore, C: Clock + Send + Sync> CounterStore for CachedStore<S, C>
     fn syncs(&self) -> bool {
         self.channel.is_some()
     }
+
+    fn supports(&self, limit: &CounterLimit) -> Result<(), StoreError> {
+        self.store.supports(limit)
+    }
 }
 
 impl<S: fmt::Debug, C> fmt::Debug for CachedStore<S, C> {
