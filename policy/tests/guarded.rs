@@ -339,7 +339,10 @@ impl CounterStore for Faulty {
 #[test]
 fn an_error_of_one_request_opens_no_other_limit() {
     let limit = bucket(2, 3_600 * SECOND, 2);
-    let (bad, good) = ([Charge::new("bad", &limit, 1)], [Charge::new("good", &limit, 1)]);
+    let (bad, good) = (
+        [Charge::new("bad", &limit, 1)],
+        [Charge::new("good", &limit, 1)],
+    );
     for error in [
         StoreError::Contended,
         StoreError::Full,
@@ -373,7 +376,10 @@ fn an_error_of_one_request_opens_no_other_limit() {
 #[test]
 fn an_error_of_a_rule_neither_begins_an_outage_nor_ends_one() {
     let limit = bucket(2, 3_600 * SECOND, 2);
-    let (bad, good) = ([Charge::new("bad", &limit, 1)], [Charge::new("good", &limit, 1)]);
+    let (bad, good) = (
+        [Charge::new("bad", &limit, 1)],
+        [Charge::new("good", &limit, 1)],
+    );
     let away = StoreError::Unavailable("away".into());
     let (time, store) = Faulty::guarded(away.clone(), OnFailure::Deny);
     assert!(!block_on(store.take(&bad)).unwrap().is_allowed());
@@ -393,7 +399,10 @@ fn an_error_of_a_rule_neither_begins_an_outage_nor_ends_one() {
     assert!(!block_on(store.take(&bad)).unwrap().is_allowed());
     *store.store().error.lock().unwrap() = StoreError::Damaged;
     time.0.advance(SECOND);
-    assert_eq!(block_on(store.take(&bad)).unwrap().origin(), Origin::Fallback);
+    assert_eq!(
+        block_on(store.take(&bad)).unwrap().origin(),
+        Origin::Fallback
+    );
     assert!(!store.is_down());
 }
 

@@ -474,27 +474,56 @@ fn an_error_that_the_server_gives_to_one_request_opens_no_other_limit() {
         let () = server.ask(&["RPUSH", "portcullis:q:bad", "x"]).await;
         let error = opens_nothing(&allowing(&server, ""), &bad).await;
         assert_eq!(error, StoreError::Damaged);
-        let () = server.ask(&["DEL", "portcullis:q:bad", "portcullis:q:good"]).await;
+        let () = server
+            .ask(&["DEL", "portcullis:q:bad", "portcullis:q:good"])
+            .await;
         // A user who may write other keys.
-        let own = ["ACL", "SETUSER", "own", "on", ">pass", "+@all", "~portcullis:q:good"];
+        let own = [
+            "ACL",
+            "SETUSER",
+            "own",
+            "on",
+            ">pass",
+            "+@all",
+            "~portcullis:q:good",
+        ];
         let () = server.ask(&own).await;
         let error = opens_nothing(&allowing(&server, "own:pass@"), &bad).await;
-        assert!(matches!(&error, StoreError::Refused(why) if why.contains("ermission")), "{error}");
+        assert!(
+            matches!(&error, StoreError::Refused(why) if why.contains("ermission")),
+            "{error}"
+        );
         let () = server.ask(&["DEL", "portcullis:q:good"]).await;
         // An id says nothing about the error.
-        let named = [Charge::new("WRONGTYPE DAMAGED would overflow OOM", &limit, 1)];
+        let named = [Charge::new(
+            "WRONGTYPE DAMAGED would overflow OOM",
+            &limit,
+            1,
+        )];
         let error = opens_nothing(&allowing(&server, "own:pass@"), &named).await;
         assert!(matches!(error, StoreError::Refused(_)), "{error}");
 
         // A user who may not load scripts, of a server that has forgotten them.
-        let loads = ["ACL", "SETUSER", "plain", "on", ">pass", "+@all", "~*", "-script|load"];
+        let loads = [
+            "ACL",
+            "SETUSER",
+            "plain",
+            "on",
+            ">pass",
+            "+@all",
+            "~*",
+            "-script|load",
+        ];
         let () = server.ask(&loads).await;
         let () = server.ask(&["SCRIPT", "FLUSH"]).await;
         let plain = allowing(&server, "plain:pass@");
         let several = plain.store().take_many(&[&bad]).await.unwrap();
         let one = plain.store().take(&bad).await;
         for refused in [several[0].clone(), one] {
-            assert!(matches!(refused, Err(StoreError::Refused(_))), "{refused:?}");
+            assert!(
+                matches!(refused, Err(StoreError::Refused(_))),
+                "{refused:?}"
+            );
         }
     });
 }
@@ -546,7 +575,14 @@ fn ids_in_several_slots_of_a_cluster_are_refused_and_open_no_other_limit() {
     let bus = Server::free_port().to_string();
     let file = std::env::temp_dir().join(format!("portcullis-nodes-{bus}.conf"));
     let file = file.to_str().unwrap();
-    let cluster = ["--cluster-enabled", "yes", "--cluster-port", &bus, "--cluster-config-file", file];
+    let cluster = [
+        "--cluster-enabled",
+        "yes",
+        "--cluster-port",
+        &bus,
+        "--cluster-config-file",
+        file,
+    ];
     let Some(server) = Server::start_as(&cluster) else {
         return;
     };
@@ -564,7 +600,10 @@ fn ids_in_several_slots_of_a_cluster_are_refused_and_open_no_other_limit() {
         let bad = [Charge::new("a", &limit, 1), Charge::new("b", &limit, 1)];
         let error = opens_nothing(&guarded, &bad).await;
         assert!(matches!(error, StoreError::Refused(_)), "{error}");
-        let together = [Charge::new("{a}0", &limit, 1), Charge::new("{a}1", &limit, 1)];
+        let together = [
+            Charge::new("{a}0", &limit, 1),
+            Charge::new("{a}1", &limit, 1),
+        ];
         assert!(guarded.take(&together).await.unwrap().is_allowed());
     });
     drop(server);
@@ -595,9 +634,13 @@ fn a_server_that_serves_nobody_is_unavailable() {
         unavailable("a replica").await;
         let () = server.ask(&["REPLICAOF", "NO", "ONE"]).await;
 
-        let () = server.ask(&["CONFIG", "SET", "min-replicas-to-write", "1"]).await;
+        let () = server
+            .ask(&["CONFIG", "SET", "min-replicas-to-write", "1"])
+            .await;
         unavailable("too few replicas").await;
-        let () = server.ask(&["CONFIG", "SET", "min-replicas-to-write", "0"]).await;
+        let () = server
+            .ask(&["CONFIG", "SET", "min-replicas-to-write", "0"])
+            .await;
 
         let () = server.ask(&["CONFIG", "SET", "lua-time-limit", "1"]).await;
         let client = redis::Client::open(format!("redis://127.0.0.1:{}/", server.port)).unwrap();
@@ -617,7 +660,10 @@ fn a_server_that_serves_nobody_is_unavailable() {
         assert!(!store.take(&charge).await.unwrap().is_allowed());
         let wrong = RedisSettings::new(&format!("redis://no:body@127.0.0.1:{}/", server.port));
         let wrong = RedisStore::new(&wrong).unwrap().take(&charge).await;
-        assert!(matches!(wrong, Err(StoreError::Unavailable(_))), "{wrong:?}");
+        assert!(
+            matches!(wrong, Err(StoreError::Unavailable(_))),
+            "{wrong:?}"
+        );
     });
 }
 
@@ -638,7 +684,10 @@ fn a_server_that_forgets_when_its_memory_is_full_says_so() {
         set("maxmemory", "0").await;
         assert_eq!(store.eviction().await, Ok(None));
         let () = server.ask(&["ACL", "SETUSER", "default", "-info"]).await;
-        assert!(matches!(store.eviction().await, Err(StoreError::Refused(_))));
+        assert!(matches!(
+            store.eviction().await,
+            Err(StoreError::Refused(_))
+        ));
     });
 }
 

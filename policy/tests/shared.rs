@@ -245,7 +245,10 @@ fn a_limit_that_the_file_has_no_room_for_is_refused_and_opens_no_other() {
     assert!(of(2).with_stores(stores.clone()).is_ok());
     let refused = of(4).with_stores(stores).unwrap_err();
     let text = refused[0].to_string();
-    assert!(text.contains("limits[0]") && text.contains("SharedStore::open"), "{text}");
+    assert!(
+        text.contains("limits[0]") && text.contains("SharedStore::open"),
+        "{text}"
+    );
 
     // Without a policy, too.
     let settings = GuardSettings::new(OnFailure::Allow);
@@ -253,7 +256,10 @@ fn a_limit_that_the_file_has_no_room_for_is_refused_and_opens_no_other() {
     let mut granted = 0;
     for _ in 0..100 {
         let refused = block_on(guarded.take(&[Charge::new("long", &long, 1)]));
-        assert!(matches!(refused, Err(StoreError::Refused(_))), "{refused:?}");
+        assert!(
+            matches!(refused, Err(StoreError::Refused(_))),
+            "{refused:?}"
+        );
         let taken = block_on(guarded.take(&[Charge::new("a", &limit, 1)])).unwrap();
         granted += u32::from(taken.is_allowed());
     }

@@ -591,8 +591,7 @@ impl<S: CounterStore, C: Clock + Send + Sync> CounterStore for GuardedStore<S, C
             let mut answers = match self.call() {
                 Ok(call) => {
                     let answers = self.store.take_many(requests).await;
-                    let answers =
-                        answers.unwrap_or_else(|error| vec![Err(error); requests.len()]);
+                    let answers = answers.unwrap_or_else(|error| vec![Err(error); requests.len()]);
                     self.note(call, answers.iter().map(|answer| answer.as_ref().err()));
                     answers
                 }

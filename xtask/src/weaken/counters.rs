@@ -93,6 +93,27 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "if entry.until < Timestamp::ZERO {",
         test: ("cached", "permits_that_are_not_used_lapse"),
     },
+    Mutant {
+        file: CACHED,
+        within: "fn begin(",
+        text: "self.shared.clock.now() >= until",
+        by: "now >= until",
+        test: (
+            "cached",
+            "a_thread_that_is_stopped_in_a_decision_grants_nothing_that_has_lapsed",
+        ),
+    },
+    // An instance that was idle forgets what it is told.
+    Mutant {
+        file: CACHED,
+        within: "fn receive(",
+        text: "now.saturating_add(self.hold)",
+        by: "sent.saturating_add(self.hold).min(now)",
+        test: (
+            "cached",
+            "an_instance_that_has_been_idle_keeps_a_denial_that_it_is_told",
+        ),
+    },
     // Permits that another block has, or that the store has counted, are granted twice.
     Mutant {
         file: CACHED,
