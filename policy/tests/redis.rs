@@ -441,8 +441,8 @@ fn allowing(server: &Server, user: &str) -> GuardedStore<RedisStore, MonotonicCl
     GuardedStore::new(store, MonotonicClock::new(), settings)
 }
 
-/// Asks for `bad`, which the server answers with an error, in turn with a limit of 2: by itself, and
-/// with it in one call. Returns the last error.
+/// Asks for `bad`, which the server answers with an error, in turn with a limit of 2: by itself,
+/// and with it in one call. Returns the last error.
 async fn opens_nothing<C: Clock + Send + Sync>(
     guarded: &GuardedStore<RedisStore, C>,
     bad: &[Charge<'_>],

@@ -107,8 +107,8 @@ impl EtcdSettings {
 ///   held that was killed may take two lease times to return.
 /// - **Fences** are revisions of etcd, which grow with every change. After a restore of an older
 ///   state, they go back.
-/// - **Another etcd,** or an older state of this one, does not know what was leased since, and grants
-///   it at once. Stop all members for the time of a lease before they use it.
+/// - **Another etcd,** or an older state of this one, does not know what was leased since, and
+///   grants it at once. Stop all members for the time of a lease before they use it.
 /// - **Connections.** Each call uses one of its own, and keeps it for the next one. After a
 ///   failure, the next call tries the next server.
 ///

@@ -10,7 +10,7 @@
 //! - *restart*: with its content, each lease begins again. Without, or with content that may be
 //!   old, the table holds off.
 //! - *elsewhere*: another server has answered a member since the table last began to hold off, and
-//!   less than the longest lease ago. The table holds off. What was answered before is over by then.
+//!   less than the longest lease ago. The table holds off. What was answered before is over then.
 //! - *hold off*: for the longest lease that may last. The fence becomes the time then, as no store
 //!   grants more than once in a microsecond: so it is larger than those of another server.
 //!

@@ -527,8 +527,8 @@ impl<S, C> CachedStore<S, C> {
 impl<S, C: Clock + Send + Sync + 'static> CachedStore<S, C> {
     /// Tells other instances of denials, and listens to theirs, for charges that are
     /// [synced](Charge::synced): an instance that is told asks the store no more until it can
-    /// allow, for at most [`hold`](CacheSettings::hold). Only ids that this instance has used itself
-    /// are kept.
+    /// allow, for at most [`hold`](CacheSettings::hold). Only ids that this instance has used
+    /// itself are kept.
     ///
     /// The end of the denial is in the store's time, which this instance knows by its last call. So
     /// a thousandth of the time since that call is left out, as [Bounds](Self#bounds) says of the

@@ -132,8 +132,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
             "a_store_that_has_forgotten_believes_the_larger_fence_and_grants_nothing",
         ),
     },
-    // A store that was not in charge: it takes no notice, or is not told; it holds off each time that
-    // it hears of the same; a member is silent for longer than a third of a lease.
+    // A store that was not in charge: it takes no notice, or is not told; it holds off each time
+    // that it hears of the same; a member is silent for longer than a third of a lease.
     Mutant {
         file: TABLE,
         within: "fn is_elsewhere(",
