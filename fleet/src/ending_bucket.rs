@@ -18,8 +18,9 @@
 //!   empty.
 //!
 //! Invariant: a granted permit comes from a bucket of the life whose end the decision has seen, and
-//! `now` is before that end. The bucket of a later life is set after `until` has begun that life,
-//! and the second look at `until` shows it. A call must not be paused while 256 lives begin.
+//! `now` is before that end, whatever the time is when the decision is made. The bucket of a later
+//! life is set after `until` has begun that life, and the second look at `until` shows it. A call
+//! must not be paused while 256 lives begin.
 
 use core::time::Duration;
 

@@ -2,7 +2,7 @@
 //!
 //! A service admits so many requests a second, from all of its clients together. Here the clients
 //! are processes that do not talk to each other. They have a store in common, such as etcd or
-//! Redis, and use all of the service's capacity, but never more than it.
+//! Redis, and use all of the service's capacity, and no more than the bound in `docs/fleet.md`.
 //!
 //! The capacity is cut into **partitions**: 500 requests a second into 20 times 25. A process takes
 //! leases on as many partitions as its demand needs. A lease is exclusive and ends by itself, so
@@ -17,7 +17,7 @@
 //! | keep the leases in etcd | `EtcdStore`, `EtcdSettings` |
 //! | keep the leases on a Redis server | `RedisStore`, `RedisSettings` |
 //! | keep the leases elsewhere | [`LeaseStore`], [`StoreFuture`], [`StoreError`] |
-//! | know what a store is asked, and what it answers | [`Exchange`], [`Answer`], [`Held`], [`Claim`], [`MemberId`] |
+//! | know what a store is asked, and what it answers | [`Exchange`], [`Answer`], [`Held`], [`Claim`], [`Heard`], [`MemberId`] |
 //! | know by which rules a store decides | [`LeaseTable`] |
 //! | be a member: say what is needed, and learn what there is | [`Member`], [`MemberBuilder`], [`Driver`], [`Status`], [`Standing`], [`Notice`] |
 //! | limit requests by the share of a member | [`ShareLimiter`], [`Fallback`] |
@@ -71,7 +71,9 @@ pub use store::memory::{LeaseTable, MemoryStore};
 #[cfg(all(feature = "redis", not(loom)))]
 pub use store::redis::{RedisSettings, RedisStore};
 #[cfg(not(loom))]
-pub use store::{Answer, Claim, Exchange, Held, LeaseStore, MemberId, StoreError, StoreFuture};
+pub use store::{
+    Answer, Claim, Exchange, Heard, Held, LeaseStore, MemberId, StoreError, StoreFuture,
+};
 
 /// Compiles the examples of the guide as documentation tests.
 #[cfg(doctest)]

@@ -46,7 +46,8 @@ use crate::{
 /// - The [limiter](Self::limiter) admits no more than the leases that the member holds, what is
 ///   reserved, and what a [`Fallback`] allows.
 /// - A partition is used only as long as the store has leased it to this member, whatever happens
-///   to the driver, the store or the network: see [`Protocol`] and [`ShareLimiter`].
+///   to the driver, the store or the network: see [`Protocol`] and [`ShareLimiter`]. A thread that
+///   is stopped in a decision may send that one request later.
 /// - Time is that of a monotonic clock. On Linux, it stands still while the whole machine is
 ///   suspended, or a virtual machine is stopped. After that, leases that have ended in the store
 ///   may be used for the rest of their time.

@@ -32,7 +32,7 @@ use core::time::Duration;
 
 use portcullis_core::Timestamp;
 
-use crate::{Answer, Claim, Exchange, FairShares, Held, MemberId, Pool};
+use crate::{Answer, Claim, Exchange, FairShares, Heard, Held, MemberId, Pool};
 
 /// A member's part of the protocol: which leases it takes, renews, uses and releases.
 ///
@@ -106,6 +106,10 @@ pub struct Protocol {
     failures: u32,
     /// The largest demand that the store may remember of this member.
     published: u32,
+    /// Which server has answered last, and when that exchange was sent.
+    heard: Option<(u64, Timestamp)>,
+    /// The newest fence of all answers.
+    fence: u64,
     is_alone: bool,
     has_left: bool,
     /// Whether it wanted more than what all members have, in the last picture.
@@ -343,6 +347,8 @@ impl Protocol {
             retry_at: now,
             failures: 0,
             published: 0,
+            heard: None,
+            fence: 0,
             is_alone: false,
             has_left: false,
             competes: false,
@@ -487,6 +493,10 @@ impl Protocol {
             self.reports.push(Report::Reachable);
         }
         self.published = flight.demand;
+        self.fence = self.fence.max(answer.fence);
+        if answer.server != 0 {
+            self.heard = Some((answer.server, flight.sent));
+        }
         let ends = flight.ends;
         self.releasing.drain(..flight.released);
         self.renewed(answer, ends);
@@ -508,8 +518,10 @@ impl Protocol {
         }
         if let Some(remaining) = answer.hold_off {
             self.reports.push(Report::HoldsOff(remaining));
-            // The store said so after the request was sent. Not all members ask at once.
-            let remaining = remaining.min(self.settings.lease);
+            // The store said so after the request was sent. Not all members ask at once. All ask
+            // once in a third of a lease, as those do that have leases: if another server answers
+            // for longer, they know it.
+            let remaining = remaining.min(self.settings.lease / 3);
             let after = remaining.saturating_add(interval / 4);
             self.ask_at = self.ask_at.max(flight.sent.saturating_add(after));
         }
@@ -723,8 +735,23 @@ impl Protocol {
             release: self.releasing.clone(),
             candidates: self.candidates(at_most),
             at_most,
+            heard: self.heard(),
         };
         Some((self.exchanges, request))
+    }
+
+    /// What it tells the store of the last answer.
+    fn heard(&self) -> Option<Heard> {
+        let (server, sent) = self.heard?;
+        let ago = self.now.saturating_since(sent);
+        let Settings { lease, margin, .. } = self.settings;
+        // By a clock that is slower by as much as the margin allows.
+        let fast = ago.mul_f64(margin.as_secs_f64() / lease.as_secs_f64());
+        Some(Heard {
+            server,
+            ago: ago.saturating_sub(fast),
+            fence: self.fence,
+        })
     }
 
     /// Returns the partitions to try, in a random order: first those that no other member had when

@@ -32,8 +32,12 @@ const HORIZON: Duration = Duration::from_hours(1);
 /// A limiter that follows the share of a member: the partitions that it has leases on, and what it
 /// has reserved.
 ///
-/// Each decision checks that the leases have not ended. So a process that was stopped beyond the
-/// end of its leases and goes on is denied at once, before any other part of it has run.
+/// Each decision checks that the leases have not ended at its `now`. So a process that was stopped
+/// beyond the end of its leases and goes on is denied at once, before any other part of it has run.
+///
+/// A thread that is stopped after it has read its clock still decides for that time, if the share
+/// has not changed meanwhile: one request for each thread that is stopped in a decision. Read the
+/// clock just before each decision, and not before a lock or a wait.
 ///
 /// A [`Member`](crate::Member) owns one and keeps it up to date. Without a member, call
 /// [`follow_at`](Self::follow_at) with each [share](crate::Actions::share) of a

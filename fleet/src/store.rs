@@ -18,6 +18,9 @@
 //!   them have ended, and says so ([`Answer::hold_off`]). In that time, a member may still renew
 //!   what it holds: the store takes its word for it, and of two members it believes the one with
 //!   the larger fence.
+//! - **Nor after decisions made elsewhere.** A member whose last answer came from another server
+//!   ([`Exchange::heard`]) shows that this one was not in charge. What the other one has leased, it
+//!   does not know: it holds off, as if it had forgotten it.
 //!
 //! [`LeaseTable`](crate::LeaseTable) has these rules in the least code.
 
@@ -110,6 +113,27 @@ pub struct Exchange {
     /// How many of the candidates to grant at most. Leases of the member that the request does not
     /// name count.
     pub at_most: u32,
+    /// The last answer that the member has had, of this store or of another one.
+    pub heard: Option<Heard>,
+}
+
+/// What a member tells a store of the last answer that it has had.
+///
+/// ```
+/// use core::time::Duration;
+/// use portcullis_fleet::Heard;
+/// let heard = Heard { server: 7, ago: Duration::from_secs(1), fence: 41 };
+/// assert_eq!(heard.fence, 41);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Heard {
+    /// [`Answer::server`].
+    pub server: u64,
+    /// How long ago the exchange was sent, by the clock of the member. At most as long as it was by
+    /// any clock that the margin of the leases allows.
+    pub ago: Duration,
+    /// The largest [`Answer::fence`] of all answers.
+    pub fence: u64,
 }
 
 impl Exchange {
@@ -134,6 +158,7 @@ impl Exchange {
             release: Vec::new(),
             candidates: Vec::new(),
             at_most: 0,
+            heard: None,
         }
     }
 }
@@ -166,6 +191,13 @@ pub struct Answer {
     pub members: Vec<Claim>,
     /// How long the store will not grant, because it may have forgotten leases.
     pub hold_off: Option<Duration>,
+    /// The newest fence that the store knows; 0 if it does not say. The member repeats it in
+    /// [`Heard::fence`], so that the fences of another server become larger.
+    pub fence: u64,
+    /// Which server has decided: any number that no other server has; 0 if the store does not say.
+    /// The member repeats it in [`Heard::server`], so that another server learns of decisions that
+    /// it has not made.
+    pub server: u64,
 }
 
 /// What one member wants and has, as the store last heard.
@@ -204,6 +236,10 @@ pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>>
 /// - A store that may have forgotten leases grants nothing for the time of the longest lease, also
 ///   not again. Until then it renews leases that it does not know, of two members that of the
 ///   larger fence.
+/// - A store whose server may be replaced by another one, and come back with what it knew before,
+///   does the same if another server has answered the member ([`Exchange::heard`]) since this one
+///   began to hold off, and less than the longest lease ago. Its next fence is larger than
+///   [`Heard::fence`].
 ///
 /// # Cost
 ///

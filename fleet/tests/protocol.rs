@@ -4,7 +4,8 @@ use core::time::Duration;
 
 use portcullis_core::{Rate, Timestamp};
 use portcullis_fleet::{
-    Actions, Answer, Event, Exchange, Held, LeaseTable, MemberId, Pool, Protocol, Report, Share,
+    Actions, Answer, Event, Exchange, Heard, Held, LeaseTable, MemberId, Pool, Protocol, Report,
+    Share,
 };
 
 const LEASE: Duration = Duration::from_secs(15);
@@ -396,4 +397,105 @@ fn a_store_that_has_forgotten_believes_the_larger_fence_and_grants_nothing() {
         table.exchange(&ask(3, vec![9]), at(30_100)).granted.len(),
         1
     );
+}
+
+#[test]
+fn a_member_tells_each_store_which_one_has_answered_last() {
+    let (mut member, exchange, first) = asking(2);
+    assert_eq!(first.heard, None);
+    let from = |server, fence| Answer {
+        server,
+        fence,
+        ..Answer::default()
+    };
+    answer(&mut member, exchange, &from(7, 40), 1_010);
+    let (exchange, second) = member.on(Event::Wake, at(2_010)).send.unwrap();
+    // Since the first one was sent, less 200 ms of 15 s.
+    let ago = Duration::from_micros(1_010_000 - 13_466);
+    let heard = second.heard.unwrap();
+    assert_eq!((heard.server, heard.fence), (7, 40));
+    assert!(
+        heard.ago.abs_diff(ago) < Duration::from_micros(2),
+        "{heard:?}"
+    );
+    // Of all servers the largest fence; an answer that was given up says nothing.
+    answer(&mut member, exchange, &from(8, 30), 2_020);
+    answer(&mut member, exchange, &from(9, 50), 2_030);
+    let (_, third) = member.on(Event::Wake, at(4_000)).send.unwrap();
+    let heard = third.heard.unwrap();
+    assert_eq!((heard.server, heard.fence), (8, 40));
+}
+
+/// The members turn to another server and back, and this one kept running.
+#[test]
+fn a_store_that_was_not_in_charge_grants_nothing_until_all_leases_of_the_other_one_have_ended() {
+    let mut table = LeaseTable::new().server(1);
+    assert_eq!(table.exchange(&ask(1, vec![3]), at(0)).granted.len(), 1);
+    let heard = |member, server, ago, candidates| Exchange {
+        heard: Some(Heard {
+            server,
+            ago: Duration::from_millis(ago),
+            fence: 1_000_000_000,
+        }),
+        ..ask(member, candidates)
+    };
+    // The other one has leased the partition since.
+    let answer = table.exchange(&heard(2, 2, 1_000, vec![3]), at(60_000));
+    assert_eq!(answer.hold_off, Some(LEASE));
+    assert!(answer.granted.is_empty());
+    assert!(answer.fence >= 1_000_000_000);
+    let held = Held {
+        partition: 3,
+        fence: 999_999_999,
+    };
+    let claim = Exchange {
+        renew: vec![held],
+        ..heard(3, 2, 2_000, vec![])
+    };
+    let answer = table.exchange(&claim, at(61_000));
+    assert_eq!(answer.renewed, [held]);
+    // What was answered before does not make it hold off for longer.
+    assert_eq!(
+        answer.hold_off,
+        Some(LEASE.checked_sub(Duration::from_secs(1)).unwrap())
+    );
+    // What this one has answered, or another one so long ago that its leases have ended, is no
+    // reason to hold off.
+    let own = table.exchange(&heard(2, 1, 100, vec![4]), at(75_000));
+    assert_eq!((own.hold_off, own.granted.len()), (None, 1));
+    let old = table.exchange(&heard(4, 2, 15_000, vec![5]), at(100_000));
+    assert_eq!((old.hold_off, old.granted.len()), (None, 1));
+    assert!(old.granted[0].fence > 1_000_000_000);
+    // There and back again.
+    let again = table.exchange(&heard(4, 2, 14_999, vec![6]), at(200_000));
+    assert_eq!(again.hold_off, Some(LEASE));
+}
+
+#[test]
+fn a_store_holds_off_for_the_longest_lease_that_may_last_and_no_longer() {
+    let hold_off = |asked: &[(u64, u64)], restart: u64| {
+        let mut table = LeaseTable::new();
+        for &(now, lease) in asked {
+            let lease = Duration::from_millis(lease);
+            table.exchange(&Exchange::new(MemberId(1), lease), at(now));
+        }
+        table.forget(at(restart));
+        let nothing = Exchange::new(MemberId(1), Duration::from_millis(1));
+        let answer = table.exchange(&nothing, at(restart));
+        answer.hold_off.unwrap().as_millis()
+    };
+    let hour = 3_600_000;
+    assert_eq!(hold_off(&[(0, hour), (1, 15_000)], 2), hour.into());
+    assert_eq!(hold_off(&[(0, hour), (1, 15_000)], hour - 1), hour.into());
+    // It has ended.
+    assert_eq!(hold_off(&[(0, hour), (1, 15_000)], hour), 15_000);
+    // What was asked for in the meantime counts, in any order.
+    let several = [(0, hour), (9, 60_000), (hour - 2, 15_000), (hour, 15_000)];
+    assert_eq!(hold_off(&several, hour + 1), 60_000);
+    let later = [&several[..], &[(hour + 59_000, 15_000)]].concat();
+    assert_eq!(hold_off(&later, hour + 60_000), 15_000);
+    assert_eq!(hold_off(&several, hour + 60_000), 1);
+    // And what is asked for again.
+    let again = [(0, hour), (hour / 2, hour), (hour, 15_000)];
+    assert_eq!(hold_off(&again, hour + 1), hour.into());
 }

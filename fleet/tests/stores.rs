@@ -13,7 +13,9 @@ use std::thread;
 use std::time::Instant;
 
 use portcullis_core::Timestamp;
-use portcullis_fleet::{Answer, Exchange, Held, LeaseStore, LeaseTable, MemberId, StoreError};
+use portcullis_fleet::{
+    Answer, Exchange, Heard, Held, LeaseStore, LeaseTable, MemberId, StoreError,
+};
 use servers::{Kind, Server};
 use tokio::runtime::{Builder, Runtime};
 
@@ -634,6 +636,100 @@ fn a_server_whose_clock_was_set_back_holds_off_for_one_lease_time() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         assert!(begun.elapsed() >= SECOND);
+    });
+}
+
+/// The members turn to another server and back, and both kept running.
+#[test]
+fn a_server_that_was_not_in_charge_grants_nothing_that_the_other_one_has_leased() {
+    let both = [Kind::Redis; 2].map(Server::start);
+    let [Some(one), Some(other)] = both else {
+        return;
+    };
+    runtime().block_on(async {
+        let (first, second) = (aged(&one, "moved").await, aged(&other, "moved").await);
+        // What the member says of an answer that it has just had.
+        let after = |answer: &Answer, request: Exchange| Exchange {
+            heard: Some(Heard {
+                server: answer.server,
+                ago: Duration::from_micros(1),
+                fence: answer.fence,
+            }),
+            ..request
+        };
+        let before = first
+            .exchange("moved", &ask(2, LONG, &[], 0))
+            .await
+            .unwrap();
+        // The first answer of the other server: it does not know what the first one has leased.
+        let asked = after(&before, ask(1, LONG, &[3], 1));
+        let held_off = second.exchange("moved", &asked).await.unwrap();
+        assert_eq!((held_off.hold_off, held_off.granted.len()), (Some(LONG), 0));
+        other.set("moved", "since", "1").await;
+        let asked = after(&held_off, ask(1, LONG, &[3], 1));
+        let leased = second.exchange("moved", &asked).await.unwrap();
+        assert_eq!(sorted(&leased.granted), [3]);
+        assert_ne!(leased.server, before.server);
+        let seen = after(&leased, ask(2, LONG, &[3], 1));
+        assert_eq!(second.exchange("moved", &seen).await.unwrap().taken, [3]);
+
+        // Back: who lacks it comes first.
+        let answer = first.exchange("moved", &seen).await.unwrap();
+        assert_eq!((answer.granted.len(), answer.hold_off), (0, Some(LONG)));
+        assert!(answer.fence >= leased.fence);
+        let claim = after(&leased, renewing(&ask(1, LONG, &[], 0), &leased.granted));
+        assert_eq!(
+            first.exchange("moved", &claim).await.unwrap().renewed,
+            leased.granted
+        );
+        // Also who has heard of nothing.
+        let fresh = first
+            .exchange("moved", &ask(3, LONG, &[4], 1))
+            .await
+            .unwrap();
+        assert!(
+            fresh.granted.is_empty() && fresh.hold_off < Some(LONG),
+            "{fresh:?}"
+        );
+        one.set("moved", "since", "1").await;
+        let own = after(&answer, ask(2, LONG, &[3, 4], 2));
+        let answer = first.exchange("moved", &own).await.unwrap();
+        assert_eq!((sorted(&answer.granted), answer.taken), (vec![4], vec![3]));
+        // An answer of the other one whose leases have ended is no reason.
+        let mut old = after(&leased, ask(3, LONG, &[5], 1));
+        old.heard.as_mut().unwrap().ago = LONG;
+        let answer = first.exchange("moved", &old).await.unwrap();
+        assert_eq!(sorted(&answer.granted), [5]);
+    });
+}
+
+#[test]
+fn a_long_lease_that_has_ended_makes_no_later_restart_longer() {
+    let Some(server) = Server::start(Kind::Redis) else {
+        return;
+    };
+    runtime().block_on(async {
+        let store = aged(&server, "longest").await;
+        let short = Duration::from_millis(100);
+        let hold_off = async |number: u32| {
+            server
+                .set("longest", "run", &format!("another{number}"))
+                .await;
+            let nothing = Exchange::new(MemberId(1), short);
+            store.exchange("longest", &nothing).await.unwrap().hold_off
+        };
+        let long = Exchange::new(MemberId(1), 2 * SECOND);
+        store.exchange("longest", &long).await.unwrap();
+        let begun = Instant::now();
+        assert_eq!(hold_off(1).await, Some(2 * SECOND));
+        while begun.elapsed() < 2 * SECOND {
+            let middle = Exchange::new(MemberId(1), SECOND);
+            store.exchange("longest", &middle).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+        assert_eq!(hold_off(2).await, Some(SECOND));
+        tokio::time::sleep(SECOND).await;
+        assert_eq!(hold_off(3).await, Some(short));
     });
 }
 

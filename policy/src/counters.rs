@@ -70,6 +70,11 @@
 //!
 //! If a store loses its content, its limits are full again. If a limit changes, its quotas go on:
 //! see [`CounterLimit`].
+//!
+//! # Errors
+//!
+//! An error is the fault of the store, of one request, of a rule, or of one id: see [`Fault`]. Only
+//! the first one says something about other requests.
 
 use core::fmt;
 use core::future::Future;
@@ -260,6 +265,17 @@ pub trait CounterStore: Send + Sync {
     fn syncs(&self) -> bool {
         false
     }
+
+    /// Returns whether the store can keep the state of this limit. A policy asks it for each limit
+    /// of its rules when it gets its stores, and when it changes. Default: any limit.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Refused`]: [`take`](Self::take) fails with it too, each time.
+    fn supports(&self, limit: &CounterLimit) -> Result<(), StoreError> {
+        let _ = limit;
+        Ok(())
+    }
 }
 
 impl<S: CounterStore + ?Sized> CounterStore for Arc<S> {
@@ -305,6 +321,10 @@ impl<S: CounterStore + ?Sized> CounterStore for Arc<S> {
 
     fn syncs(&self) -> bool {
         (**self).syncs()
+    }
+
+    fn supports(&self, limit: &CounterLimit) -> Result<(), StoreError> {
+        (**self).supports(limit)
     }
 }
 
@@ -500,7 +520,7 @@ pub struct Left {
     pub full_in: Duration,
 }
 
-/// Why a store has no answer.
+/// Why a store has no answer. [`fault`](Self::fault) says which requests an error concerns.
 ///
 /// ```
 /// use portcullis_policy::counters::StoreError;
@@ -509,11 +529,15 @@ pub struct Left {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// The store cannot be reached, or does not answer in time. The text says why.
+    /// The store cannot be reached, does not answer in time, or serves nobody now. The text says
+    /// why.
     Unavailable(String),
+    /// The store answers, and does not do what it was asked: the limits, the ids or the permissions
+    /// of the request do not allow it. The text says why.
+    Refused(String),
     /// The store has no room for another id. Retry when ids have expired.
     Full,
-    /// Other callers changed the quotas at each attempt.
+    /// Other callers changed the quotas, or the scripts of the server, at each attempt.
     Contended,
     /// The sum of a counter does not fit 64 bits.
     Overflow,
@@ -527,6 +551,7 @@ impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Unavailable(why) => return write!(f, "the counter store is unavailable: {why}"),
+            Self::Refused(why) => return write!(f, "the counter store refuses the request: {why}"),
             Self::Full => "the counter store has no room for another id",
             Self::Contended => "other callers changed the quotas at each attempt: try again",
             Self::Overflow => "the sum of the counter does not fit 64 bits",
@@ -537,3 +562,43 @@ impl fmt::Display for StoreError {
 }
 
 impl core::error::Error for StoreError {}
+
+/// What an error of a store is about: the result of [`StoreError::fault`].
+///
+/// ```
+/// use portcullis_policy::counters::{Fault, StoreError};
+/// assert_eq!(StoreError::Unavailable("refused".into()).fault(), Fault::Store);
+/// assert_eq!(StoreError::MixedLimits.fault(), Fault::Rule);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Fault {
+    /// The store: it answers nobody. Other requests fail too.
+    Store,
+    /// This request: another attempt may succeed.
+    Request,
+    /// The settings: each request with these limits and ids fails, until the settings of the rule
+    /// or of the store change. It says nothing about requests of other rules, nor about whether
+    /// the store answers them.
+    Rule,
+    /// What the store has under one of the ids, or that it has no room for one.
+    Id,
+}
+
+impl StoreError {
+    /// Returns what the error is about.
+    ///
+    /// ```
+    /// # use portcullis_policy::counters::{Fault, StoreError};
+    /// assert_eq!(StoreError::Damaged.fault(), Fault::Id);
+    /// ```
+    #[must_use]
+    pub const fn fault(&self) -> Fault {
+        match self {
+            Self::Unavailable(_) => Fault::Store,
+            Self::Contended => Fault::Request,
+            Self::Refused(_) | Self::MixedLimits => Fault::Rule,
+            Self::Full | Self::Overflow | Self::Damaged => Fault::Id,
+        }
+    }
+}

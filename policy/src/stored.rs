@@ -106,26 +106,37 @@ impl Stores {
         self.0.get(name)
     }
 
-    /// What is wrong with the stores that rules name.
+    /// What is wrong with the stores that rules name, and with the limits that they are to keep.
     pub(crate) fn check<'r>(&self, rules: impl Iterator<Item = &'r Rule>) -> Vec<RuleError> {
-        let refused = rules.filter_map(|rule| {
-            let name = rule.store()?;
-            let (setting, value, problem) = match self.get(name) {
-                None => ("store", Some(name.to_owned()), self.unknown(name)),
-                Some(store) if rule.is_synced() && !store.syncs() => {
-                    let problem = format!("the store `{name}` has no channel to other instances");
-                    ("sync", None, problem)
-                }
-                Some(_) => return None,
+        let mut errors = Vec::new();
+        for rule in rules {
+            let Some(name) = rule.store() else {
+                continue;
             };
-            Some(RuleError {
-                rule: Arc::clone(&rule.name),
-                setting: setting.into(),
-                value,
-                problem,
-            })
-        });
-        refused.collect()
+            let mut refuse = |setting: String, value: Option<&str>, problem: String| {
+                errors.push(RuleError {
+                    rule: Arc::clone(&rule.name),
+                    setting,
+                    value: value.map(Into::into),
+                    problem,
+                });
+            };
+            let Some(store) = self.get(name) else {
+                refuse("store".into(), Some(name), self.unknown(name));
+                continue;
+            };
+            if rule.is_synced() && !store.syncs() {
+                let problem = format!("the store `{name}` has no channel to other instances");
+                refuse("sync".into(), None, problem);
+            }
+            each_limit(rule, |setting, limit| {
+                let supported = CounterLimit::new(limit).map(|limit| store.supports(&limit));
+                if let Ok(Err(error)) = supported {
+                    refuse(setting, None, error.to_string());
+                }
+            });
+        }
+        errors
     }
 
     fn unknown(&self, name: &str) -> String {
@@ -151,6 +162,19 @@ pub(crate) struct StoredLimits {
     of_rule: Box<[CounterLimit]>,
     /// Those of each override.
     instead: Box<[Box<[CounterLimit]>]>,
+}
+
+/// Calls `with` for each limit of a rule and of its overrides, with the name of the setting.
+fn each_limit(rule: &Rule, mut with: impl FnMut(String, &Limit)) {
+    let mut of_limits = |setting: &str, limits: &[Limit]| {
+        for (index, limit) in limits.iter().enumerate() {
+            with(format!("{setting}[{index}]"), limit);
+        }
+    };
+    of_limits("limits", &rule.limits);
+    for (index, this) in rule.overrides.iter().enumerate() {
+        of_limits(&format!("overrides[{index}].limits"), &this.limits);
+    }
 }
 
 /// Refuses the settings of a rule with a store that only rules in this process have.
@@ -179,20 +203,14 @@ pub(crate) fn check(rule: &Rule, refuse: &mut impl FnMut(String, String)) {
             refuse(setting.into(), problem.into());
         }
     }
-    let mut of_limits = |setting: &str, limits: &[Limit]| {
-        for (index, limit) in limits.iter().enumerate() {
-            // What is invalid anywhere is refused elsewhere.
-            if let Err(error) = CounterLimit::new(limit)
-                && !matches!(error, CounterLimitError::Invalid(_))
-            {
-                refuse(format!("{setting}[{index}]"), error.to_string());
-            }
+    each_limit(rule, |setting, limit| {
+        // What is invalid anywhere is refused elsewhere.
+        if let Err(error) = CounterLimit::new(limit)
+            && !matches!(error, CounterLimitError::Invalid(_))
+        {
+            refuse(setting, error.to_string());
         }
-    };
-    of_limits("limits", &rule.limits);
-    for (index, this) in rule.overrides.iter().enumerate() {
-        of_limits(&format!("overrides[{index}].limits"), &this.limits);
-    }
+    });
 }
 
 impl StoredLimits {
@@ -361,7 +379,7 @@ impl Policy {
     /// # Errors
     ///
     /// Each rule whose store is not among them, or that is [synced](Rule::synced) and whose store
-    /// has no channel.
+    /// has no channel, and each limit that its store [does not support](CounterStore::supports).
     ///
     /// ```
     /// # use portcullis_core::MonotonicClock;
@@ -484,7 +502,7 @@ impl Policy {
             let charges = of_store.iter().map(|one| one.charges(self));
             let charges: Vec<Vec<Charge<'_>>> = charges.collect();
             let answers = match (self.stores.get(name), &charges[..]) {
-                (None, _) => Err(StoreError::Unavailable(format!(
+                (None, _) => Err(StoreError::Refused(format!(
                     "the policy has no store `{name}`"
                 ))),
                 (Some(store), [one]) => Ok(vec![store.take(one).await]),

@@ -442,6 +442,65 @@ fn an_invalid_request_is_refused() {
     assert_eq!(left, (1 << 33) - 2 * u64::from(u32::MAX));
 }
 
+/// A clock whose time goes on after it was read for a number of times: its thread is stopped then.
+#[derive(Clone, Default)]
+struct Stopping {
+    time: Time,
+    /// How often it is read before, and for how long the thread is stopped.
+    after: Arc<Mutex<Option<(u32, Duration)>>>,
+}
+
+impl Clock for Stopping {
+    fn now(&self) -> Timestamp {
+        let now = self.time.now();
+        let mut after = self.after.lock().unwrap();
+        match &mut *after {
+            Some((1, stop)) => {
+                self.time.0.advance(*stop);
+                *after = None;
+            }
+            Some((reads, _)) => *reads -= 1,
+            None => {}
+        }
+        now
+    }
+}
+
+/// Stopped at the end of a window, wherever in the decision.
+#[test]
+fn a_thread_that_is_stopped_in_a_decision_grants_nothing_that_has_lapsed() {
+    for reads in 1..8 {
+        let clock = Stopping::default();
+        let store = memory(&clock.time);
+        let limit = windows(40, SECOND, 1);
+        let settings = CacheSettings::new().hold(SECOND);
+        let cache = CachedStore::new(Arc::clone(&store), clock.clone(), settings);
+        let charge = [Charge::new("a", &limit, 1)];
+        let mut last = Origin::Store;
+        while last == Origin::Store {
+            clock.time.0.advance(MILLI);
+            last = take(&cache, &charge).origin();
+        }
+        // There is a block, which lapses with the window.
+        clock.time.0.set(Timestamp::from_millis(999));
+        *clock.after.lock().unwrap() = Some((reads, 2 * MILLI));
+        let mut granted = 0;
+        for _ in 0..100 {
+            let is_allowed = take(&cache, &charge).is_allowed();
+            // When the caller has the answer.
+            let is_over = clock.time.now() >= Timestamp::from_secs(1);
+            granted += u32::from(is_allowed && is_over);
+        }
+        // A decision here reads the clock twice. After the second time it has decided: that is one
+        // request for each thread that is stopped.
+        let most = if reads == 1 { 40 } else { 41 };
+        assert!(
+            (40..=most).contains(&granted),
+            "after {reads} reads: {granted}"
+        );
+    }
+}
+
 /// A channel in this process. It can lose messages.
 #[derive(Default)]
 struct Local {
@@ -511,6 +570,32 @@ fn an_instance_that_is_told_of_a_denial_asks_no_more() {
         time.0.advance(50 * MILLI);
         assert!(take(&other, 5).is_allowed());
     }
+}
+
+/// It was told long after its last request.
+#[test]
+fn an_instance_that_has_been_idle_keeps_a_denial_that_it_is_told() {
+    let time = Time::default();
+    let store = memory(&time);
+    let channel = Arc::new(Local::default());
+    let [one, other] = [(); 2].map(|()| {
+        let cache = cached(&store, &time, CacheSettings::new().pause(Duration::ZERO));
+        cache.with_channel(channel.clone() as Arc<dyn SyncChannel>)
+    });
+    let limit = bucket(10, SECOND, 10);
+    let take =
+        |store: &dyn CounterStore, n| take(store, &[Charge::new("a", &limit, n).synced(true)]);
+    assert!(take(&other, 1).is_allowed());
+    time.0.advance(SECOND);
+    assert!(take(&one, 9).is_allowed());
+    assert!(!take(&one, 5).is_allowed());
+    channel.deliver(&[]);
+    let calls = other.counts().calls;
+    time.0.advance(99 * MILLI);
+    assert_eq!(take(&other, 5).origin(), Origin::Cache);
+    assert_eq!(other.counts().calls, calls);
+    time.0.advance(MILLI);
+    assert_eq!(take(&other, 5).origin(), Origin::Store);
 }
 
 /// Forged and late messages deny for as long as permits are held, at most.

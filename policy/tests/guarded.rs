@@ -9,8 +9,9 @@ use std::sync::{Arc, Mutex};
 
 use portcullis_core::{Clock, ManualClock, Retry, Timestamp};
 use portcullis_policy::counters::{
-    Charge, CounterLimit, CounterStore, GuardSettings, GuardedStore, MemoryStore, OnFailure,
-    Origin, Quota, QuotaWrite, StoreDecision, StoreError, StoreEvent,
+    Charge, Counter, CounterLimit, CounterStore, Fault, GuardSettings, GuardedStore, MemoryStore,
+    OnFailure, Origin, Quota, QuotaRead, QuotaWrite, StoreDecision, StoreError, StoreEvent,
+    StoreFuture,
 };
 
 #[path = "counters/gate.rs"]
@@ -283,6 +284,126 @@ fn an_answer_that_is_an_error_concerns_one_request() {
     let charges = [Charge::new("a", &limit, 1), Charge::new("a", &mixed, 1)];
     let refused = block_on(store.take(&charges));
     assert_eq!(refused, Err(StoreError::MixedLimits));
+}
+
+/// A store that answers requests for the id `bad` with an error.
+struct Faulty {
+    store: MemoryStore<Time>,
+    error: Mutex<StoreError>,
+}
+
+impl Faulty {
+    fn guarded(error: StoreError, on_failure: OnFailure) -> (Time, GuardedStore<Arc<Self>, Time>) {
+        let time = Time::default();
+        let store = Arc::new(Self {
+            store: MemoryStore::new(100, time.clone()),
+            error: Mutex::new(error),
+        });
+        let settings = GuardSettings::new(on_failure).pauses(SECOND, SECOND);
+        (time.clone(), GuardedStore::new(store, time, settings))
+    }
+}
+
+impl CounterStore for Faulty {
+    fn get_many<'a>(&'a self, ids: &'a [&'a str]) -> StoreFuture<'a, Vec<Counter>> {
+        self.store.get_many(ids)
+    }
+    fn increment_and_get<'a>(
+        &'a self,
+        id: &'a str,
+        expiry: Duration,
+        delta: i64,
+    ) -> StoreFuture<'a, Counter> {
+        self.store.increment_and_get(id, expiry, delta)
+    }
+    fn read_quotas<'a>(&'a self, ids: &'a [&'a str]) -> StoreFuture<'a, QuotaRead> {
+        self.store.read_quotas(ids)
+    }
+    fn write_quotas<'a>(
+        &'a self,
+        read_at: Timestamp,
+        writes: &'a [QuotaWrite<'a>],
+    ) -> StoreFuture<'a, bool> {
+        self.store.write_quotas(read_at, writes)
+    }
+    fn take<'a>(&'a self, charges: &'a [Charge<'a>]) -> StoreFuture<'a, StoreDecision> {
+        Box::pin(async move {
+            if charges.iter().any(|charge| charge.id == "bad") {
+                return Err(self.error.lock().unwrap().clone());
+            }
+            self.store.take(charges).await
+        })
+    }
+}
+
+#[test]
+fn an_error_of_one_request_opens_no_other_limit() {
+    let limit = bucket(2, 3_600 * SECOND, 2);
+    let (bad, good) = (
+        [Charge::new("bad", &limit, 1)],
+        [Charge::new("good", &limit, 1)],
+    );
+    for error in [
+        StoreError::Contended,
+        StoreError::Full,
+        StoreError::Overflow,
+        StoreError::Damaged,
+        StoreError::MixedLimits,
+        StoreError::Refused("NOPERM".into()),
+    ] {
+        let (_, store) = Faulty::guarded(error.clone(), OnFailure::Allow);
+        let mut granted = 0;
+        for _ in 0..100 {
+            let alone = block_on(store.take(&bad));
+            let both = block_on(store.take_many(&[&bad, &good])).unwrap();
+            let answers = [alone, both[0].clone()];
+            for answer in answers {
+                if error.fault() == Fault::Rule {
+                    assert_eq!(answer, Err(error.clone()), "it is not allowed for ever");
+                } else {
+                    assert_eq!(answer.unwrap().origin(), Origin::Fallback, "{error}");
+                }
+            }
+            granted += u32::from(both[1].as_ref().unwrap().is_allowed());
+            granted += u32::from(block_on(store.take(&good)).unwrap().is_allowed());
+            assert!(!store.is_down(), "{error}");
+        }
+        assert_eq!(granted, 2, "{error}");
+    }
+}
+
+/// An error of the settings may be found before the store is asked.
+#[test]
+fn an_error_of_a_rule_neither_begins_an_outage_nor_ends_one() {
+    let limit = bucket(2, 3_600 * SECOND, 2);
+    let (bad, good) = (
+        [Charge::new("bad", &limit, 1)],
+        [Charge::new("good", &limit, 1)],
+    );
+    let away = StoreError::Unavailable("away".into());
+    let (time, store) = Faulty::guarded(away.clone(), OnFailure::Deny);
+    assert!(!block_on(store.take(&bad)).unwrap().is_allowed());
+    assert!(store.is_down());
+    let refused = StoreError::Refused("CROSSSLOT".into());
+    *store.store().error.lock().unwrap() = refused.clone();
+    time.0.advance(SECOND);
+    // It is the probe, and says nothing.
+    assert_eq!(block_on(store.take(&bad)), Err(refused));
+    assert!(store.is_down());
+    // So the next one is a probe.
+    let probe = block_on(store.take(&good)).unwrap();
+    assert_eq!(probe.origin(), Origin::Store);
+    assert!(!store.is_down());
+    // What concerns one id is an answer.
+    *store.store().error.lock().unwrap() = away;
+    assert!(!block_on(store.take(&bad)).unwrap().is_allowed());
+    *store.store().error.lock().unwrap() = StoreError::Damaged;
+    time.0.advance(SECOND);
+    assert_eq!(
+        block_on(store.take(&bad)).unwrap().origin(),
+        Origin::Fallback
+    );
+    assert!(!store.is_down());
 }
 
 #[test]

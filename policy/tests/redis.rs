@@ -12,10 +12,10 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
 
-use portcullis_core::{Clock, ManualClock, Timestamp};
+use portcullis_core::{Clock, ManualClock, MonotonicClock, Timestamp};
 use portcullis_policy::counters::{
-    Charge, Counter, CounterLimit, CounterStore, MemoryStore, Quota, QuotaWrite, RedisStore,
-    StoreError,
+    Charge, Counter, CounterLimit, CounterStore, GuardSettings, GuardedStore, MemoryStore,
+    OnFailure, Quota, QuotaWrite, RedisSettings, RedisStore, StoreError,
 };
 use server::Server;
 use support::{ByWrites, Grants, Plain, bucket, windows};
@@ -430,6 +430,264 @@ fn a_script_that_was_forgotten_is_sent_again() {
             let last = several[0].as_ref().unwrap();
             assert_eq!(last.left()[0].available, 9 - taken);
         }
+    });
+}
+
+/// A guarded store that allows while the server is away, for a user of the server.
+fn allowing(server: &Server, user: &str) -> GuardedStore<RedisStore, MonotonicClock> {
+    let url = format!("redis://{user}127.0.0.1:{}/", server.port);
+    let store = RedisStore::new(&RedisSettings::new(&url).time_limit(5 * SECOND)).unwrap();
+    let settings = GuardSettings::new(OnFailure::Allow).pauses(SECOND, SECOND);
+    GuardedStore::new(store, MonotonicClock::new(), settings)
+}
+
+/// Asks for `bad`, which the server answers with an error, in turn with a limit of 2: by itself,
+/// and with it in one call. Returns the last error.
+async fn opens_nothing<C: Clock + Send + Sync>(
+    guarded: &GuardedStore<RedisStore, C>,
+    bad: &[Charge<'_>],
+) -> StoreError {
+    let limit = windows(2, 3_600 * SECOND, 1);
+    let good = [Charge::new("good", &limit, 1)];
+    let mut granted = 0;
+    for _ in 0..20 {
+        let _its_own = guarded.take(bad).await;
+        let both = guarded.take_many(&[bad, &good]).await.unwrap();
+        granted += u32::from(both[1].as_ref().unwrap().is_allowed());
+        granted += u32::from(guarded.take(&good).await.unwrap().is_allowed());
+        assert!(!guarded.is_down());
+    }
+    assert_eq!(granted, 2);
+    let many = guarded.store().take_many(&[bad]).await.unwrap().remove(0);
+    let error = guarded.store().take(bad).await.unwrap_err();
+    assert_eq!(many.unwrap_err().fault(), error.fault());
+    error
+}
+
+/// With a real answer of each kind, although the store allows everything while a server is away.
+#[test]
+fn an_error_that_the_server_gives_to_one_request_opens_no_other_limit() {
+    with_server(async |server| {
+        let limit = windows(2, 3_600 * SECOND, 1);
+        let bad = [Charge::new("bad", &limit, 1)];
+        // A key of another program.
+        let () = server.ask(&["RPUSH", "portcullis:q:bad", "x"]).await;
+        let error = opens_nothing(&allowing(&server, ""), &bad).await;
+        assert_eq!(error, StoreError::Damaged);
+        let () = server
+            .ask(&["DEL", "portcullis:q:bad", "portcullis:q:good"])
+            .await;
+        // A user who may write other keys.
+        let own = [
+            "ACL",
+            "SETUSER",
+            "own",
+            "on",
+            ">pass",
+            "+@all",
+            "~portcullis:q:good",
+        ];
+        let () = server.ask(&own).await;
+        let error = opens_nothing(&allowing(&server, "own:pass@"), &bad).await;
+        assert!(
+            matches!(&error, StoreError::Refused(why) if why.contains("ermission")),
+            "{error}"
+        );
+        let () = server.ask(&["DEL", "portcullis:q:good"]).await;
+        // An id says nothing about the error.
+        let named = [Charge::new(
+            "WRONGTYPE DAMAGED would overflow OOM",
+            &limit,
+            1,
+        )];
+        let error = opens_nothing(&allowing(&server, "own:pass@"), &named).await;
+        assert!(matches!(error, StoreError::Refused(_)), "{error}");
+
+        // A user who may not load scripts, of a server that has forgotten them.
+        let loads = [
+            "ACL",
+            "SETUSER",
+            "plain",
+            "on",
+            ">pass",
+            "+@all",
+            "~*",
+            "-script|load",
+        ];
+        let () = server.ask(&loads).await;
+        let () = server.ask(&["SCRIPT", "FLUSH"]).await;
+        let plain = allowing(&server, "plain:pass@");
+        let several = plain.store().take_many(&[&bad]).await.unwrap();
+        let one = plain.store().take(&bad).await;
+        for refused in [several[0].clone(), one] {
+            assert!(
+                matches!(refused, Err(StoreError::Refused(_))),
+                "{refused:?}"
+            );
+        }
+    });
+}
+
+/// Scripts that vanish between two commands.
+#[test]
+fn a_script_that_is_forgotten_all_the_time_is_no_outage() {
+    with_server(async |server| {
+        let store = server.store();
+        let limit = windows(2_000_000, 3_600 * SECOND, 1);
+        let charge = [Charge::new("a", &limit, 1)];
+        let client = redis::Client::open(format!("redis://127.0.0.1:{}/", server.port)).unwrap();
+        let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+        let mut flushes = redis::pipe();
+        for _ in 0..200 {
+            flushes.cmd("SCRIPT").arg("FLUSH").ignore();
+        }
+        let done = AtomicU64::new(0);
+        let forgets = async {
+            while done.load(SeqCst) == 0 {
+                let () = flushes.query_async(&mut connection).await.unwrap();
+            }
+        };
+        let takes = async {
+            let begun = Instant::now();
+            let mut forgotten = 0;
+            while forgotten == 0 && begun.elapsed() < 20 * SECOND {
+                let several = store.take_many(&[&charge, &charge]).await.unwrap();
+                for answer in [store.take(&charge).await].into_iter().chain(several) {
+                    match answer {
+                        Ok(decision) => assert!(decision.is_allowed()),
+                        Err(error) => {
+                            assert_eq!(error, StoreError::Contended);
+                            forgotten += 1;
+                        }
+                    }
+                }
+            }
+            done.store(1, SeqCst);
+            forgotten
+        };
+        let ((), forgotten) = tokio::join!(forgets, takes);
+        assert_ne!(forgotten, 0, "the scripts vanish too seldom");
+    });
+}
+
+#[test]
+fn ids_in_several_slots_of_a_cluster_are_refused_and_open_no_other_limit() {
+    let bus = Server::free_port().to_string();
+    let file = std::env::temp_dir().join(format!("portcullis-nodes-{bus}.conf"));
+    let file = file.to_str().unwrap();
+    let cluster = [
+        "--cluster-enabled",
+        "yes",
+        "--cluster-port",
+        &bus,
+        "--cluster-config-file",
+        file,
+    ];
+    let Some(server) = Server::start_as(&cluster) else {
+        return;
+    };
+    runtime().block_on(async {
+        let slots = ["CLUSTER", "ADDSLOTSRANGE", "0", "16383"];
+        let () = server.ask(&slots).await;
+        let guarded = allowing(&server, "");
+        let limit = windows(2, 3_600 * SECOND, 1);
+        let good = [Charge::new("good", &limit, 0)];
+        // It takes a moment until the cluster is one: until then it serves nobody.
+        while let Err(error) = guarded.store().take(&good).await {
+            assert!(matches!(error, StoreError::Unavailable(_)), "{error}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        let bad = [Charge::new("a", &limit, 1), Charge::new("b", &limit, 1)];
+        let error = opens_nothing(&guarded, &bad).await;
+        assert!(matches!(error, StoreError::Refused(_)), "{error}");
+        let together = [
+            Charge::new("{a}0", &limit, 1),
+            Charge::new("{a}1", &limit, 1),
+        ];
+        assert!(guarded.take(&together).await.unwrap().is_allowed());
+    });
+    drop(server);
+    let _ = std::fs::remove_file(file);
+}
+
+/// What the server says to everybody is an outage, although it answers.
+#[test]
+fn a_server_that_serves_nobody_is_unavailable() {
+    with_server(async |server| {
+        let store = RedisStore::new(&server.settings()).unwrap();
+        let limit = windows(2, 3_600 * SECOND, 1);
+        let charge = [Charge::new("a", &limit, 1)];
+        let unavailable = async |what: &str| {
+            let several = store.take_many(&[&charge]).await.unwrap().remove(0);
+            for refused in [store.take(&charge).await, several] {
+                let why = format!("{what}: {refused:?}");
+                assert!(matches!(refused, Err(StoreError::Unavailable(_))), "{why}");
+            }
+        };
+        assert!(store.take(&charge).await.unwrap().is_allowed());
+        let () = server.ask(&["CONFIG", "SET", "maxmemory", "1"]).await;
+        unavailable("no memory").await;
+        let () = server.ask(&["CONFIG", "SET", "maxmemory", "0"]).await;
+
+        let elsewhere = Server::free_port().to_string();
+        let () = server.ask(&["REPLICAOF", "127.0.0.1", &elsewhere]).await;
+        unavailable("a replica").await;
+        let () = server.ask(&["REPLICAOF", "NO", "ONE"]).await;
+
+        let () = server
+            .ask(&["CONFIG", "SET", "min-replicas-to-write", "1"])
+            .await;
+        unavailable("too few replicas").await;
+        let () = server
+            .ask(&["CONFIG", "SET", "min-replicas-to-write", "0"])
+            .await;
+
+        let () = server.ask(&["CONFIG", "SET", "lua-time-limit", "1"]).await;
+        let client = redis::Client::open(format!("redis://127.0.0.1:{}/", server.port)).unwrap();
+        let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+        let endless = tokio::spawn(async move {
+            let mut script = redis::cmd("EVAL");
+            script.arg("while true do end").arg(0);
+            let ended: Result<(), _> = script.query_async(&mut connection).await;
+            ended
+        });
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        unavailable("a script that does not end").await;
+        let () = server.ask(&["SCRIPT", "KILL"]).await;
+        assert!(endless.await.unwrap().is_err());
+
+        assert!(store.take(&charge).await.unwrap().is_allowed());
+        assert!(!store.take(&charge).await.unwrap().is_allowed());
+        let wrong = RedisSettings::new(&format!("redis://no:body@127.0.0.1:{}/", server.port));
+        let wrong = RedisStore::new(&wrong).unwrap().take(&charge).await;
+        assert!(
+            matches!(wrong, Err(StoreError::Unavailable(_))),
+            "{wrong:?}"
+        );
+    });
+}
+
+#[test]
+fn a_server_that_forgets_when_its_memory_is_full_says_so() {
+    with_server(async |server| {
+        let store = server.store();
+        let set = async |name: &str, value: &str| {
+            let () = server.ask(&["CONFIG", "SET", name, value]).await;
+        };
+        assert_eq!(store.eviction().await, Ok(None), "it has no bound");
+        set("maxmemory", "100mb").await;
+        assert_eq!(store.eviction().await, Ok(None), "it refuses writes");
+        for policy in ["allkeys-lru", "volatile-ttl"] {
+            set("maxmemory-policy", policy).await;
+            assert_eq!(store.eviction().await, Ok(Some(policy.into())));
+        }
+        set("maxmemory", "0").await;
+        assert_eq!(store.eviction().await, Ok(None));
+        let () = server.ask(&["ACL", "SETUSER", "default", "-info"]).await;
+        assert!(matches!(
+            store.eviction().await,
+            Err(StoreError::Refused(_))
+        ));
     });
 }
 

@@ -11,12 +11,16 @@ use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
 
+use portcullis_core::MonotonicClock;
 use portcullis_policy::counters::{
-    Charge, Counter, CounterStore, Quota, QuotaWrite, SharedStore, StoreError,
+    Charge, Counter, CounterStore, GuardSettings, GuardedStore, OnFailure, Quota, QuotaWrite,
+    SharedStore, StoreError,
 };
+use portcullis_policy::{Algorithm, Limit, Policy, Rule, Stores};
 use portcullis_shm::SharedFile;
 
 #[path = "counters/support.rs"]
@@ -221,6 +225,45 @@ fn a_full_or_lost_store_says_so() {
     file.unwrap().set_len(4096).unwrap();
     let lost = block_on(store.take(&[Charge::new("0", &limit, 1)]));
     assert!(matches!(lost, Err(StoreError::Unavailable(_))) && store.is_lost());
+}
+
+/// The file has room for windows of 2 segments.
+#[test]
+fn a_limit_that_the_file_has_no_room_for_is_refused_and_opens_no_other() {
+    let folder = Folder::new("segments");
+    let open = || SharedStore::open(&SharedFile::at(folder.path()), 100, 2).unwrap();
+    let store = open();
+    let (long, limit) = (windows(9, SECOND, 4), windows(2, 3_600 * SECOND, 2));
+    assert!(matches!(store.supports(&long), Err(StoreError::Refused(_))));
+    assert_eq!(store.supports(&limit), Ok(()));
+    let stores = Stores::new().with("host", Arc::new(store));
+    let rule = |algorithm| {
+        let limit = "9/s".parse::<Limit>().unwrap().algorithm_of(algorithm);
+        Rule::new("all").limit(limit).stored_in("host")
+    };
+    let of = |segments| Policy::new([rule(Algorithm::SlidingWindow { segments })]).unwrap();
+    assert!(of(2).with_stores(stores.clone()).is_ok());
+    let refused = of(4).with_stores(stores).unwrap_err();
+    let text = refused[0].to_string();
+    assert!(
+        text.contains("limits[0]") && text.contains("SharedStore::open"),
+        "{text}"
+    );
+
+    // Without a policy, too.
+    let settings = GuardSettings::new(OnFailure::Allow);
+    let guarded = GuardedStore::new(open(), MonotonicClock::new(), settings);
+    let mut granted = 0;
+    for _ in 0..100 {
+        let refused = block_on(guarded.take(&[Charge::new("long", &long, 1)]));
+        assert!(
+            matches!(refused, Err(StoreError::Refused(_))),
+            "{refused:?}"
+        );
+        let taken = block_on(guarded.take(&[Charge::new("a", &limit, 1)])).unwrap();
+        granted += u32::from(taken.is_allowed());
+    }
+    assert_eq!(granted, 2);
 }
 
 const ROLE: &str = "PORTCULLIS_STORE_FILE";

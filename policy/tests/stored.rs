@@ -206,7 +206,7 @@ fn without_its_store_a_rule_denies() {
     assert_eq!(decision.outcome(), Outcome::Stored);
     assert!(!policy.hold_at(NOW, &request).is_allowed());
     let missing = block_on(policy.decide_stored_at(NOW, &request));
-    assert!(matches!(missing, Err(StoreError::Unavailable(why)) if why.contains("`shared`")));
+    assert!(matches!(missing, Err(StoreError::Refused(why)) if why.contains("`shared`")));
     let explained = policy.explain_at(NOW, &request).unwrap();
     assert!(matches!(
         explained[0].considered,

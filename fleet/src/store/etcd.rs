@@ -107,6 +107,8 @@ impl EtcdSettings {
 ///   held that was killed may take two lease times to return.
 /// - **Fences** are revisions of etcd, which grow with every change. After a restore of an older
 ///   state, they go back.
+/// - **Another etcd,** or an older state of this one, does not know what was leased since, and
+///   grants it at once. Stop all members for the time of a lease before they use it.
 /// - **Connections.** Each call uses one of its own, and keeps it for the next one. After a
 ///   failure, the next call tries the next server.
 ///
@@ -452,6 +454,9 @@ impl Contents {
             taken: candidates.filter(is_taken).collect(),
             members: members.collect(),
             hold_off: None,
+            // Another etcd is out of the question: see the documentation of the store.
+            fence: 0,
+            server: 0,
         }
     }
 }

@@ -8,7 +8,11 @@
 //! - *grant*: what the member has although it does not name it begins again, with a new fence. Then
 //!   candidates that are free begin. None begins while the table holds off.
 //! - *restart*: with its content, each lease begins again. Without, or with content that may be
-//!   old, the table holds off for the longest lease it has granted or renewed.
+//!   old, the table holds off.
+//! - *elsewhere*: another server has answered a member since the table last began to hold off, and
+//!   less than the longest lease ago. The table holds off. What was answered before is over then.
+//! - *hold off*: for the longest lease that may last. The fence becomes the time then, as no store
+//!   grants more than once in a microsecond: so it is larger than those of another server.
 //!
 //! Invariant: at each instant, at most one member has a partition, and if the table has forgotten
 //! leases and no longer holds off, all that it has forgotten have ended.
@@ -20,7 +24,7 @@ use std::sync::{Mutex, PoisonError};
 
 use portcullis_core::{Clock, Timestamp};
 
-use crate::{Answer, Claim, Exchange, Held, LeaseStore, MemberId, StoreFuture};
+use crate::{Answer, Claim, Exchange, Heard, Held, LeaseStore, MemberId, StoreFuture};
 
 /// The leases of one pool, and the rules by which a store grants them. Time is an argument.
 ///
@@ -55,10 +59,46 @@ pub struct LeaseTable {
     members: Vec<Member>,
     /// The largest fence so far.
     fence: u64,
-    /// The longest lease so far.
-    longest: Duration,
-    /// Until then, the table may have forgotten leases that have not ended.
-    holds_off_until: Timestamp,
+    longest: Longest,
+    /// Since then, the table may have forgotten leases.
+    holds_off_since: Option<Timestamp>,
+    /// Which server it is, if it says so.
+    server: u64,
+}
+
+/// The longest lease that may last.
+///
+/// Invariant: a lease that was asked for and may still last is not longer than `length`. One that
+/// was asked for since `length` was is not longer than `next`, and all others end by `until`.
+#[derive(Clone, Copy, Debug, Default)]
+struct Longest {
+    length: Duration,
+    until: Timestamp,
+    next: Duration,
+}
+
+impl Longest {
+    const NONE: Self = Self {
+        length: Duration::ZERO,
+        until: Timestamp::ZERO,
+        next: Duration::ZERO,
+    };
+
+    fn of(length: Duration, now: Timestamp) -> Self {
+        Self {
+            length,
+            until: now.saturating_add(length),
+            next: Duration::ZERO,
+        }
+    }
+
+    /// Notes that a lease of this length was asked for.
+    fn ask(&mut self, lease: Duration, now: Timestamp) {
+        self.next = self.next.max(lease);
+        if lease >= self.length || now >= self.until {
+            *self = Self::of(self.next.max(lease), now);
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -93,9 +133,51 @@ impl LeaseTable {
             partitions: Vec::new(),
             members: Vec::new(),
             fence: 0,
-            longest: Duration::ZERO,
-            holds_off_until: Timestamp::ZERO,
+            longest: Longest::NONE,
+            holds_off_since: None,
+            server: 0,
         }
+    }
+
+    /// Says which server this is: a number that no other server has. Default 0: the table does not
+    /// say it, and takes no notice of others.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::Timestamp;
+    /// # use portcullis_fleet::{Exchange, Heard, LeaseTable, MemberId};
+    /// let mut table = LeaseTable::new().server(1);
+    /// let lease = Duration::from_secs(15);
+    /// let ask = Exchange {
+    ///     candidates: vec![0],
+    ///     at_most: 1,
+    ///     heard: Some(Heard { server: 2, ago: Duration::from_secs(3), fence: 9 }),
+    ///     ..Exchange::new(MemberId(1), lease)
+    /// };
+    /// // The server 2 may have leased the partition.
+    /// let answer = table.exchange(&ask, Timestamp::from_secs(60));
+    /// assert!(answer.granted.is_empty());
+    /// assert_eq!((answer.hold_off, answer.server), (Some(lease), 1));
+    /// ```
+    #[must_use]
+    pub const fn server(mut self, number: u64) -> Self {
+        self.server = number;
+        self
+    }
+
+    /// Grants nothing from now on until the longest lease has ended that may have been granted.
+    fn hold_off(&mut self, now: Timestamp) {
+        self.fence = self.fence.max(now.as_nanos() / 1_000);
+        self.holds_off_since = Some(now);
+    }
+
+    /// Whether another server has decided, so that this one may not know leases that last.
+    fn is_elsewhere(&self, heard: &Heard, now: Timestamp) -> bool {
+        let is_other = self.server != 0 && heard.server != 0 && heard.server != self.server;
+        // What was answered before is over when the table grants again.
+        let answered = now.saturating_sub(heard.ago);
+        let is_covered = self.holds_off_since.is_some_and(|since| answered <= since);
+        is_other && heard.ago < self.longest.length && !is_covered
     }
 
     /// Does what `request` asks at `now`, by the clock of the store.
@@ -111,12 +193,21 @@ impl LeaseTable {
     /// ```
     pub fn exchange(&mut self, request: &Exchange, now: Timestamp) -> Answer {
         let ends = now.saturating_add(request.lease);
-        let holds_off = now < self.holds_off_until;
+        self.longest.ask(request.lease, now);
+        if let Some(heard) = &request.heard {
+            self.fence = self.fence.max(heard.fence);
+            if self.is_elsewhere(heard, now) {
+                self.hold_off(now);
+            }
+        }
+        let until = self.holds_off_since;
+        let until = until.map(|since| since.saturating_add(self.longest.length));
+        let until = until.filter(|until| now < *until);
+        let holds_off = until.is_some();
         let mut answer = Answer {
-            hold_off: holds_off.then(|| self.holds_off_until.saturating_since(now)),
+            hold_off: until.map(|until| until.saturating_since(now)),
             ..Answer::default()
         };
-        self.longest = self.longest.max(request.lease);
         let lease = |fence| Lease {
             member: request.member,
             fence,
@@ -179,6 +270,7 @@ impl LeaseTable {
         }
         self.publish(request, now, ends);
         answer.members = self.count(now);
+        (answer.fence, answer.server) = (self.fence, self.server);
         answer
     }
 
@@ -256,7 +348,8 @@ impl LeaseTable {
 
     /// Forgets all leases at `now`, as a Redis server does that restarts without a file.
     ///
-    /// The table grants nothing until the longest of them has ended.
+    /// The table grants nothing until the longest of them has ended. A new table does so too: it is
+    /// a server that does not know the pool.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -278,7 +371,7 @@ impl LeaseTable {
     pub fn forget(&mut self, now: Timestamp) {
         self.partitions.clear();
         self.members.clear();
-        self.holds_off_until = now.saturating_add(self.longest);
+        self.hold_off(now);
     }
 
     /// Restarts the table at `now` with the content that it had as `older`, as a Redis server does
@@ -308,7 +401,7 @@ impl LeaseTable {
     pub fn restore(&mut self, older: &Self, now: Timestamp) {
         self.partitions.clone_from(&older.partitions);
         self.members.clone_from(&older.members);
-        self.holds_off_until = now.saturating_add(self.longest);
+        self.hold_off(now);
     }
 
     /// Grants what the member has but does not name, because an answer was lost.

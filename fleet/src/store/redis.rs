@@ -130,10 +130,19 @@ impl fmt::Debug for RedisSettings {
 ///   ([`Answer::hold_off`]). So a restart without a file, an eviction, `FLUSHALL` and a failover to
 ///   another server do not grant a partition twice. It also means that a pool grants nothing for
 ///   one lease time when it is used for the first time. In that time, members renew what they hold.
+/// - **Back to a server that kept running** while another one was asked: it learns of that by the
+///   first member that the other one has answered, and then grants nothing for the longest lease.
+///   A member that the other one has not answered may come first: one that has just started, or
+///   had no leases and wanted none. If others have been away for more than a third of a lease, it
+///   may get what they hold. Delete the keys of the pools on a server before members come back to
+///   it: then it grants nothing for one lease time, whoever comes first.
+/// - **Eviction.** Set `maxmemory-policy noeviction`. A policy that evicts keys without an expiry
+///   leases nothing twice, but each time it costs the pool one lease time.
 /// - **Two servers at once.** A server that was replaced, and does not know it yet, still answers
 ///   its clients. Set `min-replicas-to-write` if a failover is automatic; then it stops after
 ///   `min-replicas-max-lag`, 10 s by default. Leases may be held twice until then.
-/// - **Fences** come from a counter and the server's clock, whichever is larger.
+/// - **Fences** come from a counter, the server's clock, and the largest fence that a member has
+///   heard of, whichever is largest.
 /// - **Connection.** One connection serves all calls. If it breaks, the calls on it fail with
 ///   [`StoreError::Unreachable`], and the store connects again. No command is sent twice.
 ///
@@ -168,8 +177,8 @@ pub struct RedisStore {
 /// The number of the last exchange of this process.
 static NUMBER: AtomicU64 = AtomicU64::new(0);
 
-/// What the script returns: hold-off, renewed, granted, taken, members.
-type Reply = (u64, Vec<u32>, Vec<u64>, Vec<u32>, Vec<String>);
+/// What the script returns: hold-off, fence, server, renewed, granted, taken, members.
+type Reply = (u64, u64, u64, Vec<u32>, Vec<u64>, Vec<u32>, Vec<String>);
 
 impl RedisStore {
     /// Creates a store. It connects when it is first used.
@@ -213,6 +222,10 @@ impl RedisStore {
         call.arg(request.served).arg(request.at_most);
         call.arg(request.renew.len()).arg(request.release.len());
         call.arg(request.candidates.len());
+        let heard = request.heard.as_ref();
+        call.arg(heard.map_or(0, |heard| heard.server));
+        call.arg(heard.map_or(0, |heard| micros(heard.ago)));
+        call.arg(heard.map_or(0, |heard| heard.fence));
         for held in request.renew.iter().chain(&request.release) {
             call.arg(held.partition).arg(held.fence);
         }
@@ -249,7 +262,7 @@ fn failed(error: RedisError) -> StoreError {
 }
 
 fn answer(request: &Exchange, reply: Reply) -> Result<Answer, StoreError> {
-    let (hold_off, renewed, granted, taken, members) = reply;
+    let (hold_off, fence, server, renewed, granted, taken, members) = reply;
     let is_renewed = |held: &&Held| renewed.contains(&held.partition);
     let granted = granted.chunks(2).map(|pair| match *pair {
         [partition, fence] => u32::try_from(partition)
@@ -276,6 +289,8 @@ fn answer(request: &Exchange, reply: Reply) -> Result<Answer, StoreError> {
         taken,
         members: claims.collect::<Result<_, _>>()?,
         hold_off: (hold_off > 0).then(|| Duration::from_micros(hold_off)),
+        fence,
+        server,
     })
 }
 

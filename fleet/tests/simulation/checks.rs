@@ -146,6 +146,13 @@ impl Checks {
         self.away_until = self.away_until.max(now + away + 2 * self.reaction);
     }
 
+    /// The members turn to another server, which learns within a third of a lease that it does not
+    /// know all leases.
+    pub(crate) fn switched(&mut self, now: u64) {
+        let away = self.lease * 15 / 10;
+        self.away_until = self.away_until.max(now + away + 2 * self.reaction);
+    }
+
     /// Checks the leases that a process uses from now on.
     pub(crate) fn follows(
         &mut self,

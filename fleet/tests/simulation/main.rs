@@ -33,7 +33,11 @@ use world::{Outcome, World};
 /// its lease; all admissions conform to the bound; no partition is free for more than an interval
 /// while a process that can ask lacks it; 95 % of what is demanded and available is used; and
 /// Jain's index of fair shares is at least 0.95.
-fn random_runs(mut seeds: Range<u64>) {
+fn random_runs(seeds: Range<u64>) {
+    runs(seeds, Plan::random);
+}
+
+fn runs(mut seeds: Range<u64>, plan_of: fn(u64) -> Plan) {
     if let Ok(seed) = std::env::var("PORTCULLIS_SEED") {
         let number = |text: &str| {
             text.parse()
@@ -42,7 +46,7 @@ fn random_runs(mut seeds: Range<u64>) {
         if let Some((first, end)) = seed.split_once("..") {
             seeds = number(first)..number(end);
         } else {
-            let plan = Plan::random(number(&seed));
+            let plan = plan_of(number(&seed));
             println!("{plan:#?}");
             println!("{:#?}", World::new(plan).run().unwrap());
             return;
@@ -58,7 +62,7 @@ fn random_runs(mut seeds: Range<u64>) {
             if seed >= seeds.end || failures.lock().unwrap().len() >= 10 {
                 return;
             }
-            match World::new(Plan::random(seed)).run() {
+            match World::new(plan_of(seed)).run() {
                 Ok(outcome) => outcomes.lock().unwrap().push(outcome),
                 Err(wrong) => failures.lock().unwrap().push((seed, wrong)),
             }
@@ -104,6 +108,13 @@ fn report(outcomes: &[Outcome]) {
 #[test]
 fn two_thousand_random_runs() {
     random_runs(0..2_000);
+}
+
+/// Of two servers that keep running, the one that the members come back to does not know what the
+/// other one has leased.
+#[test]
+fn a_server_that_members_leave_and_come_back_to_leases_nothing_twice() {
+    runs(0..1_000, Plan::there_and_back);
 }
 
 #[test]

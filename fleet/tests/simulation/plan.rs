@@ -55,6 +55,11 @@ pub(crate) struct Plan {
     pub(crate) cut_every: u64,
     /// When the store restarts, for how long it is away, and what it loses.
     pub(crate) restarts: Vec<(u64, u64, Restart)>,
+    /// When the members turn to the other one of two servers, which keep running and do not know of
+    /// each other. The second one does not know the pool at first.
+    pub(crate) switches: Vec<u64>,
+    /// The smallest demand of one process.
+    pub(crate) least_wanted: u32,
     /// What happens to processes at given times, besides.
     pub(crate) script: Vec<(u64, Scripted)>,
     /// Until then demands change and faults happen.
@@ -95,6 +100,8 @@ impl Plan {
             pause_every: 0,
             cut_every: 0,
             restarts: Vec::new(),
+            switches: Vec::new(),
+            least_wanted: 0,
             script,
             calm_from: 0,
             // The shares are compared in no such run.
@@ -198,6 +205,8 @@ impl Plan {
             pause_every: random.pick(&[0, 10, 60]) * SECOND,
             cut_every: random.pick(&[0, 20, 60]) * SECOND,
             restarts,
+            switches: Vec::new(),
+            least_wanted: 0,
             script: Vec::new(),
             calm_from,
             measured_from,
@@ -206,6 +215,46 @@ impl Plan {
             other_pool,
             change_every,
             pool,
+        }
+    }
+}
+
+impl Plan {
+    /// A random plan in which the members leave a server and come back to it, several times. All of
+    /// them take part all the time: each wants a partition, and none is stopped or cut off.
+    pub(crate) fn there_and_back(seed: u64) -> Self {
+        let plan = Self::random(seed);
+        let mut random = Random::new(!seed);
+        let lease = plan.pool.lease().as_nanos() as u64;
+        let interval = plan.pool.interval().as_nanos() as u64;
+        let mut at = 6 * SECOND;
+        let switches = (0..random.within(2..8)).map(|_| {
+            let stays = [2 * interval, lease / 3, lease, 3 * lease];
+            let longest = random.pick(&stays);
+            at += random.within(MILLI..longest);
+            at
+        });
+        let switches: Vec<u64> = switches.collect();
+        let lasts = switches.last().map_or(0, |last| last + 3 * lease);
+        Self {
+            processes: plan.processes.min(12),
+            // As many as there are processes have a partition, and all want one.
+            most_wanted: plan.most_wanted.max(1),
+            least_wanted: 1,
+            lost: 0,
+            late: 0,
+            crash_every: 0,
+            pause_every: 0,
+            cut_every: 0,
+            change_every: 0,
+            other_pool: plan.pool.clone(),
+            restarts: Vec::new(),
+            calm_from: lasts,
+            measured_from: u64::MAX,
+            ends: lasts + SECOND,
+            take_every: 50 * MILLI,
+            switches,
+            ..plan
         }
     }
 }

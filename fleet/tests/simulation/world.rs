@@ -37,6 +37,8 @@ enum Happening {
         life: u32,
         exchange: u64,
         request: Rc<Exchange>,
+        /// The server that it was sent to.
+        server: usize,
     },
     /// An answer arrives at a process.
     Answered {
@@ -79,6 +81,8 @@ enum Happening {
     },
     StoreStops,
     StoreStarts(Restart),
+    /// The members turn to the other server.
+    Switch,
     Script(Scripted),
     /// From now on, no more faults.
     Calm,
@@ -117,7 +121,13 @@ pub(crate) struct World {
     free: Vec<usize>,
     order: u64,
     pub(crate) processes: Vec<Process>,
+    /// The store that members turn to.
     pub(crate) store: LeaseTable,
+    /// The other one, which nobody turns to.
+    other: LeaseTable,
+    /// Which of the two `store` is.
+    server: usize,
+    has_switched: bool,
     /// What the store wrote into a file at some time.
     file: LeaseTable,
     pub(crate) store_clock: DriftingClock,
@@ -161,7 +171,10 @@ impl World {
             free: Vec::new(),
             order: 0,
             processes: Vec::new(),
-            store: LeaseTable::new(),
+            store: LeaseTable::new().server(1),
+            other: LeaseTable::new().server(2),
+            server: 0,
+            has_switched: false,
             file: LeaseTable::new(),
             store_clock,
             store_is_up: true,
@@ -185,6 +198,9 @@ impl World {
         for &(at, away, restart) in &world.plan.restarts.clone() {
             world.add(at, Happening::StoreStops);
             world.add(at + away, Happening::StoreStarts(restart));
+        }
+        for &at in &world.plan.switches.clone() {
+            world.add(at, Happening::Switch);
         }
         for (at, scripted) in world.plan.script.clone() {
             world.add(at, Happening::Script(scripted));
@@ -293,7 +309,8 @@ impl World {
                 life,
                 exchange,
                 request,
-            } => self.ask(process, life, exchange, &request),
+                server,
+            } => self.ask(process, life, exchange, &request, server),
             Happening::Answered {
                 process,
                 life,
@@ -375,6 +392,7 @@ impl World {
                 }
                 self.checks.restarted(self.now, restart);
             }
+            Happening::Switch => self.switch(),
             Happening::Script(Scripted::Wants(process, demand)) => self.demand(process, demand)?,
             Happening::Script(Scripted::Crashes(process)) => {
                 self.processes[process].is_alive = false;
@@ -400,6 +418,17 @@ impl World {
         Ok(())
     }
 
+    fn switch(&mut self) {
+        core::mem::swap(&mut self.store, &mut self.other);
+        self.server = 1 - self.server;
+        if !core::mem::replace(&mut self.has_switched, true) {
+            // It does not know the pool.
+            let now = self.store_clock.shows(self.now);
+            self.store.forget(now);
+        }
+        self.checks.switched(self.now);
+    }
+
     fn lives(&self, process: usize, life: u32) -> bool {
         let process = &self.processes[process];
         process.is_alive && process.life == life
@@ -415,11 +444,12 @@ impl World {
 
     fn random_demand(&mut self) -> u32 {
         let most = u64::from(self.plan.most_wanted);
-        match self.random.within(0..4) {
+        let demand = match self.random.within(0..4) {
             0 => 0,
             1 => most as u32,
             _ => self.random.within(0..most + 1) as u32,
-        }
+        };
+        demand.max(self.plan.least_wanted)
     }
 
     /// The demand of a process that starts, and the one that stays in the calm.
@@ -603,6 +633,7 @@ impl World {
                     life,
                     exchange,
                     request,
+                    server: self.server,
                 };
                 self.add(self.now + takes, asked);
             } else if copy == 0 && self.random.once_in(2) {
@@ -617,7 +648,7 @@ impl World {
         }
     }
 
-    fn ask(&mut self, process: usize, life: u32, exchange: u64, request: &Exchange) {
+    fn ask(&mut self, process: usize, life: u32, exchange: u64, request: &Exchange, server: usize) {
         if !self.store_is_up {
             self.disturb(process);
             if self.random.once_in(2) {
@@ -634,9 +665,13 @@ impl World {
             // What it grants, the process learns with the answer to its next request.
             self.disturb(process);
         }
-        let answer = self
-            .store
-            .exchange(request, self.store_clock.shows(self.now));
+        // What was on its way reaches the server that it was sent to.
+        let store = if server == self.server {
+            &mut self.store
+        } else {
+            &mut self.other
+        };
+        let answer = store.exchange(request, self.store_clock.shows(self.now));
         self.checks.granted(&answer);
         let answer = Rc::new(answer);
         let copies = if !self.is_calm && self.random.once_in(self.plan.doubled) {

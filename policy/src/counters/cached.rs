@@ -9,7 +9,12 @@
 //! ```
 //!
 //! **Invariant.** Every permit that is granted here was taken from the store at most `hold` before,
-//! and for a window, in the segment that still lasts.
+//! and for a window, in the segment that still lasts, at the time that the decision reads last.
+//!
+//! That is the last thing that a decision does: it takes from the blocks, and then looks at the
+//! clock. So a thread that is stopped in a decision, or waits for the lock, grants nothing that has
+//! lapsed meanwhile. One that is stopped later, on the way to its caller, grants what it has
+//! decided: one request for each thread that is stopped.
 //!
 //! An instant of the store is converted with a call that was sent at `sent` and decided at `at`,
 //! the store's time: an event at `at + d` is not before `sent + d` here. So a block that ends at
@@ -189,7 +194,9 @@ pub struct CacheCounts {
 ///   are granted in a span.
 ///
 /// A permit counts at the moment at which it is taken from a block or from the store. The answer to
-/// a request that also asks the store comes later, by the time of the call.
+/// a request that also asks the store comes later, by the time of the call. An answer also comes
+/// later if its thread is stopped after it has decided: that is one request for each such thread,
+/// which may then be the 41st of 40 in a window.
 ///
 /// Time is measured by a clock of this host between a call and its use, and the store's time may
 /// run faster or slower by 1,000 parts per million. A clock that stands still while the host
@@ -197,10 +204,10 @@ pub struct CacheCounts {
 ///
 /// # Cost
 ///
-/// A decision without the store takes a mutex, looks up each id, and allocates. An id in use asks
-/// the store about twice in each `hold`, or once in each [`pause`](CacheSettings::pause) if its
-/// limit is used up. If the cache is full, each `hold` one request looks through all ids for those
-/// that are not in use.
+/// A decision without the store takes a mutex, reads the clock twice, looks up each id, and
+/// allocates. An id in use asks the store about twice in each `hold`, or once in each
+/// [`pause`](CacheSettings::pause) if its limit is used up. If the cache is full, each `hold` one
+/// request looks through all ids for those that are not in use.
 ///
 /// ```
 /// use portcullis_core::ManualClock;
@@ -220,9 +227,8 @@ pub struct CacheCounts {
 /// ```
 pub struct CachedStore<S, C> {
     store: S,
-    clock: C,
     settings: CacheSettings,
-    shared: Arc<Shared>,
+    shared: Arc<Shared<C>>,
     channel: Option<Arc<dyn SyncChannel>>,
     counts: Counts,
 }
@@ -235,16 +241,15 @@ struct Counts {
 }
 
 /// What the receiver of messages uses too.
-struct Shared {
+struct Shared<C> {
     all: Mutex<All>,
+    clock: C,
     hold: Duration,
 }
 
 #[derive(Default)]
 struct All {
     entries: HashMap<Box<str>, Entry>,
-    /// The newest time of the clock that was seen.
-    newest: Timestamp,
     /// When the last call was sent, and the store's time of its decision.
     last_call: Option<(Timestamp, Timestamp)>,
     purged: Timestamp,
@@ -428,10 +433,19 @@ impl All {
     }
 }
 
-impl Shared {
+impl<C> Shared<C> {
     fn lock(&self) -> MutexGuard<'_, All> {
         // Nothing under this lock panics between two changes that belong together.
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<C: Clock> Shared<C> {
+    /// Locks, and then reads the clock: the time is not that of before a wait for the lock.
+    fn lock_now(&self) -> (MutexGuard<'_, All>, Timestamp) {
+        let all = self.lock();
+        let now = self.clock.now();
+        (all, now)
     }
 
     /// Keeps a denial that another instance has told. The end is in the store's time.
@@ -442,10 +456,10 @@ impl Shared {
         }
         let (end, permits): (u64, u64) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
         let id = words.next()?;
-        let mut all = self.lock();
+        let (mut all, now) = self.lock_now();
         let (sent, at) = all.last_call?;
         let wait = Timestamp::from_micros(end).saturating_since(at);
-        let latest = all.newest.saturating_add(self.hold);
+        let latest = now.saturating_add(self.hold);
         let entry = all.entries.get_mut(id)?;
         let until = sent.saturating_add(short(wait)).min(latest);
         if entry.denied.is_none_or(|(_, known)| known < until) {
@@ -462,13 +476,13 @@ fn short(span: Duration) -> Duration {
 
 /// A request that asks the store. If it is dropped without an answer, the permits of the blocks
 /// return.
-struct Asking<'s, 'a> {
-    shared: &'s Shared,
+struct Asking<'s, 'a, C> {
+    shared: &'s Shared<C>,
     parts: Vec<Part<'a>>,
     is_answered: bool,
 }
 
-impl Drop for Asking<'_, '_> {
+impl<C> Drop for Asking<'_, '_, C> {
     fn drop(&mut self) {
         if !self.is_answered {
             self.shared.lock().undo(&self.parts);
@@ -477,36 +491,6 @@ impl Drop for Asking<'_, '_> {
 }
 
 impl<S, C> CachedStore<S, C> {
-    /// Tells other instances of denials, and listens to theirs, for charges that are
-    /// [synced](Charge::synced): an instance that is told asks the store no more until it can
-    /// allow. Only ids that this instance has used itself are kept.
-    ///
-    /// ```
-    /// use portcullis_core::ManualClock;
-    /// use portcullis_policy::counters::{
-    ///     CacheSettings, CachedStore, CounterStore, MemoryStore, SyncChannel,
-    /// };
-    /// # struct Channel;
-    /// # impl SyncChannel for Channel {
-    /// #     fn publish(&self, _: &str) {}
-    /// #     fn subscribe(&self, _: Box<dyn Fn(&str) -> bool + Send + Sync>) {}
-    /// # }
-    /// # let channel = std::sync::Arc::new(Channel);
-    /// let store = MemoryStore::new(100, ManualClock::new());
-    /// let cached = CachedStore::new(store, ManualClock::new(), CacheSettings::new());
-    /// assert!(cached.with_channel(channel).syncs());
-    /// ```
-    #[must_use]
-    pub fn with_channel(mut self, channel: Arc<dyn SyncChannel>) -> Self {
-        let shared = Arc::downgrade(&self.shared);
-        channel.subscribe(Box::new(move |message| {
-            let shared = shared.upgrade();
-            shared.map(|shared| shared.receive(message)).is_some()
-        }));
-        self.channel = Some(channel);
-        self
-    }
-
     /// Returns how many requests were decided here, and how many calls the store had.
     ///
     /// ```
@@ -540,6 +524,43 @@ impl<S, C> CachedStore<S, C> {
     }
 }
 
+impl<S, C: Clock + Send + Sync + 'static> CachedStore<S, C> {
+    /// Tells other instances of denials, and listens to theirs, for charges that are
+    /// [synced](Charge::synced): an instance that is told asks the store no more until it can
+    /// allow, for at most [`hold`](CacheSettings::hold). Only ids that this instance has used
+    /// itself are kept.
+    ///
+    /// The end of the denial is in the store's time, which this instance knows by its last call. So
+    /// a thousandth of the time since that call is left out, as [Bounds](Self#bounds) says of the
+    /// clocks.
+    ///
+    /// ```
+    /// use portcullis_core::ManualClock;
+    /// use portcullis_policy::counters::{
+    ///     CacheSettings, CachedStore, CounterStore, MemoryStore, SyncChannel,
+    /// };
+    /// # struct Channel;
+    /// # impl SyncChannel for Channel {
+    /// #     fn publish(&self, _: &str) {}
+    /// #     fn subscribe(&self, _: Box<dyn Fn(&str) -> bool + Send + Sync>) {}
+    /// # }
+    /// # let channel = std::sync::Arc::new(Channel);
+    /// let store = MemoryStore::new(100, ManualClock::new());
+    /// let cached = CachedStore::new(store, ManualClock::new(), CacheSettings::new());
+    /// assert!(cached.with_channel(channel).syncs());
+    /// ```
+    #[must_use]
+    pub fn with_channel(mut self, channel: Arc<dyn SyncChannel>) -> Self {
+        let shared = Arc::downgrade(&self.shared);
+        channel.subscribe(Box::new(move |message| {
+            let shared = shared.upgrade();
+            shared.map(|shared| shared.receive(message)).is_some()
+        }));
+        self.channel = Some(channel);
+        self
+    }
+}
+
 impl<S: CounterStore, C: Clock + Send + Sync> CachedStore<S, C> {
     /// Creates a cache in front of `store`. `clock` measures how long permits are held.
     ///
@@ -553,10 +574,10 @@ impl<S: CounterStore, C: Clock + Send + Sync> CachedStore<S, C> {
     pub fn new(store: S, clock: C, settings: CacheSettings) -> Self {
         Self {
             store,
-            clock,
             settings,
             shared: Arc::new(Shared {
                 all: Mutex::default(),
+                clock,
                 hold: settings.hold,
             }),
             channel: None,
@@ -566,14 +587,8 @@ impl<S: CounterStore, C: Clock + Send + Sync> CachedStore<S, C> {
 
     /// Decides without the store, or prepares what to ask it: takes from the blocks, and sets the
     /// sizes of new ones.
-    fn begin(
-        &self,
-        parts: &mut [Part<'_>],
-        of_charge: &[usize],
-        now: Timestamp,
-    ) -> Option<StoreDecision> {
-        let mut all = self.shared.lock();
-        all.newest = all.newest.max(now);
+    fn begin(&self, parts: &mut [Part<'_>], of_charge: &[usize]) -> Option<StoreDecision> {
+        let (mut all, now) = self.shared.lock_now();
         let (mut denied, mut asks) = (None, false);
         for (index, part) in parts.iter_mut().enumerate() {
             (part.held, part.extra, part.asks) = (0, 0, true);
@@ -616,14 +631,22 @@ impl<S: CounterStore, C: Clock + Send + Sync> CachedStore<S, C> {
         if asks {
             return None;
         }
+        let decision = here(&all, parts, of_charge, now, None, Duration::ZERO);
+        let held = parts.iter().filter(|part| part.held > 0);
+        let until = held.map(|part| part.until).min();
+        // What is taken is looked at last, so that it has not lapsed while this thread was stopped.
+        if until.is_some_and(|until| self.shared.clock.now() >= until) {
+            all.undo(parts);
+            drop(all);
+            return self.begin(parts, of_charge);
+        }
         self.counts.allowed.fetch_add(1, Relaxed);
-        Some(here(&all, parts, of_charge, now, None, Duration::ZERO))
+        Some(decision)
     }
 
     /// Notes what the store has granted.
-    fn granted(&self, asking: &mut Asking<'_, '_>, decision: &StoreDecision, sent: Timestamp) {
-        let now = self.clock.now();
-        let mut all = self.shared.lock();
+    fn granted(&self, asking: &mut Asking<'_, '_, C>, decision: &StoreDecision, sent: Timestamp) {
+        let (mut all, now) = self.shared.lock_now();
         let is_of_store = decision.origin == Origin::Store;
         if is_of_store {
             all.last_call = Some((sent, decision.at));
@@ -667,12 +690,11 @@ impl<S: CounterStore, C: Clock + Send + Sync> CachedStore<S, C> {
     /// Notes what the store has denied, and returns after which time it is asked again.
     fn denied(
         &self,
-        asking: &mut Asking<'_, '_>,
+        asking: &mut Asking<'_, '_, C>,
         decision: &StoreDecision,
         sent: Timestamp,
     ) -> Option<Duration> {
-        let now = self.clock.now();
-        let mut all = self.shared.lock();
+        let (mut all, now) = self.shared.lock_now();
         all.undo(&asking.parts);
         asking.is_answered = true;
         if decision.origin != Origin::Store {
@@ -714,8 +736,7 @@ impl<S: CounterStore, C: Clock + Send + Sync> CachedStore<S, C> {
             let ahead: Vec<Charge<'_>> = ahead.collect();
             return self.store.take(&ahead).await;
         }
-        let now = self.clock.now();
-        if let Some(decision) = self.begin(&mut parts, &of_charge, now) {
+        if let Some(decision) = self.begin(&mut parts, &of_charge) {
             return Ok(decision);
         }
         let mut asking = Asking {
@@ -731,7 +752,7 @@ impl<S: CounterStore, C: Clock + Send + Sync> CachedStore<S, C> {
             });
             let asked: Vec<Charge<'_>> = asked.collect();
             self.counts.calls.fetch_add(1, Relaxed);
-            let sent = self.clock.now();
+            let sent = self.shared.clock.now();
             let decision = self.store.take(&asked).await?;
             drop(asked);
             if decision.is_allowed() {
@@ -757,7 +778,7 @@ impl<S: CounterStore, C: Clock + Send + Sync> CachedStore<S, C> {
     /// the blocks can be granted.
     fn asks_for_less(
         &self,
-        asking: &mut Asking<'_, '_>,
+        asking: &mut Asking<'_, '_, C>,
         decision: &StoreDecision,
         attempt: usize,
     ) -> bool {
@@ -803,8 +824,7 @@ impl<S: CounterStore, C: Clock + Send + Sync> CachedStore<S, C> {
             decision.denied_by = of_charge.iter().position(|&of| Some(of) == index);
         }
         if !has_no_state {
-            let now = self.clock.now();
-            let all = self.shared.lock();
+            let (all, now) = self.shared.lock_now();
             let of_store = core::mem::take(&mut decision.left);
             let mut of_store = of_store.into_iter();
             let left = parts.iter().map(|part| {
@@ -917,6 +937,10 @@ impl<S: CounterStore, C: Clock + Send + Sync> CounterStore for CachedStore<S, C>
 
     fn syncs(&self) -> bool {
         self.channel.is_some()
+    }
+
+    fn supports(&self, limit: &CounterLimit) -> Result<(), StoreError> {
+        self.store.supports(limit)
     }
 }
 

@@ -21,7 +21,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use portcullis_core::{Clock, Retry, Timestamp};
 
 use super::{
-    Charge, Counter, CounterLimit, CounterStore, MemoryStore, Origin, QuotaRead, QuotaWrite,
+    Charge, Counter, CounterLimit, CounterStore, Fault, MemoryStore, Origin, QuotaRead, QuotaWrite,
     StoreDecision, StoreError, StoreFuture,
 };
 
@@ -163,6 +163,12 @@ pub enum StoreEvent {
         /// Why the store cannot decide.
         error: StoreError,
     },
+    /// No request with these limits and ids can be decided, until the settings of the rule or of
+    /// the store change. The request has failed with this error. Other rules are not affected.
+    Refused {
+        /// What is wrong with them.
+        error: StoreError,
+    },
 }
 
 impl fmt::Display for StoreEvent {
@@ -183,6 +189,7 @@ impl fmt::Display for StoreEvent {
                 write!(f, "the counter store answers again, after {down_for:?}")
             }
             Self::Undecided { error } => write!(f, "a request was not decided: {error}"),
+            Self::Refused { error } => write!(f, "a request failed: {error}"),
         }
     }
 }
@@ -197,8 +204,10 @@ type Observer = Box<dyn Fn(&StoreEvent) + Send + Sync>;
 ///   permits from the store. They are lost until they return with time.
 /// - **While the store is down**, requests are decided here, without a wait. After a pause, one of
 ///   them asks the store. If the store answers, all requests ask it again.
-/// - **An answer that is an error** ([`StoreError::Full`], [`Contended`](StoreError::Contended) or
-///   [`Damaged`](StoreError::Damaged)) concerns one request, which is decided here.
+/// - **An error that concerns one request or one id** ([`Fault::Request`], [`Fault::Id`]): this
+///   request is decided here, and the others by the store.
+/// - **An error of the settings of a rule** ([`Fault::Rule`]) is returned, whatever [`OnFailure`]
+///   says: it is no outage, and does not end by itself. Other rules are not affected.
 /// - **Counters and quotas** are not decisions. Their methods return the error of the store, or
 ///   while it is down, [`StoreError::Unavailable`] at once.
 ///
@@ -433,16 +442,29 @@ impl<S: CounterStore, C: Clock + Send + Sync> GuardedStore<S, C> {
             StoreError::Unavailable(format!("down; it is asked again in {probe_in:?}"))
         })?;
         let answer = call.await;
-        self.note(asked, answer.as_ref().err());
+        self.note(asked, [answer.as_ref().err()]);
         answer
     }
 
-    /// Notes the outcome of a call. Only a missing answer is a failure.
-    fn note(&self, call: Call<'_, S, C>, error: Option<&StoreError>) {
-        self.ended(
-            call,
-            error.filter(|error| matches!(error, StoreError::Unavailable(_))),
-        );
+    /// Notes the outcomes of a call. Only a missing answer is a failure.
+    fn note<'e>(
+        &self,
+        call: Call<'_, S, C>,
+        errors: impl IntoIterator<Item = Option<&'e StoreError>>,
+    ) {
+        let mut has_answered = false;
+        for error in errors {
+            match error.map(|error| (error, error.fault())) {
+                Some((error, Fault::Store)) => return self.ended(call, Some(error)),
+                // Found here, or by the server: it does not say whether others have an answer. If
+                // the call is a probe, the next request is one.
+                Some((_, Fault::Rule)) => {}
+                _ => has_answered = true,
+            }
+        }
+        if has_answered {
+            self.ended(call, None);
+        }
     }
 
     /// Decides without the store.
@@ -503,15 +525,23 @@ impl<S: CounterStore, C: Clock + Send + Sync> GuardedStore<S, C> {
     ) -> Result<StoreDecision, StoreError> {
         match answer {
             Ok(decision) => Ok(decision),
-            // Errors of the caller.
-            Err(error @ (StoreError::MixedLimits | StoreError::Overflow)) => Err(error),
-            Err(error) => {
-                if !matches!(error, StoreError::Unavailable(_)) {
+            Err(error) => match error.fault() {
+                Fault::Store => self.fall_back(charges).await,
+                // No outage, and it does not end by itself. So the fallback, which may allow all
+                // requests, is not for it.
+                Fault::Rule => {
                     let _order = self.health();
-                    self.report(&StoreEvent::Undecided { error });
+                    let refused = error.clone();
+                    self.report(&StoreEvent::Refused { error });
+                    Err(refused)
                 }
-                self.fall_back(charges).await
-            }
+                Fault::Request | Fault::Id => {
+                    let order = self.health();
+                    self.report(&StoreEvent::Undecided { error });
+                    drop(order);
+                    self.fall_back(charges).await
+                }
+            },
         }
     }
 }
@@ -548,7 +578,7 @@ impl<S: CounterStore, C: Clock + Send + Sync> CounterStore for GuardedStore<S, C
                 return self.fall_back(charges).await;
             };
             let answer = self.store.take(charges).await;
-            self.note(call, answer.as_ref().err());
+            self.note(call, [answer.as_ref().err()]);
             self.concluded(charges, answer).await
         })
     }
@@ -561,17 +591,9 @@ impl<S: CounterStore, C: Clock + Send + Sync> CounterStore for GuardedStore<S, C
             let mut answers = match self.call() {
                 Ok(call) => {
                     let answers = self.store.take_many(requests).await;
-                    let failed = match &answers {
-                        Ok(answers) => answers.iter().find_map(|answer| {
-                            answer
-                                .as_ref()
-                                .err()
-                                .filter(|error| matches!(error, StoreError::Unavailable(_)))
-                        }),
-                        Err(error) => Some(error),
-                    };
-                    self.note(call, failed);
-                    answers.unwrap_or_default()
+                    let answers = answers.unwrap_or_else(|error| vec![Err(error); requests.len()]);
+                    self.note(call, answers.iter().map(|answer| answer.as_ref().err()));
+                    answers
                 }
                 Err(_) => Vec::new(),
             }
@@ -589,6 +611,10 @@ impl<S: CounterStore, C: Clock + Send + Sync> CounterStore for GuardedStore<S, C
 
     fn syncs(&self) -> bool {
         self.store.syncs()
+    }
+
+    fn supports(&self, limit: &CounterLimit) -> Result<(), StoreError> {
+        self.store.supports(limit)
     }
 }
 

@@ -15,7 +15,9 @@ use core::time::Duration;
 
 use portcullis_core::Timestamp;
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
-use redis::{Client, FromRedisValue, Pipeline, RedisError, Script, ScriptInvocation, Value};
+use redis::{
+    Client, ErrorKind, FromRedisValue, Pipeline, RedisError, Script, ScriptInvocation, Value,
+};
 
 mod channel;
 
@@ -142,6 +144,14 @@ impl fmt::Debug for RedisSettings {
 ///   [`StoreError::Unavailable`], and the store connects again. No command is sent twice: whether
 ///   a command that failed has run is not known.
 /// - **Restart.** If the server loses its data, all limits are full again.
+/// - **Eviction.** A server that removes keys when its memory is full forgets limits: a client that
+///   makes up many keys frees itself. Set `maxmemory-policy noeviction`: then the server grants
+///   nothing while it is full. All other policies remove keys of the store, because they expire.
+///   Ask [`eviction`](Self::eviction) when the program starts.
+/// - **Errors.** What the server says to everybody, such as `LOADING`, `READONLY` or `OOM`, is
+///   [`StoreError::Unavailable`]. What it says to one request is not: [`StoreError::Refused`]
+///   (`NOPERM`, `CROSSSLOT` and others), [`Damaged`](StoreError::Damaged) (`WRONGTYPE`) or
+///   [`Contended`](StoreError::Contended) (`NOSCRIPT`).
 ///
 /// In a cluster, the ids of one request must be in one slot: give them a common part in braces,
 /// such as `{alice}:second` and `{alice}:day`.
@@ -219,6 +229,44 @@ impl RedisStore {
                 take: Script::new(TAKE),
             },
         })
+    }
+
+    /// Returns the server's eviction policy if it removes keys, and so forgets limits, when its
+    /// memory is full, such as `allkeys-lru`. `None` if it removes none.
+    ///
+    /// It may change later: `CONFIG SET` needs no restart.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`], also if the user may not ask for it (`INFO`).
+    ///
+    /// # Cost
+    ///
+    /// One round trip.
+    ///
+    /// ```no_run
+    /// # use portcullis_policy::counters::{RedisSettings, RedisStore, StoreError};
+    /// # async fn example() -> Result<(), StoreError> {
+    /// let store = RedisStore::new(&RedisSettings::new("redis://127.0.0.1/"))?;
+    /// if let Some(policy) = store.eviction().await? {
+    ///     eprintln!("limits may be forgotten: set maxmemory-policy noeviction, not {policy}");
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub async fn eviction(&self) -> Result<Option<String>, StoreError> {
+        let mut connection = self.connection.clone();
+        let mut info = redis::cmd("INFO");
+        let info: String = self
+            .within(info.arg("memory").query_async(&mut connection))
+            .await?;
+        let field = |name: &str| {
+            let mut lines = info.lines();
+            lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+        };
+        let (Some(most), Some(policy)) = (field("maxmemory"), field("maxmemory_policy")) else {
+            return Err(StoreError::Damaged);
+        };
+        Ok((most != "0" && policy != "noeviction").then(|| policy.to_owned()))
     }
 
     fn counter(&self, id: &str) -> String {
@@ -305,17 +353,47 @@ fn unavailable(error: &RedisError) -> StoreError {
     StoreError::Unavailable(error.to_string())
 }
 
+/// What a server says that serves nobody now, or no caller with this connection, by its first word.
+const SERVES_NOBODY: [&str; 11] = [
+    "BUSY",
+    "CLUSTERDOWN",
+    "LOADING",
+    "MASTERDOWN",
+    "MISCONF",
+    "NOAUTH",
+    "NOREPLICAS",
+    "OOM",
+    "READONLY",
+    "UNKILLABLE",
+    "WRONGPASS",
+];
+
+/// Whose fault an error is. An answer of the server concerns what was asked, unless it is one that
+/// everybody gets.
 fn failed(error: &RedisError) -> StoreError {
     let text = error.to_string();
-    if text.contains("would overflow") {
+    match error.kind() {
+        ErrorKind::Server(_) | ErrorKind::Extension => {}
+        ErrorKind::Parse | ErrorKind::UnexpectedReturnType => return StoreError::Damaged,
+        _ => return StoreError::Unavailable(text),
+    }
+    let (code, detail) = (error.code().unwrap_or("ERR"), error.detail().unwrap_or(""));
+    // Up to version 6.2, an error of a command in a script has this text before its own. No key is
+    // in it.
+    let has = |word: &str| detail.starts_with("Error running script") && detail.contains(word);
+    let is = |word: &str| code == word || code == "ERR" && has(word);
+    let is_text = |word: &str| code == "ERR" && (detail.starts_with(word) || has(word));
+    if is_text("increment or decrement would overflow") {
         StoreError::Overflow
-    } else if ["DAMAGED", "WRONGTYPE", "not an integer"]
-        .iter()
-        .any(|of| text.contains(of))
-    {
+    } else if is("DAMAGED") || is("WRONGTYPE") || is_text("value is not an integer") {
         StoreError::Damaged
-    } else {
+    } else if is("NOSCRIPT") {
+        // The script was sent, and forgotten before it was called: nothing has run.
+        StoreError::Contended
+    } else if SERVES_NOBODY.into_iter().any(is) || is_text("max number of clients reached") {
         StoreError::Unavailable(text)
+    } else {
+        StoreError::Refused(text)
     }
 }
 
@@ -431,11 +509,17 @@ impl CounterStore for RedisStore {
             let mut connection = self.connection.clone();
             let answers = pipeline.query_async(&mut connection);
             let answers: Vec<Result<Value, RedisError>> = self.within(answers).await?;
-            let mut answers = answers.into_iter().skip(1);
+            let mut answers = answers.into_iter();
+            // If the server does not keep the script, it does not know it below.
+            let loaded = answers.next().ok_or(StoreError::Damaged)?;
+            let loaded = loaded.map_err(|error| failed(&error));
             let decisions = judgements.into_iter().map(|judgement| {
                 let judgement = judgement?;
                 let answer = answers.next().ok_or(StoreError::Damaged)?;
-                let answer = answer.map_err(|error| failed(&error))?;
+                let answer = answer.map_err(|error| match (failed(&error), &loaded) {
+                    (StoreError::Contended, Err(why)) => why.clone(),
+                    (error, _) => error,
+                })?;
                 let answer = Vec::from_redis_value(answer).map_err(|_| StoreError::Damaged)?;
                 decided(&judgement, answer)
             });

@@ -10,11 +10,12 @@ use core::time::Duration;
 use portcullis_core::Timestamp;
 use portcullis_shm::{LockedRecords, OpenError, RecordsError, SharedFile, SharedRecords};
 
+use super::limit::Shape;
 use super::memory::expiry_from;
 use super::quota::Judgement;
 use super::{
-    Charge, Counter, CounterStore, MAX_AGE, Quota, QuotaRead, QuotaWrite, StoreDecision,
-    StoreError, StoreFuture,
+    Charge, Counter, CounterLimit, CounterStore, MAX_AGE, Quota, QuotaRead, QuotaWrite,
+    StoreDecision, StoreError, StoreFuture,
 };
 
 /// A [`CounterStore`] in a file that the processes of a host map: one store for all of them,
@@ -55,13 +56,15 @@ use super::{
 /// ```
 pub struct SharedStore {
     records: SharedRecords,
+    /// The most segments of a window.
+    segments: u32,
 }
 
 impl SharedStore {
     /// Opens the store in the file, or creates the file: with room for `max_ids` ids, of counters
-    /// and quotas together, and for sliding windows of up to `segments` segments, 1 to 64. A
-    /// request with a window of more segments fails with [`StoreError::Unavailable`], as one with
-    /// more than 64 limits does.
+    /// and quotas together, and for sliding windows of up to `segments` segments, 1 to 64. A policy
+    /// refuses a rule with a window of more segments, and a request with one fails with
+    /// [`StoreError::Refused`], as one with more than 64 limits does.
     ///
     /// # Errors
     ///
@@ -86,7 +89,7 @@ impl SharedStore {
         // The numbers of a quota: 4 of a bucket, or 3 and one for each segment.
         let numbers = 3_usize.saturating_add(segments.max(1) as usize);
         let records = file.records(max_ids, numbers)?;
-        Ok(Self { records })
+        Ok(Self { records, segments })
     }
 
     /// Returns whether the file was truncated. All calls fail then.
@@ -131,6 +134,9 @@ impl SharedStore {
 
     fn decide(&self, charges: &[Charge<'_>]) -> Result<StoreDecision, StoreError> {
         let judgement = Judgement::of(charges)?;
+        for charge in charges {
+            self.supports(charge.limit)?;
+        }
         let ids = judgement.ids();
         let mut records = self.lock()?;
         let now = records.now();
@@ -167,9 +173,10 @@ fn key(kind: u8, id: &str) -> Vec<u8> {
 fn failed(error: RecordsError) -> StoreError {
     match error {
         RecordsError::Full => StoreError::Full,
-        RecordsError::TooMany { most } => StoreError::Unavailable(format!(
-            "a request needs {most} quotas, or numbers in a quota, at most: see `SharedStore::open`"
+        RecordsError::TooMany { most } => StoreError::Refused(format!(
+            "it needs more than {most} quotas, or numbers in a quota: see `SharedStore::open`"
         )),
+        // Whatever it is, no call of this process gets the records.
         _ => StoreError::Unavailable(error.to_string()),
     }
 }
@@ -242,6 +249,19 @@ impl CounterStore for SharedStore {
 
     fn take<'a>(&'a self, charges: &'a [Charge<'a>]) -> StoreFuture<'a, StoreDecision> {
         Box::pin(async move { self.decide(charges) })
+    }
+
+    fn supports(&self, limit: &CounterLimit) -> Result<(), StoreError> {
+        let most = self.segments.max(1);
+        match limit.shape {
+            Shape::Windows { segments, .. } if segments > most.into() => {
+                Err(StoreError::Refused(format!(
+                    "the store has room for windows of up to {most} segments, not {segments}: see \
+                     `SharedStore::open`"
+                )))
+            }
+            _ => Ok(()),
+        }
     }
 }
 

@@ -118,7 +118,7 @@ impl Asking<'_> {
     /// };
     /// // The policy was given no stores.
     /// let error = futures_executor::block_on(asking.ask(&policy)).unwrap_err();
-    /// assert!(matches!(error, StoreError::Unavailable(_)));
+    /// assert!(matches!(error, StoreError::Refused(_)));
     /// # Ok::<(), portcullis_policy::PeriodError>(())
     /// ```
     pub fn ask<P: Deref<Target = Policy>>(

@@ -34,7 +34,12 @@ impl Server {
         Self::start_with(Self::free_port(), Some(folder.to_owned()))
     }
 
-    fn free_port() -> u16 {
+    /// As [`start`](Self::start), with more arguments.
+    pub(crate) fn start_as(arguments: &[&str]) -> Option<Self> {
+        Self::start_of(Self::free_port(), None, arguments)
+    }
+
+    pub(crate) fn free_port() -> u16 {
         let free = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = free.local_addr().unwrap().port();
         drop(free);
@@ -46,6 +51,10 @@ impl Server {
     }
 
     fn start_with(port: u16, folder: Option<PathBuf>) -> Option<Self> {
+        Self::start_of(port, folder, &[])
+    }
+
+    fn start_of(port: u16, folder: Option<PathBuf>, arguments: &[&str]) -> Option<Self> {
         let program = std::env::var_os("PORTCULLIS_REDIS");
         let mut server = Command::new(program.unwrap_or_else(|| "redis-server".into()));
         server.args(["--bind", "127.0.0.1", "--save", ""]);
@@ -55,7 +64,7 @@ impl Server {
                 .args(["--appendonly", "yes", "--appendfsync", "always", "--dir"])
                 .arg(folder),
         };
-        server.args(["--port", &port.to_string()]);
+        server.args(["--port", &port.to_string()]).args(arguments);
         let child = match server.stdout(Stdio::null()).spawn() {
             Ok(child) => child,
             Err(error) => {

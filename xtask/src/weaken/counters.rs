@@ -2,12 +2,14 @@
 
 use super::Mutant;
 
+const COUNTERS: &str = "policy/src/counters.rs";
 const CACHED: &str = "policy/src/counters/cached.rs";
 const GUARDED: &str = "policy/src/counters/guarded.rs";
 const LIMIT: &str = "policy/src/counters/limit.rs";
 const MEMORY: &str = "policy/src/counters/memory.rs";
 const POLICY: &str = "policy/src/policy.rs";
 const QUOTA: &str = "policy/src/counters/quota.rs";
+const REDIS: &str = "policy/src/counters/redis.rs";
 
 const STORED: &str = "policy/src/stored.rs";
 
@@ -91,6 +93,27 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "if entry.until < Timestamp::ZERO {",
         test: ("cached", "permits_that_are_not_used_lapse"),
     },
+    Mutant {
+        file: CACHED,
+        within: "fn begin(",
+        text: "self.shared.clock.now() >= until",
+        by: "now >= until",
+        test: (
+            "cached",
+            "a_thread_that_is_stopped_in_a_decision_grants_nothing_that_has_lapsed",
+        ),
+    },
+    // An instance that was idle forgets what it is told.
+    Mutant {
+        file: CACHED,
+        within: "fn receive(",
+        text: "now.saturating_add(self.hold)",
+        by: "sent.saturating_add(self.hold).min(now)",
+        test: (
+            "cached",
+            "an_instance_that_has_been_idle_keeps_a_denial_that_it_is_told",
+        ),
+    },
     // Permits that another block has, or that the store has counted, are granted twice.
     Mutant {
         file: CACHED,
@@ -144,6 +167,88 @@ pub(super) const MUTANTS: &[Mutant] = &[
         text: "count: of(count)?",
         by: "count",
         test: ("guarded", "a_share_is_a_part_of_each_limit"),
+    },
+    // An error of one request or of one rule counts as an outage, or as the end of one.
+    Mutant {
+        file: COUNTERS,
+        within: "pub const fn fault(",
+        text: "Self::Refused(_) | Self::MixedLimits => Fault::Rule,",
+        by: "Self::Refused(_) | Self::MixedLimits => Fault::Store,",
+        test: ("guarded", "an_error_of_one_request_opens_no_other_limit"),
+    },
+    Mutant {
+        file: GUARDED,
+        within: "async fn concluded(",
+        text: "Fault::Request | Fault::Id => {",
+        by: "Fault::Request | Fault::Id | Fault::Rule => {",
+        test: ("guarded", "an_error_of_one_request_opens_no_other_limit"),
+    },
+    Mutant {
+        file: GUARDED,
+        within: "fn note<",
+        text: "Some((_, Fault::Rule)) => {}",
+        by: "Some((_, Fault::Rule)) => has_answered = true,",
+        test: (
+            "guarded",
+            "an_error_of_a_rule_neither_begins_an_outage_nor_ends_one",
+        ),
+    },
+    Mutant {
+        file: REDIS,
+        within: "fn failed(error: &RedisError)",
+        text: "StoreError::Refused(text)",
+        by: "StoreError::Unavailable(text)",
+        test: (
+            "redis",
+            "an_error_that_the_server_gives_to_one_request_opens_no_other_limit",
+        ),
+    },
+    Mutant {
+        file: REDIS,
+        within: "fn failed(error: &RedisError)",
+        text: "StoreError::Contended",
+        by: "StoreError::Unavailable(text)",
+        test: (
+            "redis",
+            "a_script_that_is_forgotten_all_the_time_is_no_outage",
+        ),
+    },
+    Mutant {
+        file: REDIS,
+        within: "fn failed(error: &RedisError)",
+        text: "SERVES_NOBODY.into_iter().any(is)",
+        by: "is(\"LOADING\")",
+        test: ("redis", "a_server_that_serves_nobody_is_unavailable"),
+    },
+    Mutant {
+        file: REDIS,
+        within: "pub async fn eviction(",
+        text: "most != \"0\" && ",
+        by: "",
+        test: (
+            "redis",
+            "a_server_that_forgets_when_its_memory_is_full_says_so",
+        ),
+    },
+    Mutant {
+        file: "policy/src/counters/shared.rs",
+        within: "fn supports(",
+        text: "segments > most.into()",
+        by: "segments > u64::MAX - u64::from(most)",
+        test: (
+            "shared",
+            "a_limit_that_the_file_has_no_room_for_is_refused_and_opens_no_other",
+        ),
+    },
+    Mutant {
+        file: STORED,
+        within: "pub(crate) fn check<'r>(",
+        text: "if let Ok(Err(error)) = supported {",
+        by: "if let Some(Err(error)) = supported.ok().filter(|_| name.is_empty()) {",
+        test: (
+            "shared",
+            "a_limit_that_the_file_has_no_room_for_is_refused_and_opens_no_other",
+        ),
     },
     // Two keys or two limits share a state, or a rule with a store decides without it.
     Mutant {

@@ -10,6 +10,15 @@ const TABLE: &str = "fleet/src/store/memory.rs";
 
 const SIMULATION: (&str, &str) = ("simulation", "two_thousand_random_runs");
 
+const BACK: (&str, &str) = (
+    "simulation",
+    "a_server_that_members_leave_and_come_back_to_leases_nothing_twice",
+);
+const LONGEST: (&str, &str) = (
+    "protocol",
+    "a_store_holds_off_for_the_longest_lease_that_may_last_and_no_longer",
+);
+
 pub(super) const MUTANTS: &[Mutant] = &[
     // What was renewed after its end is lost for an interval, or used although it is given up.
     Mutant {
@@ -99,8 +108,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: TABLE,
         within: "pub fn forget(",
-        text: "self.holds_off_until = now.saturating_add(self.longest);",
-        by: "self.holds_off_until = now;",
+        text: "self.hold_off(now);",
+        by: "let _ = now;",
         test: SIMULATION,
     },
     Mutant {
@@ -117,11 +126,79 @@ pub(super) const MUTANTS: &[Mutant] = &[
         file: TABLE,
         within: "pub fn exchange(",
         text: "if !holds_off {",
-        by: "if holds_off || now >= self.holds_off_until {",
+        by: "if holds_off || until.is_none() {",
         test: (
             "protocol",
             "a_store_that_has_forgotten_believes_the_larger_fence_and_grants_nothing",
         ),
+    },
+    // A store that was not in charge: it takes no notice, or is not told; it holds off each time
+    // that it hears of the same; a member is silent for longer than a third of a lease.
+    Mutant {
+        file: TABLE,
+        within: "fn is_elsewhere(",
+        text: "is_other && ",
+        by: "is_other && now == Timestamp::ZERO && ",
+        test: BACK,
+    },
+    Mutant {
+        file: PROTOCOL,
+        within: "fn answered(",
+        text: "self.heard = Some((answer.server, flight.sent));",
+        by: "self.heard = self.heard.or(Some((answer.server, flight.sent)));",
+        test: BACK,
+    },
+    Mutant {
+        file: PROTOCOL,
+        within: "fn answered(",
+        text: "remaining.min(self.settings.lease / 3)",
+        by: "remaining.min(self.settings.lease)",
+        test: BACK,
+    },
+    Mutant {
+        file: TABLE,
+        within: "fn is_elsewhere(",
+        text: " && !is_covered",
+        by: " && (!is_covered || is_covered)",
+        test: (
+            "protocol",
+            "a_store_that_was_not_in_charge_grants_nothing_until_all_leases_of_the_other_one_have_ended",
+        ),
+    },
+    Mutant {
+        file: TABLE,
+        within: "fn is_elsewhere(",
+        text: " && heard.ago < self.longest.length",
+        by: "",
+        test: (
+            "protocol",
+            "a_store_that_was_not_in_charge_grants_nothing_until_all_leases_of_the_other_one_have_ended",
+        ),
+    },
+    Mutant {
+        file: PROTOCOL,
+        within: "fn heard(&self)",
+        text: "ago.saturating_sub(fast)",
+        by: "ago.saturating_sub(fast * 0)",
+        test: (
+            "protocol",
+            "a_member_tells_each_store_which_one_has_answered_last",
+        ),
+    },
+    // A store holds off for a lease that has ended, or not for one that lasts.
+    Mutant {
+        file: TABLE,
+        within: "fn ask(&mut self",
+        text: " || now >= self.until",
+        by: "",
+        test: LONGEST,
+    },
+    Mutant {
+        file: TABLE,
+        within: "fn ask(&mut self",
+        text: "self.next = self.next.max(lease);",
+        by: "self.next = lease;",
+        test: LONGEST,
     },
     // A lease ends earlier than it was granted for.
     Mutant {

@@ -9,6 +9,15 @@ const MEMBER: &str = "fleet/src/member.rs";
 const ETCD: &str = "fleet/src/store/etcd.rs";
 const REDIS: &str = "fleet/src/store/redis/exchange.lua";
 
+const BACK: (&str, &str) = (
+    "stores",
+    "a_server_that_was_not_in_charge_grants_nothing_that_the_other_one_has_leased",
+);
+const LONGEST: (&str, &str) = (
+    "stores",
+    "a_long_lease_that_has_ended_makes_no_later_restart_longer",
+);
+
 pub(super) const MUTANTS: &[Mutant] = &[
     // The limiter uses a lease after its end, or permits that no lease stands for.
     Mutant {
@@ -222,6 +231,34 @@ pub(super) const MUTANTS: &[Mutant] = &[
             "stores",
             "a_server_whose_clock_was_set_back_holds_off_for_one_lease_time",
         ),
+    },
+    Mutant {
+        file: REDIS,
+        within: "if heard ~= 0 and",
+        text: "heard ~= server and",
+        by: "heard == server and",
+        test: BACK,
+    },
+    Mutant {
+        file: REDIS,
+        within: "if heard ~= 0 and",
+        text: "ago < longest and ",
+        by: "",
+        test: BACK,
+    },
+    Mutant {
+        file: REDIS,
+        within: "if lease >= longest or",
+        text: " or now >= ends_by",
+        by: "",
+        test: LONGEST,
+    },
+    Mutant {
+        file: REDIS,
+        within: "if lease >= longest or",
+        text: "math.max(shorter, lease)",
+        by: "lease",
+        test: LONGEST,
     },
     Mutant {
         file: REDIS,

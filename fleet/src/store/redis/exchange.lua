@@ -1,20 +1,25 @@
 -- An exchange of a member with a pool. Returns how long no partition is granted, in microseconds,
--- and what was renewed, granted and found taken, and the members as text.
+-- the newest fence, the number of the server, what was renewed, granted and found taken, and the
+-- members as text.
 --
 -- KEYS[1]: the pool, a hash
 --   run     the run of the server that wrote last
---   since   the first exchange in that run, in microseconds of the server's clock, as all times
---   longest the longest lease that a member has asked for
+--   since   when the server began to hold off, in microseconds of its clock, as all times: at the
+--           first exchange in that run, or when it learned of decisions that others made since
+--   longest the longest lease that may last; until: when all leases of that length have ended, if
+--           none is asked for again; next: the longest that was asked for since
 --   fence   the newest fence
 --   p:N     partition N: member, fence, end
 --   m:ID    a member: demand, served, end, number of its newest exchange
 -- ARGV: member, number of the exchange, lease, demand, served, most partitions to grant, number of
---   renewals, of releases and of candidates; then the renewals and releases as pairs of partition
---   and fence, and the candidates
+--   renewals, of releases and of candidates; of the last answer that the member has had, the number
+--   of the server (0 for none), how long ago it was, and the newest fence; then the renewals and
+--   releases as pairs of partition and fence, and the candidates
 local pool = KEYS[1]
 local member, number = ARGV[1], tonumber(ARGV[2])
 local lease, demand, served = tonumber(ARGV[3]), ARGV[4], ARGV[5]
 local most = tonumber(ARGV[6])
+local heard, ago, seen = tonumber(ARGV[10]), tonumber(ARGV[11]), tonumber(ARGV[12])
 local text = function(value) return string.format('%.0f', value) end
 
 local time = redis.call('TIME')
@@ -53,14 +58,27 @@ if known and known.number >= number then
   return redis.error_reply('OVERTAKEN')
 end
 
--- A server that may have forgotten leases grants none before the longest of them has ended. If the
--- clock was set back, that time begins again.
-local since, longest = tonumber(facts.since), math.max(tonumber(facts.longest) or 0, lease)
+-- The transition of `Longest` in memory.rs. If the clock was set back, the end comes nearer.
+local longest, shorter = tonumber(facts.longest) or 0, math.max(tonumber(facts.next) or 0, lease)
+local ends_by = math.min(tonumber(facts['until']) or now + longest, now + longest)
+if lease >= longest or now >= ends_by then
+  longest = math.max(shorter, lease)
+  ends_by, shorter = now + longest, 0
+end
+
+-- A server that may have forgotten leases, or does not know what another one has leased since,
+-- grants none before the longest of them has ended. If the clock was set back, that time begins
+-- again.
+local since, server = tonumber(facts.since), tonumber(string.sub(run, 1, 13), 16)
 if facts.run ~= run or not since or since > now then
   since = now
 end
+-- What was answered before is over when this server grants again.
+if heard ~= 0 and heard ~= server and ago < longest and now - ago > since then
+  since = now
+end
 local hold_off = math.max(since + longest - now, 0)
-local fence = math.max(tonumber(facts.fence) or 0, now)
+local fence = math.max(tonumber(facts.fence) or 0, seen, now)
 
 -- What has ended is removed below. No lease lasts longer than the longest.
 local removed, changed = {}, {}
@@ -78,7 +96,7 @@ for id, one in pairs(members) do
   end
 end
 
-local at = 10
+local at = 13
 local function take()
   at = at + 1
   return ARGV[at - 1]
@@ -149,7 +167,8 @@ for id, one in pairs(partitions) do
 end
 
 local written = {
-  'run', run, 'since', text(since), 'longest', text(longest), 'fence', text(fence),
+  'run', run, 'since', text(since), 'fence', text(fence),
+  'longest', text(longest), 'until', text(ends_by), 'next', text(shorter),
   'm:' .. member, table.concat({ demand, served, text(now + lease), text(number) }, ' '),
 }
 for id in pairs(changed) do
@@ -171,4 +190,4 @@ for id, one in pairs(members) do
     table.insert(all, table.concat({ id, one.demand, text(one.held or 0), one.served }, ' '))
   end
 end
-return { hold_off, renewed, granted, taken, all }
+return { hold_off, fence, server, renewed, granted, taken, all }
