@@ -24,6 +24,10 @@
 //!
 //! A program that installs a handler of its own for `SIGBUS` later must call ours for addresses
 //! that it does not know. Otherwise a truncated file ends the process.
+//!
+//! Addresses pass through integers: that of a mapping in the registry, and that of the handler
+//! before in a `sigaction`. Memory is accessed, replaced or called at both. So they are exposed
+//! where they become integers, and taken back with the exposed provenance.
 #![allow(unsafe_code)]
 
 use core::ffi::{c_int, c_void};
@@ -73,7 +77,7 @@ impl Entry {
 
     /// Makes a mapping known to the handler.
     pub(crate) fn publish(&self, address: *const c_void, bytes: usize) {
-        let (page, pages) = (address.addr() / UNIT, bytes.div_ceil(UNIT));
+        let (page, pages) = (address.expose_provenance() / UNIT, bytes.div_ceil(UNIT));
         // Release: the entry's `lost` is false before a handler can set it.
         self.range
             .store((page as u64) << LENGTH_BITS | pages as u64, Release);
@@ -119,7 +123,7 @@ pub(crate) fn install() -> io::Result<()> {
     BEFORE.store(before, SeqCst);
     // SAFETY: all zeros are a valid `sigaction`: a mask without signals.
     let mut ours: libc::sigaction = unsafe { mem::zeroed() };
-    ours.sa_sigaction = handle as *const () as usize;
+    ours.sa_sigaction = (handle as *const ()).expose_provenance();
     ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
     // SAFETY: `handle` has the signature that `SA_SIGINFO` asks for, and does only what is allowed
     // in a signal handler: see the head of this file.
@@ -166,7 +170,7 @@ fn replaced(address: usize) -> bool {
         // thread accesses it. References into it are to atomics, for which zeros are valid.
         let zeros = unsafe {
             libc::mmap(
-                ptr::without_provenance_mut(page),
+                ptr::with_exposed_provenance_mut(page),
                 bytes,
                 libc::PROT_READ | libc::PROT_WRITE,
                 libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED,
@@ -195,15 +199,18 @@ fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
             unsafe { libc::raise(signal) };
         }
         handler if before.sa_flags & libc::SA_SIGINFO != 0 => {
-            // SAFETY: with `SA_SIGINFO`, the handler has this signature.
+            let handler = ptr::with_exposed_provenance::<()>(handler);
+            // SAFETY: with `SA_SIGINFO`, the handler has this signature. Its address was exposed by
+            // the cast that made it a number.
             let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) =
-                unsafe { mem::transmute(ptr::without_provenance::<()>(handler)) };
+                unsafe { mem::transmute(handler) };
             handler(signal, info, context);
         }
         handler => {
-            // SAFETY: without `SA_SIGINFO`, the handler has this signature.
-            let handler: extern "C" fn(c_int) =
-                unsafe { mem::transmute(ptr::without_provenance::<()>(handler)) };
+            let handler = ptr::with_exposed_provenance::<()>(handler);
+            // SAFETY: without `SA_SIGINFO`, the handler has this signature. Its address was exposed
+            // as above.
+            let handler: extern "C" fn(c_int) = unsafe { mem::transmute(handler) };
             handler(signal);
         }
     }
