@@ -158,29 +158,59 @@ extern "C" fn handle(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_
 
 /// Replaces the mapping that contains `address`, if it is ours.
 fn replaced(address: usize) -> bool {
+    let entries = REGISTRY.iter();
+    let mut found = entries.map(|entry| (entry, entry.range.load(Acquire)));
+    let found = found.find(|&(_, range)| Entry::contains(range, address));
+    // SAFETY: by the invariant the range is ours and mapped, and its owner keeps it while this
+    // thread accesses it.
+    found.is_some_and(|(entry, range)| unsafe { lose(entry, range) })
+}
+
+/// Gives up all mappings: each is lost.
+pub(crate) fn lose_all() {
+    for entry in &REGISTRY {
+        entry.lost.store(true, SeqCst);
+    }
+}
+
+/// Replaces the pages of all mappings that are lost.
+///
+/// # Safety
+///
+/// No other thread drops a mapping meanwhile.
+pub(crate) unsafe fn replace_lost() {
     for entry in &REGISTRY {
         let range = entry.range.load(Acquire);
-        if !Entry::contains(range, address) {
-            continue;
+        if range != FREE && range != TAKEN && entry.lost.load(Relaxed) {
+            // SAFETY: by the invariant the range is ours and mapped; it stays so, as the caller
+            // knows.
+            let _kept_if_it_fails = unsafe { lose(entry, range) };
         }
-        let page = ((range >> LENGTH_BITS) as usize) * UNIT;
-        let bytes = ((range & ((1 << LENGTH_BITS) - 1)) as usize) * UNIT;
-        entry.lost.store(true, SeqCst);
-        // SAFETY: by the invariant the range is ours and mapped, and its owner keeps it while this
-        // thread accesses it. References into it are to atomics, for which zeros are valid.
-        let zeros = unsafe {
-            libc::mmap(
-                ptr::with_exposed_provenance_mut(page),
-                bytes,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED,
-                -1,
-                0,
-            )
-        };
-        return zeros != libc::MAP_FAILED;
     }
-    false
+}
+
+/// Marks an entry as lost, and replaces its pages by zeros. Returns whether the kernel did.
+///
+/// # Safety
+///
+/// The range is that of the entry, and stays mapped.
+unsafe fn lose(entry: &Entry, range: u64) -> bool {
+    let page = ((range >> LENGTH_BITS) as usize) * UNIT;
+    let bytes = ((range & ((1 << LENGTH_BITS) - 1)) as usize) * UNIT;
+    entry.lost.store(true, SeqCst);
+    // SAFETY: the caller's. References into the range are to atomics, for which zeros are valid.
+    // `publish` has exposed the address.
+    let zeros = unsafe {
+        libc::mmap(
+            ptr::with_exposed_provenance_mut(page),
+            bytes,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED,
+            -1,
+            0,
+        )
+    };
+    zeros != libc::MAP_FAILED
 }
 
 /// Calls the handler that was there before.

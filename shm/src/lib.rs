@@ -88,6 +88,8 @@ mod pool_slots;
 #[cfg(loom)]
 pub mod pool_slots;
 #[cfg(not(loom))]
+mod process;
+#[cfg(not(loom))]
 mod shared_concurrency;
 #[cfg(not(loom))]
 mod shared_file;

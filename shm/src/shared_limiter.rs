@@ -370,7 +370,7 @@ impl SharedFile {
         known: &Known<L>,
         settings: &Settings,
     ) -> Result<(), OpenError> {
-        let lock = ChangeLock::take(versions.file());
+        let lock = ChangeLock::take(versions.own_file());
         let Some(_lock) = lock.map_err(|error| self.failed("lock a part of it", error))? else {
             return Ok(());
         };
@@ -458,7 +458,7 @@ impl<L: Shareable> following::Version for Known<L> {
 
 /// Completes a change from the version with the number `before`, if its process is dead.
 fn complete<L: Shareable>(versions: &MappedVersions, before: u64) {
-    let Ok(Some(_lock)) = ChangeLock::take(versions.file()) else {
+    let Ok(Some(_lock)) = ChangeLock::take(versions.own_file()) else {
         return;
     };
     if versions::newest(versions.all()) != Newest::Changing(before) {
