@@ -472,7 +472,8 @@ unsafe impl Send for MappedRest {}
 unsafe impl Sync for MappedRest {}
 
 impl MappedRest {
-    pub(crate) const BYTES: u64 = 4096;
+    /// With the end, a page.
+    pub(crate) const BYTES: u64 = 4096 - END_BYTES;
 
     pub(crate) fn new(mapping: Mapping) -> Self {
         Self {

@@ -113,16 +113,40 @@ mod tests {
         let path = std::env::temp_dir().join(format!("portcullis-lock-{}", std::process::id()));
         let file = File::create(&path).unwrap();
         let [one, other] = [(); 2].map(|()| Mutex::new(OwnFile::of(&file).unwrap()));
-        let lock = ChangeLock::take(Ok(&one)).unwrap().unwrap();
+        let mut lock = ChangeLock::take(Ok(&one)).unwrap().unwrap();
         assert!(ChangeLock::take(Ok(&one)).unwrap().is_none());
         assert!(ChangeLock::take(Ok(&other)).unwrap().is_none());
         // As a fork does.
-        let mut lock = Some(lock);
-        let own = &mut lock.as_mut().unwrap().own;
-        let inherited = own.get().unwrap().try_clone().unwrap();
+        let inherited = lock.own.get().unwrap().try_clone().unwrap();
         drop(lock);
         assert!(ChangeLock::take(Ok(&other)).unwrap().is_some());
         drop(inherited);
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn a_copy_of_a_lock_in_a_forked_process_releases_nothing() {
+        let path = std::env::temp_dir().join(format!("portcullis-copy-{}", std::process::id()));
+        let file = File::create(&path).unwrap();
+        let [one, other] = [(); 2].map(|()| Mutex::new(OwnFile::of(&file).unwrap()));
+        let mut lock = ChangeLock::take(Ok(&one)).unwrap();
+        // As a fork, without its handlers: the child has the same description.
+        // SAFETY: the child drops the lock, and ends.
+        match unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) } {
+            0 => {
+                drop(lock.take());
+                // SAFETY: ends the process at once.
+                unsafe { libc::_exit(0) };
+            }
+            child => {
+                // SAFETY: the child is that of this call. Its status is not asked for.
+                let ended = unsafe { libc::waitpid(child as c_int, core::ptr::null_mut(), 0) };
+                assert_eq!(ended, child as c_int);
+            }
+        }
+        assert!(ChangeLock::take(Ok(&other)).unwrap().is_none());
+        drop(lock);
+        assert!(ChangeLock::take(Ok(&other)).unwrap().is_some());
         std::fs::remove_file(&path).unwrap();
     }
 }

@@ -194,12 +194,6 @@ pub(crate) fn note(offset: ClockOffset) {
     }
 }
 
-/// Returns the number of the user whose privileges this process has.
-pub(crate) fn user() -> u32 {
-    // SAFETY: asks the kernel, and changes nothing.
-    unsafe { libc::geteuid() }
-}
-
 /// What the handler knows of an [`OwnFile`].
 #[derive(Debug)]
 struct Place {

@@ -61,7 +61,20 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
 /// machine share. It starts again when the machine does. If a file on a disk is from before that,
 /// the first process that opens it replaces it by a new one: the limiter starts again, as the
 /// processes themselves do. In containers with a time namespace the clock may have another origin;
-/// opening a file from a process with another origin fails.
+/// opening a file from a process with another origin fails. So does opening a file in a process that
+/// has created a time namespace for its children (`unshare` with `CLONE_NEWTIME`): the kernel does
+/// not tell where the clock of this process begins then. A child that `fork` creates in it loses
+/// what it has inherited, if its clock begins at another time: all requests are denied, as of a
+/// file that was truncated. A process must not change its own time namespace (`setns`) while it has
+/// a file open.
+///
+/// **Forks.** A process id does not matter: processes are told apart in any namespaces. What a
+/// process has opened works after it has dropped its privileges, and in children that it creates
+/// with `fork` and that drop theirs. Each limiter, table, concurrency limit and store of records
+/// keeps two descriptors.
+///
+/// **A file that is truncated**, also if it grows again, is lost for the processes that have it
+/// open, and is refused as damaged when it is opened.
 ///
 /// **Other settings.** A process whose settings differ from those in the file is refused, and the
 /// error names both. With [`changing`](Self::changing), it changes those of a limiter, a table or a
@@ -391,8 +404,9 @@ impl SharedFile {
         if !metadata.is_file() {
             return Err(OpenError::Foreign { path: path() });
         }
+        let me = fs::metadata("/proc/self").map_err(|error| self.failed("find my user", error))?;
         let owner = metadata.uid();
-        if !self.any_owner && owner != process::user() && owner != 0 {
+        if !self.any_owner && owner != me.uid() && owner != 0 {
             return Err(OpenError::Owner {
                 path: path(),
                 owner,

@@ -1,7 +1,7 @@
 //! Records of numbers by key, in a file: read and written several at a time, all or none.
 //!
 //! ```text
-//! lock      the process that reads or writes; the number of processes that joined. On a line
+//! lock      the process that reads or writes, and how many have joined, on a line of its own
 //! journal   count | count images of records: index, head, numbers
 //! heads     (hash, hash, expires, length) of each record; expires 0: none
 //! numbers   of each record, as many as the longest has
@@ -192,6 +192,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "an argument of `map_err`")]
 fn system(error: io::Error) -> RecordsError {
     RecordsError::System {
         code: error.raw_os_error().unwrap_or(0),

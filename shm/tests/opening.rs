@@ -13,7 +13,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use portcullis_core::{AllOf, Denied, FixedWindow, Rate, Timestamp, TokenBucket};
 use portcullis_shm::{Kind, OpenError, RecordsError, SharedFile};
 use support::{Folder, Process, role};
-use support_fork::{drop_privileges, fork, fork_without_handlers, set_clock_ahead, unshare};
+use support_fork::{fork, fork_without_handlers, set_clock_ahead, unshare};
 
 /// The processes that the tests start.
 #[test]
@@ -29,7 +29,6 @@ fn child() {
         ["records", file] => {
             fork(|| shift_the_clock_of_records(&SharedFile::at(file))).finish();
         }
-        ["own", file] => open_without_privileges(&SharedFile::at(file)),
         [] => {}
         _ => panic!("{role:?}"),
     }
@@ -204,26 +203,6 @@ fn records_whose_times_are_of_another_clock_are_lost() {
             .any(|line| line == "denied" || line == "skipped"),
         "{lines:?}"
     );
-}
-
-/// Opens a file of its own as a user to which it has changed.
-fn open_without_privileges(file: &SharedFile) {
-    if drop_privileges() {
-        let first = file.limiter(bucket()).unwrap();
-        assert!(first.try_acquire(20).is_ok());
-        assert!(file.limiter(bucket()).unwrap().try_acquire(20).is_err());
-    }
-    println!("\nopened");
-}
-
-#[test]
-fn a_process_that_has_dropped_its_privileges_opens_the_files_of_its_user() {
-    let folder = Folder::new("own");
-    let all = fs::Permissions::from_mode(0o777);
-    fs::set_permissions(folder.path(""), all).unwrap();
-    let path = folder.path("limit");
-    let process = Process::start(&["own", path.to_str().unwrap()]);
-    assert_eq!(process.finish("opened").len(), 1);
 }
 
 #[test]

@@ -2,8 +2,9 @@
 #![allow(dead_code, reason = "each test uses a part")]
 
 use core::ffi::c_int;
+use core::panic::AssertUnwindSafe;
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::catch_unwind;
 
 /// A process that this process has forked.
 pub(crate) struct Forked(c_int);
