@@ -593,7 +593,8 @@ impl<L: Shareable> SharedLimiter<L> {
     }
 
     /// Returns whether this process has found the file truncated. The limiter denies all requests
-    /// then. Open it again: the damaged file is refused, until it is removed.
+    /// then, unless its state and its settings remain. Open it again: the damaged file is refused,
+    /// until it is removed.
     ///
     /// Requests that were under way in this process at that moment may have been granted as by an
     /// unused limiter.
