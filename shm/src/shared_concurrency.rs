@@ -564,8 +564,8 @@ impl SharedLease<'_> {
     ///
     /// # Errors
     ///
-    /// [`Ended`] if a permit has ended, or in a process that was forked since. The lease then has none any more, and releases those that
-    /// had not ended.
+    /// [`Ended`] if a permit has ended, or in a process that was forked since the permits were
+    /// taken. The lease then has none any more, and releases those that had not ended.
     ///
     /// ```
     /// # use core::time::Duration;

@@ -61,12 +61,12 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
 /// machine share. It starts again when the machine does. If a file on a disk is from before that,
 /// the first process that opens it replaces it by a new one: the limiter starts again, as the
 /// processes themselves do. In containers with a time namespace the clock may have another origin;
-/// opening a file from a process with another origin fails. So does opening a file in a process that
-/// has created a time namespace for its children (`unshare` with `CLONE_NEWTIME`): the kernel does
-/// not tell where the clock of this process begins then. A child that `fork` creates in it loses
-/// what it has inherited, if its clock begins at another time: all requests are denied, as of a
-/// file that was truncated. A process must not change its own time namespace (`setns`) while it has
-/// a file open.
+/// opening a file from a process with another origin fails. So does opening a file in a process
+/// that has created a time namespace for its children (`unshare` with `CLONE_NEWTIME`): the kernel
+/// does not tell where the clock of this process begins then. A child that `fork` creates in it
+/// loses what it has inherited, if its clock begins at another time: all requests are denied, as of
+/// a file that was truncated. A process must not change its own time namespace (`setns`) while it
+/// has a file open, nor create a child in another one without the handlers of `fork`.
 ///
 /// **Forks.** A process id does not matter: processes are told apart in any namespaces. What a
 /// process has opened works after it has dropped its privileges, and in children that it creates

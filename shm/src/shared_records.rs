@@ -314,8 +314,8 @@ impl SharedRecords {
     /// # Errors
     ///
     /// [`RecordsError::Locked`] if another process keeps the lock for a second,
-    /// [`RecordsError::Lost`] if the file was truncated. In a process that was forked since the last
-    /// call, also [`RecordsError::Members`] and [`RecordsError::System`].
+    /// [`RecordsError::Lost`] if the file was truncated. In a process that was forked since the
+    /// last call, also [`RecordsError::Members`] and [`RecordsError::System`].
     ///
     /// ```
     /// # use portcullis_shm::SharedFile;
@@ -458,8 +458,8 @@ impl LockedRecords<'_> {
         self.now
     }
 
-    /// Returns the record of a key. `None` if it was never written, or has expired; and in a process
-    /// that was forked since the lock was taken, which does not have it.
+    /// Returns the record of a key. `None` if it was never written, or has expired; and in a
+    /// process that was forked since the lock was taken, which does not have it.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -502,8 +502,8 @@ impl LockedRecords<'_> {
     ///
     /// [`RecordsError::Full`] if a new key finds no place, [`RecordsError::TooMany`] for a record
     /// with more numbers than the file has room for, or for more than 64 records.
-    /// [`RecordsError::Lost`] if the file was truncated. [`RecordsError::Locked`] in a process that was
-    /// forked since the lock was taken, which does not have it.
+    /// [`RecordsError::Lost`] if the file was truncated. [`RecordsError::Locked`] in a process that
+    /// was forked since the lock was taken, which does not have it.
     ///
     /// ```
     /// # use portcullis_core::Timestamp;
