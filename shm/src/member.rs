@@ -14,7 +14,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::{Mutex, MutexGuard, TryLockError};
 
-use crate::process::{OwnFile, Process};
+use crate::process::OwnFile;
 
 /// Where the bytes of the members are.
 const LOCKS_AT: libc::off_t = 1 << 40;
@@ -64,7 +64,6 @@ pub(crate) fn is_alive(file: &File, member: usize) -> bool {
 #[derive(Debug)]
 pub(crate) struct ChangeLock<'f> {
     own: MutexGuard<'f, OwnFile>,
-    process: Process,
 }
 
 impl<'f> ChangeLock<'f> {
@@ -79,10 +78,7 @@ impl<'f> ChangeLock<'f> {
             Err(TryLockError::WouldBlock) => return Ok(None),
         };
         match call(own.get()?, libc::F_OFD_SETLK, &mut lock_of(CHANGES)) {
-            Ok(()) => Ok(Some(Self {
-                own,
-                process: Process::this(),
-            })),
+            Ok(()) => Ok(Some(Self { own })),
             Err(error) => match error.raw_os_error() {
                 Some(libc::EAGAIN | libc::EACCES) => Ok(None),
                 _ => Err(error),
@@ -92,11 +88,8 @@ impl<'f> ChangeLock<'f> {
 }
 
 impl Drop for ChangeLock<'_> {
-    /// A copy of the lock in a forked process releases nothing.
+    /// A copy of the lock in a forked process releases nothing: the description is another one.
     fn drop(&mut self) {
-        if self.process != Process::this() {
-            return;
-        }
         let mut lock = lock_of(CHANGES);
         lock.l_type = libc::F_UNLCK as libc::c_short;
         let own = self.own.get();
