@@ -104,7 +104,7 @@ impl SharedFile {
                 .unwrap_or(SystemTime::UNIX_EPOCH),
             creator: header.creator,
             is_in_use,
-            is_of_another_boot: header.base.boot != TimeBase::of_this_process()?.boot,
+            is_of_another_boot: header.base.boot != TimeBase::this_boot()?,
         })
     }
 

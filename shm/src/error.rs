@@ -74,6 +74,9 @@ pub enum OpenError {
         /// The file.
         path: PathBuf,
     },
+    /// This process has created a time namespace for its children (`CLONE_NEWTIME`), and the kernel
+    /// tells where their `CLOCK_MONOTONIC` begins, not where that of this process does.
+    TimeUnshared,
     /// Another process is replacing the file, or keeps it locked.
     Busy {
         /// The file.
@@ -165,6 +168,10 @@ impl fmt::Display for OpenError {
                 f,
                 "{}: is from a time namespace whose CLOCK_MONOTONIC has another origin",
                 path.display()
+            ),
+            Self::TimeUnshared => f.write_str(
+                "the origin of CLOCK_MONOTONIC is unknown in a process that has created a time \
+                 namespace for its children: open the file in a child, or before",
             ),
             Self::Busy { path } => {
                 write!(f, "{}: another process keeps it locked", path.display())

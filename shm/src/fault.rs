@@ -24,6 +24,10 @@
 //!
 //! A program that installs a handler of its own for `SIGBUS` later must call ours for addresses
 //! that it does not know. Otherwise a truncated file ends the process.
+//!
+//! Addresses pass through integers: that of a mapping in the registry, and that of the handler
+//! before in a `sigaction`. Memory is accessed, replaced or called at both. So they are exposed
+//! where they become integers, and taken back with the exposed provenance.
 #![allow(unsafe_code)]
 
 use core::ffi::{c_int, c_void};
@@ -73,7 +77,7 @@ impl Entry {
 
     /// Makes a mapping known to the handler.
     pub(crate) fn publish(&self, address: *const c_void, bytes: usize) {
-        let (page, pages) = (address.addr() / UNIT, bytes.div_ceil(UNIT));
+        let (page, pages) = (address.expose_provenance() / UNIT, bytes.div_ceil(UNIT));
         // Release: the entry's `lost` is false before a handler can set it.
         self.range
             .store((page as u64) << LENGTH_BITS | pages as u64, Release);
@@ -119,7 +123,7 @@ pub(crate) fn install() -> io::Result<()> {
     BEFORE.store(before, SeqCst);
     // SAFETY: all zeros are a valid `sigaction`: a mask without signals.
     let mut ours: libc::sigaction = unsafe { mem::zeroed() };
-    ours.sa_sigaction = handle as *const () as usize;
+    ours.sa_sigaction = (handle as *const ()).expose_provenance();
     ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
     // SAFETY: `handle` has the signature that `SA_SIGINFO` asks for, and does only what is allowed
     // in a signal handler: see the head of this file.
@@ -154,29 +158,59 @@ extern "C" fn handle(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_
 
 /// Replaces the mapping that contains `address`, if it is ours.
 fn replaced(address: usize) -> bool {
+    let entries = REGISTRY.iter();
+    let mut found = entries.map(|entry| (entry, entry.range.load(Acquire)));
+    let found = found.find(|&(_, range)| Entry::contains(range, address));
+    // SAFETY: by the invariant the range is ours and mapped, and its owner keeps it while this
+    // thread accesses it.
+    found.is_some_and(|(entry, range)| unsafe { lose(entry, range) })
+}
+
+/// Gives up all mappings: each is lost.
+pub(crate) fn lose_all() {
+    for entry in &REGISTRY {
+        entry.lost.store(true, SeqCst);
+    }
+}
+
+/// Replaces the pages of all mappings that are lost.
+///
+/// # Safety
+///
+/// No other thread drops a mapping meanwhile.
+pub(crate) unsafe fn replace_lost() {
     for entry in &REGISTRY {
         let range = entry.range.load(Acquire);
-        if !Entry::contains(range, address) {
-            continue;
+        if range != FREE && range != TAKEN && entry.lost.load(Relaxed) {
+            // SAFETY: by the invariant the range is ours and mapped; it stays so, as the caller
+            // knows.
+            let _kept_if_it_fails = unsafe { lose(entry, range) };
         }
-        let page = ((range >> LENGTH_BITS) as usize) * UNIT;
-        let bytes = ((range & ((1 << LENGTH_BITS) - 1)) as usize) * UNIT;
-        entry.lost.store(true, SeqCst);
-        // SAFETY: by the invariant the range is ours and mapped, and its owner keeps it while this
-        // thread accesses it. References into it are to atomics, for which zeros are valid.
-        let zeros = unsafe {
-            libc::mmap(
-                ptr::without_provenance_mut(page),
-                bytes,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED,
-                -1,
-                0,
-            )
-        };
-        return zeros != libc::MAP_FAILED;
     }
-    false
+}
+
+/// Marks an entry as lost, and replaces its pages by zeros. Returns whether the kernel did.
+///
+/// # Safety
+///
+/// The range is that of the entry, and stays mapped.
+unsafe fn lose(entry: &Entry, range: u64) -> bool {
+    let page = ((range >> LENGTH_BITS) as usize) * UNIT;
+    let bytes = ((range & ((1 << LENGTH_BITS) - 1)) as usize) * UNIT;
+    entry.lost.store(true, SeqCst);
+    // SAFETY: the caller's. References into the range are to atomics, for which zeros are valid.
+    // `publish` has exposed the address.
+    let zeros = unsafe {
+        libc::mmap(
+            ptr::with_exposed_provenance_mut(page),
+            bytes,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED,
+            -1,
+            0,
+        )
+    };
+    zeros != libc::MAP_FAILED
 }
 
 /// Calls the handler that was there before.
@@ -195,15 +229,18 @@ fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
             unsafe { libc::raise(signal) };
         }
         handler if before.sa_flags & libc::SA_SIGINFO != 0 => {
-            // SAFETY: with `SA_SIGINFO`, the handler has this signature.
+            let handler = ptr::with_exposed_provenance::<()>(handler);
+            // SAFETY: with `SA_SIGINFO`, the handler has this signature. Its address was exposed by
+            // the cast that made it a number.
             let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) =
-                unsafe { mem::transmute(ptr::without_provenance::<()>(handler)) };
+                unsafe { mem::transmute(handler) };
             handler(signal, info, context);
         }
         handler => {
-            // SAFETY: without `SA_SIGINFO`, the handler has this signature.
-            let handler: extern "C" fn(c_int) =
-                unsafe { mem::transmute(ptr::without_provenance::<()>(handler)) };
+            let handler = ptr::with_exposed_provenance::<()>(handler);
+            // SAFETY: without `SA_SIGINFO`, the handler has this signature. Its address was exposed
+            // as above.
+            let handler: extern "C" fn(c_int) = unsafe { mem::transmute(handler) };
             handler(signal);
         }
     }

@@ -54,7 +54,8 @@
 //! # Containers
 //!
 //! Containers that share a folder share the limiters in its files. Those with their own `/dev/shm`
-//! need a common folder: [`SharedFile::at`].
+//! need a common folder: [`SharedFile::at`]. Their namespaces of processes may differ: no process
+//! id is compared. Their clocks must have one origin: see [`SharedFile`].
 #![cfg(target_os = "linux")]
 #![deny(unsafe_code)]
 
@@ -87,6 +88,8 @@ pub mod owned_lock;
 mod pool_slots;
 #[cfg(loom)]
 pub mod pool_slots;
+#[cfg(not(loom))]
+mod process;
 #[cfg(not(loom))]
 mod shared_concurrency;
 #[cfg(not(loom))]

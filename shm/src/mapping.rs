@@ -12,16 +12,21 @@
 //! its atomics compile to instructions on memory, which other processes' instructions interleave
 //! with, as other threads' would. If the file is truncated, `fault.rs` maps pages of zeros at the
 //! same address.
+//!
+//! *The end.* The last word of a mapping is [`END`], which the creator of the file writes. A file
+//! that is truncated loses it, wherever it is cut, and does not have it again when it grows. So a
+//! truncation is noticed that leaves no page missing: within the last page, or undone before an
+//! access. A mapping without it is lost, as one with a missing page.
 #![allow(unsafe_code)]
 
 use core::ffi::c_void;
 use core::ptr;
-use core::sync::atomic::{AtomicU32, AtomicU64};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use portcullis_core::{Line, StateWord};
 
@@ -29,18 +34,27 @@ use crate::error::OpenError;
 use crate::fault::{self, Entry};
 use crate::header::HEADER;
 use crate::pool_slots;
+use crate::process::OwnFile;
 use crate::slots::Limits;
 use crate::stripes::Stripe;
 use crate::versions::{self, Version};
+
+/// The last word of a mapping. No byte of it is 0.
+pub(crate) const END: u64 = u64::from_ne_bytes(*b"the end.");
+/// The bytes of the end, before which nothing of the contents lies.
+pub(crate) const END_BYTES: u64 = size_of::<AtomicU64>() as u64;
 
 /// The pages of a file.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     address: *mut c_void,
     bytes: usize,
+    end: *const AtomicU64,
     entry: &'static Entry,
-    /// Keeps the shared lock, which says that the file is in use.
+    /// Keeps the shared lock, which says that the file is in use. The processes that this one forks
+    /// have the same description.
     file: File,
+    own: Option<Mutex<OwnFile>>,
 }
 
 // SAFETY: nothing in the mapping is accessed except through atomics, and the address is valid in
@@ -76,27 +90,48 @@ impl Mapping {
             return Err(failed(io::Error::last_os_error()));
         }
         entry.publish(address, bytes);
-        Ok(Self {
+        let mut mapping = Self {
             address,
             bytes,
+            end: ptr::null(),
             entry,
             file,
-        })
+            own: None,
+        };
+        mapping.end = mapping.part(bytes - END_BYTES as usize, 1).as_ptr();
+        Ok(mapping)
+    }
+
+    /// Opens the file once more, for locks that this process has alone.
+    pub(crate) fn with_own_file(mut self) -> io::Result<Self> {
+        self.own = Some(Mutex::new(OwnFile::of(&self.file)?));
+        Ok(self)
+    }
+
+    /// The description that [`with_own_file`](Self::with_own_file) has opened.
+    pub(crate) fn own_file(&self) -> io::Result<&Mutex<OwnFile>> {
+        self.own.as_ref().ok_or(io::ErrorKind::Unsupported.into())
     }
 
     /// Checks that a mapping can have as many bytes.
     pub(crate) fn check_size(bytes: u64) -> Result<usize, OpenError> {
-        let fits = |&bytes: &usize| bytes > HEADER && bytes <= fault::MOST_BYTES;
+        let least = HEADER + END_BYTES as usize;
+        let fits = |&bytes: &usize| {
+            bytes > least && bytes <= fault::MOST_BYTES && bytes.is_multiple_of(size_of::<u64>())
+        };
         let bytes = usize::try_from(bytes).ok().filter(fits);
         bytes.ok_or(OpenError::TooLarge {
             most: fault::MOST_BYTES as u64,
         })
     }
 
-    /// Whether the file was found truncated at an access before.
+    /// Whether the file was truncated at an access before, or the clock has another origin.
     #[inline(always)]
     pub(crate) fn is_lost(&self) -> bool {
-        self.entry.is_lost()
+        // SAFETY: it is in the mapping, and an atomic.
+        let end = unsafe { &*self.end };
+        // Relaxed: the fence in `Entry::is_lost` comes first, and it is not before the access.
+        self.entry.is_lost() | (end.load(Relaxed) != END)
     }
 
     /// The file.
@@ -106,7 +141,12 @@ impl Mapping {
 
     /// `count` items, `after` bytes after the start of the words.
     fn items<T>(&self, after: usize, count: usize) -> &[T] {
-        let (from, room) = (HEADER + after, self.bytes - HEADER - after);
+        self.part(HEADER + after, count)
+    }
+
+    /// `count` items, `from` bytes after the start of the mapping.
+    fn part<T>(&self, from: usize, count: usize) -> &[T] {
+        let room = self.bytes - from;
         assert!(
             size_of::<T>() > 0
                 && from.is_multiple_of(align_of::<T>())
@@ -180,6 +220,10 @@ impl MappedVersions {
 
     pub(crate) fn file(&self) -> &File {
         self.mapping.file()
+    }
+
+    pub(crate) fn own_file(&self) -> io::Result<&Mutex<OwnFile>> {
+        self.mapping.own_file()
     }
 }
 
@@ -341,16 +385,21 @@ impl MappedSlots {
         self.mapping.file()
     }
 
+    pub(crate) fn own_file(&self) -> io::Result<&Mutex<OwnFile>> {
+        self.mapping.own_file()
+    }
+
     pub(crate) fn is_lost(&self) -> bool {
         self.mapping.is_lost()
     }
 }
 
-/// The words of [`SharedRecords`](crate::SharedRecords), in a file, after a line with their lock.
+/// The words of [`SharedRecords`](crate::SharedRecords), in a file, after a line with their lock
+/// and the number of processes that joined.
 #[derive(Debug)]
 pub(crate) struct MappedWords {
     words: *const [AtomicU64],
-    lock: *const AtomicU32,
+    shared: *const [AtomicU32; 2],
     mapping: Mapping,
 }
 
@@ -372,7 +421,7 @@ impl MappedWords {
     pub(crate) fn new(mapping: Mapping, count: usize) -> Self {
         Self {
             words: ptr::from_ref(mapping.items(Self::WORDS_AT, count)),
-            lock: mapping.items(0, 1).as_ptr(),
+            shared: mapping.items(0, 1).as_ptr(),
             mapping,
         }
     }
@@ -383,13 +432,21 @@ impl MappedWords {
         unsafe { &*self.words }
     }
 
-    pub(crate) fn lock(&self) -> &AtomicU32 {
+    fn shared(&self) -> &[AtomicU32; 2] {
         // SAFETY: as above.
-        unsafe { &*self.lock }
+        unsafe { &*self.shared }
     }
 
-    pub(crate) fn file(&self) -> &File {
-        self.mapping.file()
+    pub(crate) fn lock(&self) -> &AtomicU32 {
+        &self.shared()[0]
+    }
+
+    pub(crate) fn generation(&self) -> &AtomicU32 {
+        &self.shared()[1]
+    }
+
+    pub(crate) fn own_file(&self) -> io::Result<&Mutex<OwnFile>> {
+        self.mapping.own_file()
     }
 
     pub(crate) fn is_lost(&self) -> bool {
@@ -415,7 +472,8 @@ unsafe impl Send for MappedRest {}
 unsafe impl Sync for MappedRest {}
 
 impl MappedRest {
-    pub(crate) const BYTES: u64 = 4096;
+    /// With the end, a page.
+    pub(crate) const BYTES: u64 = 4096 - END_BYTES;
 
     pub(crate) fn new(mapping: Mapping) -> Self {
         Self {

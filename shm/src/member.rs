@@ -12,6 +12,9 @@ use core::ffi::c_int;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
+use std::sync::{Mutex, MutexGuard, TryLockError};
+
+use crate::process::OwnFile;
 
 /// Where the bytes of the members are.
 const LOCKS_AT: libc::off_t = 1 << 40;
@@ -59,19 +62,23 @@ pub(crate) fn is_alive(file: &File, member: usize) -> bool {
 
 /// The lock of the process that changes settings. The kernel releases it if the process dies.
 #[derive(Debug)]
-pub(crate) struct ChangeLock {
-    description: File,
+pub(crate) struct ChangeLock<'f> {
+    own: MutexGuard<'f, OwnFile>,
 }
 
-impl ChangeLock {
+impl<'f> ChangeLock<'f> {
     /// Takes the lock. Returns `None` if another thread or process has it.
-    pub(crate) fn take(file: &File) -> io::Result<Option<Self>> {
-        // A description of its own: that of `file` is also that of other threads and of forked
-        // processes.
-        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-        let description = File::options().read(true).write(true).open(path)?;
-        match call(&description, libc::F_OFD_SETLK, &mut lock_of(CHANGES)) {
-            Ok(()) => Ok(Some(Self { description })),
+    ///
+    /// The description is that of one mapping of one process, and was opened with the mapping: a
+    /// process that has dropped its privileges since could not open the file.
+    pub(crate) fn take(own: io::Result<&'f Mutex<OwnFile>>) -> io::Result<Option<Self>> {
+        let mut own = match own?.try_lock() {
+            Ok(own) => own,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return Ok(None),
+        };
+        match call(own.get()?, libc::F_OFD_SETLK, &mut lock_of(CHANGES)) {
+            Ok(()) => Ok(Some(Self { own })),
             Err(error) => match error.raw_os_error() {
                 Some(libc::EAGAIN | libc::EACCES) => Ok(None),
                 _ => Err(error),
@@ -80,13 +87,13 @@ impl ChangeLock {
     }
 }
 
-impl Drop for ChangeLock {
-    /// Closing the description is not enough: a process that another thread has forked meanwhile
-    /// has it too.
+impl Drop for ChangeLock<'_> {
+    /// A copy of the lock in a forked process releases nothing: the description is another one.
     fn drop(&mut self) {
         let mut lock = lock_of(CHANGES);
         lock.l_type = libc::F_UNLCK as libc::c_short;
-        let _closing_releases_it = call(&self.description, libc::F_OFD_SETLK, &mut lock);
+        let own = self.own.get();
+        let _closing_releases_it = own.and_then(|own| call(own, libc::F_OFD_SETLK, &mut lock));
     }
 }
 
@@ -98,13 +105,41 @@ mod tests {
     fn a_lock_that_a_forked_process_has_too_is_released() {
         let path = std::env::temp_dir().join(format!("portcullis-lock-{}", std::process::id()));
         let file = File::create(&path).unwrap();
-        let lock = ChangeLock::take(&file).unwrap().unwrap();
-        assert!(ChangeLock::take(&file).unwrap().is_none());
+        let [one, other] = [(); 2].map(|()| Mutex::new(OwnFile::of(&file).unwrap()));
+        let mut lock = ChangeLock::take(Ok(&one)).unwrap().unwrap();
+        assert!(ChangeLock::take(Ok(&one)).unwrap().is_none());
+        assert!(ChangeLock::take(Ok(&other)).unwrap().is_none());
         // As a fork does.
-        let inherited = lock.description.try_clone().unwrap();
+        let inherited = lock.own.get().unwrap().try_clone().unwrap();
         drop(lock);
-        assert!(ChangeLock::take(&file).unwrap().is_some());
+        assert!(ChangeLock::take(Ok(&other)).unwrap().is_some());
         drop(inherited);
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn a_copy_of_a_lock_in_a_forked_process_releases_nothing() {
+        let path = std::env::temp_dir().join(format!("portcullis-copy-{}", std::process::id()));
+        let file = File::create(&path).unwrap();
+        let [one, other] = [(); 2].map(|()| Mutex::new(OwnFile::of(&file).unwrap()));
+        let mut lock = ChangeLock::take(Ok(&one)).unwrap();
+        // As a fork, without its handlers: the child has the same description.
+        // SAFETY: the child drops the lock, and ends.
+        match unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) } {
+            0 => {
+                drop(lock.take());
+                // SAFETY: ends the process at once.
+                unsafe { libc::_exit(0) };
+            }
+            child => {
+                // SAFETY: the child is that of this call. Its status is not asked for.
+                let ended = unsafe { libc::waitpid(child as c_int, core::ptr::null_mut(), 0) };
+                assert_eq!(ended, child as c_int);
+            }
+        }
+        assert!(ChangeLock::take(Ok(&other)).unwrap().is_none());
+        drop(lock);
+        assert!(ChangeLock::take(Ok(&other)).unwrap().is_some());
         std::fs::remove_file(&path).unwrap();
     }
 }

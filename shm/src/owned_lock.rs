@@ -1,51 +1,83 @@
 //! A lock that names its owner, so that others take it over when the owner is dead.
 //!
 //! ```text
-//! bits   31     30                0
-//! +--------+---------------------+
-//! | waited |        owner        |     0: free. An owner is not 0
-//! +--------+---------------------+
+//! bits   31     30          11   10      0
+//! +--------+---------------+-------------+
+//! | waited |  generation   |   number    |     0: free. A number is not 0
+//! +--------+---------------+-------------+
 //! ```
 //!
-//! Transitions, each one read-modify-write:
+//! A process that joins gets a number that no process has which is alive, and the next generation.
+//! So an owner is one process, and the numbers of dead ones come back.
+//!
+//! Transitions, each one read-modify-write that expects the word that the process saw:
 //!
 //! - *take*: free -> owned. Or from an owner that is dead.
 //! - *wait*: sets `waited`. An owner that has waited keeps `waited` set, because others may wait.
-//! - *release*: -> free, by the owner. If `waited` was set, it wakes all.
+//! - *release*: own word -> free. If `waited` was set, it wakes all.
+//! - *inherit*: a word with the number that a process has just got -> free.
 //!
 //! Invariant: the owner is the process that took the lock last and has not released it. What it
 //! guards may be half written if the owner was dead: the next owner must look.
+//!
+//! *An answer holds for one owner.* The kernel tells whether a process has a number. The process
+//! that has asked may stop, and a new process get the number, take the lock, and change what it
+//! guards. Then the word has another generation, and the exchange of the one that had asked fails;
+//! unless 1,048,576 processes joined meanwhile.
 
 #[cfg(not(loom))]
 use core::time::Duration;
 
 use crate::sync::AtomicU32;
-use crate::sync::Ordering::{Acquire, Relaxed, Release};
+use crate::sync::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 const WAITED: u32 = 1 << 31;
+const NUMBER_BITS: u32 = 11;
+const NUMBER: u32 = (1 << NUMBER_BITS) - 1;
+
+/// A process that can have the lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owner(u32);
+
+impl Owner {
+    /// The process with a number, 0 to 2,046, which joined as the one of a generation.
+    pub const fn new(number: usize, generation: u32) -> Self {
+        Self((generation << NUMBER_BITS | (number as u32 + 1) & NUMBER) & !WAITED)
+    }
+
+    /// The number of the process. That of no process, if the word was damaged.
+    pub const fn number(self) -> usize {
+        (self.0 & NUMBER).wrapping_sub(1) as usize
+    }
+}
+
 /// For how long a waiter sleeps at most. It then looks whether the owner is alive.
 #[cfg(not(loom))]
 const SLEEP: Duration = Duration::from_millis(10);
 
 /// What a process that finds the lock taken can do.
 pub trait Waiting {
-    /// Whether the owner is alive. If that is unknown, it is.
-    fn is_alive(&self, owner: u32) -> bool;
+    /// Whether a process has the owner's number. If that is unknown, one has.
+    fn is_alive(&self, owner: Owner) -> bool;
     /// Sleeps while the word is `seen`, for a while at most. Returns `false` to give up.
     fn sleep(&self, word: &AtomicU32, seen: u32) -> bool;
 }
 
-/// Takes the lock for `me`, which is not 0. Returns whether it did.
-pub fn take(word: &AtomicU32, me: u32, waiting: &impl Waiting) -> bool {
+/// Takes the lock. Returns whether it did.
+pub fn take(word: &AtomicU32, me: Owner, waiting: &impl Waiting) -> bool {
     // Acquire: pairs with `release`. A dead owner's writes are ordered by the kernel, which knows
     // that it is dead.
-    let Err(mut seen) = word.compare_exchange(0, me, Acquire, Relaxed) else {
+    let Err(mut seen) = word.compare_exchange(0, me.0, Acquire, Relaxed) else {
         return true;
     };
     loop {
         let owner = seen & !WAITED;
-        let is_free = owner == 0 || !waiting.is_alive(owner);
-        let next = if is_free { me | WAITED } else { owner | WAITED };
+        let is_free = owner == 0 || !waiting.is_alive(Owner(owner));
+        let next = if is_free {
+            me.0 | WAITED
+        } else {
+            owner | WAITED
+        };
         if next != seen {
             match word.compare_exchange(seen, next, Acquire, Relaxed) {
                 Ok(_) if is_free => return true,
@@ -63,19 +95,23 @@ pub fn take(word: &AtomicU32, me: u32, waiting: &impl Waiting) -> bool {
     }
 }
 
-/// Releases the lock. Returns whether to wake all that sleep.
-pub fn release(word: &AtomicU32) -> bool {
-    // Release: pairs with `take`.
-    word.swap(0, Release) & WAITED != 0
+/// Releases the lock, if `me` has it. Returns whether to wake all that sleep.
+pub fn release(word: &AtomicU32, me: Owner) -> bool {
+    // Release: pairs with `take`. Only `waited` changes while `me` has the lock.
+    word.compare_exchange(me.0, 0, Release, Relaxed).is_err()
+        && word
+            .compare_exchange(me.0 | WAITED, 0, Release, Relaxed)
+            .is_ok()
 }
 
-/// Frees the lock if `me` owns it: a dead process, whose number the caller has now. Returns whether
-/// to wake all that sleep.
-pub fn inherit(word: &AtomicU32, me: u32) -> bool {
+/// Frees the lock if a dead process has it whose number `me` has now. Returns whether to wake all
+/// that sleep.
+pub fn inherit(word: &AtomicU32, me: Owner) -> bool {
     let mut seen = word.load(Relaxed);
-    while seen & !WAITED == me {
-        // A waiter may set `waited` in between. It does so once.
-        match word.compare_exchange(seen, 0, Acquire, Relaxed) {
+    while Owner(seen).number() == me.number() {
+        // A waiter may set `waited` in between. It does so once. Release: the next owner sees what
+        // the dead process wrote.
+        match word.compare_exchange(seen, 0, AcqRel, Relaxed) {
             Ok(_) => return true,
             Err(newer) => seen = newer,
         }
@@ -93,9 +129,8 @@ pub(crate) struct InFile<'a> {
 
 #[cfg(not(loom))]
 impl Waiting for InFile<'_> {
-    fn is_alive(&self, owner: u32) -> bool {
-        // Owners are members, counted from 1.
-        crate::member::is_alive(self.file, owner as usize - 1)
+    fn is_alive(&self, owner: Owner) -> bool {
+        crate::member::is_alive(self.file, owner.number())
     }
 
     fn sleep(&self, word: &AtomicU32, seen: u32) -> bool {

@@ -15,6 +15,7 @@ use crate::futex;
 use crate::header::Kind;
 use crate::mapping::MappedSlots;
 use crate::member::{self, ChangeLock};
+use crate::process::Process;
 use crate::shared_file::{Contents, PATIENCE, SharedFile};
 use crate::slots::{self, Held, Limits, MEMBERS, NEVER};
 
@@ -152,7 +153,7 @@ impl SharedFile {
                     wanted: described(wanted),
                 });
             }
-            let lock = ChangeLock::take(slots.file());
+            let lock = ChangeLock::take(slots.own_file());
             if let Some(_lock) = lock.map_err(|error| self.failed("lock a part of it", error))? {
                 limits.change(wanted.0, wanted.1);
                 if slots::open(slots.gate()) {
@@ -196,8 +197,8 @@ pub(crate) fn described_in(words: &[u64]) -> Option<String> {
 /// process takes its permits over when it finds no others, at most 10 ms later.
 ///
 /// **A process that forks** and its child hold permits together: those of both end when both are
-/// dead, or by their time. A child that opens the limit itself has its own. Leases that exist at
-/// the fork exist in both processes: let only one of them drop each.
+/// dead, or by their time. A child that opens the limit itself has its own. A lease that exists at
+/// the fork stays with the parent: its copy in the child holds and releases nothing.
 ///
 /// **Denials.** A request may be denied although there are permits, if other requests are under
 /// way: it has looked at each permit once. A request for several permits takes them one after
@@ -426,6 +427,7 @@ impl SharedConcurrency {
             let is_over = |held: Held| held.has_ended(now);
             let mut lease = SharedLease {
                 limit: self,
+                process: Process::this(),
                 held: Held::new(self.member, self.generation, deadline(now, millis)),
                 first: None,
                 others: Vec::new(),
@@ -495,6 +497,8 @@ const fn in_millis(now: Timestamp) -> u64 {
 #[must_use = "dropping a lease releases its permits"]
 pub struct SharedLease<'l> {
     limit: &'l SharedConcurrency,
+    /// The process that took the permits.
+    process: Process,
     held: Held,
     first: Option<usize>,
     others: Vec<usize>,
@@ -551,15 +555,17 @@ impl SharedLease<'_> {
     pub fn is_held(&self) -> bool {
         let slots = self.limit.slots.slots();
         let mut all = self.all();
-        !self.held.has_ended(millis_now()) && all.all(|at| slots::holds(slots, at, self.held))
+        self.is_mine()
+            && !self.held.has_ended(millis_now())
+            && all.all(|at| slots::holds(slots, at, self.held))
     }
 
     /// Lets the time of the permits start again.
     ///
     /// # Errors
     ///
-    /// [`Ended`] if a permit has ended. The lease then has none any more, and releases those that
-    /// had not ended.
+    /// [`Ended`] if a permit has ended, or in a process that was forked since the permits were
+    /// taken. The lease then has none any more, and releases those that had not ended.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -580,14 +586,14 @@ impl SharedLease<'_> {
         let renewed = before.until(deadline(now, millis));
         let slots = self.limit.slots.slots();
         // Not a permit that has ended, even if no request has taken it yet.
-        let permits = if before.has_ended(now) {
+        let permits = if before.has_ended(now) || !self.is_mine() {
             0
         } else {
             self.all().count()
         };
         let is_renewed = |&at: &usize| slots::renew(slots, at, before, renewed);
         let count = self.all().take(permits).take_while(is_renewed).count();
-        if count == permits && !before.has_ended(now) {
+        if count == permits && !before.has_ended(now) && self.is_mine() {
             self.held = renewed;
             return Ok(());
         }
@@ -603,7 +609,17 @@ impl SharedLease<'_> {
         self.first.into_iter().chain(self.others.iter().copied())
     }
 
+    /// Whether this process took the permits: not one that it has forked since, which has a copy of
+    /// the lease.
+    fn is_mine(&self) -> bool {
+        self.process == Process::this()
+    }
+
     fn release(&mut self) {
+        if !self.is_mine() {
+            self.first = None;
+            self.others.clear();
+        }
         let slots = self.limit.slots.slots();
         for at in self.all() {
             if slots::give_back(slots, at, self.held) {

@@ -23,7 +23,6 @@
 //! have the same file open.
 
 use core::hash::{BuildHasher, Hasher};
-use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use core::time::Duration;
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
@@ -34,9 +33,12 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Instant, SystemTime};
 
+use portcullis_core::{Clock, MonotonicClock};
+
 use crate::error::OpenError;
 use crate::header::{BOOT_ID, HEADER, Header, Kind, MAGIC, TimeBase, fnv};
-use crate::mapping::Mapping;
+use crate::mapping::{END, END_BYTES, Mapping};
+use crate::process::{self, ClockOffset, Process};
 
 /// The folder of files that have a name. It is in memory, and all users can create files there.
 pub(crate) const FOLDER: &str = "/dev/shm";
@@ -59,7 +61,20 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
 /// machine share. It starts again when the machine does. If a file on a disk is from before that,
 /// the first process that opens it replaces it by a new one: the limiter starts again, as the
 /// processes themselves do. In containers with a time namespace the clock may have another origin;
-/// opening a file from a process with another origin fails.
+/// opening a file from a process with another origin fails. So does opening a file in a process
+/// that has created a time namespace for its children (`unshare` with `CLONE_NEWTIME`): the kernel
+/// does not tell where the clock of this process begins then. A child that `fork` creates in it
+/// loses what it has inherited, if its clock begins at another time: all requests are denied, as of
+/// a file that was truncated. A process must not change its own time namespace (`setns`) while it
+/// has a file open, nor create a child in another one without the handlers of `fork`.
+///
+/// **Forks.** A process id does not matter: processes are told apart in any namespaces. What a
+/// process has opened works after it has dropped its privileges, and in children that it creates
+/// with `fork` and that drop theirs. Each limiter, table, concurrency limit and store of records
+/// keeps two descriptors.
+///
+/// **A file that is truncated**, also if it grows again, is lost for the processes that have it
+/// open, and is refused as damaged when it is opened.
 ///
 /// **Other settings.** A process whose settings differ from those in the file is refused, and the
 /// error names both. With [`changing`](Self::changing), it changes those of a limiter, a table or a
@@ -96,7 +111,7 @@ pub(crate) struct Contents {
     pub(crate) identity: String,
     /// The words at the start; all others are 0.
     pub(crate) first: Vec<u64>,
-    /// The bytes of all words.
+    /// The bytes of all words, without the one at the end.
     pub(crate) bytes: u64,
 }
 
@@ -342,6 +357,18 @@ impl SharedFile {
             return Ok(Found::Busy);
         }
         let mapping = Mapping::new(file, header.size, &self.path)?;
+        if mapping.is_lost() {
+            let what = "a part of it is missing: it was truncated";
+            return Err(OpenError::Damaged { path: path(), what });
+        }
+        // Stripes and pools are used without locks of this process alone.
+        let mapping = match header.kind {
+            Kind::Stripes | Kind::LeasePool => mapping,
+            _ => {
+                let owned = mapping.with_own_file();
+                owned.map_err(|error| self.failed("open it again", error))?
+            }
+        };
         Ok(Found::Ready(mapping, header))
     }
 
@@ -399,11 +426,11 @@ impl SharedFile {
 
     /// Writes a complete file under a name of its own.
     fn write_new(&self, wanted: &Contents, base: &TimeBase) -> Result<(PathBuf, File), OpenError> {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
         let name = self.path.file_name().ok_or_else(|| OpenError::Name {
             name: self.path.display().to_string(),
         })?;
-        let (pid, number) = (std::process::id(), NUMBER.fetch_add(1, Relaxed));
+        // Processes of other namespaces, and processes before this one, may have had its id.
+        let (pid, [number, _]) = (std::process::id(), random());
         let new = format!(".{}.{pid}-{number}{NEW}", name.to_string_lossy());
         let new = self.path.with_file_name(new);
         let write = || {
@@ -437,6 +464,7 @@ impl SharedFile {
                 file.write_all(&zeros[..part])?;
                 left -= part as u64;
             }
+            file.write_all(&END.to_ne_bytes())?;
             file.set_permissions(Permissions::from_mode(self.mode))?;
             Ok(file)
         };
@@ -479,7 +507,7 @@ impl SharedFile {
 
 impl Contents {
     fn size(&self) -> u64 {
-        self.bytes.saturating_add(HEADER as u64)
+        self.bytes.saturating_add(HEADER as u64 + END_BYTES)
     }
 
     fn fingerprint(&self) -> u64 {
@@ -490,8 +518,22 @@ impl Contents {
 impl TimeBase {
     /// The clock of this process.
     pub(crate) fn of_this_process() -> Result<Self, OpenError> {
+        let told = process::clock_offset();
+        let offset = match told {
+            ClockOffset::Known(offset) => offset,
+            ClockOffset::OfChildren => return Err(OpenError::TimeUnshared),
+            ClockOffset::Untold => [0; 2],
+        };
+        // Before a mapping counts from it.
+        process::note(told);
+        Process::this();
+        let boot = Self::this_boot()?;
+        Ok(Self { boot, offset })
+    }
+
+    /// The id of this boot.
+    pub(crate) fn this_boot() -> Result<[u8; BOOT_ID], OpenError> {
         const BOOT: &str = "/proc/sys/kernel/random/boot_id";
-        const OFFSETS: &str = "/proc/self/timens_offsets";
         let text = fs::read_to_string(BOOT).map_err(|error| OpenError::System {
             path: BOOT.into(),
             tried: "read it",
@@ -501,24 +543,8 @@ impl TimeBase {
         for (to, from) in boot.iter_mut().zip(text.bytes()) {
             *to = from;
         }
-        // A kernel without time namespaces has no such file.
-        let offsets = fs::read_to_string(OFFSETS).unwrap_or_default();
-        Ok(Self {
-            boot,
-            offset: monotonic_offset(&offsets),
-        })
+        Ok(boot)
     }
-}
-
-/// The offset of `CLOCK_MONOTONIC`, in a file with lines such as `monotonic 0 0`.
-fn monotonic_offset(offsets: &str) -> [i64; 2] {
-    let parsed = offsets.lines().find_map(|line| {
-        let mut words = line.split_ascii_whitespace();
-        let is_clock = words.next()? == "monotonic";
-        let numbers = [words.next()?.parse().ok()?, words.next()?.parse().ok()?];
-        is_clock.then_some(numbers)
-    });
-    parsed.unwrap_or_default()
 }
 
 /// The end of the names of files that are not finished.
@@ -535,11 +561,16 @@ pub(crate) fn name_of_new(name: &str) -> Option<&OsStr> {
     (is_number(pid) && is_number(number)).then_some(OsStr::new(name))
 }
 
+/// Two numbers that no other call returns, in no process: also not in one that was forked, whose
+/// `RandomState` is a copy.
 fn random() -> [u64; 2] {
     let random = RandomState::new();
+    let now = MonotonicClock::new().now().as_nanos();
     [0, 1].map(|nth| {
         let mut hasher = random.build_hasher();
         hasher.write_u8(nth);
+        hasher.write_u64(now);
+        hasher.write_u32(std::process::id());
         hasher.finish()
     })
 }
@@ -547,14 +578,6 @@ fn random() -> [u64; 2] {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_offset_of_the_monotonic_clock_is_read() {
-        let text = "monotonic           -5         7\nboottime            1         2\n";
-        assert_eq!(monotonic_offset(text), [-5, 7]);
-        assert_eq!(monotonic_offset(""), [0, 0]);
-        assert_eq!(monotonic_offset("boottime 1 2\n"), [0, 0]);
-    }
 
     #[test]
     fn names_are_those_of_files_in_the_folder() {

@@ -1,7 +1,7 @@
 //! Records of numbers by key, in a file: read and written several at a time, all or none.
 //!
 //! ```text
-//! lock      the member that reads or writes, on a line of its own
+//! lock      the process that reads or writes, and how many have joined, on a line of its own
 //! journal   count | count images of records: index, head, numbers
 //! heads     (hash, hash, expires, length) of each record; expires 0: none
 //! numbers   of each record, as many as the longest has
@@ -26,8 +26,7 @@ use core::sync::atomic::{
     AtomicU64,
     Ordering::{Acquire, Relaxed, Release},
 };
-use std::fs::File;
-use std::os::fd::AsRawFd;
+use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -38,7 +37,8 @@ use crate::futex;
 use crate::header::Kind;
 use crate::mapping::MappedWords;
 use crate::member;
-use crate::owned_lock::{self, InFile};
+use crate::owned_lock::{self, InFile, Owner};
+use crate::process::Process;
 use crate::shared_file::{Contents, PATIENCE, SharedFile};
 use crate::slots::MEMBERS;
 
@@ -107,38 +107,26 @@ impl SharedFile {
         // It is new, so nothing has set it.
         let _set = seed.set(header.seed);
         let words = MappedWords::new(mapping, layout.words());
-        let session = self.join(&words)?;
+        let session = Session::begin(&words).map_err(|error| self.refused(error))?;
         Ok(SharedRecords {
             words,
             layout,
             seed,
             session: Mutex::new(session),
-            file: self.clone(),
         })
     }
 
-    /// Becomes a member of the processes that use the file, in a description of its own, which a
-    /// fork does not get.
-    fn join(&self, words: &MappedWords) -> Result<Session, OpenError> {
-        let path = format!("/proc/self/fd/{}", words.file().as_raw_fd());
-        let file = File::options().read(true).write(true).open(path);
-        let file = file.map_err(|error| self.failed("open it again", error))?;
-        let joined = member::join(&file, MEMBERS);
-        let member = joined
-            .map_err(|error| self.failed("lock a part of it", error))?
-            .ok_or_else(|| OpenError::Members {
+    fn refused(&self, error: RecordsError) -> OpenError {
+        match error {
+            RecordsError::Members { most } => OpenError::Members {
                 path: self.path().to_owned(),
-                most: MEMBERS,
-            })?;
-        let owner = member as u32 + 1;
-        if owned_lock::inherit(words.lock(), owner) {
-            futex::wake(words.lock());
+                most,
+            },
+            RecordsError::System { code } => {
+                self.failed("lock a part of it", io::Error::from_raw_os_error(code))
+            }
+            _ => self.busy(),
         }
-        Ok(Session {
-            process: std::process::id(),
-            owner,
-            file,
-        })
     }
 }
 
@@ -178,13 +166,37 @@ impl Layout {
     }
 }
 
-/// A process that uses the records.
-#[derive(Debug)]
+/// A process that uses the records. Its lock in the mapping's own description says that it is
+/// alive: a process that it forks has another description, and begins a session of its own.
+#[derive(Clone, Copy, Debug)]
 struct Session {
-    process: u32,
-    owner: u32,
-    /// Its lock says that the process is alive.
-    file: File,
+    process: Process,
+    owner: Owner,
+}
+
+impl Session {
+    fn begin(words: &MappedWords) -> Result<Self, RecordsError> {
+        let process = Process::this();
+        let mut own = lock(words.own_file().map_err(system)?);
+        let joined = member::join(own.get().map_err(system)?, MEMBERS).map_err(system)?;
+        let member = joined.ok_or(RecordsError::Members { most: MEMBERS })?;
+        let owner = Owner::new(member, words.generation().fetch_add(1, Relaxed));
+        if owned_lock::inherit(words.lock(), owner) {
+            futex::wake(words.lock());
+        }
+        Ok(Self { process, owner })
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "an argument of `map_err`")]
+fn system(error: io::Error) -> RecordsError {
+    RecordsError::System {
+        code: error.raw_os_error().unwrap_or(0),
+    }
 }
 
 /// Records of numbers by key in a file, for all processes that open it.
@@ -199,6 +211,12 @@ struct Session {
 /// **A process that dies** with the lock leaves it to the next one that asks, at most 10 ms later.
 /// One that is stopped with the lock makes others fail with [`RecordsError::Locked`] after 1 s.
 ///
+/// **A process that forks** and its child are two processes, in any namespaces, and whatever
+/// privileges the child drops: a lock that one of them has keeps out the other. A copy of a
+/// [`LockedRecords`] in the child reads and writes nothing, and releases nothing. A child that is
+/// made by a system call, without the handlers of `fork`, opens the file at its first lock, and
+/// needs the privileges then.
+///
 /// **Keys** are told apart by 128 bits of their hash, with a seed that the file has. The file does
 /// not contain the keys.
 ///
@@ -208,14 +226,13 @@ struct Session {
 /// **A hostile process** that writes the file may change all records, and keep the lock. **A file
 /// that is truncated** while it is used fails with [`RecordsError::Lost`].
 ///
-/// **Cost.** Two read-modify-writes for the lock if no other process has it, and one system call,
-/// which asks for the process's number. A look-up reads the heads of 32 records.
+/// **Cost.** Two read-modify-writes for the lock if no other process has it. A look-up reads the
+/// heads of 32 records.
 pub struct SharedRecords {
     words: MappedWords,
     layout: Layout,
     seed: Seed,
     session: Mutex<Session>,
-    file: SharedFile,
 }
 
 /// Why records cannot be read or written. Nothing was written then.
@@ -229,7 +246,8 @@ pub struct SharedRecords {
 pub enum RecordsError {
     /// Another process has kept the lock for a second.
     Locked,
-    /// The file was truncated.
+    /// The file was truncated, or this process has a clock with another origin than its parent: see
+    /// [`SharedFile`].
     Lost,
     /// There is no room for another key.
     Full,
@@ -237,6 +255,17 @@ pub enum RecordsError {
     TooMany {
         /// The most.
         most: usize,
+    },
+    /// This process was forked, and 1,024 processes use the records already.
+    Members {
+        /// The most processes.
+        most: usize,
+    },
+    /// This process was forked, and could not open the file for itself: a call of the operating
+    /// system failed.
+    System {
+        /// The number of the error of the operating system.
+        code: i32,
     },
 }
 
@@ -247,6 +276,16 @@ impl fmt::Display for RecordsError {
             Self::Lost => f.write_str("the file of the records was truncated"),
             Self::Full => f.write_str("there is no room for another record"),
             Self::TooMany { most } => write!(f, "more than {most} numbers or records at once"),
+            Self::Members { most } => {
+                write!(f, "{most} processes use the records, and no more can")
+            }
+            Self::System { code } => {
+                let error = io::Error::from_raw_os_error(*code);
+                write!(
+                    f,
+                    "this process could not open the records for itself: {error}"
+                )
+            }
         }
     }
 }
@@ -275,7 +314,8 @@ impl SharedRecords {
     /// # Errors
     ///
     /// [`RecordsError::Locked`] if another process keeps the lock for a second,
-    /// [`RecordsError::Lost`] if the file was truncated.
+    /// [`RecordsError::Lost`] if the file was truncated. In a process that was forked since the
+    /// last call, also [`RecordsError::Members`] and [`RecordsError::System`].
     ///
     /// ```
     /// # use portcullis_shm::SharedFile;
@@ -287,25 +327,23 @@ impl SharedRecords {
     /// # Ok::<(), Box<dyn core::error::Error>>(())
     /// ```
     pub fn lock(&self) -> Result<LockedRecords<'_>, RecordsError> {
-        let mut session = self.session.lock().unwrap_or_else(PoisonError::into_inner);
-        if session.process != std::process::id() {
-            // A fork: the number is that of the other process.
-            *session = self
-                .file
-                .join(&self.words)
-                .map_err(|_| RecordsError::Locked)?;
+        let mut session = lock(&self.session);
+        if session.process != Process::this() {
+            *session = Session::begin(&self.words)?;
         }
+        let mut own = lock(self.words.own_file().map_err(system)?);
         let waiting = InFile {
-            file: &session.file,
+            file: own.get().map_err(system)?,
             until: Instant::now() + PATIENCE,
         };
         if !owned_lock::take(self.words.lock(), session.owner, &waiting) {
             return Err(RecordsError::Locked);
         }
+        drop(own);
         let locked = LockedRecords {
             now: MonotonicClock::new().now(),
             records: self,
-            _session: session,
+            session,
         };
         // What a dead process has written as a whole.
         self.copy_journal();
@@ -398,7 +436,7 @@ impl fmt::Debug for SharedRecords {
 pub struct LockedRecords<'a> {
     records: &'a SharedRecords,
     now: Timestamp,
-    _session: MutexGuard<'a, Session>,
+    session: MutexGuard<'a, Session>,
 }
 
 impl LockedRecords<'_> {
@@ -420,7 +458,8 @@ impl LockedRecords<'_> {
         self.now
     }
 
-    /// Returns the record of a key. `None` if it was never written, or has expired.
+    /// Returns the record of a key. `None` if it was never written, or has expired; and in a
+    /// process that was forked since the lock was taken, which does not have it.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -441,6 +480,9 @@ impl LockedRecords<'_> {
     #[must_use]
     pub fn read(&self, key: &[u8]) -> Option<Record> {
         let records = self.records;
+        if !self.has_lock() {
+            return None;
+        }
         let index = self.find(records.hashes(key))?;
         let [.., expires, length] = records.head(index);
         let (_, numbers) = records.layout.places(index);
@@ -460,7 +502,8 @@ impl LockedRecords<'_> {
     ///
     /// [`RecordsError::Full`] if a new key finds no place, [`RecordsError::TooMany`] for a record
     /// with more numbers than the file has room for, or for more than 64 records.
-    /// [`RecordsError::Lost`] if the file was truncated.
+    /// [`RecordsError::Lost`] if the file was truncated. [`RecordsError::Locked`] in a process that
+    /// was forked since the lock was taken, which does not have it.
     ///
     /// ```
     /// # use portcullis_core::Timestamp;
@@ -480,6 +523,9 @@ impl LockedRecords<'_> {
     pub fn write(&mut self, writes: &[(&[u8], &[u64], Timestamp)]) -> Result<(), RecordsError> {
         let records = self.records;
         let layout = records.layout;
+        if !self.has_lock() {
+            return Err(RecordsError::Locked);
+        }
         if writes.len() > MOST_AT_ONCE {
             return Err(RecordsError::TooMany { most: MOST_AT_ONCE });
         }
@@ -516,6 +562,11 @@ impl LockedRecords<'_> {
             return Err(RecordsError::Lost);
         }
         Ok(())
+    }
+
+    /// Whether this process took the lock: not one that it has forked since.
+    fn has_lock(&self) -> bool {
+        self.session.process == Process::this()
     }
 
     fn is_alive(&self, expires: u64) -> bool {
@@ -556,7 +607,7 @@ impl LockedRecords<'_> {
 impl Drop for LockedRecords<'_> {
     fn drop(&mut self) {
         let lock = self.records.words.lock();
-        if owned_lock::release(lock) {
+        if self.has_lock() && owned_lock::release(lock, self.session.owner) {
             futex::wake(lock);
         }
     }

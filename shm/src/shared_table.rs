@@ -52,7 +52,7 @@ use crate::error::OpenError;
 use crate::fault;
 use crate::following::{self, Following, Version as _};
 use crate::header::{HEADER, Kind};
-use crate::mapping::{MappedLines, MappedVersions, Mapping, VERSIONS};
+use crate::mapping::{END, END_BYTES, MappedLines, MappedVersions, Mapping, VERSIONS};
 use crate::member::ChangeLock;
 use crate::shared_file::{Contents, PATIENCE, SharedFile};
 use crate::shared_limiter::sealed::Described;
@@ -188,6 +188,8 @@ impl SharedFile {
 
 /// Where the lines begin, after the versions of the settings.
 const LINES_AT: usize = VERSIONS * size_of::<Version>();
+/// Between the first lines and the second ones lies the end of the file as it was created.
+const GAP: usize = size_of::<Line>();
 
 /// The rules that settings give, their text, and how many permits may be in use under them.
 type Read<R> = (R, String, u64);
@@ -300,7 +302,7 @@ impl<R: MovableRules> Areas<R> {
             let _unused = self.second.set(Arc::new(mapping));
         }
         let mapping = self.second.get()?;
-        let second = LINES_AT + self.lines * size_of::<Line>();
+        let second = LINES_AT + self.lines * size_of::<Line>() + GAP;
         Some(MappedLines::new(
             Arc::clone(mapping),
             (second, self.lines),
@@ -311,14 +313,15 @@ impl<R: MovableRules> Areas<R> {
     /// The size of the file with the second lines.
     fn whole(&self) -> u64 {
         let lines = (self.lines as u64).saturating_mul(2 * size_of::<Line>() as u64);
-        lines.saturating_add((HEADER + LINES_AT) as u64)
+        lines.saturating_add((HEADER + LINES_AT + GAP) as u64 + END_BYTES)
     }
 
     /// Changes to other settings from the version `known`, if no other process is changing them.
     fn change(&self, known: &Known<R>, settings: &Settings) -> Result<(), OpenError> {
         Mapping::check_size(self.whole())?;
         let failed = |tried| move |error| self.file.failed(tried, error);
-        let lock = ChangeLock::take(self.versions.file()).map_err(failed("lock a part of it"))?;
+        let lock =
+            ChangeLock::take(self.versions.own_file()).map_err(failed("lock a part of it"))?;
         let Some(_lock) = lock else {
             return Ok(());
         };
@@ -361,7 +364,7 @@ impl<R: MovableRules> Areas<R> {
 
     /// Completes a change from the version with the number `before`, if its process is dead.
     fn complete(&self, before: u64) {
-        let Ok(Some(_lock)) = ChangeLock::take(self.versions.file()) else {
+        let Ok(Some(_lock)) = ChangeLock::take(self.versions.own_file()) else {
             return;
         };
         if versions::newest(self.versions.all()) == Newest::Changing(before) {
@@ -402,16 +405,20 @@ impl<R: MovableRules> Areas<R> {
     }
 }
 
-/// Makes the file longer, with zeros that are written, so that no page is missing later.
+/// Makes the file longer, with zeros that are written, so that no page is missing later, and with
+/// the [`END`] at last. A process that dies meanwhile leaves a shorter file.
 fn extend(file: &File, bytes: u64) -> io::Result<()> {
     let mut at = file.metadata()?.len();
-    let zeros = [0; 1 << 14];
-    while at < bytes {
-        let part = (bytes - at).min(zeros.len() as u64) as usize;
+    if at >= bytes {
+        return Ok(());
+    }
+    let (zeros, end) = ([0; 1 << 14], bytes - END_BYTES);
+    while at < end {
+        let part = (end - at).min(zeros.len() as u64) as usize;
         file.write_all_at(&zeros[..part], at)?;
         at += part as u64;
     }
-    Ok(())
+    file.write_all_at(&END.to_ne_bytes(), end)
 }
 
 /// A table of limiters by key in a file: one table for all processes that open it.

@@ -14,8 +14,10 @@ use std::os::unix::fs::{FileExt, symlink};
 use std::path::Path;
 use std::sync::Barrier;
 
-use portcullis_core::{Composable, Denied, FixedWindow, Interval, Limiter, Rate, TokenBucket};
-use portcullis_shm::{OpenError, SharedFile};
+use portcullis_core::{
+    Composable, Denied, FixedWindow, Interval, Limiter, Rate, Timestamp, TokenBucket,
+};
+use portcullis_shm::{OpenError, RecordsError, SharedFile};
 use support::{Folder, now};
 
 fn bucket() -> TokenBucket {
@@ -211,6 +213,99 @@ fn a_hole_in_the_file_is_damage_and_grants_nothing() {
     support_punch::hole(&header, 0, 4096);
     let refused = folder.file("limit").limiter(bucket()).unwrap_err();
     assert!(matches!(refused, OpenError::Foreign { .. }), "{refused}");
+}
+
+/// Cuts a file, and lets it grow to its size.
+fn cut(path: &Path, at: impl Fn(u64) -> u64) {
+    let file = OpenOptions::new().write(true).open(path).unwrap();
+    let size = file.metadata().unwrap().len();
+    file.set_len(at(size).min(size - 1)).unwrap();
+    file.set_len(size).unwrap();
+}
+
+#[test]
+fn a_truncation_that_leaves_no_page_missing_is_noticed() {
+    let cuts: [fn(u64) -> u64; 5] = [
+        |_| 4096,
+        |_| 4096 + 64,
+        |size| size / 2 + 2048,
+        |size| size - 9,
+        |size| size - 1,
+    ];
+    let closed = |permits| Some(Denied::Closed { permits });
+    for (nth, at) in cuts.into_iter().enumerate() {
+        let folder = Folder::new(&format!("cut-{nth}"));
+        let file = |name| folder.file(name);
+        let cut = |name| cut(&folder.path(name), at);
+        let is_damaged = |opened: Option<OpenError>| {
+            assert!(
+                matches!(opened, Some(OpenError::Damaged { .. })),
+                "{opened:?}"
+            );
+        };
+
+        let limiter = file("limiter").limiter(bucket()).unwrap();
+        cut("limiter");
+        assert!(limiter.is_lost());
+        is_damaged(file("limiter").limiter(bucket()).err());
+
+        let stripes = || file("stripes").striped(Rate::ZERO, 100_000);
+        let used = stripes().unwrap();
+        assert!(used.try_acquire(90_000).is_ok());
+        cut("stripes");
+        assert_eq!(used.try_acquire(10_001).err(), closed(10_001));
+        is_damaged(stripes().err());
+
+        let table = || file("table").table(bucket(), 1_000);
+        let used = table().unwrap();
+        assert!(used.key("a").try_acquire(1_000).is_ok());
+        cut("table");
+        assert!(used.is_lost() && used.key("a").try_acquire(1).is_err());
+        is_damaged(table().err());
+
+        let at_once = || file("at-once").concurrency(2, None);
+        let used = at_once().unwrap();
+        let lease = used.try_acquire(2).unwrap();
+        cut("at-once");
+        assert!(used.try_acquire(1).is_err() && used.is_lost());
+        is_damaged(at_once().err());
+        drop(lease);
+
+        let pool = || file("pool").lease_pool(2);
+        let used = pool().unwrap();
+        assert!(used.claim(None).is_ok() && used.claim(None).is_ok());
+        cut("pool");
+        assert_eq!(used.claim(None), Err(closed(1).unwrap().into()));
+        is_damaged(pool().err());
+
+        let records = || file("records").records(10, 1);
+        let used = records().unwrap();
+        let mut locked = used.lock().unwrap();
+        locked.write(&[(b"a", &[7], Timestamp::MAX)]).unwrap();
+        cut("records");
+        let written = locked.write(&[(b"a", &[1], Timestamp::MAX)]);
+        assert_eq!(written, Err(RecordsError::Lost));
+        drop(locked);
+        assert_eq!(used.lock().map(drop), Err(RecordsError::Lost));
+        is_damaged(records().err());
+    }
+}
+
+#[test]
+fn a_truncation_of_the_lines_that_a_change_has_added_is_noticed() {
+    let folder = Folder::new("cut-second");
+    let file = folder.file("table").changing();
+    let size = || fs::metadata(folder.path("table")).unwrap().len();
+    let old = file.table(bucket(), 1_000).unwrap();
+    let first = size();
+    let table = file
+        .table(TokenBucket::new(Rate::ZERO, 900), 1_000)
+        .unwrap();
+    assert!(size() > first && table.key("a").try_acquire(900).is_ok());
+    cut(&folder.path("table"), |_| first);
+    for table in [&table, &old] {
+        assert!(table.key("a").try_acquire(1).is_err() && table.is_lost());
+    }
 }
 
 #[test]

@@ -1,9 +1,12 @@
 //! Settings that change while processes use a limiter.
 
 mod support;
+#[path = "support/fork.rs"]
+mod support_fork;
 
 use core::time::Duration;
 use std::fs::OpenOptions;
+use std::io::{BufRead, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Instant;
@@ -11,6 +14,7 @@ use std::time::Instant;
 use portcullis_core::{Denied, FixedWindow, Limiter, Rate, TokenBucket};
 use portcullis_shm::{OpenError, SharedFile};
 use support::{Folder, Journal, PERMIT, Process, most_above_rate, now, role, seconds};
+use support_fork::{drop_privileges, fork};
 
 /// The processes that the tests start.
 #[test]
@@ -33,6 +37,7 @@ fn child() {
         ["change_at_once", file, journal] => {
             change_at_once(&SharedFile::at(file), Path::new(journal));
         }
+        ["dropped", file] => complete_without_privileges(&SharedFile::at(file)),
         [] => {}
         _ => panic!("{role:?}"),
     }
@@ -213,6 +218,46 @@ fn a_change_whose_process_was_killed_is_completed_by_others_or_never_was() {
             assert!(file.limiter(bucket(30)).unwrap().try_acquire(18).is_ok());
             assert!(old.try_acquire(1).is_err());
         }
+    }
+}
+
+/// Opens the file as root, and drops its privileges. So does a process that it has forked.
+fn complete_without_privileges(file: &SharedFile) {
+    let (first, second) = (file.limiter(bucket(20)), file.limiter(bucket(20)));
+    let (first, second) = (first.unwrap(), second.unwrap());
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    let forked = fork(|| {
+        if drop_privileges() {
+            let mut line = String::new();
+            std::io::BufReader::new(reader)
+                .read_line(&mut line)
+                .unwrap();
+            assert_eq!(second.available_at(now()), 18);
+        }
+    });
+    println!("\nready");
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).unwrap();
+    if line.trim() == "opened" && drop_privileges() {
+        assert_eq!(first.available_at(now()), 18);
+    }
+    writer.write_all(b"go\n").unwrap();
+    forked.finish();
+    println!("\ncompleted");
+}
+
+#[test]
+fn processes_that_have_dropped_their_privileges_complete_a_change() {
+    for with in ["forked", "opened"] {
+        let folder = Folder::new(&format!("dropped-{with}"));
+        let file = folder.file("limit");
+        assert!(file.limiter(bucket(20)).unwrap().try_acquire(12).is_ok());
+        let path = folder.path("limit");
+        let mut process = Process::start(&["dropped", path.to_str().unwrap()]);
+        process.until("ready");
+        killed_after(2, &folder);
+        process.tell(with);
+        assert_eq!(process.finish("completed").len(), 1);
     }
 }
 

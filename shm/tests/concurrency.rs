@@ -1,6 +1,8 @@
 //! Concurrency limits in files: permits that are taken, held, renewed, lost and waited for.
 
 mod support;
+#[path = "support/fork.rs"]
+mod support_fork;
 
 use core::time::Duration;
 use std::fs::OpenOptions;
@@ -10,6 +12,7 @@ use std::time::Instant;
 use portcullis_core::{Denied, Setting, SettingsError};
 use portcullis_shm::{Ended, OpenError, SharedFile};
 use support::{Folder, Process, role};
+use support_fork::{fork, fork_without_handlers};
 
 /// The processes that the tests start.
 #[test]
@@ -19,6 +22,7 @@ fn child() {
     let role: Vec<_> = role.iter().map(String::as_str).collect();
     match role[..] {
         ["hold", file, millis] => hold(Path::new(file), millis.parse().unwrap()),
+        ["fork", file] => fork_with_a_lease(&SharedFile::at(file)),
         [] => {}
         _ => panic!("{role:?}"),
     }
@@ -108,6 +112,42 @@ fn the_permits_of_a_process_that_is_killed_return_to_the_next_request() {
     holder.kill();
     std::thread::sleep(Duration::from_millis(11));
     assert!(limit.try_acquire(4).is_ok());
+}
+
+/// Forks while it holds permits. The child has a copy of the lease.
+fn fork_with_a_lease(file: &SharedFile) {
+    for has_handlers in [true, false] {
+        let limit = limit(file);
+        let mut lease = Some(limit.try_acquire(3).unwrap());
+        let work = || {
+            let mut copy = lease.take().unwrap();
+            assert!(!copy.is_held());
+            assert_eq!(copy.renew(), Err(Ended));
+            drop(copy);
+            drop(limit.try_acquire(1).unwrap());
+        };
+        let child = if has_handlers {
+            fork(work)
+        } else {
+            fork_without_handlers(work)
+        };
+        child.finish();
+        assert_eq!(limit.in_use(), 3);
+        assert!(limit.try_acquire(2).is_err());
+        let lease = lease.unwrap();
+        assert!(lease.is_held());
+        drop(lease);
+        assert_eq!(limit.in_use(), 0);
+    }
+    println!("\nkept");
+}
+
+#[test]
+fn a_lease_of_a_process_that_forks_is_its_own() {
+    let folder = Folder::new("forked");
+    let path = folder.path("limit");
+    let process = Process::start(&["fork", path.to_str().unwrap()]);
+    assert_eq!(process.finish("kept").len(), 1);
 }
 
 #[test]

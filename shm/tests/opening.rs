@@ -1,6 +1,8 @@
 //! Which files are opened, and which are refused.
 
 mod support;
+#[path = "support/fork.rs"]
+mod support_fork;
 #[path = "support/header.rs"]
 mod support_header;
 
@@ -8,9 +10,29 @@ use core::time::Duration;
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::{PermissionsExt, symlink};
 
-use portcullis_core::{AllOf, FixedWindow, Rate, Timestamp, TokenBucket};
-use portcullis_shm::{Kind, OpenError};
-use support::Folder;
+use portcullis_core::{AllOf, Denied, FixedWindow, Rate, Timestamp, TokenBucket};
+use portcullis_shm::{Kind, OpenError, RecordsError, SharedFile};
+use support::{Folder, Process, role};
+use support_fork::{fork, fork_without_handlers, set_clock_ahead, unshare};
+
+/// The processes that the tests start.
+#[test]
+#[ignore = "a process of the other tests"]
+fn child() {
+    let role = role();
+    let role: Vec<_> = role.iter().map(String::as_str).collect();
+    match role[..] {
+        // In a process with one thread: the kernel tells of the first one.
+        ["shift", a, b] => {
+            fork(|| shift_the_clock(&SharedFile::at(a), &SharedFile::at(b))).finish();
+        }
+        ["records", file] => {
+            fork(|| shift_the_clock_of_records(&SharedFile::at(file))).finish();
+        }
+        [] => {}
+        _ => panic!("{role:?}"),
+    }
+}
 
 fn bucket() -> TokenBucket {
     TokenBucket::new(Rate::per_second(100), 20)
@@ -98,6 +120,91 @@ fn a_file_from_another_time_namespace_is_refused() {
     );
 }
 
+/// Opens a file, and lets the clock of the processes that it forks have another origin.
+fn shift_the_clock(file: &SharedFile, other: &SharedFile) {
+    let slow = || TokenBucket::new(Rate::per_minute(1), 5);
+    let limiter = file.limiter(slow()).unwrap();
+    assert!(limiter.try_acquire(5).is_ok());
+    if !unshare(libc::CLONE_NEWTIME) {
+        return println!("\nskipped");
+    }
+    set_clock_ahead(100_000);
+    // What the kernel tells of this process is true of its children only.
+    for file in [file, other] {
+        let refused = file.limiter(slow()).unwrap_err();
+        assert!(matches!(refused, OpenError::TimeUnshared), "{refused}");
+    }
+    fork(|| {
+        let denied = limiter.try_acquire(1).map(drop);
+        assert_eq!(denied, Err(Denied::Closed { permits: 1 }));
+        assert!(limiter.is_lost());
+        let refused = file.limiter(slow()).unwrap_err();
+        assert!(
+            matches!(refused, OpenError::TimeNamespace { .. }),
+            "{refused}"
+        );
+        let new = other.limiter(slow()).unwrap();
+        assert!(new.try_acquire(5).is_ok());
+        // Its own children have the same clock.
+        fork(|| {
+            let denied = new.try_acquire(1).map(drop);
+            assert!(
+                matches!(denied, Err(Denied::Exhausted { .. })),
+                "{denied:?}"
+            );
+        })
+        .finish();
+    })
+    .finish();
+    let denied = limiter.try_acquire(1).map(drop);
+    assert!(
+        matches!(denied, Err(Denied::Exhausted { .. })),
+        "{denied:?}"
+    );
+    println!("\ndenied");
+}
+
+#[test]
+fn processes_whose_clocks_begin_at_other_times_have_no_limit_in_common() {
+    let folder = Folder::new("shifted");
+    let paths = ["a", "b"].map(|name| folder.path(name));
+    let [a, b] = paths.each_ref().map(|path| path.to_str().unwrap());
+    let lines = Process::start(&["shift", a, b]).finish("");
+    assert!(
+        lines
+            .iter()
+            .any(|line| line == "denied" || line == "skipped"),
+        "{lines:?}"
+    );
+}
+
+/// As above. A child that was made without the handlers of `fork` notices it when it asks.
+fn shift_the_clock_of_records(file: &SharedFile) {
+    let records = file.records(10, 1).unwrap();
+    if !unshare(libc::CLONE_NEWTIME) {
+        return println!("\nskipped");
+    }
+    set_clock_ahead(100_000);
+    let lost = || assert_eq!(records.lock().map(drop), Err(RecordsError::Lost));
+    fork(lost).finish();
+    fork_without_handlers(lost).finish();
+    assert!(records.lock().is_ok());
+    println!("\ndenied");
+}
+
+#[test]
+fn records_whose_times_are_of_another_clock_are_lost() {
+    let folder = Folder::new("shifted-records");
+    let path = folder.path("r");
+    let lines = Process::start(&["records", path.to_str().unwrap()]).finish("");
+    assert!(
+        lines
+            .iter()
+            .any(|line| line == "denied" || line == "skipped"),
+        "{lines:?}"
+    );
+}
+
 #[test]
 fn files_that_are_no_limiter_are_refused_with_the_reason() {
     let folder = Folder::new("damaged");
@@ -125,7 +232,7 @@ fn files_that_are_no_limiter_are_refused_with_the_reason() {
     support_header::edit(&path, 8, &1_u32.to_ne_bytes());
     let text = file.limiter(bucket()).unwrap_err().to_string();
     assert!(
-        text.contains("layout version 1, and this library has version 3"),
+        text.contains("layout version 1, and this library has version 4"),
         "{text}"
     );
     opened(&whole).unwrap();
@@ -226,12 +333,24 @@ fn what_a_process_leaves_that_dies_while_it_creates_a_file_harms_nobody() {
 }
 
 #[test]
+fn what_a_process_with_the_same_process_id_leaves_keeps_no_file_from_being_created() {
+    let folder = Folder::new("same-id");
+    let process = std::process::id();
+    for nth in 0..1_000 {
+        fs::write(folder.path(&format!(".limit.{process}-{nth}.new")), "half").unwrap();
+    }
+    assert!(folder.file("limit").limiter(bucket()).is_ok());
+    assert_eq!(folder.names().len(), 1_001);
+    assert_eq!(folder.file("limit").remove_unfinished().unwrap(), 1_000);
+}
+
+#[test]
 fn a_file_is_described_without_being_opened() {
     let folder = Folder::new("described");
     let file = folder.file("limit").mode(0o640);
     drop(file.limiter(bucket()).unwrap());
     let described = file.describe().unwrap();
-    assert_eq!((described.kind, described.bytes), (Kind::Limiter, 8192));
+    assert_eq!((described.kind, described.bytes), (Kind::Limiter, 8200));
     assert_eq!(
         (described.mode, described.creator),
         (0o640, std::process::id())

@@ -1,6 +1,8 @@
 //! Records in files: what is written at once, and what a process that is killed leaves.
 
 mod support;
+#[path = "support/fork.rs"]
+mod support_fork;
 
 use core::time::Duration;
 use std::fs::OpenOptions;
@@ -11,6 +13,7 @@ use std::time::Instant;
 use portcullis_core::Timestamp;
 use portcullis_shm::{OpenError, RecordsError, SharedFile, SharedRecords};
 use support::{Folder, Journal, Process, now, role, seconds};
+use support_fork::{drop_privileges, fork, fork_without_handlers, unshare};
 
 /// The processes that the tests start.
 #[test]
@@ -26,6 +29,9 @@ fn child() {
             println!("\nready");
             std::thread::sleep(Duration::from_mins(1));
         }
+        ["namespaces", file] => count_in_namespaces(&SharedFile::at(file)),
+        ["guard", file, fork] => fork_with_a_guard(&SharedFile::at(file), fork),
+        ["dropped", file] => use_without_privileges(&SharedFile::at(file)),
         ["use", file, millis] => use_for(&SharedFile::at(file), millis.parse().unwrap()),
         [] => {}
         _ => panic!("{role:?}"),
@@ -319,4 +325,110 @@ fn records_whose_file_is_truncated_are_lost() {
     file.set_len(4096).unwrap();
     assert_eq!(records.lock().map(drop), Err(RecordsError::Lost));
     assert!(records.is_lost());
+}
+
+fn count_up(records: &SharedRecords, times: u64) {
+    for _ in 0..times {
+        let mut locked = records.lock().unwrap();
+        let count = locked.read(b"a").map_or(0, |record| record.numbers[0]);
+        locked.write(&[(b"a", &[count + 1], NEVER)]).unwrap();
+    }
+}
+
+const COUNT: u64 = 20_000;
+
+/// Counts in two processes that both are process 1 of their namespaces.
+fn count_in_namespaces(file: &SharedFile) {
+    if !unshare(libc::CLONE_NEWPID) {
+        return println!("\nskipped");
+    }
+    let first = fork(|| {
+        assert_eq!(std::process::id(), 1);
+        let records = records(file);
+        assert!(unshare(libc::CLONE_NEWPID));
+        let second = fork(|| {
+            assert_eq!(std::process::id(), 1);
+            count_up(&records, COUNT);
+        });
+        count_up(&records, COUNT);
+        second.finish();
+    });
+    first.finish();
+    println!("\ncounted");
+}
+
+#[test]
+fn processes_with_the_same_process_id_in_their_namespaces_lose_no_count() {
+    let folder = Folder::new("namespaces");
+    let records = records(&folder.file("r"));
+    let path = folder.path("r");
+    let counting = Process::start(&["namespaces", path.to_str().unwrap()]);
+    if counting.finish("counted").len() == 1 {
+        assert_eq!(number(&records, b"a"), Some(2 * COUNT));
+    }
+}
+
+/// Forks while it has the lock. The child has a copy of the guard.
+fn fork_with_a_guard(file: &SharedFile, with: &str) {
+    let (records, other) = (records(file), records(file));
+    let mut locked = records.lock().unwrap();
+    locked.write(&[(b"a", &[1], NEVER)]).unwrap();
+    let mut guard = Some(locked);
+    let work = || {
+        let mut copy = guard.take().unwrap();
+        assert_eq!(copy.read(b"a"), None);
+        let written = copy.write(&[(b"a", &[2], NEVER)]);
+        assert_eq!(written, Err(RecordsError::Locked));
+        drop(copy);
+        assert_eq!(records.lock().map(drop), Err(RecordsError::Locked));
+    };
+    let child = match with {
+        "fork" => fork(work),
+        _ => fork_without_handlers(work),
+    };
+    child.finish();
+    assert_eq!(other.lock().map(drop), Err(RecordsError::Locked));
+    drop(guard);
+    assert_eq!(number(&other, b"a"), Some(1));
+    println!("\nkept");
+}
+
+#[test]
+fn the_lock_of_a_process_that_forks_is_its_own() {
+    for with in ["fork", "clone"] {
+        let folder = Folder::new(&format!("guard-{with}"));
+        let path = folder.path("r");
+        let process = Process::start(&["guard", path.to_str().unwrap(), with]);
+        assert_eq!(process.finish("kept").len(), 1);
+    }
+}
+
+/// Opens the records as root, and uses them in processes without privileges.
+fn use_without_privileges(file: &SharedFile) {
+    let (records, other) = (records(file), records(file));
+    let worker = fork(|| {
+        if drop_privileges() {
+            count_up(&records, 2);
+            // It ends with the lock.
+            core::mem::forget(records.lock().unwrap());
+        }
+    });
+    worker.finish();
+    let begun = Instant::now();
+    let worker = fork(|| {
+        if drop_privileges() {
+            count_up(&records, 2);
+        }
+    });
+    worker.finish();
+    assert!(begun.elapsed() < Duration::from_millis(900), "taken over");
+    println!("\ncounted {}", number(&other, b"a").unwrap_or(4));
+}
+
+#[test]
+fn a_forked_process_that_drops_its_privileges_uses_the_records() {
+    let folder = Folder::new("dropped");
+    let path = folder.path("r");
+    let process = Process::start(&["dropped", path.to_str().unwrap()]);
+    assert_eq!(process.finish("counted"), ["4"]);
 }

@@ -76,9 +76,16 @@ pub(crate) struct Process {
 impl Process {
     /// Starts a process with these words.
     pub(crate) fn start(words: &[&str]) -> Self {
-        let mut child = command(words).stdout(Stdio::piped()).spawn().unwrap();
+        let mut command = command(words);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
         Self { child, output }
+    }
+
+    /// Writes a line to the input of the process.
+    pub(crate) fn tell(&mut self, line: &str) {
+        writeln!(self.child.stdin.as_ref().unwrap(), "{line}").unwrap();
     }
 
     /// Waits until the process has written the line `word`. Returns its lines before that.

@@ -12,6 +12,7 @@ const SLOTS: &str = "shm/src/slots.rs";
 const VERSIONS: &str = "shm/src/versions.rs";
 const RECORDS: &str = "shm/src/shared_records.rs";
 const OWNED_LOCK: &str = "shm/src/owned_lock.rs";
+const PROCESS: &str = "shm/src/process.rs";
 const STRIPES: &str = "shm/src/stripes.rs";
 const POOL_SLOTS: &str = "shm/src/pool_slots.rs";
 const SHARED_LEASE_POOL: &str = "shm/src/shared_lease_pool.rs";
@@ -60,7 +61,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
         within: "fn find(",
         text: "|| metadata.len() < header.size",
         by: "",
-        test: ("opening", "a_truncated_file_is_refused"),
+        test: (
+            "opening",
+            "files_that_are_no_limiter_are_refused_with_the_reason",
+        ),
     },
     Mutant {
         file: SHARED_LIMITER,
@@ -182,12 +186,124 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         file: RECORDS,
-        within: "fn join(&self",
+        within: "fn begin(words",
         text: "owned_lock::inherit(words.lock(), owner)",
         by: "false",
         test: (
             "records",
             "the_lock_of_a_process_that_is_killed_is_taken_over_and_that_of_a_live_one_is_not",
+        ),
+    },
+    // A process and one that it has forked are one: a lock has two owners, or none.
+    Mutant {
+        file: RECORDS,
+        within: "fn has_lock(&self)",
+        text: "self.session.process == Process::this()",
+        by: "true",
+        test: ("records", "the_lock_of_a_process_that_forks_is_its_own"),
+    },
+    Mutant {
+        file: RECORDS,
+        within: "pub fn lock(&self)",
+        text: "if session.process != Process::this() {",
+        by: "if false {",
+        test: (
+            "records",
+            "processes_with_the_same_process_id_in_their_namespaces_lose_no_count",
+        ),
+    },
+    Mutant {
+        file: PROCESS,
+        within: "fn word()",
+        text: "libc::MADV_WIPEONFORK",
+        by: "libc::MADV_NORMAL",
+        test: ("records", "the_lock_of_a_process_that_forks_is_its_own"),
+    },
+    Mutant {
+        file: PROCESS,
+        within: "extern \"C\" fn in_child()",
+        text: "if descriptor >= 0 && renew",
+        by: "if descriptor < TAKEN && renew",
+        test: (
+            "records",
+            "a_forked_process_that_drops_its_privileges_uses_the_records",
+        ),
+    },
+    Mutant {
+        file: PROCESS,
+        within: "pub(crate) fn get(&mut self)",
+        text: "renew(self.file.as_raw_fd())?;",
+        by: "",
+        test: ("records", "the_lock_of_a_process_that_forks_is_its_own"),
+    },
+    Mutant {
+        file: SHARED_CONCURRENCY,
+        within: "fn is_mine(&self)",
+        text: "self.process == Process::this()",
+        by: "true",
+        test: ("concurrency", "a_lease_of_a_process_that_forks_is_its_own"),
+    },
+    // Two origins of time count in one file.
+    Mutant {
+        file: PROCESS,
+        within: "pub(crate) fn clock_offset()",
+        text: "if own != of_children =>",
+        by: "if own > u64::MAX - of_children =>",
+        test: (
+            "opening",
+            "processes_whose_clocks_begin_at_other_times_have_no_limit_in_common",
+        ),
+    },
+    Mutant {
+        file: PROCESS,
+        within: "pub(crate) fn note(",
+        text: "if is_known && !is_same {",
+        by: "if is_known && is_same && !is_same {",
+        test: (
+            "opening",
+            "records_whose_times_are_of_another_clock_are_lost",
+        ),
+    },
+    Mutant {
+        file: PROCESS,
+        within: "extern \"C\" fn in_child()",
+        text: "unsafe { fault::replace_lost() };",
+        by: "",
+        test: (
+            "opening",
+            "processes_whose_clocks_begin_at_other_times_have_no_limit_in_common",
+        ),
+    },
+    // A file is not created, because of what another process of that id left.
+    Mutant {
+        file: SHARED_FILE,
+        within: "fn write_new(",
+        text: "(std::process::id(), random())",
+        by: "(std::process::id(), [0; 2])",
+        test: (
+            "opening",
+            "what_a_process_with_the_same_process_id_leaves_keeps_no_file_from_being_created",
+        ),
+    },
+    // Contents start again after a truncation.
+    Mutant {
+        file: MAPPING,
+        within: "pub(crate) fn is_lost(&self) -> bool {\n        // SAFETY",
+        text: "| (end.load(Relaxed) != END)",
+        by: "| (end.load(Relaxed) == 1)",
+        test: (
+            "attacks",
+            "a_truncation_that_leaves_no_page_missing_is_noticed",
+        ),
+    },
+    Mutant {
+        file: SHARED_TABLE,
+        within: "fn lines(&self, number",
+        text: "Mapping::new(file, self.whole(), self.file.path())",
+        by: "Mapping::new(file, self.whole() - (self.lines * 64 + 64) as u64, self.file.path())",
+        test: (
+            "attacks",
+            "a_truncation_of_the_lines_that_a_change_has_added_is_noticed",
         ),
     },
     Mutant {
@@ -378,8 +494,8 @@ pub(super) const OF_THE_SLOTS: &[Mutant] = &[
     Mutant {
         file: OWNED_LOCK,
         within: "pub fn release(",
-        text: "word.swap(0, Release)",
-        by: "word.swap(0, Relaxed)",
+        text: "word.compare_exchange(me.0, 0, Release, Relaxed)",
+        by: "word.compare_exchange(me.0, 0, Relaxed, Relaxed)",
         test: ("shared_lock", "one_owner_at_a_time_has_the_lock"),
     },
     Mutant {
@@ -392,9 +508,40 @@ pub(super) const OF_THE_SLOTS: &[Mutant] = &[
     Mutant {
         file: OWNED_LOCK,
         within: "pub fn take(",
-        text: "|| !waiting.is_alive(owner)",
-        by: "|| waiting.is_alive(owner)",
+        text: "|| !waiting.is_alive(Owner(owner))",
+        by: "|| waiting.is_alive(Owner(owner))",
         test: ("shared_lock", "one_owner_at_a_time_has_the_lock"),
+    },
+    // What was true of a dead owner is taken to be true of the next one of its number.
+    Mutant {
+        file: OWNED_LOCK,
+        within: "pub const fn new(number: usize",
+        text: "generation << NUMBER_BITS",
+        by: "(generation & 0) << NUMBER_BITS",
+        test: (
+            "shared_lock",
+            "an_answer_about_an_owner_holds_for_no_later_owner_of_its_number",
+        ),
+    },
+    Mutant {
+        file: OWNED_LOCK,
+        within: "pub fn inherit(",
+        text: "(seen, 0, AcqRel, Relaxed)",
+        by: "(seen, 0, Acquire, Relaxed)",
+        test: (
+            "shared_lock",
+            "an_answer_about_an_owner_holds_for_no_later_owner_of_its_number",
+        ),
+    },
+    Mutant {
+        file: OWNED_LOCK,
+        within: "pub fn release(",
+        text: "word.compare_exchange(me.0, 0, Release, Relaxed).is_err()",
+        by: "word.swap(0, Release) != me.0",
+        test: (
+            "shared_lock",
+            "a_release_by_a_process_that_does_not_own_the_lock_changes_nothing",
+        ),
     },
     Mutant {
         file: STRIPES,
