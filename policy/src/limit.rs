@@ -1,12 +1,14 @@
 //! One limit of a rule: what it allows, and the limiter that keeps it.
 
 use core::fmt;
+#[cfg(feature = "live")]
+use core::mem;
 use core::str::FromStr;
 use core::time::Duration;
 
 use portcullis_core::{
     Concurrency, ConcurrencyRules, CooldownWindow, FixedWindow, FixedWindowRules, IntoRules, Line,
-    Rate, Refunds, SettingsError, SlidingWindow, TokenBucket, TokenBucketRules,
+    Rate, Refunds, SettingsError, SlidingWindow, TokenBucket, TokenBucketBuilder, TokenBucketRules,
 };
 
 use crate::{MAX_LIMITS, PeriodError, parse_count, parse_period};
@@ -321,6 +323,14 @@ impl Limit {
         self
     }
 
+    /// How many permits a settlement may owe.
+    pub(crate) const fn debt_permits(&self) -> u64 {
+        match self.debt {
+            Some(debt) => debt,
+            None => 0,
+        }
+    }
+
     /// Whether a debt is set.
     pub(crate) fn has_debt(&self) -> bool {
         self.debt.is_some()
@@ -476,13 +486,8 @@ impl Limit {
             ..of.clone()
         };
         let kind = |of: &Self| {
-            // Only the count of these may change.
-            let period = match of.algorithm {
-                Algorithm::SlidingWindow { .. } => of.period,
-                Algorithm::WindowFromRequest if of.wait.is_some() => of.period,
-                _ => None,
-            };
-            (of.period.is_some(), of.algorithm, period, of.wait)
+            let algorithm = mem::discriminant(&of.algorithm);
+            (of.period.is_some(), algorithm, of.wait.is_some())
         };
         if settings(self) == settings(before) {
             Some(0)
@@ -495,6 +500,45 @@ impl Limit {
         } else {
             Some(3)
         }
+    }
+
+    /// A token bucket with this count, which is the limit's, and a debt.
+    fn bucket(&self, count: u32, period: Duration, debt: u64) -> TokenBucketBuilder {
+        let rate = Rate::new(count, period);
+        let bucket = TokenBucket::builder(rate, self.capacity()).debt(debt);
+        if self.stepwise {
+            bucket.stepwise()
+        } else {
+            bucket
+        }
+    }
+
+    /// The rules of a token bucket that can also owe `owed` permits, which were taken before its
+    /// limit was lowered. The settings were checked.
+    ///
+    /// A bucket whose rate is much lower than before may have no room for them in its word. Then it
+    /// counts time in longer ticks, up to the time in which a permit returns.
+    /// `before` is the tick of the rules before.
+    #[cfg(feature = "live")]
+    pub(crate) fn bucket_owing(&self, owed: u64, before: Duration) -> Option<TokenBucketRules> {
+        let (count, period) = (u32::try_from(self.count).ok()?, self.period?);
+        let bucket = |owed: u64| self.bucket(count, period, owed);
+        let with_room = |owed: u64, tick: Duration| {
+            // A key that moves loses what comes in in a tick, and a part of a permit.
+            let longest = tick.max(before).as_nanos();
+            let in_a_tick = longest * u128::from(count) / period.as_nanos().max(1);
+            let more = u64::try_from(in_a_tick).ok()?.checked_add(2)?;
+            let rules = bucket(owed.checked_add(more)?).tick(tick).rules();
+            rules.ok()
+        };
+        let by_default = |owed: u64| with_room(owed, bucket(owed).rules().ok()?.tick());
+        let longest = u64::try_from(period.as_nanos() / u128::from(count.max(1))).ok()?;
+        let ticks = (11..19).map(|power| 10_u64.pow(power));
+        let mut ticks = ticks.take_while(|&tick| tick <= longest);
+        by_default(owed)
+            .or_else(|| ticks.find_map(|tick| with_room(owed, Duration::from_nanos(tick))))
+            // As much as there is room for.
+            .or_else(|| (1..64).find_map(|half| by_default(owed >> half)))
     }
 
     /// Chooses the limiter, and checks the settings.
@@ -554,14 +598,8 @@ impl Limit {
         Ok(match self.algorithm {
             Algorithm::TokenBucket => {
                 let count = u32::try_from(self.count).map_err(|_| LimitProblem::LargeCount)?;
-                let rate = Rate::new(count, period);
-                let bucket = TokenBucket::builder(rate, self.capacity());
-                let bucket = if self.stepwise {
-                    bucket.stepwise()
-                } else {
-                    bucket
-                };
-                let rules = bucket.debt(self.debt.unwrap_or(0)).rules()?;
+                let bucket = self.bucket(count, period, self.debt_permits());
+                let rules = bucket.rules()?;
                 let (initial, burst) = (self.initial_permits(), self.capacity());
                 let least = burst.saturating_sub(u32::MAX.into());
                 if !(least..=burst).contains(&initial) {

@@ -92,7 +92,7 @@ pub(crate) struct Active {
     /// The limits as a counter store has them, if their state is in one.
     pub(crate) stored: Option<Box<StoredLimits>>,
     /// Whether the rule has neither overrides nor a queue nor a store.
-    is_plain: bool,
+    pub(crate) is_plain: bool,
 }
 
 /// What a rule says to a request.
@@ -1390,7 +1390,9 @@ impl<'p> Decision<'p> {
     /// # Ok::<(), portcullis_policy::PeriodError>(())
     /// ```
     pub fn is_overridden(&self) -> bool {
-        self.place.is_some_and(|place| place.instead.is_some())
+        let instead = self.place.and_then(|place| place.instead);
+        let instead = instead.and_then(|index| self.active()?.instead(index));
+        instead.is_some_and(|instead| !instead.is_former)
     }
 
     /// Returns the index of the rule that decided, in [`Policy::rules`].

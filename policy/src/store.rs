@@ -362,7 +362,7 @@ impl Table {
                 period,
                 segments,
             } => {
-                let window = || sliding(count, period, segments);
+                let window = || sliding(count, period, segments, SLIDING_ROOM);
                 Self::Sliding(Box::new(limiters(lines(), hasher, window)))
             }
         }
@@ -390,13 +390,19 @@ impl Table {
         }
     }
 
-    /// Takes up to `n` more permits of each limit. A token bucket may owe them. Returns how many
-    /// all limits could take.
-    fn charge_key(&self, at: Address, now: Timestamp, n: u32) -> u32 {
+    /// Takes up to `n` more permits of each limit. A token bucket may owe as many as `debts` says,
+    /// in the order of the limits. Returns how many all limits could take.
+    ///
+    /// The rules of a bucket may allow a larger debt, for what was taken before its limit was
+    /// lowered: see [`moves`].
+    fn charge_key(&self, at: Address, now: Timestamp, n: u32, debts: &[u64]) -> u32 {
         match self {
-            Self::Bucket(table) => table.charge_at(at, now, n),
+            Self::Bucket(table) => {
+                let debt = debts.first().copied().unwrap_or(0);
+                table.charge_at(at, now, n, debt)
+            }
             Self::Several(table) => {
-                let charged = table.charge_each_at(at, now, n);
+                let charged = table.charge_each_at(at, now, n, debts);
                 let limits = table.rules().iter().count();
                 charged.into_iter().take(limits).min().unwrap_or(n)
             }
@@ -446,10 +452,10 @@ pub(crate) fn limiters<L>(
 /// The largest limit of a sliding window for which there is room, so that a change can raise it.
 const SLIDING_ROOM: u64 = 1 << 24;
 
-/// A sliding window with settings that were checked.
-fn sliding(count: u64, period: Duration, segments: u32) -> Sliding {
+/// A sliding window with settings that were checked, and room for a limit of `most`.
+fn sliding(count: u64, period: Duration, segments: u32, most: u64) -> Sliding {
     let builder = Sliding::builder(count, period, segments);
-    let roomy = builder.max_limit(count.max(SLIDING_ROOM)).build();
+    let roomy = builder.max_limit(count.max(most)).build();
     // If the segments are short, there may be no room.
     roomy.unwrap_or_else(|_| Sliding::new(count, period, segments))
 }
@@ -463,6 +469,22 @@ pub(crate) fn lines_for(keys: Option<usize>) -> Lines {
 fn lines_of(keys: Option<usize>, limits: usize) -> Lines {
     Line::for_keys_of(keys.unwrap_or(1), limits).into()
 }
+
+/// How many permits settlements may owe of each limit.
+fn debts(limits: &[Limit]) -> Box<[u64]> {
+    limits.iter().map(Limit::debt_permits).collect()
+}
+
+/// For each limit, how many permits of a token bucket can be in use.
+#[cfg(feature = "live")]
+fn most_in_use(limits: &[Limit]) -> impl Iterator<Item = u64> {
+    limits
+        .iter()
+        .map(|limit| limit.capacity().saturating_add(limit.debt_permits()))
+}
+
+/// As [`debts`], of the limits of one table.
+type Debts = [u64; MAX_LIMITS];
 
 /// Where the state of a limit is: the index of its table, and its index among the limits of that.
 #[derive(Clone, Copy)]
@@ -507,6 +529,12 @@ pub(crate) struct Store {
     tables: Box<[Table]>,
     /// For each limit, where its state is.
     seats: Box<[Seat]>,
+    /// For each limit, how many permits settlements may owe.
+    debts: Box<[u64]>,
+    /// For each limit, how many permits of a token bucket can be in use, also since a time when the
+    /// limit was higher.
+    #[cfg(feature = "live")]
+    most: Box<[u64]>,
     /// For each limit, the same as for the limit whose state it goes on with.
     #[cfg(feature = "live")]
     ids: Box<[moves::Id]>,
@@ -578,6 +606,9 @@ impl Store {
             moves: tables.iter().map(|_| moves::Moves::default()).collect(),
             releases: releases(&tables),
             tables: tables.into(),
+            debts: debts(limits),
+            #[cfg(feature = "live")]
+            most: most_in_use(limits).collect(),
             seats,
             is_guarded: penalty.is_some() || !starts.is_empty(),
             penalty: penalty.map(|rules| words(rules, lines_for(keys), hasher.clone())),
@@ -725,17 +756,29 @@ impl Store {
             if matches!(table, Table::AtOnce(_)) {
                 continue;
             }
-            let charged = table.charge_key(at, now, n);
+            let charged = table.charge_key(at, now, n, &self.debts_of(index));
             #[cfg(feature = "live")]
             let charged = match self.moved(at, index) {
-                Some(moved) => charged + moved.table.charge_key(at, now, n - charged),
+                Some(moved) => {
+                    let rest = n - charged;
+                    charged + moved.table.charge_key(at, now, rest, &moved.debts)
+                }
                 None => charged,
             };
-            #[cfg(not(feature = "live"))]
-            let _ = index;
             least = least.min(charged);
         }
         least
+    }
+
+    /// How many permits settlements may owe of the limits of a table, in its order.
+    fn debts_of(&self, table: usize) -> Debts {
+        let limits = self.seats.iter().zip(&self.debts);
+        let of_table = limits.filter(|(seat, _)| seat.table == table);
+        let mut debts = Debts::default();
+        for (seat, &debt) in of_table {
+            debts[seat.nth] = debt;
+        }
+        debts
     }
 
     /// The refunds of the group of a key.
