@@ -93,7 +93,8 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// `count` permits per `period`.
+    /// `count` permits per `period`. A limit of 0 permits denies every request: see
+    /// [`at_once`](Self::at_once).
     ///
     /// ```
     /// # use core::time::Duration;
@@ -118,6 +119,27 @@ impl Limit {
     }
 
     /// `count` permits at once. They return when the [`Decision`](crate::Decision) is dropped.
+    ///
+    /// A limit of 0, here and in [`per`](Self::per), denies every request, and says
+    /// [`Retry::Never`]: it closes an endpoint, or in an [override](crate::Rule::override_key) one
+    /// client. Such a denial is [`Denied::ExceedsCapacity`]. It takes from no limit, starts no
+    /// [penalty](crate::Rule::penalty), and no request waits for it. If a
+    /// [change](crate::LivePolicy) raises the limit again, what was taken before is still taken;
+    /// meanwhile as much returns as with a limit of 1.
+    ///
+    /// ```
+    /// # use portcullis_core::{Retry, Timestamp};
+    /// # use portcullis_policy::{Key, Limit, Policy, Request, Rule};
+    /// let rule = Rule::new("tenants").key(Key::tier()).limit("100/m".parse()?);
+    /// let policy = Policy::new([rule.override_key(["closed"], [Limit::at_once(0)])]).unwrap();
+    /// let request = Request::new("GET", "/").tier("closed");
+    /// let decision = policy.decide_at(Timestamp::from_secs(1), &request);
+    /// assert_eq!(decision.retry(), Some(Retry::Never));
+    /// # Ok::<(), portcullis_policy::PeriodError>(())
+    /// ```
+    ///
+    /// [`Retry::Never`]: portcullis_core::Retry::Never
+    /// [`Denied::ExceedsCapacity`]: portcullis_core::Denied::ExceedsCapacity
     ///
     /// ```
     /// # use portcullis_policy::Limit;
@@ -331,6 +353,22 @@ impl Limit {
         }
     }
 
+    /// Whether the limit denies every request.
+    pub(crate) const fn is_closed(&self) -> bool {
+        self.count == 0
+    }
+
+    /// The limit that keeps the state of a limit of 0, which denies before it is asked: the same
+    /// kind, with one permit. So what was taken before the limit was lowered to 0 stays taken.
+    fn opened(&self) -> Option<Self> {
+        self.is_closed().then(|| Self {
+            count: 1,
+            burst: None,
+            initial: None,
+            ..self.clone()
+        })
+    }
+
     /// Whether a debt is set.
     pub(crate) fn has_debt(&self) -> bool {
         self.debt.is_some()
@@ -453,7 +491,8 @@ impl Limit {
     }
 
     /// Returns this limit with its count, its burst and its initial permits multiplied by
-    /// `part / whole`. The results are rounded up, and cut to 64 bits. The period stays.
+    /// `part / whole`. The results are rounded up, and cut to 64 bits. The period stays. A `part` of
+    /// 0 gives a limit of 0, which denies every request.
     ///
     /// # Panics
     ///
@@ -470,6 +509,9 @@ impl Limit {
         self.count = scale(self.count, part, whole);
         self.burst = self.burst.map(|burst| scale(burst, part, whole));
         self.initial = self.initial.map(|initial| scale(initial, part, whole));
+        if self.is_closed() {
+            (self.burst, self.initial) = (None, None);
+        }
         self
     }
 
@@ -521,6 +563,9 @@ impl Limit {
     /// `before` is the tick of the rules before.
     #[cfg(feature = "live")]
     pub(crate) fn bucket_owing(&self, owed: u64, before: Duration) -> Option<TokenBucketRules> {
+        if let Some(open) = self.opened() {
+            return open.bucket_owing(owed, before);
+        }
         let (count, period) = (u32::try_from(self.count).ok()?, self.period?);
         let bucket = |owed: u64| self.bucket(count, period, owed);
         let with_room = |owed: u64, tick: Duration| {
@@ -550,8 +595,13 @@ impl Limit {
                 Ok(())
             }
         };
-        if self.count == 0 {
-            return Err(LimitProblem::ZeroCount);
+        if let Some(open) = self.opened() {
+            for (setting, value) in [("burst", self.burst), ("initial", self.initial)] {
+                if value.is_some() {
+                    return Err(LimitProblem::Closed(setting));
+                }
+            }
+            return open.compile();
         }
         if self.queue > 0 && !cfg!(feature = "queue") {
             return Err(LimitProblem::NoQueue);
@@ -820,7 +870,8 @@ pub(crate) enum LimitProblem {
     Settings(SettingsError),
     /// A setting that the algorithm does not have.
     Unused(&'static str),
-    ZeroCount,
+    /// A limit that grants nothing, with permits to begin with.
+    Closed(&'static str),
     ZeroPeriod,
     LargeCount,
     /// The permits of the first decision are too few or too many.
@@ -859,7 +910,11 @@ impl fmt::Display for LimitProblem {
             Self::Initial { least, burst } => {
                 write!(f, "initial must be {least} to {burst}, the burst")
             }
-            Self::ZeroCount => f.write_str("the count must be at least 1"),
+            Self::Closed(setting) => write!(
+                f,
+                "a limit of 0 denies every request: leave {setting} out, or give a count of at \
+                 least 1"
+            ),
             Self::ZeroPeriod => f.write_str("period must be longer than 0"),
             Self::LargeCount => write!(
                 f,

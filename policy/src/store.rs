@@ -470,6 +470,13 @@ fn lines_of(keys: Option<usize>, limits: usize) -> Lines {
     Line::for_keys_of(keys.unwrap_or(1), limits).into()
 }
 
+/// The limits of 0, a bit for each.
+fn closed(limits: &[Limit]) -> u32 {
+    let bits = (0..MAX_LIMITS).zip(limits);
+    bits.filter(|(_, limit)| limit.is_closed())
+        .fold(0, |all, (index, _)| all | 1 << index)
+}
+
 /// How many permits settlements may owe of each limit.
 fn debts(limits: &[Limit]) -> Box<[u64]> {
     limits.iter().map(Limit::debt_permits).collect()
@@ -543,7 +550,9 @@ pub(crate) struct Store {
     moves: Box<[moves::Moves]>,
     penalty: Option<Words<FixedWindowRules>>,
     starts: Starts,
-    /// Whether something comes before a take: a penalty, or the start of a limit.
+    /// The limits of 0, a bit for each: they deny every request.
+    closed: u32,
+    /// Whether something comes before a take: a penalty, the start of a limit, or a limit of 0.
     is_guarded: bool,
     /// The hasher of all tables.
     hasher: RandomState,
@@ -610,7 +619,8 @@ impl Store {
             #[cfg(feature = "live")]
             most: most_in_use(limits).collect(),
             seats,
-            is_guarded: penalty.is_some() || !starts.is_empty(),
+            is_guarded: penalty.is_some() || !starts.is_empty() || closed(limits) != 0,
+            closed: closed(limits),
             penalty: penalty.map(|rules| words(rules, lines_for(keys), hasher.clone())),
             starts,
             hasher,
@@ -949,10 +959,7 @@ impl Store {
         if self.is_guarded
             && let Some(denied) = self.before_take(at, now, n)
         {
-            return Err(StoreDenied {
-                limit: None,
-                denied,
-            });
+            return Err(denied);
         }
         take().map_err(|(limit, denied)| {
             // A request for more than a limit can ever grant, or one that finds no slot, is no use
@@ -970,14 +977,24 @@ impl Store {
         })
     }
 
-    /// What comes before a take of a store that is guarded. Returns the denial by the penalty, if
-    /// it is in force.
+    /// What comes before a take of a store that is guarded. Returns the denial by a limit of 0, or
+    /// by the penalty, if it is in force.
     #[inline]
-    fn before_take(&self, at: Address, now: Timestamp, n: u32) -> Option<Denied> {
+    fn before_take(&self, at: Address, now: Timestamp, n: u32) -> Option<StoreDenied> {
+        if self.closed != 0 {
+            return Some(StoreDenied {
+                limit: Some(self.closed.trailing_zeros() as usize),
+                denied: closed_to(n),
+            });
+        }
         if !self.starts.is_empty() {
             self.begin(at, now);
         }
-        penalized(self.penalty.as_ref()?, at, now, n)
+        let denied = penalized(self.penalty.as_ref()?, at, now, n)?;
+        Some(StoreDenied {
+            limit: None,
+            denied,
+        })
     }
 
     /// Whether permits return by release.
@@ -1054,7 +1071,15 @@ impl Store {
         if let Some(detail) = self.detail_before(limit, now, n) {
             return detail;
         }
-        self.with(at, limit, |key, nth| key.explain_nth(nth, now, n))
+        let detail = self.with(at, limit, |key, nth| key.explain_nth(nth, now, n));
+        if self.closed & 1 << limit == 0 {
+            return detail;
+        }
+        let mut closed = detail;
+        closed.decision = Err(closed_to(n));
+        (closed.available, closed.capacity, closed.retry) = (0, 0, Retry::Never);
+        closed.full_again = Retry::Never;
+        closed
     }
 
     /// Asks the limit of a key, in the table that has the key's state. Passes the limiter in that
@@ -1072,6 +1097,9 @@ impl Store {
 
     /// When a limit has all its permits back, if no more are taken.
     pub(crate) fn full_at(&self, at: Address, limit: usize, now: Timestamp) -> Retry {
+        if self.closed & 1 << limit != 0 {
+            return Retry::Never;
+        }
         self.with(at, limit, |key, nth| {
             let capacity = match &key {
                 KeyLimit::Several(_) => key.explain_nth(nth, now, 0).capacity,
@@ -1121,6 +1149,14 @@ pub(crate) fn hold_rules(length: Duration) -> Result<FixedWindowRules, SettingsE
         .started_by_first_request()
         .tick(tick_of(length))
         .rules()
+}
+
+/// The denial by a limit of 0.
+fn closed_to(permits: u32) -> Denied {
+    Denied::ExceedsCapacity {
+        permits,
+        capacity: 0,
+    }
 }
 
 /// A penalty that finds no slot is not in force.

@@ -255,7 +255,7 @@ const WRONG_JSON: &str = r#"{"paths": {
 "paths": ["/ok", "/x*"],
 "hosts": ["10.0.0.0/33"],
 "kind": "egres",
-"limits": ["1/s", "5/year", { "rate": "1/s", "at_once": 1 }, { "rate": "0/s" }, { "rat": 1 }, 7],
+"limits": ["1/s", "5/year", { "rate": "1/s", "at_once": 1 }, { "rate": "1/0s" }, { "rat": 1 }, 7],
 "penalty": "1.5s",
 "status": 200,
 "keys": -1,
@@ -280,10 +280,10 @@ const EXPECTED: [&str; 25] = [
     "11:18: limits: `5/year` is not a rate: expected N/PERIOD, such as 60/m, 100/10s or \
              5/500ms (units: ms, s, m, h, d; whole numbers)",
     "11:28: limits: a limit has either `rate` or `at_once`",
-    "11:59: limits[3]: the count must be at least 1",
-    "11:77: limits: a limit has either `rate` or `at_once`",
-    "11:79: rat is not a setting of a limit: did you mean rate?",
-    "11:90: limits: expected a rate such as \"10/s\", or a table, not an integer",
+    "11:59: limits[3]: period must be longer than 0",
+    "11:78: limits: a limit has either `rate` or `at_once`",
+    "11:80: rat is not a setting of a limit: did you mean rate?",
+    "11:91: limits: expected a rate such as \"10/s\", or a table, not an integer",
     "12:11: penalty: `1.5s` is not a period: expected a unit, or a whole number and a unit \
              (units: ms, s, m, h, d)",
     "13:10: status: must be from 400 to 599, not 200",
@@ -437,7 +437,7 @@ limits = ['1/h']
 overrides = [
     { key = ['a'], limit = ['1/s'] },
     { key = ['a', 'b'], limits = ['1/s'] },
-    { key = ['b'], limits = ['1/s', '0/s', '1s'] },
+    { key = ['b'], limits = ['1/s', '1/0s', '1s'] },
     { key = 'c', limits = 5 },
     { key = [1], limits = ['1/s'] },
     { key = ['b'], limits = [] },
@@ -453,8 +453,8 @@ overrides = 1
             "6:5: overrides: an override has a `key` and `limits`",
             "6:20: limit is not a setting of an override: did you mean limits?",
             "7:5: overrides[0]: the key has 1 part, so an override has 1 value, not 2",
-            "8:37: overrides[1].limits[1]: the count must be at least 1",
-            "8:44: limits: `1s` is not a rate: expected N/PERIOD, such as 60/m, 100/10s or 5/500ms \
+            "8:37: overrides[1].limits[1]: period must be longer than 0",
+            "8:45: limits: `1s` is not a rate: expected N/PERIOD, such as 60/m, 100/10s or 5/500ms \
              (units: ms, s, m, h, d; whole numbers)",
             "9:13: key: expected an array of strings, not a string",
             "9:27: limits: expected an array, not an integer",

@@ -501,3 +501,26 @@ fn what_a_request_asks_is_what_decide_stored_at_asks() {
         Acquired::Decided(decision) if decision.is_allowed()
     ));
 }
+
+#[test]
+fn a_limit_of_0_in_a_store_denies_every_request() {
+    let time = Time::default();
+    let store = memory(&time);
+    for algorithm in [
+        Algorithm::TokenBucket,
+        Algorithm::FixedWindow,
+        Algorithm::SlidingWindow { segments: 4 },
+    ] {
+        let closed = limit("0/m").algorithm_of(algorithm);
+        let rule = Rule::new("tenants").key(Key::tier()).stored_in("shared");
+        let rule = rule.limit(limit("5/m")).override_key(["b"], [closed]);
+        let policy = policy([rule], &store);
+        for cost in [0, 1, 3] {
+            let request = Request::new("GET", "/").tier("b").cost(cost);
+            let decided = decide(&policy, &request);
+            assert!(!decided.is_allowed(), "{algorithm:?}, {cost}");
+            assert_eq!(decided.retry(), Some(Retry::Never), "{algorithm:?}, {cost}");
+        }
+        assert!(decide(&policy, &Request::new("GET", "/").tier("a")).is_allowed());
+    }
+}

@@ -54,9 +54,9 @@ use portcullis_core::{
 
 use super::starts::{Start, Starts};
 use super::{
-    Debts, Limiters, Lines, Seat, Several, Sliding, Store, StoreDenied, Table, Words, debts,
-    has_start, limiters, lines_for, lines_of, most_in_use, no_refunds, releases, seats, sliding,
-    words,
+    Debts, Limiters, Lines, Seat, Several, Sliding, Store, StoreDenied, Table, Words, closed,
+    debts, has_start, limiters, lines_for, lines_of, most_in_use, no_refunds, releases, seats,
+    sliding, words,
 };
 use crate::Limit;
 use crate::limit::{Compiled, tick_of};
@@ -100,7 +100,7 @@ impl Group {
 /// completed in the meantime.
 const ATTEMPTS: usize = 8;
 
-fn closed(lines: usize) -> Lines {
+fn closed_lines(lines: usize) -> Lines {
     (0..lines).map(|_| Line::closed()).collect()
 }
 
@@ -120,7 +120,7 @@ impl Table {
                     wait,
                 },
             ) => {
-                let (lines, hasher) = (closed(table.lines().len()), table.seed().clone());
+                let (lines, hasher) = (closed_lines(table.lines().len()), table.seed().clone());
                 Self::Cooldown(limiters(lines, hasher, || {
                     CooldownWindow::new(count, period, Some(wait))
                 }))
@@ -143,7 +143,7 @@ impl Table {
                 Self::Sliding(Box::new(if keeps && count <= most {
                     again(table, window())
                 } else {
-                    let (lines, hasher) = (closed(table.lines().len()), table.seed().clone());
+                    let (lines, hasher) = (closed_lines(table.lines().len()), table.seed().clone());
                     limiters(lines, hasher, window)
                 }))
             }
@@ -345,7 +345,7 @@ fn window_after(
     }
     let period = limit.period()?;
     let with_room = |most: u64| {
-        let mut builder = FixedWindow::builder(limit.count(), period).max_limit(most);
+        let mut builder = FixedWindow::builder(rules.limit(), period).max_limit(most);
         if rules.is_started_by_first_request() {
             builder = builder.started_by_first_request().tick(tick_of(period));
         }
@@ -505,7 +505,8 @@ impl Store {
             seats,
             moves: moves.into(),
             refunds: refunds.into(),
-            is_guarded: penalty.is_some() || !starts.is_empty(),
+            is_guarded: penalty.is_some() || !starts.is_empty() || closed(new) != 0,
+            closed: closed(new),
             penalty,
             starts,
             hasher,
@@ -527,6 +528,7 @@ impl Store {
             most: self.most.clone(),
             penalty: None,
             starts: Starts::default(),
+            closed: 0,
             is_guarded: false,
             hasher: self.hasher.clone(),
             refunds: self.refunds.iter().map(|_| Arc::default()).collect(),
@@ -567,6 +569,7 @@ impl Store {
                 .as_ref()
                 .map(|table| same(table, table.rules()[0])),
             starts: self.starts.clone(),
+            closed: self.closed,
             is_guarded: self.is_guarded,
             hasher: self.hasher.clone(),
             refunds: self.refunds.clone(),
@@ -652,7 +655,7 @@ impl Store {
             return (table.share(), Arc::clone(moves));
         }
         let groups = lines.len() / count.next_power_of_two();
-        let lines = closed(groups * rules.len().next_power_of_two());
+        let lines = closed_lines(groups * rules.len().next_power_of_two());
         let table = Table::of_rules(rules, lines, &self.hasher);
         (table, Arc::clone(moves))
     }
