@@ -1141,9 +1141,11 @@ pub enum Outcome {
     Allowed,
     /// Denied by a limit of the rule.
     Denied {
-        /// The index of the limit, or `None` if a penalty is in force.
+        /// The index of the limit, or `None` if a penalty is in force, or the table of the penalty
+        /// has no room for the key.
         limit: Option<usize>,
-        /// Why the limit denied.
+        /// Why the limit denied. [`Denied::Crowded`] if a table of the rule has no room for the key:
+        /// see [`Rule::keys`].
         denied: Denied,
     },
     /// Denied: the request lacks a part of the rule's key.
@@ -1572,7 +1574,7 @@ pub enum Considered<'p> {
     },
     /// The rule applies.
     Limits {
-        /// Whether a penalty denies all requests of this key.
+        /// Whether a penalty denies all requests of this key, or its table has no room for it.
         is_penalized: bool,
         /// The limits of this key: those of the rule, or of one of its overrides.
         limits: &'p [Limit],

@@ -20,6 +20,12 @@
 //!
 //! A penalty is a window of one permit that the first denial opens and takes from. While it is
 //! open, the key is denied.
+//!
+//! A table has a fixed size. All tables of limits and of penalties *fail closed*: a key for which
+//! one of them has no room is denied with [`Denied::Crowded`], which statistics, metrics and events
+//! count as such. A limit says which one it is; the penalty says none. The tables of
+//! [thresholds](crate::thresholds) decide nothing, and *report*: a report of such a key returns
+//! that it was not counted.
 
 #[cfg(feature = "live")]
 mod moves;
@@ -567,7 +573,7 @@ pub(crate) struct Store {
 /// Why a store denies.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StoreDenied {
-    /// `None` for the penalty.
+    /// `None` for the penalty, or for its table, if the key has no room in it.
     pub(crate) limit: Option<usize>,
     pub(crate) denied: Denied,
 }
@@ -1038,15 +1044,21 @@ impl Store {
                 });
                 self.after_penalty(all, at, now)
             }
-            (denied, _) => by.limit.map_or(Retry::Never, |limit| {
-                self.with(at, limit, |key, _| key.retry(denied))
-            }),
+            (denied, penalty) => match (by.limit, penalty) {
+                (Some(limit), _) => self.with(at, limit, |key, _| key.retry(denied)),
+                (None, Some(penalty)) => Key::at(penalty, at).retry(denied),
+                (None, None) => Retry::Never,
+            },
         }
     }
 
     /// When the key is allowed again after a denial, by the `details` of its limits.
     pub(crate) fn retry_explained(&self, at: Address, by: StoreDenied, details: &Details) -> Retry {
-        let (Denied::Exhausted { now, .. } | Denied::Crowded { now, .. }) = by.denied else {
+        let (
+            StoreDenied { limit: Some(_), .. },
+            Denied::Exhausted { now, .. } | Denied::Crowded { now, .. },
+        ) = (by, by.denied)
+        else {
             // A penalty, or a request that no limit can ever grant.
             return self.retry(at, by);
         };
@@ -1110,7 +1122,7 @@ impl Store {
         })
     }
 
-    /// Whether a penalty is in force.
+    /// Whether a penalty is in force, or its table has no room for the key.
     pub(crate) fn is_penalized(&self, at: Address, now: Timestamp) -> bool {
         let penalty = self.penalty.as_ref();
         penalty.is_some_and(|penalty| penalized(penalty, at, now, 1).is_some())
@@ -1159,7 +1171,8 @@ fn closed_to(permits: u32) -> Denied {
     }
 }
 
-/// A penalty that finds no slot is not in force.
+/// The denial by a penalty that is in force. A key for which the table of the penalty has no room is
+/// denied, too: its penalty could not be put in force.
 #[inline]
 fn penalized(
     penalty: &Words<FixedWindowRules>,
@@ -1168,8 +1181,9 @@ fn penalized(
     n: u32,
 ) -> Option<Denied> {
     match Key::at(penalty, at).peek_at(now, 1) {
-        Err(Denied::Exhausted { .. }) => Some(Denied::Penalized { now, permits: n }),
-        _ => None,
+        Ok(()) => None,
+        Err(Denied::Crowded { .. }) => Some(Denied::Crowded { now, permits: n }),
+        Err(_) => Some(Denied::Penalized { now, permits: n }),
     }
 }
 

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use portcullis_core::{Denied, FixedWindow, Limiter, Rate, Retry, Timestamp, TokenBucket};
 use portcullis_policy::{
     Algorithm, Conditions, Considered, Key, Kind, Limit, OnMissing, Outcome, PathError, PathRules,
-    Policy, Request, Rule,
+    Policy, Request, Rule, Statistics,
 };
 use proptest::prelude::*;
 
@@ -678,6 +678,58 @@ fn a_penalty_does_not_come_back_while_its_key_is_not_used() {
             );
         }
     }
+}
+
+/// Each address exceeds its limit once. There are more than the table of the penalty has room for.
+#[test]
+fn a_penalty_without_room_denies_and_says_so() {
+    const CLIENTS: u32 = 6_000;
+    let rule = Rule::new("login").key(Key::address()).limit(limit("1/s"));
+    let policy = policy([rule.penalty(Duration::from_mins(10))]);
+    let statistics = Statistics::new(&policy);
+    let decide = |now, client: u32| {
+        let address = core::net::Ipv4Addr::from(client).into();
+        let request = GET.address(address);
+        let decision = statistics.decide_at(&policy, now, &request);
+        (decision.outcome(), decision.retry())
+    };
+    let mut crowded = 0;
+    for client in 0..CLIENTS {
+        // The limits are idle again after a second, so that only the penalties stay in use.
+        let now = at(1_000 + u64::from(client) / 100);
+        for _ in 0..2 {
+            let (outcome, retry) = decide(now, client);
+            if let Outcome::Denied {
+                denied: Denied::Crowded { .. },
+                ..
+            } = outcome
+            {
+                assert!(matches!(retry, Some(Retry::After(_))), "{retry:?}");
+                crowded += 1;
+            }
+        }
+    }
+    assert!(crowded > 0, "some of the last find no room");
+    let (mut penalized, mut full) = (0, 0);
+    for client in 0..CLIENTS {
+        match decide(at(1_200), client).0 {
+            Outcome::Denied {
+                limit: None,
+                denied: Denied::Penalized { .. },
+            } => penalized += 1,
+            Outcome::Denied {
+                limit: None,
+                denied: Denied::Crowded { .. },
+            } => full += 1,
+            other => panic!("{client} escapes: {other:?}"),
+        }
+    }
+    assert_eq!(penalized + full, u64::from(CLIENTS));
+    let counts = &statistics.rules()[0];
+    assert_eq!(
+        (counts.penalized, counts.crowded),
+        (penalized, crowded + full)
+    );
 }
 
 #[test]

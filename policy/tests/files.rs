@@ -230,7 +230,7 @@ methods = 'GET'
 paths = ['/ok', '/x*']
 hosts = ['10.0.0.0/33']
 kind = 'egres'
-limits = ['1/s', '5/year', { rate = '1/s', at_once = 1 }, { rate = '0/s' }, { rat = 1 }, 7]
+limits = ['1/s', '5/year', { rate = '1/s', at_once = 1 }, { rate = '1/0s' }, { rat = 1 }, 7]
 penalty = '1.5s'
 status = 200
 keys = -1
