@@ -11,7 +11,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use portcullis_core::{Address, Denied, Detail, FixedWindowRules, Retry, Timestamp};
 
-use crate::conditions::parse_network;
+use crate::conditions::{is_token, parse_network};
 use crate::key::{KeyOf, Text};
 use crate::limit::{
     Compiled, all_bytes, all_bytes_per_key, bytes_per_key, compile_all, table_bytes,
@@ -967,6 +967,7 @@ fn plan<'r>(rule: &'r Rule, path_rules: PathRules, errors: &mut Vec<RuleError>) 
         );
         refuse("keys".into(), problem);
     }
+    check_headers(rule, errors);
     let mut exempt_networks = Vec::new();
     for text in &rule.exempt_networks {
         match parse_network(text) {
@@ -1005,6 +1006,33 @@ fn plan<'r>(rule: &'r Rule, path_rules: PathRules, errors: &mut Vec<RuleError>) 
         thresholds,
         exempt_networks,
         bytes: bytes.saturating_add(of_overrides),
+    }
+}
+
+/// Refuses names of header fields that no request can have.
+fn check_headers(rule: &Rule, errors: &mut Vec<RuleError>) {
+    let mut refuse = |setting: &str, text: &Text| {
+        let names: &[Box<str>] = match text {
+            Text::Header(name) => core::slice::from_ref(name),
+            Text::FirstHeader(names) => names,
+            _ => &[],
+        };
+        for name in names.iter().filter(|name| !is_token(name)) {
+            errors.push(RuleError {
+                rule: rule.name.clone(),
+                setting: setting.into(),
+                value: Some(name.to_string()),
+                problem: "is not the name of a header field, such as `X-Api-Key`: write letters, \
+                          digits and hyphens, without blanks and colons"
+                    .into(),
+            });
+        }
+    };
+    for text in rule.key.texts() {
+        refuse("key", text);
+    }
+    for (text, _) in &rule.exempt {
+        refuse("exempt_headers", text);
     }
 }
 

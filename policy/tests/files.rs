@@ -529,3 +529,104 @@ fn a_rule_names_one_of_the_stores_that_the_file_lists() {
         assert_eq!(displayed(of(stores, rest)), [expected]);
     }
 }
+
+/// Each of them is accepted by no server, so a rule with it would apply to no request.
+#[cfg(feature = "toml")]
+#[test]
+fn settings_that_no_request_can_meet_are_refused_in_their_place() {
+    let header = "is not the name of a header field, such as `X-Api-Key`";
+    let no_host = "is neither a name of a host";
+    let network = "is not a network";
+    let cases = [
+        (
+            "methods = ['get']",
+            12,
+            "methods: `get` is a method that no service knows: write `GET`",
+        ),
+        (
+            "methods = ['PUT', 'GETT']",
+            19,
+            "methods: `GETT` is a method that no service knows",
+        ),
+        (
+            "methods = ['GET ']",
+            12,
+            "methods: `GET ` is not a method, such as `GET`",
+        ),
+        ("methods = ['a:']", 12, "methods: `a:` is not a method"),
+        (
+            "key = ['path', 'header: X-Api-Key']",
+            16,
+            &format!("key: ` X-Api-Key` {header}"),
+        ),
+        (
+            "key = ['header:X-Api-Key:']",
+            8,
+            &format!("key: `X-Api-Key:` {header}"),
+        ),
+        (
+            "key = ['header:A|X Key']",
+            8,
+            &format!("key: `X Key` {header}"),
+        ),
+        (
+            "exempt = { headers = { 'Oc Client' = ['a'] } }",
+            24,
+            &format!("exempt_headers: `Oc Client` {header}"),
+        ),
+        (
+            "paths = ['/a', 'https://example.com/a']",
+            16,
+            "paths: `https://example.com/a` is a URL, and a path begins after the host",
+        ),
+        (
+            "hosts = ['256.1.1.1']",
+            10,
+            &format!("hosts: `256.1.1.1` {no_host}"),
+        ),
+        (
+            "hosts = ['010.0.0.1']",
+            10,
+            &format!("hosts: `010.0.0.1` {no_host}"),
+        ),
+        (
+            "hosts = ['example.com:80']",
+            10,
+            &format!("hosts: `example.com:80` {no_host}"),
+        ),
+        (
+            "hosts = ['010.0.0.0/8']",
+            10,
+            &format!("hosts: `010.0.0.0/8` {network}"),
+        ),
+        (
+            "hosts = ['https://example.com']",
+            10,
+            "hosts: `https://example.com` ",
+        ),
+        (
+            "exempt = { networks = ['010.0.0.0/8'] }",
+            24,
+            &format!("exempt_networks: `010.0.0.0/8` {network}"),
+        ),
+    ];
+    for (setting, column, expected) in cases {
+        let file = format!("[[rules]]\nname = 'a'\n{setting}\n");
+        let errors = Policy::from_toml(&file).unwrap_err();
+        let errors: Vec<_> = errors.iter().map(ToString::to_string).collect();
+        let expected = format!("3:{column}: {expected}");
+        assert!(
+            errors.len() == 1 && errors[0].starts_with(&expected),
+            "{expected}: {errors:?}"
+        );
+    }
+    for setting in [
+        "methods = ['GET', 'PURGE', 'M-SEARCH', 'PROPFIND', 'get-all']",
+        "hosts = ['a1.example', '*.7.example', '10.0.0.0/8', '::1', '2001:db8::/32', 'x_y']",
+        "key = ['header:X-Api-Key|x_old.key']",
+        "paths = ['/a:b//c', '/**']",
+    ] {
+        let file = format!("[[rules]]\nname = 'a'\n{setting}\n");
+        assert!(Policy::from_toml(&file).is_ok(), "{setting}");
+    }
+}

@@ -266,23 +266,23 @@ fn keys_are_apart_and_a_long_one_is_denied() {
     // Another rule has other ids, and its name cannot pass for a key.
     let others = policy(
         ["b", "a:", "a}"].map(|name| {
-            let only = Conditions::new().methods([name]);
+            let only = Conditions::new().tiers([name]);
             rule(name, Key::header("X")).when(only).stored_in("shared")
         }),
         &store,
     );
     for name in ["b", "a:", "a}"] {
-        assert!(decide(&others, &Request::new(name, "/")).is_allowed());
+        assert!(decide(&others, &Request::new("GET", "/").tier(name)).is_allowed());
     }
     let long = "x".repeat(1_021);
     for (length, outcome) in [(1_000, Outcome::Allowed), (1_021, Outcome::Allowed)] {
         let headers = [("X", &long[..length])];
-        let request = Request::new("b", "/").headers(&headers);
+        let request = Request::new("GET", "/").tier("b").headers(&headers);
         assert_eq!(decide(&others, &request).decision().outcome(), outcome);
     }
     let long = "x".repeat(10_000);
     let headers = [("X", &*long)];
-    let request = Request::new("b", "/").headers(&headers);
+    let request = Request::new("GET", "/").tier("b").headers(&headers);
     let denied = decide(&others, &request);
     assert_eq!(denied.decision().outcome(), Outcome::Unidentified);
 }
