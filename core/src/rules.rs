@@ -171,8 +171,9 @@ pub trait TableRules: WordRules {
     }
 
     /// The state after up to `n` permits are taken, as many as there are, and how many. A limit
-    /// that may owe permits takes as many as its declared debt allows.
-    fn charged(&self, state: u64, now: Timestamp, n: u32) -> (u64, u32) {
+    /// that may owe permits takes as many as its declared debt allows, and owes at most `owing`.
+    fn charged(&self, state: u64, now: Timestamp, n: u32, owing: u64) -> (u64, u32) {
+        let _ = owing;
         let most = self.available(state, now).min(n.into()) as u32;
         let request = self.request(now, most);
         match request.map(|request| self.judge(state, request)) {

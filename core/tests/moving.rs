@@ -440,3 +440,22 @@ fn threads_that_take_while_keys_move_lose_no_count() {
         assert_eq!(left, burst - taken, "{taken} of {burst}");
     }
 }
+
+/// Time is counted in ticks of ten seconds at the lower rate. What comes in between the beginning
+/// of the tick and the change comes in at that rate.
+#[test]
+fn a_bucket_whose_rate_is_lowered_and_raised_again_within_a_tick_gains_nothing() {
+    let fast = TokenBucketRules::new(Rate::per_second(1_000), 1_000);
+    let slow = TokenBucket::builder(Rate::new(5, Duration::from_secs(86_400)), 5);
+    let slow = slow
+        .debt(2_000)
+        .tick(Duration::from_secs(10))
+        .rules()
+        .unwrap();
+    let now = at(59_999);
+    let first = table(fast, Line::new);
+    assert!(first.key("a").try_acquire_at(now, 1_000).is_ok());
+    let third = moved(&moved(&first, slow, now), fast, now);
+    assert_eq!(third.key("a").available_at(now), 0);
+    assert!((498..=500).contains(&third.key("a").available_at(at(60_499))));
+}

@@ -117,9 +117,9 @@ fn what_is_refunded_or_charged_after_a_move_does_not_count_where_the_key_has_lef
         0
     );
     assert_eq!(first.refund_limit_at(address, 1, NOW, 2, two), 0);
-    assert_eq!(first.charge_each_at(address, NOW, 2), [0; 8]);
+    assert_eq!(first.charge_each_at(address, NOW, 2, &[]), [0; 8]);
     assert_eq!(left(&second, 0), [6, 96]);
-    assert_eq!(second.charge_each_at(address, NOW, 7)[..2], [6, 7]);
+    assert_eq!(second.charge_each_at(address, NOW, 7, &[])[..2], [6, 7]);
 }
 
 #[test]
@@ -180,7 +180,8 @@ fn threads_that_take_and_charge_while_keys_move_are_granted_no_permit_twice() {
                             let has_moved = || tables[nth].has_moved(of_key.address());
                             // A charge takes as much from each limit as it has.
                             let granted = if thread == 0 {
-                                let charged = tables[nth].charge_each_at(of_key.address(), NOW, 1);
+                                let charged =
+                                    tables[nth].charge_each_at(of_key.address(), NOW, 1, &[]);
                                 if charged == [0; 8] && has_moved() {
                                     nth += 1;
                                     continue;

@@ -74,7 +74,7 @@ impl Bucket {
 
     fn charge(&self, now: Timestamp, n: u32) -> u32 {
         let address = self.table.key("key").address();
-        self.table.charge_at(address, now, n)
+        self.table.charge_at(address, now, n, u64::MAX)
     }
 
     fn available(&self, now: Timestamp) -> u64 {
@@ -176,7 +176,7 @@ fn a_charge_for_a_key_without_a_slot_is_not_counted() {
     let crowd = |nth: u32| table.key(&nth).take_at(at(1), 1);
     assert!((0..1_000).any(|nth| crowd(nth).is_err()));
     let address = table.key("key").address();
-    assert_eq!(table.charge_at(address, at(1), 5), 0);
+    assert_eq!(table.charge_at(address, at(1), 5, u64::MAX), 0);
 }
 
 #[test]
@@ -185,7 +185,7 @@ fn an_unlimited_bucket_refunds_and_charges_everything() {
     let (key, refunds) = (table.key("key"), Refunds::new());
     let before = refunds.before_take();
     let receipt = key.take_at(at(1), 7).unwrap();
-    assert_eq!(table.charge_at(key.address(), at(1), 9), 9);
+    assert_eq!(table.charge_at(key.address(), at(1), 9, u64::MAX), 9);
     let refund = table.refund_counted_at(key.address(), at(1), 7, receipt, &refunds, before);
     assert_eq!(refund.permits, 7);
 }

@@ -72,7 +72,7 @@ impl<L: RuleList> Limits<L> {
     fn charge<const N: usize>(&self, now: Timestamp, n: u32) -> [u32; N] {
         let charged = self
             .table
-            .charge_each_at(self.table.key("key").address(), now, n);
+            .charge_each_at(self.table.key("key").address(), now, n, &[]);
         core::array::from_fn(|limit| charged[limit])
     }
 
@@ -162,7 +162,7 @@ fn a_charge_for_a_key_without_an_entry_is_not_counted() {
         let _ = table.key(&key).take_at(at(1), 9);
     }
     let address = table.key("key").address();
-    assert_eq!(table.charge_each_at(address, at(1), 3), [0; 8]);
+    assert_eq!(table.charge_each_at(address, at(1), 3, &[]), [0; 8]);
 }
 
 #[test]

@@ -81,10 +81,10 @@ impl Tables {
     fn charge(&self, key: u64, now: Timestamp) -> [u64; 2] {
         turn();
         let address = self.before.key(&key).address();
-        match self.before.charge_each_at(address, now, 1) {
+        match self.before.charge_each_at(address, now, 1, &[]) {
             [0, 0, ..] if self.before.has_moved(address) => {
                 turn();
-                let [first, second, ..] = self.after.charge_each_at(address, now, 1);
+                let [first, second, ..] = self.after.charge_each_at(address, now, 1, &[]);
                 [second.into(), first.into()]
             }
             [first, second, ..] => [first.into(), second.into()],
@@ -184,7 +184,7 @@ fn a_charge_is_not_forgotten_when_another_key_claims_the_entry() {
         let other = spawn(&table, |table| take(&*table.key(&B), at(20), 1));
         turn();
         let address = table.key(&A).address();
-        let [first, second, ..] = table.charge_each_at(address, at(20), 1);
+        let [first, second, ..] = table.charge_each_at(address, at(20), 1, &[]);
         join(other);
         let [left_of_first, left_of_second] = left(&table, A, at(20));
         assert!(left_of_first + u64::from(first) <= 2);

@@ -58,7 +58,7 @@ impl Buckets {
     fn charge(&self, now: Timestamp, n: u32) -> u64 {
         turn();
         let address = self.table.key(&A).address();
-        self.table.charge_at(address, now, n).into()
+        self.table.charge_at(address, now, n, u64::MAX).into()
     }
 
     fn available(&self, now: Timestamp) -> u64 {

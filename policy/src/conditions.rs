@@ -180,11 +180,14 @@ impl Conditions {
             tiers: boxed(&self.tiers),
             properties: Vec::new(),
         };
-        for method in self.methods.iter().filter(|method| method.is_empty()) {
-            refuse("methods", method, Problem::Empty);
+        for method in &self.methods {
+            if let Some(problem) = method_problem(method) {
+                refuse("methods", method, problem);
+            }
         }
         for path in &self.paths {
             match Pattern::parse(path, rules) {
+                _ if path.contains("://") => refuse("paths", path, Problem::PatternWithScheme),
                 Ok(pattern) => {
                     parsed.patterns.extend(pattern.with_slash(path));
                     parsed.patterns.push(pattern);
@@ -216,12 +219,48 @@ impl Conditions {
     }
 }
 
+/// Whether a text is a token of HTTP (RFC 9110, section 5.6.2), as methods and the names of header
+/// fields are.
+pub(crate) fn is_token(text: &str) -> bool {
+    let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    !text.is_empty() && text.bytes().all(is_part)
+}
+
+/// The methods that most services know.
+const METHODS: [&str; 9] = [
+    "GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH",
+];
+
+/// What is wrong with a method, which no request can have, or which is a misspelled one.
+fn method_problem(method: &str) -> Option<Problem> {
+    if method.is_empty() {
+        return Some(Problem::Empty);
+    }
+    if !is_token(method) {
+        return Some(Problem::Method);
+    }
+    let is_misspelled = |known: &&&str| {
+        method != **known && {
+            let is_case = method.eq_ignore_ascii_case(known);
+            // A letter that is doubled, or one too many at the end.
+            let is_longer = method.len() == known.len() + 1 && method.starts_with(**known);
+            is_case || is_longer
+        }
+    };
+    METHODS
+        .iter()
+        .find(is_misspelled)
+        .map(|known| Problem::Misspelled(known))
+}
+
 /// Parses a network or a single address. A network of IPv4 addresses that are mapped to IPv6 is one
 /// of IPv4 addresses.
 pub(crate) fn parse_network(text: &str) -> Option<IpNet> {
     if let Ok(address) = text.parse::<IpAddr>() {
         return Some(address.to_canonical().into());
     }
+    // Leading zeros are read as octal by some programs and as decimal by others.
+    text.split_once('/')?.0.parse::<IpAddr>().ok()?;
     let network = text.parse::<IpNet>().ok()?.trunc();
     match (network, network.prefix_len().checked_sub(96)) {
         (IpNet::V6(mapped), Some(len)) => match mapped.addr().to_ipv4_mapped() {
@@ -260,8 +299,13 @@ impl HostName {
             None => (false, text),
         };
         let name = name.strip_suffix('.').unwrap_or(name);
+        // A name whose last label is a number is an IPv4 address to every client (RFC 1123).
+        let last = name.rsplit('.').next().unwrap_or(name);
+        if last.bytes().all(|byte| byte.is_ascii_digit()) {
+            return None;
+        }
         let is_label = |label: &str| {
-            !label.is_empty()
+            (1..=63).contains(&label.len())
                 && label
                     .bytes()
                     .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
@@ -411,6 +455,12 @@ pub enum Problem {
     TooLarge,
     /// A pattern contains `?` or `#`: a path ends before them.
     PatternWithQuery,
+    /// A method is not a token of HTTP.
+    Method,
+    /// A method resembles this one. Methods are case-sensitive.
+    Misspelled(&'static str),
+    /// A pattern is a whole URL.
+    PatternWithScheme,
     /// A pattern contains a component `.` or `..`: a normalized path has none.
     PatternWithDots,
     /// A `*` is a part of a component.
@@ -441,6 +491,13 @@ impl fmt::Display for Problem {
             Self::PatternWithQuery => {
                 f.write_str("contains `?` or `#`, where a path ends: write %3F or %23 for the character")
             }
+            Self::Method => f.write_str("is not a method, such as `GET`: write letters only"),
+            Self::Misspelled(method) => {
+                write!(f, "is a method that no service knows: write `{method}` (methods are case-sensitive)")
+            }
+            Self::PatternWithScheme => f.write_str(
+                "is a URL, and a path begins after the host: write the path only, such as `/items/**`, and the host in `hosts`",
+            ),
             Self::PatternWithDots => {
                 f.write_str("contains a component `.` or `..`, which no normalized path has")
             }
@@ -452,7 +509,7 @@ impl fmt::Display for Problem {
             }
             Self::Path(error) => error.fmt(f),
             Self::HostName => f.write_str(
-                "is neither a name of a host, such as `api.example.com` or `*.example.com`, nor an address",
+                "is neither a name of a host, such as `api.example.com` or `*.example.com`, nor an address: write it without scheme, port and blanks",
             ),
             Self::Network => {
                 f.write_str("is not a network, such as `10.0.0.0/8` or `2001:db8::/32`")

@@ -251,11 +251,11 @@ fn name_of(outcome: Outcome) -> &'static str {
         Outcome::Unidentified => "unidentified",
         Outcome::Path(_) => "path",
         Outcome::Stored => "stored",
-        Outcome::Denied { limit: None, .. } => "penalized",
         Outcome::Denied {
             denied: Denied::Crowded { .. },
             ..
         } => "crowded",
+        Outcome::Denied { limit: None, .. } => "penalized",
         Outcome::Denied { .. } => "denied",
     }
 }

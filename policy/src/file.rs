@@ -375,6 +375,12 @@ impl<'t> FileReader<'t> {
             rule = rule.with_status(status as u16);
         }
         if let Some(value) = settings.get("key") {
+            for part in value.as_array().unwrap_or_default() {
+                let names = part.as_text().and_then(|text| text.strip_prefix("header:"));
+                for name in names.iter().flat_map(|names| names.split('|')) {
+                    self.reader.note(number, "key", Some(name), part.span);
+                }
+            }
             rule = rule.key(self.key(value));
         }
         if let Some(value) = settings.get("on_missing")
@@ -498,6 +504,7 @@ impl<'t> FileReader<'t> {
         };
         self.reader.known(table, "exempt", &EXEMPT);
         for (name, values) in self.named_texts(table.get("headers"), "headers") {
+            self.note(settings, "exempt_headers", &name.text, name.span);
             rule = rule.exempt_header(&name.text, values);
         }
         for (name, values) in self.named_texts(table.get("properties"), "properties") {

@@ -13,7 +13,7 @@ impl Policy {
     /// Goes on with the state of `before`, for the rules that keep their state. Returns their
     /// names. Until [`hand_over`](Self::hand_over), the state of limits that change is still in
     /// `before`.
-    pub(crate) fn follow(&mut self, before: &Self) -> Vec<Box<str>> {
+    pub(crate) fn follow(&mut self, before: &Self, now: Timestamp) -> Vec<Box<str>> {
         #[cfg(feature = "queue")]
         self.follow_timers(before);
         let path_rules = self.path_rules;
@@ -25,7 +25,7 @@ impl Policy {
         for active in &mut self.rules {
             if let Some(old) = by_name.get(active.rule.name())
                 && (has_same_paths || !active.rule.key.has_path())
-                && active.follow(old, path_rules)
+                && active.follow(old, path_rules, now)
             {
                 #[cfg(feature = "queue")]
                 active.follow_queues(old, &timers);
@@ -42,9 +42,15 @@ impl Policy {
         for old in &self.rules {
             if let Some(new) = by_name.get(old.rule.name()) {
                 old.store.hand_over(&new.store, now);
-                if let (Some(old), Some(new)) = (&old.overrides, &new.overrides) {
-                    old.hand_over(new, now);
-                }
+            }
+        }
+        // As late as possible: until the end of the change, decisions about a key that gets an
+        // override count in the rule's tables.
+        for old in &self.rules {
+            if let Some(new) = by_name.get(old.rule.name())
+                && let Some(overrides) = &new.overrides
+            {
+                Overrides::hand_over(old.overrides.as_deref(), &new.store, overrides, now);
             }
         }
     }
@@ -58,7 +64,7 @@ fn by_name(rules: &[Active]) -> HashMap<&str, &Active> {
 impl Active {
     /// Goes on with the state of `old`, the rule of the same name before. Returns `false` if it
     /// starts without that state.
-    fn follow(&mut self, old: &Self, path_rules: PathRules) -> bool {
+    fn follow(&mut self, old: &Self, path_rules: PathRules, now: Timestamp) -> bool {
         let (rule, before) = (&self.rule, &old.rule);
         let is_shared = rule.key.is_shared();
         if !rule.key.is_same(&before.key) || !is_shared && rule.keys != before.keys {
@@ -69,7 +75,7 @@ impl Active {
         }
         // A store keeps the state of its limits itself.
         if rule.store.is_none() {
-            self.follow_limits(old, path_rules);
+            self.follow_limits(old, path_rules, now);
         }
         if self.rule.thresholds == old.rule.thresholds {
             self.activity.clone_from(&old.activity);
@@ -78,7 +84,7 @@ impl Active {
     }
 
     /// Goes on with the state of the limits of `old`.
-    fn follow_limits(&mut self, old: &Self, path_rules: PathRules) {
+    fn follow_limits(&mut self, old: &Self, path_rules: PathRules, now: Timestamp) {
         let (rule, before) = (&self.rule, &old.rule);
         let is_shared = rule.key.is_shared();
         let keeps_penalty = rule.penalty == before.penalty;
@@ -96,9 +102,13 @@ impl Active {
             (penalty, is_held),
             path_rules,
         );
-        if let (Some(new), Some(old)) = (&mut self.overrides, &old.overrides) {
-            let keys = (&*before.overrides, &*rule.overrides);
-            new.follow(old, keys, keeps);
-        }
+        Overrides::follow(
+            &mut self.overrides,
+            old.overrides.as_deref(),
+            (&rule.limits, &self.store),
+            keeps,
+            now,
+        );
+        self.is_plain &= self.overrides.is_none();
     }
 }

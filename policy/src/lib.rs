@@ -90,7 +90,7 @@
 //!   the file. With `json`, `Imported` reads the files of other systems.
 //! - `tracing`: `DecisionLog`, events of decisions for subscribers of the crate `tracing`, with a
 //!   limit on those of denials.
-//! - `metrics`: `Metrics`, five instruments for recorders of the crate `metrics`.
+//! - `metrics`: `Metrics`, six instruments for recorders of the crate `metrics`.
 //! - `live`: `LivePolicy`, which is replaced while it decides, and `RuleSource`; with `toml` or
 //!   `json`, `FileSource`.
 //! - `queue`: requests that wait for permits, by `Policy::acquire` and `Policy::blocking_acquire`.

@@ -1,12 +1,14 @@
 //! One limit of a rule: what it allows, and the limiter that keeps it.
 
 use core::fmt;
+#[cfg(feature = "live")]
+use core::mem;
 use core::str::FromStr;
 use core::time::Duration;
 
 use portcullis_core::{
     Concurrency, ConcurrencyRules, CooldownWindow, FixedWindow, FixedWindowRules, IntoRules, Line,
-    Rate, Refunds, SettingsError, SlidingWindow, TokenBucket, TokenBucketRules,
+    Rate, Refunds, SettingsError, SlidingWindow, TokenBucket, TokenBucketBuilder, TokenBucketRules,
 };
 
 use crate::{MAX_LIMITS, PeriodError, parse_count, parse_period};
@@ -91,7 +93,8 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// `count` permits per `period`.
+    /// `count` permits per `period`. A limit of 0 permits denies every request: see
+    /// [`at_once`](Self::at_once).
     ///
     /// ```
     /// # use core::time::Duration;
@@ -116,6 +119,27 @@ impl Limit {
     }
 
     /// `count` permits at once. They return when the [`Decision`](crate::Decision) is dropped.
+    ///
+    /// A limit of 0, here and in [`per`](Self::per), denies every request, and says
+    /// [`Retry::Never`]: it closes an endpoint, or in an [override](crate::Rule::override_key) one
+    /// client. Such a denial is [`Denied::ExceedsCapacity`]. It takes from no limit, starts no
+    /// [penalty](crate::Rule::penalty), and no request waits for it. If a
+    /// [change](crate::LivePolicy) raises the limit again, what was taken before is still taken;
+    /// meanwhile as much returns as with a limit of 1.
+    ///
+    /// ```
+    /// # use portcullis_core::{Retry, Timestamp};
+    /// # use portcullis_policy::{Key, Limit, Policy, Request, Rule};
+    /// let rule = Rule::new("tenants").key(Key::tier()).limit("100/m".parse()?);
+    /// let policy = Policy::new([rule.override_key(["closed"], [Limit::at_once(0)])]).unwrap();
+    /// let request = Request::new("GET", "/").tier("closed");
+    /// let decision = policy.decide_at(Timestamp::from_secs(1), &request);
+    /// assert_eq!(decision.retry(), Some(Retry::Never));
+    /// # Ok::<(), portcullis_policy::PeriodError>(())
+    /// ```
+    ///
+    /// [`Retry::Never`]: portcullis_core::Retry::Never
+    /// [`Denied::ExceedsCapacity`]: portcullis_core::Denied::ExceedsCapacity
     ///
     /// ```
     /// # use portcullis_policy::Limit;
@@ -324,6 +348,30 @@ impl Limit {
         self
     }
 
+    /// How many permits a settlement may owe.
+    pub(crate) const fn debt_permits(&self) -> u64 {
+        match self.debt {
+            Some(debt) => debt,
+            None => 0,
+        }
+    }
+
+    /// Whether the limit denies every request.
+    pub(crate) const fn is_closed(&self) -> bool {
+        self.count == 0
+    }
+
+    /// The limit that keeps the state of a limit of 0, which denies before it is asked: the same
+    /// kind, with one permit. So what was taken before the limit was lowered to 0 stays taken.
+    fn opened(&self) -> Option<Self> {
+        self.is_closed().then(|| Self {
+            count: 1,
+            burst: None,
+            initial: None,
+            ..self.clone()
+        })
+    }
+
     /// Whether a debt is set.
     pub(crate) fn has_debt(&self) -> bool {
         self.debt.is_some()
@@ -446,7 +494,8 @@ impl Limit {
     }
 
     /// Returns this limit with its count, its burst and its initial permits multiplied by
-    /// `part / whole`. The results are rounded up, and cut to 64 bits. The period stays.
+    /// `part / whole`. The results are rounded up, and cut to 64 bits. The period stays. A `part` of
+    /// 0 gives a limit of 0, which denies every request.
     ///
     /// # Panics
     ///
@@ -463,6 +512,9 @@ impl Limit {
         self.count = scale(self.count, part, whole);
         self.burst = self.burst.map(|burst| scale(burst, part, whole));
         self.initial = self.initial.map(|initial| scale(initial, part, whole));
+        if self.is_closed() {
+            (self.burst, self.initial) = (None, None);
+        }
         self
     }
 
@@ -479,13 +531,8 @@ impl Limit {
             ..of.clone()
         };
         let kind = |of: &Self| {
-            // Only the count of these may change.
-            let period = match of.algorithm {
-                Algorithm::SlidingWindow { .. } => of.period,
-                Algorithm::WindowFromRequest if of.wait.is_some() => of.period,
-                _ => None,
-            };
-            (of.period.is_some(), of.algorithm, period, of.wait)
+            let algorithm = mem::discriminant(&of.algorithm);
+            (of.period.is_some(), algorithm, of.wait.is_some())
         };
         if settings(self) == settings(before) {
             Some(0)
@@ -500,6 +547,48 @@ impl Limit {
         }
     }
 
+    /// A token bucket with this count, which is the limit's, and a debt.
+    fn bucket(&self, count: u32, period: Duration, debt: u64) -> TokenBucketBuilder {
+        let rate = Rate::new(count, period);
+        let bucket = TokenBucket::builder(rate, self.capacity()).debt(debt);
+        if self.stepwise {
+            bucket.stepwise()
+        } else {
+            bucket
+        }
+    }
+
+    /// The rules of a token bucket that can also owe `owed` permits, which were taken before its
+    /// limit was lowered. The settings were checked.
+    ///
+    /// A bucket whose rate is much lower than before may have no room for them in its word. Then it
+    /// counts time in longer ticks, up to the time in which a permit returns.
+    /// `before` is the tick of the rules before.
+    #[cfg(feature = "live")]
+    pub(crate) fn bucket_owing(&self, owed: u64, before: Duration) -> Option<TokenBucketRules> {
+        if let Some(open) = self.opened() {
+            return open.bucket_owing(owed, before);
+        }
+        let (count, period) = (u32::try_from(self.count).ok()?, self.period?);
+        let bucket = |owed: u64| self.bucket(count, period, owed);
+        let with_room = |owed: u64, tick: Duration| {
+            // A key that moves loses what comes in in a tick, and a part of a permit.
+            let longest = tick.max(before).as_nanos();
+            let in_a_tick = longest * u128::from(count) / period.as_nanos().max(1);
+            let more = u64::try_from(in_a_tick).ok()?.checked_add(2)?;
+            let rules = bucket(owed.checked_add(more)?).tick(tick).rules();
+            rules.ok()
+        };
+        let by_default = |owed: u64| with_room(owed, bucket(owed).rules().ok()?.tick());
+        let longest = u64::try_from(period.as_nanos() / u128::from(count.max(1))).ok()?;
+        let ticks = (11..19).map(|power| 10_u64.pow(power));
+        let mut ticks = ticks.take_while(|&tick| tick <= longest);
+        by_default(owed)
+            .or_else(|| ticks.find_map(|tick| with_room(owed, Duration::from_nanos(tick))))
+            // As much as there is room for.
+            .or_else(|| (1..64).find_map(|half| by_default(owed >> half)))
+    }
+
     /// Chooses the limiter, and checks the settings.
     pub(crate) fn compile(&self) -> Result<Compiled, LimitProblem> {
         let unused = |is_set: bool, setting| {
@@ -509,8 +598,13 @@ impl Limit {
                 Ok(())
             }
         };
-        if self.count == 0 {
-            return Err(LimitProblem::ZeroCount);
+        if let Some(open) = self.opened() {
+            for (setting, value) in [("burst", self.burst), ("initial", self.initial)] {
+                if value.is_some() {
+                    return Err(LimitProblem::Closed(setting));
+                }
+            }
+            return open.compile();
         }
         if self.queue > 0 && !cfg!(feature = "queue") {
             return Err(LimitProblem::NoQueue);
@@ -557,14 +651,8 @@ impl Limit {
         Ok(match self.algorithm {
             Algorithm::TokenBucket => {
                 let count = u32::try_from(self.count).map_err(|_| LimitProblem::LargeCount)?;
-                let rate = Rate::new(count, period);
-                let bucket = TokenBucket::builder(rate, self.capacity());
-                let bucket = if self.stepwise {
-                    bucket.stepwise()
-                } else {
-                    bucket
-                };
-                let rules = bucket.debt(self.debt.unwrap_or(0)).rules()?;
+                let bucket = self.bucket(count, period, self.debt_permits());
+                let rules = bucket.rules()?;
                 let (initial, burst) = (self.initial_permits(), self.capacity());
                 let least = burst.saturating_sub(u32::MAX.into());
                 if !(least..=burst).contains(&initial) {
@@ -785,7 +873,8 @@ pub(crate) enum LimitProblem {
     Settings(SettingsError),
     /// A setting that the algorithm does not have.
     Unused(&'static str),
-    ZeroCount,
+    /// A limit that grants nothing, with permits to begin with.
+    Closed(&'static str),
     ZeroPeriod,
     LargeCount,
     /// The permits of the first decision are too few or too many.
@@ -824,7 +913,11 @@ impl fmt::Display for LimitProblem {
             Self::Initial { least, burst } => {
                 write!(f, "initial must be {least} to {burst}, the burst")
             }
-            Self::ZeroCount => f.write_str("the count must be at least 1"),
+            Self::Closed(setting) => write!(
+                f,
+                "a limit of 0 denies every request: leave {setting} out, or give a count of at \
+                 least 1"
+            ),
             Self::ZeroPeriod => f.write_str("period must be longer than 0"),
             Self::LargeCount => write!(
                 f,

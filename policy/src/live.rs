@@ -57,23 +57,31 @@ use crate::{Policy, RefreshError, RuleSource, Sourced};
 ///   new rate;
 /// - a fixed window, or a window from the first request, with any other count. With another period,
 ///   a new window starts, with the count of the present one;
-/// - a sliding window with another count, up to 16,777,216 or the count that it began with;
-/// - a window from the first request with a [wait](crate::Limit::wait), with another count. What is
-///   taken beyond a lower count is forgotten.
+/// - a sliding window with any other count, period or segments. With another period or other
+///   segments, or with a count beyond 16,777,216 and the largest one so far, what is taken counts
+///   as taken at the change;
+/// - a window from the first request with a [wait](crate::Limit::wait), with any other count,
+///   period or wait. If more is taken than the new count, requests are denied until the window
+///   ends, whatever limit follows. With another period or wait, a new window starts, with the count
+///   of the present one. A wait that is in force keeps its end.
 ///
 /// So a raised limit counts at once: of a burst of 5 that becomes 8, 3 more permits are available.
-/// These start without any permits taken: a limit with a wait whose period or wait changes, a
-/// sliding window with another period or other segments, and a limit with another algorithm. A
-/// penalty of another length starts without any key in a penalty. Overrides are limits of one key:
-/// they keep their state as the limits of a rule do. To start a rule without its state, give it
-/// another name.
+/// What is taken beyond a lower limit is not granted again when the limit is raised: after 40 of
+/// 40, a limit of 5 and another one of 40 grant nothing. A limit with another algorithm starts
+/// without any permits taken. A penalty of another length starts without any key in a penalty. To
+/// start a rule without its state, give it another name.
+///
+/// An [override](crate::Rule::override_key) is a limit of one key. If it is added, changed or
+/// removed, the key keeps what it has taken, as if its limits had changed in place: also where the
+/// rule had other limits for it before. Permits that are in use at once when an override is added
+/// stay with the rule, and its penalty does too. The state of a key whose override was removed
+/// takes the memory of an override, until a change finds that all its permits have returned.
 ///
 /// A [hold](Policy::hold_at) that began before a change is settled after it: an excess is charged
 /// to the new limits. It returns nothing to limits that have changed since. It also returns nothing
 /// to token buckets and windows without a wait if another one of them in the same rule has changed,
-/// or was added or removed, because they share a table. In a rule with a
-/// [hold](crate::Rule::hold), a token bucket owes no more than its own debt: what is taken beyond a
-/// lower burst and the debt is forgotten.
+/// or was added or removed, because they share a table. An excess uses the
+/// [debt](crate::Limit::debt) of a token bucket only, not what it owes since its burst was lowered.
 ///
 /// A rule whose [thresholds](crate::Rule::threshold) do not change keeps its activity, and the
 /// holds of its decisions. If any of its thresholds changes, all of them start without activity.
@@ -98,9 +106,11 @@ use crate::{Policy, RefreshError, RuleSource, Sourced};
 ///   policy, also in a token bucket or a window that the change added to others. If such a limit
 ///   denies, the answer is [`Denied::Crowded`](portcullis_core::Denied::Crowded). A token bucket or
 ///   a window that the change removed denies no more, if another one of its rule keeps its state.
-/// - **No count is lost**, with one exception. If a limit denies, the decision gives back the
+/// - **No count is lost**, with two exceptions. If a limit denies, the decision gives back the
 ///   permits that it had taken from other limits of the rule. If their key moves at that moment,
-///   these permits may return by time instead.
+///   these permits may return by time instead. And a decision by the policy before about a key that
+///   gets its first override counts in the rule's tables if it is made at the end of the change or
+///   later: at most one for each thread that is in a decision at that moment.
 /// - **No needless wait.** Decisions do not wait for a change. A change waits for no decision, only
 ///   for a claim of a slot, a few instructions. A key that moves while it is decided may be denied
 ///   with [`Denied::Crowded`](portcullis_core::Denied::Crowded).
@@ -316,7 +326,7 @@ impl LivePolicy {
         if policy.stores().names().next().is_none() {
             policy.stores = before.policy.stores.clone();
         }
-        let kept = policy.follow(&before.policy);
+        let kept = policy.follow(&before.policy, now);
         before.policy.hand_over(&policy, now);
         let names = |policy: &Policy| -> Vec<Box<str>> {
             policy.rules().map(|rule| rule.name().into()).collect()

@@ -14,20 +14,21 @@ use ::metrics::{
     Counter, Gauge, Histogram, Label, Unit, counter, describe_counter, describe_gauge,
     describe_histogram, gauge, histogram,
 };
-use portcullis_core::Timestamp;
+use portcullis_core::{Denied, Timestamp};
 
 #[cfg(feature = "queue")]
 use crate::{Acquiring, QueuedDecision};
-use crate::{Decision, Policy};
+use crate::{Decision, Outcome, Policy};
 
 const REQUESTS: &str = "portcullis.requests";
 const ACTIVE: &str = "portcullis.active_request_leases";
 const LEASE: &str = "portcullis.request_lease.duration";
 const QUEUED: &str = "portcullis.queued_requests";
+const FULL: &str = "portcullis.full_tables";
 const IN_QUEUE: &str = "portcullis.request.time_in_queue";
 
-/// Five instruments of the crate `metrics` for the decisions of a [`Policy`]. They mean what those
-/// of ASP.NET Core's rate limiting mean.
+/// Six instruments of the crate `metrics` for the decisions of a [`Policy`]. Five of them mean what
+/// those of ASP.NET Core's rate limiting mean.
 ///
 /// | instrument | kind, unit | labels | what it measures | in ASP.NET Core |
 /// |---|---|---|---|---|
@@ -36,6 +37,7 @@ const IN_QUEUE: &str = "portcullis.request.time_in_queue";
 /// | `portcullis.request_lease.duration` | histogram, s | `policy` | how long leases were held | `aspnetcore.rate_limiting.request_lease.duration` |
 /// | `portcullis.queued_requests` | gauge | `policy` | requests that wait in a queue | `aspnetcore.rate_limiting.queued_requests` |
 /// | `portcullis.request.time_in_queue` | histogram, s | `policy`, `result` | how long requests waited in a queue | `aspnetcore.rate_limiting.request.time_in_queue` |
+/// | `portcullis.full_tables` | counter | `policy` | requests that were denied because a table had no room for their key: see [`Rule::keys`](crate::Rule::keys) | |
 ///
 /// - A lease is here an allowed [`Decision`], from the decision to its end.
 /// - `policy` is the name of the rule that decided. It is left out if no rule did.
@@ -70,7 +72,7 @@ pub struct Metrics {
     without_rule: RuleMetrics,
 }
 
-/// The five instruments of one rule in [`Metrics`], or those without the label `policy`. Clones
+/// The instruments of one rule in [`Metrics`], or those without the label `policy`. Clones
 /// share them.
 ///
 /// For a limit that no policy has, such as a limiter in code:
@@ -117,6 +119,7 @@ struct OfRule {
     active: Gauge,
     lease: Histogram,
     queued: Gauge,
+    full: Counter,
 }
 
 impl OfRule {
@@ -132,6 +135,7 @@ impl OfRule {
             active: gauge!(ACTIVE, labels(None)),
             lease: histogram!(LEASE, labels(None)),
             queued: gauge!(QUEUED, labels(None)),
+            full: counter!(FULL, labels(None)),
         }
     }
 }
@@ -146,6 +150,7 @@ fn describe() {
         Unit::Seconds,
         "How long requests waited in a queue."
     );
+    describe_counter!(FULL, Unit::Count, "Requests that a full table denied.");
 }
 
 impl RuleMetrics {
@@ -256,6 +261,13 @@ impl Metrics {
     /// ```
     pub fn decided(&self, decision: &Decision<'_>) -> MeasuredLease {
         let of_rule = self.of(decision);
+        if let Outcome::Denied {
+            denied: Denied::Crowded { .. },
+            ..
+        } = decision.outcome()
+        {
+            of_rule.0.full.increment(1);
+        }
         of_rule.decided_at(decision.decided_at(), decision.is_allowed())
     }
 

@@ -6,6 +6,18 @@
 //!                          +-----> the address in the tables of the rule
 //! ```
 //!
+//! An override changes the limits of one key, so a [change](crate::LivePolicy) that adds or removes
+//! one keeps what the key has taken, as if the limits had changed in their place:
+//!
+//! ```text
+//! added      the key's state in the rule's tables is copied, and goes on under the new limits
+//! removed    the key keeps a store of its own, with the limits of the rule: it is *former*
+//! changed    the store goes on; also from a former one
+//! ```
+//!
+//! A former override ends at the first change that finds its key idle. From then on the key is in
+//! the rule's tables again: what it has taken there, before it was overridden, is still there.
+//!
 //! A key is found by its hash of 64 bits. The hasher is that of the rule's tables and has a random
 //! key, so no client can choose a key with the hash of another one.
 
@@ -27,10 +39,11 @@ use crate::store::Store;
 use crate::{Key, Limit, PathRules};
 
 /// The overrides of a rule.
+#[derive(Default)]
 pub(crate) struct Overrides {
     /// The index in `all`.
     by_key: HashMap<KeyHash, u32, RandomState>,
-    all: Box<[Override]>,
+    all: Vec<Override>,
 }
 
 /// The limits of one key, and their state.
@@ -42,6 +55,11 @@ pub(crate) struct Override {
     /// The index of the override before whose state this one goes on with.
     #[cfg(feature = "live")]
     follows: Option<u32>,
+    /// A store with the limits of the rule, for the state of a key that was not overridden.
+    #[cfg(feature = "live")]
+    from_rule: Option<Box<Store>>,
+    /// Whether the override was removed: the limits are those of the rule.
+    pub(crate) is_former: bool,
 }
 
 /// The memory of an override besides its tables, in bytes: about that of one with one limit.
@@ -119,41 +137,94 @@ impl Overrides {
                 store,
                 #[cfg(feature = "live")]
                 follows: None,
+                #[cfg(feature = "live")]
+                from_rule: None,
+                is_former: false,
             });
         }
-        Some(Box::new(Self {
-            by_key,
-            all: all.into(),
-        }))
+        Some(Box::new(Self { by_key, all }))
     }
 
-    /// Goes on with the state of the overrides `old` for the same keys. `keys` are the settings
-    /// before and now. For `keeps`, see [`Store::followed_by`].
+    /// Goes on with the state of the keys: of the overrides `old`, and of the rule that has these
+    /// limits and this store now. For `keeps`, see [`Store::followed_by`].
     #[cfg(feature = "live")]
     pub(crate) fn follow(
-        &mut self,
-        old: &Self,
-        (before, now): (&[KeyOverride], &[KeyOverride]),
+        this: &mut Option<Box<Self>>,
+        old: Option<&Self>,
+        (rule, store): (&[Limit], &Store),
         keeps: (bool, bool),
+        now: Timestamp,
     ) {
-        let by_key: HashMap<_, _> = before.iter().map(|one| &one.key).zip(0..).collect();
-        for (this, settings) in self.all.iter_mut().zip(now) {
-            this.follows = by_key.get(&settings.key).copied();
-            if let Some(old) = this.follows.and_then(|index| old.get(index)) {
+        let penalty = store.penalty();
+        for (hash, index) in this.as_deref().map(Self::keys).unwrap_or_default() {
+            let Some(this) = this
+                .as_mut()
+                .and_then(|this| this.all.get_mut(index as usize))
+            else {
+                continue;
+            };
+            let penalty = this.store.penalty();
+            this.follows = old.and_then(|old| old.by_key.get(&hash).copied());
+            if let Some(old) = this.follows.and_then(|index| old?.get(index)) {
                 let limits = (&*old.limits, &*this.limits);
-                let penalty = this.store.penalty();
                 this.store = old.store.followed_by(limits, penalty, keeps, None);
-                this.at = this.store.locate_shared();
+            } else if this.at.is_some() {
+                let from_rule = Box::new(store.alone());
+                let limits = (rule, &*this.limits);
+                this.store = from_rule.followed_by(limits, penalty, (false, keeps.1), None);
+                this.from_rule = Some(from_rule);
             }
+            this.at = this.store.locate_shared();
+        }
+        for (hash, index) in old.iter().flat_map(|old| old.keys()) {
+            let is_known = |this: &Self| this.by_key.contains_key(&hash);
+            let former = old.and_then(|old| old.get(index));
+            let Some((former, at)) = former.and_then(|former| Some((former, former.at?))) else {
+                continue;
+            };
+            if rule.is_empty()
+                || this.as_deref().is_some_and(is_known)
+                || former.store.is_idle(at, now)
+            {
+                continue;
+            }
+            let limits = (&*former.limits, rule);
+            let store = former.store.followed_by(limits, penalty, keeps, None);
+            let this = this.get_or_insert_default();
+            this.by_key.insert(hash, this.all.len() as u32);
+            this.all.push(Override {
+                limits: rule.into(),
+                at: store.locate_shared(),
+                store,
+                follows: Some(index),
+                from_rule: None,
+                is_former: true,
+            });
         }
     }
 
-    /// Hands the state over to `to`, which [follows](Self::follow) these overrides.
+    /// The hashes of the keys, and the indices of their overrides.
     #[cfg(feature = "live")]
-    pub(crate) fn hand_over(&self, to: &Self, now: Timestamp) {
-        for new in &to.all {
-            if let Some(old) = new.follows.and_then(|index| self.get(index)) {
+    fn keys(&self) -> Vec<(KeyHash, u32)> {
+        let keys = self.by_key.iter();
+        keys.map(|(&hash, &index)| (hash, index)).collect()
+    }
+
+    /// Hands the state of the keys over to `to`, which [follow](Self::follow) the overrides `this`.
+    /// `store` has the state of the rule now.
+    #[cfg(feature = "live")]
+    pub(crate) fn hand_over(this: Option<&Self>, store: &Store, to: &Self, now: Timestamp) {
+        for (hash, index) in to.keys() {
+            let Some(new) = to.get(index) else {
+                continue;
+            };
+            if let Some(old) = new.follows.and_then(|index| this?.get(index)) {
                 old.store.hand_over(&new.store, now);
+            } else if let (Some(from_rule), Some(from)) =
+                (&new.from_rule, store.locate_hashed(hash))
+            {
+                store.copy_key(from, from_rule, now);
+                from_rule.hand_over(&new.store, now);
             }
         }
     }

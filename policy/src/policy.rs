@@ -12,7 +12,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use portcullis_core::{Address, Denied, Detail, FixedWindowRules, Retry, Timestamp};
 
-use crate::conditions::parse_network;
+use crate::conditions::{is_token, parse_network};
 use crate::key::{KeyOf, Text};
 use crate::limit::{
     Compiled, all_bytes, all_bytes_per_key, bytes_per_key, compile_all, table_bytes,
@@ -93,7 +93,7 @@ pub(crate) struct Active {
     /// The limits as a counter store has them, if their state is in one.
     pub(crate) stored: Option<Box<StoredLimits>>,
     /// Whether the rule has neither overrides nor a queue nor a store.
-    is_plain: bool,
+    pub(crate) is_plain: bool,
 }
 
 /// What a rule says to a request.
@@ -1071,6 +1071,7 @@ fn plan<'r>(rule: &'r Rule, path_rules: PathRules, errors: &mut Vec<RuleError>) 
         );
         refuse("keys".into(), problem);
     }
+    check_headers(rule, errors);
     let mut exempt_networks = Vec::new();
     for text in &rule.exempt_networks {
         match parse_network(text) {
@@ -1109,6 +1110,33 @@ fn plan<'r>(rule: &'r Rule, path_rules: PathRules, errors: &mut Vec<RuleError>) 
         thresholds,
         exempt_networks,
         bytes: bytes.saturating_add(of_overrides),
+    }
+}
+
+/// Refuses names of header fields that no request can have.
+fn check_headers(rule: &Rule, errors: &mut Vec<RuleError>) {
+    let mut refuse = |setting: &str, text: &Text| {
+        let names: &[Box<str>] = match text {
+            Text::Header(name) => core::slice::from_ref(name),
+            Text::FirstHeader(names) => names,
+            _ => &[],
+        };
+        for name in names.iter().filter(|name| !is_token(name)) {
+            errors.push(RuleError {
+                rule: rule.name.clone(),
+                setting: setting.into(),
+                value: Some(name.to_string()),
+                problem: "is not the name of a header field, such as `X-Api-Key`: write letters, \
+                          digits and hyphens, without blanks and colons"
+                    .into(),
+            });
+        }
+    };
+    for text in rule.key.texts() {
+        refuse("key", text);
+    }
+    for (text, _) in &rule.exempt {
+        refuse("exempt_headers", text);
     }
 }
 
@@ -1245,9 +1273,11 @@ pub enum Outcome {
     Allowed,
     /// Denied by a limit of the rule.
     Denied {
-        /// The index of the limit, or `None` if a penalty is in force.
+        /// The index of the limit, or `None` if a penalty is in force, or the table of the penalty
+        /// has no room for the key.
         limit: Option<usize>,
-        /// Why the limit denied.
+        /// Why the limit denied. [`Denied::Crowded`] if a table of the rule has no room for the key:
+        /// see [`Rule::keys`].
         denied: Denied,
     },
     /// Denied: the rule's key has the address of the client, and the [`Request`] has none. The
@@ -1497,7 +1527,9 @@ impl<'p> Decision<'p> {
     /// # Ok::<(), portcullis_policy::PeriodError>(())
     /// ```
     pub fn is_overridden(&self) -> bool {
-        self.place.is_some_and(|place| place.instead.is_some())
+        let instead = self.place.and_then(|place| place.instead);
+        let instead = instead.and_then(|index| self.active()?.instead(index));
+        instead.is_some_and(|instead| !instead.is_former)
     }
 
     /// Returns the index of the rule that decided, in [`Policy::rules`].
@@ -1679,7 +1711,7 @@ pub enum Considered<'p> {
     },
     /// The rule applies.
     Limits {
-        /// Whether a penalty denies all requests of this key.
+        /// Whether a penalty denies all requests of this key, or its table has no room for it.
         is_penalized: bool,
         /// The limits of this key: those of the rule, or of one of its overrides.
         limits: &'p [Limit],

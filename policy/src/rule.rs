@@ -272,8 +272,12 @@ impl Rule {
     }
 
     /// Sets how many keys can be in use at once. Default 1,000. A key is in use while it has taken
-    /// permits that have not returned. If there are more, some new ones are denied: the tables of a
-    /// rule have a fixed size, so that no one can push the key of another client out.
+    /// permits that have not returned, and while its [penalty](Self::penalty) is in force. If there
+    /// are more, some new ones are denied: the tables of a rule have a fixed size, so that no one
+    /// can push the key of another client out. The answer is then
+    /// [`Denied::Crowded`](portcullis_core::Denied::Crowded), and
+    /// [`Statistics`](crate::Statistics), the metrics and the events count it apart. A
+    /// [threshold](Self::threshold) denies nothing: a report of a key without room returns `false`.
     ///
     /// # Cost
     ///
@@ -354,7 +358,8 @@ impl Rule {
 
     /// Sets a penalty: after a denial by one of the limits, all requests with the same key are
     /// denied for this time, or up to a ten-thousandth longer. Denials in that time do not extend
-    /// it.
+    /// it. Set [`keys`](Self::keys) so that there is room for all clients that are denied within
+    /// this time: while the table of the penalty has no room for a key, the key is denied.
     ///
     /// # Cost
     ///

@@ -116,8 +116,8 @@ pub struct RuleCounts {
     pub by_limit: Vec<u64>,
     /// Requests that a penalty denied.
     pub penalized: u64,
-    /// Requests that were denied because the table of the rule had no room for their key: see
-    /// [`Rule::keys`](crate::Rule::keys).
+    /// Requests that were denied because a table of the rule, of a limit or of the penalty, had no
+    /// room for their key: see [`Rule::keys`](crate::Rule::keys).
     pub crowded: u64,
 }
 
@@ -304,11 +304,11 @@ impl Statistics {
             Outcome::Stored => return,
             Outcome::Exempt => return add(&counts.exempt),
             Outcome::NoAddress | Outcome::Unidentified => add(&counts.unidentified),
-            Outcome::Denied { limit: None, .. } => add(&counts.penalized),
             Outcome::Denied {
                 denied: Denied::Crowded { .. },
                 ..
             } => add(&counts.crowded),
+            Outcome::Denied { limit: None, .. } => add(&counts.penalized),
             Outcome::Denied {
                 limit: Some(limit), ..
             } => add(&counts.by_limit[limit]),

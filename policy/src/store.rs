@@ -21,6 +21,12 @@
 //!
 //! A penalty is a window of one permit that the first denial opens and takes from. While it is
 //! open, the key is denied.
+//!
+//! A table has a fixed size. All tables of limits and of penalties *fail closed*: a key for which
+//! one of them has no room is denied with [`Denied::Crowded`], which statistics, metrics and events
+//! count as such. A limit says which one it is; the penalty says none. The tables of
+//! [thresholds](crate::thresholds) decide nothing, and *report*: a report of such a key returns
+//! that it was not counted.
 
 #[cfg(feature = "live")]
 mod moves;
@@ -363,7 +369,7 @@ impl Table {
                 period,
                 segments,
             } => {
-                let window = || sliding(count, period, segments);
+                let window = || sliding(count, period, segments, SLIDING_ROOM);
                 Self::Sliding(Box::new(limiters(lines(), hasher, window)))
             }
         }
@@ -391,13 +397,19 @@ impl Table {
         }
     }
 
-    /// Takes up to `n` more permits of each limit. A token bucket may owe them. Returns how many
-    /// all limits could take.
-    fn charge_key(&self, at: Address, now: Timestamp, n: u32) -> u32 {
+    /// Takes up to `n` more permits of each limit. A token bucket may owe as many as `debts` says,
+    /// in the order of the limits. Returns how many all limits could take.
+    ///
+    /// The rules of a bucket may allow a larger debt, for what was taken before its limit was
+    /// lowered: see [`moves`].
+    fn charge_key(&self, at: Address, now: Timestamp, n: u32, debts: &[u64]) -> u32 {
         match self {
-            Self::Bucket(table) => table.charge_at(at, now, n),
+            Self::Bucket(table) => {
+                let debt = debts.first().copied().unwrap_or(0);
+                table.charge_at(at, now, n, debt)
+            }
             Self::Several(table) => {
-                let charged = table.charge_each_at(at, now, n);
+                let charged = table.charge_each_at(at, now, n, debts);
                 let limits = table.rules().iter().count();
                 charged.into_iter().take(limits).min().unwrap_or(n)
             }
@@ -447,10 +459,10 @@ pub(crate) fn limiters<L>(
 /// The largest limit of a sliding window for which there is room, so that a change can raise it.
 const SLIDING_ROOM: u64 = 1 << 24;
 
-/// A sliding window with settings that were checked.
-fn sliding(count: u64, period: Duration, segments: u32) -> Sliding {
+/// A sliding window with settings that were checked, and room for a limit of `most`.
+fn sliding(count: u64, period: Duration, segments: u32, most: u64) -> Sliding {
     let builder = Sliding::builder(count, period, segments);
-    let roomy = builder.max_limit(count.max(SLIDING_ROOM)).build();
+    let roomy = builder.max_limit(count.max(most)).build();
     // If the segments are short, there may be no room.
     roomy.unwrap_or_else(|_| Sliding::new(count, period, segments))
 }
@@ -464,6 +476,29 @@ pub(crate) fn lines_for(keys: Option<usize>) -> Lines {
 fn lines_of(keys: Option<usize>, limits: usize) -> Lines {
     Line::for_keys_of(keys.unwrap_or(1), limits).into()
 }
+
+/// The limits of 0, a bit for each.
+fn closed(limits: &[Limit]) -> u32 {
+    let bits = (0..MAX_LIMITS).zip(limits);
+    bits.filter(|(_, limit)| limit.is_closed())
+        .fold(0, |all, (index, _)| all | 1 << index)
+}
+
+/// How many permits settlements may owe of each limit.
+fn debts(limits: &[Limit]) -> Box<[u64]> {
+    limits.iter().map(Limit::debt_permits).collect()
+}
+
+/// For each limit, how many permits of a token bucket can be in use.
+#[cfg(feature = "live")]
+fn most_in_use(limits: &[Limit]) -> impl Iterator<Item = u64> {
+    limits
+        .iter()
+        .map(|limit| limit.capacity().saturating_add(limit.debt_permits()))
+}
+
+/// As [`debts`], of the limits of one table.
+type Debts = [u64; MAX_LIMITS];
 
 /// Where the state of a limit is: the index of its table, and its index among the limits of that.
 #[derive(Clone, Copy)]
@@ -508,6 +543,12 @@ pub(crate) struct Store {
     tables: Box<[Table]>,
     /// For each limit, where its state is.
     seats: Box<[Seat]>,
+    /// For each limit, how many permits settlements may owe.
+    debts: Box<[u64]>,
+    /// For each limit, how many permits of a token bucket can be in use, also since a time when the
+    /// limit was higher.
+    #[cfg(feature = "live")]
+    most: Box<[u64]>,
     /// For each limit, the same as for the limit whose state it goes on with.
     #[cfg(feature = "live")]
     ids: Box<[moves::Id]>,
@@ -516,7 +557,9 @@ pub(crate) struct Store {
     moves: Box<[moves::Moves]>,
     penalty: Option<Words<FixedWindowRules>>,
     starts: Starts,
-    /// Whether something comes before a take: a penalty, or the start of a limit.
+    /// The limits of 0, a bit for each: they deny every request.
+    closed: u32,
+    /// Whether something comes before a take: a penalty, the start of a limit, or a limit of 0.
     is_guarded: bool,
     /// The hasher of all tables.
     hasher: RandomState,
@@ -531,7 +574,7 @@ pub(crate) struct Store {
 /// Why a store denies.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StoreDenied {
-    /// `None` for the penalty.
+    /// `None` for the penalty, or for its table, if the key has no room in it.
     pub(crate) limit: Option<usize>,
     pub(crate) denied: Denied,
 }
@@ -579,8 +622,12 @@ impl Store {
             moves: tables.iter().map(|_| moves::Moves::default()).collect(),
             releases: releases(&tables),
             tables: tables.into(),
+            debts: debts(limits),
+            #[cfg(feature = "live")]
+            most: most_in_use(limits).collect(),
             seats,
-            is_guarded: penalty.is_some() || !starts.is_empty(),
+            is_guarded: penalty.is_some() || !starts.is_empty() || closed(limits) != 0,
+            closed: closed(limits),
             penalty: penalty.map(|rules| words(rules, lines_for(keys), hasher.clone())),
             starts,
             hasher,
@@ -726,17 +773,29 @@ impl Store {
             if matches!(table, Table::AtOnce(_)) {
                 continue;
             }
-            let charged = table.charge_key(at, now, n);
+            let charged = table.charge_key(at, now, n, &self.debts_of(index));
             #[cfg(feature = "live")]
             let charged = match self.moved(at, index) {
-                Some(moved) => charged + moved.table.charge_key(at, now, n - charged),
+                Some(moved) => {
+                    let rest = n - charged;
+                    charged + moved.table.charge_key(at, now, rest, &moved.debts)
+                }
                 None => charged,
             };
-            #[cfg(not(feature = "live"))]
-            let _ = index;
             least = least.min(charged);
         }
         least
+    }
+
+    /// How many permits settlements may owe of the limits of a table, in its order.
+    fn debts_of(&self, table: usize) -> Debts {
+        let limits = self.seats.iter().zip(&self.debts);
+        let of_table = limits.filter(|(seat, _)| seat.table == table);
+        let mut debts = Debts::default();
+        for (seat, &debt) in of_table {
+            debts[seat.nth] = debt;
+        }
+        debts
     }
 
     /// The refunds of the group of a key.
@@ -937,10 +996,7 @@ impl Store {
         if self.is_guarded
             && let Some(denied) = self.before_take(at, now, n)
         {
-            return Err(StoreDenied {
-                limit: None,
-                denied,
-            });
+            return Err(denied);
         }
         take().map_err(|(limit, denied)| {
             // A request for more than a limit can ever grant, or one that finds no slot, is no use
@@ -958,14 +1014,24 @@ impl Store {
         })
     }
 
-    /// What comes before a take of a store that is guarded. Returns the denial by the penalty, if
-    /// it is in force.
+    /// What comes before a take of a store that is guarded. Returns the denial by a limit of 0, or
+    /// by the penalty, if it is in force.
     #[inline]
-    fn before_take(&self, at: Address, now: Timestamp, n: u32) -> Option<Denied> {
+    fn before_take(&self, at: Address, now: Timestamp, n: u32) -> Option<StoreDenied> {
+        if self.closed != 0 {
+            return Some(StoreDenied {
+                limit: Some(self.closed.trailing_zeros() as usize),
+                denied: closed_to(n),
+            });
+        }
         if !self.starts.is_empty() {
             self.begin(at, now);
         }
-        penalized(self.penalty.as_ref()?, at, now, n)
+        let denied = penalized(self.penalty.as_ref()?, at, now, n)?;
+        Some(StoreDenied {
+            limit: None,
+            denied,
+        })
     }
 
     /// Whether permits return by release.
@@ -1009,15 +1075,21 @@ impl Store {
                 });
                 self.after_penalty(all, at, now)
             }
-            (denied, _) => by.limit.map_or(Retry::Never, |limit| {
-                self.with(at, limit, |key, _| key.retry(denied))
-            }),
+            (denied, penalty) => match (by.limit, penalty) {
+                (Some(limit), _) => self.with(at, limit, |key, _| key.retry(denied)),
+                (None, Some(penalty)) => Key::at(penalty, at).retry(denied),
+                (None, None) => Retry::Never,
+            },
         }
     }
 
     /// When the key is allowed again after a denial, by the `details` of its limits.
     pub(crate) fn retry_explained(&self, at: Address, by: StoreDenied, details: &Details) -> Retry {
-        let (Denied::Exhausted { now, .. } | Denied::Crowded { now, .. }) = by.denied else {
+        let (
+            StoreDenied { limit: Some(_), .. },
+            Denied::Exhausted { now, .. } | Denied::Crowded { now, .. },
+        ) = (by, by.denied)
+        else {
             // A penalty, or a request that no limit can ever grant.
             return self.retry(at, by);
         };
@@ -1042,7 +1114,15 @@ impl Store {
         if let Some(detail) = self.detail_before(limit, now, n) {
             return detail;
         }
-        self.with(at, limit, |key, nth| key.explain_nth(nth, now, n))
+        let detail = self.with(at, limit, |key, nth| key.explain_nth(nth, now, n));
+        if self.closed & 1 << limit == 0 {
+            return detail;
+        }
+        let mut closed = detail;
+        closed.decision = Err(closed_to(n));
+        (closed.available, closed.capacity, closed.retry) = (0, 0, Retry::Never);
+        closed.full_again = Retry::Never;
+        closed
     }
 
     /// Asks the limit of a key, in the table that has the key's state. Passes the limiter in that
@@ -1060,6 +1140,9 @@ impl Store {
 
     /// When a limit has all its permits back, if no more are taken.
     pub(crate) fn full_at(&self, at: Address, limit: usize, now: Timestamp) -> Retry {
+        if self.closed & 1 << limit != 0 {
+            return Retry::Never;
+        }
         self.with(at, limit, |key, nth| {
             let capacity = match &key {
                 KeyLimit::Several(_) => key.explain_nth(nth, now, 0).capacity,
@@ -1070,7 +1153,7 @@ impl Store {
         })
     }
 
-    /// Whether a penalty is in force.
+    /// Whether a penalty is in force, or its table has no room for the key.
     pub(crate) fn is_penalized(&self, at: Address, now: Timestamp) -> bool {
         let penalty = self.penalty.as_ref();
         penalty.is_some_and(|penalty| penalized(penalty, at, now, 1).is_some())
@@ -1111,7 +1194,16 @@ pub(crate) fn hold_rules(length: Duration) -> Result<FixedWindowRules, SettingsE
         .rules()
 }
 
-/// A penalty that finds no slot is not in force.
+/// The denial by a limit of 0.
+fn closed_to(permits: u32) -> Denied {
+    Denied::ExceedsCapacity {
+        permits,
+        capacity: 0,
+    }
+}
+
+/// The denial by a penalty that is in force. A key for which the table of the penalty has no room is
+/// denied, too: its penalty could not be put in force.
 #[inline]
 fn penalized(
     penalty: &Words<FixedWindowRules>,
@@ -1120,8 +1212,9 @@ fn penalized(
     n: u32,
 ) -> Option<Denied> {
     match Key::at(penalty, at).peek_at(now, 1) {
-        Err(Denied::Exhausted { .. }) => Some(Denied::Penalized { now, permits: n }),
-        _ => None,
+        Ok(()) => None,
+        Err(Denied::Crowded { .. }) => Some(Denied::Crowded { now, permits: n }),
+        Err(_) => Some(Denied::Penalized { now, permits: n }),
     }
 }
 

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use portcullis_core::{Denied, FixedWindow, Limiter, Rate, Retry, Timestamp, TokenBucket};
 use portcullis_policy::{
     Algorithm, Conditions, Considered, Fields, Key, Kind, Limit, OnMissing, Outcome, PathError,
-    PathRules, Policy, Request, Rule,
+    PathRules, Policy, Request, Rule, Statistics,
 };
 use proptest::prelude::*;
 
@@ -592,7 +592,7 @@ fn all_wrong_settings_are_reported_with_rule_and_setting() {
             .keys(0)
             .penalty(Duration::ZERO),
         Rule::new("b")
-            .limit(limit("0/s"))
+            .limit(limit("1/0s"))
             .limit(Limit::per(1, Duration::ZERO))
             .limit(limit("5/s").wait(Duration::from_secs(1)))
             .limit(limit("5/s").algorithm_of(Algorithm::SlidingWindow { segments: 65 }))
@@ -831,5 +831,164 @@ fn a_penalty_does_not_come_back_while_its_key_is_not_used() {
                 "{seconds} s, after {later} s"
             );
         }
+    }
+}
+
+/// Each address exceeds its limit once. There are more than the table of the penalty has room for.
+#[test]
+fn a_penalty_without_room_denies_and_says_so() {
+    const CLIENTS: u32 = 6_000;
+    let rule = Rule::new("login").key(Key::address()).limit(limit("1/s"));
+    let policy = policy([rule.penalty(Duration::from_mins(10))]);
+    let statistics = Statistics::new(&policy);
+    let decide = |now, client: u32| {
+        let address = core::net::Ipv4Addr::from(client).into();
+        let request = GET.address(address);
+        let decision = statistics.decide_at(&policy, now, &request);
+        (decision.outcome(), decision.retry())
+    };
+    let mut crowded = 0;
+    for client in 0..CLIENTS {
+        // The limits are idle again after a second, so that only the penalties stay in use.
+        let now = at(1_000 + u64::from(client) / 100);
+        for _ in 0..2 {
+            let (outcome, retry) = decide(now, client);
+            if let Outcome::Denied {
+                denied: Denied::Crowded { .. },
+                ..
+            } = outcome
+            {
+                assert!(matches!(retry, Some(Retry::After(_))), "{retry:?}");
+                crowded += 1;
+            }
+        }
+    }
+    assert!(crowded > 0, "some of the last find no room");
+    let (mut penalized, mut full) = (0, 0);
+    for client in 0..CLIENTS {
+        match decide(at(1_200), client).0 {
+            Outcome::Denied {
+                limit: None,
+                denied: Denied::Penalized { .. },
+            } => penalized += 1,
+            Outcome::Denied {
+                limit: None,
+                denied: Denied::Crowded { .. },
+            } => full += 1,
+            other => panic!("{client} escapes: {other:?}"),
+        }
+    }
+    assert_eq!(penalized + full, u64::from(CLIENTS));
+    let counts = &statistics.rules()[0];
+    assert_eq!(
+        (counts.penalized, counts.crowded),
+        (penalized, crowded + full)
+    );
+}
+
+#[test]
+fn a_limit_of_0_denies_every_request_for_ever() {
+    let zero = |algorithm| Limit::per(0, Duration::from_secs(1)).algorithm_of(algorithm);
+    let limits = [
+        Limit::at_once(0),
+        zero(Algorithm::TokenBucket),
+        zero(Algorithm::TokenBucket).stepwise(),
+        zero(Algorithm::FixedWindow),
+        zero(Algorithm::WindowFromRequest),
+        zero(Algorithm::WindowFromRequest).wait(Duration::from_secs(3)),
+        zero(Algorithm::SlidingWindow { segments: 3 }),
+        limit("7/s").burst(9).initial(2).scaled(0, 3),
+    ];
+    let b = GET.tier("b");
+    for closed in limits {
+        let name = closed.to_string();
+        let open = || Rule::new("one").key(Key::tier()).limit(limit("5/h"));
+        let rule = open()
+            .penalty(Duration::from_secs(60))
+            .limit(closed.clone());
+        let all = policy([rule]);
+        let one = policy([open().override_key(["b"], [limit("5/h"), closed])]);
+        for (policy, decided) in [(&all, b), (&one, b)] {
+            for now in [at(1), at(2), at(1_000_000)] {
+                for cost in [0, 1, 7] {
+                    let decision = policy.decide_at(now, &decided.cost(cost));
+                    let permits = cost;
+                    let denied = Denied::ExceedsCapacity {
+                        permits,
+                        capacity: 0,
+                    };
+                    let outcome = Outcome::Denied {
+                        limit: Some(1),
+                        denied,
+                    };
+                    assert_eq!(decision.outcome(), outcome, "{name}");
+                    assert_eq!(decision.retry(), Some(Retry::Never), "{name}");
+                    let status = decision.status().unwrap();
+                    assert_eq!((status.index, status.remaining), (1, 0), "{name}");
+                    assert_eq!(status.limit.capacity(), 0, "{name}");
+                    assert_eq!(status.reset, Retry::Never, "{name}");
+                    // The other limit has given nothing away.
+                    let mut all = decision.statuses();
+                    assert_eq!(all.next().unwrap().remaining, 5, "{name}");
+                    let explained = policy.decide_explained_at(now, &decided.cost(cost));
+                    assert_eq!(explained.outcome(), outcome, "{name}");
+                    assert_eq!(explained.decided_by().unwrap().index, 1, "{name}");
+                    assert_eq!(explained.retry(), Some(Retry::Never), "{name}");
+                }
+            }
+            let explained = policy.explain_at(at(3), &b).unwrap();
+            let Considered::Limits {
+                details,
+                is_penalized,
+                ..
+            } = &explained[0].considered
+            else {
+                panic!("the rule applies")
+            };
+            assert!(!is_penalized, "{name}");
+            let detail = &details[1];
+            assert_eq!((detail.available, detail.capacity), (0, 0), "{name}");
+            assert!(
+                detail.decision.is_err() && detail.retry == Retry::Never,
+                "{name}"
+            );
+        }
+        assert!(allows(&one, at(1), &GET.tier("a")), "{name}: another key");
+    }
+}
+
+#[test]
+fn a_limit_of_0_has_no_permits_to_begin_with() {
+    let refused = |limit| {
+        let errors = Policy::new([Rule::new("a").limit(limit)]).unwrap_err();
+        errors[0].to_string()
+    };
+    for (limit, setting) in [
+        (limit("0/s").burst(5), "burst"),
+        (limit("0/s").initial(0), "initial"),
+    ] {
+        let expected = format!(
+            "rule `a`: limits[0]: a limit of 0 denies every request: leave {setting} out, or give \
+             a count of at least 1"
+        );
+        assert_eq!(refused(limit), expected);
+    }
+    assert!(refused(limit("0/s").wait(Duration::from_secs(1))).contains("wait has no effect"));
+    assert!(refused(Limit::per(0, Duration::ZERO)).contains("period must be longer than 0"));
+}
+
+/// A tenant is closed by a file.
+#[test]
+fn a_limit_of_0_in_a_file_denies() {
+    let policy = Policy::from_toml(
+        "[[rules]]\nname = 'ban'\nproperties = { bar = ['banned'] }\nlimits = ['0/m']\n\
+         [[rules]]\nname = 'uploads'\nlimits = [{ at_once = 0 }]\n",
+    );
+    let policy = policy.unwrap();
+    for request in [GET, GET.properties(&[("bar", "banned")])] {
+        assert_eq!(
+            policy.decide_at(at(1), &request).retry(),
+            Some(Retry::Never)
+        );
     }
 }

@@ -230,7 +230,7 @@ methods = 'GET'
 paths = ['/ok', '/x*']
 hosts = ['10.0.0.0/33']
 kind = 'egres'
-limits = ['1/s', '5/year', { rate = '1/s', at_once = 1 }, { rate = '0/s' }, { rat = 1 }, 7]
+limits = ['1/s', '5/year', { rate = '1/s', at_once = 1 }, { rate = '1/0s' }, { rat = 1 }, 7]
 penalty = '1.5s'
 status = 200
 keys = -1
@@ -255,7 +255,7 @@ const WRONG_JSON: &str = r#"{"paths": {
 "paths": ["/ok", "/x*"],
 "hosts": ["10.0.0.0/33"],
 "kind": "egres",
-"limits": ["1/s", "5/year", { "rate": "1/s", "at_once": 1 }, { "rate": "0/s" }, { "rat": 1 }, 7],
+"limits": ["1/s", "5/year", { "rate": "1/s", "at_once": 1 }, { "rate": "1/0s" }, { "rat": 1 }, 7],
 "penalty": "1.5s",
 "status": 200,
 "keys": -1,
@@ -280,10 +280,10 @@ const EXPECTED: [&str; 25] = [
     "11:18: limits: `5/year` is not a rate: expected N/PERIOD, such as 60/m, 100/10s or \
              5/500ms (units: ms, s, m, h, d; whole numbers)",
     "11:28: limits: a limit has either `rate` or `at_once`",
-    "11:59: limits[3]: the count must be at least 1",
-    "11:77: limits: a limit has either `rate` or `at_once`",
-    "11:79: rat is not a setting of a limit: did you mean rate?",
-    "11:90: limits: expected a rate such as \"10/s\", or a table, not an integer",
+    "11:59: limits[3]: period must be longer than 0",
+    "11:78: limits: a limit has either `rate` or `at_once`",
+    "11:80: rat is not a setting of a limit: did you mean rate?",
+    "11:91: limits: expected a rate such as \"10/s\", or a table, not an integer",
     "12:11: penalty: `1.5s` is not a period: expected a unit, or a whole number and a unit \
              (units: ms, s, m, h, d)",
     "13:10: status: must be from 400 to 599, not 200",
@@ -437,7 +437,7 @@ limits = ['1/h']
 overrides = [
     { key = ['a'], limit = ['1/s'] },
     { key = ['a', 'b'], limits = ['1/s'] },
-    { key = ['b'], limits = ['1/s', '0/s', '1s'] },
+    { key = ['b'], limits = ['1/s', '1/0s', '1s'] },
     { key = 'c', limits = 5 },
     { key = [1], limits = ['1/s'] },
     { key = ['b'], limits = [] },
@@ -453,8 +453,8 @@ overrides = 1
             "6:5: overrides: an override has a `key` and `limits`",
             "6:20: limit is not a setting of an override: did you mean limits?",
             "7:5: overrides[0]: the key has 1 part, so an override has 1 value, not 2",
-            "8:37: overrides[1].limits[1]: the count must be at least 1",
-            "8:44: limits: `1s` is not a rate: expected N/PERIOD, such as 60/m, 100/10s or 5/500ms \
+            "8:37: overrides[1].limits[1]: period must be longer than 0",
+            "8:45: limits: `1s` is not a rate: expected N/PERIOD, such as 60/m, 100/10s or 5/500ms \
              (units: ms, s, m, h, d; whole numbers)",
             "9:13: key: expected an array of strings, not a string",
             "9:27: limits: expected an array, not an integer",
@@ -527,5 +527,106 @@ fn a_rule_names_one_of_the_stores_that_the_file_lists() {
         ),
     ] {
         assert_eq!(displayed(of(stores, rest)), [expected]);
+    }
+}
+
+/// Each of them is accepted by no server, so a rule with it would apply to no request.
+#[cfg(feature = "toml")]
+#[test]
+fn settings_that_no_request_can_meet_are_refused_in_their_place() {
+    let header = "is not the name of a header field, such as `X-Api-Key`";
+    let no_host = "is neither a name of a host";
+    let network = "is not a network";
+    let cases = [
+        (
+            "methods = ['get']",
+            12,
+            "methods: `get` is a method that no service knows: write `GET`",
+        ),
+        (
+            "methods = ['PUT', 'GETT']",
+            19,
+            "methods: `GETT` is a method that no service knows",
+        ),
+        (
+            "methods = ['GET ']",
+            12,
+            "methods: `GET ` is not a method, such as `GET`",
+        ),
+        ("methods = ['a:']", 12, "methods: `a:` is not a method"),
+        (
+            "key = ['path', 'header: X-Api-Key']",
+            16,
+            &format!("key: ` X-Api-Key` {header}"),
+        ),
+        (
+            "key = ['header:X-Api-Key:']",
+            8,
+            &format!("key: `X-Api-Key:` {header}"),
+        ),
+        (
+            "key = ['header:A|X Key']",
+            8,
+            &format!("key: `X Key` {header}"),
+        ),
+        (
+            "exempt = { headers = { 'Oc Client' = ['a'] } }",
+            24,
+            &format!("exempt_headers: `Oc Client` {header}"),
+        ),
+        (
+            "paths = ['/a', 'https://example.com/a']",
+            16,
+            "paths: `https://example.com/a` is a URL, and a path begins after the host",
+        ),
+        (
+            "hosts = ['256.1.1.1']",
+            10,
+            &format!("hosts: `256.1.1.1` {no_host}"),
+        ),
+        (
+            "hosts = ['010.0.0.1']",
+            10,
+            &format!("hosts: `010.0.0.1` {no_host}"),
+        ),
+        (
+            "hosts = ['example.com:80']",
+            10,
+            &format!("hosts: `example.com:80` {no_host}"),
+        ),
+        (
+            "hosts = ['010.0.0.0/8']",
+            10,
+            &format!("hosts: `010.0.0.0/8` {network}"),
+        ),
+        (
+            "hosts = ['https://example.com']",
+            10,
+            "hosts: `https://example.com` ",
+        ),
+        (
+            "exempt = { networks = ['010.0.0.0/8'] }",
+            24,
+            &format!("exempt_networks: `010.0.0.0/8` {network}"),
+        ),
+    ];
+    for (setting, column, expected) in cases {
+        let file = format!("[[rules]]\nname = 'a'\n{setting}\n");
+        let errors = Policy::from_toml(&file).unwrap_err();
+        let errors: Vec<_> = errors.iter().map(ToString::to_string).collect();
+        let expected = format!("3:{column}: {expected}");
+        assert!(
+            errors.len() == 1 && errors[0].starts_with(&expected),
+            "{expected}: {errors:?}"
+        );
+    }
+    for setting in [
+        "methods = ['GET', 'PURGE', 'M-SEARCH', 'PROPFIND', 'get-all']",
+        "hosts = ['a1.example', '*.7.example', '10.0.0.0/8', '::1', '2001:db8::/32', 'x_y']",
+        "key = ['header:X-Api-Key|x_old.key']",
+        "paths = ['/a:b//c', '/**']",
+    ] {
+        let file = format!("[[rules]]\nname = 'a'\n{setting}\n");
+        assert!(Policy::from_toml(&file).is_ok(), "{setting}");
     }
 }

@@ -92,6 +92,230 @@ fn what_was_taken_stays_taken_and_a_raised_limit_counts_at_once() {
     }
 }
 
+/// Takes all permits that the key of a request has left. Returns how many these are.
+fn take_all(policy: &Policy, now: Timestamp, request: &Request<'_>) -> u64 {
+    let left = policy
+        .decide_at(now, &request.cost(0))
+        .status()
+        .unwrap()
+        .remaining;
+    let cost = u32::try_from(left).unwrap();
+    assert!(
+        left == 0 || policy.decide_at(now, &request.cost(cost)).is_allowed(),
+        "{left}"
+    );
+    left
+}
+
+/// How many permits are granted at one instant while the limit of a rule goes from each of `limits`
+/// to the next one.
+fn granted_at_once(limits: &[Limit], hold: bool) -> u64 {
+    let rule = |limit: &Limit| {
+        let rule = Rule::new("one").key(Key::path()).limit(limit.clone());
+        policy([if hold { rule.hold(MINUTE) } else { rule }])
+    };
+    let live = LivePolicy::new(rule(&limits[0]));
+    let granted = limits.iter().map(|limit| {
+        live.replace_at(at(61), rule(limit));
+        take_all(&live.load(), at(61), &GET)
+    });
+    granted.sum()
+}
+
+#[test]
+fn a_limit_that_is_lowered_and_raised_again_grants_nothing_twice() {
+    const ROOM: u64 = 1 << 24;
+    const DAY: Duration = Duration::from_hours(24);
+    let many = Limit::per(500_009, 60 * MINUTE).burst(400_000_000);
+    let per = |count| Limit::per(count, MINUTE);
+    let fixed = |limit: Limit| limit.algorithm_of(Algorithm::FixedWindow);
+    let from_request = |limit: Limit| limit.algorithm_of(Algorithm::WindowFromRequest);
+    let sliding =
+        |limit: Limit, segments| limit.algorithm_of(Algorithm::SlidingWindow { segments });
+    let five = [40, 5, 40, 5, 40];
+    let cases: Vec<(&str, Vec<Limit>, bool)> = vec![
+        ("bucket", five.map(per).into(), false),
+        ("bucket with a hold", five.map(per).into(), true),
+        (
+            "bucket with a hold and a debt",
+            five.map(|count| per(count).debt(3)).into(),
+            true,
+        ),
+        (
+            "stepwise bucket with a hold",
+            five.map(|count| per(count).stepwise()).into(),
+            true,
+        ),
+        (
+            "bucket whose word has no room for the debt at the lower rate",
+            vec![many.clone(), Limit::per(7, 365 * DAY), many.clone()],
+            false,
+        ),
+        (
+            "fixed window",
+            five.map(|count| fixed(per(count))).into(),
+            false,
+        ),
+        (
+            "fixed window of all bits",
+            [63, 5, 63, 5, 63].map(|count| fixed(per(count))).into(),
+            false,
+        ),
+        (
+            "window from a request",
+            five.map(|count| from_request(per(count))).into(),
+            true,
+        ),
+        (
+            "window with a wait",
+            five.map(|count| from_request(per(count)).wait(MINUTE))
+                .into(),
+            false,
+        ),
+        (
+            "window with a wait that changes",
+            (1..6)
+                .map(|nth| from_request(Limit::per(40, nth * MINUTE)).wait((7 - nth) * MINUTE))
+                .collect(),
+            false,
+        ),
+        (
+            "sliding window",
+            five.map(|count| sliding(per(count), 6)).into(),
+            false,
+        ),
+        (
+            "sliding window whose segments and period change",
+            (1..6)
+                .map(|nth| {
+                    sliding(
+                        Limit::per(40 - 5 * (nth % 2), nth as u32 * MINUTE),
+                        9 - nth as u32,
+                    )
+                })
+                .collect(),
+            false,
+        ),
+        ("closed bucket", [40, 0, 40, 0, 40].map(per).into(), true),
+        (
+            "closed windows",
+            [40, 0, 40, 0, 40].map(|count| fixed(per(count))).into(),
+            false,
+        ),
+        (
+            "sliding window beyond the room for a change",
+            [40, ROOM + 9, 40, ROOM + 99, 40]
+                .map(|count| sliding(per(count), 6))
+                .into(),
+            false,
+        ),
+    ];
+    for (name, limits, hold) in cases {
+        let most = limits.iter().map(Limit::capacity).max().unwrap();
+        let granted = granted_at_once(&limits, hold);
+        assert!(granted <= most, "{name}: {granted} of {most}");
+    }
+}
+
+#[test]
+fn an_override_that_is_added_and_removed_in_turn_grants_nothing_twice() {
+    let per = |count| Limit::per(count, MINUTE);
+    let kinds: [(&str, &dyn Fn(u64) -> Limit); 5] = [
+        ("token bucket", &per),
+        ("fixed window", &|count| {
+            per(count).algorithm_of(Algorithm::FixedWindow)
+        }),
+        ("window from request", &|count| {
+            per(count).algorithm_of(Algorithm::WindowFromRequest)
+        }),
+        ("window with a wait", &|count| {
+            let window = per(count).algorithm_of(Algorithm::WindowFromRequest);
+            window.wait(2 * MINUTE)
+        }),
+        ("sliding window", &|count| {
+            per(count).algorithm_of(Algorithm::SlidingWindow { segments: 6 })
+        }),
+    ];
+    let (gold, other) = (GET.tier("gold"), GET.tier("other"));
+    for (name, limit) in kinds {
+        let rule = |own: Option<u64>, all: u64| {
+            let rule = Rule::new("tiers").key(Key::tier());
+            let rule = rule.limit(limit(all)).limit(per(1_000));
+            policy([match own {
+                Some(own) => rule.override_key(["gold"], [per(900), limit(own)]),
+                None => rule,
+            }])
+        };
+        let live = LivePolicy::new(rule(None, 40));
+        let (mut granted, mut of_other) = (0, 0);
+        // Also lowered below what is taken, and with another limit of the rule.
+        let steps = [
+            (None, 40),
+            (Some(5), 40),
+            (Some(40), 40),
+            (None, 30),
+            (Some(40), 5),
+            (None, 5),
+            (None, 5),
+            (Some(40), 5),
+            (None, 40),
+        ];
+        for (nth, (own, all)) in steps.into_iter().enumerate() {
+            live.replace_at(at(61), rule(own, all));
+            let loaded = live.load();
+            // The key is not idle before the first change.
+            let most = if nth == 0 { 20 } else { 1_000 };
+            granted += (0..most)
+                .take_while(|_| loaded.decide_at(at(61), &gold).is_allowed())
+                .count();
+            of_other += count(&loaded, at(61), &other);
+            let decision = loaded.decide_at(at(61), &gold.cost(0));
+            assert_eq!(decision.is_overridden(), own.is_some(), "{name}");
+            let limits = decision.limits();
+            assert_eq!(limits.len(), 2, "{name}");
+        }
+        let least = match name {
+            // Rounds up what is in use.
+            "token bucket" => 39,
+            // The first denial starts the wait.
+            "window with a wait" => 20,
+            _ => 40,
+        };
+        assert!((least..=40).contains(&granted), "{name}: {granted}");
+        assert!((39..=40).contains(&of_other), "{name}: {of_other}");
+        // An hour later all has returned, and the key is one of the rule's again.
+        live.replace_at(at(3_661), rule(None, 40));
+        assert_eq!(count(&live.load(), at(3_661), &gold), 40, "{name}");
+        live.replace_at(at(3_661), rule(Some(45), 40));
+        let more = if name == "window with a wait" { 0 } else { 5 };
+        assert_eq!(count(&live.load(), at(3_661), &gold), more, "{name}");
+    }
+}
+
+#[test]
+fn permits_at_once_of_an_override_that_was_removed_stay_in_use() {
+    let rule = |own: Option<u32>| {
+        let rule = Rule::new("tiers").key(Key::tier()).limit(Limit::at_once(3));
+        policy([match own {
+            Some(own) => rule.override_key(["gold"], [Limit::at_once(own)]),
+            None => rule,
+        }])
+    };
+    let live = LivePolicy::new(rule(Some(5)));
+    let gold = GET.tier("gold");
+    let first = live.load();
+    let held = first.decide_at(at(1), &gold.cost(4));
+    for own in [None, None, Some(5), None] {
+        live.replace_at(at(1), rule(own));
+        let left = if own.is_some() { 1 } else { 0 };
+        let loaded = live.load();
+        let status = loaded.decide_at(at(1), &gold.cost(0)).status().unwrap();
+        assert_eq!(status.remaining, left);
+    }
+    drop(held);
+    assert!(allows(&live, at(1), &gold.cost(3)));
+}
+
 #[test]
 fn a_limit_with_a_wait_keeps_its_count_and_its_wait() {
     let limit = |count| {
@@ -611,29 +835,13 @@ fn an_override_keeps_its_state() {
 }
 
 #[test]
-fn a_limit_that_begins_anew_has_all_its_permits() {
+fn a_limit_of_another_algorithm_has_all_its_permits() {
     let window = |count| Limit::per(count, MINUTE);
     let cases = [
         (window(5), window(5).algorithm_of(Algorithm::FixedWindow)),
         (
             window(5).algorithm_of(Algorithm::FixedWindow),
             window(5).algorithm_of(Algorithm::WindowFromRequest),
-        ),
-        (
-            window(5).algorithm_of(Algorithm::SlidingWindow { segments: 6 }),
-            window(5).algorithm_of(Algorithm::SlidingWindow { segments: 5 }),
-        ),
-        (
-            window(5).algorithm_of(Algorithm::SlidingWindow { segments: 6 }),
-            Limit::per(5, 2 * MINUTE).algorithm_of(Algorithm::SlidingWindow { segments: 6 }),
-        ),
-        (
-            window(5)
-                .algorithm_of(Algorithm::WindowFromRequest)
-                .wait(MINUTE),
-            window(5)
-                .algorithm_of(Algorithm::WindowFromRequest)
-                .wait(2 * MINUTE),
         ),
         (window(5), Limit::at_once(5)),
     ];
@@ -669,9 +877,9 @@ fn a_refused_set_of_rules_leaves_the_policy_in_force() {
         live.refresh_at(at(1), &mut same).unwrap().is_none(),
         "the same tag"
     );
-    versions.borrow_mut().push(("v2", "0/h"));
+    versions.borrow_mut().push(("v2", "1/0h"));
     let Err(RefreshError::Source(errors)) = live.refresh_at(at(1), &mut source) else {
-        panic!("a limit of 0 is not valid")
+        panic!("a period of 0 is not valid")
     };
     assert_eq!(errors.len(), 1);
     assert_eq!((live.generation(), live.load().tag()), (0, Some("v1")));

@@ -1,4 +1,4 @@
-//! The five instruments measure decisions, leases and waits.
+//! The instruments measure decisions, leases and waits.
 
 #[path = "support/recorder.rs"]
 mod recorder;
@@ -8,7 +8,7 @@ use core::time::Duration;
 use metrics::with_local_recorder;
 use portcullis_core::Timestamp;
 use portcullis_policy::{
-    Conditions, Limit, MeasuredLease, Metrics, Policy, QueueResult, Request, Rule,
+    Conditions, Key, Limit, MeasuredLease, Metrics, Policy, QueueResult, Request, Rule,
 };
 
 use recorder::Kept;
@@ -34,6 +34,7 @@ fn requests_leases_and_waits_are_measured_for_each_rule() {
             "portcullis.request_lease.duration Seconds",
             "portcullis.queued_requests Count",
             "portcullis.request.time_in_queue Seconds",
+            "portcullis.full_tables Count",
         ]
     );
     assert_eq!(recorder.seen(), [""; 0]);
@@ -132,4 +133,22 @@ fn a_wait_in_the_queue_of_a_rule_is_measured_whatever_its_end() {
         ]
     );
     assert!(!seen.iter().any(|line| line.contains("queued_requests")));
+}
+
+#[test]
+fn denials_of_full_tables_are_measured_apart() {
+    let rule = Rule::new("login").key(Key::path()).keys(8);
+    let policy = Policy::new([rule.limit("1/m".parse().unwrap())]).unwrap();
+    let recorder = Kept::default();
+    let metrics = with_local_recorder(&recorder, || Metrics::new(&policy));
+    let mut full = 0;
+    for nth in 0..200 {
+        let path = format!("/{nth}");
+        let decision = policy.decide_at(Timestamp::from_secs(1), &Request::new("GET", &path));
+        full += u32::from(!decision.is_allowed());
+        drop(metrics.decided(&decision));
+    }
+    assert!(full > 100);
+    let expected = format!("portcullis.full_tables policy=login: {full}");
+    assert!(recorder.seen().contains(&expected), "{expected}");
 }

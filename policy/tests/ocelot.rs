@@ -461,7 +461,7 @@ fn all_errors_are_reported_where_they_are() {
             format!("7:68: Wait: `soon` has no number: {expected}"),
             "7:86: Period: `-3s` is negative".into(),
             "8:49: hosts: `a b` is neither a name of a host, such as `api.example.com` or \
-             `*.example.com`, nor an address"
+             `*.example.com`, nor an address: write it without scheme, port and blanks"
                 .into(),
             "8:68: Priority: `high` is not a whole number".into(),
             "9:45: StatusCode: `200` is not from 400 to 599".into(),

@@ -191,14 +191,14 @@ fn overrides_are_checked_when_the_rule_is_put_in_force() {
                 .override_key(["a", "b"], two())
                 .override_key([""], two())
                 .override_key(["x"], two())
-                .override_key(["y"], [limit("2/s"), limit("0/s")])
+                .override_key(["y"], [limit("2/s"), limit("1/0s")])
                 .override_key(["z"], (0..9).map(|_| limit("1/s")))
                 .override_key(["x"], [])
         ),
         [
             "rule `a`: overrides[0]: the key has 1 part, so an override has 1 value, not 2",
             "rule `a`: overrides[1]: no request has the key [\"\"]",
-            "rule `a`: overrides[3].limits[1]: the count must be at least 1",
+            "rule `a`: overrides[3].limits[1]: period must be longer than 0",
             "rule `a`: overrides[4]: a rule has at most 8 limits",
             "rule `a`: overrides[5]: another override is for the same key",
         ]

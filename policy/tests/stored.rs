@@ -266,23 +266,23 @@ fn keys_are_apart_and_a_long_one_is_denied() {
     // Another rule has other ids, and its name cannot pass for a key.
     let others = policy(
         ["b", "a:", "a}"].map(|name| {
-            let only = Conditions::new().methods([name]);
+            let only = Conditions::new().tiers([name]);
             rule(name, Key::header("X")).when(only).stored_in("shared")
         }),
         &store,
     );
     for name in ["b", "a:", "a}"] {
-        assert!(decide(&others, &Request::new(name, "/")).is_allowed());
+        assert!(decide(&others, &Request::new("GET", "/").tier(name)).is_allowed());
     }
     let long = "x".repeat(1_021);
     for (length, outcome) in [(1_000, Outcome::Allowed), (1_021, Outcome::Allowed)] {
         let headers = [("X", &long[..length])];
-        let request = Request::new("b", "/").headers(&headers);
+        let request = Request::new("GET", "/").tier("b").headers(&headers);
         assert_eq!(decide(&others, &request).decision().outcome(), outcome);
     }
     let long = "x".repeat(10_000);
     let headers = [("X", &*long)];
-    let request = Request::new("b", "/").headers(&headers);
+    let request = Request::new("GET", "/").tier("b").headers(&headers);
     let denied = decide(&others, &request);
     assert_eq!(denied.decision().outcome(), Outcome::Unidentified);
 }
@@ -500,4 +500,27 @@ fn what_a_request_asks_is_what_decide_stored_at_asks() {
         alone.acquire_stored(&request),
         Acquired::Decided(decision) if decision.is_allowed()
     ));
+}
+
+#[test]
+fn a_limit_of_0_in_a_store_denies_every_request() {
+    let time = Time::default();
+    let store = memory(&time);
+    for algorithm in [
+        Algorithm::TokenBucket,
+        Algorithm::FixedWindow,
+        Algorithm::SlidingWindow { segments: 4 },
+    ] {
+        let closed = limit("0/m").algorithm_of(algorithm);
+        let rule = Rule::new("tenants").key(Key::tier()).stored_in("shared");
+        let rule = rule.limit(limit("5/m")).override_key(["b"], [closed]);
+        let policy = policy([rule], &store);
+        for cost in [0, 1, 3] {
+            let request = Request::new("GET", "/").tier("b").cost(cost);
+            let decided = decide(&policy, &request);
+            assert!(!decided.is_allowed(), "{algorithm:?}, {cost}");
+            assert_eq!(decided.retry(), Some(Retry::Never), "{algorithm:?}, {cost}");
+        }
+        assert!(decide(&policy, &Request::new("GET", "/").tier("a")).is_allowed());
+    }
 }

@@ -418,7 +418,7 @@ impl<D: Decide, C: Clock, W> RateLimitLayerBuilder<D, C, W> {
         self
     }
 
-    /// Measures requests by the five instruments of [`Metrics`](portcullis_policy::Metrics), for
+    /// Measures requests by the instruments of [`Metrics`](portcullis_policy::Metrics), for
     /// recorders of the crate `metrics`. Default: they are not measured. Needs the feature
     /// `metrics`.
     ///

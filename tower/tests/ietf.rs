@@ -75,6 +75,33 @@ async fn the_fields_of_a_denial_agree() {
     }
 }
 
+#[tokio::test]
+async fn a_limit_of_0_states_no_time_to_retry() {
+    for limit in [
+        Limit::per(0, Duration::from_secs(60)),
+        Limit::per(0, Duration::from_secs(60)).algorithm_of(Algorithm::FixedWindow),
+        Limit::at_once(0),
+    ] {
+        let (mut client, _) = served(limit.clone(), Generation::Draft11).await;
+        let denied = client.get("/", &[]).await;
+        assert_eq!(
+            (denied.status, denied.header("retry-after")),
+            (429, None),
+            "{limit}"
+        );
+        assert_eq!(
+            denied.header("ratelimit"),
+            Some(r#""dynamic";r=0"#),
+            "{limit}"
+        );
+        let policy = match limit.period() {
+            Some(_) => r#""dynamic";q=0;w=60"#,
+            None => r#""dynamic";q=0;qu="concurrent-requests""#,
+        };
+        assert_eq!(denied.header("ratelimit-policy"), Some(policy), "{limit}");
+    }
+}
+
 /// Extension parameter (331) and malformed (333): a client that reads the replies of a server
 /// ignores the one, and the field with the other.
 #[tokio::test]

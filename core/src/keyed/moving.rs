@@ -42,7 +42,7 @@
 use core::hash::BuildHasher;
 
 use crate::keyed::keyed_array::has_users;
-use crate::keyed::line::{self, Address, Held, Line, Width};
+use crate::keyed::line::{self, Address, Found, Held, Line, Width};
 use crate::rules::Moved;
 use crate::{Keyed, KeyedArray, KeyedRules, Timestamp};
 
@@ -94,9 +94,12 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher> Keyed<R, M, S> {
     ///   debt is forgotten.
     /// - A token bucket counts in whole [ticks](crate::TokenBucketRules::tick). So a move may delay
     ///   the permits that come back by up to one tick of each table. Rounding grants none early.
+    ///   If the rate is raised in the middle of a tick of this table, the part of the tick before
+    ///   `now` counts at the old rate.
     /// - A fixed window with the same length and kind keeps its end. If more is taken from it than
-    ///   the new limit, it is exhausted. Counts beyond the [largest
-    ///   limit](crate::FixedWindowBuilder::max_limit) are forgotten. If the length changes and the
+    ///   the new limit, it is exhausted. A count beyond the [largest
+    ///   limit](crate::FixedWindowBuilder::max_limit) is cut to that; if it is moved again, the
+    ///   window is exhausted under any limit. If the length changes and the
     ///   window has not ended, a new window begins at `now`, with the count of the old one.
     ///
     /// **Bound.** A key is granted no more than the larger of both settings allows, whatever takes
@@ -289,6 +292,33 @@ impl<L, A: AsRef<[L]>, M: AsRef<[Line]>, S> KeyedArray<L, A, M, S> {
             .zip(line::entries_from(after, 0, Width::ONE))
             .filter(|entries| !move_slot(*entries))
             .count()
+    }
+
+    /// Returns the limiter of the key with this address. `None` if the key has no slot.
+    ///
+    /// For a key that gets a limiter of its own, which goes on with the state of this one. The slot
+    /// may be given to another key at any time after the key is idle. Take permits by
+    /// [`key`](Self::key) instead.
+    ///
+    /// # Cost
+    ///
+    /// Reads two lines.
+    ///
+    /// ```
+    /// # use portcullis_core::{KeyedArray, SlidingWindow, Timestamp};
+    /// # use core::time::Duration;
+    /// let window = || SlidingWindow::<4>::new(9, Duration::from_secs(4), 4);
+    /// let table = KeyedArray::for_keys(window, 100);
+    /// let (alice, now) = (table.key("alice"), Timestamp::from_secs(9));
+    /// assert!(table.limiter_at(alice.address()).is_none());
+    /// assert!(alice.try_acquire_at(now, 4).is_ok());
+    /// assert_eq!(table.limiter_at(alice.address()).unwrap().taken_at(now), 4);
+    /// ```
+    pub fn limiter_at(&self, key: Address) -> Option<&L> {
+        match key.find(self.lines().as_ref()) {
+            Found::Held(entry, _) => self.limiters().as_ref().get(entry.at),
+            _ => None,
+        }
     }
 
     /// Returns whether the key with this address has moved to another table: see

@@ -115,9 +115,9 @@ pub(crate) mod sealed {
             receipt: &Receipt,
             others: u64,
         ) -> Option<(u64, u32)>;
-        /// The state after up to `n` permits are taken, and how many. All of them, and the same
-        /// state, for limits whose permits are released.
-        fn charged(&self, state: u64, now: Timestamp, n: u32) -> (u64, u32);
+        /// The state after up to `n` permits are taken, and how many: a limit owes at most `owing`
+        /// then. All of them, and the same state, for limits whose permits are released.
+        fn charged(&self, state: u64, now: Timestamp, n: u32, owing: u64) -> (u64, u32);
         fn fresh(&self, now: Timestamp) -> u64;
         fn is_forgettable(&self, state: u64, now: Timestamp, since: Timestamp) -> bool;
         fn capacity(&self) -> u64;
@@ -181,11 +181,11 @@ impl<R: KeyedRules> Rules for R {
         TableRules::refund_among(self, state, times, n, receipt, others)
     }
 
-    fn charged(&self, state: u64, now: Timestamp, n: u32) -> (u64, u32) {
+    fn charged(&self, state: u64, now: Timestamp, n: u32, owing: u64) -> (u64, u32) {
         if TableRules::releases(self) {
             return (state, n);
         }
-        TableRules::charged(self, state, now, n)
+        TableRules::charged(self, state, now, n, owing)
     }
 
     fn fresh(&self, now: Timestamp) -> u64 {

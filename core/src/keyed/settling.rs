@@ -195,12 +195,16 @@ impl<M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<TokenBucketRules, M
     }
 
     /// Takes `n` permits of the key at `address`, and owes those that it does not have: as many as
-    /// the declared [debt](crate::TokenBucketBuilder::debt) allows. Returns how many were taken. No
-    /// take is granted before they are replenished.
+    /// the declared [debt](crate::TokenBucketBuilder::debt) allows, and `owing` at most. Returns
+    /// how many were taken. No take is granted before they are replenished.
+    ///
+    /// Pass `u64::MAX` as `owing` to use the whole debt. A smaller number leaves a part of the debt
+    /// to keys that [move](Self::move_to) to this table from one with a larger burst.
     ///
     /// It returns 0 if the key finds no slot.
     ///
-    /// **Bound.** Any span of time `t` admits at most `burst + debt + rate * t` permits.
+    /// **Bound.** Any span of time `t` admits at most `burst + owing + rate * t` permits, if each
+    /// charge passes `owing`, and at most `burst + debt + rate * t` in any case.
     ///
     /// # Cost
     ///
@@ -212,15 +216,15 @@ impl<M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<TokenBucketRules, M
     /// let rules = TokenBucket::builder(Rate::per_second(1), 10).debt(5).rules()?;
     /// let users = Keyed::new(rules, Line::for_keys(1_000), RandomSeed::new());
     /// let (alice, now) = (users.key("alice"), Timestamp::from_secs(9));
-    /// assert_eq!(users.charge_at(alice.address(), now, 12), 12);
-    /// assert_eq!(users.charge_at(alice.address(), now, 12), 3);
+    /// assert_eq!(users.charge_at(alice.address(), now, 12, 1), 11);
+    /// assert_eq!(users.charge_at(alice.address(), now, 12, u64::MAX), 4);
     /// assert_eq!(alice.available_at(Timestamp::from_secs(15)), 1);
     /// # Ok::<(), portcullis_core::SettingsError>(())
     /// ```
-    pub fn charge_at(&self, address: Address, now: Timestamp, n: u32) -> u32 {
+    pub fn charge_at(&self, address: Address, now: Timestamp, n: u32, owing: u64) -> u32 {
         let rules = self.rules_of(address.tag());
         for _ in 0..ATTEMPTS {
-            match self.charge_once(&address, rules, now, n) {
+            match self.charge_once(&address, rules, now, (n, owing)) {
                 ControlFlow::Break(charged) => return charged,
                 ControlFlow::Continue(()) => core::hint::spin_loop(),
             }
@@ -234,13 +238,13 @@ impl<M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<TokenBucketRules, M
         address: &Address,
         rules: &TokenBucketRules,
         now: Timestamp,
-        n: u32,
+        (n, owing): (u32, u64),
     ) -> ControlFlow<u32> {
         match address.find(self.table.lines()) {
             Found::Held(..) => {
                 let mut charged = None;
                 let changed = self.update(address, |used| {
-                    let (left, permits) = rules.charged(used, now, n);
+                    let (left, permits) = rules.charged(used, now, n, owing);
                     charged = Some(permits);
                     (permits > 0).then_some(left)
                 });
@@ -253,7 +257,7 @@ impl<M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<TokenBucketRules, M
             }
             Found::Claimed => ControlFlow::Continue(()),
             Found::Nothing => {
-                let (left, permits) = rules.charged(rules.fresh(now), now, n);
+                let (left, permits) = rules.charged(rules.fresh(now), now, n, owing);
                 if permits == 0 {
                     return ControlFlow::Break(0);
                 }

@@ -388,9 +388,12 @@ impl<W: Word> CooldownWindow<W> {
         self
     }
 
-    /// Goes on with the state of `before`, a limiter with the same period and wait, and perhaps
-    /// another limit: the window or the wait keeps its end, and permits that are taken stay taken.
-    /// If more are taken than the limit, the rest is forgotten. `now` is the present.
+    /// Goes on with the state of `before`, a limiter with other settings. `now` is the present.
+    ///
+    /// Permits that are taken stay taken. If more are taken than the limit, every request is denied
+    /// until the window ends, also if the limit is raised again before. The window keeps its end if
+    /// the period and the wait are the same; otherwise a new window begins at `now`, with the count
+    /// of the old one. A wait keeps its end.
     ///
     /// For [`KeyedArray::move_to`](crate::KeyedArray::move_to). No other call may work on either
     /// limiter in the meantime: what it does may be lost.
@@ -419,13 +422,25 @@ impl<W: Word> CooldownWindow<W> {
                 .and_then(|at| grid.start(at));
             at.unwrap_or(now)
         };
-        let next = self.started.end(instant(end), 0);
-        let next = if count == before.mark() {
+        let is_same = (self.period(), self.wait()) == (before.period(), before.wait());
+        let phase = before.phase(layout.stamp(position), state);
+        let is_open = matches!(phase, Phase::Window { .. } | Phase::TooLate);
+        let begins = is_open && !is_same;
+        let next = if begins {
+            self.started.end(now, self.period.into())
+        } else {
+            self.started.end(instant(end), 0)
+        };
+        // The word has no room for a count beyond the limit. If the count were cut, a later limit
+        // would grant again what is cut off.
+        let next = if count == before.mark() || count > self.limit() {
             next + self.mark()
+        } else if begins {
+            self.with_newest(self.started.stamp(now), next) + count
         } else {
             let offset = (state & Into::<u64>::into(before.newest)) << before.shift;
             let newest = instant(before.start(end).wrapping_add(offset) & W::MASK);
-            self.with_newest(self.started.stamp(newest.max(now)), next) + count.min(self.limit())
+            self.with_newest(self.started.stamp(newest.max(now)), next) + count
         };
         self.state.store(next, Relaxed);
     }

@@ -205,6 +205,22 @@ impl<const MAX_SEGMENTS: usize, W: Word> SlidingWindow<MAX_SEGMENTS, W> {
         self.within(self.limit(), now)
     }
 
+    /// Returns the permits that are taken at `now`: more than the limit if this was
+    /// [lowered](Self::set_limit) since. Reads the ring.
+    ///
+    /// ```
+    /// # use portcullis_core::{SlidingWindow, Timestamp};
+    /// # use core::time::Duration;
+    /// let limit = SlidingWindow::<4>::new(9, Duration::from_secs(4), 4);
+    /// limit.try_acquire_at(Timestamp::ZERO, 7)?;
+    /// limit.set_limit(2).unwrap();
+    /// assert_eq!(limit.taken_at(Timestamp::ZERO), 7);
+    /// # Ok::<(), portcullis_core::Denied>(())
+    /// ```
+    pub fn taken_at(&self, now: Timestamp) -> u64 {
+        self.max_limit() - self.within(self.max_limit(), now)
+    }
+
     /// Returns whether all permits are available at `now`, and since when.
     ///
     /// ```

@@ -180,7 +180,7 @@ impl TableRules for AnyRules {
         each!(self, rules => TableRules::refund_among(rules, state, times, n, receipt, others))
     }
 
-    fn charged(&self, state: u64, now: Timestamp, n: u32) -> (u64, u32) {
-        each!(self, rules => TableRules::charged(rules, state, now, n))
+    fn charged(&self, state: u64, now: Timestamp, n: u32, owing: u64) -> (u64, u32) {
+        each!(self, rules => TableRules::charged(rules, state, now, n, owing))
     }
 }

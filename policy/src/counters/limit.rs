@@ -79,7 +79,12 @@ impl CounterLimit {
         }
         checked.map_err(|problem| CounterLimitError::Invalid(problem.to_string()))?;
         let (count, capacity) = (limit.count(), limit.capacity());
-        let segments = match limit.algorithm() {
+        let algorithm = match limit.algorithm() {
+            // A window of 0 permits denies every request. A bucket would never fill.
+            Algorithm::TokenBucket if count == 0 => Algorithm::FixedWindow,
+            algorithm => algorithm,
+        };
+        let segments = match algorithm {
             Algorithm::TokenBucket => {
                 let period = micros(period).ok_or(CounterLimitError::Period { segments: 1 })?;
                 let divisor = gcd(count.into(), period.into()) as u64;

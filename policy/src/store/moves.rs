@@ -7,8 +7,8 @@
 //! |---|---|
 //! | does not change | the same lines (and limiters) |
 //! | of permits at once | the same lines. Each policy compares the permits in use with its own limit |
-//! | a sliding window whose count changes | the same limiters. Their limit is set |
-//! | a window with a wait | lines of its own, to which the keys [move](KeyedArray::move_to) |
+//! | a sliding window with another count, for which there is room | the same limiters. Their limit is set |
+//! | another sliding window, a window with a wait | lines of its own, to which the keys [move](KeyedArray::move_to) |
 //!
 //! The token buckets and the windows without a wait of a rule move together: their words share a
 //! table, if there are several. If their number, their order or any of their settings changes, the
@@ -30,6 +30,13 @@
 //! new     ---> (filling) ---+
 //! ```
 //!
+//! Invariant: *a change forgets no permit that is taken, so no later change grants it again.* A
+//! limit that is lowered has room in its state for what is taken beyond it: a token bucket owes it,
+//! up to a debt that its rules have for this, and that settlements do not use ([`Store::charge`]);
+//! a window without a wait counts up to its largest limit; a sliding window has room to raise its
+//! limit, and keeps it. A window with a wait has none: it denies until its end. Where a word cannot
+//! have the room, a window counts as exhausted until its end, whatever limit follows.
+//!
 //! `Moved` names at most two tables, so a decision that holds an old policy for long does not keep
 //! all tables since. A key that has moved from the table of the decision is in the first of them
 //! that it has not moved from.
@@ -41,14 +48,15 @@ use std::sync::{Arc, OnceLock};
 use arc_swap::ArcSwap;
 use portcullis_core::{
     Address, AnyRules, ConcurrencyRules, CooldownWindow, Denied, FixedWindow, FixedWindowRules,
-    Keyed, KeyedArray, KeyedList, KeyedRules, Line, Rate, Refunds, RulesAtRunTime, Timestamp,
-    TokenBucket, TokenBucketRules,
+    Key, Keyed, KeyedArray, KeyedList, KeyedRules, Limiter, Line, Refunds, RulesAtRunTime,
+    Timestamp, TokenBucketRules,
 };
 
-use super::starts::Start;
+use super::starts::{Start, Starts};
 use super::{
-    Limiters, Lines, Seat, Several, Store, StoreDenied, Table, Words, has_start, limiters,
-    lines_for, lines_of, no_refunds, releases, seats, sliding, words,
+    Debts, Limiters, Lines, Seat, Several, Sliding, Store, StoreDenied, Table, Words, closed,
+    debts, has_start, limiters, lines_for, lines_of, most_in_use, no_refunds, releases, seats,
+    sliding, words,
 };
 use crate::Limit;
 use crate::limit::{Compiled, tick_of};
@@ -77,6 +85,8 @@ pub(super) struct Moved {
 pub(super) struct Group {
     pub(super) table: Table,
     ids: Box<[Id]>,
+    /// How many permits settlements may owe of each limit.
+    pub(super) debts: Debts,
 }
 
 impl Group {
@@ -90,7 +100,7 @@ impl Group {
 /// completed in the meantime.
 const ATTEMPTS: usize = 8;
 
-fn closed(lines: usize) -> Lines {
+fn closed_lines(lines: usize) -> Lines {
     (0..lines).map(|_| Line::closed()).collect()
 }
 
@@ -110,7 +120,7 @@ impl Table {
                     wait,
                 },
             ) => {
-                let (lines, hasher) = (closed(table.lines().len()), table.seed().clone());
+                let (lines, hasher) = (closed_lines(table.lines().len()), table.seed().clone());
                 Self::Cooldown(limiters(lines, hasher, || {
                     CooldownWindow::new(count, period, Some(wait))
                 }))
@@ -126,8 +136,16 @@ impl Table {
                     period,
                     segments,
                 },
-            ) if count <= table.fresh().max_limit() => {
-                Self::Sliding(Box::new(again(table, sliding(count, period, segments))))
+            ) => {
+                let (fresh, most) = (table.fresh(), table.fresh().max_limit());
+                let keeps = (fresh.window(), fresh.segments()) == (period, segments);
+                let window = || sliding(count, period, segments, most);
+                Self::Sliding(Box::new(if keeps && count <= most {
+                    again(table, window())
+                } else {
+                    let (lines, hasher) = (closed_lines(table.lines().len()), table.seed().clone());
+                    limiters(lines, hasher, window)
+                }))
             }
             _ => return None,
         })
@@ -150,12 +168,77 @@ impl Table {
             }
             Self::Sliding(table) => {
                 let fresh = table.fresh();
-                let fresh = sliding(fresh.limit(), fresh.window(), fresh.segments());
+                let (limit, most) = (fresh.limit(), fresh.max_limit());
+                let fresh = sliding(limit, fresh.window(), fresh.segments(), most);
                 Self::Sliding(Box::new(again(table, fresh)))
             }
             Self::Several(table) => {
                 let lines = Arc::clone(table.lines());
                 Self::several(self.rules(), lines, table.seed())
+            }
+        }
+    }
+
+    /// A table with the same settings for one key, which has all its permits.
+    fn alone(&self) -> Self {
+        let lines = || lines_of(None, self.rules().len().max(1));
+        match self {
+            Self::Bucket(table) => {
+                Self::Bucket(words(table.rules()[0], lines(), table.seed().clone()))
+            }
+            Self::Window(table) => {
+                Self::Window(words(table.rules()[0], lines(), table.seed().clone()))
+            }
+            Self::AtOnce(table) => {
+                let rules = ConcurrencyRules::new(table.rules()[0].limit());
+                Self::AtOnce(words(rules, lines(), table.seed().clone()))
+            }
+            Self::Cooldown(table) => {
+                let fresh = table.fresh();
+                let (limit, period, wait) = (fresh.limit(), fresh.period(), fresh.wait());
+                let window = || CooldownWindow::new(limit, period, wait);
+                Self::Cooldown(limiters(lines(), table.seed().clone(), window))
+            }
+            Self::Sliding(table) => {
+                let fresh = table.fresh();
+                let (limit, most) = (fresh.limit(), fresh.max_limit());
+                let window = || sliding(limit, fresh.window(), fresh.segments(), most);
+                Self::Sliding(Box::new(limiters(lines(), table.seed().clone(), window)))
+            }
+            Self::Several(table) => Self::several(self.rules(), lines(), table.seed()),
+        }
+    }
+
+    /// Copies the state of a key to the only key of a table that is [alone](Self::alone). Permits
+    /// at once return by release, which finds only the table that they were taken from: they stay
+    /// there.
+    fn copy_key(&self, from: Address, to: &Self, (into, now): (Address, Timestamp)) {
+        match (self, to) {
+            (Self::Cooldown(table), Self::Cooldown(to)) => {
+                if let Some(old) = table.limiter_at(from)
+                    // A take claims the slot.
+                    && Key::at(to, into).take_at(now, 1).is_ok()
+                    && let Some(new) = to.limiter_at(into)
+                {
+                    new.go_on_from(old, now);
+                }
+            }
+            (Self::Sliding(table), Self::Sliding(to)) => {
+                if let Some(old) = table.limiter_at(from)
+                    && old.taken_at(now) > 0
+                    && Key::at(&**to, into).take_at(now, 1).is_ok()
+                    && let Some(new) = to.limiter_at(into)
+                {
+                    carry_sliding(new, old, now);
+                }
+            }
+            _ => {
+                let hasher = RandomState::new();
+                if let (Some(from_table), Some(to)) =
+                    (self.as_several(&hasher), to.as_several(&hasher))
+                {
+                    from_table.copy_key_to(from, &to, into);
+                }
             }
         }
     }
@@ -205,7 +288,8 @@ impl Table {
             Self::Window(table) => table.has_moved(at),
             Self::Cooldown(table) => table.has_moved(at),
             Self::Several(table) => table.has_moved(at),
-            Self::AtOnce(_) | Self::Sliding(_) => false,
+            Self::Sliding(table) => table.has_moved(at),
+            Self::AtOnce(_) => false,
         }
     }
 }
@@ -220,13 +304,13 @@ fn copied(rules: &AnyRules) -> Option<AnyRules> {
 }
 
 /// The rules of `limit`, which goes on with the state of a limit with the rules `old`.
-fn followed_by(old: &AnyRules, limit: &Limit, is_same: bool, is_held: bool) -> Option<AnyRules> {
+fn followed_by(old: &AnyRules, limit: &Limit, is_same: bool, most: u64) -> Option<AnyRules> {
     if is_same {
         return copied(old);
     }
     match (old, limit.compile().ok()?) {
         (AnyRules::TokenBucket(old), Compiled::Bucket(rules)) => {
-            Some(bucket_after(old, rules, limit, is_held)?.into())
+            Some(bucket_after(old, rules, limit, most).into())
         }
         (AnyRules::FixedWindow(old), Compiled::Window(rules)) => {
             Some(window_after(old, rules, limit)?.into())
@@ -235,39 +319,59 @@ fn followed_by(old: &AnyRules, limit: &Limit, is_same: bool, is_held: bool) -> O
     }
 }
 
+/// The rules of a token bucket that owes what is taken beyond a lower burst: up to `most` permits
+/// can be in use.
 fn bucket_after(
     old: &TokenBucketRules,
     rules: TokenBucketRules,
     limit: &Limit,
-    is_held: bool,
-) -> Option<TokenBucketRules> {
-    // What is taken beyond a lower burst is owed. Where settlements charge a debt, only up to that
-    // debt.
-    let owed = (old.burst() + old.debt()).saturating_sub(rules.burst());
-    if owed <= rules.debt() || is_held {
-        return Some(rules);
-    }
-    let rate = Rate::new(limit.count() as u32, limit.period()?);
-    let builder = TokenBucket::builder(rate, limit.capacity());
-    Some(builder.debt(owed).rules().unwrap_or(rules))
+    most: u64,
+) -> TokenBucketRules {
+    let owed = most.saturating_sub(rules.burst()).max(rules.debt());
+    limit.bucket_owing(owed, old.tick()).unwrap_or(rules)
 }
 
+/// The rules of a window that counts what is taken beyond a lower limit.
 fn window_after(
     old: &FixedWindowRules,
     rules: FixedWindowRules,
     limit: &Limit,
 ) -> Option<FixedWindowRules> {
-    // What is taken beyond a lower limit is counted.
-    let most = old.max_limit();
-    if most <= rules.limit() {
+    // More than can be taken, so that a count that the word has no room for is told from one that is
+    // just the largest limit.
+    let most = old.max_limit().max(old.limit() + 1);
+    if most <= rules.max_limit() || old.max_limit() <= rules.limit() {
         return Some(rules);
     }
     let period = limit.period()?;
-    let mut builder = FixedWindow::builder(limit.count(), period).max_limit(most);
-    if rules.is_started_by_first_request() {
-        builder = builder.started_by_first_request().tick(tick_of(period));
+    let with_room = |most: u64| {
+        let mut builder = FixedWindow::builder(rules.limit(), period).max_limit(most);
+        if rules.is_started_by_first_request() {
+            builder = builder.started_by_first_request().tick(tick_of(period));
+        }
+        builder.rules().ok()
+    };
+    // If there is no room, the window counts as far as it can, and as exhausted from there on.
+    let room = (0..64).find_map(|half| with_room(most >> half));
+    Some(room.unwrap_or(rules))
+}
+
+/// Counts in `new` at `now` what is taken in the present window of `old`, also beyond the limits.
+/// No other call works on `new`.
+fn carry_sliding(new: &Sliding, old: &Sliding, now: Timestamp) {
+    let (limit, most) = (new.limit(), new.max_limit());
+    let set = new.set_limit(most);
+    debug_assert!(set.is_ok(), "there is room for the largest limit");
+    let taken = old.taken_at(now).min(most);
+    let mut taken = taken.saturating_sub(new.taken_at(now));
+    while taken > 0 {
+        let n = u32::try_from(taken).unwrap_or(u32::MAX);
+        if new.take_at(now, n).is_err() {
+            break;
+        }
+        taken -= u64::from(n);
     }
-    Some(builder.rules().unwrap_or(rules))
+    let _ = new.set_limit(limit);
 }
 
 fn same<R: KeyedRules>(table: &Words<R>, rules: R) -> Words<R> {
@@ -299,7 +403,7 @@ fn pairs(old: &[Limit], new: &[Limit]) -> Vec<Option<usize>> {
 #[derive(Clone, Copy)]
 struct Pair {
     before: usize,
-    /// Whether the settings are the same, also those that [`bucket_after`] adds.
+    /// Whether the settings are the same.
     is_same: bool,
 }
 
@@ -326,8 +430,7 @@ impl Store {
             .map(|(pair, limit)| {
                 pair.map(|before| Pair {
                     before,
-                    is_same: limit.kinship(&old[before]) == Some(0)
-                        && !(is_held && self.owes_more(before, limit)),
+                    is_same: limit.kinship(&old[before]) == Some(0),
                 })
             })
             .collect();
@@ -348,16 +451,16 @@ impl Store {
             let (limit, pair) = (&new[at], &mut pairs[at]);
             match compiled {
                 Compiled::Bucket(bucket) if has_start(&starts, at) => {
-                    let rules = self.rules_for(bucket.into(), limit, pair, is_held);
+                    let rules = self.rules_for(bucket.into(), limit, pair);
                     let before = pair.map(|pair| self.seats[pair.before].table);
                     let (table, moves) = self.words_for(vec![rules], &[*pair], before, keys);
                     tables.push((seats[at].table, table, moves));
                 }
                 Compiled::Bucket(bucket) => {
-                    rules.push(self.rules_for(bucket.into(), limit, pair, is_held));
+                    rules.push(self.rules_for(bucket.into(), limit, pair));
                 }
                 Compiled::Window(window) => {
-                    rules.push(self.rules_for(window.into(), limit, pair, is_held));
+                    rules.push(self.rules_for(window.into(), limit, pair));
                 }
                 own => {
                     let (table, moves) = self.table_for(own, limit, pair, keys);
@@ -391,12 +494,19 @@ impl Store {
         });
         Self {
             ids: ids.collect(),
+            debts: debts(new),
+            most: pairs
+                .iter()
+                .zip(most_in_use(new))
+                .map(|(pair, most)| pair.map_or(most, |pair| most.max(self.most[pair.before])))
+                .collect(),
             releases: releases(&tables),
             tables: tables.into(),
             seats,
             moves: moves.into(),
             refunds: refunds.into(),
-            is_guarded: penalty.is_some() || !starts.is_empty(),
+            is_guarded: penalty.is_some() || !starts.is_empty() || closed(new) != 0,
+            closed: closed(new),
             penalty,
             starts,
             hasher,
@@ -405,12 +515,53 @@ impl Store {
         }
     }
 
+    /// A store for one key, which has all its permits, with the limits that this store has. There
+    /// is no penalty.
+    pub(crate) fn alone(&self) -> Self {
+        let tables: Box<[Table]> = self.tables.iter().map(Table::alone).collect();
+        Self {
+            moves: tables.iter().map(|_| Moves::default()).collect(),
+            ids: self.ids.iter().map(|_| Id::default()).collect(),
+            tables,
+            seats: self.seats.clone(),
+            debts: self.debts.clone(),
+            most: self.most.clone(),
+            penalty: None,
+            starts: Starts::default(),
+            closed: 0,
+            is_guarded: false,
+            hasher: self.hasher.clone(),
+            refunds: self.refunds.iter().map(|_| Arc::default()).collect(),
+            releases: self.releases,
+            #[cfg(feature = "queue")]
+            waits: super::waits::Waits::default(),
+        }
+    }
+
+    /// Copies the state of a key to a store that is [alone](Self::alone), and that no decision uses
+    /// yet. Decisions by this store that are under way may be missing in the copy.
+    pub(crate) fn copy_key(&self, from: Address, to: &Self, now: Timestamp) {
+        if let Some(into) = to.locate_shared() {
+            for (table, to) in self.tables.iter().zip(&to.tables) {
+                table.copy_key(from, to, (into, now));
+            }
+        }
+    }
+
+    /// Whether the only key has all its permits and no penalty, so that nothing is lost without it.
+    pub(crate) fn is_idle(&self, at: Address, now: Timestamp) -> bool {
+        let is_idle = |table: &Table| table.key(at).idle_at(now).is_idle();
+        self.tables.iter().all(is_idle) && !self.is_penalized(at, now)
+    }
+
     /// Another store with the same state and the same settings, without its queue.
     #[cfg(feature = "queue")]
     pub(super) fn share(&self) -> Self {
         Self {
             tables: self.tables.iter().map(Table::share).collect(),
             seats: self.seats.clone(),
+            debts: self.debts.clone(),
+            most: self.most.clone(),
             ids: self.ids.clone(),
             moves: self.moves.clone(),
             penalty: self
@@ -418,24 +569,12 @@ impl Store {
                 .as_ref()
                 .map(|table| same(table, table.rules()[0])),
             starts: self.starts.clone(),
+            closed: self.closed,
             is_guarded: self.is_guarded,
             hasher: self.hasher.clone(),
             refunds: self.refunds.clone(),
             releases: self.releases,
             waits: self.shared_waits(),
-        }
-    }
-
-    /// Whether the limit before is a bucket that owes more than the debt of `limit`: see
-    /// [`bucket_after`].
-    fn owes_more(&self, before: usize, limit: &Limit) -> bool {
-        let Seat { table, nth } = self.seats[before];
-        let old = self.tables[table].rules();
-        match (old.get(nth), limit.compile()) {
-            (Some(AnyRules::TokenBucket(old)), Ok(Compiled::Bucket(rules))) => {
-                old.debt() > rules.debt()
-            }
-            _ => false,
         }
     }
 
@@ -452,17 +591,11 @@ impl Store {
 
     /// The rules of a token bucket or a window, which are `rules` if it starts again. Then there is
     /// no `pair`.
-    fn rules_for(
-        &self,
-        rules: AnyRules,
-        limit: &Limit,
-        pair: &mut Option<Pair>,
-        is_held: bool,
-    ) -> AnyRules {
+    fn rules_for(&self, rules: AnyRules, limit: &Limit, pair: &mut Option<Pair>) -> AnyRules {
         let followed = pair.and_then(|Pair { before, is_same }| {
             let Seat { table, nth } = self.seats[before];
             let old = self.tables[table].rules();
-            followed_by(old.get(nth)?, limit, is_same, is_held)
+            followed_by(old.get(nth)?, limit, is_same, self.most[before])
         });
         if followed.is_none() {
             *pair = None;
@@ -522,7 +655,7 @@ impl Store {
             return (table.share(), Arc::clone(moves));
         }
         let groups = lines.len() / count.next_power_of_two();
-        let lines = closed(groups * rules.len().next_power_of_two());
+        let lines = closed_lines(groups * rules.len().next_power_of_two());
         let table = Table::of_rules(rules, lines, &self.hasher);
         (table, Arc::clone(moves))
     }
@@ -559,7 +692,10 @@ impl Store {
             }
             (Table::Sliding(from), Table::Sliding(into)) => {
                 let limit = into.fresh().limit();
-                if limit != from.fresh().limit() {
+                if !Arc::ptr_eq(from.lines(), into.lines()) {
+                    let carry = |new: &_, old: &_| carry_sliding(new, old, now);
+                    self.move_to(index, (to, next), || from.move_to(into, carry));
+                } else if limit != from.fresh().limit() {
                     let set = from.change_all(|window| window.set_limit(limit));
                     debug_assert!(set.is_ok(), "there was room for the limit");
                 }
@@ -591,6 +727,7 @@ impl Store {
         Arc::new(Group {
             table: self.tables[table].share(),
             ids: self.ids_of(table),
+            debts: self.debts_of(table),
         })
     }
 

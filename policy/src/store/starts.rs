@@ -60,7 +60,7 @@ impl Store {
                 && let Table::Bucket(table) = &self.tables[seat.table]
             {
                 start.begun.get_or_init(|| {
-                    table.charge_at(at, now, start.limit.missing());
+                    table.charge_at(at, now, start.limit.missing(), 0);
                 });
             }
         }

@@ -129,6 +129,10 @@ impl Found<'_> {
 /// The time in which all permits of a limit return.
 fn window(limit: &Limit) -> Option<Duration> {
     let period = limit.period()?.as_nanos();
-    let nanos = period * u128::from(limit.capacity()) / u128::from(limit.count().max(1));
+    if limit.count() == 0 {
+        // None return.
+        return limit.period();
+    }
+    let nanos = period * u128::from(limit.capacity()) / u128::from(limit.count());
     Some(Duration::from_nanos(nanos.try_into().unwrap_or(u64::MAX)))
 }

@@ -344,8 +344,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: STORE,
         within: "fn charge_key(",
-        text: "Self::Bucket(table) => table.charge_at(at, now, n),",
-        by: "",
+        text: "table.charge_at(at, now, n, debt)",
+        by: "{ let _ = (table, debt); 0 }",
         test: ("holds", "an_override_settles_with_its_own_limits"),
     },
     Mutant {
@@ -452,9 +452,9 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         file: MOVES,
-        within: "let rate = Rate::new(limit.count() as u32, limit.period()?);",
-        text: "builder.debt(owed)",
-        by: "builder.debt(owed - owed)",
+        within: "fn bucket_after(",
+        text: "limit.bucket_owing(owed, old.tick())",
+        by: "limit.bucket_owing(owed - owed, old.tick())",
         test: (
             "live",
             "what_was_taken_stays_taken_and_a_raised_limit_counts_at_once",
@@ -463,8 +463,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: MOVES,
         within: "fn window_after(",
-        text: "if most <= rules.limit() {",
-        by: "if most >= rules.limit() {",
+        text: "if most <= rules.max_limit() || old.max_limit() <= rules.limit() {",
+        by: "if most > 0 {",
         test: (
             "live",
             "what_was_taken_stays_taken_and_a_raised_limit_counts_at_once",
@@ -486,6 +486,52 @@ pub(super) const MUTANTS: &[Mutant] = &[
         text: "new.go_on_from(old, now)",
         by: "new.go_on_from(new, now)",
         test: ("live", "a_limit_with_a_wait_keeps_its_count_and_its_wait"),
+    },
+    // A change forgets what is taken: a key that is overridden begins anew, or an override that was
+    // removed ends at once. A limit of 0 is asked like another one. A full penalty is not in force.
+    Mutant {
+        file: "policy/src/overrides.rs",
+        within: "pub(crate) fn hand_over(",
+        text: "store.copy_key(from, from_rule, now);",
+        by: "let _ = from;",
+        test: (
+            "live",
+            "an_override_that_is_added_and_removed_in_turn_grants_nothing_twice",
+        ),
+    },
+    Mutant {
+        file: "policy/src/overrides.rs",
+        within: "pub(crate) fn follow(",
+        text: "if rule.is_empty()",
+        by: "if !rule.is_empty()",
+        test: (
+            "live",
+            "an_override_that_is_added_and_removed_in_turn_grants_nothing_twice",
+        ),
+    },
+    Mutant {
+        file: MOVES,
+        within: "fn carry_sliding(",
+        text: "while taken > 0 {",
+        by: "while taken > u64::MAX - 1 {",
+        test: (
+            "live",
+            "a_limit_that_is_lowered_and_raised_again_grants_nothing_twice",
+        ),
+    },
+    Mutant {
+        file: STORE,
+        within: "fn before_take(",
+        text: "if self.closed != 0 {",
+        by: "if self.closed > 1 << 20 {",
+        test: ("decisions", "a_limit_of_0_denies_every_request_for_ever"),
+    },
+    Mutant {
+        file: STORE,
+        within: "fn penalized(",
+        text: "Err(Denied::Crowded { .. }) => Some(Denied::Crowded { now, permits: n }),",
+        by: "Err(Denied::Crowded { .. }) => None,",
+        test: ("decisions", "a_penalty_without_room_denies_and_says_so"),
     },
     Mutant {
         file: MOVES,
@@ -517,7 +563,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         file: MOVES,
-        within: "let mut builder = FixedWindow::builder(limit.count(), period)",
+        within: "let mut builder = FixedWindow::builder(rules.limit(), period)",
         text: ".tick(tick_of(period))",
         by: "",
         test: (

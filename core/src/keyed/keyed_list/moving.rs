@@ -22,7 +22,7 @@ use core::hash::BuildHasher;
 
 use crate::Timestamp;
 use crate::keyed::keyed_list::KeyedList;
-use crate::keyed::line::{self, Address, Entry, Held, Line};
+use crate::keyed::line::{self, Address, Claim, Entry, Found, Held, Line};
 use crate::keyed::rule_list::sealed::List as _;
 use crate::keyed::rule_list::{MOST, RuleList, RulesAtRunTime};
 use crate::rules::TableRules;
@@ -140,6 +140,62 @@ impl<M: AsRef<[Line]>, S: BuildHasher> KeyedList<RulesAtRunTime, M, S> {
 }
 
 impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
+    /// Copies the state of the key `from` to the key `into` of the table `to`, which has the same
+    /// limits and has no slot for `into` yet. Returns whether there was a state, and room for it. A
+    /// key without a state has all its permits.
+    ///
+    /// For a key that gets limits of its own: no other call may use `to` yet. Takes of `from` that
+    /// run at the same time may be missing in the copy.
+    ///
+    /// # Cost
+    ///
+    /// Reads and writes one entry. Makes no other call wait.
+    ///
+    /// ```
+    /// # use portcullis_core::{KeyedList, Rate, Timestamp, TokenBucketRules};
+    /// let rules = [TokenBucketRules::new(Rate::per_second(1), 10); 2];
+    /// let (all, one) = (KeyedList::for_keys(rules, 100), KeyedList::for_keys(rules, 1));
+    /// let (alice, now) = (all.key("alice"), Timestamp::from_secs(9));
+    /// assert!(alice.try_acquire_each_at(now, 4).is_ok());
+    /// assert!(all.copy_key_to(alice.address(), &one, one.key("alice").address()));
+    /// assert_eq!(one.key("alice").explain_each_at(now, 1).next().unwrap().available, 6);
+    /// ```
+    pub fn copy_key_to<N: AsRef<[Line]>, T: BuildHasher>(
+        &self,
+        from: Address,
+        to: &KeyedList<L, N, T>,
+        into: Address,
+    ) -> bool {
+        let Found::Held(entry, _) = from.search(self.table.lines(), self.width()) else {
+            return false;
+        };
+        // The lead comes first: all grants that it contains are in the other words.
+        let Some(lead) = entry.held().filter(|lead| lead.tag() == from.tag()) else {
+            return false;
+        };
+        let words = line::words(self.table.lines(), entry.at, self.width());
+        let states: [Option<u64>; MOST] = array::from_fn(|limit| {
+            if limit == self.lead() {
+                return Some(lead.state());
+            }
+            Some(self.word(words, limit)?.held_as(from.tag())?.state())
+        });
+        let vacant = |_: usize, held: Option<Held>| held.is_none();
+        let claim = into.claim(to.table.lines(), to.width(), vacant);
+        let Claim::Made(claimed, _) = claim else {
+            return false;
+        };
+        let words = line::words(to.table.lines(), claimed.entry.at, to.width());
+        for limit in to.order().filter(|&limit| limit != to.lead()) {
+            let state = states.get(limit).copied().flatten();
+            if let (Some(word), Some(state)) = (to.word(words, limit), state) {
+                word.hold_as(into.tag(), state);
+            }
+        }
+        claimed.hold(lead.state());
+        true
+    }
+
     /// Returns whether the key with this address has moved to another table: see
     /// [`move_to`](KeyedList::move_to). Once it returns `true`, it always does.
     ///

@@ -136,9 +136,10 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
 
     /// Takes `n` permits of each limit of the key at `address`, and of a limit with fewer permits
     /// those that it has. A token bucket also owes as many as its declared
-    /// [debt](crate::TokenBucketBuilder::debt) allows. Permits of concurrency limits are not taken.
-    /// Returns how many were taken of each limit, in order; `n` for a concurrency limit. Zeros
-    /// follow the last limit.
+    /// [debt](crate::TokenBucketBuilder::debt) allows, and at most the number in `owing` with the
+    /// index of the limit, if there is one: see [`charge_at`](crate::Keyed::charge_at). Permits of
+    /// concurrency limits are not taken. Returns how many were taken of each limit, in order; `n`
+    /// for a concurrency limit. Zeros follow the last limit.
     ///
     /// All are zeros if the key finds no entry.
     ///
@@ -157,11 +158,17 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
     /// let window = FixedWindowRules::new(20, Duration::from_secs(60));
     /// let users = KeyedList::for_keys((bucket, window), 100);
     /// let (alice, now) = (users.key("alice"), Timestamp::from_secs(9));
-    /// assert_eq!(users.charge_each_at(alice.address(), now, 12)[..2], [12, 12]);
-    /// assert_eq!(users.charge_each_at(alice.address(), now, 12)[..2], [3, 8]);
+    /// assert_eq!(users.charge_each_at(alice.address(), now, 12, &[1])[..2], [11, 12]);
+    /// assert_eq!(users.charge_each_at(alice.address(), now, 12, &[])[..2], [4, 8]);
     /// # Ok::<(), portcullis_core::SettingsError>(())
     /// ```
-    pub fn charge_each_at(&self, address: Address, now: Timestamp, n: u32) -> [u32; MOST] {
+    pub fn charge_each_at(
+        &self,
+        address: Address,
+        now: Timestamp,
+        n: u32,
+        owing: &[u64],
+    ) -> [u32; MOST] {
         let mut charged = [0; MOST];
         if n == 0 {
             return charged;
@@ -172,7 +179,9 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
             match address.search(self.table.lines(), width) {
                 Found::Held(entry, _) => {
                     let words = line::words(self.table.lines(), entry.at, width);
-                    if let Some(more) = self.charge_in(words, address.tag(), now, n - first) {
+                    if let Some(more) =
+                        self.charge_in(words, address.tag(), (now, n - first), owing)
+                    {
                         charged = more;
                         break;
                     }
@@ -202,7 +211,13 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
     }
 
     /// Charges an entry of a key. `None`, with nothing charged, if the key does not hold it.
-    fn charge_in(&self, words: Words<'_>, tag: u64, now: Timestamp, n: u32) -> Option<[u32; MOST]> {
+    fn charge_in(
+        &self,
+        words: Words<'_>,
+        tag: u64,
+        (now, n): (Timestamp, u32),
+        owing: &[u64],
+    ) -> Option<[u32; MOST]> {
         let mut charges = Charges {
             list: self,
             words,
@@ -213,9 +228,10 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
         for limit in self.order() {
             let rules = self.rules.get(limit)?;
             let word = self.word(words, limit)?;
+            let owing = owing.get(limit).copied().unwrap_or(u64::MAX);
             let charged = loop {
                 let held = word.held_as(tag)?;
-                let (left, permits) = rules.charged(held.state(), now, n);
+                let (left, permits) = rules.charged(held.state(), now, n, owing);
                 if left == held.state() || word.change(held, left).is_ok() {
                     break (left, permits);
                 }

@@ -471,13 +471,22 @@ impl<W: Word> TableRules for FixedWindowRules<W> {
     fn moved(&self, before: &Self, state: u64, now: Timestamp) -> u64 {
         let (old, new) = (&before.layout, &self.layout);
         let position = before.grid.index(now);
+        let (counted, last) = old.split(state);
         let (count, end) = match old.current(old.stamp(position), state) {
-            (count, Some(end)) => (count, end),
-            (_, None) => old.split(state),
+            // To a `now` that is too stale, the window seems exhausted, also if more is taken.
+            (count, Some(end)) => (count.max(counted), end),
+            (_, None) => (counted, last),
         };
         let ahead = -old.distance(old.stamp(position), end);
-        // What exceeds the layout is forgotten.
-        let kept = count.min(new.most());
+        // A count that exceeds the layout is cut to the most that the layout has room for. If this
+        // is more than the limit, the next move does not know how many permits were taken, and
+        // counts all.
+        let is_cut = count == old.most() && count > old.limit();
+        let kept = if is_cut {
+            new.most()
+        } else {
+            count.min(new.most())
+        };
         let is_same = self.rounded == before.rounded && self.window() == before.window();
         if !is_same {
             let (position, into) = self.grid.split(now);

@@ -384,12 +384,13 @@ impl<W: Word> TokenBucketRules<W> {
         })
     }
 
-    /// The state after up to `n` permits are taken, as many as the declared debt allows, and how
-    /// many.
-    pub(crate) fn charged(&self, used: u64, now: Timestamp, n: u32) -> (u64, u32) {
+    /// The state after up to `n` permits are taken, as many as the declared debt allows if no more
+    /// than `owing` are owed, and how many.
+    pub(crate) fn charged(&self, used: u64, now: Timestamp, n: u32, owing: u64) -> (u64, u32) {
         let lattice = self.lattice();
         let balance = lattice.balance(self.position(now), used);
-        let room = balance.available + lattice.debt.saturating_sub(balance.owed);
+        let debt = lattice.debt.min(owing.saturating_mul(lattice.cost));
+        let room = balance.available + debt.saturating_sub(balance.owed);
         let Some(most) = room.checked_div(lattice.cost) else {
             return (used, n);
         };
@@ -568,32 +569,31 @@ impl<W: Word> TableRules for TokenBucketRules<W> {
             return self.fresh(now);
         }
         // A bucket that owes more than it may was written at a newer time: at the first tick at
-        // which it owes only the debt, or later.
+        // which it owes only the debt, or later. Or the move before has rounded up what it owes.
         let ahead = balance.owed.saturating_sub(old.debt);
         let ticks = ahead.div_ceil(old.gain.max(1));
-        let in_use = u128::from(old.full - balance.available) + u128::from(balance.owed);
+        let all_in_use = u128::from(old.full - balance.available) + u128::from(balance.owed);
         let (settled, in_use) = match before.ticks.start(tick.saturating_add(ticks)) {
             // The last of these ticks may bring more than what is ahead.
             Some(settled) => {
                 let gained = u128::from(ticks) * u128::from(old.gain);
-                (settled, in_use.saturating_sub(gained))
+                (settled, all_in_use.saturating_sub(gained))
             }
-            None => (Timestamp::MAX, in_use - u128::from(ahead)),
+            None => (Timestamp::MAX, all_in_use - u128::from(ahead)),
         };
-        // What exceeds the debt is forgotten.
-        let most = new.full + new.debt;
-        let in_use = (in_use * u128::from(new.cost)).min(u128::from(most) * u128::from(old.cost));
-        // What was replenished before `settled` is settled, and the new rate counts from then on.
-        // `settled` may be inside a tick: then the new bucket has this much less at the beginning
-        // of the tick.
-        let (tick, into) = self.ticks.split(settled);
-        let passed = u128::from(into) * u128::from(new.gain);
-        // Only the sum is rounded up. It is often a whole number when its parts are not: if the
-        // rate stays, and one tick divides the other, a bucket loses nothing by further moves.
-        let step = self.ticks.step();
-        let missing = sum_rounded_up((in_use, old.cost), (passed, step));
-        let from = new.position(tick).wrapping_sub(new.full);
-        from.wrapping_add(missing) & W::MASK
+        let later = self.begun(before, in_use, settled, now);
+        if ahead == 0 {
+            return later;
+        }
+        // The one that grants less.
+        let sooner = self.begun(before, all_in_use, now, now);
+        let position = new.position(self.ticks.index(now));
+        let ahead = |used: u64| used.wrapping_sub(position).wrapping_add(new.full) & W::MASK;
+        if ahead(later) > ahead(sooner) {
+            later
+        } else {
+            sooner
+        }
     }
 
     fn refund_among(
@@ -607,12 +607,65 @@ impl<W: Word> TableRules for TokenBucketRules<W> {
         Self::refund_among(self, used, times, n, receipt, others)
     }
 
-    fn charged(&self, used: u64, now: Timestamp, n: u32) -> (u64, u32) {
-        Self::charged(self, used, now, n)
+    fn charged(&self, used: u64, now: Timestamp, n: u32, owing: u64) -> (u64, u32) {
+        Self::charged(self, used, now, n, owing)
+    }
+}
+
+impl<W: Word> TokenBucketRules<W> {
+    /// The state of a bucket of which `in_use` units of the rules `before` are in use or owed at
+    /// `settled`.
+    fn begun(&self, before: &Self, in_use: u128, settled: Timestamp, now: Timestamp) -> u64 {
+        let (old, new) = (before.lattice(), self.lattice());
+        // What exceeds the debt is forgotten.
+        let most = new.full + new.debt;
+        let in_use = (in_use * u128::from(new.cost)).min(u128::from(most) * u128::from(old.cost));
+        // What was replenished before `settled` is settled, and the new rate counts from then on.
+        // `settled` may be inside a tick: then the new bucket has this much less at the beginning
+        // of the tick.
+        let (tick, into) = self.ticks.split(settled);
+        let passed = u128::from(into) * u128::from(new.gain);
+        // Only the sum is rounded up. It is often a whole number when its parts are not: if the
+        // rate stays, and one tick divides the other, a bucket loses nothing by further moves.
+        let step = self.ticks.step();
+        let missing = sum_rounded_up((in_use, old.cost), (passed, step));
+        // So far beyond the debt that a word could not tell it from an idle bucket: cut.
+        let most = most.saturating_add(new.staleness() / 2);
+        let ungained = self.ungained(before, settled, now);
+        let missing = missing.max(missing.saturating_add(ungained).min(most));
+        let from = new.position(tick).wrapping_sub(new.full);
+        from.wrapping_add(missing) & W::MASK
+    }
+
+    /// The units that buckets with these rules would gain from `since` to `now`, and those with the
+    /// rules `before` did not. 0 if the rate before was no lower.
+    fn ungained(&self, before: &Self, since: Timestamp, now: Timestamp) -> u64 {
+        let (old, new) = (before.lattice(), self.lattice());
+        let passed = u128::from(now.as_nanos().saturating_sub(since.as_nanos()));
+        let rate = |of: &Lattice, other: &Self| {
+            let other = (u128::from(other.lattice().cost), other.ticks.step());
+            product(u128::from(of.gain) * other.0, other.1)
+        };
+        if passed == 0 || rate(&new, before) <= rate(&old, self) {
+            return 0;
+        }
+        let (gain, cost) = (u128::from(old.gain), u128::from(new.cost));
+        // At most what a tick brings: `since` is the beginning of a tick of the old bucket.
+        let gained = passed * gain / u128::from(before.ticks.step());
+        let gained = gained * cost / u128::from(old.cost.max(1));
+        let gains = (passed * u128::from(new.gain)).div_ceil(u128::from(self.ticks.step()));
+        u64::try_from(gains.saturating_sub(gained)).unwrap_or(u64::MAX)
     }
 }
 
 impl<W: Word> Moved for TokenBucketRules<W> {}
+
+/// Returns a product of 192 bits: its upper bits, and the lowest 64.
+#[allow(clippy::cast_possible_truncation, reason = "the halves of the number")]
+fn product(a: u128, b: u64) -> (u128, u64) {
+    let low = u128::from(a as u64) * u128::from(b);
+    ((a >> 64) * u128::from(b) + (low >> 64), low as u64)
+}
 
 /// Returns the sum of two quotients, rounded up: wrapping, like the positions of a lattice.
 #[allow(clippy::cast_possible_truncation, reason = "positions wrap")]
