@@ -60,6 +60,7 @@ extern crate std;
 mod adapters;
 mod driving;
 mod finally;
+mod forks;
 mod lock;
 mod queues;
 mod sync;
