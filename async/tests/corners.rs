@@ -72,6 +72,10 @@ fn a_partial_request_takes_the_minimum_if_the_limiter_grants_less_than_it_report
                 self.0.take_at(now, n)
             }
         }
+        fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> portcullis_core::Refund {
+            self.release(n);
+            portcullis_core::Refund { permits: 0, rest }
+        }
         fn release(&self, n: u32) {
             Limiter::release(&self.0, n);
         }
@@ -82,7 +86,17 @@ fn a_partial_request_takes_the_minimum_if_the_limiter_grants_less_than_it_report
             Limiter::retry(&self.0, denied)
         }
     }
-    impl QueueLimiter for Boasts {}
+    impl QueueLimiter for Boasts {
+        const SHARED: bool = false;
+
+        const NOTES: bool = false;
+
+        fn held(&self) -> u64 {
+            0
+        }
+
+        fn watch(&self, _: bool) {}
+    }
 
     let queue = queue(Boasts(Concurrency::new(9)), 99);
     let some = now(queue.acquire_between(2, 9)).unwrap();
@@ -244,6 +258,7 @@ fn a_dropped_timer_of_a_runtime_keeps_no_waker_and_no_task() {
 
 #[cfg(all(unix, not(miri)))]
 mod forked {
+    use core::future::poll_fn;
     use core::panic::AssertUnwindSafe;
     use std::panic::catch_unwind;
 
@@ -318,6 +333,31 @@ mod forked {
             assert!(matches!(late, Err(Rejected::Deadline { .. })));
         });
         drop(held);
+    }
+
+    /// The places of the parent's alarms are not places of the child's.
+    #[test]
+    fn queues_of_the_parent_have_an_alarm_each_in_the_child() {
+        let slow = |_| {
+            let bucket = TokenBucket::new(Rate::per_second(10), 1);
+            let queue = Queue::new(bucket, ThreadTimer::new(), 9).shared();
+            (0..2).for_each(|_| drop(block_on(queue.acquire(1)).unwrap()));
+            queue
+        };
+        let queues: [_; 3] = core::array::from_fn(slow);
+        in_a_child(|| {
+            let last_first = queues.iter().rev();
+            let waits = last_first.map(|queue| {
+                while queue.try_acquire(1).is_ok() {}
+                Task::waiting(queue.acquire(1))
+            });
+            for mut wait in waits.collect::<Vec<_>>() {
+                assert_eq!(
+                    permits(block_on(poll_fn(|context| wait.poll_with(context.waker())))),
+                    Ok(1)
+                );
+            }
+        });
     }
 
     #[test]

@@ -6,11 +6,11 @@ use core::time::Duration;
 
 use portcullis_async::{Acquire, Order};
 use portcullis_core::{
-    AllOf, Concurrency, FixedWindow, QueueLimiter, Rate, SlidingWindow, Timestamp, TokenBucket,
-    Unlimited,
+    AllOf, Concurrency, Counted, Escalation, FixedWindow, Penalty, QueueLimiter, Rate,
+    SlidingWindow, Timestamp, TokenBucket, Unlimited,
 };
 use support::random::Random;
-use support::{Task, Undriven, available, permits, undriven};
+use support::{SECOND, Task, Undriven, available, permits, undriven};
 
 const fn ms(millis: u64) -> Timestamp {
     Timestamp::from_millis(millis)
@@ -50,6 +50,25 @@ fn goes_to_the_next_waiter_or_is_available_again() {
     comes_back(|| AllOf::new([bucket(1), bucket(2), bucket(3)]));
     comes_back(|| AllOf::new([(); 8].map(|()| bucket(1))));
     comes_back(|| AllOf::new((bucket(1), Concurrency::new(2), bucket(1))));
+}
+
+/// Whatever is around the limits: a wrapper, or another queue.
+#[test]
+fn of_limits_within_a_wrapper_comes_back_too() {
+    let both = || AllOf::new((bucket(1), Concurrency::new(10)));
+    comes_back(|| Counted::new(both()));
+    comes_back(|| Penalty::new(both(), SECOND));
+    comes_back(|| Escalation::new(both(), []) as Escalation<_, (), 0>);
+    comes_back(|| Penalty::new(Escalation::new(both(), []) as Escalation<_, (), 0>, SECOND));
+    comes_back(|| Box::new(both()));
+    comes_back(|| undriven_at(ms(100), both()));
+}
+
+/// A queue that is to be put into another one.
+fn undriven_at<L: QueueLimiter>(now: Timestamp, limiter: L) -> Undriven<L> {
+    let queue = undriven(limiter, 0);
+    queue.clock().set(now);
+    queue
 }
 
 #[test]

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use portcullis_core::metadata::{self, Metadata};
 use portcullis_core::{
-    Denied, Detail, Idle, Interval, Lease, Limiter, LimiterId, QueueLimiter, Receipt, Refund,
-    Retry, Timestamp, Waiting,
+    Denied, Detail, Idle, Interval, Lease, Limiter, LimiterId, QueueLimiter, Receipt, Receipts,
+    Refund, Retry, Timestamp, Waiting,
 };
 
 use crate::lock::RawLock;
@@ -792,6 +792,28 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Limiter for Queue<L, C
 /// A queue can own another queue. It then only takes from the inner queue and never waits in it.
 impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> QueueLimiter for Queue<L, C, R, H> {
     const SHARED: bool = L::SHARED;
+
+    const NOTES: bool = L::NOTES;
+
+    fn take_noted_at(
+        &self,
+        now: Timestamp,
+        n: u32,
+        notes: &mut Receipts,
+    ) -> Result<Receipt, Denied> {
+        let limiter = &self.wait_queue.source.0;
+        self.take_with(now, n, || limiter.take_noted_at(now, n, notes))
+    }
+
+    fn refund_noted_at(&self, now: Timestamp, n: u32, receipt: Receipt, notes: Receipts) -> u32 {
+        self.wait_queue.give_back((), |source| {
+            let refunded = source.0.refund_noted_at(now, n, receipt, notes);
+            (refunded, Waiting::Unknown)
+        })
+    }
+
+    /// Does nothing: a release reads the waiter bits of this queue, not those of the outer one.
+    fn watch(&self, _: bool) {}
 
     fn held(&self) -> u64 {
         self.wait_queue.source.0.held()

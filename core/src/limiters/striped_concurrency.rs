@@ -737,6 +737,10 @@ impl<const N: usize, W: Word> Limiter for StripedConcurrency<N, W> {
 }
 
 impl<const N: usize, W: Word> QueueLimiter for StripedConcurrency<N, W> {
+    const SHARED: bool = false;
+
+    const NOTES: bool = false;
+
     /// Costs the same as a release.
     #[inline]
     fn release_watched(&self, n: u32) -> Waiting {

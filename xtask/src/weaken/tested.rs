@@ -1037,7 +1037,7 @@ pub(super) const OF_THE_QUEUE: &[Mutant] = &[
         by: "",
         test: (
             "corners",
-            "forked::a_queue_that_the_parent_has_used_grants_in_the_child",
+            "forked::queues_of_the_parent_have_an_alarm_each_in_the_child",
         ),
     },
     Mutant {
@@ -1049,6 +1049,28 @@ pub(super) const OF_THE_QUEUE: &[Mutant] = &[
             "corners",
             "forked::an_alarm_of_the_parent_hides_none_of_the_child",
         ),
+    },
+    // A wrapper that forgets the receipts of a composition in it.
+    Mutant {
+        file: "core/src/wrappers/penalty.rs",
+        within: "QueueLimiter for Penalty<L, W>",
+        text: "const NOTES: bool = L::NOTES;",
+        by: "const NOTES: bool = false;",
+        test: ("unclaimed", "of_limits_within_a_wrapper_comes_back_too"),
+    },
+    Mutant {
+        file: "core/src/wrappers/escalation.rs",
+        within: "QueueLimiter for Escalation<L, D, N, W>",
+        text: "const NOTES: bool = L::NOTES;",
+        by: "const NOTES: bool = false;",
+        test: ("unclaimed", "of_limits_within_a_wrapper_comes_back_too"),
+    },
+    Mutant {
+        file: QUEUE,
+        within: "QueueLimiter for Queue<L, C, R, H>",
+        text: "const NOTES: bool = L::NOTES;",
+        by: "const NOTES: bool = false;",
+        test: ("unclaimed", "of_limits_within_a_wrapper_comes_back_too"),
     },
     // A runtime has ended, or does not run; its clock was paused.
     Mutant {
