@@ -10,10 +10,10 @@
 //! of its own.
 #![allow(unsafe_code)]
 
-#[cfg(all(feature = "std", not(loom)))]
+#[cfg(all(feature = "std", not(portcullis_loom)))]
 pub(crate) use self::counted::{count, watch};
 
-#[cfg(all(feature = "std", not(loom)))]
+#[cfg(all(feature = "std", not(portcullis_loom)))]
 mod counted {
     #[cfg(all(unix, not(miri)))]
     use core::sync::atomic::AtomicBool;
@@ -57,25 +57,25 @@ mod counted {
 /// The process in which something was noted. Without `std` it takes no memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Noted {
-    #[cfg(all(feature = "std", not(loom)))]
+    #[cfg(all(feature = "std", not(portcullis_loom)))]
     forks: u32,
 }
 
 impl Noted {
     pub(crate) const NEW: Self = Self {
-        #[cfg(all(feature = "std", not(loom)))]
+        #[cfg(all(feature = "std", not(portcullis_loom)))]
         forks: 0,
     };
 
     /// Notes this process. Returns whether it is another one than before: a child of it.
     #[inline]
     pub(crate) fn is_forked(&mut self) -> bool {
-        #[cfg(all(feature = "std", not(loom)))]
+        #[cfg(all(feature = "std", not(portcullis_loom)))]
         {
             let forks = count();
             core::mem::replace(&mut self.forks, forks) != forks
         }
-        #[cfg(not(all(feature = "std", not(loom))))]
+        #[cfg(not(all(feature = "std", not(portcullis_loom))))]
         false
     }
 }

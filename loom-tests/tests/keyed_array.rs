@@ -3,7 +3,7 @@
 //!
 //! Under loom a line has two slots, and a lookup makes two attempts. The keys are their own hashes.
 //! `C` has one of the two slots in models that need room for only one more key.
-#![cfg(loom)]
+#![cfg(portcullis_loom)]
 
 use core::hash::BuildHasherDefault;
 

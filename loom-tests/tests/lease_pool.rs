@@ -1,6 +1,6 @@
 //! The lease pool: a word for each slot, whose exchanges decide which thread owns the slot and
 //! which thread ends its lease.
-#![cfg(loom)]
+#![cfg(portcullis_loom)]
 
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering::Relaxed};

@@ -16,7 +16,7 @@
 //! Invariant: the owner is the process that took the lock last and has not released it. What it
 //! guards may be half written if the owner was dead: the next owner must look.
 
-#[cfg(not(loom))]
+#[cfg(not(portcullis_loom))]
 use core::time::Duration;
 
 use crate::sync::AtomicU32;
@@ -24,7 +24,7 @@ use crate::sync::Ordering::{Acquire, Relaxed, Release};
 
 const WAITED: u32 = 1 << 31;
 /// For how long a waiter sleeps at most. It then looks whether the owner is alive.
-#[cfg(not(loom))]
+#[cfg(not(portcullis_loom))]
 const SLEEP: Duration = Duration::from_millis(10);
 
 /// What a process that finds the lock taken can do.
@@ -84,14 +84,14 @@ pub fn inherit(word: &AtomicU32, me: u32) -> bool {
 }
 
 /// How a process waits for the lock of a file.
-#[cfg(not(loom))]
+#[cfg(not(portcullis_loom))]
 #[derive(Debug)]
 pub(crate) struct InFile<'a> {
     pub(crate) file: &'a std::fs::File,
     pub(crate) until: std::time::Instant,
 }
 
-#[cfg(not(loom))]
+#[cfg(not(portcullis_loom))]
 impl Waiting for InFile<'_> {
     fn is_alive(&self, owner: u32) -> bool {
         // Owners are members, counted from 1.

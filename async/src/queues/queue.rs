@@ -11,7 +11,7 @@ use portcullis_core::{
 };
 
 use crate::lock::RawLock;
-#[cfg(all(feature = "std", not(loom)))]
+#[cfg(all(feature = "std", not(portcullis_loom)))]
 use crate::lock::ThreadLock;
 use crate::queues::acquire::{HasWaitQueue, Queued, try_acquire};
 use crate::queues::common::common;
@@ -179,13 +179,13 @@ pub struct Queue<L: QueueLimiter, C, R = DefaultLock, H = ()> {
 }
 
 /// The lock of a [`Queue`] by default: [`ThreadLock`].
-#[cfg(all(feature = "std", not(loom)))]
+#[cfg(all(feature = "std", not(portcullis_loom)))]
 pub type DefaultLock = ThreadLock;
 /// Not a lock: without `std`, a queue is created by [`Queue::with_lock`].
-#[cfg(not(all(feature = "std", not(loom))))]
+#[cfg(not(all(feature = "std", not(portcullis_loom))))]
 pub type DefaultLock = ();
 
-#[cfg(all(feature = "std", not(loom)))]
+#[cfg(all(feature = "std", not(portcullis_loom)))]
 impl<L: QueueLimiter, C: QueueClock> Queue<L, C> {
     /// Creates a queue around `limiter`. It holds requests for up to `max_permits` permits; with 0,
     /// no request waits. A request for 0 permits counts as 1. `clock` supplies the timestamps. The

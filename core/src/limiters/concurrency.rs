@@ -566,7 +566,7 @@ impl ConcurrencyBuilder {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(portcullis_loom)))]
 mod tests {
     use super::*;
 

@@ -870,9 +870,9 @@ impl StripedConcurrencyBuilder {
                 rest: AtomicWord::new(rest),
                 closing: AtomicWord::new(0),
             });
-            #[cfg(not(loom))]
+            #[cfg(not(portcullis_loom))]
             let stripes = [const { CachePadded::new(AtomicWord::new(0)) }; N];
-            #[cfg(loom)]
+            #[cfg(portcullis_loom)]
             let stripes = core::array::from_fn(|_| CachePadded::new(AtomicWord::new(0)));
             Ok(StripedConcurrency { stripes, shared, limit, most })
         }

@@ -185,9 +185,9 @@ impl<L, D, const N: usize, W: Word> Escalation<L, D, N, W> {
     const_unless_loom! {
         const fn with(limiter: L, thresholds: [Threshold<D>; N], holds: [Option<Hold<W>>; N]) -> Self {
             Self {
-                #[cfg(not(loom))]
+                #[cfg(not(portcullis_loom))]
                 until: [const { AtomicWord::new(NEVER) }; N],
-                #[cfg(loom)]
+                #[cfg(portcullis_loom)]
                 until: core::array::from_fn(|_| AtomicWord::new(NEVER)),
                 holds,
                 thresholds,
