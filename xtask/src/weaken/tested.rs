@@ -1053,14 +1053,14 @@ pub(super) const OF_THE_QUEUE: &[Mutant] = &[
     // A wrapper that forgets the receipts of a composition in it.
     Mutant {
         file: "core/src/wrappers/penalty.rs",
-        within: "QueueLimiter for Penalty<L, W>",
+        within: "impl<L: QueueLimiter, W: Word> QueueLimiter for Penalty<L, W>",
         text: "const NOTES: bool = L::NOTES;",
         by: "const NOTES: bool = false;",
         test: ("unclaimed", "of_limits_within_a_wrapper_comes_back_too"),
     },
     Mutant {
         file: "core/src/wrappers/escalation.rs",
-        within: "QueueLimiter for Escalation<L, D, N, W>",
+        within: "impl<L: QueueLimiter, D, const N: usize, W: Word> QueueLimiter for Escalation<L, D, N, W>",
         text: "const NOTES: bool = L::NOTES;",
         by: "const NOTES: bool = false;",
         test: ("unclaimed", "of_limits_within_a_wrapper_comes_back_too"),
@@ -1125,7 +1125,7 @@ pub(super) const OF_THE_QUEUE: &[Mutant] = &[
     },
     Mutant {
         file: "async/src/driving/timer/tokio.rs",
-        within: "fn drop(&mut self)",
+        within: "impl Drop for TokioTimer",
         text: "set.over = true;",
         by: "",
         test: (
