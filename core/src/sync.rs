@@ -1,8 +1,8 @@
 //! The only module that names atomics, except for a constant of the machine that
 //! `clock/monotonic.rs` keeps in a static. Every algorithm therefore also runs under [loom]
-//! (`--cfg portcullis_loom`), under the explorer (`--cfg portcullis_explore`), which pre-empts it at
-//! every access, and on targets without compare-exchange. A user who sets `--cfg loom` for code of
-//! his own gets the plain atomics.
+//! (`--cfg portcullis_loom`), under the explorer (`--cfg portcullis_explore`), which pre-empts it
+//! at every access, and on targets without compare-exchange. A user who sets `--cfg loom` for code
+//! of his own gets the plain atomics.
 //!
 //! [loom]: https://docs.rs/loom
 
