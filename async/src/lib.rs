@@ -51,29 +51,30 @@
 //! - `futures-io`, `tokio`: [`LimitedRead`] and [`LimitedWrite`], for the traits of these crates.
 #![no_std]
 #![deny(unsafe_code)]
-#![cfg_attr(docsrs, feature(doc_cfg), doc(auto_cfg(hide(loom))))]
+#![cfg_attr(docsrs, feature(doc_cfg), doc(auto_cfg(hide(portcullis_loom))))]
 
 #[cfg(any(feature = "std", test))]
 extern crate std;
 
-#[cfg(not(loom))]
+#[cfg(not(portcullis_loom))]
 mod adapters;
 mod driving;
 mod finally;
+mod forks;
 mod lock;
 mod queues;
 mod sync;
 mod waiting;
 
-#[cfg(all(feature = "channel", not(loom)))]
+#[cfg(all(feature = "channel", not(portcullis_loom)))]
 pub use adapters::channel;
-#[cfg(all(feature = "stream", not(loom)))]
+#[cfg(all(feature = "stream", not(portcullis_loom)))]
 pub use adapters::{
     LeasedStream, LimitSinkExt, LimitStreamExt, LimitedSink, LimitedStream, SinkError,
 };
-#[cfg(all(any(feature = "futures-io", feature = "tokio"), not(loom)))]
+#[cfg(all(any(feature = "futures-io", feature = "tokio"), not(portcullis_loom)))]
 pub use adapters::{LimitedRead, LimitedWrite};
-#[cfg(all(any(feature = "channel", feature = "stream"), not(loom)))]
+#[cfg(all(any(feature = "channel", feature = "stream"), not(portcullis_loom)))]
 pub use adapters::{PerItem, Refused, Weight};
 pub use driving::drive::Drive;
 pub use driving::queue_clock::{DeadlineClock, NoTimer, QueueClock};
@@ -81,7 +82,7 @@ pub use driving::queue_clock::{DeadlineClock, NoTimer, QueueClock};
 pub use driving::timer::AsyncIoTimer;
 #[cfg(feature = "embassy-time")]
 pub use driving::timer::EmbassyTimer;
-#[cfg(all(feature = "std", not(loom)))]
+#[cfg(all(feature = "std", not(portcullis_loom)))]
 pub use driving::timer::ThreadTimer;
 #[cfg(feature = "tokio")]
 pub use driving::timer::TokioTimer;
@@ -89,7 +90,7 @@ pub use driving::timer::{ReentrantTimer, Timer};
 #[cfg(feature = "critical-section")]
 pub use lock::InterruptLock;
 pub use lock::RawLock;
-#[cfg(all(feature = "std", not(loom)))]
+#[cfg(all(feature = "std", not(portcullis_loom)))]
 pub use lock::ThreadLock;
 pub use queues::acquire::Acquire;
 pub use queues::drained::Drained;

@@ -5,11 +5,14 @@ pub(crate) mod mutex;
 
 #[cfg(feature = "critical-section")]
 use core::sync::atomic::AtomicBool;
-#[cfg(any(feature = "critical-section", all(feature = "std", not(loom))))]
+#[cfg(any(
+    feature = "critical-section",
+    all(feature = "std", not(portcullis_loom))
+))]
 use core::sync::atomic::Ordering::Relaxed;
-#[cfg(all(feature = "std", not(loom)))]
+#[cfg(all(feature = "std", not(portcullis_loom)))]
 use core::sync::atomic::Ordering::SeqCst;
-#[cfg(all(feature = "std", not(loom)))]
+#[cfg(all(feature = "std", not(portcullis_loom)))]
 use core::sync::atomic::{AtomicU32, AtomicUsize};
 
 /// A lock without data. It guards the wait lists of a [`Queue`](crate::Queue).
@@ -128,7 +131,7 @@ pub unsafe trait RawLock {
 /// assert_eq!(lock.lock(|| lock.try_lock(|| 1)), None);
 /// assert_eq!(lock.try_lock(|| 1), Some(1));
 /// ```
-#[cfg(all(feature = "std", not(loom)))]
+#[cfg(all(feature = "std", not(portcullis_loom)))]
 #[derive(Debug)]
 pub struct ThreadLock {
     word: AtomicU32,
@@ -137,22 +140,22 @@ pub struct ThreadLock {
 }
 
 /// Free. The three states are those of the mutex in Ulrich Drepper, "Futexes are tricky" (2011).
-#[cfg(all(feature = "std", not(loom)))]
+#[cfg(all(feature = "std", not(portcullis_loom)))]
 const OPEN: u32 = 0;
-#[cfg(all(feature = "std", not(loom)))]
+#[cfg(all(feature = "std", not(portcullis_loom)))]
 const HELD: u32 = 1;
 /// Held, and threads may be asleep.
-#[cfg(all(feature = "std", not(loom)))]
+#[cfg(all(feature = "std", not(portcullis_loom)))]
 const SLEPT_AT: u32 = 2;
 
-#[cfg(all(feature = "std", not(loom)))]
+#[cfg(all(feature = "std", not(portcullis_loom)))]
 impl Default for ThreadLock {
     fn default() -> Self {
         Self::new()
     }
 }
 
-#[cfg(all(feature = "std", not(loom)))]
+#[cfg(all(feature = "std", not(portcullis_loom)))]
 impl ThreadLock {
     /// Creates a lock that is free.
     #[must_use]
@@ -212,7 +215,7 @@ impl ThreadLock {
 }
 
 /// A number that identifies the current thread. Never 0.
-#[cfg(all(feature = "std", not(loom)))]
+#[cfg(all(feature = "std", not(portcullis_loom)))]
 #[inline]
 fn this_thread() -> usize {
     std::thread_local! {
@@ -225,7 +228,7 @@ fn this_thread() -> usize {
 // SAFETY: only one change of the word from `OPEN` succeeds until the word is `OPEN` again. `Held`
 // stores `OPEN` after `work`, also if `work` panics. `try_lock` decides by one compare-exchange of
 // the word. All changes of the word are sequentially consistent.
-#[cfg(all(feature = "std", not(loom)))]
+#[cfg(all(feature = "std", not(portcullis_loom)))]
 unsafe impl RawLock for ThreadLock {
     const IS_SEQUENTIAL: bool = true;
 

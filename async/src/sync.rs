@@ -3,7 +3,7 @@
 //!
 //! [loom]: https://docs.rs/loom
 
-#[cfg(not(any(loom, target_has_atomic = "32", feature = "portable-atomic")))]
+#[cfg(not(any(portcullis_loom, target_has_atomic = "32", feature = "portable-atomic")))]
 compile_error!(
     "this target has no compare-exchange: enable the feature `portable-atomic` of \
      portcullis-async, and in the program one of the features \
@@ -11,24 +11,28 @@ compile_error!(
 );
 
 #[cfg(all(
-    not(loom),
+    not(portcullis_loom),
     any(target_has_atomic = "32", not(feature = "portable-atomic"))
 ))]
 pub(crate) use core::sync::atomic;
-#[cfg(loom)]
+#[cfg(portcullis_loom)]
 pub(crate) use loom::sync::atomic;
-#[cfg(not(any(loom, target_has_atomic = "32", not(feature = "portable-atomic"))))]
+#[cfg(not(any(
+    portcullis_loom,
+    target_has_atomic = "32",
+    not(feature = "portable-atomic")
+)))]
 pub(crate) use portable_atomic as atomic;
 
 pub(crate) mod cell {
-    #[cfg(loom)]
+    #[cfg(portcullis_loom)]
     pub(crate) use loom::cell::UnsafeCell;
 
     /// A cell with the interface of loom's `UnsafeCell`.
-    #[cfg(not(loom))]
+    #[cfg(not(portcullis_loom))]
     pub(crate) struct UnsafeCell<T>(core::cell::UnsafeCell<T>);
 
-    #[cfg(not(loom))]
+    #[cfg(not(portcullis_loom))]
     impl<T> UnsafeCell<T> {
         pub(crate) const fn new(data: T) -> Self {
             Self(core::cell::UnsafeCell::new(data))
@@ -45,10 +49,10 @@ pub(crate) mod cell {
 /// constructors.
 macro_rules! const_unless_loom {
     ($(#[$meta:meta])* $vis:vis const fn $($rest:tt)*) => {
-        #[cfg(not(loom))]
+        #[cfg(not(portcullis_loom))]
         $(#[$meta])*
         $vis const fn $($rest)*
-        #[cfg(loom)]
+        #[cfg(portcullis_loom)]
         $(#[$meta])*
         $vis fn $($rest)*
     };

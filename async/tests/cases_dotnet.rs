@@ -626,7 +626,19 @@ mod chained_limiter_tests {
         }
     }
 
-    impl<L: QueueLimiter> QueueLimiter for Track<L> {}
+    impl<L: QueueLimiter> QueueLimiter for Track<L> {
+        const SHARED: bool = L::SHARED;
+
+        const NOTES: bool = false;
+
+        fn held(&self) -> u64 {
+            self.0.held()
+        }
+
+        fn watch(&self, waits: bool) {
+            self.0.watch(waits);
+        }
+    }
 
     /// Two limits as one limiter: both or none.
     struct Both<A, B>(A, B);
@@ -638,6 +650,11 @@ mod chained_limiter_tests {
                 .take_at(now, n)
                 .inspect_err(|_| _ = self.0.refund_at(now, n, first))?;
             Ok(Receipt::NONE)
+        }
+
+        fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> Refund {
+            self.release(n);
+            Refund { permits: 0, rest }
         }
 
         fn release(&self, n: u32) {
@@ -663,7 +680,17 @@ mod chained_limiter_tests {
         }
     }
 
-    impl<A: QueueLimiter, B: QueueLimiter> QueueLimiter for Both<A, B> {}
+    impl<A: QueueLimiter, B: QueueLimiter> QueueLimiter for Both<A, B> {
+        const SHARED: bool = A::SHARED || B::SHARED;
+
+        const NOTES: bool = false;
+
+        fn held(&self) -> u64 {
+            self.0.held().max(self.1.held())
+        }
+
+        fn watch(&self, _: bool) {}
+    }
 
     /// .NET `AcquireAsyncWorksWithSingleLimiter`, and `AcquireAsyncWorksWithMultipleLimiters`.
     #[test]

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 
 use portcullis_async::{Next, Rejected};
 use portcullis_core::{
-    AllOf, Concurrency, Denied, Idle, Limiter, LimiterExt, QueueLimiter, Rate, Receipt,
-    Replenishing, Retry, Timestamp, TokenBucket,
+    AllOf, Concurrency, Denied, FixedWindow, Idle, Limiter, LimiterExt, QueueLimiter, Rate,
+    Receipt, Replenishing, Retry, Timestamp, TokenBucket,
 };
 use support::{SECOND, START, Task, available, newest_first, now, permits, queue};
 
@@ -30,6 +30,11 @@ impl Limiter for Switch {
         }
     }
 
+    fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> portcullis_core::Refund {
+        self.release(n);
+        portcullis_core::Refund { permits: 0, rest }
+    }
+
     fn release(&self, _: u32) {}
 
     fn available_at(&self, _: Timestamp) -> u64 {
@@ -44,7 +49,17 @@ impl Limiter for Switch {
     }
 }
 
-impl QueueLimiter for Switch {}
+impl QueueLimiter for Switch {
+    const SHARED: bool = false;
+
+    const NOTES: bool = false;
+
+    fn held(&self) -> u64 {
+        0
+    }
+
+    fn watch(&self, _: bool) {}
+}
 
 #[test]
 fn a_limiter_without_time_is_asked_again_when_its_retry_says() {
@@ -112,6 +127,10 @@ impl Limiter for Both {
             .inspect_err(|_| Limiter::release(&self.0, n))
             .map(|_| receipt)
     }
+    fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> portcullis_core::Refund {
+        self.release(n);
+        portcullis_core::Refund { permits: 0, rest }
+    }
     fn release(&self, n: u32) {
         Limiter::release(&self.0, n);
     }
@@ -127,7 +146,17 @@ impl Limiter for Both {
     }
 }
 
-impl QueueLimiter for Both {}
+impl QueueLimiter for Both {
+    const SHARED: bool = false;
+
+    const NOTES: bool = false;
+
+    fn held(&self) -> u64 {
+        0
+    }
+
+    fn watch(&self, _: bool) {}
+}
 
 impl Both {
     fn release_or_now(&self, denied: Denied) -> Retry {
@@ -201,6 +230,31 @@ fn a_limiter_behind_a_pointer_can_be_shared_by_several_queues() {
 }
 
 #[test]
+fn a_boxed_rate_whose_type_is_chosen_at_run_time_can_have_a_queue() {
+    fn is_shared<L: QueueLimiter>(_: &L) -> bool {
+        L::SHARED
+    }
+    for is_window in [false, true] {
+        let limit: Box<dyn Replenishing + Send + Sync> = if is_window {
+            Box::new(FixedWindow::new(1, SECOND))
+        } else {
+            Box::new(Arc::new(TokenBucket::new(Rate::per_second(1), 1)))
+        };
+        assert!(
+            is_shared(&limit),
+            "others may have it: no grant as of the past"
+        );
+        let queue = queue(limit, 9);
+        let _first = now(queue.acquire(1)).unwrap();
+        let wait = Task::waiting(queue.acquire(1));
+        queue.clock().set(Timestamp::from_secs(1));
+        let _ = queue.advance();
+        assert_eq!(permits(wait.outcome()), Ok(1));
+        assert_eq!((queue.held(), available(&queue)), (0, 0));
+    }
+}
+
+#[test]
 fn a_boxed_custom_limiter_can_have_a_queue() {
     let queue = queue(Box::new(Concurrency::new(1)), 9);
     let held = now(queue.acquire(1)).unwrap();
@@ -240,6 +294,11 @@ fn permits_refunded_by_a_denied_request_are_granted() {
         fn take_at(&self, now: Timestamp, permits: u32) -> Result<Receipt, Denied> {
             (self.0)();
             Err(Denied::Refused { now, permits })
+        }
+
+        fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> portcullis_core::Refund {
+            self.release(n);
+            portcullis_core::Refund { permits: 0, rest }
         }
 
         fn release(&self, _: u32) {}

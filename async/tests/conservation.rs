@@ -288,7 +288,7 @@ fn nothing_is_lost(order: Order, max_permits: u64) {
                     if meeting.wait() {
                         queue.change(|limiter| limiter.set_limit(LIMIT)).unwrap();
                     }
-                    executor.end(Instant::now() + Duration::from_mins(1));
+                    executor.end(Instant::now() + Duration::from_secs(60));
                     executor.seen
                 })
             })

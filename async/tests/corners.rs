@@ -72,6 +72,10 @@ fn a_partial_request_takes_the_minimum_if_the_limiter_grants_less_than_it_report
                 self.0.take_at(now, n)
             }
         }
+        fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> portcullis_core::Refund {
+            self.release(n);
+            portcullis_core::Refund { permits: 0, rest }
+        }
         fn release(&self, n: u32) {
             Limiter::release(&self.0, n);
         }
@@ -82,7 +86,17 @@ fn a_partial_request_takes_the_minimum_if_the_limiter_grants_less_than_it_report
             Limiter::retry(&self.0, denied)
         }
     }
-    impl QueueLimiter for Boasts {}
+    impl QueueLimiter for Boasts {
+        const SHARED: bool = false;
+
+        const NOTES: bool = false;
+
+        fn held(&self) -> u64 {
+            0
+        }
+
+        fn watch(&self, _: bool) {}
+    }
 
     let queue = queue(Boasts(Concurrency::new(9)), 99);
     let some = now(queue.acquire_between(2, 9)).unwrap();
@@ -240,4 +254,291 @@ fn a_dropped_timer_of_a_runtime_keeps_no_waker_and_no_task() {
         thread::sleep(Duration::from_millis(10));
     }
     panic!("its task has not ended");
+}
+
+#[cfg(all(unix, not(miri)))]
+mod forked {
+    use core::future::poll_fn;
+    use core::panic::AssertUnwindSafe;
+    use std::panic::catch_unwind;
+
+    use futures_executor::block_on;
+    use portcullis_core::{Rate, TokenBucket};
+
+    use super::*;
+
+    /// Runs `work` in a child of this process. The child ends by a signal if it takes long.
+    fn in_a_child(work: impl FnOnce()) {
+        // SAFETY: the child has one thread. It takes no lock that another thread of this process
+        // may have held, except those of the allocator, which the C library lets go.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: it has no condition.
+            unsafe { libc::alarm(20) };
+            let ended = catch_unwind(AssertUnwindSafe(work));
+            // SAFETY: it has no condition.
+            unsafe { libc::_exit(i32::from(ended.is_err())) };
+        }
+        let mut status = 0;
+        // SAFETY: `status` is valid for writes.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert!(libc::WIFEXITED(status), "the child hangs");
+        assert_eq!(libc::WEXITSTATUS(status), 0, "the child panicked");
+    }
+
+    /// A shared queue of 200 permits per second, whose timer this process has used.
+    fn used() -> Arc<Queue<TokenBucket, ThreadTimer>> {
+        let bucket = TokenBucket::new(Rate::per_second(200), 1);
+        let queue = Queue::new(bucket, ThreadTimer::new(), 9).shared();
+        takes_three(&queue);
+        queue
+    }
+
+    fn takes_three(queue: &Queue<TokenBucket, ThreadTimer>) {
+        for _ in 0..3 {
+            assert_eq!(permits(block_on(queue.acquire(1))), Ok(1));
+        }
+    }
+
+    #[test]
+    fn a_queue_that_the_parent_has_used_grants_in_the_child() {
+        let queue = used();
+        in_a_child(|| takes_three(&queue));
+        takes_three(&queue);
+    }
+
+    #[test]
+    fn a_queue_that_the_child_creates_grants_there() {
+        drop(used());
+        in_a_child(|| {
+            drop(used());
+            let rate = TokenBucket::new(Rate::per_second(200), 1);
+            let driven_by_its_waiter = Queue::new(rate, ThreadTimer::new(), 9);
+            takes_three(&driven_by_its_waiter);
+        });
+    }
+
+    /// The alarm of a wait that has ended stays set. In the child it is not, and does not count.
+    #[test]
+    fn an_alarm_of_the_parent_hides_none_of_the_child() {
+        drop(used());
+        let queue = Queue::new(Concurrency::new(1), ThreadTimer::new(), 9).shared();
+        let held = queue.try_acquire(1).unwrap();
+        let soon = Duration::from_millis(700);
+        drop(Task::waiting(queue.acquire_for(1, soon)));
+        in_a_child(|| {
+            let late = block_on(queue.acquire_for(1, soon));
+            assert!(matches!(late, Err(Rejected::Deadline { .. })));
+            let late = queue.blocking_acquire_for(1, soon / 100);
+            assert!(matches!(late, Err(Rejected::Deadline { .. })));
+        });
+        drop(held);
+    }
+
+    /// The places of the parent's alarms are not places of the child's.
+    #[test]
+    fn queues_of_the_parent_have_an_alarm_each_in_the_child() {
+        let slow = |_| {
+            let bucket = TokenBucket::new(Rate::per_second(10), 1);
+            let queue = Queue::new(bucket, ThreadTimer::new(), 9).shared();
+            (0..2).for_each(|_| drop(block_on(queue.acquire(1)).unwrap()));
+            queue
+        };
+        let queues: [_; 3] = core::array::from_fn(slow);
+        in_a_child(|| {
+            let last_first = queues.iter().rev();
+            let waits = last_first.map(|queue| {
+                while queue.try_acquire(1).is_ok() {}
+                Task::waiting(queue.acquire(1))
+            });
+            for mut wait in waits.collect::<Vec<_>>() {
+                assert_eq!(
+                    permits(block_on(poll_fn(|context| wait.poll_with(context.waker())))),
+                    Ok(1)
+                );
+            }
+        });
+    }
+
+    #[test]
+    fn a_child_of_a_child_has_a_timer_too() {
+        let queue = used();
+        in_a_child(|| {
+            takes_three(&queue);
+            in_a_child(|| takes_three(&queue));
+            takes_three(&queue);
+        });
+    }
+}
+
+#[cfg(feature = "tokio")]
+mod runtimes_that_do_not_run {
+    use futures_executor::block_on;
+    use portcullis_async::TokioTimer;
+    use portcullis_core::{FixedWindow, Rate, TokenBucket};
+    use tokio::runtime::{Builder, Runtime};
+
+    use super::*;
+
+    fn one_thread() -> Runtime {
+        let mut builder = Builder::new_current_thread();
+        builder.enable_time().build().unwrap()
+    }
+
+    fn threads() -> Runtime {
+        let mut builder = Builder::new_multi_thread();
+        builder.worker_threads(1).enable_time().build().unwrap()
+    }
+
+    /// A queue of 200 permits per second, of which one is free.
+    fn queue_of(runtime: &Runtime) -> Arc<Queue<TokenBucket, TokioTimer>> {
+        let bucket = TokenBucket::new(Rate::per_second(200), 1);
+        Queue::new(bucket, TokioTimer::of(runtime.handle().clone()), 9).shared()
+    }
+
+    /// Fails if it takes long: then a waiter was not woken.
+    fn in_time<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+        let (tell, told) = mpsc::channel();
+        thread::spawn(move || tell.send(work()));
+        let outcome = told.recv_timeout(Duration::from_secs(20));
+        outcome.expect("a waiter sleeps permanently, or has panicked")
+    }
+
+    fn takes_three(queue: &Arc<Queue<TokenBucket, TokioTimer>>) {
+        let queue = Arc::clone(queue);
+        in_time(move || {
+            for _ in 0..3 {
+                assert_eq!(permits(block_on(queue.acquire(1))), Ok(1));
+            }
+        });
+    }
+
+    #[test]
+    fn a_queue_grants_after_its_runtime_has_shut_down() {
+        for runtime in [one_thread(), threads()] {
+            let used = queue_of(&runtime);
+            let unused = queue_of(&runtime);
+            runtime.block_on(async {
+                for _ in 0..3 {
+                    drop(used.acquire(1).await.unwrap());
+                }
+            });
+            drop(runtime);
+            takes_three(&used);
+            takes_three(&unused);
+        }
+    }
+
+    #[test]
+    fn a_timeout_ends_after_the_runtime_has_shut_down() {
+        for runtime in [one_thread(), threads()] {
+            let timer = TokioTimer::of(runtime.handle().clone());
+            drop(runtime);
+            let late = in_time(move || {
+                let queue = Queue::new(Concurrency::new(1), timer, 9);
+                let _held = queue.try_acquire(1).unwrap();
+                permits(block_on(queue.acquire_for(1, Duration::from_millis(5))))
+            });
+            assert!(matches!(late, Err(Rejected::Deadline { .. })));
+        }
+    }
+
+    #[test]
+    fn a_runtime_that_shuts_down_hands_its_alarm_over() {
+        for runtime in [one_thread(), threads()] {
+            let queue = Queue::new(
+                Concurrency::new(1),
+                TokioTimer::of(runtime.handle().clone()),
+                9,
+            )
+            .shared();
+            let held = Arc::clone(&queue).try_acquire_owned(1).unwrap();
+            let (tell, told) = mpsc::channel();
+            let waiter = {
+                let queue = Arc::clone(&queue);
+                thread::spawn(move || {
+                    let wait = queue.acquire_for(1, Duration::from_millis(300));
+                    tell.send(permits(block_on(wait)))
+                })
+            };
+            while queue.counts().waiters == 0 {}
+            thread::sleep(Duration::from_millis(20));
+            drop(runtime);
+            let late = told.recv_timeout(Duration::from_secs(20));
+            assert!(matches!(late, Ok(Err(Rejected::Deadline { .. }))));
+            waiter.join().unwrap().unwrap();
+            drop(held);
+        }
+    }
+
+    /// The thread first looks at the earlier alarm, which is no longer set.
+    #[test]
+    fn an_alarm_that_is_set_again_is_watched() {
+        let runtime = one_thread();
+        let timer = TokioTimer::of(runtime.handle().clone());
+        let (tell, told) = mpsc::channel();
+        for millis in [1, 400] {
+            let tell = Mutex::new(tell.clone());
+            let woken = waker(move || tell.lock().unwrap().send(millis).unwrap());
+            let at = timer.now() + Duration::from_millis(millis);
+            assert!(timer.wake_at(at, &woken).is_pending());
+        }
+        assert_eq!(told.recv_timeout(Duration::from_secs(20)), Ok(400));
+    }
+
+    /// Whatever time it is for the process: here 0.7 s or more after the first test.
+    #[test]
+    fn with_a_paused_clock_windows_begin_alike_in_each_run() {
+        thread::sleep(Duration::from_millis(700));
+        for _ in 0..2 {
+            let mut builder = Builder::new_current_thread();
+            let runtime = builder.enable_time().start_paused(true).build().unwrap();
+            let times: Vec<u64> = runtime.block_on(async {
+                let timer = TokioTimer::new();
+                let window = FixedWindow::new(2, Duration::from_secs(1));
+                let queue = Queue::new(window, timer, 9).shared();
+                let mut times = Vec::new();
+                for _ in 0..5 {
+                    drop(queue.acquire(1).await.unwrap());
+                    tokio::time::sleep(Duration::from_millis(300)).await;
+                    times.push(queue.clock().now().as_nanos() / 1_000_000);
+                    // A timer that is created later tells the same time.
+                    assert_eq!(TokioTimer::new().now(), queue.clock().now());
+                }
+                times
+            });
+            assert_eq!(times, [300, 600, 1300, 1600, 2300]);
+            thread::sleep(Duration::from_millis(130));
+        }
+    }
+
+    #[test]
+    fn a_queue_grants_if_nobody_runs_its_runtime() {
+        let runtime = one_thread();
+        let queue = queue_of(&runtime);
+        takes_three(&queue);
+        // Neither does an alarm count that was set while it ran.
+        let rate = TokenBucket::builder(Rate::per_second(5), 1);
+        let rate = rate.initial(0).origin(queue.clock().now()).build().unwrap();
+        let timer = TokioTimer::of(runtime.handle().clone());
+        let slow = Queue::new(rate, timer, 9).shared();
+        runtime.block_on(async {
+            let dropped = tokio::time::timeout(Duration::from_millis(10), slow.acquire(1));
+            assert!(dropped.await.is_err());
+        });
+        let granted = {
+            let slow = Arc::clone(&slow);
+            in_time(move || permits(block_on(slow.acquire(1))))
+        };
+        assert_eq!(granted, Ok(1));
+        // And the runtime goes on when it is run again.
+        let again = Arc::clone(&queue);
+        in_time(move || {
+            runtime.block_on(async {
+                for _ in 0..3 {
+                    drop(again.acquire(1).await.unwrap());
+                }
+            });
+        });
+    }
 }

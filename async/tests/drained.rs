@@ -382,6 +382,10 @@ impl Limiter for Looked {
     fn available_at(&self, now: Timestamp) -> u64 {
         self.0.available_at(now)
     }
+    fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> portcullis_core::Refund {
+        self.release(n);
+        portcullis_core::Refund { permits: 0, rest }
+    }
     fn release(&self, n: u32) {
         self.0.release(n);
     }
@@ -394,6 +398,12 @@ impl Limiter for Looked {
 }
 
 impl QueueLimiter for Looked {
+    const SHARED: bool = false;
+
+    const NOTES: bool = false;
+
+    fn watch(&self, _: bool) {}
+
     fn held(&self) -> u64 {
         LOOKS.fetch_add(1, Ordering::Relaxed);
         self.0.held()

@@ -245,6 +245,10 @@ mod releases {
                 .inspect_err(|_| Limiter::release(&self.0, n))
                 .map(|_| receipt)
         }
+        fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> portcullis_core::Refund {
+            self.release(n);
+            portcullis_core::Refund { permits: 0, rest }
+        }
         fn release(&self, n: u32) {
             Limiter::release(&self.0, n);
         }
@@ -260,7 +264,17 @@ mod releases {
         }
     }
 
-    impl QueueLimiter for Both {}
+    impl QueueLimiter for Both {
+        const SHARED: bool = false;
+
+        const NOTES: bool = false;
+
+        fn held(&self) -> u64 {
+            0
+        }
+
+        fn watch(&self, _: bool) {}
+    }
 
     /// A release never waits for the lock, even if it makes the queue arm its timer.
     #[test]

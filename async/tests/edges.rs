@@ -102,6 +102,10 @@ impl Limiter for Plainest {
     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         self.0.take_at(now, n)
     }
+    fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> portcullis_core::Refund {
+        self.release(n);
+        portcullis_core::Refund { permits: 0, rest }
+    }
     fn release(&self, n: u32) {
         Limiter::release(&self.0, n);
     }
@@ -113,7 +117,17 @@ impl Limiter for Plainest {
     }
 }
 
-impl QueueLimiter for Plainest {}
+impl QueueLimiter for Plainest {
+    const SHARED: bool = false;
+
+    const NOTES: bool = false;
+
+    fn held(&self) -> u64 {
+        0
+    }
+
+    fn watch(&self, _: bool) {}
+}
 
 /// By its contract a limiter may have released all, and return 0.
 #[test]
@@ -244,6 +258,11 @@ fn metadata_of_the_inner_limiter_are_offered() {
             Ok(Receipt::NONE)
         }
 
+        fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> portcullis_core::Refund {
+            self.release(n);
+            portcullis_core::Refund { permits: 0, rest }
+        }
+
         fn release(&self, _: u32) {}
 
         fn available_at(&self, _: Timestamp) -> u64 {
@@ -257,7 +276,17 @@ fn metadata_of_the_inner_limiter_are_offered() {
         }
     }
 
-    impl QueueLimiter for Named {}
+    impl QueueLimiter for Named {
+        const SHARED: bool = false;
+
+        const NOTES: bool = false;
+
+        fn held(&self) -> u64 {
+            0
+        }
+
+        fn watch(&self, _: bool) {}
+    }
     let queue = queue(Named, 9);
     assert_eq!(LANE.of_granted(&queue, Timestamp::ZERO), Some(7));
 }
@@ -278,6 +307,11 @@ fn a_rejected_wait_can_ask_for_the_reason_and_the_metadata_of_the_limit_that_den
             Err(Denied::Refused { now, permits })
         }
 
+        fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> portcullis_core::Refund {
+            self.release(n);
+            portcullis_core::Refund { permits: 0, rest }
+        }
+
         fn release(&self, _: u32) {}
 
         fn available_at(&self, _: Timestamp) -> u64 {
@@ -293,7 +327,17 @@ fn a_rejected_wait_can_ask_for_the_reason_and_the_metadata_of_the_limit_that_den
             }
         }
     }
-    impl QueueLimiter for Banned {}
+    impl QueueLimiter for Banned {
+        const SHARED: bool = false;
+
+        const NOTES: bool = false;
+
+        fn held(&self) -> u64 {
+            0
+        }
+
+        fn watch(&self, _: bool) {}
+    }
 
     let at = Timestamp::ZERO;
     let limits = AllOf::new((Concurrency::new(5), Unlimited, Banned));
@@ -321,6 +365,10 @@ fn a_limiter_that_panicked_once_leaves_no_waiter_bit_behind() {
         fn available_at(&self, now: Timestamp) -> u64 {
             self.0.available_at(now)
         }
+        fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> portcullis_core::Refund {
+            self.release(n);
+            portcullis_core::Refund { permits: 0, rest }
+        }
         fn release(&self, n: u32) {
             Limiter::release(&self.0, n);
         }
@@ -329,7 +377,17 @@ fn a_limiter_that_panicked_once_leaves_no_waiter_bit_behind() {
         }
     }
 
-    impl QueueLimiter for Once {}
+    impl QueueLimiter for Once {
+        const SHARED: bool = false;
+
+        const NOTES: bool = false;
+
+        fn held(&self) -> u64 {
+            0
+        }
+
+        fn watch(&self, _: bool) {}
+    }
     let queue = queue(Once(Concurrency::new(2), AtomicU32::new(0)), 9);
     let _held = now(queue.acquire(1)).unwrap();
     // Denied by the first look (the second call); the second look panics.
@@ -409,6 +467,10 @@ fn the_interrupt_lock_does_not_admit_its_holder_twice() {
             }
             self.0.take_at(now, n)
         }
+        fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> portcullis_core::Refund {
+            self.release(n);
+            portcullis_core::Refund { permits: 0, rest }
+        }
         fn release(&self, n: u32) {
             Limiter::release(&self.0, n);
         }
@@ -420,7 +482,17 @@ fn the_interrupt_lock_does_not_admit_its_holder_twice() {
         }
     }
 
-    impl QueueLimiter for Uses {}
+    impl QueueLimiter for Uses {
+        const SHARED: bool = false;
+
+        const NOTES: bool = false;
+
+        fn held(&self) -> u64 {
+            0
+        }
+
+        fn watch(&self, _: bool) {}
+    }
     let armed = Arc::new(AtomicBool::new(false));
     let limit = Uses(
         Concurrency::new(2),

@@ -91,7 +91,17 @@ impl Limiter for Faulty {
     }
 }
 
-impl QueueLimiter for Faulty {}
+impl QueueLimiter for Faulty {
+    const SHARED: bool = false;
+
+    const NOTES: bool = false;
+
+    fn held(&self) -> u64 {
+        0
+    }
+
+    fn watch(&self, _: bool) {}
+}
 
 /// One lease for each way to return permits, in which the limiter panics after the release.
 #[test]
@@ -365,6 +375,11 @@ impl Limiter for Interrupted {
         Err(Denied::Exhausted { now, permits: n })
     }
 
+    fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> Refund {
+        self.release(n);
+        Refund { permits: 0, rest }
+    }
+
     fn release(&self, _: u32) {}
 
     fn available_at(&self, _: Timestamp) -> u64 {
@@ -376,7 +391,17 @@ impl Limiter for Interrupted {
     }
 }
 
-impl QueueLimiter for Interrupted {}
+impl QueueLimiter for Interrupted {
+    const SHARED: bool = false;
+
+    const NOTES: bool = false;
+
+    fn held(&self) -> u64 {
+        0
+    }
+
+    fn watch(&self, _: bool) {}
+}
 
 /// The other task took from the first limit: permits refunded by a denial are granted.
 #[test]

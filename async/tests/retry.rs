@@ -245,6 +245,16 @@ fn by_release_by_time_unknown_or_never_as_the_limiter_says() {
             Err(Denied::Refused { now, permits })
         }
 
+        fn refund_at(
+            &self,
+            _: Timestamp,
+            n: u32,
+            rest: portcullis_core::Receipt,
+        ) -> portcullis_core::Refund {
+            self.release(n);
+            portcullis_core::Refund { permits: 0, rest }
+        }
+
         fn release(&self, _: u32) {}
 
         fn available_at(&self, _: Timestamp) -> u64 {
@@ -255,7 +265,17 @@ fn by_release_by_time_unknown_or_never_as_the_limiter_says() {
         }
     }
 
-    impl QueueLimiter for Unknown {}
+    impl QueueLimiter for Unknown {
+        const SHARED: bool = false;
+
+        const NOTES: bool = false;
+
+        fn held(&self) -> u64 {
+            0
+        }
+
+        fn watch(&self, _: bool) {}
+    }
     let concurrency = undriven(Concurrency::new(1), 1);
     let _held = now(concurrency.acquire(1)).unwrap();
     for _ in 0..2 {

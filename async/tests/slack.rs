@@ -204,6 +204,11 @@ impl Limiter for Switch {
         }
     }
 
+    fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> portcullis_core::Refund {
+        self.release(n);
+        portcullis_core::Refund { permits: 0, rest }
+    }
+
     fn release(&self, _: u32) {}
 
     fn available_at(&self, _: Timestamp) -> u64 {
@@ -218,7 +223,17 @@ impl Limiter for Switch {
     }
 }
 
-impl QueueLimiter for Switch {}
+impl QueueLimiter for Switch {
+    const SHARED: bool = false;
+
+    const NOTES: bool = false;
+
+    fn held(&self) -> u64 {
+        0
+    }
+
+    fn watch(&self, _: bool) {}
+}
 
 mod asked_again {
     use super::*;

@@ -2,15 +2,19 @@
 
 mod support;
 
+use core::future::poll_fn;
+use core::task::Poll;
 use core::time::Duration;
 
-use portcullis_async::{Acquire, Order};
+use futures_executor::block_on;
+use futures_util::{StreamExt, stream};
+use portcullis_async::{Acquire, Order, Queue, Rejected, ThreadTimer};
 use portcullis_core::{
-    AllOf, Concurrency, FixedWindow, QueueLimiter, Rate, SlidingWindow, Timestamp, TokenBucket,
-    Unlimited,
+    AllOf, Concurrency, Counted, Escalation, FixedWindow, Penalty, QueueLimiter, Rate,
+    SlidingWindow, Timestamp, TokenBucket, Unlimited,
 };
 use support::random::Random;
-use support::{Task, Undriven, available, permits, undriven};
+use support::{SECOND, Task, Undriven, available, permits, undriven};
 
 const fn ms(millis: u64) -> Timestamp {
     Timestamp::from_millis(millis)
@@ -50,6 +54,61 @@ fn goes_to_the_next_waiter_or_is_available_again() {
     comes_back(|| AllOf::new([bucket(1), bucket(2), bucket(3)]));
     comes_back(|| AllOf::new([(); 8].map(|()| bucket(1))));
     comes_back(|| AllOf::new((bucket(1), Concurrency::new(2), bucket(1))));
+}
+
+/// Whatever is around the limits: a wrapper, or another queue.
+#[test]
+fn of_limits_within_a_wrapper_comes_back_too() {
+    let both = || AllOf::new((bucket(1), Concurrency::new(10)));
+    comes_back(|| Counted::new(both()));
+    comes_back(|| Penalty::new(both(), SECOND));
+    comes_back(|| Escalation::new(both(), []) as Escalation<_, (), 0>);
+    comes_back(|| Penalty::new(Escalation::new(both(), []) as Escalation<_, (), 0>, SECOND));
+    comes_back(|| Box::new(both()));
+    comes_back(|| undriven_at(ms(100), both()));
+}
+
+/// A queue that is to be put into another one.
+fn undriven_at<L: QueueLimiter>(now: Timestamp, limiter: L) -> Undriven<L> {
+    let queue = undriven(limiter, 0);
+    queue.clock().set(now);
+    queue
+}
+
+/// The futures of the stream are polled only while the loop waits for the next one. So those that
+/// were granted keep the permits for which the body waits, until its timeout.
+#[test]
+fn a_wait_that_keeps_grants_from_being_polled_ends_at_its_timeout() {
+    let queue = Queue::new(Concurrency::new(2), ThreadTimer::new(), 99).shared();
+    let mut late = 0;
+    let work = async {
+        // Waits once in between, so that the others enter the queue.
+        let pause = || {
+            let mut is_over = false;
+            poll_fn(move |context| {
+                if core::mem::replace(&mut is_over, true) {
+                    return Poll::Ready(());
+                }
+                context.waker().wake_by_ref();
+                Poll::Pending
+            })
+        };
+        let parts = stream::iter(0..6).map(|_| async {
+            let _permit = queue.acquire(1).await.unwrap();
+            pause().await;
+        });
+        let mut done = parts.buffer_unordered(6);
+        let mut count = 0;
+        while done.next().await.is_some() {
+            count += 1;
+            let body = queue.acquire_for(1, Duration::from_millis(5)).await;
+            late += usize::from(matches!(body, Err(Rejected::Deadline { .. })));
+        }
+        count
+    };
+    assert_eq!(block_on(work), 6);
+    assert!(late > 0, "the body had to wait");
+    assert_eq!((queue.held(), queue.available()), (0, 2));
 }
 
 #[test]

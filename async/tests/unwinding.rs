@@ -314,6 +314,11 @@ mod time {
                 self.0.take_at(now, n)
             }
 
+            fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> portcullis_core::Refund {
+                self.release(n);
+                portcullis_core::Refund { permits: 0, rest }
+            }
+
             fn release(&self, _: u32) {}
 
             fn available_at(&self, now: Timestamp) -> u64 {
@@ -324,7 +329,17 @@ mod time {
             }
         }
 
-        impl QueueLimiter for Panics {}
+        impl QueueLimiter for Panics {
+            const SHARED: bool = false;
+
+            const NOTES: bool = false;
+
+            fn held(&self) -> u64 {
+                0
+            }
+
+            fn watch(&self, _: bool) {}
+        }
         for times in [1, 2, 5] {
             let fuse = Fuse::default();
             let limiter = Panics(bucket(5), fuse.clone());
@@ -519,6 +534,10 @@ mod a_limiter_that_uses_its_own_queue {
             }
             self.0.take_at(now, n)
         }
+        fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> portcullis_core::Refund {
+            self.release(n);
+            portcullis_core::Refund { permits: 0, rest }
+        }
         fn release(&self, n: u32) {
             Limiter::release(&self.0, n);
         }
@@ -530,7 +549,17 @@ mod a_limiter_that_uses_its_own_queue {
         }
     }
 
-    impl QueueLimiter for Uses {}
+    impl QueueLimiter for Uses {
+        const SHARED: bool = false;
+
+        const NOTES: bool = false;
+
+        fn held(&self) -> u64 {
+            0
+        }
+
+        fn watch(&self, _: bool) {}
+    }
 
     #[test]
     fn panics_instead_of_waiting_for_itself() {

@@ -9,7 +9,7 @@ use core::time::Duration;
 use std::time::Instant;
 
 use portcullis_core::metadata::{self, Metadata, Name, REASON_PHRASE, USED_SHARE, Used};
-use portcullis_core::{Denied, Limiter, LimiterExt, Receipt, Retry, Timestamp};
+use portcullis_core::{Denied, Limiter, LimiterExt, Receipt, Refund, Retry, Timestamp};
 
 /// The load at each denial, in percent.
 const CPU_LOAD: Name<u8> = Name::new("CPU_LOAD");
@@ -49,6 +49,10 @@ impl<L: Load> Limiter for LoadLimit<L> {
         } else {
             Err(Denied::Refused { now, permits: n })
         }
+    }
+
+    fn refund_at(&self, _: Timestamp, _: u32, rest: Receipt) -> Refund {
+        Refund { permits: 0, rest }
     }
 
     fn release(&self, _: u32) {}

@@ -7,8 +7,8 @@ use core::time::Duration;
 
 use portcullis_core::metadata::{Metadata, REASON_PHRASE, RETRY_AFTER};
 use portcullis_core::{
-    Concurrency, Denied, FixedWindow, Idle, Limiter, LimiterExt, Receipt, Retry, Timestamp,
-    TokenBucket,
+    Concurrency, Denied, Detail, FixedWindow, Idle, Interval, Limiter, LimiterExt, Receipt, Refund,
+    Retry, Timestamp, TokenBucket,
 };
 
 /// A limiter whose denials carry `phrase`.
@@ -26,6 +26,34 @@ impl<L> Reason<L> {
 impl<L: Limiter> Limiter for Reason<L> {
     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         self.limiter.take_at(now, n)
+    }
+
+    fn take_explained_at(&self, now: Timestamp, n: u32) -> (Result<Receipt, Denied>, Detail) {
+        self.limiter.take_explained_at(now, n)
+    }
+
+    fn explain_at(&self, now: Timestamp, n: u32) -> Detail {
+        self.limiter.explain_at(now, n)
+    }
+
+    fn take_within(&self, interval: Interval, n: u32) -> Option<Result<Receipt, Denied>> {
+        self.limiter.take_within(interval, n)
+    }
+
+    fn peek_within(&self, interval: Interval, n: u32) -> Option<Result<(), Denied>> {
+        self.limiter.peek_within(interval, n)
+    }
+
+    fn decides_within(&self) -> bool {
+        self.limiter.decides_within()
+    }
+
+    fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
+        self.limiter.peek_at(now, n)
+    }
+
+    fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
+        self.limiter.refund_at(now, n, receipt)
     }
 
     fn release(&self, n: u32) {
@@ -103,7 +131,7 @@ fn main() {
 #[cfg(test)]
 mod tests {
     use portcullis_core::metadata::{self, USED_SHARE};
-    use portcullis_core::{LeasePool, Rate};
+    use portcullis_core::{AllOf, LeasePool, Rate};
 
     use super::*;
 
@@ -144,6 +172,48 @@ mod tests {
             metadata::names(&limiter, NOW, Some(denied)).eq(names),
             "each name is offered once"
         );
+    }
+
+    #[test]
+    fn a_refund_returns_what_the_limiter_can_take_back() {
+        let limiter = Reason::new("too much", TokenBucket::new(Rate::per_second(1), 5));
+        let receipt = limiter.take_at(NOW, 5).unwrap();
+        assert_eq!(limiter.refund_at(NOW, 5, receipt).permits, 5);
+        assert_eq!(limiter.available_at(NOW), 5);
+    }
+
+    #[test]
+    fn a_request_that_another_limit_denies_takes_nothing() {
+        // Denies although it has said that it would grant, so that the first limit must refund.
+        let raced = Raced(TokenBucket::new(Rate::per_second(1), 5));
+        let limiter = Reason::new("too much", TokenBucket::new(Rate::per_second(1), 10));
+        let both = AllOf::new((&limiter, &raced));
+        assert!(both.try_acquire_at(NOW, 5).is_err());
+        assert_eq!(limiter.available_at(NOW), 10);
+    }
+
+    /// A bucket whose permits another thread takes between the look and the take of a composition.
+    struct Raced(TokenBucket);
+
+    impl Limiter for Raced {
+        fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+            self.0.take_at(now, n)?;
+            self.0.take_at(now, n)
+        }
+
+        fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
+            self.0.refund_at(now, n, receipt)
+        }
+
+        fn release(&self, _: u32) {}
+
+        fn available_at(&self, now: Timestamp) -> u64 {
+            self.0.available_at(now)
+        }
+
+        fn retry(&self, denied: Denied) -> Retry {
+            self.0.retry(denied)
+        }
     }
 
     #[test]

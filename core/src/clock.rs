@@ -101,17 +101,26 @@ pub trait Clock {
     }
 }
 
-impl<C: Clock + ?Sized> Clock for &C {
-    #[inline]
-    fn now(&self) -> Timestamp {
-        (**self).now()
-    }
+/// Implements [`Clock`] for a pointer to a clock.
+macro_rules! forward {
+    ($([$($generics:tt)*] $pointer:ty),*) => {$(
+        impl<$($generics)*> Clock for $pointer {
+            #[inline]
+            fn now(&self) -> Timestamp {
+                (**self).now()
+            }
 
-    #[inline]
-    fn interval(&self) -> Option<Interval> {
-        (**self).interval()
-    }
+            #[inline]
+            fn interval(&self) -> Option<Interval> {
+                (**self).interval()
+            }
+        }
+    )*};
 }
+
+forward!([C: Clock + ?Sized] &C);
+#[cfg(feature = "std")]
+forward!([C: Clock + ?Sized] std::boxed::Box<C>, [C: Clock + ?Sized] std::sync::Arc<C>);
 
 /// A clock that always returns [`Timestamp::ZERO`], for limiters that ignore time, such as
 /// [`Concurrency`](crate::Concurrency). It costs nothing. Whatever depends on time, such as a

@@ -24,13 +24,15 @@ use crate::{Denied, Detail, Interval, Lease, Receipt, Refund, Retry, Timestamp};
 ///
 /// # Implementing
 ///
-/// `take_at`, `release`, `available_at` and `retry` are required. Some limiters implement more:
+/// `take_at`, `refund_at`, `release`, `available_at` and `retry` are required. Some limiters
+/// implement more:
 ///
 /// - A limiter that wraps another one forwards all methods to it, except [`id`](Self::id) and
 ///   [`as_composable`](Self::as_composable), which say what to return. Without `release`, the
-///   permits of a concurrency limit in it never return. Without `idle_at`, a key of a
+///   permits of a concurrency limit in it never return; without `refund_at`, those of a request
+///   that another limit of a composition denied. Without `idle_at`, a key of a
 ///   [`KeyedArray`](crate::KeyedArray) keeps its slot forever, and new keys are denied. The
-///   defaults of the other methods refund nothing and know no capacity.
+///   defaults of the other methods know no capacity.
 /// - A limiter whose decisions often do not depend on the exact time implements `take_within`,
 ///   `peek_within` and `decides_within`.
 /// - A limiter whose permits return by time, but that can refund a grant as long as no later
@@ -52,7 +54,7 @@ use crate::{Denied, Detail, Interval, Lease, Receipt, Refund, Retry, Timestamp};
 /// ```
 /// use core::sync::atomic::{AtomicBool, Ordering};
 /// use core::time::Duration;
-/// use portcullis_core::{Denied, Limiter, LimiterExt, Receipt, Retry, Timestamp};
+/// use portcullis_core::{Denied, Limiter, LimiterExt, Receipt, Refund, Retry, Timestamp};
 ///
 /// /// Grants every request until it is switched off.
 /// struct Gate(AtomicBool);
@@ -63,6 +65,10 @@ use crate::{Denied, Detail, Interval, Lease, Receipt, Refund, Retry, Timestamp};
 ///             true => Ok(Receipt::NONE),
 ///             false => Err(Denied::Refused { now, permits }),
 ///         }
+///     }
+///     /// It counts nothing, so there is nothing to return.
+///     fn refund_at(&self, _: Timestamp, _: u32, rest: Receipt) -> Refund {
+///         Refund { permits: 0, rest }
 ///     }
 ///     fn release(&self, _: u32) {}
 ///     fn available_at(&self, _: Timestamp) -> u64 {
@@ -288,16 +294,34 @@ pub trait Limiter {
     /// limiter can enforce the second one if its receipts contain the time of the grant: see
     /// [`Receipt`].
     ///
-    /// The default [releases](Self::release) the permits and counts none as never taken, because it
-    /// cannot know how many permits the release has made available.
-    fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
-        let _ = now;
-        self.release(n);
-        Refund {
-            permits: 0,
-            rest: receipt,
-        }
-    }
+    /// # Implementing
+    ///
+    /// A limiter that wraps another one forwards the call. There is no default, so that no wrapper
+    /// loses refunds without notice. A limiter that cannot refund [releases](Self::release) the
+    /// permits, counts none as never taken, and returns the receipt as it is.
+    ///
+    /// ```compile_fail,E0046
+    /// # use portcullis_core::{Denied, Limiter, Rate, Receipt, Retry, Timestamp, TokenBucket};
+    /// /// Logs each grant.
+    /// struct Logged(TokenBucket);
+    ///
+    /// impl Limiter for Logged {
+    ///     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+    ///         self.0.take_at(now, n).inspect(|_| println!("{n} granted"))
+    ///     }
+    ///     fn release(&self, n: u32) {
+    ///         Limiter::release(&self.0, n);
+    ///     }
+    ///     fn available_at(&self, now: Timestamp) -> u64 {
+    ///         self.0.available_at(now)
+    ///     }
+    ///     fn retry(&self, denied: Denied) -> Retry {
+    ///         Limiter::retry(&self.0, denied)
+    ///     }
+    ///     // `refund_at` is missing: it calls `self.0.refund_at(now, n, receipt)`.
+    /// }
+    /// ```
+    fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund;
 
     /// Releases `n` permits that were taken from this limiter and not returned since.
     ///
@@ -309,13 +333,18 @@ pub trait Limiter {
     /// forwards the call. There is no default, so that no wrapper loses permits without notice.
     ///
     /// ```compile_fail,E0046
-    /// # use portcullis_core::{Concurrency, Denied, Limiter, Receipt, Retry, Timestamp};
+    /// # use portcullis_core::{
+    /// #     Concurrency, Denied, Limiter, Receipt, Refund, Retry, Timestamp,
+    /// # };
     /// /// Logs each grant.
     /// struct Logged(Concurrency);
     ///
     /// impl Limiter for Logged {
     ///     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
     ///         self.0.take_at(now, n).inspect(|_| println!("{n} granted"))
+    ///     }
+    ///     fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
+    ///         self.0.refund_at(now, n, receipt)
     ///     }
     ///     fn available_at(&self, now: Timestamp) -> u64 {
     ///         self.0.available_at(now)

@@ -66,7 +66,7 @@ mod sealed {
     /// The atomic of a word. Values are passed as `u64`.
     pub trait Sealed {
         type Atomic: Send + Sync;
-        #[cfg(loom)]
+        #[cfg(portcullis_loom)]
         fn atomic(value: u64) -> Self::Atomic;
         fn load(cell: &Self::Atomic, order: Ordering) -> u64;
         fn store(cell: &Self::Atomic, value: u64, order: Ordering);
@@ -89,7 +89,7 @@ macro_rules! word {
         impl sealed::Sealed for $word {
             type Atomic = atomic::$atomic;
 
-            #[cfg(loom)]
+            #[cfg(portcullis_loom)]
             fn atomic(value: u64) -> Self::Atomic {
                 atomic::$atomic::new(value as $int)
             }
@@ -214,11 +214,11 @@ pub(crate) struct AtomicWord<W: Word> {
 
 impl<W: Word> AtomicWord<W> {
     const_unless_loom! {
-        #[cfg_attr(not(loom), allow(unsafe_code, reason = "an atomic of the same size"))]
+        #[cfg_attr(not(portcullis_loom), allow(unsafe_code, reason = "an atomic of the same size"))]
         pub(crate) const fn new(value: u64) -> Self {
-            #[cfg(loom)]
+            #[cfg(portcullis_loom)]
             let cell = W::atomic(value);
-            #[cfg(not(loom))]
+            #[cfg(not(portcullis_loom))]
             let cell = if W::BITS > 32 {
                 // SAFETY: `W::Atomic` is `AtomicU64`, by the module's argument.
                 unsafe { core::mem::transmute_copy::<u64, W::Atomic>(&value) }
@@ -278,7 +278,7 @@ impl<W: Word> fmt::Debug for AtomicWord<W> {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(portcullis_loom)))]
 mod tests {
     use super::*;
 

@@ -952,6 +952,11 @@ fn a_partial_grant_of_a_limiter_that_denies_what_it_reports_ends() {
             }
         }
 
+        fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> portcullis_core::Refund {
+            self.release(n);
+            portcullis_core::Refund { permits: 0, rest }
+        }
+
         fn release(&self, _: u32) {}
 
         fn available_at(&self, _: Timestamp) -> u64 {
@@ -1083,6 +1088,10 @@ fn a_limiter_written_by_hand_is_not_mistaken_for_its_first_field_and_is_asked_ea
             let receipt = self.0.take_at(now, n)?;
             self.1.take_at(now, n).inspect_err(|_| self.0.release(n))?;
             Ok(receipt)
+        }
+        fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> portcullis_core::Refund {
+            self.release(n);
+            portcullis_core::Refund { permits: 0, rest }
         }
         fn release(&self, n: u32) {
             self.1.release(n);
@@ -1535,6 +1544,11 @@ fn a_limit_that_denies_in_the_look_is_asked_once_alone() {
         fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
             self.0.fetch_add(1, SeqCst);
             Err(Denied::Exhausted { now, permits: n })
+        }
+
+        fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> portcullis_core::Refund {
+            self.release(n);
+            portcullis_core::Refund { permits: 0, rest }
         }
 
         fn release(&self, _: u32) {}

@@ -420,6 +420,10 @@ mod chained_limiter_tests {
             assert!(self.does != Does::PanicInTake, "scripted");
             Ok(Receipt::NONE)
         }
+        fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> portcullis_core::Refund {
+            self.release(n);
+            portcullis_core::Refund { permits: 0, rest }
+        }
         fn release(&self, _: u32) {
             self.note("release");
             assert!(self.does != Does::PanicInRelease, "scripted");
@@ -655,6 +659,11 @@ mod chained_limiter_tests {
         impl Limiter for Named {
             fn take_at(&self, _: Timestamp, _: u32) -> Result<Receipt, Denied> {
                 Ok(Receipt::NONE)
+            }
+
+            fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> portcullis_core::Refund {
+                self.release(n);
+                portcullis_core::Refund { permits: 0, rest }
             }
 
             fn release(&self, _: u32) {}

@@ -28,6 +28,24 @@ fn a_manual_clock_stands_still_until_it_is_advanced() {
 }
 
 #[test]
+fn a_pointer_to_a_clock_is_a_clock() {
+    use std::sync::Arc;
+
+    let shared = Arc::new(ManualClock::new());
+    let boxed: Box<dyn Clock> = Box::new(Arc::clone(&shared));
+    let limit = Clocked::new(TokenBucket::new(Rate::per_second(1), 1), boxed);
+    assert!(limit.try_acquire(1).is_ok());
+    assert!(limit.try_acquire(1).is_err());
+    shared.advance(SECOND);
+    assert!(limit.try_acquire(1).is_ok());
+    let monotonic = MonotonicClock::new();
+    assert_eq!(
+        Arc::new(monotonic).interval().is_some(),
+        monotonic.interval().is_some()
+    );
+}
+
+#[test]
 fn a_manual_clock_wraps_after_the_last_instant() {
     let clock = ManualClock::new();
     clock.set(Timestamp::MAX);

@@ -233,6 +233,11 @@ fn a_limiter_of_ones_own_is_asked_after_the_decision() {
             self.0.take_at(now, n)
         }
 
+        fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> portcullis_core::Refund {
+            self.release(n);
+            portcullis_core::Refund { permits: 0, rest }
+        }
+
         fn release(&self, _: u32) {}
 
         fn available_at(&self, now: Timestamp) -> u64 {
@@ -545,6 +550,11 @@ fn the_limit_that_denies_only_the_take_is_told_of() {
             Err(Denied::Exhausted { now, permits })
         }
 
+        fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> portcullis_core::Refund {
+            self.release(n);
+            portcullis_core::Refund { permits: 0, rest }
+        }
+
         fn release(&self, _: u32) {}
 
         fn available_at(&self, now: Timestamp) -> u64 {
@@ -620,6 +630,10 @@ impl Limiter for PanicsWhenAsked {
     }
     fn available_at(&self, _: Timestamp) -> u64 {
         panic!("asked")
+    }
+    fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> portcullis_core::Refund {
+        self.release(n);
+        portcullis_core::Refund { permits: 0, rest }
     }
     fn release(&self, n: u32) {
         self.0.release(n);

@@ -291,6 +291,11 @@ fn a_limiter_that_panics_leaves_the_pool_unchanged() {
             std::panic::resume_unwind(Box::new(()))
         }
 
+        fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> portcullis_core::Refund {
+            self.release(n);
+            portcullis_core::Refund { permits: 0, rest }
+        }
+
         fn release(&self, _: u32) {}
 
         fn available_at(&self, _: Timestamp) -> u64 {

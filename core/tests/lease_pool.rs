@@ -288,6 +288,10 @@ impl Limiter for Faulty {
         self.check();
         self.limit.take_at(now, n)
     }
+    fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> portcullis_core::Refund {
+        self.release(n);
+        portcullis_core::Refund { permits: 0, rest }
+    }
     fn release(&self, n: u32) {
         self.limit.release(n);
         self.check();

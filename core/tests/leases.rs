@@ -99,6 +99,10 @@ impl Limiter for Twofold {
     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         self.0.take_at(now, 2 * n)
     }
+    fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> portcullis_core::Refund {
+        self.release(n);
+        portcullis_core::Refund { permits: 0, rest }
+    }
     fn release(&self, n: u32) {
         self.0.release(2 * n);
     }

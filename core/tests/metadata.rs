@@ -47,6 +47,10 @@ impl<L: Limiter> Limiter for Tenant<L> {
     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         self.limiter.take_at(now, n)
     }
+    fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> portcullis_core::Refund {
+        self.release(n);
+        portcullis_core::Refund { permits: 0, rest }
+    }
     fn release(&self, n: u32) {
         self.limiter.release(n);
     }
@@ -78,6 +82,10 @@ impl<A: Limiter, B: Limiter> Limiter for Both<A, B> {
     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         let _receipt = self.0.take_at(now, n)?;
         self.1.take_at(now, n).inspect_err(|_| self.0.release(n))
+    }
+    fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> portcullis_core::Refund {
+        self.release(n);
+        portcullis_core::Refund { permits: 0, rest }
     }
     fn release(&self, n: u32) {
         self.1.release(n);
@@ -242,6 +250,11 @@ fn a_composition_by_hand_unites_the_metadata_of_both() {
             self.0.take_at(now, n)
         }
 
+        fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> portcullis_core::Refund {
+            self.release(n);
+            portcullis_core::Refund { permits: 0, rest }
+        }
+
         fn release(&self, _: u32) {}
 
         fn available_at(&self, now: Timestamp) -> u64 {
@@ -307,6 +320,10 @@ const BLOCKED_BY: Name<&str> = Name::new("com.example.BLOCKED_BY");
 impl<L: Limiter> Limiter for Plan<L> {
     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         self.1.take_at(now, n)
+    }
+    fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> portcullis_core::Refund {
+        self.release(n);
+        portcullis_core::Refund { permits: 0, rest }
     }
     fn release(&self, n: u32) {
         self.1.release(n);
@@ -474,6 +491,11 @@ fn any_number_of_names_is_listed() {
             Ok(Receipt::NONE)
         }
 
+        fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> portcullis_core::Refund {
+            self.release(n);
+            portcullis_core::Refund { permits: 0, rest }
+        }
+
         fn release(&self, _: u32) {}
 
         fn available_at(&self, _: Timestamp) -> u64 {
@@ -492,6 +514,11 @@ fn any_number_of_names_is_listed() {
     impl Limiter for Silent {
         fn take_at(&self, _: Timestamp, _: u32) -> Result<Receipt, Denied> {
             Ok(Receipt::NONE)
+        }
+
+        fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> portcullis_core::Refund {
+            self.release(n);
+            portcullis_core::Refund { permits: 0, rest }
         }
 
         fn release(&self, _: u32) {}

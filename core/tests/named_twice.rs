@@ -525,6 +525,11 @@ fn a_panic_behind_a_composition_refunds_what_it_took() {
             panic!("on purpose")
         }
 
+        fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> Refund {
+            self.release(n);
+            Refund { permits: 0, rest }
+        }
+
         fn release(&self, _: u32) {}
 
         fn available_at(&self, _: Timestamp) -> u64 {

@@ -735,6 +735,10 @@ fn a_limiter_without_refunds_releases_and_promises_nothing() {
         fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
             self.0.take_at(now, n)
         }
+        fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> Refund {
+            self.release(n);
+            Refund { permits: 0, rest }
+        }
         fn release(&self, n: u32) {
             self.0.release(n);
         }

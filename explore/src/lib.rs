@@ -1,4 +1,5 @@
-//! Atomics that can be pre-empted. Under `cfg(explore)` the core uses them instead of its own.
+//! Atomics that can be pre-empted. Under `cfg(portcullis_explore)` the core uses them instead of
+//! its own.
 //!
 //! Each access first counts itself. Then it runs the calls that are due at its number, as an
 //! interrupt would: to completion, on the same thread. A weak exchange fails when the plan says so.

@@ -1,7 +1,7 @@
 //! Pre-empts calls at every atomic access by up to two others, one within the other, with weak
 //! exchanges that fail spuriously. The result must not exceed the result of the calls in some
 //! order.
-#![cfg(explore)]
+#![cfg(portcullis_explore)]
 
 mod support;
 

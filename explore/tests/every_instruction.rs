@@ -5,13 +5,13 @@
 //! one. Most runs then set a breakpoint at one of these instructions. A breakpoint costs two
 //! microseconds; stepping to the instruction would cost thirty microseconds for each step.
 
-#[cfg(not(all(target_os = "linux", target_arch = "x86_64", not(explore))))]
+#[cfg(not(all(target_os = "linux", target_arch = "x86_64", not(portcullis_explore))))]
 fn main() {}
 
-#[cfg(all(target_os = "linux", target_arch = "x86_64", not(explore)))]
+#[cfg(all(target_os = "linux", target_arch = "x86_64", not(portcullis_explore)))]
 mod support;
 
-#[cfg(all(target_os = "linux", target_arch = "x86_64", not(explore)))]
+#[cfg(all(target_os = "linux", target_arch = "x86_64", not(portcullis_explore)))]
 fn main() {
     let asked = |what: &str| std::env::args().any(|argument| argument == what);
     if asked("--list") {
@@ -20,7 +20,7 @@ fn main() {
     trapped::run(if asked("--ignored") { 100 } else { 1 });
 }
 
-#[cfg(all(target_os = "linux", target_arch = "x86_64", not(explore)))]
+#[cfg(all(target_os = "linux", target_arch = "x86_64", not(portcullis_explore)))]
 mod trapped {
     use core::arch::asm;
     use core::cell::Cell;

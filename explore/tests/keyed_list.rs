@@ -1,6 +1,6 @@
 //! A call that claims the entry of a key with several limits, pre-empted at every atomic access by
 //! calls of that key.
-#![cfg(explore)]
+#![cfg(portcullis_explore)]
 
 use core::cell::Cell;
 use core::time::Duration;

@@ -4,7 +4,7 @@
 //!
 //! `every_access` compares what is left with what the same limiter leaves in some order. This
 //! bucket may leave more than that: how much it settles in advance depends on the order.
-#![cfg(explore)]
+#![cfg(portcullis_explore)]
 
 #[allow(dead_code, reason = "made for traces, too")]
 #[path = "../../core/tests/support/draws.rs"]

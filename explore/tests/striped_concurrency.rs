@@ -3,7 +3,7 @@
 //! some order. And no permit may be lost.
 //!
 //! A call that is pre-empted is one that stops there: the other calls end before it goes on.
-#![cfg(explore)]
+#![cfg(portcullis_explore)]
 
 #[allow(dead_code, reason = "made for traces, too")]
 #[path = "../../core/tests/support/draws.rs"]

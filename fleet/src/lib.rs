@@ -33,44 +33,44 @@
 //! Both need a runtime of tokio.
 
 // Under loom, the algorithm that needs a model is all there is.
-#[cfg(not(loom))]
+#[cfg(not(portcullis_loom))]
 #[expect(unreachable_pub, reason = "loom's models use it")]
 mod ending_bucket;
-#[cfg(loom)]
+#[cfg(portcullis_loom)]
 pub mod ending_bucket;
-#[cfg(not(loom))]
+#[cfg(not(portcullis_loom))]
 mod fair_share;
-#[cfg(not(loom))]
+#[cfg(not(portcullis_loom))]
 pub mod jobs;
-#[cfg(not(loom))]
+#[cfg(not(portcullis_loom))]
 mod member;
-#[cfg(not(loom))]
+#[cfg(not(portcullis_loom))]
 mod pool;
-#[cfg(not(loom))]
+#[cfg(not(portcullis_loom))]
 mod protocol;
-#[cfg(not(loom))]
+#[cfg(not(portcullis_loom))]
 mod share_limiter;
-#[cfg(not(loom))]
+#[cfg(not(portcullis_loom))]
 mod store;
 mod sync;
 
-#[cfg(not(loom))]
+#[cfg(not(portcullis_loom))]
 pub use fair_share::FairShares;
-#[cfg(not(loom))]
+#[cfg(not(portcullis_loom))]
 pub use member::{Driver, Member, MemberBuilder, Notice, Standing, Status};
-#[cfg(not(loom))]
+#[cfg(not(portcullis_loom))]
 pub use pool::{MOST_PARTITIONS, Pool, PoolBuilder, PoolError};
-#[cfg(not(loom))]
+#[cfg(not(portcullis_loom))]
 pub use protocol::{Actions, Event, Protocol, Report, Share};
-#[cfg(not(loom))]
+#[cfg(not(portcullis_loom))]
 pub use share_limiter::{Fallback, ShareLimiter};
-#[cfg(all(feature = "etcd", not(loom)))]
+#[cfg(all(feature = "etcd", not(portcullis_loom)))]
 pub use store::etcd::{EtcdSettings, EtcdStore};
-#[cfg(not(loom))]
+#[cfg(not(portcullis_loom))]
 pub use store::memory::{LeaseTable, MemoryStore};
-#[cfg(all(feature = "redis", not(loom)))]
+#[cfg(all(feature = "redis", not(portcullis_loom)))]
 pub use store::redis::{RedisSettings, RedisStore};
-#[cfg(not(loom))]
+#[cfg(not(portcullis_loom))]
 pub use store::{
     Answer, Claim, Exchange, Heard, Held, LeaseStore, MemberId, StoreError, StoreFuture,
 };

@@ -369,6 +369,16 @@ impl ShareLimiter {
 impl Replenishing for ShareLimiter {}
 
 impl QueueLimiter for ShareLimiter {
+    const SHARED: bool = false;
+
+    const NOTES: bool = false;
+
+    fn held(&self) -> u64 {
+        0
+    }
+
+    fn watch(&self, _: bool) {}
+
     #[inline]
     fn release_watched(&self, _: u32) -> Waiting {
         Waiting::No

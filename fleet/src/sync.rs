@@ -1,11 +1,11 @@
 //! The atomics of the bucket that ends: those of loom in its models.
 
-#[cfg(not(loom))]
+#[cfg(not(portcullis_loom))]
 pub(crate) use core::sync::atomic::{AtomicU64, Ordering};
-#[cfg(loom)]
+#[cfg(portcullis_loom)]
 pub(crate) use loom::{
     sync::atomic::{AtomicU64, Ordering},
     thread::yield_now,
 };
-#[cfg(not(loom))]
+#[cfg(not(portcullis_loom))]
 pub(crate) use std::thread::yield_now;

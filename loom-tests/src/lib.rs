@@ -1,18 +1,18 @@
 //! Loom models of every atomic algorithm of `portcullis-core` and `portcullis-async`, one file in
 //! `tests` for each primitive.
 //!
-//! The models run only under `cfg(loom)`, where loom replaces the atomics; otherwise the files are
-//! empty:
+//! The models run only under `cfg(portcullis_loom)`, where loom replaces the atomics; otherwise the
+//! files are empty:
 //!
 //! ```text
-//! RUSTFLAGS="--cfg loom" cargo test -p portcullis-loom --release
+//! RUSTFLAGS="--cfg portcullis_loom" cargo test -p portcullis-loom --release
 //! ```
 //!
 //! Each model is explored exhaustively up to a bound of pre-emptions: `PREEMPTIONS`, or the value
 //! of `LOOM_MAX_PREEMPTIONS`. Models that would take a minute with this bound use a lower one,
 //! unless `PORTCULLIS_THOROUGH` is set. `docs/memory-ordering.md` states what each model shows, and
 //! what loom cannot show.
-#![cfg(loom)]
+#![cfg(portcullis_loom)]
 
 pub mod queue;
 

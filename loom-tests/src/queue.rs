@@ -207,6 +207,12 @@ limiter_around!(Unwatched {
 });
 
 impl QueueLimiter for Unwatched {
+    const SHARED: bool = false;
+
+    const NOTES: bool = false;
+
+    fn watch(&self, _: bool) {}
+
     fn held(&self) -> u64 {
         self.0.held()
     }
@@ -244,6 +250,10 @@ limiter_around!(Panics {
 });
 
 impl QueueLimiter for Panics {
+    const SHARED: bool = false;
+
+    const NOTES: bool = false;
+
     fn release_watched(&self, n: u32) -> Waiting {
         self.0.release_watched(n)
     }

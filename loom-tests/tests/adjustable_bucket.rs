@@ -1,6 +1,6 @@
 //! The adjustable bucket: one word names one of two sets of settings; the other set may be being
 //! written, and a claim protects the writer.
-#![cfg(loom)]
+#![cfg(portcullis_loom)]
 
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use core::time::Duration;

@@ -1,6 +1,6 @@
 //! Windows whose settings change during takes: a fixed window's limit and length in one exchange
 //! with its word, and a sliding window's limit in a word of its own.
-#![cfg(loom)]
+#![cfg(portcullis_loom)]
 
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use core::time::Duration;

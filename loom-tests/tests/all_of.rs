@@ -1,5 +1,5 @@
 //! Compositions: two passes over words that other threads change in between, and the rollback.
-#![cfg(loom)]
+#![cfg(portcullis_loom)]
 
 use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::Relaxed;

@@ -1,5 +1,5 @@
 //! The concurrency limit: one word. A take acquires, a release releases.
-#![cfg(loom)]
+#![cfg(portcullis_loom)]
 
 use loom::sync::Arc;
 use portcullis_core::{Concurrency, Limiter, QueueLimiter, Waiting, Word};

@@ -1,5 +1,5 @@
 //! The shares of a concurrency limit: one word. A take acquires, a release releases.
-#![cfg(loom)]
+#![cfg(portcullis_loom)]
 
 use core::time::Duration;
 

@@ -1,5 +1,5 @@
 //! The cooldown window: one word, replaced by compare-exchange, every access `Relaxed`.
-#![cfg(loom)]
+#![cfg(portcullis_loom)]
 
 use core::time::Duration;
 

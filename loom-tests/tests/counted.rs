@@ -1,5 +1,5 @@
 //! The counters of `Tally`: one word each, every access `Relaxed`.
-#![cfg(loom)]
+#![cfg(portcullis_loom)]
 
 use loom::sync::Arc;
 use portcullis_core::{Concurrency, Counted, Tally};

@@ -1,5 +1,5 @@
 //! The bucket of a share: it admits nothing from its end on, and nothing of another life.
-#![cfg(loom)]
+#![cfg(portcullis_loom)]
 
 use core::time::Duration;
 

@@ -1,6 +1,6 @@
 //! Explained takes: each tells of the word that its own decision wrote or read, with the settings
 //! that belong to that word.
-#![cfg(loom)]
+#![cfg(portcullis_loom)]
 
 use core::hash::BuildHasherDefault;
 use core::time::Duration;

@@ -1,5 +1,5 @@
 //! The fixed window: one word, replaced by compare-exchange, every access `Relaxed`.
-#![cfg(loom)]
+#![cfg(portcullis_loom)]
 
 use core::time::Duration;
 

@@ -3,7 +3,7 @@
 //!
 //! Under loom a line has two slots, and a lookup makes two attempts. The keys are their own hashes,
 //! so that each model decides which line a key prefers, and which keys the table cannot tell apart.
-#![cfg(loom)]
+#![cfg(portcullis_loom)]
 
 use core::hash::{BuildHasher, BuildHasherDefault};
 

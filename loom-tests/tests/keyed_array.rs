@@ -3,7 +3,7 @@
 //!
 //! Under loom a line has two slots, and a lookup makes two attempts. The keys are their own hashes.
 //! `C` has one of the two slots in models that need room for only one more key.
-#![cfg(loom)]
+#![cfg(portcullis_loom)]
 
 use core::hash::BuildHasherDefault;
 
@@ -40,6 +40,11 @@ impl Limiter for Fuse {
         }
     }
 
+    fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> portcullis_core::Refund {
+        self.release(n);
+        portcullis_core::Refund { permits: 0, rest }
+    }
+
     fn release(&self, _: u32) {}
 
     fn available_at(&self, _: Timestamp) -> u64 {
@@ -70,6 +75,11 @@ impl Limiter for Slot {
         } else {
             Ok(Receipt::NONE)
         }
+    }
+
+    fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> portcullis_core::Refund {
+        self.release(n);
+        portcullis_core::Refund { permits: 0, rest }
     }
 
     fn release(&self, _: u32) {

@@ -4,7 +4,7 @@
 //! Under loom a line has two words, so an entry of two limits fills a line, and a key chooses from
 //! two entries in each of two groups of lines. A lookup makes two attempts. The keys are their own
 //! hashes, as in the models of the table with one limit.
-#![cfg(loom)]
+#![cfg(portcullis_loom)]
 
 use core::hash::BuildHasherDefault;
 

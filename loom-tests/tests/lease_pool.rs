@@ -1,6 +1,6 @@
 //! The lease pool: a word for each slot, whose exchanges decide which thread owns the slot and
 //! which thread ends its lease.
-#![cfg(loom)]
+#![cfg(portcullis_loom)]
 
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -243,6 +243,11 @@ impl Limiter for NotTwo {
         } else {
             Ok(Receipt::NONE)
         }
+    }
+
+    fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> portcullis_core::Refund {
+        self.release(n);
+        portcullis_core::Refund { permits: 0, rest }
     }
 
     fn release(&self, _: u32) {}

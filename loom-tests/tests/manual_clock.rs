@@ -1,5 +1,5 @@
 //! The manual clock: one word, every access `Relaxed`.
-#![cfg(loom)]
+#![cfg(portcullis_loom)]
 
 use core::time::Duration;
 

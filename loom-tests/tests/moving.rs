@@ -1,6 +1,6 @@
 //! Keys move to another table while other threads take: a key is never granted permits from both
 //! tables, and what it has taken stays taken.
-#![cfg(loom)]
+#![cfg(portcullis_loom)]
 
 use core::hash::BuildHasherDefault;
 

@@ -3,7 +3,7 @@
 //!
 //! Under loom a line has two words, so an entry of two limits fills a line, and a key chooses from
 //! two entries in each of two groups of lines. The keys are their own hashes.
-#![cfg(loom)]
+#![cfg(portcullis_loom)]
 
 use core::hash::BuildHasherDefault;
 

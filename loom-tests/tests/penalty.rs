@@ -1,5 +1,5 @@
 //! The penalty: one word beside the limiter, replaced by compare-exchange, every access `Relaxed`.
-#![cfg(loom)]
+#![cfg(portcullis_loom)]
 
 use core::time::Duration;
 

@@ -1,6 +1,6 @@
 //! The wait queue: a release and a waiter never miss each other, and no permit is lost between
 //! them.
-#![cfg(loom)]
+#![cfg(portcullis_loom)]
 
 use core::task::Waker;
 use std::sync::Arc;

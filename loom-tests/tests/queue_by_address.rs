@@ -1,5 +1,5 @@
 //! Keyed queues whose limiters are reached outside the queue, too: no permit is left behind.
-#![cfg(loom)]
+#![cfg(portcullis_loom)]
 
 use core::hash::{BuildHasherDefault, Hash};
 use std::sync::Arc;

@@ -1,5 +1,5 @@
 //! A counted limiter in a queue counts each request once, however calls interleave.
-#![cfg(loom)]
+#![cfg(portcullis_loom)]
 
 use portcullis_core::{Concurrency, Counted, Timestamp};
 use portcullis_loom::queue::{Task, around, beside, beside_of, ends_well, hold};

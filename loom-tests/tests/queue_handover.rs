@@ -1,7 +1,7 @@
 //! Hand-over: a release passes its permits directly to the first waiter, without returning them to
 //! the limiter. No other request gets them, no other waiter is skipped, and the waiter bit that
 //! stays set after the last waiter keeps no request from a free permit.
-#![cfg(loom)]
+#![cfg(portcullis_loom)]
 
 use std::sync::Arc;
 

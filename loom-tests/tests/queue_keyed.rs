@@ -3,7 +3,7 @@
 //!
 //! Under loom there are two shards. The keys are their own hashes, so that each model decides which
 //! keys share a shard.
-#![cfg(loom)]
+#![cfg(portcullis_loom)]
 
 use core::hash::BuildHasherDefault;
 use core::task::Waker;

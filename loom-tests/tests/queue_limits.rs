@@ -1,6 +1,6 @@
 //! A queue and its limiter: the waiter bit in the limiter's word, changes of the limit, drains, and
 //! a limiter that panics.
-#![cfg(loom)]
+#![cfg(portcullis_loom)]
 
 use core::future::Future;
 use core::panic::AssertUnwindSafe;

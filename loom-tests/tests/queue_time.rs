@@ -1,6 +1,6 @@
 //! The timers of a queue. The driver learns of every earlier event, its timer ends up armed for the
 //! first event, and a deadline that coincides with a grant results in one of the two.
-#![cfg(loom)]
+#![cfg(portcullis_loom)]
 
 use core::future::Future;
 use core::panic::AssertUnwindSafe;

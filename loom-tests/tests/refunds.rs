@@ -1,7 +1,7 @@
 //! Refunds. A bucket accepts a refund by one exchange from the word that the take left, a fixed
 //! window by one exchange of its count, and a sliding window first in the slot and then in the
 //! state.
-#![cfg(loom)]
+#![cfg(portcullis_loom)]
 
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::Relaxed;

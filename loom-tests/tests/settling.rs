@@ -1,6 +1,6 @@
 //! Refunds of a table's buckets that other takes have followed, and charges. A refund announces
 //! itself before it exchanges the word, so that another refund that finds its word counts it.
-#![cfg(loom)]
+#![cfg(portcullis_loom)]
 
 use core::hash::BuildHasherDefault;
 

@@ -1,5 +1,5 @@
 //! The lock of records that processes share: an owner may die with it.
-#![cfg(loom)]
+#![cfg(portcullis_loom)]
 
 use core::cell::Cell;
 

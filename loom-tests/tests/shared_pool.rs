@@ -1,5 +1,5 @@
 //! Leases in a file, which ids name: a process may die after any access.
-#![cfg(loom)]
+#![cfg(portcullis_loom)]
 
 use loom::sync::Arc;
 use portcullis_loom::{Witness, explore, join, spawn, turn};

@@ -1,5 +1,5 @@
 //! The slots of a concurrency limit that processes share: a process may die after any access.
-#![cfg(loom)]
+#![cfg(portcullis_loom)]
 
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};

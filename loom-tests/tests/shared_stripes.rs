@@ -1,6 +1,6 @@
 //! A striped bucket that processes share: permits move between the rest and stripes, and none is
 //! granted twice.
-#![cfg(loom)]
+#![cfg(portcullis_loom)]
 
 use loom::sync::Arc;
 use portcullis_core::{Attached, Detach, Limiter, Rate, StateWord, Timestamp, TokenBucket};

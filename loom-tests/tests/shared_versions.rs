@@ -1,5 +1,5 @@
 //! Settings that change while processes decide: each permit is granted by one version of them.
-#![cfg(loom)]
+#![cfg(portcullis_loom)]
 
 use loom::sync::Arc;
 use portcullis_core::{Attached, Detach, Limiter, Rate, Timestamp, TokenBucket, TokenBucketRules};

@@ -1,6 +1,6 @@
 //! Slices: the bucket's word and the permits that slices hold, every access `Relaxed`. And slices
 //! of a concurrency limit, whose own accesses order memory.
-#![cfg(loom)]
+#![cfg(portcullis_loom)]
 
 use core::time::Duration;
 

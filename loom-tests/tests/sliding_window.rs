@@ -2,7 +2,7 @@
 //!
 //! Unless a model says otherwise, there are two segments of a second each, so the window at second
 //! `s` is `s - 1` and `s`.
-#![cfg(loom)]
+#![cfg(portcullis_loom)]
 
 use core::time::Duration;
 

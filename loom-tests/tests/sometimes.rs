@@ -1,5 +1,5 @@
 //! `Sometimes`: one word, replaced by compare-exchange, every access `Relaxed`.
-#![cfg(loom)]
+#![cfg(portcullis_loom)]
 
 use core::time::Duration;
 

@@ -1,6 +1,6 @@
 //! A bucket in two stripes. Every access of the rest is `Relaxed`; a deposit is a release that a
 //! look at all stripes acquires. Draws are of up to 2 permits here.
-#![cfg(loom)]
+#![cfg(portcullis_loom)]
 
 use loom::sync::Arc;
 use portcullis_core::{Limiter, Rate, Stripe, StripedBucket, Timestamp, Word};

@@ -1,7 +1,7 @@
 //! A concurrency limit in two stripes. A stripe draws an eighth of what the rest has left here,
 //! from 1 permit on, and gives back more than a quarter of the limit. With a 32-bit word stripes
 //! hold nothing, so these models are of a wide one.
-#![cfg(loom)]
+#![cfg(portcullis_loom)]
 
 use loom::sync::Arc;
 use portcullis_core::{Limiter, QueueLimiter, Stripe, StripedConcurrency, Waiting};

@@ -1,5 +1,5 @@
 //! The token bucket: one word, advanced by compare-exchange, every access `Relaxed`.
-#![cfg(loom)]
+#![cfg(portcullis_loom)]
 
 use core::time::Duration;
 

@@ -1,6 +1,6 @@
 //! The bucket that warms up: one word with two fields, advanced by compare-exchange, every access
 //! `Relaxed`.
-#![cfg(loom)]
+#![cfg(portcullis_loom)]
 
 use core::time::Duration;
 

@@ -143,7 +143,9 @@
 //! - **The order holds.** While a request waits, no other method of the policy overtakes it, unless
 //!   the [order](QueueOrder) says so.
 //! - **Any executor.** A timer drives each queue, by default from a thread. `Policy::with_timer`
-//!   chooses another timer. A task that waits and is not polled delays no other one.
+//!   chooses another timer. A task that waits and is not polled delays no other one, except for the
+//!   permits of an [`at_once`](Limit::at_once) limit that were granted to it: they belong to the
+//!   task until its wait is polled or dropped.
 //! - **Threads wait in the same queues**, with `Policy::blocking_acquire`, without a runtime.
 //! - **Bounded.** Each key has a limit of permits that requests wait for, and each queue a limit of
 //!   requests for all keys. A request that waits is stored in its future.

@@ -60,84 +60,84 @@
 #![deny(unsafe_code)]
 
 // Under loom, the algorithms that need a model are all there is.
-#[cfg(not(loom))]
+#[cfg(not(portcullis_loom))]
 mod description;
-#[cfg(not(loom))]
+#[cfg(not(portcullis_loom))]
 mod error;
-#[cfg(not(loom))]
+#[cfg(not(portcullis_loom))]
 mod fault;
-#[cfg(not(loom))]
+#[cfg(not(portcullis_loom))]
 mod following;
-#[cfg(not(loom))]
+#[cfg(not(portcullis_loom))]
 mod futex;
-#[cfg(not(loom))]
+#[cfg(not(portcullis_loom))]
 mod header;
-#[cfg(not(loom))]
+#[cfg(not(portcullis_loom))]
 mod latest;
-#[cfg(not(loom))]
+#[cfg(not(portcullis_loom))]
 mod mapping;
-#[cfg(not(loom))]
+#[cfg(not(portcullis_loom))]
 mod member;
-#[cfg(not(loom))]
+#[cfg(not(portcullis_loom))]
 #[expect(unreachable_pub, reason = "loom's models use it")]
 mod owned_lock;
-#[cfg(loom)]
+#[cfg(portcullis_loom)]
 pub mod owned_lock;
-#[cfg(not(loom))]
+#[cfg(not(portcullis_loom))]
 #[expect(unreachable_pub, reason = "loom's models use it")]
 mod pool_slots;
-#[cfg(loom)]
+#[cfg(portcullis_loom)]
 pub mod pool_slots;
-#[cfg(not(loom))]
+#[cfg(not(portcullis_loom))]
 mod process;
-#[cfg(not(loom))]
+#[cfg(not(portcullis_loom))]
 mod shared_concurrency;
-#[cfg(not(loom))]
+#[cfg(not(portcullis_loom))]
 mod shared_file;
-#[cfg(not(loom))]
+#[cfg(not(portcullis_loom))]
 mod shared_lease_pool;
-#[cfg(not(loom))]
+#[cfg(not(portcullis_loom))]
 mod shared_limiter;
-#[cfg(not(loom))]
+#[cfg(not(portcullis_loom))]
 mod shared_records;
-#[cfg(not(loom))]
+#[cfg(not(portcullis_loom))]
 mod shared_stripes;
-#[cfg(not(loom))]
+#[cfg(not(portcullis_loom))]
 mod shared_table;
-#[cfg(not(loom))]
+#[cfg(not(portcullis_loom))]
 #[expect(unreachable_pub, reason = "loom's models use it")]
 mod slots;
-#[cfg(loom)]
+#[cfg(portcullis_loom)]
 pub mod slots;
-#[cfg(not(loom))]
+#[cfg(not(portcullis_loom))]
 #[expect(unreachable_pub, reason = "loom's models use it")]
 mod stripes;
-#[cfg(loom)]
+#[cfg(portcullis_loom)]
 pub mod stripes;
 mod sync;
-#[cfg(not(loom))]
+#[cfg(not(portcullis_loom))]
 #[expect(unreachable_pub, reason = "loom's models use it")]
 mod versions;
-#[cfg(loom)]
+#[cfg(portcullis_loom)]
 pub mod versions;
 
-#[cfg(not(loom))]
+#[cfg(not(portcullis_loom))]
 pub use description::{Description, Kind};
-#[cfg(not(loom))]
+#[cfg(not(portcullis_loom))]
 pub use error::OpenError;
-#[cfg(not(loom))]
+#[cfg(not(portcullis_loom))]
 pub use mapping::MappedLines;
-#[cfg(not(loom))]
+#[cfg(not(portcullis_loom))]
 pub use shared_concurrency::{Ended, SharedConcurrency, SharedLease};
-#[cfg(not(loom))]
+#[cfg(not(portcullis_loom))]
 pub use shared_file::SharedFile;
-#[cfg(not(loom))]
+#[cfg(not(portcullis_loom))]
 pub use shared_lease_pool::SharedLeasePool;
-#[cfg(not(loom))]
+#[cfg(not(portcullis_loom))]
 pub use shared_limiter::{Shareable, SharedLimiter};
-#[cfg(not(loom))]
+#[cfg(not(portcullis_loom))]
 pub use shared_records::{LockedRecords, Record, RecordsError, SharedRecords};
-#[cfg(not(loom))]
+#[cfg(not(portcullis_loom))]
 pub use shared_stripes::SharedStripes;
-#[cfg(not(loom))]
+#[cfg(not(portcullis_loom))]
 pub use shared_table::{SharedKeyed, SharedTable};

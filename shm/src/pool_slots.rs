@@ -86,7 +86,7 @@ impl State {
 
 impl Slot {
     /// A slot that was never used.
-    #[cfg(loom)]
+    #[cfg(portcullis_loom)]
     pub fn new() -> Self {
         Self {
             state: AtomicU64::new(0),

@@ -830,6 +830,14 @@ impl<L: Shareable> Composable for SharedLimiter<L> {
 impl<L: Shareable> Replenishing for SharedLimiter<L> {}
 
 impl<L: Shareable> QueueLimiter for SharedLimiter<L> {
+    const NOTES: bool = false;
+
+    fn held(&self) -> u64 {
+        0
+    }
+
+    fn watch(&self, _: bool) {}
+
     /// Other processes take from it, besides the queue.
     const SHARED: bool = true;
 

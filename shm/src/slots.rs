@@ -119,7 +119,7 @@ impl Limits {
     }
 
     /// As [`first`](Self::first).
-    #[cfg(loom)]
+    #[cfg(portcullis_loom)]
     pub fn new(limit: u64) -> Self {
         let [word, ..] = Self::first(limit, 0);
         Self {
@@ -167,7 +167,7 @@ impl Limits {
         is_over: impl Fn(Held) -> bool,
     ) -> bool {
         // Loom does not order sequentially consistent accesses by themselves.
-        #[cfg(loom)]
+        #[cfg(portcullis_loom)]
         fence(SeqCst);
         if self.word.load(SeqCst) != limit.0 {
             return false;

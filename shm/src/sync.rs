@@ -1,6 +1,6 @@
 //! The atomics of the algorithms that loom models.
 
-#[cfg(not(loom))]
+#[cfg(not(portcullis_loom))]
 pub(crate) use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
-#[cfg(loom)]
+#[cfg(portcullis_loom)]
 pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};

@@ -146,7 +146,7 @@ pub fn newest(versions: &[Version]) -> Newest {
 }
 
 /// How often the stamps are looked at while they change.
-const LOOKS: usize = if cfg!(loom) { 2 } else { 64 };
+const LOOKS: usize = if cfg!(portcullis_loom) { 2 } else { 64 };
 
 fn newest_of(stamps: &(impl ExactSizeIterator<Item = u64> + Clone)) -> Newest {
     let count = stamps.len() as u64;
@@ -255,7 +255,7 @@ impl Version {
     }
 
     /// A version that is in force and has the number 1, and one that was never used.
-    #[cfg(loom)]
+    #[cfg(portcullis_loom)]
     pub fn pair(state: u64) -> [Self; 2] {
         [(0, 0), (state, stamp(1, IN_FORCE))].map(|(state, stamp)| Self {
             state: StateWord::new(state),
@@ -268,7 +268,7 @@ impl Version {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(portcullis_loom)))]
 mod tests {
     use super::*;
 

@@ -388,7 +388,7 @@ fn models(context: &Context) -> Command {
     cargo
         .args(["--release", "--package", "portcullis-loom", "--target-dir"])
         .arg(context.target_dir("loom"));
-    cargo.env("RUSTFLAGS", "--cfg loom");
+    cargo.env("RUSTFLAGS", "--cfg portcullis_loom");
     cargo
 }
 
@@ -418,7 +418,7 @@ fn explorer(context: &Context) -> Command {
         "striped_concurrency",
     ]);
     cargo.arg("--target-dir").arg(context.target_dir("explore"));
-    cargo.env("RUSTFLAGS", "--cfg explore");
+    cargo.env("RUSTFLAGS", "--cfg portcullis_explore");
     cargo
 }
 
@@ -429,7 +429,7 @@ fn traces(context: &Context) -> Command {
     cargo.args(["--profile", "checked", "--package", "portcullis-explore"]);
     cargo.args(["--test", "late_refunds", "--test", "every_instruction"]);
     cargo.arg("--target-dir").arg(context.target_dir("notes"));
-    cargo.env("RUSTFLAGS", "--cfg notes");
+    cargo.env("RUSTFLAGS", "--cfg portcullis_notes");
     cargo
 }
 

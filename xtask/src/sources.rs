@@ -26,3 +26,37 @@ pub(crate) fn files(root: &Path) -> io::Result<Vec<PathBuf>> {
     }
     Ok(files)
 }
+
+/// Returns the flag of others that a line asks for: a name by which other crates switch, too, when
+/// a user sets it for code of his own.
+#[cfg(test)]
+fn flag_of_others(line: &str) -> Option<&str> {
+    let is_part = |c: char| c.is_alphanumeric() || c == '_';
+    let asks = line.contains("cfg(") || line.contains("cfg!(") || line.contains("--cfg");
+    let mut words = line.split(|c| !is_part(c));
+    words.find(|word| asks && ["loom", "explore", "notes"].contains(word))
+}
+
+#[test]
+fn the_flags_of_the_models_have_names_of_their_own() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("xtask is in the workspace");
+    for file in files(root).expect("the workspace") {
+        let name = file.to_string_lossy();
+        let is_source = name.ends_with(".rs") || name.ends_with(".toml");
+        // Comments, and the dependency itself, may name loom.
+        if !is_source || name == "xtask/src/sources.rs" {
+            continue;
+        }
+        let text = fs::read_to_string(root.join(&file)).unwrap_or_default();
+        for line in text
+            .lines()
+            .filter(|line| !line.trim_start().starts_with("//"))
+        {
+            assert_eq!(flag_of_others(line), None, "{name}: {line}");
+        }
+    }
+    assert_eq!(flag_of_others("#[cfg(all(test, not(loom)))]"), Some("loom"));
+    assert_eq!(flag_of_others("#[cfg(portcullis_loom)]"), None);
+}

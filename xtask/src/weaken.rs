@@ -69,7 +69,7 @@ const SUITES: &[Suite] = &[
     Suite {
         mutants: tested::EXPLORED,
         arguments: &["--profile", "checked", "--package", "portcullis-explore"],
-        rustflags: "--cfg explore",
+        rustflags: "--cfg portcullis_explore",
     },
     Suite {
         mutants: tested::OF_THE_QUEUE,
@@ -109,7 +109,7 @@ const SUITES: &[Suite] = &[
     Suite {
         mutants: shared::OF_THE_SLOTS,
         arguments: &["--release", "--package", "portcullis-loom"],
-        rustflags: "--cfg loom",
+        rustflags: "--cfg portcullis_loom",
     },
     Suite {
         mutants: middleware::MUTANTS,
@@ -134,12 +134,12 @@ const SUITES: &[Suite] = &[
     Suite {
         mutants: leases::OF_THE_ENDING_BUCKET,
         arguments: &["--release", "--package", "portcullis-loom"],
-        rustflags: "--cfg loom",
+        rustflags: "--cfg portcullis_loom",
     },
     Suite {
         mutants: models::MUTANTS,
         arguments: &["--release", "--package", "portcullis-loom"],
-        rustflags: "--cfg loom",
+        rustflags: "--cfg portcullis_loom",
     },
 ];
 

@@ -128,6 +128,19 @@ impl<T: Timer> Wakes for T {
 ///     Queue::new(TokenBucket::new(Rate::per_second(10), 1), NoTimer(Ticks), 100);
 /// assert_eq!(QUEUE.advance(), Next::Idle);
 /// ```
+///
+/// Two queues can have one clock, by a reference or by an `Arc`:
+///
+/// ```
+/// # use portcullis_async::{NoTimer, Queue};
+/// # use portcullis_core::{Clock, ManualClock, Rate, Timestamp, TokenBucket};
+/// # use std::sync::Arc;
+/// let clock: Arc<dyn Clock + Send + Sync> = Arc::new(ManualClock::new());
+/// let bucket = || TokenBucket::new(Rate::per_second(10), 1);
+/// let one = Queue::new(bucket(), NoTimer(Arc::clone(&clock)), 100);
+/// let other = Queue::new(bucket(), NoTimer(clock), 100);
+/// assert_eq!(one.clock().now(), other.clock().now());
+/// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoTimer<C>(pub C);
 
@@ -171,6 +184,14 @@ without_timer! {
     [] portcullis_core::ManualClock,
     [] &portcullis_core::ManualClock,
 }
+
+#[cfg(all(target_has_atomic = "64", feature = "std"))]
+without_timer! {
+    [] std::sync::Arc<portcullis_core::ManualClock>,
+}
+
+#[cfg(all(target_has_atomic = "64", feature = "std"))]
+impl DeadlineClock for std::sync::Arc<portcullis_core::ManualClock> {}
 
 #[cfg(target_has_atomic = "64")]
 impl DeadlineClock for portcullis_core::ManualClock {}

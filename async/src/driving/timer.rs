@@ -8,7 +8,7 @@ use portcullis_core::{Clock, Timestamp};
 mod async_io;
 #[cfg(feature = "embassy-time")]
 mod embassy;
-#[cfg(all(feature = "std", not(loom)))]
+#[cfg(all(feature = "std", not(portcullis_loom)))]
 mod thread;
 #[cfg(feature = "tokio")]
 mod tokio;
@@ -17,7 +17,7 @@ mod tokio;
 pub use self::async_io::AsyncIoTimer;
 #[cfg(feature = "embassy-time")]
 pub use self::embassy::EmbassyTimer;
-#[cfg(all(feature = "std", not(loom)))]
+#[cfg(all(feature = "std", not(portcullis_loom)))]
 pub use self::thread::ThreadTimer;
 #[cfg(feature = "tokio")]
 pub use self::tokio::TokioTimer;

@@ -207,18 +207,18 @@ impl<P: Anchored> Acquire<P> {
     }
 
     /// The queue, until the future has completed.
-    #[cfg(all(feature = "std", not(loom)))]
+    #[cfg(all(feature = "std", not(portcullis_loom)))]
     pub(crate) fn queue(&self) -> Option<&P::Target> {
         self.queue.as_deref()
     }
 
-    #[cfg(all(feature = "std", not(loom)))]
+    #[cfg(all(feature = "std", not(portcullis_loom)))]
     pub(crate) fn deadline(&mut self) -> Timestamp {
         self.wait.request_mut().deadline
     }
 
     /// Whether the future has been polled and is still in its wait list.
-    #[cfg(all(feature = "std", not(loom)))]
+    #[cfg(all(feature = "std", not(portcullis_loom)))]
     pub(crate) fn is_waiting(&self) -> bool {
         // SAFETY: the waiter is filled.
         self.wait.is_filled() && unsafe { Waiter::state(self.wait.waiter()) } == State::Waiting

@@ -315,9 +315,20 @@ macro_rules! common {
             /// [`attend_shared`](Self::attend_shared). Call it last, after the options. Needs the
             /// feature `std`.
             ///
-            /// A queue of this kind is safe in every program. Without it, one of the waiting tasks
-            /// drives the queue. If a program keeps the future of that task and does not poll the
-            /// future, for example in a loop around `select!`, no other task gets a permit.
+            /// In a queue of this kind, permits that return by time come to every task, whichever
+            /// other tasks are polled. Without it, one of the waiting tasks drives the queue. If a
+            /// program keeps the future of that task and does not poll the future, for example in
+            /// a loop around `select!`, no other task gets a permit.
+            ///
+            /// Permits that return by release are another matter. Once they are granted, they
+            /// belong to the request until its future is polled or dropped, in every queue: they
+            /// are not taken back, because another request would overtake it. So a program hangs if
+            /// it waits for them in code that keeps that future from being polled. For example, in
+            /// the body of a loop over a `buffer_unordered` whose futures wait in the same queue.
+            /// Spawn such futures as tasks, or take the permit of the body before the stream is
+            /// polled on. With a timeout ([`Acquire::within`](crate::Acquire::within)), the wait of
+            /// the body ends with [`Rejected::Deadline`](crate::Rejected::Deadline), and the loop
+            /// goes on.
             ///
             /// ```
             /// # use core::future::Future;

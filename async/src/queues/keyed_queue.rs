@@ -13,10 +13,10 @@ use portcullis_core::{
 };
 use stable_deref_trait::StableDeref;
 
-#[cfg(all(feature = "std", not(loom)))]
+#[cfg(all(feature = "std", not(portcullis_loom)))]
 use crate::Rejected;
 use crate::lock::RawLock;
-#[cfg(all(feature = "std", not(loom)))]
+#[cfg(all(feature = "std", not(portcullis_loom)))]
 use crate::lock::ThreadLock;
 use crate::queues::acquire::{Anchored, HasWaitQueue, Queued, try_acquire};
 use crate::queues::common::common;
@@ -70,7 +70,7 @@ pub struct KeyedQueue<T: QueueKeys, C, R = DefaultLock, H = ()> {
 /// The default for the number of waiters of all keys together.
 const WAITERS: u32 = 4_096;
 
-#[cfg(all(feature = "std", not(loom)))]
+#[cfg(all(feature = "std", not(portcullis_loom)))]
 impl<T: QueueKeys, C: QueueClock> KeyedQueue<T, C> {
     /// Creates a queue for each key of `table`. Each holds up to `max_permits` permits; with 0, no
     /// request waits. A request for 0 permits counts as 1. `clock` supplies the timestamps. The
@@ -716,7 +716,7 @@ impl<P: ToKeyedQueue> QueueKey<P> {
 
 /// Requests that block the thread. They need no other driver; see [`Acquire::block`]. They need the
 /// feature `std`.
-#[cfg(all(feature = "std", not(loom)))]
+#[cfg(all(feature = "std", not(portcullis_loom)))]
 impl<P: ToKeyedQueue> QueueKey<P> {
     /// Takes `n` permits, and blocks the thread until they are granted.
     ///

@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use portcullis_core::metadata::{self, Metadata};
 use portcullis_core::{
-    Denied, Detail, Idle, Interval, Lease, Limiter, LimiterId, QueueLimiter, Receipt, Refund,
-    Retry, Timestamp, Waiting,
+    Denied, Detail, Idle, Interval, Lease, Limiter, LimiterId, QueueLimiter, Receipt, Receipts,
+    Refund, Retry, Timestamp, Waiting,
 };
 
 use crate::lock::RawLock;
-#[cfg(all(feature = "std", not(loom)))]
+#[cfg(all(feature = "std", not(portcullis_loom)))]
 use crate::lock::ThreadLock;
 use crate::queues::acquire::{HasWaitQueue, Queued, try_acquire};
 use crate::queues::common::common;
@@ -179,13 +179,13 @@ pub struct Queue<L: QueueLimiter, C, R = DefaultLock, H = ()> {
 }
 
 /// The lock of a [`Queue`] by default: [`ThreadLock`].
-#[cfg(all(feature = "std", not(loom)))]
+#[cfg(all(feature = "std", not(portcullis_loom)))]
 pub type DefaultLock = ThreadLock;
 /// Not a lock: without `std`, a queue is created by [`Queue::with_lock`].
-#[cfg(not(all(feature = "std", not(loom))))]
+#[cfg(not(all(feature = "std", not(portcullis_loom))))]
 pub type DefaultLock = ();
 
-#[cfg(all(feature = "std", not(loom)))]
+#[cfg(all(feature = "std", not(portcullis_loom)))]
 impl<L: QueueLimiter, C: QueueClock> Queue<L, C> {
     /// Creates a queue around `limiter`. It holds requests for up to `max_permits` permits; with 0,
     /// no request waits. A request for 0 permits counts as 1. `clock` supplies the timestamps. The
@@ -792,6 +792,28 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Limiter for Queue<L, C
 /// A queue can own another queue. It then only takes from the inner queue and never waits in it.
 impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> QueueLimiter for Queue<L, C, R, H> {
     const SHARED: bool = L::SHARED;
+
+    const NOTES: bool = L::NOTES;
+
+    fn take_noted_at(
+        &self,
+        now: Timestamp,
+        n: u32,
+        notes: &mut Receipts,
+    ) -> Result<Receipt, Denied> {
+        let limiter = &self.wait_queue.source.0;
+        self.take_with(now, n, || limiter.take_noted_at(now, n, notes))
+    }
+
+    fn refund_noted_at(&self, now: Timestamp, n: u32, receipt: Receipt, notes: Receipts) -> u32 {
+        self.wait_queue.give_back((), |source| {
+            let refunded = source.0.refund_noted_at(now, n, receipt, notes);
+            (refunded, Waiting::Unknown)
+        })
+    }
+
+    /// Does nothing: a release reads the waiter bits of this queue, not those of the outer one.
+    fn watch(&self, _: bool) {}
 
     fn held(&self) -> u64 {
         self.wait_queue.source.0.held()

@@ -196,7 +196,7 @@ impl Drivers {
     }
 
     /// Returns whether this driver can take charge without displacing another driver.
-    #[cfg(all(feature = "std", not(loom)))]
+    #[cfg(all(feature = "std", not(portcullis_loom)))]
     pub(crate) fn is_open_to(&self, member: NonNull<Driver>) -> bool {
         self.charge == Charge::Open || self.is_in_charge(Member::Driver(member))
     }

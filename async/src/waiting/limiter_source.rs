@@ -147,7 +147,7 @@ impl<L: QueueLimiter> LimiterSource for Single<L> {
 
 /// The number of shards of a source with a limiter for each key. The queue's words have a bit for
 /// each shard, and room for other bits.
-const SHARDS: usize = if cfg!(loom) {
+const SHARDS: usize = if cfg!(portcullis_loom) {
     2
 } else {
     usize::BITS as usize / 2

@@ -58,7 +58,7 @@ mod caught {
     /// model's threads on one system thread.
     #[inline]
     fn is_unwinding() -> bool {
-        !cfg!(loom) && thread::panicking()
+        !cfg!(portcullis_loom) && thread::panicking()
     }
 
     /// Drops a payload. That drop may panic too; its payload is leaked.

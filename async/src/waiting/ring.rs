@@ -206,7 +206,7 @@ impl<N: RingNode<Kind>, Kind> Iterator for Iter<N, Kind> {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(portcullis_loom)))]
 mod tests {
     use super::*;
     use core::cell::UnsafeCell;

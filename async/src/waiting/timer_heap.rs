@@ -231,7 +231,7 @@ unsafe fn merge<N: HeapNode>(first: Option<NonNull<N>>) -> Option<NonNull<N>> {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(portcullis_loom)))]
 mod tests {
     use super::*;
     use core::cell::UnsafeCell;

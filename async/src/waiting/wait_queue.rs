@@ -61,6 +61,7 @@ pub use self::driver::Next;
 pub(crate) use self::driver::{Caller, Place};
 use self::taken::Taken;
 use crate::finally::Finally;
+use crate::forks::Noted;
 use crate::lock::mutex::Mutex;
 use crate::queues::hook::Hook;
 use crate::queues::options::Options;
@@ -117,6 +118,8 @@ struct Lists<S: LimiterSource> {
     /// The drivers that use the timer, and the blocked threads that drive while they wait.
     timed: Drivers,
     threads: Drivers,
+    /// The process in which the drivers were told last.
+    told_in: Noted,
     /// When the wait lists were last served.
     now: Timestamp,
     /// The address of the last waiter that was granted, and the receipts of that grant. Older
@@ -246,6 +249,7 @@ impl<S: LimiterSource> Lists<S> {
             closed: false,
             timed: Drivers::EMPTY,
             threads: Drivers::EMPTY,
+            told_in: Noted::NEW,
             now: Timestamp::ZERO,
             noted: (0, Receipts::NONE),
             random: 1,
@@ -348,6 +352,11 @@ impl<S: LimiterSource> Lists<S> {
     /// Wakes a driver if something is due before the instant for which its timer is set.
     #[cold]
     fn tell(&mut self, batch: &mut WakeBatch) {
+        if self.told_in.is_forked() {
+            // The drivers in charge set their alarms in the parent.
+            self.timed.open();
+            self.threads.open();
+        }
         let due = self.due();
         let Self {
             waits,

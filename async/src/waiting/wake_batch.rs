@@ -24,7 +24,7 @@ pub(crate) struct WakeBatch {
 impl WakeBatch {
     /// How many waiters are settled before their wakers run. Loom uses 1, so that its models cover
     /// full batches.
-    const ROOM: usize = if cfg!(loom) { 1 } else { 16 };
+    const ROOM: usize = if cfg!(portcullis_loom) { 1 } else { 16 };
 
     #[inline(always)]
     pub(crate) const fn new() -> Self {

@@ -172,6 +172,14 @@ impl<L: Limiter> Limiter for Around<L> {
     fn take_at(&self, now: Timestamp, n: u32) -> Result<portcullis_core::Receipt, Denied> {
         self.0.take_at(now, n)
     }
+    fn refund_at(
+        &self,
+        now: Timestamp,
+        n: u32,
+        receipt: portcullis_core::Receipt,
+    ) -> portcullis_core::Refund {
+        self.0.refund_at(now, n, receipt)
+    }
     fn release(&self, n: u32) {
         self.0.release(n);
     }

@@ -627,6 +627,10 @@ impl<L: Limiter> Composable for Spy<L> {
 }
 
 impl<L: QueueLimiter> QueueLimiter for Spy<L> {
+    const SHARED: bool = false;
+
+    const NOTES: bool = false;
+
     fn release_watched(&self, n: u32) -> Waiting {
         let watched = self.limiter().release_watched(n);
         strike(Site::LimiterIsGivenBack);

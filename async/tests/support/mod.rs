@@ -82,6 +82,11 @@ impl Limiter for FreesOnDenial {
         taken
     }
 
+    fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> portcullis_core::Refund {
+        self.release(n);
+        portcullis_core::Refund { permits: 0, rest }
+    }
+
     fn release(&self, n: u32) {
         Limiter::release(&self.permits, n);
     }
@@ -95,7 +100,17 @@ impl Limiter for FreesOnDenial {
     }
 }
 
-impl QueueLimiter for FreesOnDenial {}
+impl QueueLimiter for FreesOnDenial {
+    const SHARED: bool = false;
+
+    const NOTES: bool = false;
+
+    fn held(&self) -> u64 {
+        0
+    }
+
+    fn watch(&self, _: bool) {}
+}
 
 /// A timer with a manual clock. Moving that clock directly wakes no waker.
 #[derive(Debug, Default)]

@@ -234,6 +234,11 @@ pub(super) fn generous() -> Trial {
             })
         }
 
+        fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> portcullis_core::Refund {
+            self.release(n);
+            portcullis_core::Refund { permits: 0, rest }
+        }
+
         fn release(&self, _: u32) {}
 
         fn available_at(&self, now: Timestamp) -> u64 {

@@ -92,6 +92,11 @@ impl<T: Limits> Limiter for AllOf<T> {
         Some(self)
     }
 
+    fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> crate::Refund {
+        self.release(n);
+        crate::Refund { permits: 0, rest }
+    }
+
     fn release(&self, n: u32) {
         self.limits.release(n);
     }
@@ -210,6 +215,9 @@ impl<T: QueueLimits> QueueLimiter for AllOf<T> {
     const SHARED: bool = T::SHARED;
 
     const NOTES: bool = true;
+
+    /// Does nothing: a release does not say whether a request waits for one of the limits.
+    fn watch(&self, _: bool) {}
 
     /// Stores the receipts of up to eight limits. With more limits, stores none.
     fn take_noted_at(

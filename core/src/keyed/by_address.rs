@@ -53,7 +53,7 @@ pub trait LimitersByAddress {
 /// use core::hash::Hash;
 /// use portcullis_core::{
 ///     Address, ByAddress, ConcurrencyRules, Denied, Key, KeyHash, Keyed, Keys, Limiter,
-///     LimitersByAddress, Line, QueueKeys, Receipt, Retry, Seed, Timestamp,
+///     LimitersByAddress, Line, QueueKeys, Receipt, Refund, Retry, Seed, Timestamp,
 /// };
 ///
 /// type Table = Keyed<ConcurrencyRules, [Line; 8], Seed>;
@@ -84,6 +84,10 @@ pub trait LimitersByAddress {
 /// impl Limiter for TwiceOf<'_> {
 ///     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
 ///         self.0.take_at(now, 2 * n)
+///     }
+///     fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
+///         let Refund { permits, rest } = self.0.refund_at(now, 2 * n, receipt);
+///         Refund { permits: permits / 2, rest }
 ///     }
 ///     fn release(&self, n: u32) {
 ///         self.0.release(2 * n);

@@ -52,9 +52,9 @@ use crate::word::{AtomicWord, NativeWord, STATE_AT};
 
 /// How often a slot is read again while it is handed over. So a process that writes it all the time
 /// delays no other.
-const HAND_OVERS: usize = if cfg!(loom) { 4 } else { 1_000 };
+const HAND_OVERS: usize = if cfg!(portcullis_loom) { 4 } else { 1_000 };
 /// Slots in a line. Fewer under loom.
-pub(crate) const PLACES: usize = if cfg!(loom) { 2 } else { 8 };
+pub(crate) const PLACES: usize = if cfg!(portcullis_loom) { 2 } else { 8 };
 const HALF: usize = PLACES / 2;
 
 /// Bits of a tag: all bits below the state except the one for `held`.
@@ -97,9 +97,9 @@ impl Line {
         /// # assert_eq!(lines.len(), 128);
         /// ```
         pub const fn new() -> Self {
-            #[cfg(not(loom))]
+            #[cfg(not(portcullis_loom))]
             let halves = [const { [const { AtomicWord::new(0) }; HALF] }; 2];
-            #[cfg(loom)]
+            #[cfg(portcullis_loom)]
             let halves = core::array::from_fn(|_| core::array::from_fn(|_| AtomicWord::new(0)));
             Self { halves }
         }
@@ -117,9 +117,9 @@ impl Line {
         /// ```
         #[must_use]
         pub const fn closed() -> Self {
-            #[cfg(not(loom))]
+            #[cfg(not(portcullis_loom))]
             let halves = [const { [const { AtomicWord::new(CLOSED) }; HALF] }; 2];
-            #[cfg(loom)]
+            #[cfg(portcullis_loom)]
             let halves = core::array::from_fn(|_| core::array::from_fn(|_| AtomicWord::new(CLOSED)));
             Self { halves }
         }
@@ -970,7 +970,7 @@ const fn pick(hash: u64, lines: usize) -> usize {
     (((hash >> 32) * (lines as u64 & 0xffff_ffff)) >> 32) as usize
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(portcullis_loom)))]
 mod tests {
     use super::*;
 

@@ -84,9 +84,9 @@ impl Seed {
         /// static SEED: Seed = Seed::new();
         /// ```
         pub const fn new() -> Self {
-            #[cfg(not(loom))]
+            #[cfg(not(portcullis_loom))]
             let parts = [const { AtomicWord::new(0) }; 2 * HALVES];
-            #[cfg(loom)]
+            #[cfg(portcullis_loom)]
             let parts = core::array::from_fn(|_| AtomicWord::new(0));
             Self { parts }
         }

@@ -176,7 +176,7 @@ impl Hasher for SeededHasher {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(portcullis_loom)))]
 mod tests {
     use core::hash::Hash;
     use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -14,7 +14,7 @@ use crate::word::{AtomicWord, NativeWord};
 use crate::{Denied, KeyHash, Retry, Timestamp};
 
 /// How many times a call looks for a key's slot while other calls claim one for the same key.
-pub(crate) const ATTEMPTS: usize = if cfg!(loom) { 2 } else { 16 };
+pub(crate) const ATTEMPTS: usize = if cfg!(portcullis_loom) { 2 } else { 16 };
 
 /// The lines, and the hasher that maps keys to them.
 #[derive(Debug)]

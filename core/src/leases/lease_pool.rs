@@ -169,9 +169,9 @@ impl<L: Limiter, const N: usize> LeasePool<L, N> {
             Self {
                 limiter,
                 hint: CachePadded::new(AtomicU32::new(0)),
-                #[cfg(not(loom))]
+                #[cfg(not(portcullis_loom))]
                 slots: [const { Slot::new() }; N],
-                #[cfg(loom)]
+                #[cfg(portcullis_loom)]
                 slots: core::array::from_fn(|_| Slot::new()),
             }
         }

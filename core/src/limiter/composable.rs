@@ -18,7 +18,7 @@ use crate::{Denied, Interval, Limiter, NotGranted, Plan, Receipt, Timestamp};
 ///
 /// ```
 /// use portcullis_core::{
-///     Composable, Denied, Limiter, LimiterExt, Receipt, Retry, Timestamp,
+///     Composable, Denied, Limiter, LimiterExt, Receipt, Refund, Retry, Timestamp,
 /// };
 ///
 /// /// Logs a grant once all limits have granted it.
@@ -27,6 +27,9 @@ use crate::{Denied, Interval, Limiter, NotGranted, Plan, Receipt, Timestamp};
 /// impl<L: Limiter> Limiter for Logged<L> {
 ///     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
 ///         self.0.take_at(now, n).inspect(|_| println!("{n} granted"))
+///     }
+///     fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
+///         self.0.refund_at(now, n, receipt)
 ///     }
 ///     fn release(&self, n: u32) {
 ///         self.0.release(n);

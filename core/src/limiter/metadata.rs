@@ -207,7 +207,7 @@ impl<T> fmt::Debug for Name<T> {
 ///
 /// ```
 /// use portcullis_core::metadata::{Metadata, Name};
-/// use portcullis_core::{Denied, Limiter, Receipt, Retry, Timestamp, Unlimited};
+/// use portcullis_core::{Denied, Limiter, Receipt, Refund, Retry, Timestamp, Unlimited};
 ///
 /// const ROUTE: Name<&str> = Name::new("com.example.ROUTE");
 ///
@@ -217,6 +217,9 @@ impl<T> fmt::Debug for Name<T> {
 /// impl<L: Limiter> Limiter for Routed<L> {
 ///     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
 ///         self.0.take_at(now, n)
+///     }
+///     fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
+///         self.0.refund_at(now, n, receipt)
 ///     }
 ///     fn release(&self, n: u32) {
 ///         self.0.release(n);

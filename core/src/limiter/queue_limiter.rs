@@ -10,39 +10,78 @@ use crate::{Denied, Limiter, Receipt, Receipts, Timestamp};
 ///
 /// # Implementing
 ///
-/// One line is enough: `impl QueueLimiter for Mine {}`. It asserts that all
-/// [released](Limiter::release) permits of this limiter are released through the queue that owns
-/// it. If other code takes from the limiter without going through the queue, because it shares its
-/// state, set [`SHARED`](Self::SHARED) to `true`.
+/// An implementation asserts that all [released](Limiter::release) permits of this limiter are
+/// released through the queue that owns it.
+///
+/// Whatever would be lost if it was forgotten is required:
+///
+/// | item | a limiter that wraps none | a wrapper | if it is wrong |
+/// |---|---|---|---|
+/// | [`SHARED`](Self::SHARED) | whether other code takes from it | that of its limiter | the bound is exceeded |
+/// | [`NOTES`](Self::NOTES) | `false` | that of its limiter | a cancelled grant is lost |
+/// | [`held`](Self::held) | the permits in use that return by release | that of its limiter | `drained` is ready too early |
+/// | [`watch`](Self::watch) | does nothing, unless `release_watched` relies on it | forwards | a waiter is not woken |
+///
+/// A wrapper of a limiter whose `NOTES` may be `true` also forwards
+/// [`take_noted_at`](Self::take_noted_at) and [`refund_noted_at`](Self::refund_noted_at). Otherwise
+/// its queue does not compile. The defaults of [`release_watched`](Self::release_watched) and
+/// [`pass_on`](Self::pass_on) lose nothing; they only take longer.
 ///
 /// ```
 /// use portcullis_core::{
-///     Concurrency, Denied, Limiter, QueueLimiter, Receipt, Retry, Timestamp,
+///     Denied, Limiter, QueueLimiter, Receipt, Receipts, Refund, Retry, Timestamp,
 /// };
 ///
-/// /// A concurrency limit that logs each denial.
-/// struct Logged(Concurrency);
+/// /// A limiter that logs each denial.
+/// struct Logged<L>(L);
 ///
-/// impl Limiter for Logged {
+/// impl<L: Limiter> Limiter for Logged<L> {
 ///     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
 ///         self.0
 ///             .take_at(now, n)
 ///             .inspect_err(|denied| println!("{denied}"))
 ///     }
+///     fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> portcullis_core::Refund {
+///         self.0.refund_at(now, n, receipt)
+///     }
 ///     fn release(&self, n: u32) {
-///         Limiter::release(&self.0, n);
+///         self.0.release(n);
 ///     }
 ///     fn available_at(&self, now: Timestamp) -> u64 {
 ///         self.0.available_at(now)
 ///     }
 ///     fn retry(&self, denied: Denied) -> Retry {
-///         Limiter::retry(&self.0, denied)
+///         self.0.retry(denied)
 ///     }
 /// }
 ///
-/// impl QueueLimiter for Logged {
+/// impl<L: QueueLimiter> QueueLimiter for Logged<L> {
+///     const SHARED: bool = L::SHARED;
+///     const NOTES: bool = L::NOTES;
 ///     fn held(&self) -> u64 {
 ///         self.0.held()
+///     }
+///     fn watch(&self, waits: bool) {
+///         self.0.watch(waits);
+///     }
+///     fn take_noted_at(
+///         &self,
+///         now: Timestamp,
+///         n: u32,
+///         notes: &mut Receipts,
+///     ) -> Result<Receipt, Denied> {
+///         self.0
+///             .take_noted_at(now, n, notes)
+///             .inspect_err(|denied| println!("{denied}"))
+///     }
+///     fn refund_noted_at(
+///         &self,
+///         now: Timestamp,
+///         n: u32,
+///         receipt: Receipt,
+///         notes: Receipts,
+///     ) -> u32 {
+///         self.0.refund_noted_at(now, n, receipt, notes)
 ///     }
 /// }
 /// ```
@@ -75,13 +114,13 @@ use crate::{Denied, Limiter, Receipt, Receipts, Timestamp};
     label = "a permit that is released directly to the limiter wakes no waiter of the queue",
     note = "pass the limiter by value; a pointer is allowed only if all permits return by time (`Replenishing`)",
     note = "to limit both a part and the whole, give the whole a queue of its own, and acquire from both queues, one after the other",
-    note = "for a limiter of your own whose permits are released through the queue: `impl QueueLimiter for Mine {{}}`"
+    note = "for a limiter of your own whose permits are released through the queue, implement `QueueLimiter`; if it wraps another limiter, forward each item to that limiter, with both methods whose names contain `noted`"
 )]
 pub trait QueueLimiter: Limiter {
     /// Whether other callers may take from the limiter without going through the queue. If `true`,
     /// the queue never grants as of a past instant: the other callers take at the present, so the
     /// queue must not pass timestamps that are older than necessary.
-    const SHARED: bool = false;
+    const SHARED: bool;
 
     /// Releases `n` permits, as [`release`](Limiter::release) does. Returns whether a request waits
     /// for them.
@@ -99,10 +138,10 @@ pub trait QueueLimiter: Limiter {
     ///
     /// Consider a [`release_watched`](Self::release_watched) between `watch(true)` and
     /// `watch(false)`, and a take that starts after `watch(true)`. If the take does not observe the
-    /// release, the release must return [`Waiting::Yes`]. The default does nothing.
-    fn watch(&self, waits: bool) {
-        let _ = waits;
-    }
+    /// release, the release must return [`Waiting::Yes`]. A limiter with the default of
+    /// `release_watched` does nothing. There is no default, because a wrapper that forwards
+    /// `release_watched` alone would leave its waiters asleep.
+    fn watch(&self, waits: bool);
 
     /// Hands `n` held permits over to another holder, without returning them to the limiter in
     /// between. The queue calls this instead of a [release](Limiter::release), to pass the permits
@@ -118,9 +157,50 @@ pub trait QueueLimiter: Limiter {
         PassedOn::No
     }
 
-    /// Whether a grant needs more than one [`Receipt`]. If `true`, the queue calls
-    /// [`take_noted_at`](Self::take_noted_at) and [`refund_noted_at`](Self::refund_noted_at).
-    const NOTES: bool = false;
+    /// Whether a grant needs more than one [`Receipt`], as that of an [`AllOf`](crate::AllOf) does.
+    /// If `true`, the queue calls [`take_noted_at`](Self::take_noted_at) and
+    /// [`refund_noted_at`](Self::refund_noted_at), and both must be implemented.
+    ///
+    /// ```compile_fail,E0080
+    /// # use portcullis_core::{
+    /// #     AllOf, Concurrency, Denied, Limiter, QueueLimiter, Receipt, Receipts, Refund, Retry,
+    /// #     Timestamp,
+    /// # };
+    /// # struct Mine<L>(L);
+    /// # impl<L: Limiter> Limiter for Mine<L> {
+    /// #     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+    /// #         self.0.take_at(now, n)
+    /// #     }
+    /// #     fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
+    /// #         self.0.refund_at(now, n, receipt)
+    /// #     }
+    /// #     fn release(&self, n: u32) {
+    /// #         self.0.release(n);
+    /// #     }
+    /// #     fn available_at(&self, now: Timestamp) -> u64 {
+    /// #         self.0.available_at(now)
+    /// #     }
+    /// #     fn retry(&self, denied: Denied) -> Retry {
+    /// #         self.0.retry(denied)
+    /// #     }
+    /// # }
+    /// impl<L: QueueLimiter> QueueLimiter for Mine<L> {
+    ///     const SHARED: bool = L::SHARED;
+    ///     const NOTES: bool = L::NOTES;
+    ///     fn held(&self) -> u64 {
+    ///         self.0.held()
+    ///     }
+    ///     fn watch(&self, waits: bool) {
+    ///         self.0.watch(waits);
+    ///     }
+    ///     // `take_noted_at` and `refund_noted_at` are missing.
+    /// }
+    ///
+    /// // What a queue does.
+    /// let both = Mine(AllOf::new((Concurrency::new(1), Concurrency::new(2))));
+    /// let granted = both.take_noted_at(Timestamp::ZERO, 1, &mut Receipts::NONE);
+    /// ```
+    const NOTES: bool;
 
     /// Takes permits as [`take_at`](Limiter::take_at) does, and stores the receipts of all limits
     /// that the permits come from in `notes`. With them a grant that is not claimed can be refunded
@@ -135,6 +215,12 @@ pub trait QueueLimiter: Limiter {
         n: u32,
         notes: &mut Receipts,
     ) -> Result<Receipt, Denied> {
+        const {
+            assert!(
+                !Self::NOTES,
+                "a limiter with `NOTES` implements `take_noted_at`"
+            );
+        };
         notes.clear();
         self.take_at(now, n)
     }
@@ -142,16 +228,19 @@ pub trait QueueLimiter: Limiter {
     /// Refunds permits as [`refund_at`](Limiter::refund_at) does, for a grant with these notes.
     /// Returns how many permits count as never taken.
     fn refund_noted_at(&self, now: Timestamp, n: u32, receipt: Receipt, notes: Receipts) -> u32 {
+        const {
+            assert!(
+                !Self::NOTES,
+                "a limiter with `NOTES` implements `refund_noted_at`"
+            );
+        };
         let _ = notes;
         self.refund_at(now, n, receipt).permits
     }
 
     /// Returns the number of permits that are in use and return only by
-    /// [`release`](Limiter::release). The default is 0, as for a limiter whose permits return by
-    /// time.
-    fn held(&self) -> u64 {
-        0
-    }
+    /// [`release`](Limiter::release); 0 for a limiter whose permits return by time.
+    fn held(&self) -> u64;
 }
 
 /// Whether a request waits for permits that were released: the result of
@@ -214,6 +303,23 @@ pub enum PassedOn {
 /// waits(all);
 /// ```
 ///
+/// A limiter whose type is chosen at run time can be owned as a trait object in a `Box`. The queue
+/// does not see whether other callers have the limiter, so it treats it as
+/// [shared](QueueLimiter::SHARED):
+///
+/// ```
+/// use portcullis_core::{Replenishing, QueueLimiter, Rate, SlidingWindow, TokenBucket};
+/// use core::time::Duration;
+/// fn waits(_: impl QueueLimiter) {}
+/// let smooth = false;
+/// let limit: Box<dyn Replenishing + Send + Sync> = if smooth {
+///     Box::new(TokenBucket::new(Rate::per_second(9), 9))
+/// } else {
+///     Box::new(SlidingWindow::<8>::new(9, Duration::from_secs(1), 8))
+/// };
+/// waits(limit);
+/// ```
+///
 /// ```compile_fail,E0277
 /// # use portcullis_core::{Concurrency, Replenishing};
 /// let _: &dyn Replenishing = &Concurrency::new(1);
@@ -232,27 +338,45 @@ macro_rules! replenishing {
         impl<$($generics)*> $crate::Replenishing for $limiter {}
 
         impl<$($generics)*> $crate::QueueLimiter for $limiter {
+            const SHARED: bool = false;
+
+            const NOTES: bool = false;
+
             #[inline]
             fn release_watched(&self, _: u32) -> $crate::Waiting {
                 $crate::Waiting::No
+            }
+
+            fn watch(&self, _: bool) {}
+
+            fn held(&self) -> u64 {
+                0
             }
         }
     };
 }
 pub(crate) use replenishing;
 
-/// Implements the same for a pointer to a limiter that other callers may share.
+/// Implements the same for a limiter that other callers may share.
 macro_rules! shared {
-    ($([$($generics:tt)*] $pointer:ty),*) => {$(
-        impl<$($generics)*> Replenishing for $pointer {}
-
-        impl<$($generics)*> QueueLimiter for $pointer {
+    ($([$($generics:tt)*] $limiter:ty),* $(,)?) => {$(
+        impl<$($generics)*> QueueLimiter for $limiter {
             const SHARED: bool = true;
+
+            /// A composition in it returns no receipts. What a cancelled grant has
+            /// taken from its rates comes back by time.
+            const NOTES: bool = false;
 
             #[inline]
             fn release_watched(&self, n: u32) -> Waiting {
                 self.release(n);
                 Waiting::No
+            }
+
+            fn watch(&self, _: bool) {}
+
+            fn held(&self) -> u64 {
+                0
             }
         }
     )*};
@@ -261,12 +385,22 @@ macro_rules! shared {
 shared!([L: Replenishing + ?Sized] &L);
 #[cfg(feature = "std")]
 shared!([L: Replenishing + ?Sized] std::sync::Arc<L>);
+// Even in a `Box`: a trait object may be an `Arc` of a limiter that others have.
+shared! {
+    [] dyn Replenishing + '_,
+    [] dyn Replenishing + Send + '_,
+    [] dyn Replenishing + Sync + '_,
+    [] dyn Replenishing + Send + Sync + '_,
+}
 
+impl<L: Replenishing + ?Sized> Replenishing for &L {}
+#[cfg(feature = "std")]
+impl<L: Replenishing + ?Sized> Replenishing for std::sync::Arc<L> {}
 #[cfg(feature = "std")]
 impl<L: Replenishing + ?Sized> Replenishing for std::boxed::Box<L> {}
 
 #[cfg(feature = "std")]
-impl<L: QueueLimiter> QueueLimiter for std::boxed::Box<L> {
+impl<L: QueueLimiter + ?Sized> QueueLimiter for std::boxed::Box<L> {
     const SHARED: bool = L::SHARED;
     const NOTES: bool = L::NOTES;
 

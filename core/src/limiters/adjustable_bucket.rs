@@ -1006,7 +1006,7 @@ impl<W: Word> AdjustableBucket<W> {
     }
 
     /// Records `now` as the newest time, as a take does that is denied later.
-    #[cfg(any(explore, notes))]
+    #[cfg(any(portcullis_explore, portcullis_notes))]
     #[doc(hidden)]
     pub fn note_at(&self, now: Timestamp) {
         self.live.note(self.ticks.index(now));
@@ -1330,9 +1330,9 @@ impl AdjustableBucketBuilder {
             };
             let late = AdjustableBucket::<W>::late(&terms, &lattice, ticks.step());
             let live = Live::new(as_settings(&lattice, late), used, ticks.index(origin), late);
-            #[cfg(not(loom))]
+            #[cfg(not(portcullis_loom))]
             let forgotten = [const { AtomicWord::new(0) }; FORGOTTEN];
-            #[cfg(loom)]
+            #[cfg(portcullis_loom)]
             let forgotten = core::array::from_fn(|_| AtomicWord::new(0));
             Ok(AdjustableBucket { live, ticks, terms, forgotten })
         }

@@ -1036,7 +1036,7 @@ impl<W: Word> AdjustableWindow<W> {
     }
 
     /// Records `now` as the newest time, as a take does that is denied later.
-    #[cfg(any(explore, notes))]
+    #[cfg(any(portcullis_explore, portcullis_notes))]
     #[doc(hidden)]
     pub fn note_at(&self, now: Timestamp) {
         self.live.note(self.split(now).0);

@@ -461,6 +461,10 @@ impl<W: Word> IntoRules for Concurrency<W> {
 }
 
 impl<W: Word> QueueLimiter for Concurrency<W> {
+    const SHARED: bool = false;
+
+    const NOTES: bool = false;
+
     /// Costs the same fetch-add as a release.
     #[inline]
     fn release_watched(&self, n: u32) -> Waiting {
@@ -562,7 +566,7 @@ impl ConcurrencyBuilder {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(portcullis_loom)))]
 mod tests {
     use super::*;
 

@@ -651,7 +651,7 @@ const fn horizon((lattice, tick): &(Lattice, u64)) -> u128 {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(portcullis_loom)))]
 mod tests {
     use super::*;
 

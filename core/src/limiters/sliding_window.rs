@@ -1062,9 +1062,9 @@ impl<const MAX_SEGMENTS: usize> SlidingWindowBuilder<MAX_SEGMENTS> {
                 scale,
                 slots: Grid::new(Timestamp::ZERO, length),
                 strict: self.strict,
-                #[cfg(not(loom))]
+                #[cfg(not(portcullis_loom))]
                 ring: [const { AtomicWord::new(0) }; MAX_SEGMENTS],
-                #[cfg(loom)]
+                #[cfg(portcullis_loom)]
                 ring: core::array::from_fn(|_| AtomicWord::new(0)),
             })
         }

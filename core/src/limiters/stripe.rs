@@ -182,7 +182,7 @@ impl<L: Striped> Limiter for Stripe<'_, L> {
 /// The bits of a stripe's index.
 pub(crate) const INDEX_BITS: u32 = 6;
 /// The smallest draw.
-pub(crate) const LEAST: u64 = if cfg!(loom) { 1 } else { 8 };
+pub(crate) const LEAST: u64 = if cfg!(portcullis_loom) { 1 } else { 8 };
 /// The largest draw, where the word has room for it.
 pub(crate) const LARGEST: u64 = 4_096;
 /// All stripes together draw at most one of so many parts of what the rest has.
@@ -200,17 +200,17 @@ pub(crate) const fn check(stripes: usize) {
 /// their first calls. Without threads, 0.
 #[inline(always)]
 pub(crate) fn of_this_thread() -> usize {
-    #[cfg(all(feature = "std", not(any(loom, explore))))]
+    #[cfg(all(feature = "std", not(any(portcullis_loom, portcullis_explore))))]
     {
         threads::number()
     }
-    #[cfg(any(not(feature = "std"), loom, explore))]
+    #[cfg(any(not(feature = "std"), portcullis_loom, portcullis_explore))]
     {
         0
     }
 }
 
-#[cfg(all(feature = "std", not(any(loom, explore))))]
+#[cfg(all(feature = "std", not(any(portcullis_loom, portcullis_explore))))]
 mod threads {
     use core::cell::Cell;
 

@@ -212,7 +212,7 @@ struct Until {
 /// and [`LEAST`].
 const SIZE_BITS: u32 = 4;
 /// The first draw of a stripe.
-const FIRST: u64 = if cfg!(loom) { 2 } else { 64 };
+const FIRST: u64 = if cfg!(portcullis_loom) { 2 } else { 64 };
 /// A span is at most one of so many parts of the time to fill. A stripe settles for two spans.
 const SPANS: u64 = 64;
 /// Set in the note of a receipt for permits of a stripe. While nothing is lent, which a refund to
@@ -1061,9 +1061,9 @@ impl StripedBucketBuilder {
                 None => (0, 0, plain),
             };
             let rest = CachePadded::new(SlicedBucket::on(&lattice, ticks, used, most));
-            #[cfg(not(loom))]
+            #[cfg(not(portcullis_loom))]
             let stripes = [const { Held::new() }; N];
-            #[cfg(loom)]
+            #[cfg(portcullis_loom)]
             let stripes = core::array::from_fn(|_| Held::new());
             Ok(StripedBucket { stripes, rest, most, advance })
         }

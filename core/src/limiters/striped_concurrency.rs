@@ -737,6 +737,10 @@ impl<const N: usize, W: Word> Limiter for StripedConcurrency<N, W> {
 }
 
 impl<const N: usize, W: Word> QueueLimiter for StripedConcurrency<N, W> {
+    const SHARED: bool = false;
+
+    const NOTES: bool = false;
+
     /// Costs the same as a release.
     #[inline]
     fn release_watched(&self, n: u32) -> Waiting {
@@ -866,9 +870,9 @@ impl StripedConcurrencyBuilder {
                 rest: AtomicWord::new(rest),
                 closing: AtomicWord::new(0),
             });
-            #[cfg(not(loom))]
+            #[cfg(not(portcullis_loom))]
             let stripes = [const { CachePadded::new(AtomicWord::new(0)) }; N];
-            #[cfg(loom)]
+            #[cfg(portcullis_loom)]
             let stripes = core::array::from_fn(|_| CachePadded::new(AtomicWord::new(0)));
             Ok(StripedConcurrency { stripes, shared, limit, most })
         }

@@ -91,7 +91,7 @@ pub(crate) const fn divide(value: u64, step: u64, reciprocal: u64) -> (u64, u64)
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(portcullis_loom)))]
 mod tests {
     use super::*;
 

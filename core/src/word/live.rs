@@ -124,9 +124,9 @@ impl<const N: usize, W: Word> Live<N, W> {
         /// [`MOST_LATE`](Self::MOST_LATE), starting at `tick`.
         pub(crate) const fn new(settings: [u64; N], state: u64, tick: u64, late: u64) -> Self {
             debug_assert!(late <= Self::MOST_LATE);
-            #[cfg(not(loom))]
+            #[cfg(not(portcullis_loom))]
             let mut sets = [const { [const { AtomicWord::new(0) }; N] }; 2];
-            #[cfg(loom)]
+            #[cfg(portcullis_loom)]
             let mut sets: [[_; N]; 2] = core::array::from_fn(|_| core::array::from_fn(|_| AtomicWord::new(0)));
             let mut at = 0;
             while at < N {
@@ -778,7 +778,7 @@ pub enum Carry {
 
 const _: () = assert!(size_of::<ChangeError>() <= 16);
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(portcullis_loom)))]
 mod tests {
     use super::*;
 

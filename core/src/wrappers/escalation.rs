@@ -24,7 +24,8 @@ use crate::word::hold::{Hold, NEVER};
 use crate::word::{AtomicWord, NativeWord, Word};
 use crate::{
     Composable, Denied, Detail, Idle, Lease, Limiter, LimiterExt, LimiterId, NotGranted, Plan,
-    QueueLimiter, Receipt, Refund, Replenishing, Retry, Setting, SettingsError, Timestamp, Waiting,
+    QueueLimiter, Receipt, Receipts, Refund, Replenishing, Retry, Setting, SettingsError,
+    Timestamp, Waiting,
 };
 
 /// A limiter with thresholds below its limit. Each threshold has a decision: for example, warn at
@@ -184,9 +185,9 @@ impl<L, D, const N: usize, W: Word> Escalation<L, D, N, W> {
     const_unless_loom! {
         const fn with(limiter: L, thresholds: [Threshold<D>; N], holds: [Option<Hold<W>>; N]) -> Self {
             Self {
-                #[cfg(not(loom))]
+                #[cfg(not(portcullis_loom))]
                 until: [const { AtomicWord::new(NEVER) }; N],
-                #[cfg(loom)]
+                #[cfg(portcullis_loom)]
                 until: core::array::from_fn(|_| AtomicWord::new(NEVER)),
                 holds,
                 thresholds,
@@ -426,6 +427,23 @@ impl<L: QueueLimiter, D, const N: usize, W: Word> QueueLimiter for Escalation<L,
 
     fn watch(&self, waits: bool) {
         self.limiter.watch(waits);
+    }
+
+    const NOTES: bool = L::NOTES;
+
+    fn take_noted_at(
+        &self,
+        now: Timestamp,
+        n: u32,
+        notes: &mut Receipts,
+    ) -> Result<Receipt, Denied> {
+        // As `attempt_at`: the queue asks more than once for a request.
+        let receipt = self.limiter.take_noted_at(now, n, notes)?;
+        self.note(now, n, Ok(receipt))
+    }
+
+    fn refund_noted_at(&self, now: Timestamp, n: u32, receipt: Receipt, notes: Receipts) -> u32 {
+        self.limiter.refund_noted_at(now, n, receipt, notes)
     }
 
     fn held(&self) -> u64 {

@@ -27,8 +27,8 @@ use crate::word::stamped::Started;
 use crate::word::{AtomicWord, NativeWord, Word};
 use crate::{
     Composable, Denied, Detail, Idle, Lease, Limiter, LimiterExt, LimiterId, NotGranted, Plan,
-    QueueLimiter, Receipt, Refund, Replenishing, Retry, Setting, SettingsError, Timestamp,
-    Unlimited, Waiting,
+    QueueLimiter, Receipt, Receipts, Refund, Replenishing, Retry, Setting, SettingsError,
+    Timestamp, Unlimited, Waiting,
 };
 
 /// A limiter that keeps denying for a time after a denial.
@@ -425,6 +425,22 @@ impl<L: QueueLimiter, W: Word> QueueLimiter for Penalty<L, W> {
 
     fn watch(&self, waits: bool) {
         self.limiter.watch(waits);
+    }
+
+    const NOTES: bool = L::NOTES;
+
+    fn take_noted_at(
+        &self,
+        now: Timestamp,
+        n: u32,
+        notes: &mut Receipts,
+    ) -> Result<Receipt, Denied> {
+        // As `attempt_at`: the queue asks more than once for a request.
+        self.judge_attempt(now, n, |limiter| limiter.take_noted_at(now, n, notes))
+    }
+
+    fn refund_noted_at(&self, now: Timestamp, n: u32, receipt: Receipt, notes: Receipts) -> u32 {
+        self.limiter.refund_noted_at(now, n, receipt, notes)
     }
 
     fn held(&self) -> u64 {

@@ -843,7 +843,7 @@ impl<W: Word> Subject for Adjustable<W> {
                 Some(reserved) => Outcome::back(reserved.cancel_at(at(now)).into()),
                 None => Outcome::NOTHING,
             },
-            #[cfg(any(explore, notes))]
+            #[cfg(any(portcullis_explore, portcullis_notes))]
             Op::Note { now } => {
                 subject.bucket.note_at(at(now));
                 Outcome::NOTHING
@@ -935,7 +935,7 @@ impl<W: Word> Subject for Changing<W> {
 
     fn special(world: &World<Self>, op: &Op) -> Outcome {
         let subject = &world.subject;
-        #[cfg(any(explore, notes))]
+        #[cfg(any(portcullis_explore, portcullis_notes))]
         if let Op::Note { now } = *op {
             subject.window.note_at(at(now));
         }

@@ -383,6 +383,11 @@ impl Limiter for Fickle {
         Ok(())
     }
 
+    fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> portcullis_core::Refund {
+        self.release(n);
+        portcullis_core::Refund { permits: 0, rest }
+    }
+
     fn release(&self, _: u32) {}
 
     fn available_at(&self, _: Timestamp) -> u64 {

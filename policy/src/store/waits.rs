@@ -20,7 +20,8 @@
 //!   a policy of before, which had no queue or another one. The queue cannot hear of those: while a
 //!   policy of before exists, it asks again every [`UNHEARD`].
 //! - **Time.** The queue drives itself by its timer ([`KeyedQueue::shared`]). So a request that is
-//!   woken and not polled delays no other one, of its key or of another key.
+//!   woken and not polled delays no other one, of its key or of another key, except for the permits
+//!   at once that it was granted.
 //! - **Penalties.** An attempt for a request that waits starts no penalty. Its denial does.
 
 use core::cell::Cell;

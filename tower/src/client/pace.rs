@@ -33,7 +33,9 @@ use std::borrow::Cow;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use http::StatusCode;
-use portcullis_core::{Denied, Limiter, QueueLimiter, Receipt, Retry, Timestamp, TokenBucket};
+use portcullis_core::{
+    Denied, Limiter, QueueLimiter, Receipt, Refund, Retry, Timestamp, TokenBucket,
+};
 
 use crate::fields::{Quota, Stated, Unit};
 
@@ -328,9 +330,10 @@ impl Limiter for Pace {
         if self.refusal(&state, now).is_some() {
             return Err(Denied::Exhausted { now, permits: n });
         }
-        if let Some(bucket) = &self.bucket {
-            bucket.take_at(now, n)?;
-        }
+        let receipt = match &self.bucket {
+            Some(bucket) => bucket.take_at(now, n)?,
+            None => Receipt::NONE,
+        };
         if n > 0 {
             for known in &mut state.quotas {
                 known.take(now, self.pacing);
@@ -340,7 +343,20 @@ impl Limiter for Pace {
                 state.first = First::Granted;
             }
         }
-        Ok(Receipt::NONE)
+        Ok(receipt)
+    }
+
+    /// Refunds what the request took from the bucket. The server has its own count, which its next
+    /// response tells.
+    fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
+        self.release(n);
+        match &self.bucket {
+            Some(bucket) => bucket.refund_at(now, n, receipt),
+            None => Refund {
+                permits: 0,
+                rest: receipt,
+            },
+        }
     }
 
     fn release(&self, n: u32) {
@@ -387,6 +403,12 @@ impl Limiter for Pace {
 }
 
 impl QueueLimiter for Pace {
+    const SHARED: bool = false;
+
+    const NOTES: bool = false;
+
+    fn watch(&self, _: bool) {}
+
     fn held(&self) -> u64 {
         self.state().in_flight
     }

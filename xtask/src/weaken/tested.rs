@@ -1004,7 +1004,7 @@ pub(super) const OF_THE_QUEUE: &[Mutant] = &[
     // Timers.
     Mutant {
         file: "async/src/driving/timer/thread.rs",
-        within: "fn run()",
+        within: "fn run(board: &Board)",
         text: "quietly(|| waker.wake());",
         by: "waker.wake();",
         test: (
@@ -1015,13 +1015,117 @@ pub(super) const OF_THE_QUEUE: &[Mutant] = &[
     Mutant {
         file: "async/src/driving/timer/thread.rs",
         within: "fn drop(&mut self)",
-        text: "locked(&ALARMS).forget(alarm);",
-        by: "let _ = alarm;",
+        text: "locked(&board().alarms).forget(alarm)",
+        by: "locked(&board().alarms).place(alarm)",
         test: ("corners", "a_dropped_timer_of_the_thread_keeps_no_waker"),
+    },
+    // A child of the process has no thread, and no alarm of its parent; a queue relies on one.
+    Mutant {
+        file: "async/src/driving/timer/thread.rs",
+        within: "fn board()",
+        text: ".filter(|board| board.forks == forks)",
+        by: "",
+        test: (
+            "corners",
+            "forked::a_queue_that_the_child_creates_grants_there",
+        ),
+    },
+    Mutant {
+        file: "async/src/driving/timer/thread.rs",
+        within: "fn place(&self, alarm: &Alarm)",
+        text: " && alarm.board.load(Relaxed) == self.forks",
+        by: "",
+        test: (
+            "corners",
+            "forked::queues_of_the_parent_have_an_alarm_each_in_the_child",
+        ),
+    },
+    Mutant {
+        file: WAIT_QUEUE,
+        within: "fn tell(&mut self",
+        text: "self.timed.open();",
+        by: "",
+        test: (
+            "corners",
+            "forked::an_alarm_of_the_parent_hides_none_of_the_child",
+        ),
+    },
+    // A wrapper that forgets the receipts of a composition in it.
+    Mutant {
+        file: "core/src/wrappers/penalty.rs",
+        within: "impl<L: QueueLimiter, W: Word> QueueLimiter for Penalty<L, W>",
+        text: "const NOTES: bool = L::NOTES;",
+        by: "const NOTES: bool = false;",
+        test: ("unclaimed", "of_limits_within_a_wrapper_comes_back_too"),
+    },
+    Mutant {
+        file: "core/src/wrappers/escalation.rs",
+        within: "impl<L: QueueLimiter, D, const N: usize, W: Word> QueueLimiter for Escalation<L, D, N, W>",
+        text: "const NOTES: bool = L::NOTES;",
+        by: "const NOTES: bool = false;",
+        test: ("unclaimed", "of_limits_within_a_wrapper_comes_back_too"),
+    },
+    Mutant {
+        file: QUEUE,
+        within: "QueueLimiter for Queue<L, C, R, H>",
+        text: "const NOTES: bool = L::NOTES;",
+        by: "const NOTES: bool = false;",
+        test: ("unclaimed", "of_limits_within_a_wrapper_comes_back_too"),
+    },
+    // A runtime has ended, or does not run; its clock was paused.
+    Mutant {
+        file: "async/src/driving/timer/tokio.rs",
+        within: "impl Drop for Task",
+        text: "self.0.watch(&mut set, at);",
+        by: "let _ = at;",
+        test: (
+            "corners",
+            "runtimes_that_do_not_run::a_runtime_that_shuts_down_hands_its_alarm_over",
+        ),
     },
     Mutant {
         file: "async/src/driving/timer/tokio.rs",
-        within: "fn drop(&mut self)",
+        within: "impl Drop for Task",
+        text: "set.runtime = Runs::Ended;",
+        by: "",
+        test: (
+            "corners",
+            "runtimes_that_do_not_run::a_timeout_ends_after_the_runtime_has_shut_down",
+        ),
+    },
+    Mutant {
+        file: "async/src/driving/timer/tokio.rs",
+        within: "fn watch(&self",
+        text: "Runs::Yes => GRACE,",
+        by: "Runs::Yes => return,",
+        test: (
+            "corners",
+            "runtimes_that_do_not_run::a_queue_grants_if_nobody_runs_its_runtime",
+        ),
+    },
+    Mutant {
+        file: "async/src/driving/timer/tokio.rs",
+        within: "fn look(&self)",
+        text: "self.watch(&mut set, at);",
+        by: "let _ = at;",
+        test: (
+            "corners",
+            "runtimes_that_do_not_run::an_alarm_that_is_set_again_is_watched",
+        ),
+    },
+    Mutant {
+        file: "async/src/driving/timer/tokio.rs",
+        within: "fn time_of(",
+        text: "first.is_none() && !is_paused()",
+        by: "true",
+        test: (
+            "corners",
+            "runtimes_that_do_not_run::with_a_paused_clock_windows_begin_alike_in_each_run",
+        ),
+    },
+    Mutant {
+        file: "async/src/driving/timer/tokio.rs",
+        within: "impl Drop for TokioTimer",
         text: "set.over = true;",
         by: "",
         test: (

@@ -17,6 +17,9 @@ use super::{ReentrantTimer, Timer};
 /// The clock is a [`MonotonicClock`], so that on Linux most requests that find permits do not read
 /// the precise time. The origin is that of all monotonic clocks of the process.
 ///
+/// The thread of `async-io` does not survive a fork. In a process that forks after it has used
+/// `async-io`, use a [`ThreadTimer`](crate::ThreadTimer).
+///
 /// ```
 /// use portcullis_async::{AsyncIoTimer, Queue};
 /// use portcullis_core::{Rate, TokenBucket};

@@ -1,7 +1,11 @@
+#![allow(unsafe_code)]
+
 use core::fmt;
-use core::sync::atomic::AtomicUsize;
-use core::sync::atomic::Ordering::Relaxed;
+use core::ptr;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize};
 use core::task::{Poll, Waker};
+use std::boxed::Box;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::Instant;
@@ -10,6 +14,7 @@ use std::vec::Vec;
 use portcullis_core::{Clock, Interval, MonotonicClock, Timestamp};
 
 use super::{ReentrantTimer, Timer};
+use crate::forks;
 use crate::waiting::panics::quietly;
 
 /// A timer that needs only `std`: a sleeping thread, which all such timers of the process share.
@@ -19,6 +24,11 @@ use crate::waiting::panics::quietly;
 /// the precise time. The origin is that of all monotonic clocks of the process. The thread runs the
 /// grants of the queues and the wakers of their tasks. A waker that takes long delays all other
 /// alarms.
+///
+/// A process that is forked may go on to use its timers, on Unix: a child starts a thread of its
+/// own with its first alarm, and its queues set their alarms again. Fork while no request waits in
+/// a queue that the child uses: the child has a copy of each waiter, but not its thread or its
+/// runtime, and what is granted to such a copy is never claimed.
 ///
 /// A queue in a static:
 ///
@@ -64,92 +74,151 @@ pub struct ThreadTimer {
     alarm: OnceLock<Arc<Alarm>>,
 }
 
-/// The alarm of one timer.
+/// Where the alarm of a timer is set. Both fields change under the lock of the board.
 struct Alarm {
-    set: Mutex<Option<(Instant, Waker)>>,
-    /// The index of this alarm in `Alarms::all`. Changes under the lock of `ALARMS`.
+    /// The index in `Alarms::all`.
     place: AtomicUsize,
+    /// `Board::forks` of the board that `place` is an index of.
+    board: AtomicU32,
 }
 
-/// The index of an alarm that is not in `Alarms::all`.
+/// The index of an alarm that is on no board.
 const NO_PLACE: usize = usize::MAX;
 
-/// The alarms that the thread waits for, and the state of the thread.
-static ALARMS: Mutex<Alarms> = Mutex::new(Alarms {
-    all: Vec::new(),
-    until: None,
-    runs: false,
-});
-static CHANGED: Condvar = Condvar::new();
+/// The alarms of one process, and its thread.
+///
+/// A forked process has a copy of the board of its parent, but not the thread. The lock of the copy
+/// may be held forever, by a thread that the child does not have. So a child makes a board of its
+/// own, with no alarm, and starts a thread of its own. The queues in it set their alarms again: see
+/// [`forks`].
+struct Board {
+    alarms: Mutex<Alarms>,
+    changed: Condvar,
+    /// [`forks::count`] in the process that the board belongs to.
+    forks: u32,
+}
+
+/// The board of this process, or that of its parent: see [`board`]. Null before the first alarm.
+static BOARD: AtomicPtr<Board> = AtomicPtr::new(ptr::null_mut());
 
 struct Alarms {
-    all: Vec<Arc<Alarm>>,
+    all: Vec<Set>,
     /// The thread sleeps until this instant; `None`: until it is notified.
     until: Option<Instant>,
     runs: bool,
+    /// As `Board::forks`.
+    forks: u32,
+}
+
+/// The alarm of one timer.
+struct Set {
+    of: Arc<Alarm>,
+    alarm: Option<(Instant, Waker)>,
+}
+
+/// Returns the board of this process.
+fn board() -> &'static Board {
+    let forks = forks::count();
+    let last = BOARD.load(Acquire);
+    // SAFETY: the pointer is null or comes from `Box::into_raw`, and a board that was stored is
+    // never freed. Acquire: pairs with the store below.
+    if let Some(board) = unsafe { last.as_ref() }.filter(|board| board.forks == forks) {
+        return board;
+    }
+    let new = Box::into_raw(Box::new(Board {
+        alarms: Mutex::new(Alarms {
+            all: Vec::new(),
+            until: None,
+            runs: false,
+            forks,
+        }),
+        changed: Condvar::new(),
+        forks,
+    }));
+    match BOARD.compare_exchange(last, new, Release, Acquire) {
+        // SAFETY: the board is now stored, so it is never freed.
+        Ok(_) => unsafe { &*new },
+        Err(others) => {
+            // SAFETY: the box was not stored, so this is the only pointer to it. The other board
+            // was stored by another thread of this process since the load.
+            unsafe {
+                drop(Box::from_raw(new));
+                &*others
+            }
+        }
+    }
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // All changes under these locks are complete at any point, so poisoning does no harm.
+    // All changes under this lock are complete at any point, so poisoning does no harm.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Alarms {
-    /// Adds an alarm to those that the thread waits for.
-    fn learn(&mut self, alarm: &Arc<Alarm>) {
-        if alarm.place.load(Relaxed) == NO_PLACE {
-            alarm.place.store(self.all.len(), Relaxed);
-            self.all.push(Arc::clone(alarm));
+    /// Sets an alarm. Returns the waker of its previous setting.
+    fn set(&mut self, alarm: &Arc<Alarm>, at: Instant, waker: Waker) -> Option<Waker> {
+        if let Some(set) = self.place(alarm).and_then(|place| self.all.get_mut(place)) {
+            let old = set.alarm.replace((at, waker));
+            return old.map(|(_, waker)| waker);
         }
+        alarm.place.store(self.all.len(), Relaxed);
+        alarm.board.store(self.forks, Relaxed);
+        self.all.push(Set {
+            of: Arc::clone(alarm),
+            alarm: Some((at, waker)),
+        });
+        None
     }
 
     /// Removes an alarm. The last alarm of the list takes its index.
-    fn forget(&mut self, alarm: &Alarm) {
-        let place = alarm.place.swap(NO_PLACE, Relaxed);
-        if place == NO_PLACE {
-            return;
-        }
-        self.all.swap_remove(place);
+    fn forget(&mut self, alarm: &Alarm) -> Option<Set> {
+        let place = self.place(alarm)?;
+        alarm.place.store(NO_PLACE, Relaxed);
+        let forgotten = self.all.swap_remove(place);
         if let Some(moved) = self.all.get(place) {
-            moved.place.store(place, Relaxed);
+            moved.of.place.store(place, Relaxed);
         }
         // Keeps the capacity below about four times the length; shrinks it to twice the length.
         if self.all.len() < self.all.capacity() / 4 {
             self.all.shrink_to(self.all.len() * 2);
         }
+        Some(forgotten)
+    }
+
+    /// Returns the index of an alarm in `all`. An index of the parent's board is no index of this
+    /// one.
+    fn place(&self, alarm: &Alarm) -> Option<usize> {
+        let place = alarm.place.load(Relaxed);
+        (place != NO_PLACE && alarm.board.load(Relaxed) == self.forks).then_some(place)
     }
 }
 
-/// Wakes all alarms that are due, forever.
-fn run() {
+/// Wakes all alarms of a board that are due, forever.
+fn run(board: &Board) {
     let mut due = Vec::new();
-    let mut alarms = locked(&ALARMS);
+    let mut alarms = locked(&board.alarms);
     loop {
         let now = Instant::now();
         let mut next: Option<Instant> = None;
-        for alarm in &alarms.all {
-            let mut set = locked(&alarm.set);
-            if let Some((_, waker)) = set.take_if(|(at, _)| *at <= now) {
+        for set in &mut alarms.all {
+            if let Some((_, waker)) = set.alarm.take_if(|(at, _)| *at <= now) {
                 due.push(waker);
             }
-            next = set
-                .as_ref()
-                .map(|(at, _)| *at)
-                .into_iter()
-                .chain(next)
-                .min();
+            let set = set.alarm.as_ref().map(|(at, _)| *at);
+            next = set.into_iter().chain(next).min();
         }
         alarms.until = next;
         if due.is_empty() {
+            let changed = &board.changed;
             alarms = match next {
                 Some(next) => {
                     let wait = next.saturating_duration_since(Instant::now());
-                    CHANGED
+                    changed
                         .wait_timeout(alarms, wait)
                         .unwrap_or_else(PoisonError::into_inner)
                         .0
                 }
-                None => CHANGED.wait(alarms).unwrap_or_else(PoisonError::into_inner),
+                None => changed.wait(alarms).unwrap_or_else(PoisonError::into_inner),
             };
         } else {
             drop(alarms);
@@ -157,7 +226,7 @@ fn run() {
                 // A waker that panics does not prevent the other wake-ups.
                 quietly(|| waker.wake());
             }
-            alarms = locked(&ALARMS);
+            alarms = locked(&board.alarms);
         }
     }
 }
@@ -183,8 +252,8 @@ impl ThreadTimer {
     fn alarm(&self) -> &Arc<Alarm> {
         self.alarm.get_or_init(|| {
             Arc::new(Alarm {
-                set: Mutex::new(None),
                 place: AtomicUsize::new(NO_PLACE),
+                board: AtomicU32::new(0),
             })
         })
     }
@@ -198,11 +267,12 @@ impl Default for ThreadTimer {
 
 impl Drop for ThreadTimer {
     fn drop(&mut self) {
-        // The thread keeps no reference to the alarm, so that the waker is dropped here, outside
-        // the locks.
-        if let Some(alarm) = self.alarm.get() {
-            locked(&ALARMS).forget(alarm);
-        }
+        // The waker is dropped here, outside the lock.
+        let forgotten = self
+            .alarm
+            .get()
+            .map(|alarm| locked(&board().alarms).forget(alarm));
+        drop(forgotten);
     }
 }
 
@@ -231,22 +301,25 @@ impl Timer for ThreadTimer {
         let Some(instant) = Instant::now().checked_add(at.saturating_since(now)) else {
             return Poll::Pending;
         };
-        let alarm = self.alarm();
-        let old = locked(&alarm.set).replace((instant, waker.clone()));
-        drop(old);
-        let mut alarms = locked(&ALARMS);
-        alarms.learn(alarm);
+        let waker = waker.clone();
+        // Before the board is looked for, so that a child notices that this board is not its own.
+        forks::watch();
+        let board = board();
+        let mut alarms = locked(&board.alarms);
+        let old = alarms.set(self.alarm(), instant, waker);
         if !alarms.runs {
             thread::Builder::new()
                 .name("portcullis-timer".into())
-                .spawn(run)
+                .spawn(move || run(board))
                 .expect("failed to start the timer thread");
             alarms.runs = true;
         }
         if alarms.until.is_none_or(|until| instant < until) {
             alarms.until = Some(instant);
-            CHANGED.notify_one();
+            board.changed.notify_one();
         }
+        drop(alarms);
+        drop(old);
         Poll::Pending
     }
 }
@@ -275,7 +348,7 @@ mod tests {
             let hour = timer.now().saturating_add(Duration::from_secs(3_600));
             assert!(timer.wake_at(hour, Waker::noop()).is_pending());
         }
-        let known = || locked(&ALARMS).all.len();
+        let known = || locked(&board().alarms).all.len();
         assert_eq!(known(), 100);
         let alarms: Vec<_> = timers
             .iter()
@@ -287,12 +360,15 @@ mod tests {
             drop(timers.remove(place));
             assert!(alarm.upgrade().is_none());
         }
-        for (place, alarm) in locked(&ALARMS).all.iter().enumerate() {
-            assert_eq!(alarm.place.load(Relaxed), place);
+        for (place, set) in locked(&board().alarms).all.iter().enumerate() {
+            assert_eq!(set.of.place.load(Relaxed), place);
         }
         assert_eq!(known(), 97);
         drop(timers);
         assert!(alarms.iter().all(|alarm| alarm.upgrade().is_none()));
-        assert_eq!((known(), locked(&ALARMS).all.capacity() < 100), (0, true));
+        assert_eq!(
+            (known(), locked(&board().alarms).all.capacity() < 100),
+            (0, true)
+        );
     }
 }

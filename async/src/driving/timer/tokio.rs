@@ -1,14 +1,16 @@
 use core::task::{Poll, Waker};
 use core::time::Duration;
 use core::{fmt, mem};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::Wake;
+use std::vec::Vec;
 
 use portcullis_core::{Clock, MonotonicClock, Timestamp};
-use tokio::runtime::Handle;
+use tokio::runtime::{self, Handle, RuntimeFlavor};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::{ReentrantTimer, Timer};
+use super::{ReentrantTimer, ThreadTimer, Timer};
 use crate::waiting::panics::quietly;
 
 /// A timer of tokio. Its clock is [`tokio::time::Instant`], which tests can pause and advance, so
@@ -19,9 +21,19 @@ use crate::waiting::panics::quietly;
 /// usually less than 1 µs, and the timer is never ahead. They differ once the clock of the runtime
 /// has been paused.
 ///
+/// If the clock of the runtime is paused when its first timer is created, the origin is that
+/// instant, for all timers of the runtime. So a test with a paused clock (`start_paused = true`)
+/// sees the same times in each run, also the edges of windows on a grid. Two runtimes then differ
+/// in their times.
+///
 /// The resolution is 1 ms. A task of the runtime sleeps until the next alarm. The task starts with
-/// the first alarm and ends when the timer is dropped. If the runtime shuts down earlier, the timer
-/// wakes nothing any more.
+/// the first alarm and ends when the timer is dropped.
+///
+/// **A runtime that does not run** does not stop the timer. If the runtime has shut down, the
+/// alarms are those of a [`ThreadTimer`]. A runtime of one thread runs only while it is in
+/// `block_on`. So a `ThreadTimer` watches the alarms of such a runtime: an alarm that is 100 ms
+/// late is woken by its thread, and further ones are woken in time, until the runtime runs again.
+/// A runtime does not survive a fork: in the child, create another one, and the queue with it.
 ///
 /// ```
 /// use portcullis_async::{Queue, TokioTimer};
@@ -36,18 +48,44 @@ use crate::waiting::panics::quietly;
 /// # Ok::<(), portcullis_async::Rejected>(()) }).unwrap();
 /// ```
 pub struct TokioTimer {
-    /// The time of the monotonic clocks when the timer was created.
+    /// The time of this timer when it was created.
     begin: Timestamp,
     /// The time of tokio at that moment, or just after it.
     begun: Instant,
-    runtime: Handle,
     alarm: Arc<Alarm>,
 }
 
-/// The alarm that the task sleeps for.
+/// How late an alarm is when the thread wakes it instead of the runtime, if it is not known whether
+/// the runtime runs.
+const GRACE: Duration = Duration::from_millis(100);
+
+/// After how long the thread looks again, at least: a paused clock may not advance.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// The alarm that the task sleeps for. The thread watches the alarm if it is not known that the
+/// runtime runs:
+///
+/// ```text
+///             the first alarm        the runtime shuts down
+///   (no task) --------------> Runs -----------------------------> Ended
+///                             |  ^     an alarm is overdue
+///                             |  +---------------------------+
+///                             v         the task is polled   |
+///                             Stalled -----------------------+
+/// ```
+///
+/// The thread looks at an alarm `GRACE` after it is due while the runtime runs, and otherwise when
+/// it is due. It does not watch a runtime that has threads of its own and runs.
+///
+/// Invariant: while the lock is free and an alarm is set, the task sleeps until then at most, and
+/// is polled; or the thread is to look at the alarm.
 struct Alarm {
     set: Mutex<Set>,
     changed: Notify,
+    runtime: Handle,
+    thread: ThreadTimer,
+    /// Has the thread look at the alarm.
+    look: Waker,
 }
 
 #[derive(Default)]
@@ -55,8 +93,23 @@ struct Set {
     alarm: Option<(Instant, Waker)>,
     /// The task sleeps until this instant or until `changed`; `None`: until `changed`.
     until: Option<Instant>,
-    runs: bool,
+    /// The thread looks at this instant or earlier; `None`: not at all.
+    looks: Option<Instant>,
+    runtime: Runs,
+    has_task: bool,
     over: bool,
+}
+
+/// Whether the runtime runs, as far as is known.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Runs {
+    /// It has threads of its own, or was last seen running.
+    #[default]
+    Yes,
+    /// It had not woken an alarm in time, and has not polled the task since.
+    Stalled,
+    /// It has dropped the task.
+    Ended,
 }
 
 impl Alarm {
@@ -65,13 +118,83 @@ impl Alarm {
         self.set.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn run(self: Arc<Self>) {
+    /// Has the thread look at an alarm that is set for `at`, if the runtime may not wake it.
+    fn watch(&self, set: &mut Set, at: Instant) {
+        let grace = match set.runtime {
+            Runs::Yes if self.runtime.runtime_flavor() == RuntimeFlavor::MultiThread => return,
+            Runs::Yes => GRACE,
+            Runs::Stalled | Runs::Ended => PAUSE,
+        };
+        let Some(look) = at.checked_add(grace) else {
+            return;
+        };
+        if set.looks.is_some_and(|looks| looks <= look) {
+            return;
+        }
+        // The clock of the runtime may be paused, so the two clocks differ.
+        let wait = look.saturating_duration_since(Instant::now()).max(PAUSE);
+        let looks = self.thread.now().saturating_add(wait);
+        if self.thread.wake_at(looks, &self.look).is_pending() {
+            set.looks = Some(look);
+        }
+    }
+
+    /// Wakes the alarm if it is overdue. Called by the thread.
+    fn look(&self) {
+        let ended = self.set().runtime == Runs::Ended;
+        // Tells the time of the runtime, which may be paused; that of a runtime which has ended
+        // stands still.
+        let _inside = (!ended).then(|| self.runtime.enter());
+        let due = {
+            let mut set = self.set();
+            set.looks = None;
+            if set.over {
+                return;
+            }
+            let grace = match set.runtime {
+                Runs::Yes => GRACE,
+                Runs::Stalled | Runs::Ended => Duration::ZERO,
+            };
+            let overdue = Instant::now().checked_sub(grace);
+            let due = set.alarm.take_if(|(at, _)| Some(*at) <= overdue);
+            if due.is_some() && set.runtime == Runs::Yes {
+                set.runtime = Runs::Stalled;
+            }
+            if let Some(at) = set.alarm.as_ref().map(|(at, _)| *at) {
+                self.watch(&mut set, at);
+            }
+            due
+        };
+        if let Some((_, waker)) = due {
+            waker.wake();
+        }
+    }
+}
+
+/// The waker by which the thread looks at an alarm, while its timer exists.
+struct Look(Weak<Alarm>);
+
+impl Wake for Look {
+    fn wake(self: Arc<Self>) {
+        if let Some(alarm) = self.0.upgrade() {
+            alarm.look();
+        }
+    }
+}
+
+/// The task that sleeps. The runtime drops it when it shuts down.
+struct Task(Arc<Alarm>);
+
+impl Task {
+    async fn run(self) {
+        let Self(alarm) = &self;
         loop {
             let (due, until) = {
-                let mut set = self.set();
+                let mut set = alarm.set();
                 if set.over {
                     return;
                 }
+                set.runtime = Runs::Yes;
                 let due = set.alarm.take_if(|(at, _)| *at <= Instant::now());
                 set.until = set.alarm.as_ref().map(|(at, _)| *at);
                 (due, set.until)
@@ -82,11 +205,51 @@ impl Alarm {
                 continue;
             }
             match until {
-                Some(until) => _ = timeout_at(until, self.changed.notified()).await,
-                None => self.changed.notified().await,
+                Some(until) => _ = timeout_at(until, alarm.changed.notified()).await,
+                None => alarm.changed.notified().await,
             }
         }
     }
+}
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        let mut set = self.0.set();
+        if !set.over {
+            set.runtime = Runs::Ended;
+            if let Some(at) = set.alarm.as_ref().map(|(at, _)| *at) {
+                self.0.watch(&mut set, at);
+            }
+        }
+    }
+}
+
+/// The first instant of a timer in each runtime whose clock was paused then. These runtimes are
+/// those of tests, so there are few.
+static PAUSED: Mutex<Vec<(runtime::Id, Instant)>> = Mutex::new(Vec::new());
+
+/// Returns the time of a timer of `runtime` that is created at the instant `now` of its clock. The
+/// runtime is the current one.
+fn time_of(runtime: &Handle, now: Instant) -> Timestamp {
+    let mut paused = PAUSED.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = paused.iter().find(|(of, _)| *of == runtime.id());
+    let first = known.map(|(_, first)| *first);
+    if first.is_none() && !is_paused() {
+        return MonotonicClock::new().now();
+    }
+    let first = first.unwrap_or_else(|| {
+        paused.push((runtime.id(), now));
+        now
+    });
+    Timestamp::ZERO.saturating_add(now.saturating_duration_since(first))
+}
+
+/// Returns whether the clock of the current runtime stands still while time passes.
+fn is_paused() -> bool {
+    let before = Instant::now();
+    let time = std::time::Instant::now();
+    while std::time::Instant::now() == time {}
+    Instant::now() == before
 }
 
 impl TokioTimer {
@@ -129,21 +292,25 @@ impl TokioTimer {
     #[must_use]
     pub fn of(runtime: Handle) -> Self {
         let (begin, begun) = {
-            let _runtime = runtime.enter();
+            let _inside = runtime.enter();
             // Panics here if the time driver is not enabled. In a task the panic would go
             // unnoticed.
             drop(sleep(Duration::ZERO));
-            (MonotonicClock::new().now(), Instant::now())
+            // The monotonic clock is read first, so that the timer is not ahead of it.
+            let begin = time_of(&runtime, Instant::now());
+            (begin, Instant::now())
         };
-        let alarm = Alarm {
+        let alarm = Arc::new_cyclic(|alarm| Alarm {
             set: Mutex::default(),
             changed: Notify::new(),
-        };
+            runtime,
+            thread: ThreadTimer::new(),
+            look: Waker::from(Arc::new(Look(Weak::clone(alarm)))),
+        });
         Self {
             begin,
             begun,
-            runtime,
-            alarm: Arc::new(alarm),
+            alarm,
         }
     }
 }
@@ -179,20 +346,20 @@ impl Timer for TokioTimer {
             return Poll::Ready(());
         }
         let waker = waker.clone();
-        let (old, earlier, runs) = {
+        let (old, earlier, has_task) = {
             let mut set = self.alarm.set();
             let earlier = set.until.is_none_or(|until| instant < until);
             if earlier {
                 set.until = Some(instant);
             }
-            (
-                set.alarm.replace((instant, waker)),
-                earlier,
-                mem::replace(&mut set.runs, true),
-            )
+            let old = set.alarm.replace((instant, waker));
+            self.alarm.watch(&mut set, instant);
+            (old, earlier, mem::replace(&mut set.has_task, true))
         };
-        if !runs {
-            self.runtime.spawn(Arc::clone(&self.alarm).run());
+        if !has_task {
+            // A runtime that has shut down drops the task at once.
+            let task = Task(Arc::clone(&self.alarm));
+            self.alarm.runtime.spawn(task.run());
         }
         drop(old);
         if earlier {

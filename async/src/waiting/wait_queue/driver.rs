@@ -52,7 +52,7 @@ pub(crate) enum Caller<'w, K> {
     /// The future of a waiter that is, or was, in a wait list.
     Waiter(NonNull<Waiter<K>>, &'w Waker),
     /// A thread that blocks in the queue.
-    #[cfg(all(feature = "std", not(loom)))]
+    #[cfg(all(feature = "std", not(portcullis_loom)))]
     Thread(NonNull<Driver>, &'w Waker),
 }
 
@@ -68,7 +68,7 @@ impl<K> Copy for Caller<'_, K> {}
 #[derive(Clone, Copy)]
 pub(crate) enum Place {
     Timed(NonNull<Driver>),
-    #[cfg(all(feature = "std", not(loom)))]
+    #[cfg(all(feature = "std", not(portcullis_loom)))]
     Thread(NonNull<Driver>),
 }
 
@@ -204,7 +204,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
                         }
                         waker
                     }
-                    #[cfg(all(feature = "std", not(loom)))]
+                    #[cfg(all(feature = "std", not(portcullis_loom)))]
                     Place::Thread(member) => {
                         // SAFETY: the caller guarantees that the node is valid and in no other
                         // group. `lists` proves that the lock is held.
@@ -225,7 +225,7 @@ impl<K> Caller<'_, K> {
         match self {
             Self::OneShot | Self::SelfDriven => None,
             Self::Driver(_, waker) | Self::Waiter(_, waker) => Some(waker),
-            #[cfg(all(feature = "std", not(loom)))]
+            #[cfg(all(feature = "std", not(portcullis_loom)))]
             Self::Thread(_, waker) => Some(waker),
         }
     }
@@ -257,7 +257,7 @@ impl<S: LimiterSource> Lists<S> {
                 }
                 waits
             },
-            #[cfg(all(feature = "std", not(loom)))]
+            #[cfg(all(feature = "std", not(portcullis_loom)))]
             // SAFETY: the caller guarantees the contract of `come`.
             Caller::Thread(member, _) => unsafe {
                 self.threads.come(member, waker);
@@ -289,7 +289,7 @@ impl<S: LimiterSource> Lists<S> {
             Caller::SelfDriven => Member::Queue,
             Caller::Driver(member, _) => Member::Driver(member),
             Caller::Waiter(waiter, _) => Member::Waiter(waiter.addr().get()),
-            #[cfg(all(feature = "std", not(loom)))]
+            #[cfg(all(feature = "std", not(portcullis_loom)))]
             Caller::Thread(member, _) => {
                 self.threads.take_charge(Member::Driver(member), due);
                 return false;

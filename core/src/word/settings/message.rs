@@ -84,7 +84,7 @@ impl Message {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(portcullis_loom)))]
 mod tests {
     extern crate std;
 
