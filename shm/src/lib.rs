@@ -60,6 +60,11 @@
 
 // Under loom, the algorithms that need a model are all there is.
 #[cfg(not(loom))]
+#[expect(unreachable_pub, reason = "loom's models use it")]
+mod deaths;
+#[cfg(loom)]
+pub mod deaths;
+#[cfg(not(loom))]
 mod description;
 #[cfg(not(loom))]
 mod error;

@@ -14,6 +14,7 @@ const RECORDS: &str = "shm/src/shared_records.rs";
 const OWNED_LOCK: &str = "shm/src/owned_lock.rs";
 const STRIPES: &str = "shm/src/stripes.rs";
 const POOL_SLOTS: &str = "shm/src/pool_slots.rs";
+const DEATHS: &str = "shm/src/deaths.rs";
 const SHARED_LEASE_POOL: &str = "shm/src/shared_lease_pool.rs";
 const ATTACHED: &str = "core/src/rules/attached.rs";
 
@@ -135,7 +136,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: SHARED_LEASE_POOL,
         within: "fn recover_at(",
-        text: "|| !state.is_free() && is_dead(&mut is_alive)",
+        text: "|| is_dead() && slot.free(state)",
         by: "",
         test: (
             "pool",
@@ -145,8 +146,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: SHARED_LEASE_POOL,
         within: "fn recover_at(",
-        text: "!*is_alive[member]",
-        by: "*is_alive[member]",
+        text: "deaths.is_dead(state.member())",
+        by: "!deaths.is_dead(state.member())",
         test: (
             "pool",
             "an_id_passes_between_processes_and_the_leases_of_a_killed_one_return",
@@ -426,19 +427,51 @@ pub(super) const OF_THE_SLOTS: &[Mutant] = &[
     },
     Mutant {
         file: POOL_SLOTS,
-        within: "pub fn renew(",
-        text: "seen.renewals() + 1",
-        by: "seen.renewals()",
+        within: "pub fn claim(",
+        text: "!(seen.stage() == HELD && self.put_to_end(seen, now))",
+        by: "!self.is_past(seen, now)",
         test: ("shared_pool", "a_lease_that_is_renewed_is_not_taken_over"),
+    },
+    // A call writes the lease that has the place after its own.
+    Mutant {
+        file: POOL_SLOTS,
+        within: "pub fn adopt(",
+        text: "seen.adoptions() + 1",
+        by: "seen.adoptions()",
+        test: (
+            "shared_pool",
+            "a_lease_that_returns_to_a_number_is_not_that_of_the_dead_process",
+        ),
     },
     Mutant {
         file: POOL_SLOTS,
-        within: "fn publish(",
-        text: "self.state.compare_exchange(busy.0, held, Release, Relaxed)",
-        by: "Ok::<u64, u64>(self.state.swap(held, Release))",
+        within: "pub fn renew(",
+        text: "before == state.end(before.millis())",
+        by: "true",
         test: (
             "shared_pool",
-            "a_lease_is_released_once_also_while_it_is_renewed",
+            "a_renewal_that_comes_too_late_changes_nothing_of_the_next_lease",
+        ),
+    },
+    Mutant {
+        file: POOL_SLOTS,
+        within: "fn exchange_end(",
+        text: "self.end.compare_exchange(from.0, to.0, Relaxed, Relaxed)",
+        by: "Ok::<u64, u64>(self.end.swap(to.0, Relaxed))",
+        test: (
+            "shared_pool",
+            "a_renewal_that_comes_too_late_changes_nothing_of_the_next_lease",
+        ),
+    },
+    // An answer about a member is used for the next process of its number.
+    Mutant {
+        file: DEATHS,
+        within: "pub fn is_dead(",
+        text: "*said != Some(true)",
+        by: "said.is_none()",
+        test: (
+            "shared_slots",
+            "a_process_that_gets_the_number_of_a_dead_one_keeps_its_permits",
         ),
     },
 ];
