@@ -97,7 +97,10 @@ fn a_renewal_that_comes_too_late_changes_nothing_of_the_next_lease() {
         assert!(shared.slot.release(generation));
         let next = claim(&shared, 2, 5, 60).unwrap();
         renewals.map(join);
-        assert!(shared.slot.holds(next, 59), "it lasts as long as it was claimed for");
+        assert!(
+            shared.slot.holds(next, 59),
+            "it lasts as long as it was claimed for"
+        );
         assert!(!shared.slot.holds(next, 60), "and no longer");
         assert!(shared.slot.renew(next, 59, 70) && shared.slot.holds(next, 69));
     });
@@ -165,7 +168,10 @@ fn a_lease_that_returns_to_a_number_is_not_that_of_the_dead_process() {
         replace(&shared);
         let returns = is_adopted && shared.slot.adopt(generation, 0, 1);
         let is_freed = join(a);
-        assert!(is_adopted != is_freed, "the adoption or the recovery comes first");
+        assert!(
+            is_adopted != is_freed,
+            "the adoption or the recovery comes first"
+        );
         assert_eq!(shared.slot.holds(generation, 0), returns);
     });
 }

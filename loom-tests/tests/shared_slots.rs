@@ -96,7 +96,9 @@ fn passed() -> Arc<Passed> {
 
 /// Frees the permits of dead members, as member 2.
 fn recover(passed: &Passed) -> usize {
-    let mut deaths = Deaths::new(2, |member| member != NUMBER || passed.has_owner.load(SeqCst));
+    let mut deaths = Deaths::new(2, |member| {
+        member != NUMBER || passed.has_owner.load(SeqCst)
+    });
     slots::free(&passed.slots, |held| deaths.is_dead(held.member()))
 }
 
@@ -122,7 +124,10 @@ fn a_process_that_gets_the_number_of_a_dead_one_keeps_its_permits() {
         let a = spawn(&passed, |passed| recover(passed) as u64);
         let mine = replace(&passed, 2);
         join(a);
-        assert!(holds_both(&passed, mine), "they are not those of the dead process");
+        assert!(
+            holds_both(&passed, mine),
+            "they are not those of the dead process"
+        );
     });
 }
 

@@ -197,7 +197,9 @@ impl Slot {
         // Only this call stores it, as long as the slot is busy. Release, below: after the end.
         self.store_end(busy.end(end.min(NEVER)));
         let held = busy.with(HELD);
-        let published = self.state.compare_exchange(busy.0, held.0, Release, Relaxed);
+        let published = self
+            .state
+            .compare_exchange(busy.0, held.0, Release, Relaxed);
         published.is_ok().then_some(generation as u32)
     }
 

@@ -1,6 +1,8 @@
 //! Settings that change while processes use a limiter.
 
 mod support;
+#[path = "support/change_lock.rs"]
+mod support_change_lock;
 
 use core::time::Duration;
 use std::fs::OpenOptions;
@@ -213,6 +215,24 @@ fn a_change_whose_process_was_killed_is_completed_by_others_or_never_was() {
             assert!(file.limiter(bucket(30)).unwrap().try_acquire(18).is_ok());
             assert!(old.try_acquire(1).is_err());
         }
+    }
+}
+
+#[test]
+fn a_change_whose_process_is_stopped_is_completed_by_others() {
+    for step in 2..=3 {
+        let folder = Folder::new(&format!("stopped-{step}"));
+        let file = folder.file("limit");
+        let old = file.limiter(bucket(20)).unwrap();
+        assert!(old.try_acquire(12).is_ok());
+        killed_after(step, &folder);
+        // It is alive.
+        let _stopped = support_change_lock::hold(&folder.path("limit"));
+        let joined = file.limiter(bucket(30)).unwrap();
+        assert_eq!(joined.available_at(now()), 18, "step {step}");
+        assert!(old.try_acquire(18).is_ok() && joined.try_acquire(1).is_err());
+        let refused = file.changing().limiter(bucket(40)).unwrap_err();
+        assert!(matches!(refused, OpenError::Busy { .. }), "{refused}");
     }
 }
 
