@@ -251,6 +251,19 @@ fn a_hand_over_that_goes_on_after_another_one_changes_nothing() {
 }
 
 #[test]
+fn a_key_that_has_nothing_left_is_granted_nothing_while_it_is_handed_over() {
+    explore(|| {
+        let tables = shared_tables(1);
+        // At the time 0, the state of a bucket without permits is 0.
+        assert!(tables.before.key(&C).take_at(at(0), 2).is_ok());
+        let taken = spawn(&tables, |tables| take_before(tables, C));
+        assert_eq!(hand_over(&tables), 0);
+        assert_eq!(join(taken), 0);
+        assert_eq!(tables.after.key(&C).available_at(at(0)), 1);
+    });
+}
+
+#[test]
 fn a_claim_that_was_revoked_grants_nothing() {
     explore(|| {
         let tables = shared_tables(1);

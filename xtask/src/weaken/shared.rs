@@ -268,6 +268,34 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "if n == 0 {",
         test: ("concurrency", "a_wait_for_several_permits_sleeps"),
     },
+    // A change whose process is stopped stops all others, or is called damage.
+    Mutant {
+        file: SHARED_LIMITER,
+        within: "pub fn limiter<L: Shareable>(",
+        text: "if !complete::<L>(&versions, before) {",
+        by: "if true {",
+        test: (
+            "changes",
+            "a_change_whose_process_is_stopped_is_completed_by_others",
+        ),
+    },
+    Mutant {
+        file: SHARED_TABLE,
+        within: "fn complete(&self",
+        text: "!is_dead && age.is_some_and(|age| age < HELP_AFTER)",
+        by: "!is_dead",
+        test: (
+            "tables",
+            "a_change_of_a_table_whose_process_is_stopped_is_completed_by_others",
+        ),
+    },
+    Mutant {
+        file: SHARED_TABLE,
+        within: "fn change(&self",
+        text: "lines.all().iter().for_each(Line::close);",
+        by: "",
+        test: ("tables", "a_table_changes_again_after_a_minute"),
+    },
     // A table that changes.
     Mutant {
         file: MAPPING,
@@ -369,11 +397,42 @@ pub(super) const OF_THE_SLOTS: &[Mutant] = &[
     Mutant {
         file: VERSIONS,
         within: "pub fn complete(",
-        text: "IN_FORCE), Release);",
-        by: "IN_FORCE), Relaxed);",
+        text: "pending, in_force, AcqRel, Relaxed",
+        by: "pending, in_force, Relaxed, Relaxed",
         test: (
             "shared_versions",
             "a_process_that_sees_a_version_in_force_reads_its_settings",
+        ),
+    },
+    // A process that completes a change late undoes what was granted since.
+    Mutant {
+        file: ATTACHED,
+        within: "pub fn move_to_at<",
+        text: "to.place().as_ref().0.replace(instead_of, moved, Relaxed)",
+        by: "to.place().as_ref().0.store(moved, Relaxed); true",
+        test: (
+            "shared_versions",
+            "a_change_that_several_processes_complete_grants_nothing_twice",
+        ),
+    },
+    Mutant {
+        file: VERSIONS,
+        within: "pub fn supersede(",
+        text: "clear();",
+        by: "",
+        test: (
+            "shared_versions",
+            "a_change_that_several_processes_complete_grants_nothing_twice",
+        ),
+    },
+    Mutant {
+        file: VERSIONS,
+        within: "pub fn complete(",
+        text: "if self.stamp.fetch_add(0, AcqRel) != pending {",
+        by: "if false {",
+        test: (
+            "shared_versions",
+            "a_change_that_several_processes_complete_grants_nothing_twice",
         ),
     },
     Mutant {
