@@ -316,15 +316,14 @@ fn limiter_change(file: &SharedFile, fate: Fate, at: usize) -> Option<usize> {
     assert_eq!(joined.iter().filter(|told| is_one(told)).count(), 1);
     let left = || portcullis_core::Limiter::available_at(&other, super::now());
     match fate {
-        Killed => {
-            process.kill();
-            assert!([6, 16].contains(&left()), "{}", left());
-        }
+        Killed => process.kill(),
         Stopped => {
             assert_eq!(process.finish(), 1);
-            assert_eq!(left(), 16);
+            assert!(left() > 10, "{}", left());
         }
     }
+    // A decision that a change overtakes may cost its permit.
+    assert!([6, 16, 15].contains(&left()), "{}", left());
     Some(steps)
 }
 

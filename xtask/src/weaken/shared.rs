@@ -395,17 +395,6 @@ pub(super) const OF_THE_SLOTS: &[Mutant] = &[
         test: ("shared_versions", "a_permit_is_granted_by_one_version"),
     },
     Mutant {
-        file: VERSIONS,
-        within: "pub fn complete(",
-        text: "pending, in_force, AcqRel, Relaxed",
-        by: "pending, in_force, Relaxed, Relaxed",
-        test: (
-            "shared_versions",
-            "a_process_that_sees_a_version_in_force_reads_its_settings",
-        ),
-    },
-    // A process that completes a change late undoes what was granted since.
-    Mutant {
         file: ATTACHED,
         within: "pub fn move_to_at<",
         text: "to.place().as_ref().0.replace(instead_of, moved, Relaxed)",
