@@ -186,7 +186,7 @@ impl Slot {
     /// Claims the slot, if its state is `seen`, and free or past its end at `now`. The lease lasts
     /// until `end`. Both are in milliseconds. Returns the generation of the lease.
     pub fn claim(&self, seen: State, member: usize, now: u64, end: u64) -> Option<u32> {
-        if !seen.is_free() && !(seen.stage() == HELD && self.put_to_end(seen, now)) {
+        if !(seen.is_free() || seen.stage() == HELD && self.put_to_end(seen, now)) {
             return None;
         }
         let generation = (seen.generation() + 1) & u64::from(u32::MAX);

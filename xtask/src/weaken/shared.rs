@@ -476,8 +476,8 @@ pub(super) const OF_THE_SLOTS: &[Mutant] = &[
     Mutant {
         file: POOL_SLOTS,
         within: "pub fn claim(",
-        text: "!(seen.stage() == HELD && self.put_to_end(seen, now))",
-        by: "!self.is_past(seen, now)",
+        text: "seen.stage() == HELD && self.put_to_end(seen, now)",
+        by: "self.is_past(seen, now)",
         test: ("shared_pool", "a_lease_that_is_renewed_is_not_taken_over"),
     },
     // A call writes the lease that has the place after its own.
