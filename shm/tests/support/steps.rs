@@ -375,7 +375,7 @@ fn table_change(file: &SharedFile, fate: Fate, at: usize) -> Option<usize> {
     if fate == Killed {
         process.kill();
         assert!(
-            other.key(&0).try_acquire(1).is_ok(),
+            other.key(&0_usize).try_acquire(1).is_ok(),
             "a change whose process is dead denies"
         );
         let left: Vec<_> = (1..KEYS).map(|key| other.key(&key).available()).collect();
@@ -383,7 +383,7 @@ fn table_change(file: &SharedFile, fate: Fate, at: usize) -> Option<usize> {
         return Some(steps);
     }
     let begun = Instant::now();
-    while let Err(denied) = other.key(&0).try_acquire(1).map(drop) {
+    while let Err(denied) = other.key(&0_usize).try_acquire(1).map(drop) {
         assert!(matches!(denied, Denied::Crowded { .. }));
         assert!(
             begun.elapsed() < Duration::from_secs(3),
@@ -397,7 +397,7 @@ fn table_change(file: &SharedFile, fate: Fate, at: usize) -> Option<usize> {
         "{joined:?}"
     );
     assert_eq!(process.finish(), 1);
-    assert_eq!(other.key(&0).available(), 16);
+    assert_eq!(other.key(&0_usize).available(), 16);
     assert!((1..KEYS).all(|key| other.key(&key).available() == 17));
     Some(steps)
 }
