@@ -745,7 +745,7 @@ impl Claimed<'_> {
     }
 
     /// Ends a claim that others may have ended.
-    #[cold]
+    #[inline(always)]
     fn end(&self, word: u64) -> bool {
         self.entry.word.replace(self.tag, word, Release)
     }
@@ -1028,7 +1028,7 @@ impl Address {
     }
 
     /// Whether the key was handed over with the state 0: its slot does not show the tag.
-    #[cold]
+    #[inline(always)]
     fn is_frozen_at_zero(&self, lines: &[Line], width: Width) -> bool {
         let visited = self.visit(lines, width, |entry| {
             if entry.word.load(Relaxed) == frozen_at_zero(self.tag) {

@@ -34,7 +34,7 @@ pub(crate) const CASES: [(&str, Case); 13] = [
     ("table_change", table_change),
 ];
 
-const MINUTE: Option<Duration> = Some(Duration::from_secs(60));
+const MINUTE: Option<Duration> = Some(Duration::from_mins(1));
 const MOMENT: Option<Duration> = Some(Duration::from_millis(1));
 /// For how long a process looks for dead ones at most once.
 const LOOK: Duration = Duration::from_millis(11);
