@@ -5,8 +5,9 @@
 #![allow(unsafe_code)]
 
 use core::ffi::c_int;
+use core::panic::AssertUnwindSafe;
 use core::ptr;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::catch_unwind;
 
 /// The exit status of a process that must not be traced.
 const FORBIDDEN: c_int = 99;
@@ -120,10 +121,12 @@ impl Stepped {
         let status = self.resume(libc::PTRACE_CONT);
         assert!(libc::WIFEXITED(status), "{status}");
         self.pid = 0;
-        libc::WEXITSTATUS(status) as u8
+        libc::WEXITSTATUS(status).cast_unsigned() as u8
     }
 
-    pub(crate) fn kill(self) {}
+    pub(crate) fn kill(self) {
+        drop(self);
+    }
 }
 
 impl Drop for Stepped {
