@@ -35,7 +35,7 @@ use crate::IntoRules;
 #[cfg(feature = "std")]
 use crate::RandomSeed;
 use crate::keyed::key::{Key, Keys, QueueKeys};
-use crate::keyed::line::{Address, Found, Held, Line, Width};
+use crate::keyed::line::{Address, Claims, Found, Held, Line, Width};
 use crate::keyed::table::{ATTEMPTS, KeyedStatistics, Table};
 use crate::limiter::detail::{Observer, observed};
 use crate::rules::{TableRules, Verdict, look};
@@ -370,6 +370,30 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
         self.table.staleness()
     }
 
+    /// Lets others end a claim that a thread has begun, for a table in memory that processes share. A
+    /// thread may be killed or stopped there between two instructions of a key's first grant. With
+    /// this setting the slot that it has claimed can be vacated ([`PendingClaim::abandon`]) and the
+    /// table handed over ([`hand_over_to`](Self::hand_over_to)). If the thread goes on, its claim is
+    /// not made: it tries again, or is denied. All tables with these lines need the setting.
+    ///
+    /// # Cost
+    ///
+    /// The first grant of a key makes two compare-exchanges instead of one and a store.
+    ///
+    /// ```
+    /// # use portcullis_core::{Keyed, Line, Rate, Seed, Timestamp, TokenBucketRules};
+    /// let rules = TokenBucketRules::new(Rate::per_second(10), 2);
+    /// let users = Keyed::new(rules, Line::for_keys(100), Seed::new()).with_revocable_claims();
+    /// assert!(users.key("alice").try_acquire_at(Timestamp::ZERO, 2).is_ok());
+    /// ```
+    ///
+    /// [`PendingClaim::abandon`]: crate::PendingClaim::abandon
+    #[must_use]
+    pub const fn with_revocable_claims(mut self) -> Self {
+        self.table.claims = Claims::Revocable;
+        self
+    }
+
     /// Returns the lines. Tables with the same lines, for example in an `Arc`, have their state in
     /// common: they need the same rules, or concurrency rules that differ in the limit, and the
     /// same hasher.
@@ -691,7 +715,9 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
             self.is_free(held, now)
         }) {
             Ok(Some((claimed, _))) => {
-                claimed.hold(state);
+                if !claimed.hold(state) {
+                    return None;
+                }
                 seen.observe(move || rules.detail(state, now, Ok(())));
                 Some(Ok(rules.receipt(state, now)))
             }

@@ -251,6 +251,17 @@ impl<W: Word> AtomicWord<W> {
         W::exchange(&self.cell, old, new, ok, err)
     }
 
+    /// Exchanges the word if it is `old`. Returns whether it did; it does not fail spuriously.
+    pub(crate) fn replace(&self, old: u64, new: u64, ok: Ordering) -> bool {
+        loop {
+            match self.compare_exchange_weak(old, new, ok, Ordering::Relaxed) {
+                Ok(_) => return true,
+                Err(newer) if newer != old => return false,
+                Err(_) => {}
+            }
+        }
+    }
+
     #[inline(always)]
     pub(crate) fn fetch_add(&self, value: u64, order: Ordering) -> u64 {
         W::add(&self.cell, value, order)

@@ -138,7 +138,7 @@ fn any_word_is_moved<L: Detach>(from: L, to: L, word: u64, now: Timestamp, n: u3
     let ((from, _), (to, place)) = (from.detach(), to.detach());
     let word = StateWord::new(word);
     let (from, to) = (Attached::new(from, &word), Attached::new(to, &place));
-    from.move_to_at(now, &to);
+    assert!(from.move_to_at(now, &to, to.place().get()));
     let most = to.capacity();
     let granted = use_all(&to, now, 0, n);
     assert!(
@@ -176,7 +176,8 @@ fn what_is_in_use_stays_in_use_when_the_state_moves() {
     let (few, many) = (Attached::new(few, &word), Attached::new(many, &other));
     let at = Timestamp::from_secs;
     assert!(few.try_acquire_at(at(100), 10).is_ok());
-    few.move_to_at(at(104), &many);
+    let unused = other.get();
+    assert!(few.move_to_at(at(104), &many, unused));
     assert_eq!(
         many.available_at(at(104)),
         14,
@@ -187,7 +188,8 @@ fn what_is_in_use_stays_in_use_when_the_state_moves() {
         (14, 15)
     );
     assert!(many.try_acquire_at(at(164), 15).is_ok());
-    many.move_to_at(at(164), &few);
+    assert!(!few.move_to_at(at(164), &many, unused), "it was used");
+    assert!(many.move_to_at(at(164), &few, word.get()));
     assert_eq!(few.available_at(at(174)), 0, "it owed 10");
     assert_eq!(few.available_at(at(175)), 1);
 }

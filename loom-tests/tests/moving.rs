@@ -6,7 +6,8 @@ use core::hash::BuildHasherDefault;
 
 use loom::sync::Arc;
 use portcullis_core::{
-    CooldownWindow, Denied, Keyed, KeyedArray, Limiter, Line, Rate, TokenBucket, TokenBucketRules,
+    CooldownWindow, Denied, Keyed, KeyedArray, Limiter, Line, PendingClaim, Rate, TokenBucket,
+    TokenBucketRules,
 };
 use portcullis_loom::{Itself, at, explore, explore_briefly, join, spawn, turn};
 
@@ -194,22 +195,38 @@ fn a_move_sees_how_a_use_changed_the_limiter() {
     });
 }
 
+/// Tables between which keys are handed over: claims are revocable.
+fn shared_tables(lines: usize) -> Arc<Tables> {
+    let tables = tables(lines);
+    let Ok(Tables { before, after }) = Arc::try_unwrap(tables) else {
+        unreachable!("nobody else has them");
+    };
+    Arc::new(Tables {
+        before: before.with_revocable_claims(),
+        after: after.with_revocable_claims(),
+    })
+}
+
+fn take_before(tables: &Tables, key: u64) -> u64 {
+    turn();
+    u64::from(tables.before.key(&key).take_at(at(0), 1).is_ok())
+}
+
+fn hand_over(tables: &Tables) -> usize {
+    turn();
+    tables.before.hand_over_to(&tables.after, at(0))
+}
+
 #[test]
 fn a_grant_during_a_hand_over_is_in_what_is_handed_over() {
     explore(|| {
-        let tables = tables(1);
+        let tables = shared_tables(1);
         assert!(tables.before.key(&A).take_at(at(0), 1).is_ok());
-        let take = |tables: &Tables, key: u64| {
-            turn();
-            u64::from(tables.before.key(&key).take_at(at(0), 1).is_ok())
-        };
-        let a = spawn(&tables, move |tables| take(tables, A));
-        let b = spawn(&tables, move |tables| take(tables, B));
-        turn();
-        // What a claim held up is handed over by the next call.
-        tables.before.hand_over_to(&tables.after, at(0), false);
+        let a = spawn(&tables, |tables| take_before(tables, A));
+        let b = spawn(&tables, |tables| take_before(tables, B));
+        // A claim that is under way is revoked, and holds up nothing.
+        assert_eq!(hand_over(&tables), 0);
         let (a, b) = (join(a), join(b));
-        assert_eq!(tables.before.hand_over_to(&tables.after, at(0), false), 0);
         assert_eq!(tables.after.key(&A).available_at(at(0)), 2 - a);
         assert_eq!(tables.after.key(&B).available_at(at(0)), 3 - b);
         assert!(tables.before.key(&C).take_at(at(0), 1).is_err());
@@ -217,24 +234,50 @@ fn a_grant_during_a_hand_over_is_in_what_is_handed_over() {
 }
 
 #[test]
-fn a_slot_is_handed_over_before_it_is_closed() {
+fn a_hand_over_that_goes_on_after_another_one_changes_nothing() {
     explore(|| {
-        let tables = tables(1);
+        let tables = shared_tables(1);
         assert!(tables.before.key(&A).take_at(at(0), 1).is_ok());
-        let taken = spawn(&tables, |tables| {
-            u64::from(tables.before.key(&A).take_at(at(0), 1).is_ok())
-        });
-        let handed = spawn(&tables, |tables| {
-            tables.before.hand_over_to(&tables.after, at(0), false) as u64
-        });
+        let taken = spawn(&tables, |tables| take_before(tables, A));
+        // As by a process that is stopped at any instruction.
+        let stopped = spawn(&tables, |tables| hand_over(tables) as u64);
+        assert_eq!(hand_over(&tables), 0);
+        // The other table is in use.
+        let after = u64::from(tables.after.key(&A).take_at(at(0), 1).is_ok());
+        let (taken, _) = (join(taken), join(stopped));
+        let left = tables.after.key(&A).available_at(at(0));
+        assert_eq!(1 + taken + after + left, 3, "{taken} before, {after} after");
+    });
+}
+
+#[test]
+fn a_key_that_has_nothing_left_is_granted_nothing_while_it_is_handed_over() {
+    explore(|| {
+        let tables = shared_tables(1);
+        // At the time 0, the state of a bucket without permits is 0.
+        assert!(tables.before.key(&C).take_at(at(0), 2).is_ok());
+        let taken = spawn(&tables, |tables| take_before(tables, C));
+        assert_eq!(hand_over(&tables), 0);
+        assert_eq!(join(taken), 0);
+        assert_eq!(tables.after.key(&C).available_at(at(0)), 1);
+    });
+}
+
+#[test]
+fn a_claim_that_was_revoked_grants_nothing() {
+    explore(|| {
+        let tables = shared_tables(1);
+        let granted = spawn(&tables, |tables| take_before(tables, A));
         turn();
-        // As a process that goes on after this one was killed at this moment.
-        let is_closed = tables.before.has_moved(tables.before.key(&A).address());
-        loom::sync::atomic::fence(loom::sync::atomic::Ordering::Acquire);
-        let seen = tables.after.key(&A).available_at(at(0));
-        let (taken, _) = (join(taken), join(handed));
-        let left = 2 - taken;
-        assert!(!is_closed || seen == left, "{seen} of {left}");
-        assert_eq!(tables.after.key(&A).available_at(at(0)), left);
+        let lines = tables.before.lines();
+        for claim in PendingClaim::all(lines) {
+            claim.abandon(lines);
+        }
+        // Another key may have the slot then.
+        let b = take_before(&tables, B);
+        let granted = join(granted);
+        let left = |key: u64| tables.before.key(&key).available_at(at(0));
+        assert_eq!(PendingClaim::all(lines).count(), 0);
+        assert_eq!((left(A), left(B)), (2 - granted, 2 - b));
     });
 }

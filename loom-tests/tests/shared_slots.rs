@@ -2,8 +2,12 @@
 #![cfg(portcullis_loom)]
 
 use loom::sync::Arc;
-use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use loom::sync::atomic::{
+    AtomicBool, AtomicU32, AtomicU64,
+    Ordering::{Relaxed, SeqCst},
+};
 use portcullis_loom::{Witness, explore, join, spawn, turn};
+use portcullis_shm::deaths::Deaths;
 use portcullis_shm::slots::{self, Held, Limits, NEVER};
 
 struct Shared {
@@ -67,6 +71,79 @@ fn the_permits_of_a_dead_process_are_taken_over_once() {
         // Whatever happened, it can be taken now, if no other took it.
         let left = slots::take(&shared.slots, 0, permit_of(5), dead).is_some();
         assert_eq!(u64::from(left) + a + c, 1);
+    });
+}
+
+/// Permits of a member whose process has died, and whose number other processes may get.
+struct Passed {
+    slots: Vec<AtomicU64>,
+    /// Whether a process has the number, as the kernel knows.
+    has_owner: AtomicBool,
+}
+
+const NUMBER: usize = 1;
+
+fn passed() -> Arc<Passed> {
+    let passed = Passed {
+        slots: (0..2).map(|_| AtomicU64::new(0)).collect(),
+        has_owner: AtomicBool::new(false),
+    };
+    for _ in 0..2 {
+        slots::take(&passed.slots, 0, Held::new(NUMBER, 1, NEVER), never).unwrap();
+    }
+    Arc::new(passed)
+}
+
+/// Frees the permits of dead members, as member 2.
+fn recover(passed: &Passed) -> usize {
+    let mut deaths = Deaths::new(2, |member| {
+        member != NUMBER || passed.has_owner.load(SeqCst)
+    });
+    slots::free(&passed.slots, |held| deaths.is_dead(held.member()))
+}
+
+/// Joins under the number, as the process of a generation, and takes all permits.
+fn replace(passed: &Passed, generation: u32) -> Held {
+    turn();
+    passed.has_owner.store(true, SeqCst);
+    slots::free(&passed.slots, |held| held.member() == NUMBER);
+    let mine = Held::new(NUMBER, generation, NEVER);
+    let taken = (0..2).filter(|_| slots::take(&passed.slots, 0, mine, never).is_some());
+    assert_eq!(taken.count(), 2, "all permits were free");
+    mine
+}
+
+fn holds_both(passed: &Passed, permit: Held) -> bool {
+    (0..2).all(|at| slots::holds(&passed.slots, at, permit))
+}
+
+#[test]
+fn a_process_that_gets_the_number_of_a_dead_one_keeps_its_permits() {
+    explore(|| {
+        let passed = passed();
+        let a = spawn(&passed, |passed| recover(passed) as u64);
+        let mine = replace(&passed, 2);
+        join(a);
+        assert!(
+            holds_both(&passed, mine),
+            "they are not those of the dead process"
+        );
+    });
+}
+
+#[test]
+fn a_number_that_passes_on_twice_loses_nothing_and_keeps_nothing() {
+    explore(|| {
+        let passed = passed();
+        let a = spawn(&passed, |passed| recover(passed) as u64);
+        replace(&passed, 2);
+        // It dies with its permits, and another process comes back under its number.
+        passed.has_owner.store(false, SeqCst);
+        let mine = replace(&passed, 3);
+        join(a);
+        assert!(holds_both(&passed, mine));
+        passed.has_owner.store(false, SeqCst);
+        assert_eq!(recover(&passed), 2, "they return when it is dead");
     });
 }
 

@@ -2,7 +2,9 @@
 #![cfg(portcullis_loom)]
 
 use loom::sync::Arc;
-use portcullis_core::{Attached, Detach, Limiter, Rate, Timestamp, TokenBucket, TokenBucketRules};
+use portcullis_core::{
+    Attached, Detach, Limiter, Rate, StateWord, Timestamp, TokenBucket, TokenBucketRules,
+};
 use portcullis_loom::{explore, explore_briefly, join, spawn, turn};
 use portcullis_shm::versions::{self, Newest, Settings, Version, WORDS};
 
@@ -58,14 +60,29 @@ const SETTINGS: Settings = Settings {
 
 fn supersede(shared: &Shared) {
     let [next, before] = &shared.versions;
-    assert!(next.supersede(before, 1, &SETTINGS, (9_000, 1)));
+    let (rules, word) = TokenBucket::new(Rate::ZERO, 1).detach();
+    let (unused, to) = (Attached::new(rules, &word), Attached::new(rules, next));
+    let state: &StateWord = next.as_ref();
+    let clear = || assert!(unused.move_to_at(NOW, &to, state.get()));
+    assert!(next.supersede(before, 1, &SETTINGS, (9_000, 1), clear));
 }
 
-/// Completes the change. A process before that did the same was killed `moves - 1` times.
-fn complete(shared: &Shared, moves: usize) {
+/// Completes the change, if it is pending.
+fn complete(shared: &Shared) {
+    turn();
     let [next, before] = &shared.versions;
     let (from, to) = (Attached::new(rules(), before), Attached::new(rules(), next));
-    next.complete(1, || (0..moves).for_each(|_| from.move_to_at(NOW, &to)));
+    next.complete(1, |instead_of| {
+        from.move_to_at(NOW, &to, instead_of);
+    });
+}
+
+/// Moves the state, as a process does that is killed before it puts the version in force.
+fn complete_and_die(shared: &Shared) {
+    let [next, before] = &shared.versions;
+    let (from, to) = (Attached::new(rules(), before), Attached::new(rules(), next));
+    let state: &StateWord = next.as_ref();
+    from.move_to_at(NOW, &to, state.get());
 }
 
 #[test]
@@ -75,7 +92,7 @@ fn a_permit_is_granted_by_one_version() {
         let a = spawn(&shared, take);
         let b = spawn(&shared, take);
         supersede(&shared);
-        complete(&shared, 1);
+        complete(&shared);
         assert!(join(a) + join(b) + take_by_newest(&shared) <= 1);
     });
 }
@@ -88,9 +105,45 @@ fn a_change_that_is_completed_after_a_death_grants_nothing_twice() {
         let b = spawn(&shared, |shared| {
             // The process that changes the settings dies, and this one has its lock.
             supersede(shared);
-            complete(shared, 2);
+            complete_and_die(shared);
+            complete(shared);
         });
         let c = take(&shared);
+        join(b);
+        assert!(join(a) + c + take_by_newest(&shared) <= 1);
+    });
+}
+
+#[test]
+fn a_change_that_several_processes_complete_grants_nothing_twice() {
+    explore_briefly(2, 3, || {
+        let shared = shared();
+        supersede(&shared);
+        // The process that began the change is stopped, at any instruction.
+        let stopped = spawn(&shared, complete);
+        complete(&shared);
+        // By the new version, while the stopped process goes on.
+        let a = take_by_newest(&shared);
+        join(stopped);
+        assert_eq!(a + take_by_newest(&shared), 1, "and none is lost");
+    });
+}
+
+#[test]
+fn a_permit_that_was_granted_before_a_change_is_not_granted_by_one_that_completes_it_late() {
+    explore_briefly(2, 3, || {
+        let shared = shared();
+        let a = spawn(&shared, take);
+        let b = spawn(&shared, |shared| {
+            supersede(shared);
+            complete(shared);
+        });
+        turn();
+        // As a process that finds no version in force.
+        if versions::newest(&shared.versions) == Newest::Changing(1) {
+            complete(&shared);
+        }
+        let c = take_by_newest(&shared);
         join(b);
         assert!(join(a) + c + take_by_newest(&shared) <= 1);
     });
@@ -106,7 +159,7 @@ fn a_process_that_sees_a_version_in_force_reads_its_settings() {
             }
         });
         supersede(&shared);
-        complete(&shared, 1);
+        complete(&shared);
         join(a);
         assert_eq!(versions::newest(&shared.versions), Newest::InForce(2));
     });

@@ -2,23 +2,48 @@
 
 use core::time::Duration;
 use std::sync::Mutex;
+use std::thread;
 use std::time::Instant;
 
+use crate::error::OpenError;
 use crate::latest::Latest;
 use crate::mapping::MappedVersions;
+use crate::shared_file::{PATIENCE, SharedFile};
 use crate::versions::{self, Newest};
 
 /// So many changes a process follows at once, and one more in each [`FOLLOW_EVERY`]. It keeps the
 /// settings of each, so a hostile process must not make it follow too many.
 const FOLLOW_AT_ONCE: u64 = 4_096;
 const FOLLOW_EVERY: Duration = Duration::from_secs(10);
-/// How often a process looks for the end of a change before it tries to complete it.
+/// How often a process looks for the end of a change before it completes it.
 const LOOKS: usize = 200;
 
 /// A version of the settings, as a process knows it.
 pub(crate) trait Version {
     fn number(&self) -> u64;
     fn is_in_force(&self) -> bool;
+}
+
+/// For how long a process that opens a file waits for the changes of others.
+#[derive(Debug)]
+pub(crate) struct Patience {
+    until: Instant,
+}
+
+impl Patience {
+    pub(crate) fn new() -> Self {
+        let until = Instant::now() + PATIENCE;
+        Self { until }
+    }
+
+    /// Waits for a moment, or returns that the file is busy.
+    pub(crate) fn wait(&mut self, file: &SharedFile) -> Result<(), OpenError> {
+        if Instant::now() > self.until {
+            return Err(file.busy());
+        }
+        thread::sleep(Duration::from_micros(100));
+        Ok(())
+    }
 }
 
 /// Why no version decides.
@@ -54,7 +79,7 @@ impl<K: Version> Following<K> {
 
     /// Returns the version in force. `read` reads the version with a number, and returns `None` if
     /// it is not in force any more, or if its settings are damaged. `complete` completes the change
-    /// from the version with a number, if its process is dead.
+    /// from the version with a number, or leaves it to others.
     pub(crate) fn follow(
         &self,
         versions: &MappedVersions,

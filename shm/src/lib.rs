@@ -61,6 +61,11 @@
 
 // Under loom, the algorithms that need a model are all there is.
 #[cfg(not(portcullis_loom))]
+#[expect(unreachable_pub, reason = "loom's models use it")]
+mod deaths;
+#[cfg(portcullis_loom)]
+pub mod deaths;
+#[cfg(not(portcullis_loom))]
 mod description;
 #[cfg(not(portcullis_loom))]
 mod error;

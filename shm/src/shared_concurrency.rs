@@ -10,6 +10,7 @@ use std::time::Instant;
 
 use portcullis_core::{Clock, Denied, MonotonicClock, Setting, SettingsError, Timestamp};
 
+use crate::deaths::Deaths;
 use crate::error::OpenError;
 use crate::futex;
 use crate::header::Kind;
@@ -361,7 +362,8 @@ impl SharedConcurrency {
     ///
     /// # Cost
     ///
-    /// Reads all slots, and makes one system call for each process that holds permits.
+    /// Reads all slots, and makes one system call for each process that holds permits, and one for
+    /// each permit of a dead one.
     ///
     /// ```
     /// # use portcullis_shm::{OpenError, SharedFile};
@@ -380,14 +382,10 @@ impl SharedConcurrency {
 
     fn recover_at(&self, now: u64) -> u32 {
         self.look_at.store(now + LOOK_EVERY, Relaxed);
-        // Each member is looked up once.
-        let mut is_alive = [None; MEMBERS];
-        is_alive[self.member] = Some(true);
+        let is_alive = |member| member::is_alive(self.slots.file(), member);
+        let mut deaths = Deaths::new(self.member, is_alive);
         let freed = slots::free(self.reached(), |held| {
-            let member = held.member();
-            held.has_ended(now)
-                || !*is_alive[member]
-                    .get_or_insert_with(|| member::is_alive(self.slots.file(), member))
+            held.has_ended(now) || deaths.is_dead(held.member())
         });
         if freed > 0 && slots::open(self.slots.gate()) {
             futex::wake(self.slots.gate());

@@ -7,8 +7,9 @@ use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 use core::time::Duration;
 
-use portcullis_core::{ClaimError, Clock, Denied, LeaseId, MonotonicClock, StaleId};
+use portcullis_core::{ClaimError, Clock, Denied, LeaseId, MonotonicClock, StaleId, Timestamp};
 
+use crate::deaths::Deaths;
 use crate::error::OpenError;
 use crate::header::Kind;
 use crate::mapping::MappedPool;
@@ -20,8 +21,8 @@ use crate::slots::MEMBERS;
 /// The most leases: a slot has 16 bits of an id.
 const MOST: u32 = 65_536;
 const SLOT_BITS: u32 = 16;
-/// How often a process looks for dead processes at most, in nanoseconds.
-const LOOK_EVERY: u64 = 10_000_000;
+/// How often a process looks for dead processes at most, in milliseconds.
+const LOOK_EVERY: u64 = 10;
 
 impl SharedFile {
     /// Opens the pool in the file, or creates the file with an empty pool of `leases` leases, 1 to
@@ -114,7 +115,7 @@ impl SharedFile {
 /// exists in it.
 ///
 /// **Cost.** A claim is two compare-exchanges, and up to one load per lease in a nearly full pool.
-/// All else is one or two compare-exchanges. A claim that finds the pool full asks the kernel,
+/// A renewal, a release and an adoption are one compare-exchange. A claim that finds the pool full asks the kernel,
 /// every 10 ms, which holders are alive. No call waits.
 ///
 /// **A process that forks** shares its leases with its child: they end when both are dead.
@@ -125,13 +126,13 @@ pub struct SharedLeasePool {
     member: usize,
     /// Where to look first.
     next: AtomicU64,
-    /// When to look for dead processes next, in nanoseconds.
+    /// When to look for dead processes next, in milliseconds.
     look_at: AtomicU64,
 }
 
 impl SharedLeasePool {
     /// Claims a lease, until it is released, until `time` has passed, or until this process is
-    /// dead.
+    /// dead. The lease lasts for at least `time`, and less than a millisecond longer.
     ///
     /// # Errors
     ///
@@ -150,10 +151,10 @@ impl SharedLeasePool {
     /// # Ok::<(), Box<dyn core::error::Error>>(())
     /// ```
     pub fn claim(&self, time: Option<Duration>) -> Result<LeaseId, ClaimError> {
-        let now = nanos_now();
+        let now = time_now();
         let claimed = self.find(now, time).or_else(|| {
-            let is_due = now >= self.look_at.load(Relaxed);
-            (is_due && self.recover_at(now) > 0).then(|| self.find(now, time))?
+            let is_due = in_millis(now) >= self.look_at.load(Relaxed);
+            (is_due && self.recover_at(in_millis(now)) > 0).then(|| self.find(now, time))?
         });
         if self.is_lost() {
             return Err(Denied::Closed { permits: 1 }.into());
@@ -162,27 +163,26 @@ impl SharedLeasePool {
         claimed.ok_or(ClaimError::PoolFull { slots })
     }
 
-    fn find(&self, now: u64, time: Option<Duration>) -> Option<LeaseId> {
+    fn find(&self, now: Timestamp, time: Option<Duration>) -> Option<LeaseId> {
         let slots = self.slots.slots();
-        let deadline = deadline(now, time);
+        let (now, end) = (in_millis(now), end(now, time));
         let from = (self.next.load(Relaxed) as usize).min(slots.len());
         let (before, after) = slots.split_at(from);
         let mut indices = (from..).zip(after).chain((0..).zip(before));
         let (index, generation) = indices.find_map(|(index, slot)| {
-            let state = slot.state();
-            let is_over = state.is_free() || slot.is_past(state, now);
-            let claimed = is_over.then(|| slot.claim(state, self.member, deadline))?;
-            Some((index, claimed?))
+            let generation = slot.claim(slot.state(), self.member, now, end)?;
+            Some((index, generation))
         })?;
         self.next.store(index as u64 + 1, Relaxed);
         Some(id(index, generation))
     }
 
-    /// Lets a lease last for `time` from now on, or without a deadline. Any process may.
+    /// Lets a lease last for `time` from now on, or without a deadline. Any process may, and one
+    /// that dies in this call has renewed the lease or not.
     ///
     /// # Errors
     ///
-    /// [`StaleId`] if the lease has ended, or if another call renews it at this moment.
+    /// [`StaleId`] if the lease has ended, or if other calls renew it 16 times during this one.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -196,8 +196,9 @@ impl SharedLeasePool {
     /// # Ok::<(), Box<dyn core::error::Error>>(())
     /// ```
     pub fn renew(&self, id: LeaseId, time: Option<Duration>) -> Result<(), StaleId> {
-        let now = nanos_now();
-        let is_renewed = |slot: &Slot, generation| slot.renew(generation, now, deadline(now, time));
+        let now = time_now();
+        let (now, end) = (in_millis(now), end(now, time));
+        let is_renewed = |slot: &Slot, generation| slot.renew(generation, now, end);
         self.slot(id, is_renewed)
     }
 
@@ -206,7 +207,7 @@ impl SharedLeasePool {
     ///
     /// # Errors
     ///
-    /// [`StaleId`] if the lease has ended, or if another call renews it at this moment.
+    /// [`StaleId`] if the lease has ended, or if another call adopts it at this moment.
     ///
     /// ```
     /// # use portcullis_shm::SharedFile;
@@ -224,7 +225,7 @@ impl SharedLeasePool {
     /// # Ok::<(), Box<dyn core::error::Error>>(())
     /// ```
     pub fn adopt(&self, id: LeaseId) -> Result<(), StaleId> {
-        let now = nanos_now();
+        let now = in_millis(time_now());
         let is_adopted = |slot: &Slot, generation| slot.adopt(generation, now, self.member);
         self.slot(id, is_adopted)
     }
@@ -271,8 +272,8 @@ impl SharedLeasePool {
     /// ```
     #[must_use]
     pub fn is_held(&self, id: LeaseId) -> bool {
-        let now = nanos_now();
-        let is_held = |slot: &Slot, generation| slot.holds(slot.state(), generation, now);
+        let now = in_millis(time_now());
+        let is_held = |slot: &Slot, generation| slot.holds(generation, now);
         self.slot(id, is_held).is_ok()
     }
 
@@ -291,7 +292,7 @@ impl SharedLeasePool {
     /// ```
     #[must_use]
     pub fn leases(&self) -> usize {
-        let now = nanos_now();
+        let now = in_millis(time_now());
         let held = self.slots.slots().iter().filter(|slot| {
             let state = slot.state();
             !state.is_free() && !slot.is_past(state, now)
@@ -304,7 +305,8 @@ impl SharedLeasePool {
     ///
     /// # Cost
     ///
-    /// Reads all leases, and makes one system call for each process that holds one.
+    /// Reads all leases, and makes one system call for each process that holds one, and one for
+    /// each lease of a dead one.
     ///
     /// ```
     /// # use portcullis_shm::SharedFile;
@@ -317,23 +319,17 @@ impl SharedLeasePool {
     /// # Ok::<(), Box<dyn core::error::Error>>(())
     /// ```
     pub fn recover(&self) -> usize {
-        self.recover_at(nanos_now())
+        self.recover_at(in_millis(time_now()))
     }
 
     fn recover_at(&self, now: u64) -> usize {
         self.look_at.store(now.saturating_add(LOOK_EVERY), Relaxed);
-        // Each member is looked up once.
-        let mut is_alive = [None; MEMBERS];
-        is_alive[self.member] = Some(true);
+        let is_alive = |member| member::is_alive(self.slots.file(), member);
+        let mut deaths = Deaths::new(self.member, is_alive);
         let freed = self.slots.slots().iter().filter(|slot| {
             let state = slot.state();
-            let is_dead = |is_alive: &mut [Option<bool>; MEMBERS]| {
-                let member = state.member();
-                !*is_alive[member]
-                    .get_or_insert_with(|| member::is_alive(self.slots.file(), member))
-            };
-            let is_over = slot.is_past(state, now) || !state.is_free() && is_dead(&mut is_alive);
-            is_over && slot.free(state)
+            let mut is_dead = || !state.is_free() && deaths.is_dead(state.member());
+            slot.free_past(state, now) || is_dead() && slot.free(state)
         });
         freed.count()
     }
@@ -365,14 +361,21 @@ fn id(index: usize, generation: u32) -> LeaseId {
     LeaseId::from_bits(u64::from(generation) << SLOT_BITS | index as u64)
 }
 
-fn nanos_now() -> u64 {
-    MonotonicClock::new().now().as_nanos()
+fn time_now() -> Timestamp {
+    MonotonicClock::new().now()
 }
 
-fn deadline(now: u64, time: Option<Duration>) -> u64 {
+/// The time in milliseconds, rounded down.
+const fn in_millis(now: Timestamp) -> u64 {
+    now.as_nanos() / 1_000_000
+}
+
+/// The end of a lease that lasts for a time, in milliseconds, rounded up.
+fn end(now: Timestamp, time: Option<Duration>) -> u64 {
     time.map_or(NEVER, |time| {
         let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        now.saturating_add(nanos).min(NEVER - 1)
+        let nanos = now.as_nanos().saturating_add(nanos);
+        nanos.div_ceil(1_000_000).min(NEVER - 1)
     })
 }
 

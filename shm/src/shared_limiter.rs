@@ -3,22 +3,20 @@
 
 use core::fmt::{self, Debug};
 use core::time::Duration;
-use std::thread;
-use std::time::Instant;
 
 use portcullis_core::{
     Attached, Clock, Composable, Denied, Detach, Detail, FixedWindow, FixedWindowBuilder, Idle,
     Interval, Lease, Limiter, LimiterId, MonotonicClock, NativeWord, Plan, QueueLimiter, Rate,
-    Receipt, Refund, Replenishing, Retry, SettingsError, Timestamp, TokenBucket,
+    Receipt, Refund, Replenishing, Retry, SettingsError, StateWord, Timestamp, TokenBucket,
     TokenBucketBuilder, Waiting,
 };
 
 use crate::error::OpenError;
-use crate::following::{self, Following, Undecided, Version as _};
+use crate::following::{self, Following, Patience, Undecided, Version as _};
 use crate::header::{Kind, fnv};
 use crate::mapping::{MappedVersion, MappedVersions, VERSIONS};
 use crate::member::ChangeLock;
-use crate::shared_file::{Contents, PATIENCE, SharedFile};
+use crate::shared_file::{Contents, SharedFile};
 use crate::versions::{self, Newest, Settings, Version, WORDS};
 use sealed::Described;
 
@@ -234,10 +232,13 @@ pub(crate) fn fingerprint(rules: &impl Debug) -> u64 {
     fnv(format!("{rules:?}").as_bytes())
 }
 
-/// The rules that these settings give, and their text. `None` if no limiter wrote them.
-fn rules_of<L: Shareable>(
+/// The rules and the first state of a limiter.
+type Parts<L> = (<L as Detach>::Rules, StateWord);
+
+/// The limiter that these settings give, and its text. `None` if no limiter wrote them.
+fn parts_of<L: Shareable>(
     settings: &Settings,
-) -> Option<Result<(L::Rules, String), SettingsError>> {
+) -> Option<Result<(Parts<L>, String), SettingsError>> {
     let mut declared = L::with_words(&settings.words, 0).enumerate();
     let (nth, described) = declared.find_map(|(nth, limiter)| {
         let limiter = limiter.ok()?;
@@ -246,12 +247,13 @@ fn rules_of<L: Shareable>(
         (fingerprint(&rules) == settings.fingerprint).then_some((nth, described))
     })?;
     let limiter = L::with_words(&settings.words, settings.room).nth(nth)?;
-    Some(limiter.map(|limiter| (limiter.detach().0, described)))
+    Some(limiter.map(|limiter| (limiter.detach(), described)))
 }
 
 /// The rules that these settings give, and their text, if a limiter wrote them and they fit.
 fn limiter_of<L: Shareable>(settings: &Settings) -> Option<(L::Rules, String)> {
-    rules_of::<L>(settings)?.ok()
+    let ((rules, _), described) = parts_of::<L>(settings)?.ok()?;
+    Some((rules, described))
 }
 
 /// The text of the settings in the words of a file.
@@ -273,7 +275,8 @@ impl SharedFile {
     /// [`Keyed::move_to`](portcullis_core::Keyed::move_to), whose other rules apply. So the bound
     /// over a time with changes is that of the largest settings. Requests that are under way
     /// during a change may be denied with [`Denied::Refused`], and permits that they had taken
-    /// return by time. A process that dies in the middle of a change leaves it to the others.
+    /// return by time. A process that dies or is stopped in the middle of a change leaves it to the
+    /// others; while it is stopped, they cannot begin another one ([`OpenError::Busy`]).
     ///
     /// # Errors
     ///
@@ -318,21 +321,24 @@ impl SharedFile {
         };
         let (mapping, _) = self.open(&contents)?;
         let versions = MappedVersions::new(mapping);
-        let until = Instant::now() + PATIENCE;
+        let mut patience = Patience::new();
         loop {
             let damaged = || OpenError::Damaged {
                 path: self.path().to_owned(),
                 what: "its settings are those of no limiter",
             };
-            let found = match versions::newest(versions.all()) {
-                Newest::InForce(number) => Known::<L>::read(&versions, number, Timestamp::ZERO),
+            let number = match versions::newest(versions.all()) {
+                Newest::InForce(number) => number,
                 Newest::Changing(before) => {
-                    complete::<L>(&versions, before);
-                    None
+                    if !complete::<L>(&versions, before) {
+                        return Err(damaged());
+                    }
+                    patience.wait(self)?;
+                    continue;
                 }
                 Newest::Damaged => return Err(damaged()),
             };
-            match found {
+            match Known::<L>::read(&versions, number, Timestamp::ZERO) {
                 // Settings with the same rules may differ in their words: defaults.
                 Some(known) if known.settings.fingerprint == fingerprint => {
                     return Ok(SharedLimiter {
@@ -343,7 +349,9 @@ impl SharedFile {
                 Some(known) if self.changing && is_readable => {
                     // What is in use under any settings before can be counted.
                     let room = room.max(known.room);
-                    self.change(&versions, &known, &Settings { room, ..settings })?;
+                    if !self.change(&versions, &known, &Settings { room, ..settings })? {
+                        patience.wait(self)?;
+                    }
                 }
                 Some(known) => {
                     let (_, found) = limiter_of::<L>(&known.settings).ok_or_else(damaged)?;
@@ -353,51 +361,56 @@ impl SharedFile {
                         wanted: described,
                     });
                 }
-                None if Instant::now() > until => return Err(damaged()),
-                None => {}
+                None if versions.numbered(number).get().is_in_force(number) => {
+                    return Err(damaged());
+                }
+                None => patience.wait(self)?,
             }
-            if Instant::now() > until {
-                return Err(self.busy());
-            }
-            thread::sleep(Duration::from_micros(100));
         }
     }
 
-    /// Changes from the version `known` to other settings, if no other process is changing them.
+    /// Changes from the version `known` to other settings. Returns `false` if another process is
+    /// changing them.
     fn change<L: Shareable>(
         &self,
         versions: &MappedVersions,
         known: &Known<L>,
         settings: &Settings,
-    ) -> Result<(), OpenError> {
+    ) -> Result<bool, OpenError> {
         let lock = ChangeLock::take(versions.own_file());
         let Some(_lock) = lock.map_err(|error| self.failed("lock a part of it", error))? else {
-            return Ok(());
+            return Ok(false);
         };
         // Another process may have changed them before.
         if versions::newest(versions.all()) != Newest::InForce(known.number) {
-            return Ok(());
+            return Ok(false);
         }
-        let Some(rules) = rules_of::<L>(settings) else {
-            return Ok(());
+        // Once for the version, and once as an unused limiter.
+        let parts = [(); 2].map(|()| parts_of::<L>(settings));
+        let [Some(parts), Some(others)] = parts else {
+            return Ok(false);
         };
-        let (rules, _) = rules?;
-        let next = versions.numbered(known.number + 1);
+        let (((rules, _), _), ((others, word), _)) = (parts?, others?);
+        let to = Attached::new(rules, versions.numbered(known.number + 1));
+        let unused = Attached::new(others, &word);
+        let next = to.place().get();
         let now = MonotonicClock::new().now();
+        let clear = || {
+            let state: &StateWord = next.as_ref();
+            // A decision that was stopped may still change it.
+            (0..64).any(|_| unused.move_to_at(now, &to, state.get()));
+        };
         let times = (now.as_nanos() / 1_000_000, AGE);
-        if !next
-            .get()
-            .supersede(known.version(), known.number, settings, times)
-        {
+        if !next.supersede(known.version(), known.number, settings, times, clear) {
             return Err(OpenError::Changes {
                 path: self.path().to_owned(),
                 most: VERSIONS - 1,
             });
         }
-        let to = Attached::new(rules, versions.numbered(known.number + 1));
-        next.get()
-            .complete(known.number, || known.attached.move_to_at(now, &to));
-        Ok(())
+        next.complete(known.number, |instead_of| {
+            known.attached.move_to_at(now, &to, instead_of);
+        });
+        Ok(true)
     }
 }
 
@@ -456,24 +469,27 @@ impl<L: Shareable> following::Version for Known<L> {
     }
 }
 
-/// Completes a change from the version with the number `before`, if its process is dead.
-fn complete<L: Shareable>(versions: &MappedVersions, before: u64) {
-    let Ok(Some(_lock)) = ChangeLock::take(versions.own_file()) else {
-        return;
-    };
-    if versions::newest(versions.all()) != Newest::Changing(before) {
-        return;
-    }
+/// Completes a change from the version with the number `before`, whatever has become of the process
+/// that began it. Returns `false` if its settings are those of no limiter.
+fn complete<L: Shareable>(versions: &MappedVersions, before: u64) -> bool {
     let limiter = |number| {
         let version = versions.numbered(number);
         let (rules, _) = limiter_of::<L>(&version.get().settings())?;
         Some(Attached::new(rules, version))
     };
-    if let (Some(from), Some(to)) = (limiter(before), limiter(before + 1)) {
-        let now = MonotonicClock::new().now();
-        let version = to.place().get();
-        version.complete(before, || from.move_to_at(now, &to));
+    let (from, to) = (limiter(before), limiter(before + 1));
+    // The settings are those of this change, if it is still under way.
+    if versions::newest(versions.all()) != Newest::Changing(before) {
+        return true;
     }
+    let (Some(from), Some(to)) = (from, to) else {
+        return false;
+    };
+    let now = MonotonicClock::new().now();
+    to.place().get().complete(before, |instead_of| {
+        from.move_to_at(now, &to, instead_of);
+    });
+    true
 }
 
 /// A limiter whose state word lies in a file: one limiter for all processes that open it.
@@ -658,7 +674,7 @@ impl<L: Shareable> SharedLimiter<L> {
     #[cold]
     fn follow(&self) -> Result<&Known<L>, Undecided> {
         let read = |number| Known::read(&self.versions, number, MonotonicClock::new().now());
-        let complete = |before| complete::<L>(&self.versions, before);
+        let complete = |before| _ = complete::<L>(&self.versions, before);
         self.following.follow(&self.versions, read, complete)
     }
 

@@ -11,7 +11,7 @@
 //! decide how the state in a slot is read, so each version has lines of its own: those with an even
 //! number the second ones, which the first change adds to the file. A change, under a lock:
 //!
-//! 1. writes the settings of the next version, and stamps it as pending;
+//! 1. closes the lines of the next version, writes its settings, and stamps it as pending;
 //! 2. stamps the version before as superseded. From here on no version decides;
 //! 3. hands all keys over to the lines of the next version, and closes those before
 //!    ([`Keyed::hand_over_to`]);
@@ -20,13 +20,15 @@
 //! A process looks at the stamp, then at a slot, and then exchanges the slot.
 //!
 //! Invariant: a grant that counts is in the state that step 3 hands over, or was made after step 4.
-//! A grant is an exchange of a slot that it has read. If that comes before the exchange which
-//! closes the slot, step 3 reads it; otherwise it fails, because a closed slot stays closed. A
-//! first grant of a key claims a slot: step 3 waits until the claim is over.
+//! A grant ends by an exchange of a slot that it has read or claimed. If that comes before the
+//! exchange which closes the slot, step 3 reads it; otherwise it fails, because a closed slot stays
+//! closed. So no change waits for a claim.
 //!
-//! A process may be killed between any two steps, and within step 3. Before step 2 nothing has
-//! happened. After it, the next process that gets the lock does step 3 for the slots that are not
-//! closed, and step 4.
+//! A process may be killed or stopped between any two steps, and within step 3. Before step 2
+//! nothing has happened. Steps 3 and 4 need no lock: another process does them at once if it gets
+//! the lock, because the one that began is dead, and otherwise once they take longer than
+//! [`HELP_AFTER`], because that one may be stopped. A process that is stopped in step 3 and goes on
+//! later finds the slots of the next version open, and changes none.
 //!
 //! Lines are used again by the change after the next, not within a minute. So a process that stops
 //! for less than that between its look at the stamp and its exchange meets no state of later
@@ -40,7 +42,6 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
-use std::time::Instant;
 
 use portcullis_core::{
     Clock, Clocked, ClockedKey, FixedWindow, FixedWindowRules, IntoRules, Keyed, KeyedRules, Line,
@@ -50,11 +51,11 @@ use portcullis_core::{
 
 use crate::error::OpenError;
 use crate::fault;
-use crate::following::{self, Following, Version as _};
+use crate::following::{self, Following, Patience, Version as _};
 use crate::header::{HEADER, Kind};
 use crate::mapping::{END, END_BYTES, MappedLines, MappedVersions, Mapping, VERSIONS};
 use crate::member::ChangeLock;
-use crate::shared_file::{Contents, PATIENCE, SharedFile};
+use crate::shared_file::{Contents, SharedFile};
 use crate::shared_limiter::sealed::Described;
 use crate::shared_limiter::{AGE, Shareable, fingerprint};
 use crate::versions::{self, Newest, Settings, Version};
@@ -62,6 +63,9 @@ use crate::versions::{self, Newest, Settings, Version};
 /// How long a slot must have been idle before another key may have it. Processes are stopped for
 /// longer than threads are paused.
 const STALENESS: Duration = Duration::from_secs(10);
+
+/// How long after the beginning of a change, in milliseconds, others help the process that began it.
+const HELP_AFTER: u64 = 500;
 
 /// The most claims that a process watches at once. More are pending only in a damaged file.
 const MOST_PENDING: usize = 4096;
@@ -79,7 +83,8 @@ impl SharedFile {
     /// over a time with changes is that of the largest settings. While the keys move, less than
     /// a second for a million keys, all requests are denied with
     /// [`Denied::Crowded`](portcullis_core::Denied::Crowded). A process that dies in the middle of
-    /// a change leaves it to the others; one that is stopped then makes them wait.
+    /// a change leaves it to the others, and one that is stopped does so after half a second; while
+    /// it is stopped, they cannot begin another one ([`OpenError::Busy`]).
     ///
     /// # Errors
     ///
@@ -138,24 +143,28 @@ impl SharedFile {
             lines,
             seed: header.seed,
             second: OnceLock::new(),
+            helping: Mutex::new(()),
             rules: rules_of::<L, R>,
         };
-        let until = Instant::now() + PATIENCE;
+        let mut patience = Patience::new();
+        let versions = &areas.versions;
         loop {
             let damaged = || OpenError::Damaged {
                 path: self.path().to_owned(),
                 what: "its settings are those of no limiter",
             };
-            let versions = &areas.versions;
-            let found = match versions::newest(versions.all()) {
-                Newest::InForce(number) => areas.known(number),
+            let number = match versions::newest(versions.all()) {
+                Newest::InForce(number) => number,
                 Newest::Changing(before) => {
-                    areas.complete(before);
-                    None
+                    if !areas.complete(before) {
+                        return Err(damaged());
+                    }
+                    patience.wait(self)?;
+                    continue;
                 }
                 Newest::Damaged => return Err(damaged()),
             };
-            match found {
+            match areas.known(number) {
                 Some(known) if known.settings.fingerprint == settings.fingerprint => {
                     return Ok(SharedTable {
                         following: Following::new(known),
@@ -166,7 +175,9 @@ impl SharedFile {
                 // What another process reads must be these rules.
                 Some(known) if self.changing && rules_of::<L, R>(&settings).is_some() => {
                     let room = room.max(known.room);
-                    areas.change(&known, &Settings { room, ..settings })?;
+                    if !areas.change(&known, &Settings { room, ..settings })? {
+                        patience.wait(self)?;
+                    }
                 }
                 Some(known) => {
                     return Err(OpenError::OtherSettings {
@@ -175,13 +186,11 @@ impl SharedFile {
                         wanted: described,
                     });
                 }
-                None if Instant::now() > until => return Err(damaged()),
-                None => {}
+                None if versions.numbered(number).get().is_in_force(number) => {
+                    return Err(damaged());
+                }
+                None => patience.wait(self)?,
             }
-            if Instant::now() > until {
-                return Err(self.busy());
-            }
-            thread::sleep(Duration::from_micros(100));
         }
     }
 }
@@ -261,6 +270,8 @@ struct Areas<R> {
     seed: [u64; 2],
     /// The mapping with the second lines, once the file has them.
     second: OnceLock<Arc<Mapping>>,
+    /// Held by the thread of this process that completes a change of another one.
+    helping: Mutex<()>,
     rules: Reads<R>,
 }
 
@@ -276,7 +287,9 @@ impl<R: MovableRules> Areas<R> {
         let seed = Seed::new();
         // It is new, so nothing has set it.
         let _set = seed.set(self.seed);
-        let table = Keyed::new(rules, self.lines(number)?, seed).with_staleness(STALENESS);
+        let table = Keyed::new(rules, self.lines(number)?, seed)
+            .with_staleness(STALENESS)
+            .with_revocable_claims();
         Some(Known {
             table: Clocked::new(table, MonotonicClock::new()),
             settings,
@@ -316,65 +329,74 @@ impl<R: MovableRules> Areas<R> {
         lines.saturating_add((HEADER + LINES_AT + GAP) as u64 + END_BYTES)
     }
 
-    /// Changes to other settings from the version `known`, if no other process is changing them.
-    fn change(&self, known: &Known<R>, settings: &Settings) -> Result<(), OpenError> {
+    /// Changes to other settings from the version `known`. Returns `false` if another process is
+    /// changing them.
+    fn change(&self, known: &Known<R>, settings: &Settings) -> Result<bool, OpenError> {
         Mapping::check_size(self.whole())?;
         let failed = |tried| move |error| self.file.failed(tried, error);
         let lock =
             ChangeLock::take(self.versions.own_file()).map_err(failed("lock a part of it"))?;
         let Some(_lock) = lock else {
-            return Ok(());
+            return Ok(false);
         };
         let number = known.number();
         // Another process may have changed them before.
         if versions::newest(self.versions.all()) != Newest::InForce(number) {
-            return Ok(());
+            return Ok(false);
         }
         let Some(rules) = (self.rules)(settings) else {
-            return Ok(());
+            return Ok(false);
         };
         rules?;
-        let millis = MonotonicClock::new().now().as_nanos() / 1_000_000;
+        let millis = || MonotonicClock::new().now().as_nanos() / 1_000_000;
         // The next version has the lines of the one before.
         let former = self.versions.numbered(number.saturating_sub(1));
-        let is_recent = former.get().age(millis).is_some_and(|age| age < AGE);
-        extend(self.versions.file(), self.whole()).map_err(failed("extend it"))?;
-        if self.lines(number + 1).is_none() {
-            return Err(OpenError::TooMany { most: fault::MOST });
+        let too_often = || OpenError::Changes {
+            path: self.file.path().to_owned(),
+            most: 1,
+        };
+        if former.get().age(millis()).is_some_and(|age| age < AGE) {
+            return Err(too_often());
         }
+        extend(self.versions.file(), self.whole()).map_err(failed("extend it"))?;
+        let Some(lines) = self.lines(number + 1) else {
+            return Err(OpenError::TooMany { most: fault::MOST });
+        };
+        lines.all().iter().for_each(Line::close);
         let (before, next) = (
             self.versions.numbered(number),
             self.versions.numbered(number + 1),
         );
-        let is_begun = !is_recent
-            && next
-                .get()
-                .supersede(before.get(), number, settings, (millis, AGE));
+        let is_begun = next
+            .get()
+            .supersede(before.get(), number, settings, (millis(), AGE), || ());
         if !is_begun {
-            return Err(OpenError::Changes {
-                path: self.file.path().to_owned(),
-                most: 1,
-            });
+            return Err(too_often());
         }
-        while !self.hand_over(number) {
+        while self.hand_over(number) == HandOver::KeptWritten {
             thread::sleep(Duration::from_millis(1));
         }
-        Ok(())
+        Ok(true)
     }
 
-    /// Completes a change from the version with the number `before`, if its process is dead.
-    fn complete(&self, before: u64) {
-        let Ok(Some(_lock)) = ChangeLock::take(self.versions.own_file()) else {
-            return;
-        };
-        if versions::newest(self.versions.all()) == Newest::Changing(before) {
-            self.hand_over(before);
+    /// Completes a change from the version with the number `before`, if its process is dead, or has
+    /// been at it for long. Returns `false` if its settings are those of no limiter.
+    fn complete(&self, before: u64) -> bool {
+        let is_dead = matches!(ChangeLock::take(self.versions.own_file()), Ok(Some(_)));
+        let millis = MonotonicClock::new().now().as_nanos() / 1_000_000;
+        let age = self.versions.numbered(before).get().age(millis);
+        if !is_dead && age.is_some_and(|age| age < HELP_AFTER) {
+            return true;
         }
+        // One thread: the others deny meanwhile.
+        let Ok(_helping) = self.helping.try_lock() else {
+            return true;
+        };
+        self.hand_over(before) != HandOver::Unreadable
     }
 
-    /// Steps 3 and 4 of a change. The caller has the lock. Returns `false` if a claim is under way
-    /// that may still be over soon.
-    fn hand_over(&self, number: u64) -> bool {
+    /// Steps 3 and 4 of a change. Any number of threads and processes may call it at once.
+    fn hand_over(&self, number: u64) -> HandOver {
         let now = MonotonicClock::new().now();
         let keyed = |number| {
             let settings = self.versions.numbered(number).get().settings();
@@ -382,27 +404,37 @@ impl<R: MovableRules> Areas<R> {
             let lines = self.lines(number)?;
             Some((rules, lines))
         };
-        let (Some((old, from)), Some((new, to))) = (keyed(number), keyed(number + 1)) else {
-            // Damaged: no version is in force.
-            return true;
+        let (from, to) = (keyed(number), keyed(number + 1));
+        // The settings are those of this change, if it is still under way.
+        if versions::newest(self.versions.all()) != Newest::Changing(number) {
+            return HandOver::Done;
+        }
+        let (Some((old, from)), Some((new, to))) = (from, to) else {
+            return HandOver::Unreadable;
         };
+        let to = Keyed::new(new, to.all(), Seed::new());
+        let left = Keyed::new(old, from.all(), Seed::new()).hand_over_to(&to, now);
         let before = self.versions.numbered(number);
         let age = before.get().age(now.as_nanos() / 1_000_000);
-        // A claim takes less than a microsecond: see `recover`.
-        let are_dead = age.is_none_or(|age| u128::from(age) >= STALENESS.as_millis());
-        let left = Keyed::new(old, from.all(), Seed::new()).hand_over_to(
-            &Keyed::new(new, to.all(), Seed::new()),
-            now,
-            are_dead,
-        );
-        // A slot that a hostile process keeps writing is left behind.
-        if left > 0 && !are_dead {
-            return false;
+        // A slot that a hostile process keeps writing is left behind after a while.
+        if left > 0 && age.is_some_and(|age| u128::from(age) < STALENESS.as_millis()) {
+            return HandOver::KeptWritten;
         }
         let next = self.versions.numbered(number + 1);
-        next.get().complete(number, || ());
-        true
+        next.get().complete(number, |_| ());
+        HandOver::Done
     }
+}
+
+/// What has become of a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum HandOver {
+    /// The next version is in force.
+    Done,
+    /// A hostile process keeps writing a slot.
+    KeptWritten,
+    /// The settings are those of no limiter.
+    Unreadable,
 }
 
 /// Makes the file longer, with zeros that are written, so that no page is missing later, and with
@@ -468,7 +500,7 @@ impl<R: MovableRules> SharedTable<R> {
     fn follow(&self) -> &Known<R> {
         let areas = &self.areas;
         let read = |number| areas.known(number);
-        let complete = |before| areas.complete(before);
+        let complete = |before| _ = areas.complete(before);
         let followed = self.following.follow(&areas.versions, read, complete);
         followed.unwrap_or_else(|_| self.following.get())
     }
@@ -524,7 +556,7 @@ impl<R: MovableRules> SharedTable<R> {
     ///
     /// A claim takes less than a microsecond. If a claim is pending at each call for 10 s, its
     /// process is taken for dead. If it was only stopped, in the middle of that microsecond, and
-    /// goes on, a key may be granted more than its limit once.
+    /// goes on, its claim fails, and it tries again.
     ///
     /// # Cost
     ///

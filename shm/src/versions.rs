@@ -15,26 +15,37 @@
 //!
 //! *Change*, from number `n` to `n + 1`, under a lock:
 //!
-//! 1. writes the settings of `n + 1`, and stamps it as pending;
+//! 1. makes the state of `n + 1` that of an unused limiter, writes its settings, and stamps it as
+//!    pending;
 //! 2. stamps `n` as superseded;
-//! 3. reads the state of `n` by a read-modify-write, and writes it, converted, as that of `n + 1`;
+//! 3. reads the state of `n` by a read-modify-write, and exchanges that of `n + 1` for it, converted;
 //! 4. stamps `n + 1` as in force.
+//!
+//! *Complete.* Steps 3 and 4 need no lock: any process that finds no version in force does them, and
+//! several may at once. Each reads the state of `n + 1`, then finds by a read-modify-write of the
+//! stamp that the version is still pending, and then exchanges the state that it has read.
 //!
 //! Invariant: a decision that counts is in the state that step 3 reads, or was made after step 4.
 //! An exchange that comes before step 3 in the order of the state word is in what that step reads.
 //! One that comes after it sees step 2, because that step's read-modify-write releases.
 //!
-//! A process may be killed between any two steps. Before step 2 nothing has happened. After it,
-//! another process that gets the lock repeats steps 3 and 4: no decision counts in between, and
-//! those that do not count can only have made the state of `n` fuller.
+//! Invariant: once a decision by `n + 1` has changed its state, step 3 does not. A process that does
+//! step 3 has read the state before step 4, because its look at the stamp comes before step 4 in the
+//! order of the stamp. So it has read the unused state, or what another process has moved. A state
+//! in which more is in use is never one of these again, unless refunds undo all that was granted.
+//!
+//! A process may be killed or stopped between any two steps. Before step 2 nothing has happened.
+//! After it, another process completes the change: no decision counts in between, and those that do
+//! not count can only have made the state of `n` fuller. A process that is stopped before step 3
+//! keeps the lock: the settings do not change again before it goes on or is dead.
 //!
 //! A version is used again after as many changes as there are versions, and not within a minute. So
-//! a process that stops in the middle of a decision for less than a minute does not meet the state
-//! of later settings.
+//! a process that stops in the middle of a decision, or of completing a change, for less than a
+//! minute does not meet the state of later settings.
 
 use portcullis_core::StateWord;
 
-use crate::sync::Ordering::{Acquire, Relaxed, Release};
+use crate::sync::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use crate::sync::{AtomicU64, fence};
 
 /// The number of words for settings.
@@ -209,20 +220,23 @@ impl Version {
     }
 
     /// Steps 1 and 2 of a change to this version from `before`, which is in force and has the
-    /// number `number`. The caller has the lock. `millis` is the present time. Returns `false`, and
-    /// changes nothing, if this version was superseded less than `age` milliseconds ago.
+    /// number `number`. The caller has the lock. `millis` is the present time. `clear` makes the
+    /// state that of an unused limiter. Returns `false`, and changes nothing, if this version was
+    /// superseded less than `age` milliseconds ago.
     pub fn supersede(
         &self,
         before: &Self,
         number: u64,
         settings: &Settings,
         (millis, age): (u64, u64),
+        clear: impl FnOnce(),
     ) -> bool {
         if self.age(millis).is_some_and(|since| since < age) {
             return false;
         }
-        // Not the stamp of another number while the settings are written.
+        // Not the stamp of another number while the state and the settings are written.
         self.stamp.store(0, Relaxed);
+        clear();
         for (word, setting) in self.settings.iter().zip(settings.words) {
             word.store(setting, Release);
         }
@@ -244,14 +258,24 @@ impl Version {
         age.filter(|_| is_superseded)
     }
 
-    /// Steps 3 and 4 of a change to this version from number `number`. The caller has the lock, and
-    /// has seen that the version before is superseded. `move_state` moves the state of that version
-    /// to this one, by [`Attached::move_to_at`](portcullis_core::Attached::move_to_at).
-    pub fn complete(&self, number: u64, move_state: impl FnOnce()) {
-        move_state();
+    /// Steps 3 and 4 of a change to this version from number `number`, if it is pending. Any process
+    /// may do them that has seen that the version before is superseded. `move_state` moves the state
+    /// of that version to this one, instead of the bits that it is passed, by
+    /// [`Attached::move_to_at`](portcullis_core::Attached::move_to_at).
+    pub fn complete(&self, number: u64, move_state: impl FnOnce(u64)) {
+        let (pending, in_force) = (stamp(number + 1, PENDING), stamp(number + 1, IN_FORCE));
+        let instead_of = self.state.get();
+        // Acquire and release: whoever decides by this version has acquired the exchange below,
+        // which reads from this write. So the state was read before any decision.
+        if self.stamp.fetch_add(0, AcqRel) != pending {
+            return;
+        }
+        move_state(instead_of);
         // Release: pairs with the loads of `newest`. A process that decides by this version meets
-        // the state.
-        self.stamp.store(stamp(number + 1, IN_FORCE), Release);
+        // the state. Acquire: as above.
+        let _others_have = self
+            .stamp
+            .compare_exchange(pending, in_force, AcqRel, Relaxed);
     }
 
     /// A version that is in force and has the number 1, and one that was never used.
@@ -314,8 +338,8 @@ mod tests {
                 for number in 1.. {
                     let (before, next) =
                         (numbered(&versions, number), numbered(&versions, number + 1));
-                    assert!(next.supersede(before, number, &settings, (0, 0)));
-                    next.complete(number, || ());
+                    assert!(next.supersede(before, number, &settings, (0, 0), || ()));
+                    next.complete(number, |_| ());
                     if is_over.load(Relaxed) {
                         break;
                     }

@@ -3,6 +3,8 @@
 mod support;
 #[path = "support/fork.rs"]
 mod support_fork;
+#[path = "support/change_lock.rs"]
+mod support_change_lock;
 
 use core::time::Duration;
 use std::fs::OpenOptions;
@@ -258,6 +260,24 @@ fn processes_that_have_dropped_their_privileges_complete_a_change() {
         killed_after(2, &folder);
         process.tell(with);
         assert_eq!(process.finish("completed").len(), 1);
+    }
+}
+
+#[test]
+fn a_change_whose_process_is_stopped_is_completed_by_others() {
+    for step in 2..=3 {
+        let folder = Folder::new(&format!("stopped-{step}"));
+        let file = folder.file("limit");
+        let old = file.limiter(bucket(20)).unwrap();
+        assert!(old.try_acquire(12).is_ok());
+        killed_after(step, &folder);
+        // It is alive.
+        let _stopped = support_change_lock::hold(&folder.path("limit"));
+        let joined = file.limiter(bucket(30)).unwrap();
+        assert_eq!(joined.available_at(now()), 18, "step {step}");
+        assert!(old.try_acquire(18).is_ok() && joined.try_acquire(1).is_err());
+        let refused = file.changing().limiter(bucket(40)).unwrap_err();
+        assert!(matches!(refused, OpenError::Busy { .. }), "{refused}");
     }
 }
 

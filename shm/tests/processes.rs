@@ -42,6 +42,9 @@ fn child() {
         ["write", file, time] => write_nonsense(Path::new(file), time.parse().unwrap()),
         ["outlive", file, other] => outlive(&SharedFile::at(file), &SharedFile::at(other)),
         ["fault", file, foreign] => fault(&SharedFile::at(file), Path::new(foreign)),
+        ["step", word, points] => {
+            support_steps::run(&Folder::new("stepped"), word, points.parse().unwrap());
+        }
         [] => {}
         _ => panic!("{role:?}"),
     }
@@ -555,8 +558,33 @@ fn a_fault_in_another_mapping_ends_the_process_as_before() {
     assert_eq!(child.status().signal(), Some(libc::SIGBUS));
 }
 
+fn stepped(word: &str, points: usize) {
+    // In a process with one thread: its forks do what the operations need.
+    let stepped = Process::start(&["step", word, &points.to_string()]);
+    for line in stepped.finish("stepped") {
+        println!("{line}");
+    }
+}
+
+#[test]
+fn whatever_the_instruction_at_which_a_process_is_killed_or_overtaken_nothing_is_lost() {
+    for word in ["recover", "take_over", "renew", "first_grant"] {
+        stepped(word, 6);
+    }
+}
+
+#[test]
+#[ignore = "some minutes"]
+fn whatever_the_instruction_at_which_a_process_is_killed_or_overtaken_for_long() {
+    stepped("", 100);
+}
+
 #[path = "support/header.rs"]
 mod support_header;
+#[path = "support/stepped.rs"]
+mod support_stepped;
+#[path = "support/steps.rs"]
+mod support_steps;
 
 #[path = "support/fault.rs"]
 mod support_fault;

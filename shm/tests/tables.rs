@@ -1,14 +1,17 @@
 //! Tables in files: what processes agree on, and what a process that is killed leaves.
 
 mod support;
+#[path = "support/change_lock.rs"]
+mod support_change_lock;
 
 use core::time::Duration;
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::time::Instant;
 
-use portcullis_core::{Denied, FixedWindow, Rate, Timestamp, TokenBucket};
-use portcullis_shm::OpenError;
+use portcullis_core::{Denied, FixedWindow, Rate, Timestamp, TokenBucket, TokenBucketRules};
+use portcullis_shm::{OpenError, SharedTable};
 use support::{Folder, now};
 
 fn bucket() -> TokenBucket {
@@ -257,12 +260,14 @@ fn a_change_of_a_table_whose_process_was_killed_is_completed_by_others() {
         let after = std::fs::read(&path).unwrap();
         let area = |nth: usize| 8192 + nth * (lines as usize * 64 + 64);
         let mut killed = after.clone();
-        // The slots of the first area that were not closed yet, and stale ones of the second.
+        // The slots of the first area that were not closed yet, and those of the second before.
         let from = area(0) + 8 * closed.unwrap_or(0) as usize;
         killed[from..area(1) - 64].copy_from_slice(&before[from..area(1) - 64]);
         let end = killed.len() - 8;
         let to = area(1) + 8 * closed.unwrap_or(0) as usize;
-        killed[to..end].fill(0xa5);
+        for word in killed[to..end].chunks_exact_mut(8) {
+            word.copy_from_slice(&CLOSED.to_ne_bytes());
+        }
         let stamps = match closed {
             None => [(1_u64, 2_u64), (2, 1)],
             Some(_) => [(1, 3), (2, 1)],
@@ -288,52 +293,98 @@ fn a_change_of_a_table_whose_process_was_killed_is_completed_by_others() {
 }
 
 #[test]
-fn a_claim_that_is_under_way_delays_a_change() {
+fn a_claim_whose_process_was_killed_delays_no_change() {
     let folder = Folder::new("table-claim");
     let file = folder.file("users");
     let users = file.table(bucket(), 100).unwrap();
     let _ = users.key("alice").try_acquire(20).unwrap();
-    let path = folder.path("users");
-    let held = std::fs::read(&path).unwrap().split_off(LINES_AT as usize);
-    assert_eq!(leave_claimed(&path), 1);
-    std::thread::scope(|scope| {
-        let change = scope.spawn(|| {
-            let changed = TokenBucket::new(Rate::ZERO, 30);
-            file.clone().changing().table(changed, 100).map(drop)
-        });
-        std::thread::sleep(Duration::from_millis(200));
-        assert!(!change.is_finished());
-        assert!(users.key("bob").try_acquire(1).is_err());
-        // The claim ends.
-        let opened = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .open(&path)
-            .unwrap();
-        let size = opened.metadata().unwrap().len();
-        for at in (LINES_AT..size).step_by(8) {
-            let mut word = [0; 8];
-            opened.read_exact_at(&mut word, at).unwrap();
-            let word = u64::from_ne_bytes(word);
-            if word != 0 && word >> 20 == 0 {
-                // With the state that it had.
-                opened
-                    .write_all_at(&held_word(&held, word).to_ne_bytes(), at)
-                    .unwrap();
-                break;
-            }
-        }
-        change.join().unwrap().unwrap();
-    });
-    assert_eq!(users.key("alice").available(), 10);
-    assert_eq!(users.key("bob").available(), 30);
+    assert_eq!(leave_claimed(&folder.path("users")), 1);
+    let _ = users.key("bob").try_acquire(5).unwrap();
+    let begun = Instant::now();
+    let changed = TokenBucket::new(Rate::ZERO, 30);
+    let new = file.changing().table(changed, 100).unwrap();
+    assert!(
+        begun.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        begun.elapsed()
+    );
+    assert_eq!(users.key("bob").available(), 25);
+    // What was claimed was not granted.
+    assert!(new.key("alice").try_acquire(30).is_ok());
+    assert_eq!(new.recover(), 0);
 }
 
-/// The word among `words` whose tag is `tag`.
-fn held_word(words: &[u8], tag: u64) -> u64 {
-    let words = words.chunks_exact(8);
-    let mut words = words.map(|word| u64::from_ne_bytes(word.try_into().unwrap()));
-    words.find(|word| word & 0xf_ffff == tag).unwrap()
+/// A file in which a process has begun to change a table, and has handed half of the keys over.
+fn change_begun(folder: &Folder) -> SharedTable<TokenBucketRules> {
+    let lines = portcullis_core::Line::count_for_keys(100) as u64;
+    let file = folder.file("users");
+    let bucket = |burst| TokenBucket::new(Rate::ZERO, burst);
+    let old = file.table(bucket(20), 100).unwrap();
+    for key in 0..100 {
+        assert!(old.key(&key).try_acquire(12).is_ok());
+    }
+    let path = folder.path("users");
+    let before = std::fs::read(&path).unwrap();
+    drop(file.changing().table(bucket(30), 100).unwrap());
+    let after = std::fs::read(&path).unwrap();
+    let area = |nth: u64| LINES_AT + nth * lines * 64;
+    let opened = OpenOptions::new().write(true).open(&path).unwrap();
+    let half = area(0) + 32 * lines;
+    let left = &before[half as usize..area(1) as usize];
+    opened.write_all_at(left, half).unwrap();
+    // The other half was not reached: its slots are closed.
+    for at in (half + 64 * lines..area(2)).step_by(8) {
+        opened.write_all_at(&CLOSED.to_ne_bytes(), at).unwrap();
+    }
+    assert_eq!(after.len() as u64, area(2));
+    for (number, stage) in [(1_u64, 3_u64), (2, 1)] {
+        write(&path, 128 * number + 8, number << 2 | stage);
+    }
+    old
+}
+
+/// The word of a closed slot.
+const CLOSED: u64 = 1 << 21;
+
+#[test]
+fn a_change_of_a_table_whose_process_is_stopped_is_completed_by_others() {
+    let folder = Folder::new("table-stopped");
+    let old = change_begun(&folder);
+    // It is alive.
+    let stopped = support_change_lock::hold(&folder.path("users"));
+    let begun = Instant::now();
+    while matches!(
+        old.key(&3).try_acquire(1).map(drop),
+        Err(Denied::Crowded { .. })
+    ) {
+        assert!(
+            begun.elapsed() < Duration::from_secs(5),
+            "all keys are denied"
+        );
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    for key in 0..100 {
+        let taken = u64::from(key == 3);
+        assert_eq!(old.key(&key).available(), 18 - taken, "key {key}");
+    }
+    let file = folder.file("users").changing();
+    let again = || file.table(TokenBucket::new(Rate::ZERO, 40), 100);
+    let refused = again().unwrap_err();
+    assert!(matches!(refused, OpenError::Busy { .. }), "{refused}");
+    drop(stopped);
+    let refused = again().unwrap_err();
+    assert!(matches!(refused, OpenError::Changes { .. }), "{refused}");
+}
+
+#[test]
+fn a_process_that_opens_a_table_whose_change_was_stopped_is_not_told_of_damage() {
+    let folder = Folder::new("table-stopped-open");
+    drop(change_begun(&folder));
+    let _stopped = support_change_lock::hold(&folder.path("users"));
+    let joined = folder
+        .file("users")
+        .table(TokenBucket::new(Rate::ZERO, 30), 100);
+    assert!(joined.unwrap().key(&7).try_acquire(18).is_ok());
 }
 
 #[test]

@@ -578,7 +578,7 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> KeyedArray<L, 
                         // Continues the count of uses of the former key, plus one.
                         let before = replaced.map_or(0, Held::state) + USED + 1;
                         let out = User(claimed.entry);
-                        claimed.hold(noted(before, self.time(now)) + 1);
+                        let _its_own = claimed.hold(noted(before, self.time(now)) + 1);
                         // Every slot that is claimed has a limiter.
                         return match self.limiter(out.0.at) {
                             Some(limiter) => take(limiter),

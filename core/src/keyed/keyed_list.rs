@@ -956,7 +956,7 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
             }
             progress.took(limit, state(limit));
         }
-        claimed.hold(state(lead));
+        let _its_own = claimed.hold(state(lead));
         seen.observe(|| self.told(left, now, Ok(())));
         Taken::Done(Ok(left))
     }

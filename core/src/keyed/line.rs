@@ -8,6 +8,7 @@
 //! |      state       | held  |     tag      |     all 0: vacant
 //! +------------------+-------+--------------+     held 0, state 0: claimed, not yet held
 //!                                                 held 0, state 1: closed
+//!                                                 held 0, any other: frozen
 //! ```
 //!
 //! (With 32-bit words the tag has 11 bits and the state 20.)
@@ -30,7 +31,11 @@
 //! the slot (`held`). While a slot is only claimed, no other thread writes it. A held slot is used
 //! by a compare-exchange of the whole word. A claim of a slot that another key holds is also such a
 //! compare-exchange, so of a concurrent use and claim one fails. When keys [move](super::moving) to
-//! another table, slots are *closed*.
+//! another table, slots are *closed* or *frozen*.
+//!
+//! In memory that processes share, a thread may be stopped or killed while it claims. There claims
+//! are *revocable*: others may vacate or close a slot that is only claimed, and the claim ends by an
+//! exchange of its word, which then fails.
 //!
 //! Invariant: each key holds at most one slot. Of two concurrent claims, each writes before it
 //! reads, so at least one sees the other. A claim for a key that already holds a slot sees that
@@ -66,6 +71,34 @@ const CLOSED: u64 = HELD << 1;
 
 const fn is_closed(word: u64) -> bool {
     word & !TAG == CLOSED
+}
+
+/// The last word of a slot whose key is handed over: its word without the bit for `held`, or
+/// [`CLOSED`] if it was vacant or claimed. That of a frozen or closed slot is its word.
+///
+/// A held slot with the state 0 would look claimed: see [`frozen_at_zero`].
+const fn frozen(word: u64) -> u64 {
+    match Held::of(word) {
+        Some(held) if held.state() == 0 => frozen_at_zero(held.tag()),
+        Some(_) => word & !HELD,
+        None if word >> STATE_AT == 0 => CLOSED,
+        None => word,
+    }
+}
+
+/// The last word of a slot that was held under `tag`, with the state 0: the tag in place of the
+/// state. No key has the tag 0, and 1 more than it is not the state of [`CLOSED`].
+const fn frozen_at_zero(tag: u64) -> u64 {
+    (tag + 1) << STATE_AT
+}
+
+/// The word that a slot had before it was frozen, if a key held it.
+const fn thawed(word: u64) -> Option<Held> {
+    match (word & TAG, word >> STATE_AT) {
+        (0, 0 | 1) => None,
+        (0, zero) => Some(Held(HELD | (zero - 1) & TAG)),
+        _ => Some(Held(word | HELD)),
+    }
 }
 
 /// A line of a [`Keyed`](crate::Keyed) table: eight slots in 64 bytes, aligned as a cache line (in
@@ -122,6 +155,23 @@ impl Line {
             #[cfg(portcullis_loom)]
             let halves = core::array::from_fn(|_| core::array::from_fn(|_| AtomicWord::new(CLOSED)));
             Self { halves }
+        }
+    }
+
+    /// Closes all slots, whatever they contain: see [`closed`](Self::closed). For lines that no call
+    /// uses, and to which keys are [handed over](crate::Keyed::hand_over_to) next.
+    ///
+    /// ```
+    /// # use portcullis_core::{ConcurrencyRules, Denied, Keyed, Line, Seed, Timestamp};
+    /// let lines = [Line::new()];
+    /// lines[0].close();
+    /// let table = Keyed::new(ConcurrencyRules::new(3), lines, Seed::new());
+    /// let denied = table.key("alice").try_acquire_at(Timestamp::ZERO, 1).unwrap_err();
+    /// assert!(matches!(denied, Denied::Crowded { .. }));
+    /// ```
+    pub fn close(&self) {
+        for word in self.words() {
+            word.store(CLOSED, Relaxed);
         }
     }
 
@@ -526,8 +576,12 @@ impl<'t> Entry<'t> {
         }
         match Held::of(word) {
             Some(held) => {
-                let (entry, tag) = (to, held.tag());
-                Claimed { entry, tag }.hold(convert(held));
+                let claimed = Claimed {
+                    entry: to,
+                    tag: held.tag(),
+                    claims: Claims::Own,
+                };
+                let _its_own = claimed.hold(convert(held));
             }
             // Relaxed: a key that has moved reads nothing but this word.
             None => to.word.store(0, Relaxed),
@@ -535,36 +589,26 @@ impl<'t> Entry<'t> {
         true
     }
 
-    /// Hands the key of this slot over to the slot `to` of a table that no call uses yet, with the
-    /// state that `convert` returns, and closes this slot: see [`moving`](super::moving). Returns
-    /// `false` if a claim of this slot is under way, unless claims are to be abandoned, or if the
-    /// slot changed each time.
-    pub(crate) fn hand_over(
-        self,
-        to: Self,
-        abandon_claims: bool,
-        convert: impl Fn(Held) -> u64,
-    ) -> bool {
+    /// Hands the key of this slot over to the closed slot `to` of a table that no call uses yet, with
+    /// the state that `convert` returns, and freezes this slot: see [`moving`](super::moving). A
+    /// claim that is under way is revoked. Returns `false` if the slot changed each time.
+    pub(crate) fn hand_over(self, to: Self, convert: impl FnOnce(Held) -> u64) -> bool {
         // Acquire: pairs with the release of earlier uses.
         let mut word = self.word.load(Acquire);
         for _ in 0..HAND_OVERS {
-            if is_closed(word) {
+            let last = frozen(word);
+            let is_last = last == word
+                || self
+                    .word
+                    .compare_exchange_weak(word, last, AcqRel, Acquire)
+                    .inspect_err(|&newer| word = newer)
+                    .is_ok();
+            if is_last {
+                let handed = thawed(last).map_or(0, |held| held.with(convert(held)));
+                // Once: whoever comes later, also after uses of the slot, finds it open. Relaxed:
+                // whoever puts the other table in force publishes it.
+                let _was_closed = to.word.replace(CLOSED, handed, Relaxed);
                 return true;
-            }
-            let held = Held::of(word);
-            if held.is_none() && word != 0 && !abandon_claims {
-                return false;
-            }
-            // Before the slot is closed: if this process is killed in between, the next one does
-            // both again. Relaxed: the exchange publishes it.
-            let handed = held.map_or(0, |held| held.with(convert(held)));
-            to.word.store(handed, Relaxed);
-            match self
-                .word
-                .compare_exchange_weak(word, word & TAG | CLOSED, AcqRel, Acquire)
-            {
-                Ok(_) => return true,
-                Err(newer) => word = newer,
             }
         }
         false
@@ -658,26 +702,52 @@ pub(crate) enum Claim<'t> {
     Full,
 }
 
-/// A claimed slot. No other thread writes it.
+/// Whether others may end a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Claims {
+    /// None. Only the claiming thread writes the slot.
+    Own,
+    /// They may vacate or close the slot.
+    Revocable,
+}
+
+/// A claimed slot. No other thread writes it, unless claims are revocable.
 #[must_use]
 pub(crate) struct Claimed<'t> {
     pub(crate) entry: Entry<'t>,
     tag: u64,
+    claims: Claims,
 }
 
 impl Claimed<'_> {
-    pub(crate) fn hold(self, state: u64) {
+    /// Holds the slot. Returns `false` if the claim was revoked.
+    #[inline(always)]
+    pub(crate) fn hold(self, state: u64) -> bool {
+        let held = state << STATE_AT | HELD | self.tag;
         // Release: a thread that acquires this word also sees what the claim acquired from the
         // former holder.
-        self.entry
-            .word
-            .store(state << STATE_AT | HELD | self.tag, Release);
+        match self.claims {
+            Claims::Own => {
+                self.entry.word.store(held, Release);
+                true
+            }
+            Claims::Revocable => self.end(held),
+        }
     }
 
     pub(crate) fn withdraw(self) {
         // Relaxed: the fence in `confirm` precedes this store, and publishes what the claim
         // acquired.
-        self.entry.word.store(0, Relaxed);
+        match self.claims {
+            Claims::Own => self.entry.word.store(0, Relaxed),
+            Claims::Revocable => _ = self.end(0),
+        }
+    }
+
+    /// Ends a claim that others may have ended.
+    #[inline(always)]
+    fn end(&self, word: u64) -> bool {
+        self.entry.word.replace(self.tag, word, Release)
     }
 }
 
@@ -904,7 +974,7 @@ impl Address {
     pub(crate) fn claim<'t>(
         &self,
         lines: &'t [Line],
-        width: Width,
+        (width, claims): (Width, Claims),
         is_free: impl Fn(usize, Option<Held>) -> bool,
     ) -> Claim<'t> {
         let claimed = self.visit(lines, width, |entry| {
@@ -923,7 +993,11 @@ impl Address {
             ControlFlow::Continue(())
         });
         match claimed {
-            ControlFlow::Break((entry, replaced)) => self.confirm(lines, width, entry, replaced),
+            ControlFlow::Break((entry, replaced)) => {
+                let tag = self.tag;
+                let claimed = Claimed { entry, tag, claims };
+                self.confirm(lines, width, claimed, replaced)
+            }
             ControlFlow::Continue(()) => Claim::Full,
         }
     }
@@ -933,26 +1007,36 @@ impl Address {
         &self,
         lines: &'t [Line],
         width: Width,
-        mine: Entry<'t>,
+        claimed: Claimed<'t>,
         replaced: Option<Held>,
     ) -> Claim<'t> {
-        let claimed = Claimed {
-            entry: mine,
-            tag: self.tag,
-        };
         // Of two concurrent claims, at least one reads what the other wrote before the fence.
         fence(SeqCst);
         let other = self.visit(lines, width, |entry| {
-            if entry.at != mine.at && entry.word.load(Acquire) & TAG == self.tag {
+            if entry.at != claimed.entry.at && entry.word.load(Acquire) & TAG == self.tag {
                 return ControlFlow::Break(());
             }
             ControlFlow::Continue(())
         });
-        if other.is_break() {
+        let is_raced = other.is_break()
+            || claimed.claims == Claims::Revocable && self.is_frozen_at_zero(lines, width);
+        if is_raced {
             claimed.withdraw();
             return Claim::Raced;
         }
         Claim::Made(claimed, replaced)
+    }
+
+    /// Whether the key was handed over with the state 0: its slot does not show the tag.
+    #[inline(always)]
+    fn is_frozen_at_zero(&self, lines: &[Line], width: Width) -> bool {
+        let visited = self.visit(lines, width, |entry| {
+            if entry.word.load(Relaxed) == frozen_at_zero(self.tag) {
+                return ControlFlow::Break(());
+            }
+            ControlFlow::Continue(())
+        });
+        visited.is_break()
     }
 }
 
@@ -1004,6 +1088,24 @@ mod tests {
         );
     }
 
+    #[test]
+    fn a_frozen_slot_has_the_tag_and_the_state_of_a_held_one_and_stays_as_it_is() {
+        let states = [0, 1, 2, 3, TAG, TAG + 1, u64::MAX >> STATE_AT];
+        for tag in [1, 2, 3, TAG - 1, TAG] {
+            for state in states.map(|state| state & (NativeWord::MAX as u64 >> STATE_AT)) {
+                let held = state << STATE_AT | held_under(tag);
+                let last = frozen(held);
+                assert_eq!(thawed(last), Held::of(held), "{held:x}");
+                assert_eq!((frozen(last), Held::of(last)), (last, None));
+                assert!(last != 0 && last != CLOSED && last >> STATE_AT != 0);
+                assert!(last & TAG == tag || last == frozen_at_zero(tag));
+            }
+            assert_eq!(frozen(tag), CLOSED, "a claim is revoked");
+        }
+        assert_eq!((frozen(0), frozen(CLOSED)), (CLOSED, CLOSED));
+        assert_eq!((thawed(0), thawed(CLOSED)), (None, None));
+    }
+
     /// The shares that the documentation of `KeyedList` states.
     #[cfg(feature = "std")]
     #[test]
@@ -1018,9 +1120,9 @@ mod tests {
             });
             let addresses: std::vec::Vec<Address> = addresses.take(keys).collect();
             for address in &addresses {
-                let claim = address.claim(&lines, width, |_, held| held.is_none());
+                let claim = address.claim(&lines, (width, Claims::Own), |_, held| held.is_none());
                 if let Claim::Made(claimed, _) = claim {
-                    claimed.hold(0);
+                    assert!(claimed.hold(0));
                 }
             }
             let preferred = addresses

@@ -31,11 +31,21 @@
 //! claimed for it. If all slots of a key are closed without its tag, the key held none, and neither
 //! can claim one.
 //!
-//! In memory that processes share, a process may be killed between any two steps. Between steps 2
-//! and 3 it would take the state with it. So there the keys are *handed over*: no call uses the
-//! other table before the last slot is closed. The state is written to the other table first, and
-//! then the slot is closed, by an exchange of the word that was converted. A process that goes on
-//! after another one was killed skips the slots that are closed, and does both steps of all others.
+//! In memory that processes share, a process may be killed or stopped between any two steps. Between
+//! steps 2 and 3 it would take the state with it. So there the keys are *handed over*, by any number
+//! of processes at once, and no call uses the other table before one of them has passed all slots:
+//!
+//! ```text
+//! slot before     slot of the table that the keys leave     the same slot of the other table
+//! vacant          closed                                    closed  -> vacant
+//! claimed         closed: the claim is revoked              closed  -> vacant
+//! held            frozen: not held, with tag and state      closed  -> held
+//! ```
+//!
+//! Each is one exchange. A slot that is frozen or closed stays as it is. So whoever comes next reads
+//! what is to be handed over, and all of them hand over the same state. Invariant: a slot of the
+//! other table is written once, because it is closed only before that. A process that was stopped
+//! in the middle, and goes on when the other table is in use, changes nothing there.
 //!
 //! A table with several limits for each key: see [`keyed_list`](super::keyed_list).
 
@@ -159,18 +169,18 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher> Keyed<R, M, S> {
     }
 
     /// Hands all keys over to the table `to`, which has other settings, and which no call uses yet.
-    /// Returns the number of slots that it could not hand over, because another thread was claiming
-    /// them or kept writing them: call it again until it returns 0. Then use `to` instead of this
-    /// table, whose slots are all closed.
+    /// Returns the number of slots that it could not hand over, because another thread kept writing
+    /// them: call it again until it returns 0. Then use `to` instead of this table, whose slots are
+    /// all closed.
     ///
-    /// For tables in memory that processes share. What moves, and the bound, are those of
-    /// [`move_to`](Self::move_to). Other than there, a key is denied with
-    /// [`Denied::Crowded`](crate::Denied::Crowded) from its own hand-over on, until its callers use
-    /// `to`. In return the process of this call may be killed at any instruction: another process
-    /// then makes the same call, and nothing is lost. One call may run at a time.
-    ///
-    /// `to` may have any contents before. With `abandon_claims`, claims that are under way are
-    /// taken for those of dead threads: wait for them for the [staleness](Self::staleness) before.
+    /// For tables in memory that processes share, with
+    /// [revocable claims](Self::with_revocable_claims). [Close](Line::close) the lines of `to` before
+    /// the first call. What moves, and the bound, are those of [`move_to`](Self::move_to). Other than
+    /// there, a key is denied with [`Denied::Crowded`](crate::Denied::Crowded) from its own hand-over
+    /// on, until its callers use `to`. In return any number of threads and processes may make the
+    /// same call at once, also when others use `to` already, and each may be killed or stopped at
+    /// any instruction: nothing is lost, and nothing is handed over twice. A first grant of a key
+    /// that is under way is revoked.
     ///
     /// # Panics
     ///
@@ -182,14 +192,16 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher> Keyed<R, M, S> {
     ///
     /// ```
     /// # use portcullis_core::{Keyed, Limiter, Line, Rate, Seed, Timestamp, TokenBucketRules};
-    /// let lines = || (0..64).map(|_| Line::new()).collect::<Vec<_>>();
-    /// let rules = |burst| TokenBucketRules::new(Rate::per_second(1), burst);
-    /// let before = Keyed::new(rules(10), lines(), Seed::new());
+    /// let table = |burst, line: fn() -> Line| {
+    ///     let lines = (0..64).map(|_| line()).collect::<Vec<_>>();
+    ///     let rules = TokenBucketRules::new(Rate::per_second(1), burst);
+    ///     Keyed::new(rules, lines, Seed::new()).with_revocable_claims()
+    /// };
+    /// let (before, after) = (table(10, Line::new), table(20, Line::closed));
     /// let now = Timestamp::from_secs(9);
     /// let _ = before.key("alice").try_acquire_at(now, 4)?;
     ///
-    /// let after = Keyed::new(rules(20), lines(), Seed::new());
-    /// assert_eq!(before.hand_over_to(&after, now, false), 0);
+    /// assert_eq!(before.hand_over_to(&after, now), 0);
     /// assert!(before.key("alice").try_acquire_at(now, 1).is_err());
     /// assert_eq!(after.key("alice").available_at(now), 16);
     /// # Ok::<(), portcullis_core::Denied>(())
@@ -198,7 +210,6 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher> Keyed<R, M, S> {
         &self,
         to: &Keyed<R, L, H>,
         now: Timestamp,
-        abandon_claims: bool,
     ) -> usize
     where
         R: MovableRules,
@@ -212,7 +223,7 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher> Keyed<R, M, S> {
         let convert = |held: Held| to.rules[0].moved(&self.rules[0], held.state(), now);
         line::entries_from(before, 0, Width::ONE)
             .zip(line::entries_from(after, 0, Width::ONE))
-            .filter(|(from, to)| !from.hand_over(*to, abandon_claims, convert))
+            .filter(|(from, to)| !from.hand_over(*to, convert))
             .count()
     }
 

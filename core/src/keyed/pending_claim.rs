@@ -6,9 +6,10 @@
 //!
 //! A claim has no owner that another process could look up. So a caller observes: a claim that is
 //! the same whenever it is looked at, for longer than any call takes, is abandoned, and its slot
-//! becomes vacant. If the claiming thread was only paused and goes on, it writes a slot that
-//! another key may have by then. Law: the bound of a table holds for pauses up to its staleness.
-//! Wait that long.
+//! becomes vacant. If the claiming thread was only paused and goes on, its claim fails in a table
+//! with revocable claims, unless its key claims the same slot again at that moment. In any other
+//! table it writes a slot that another key may have by then. Law: the bound of a table holds for
+//! pauses up to its staleness. Wait that long.
 
 use crate::keyed::line::{Entry, Line, Width, entries_from, entry};
 

@@ -264,8 +264,11 @@ impl<M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<TokenBucketRules, M
                 let is_free = |_, held| self.is_free(held, now);
                 match self.table.claim(address, Width::ONE, now, n, is_free) {
                     Ok(Some((claimed, _))) => {
-                        claimed.hold(left);
-                        ControlFlow::Break(permits)
+                        if claimed.hold(left) {
+                            ControlFlow::Break(permits)
+                        } else {
+                            ControlFlow::Continue(())
+                        }
                     }
                     Ok(None) => ControlFlow::Continue(()),
                     Err(_) => ControlFlow::Break(0),

@@ -5,7 +5,7 @@ use core::hash::{BuildHasher, Hash};
 use core::ops::{Bound, RangeBounds};
 use core::time::Duration;
 
-use crate::keyed::line::{self, Address, Claim, Claimed, Entry, Held, Line, PLACES, Width};
+use crate::keyed::line::{self, Address, Claim, Claimed, Claims, Entry, Held, Line, PLACES, Width};
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::const_unless_loom;
 use crate::time::grid::Grid;
@@ -23,6 +23,7 @@ pub(crate) struct Table<M, S> {
     pub(crate) hasher: S,
     /// How long a slot must have been idle before it may be forgotten.
     pub(crate) staleness: Grid,
+    pub(crate) claims: Claims,
     replaced: AtomicWord<NativeWord>,
     overflowed: AtomicWord<NativeWord>,
 }
@@ -31,7 +32,8 @@ impl<M, S> Table<M, S> {
     const_unless_loom! {
         pub(crate) const fn new(lines: M, hasher: S) -> Self {
             let staleness = Grid::new(Timestamp::ZERO, settings::MIN_STALENESS);
-            Self { lines, hasher, staleness, replaced: AtomicWord::new(0), overflowed: AtomicWord::new(0) }
+            let (replaced, overflowed) = (AtomicWord::new(0), AtomicWord::new(0));
+            Self { lines, hasher, staleness, claims: Claims::Own, replaced, overflowed }
         }
     }
 
@@ -87,7 +89,7 @@ impl<M: AsRef<[Line]>, S: BuildHasher> Table<M, S> {
         n: u32,
         is_free: impl Fn(usize, Option<Held>) -> bool,
     ) -> Result<Option<(Claimed<'_>, Option<Held>)>, Denied> {
-        match address.claim(self.lines(), width, is_free) {
+        match address.claim(self.lines(), (width, self.claims), is_free) {
             Claim::Made(claimed, replaced) => {
                 if replaced.is_some() {
                     self.replaced.fetch_add(1, Relaxed);

@@ -212,23 +212,28 @@ impl<R: Moved, P: AsRef<StateWord<R::Word>>> Attached<R, P> {
         Lease::try_acquire_at(self, now, n)
     }
 
-    /// Sets the word of `to` to the state of this limiter at `now`, under the rules of `to`.
+    /// Sets the word of `to` to the state of this limiter at `now`, under the rules of `to`, if its
+    /// bits are still `instead_of`. Returns whether it did.
     ///
     /// What moves is what [`Keyed::move_to`](crate::Keyed::move_to) moves for a key: permits that
     /// are in use stay in use under the other rules. This limiter keeps its word, so it must grant
     /// nothing from then on: what it grants is not in the word of `to`. Receipts of this limiter
     /// are worth nothing to `to`.
     ///
+    /// Several threads or processes may make the same call: the first one moves the state. Read the
+    /// bits of `to` before the last look at whether it is to be moved at all. Then a call that was
+    /// stopped in between, while others moved the state and used `to`, changes nothing.
+    ///
     /// # Memory ordering
     ///
     /// The word is read by a read-modify-write, which releases and acquires. So a call that changes
     /// the word after this one has read it, followed by an acquire fence, sees what the caller
     /// wrote before: for example that this limiter is not in force any more. The word of `to` is
-    /// stored `Relaxed`.
+    /// exchanged `Relaxed`.
     ///
     /// # Cost
     ///
-    /// A read-modify-write, a store, and some divisions.
+    /// Two read-modify-writes, and some divisions.
     ///
     /// ```
     /// # use portcullis_core::{Attached, Detach, Limiter, Rate, StateWord, Timestamp, TokenBucket};
@@ -238,13 +243,21 @@ impl<R: Moved, P: AsRef<StateWord<R::Word>>> Attached<R, P> {
     /// let after = Attached::new(many, &other_word);
     /// let now = Timestamp::from_secs(60);
     /// assert!(before.try_acquire_at(now, 4).is_ok());
-    /// before.move_to_at(now, &after);
+    /// let unused = other_word.get();
+    /// assert!(before.move_to_at(now, &after, unused));
     /// assert_eq!(after.available_at(now), 16);
+    /// assert!(after.try_acquire_at(now, 1).is_ok());
+    /// assert!(!before.move_to_at(now, &after, unused), "once");
     /// ```
-    pub fn move_to_at<Q: AsRef<StateWord<R::Word>>>(&self, now: Timestamp, to: &Attached<R, Q>) {
+    pub fn move_to_at<Q: AsRef<StateWord<R::Word>>>(
+        &self,
+        now: Timestamp,
+        to: &Attached<R, Q>,
+        instead_of: u64,
+    ) -> bool {
         let state = self.place().as_ref().0.fetch_add(0, AcqRel);
         let moved = to.rules().moved(self.rules(), state, now);
-        to.place().as_ref().0.store(moved, Relaxed);
+        to.place().as_ref().0.replace(instead_of, moved, Relaxed)
     }
 }
 

@@ -1076,13 +1076,46 @@ pub(super) const MUTANTS: &[Mutant] = &[
             "wide::a_refund_to_a_stripe_that_is_emptied_is_exact_or_nothing",
         ),
     },
-    // Keys that are handed over to another table, by a process that may be killed.
+    // Keys that are handed over to another table, by processes that may be killed or stopped.
     Mutant {
         file: LINE,
         within: "pub(crate) fn hand_over(",
-        text: "to.word.store(handed, Relaxed);",
+        text: "to.word.replace(CLOSED, handed, Relaxed);",
+        by: "to.word.store(handed, Relaxed);",
+        test: (
+            "moving",
+            "a_hand_over_that_goes_on_after_another_one_changes_nothing",
+        ),
+    },
+    Mutant {
+        file: LINE,
+        within: "pub(crate) fn hand_over(",
+        text: "let handed = thawed(last).map_or(0,",
+        by: "let handed = Held::of(word).map_or(0,",
+        test: (
+            "moving",
+            "a_hand_over_that_goes_on_after_another_one_changes_nothing",
+        ),
+    },
+    Mutant {
+        file: LINE,
+        within: "pub(crate) fn hold(",
+        text: "Claims::Revocable => self.end(held),",
+        by: "Claims::Revocable => { self.entry.word.store(held, Release); true }",
+        test: (
+            "moving",
+            "a_grant_during_a_hand_over_is_in_what_is_handed_over",
+        ),
+    },
+    Mutant {
+        file: LINE,
+        within: "fn confirm<",
+        text: "|| claimed.claims == Claims::Revocable && self.is_frozen_at_zero(lines, width)",
         by: "",
-        test: ("moving", "a_slot_is_handed_over_before_it_is_closed"),
+        test: (
+            "moving",
+            "a_key_that_has_nothing_left_is_granted_nothing_while_it_is_handed_over",
+        ),
     },
     // Keys that move to another table.
     Mutant {
@@ -1360,16 +1393,16 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: LINE,
         within: "fn confirm<",
-        text: "if other.is_break() {",
-        by: "if false && other.is_break() {",
+        text: "let is_raced = other.is_break()",
+        by: "let is_raced = false && other.is_break()",
         test: ("keyed", "two_first_takes_of_a_key_share_one_slot"),
     },
     // The second line, or the first, is not read again.
     Mutant {
         file: LINE,
         within: "fn confirm<",
-        text: "if entry.at != mine.at",
-        by: "if entry.at / PLACES == self.first && entry.at != mine.at",
+        text: "if entry.at != claimed.entry.at",
+        by: "if entry.at / PLACES == self.first && entry.at != claimed.entry.at",
         test: (
             "keyed",
             "two_first_takes_that_prefer_different_lines_share_one_slot",
@@ -1378,8 +1411,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: LINE,
         within: "fn confirm<",
-        text: "if entry.at != mine.at",
-        by: "if entry.at / PLACES != self.first && entry.at != mine.at",
+        text: "if entry.at != claimed.entry.at",
+        by: "if entry.at / PLACES != self.first && entry.at != claimed.entry.at",
         test: ("keyed", "two_first_takes_of_a_key_share_one_slot"),
     },
     // A concurrent claim, or a held slot, is not seen.

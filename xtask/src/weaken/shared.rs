@@ -15,6 +15,7 @@ const OWNED_LOCK: &str = "shm/src/owned_lock.rs";
 const PROCESS: &str = "shm/src/process.rs";
 const STRIPES: &str = "shm/src/stripes.rs";
 const POOL_SLOTS: &str = "shm/src/pool_slots.rs";
+const DEATHS: &str = "shm/src/deaths.rs";
 const SHARED_LEASE_POOL: &str = "shm/src/shared_lease_pool.rs";
 const ATTACHED: &str = "core/src/rules/attached.rs";
 
@@ -139,7 +140,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: SHARED_LEASE_POOL,
         within: "fn recover_at(",
-        text: "|| !state.is_free() && is_dead(&mut is_alive)",
+        text: "|| is_dead() && slot.free(state)",
         by: "",
         test: (
             "pool",
@@ -149,8 +150,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: SHARED_LEASE_POOL,
         within: "fn recover_at(",
-        text: "!*is_alive[member]",
-        by: "*is_alive[member]",
+        text: "deaths.is_dead(state.member())",
+        by: "!deaths.is_dead(state.member())",
         test: (
             "pool",
             "an_id_passes_between_processes_and_the_leases_of_a_killed_one_return",
@@ -383,6 +384,34 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "if n == 0 {",
         test: ("concurrency", "a_wait_for_several_permits_sleeps"),
     },
+    // A change whose process is stopped stops all others, or is called damage.
+    Mutant {
+        file: SHARED_LIMITER,
+        within: "pub fn limiter<L: Shareable>(",
+        text: "if !complete::<L>(&versions, before) {",
+        by: "if true {",
+        test: (
+            "changes",
+            "a_change_whose_process_is_stopped_is_completed_by_others",
+        ),
+    },
+    Mutant {
+        file: SHARED_TABLE,
+        within: "fn complete(&self",
+        text: "!is_dead && age.is_some_and(|age| age < HELP_AFTER)",
+        by: "!is_dead",
+        test: (
+            "tables",
+            "a_change_of_a_table_whose_process_is_stopped_is_completed_by_others",
+        ),
+    },
+    Mutant {
+        file: SHARED_TABLE,
+        within: "fn change(&self",
+        text: "lines.all().iter().for_each(Line::close);",
+        by: "",
+        test: ("tables", "a_table_changes_again_after_a_minute"),
+    },
     // A table that changes.
     Mutant {
         file: MAPPING,
@@ -482,13 +511,33 @@ pub(super) const OF_THE_SLOTS: &[Mutant] = &[
         test: ("shared_versions", "a_permit_is_granted_by_one_version"),
     },
     Mutant {
-        file: VERSIONS,
-        within: "pub fn complete(",
-        text: "IN_FORCE), Release);",
-        by: "IN_FORCE), Relaxed);",
+        file: ATTACHED,
+        within: "pub fn move_to_at<",
+        text: "to.place().as_ref().0.replace(instead_of, moved, Relaxed)",
+        by: "to.place().as_ref().0.store(moved, Relaxed); true",
         test: (
             "shared_versions",
-            "a_process_that_sees_a_version_in_force_reads_its_settings",
+            "a_change_that_several_processes_complete_grants_nothing_twice",
+        ),
+    },
+    Mutant {
+        file: VERSIONS,
+        within: "pub fn supersede(",
+        text: "clear();",
+        by: "",
+        test: (
+            "shared_versions",
+            "a_change_that_several_processes_complete_grants_nothing_twice",
+        ),
+    },
+    Mutant {
+        file: VERSIONS,
+        within: "pub fn complete(",
+        text: "if self.stamp.fetch_add(0, AcqRel) != pending {",
+        by: "if false {",
+        test: (
+            "shared_versions",
+            "a_change_that_several_processes_complete_grants_nothing_twice",
         ),
     },
     Mutant {
@@ -573,19 +622,51 @@ pub(super) const OF_THE_SLOTS: &[Mutant] = &[
     },
     Mutant {
         file: POOL_SLOTS,
-        within: "pub fn renew(",
-        text: "seen.renewals() + 1",
-        by: "seen.renewals()",
+        within: "pub fn claim(",
+        text: "seen.stage() == HELD && self.put_to_end(seen, now)",
+        by: "self.is_past(seen, now)",
         test: ("shared_pool", "a_lease_that_is_renewed_is_not_taken_over"),
+    },
+    // A call writes the lease that has the place after its own.
+    Mutant {
+        file: POOL_SLOTS,
+        within: "pub fn adopt(",
+        text: "seen.adoptions() + 1",
+        by: "seen.adoptions()",
+        test: (
+            "shared_pool",
+            "a_lease_that_returns_to_a_number_is_not_that_of_the_dead_process",
+        ),
     },
     Mutant {
         file: POOL_SLOTS,
-        within: "fn publish(",
-        text: "self.state.compare_exchange(busy.0, held, Release, Relaxed)",
-        by: "Ok::<u64, u64>(self.state.swap(held, Release))",
+        within: "pub fn renew(",
+        text: "before == state.end(before.millis())",
+        by: "true",
         test: (
             "shared_pool",
-            "a_lease_is_released_once_also_while_it_is_renewed",
+            "a_renewal_that_comes_too_late_changes_nothing_of_the_next_lease",
+        ),
+    },
+    Mutant {
+        file: POOL_SLOTS,
+        within: "fn exchange_end(",
+        text: "self.end.compare_exchange(from.0, to.0, Relaxed, Relaxed)",
+        by: "Ok::<u64, u64>(self.end.swap(to.0, Relaxed))",
+        test: (
+            "shared_pool",
+            "a_renewal_that_comes_too_late_changes_nothing_of_the_next_lease",
+        ),
+    },
+    // An answer about a member is used for the next process of its number.
+    Mutant {
+        file: DEATHS,
+        within: "pub fn is_dead(",
+        text: "*said != Some(true)",
+        by: "said.is_none()",
+        test: (
+            "shared_slots",
+            "a_process_that_gets_the_number_of_a_dead_one_keeps_its_permits",
         ),
     },
 ];
