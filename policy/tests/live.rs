@@ -12,8 +12,8 @@ use std::time::Instant;
 use portcullis_core::Timestamp;
 use portcullis_policy::{
     Algorithm, Conditions, Considered, FileSource, Key, Limit, LivePolicy, OnMissing, Outcome,
-    PathReading,
-    PathRules, Policy, RefreshError, Request, Rule, RuleError, RuleSource, Sourced, Threshold,
+    PathReading, PathRules, Policy, RefreshError, Request, Rule, RuleError, RuleSource, Sourced,
+    Threshold,
 };
 
 const GET: Request<'static> = Request::new("GET", "/");

@@ -57,7 +57,7 @@ pub const NEVER: u64 = u64::MAX >> MILLIS_AT;
 /// The end of a lease that has ended.
 const ENDED: u64 = 0;
 /// How often an exchange that other calls overtake is repeated.
-const ATTEMPTS: usize = if cfg!(loom) { 3 } else { 16 };
+const ATTEMPTS: usize = if cfg!(portcullis_loom) { 3 } else { 16 };
 
 /// A slot, as it lies in a file.
 #[derive(Debug)]
@@ -169,10 +169,10 @@ impl Slot {
     }
 
     fn store_end(&self, end: End) {
-        #[cfg(not(loom))]
+        #[cfg(not(portcullis_loom))]
         self.end.store(end.0, Relaxed);
         // Loom does not order a store and the exchanges of other threads, as one word does.
-        #[cfg(loom)]
+        #[cfg(portcullis_loom)]
         self.end.swap(end.0, Relaxed);
     }
 

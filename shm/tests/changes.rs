@@ -1,10 +1,10 @@
 //! Settings that change while processes use a limiter.
 
 mod support;
-#[path = "support/fork.rs"]
-mod support_fork;
 #[path = "support/change_lock.rs"]
 mod support_change_lock;
+#[path = "support/fork.rs"]
+mod support_fork;
 
 use core::time::Duration;
 use std::fs::OpenOptions;

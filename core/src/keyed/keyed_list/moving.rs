@@ -181,7 +181,7 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
             Some(self.word(words, limit)?.held_as(from.tag())?.state())
         });
         let vacant = |_: usize, held: Option<Held>| held.is_none();
-        let claim = into.claim(to.table.lines(), to.width(), vacant);
+        let claim = into.claim(to.table.lines(), (to.width(), to.table.claims), vacant);
         let Claim::Made(claimed, _) = claim else {
             return false;
         };
@@ -192,8 +192,7 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
                 word.hold_as(into.tag(), state);
             }
         }
-        claimed.hold(lead.state());
-        true
+        claimed.hold(lead.state())
     }
 
     /// Returns whether the key with this address has moved to another table: see
