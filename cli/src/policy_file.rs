@@ -75,7 +75,8 @@ fn files_in(folder: &Path) -> io::Result<Vec<PathBuf>> {
         let name = path.file_name().and_then(|name| name.to_str());
         let name = name.unwrap_or_default().to_ascii_lowercase();
         let part = name.strip_prefix("ocelot.");
-        if part.is_some_and(|part| part.ends_with(".json")) && path.is_file() {
+        let part = part.and_then(|part| part.strip_suffix(".json"));
+        if part.is_some() && path.is_file() {
             parts.push(path);
         }
     }

@@ -505,8 +505,8 @@ impl Limit {
     }
 
     /// Returns this limit with its count, its burst and its initial permits multiplied by
-    /// `part / whole`. The results are rounded up, and cut to 64 bits. The period stays. A `part` of
-    /// 0 gives a limit of 0, which denies every request.
+    /// `part / whole`. The results are rounded up, and cut to 64 bits. The period stays. A `part`
+    /// of 0 gives a limit of 0, which denies every request.
     ///
     /// # Panics
     ///

@@ -750,7 +750,7 @@ fn a_limit_of_0_denies_every_request_for_ever() {
         let name = closed.to_string();
         let open = || Rule::new("one").key(Key::tier()).limit(limit("5/h"));
         let rule = open()
-            .penalty(Duration::from_secs(60))
+            .penalty(Duration::from_mins(1))
             .limit(closed.clone());
         let all = policy([rule]);
         let one = policy([open().override_key(["b"], [limit("5/h"), closed])]);

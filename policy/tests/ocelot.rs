@@ -638,7 +638,11 @@ fn several_files_are_merged_as_ocelot_merges_them() {
         .collect();
     assert_eq!(
         rules,
-        [("first", 0, 429), ("product", 1, 418), ("GET /both", 0, 429)]
+        [
+            ("first", 0, 429),
+            ("product", 1, 418),
+            ("GET /both", 0, 429)
+        ]
     );
     let policy = imported.into_policy().unwrap();
     let headers = [("X-Key", "a")];
