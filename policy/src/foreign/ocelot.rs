@@ -258,7 +258,7 @@ impl Imported {
     /// ]).unwrap();
     /// assert_eq!(imported.rules[0].status(), 418);
     /// let warning = imported.warnings[0].to_string();
-    /// assert!(warning.starts_with("conf/ocelot.posts.json:2:65: Wait is negative"), "{warning}");
+    /// assert!(warning.starts_with("conf/ocelot.posts.json:2:67: Wait is negative"), "{warning}");
     /// ```
     pub fn from_ocelot_files(files: &[(&str, &str)]) -> Result<Self, Vec<FileError>> {
         let texts: Vec<&str> = files.iter().map(|(_, text)| *text).collect();
