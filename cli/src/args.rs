@@ -158,7 +158,8 @@ pub(crate) struct ReplayArgs {
     /// [default: 60/m; with `--cost bytes`, 10000000/m]
     #[arg(long = "limit", value_name = "N/PERIOD")]
     pub(crate) limits: Vec<Limit>,
-    /// Replay the rules of a policy file instead of limits. Its format follows from its extension
+    /// Replay the rules of a policy file instead of limits. Its format follows from its extension.
+    /// A folder has the files of Ocelot
     #[arg(
         long,
         value_name = "FILE",
@@ -248,12 +249,14 @@ impl ReplayArgs {
   portcullis check policy.json --request 'POST /login' --address 192.0.2.7
   portcullis check policy.toml --request 'PUT /v1/a/blobs/b' --host eu.example.com \\
       --header 'X-Tenant: t1' --property region=eu --cost 3
+  portcullis check gateway/configuration/
 
 Exit code: 0 the rules are valid, 1 they are not, 2 the command line or the file cannot be used.")]
 pub(crate) struct CheckArgs {
-    /// The file; `-` reads standard input
-    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub(crate) file: PathBuf,
+    /// The file; `-` reads standard input. Of Ocelot several files, or a folder: its ocelot.*.json
+    /// are merged, or else its ocelot.json is read
+    #[arg(value_name = "FILE", required = true, num_args = 1.., value_hint = ValueHint::AnyPath)]
+    pub(crate) files: Vec<PathBuf>,
     /// The format of the file [default: `ocelot` for ocelot.json, otherwise by the extension]
     #[arg(long, value_enum, value_name = "FORMAT")]
     pub(crate) format: Option<PolicyFormat>,

@@ -20,7 +20,7 @@ use crate::text::counted;
 /// [`Failure::Refused`] if the file cannot be read, [`Failure::Output`] if the result cannot be
 /// written.
 pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode, Failure> {
-    let file = PolicyFile::read(&args.file, args.format, "--format")?;
+    let file = PolicyFile::read(&args.files, args.format, "--format")?;
     let policy = match file.policy() {
         Ok(policy) => policy,
         Err(errors) => {

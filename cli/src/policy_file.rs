@@ -1,8 +1,8 @@
 //! Files of rules: their formats, and their errors as a compiler shows them.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, IsTerminal, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use annotate_snippets::{AnnotationKind, Level, Origin, Renderer, Snippet};
 use clap::ValueEnum;
@@ -59,59 +59,83 @@ impl From<Vec<FileError>> for Refused {
     }
 }
 
-/// The text of a file of rules.
+/// The texts of a file of rules, or of several that are one configuration of Ocelot.
 pub(crate) struct PolicyFile {
     name: String,
     format: PolicyFormat,
-    text: String,
+    /// The name of each file, and its text.
+    texts: Vec<(String, String)>,
+}
+
+/// The configuration of Ocelot in a folder: all `ocelot.*.json`, or else `ocelot.json`.
+fn files_in(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut parts = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        let name = path.file_name().and_then(|name| name.to_str());
+        let name = name.unwrap_or_default().to_ascii_lowercase();
+        let part = name.strip_prefix("ocelot.");
+        let part = part.and_then(|part| part.strip_suffix(".json"));
+        if part.is_some() && path.is_file() {
+            parts.push(path);
+        }
+    }
+    if parts.is_empty() {
+        parts.push(folder.join("ocelot.json"));
+    }
+    parts.sort();
+    Ok(parts)
 }
 
 impl PolicyFile {
-    /// Reads a file, or standard input for `-`. The default format is that of the name. Errors name
-    /// the `option` that sets the format.
+    /// Reads a file, or standard input for `-`. The default format is that of the name. A folder
+    /// has the files of Ocelot, which can also be named one by one. Errors name the `option` that
+    /// sets the format.
     ///
     /// # Errors
     ///
-    /// [`Failure::Refused`] if the file cannot be read, is not UTF-8 or is too large, or if its
-    /// format is not known.
+    /// [`Failure::Refused`] if a file cannot be read, is not UTF-8 or is too large, if its format
+    /// is not known, or if there are several files and one is not of Ocelot.
     pub(crate) fn read(
-        path: &Path,
+        paths: &[PathBuf],
         format: Option<PolicyFormat>,
         option: &str,
     ) -> Result<Self, Failure> {
-        let name = path.display().to_string();
-        let refused = |reason: &dyn core::fmt::Display| {
-            Err(Failure::Refused(format!("cannot use {name}: {reason}")))
-        };
-        let Some(format) = format.or_else(|| PolicyFormat::of(path)) else {
-            return refused(&format_args!("name its format with {option}"));
-        };
-        let mut bytes = Vec::new();
-        let read = if path == Path::new("-") {
-            io::stdin()
-                .lock()
-                .take(MAX_BYTES + 1)
-                .read_to_end(&mut bytes)
-        } else {
-            File::open(path).and_then(|file| file.take(MAX_BYTES + 1).read_to_end(&mut bytes))
-        };
-        if let Err(error) = read {
-            return refused(&error);
-        }
-        if bytes.len() as u64 > MAX_BYTES {
-            return refused(&format_args!("it is larger than {MAX_BYTES} bytes"));
-        }
-        match String::from_utf8(bytes) {
-            Ok(text) => Ok(Self { name, format, text }),
-            Err(error) => {
-                let valid = error.utf8_error().valid_up_to();
-                let newlines = error.as_bytes()[..valid]
-                    .iter()
-                    .filter(|byte| **byte == b'\n');
-                let line = 1 + newlines.count();
-                refused(&format_args!("it is not UTF-8 in line {line}"))
+        let mut files = Vec::new();
+        for path in paths {
+            if path.is_dir() {
+                let found = files_in(path).map_err(|error| refused(path, &error))?;
+                files.extend(found);
+            } else {
+                files.push(path.clone());
             }
         }
+        let names: Vec<String> = paths
+            .iter()
+            .map(|path| path.display().to_string())
+            .collect();
+        let mut this = Self {
+            name: names.join(", "),
+            format: format.unwrap_or(PolicyFormat::Ocelot),
+            texts: Vec::new(),
+        };
+        let is_only = files.len() == 1;
+        for path in files {
+            let Some(format) = format.or_else(|| PolicyFormat::of(&path)) else {
+                return Err(refused(
+                    &path,
+                    &format_args!("name its format with {option}"),
+                ));
+            };
+            if !is_only && format != PolicyFormat::Ocelot {
+                let reason = "only files of Ocelot can be several";
+                return Err(refused(&path, &reason));
+            }
+            this.format = format;
+            let text = read_text(&path)?;
+            this.texts.push((path.display().to_string(), text));
+        }
+        Ok(this)
     }
 
     /// The name, as the user wrote it.
@@ -125,11 +149,14 @@ impl PolicyFile {
     ///
     /// All errors in the file.
     pub(crate) fn policy(&self) -> Result<Policy, Refused> {
+        let texts = self.texts.iter();
+        let texts: Vec<_> = texts.map(|(name, text)| (&**name, &**text)).collect();
+        let text = texts.first().map_or("", |(_, text)| text);
         match self.format {
-            PolicyFormat::Toml => Ok(Policy::from_toml(&self.text)?),
-            PolicyFormat::Json => Ok(Policy::from_json(&self.text)?),
-            PolicyFormat::Ocelot => self.imported(Imported::from_ocelot(&self.text)?),
-            PolicyFormat::Ats => self.imported(Imported::from_ats(&self.text)?),
+            PolicyFormat::Toml => Ok(Policy::from_toml(text)?),
+            PolicyFormat::Json => Ok(Policy::from_json(text)?),
+            PolicyFormat::Ocelot => self.imported(Imported::from_ocelot_files(&texts)?),
+            PolicyFormat::Ats => self.imported(Imported::from_ats(text)?),
         }
     }
 
@@ -171,14 +198,17 @@ impl PolicyFile {
 
     fn rendered(&self, error: &FileError, level: &Level<'_>, renderer: &Renderer) -> String {
         let title = level.clone().primary_title(&error.message);
-        let start = self.text[..error.bytes.start]
+        let is_of = |(name, _): &&(String, String)| error.file.as_deref() == Some(name);
+        let file = self.texts.iter().find(is_of).or(self.texts.first());
+        let (name, text) = file.map_or(("", ""), |(name, text)| (name, text));
+        let start = text[..error.bytes.start]
             .rfind('\n')
             .map_or(0, |newline| newline + 1);
-        let rest = &self.text[start..];
+        let rest = &text[start..];
         let line = rest.lines().next().unwrap_or_default();
         let group = if line.len() > MAX_LINE {
             title.element(
-                Origin::path(&self.name)
+                Origin::path(name)
                     .line(error.line)
                     .char_column(error.column),
             )
@@ -189,10 +219,42 @@ impl PolicyFile {
             title.element(
                 Snippet::source(line)
                     .line_start(error.line)
-                    .path(&self.name)
+                    .path(name)
                     .annotation(AnnotationKind::Primary.span(from..to)),
             )
         };
         renderer.render(&[group])
     }
+}
+
+fn refused(path: &Path, reason: &dyn core::fmt::Display) -> Failure {
+    Failure::Refused(format!("cannot use {}: {reason}", path.display()))
+}
+
+/// Reads a file, or standard input for `-`.
+fn read_text(path: &Path) -> Result<String, Failure> {
+    let mut bytes = Vec::new();
+    let read = if path == Path::new("-") {
+        io::stdin()
+            .lock()
+            .take(MAX_BYTES + 1)
+            .read_to_end(&mut bytes)
+    } else {
+        File::open(path).and_then(|file| file.take(MAX_BYTES + 1).read_to_end(&mut bytes))
+    };
+    if let Err(error) = read {
+        return Err(refused(path, &error));
+    }
+    if bytes.len() as u64 > MAX_BYTES {
+        let reason = format_args!("it is larger than {MAX_BYTES} bytes");
+        return Err(refused(path, &reason));
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let valid = error.utf8_error().valid_up_to();
+        let newlines = error.as_bytes()[..valid]
+            .iter()
+            .filter(|byte| **byte == b'\n');
+        let line = 1 + newlines.count();
+        refused(path, &format_args!("it is not UTF-8 in line {line}"))
+    })
 }

@@ -246,6 +246,8 @@ GET /login?a=b
             "POST /login",
             "--host",
             "eu.example.com",
+            "--address",
+            "198.51.100.7",
             "--property",
             "region=eu"
         ]),
@@ -354,4 +356,82 @@ fn a_path_is_read_as_the_policy_says() {
         let answer = text(&output.stdout);
         assert!(answer.ends_with(expected), "{reading}: {answer}");
     }
+}
+
+/// `ocelot.*.json` of a folder, or of the command line, are one configuration, as in Ocelot.
+#[test]
+fn the_files_of_a_folder_are_merged_as_ocelot_merges_them() {
+    let folder = std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
+        .join(format!("{}-gateway", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let write = |name: &str, content: &str| {
+        let path = folder.join(name);
+        std::fs::write(&path, content).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let global = write(
+        "ocelot.global.json",
+        r#"{"GlobalConfiguration":{"RateLimitOptions":{"ClientIdHeader":"X-Key"}}}"#,
+    );
+    let product = write(
+        "ocelot.product.json",
+        r#"{"Routes":[{"UpstreamPathTemplate":"/p","RateLimitOptions":{"Limit":1,"Period":"1m"}}]}"#,
+    );
+    write(
+        "ocelot.json",
+        r#"{"Routes":[{"UpstreamPathTemplate":"/merged"}]}"#,
+    );
+    write("appsettings.json", "{}");
+    let folder_name = folder.to_str().unwrap();
+    let request = ["--request", "GET /p", "--header", "X-Key: a"];
+    for files in [vec![folder_name], vec![&*product, &*global]] {
+        let output = check(&[&files[..], &request].concat());
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        assert_eq!(text(&output.stderr), "");
+        let expected = format!(
+            "{}: valid, 1 rule\n\nGET /p\n  /p  decides: allowed: 1/60s has 1 left\n",
+            files.join(", ")
+        );
+        let stdout = text(&output.stdout);
+        assert!(stdout.starts_with(&expected), "{stdout}");
+    }
+    // A message has the name and the line of its own file.
+    write(
+        "ocelot.wrong.json",
+        "{\"Routes\":[\n {\"UpstreamPathTemplate\":\"x\"}]}",
+    );
+    let output = check(&[folder_name]);
+    assert_eq!(output.status.code(), Some(1));
+    let error = text(&output.stderr).replace(folder_name, "FOLDER");
+    let expected = "\
+error: UpstreamPathTemplate: `x` does not begin with `/`
+ --> FOLDER/ocelot.wrong.json:2:26
+  |
+2 |  {\"UpstreamPathTemplate\":\"x\"}]}
+  |                          ^^^
+
+portcullis: FOLDER: 1 error
+";
+    assert_eq!(error, expected);
+    // Without parts, the one file of the folder is read.
+    for name in ["global", "product", "wrong"] {
+        std::fs::remove_file(folder.join(format!("ocelot.{name}.json"))).unwrap();
+    }
+    let output = check(&[folder_name, "--request", "GET /merged"]);
+    let stdout = text(&output.stdout);
+    assert!(stdout.contains("  /merged  decides: "), "{stdout}");
+    std::fs::remove_file(folder.join("ocelot.json")).unwrap();
+    let output = check(&[folder_name]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("ocelot.json: No such file"));
+    std::fs::remove_dir_all(&folder).unwrap();
+    // Only files of Ocelot are merged.
+    let toml = Scratch::new("one.toml", TOML.as_bytes());
+    let output = check(&[toml.path(), toml.path()]);
+    assert_eq!(output.status.code(), Some(2));
+    let error = text(&output.stderr);
+    assert!(
+        error.contains("only files of Ocelot can be several"),
+        "{error}"
+    );
 }

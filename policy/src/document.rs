@@ -153,6 +153,8 @@ impl<'t> Table<'t> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FileError {
+    /// The name of the file, if it was read together with others.
+    pub file: Option<Arc<str>>,
     /// The line, from 1.
     pub line: usize,
     /// The column in characters, from 1.
@@ -164,7 +166,8 @@ pub struct FileError {
 }
 
 impl FileError {
-    /// Displays the error with the name of its file, in the form that editors understand.
+    /// Displays the error with the name of its file, in the form that editors understand. An error
+    /// that has a [name](Self::file) is displayed with that one.
     ///
     /// ```
     /// # use portcullis_policy::Policy;
@@ -173,12 +176,18 @@ impl FileError {
     /// assert_eq!(text, "policy.toml:1:9: rules: expected an array of tables, not an integer");
     /// ```
     pub fn in_file(&self, name: &str) -> impl fmt::Display {
-        format!("{name}:{self}")
+        match self.file {
+            Some(_) => self.to_string(),
+            None => format!("{name}:{self}"),
+        }
     }
 }
 
 impl fmt::Display for FileError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(file) = &self.file {
+            write!(f, "{file}:")?;
+        }
         write!(f, "{}:{}: {}", self.line, self.column, self.message)
     }
 }
@@ -195,6 +204,8 @@ pub(crate) struct Words {
 /// Reads the values of one file, and notes its errors.
 pub(crate) struct Reader<'t> {
     text: &'t str,
+    /// Where each file begins in the text, and its name. Empty if there is one file without a name.
+    files: Vec<(usize, Arc<str>)>,
     pub(crate) words: Words,
     errors: Vec<(Span, String)>,
     places: HashMap<Place, Span>,
@@ -217,6 +228,7 @@ impl<'t> Reader<'t> {
     fn new(text: &'t str, words: Words) -> Self {
         Self {
             text,
+            files: Vec::new(),
             words,
             errors: Vec::new(),
             places: HashMap::new(),
@@ -443,7 +455,7 @@ impl<'t> Reader<'t> {
             Err(errors) => self.refuse_rules(errors),
         }
         if self.errors.is_empty() {
-            Ok(located(self.text, warnings))
+            Ok(located(self.text, &self.files, warnings))
         } else {
             Err(self.into_errors())
         }
@@ -472,16 +484,28 @@ impl<'t> Reader<'t> {
 
     /// The errors, in the order of the text.
     pub(crate) fn into_errors(self) -> Vec<FileError> {
-        located(self.text, self.errors)
+        located(self.text, &self.files, self.errors)
     }
 }
 
 /// Messages with their places in a text, in its order. Counts the lines in one pass.
-fn located(text: &str, mut messages: Vec<(Span, String)>) -> Vec<FileError> {
+fn located(
+    text: &str,
+    files: &[(usize, Arc<str>)],
+    mut messages: Vec<(Span, String)>,
+) -> Vec<FileError> {
     messages.sort_by_key(|(span, _)| span.start);
     // A mark at the beginning takes no column.
-    let (mut at, mut line, mut column) = (text.len() - without_mark(text).len(), 1, 1);
+    let after_mark = |start: usize| text.len() - without_mark(&text[start..]).len();
+    let (mut at, mut line, mut column) = (after_mark(0), 1, 1);
+    let mut begun = 0;
     let errors = messages.into_iter().map(|(span, message)| {
+        let file = files.partition_point(|(start, _)| *start <= span.start);
+        let file = file.checked_sub(1).map(|index| &files[index]);
+        let first = file.map_or(0, |(start, _)| *start);
+        if first > begun {
+            (begun, at, line, column) = (first, after_mark(first), 1, 1);
+        }
         let start = text.floor_char_boundary(span.start).max(at);
         for character in text[at..start].chars() {
             (line, column) = match character {
@@ -491,9 +515,10 @@ fn located(text: &str, mut messages: Vec<(Span, String)>) -> Vec<FileError> {
         }
         at = start;
         FileError {
+            file: file.map(|(_, name)| Arc::clone(name)),
             line,
             column,
-            bytes: start..text.ceil_char_boundary(span.end).max(start),
+            bytes: start - first..text.ceil_char_boundary(span.end).max(start) - first,
             message,
         }
     });

@@ -470,6 +470,20 @@ impl Limit {
         self.stepwise
     }
 
+    /// Returns for how long a denial denies all requests of its key: see [`wait`](Self::wait).
+    ///
+    /// ```
+    /// use core::time::Duration;
+    /// use portcullis_policy::Limit;
+    /// let limit = Limit::per(5, Duration::from_secs(60));
+    /// assert_eq!(limit.wait_time(), None);
+    /// let wait = Duration::from_secs(9);
+    /// assert_eq!(limit.wait(wait).wait_time(), Some(wait));
+    /// ```
+    pub const fn wait_time(&self) -> Option<Duration> {
+        self.wait
+    }
+
     /// Returns for how many permits requests of one key can wait. 0 if no request waits.
     ///
     /// ```
@@ -494,8 +508,8 @@ impl Limit {
     }
 
     /// Returns this limit with its count, its burst and its initial permits multiplied by
-    /// `part / whole`. The results are rounded up, and cut to 64 bits. The period stays. A `part` of
-    /// 0 gives a limit of 0, which denies every request.
+    /// `part / whole`. The results are rounded up, and cut to 64 bits. The period stays. A `part`
+    /// of 0 gives a limit of 0, which denies every request.
     ///
     /// # Panics
     ///

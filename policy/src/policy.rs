@@ -1276,8 +1276,8 @@ pub enum Outcome {
         /// The index of the limit, or `None` if a penalty is in force, or the table of the penalty
         /// has no room for the key.
         limit: Option<usize>,
-        /// Why the limit denied. [`Denied::Crowded`] if a table of the rule has no room for the key:
-        /// see [`Rule::keys`].
+        /// Why the limit denied. [`Denied::Crowded`] if a table of the rule has no room for the
+        /// key: see [`Rule::keys`].
         denied: Denied,
     },
     /// Denied: the rule's key has the address of the client, and the [`Request`] has none. The

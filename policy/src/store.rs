@@ -1202,8 +1202,8 @@ fn closed_to(permits: u32) -> Denied {
     }
 }
 
-/// The denial by a penalty that is in force. A key for which the table of the penalty has no room is
-/// denied, too: its penalty could not be put in force.
+/// The denial by a penalty that is in force. A key for which the table of the penalty has no room
+/// is denied, too: its penalty could not be put in force.
 #[inline]
 fn penalized(
     penalty: &Words<FixedWindowRules>,

@@ -494,7 +494,7 @@ fn a_limit_that_a_store_cannot_keep_is_refused() {
     assert_eq!(error(nanos), Period { segments: 1 });
     let seven = second(1).algorithm_of(Algorithm::SlidingWindow { segments: 7 });
     assert_eq!(error(seven), Period { segments: 7 });
-    assert!(matches!(error(second(0)), Invalid(_)));
+    assert!(matches!(error(Limit::per(1, Duration::ZERO)), Invalid(_)));
     assert!(matches!(
         error(second(1).algorithm_of(Algorithm::FixedWindow).burst(2)),
         Invalid(_)

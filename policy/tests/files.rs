@@ -610,6 +610,10 @@ fn settings_that_no_request_can_meet_are_refused_in_their_place() {
             &format!("exempt_networks: `010.0.0.0/8` {network}"),
         ),
     ];
+    let label = "a".repeat(63);
+    let long = format!("hosts = ['a{label}.example']");
+    let problem = format!("hosts: `a{}…` {no_host}", &label[..59]);
+    let cases = cases.into_iter().chain([(&*long, 10, &*problem)]);
     for (setting, column, expected) in cases {
         let file = format!("[[rules]]\nname = 'a'\n{setting}\n");
         let errors = Policy::from_toml(&file).unwrap_err();
@@ -625,6 +629,7 @@ fn settings_that_no_request_can_meet_are_refused_in_their_place() {
         "hosts = ['a1.example', '*.7.example', '10.0.0.0/8', '::1', '2001:db8::/32', 'x_y']",
         "key = ['header:X-Api-Key|x_old.key']",
         "paths = ['/a:b//c', '/**']",
+        &format!("hosts = ['{label}.example']"),
     ] {
         let file = format!("[[rules]]\nname = 'a'\n{setting}\n");
         assert!(Policy::from_toml(&file).is_ok(), "{setting}");

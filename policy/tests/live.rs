@@ -616,7 +616,10 @@ fn what_the_service_does_with_paths_may_change_without_a_loss_of_state() {
         (Key::address(), reading(PathReading::Literal)),
         (Key::path(), reading(PathReading::Resolved)),
     ] {
-        let rule = || Rule::new("one").limit(limit("1/h")).key(key.clone());
+        let rule = || {
+            let rule = Rule::new("one").limit(limit("1/h")).key(key.clone());
+            rule.on_missing(OnMissing::Share)
+        };
         let live = LivePolicy::new(policy([rule()]));
         assert!(allows(&live, at(1), &GET));
         let other = Policy::with_path_rules([rule()], paths).unwrap();

@@ -421,7 +421,7 @@ fn what_has_no_counterpart_is_reported_where_it_is() {
 #[test]
 fn all_errors_are_reported_where_they_are() {
     let text = r#"{
-"ReRoutes": [],
+"Route": [],
 "Routes": [
 { "UpstreamPathTemplate": "/a/{b", "RateLimitOption": {} },
 { "RateLimitOptions": { "Limit": -1, "Period": "", "Wait": "1x" } },
@@ -440,7 +440,7 @@ fn all_errors_are_reported_where_they_are() {
     assert_eq!(
         errors(text),
         [
-            "2:1: ReRoutes is not a setting of ocelot.json: did you mean Routes?".to_owned(),
+            "2:1: Route is not a setting of ocelot.json: did you mean Routes?".to_owned(),
             "4:27: UpstreamPathTemplate: `/a/{b` has a `{` without its `}`".into(),
             "4:36: RateLimitOption is not a setting of a route: did you mean RateLimitOptions?"
                 .into(),
@@ -478,6 +478,227 @@ fn all_errors_are_reported_where_they_are() {
             "14:79: Period is missing in this rule of GlobalRateLimitRules".into(),
         ]
     );
+}
+
+/// Ocelot ignores a name that it does not know. That is an error here only if a limit is lost.
+#[test]
+fn a_name_that_resembles_one_that_concerns_no_limit_is_a_warning() {
+    let text = r#"{ "Aggregate": [], "Routes": [{ "UpstreamPathTemplate": "/a/{x}",
+"UpstreamScheme": "http", "ReRoutesCaseSensitive": false, "DownstreamSchema": "http",
+"RateLimitOptions": { "EnableRateLimiting": true, "Limit": 1, "Period": "1m" } }],
+"GlobalConfiguration": { "BaseUri": "http://a.example" } }"#;
+    assert_eq!(
+        warnings(text),
+        [
+            "1:3: Aggregate is not a setting of ocelot.json: it is ignored (did you mean \
+             Aggregates?)",
+            "2:1: UpstreamScheme is not a setting of a route: it is ignored (did you mean \
+             DownstreamScheme?)",
+            "2:27: ReRoutesCaseSensitive is not a setting of a route: it is ignored (did you mean \
+             RouteIsCaseSensitive?)",
+            "2:59: DownstreamSchema is not a setting of a route: it is ignored (did you mean \
+             DownstreamScheme?)",
+            "4:26: BaseUri is not a setting of GlobalConfiguration: it is ignored (did you mean \
+             BaseUrl?)",
+        ]
+    );
+    assert_eq!(read(text).rules[0].limits().len(), 1);
+    // Whether a request meets a limit, and which one, is not left to a misspelled name.
+    for (name, meant) in [
+        ("RateLimitOption", "RateLimitOptions"),
+        ("RateLimitting", "RateLimiting"),
+        ("UpstreamHosts", "UpstreamHost"),
+        ("UpstreamHttpMethods", "UpstreamHttpMethod"),
+        ("Prioirty", "Priority"),
+        ("DownstreamPathTemplates", "DownstreamPathTemplate"),
+    ] {
+        let text =
+            format!(r#"{{ "Routes": [{{ "UpstreamPathTemplate": "/", "{name}": null }}] }}"#);
+        let expected = format!("1:45: {name} is not a setting of a route: did you mean {meant}?");
+        assert_eq!(errors(&text), [expected]);
+    }
+    for (place, name, meant) in [
+        ("ocelot.json", "GlobalConfigurations", "GlobalConfiguration"),
+        ("ocelot.json", "GlobalRateLimitRule", "GlobalRateLimitRules"),
+        ("ocelot.json", "DynamicRoute", "DynamicRoutes"),
+        ("GlobalConfiguration", "RateLimitOption", "RateLimitOptions"),
+        (
+            "GlobalConfiguration",
+            "ServiceDiscoveryProviders",
+            "ServiceDiscoveryProvider",
+        ),
+    ] {
+        let mut text = format!(r#"{{ "{name}": null }}"#);
+        if place == "GlobalConfiguration" {
+            text = format!(r#"{{ "{place}": {text} }}"#);
+        }
+        let errors = errors(&text);
+        let expected = format!(": {name} is not a setting of {place}: did you mean {meant}?");
+        assert!(
+            errors.len() == 1 && errors[0].ends_with(&expected),
+            "{errors:?}"
+        );
+    }
+}
+
+/// The documentation of older versions has 999. HTTP ends at 599.
+#[test]
+fn a_status_that_http_does_not_have_is_replaced_with_a_warning() {
+    let of = |status: &str| {
+        let options = r#""RateLimitOptions": { "Limit": 1, "Period": "1m" }"#;
+        let global = format!(r#""RateLimitOptions": {{ "HttpStatusCode": {status} }}"#);
+        let imported = merged(options, &global);
+        let found = imported.warnings.iter().map(|each| each.message.clone());
+        let found: Vec<_> = found.filter(|each| each.contains("Status")).collect();
+        (imported.rules[0].status(), found)
+    };
+    for status in ["600", "999", r#""999""#] {
+        let number = status.trim_matches('"');
+        let expected = format!(
+            "HttpStatusCode: {number} is not a status of HTTP, which end at 599: 429 is used"
+        );
+        assert_eq!(of(status), (429, vec![expected]));
+    }
+    assert_eq!(of("599"), (599, vec![]));
+    for status in ["200", "399", "1000", "-999", "9.5"] {
+        let text = format!(
+            r#"{{ "Routes": [{{ "UpstreamPathTemplate": "/",
+                "RateLimitOptions": {{ "Limit": 1, "Period": "1m", "StatusCode": {status} }} }}] }}"#
+        );
+        let errors = errors(&text);
+        assert_eq!(errors.len(), 1, "{errors:?}");
+        assert!(
+            errors[0].contains("is not from 400 to 599"),
+            "{status}: {errors:?}"
+        );
+    }
+}
+
+/// Before Ocelot 16, a route was a `ReRoute`. Such a file names the client as those versions do.
+#[test]
+fn the_routes_of_the_oldest_files_are_read() {
+    let old = r#"{ "ReRoutes": [{ "UpstreamPathTemplate": "/a", "Key": "a", "ReRouteIsCaseSensitive": true,
+        "RateLimitOptions": { "EnableRateLimiting": true, "Limit": 1, "Period": "1m" } }],
+"Aggregates": [ { "UpstreamPathTemplate": "/both", "ReRouteIsCaseSensitive": true,
+"ReRouteKeys": ["a"] } ] }"#;
+    assert_eq!(
+        warnings(old),
+        [
+            "1:3: ClientIdHeader is not set, and this name is from before Ocelot 24.1: \
+             `Oc-Client` or the older `ClientId` names the client",
+            "3:17: an aggregate has no limit: in Ocelot, each of its requests counts in the \
+             limits of its routes",
+        ]
+    );
+    let policy = read(old).into_policy().unwrap();
+    assert_eq!(rule_for(&policy, "GET", "/a"), Some("a"));
+    assert_eq!(rule_for(&policy, "GET", "/A"), None);
+    let headers = [("ClientId", "x")];
+    let request = Request::new("GET", "/a").headers(&headers);
+    assert!(policy.decide_at(Timestamp::ZERO, &request).is_allowed());
+    assert!(!policy.decide_at(Timestamp::ZERO, &request).is_allowed());
+}
+
+/// Ocelot, `OcelotMergeConfiguration`.
+#[test]
+fn several_files_are_merged_as_ocelot_merges_them() {
+    let global = r#"{ "GlobalConfiguration": { "RateLimitOptions":
+        { "ClientIdHeader": "X-Key", "StatusCode": 418 } },
+        "Routes": [{ "Key": "first", "UpstreamPathTemplate": "/1" }] }"#;
+    let product = "\u{feff}{ \"Routes\": [{ \"Key\": \"product\", \"UpstreamPathTemplate\": \"/p\",
+        \"RateLimitOptions\": { \"Limit\": 1, \"Period\": \"1m\" } }] }";
+    let other = r#"{ "GlobalConfiguration": { "RateLimitOptions": { "Limit": 7, "Period": "1s" } },
+        "Aggregates": [{ "UpstreamPathTemplate": "/both", "RouteKeys": ["product"] }] }"#;
+    let merged = r#"{ "Routes": [{ "Key": "merged", "UpstreamPathTemplate": "/p" }] }"#;
+    let imported = Imported::from_ocelot_files(&[
+        ("conf/Ocelot.Global.json", global),
+        ("conf/ocelot.json", merged),
+        ("conf/ocelot.product.json", product),
+        (r"conf\ocelot.z.json", other),
+    ])
+    .unwrap();
+    let found: Vec<_> = imported.warnings.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        found,
+        [
+            "conf/ocelot.json:1:3: the file is left out: Ocelot writes to it what it has merged \
+             from the others",
+            "conf\\ocelot.z.json:1:26: GlobalConfiguration has no effect here: of several files, \
+             Ocelot reads that of ocelot.global.json",
+            "conf\\ocelot.z.json:2:24: an aggregate has no limit: in Ocelot, each of its requests \
+             counts in the limits of its routes",
+        ]
+    );
+    let warning = &imported.warnings[2];
+    assert!(other[warning.bytes.clone()].starts_with(r#"{ "UpstreamPathTemplate": "/both""#));
+    let rules: Vec<_> = imported
+        .rules
+        .iter()
+        .map(|rule| (rule.name(), rule.limits().len(), rule.status()))
+        .collect();
+    assert_eq!(
+        rules,
+        [
+            ("first", 0, 429),
+            ("product", 1, 418),
+            ("GET /both", 0, 429)
+        ]
+    );
+    let policy = imported.into_policy().unwrap();
+    let headers = [("X-Key", "a")];
+    let request = Request::new("GET", "/p").headers(&headers);
+    assert!(policy.decide_at(Timestamp::ZERO, &request).is_allowed());
+    assert!(!policy.decide_at(Timestamp::ZERO, &request).is_allowed());
+    // One file alone is the whole configuration.
+    let alone = Imported::from_ocelot_files(&[("ocelot.z.json", other)]).unwrap();
+    assert_eq!(alone.warnings, []);
+    assert_eq!(Imported::from_ocelot_files(&[]).unwrap().rules.len(), 0);
+}
+
+#[test]
+fn an_error_in_one_of_several_files_is_reported_where_it_is() {
+    let errors = Imported::from_ocelot_files(&[
+        ("ocelot.a.json", "{ \"Routes\": [\n] }\n\n"),
+        (
+            "ocelot.b.json",
+            "{ \"Routes\": [\n{ \"UpstreamPathTemplate\": \"b\" }] }",
+        ),
+        ("ocelot.c.json", "\u{feff}{ \"Routes\": 5 }"),
+    ])
+    .unwrap_err();
+    let places: Vec<_> = errors
+        .iter()
+        .map(|error| (error.to_string(), error.bytes.clone()))
+        .collect();
+    assert_eq!(
+        places,
+        [
+            (
+                "ocelot.b.json:2:27: UpstreamPathTemplate: `b` does not begin with `/`".to_owned(),
+                40..43
+            ),
+            (
+                "ocelot.c.json:1:13: Routes: expected an array of objects, not an integer"
+                    .to_owned(),
+                15..16
+            ),
+        ]
+    );
+    assert_eq!(
+        errors[0].in_file("x").to_string(),
+        errors[0].to_string(),
+        "its own name"
+    );
+    let errors = Imported::from_ocelot_files(&[("a", "{}"), ("b", ""), ("c", "{"), ("d", "[]")]);
+    let errors: Vec<_> = errors
+        .unwrap_err()
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    assert_eq!(errors.len(), 3, "{errors:?}");
+    for (error, place) in errors.iter().zip(["b:1:1: ", "c:1:", "d:1:1: "]) {
+        assert!(error.starts_with(place), "{error}");
+    }
 }
 
 /// Ocelot's parser of times (world O, 301). It ignores the sign of a wait, which is a warning here.

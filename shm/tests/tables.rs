@@ -327,16 +327,17 @@ fn change_begun(folder: &Folder) -> SharedTable<TokenBucketRules> {
     let before = std::fs::read(&path).unwrap();
     drop(file.changing().table(bucket(30), 100).unwrap());
     let after = std::fs::read(&path).unwrap();
-    let area = |nth: u64| LINES_AT + nth * lines * 64;
+    let area = |nth: u64| LINES_AT + nth * (lines * 64 + 64);
     let opened = OpenOptions::new().write(true).open(&path).unwrap();
     let half = area(0) + 32 * lines;
-    let left = &before[half as usize..area(1) as usize];
+    let left = &before[half as usize..(half + 32 * lines) as usize];
     opened.write_all_at(left, half).unwrap();
     // The other half was not reached: its slots are closed.
-    for at in (half + 64 * lines..area(2)).step_by(8) {
+    let end = area(1) + 64 * lines;
+    for at in (area(1) + 32 * lines..end).step_by(8) {
         opened.write_all_at(&CLOSED.to_ne_bytes(), at).unwrap();
     }
-    assert_eq!(after.len() as u64, area(2));
+    assert_eq!(after.len() as u64, end + 8);
     for (number, stage) in [(1_u64, 3_u64), (2, 1)] {
         write(&path, 128 * number + 8, number << 2 | stage);
     }

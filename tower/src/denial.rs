@@ -477,10 +477,12 @@ impl Unidentified {
     }
 }
 
-/// A limit as Ocelot writes it, without its wait.
+/// A limit as Ocelot writes it: its count, its period and its wait.
 fn limit_text(limit: &Limit) -> String {
     let period = limit.period().map(period_text).unwrap_or_default();
-    format!("{}/{period}", limit.count())
+    let wait = limit.wait_time().filter(|wait| !wait.is_zero());
+    let wait = wait.map_or_else(|| "0ms".to_owned(), period_text);
+    format!("{}/{period}/w{wait}", limit.count())
 }
 
 /// Problem details.

@@ -78,8 +78,8 @@ async fn the_fields_of_a_denial_agree() {
 #[tokio::test]
 async fn a_limit_of_0_states_no_time_to_retry() {
     for limit in [
-        Limit::per(0, Duration::from_secs(60)),
-        Limit::per(0, Duration::from_secs(60)).algorithm_of(Algorithm::FixedWindow),
+        Limit::per(0, Duration::from_mins(1)),
+        Limit::per(0, Duration::from_mins(1)).algorithm_of(Algorithm::FixedWindow),
         Limit::at_once(0),
     ] {
         let (mut client, _) = served(limit.clone(), Generation::Draft11).await;

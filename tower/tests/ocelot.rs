@@ -241,15 +241,26 @@ async fn a_message_names_the_limit_and_the_period() {
 /// which is not valid in HTTP: here it has none.
 #[tokio::test]
 async fn a_request_without_a_client_gets_503() {
-    let mut ocelot = Ocelot::new(r#""Limit": 3, "Period": "1s""#).await;
-    let denied = ocelot.client.get("/api/ClientRateLimit", &[]).await;
-    assert_eq!((denied.status, denied.header("retry-after")), (503, None));
-    assert_eq!(
-        denied.body,
-        "Rate limiting client could not be identified for the route 'route' due to a missing or \
-         unknown client ID header required by rule '3/1s'!"
-    );
-    assert_eq!(ocelot.served.load(Relaxed), 0);
+    for (wait, rule) in [
+        ("", "3/1s/w0ms"),
+        (r#", "Wait": "1s""#, "3/1s/w1s"),
+        (
+            r#", "PeriodTimespan": 90, "ClientIdHeader": "C""#,
+            "3/1s/w90s",
+        ),
+    ] {
+        let mut ocelot = Ocelot::new(&format!(r#""Limit": 3, "Period": "1s"{wait}"#)).await;
+        let denied = ocelot.client.get("/api/ClientRateLimit", &[]).await;
+        assert_eq!((denied.status, denied.header("retry-after")), (503, None));
+        assert_eq!(
+            denied.body,
+            format!(
+                "Rate limiting client could not be identified for the route 'route' due to a \
+                 missing or unknown client ID header required by rule '{rule}'!"
+            )
+        );
+        assert_eq!(ocelot.served.load(Relaxed), 0);
+    }
 }
 
 /// Ocelot: `ClientWhitelist`, and routes that are not limited.

@@ -1,5 +1,6 @@
 //! JSON with comments as a tree of values.
 
+use core::ops::Range as Bytes;
 use std::borrow::Cow;
 
 use jsonc_parser::ast;
@@ -35,10 +36,36 @@ impl<'t> Reader<'t> {
     /// Parses JSON with comments and trailing commas. Returns no table if the text is not an object
     /// in JSON.
     pub(crate) fn json(text: &'t str, names: Names) -> (Self, Option<Table<'t>>) {
-        let json = without_mark(text);
+        let mut reader = Self::new(text, WORDS);
+        let table = reader.parse_json(0..text.len(), names);
+        (reader, table)
+    }
+
+    /// Parses several files as pieces of one text, which has them in their order, a line end apart.
+    /// Returns the table of each, as [`json`](Self::json) does.
+    pub(crate) fn json_files(
+        text: &'t str,
+        files: &[(&str, &str)],
+        names: Names,
+    ) -> (Self, Vec<Option<Table<'t>>>) {
+        let mut reader = Self::new(text, WORDS);
+        let mut start = 0;
+        let tables = files.iter().map(|(name, file)| {
+            let piece = start..start + file.len();
+            reader.files.push((start, (*name).into()));
+            start = piece.end + 1;
+            reader.parse_json(piece, names)
+        });
+        let tables = tables.collect();
+        (reader, tables)
+    }
+
+    fn parse_json(&mut self, piece: Bytes<usize>, names: Names) -> Option<Table<'t>> {
+        let text: &'t str = self.text;
+        let json = without_mark(&text[piece.clone()]);
         let mut builder = Builder {
-            reader: Self::new(text, WORDS),
-            mark: text.len() - json.len(),
+            reader: self,
+            start: piece.end - json.len(),
             names,
             is_json: true,
         };
@@ -52,7 +79,7 @@ impl<'t> Reader<'t> {
                 None
             }
             Ok(None) => {
-                let end = Span::from(text.len()..text.len());
+                let end = Span::from(piece.end..piece.end);
                 let message = "the file is empty: expected an object";
                 builder.reader.refuse(end, message);
                 None
@@ -76,24 +103,24 @@ impl<'t> Reader<'t> {
                 None
             }
         };
-        (builder.reader, table.filter(|_| builder.is_json))
+        table.filter(|_| builder.is_json)
     }
 }
 
-struct Builder<'t> {
-    reader: Reader<'t>,
-    /// The length of the mark at the beginning of the text, which the parser does not see.
-    mark: usize,
+struct Builder<'r, 't> {
+    reader: &'r mut Reader<'t>,
+    /// Where the text begins that the parser sees: after a mark at the beginning of the file.
+    start: usize,
     names: Names,
     /// Whether the tree is that of the text. Otherwise an error is noted.
     is_json: bool,
 }
 
-impl<'t> Builder<'t> {
+impl<'t> Builder<'_, 't> {
     fn span(&self, range: Range) -> Span {
         Span {
-            start: self.mark + range.start,
-            end: self.mark + range.end,
+            start: self.start + range.start,
+            end: self.start + range.end,
         }
     }
 
@@ -113,7 +140,7 @@ impl<'t> Builder<'t> {
                 },
             };
             let value = self.value(property.value, depth);
-            table.add(&mut self.reader, name, value);
+            table.add(self.reader, name, value);
         }
         table.table
     }

@@ -133,6 +133,14 @@ fn samples() -> Vec<Value> {
         json!({ "networks": "10.0.0.1" }),
         json!({ "networks": ["10.0.0.0/8"], "headers": {}, "properties": {} }),
         json!({ "networks": [""] }),
+        json!({ "networks": ["10"] }),
+        json!({ "networks": ["a.example"] }),
+        json!({ "networks": ["010.0.0.0/8"] }),
+        json!({ "networks": ["::ffff:0:0/96", "1::/128"] }),
+        json!({ "headers": { "X-A": ["y"] } }),
+        json!({ "headers": { "X A": ["y"] } }),
+        json!({ "headers": { "X-A:": ["y"] } }),
+        json!({ "properties": { "p q": ["y"] } }),
         json!({ "ignore_case": true, "decode_slashes": false }),
         json!({ "ignore_case": 1 }),
         json!({ "reading": "literal" }),
@@ -195,8 +203,39 @@ fn samples() -> Vec<Value> {
         "method",
         "tier",
         "Path",
+        "header: X",
+        "header:X Y",
+        "header:X:",
+        "GET",
+        "get",
+        "Patch",
+        "GETT",
+        "PUTS",
+        "GET ",
+        "GETTER",
+        "M-SEARCH",
+        "a:",
         "10.0.0.0/8",
+        "10.0.0.0/33",
+        "10.0.0.0/",
+        "256.1.1.1",
+        "010.0.0.1",
+        "010.0.0.0/8",
+        "192.0.2.7",
+        "1.2.3",
+        "::1",
+        "2001:db8::/32",
+        "2001:db8::/129",
         "example.com",
+        "example.com.",
+        "example.com:80",
+        "*.example.com",
+        "a.*.com",
+        "*.7",
+        "7.example",
+        "a..b",
+        "x_y-1",
+        "https://example.com/a",
     ];
     samples.extend(texts.map(Value::from));
     samples.extend(texts.map(|text| json!([text])));
@@ -227,8 +266,8 @@ fn the_schema_and_the_reader_accept_the_same_values() {
         for setting in RULE {
             let mut rule = json!({ "name": "r", "limits": ["5/m"] });
             rule[setting] = sample.clone();
-            // Only the policy knows the form of networks and hosts, and the file its stores.
-            let is_exact = !["hosts", "store"].contains(&setting);
+            // Only the file knows its stores.
+            let is_exact = setting != "store";
             check(json!({ "rules": [rule] }), is_exact);
             rule = json!({ "name": "r", "limits": ["5/m"], "store": "x" });
             rule[setting] = sample.clone();

@@ -36,6 +36,67 @@ const MAX_COMPARED: usize = 1 << 20;
 /// The most rules of `GlobalRateLimitRules` for one route. Each becomes a rule here.
 const MAX_GROUPS: usize = 64;
 
+/// The file whose `GlobalConfiguration` counts, if there are several.
+const GLOBAL_FILE: &str = "ocelot.global.json";
+
+/// The file to which Ocelot writes what it has merged.
+const MERGED_FILE: &str = "ocelot.json";
+
+/// The settings of one place in the file.
+struct Settings {
+    /// What the place is, for messages.
+    of: &'static str,
+    known: &'static [&'static str],
+    /// Those that say which limit a request meets. A name that resembles one of them is an error:
+    /// if it were ignored, a limit would be lost. Any other unknown name is ignored, as in Ocelot.
+    limiting: &'static [&'static str],
+    /// Names before Ocelot 16, when a route was a `ReRoute`.
+    old: &'static [&'static str],
+}
+
+/// The settings at the top of the file.
+const FILE_SETTINGS: Settings = Settings {
+    of: "ocelot.json",
+    known: FILE,
+    limiting: &[
+        "DynamicRoutes",
+        "GlobalConfiguration",
+        "GlobalRateLimitRules",
+        "Routes",
+    ],
+    old: &["ReRoutes"],
+};
+
+/// The settings of `GlobalConfiguration`.
+const GLOBAL_SETTINGS: Settings = Settings {
+    of: "GlobalConfiguration",
+    known: GLOBAL,
+    limiting: &["RateLimitOptions", "ServiceDiscoveryProvider"],
+    old: &[],
+};
+
+/// The settings of a route.
+const fn route_settings(of: &'static str) -> Settings {
+    Settings {
+        of,
+        known: ROUTE,
+        limiting: &[
+            "DownstreamPathTemplate",
+            "Key",
+            "Priority",
+            "RateLimitOptions",
+            "RateLimitRule",
+            "RateLimiting",
+            "ServiceName",
+            "ServiceNamespace",
+            "UpstreamHost",
+            "UpstreamHttpMethod",
+            "UpstreamPathTemplate",
+        ],
+        old: &["ReRouteIsCaseSensitive", "ReRouteKeys", "ReRouteKeysConfig"],
+    }
+}
+
 /// The settings at the top of the file.
 const FILE: &[&str] = &[
     "$schema",
@@ -158,9 +219,74 @@ impl Imported {
     /// ```
     pub fn from_ocelot(text: &str) -> Result<Self, Vec<FileError>> {
         let (reader, file) = Reader::json(text, Names::AnyCase);
-        let Some(file) = file else {
+        let Some(table) = file else {
             return Err(reader.into_errors());
         };
+        let file = File {
+            table,
+            has_global: true,
+            is_merged: false,
+        };
+        Self::from_ocelot_tables(reader, vec![file])
+    }
+
+    /// Reads several `ocelot.*.json` as one, each with its name, as Ocelot merges the files of a
+    /// folder.
+    ///
+    /// The routes, aggregates and dynamic routes of all files count, in the order of the files. Of
+    /// `ocelot.global.json`, `GlobalConfiguration` counts too. That of another file has no effect,
+    /// which is a warning, unless the file is the only one. An `ocelot.json` among others is left
+    /// out, with a warning: Ocelot writes the merged file under that name. Of a path, its last part
+    /// is the name.
+    ///
+    /// Ocelot leaves out the file of its own environment, such as `ocelot.Development.json`: leave
+    /// it out too.
+    ///
+    /// # Errors
+    ///
+    /// As [`from_ocelot`](Self::from_ocelot). Each error and each warning has the
+    /// [name](FileError::file) of its file, also if there is one file only.
+    ///
+    /// ```
+    /// use portcullis_policy::Imported;
+    ///
+    /// let imported = Imported::from_ocelot_files(&[
+    ///     ("conf/ocelot.global.json", r#"{ "GlobalConfiguration": {
+    ///         "RateLimitOptions": { "ClientIdHeader": "X-Key", "StatusCode": 418 } } }"#),
+    ///     ("conf/ocelot.posts.json", r#"{ "Routes": [{ "UpstreamPathTemplate": "/posts/{id}",
+    ///         "RateLimitOptions": { "Limit": 1, "Period": "1m", "Wait": "-5s" } }] }"#),
+    /// ]).unwrap();
+    /// assert_eq!(imported.rules[0].status(), 418);
+    /// let warning = imported.warnings[0].to_string();
+    /// assert!(warning.starts_with("conf/ocelot.posts.json:2:67: Wait is negative"), "{warning}");
+    /// ```
+    pub fn from_ocelot_files(files: &[(&str, &str)]) -> Result<Self, Vec<FileError>> {
+        let texts: Vec<&str> = files.iter().map(|(_, text)| *text).collect();
+        let text = texts.join("\n");
+        let (reader, tables) = Reader::json_files(&text, files, Names::AnyCase);
+        let is_only = files.len() == 1;
+        let tables: Option<Vec<_>> = files
+            .iter()
+            .zip(tables)
+            .map(|((name, _), table)| {
+                let name = name.rsplit(['/', '\\']).next().unwrap_or_default();
+                Some(File {
+                    table: table?,
+                    has_global: is_only || name.eq_ignore_ascii_case(GLOBAL_FILE),
+                    is_merged: !is_only && name.eq_ignore_ascii_case(MERGED_FILE),
+                })
+            })
+            .collect();
+        match tables {
+            Some(files) => Self::from_ocelot_tables(reader, files),
+            None => Err(reader.into_errors()),
+        }
+    }
+
+    fn from_ocelot_tables(
+        reader: Reader<'_>,
+        files: Vec<File<'_>>,
+    ) -> Result<Self, Vec<FileError>> {
         let mut reader = OcelotReader {
             reader,
             warnings: Vec::new(),
@@ -171,7 +297,7 @@ impl Imported {
             limited: HashSet::new(),
             rules: Vec::new(),
         };
-        let path_rules = reader.file(&file);
+        let path_rules = reader.files(files);
         let OcelotReader {
             reader,
             rules,
@@ -185,6 +311,14 @@ impl Imported {
             warnings,
         })
     }
+}
+
+struct File<'t> {
+    table: Table<'t>,
+    /// Whether its `GlobalConfiguration` counts.
+    has_global: bool,
+    /// Whether Ocelot has written it, from the others.
+    is_merged: bool,
 }
 
 /// A rule of `GlobalRateLimitRules`.
@@ -239,31 +373,51 @@ impl<'t> OcelotReader<'t> {
         self.warnings.push((span, message.into()));
     }
 
-    fn file(&mut self, file: &Table<'t>) -> PathRules {
-        self.known_or_ignored(file, "ocelot.json", FILE);
+    fn files(&mut self, mut files: Vec<File<'t>>) -> PathRules {
+        files.retain(|file| {
+            if let (true, Some((first, _))) = (file.is_merged, file.table.iter().next()) {
+                let message = "the file is left out: Ocelot writes to it what it has merged from \
+                               the others";
+                self.warn(first.span, message);
+            }
+            !file.is_merged
+        });
+        let files = &*files;
         let mut global = None;
         let mut has_discovery = false;
-        if let Some(value) = get(file, "GlobalConfiguration")
-            && let Some(table) = self.reader.table(value, "GlobalConfiguration")
-        {
-            self.known_or_ignored(table, "GlobalConfiguration", GLOBAL);
-            has_discovery = get(table, "ServiceDiscoveryProvider").is_some();
-            global =
-                get(table, "RateLimitOptions").and_then(|value| self.options(value, Level::Global));
+        for file in files {
+            self.known_or_ignored(&file.table, &FILE_SETTINGS);
+            let Some(value) = get(&file.table, "GlobalConfiguration") else {
+                continue;
+            };
+            if !file.has_global {
+                let message = format!(
+                    "GlobalConfiguration has no effect here: of several files, Ocelot reads that \
+                     of {GLOBAL_FILE}"
+                );
+                self.warn(value.span, message);
+            } else if let Some(table) = self.reader.table(value, "GlobalConfiguration") {
+                self.known_or_ignored(table, &GLOBAL_SETTINGS);
+                has_discovery = get(table, "ServiceDiscoveryProvider").is_some();
+                global = get(table, "RateLimitOptions")
+                    .and_then(|value| self.options(value, Level::Global));
+            }
         }
         let mut groups = Vec::new();
-        for value in self.tables(file, "GlobalRateLimitRules") {
+        for value in self.tables(files, "GlobalRateLimitRules") {
             groups.extend(self.group(value));
         }
         let mut routes = Vec::new();
-        for value in self.tables(file, "Routes") {
-            routes.extend(self.route(value, false));
+        for name in ["Routes", "ReRoutes"] {
+            for value in self.tables(files, name) {
+                routes.extend(self.route(value, false));
+            }
         }
         let has_routes = !routes.is_empty();
-        for value in self.tables(file, "Aggregates") {
+        for value in self.tables(files, "Aggregates") {
             routes.extend(self.route(value, true));
         }
-        let dynamic = self.tables(file, "DynamicRoutes");
+        let dynamic = self.tables(files, "DynamicRoutes");
         let is_dynamic = !has_routes && (has_discovery || !dynamic.is_empty());
         if let (true, Some(first)) = (has_routes, dynamic.first()) {
             let message = "DynamicRoutes have no effect beside Routes, as in Ocelot";
@@ -275,7 +429,8 @@ impl<'t> OcelotReader<'t> {
         }
         // The order in which Ocelot asks the routes: those for a host first, whatever the priority.
         routes.sort_by_key(|route| (route.host.is_none(), -route.priority));
-        if let Some(value) = get(file, "GlobalRateLimitRules")
+        let mut all = files.iter();
+        if let Some(value) = all.find_map(|file| get(&file.table, "GlobalRateLimitRules"))
             && !self.can_compare(value, &routes, &groups)
         {
             groups.clear();
@@ -315,12 +470,11 @@ impl<'t> OcelotReader<'t> {
         can_compare
     }
 
-    /// The values of an array.
-    fn tables<'v>(&mut self, file: &'v Table<'t>, name: &str) -> &'v [Value<'t>] {
-        match get(file, name) {
-            Some(value) => self.reader.array(value, name, "an array of objects"),
-            None => &[],
-        }
+    /// The values of an array, of all files.
+    fn tables<'v>(&mut self, files: &'v [File<'t>], name: &str) -> Vec<&'v Value<'t>> {
+        let arrays = files.iter().filter_map(|file| get(&file.table, name));
+        let values = arrays.flat_map(|value| self.reader.array(value, name, "an array of objects"));
+        values.collect()
     }
 
     /// Case counts only if it does for all routes: a spelling must not evade a limit.
@@ -341,21 +495,28 @@ impl<'t> OcelotReader<'t> {
         PathRules::new().ignoring_case()
     }
 
-    fn known_or_ignored(&mut self, table: &Table<'_>, of: &str, known: &[&str]) {
+    fn known_or_ignored(&mut self, table: &Table<'_>, settings: &Settings) {
+        let is_in =
+            |name: &str, names: &[&str]| names.iter().any(|each| each.eq_ignore_ascii_case(name));
         for (name, _) in table.iter() {
-            let is_known = known
-                .iter()
-                .any(|known| known.eq_ignore_ascii_case(&name.text));
-            if is_known {
+            if is_in(&name.text, settings.old) {
+                self.old_name.get_or_insert(name.span);
                 continue;
             }
-            let shown = shown(&name.text);
-            if let Some(nearest) = nearest(&name.text, known.iter().copied()) {
-                let message = format!("{shown} is not a setting of {of}: did you mean {nearest}?");
-                self.reader.refuse(name.span, message);
-            } else {
-                let message = format!("{shown} is not a setting of {of}: it is ignored");
-                self.warn(name.span, message);
+            if is_in(&name.text, settings.known) {
+                continue;
+            }
+            let unknown = format!("{} is not a setting of {}", shown(&name.text), settings.of);
+            match nearest(&name.text, settings.known.iter().copied()) {
+                Some(nearest) if settings.limiting.contains(&nearest) => {
+                    let message = format!("{unknown}: did you mean {nearest}?");
+                    self.reader.refuse(name.span, message);
+                }
+                Some(nearest) => {
+                    let message = format!("{unknown}: it is ignored (did you mean {nearest}?)");
+                    self.warn(name.span, message);
+                }
+                None => self.warn(name.span, format!("{unknown}: it is ignored")),
             }
         }
     }
@@ -447,7 +608,7 @@ impl<'t> OcelotReader<'t> {
             "a route"
         };
         let table = self.reader.table(value, of)?;
-        self.known_or_ignored(table, of, ROUTE);
+        self.known_or_ignored(table, &route_settings(of));
         let options = self.route_options(table, "RateLimitOptions");
         let key = self.text(table, "Key").map(|key| key.value);
         let mut methods = upper(self.texts(table, "UpstreamHttpMethod"));
@@ -455,9 +616,15 @@ impl<'t> OcelotReader<'t> {
             methods.push("GET".to_owned());
         }
         let host = self.text(table, "UpstreamHost");
-        let is_case_sensitive = self.boolean(table, "RouteIsCaseSensitive") == Some(true);
+        let is_case_sensitive = ["RouteIsCaseSensitive", "ReRouteIsCaseSensitive"]
+            .into_iter()
+            .any(|name| self.boolean(table, name) == Some(true));
         let downstream = self.text(table, "DownstreamPathTemplate");
-        let aggregated = is_aggregate.then(|| self.texts(table, "RouteKeys"));
+        let aggregated = is_aggregate.then(|| {
+            let mut keys = self.texts(table, "RouteKeys");
+            keys.extend(self.texts(table, "ReRouteKeys"));
+            keys
+        });
         if let Some(headers) = get(table, "UpstreamHeaderTemplates")
             && headers
                 .as_table()
@@ -535,7 +702,7 @@ impl<'t> OcelotReader<'t> {
     /// A route of a service, which is found by the first component of the path.
     fn dynamic_route(&mut self, value: &Value<'t>) -> Option<Route> {
         let table = self.reader.table(value, "a dynamic route")?;
-        self.known_or_ignored(table, "a dynamic route", ROUTE);
+        self.known_or_ignored(table, &route_settings("a dynamic route"));
         let old = self.route_options(table, "RateLimitRule");
         let options = self.route_options(table, "RateLimitOptions");
         let Some(service) = self.text(table, "ServiceName") else {

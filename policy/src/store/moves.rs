@@ -337,8 +337,8 @@ fn window_after(
     rules: FixedWindowRules,
     limit: &Limit,
 ) -> Option<FixedWindowRules> {
-    // More than can be taken, so that a count that the word has no room for is told from one that is
-    // just the largest limit.
+    // More than can be taken, so that a count that the word has no room for is told from one that
+    // is just the largest limit.
     let most = old.max_limit().max(old.limit() + 1);
     if most <= rules.max_limit() || old.max_limit() <= rules.limit() {
         return Some(rules);

@@ -287,6 +287,14 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "",
         test: ("ocelot", "headers_are_disabled_for_each_route"),
     },
+    // The text for an unknown client lacks the wait.
+    Mutant {
+        file: DENIAL,
+        within: "fn limit_text(",
+        text: "/w{wait}\"",
+        by: "/w0ms\"",
+        test: ("ocelot", "a_request_without_a_client_gets_503"),
+    },
     Mutant {
         file: "tower/src/decide/policy/finder.rs",
         within: "fn value(",

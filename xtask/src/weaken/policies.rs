@@ -10,6 +10,8 @@ const OVERRIDES: &str = "policy/src/overrides.rs";
 const MATCHER: &str = "policy/src/matcher.rs";
 const PATH: &str = "policy/src/path.rs";
 const DOCUMENT: &str = "policy/src/document.rs";
+const CONDITIONS: &str = "policy/src/conditions.rs";
+const OCELOT: &str = "policy/src/foreign/ocelot.rs";
 const LIMIT: &str = "policy/src/limit.rs";
 
 pub(super) const MUTANTS: &[Mutant] = &[
@@ -45,6 +47,174 @@ pub(super) const MUTANTS: &[Mutant] = &[
         text: "\"ms\" | \"\" => 1_000_000,",
         by: "\"ms\" => 1_000_000,\n\"\" => 1_000_000_000,",
         test: ("ocelot", "a_wait_is_read_as_ocelot_reads_it"),
+    },
+    // A setting that no request can meet is accepted.
+    Mutant {
+        file: CONDITIONS,
+        within: "fn method_problem(",
+        text: "if !is_token(method) {",
+        by: "if false {",
+        test: (
+            "files",
+            "settings_that_no_request_can_meet_are_refused_in_their_place",
+        ),
+    },
+    Mutant {
+        file: CONDITIONS,
+        within: "fn method_problem(",
+        text: "let is_case = method.eq_ignore_ascii_case(known);",
+        by: "let is_case = false;",
+        test: (
+            "files",
+            "settings_that_no_request_can_meet_are_refused_in_their_place",
+        ),
+    },
+    Mutant {
+        file: CONDITIONS,
+        within: "fn method_problem(",
+        text: "is_case || is_longer",
+        by: "is_case",
+        test: (
+            "files",
+            "settings_that_no_request_can_meet_are_refused_in_their_place",
+        ),
+    },
+    Mutant {
+        file: CONDITIONS,
+        within: "pub(crate) fn parse_network(",
+        text: "text.split_once('/')?.0.parse::<IpAddr>().ok()?;",
+        by: "",
+        test: (
+            "files",
+            "settings_that_no_request_can_meet_are_refused_in_their_place",
+        ),
+    },
+    Mutant {
+        file: CONDITIONS,
+        within: "fn parse(text: &str) -> Option<Self>",
+        text: "if last.bytes().all(|byte| byte.is_ascii_digit()) {",
+        by: "if false {",
+        test: (
+            "files",
+            "settings_that_no_request_can_meet_are_refused_in_their_place",
+        ),
+    },
+    Mutant {
+        file: CONDITIONS,
+        within: "fn parse(text: &str) -> Option<Self>",
+        text: "(1..=63).contains(&label.len())",
+        by: "!label.is_empty()",
+        test: (
+            "files",
+            "settings_that_no_request_can_meet_are_refused_in_their_place",
+        ),
+    },
+    Mutant {
+        file: CONDITIONS,
+        within: "for path in &self.paths {",
+        text: "_ if path.contains(\"://\")",
+        by: "_ if false",
+        test: (
+            "files",
+            "settings_that_no_request_can_meet_are_refused_in_their_place",
+        ),
+    },
+    Mutant {
+        file: POLICY,
+        within: "fn check_headers(",
+        text: "refuse(\"key\", text);",
+        by: "let _ = text;",
+        test: (
+            "files",
+            "settings_that_no_request_can_meet_are_refused_in_their_place",
+        ),
+    },
+    Mutant {
+        file: POLICY,
+        within: "fn check_headers(",
+        text: "refuse(\"exempt_headers\", text);",
+        by: "let _ = text;",
+        test: (
+            "files",
+            "settings_that_no_request_can_meet_are_refused_in_their_place",
+        ),
+    },
+    // A misspelled name loses a limit, or one that concerns none is refused. Files of Ocelot that
+    // are old, or split, are read as others.
+    Mutant {
+        file: OCELOT,
+        within: "fn known_or_ignored(",
+        text: "if settings.limiting.contains(&nearest)",
+        by: "if settings.known.contains(&nearest)",
+        test: (
+            "ocelot",
+            "a_name_that_resembles_one_that_concerns_no_limit_is_a_warning",
+        ),
+    },
+    Mutant {
+        file: OCELOT,
+        within: "fn known_or_ignored(",
+        text: "if settings.limiting.contains(&nearest)",
+        by: "if settings.of.is_empty()",
+        test: (
+            "ocelot",
+            "a_name_that_resembles_one_that_concerns_no_limit_is_a_warning",
+        ),
+    },
+    Mutant {
+        file: OCELOT,
+        within: "fn known_or_ignored(",
+        text: "self.old_name.get_or_insert(name.span);",
+        by: "",
+        test: ("ocelot", "the_routes_of_the_oldest_files_are_read"),
+    },
+    Mutant {
+        file: OCELOT,
+        within: "fn files(",
+        text: "for name in [\"Routes\", \"ReRoutes\"] {",
+        by: "for name in [\"Routes\"] {",
+        test: ("ocelot", "the_routes_of_the_oldest_files_are_read"),
+    },
+    Mutant {
+        file: OCELOT,
+        within: "pub fn from_ocelot_files(",
+        text: "has_global: is_only || name.eq_ignore_ascii_case(GLOBAL_FILE),",
+        by: "has_global: true,",
+        test: ("ocelot", "several_files_are_merged_as_ocelot_merges_them"),
+    },
+    Mutant {
+        file: OCELOT,
+        within: "pub fn from_ocelot_files(",
+        text: "has_global: is_only || name.eq_ignore_ascii_case(GLOBAL_FILE),",
+        by: "has_global: name.eq_ignore_ascii_case(GLOBAL_FILE),",
+        test: ("ocelot", "several_files_are_merged_as_ocelot_merges_them"),
+    },
+    Mutant {
+        file: OCELOT,
+        within: "pub fn from_ocelot_files(",
+        text: "is_merged: !is_only && name.eq_ignore_ascii_case(MERGED_FILE),",
+        by: "is_merged: false,",
+        test: ("ocelot", "several_files_are_merged_as_ocelot_merges_them"),
+    },
+    Mutant {
+        file: "policy/src/foreign/ocelot/options.rs",
+        within: "fn status(&mut self",
+        text: "self.warn(value.span, message);",
+        by: "let _ = message;",
+        test: (
+            "ocelot",
+            "a_status_that_http_does_not_have_is_replaced_with_a_warning",
+        ),
+    },
+    Mutant {
+        file: DOCUMENT,
+        within: "fn located(",
+        text: "(begun, at, line, column) = (first, after_mark(first), 1, 1);",
+        by: "(begun, at) = (first, after_mark(first));",
+        test: (
+            "ocelot",
+            "an_error_in_one_of_several_files_is_reported_where_it_is",
+        ),
     },
     // A file that was cut off lifts all limits.
     Mutant {

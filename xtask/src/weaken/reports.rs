@@ -386,4 +386,15 @@ pub(super) const OF_THE_PROGRAM: &[Mutant] = &[
         by: "",
         test: RECOMMENDED,
     },
+    // A folder with the parts of a configuration is read without them.
+    Mutant {
+        file: "cli/src/policy_file.rs",
+        within: "fn files_in(",
+        text: "if parts.is_empty() {",
+        by: "if !parts.is_empty() {",
+        test: (
+            "check",
+            "the_files_of_a_folder_are_merged_as_ocelot_merges_them",
+        ),
+    },
 ];

@@ -24,6 +24,9 @@ const MAX_PERIOD: usize = 64;
 /// The period of global options that have a limit only.
 const DEFAULT_PERIOD: &str = "1s";
 
+/// The status of a denial, if the file sets none that HTTP has.
+const DEFAULT_STATUS: u16 = 429;
+
 /// The settings of `RateLimitOptions`.
 const OPTIONS: &[&str] = &[
     "ClientIdHeader",
@@ -322,13 +325,25 @@ impl<'t> OcelotReader<'t> {
         })
     }
 
+    /// A status of an error. Ocelot also sends one beyond HTTP, such as the 999 of its older
+    /// documentation.
     fn status(&mut self, table: &Table<'t>, name: &str) -> Option<Set<u16>> {
         let value = get(table, name)?;
         let text = self.scalar(value, name, "a whole number")?;
-        let status = text.trim().parse().ok();
-        let Some(status) = status.filter(|status| (400..600).contains(status)) else {
-            self.reader.invalid(value, name, "is not from 400 to 599");
-            return None;
+        let status = match text.trim().parse() {
+            Ok(status @ 400..=599) => status,
+            Ok(status @ 600..=999) => {
+                let message = format!(
+                    "{name}: {status} is not a status of HTTP, which end at 599: {DEFAULT_STATUS} \
+                     is used"
+                );
+                self.warn(value.span, message);
+                DEFAULT_STATUS
+            }
+            _ => {
+                self.reader.invalid(value, name, "is not from 400 to 599");
+                return None;
+            }
         };
         Some(Set {
             value: status,
