@@ -35,7 +35,7 @@ use crate::limiter::composable::{
     UndoOnDrop, as_composed, attempt, attempt_within, plan, plan_within, take_as_planned,
     take_as_planned_within,
 };
-use crate::limiter::detail::retry_of;
+use crate::limiter::detail::{asked_after, retry_of};
 use crate::{
     Composable, Denied, Detail, Interval, Limiter, LimiterId, Plan, Receipt, Retry, Timestamp,
 };
@@ -315,7 +315,8 @@ impl<T: Limits> AllOf<T> {
         let ask = |index: usize| {
             let limiter = self.limits.get(index)?;
             let times = self.times(limiter);
-            let detail = limiter.explain_at(now, times_over(n, times).unwrap_or(u32::MAX));
+            let n = asked_after(granted, times_over(n, times).unwrap_or(u32::MAX));
+            let detail = limiter.explain_at(now, n);
             Some(DetailBy::new(index, times, detail))
         };
         match (granted, seen) {
@@ -1224,7 +1225,7 @@ impl Watch for &Kept {
         let detail = Detail {
             decision: Ok(()),
             retry: Retry::At(now),
-            ..limiter.explain_at(now, n)
+            ..limiter.explain_at(now, asked_after::<Denied>(Ok(()), n))
         };
         keep(self, place(), detail);
     }

@@ -786,9 +786,9 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> key::seale
         n: u32,
     ) -> (Result<Receipt, Denied>, Detail) {
         let take = |seen: &Cell<_>| self.take_observed(address, now, n, seen);
-        let explain = || self.explain(address, now, n);
+        let explain = |n| self.explain(address, now, n);
         let retry = |denied| key::sealed::Table::retry(self, address, denied);
-        observed(now, take, explain, retry)
+        observed((now, n), take, explain, retry)
     }
 
     fn explain(&self, address: &Address, now: Timestamp, n: u32) -> Detail {

@@ -20,9 +20,10 @@ use draws::Draws;
 use limiters::{Back, Denial, ForEach, Kind, Subject};
 use portcullis_core::{
     AdjustableBucket, AllOf, Clocked, Concurrency, ConcurrencyShares, CooldownWindow, Counted,
-    Denied, Detail, DetailBy, Escalation, FixedWindow, Keyed, KeyedArray, Lease, Limiter,
-    LimiterExt, ManualClock, Penalty, Rate, Receipt, Retry, SlicedBucket, SlidingWindow, Threshold,
-    Timeless, Timestamp, TokenBucket, Unlimited, WarmingBucket,
+    Denied, Detail, DetailBy, Escalation, FixedWindow, Keyed, KeyedArray, KeyedList, Lease,
+    Limiter, LimiterExt, ManualClock, Penalty, Rate, Receipt, Refund, Retry, SlicedBucket,
+    SlidingWindow, StripedBucket, Threshold, Timeless, Timestamp, TokenBucket, Unlimited,
+    WarmingBucket,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -520,6 +521,122 @@ fn compositions_within_a_composition_tell_of_their_least() {
     assert_eq!(counted.counts().denied.requests, 1);
     drop(lease);
     assert_eq!(outer.available_at(secs(0)), 5);
+}
+
+/// Around a limiter, without what it can do beyond the required methods.
+#[derive(Debug)]
+struct Plain<L>(L);
+
+impl<L: Limiter> Limiter for Plain<L> {
+    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+        self.0.take_at(now, n)
+    }
+
+    fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
+        self.0.peek_at(now, n)
+    }
+
+    fn explain_at(&self, now: Timestamp, n: u32) -> Detail {
+        self.0.explain_at(now, n)
+    }
+
+    fn release(&self, n: u32) {
+        self.0.release(n);
+    }
+
+    fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
+        self.0.refund_at(now, n, receipt)
+    }
+
+    fn available_at(&self, now: Timestamp) -> u64 {
+        self.0.available_at(now)
+    }
+
+    fn retry(&self, denied: Denied) -> Retry {
+        self.0.retry(denied)
+    }
+
+    fn capacity(&self) -> u64 {
+        self.0.capacity()
+    }
+}
+
+/// The limit of 40 comes first, and denies as many again as were taken.
+#[test]
+fn a_grant_of_a_composition_within_a_composition_tells_of_the_fewest_permits_left() {
+    let minute = Duration::from_secs(60);
+    let window = || FixedWindow::new(47, minute);
+    let inner = || AllOf::new((FixedWindow::new(40, minute), FixedWindow::new(30, minute)));
+    let array = KeyedArray::for_keys(inner, 10);
+    let list = KeyedList::for_keys(
+        (FixedWindow::new(40, minute), FixedWindow::new(30, minute)),
+        10,
+    );
+    let threshold = || Threshold {
+        used: 6,
+        hold: SECOND,
+        decision: "high",
+    };
+    let compositions: [(&str, Box<dyn Limiter>); 8] = [
+        ("plain", Box::new(AllOf::new((window(), inner())))),
+        (
+            "counted",
+            Box::new(AllOf::new((window(), Counted::new(inner())))),
+        ),
+        (
+            "escalation",
+            Box::new(AllOf::new((
+                window(),
+                Escalation::new(inner(), [threshold()]),
+            ))),
+        ),
+        (
+            "penalty",
+            Box::new(AllOf::new((window(), Penalty::new(inner(), minute)))),
+        ),
+        (
+            "array",
+            Box::new(AllOf::new((window(), array.key("alice")))),
+        ),
+        ("list", Box::new(AllOf::new((window(), list.key("alice"))))),
+        (
+            "twice",
+            Box::new(AllOf::new((window(), AllOf::new((window(), inner()))))),
+        ),
+        (
+            "one of ones own",
+            Box::new(AllOf::new((window(), Plain(inner())))),
+        ),
+    ];
+    for (name, limits) in &compositions {
+        let (taken, detail) = limits.take_explained_at(secs(0), 20);
+        assert!(taken.is_ok(), "{name}");
+        assert_eq!((detail.available, detail.capacity), (10, 30), "{name}");
+        let (taken, detail) = limits.take_explained_at(secs(0), 10);
+        assert!(taken.is_ok(), "{name}");
+        assert_eq!((detail.available, detail.capacity), (0, 30), "{name}");
+        assert_eq!(detail.retry, Retry::At(secs(0)), "{name}");
+    }
+    let plain = Plain(AllOf::new((Concurrency::new(40), Concurrency::new(30))));
+    let (_, detail) = plain.take_explained_at(secs(0), 30);
+    assert_eq!(
+        (detail.available, detail.capacity),
+        (0, 30),
+        "asked after its take"
+    );
+}
+
+#[test]
+fn a_striped_bucket_tells_of_the_permits_that_a_stale_timestamp_is_granted() {
+    let bucket: StripedBucket = StripedBucket::new(Rate::per_second(1_000), 10_000);
+    let (now, stale) = (secs(100), secs(99));
+    let _ = bucket.try_acquire_at(now, 1).expect("it is full");
+    let told = Limiter::explain_at(&bucket, stale, 1).available;
+    assert_eq!(bucket.available_at(stale), told);
+    let granted = (0..).take_while(|_| bucket.try_acquire_at(stale, 1).is_ok());
+    let granted = granted.count() as u64;
+    assert!(granted > 0, "the stripe holds permits");
+    assert_eq!(told, granted);
 }
 
 #[test]

@@ -687,7 +687,7 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> key::sealed::T
         now: Timestamp,
         n: u32,
     ) -> (Result<Receipt, Denied>, Detail) {
-        let look = || self.explain(address, now, n);
+        let look = |n| self.explain(address, now, n);
         let retry = |denied| key::sealed::Table::retry(self, address, denied);
         let take = |seen: &Cell<_>| {
             self.work(address, now, n, Receipt::NONE, |limiter| {
@@ -696,7 +696,7 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> key::sealed::T
                 taken
             })
         };
-        observed(now, take, look, retry)
+        observed((now, n), take, look, retry)
     }
 
     fn explain(&self, address: &Address, now: Timestamp, n: u32) -> Detail {

@@ -155,6 +155,17 @@ impl Detail {
     }
 }
 
+/// Returns for how many permits a limiter is asked that has decided on a request for `n`.
+///
+/// After a grant, for none: a composition that is asked for `n` more tells of the limit that would
+/// deny those, and not of the one with the fewest permits left.
+pub(crate) const fn asked_after<E: Copy>(decision: Result<(), E>, n: u32) -> u32 {
+    match decision {
+        Ok(()) => 0,
+        Err(_) => n,
+    }
+}
+
 /// Returns why a limiter with too few permits denies a request.
 #[inline]
 pub(crate) fn denied(now: Timestamp, n: u32, capacity: u64) -> Denied {
@@ -221,8 +232,8 @@ pub(crate) fn explained<L: Limiter + ?Sized>(
     // Refunded if the limiter panics when it is asked again.
     let taken = take(&seen).map(|receipt| UndoOnDrop::new(limiter, now, n, receipt));
     let decision = outcome(&taken);
-    let look = || limiter.explain_at(now, n);
-    let detail = told(now, decision, seen.get(), look, |denied| {
+    let look = |n| limiter.explain_at(now, n);
+    let detail = told((now, n), decision, seen.get(), look, |denied| {
         limiter.retry(denied)
     });
     (taken.map(UndoOnDrop::into_receipt), detail)
@@ -232,23 +243,23 @@ pub(crate) fn explained<L: Limiter + ?Sized>(
 ///
 /// They are asked if the take observed nothing: a request that no state can grant reads none.
 pub(crate) fn observed(
-    now: Timestamp,
+    (now, n): (Timestamp, u32),
     take: impl FnOnce(&Cell<Option<Detail>>) -> Result<Receipt, Denied>,
-    look: impl FnOnce() -> Detail,
+    look: impl FnOnce(u32) -> Detail,
     retry: impl FnOnce(Denied) -> Retry,
 ) -> (Result<Receipt, Denied>, Detail) {
     let seen = Cell::new(None);
     let taken = take(&seen);
-    let detail = told(now, outcome(&taken), seen.get(), look, retry);
+    let detail = told((now, n), outcome(&taken), seen.get(), look, retry);
     (taken, detail)
 }
 
 /// Returns what a take observed. If that is not its decision, asks again.
 fn told(
-    now: Timestamp,
+    (now, n): (Timestamp, u32),
     decision: Result<(), Denied>,
     seen: Option<Detail>,
-    look: impl FnOnce() -> Detail,
+    look: impl FnOnce(u32) -> Detail,
     retry: impl FnOnce(Denied) -> Retry,
 ) -> Detail {
     // A take may have observed more than its decision: an exchange that failed.
@@ -257,7 +268,7 @@ fn told(
         _ => Detail {
             decision,
             retry: retry_of(decision, now, retry),
-            ..look()
+            ..look(asked_after(decision, n))
         },
     }
 }
