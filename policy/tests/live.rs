@@ -180,6 +180,15 @@ fn a_limit_that_is_lowered_and_raised_again_grants_nothing_twice() {
             false,
         ),
         (
+            "window with a wait after a much longer one",
+            vec![
+                from_request(Limit::per(40, MINUTE)).wait(MINUTE),
+                from_request(Limit::per(5, 30 * DAY)).wait(MINUTE),
+                from_request(Limit::per(40, MINUTE)).wait(MINUTE),
+            ],
+            false,
+        ),
+        (
             "sliding window",
             five.map(|count| sliding(per(count), 6)).into(),
             false,
