@@ -77,6 +77,8 @@ use crate::{Policy, RefreshError, RuleSource, Sourced};
 /// rule had other limits for it before. Permits that are in use at once when an override is added
 /// stay with the rule, and its penalty does too. The state of a key whose override was removed
 /// takes the memory of an override, until a change finds that all its permits have returned.
+/// From then on the rule decides the key again: of what the key took before it was overridden, the
+/// rule counts what has not returned by its own limits.
 ///
 /// A [hold](Policy::hold_at) that began before a change is settled after it: an excess is charged
 /// to the new limits. It returns nothing to limits that have changed since. It also returns nothing
