@@ -57,8 +57,8 @@ pub enum PathReading {
     /// It resolves components `.` and `..`, drops empty ones, also at the end, and decodes every
     /// byte. Every path has one reading.
     ///
-    /// For a service that routes like this itself. Behind nginx it is the service that counts: nginx
-    /// passes paths on as they were received, or resolved but with the slash at the end.
+    /// For a service that routes like this itself. Behind nginx it is the service that counts:
+    /// nginx passes paths on as they were received, or resolved but with the slash at the end.
     Resolved,
 }
 
