@@ -268,6 +268,32 @@ fn a_window_with_a_wait_keeps_its_end_its_count_and_its_wait() {
     }
 }
 
+#[test]
+fn a_wait_that_is_too_long_for_the_next_window_does_not_end_at_the_change() {
+    let minutes = |count| Duration::from_secs(60 * count);
+    let (hour, day, now) = (minutes(60), minutes(24 * 60), at(9_000));
+    // The period and the wait before and after the change.
+    for (before, after) in [
+        ((minutes(1), 30 * day), (minutes(1), minutes(1))),
+        ((minutes(1), 30 * day), (Duration::from_millis(1), hour)),
+        ((hour, day), (day, minutes(1))),
+    ] {
+        let window = |limit, (period, wait)| CooldownWindow::new(limit, period, Some(wait));
+        let first = window(3, before);
+        assert!(first.try_acquire_at(now, 3).is_ok());
+        assert!(first.try_acquire_at(now, 1).is_err());
+        let last = window(5, after);
+        last.go_on_from(&first, now);
+        let longest = after.0.max(after.1);
+        let end = now + longest.min(before.1);
+        let before_end = Timestamp::from_nanos(end.as_nanos() - 1);
+        for at in [now, before_end] {
+            assert_eq!(last.available_at(at), 0, "{before:?} {after:?} {at:?}");
+        }
+        assert_eq!(last.available_at(end + hour), 5, "{before:?} {after:?}");
+    }
+}
+
 /// A bound of `burst + permits / seconds × t`, in whole permits.
 fn bound((permits, seconds, burst): (u32, u64, u64), millis: u64) -> u64 {
     burst + (u64::from(permits) * millis).div_ceil(1_000 * seconds)

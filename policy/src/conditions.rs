@@ -187,7 +187,7 @@ impl Conditions {
         }
         for path in &self.paths {
             match Pattern::parse(path, rules) {
-                _ if path.contains("://") => refuse("paths", path, Problem::PatternWithScheme),
+                _ if is_url(path) => refuse("paths", path, Problem::PatternWithScheme),
                 Ok(pattern) => {
                     parsed.patterns.extend(pattern.with_slash(path));
                     parsed.patterns.push(pattern);
@@ -224,6 +224,11 @@ impl Conditions {
 pub(crate) fn is_token(text: &str) -> bool {
     let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     !text.is_empty() && text.bytes().all(is_part)
+}
+
+/// Whether a text is a URL with its scheme, instead of a path.
+pub(crate) fn is_url(text: &str) -> bool {
+    !text.starts_with('/') && text.contains("://")
 }
 
 /// The methods that most services know.

@@ -5,7 +5,7 @@ use core::hash::{Hash, Hasher};
 use core::net::IpAddr;
 use std::sync::Arc;
 
-use crate::conditions::host_name;
+use crate::conditions::{host_name, is_token, is_url};
 use crate::path::components;
 use crate::{PathRules, Request};
 
@@ -47,6 +47,38 @@ pub(crate) enum Text {
     Header(Box<str>),
     FirstHeader(Box<[Box<str>]>),
     Property(Box<str>),
+}
+
+impl Part {
+    /// What is wrong with a value of this part, if no request can have it.
+    fn refuses(&self, value: &str) -> Option<&'static str> {
+        let is_blank = |byte: u8| matches!(byte, b' ' | b'\t');
+        match self {
+            Self::Path if is_url(value) => Some("is a URL: write its path"),
+            Self::Path if value.contains('*') => {
+                Some("is a pattern, and an override is for one path: write `%2A` for a `*`")
+            }
+            Self::Host
+                if !value
+                    .bytes()
+                    .all(|byte| byte.is_ascii_graphic() && !b"*/@".contains(&byte)) =>
+            {
+                Some("is not the name of one host")
+            }
+            Self::Text(Text::Method) if !value.is_empty() && !is_token(value) => {
+                Some("is not a method, such as `GET`")
+            }
+            Self::Text(Text::Header(_) | Text::FirstHeader(_))
+                if value.trim_matches([' ', '\t']) != value
+                    || value
+                        .bytes()
+                        .any(|byte| byte.is_ascii_control() && !is_blank(byte)) =>
+            {
+                Some("is not the value of a header field: it has a blank at an end, or a control")
+            }
+            _ => None,
+        }
+    }
 }
 
 impl Text {
@@ -263,6 +295,9 @@ impl Key {
         let (mut headers, mut properties) = (Vec::new(), Vec::new());
         let mut request = Request::new("", "");
         for (part, value) in self.parts.iter().zip(values) {
+            if let Some(problem) = part.refuses(value) {
+                return Err(format!("`{}` {problem}", value.escape_debug()));
+            }
             match part {
                 Part::Address { .. } => match value.parse() {
                     Ok(address) => request = request.address(address),

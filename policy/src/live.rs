@@ -63,7 +63,8 @@ use crate::{Policy, RefreshError, RuleSource, Sourced};
 /// - a window from the first request with a [wait](crate::Limit::wait), with any other count,
 ///   period or wait. If more is taken than the new count, requests are denied until the window
 ///   ends, whatever limit follows. With another period or wait, a new window starts, with the count
-///   of the present one. A wait that is in force keeps its end.
+///   of the present one. A wait that is in force keeps its end. If that is later than the new
+///   period and the new wait allow, the wait ends up to an hour after the longer of them.
 ///
 /// So a raised limit counts at once: of a burst of 5 that becomes 8, 3 more permits are available.
 /// What is taken beyond a lower limit is not granted again when the limit is raised: after 40 of
@@ -76,6 +77,8 @@ use crate::{Policy, RefreshError, RuleSource, Sourced};
 /// rule had other limits for it before. Permits that are in use at once when an override is added
 /// stay with the rule, and its penalty does too. The state of a key whose override was removed
 /// takes the memory of an override, until a change finds that all its permits have returned.
+/// From then on the rule decides the key again: of what the key took before it was overridden, the
+/// rule counts what has not returned by its own limits.
 ///
 /// A [hold](Policy::hold_at) that began before a change is settled after it: an excess is charged
 /// to the new limits. It returns nothing to limits that have changed since. It also returns nothing

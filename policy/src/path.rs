@@ -54,11 +54,11 @@ pub enum PathReading {
     /// An encoded byte that could stand for itself may be decoded or not: the router of axum does
     /// not decode it, and the values of its parameters are decoded.
     Literal,
-    /// It resolves components `.` and `..`, drops empty ones and decodes every byte, as nginx does.
-    /// Every path has one reading.
+    /// It resolves components `.` and `..`, drops empty ones, also at the end, and decodes every
+    /// byte. Every path has one reading.
     ///
-    /// For a service that routes like this itself. If nginx passes a path on as it was received, it
-    /// is the service behind it that counts.
+    /// For a service that routes like this itself. Behind nginx it is the service that counts:
+    /// nginx passes paths on as they were received, or resolved but with the slash at the end.
     Resolved,
 }
 

@@ -214,8 +214,9 @@ impl Rule {
     /// [`key`](Self::key), in their order. Without limits, the key is not limited.
     ///
     /// A value of an address is an address. A value of a prefix of addresses is any address in it.
-    /// A path is normalized, as that of a request is. A part that a function returns has no value
-    /// that can be named, so a key with a function has no overrides.
+    /// A path is normalized, as that of a request is; a `*` in it is written `%2A`. A value that no
+    /// request can have, such as a header's with a blank at its end, is an error. A part that a
+    /// function returns has no value that can be named, so a key with a function has no overrides.
     ///
     /// A penalty of the rule is one of its overrides too. The key's state is apart from the
     /// rule's tables, so it always has room, and shares nothing with other keys.

@@ -218,6 +218,25 @@ fn overrides_are_checked_when_the_rule_is_put_in_force() {
         refused(prefix),
         ["rule `a`: overrides[1]: another override is for the same key"]
     );
+    // What no request has, each beside what one can have.
+    for (key, never, possible) in [
+        (Key::path(), "http://a/b", "/to/http://a"),
+        (Key::path(), "/admin/*", "/admin/%2A"),
+        (Key::host(), "*.example.com", "[2001:db8::1]:8080"),
+        (Key::host(), "a b", "my_host."),
+        (Key::host(), "a/b", "xn--bcher-kva.example"),
+        (Key::method(), "GET ", "M-SEARCH"),
+        (Key::method(), "GET,PUT", "HEAD"),
+        (Key::header("X"), " a", "a b\tc"),
+        (Key::header("X"), "a\n", "é"),
+        (Key::first_header(["X", "Y"]), "a\0", "*"),
+    ] {
+        let of = |value| rule().key(key.clone()).override_key([value], two());
+        let errors = refused(of(never));
+        let is_told = errors.len() == 1 && errors[0].contains("` is ");
+        assert!(is_told, "{never:?}: {errors:?}");
+        assert!(Policy::new([of(possible)]).is_ok(), "{possible:?}");
+    }
     let function = rule()
         .key(Key::function(|_, _| true))
         .override_key(["x"], two());

@@ -202,8 +202,9 @@ impl From<SocketAddr> for PeerAddress {
 ///
 /// Without it, the URI counts. Inside `Router::nest` and `nest_service`, axum removes the prefix of
 /// the path from the URI. With the feature `axum`, it is then the whole URI that counts: the
-/// `OriginalUri` of axum, if its path ends with that of the URI. So a layer inside sees whole paths,
-/// as one outside does. A URI that a middleware has changed in another way counts as it is.
+/// `OriginalUri` of axum, if its path ends with that of the URI, but for empty components. So a
+/// layer inside sees whole paths, as one outside does, also where a middleware drops slashes. A URI
+/// that a middleware has changed in another way counts as it is.
 ///
 /// A service or a middleware that removes a prefix without axum inserts the target, as it was
 /// received.
@@ -234,10 +235,22 @@ fn target<'r>(uri: &'r Uri, extensions: &'r Extensions) -> &'r Uri {
 /// Whether a URI is what a nested router of axum leaves of another one: the end of its path, or `/`
 /// if that is empty. Otherwise it was changed: a request that is passed on to another server, for
 /// example, may still have the extensions of the one that was received.
+///
+/// Slashes that a middleware drops or adds, such as the one at the end, are no such change:
+/// otherwise a client that sends them chooses by which path it is judged.
 #[cfg(feature = "axum")]
 fn is_rest(uri: &Uri, original: &Uri) -> bool {
-    let rest = uri.path();
-    (rest == "/" || original.path().ends_with(rest)) && uri.authority() == original.authority()
+    let (rest, whole) = (uri.path(), original.path());
+    uri.authority() == original.authority() && (whole.ends_with(rest) || ends_with(whole, rest))
+}
+
+/// Whether the last components of the path `whole` are those of `rest`, without the empty ones.
+#[cfg(feature = "axum")]
+#[cold]
+fn ends_with(whole: &str, rest: &str) -> bool {
+    let components = |path| str::rsplit(path, '/').filter(|component| !component.is_empty());
+    let mut of_whole = components(whole);
+    components(rest).all(|component| of_whole.next() == Some(component))
 }
 
 #[inline]

@@ -393,7 +393,9 @@ impl<W: Word> CooldownWindow<W> {
     /// Permits that are taken stay taken. If more are taken than the limit, every request is denied
     /// until the window ends, also if the limit is raised again before. The window keeps its end if
     /// the period and the wait are the same; otherwise a new window begins at `now`, with the count
-    /// of the old one. A wait keeps its end.
+    /// of the old one. A wait keeps its end, but ends no later than the longer of this limiter's
+    /// period and wait, and its [`staleness`](Self::staleness), after `now`: its word has no room
+    /// for a later end.
     ///
     /// For [`KeyedArray::move_to`](crate::KeyedArray::move_to). No other call may work on either
     /// limiter in the meantime: what it does may be lost.
@@ -429,7 +431,10 @@ impl<W: Word> CooldownWindow<W> {
         let next = if begins {
             self.started.end(now, self.period.into())
         } else {
-            self.started.end(instant(end), 0)
+            // A later end would count as one that has passed.
+            let longest = self.wait().unwrap_or_default().max(self.period());
+            let last = now.saturating_add(longest).saturating_add(self.staleness());
+            self.started.end(instant(end).min(last), 0)
         };
         // The word has no room for a count beyond the limit. If the count were cut, a later limit
         // would grant again what is cut off.

@@ -66,11 +66,21 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: HEAD,
         within: "fn is_rest(",
-        text: "original.path().ends_with(rest)",
+        text: "(whole.ends_with(rest) || ends_with(whole, rest))",
         by: "true",
         test: (
             "axum",
             "a_uri_that_a_middleware_changes_counts_unless_it_names_the_target",
+        ),
+    },
+    Mutant {
+        file: HEAD,
+        within: "fn is_rest(",
+        text: "(whole.ends_with(rest) || ends_with(whole, rest))",
+        by: "whole.ends_with(rest)",
+        test: (
+            "axum",
+            "slashes_that_a_middleware_drops_in_a_nested_router_evade_no_limit",
         ),
     },
     // The address that a service states loses to that of the connection, which may be a proxy.

@@ -657,6 +657,27 @@ pub(super) const MUTANTS: &[Mutant] = &[
         by: "new.go_on_from(new, now)",
         test: ("live", "a_limit_with_a_wait_keeps_its_count_and_its_wait"),
     },
+    Mutant {
+        file: "core/src/limiters/cooldown_window.rs",
+        within: "pub fn go_on_from(",
+        text: "instant(end).min(last)",
+        by: "instant(end)",
+        test: (
+            "live",
+            "a_limit_that_is_lowered_and_raised_again_grants_nothing_twice",
+        ),
+    },
+    // An override for a value that no request has.
+    Mutant {
+        file: "policy/src/key.rs",
+        within: "pub(crate) fn with_values<",
+        text: "if let Some(problem) = part.refuses(value) {",
+        by: "if let Some(problem) = None::<&str> {",
+        test: (
+            "overrides",
+            "overrides_are_checked_when_the_rule_is_put_in_force",
+        ),
+    },
     // A change forgets what is taken: a key that is overridden begins anew, or an override that was
     // removed ends at once. A limit of 0 is asked like another one. A full penalty is not in force.
     Mutant {
