@@ -370,11 +370,12 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
         self.table.staleness()
     }
 
-    /// Lets others end a claim that a thread has begun, for a table in memory that processes share. A
-    /// thread may be killed or stopped there between two instructions of a key's first grant. With
-    /// this setting the slot that it has claimed can be vacated ([`PendingClaim::abandon`]) and the
-    /// table handed over ([`hand_over_to`](Self::hand_over_to)). If the thread goes on, its claim is
-    /// not made: it tries again, or is denied. All tables with these lines need the setting.
+    /// Lets others end a claim that a thread has begun, for a table in memory that processes share.
+    /// A thread may be killed or stopped there between two instructions of a key's first grant.
+    /// With this setting the slot that it has claimed can be vacated ([`PendingClaim::abandon`])
+    /// and the table handed over ([`hand_over_to`](Self::hand_over_to)). If the thread goes on, its
+    /// claim is not made: it tries again, or is denied. All tables with these lines need the
+    /// setting.
     ///
     /// # Cost
     ///

@@ -761,8 +761,8 @@ impl Policy {
     }
 
     /// Calls `visit` with each rule with thresholds that counts a request, their state and the
-    /// place of the request's key in it. `None` if the request lacks the address, and the rule needs
-    /// it.
+    /// place of the request's key in it. `None` if the request lacks the address, and the rule
+    /// needs it.
     pub(crate) fn visit_activity<'p>(
         &'p self,
         request: &Request<'_>,
@@ -1249,7 +1249,8 @@ pub struct Answer<'p> {
     /// Its index in [`Policy::rules`].
     pub index: usize,
     /// [`Outcome::Allowed`], [`Exempt`](Outcome::Exempt), [`NoAddress`](Outcome::NoAddress),
-    /// [`Unidentified`](Outcome::Unidentified) or [`Denied`](Outcome::Denied). The outcome of a shadow rule is what it would decide.
+    /// [`Unidentified`](Outcome::Unidentified) or [`Denied`](Outcome::Denied). The outcome of a
+    /// shadow rule is what it would decide.
     pub outcome: Outcome,
 }
 

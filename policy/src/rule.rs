@@ -98,8 +98,9 @@ pub enum OnMissing {
     /// value: all requests without it share a limit.
     #[default]
     NeedAddress,
-    /// Each missing part counts as one more value: all requests without it share a limit, also those
-    /// without an address. For programs where clients have none, such as behind a Unix socket.
+    /// Each missing part counts as one more value: all requests without it share a limit, also
+    /// those without an address. For programs where clients have none, such as behind a Unix
+    /// socket.
     Share,
     /// The request is denied: as [`Outcome::NoAddress`](crate::Outcome::NoAddress) if it lacks the
     /// address, and otherwise as [`Outcome::Unidentified`](crate::Outcome::Unidentified).

@@ -16,8 +16,8 @@
 //!
 //! The first limit that denies decides, in the order of the limits, and only it starts its wait, if
 //! it has one. The table that several limits share is asked first, because its limits write nothing
-//! when they deny. So if one of them denies, the limits before it with tables of their own are asked
-//! next. All other tables are in the order of their limits.
+//! when they deny. So if one of them denies, the limits before it with tables of their own are
+//! asked next. All other tables are in the order of their limits.
 //!
 //! A penalty is a window of one permit that the first denial opens and takes from. While it is
 //! open, the key is denied.

@@ -433,8 +433,8 @@ impl Policy {
     /// or an error of the service. Takes no permits and decides nothing.
     ///
     /// The report counts for every rule with thresholds that the request matches, whatever its
-    /// priority, unless the rule exempts the client, or denies or skips requests that lack a part of
-    /// the key ([`OnMissing`](crate::OnMissing)). With `n = 0`, nothing is counted.
+    /// priority, unless the rule exempts the client, or denies or skips requests that lack a part
+    /// of the key ([`OnMissing`](crate::OnMissing)). With `n = 0`, nothing is counted.
     ///
     /// Returns whether all these rules counted the report, and hold each decision that it puts in
     /// force. A rule does not if one of its tables has no room for the key (see [`Rule::keys`]), or

@@ -19,8 +19,8 @@
 //! - *adopt*: makes another member the holder.
 //! - *free*: makes a slot free whose member is dead, or whose lease was ended.
 //!
-//! Each of them but the claim is one exchange, and takes over nothing that it could leave. A process
-//! that dies in a claim leaves a busy slot that has its own member.
+//! Each of them but the claim is one exchange, and takes over nothing that it could leave. A
+//! process that dies in a claim leaves a busy slot that has its own member.
 //!
 //! Invariants:
 //!

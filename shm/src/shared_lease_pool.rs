@@ -115,8 +115,8 @@ impl SharedFile {
 /// exists in it.
 ///
 /// **Cost.** A claim is two compare-exchanges, and up to one load per lease in a nearly full pool.
-/// A renewal, a release and an adoption are one compare-exchange. A claim that finds the pool full asks the kernel,
-/// every 10 ms, which holders are alive. No call waits.
+/// A renewal, a release and an adoption are one compare-exchange. A claim that finds the pool full
+/// asks the kernel, every 10 ms, which holders are alive. No call waits.
 ///
 /// **A process that forks** shares its leases with its child: they end when both are dead.
 ///

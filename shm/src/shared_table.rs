@@ -64,7 +64,8 @@ use crate::versions::{self, Newest, Settings, Version};
 /// longer than threads are paused.
 const STALENESS: Duration = Duration::from_secs(10);
 
-/// How long after the beginning of a change, in milliseconds, others help the process that began it.
+/// How long after the beginning of a change, in milliseconds, others help the process that began
+/// it.
 const HELP_AFTER: u64 = 500;
 
 /// The most claims that a process watches at once. More are pending only in a damaged file.

@@ -18,21 +18,23 @@
 //! 1. makes the state of `n + 1` that of an unused limiter, writes its settings, and stamps it as
 //!    pending;
 //! 2. stamps `n` as superseded;
-//! 3. reads the state of `n` by a read-modify-write, and exchanges that of `n + 1` for it, converted;
+//! 3. reads the state of `n` by a read-modify-write, and exchanges that of `n + 1` for it,
+//!    converted;
 //! 4. stamps `n + 1` as in force.
 //!
-//! *Complete.* Steps 3 and 4 need no lock: any process that finds no version in force does them, and
-//! several may at once. Each reads the state of `n + 1`, then finds by a read-modify-write of the
-//! stamp that the version is still pending, and then exchanges the state that it has read.
+//! *Complete.* Steps 3 and 4 need no lock: any process that finds no version in force does them,
+//! and several may at once. Each reads the state of `n + 1`, then finds by a read-modify-write of
+//! the stamp that the version is still pending, and then exchanges the state that it has read.
 //!
 //! Invariant: a decision that counts is in the state that step 3 reads, or was made after step 4.
 //! An exchange that comes before step 3 in the order of the state word is in what that step reads.
 //! One that comes after it sees step 2, because that step's read-modify-write releases.
 //!
-//! Invariant: once a decision by `n + 1` has changed its state, step 3 does not. A process that does
-//! step 3 has read the state before step 4, because its look at the stamp comes before step 4 in the
-//! order of the stamp. So it has read the unused state, or what another process has moved. A state
-//! in which more is in use is never one of these again, unless refunds undo all that was granted.
+//! Invariant: once a decision by `n + 1` has changed its state, step 3 does not. A process that
+//! does step 3 has read the state before step 4, because its look at the stamp comes before step 4
+//! in the order of the stamp. So it has read the unused state, or what another process has moved. A
+//! state in which more is in use is never one of these again, unless refunds undo all that was
+//! granted.
 //!
 //! A process may be killed or stopped between any two steps. Before step 2 nothing has happened.
 //! After it, another process completes the change: no decision counts in between, and those that do
@@ -258,9 +260,9 @@ impl Version {
         age.filter(|_| is_superseded)
     }
 
-    /// Steps 3 and 4 of a change to this version from number `number`, if it is pending. Any process
-    /// may do them that has seen that the version before is superseded. `move_state` moves the state
-    /// of that version to this one, instead of the bits that it is passed, by
+    /// Steps 3 and 4 of a change to this version from number `number`, if it is pending. Any
+    /// process may do them that has seen that the version before is superseded. `move_state` moves
+    /// the state of that version to this one, instead of the bits that it is passed, by
     /// [`Attached::move_to_at`](portcullis_core::Attached::move_to_at).
     pub fn complete(&self, number: u64, move_state: impl FnOnce(u64)) {
         let (pending, in_force) = (stamp(number + 1, PENDING), stamp(number + 1, IN_FORCE));

@@ -51,8 +51,8 @@ pub struct Denial {
     limit: Option<Arc<About>>,
 }
 
-/// What is known of the limit that denied. Behind a pointer, because a denial is an error and should
-/// be small.
+/// What is known of the limit that denied. Behind a pointer, because a denial is an error and
+/// should be small.
 #[derive(Debug)]
 struct About {
     name: Option<Box<str>>,

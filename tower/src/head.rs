@@ -168,20 +168,23 @@ pub struct ResponseCost(pub u32);
 /// The address of the client, as an extension of a request.
 ///
 /// The service that accepts connections inserts it. Without it, the `ConnectInfo` of axum counts
-/// with the feature `axum`, and the `TcpConnectInfo` of tonic with the feature `tonic`. axum inserts
-/// it only if the router is served as `router.into_make_service_with_connect_info::<SocketAddr>()`.
+/// with the feature `axum`, and the `TcpConnectInfo` of tonic with the feature `tonic`. axum
+/// inserts it only if the router is served as
+/// `router.into_make_service_with_connect_info::<SocketAddr>()`.
 ///
-/// Without an address, a request lacks the key `address`. All clients would then share one limit, so
-/// such a request is denied with the status 500 and a text that says so, where its limit is of an
-/// address. The addresses that proxies forward are not read either. Common causes, and what to do:
+/// Without an address, a request lacks the key `address`. All clients would then share one limit,
+/// so such a request is denied with the status 500 and a text that says so, where its limit is of
+/// an address. The addresses that proxies forward are not read either. Common causes, and what to
+/// do:
 ///
 /// - This crate is built without the feature `axum` or `tonic`: enable it.
 /// - axum serves the router without its `ConnectInfo`: see above.
 /// - tonic serves with TLS, or the server is another one: insert this extension.
-/// - The listener is a Unix socket, whose peers have no address: set
-///   [`RateLimitLayerBuilder::peer_without_address`](crate::RateLimitLayerBuilder::peer_without_address).
+/// - The listener is a Unix socket, whose peers have no address: set [`peer_without_address`].
 /// - All clients are meant to share the limit: say so with
 ///   [`OnMissing::Share`](portcullis_policy::OnMissing::Share) of the rule.
+///
+/// [`peer_without_address`]: crate::RateLimitLayerBuilder::peer_without_address
 ///
 /// ```
 /// use portcullis_tower::PeerAddress;

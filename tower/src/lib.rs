@@ -58,16 +58,16 @@
 //! - **An upgraded connection**, such as a WebSocket or a tunnel, is no part of its request:
 //!   permits return with the response. To limit such connections, take a permit in the handler, and
 //!   keep it with the connection.
-//! - **Several layers are several decisions.** If an inner layer denies, the outer one has taken its
-//!   permits already, and keeps those that return by time. For one decision, use one layer with
+//! - **Several layers are several decisions.** If an inner layer denies, the outer one has taken
+//!   its permits already, and keeps those that return by time. For one decision, use one layer with
 //!   [`Decide::and`]. Or let the outer layer return them:
 //!   [`counting`](RateLimitLayerBuilder::counting) only the responses that are no denials.
-//! - **An inner service that reserves**, as a `ConcurrencyLimit` of tower does in `poll_ready`, keeps
-//!   the reservation of a denied request until this service is called again or dropped. The servers
-//!   of axum, hyper and tonic drop it at once, because they clone a service for each request. Where a
-//!   service is kept, put the limit outside of this layer, or among its limits, for example as a
-//!   [`Concurrency`](portcullis_core::Concurrency). Or use a `WaitingLayer`, which lets go of the
-//!   inner service.
+//! - **An inner service that reserves**, as a `ConcurrencyLimit` of tower does in `poll_ready`,
+//!   keeps the reservation of a denied request until this service is called again or dropped. The
+//!   servers of axum, hyper and tonic drop it at once, because they clone a service for each
+//!   request. Where a service is kept, put the limit outside of this layer, or among its limits,
+//!   for example as a [`Concurrency`](portcullis_core::Concurrency). Or use a `WaitingLayer`, which
+//!   lets go of the inner service.
 //! - **Shared.** All services of a layer and all their clones have the same limits.
 //! - **The error type of the inner service stays**, because a denial is a response.
 //! - **No allocation** in the layer, whether a request is allowed or denied, with these exceptions:
@@ -76,9 +76,9 @@
 //!   of axum that holds permits.
 //!
 //! In axum, put the layer around the router (`layer.layer(router)`), or on its routes
-//! (`Router::layer`), where axum allocates for each layer. Inside `Router::nest` and `nest_service`,
-//! axum removes the prefix of the path. With the feature `axum`, rules and keys see the whole path
-//! there too: see [`Target`].
+//! (`Router::layer`), where axum allocates for each layer. Inside `Router::nest` and
+//! `nest_service`, axum removes the prefix of the path. With the feature `axum`, rules and keys see
+//! the whole path there too: see [`Target`].
 //!
 //! # Forged keys
 //!

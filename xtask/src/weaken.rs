@@ -1,17 +1,7 @@
 //! Shows that the checks can fail. Weakens a library in one place at a time, and expects a named
-//! loom model or test to fail.
+//! loom model or test to fail. [`mutants`] reads the places.
 
-mod counters;
-mod fleets;
-mod jobs;
-mod leases;
-mod middleware;
-mod models;
-mod policies;
-mod reports;
-mod shared;
-mod tested;
-mod waits;
+mod mutants;
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -21,25 +11,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::thread;
 
+use self::mutants::Mutant;
 use crate::sources;
 
-/// One deliberate break, and the test that must fail.
-struct Mutant {
-    /// The file, relative to the root of the workspace.
-    file: &'static str,
-    /// The first words of the function that is changed, up to its end; in Lua, of the block. They
-    /// must occur once in the file.
-    within: &'static str,
-    /// The text to replace. It must occur once in the function.
-    text: &'static str,
-    by: &'static str,
-    /// The file of a test, and its name.
-    test: (&'static str, &'static str),
-}
-
-/// Mutants, and how to run the tests that must fail.
+/// A list of mutants, and how to run the tests that must fail.
 struct Suite {
-    mutants: &'static [Mutant],
+    /// The list, in the format that [`mutants`] describes.
+    list: &'static str,
     /// Arguments of `cargo test`.
     arguments: &'static [&'static str],
     rustflags: &'static str,
@@ -47,16 +25,16 @@ struct Suite {
 
 impl Suite {
     /// Returns the mutants of files with `only` in their path.
-    fn chosen(&self, only: &str) -> impl Iterator<Item = &'static Mutant> {
-        self.mutants
-            .iter()
-            .filter(move |mutant| mutant.file.contains(only))
+    fn chosen(&self, only: &str) -> Result<Vec<Mutant>, String> {
+        let mut all = mutants::read(self.list)?;
+        all.retain(|mutant| mutant.file.contains(only));
+        Ok(all)
     }
 }
 
-const SUITES: &[Suite] = &[
+const SUITES: [Suite; 9] = [
     Suite {
-        mutants: tested::OF_THE_CORE,
+        list: include_str!("../mutants/core.txt"),
         arguments: &[
             "--profile",
             "checked",
@@ -67,77 +45,42 @@ const SUITES: &[Suite] = &[
         rustflags: "",
     },
     Suite {
-        mutants: tested::EXPLORED,
+        list: include_str!("../mutants/explore.txt"),
         arguments: &["--profile", "checked", "--package", "portcullis-explore"],
         rustflags: "--cfg portcullis_explore",
     },
     Suite {
-        mutants: tested::OF_THE_QUEUE,
+        list: include_str!("../mutants/async.txt"),
         arguments: &["--package", "portcullis-async", "--all-features"],
         rustflags: "",
     },
     Suite {
-        mutants: policies::MUTANTS,
+        list: include_str!("../mutants/policy.txt"),
         arguments: &["--package", "portcullis-policy", "--all-features"],
         rustflags: "",
     },
     Suite {
-        mutants: waits::MUTANTS,
-        arguments: &["--package", "portcullis-policy", "--all-features"],
-        rustflags: "",
-    },
-    Suite {
-        mutants: counters::MUTANTS,
-        arguments: &["--package", "portcullis-policy", "--all-features"],
-        rustflags: "",
-    },
-    Suite {
-        mutants: reports::OF_THE_POLICY,
-        arguments: &["--package", "portcullis-policy", "--all-features"],
-        rustflags: "",
-    },
-    Suite {
-        mutants: reports::OF_THE_PROGRAM,
+        list: include_str!("../mutants/cli.txt"),
         arguments: &["--package", "portcullis-cli"],
         rustflags: "",
     },
     Suite {
-        mutants: shared::MUTANTS,
+        list: include_str!("../mutants/shm.txt"),
         arguments: &["--package", "portcullis-shm"],
         rustflags: "",
     },
     Suite {
-        mutants: shared::OF_THE_SLOTS,
-        arguments: &["--release", "--package", "portcullis-loom"],
-        rustflags: "--cfg portcullis_loom",
-    },
-    Suite {
-        mutants: middleware::MUTANTS,
+        list: include_str!("../mutants/tower.txt"),
         arguments: &["--package", "portcullis-tower", "--all-features"],
         rustflags: "",
     },
     Suite {
-        mutants: fleets::MUTANTS,
-        arguments: &["--package", "portcullis-fleet"],
-        rustflags: "",
-    },
-    Suite {
-        mutants: jobs::MUTANTS,
-        arguments: &["--package", "portcullis-fleet"],
-        rustflags: "",
-    },
-    Suite {
-        mutants: leases::MUTANTS,
+        list: include_str!("../mutants/fleet.txt"),
         arguments: &["--package", "portcullis-fleet", "--all-features"],
         rustflags: "",
     },
     Suite {
-        mutants: leases::OF_THE_ENDING_BUCKET,
-        arguments: &["--release", "--package", "portcullis-loom"],
-        rustflags: "--cfg portcullis_loom",
-    },
-    Suite {
-        mutants: models::MUTANTS,
+        list: include_str!("../mutants/loom.txt"),
         arguments: &["--release", "--package", "portcullis-loom"],
         rustflags: "--cfg portcullis_loom",
     },
@@ -152,7 +95,8 @@ const LIMIT: &str = "600";
 /// # Errors
 ///
 /// Returns an error if a test passes that should fail, if the text of a mutant does not occur
-/// exactly once, if a test fails on the unchanged sources, or if no mutant is in such a file.
+/// exactly once, if a test fails on the unchanged sources, if no mutant is in such a file, or if a
+/// list cannot be read.
 pub(crate) fn run(
     root: &Path,
     only: &str,
@@ -162,10 +106,15 @@ pub(crate) fn run(
         place: root.join("target/weaken").join(name),
         servers: servers.to_vec(),
     });
-    let all: Vec<_> = SUITES
-        .iter()
-        .flat_map(|suite| suite.chosen(only).map(move |mutant| (suite, mutant)))
-        .collect();
+    let mut all = Vec::new();
+    for suite in &SUITES {
+        all.extend(
+            suite
+                .chosen(only)?
+                .into_iter()
+                .map(|mutant| (suite, mutant)),
+        );
+    }
     if all.is_empty() {
         return Err(format!("no mutant is in a file with {only:?} in its path"));
     }
@@ -173,8 +122,8 @@ pub(crate) fn run(
     for bench in &benches {
         bench.set_up(root)?;
     }
-    for suite in SUITES {
-        benches[0].try_untouched(suite, only)?;
+    for suite in &SUITES {
+        benches[0].try_untouched(suite, &suite.chosen(only)?)?;
     }
     // Each model uses one thread. Two at once take little longer than one.
     thread::scope(|scope| {
@@ -242,8 +191,8 @@ impl Bench {
     }
 
     /// Runs the named tests on the unchanged sources.
-    fn try_untouched(&self, suite: &Suite, only: &str) -> Result<(), String> {
-        let tests = || suite.chosen(only).map(|mutant| mutant.test);
+    fn try_untouched(&self, suite: &Suite, mutants: &[Mutant]) -> Result<(), String> {
+        let tests = || mutants.iter().map(|mutant| mutant.test);
         for file in tests().map(|(file, _)| file).collect::<BTreeSet<_>>() {
             let names = tests()
                 .filter(|(other, _)| *other == file)
@@ -474,10 +423,10 @@ mod tests {
         let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let wrong: Vec<_> = SUITES
             .iter()
-            .flat_map(|suite| suite.mutants)
+            .flat_map(|suite| suite.chosen("").unwrap())
             .filter_map(|mutant| {
                 let source = fs::read_to_string(sources.join(mutant.file)).unwrap();
-                let why = mutate(&source, mutant).err()?;
+                let why = mutate(&source, &mutant).err()?;
                 Some(format!("{}, {}: {why}", mutant.file, mutant.within))
             })
             .collect();

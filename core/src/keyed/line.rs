@@ -34,8 +34,8 @@
 //! another table, slots are *closed* or *frozen*.
 //!
 //! In memory that processes share, a thread may be stopped or killed while it claims. There claims
-//! are *revocable*: others may vacate or close a slot that is only claimed, and the claim ends by an
-//! exchange of its word, which then fails.
+//! are *revocable*: others may vacate or close a slot that is only claimed, and the claim ends by
+//! an exchange of its word, which then fails.
 //!
 //! Invariant: each key holds at most one slot. Of two concurrent claims, each writes before it
 //! reads, so at least one sees the other. A claim for a key that already holds a slot sees that
@@ -158,8 +158,8 @@ impl Line {
         }
     }
 
-    /// Closes all slots, whatever they contain: see [`closed`](Self::closed). For lines that no call
-    /// uses, and to which keys are [handed over](crate::Keyed::hand_over_to) next.
+    /// Closes all slots, whatever they contain: see [`closed`](Self::closed). For lines that no
+    /// call uses, and to which keys are [handed over](crate::Keyed::hand_over_to) next.
     ///
     /// ```
     /// # use portcullis_core::{ConcurrencyRules, Denied, Keyed, Line, Seed, Timestamp};
@@ -589,9 +589,9 @@ impl<'t> Entry<'t> {
         true
     }
 
-    /// Hands the key of this slot over to the closed slot `to` of a table that no call uses yet, with
-    /// the state that `convert` returns, and freezes this slot: see [`moving`](super::moving). A
-    /// claim that is under way is revoked. Returns `false` if the slot changed each time.
+    /// Hands the key of this slot over to the closed slot `to` of a table that no call uses yet,
+    /// with the state that `convert` returns, and freezes this slot: see [`moving`](super::moving).
+    /// A claim that is under way is revoked. Returns `false` if the slot changed each time.
     pub(crate) fn hand_over(self, to: Self, convert: impl FnOnce(Held) -> u64) -> bool {
         // Acquire: pairs with the release of earlier uses.
         let mut word = self.word.load(Acquire);

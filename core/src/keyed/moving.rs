@@ -31,9 +31,10 @@
 //! claimed for it. If all slots of a key are closed without its tag, the key held none, and neither
 //! can claim one.
 //!
-//! In memory that processes share, a process may be killed or stopped between any two steps. Between
-//! steps 2 and 3 it would take the state with it. So there the keys are *handed over*, by any number
-//! of processes at once, and no call uses the other table before one of them has passed all slots:
+//! In memory that processes share, a process may be killed or stopped between any two steps.
+//! Between steps 2 and 3 it would take the state with it. So there the keys are *handed over*, by
+//! any number of processes at once, and no call uses the other table before one of them has passed
+//! all slots:
 //!
 //! ```text
 //! slot before     slot of the table that the keys leave     the same slot of the other table
@@ -42,10 +43,10 @@
 //! held            frozen: not held, with tag and state      closed  -> held
 //! ```
 //!
-//! Each is one exchange. A slot that is frozen or closed stays as it is. So whoever comes next reads
-//! what is to be handed over, and all of them hand over the same state. Invariant: a slot of the
-//! other table is written once, because it is closed only before that. A process that was stopped
-//! in the middle, and goes on when the other table is in use, changes nothing there.
+//! Each is one exchange. A slot that is frozen or closed stays as it is. So the next process
+//! reads what is to be handed over, and all of them hand over the same state. Invariant: a slot of
+//! the other table is written once, because it is closed only before that. A process that was
+//! stopped in the middle, and goes on when the other table is in use, changes nothing there.
 //!
 //! A table with several limits for each key: see [`keyed_list`](super::keyed_list).
 
@@ -173,14 +174,14 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher> Keyed<R, M, S> {
     /// them: call it again until it returns 0. Then use `to` instead of this table, whose slots are
     /// all closed.
     ///
-    /// For tables in memory that processes share, with
-    /// [revocable claims](Self::with_revocable_claims). [Close](Line::close) the lines of `to` before
-    /// the first call. What moves, and the bound, are those of [`move_to`](Self::move_to). Other than
-    /// there, a key is denied with [`Denied::Crowded`](crate::Denied::Crowded) from its own hand-over
-    /// on, until its callers use `to`. In return any number of threads and processes may make the
-    /// same call at once, also when others use `to` already, and each may be killed or stopped at
-    /// any instruction: nothing is lost, and nothing is handed over twice. A first grant of a key
-    /// that is under way is revoked.
+    /// For tables in memory that processes share, with [revocable
+    /// claims](Self::with_revocable_claims). [Close](Line::close) the lines of `to` before the
+    /// first call. What moves, and the bound, are those of [`move_to`](Self::move_to). Other than
+    /// there, a key is denied with [`Denied::Crowded`](crate::Denied::Crowded) from its own
+    /// hand-over on, until its callers use `to`. In return any number of threads and processes may
+    /// make the same call at once, also when others use `to` already, and each may be killed or
+    /// stopped at any instruction: nothing is lost, and nothing is handed over twice. A first grant
+    /// of a key that is under way is revoked.
     ///
     /// # Panics
     ///

@@ -130,8 +130,9 @@ impl<I: LimitBytes, E: LimitBytes> BodyLimitLayerBuilder<I, E> {
         self
     }
 
-    /// Sets the address of peers that have none: as
-    /// [`RateLimitLayerBuilder::peer_without_address`](crate::RateLimitLayerBuilder::peer_without_address).
+    /// Sets the address of peers that have none, as [`RateLimitLayerBuilder`] does.
+    ///
+    /// [`RateLimitLayerBuilder`]: crate::RateLimitLayerBuilder::peer_without_address
     pub fn peer_without_address(mut self, address: impl Into<IpAddr>) -> Self {
         self.clients.without_address = Some(address.into());
         self
