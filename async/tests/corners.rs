@@ -513,7 +513,7 @@ mod runtimes_that_do_not_run {
     }
 
     #[test]
-    fn a_queue_grants_if_nobody_runs_its_runtime() {
+    fn a_queue_grants_if_its_runtime_is_never_run() {
         let runtime = one_thread();
         let queue = queue_of(&runtime);
         takes_three(&queue);

@@ -199,7 +199,7 @@ fn a_move_sees_how_a_use_changed_the_limiter() {
 fn shared_tables(lines: usize) -> Arc<Tables> {
     let tables = tables(lines);
     let Ok(Tables { before, after }) = Arc::try_unwrap(tables) else {
-        unreachable!("nobody else has them");
+        unreachable!("no other thread has them");
     };
     Arc::new(Tables {
         before: before.with_revocable_claims(),

@@ -529,7 +529,7 @@ pub struct Left {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// The store cannot be reached, does not answer in time, or serves nobody now. The text says
+    /// The store cannot be reached, does not answer in time, or serves no caller now. The text says
     /// why.
     Unavailable(String),
     /// The store answers, and does not do what it was asked: the limits, the ids or the permissions
@@ -573,7 +573,7 @@ impl core::error::Error for StoreError {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Fault {
-    /// The store: it answers nobody. Other requests fail too.
+    /// The store: it answers no caller. Other requests fail too.
     Store,
     /// This request: another attempt may succeed.
     Request,

@@ -13,7 +13,7 @@
 //!
 //! Most paths have none of these, and one reading. [`PathRules`] says which readings the others
 //! have. A rule must not be evaded by a path that the rules and the service read differently. So
-//! whoever asks for the rules of a path tries all its readings, and refuses it if they disagree.
+//! a search for the rules of a path tries all its readings, and refuses it if they disagree.
 //!
 //! With [`ignoring_case`](PathRules::ignoring_case), ASCII letters become lower-case.
 //!

@@ -267,7 +267,7 @@ impl Version {
     pub fn complete(&self, number: u64, move_state: impl FnOnce(u64)) {
         let (pending, in_force) = (stamp(number + 1, PENDING), stamp(number + 1, IN_FORCE));
         let instead_of = self.state.get();
-        // Acquire and release: whoever decides by this version has acquired the exchange below,
+        // Acquire and release: a decision by this version has acquired the exchange below,
         // which reads from this write. So the state was read before any decision.
         if self.stamp.fetch_add(0, AcqRel) != pending {
             return;

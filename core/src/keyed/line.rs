@@ -605,8 +605,8 @@ impl<'t> Entry<'t> {
                     .is_ok();
             if is_last {
                 let handed = thawed(last).map_or(0, |held| held.with(convert(held)));
-                // Once: whoever comes later, also after uses of the slot, finds it open. Relaxed:
-                // whoever puts the other table in force publishes it.
+                // Once: a later process, also after uses of the slot, finds it open. Relaxed: the
+                // process that puts the other table in force publishes it.
                 let _was_closed = to.word.replace(CLOSED, handed, Relaxed);
                 return true;
             }

@@ -135,7 +135,7 @@ impl fmt::Debug for RedisSettings {
 ///   A member that the other one has not answered may come first: one that has just started, or
 ///   had no leases and wanted none. If others have been away for more than a third of a lease, it
 ///   may get what they hold. Delete the keys of the pools on a server before members come back to
-///   it: then it grants nothing for one lease time, whoever comes first.
+///   it: then it grants nothing for one lease time, whichever member asks first.
 /// - **Eviction.** Set `maxmemory-policy noeviction`. A policy that evicts keys without an expiry
 ///   leases nothing twice, but each time it costs the pool one lease time.
 /// - **Two servers at once.** A server that was replaced, and does not know it yet, still answers

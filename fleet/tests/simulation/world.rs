@@ -123,7 +123,7 @@ pub(crate) struct World {
     pub(crate) processes: Vec<Process>,
     /// The store that members turn to.
     pub(crate) store: LeaseTable,
-    /// The other one, which nobody turns to.
+    /// The other one, which no member asks.
     other: LeaseTable,
     /// Which of the two `store` is.
     server: usize,

@@ -353,7 +353,7 @@ fn unavailable(error: &RedisError) -> StoreError {
     StoreError::Unavailable(error.to_string())
 }
 
-/// What a server says that serves nobody now, or no caller with this connection, by its first word.
+/// What a server says that serves no caller now, or none with this connection, by its first word.
 const SERVES_NOBODY: [&str; 11] = [
     "BUSY",
     "CLUSTERDOWN",
