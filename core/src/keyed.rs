@@ -12,7 +12,10 @@ pub(crate) mod line;
 pub(crate) mod moving;
 pub(crate) mod partly_changed;
 pub(crate) mod pending_claim;
-#[cfg(feature = "std")]
+#[cfg(all(
+    feature = "std",
+    not(all(target_family = "wasm", target_os = "unknown"))
+))]
 pub(crate) mod random_seed;
 pub(crate) mod rule_list;
 pub(crate) mod seed;
@@ -32,7 +35,10 @@ use std::sync::Arc;
 
 #[cfg(any(doc, feature = "std"))]
 use crate::IntoRules;
-#[cfg(feature = "std")]
+#[cfg(all(
+    feature = "std",
+    not(all(target_family = "wasm", target_os = "unknown"))
+))]
 use crate::RandomSeed;
 use crate::keyed::key::{Key, Keys, QueueKeys};
 use crate::keyed::line::{Address, Claims, Found, Held, Line, Width};
@@ -240,7 +246,10 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher> Keyed<R, M, S> {
     }
 }
 
-#[cfg(feature = "std")]
+#[cfg(all(
+    feature = "std",
+    not(all(target_family = "wasm", target_os = "unknown"))
+))]
 impl<R: KeyedRules> Keyed<R, Box<[Line]>, RandomSeed> {
     /// Creates a table in which `keys` keys can be in use at once, each with the settings of
     /// `limiter`. Of new keys, at most 1 in 1,000,000 then finds no slot: see [`Line::for_keys`],

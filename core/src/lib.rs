@@ -168,7 +168,10 @@ pub use keyed::line::{Address, Line};
 pub use keyed::moving::MovableRules;
 pub use keyed::partly_changed::PartlyChanged;
 pub use keyed::pending_claim::PendingClaim;
-#[cfg(feature = "std")]
+#[cfg(all(
+    feature = "std",
+    not(all(target_family = "wasm", target_os = "unknown"))
+))]
 pub use keyed::random_seed::RandomSeed;
 pub use keyed::rule_list::{RuleList, RulesAtRunTime};
 pub use keyed::seed::{Seed, SeedFixed};

@@ -29,7 +29,10 @@ use std::boxed::Box;
 #[cfg(feature = "std")]
 use std::sync::Arc;
 
-#[cfg(feature = "std")]
+#[cfg(all(
+    feature = "std",
+    not(all(target_family = "wasm", target_os = "unknown"))
+))]
 use crate::RandomSeed;
 use crate::keyed::key::{self, Key, Keys, QueueKeys};
 #[cfg(feature = "std")]
@@ -256,7 +259,10 @@ impl<L, A, M, S> KeyedArray<L, A, M, S> {
     }
 }
 
-#[cfg(feature = "std")]
+#[cfg(all(
+    feature = "std",
+    not(all(target_family = "wasm", target_os = "unknown"))
+))]
 impl<L> KeyedArray<L, Box<[L]>, Box<[Line]>, RandomSeed> {
     /// Creates a table in which `keys` keys can be in use at once. `limiter` creates the limiters.
     /// Of new keys, at most 1 in 1,000,000 then finds no slot: see [`Line::for_keys`]. Needs the

@@ -71,6 +71,13 @@ use std::boxed::Box;
 #[cfg(feature = "std")]
 use std::sync::Arc;
 
+#[cfg(feature = "std")]
+use crate::IntoRuleList;
+#[cfg(all(
+    feature = "std",
+    not(all(target_family = "wasm", target_os = "unknown"))
+))]
+use crate::RandomSeed;
 use crate::keyed::key::{self, Key, Keys, QueueKeys, sealed::Table as _};
 use crate::keyed::line::{self, Address, Entry, Found, Held, Line, Width, Words};
 use crate::keyed::rule_list::sealed::Rules;
@@ -84,8 +91,6 @@ use crate::{
     Denied, DeniedBy, Detail, DetailBy, Idle, Interval, KeyHash, Lease, Receipt, Refund, Retry,
     Seed, Timestamp,
 };
-#[cfg(feature = "std")]
-use crate::{IntoRuleList, RandomSeed};
 
 /// Several limits for each key, in a table of fixed size, without locks and without allocation. A
 /// request takes its permits from all limits of its key, or from none.
@@ -289,7 +294,10 @@ impl<L, M, S> KeyedList<L, M, S> {
     }
 }
 
-#[cfg(feature = "std")]
+#[cfg(all(
+    feature = "std",
+    not(all(target_family = "wasm", target_os = "unknown"))
+))]
 impl<L: RuleList> KeyedList<L, Box<[Line]>, RandomSeed> {
     /// Creates a table in which `keys` keys can be in use at once, each with the settings of all
     /// `limiters`. Of new keys, at most 1 in 1,000,000 then finds no entry. Needs the feature

@@ -9,6 +9,11 @@ use crate::SeededHasher;
 /// A copy has the same seed. For a table in a static, use a [`Seed`](crate::Seed), which a program
 /// sets at start-up.
 ///
+/// **Not on `wasm32-unknown-unknown`.** The standard library has no random numbers there: its
+/// `RandomState` is a constant, and an attacker who knows it can flood a table. So this type and
+/// the constructors that use it (`for_keys`) are absent. Pass random numbers from the host
+/// (`crypto.getRandomValues()`) to a `Seed`, and the table to `for_keys_with_hasher`.
+///
 /// It serves the same purpose as the standard library's `RandomState`, which has the same hash. But
 /// all of this one can be inlined: the hash of an integer takes about 80 instructions instead of
 /// 125.

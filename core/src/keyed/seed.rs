@@ -20,10 +20,11 @@ use crate::word::{AtomicWord, NativeWord, Word};
 /// fall into the same line, so that they deny each other. Even then no key is granted more than its
 /// limit.
 ///
-/// With `std`, a `RandomSeed` is random from the start, and needs fewer instructions. Any other
-/// [`BuildHasher`] also works if it always returns the same hash for a key and spreads keys over
-/// all 64 bits. The upper 32 bits select a line, and the lower 20 (or 11) identify the key. For
-/// which attacker each hash stands against, see the guide to tuning.
+/// With `std`, except on `wasm32-unknown-unknown`, a `RandomSeed` is random from the start, and
+/// needs fewer instructions. Any other [`BuildHasher`] also works if it always returns the same
+/// hash for a key and spreads keys over all 64 bits. The upper 32 bits select a line, and the lower
+/// 20 (or 11) identify the key. For which attacker each hash stands against, see the guide to
+/// tuning.
 ///
 /// Source: Aumasson and Bernstein, "`SipHash`: a fast short-input PRF", 2012.
 ///
