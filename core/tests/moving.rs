@@ -270,7 +270,7 @@ fn a_window_with_a_wait_keeps_its_end_its_count_and_its_wait() {
 
 #[test]
 fn a_wait_that_is_too_long_for_the_next_window_does_not_end_at_the_change() {
-    let minutes = |count| Duration::from_secs(60 * count);
+    let minutes = |count: u64| Duration::from_secs(60 * count);
     let (hour, day, now) = (minutes(60), minutes(24 * 60), at(9_000));
     // The period and the wait before and after the change.
     for (before, after) in [
