@@ -306,6 +306,8 @@ fn header_values_of_any_bytes_are_keys_of_their_own() {
 /// Limits that share a table are asked in another order than those that do not.
 #[test]
 fn a_denial_starts_the_wait_of_the_first_limit_that_denies_and_of_no_other() {
+    type Of<'a> = &'a dyn Fn(u64) -> Limit;
+    type Decide = fn(&Policy, Timestamp, u32) -> Option<usize>;
     let ten = Duration::from_secs(10);
     // Each limit has 2 permits in 10 s, or 3.
     let window = |n| Limit::per(n, ten).algorithm_of(Algorithm::FixedWindow);
@@ -314,9 +316,8 @@ fn a_denial_starts_the_wait_of_the_first_limit_that_denies_and_of_no_other() {
         let from_request = Limit::per(n, ten).algorithm_of(Algorithm::WindowFromRequest);
         from_request.wait(Duration::from_secs(1_000))
     };
-    type Of<'a> = &'a dyn Fn(u64) -> Limit;
     let kinds: [Of<'_>; 4] = [&window, &window, &sliding, &waits];
-    let decides: [fn(&Policy, Timestamp, u32) -> Option<usize>; 3] = [
+    let decides: [Decide; 3] = [
         |policy, now, n| denied_by(policy.decide_at(now, &GET.cost(n)).outcome()),
         |policy, now, n| denied_by(policy.decide_explained_at(now, &GET.cost(n)).outcome()),
         |policy, now, n| denied_by(policy.hold_at(now, &GET.cost(n)).outcome()),
@@ -904,9 +905,7 @@ fn a_limit_of_0_denies_every_request_for_ever() {
     for closed in limits {
         let name = closed.to_string();
         let open = || Rule::new("one").key(Key::tier()).limit(limit("5/h"));
-        let rule = open()
-            .penalty(Duration::from_secs(60))
-            .limit(closed.clone());
+        let rule = open().penalty(Duration::from_mins(1)).limit(closed.clone());
         let all = policy([rule]);
         let one = policy([open().override_key(["b"], [limit("5/h"), closed])]);
         for (policy, decided) in [(&all, b), (&one, b)] {

@@ -316,7 +316,7 @@ fn permits_at_once_of_an_override_that_was_removed_stay_in_use() {
     let held = first.decide_at(at(1), &gold.cost(4));
     for own in [None, None, Some(5), None] {
         live.replace_at(at(1), rule(own));
-        let left = if own.is_some() { 1 } else { 0 };
+        let left = u64::from(own.is_some());
         let loaded = live.load();
         let status = loaded.decide_at(at(1), &gold.cost(0)).status().unwrap();
         assert_eq!(status.remaining, left);

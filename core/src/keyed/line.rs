@@ -1057,6 +1057,7 @@ const fn pick(hash: u64, lines: usize) -> usize {
 #[cfg(all(test, not(portcullis_loom)))]
 mod tests {
     use super::*;
+    use crate::word::{KeyedWord, Word};
 
     /// Also holds for a table with more lines than would fit beside the tag in 32 bits.
     #[test]
@@ -1092,7 +1093,7 @@ mod tests {
     fn a_frozen_slot_has_the_tag_and_the_state_of_a_held_one_and_stays_as_it_is() {
         let states = [0, 1, 2, 3, TAG, TAG + 1, u64::MAX >> STATE_AT];
         for tag in [1, 2, 3, TAG - 1, TAG] {
-            for state in states.map(|state| state & (NativeWord::MAX as u64 >> STATE_AT)) {
+            for state in states.map(|state| state & KeyedWord::MASK) {
                 let held = state << STATE_AT | held_under(tag);
                 let last = frozen(held);
                 assert_eq!(thawed(last), Held::of(held), "{held:x}");
