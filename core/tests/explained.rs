@@ -22,8 +22,7 @@ use portcullis_core::{
     AdjustableBucket, AllOf, Clocked, Concurrency, ConcurrencyShares, CooldownWindow, Counted,
     Denied, Detail, DetailBy, Escalation, FixedWindow, Keyed, KeyedArray, KeyedList, Lease,
     Limiter, LimiterExt, ManualClock, Penalty, Rate, Receipt, Refund, Retry, SlicedBucket,
-    SlidingWindow, StripedBucket, Threshold, Timeless, Timestamp, TokenBucket, Unlimited,
-    WarmingBucket,
+    SlidingWindow, Threshold, Timeless, Timestamp, TokenBucket, Unlimited, WarmingBucket,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -624,19 +623,6 @@ fn a_grant_of_a_composition_within_a_composition_tells_of_the_fewest_permits_lef
         (0, 30),
         "asked after its take"
     );
-}
-
-#[test]
-fn a_striped_bucket_tells_of_the_permits_that_a_stale_timestamp_is_granted() {
-    let bucket: StripedBucket = StripedBucket::new(Rate::per_second(1_000), 10_000);
-    let (now, stale) = (secs(100), secs(99));
-    let _ = bucket.try_acquire_at(now, 1).expect("it is full");
-    let told = Limiter::explain_at(&bucket, stale, 1).available;
-    assert_eq!(bucket.available_at(stale), told);
-    let granted = (0..).take_while(|_| bucket.try_acquire_at(stale, 1).is_ok());
-    let granted = granted.count() as u64;
-    assert!(granted > 0, "the stripe holds permits");
-    assert_eq!(told, granted);
 }
 
 #[test]

@@ -334,17 +334,7 @@ impl<const N: usize, W: Word> StripedBucket<N, W> {
     /// ```
     pub fn available_at(&self, now: Timestamp) -> u64 {
         let (rest, used) = self.all_returned(now);
-        let own = self.held_by(stripe::of_this_thread(), now);
-        rest.available(self.position(now), used).max(own)
-    }
-
-    /// Returns the permits that a stripe grants at `now`: also at a stale timestamp, for which the
-    /// rest has none.
-    fn held_by(&self, index: usize, now: Timestamp) -> u64 {
-        let stripe = &self.stripes[index & (N - 1)];
-        let own = Self::allotment(stripe.allotment.load(Relaxed));
-        let is_in_time = self.units(now.as_nanos()) <= stripe.until.load(Relaxed);
-        if is_in_time { own.have } else { 0 }
+        rest.available(self.position(now), used)
     }
 
     /// Returns whether the bucket is full at `now`, and since when.
@@ -798,7 +788,10 @@ impl<const N: usize, W: Word> StripedBucket<N, W> {
         if u64::from(n) > self.burst() {
             return Err(Denied::exceeding(n, self.burst()));
         }
-        if u64::from(n.max(1)) <= self.held_by(index, now) {
+        let stripe = &self.stripes[index & (N - 1)];
+        let own = Self::allotment(stripe.allotment.load(Relaxed));
+        let is_in_time = self.units(now.as_nanos()) <= stripe.until.load(Relaxed);
+        if is_in_time && u64::from(n.max(1)) <= own.have {
             return Ok(());
         }
         let (rest, used) = self.all_returned(now);
@@ -863,13 +856,7 @@ impl<const N: usize, W: Word> Limiter for StripedBucket<N, W> {
     fn explain_at(&self, now: Timestamp, n: u32) -> Detail {
         let (_, used) = self.all_returned(now);
         let whole = self.rest.rest(0);
-        let detail = whole.detail(&self.rest.ticks, used, now, Limiter::peek_at(self, now, n));
-        let own = self.held_by(stripe::of_this_thread(), now);
-        let available = detail.available.max(own);
-        Detail {
-            available,
-            ..detail
-        }
+        whole.detail(&self.rest.ticks, used, now, Limiter::peek_at(self, now, n))
     }
 
     /// See **Refunds** in the type's documentation.
