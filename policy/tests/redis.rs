@@ -592,7 +592,7 @@ fn ids_in_several_slots_of_a_cluster_are_refused_and_open_no_other_limit() {
         let guarded = allowing(&server, "");
         let limit = windows(2, 3_600 * SECOND, 1);
         let good = [Charge::new("good", &limit, 0)];
-        // It takes a moment until the cluster is one: until then it serves nobody.
+        // It takes a moment until the cluster is one: until then it serves no caller.
         while let Err(error) = guarded.store().take(&good).await {
             assert!(matches!(error, StoreError::Unavailable(_)), "{error}");
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -612,7 +612,7 @@ fn ids_in_several_slots_of_a_cluster_are_refused_and_open_no_other_limit() {
 
 /// What the server says to everybody is an outage, although it answers.
 #[test]
-fn a_server_that_serves_nobody_is_unavailable() {
+fn a_server_that_serves_no_caller_is_unavailable() {
     with_server(async |server| {
         let store = RedisStore::new(&server.settings()).unwrap();
         let limit = windows(2, 3_600 * SECOND, 1);

@@ -354,7 +354,7 @@ fn unavailable(error: &RedisError) -> StoreError {
 }
 
 /// What a server says that serves no caller now, or none with this connection, by its first word.
-const SERVES_NOBODY: [&str; 11] = [
+const SERVES_NO_CALLER: [&str; 11] = [
     "BUSY",
     "CLUSTERDOWN",
     "LOADING",
@@ -390,7 +390,7 @@ fn failed(error: &RedisError) -> StoreError {
     } else if is("NOSCRIPT") {
         // The script was sent, and forgotten before it was called: nothing has run.
         StoreError::Contended
-    } else if SERVES_NOBODY.into_iter().any(is) || is_text("max number of clients reached") {
+    } else if SERVES_NO_CALLER.into_iter().any(is) || is_text("max number of clients reached") {
         StoreError::Unavailable(text)
     } else {
         StoreError::Refused(text)
