@@ -227,6 +227,33 @@ fn a_block_from_a_file_agrees_with_the_file() {
     assert!(compared > 0, "nothing was compared");
 }
 
+/// A name of a test is longer than any other name that the document marks as code.
+#[test]
+fn the_tests_that_a_proof_names_exist() {
+    const LEAST: usize = 25;
+    let files = sources::files(&root()).expect("the workspace");
+    let is_test = |file: &Path| {
+        let of = ["core/tests", "loom-tests/tests", "explore/tests"];
+        ends_in(file, "rs") && of.iter().any(|folder| file.starts_with(folder))
+    };
+    let tests = files.iter().filter(|file| is_test(file));
+    let tests: String = tests
+        .map(|file| read(&file.display().to_string()))
+        .collect();
+    let proofs = read("docs/proofs.md");
+    let names = proofs.split('`').skip(1).step_by(2);
+    let is_name = |name: &&str| name.len() >= LEAST && !name.contains(['/', ' ']);
+    let mut named = 0;
+    for name in names.filter(is_name) {
+        let is_there = ["(", "<"]
+            .iter()
+            .any(|end| tests.contains(&format!("fn {name}{end}")));
+        assert!(is_there, "docs/proofs.md names {name}, which is no test");
+        named += 1;
+    }
+    assert!(named > 30, "{named}");
+}
+
 #[test]
 fn rows_of_features_are_read() {
     let rows = "| `x` | `std` | yes | a |\n| `x` | `tsc` | no | b |\n| `z` | `other` | no | c |\n";
