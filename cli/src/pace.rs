@@ -10,7 +10,7 @@ use futures_executor::block_on;
 use futures_util::stream;
 use portcullis_async::{Queue, ThreadTimer};
 use portcullis_core::{Clock as _, Rate};
-use portcullis_fleet::jobs::{Jobs, Operation, Outcome, Pace};
+use portcullis_jobs::{Jobs, Operation, Outcome, Pace};
 
 use crate::args::{LineCost, PaceArgs};
 use crate::failure::Failure;

@@ -23,7 +23,7 @@
 //! | limit requests by the share of a member | [`ShareLimiter`], [`Fallback`] |
 //! | run a member by hand, as a driver or a simulation does | [`Protocol`], [`Event`], [`Actions`], [`Share`], [`Report`] |
 //! | know the fair shares of all members | [`FairShares`] |
-//! | write to the service at the pace it allows | [`jobs`] |
+//! | write to the service at the pace it allows | `portcullis-jobs`, with a queue around the limiter of a [`Member`] |
 //!
 //! # Features
 //!
@@ -40,8 +40,6 @@ mod ending_bucket;
 pub mod ending_bucket;
 #[cfg(not(portcullis_loom))]
 mod fair_share;
-#[cfg(not(portcullis_loom))]
-pub mod jobs;
 #[cfg(not(portcullis_loom))]
 mod member;
 #[cfg(not(portcullis_loom))]
@@ -74,10 +72,3 @@ pub use store::redis::{RedisSettings, RedisStore};
 pub use store::{
     Answer, Claim, Exchange, Heard, Held, LeaseStore, MemberId, StoreError, StoreFuture,
 };
-
-/// Compiles the examples of the guide as documentation tests.
-#[cfg(doctest)]
-mod documents {
-    #[doc = include_str!("../../docs/coming-from/go-batcher.md")]
-    struct FromGoBatcher;
-}

@@ -32,7 +32,7 @@ impl Suite {
     }
 }
 
-const SUITES: [Suite; 9] = [
+const SUITES: [Suite; 10] = [
     Suite {
         list: include_str!("../mutants/core.txt"),
         arguments: &[
@@ -77,6 +77,11 @@ const SUITES: [Suite; 9] = [
     Suite {
         list: include_str!("../mutants/fleet.txt"),
         arguments: &["--package", "portcullis-fleet", "--all-features"],
+        rustflags: "",
+    },
+    Suite {
+        list: include_str!("../mutants/jobs.txt"),
+        arguments: &["--package", "portcullis-jobs"],
         rustflags: "",
     },
     Suite {

@@ -26,10 +26,9 @@ use core::future::Future;
 use core::pin::Pin;
 use core::task::{Context, Poll, ready};
 use core::time::Duration;
-use std::boxed::Box;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
-use std::vec::Vec;
 
 use futures_core::Stream;
 use futures_util::future::{AbortHandle, Abortable};
@@ -38,10 +37,10 @@ use pin_project_lite::pin_project;
 use portcullis_async::{Rejected, Timer, Weight};
 use portcullis_core::Timestamp;
 
-use super::operation::{Operation, Outcome, Settled, Written};
-use super::overload::Overload;
-use super::permits::Permits;
-use super::progress::{Ended, Event, Progress, Report, Shared, Wish};
+use crate::operation::{Operation, Outcome, Settled, Written};
+use crate::overload::Overload;
+use crate::permits::Permits;
+use crate::progress::{Ended, Event, Progress, Report, Shared, Wish};
 
 /// How often the loop goes round in one poll. Then it lets other tasks run.
 const ROUNDS: usize = 256;
@@ -53,21 +52,21 @@ const LOOK: Duration = Duration::from_millis(100);
 const SHORTEST: Duration = Duration::from_millis(1);
 
 /// The settings of a runner.
-pub(super) struct Options<'q> {
-    pub(super) batch: usize,
-    pub(super) concurrency: usize,
-    pub(super) attempts: u32,
-    pub(super) back_off: (Duration, Duration),
-    pub(super) buffer: usize,
-    pub(super) look_ahead: usize,
-    pub(super) interval: Duration,
-    pub(super) longest: Duration,
-    pub(super) total_cost: Option<u64>,
-    pub(super) observer: Option<Observer<'q>>,
+pub(crate) struct Options<'q> {
+    pub(crate) batch: usize,
+    pub(crate) concurrency: usize,
+    pub(crate) attempts: u32,
+    pub(crate) back_off: (Duration, Duration),
+    pub(crate) buffer: usize,
+    pub(crate) look_ahead: usize,
+    pub(crate) interval: Duration,
+    pub(crate) longest: Duration,
+    pub(crate) total_cost: Option<u64>,
+    pub(crate) observer: Option<Observer<'q>>,
 }
 
 /// What is called for each event.
-pub(super) type Observer<'q> = Box<dyn Fn(&Event) + Send + Sync + 'q>;
+pub(crate) type Observer<'q> = Box<dyn Fn(&Event) + Send + Sync + 'q>;
 
 pin_project! {
     /// What runs in a slot.
@@ -129,7 +128,7 @@ struct Flight<T, H> {
     held: Vec<H>,
 }
 
-pub(super) struct Run<'q, P: Permits + 'q, C, W, T, O, F, D, A> {
+pub(crate) struct Run<'q, P: Permits + 'q, C, W, T, O, F, D, A> {
     permits: &'q P,
     timer: C,
     weight: W,
@@ -184,7 +183,7 @@ where
         clippy::too_many_arguments,
         reason = "called once, with what the caller has"
     )]
-    pub(super) fn new(
+    pub(crate) fn new(
         permits: &'q P,
         timer: C,
         weight: W,
@@ -227,7 +226,7 @@ where
     }
 
     /// Goes round until nothing moves, and then sets the timer.
-    pub(super) fn poll<S: Stream<Item = T>>(
+    pub(crate) fn poll<S: Stream<Item = T>>(
         &mut self,
         context: &mut Context<'_>,
         mut source: Pin<&mut S>,

@@ -5,7 +5,7 @@ use portcullis_core::{Rate, SettingsError, Timestamp, TokenBucket};
 /// An even pace: a rate, released in small intervals.
 ///
 /// 100 per second in intervals of 200 ms are 20 each 200 ms, and never 100 at once. The pace makes
-/// the [bucket](Self::bucket) that allows this, for the queue of [`Jobs`](crate::jobs::Jobs).
+/// the [bucket](Self::bucket) that allows this, for the queue of [`Jobs`](crate::Jobs).
 ///
 /// **Bound.** In any span of time `t`, the bucket admits at most [`burst`](Self::burst) permits and
 /// `rate * t`. It counts fractions of a permit exactly: a rate of less than one permit in each
@@ -16,7 +16,7 @@ use portcullis_core::{Rate, SettingsError, Timestamp, TokenBucket};
 /// ```
 /// use core::time::Duration;
 /// use portcullis_core::Rate;
-/// use portcullis_fleet::jobs::Pace;
+/// use portcullis_jobs::Pace;
 ///
 /// let pace = Pace::new(Rate::per_second(100), Duration::from_millis(200));
 /// assert_eq!(pace.burst(), 20);
@@ -38,7 +38,7 @@ impl Pace {
     /// ```
     /// # use core::time::Duration;
     /// # use portcullis_core::Rate;
-    /// # use portcullis_fleet::jobs::Pace;
+    /// # use portcullis_jobs::Pace;
     /// let pace = Pace::new(Rate::per_second(500), Duration::from_millis(20));
     /// assert_eq!(pace.burst(), 10);
     /// ```
@@ -60,7 +60,7 @@ impl Pace {
     /// ```
     /// # use core::time::Duration;
     /// # use portcullis_core::Rate;
-    /// # use portcullis_fleet::jobs::Pace;
+    /// # use portcullis_jobs::Pace;
     /// let pace = Pace::new(Rate::per_second(100), Duration::from_millis(200))
     ///     .catch_up(Duration::from_millis(100));
     /// assert_eq!(pace.burst(), 30);
@@ -76,7 +76,7 @@ impl Pace {
     /// ```
     /// # use core::time::Duration;
     /// # use portcullis_core::Rate;
-    /// # use portcullis_fleet::jobs::Pace;
+    /// # use portcullis_jobs::Pace;
     /// let pace = Pace::new(Rate::per_second(100), Duration::from_millis(200));
     /// assert_eq!(pace.rate(), Rate::per_minute(6_000));
     /// ```
@@ -89,7 +89,7 @@ impl Pace {
     /// ```
     /// # use core::time::Duration;
     /// # use portcullis_core::Rate;
-    /// # use portcullis_fleet::jobs::Pace;
+    /// # use portcullis_jobs::Pace;
     /// let pace = Pace::new(Rate::per_second(100), Duration::from_millis(200));
     /// assert_eq!(pace.interval(), Duration::from_millis(200));
     /// ```
@@ -103,7 +103,7 @@ impl Pace {
     /// ```
     /// # use core::time::Duration;
     /// # use portcullis_core::Rate;
-    /// # use portcullis_fleet::jobs::Pace;
+    /// # use portcullis_jobs::Pace;
     /// // Half a permit in each interval.
     /// assert_eq!(Pace::new(Rate::per_second(5), Duration::from_millis(100)).burst(), 1);
     /// ```
@@ -124,7 +124,7 @@ impl Pace {
     /// ```
     /// # use core::time::Duration;
     /// # use portcullis_core::{Rate, Timestamp};
-    /// # use portcullis_fleet::jobs::Pace;
+    /// # use portcullis_jobs::Pace;
     /// let bucket = Pace::new(Rate::per_second(100), Duration::from_millis(200)).bucket()?;
     /// assert!(bucket.try_acquire_at(Timestamp::ZERO, 20).is_ok());
     /// assert!(bucket.try_acquire_at(Timestamp::ZERO, 1).is_err());
@@ -144,7 +144,7 @@ impl Pace {
     /// ```
     /// # use core::time::Duration;
     /// # use portcullis_core::{Rate, Timestamp};
-    /// # use portcullis_fleet::jobs::Pace;
+    /// # use portcullis_jobs::Pace;
     /// let pace = Pace::new(Rate::per_second(100), Duration::from_millis(200));
     /// let bucket = pace.empty_bucket(Timestamp::from_secs(7))?;
     /// assert_eq!(bucket.available_at(Timestamp::from_secs(7)), 0);
@@ -172,7 +172,7 @@ impl Pace {
     /// ```
     /// # use core::time::Duration;
     /// # use portcullis_core::Rate;
-    /// # use portcullis_fleet::jobs::Pace;
+    /// # use portcullis_jobs::Pace;
     /// let pace = Pace::new(Rate::per_second(3), Duration::from_secs(1));
     /// assert_eq!(pace.time_for(1), Some(Duration::from_nanos(333_333_334)));
     /// ```

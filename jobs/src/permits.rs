@@ -9,7 +9,7 @@ use portcullis_core::{Clock, Lease, Limiter, QueueLimiter};
 /// ```
 /// use portcullis_async::{Queue, ThreadTimer};
 /// use portcullis_core::{Rate, TokenBucket};
-/// use portcullis_fleet::jobs::Permits;
+/// use portcullis_jobs::Permits;
 /// fn paces(_: &impl Permits) {}
 /// paces(&Queue::new(TokenBucket::new(Rate::per_second(5), 5), ThreadTimer::new(), 5));
 /// ```

@@ -17,10 +17,10 @@ use futures_util::{Stream, StreamExt, stream};
 use portcullis_async::channel::channel;
 use portcullis_async::{PerItem, Queue, ThreadTimer};
 use portcullis_core::{Concurrency, Rate, SlidingWindow, Timestamp, TokenBucket, Unlimited};
-use portcullis_fleet::jobs::{
+use portcullis_fleet::{Pool, Share, ShareLimiter};
+use portcullis_jobs::{
     Ended, Event, Jobs, Operation, Outcome, Pace, Permits, Progress, SlowDown, Written,
 };
-use portcullis_fleet::{Pool, Share, ShareLimiter};
 use virtual_time::{Log, VirtualTimer, World};
 
 const fn ms(millis: u64) -> Duration {

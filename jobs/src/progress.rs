@@ -8,7 +8,7 @@ use futures_util::task::AtomicWaker;
 /// The state of a run, at one moment. Returned by [`Handle::progress`].
 ///
 /// ```
-/// use portcullis_fleet::jobs::Progress;
+/// use portcullis_jobs::Progress;
 /// fn show(progress: &Progress) {
 ///     println!(
 ///         "{} written, {} to do, done in {:?}",
@@ -44,13 +44,13 @@ pub struct Progress {
     /// The operations that are released, and not written or put back yet.
     pub in_flight: u64,
     /// The cost of the operations that the runner holds: those that wait and those in flight, in
-    /// permits. It is a cost, not a rate. See [`Jobs::look_ahead`](crate::jobs::Jobs::look_ahead)
+    /// permits. It is a cost, not a rate. See [`Jobs::look_ahead`](crate::Jobs::look_ahead)
     /// before you compute a demand from it.
     pub needs: u64,
     /// The permits taken, for all attempts.
     pub permits: u64,
     /// The speed, as a part of the full one, from 1/64 to 1: see
-    /// [`SlowDown`](crate::jobs::SlowDown).
+    /// [`SlowDown`](crate::SlowDown).
     pub speed: f64,
     /// Whether the runner pauses.
     pub paused: bool,
@@ -58,13 +58,13 @@ pub struct Progress {
     pub elapsed: Duration,
     /// The estimated time until the last operation is written: the cost that is left, at the mean
     /// rate of the run so far. `None` before the first write, and if the cost that is left is not
-    /// known: see [`Jobs::total_cost`](crate::jobs::Jobs::total_cost).
+    /// known: see [`Jobs::total_cost`](crate::Jobs::total_cost).
     pub time_left: Option<Duration>,
 }
 
 impl Progress {
     /// Returns the estimated time for `cost` more permits, at the mean rate so far.
-    pub(super) fn estimate(&self, cost: u64) -> Option<Duration> {
+    pub(crate) fn estimate(&self, cost: u64) -> Option<Duration> {
         if cost == 0 {
             return Some(Duration::ZERO);
         }
@@ -74,10 +74,10 @@ impl Progress {
     }
 }
 
-/// Something that happened in a run. See [`Jobs::on_event`](crate::jobs::Jobs::on_event).
+/// Something that happened in a run. See [`Jobs::on_event`](crate::Jobs::on_event).
 ///
 /// ```
-/// use portcullis_fleet::jobs::Event;
+/// use portcullis_jobs::Event;
 /// fn log(event: &Event) {
 ///     if let Event::Paused { time } = event {
 ///         println!("the service is overloaded: a pause of {time:?}");
@@ -137,46 +137,46 @@ pub enum Event {
 
 /// What the handles and the runner share.
 #[derive(Debug, Default)]
-pub(super) struct Shared {
+pub(crate) struct Shared {
     state: Mutex<State>,
     waker: AtomicWaker,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct State {
-    pub(super) progress: Progress,
+pub(crate) struct State {
+    pub(crate) progress: Progress,
     /// A pause that a handle has asked for.
-    pub(super) pause: Option<Wish>,
-    pub(super) stop: bool,
+    pub(crate) pause: Option<Wish>,
+    pub(crate) stop: bool,
 }
 
 /// A pause that a handle asks for.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Wish {
+pub(crate) struct Wish {
     /// Its time; `None`: as the settings say.
-    pub(super) time: Option<Duration>,
+    pub(crate) time: Option<Duration>,
 }
 
 impl Shared {
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         // The state is complete at any point, so poisoning does no harm.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn register(&self, waker: &Waker) {
+    pub(crate) fn register(&self, waker: &Waker) {
         self.waker.register(waker);
     }
 }
 
 /// Observes and steers a run, from any task or thread. Created by
-/// [`Jobs::handle`](crate::jobs::Jobs::handle). Clones refer to the same run.
+/// [`Jobs::handle`](crate::Jobs::handle). Clones refer to the same run.
 ///
 /// ```
 /// use core::time::Duration;
 /// use futures_util::stream;
 /// use portcullis_async::{Queue, ThreadTimer};
 /// use portcullis_core::{Rate, TokenBucket};
-/// use portcullis_fleet::jobs::{Jobs, Outcome};
+/// use portcullis_jobs::{Jobs, Outcome};
 ///
 /// let queue = Queue::new(TokenBucket::new(Rate::per_second(1_000), 5), ThreadTimer::new(), 5);
 /// let jobs = Jobs::new(&queue, ThreadTimer::new());
@@ -187,7 +187,7 @@ impl Shared {
 /// ```
 #[derive(Clone)]
 pub struct Handle {
-    pub(super) shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
 }
 
 impl Handle {
@@ -200,7 +200,7 @@ impl Handle {
     /// ```
     /// # use portcullis_async::{Queue, ThreadTimer};
     /// # use portcullis_core::{Rate, TokenBucket};
-    /// # use portcullis_fleet::jobs::Jobs;
+    /// # use portcullis_jobs::Jobs;
     /// let queue = Queue::new(TokenBucket::new(Rate::per_second(5), 5), ThreadTimer::new(), 5);
     /// let jobs = Jobs::new(&queue, ThreadTimer::new());
     /// assert_eq!(jobs.handle().progress().written, 0);
@@ -209,13 +209,13 @@ impl Handle {
         self.shared.state().progress
     }
 
-    /// Pauses the run for the time of [`SlowDown::pause`](crate::jobs::SlowDown::pause): nothing is
+    /// Pauses the run for the time of [`SlowDown::pause`](crate::SlowDown::pause): nothing is
     /// released. What is in flight continues. Has no effect during a pause.
     ///
     /// ```
     /// # use portcullis_async::{Queue, ThreadTimer};
     /// # use portcullis_core::{Rate, TokenBucket};
-    /// # use portcullis_fleet::jobs::Jobs;
+    /// # use portcullis_jobs::Jobs;
     /// let queue = Queue::new(TokenBucket::new(Rate::per_second(5), 5), ThreadTimer::new(), 5);
     /// let jobs = Jobs::new(&queue, ThreadTimer::new());
     /// jobs.handle().pause();
@@ -231,7 +231,7 @@ impl Handle {
     /// # use core::time::Duration;
     /// # use portcullis_async::{Queue, ThreadTimer};
     /// # use portcullis_core::{Rate, TokenBucket};
-    /// # use portcullis_fleet::jobs::Jobs;
+    /// # use portcullis_jobs::Jobs;
     /// let queue = Queue::new(TokenBucket::new(Rate::per_second(5), 5), ThreadTimer::new(), 5);
     /// let jobs = Jobs::new(&queue, ThreadTimer::new());
     /// jobs.handle().pause_for(Duration::from_secs(2));
@@ -249,7 +249,7 @@ impl Handle {
     /// # use futures_util::stream;
     /// # use portcullis_async::{Queue, ThreadTimer};
     /// # use portcullis_core::{Rate, TokenBucket};
-    /// # use portcullis_fleet::jobs::{Ended, Jobs, Outcome};
+    /// # use portcullis_jobs::{Ended, Jobs, Outcome};
     /// let queue = Queue::new(TokenBucket::new(Rate::per_second(5), 5), ThreadTimer::new(), 5);
     /// let jobs = Jobs::new(&queue, ThreadTimer::new());
     /// jobs.handle().stop();
@@ -271,10 +271,10 @@ impl fmt::Debug for Handle {
     }
 }
 
-/// What a run has done. Returned by [`Jobs::run`](crate::jobs::Jobs::run).
+/// What a run has done. Returned by [`Jobs::run`](crate::Jobs::run).
 ///
 /// ```
-/// use portcullis_fleet::jobs::{Ended, Report};
+/// use portcullis_jobs::{Ended, Report};
 /// fn is_complete(report: &Report) -> bool {
 ///     report.ended == Ended::Finished && report.progress.given_up == 0
 /// }
@@ -293,7 +293,7 @@ pub struct Report {
 /// Why a run is over.
 ///
 /// ```
-/// use portcullis_fleet::jobs::Ended;
+/// use portcullis_jobs::Ended;
 /// assert_ne!(Ended::Finished, Ended::Stopped);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -9,7 +9,7 @@
 //! - The jobs send as many as the service admits, in intervals of 20 ms.
 //!
 //! ```sh
-//! cargo run --release -p portcullis-fleet --example story
+//! cargo run --release -p portcullis-jobs --example story
 //! ```
 //!
 //! The service is an HTTP server on this machine, one for each of the two. All numbers are its
@@ -39,7 +39,7 @@ use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use portcullis_async::{Queue, ThreadTimer};
 use portcullis_core::{Clock as _, FixedWindow, MonotonicClock, Rate, Timestamp};
-use portcullis_fleet::jobs::{Handle, Jobs, Outcome, Pace, SlowDown, Written};
+use portcullis_jobs::{Handle, Jobs, Outcome, Pace, SlowDown, Written};
 use tokio::net::{TcpListener, TcpStream};
 
 const RECORDS: u32 = 10_000;

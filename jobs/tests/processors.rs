@@ -6,7 +6,7 @@
 #[path = "../examples/processors.rs"]
 #[allow(dead_code, reason = "its `main`")]
 mod processors;
-#[path = "support/servers.rs"]
+#[path = "../../fleet/tests/support/servers.rs"]
 mod servers;
 
 use core::time::Duration;

@@ -40,7 +40,7 @@ const LOWEST: u64 = FULL / 64;
 ///
 /// ```
 /// use core::time::Duration;
-/// use portcullis_fleet::jobs::SlowDown;
+/// use portcullis_jobs::SlowDown;
 ///
 /// let slow_down = SlowDown::new().pause(Duration::from_secs(1)).percent(75);
 /// # let _ = slow_down;
@@ -56,7 +56,7 @@ impl SlowDown {
     /// Creates the default: a pause of 500 ms, then half the speed, and a recovery in 10 s.
     ///
     /// ```
-    /// # use portcullis_fleet::jobs::SlowDown;
+    /// # use portcullis_jobs::SlowDown;
     /// assert_eq!(SlowDown::new(), SlowDown::default());
     /// ```
     #[must_use]
@@ -72,7 +72,7 @@ impl SlowDown {
     ///
     /// ```
     /// # use core::time::Duration;
-    /// # use portcullis_fleet::jobs::SlowDown;
+    /// # use portcullis_jobs::SlowDown;
     /// let patient = SlowDown::new().pause(Duration::from_secs(5));
     /// # let _ = patient;
     /// ```
@@ -86,7 +86,7 @@ impl SlowDown {
     /// with 100, the runner only pauses. Other numbers count as the nearest of these.
     ///
     /// ```
-    /// # use portcullis_fleet::jobs::SlowDown;
+    /// # use portcullis_jobs::SlowDown;
     /// // The service states its limit exactly: a pause is enough.
     /// let exact = SlowDown::new().percent(100);
     /// # let _ = exact;
@@ -106,7 +106,7 @@ impl SlowDown {
     ///
     /// ```
     /// # use core::time::Duration;
-    /// # use portcullis_fleet::jobs::SlowDown;
+    /// # use portcullis_jobs::SlowDown;
     /// let slow = SlowDown::new().recovery(Duration::from_secs(60));
     /// # let _ = slow;
     /// ```
@@ -125,7 +125,7 @@ impl Default for SlowDown {
 
 /// The state that the head of this file describes.
 #[derive(Debug)]
-pub(super) struct Overload {
+pub(crate) struct Overload {
     settings: SlowDown,
     paused_until: Timestamp,
     base: u64,
@@ -134,7 +134,7 @@ pub(super) struct Overload {
 }
 
 impl Overload {
-    pub(super) const fn new(settings: SlowDown) -> Self {
+    pub(crate) const fn new(settings: SlowDown) -> Self {
         Self {
             settings,
             paused_until: Timestamp::ZERO,
@@ -145,13 +145,13 @@ impl Overload {
     }
 
     /// Returns the end of the pause, if the runner pauses at `now`.
-    pub(super) fn paused(&self, now: Timestamp) -> Option<Timestamp> {
+    pub(crate) fn paused(&self, now: Timestamp) -> Option<Timestamp> {
         (now < self.paused_until).then_some(self.paused_until)
     }
 
     /// Pauses at the caller's wish, without slowing down. Has no effect during a pause. Returns the
     /// time.
-    pub(super) fn pause(&mut self, now: Timestamp, wish: Option<Duration>) -> Option<Duration> {
+    pub(crate) fn pause(&mut self, now: Timestamp, wish: Option<Duration>) -> Option<Duration> {
         if self.paused(now).is_some() {
             return None;
         }
@@ -162,7 +162,7 @@ impl Overload {
 
     /// Reacts to a reply that says that the service is overloaded, to what was sent at `sent`.
     /// Returns the time of a pause that begins or becomes longer.
-    pub(super) fn overloaded(
+    pub(crate) fn overloaded(
         &mut self,
         now: Timestamp,
         sent: Timestamp,
@@ -202,18 +202,18 @@ impl Overload {
 
     /// Returns the speed at `now` as a part of the full one.
     #[allow(clippy::cast_precision_loss, reason = "16 bits")]
-    pub(super) fn speed_at(&self, now: Timestamp) -> f64 {
+    pub(crate) fn speed_at(&self, now: Timestamp) -> f64 {
         self.speed(now) as f64 / FULL as f64
     }
 
     /// Returns the cost that `permits` pay for at `now`, rounded down.
-    pub(super) fn worth(&self, now: Timestamp, permits: u64) -> u64 {
+    pub(crate) fn worth(&self, now: Timestamp, permits: u64) -> u64 {
         let parts = u128::from(permits) * u128::from(self.speed(now));
         u64::try_from(parts / u128::from(FULL)).unwrap_or(u64::MAX)
     }
 
     /// Returns the permits to take for `cost` at `now`, and carries the remainder.
-    pub(super) fn charge(&mut self, now: Timestamp, cost: u64) -> u64 {
+    pub(crate) fn charge(&mut self, now: Timestamp, cost: u64) -> u64 {
         let speed = self.speed(now);
         if speed == FULL {
             return cost;

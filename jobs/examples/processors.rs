@@ -14,7 +14,7 @@
 //!
 //! ```sh
 //! redis-server --port 7379 --save '' &
-//! cargo run --release -p portcullis-fleet --features redis --example processors -- \
+//! cargo run --release -p portcullis-jobs --example processors -- \
 //!     redis://127.0.0.1:7379/ 15
 //! ```
 //!
@@ -38,8 +38,8 @@ use futures_util::Stream;
 use futures_util::stream;
 use portcullis_async::{Queue, ThreadTimer};
 use portcullis_core::Rate;
-use portcullis_fleet::jobs::{Event, Jobs, Operation, Outcome, Progress, Settled};
 use portcullis_fleet::{Member, Pool, RedisSettings, RedisStore};
+use portcullis_jobs::{Event, Jobs, Operation, Outcome, Progress, Settled};
 use redis::aio::MultiplexedConnection;
 use redis::streams::{StreamAutoClaimReply, StreamId, StreamReadReply};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _};

@@ -16,7 +16,7 @@ use futures_util::{StreamExt as _, stream};
 use portcullis_async::Queue;
 use portcullis_core::{FixedWindow, Rate, Retry, Timestamp, TokenBucket};
 use portcullis_fleet::Pool;
-use portcullis_fleet::jobs::{Ended, Handle, Jobs, Outcome, Pace, SlowDown, Written};
+use portcullis_jobs::{Ended, Handle, Jobs, Outcome, Pace, SlowDown, Written};
 use virtual_time::{Log, VirtualTimer, World};
 
 const fn ms(millis: u64) -> Duration {

@@ -13,7 +13,7 @@ use futures_util::future::join;
 use futures_util::{StreamExt as _, stream};
 use portcullis_async::Queue;
 use portcullis_core::Rate;
-use portcullis_fleet::jobs::{Ended, Jobs, Operation, Outcome, Pace, SlowDown, Written};
+use portcullis_jobs::{Ended, Jobs, Operation, Outcome, Pace, SlowDown, Written};
 use virtual_time::{Log, World};
 
 /// Pseudo-random numbers: `SplitMix64`.
@@ -143,7 +143,7 @@ fn run(seed: u64) {
             Written::each(outcomes)
         }
     };
-    let settle = |over: portcullis_fleet::jobs::Settled<Job>| {
+    let settle = |over: portcullis_jobs::Settled<Job>| {
         for job in &over.written {
             assert!(
                 dues.borrow()[job.0],

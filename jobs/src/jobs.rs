@@ -1,92 +1,27 @@
-//! Paced jobs: operations that a program writes to a throttled service at the pace that the service
-//! allows.
+//! The runner that users build: its settings, and the future that runs it.
 //!
-//! [`Jobs`] takes operations from a source, which is any [`Stream`], and writes them with a
-//! function of yours. Each operation has a cost: 1 for a request, its bytes, or units such as the
-//! request units of a database. The permits for it come from a [`Queue`](portcullis_async::Queue)
-//! around any limiter: a limit of your own, such as the bucket of a [`Pace`], or a share of a
-//! fleet.
-//!
-//! - **Only with capacity.** An operation is taken from the source when permits are available. So
-//!   the rest stays in its durable queue, and what the runner holds is bounded.
-//! - **Evenly.** Operations are released in small intervals: 100 per second as 20 each 200 ms.
-//! - **Exactly.** An operation is released when all its permits are paid. One that costs more than
-//!   the limiter holds at once pays in pieces. No permit and no part of one is lost or used twice.
-//!   What the service charges beyond the cost is a debt, paid with the next batch.
-//! - **In batches** of up to a size, and with a number of writes at once.
-//! - **Again**, up to a number of attempts: what fails in a way that may pass.
-//! - **Slower** while the service says that it is overloaded: see [`SlowDown`].
-//! - **Acknowledged last.** An operation is acknowledged to its queue after its write has
-//!   succeeded, and not before. So what a process held that is killed is delivered again: each
-//!   operation is written at least once.
-//!
-//! Permits are waited for in the queue, as by all other requests of the queue. The runner adds no
-//! limit of its own. It needs a [`Timer`] for its intervals, pauses and time limits. It is a
-//! future, spawns nothing, and runs on any executor.
-//!
-//! **Bound.** What is released in any span of time costs at most what the limiter admits in it, if
-//! no batch is paid in several pieces. If some are, the cost of one of them comes in addition: of
-//! the batch whose first pieces were paid before the span. A batch in pieces is a single operation
-//! that costs more than is available when it is taken.
-//!
-//! ```
-//! use core::time::Duration;
-//! use futures_util::stream;
-//! use portcullis_async::{Queue, ThreadTimer};
-//! use portcullis_core::Rate;
-//! use portcullis_fleet::jobs::{Jobs, Outcome, Pace};
-//!
-//! // 20,000 units per second, in intervals of 20 ms.
-//! let pace = Pace::new(Rate::per_second(20_000), Duration::from_millis(20));
-//! let queue = Queue::new(pace.bucket()?, ThreadTimer::new(), pace.burst());
-//!
-//! let jobs = Jobs::new(&queue, ThreadTimer::new())
-//!     .interval(pace.interval())
-//!     .cost(|_record: &u32| 10)
-//!     .batch(25)
-//!     .concurrency(4);
-//! let run = jobs.run(stream::iter(0..100), |batch| async move {
-//!     // Send the batch to the service here.
-//!     assert!(batch.len() <= 25);
-//!     Outcome::Done
-//! });
-//! let report = futures_executor::block_on(run);
-//! assert_eq!((report.progress.written, report.progress.permits), (100, 1_000));
-//! # Ok::<(), portcullis_core::SettingsError>(())
-//! ```
-
-mod operation;
-mod overload;
-mod pace;
-mod permits;
-mod progress;
-mod run;
+//! [`Jobs`] is only settings. `run` moves them into a [`Run`], which is the loop.
 
 use core::convert::Infallible;
 use core::fmt;
 use core::future::{Future, poll_fn, ready};
 use core::pin::pin;
 use core::time::Duration;
-use std::boxed::Box;
 use std::sync::Arc;
-use std::vec::Vec;
 
 use futures_core::Stream;
 use portcullis_async::{PerItem, Timer, Weight};
 
-pub use self::operation::{Operation, Outcome, Settled, Written};
-use self::overload::Overload;
-pub use self::overload::SlowDown;
-pub use self::pace::Pace;
-pub use self::permits::Permits;
-use self::progress::Shared;
-pub use self::progress::{Ended, Event, Handle, Progress, Report};
-use self::run::{Options, Run};
+use crate::operation::{Operation, Settled, Written};
+use crate::overload::{Overload, SlowDown};
+use crate::permits::Permits;
+use crate::progress::{Event, Handle, Report, Shared};
+use crate::run::{Options, Run};
 
 /// A runner of paced jobs: its settings. [`run`](Self::run) runs it.
 ///
 /// `P` is the queue of permits, `C` the timer, and `W` the cost of an operation: 1 by default. See
-/// the [module](self) for what a runner does, and for its bound.
+/// the [crate] for what a runner does, and for its bound.
 ///
 /// Several runners can share a queue, for example one for each kind of operation. Then they share
 /// its permits, in order.
@@ -103,7 +38,7 @@ use self::run::{Options, Run};
 /// use futures_util::stream;
 /// use portcullis_async::{Queue, ThreadTimer};
 /// use portcullis_core::{Rate, TokenBucket};
-/// use portcullis_fleet::jobs::{Jobs, Outcome};
+/// use portcullis_jobs::{Jobs, Outcome};
 ///
 /// let queue = Queue::new(TokenBucket::new(Rate::per_second(500), 10), ThreadTimer::new(), 10);
 /// let jobs = Jobs::new(&queue, ThreadTimer::new()).attempts(3);
@@ -140,7 +75,7 @@ impl<'q, P: Permits, C: Timer> Jobs<'q, P, C> {
     /// ```
     /// # use portcullis_async::{Queue, ThreadTimer};
     /// # use portcullis_core::{Rate, TokenBucket};
-    /// # use portcullis_fleet::jobs::Jobs;
+    /// # use portcullis_jobs::Jobs;
     /// let queue = Queue::new(TokenBucket::new(Rate::per_second(5), 5), ThreadTimer::new(), 5);
     /// let jobs = Jobs::new(&queue, ThreadTimer::new());
     /// # let _ = jobs;
@@ -175,7 +110,7 @@ impl<'q, P: Permits, C: Timer, W> Jobs<'q, P, C, W> {
     /// ```
     /// # use portcullis_async::{Queue, ThreadTimer};
     /// # use portcullis_core::{Rate, TokenBucket};
-    /// # use portcullis_fleet::jobs::Jobs;
+    /// # use portcullis_jobs::Jobs;
     /// # let queue = Queue::new(TokenBucket::new(Rate::per_second(5), 5), ThreadTimer::new(), 5);
     /// let by_bytes = |record: &Vec<u8>| u32::try_from(record.len()).unwrap_or(u32::MAX);
     /// let jobs = Jobs::new(&queue, ThreadTimer::new()).cost(by_bytes);
@@ -198,7 +133,7 @@ impl<'q, P: Permits, C: Timer, W> Jobs<'q, P, C, W> {
     /// ```
     /// # use portcullis_async::{Queue, ThreadTimer};
     /// # use portcullis_core::{Rate, TokenBucket};
-    /// # use portcullis_fleet::jobs::Jobs;
+    /// # use portcullis_jobs::Jobs;
     /// # let queue = Queue::new(TokenBucket::new(Rate::per_second(5), 5), ThreadTimer::new(), 5);
     /// let jobs = Jobs::new(&queue, ThreadTimer::new()).batch(100);
     /// # let _ = jobs;
@@ -214,7 +149,7 @@ impl<'q, P: Permits, C: Timer, W> Jobs<'q, P, C, W> {
     /// ```
     /// # use portcullis_async::{Queue, ThreadTimer};
     /// # use portcullis_core::{Rate, TokenBucket};
-    /// # use portcullis_fleet::jobs::Jobs;
+    /// # use portcullis_jobs::Jobs;
     /// # let queue = Queue::new(TokenBucket::new(Rate::per_second(5), 5), ThreadTimer::new(), 5);
     /// let jobs = Jobs::new(&queue, ThreadTimer::new()).concurrency(4);
     /// # let _ = jobs;
@@ -230,7 +165,7 @@ impl<'q, P: Permits, C: Timer, W> Jobs<'q, P, C, W> {
     /// ```
     /// # use portcullis_async::{Queue, ThreadTimer};
     /// # use portcullis_core::{Rate, TokenBucket};
-    /// # use portcullis_fleet::jobs::Jobs;
+    /// # use portcullis_jobs::Jobs;
     /// # let queue = Queue::new(TokenBucket::new(Rate::per_second(5), 5), ThreadTimer::new(), 5);
     /// let jobs = Jobs::new(&queue, ThreadTimer::new()).attempts(5);
     /// # let _ = jobs;
@@ -240,14 +175,15 @@ impl<'q, P: Permits, C: Timer, W> Jobs<'q, P, C, W> {
         self
     }
 
-    /// Sets the delay before the second attempt of an operation that [failed](Outcome::Retry), and
-    /// the longest delay. Each further attempt doubles it. Default 100 ms and 10 s.
+    /// Sets the delay before the second attempt of an operation that
+    /// [failed](crate::Outcome::Retry), and the longest delay. Each further attempt doubles it.
+    /// Default 100 ms and 10 s.
     ///
     /// ```
     /// # use core::time::Duration;
     /// # use portcullis_async::{Queue, ThreadTimer};
     /// # use portcullis_core::{Rate, TokenBucket};
-    /// # use portcullis_fleet::jobs::Jobs;
+    /// # use portcullis_jobs::Jobs;
     /// # let queue = Queue::new(TokenBucket::new(Rate::per_second(5), 5), ThreadTimer::new(), 5);
     /// let jobs = Jobs::new(&queue, ThreadTimer::new())
     ///     .back_off(Duration::from_secs(1), Duration::from_secs(60));
@@ -267,7 +203,7 @@ impl<'q, P: Permits, C: Timer, W> Jobs<'q, P, C, W> {
     /// ```
     /// # use portcullis_async::{Queue, ThreadTimer};
     /// # use portcullis_core::{Rate, TokenBucket};
-    /// # use portcullis_fleet::jobs::Jobs;
+    /// # use portcullis_jobs::Jobs;
     /// # let queue = Queue::new(TokenBucket::new(Rate::per_second(5), 5), ThreadTimer::new(), 5);
     /// let jobs = Jobs::new(&queue, ThreadTimer::new()).buffer(50);
     /// # let _ = jobs;
@@ -278,14 +214,14 @@ impl<'q, P: Permits, C: Timer, W> Jobs<'q, P, C, W> {
     }
 
     /// Sets how many operations the runner takes from the source before there is capacity for them.
-    /// Default 0: then [`Progress::needs`] stays 0 until there are permits, so a member of a fleet
-    /// that asks for as much as is needed asks for nothing, and gets nothing. With 1 or more, the
-    /// costs of these operations count in `needs`.
+    /// Default 0: then [`Progress::needs`](crate::Progress::needs) stays 0 until there are permits,
+    /// so a member of a fleet that asks for as much as is needed asks for nothing, and gets
+    /// nothing. With 1 or more, the costs of these operations count in `needs`.
     ///
     /// ```
     /// # use portcullis_async::{Queue, ThreadTimer};
     /// # use portcullis_core::{Rate, TokenBucket};
-    /// # use portcullis_fleet::jobs::Jobs;
+    /// # use portcullis_jobs::Jobs;
     /// # let queue = Queue::new(TokenBucket::new(Rate::per_second(5), 5), ThreadTimer::new(), 5);
     /// let jobs = Jobs::new(&queue, ThreadTimer::new()).look_ahead(100);
     /// # let _ = jobs;
@@ -306,7 +242,7 @@ impl<'q, P: Permits, C: Timer, W> Jobs<'q, P, C, W> {
     /// # use core::time::Duration;
     /// # use portcullis_async::{Queue, ThreadTimer};
     /// # use portcullis_core::{Rate, TokenBucket};
-    /// # use portcullis_fleet::jobs::Jobs;
+    /// # use portcullis_jobs::Jobs;
     /// # let queue = Queue::new(TokenBucket::new(Rate::per_second(5), 5), ThreadTimer::new(), 5);
     /// let jobs = Jobs::new(&queue, ThreadTimer::new()).interval(Duration::from_millis(20));
     /// # let _ = jobs;
@@ -317,13 +253,13 @@ impl<'q, P: Permits, C: Timer, W> Jobs<'q, P, C, W> {
     }
 
     /// Sets the longest time of a write, and that of an acknowledgement. Default 1 minute. A write
-    /// that takes longer is dropped, and its operations have [failed](Outcome::Retry).
+    /// that takes longer is dropped, and its operations have [failed](crate::Outcome::Retry).
     ///
     /// ```
     /// # use core::time::Duration;
     /// # use portcullis_async::{Queue, ThreadTimer};
     /// # use portcullis_core::{Rate, TokenBucket};
-    /// # use portcullis_fleet::jobs::Jobs;
+    /// # use portcullis_jobs::Jobs;
     /// # let queue = Queue::new(TokenBucket::new(Rate::per_second(5), 5), ThreadTimer::new(), 5);
     /// let jobs = Jobs::new(&queue, ThreadTimer::new()).timeout(Duration::from_secs(5));
     /// # let _ = jobs;
@@ -338,7 +274,7 @@ impl<'q, P: Permits, C: Timer, W> Jobs<'q, P, C, W> {
     /// ```
     /// # use portcullis_async::{Queue, ThreadTimer};
     /// # use portcullis_core::{Rate, TokenBucket};
-    /// # use portcullis_fleet::jobs::{Jobs, SlowDown};
+    /// # use portcullis_jobs::{Jobs, SlowDown};
     /// # let queue = Queue::new(TokenBucket::new(Rate::per_second(5), 5), ThreadTimer::new(), 5);
     /// let jobs = Jobs::new(&queue, ThreadTimer::new()).slow_down(SlowDown::new().percent(75));
     /// # let _ = jobs;
@@ -349,12 +285,13 @@ impl<'q, P: Permits, C: Timer, W> Jobs<'q, P, C, W> {
     }
 
     /// States the cost of all operations of the source, in permits, if it is known: for
-    /// [`Progress::time_left`]. Without it, the estimate needs a source that knows its length.
+    /// [`Progress::time_left`](crate::Progress::time_left). Without it, the estimate needs a source
+    /// that knows its length.
     ///
     /// ```
     /// # use portcullis_async::{Queue, ThreadTimer};
     /// # use portcullis_core::{Rate, TokenBucket};
-    /// # use portcullis_fleet::jobs::Jobs;
+    /// # use portcullis_jobs::Jobs;
     /// # let queue = Queue::new(TokenBucket::new(Rate::per_second(5), 5), ThreadTimer::new(), 5);
     /// let jobs = Jobs::new(&queue, ThreadTimer::new()).total_cost(100_000);
     /// # let _ = jobs;
@@ -369,7 +306,7 @@ impl<'q, P: Permits, C: Timer, W> Jobs<'q, P, C, W> {
     /// ```
     /// # use portcullis_async::{Queue, ThreadTimer};
     /// # use portcullis_core::{Rate, TokenBucket};
-    /// # use portcullis_fleet::jobs::Jobs;
+    /// # use portcullis_jobs::Jobs;
     /// # let queue = Queue::new(TokenBucket::new(Rate::per_second(5), 5), ThreadTimer::new(), 5);
     /// let jobs = Jobs::new(&queue, ThreadTimer::new()).on_event(|event| println!("{event:?}"));
     /// # let _ = jobs;
@@ -384,7 +321,7 @@ impl<'q, P: Permits, C: Timer, W> Jobs<'q, P, C, W> {
     /// ```
     /// # use portcullis_async::{Queue, ThreadTimer};
     /// # use portcullis_core::{Rate, TokenBucket};
-    /// # use portcullis_fleet::jobs::Jobs;
+    /// # use portcullis_jobs::Jobs;
     /// # let queue = Queue::new(TokenBucket::new(Rate::per_second(5), 5), ThreadTimer::new(), 5);
     /// let handle = Jobs::new(&queue, ThreadTimer::new()).handle();
     /// assert_eq!(handle.progress().in_flight, 0);
@@ -398,8 +335,8 @@ impl<'q, P: Permits, C: Timer, W> Jobs<'q, P, C, W> {
     /// Runs until the source has ended and all its operations are over. Nothing is acknowledged:
     /// for sources that are no durable queue.
     ///
-    /// `write` gets a batch and returns what became of it: an [`Outcome`] or a [`Written`].
-    /// Dropping the future cancels all writes.
+    /// `write` gets a batch and returns what became of it: an [`Outcome`](crate::Outcome) or a
+    /// [`Written`]. Dropping the future cancels all writes.
     ///
     /// # Panics
     ///
@@ -409,7 +346,7 @@ impl<'q, P: Permits, C: Timer, W> Jobs<'q, P, C, W> {
     /// # use futures_util::stream;
     /// # use portcullis_async::{Queue, ThreadTimer};
     /// # use portcullis_core::{Rate, TokenBucket};
-    /// # use portcullis_fleet::jobs::{Ended, Jobs, Outcome};
+    /// # use portcullis_jobs::{Ended, Jobs, Outcome};
     /// let queue = Queue::new(TokenBucket::new(Rate::per_second(500), 5), ThreadTimer::new(), 5);
     /// let jobs = Jobs::new(&queue, ThreadTimer::new());
     /// let run = jobs.run(stream::iter(0..10), |_batch| async { Outcome::Done });
@@ -429,7 +366,8 @@ impl<'q, P: Permits, C: Timer, W> Jobs<'q, P, C, W> {
     ///
     /// `acknowledge` gets the operations of a batch that are over, after their write: what is
     /// written, to be removed from its queue, and what is given up. If it fails, the operations are
-    /// counted as [unacknowledged](Progress::unacknowledged), and their queue delivers them again.
+    /// counted as [unacknowledged](crate::Progress::unacknowledged), and their queue delivers them
+    /// again.
     ///
     /// **Cancellation.** Dropping the future cancels all writes and acknowledgements. An operation
     /// whose write or acknowledgement was cancelled may be written, and is delivered again. To end
@@ -443,7 +381,7 @@ impl<'q, P: Permits, C: Timer, W> Jobs<'q, P, C, W> {
     /// # use futures_util::stream;
     /// # use portcullis_async::{Queue, ThreadTimer};
     /// # use portcullis_core::{Rate, TokenBucket};
-    /// # use portcullis_fleet::jobs::{Jobs, Outcome};
+    /// # use portcullis_jobs::{Jobs, Outcome};
     /// # use std::sync::Mutex;
     /// let queue = Queue::new(TokenBucket::new(Rate::per_second(500), 5), ThreadTimer::new(), 5);
     /// let removed = Mutex::new(0);

@@ -2,7 +2,6 @@ use core::fmt;
 use core::ops::Deref;
 use core::time::Duration;
 use std::sync::Arc;
-use std::vec::Vec;
 
 /// An operation that a runner has taken from its source: the item, its cost, and how often it has
 /// been tried. Dereferences to the item.
@@ -10,14 +9,14 @@ use std::vec::Vec;
 /// Clones share the item.
 ///
 /// ```
-/// use portcullis_fleet::jobs::Operation;
+/// use portcullis_jobs::Operation;
 /// let operation = Operation::new("a record", 10);
 /// assert_eq!((operation.len(), operation.cost(), operation.attempt()), (8, 10, 0));
 /// ```
 pub struct Operation<T> {
-    pub(super) item: Arc<T>,
-    pub(super) cost: u32,
-    pub(super) attempt: u32,
+    pub(crate) item: Arc<T>,
+    pub(crate) cost: u32,
+    pub(crate) attempt: u32,
 }
 
 impl<T> Operation<T> {
@@ -25,7 +24,7 @@ impl<T> Operation<T> {
     /// is for tests of the functions that it calls.
     ///
     /// ```
-    /// # use portcullis_fleet::jobs::Operation;
+    /// # use portcullis_jobs::Operation;
     /// assert_eq!(*Operation::new(7, 1), 7);
     /// ```
     pub fn new(item: T, cost: u32) -> Self {
@@ -39,7 +38,7 @@ impl<T> Operation<T> {
     /// Returns the item.
     ///
     /// ```
-    /// # use portcullis_fleet::jobs::Operation;
+    /// # use portcullis_jobs::Operation;
     /// assert_eq!(Operation::new("a record", 1).item(), &"a record");
     /// ```
     pub fn item(&self) -> &T {
@@ -49,7 +48,7 @@ impl<T> Operation<T> {
     /// Returns the cost, in permits.
     ///
     /// ```
-    /// # use portcullis_fleet::jobs::Operation;
+    /// # use portcullis_jobs::Operation;
     /// assert_eq!(Operation::new("a record", 10).cost(), 10);
     /// ```
     pub const fn cost(&self) -> u32 {
@@ -59,7 +58,7 @@ impl<T> Operation<T> {
     /// Returns how often the operation has been released, this time included: 1 in the first write.
     ///
     /// ```
-    /// # use portcullis_fleet::jobs::Operation;
+    /// # use portcullis_jobs::Operation;
     /// assert_eq!(Operation::new("a record", 10).attempt(), 0);
     /// ```
     pub const fn attempt(&self) -> u32 {
@@ -98,7 +97,7 @@ impl<T: fmt::Debug> fmt::Debug for Operation<T> {
 ///
 /// ```
 /// use core::time::Duration;
-/// use portcullis_fleet::jobs::Outcome;
+/// use portcullis_jobs::Outcome;
 ///
 /// let second = Duration::from_secs(1);
 /// assert_eq!(Outcome::of_status(201, None), Outcome::Done);
@@ -114,7 +113,7 @@ pub enum Outcome {
     /// of attempts.
     Retry,
     /// The service was overloaded and did not write it. The runner [slows
-    /// down](crate::jobs::SlowDown) and tries the operation again, up to the limit of attempts.
+    /// down](crate::SlowDown) and tries the operation again, up to the limit of attempts.
     Overloaded {
         /// The time that the service asks to wait for.
         retry_after: Option<Duration>,
@@ -135,7 +134,7 @@ impl Outcome {
     /// | all others | `Refused` |
     ///
     /// ```
-    /// # use portcullis_fleet::jobs::Outcome;
+    /// # use portcullis_jobs::Outcome;
     /// assert_eq!(Outcome::of_status(503, None), Outcome::Retry);
     /// assert_eq!(Outcome::of_status(404, None), Outcome::Refused);
     /// ```
@@ -154,7 +153,7 @@ impl Outcome {
 /// An [`Outcome`] converts into one for the whole batch.
 ///
 /// ```
-/// use portcullis_fleet::jobs::{Outcome, Written};
+/// use portcullis_jobs::{Outcome, Written};
 /// // The service has written two of three operations, and has charged 25 units.
 /// let written = Written::each([Outcome::Done, Outcome::Retry, Outcome::Done]).charged(25);
 /// # let _ = written;
@@ -163,9 +162,9 @@ impl Outcome {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Written {
-    pub(super) all: Outcome,
-    pub(super) each: Vec<Outcome>,
-    pub(super) charged: u64,
+    pub(crate) all: Outcome,
+    pub(crate) each: Vec<Outcome>,
+    pub(crate) charged: u64,
 }
 
 impl Written {
@@ -174,7 +173,7 @@ impl Written {
     /// an operation are ignored.
     ///
     /// ```
-    /// # use portcullis_fleet::jobs::{Outcome, Written};
+    /// # use portcullis_jobs::{Outcome, Written};
     /// let written = Written::each([Outcome::Done, Outcome::Refused]);
     /// # let _ = written;
     /// ```
@@ -191,7 +190,7 @@ impl Written {
     /// falls short is not returned.
     ///
     /// ```
-    /// # use portcullis_fleet::jobs::{Outcome, Written};
+    /// # use portcullis_jobs::{Outcome, Written};
     /// let dear = Written::from(Outcome::Done).charged(1_200);
     /// # let _ = dear;
     /// ```
@@ -201,7 +200,7 @@ impl Written {
         self
     }
 
-    pub(super) fn outcome(&self, index: usize) -> Outcome {
+    pub(crate) fn outcome(&self, index: usize) -> Outcome {
         self.each.get(index).copied().unwrap_or(self.all)
     }
 }
@@ -219,7 +218,7 @@ impl From<Outcome> for Written {
 /// Operations that are over: what a runner hands to the function that acknowledges them.
 ///
 /// ```
-/// use portcullis_fleet::jobs::Settled;
+/// use portcullis_jobs::Settled;
 /// async fn acknowledge(settled: Settled<u32>) -> Result<(), std::io::Error> {
 ///     for id in &settled.written {
 ///         println!("remove {} from the queue", **id);
