@@ -102,7 +102,7 @@ pub use queues::queue::{DefaultLock, Queue};
 pub use queues::rejected::Rejected;
 pub use waiting::wait_queue::{Next, QueueCounts};
 
-/// Compiles the examples of the README and of the guides as documentation tests.
+/// Compiles the examples of the guides as documentation tests.
 #[cfg(all(
     doctest,
     feature = "std",
@@ -118,7 +118,7 @@ mod documents {
     }
 
     documents! {
-        Readme: include_str!("../../README.md"),
+        Tour: include_str!("../../docs/tour.md"),
         Embedded: include_str!("../../docs/embedded.md"),
         FromBucket4j: include_str!("../../docs/coming-from/bucket4j.md"),
         FromClipperhouse: include_str!("../../docs/coming-from/clipperhouse.md"),

@@ -11,6 +11,7 @@ use crate::firmware_cost;
 use crate::hot_paths;
 use crate::no_std;
 use crate::oldest_rust;
+use crate::readme;
 use crate::servers::{self, Server};
 use crate::setup::{self, Part};
 use crate::weaken;
@@ -52,6 +53,7 @@ pub(crate) const TASKS: &[Task] = &[
             "tests",
             "core-tests",
             "doc-tests",
+            "readme",
             "loom",
             "explore",
             "hot-paths",
@@ -162,6 +164,13 @@ pub(crate) const STEPS: &[Step] = &[
         needs: None,
         beside: false,
         run: doc_tests,
+    },
+    Step {
+        name: "readme",
+        about: "each program of the README compiles against the manifest above it, and runs",
+        needs: None,
+        beside: false,
+        run: readme::check,
     },
     Step {
         name: "loom",

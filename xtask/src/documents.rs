@@ -48,8 +48,8 @@ fn listed(document: &str, package: &str) -> BTreeSet<(String, bool)> {
 }
 
 #[test]
-fn the_readme_names_every_feature_and_whether_it_is_on_by_default() {
-    let readme = read("README.md");
+fn the_list_of_features_names_every_feature_and_whether_it_is_on_by_default() {
+    let features = read("docs/features.md");
     for (folder, package) in [
         ("core", "portcullis-core"),
         ("async", "portcullis-async"),
@@ -57,15 +57,18 @@ fn the_readme_names_every_feature_and_whether_it_is_on_by_default() {
         ("tower", "portcullis-tower"),
     ] {
         let has = manifest::features(&read(&format!("{folder}/Cargo.toml")));
-        let says = listed(&readme, package);
+        let says = listed(&features, package);
         assert!(!has.is_empty(), "{package} has no features");
         let missing: Vec<_> = has.difference(&says).collect();
         assert!(
             missing.is_empty(),
-            "README.md lacks {package}'s {missing:?}"
+            "docs/features.md lacks {package}'s {missing:?}"
         );
         let wrong: Vec<_> = says.difference(&has).collect();
-        assert!(wrong.is_empty(), "README.md invents {package}'s {wrong:?}");
+        assert!(
+            wrong.is_empty(),
+            "docs/features.md invents {package}'s {wrong:?}"
+        );
     }
 }
 
@@ -76,6 +79,32 @@ fn the_readme_links_every_document() {
         let is_linked = document == "README.md" || readme.contains(&format!("]({document})"));
         assert!(is_linked, "README.md does not link {document}");
     }
+}
+
+#[test]
+fn every_link_within_the_project_leads_to_a_file() {
+    let mut followed = 0;
+    for document in documents() {
+        let folder = root().join(&document);
+        let folder = folder.parent().expect("a folder");
+        let text = read(&document);
+        let targets = text
+            .split("](")
+            .skip(1)
+            .filter_map(|rest| rest.split(')').next());
+        for target in targets {
+            let file = target.split('#').next().unwrap_or_default();
+            if file.is_empty() || file.contains(':') || file.contains([' ', '`', '\n']) {
+                continue;
+            }
+            followed += 1;
+            assert!(
+                folder.join(file).exists(),
+                "{document}: {target} leads nowhere"
+            );
+        }
+    }
+    assert!(followed > 100, "{followed}");
 }
 
 #[test]
@@ -185,14 +214,16 @@ fn blocks(document: &str) -> Vec<Block> {
     blocks
 }
 
-/// Rust in a document is compiled, either as a documentation test or in its source file.
+/// Rust in a document is compiled: as a documentation test, in its source file, or, in the README,
+/// by the step `readme`.
 #[test]
 fn every_block_of_rust_is_compiled() {
     let libraries =
         ["async", "jobs", "policy"].map(|library| read(&format!("{library}/src/lib.rs")));
     for document in documents() {
         let included = format!("include_str!(\"../../{document}\")");
-        let is_tested = libraries.iter().any(|library| library.contains(&included));
+        let is_tested =
+            document == "README.md" || libraries.iter().any(|text| text.contains(&included));
         for block in blocks(&read(&document)) {
             let mut kinds = block.kind.split(',');
             let is_rust = block.kind.is_empty() || kinds.any(|kind| kind == "rust");
