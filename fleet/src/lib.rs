@@ -74,10 +74,3 @@ pub use store::redis::{RedisSettings, RedisStore};
 pub use store::{
     Answer, Claim, Exchange, Heard, Held, LeaseStore, MemberId, StoreError, StoreFuture,
 };
-
-/// Compiles the examples of the guide as documentation tests.
-#[cfg(doctest)]
-mod documents {
-    #[doc = include_str!("../../docs/coming-from/go-batcher.md")]
-    struct FromGoBatcher;
-}
