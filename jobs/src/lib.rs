@@ -80,10 +80,3 @@ pub use overload::SlowDown;
 pub use pace::Pace;
 pub use permits::Permits;
 pub use progress::{Ended, Event, Handle, Progress, Report};
-
-/// Compiles the examples of the guide as documentation tests.
-#[cfg(doctest)]
-mod documents {
-    #[doc = include_str!("../../docs/coming-from/go-batcher.md")]
-    struct FromGoBatcher;
-}

@@ -564,10 +564,13 @@ where
             if self.waiting.is_empty() && !self.take(context, source.as_mut()) {
                 break;
             }
-            let more = |operation: &mut Operation<T>| {
+            let more = |operation: &Operation<T>| {
                 batch.is_empty() || cost + u64::from(operation.cost) <= worth
             };
-            let Some(operation) = self.waiting.pop_front_if(more) else {
+            if !self.waiting.front().is_some_and(more) {
+                break;
+            }
+            let Some(operation) = self.waiting.pop_front() else {
                 break;
             };
             cost += u64::from(operation.cost);

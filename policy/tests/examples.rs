@@ -229,3 +229,54 @@ fn the_rules_in_the_guide_for_gateways_decide_as_it_says() {
         "one network of 56 bits"
     );
 }
+
+const GUIDE: &str = include_str!("../../docs/policies.md");
+
+/// Adds the names of the settings in a part of the schema, which are those of the reader.
+fn add_settings(schema: &serde_json::Value, names: &mut Vec<String>) {
+    let parts = match schema {
+        serde_json::Value::Object(members) => {
+            if let Some(settings) = schema["properties"].as_object() {
+                names.extend(settings.keys().cloned());
+            }
+            members.values().collect()
+        }
+        serde_json::Value::Array(parts) => parts.iter().collect::<Vec<_>>(),
+        _ => return,
+    };
+    for part in parts {
+        add_settings(part, names);
+    }
+}
+
+/// Each table of the guide begins a row with the name of a setting.
+#[test]
+fn the_guide_describes_each_setting() {
+    let schema = include_str!("../schema/portcullis-policy.schema.json");
+    let mut settings = Vec::new();
+    add_settings(&serde_json::from_str(schema).unwrap(), &mut settings);
+    assert!(settings.len() > 30, "{settings:?}");
+    for setting in settings {
+        let row = format!("\n| `{setting}` | ");
+        assert!(GUIDE.contains(&row), "docs/policies.md lacks {setting}");
+    }
+}
+
+#[test]
+fn the_guide_names_each_public_item() {
+    let library = include_str!("../src/lib.rs");
+    let mut count = 0;
+    for list in library.split("pub use ").skip(1) {
+        let list = list.split(';').next().unwrap();
+        let names = list.rsplit("::").next().unwrap();
+        for name in names.split(|c: char| !c.is_alphanumeric() && c != '_') {
+            if name.is_empty() {
+                continue;
+            }
+            count += 1;
+            let quoted = format!("`{name}`");
+            assert!(GUIDE.contains(&quoted), "docs/policies.md lacks {name}");
+        }
+    }
+    assert!(count > 60, "{count}");
+}

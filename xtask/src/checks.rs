@@ -263,6 +263,10 @@ fn clippy(context: &Context) -> Check {
     lint(context, &["--package", "portcullis-async"], &[])?;
     lint(context, &["--package", "portcullis-policy"], &[])?;
     lint(context, &["--package", "portcullis-tower"], &[])?;
+    let others = ["portcullis-tower", "portcullis-shm", "portcullis-fleet"];
+    let others = others.map(|package| ["--package", package]);
+    let others = [others.as_flattened(), &["--all-features"]].concat();
+    lint(context, &others, &["-D", "clippy::incompatible_msrv"])?;
     let firmware = ["--manifest-path", "firmware/Cargo.toml", "--all-targets"];
     lint(context, &firmware, &[])
 }
