@@ -37,10 +37,10 @@ use pin_project_lite::pin_project;
 use portcullis_async::{Rejected, Timer, Weight};
 use portcullis_core::Timestamp;
 
-use crate::operation::{Operation, Outcome, Settled, Written};
+use crate::operation::{Operation, SettledBatch, WriteOutcome, Written};
 use crate::overload::Overload;
 use crate::permits::Permits;
-use crate::progress::{Ended, Event, Progress, Report, Shared, Wish};
+use crate::progress::{Event, Progress, Report, RunEnd, Shared, Wish};
 
 /// How often the loop goes round in one poll. Then it lets other tasks run.
 const ROUNDS: usize = 256;
@@ -152,7 +152,7 @@ pub(crate) struct Run<'q, P: Permits + 'q, C, W, T, O, F, D, A> {
     most: u32,
     source_over: bool,
     /// Why the run ends although its source has not ended: nothing is released from then on.
-    early: Option<Ended>,
+    early: Option<RunEnd>,
     was_paused: bool,
     /// Nothing is released before this time: until the next interval, or because the queue has
     /// rejected a request.
@@ -176,7 +176,7 @@ where
     W: Weight<T>,
     O: FnMut(Vec<Operation<T>>) -> F,
     F: Future<Output: Into<Written>>,
-    D: FnMut(Settled<T>) -> A,
+    D: FnMut(SettledBatch<T>) -> A,
     A: Future<Output = Result<(), E>>,
 {
     #[allow(
@@ -270,7 +270,7 @@ where
             (state.pause.take(), state.stop)
         };
         if stop {
-            self.early.get_or_insert(Ended::Stopped);
+            self.early.get_or_insert(RunEnd::Stopped);
         }
         let paused = pause.and_then(|Wish { time }| self.overload.pause(now, time));
         self.tell_pause(paused);
@@ -327,7 +327,7 @@ where
             let operations = batch.len();
             self.tell(&Event::TimedOut { operations });
         }
-        let written = written.unwrap_or_else(|| Outcome::Retry.into());
+        let written = written.unwrap_or_else(|| WriteOutcome::Retry.into());
         let beyond = written.charged.saturating_sub(cost);
         self.debt = self.debt.saturating_add(beyond);
 
@@ -338,17 +338,17 @@ where
         let mut retried = 0;
         for (index, operation) in batch.into_iter().enumerate() {
             let outcome = written.outcome(index);
-            if let Outcome::Overloaded { retry_after } = outcome {
+            if let WriteOutcome::Overloaded { retry_after } = outcome {
                 overloaded = overloaded.max(Some(retry_after));
             }
             match outcome {
-                Outcome::Done => done.push(operation),
-                Outcome::Retry | Outcome::Overloaded { .. }
+                WriteOutcome::Done => done.push(operation),
+                WriteOutcome::Retry | WriteOutcome::Overloaded { .. }
                     if operation.attempt < self.options.attempts =>
                 {
                     retried += 1;
                     self.progress.needs += u64::from(operation.cost);
-                    if outcome == Outcome::Retry {
+                    if outcome == WriteOutcome::Retry {
                         self.delay(now, operation);
                     } else {
                         again.push(operation);
@@ -414,7 +414,7 @@ where
         if batch.is_empty() {
             return;
         }
-        let settled = (self.settle)(Settled { written, given_up });
+        let settled = (self.settle)(SettledBatch { written, given_up });
         let (abort, registration) = AbortHandle::new_pair();
         let settle = Abortable::new(settled, registration);
         let slot = self.occupy(now, batch, 0, Vec::new(), abort);
@@ -695,7 +695,7 @@ where
     fn rejected(&mut self, now: Timestamp, rejected: Rejected) {
         self.put_back();
         match rejected {
-            Rejected::Closed { .. } => self.early = Some(Ended::Closed),
+            Rejected::Closed { .. } => self.early = Some(RunEnd::Closed),
             Rejected::ExceedsCapacity { capacity, .. } if (1..self.most).contains(&capacity) => {
                 self.most = capacity;
             }
@@ -735,9 +735,9 @@ where
         self.tasks.push(Task::Write { slot, write });
     }
 
-    fn ended(&self) -> Option<Ended> {
+    fn ended(&self) -> Option<RunEnd> {
         let holds = self.paying.is_some() || !self.waiting.is_empty() || !self.delayed.is_empty();
-        let finished = (self.source_over && !holds).then_some(Ended::Finished);
+        let finished = (self.source_over && !holds).then_some(RunEnd::Finished);
         self.early.or(finished).filter(|_| self.flights.is_empty())
     }
 
