@@ -179,10 +179,10 @@ fn without_the_store_leases_last_and_then_the_fallback_is_in_force() {
         };
         let falls = format!("FallsBack({fallback:?})");
         let order = [
-            "MemberReport(Unreachable)",
-            "MemberReport(Alone)",
+            "Report(Unreachable)",
+            "Report(Alone)",
             &falls,
-            "MemberReport(Reachable)",
+            "Report(Reachable)",
             "Left",
         ];
         assert!(order.map(place).is_sorted(), "{seen:?}");

@@ -17,6 +17,7 @@ use crate::overload::{Overload, SlowDown};
 use crate::permits::Permits;
 use crate::progress::{Event, Handle, Report, Shared};
 use crate::run::{Options, Run};
+use crate::work::Functions;
 
 /// A runner of paced jobs: its settings. [`run`](Self::run) runs it.
 ///
@@ -412,15 +413,19 @@ impl<'q, P: Permits, C: Timer, W> Jobs<'q, P, C, W> {
     {
         let mut source = pin!(source);
         let mut wait = pin!(None);
+        let work = Functions {
+            weight: self.weight,
+            write,
+            acknowledge,
+        };
+        let overload = Overload::new(self.slow_down);
         let mut run = Run::new(
             self.permits,
             self.timer,
-            self.weight,
+            work,
             self.options,
-            Overload::new(self.slow_down),
+            overload,
             self.shared,
-            write,
-            acknowledge,
         );
         poll_fn(|context| run.poll(context, source.as_mut(), wait.as_mut())).await
     }

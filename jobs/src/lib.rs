@@ -73,6 +73,7 @@ mod pace;
 mod permits;
 mod progress;
 mod run;
+mod work;
 
 pub use jobs::Jobs;
 pub use operation::{Operation, SettledBatch, WriteOutcome, Written};

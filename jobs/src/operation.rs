@@ -1,3 +1,11 @@
+//! Operations and what becomes of them: what the functions of a user get, and what they return.
+//!
+//! ```text
+//! Operation ---> write ---> WriteOutcome of each, or Written for the batch
+//!     ^                         |
+//!     +-------- again ----------+---> SettledBatch ---> acknowledgement
+//! ```
+
 use core::fmt;
 use core::ops::Deref;
 use core::time::Duration;
@@ -14,6 +22,7 @@ use std::sync::Arc;
 /// assert_eq!((operation.len(), operation.cost(), operation.attempt()), (8, 10, 0));
 /// ```
 pub struct Operation<T> {
+    /// Shared with the runner, which keeps the operation while a write has a clone of it.
     pub(crate) item: Arc<T>,
     pub(crate) cost: u32,
     pub(crate) attempt: u32,
@@ -163,6 +172,7 @@ impl WriteOutcome {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Written {
+    /// The outcome of operations that have none in `each`.
     pub(crate) all: WriteOutcome,
     pub(crate) each: Vec<WriteOutcome>,
     pub(crate) charged: u64,
@@ -201,6 +211,7 @@ impl Written {
         self
     }
 
+    /// Returns the outcome of the operation at `index` in the batch.
     pub(crate) fn outcome(&self, index: usize) -> WriteOutcome {
         self.each.get(index).copied().unwrap_or(self.all)
     }

@@ -1,3 +1,8 @@
+//! What a runner asks of the queue that its permits come from.
+//!
+//! The trait is sealed, so that what the loop asks can change. It is a trait at all because a
+//! [`Queue`] has four type parameters, of which the loop needs none.
+
 use core::future::Future;
 use core::time::Duration;
 

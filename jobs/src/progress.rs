@@ -1,3 +1,9 @@
+//! What a run tells of itself, and how it is steered.
+//!
+//! The runner and the handles share one [`Shared`]: the runner writes the progress at the end of
+//! each poll, and the handles write wishes and wake the runner. Neither waits for the other for
+//! longer than a copy of the counts.
+
 use core::fmt;
 use core::task::Waker;
 use core::time::Duration;
@@ -142,27 +148,32 @@ pub(crate) struct Shared {
     waker: AtomicWaker,
 }
 
+/// What is behind the mutex.
 #[derive(Debug, Default)]
 pub(crate) struct State {
+    /// As of the last poll.
     pub(crate) progress: Progress,
     /// A pause that a handle has asked for.
     pub(crate) pause: Option<Wish>,
+    /// Whether a handle has ended the run.
     pub(crate) stop: bool,
 }
 
 /// A pause that a handle asks for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wish {
-    /// Its time; `None`: as the settings say.
+    /// How long the pause is; `None` for as long as the settings say.
     pub(crate) time: Option<Duration>,
 }
 
 impl Shared {
+    /// Locks the state.
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         // The state is complete at any point, so poisoning does no harm.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Sets the waker that a handle wakes.
     pub(crate) fn register(&self, waker: &Waker) {
         self.waker.register(waker);
     }
