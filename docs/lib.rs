@@ -16,6 +16,7 @@ documents! {
     ReadmeOfJobs: include_str!("../jobs/README.md"),
     ReadmeOfPolicy: include_str!("../policy/README.md"),
     ReadmeOfShm: include_str!("../shm/README.md"),
+    ReadmeOfStores: include_str!("../stores/README.md"),
     ReadmeOfTower: include_str!("../tower/README.md"),
     Embedded: include_str!("embedded.md"),
     PolicyFiles: include_str!("policies.md"),

@@ -10,7 +10,7 @@ use futures_executor::block_on;
 use futures_util::stream;
 use portcullis_async::{Queue, ThreadTimer};
 use portcullis_core::{Clock as _, Rate};
-use portcullis_jobs::{Jobs, Operation, Outcome, Pace};
+use portcullis_jobs::{Jobs, Operation, Pace, WriteOutcome};
 
 use crate::args::{LineCost, PaceArgs};
 use crate::failure::Failure;
@@ -152,11 +152,11 @@ fn paced(args: &PaceArgs, reader: impl BufRead, mut writer: impl Write) -> Resul
     };
     block_on(jobs.run(lines, |batch| {
         let outcome = match write(&batch) {
-            Ok(()) => Outcome::Done,
+            Ok(()) => WriteOutcome::Done,
             Err(error) => {
                 handle.stop();
                 failed.replace(Some(error.into()));
-                Outcome::Refused
+                WriteOutcome::Refused
             }
         };
         core::future::ready(outcome)

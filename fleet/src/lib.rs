@@ -13,22 +13,22 @@
 //! | to | use |
 //! |---|---|
 //! | describe a capacity, its partitions and its leases | [`Pool`], [`PoolBuilder`], [`PoolError`] |
-//! | keep the leases in this process, for one process and for tests | [`MemoryStore`] |
-//! | keep the leases in etcd | `EtcdStore`, `EtcdSettings` |
-//! | keep the leases on a Redis server | `RedisStore`, `RedisSettings` |
-//! | keep the leases elsewhere | [`LeaseStore`], [`StoreFuture`], [`StoreError`] |
-//! | know what a store is asked, and what it answers | [`Exchange`], [`Answer`], [`Held`], [`Claim`], [`Heard`], [`MemberId`] |
+//! | keep the leases in this process, for one process and for tests | [`MemoryLeases`] |
+//! | keep the leases in etcd | `EtcdLeases`, `EtcdSettings` |
+//! | keep the leases on a Redis server | `RedisLeases`, `RedisSettings` |
+//! | keep the leases elsewhere | [`LeaseStore`], [`LeaseFuture`], [`LeaseError`] |
+//! | know what a store is asked, and what it answers | [`Exchange`], [`ExchangeAnswer`], [`PartitionLease`], [`Claim`], [`Heard`], [`MemberId`] |
 //! | know by which rules a store decides | [`LeaseTable`] |
-//! | be a member: say what is needed, and learn what there is | [`Member`], [`MemberBuilder`], [`Driver`], [`Status`], [`Standing`], [`Notice`] |
+//! | be a member: say what is needed, and learn what there is | [`Member`], [`MemberBuilder`], [`Driver`], [`MemberStatus`], [`Standing`], [`Notice`] |
 //! | limit requests by the share of a member | [`ShareLimiter`], [`Fallback`] |
-//! | run a member by hand, as a driver or a simulation does | [`Protocol`], [`Event`], [`Actions`], [`Share`], [`Report`] |
+//! | run a member by hand, as a driver or a simulation does | [`Protocol`], [`ProtocolEvent`], [`Actions`], [`MemberShare`], [`MemberReport`] |
 //! | know the fair shares of all members | [`FairShares`] |
 //! | write to the service at the pace it allows | `portcullis-jobs`, with a queue around the limiter of a [`Member`] |
 //!
 //! # Features
 //!
-//! - `etcd`: `EtcdStore`;
-//! - `redis`: `RedisStore`.
+//! - `etcd`: `EtcdLeases`;
+//! - `redis`: `RedisLeases`.
 //!
 //! Both need a runtime of tokio.
 
@@ -55,20 +55,23 @@ mod sync;
 #[cfg(not(portcullis_loom))]
 pub use fair_share::FairShares;
 #[cfg(not(portcullis_loom))]
-pub use member::{Driver, Member, MemberBuilder, Notice, Standing, Status};
+pub use member::{Driver, Member, MemberBuilder, MemberStatus, Notice, Standing};
 #[cfg(not(portcullis_loom))]
 pub use pool::{MOST_PARTITIONS, Pool, PoolBuilder, PoolError};
+#[cfg(all(feature = "redis", not(portcullis_loom)))]
+pub use portcullis_stores::RedisSettings;
 #[cfg(not(portcullis_loom))]
-pub use protocol::{Actions, Event, Protocol, Report, Share};
+pub use protocol::{Actions, MemberReport, MemberShare, Protocol, ProtocolEvent};
 #[cfg(not(portcullis_loom))]
 pub use share_limiter::{Fallback, ShareLimiter};
 #[cfg(all(feature = "etcd", not(portcullis_loom)))]
-pub use store::etcd::{EtcdSettings, EtcdStore};
+pub use store::etcd::{EtcdLeases, EtcdSettings};
 #[cfg(not(portcullis_loom))]
-pub use store::memory::{LeaseTable, MemoryStore};
+pub use store::memory::{LeaseTable, MemoryLeases};
 #[cfg(all(feature = "redis", not(portcullis_loom)))]
-pub use store::redis::{RedisSettings, RedisStore};
+pub use store::redis::RedisLeases;
 #[cfg(not(portcullis_loom))]
 pub use store::{
-    Answer, Claim, Exchange, Heard, Held, LeaseStore, MemberId, StoreError, StoreFuture,
+    Claim, Exchange, ExchangeAnswer, Heard, LeaseError, LeaseFuture, LeaseStore, MemberId,
+    PartitionLease,
 };

@@ -30,8 +30,8 @@ use portcullis_async::{ThreadTimer, Timer};
 use portcullis_core::{SettingsError, Timestamp};
 
 use crate::{
-    Actions, Answer, Event, Fallback, Held, LeaseStore, MemberId, Pool, Protocol, Report, Share,
-    ShareLimiter, StoreError,
+    Actions, ExchangeAnswer, Fallback, LeaseError, LeaseStore, MemberId, MemberReport, MemberShare,
+    PartitionLease, Pool, Protocol, ProtocolEvent, ShareLimiter,
 };
 
 /// A member of a fleet: the handle through which a process says what it needs, and learns what it
@@ -56,10 +56,10 @@ use crate::{
 /// use core::time::Duration;
 /// use portcullis_async::{Queue, ThreadTimer};
 /// use portcullis_core::{MonotonicClock, Rate};
-/// use portcullis_fleet::{Member, MemoryStore, Pool};
+/// use portcullis_fleet::{Member, MemoryLeases, Pool};
 ///
 /// let pool = Pool::builder("writes", Rate::per_second(500)).build()?;
-/// let store = MemoryStore::new(MonotonicClock::new());
+/// let store = MemoryLeases::new(MonotonicClock::new());
 /// let (member, driver) = Member::builder(pool, store).build()?;
 /// let driver = std::thread::spawn(|| driver.blocking_run());
 ///
@@ -116,8 +116,8 @@ struct Orders {
 
 /// What the driver tells the handles.
 struct Known {
-    status: Status,
-    leases: Vec<Held>,
+    status: MemberStatus,
+    leases: Vec<PartitionLease>,
     pool: Pool,
 }
 
@@ -125,21 +125,21 @@ struct Known {
 ///
 /// ```
 /// # use portcullis_core::{MonotonicClock, Rate};
-/// # use portcullis_fleet::{Member, MemoryStore, Pool, Share, Standing};
+/// # use portcullis_fleet::{Member, MemberShare, MemoryLeases, Pool, Standing};
 /// # let pool = Pool::builder("writes", Rate::per_second(500)).build().unwrap();
-/// # let store = MemoryStore::new(MonotonicClock::new());
+/// # let store = MemoryLeases::new(MonotonicClock::new());
 /// let (member, _driver) = Member::builder(pool, store).build()?;
 /// let status = member.status();
-/// assert_eq!((status.share, status.standing), (Share::NONE, Standing::Connected));
+/// assert_eq!((status.share, status.standing), (MemberShare::NONE, Standing::Connected));
 /// # Ok::<(), portcullis_core::SettingsError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Status {
+pub struct MemberStatus {
     /// How often the status has changed, which includes each renewal of the leases.
     pub generation: u64,
     /// The leases that the limiter may use.
-    pub share: Share,
+    pub share: MemberShare,
     /// How the member stands with the store.
     pub standing: Standing,
 }
@@ -166,19 +166,19 @@ pub enum Standing {
 /// What happens to a member, for an observer: see [`MemberBuilder::observer`].
 ///
 /// ```
-/// # use portcullis_fleet::{Notice, Report};
-/// let notice = Notice::Report(Report::Unreachable);
+/// # use portcullis_fleet::{MemberReport, Notice};
+/// let notice = Notice::Report(MemberReport::Unreachable);
 /// assert_eq!(format!("{notice:?}"), "Report(Unreachable)");
 /// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Notice<'a> {
     /// The limiter follows this share from now on.
-    Share(Share),
+    Share(MemberShare),
     /// What the protocol reports.
-    Report(Report),
+    Report(MemberReport),
     /// An exchange with the store failed.
-    Failed(&'a StoreError),
+    Failed(&'a LeaseError),
     /// The limiter follows this fallback from now on.
     FallsBack(Fallback),
     /// The driver ends.
@@ -213,10 +213,10 @@ impl Member {
     ///
     /// ```
     /// use portcullis_core::{MonotonicClock, Rate};
-    /// use portcullis_fleet::{Fallback, Member, MemoryStore, Pool};
+    /// use portcullis_fleet::{Fallback, Member, MemoryLeases, Pool};
     ///
     /// let pool = Pool::builder("writes", Rate::per_second(500)).reserved(5).build().unwrap();
-    /// let store = MemoryStore::new(MonotonicClock::new());
+    /// let store = MemoryLeases::new(MonotonicClock::new());
     /// let (member, driver) = Member::builder(pool, store).fallback(Fallback::Block).build()?;
     /// # Ok::<(), portcullis_core::SettingsError>(())
     /// ```
@@ -238,9 +238,9 @@ impl Member {
     ///
     /// ```
     /// # use portcullis_core::{MonotonicClock, Rate};
-    /// # use portcullis_fleet::{Member, MemoryStore, Pool};
+    /// # use portcullis_fleet::{Member, MemoryLeases, Pool};
     /// # let pool = Pool::builder("writes", Rate::per_second(500)).build().unwrap();
-    /// # let store = MemoryStore::new(MonotonicClock::new());
+    /// # let store = MemoryLeases::new(MonotonicClock::new());
     /// # let (member, _driver) = Member::builder(pool, store).build()?;
     /// member.want(4);
     /// # Ok::<(), portcullis_core::SettingsError>(())
@@ -259,9 +259,9 @@ impl Member {
     ///
     /// ```
     /// # use portcullis_core::{MonotonicClock, Rate};
-    /// # use portcullis_fleet::{Member, MemoryStore, Pool};
+    /// # use portcullis_fleet::{Member, MemoryLeases, Pool};
     /// # let pool = Pool::builder("writes", Rate::per_second(500)).build().unwrap();
-    /// # let store = MemoryStore::new(MonotonicClock::new());
+    /// # let store = MemoryLeases::new(MonotonicClock::new());
     /// # let (member, _driver) = Member::builder(pool, store).build()?;
     /// member.want_rate(100);
     /// # Ok::<(), portcullis_core::SettingsError>(())
@@ -282,9 +282,9 @@ impl Member {
     ///
     /// ```
     /// # use portcullis_core::{MonotonicClock, Rate};
-    /// # use portcullis_fleet::{Member, MemoryStore, Pool};
+    /// # use portcullis_fleet::{Member, MemoryLeases, Pool};
     /// # let pool = Pool::builder("writes", Rate::per_second(500)).build().unwrap();
-    /// # let store = MemoryStore::new(MonotonicClock::new());
+    /// # let store = MemoryLeases::new(MonotonicClock::new());
     /// # let (member, _driver) = Member::builder(pool.clone(), store).build()?;
     /// member.change(pool.to_builder().shared(Rate::per_second(1_000)).build().unwrap())?;
     /// # Ok::<(), portcullis_core::SettingsError>(())
@@ -303,9 +303,9 @@ impl Member {
     ///
     /// ```
     /// # use portcullis_core::{Clock, MonotonicClock, Rate};
-    /// # use portcullis_fleet::{Member, MemoryStore, Pool};
+    /// # use portcullis_fleet::{Member, MemoryLeases, Pool};
     /// # let pool = Pool::builder("writes", Rate::per_second(500)).build().unwrap();
-    /// # let store = MemoryStore::new(MonotonicClock::new());
+    /// # let store = MemoryLeases::new(MonotonicClock::new());
     /// # let (member, _driver) = Member::builder(pool, store).build()?;
     /// let now = MonotonicClock::new().now();
     /// assert!(member.limiter().try_acquire_at(now, 1).is_err(), "it has no leases");
@@ -319,9 +319,9 @@ impl Member {
     ///
     /// ```
     /// # use portcullis_core::{MonotonicClock, Rate};
-    /// # use portcullis_fleet::{Member, MemberId, MemoryStore, Pool};
+    /// # use portcullis_fleet::{Member, MemberId, MemoryLeases, Pool};
     /// # let pool = Pool::builder("writes", Rate::per_second(500)).build().unwrap();
-    /// # let store = MemoryStore::new(MonotonicClock::new());
+    /// # let store = MemoryLeases::new(MonotonicClock::new());
     /// let (member, _driver) = Member::builder(pool, store).id(MemberId(7)).build()?;
     /// assert_eq!(member.id(), MemberId(7));
     /// # Ok::<(), portcullis_core::SettingsError>(())
@@ -332,18 +332,18 @@ impl Member {
 
     /// Returns what the member has.
     ///
-    /// A share ends at its [`until`](Share::until), also if the status has not changed yet.
+    /// A share ends at its [`until`](MemberShare::until), also if the status has not changed yet.
     ///
     /// ```
     /// # use portcullis_core::{MonotonicClock, Rate};
-    /// # use portcullis_fleet::{Member, MemoryStore, Pool};
+    /// # use portcullis_fleet::{Member, MemoryLeases, Pool};
     /// # let pool = Pool::builder("writes", Rate::per_second(500)).build().unwrap();
-    /// # let store = MemoryStore::new(MonotonicClock::new());
+    /// # let store = MemoryLeases::new(MonotonicClock::new());
     /// # let (member, _driver) = Member::builder(pool, store).build()?;
     /// assert_eq!(member.status().share.partitions, 0);
     /// # Ok::<(), portcullis_core::SettingsError>(())
     /// ```
-    pub fn status(&self) -> Status {
+    pub fn status(&self) -> MemberStatus {
         locked(&self.guard.0.known).status
     }
 
@@ -351,14 +351,14 @@ impl Member {
     ///
     /// ```
     /// # use portcullis_core::{MonotonicClock, Rate};
-    /// # use portcullis_fleet::{Member, MemoryStore, Pool};
+    /// # use portcullis_fleet::{Member, MemoryLeases, Pool};
     /// # let pool = Pool::builder("writes", Rate::per_second(500)).build().unwrap();
-    /// # let store = MemoryStore::new(MonotonicClock::new());
+    /// # let store = MemoryLeases::new(MonotonicClock::new());
     /// # let (member, _driver) = Member::builder(pool, store).build()?;
     /// assert_eq!(member.leases(), []);
     /// # Ok::<(), portcullis_core::SettingsError>(())
     /// ```
-    pub fn leases(&self) -> Vec<Held> {
+    pub fn leases(&self) -> Vec<PartitionLease> {
         locked(&self.guard.0.known).leases.clone()
     }
 
@@ -370,9 +370,9 @@ impl Member {
     ///
     /// ```
     /// # use portcullis_core::{MonotonicClock, Rate};
-    /// # use portcullis_fleet::{Member, MemoryStore, Pool};
+    /// # use portcullis_fleet::{Member, MemoryLeases, Pool};
     /// # let pool = Pool::builder("writes", Rate::per_second(500)).build().unwrap();
-    /// # let store = MemoryStore::new(MonotonicClock::new());
+    /// # let store = MemoryLeases::new(MonotonicClock::new());
     /// let (member, driver) = Member::builder(pool, store).build()?;
     /// let driver = std::thread::spawn(|| driver.blocking_run());
     /// member.want(3);
@@ -380,7 +380,7 @@ impl Member {
     /// assert_eq!(status.share.partitions, 3);
     /// # Ok::<(), portcullis_core::SettingsError>(())
     /// ```
-    pub async fn changed(&self, after: u64) -> Status {
+    pub async fn changed(&self, after: u64) -> MemberStatus {
         loop {
             let listener = self.guard.0.changed.listen();
             // A change after this is heard.
@@ -398,15 +398,15 @@ impl Member {
     /// ```
     /// # use core::time::Duration;
     /// # use portcullis_core::{MonotonicClock, Rate};
-    /// # use portcullis_fleet::{Member, MemoryStore, Pool};
+    /// # use portcullis_fleet::{Member, MemoryLeases, Pool};
     /// # let pool = Pool::builder("writes", Rate::per_second(500)).build().unwrap();
-    /// # let store = MemoryStore::new(MonotonicClock::new());
+    /// # let store = MemoryLeases::new(MonotonicClock::new());
     /// let (member, _driver) = Member::builder(pool, store).build()?;
     /// assert_eq!(member.blocking_changed(0, Duration::from_millis(1)), None);
     /// # Ok::<(), portcullis_core::SettingsError>(())
     /// ```
     #[must_use]
-    pub fn blocking_changed(&self, after: u64, timeout: Duration) -> Option<Status> {
+    pub fn blocking_changed(&self, after: u64, timeout: Duration) -> Option<MemberStatus> {
         let until = Instant::now().checked_add(timeout);
         loop {
             let listener = self.guard.0.changed.listen();
@@ -431,9 +431,9 @@ impl Member {
     ///
     /// ```
     /// # use portcullis_core::{MonotonicClock, Rate};
-    /// # use portcullis_fleet::{Member, MemoryStore, Pool, Standing};
+    /// # use portcullis_fleet::{Member, MemoryLeases, Pool, Standing};
     /// # let pool = Pool::builder("writes", Rate::per_second(500)).build().unwrap();
-    /// # let store = MemoryStore::new(MonotonicClock::new());
+    /// # let store = MemoryLeases::new(MonotonicClock::new());
     /// let (member, driver) = Member::builder(pool, store).build()?;
     /// member.leave();
     /// driver.blocking_run();
@@ -461,10 +461,10 @@ type Observer = Box<dyn FnMut(&Notice<'_>) + Send>;
 ///
 /// ```
 /// use portcullis_core::{MonotonicClock, Rate};
-/// use portcullis_fleet::{Member, MemoryStore, Pool};
+/// use portcullis_fleet::{Member, MemoryLeases, Pool};
 ///
 /// let pool = Pool::builder("writes", Rate::per_second(500)).build().unwrap();
-/// let builder = Member::builder(pool, MemoryStore::new(MonotonicClock::new()));
+/// let builder = Member::builder(pool, MemoryLeases::new(MonotonicClock::new()));
 /// let (member, driver) = builder.observer(|notice| println!("{notice:?}")).build()?;
 /// # Ok::<(), portcullis_core::SettingsError>(())
 /// ```
@@ -483,9 +483,9 @@ impl MemberBuilder {
     ///
     /// ```
     /// # use portcullis_core::{MonotonicClock, Rate};
-    /// # use portcullis_fleet::{Member, MemberId, MemoryStore, Pool};
+    /// # use portcullis_fleet::{Member, MemberId, MemoryLeases, Pool};
     /// # let pool = Pool::builder("writes", Rate::per_second(500)).build().unwrap();
-    /// # let store = MemoryStore::new(MonotonicClock::new());
+    /// # let store = MemoryLeases::new(MonotonicClock::new());
     /// let _ = Member::builder(pool, store).id(MemberId(7));
     /// ```
     pub const fn id(mut self, id: MemberId) -> Self {
@@ -498,9 +498,9 @@ impl MemberBuilder {
     ///
     /// ```
     /// # use portcullis_core::{MonotonicClock, Rate};
-    /// # use portcullis_fleet::{Fallback, Member, MemoryStore, Pool};
+    /// # use portcullis_fleet::{Fallback, Member, MemoryLeases, Pool};
     /// # let pool = Pool::builder("writes", Rate::per_second(500)).build().unwrap();
-    /// # let store = MemoryStore::new(MonotonicClock::new());
+    /// # let store = MemoryLeases::new(MonotonicClock::new());
     /// let _ = Member::builder(pool, store).fallback(Fallback::Safe(5));
     /// ```
     pub const fn fallback(mut self, fallback: Fallback) -> Self {
@@ -512,9 +512,9 @@ impl MemberBuilder {
     ///
     /// ```
     /// # use portcullis_core::{MonotonicClock, Rate};
-    /// # use portcullis_fleet::{Member, MemoryStore, Pool};
+    /// # use portcullis_fleet::{Member, MemoryLeases, Pool};
     /// # let pool = Pool::builder("writes", Rate::per_second(500)).build().unwrap();
-    /// # let store = MemoryStore::new(MonotonicClock::new());
+    /// # let store = MemoryLeases::new(MonotonicClock::new());
     /// let _ = Member::builder(pool, store).observer(|notice| eprintln!("{notice:?}"));
     /// ```
     pub fn observer(mut self, observer: impl FnMut(&Notice<'_>) + Send + 'static) -> Self {
@@ -541,9 +541,9 @@ impl MemberBuilder {
     /// ```
     /// # use portcullis_async::ThreadTimer;
     /// # use portcullis_core::{MonotonicClock, Rate};
-    /// # use portcullis_fleet::{Member, MemoryStore, Pool};
+    /// # use portcullis_fleet::{Member, MemoryLeases, Pool};
     /// # let pool = Pool::builder("writes", Rate::per_second(500)).build().unwrap();
-    /// # let store = MemoryStore::new(MonotonicClock::new());
+    /// # let store = MemoryLeases::new(MonotonicClock::new());
     /// let (member, driver) = Member::builder(pool, store).build_with(ThreadTimer::new())?;
     /// # Ok::<(), portcullis_core::SettingsError>(())
     /// ```
@@ -558,9 +558,9 @@ impl MemberBuilder {
             orders: Mutex::default(),
             ordered: Signal::new(),
             known: Mutex::new(Known {
-                status: Status {
+                status: MemberStatus {
                     generation: 0,
-                    share: Share::NONE,
+                    share: MemberShare::NONE,
                     standing: Standing::Connected,
                 },
                 leases: Vec::new(),
@@ -610,10 +610,10 @@ fn random() -> u64 {
 /// # #[cfg(feature = "redis")]
 /// # async fn example() -> Result<(), Box<dyn core::error::Error>> {
 /// use portcullis_core::Rate;
-/// use portcullis_fleet::{Member, Pool, RedisSettings, RedisStore};
+/// use portcullis_fleet::{Member, Pool, RedisLeases, RedisSettings};
 ///
 /// let pool = Pool::builder("writes", Rate::per_second(500)).build()?;
-/// let store = RedisStore::new(&RedisSettings::new("redis://127.0.0.1/"))?;
+/// let store = RedisLeases::new(&RedisSettings::new("redis://127.0.0.1/"))?;
 /// let (member, driver) = Member::builder(pool, store).build()?;
 /// tokio::spawn(driver.run());
 /// member.want_rate(100);
@@ -632,13 +632,13 @@ pub struct Driver<T: Timer = ThreadTimer> {
 /// An exchange in flight: its number, and the answer to come.
 type Flight = (
     u64,
-    Pin<Box<dyn Future<Output = Result<Answer, StoreError>> + Send>>,
+    Pin<Box<dyn Future<Output = Result<ExchangeAnswer, LeaseError>> + Send>>,
 );
 
 /// What the driver waits for.
 enum Happened {
     Ordered,
-    Answered(u64, Result<Answer, StoreError>),
+    Answered(u64, Result<ExchangeAnswer, LeaseError>),
     Passed,
 }
 
@@ -650,9 +650,9 @@ impl<T: Timer> Driver<T> {
     ///
     /// ```
     /// # use portcullis_core::{MonotonicClock, Rate};
-    /// # use portcullis_fleet::{Member, MemoryStore, Pool};
+    /// # use portcullis_fleet::{Member, MemoryLeases, Pool};
     /// # let pool = Pool::builder("writes", Rate::per_second(500)).build().unwrap();
-    /// # let store = MemoryStore::new(MonotonicClock::new());
+    /// # let store = MemoryLeases::new(MonotonicClock::new());
     /// let (member, driver) = Member::builder(pool, store).build()?;
     /// drop(member);
     /// futures_executor::block_on(driver.run());
@@ -660,7 +660,7 @@ impl<T: Timer> Driver<T> {
     /// ```
     pub async fn run(mut self) {
         let mut flight: Option<Flight> = None;
-        let mut actions = self.on(Event::Wake);
+        let mut actions = self.on(ProtocolEvent::Wake);
         // After that, the leases have ended by themselves.
         let mut last = None;
         while !self.protocol.has_left() && last.is_none_or(|last| self.timer.now() < last) {
@@ -679,13 +679,13 @@ impl<T: Timer> Driver<T> {
                     Happened::Ordered => continue,
                     Happened::Answered(exchange, Ok(answer)) => {
                         let answer = &answer;
-                        self.on(Event::Answered { exchange, answer })
+                        self.on(ProtocolEvent::Answered { exchange, answer })
                     }
                     Happened::Answered(exchange, Err(error)) => {
                         self.notice(&Notice::Failed(&error));
-                        self.on(Event::Failed { exchange })
+                        self.on(ProtocolEvent::Failed { exchange })
                     }
-                    Happened::Passed => self.on(Event::Wake),
+                    Happened::Passed => self.on(ProtocolEvent::Wake),
                 };
             }
             if let Some((exchange, request)) = actions.send.take() {
@@ -700,9 +700,9 @@ impl<T: Timer> Driver<T> {
     ///
     /// ```
     /// # use portcullis_core::{MonotonicClock, Rate};
-    /// # use portcullis_fleet::{Member, MemoryStore, Pool};
+    /// # use portcullis_fleet::{Member, MemoryLeases, Pool};
     /// # let pool = Pool::builder("writes", Rate::per_second(500)).build().unwrap();
-    /// # let store = MemoryStore::new(MonotonicClock::new());
+    /// # let store = MemoryLeases::new(MonotonicClock::new());
     /// let (member, driver) = Member::builder(pool, store).build()?;
     /// let driver = std::thread::spawn(|| driver.blocking_run());
     /// drop(member);
@@ -766,20 +766,20 @@ impl<T: Timer> Driver<T> {
         if let Some(pool) = orders.pool {
             self.pool = pool;
             let pool = self.pool.clone();
-            also(self.on(Event::Changed(&pool)));
+            also(self.on(ProtocolEvent::Changed(&pool)));
         }
         if let Some(partitions) = orders.demand {
-            also(self.on(Event::Demand(partitions)));
+            also(self.on(ProtocolEvent::Demand(partitions)));
         }
         if orders.leave {
-            also(self.on(Event::Leave));
+            also(self.on(ProtocolEvent::Leave));
         }
         actions
     }
 
     /// Tells the protocol what happened, and makes the limiter follow.
-    fn on(&mut self, event: Event<'_>) -> Actions {
-        let changed = matches!(event, Event::Changed(_));
+    fn on(&mut self, event: ProtocolEvent<'_>) -> Actions {
+        let changed = matches!(event, ProtocolEvent::Changed(_));
         let now = self.timer.now();
         let mut actions = self.protocol.on(event, now);
         let before = locked(&self.shared.known).status;
@@ -789,9 +789,9 @@ impl<T: Timer> Driver<T> {
         }
         for report in &actions.reports {
             status.standing = match report {
-                Report::Unreachable => Standing::Unreachable,
-                Report::Alone => Standing::Alone,
-                Report::Reachable => Standing::Connected,
+                MemberReport::Unreachable => Standing::Unreachable,
+                MemberReport::Alone => Standing::Alone,
+                MemberReport::Reachable => Standing::Connected,
                 _ => status.standing,
             };
         }
@@ -814,7 +814,7 @@ impl<T: Timer> Driver<T> {
         });
         for report in core::mem::take(&mut actions.reports) {
             self.notice(&Notice::Report(report));
-            if report == Report::Alone {
+            if report == MemberReport::Alone {
                 self.notice(&Notice::FallsBack(self.fallback));
             }
         }
@@ -836,9 +836,11 @@ impl<T: Timer> Driver<T> {
 impl<T: Timer> Drop for Driver<T> {
     fn drop(&mut self) {
         // Also in place of a fallback.
-        self.shared.limiter.follow_at(self.timer.now(), Share::NONE);
+        self.shared
+            .limiter
+            .follow_at(self.timer.now(), MemberShare::NONE);
         self.shared.tell(|known| {
-            known.status.share = Share::NONE;
+            known.status.share = MemberShare::NONE;
             known.status.standing = Standing::Left;
             known.leases.clear();
         });

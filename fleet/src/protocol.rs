@@ -32,7 +32,7 @@ use core::time::Duration;
 
 use portcullis_core::Timestamp;
 
-use crate::{Answer, Claim, Exchange, FairShares, Heard, Held, MemberId, Pool};
+use crate::{Claim, Exchange, ExchangeAnswer, FairShares, Heard, MemberId, PartitionLease, Pool};
 
 /// A member's part of the protocol: which leases it takes, renews, uses and releases.
 ///
@@ -58,18 +58,18 @@ use crate::{Answer, Claim, Exchange, FairShares, Heard, Held, MemberId, Pool};
 ///
 /// ```
 /// use portcullis_core::{Rate, Timestamp};
-/// use portcullis_fleet::{Event, LeaseTable, MemberId, Pool, Protocol};
+/// use portcullis_fleet::{LeaseTable, MemberId, Pool, Protocol, ProtocolEvent};
 ///
 /// let pool = Pool::builder("writes", Rate::per_second(500)).build()?;
 /// let at = Timestamp::from_millis;
 /// let mut member = Protocol::new(&pool, MemberId(1), 1, at(0));
 /// let mut store = LeaseTable::new();
 ///
-/// let actions = member.on(Event::Demand(pool.wanted(100)), at(10));
+/// let actions = member.on(ProtocolEvent::Demand(pool.wanted(100)), at(10));
 /// let (exchange, request) = actions.send.expect("it asks the store");
 /// assert_eq!(request.at_most, 4);
 /// let answer = store.exchange(&request, at(11));
-/// let actions = member.on(Event::Answered { exchange, answer: &answer }, at(12));
+/// let actions = member.on(ProtocolEvent::Answered { exchange, answer: &answer }, at(12));
 /// let share = actions.share.expect("it has leases now");
 /// assert_eq!(share.partitions, 4);
 /// // 15 s after it asked, less the margin of 200 ms.
@@ -90,7 +90,7 @@ pub struct Protocol {
     /// How many partitions fairness leaves to this member.
     limit: u32,
     used: Vec<Lease>,
-    releasing: Vec<Held>,
+    releasing: Vec<PartitionLease>,
     /// Whether other members had these partitions when the store last looked at them.
     taken: Vec<bool>,
     flight: Option<Flight>,
@@ -120,8 +120,8 @@ pub struct Protocol {
     /// all members agree on who is next, although their pictures differ in age.
     served: u128,
     /// The share that the limiter has.
-    shown: Share,
-    reports: Vec<Report>,
+    shown: MemberShare,
+    reports: Vec<MemberReport>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -181,7 +181,7 @@ enum Cause {
 /// A lease that the member may use until its end.
 #[derive(Clone, Copy, Debug)]
 struct Lease {
-    held: Held,
+    held: PartitionLease,
     ends: Timestamp,
     /// Whether the exchange in flight renews it.
     is_asked: bool,
@@ -217,15 +217,15 @@ struct Flight {
 ///
 /// ```
 /// # use portcullis_core::{Rate, Timestamp};
-/// # use portcullis_fleet::{Event, MemberId, Pool, Protocol};
+/// # use portcullis_fleet::{MemberId, Pool, Protocol, ProtocolEvent};
 /// let pool = Pool::builder("writes", Rate::per_second(500)).build()?;
 /// let mut member = Protocol::new(&pool, MemberId(1), 1, Timestamp::ZERO);
 /// // Without a demand there is nothing to do.
-/// assert!(member.on(Event::Wake, Timestamp::ZERO).send.is_none());
+/// assert!(member.on(ProtocolEvent::Wake, Timestamp::ZERO).send.is_none());
 /// # Ok::<(), portcullis_fleet::PoolError>(())
 /// ```
 #[derive(Clone, Copy, Debug)]
-pub enum Event<'a> {
+pub enum ProtocolEvent<'a> {
     /// It wants so many partitions in all: see [`Pool::wanted`].
     Demand(u32),
     /// The store answered.
@@ -233,7 +233,7 @@ pub enum Event<'a> {
         /// The number of the exchange.
         exchange: u64,
         /// The answer.
-        answer: &'a Answer,
+        answer: &'a ExchangeAnswer,
     },
     /// The exchange failed. The store may have done what it was asked.
     Failed {
@@ -252,10 +252,10 @@ pub enum Event<'a> {
 ///
 /// ```
 /// # use portcullis_core::{Rate, Timestamp};
-/// # use portcullis_fleet::{Event, MemberId, Pool, Protocol};
+/// # use portcullis_fleet::{MemberId, Pool, Protocol, ProtocolEvent};
 /// let pool = Pool::builder("writes", Rate::per_second(500)).build()?;
 /// let mut member = Protocol::new(&pool, MemberId(1), 1, Timestamp::ZERO);
-/// let actions = member.on(Event::Demand(3), Timestamp::ZERO);
+/// let actions = member.on(ProtocolEvent::Demand(3), Timestamp::ZERO);
 /// assert!(actions.share.is_none(), "it has no leases yet");
 /// assert!(actions.send.is_some());
 /// assert!(actions.wake_at > Timestamp::ZERO);
@@ -264,25 +264,26 @@ pub enum Event<'a> {
 #[derive(Clone, Debug, Default)]
 pub struct Actions {
     /// The share has changed: the limiter must follow it before the request is sent.
-    pub share: Option<Share>,
+    pub share: Option<MemberShare>,
     /// The number of an exchange, and the request to send to the store now. The answer belongs into
-    /// [`Event::Answered`], with the same number.
+    /// [`ProtocolEvent::Answered`], with the same number.
     pub send: Option<(u64, Exchange)>,
-    /// When to tell it [`Event::Wake`], if nothing happens before: the largest timestamp for never.
+    /// When to tell it [`ProtocolEvent::Wake`], if nothing happens before: the largest timestamp
+    /// for never.
     pub wake_at: Timestamp,
     /// What a program may want to know.
-    pub reports: Vec<Report>,
+    pub reports: Vec<MemberReport>,
 }
 
 /// The part of the shared capacity that a member may use.
 ///
 /// ```
 /// # use portcullis_core::Timestamp;
-/// # use portcullis_fleet::Share;
-/// assert_eq!(Share::NONE, Share { partitions: 0, until: Timestamp::ZERO });
+/// # use portcullis_fleet::MemberShare;
+/// assert_eq!(MemberShare::NONE, MemberShare { partitions: 0, until: Timestamp::ZERO });
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Share {
+pub struct MemberShare {
     /// How many partitions.
     pub partitions: u32,
     /// From this instant on, the member may use none of them, unless it is told another share. It
@@ -290,7 +291,7 @@ pub struct Share {
     pub until: Timestamp,
 }
 
-impl Share {
+impl MemberShare {
     /// No partition.
     pub const NONE: Self = Self {
         partitions: 0,
@@ -301,12 +302,12 @@ impl Share {
 /// What a program may want to know of its member.
 ///
 /// ```
-/// # use portcullis_fleet::Report;
-/// assert_ne!(Report::Unreachable, Report::Reachable);
+/// # use portcullis_fleet::MemberReport;
+/// assert_ne!(MemberReport::Unreachable, MemberReport::Reachable);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Report {
+pub enum MemberReport {
     /// The store did not answer. The member uses its leases until they end.
     Unreachable,
     /// The last lease has ended, and the store still does not answer: the time for a fallback.
@@ -354,7 +355,7 @@ impl Protocol {
             competes: false,
             level: settings.partitions,
             served: 0,
-            shown: Share::NONE,
+            shown: MemberShare::NONE,
             reports: Vec::new(),
         }
     }
@@ -363,15 +364,15 @@ impl Protocol {
     ///
     /// `now` is read when the event is handled, by a clock that does not jump. An event that does
     /// not fit, such as an answer that is late or doubled, changes nothing.
-    pub fn on(&mut self, event: Event<'_>, now: Timestamp) -> Actions {
+    pub fn on(&mut self, event: ProtocolEvent<'_>, now: Timestamp) -> Actions {
         self.pass_time(now);
         match event {
-            Event::Demand(partitions) => self.demand = partitions,
-            Event::Answered { exchange, answer } => self.answered(exchange, answer),
-            Event::Failed { exchange } => self.failed(exchange),
-            Event::Changed(pool) => self.changed(pool),
-            Event::Leave => self.has_left = true,
-            Event::Wake => {}
+            ProtocolEvent::Demand(partitions) => self.demand = partitions,
+            ProtocolEvent::Answered { exchange, answer } => self.answered(exchange, answer),
+            ProtocolEvent::Failed { exchange } => self.failed(exchange),
+            ProtocolEvent::Changed(pool) => self.changed(pool),
+            ProtocolEvent::Leave => self.has_left = true,
+            ProtocolEvent::Wake => {}
         }
         self.lose_patience();
         self.settle_target();
@@ -397,7 +398,7 @@ impl Protocol {
     /// assert_eq!(member.leases().count(), 0);
     /// # Ok::<(), portcullis_fleet::PoolError>(())
     /// ```
-    pub fn leases(&self) -> impl Iterator<Item = (Held, Timestamp)> {
+    pub fn leases(&self) -> impl Iterator<Item = (PartitionLease, Timestamp)> {
         self.used.iter().map(|lease| (lease.held, lease.ends))
     }
 
@@ -405,10 +406,10 @@ impl Protocol {
     ///
     /// ```
     /// # use portcullis_core::{Rate, Timestamp};
-    /// # use portcullis_fleet::{Event, MemberId, Pool, Protocol};
+    /// # use portcullis_fleet::{MemberId, Pool, Protocol, ProtocolEvent};
     /// let pool = Pool::builder("writes", Rate::per_second(500)).build()?;
     /// let mut member = Protocol::new(&pool, MemberId(1), 1, Timestamp::ZERO);
-    /// member.on(Event::Demand(3), Timestamp::ZERO);
+    /// member.on(ProtocolEvent::Demand(3), Timestamp::ZERO);
     /// assert_eq!(member.short(), 3);
     /// # Ok::<(), portcullis_fleet::PoolError>(())
     /// ```
@@ -420,12 +421,12 @@ impl Protocol {
     ///
     /// ```
     /// # use portcullis_core::{Rate, Timestamp};
-    /// # use portcullis_fleet::{Event, MemberId, Pool, Protocol};
+    /// # use portcullis_fleet::{MemberId, Pool, Protocol, ProtocolEvent};
     /// let pool = Pool::builder("writes", Rate::per_second(500)).build()?;
     /// let mut member = Protocol::new(&pool, MemberId(1), 1, Timestamp::ZERO);
-    /// let (exchange, _) = member.on(Event::Demand(3), Timestamp::ZERO).send.unwrap();
+    /// let (exchange, _) = member.on(ProtocolEvent::Demand(3), Timestamp::ZERO).send.unwrap();
     /// assert!(member.is_connected());
-    /// member.on(Event::Failed { exchange }, Timestamp::ZERO);
+    /// member.on(ProtocolEvent::Failed { exchange }, Timestamp::ZERO);
     /// assert!(!member.is_connected());
     /// # Ok::<(), portcullis_fleet::PoolError>(())
     /// ```
@@ -437,10 +438,10 @@ impl Protocol {
     ///
     /// ```
     /// # use portcullis_core::{Rate, Timestamp};
-    /// # use portcullis_fleet::{Event, MemberId, Pool, Protocol};
+    /// # use portcullis_fleet::{MemberId, Pool, Protocol, ProtocolEvent};
     /// let pool = Pool::builder("writes", Rate::per_second(500)).build()?;
     /// let mut member = Protocol::new(&pool, MemberId(1), 1, Timestamp::ZERO);
-    /// member.on(Event::Leave, Timestamp::ZERO);
+    /// member.on(ProtocolEvent::Leave, Timestamp::ZERO);
     /// assert!(member.has_left());
     /// # Ok::<(), portcullis_fleet::PoolError>(())
     /// ```
@@ -479,18 +480,18 @@ impl Protocol {
         }
         if self.failures > 0 && self.used.is_empty() && !self.is_alone {
             self.is_alone = true;
-            self.reports.push(Report::Alone);
+            self.reports.push(MemberReport::Alone);
         }
     }
 
-    fn answered(&mut self, exchange: u64, answer: &Answer) {
+    fn answered(&mut self, exchange: u64, answer: &ExchangeAnswer) {
         let Some(flight) = self.flight.take_if(|flight| flight.exchange == exchange) else {
             return;
         };
         if self.failures > 0 {
             self.failures = 0;
             self.is_alone = false;
-            self.reports.push(Report::Reachable);
+            self.reports.push(MemberReport::Reachable);
         }
         self.published = flight.demand;
         self.fence = self.fence.max(answer.fence);
@@ -517,7 +518,7 @@ impl Protocol {
             self.ask_at = self.now;
         }
         if let Some(remaining) = answer.hold_off {
-            self.reports.push(Report::HoldsOff(remaining));
+            self.reports.push(MemberReport::HoldsOff(remaining));
             // The store said so after the request was sent. Not all members ask at once. All ask
             // once in a third of a lease, as those do that have leases: if another server answers
             // for longer, they know it.
@@ -529,7 +530,7 @@ impl Protocol {
 
     /// Uses a lease that the store has just granted or renewed, or releases it if its end has
     /// passed meanwhile.
-    fn take(&mut self, held: Held, ends: Timestamp) {
+    fn take(&mut self, held: PartitionLease, ends: Timestamp) {
         self.mark(held.partition, false);
         if self.now < ends {
             self.used.push(Lease {
@@ -544,7 +545,7 @@ impl Protocol {
 
     /// Moves the ends of the leases that were renewed on, and drops those that were not. Takes
     /// those again that have ended since the request was sent.
-    fn renewed(&mut self, answer: &Answer, ends: Timestamp) {
+    fn renewed(&mut self, answer: &ExchangeAnswer, ends: Timestamp) {
         let mut renewed = 0;
         let reports = &mut self.reports;
         self.used.retain_mut(|lease| {
@@ -556,7 +557,7 @@ impl Protocol {
                 lease.ends = lease.ends.max(ends);
                 renewed += 1;
             } else {
-                reports.push(Report::Lost(lease.held.partition));
+                reports.push(MemberReport::Lost(lease.held.partition));
             }
             is_renewed
         });
@@ -576,7 +577,7 @@ impl Protocol {
             return;
         };
         if self.failures == 0 {
-            self.reports.push(Report::Unreachable);
+            self.reports.push(MemberReport::Unreachable);
         }
         self.failures = self.failures.saturating_add(1);
         let doubled = 1_u32.checked_shl(self.failures - 1).unwrap_or(u32::MAX);
@@ -761,7 +762,7 @@ impl Protocol {
             return Vec::new();
         }
         let is_named = |partition: &u32| {
-            let is_it = |held: &Held| held.partition == *partition;
+            let is_it = |held: &PartitionLease| held.partition == *partition;
             self.used.iter().any(|lease| is_it(&lease.held)) || self.releasing.iter().any(is_it)
         };
         let mut candidates: Vec<u32> = (0..self.settings.partitions)
@@ -776,9 +777,9 @@ impl Protocol {
     }
 
     /// Returns the share, if the limiter has another.
-    fn show(&mut self) -> Option<Share> {
+    fn show(&mut self) -> Option<MemberShare> {
         let until = self.used.iter().map(|lease| lease.ends).min();
-        let share = until.map_or(Share::NONE, |until| Share {
+        let share = until.map_or(MemberShare::NONE, |until| MemberShare {
             partitions: self.held(),
             until,
         });

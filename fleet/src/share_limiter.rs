@@ -21,7 +21,7 @@ use portcullis_core::{
 };
 
 use crate::ending_bucket::{EndingBucket, NO_END, Terms};
-use crate::{Pool, Share};
+use crate::{MemberShare, Pool};
 
 /// How long a request waits at most before it asks again: the share may have changed.
 const AGAIN: Duration = Duration::from_millis(50);
@@ -60,7 +60,7 @@ const HORIZON: Duration = Duration::from_hours(1);
 ///
 /// ```
 /// use portcullis_core::{LimiterExt, Rate, Timestamp};
-/// use portcullis_fleet::{Pool, Share, ShareLimiter};
+/// use portcullis_fleet::{MemberShare, Pool, ShareLimiter};
 ///
 /// let pool = Pool::builder("writes", Rate::per_second(500)).burst(5).build()?;
 /// let at = Timestamp::from_millis;
@@ -68,7 +68,7 @@ const HORIZON: Duration = Duration::from_hours(1);
 /// assert!(limiter.try_acquire_at(at(0), 1).is_err(), "nothing is leased");
 ///
 /// // Two partitions of 25 permits a second, for a second.
-/// limiter.follow_at(at(0), Share { partitions: 2, until: at(1_000) });
+/// limiter.follow_at(at(0), MemberShare { partitions: 2, until: at(1_000) });
 /// assert!(limiter.try_acquire_at(at(19), 1).is_err());
 /// assert!(limiter.try_acquire_at(at(20), 1).is_ok());
 /// assert!(limiter.try_acquire_at(at(1_000), 1).is_err());
@@ -172,18 +172,18 @@ impl ShareLimiter {
     ///
     /// ```
     /// # use portcullis_core::{Limiter, Rate, Timestamp};
-    /// # use portcullis_fleet::{Pool, Share, ShareLimiter};
+    /// # use portcullis_fleet::{MemberShare, Pool, ShareLimiter};
     /// let pool = Pool::builder("writes", Rate::per_second(500)).burst(5).build()?;
     /// let at = Timestamp::from_millis;
     /// let limiter = ShareLimiter::new(&pool, at(0))?;
-    /// limiter.follow_at(at(0), Share { partitions: 4, until: at(9_000) });
+    /// limiter.follow_at(at(0), MemberShare { partitions: 4, until: at(9_000) });
     /// assert_eq!(limiter.available_at(at(5_000)), 20);
     /// // What the lease had saved up is gone with it.
-    /// limiter.follow_at(at(5_000), Share { partitions: 1, until: at(9_000) });
+    /// limiter.follow_at(at(5_000), MemberShare { partitions: 1, until: at(9_000) });
     /// assert_eq!(limiter.available_at(at(5_000)), 5);
     /// # Ok::<(), Box<dyn core::error::Error>>(())
     /// ```
-    pub fn follow_at(&self, now: Timestamp, share: Share) {
+    pub fn follow_at(&self, now: Timestamp, share: MemberShare) {
         let pool = self.pool();
         let until = if share.partitions == 0 {
             NO_END
@@ -225,11 +225,11 @@ impl ShareLimiter {
     ///
     /// ```
     /// # use portcullis_core::{Limiter, Rate, Timestamp};
-    /// # use portcullis_fleet::{Pool, Share, ShareLimiter};
+    /// # use portcullis_fleet::{MemberShare, Pool, ShareLimiter};
     /// let pool = Pool::builder("writes", Rate::per_second(500)).build()?;
     /// let limiter = ShareLimiter::new(&pool, Timestamp::ZERO)?;
     /// let larger = pool.to_builder().burst(9).build()?;
-    /// limiter.change_at(Timestamp::ZERO, &larger, Share::NONE)?;
+    /// limiter.change_at(Timestamp::ZERO, &larger, MemberShare::NONE)?;
     /// assert_eq!(limiter.capacity(), 180);
     /// # Ok::<(), Box<dyn core::error::Error>>(())
     /// ```
@@ -237,7 +237,7 @@ impl ShareLimiter {
         &self,
         now: Timestamp,
         pool: &Pool,
-        share: Share,
+        share: MemberShare,
     ) -> Result<(), SettingsError> {
         self.check(pool, now)?;
         *self.pool() = pool.clone();
@@ -352,11 +352,11 @@ impl ShareLimiter {
     ///
     /// ```
     /// # use portcullis_core::{Rate, Timestamp};
-    /// # use portcullis_fleet::{Pool, Share, ShareLimiter};
+    /// # use portcullis_fleet::{MemberShare, Pool, ShareLimiter};
     /// let pool = Pool::builder("writes", Rate::per_second(500)).build()?;
     /// let at = Timestamp::from_millis;
     /// let limiter = ShareLimiter::new(&pool, at(0))?;
-    /// limiter.follow_at(at(0), Share { partitions: 20, until: at(9_000) });
+    /// limiter.follow_at(at(0), MemberShare { partitions: 20, until: at(9_000) });
     /// assert!(limiter.try_acquire_at(at(100), 50).is_ok());
     /// # Ok::<(), Box<dyn core::error::Error>>(())
     /// ```

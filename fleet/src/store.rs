@@ -15,9 +15,9 @@
 //!   not want them releases them. The fence is a new one, unless the store refuses requests that
 //!   arrive late: a release of the old one may be on its way.
 //! - **No grant on amnesia.** A store that may have forgotten leases grants nothing until all of
-//!   them have ended, and says so ([`Answer::hold_off`]). In that time, a member may still renew
-//!   what it holds: the store takes its word for it, and of two members it believes the one with
-//!   the larger fence.
+//!   them have ended, and says so ([`ExchangeAnswer::hold_off`]). In that time, a member may still
+//!   renew what it holds: the store takes its word for it, and of two members it believes the one
+//!   with the larger fence.
 //! - **Nor after decisions made elsewhere.** A member whose last answer came from another server
 //!   ([`Exchange::heard`]) shows that this one was not in charge. What the other one has leased, it
 //!   does not know: it holds off, as if it had forgotten it.
@@ -60,12 +60,12 @@ impl fmt::Display for MemberId {
 /// A lease of one partition.
 ///
 /// ```
-/// # use portcullis_fleet::Held;
-/// let held = Held { partition: 6, fence: 41 };
+/// # use portcullis_fleet::PartitionLease;
+/// let held = PartitionLease { partition: 6, fence: 41 };
 /// assert_eq!(held.partition, 6);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Held {
+pub struct PartitionLease {
     /// The partition: from 0 to one less than the number of partitions.
     pub partition: u32,
     /// The fence of the grant. Of two grants of a partition to different members, the later one has
@@ -102,12 +102,12 @@ pub struct Exchange {
     /// How many partitions the member wants in all.
     pub demand: u32,
     /// How long the member has held more partitions than all members can have, in
-    /// partition-milliseconds. The store only repeats it in [`Answer::members`].
+    /// partition-milliseconds. The store only repeats it in [`ExchangeAnswer::members`].
     pub served: u64,
     /// The leases to renew: all that the member knows of, except those to release.
-    pub renew: Vec<Held>,
+    pub renew: Vec<PartitionLease>,
     /// The leases to end.
-    pub release: Vec<Held>,
+    pub release: Vec<PartitionLease>,
     /// The partitions to try, in this order.
     pub candidates: Vec<u32>,
     /// How many of the candidates to grant at most. Leases of the member that the request does not
@@ -127,12 +127,12 @@ pub struct Exchange {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Heard {
-    /// [`Answer::server`].
+    /// [`ExchangeAnswer::server`].
     pub server: u64,
     /// How long ago the exchange was sent, by the clock of the member. At most as long as it was by
     /// any clock that the margin of the leases allows.
     pub ago: Duration,
-    /// The largest [`Answer::fence`] of all answers.
+    /// The largest [`ExchangeAnswer::fence`] of all answers.
     pub fence: u64,
 }
 
@@ -166,23 +166,23 @@ impl Exchange {
 /// What a store answers.
 ///
 /// ```
-/// use portcullis_fleet::{Answer, Held};
+/// use portcullis_fleet::{ExchangeAnswer, PartitionLease};
 ///
-/// let answer = Answer {
-///     granted: vec![Held { partition: 4, fence: 9 }],
+/// let answer = ExchangeAnswer {
+///     granted: vec![PartitionLease { partition: 4, fence: 9 }],
 ///     taken: vec![7],
-///     ..Answer::default()
+///     ..ExchangeAnswer::default()
 /// };
 /// assert!(answer.renewed.is_empty() && answer.hold_off.is_none());
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Answer {
+pub struct ExchangeAnswer {
     /// Of [`Exchange::renew`], the leases that begin again now. The others are lost: they ended, or
     /// another member has the partition.
-    pub renewed: Vec<Held>,
+    pub renewed: Vec<PartitionLease>,
     /// The leases that begin now: first those of this member that the request does not name, then
     /// candidates.
-    pub granted: Vec<Held>,
+    pub granted: Vec<PartitionLease>,
     /// Candidates that other members have. Candidates after the last one that the store looked at
     /// are in neither list.
     pub taken: Vec<u32>,
@@ -220,7 +220,8 @@ pub struct Claim {
 }
 
 /// The answer of a store, which may take as long as the store does.
-pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
+pub type LeaseFuture<'a> =
+    Pin<Box<dyn Future<Output = Result<ExchangeAnswer, LeaseError>> + Send + 'a>>;
 
 /// A place that keeps the leases of a fleet.
 ///
@@ -248,12 +249,12 @@ pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>>
 /// ```
 /// use core::time::Duration;
 /// use portcullis_core::ManualClock;
-/// use portcullis_fleet::{Exchange, LeaseStore, MemberId, MemoryStore};
+/// use portcullis_fleet::{Exchange, LeaseStore, MemberId, MemoryLeases};
 /// use std::sync::Arc;
 ///
 /// # futures_executor::block_on(async {
 /// // Of any kind, chosen at run time.
-/// let store: Arc<dyn LeaseStore> = Arc::new(MemoryStore::new(ManualClock::new()));
+/// let store: Arc<dyn LeaseStore> = Arc::new(MemoryLeases::new(ManualClock::new()));
 /// let ask = |member| Exchange {
 ///     candidates: vec![0],
 ///     at_most: 1,
@@ -261,7 +262,7 @@ pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>>
 /// };
 /// assert_eq!(store.exchange("writes", &ask(1)).await?.granted.len(), 1);
 /// assert_eq!(store.exchange("writes", &ask(2)).await?.taken, [0]);
-/// # Ok::<(), portcullis_fleet::StoreError>(()) }).unwrap();
+/// # Ok::<(), portcullis_fleet::LeaseError>(()) }).unwrap();
 /// ```
 pub trait LeaseStore: Send + Sync {
     /// Does all that `request` asks, for the pool of this name.
@@ -270,12 +271,12 @@ pub trait LeaseStore: Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`StoreError`].
-    fn exchange<'a>(&'a self, pool: &'a str, request: &'a Exchange) -> StoreFuture<'a, Answer>;
+    /// [`LeaseError`].
+    fn exchange<'a>(&'a self, pool: &'a str, request: &'a Exchange) -> LeaseFuture<'a>;
 }
 
 impl<S: LeaseStore + ?Sized> LeaseStore for std::sync::Arc<S> {
-    fn exchange<'a>(&'a self, pool: &'a str, request: &'a Exchange) -> StoreFuture<'a, Answer> {
+    fn exchange<'a>(&'a self, pool: &'a str, request: &'a Exchange) -> LeaseFuture<'a> {
         (**self).exchange(pool, request)
     }
 }
@@ -283,13 +284,13 @@ impl<S: LeaseStore + ?Sized> LeaseStore for std::sync::Arc<S> {
 /// The error of a store.
 ///
 /// ```
-/// # use portcullis_fleet::StoreError;
-/// let error = StoreError::Unreachable("connection refused".into());
+/// # use portcullis_fleet::LeaseError;
+/// let error = LeaseError::Unreachable("connection refused".into());
 /// assert_eq!(error.to_string(), "the store of leases does not answer: connection refused");
 /// ```
 #[derive(Debug)]
 #[non_exhaustive]
-pub enum StoreError {
+pub enum LeaseError {
     /// The store did not answer in time, or the connection failed. It may have done what it was
     /// asked.
     Unreachable(Box<dyn core::error::Error + Send + Sync>),
@@ -299,7 +300,7 @@ pub enum StoreError {
     Damaged(String),
 }
 
-impl fmt::Display for StoreError {
+impl fmt::Display for LeaseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unreachable(error) => write!(f, "the store of leases does not answer: {error}"),
@@ -314,7 +315,7 @@ impl fmt::Display for StoreError {
     }
 }
 
-impl core::error::Error for StoreError {
+impl core::error::Error for LeaseError {
     fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
         match self {
             Self::Unreachable(error) => Some(&**error),

@@ -8,7 +8,7 @@ use core::time::Duration;
 
 use portcullis_core::{Rate, Timestamp};
 use portcullis_fleet::{
-    Claim, Event, FairShares, LeaseTable, MemberId, Pool, PoolBuilder, PoolError, Protocol,
+    Claim, FairShares, LeaseTable, MemberId, Pool, PoolBuilder, PoolError, Protocol, ProtocolEvent,
 };
 
 const fn at(millis: u64) -> Timestamp {
@@ -33,7 +33,7 @@ impl Member {
     }
 
     /// Returns how many partitions the member has after the event.
-    fn tell(&mut self, store: &mut LeaseTable, event: Event<'_>, now: Timestamp) -> u32 {
+    fn tell(&mut self, store: &mut LeaseTable, event: ProtocolEvent<'_>, now: Timestamp) -> u32 {
         let mut actions = self.protocol.on(event, now);
         loop {
             self.held = actions.share.map_or(self.held, |share| share.partitions);
@@ -42,7 +42,9 @@ impl Member {
                 return self.held;
             };
             let answer = &store.exchange(&request, now);
-            actions = self.protocol.on(Event::Answered { exchange, answer }, now);
+            actions = self
+                .protocol
+                .on(ProtocolEvent::Answered { exchange, answer }, now);
         }
     }
 }
@@ -97,7 +99,7 @@ fn the_sum_of_what_clients_get_is_never_more_than_the_capacity() {
     let mut store = LeaseTable::new();
     let mut get = |id, wants| {
         let mut member = Member::new(&pool, id);
-        member.tell(&mut store, Event::Demand(wants), at(0))
+        member.tell(&mut store, ProtocolEvent::Demand(wants), at(0))
     };
     assert_eq!((get(1, 60), get(2, 75), get(3, 10)), (60, 60, 0));
 }
@@ -114,7 +116,10 @@ fn lease_terms() {
         .unwrap();
     let mut store = LeaseTable::new();
     let mut member = Member::new(&pool, 1);
-    assert_eq!(member.tell(&mut store, Event::Demand(1), at(1_000)), 1);
+    assert_eq!(
+        member.tell(&mut store, ProtocolEvent::Demand(1), at(1_000)),
+        1
+    );
     let (held, ends) = member.protocol.leases().next().unwrap();
     assert_eq!(ends, at(343_000).saturating_sub(pool.margin()));
     assert!(store.holder(held.partition, at(342_999)).is_some());
@@ -152,7 +157,7 @@ fn target_to_leases() {
     let leased = |wants: u64, reserved| {
         let pool = pool_of(10_000, 1_000).reserved(reserved).build().unwrap();
         let mut member = Member::new(&pool, 1);
-        let wanted = Event::Demand(pool.wanted(wants));
+        let wanted = ProtocolEvent::Demand(pool.wanted(wants));
         let held = member.tell(&mut LeaseTable::new(), wanted, at(0));
         (held, pool.capacity(held))
     };
@@ -173,21 +178,25 @@ fn lease_expiry() {
         .unwrap();
     let mut store = LeaseTable::new();
     let mut member = Member::new(&pool, 1);
-    let wanted = Event::Demand(pool.wanted(1_800));
+    let wanted = ProtocolEvent::Demand(pool.wanted(1_800));
     assert_eq!(member.tell(&mut store, wanted, at(0)), 2);
     // The store does not answer any more.
-    let share = member.protocol.on(Event::Wake, at(247)).share.unwrap();
+    let share = member
+        .protocol
+        .on(ProtocolEvent::Wake, at(247))
+        .share
+        .unwrap();
     assert_eq!(pool.capacity(share.partitions), 500);
 
     let mut member = Member::new(&pool, 2);
-    let wanted = Event::Demand(pool.wanted(1_800));
+    let wanted = ProtocolEvent::Demand(pool.wanted(1_800));
     assert_eq!(member.tell(&mut store, wanted, at(1_000)), 2);
-    member.tell(&mut store, Event::Demand(0), at(1_010));
+    member.tell(&mut store, ProtocolEvent::Demand(0), at(1_010));
     let linger = pool.linger().as_millis() as u64;
     while member.held > 0 {
         let now = member.wake_at;
         assert!(now <= at(1_010 + linger));
-        member.tell(&mut store, Event::Wake, now);
+        member.tell(&mut store, ProtocolEvent::Wake, now);
     }
     assert!((0..10).all(|partition| store.holder(partition, at(1_010 + linger)).is_none()));
 }
@@ -207,33 +216,36 @@ fn live_change() {
 
     let mut store = LeaseTable::new();
     let mut member = Member::new(&ten, 1);
-    assert_eq!(member.tell(&mut store, Event::Demand(5), at(0)), 5);
+    assert_eq!(member.tell(&mut store, ProtocolEvent::Demand(5), at(0)), 5);
     let twelve = pool_of(12_000, 1_000).build().unwrap();
-    let held = member.tell(&mut store, Event::Changed(&twelve), at(10));
+    let held = member.tell(&mut store, ProtocolEvent::Changed(&twelve), at(10));
     assert_eq!(twelve.capacity(held), 5_000);
 
     // Of the leases, those on partitions that remain are kept; others are taken for the rest.
     let three = pool_of(3_000, 1_000).build().unwrap();
-    member.tell(&mut store, Event::Changed(&three), at(20));
+    member.tell(&mut store, ProtocolEvent::Changed(&three), at(20));
     let mut now = at(20);
     while member.held < 3 {
         now = member.wake_at;
         assert!(now < at(500));
-        member.tell(&mut store, Event::Wake, now);
+        member.tell(&mut store, ProtocolEvent::Wake, now);
     }
     assert_eq!(three.capacity(member.held), 3_000);
     assert!((3..12).all(|partition| store.holder(partition, now).is_none()));
 
     // No partition, while leases end.
     let none = pool_of(0, 1_000).build().unwrap();
-    let held = member.tell(&mut store, Event::Changed(&none), now);
+    let held = member.tell(&mut store, ProtocolEvent::Changed(&none), now);
     assert_eq!((held, none.capacity(held)), (0, 0));
-    assert_eq!(member.tell(&mut store, Event::Wake, at(60_000)), 0);
+    assert_eq!(member.tell(&mut store, ProtocolEvent::Wake, at(60_000)), 0);
 
     // From none to one.
     let mut member = Member::new(&none, 2);
-    assert_eq!(member.tell(&mut store, Event::Demand(1), at(60_000)), 0);
+    assert_eq!(
+        member.tell(&mut store, ProtocolEvent::Demand(1), at(60_000)),
+        0
+    );
     let one = pool_of(1_000, 1_000).build().unwrap();
-    let held = member.tell(&mut store, Event::Changed(&one), at(60_001));
+    let held = member.tell(&mut store, ProtocolEvent::Changed(&one), at(60_001));
     assert_eq!(one.capacity(held), 1_000);
 }

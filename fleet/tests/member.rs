@@ -8,8 +8,8 @@ use std::time::Instant;
 
 use portcullis_core::{Clock, MonotonicClock, Rate};
 use portcullis_fleet::{
-    Answer, Exchange, Fallback, LeaseStore, Member, MemberBuilder, MemoryStore, Notice, Pool,
-    Report, Share, Standing, Status, StoreError, StoreFuture,
+    Exchange, Fallback, LeaseError, LeaseFuture, LeaseStore, Member, MemberBuilder, MemberReport,
+    MemberShare, MemberStatus, MemoryLeases, Notice, Pool, Standing,
 };
 
 /// Longer than anything takes, however busy the machine is.
@@ -22,7 +22,7 @@ fn pool() -> Pool {
 
 /// A store in this process that can be switched off.
 struct Store {
-    table: MemoryStore<MonotonicClock>,
+    table: MemoryLeases<MonotonicClock>,
     is_off: AtomicBool,
     exchanges: AtomicU32,
 }
@@ -30,7 +30,7 @@ struct Store {
 impl Store {
     fn new() -> Arc<Self> {
         Arc::new(Self {
-            table: MemoryStore::new(MonotonicClock::new()),
+            table: MemoryLeases::new(MonotonicClock::new()),
             is_off: AtomicBool::new(false),
             exchanges: AtomicU32::new(0),
         })
@@ -38,10 +38,10 @@ impl Store {
 }
 
 impl LeaseStore for Store {
-    fn exchange<'a>(&'a self, pool: &'a str, request: &'a Exchange) -> StoreFuture<'a, Answer> {
+    fn exchange<'a>(&'a self, pool: &'a str, request: &'a Exchange) -> LeaseFuture<'a> {
         self.exchanges.fetch_add(1, SeqCst);
         if self.is_off.load(SeqCst) {
-            let error = StoreError::Unreachable("switched off".into());
+            let error = LeaseError::Unreachable("switched off".into());
             return Box::pin(core::future::ready(Err(error)));
         }
         self.table.exchange(pool, request)
@@ -54,7 +54,7 @@ fn run(builder: MemberBuilder) -> (Member, thread::JoinHandle<()>) {
     (member, thread::spawn(|| driver.blocking_run()))
 }
 
-fn until(member: &Member, holds: impl Fn(Status) -> bool) -> Status {
+fn until(member: &Member, holds: impl Fn(MemberStatus) -> bool) -> MemberStatus {
     let begun = Instant::now();
     let mut status = member.status();
     while !holds(status) {
@@ -155,7 +155,7 @@ fn without_the_store_leases_last_and_then_the_fallback_is_in_force() {
         store.is_off.store(true, SeqCst);
         until(&member, |status| status.standing == Standing::Unreachable);
         let status = until(&member, |status| status.standing == Standing::Alone);
-        assert_eq!(status.share, Share::NONE);
+        assert_eq!(status.share, MemberShare::NONE);
         assert!(MonotonicClock::new().now() >= ends, "leases last");
         let (admitted, time) = rate(&member, Duration::from_secs(1));
         let bound = u64::from(most) * time.as_millis() as u64 / 1_000 + u64::from(most) / 10 + 1;
@@ -260,16 +260,16 @@ fn a_driver_that_is_dropped_ends_the_fallback() {
 /// A change that names another pool must not ask the store for that one.
 #[test]
 fn a_change_keeps_the_name_of_the_pool() {
-    struct Names(MemoryStore<MonotonicClock>, Mutex<Vec<String>>);
+    struct Names(MemoryLeases<MonotonicClock>, Mutex<Vec<String>>);
 
     impl LeaseStore for Names {
-        fn exchange<'a>(&'a self, pool: &'a str, request: &'a Exchange) -> StoreFuture<'a, Answer> {
+        fn exchange<'a>(&'a self, pool: &'a str, request: &'a Exchange) -> LeaseFuture<'a> {
             self.1.lock().unwrap().push(pool.to_owned());
             self.0.exchange(pool, request)
         }
     }
 
-    let table = MemoryStore::new(MonotonicClock::new());
+    let table = MemoryLeases::new(MonotonicClock::new());
     let store = Arc::new(Names(table, Mutex::default()));
     let (member, _driver) = run(Member::builder(pool(), Arc::clone(&store)));
     let other = Pool::builder("queries", Rate::per_second(100))
@@ -293,7 +293,7 @@ fn an_observer_that_panics_ends_the_share() {
     let (member, driver) = run(builder);
     member.want(20);
     let status = until(&member, |status| status.standing == Standing::Left);
-    assert_eq!(status.share, Share::NONE);
+    assert_eq!(status.share, MemberShare::NONE);
     assert!(driver.join().is_err());
     thread::sleep(Duration::from_millis(50));
     assert!(
@@ -321,7 +321,7 @@ fn a_report_is_told_once() {
     store.is_off.store(true, SeqCst);
     let count = Arc::clone(&alone);
     let builder = Member::builder(pool(), Arc::clone(&store)).observer(move |notice| {
-        if matches!(notice, Notice::Report(Report::Alone)) {
+        if matches!(notice, Notice::Report(MemberReport::Alone)) {
             count.fetch_add(1, SeqCst);
         }
     });

@@ -16,9 +16,7 @@ use std::thread;
 use std::time::Instant;
 
 use portcullis_core::{Clock, MonotonicClock, Rate, Timestamp};
-use portcullis_fleet::{
-    Answer, Exchange, LeaseStore, Member, MemberId, Pool, Standing, StoreFuture,
-};
+use portcullis_fleet::{Exchange, LeaseFuture, LeaseStore, Member, MemberId, Pool, Standing};
 use servers::{Kind, Server, signal};
 use tokio::runtime::{Builder, Runtime};
 
@@ -50,7 +48,7 @@ struct Counting {
 }
 
 impl LeaseStore for Counting {
-    fn exchange<'a>(&'a self, pool: &'a str, request: &'a Exchange) -> StoreFuture<'a, Answer> {
+    fn exchange<'a>(&'a self, pool: &'a str, request: &'a Exchange) -> LeaseFuture<'a> {
         self.exchanges.fetch_add(1, Relaxed);
         self.store.exchange(pool, request)
     }

@@ -4,8 +4,8 @@ use core::time::Duration;
 
 use portcullis_core::{Rate, Timestamp};
 use portcullis_fleet::{
-    Actions, Answer, Event, Exchange, Heard, Held, LeaseTable, MemberId, Pool, Protocol, Report,
-    Share,
+    Actions, Exchange, ExchangeAnswer, Heard, LeaseTable, MemberId, MemberReport, MemberShare,
+    PartitionLease, Pool, Protocol, ProtocolEvent,
 };
 
 const LEASE: Duration = Duration::from_secs(15);
@@ -23,23 +23,23 @@ fn pool() -> Pool {
 /// A member, and the request that it sends at 1 s for so many partitions.
 fn asking(partitions: u32) -> (Protocol, u64, Exchange) {
     let mut member = Protocol::new(&pool(), MemberId(1), 1, at(0));
-    let actions = member.on(Event::Demand(partitions), at(1_000));
+    let actions = member.on(ProtocolEvent::Demand(partitions), at(1_000));
     let (exchange, request) = actions.send.unwrap();
     (member, exchange, request)
 }
 
-fn answer(member: &mut Protocol, exchange: u64, answer: &Answer, now: u64) -> Actions {
-    member.on(Event::Answered { exchange, answer }, at(now))
+fn answer(member: &mut Protocol, exchange: u64, answer: &ExchangeAnswer, now: u64) -> Actions {
+    member.on(ProtocolEvent::Answered { exchange, answer }, at(now))
 }
 
-fn granted(partitions: &[u32]) -> Answer {
-    let granted = partitions.iter().map(|&partition| Held {
+fn granted(partitions: &[u32]) -> ExchangeAnswer {
+    let granted = partitions.iter().map(|&partition| PartitionLease {
         partition,
         fence: 1,
     });
-    Answer {
+    ExchangeAnswer {
         granted: granted.collect(),
-        ..Answer::default()
+        ..ExchangeAnswer::default()
     }
 }
 
@@ -57,7 +57,7 @@ fn the_end_of_a_lease_counts_from_the_sending() {
         let (mut member, exchange, _) = asking(1);
         let actions = answer(&mut member, exchange, &granted(&[3]), arrives);
         let until = at(1_000 + 14_800);
-        let share = Share {
+        let share = MemberShare {
             partitions: 1,
             until,
         };
@@ -85,7 +85,7 @@ fn a_lease_lasts_as_long_as_its_request_said_although_the_settings_have_changed(
     for lease in [2, 15, 60].map(Duration::from_secs) {
         let (mut member, exchange, request) = asking(1);
         let other = pool().to_builder().lease(lease).build().unwrap();
-        member.on(Event::Changed(&other), at(1_005));
+        member.on(ProtocolEvent::Changed(&other), at(1_005));
         let actions = answer(&mut member, exchange, &granted(&[3]), 1_010);
         assert_eq!(request.lease, LEASE);
         assert_eq!(
@@ -94,11 +94,11 @@ fn a_lease_lasts_as_long_as_its_request_said_although_the_settings_have_changed(
             "{lease:?}"
         );
         // It is renewed in time, for the new length, and never ends earlier than before.
-        let (exchange, request) = member.on(Event::Wake, at(6_000)).send.unwrap();
+        let (exchange, request) = member.on(ProtocolEvent::Wake, at(6_000)).send.unwrap();
         assert_eq!(request.lease, lease);
-        let renewed = Answer {
+        let renewed = ExchangeAnswer {
             renewed: request.renew,
-            ..Answer::default()
+            ..ExchangeAnswer::default()
         };
         answer(&mut member, exchange, &renewed, 6_010);
         let lasts = lease.as_millis() as u64 - 200;
@@ -135,10 +135,10 @@ fn a_store_does_not_end_a_lease_earlier_than_it_was_granted_for() {
 #[test]
 fn from_its_end_on_a_lease_is_not_used() {
     let mut member = holding();
-    member.on(Event::Wake, at(15_799));
+    member.on(ProtocolEvent::Wake, at(15_799));
     assert_eq!(member.leases().count(), 2);
-    let actions = member.on(Event::Wake, at(15_800));
-    assert_eq!(actions.share, Some(Share::NONE));
+    let actions = member.on(ProtocolEvent::Wake, at(15_800));
+    assert_eq!(actions.share, Some(MemberShare::NONE));
 }
 
 /// It may arrive after the end of the lease. The store has leased it to the member all the time.
@@ -152,19 +152,19 @@ fn a_renewal_moves_the_end_on_unless_the_new_end_has_passed() {
         (16_499, true),
     ] {
         let mut member = holding();
-        let (exchange, request) = member.on(Event::Wake, at(14_500)).send.unwrap();
+        let (exchange, request) = member.on(ProtocolEvent::Wake, at(14_500)).send.unwrap();
         assert_eq!(request.renew.len(), 2);
-        let renewed = Answer {
+        let renewed = ExchangeAnswer {
             renewed: request.renew.clone(),
-            ..Answer::default()
+            ..ExchangeAnswer::default()
         };
         if ended {
             // An event of any kind shows the member that its leases have ended.
-            let actions = member.on(Event::Demand(2), at(15_800));
-            assert_eq!(actions.share, Some(Share::NONE));
+            let actions = member.on(ProtocolEvent::Demand(2), at(15_800));
+            assert_eq!(actions.share, Some(MemberShare::NONE));
         }
         let actions = answer(&mut member, exchange, &renewed, arrives);
-        let share = Share {
+        let share = MemberShare {
             partitions: 2,
             until: at(14_500 + 14_800),
         };
@@ -174,13 +174,13 @@ fn a_renewal_moves_the_end_on_unless_the_new_end_has_passed() {
         assert_eq!(leases, request.renew, "each once");
     }
     let mut member = holding();
-    let (exchange, request) = member.on(Event::Wake, at(6_000)).send.unwrap();
-    let renewed = Answer {
+    let (exchange, request) = member.on(ProtocolEvent::Wake, at(6_000)).send.unwrap();
+    let renewed = ExchangeAnswer {
         renewed: request.renew.clone(),
-        ..Answer::default()
+        ..ExchangeAnswer::default()
     };
     let actions = answer(&mut member, exchange, &renewed, 20_800);
-    assert_eq!(actions.share, Some(Share::NONE));
+    assert_eq!(actions.share, Some(MemberShare::NONE));
     let (_, released) = actions.send.unwrap();
     assert_eq!(released.release, request.renew);
 }
@@ -189,13 +189,13 @@ fn a_renewal_moves_the_end_on_unless_the_new_end_has_passed() {
 #[test]
 fn a_renewal_of_what_is_being_released_changes_nothing() {
     let mut member = holding();
-    let (exchange, request) = member.on(Event::Wake, at(6_000)).send.unwrap();
-    member.on(Event::Demand(1), at(6_001));
-    member.on(Event::Wake, at(6_500));
+    let (exchange, request) = member.on(ProtocolEvent::Wake, at(6_000)).send.unwrap();
+    member.on(ProtocolEvent::Demand(1), at(6_001));
+    member.on(ProtocolEvent::Wake, at(6_500));
     assert_eq!(member.leases().count(), 1);
-    let renewed = Answer {
+    let renewed = ExchangeAnswer {
         renewed: request.renew.clone(),
-        ..Answer::default()
+        ..ExchangeAnswer::default()
     };
     let actions = answer(&mut member, exchange, &renewed, 6_510);
     assert_eq!(actions.share.unwrap().partitions, 1);
@@ -207,40 +207,40 @@ fn a_renewal_of_what_is_being_released_changes_nothing() {
 #[test]
 fn a_member_that_leaves_releases_what_was_renewed_meanwhile() {
     let mut member = holding();
-    let (exchange, request) = member.on(Event::Wake, at(14_500)).send.unwrap();
-    member.on(Event::Leave, at(15_800));
+    let (exchange, request) = member.on(ProtocolEvent::Wake, at(14_500)).send.unwrap();
+    member.on(ProtocolEvent::Leave, at(15_800));
     assert!(member.leases().count() == 0 && !member.has_left());
-    let renewed = Answer {
+    let renewed = ExchangeAnswer {
         renewed: request.renew.clone(),
-        ..Answer::default()
+        ..ExchangeAnswer::default()
     };
     let actions = answer(&mut member, exchange, &renewed, 15_900);
     assert_eq!((actions.share, member.leases().count()), (None, 0));
     let (exchange, next) = actions.send.unwrap();
     assert_eq!(next.release.len(), 2);
-    answer(&mut member, exchange, &Answer::default(), 15_910);
+    answer(&mut member, exchange, &ExchangeAnswer::default(), 15_910);
     assert!(member.has_left());
 }
 
 #[test]
 fn what_the_store_does_not_renew_is_lost() {
     let mut member = holding();
-    let (exchange, request) = member.on(Event::Wake, at(6_000)).send.unwrap();
-    let renewed = Answer {
+    let (exchange, request) = member.on(ProtocolEvent::Wake, at(6_000)).send.unwrap();
+    let renewed = ExchangeAnswer {
         renewed: request.renew[..1].to_vec(),
-        ..Answer::default()
+        ..ExchangeAnswer::default()
     };
     let actions = answer(&mut member, exchange, &renewed, 6_010);
     assert_eq!(actions.share.unwrap().partitions, 1);
-    assert!(actions.reports.contains(&Report::Lost(7)));
+    assert!(actions.reports.contains(&MemberReport::Lost(7)));
 }
 
 #[test]
 fn a_late_or_doubled_answer_changes_nothing() {
     let (mut member, exchange, _) = asking(2);
     // It has given that exchange up, and asked again.
-    let actions = member.on(Event::Wake, at(3_000));
-    assert!(actions.reports.contains(&Report::Unreachable));
+    let actions = member.on(ProtocolEvent::Wake, at(3_000));
+    assert!(actions.reports.contains(&MemberReport::Unreachable));
     assert_eq!(
         answer(&mut member, exchange, &granted(&[3, 7]), 3_100).share,
         None
@@ -254,14 +254,14 @@ fn a_late_or_doubled_answer_changes_nothing() {
 #[test]
 fn the_share_falls_before_a_release_is_sent() {
     let mut member = holding();
-    let actions = member.on(Event::Demand(1), at(2_000));
+    let actions = member.on(ProtocolEvent::Demand(1), at(2_000));
     assert_eq!((actions.share, actions.wake_at), (None, at(2_300)));
     // A demand that is back in time releases nothing.
-    member.on(Event::Demand(2), at(2_299));
-    assert_eq!(member.on(Event::Wake, at(2_300)).share, None);
+    member.on(ProtocolEvent::Demand(2), at(2_299));
+    assert_eq!(member.on(ProtocolEvent::Wake, at(2_300)).share, None);
 
-    member.on(Event::Demand(1), at(3_000));
-    let actions = member.on(Event::Wake, at(3_300));
+    member.on(ProtocolEvent::Demand(1), at(3_000));
+    let actions = member.on(ProtocolEvent::Wake, at(3_300));
     assert_eq!(actions.share.unwrap().partitions, 1);
     let (_, request) = actions.send.unwrap();
     assert_eq!((request.renew.len(), request.release.len()), (1, 1));
@@ -270,11 +270,13 @@ fn the_share_falls_before_a_release_is_sent() {
 #[test]
 fn a_release_is_repeated_until_the_store_confirms_it() {
     let mut member = holding();
-    member.on(Event::Demand(1), at(3_000));
-    let (exchange, request) = member.on(Event::Wake, at(3_300)).send.unwrap();
-    let wake_at = member.on(Event::Failed { exchange }, at(3_400)).wake_at;
+    member.on(ProtocolEvent::Demand(1), at(3_000));
+    let (exchange, request) = member.on(ProtocolEvent::Wake, at(3_300)).send.unwrap();
+    let wake_at = member
+        .on(ProtocolEvent::Failed { exchange }, at(3_400))
+        .wake_at;
     // In the meantime it does not ask for that partition.
-    let (_, again) = member.on(Event::Demand(20), wake_at).send.unwrap();
+    let (_, again) = member.on(ProtocolEvent::Demand(20), wake_at).send.unwrap();
     assert_eq!(again.release, request.release);
     let released = request.release[0].partition;
     assert!(!again.candidates.contains(&released) && again.candidates.len() == 18);
@@ -283,12 +285,12 @@ fn a_release_is_repeated_until_the_store_confirms_it() {
 #[test]
 fn a_member_that_leaves_releases_everything() {
     let mut member = holding();
-    let actions = member.on(Event::Leave, at(2_000));
-    assert_eq!(actions.share, Some(Share::NONE));
+    let actions = member.on(ProtocolEvent::Leave, at(2_000));
+    assert_eq!(actions.share, Some(MemberShare::NONE));
     let (exchange, request) = actions.send.unwrap();
     assert_eq!((request.release.len(), request.demand), (2, 0));
     assert!(!member.has_left());
-    let actions = answer(&mut member, exchange, &Answer::default(), 2_010);
+    let actions = answer(&mut member, exchange, &ExchangeAnswer::default(), 2_010);
     assert!(member.has_left() && actions.send.is_none());
 }
 
@@ -298,9 +300,9 @@ fn without_the_store_a_member_backs_off_and_reports_when_it_is_alone() {
     let mut now = at(6_000);
     let (mut exchanges, mut alone) = (0, None);
     while alone.is_none() {
-        let actions = member.on(Event::Wake, now);
+        let actions = member.on(ProtocolEvent::Wake, now);
         exchanges += u32::from(actions.send.is_some());
-        let is_alone = actions.reports.contains(&Report::Alone);
+        let is_alone = actions.reports.contains(&MemberReport::Alone);
         alone = is_alone.then_some(now);
         now = actions.wake_at;
     }
@@ -341,7 +343,7 @@ fn a_late_release_or_renewal_does_not_touch_a_later_lease() {
     let first = table.exchange(&ask(1, vec![3]), at(0)).granted;
     let later = table.exchange(&ask(2, vec![3]), at(15_000)).granted;
     assert!(later[0].fence > first[0].fence);
-    let release = |held: &[Held], member| Exchange {
+    let release = |held: &[PartitionLease], member| Exchange {
         release: held.to_vec(),
         ..ask(member, vec![])
     };
@@ -363,7 +365,7 @@ fn a_store_that_has_forgotten_believes_the_larger_fence_and_grants_nothing() {
     let first = table.exchange(&ask(1, vec![3]), at(0)).granted;
     let later = table.exchange(&ask(2, vec![3]), at(15_000)).granted;
     table.forget(at(15_100));
-    let renew = |held: &[Held], member| Exchange {
+    let renew = |held: &[PartitionLease], member| Exchange {
         renew: held.to_vec(),
         ..ask(member, vec![9])
     };
@@ -403,13 +405,13 @@ fn a_store_that_has_forgotten_believes_the_larger_fence_and_grants_nothing() {
 fn a_member_tells_each_store_which_one_has_answered_last() {
     let (mut member, exchange, first) = asking(2);
     assert_eq!(first.heard, None);
-    let from = |server, fence| Answer {
+    let from = |server, fence| ExchangeAnswer {
         server,
         fence,
-        ..Answer::default()
+        ..ExchangeAnswer::default()
     };
     answer(&mut member, exchange, &from(7, 40), 1_010);
-    let (exchange, second) = member.on(Event::Wake, at(2_010)).send.unwrap();
+    let (exchange, second) = member.on(ProtocolEvent::Wake, at(2_010)).send.unwrap();
     // Since the first one was sent, less 200 ms of 15 s.
     let ago = Duration::from_micros(1_010_000 - 13_466);
     let heard = second.heard.unwrap();
@@ -421,7 +423,7 @@ fn a_member_tells_each_store_which_one_has_answered_last() {
     // Of all servers the largest fence; an answer that was given up says nothing.
     answer(&mut member, exchange, &from(8, 30), 2_020);
     answer(&mut member, exchange, &from(9, 50), 2_030);
-    let (_, third) = member.on(Event::Wake, at(4_000)).send.unwrap();
+    let (_, third) = member.on(ProtocolEvent::Wake, at(4_000)).send.unwrap();
     let heard = third.heard.unwrap();
     assert_eq!((heard.server, heard.fence), (8, 40));
 }
@@ -444,7 +446,7 @@ fn a_store_that_was_not_in_charge_grants_nothing_until_all_leases_of_the_other_o
     assert_eq!(answer.hold_off, Some(LEASE));
     assert!(answer.granted.is_empty());
     assert!(answer.fence >= 1_000_000_000);
-    let held = Held {
+    let held = PartitionLease {
         partition: 3,
         fence: 999_999_999,
     };

@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use portcullis_core::{Limiter, Rate, Timestamp};
 use portcullis_fleet::{
-    Event, Fallback, LeaseTable, MemberId, Pool, Protocol, Share, ShareLimiter,
+    Fallback, LeaseTable, MemberId, MemberShare, Pool, Protocol, ProtocolEvent, ShareLimiter,
 };
 
 /// Pseudo-random numbers: `SplitMix64`.
@@ -52,11 +52,18 @@ fn try_limiter(pool: &Pool) -> bool {
         return false;
     };
     for partitions in [1, pool.partitions(), 0, pool.partitions()] {
-        let share = Share {
+        let share = MemberShare {
             partitions,
             until: Timestamp::from_nanos(u64::MAX),
         };
-        limiter.follow_at(at(2), if partitions == 0 { Share::NONE } else { share });
+        limiter.follow_at(
+            at(2),
+            if partitions == 0 {
+                MemberShare::NONE
+            } else {
+                share
+            },
+        );
         let available = limiter.available_at(at(3));
         assert!(available <= limiter.capacity(), "{pool:?}");
         if let Ok(n @ 1..) = u32::try_from(available) {
@@ -77,10 +84,10 @@ fn try_member(pool: &Pool, seed: u64) {
     let mut member = Protocol::new(pool, MemberId(1), seed, now);
     let mut store = LeaseTable::new();
     let events = [
-        Event::Demand(u32::MAX),
-        Event::Demand(1),
-        Event::Changed(pool),
-        Event::Leave,
+        ProtocolEvent::Demand(u32::MAX),
+        ProtocolEvent::Demand(1),
+        ProtocolEvent::Changed(pool),
+        ProtocolEvent::Leave,
     ];
     for event in events {
         let mut actions = member.on(event, now);
@@ -88,10 +95,10 @@ fn try_member(pool: &Pool, seed: u64) {
             if let Some((exchange, request)) = actions.send {
                 let answer = store.exchange(&request, now);
                 let answer = &answer;
-                actions = member.on(Event::Answered { exchange, answer }, now);
+                actions = member.on(ProtocolEvent::Answered { exchange, answer }, now);
             } else {
                 now = now.max(actions.wake_at.min(now.saturating_add(SECOND)));
-                actions = member.on(Event::Wake, now);
+                actions = member.on(ProtocolEvent::Wake, now);
             }
         }
         store.forget(now);

@@ -8,7 +8,7 @@ use portcullis_async::{NoTimer, Queue, Rejected, ThreadTimer};
 use portcullis_core::{
     Clock, Denied, Limiter, ManualClock, MonotonicClock, Rate, Retry, Timestamp,
 };
-use portcullis_fleet::{Fallback, Pool, Share, ShareLimiter};
+use portcullis_fleet::{Fallback, MemberShare, Pool, ShareLimiter};
 use std::sync::Arc;
 
 fn pool() -> Pool {
@@ -21,8 +21,8 @@ const fn at(millis: u64) -> Timestamp {
     Timestamp::from_millis(millis)
 }
 
-fn share(partitions: u32, until: u64) -> Share {
-    Share {
+fn share(partitions: u32, until: u64) -> MemberShare {
+    MemberShare {
         partitions,
         until: at(until),
     }
@@ -56,7 +56,7 @@ fn a_lease_brings_no_permits_when_it_begins() {
     limiter.follow_at(at(100_000), share(20, 110_000));
     assert_eq!(taken(&limiter, 100_000), 0);
     assert_eq!(taken(&limiter, 100_010), 5);
-    limiter.follow_at(at(105_000), Share::NONE);
+    limiter.follow_at(at(105_000), MemberShare::NONE);
     limiter.follow_at(at(106_000), share(20, 110_000));
     assert_eq!(
         taken(&limiter, 106_000),
@@ -118,7 +118,7 @@ fn what_a_share_gains_after_its_end_is_not_admitted_later() {
     let reserved = pool().to_builder().reserved(20).build().unwrap();
     let limiter = ShareLimiter::new(&reserved, at(0)).unwrap();
     limiter.follow_at(at(0), share(4, 1_000));
-    limiter.follow_at(at(61_000), Share::NONE);
+    limiter.follow_at(at(61_000), MemberShare::NONE);
     assert_eq!(taken(&limiter, 61_000), 0);
 }
 
@@ -139,7 +139,7 @@ fn a_stale_timestamp_takes_no_more_than_the_present_share() {
     limiter.follow_at(at(5_000), share(1, 10_000));
     let stale = taken(&limiter, 4_999);
     assert!((1..=5).contains(&stale), "{stale}");
-    limiter.follow_at(at(6_000), Share::NONE);
+    limiter.follow_at(at(6_000), MemberShare::NONE);
     assert_eq!(taken(&limiter, 5_999), 0);
     // The bucket is empty as well, for a decision that has already seen the end.
     limiter.follow_at(at(6_000), share(1, 10_000));
@@ -152,7 +152,7 @@ fn a_timestamp_from_before_a_long_stop_takes_nothing_that_was_not_there() {
     let limiter = limiter(&pool());
     limiter.follow_at(at(0), share(4, 900_000));
     assert_eq!(taken(&limiter, 1_000), 20);
-    limiter.follow_at(at(301_000), Share::NONE);
+    limiter.follow_at(at(301_000), MemberShare::NONE);
     limiter.follow_at(at(301_000), share(4, 900_000));
     assert_eq!(taken(&limiter, 2_000), 0);
     assert_eq!(taken(&limiter, 301_000), 0);
@@ -252,7 +252,7 @@ fn a_wait_notices_a_larger_share_by_itself() {
     let until = clock.now().saturating_add(Duration::from_mins(1));
     limiter.follow_at(
         clock.now(),
-        Share {
+        MemberShare {
             partitions: 20,
             until,
         },
@@ -291,9 +291,9 @@ fn all_numbers_of_partitions_have_their_exact_rate() {
         let limiter = ShareLimiter::new(&pool, at(0)).unwrap();
         let mut now = at(0);
         for partitions in 1..=7 {
-            limiter.follow_at(now, Share::NONE);
+            limiter.follow_at(now, MemberShare::NONE);
             let until = Timestamp::from_nanos(u64::MAX / 2);
-            limiter.follow_at(now, Share { partitions, until });
+            limiter.follow_at(now, MemberShare { partitions, until });
             let mut admitted = 0;
             for _ in 0..steps {
                 now = now.saturating_add(step);
@@ -366,7 +366,7 @@ fn threads_are_never_admitted_more_than_the_share_has() {
             let partitions = draw(21) as u32;
             let from = clock.now();
             let until = from.saturating_add(Duration::from_millis(2 + draw(10)));
-            limiter.follow_at(from, Share { partitions, until });
+            limiter.follow_at(from, MemberShare { partitions, until });
             let mut spell = Spell {
                 from: from.as_nanos(),
                 to: until.as_nanos(),
@@ -406,7 +406,7 @@ fn any_number_of_changes_at_one_instant_end() {
         for round in 0..1_000 {
             limiter.follow_at(at(5_000), share(1 + round % 20, 60_000));
             if round % 3 == 0 {
-                limiter.follow_at(at(5_000), Share::NONE);
+                limiter.follow_at(at(5_000), MemberShare::NONE);
             }
             if round % 7 == 0 {
                 limiter.fall_back_at(at(5_000), Fallback::Safe(3));

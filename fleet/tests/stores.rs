@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use portcullis_core::Timestamp;
 use portcullis_fleet::{
-    Answer, Exchange, Heard, Held, LeaseStore, LeaseTable, MemberId, StoreError,
+    Exchange, ExchangeAnswer, Heard, LeaseError, LeaseStore, LeaseTable, MemberId, PartitionLease,
 };
 use servers::{Kind, Server};
 use tokio::runtime::{Builder, Runtime};
@@ -91,7 +91,7 @@ type Leases = HashMap<u32, (u64, u64)>;
 fn both(asked: &Exchange, leases: &Leases, renew: &[u32], release: &[u32]) -> [Exchange; 2] {
     let with = |fence: fn(&(u64, u64)) -> u64| {
         let held = |partitions: &[u32]| {
-            let held = partitions.iter().map(|&partition| Held {
+            let held = partitions.iter().map(|&partition| PartitionLease {
                 partition,
                 fence: fence(&leases[&partition]),
             });
@@ -106,7 +106,7 @@ fn both(asked: &Exchange, leases: &Leases, renew: &[u32], release: &[u32]) -> [E
     [with(|pair| pair.0), with(|pair| pair.1)]
 }
 
-fn sorted(held: &[Held]) -> Vec<u32> {
+fn sorted(held: &[PartitionLease]) -> Vec<u32> {
     let mut partitions: Vec<_> = held.iter().map(|held| held.partition).collect();
     partitions.sort_unstable();
     partitions
@@ -169,7 +169,7 @@ fn stores_decide_as_the_table_does() {
 }
 
 /// The request that renews what a request was granted.
-fn renewing(request: &Exchange, granted: &[Held]) -> Exchange {
+fn renewing(request: &Exchange, granted: &[PartitionLease]) -> Exchange {
     Exchange {
         renew: granted.to_vec(),
         candidates: Vec::new(),
@@ -333,7 +333,7 @@ fn a_stale_fence_renews_and_releases_nothing() {
             .await
             .unwrap()
             .granted[0];
-        let stale = Held {
+        let stale = PartitionLease {
             fence: held.fence - 1,
             ..held
         };
@@ -399,12 +399,12 @@ fn a_large_exchange_takes_several_transactions() {
 }
 
 /// Asks until the server answers.
-async fn persistent(store: &dyn LeaseStore, pool: &str, request: &Exchange) -> Answer {
+async fn persistent(store: &dyn LeaseStore, pool: &str, request: &Exchange) -> ExchangeAnswer {
     let begun = Instant::now();
     loop {
         match store.exchange(pool, request).await {
             Ok(answer) => return answer,
-            Err(StoreError::Unreachable(_) | StoreError::Refused(_)) => {
+            Err(LeaseError::Unreachable(_) | LeaseError::Refused(_)) => {
                 assert!(begun.elapsed() < 60 * SECOND);
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
@@ -560,7 +560,7 @@ fn a_server_that_may_remember_too_much_grants_nothing_again() {
         let answer = store.exchange("old", &ask(1, LONG, &[], 0)).await.unwrap();
         assert!(answer.hold_off.is_some());
         assert_eq!(answer.granted, []);
-        let newer = Held {
+        let newer = PartitionLease {
             fence: held[0].fence + 1,
             ..held[0]
         };
@@ -581,7 +581,7 @@ fn while_a_server_holds_off_the_larger_fence_counts() {
     runtime().block_on(async {
         let store = server.store();
         let renew = |member, fence| Exchange {
-            renew: vec![Held {
+            renew: vec![PartitionLease {
                 partition: 3,
                 fence,
             }],
@@ -649,7 +649,7 @@ fn a_server_that_was_not_in_charge_grants_nothing_that_the_other_one_has_leased(
     runtime().block_on(async {
         let (first, second) = (aged(&one, "moved").await, aged(&other, "moved").await);
         // What the member says of an answer that it has just had.
-        let after = |answer: &Answer, request: Exchange| Exchange {
+        let after = |answer: &ExchangeAnswer, request: Exchange| Exchange {
             heard: Some(Heard {
                 server: answer.server,
                 ago: Duration::from_micros(1),
@@ -826,7 +826,7 @@ fn a_release_that_was_given_up_does_not_end_a_lease_that_was_granted_again() {
         late.holds.store(true, SeqCst);
         let answer = store.exchange("late", &release).await;
         assert!(
-            matches!(answer, Err(StoreError::Unreachable(_))),
+            matches!(answer, Err(LeaseError::Unreachable(_))),
             "{answer:?}"
         );
         // The member asks again, by another way, and is granted what it has.
@@ -863,7 +863,7 @@ fn a_lease_that_a_former_leader_began_does_not_count() {
     runtime().block_on(async {
         let store = Kind::Etcd.store(&[proxy.port], 5 * SECOND);
         let answer = store.exchange("term", &ask(1, LONG, &[3], 1)).await;
-        assert!(matches!(answer, Err(StoreError::Refused(_))), "{answer:?}");
+        assert!(matches!(answer, Err(LeaseError::Refused(_))), "{answer:?}");
     });
 }
 
@@ -905,9 +905,9 @@ fn damaged_answers_are_errors() {
                 let begun = Instant::now();
                 match store.exchange("damaged", &request).await {
                     Ok(_) => {}
-                    Err(StoreError::Unreachable(_)) => errors[0] += 1,
-                    Err(StoreError::Refused(_)) => errors[1] += 1,
-                    Err(StoreError::Damaged(_)) => errors[2] += 1,
+                    Err(LeaseError::Unreachable(_)) => errors[0] += 1,
+                    Err(LeaseError::Refused(_)) => errors[1] += 1,
+                    Err(LeaseError::Damaged(_)) => errors[2] += 1,
                     Err(error) => panic!("{error}"),
                 }
                 assert!(begun.elapsed() < 30 * SECOND, "{:?}", begun.elapsed());
@@ -933,7 +933,7 @@ fn a_server_that_does_not_answer_is_unreachable_in_time() {
                 let begun = Instant::now();
                 let answer = store.exchange("silent", &ask(1, SECOND, &[], 0)).await;
                 assert!(
-                    matches!(answer, Err(StoreError::Unreachable(_))),
+                    matches!(answer, Err(LeaseError::Unreachable(_))),
                     "{answer:?}"
                 );
                 assert!(begun.elapsed() < 20 * SECOND);

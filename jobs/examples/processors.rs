@@ -38,8 +38,8 @@ use futures_util::Stream;
 use futures_util::stream;
 use portcullis_async::{Queue, ThreadTimer};
 use portcullis_core::Rate;
-use portcullis_fleet::{Member, Pool, RedisSettings, RedisStore};
-use portcullis_jobs::{Event, Jobs, Operation, Outcome, Progress, Settled};
+use portcullis_fleet::{Member, Pool, RedisLeases, RedisSettings};
+use portcullis_jobs::{Event, Jobs, Operation, Progress, SettledBatch, WriteOutcome};
 use redis::aio::MultiplexedConnection;
 use redis::streams::{StreamAutoClaimReply, StreamId, StreamReadReply};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _};
@@ -298,7 +298,7 @@ impl Processor {
         }
 
         // The leases, and the limiter that follows them.
-        let store = RedisStore::new(&RedisSettings::new(&self.url))?;
+        let store = RedisLeases::new(&RedisSettings::new(&self.url))?;
         let (member, driver) = Member::builder(pool(self.lease)?, store).build()?;
         let driver = tokio::spawn(driver.run());
         let queue = Queue::new(member.limiter(), ThreadTimer::new(), 1_000).shared();
@@ -326,10 +326,10 @@ impl Processor {
         let run = jobs.run_acknowledged(
             reader.deliveries(),
             async |batch: Vec<Operation<Delivery>>| match self.write(&batch).await {
-                Ok(()) => Outcome::Done,
-                Err(_) => Outcome::Retry,
+                Ok(()) => WriteOutcome::Done,
+                Err(_) => WriteOutcome::Retry,
             },
-            async |settled: Settled<Delivery>| {
+            async |settled: SettledBatch<Delivery>| {
                 let ids: Vec<_> = settled.written.iter().map(|one| one.id.as_str()).collect();
                 let mut connection = connection.clone();
                 let mut pipe = redis::pipe();

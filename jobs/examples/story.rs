@@ -39,7 +39,7 @@ use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use portcullis_async::{Queue, ThreadTimer};
 use portcullis_core::{Clock as _, FixedWindow, MonotonicClock, Rate, Timestamp};
-use portcullis_jobs::{Handle, Jobs, Outcome, Pace, SlowDown, Written};
+use portcullis_jobs::{Handle, Jobs, Pace, SlowDown, WriteOutcome, Written};
 use tokio::net::{TcpListener, TcpStream};
 
 const RECORDS: u32 = 10_000;
@@ -292,7 +292,7 @@ pub(crate) async fn paced(
             let records: Vec<u32> = batch.iter().map(|record| **record).collect();
             let client = clients.lock().expect("no panic").pop();
             let Some(mut client) = client else {
-                return Written::from(Outcome::Retry);
+                return Written::from(WriteOutcome::Retry);
             };
             let reply = client.send(&records).await;
             let Ok(Reply {
@@ -300,13 +300,13 @@ pub(crate) async fn paced(
                 retry_after,
             }) = reply
             else {
-                return Written::from(Outcome::Refused);
+                return Written::from(WriteOutcome::Refused);
             };
             clients.lock().expect("no panic").push(client);
-            let rejected = Outcome::Overloaded { retry_after };
+            let rejected = WriteOutcome::Overloaded { retry_after };
             let outcome = |place| {
                 if place < written {
-                    Outcome::Done
+                    WriteOutcome::Done
                 } else {
                     rejected
                 }

@@ -12,11 +12,12 @@ use std::sync::Arc;
 use futures_core::Stream;
 use portcullis_async::{PerItem, Timer, Weight};
 
-use crate::operation::{Operation, Settled, Written};
+use crate::operation::{Operation, SettledBatch, Written};
 use crate::overload::{Overload, SlowDown};
 use crate::permits::Permits;
 use crate::progress::{Event, Handle, Report, Shared};
 use crate::run::{Options, Run};
+use crate::work::Functions;
 
 /// A runner of paced jobs: its settings. [`run`](Self::run) runs it.
 ///
@@ -38,7 +39,7 @@ use crate::run::{Options, Run};
 /// use futures_util::stream;
 /// use portcullis_async::{Queue, ThreadTimer};
 /// use portcullis_core::{Rate, TokenBucket};
-/// use portcullis_jobs::{Jobs, Outcome};
+/// use portcullis_jobs::{Jobs, WriteOutcome};
 ///
 /// let queue = Queue::new(TokenBucket::new(Rate::per_second(500), 10), ThreadTimer::new(), 10);
 /// let jobs = Jobs::new(&queue, ThreadTimer::new()).attempts(3);
@@ -46,7 +47,7 @@ use crate::run::{Options, Run};
 ///     stream::iter([7, 8, 9]),
 ///     |batch| async move {
 ///         // The service fails at first.
-///         if batch[0].attempt() == 1 { Outcome::Retry } else { Outcome::Done }
+///         if batch[0].attempt() == 1 { WriteOutcome::Retry } else { WriteOutcome::Done }
 ///     },
 ///     async |settled| {
 ///         for delivery in &settled.written {
@@ -176,8 +177,8 @@ impl<'q, P: Permits, C: Timer, W> Jobs<'q, P, C, W> {
     }
 
     /// Sets the delay before the second attempt of an operation that
-    /// [failed](crate::Outcome::Retry), and the longest delay. Each further attempt doubles it.
-    /// Default 100 ms and 10 s.
+    /// [failed](crate::WriteOutcome::Retry), and the longest delay. Each further attempt doubles
+    /// it. Default 100 ms and 10 s.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -253,7 +254,7 @@ impl<'q, P: Permits, C: Timer, W> Jobs<'q, P, C, W> {
     }
 
     /// Sets the longest time of a write, and that of an acknowledgement. Default 1 minute. A write
-    /// that takes longer is dropped, and its operations have [failed](crate::Outcome::Retry).
+    /// that takes longer is dropped, and its operations have [failed](crate::WriteOutcome::Retry).
     ///
     /// ```
     /// # use core::time::Duration;
@@ -335,8 +336,8 @@ impl<'q, P: Permits, C: Timer, W> Jobs<'q, P, C, W> {
     /// Runs until the source has ended and all its operations are over. Nothing is acknowledged:
     /// for sources that are no durable queue.
     ///
-    /// `write` gets a batch and returns what became of it: an [`Outcome`](crate::Outcome) or a
-    /// [`Written`]. Dropping the future cancels all writes.
+    /// `write` gets a batch and returns what became of it: an [`WriteOutcome`](crate::WriteOutcome)
+    /// or a [`Written`]. Dropping the future cancels all writes.
     ///
     /// # Panics
     ///
@@ -346,11 +347,11 @@ impl<'q, P: Permits, C: Timer, W> Jobs<'q, P, C, W> {
     /// # use futures_util::stream;
     /// # use portcullis_async::{Queue, ThreadTimer};
     /// # use portcullis_core::{Rate, TokenBucket};
-    /// # use portcullis_jobs::{Ended, Jobs, Outcome};
+    /// # use portcullis_jobs::{Jobs, RunEnd, WriteOutcome};
     /// let queue = Queue::new(TokenBucket::new(Rate::per_second(500), 5), ThreadTimer::new(), 5);
     /// let jobs = Jobs::new(&queue, ThreadTimer::new());
-    /// let run = jobs.run(stream::iter(0..10), |_batch| async { Outcome::Done });
-    /// assert_eq!(futures_executor::block_on(run).ended, Ended::Finished);
+    /// let run = jobs.run(stream::iter(0..10), |_batch| async { WriteOutcome::Done });
+    /// assert_eq!(futures_executor::block_on(run).ended, RunEnd::Finished);
     /// ```
     pub fn run<S, O, F>(self, source: S, write: O) -> impl Future<Output = Report>
     where
@@ -381,13 +382,13 @@ impl<'q, P: Permits, C: Timer, W> Jobs<'q, P, C, W> {
     /// # use futures_util::stream;
     /// # use portcullis_async::{Queue, ThreadTimer};
     /// # use portcullis_core::{Rate, TokenBucket};
-    /// # use portcullis_jobs::{Jobs, Outcome};
+    /// # use portcullis_jobs::{Jobs, WriteOutcome};
     /// # use std::sync::Mutex;
     /// let queue = Queue::new(TokenBucket::new(Rate::per_second(500), 5), ThreadTimer::new(), 5);
     /// let removed = Mutex::new(0);
     /// let run = Jobs::new(&queue, ThreadTimer::new()).run_acknowledged(
     ///     stream::iter(0..10),
-    ///     |_batch| async { Outcome::Done },
+    ///     |_batch| async { WriteOutcome::Done },
     ///     async |settled| {
     ///         *removed.lock().unwrap() += settled.written.len();
     ///         Ok::<(), std::io::Error>(())
@@ -407,20 +408,24 @@ impl<'q, P: Permits, C: Timer, W> Jobs<'q, P, C, W> {
         W: Weight<S::Item>,
         O: FnMut(Vec<Operation<S::Item>>) -> F,
         F: Future<Output: Into<Written>>,
-        D: FnMut(Settled<S::Item>) -> A,
+        D: FnMut(SettledBatch<S::Item>) -> A,
         A: Future<Output = Result<(), E>>,
     {
         let mut source = pin!(source);
         let mut wait = pin!(None);
+        let work = Functions {
+            weight: self.weight,
+            write,
+            acknowledge,
+        };
+        let overload = Overload::new(self.slow_down);
         let mut run = Run::new(
             self.permits,
             self.timer,
-            self.weight,
+            work,
             self.options,
-            Overload::new(self.slow_down),
+            overload,
             self.shared,
-            write,
-            acknowledge,
         );
         poll_fn(|context| run.poll(context, source.as_mut(), wait.as_mut())).await
     }

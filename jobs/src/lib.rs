@@ -34,7 +34,7 @@
 //! use futures_util::stream;
 //! use portcullis_async::{Queue, ThreadTimer};
 //! use portcullis_core::Rate;
-//! use portcullis_jobs::{Jobs, Outcome, Pace};
+//! use portcullis_jobs::{Jobs, Pace, WriteOutcome};
 //!
 //! // 20,000 units per second, in intervals of 20 ms.
 //! let pace = Pace::new(Rate::per_second(20_000), Duration::from_millis(20));
@@ -48,7 +48,7 @@
 //! let run = jobs.run(stream::iter(0..100), |batch| async move {
 //!     // Send the batch to the service here.
 //!     assert!(batch.len() <= 25);
-//!     Outcome::Done
+//!     WriteOutcome::Done
 //! });
 //! let report = futures_executor::block_on(run);
 //! assert_eq!((report.progress.written, report.progress.permits), (100, 1_000));
@@ -61,9 +61,9 @@
 //! |---|---|
 //! | run jobs: their cost, batches, attempts and intervals | [`Jobs`] |
 //! | choose a pace, and make its bucket | [`Pace`] |
-//! | say what may be written, and know what was | [`Operation`], [`Outcome`], [`Written`], [`Settled`] |
+//! | say what may be written, and know what was | [`Operation`], [`WriteOutcome`], [`Written`], [`SettledBatch`] |
 //! | slow down while the service is overloaded | [`SlowDown`] |
-//! | observe and steer a run | [`Handle`], [`Progress`], [`Event`], [`Report`], [`Ended`] |
+//! | observe and steer a run | [`Handle`], [`Progress`], [`Event`], [`Report`], [`RunEnd`] |
 //! | name the queues that jobs take permits from | [`Permits`] |
 
 mod jobs;
@@ -73,10 +73,11 @@ mod pace;
 mod permits;
 mod progress;
 mod run;
+mod work;
 
 pub use jobs::Jobs;
-pub use operation::{Operation, Outcome, Settled, Written};
+pub use operation::{Operation, SettledBatch, WriteOutcome, Written};
 pub use overload::SlowDown;
 pub use pace::Pace;
 pub use permits::Permits;
-pub use progress::{Ended, Event, Handle, Progress, Report};
+pub use progress::{Event, Handle, Progress, Report, RunEnd};

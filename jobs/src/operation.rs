@@ -1,3 +1,11 @@
+//! Operations and what becomes of them: what the functions of a user get, and what they return.
+//!
+//! ```text
+//! Operation ---> write ---> WriteOutcome of each, or Written for the batch
+//!     ^                         |
+//!     +-------- again ----------+---> SettledBatch ---> acknowledgement
+//! ```
+
 use core::fmt;
 use core::ops::Deref;
 use core::time::Duration;
@@ -14,6 +22,7 @@ use std::sync::Arc;
 /// assert_eq!((operation.len(), operation.cost(), operation.attempt()), (8, 10, 0));
 /// ```
 pub struct Operation<T> {
+    /// Shared with the runner, which keeps the operation while a write has a clone of it.
     pub(crate) item: Arc<T>,
     pub(crate) cost: u32,
     pub(crate) attempt: u32,
@@ -97,16 +106,16 @@ impl<T: fmt::Debug> fmt::Debug for Operation<T> {
 ///
 /// ```
 /// use core::time::Duration;
-/// use portcullis_jobs::Outcome;
+/// use portcullis_jobs::WriteOutcome;
 ///
 /// let second = Duration::from_secs(1);
-/// assert_eq!(Outcome::of_status(201, None), Outcome::Done);
-/// let overloaded = Outcome::of_status(429, Some(second));
-/// assert_eq!(overloaded, Outcome::Overloaded { retry_after: Some(second) });
+/// assert_eq!(WriteOutcome::of_status(201, None), WriteOutcome::Done);
+/// let overloaded = WriteOutcome::of_status(429, Some(second));
+/// assert_eq!(overloaded, WriteOutcome::Overloaded { retry_after: Some(second) });
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Outcome {
+pub enum WriteOutcome {
     /// It is written, durably: it can be acknowledged to its queue.
     Done,
     /// It failed in a way that may pass. The runner tries it again, after a delay, up to the limit
@@ -122,7 +131,7 @@ pub enum Outcome {
     Refused,
 }
 
-impl Outcome {
+impl WriteOutcome {
     /// Returns the outcome that an HTTP status means. `retry_after` is the time in the field
     /// `Retry-After`, if the reply has one.
     ///
@@ -134,9 +143,9 @@ impl Outcome {
     /// | all others | `Refused` |
     ///
     /// ```
-    /// # use portcullis_jobs::Outcome;
-    /// assert_eq!(Outcome::of_status(503, None), Outcome::Retry);
-    /// assert_eq!(Outcome::of_status(404, None), Outcome::Refused);
+    /// # use portcullis_jobs::WriteOutcome;
+    /// assert_eq!(WriteOutcome::of_status(503, None), WriteOutcome::Retry);
+    /// assert_eq!(WriteOutcome::of_status(404, None), WriteOutcome::Refused);
     /// ```
     pub const fn of_status(status: u16, retry_after: Option<Duration>) -> Self {
         match (status, retry_after) {
@@ -150,36 +159,38 @@ impl Outcome {
 
 /// What became of a batch: the result of a write.
 ///
-/// An [`Outcome`] converts into one for the whole batch.
+/// An [`WriteOutcome`] converts into one for the whole batch.
 ///
 /// ```
-/// use portcullis_jobs::{Outcome, Written};
+/// use portcullis_jobs::{WriteOutcome, Written};
 /// // The service has written two of three operations, and has charged 25 units.
-/// let written = Written::each([Outcome::Done, Outcome::Retry, Outcome::Done]).charged(25);
+/// let each = [WriteOutcome::Done, WriteOutcome::Retry, WriteOutcome::Done];
+/// let written = Written::each(each).charged(25);
 /// # let _ = written;
-/// let all = Written::from(Outcome::Done);
+/// let all = Written::from(WriteOutcome::Done);
 /// # let _ = all;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Written {
-    pub(crate) all: Outcome,
-    pub(crate) each: Vec<Outcome>,
+    /// The outcome of operations that have none in `each`.
+    pub(crate) all: WriteOutcome,
+    pub(crate) each: Vec<WriteOutcome>,
     pub(crate) charged: u64,
 }
 
 impl Written {
     /// Creates the result of a batch whose operations had these outcomes, in the order of the
-    /// batch. Operations without an outcome are [tried again](Outcome::Retry), and outcomes without
-    /// an operation are ignored.
+    /// batch. Operations without an outcome are [tried again](WriteOutcome::Retry), and outcomes
+    /// without an operation are ignored.
     ///
     /// ```
-    /// # use portcullis_jobs::{Outcome, Written};
-    /// let written = Written::each([Outcome::Done, Outcome::Refused]);
+    /// # use portcullis_jobs::{WriteOutcome, Written};
+    /// let written = Written::each([WriteOutcome::Done, WriteOutcome::Refused]);
     /// # let _ = written;
     /// ```
-    pub fn each(outcomes: impl IntoIterator<Item = Outcome>) -> Self {
+    pub fn each(outcomes: impl IntoIterator<Item = WriteOutcome>) -> Self {
         Self {
-            all: Outcome::Retry,
+            all: WriteOutcome::Retry,
             each: outcomes.into_iter().collect(),
             charged: 0,
         }
@@ -190,8 +201,8 @@ impl Written {
     /// falls short is not returned.
     ///
     /// ```
-    /// # use portcullis_jobs::{Outcome, Written};
-    /// let dear = Written::from(Outcome::Done).charged(1_200);
+    /// # use portcullis_jobs::{WriteOutcome, Written};
+    /// let dear = Written::from(WriteOutcome::Done).charged(1_200);
     /// # let _ = dear;
     /// ```
     #[must_use]
@@ -200,13 +211,14 @@ impl Written {
         self
     }
 
-    pub(crate) fn outcome(&self, index: usize) -> Outcome {
+    /// Returns the outcome of the operation at `index` in the batch.
+    pub(crate) fn outcome(&self, index: usize) -> WriteOutcome {
         self.each.get(index).copied().unwrap_or(self.all)
     }
 }
 
-impl From<Outcome> for Written {
-    fn from(outcome: Outcome) -> Self {
+impl From<WriteOutcome> for Written {
+    fn from(outcome: WriteOutcome) -> Self {
         Self {
             all: outcome,
             each: Vec::new(),
@@ -218,8 +230,8 @@ impl From<Outcome> for Written {
 /// Operations that are over: what a runner hands to the function that acknowledges them.
 ///
 /// ```
-/// use portcullis_jobs::Settled;
-/// async fn acknowledge(settled: Settled<u32>) -> Result<(), std::io::Error> {
+/// use portcullis_jobs::SettledBatch;
+/// async fn acknowledge(settled: SettledBatch<u32>) -> Result<(), std::io::Error> {
 ///     for id in &settled.written {
 ///         println!("remove {} from the queue", **id);
 ///     }
@@ -232,10 +244,10 @@ impl From<Outcome> for Written {
 /// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct Settled<T> {
-    /// The operations that are [written](Outcome::Done).
+pub struct SettledBatch<T> {
+    /// The operations that are [written](WriteOutcome::Done).
     pub written: Vec<Operation<T>>,
-    /// The operations that are given up: [refused](Outcome::Refused), tried too often, or too
+    /// The operations that are given up: [refused](WriteOutcome::Refused), tried too often, or too
     /// costly for the limiter. They are not written. Acknowledge them only if they shall not be
     /// delivered again.
     pub given_up: Vec<Operation<T>>,

@@ -1,3 +1,8 @@
+//! A rate in small intervals, and the bucket that keeps it.
+//!
+//! The bucket holds the permits of one interval. So no more are released at once, and the fractions
+//! that an interval leaves over stay in the bucket's state, which counts them exactly.
+
 use core::time::Duration;
 
 use portcullis_core::{Rate, SettingsError, Timestamp, TokenBucket};

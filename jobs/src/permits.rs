@@ -1,3 +1,8 @@
+//! What a runner asks of the queue that its permits come from.
+//!
+//! The trait is sealed, so that what the loop asks can change. It is a trait at all because a
+//! [`Queue`] has four type parameters, of which the loop needs none.
+
 use core::future::Future;
 use core::time::Duration;
 
@@ -13,7 +18,7 @@ use portcullis_core::{Clock, Lease, Limiter, QueueLimiter};
 /// fn paces(_: &impl Permits) {}
 /// paces(&Queue::new(TokenBucket::new(Rate::per_second(5), 5), ThreadTimer::new(), 5));
 /// ```
-pub trait Permits: sealed::Source {}
+pub trait Permits: sealed::PermitSource {}
 
 impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Permits for Queue<L, C, R, H> {}
 
@@ -24,7 +29,7 @@ mod sealed {
     };
 
     /// What a runner asks of a queue.
-    pub trait Source {
+    pub trait PermitSource {
         /// Permits that are held.
         type Held<'a>
         where
@@ -46,7 +51,7 @@ mod sealed {
         fn full_in(&self) -> Option<Duration>;
     }
 
-    impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Source for Queue<L, C, R, H> {
+    impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> PermitSource for Queue<L, C, R, H> {
         type Held<'a>
             = Lease<&'a Self>
         where

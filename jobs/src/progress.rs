@@ -1,3 +1,9 @@
+//! What a run tells of itself, and how it is steered.
+//!
+//! The runner and the handles share one [`Shared`]: the runner writes the progress at the end of
+//! each poll, and the handles write wishes and wake the runner. Neither waits for the other for
+//! longer than a copy of the counts.
+
 use core::fmt;
 use core::task::Waker;
 use core::time::Duration;
@@ -142,27 +148,32 @@ pub(crate) struct Shared {
     waker: AtomicWaker,
 }
 
+/// What is behind the mutex.
 #[derive(Debug, Default)]
 pub(crate) struct State {
+    /// As of the last poll.
     pub(crate) progress: Progress,
     /// A pause that a handle has asked for.
     pub(crate) pause: Option<Wish>,
+    /// Whether a handle has ended the run.
     pub(crate) stop: bool,
 }
 
 /// A pause that a handle asks for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wish {
-    /// Its time; `None`: as the settings say.
+    /// How long the pause is; `None` for as long as the settings say.
     pub(crate) time: Option<Duration>,
 }
 
 impl Shared {
+    /// Locks the state.
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         // The state is complete at any point, so poisoning does no harm.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Sets the waker that a handle wakes.
     pub(crate) fn register(&self, waker: &Waker) {
         self.waker.register(waker);
     }
@@ -176,12 +187,12 @@ impl Shared {
 /// use futures_util::stream;
 /// use portcullis_async::{Queue, ThreadTimer};
 /// use portcullis_core::{Rate, TokenBucket};
-/// use portcullis_jobs::{Jobs, Outcome};
+/// use portcullis_jobs::{Jobs, WriteOutcome};
 ///
 /// let queue = Queue::new(TokenBucket::new(Rate::per_second(1_000), 5), ThreadTimer::new(), 5);
 /// let jobs = Jobs::new(&queue, ThreadTimer::new());
 /// let handle = jobs.handle();
-/// let run = jobs.run(stream::iter(0..10), |_batch| async { Outcome::Done });
+/// let run = jobs.run(stream::iter(0..10), |_batch| async { WriteOutcome::Done });
 /// let report = futures_executor::block_on(run);
 /// assert_eq!((report.progress.written, handle.progress().written), (10, 10));
 /// ```
@@ -249,12 +260,12 @@ impl Handle {
     /// # use futures_util::stream;
     /// # use portcullis_async::{Queue, ThreadTimer};
     /// # use portcullis_core::{Rate, TokenBucket};
-    /// # use portcullis_jobs::{Ended, Jobs, Outcome};
+    /// # use portcullis_jobs::{Jobs, RunEnd, WriteOutcome};
     /// let queue = Queue::new(TokenBucket::new(Rate::per_second(5), 5), ThreadTimer::new(), 5);
     /// let jobs = Jobs::new(&queue, ThreadTimer::new());
     /// jobs.handle().stop();
-    /// let run = jobs.run(stream::pending::<u32>(), |_batch| async { Outcome::Done });
-    /// assert_eq!(futures_executor::block_on(run).ended, Ended::Stopped);
+    /// let run = jobs.run(stream::pending::<u32>(), |_batch| async { WriteOutcome::Done });
+    /// assert_eq!(futures_executor::block_on(run).ended, RunEnd::Stopped);
     /// ```
     pub fn stop(&self) {
         self.shared.state().stop = true;
@@ -274,9 +285,9 @@ impl fmt::Debug for Handle {
 /// What a run has done. Returned by [`Jobs::run`](crate::Jobs::run).
 ///
 /// ```
-/// use portcullis_jobs::{Ended, Report};
+/// use portcullis_jobs::{Report, RunEnd};
 /// fn is_complete(report: &Report) -> bool {
-///     report.ended == Ended::Finished && report.progress.given_up == 0
+///     report.ended == RunEnd::Finished && report.progress.given_up == 0
 /// }
 /// # let _ = is_complete;
 /// ```
@@ -284,7 +295,7 @@ impl fmt::Debug for Handle {
 #[non_exhaustive]
 pub struct Report {
     /// Why the run is over.
-    pub ended: Ended,
+    pub ended: RunEnd,
     /// Its final counts. `waiting` are the operations that were taken from the source and neither
     /// written nor given up: their queue delivers them again.
     pub progress: Progress,
@@ -293,12 +304,12 @@ pub struct Report {
 /// Why a run is over.
 ///
 /// ```
-/// use portcullis_jobs::Ended;
-/// assert_ne!(Ended::Finished, Ended::Stopped);
+/// use portcullis_jobs::RunEnd;
+/// assert_ne!(RunEnd::Finished, RunEnd::Stopped);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Ended {
+pub enum RunEnd {
     /// The source has ended, and all its operations are settled.
     Finished,
     /// [`Handle::stop`] was called.

@@ -22,9 +22,8 @@
 //! - Each operation is in one place. At most `buffer` operations are in *waiting*, *paying* and
 //!   *delayed* when the source is asked for another.
 
-use core::future::Future;
 use core::pin::Pin;
-use core::task::{Context, Poll, ready};
+use core::task::{Context, Poll};
 use core::time::Duration;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -33,14 +32,14 @@ use std::sync::Arc;
 use futures_core::Stream;
 use futures_util::future::{AbortHandle, Abortable};
 use futures_util::stream::FuturesUnordered;
-use pin_project_lite::pin_project;
-use portcullis_async::{Rejected, Timer, Weight};
+use portcullis_async::{Rejected, Timer};
 use portcullis_core::Timestamp;
 
-use crate::operation::{Operation, Outcome, Settled, Written};
+use crate::operation::{Operation, SettledBatch, WriteOutcome, Written};
 use crate::overload::Overload;
 use crate::permits::Permits;
-use crate::progress::{Ended, Event, Progress, Report, Shared, Wish};
+use crate::progress::{Event, Progress, Report, RunEnd, Shared, Wish};
+use crate::work::{Done, Task, Work};
 
 /// How often the loop goes round in one poll. Then it lets other tasks run.
 const ROUNDS: usize = 256;
@@ -51,7 +50,8 @@ const LOOK: Duration = Duration::from_millis(100);
 /// The shortest time between two requests, if the queue rejects them.
 const SHORTEST: Duration = Duration::from_millis(1);
 
-/// The settings of a runner.
+/// The settings of a runner, each under the name of the method of [`Jobs`](crate::Jobs) that sets
+/// it.
 pub(crate) struct Options<'q> {
     pub(crate) batch: usize,
     pub(crate) concurrency: usize,
@@ -65,59 +65,26 @@ pub(crate) struct Options<'q> {
     pub(crate) observer: Option<Observer<'q>>,
 }
 
-/// What is called for each event.
+/// The function that is called for each event.
 pub(crate) type Observer<'q> = Box<dyn Fn(&Event) + Send + Sync + 'q>;
 
-pin_project! {
-    /// What runs in a slot.
-    #[project = TaskProjection]
-    enum Task<F, A> {
-        Write { slot: u64, #[pin] write: Abortable<F> },
-        Settle { slot: u64, #[pin] settle: Abortable<A> },
-    }
-}
-
-/// What became of a task. `None`: it took too long.
-enum Done {
-    Written(u64, Option<Written>),
-    Settled(u64, bool),
-}
-
-impl<F, A, E> Future for Task<F, A>
-where
-    F: Future<Output: Into<Written>>,
-    A: Future<Output = Result<(), E>>,
-{
-    type Output = Done;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Done> {
-        Poll::Ready(match self.project() {
-            TaskProjection::Write { slot, write } => {
-                let written = ready!(write.poll(context));
-                Done::Written(*slot, written.ok().map(Into::into))
-            }
-            TaskProjection::Settle { slot, settle } => {
-                let settled = ready!(settle.poll(context));
-                Done::Settled(*slot, matches!(settled, Ok(Ok(()))))
-            }
-        })
-    }
-}
-
-/// A batch, and the permits for it.
+/// A batch that waits for its permits. It is what the diagram calls *paying*.
 struct Payment<T, H> {
     batch: Vec<Operation<T>>,
     cost: u64,
-    /// The permits for the batch, and the part of them that is an older debt.
+    /// The permits for the batch: its cost at the present speed, and `debt`.
     permits: u64,
+    /// The older debt that the batch pays. It is owed again if the batch is put back.
     debt: u64,
-    /// The permits that are still to be taken, and those of the piece that is waited for.
+    /// The part of `permits` that is still to be taken, the present piece included.
     owed: u64,
+    /// The permits of the piece that the runner waits for.
     piece: u32,
+    /// The pieces that are paid.
     held: Vec<H>,
 }
 
-/// A batch that has a slot.
+/// A batch that has a slot: its write runs, or its acknowledgement.
 struct Flight<T, H> {
     batch: Vec<Operation<T>>,
     cost: u64,
@@ -128,21 +95,23 @@ struct Flight<T, H> {
     held: Vec<H>,
 }
 
-pub(crate) struct Run<'q, P: Permits + 'q, C, W, T, O, F, D, A> {
+/// A run: the state of the loop. `P` is the queue of permits, `C` the timer, `T` the type of an
+/// item, and `K` what to do with it.
+pub(crate) struct Run<'q, P: Permits + 'q, C, T, K: Work<T>> {
     permits: &'q P,
     timer: C,
-    weight: W,
+    work: K,
     options: Options<'q>,
     overload: Overload,
     shared: Arc<Shared>,
-    write: O,
-    settle: D,
     waiting: VecDeque<Operation<T>>,
     /// Operations that are tried again later, by that time and then by age.
     delayed: BTreeMap<(Timestamp, u64), Operation<T>>,
     paying: Option<Payment<T, P::Held<'q>>>,
+    /// The batches that have a slot, by its number.
     flights: BTreeMap<u64, Flight<T, P::Held<'q>>>,
-    tasks: FuturesUnordered<Task<F, A>>,
+    tasks: FuturesUnordered<Task<K::Write, K::Acknowledge>>,
+    /// When the task of a slot has taken too long.
     deadlines: BTreeSet<(Timestamp, u64)>,
     /// The number of the next slot, or of the next operation that is delayed.
     number: u64,
@@ -152,7 +121,8 @@ pub(crate) struct Run<'q, P: Permits + 'q, C, W, T, O, F, D, A> {
     most: u32,
     source_over: bool,
     /// Why the run ends although its source has not ended: nothing is released from then on.
-    early: Option<Ended>,
+    early: Option<RunEnd>,
+    /// Whether the last poll was in a pause, so that its end is told.
     was_paused: bool,
     /// Nothing is released before this time: until the next interval, or because the queue has
     /// rejected a request.
@@ -164,44 +134,28 @@ pub(crate) struct Run<'q, P: Permits + 'q, C, W, T, O, F, D, A> {
     /// The first release: the origin of the intervals.
     origin: Option<Timestamp>,
     progress: Progress,
+    /// The operations that were taken from the source, and their cost, for the estimate.
     taken: u64,
     taken_cost: u64,
     given_up_cost: u64,
 }
 
-impl<'q, P, C, W, T, O, F, D, A, E> Run<'q, P, C, W, T, O, F, D, A>
-where
-    P: Permits + 'q,
-    C: Timer,
-    W: Weight<T>,
-    O: FnMut(Vec<Operation<T>>) -> F,
-    F: Future<Output: Into<Written>>,
-    D: FnMut(Settled<T>) -> A,
-    A: Future<Output = Result<(), E>>,
-{
-    #[allow(
-        clippy::too_many_arguments,
-        reason = "called once, with what the caller has"
-    )]
+impl<'q, P: Permits + 'q, C: Timer, T, K: Work<T>> Run<'q, P, C, T, K> {
     pub(crate) fn new(
         permits: &'q P,
         timer: C,
-        weight: W,
+        work: K,
         options: Options<'q>,
         overload: Overload,
         shared: Arc<Shared>,
-        write: O,
-        settle: D,
     ) -> Self {
         Self {
             permits,
             timer,
-            weight,
+            work,
             options,
             overload,
             shared,
-            write,
-            settle,
             waiting: VecDeque::new(),
             delayed: BTreeMap::new(),
             paying: None,
@@ -226,6 +180,8 @@ where
     }
 
     /// Goes round until nothing moves, and then sets the timer.
+    ///
+    /// `source` and `wait` are pinned by the caller, so that the run itself can move.
     pub(crate) fn poll<S: Stream<Item = T>>(
         &mut self,
         context: &mut Context<'_>,
@@ -270,7 +226,7 @@ where
             (state.pause.take(), state.stop)
         };
         if stop {
-            self.early.get_or_insert(Ended::Stopped);
+            self.early.get_or_insert(RunEnd::Stopped);
         }
         let paused = pause.and_then(|Wish { time }| self.overload.pause(now, time));
         self.tell_pause(paused);
@@ -288,7 +244,7 @@ where
             moved = true;
             match done {
                 Done::Written(slot, written) => self.written(now, slot, written),
-                Done::Settled(slot, is_acknowledged) => {
+                Done::Acknowledged(slot, is_acknowledged) => {
                     let flight = self.vacate(slot).filter(|_| !is_acknowledged);
                     if let Some(flight) = flight {
                         let operations = flight.batch.len();
@@ -301,6 +257,7 @@ where
         moved
     }
 
+    /// Removes a batch from its slot. `None` if it is not there any more.
     fn vacate(&mut self, slot: u64) -> Option<Flight<T, P::Held<'q>>> {
         let flight = self.flights.remove(&slot)?;
         self.deadlines.remove(&(flight.deadline, slot));
@@ -319,6 +276,7 @@ where
             held,
             ..
         } = flight;
+        // Before anything of the user's runs: another request may wait for these permits.
         drop(held);
         self.progress.in_flight -= batch.len() as u64;
         self.progress.needs -= cost;
@@ -327,7 +285,9 @@ where
             let operations = batch.len();
             self.tell(&Event::TimedOut { operations });
         }
-        let written = written.unwrap_or_else(|| Outcome::Retry.into());
+        let written = written.unwrap_or_else(|| WriteOutcome::Retry.into());
+        // What a batch was charged less than its cost does not come back: the limiter cannot know
+        // that the service has not counted it.
         let beyond = written.charged.saturating_sub(cost);
         self.debt = self.debt.saturating_add(beyond);
 
@@ -338,17 +298,18 @@ where
         let mut retried = 0;
         for (index, operation) in batch.into_iter().enumerate() {
             let outcome = written.outcome(index);
-            if let Outcome::Overloaded { retry_after } = outcome {
+            if let WriteOutcome::Overloaded { retry_after } = outcome {
+                // One batch is one reply of the service, so its longest time counts.
                 overloaded = overloaded.max(Some(retry_after));
             }
             match outcome {
-                Outcome::Done => done.push(operation),
-                Outcome::Retry | Outcome::Overloaded { .. }
+                WriteOutcome::Done => done.push(operation),
+                WriteOutcome::Retry | WriteOutcome::Overloaded { .. }
                     if operation.attempt < self.options.attempts =>
                 {
                     retried += 1;
                     self.progress.needs += u64::from(operation.cost);
-                    if outcome == Outcome::Retry {
+                    if outcome == WriteOutcome::Retry {
                         self.delay(now, operation);
                     } else {
                         again.push(operation);
@@ -357,7 +318,7 @@ where
                 _ => given_up.push(operation),
             }
         }
-        // They keep their places before those that were not tried.
+        // Those that an overload has stopped keep their places before those that were not tried.
         for operation in again.into_iter().rev() {
             self.waiting.push_front(operation);
         }
@@ -385,6 +346,7 @@ where
             .insert((now.saturating_add(time), number), operation);
     }
 
+    /// Returns a number that no slot and no delayed operation has had.
     fn number(&mut self) -> u64 {
         self.number += 1;
         self.number
@@ -412,15 +374,17 @@ where
         }
         let batch: Vec<_> = written.iter().chain(&given_up).cloned().collect();
         if batch.is_empty() {
+            // All of them are tried again, and the slot is free.
             return;
         }
-        let settled = (self.settle)(Settled { written, given_up });
+        let settled = SettledBatch { written, given_up };
         let (abort, registration) = AbortHandle::new_pair();
-        let settle = Abortable::new(settled, registration);
+        let acknowledge = Abortable::new(self.work.acknowledge(settled), registration);
         let slot = self.occupy(now, batch, 0, Vec::new(), abort);
-        self.tasks.push(Task::Settle { slot, settle });
+        self.tasks.push(Task::Acknowledge { slot, acknowledge });
     }
 
+    /// Gives a batch a slot, from `now` on for the longest time that a task may take.
     fn occupy(
         &mut self,
         now: Timestamp,
@@ -452,6 +416,7 @@ where
                 break;
             }
             self.deadlines.pop_first();
+            // The batch keeps its slot: `collect` sees the end of the task, and vacates it.
             if let Some(flight) = self.flights.get(&slot) {
                 flight.abort.abort();
                 moved = true;
@@ -473,6 +438,7 @@ where
                 break;
             }
             let operation = entry.remove();
+            // It has waited for longer than those that were not tried.
             self.waiting.push_front(operation);
         }
         if self.early.is_some() || self.overload.paused(now).is_some() {
@@ -518,14 +484,17 @@ where
             self.pay(wait);
             return true;
         }
+        // No wait is needed while permits are there. So a source with nothing to do costs none.
         let available = self.permits.available();
         if available > 0 {
             return self.form(now, available, context, source, wait);
         }
         if self.released {
+            // All permits are used: those of the next interval are released together.
             self.released = false;
             self.next = self.next_interval(now);
         } else {
+            // An interval without a permit: the queue says when there is one, in its order.
             wait.set(Some(self.permits.wait(0)));
         }
         true
@@ -564,6 +533,8 @@ where
             if self.waiting.is_empty() && !self.take(context, source.as_mut()) {
                 break;
             }
+            // The first operation goes in any case. It pays in pieces if it costs more than is
+            // there.
             let more = |operation: &Operation<T>| {
                 batch.is_empty() || cost + u64::from(operation.cost) <= worth
             };
@@ -616,7 +587,7 @@ where
                 false
             }
             Poll::Ready(Some(item)) => {
-                let cost = self.weight.permits(&item);
+                let cost = self.work.cost(&item);
                 self.taken += 1;
                 self.taken_cost += u64::from(cost);
                 self.progress.needs += u64::from(cost);
@@ -626,6 +597,7 @@ where
         }
     }
 
+    /// Takes operations from the source before there are permits for them.
     fn look_ahead<S: Stream<Item = T>>(
         &mut self,
         context: &mut Context<'_>,
@@ -673,7 +645,8 @@ where
         if payment.owed == 0 {
             self.start(now, payment);
         } else if self.permits.holds() {
-            // The pieces return only by release, and the batch would wait for its own.
+            // The limiter is a limit on concurrency, and the batch costs more than all of it.
+            // Its pieces return only by release, so the batch would wait for its own: given up.
             drop(payment.held);
             self.debt = self.debt.saturating_add(payment.debt);
             self.progress.needs -= payment.cost;
@@ -695,14 +668,17 @@ where
         }
     }
 
+    /// Reacts to a queue that does not let the runner wait.
     fn rejected(&mut self, now: Timestamp, rejected: Rejected) {
         self.put_back();
         match rejected {
-            Rejected::Closed { .. } => self.early = Some(Ended::Closed),
+            Rejected::Closed { .. } => self.early = Some(RunEnd::Closed),
             Rejected::ExceedsCapacity { capacity, .. } if (1..self.most).contains(&capacity) => {
+                // The limit is lower than it was when the piece was formed: smaller pieces.
                 self.most = capacity;
             }
             _ => {
+                // The queue is full, or another request took the place of this one.
                 let pause = self.options.interval.max(SHORTEST);
                 self.next = now.saturating_add(pause);
             }
@@ -733,14 +709,16 @@ where
             permits,
         });
         let (abort, registration) = AbortHandle::new_pair();
-        let write = Abortable::new((self.write)(batch.clone()), registration);
+        let write = Abortable::new(self.work.write(batch.clone()), registration);
         let slot = self.occupy(now, batch, cost, held, abort);
         self.tasks.push(Task::Write { slot, write });
     }
 
-    fn ended(&self) -> Option<Ended> {
+    /// Returns why the run is over, if it is: nothing is held any more, or nothing is in flight
+    /// after an early end.
+    fn ended(&self) -> Option<RunEnd> {
         let holds = self.paying.is_some() || !self.waiting.is_empty() || !self.delayed.is_empty();
-        let finished = (self.source_over && !holds).then_some(Ended::Finished);
+        let finished = (self.source_over && !holds).then_some(RunEnd::Finished);
         self.early.or(finished).filter(|_| self.flights.is_empty())
     }
 
@@ -749,11 +727,13 @@ where
         let deadline = self.deadlines.first().map(|&(at, _)| at);
         let delayed = self.delayed.first_key_value().map(|(&(at, _), _)| at);
         let paused = self.overload.paused(now);
+        // Nothing tells the runner that a limit has become smaller, so it looks.
         let look = self.paying.is_some().then_some(self.look);
         let all = [deadline, delayed, paused, look, Some(self.next)];
         all.into_iter().flatten().filter(|&at| at > now).min()
     }
 
+    /// Shows the handles the present counts. `size` is what the source says of its length.
     fn publish(&mut self, now: Timestamp, size: (usize, Option<usize>)) {
         let paying = self
             .paying
@@ -780,6 +760,7 @@ where
         if self.source_over {
             return Some(self.progress.needs);
         }
+        // The rest of the source costs what its operations have cost on average so far.
         let exact = most.filter(|&most| most == least)?;
         let mean = u128::from(self.taken_cost) * exact as u128;
         let rest = mean.checked_div(self.taken.into())?;
@@ -787,12 +768,14 @@ where
         Some(self.progress.needs.saturating_add(rest))
     }
 
+    /// Tells the observer of a pause that begins or becomes longer.
     fn tell_pause(&self, pause: Option<Duration>) {
         if let Some(time) = pause {
             self.tell(&Event::Paused { time });
         }
     }
 
+    /// Tells the observer of an event.
     fn tell(&self, event: &Event) {
         if let Some(observer) = &self.options.observer {
             observer(event);

@@ -16,7 +16,7 @@ use futures_util::{StreamExt as _, stream};
 use portcullis_async::Queue;
 use portcullis_core::{FixedWindow, Rate, Retry, Timestamp, TokenBucket};
 use portcullis_fleet::Pool;
-use portcullis_jobs::{Ended, Handle, Jobs, Outcome, Pace, SlowDown, Written};
+use portcullis_jobs::{Handle, Jobs, Pace, RunEnd, SlowDown, WriteOutcome, Written};
 use virtual_time::{Log, VirtualTimer, World};
 
 const fn ms(millis: u64) -> Duration {
@@ -59,7 +59,7 @@ fn cost_target() {
     let handle = jobs.handle();
     // The source has no end yet.
     let source = stream::iter([800, 300]).chain(stream::pending());
-    let run = jobs.run(source, |_| ready(Outcome::Done));
+    let run = jobs.run(source, |_| ready(WriteOutcome::Done));
     checked(&world, &handle, run, async || {
         world.sleep(ms(1)).await;
         assert_eq!(handle.progress().needs, 1_100);
@@ -74,7 +74,7 @@ fn cost_target() {
     let source = stream::iter([800, 300]).chain(stream::pending());
     let run = jobs.run(source, async |batch| {
         world.sleep(ms(u64::from(*batch[0]))).await;
-        Outcome::Done
+        WriteOutcome::Done
     });
     checked(&world, &handle, run, async || {
         for (time, needs) in [(1, 1_100), (300, 800), (500, 0)] {
@@ -103,7 +103,7 @@ fn pause() {
         let log = Log::default();
         let run = jobs.run(stream::repeat(()), |_| {
             log.add(world.now(), ());
-            ready(Outcome::Done)
+            ready(WriteOutcome::Done)
         });
         let pause = || wish.map_or_else(|| handle.pause(), |time| handle.pause_for(time));
         checked(&world, &handle, run, async || {
@@ -144,7 +144,7 @@ fn operation_timeout() {
         let source = stream::iter([0]).chain(stream::pending());
         let run = jobs.run(source, async |_| {
             world.sleep(ms(200)).await;
-            Outcome::Done
+            WriteOutcome::Done
         });
         checked(&world, &handle, run, async || {
             world.sleep(ms(49)).await;
@@ -174,7 +174,7 @@ fn overshoot() {
     let jobs = Jobs::new(&queue, world.timer()).cost(|_: &u32| 100);
     let report = world.run(jobs.run(stream::iter(0..5), |_| {
         log.add(world.now(), ());
-        ready(Outcome::Done)
+        ready(WriteOutcome::Done)
     }));
     let times: Vec<_> = log.all().into_iter().map(|(at, ())| at).collect();
     assert_eq!(times, [1_000, 2_000, 3_000, 4_000, 5_000].map(at));
@@ -189,7 +189,7 @@ fn truncation() {
     let pace = Pace::new(Rate::per_second(5), ms(100));
     let queue = Queue::new(pace.empty_bucket(at(0)).unwrap(), world.timer(), 100);
     let jobs = Jobs::new(&queue, world.timer());
-    let report = world.run(jobs.run(stream::iter(0..50), |_| ready(Outcome::Done)));
+    let report = world.run(jobs.run(stream::iter(0..50), |_| ready(WriteOutcome::Done)));
     assert_eq!((report.progress.written, world.now()), (50, at(10_000)));
 }
 
@@ -275,8 +275,8 @@ fn seed_arithmetic_of_paced_jobs() {
         let run = jobs.run(stream::iter(0..10_000), async |batch| {
             world.sleep(ms(1)).await;
             let outcome = |written: Result<(), Retry>| match written {
-                Ok(()) => Outcome::Done,
-                Err(retry) => Outcome::Overloaded {
+                Ok(()) => WriteOutcome::Done,
+                Err(retry) => WriteOutcome::Overloaded {
                     retry_after: retry.wait_from(world.now()),
                 },
             };
@@ -286,7 +286,7 @@ fn seed_arithmetic_of_paced_jobs() {
         let report = world.run(run);
         assert_eq!(
             (report.ended, report.progress.written),
-            (Ended::Finished, 10_000)
+            (RunEnd::Finished, 10_000)
         );
         let service = service.into_inner();
         assert!(
@@ -314,7 +314,7 @@ fn seed_arithmetic_of_the_pace() {
         .batch(100);
     world.run(jobs.run(stream::iter(0..100), |batch| {
         log.add(world.now(), batch.len());
-        ready(Outcome::Done)
+        ready(WriteOutcome::Done)
     }));
     assert_eq!(
         log.all(),
@@ -336,6 +336,6 @@ fn seed_arithmetic_of_partitions() {
     let pace = Pace::new(pool.rate_of(2), ms(20));
     let queue = Queue::new(pace.empty_bucket(at(0)).unwrap(), world.timer(), 100);
     let jobs = Jobs::new(&queue, world.timer()).interval(pace.interval());
-    let report = world.run(jobs.run(stream::iter(0..100), |_| ready(Outcome::Done)));
+    let report = world.run(jobs.run(stream::iter(0..100), |_| ready(WriteOutcome::Done)));
     assert_eq!((report.progress.written, world.now()), (100, at(2_000)));
 }

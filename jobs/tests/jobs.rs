@@ -17,9 +17,9 @@ use futures_util::{Stream, StreamExt, stream};
 use portcullis_async::channel::channel;
 use portcullis_async::{PerItem, Queue, ThreadTimer};
 use portcullis_core::{Concurrency, Rate, SlidingWindow, Timestamp, TokenBucket, Unlimited};
-use portcullis_fleet::{Pool, Share, ShareLimiter};
+use portcullis_fleet::{MemberShare, Pool, ShareLimiter};
 use portcullis_jobs::{
-    Ended, Event, Jobs, Operation, Outcome, Pace, Permits, Progress, SlowDown, Written,
+    Event, Jobs, Operation, Pace, Permits, Progress, RunEnd, SlowDown, WriteOutcome, Written,
 };
 use virtual_time::{Log, VirtualTimer, World};
 
@@ -48,10 +48,10 @@ fn releases<P: Permits>(
         log.add(world.now(), batch.len());
         async {
             world.sleep(time).await;
-            Outcome::Done
+            WriteOutcome::Done
         }
     }));
-    assert_eq!(report.ended, Ended::Finished);
+    assert_eq!(report.ended, RunEnd::Finished);
     (log.all(), report.progress)
 }
 
@@ -155,7 +155,7 @@ fn pieces_follow_a_share_that_becomes_smaller() {
         .burst(1);
     let limiter = ShareLimiter::new(&pool.build().unwrap(), at(0)).unwrap();
     let queue = Queue::new(&limiter, world.timer(), 100);
-    let share = |partitions, until| Share {
+    let share = |partitions, until| MemberShare {
         partitions,
         until: at(until),
     };
@@ -163,7 +163,9 @@ fn pieces_follow_a_share_that_becomes_smaller() {
     let jobs = Jobs::new(&queue, world.timer()).cost(|_: &u32| 50);
     let handle = jobs.handle();
     let run = async {
-        let report = jobs.run(stream::iter(0..3), |_| ready(Outcome::Done)).await;
+        let report = jobs
+            .run(stream::iter(0..3), |_| ready(WriteOutcome::Done))
+            .await;
         (report.ended, world.now())
     };
     let lower = async {
@@ -173,7 +175,7 @@ fn pieces_follow_a_share_that_becomes_smaller() {
         handle.stop();
     };
     let ((ended, end), ()) = world.run(join(run, lower));
-    assert_eq!(ended, Ended::Finished);
+    assert_eq!(ended, RunEnd::Finished);
     // 75 of the 150 permits, and then 20 per second.
     let late = end.saturating_since(at(750 + 3_750));
     assert!(late < ms(400), "{late:?}");
@@ -209,7 +211,7 @@ fn no_more_writes_run_at_once_than_allowed() {
         async {
             world.sleep(ms(50)).await;
             running.set(running.get() - 1);
-            Outcome::Done
+            WriteOutcome::Done
         }
     });
     let report = world.run(run);
@@ -229,7 +231,7 @@ fn operations_are_taken_only_when_there_is_capacity() {
     let taken = Cell::new(0);
     let jobs = Jobs::new(&queue, world.timer()).batch(100).concurrency(100);
     let handle = jobs.handle();
-    let run = jobs.run(counted(&taken), |_| async { Outcome::Done });
+    let run = jobs.run(counted(&taken), |_| async { WriteOutcome::Done });
     world.run(join(run, async {
         world.sleep(ms(1)).await;
         assert_eq!(taken.get(), 10);
@@ -251,7 +253,7 @@ fn the_look_ahead_and_the_buffer_bound_what_is_held() {
     let handle = jobs.handle();
     // Every operation fails, and waits for long.
     let jobs = jobs.back_off(ms(1_000_000), ms(1_000_000));
-    let run = jobs.run(counted(&taken), |_| async { Outcome::Retry });
+    let run = jobs.run(counted(&taken), |_| async { WriteOutcome::Retry });
     world.run(join(run, async {
         world.sleep(ms(1)).await;
         // One has failed. Another one was taken as soon as it was released.
@@ -277,7 +279,7 @@ fn a_source_that_is_empty_for_a_time_costs_no_permits() {
     let jobs = Jobs::new(&queue, world.timer());
     let report = world.run(jobs.run(source, |_| {
         log.add(world.now(), ());
-        ready(Outcome::Done)
+        ready(WriteOutcome::Done)
     }));
     assert_eq!(
         log.all(),
@@ -302,9 +304,9 @@ fn failures_are_tried_again_with_growing_delays_up_to_the_limit() {
             let operation = batch[0].clone();
             log.add(world.now(), (*operation, operation.attempt()));
             ready(match *operation {
-                "fails" => Outcome::Retry,
-                "is refused" => Outcome::Refused,
-                _ => Outcome::Done,
+                "fails" => WriteOutcome::Retry,
+                "is refused" => WriteOutcome::Refused,
+                _ => WriteOutcome::Done,
             })
         },
         |over| {
@@ -354,11 +356,11 @@ fn only_the_operations_of_a_batch_that_failed_are_tried_again() {
                 .borrow_mut()
                 .push(batch.iter().map(|one| **one).collect::<Vec<_>>());
             let outcome = |one: &Operation<i32>| match (**one, one.attempt()) {
-                (1, 1) => Outcome::Overloaded {
+                (1, 1) => WriteOutcome::Overloaded {
                     retry_after: Some(ms(10)),
                 },
-                (3, 1 | 2) => Outcome::Retry,
-                _ => Outcome::Done,
+                (3, 1 | 2) => WriteOutcome::Retry,
+                _ => WriteOutcome::Done,
             };
             ready(Written::each(batch.iter().map(outcome)))
         },
@@ -388,7 +390,7 @@ fn an_operation_is_acknowledged_only_after_its_write() {
         |_| async {
             world.sleep(ms(30)).await;
             log.add(world.now(), "written");
-            Outcome::Done
+            WriteOutcome::Done
         },
         |_| async {
             world.sleep(ms(5)).await;
@@ -429,7 +431,7 @@ fn a_run_that_is_dropped_or_stopped_acknowledges_nothing_that_is_not_written() {
             async |batch| {
                 world.sleep(ms(7)).await;
                 written.borrow_mut().extend(batch.iter().map(|one| **one));
-                Outcome::Done
+                WriteOutcome::Done
             },
             |over| {
                 acknowledged
@@ -444,7 +446,7 @@ fn a_run_that_is_dropped_or_stopped_acknowledges_nothing_that_is_not_written() {
                 handle.stop();
             };
             let (report, ()) = world.run(join(run, end));
-            assert_eq!(report.ended, Ended::Stopped);
+            assert_eq!(report.ended, RunEnd::Stopped);
             assert_eq!(
                 *acknowledged.borrow(),
                 *written.borrow(),
@@ -488,10 +490,10 @@ fn a_pause_holds_everything_back_and_its_permits_are_not_saved_up() {
     let run = jobs.run(stream::iter(0..10), |batch| {
         log.add(world.now(), batch.len());
         ready(match *batch[0] {
-            3 if batch[0].attempt() == 1 => Outcome::Overloaded {
+            3 if batch[0].attempt() == 1 => WriteOutcome::Overloaded {
                 retry_after: Some(ms(1_000)),
             },
-            _ => Outcome::Done,
+            _ => WriteOutcome::Done,
         })
     });
     world.run(run);
@@ -511,7 +513,7 @@ fn operations_that_wait_are_put_back_in_a_pause() {
     let queue = paced(&world, Pace::new(Rate::per_second(100), ms(100)));
     let jobs = Jobs::new(&queue, world.timer()).cost(|_: &u32| 100);
     let handle = jobs.handle();
-    let run = jobs.run(stream::iter(0..2), |_| ready(Outcome::Done));
+    let run = jobs.run(stream::iter(0..2), |_| ready(WriteOutcome::Done));
     let pause = async {
         // The first operation has paid for a half.
         world.sleep(ms(500)).await;
@@ -539,10 +541,14 @@ fn overload_lowers_the_speed_and_it_comes_back() {
     let handle = jobs.handle();
     let run = jobs.run(stream::repeat(()), |batch| {
         log.add(world.now(), ());
-        let overloaded = Outcome::Overloaded { retry_after: None };
+        let overloaded = WriteOutcome::Overloaded { retry_after: None };
         let first = log.all().len() == 1;
         drop(batch);
-        ready(if first { overloaded } else { Outcome::Done })
+        ready(if first {
+            overloaded
+        } else {
+            WriteOutcome::Done
+        })
     });
     world.run(join(run, async {
         world.sleep(ms(500)).await;
@@ -578,8 +584,8 @@ fn at_a_lower_speed_fractions_of_permits_are_carried() {
     let jobs = Jobs::new(&queue, world.timer()).slow_down(slow_down);
     let run = jobs.run(stream::iter(0..3_000), |batch| {
         ready(match (*batch[0], batch[0].attempt()) {
-            (0, 1) => Outcome::Overloaded { retry_after: None },
-            _ => Outcome::Done,
+            (0, 1) => WriteOutcome::Overloaded { retry_after: None },
+            _ => WriteOutcome::Done,
         })
     });
     // One at full speed. Then four permits for each three.
@@ -604,8 +610,8 @@ fn many_replies_to_one_overload_slow_down_once() {
         // The replies come one after the other, some of them after the pause.
         world.sleep(ms(20 + 20 * *batch[0])).await;
         match batch[0].attempt() {
-            1 => Outcome::Overloaded { retry_after: None },
-            _ => Outcome::Done,
+            1 => WriteOutcome::Overloaded { retry_after: None },
+            _ => WriteOutcome::Done,
         }
     });
     world.run(run);
@@ -625,7 +631,7 @@ fn what_the_service_charges_beyond_the_cost_is_paid_with_the_next_batch() {
     let jobs = Jobs::new(&queue, world.timer()).cost(|_: &u32| 10);
     let run = jobs.run(stream::iter(0..3), |_| {
         log.add(world.now(), ());
-        ready(Written::from(Outcome::Done).charged(30))
+        ready(Written::from(WriteOutcome::Done).charged(30))
     });
     let progress = world.run(run).progress;
     assert_eq!(log.all(), [(at(0), ()), (at(300), ()), (at(600), ())]);
@@ -639,7 +645,7 @@ fn no_charge_is_too_large() {
     let jobs = Jobs::new(&queue, world.timer()).concurrency(2);
     let run = jobs.run(stream::iter(0..2), async |_| {
         world.sleep(ms(50)).await;
-        Written::from(Outcome::Done).charged(u64::MAX)
+        Written::from(WriteOutcome::Done).charged(u64::MAX)
     });
     assert_eq!(world.run(run).progress.written, 2);
 }
@@ -658,7 +664,7 @@ fn a_write_that_takes_too_long_is_dropped_and_tried_again() {
             if attempt < 3 {
                 pending::<()>().await;
             }
-            Outcome::Done
+            WriteOutcome::Done
         }
     });
     let progress = world.run(run).progress;
@@ -678,7 +684,7 @@ fn the_estimate_is_the_cost_left_at_the_mean_rate() {
         } else {
             source.filter(|_| ready(true)).boxed_local()
         };
-        let run = jobs.run(source, |_| ready(Outcome::Done));
+        let run = jobs.run(source, |_| ready(WriteOutcome::Done));
         let watch = async {
             world.sleep(ms(5_005)).await;
             handle.progress()
@@ -707,7 +713,7 @@ fn a_limit_on_concurrency_bounds_the_cost_in_flight() {
         async move {
             world.sleep(ms(10)).await;
             running.set(running.get() - cost);
-            Outcome::Done
+            WriteOutcome::Done
         }
     });
     let progress = world.run(run).progress;
@@ -734,14 +740,16 @@ fn a_window_keeps_its_limit() {
 fn runners_share_a_queue_and_its_end() {
     let world = World::default();
     let queue = Queue::new(TokenBucket::new(Rate::per_second(100), 1), world.timer(), 9);
-    let one = Jobs::new(&queue, world.timer()).run(stream::repeat(()), |_| ready(Outcome::Done));
-    let other = Jobs::new(&queue, world.timer()).run(stream::repeat(()), |_| ready(Outcome::Done));
+    let one =
+        Jobs::new(&queue, world.timer()).run(stream::repeat(()), |_| ready(WriteOutcome::Done));
+    let other =
+        Jobs::new(&queue, world.timer()).run(stream::repeat(()), |_| ready(WriteOutcome::Done));
     let end = async {
         world.sleep(ms(10_000)).await;
         queue.close();
     };
     let ((one, other), ()) = world.run(join(join(one, other), end));
-    assert_eq!((one.ended, other.ended), (Ended::Closed, Ended::Closed));
+    assert_eq!((one.ended, other.ended), (RunEnd::Closed, RunEnd::Closed));
     let (one, other) = (one.progress.written, other.progress.written);
     assert!(
         one + other <= 1_001 && one + other >= 999,
@@ -777,7 +785,7 @@ fn a_runner_runs_as_a_task_of_any_executor() {
     let (sender, receiver) = channel(&unlimited, NonZero::new(10).unwrap(), PerItem);
     sender.try_send(7).unwrap();
     drop(sender);
-    let run = is_send(jobs.run(receiver, |_| async { Outcome::Done }));
+    let run = is_send(jobs.run(receiver, |_| async { WriteOutcome::Done }));
     assert_eq!(futures_executor::block_on(run).progress.written, 1);
 }
 
@@ -786,7 +794,7 @@ fn many_writes_that_are_ready_do_not_keep_the_executor() {
     let world = World::default();
     let queue = Queue::new(Unlimited, world.timer(), 1);
     let jobs = Jobs::new(&queue, world.timer());
-    let mut run = pin!(jobs.run(stream::iter(0..10_000), |_| ready(Outcome::Done)));
+    let mut run = pin!(jobs.run(stream::iter(0..10_000), |_| ready(WriteOutcome::Done)));
     let mut polls = 0;
     let mut context = Context::from_waker(Waker::noop());
     while run.as_mut().poll(&mut context).is_pending() {

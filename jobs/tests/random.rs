@@ -13,7 +13,7 @@ use futures_util::future::join;
 use futures_util::{StreamExt as _, stream};
 use portcullis_async::Queue;
 use portcullis_core::Rate;
-use portcullis_jobs::{Ended, Jobs, Operation, Outcome, Pace, SlowDown, Written};
+use portcullis_jobs::{Jobs, Operation, Pace, RunEnd, SlowDown, WriteOutcome, Written};
 use virtual_time::{Log, World};
 
 /// Pseudo-random numbers: `SplitMix64`.
@@ -40,17 +40,17 @@ impl Random {
 type Job = (usize, u32);
 
 /// What the service does with one operation.
-fn outcome(random: &mut Random, failures: u64) -> Outcome {
+fn outcome(random: &mut Random, failures: u64) -> WriteOutcome {
     if random.below(100) >= failures {
-        return Outcome::Done;
+        return WriteOutcome::Done;
     }
     match random.below(4) {
-        0 => Outcome::Refused,
+        0 => WriteOutcome::Refused,
         1 => {
             let retry_after = (random.below(2) == 0).then(|| random.millis(800));
-            Outcome::Overloaded { retry_after }
+            WriteOutcome::Overloaded { retry_after }
         }
-        _ => Outcome::Retry,
+        _ => WriteOutcome::Retry,
     }
 }
 
@@ -137,13 +137,13 @@ fn run(seed: u64) {
         async move {
             world.sleep(time).await;
             for (job, outcome) in jobs.iter().zip(&outcomes) {
-                dues.borrow_mut()[job.0] |= *outcome == Outcome::Done;
+                dues.borrow_mut()[job.0] |= *outcome == WriteOutcome::Done;
             }
             drop(counts);
             Written::each(outcomes)
         }
     };
-    let settle = |over: portcullis_jobs::Settled<Job>| {
+    let settle = |over: portcullis_jobs::SettledBatch<Job>| {
         for job in &over.written {
             assert!(
                 dues.borrow()[job.0],
@@ -165,7 +165,7 @@ fn run(seed: u64) {
     let run = jobs.run_acknowledged(source, write, settle);
     let (report, ()) = world.run(join(run, pauses));
 
-    assert_eq!(report.ended, Ended::Finished);
+    assert_eq!(report.ended, RunEnd::Finished);
     let progress = report.progress;
     assert_eq!(progress.written + progress.given_up, operations as u64);
     assert_eq!(

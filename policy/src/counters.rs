@@ -1,17 +1,17 @@
 //! Counter stores: counters, and the state of limits, that several callers share.
 //!
 //! The tables of a [`Policy`](crate::Policy) are in the memory of one process. A [`CounterStore`]
-//! keeps counters and the state of limits under ids in a place of its own: a [`MemoryStore`] in
-//! this process, a `SharedStore` (feature `shm`) in memory that the processes of a host share, a
-//! `RedisStore` (feature `redis`) on a server that many processes ask, or a store
+//! keeps counters and the state of limits under ids in a place of its own: a [`MemoryCounters`] in
+//! this process, a `SharedCounters` (feature `shm`) in memory that the processes of a host share, a
+//! `RedisCounters` (feature `redis`) on a server that many processes ask, or a store
 //! of the user's own.
 //!
 //! ```
 //! use portcullis_core::ManualClock;
-//! use portcullis_policy::counters::{Charge, CounterLimit, CounterStore, MemoryStore};
+//! use portcullis_policy::counters::{Charge, CounterLimit, CounterStore, MemoryCounters};
 //!
 //! # futures_executor::block_on(async {
-//! let store = MemoryStore::new(10_000, ManualClock::new());
+//! let store = MemoryCounters::new(10_000, ManualClock::new());
 //! let second = CounterLimit::new(&"10/s".parse().unwrap())?;
 //! let day = CounterLimit::new(&"1000/d".parse().unwrap())?;
 //! let charges = [
@@ -30,7 +30,7 @@
 //!
 //! - A **counter**: a number, and an instant at which it expires. A counter that has expired, or
 //!   that was never written, is 0.
-//! - A **quota**: the state of one limit for one id, a short list of numbers ([`Quota`]). It
+//! - A **quota**: the state of one limit for one id, a short list of numbers ([`QuotaState`]). It
 //!   expires when the limit is full again. A quota that has expired is that of a full limit.
 //!
 //! Counters and quotas are apart: the same id may name one of each.
@@ -98,12 +98,14 @@ mod sync;
 pub use cached::{CacheCounts, CacheSettings, CachedStore};
 pub use guarded::{GuardSettings, GuardedStore, OnFailure, StoreEvent};
 pub use limit::{CounterLimit, CounterLimitError, MAX_UNITS};
-pub use memory::MemoryStore;
-pub use quota::Quota;
+pub use memory::MemoryCounters;
 #[cfg(feature = "redis")]
-pub use redis::{RedisChannel, RedisSettings, RedisStore};
+pub use portcullis_stores::RedisSettings;
+pub use quota::QuotaState;
+#[cfg(feature = "redis")]
+pub use redis::{RedisChannel, RedisCounters};
 #[cfg(all(feature = "shm", target_os = "linux"))]
-pub use shared::SharedStore;
+pub use shared::SharedCounters;
 pub use sync::SyncChannel;
 
 use quota::Judgement;
@@ -130,12 +132,12 @@ pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>>
 /// ```
 /// use core::time::Duration;
 /// use portcullis_core::ManualClock;
-/// use portcullis_policy::counters::{CounterStore, MemoryStore};
+/// use portcullis_policy::counters::{CounterStore, MemoryCounters};
 /// use std::sync::Arc;
 ///
 /// # futures_executor::block_on(async {
 /// // Of any kind, chosen at run time.
-/// let store: Arc<dyn CounterStore> = Arc::new(MemoryStore::new(100, ManualClock::new()));
+/// let store: Arc<dyn CounterStore> = Arc::new(MemoryCounters::new(100, ManualClock::new()));
 /// let hour = Duration::from_secs(3_600);
 /// assert_eq!(store.increment_and_get("logins", hour, 2).await?.value, 2);
 /// assert_eq!(store.increment_and_get("logins", hour, -1).await?.value, 1);
@@ -346,7 +348,7 @@ pub struct Counter {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuotaRead {
     /// In the order of the ids.
-    pub quotas: Vec<Quota>,
+    pub quotas: Vec<QuotaState>,
     /// The store's time.
     pub at: Timestamp,
 }
@@ -357,9 +359,9 @@ pub struct QuotaWrite<'a> {
     /// The id of the quota.
     pub id: &'a str,
     /// The quota as it was read. If it is another one now, nothing is written.
-    pub before: &'a Quota,
+    pub before: &'a QuotaState,
     /// The quota to write.
-    pub quota: Quota,
+    pub quota: QuotaState,
     /// After which time, from the read on, the quota is that of a full limit. The store removes the
     /// quota then or later, never earlier.
     pub expiry: Duration,
@@ -423,10 +425,10 @@ impl<'a> Charge<'a> {
 ///
 /// ```
 /// use portcullis_core::{ManualClock, Retry};
-/// use portcullis_policy::counters::{Charge, CounterLimit, CounterStore, MemoryStore};
+/// use portcullis_policy::counters::{Charge, CounterLimit, CounterStore, MemoryCounters};
 ///
 /// # futures_executor::block_on(async {
-/// let store = MemoryStore::new(100, ManualClock::new());
+/// let store = MemoryCounters::new(100, ManualClock::new());
 /// let limit = CounterLimit::new(&"10/s".parse().unwrap())?;
 /// assert!(store.take(&[Charge::new("a", &limit, 8)]).await?.is_allowed());
 /// let denied = store.take(&[Charge::new("a", &limit, 3)]).await?;
@@ -449,9 +451,9 @@ pub struct StoreDecision {
 ///
 /// ```
 /// # use portcullis_core::ManualClock;
-/// # use portcullis_policy::counters::{Charge, CounterLimit, CounterStore, MemoryStore, Origin};
+/// # use portcullis_policy::counters::{Charge, CounterLimit, CounterStore, MemoryCounters, Origin};
 /// # futures_executor::block_on(async {
-/// let store = MemoryStore::new(100, ManualClock::new());
+/// let store = MemoryCounters::new(100, ManualClock::new());
 /// let limit = CounterLimit::new(&"10/s".parse().unwrap())?;
 /// let decision = store.take(&[Charge::new("a", &limit, 8)]).await?;
 /// assert_eq!(decision.origin(), Origin::Store);

@@ -95,10 +95,10 @@
 //!   `json`, `FileSource`.
 //! - `queue`: requests that wait for permits, by `Policy::acquire` and `Policy::blocking_acquire`.
 //!   Enables `live`.
-//! - `redis`: `counters::RedisStore`, counters and the state of limits on a Redis server, and
+//! - `redis`: `counters::RedisCounters`, counters and the state of limits on a Redis server, and
 //!   `counters::RedisChannel`, messages between instances.
-//! - `shm`: `counters::SharedStore`, counters and the state of limits in memory that the processes
-//!   of a host share. Linux.
+//! - `shm`: `counters::SharedCounters`, counters and the state of limits in memory that the
+//!   processes of a host share. Linux.
 //! - `wait`: `LivePolicy::changed` and `LivePolicy::blocking_changed`. Enables `live`.
 //!
 //! # Policies that change

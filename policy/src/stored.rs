@@ -35,12 +35,12 @@ pub const MAX_STORED_KEY_LEN: usize = 1_024;
 ///
 /// ```
 /// use portcullis_core::{MonotonicClock, Timestamp};
-/// use portcullis_policy::counters::MemoryStore;
+/// use portcullis_policy::counters::MemoryCounters;
 /// use portcullis_policy::{Key, Policy, Request, Rule, Stores};
 /// use std::sync::Arc;
 ///
 /// # futures_executor::block_on(async {
-/// let store = MemoryStore::new(10_000, MonotonicClock::new());
+/// let store = MemoryCounters::new(10_000, MonotonicClock::new());
 /// let stores = Stores::new().with("shared", Arc::new(store));
 /// let rule = Rule::new("clients").key(Key::header("X-Api-Key"));
 /// let policy = Policy::new([rule.limit("2/h".parse()?).stored_in("shared")]).unwrap();
@@ -73,10 +73,10 @@ impl Stores {
     ///
     /// ```
     /// # use portcullis_core::MonotonicClock;
-    /// # use portcullis_policy::counters::MemoryStore;
+    /// # use portcullis_policy::counters::MemoryCounters;
     /// # use portcullis_policy::Stores;
     /// # use std::sync::Arc;
-    /// let store = Arc::new(MemoryStore::new(10_000, MonotonicClock::new()));
+    /// let store = Arc::new(MemoryCounters::new(10_000, MonotonicClock::new()));
     /// assert!(Stores::new().with("shared", store).names().eq(["shared"]));
     /// ```
     #[must_use]
@@ -383,10 +383,10 @@ impl Policy {
     ///
     /// ```
     /// # use portcullis_core::MonotonicClock;
-    /// # use portcullis_policy::counters::MemoryStore;
+    /// # use portcullis_policy::counters::MemoryCounters;
     /// # use portcullis_policy::{Policy, Rule, Stores};
     /// # use std::sync::Arc;
-    /// let store = Arc::new(MemoryStore::new(10_000, MonotonicClock::new()));
+    /// let store = Arc::new(MemoryCounters::new(10_000, MonotonicClock::new()));
     /// let rule = Rule::new("all").limit("5/s".parse()?).stored_in("shraed");
     /// let policy = Policy::new([rule]).unwrap();
     /// let errors = policy.with_stores(Stores::new().with("shared", store)).unwrap_err();
@@ -440,11 +440,11 @@ impl Policy {
     ///
     /// ```
     /// # use portcullis_core::{MonotonicClock, Timestamp};
-    /// # use portcullis_policy::counters::MemoryStore;
+    /// # use portcullis_policy::counters::MemoryCounters;
     /// # use portcullis_policy::{Outcome, Policy, Request, Rule, Stores};
     /// # use std::sync::Arc;
     /// # futures_executor::block_on(async {
-    /// let store = Arc::new(MemoryStore::new(10_000, MonotonicClock::new()));
+    /// let store = Arc::new(MemoryCounters::new(10_000, MonotonicClock::new()));
     /// let rule = Rule::new("all").limit("5/h".parse()?).stored_in("shared");
     /// let policy = Policy::new([rule]).unwrap();
     /// let policy = policy.with_stores(Stores::new().with("shared", store)).unwrap();

@@ -12,7 +12,7 @@ use std::thread;
 use portcullis_core::{Clock, ManualClock, MonotonicClock, Retry, Timestamp};
 use portcullis_policy::counters::{
     CacheSettings, CachedStore, Charge, CounterLimit, CounterStore, GuardSettings, GuardedStore,
-    MemoryStore, OnFailure, Origin, StoreDecision, StoreError, SyncChannel,
+    MemoryCounters, OnFailure, Origin, StoreDecision, StoreError, SyncChannel,
 };
 use proptest::prelude::*;
 
@@ -37,10 +37,10 @@ impl Clock for Time {
     }
 }
 
-type Memory = Arc<MemoryStore<Time>>;
+type Memory = Arc<MemoryCounters<Time>>;
 
 fn memory(time: &Time) -> Memory {
-    Arc::new(MemoryStore::new(1_000, time.clone()))
+    Arc::new(MemoryCounters::new(1_000, time.clone()))
 }
 
 fn cached(store: &Memory, time: &Time, settings: CacheSettings) -> CachedStore<Memory, Time> {
@@ -622,7 +622,7 @@ fn no_message_denies_for_long() {
 
 #[test]
 fn threads_with_a_cache_each_never_exceed_a_limit() {
-    let store = Arc::new(MemoryStore::new(10, MonotonicClock::new()));
+    let store = Arc::new(MemoryCounters::new(10, MonotonicClock::new()));
     let limit = bucket(1, 3_600 * SECOND, 4_000);
     let day = windows(3_000, 86_400 * SECOND, 24);
     let granted = AtomicU64::new(0);

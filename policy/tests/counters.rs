@@ -12,7 +12,7 @@ use std::thread;
 use portcullis_core::{Clock, ManualClock, MonotonicClock, Retry, Timestamp};
 use portcullis_policy::counters::{
     Charge, Counter, CounterLimit, CounterLimitError, CounterStore, MAX_AGE, MAX_UNITS,
-    MemoryStore, Quota, QuotaWrite, StoreDecision, StoreError,
+    MemoryCounters, QuotaState, QuotaWrite, StoreDecision, StoreError,
 };
 use portcullis_policy::{Algorithm, Limit};
 use proptest::prelude::*;
@@ -34,8 +34,8 @@ impl Clock for Time {
     }
 }
 
-fn store(time: &Time) -> MemoryStore<Time> {
-    MemoryStore::new(1_000, time.clone())
+fn store(time: &Time) -> MemoryCounters<Time> {
+    MemoryCounters::new(1_000, time.clone())
 }
 
 /// The output of a future of a store in memory: it is ready at once.
@@ -159,11 +159,11 @@ proptest! {
         let read = || block_on(store.read_quotas(&ids[..compiled.len()])).unwrap().quotas;
         if !full.is_zero() {
             time.0.advance(full.checked_sub(MICRO).unwrap());
-            prop_assert!(read().iter().any(|quota| *quota != Quota::default()));
+            prop_assert!(read().iter().any(|quota| *quota != QuotaState::default()));
             time.0.advance(MICRO);
         }
         prop_assert!(is_full(&take(&store, &probes)));
-        prop_assert!(read().iter().all(|quota| *quota == Quota::default()));
+        prop_assert!(read().iter().all(|quota| *quota == QuotaState::default()));
     }
 }
 
@@ -229,7 +229,7 @@ fn a_race_ends_in_another_attempt_and_never_in_a_permit_too_many() {
     let (time, limit) = (Time::default(), bucket(1, 3_600 * SECOND, 10));
     let of_other = limit.clone();
     let left = AtomicU32::new(5);
-    let racing = ByWrites::new(store(&time), move |store: &MemoryStore<Time>| {
+    let racing = ByWrites::new(store(&time), move |store: &MemoryCounters<Time>| {
         if left
             .fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1))
             .is_ok()
@@ -253,7 +253,7 @@ fn a_race_ends_in_another_attempt_and_never_in_a_permit_too_many() {
 fn a_request_that_always_loses_the_race_is_told_so() {
     let (time, limit) = (Time::default(), bucket(1, 3_600 * SECOND, 100));
     let of_other = limit.clone();
-    let racing = ByWrites::new(store(&time), move |store: &MemoryStore<Time>| {
+    let racing = ByWrites::new(store(&time), move |store: &MemoryCounters<Time>| {
         assert!(take(store, &[Charge::new("a", &of_other, 1)]).is_allowed());
     });
     let one = [Charge::new("a", &limit, 1)];
@@ -283,7 +283,7 @@ fn threads_never_take_more_than_a_limit_has() {
     let limit = bucket(1, 3_600 * SECOND, 400);
     let day = windows(300, 86_400 * SECOND, 24);
     for is_direct in [true, false] {
-        let memory = MemoryStore::new(10, MonotonicClock::new());
+        let memory = MemoryCounters::new(10, MonotonicClock::new());
         let store: Box<dyn CounterStore> = if is_direct {
             Box::new(memory)
         } else {
@@ -381,7 +381,7 @@ fn a_counter_exists_until_its_first_expiry() {
 #[test]
 fn a_full_store_refuses_new_ids_and_forgets_no_other() {
     let time = Time::default();
-    let store = MemoryStore::new(10, time.clone());
+    let store = MemoryCounters::new(10, time.clone());
     let limit = windows(1, 10 * SECOND, 1);
     let take = |id: &str| block_on(store.take(&[Charge::new(id, &limit, 1)]));
     let add = |id: &str| block_on(store.increment_and_get(id, 20 * SECOND, 1));
@@ -418,7 +418,7 @@ fn a_full_store_refuses_new_ids_and_forgets_no_other() {
 #[test]
 fn ids_that_have_expired_take_no_memory_for_long() {
     let time = Time::default();
-    let store = MemoryStore::new(100_000, time.clone());
+    let store = MemoryCounters::new(100_000, time.clone());
     let limit = bucket(1, SECOND, 5);
     for round in 0..200 {
         for id in 0..20 {
@@ -446,8 +446,8 @@ fn what_is_not_a_quota_is_an_error() {
         let store = store(&time);
         let write = [QuotaWrite {
             id: "a",
-            before: &Quota::default(),
-            quota: Quota::from(values),
+            before: &QuotaState::default(),
+            quota: QuotaState::from(values),
             expiry: SECOND,
         }];
         assert_eq!(block_on(store.write_quotas(time.now(), &write)), Ok(true));

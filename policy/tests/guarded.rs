@@ -9,9 +9,9 @@ use std::sync::{Arc, Mutex};
 
 use portcullis_core::{Clock, ManualClock, Retry, Timestamp};
 use portcullis_policy::counters::{
-    Charge, Counter, CounterLimit, CounterStore, Fault, GuardSettings, GuardedStore, MemoryStore,
-    OnFailure, Origin, Quota, QuotaRead, QuotaWrite, StoreDecision, StoreError, StoreEvent,
-    StoreFuture,
+    Charge, Counter, CounterLimit, CounterStore, Fault, GuardSettings, GuardedStore,
+    MemoryCounters, OnFailure, Origin, QuotaRead, QuotaState, QuotaWrite, StoreDecision,
+    StoreError, StoreEvent, StoreFuture,
 };
 
 #[path = "counters/gate.rs"]
@@ -269,7 +269,7 @@ fn an_answer_that_is_an_error_concerns_one_request() {
     let time = Time::default();
     let events: Arc<Mutex<Vec<StoreEvent>>> = Arc::default();
     let seen = Arc::clone(&events);
-    let store = MemoryStore::new(1, time.clone());
+    let store = MemoryCounters::new(1, time.clone());
     let settings = GuardSettings::new(OnFailure::Allow).max_ids(1);
     let store = GuardedStore::new(store, time, settings)
         .observed(move |event| seen.lock().unwrap().push(event.clone()));
@@ -288,7 +288,7 @@ fn an_answer_that_is_an_error_concerns_one_request() {
 
 /// A store that answers requests for the id `bad` with an error.
 struct Faulty {
-    store: MemoryStore<Time>,
+    store: MemoryCounters<Time>,
     error: Mutex<StoreError>,
 }
 
@@ -296,7 +296,7 @@ impl Faulty {
     fn guarded(error: StoreError, on_failure: OnFailure) -> (Time, GuardedStore<Arc<Self>, Time>) {
         let time = Time::default();
         let store = Arc::new(Self {
-            store: MemoryStore::new(100, time.clone()),
+            store: MemoryCounters::new(100, time.clone()),
             error: Mutex::new(error),
         });
         let settings = GuardSettings::new(on_failure).pauses(SECOND, SECOND);
@@ -440,8 +440,8 @@ fn counters_and_quotas_have_no_fallback() {
     let read = block_on(store.read_quotas(&["q"])).unwrap();
     let write = [QuotaWrite {
         id: "q",
-        before: &Quota::default(),
-        quota: Quota::from(vec![0, 1, 0, 1]),
+        before: &QuotaState::default(),
+        quota: QuotaState::from(vec![0, 1, 0, 1]),
         expiry: SECOND,
     }];
     assert_eq!(block_on(store.write_quotas(read.at, &write)), Ok(true));

@@ -14,8 +14,8 @@ use std::time::Instant;
 
 use portcullis_core::{Clock, ManualClock, MonotonicClock, Timestamp};
 use portcullis_policy::counters::{
-    Charge, Counter, CounterLimit, CounterStore, GuardSettings, GuardedStore, MemoryStore,
-    OnFailure, Quota, QuotaWrite, RedisSettings, RedisStore, StoreError,
+    Charge, Counter, CounterLimit, CounterStore, GuardSettings, GuardedStore, MemoryCounters,
+    OnFailure, QuotaState, QuotaWrite, RedisCounters, RedisSettings, StoreError,
 };
 use server::Server;
 use support::{ByWrites, Grants, Plain, bucket, windows};
@@ -156,7 +156,7 @@ fn the_script_decides_as_the_store_in_memory() {
     with_server(async |server| {
         let store = server.store();
         let time = Time::default();
-        let memory = MemoryStore::new(10_000, time.clone());
+        let memory = MemoryCounters::new(10_000, time.clone());
         let mut random = Random(7);
         let (mut allowed, mut denied) = (0, 0);
         for round in 0..300 {
@@ -260,7 +260,7 @@ fn a_counter_exists_until_its_first_expiry() {
 #[test]
 fn what_is_not_of_the_store_is_an_error() {
     with_server(async |server| {
-        let store = RedisStore::new(&server.settings().prefix("p:")).unwrap();
+        let store = RedisCounters::new(&server.settings().prefix("p:")).unwrap();
         let limit = bucket(10, SECOND, 10);
         let charge = [Charge::new("a", &limit, 1)];
         for text in ["x", "1 2", "0 0 0 0", "0 5 -1 3", "2 5 0 1", "65 1 0"] {
@@ -286,10 +286,10 @@ fn a_write_applies_only_to_what_was_read_not_long_ago() {
     with_server(async |server| {
         let store = server.store();
         let ids = ["a", "b"];
-        let quota = |used| Quota::from(vec![0, 5, 7, used]);
+        let quota = |used| QuotaState::from(vec![0, 5, 7, used]);
         let read = store.read_quotas(&ids).await.unwrap();
-        assert_eq!(read.quotas, [Quota::default(), Quota::default()]);
-        let write = async |before: &[Quota], used, at| {
+        assert_eq!(read.quotas, [QuotaState::default(), QuotaState::default()]);
+        let write = async |before: &[QuotaState], used, at| {
             let writes = ids.iter().zip(before).map(|(id, before)| QuotaWrite {
                 id,
                 before,
@@ -302,7 +302,7 @@ fn a_write_applies_only_to_what_was_read_not_long_ago() {
         assert_eq!(write(&read.quotas, 1, old).await, Ok(false));
         assert_eq!(write(&read.quotas, 1, read.at).await, Ok(true));
         // The second quota is another one now.
-        let before = [quota(1), Quota::default()];
+        let before = [quota(1), QuotaState::default()];
         assert_eq!(write(&before, 2, read.at).await, Ok(false));
         let after = store.read_quotas(&ids).await.unwrap();
         assert_eq!(after.quotas, [quota(1), quota(1)], "nothing was written");
@@ -366,7 +366,7 @@ fn a_server_that_is_paused_or_gone_is_unavailable_within_the_time_limit() {
         let limit = bucket(1, 3_600 * SECOND, 10);
         let charge = [Charge::new("a", &limit, 1)];
         let time_limit = Duration::from_millis(100);
-        let store = RedisStore::new(&server.settings().time_limit(time_limit)).unwrap();
+        let store = RedisCounters::new(&server.settings().time_limit(time_limit)).unwrap();
         let left =
             |decision: &portcullis_policy::counters::StoreDecision| decision.left()[0].available;
         assert_eq!(left(&store.take(&charge).await.unwrap()), 9);
@@ -434,9 +434,9 @@ fn a_script_that_was_forgotten_is_sent_again() {
 }
 
 /// A guarded store that allows while the server is away, for a user of the server.
-fn allowing(server: &Server, user: &str) -> GuardedStore<RedisStore, MonotonicClock> {
+fn allowing(server: &Server, user: &str) -> GuardedStore<RedisCounters, MonotonicClock> {
     let url = format!("redis://{user}127.0.0.1:{}/", server.port);
-    let store = RedisStore::new(&RedisSettings::new(&url).time_limit(5 * SECOND)).unwrap();
+    let store = RedisCounters::new(&RedisSettings::new(&url).time_limit(5 * SECOND)).unwrap();
     let settings = GuardSettings::new(OnFailure::Allow).pauses(SECOND, SECOND);
     GuardedStore::new(store, MonotonicClock::new(), settings)
 }
@@ -444,7 +444,7 @@ fn allowing(server: &Server, user: &str) -> GuardedStore<RedisStore, MonotonicCl
 /// Asks for `bad`, which the server answers with an error, in turn with a limit of 2: by itself,
 /// and with it in one call. Returns the last error.
 async fn opens_nothing<C: Clock + Send + Sync>(
-    guarded: &GuardedStore<RedisStore, C>,
+    guarded: &GuardedStore<RedisCounters, C>,
     bad: &[Charge<'_>],
 ) -> StoreError {
     let limit = windows(2, 3_600 * SECOND, 1);
@@ -614,7 +614,7 @@ fn ids_in_several_slots_of_a_cluster_are_refused_and_open_no_other_limit() {
 #[test]
 fn a_server_that_serves_no_caller_is_unavailable() {
     with_server(async |server| {
-        let store = RedisStore::new(&server.settings()).unwrap();
+        let store = RedisCounters::new(&server.settings()).unwrap();
         let limit = windows(2, 3_600 * SECOND, 1);
         let charge = [Charge::new("a", &limit, 1)];
         let unavailable = async |what: &str| {
@@ -659,7 +659,7 @@ fn a_server_that_serves_no_caller_is_unavailable() {
         assert!(store.take(&charge).await.unwrap().is_allowed());
         assert!(!store.take(&charge).await.unwrap().is_allowed());
         let wrong = RedisSettings::new(&format!("redis://no:body@127.0.0.1:{}/", server.port));
-        let wrong = RedisStore::new(&wrong).unwrap().take(&charge).await;
+        let wrong = RedisCounters::new(&wrong).unwrap().take(&charge).await;
         assert!(
             matches!(wrong, Err(StoreError::Unavailable(_))),
             "{wrong:?}"
@@ -695,7 +695,7 @@ fn a_server_that_forgets_when_its_memory_is_full_says_so() {
 #[test]
 fn numbers_that_no_store_writes_grant_no_more_than_the_limit() {
     with_server(async |server| {
-        let store = RedisStore::new(&server.settings().prefix("p:")).unwrap();
+        let store = RedisCounters::new(&server.settings().prefix("p:")).unwrap();
         let limits = [
             bucket(10, 3_600 * SECOND, 10),
             windows(10, 3_600 * SECOND, 2),

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use portcullis_core::MonotonicClock;
 use portcullis_policy::counters::{
-    CacheSettings, CachedStore, Charge, CounterLimit, CounterStore, RedisStore, StoreDecision,
+    CacheSettings, CachedStore, Charge, CounterLimit, CounterStore, RedisCounters, StoreDecision,
     StoreError,
 };
 use redis::aio::MultiplexedConnection;
@@ -53,9 +53,9 @@ enum Contestant {
     Gcra(MultiplexedConnection, Script),
     Store(Box<dyn CounterStore>, CounterLimit),
     /// Sixteen requests in one call.
-    Several(RedisStore, CounterLimit),
+    Several(RedisCounters, CounterLimit),
     /// Two limits at once.
-    Both(RedisStore, [CounterLimit; 2]),
+    Both(RedisCounters, [CounterLimit; 2]),
 }
 
 impl Contestant {
@@ -191,7 +191,7 @@ fn costs_of_a_decision() {
         let sliding = windows(1 << 30, 3_600 * SECOND, 8);
         let spent = windows(1, 86_400 * SECOND, 1);
         let store = |prefix: &str| {
-            let store = RedisStore::new(&server.settings().prefix(prefix));
+            let store = RedisCounters::new(&server.settings().prefix(prefix));
             store.unwrap()
         };
         let cached = |prefix| -> Box<dyn CounterStore> {
@@ -221,24 +221,24 @@ fn costs_of_a_decision() {
                 true,
                 Contestant::Gcra(connection, Script::new(GCRA)),
             ),
-            ("`RedisStore`, token bucket", true, on("a:", &million)),
-            ("`RedisStore`, fixed window", true, on("b:", &window)),
+            ("`RedisCounters`, token bucket", true, on("a:", &million)),
+            ("`RedisCounters`, fixed window", true, on("b:", &window)),
             (
-                "`RedisStore`, sliding window of 8",
+                "`RedisCounters`, sliding window of 8",
                 true,
                 on("c:", &sliding),
             ),
             (
-                "`RedisStore`, token bucket and window, all or nothing",
+                "`RedisCounters`, token bucket and window, all or nothing",
                 true,
                 Contestant::Both(store("f:"), [million.clone(), window.clone()]),
             ),
             (
-                "`RedisStore`, 16 requests in one call",
+                "`RedisCounters`, 16 requests in one call",
                 true,
                 Contestant::Several(store("g:"), million.clone()),
             ),
-            ("`RedisStore`, denied", false, on("d:", &spent)),
+            ("`RedisCounters`, denied", false, on("d:", &spent)),
             (
                 "`CachedStore`, token bucket",
                 true,

@@ -13,7 +13,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use portcullis_core::{Clock, ManualClock, MonotonicClock};
 use portcullis_policy::counters::{
     CacheSettings, CachedStore, Charge, CounterLimit, CounterStore, GuardSettings, GuardedStore,
-    OnFailure, Origin, RedisChannel, RedisStore, StoreEvent, SyncChannel,
+    OnFailure, Origin, RedisChannel, RedisCounters, StoreEvent, SyncChannel,
 };
 use tokio::runtime::{Builder, Runtime};
 
@@ -58,7 +58,7 @@ fn child() {
     let mut journal = BufWriter::new(File::create(journal).unwrap());
     runtime().block_on(async {
         let settings = Server::settings_of(port.parse().unwrap()).time_limit(100 * MILLI);
-        let store = RedisStore::new(&settings).unwrap();
+        let store = RedisCounters::new(&settings).unwrap();
         let guard = GuardSettings::new(choice_of(choice)).pauses(20 * MILLI, 100 * MILLI);
         let store = GuardedStore::new(store, MonotonicClock::new(), guard);
         let store: Arc<dyn CounterStore> = if *how == "cached" {
@@ -339,13 +339,13 @@ fn a_restart_of_a_server_that_writes_each_change_loses_nothing() {
     }
 }
 
-type Guarded = GuardedStore<RedisStore, MonotonicClock>;
+type Guarded = GuardedStore<RedisCounters, MonotonicClock>;
 type Events = Arc<Mutex<Vec<StoreEvent>>>;
 
 /// A guarded store with a short time limit, and what it reports.
 fn guarded(server: &Server, on_failure: OnFailure) -> (Guarded, Events) {
     let settings = server.settings().time_limit(200 * MILLI);
-    let store = RedisStore::new(&settings).unwrap();
+    let store = RedisCounters::new(&settings).unwrap();
     let events = Events::default();
     let seen = Arc::clone(&events);
     let guard = GuardSettings::new(on_failure).pauses(20 * MILLI, 100 * MILLI);
@@ -475,7 +475,7 @@ fn instances_tell_each_other_of_denials_also_after_the_server_was_away() {
     runtime().block_on(async {
         let settings = server.settings().reconnect_delay(20 * MILLI);
         let cached = || {
-            let store = RedisStore::new(&settings).unwrap();
+            let store = RedisCounters::new(&settings).unwrap();
             let cache = CacheSettings::new().hold(60 * SECOND).max_block(0);
             let channel = Arc::new(RedisChannel::new(&settings).unwrap());
             let cached = CachedStore::new(store, MonotonicClock::new(), cache);

@@ -17,8 +17,8 @@ use std::time::Instant;
 
 use portcullis_core::MonotonicClock;
 use portcullis_policy::counters::{
-    Charge, Counter, CounterStore, GuardSettings, GuardedStore, OnFailure, Quota, QuotaWrite,
-    SharedStore, StoreError,
+    Charge, Counter, CounterStore, GuardSettings, GuardedStore, OnFailure, QuotaState, QuotaWrite,
+    SharedCounters, StoreError,
 };
 use portcullis_policy::{Algorithm, Limit, Policy, Rule, Stores};
 use portcullis_shm::SharedFile;
@@ -54,7 +54,7 @@ impl Folder {
         self.0.join("store")
     }
 
-    fn store(&self) -> SharedStore {
+    fn store(&self) -> SharedCounters {
         open(&self.path())
     }
 }
@@ -65,8 +65,8 @@ impl Drop for Folder {
     }
 }
 
-fn open(path: &Path) -> SharedStore {
-    SharedStore::open(&SharedFile::at(path), 1_000, 6).unwrap()
+fn open(path: &Path) -> SharedCounters {
+    SharedCounters::open(&SharedFile::at(path), 1_000, 6).unwrap()
 }
 
 /// Numbers that need not be good.
@@ -183,10 +183,10 @@ fn a_write_applies_only_to_what_was_read_not_long_ago() {
     let folder = Folder::new("write");
     let store = folder.store();
     let ids = ["a", "b"];
-    let quota = |used| Quota::from(vec![0, 5, 7, used]);
+    let quota = |used| QuotaState::from(vec![0, 5, 7, used]);
     let read = block_on(store.read_quotas(&ids)).unwrap();
-    assert_eq!(read.quotas, [Quota::default(), Quota::default()]);
-    let write = |before: &[Quota], used, at| {
+    assert_eq!(read.quotas, [QuotaState::default(), QuotaState::default()]);
+    let write = |before: &[QuotaState], used, at| {
         let writes = ids.iter().zip(before).map(|(id, before)| QuotaWrite {
             id,
             before,
@@ -199,7 +199,10 @@ fn a_write_applies_only_to_what_was_read_not_long_ago() {
     assert_eq!(write(&read.quotas, 1, old), Ok(false));
     assert_eq!(write(&read.quotas, 1, read.at), Ok(true));
     // The second quota is another one now.
-    assert_eq!(write(&[quota(1), Quota::default()], 2, read.at), Ok(false));
+    assert_eq!(
+        write(&[quota(1), QuotaState::default()], 2, read.at),
+        Ok(false)
+    );
     let after = block_on(store.read_quotas(&ids)).unwrap();
     assert_eq!(after.quotas, [quota(1), quota(1)], "nothing was written");
     assert!(after.at > read.at);
@@ -208,7 +211,7 @@ fn a_write_applies_only_to_what_was_read_not_long_ago() {
 #[test]
 fn a_full_or_lost_store_says_so() {
     let folder = Folder::new("full");
-    let store = SharedStore::open(&SharedFile::at(folder.path()), 1, 1).unwrap();
+    let store = SharedCounters::open(&SharedFile::at(folder.path()), 1, 1).unwrap();
     let limit = bucket(1, 3_600 * SECOND, 10);
     let mut ids = (0..1_000).map(|id| id.to_string());
     let full = ids.find_map(|id| block_on(store.take(&[Charge::new(&id, &limit, 1)])).err());
@@ -218,7 +221,7 @@ fn a_full_or_lost_store_says_so() {
     let long = windows(1_000, 3_600 * SECOND, 6);
     let refused = block_on(store.take(&[Charge::new("0", &long, 1)])).unwrap_err();
     assert!(
-        refused.to_string().contains("SharedStore::open"),
+        refused.to_string().contains("SharedCounters::open"),
         "{refused}"
     );
     let file = OpenOptions::new().write(true).open(folder.path());
@@ -231,7 +234,7 @@ fn a_full_or_lost_store_says_so() {
 #[test]
 fn a_limit_that_the_file_has_no_room_for_is_refused_and_opens_no_other() {
     let folder = Folder::new("segments");
-    let open = || SharedStore::open(&SharedFile::at(folder.path()), 100, 2).unwrap();
+    let open = || SharedCounters::open(&SharedFile::at(folder.path()), 100, 2).unwrap();
     let store = open();
     let (long, limit) = (windows(9, SECOND, 4), windows(2, 3_600 * SECOND, 2));
     assert!(matches!(store.supports(&long), Err(StoreError::Refused(_))));
@@ -246,7 +249,7 @@ fn a_limit_that_the_file_has_no_room_for_is_refused_and_opens_no_other() {
     let refused = of(4).with_stores(stores).unwrap_err();
     let text = refused[0].to_string();
     assert!(
-        text.contains("limits[0]") && text.contains("SharedStore::open"),
+        text.contains("limits[0]") && text.contains("SharedCounters::open"),
         "{text}"
     );
 

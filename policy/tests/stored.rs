@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use portcullis_core::{Clock, ManualClock, Retry, Timestamp};
 use portcullis_policy::counters::{
-    CacheSettings, CachedStore, CounterStore, MemoryStore, StoreError, SyncChannel,
+    CacheSettings, CachedStore, CounterStore, MemoryCounters, StoreError, SyncChannel,
 };
 use portcullis_policy::{
     Algorithm, Conditions, Considered, Key, Kind, Limit, OnMissing, Outcome, Policy, Request, Rule,
@@ -50,11 +50,11 @@ fn limit(text: &str) -> Limit {
     text.parse().unwrap()
 }
 
-fn memory(time: &Time) -> Arc<MemoryStore<Time>> {
-    Arc::new(MemoryStore::new(1_000, time.clone()))
+fn memory(time: &Time) -> Arc<MemoryCounters<Time>> {
+    Arc::new(MemoryCounters::new(1_000, time.clone()))
 }
 
-fn policy(rules: impl IntoIterator<Item = Rule>, store: &Arc<MemoryStore<Time>>) -> Policy {
+fn policy(rules: impl IntoIterator<Item = Rule>, store: &Arc<MemoryCounters<Time>>) -> Policy {
     let stores = Stores::new().with("shared", Arc::clone(store) as Arc<dyn CounterStore>);
     Policy::new(rules).unwrap().with_stores(stores).unwrap()
 }

@@ -202,7 +202,7 @@ fn system(error: io::Error) -> RecordsError {
 /// Records of numbers by key in a file, for all processes that open it.
 ///
 /// Created by [`SharedFile::records`]. A record is a short list of numbers, and an instant at which
-/// it expires. `SharedStore` of `portcullis-policy` keeps counters in such records. For limiters,
+/// it expires. `SharedCounters` of `portcullis-policy` keeps counters in such records. For limiters,
 /// use those of this crate: they need no lock.
 ///
 /// **All or nothing.** A [lock](Self::lock) is for all records. What is written at once is written

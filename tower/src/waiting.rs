@@ -143,7 +143,7 @@ impl Asked {
 /// - A denial has the reply of its rule, and `Retry-After` from the store.
 /// - If the store has no answer, the request is denied with 503, or passes: see
 ///   [`passing_without_store`](crate::RateLimitLayerBuilder::passing_without_store).
-/// - The store bounds the time of its answer, as the settings of a `RedisStore` do.
+/// - The store bounds the time of its answer, as the settings of a `RedisCounters` do.
 ///   [`waiting_at_most`](crate::RateLimitLayerBuilder::waiting_at_most) does not.
 /// - Dropping the future gives up the answer: the store may have taken the permits or not. They are
 ///   permits by rate, which return by time.
@@ -182,7 +182,7 @@ impl Asked {
 /// use std::sync::Arc;
 /// use http::{Request, Response};
 /// use portcullis_core::MonotonicClock;
-/// use portcullis_policy::counters::MemoryStore;
+/// use portcullis_policy::counters::MemoryCounters;
 /// use portcullis_policy::{Key, Policy, Rule, Stores};
 /// use portcullis_tower::{ByPolicy, RateLimitLayer};
 /// use tower::ServiceExt;
@@ -190,7 +190,7 @@ impl Asked {
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn core::error::Error>> {
-/// let store = Arc::new(MemoryStore::new(10_000, MonotonicClock::new()));
+/// let store = Arc::new(MemoryCounters::new(10_000, MonotonicClock::new()));
 /// let rule = Rule::new("clients").key(Key::header("X-Api-Key")).limit("1/h".parse()?);
 /// let policy = Policy::new([rule.stored_in("shared")]).unwrap();
 /// let policy = policy.with_stores(Stores::new().with("shared", store)).unwrap();

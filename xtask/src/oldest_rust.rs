@@ -23,7 +23,7 @@ use crate::setup::{self, output, printed};
 const LIBRARIES: [(&str, &str); 2] = [("core", "portcullis-core"), ("async", "portcullis-async")];
 
 /// The libraries with another lowest version, by folder.
-const OTHERS: [&str; 5] = ["policy", "tower", "shm", "fleet", "jobs"];
+const OTHERS: [&str; 6] = ["policy", "tower", "shm", "fleet", "jobs", "stores"];
 
 /// Features that need a newer version, because a dependency needs it.
 const NEWER: [&str; 1] = ["tsc"];

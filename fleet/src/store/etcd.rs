@@ -30,9 +30,11 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
 use self::gateway::{Gateway, Refused};
-use crate::{Answer, Claim, Exchange, Held, LeaseStore, MemberId, StoreError, StoreFuture};
+use crate::{
+    Claim, Exchange, ExchangeAnswer, LeaseError, LeaseFuture, LeaseStore, MemberId, PartitionLease,
+};
 
-/// Settings of an [`EtcdStore`].
+/// Settings of an [`EtcdLeases`].
 ///
 /// ```
 /// use core::time::Duration;
@@ -120,10 +122,10 @@ impl EtcdSettings {
 ///
 /// ```no_run
 /// use core::time::Duration;
-/// use portcullis_fleet::{EtcdSettings, EtcdStore, Exchange, LeaseStore, MemberId};
+/// use portcullis_fleet::{EtcdLeases, EtcdSettings, Exchange, LeaseStore, MemberId};
 ///
-/// # async fn example() -> Result<(), portcullis_fleet::StoreError> {
-/// let store = EtcdStore::new(&EtcdSettings::new(["http://127.0.0.1:2379"]))?;
+/// # async fn example() -> Result<(), portcullis_fleet::LeaseError> {
+/// let store = EtcdLeases::new(&EtcdSettings::new(["http://127.0.0.1:2379"]))?;
 /// let request = Exchange {
 ///     demand: 1,
 ///     candidates: vec![4, 7],
@@ -134,7 +136,7 @@ impl EtcdSettings {
 /// println!("{:?}", answer.granted);
 /// # Ok(()) }
 /// ```
-pub struct EtcdStore {
+pub struct EtcdLeases {
     gateway: Gateway,
     prefix: String,
     /// What is known of the members of this process.
@@ -159,9 +161,9 @@ struct Begun {
 
 /// The changes of one transaction. Together at most `MOST_CHANGES`.
 struct Changes {
-    releases: Vec<Held>,
+    releases: Vec<PartitionLease>,
     /// Leases to renew that are under another lease of etcd, which is too short.
-    moves: Vec<Held>,
+    moves: Vec<PartitionLease>,
     candidates: Vec<u32>,
 }
 
@@ -198,19 +200,19 @@ struct Said {
     served: u64,
 }
 
-impl EtcdStore {
+impl EtcdLeases {
     /// Creates a store. It connects when it is first used.
     ///
     /// # Errors
     ///
-    /// [`StoreError::Refused`] if there is no address, or one that is not `http://HOST:PORT`.
+    /// [`LeaseError::Refused`] if there is no address, or one that is not `http://HOST:PORT`.
     ///
     /// ```
-    /// # use portcullis_fleet::{EtcdSettings, EtcdStore, StoreError};
-    /// let store = EtcdStore::new(&EtcdSettings::new(["https://127.0.0.1:2379"]));
-    /// assert!(matches!(store, Err(StoreError::Refused(_))));
+    /// # use portcullis_fleet::{EtcdLeases, EtcdSettings, LeaseError};
+    /// let store = EtcdLeases::new(&EtcdSettings::new(["https://127.0.0.1:2379"]));
+    /// assert!(matches!(store, Err(LeaseError::Refused(_))));
     /// ```
-    pub fn new(settings: &EtcdSettings) -> Result<Self, StoreError> {
+    pub fn new(settings: &EtcdSettings) -> Result<Self, LeaseError> {
         Ok(Self {
             gateway: Gateway::new(&settings.endpoints, settings.time_limit)?,
             prefix: settings.prefix.clone(),
@@ -267,7 +269,7 @@ impl EtcdStore {
         let said = format!("{} {}", request.demand, request.served);
         let name = encoded(&request.member.to_string());
         let put = |key: &str, value: &str| json!({ "request_put": { "key": key, "value": value, "lease": lease } });
-        let is_held = |held: &Held, key: &str| {
+        let is_held = |held: &PartitionLease, key: &str| {
             let fence = held.fence.to_string();
             json!([
                 { "key": key, "target": "CREATE", "create_revision": fence },
@@ -319,7 +321,7 @@ impl EtcdStore {
         keys: &Keys,
         request: &Exchange,
         known: &mut Option<Known>,
-    ) -> Result<Option<Answer>, Refused> {
+    ) -> Result<Option<ExchangeAnswer>, Refused> {
         // After an error, nothing is known.
         let (lease, mut written, mut contents) = if let Some(known) = known.take() {
             (Some(known.lease), known.written, None)
@@ -366,11 +368,12 @@ impl EtcdStore {
 impl Changes {
     /// Chooses what is left to change in a pool, as far as it is known.
     fn of(request: &Exchange, lease: i64, contents: Option<&Contents>) -> Self {
-        let under = |read: &Contents, held: &Held| read.under(request.member, *held);
-        let is_left = |held: &&Held| contents.is_none_or(|read| under(read, held).is_some());
+        let under = |read: &Contents, held: &PartitionLease| read.under(request.member, *held);
+        let is_left =
+            |held: &&PartitionLease| contents.is_none_or(|read| under(read, held).is_some());
         let releases = request.release.iter().filter(is_left);
         let releases: Vec<_> = releases.take(MOST_CHANGES).copied().collect();
-        let is_elsewhere = |held: &&Held| {
+        let is_elsewhere = |held: &&PartitionLease| {
             let other = contents.and_then(|read| under(read, held));
             other.is_some_and(|other| other != lease)
         };
@@ -380,7 +383,7 @@ impl Changes {
         let granted = contents.map_or(0, |read| read.granted(request, lease).len());
         let wanted = (request.at_most as usize).saturating_sub(granted);
         let is_free = |partition: &u32| {
-            let is_held = |held: &Held| held.partition == *partition;
+            let is_held = |held: &PartitionLease| held.partition == *partition;
             !contents.is_some_and(|read| read.is_taken(*partition))
                 && !request.release.iter().any(is_held)
                 && !request.renew.iter().any(is_held)
@@ -413,28 +416,33 @@ impl Contents {
     }
 
     /// The partitions of a member under its lease.
-    fn of(&self, member: MemberId, lease: i64) -> impl Iterator<Item = Held> {
+    fn of(&self, member: MemberId, lease: i64) -> impl Iterator<Item = PartitionLease> {
         let ours = move |of: &&Taken| of.member == member && of.lease == lease;
-        self.partitions.iter().filter(ours).map(|of| Held {
-            partition: of.partition,
-            fence: of.fence,
-        })
+        self.partitions
+            .iter()
+            .filter(ours)
+            .map(|of| PartitionLease {
+                partition: of.partition,
+                fence: of.fence,
+            })
     }
 
     /// The lease of etcd under which a member has a partition, if it does.
-    fn under(&self, member: MemberId, held: Held) -> Option<i64> {
+    fn under(&self, member: MemberId, held: PartitionLease) -> Option<i64> {
         let is_it = |of: &&Taken| of.partition == held.partition && of.fence == held.fence;
         let found = self.partitions.iter().find(is_it);
         found.filter(|of| of.member == member).map(|of| of.lease)
     }
 
     /// What the member has but does not name: what was granted now, or by an answer that was lost.
-    fn granted(&self, request: &Exchange, lease: i64) -> Vec<Held> {
-        let is_new = |held: &Held| !request.renew.contains(held) && !request.release.contains(held);
+    fn granted(&self, request: &Exchange, lease: i64) -> Vec<PartitionLease> {
+        let is_new = |held: &PartitionLease| {
+            !request.renew.contains(held) && !request.release.contains(held)
+        };
         self.of(request.member, lease).filter(is_new).collect()
     }
 
-    fn answer(&self, request: &Exchange, lease: i64) -> Answer {
+    fn answer(&self, request: &Exchange, lease: i64) -> ExchangeAnswer {
         let ours: Vec<_> = self.of(request.member, lease).collect();
         let renewed = request.renew.iter().copied();
         let is_taken = |partition: &u32| {
@@ -448,7 +456,7 @@ impl Contents {
             held: count(&self.partitions, said.member),
             served: said.served,
         });
-        Answer {
+        ExchangeAnswer {
             renewed: renewed.filter(|held| ours.contains(held)).collect(),
             granted: self.granted(request, lease),
             taken: candidates.filter(is_taken).collect(),
@@ -494,7 +502,7 @@ impl Keys {
     }
 
     /// Reads the answer to a request, and the range in it.
-    fn contents(&self, answer: &Value, range: &Value) -> Result<Contents, StoreError> {
+    fn contents(&self, answer: &Value, range: &Value) -> Result<Contents, LeaseError> {
         let mut contents = Contents {
             revision: header(answer, "revision")?,
             term: header(answer, "raft_term")?,
@@ -559,18 +567,18 @@ fn number<T: core::str::FromStr>(value: &Value) -> Option<T> {
     }
 }
 
-fn header<T: core::str::FromStr>(answer: &Value, name: &str) -> Result<T, StoreError> {
+fn header<T: core::str::FromStr>(answer: &Value, name: &str) -> Result<T, LeaseError> {
     let value = answer.get("header").and_then(|header| header.get(name));
     let value = value.and_then(number);
     value.ok_or_else(|| damaged(&format!("an answer without a {name}")))
 }
 
-fn damaged(what: &str) -> StoreError {
-    StoreError::Damaged(what.into())
+fn damaged(what: &str) -> LeaseError {
+    LeaseError::Damaged(what.into())
 }
 
-impl LeaseStore for EtcdStore {
-    fn exchange<'a>(&'a self, pool: &'a str, request: &'a Exchange) -> StoreFuture<'a, Answer> {
+impl LeaseStore for EtcdLeases {
+    fn exchange<'a>(&'a self, pool: &'a str, request: &'a Exchange) -> LeaseFuture<'a> {
         Box::pin(async move {
             let keys = Keys::new(&self.prefix, pool);
             let name = (pool.to_owned(), request.member);
@@ -592,14 +600,14 @@ impl LeaseStore for EtcdStore {
                 }
             }
             let why = "the lease or the leader was lost again and again";
-            Err(StoreError::Refused(why.into()))
+            Err(LeaseError::Refused(why.into()))
         })
     }
 }
 
-impl fmt::Debug for EtcdStore {
+impl fmt::Debug for EtcdLeases {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("EtcdStore")
+        f.debug_struct("EtcdLeases")
             .field("gateway", &self.gateway)
             .field("prefix", &self.prefix)
             .finish_non_exhaustive()

@@ -24,11 +24,13 @@ use std::sync::{Mutex, PoisonError};
 
 use portcullis_core::{Clock, Timestamp};
 
-use crate::{Answer, Claim, Exchange, Heard, Held, LeaseStore, MemberId, StoreFuture};
+use crate::{
+    Claim, Exchange, ExchangeAnswer, Heard, LeaseFuture, LeaseStore, MemberId, PartitionLease,
+};
 
 /// The leases of one pool, and the rules by which a store grants them. Time is an argument.
 ///
-/// [`MemoryStore`] is such a table for each pool. Stores on servers decide alike, so this is also
+/// [`MemoryLeases`] is such a table for each pool. Stores on servers decide alike, so this is also
 /// what to compare them with.
 ///
 /// # Cost
@@ -191,7 +193,7 @@ impl LeaseTable {
     /// let answer = table.exchange(&nothing, Timestamp::ZERO);
     /// assert_eq!(answer.members[0].member, MemberId(7));
     /// ```
-    pub fn exchange(&mut self, request: &Exchange, now: Timestamp) -> Answer {
+    pub fn exchange(&mut self, request: &Exchange, now: Timestamp) -> ExchangeAnswer {
         let ends = now.saturating_add(request.lease);
         self.longest.ask(request.lease, now);
         if let Some(heard) = &request.heard {
@@ -204,9 +206,9 @@ impl LeaseTable {
         let until = until.map(|since| since.saturating_add(self.longest.length));
         let until = until.filter(|until| now < *until);
         let holds_off = until.is_some();
-        let mut answer = Answer {
+        let mut answer = ExchangeAnswer {
             hold_off: until.map(|until| until.saturating_since(now)),
-            ..Answer::default()
+            ..ExchangeAnswer::default()
         };
         let lease = |fence| Lease {
             member: request.member,
@@ -244,7 +246,7 @@ impl LeaseTable {
             self.grant_again(request, now, ends, &mut answer);
         }
         // What has a new fence only is not more than the member counts on.
-        let is_counted_on = |held: &&Held| {
+        let is_counted_on = |held: &&PartitionLease| {
             let named = request.renew.iter();
             named
                 .map(|held| held.partition)
@@ -262,7 +264,7 @@ impl LeaseTable {
                 None => {
                     *slot = Some(lease(fence));
                     self.fence = fence;
-                    answer.granted.push(Held { partition, fence });
+                    answer.granted.push(PartitionLease { partition, fence });
                 }
                 Some(other) if other.member != request.member => answer.taken.push(partition),
                 Some(_) => {}
@@ -410,7 +412,7 @@ impl LeaseTable {
         request: &Exchange,
         now: Timestamp,
         ends: Timestamp,
-        answer: &mut Answer,
+        answer: &mut ExchangeAnswer,
     ) {
         let fence = &mut self.fence;
         for (partition, lease) in (0..).zip(&mut self.partitions) {
@@ -420,7 +422,7 @@ impl LeaseTable {
             else {
                 continue;
             };
-            let held = Held {
+            let held = PartitionLease {
                 partition,
                 fence: lease.fence,
             };
@@ -430,7 +432,7 @@ impl LeaseTable {
                 lease.fence = *fence;
                 lease.ends = lease.ends.max(ends);
                 lease.length = request.lease;
-                answer.granted.push(Held {
+                answer.granted.push(PartitionLease {
                     partition,
                     fence: *fence,
                 });
@@ -497,10 +499,10 @@ impl LeaseTable {
 /// ```
 /// use core::time::Duration;
 /// use portcullis_core::ManualClock;
-/// use portcullis_fleet::{Exchange, LeaseStore, MemberId, MemoryStore};
+/// use portcullis_fleet::{Exchange, LeaseStore, MemberId, MemoryLeases};
 ///
 /// # futures_executor::block_on(async {
-/// let store = MemoryStore::new(ManualClock::new());
+/// let store = MemoryLeases::new(ManualClock::new());
 /// let ask = Exchange {
 ///     candidates: vec![2],
 ///     at_most: 1,
@@ -509,27 +511,27 @@ impl LeaseTable {
 /// // Pools are apart.
 /// assert_eq!(store.exchange("writes", &ask).await?.granted[0].partition, 2);
 /// assert_eq!(store.exchange("queries", &ask).await?.granted[0].partition, 2);
-/// # Ok::<(), portcullis_fleet::StoreError>(()) }).unwrap();
+/// # Ok::<(), portcullis_fleet::LeaseError>(()) }).unwrap();
 /// ```
-pub struct MemoryStore<C> {
+pub struct MemoryLeases<C> {
     clock: C,
     pools: Mutex<HashMap<String, LeaseTable>>,
 }
 
-impl<C> fmt::Debug for MemoryStore<C> {
+impl<C> fmt::Debug for MemoryLeases<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MemoryStore").finish_non_exhaustive()
+        f.debug_struct("MemoryLeases").finish_non_exhaustive()
     }
 }
 
-impl<C: Clock> MemoryStore<C> {
+impl<C: Clock> MemoryLeases<C> {
     /// Returns a store without leases, whose time is that of `clock`.
     ///
     /// ```
     /// use portcullis_core::MonotonicClock;
-    /// use portcullis_fleet::MemoryStore;
+    /// use portcullis_fleet::MemoryLeases;
     ///
-    /// let store = MemoryStore::new(MonotonicClock::new());
+    /// let store = MemoryLeases::new(MonotonicClock::new());
     /// ```
     pub fn new(clock: C) -> Self {
         Self {
@@ -539,8 +541,8 @@ impl<C: Clock> MemoryStore<C> {
     }
 }
 
-impl<C: Clock + Send + Sync> LeaseStore for MemoryStore<C> {
-    fn exchange<'a>(&'a self, pool: &'a str, request: &'a Exchange) -> StoreFuture<'a, Answer> {
+impl<C: Clock + Send + Sync> LeaseStore for MemoryLeases<C> {
+    fn exchange<'a>(&'a self, pool: &'a str, request: &'a Exchange) -> LeaseFuture<'a> {
         // A table is whole between the steps of an exchange, so a panic leaves it usable.
         let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
         let table = match pools.get_mut(pool) {

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use portcullis_core::Timestamp;
-use portcullis_fleet::{Answer, Claim, FairShares, LeaseTable, MemberId};
+use portcullis_fleet::{Claim, ExchangeAnswer, FairShares, LeaseTable, MemberId};
 
 use crate::plan::{MILLI, Plan, Restart};
 use crate::world::{Outcome, Process};
@@ -124,7 +124,7 @@ impl Checks {
     }
 
     /// What is granted is not free, however short.
-    pub(crate) fn granted(&mut self, answer: &Answer) {
+    pub(crate) fn granted(&mut self, answer: &ExchangeAnswer) {
         for held in &answer.granted {
             self.free_since[held.partition as usize] = None;
         }

@@ -10,7 +10,8 @@ use std::rc::Rc;
 
 use portcullis_core::{Limiter, Timestamp};
 use portcullis_fleet::{
-    Answer, Event, Exchange, LeaseTable, MemberId, Protocol, Share, ShareLimiter,
+    Exchange, ExchangeAnswer, LeaseTable, MemberId, MemberShare, Protocol, ProtocolEvent,
+    ShareLimiter,
 };
 
 use crate::checks::Checks;
@@ -45,7 +46,7 @@ enum Happening {
         process: usize,
         life: u32,
         exchange: u64,
-        answer: Rc<Answer>,
+        answer: Rc<ExchangeAnswer>,
     },
     /// A process notices that it cannot reach the store.
     Failed {
@@ -97,7 +98,7 @@ enum Happening {
 pub(crate) struct Process {
     pub(crate) protocol: Protocol,
     limiter: ShareLimiter,
-    pub(crate) share: Share,
+    pub(crate) share: MemberShare,
     pub(crate) clock: DriftingClock,
     pub(crate) id: MemberId,
     life: u32,
@@ -255,7 +256,7 @@ impl World {
         Process {
             protocol: Protocol::new(&self.plan.pool, id, self.random.next(), now),
             limiter: ShareLimiter::new(&self.plan.pool, now).expect("the settings fit"),
-            share: Share::NONE,
+            share: MemberShare::NONE,
             clock,
             id,
             life,
@@ -293,7 +294,7 @@ impl World {
                 turn,
             } => {
                 if self.lives(process, life) && self.processes[process].turn == turn {
-                    self.tell(process, Event::Wake)?;
+                    self.tell(process, ProtocolEvent::Wake)?;
                 }
             }
             Happening::Take { process, life } => {
@@ -318,7 +319,7 @@ impl World {
                 answer,
             } => {
                 if self.lives(process, life) {
-                    let answered = Event::Answered {
+                    let answered = ProtocolEvent::Answered {
                         exchange,
                         answer: &answer,
                     };
@@ -336,7 +337,7 @@ impl World {
                 exchange,
             } => {
                 if self.lives(process, life) {
-                    self.tell(process, Event::Failed { exchange })?;
+                    self.tell(process, ProtocolEvent::Failed { exchange })?;
                 }
             }
             Happening::Demand { process, life } => {
@@ -367,7 +368,7 @@ impl World {
                 if self.lives(process, life) && !self.is_calm {
                     let pools = [&self.plan.pool, &self.plan.other_pool];
                     let pool = self.random.pick(&pools).clone();
-                    self.tell(process, Event::Changed(&pool))?;
+                    self.tell(process, ProtocolEvent::Changed(&pool))?;
                     self.later(self.plan.change_every, Happening::Change { process, life });
                 }
             }
@@ -468,7 +469,7 @@ impl World {
     fn demand(&mut self, process: usize, demand: u32) -> Result<(), String> {
         let before = core::mem::replace(&mut self.processes[process].demand, demand);
         self.checks.demands(self.now, process, before, demand);
-        self.tell(process, Event::Demand(demand))
+        self.tell(process, ProtocolEvent::Demand(demand))
     }
 
     fn start(&mut self, process: usize) -> Result<(), String> {
@@ -541,7 +542,7 @@ impl World {
     }
 
     /// Tells the protocol of a process what happened, and does what it returns.
-    fn tell(&mut self, process: usize, event: Event<'_>) -> Result<(), String> {
+    fn tell(&mut self, process: usize, event: ProtocolEvent<'_>) -> Result<(), String> {
         if self.now < self.processes[process].paused_until {
             return Ok(());
         }
@@ -571,7 +572,7 @@ impl World {
         Ok(())
     }
 
-    fn follow(&mut self, process: usize, share: Share, now: Timestamp) -> Result<(), String> {
+    fn follow(&mut self, process: usize, share: MemberShare, now: Timestamp) -> Result<(), String> {
         // A burst at the last moment of the old share, and one at the first of the new one.
         if self.random.once_in(2) {
             self.take(process)?;

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use std::{env, fs, thread};
 
-use portcullis_fleet::{EtcdSettings, EtcdStore, LeaseStore, RedisSettings, RedisStore};
+use portcullis_fleet::{EtcdLeases, EtcdSettings, LeaseStore, RedisLeases, RedisSettings};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -46,11 +46,11 @@ impl Kind {
             Self::Etcd => {
                 let addresses = ports.iter().map(|port| format!("http://127.0.0.1:{port}"));
                 let settings = EtcdSettings::new(addresses).time_limit(limit);
-                Arc::new(EtcdStore::new(&settings).unwrap())
+                Arc::new(EtcdLeases::new(&settings).unwrap())
             }
             Self::Redis => {
                 let settings = RedisSettings::new(&format!("redis://127.0.0.1:{}/", ports[0]));
-                Arc::new(RedisStore::new(&settings.time_limit(limit)).unwrap())
+                Arc::new(RedisLeases::new(&settings.time_limit(limit)).unwrap())
             }
         }
     }

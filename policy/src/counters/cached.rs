@@ -212,11 +212,11 @@ pub struct CacheCounts {
 /// ```
 /// use portcullis_core::ManualClock;
 /// use portcullis_policy::counters::{
-///     CacheSettings, CachedStore, Charge, CounterLimit, CounterStore, MemoryStore,
+///     CacheSettings, CachedStore, Charge, CounterLimit, CounterStore, MemoryCounters,
 /// };
 ///
 /// # futures_executor::block_on(async {
-/// let store = MemoryStore::new(100, ManualClock::new());
+/// let store = MemoryCounters::new(100, ManualClock::new());
 /// let cached = CachedStore::new(store, ManualClock::new(), CacheSettings::new());
 /// let limit = CounterLimit::new(&"1000/s".parse().unwrap())?;
 /// for _ in 0..500 {
@@ -495,8 +495,8 @@ impl<S, C> CachedStore<S, C> {
     ///
     /// ```
     /// # use portcullis_core::ManualClock;
-    /// # use portcullis_policy::counters::{CacheSettings, CachedStore, MemoryStore};
-    /// let store = MemoryStore::new(100, ManualClock::new());
+    /// # use portcullis_policy::counters::{CachedStore, CacheSettings, MemoryCounters};
+    /// let store = MemoryCounters::new(100, ManualClock::new());
     /// let cached = CachedStore::new(store, ManualClock::new(), CacheSettings::new());
     /// assert_eq!(cached.counts().allowed, 0);
     /// ```
@@ -513,8 +513,8 @@ impl<S, C> CachedStore<S, C> {
     ///
     /// ```
     /// # use portcullis_core::ManualClock;
-    /// # use portcullis_policy::counters::{CacheSettings, CachedStore, MemoryStore};
-    /// let store = MemoryStore::new(100, ManualClock::new());
+    /// # use portcullis_policy::counters::{CachedStore, CacheSettings, MemoryCounters};
+    /// let store = MemoryCounters::new(100, ManualClock::new());
     /// let cached = CachedStore::new(store, ManualClock::new(), CacheSettings::new());
     /// assert_eq!(cached.store().ids(), 0);
     /// ```
@@ -537,7 +537,7 @@ impl<S, C: Clock + Send + Sync + 'static> CachedStore<S, C> {
     /// ```
     /// use portcullis_core::ManualClock;
     /// use portcullis_policy::counters::{
-    ///     CacheSettings, CachedStore, CounterStore, MemoryStore, SyncChannel,
+    ///     CacheSettings, CachedStore, CounterStore, MemoryCounters, SyncChannel,
     /// };
     /// # struct Channel;
     /// # impl SyncChannel for Channel {
@@ -545,7 +545,7 @@ impl<S, C: Clock + Send + Sync + 'static> CachedStore<S, C> {
     /// #     fn subscribe(&self, _: Box<dyn Fn(&str) -> bool + Send + Sync>) {}
     /// # }
     /// # let channel = std::sync::Arc::new(Channel);
-    /// let store = MemoryStore::new(100, ManualClock::new());
+    /// let store = MemoryCounters::new(100, ManualClock::new());
     /// let cached = CachedStore::new(store, ManualClock::new(), CacheSettings::new());
     /// assert!(cached.with_channel(channel).syncs());
     /// ```
@@ -566,8 +566,8 @@ impl<S: CounterStore, C: Clock + Send + Sync> CachedStore<S, C> {
     ///
     /// ```
     /// # use portcullis_core::{ManualClock, MonotonicClock};
-    /// # use portcullis_policy::counters::{CacheSettings, CachedStore, MemoryStore};
-    /// let store = MemoryStore::new(100, ManualClock::new());
+    /// # use portcullis_policy::counters::{CachedStore, CacheSettings, MemoryCounters};
+    /// let store = MemoryCounters::new(100, ManualClock::new());
     /// let _ = CachedStore::new(store, MonotonicClock::new(), CacheSettings::new());
     /// ```
     #[must_use]

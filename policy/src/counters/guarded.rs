@@ -21,8 +21,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use portcullis_core::{Clock, Retry, Timestamp};
 
 use super::{
-    Charge, Counter, CounterLimit, CounterStore, Fault, MemoryStore, Origin, QuotaRead, QuotaWrite,
-    StoreDecision, StoreError, StoreFuture,
+    Charge, Counter, CounterLimit, CounterStore, Fault, MemoryCounters, Origin, QuotaRead,
+    QuotaWrite, StoreDecision, StoreError, StoreFuture,
 };
 
 /// What a [`GuardedStore`] decides while its store has no answer.
@@ -111,7 +111,7 @@ impl GuardSettings {
         self
     }
 
-    /// Sets for how many ids the shares have room: see [`MemoryStore::new`]. If there are more,
+    /// Sets for how many ids the shares have room: see [`MemoryCounters::new`]. If there are more,
     /// requests with new ones are denied. Default 100,000.
     ///
     /// ```
@@ -223,11 +223,11 @@ type Observer = Box<dyn Fn(&StoreEvent) + Send + Sync>;
 /// use core::time::Duration;
 /// use portcullis_core::{ManualClock, MonotonicClock};
 /// use portcullis_policy::counters::{
-///     Charge, CounterLimit, CounterStore, GuardSettings, GuardedStore, MemoryStore, OnFailure,
+///     Charge, CounterLimit, CounterStore, GuardSettings, GuardedStore, MemoryCounters, OnFailure,
 /// };
 ///
 /// # futures_executor::block_on(async {
-/// let store = MemoryStore::new(100, ManualClock::new());
+/// let store = MemoryCounters::new(100, ManualClock::new());
 /// let settings = GuardSettings::new(OnFailure::Allow);
 /// let guarded = GuardedStore::new(store, MonotonicClock::new(), settings)
 ///     .observed(|event| eprintln!("{event}"));
@@ -240,7 +240,7 @@ pub struct GuardedStore<S, C> {
     store: S,
     settings: GuardSettings,
     /// The local shares. Their clock is also that of the pauses.
-    shares: MemoryStore<C>,
+    shares: MemoryCounters<C>,
     observer: Option<Observer>,
     health: Mutex<Health>,
     jitter: RandomState,
@@ -284,8 +284,8 @@ impl<S, C> GuardedStore<S, C> {
     ///
     /// ```
     /// # use portcullis_core::ManualClock;
-    /// # use portcullis_policy::counters::{GuardSettings, GuardedStore, MemoryStore, OnFailure};
-    /// # let store = MemoryStore::new(100, ManualClock::new());
+    /// # use portcullis_policy::counters::{GuardedStore, GuardSettings, MemoryCounters, OnFailure};
+    /// # let store = MemoryCounters::new(100, ManualClock::new());
     /// let settings = GuardSettings::new(OnFailure::Deny);
     /// let guarded = GuardedStore::new(store, ManualClock::new(), settings);
     /// let _ = guarded.observed(|event| eprintln!("{event}"));
@@ -300,8 +300,8 @@ impl<S, C> GuardedStore<S, C> {
     ///
     /// ```
     /// # use portcullis_core::ManualClock;
-    /// # use portcullis_policy::counters::{GuardSettings, GuardedStore, MemoryStore, OnFailure};
-    /// # let store = MemoryStore::new(100, ManualClock::new());
+    /// # use portcullis_policy::counters::{GuardedStore, GuardSettings, MemoryCounters, OnFailure};
+    /// # let store = MemoryCounters::new(100, ManualClock::new());
     /// let settings = GuardSettings::new(OnFailure::Deny);
     /// assert!(!GuardedStore::new(store, ManualClock::new(), settings).is_down());
     /// ```
@@ -314,8 +314,8 @@ impl<S, C> GuardedStore<S, C> {
     ///
     /// ```
     /// # use portcullis_core::ManualClock;
-    /// # use portcullis_policy::counters::{GuardSettings, GuardedStore, MemoryStore, OnFailure};
-    /// # let store = MemoryStore::new(100, ManualClock::new());
+    /// # use portcullis_policy::counters::{GuardedStore, GuardSettings, MemoryCounters, OnFailure};
+    /// # let store = MemoryCounters::new(100, ManualClock::new());
     /// let settings = GuardSettings::new(OnFailure::Deny);
     /// let guarded = GuardedStore::new(store, ManualClock::new(), settings);
     /// assert_eq!(guarded.store().ids(), 0);
@@ -344,8 +344,8 @@ impl<S: CounterStore, C: Clock + Send + Sync> GuardedStore<S, C> {
     ///
     /// ```
     /// # use portcullis_core::{ManualClock, MonotonicClock};
-    /// # use portcullis_policy::counters::{GuardSettings, GuardedStore, MemoryStore, OnFailure};
-    /// # let store = MemoryStore::new(100, ManualClock::new());
+    /// # use portcullis_policy::counters::{GuardedStore, GuardSettings, MemoryCounters, OnFailure};
+    /// # let store = MemoryCounters::new(100, ManualClock::new());
     /// let settings = GuardSettings::new(OnFailure::Share { part: 1, whole: 4 });
     /// let _ = GuardedStore::new(store, MonotonicClock::new(), settings);
     /// ```
@@ -354,7 +354,7 @@ impl<S: CounterStore, C: Clock + Send + Sync> GuardedStore<S, C> {
         Self {
             store,
             settings,
-            shares: MemoryStore::new(settings.max_ids, clock),
+            shares: MemoryCounters::new(settings.max_ids, clock),
             observer: None,
             health: Mutex::new(Health::Up),
             jitter: RandomState::new(),

@@ -20,7 +20,7 @@ use portcullis_core::{Clock, Timestamp};
 
 use super::quota::Judgement;
 use super::{
-    Charge, Counter, CounterStore, MAX_AGE, Quota, QuotaRead, QuotaWrite, StoreDecision,
+    Charge, Counter, CounterStore, MAX_AGE, QuotaRead, QuotaState, QuotaWrite, StoreDecision,
     StoreError, StoreFuture,
 };
 
@@ -40,10 +40,10 @@ use super::{
 ///
 /// ```
 /// use portcullis_core::MonotonicClock;
-/// use portcullis_policy::counters::{Charge, CounterLimit, CounterStore, MemoryStore};
+/// use portcullis_policy::counters::{Charge, CounterLimit, CounterStore, MemoryCounters};
 ///
 /// # futures_executor::block_on(async {
-/// let store = MemoryStore::new(10_000, MonotonicClock::new());
+/// let store = MemoryCounters::new(10_000, MonotonicClock::new());
 /// let limit = CounterLimit::new(&"2/h".parse().unwrap())?;
 /// let charge = [Charge::new("alice", &limit, 1)];
 /// assert!(store.take(&charge).await?.is_allowed());
@@ -51,7 +51,7 @@ use super::{
 /// assert!(!store.take(&charge).await?.is_allowed());
 /// # Ok::<(), Box<dyn core::error::Error>>(()) }).unwrap();
 /// ```
-pub struct MemoryStore<C> {
+pub struct MemoryCounters<C> {
     clock: C,
     max_ids: usize,
     all: Mutex<All>,
@@ -60,7 +60,7 @@ pub struct MemoryStore<C> {
 #[derive(Default)]
 struct All {
     counters: Expiring<i64>,
-    quotas: Expiring<Quota>,
+    quotas: Expiring<QuotaState>,
     /// The newest time of the clock that was seen.
     newest: Timestamp,
 }
@@ -146,7 +146,7 @@ impl All {
         Ok(())
     }
 
-    fn quotas(&self, ids: &[&str], now: Timestamp) -> Vec<Quota> {
+    fn quotas(&self, ids: &[&str], now: Timestamp) -> Vec<QuotaState> {
         let quota = |id: &&str| self.quotas.get(id, now).map(|entry| entry.value.clone());
         ids.iter().map(|id| quota(id).unwrap_or_default()).collect()
     }
@@ -162,7 +162,7 @@ impl All {
     /// Writes quotas, all or none.
     fn write<'w>(
         &mut self,
-        writes: impl Iterator<Item = (&'w str, Quota, Duration)> + Clone,
+        writes: impl Iterator<Item = (&'w str, QuotaState, Duration)> + Clone,
         now: Timestamp,
         max_ids: usize,
     ) -> Result<(), StoreError> {
@@ -176,7 +176,7 @@ impl All {
     }
 }
 
-impl<C: Clock> MemoryStore<C> {
+impl<C: Clock> MemoryCounters<C> {
     /// Creates a store with room for `max_ids` ids, of counters and quotas together, and with the
     /// time of `clock`. Windows lie on a grid that begins at the origin of the clock.
     ///
@@ -185,9 +185,9 @@ impl<C: Clock> MemoryStore<C> {
     /// ```
     /// # use core::time::Duration;
     /// # use portcullis_core::ManualClock;
-    /// # use portcullis_policy::counters::{CounterStore, MemoryStore, StoreError};
+    /// # use portcullis_policy::counters::{CounterStore, MemoryCounters, StoreError};
     /// # futures_executor::block_on(async {
-    /// let store = MemoryStore::new(1, ManualClock::new());
+    /// let store = MemoryCounters::new(1, ManualClock::new());
     /// let second = Duration::from_secs(1);
     /// assert!(store.increment_and_get("a", second, 1).await.is_ok());
     /// let full = store.increment_and_get("b", second, 1).await;
@@ -207,8 +207,8 @@ impl<C: Clock> MemoryStore<C> {
     ///
     /// ```
     /// # use portcullis_core::{Clock, ManualClock, Timestamp};
-    /// # use portcullis_policy::counters::MemoryStore;
-    /// let store = MemoryStore::new(9, ManualClock::new());
+    /// # use portcullis_policy::counters::MemoryCounters;
+    /// let store = MemoryCounters::new(9, ManualClock::new());
     /// assert_eq!(store.clock().now(), Timestamp::ZERO);
     /// ```
     #[must_use]
@@ -220,8 +220,8 @@ impl<C: Clock> MemoryStore<C> {
     ///
     /// ```
     /// # use portcullis_core::ManualClock;
-    /// # use portcullis_policy::counters::MemoryStore;
-    /// assert_eq!(MemoryStore::new(9, ManualClock::new()).ids(), 0);
+    /// # use portcullis_policy::counters::MemoryCounters;
+    /// assert_eq!(MemoryCounters::new(9, ManualClock::new()).ids(), 0);
     /// ```
     #[must_use]
     pub fn ids(&self) -> usize {
@@ -293,7 +293,7 @@ pub(super) fn expiry_from(now: Timestamp, expiry: Duration) -> Timestamp {
     now.saturating_add(Duration::from_millis(millis))
 }
 
-impl<C: Clock + Send + Sync> CounterStore for MemoryStore<C> {
+impl<C: Clock + Send + Sync> CounterStore for MemoryCounters<C> {
     fn get_many<'a>(&'a self, ids: &'a [&'a str]) -> StoreFuture<'a, Vec<Counter>> {
         let (all, now) = self.now();
         let counters = ids.iter().map(|id| all.counter(id, now)).collect();
@@ -330,9 +330,9 @@ impl<C: Clock + Send + Sync> CounterStore for MemoryStore<C> {
     }
 }
 
-impl<C> fmt::Debug for MemoryStore<C> {
+impl<C> fmt::Debug for MemoryCounters<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MemoryStore")
+        f.debug_struct("MemoryCounters")
             .field("max_ids", &self.max_ids)
             .finish_non_exhaustive()
     }

@@ -35,19 +35,19 @@ use crate::MAX_SEGMENTS;
 /// A store keeps the numbers, compares them, and does not change them. There are at most 67.
 ///
 /// ```
-/// use portcullis_policy::counters::Quota;
-/// assert!(Quota::default().values().is_empty());
-/// assert_eq!(Quota::from(vec![0, 5, 7, 3]).values(), [0, 5, 7, 3]);
+/// use portcullis_policy::counters::QuotaState;
+/// assert!(QuotaState::default().values().is_empty());
+/// assert_eq!(QuotaState::from(vec![0, 5, 7, 3]).values(), [0, 5, 7, 3]);
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Quota(Vec<u64>);
+pub struct QuotaState(Vec<u64>);
 
-impl Quota {
+impl QuotaState {
     /// Returns the numbers.
     ///
     /// ```
-    /// # use portcullis_policy::counters::Quota;
-    /// assert!(Quota::default().values().is_empty());
+    /// # use portcullis_policy::counters::QuotaState;
+    /// assert!(QuotaState::default().values().is_empty());
     /// ```
     #[must_use]
     pub fn values(&self) -> &[u64] {
@@ -55,7 +55,7 @@ impl Quota {
     }
 }
 
-impl From<Vec<u64>> for Quota {
+impl From<Vec<u64>> for QuotaState {
     fn from(values: Vec<u64>) -> Self {
         Self(values)
     }
@@ -88,7 +88,7 @@ fn taken(values: &[u64]) -> Option<u64> {
 
 impl CounterLimit {
     /// The state at `now`.
-    fn state(&self, quota: &Quota, now: u64) -> Result<State, StoreError> {
+    fn state(&self, quota: &QuotaState, now: u64) -> Result<State, StoreError> {
         let values = quota.values();
         let taken = taken(values).ok_or(StoreError::Damaged)?;
         let taken = taken.min(self.capacity());
@@ -195,8 +195,8 @@ impl CounterLimit {
         }
     }
 
-    fn quota(&self, state: &State) -> Quota {
-        Quota(match (&self.shape, state) {
+    fn quota(&self, state: &State) -> QuotaState {
+        QuotaState(match (&self.shape, state) {
             (&Shape::Bucket { permit, .. }, &State::Bucket { at, used }) => {
                 vec![0, permit, at, used]
             }
@@ -243,7 +243,7 @@ struct Merged<'a> {
 
 /// A decision. If permits were taken, also for each id the quota to write, and how long the limit
 /// takes to be full again. `None` in it for an id of which nothing was taken.
-type Judged = (StoreDecision, Option<Vec<Option<(Quota, Duration)>>>);
+type Judged = (StoreDecision, Option<Vec<Option<(QuotaState, Duration)>>>);
 
 impl<'a> Judgement<'a> {
     pub(super) fn of(charges: &'a [Charge<'a>]) -> Result<Self, StoreError> {
@@ -272,7 +272,7 @@ impl<'a> Judgement<'a> {
     }
 
     /// Decides by the quotas of the ids at `at`, the store's time.
-    pub(super) fn judge(&self, quotas: &[Quota], at: Timestamp) -> Result<Judged, StoreError> {
+    pub(super) fn judge(&self, quotas: &[QuotaState], at: Timestamp) -> Result<Judged, StoreError> {
         let now = at.as_nanos() / 1_000;
         let mut states = self.states(quotas, now)?;
         let denied_by = self.denied_by(&states);
@@ -314,7 +314,7 @@ impl<'a> Judgement<'a> {
     #[cfg(feature = "redis")]
     pub(super) fn conclude(
         &self,
-        quotas: &[Quota],
+        quotas: &[QuotaState],
         at: Timestamp,
         is_allowed: bool,
     ) -> Result<StoreDecision, StoreError> {
@@ -334,7 +334,7 @@ impl<'a> Judgement<'a> {
         Ok(decision)
     }
 
-    fn states(&self, quotas: &[Quota], now: u64) -> Result<Vec<State>, StoreError> {
+    fn states(&self, quotas: &[QuotaState], now: u64) -> Result<Vec<State>, StoreError> {
         if quotas.len() != self.each.len() {
             return Err(StoreError::Damaged);
         }

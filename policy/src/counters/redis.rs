@@ -14,10 +14,8 @@ use core::fmt;
 use core::time::Duration;
 
 use portcullis_core::Timestamp;
-use redis::aio::{ConnectionManager, ConnectionManagerConfig};
-use redis::{
-    Client, ErrorKind, FromRedisValue, Pipeline, RedisError, Script, ScriptInvocation, Value,
-};
+use portcullis_stores::{CallError, RedisConnection, RedisDefaults, RedisSettings};
+use redis::{ErrorKind, FromRedisValue, Pipeline, RedisError, Script, ScriptInvocation, Value};
 
 mod channel;
 
@@ -26,112 +24,16 @@ pub use channel::RedisChannel;
 use super::limit::Shape;
 use super::quota::Judgement;
 use super::{
-    Charge, Counter, CounterStore, MAX_AGE, Quota, QuotaRead, QuotaWrite, StoreDecision,
+    Charge, Counter, CounterStore, MAX_AGE, QuotaRead, QuotaState, QuotaWrite, StoreDecision,
     StoreError, StoreFuture,
 };
 
-/// Settings of a [`RedisStore`].
-///
-/// ```
-/// use core::time::Duration;
-/// use portcullis_policy::counters::RedisSettings;
-/// let settings = RedisSettings::new("redis://127.0.0.1/")
-///     .prefix("shop:")
-///     .time_limit(Duration::from_millis(50));
-/// assert!(format!("{settings:?}").contains("50ms"));
-/// ```
-#[derive(Clone)]
-pub struct RedisSettings {
-    url: String,
-    prefix: String,
-    time_limit: Duration,
-    connection_limit: Duration,
-    reconnect_delay: Duration,
-}
-
-impl RedisSettings {
-    /// The default settings for a server.
-    ///
-    /// ```
-    /// # use portcullis_policy::counters::RedisSettings;
-    /// let _ = RedisSettings::new("redis://127.0.0.1/");
-    /// ```
-    #[must_use]
-    pub fn new(url: &str) -> Self {
-        Self {
-            url: url.into(),
-            prefix: "portcullis:".into(),
-            time_limit: Duration::from_millis(250),
-            connection_limit: Duration::from_secs(1),
-            reconnect_delay: Duration::from_millis(100),
-        }
-    }
-
-    /// Sets the text with which all keys begin. Stores with different prefixes are apart. Default
-    /// `portcullis:`.
-    ///
-    /// ```
-    /// # use portcullis_policy::counters::RedisSettings;
-    /// let _ = RedisSettings::new("redis://127.0.0.1/").prefix("shop:");
-    /// ```
-    #[must_use]
-    pub fn prefix(mut self, prefix: &str) -> Self {
-        self.prefix = prefix.into();
-        self
-    }
-
-    /// Sets how long a call waits for the server at most, for a connection included. Default 250
-    /// ms.
-    ///
-    /// ```
-    /// # use core::time::Duration;
-    /// # use portcullis_policy::counters::RedisSettings;
-    /// let _ = RedisSettings::new("redis://127.0.0.1/").time_limit(Duration::from_millis(50));
-    /// ```
-    #[must_use]
-    pub const fn time_limit(mut self, limit: Duration) -> Self {
-        self.time_limit = limit;
-        self
-    }
-
-    /// Sets how long an attempt to connect takes at most. Default 1 s.
-    ///
-    /// ```
-    /// # use core::time::Duration;
-    /// # use portcullis_policy::counters::RedisSettings;
-    /// let _ = RedisSettings::new("redis://127.0.0.1/").connection_limit(Duration::from_secs(2));
-    /// ```
-    #[must_use]
-    pub const fn connection_limit(mut self, limit: Duration) -> Self {
-        self.connection_limit = limit;
-        self
-    }
-
-    /// Sets the longest pause between two attempts to connect. Default 100 ms.
-    ///
-    /// ```
-    /// # use core::time::Duration;
-    /// # use portcullis_policy::counters::RedisSettings;
-    /// let _ = RedisSettings::new("redis://127.0.0.1/").reconnect_delay(Duration::from_secs(1));
-    /// ```
-    #[must_use]
-    pub const fn reconnect_delay(mut self, delay: Duration) -> Self {
-        self.reconnect_delay = delay;
-        self
-    }
-}
-
-impl fmt::Debug for RedisSettings {
-    /// Leaves out the address, which may contain a password.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisSettings")
-            .field("prefix", &self.prefix)
-            .field("time_limit", &self.time_limit)
-            .field("connection_limit", &self.connection_limit)
-            .field("reconnect_delay", &self.reconnect_delay)
-            .finish_non_exhaustive()
-    }
-}
+/// What the settings of a connection are if they are not made.
+const DEFAULTS: RedisDefaults = RedisDefaults {
+    prefix: "portcullis:",
+    // A request waits for a decision: better an error, or a fallback, than a late answer.
+    time_limit: Duration::from_millis(250),
+};
 
 /// A [`CounterStore`] on a Redis server, version 6.2 or later. Needs the feature `redis`, and a
 /// runtime of tokio.
@@ -140,6 +42,7 @@ impl fmt::Debug for RedisSettings {
 /// - **Every key expires:** a counter when it was told to, a quota 1 to 2 ms after its limit is
 ///   full again.
 /// - **One script for each decision.** No other command runs in between.
+/// - **Settings.** By default all keys begin with `portcullis:`, and a call waits for 250 ms.
 /// - **Connection.** One connection serves all calls. If it breaks, the calls on it fail with
 ///   [`StoreError::Unavailable`], and the store connects again. No command is sent twice: whether
 ///   a command that failed has run is not known.
@@ -162,20 +65,18 @@ impl fmt::Debug for RedisSettings {
 ///
 /// ```no_run
 /// use portcullis_policy::counters::{
-///     Charge, CounterLimit, CounterStore, RedisSettings, RedisStore,
+///     Charge, CounterLimit, CounterStore, RedisSettings, RedisCounters,
 /// };
 ///
 /// # async fn example() -> Result<(), Box<dyn core::error::Error>> {
-/// let store = RedisStore::new(&RedisSettings::new("redis://127.0.0.1/"))?;
+/// let store = RedisCounters::new(&RedisSettings::new("redis://127.0.0.1/"))?;
 /// let limit = CounterLimit::new(&"100/1m".parse()?)?;
 /// let decision = store.take(&[Charge::new("alice", &limit, 1)]).await?;
 /// println!("{} left", decision.left()[0].available);
 /// # Ok(()) }
 /// ```
-pub struct RedisStore {
-    connection: ConnectionManager,
-    prefix: String,
-    time_limit: Duration,
+pub struct RedisCounters {
+    connection: RedisConnection,
     scripts: Scripts,
 }
 
@@ -187,20 +88,15 @@ struct Scripts {
     take: Script,
 }
 
-/// A connection that is made when it is first used, and again when it breaks.
-fn connect(settings: &RedisSettings) -> Result<ConnectionManager, StoreError> {
-    let config = ConnectionManagerConfig::new()
-        .set_connection_timeout(Some(settings.connection_limit))
-        .set_response_timeout(Some(settings.time_limit))
-        .set_min_delay(settings.reconnect_delay.min(Duration::from_millis(10)))
-        .set_max_delay(settings.reconnect_delay);
-    let client = Client::open(settings.url.as_str()).map_err(|error| unavailable(&error))?;
-    ConnectionManager::new_lazy_with_config(client, config).map_err(|error| unavailable(&error))
+fn open(settings: &RedisSettings) -> Result<RedisConnection, StoreError> {
+    // No server was asked, so the text of the error is all there is to tell.
+    let connection = RedisConnection::open(settings, DEFAULTS);
+    connection.map_err(|error| StoreError::Unavailable(error.to_string()))
 }
 
 const TAKE: &str = include_str!("redis/take.lua");
 
-impl RedisStore {
+impl RedisCounters {
     /// Creates a store. It connects when it is first used.
     ///
     /// # Errors
@@ -212,15 +108,13 @@ impl RedisStore {
     /// If called outside of a runtime of tokio.
     ///
     /// ```
-    /// # use portcullis_policy::counters::{RedisSettings, RedisStore, StoreError};
-    /// let store = RedisStore::new(&RedisSettings::new("localhost"));
+    /// # use portcullis_policy::counters::{RedisCounters, RedisSettings, StoreError};
+    /// let store = RedisCounters::new(&RedisSettings::new("localhost"));
     /// assert!(matches!(store, Err(StoreError::Unavailable(_))));
     /// ```
     pub fn new(settings: &RedisSettings) -> Result<Self, StoreError> {
         Ok(Self {
-            connection: connect(settings)?,
-            prefix: settings.prefix.clone(),
-            time_limit: settings.time_limit,
+            connection: open(settings)?,
             scripts: Scripts {
                 get: Script::new(include_str!("redis/get.lua")),
                 add: Script::new(include_str!("redis/add.lua")),
@@ -245,20 +139,18 @@ impl RedisStore {
     /// One round trip.
     ///
     /// ```no_run
-    /// # use portcullis_policy::counters::{RedisSettings, RedisStore, StoreError};
+    /// # use portcullis_policy::counters::{RedisCounters, RedisSettings, StoreError};
     /// # async fn example() -> Result<(), StoreError> {
-    /// let store = RedisStore::new(&RedisSettings::new("redis://127.0.0.1/"))?;
+    /// let store = RedisCounters::new(&RedisSettings::new("redis://127.0.0.1/"))?;
     /// if let Some(policy) = store.eviction().await? {
     ///     eprintln!("limits may be forgotten: set maxmemory-policy noeviction, not {policy}");
     /// }
     /// # Ok(()) }
     /// ```
     pub async fn eviction(&self) -> Result<Option<String>, StoreError> {
-        let mut connection = self.connection.clone();
         let mut info = redis::cmd("INFO");
-        let info: String = self
-            .within(info.arg("memory").query_async(&mut connection))
-            .await?;
+        let info = self.connection.query(info.arg("memory")).await;
+        let info: String = info.map_err(unanswered)?;
         let field = |name: &str| {
             let mut lines = info.lines();
             lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
@@ -270,28 +162,15 @@ impl RedisStore {
     }
 
     fn counter(&self, id: &str) -> String {
-        format!("{}c:{id}", self.prefix)
+        format!("{}c:{id}", self.connection.prefix())
     }
 
     fn quota(&self, id: &str) -> String {
-        format!("{}q:{id}", self.prefix)
+        format!("{}q:{id}", self.connection.prefix())
     }
 
     async fn run<T: FromRedisValue>(&self, call: &ScriptInvocation<'_>) -> Result<T, StoreError> {
-        let mut connection = self.connection.clone();
-        self.within(call.invoke_async(&mut connection)).await
-    }
-
-    /// Waits for the server, within the time limit.
-    async fn within<T>(
-        &self,
-        call: impl Future<Output = Result<T, RedisError>>,
-    ) -> Result<T, StoreError> {
-        let limit = self.time_limit;
-        let answer = tokio::time::timeout(limit, call).await;
-        let answer =
-            answer.map_err(|_| StoreError::Unavailable(format!("no answer within {limit:?}")))?;
-        answer.map_err(|error| failed(&error))
+        self.connection.invoke(call).await.map_err(unanswered)
     }
 
     /// The arguments of the script that decides.
@@ -324,7 +203,7 @@ fn decided(judgement: &Judgement<'_>, answer: Vec<Value>) -> Result<StoreDecisio
         Ok(text) => parse(&text),
         Err(_) => Err(StoreError::Damaged),
     });
-    let quotas: Vec<Quota> = quotas.collect::<Result<_, _>>()?;
+    let quotas: Vec<QuotaState> = quotas.collect::<Result<_, _>>()?;
     judgement.conclude(&quotas, time(seconds, micros), allowed == 1)
 }
 
@@ -332,13 +211,15 @@ fn time(seconds: u64, micros: u64) -> Timestamp {
     Timestamp::from_micros(seconds.saturating_mul(1_000_000).saturating_add(micros))
 }
 
-fn parse(text: &str) -> Result<Quota, StoreError> {
+fn parse(text: &str) -> Result<QuotaState, StoreError> {
     let numbers = text.split_ascii_whitespace().map(str::parse::<u64>);
     let numbers: Result<Vec<u64>, _> = numbers.collect();
-    numbers.map(Quota::from).map_err(|_| StoreError::Damaged)
+    numbers
+        .map(QuotaState::from)
+        .map_err(|_| StoreError::Damaged)
 }
 
-fn text(quota: &Quota) -> String {
+fn text(quota: &QuotaState) -> String {
     let numbers = quota.values().iter().map(ToString::to_string);
     numbers.collect::<Vec<_>>().join(" ")
 }
@@ -349,8 +230,11 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(millis).map_or(1 << 53, |millis| millis.min(1 << 53))
 }
 
-fn unavailable(error: &RedisError) -> StoreError {
-    StoreError::Unavailable(error.to_string())
+fn unanswered(error: CallError) -> StoreError {
+    match error {
+        CallError::TimedOut(_) => StoreError::Unavailable(error.to_string()),
+        CallError::Failed(error) => failed(&error),
+    }
 }
 
 /// What a server says that serves no caller now, or none with this connection, by its first word.
@@ -397,7 +281,7 @@ fn failed(error: &RedisError) -> StoreError {
     }
 }
 
-impl CounterStore for RedisStore {
+impl CounterStore for RedisCounters {
     fn get_many<'a>(&'a self, ids: &'a [&'a str]) -> StoreFuture<'a, Vec<Counter>> {
         Box::pin(async move {
             let mut call = self.scripts.get.prepare_invoke();
@@ -506,9 +390,8 @@ impl CounterStore for RedisStore {
                 call.arg(Self::arguments(judgement));
             }
             pipeline.ignore_errors();
-            let mut connection = self.connection.clone();
-            let answers = pipeline.query_async(&mut connection);
-            let answers: Vec<Result<Value, RedisError>> = self.within(answers).await?;
+            let answers = self.connection.query_all(&pipeline).await;
+            let answers: Vec<Result<Value, RedisError>> = answers.map_err(unanswered)?;
             let mut answers = answers.into_iter();
             // If the server does not keep the script, it does not know it below.
             let loaded = answers.next().ok_or(StoreError::Damaged)?;
@@ -537,11 +420,10 @@ fn counter_of(value: &str, expiry: i64) -> Result<Counter, StoreError> {
     })
 }
 
-impl fmt::Debug for RedisStore {
+impl fmt::Debug for RedisCounters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisStore")
-            .field("prefix", &self.prefix)
-            .field("time_limit", &self.time_limit)
+        f.debug_struct("RedisCounters")
+            .field("connection", &self.connection)
             .finish_non_exhaustive()
     }
 }

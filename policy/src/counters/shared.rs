@@ -14,7 +14,7 @@ use super::limit::Shape;
 use super::memory::expiry_from;
 use super::quota::Judgement;
 use super::{
-    Charge, Counter, CounterLimit, CounterStore, MAX_AGE, Quota, QuotaRead, QuotaWrite,
+    Charge, Counter, CounterLimit, CounterStore, MAX_AGE, QuotaRead, QuotaState, QuotaWrite,
     StoreDecision, StoreError, StoreFuture,
 };
 
@@ -26,8 +26,8 @@ use super::{
 /// processes, and [`SharedRecords`] for processes that are killed: a request is charged as a whole
 /// or not at all, at whatever instruction its process dies.
 ///
-/// It is bounded, as a [`MemoryStore`](super::MemoryStore) is: a new id that finds no room fails
-/// with [`StoreError::Full`].
+/// It is bounded, as a [`MemoryCounters`](super::MemoryCounters) is: a new id that finds no room
+/// fails with [`StoreError::Full`].
 ///
 /// # Cost
 ///
@@ -38,13 +38,13 @@ use super::{
 /// [`StoreError::Unavailable`].
 ///
 /// ```
-/// use portcullis_policy::counters::{Charge, CounterLimit, CounterStore, SharedStore};
+/// use portcullis_policy::counters::{Charge, CounterLimit, CounterStore, SharedCounters};
 /// use portcullis_shm::SharedFile;
 ///
 /// # futures_executor::block_on(async {
 /// let file = SharedFile::named("doc-shared-store")?;
 /// // In each process: 10,000 ids, and windows of up to 8 segments.
-/// let store = SharedStore::open(&file, 10_000, 8)?;
+/// let store = SharedCounters::open(&file, 10_000, 8)?;
 /// let limit = CounterLimit::new(&"2/h".parse().unwrap())?;
 /// let charge = [Charge::new("alice", &limit, 1)];
 /// assert!(store.take(&charge).await?.is_allowed());
@@ -54,13 +54,13 @@ use super::{
 /// # file.remove()?;
 /// # Ok::<(), Box<dyn core::error::Error>>(()) }).unwrap();
 /// ```
-pub struct SharedStore {
+pub struct SharedCounters {
     records: SharedRecords,
     /// The most segments of a window.
     segments: u32,
 }
 
-impl SharedStore {
+impl SharedCounters {
     /// Opens the store in the file, or creates the file: with room for `max_ids` ids, of counters
     /// and quotas together, and for sliding windows of up to `segments` segments, 1 to 64. A policy
     /// refuses a rule with a window of more segments, and a request with one fails with
@@ -75,11 +75,11 @@ impl SharedStore {
     /// The file takes 80 bytes per id, and 10 more for each segment above 1.
     ///
     /// ```
-    /// # use portcullis_policy::counters::SharedStore;
+    /// # use portcullis_policy::counters::SharedCounters;
     /// # use portcullis_shm::{OpenError, SharedFile};
     /// let file = SharedFile::named("doc-shared-store-open")?;
-    /// let store = SharedStore::open(&file, 10_000, 1)?;
-    /// let other = SharedStore::open(&file, 20_000, 1);
+    /// let store = SharedCounters::open(&file, 10_000, 1)?;
+    /// let other = SharedCounters::open(&file, 20_000, 1);
     /// assert!(matches!(other, Err(OpenError::OtherSettings { .. })));
     /// # drop(store);
     /// # file.remove()?;
@@ -95,10 +95,10 @@ impl SharedStore {
     /// Returns whether the file was truncated. All calls fail then.
     ///
     /// ```
-    /// # use portcullis_policy::counters::SharedStore;
+    /// # use portcullis_policy::counters::SharedCounters;
     /// # use portcullis_shm::{OpenError, SharedFile};
     /// # let file = SharedFile::named("doc-shared-store-lost")?;
-    /// assert!(!SharedStore::open(&file, 10, 1)?.is_lost());
+    /// assert!(!SharedCounters::open(&file, 10, 1)?.is_lost());
     /// # file.remove()?;
     /// # Ok::<(), OpenError>(())
     /// ```
@@ -174,14 +174,14 @@ fn failed(error: RecordsError) -> StoreError {
     match error {
         RecordsError::Full => StoreError::Full,
         RecordsError::TooMany { most } => StoreError::Refused(format!(
-            "it needs more than {most} quotas, or numbers in a quota: see `SharedStore::open`"
+            "it needs more than {most} quotas, or numbers in a quota: see `SharedCounters::open`"
         )),
         // Whatever it is, no call of this process gets the records.
         _ => StoreError::Unavailable(error.to_string()),
     }
 }
 
-fn quotas(records: &LockedRecords<'_>, ids: &[&str]) -> Vec<Quota> {
+fn quotas(records: &LockedRecords<'_>, ids: &[&str]) -> Vec<QuotaState> {
     let quota = |id: &&str| {
         records
             .read(&key(b'q', id))
@@ -193,7 +193,7 @@ fn quotas(records: &LockedRecords<'_>, ids: &[&str]) -> Vec<Quota> {
 /// Writes quotas, all or none.
 fn write<'w>(
     records: &mut LockedRecords<'_>,
-    writes: impl Iterator<Item = (&'w str, Quota, Duration)>,
+    writes: impl Iterator<Item = (&'w str, QuotaState, Duration)>,
 ) -> Result<(), StoreError> {
     let now = records.now();
     let writes = writes.map(|(id, quota, expiry)| {
@@ -207,7 +207,7 @@ fn write<'w>(
     records.write(&each).map_err(failed)
 }
 
-impl CounterStore for SharedStore {
+impl CounterStore for SharedCounters {
     fn get_many<'a>(&'a self, ids: &'a [&'a str]) -> StoreFuture<'a, Vec<Counter>> {
         Box::pin(async move {
             let records = self.lock()?;
@@ -257,7 +257,7 @@ impl CounterStore for SharedStore {
             Shape::Windows { segments, .. } if segments > most.into() => {
                 Err(StoreError::Refused(format!(
                     "the store has room for windows of up to {most} segments, not {segments}: see \
-                     `SharedStore::open`"
+                     `SharedCounters::open`"
                 )))
             }
             _ => Ok(()),
@@ -265,8 +265,8 @@ impl CounterStore for SharedStore {
     }
 }
 
-impl fmt::Debug for SharedStore {
+impl fmt::Debug for SharedCounters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SharedStore").finish_non_exhaustive()
+        f.debug_struct("SharedCounters").finish_non_exhaustive()
     }
 }

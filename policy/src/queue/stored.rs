@@ -45,11 +45,11 @@ impl Policy {
     /// ```
     /// use std::sync::Arc;
     /// use portcullis_core::MonotonicClock;
-    /// use portcullis_policy::counters::MemoryStore;
+    /// use portcullis_policy::counters::MemoryCounters;
     /// use portcullis_policy::{Acquired, Policy, Request, Rule, Stores};
     ///
     /// # futures_executor::block_on(async {
-    /// let store = Arc::new(MemoryStore::new(10_000, MonotonicClock::new()));
+    /// let store = Arc::new(MemoryCounters::new(10_000, MonotonicClock::new()));
     /// let rule = Rule::new("all").limit("1/h".parse()?).stored_in("shared");
     /// let policy = Policy::new([rule]).unwrap();
     /// let policy = Arc::new(policy.with_stores(Stores::new().with("shared", store)).unwrap());

@@ -7,13 +7,13 @@ use std::sync::Arc;
 
 use portcullis_core::{Clock, Timestamp};
 use portcullis_policy::counters::{
-    Charge, Counter, CounterStore, MemoryStore, QuotaRead, QuotaWrite, StoreDecision, StoreError,
-    StoreFuture,
+    Charge, Counter, CounterStore, MemoryCounters, QuotaRead, QuotaWrite, StoreDecision,
+    StoreError, StoreFuture,
 };
 
 /// A store whose calls wait until they are let through, and fail if they are to.
 pub(crate) struct Gate<C> {
-    pub(crate) store: MemoryStore<C>,
+    pub(crate) store: MemoryCounters<C>,
     pub(crate) is_open: AtomicBool,
     pub(crate) fails: AtomicBool,
     pub(crate) calls: AtomicU64,
@@ -22,7 +22,7 @@ pub(crate) struct Gate<C> {
 impl<C: Clock> Gate<C> {
     pub(crate) fn new(clock: C) -> Arc<Self> {
         Arc::new(Self {
-            store: MemoryStore::new(1_000, clock),
+            store: MemoryCounters::new(1_000, clock),
             is_open: AtomicBool::new(true),
             fails: AtomicBool::new(false),
             calls: AtomicU64::new(0),

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Instant;
 
-use portcullis_policy::counters::{RedisSettings, RedisStore};
+use portcullis_policy::counters::{RedisCounters, RedisSettings};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -100,8 +100,8 @@ impl Server {
     }
 
     /// A store with a connection of its own.
-    pub(crate) fn store(&self) -> RedisStore {
-        RedisStore::new(&self.settings()).unwrap()
+    pub(crate) fn store(&self) -> RedisCounters {
+        RedisCounters::new(&self.settings()).unwrap()
     }
 
     /// The answer to a command that is not one of the store.

@@ -18,7 +18,7 @@ use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::net::TcpStream;
 
-use crate::StoreError;
+use crate::LeaseError;
 
 /// The most bytes of an answer. One about 500 partitions has about 100,000.
 const LONGEST_ANSWER: usize = 16 << 20;
@@ -27,11 +27,11 @@ const LONGEST_ANSWER: usize = 16 << 20;
 pub(super) enum Refused {
     /// The lease that a request names does not exist.
     NoLease,
-    Store(StoreError),
+    Store(LeaseError),
 }
 
-impl From<StoreError> for Refused {
-    fn from(error: StoreError) -> Self {
+impl From<LeaseError> for Refused {
+    fn from(error: LeaseError) -> Self {
         Self::Store(error)
     }
 }
@@ -52,8 +52,8 @@ struct Endpoint {
 }
 
 impl Endpoint {
-    fn new(url: &str) -> Result<Self, StoreError> {
-        let unfit = |what: &str| StoreError::Refused(format!("{url}: {what}"));
+    fn new(url: &str) -> Result<Self, LeaseError> {
+        let unfit = |what: &str| LeaseError::Refused(format!("{url}: {what}"));
         let uri: Uri = url.parse().map_err(|_| unfit("not an address"))?;
         if uri.scheme_str() != Some("http") {
             return Err(unfit("only http:// is supported"));
@@ -76,7 +76,7 @@ impl Endpoint {
     }
 
     /// Opens a connection.
-    async fn connect(&self) -> Result<SendRequest<Full<Bytes>>, StoreError> {
+    async fn connect(&self) -> Result<SendRequest<Full<Bytes>>, LeaseError> {
         let stream = TcpStream::connect((self.host.as_str(), self.port)).await;
         let stream = stream.map_err(unreachable)?;
         // A request is one write, which need not wait for more.
@@ -99,7 +99,7 @@ impl Endpoint {
     }
 
     /// Sends a request, and returns the status and the body of the answer.
-    async fn send(&self, path: &'static str, body: &Bytes) -> Result<(bool, Bytes), StoreError> {
+    async fn send(&self, path: &'static str, body: &Bytes) -> Result<(bool, Bytes), LeaseError> {
         let (mut connection, answer) = loop {
             let idle = { self.idle().pop() };
             let is_new = idle.is_none();
@@ -127,14 +127,14 @@ impl Endpoint {
     }
 }
 
-fn unreachable(error: impl Into<Box<dyn core::error::Error + Send + Sync>>) -> StoreError {
-    StoreError::Unreachable(error.into())
+fn unreachable(error: impl Into<Box<dyn core::error::Error + Send + Sync>>) -> LeaseError {
+    LeaseError::Unreachable(error.into())
 }
 
 impl Gateway {
-    pub(super) fn new(endpoints: &[String], time_limit: Duration) -> Result<Self, StoreError> {
+    pub(super) fn new(endpoints: &[String], time_limit: Duration) -> Result<Self, LeaseError> {
         if endpoints.is_empty() {
-            return Err(StoreError::Refused("no address of etcd".into()));
+            return Err(LeaseError::Refused("no address of etcd".into()));
         }
         let endpoints = endpoints.iter().map(|url| Endpoint::new(url));
         Ok(Self {
@@ -152,7 +152,7 @@ impl Gateway {
         let answer = tokio::time::timeout(self.time_limit, endpoint.send(path, &body)).await;
         let answer = answer.unwrap_or_else(|_| {
             let limit = self.time_limit;
-            Err(StoreError::Unreachable(
+            Err(LeaseError::Unreachable(
                 format!("no answer within {limit:?}").into(),
             ))
         });
@@ -171,7 +171,7 @@ impl Gateway {
             }
         };
         serde_json::from_slice(&answer)
-            .map_err(|error| StoreError::Damaged(error.to_string()).into())
+            .map_err(|error| LeaseError::Damaged(error.to_string()).into())
     }
 
     fn leave(&self, endpoint: usize) {
@@ -191,8 +191,8 @@ fn refused(answer: &[u8]) -> Refused {
     });
     match text {
         Some(text) if text.contains("requested lease not found") => Refused::NoLease,
-        Some(text) => StoreError::Refused(text.to_owned()).into(),
-        None => StoreError::Damaged("an error without a message".into()).into(),
+        Some(text) => LeaseError::Refused(text.to_owned()).into(),
+        None => LeaseError::Damaged("an error without a message".into()).into(),
     }
 }
 

@@ -9,17 +9,15 @@ use core::fmt;
 use core::future::poll_fn;
 use core::hash::BuildHasher;
 use core::pin::Pin;
-use core::time::Duration;
 use std::hash::RandomState;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use futures_core::Stream;
-use redis::Client;
-use redis::aio::ConnectionManager;
+use portcullis_stores::{RedisConnection, RedisSettings};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use super::{RedisSettings, connect, unavailable};
+use super::open;
 use crate::counters::{StoreError, SyncChannel};
 
 /// How many messages wait to be sent. Further ones are dropped.
@@ -39,13 +37,13 @@ type Receivers = Arc<Mutex<Vec<Receive>>>;
 /// ```no_run
 /// use portcullis_core::MonotonicClock;
 /// use portcullis_policy::counters::{
-///     CacheSettings, CachedStore, RedisChannel, RedisSettings, RedisStore,
+///     CacheSettings, CachedStore, RedisChannel, RedisSettings, RedisCounters,
 /// };
 /// use std::sync::Arc;
 ///
 /// # async fn example() -> Result<(), Box<dyn core::error::Error>> {
 /// let settings = RedisSettings::new("redis://127.0.0.1/");
-/// let store = RedisStore::new(&settings)?;
+/// let store = RedisCounters::new(&settings)?;
 /// let store = CachedStore::new(store, MonotonicClock::new(), CacheSettings::new())
 ///     .with_channel(Arc::new(RedisChannel::new(&settings)?));
 /// # let _ = store;
@@ -74,13 +72,15 @@ impl RedisChannel {
     /// assert!(matches!(channel, Err(StoreError::Unavailable(_))));
     /// ```
     pub fn new(settings: &RedisSettings) -> Result<Self, StoreError> {
-        let client = Client::open(settings.url.as_str()).map_err(|error| unavailable(&error))?;
-        let connection = connect(settings)?;
-        let name: Arc<str> = format!("{}sync", settings.prefix).into();
+        let connection = open(settings)?;
+        let name: Arc<str> = format!("{}sync", connection.prefix()).into();
         let receivers = Receivers::default();
         let (queue, messages) = mpsc::channel(QUEUE);
-        let limits = (settings.connection_limit, settings.reconnect_delay);
-        let listener = listen(client, Arc::clone(&name), Arc::clone(&receivers), limits);
+        let listener = listen(
+            connection.clone(),
+            Arc::clone(&name),
+            Arc::clone(&receivers),
+        );
         Ok(Self {
             queue,
             receivers,
@@ -93,35 +93,20 @@ impl RedisChannel {
 }
 
 /// Sends messages until the channel is dropped.
-async fn send(
-    mut connection: ConnectionManager,
-    name: Arc<str>,
-    mut messages: mpsc::Receiver<Box<str>>,
-) {
+async fn send(connection: RedisConnection, name: Arc<str>, mut messages: mpsc::Receiver<Box<str>>) {
     while let Some(message) = messages.recv().await {
-        let mut publish = redis::cmd("PUBLISH");
-        publish.arg(&*name).arg(&*message);
         // A message that is lost costs only calls.
-        let _sent: Result<(), _> = publish.query_async(&mut connection).await;
+        let _sent = connection.publish(&name, &message).await;
     }
 }
 
 /// Passes messages on until the task ends.
-async fn listen(
-    client: Client,
-    name: Arc<str>,
-    receivers: Receivers,
-    (connection_limit, delay): (Duration, Duration),
-) {
+async fn listen(connection: RedisConnection, name: Arc<str>, receivers: Receivers) {
     let jitter = RandomState::new();
+    let delay = connection.reconnect_delay();
     for attempt in 0_u64.. {
-        let subscribed = async {
-            let mut connection = client.get_async_pubsub().await?;
-            connection.subscribe(&*name).await?;
-            Ok::<_, redis::RedisError>(connection)
-        };
-        if let Ok(Ok(connection)) = tokio::time::timeout(connection_limit, subscribed).await {
-            let mut messages = connection.into_on_message();
+        if let Ok(subscribed) = connection.subscribe(&name).await {
+            let mut messages = subscribed.into_on_message();
             while let Some(message) = poll_fn(|cx| Pin::new(&mut messages).poll_next(cx)).await {
                 if let Ok(text) = message.get_payload::<String>() {
                     let mut all = receivers.lock().unwrap_or_else(PoisonError::into_inner);
@@ -129,6 +114,7 @@ async fn listen(
                 }
             }
         }
+        // Instances that lost the same server do not all come back at the same moment.
         let random = jitter.hash_one(attempt) as u32;
         let shorter = (delay / 2).mul_f64(f64::from(random) / f64::from(u32::MAX));
         tokio::time::sleep(delay.saturating_sub(shorter)).await;
