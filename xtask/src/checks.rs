@@ -460,8 +460,15 @@ fn soak(context: &Context) -> Check {
     policies.env("PROPTEST_CASES", "1000000");
     // Two changes of a policy a second.
     policies.env("PORTCULLIS_SOAK_SECONDS", "60");
-    servers::provide(context, &[Server::Redis], &mut policies);
     let policies = command::run_tests(&mut policies)?;
+    let mut counters = context.cargo_test();
+    counters.args(["--release", "--package", "portcullis-counters"]);
+    counters.args(["--all-features", "--lib", "--tests"]);
+    counters.env("PROPTEST_CASES", "1000000");
+    // A server that is paused and killed.
+    counters.env("PORTCULLIS_SOAK_SECONDS", "60");
+    servers::provide(context, &[Server::Redis], &mut counters);
+    let counters = command::run_tests(&mut counters)?;
     let mut http = context.cargo_test();
     http.args(["--release", "--package", "portcullis-tower"]);
     http.args(["--all-features", "--tests"]);
@@ -474,7 +481,7 @@ fn soak(context: &Context) -> Check {
     shared.args(["--release", "--package", "portcullis-shm", "--tests"]);
     let shared = command::run_tests(shared.args(ignored))?;
     let mut stores = context.cargo_test();
-    stores.args(["--release", "--package", "portcullis-policy"]);
+    stores.args(["--release", "--package", "portcullis-counters"]);
     stores.args(["--features", "shm", "--test", "shared"]);
     let stores = command::run_tests(stores.args(ignored))?;
     let mut fleets = context.cargo_test();
@@ -482,6 +489,6 @@ fn soak(context: &Context) -> Check {
     fleets.args(["--test", "simulation"]);
     let fleets = command::run_tests(fleets.args(ignored))?;
     Ok(format!(
-        "{tests}; {models}; {accesses}; {traces}; {policies}; {http}; {shared}; {stores}; {fleets}"
+        "{tests}; {models}; {accesses}; {traces}; {policies}; {counters}; {http}; {shared}; {stores}; {fleets}"
     ))
 }
