@@ -101,31 +101,3 @@ pub use queues::options::{Order, Oversized};
 pub use queues::queue::{DefaultLock, Queue};
 pub use queues::rejected::Rejected;
 pub use waiting::wait_queue::{Next, QueueCounts};
-
-/// Compiles the examples of the README and of the guides as documentation tests.
-#[cfg(all(
-    doctest,
-    feature = "std",
-    feature = "critical-section",
-    feature = "embassy-time"
-))]
-mod documents {
-    macro_rules! documents {
-        ($($name:ident: $text:expr,)*) => {$(
-            #[doc = $text]
-            struct $name;
-        )*};
-    }
-
-    documents! {
-        Readme: include_str!("../../README.md"),
-        Embedded: include_str!("../../docs/embedded.md"),
-        FromBucket4j: include_str!("../../docs/coming-from/bucket4j.md"),
-        FromClipperhouse: include_str!("../../docs/coming-from/clipperhouse.md"),
-        FromGovernor: include_str!("../../docs/coming-from/governor.md"),
-        FromGuava: include_str!("../../docs/coming-from/guava.md"),
-        FromSentinel: include_str!("../../docs/coming-from/sentinel.md"),
-        FromTokio: include_str!("../../docs/coming-from/tokio-semaphore.md"),
-        FromXTimeRate: include_str!("../../docs/coming-from/x-time-rate.md"),
-    }
-}

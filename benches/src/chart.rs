@@ -28,6 +28,58 @@ pub(crate) fn draw(folder: &Path, rows: &[Row], lines: &[Line]) -> Drawn {
     for together in lines.chunk_by(|a, b| a.grows == b.grows) {
         grows(folder, together)?;
     }
+    overview(folder, rows)
+}
+
+/// What the overview compares: a row, its peer, and what both of them do.
+const COMPARED: [(&str, &str, &str); 5] = [
+    ("token_bucket.allow", "governor", "one rate"),
+    ("keyed.uniform_1k", "governor-keyed", "a rate per key"),
+    ("concurrency.cycle", "tokio", "permits at once"),
+    ("http.allow", "tower-governor", "an HTTP request"),
+    ("policy.decide", "limitador", "a request by rules"),
+];
+
+/// Draws the decisions per second of one thread, beside the best known peer of each kind. Nothing
+/// if a row is missing.
+fn overview(folder: &Path, rows: &[Row]) -> Drawn {
+    let found = COMPARED.map(|(name, peer, does)| {
+        let is_it =
+            |row: &&Row| row.row == name && row.threads == 1 && row.peer.as_deref() == Some(peer);
+        let row = rows.iter().find(is_it)?;
+        Some((does, peer, row.ours_ns, row.peer_ns?))
+    });
+    let found: Vec<_> = found.into_iter().flatten().collect();
+    if found.len() < COMPARED.len() {
+        return Ok(());
+    }
+    let path = folder.join("overview.svg");
+    let area = canvas(&path, (BAR * (3 * found.len() as i32 + 2)) as u32)?;
+    let text = |size: i32| (FONT, size).into_font().color(&INK);
+    let title = "Millions of decisions per second, one thread (logarithmic)";
+    area.draw(&Text::new(title, (12, 10), text(17)))?;
+    let (left, room) = (300, 380.0);
+    // From 0.1 to 100 millions.
+    let width = |millions: f64| (((millions.log10() + 1.0) / 3.0).clamp(0.01, 1.0) * room) as i32;
+    for ((does, peer, ours, theirs), place) in found.into_iter().zip(0..) {
+        let lines = [("portcullis", ours, OURS), (peer, theirs, PEERS)];
+        for ((label, nanos, colour), line) in lines.into_iter().zip(0..) {
+            let (top, millions) = (16 + BAR * (3 * place + line + 1), 1_000.0 / nanos);
+            let right = left + width(millions);
+            let bar = [(left, top), (right, top + BAR - 8)];
+            area.draw(&Rectangle::new(bar, colour.filled()))?;
+            if line == 0 {
+                area.draw(&Text::new(does, (12, top + 2), text(15)))?;
+            }
+            area.draw(&Text::new(label, (180, top + 2), text(15)))?;
+            area.draw(&Text::new(
+                format!("{millions:.1}"),
+                (right + 6, top + 2),
+                text(15),
+            ))?;
+        }
+    }
+    area.present()?;
     Ok(())
 }
 

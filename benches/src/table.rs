@@ -154,7 +154,7 @@ mod tests {
     fn marked_figures_in_other_documents_are_those_of_the_results() {
         let rows = results();
         for (name, document) in [
-            ("README.md", include_str!("../../README.md")),
+            ("docs/tour.md", include_str!("../../docs/tour.md")),
             ("docs/tuning.md", include_str!("../../docs/tuning.md")),
         ] {
             assert!(document.contains(FIGURE), "{name} has no figure");

@@ -135,6 +135,9 @@ extern crate std;
 
 mod all_of;
 pub mod clock;
+#[cfg(portcullis_explore)]
+#[doc(hidden)]
+pub mod explore;
 mod keyed;
 mod leases;
 mod limiter;

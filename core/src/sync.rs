@@ -12,6 +12,8 @@ compile_error!(
      `critical-section` and `unsafe-assume-single-core` of portable-atomic"
 );
 
+#[cfg(portcullis_explore)]
+pub(crate) use crate::explore::atomic;
 #[cfg(all(
     not(any(portcullis_loom, portcullis_explore)),
     any(target_has_atomic = "32", not(feature = "portable-atomic"))
@@ -26,8 +28,6 @@ pub(crate) use loom::sync::atomic;
     not(feature = "portable-atomic")
 )))]
 pub(crate) use portable_atomic as atomic;
-#[cfg(portcullis_explore)]
-pub(crate) use portcullis_explore::atomic;
 
 /// Declares a function that is `const`, except under loom, whose atomics have no `const`
 /// constructor.

@@ -200,11 +200,11 @@ fn tuning_lists_the_bytes_of_each_limiter() {
         (8 * 128, 8 * 128),
         "128 bytes per stripe"
     );
-    let readme = include_str!("../../README.md");
+    let choosing = include_str!("../../docs/choosing.md");
     let says = format!(
         "a `TokenBucket` has {} bytes, and a `Concurrency` limit has {}.",
         size_of::<TokenBucket>(),
         size_of::<Concurrency>()
     );
-    assert!(readme.contains(&says), "README.md lacks: {says}");
+    assert!(choosing.contains(&says), "docs/choosing.md lacks: {says}");
 }

@@ -81,10 +81,3 @@ pub use overload::SlowDown;
 pub use pace::Pace;
 pub use permits::Permits;
 pub use progress::{Event, Handle, Progress, Report, RunEnd};
-
-/// Compiles the examples of the guide as documentation tests.
-#[cfg(doctest)]
-mod documents {
-    #[doc = include_str!("../../docs/coming-from/go-batcher.md")]
-    struct FromGoBatcher;
-}

@@ -535,10 +535,13 @@ impl<'q, P: Permits + 'q, C: Timer, T, K: Work<T>> Run<'q, P, C, T, K> {
             }
             // The first operation goes in any case. It pays in pieces if it costs more than is
             // there.
-            let more = |operation: &mut Operation<T>| {
+            let more = |operation: &Operation<T>| {
                 batch.is_empty() || cost + u64::from(operation.cost) <= worth
             };
-            let Some(operation) = self.waiting.pop_front_if(more) else {
+            if !self.waiting.front().is_some_and(more) {
+                break;
+            }
+            let Some(operation) = self.waiting.pop_front() else {
                 break;
             };
             cost += u64::from(operation.cost);

@@ -247,15 +247,3 @@ pub use source::{RefreshError, RuleSource, Sourced};
 pub use statistics::{MostFrequent, RuleCounts, Statistics};
 pub use stored::{MAX_STORED_KEY_LEN, StoredDecision, Stores};
 pub use thresholds::{InForce, MAX_THRESHOLD_SEGMENTS, MAX_THRESHOLDS, Threshold};
-
-/// Compiles the examples of the guides as documentation tests.
-#[cfg(all(doctest, feature = "json"))]
-mod documents {
-    #[doc = include_str!("../../docs/coming-from/azure.md")]
-    struct FromAzure;
-    #[doc = include_str!("../../docs/coming-from/ocelot.md")]
-    struct FromOcelot;
-    #[cfg(all(feature = "toml", feature = "wait"))]
-    #[doc = include_str!("../../docs/policies.md")]
-    struct PolicyFiles;
-}

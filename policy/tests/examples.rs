@@ -129,3 +129,154 @@ fn the_rules_in_the_guide_for_azure_are_valid() {
         .unwrap();
     assert_eq!(ats.thresholds()[0].hold().as_secs(), 5);
 }
+
+/// The policy in a section of the guide for gateways.
+fn of_gateway(name: &str) -> Policy {
+    let guide = include_str!("../../docs/coming-from/gateways.md");
+    let section = guide
+        .split("\n## ")
+        .find(|section| section.starts_with(name));
+    let texts = section.unwrap().split("```toml\n").skip(1);
+    let texts: Vec<&str> = texts
+        .map(|text| text.split("```").next().unwrap())
+        .collect();
+    assert!(!texts.is_empty(), "{name}");
+    // A file names its stores before its rules.
+    let (with, without): (Vec<&str>, _) = texts.iter().partition(|text| text.starts_with("stores"));
+    Policy::from_toml(&[with, without].concat().concat()).unwrap()
+}
+
+#[test]
+fn the_rules_in_the_guide_for_gateways_decide_as_it_says() {
+    let address = "2001:db8::1".parse().unwrap();
+    let granted = |policy: &Policy, of: &[(Request<'_>, u64)]| -> Vec<bool> {
+        let at = |millis: u64| Timestamp::from_millis(1_000_000 + millis);
+        let decide = |(request, millis): &(Request<'_>, u64)| {
+            policy.decide_at(at(*millis), request).is_allowed()
+        };
+        of.iter().map(decide).collect()
+    };
+    let count = |granted: &[bool]| granted.iter().filter(|granted| **granted).count();
+
+    let nginx = of_gateway("nginx");
+    let login = Request::new("POST", "/login").address(address);
+    assert_eq!(count(&granted(&nginx, &[(login, 0); 10])), 5);
+    assert_eq!(
+        granted(&nginx, &[(login, 5_900), (login, 6_000), (login, 6_000)]),
+        [false, true, false]
+    );
+    let download = Request::new("GET", "/files/a").address(address);
+    let held = [0; 5].map(|_| nginx.decide_at(Timestamp::ZERO, &download));
+    assert_eq!(
+        held.iter().filter(|decision| decision.is_allowed()).count(),
+        3
+    );
+
+    let haproxy = of_gateway("HAProxy");
+    let page = Request::new("GET", "/").address(address);
+    assert_eq!(count(&granted(&haproxy, &[(page, 0); 30])), 20);
+    assert_eq!(
+        granted(&haproxy, &[(page, 9_900), (page, 10_000)]),
+        [false, true]
+    );
+
+    let envoy = of_gateway("Envoy");
+    assert_eq!(envoy.rule("local").unwrap().limits()[0].count(), 50);
+    let internal = [("plan", "internal")];
+    let internal = Request::new("", "").properties(&internal);
+    let free = [("plan", "free"), ("client", "a")];
+    let free = Request::new("", "").properties(&free);
+    assert_eq!(
+        (rule_for(&envoy, &internal), rule_for(&envoy, &free)),
+        (Some("internal"), Some("free"))
+    );
+
+    let key = [("X-Api-Key", "alice")];
+    let client = Request::new("GET", "/").headers(&key);
+    let traefik = of_gateway("Traefik");
+    assert_eq!(count(&granted(&traefik, &[(client, 0); 12])), 10);
+    assert_eq!(
+        granted(&traefik, &[(client, 9_900), (client, 10_000)]),
+        [false, true]
+    );
+    let kong = of_gateway("Kong");
+    assert_eq!(kong.rule("clients").unwrap().limits().len(), 2);
+    assert!(!kong.rule("clients").unwrap().has_headers());
+
+    let dotnet = of_gateway("AspNetCoreRateLimit");
+    let api = Request::new("GET", "/API/a/b").address(address);
+    assert_eq!(count(&granted(&dotnet, &[(api, 0); 120])), 100);
+    assert_eq!(
+        granted(&dotnet, &[(api, 899_000), (api, 900_000)]),
+        [false, true]
+    );
+    let license = Request::new("GET", "/api/license").address(address);
+    assert_eq!(count(&granted(&dotnet, &[(license, 0); 120])), 120);
+    let dev = [("X-ClientId", "dev-client-1")];
+    assert_eq!(
+        dotnet
+            .decide_at(Timestamp::ZERO, &api.headers(&dev))
+            .outcome(),
+        Outcome::Exempt
+    );
+
+    let express = of_gateway("express-rate-limit");
+    let neighbour = page.address("2001:db8:0:ff::1".parse().unwrap());
+    assert_eq!(count(&granted(&express, &[(page, 0); 60])), 60);
+    assert_eq!(
+        count(&granted(&express, &[(neighbour, 1_000); 60])),
+        40,
+        "one network of 56 bits"
+    );
+}
+
+const GUIDE: &str = include_str!("../../docs/policies.md");
+
+/// Adds the names of the settings in a part of the schema, which are those of the reader.
+fn add_settings(schema: &serde_json::Value, names: &mut Vec<String>) {
+    let parts = match schema {
+        serde_json::Value::Object(members) => {
+            if let Some(settings) = schema["properties"].as_object() {
+                names.extend(settings.keys().cloned());
+            }
+            members.values().collect()
+        }
+        serde_json::Value::Array(parts) => parts.iter().collect::<Vec<_>>(),
+        _ => return,
+    };
+    for part in parts {
+        add_settings(part, names);
+    }
+}
+
+/// Each table of the guide begins a row with the name of a setting.
+#[test]
+fn the_guide_describes_each_setting() {
+    let schema = include_str!("../schema/portcullis-policy.schema.json");
+    let mut settings = Vec::new();
+    add_settings(&serde_json::from_str(schema).unwrap(), &mut settings);
+    assert!(settings.len() > 30, "{settings:?}");
+    for setting in settings {
+        let row = format!("\n| `{setting}` | ");
+        assert!(GUIDE.contains(&row), "docs/policies.md lacks {setting}");
+    }
+}
+
+#[test]
+fn the_guide_names_each_public_item() {
+    let library = include_str!("../src/lib.rs");
+    let mut count = 0;
+    for list in library.split("pub use ").skip(1) {
+        let list = list.split(';').next().unwrap();
+        let names = list.rsplit("::").next().unwrap();
+        for name in names.split(|c: char| !c.is_alphanumeric() && c != '_') {
+            if name.is_empty() {
+                continue;
+            }
+            count += 1;
+            let quoted = format!("`{name}`");
+            assert!(GUIDE.contains(&quoted), "docs/policies.md lacks {name}");
+        }
+    }
+    assert!(count > 60, "{count}");
+}

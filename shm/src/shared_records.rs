@@ -202,8 +202,8 @@ fn system(error: io::Error) -> RecordsError {
 /// Records of numbers by key in a file, for all processes that open it.
 ///
 /// Created by [`SharedFile::records`]. A record is a short list of numbers, and an instant at which
-/// it expires. `SharedStore` of `portcullis-policy` keeps counters in such records. For limiters,
-/// use those of this crate: they need no lock.
+/// it expires. `SharedCounters` of `portcullis-counters` keeps counters in such records. For
+/// limiters, use those of this crate: they need no lock.
 ///
 /// **All or nothing.** A [lock](Self::lock) is for all records. What is written at once is written
 /// as a whole, or not at all, also if the process is killed at any instruction.

@@ -10,6 +10,7 @@ use core::net::{IpAddr, SocketAddr};
 use core::pin::Pin;
 use core::task::{Context, Poll};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::{Path, Request};
@@ -18,6 +19,8 @@ use axum::routing::get;
 use axum::{Router, ServiceExt};
 use portcullis_policy::{Conditions, Key, Policy, Rule};
 use portcullis_tower::{AxumBody, ByPolicy, PeerAddress, RateLimitLayer, Target};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
 use tonic::server::NamedService;
 use tonic::service::Routes;
 use tower::{Layer, Service, ServiceBuilder, service_fn};
@@ -483,4 +486,70 @@ async fn no_spelling_of_a_path_gets_more_from_a_handler_than_its_limit() {
         let expected = [("file", 2), ("health", 5), ("rest", 3)].map(|(a, n)| (a.to_owned(), n));
         assert_eq!(served, BTreeMap::from(expected), "{reading}");
     }
+}
+
+/// The statuses of 5 requests at once, of which the service answers none before the others have
+/// their status.
+async fn at_once(address: SocketAddr, answers: &Semaphore) -> Vec<u16> {
+    let mut requests = JoinSet::new();
+    for _ in 0..5 {
+        let mut client = Client::connect(address).await;
+        requests.spawn(async move { client.get("/files/a", &[]).await.status });
+    }
+    let mut statuses = Vec::new();
+    for nth in 0..5 {
+        if nth == 2 {
+            answers.add_permits(3);
+        }
+        statuses.push(requests.join_next().await.unwrap().unwrap());
+    }
+    statuses
+}
+
+/// Without nginx, the test tells nothing about nginx.
+#[tokio::test]
+async fn the_rules_in_the_guide_for_gateways_decide_as_nginx_does() {
+    let guide = include_str!("../../docs/coming-from/gateways.md");
+    let block = |kind: &str| {
+        let (_, text) = guide
+            .split_once(&format!("```{kind}\n"))
+            .expect("the guide has it");
+        text.split("```").next().expect("its end")
+    };
+    let (theirs, ours) = (block("nginx"), block("toml"));
+    let settings = |word: &str| -> String {
+        let lines = theirs.lines().filter(|line| line.contains(word));
+        let inner = |line: &str| match line.split_once('{') {
+            Some((_, inner)) => inner.trim_end_matches([' ', '}']).to_owned(),
+            None => line.to_owned(),
+        };
+        lines.map(inner).collect()
+    };
+    let answers = Arc::new(Semaphore::new(0));
+    let answer = Arc::clone(&answers);
+    let file = move || {
+        let answer = Arc::clone(&answer);
+        async move { answer.acquire().await.unwrap().forget() }
+    };
+    let routes = Router::new()
+        .route("/login", get(|| async {}))
+        .route("/files/a", get(file));
+    let layer = RateLimitLayer::new(ByPolicy::new(Policy::from_toml(ours).unwrap()));
+    let ours = serve(routes.clone().layer(layer)).await;
+    let service = format!("http://{}", serve(routes).await);
+    let expected = [200, 200, 200, 200, 200, 429, 429, 429];
+    let denied_first = [429, 429, 200, 200, 200];
+    assert_eq!(ask(ours, "GET /login").await.0, expected);
+    assert_eq!(at_once(ours, &answers).await, denied_first);
+    let Some(program) = nginx::program() else {
+        return;
+    };
+    let start = |name, zone, limits| {
+        let (zones, limits) = (settings(zone), settings(limits));
+        Nginx::limited(&program, name, &zones, &limits, &service)
+    };
+    let logins = start("logins", "limit_req_zone", "limit_req zone");
+    assert_eq!(ask(logins.address(), "GET /login").await.0, expected);
+    let downloads = start("downloads", "limit_conn_zone", "limit_conn downloads");
+    assert_eq!(at_once(downloads.address(), &answers).await, denied_first);
 }

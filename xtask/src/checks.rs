@@ -11,6 +11,7 @@ use crate::firmware_cost;
 use crate::hot_paths;
 use crate::no_std;
 use crate::oldest_rust;
+use crate::readme;
 use crate::servers::{self, Server};
 use crate::setup::{self, Part};
 use crate::weaken;
@@ -52,6 +53,7 @@ pub(crate) const TASKS: &[Task] = &[
             "tests",
             "core-tests",
             "doc-tests",
+            "readme",
             "loom",
             "explore",
             "hot-paths",
@@ -164,6 +166,13 @@ pub(crate) const STEPS: &[Step] = &[
         run: doc_tests,
     },
     Step {
+        name: "readme",
+        about: "each program of the README compiles against the manifest above it, and runs",
+        needs: None,
+        beside: false,
+        run: readme::check,
+    },
+    Step {
         name: "loom",
         about: "the models of every atomic algorithm, in loom",
         needs: None,
@@ -254,6 +263,17 @@ fn clippy(context: &Context) -> Check {
     lint(context, &["--package", "portcullis-async"], &[])?;
     lint(context, &["--package", "portcullis-policy"], &[])?;
     lint(context, &["--package", "portcullis-tower"], &[])?;
+    let others = [
+        "portcullis-tower",
+        "portcullis-shm",
+        "portcullis-fleet",
+        "portcullis-jobs",
+        "portcullis-counters",
+        "portcullis-stores",
+    ];
+    let others = others.map(|package| ["--package", package]);
+    let others = [others.as_flattened(), &["--all-features"]].concat();
+    lint(context, &others, &["-D", "clippy::incompatible_msrv"])?;
     let firmware = ["--manifest-path", "firmware/Cargo.toml", "--all-targets"];
     lint(context, &firmware, &[])
 }

@@ -48,8 +48,8 @@ fn listed(document: &str, package: &str) -> BTreeSet<(String, bool)> {
 }
 
 #[test]
-fn the_readme_names_every_feature_and_whether_it_is_on_by_default() {
-    let readme = read("README.md");
+fn the_list_of_features_names_every_feature_and_whether_it_is_on_by_default() {
+    let features = read("docs/features.md");
     for (folder, package) in [
         ("core", "portcullis-core"),
         ("async", "portcullis-async"),
@@ -58,15 +58,18 @@ fn the_readme_names_every_feature_and_whether_it_is_on_by_default() {
         ("tower", "portcullis-tower"),
     ] {
         let has = manifest::features(&read(&format!("{folder}/Cargo.toml")));
-        let says = listed(&readme, package);
+        let says = listed(&features, package);
         assert!(!has.is_empty(), "{package} has no features");
         let missing: Vec<_> = has.difference(&says).collect();
         assert!(
             missing.is_empty(),
-            "README.md lacks {package}'s {missing:?}"
+            "docs/features.md lacks {package}'s {missing:?}"
         );
         let wrong: Vec<_> = says.difference(&has).collect();
-        assert!(wrong.is_empty(), "README.md invents {package}'s {wrong:?}");
+        assert!(
+            wrong.is_empty(),
+            "docs/features.md invents {package}'s {wrong:?}"
+        );
     }
 }
 
@@ -77,6 +80,32 @@ fn the_readme_links_every_document() {
         let is_linked = document == "README.md" || readme.contains(&format!("]({document})"));
         assert!(is_linked, "README.md does not link {document}");
     }
+}
+
+#[test]
+fn every_link_within_the_project_leads_to_a_file() {
+    let mut followed = 0;
+    for document in documents() {
+        let folder = root().join(&document);
+        let folder = folder.parent().expect("a folder");
+        let text = read(&document);
+        let targets = text
+            .split("](")
+            .skip(1)
+            .filter_map(|rest| rest.split(')').next());
+        for target in targets {
+            let file = target.split('#').next().unwrap_or_default();
+            if file.is_empty() || file.contains(':') || file.contains([' ', '`', '\n']) {
+                continue;
+            }
+            followed += 1;
+            assert!(
+                folder.join(file).exists(),
+                "{document}: {target} leads nowhere"
+            );
+        }
+    }
+    assert!(followed > 100, "{followed}");
 }
 
 #[test]
@@ -98,6 +127,10 @@ fn the_documents_name_the_lowest_rust() {
     let (workspace, core) = (of("Cargo.toml"), of("core/Cargo.toml"));
     assert_eq!(of("async/Cargo.toml"), core);
     assert_eq!(of("firmware/Cargo.toml"), workspace);
+    let others = of("policy/Cargo.toml");
+    for manifest in ["fleet/Cargo.toml", "shm/Cargo.toml", "tower/Cargo.toml"] {
+        assert_eq!(of(manifest), others, "{manifest}");
+    }
     let says = |document: &str, version: &str| {
         let words = format!("Rust {version}");
         assert!(
@@ -108,6 +141,8 @@ fn the_documents_name_the_lowest_rust() {
     says("README.md", &workspace);
     says("CONTRIBUTING.md", &workspace);
     says("README.md", &core);
+    says("README.md", &others);
+    says("CONTRIBUTING.md", &others);
     says("CHANGELOG.md", &core);
 }
 
@@ -186,14 +221,18 @@ fn blocks(document: &str) -> Vec<Block> {
     blocks
 }
 
-/// Rust in a document is compiled, either as a documentation test or in its source file.
+/// Rust in a document is compiled: as a documentation test, in its source file, or, in the README,
+/// by the step `readme`.
 #[test]
 fn every_block_of_rust_is_compiled() {
-    let libraries =
-        ["async", "jobs", "policy"].map(|library| read(&format!("{library}/src/lib.rs")));
+    let compiled = read("docs/lib.rs");
     for document in documents() {
-        let included = format!("include_str!(\"../../{document}\")");
-        let is_tested = libraries.iter().any(|library| library.contains(&included));
+        let from_docs = match document.strip_prefix("docs/") {
+            Some(name) => name.to_owned(),
+            None => format!("../{document}"),
+        };
+        let included = format!("include_str!(\"{from_docs}\")");
+        let is_tested = document == "README.md" || compiled.contains(&included);
         for block in blocks(&read(&document)) {
             let mut kinds = block.kind.split(',');
             let is_rust = block.kind.is_empty() || kinds.any(|kind| kind == "rust");
@@ -203,8 +242,7 @@ fn every_block_of_rust_is_compiled() {
             };
             assert!(
                 !is_rust || is_compiled,
-                "{document}:{}: name the file that it is from, or include the document in lib.rs of \
-                 async, jobs or policy",
+                "{document}:{}: name the file that it is from, or include the document in docs/lib.rs",
                 block.line
             );
         }
@@ -226,6 +264,33 @@ fn a_block_from_a_file_agrees_with_the_file() {
         }
     }
     assert!(compared > 0, "nothing was compared");
+}
+
+/// A name of a test is longer than any other name that the document marks as code.
+#[test]
+fn the_tests_that_a_proof_names_exist() {
+    const LEAST: usize = 25;
+    let files = sources::files(&root()).expect("the workspace");
+    let is_test = |file: &Path| {
+        let of = ["core/tests", "loom-tests/tests", "explore/tests"];
+        ends_in(file, "rs") && of.iter().any(|folder| file.starts_with(folder))
+    };
+    let tests = files.iter().filter(|file| is_test(file));
+    let tests: String = tests
+        .map(|file| read(&file.display().to_string()))
+        .collect();
+    let proofs = read("docs/proofs.md");
+    let names = proofs.split('`').skip(1).step_by(2);
+    let is_name = |name: &&str| name.len() >= LEAST && !name.contains(['/', ' ']);
+    let mut named = 0;
+    for name in names.filter(is_name) {
+        let is_there = ["(", "<"]
+            .iter()
+            .any(|end| tests.contains(&format!("fn {name}{end}")));
+        assert!(is_there, "docs/proofs.md names {name}, which is no test");
+        named += 1;
+    }
+    assert!(named > 30, "{named}");
 }
 
 #[test]

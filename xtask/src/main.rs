@@ -27,6 +27,7 @@ mod listing;
 mod manifest;
 mod no_std;
 mod oldest_rust;
+mod readme;
 mod report;
 mod servers;
 mod setup;

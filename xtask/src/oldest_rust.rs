@@ -6,6 +6,9 @@
 //! The compiler is one of these: a toolchain of rustup, the default compiler, or Debian's. Debian's
 //! is unpacked into the target directory instead of installed, because a machine can have only one
 //! version of that package, and other steps use the newest one.
+//!
+//! Debian has no compiler of the version of the [`OTHERS`]. They are compiled where rustup has or
+//! gets it; elsewhere only Clippy checks them, and the remark of the step says so.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -18,6 +21,11 @@ use crate::setup::{self, output, printed};
 
 /// The libraries, by folder and name.
 const LIBRARIES: [(&str, &str); 2] = [("core", "portcullis-core"), ("async", "portcullis-async")];
+
+/// The libraries with another lowest version, by folder.
+const OTHERS: [&str; 7] = [
+    "policy", "tower", "shm", "fleet", "jobs", "counters", "stores",
+];
 
 /// Features that need a newer version, because a dependency needs it.
 const NEWER: [&str; 1] = ["tsc"];
@@ -51,6 +59,38 @@ pub(crate) fn check(context: &Context) -> Check {
         cargo.env("RUSTFLAGS", "-A warnings");
         command::run(as_compiler(&mut cargo, &rustc))?;
     }
+    Ok(format!("Rust {version}; {}", check_others(context)?))
+}
+
+/// Compiles the other libraries with all features, if there is a compiler of their version.
+fn check_others(context: &Context) -> Check {
+    let mut others: Vec<(String, &str)> = Vec::new();
+    for folder in OTHERS {
+        let version = manifest::lowest_rust(&context.root, &format!("{folder}/Cargo.toml"))?;
+        others.push((version, folder));
+    }
+    let version = &others[0].0;
+    if let Some((other, folder)) = others.iter().find(|(other, _)| other != version) {
+        return Err(format!("{folder} needs Rust {other}, not {version}"));
+    }
+    let install = || {
+        let mut rustup = Command::new("rustup");
+        rustup.args(["toolchain", "install", version, "--profile", "minimal"]);
+        setup::is_quiet_success(&mut rustup)
+    };
+    let find = || of_version(context, version);
+    let Some(rustc) = find().or_else(|| install().then(find).flatten()) else {
+        return Ok(format!("no rustc {version} for {}", OTHERS.join(", ")));
+    };
+    let mut cargo = context.cargo();
+    cargo.arg("check").args(context.locked());
+    for folder in OTHERS {
+        cargo.args(["--package", &format!("portcullis-{folder}")]);
+    }
+    cargo.arg("--all-features").arg("--target-dir");
+    cargo.arg(context.target_dir("oldest-rust"));
+    cargo.env("RUSTFLAGS", "-A warnings");
+    command::run(as_compiler(&mut cargo, &rustc))?;
     Ok(format!("Rust {version}"))
 }
 
@@ -70,8 +110,11 @@ fn version(context: &Context) -> Result<String, String> {
 
 /// Returns a compiler of the lowest version.
 pub(crate) fn compiler(context: &Context) -> Option<PathBuf> {
-    let version = version(context).ok()?;
-    let of_rustup = output("rustup", &["which", "--toolchain", &version, "rustc"]);
+    of_version(context, &version(context).ok()?)
+}
+
+fn of_version(context: &Context, version: &str) -> Option<PathBuf> {
+    let of_rustup = output("rustup", &["which", "--toolchain", version, "rustc"]);
     let of_rustup = of_rustup.map(|path| PathBuf::from(path.trim()));
     let others = [
         PathBuf::from("rustc"),

@@ -385,50 +385,6 @@ fn the_example_files_are_valid_and_equal_in_both_formats() {
     }
 }
 
-/// Each table of the guide begins a row with the name of a setting.
-#[test]
-fn the_guide_describes_each_setting() {
-    let guide = include_str!("../../../docs/policies.md");
-    let rows: BTreeSet<&str> = guide
-        .lines()
-        .filter_map(|line| line.strip_prefix("| `")?.split_once("` |"))
-        .map(|(name, _)| name)
-        .collect();
-    let settings = [
-        &FILE[..],
-        &PATHS,
-        &RULE,
-        &LIMIT,
-        &OVERRIDE,
-        &THRESHOLD,
-        &EXEMPT,
-    ]
-    .concat();
-    for setting in settings {
-        assert!(rows.contains(setting), "docs/policies.md lacks {setting}");
-    }
-}
-
-#[test]
-fn the_guide_names_each_public_item() {
-    let guide = include_str!("../../../docs/policies.md");
-    let library = include_str!("../lib.rs");
-    let mut count = 0;
-    for list in library.split("pub use ").skip(1) {
-        let list = list.split(';').next().unwrap();
-        let names = list.rsplit("::").next().unwrap();
-        for name in names.split(|c: char| !c.is_alphanumeric() && c != '_') {
-            if name.is_empty() {
-                continue;
-            }
-            count += 1;
-            let quoted = format!("`{name}`");
-            assert!(guide.contains(&quoted), "docs/policies.md lacks {name}");
-        }
-    }
-    assert!(count > 60, "{count}");
-}
-
 /// The name of a part is how a file spells it. Only a function has no spelling.
 #[cfg(feature = "live")]
 #[test]

@@ -42,6 +42,18 @@ impl Nginx {
         Self::with_settings(program, "limits", &zone, &location)
     }
 
+    /// Starts a proxy before the server at a URL, with zones and what limits the requests.
+    pub(crate) fn limited(
+        program: &OsStr,
+        name: &str,
+        zones: &str,
+        limits: &str,
+        url: &str,
+    ) -> Self {
+        let location = format!("{limits} proxy_pass {url};");
+        Self::with_settings(program, name, zones, &location)
+    }
+
     /// Starts a proxy before the server at a URL.
     pub(crate) fn proxy(program: &OsStr, name: &str, url: &str) -> Self {
         Self::with_settings(program, name, "", &format!("proxy_pass {url};"))

@@ -3,7 +3,7 @@
 use core::sync::atomic as plain;
 pub use core::sync::atomic::Ordering;
 
-use crate::{access, fails};
+use super::{access, fails};
 
 /// A fence that counts as an access. See `core::sync::atomic::fence`.
 pub fn fence(order: Ordering) {

@@ -1,0 +1,5 @@
+//! See `portcullis_fuzz::targets::lease_ids`.
+
+#![cfg_attr(fuzzing, no_main)]
+
+portcullis_fuzz::program!(lease_ids);

@@ -1,0 +1,5 @@
+//! See `portcullis_fuzz::targets::requests`.
+
+#![cfg_attr(fuzzing, no_main)]
+
+portcullis_fuzz::program!(requests);

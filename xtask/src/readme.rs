@@ -1,0 +1,165 @@
+//! Compiles each program of the README against the manifest that is printed above it, and runs
+//! those that end.
+//!
+//! Each program is a package of its own, which lies below the target directory. It depends on the
+//! libraries of this repository where the README says `../portcullis`, and on nothing that its
+//! manifest does not name.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::command::{self, Check};
+use crate::context::Context;
+
+/// A program, and the manifest above it.
+struct Program {
+    title: String,
+    manifest: String,
+    text: String,
+}
+
+impl Program {
+    /// The name of the package: the title in lower case, with hyphens.
+    fn name(&self) -> String {
+        let lower = self.title.to_lowercase();
+        let words = lower
+            .split(|c: char| !c.is_alphanumeric())
+            .filter(|word| !word.is_empty());
+        format!("readme-{}", words.collect::<Vec<_>>().join("-"))
+    }
+
+    /// Whether the program ends by itself. A service does not, and a library is no program.
+    fn ends(&self) -> bool {
+        self.text.contains("fn main()") && !self.text.contains("serve(")
+    }
+
+    fn file(&self) -> &'static str {
+        if self.text.contains("fn main()") {
+            "main.rs"
+        } else {
+            "lib.rs"
+        }
+    }
+
+    /// The lines that are neither empty nor a comment.
+    fn lines(&self) -> usize {
+        let lines = self.text.lines().map(str::trim);
+        lines
+            .filter(|line| !line.is_empty() && !line.starts_with("//"))
+            .count()
+    }
+}
+
+pub(crate) fn check(context: &Context) -> Check {
+    let readme = fs::read_to_string(context.root.join("README.md"))
+        .map_err(|error| format!("README.md: {error}"))?;
+    let programs = programs(&readme)?;
+    let folder = context.target_dir("readme");
+    write(&context.root, &folder, &programs)?;
+    for program in &programs {
+        // One by one: the features that another program needs must not be there.
+        let mut cargo = context.cargo();
+        cargo.arg(if program.ends() { "run" } else { "check" });
+        cargo.args(["--quiet", "--package", &program.name()]);
+        cargo.arg("--manifest-path").arg(folder.join("Cargo.toml"));
+        cargo.arg("--target-dir").arg(folder.join("target"));
+        command::run(&mut cargo)?;
+    }
+    Ok(format!("{} programs", programs.len()))
+}
+
+/// Returns the programs of a document: the blocks `rust` below a block `toml`, under a heading.
+fn programs(readme: &str) -> Result<Vec<Program>, String> {
+    let mut programs = Vec::new();
+    for section in readme.split("\n### ").skip(1) {
+        let title = section.lines().next().unwrap_or_default().to_owned();
+        let block = |kind: &str| {
+            let (_, text) = section.split_once(&format!("```{kind}\n"))?;
+            text.split_once("```").map(|(text, _)| text.to_owned())
+        };
+        let Some(text) = block("rust") else { continue };
+        let manifest = block("toml")
+            .ok_or_else(|| format!("README.md: `{title}` has a program without a manifest"))?;
+        programs.push(Program {
+            title,
+            manifest,
+            text,
+        });
+    }
+    Ok(programs)
+}
+
+/// Writes the packages, and a workspace around them with the versions of this repository.
+fn write(root: &Path, folder: &Path, programs: &[Program]) -> Result<(), String> {
+    let names: Vec<String> = programs
+        .iter()
+        .map(|of| format!("\"{}\"", of.name()))
+        .collect();
+    let workspace = format!(
+        "[workspace]\nresolver = \"2\"\nmembers = [{}]\n",
+        names.join(", ")
+    );
+    file(folder.join("Cargo.toml"), &workspace)?;
+    let lock = root.join("Cargo.lock");
+    let versions = fs::read_to_string(&lock).map_err(|e| format!("{}: {e}", lock.display()))?;
+    file(folder.join("Cargo.lock"), &versions)?;
+    for program in programs {
+        let name = program.name();
+        let here = format!("\"{}/", root.display());
+        let dependencies = program.manifest.replace("\"../portcullis/", &here);
+        let manifest = format!(
+            "[package]\nname = \"{name}\"\nversion = \"0.0.0\"\nedition = \"2024\"\n\n{dependencies}"
+        );
+        file(folder.join(&name).join("Cargo.toml"), &manifest)?;
+        file(
+            folder.join(&name).join("src").join(program.file()),
+            &program.text,
+        )?;
+    }
+    Ok(())
+}
+
+fn file(path: PathBuf, text: &str) -> Result<(), String> {
+    let say = |error| format!("{}: {error}", path.display());
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder).map_err(say)?;
+    }
+    fs::write(&path, text).map_err(say)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_readme_is_short_and_has_five_short_programs() {
+        let readme = include_str!("../../README.md");
+        assert!(readme.lines().count() <= 200, "{}", readme.lines().count());
+        let programs = programs(readme).expect("each program has a manifest");
+        assert_eq!(programs.len(), 5);
+        for program in programs {
+            assert!(
+                program.lines() <= 15,
+                "{}: {}",
+                program.title,
+                program.lines()
+            );
+        }
+    }
+
+    #[test]
+    fn programs_are_read_with_their_manifests() {
+        let text = "a\n### One, two\n```toml\nx = 1\n```\n```rust\nfn main() {}\n```\n### Words\n";
+        let programs = programs(text).expect("a program");
+        assert_eq!(programs.len(), 1);
+        let program = &programs[0];
+        assert_eq!(program.name(), "readme-one-two");
+        assert_eq!(
+            (program.manifest.as_str(), program.file()),
+            ("x = 1\n", "main.rs")
+        );
+        assert!(program.ends());
+        let without = "### One\n```rust\nfn main() {}\n```\n";
+        assert!(super::programs(&format!("a\n{without}")).is_err());
+    }
+}
