@@ -34,7 +34,7 @@ use portcullis_core::{Clock, MonotonicClock, Seed, Timestamp};
 
 use crate::error::OpenError;
 use crate::futex;
-use crate::header::Kind;
+use crate::header::FileKind;
 use crate::mapping::MappedWords;
 use crate::member;
 use crate::owned_lock::{self, InFile, Owner};
@@ -96,7 +96,7 @@ impl SharedFile {
         let layout = Layout { groups, numbers };
         let settings = format!("records, {records} of up to {numbers} numbers");
         let contents = Contents {
-            kind: Kind::Records,
+            kind: FileKind::Records,
             identity: settings.clone(),
             settings,
             first: Vec::new(),
