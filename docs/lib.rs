@@ -12,6 +12,7 @@ documents! {
     Tour: include_str!("tour.md"),
     ReadmeOfCore: include_str!("../core/README.md"),
     ReadmeOfAsync: include_str!("../async/README.md"),
+    ReadmeOfCounters: include_str!("../counters/README.md"),
     ReadmeOfFleet: include_str!("../fleet/README.md"),
     ReadmeOfJobs: include_str!("../jobs/README.md"),
     ReadmeOfPolicy: include_str!("../policy/README.md"),

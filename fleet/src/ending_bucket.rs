@@ -51,12 +51,12 @@ pub struct EndingBucket {
     until: AtomicU64,
 }
 
-/// What a bucket admits.
+/// The rate and the burst of a bucket.
 #[derive(Clone, Copy)]
 pub struct Terms {
     /// What it gains.
     pub rate: Rate,
-    /// What it holds.
+    /// The most permits that the bucket holds.
     pub burst: u64,
     /// Until when it admits, in nanoseconds. It ends up to 255 ns before.
     pub until: u64,

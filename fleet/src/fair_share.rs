@@ -15,7 +15,7 @@
 //!
 //! Source: the fair share of Doorman, in whole partitions and without a master.
 
-use crate::Claim;
+use crate::store::Claim;
 
 /// The fair shares of all members in one picture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -29,10 +29,10 @@ use event_listener::{Event as Signal, EventListener, Listener};
 use portcullis_async::{ThreadTimer, Timer};
 use portcullis_core::{SettingsError, Timestamp};
 
-use crate::{
-    Actions, ExchangeAnswer, Fallback, LeaseError, LeaseStore, MemberId, MemberReport, MemberShare,
-    PartitionLease, Pool, Protocol, ProtocolEvent, ShareLimiter,
-};
+use crate::pool::Pool;
+use crate::protocol::{Actions, MemberReport, MemberShare, Protocol, ProtocolEvent};
+use crate::share_limiter::{Fallback, ShareLimiter};
+use crate::store::{ExchangeAnswer, LeaseError, LeaseStore, MemberId, PartitionLease};
 
 /// A member of a fleet: the handle through which a process says what it needs, and learns what it
 /// has.
@@ -635,7 +635,7 @@ type Flight = (
     Pin<Box<dyn Future<Output = Result<ExchangeAnswer, LeaseError>> + Send>>,
 );
 
-/// What the driver waits for.
+/// The event that the driver has waited for.
 enum Happened {
     Ordered,
     Answered(u64, Result<ExchangeAnswer, LeaseError>),

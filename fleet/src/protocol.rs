@@ -32,7 +32,9 @@ use core::time::Duration;
 
 use portcullis_core::Timestamp;
 
-use crate::{Claim, Exchange, ExchangeAnswer, FairShares, Heard, MemberId, PartitionLease, Pool};
+use crate::fair_share::FairShares;
+use crate::pool::Pool;
+use crate::store::{Claim, Exchange, ExchangeAnswer, Heard, MemberId, PartitionLease};
 
 /// A member's part of the protocol: which leases it takes, renews, uses and releases.
 ///
@@ -374,6 +376,8 @@ impl Protocol {
             ProtocolEvent::Leave => self.has_left = true,
             ProtocolEvent::Wake => {}
         }
+        // In this order: what is given up is released in this exchange, and what the limiter is
+        // shown has left out what is released.
         self.lose_patience();
         self.settle_target();
         self.give_up();
@@ -449,11 +453,12 @@ impl Protocol {
         self.has_left && self.used.is_empty() && self.releasing.is_empty() && self.flight.is_none()
     }
 
+    /// Returns how many partitions the member may use.
     fn held(&self) -> u32 {
         self.used.len() as u32
     }
 
-    /// The partitions that it wants and fairness leaves to it.
+    /// Returns how many partitions the member wants and fairness leaves to it.
     fn entitled(&self) -> u32 {
         if self.has_left {
             return 0;
@@ -466,6 +471,7 @@ impl Protocol {
         let passed = now.saturating_since(self.now);
         let beyond = self.held().saturating_sub(self.level);
         self.served += passed.as_nanos() * u128::from(beyond);
+        // A clock that runs back must not make a lease last longer.
         self.now = self.now.max(now);
         let now = self.now;
         self.used.retain(|lease| now < lease.ends);
@@ -484,6 +490,7 @@ impl Protocol {
         }
     }
 
+    /// Does what an answer says, if it is the answer to the exchange in flight.
     fn answered(&mut self, exchange: u64, answer: &ExchangeAnswer) {
         let Some(flight) = self.flight.take_if(|flight| flight.exchange == exchange) else {
             return;
@@ -498,7 +505,9 @@ impl Protocol {
         if answer.server != 0 {
             self.heard = Some((answer.server, flight.sent));
         }
+        // As of when the request was sent, with the settings of then: the store decided later.
         let ends = flight.ends;
+        // The store has confirmed them. Those behind were given up since, and are still to be sent.
         self.releasing.drain(..flight.released);
         self.renewed(answer, ends);
         for &held in &answer.granted {
@@ -508,6 +517,7 @@ impl Protocol {
             self.mark(partition, true);
         }
         self.share_fairly(&answer.members);
+        // At a third, so that two renewals can fail before a lease ends.
         let third = self.random.about(flight.lease / 3);
         self.renew_at = flight.sent.saturating_add(third.min(flight.lease / 3));
         let interval = self.random.about(self.settings.interval);
@@ -550,6 +560,7 @@ impl Protocol {
         let reports = &mut self.reports;
         self.used.retain_mut(|lease| {
             if !core::mem::take(&mut lease.is_asked) {
+                // It was granted after the request was sent, so the answer does not concern it.
                 return true;
             }
             let is_renewed = answer.renewed.contains(&lease.held);
@@ -572,6 +583,8 @@ impl Protocol {
         }
     }
 
+    /// Waits before the next exchange, longer each time. The request may have been handled: what is
+    /// being released stays so, until a store confirms it.
     fn failed(&mut self, exchange: u64) {
         let Some(_) = self.flight.take_if(|flight| flight.exchange == exchange) else {
             return;
@@ -586,6 +599,7 @@ impl Protocol {
         self.retry_at = self.now.saturating_add(pause);
     }
 
+    /// Takes the new settings of the pool. Which partitions are taken is not known of other ones.
     fn changed(&mut self, pool: &Pool) {
         self.settings = Settings::of(pool);
         self.limit = self.settings.partitions;
@@ -593,20 +607,21 @@ impl Protocol {
         self.taken.resize(self.settings.partitions as usize, false);
     }
 
+    /// Notes whether another member had a partition when the store last looked.
     fn mark(&mut self, partition: u32, is_taken: bool) {
         if let Some(mark) = self.taken.get_mut(partition as usize) {
             *mark = is_taken;
         }
     }
 
-    /// Whether there are free partitions to which the member is entitled only now.
+    /// Returns whether there are free partitions to which the member is entitled only now.
     fn has_more_to_take(&self, flight: &Flight, claims: &[Claim]) -> bool {
         self.settings.fair
             && self.entitled() > flight.entitled.max(self.held())
             && self.free(claims) > 0
     }
 
-    /// How many partitions no member has, in a picture.
+    /// Returns how many partitions no member has, by the claims of all.
     fn free(&self, claims: &[Claim]) -> u32 {
         let held: u32 = claims.iter().map(|claim| claim.held).sum();
         self.settings.partitions.saturating_sub(held)
@@ -617,6 +632,7 @@ impl Protocol {
         self.limit = self.settings.partitions;
         let own = claims.iter().find(|claim| claim.member == self.id);
         let Some(own) = own.filter(|_| self.settings.fair) else {
+            // A store that does not tell the members leaves it to who comes first.
             return;
         };
         let shares = FairShares::of(claims, self.settings.partitions, self.settings.turn());
@@ -741,7 +757,7 @@ impl Protocol {
         Some((self.exchanges, request))
     }
 
-    /// What it tells the store of the last answer.
+    /// Returns what the member tells the store of the last answer.
     fn heard(&self) -> Option<Heard> {
         let (server, sent) = self.heard?;
         let ago = self.now.saturating_since(sent);
@@ -768,6 +784,7 @@ impl Protocol {
         let mut candidates: Vec<u32> = (0..self.settings.partitions)
             .filter(|partition| !is_named(partition))
             .collect();
+        // Members that ask at once would all try the same one otherwise.
         for last in (1..candidates.len()).rev() {
             let other = self.random.below(last as u64 + 1) as usize;
             candidates.swap(last, other);
@@ -788,6 +805,7 @@ impl Protocol {
         is_new.then_some(share)
     }
 
+    /// Returns when the member has something to do next, if nothing happens before.
     fn wake_at(&self) -> Timestamp {
         let never = Timestamp::from_nanos(u64::MAX);
         let ends = self.used.iter().map(|lease| lease.ends).min();

@@ -21,7 +21,8 @@ use portcullis_core::{
 };
 
 use crate::ending_bucket::{EndingBucket, NO_END, Terms};
-use crate::{MemberShare, Pool};
+use crate::pool::Pool;
+use crate::protocol::MemberShare;
 
 /// How long a request waits at most before it asks again: the share may have changed.
 const AGAIN: Duration = Duration::from_millis(50);

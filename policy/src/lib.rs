@@ -46,7 +46,7 @@
 //!   is reported and for a time after.
 //! - [`Statistics`] count decisions: of each rule, of the most denied keys, and of resources.
 //! - A [`Hold`] is a decision on an estimated cost, which is settled when the cost is known.
-//! - A [`CounterStore`](counters::CounterStore) keeps the state of limits outside a policy.
+//! - A [`CounterStore`](portcullis_counters::CounterStore) keeps the state of limits outside a policy.
 //! - A rule can have the state of its limits in such a store, by name:
 //!   [`Policy::decide_stored_at`] asks it.
 //! - A [queue](Limit::queue) of a limit lets requests wait for permits: `Policy::acquire`.
@@ -95,10 +95,6 @@
 //!   `json`, `FileSource`.
 //! - `queue`: requests that wait for permits, by `Policy::acquire` and `Policy::blocking_acquire`.
 //!   Enables `live`.
-//! - `redis`: `counters::RedisCounters`, counters and the state of limits on a Redis server, and
-//!   `counters::RedisChannel`, messages between instances.
-//! - `shm`: `counters::SharedCounters`, counters and the state of limits in memory that the
-//!   processes of a host share. Linux.
 //! - `wait`: `LivePolicy::changed` and `LivePolicy::blocking_changed`. Enables `live`.
 //!
 //! # Policies that change
@@ -167,7 +163,7 @@
 #![forbid(unsafe_code)]
 
 mod conditions;
-pub mod counters;
+mod counter_limit;
 #[cfg(feature = "tracing")]
 mod decision_log;
 #[cfg(any(feature = "toml", feature = "json"))]

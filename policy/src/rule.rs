@@ -498,7 +498,7 @@ impl Rule {
     }
 
     /// Tells other instances of denials, if the state of the limits is in a store with a channel:
-    /// see [`CachedStore::with_channel`](crate::counters::CachedStore::with_channel).
+    /// see [`CachedStore::with_channel`](portcullis_counters::CachedStore::with_channel).
     ///
     /// ```
     /// # use portcullis_policy::Rule;

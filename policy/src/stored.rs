@@ -20,9 +20,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use portcullis_core::{Retry, Timestamp};
+use portcullis_counters::{
+    Charge, CounterLimit, CounterLimitError, CounterStore, StoreDecision, StoreError,
+};
 
-use crate::counters::{Charge, CounterLimit, CounterLimitError, CounterStore};
-use crate::counters::{StoreDecision, StoreError};
 use crate::nearest::nearest;
 use crate::policy::{Active, Unasked};
 use crate::{Decision, Kind, Limit, Outcome, PathRules, Policy, Request, Rule, RuleError};
@@ -35,7 +36,7 @@ pub const MAX_STORED_KEY_LEN: usize = 1_024;
 ///
 /// ```
 /// use portcullis_core::{MonotonicClock, Timestamp};
-/// use portcullis_policy::counters::MemoryCounters;
+/// use portcullis_counters::MemoryCounters;
 /// use portcullis_policy::{Key, Policy, Request, Rule, Stores};
 /// use std::sync::Arc;
 ///
@@ -73,7 +74,7 @@ impl Stores {
     ///
     /// ```
     /// # use portcullis_core::MonotonicClock;
-    /// # use portcullis_policy::counters::MemoryCounters;
+    /// # use portcullis_counters::MemoryCounters;
     /// # use portcullis_policy::Stores;
     /// # use std::sync::Arc;
     /// let store = Arc::new(MemoryCounters::new(10_000, MonotonicClock::new()));
@@ -130,7 +131,7 @@ impl Stores {
                 refuse("sync".into(), None, problem);
             }
             each_limit(rule, |setting, limit| {
-                let supported = CounterLimit::new(limit).map(|limit| store.supports(&limit));
+                let supported = CounterLimit::try_from(limit).map(|limit| store.supports(&limit));
                 if let Ok(Err(error)) = supported {
                     refuse(setting, None, error.to_string());
                 }
@@ -205,7 +206,7 @@ pub(crate) fn check(rule: &Rule, refuse: &mut impl FnMut(String, String)) {
     }
     each_limit(rule, |setting, limit| {
         // What is invalid anywhere is refused elsewhere.
-        if let Err(error) = CounterLimit::new(limit)
+        if let Err(error) = CounterLimit::try_from(limit)
             && !matches!(error, CounterLimitError::Invalid(_))
         {
             refuse(setting, error.to_string());
@@ -218,7 +219,7 @@ impl StoredLimits {
     pub(crate) fn new(rule: &Rule) -> Option<Box<Self>> {
         rule.store.as_ref()?;
         let compiled = |limits: &[Limit]| -> Box<[CounterLimit]> {
-            limits.iter().flat_map(CounterLimit::new).collect()
+            limits.iter().flat_map(CounterLimit::try_from).collect()
         };
         let instead = rule.overrides.iter().map(|this| compiled(&this.limits));
         Some(Box::new(Self {
@@ -383,7 +384,7 @@ impl Policy {
     ///
     /// ```
     /// # use portcullis_core::MonotonicClock;
-    /// # use portcullis_policy::counters::MemoryCounters;
+    /// # use portcullis_counters::MemoryCounters;
     /// # use portcullis_policy::{Policy, Rule, Stores};
     /// # use std::sync::Arc;
     /// let store = Arc::new(MemoryCounters::new(10_000, MonotonicClock::new()));
@@ -429,8 +430,8 @@ impl Policy {
     /// # Errors
     ///
     /// [`StoreError`] if the store of the rule that decides has no answer. A
-    /// [`GuardedStore`](crate::counters::GuardedStore) decides instead. An error of the store of a
-    /// shadow rule is ignored.
+    /// [`GuardedStore`](portcullis_counters::GuardedStore) decides instead. An error of the store
+    /// of a shadow rule is ignored.
     ///
     /// **Cancellation.** If the future is dropped, the store may have taken the permits or not.
     ///
@@ -440,7 +441,7 @@ impl Policy {
     ///
     /// ```
     /// # use portcullis_core::{MonotonicClock, Timestamp};
-    /// # use portcullis_policy::counters::MemoryCounters;
+    /// # use portcullis_counters::MemoryCounters;
     /// # use portcullis_policy::{Outcome, Policy, Request, Rule, Stores};
     /// # use std::sync::Arc;
     /// # futures_executor::block_on(async {

@@ -5,7 +5,7 @@ use core::time::Duration;
 use std::thread;
 
 use portcullis_core::{Limiter, Rate, Retry, Timestamp, TokenBucket};
-use portcullis_policy::counters::{CounterLimit, CounterLimitError};
+use portcullis_counters::{CounterLimit, CounterLimitError};
 use portcullis_policy::{Algorithm, Considered, Key, Limit, LivePolicy, Policy, Request, Rule};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -238,7 +238,7 @@ fn initial_permits_are_refused_where_a_key_can_be_forgotten() {
     let problem = "initial: not supported by a limit in a counter store";
     assert_eq!(errors.len(), 1);
     assert_eq!(errors[0].problem, problem);
-    let refused = CounterLimit::new(&limit("1/s", 5, 2));
+    let refused = CounterLimit::try_from(&limit("1/s", 5, 2));
     assert_eq!(refused, Err(CounterLimitError::Unsupported("initial")));
 }
 

@@ -8,15 +8,20 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use portcullis_core::{Clock, ManualClock, Retry, Timestamp};
-use portcullis_policy::counters::{
-    CacheSettings, CachedStore, CounterStore, MemoryCounters, StoreError, SyncChannel,
+#[cfg(target_os = "linux")]
+use portcullis_counters::SharedCounters;
+use portcullis_counters::{
+    CacheSettings, CachedStore, CounterLimit, CounterLimitError, CounterStore, MemoryCounters,
+    StoreError, SyncChannel,
 };
 use portcullis_policy::{
     Algorithm, Conditions, Considered, Key, Kind, Limit, OnMissing, Outcome, Policy, Request, Rule,
     StoredDecision, Stores, Threshold,
 };
+#[cfg(target_os = "linux")]
+use portcullis_shm::SharedFile;
 
-#[path = "counters/gate.rs"]
+#[path = "../../counters/tests/support/gate.rs"]
 mod gate;
 
 use gate::Gate;
@@ -441,8 +446,8 @@ fn a_live_policy_keeps_its_stores_and_refuses_unknown_ones() {
 #[cfg(feature = "queue")]
 #[test]
 fn what_a_request_asks_is_what_decide_stored_at_asks() {
+    use portcullis_counters::StoreDecision;
     use portcullis_policy::Acquired;
-    use portcullis_policy::counters::StoreDecision;
 
     let local = Conditions::new().paths(["/local"]);
     let rules = || {
@@ -523,4 +528,52 @@ fn a_limit_of_0_in_a_store_denies_every_request() {
         }
         assert!(decide(&policy, &Request::new("GET", "/").tier("a")).is_allowed());
     }
+}
+
+#[test]
+fn a_limit_that_a_store_cannot_keep_is_refused() {
+    use CounterLimitError::{AtOnce, Invalid, Period, TooLarge, Unsupported};
+    let error = |limit: Limit| CounterLimit::try_from(&limit).unwrap_err();
+    let second = |count| Limit::per(count, Duration::from_secs(1));
+    assert_eq!(error(Limit::at_once(1)), AtOnce);
+    assert_eq!(error(second(1).debt(1)), Unsupported("debt"));
+    assert_eq!(error(second(1).stepwise()), Unsupported("refill"));
+    assert_eq!(error(second(1).queue(1)), Unsupported("queue"));
+    let from_request = second(1).algorithm_of(Algorithm::WindowFromRequest);
+    assert_eq!(error(from_request), Unsupported("window-from-request"));
+    let nanos = Limit::per(1, Duration::from_nanos(1_500));
+    assert_eq!(error(nanos), Period { segments: 1 });
+    let seven = second(1).algorithm_of(Algorithm::SlidingWindow { segments: 7 });
+    assert_eq!(error(seven), Period { segments: 7 });
+    assert!(matches!(error(Limit::per(1, Duration::ZERO)), Invalid(_)));
+    assert!(matches!(
+        error(second(1).algorithm_of(Algorithm::FixedWindow).burst(2)),
+        Invalid(_)
+    ));
+    let large = Limit::per(999_983, Duration::from_hours(24)).burst(1_000_000);
+    assert_eq!(error(large), TooLarge);
+}
+
+/// The file has room for windows of 2 segments.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_limit_that_its_store_has_no_room_for_is_refused_with_the_policy() {
+    let file = format!("policy-segments-{}", std::process::id());
+    let file = SharedFile::named(&file).unwrap();
+    let store = SharedCounters::open(&file, 100, 2).unwrap();
+    let stores = Stores::new().with("host", Arc::new(store));
+    let rule = |algorithm| {
+        let limit = "9/s".parse::<Limit>().unwrap().algorithm_of(algorithm);
+        Rule::new("all").limit(limit).stored_in("host")
+    };
+    let of = |segments| Policy::new([rule(Algorithm::SlidingWindow { segments })]).unwrap();
+    let held = of(2).with_stores(stores.clone()).is_ok();
+    let refused = of(4).with_stores(stores);
+    file.remove().unwrap();
+    assert!(held);
+    let text = refused.unwrap_err()[0].to_string();
+    assert!(
+        text.contains("limits[0]") && text.contains("SharedCounters::open"),
+        "{text}"
+    );
 }

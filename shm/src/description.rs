@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use crate::error::OpenError;
-pub use crate::header::Kind;
+pub use crate::header::FileKind;
 use crate::header::{HEADER, TimeBase};
 use crate::shared_file::{FOLDER, PREFIX, SharedFile, name_of_new};
 use crate::{shared_concurrency, shared_limiter, shared_table};
@@ -20,12 +20,12 @@ use crate::{shared_concurrency, shared_limiter, shared_table};
 ///
 /// ```
 /// use portcullis_core::{Rate, TokenBucket};
-/// use portcullis_shm::{Kind, SharedFile};
+/// use portcullis_shm::{FileKind, SharedFile};
 ///
 /// let file = SharedFile::named("doc-description")?;
 /// let bucket = file.limiter(TokenBucket::new(Rate::per_second(100), 20))?;
 /// let description = file.describe()?;
-/// assert_eq!(description.kind, Kind::Limiter);
+/// assert_eq!(description.kind, FileKind::Limiter);
 /// assert!(description.settings.starts_with("token bucket"));
 /// assert!(description.is_in_use);
 /// # drop(bucket);
@@ -36,7 +36,7 @@ use crate::{shared_concurrency, shared_limiter, shared_table};
 #[non_exhaustive]
 pub struct Description {
     /// What the file contains.
-    pub kind: Kind,
+    pub kind: FileKind,
     /// The settings in force, as text.
     pub settings: String,
     /// The size of the file, in bytes.
@@ -82,15 +82,17 @@ impl SharedFile {
             Err(TryLockError::Error(error)) => return Err(self.failed("lock it", error)),
         };
         let settings = match header.kind {
-            Kind::Limiter => self.settings_in_force(&file, shared_limiter::described_in)?,
-            Kind::Table => {
+            FileKind::Limiter => self.settings_in_force(&file, shared_limiter::described_in)?,
+            FileKind::Table => {
                 // Before the settings, the text says for how many keys.
                 let keys = header.settings.split_once(':').map(|(keys, _)| keys);
                 let limiter = self.settings_in_force(&file, shared_table::described_in)?;
                 keys.zip(limiter)
                     .map(|(keys, limiter)| format!("{keys}: {limiter}"))
             }
-            Kind::Concurrency => self.settings_in_force(&file, shared_concurrency::described_in)?,
+            FileKind::Concurrency => {
+                self.settings_in_force(&file, shared_concurrency::described_in)?
+            }
             _ => None,
         };
         Ok(Description {

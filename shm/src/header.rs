@@ -44,11 +44,11 @@ pub(crate) const BOOT_ID: usize = 36;
 ///
 /// ```
 /// use portcullis_shm::Kind;
-/// assert_eq!(Kind::Table.to_string(), "table");
+/// assert_eq!(FileKind::Table.to_string(), "table");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Kind {
+pub enum FileKind {
     /// A limiter whose state is one word.
     Limiter,
     /// A table of limiters by key.
@@ -63,7 +63,7 @@ pub enum Kind {
     LeasePool,
 }
 
-impl Kind {
+impl FileKind {
     const ALL: [(Self, u32); 6] = [
         (Self::Limiter, 1),
         (Self::Table, 2),
@@ -74,7 +74,7 @@ impl Kind {
     ];
 }
 
-impl core::fmt::Display for Kind {
+impl core::fmt::Display for FileKind {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.pad(match self {
             Self::Limiter => "limiter",
@@ -97,7 +97,7 @@ pub(crate) struct TimeBase {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
-    pub(crate) kind: Kind,
+    pub(crate) kind: FileKind,
     /// The size of the file, in bytes.
     pub(crate) size: u64,
     pub(crate) fingerprint: u64,
@@ -126,7 +126,7 @@ impl Header {
         while !self.settings.is_char_boundary(length) {
             length -= 1;
         }
-        let kind = Kind::ALL.iter().find(|(kind, _)| *kind == self.kind);
+        let kind = FileKind::ALL.iter().find(|(kind, _)| *kind == self.kind);
         put(0, MAGIC);
         put(8, &VERSION.to_ne_bytes());
         put(12, &BYTE_ORDER.to_ne_bytes());
@@ -171,7 +171,9 @@ impl Header {
         if u64_at(CHECKSUM_AT) != fnv(&page[..CHECKSUM_AT]) {
             return Err(Unreadable::Damaged("the checksum of its header is wrong"));
         }
-        let kind = Kind::ALL.iter().find(|(_, number)| *number == u32_at(20));
+        let kind = FileKind::ALL
+            .iter()
+            .find(|(_, number)| *number == u32_at(20));
         let &(kind, _) = kind.ok_or(Unreadable::Damaged("it has an unknown kind of contents"))?;
         let text = page[TEXT_AT..CHECKSUM_AT].get(..u32_at(124) as usize);
         let settings = text.and_then(|text| str::from_utf8(text).ok());
@@ -222,7 +224,7 @@ mod tests {
 
     fn header() -> Header {
         Header {
-            kind: Kind::Table,
+            kind: FileKind::Table,
             size: 8192,
             fingerprint: 7,
             seed: [1, 2],

@@ -127,7 +127,7 @@ mod versions;
 pub mod versions;
 
 #[cfg(not(portcullis_loom))]
-pub use description::{Description, Kind};
+pub use description::{Description, FileKind};
 #[cfg(not(portcullis_loom))]
 pub use error::OpenError;
 #[cfg(not(portcullis_loom))]

@@ -13,7 +13,7 @@ use portcullis_core::{Clock, Denied, MonotonicClock, Setting, SettingsError, Tim
 use crate::deaths::Deaths;
 use crate::error::OpenError;
 use crate::futex;
-use crate::header::Kind;
+use crate::header::FileKind;
 use crate::mapping::MappedSlots;
 use crate::member::{self, ChangeLock};
 use crate::process::Process;
@@ -94,7 +94,7 @@ impl SharedFile {
         });
         let wanted = (limit.into(), millis);
         let contents = Contents {
-            kind: Kind::Concurrency,
+            kind: FileKind::Concurrency,
             identity: String::new(),
             settings: described(wanted),
             // The gate and the number of processes come before.

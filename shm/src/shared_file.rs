@@ -36,7 +36,7 @@ use std::time::{Instant, SystemTime};
 use portcullis_core::{Clock, MonotonicClock};
 
 use crate::error::OpenError;
-use crate::header::{BOOT_ID, HEADER, Header, Kind, MAGIC, TimeBase, fnv};
+use crate::header::{BOOT_ID, FileKind, HEADER, Header, MAGIC, TimeBase, fnv};
 use crate::mapping::{END, END_BYTES, Mapping};
 use crate::process::{self, ClockOffset, Process};
 
@@ -104,7 +104,7 @@ pub struct SharedFile {
 
 /// What a process expects in the file, or creates.
 pub(crate) struct Contents {
-    pub(crate) kind: Kind,
+    pub(crate) kind: FileKind,
     /// The settings, for people.
     pub(crate) settings: String,
     /// What a process must expect in order to use the file.
@@ -363,7 +363,7 @@ impl SharedFile {
         }
         // Stripes and pools are used without locks of this process alone.
         let mapping = match header.kind {
-            Kind::Stripes | Kind::LeasePool => mapping,
+            FileKind::Stripes | FileKind::LeasePool => mapping,
             _ => {
                 let owned = mapping.with_own_file();
                 owned.map_err(|error| self.failed("open it again", error))?

@@ -11,7 +11,7 @@ use portcullis_core::{ClaimError, Clock, Denied, LeaseId, MonotonicClock, StaleI
 
 use crate::deaths::Deaths;
 use crate::error::OpenError;
-use crate::header::Kind;
+use crate::header::FileKind;
 use crate::mapping::MappedPool;
 use crate::member;
 use crate::pool_slots::{NEVER, Slot};
@@ -63,7 +63,7 @@ impl SharedFile {
         }
         let settings = format!("lease pool of {leases} leases");
         let contents = Contents {
-            kind: Kind::LeasePool,
+            kind: FileKind::LeasePool,
             identity: settings.clone(),
             settings,
             first: Vec::new(),

@@ -13,7 +13,7 @@ use portcullis_core::{
 
 use crate::error::OpenError;
 use crate::following::{self, Following, Patience, Undecided, Version as _};
-use crate::header::{Kind, fnv};
+use crate::header::{FileKind, fnv};
 use crate::mapping::{MappedVersion, MappedVersions, VERSIONS};
 use crate::member::ChangeLock;
 use crate::shared_file::{Contents, SharedFile};
@@ -313,7 +313,7 @@ impl SharedFile {
         // What another process reads must be these rules.
         let is_readable = limiter_of::<L>(&settings).is_some();
         let contents = Contents {
-            kind: Kind::Limiter,
+            kind: FileKind::Limiter,
             identity: L::FAMILY.to_owned(),
             settings: described.clone(),
             first: versions::first(word.get(), &settings),

@@ -34,7 +34,7 @@ use portcullis_core::{Clock, MonotonicClock, Seed, Timestamp};
 
 use crate::error::OpenError;
 use crate::futex;
-use crate::header::Kind;
+use crate::header::FileKind;
 use crate::mapping::MappedWords;
 use crate::member;
 use crate::owned_lock::{self, InFile, Owner};
@@ -96,7 +96,7 @@ impl SharedFile {
         let layout = Layout { groups, numbers };
         let settings = format!("records, {records} of up to {numbers} numbers");
         let contents = Contents {
-            kind: Kind::Records,
+            kind: FileKind::Records,
             identity: settings.clone(),
             settings,
             first: Vec::new(),
@@ -202,8 +202,8 @@ fn system(error: io::Error) -> RecordsError {
 /// Records of numbers by key in a file, for all processes that open it.
 ///
 /// Created by [`SharedFile::records`]. A record is a short list of numbers, and an instant at which
-/// it expires. `SharedCounters` of `portcullis-policy` keeps counters in such records. For limiters,
-/// use those of this crate: they need no lock.
+/// it expires. `SharedCounters` of `portcullis-counters` keeps counters in such records. For
+/// limiters, use those of this crate: they need no lock.
 ///
 /// **All or nothing.** A [lock](Self::lock) is for all records. What is written at once is written
 /// as a whole, or not at all, also if the process is killed at any instruction.

@@ -11,7 +11,7 @@ use portcullis_core::{
 };
 
 use crate::error::OpenError;
-use crate::header::Kind;
+use crate::header::FileKind;
 use crate::mapping::{MappedRest, STRIPES};
 use crate::shared_file::{Contents, SharedFile};
 use crate::stripes::{self, Striped};
@@ -56,7 +56,7 @@ impl SharedFile {
              stripes of {room} permits"
         );
         let contents = Contents {
-            kind: Kind::Stripes,
+            kind: FileKind::Stripes,
             identity: format!("{settings} {rules:?}"),
             settings,
             first: vec![word.get()],

@@ -52,7 +52,7 @@ use portcullis_core::{
 use crate::error::OpenError;
 use crate::fault;
 use crate::following::{self, Following, Patience, Version as _};
-use crate::header::{HEADER, Kind};
+use crate::header::{FileKind, HEADER};
 use crate::mapping::{END, END_BYTES, MappedLines, MappedVersions, Mapping, VERSIONS};
 use crate::member::ChangeLock;
 use crate::shared_file::{Contents, SharedFile};
@@ -131,7 +131,7 @@ impl SharedFile {
         let lines = Line::count_for_keys(keys);
         let bytes = (lines as u64).saturating_mul(size_of::<Line>() as u64);
         let contents = Contents {
-            kind: Kind::Table,
+            kind: FileKind::Table,
             identity: format!("{} for {keys} keys in {lines} lines", L::FAMILY),
             settings: described.clone(),
             first: versions::first(0, &settings),

@@ -11,7 +11,7 @@ use std::fs::{self, OpenOptions};
 use std::os::unix::fs::{PermissionsExt, symlink};
 
 use portcullis_core::{AllOf, Denied, FixedWindow, Rate, Timestamp, TokenBucket};
-use portcullis_shm::{Kind, OpenError, RecordsError, SharedFile};
+use portcullis_shm::{FileKind, OpenError, RecordsError, SharedFile};
 use support::{Folder, Process, role};
 use support_fork::{fork, fork_without_handlers, set_clock_ahead, unshare};
 
@@ -350,7 +350,7 @@ fn a_file_is_described_without_being_opened() {
     let file = folder.file("limit").mode(0o640);
     drop(file.limiter(bucket()).unwrap());
     let described = file.describe().unwrap();
-    assert_eq!((described.kind, described.bytes), (Kind::Limiter, 8200));
+    assert_eq!((described.kind, described.bytes), (FileKind::Limiter, 8200));
     assert_eq!(
         (described.mode, described.creator),
         (0o640, std::process::id())

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::sync::OnceLock;
 
 use portcullis_core::{Clock, MonotonicClock};
+#[cfg(feature = "queue")]
+use portcullis_counters::StoreError;
 #[cfg(feature = "metrics")]
 use portcullis_policy::RuleMetrics;
-#[cfg(feature = "queue")]
-use portcullis_policy::counters::StoreError;
 use tower_layer::Layer;
 
 #[cfg(any(feature = "fields", feature = "metrics"))]
@@ -463,11 +463,11 @@ impl<D: Decide, C: Clock, W> RateLimitLayerBuilder<D, C, W> {
     ///
     /// Default: the request is denied, because a limit must hold also while a store is down. The
     /// reply has the status 503 and `Retry-After: 1`. To decide by other limits instead, give the
-    /// policy a [`GuardedStore`](portcullis_policy::counters::GuardedStore): then there is no
+    /// policy a [`GuardedStore`](portcullis_counters::GuardedStore): then there is no
     /// error.
     ///
     /// ```
-    /// use portcullis_policy::counters::StoreError;
+    /// use portcullis_counters::StoreError;
     /// use portcullis_policy::{Policy, Rule};
     /// use portcullis_tower::{ByPolicy, RateLimitLayer};
     ///

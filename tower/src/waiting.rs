@@ -24,8 +24,8 @@ use http::{Request, Response};
 use http_body::Body;
 use pin_project_lite::pin_project;
 use portcullis_core::{Clock, MonotonicClock};
+use portcullis_counters::StoreError;
 use portcullis_policy::Kind;
-use portcullis_policy::counters::StoreError;
 use tower_layer::Layer;
 use tower_service::Service;
 
@@ -182,7 +182,7 @@ impl Asked {
 /// use std::sync::Arc;
 /// use http::{Request, Response};
 /// use portcullis_core::MonotonicClock;
-/// use portcullis_policy::counters::MemoryCounters;
+/// use portcullis_counters::MemoryCounters;
 /// use portcullis_policy::{Key, Policy, Rule, Stores};
 /// use portcullis_tower::{ByPolicy, RateLimitLayer};
 /// use tower::ServiceExt;

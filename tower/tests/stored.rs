@@ -1,7 +1,7 @@
 //! Requests whose limits are in a counter store: they are answered as by limits in this process,
 //! and nothing is lost when the store fails or the client leaves.
 
-#[path = "../../policy/tests/counters/gate.rs"]
+#[path = "../../counters/tests/support/gate.rs"]
 mod gate;
 #[path = "support/server.rs"]
 mod server;
@@ -19,7 +19,7 @@ use axum::body::Body;
 use axum::routing::get;
 use http::{Request, Response};
 use portcullis_core::{Clock, ManualClock, Timestamp};
-use portcullis_policy::counters::{CounterStore, StoreError};
+use portcullis_counters::{CounterStore, StoreError};
 use portcullis_policy::{Conditions, Key, Kind, Limit, LivePolicy, Policy, Rule, Stores};
 use portcullis_tower::fields::Generation;
 use portcullis_tower::{

@@ -263,7 +263,14 @@ fn clippy(context: &Context) -> Check {
     lint(context, &["--package", "portcullis-async"], &[])?;
     lint(context, &["--package", "portcullis-policy"], &[])?;
     lint(context, &["--package", "portcullis-tower"], &[])?;
-    let others = ["portcullis-tower", "portcullis-shm", "portcullis-fleet"];
+    let others = [
+        "portcullis-tower",
+        "portcullis-shm",
+        "portcullis-fleet",
+        "portcullis-jobs",
+        "portcullis-counters",
+        "portcullis-stores",
+    ];
     let others = others.map(|package| ["--package", package]);
     let others = [others.as_flattened(), &["--all-features"]].concat();
     lint(context, &others, &["-D", "clippy::incompatible_msrv"])?;
@@ -473,8 +480,15 @@ fn soak(context: &Context) -> Check {
     policies.env("PROPTEST_CASES", "1000000");
     // Two changes of a policy a second.
     policies.env("PORTCULLIS_SOAK_SECONDS", "60");
-    servers::provide(context, &[Server::Redis], &mut policies);
     let policies = command::run_tests(&mut policies)?;
+    let mut counters = context.cargo_test();
+    counters.args(["--release", "--package", "portcullis-counters"]);
+    counters.args(["--all-features", "--lib", "--tests"]);
+    counters.env("PROPTEST_CASES", "1000000");
+    // A server that is paused and killed.
+    counters.env("PORTCULLIS_SOAK_SECONDS", "60");
+    servers::provide(context, &[Server::Redis], &mut counters);
+    let counters = command::run_tests(&mut counters)?;
     let mut http = context.cargo_test();
     http.args(["--release", "--package", "portcullis-tower"]);
     http.args(["--all-features", "--tests"]);
@@ -487,7 +501,7 @@ fn soak(context: &Context) -> Check {
     shared.args(["--release", "--package", "portcullis-shm", "--tests"]);
     let shared = command::run_tests(shared.args(ignored))?;
     let mut stores = context.cargo_test();
-    stores.args(["--release", "--package", "portcullis-policy"]);
+    stores.args(["--release", "--package", "portcullis-counters"]);
     stores.args(["--features", "shm", "--test", "shared"]);
     let stores = command::run_tests(stores.args(ignored))?;
     let mut fleets = context.cargo_test();
@@ -495,6 +509,6 @@ fn soak(context: &Context) -> Check {
     fleets.args(["--test", "simulation"]);
     let fleets = command::run_tests(fleets.args(ignored))?;
     Ok(format!(
-        "{tests}; {models}; {accesses}; {traces}; {policies}; {http}; {shared}; {stores}; {fleets}"
+        "{tests}; {models}; {accesses}; {traces}; {policies}; {counters}; {http}; {shared}; {stores}; {fleets}"
     ))
 }

@@ -23,7 +23,9 @@ use crate::setup::{self, output, printed};
 const LIBRARIES: [(&str, &str); 2] = [("core", "portcullis-core"), ("async", "portcullis-async")];
 
 /// The libraries with another lowest version, by folder.
-const OTHERS: [&str; 6] = ["policy", "tower", "shm", "fleet", "jobs", "stores"];
+const OTHERS: [&str; 7] = [
+    "policy", "tower", "shm", "fleet", "jobs", "counters", "stores",
+];
 
 /// Features that need a newer version, because a dependency needs it.
 const NEWER: [&str; 1] = ["tsc"];

@@ -32,7 +32,7 @@ impl Suite {
     }
 }
 
-const SUITES: [Suite; 10] = [
+const SUITES: [Suite; 11] = [
     Suite {
         list: include_str!("../mutants/core.txt"),
         arguments: &[
@@ -52,6 +52,11 @@ const SUITES: [Suite; 10] = [
     Suite {
         list: include_str!("../mutants/async.txt"),
         arguments: &["--package", "portcullis-async", "--all-features"],
+        rustflags: "",
+    },
+    Suite {
+        list: include_str!("../mutants/counters.txt"),
+        arguments: &["--package", "portcullis-counters", "--all-features"],
         rustflags: "",
     },
     Suite {

@@ -30,7 +30,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
 use self::gateway::{Gateway, Refused};
-use crate::{
+use crate::store::{
     Claim, Exchange, ExchangeAnswer, LeaseError, LeaseFuture, LeaseStore, MemberId, PartitionLease,
 };
 
@@ -146,7 +146,7 @@ pub struct EtcdLeases {
 /// What is known of a member, from the last answer.
 #[derive(Clone, Copy)]
 struct Known {
-    /// Its lease.
+    /// The lease of etcd that the keys of the member have.
     lease: i64,
     /// The revision at which its key was last written; 0 if there is no such key.
     written: i64,
@@ -177,7 +177,7 @@ const MORE_ROUNDS: usize = 4;
 /// How often an exchange begins from the start, if its lease or the leader was lost.
 const ATTEMPTS: usize = 3;
 
-/// A pool, as a transaction has read it.
+/// A pool as a transaction has read it: all keys at one revision.
 struct Contents {
     revision: i64,
     term: u64,
@@ -185,6 +185,7 @@ struct Contents {
     members: Vec<Said>,
 }
 
+/// A partition that is leased, as the keys of the pool say.
 struct Taken {
     partition: u32,
     member: MemberId,
@@ -192,6 +193,7 @@ struct Taken {
     fence: u64,
 }
 
+/// What a member has said of itself, as its key says.
 struct Said {
     member: MemberId,
     lease: i64,
@@ -220,6 +222,7 @@ impl EtcdLeases {
         })
     }
 
+    /// Locks what is known of the members.
     fn members(&self) -> MutexGuard<'_, HashMap<(String, MemberId), Known>> {
         self.members.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -231,7 +234,7 @@ impl EtcdLeases {
         if let Some(id) = lease {
             let request = json!({ "ID": id.to_string() });
             let answer = self.gateway.call("/v3/lease/keepalive", &request).await?;
-            // A stream of one answer.
+            // The gateway answers with a stream of one object, which is under `result`.
             let answer = answer.get("result").unwrap_or(&answer);
             let lasts = answer.get("TTL").and_then(number::<u64>);
             if lasts.is_some_and(|lasts| lasts >= seconds) {
@@ -249,7 +252,7 @@ impl EtcdLeases {
         })
     }
 
-    /// Reads a pool.
+    /// Reads a pool, without a change.
     async fn read(&self, keys: &Keys) -> Result<Contents, Refused> {
         let answer = self.gateway.call("/v3/kv/range", &keys.range()).await?;
         Ok(keys.contents(&answer, &answer)?)
@@ -269,6 +272,7 @@ impl EtcdLeases {
         let said = format!("{} {}", request.demand, request.served);
         let name = encoded(&request.member.to_string());
         let put = |key: &str, value: &str| json!({ "request_put": { "key": key, "value": value, "lease": lease } });
+        // The revision at which the key was created is the fence of the grant.
         let is_held = |held: &PartitionLease, key: &str| {
             let fence = held.fence.to_string();
             json!([
@@ -344,6 +348,8 @@ impl EtcdLeases {
             let changes = Changes::of(request, begun.lease, contents.as_ref());
             let (read, is_done) = self.change(keys, request, now, &changes).await?;
             if read.term != begun.term {
+                // The lease was begun again by a leader that may have been replaced already: that
+                // does not count.
                 return Ok(None);
             }
             written = if is_done {
@@ -396,26 +402,29 @@ impl Changes {
         }
     }
 
+    /// Returns whether nothing is left to change.
     const fn is_empty(&self) -> bool {
         self.releases.is_empty() && self.moves.is_empty() && self.candidates.is_empty()
     }
 }
 
 impl Contents {
+    /// Returns what a member has said of itself, if its key is there.
     fn said(&self, member: MemberId) -> Option<&Said> {
         self.members.iter().find(|said| said.member == member)
     }
 
-    /// The revision at which the key of a member was last written; 0 if there is none.
+    /// Returns the revision at which the key of a member was last written; 0 if there is none.
     fn written(&self, member: MemberId) -> i64 {
         self.said(member).map_or(0, |said| said.written)
     }
 
+    /// Returns whether any member has the partition.
     fn is_taken(&self, partition: u32) -> bool {
         self.partitions.iter().any(|of| of.partition == partition)
     }
 
-    /// The partitions of a member under its lease.
+    /// Returns the partitions that a member has under its lease of etcd.
     fn of(&self, member: MemberId, lease: i64) -> impl Iterator<Item = PartitionLease> {
         let ours = move |of: &&Taken| of.member == member && of.lease == lease;
         self.partitions
@@ -427,14 +436,14 @@ impl Contents {
             })
     }
 
-    /// The lease of etcd under which a member has a partition, if it does.
+    /// Returns the lease of etcd under which a member has a partition, if it does.
     fn under(&self, member: MemberId, held: PartitionLease) -> Option<i64> {
         let is_it = |of: &&Taken| of.partition == held.partition && of.fence == held.fence;
         let found = self.partitions.iter().find(is_it);
         found.filter(|of| of.member == member).map(|of| of.lease)
     }
 
-    /// What the member has but does not name: what was granted now, or by an answer that was lost.
+    /// Returns what the member has but does not name: what was granted now, or by an answer that was lost.
     fn granted(&self, request: &Exchange, lease: i64) -> Vec<PartitionLease> {
         let is_new = |held: &PartitionLease| {
             !request.renew.contains(held) && !request.release.contains(held)
@@ -442,6 +451,7 @@ impl Contents {
         self.of(request.member, lease).filter(is_new).collect()
     }
 
+    /// Returns the answer to a request, as the pool is after all changes.
     fn answer(&self, request: &Exchange, lease: i64) -> ExchangeAnswer {
         let ours: Vec<_> = self.of(request.member, lease).collect();
         let renewed = request.renew.iter().copied();

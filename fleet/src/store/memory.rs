@@ -24,7 +24,7 @@ use std::sync::{Mutex, PoisonError};
 
 use portcullis_core::{Clock, Timestamp};
 
-use crate::{
+use crate::store::{
     Claim, Exchange, ExchangeAnswer, Heard, LeaseFuture, LeaseStore, MemberId, PartitionLease,
 };
 

@@ -13,7 +13,7 @@ use core::time::Duration;
 use portcullis_stores::{CallError, RedisConnection, RedisDefaults, RedisSettings};
 use redis::{ErrorKind, Script};
 
-use crate::{
+use crate::store::{
     Claim, Exchange, ExchangeAnswer, LeaseError, LeaseFuture, LeaseStore, MemberId, PartitionLease,
 };
 

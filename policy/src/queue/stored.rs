@@ -14,9 +14,9 @@ use core::ops::Deref;
 use portcullis_core::Retry;
 
 use super::Acquiring;
-use crate::counters::{StoreDecision, StoreError};
 use crate::stored::Asked;
 use crate::{Decision, Limit, Outcome, OwnedDecision, Policy, Request};
+use portcullis_counters::{StoreDecision, StoreError};
 
 /// What follows a request: the result of [`Policy::acquire_stored`].
 #[derive(Debug)]
@@ -45,7 +45,7 @@ impl Policy {
     /// ```
     /// use std::sync::Arc;
     /// use portcullis_core::MonotonicClock;
-    /// use portcullis_policy::counters::MemoryCounters;
+    /// use portcullis_counters::MemoryCounters;
     /// use portcullis_policy::{Acquired, Policy, Request, Rule, Stores};
     ///
     /// # futures_executor::block_on(async {
@@ -97,7 +97,7 @@ impl Asking<'_> {
     /// # Errors
     ///
     /// [`StoreError`] if the store of the rule that decides has no answer. A
-    /// [`GuardedStore`](crate::counters::GuardedStore) decides instead. An error of the store of a
+    /// [`GuardedStore`](portcullis_counters::GuardedStore) decides instead. An error of the store of a
     /// shadow rule is ignored.
     ///
     /// **Cancellation.** If the future is dropped, the store may have taken the permits or not.
@@ -108,7 +108,7 @@ impl Asking<'_> {
     /// If `policy` points to another policy.
     ///
     /// ```
-    /// use portcullis_policy::counters::StoreError;
+    /// use portcullis_counters::StoreError;
     /// use portcullis_policy::{Acquired, Policy, Request, Rule};
     ///
     /// let rule = Rule::new("all").limit("1/h".parse()?).stored_in("shared");

@@ -11,7 +11,7 @@ use std::borrow::Cow;
 
 use portcullis_core::{Retry, Timestamp};
 #[cfg(feature = "queue")]
-use portcullis_policy::counters::StoreDecision;
+use portcullis_counters::StoreDecision;
 use portcullis_policy::{Decision, ExplainedDecision, Kind, Limit, Outcome, Status};
 #[cfg(feature = "queue")]
 use portcullis_policy::{OwnedStoredDecision, Policy};

@@ -18,7 +18,7 @@ use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::net::TcpStream;
 
-use crate::LeaseError;
+use crate::store::LeaseError;
 
 /// The most bytes of an answer. One about 500 partitions has about 100,000.
 const LONGEST_ANSWER: usize = 16 << 20;

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use pin_project_lite::pin_project;
 use portcullis_core::{Retry, Timestamp};
-use portcullis_policy::counters::StoreError;
+use portcullis_counters::StoreError;
 use portcullis_policy::{
     Acquired, Decision, Outcome, OwnedAcquiring, OwnedDecision, OwnedQueuedDecision,
     OwnedStoredDecision, Policy, Request, SharedPolicy,

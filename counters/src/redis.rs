@@ -14,26 +14,18 @@ use core::fmt;
 use core::time::Duration;
 
 use portcullis_core::Timestamp;
-use portcullis_stores::{CallError, RedisConnection, RedisDefaults, RedisSettings};
+use portcullis_stores::{CallError, RedisConnection, RedisSettings};
 use redis::{ErrorKind, FromRedisValue, Pipeline, RedisError, Script, ScriptInvocation, Value};
 
-mod channel;
+pub(crate) mod channel;
+mod connect;
 
-pub use channel::RedisChannel;
-
-use super::limit::Shape;
-use super::quota::Judgement;
-use super::{
-    Charge, Counter, CounterStore, MAX_AGE, QuotaRead, QuotaState, QuotaWrite, StoreDecision,
-    StoreError, StoreFuture,
-};
-
-/// What the settings of a connection are if they are not made.
-const DEFAULTS: RedisDefaults = RedisDefaults {
-    prefix: "portcullis:",
-    // A request waits for a decision: better an error, or a fallback, than a late answer.
-    time_limit: Duration::from_millis(250),
-};
+use crate::charge::Charge;
+use crate::decision::StoreDecision;
+use crate::error::StoreError;
+use crate::limit::Shape;
+use crate::quota::{Judgement, QuotaState};
+use crate::store::{Counter, CounterStore, MAX_AGE, QuotaRead, QuotaWrite, StoreFuture};
 
 /// A [`CounterStore`] on a Redis server, version 6.2 or later. Needs the feature `redis`, and a
 /// runtime of tokio.
@@ -64,13 +56,14 @@ const DEFAULTS: RedisDefaults = RedisDefaults {
 /// One round trip for each call, also for [`take_many`](CounterStore::take_many).
 ///
 /// ```no_run
-/// use portcullis_policy::counters::{
+/// use core::time::Duration;
+/// use portcullis_counters::{
 ///     Charge, CounterLimit, CounterStore, RedisSettings, RedisCounters,
 /// };
 ///
 /// # async fn example() -> Result<(), Box<dyn core::error::Error>> {
 /// let store = RedisCounters::new(&RedisSettings::new("redis://127.0.0.1/"))?;
-/// let limit = CounterLimit::new(&"100/1m".parse()?)?;
+/// let limit = CounterLimit::token_bucket(100, Duration::from_secs(60), 100)?;
 /// let decision = store.take(&[Charge::new("alice", &limit, 1)]).await?;
 /// println!("{} left", decision.left()[0].available);
 /// # Ok(()) }
@@ -88,12 +81,6 @@ struct Scripts {
     take: Script,
 }
 
-fn open(settings: &RedisSettings) -> Result<RedisConnection, StoreError> {
-    // No server was asked, so the text of the error is all there is to tell.
-    let connection = RedisConnection::open(settings, DEFAULTS);
-    connection.map_err(|error| StoreError::Unavailable(error.to_string()))
-}
-
 const TAKE: &str = include_str!("redis/take.lua");
 
 impl RedisCounters {
@@ -108,13 +95,13 @@ impl RedisCounters {
     /// If called outside of a runtime of tokio.
     ///
     /// ```
-    /// # use portcullis_policy::counters::{RedisCounters, RedisSettings, StoreError};
+    /// # use portcullis_counters::{RedisCounters, RedisSettings, StoreError};
     /// let store = RedisCounters::new(&RedisSettings::new("localhost"));
     /// assert!(matches!(store, Err(StoreError::Unavailable(_))));
     /// ```
     pub fn new(settings: &RedisSettings) -> Result<Self, StoreError> {
         Ok(Self {
-            connection: open(settings)?,
+            connection: connect::open(settings)?,
             scripts: Scripts {
                 get: Script::new(include_str!("redis/get.lua")),
                 add: Script::new(include_str!("redis/add.lua")),
@@ -139,7 +126,7 @@ impl RedisCounters {
     /// One round trip.
     ///
     /// ```no_run
-    /// # use portcullis_policy::counters::{RedisCounters, RedisSettings, StoreError};
+    /// # use portcullis_counters::{RedisCounters, RedisSettings, StoreError};
     /// # async fn example() -> Result<(), StoreError> {
     /// let store = RedisCounters::new(&RedisSettings::new("redis://127.0.0.1/"))?;
     /// if let Some(policy) = store.eviction().await? {

@@ -4,10 +4,9 @@ use core::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use core::time::Duration;
 
 use portcullis_core::Timestamp;
-use portcullis_policy::counters::{
+use portcullis_counters::{
     Counter, CounterLimit, CounterStore, QuotaRead, QuotaWrite, StoreFuture,
 };
-use portcullis_policy::{Algorithm, Limit};
 
 /// A store whose decisions are made by reading and writing quotas.
 pub(crate) struct ByWrites<S> {
@@ -56,20 +55,12 @@ impl<S: CounterStore> CounterStore for ByWrites<S> {
     }
 }
 
-pub(crate) fn limit(limit: &Limit) -> CounterLimit {
-    CounterLimit::new(limit).unwrap()
-}
-
 pub(crate) fn bucket(count: u64, period: Duration, burst: u64) -> CounterLimit {
-    limit(&Limit::per(count, period).burst(burst))
+    CounterLimit::token_bucket(count, period, burst).unwrap()
 }
 
 pub(crate) fn windows(count: u64, period: Duration, segments: u32) -> CounterLimit {
-    let algorithm = match segments {
-        1 => Algorithm::FixedWindow,
-        segments => Algorithm::SlidingWindow { segments },
-    };
-    limit(&Limit::per(count, period).algorithm_of(algorithm))
+    CounterLimit::windows(count, period, segments).unwrap()
 }
 
 /// A limit as its documentation describes it. Times are in microseconds.

@@ -17,8 +17,9 @@ use portcullis_stores::{RedisConnection, RedisSettings};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use super::open;
-use crate::counters::{StoreError, SyncChannel};
+use super::connect::open;
+use crate::error::StoreError;
+use crate::sync::SyncChannel;
 
 /// How many messages wait to be sent. Further ones are dropped.
 const QUEUE: usize = 1_024;
@@ -36,7 +37,7 @@ type Receivers = Arc<Mutex<Vec<Receive>>>;
 ///
 /// ```no_run
 /// use portcullis_core::MonotonicClock;
-/// use portcullis_policy::counters::{
+/// use portcullis_counters::{
 ///     CacheSettings, CachedStore, RedisChannel, RedisSettings, RedisCounters,
 /// };
 /// use std::sync::Arc;
@@ -67,7 +68,7 @@ impl RedisChannel {
     /// If called outside of a runtime of tokio.
     ///
     /// ```
-    /// # use portcullis_policy::counters::{RedisChannel, RedisSettings, StoreError};
+    /// # use portcullis_counters::{RedisChannel, RedisSettings, StoreError};
     /// let channel = RedisChannel::new(&RedisSettings::new("localhost"));
     /// assert!(matches!(channel, Err(StoreError::Unavailable(_))));
     /// ```

@@ -11,22 +11,20 @@ use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
 
 use portcullis_core::MonotonicClock;
-use portcullis_policy::counters::{
+use portcullis_counters::{
     Charge, Counter, CounterStore, GuardSettings, GuardedStore, OnFailure, QuotaState, QuotaWrite,
     SharedCounters, StoreError,
 };
-use portcullis_policy::{Algorithm, Limit, Policy, Rule, Stores};
 use portcullis_shm::SharedFile;
 
-#[path = "counters/support.rs"]
-mod support;
+#[path = "support/limits.rs"]
+mod limits;
 
-use support::{ByWrites, Grants, Plain, bucket, windows};
+use limits::{ByWrites, Grants, Plain, bucket, windows};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -239,21 +237,7 @@ fn a_limit_that_the_file_has_no_room_for_is_refused_and_opens_no_other() {
     let (long, limit) = (windows(9, SECOND, 4), windows(2, 3_600 * SECOND, 2));
     assert!(matches!(store.supports(&long), Err(StoreError::Refused(_))));
     assert_eq!(store.supports(&limit), Ok(()));
-    let stores = Stores::new().with("host", Arc::new(store));
-    let rule = |algorithm| {
-        let limit = "9/s".parse::<Limit>().unwrap().algorithm_of(algorithm);
-        Rule::new("all").limit(limit).stored_in("host")
-    };
-    let of = |segments| Policy::new([rule(Algorithm::SlidingWindow { segments })]).unwrap();
-    assert!(of(2).with_stores(stores.clone()).is_ok());
-    let refused = of(4).with_stores(stores).unwrap_err();
-    let text = refused[0].to_string();
-    assert!(
-        text.contains("limits[0]") && text.contains("SharedCounters::open"),
-        "{text}"
-    );
 
-    // Without a policy, too.
     let settings = GuardSettings::new(OnFailure::Allow);
     let guarded = GuardedStore::new(open(), MonotonicClock::new(), settings);
     let mut granted = 0;

@@ -5,7 +5,7 @@ use core::time::Duration;
 use std::time::Instant;
 
 use portcullis_core::MonotonicClock;
-use portcullis_policy::counters::{
+use portcullis_counters::{
     CacheSettings, CachedStore, Charge, CounterLimit, CounterStore, RedisCounters, StoreDecision,
     StoreError,
 };
@@ -14,14 +14,14 @@ use redis::{Script, pipe};
 use tokio::runtime::Builder;
 
 #[allow(dead_code, reason = "tests that include this module use a part of it")]
-#[path = "counters/server.rs"]
-mod server;
+#[path = "support/limits.rs"]
+mod limits;
 #[allow(dead_code, reason = "tests that include this module use a part of it")]
-#[path = "counters/support.rs"]
-mod support;
+#[path = "support/server.rs"]
+mod server;
 
+use limits::{bucket, windows};
 use server::Server;
-use support::{bucket, windows};
 
 const SECOND: Duration = Duration::from_secs(1);
 

@@ -10,20 +10,20 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use portcullis_core::{Clock, ManualClock, MonotonicClock, Retry, Timestamp};
-use portcullis_policy::counters::{
+use portcullis_counters::{
     CacheSettings, CachedStore, Charge, CounterLimit, CounterStore, GuardSettings, GuardedStore,
     MemoryCounters, OnFailure, Origin, StoreDecision, StoreError, SyncChannel,
 };
 use proptest::prelude::*;
 
-#[path = "counters/gate.rs"]
+#[path = "support/gate.rs"]
 mod gate;
 #[allow(dead_code, reason = "tests that include this module use a part of it")]
-#[path = "counters/support.rs"]
-mod support;
+#[path = "support/limits.rs"]
+mod limits;
 
 use gate::Gate;
-use support::{Grants, Plain, bucket, windows};
+use limits::{Grants, Plain, bucket, windows};
 
 const SECOND: Duration = Duration::from_secs(1);
 const MILLI: Duration = Duration::from_millis(1);

@@ -18,11 +18,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use portcullis_core::{Clock, Timestamp};
 
-use super::quota::Judgement;
-use super::{
-    Charge, Counter, CounterStore, MAX_AGE, QuotaRead, QuotaState, QuotaWrite, StoreDecision,
-    StoreError, StoreFuture,
-};
+use crate::charge::Charge;
+use crate::decision::StoreDecision;
+use crate::error::StoreError;
+use crate::quota::{Judgement, QuotaState};
+use crate::store::{Counter, CounterStore, MAX_AGE, QuotaRead, QuotaWrite, StoreFuture};
 
 /// A [`CounterStore`] in the memory of this process, with the time of a clock. If the clock runs
 /// back, the store's time stands still until the clock has caught up.
@@ -36,15 +36,17 @@ use super::{
 /// A mutex for all ids, which is held for one request: for a look-up of each id, and some
 /// arithmetic. Each write also removes up to two ids that have expired. Every future is ready at
 /// once. A request allocates: the future, the decision, and the states of its limits. For a limit
-/// in one process without these costs, use a [`Policy`](crate::Policy).
+/// in one process without these costs, use the limiters of
+/// `portcullis-core`.
 ///
 /// ```
+/// use core::time::Duration;
 /// use portcullis_core::MonotonicClock;
-/// use portcullis_policy::counters::{Charge, CounterLimit, CounterStore, MemoryCounters};
+/// use portcullis_counters::{Charge, CounterLimit, CounterStore, MemoryCounters};
 ///
 /// # futures_executor::block_on(async {
 /// let store = MemoryCounters::new(10_000, MonotonicClock::new());
-/// let limit = CounterLimit::new(&"2/h".parse().unwrap())?;
+/// let limit = CounterLimit::token_bucket(2, Duration::from_secs(3_600), 2)?;
 /// let charge = [Charge::new("alice", &limit, 1)];
 /// assert!(store.take(&charge).await?.is_allowed());
 /// assert!(store.take(&charge).await?.is_allowed());
@@ -99,6 +101,7 @@ impl<V> Expiring<V> {
     fn set(&mut self, id: &str, value: V, expires: Timestamp) {
         let entry = Entry { value, expires };
         if let Some(known) = self.entries.get_mut(id) {
+            // Its item in the heap stays: see the invariant.
             *known = entry;
             return;
         }
@@ -137,6 +140,7 @@ impl All {
         self.counters.purge(now, 2);
         self.quotas.purge(now, 2);
         if self.len() + new > max_ids {
+            // Two at a time were not enough, since few writes came: now all that have expired.
             self.counters.purge(now, usize::MAX);
             self.quotas.purge(now, usize::MAX);
         }
@@ -166,6 +170,7 @@ impl All {
         now: Timestamp,
         max_ids: usize,
     ) -> Result<(), StoreError> {
+        // An entry that has expired and is still there has its room.
         let is_new = |id: &str| !self.quotas.entries.contains_key(id);
         let new = writes.clone().filter(|(id, ..)| is_new(id)).count();
         self.make_room(new, now, max_ids)?;
@@ -185,7 +190,7 @@ impl<C: Clock> MemoryCounters<C> {
     /// ```
     /// # use core::time::Duration;
     /// # use portcullis_core::ManualClock;
-    /// # use portcullis_policy::counters::{CounterStore, MemoryCounters, StoreError};
+    /// # use portcullis_counters::{CounterStore, MemoryCounters, StoreError};
     /// # futures_executor::block_on(async {
     /// let store = MemoryCounters::new(1, ManualClock::new());
     /// let second = Duration::from_secs(1);
@@ -207,7 +212,7 @@ impl<C: Clock> MemoryCounters<C> {
     ///
     /// ```
     /// # use portcullis_core::{Clock, ManualClock, Timestamp};
-    /// # use portcullis_policy::counters::MemoryCounters;
+    /// # use portcullis_counters::MemoryCounters;
     /// let store = MemoryCounters::new(9, ManualClock::new());
     /// assert_eq!(store.clock().now(), Timestamp::ZERO);
     /// ```
@@ -220,7 +225,7 @@ impl<C: Clock> MemoryCounters<C> {
     ///
     /// ```
     /// # use portcullis_core::ManualClock;
-    /// # use portcullis_policy::counters::MemoryCounters;
+    /// # use portcullis_counters::MemoryCounters;
     /// assert_eq!(MemoryCounters::new(9, ManualClock::new()).ids(), 0);
     /// ```
     #[must_use]
@@ -287,7 +292,7 @@ impl<C: Clock> MemoryCounters<C> {
 }
 
 /// When a counter that is created at `now` expires.
-pub(super) fn expiry_from(now: Timestamp, expiry: Duration) -> Timestamp {
+pub(crate) fn expiry_from(now: Timestamp, expiry: Duration) -> Timestamp {
     let millis = expiry.as_nanos().div_ceil(1_000_000).max(1);
     let millis = u64::try_from(millis).unwrap_or(u64::MAX);
     now.saturating_add(Duration::from_millis(millis))

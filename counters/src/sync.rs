@@ -1,7 +1,7 @@
 //! Messages between instances that share a counter store.
 
 /// A channel between instances that share a counter store, for
-/// [`CachedStore::with_channel`](super::CachedStore::with_channel). The library sends short texts,
+/// [`CachedStore::with_channel`](crate::CachedStore::with_channel). The library sends short texts,
 /// which only the library interprets.
 ///
 /// `RedisChannel` (feature `redis`) is one over publish and subscribe. An implementation may lose,
@@ -10,7 +10,7 @@
 ///
 /// ```
 /// use std::sync::Mutex;
-/// use portcullis_policy::counters::SyncChannel;
+/// use portcullis_counters::SyncChannel;
 ///
 /// /// Between stores in one process.
 /// #[derive(Default)]

@@ -25,9 +25,10 @@ use core::time::Duration;
 
 use portcullis_core::{Retry, Timestamp};
 
-use super::limit::Shape;
-use super::{Charge, CounterLimit, Left, MAX_UNITS, Origin, StoreDecision, StoreError};
-use crate::MAX_SEGMENTS;
+use crate::charge::Charge;
+use crate::decision::{Left, Origin, StoreDecision};
+use crate::error::StoreError;
+use crate::limit::{CounterLimit, MAX_SEGMENTS, MAX_UNITS, Shape};
 
 /// The state of one limit for one id, as a counter store keeps it: a list of numbers, which only
 /// the library interprets. It is empty if nothing was taken.
@@ -35,7 +36,7 @@ use crate::MAX_SEGMENTS;
 /// A store keeps the numbers, compares them, and does not change them. There are at most 67.
 ///
 /// ```
-/// use portcullis_policy::counters::QuotaState;
+/// use portcullis_counters::QuotaState;
 /// assert!(QuotaState::default().values().is_empty());
 /// assert_eq!(QuotaState::from(vec![0, 5, 7, 3]).values(), [0, 5, 7, 3]);
 /// ```
@@ -46,7 +47,7 @@ impl QuotaState {
     /// Returns the numbers.
     ///
     /// ```
-    /// # use portcullis_policy::counters::QuotaState;
+    /// # use portcullis_counters::QuotaState;
     /// assert!(QuotaState::default().values().is_empty());
     /// ```
     #[must_use]
@@ -73,6 +74,7 @@ fn taken(values: &[u64]) -> Option<u64> {
     let is_small = |value: &u64| *value <= MAX_UNITS;
     match *values {
         [] => Some(0),
+        // No limit has numbers beyond `MAX_UNITS`. Larger ones are no quota, and sums would overflow.
         [0, permit, _, used] if permit > 0 && used <= MAX_UNITS => Some(used.div_ceil(permit)),
         [segments, length, _, ref counts @ ..]
             if length > 0
@@ -90,6 +92,7 @@ impl CounterLimit {
     /// The state at `now`.
     fn state(&self, quota: &QuotaState, now: u64) -> Result<State, StoreError> {
         let values = quota.values();
+        // Permits that another limit has granted count as far as this one can hold them.
         let taken = taken(values).ok_or(StoreError::Damaged)?;
         let taken = taken.min(self.capacity());
         Ok(match (&self.shape, values) {
@@ -113,6 +116,7 @@ impl CounterLimit {
             ) if (number, of) == (segments, length) => {
                 let mut counts = counts.to_vec();
                 let last = epoch.max(now / length);
+                // However many segments have passed, each count is removed once.
                 for passed in (epoch..last).take(segments as usize) {
                     counts[((passed + 1) % segments) as usize] = 0;
                 }
@@ -229,7 +233,7 @@ fn until(now: u64, instant: u64) -> Duration {
 }
 
 /// The charges of a request, those with the same id added up.
-pub(super) struct Judgement<'a> {
+pub(crate) struct Judgement<'a> {
     each: Vec<Merged<'a>>,
     /// For each charge, the index in `each`.
     of_charge: Vec<usize>,
@@ -246,7 +250,7 @@ struct Merged<'a> {
 type Judged = (StoreDecision, Option<Vec<Option<(QuotaState, Duration)>>>);
 
 impl<'a> Judgement<'a> {
-    pub(super) fn of(charges: &'a [Charge<'a>]) -> Result<Self, StoreError> {
+    pub(crate) fn of(charges: &'a [Charge<'a>]) -> Result<Self, StoreError> {
         let mut each: Vec<Merged<'a>> = Vec::with_capacity(charges.len());
         let mut of_charge = Vec::with_capacity(charges.len());
         for charge in charges {
@@ -267,12 +271,12 @@ impl<'a> Judgement<'a> {
     }
 
     /// The ids, each once.
-    pub(super) fn ids(&self) -> Vec<&'a str> {
+    pub(crate) fn ids(&self) -> Vec<&'a str> {
         self.each.iter().map(|merged| merged.id).collect()
     }
 
     /// Decides by the quotas of the ids at `at`, the store's time.
-    pub(super) fn judge(&self, quotas: &[QuotaState], at: Timestamp) -> Result<Judged, StoreError> {
+    pub(crate) fn judge(&self, quotas: &[QuotaState], at: Timestamp) -> Result<Judged, StoreError> {
         let now = at.as_nanos() / 1_000;
         let mut states = self.states(quotas, now)?;
         let denied_by = self.denied_by(&states);
@@ -304,7 +308,7 @@ impl<'a> Judgement<'a> {
 
     /// The limit and the permits of each id.
     #[cfg(feature = "redis")]
-    pub(super) fn each(&self) -> impl Iterator<Item = (&'a CounterLimit, u64)> {
+    pub(crate) fn each(&self) -> impl Iterator<Item = (&'a CounterLimit, u64)> {
         self.each
             .iter()
             .map(|merged| (merged.limit, merged.permits))
@@ -312,7 +316,7 @@ impl<'a> Judgement<'a> {
 
     /// The decision that a store made at `at`, from the quotas that it left.
     #[cfg(feature = "redis")]
-    pub(super) fn conclude(
+    pub(crate) fn conclude(
         &self,
         quotas: &[QuotaState],
         at: Timestamp,
@@ -328,6 +332,7 @@ impl<'a> Judgement<'a> {
             origin: Origin::Store,
         };
         if !is_allowed {
+            // The script says only that it has denied. The same arithmetic says which limit has.
             decision.denied_by = Some(self.denied_by(&states).ok_or(StoreError::Damaged)?);
             decision.retry = Some(self.retry(&states, now));
         }
@@ -347,6 +352,7 @@ impl<'a> Judgement<'a> {
     fn denied_by(&self, states: &[State]) -> Option<usize> {
         self.of_charge.iter().position(|&index| {
             let Merged { limit, permits, .. } = self.each[index];
+            // A charge of 0 permits asks whether one could be taken.
             permits.max(1) > limit.available(&states[index])
         })
     }
@@ -357,7 +363,7 @@ impl<'a> Judgement<'a> {
         left.collect()
     }
 
-    /// When all limits have the permits.
+    /// Returns when all limits have the permits.
     fn retry(&self, states: &[State], now: u64) -> Retry {
         let mut latest = now;
         for (Merged { limit, permits, .. }, state) in self.each.iter().zip(states) {

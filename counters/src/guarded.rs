@@ -20,15 +20,17 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use portcullis_core::{Clock, Retry, Timestamp};
 
-use super::{
-    Charge, Counter, CounterLimit, CounterStore, Fault, MemoryCounters, Origin, QuotaRead,
-    QuotaWrite, StoreDecision, StoreError, StoreFuture,
-};
+use crate::charge::Charge;
+use crate::decision::{Origin, StoreDecision};
+use crate::error::{Fault, StoreError};
+use crate::limit::CounterLimit;
+use crate::memory::MemoryCounters;
+use crate::store::{Counter, CounterStore, QuotaRead, QuotaWrite, StoreFuture};
 
 /// What a [`GuardedStore`] decides while its store has no answer.
 ///
 /// ```
-/// use portcullis_policy::counters::OnFailure;
+/// use portcullis_counters::OnFailure;
 /// assert_eq!(OnFailure::default(), OnFailure::Deny);
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -57,7 +59,7 @@ pub enum OnFailure {
 ///
 /// ```
 /// use core::time::Duration;
-/// use portcullis_policy::counters::{GuardSettings, OnFailure};
+/// use portcullis_counters::{GuardSettings, OnFailure};
 /// let settings = GuardSettings::new(OnFailure::Share { part: 1, whole: 4 })
 ///     .pauses(Duration::from_millis(50), Duration::from_secs(5));
 /// # let _ = settings;
@@ -78,7 +80,7 @@ impl GuardSettings {
     /// If a share has a `whole` of 0, or a `part` that is larger.
     ///
     /// ```
-    /// # use portcullis_policy::counters::{GuardSettings, OnFailure};
+    /// # use portcullis_counters::{GuardSettings, OnFailure};
     /// let _ = GuardSettings::new(OnFailure::Allow);
     /// ```
     #[must_use]
@@ -100,7 +102,7 @@ impl GuardSettings {
     ///
     /// ```
     /// # use core::time::Duration;
-    /// # use portcullis_policy::counters::{GuardSettings, OnFailure};
+    /// # use portcullis_counters::{GuardSettings, OnFailure};
     /// let second = Duration::from_secs(1);
     /// let _ = GuardSettings::new(OnFailure::Deny).pauses(second, 30 * second);
     /// ```
@@ -115,7 +117,7 @@ impl GuardSettings {
     /// requests with new ones are denied. Default 100,000.
     ///
     /// ```
-    /// # use portcullis_policy::counters::{GuardSettings, OnFailure};
+    /// # use portcullis_counters::{GuardSettings, OnFailure};
     /// let _ = GuardSettings::new(OnFailure::Share { part: 1, whole: 2 }).max_ids(1_000);
     /// ```
     #[must_use]
@@ -129,7 +131,7 @@ impl GuardSettings {
 ///
 /// ```
 /// use core::time::Duration;
-/// use portcullis_policy::counters::StoreEvent;
+/// use portcullis_counters::StoreEvent;
 /// let event = StoreEvent::Up { down_for: Duration::from_secs(3) };
 /// assert_eq!(event.to_string(), "the counter store answers again, after 3s");
 /// ```
@@ -222,7 +224,7 @@ type Observer = Box<dyn Fn(&StoreEvent) + Send + Sync>;
 /// ```
 /// use core::time::Duration;
 /// use portcullis_core::{ManualClock, MonotonicClock};
-/// use portcullis_policy::counters::{
+/// use portcullis_counters::{
 ///     Charge, CounterLimit, CounterStore, GuardSettings, GuardedStore, MemoryCounters, OnFailure,
 /// };
 ///
@@ -231,7 +233,7 @@ type Observer = Box<dyn Fn(&StoreEvent) + Send + Sync>;
 /// let settings = GuardSettings::new(OnFailure::Allow);
 /// let guarded = GuardedStore::new(store, MonotonicClock::new(), settings)
 ///     .observed(|event| eprintln!("{event}"));
-/// let limit = CounterLimit::new(&"10/s".parse().unwrap())?;
+/// let limit = CounterLimit::token_bucket(10, Duration::from_secs(1), 10)?;
 /// assert!(guarded.take(&[Charge::new("alice", &limit, 1)]).await?.is_allowed());
 /// assert!(!guarded.is_down());
 /// # Ok::<(), Box<dyn core::error::Error>>(()) }).unwrap();
@@ -284,7 +286,7 @@ impl<S, C> GuardedStore<S, C> {
     ///
     /// ```
     /// # use portcullis_core::ManualClock;
-    /// # use portcullis_policy::counters::{GuardedStore, GuardSettings, MemoryCounters, OnFailure};
+    /// # use portcullis_counters::{GuardedStore, GuardSettings, MemoryCounters, OnFailure};
     /// # let store = MemoryCounters::new(100, ManualClock::new());
     /// let settings = GuardSettings::new(OnFailure::Deny);
     /// let guarded = GuardedStore::new(store, ManualClock::new(), settings);
@@ -300,7 +302,7 @@ impl<S, C> GuardedStore<S, C> {
     ///
     /// ```
     /// # use portcullis_core::ManualClock;
-    /// # use portcullis_policy::counters::{GuardedStore, GuardSettings, MemoryCounters, OnFailure};
+    /// # use portcullis_counters::{GuardedStore, GuardSettings, MemoryCounters, OnFailure};
     /// # let store = MemoryCounters::new(100, ManualClock::new());
     /// let settings = GuardSettings::new(OnFailure::Deny);
     /// assert!(!GuardedStore::new(store, ManualClock::new(), settings).is_down());
@@ -314,7 +316,7 @@ impl<S, C> GuardedStore<S, C> {
     ///
     /// ```
     /// # use portcullis_core::ManualClock;
-    /// # use portcullis_policy::counters::{GuardedStore, GuardSettings, MemoryCounters, OnFailure};
+    /// # use portcullis_counters::{GuardedStore, GuardSettings, MemoryCounters, OnFailure};
     /// # let store = MemoryCounters::new(100, ManualClock::new());
     /// let settings = GuardSettings::new(OnFailure::Deny);
     /// let guarded = GuardedStore::new(store, ManualClock::new(), settings);
@@ -331,7 +333,8 @@ impl<S, C> GuardedStore<S, C> {
         }
     }
 
-    /// `pause`, less a random part of up to one half.
+    /// Returns `pause`, less a random part of up to one half, so that the instances of a store do
+    /// not all ask it at the same moment.
     fn jittered(&self, pause: Duration, now: Timestamp) -> Duration {
         let half = pause / 2;
         let random = self.jitter.hash_one(now) as u32;
@@ -344,7 +347,7 @@ impl<S: CounterStore, C: Clock + Send + Sync> GuardedStore<S, C> {
     ///
     /// ```
     /// # use portcullis_core::{ManualClock, MonotonicClock};
-    /// # use portcullis_policy::counters::{GuardedStore, GuardSettings, MemoryCounters, OnFailure};
+    /// # use portcullis_counters::{GuardedStore, GuardSettings, MemoryCounters, OnFailure};
     /// # let store = MemoryCounters::new(100, ManualClock::new());
     /// let settings = GuardSettings::new(OnFailure::Share { part: 1, whole: 4 });
     /// let _ = GuardedStore::new(store, MonotonicClock::new(), settings);
@@ -365,7 +368,7 @@ impl<S: CounterStore, C: Clock + Send + Sync> GuardedStore<S, C> {
         self.shares.clock().now()
     }
 
-    /// Whether the store may be asked now. Otherwise returns when.
+    /// Returns a call if the store may be asked now, and otherwise after which time it may.
     fn call(&self) -> Result<Call<'_, S, C>, Duration> {
         let now = self.now();
         let is_probe = match &mut *self.health() {
@@ -375,6 +378,7 @@ impl<S: CounterStore, C: Clock + Send + Sync> GuardedStore<S, C> {
                 is_probed,
                 ..
             } => {
+                // One request at a time finds out: a store that comes back is not met by all of them.
                 if *is_probed || now < *probe_at {
                     return Err(probe_at.saturating_since(now));
                 }
@@ -393,6 +397,7 @@ impl<S: CounterStore, C: Clock + Send + Sync> GuardedStore<S, C> {
         let now = self.now();
         let mut health = self.health();
         match (&mut *health, error) {
+            // Also the answer to a call from before the store went down: it answers.
             (Health::Down { since, .. }, None) => {
                 let down_for = now.saturating_since(*since);
                 *health = Health::Up;
@@ -432,6 +437,7 @@ impl<S: CounterStore, C: Clock + Send + Sync> GuardedStore<S, C> {
             // A call from before the store went down fails too.
             (Health::Up, None) | (Health::Down { .. }, Some(_)) => {}
         }
+        // The call locks the state when it is dropped.
         drop(health);
         drop(call);
     }

@@ -11,20 +11,20 @@ use std::thread;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use portcullis_core::{Clock, ManualClock, MonotonicClock};
-use portcullis_policy::counters::{
+use portcullis_counters::{
     CacheSettings, CachedStore, Charge, CounterLimit, CounterStore, GuardSettings, GuardedStore,
     OnFailure, Origin, RedisChannel, RedisCounters, StoreEvent, SyncChannel,
 };
 use tokio::runtime::{Builder, Runtime};
 
-#[path = "counters/server.rs"]
-mod server;
 #[allow(dead_code, reason = "tests that include this module use a part of it")]
-#[path = "counters/support.rs"]
-mod support;
+#[path = "support/limits.rs"]
+mod limits;
+#[path = "support/server.rs"]
+mod server;
 
+use limits::{bucket, windows};
 use server::Server;
-use support::{bucket, windows};
 
 const SECOND: Duration = Duration::from_secs(1);
 const MILLI: Duration = Duration::from_millis(1);

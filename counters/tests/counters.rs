@@ -10,17 +10,16 @@ use std::sync::Arc;
 use std::thread;
 
 use portcullis_core::{Clock, ManualClock, MonotonicClock, Retry, Timestamp};
-use portcullis_policy::counters::{
-    Charge, Counter, CounterLimit, CounterLimitError, CounterStore, MAX_AGE, MAX_UNITS,
-    MemoryCounters, QuotaState, QuotaWrite, StoreDecision, StoreError,
+use portcullis_counters::{
+    Charge, Counter, CounterLimit, CounterLimitError, CounterStore, MAX_AGE, MAX_SEGMENTS,
+    MAX_UNITS, MemoryCounters, QuotaState, QuotaWrite, StoreDecision, StoreError,
 };
-use portcullis_policy::{Algorithm, Limit};
 use proptest::prelude::*;
 
-#[path = "counters/support.rs"]
-mod support;
+#[path = "support/limits.rs"]
+mod limits;
 
-use support::{ByWrites, Grants, Plain, bucket, windows};
+use limits::{ByWrites, Grants, Plain, bucket, windows};
 
 const SECOND: Duration = Duration::from_secs(1);
 const MICRO: Duration = Duration::from_micros(1);
@@ -481,24 +480,18 @@ fn large_limits_and_late_times_are_exact() {
 
 #[test]
 fn a_limit_that_a_store_cannot_keep_is_refused() {
-    use CounterLimitError::{AtOnce, Invalid, Period, TooLarge, Unsupported};
-    let error = |limit: Limit| CounterLimit::new(&limit).unwrap_err();
-    let second = |count| Limit::per(count, SECOND);
-    assert_eq!(error(Limit::at_once(1)), AtOnce);
-    assert_eq!(error(second(1).debt(1)), Unsupported("debt"));
-    assert_eq!(error(second(1).stepwise()), Unsupported("refill"));
-    assert_eq!(error(second(1).queue(1)), Unsupported("queue"));
-    let from_request = second(1).algorithm_of(Algorithm::WindowFromRequest);
-    assert_eq!(error(from_request), Unsupported("window-from-request"));
-    let nanos = Limit::per(1, Duration::from_nanos(1_500));
-    assert_eq!(error(nanos), Period { segments: 1 });
-    let seven = second(1).algorithm_of(Algorithm::SlidingWindow { segments: 7 });
-    assert_eq!(error(seven), Period { segments: 7 });
-    assert!(matches!(error(Limit::per(1, Duration::ZERO)), Invalid(_)));
-    assert!(matches!(
-        error(second(1).algorithm_of(Algorithm::FixedWindow).burst(2)),
-        Invalid(_)
-    ));
-    let large = Limit::per(999_983, Duration::from_hours(24)).burst(1_000_000);
-    assert_eq!(error(large), TooLarge);
+    use CounterLimitError::{Invalid, Period, TooLarge};
+    let bucket = |count, period| CounterLimit::token_bucket(count, period, 1).unwrap_err();
+    let nanos = Duration::from_nanos(1_500);
+    assert_eq!(bucket(1, nanos), Period { segments: 1 });
+    assert_eq!(bucket(1, Duration::ZERO), Period { segments: 1 });
+    let windows = |segments| CounterLimit::windows(1, SECOND, segments).unwrap_err();
+    assert_eq!(windows(7), Period { segments: 7 });
+    assert!(matches!(windows(0), Invalid(_)));
+    assert!(matches!(windows(MAX_SEGMENTS + 1), Invalid(_)));
+    let day = Duration::from_hours(24);
+    let large = CounterLimit::token_bucket(999_983, day, 1_000_000);
+    assert_eq!(large, Err(TooLarge));
+    let empty = CounterLimit::token_bucket(1, SECOND, 0);
+    assert!(matches!(empty, Err(Invalid(_))));
 }

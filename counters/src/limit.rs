@@ -5,13 +5,14 @@ use core::time::Duration;
 
 use portcullis_core::Timestamp;
 
-use crate::{Algorithm, Limit, MAX_SEGMENTS};
-
 /// The largest number of units in the state of a limit: 2^53. Up to this number, also a script in
 /// a store that computes with 64-bit floating-point numbers is exact.
 pub const MAX_UNITS: u64 = 1 << 53;
 
-/// A [`Limit`] whose state a [`CounterStore`](super::CounterStore) keeps: a token bucket, a fixed
+/// The most segments of a sliding window.
+pub const MAX_SEGMENTS: u32 = 64;
+
+/// A limit whose state a [`CounterStore`](crate::CounterStore) keeps: a token bucket, a fixed
 /// window, or a sliding window.
 ///
 /// Time counts in whole microseconds. The rate is exact: the state counts fractions of a permit in
@@ -23,19 +24,20 @@ pub const MAX_UNITS: u64 = 1 << 53;
 /// count as taken now, because the state no longer says when.
 ///
 /// ```
-/// use portcullis_policy::counters::CounterLimit;
-/// let limit = CounterLimit::new(&"100/1m".parse()?)?;
+/// use core::time::Duration;
+/// use portcullis_counters::CounterLimit;
+/// let limit = CounterLimit::token_bucket(100, Duration::from_secs(60), 100)?;
 /// assert_eq!(limit.capacity(), 100);
 /// # Ok::<(), Box<dyn core::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CounterLimit {
-    pub(super) shape: Shape,
+    pub(crate) shape: Shape,
 }
 
 /// The settings of a limit, as the arithmetic needs them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Shape {
+pub(crate) enum Shape {
     /// A permit has `permit` units, and `rate` units return in each microsecond. The two have no
     /// common divisor.
     Bucket { rate: u64, permit: u64, burst: u64 },
@@ -48,85 +50,90 @@ pub(super) enum Shape {
 }
 
 impl CounterLimit {
-    /// Creates a limit with the count, the period, the algorithm and the burst of `limit`.
+    /// Creates a token bucket: `count` permits come in evenly in each `period`, and at most `burst`
+    /// are kept. With a count of 0 it denies every request.
     ///
     /// # Errors
     ///
-    /// [`CounterLimitError`] if the limit is of another kind, or too large.
+    /// [`CounterLimitError`] if the period is not a whole number of microseconds, at least 1, if the
+    /// burst is 0, or if the limit is too large.
     ///
     /// ```
-    /// use portcullis_policy::Limit;
-    /// use portcullis_policy::counters::{CounterLimit, CounterLimitError};
-    /// let at_once = CounterLimit::new(&Limit::at_once(3));
-    /// assert_eq!(at_once, Err(CounterLimitError::AtOnce));
+    /// # use core::time::Duration;
+    /// use portcullis_counters::{CounterLimit, CounterLimitError};
+    /// let limit = CounterLimit::token_bucket(100, Duration::from_secs(60), 7)?;
+    /// assert_eq!(limit.capacity(), 7);
+    /// # Ok::<(), CounterLimitError>(())
     /// ```
-    pub fn new(limit: &Limit) -> Result<Self, CounterLimitError> {
-        let period = limit.period().ok_or(CounterLimitError::AtOnce)?;
-        // The checks of the limit itself, such as for a burst of a window.
-        let checked = limit.compile();
-        if limit.has_debt() {
-            return Err(CounterLimitError::Unsupported("debt"));
+    pub fn token_bucket(
+        count: u64,
+        period: Duration,
+        burst: u64,
+    ) -> Result<Self, CounterLimitError> {
+        if count == 0 {
+            // The state of a bucket is how long it takes to fill, and this one would never fill.
+            return Self::windows(0, period, 1);
         }
-        if limit.has_initial() {
-            // A store forgets a limit when all its permits have returned.
-            return Err(CounterLimitError::Unsupported("initial"));
+        if burst == 0 {
+            return Err(CounterLimitError::Invalid(
+                "burst must be at least 1".into(),
+            ));
         }
-        if limit.is_stepwise() {
-            return Err(CounterLimitError::Unsupported("refill"));
-        }
-        if limit.queue_limit() > 0 {
-            return Err(CounterLimitError::Unsupported("queue"));
-        }
-        checked.map_err(|problem| CounterLimitError::Invalid(problem.to_string()))?;
-        let (count, capacity) = (limit.count(), limit.capacity());
-        let algorithm = match limit.algorithm() {
-            // A window of 0 permits denies every request. A bucket would never fill.
-            Algorithm::TokenBucket if count == 0 => Algorithm::FixedWindow,
-            algorithm => algorithm,
+        let period = micros(period).ok_or(CounterLimitError::Period { segments: 1 })?;
+        let divisor = gcd(count.into(), period.into()) as u64;
+        let (rate, permit) = (count / divisor, period / divisor);
+        // The time to fill, in microseconds, is at most one unit less per unit of rate.
+        let most = burst.checked_mul(permit);
+        let most = most.and_then(|most| most.checked_add(rate));
+        most.filter(|most| *most <= MAX_UNITS)
+            .ok_or(CounterLimitError::TooLarge)?;
+        let shape = Shape::Bucket {
+            rate,
+            permit,
+            burst,
         };
-        let segments = match algorithm {
-            Algorithm::TokenBucket => {
-                let period = micros(period).ok_or(CounterLimitError::Period { segments: 1 })?;
-                let divisor = gcd(count.into(), period.into()) as u64;
-                let (rate, permit) = (count / divisor, period / divisor);
-                // The time to fill, in microseconds, is at most one unit less per unit of rate.
-                let most = capacity.checked_mul(permit);
-                let most = most.and_then(|most| most.checked_add(rate));
-                most.filter(|most| *most <= MAX_UNITS)
-                    .ok_or(CounterLimitError::TooLarge)?;
-                let burst = capacity;
-                return Ok(Self {
-                    shape: Shape::Bucket {
-                        rate,
-                        permit,
-                        burst,
-                    },
-                });
-            }
-            Algorithm::FixedWindow => 1,
-            Algorithm::SlidingWindow { segments } => segments,
-            Algorithm::WindowFromRequest => {
-                return Err(CounterLimitError::Unsupported("window-from-request"));
-            }
-        };
+        Ok(Self { shape })
+    }
+
+    /// Creates a window of at most `count` permits per `period`: a fixed window with one segment, a
+    /// sliding window with more, up to [`MAX_SEGMENTS`].
+    ///
+    /// # Errors
+    ///
+    /// [`CounterLimitError`] if a segment is not a whole number of microseconds, at least 1, if the
+    /// number of segments is out of range, or if the limit is too large.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// use portcullis_counters::{CounterLimit, CounterLimitError};
+    /// let limit = CounterLimit::windows(100, Duration::from_secs(60), 6)?;
+    /// assert_eq!(limit.capacity(), 100);
+    /// let seven = CounterLimit::windows(100, Duration::from_secs(1), 7);
+    /// assert_eq!(seven, Err(CounterLimitError::Period { segments: 7 }));
+    /// # Ok::<(), CounterLimitError>(())
+    /// ```
+    pub fn windows(count: u64, period: Duration, segments: u32) -> Result<Self, CounterLimitError> {
+        if !(1..=MAX_SEGMENTS).contains(&segments) {
+            let range = format!("segments must be from 1 to {MAX_SEGMENTS}");
+            return Err(CounterLimitError::Invalid(range));
+        }
         let length = Some(period / segments).filter(|length| *length * segments == period);
         let length = length.and_then(micros);
         let length = length.ok_or(CounterLimitError::Period { segments })?;
         if count > MAX_UNITS || length > MAX_UNITS / u64::from(MAX_SEGMENTS) {
             return Err(CounterLimitError::TooLarge);
         }
-        Ok(Self {
-            shape: Shape::Windows {
-                segments: segments.into(),
-                length,
-                count,
-            },
-        })
+        let shape = Shape::Windows {
+            segments: segments.into(),
+            length,
+            count,
+        };
+        Ok(Self { shape })
     }
 
     /// This limit with `part / whole` of its permits and of its rate, rounded down. `None` if no
     /// permit is left, or if the numbers are too large.
-    pub(super) fn share(&self, part: u64, whole: u64) -> Option<Self> {
+    pub(crate) fn share(&self, part: u64, whole: u64) -> Option<Self> {
         let of = |n: u64| u64::try_from(u128::from(n) * u128::from(part) / u128::from(whole)).ok();
         let shape = match self.shape {
             Shape::Bucket {
@@ -167,7 +174,7 @@ impl CounterLimit {
     /// Of a token bucket, at most `burst' + rate × (t + hold)` permits are taken in the time in
     /// which those of a span `t` can have been taken. So `burst'` is less than the burst by
     /// `rate × hold`, of which no more than an eighth is given up: `hold` is shorter then.
-    pub(super) fn ahead(&self, hold: Duration) -> (Self, Duration) {
+    pub(crate) fn ahead(&self, hold: Duration) -> (Self, Duration) {
         let Shape::Bucket {
             rate,
             permit,
@@ -177,6 +184,7 @@ impl CounterLimit {
             return (self.clone(), hold);
         };
         let comes_in = hold.as_micros() * u128::from(rate) / u128::from(permit);
+        // A request for more than the smaller burst is denied, so little is given up: an eighth.
         let kept = u64::try_from(comes_in).map_or(burst / 8, |n| n.min(burst / 8));
         let micros = u128::from(kept) * u128::from(permit) / u128::from(rate);
         let micros = u64::try_from(micros).unwrap_or(u64::MAX);
@@ -190,7 +198,7 @@ impl CounterLimit {
 
     /// How long the segment of a window still lasts at `at`, the store's time. `None` for a token
     /// bucket, which has no segments.
-    pub(super) fn segment_left(&self, at: Timestamp) -> Option<Duration> {
+    pub(crate) fn segment_left(&self, at: Timestamp) -> Option<Duration> {
         match self.shape {
             Shape::Bucket { .. } => None,
             Shape::Windows { length, .. } => {
@@ -202,7 +210,7 @@ impl CounterLimit {
 
     /// The permits that return to a limit without free permits within `span`, rounded down. 0 for
     /// a window, whose permits return with the end of a segment.
-    pub(super) fn comes_in(&self, span: Duration) -> u64 {
+    pub(crate) fn comes_in(&self, span: Duration) -> u64 {
         match self.shape {
             Shape::Bucket { rate, permit, .. } => {
                 let permits = span.as_micros() * u128::from(rate) / u128::from(permit);
@@ -215,9 +223,9 @@ impl CounterLimit {
     /// Returns the number of permits that can be available at most.
     ///
     /// ```
-    /// # use portcullis_policy::Limit;
-    /// # use portcullis_policy::counters::CounterLimit;
-    /// let limit = CounterLimit::new(&"100/1m".parse::<Limit>()?.burst(7))?;
+    /// # use core::time::Duration;
+    /// # use portcullis_counters::CounterLimit;
+    /// let limit = CounterLimit::token_bucket(100, Duration::from_secs(60), 7)?;
     /// assert_eq!(limit.capacity(), 7);
     /// # Ok::<(), Box<dyn core::error::Error>>(())
     /// ```
@@ -246,7 +254,7 @@ fn gcd(mut a: u128, mut b: u128) -> u128 {
 /// Why a limit cannot have its state in a counter store.
 ///
 /// ```
-/// use portcullis_policy::counters::CounterLimitError;
+/// use portcullis_counters::CounterLimitError;
 /// let error = CounterLimitError::Period { segments: 7 };
 /// assert!(error.to_string().contains("7 segments"));
 /// ```

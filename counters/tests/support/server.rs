@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Instant;
 
-use portcullis_policy::counters::{RedisCounters, RedisSettings};
+use portcullis_counters::{RedisCounters, RedisSettings};
 
 const SECOND: Duration = Duration::from_secs(1);
 

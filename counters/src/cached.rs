@@ -28,10 +28,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use portcullis_core::{Clock, Retry, Timestamp};
 
-use super::{
-    Charge, Counter, CounterLimit, CounterStore, Left, Origin, QuotaRead, QuotaWrite,
-    StoreDecision, StoreError, StoreFuture, SyncChannel,
-};
+use crate::charge::Charge;
+use crate::decision::{Left, Origin, StoreDecision};
+use crate::error::StoreError;
+use crate::limit::CounterLimit;
+use crate::store::{Counter, CounterStore, QuotaRead, QuotaWrite, StoreFuture};
+use crate::sync::SyncChannel;
 
 /// Of the permits that the store has left, a block takes one in this many. So about four instances
 /// with a high demand share what comes in.
@@ -52,7 +54,7 @@ const DRIFT: u32 = 1_000;
 ///
 /// ```
 /// use core::time::Duration;
-/// use portcullis_policy::counters::CacheSettings;
+/// use portcullis_counters::CacheSettings;
 /// let settings = CacheSettings::new().hold(Duration::from_millis(200)).max_block(1_000);
 /// # let _ = settings;
 /// ```
@@ -68,7 +70,7 @@ impl CacheSettings {
     /// The default settings.
     ///
     /// ```
-    /// # use portcullis_policy::counters::CacheSettings;
+    /// # use portcullis_counters::CacheSettings;
     /// assert_eq!(CacheSettings::new(), CacheSettings::default());
     /// ```
     #[must_use]
@@ -86,7 +88,7 @@ impl CacheSettings {
     ///
     /// ```
     /// # use core::time::Duration;
-    /// # use portcullis_policy::counters::CacheSettings;
+    /// # use portcullis_counters::CacheSettings;
     /// let _ = CacheSettings::new().hold(Duration::from_millis(50));
     /// ```
     #[must_use]
@@ -103,7 +105,7 @@ impl CacheSettings {
     ///
     /// ```
     /// # use core::time::Duration;
-    /// # use portcullis_policy::counters::CacheSettings;
+    /// # use portcullis_counters::CacheSettings;
     /// let _ = CacheSettings::new().pause(Duration::ZERO);
     /// ```
     #[must_use]
@@ -116,7 +118,7 @@ impl CacheSettings {
     /// kept. At most 2^30. Default 10,000.
     ///
     /// ```
-    /// # use portcullis_policy::counters::CacheSettings;
+    /// # use portcullis_counters::CacheSettings;
     /// let _ = CacheSettings::new().max_block(100);
     /// ```
     #[must_use]
@@ -129,7 +131,7 @@ impl CacheSettings {
     /// store. Default 100,000.
     ///
     /// ```
-    /// # use portcullis_policy::counters::CacheSettings;
+    /// # use portcullis_counters::CacheSettings;
     /// let _ = CacheSettings::new().max_ids(1_000);
     /// ```
     #[must_use]
@@ -148,7 +150,7 @@ impl Default for CacheSettings {
 /// How a [`CachedStore`] has decided: the result of [`CachedStore::counts`].
 ///
 /// ```
-/// use portcullis_policy::counters::CacheCounts;
+/// use portcullis_counters::CacheCounts;
 /// assert_eq!(CacheCounts::default().calls, 0);
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -175,7 +177,7 @@ pub struct CacheCounts {
 /// - **All or nothing.** A request takes from the blocks and from the store, or from none.
 /// - **Cancellation.** If the future is dropped, permits from blocks return. What the store has
 ///   taken is lost until it comes back with time.
-/// - **A store that is down** decides nothing. Put a [`GuardedStore`](super::GuardedStore) between
+/// - **A store that is down** decides nothing. Put a [`GuardedStore`](crate::GuardedStore) between
 ///   the cache and the store. What it decides by itself is not cached.
 ///
 /// # Bounds
@@ -210,15 +212,16 @@ pub struct CacheCounts {
 /// request looks through all ids for those that are not in use.
 ///
 /// ```
+/// use core::time::Duration;
 /// use portcullis_core::ManualClock;
-/// use portcullis_policy::counters::{
+/// use portcullis_counters::{
 ///     CacheSettings, CachedStore, Charge, CounterLimit, CounterStore, MemoryCounters,
 /// };
 ///
 /// # futures_executor::block_on(async {
 /// let store = MemoryCounters::new(100, ManualClock::new());
 /// let cached = CachedStore::new(store, ManualClock::new(), CacheSettings::new());
-/// let limit = CounterLimit::new(&"1000/s".parse().unwrap())?;
+/// let limit = CounterLimit::token_bucket(1_000, Duration::from_secs(1), 1_000)?;
 /// for _ in 0..500 {
 ///     assert!(cached.take(&[Charge::new("alice", &limit, 1)]).await?.is_allowed());
 /// }
@@ -240,7 +243,7 @@ struct Counts {
     calls: AtomicU64,
 }
 
-/// What the receiver of messages uses too.
+/// The state of a cache. The receiver of messages has it too.
 struct Shared<C> {
     all: Mutex<All>,
     clock: C,
@@ -257,9 +260,9 @@ struct All {
 
 /// What is known of one id.
 struct Entry {
-    /// As the callers have it.
+    /// The limit as the callers have it.
     limit: CounterLimit,
-    /// As the store is asked, and how long a block is held.
+    /// The limit as the store is asked for it, and how long a block is held.
     ahead: CounterLimit,
     hold: Duration,
     /// How long the store is not asked if it has less than the demand.
@@ -286,7 +289,7 @@ struct Part<'a> {
     limit: &'a CounterLimit,
     is_synced: bool,
     permits: u64,
-    /// As the store is asked.
+    /// The limit as the store is asked for it.
     ahead: CounterLimit,
     /// Permits from the block, which lapse then.
     held: u64,
@@ -302,7 +305,7 @@ impl Part<'_> {
         self.permits - self.held
     }
 
-    /// What is left of a limit of which nothing is known.
+    /// Returns what is left of a limit of which nothing is known.
     fn unknown(&self) -> Left {
         Left {
             available: 0,
@@ -317,6 +320,7 @@ impl Entry {
         let (ahead, hold) = limit.ahead(settings.hold);
         let has_segments = ahead.segment_left(now).is_some();
         let pause = if has_segments {
+            // Nothing comes in until the segment ends, and the denial says when that is.
             Duration::ZERO
         } else {
             settings.pause.min(hold)
@@ -373,8 +377,10 @@ impl Entry {
         let elapsed = now.saturating_since(self.called).as_nanos().max(1);
         let demand = u128::from(self.wanted) * (self.hold.as_nanos() / 2) / elapsed;
         let demand = u64::try_from(demand).unwrap_or(u64::MAX);
+        // A block at most doubles, so that one burst of requests does not take what others need.
         self.size = demand.min(self.size * 2 + 1).min(max_block.into());
         let Some((left, sent)) = self.seen else {
+            // The first call only looks: a block of the unknown might be all that the store has.
             return 0;
         };
         let came_in = self.ahead.comes_in(now.saturating_since(sent));
@@ -389,11 +395,13 @@ impl All {
     fn enter(&mut self, part: &Part<'_>, now: Timestamp, settings: &CacheSettings) -> bool {
         if let Some(entry) = self.entries.get_mut(part.id) {
             if entry.limit != *part.limit {
+                // The limit has changed: a block of the one before is not a part of this one.
                 *entry = Entry::new(part.limit, settings, now);
             }
             return true;
         }
         let CacheSettings { max_ids, hold, .. } = *settings;
+        // Looking through all entries is dear, so a full cache does it once in each `hold`.
         if self.entries.len() >= max_ids && now.saturating_since(self.purged) >= hold {
             self.purged = now;
             self.entries.retain(|_, entry| entry.is_in_use(now));
@@ -406,13 +414,13 @@ impl All {
         true
     }
 
-    /// The entry of a part, if it is still that of its limit.
+    /// Returns the entry of a part, if it is still that of the part's limit.
     fn of(&mut self, part: &Part<'_>) -> Option<&mut Entry> {
         let entry = self.entries.get_mut(part.id)?;
         (entry.limit == *part.limit).then_some(entry)
     }
 
-    /// The store's time now.
+    /// Returns the store's time at `now`, as the last call tells it.
     fn store_time(&self, now: Timestamp) -> Timestamp {
         match self.last_call {
             Some((sent, at)) => at.saturating_add(now.saturating_since(sent)),
@@ -424,6 +432,7 @@ impl All {
     fn undo(&mut self, parts: &[Part<'_>]) {
         for part in parts {
             if let Some(entry) = self.of(part) {
+                // Another call may have begun a new block meanwhile: these permits lapse with theirs.
                 if entry.until == part.until {
                     entry.block += part.held;
                 }
@@ -457,9 +466,11 @@ impl<C: Clock> Shared<C> {
         let (end, permits): (u64, u64) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
         let id = words.next()?;
         let (mut all, now) = self.lock_now();
+        // Without a call of its own, this instance cannot convert the store's time.
         let (sent, at) = all.last_call?;
         let wait = Timestamp::from_micros(end).saturating_since(at);
         let latest = now.saturating_add(self.hold);
+        // An id that this instance has not used takes no room, whatever others tell.
         let entry = all.entries.get_mut(id)?;
         let until = sent.saturating_add(short(wait)).min(latest);
         if entry.denied.is_none_or(|(_, known)| known < until) {
@@ -495,7 +506,7 @@ impl<S, C> CachedStore<S, C> {
     ///
     /// ```
     /// # use portcullis_core::ManualClock;
-    /// # use portcullis_policy::counters::{CachedStore, CacheSettings, MemoryCounters};
+    /// # use portcullis_counters::{CachedStore, CacheSettings, MemoryCounters};
     /// let store = MemoryCounters::new(100, ManualClock::new());
     /// let cached = CachedStore::new(store, ManualClock::new(), CacheSettings::new());
     /// assert_eq!(cached.counts().allowed, 0);
@@ -513,7 +524,7 @@ impl<S, C> CachedStore<S, C> {
     ///
     /// ```
     /// # use portcullis_core::ManualClock;
-    /// # use portcullis_policy::counters::{CachedStore, CacheSettings, MemoryCounters};
+    /// # use portcullis_counters::{CachedStore, CacheSettings, MemoryCounters};
     /// let store = MemoryCounters::new(100, ManualClock::new());
     /// let cached = CachedStore::new(store, ManualClock::new(), CacheSettings::new());
     /// assert_eq!(cached.store().ids(), 0);
@@ -536,7 +547,7 @@ impl<S, C: Clock + Send + Sync + 'static> CachedStore<S, C> {
     ///
     /// ```
     /// use portcullis_core::ManualClock;
-    /// use portcullis_policy::counters::{
+    /// use portcullis_counters::{
     ///     CacheSettings, CachedStore, CounterStore, MemoryCounters, SyncChannel,
     /// };
     /// # struct Channel;
@@ -566,7 +577,7 @@ impl<S: CounterStore, C: Clock + Send + Sync> CachedStore<S, C> {
     ///
     /// ```
     /// # use portcullis_core::{ManualClock, MonotonicClock};
-    /// # use portcullis_policy::counters::{CachedStore, CacheSettings, MemoryCounters};
+    /// # use portcullis_counters::{CachedStore, CacheSettings, MemoryCounters};
     /// let store = MemoryCounters::new(100, ManualClock::new());
     /// let _ = CachedStore::new(store, MonotonicClock::new(), CacheSettings::new());
     /// ```
@@ -590,6 +601,7 @@ impl<S: CounterStore, C: Clock + Send + Sync> CachedStore<S, C> {
     fn begin(&self, parts: &mut [Part<'_>], of_charge: &[usize]) -> Option<StoreDecision> {
         let (mut all, now) = self.shared.lock_now();
         let (mut denied, mut asks) = (None, false);
+        // First all parts are looked at: a request that one of them denies takes from no block.
         for (index, part) in parts.iter_mut().enumerate() {
             (part.held, part.extra, part.asks) = (0, 0, true);
             if all.enter(part, now, &self.settings)
@@ -600,6 +612,7 @@ impl<S: CounterStore, C: Clock + Send + Sync> CachedStore<S, C> {
                 }
                 entry.wanted = entry.wanted.saturating_add(part.permits);
                 (part.held, part.until) = (entry.block.min(part.permits), entry.until);
+                // A charge of 0 permits asks too, unless a block shows that there are some.
                 part.asks = part.rest() > 0 || entry.block == 0;
                 if part.asks
                     && let Some(until) = entry.denied_until(part.rest(), now)
@@ -659,6 +672,8 @@ impl<S: CounterStore, C: Clock + Send + Sync> CachedStore<S, C> {
             };
             entry.is_asking &= part.extra == 0;
             if !is_of_store {
+                // A fallback has not taken from the store, so there is no block, and nothing is
+                // known of the store any more.
                 entry.seen = None;
                 continue;
             }
@@ -695,6 +710,7 @@ impl<S: CounterStore, C: Clock + Send + Sync> CachedStore<S, C> {
         sent: Timestamp,
     ) -> Option<Duration> {
         let (mut all, now) = self.shared.lock_now();
+        // From all or from none: what the blocks gave goes back to them.
         all.undo(&asking.parts);
         asking.is_answered = true;
         if decision.origin != Origin::Store {
@@ -728,6 +744,7 @@ impl<S: CounterStore, C: Clock + Send + Sync> CachedStore<S, C> {
     async fn decide(&self, charges: &[Charge<'_>]) -> Result<StoreDecision, StoreError> {
         let (mut parts, of_charge) = parts(charges, self.settings.hold)?;
         if parts.iter().any(|part| part.permits > MAX_PERMITS) {
+            // Also without a block the store is asked for the smaller limit, which the bound needs.
             let ahead = charges.iter().zip(&of_charge);
             let ahead = ahead.map(|(charge, &of)| Charge {
                 limit: &parts[of].ahead,
@@ -752,6 +769,7 @@ impl<S: CounterStore, C: Clock + Send + Sync> CachedStore<S, C> {
             });
             let asked: Vec<Charge<'_>> = asked.collect();
             self.counts.calls.fetch_add(1, Relaxed);
+            // Before the call: an instant of the store's is then not before this one.
             let sent = self.shared.clock.now();
             let decision = self.store.take(&asked).await?;
             drop(asked);
@@ -787,6 +805,7 @@ impl<S: CounterStore, C: Clock + Send + Sync> CachedStore<S, C> {
             return false;
         }
         let asked = asking.parts.iter().filter(|part| part.asks);
+        // A part that lacks even its own permits is denied, with or without blocks.
         let mut each = asked.zip(&decision.left);
         if !each.all(|(part, left)| left.available >= part.rest().max(1)) {
             return false;
@@ -795,6 +814,7 @@ impl<S: CounterStore, C: Clock + Send + Sync> CachedStore<S, C> {
         let asked = asking.parts.iter_mut().filter(|part| part.asks);
         for (part, left) in asked.zip(&decision.left) {
             let had_block = part.extra > 0;
+            // The last attempt has no block, so it fails only if others have taken the permits.
             part.extra = if attempt + 1 < ATTEMPTS {
                 part.extra.min((left.available - part.rest()) / SHARE)
             } else {
@@ -818,6 +838,7 @@ impl<S: CounterStore, C: Clock + Send + Sync> CachedStore<S, C> {
         mut decision: StoreDecision,
         has_no_state: bool,
     ) -> StoreDecision {
+        // The store was asked for some parts only, and counts its own charges.
         if let Some(asked) = decision.denied_by {
             let mut asks = (0..parts.len()).filter(|&index| parts[index].asks);
             let index = asks.nth(asked);

@@ -1,9 +1,9 @@
 //! A counter store on a Redis server, which the tests start on a free port of this host.
 
-#[path = "counters/server.rs"]
+#[path = "support/limits.rs"]
+mod limits;
+#[path = "support/server.rs"]
 mod server;
-#[path = "counters/support.rs"]
-mod support;
 
 use core::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use core::time::Duration;
@@ -12,13 +12,13 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
 
+use limits::{ByWrites, Grants, Plain, bucket, windows};
 use portcullis_core::{Clock, ManualClock, MonotonicClock, Timestamp};
-use portcullis_policy::counters::{
+use portcullis_counters::{
     Charge, Counter, CounterLimit, CounterStore, GuardSettings, GuardedStore, MemoryCounters,
     OnFailure, QuotaState, QuotaWrite, RedisCounters, RedisSettings, StoreError,
 };
 use server::Server;
-use support::{ByWrites, Grants, Plain, bucket, windows};
 use tokio::runtime::{Builder, Runtime};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -367,8 +367,7 @@ fn a_server_that_is_paused_or_gone_is_unavailable_within_the_time_limit() {
         let charge = [Charge::new("a", &limit, 1)];
         let time_limit = Duration::from_millis(100);
         let store = RedisCounters::new(&server.settings().time_limit(time_limit)).unwrap();
-        let left =
-            |decision: &portcullis_policy::counters::StoreDecision| decision.left()[0].available;
+        let left = |decision: &portcullis_counters::StoreDecision| decision.left()[0].available;
         assert_eq!(left(&store.take(&charge).await.unwrap()), 9);
         let unavailable = async || {
             let begun = Instant::now();

@@ -6,7 +6,7 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use portcullis_core::{Clock, Timestamp};
-use portcullis_policy::counters::{
+use portcullis_counters::{
     Charge, Counter, CounterStore, MemoryCounters, QuotaRead, QuotaWrite, StoreDecision,
     StoreError, StoreFuture,
 };

@@ -10,13 +10,13 @@ use core::time::Duration;
 use portcullis_core::Timestamp;
 use portcullis_shm::{LockedRecords, OpenError, RecordsError, SharedFile, SharedRecords};
 
-use super::limit::Shape;
-use super::memory::expiry_from;
-use super::quota::Judgement;
-use super::{
-    Charge, Counter, CounterLimit, CounterStore, MAX_AGE, QuotaRead, QuotaState, QuotaWrite,
-    StoreDecision, StoreError, StoreFuture,
-};
+use crate::charge::Charge;
+use crate::decision::StoreDecision;
+use crate::error::StoreError;
+use crate::limit::{CounterLimit, Shape};
+use crate::memory::expiry_from;
+use crate::quota::{Judgement, QuotaState};
+use crate::store::{Counter, CounterStore, MAX_AGE, QuotaRead, QuotaWrite, StoreFuture};
 
 /// A [`CounterStore`] in a file that the processes of a host map: one store for all of them,
 /// without a server. Linux.
@@ -26,7 +26,7 @@ use super::{
 /// processes, and [`SharedRecords`] for processes that are killed: a request is charged as a whole
 /// or not at all, at whatever instruction its process dies.
 ///
-/// It is bounded, as a [`MemoryCounters`](super::MemoryCounters) is: a new id that finds no room
+/// It is bounded, as a [`MemoryCounters`](crate::MemoryCounters) is: a new id that finds no room
 /// fails with [`StoreError::Full`].
 ///
 /// # Cost
@@ -38,14 +38,15 @@ use super::{
 /// [`StoreError::Unavailable`].
 ///
 /// ```
-/// use portcullis_policy::counters::{Charge, CounterLimit, CounterStore, SharedCounters};
+/// use core::time::Duration;
+/// use portcullis_counters::{Charge, CounterLimit, CounterStore, SharedCounters};
 /// use portcullis_shm::SharedFile;
 ///
 /// # futures_executor::block_on(async {
 /// let file = SharedFile::named("doc-shared-store")?;
 /// // In each process: 10,000 ids, and windows of up to 8 segments.
 /// let store = SharedCounters::open(&file, 10_000, 8)?;
-/// let limit = CounterLimit::new(&"2/h".parse().unwrap())?;
+/// let limit = CounterLimit::token_bucket(2, Duration::from_secs(3_600), 2)?;
 /// let charge = [Charge::new("alice", &limit, 1)];
 /// assert!(store.take(&charge).await?.is_allowed());
 /// assert!(store.take(&charge).await?.is_allowed());
@@ -75,7 +76,7 @@ impl SharedCounters {
     /// The file takes 80 bytes per id, and 10 more for each segment above 1.
     ///
     /// ```
-    /// # use portcullis_policy::counters::SharedCounters;
+    /// # use portcullis_counters::SharedCounters;
     /// # use portcullis_shm::{OpenError, SharedFile};
     /// let file = SharedFile::named("doc-shared-store-open")?;
     /// let store = SharedCounters::open(&file, 10_000, 1)?;
@@ -95,7 +96,7 @@ impl SharedCounters {
     /// Returns whether the file was truncated. All calls fail then.
     ///
     /// ```
-    /// # use portcullis_policy::counters::SharedCounters;
+    /// # use portcullis_counters::SharedCounters;
     /// # use portcullis_shm::{OpenError, SharedFile};
     /// # let file = SharedFile::named("doc-shared-store-lost")?;
     /// assert!(!SharedCounters::open(&file, 10, 1)?.is_lost());
@@ -138,6 +139,7 @@ impl SharedCounters {
             self.supports(charge.limit)?;
         }
         let ids = judgement.ids();
+        // Locked from the reads to the write, so that no other process comes between.
         let mut records = self.lock()?;
         let now = records.now();
         let (decision, taken) = judgement.judge(&quotas(&records, &ids), now)?;

@@ -8,20 +8,20 @@ use core::time::Duration;
 use std::sync::{Arc, Mutex};
 
 use portcullis_core::{Clock, ManualClock, Retry, Timestamp};
-use portcullis_policy::counters::{
+use portcullis_counters::{
     Charge, Counter, CounterLimit, CounterStore, Fault, GuardSettings, GuardedStore,
     MemoryCounters, OnFailure, Origin, QuotaRead, QuotaState, QuotaWrite, StoreDecision,
     StoreError, StoreEvent, StoreFuture,
 };
 
-#[path = "counters/gate.rs"]
+#[path = "support/gate.rs"]
 mod gate;
 #[allow(dead_code, reason = "tests that include this module use a part of it")]
-#[path = "counters/support.rs"]
-mod support;
+#[path = "support/limits.rs"]
+mod limits;
 
 use gate::Gate;
-use support::{bucket, windows};
+use limits::{bucket, windows};
 
 const SECOND: Duration = Duration::from_secs(1);
 const MILLI: Duration = Duration::from_millis(1);

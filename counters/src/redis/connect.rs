@@ -1,0 +1,21 @@
+//! The connection of a counter store, and of its channel.
+
+use core::time::Duration;
+
+use portcullis_stores::{RedisConnection, RedisDefaults, RedisSettings};
+
+use crate::error::StoreError;
+
+/// What the settings of a connection are if they are not made.
+const DEFAULTS: RedisDefaults = RedisDefaults {
+    prefix: "portcullis:",
+    // A request waits for a decision: better an error, or a fallback, than a late answer.
+    time_limit: Duration::from_millis(250),
+};
+
+/// Creates a connection with the defaults of a counter store.
+pub(super) fn open(settings: &RedisSettings) -> Result<RedisConnection, StoreError> {
+    // No server was asked, so the text of the error is all there is to tell.
+    let connection = RedisConnection::open(settings, DEFAULTS);
+    connection.map_err(|error| StoreError::Unavailable(error.to_string()))
+}
