@@ -230,7 +230,7 @@ impl<const N: usize, W: Word> Trace<'_, N, W> {
             .push(format!("take {n} at {now} on {index}: {:?}", self.bucket));
         let before = format!("{:?}", self.bucket);
         let peeked = stripe.peek_at(ns(now), n);
-        let available = self.bucket.available_at(ns(now));
+        let available = self.told(&stripe, now);
         let taken = stripe.take_at(ns(now), n);
         assert_eq!(
             peeked,
@@ -255,6 +255,28 @@ impl<const N: usize, W: Word> Trace<'_, N, W> {
                 self.denied(&stripe, denied);
             }
         }
+    }
+
+    /// Returns what a stripe tells, which is the most that it grants in one request.
+    fn told(&self, stripe: &Stripe<'_, StripedBucket<N, W>>, now: u64) -> u64 {
+        let available = stripe.available_at(ns(now));
+        let context = || format!("{available} at {now} of {:#?}", self.story);
+        assert!(available <= self.bucket.burst(), "{}", context());
+        let most = u32::try_from(available).unwrap();
+        let grants = |n| stripe.peek_at(ns(now), n).is_ok();
+        assert!(most == 0 || grants(most), "{}", context());
+        assert!(!grants(most + 1), "{}", context());
+        for n in [most, most + 1] {
+            let detail = stripe.explain_at(ns(now), n);
+            let told = (detail.available, detail.decision);
+            assert_eq!(
+                told,
+                (available, stripe.peek_at(ns(now), n)),
+                "{}",
+                context()
+            );
+        }
+        available
     }
 
     fn step(&mut self, draws: &mut Draws<'_>) {
@@ -435,13 +457,48 @@ fn a_stale_take_from_the_rest_gets_nothing_that_came_in_before_a_take_from_a_str
                 taken += take(&one, now, 1);
             }
             for now in [at(start), now] {
-                let rest = bucket.available_at(now) as u32;
+                let rest = other.available_at(now) as u32;
                 taken += take(&other, now, rest);
             }
             assert!(taken <= 1_000, "{taken} after {step} ms");
         }
     }
     on_both!(check);
+}
+
+#[test]
+fn at_a_stale_time_a_bucket_tells_what_the_stripe_of_this_thread_grants() {
+    fn check<W: Word>(late: u64) {
+        let (start, end) = (at(5_000), at(5_000 + late));
+        let mut others = 0;
+        for other in 0..2 {
+            let bucket = bucket::<2, W>(Rate::per_second(1_000), 1_000);
+            assert_eq!(take(&bucket, start, 3), 3);
+            assert_eq!(bucket.held(), 61);
+            // Another stripe takes all of the rest, also what came in later. The rest has no room
+            // for what was drawn.
+            let other = Stripe::of(&bucket, other);
+            let rest = other.available_at(end) - 64;
+            assert_eq!(u64::from(take(&other, end, rest as u32)), rest);
+            if bucket.held() == 0 {
+                // It is the stripe of this thread, and has returned what it held.
+                continue;
+            }
+            others += 1;
+            assert_eq!((other.available_at(start), take(&other, start, 1)), (0, 0));
+            let detail = bucket.explain_at(start, 61);
+            assert_eq!((detail.available, detail.is_allowed()), (61, true));
+            assert_eq!(bucket.available_at(start), 61);
+            assert_eq!(take(&bucket, start, 62), 0);
+            assert_eq!(take(&bucket, start, 61), 61);
+            assert_eq!(bucket.available_at(start), 0);
+        }
+        assert_eq!(others, 1);
+    }
+    for late in [70, 400, 900] {
+        check::<u64>(late);
+        check::<u32>(late);
+    }
 }
 
 #[test]

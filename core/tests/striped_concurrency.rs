@@ -240,6 +240,34 @@ fn a_stripe_that_only_gets_permits_returns_them_to_the_rest() {
     );
 }
 
+#[test]
+fn a_stripe_keeps_half_of_its_part_of_the_limit_and_no_permit_more() {
+    let limit = striped::<2, u64>(1_000);
+    let one = Stripe::of(&limit, 1);
+    // A request for more than a draw is taken from the rest.
+    assert_eq!((take(&one, 300), limit.held()), (300, 0));
+    assert_eq!((take(&one, 1), limit.held()), (1, 699 / 8));
+    one.release(250 - 87);
+    assert_eq!(limit.held(), 250);
+    one.release(1);
+    assert_eq!((limit.held(), limit.available()), (0, 863));
+    // A release of more than that returns to the rest, and leaves the stripe open.
+    assert_eq!((take(&one, 1), limit.held()), (1, 862 / 8));
+    assert_eq!((take(&one, 251), limit.held()), (251, 107));
+    one.release(251);
+    assert_eq!((limit.held(), limit.available()), (107, 862));
+}
+
+#[test]
+fn a_look_that_finds_enough_leaves_the_stripes_open() {
+    let limit = striped::<2, u64>(1_000);
+    let one = Stripe::of(&limit, 1);
+    assert_eq!(take(&one, 1), 1);
+    let held = limit.held();
+    assert!(held > 0 && one.peek_at(NOW, 999).is_ok());
+    assert_eq!(limit.held(), held);
+}
+
 /// The words that stripes share, as they are printed.
 #[derive(Debug, PartialEq)]
 struct Shared {

@@ -143,7 +143,8 @@ fn judge<W: Word>(scenario: &Scenario, plan: Plan) -> Result<u64, String> {
     for now in after {
         // All that a call can find.
         for stripe in [1, 0] {
-            let n = bucket.available_at(Timestamp::from_millis(now)) as u32;
+            let on = Stripe::of(&bucket, stripe);
+            let n = on.available_at(Timestamp::from_millis(now)) as u32;
             let call = Call { stripe, now, n };
             if n > 0 {
                 rest.push((now, made(&bucket, call)));
@@ -257,4 +258,42 @@ fn a_stripe_does_not_renew_by_a_word_that_a_refund_and_a_draw_have_replaced() {
         };
         judge::<u64>(&scenario, plan).unwrap_or_else(|fault| panic!("{plan:?}: {fault}"));
     }
+}
+
+/// Permits that another call has moved, and does not move any more, are found by a call that it
+/// has pre-empted.
+#[test]
+fn a_call_is_not_denied_because_of_what_lay_elsewhere_when_it_began() {
+    fn check<W: Word>() {
+        let mut pre_empted = 0;
+        for first in 0.. {
+            let settings = StripedBucket::builder(Rate::per_second(1_000), 1_024);
+            let bucket: StripedBucket<2, W> = settings.build_on().unwrap();
+            let take = |stripe: usize, n: u32| {
+                let taken = Stripe::of(&bucket, stripe).take_at(Timestamp::ZERO, n);
+                taken.is_ok()
+            };
+            // All that is left lies in the first stripe.
+            assert!(take(0, 1));
+            let held = bucket.held() as u32;
+            assert!(take(1, bucket.available_at(Timestamp::ZERO) as u32 - held));
+            assert_eq!(bucket.held(), u64::from(held));
+            let plan = Plan {
+                at: [first, u64::MAX],
+                failing: 0,
+            };
+            let all_but_one = || assert!(take(1, held - 1), "pre-empted at {first}");
+            // It takes back what the first stripe holds, unless the other call has just done so.
+            let accesses = run(plan, all_but_one, &|other| {
+                let _ = other == 0 && take(1, 1);
+            });
+            if first >= accesses {
+                break;
+            }
+            pre_empted += 1;
+        }
+        assert!(pre_empted > 5, "{pre_empted}");
+    }
+    check::<u64>();
+    check::<u32>();
 }

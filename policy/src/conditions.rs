@@ -468,6 +468,8 @@ pub enum Problem {
     PatternWithScheme,
     /// A pattern contains a component `.` or `..`: a normalized path has none.
     PatternWithDots,
+    /// A pattern contains `{` or `}`: routers name a component so, and patterns do not.
+    PatternWithName,
     /// A `*` is a part of a component.
     PartialWildcard,
     /// A pattern has more than [`MAX_PATTERN_COMPONENTS`] components.
@@ -506,6 +508,9 @@ impl fmt::Display for Problem {
             Self::PatternWithDots => {
                 f.write_str("contains a component `.` or `..`, which no normalized path has")
             }
+            Self::PatternWithName => f.write_str(
+                "contains `{` or `}`, and a pattern has no names: write `*` for a component such as `{id}`, `**` for any number of them, and %7B or %7D for the character",
+            ),
             Self::PartialWildcard => f.write_str(
                 "has a `*` within a component: a wildcard is a whole component, `*` or `**`; write %2A for the character",
             ),

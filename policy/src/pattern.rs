@@ -64,6 +64,10 @@ impl Pattern {
                 "." | ".." => return Err(Problem::PatternWithDots),
                 "*" => chunk.push(Part::Any),
                 "**" => chunks.push(Vec::new()),
+                // Also of `{*rest}`.
+                component if component.contains(['{', '}']) => {
+                    return Err(Problem::PatternWithName);
+                }
                 component if component.contains('*') => return Err(Problem::PartialWildcard),
                 component => {
                     let literal = rules.normalize(component).map_err(Problem::Path)?;
@@ -189,6 +193,8 @@ mod tests {
             ("/**/x/y/**/z/**", "/x/x/y/z", true),
             ("/%2A/b", "/*/b", true),
             ("/%2A/b", "/a/b", false),
+            ("/%7Bid%7d", "/{id}", true),
+            ("/%7Bid%7d", "/a", false),
             ("//a//", "/a", true),
         ] {
             assert_eq!(matches(pattern, path), expected, "{pattern} on {path}");
@@ -200,6 +206,15 @@ mod tests {
         let parse = |text: &str| Pattern::parse(text, PathRules::new()).map(|_| ());
         assert_eq!(parse("/a*/b"), Err(Problem::PartialWildcard));
         assert_eq!(parse("/***"), Err(Problem::PartialWildcard));
+        for named in [
+            "/users/{id}",
+            "/users/{id:[0-9]+}/x",
+            "/a/{*rest}",
+            "/a{b",
+            "/}",
+        ] {
+            assert_eq!(parse(named), Err(Problem::PatternWithName), "{named}");
+        }
         assert_eq!(parse("/a/../b"), Err(Problem::PatternWithDots));
         assert_eq!(parse("/a/%2e%2E"), Err(Problem::PatternWithDots));
         assert_eq!(parse("/a?b"), Err(Problem::PatternWithQuery));

@@ -17,7 +17,9 @@
 //! The first limit that denies decides, in the order of the limits, and only it starts its wait, if
 //! it has one. The table that several limits share is asked first, because its limits write nothing
 //! when they deny. So if one of them denies, the limits before it with tables of their own are
-//! asked next. All other tables are in the order of their limits.
+//! asked next. All other tables are in the order of their limits. The shared table is taken from
+//! last, because what was taken from it cannot be undone: if another limit denies after all,
+//! because another thread has taken its permits in the meantime, nothing has been taken from it.
 //!
 //! A penalty is a window of one permit that the first denial opens and takes from. While it is
 //! open, the key is denied.
@@ -169,6 +171,8 @@ impl KeyLimit<'_> {
 struct Watched<'t, F> {
     key: KeyLimit<'t>,
     take: F,
+    /// Whether the limiter was looked at before.
+    was_asked: bool,
 }
 
 impl<F> Limiter for Watched<'_, F>
@@ -179,6 +183,9 @@ where
         (self.take)(&self.key, now, n)
     }
     fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
+        if self.was_asked {
+            return Ok(());
+        }
         self.key.peek_at(now, n)
     }
     fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
@@ -221,6 +228,9 @@ trait Notes {
         now: Timestamp,
         n: u32,
     ) -> Result<(), DeniedBy>;
+
+    /// Notes the detail of a limit that denies without having been asked to grant.
+    fn denied(&self, _limit: Option<usize>, _detail: Detail) {}
 }
 
 impl Notes for () {
@@ -281,6 +291,12 @@ impl Notes for Explained {
         taken.map(|lease| {
             lease.forget();
         })
+    }
+
+    fn denied(&self, limit: Option<usize>, detail: Detail) {
+        if let Some(limit) = limit {
+            self.0[limit].set(Some(detail));
+        }
     }
 }
 
@@ -862,8 +878,10 @@ impl Store {
     }
 
     /// Takes `n` permits from each limit, or from none. `key` is asked for the limiter of each
-    /// table, and `limit` for the index of its limits in this store. The table that several limits
-    /// share is asked first.
+    /// table, and `limit` for the index of its limits in this store.
+    ///
+    /// The table that several limits share is asked first, and taken from last: see the head of
+    /// this file.
     fn take_any<'t>(
         &self,
         at: Address,
@@ -873,9 +891,36 @@ impl Store {
         limit: impl Fn(usize, usize) -> Option<usize>,
     ) -> Result<(), (usize, Denied)> {
         let (limit, by) = (&limit, &Cell::new(None::<DeniedBy>));
-        let table_at = |place: usize| match self.shared_table() {
-            None => place,
-            Some(shared) => place.checked_sub(1).unwrap_or(shared),
+        let count = self.tables.len();
+        // Keys may have moved from the last table, or to another one that several limits share.
+        let is_shared = |table: &usize| matches!(key(*table), KeyLimit::Several(_));
+        let shared = (0..count).rev().find(is_shared);
+        let denied_by = |table: usize, nth: usize, denied: Denied| match limit(table, nth) {
+            Some(limit) => self.first_denied(at, now, n, (limit, denied)),
+            // A limit that only the policy after a change has.
+            None => {
+                let first = self.limit_at(table, 0).unwrap_or(0);
+                (first, Denied::Crowded { now, permits: n })
+            }
+        };
+        if let Some(table) = shared
+            && let KeyLimit::Several(key) = key(table)
+            && let Some((nth, denied)) = first_that_denies(key, now, n, |nth, detail| {
+                notes.denied(limit(table, nth), detail);
+            })
+        {
+            // A take that can never be granted tells whether the key has moved.
+            if let Denied::ExceedsCapacity { .. } = denied
+                && let Err(by) = notes.take_each(|nth| limit(table, nth), key, now, n)
+            {
+                return Err(denied_by(table, by.index, by.denied));
+            }
+            return Err(denied_by(table, nth, denied));
+        }
+        let table_at = |place: usize| match shared {
+            Some(shared) if place + 1 == count => shared,
+            Some(shared) if place >= shared => place + 1,
+            _ => place,
         };
         let taken = self.take_tables(now, n, |place| {
             let table = table_at(place);
@@ -889,25 +934,12 @@ impl Store {
                     }
                     key => notes.take(limit(table, 0), key, now, n),
                 },
+                was_asked: shared == Some(table),
             }
         });
-        taken.map_err(|(place, denied)| {
-            let table = table_at(place);
-            let (nth, denied) = match (key(table), by.get()) {
-                (KeyLimit::Several(_), Some(by)) => (by.index, by.denied),
-                // Only looked at.
-                (KeyLimit::Several(key), None) => {
-                    let mut all = key.explain_each_at(now, n);
-                    (all.position(|each| !each.is_allowed()).unwrap_or(0), denied)
-                }
-                _ => (0, denied),
-            };
-            if let Some(limit) = limit(table, nth) {
-                return self.first_denied(at, now, n, (limit, denied));
-            }
-            // A limit that only the policy after a change has.
-            let first = self.limit_at(table, 0).unwrap_or(0);
-            (first, Denied::Crowded { now, permits: n })
+        taken.map_err(|(place, denied)| match (table_at(place), by.get()) {
+            (table, Some(by)) if shared == Some(table) => denied_by(table, by.index, by.denied),
+            (table, _) => denied_by(table, 0, denied),
         })
     }
 
@@ -1158,6 +1190,21 @@ impl Store {
         let penalty = self.penalty.as_ref();
         penalty.is_some_and(|penalty| penalized(penalty, at, now, 1).is_some())
     }
+}
+
+/// The first of several limits that would deny a request, and why. `seen` gets its detail.
+fn first_that_denies(
+    key: Key<&Several>,
+    now: Timestamp,
+    n: u32,
+    seen: impl FnOnce(usize, Detail),
+) -> Option<(usize, Denied)> {
+    key.peek_at(now, n).err()?;
+    let mut details = key.explain_each_at(now, n).enumerate();
+    // None if another thread has returned permits since.
+    let (nth, detail) = details.find(|(_, detail)| !detail.is_allowed())?;
+    seen(nth, detail);
+    Some((nth, detail.decision.err()?))
 }
 
 fn take_all<L: Limiter, const N: usize>(

@@ -3,11 +3,12 @@
 
 use core::net::IpAddr;
 use core::ops::ControlFlow;
+use core::time::Duration;
 
 use portcullis_core::Timestamp;
 use portcullis_policy::{
-    Conditions, Considered, Key, Kind, Matcher, Outcome, PathError, PathReading, PathRules, Policy,
-    Request, Rule, Threshold,
+    Conditions, Considered, Key, Kind, Limit, Matcher, Outcome, PathError, PathReading, PathRules,
+    Policy, Problem, Request, Rule, Threshold,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -307,6 +308,39 @@ fn a_path_that_is_too_long_matches_nothing_and_is_an_error() {
         Ok(Some(0)),
         "empty components that are dropped do not count"
     );
+}
+
+#[test]
+fn the_name_of_a_component_is_refused_and_a_brace_can_be_written() {
+    let matcher = |pattern: &str| {
+        let conditions = [Conditions::new().paths([pattern])];
+        Matcher::new(&conditions, PathRules::new())
+    };
+    for pattern in [
+        "/users/{id}",
+        "/users/{id}/orders",
+        "/files/{*rest}",
+        "/a{b",
+        "/a}",
+    ] {
+        let errors = matcher(pattern).unwrap_err();
+        assert_eq!(errors[0].problem, Problem::PatternWithName, "{pattern}");
+        let message = errors[0].to_string();
+        assert!(
+            message.contains("write `*`") && message.contains("%7B"),
+            "{message}"
+        );
+    }
+    // It is for both spellings, which clients send.
+    let rule = Rule::new("braces").when(Conditions::new().paths(["/users/%7Bid%7D"]));
+    let policy = Policy::new([rule.limit(Limit::per(1, Duration::from_mins(1)))]).unwrap();
+    let allows = |path: &str| {
+        let decision = policy.decide_at(Timestamp::ZERO, &Request::new("GET", path));
+        decision.is_allowed()
+    };
+    assert!(allows("/users/%7Bid%7D"));
+    assert!(!allows("/users/{id}") && !allows("/users/%7Bid%7d"));
+    assert!(allows("/users/7"));
 }
 
 #[test]

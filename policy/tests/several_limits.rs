@@ -1,6 +1,8 @@
 //! A rule with several limits decides as one policy for each of them would: all or nothing, and the
 //! first limit that denies is named. Whether the limits share a table makes no difference.
 
+use core::sync::atomic::AtomicU64;
+use core::sync::atomic::Ordering::Relaxed;
 use core::time::Duration;
 
 use portcullis_core::{Denied, Retry, Timestamp};
@@ -51,6 +53,43 @@ fn denied_by(decision: &Decision<'_>) -> Option<(usize, Denied)> {
         Outcome::Denied { limit, denied } => Some((limit.unwrap(), denied)),
         Outcome::Allowed => None,
         other => panic!("{other:?}"),
+    }
+}
+
+/// The limit of permits at once denies in the middle of decisions, when other threads have taken
+/// its permits. Whatever the tables, nothing is lost of the windows.
+#[test]
+fn a_limit_that_denies_after_all_leaves_the_others_as_they_were() {
+    const COUNT: u64 = 10_000_000;
+    let two = [window(COUNT), from_request(COUNT)];
+    for before in 0..=2 {
+        let mut limits = two.to_vec();
+        limits.insert(before, Limit::at_once(1));
+        let policy = policy(&limits);
+        let [granted, denied] = [(); 2].map(|()| AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for nth in 0..10_000 {
+                        let decision = policy.decide_at(at(1), &GET);
+                        let count = if decision.is_allowed() {
+                            &granted
+                        } else {
+                            &denied
+                        };
+                        count.fetch_add(1, Relaxed);
+                        if nth % 8 == 0 {
+                            std::thread::yield_now();
+                        }
+                    }
+                });
+            }
+        });
+        let granted = granted.into_inner();
+        let mut expected = vec![COUNT - granted; 2];
+        expected.insert(before, 1);
+        assert_eq!(left(&policy, at(1), &GET), expected, "{denied:?} denied");
+        assert!(denied.into_inner() > 0);
     }
 }
 

@@ -20,7 +20,7 @@ pub trait Striped: Stripes {}
 impl<L: Stripes> Striped for L {}
 
 pub(crate) mod sealed {
-    use crate::{Denied, Limiter, Receipt, Refund, Timestamp};
+    use crate::{Denied, Detail, Limiter, Receipt, Refund, Timestamp};
 
     pub trait Stripes: Limiter {
         /// The number of stripes, a power of two.
@@ -29,6 +29,18 @@ pub(crate) mod sealed {
         fn take_on(&self, stripe: usize, now: Timestamp, n: u32) -> Result<Receipt, Denied>;
         /// As `peek_at`, on a stripe less than `STRIPES`.
         fn peek_on(&self, stripe: usize, now: Timestamp, n: u32) -> Result<(), Denied>;
+
+        /// As `available_at`, for a request on a stripe less than `STRIPES`.
+        fn available_on(&self, stripe: usize, now: Timestamp) -> u64 {
+            let _ = stripe;
+            self.available_at(now)
+        }
+
+        /// As `explain_at`, for a request on a stripe less than `STRIPES`.
+        fn explain_on(&self, stripe: usize, now: Timestamp, n: u32) -> Detail {
+            let _ = stripe;
+            self.explain_at(now, n)
+        }
 
         /// As `release`, to a stripe less than `STRIPES`.
         #[inline]
@@ -150,7 +162,7 @@ impl<L: Striped> Limiter for Stripe<'_, L> {
     }
 
     fn explain_at(&self, now: Timestamp, n: u32) -> Detail {
-        self.limiter.explain_at(now, n)
+        self.limiter.explain_on(self.index, now, n)
     }
 
     fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
@@ -163,7 +175,7 @@ impl<L: Striped> Limiter for Stripe<'_, L> {
     }
 
     fn available_at(&self, now: Timestamp) -> u64 {
-        self.limiter.available_at(now)
+        self.limiter.available_on(self.index, now)
     }
 
     fn capacity(&self) -> u64 {

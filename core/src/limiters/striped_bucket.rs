@@ -324,17 +324,29 @@ impl<const N: usize, W: Word> StripedBucket<N, W> {
         Lease::try_acquire_at(self, now, n)
     }
 
-    /// Returns the whole permits in the stripes and the rest together at `now`; `u64::MAX` at an
+    /// Returns the most permits that one request of this thread can take at `now`; `u64::MAX` at an
     /// unlimited rate. Permits that a call moves at that moment are missing. Divides.
     ///
+    /// These are the whole permits in the stripes and the rest together. For a stale `now` they may
+    /// be none, because they came in later. A stripe hands out what it holds also then, so that is
+    /// the answer for its own threads if it is more. A [`Stripe`](crate::Stripe) answers for
+    /// requests on that stripe.
+    ///
     /// ```
-    /// # use portcullis_core::{Rate, StripedBucket, Timestamp};
-    /// let bucket: StripedBucket = StripedBucket::new(Rate::per_second(5), 10);
-    /// assert_eq!(bucket.available_at(Timestamp::ZERO), 10);
+    /// # use portcullis_core::{Limiter, Rate, Stripe, StripedBucket, Timestamp};
+    /// let bucket: StripedBucket<2> = StripedBucket::new(Rate::per_second(1_000), 1_000);
+    /// assert_eq!(bucket.available_at(Timestamp::ZERO), 1_000);
+    ///
+    /// let (one, other) = (Stripe::of(&bucket, 0), Stripe::of(&bucket, 1));
+    /// let (early, late) = (Timestamp::from_secs(5), Timestamp::from_secs(6));
+    /// let _ = one.try_acquire_at(early, 1)?;
+    /// let _ = other.try_acquire_at(late, 800)?;
+    /// assert_eq!((one.available_at(late), other.available_at(late)), (199, 199));
+    /// assert_eq!((one.available_at(early), other.available_at(early)), (63, 0));
+    /// # Ok::<(), portcullis_core::Denied>(())
     /// ```
     pub fn available_at(&self, now: Timestamp) -> u64 {
-        let (rest, used) = self.all_returned(now);
-        rest.available(self.position(now), used)
+        self.available_on(stripe::of_this_thread(), now)
     }
 
     /// Returns whether the bucket is full at `now`, and since when.
@@ -783,15 +795,22 @@ impl<const N: usize, W: Word> StripedBucket<N, W> {
         self.returned(word, held, self.position(now))
     }
 
+    /// Returns the permits that a stripe hands out at `now` by itself.
+    fn own(&self, index: usize, now: Timestamp) -> u64 {
+        let stripe = &self.stripes[index & (N - 1)];
+        if self.units(now.as_nanos()) <= stripe.until.load(Relaxed) {
+            Self::allotment(stripe.allotment.load(Relaxed)).have
+        } else {
+            0
+        }
+    }
+
     /// Returns the answer of a take, without taking.
     fn look_for(&self, index: usize, now: Timestamp, n: u32) -> Result<(), Denied> {
         if u64::from(n) > self.burst() {
             return Err(Denied::exceeding(n, self.burst()));
         }
-        let stripe = &self.stripes[index & (N - 1)];
-        let own = Self::allotment(stripe.allotment.load(Relaxed));
-        let is_in_time = self.units(now.as_nanos()) <= stripe.until.load(Relaxed);
-        if is_in_time && u64::from(n.max(1)) <= own.have {
+        if u64::from(n.max(1)) <= self.own(index, now) {
             return Ok(());
         }
         let (rest, used) = self.all_returned(now);
@@ -854,9 +873,7 @@ impl<const N: usize, W: Word> Limiter for StripedBucket<N, W> {
     }
 
     fn explain_at(&self, now: Timestamp, n: u32) -> Detail {
-        let (_, used) = self.all_returned(now);
-        let whole = self.rest.rest(0);
-        whole.detail(&self.rest.ticks, used, now, Limiter::peek_at(self, now, n))
+        self.explain_on(stripe::of_this_thread(), now, n)
     }
 
     /// See **Refunds** in the type's documentation.
@@ -903,6 +920,25 @@ impl<const N: usize, W: Word> Stripes for StripedBucket<N, W> {
 
     fn peek_on(&self, stripe: usize, now: Timestamp, n: u32) -> Result<(), Denied> {
         self.look_for(stripe, now, n)
+    }
+
+    // A take is granted what its stripe hands out, or what all hold together. At the newest `now`,
+    // the latter contains the former: so no stale `now` is told more than that one.
+    fn available_on(&self, stripe: usize, now: Timestamp) -> u64 {
+        let own = self.own(stripe, now);
+        let (rest, used) = self.all_returned(now);
+        rest.available(self.position(now), used).max(own)
+    }
+
+    fn explain_on(&self, stripe: usize, now: Timestamp, n: u32) -> Detail {
+        let own = self.own(stripe, now);
+        let (_, used) = self.all_returned(now);
+        let (whole, peeked) = (self.rest.rest(0), self.look_for(stripe, now, n));
+        let detail = whole.detail(&self.rest.ticks, used, now, peeked);
+        Detail {
+            available: detail.available.max(own),
+            ..detail
+        }
     }
 }
 
