@@ -5,7 +5,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::setup;
+use crate::debian;
 
 /// The environment of the steps, and how they start other programs.
 pub(crate) struct Context {
@@ -71,7 +71,7 @@ impl Context {
     /// Returns a program that links with lld, if it is installed. Debian's compiler links with the
     /// linker of GNU, which takes three times as long.
     fn linker(&self) -> Option<PathBuf> {
-        let lld = setup::debian_lld()?;
+        let lld = debian::lld()?;
         let folder = self.target_dir("lld");
         let program = folder.join("cc");
         if !program.is_file() {

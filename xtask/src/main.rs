@@ -13,6 +13,7 @@ mod bench_check;
 mod checks;
 mod command;
 mod context;
+mod debian;
 #[cfg(test)]
 mod documents;
 mod figures;
@@ -21,13 +22,17 @@ mod firmware_cost;
 #[cfg(test)]
 mod guides;
 mod hot_paths;
+mod house;
+mod imports;
 #[cfg(test)]
 mod limiters;
 mod listing;
 mod manifest;
 mod no_std;
 mod oldest_rust;
+mod programs;
 mod report;
+mod rust_text;
 mod servers;
 mod setup;
 mod sources;
@@ -40,7 +45,8 @@ use std::process::ExitCode;
 use crate::checks::{STEPS, Step, TASKS};
 use crate::context::Context;
 
-/// The option that makes `bench-check` and `firmware-cost` write new baselines.
+/// The option that makes `bench-check` and `firmware-cost` write new baselines, and `house` write
+/// shorter lists.
 const BLESS: &str = "--bless";
 
 /// The option before the part of a path that `weaken` looks for.
@@ -97,7 +103,9 @@ fn print_help() {
     for step in STEPS {
         println!("  {:14} {}", step.name, step.about);
     }
-    println!("\n{BLESS} makes bench-check and firmware-cost write new baselines.");
+    println!(
+        "\n{BLESS} makes bench-check and firmware-cost write new baselines, and house shorter lists."
+    );
     println!("{ONLY}TEXT makes weaken try only the places in files whose path contains TEXT.");
     println!(
         "\nWhat a step needs and the machine lacks is installed if that can be done without a password.\n\
@@ -125,7 +133,7 @@ mod tests {
             .iter()
             .map(|step| step.name)
             .collect();
-        assert_eq!(steps, ["fmt", "clippy", "oldest-rust", "doc"]);
+        assert_eq!(steps, ["fmt", "house", "clippy", "oldest-rust", "doc"]);
     }
 
     #[test]

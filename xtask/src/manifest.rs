@@ -34,6 +34,16 @@ pub(crate) fn read(root: &Path, path: &str) -> Result<String, String> {
     fs::read_to_string(root.join(path)).map_err(|error| format!("{path}: {error}"))
 }
 
+/// Returns the folders of the workspace's members.
+pub(crate) fn members(root: &Path) -> Result<Vec<String>, String> {
+    let manifest = read(root, "Cargo.toml")?;
+    let list = manifest.split_once("\nmembers = [");
+    let list = list.and_then(|(_, rest)| rest.split(']').next());
+    let list = list.ok_or("Cargo.toml has no members")?;
+    let names = list.split('"').skip(1).step_by(2);
+    Ok(names.map(str::to_owned).collect())
+}
+
 /// Returns the lowest Rust version of the package or workspace at `path`: its own, or that of the
 /// workspace in `root`.
 pub(crate) fn lowest_rust(root: &Path, path: &str) -> Result<String, String> {

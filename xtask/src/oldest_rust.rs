@@ -13,8 +13,9 @@ use std::process::Command;
 
 use crate::command::{self, Check};
 use crate::context::Context;
+use crate::debian;
 use crate::manifest;
-use crate::setup::{self, output, printed};
+use crate::programs::{output, printed};
 
 /// The libraries, by folder and name.
 const LIBRARIES: [(&str, &str); 2] = [("core", "portcullis-core"), ("async", "portcullis-async")];
@@ -117,5 +118,5 @@ pub(crate) fn unpack(context: &Context) -> bool {
     };
     let packages =
         PACKAGES.map(|package| format!("{}={version}.*", package.replace('*', &version)));
-    setup::unpack(&folder(context), &packages)
+    debian::unpack(&folder(context), &packages)
 }
