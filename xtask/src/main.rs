@@ -28,6 +28,8 @@ mod imports;
 mod limiters;
 mod listing;
 mod manifest;
+#[cfg(test)]
+mod map;
 mod no_std;
 mod oldest_rust;
 mod programs;
