@@ -14,7 +14,7 @@ pub(crate) struct Context {
     pub(crate) ci: bool,
     /// Whether baselines are written instead of compared.
     pub(crate) bless: bool,
-    /// A part of a path: `weaken` tries only the mutants of files with it.
+    /// Parts of paths and descriptions, with commas: `weaken` tries only the mutants with one.
     pub(crate) only: String,
 }
 

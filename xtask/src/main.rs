@@ -51,7 +51,7 @@ use crate::context::Context;
 /// shorter lists.
 const BLESS: &str = "--bless";
 
-/// The option before the part of a path that `weaken` looks for.
+/// The option before the parts of paths and descriptions that `weaken` looks for.
 const ONLY: &str = "--only=";
 
 fn main() -> ExitCode {
@@ -108,7 +108,9 @@ fn print_help() {
     println!(
         "\n{BLESS} makes bench-check and firmware-cost write new baselines, and house shorter lists."
     );
-    println!("{ONLY}TEXT makes weaken try only the places in files whose path contains TEXT.");
+    println!(
+        "{ONLY}TEXT makes weaken try only the mutants with TEXT in their path and description; commas divide several."
+    );
     println!(
         "\nWhat a step needs and the machine lacks is installed if that can be done without a password.\n\
          Otherwise the step is not run; with CI set in the environment, that is a failure."

@@ -44,6 +44,15 @@ pub(crate) fn members(root: &Path) -> Result<Vec<String>, String> {
     Ok(names.map(str::to_owned).collect())
 }
 
+/// The members of the workspace that are no part of the product.
+pub(crate) const TOOLS: [&str; 5] = [
+    "benches",
+    "benches/instructions",
+    "loom-tests",
+    "explore",
+    "xtask",
+];
+
 /// Returns the folders of the packages of the workspace that a package depends on, on any target.
 /// The explorer is left out: the core uses it only under a flag of its own.
 #[cfg(test)]

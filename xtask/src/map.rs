@@ -4,19 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use crate::manifest;
+use crate::manifest::{self, TOOLS};
 use crate::sources;
 
 const MAP: &str = "docs/architecture.md";
-
-/// The members of the workspace that are no part of the product. The map has no arrows of them.
-const TOOLS: [&str; 5] = [
-    "benches",
-    "benches/instructions",
-    "loom-tests",
-    "explore",
-    "xtask",
-];
 
 fn root() -> &'static Path {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
