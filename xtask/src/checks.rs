@@ -9,10 +9,11 @@ use crate::context::Context;
 use crate::firmware;
 use crate::firmware_cost;
 use crate::hot_paths;
+use crate::house;
 use crate::no_std;
 use crate::oldest_rust;
 use crate::readme;
-use crate::servers::{self, Server};
+use crate::servers::Server;
 use crate::setup::{self, Part};
 use crate::weaken;
 use crate::width;
@@ -40,13 +41,14 @@ pub(crate) const TASKS: &[Task] = &[
     Task {
         name: "quick",
         about: "for use while you work: under 2 minutes on 2 cores, once built",
-        steps: &["fmt", "quick-clippy", "quick-tests", "quick-loom"],
+        steps: &["fmt", "house", "quick-clippy", "quick-tests", "quick-loom"],
     },
     Task {
         name: "test",
         about: "all checks that a change must pass: all steps except weaken, soak and those of quick",
         steps: &[
             "fmt",
+            "house",
             "clippy",
             "oldest-rust",
             "doc",
@@ -66,14 +68,15 @@ pub(crate) const TASKS: &[Task] = &[
     },
     Task {
         name: "lint",
-        about: "fmt, clippy, oldest-rust and doc",
-        steps: &["fmt", "clippy", "oldest-rust", "doc"],
+        about: "fmt, house, clippy, oldest-rust and doc",
+        steps: &["fmt", "house", "clippy", "oldest-rust", "doc"],
     },
     Task {
         name: "release-check",
         about: "for a release: the steps of test, then weaken and soak",
         steps: &[
             "fmt",
+            "house",
             "clippy",
             "oldest-rust",
             "doc",
@@ -101,6 +104,13 @@ pub(crate) const STEPS: &[Step] = &[
         needs: Some(Part::Rustfmt),
         beside: false,
         run: fmt,
+    },
+    Step {
+        name: "house",
+        about: "modules import from those that define a name, in no circle; functions have at most 60 lines and 6 levels",
+        needs: None,
+        beside: false,
+        run: house::check,
     },
     Step {
         name: "clippy",
@@ -320,7 +330,7 @@ fn tests(context: &Context) -> Check {
         "--exclude",
         "portcullis-explore",
     ]);
-    servers::provide(
+    setup::provide_servers(
         context,
         &[Server::Etcd, Server::Nginx, Server::Redis],
         &mut cargo,
@@ -454,7 +464,7 @@ fn traces(context: &Context) -> Command {
 }
 
 fn weaken(context: &Context) -> Check {
-    let servers = servers::places(context, &[Server::Etcd, Server::Redis]);
+    let servers = setup::places_of(context, &[Server::Etcd, Server::Redis]);
     weaken::run(&context.root, &context.only, &servers)?;
     Ok(String::new())
 }
@@ -487,13 +497,13 @@ fn soak(context: &Context) -> Check {
     counters.env("PROPTEST_CASES", "1000000");
     // A server that is paused and killed.
     counters.env("PORTCULLIS_SOAK_SECONDS", "60");
-    servers::provide(context, &[Server::Redis], &mut counters);
+    setup::provide_servers(context, &[Server::Redis], &mut counters);
     let counters = command::run_tests(&mut counters)?;
     let mut http = context.cargo_test();
     http.args(["--release", "--package", "portcullis-tower"]);
     http.args(["--all-features", "--tests"]);
     http.env("PORTCULLIS_SOAK_CASES", "1000000");
-    servers::provide(context, &[Server::Nginx], &mut http);
+    setup::provide_servers(context, &[Server::Nginx], &mut http);
     // One at a time, because some of them measure.
     http.args(["--", "--include-ignored", "--nocapture", "--test-threads=1"]);
     let http = command::run_tests(&mut http)?;

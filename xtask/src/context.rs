@@ -5,7 +5,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::setup;
+use crate::debian;
 
 /// The environment of the steps, and how they start other programs.
 pub(crate) struct Context {
@@ -14,7 +14,7 @@ pub(crate) struct Context {
     pub(crate) ci: bool,
     /// Whether baselines are written instead of compared.
     pub(crate) bless: bool,
-    /// A part of a path: `weaken` tries only the mutants of files with it.
+    /// Parts of paths and descriptions, with commas: `weaken` tries only the mutants with one.
     pub(crate) only: String,
 }
 
@@ -71,7 +71,7 @@ impl Context {
     /// Returns a program that links with lld, if it is installed. Debian's compiler links with the
     /// linker of GNU, which takes three times as long.
     fn linker(&self) -> Option<PathBuf> {
-        let lld = setup::debian_lld()?;
+        let lld = debian::lld()?;
         let folder = self.target_dir("lld");
         let program = folder.join("cc");
         if !program.is_file() {

@@ -11,7 +11,7 @@ use std::fs;
 use crate::command::{self, Check};
 use crate::context::Context;
 use crate::firmware;
-use crate::setup;
+use crate::programs;
 
 const PACKAGE: &str = "portcullis-cost";
 const TARGET: &str = "thumbv7m-none-eabi";
@@ -115,7 +115,7 @@ pub(crate) fn check(context: &Context) -> Check {
 }
 
 fn compiler(rustc: &str) -> Result<String, String> {
-    let printed = setup::output(rustc, &["--version"]);
+    let printed = programs::output(rustc, &["--version"]);
     let version = printed
         .as_deref()
         .and_then(|printed| printed.split(' ').nth(1));

@@ -13,6 +13,7 @@ mod bench_check;
 mod checks;
 mod command;
 mod context;
+mod debian;
 #[cfg(test)]
 mod documents;
 mod figures;
@@ -21,14 +22,20 @@ mod firmware_cost;
 #[cfg(test)]
 mod guides;
 mod hot_paths;
+mod house;
+mod imports;
 #[cfg(test)]
 mod limiters;
 mod listing;
 mod manifest;
+#[cfg(test)]
+mod map;
 mod no_std;
 mod oldest_rust;
+mod programs;
 mod readme;
 mod report;
+mod rust_text;
 mod servers;
 mod setup;
 mod sources;
@@ -41,10 +48,11 @@ use std::process::ExitCode;
 use crate::checks::{STEPS, Step, TASKS};
 use crate::context::Context;
 
-/// The option that makes `bench-check` and `firmware-cost` write new baselines.
+/// The option that makes `bench-check` and `firmware-cost` write new baselines, and `house` write
+/// shorter lists.
 const BLESS: &str = "--bless";
 
-/// The option before the part of a path that `weaken` looks for.
+/// The option before the parts of paths and descriptions that `weaken` looks for.
 const ONLY: &str = "--only=";
 
 fn main() -> ExitCode {
@@ -98,8 +106,12 @@ fn print_help() {
     for step in STEPS {
         println!("  {:14} {}", step.name, step.about);
     }
-    println!("\n{BLESS} makes bench-check and firmware-cost write new baselines.");
-    println!("{ONLY}TEXT makes weaken try only the places in files whose path contains TEXT.");
+    println!(
+        "\n{BLESS} makes bench-check and firmware-cost write new baselines, and house shorter lists."
+    );
+    println!(
+        "{ONLY}TEXT makes weaken try only the mutants with TEXT in their path and description; commas divide several."
+    );
     println!(
         "\nWhat a step needs and the machine lacks is installed if that can be done without a password.\n\
          Otherwise the step is not run; with CI set in the environment, that is a failure."
@@ -126,7 +138,7 @@ mod tests {
             .iter()
             .map(|step| step.name)
             .collect();
-        assert_eq!(steps, ["fmt", "clippy", "oldest-rust", "doc"]);
+        assert_eq!(steps, ["fmt", "house", "clippy", "oldest-rust", "doc"]);
     }
 
     #[test]

@@ -34,6 +34,48 @@ pub(crate) fn read(root: &Path, path: &str) -> Result<String, String> {
     fs::read_to_string(root.join(path)).map_err(|error| format!("{path}: {error}"))
 }
 
+/// Returns the folders of the workspace's members.
+pub(crate) fn members(root: &Path) -> Result<Vec<String>, String> {
+    let manifest = read(root, "Cargo.toml")?;
+    let list = manifest.split_once("\nmembers = [");
+    let list = list.and_then(|(_, rest)| rest.split(']').next());
+    let list = list.ok_or("Cargo.toml has no members")?;
+    let names = list.split('"').skip(1).step_by(2);
+    Ok(names.map(str::to_owned).collect())
+}
+
+/// The members of the workspace that are no part of the product.
+pub(crate) const TOOLS: [&str; 7] = [
+    "benches",
+    "benches/instructions",
+    "docs",
+    "fuzz",
+    "loom-tests",
+    "explore",
+    "xtask",
+];
+
+/// Returns the folders of the packages of the workspace that a package depends on, on any target.
+/// The explorer is left out: the core uses it only under a flag of its own.
+#[cfg(test)]
+pub(crate) fn own_dependencies(manifest: &str) -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    let mut is_list = false;
+    for line in manifest.lines() {
+        if let Some(head) = line.strip_prefix('[') {
+            is_list = head == "dependencies]"
+                || head.starts_with("target.") && head.ends_with(".dependencies]");
+        }
+        let name = line.strip_prefix("portcullis-").filter(|_| is_list);
+        names.extend(
+            name.and_then(|name| name.split(['.', ' ']).next())
+                .map(str::to_owned),
+        );
+    }
+    names.remove("explore");
+    names
+}
+
 /// Returns the lowest Rust version of the package or workspace at `path`: its own, or that of the
 /// workspace in `root`.
 pub(crate) fn lowest_rust(root: &Path, path: &str) -> Result<String, String> {
@@ -52,6 +94,13 @@ pub(crate) fn lowest_rust(root: &Path, path: &str) -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn dependencies_on_packages_of_the_workspace_are_read() {
+        let manifest = "[package]\nname = \"x\"\n\n[dependencies]\nportcullis-a.workspace = true\nlog = \"1\"\n\n[target.'cfg(unix)'.dependencies]\nportcullis-b = { path = \"../b\" }\n\n[dev-dependencies]\nportcullis-c = \"1\"\n";
+        let expected = ["a", "b"].map(str::to_owned);
+        assert_eq!(own_dependencies(manifest), BTreeSet::from(expected));
+    }
 
     #[test]
     fn features_are_read_with_their_defaults() {

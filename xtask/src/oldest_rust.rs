@@ -7,8 +7,8 @@
 //! is unpacked into the target directory instead of installed, because a machine can have only one
 //! version of that package, and other steps use the newest one.
 //!
-//! Debian has no compiler of the version of the [`OTHERS`]. They are compiled where rustup has or
-//! gets it; elsewhere only Clippy checks them, and the remark of the step says so.
+//! Debian has no compiler of the version of the [`OTHERS`]. They are compiled where rustup has it;
+//! elsewhere only Clippy checks them, and the remark of the step says so.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -16,8 +16,9 @@ use std::process::Command;
 
 use crate::command::{self, Check};
 use crate::context::Context;
+use crate::debian;
 use crate::manifest;
-use crate::setup::{self, output, printed};
+use crate::programs::{output, printed};
 
 /// The libraries, by folder and name.
 const LIBRARIES: [(&str, &str); 2] = [("core", "portcullis-core"), ("async", "portcullis-async")];
@@ -73,13 +74,7 @@ fn check_others(context: &Context) -> Check {
     if let Some((other, folder)) = others.iter().find(|(other, _)| other != version) {
         return Err(format!("{folder} needs Rust {other}, not {version}"));
     }
-    let install = || {
-        let mut rustup = Command::new("rustup");
-        rustup.args(["toolchain", "install", version, "--profile", "minimal"]);
-        setup::is_quiet_success(&mut rustup)
-    };
-    let find = || of_version(context, version);
-    let Some(rustc) = find().or_else(|| install().then(find).flatten()) else {
+    let Some(rustc) = of_version(context, version) else {
         return Ok(format!("no rustc {version} for {}", OTHERS.join(", ")));
     };
     let mut cargo = context.cargo();
@@ -160,5 +155,5 @@ pub(crate) fn unpack(context: &Context) -> bool {
     };
     let packages =
         PACKAGES.map(|package| format!("{}={version}.*", package.replace('*', &version)));
-    setup::unpack(&folder(context), &packages)
+    debian::unpack(&folder(context), &packages)
 }

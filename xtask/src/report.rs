@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use crate::checks::Step;
 use crate::context::Context;
+use crate::programs;
 use crate::setup;
 
 /// How a step ended.
@@ -124,7 +125,7 @@ const DISK: u64 = 12;
 /// Returns a line if the disk may be too small for many steps. Compilers do not always say so.
 fn little_disk(context: &Context, steps: &[&Step]) -> String {
     let root = context.root.to_string_lossy();
-    let table = setup::output("df", &["-P", "-k", &root]).unwrap_or_default();
+    let table = programs::output("df", &["-P", "-k", &root]).unwrap_or_default();
     let kilobytes = table
         .lines()
         .nth(1)

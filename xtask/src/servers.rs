@@ -7,7 +7,8 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use crate::context::Context;
-use crate::setup::{self, Part};
+use crate::debian;
+use crate::programs;
 
 /// A server that tests start, or compare with.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -84,34 +85,24 @@ impl Server {
         let system = PathBuf::from("/usr/sbin").join(facts.name);
         let unpacked = self.folder(context).join(facts.place);
         let known = [PathBuf::from(facts.name), system, unpacked];
-        let runs =
-            |program: &PathBuf| setup::is_quiet_success(Command::new(program).arg(facts.version));
+        let runs = |program: &PathBuf| {
+            programs::is_quiet_success(Command::new(program).arg(facts.version))
+        };
         named.into_iter().chain(known).find(runs)
     }
 
     /// Unpacks the program. Its libraries are installed.
     pub(crate) fn unpack(self, context: &Context) -> bool {
         let packages = self.facts().packages.iter().map(|&name| name.to_owned());
-        setup::unpack(&self.folder(context), &packages.collect::<Vec<_>>())
+        debian::unpack(&self.folder(context), &packages.collect::<Vec<_>>())
+    }
+
+    /// Returns the variable that tells tests where the program is.
+    pub(crate) fn variable(self) -> &'static str {
+        self.facts().variable
     }
 
     fn folder(self, context: &Context) -> PathBuf {
         context.target_dir(&format!("{}-debian", self.facts().name))
     }
-}
-
-/// Provides `servers`, and tells the tests that `cargo` runs where they are. The tests of a server
-/// that is missing say so, and fail in CI.
-pub(crate) fn provide(context: &Context, servers: &[Server], cargo: &mut Command) {
-    cargo.envs(places(context, servers));
-}
-
-/// Provides `servers`, and returns the variables that tell tests where they are.
-pub(crate) fn places(context: &Context, servers: &[Server]) -> Vec<(&'static str, PathBuf)> {
-    let place = |&server: &Server| {
-        _ = setup::ensure(context, Part::Server(server));
-        let program = server.program(context)?;
-        Some((server.facts().variable, program))
-    };
-    servers.iter().filter_map(place).collect()
 }

@@ -7,11 +7,12 @@
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use crate::command::announce;
 use crate::context::Context;
+use crate::debian;
 use crate::oldest_rust;
+use crate::programs::{is_quiet_success, output, printed, succeeds};
 use crate::servers::Server;
 use crate::targets::{BOARDS, TARGETS};
 
@@ -91,7 +92,7 @@ pub(crate) fn ensure(context: &Context, part: Part) -> Result<(), String> {
         Part::Server(server) => server.unpack(context),
         _ => true,
     };
-    let debian = || part.debian().is_some_and(apt_get) && unpack();
+    let debian = || part.debian().is_some_and(debian::install) && unpack();
     let install = || (cargo() && there()) || (debian() && there());
     if there() || install() {
         Ok(())
@@ -188,22 +189,7 @@ pub(crate) fn linker_beside_debian() -> Option<PathBuf> {
         );
         Path::new(root.trim()).join(place)
     });
-    debian_lld().or(own).filter(|path| path.is_file())
-}
-
-/// Returns the newest linker of LLVM among Debian's programs.
-pub(crate) fn debian_lld() -> Option<PathBuf> {
-    let version = |path: &PathBuf| {
-        path.to_str()?
-            .strip_prefix("/usr/bin/ld.lld-")?
-            .parse::<u32>()
-            .ok()
-    };
-    let programs = Path::new("/usr/bin").read_dir().ok()?.flatten();
-    programs
-        .map(|entry| entry.path())
-        .filter(|path| version(path).is_some())
-        .max_by_key(version)
+    debian::lld().or(own).filter(|path| path.is_file())
 }
 
 /// Installs the program that runs benches under Callgrind, in a folder named after its version. A
@@ -243,83 +229,18 @@ fn install_runner(context: &Context) -> bool {
     runner.is_file() || succeeds(&mut cargo)
 }
 
-/// Installs Debian's `packages`, as root or with sudo if it needs no password. Without packages, it
-/// only updates the lists of packages.
-fn apt_get(packages: &[&str]) -> bool {
-    if !is_quiet_success(Command::new("apt-get").arg("--version")) {
-        return false;
-    }
-    let is_root = output("id", &["-u"]).is_some_and(|id| id.trim() == "0");
-    if !is_root && !is_quiet_success(Command::new("sudo").args(["--non-interactive", "true"])) {
-        return false;
-    }
-    let apt_get = |arguments: &[&str]| {
-        let mut command = Command::new(if is_root { "env" } else { "sudo" });
-        if !is_root {
-            command.args(["--non-interactive", "env"]);
-        }
-        command
-            .args([
-                "DEBIAN_FRONTEND=noninteractive",
-                "apt-get",
-                "--quiet",
-                "--yes",
-            ])
-            .args(arguments);
-        succeeds(&mut command)
+/// Provides `servers`, and tells the tests that `cargo` runs where they are. The tests of a server
+/// that is missing say so, and fail in CI.
+pub(crate) fn provide_servers(context: &Context, servers: &[Server], cargo: &mut Command) {
+    cargo.envs(places_of(context, servers));
+}
+
+/// Provides `servers`, and returns the variables that tell tests where they are.
+pub(crate) fn places_of(context: &Context, servers: &[Server]) -> Vec<(&'static str, PathBuf)> {
+    let place = |&server: &Server| {
+        _ = ensure(context, Part::Server(server));
+        let program = server.program(context)?;
+        Some((server.variable(), program))
     };
-    let install = || apt_get(&[&["install", "--no-install-recommends"], packages].concat());
-    apt_get(&["update"]) && (packages.is_empty() || install())
-}
-
-/// Unpacks Debian's `packages` into a folder, which has nothing else. The lists of packages are up
-/// to date.
-pub(crate) fn unpack(folder: &Path, packages: &[String]) -> bool {
-    // Packages of another version must not be mixed with these.
-    if folder.exists() && fs::remove_dir_all(folder).is_err() {
-        return false;
-    }
-    if fs::create_dir_all(folder).is_err() {
-        return false;
-    }
-    let mut download = Command::new("apt-get");
-    download.args(["--quiet", "download"]).current_dir(folder);
-    let files = || {
-        let files = folder.read_dir().into_iter().flatten().flatten();
-        files
-            .map(|file| file.path())
-            .filter(|file| file.extension().is_some_and(|kind| kind == "deb"))
-    };
-    let extract = |package: PathBuf| {
-        let mut dpkg = Command::new("dpkg-deb");
-        succeeds(dpkg.arg("--extract").arg(package).arg(folder))
-    };
-    succeeds(download.args(packages)) && files().all(extract)
-}
-
-pub(crate) fn succeeds(command: &mut Command) -> bool {
-    announce(command);
-    command
-        .stdin(Stdio::null())
-        .status()
-        .is_ok_and(|status| status.success())
-}
-
-pub(crate) fn is_quiet_success(command: &mut Command) -> bool {
-    command
-        .stdin(Stdio::null())
-        .output()
-        .is_ok_and(|output| output.status.success())
-}
-
-pub(crate) fn output(program: &str, arguments: &[&str]) -> Option<String> {
-    printed(Command::new(program).args(arguments))
-}
-
-pub(crate) fn printed(command: &mut Command) -> Option<String> {
-    let output = command.stdin(Stdio::null()).output().ok()?;
-    output
-        .status
-        .success()
-        .then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+    servers.iter().filter_map(place).collect()
 }

@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
+use crate::manifest;
+
 /// Returns all sources below `root`, relative to it: everything except build products and hidden
 /// files. Cargo's settings are included.
 pub(crate) fn files(root: &Path) -> io::Result<Vec<PathBuf>> {
@@ -25,6 +27,49 @@ pub(crate) fn files(root: &Path) -> io::Result<Vec<PathBuf>> {
         }
     }
     Ok(files)
+}
+
+/// A source of a package.
+pub(crate) struct Source {
+    /// The folder of the package.
+    pub(crate) package: String,
+    /// The path from the root of the workspace.
+    pub(crate) file: String,
+    /// The path of the module, from the root of the crate.
+    pub(crate) module: Vec<String>,
+    pub(crate) text: String,
+}
+
+/// Returns all Rust sources of the workspace in `root`, without tests, examples and benches, in
+/// the order of their paths.
+///
+/// # Errors
+///
+/// Returns an error if a source or the manifest of the workspace cannot be read.
+pub(crate) fn of_packages(root: &Path) -> Result<Vec<Source>, String> {
+    let mut sources = Vec::new();
+    for package in manifest::members(root)? {
+        let base = Path::new(&package).join("src");
+        let files = files(&root.join(&base)).unwrap_or_default();
+        let files = files.into_iter();
+        for file in files.filter(|file| file.extension().is_some_and(|kind| kind == "rs")) {
+            let path = file.with_extension("");
+            let parts = path.iter().map(|part| part.to_string_lossy().into_owned());
+            let mut module: Vec<_> = parts.collect();
+            if module == ["lib"] || module == ["main"] {
+                module.clear();
+            }
+            let file = base.join(file).display().to_string();
+            sources.push(Source {
+                package: package.clone(),
+                text: manifest::read(root, &file)?,
+                file,
+                module,
+            });
+        }
+    }
+    sources.sort_by(|a, b| a.file.cmp(&b.file));
+    Ok(sources)
 }
 
 /// Returns the flag of others that a line asks for: a name by which other crates switch, too, when

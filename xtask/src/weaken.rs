@@ -1,21 +1,29 @@
 //! Shows that the checks can fail. Weakens a library in one place at a time, and expects a named
-//! loom model or test to fail. [`mutants`] reads the places.
+//! loom model or test to fail. [`mutants`] reads the places; [`orderings`] finds those of memory
+//! orderings in the sources.
 
 mod mutants;
+mod orderings;
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use core::time::Duration;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::thread;
+use std::time::Instant;
 
 use self::mutants::Mutant;
+use self::orderings::{Tests, Weakening};
+use crate::manifest::{self, TOOLS};
 use crate::sources;
 
 /// A list of mutants, and how to run the tests that must fail.
 struct Suite {
+    /// The name of the list, by which [`orderings`] finds the settings.
+    name: &'static str,
     /// The list, in the format that [`mutants`] describes.
     list: &'static str,
     /// Arguments of `cargo test`.
@@ -23,17 +31,87 @@ struct Suite {
     rustflags: &'static str,
 }
 
-impl Suite {
-    /// Returns the mutants of files with `only` in their path.
-    fn chosen(&self, only: &str) -> Result<Vec<Mutant>, String> {
-        let mut all = mutants::read(self.list)?;
-        all.retain(|mutant| mutant.file.contains(only));
-        Ok(all)
+/// The tests that notice weakened orderings.
+const ORDERINGS: &str = include_str!("../mutants/orderings.txt");
+
+/// One deliberate break, and the tests of which one must fail.
+struct Break {
+    file: String,
+    change: Change,
+    tests: Vec<(&'static Suite, Tests)>,
+}
+
+/// What is broken.
+enum Change {
+    Text(Mutant),
+    Ordering(Weakening),
+}
+
+impl Break {
+    /// Returns `source` with the one change.
+    fn apply(&self, source: &str) -> Result<String, String> {
+        match &self.change {
+            Change::Text(mutant) => mutate(source, mutant),
+            Change::Ordering(weakening) => Ok(weakening.apply(source)),
+        }
     }
+
+    fn describe(&self) -> String {
+        match &self.change {
+            Change::Text(mutant) => {
+                format!("{} -> {}", one_line(mutant.text), one_line(mutant.by))
+            }
+            Change::Ordering(weakening) => weakening.name(),
+        }
+    }
+}
+
+/// Returns the breaks of the workspace in `root` that have one part of `only`, which commas divide,
+/// in their path and description.
+fn chosen(root: &Path, only: &str) -> Result<Vec<Break>, String> {
+    let mut all = Vec::new();
+    for suite in &SUITES {
+        all.extend(mutants::read(suite.list)?.into_iter().map(|mutant| {
+            let (program, name) = mutant.test;
+            let tests = Tests {
+                list: suite.name.to_owned(),
+                program: program.to_owned(),
+                names: vec![name.to_owned()],
+            };
+            Break {
+                file: mutant.file.to_owned(),
+                change: Change::Text(mutant),
+                tests: vec![(suite, tests)],
+            }
+        }));
+    }
+    let mut sources = sources::of_packages(root)?;
+    sources.retain(|source| !TOOLS.contains(&source.package.as_str()));
+    for (weakening, tests) in orderings::assigned(&sources, ORDERINGS)? {
+        let with_suite = |tests: Tests| {
+            let suite = SUITES.iter().find(|suite| suite.name == tests.list);
+            let suite = suite.ok_or_else(|| format!("no list is called {}", tests.list))?;
+            Ok((suite, tests))
+        };
+        all.push(Break {
+            file: weakening.file.clone(),
+            tests: tests
+                .into_iter()
+                .map(with_suite)
+                .collect::<Result<_, String>>()?,
+            change: Change::Ordering(weakening),
+        });
+    }
+    all.retain(|broken| {
+        let place = format!("{} {}", broken.file, broken.describe());
+        only.split(',').any(|part| place.contains(part))
+    });
+    Ok(all)
 }
 
 const SUITES: [Suite; 11] = [
     Suite {
+        name: "core",
         list: include_str!("../mutants/core.txt"),
         arguments: &[
             "--profile",
@@ -45,51 +123,61 @@ const SUITES: [Suite; 11] = [
         rustflags: "",
     },
     Suite {
+        name: "explore",
         list: include_str!("../mutants/explore.txt"),
         arguments: &["--profile", "checked", "--package", "portcullis-explore"],
         rustflags: "--cfg portcullis_explore",
     },
     Suite {
+        name: "async",
         list: include_str!("../mutants/async.txt"),
         arguments: &["--package", "portcullis-async", "--all-features"],
         rustflags: "",
     },
     Suite {
+        name: "counters",
         list: include_str!("../mutants/counters.txt"),
         arguments: &["--package", "portcullis-counters", "--all-features"],
         rustflags: "",
     },
     Suite {
+        name: "policy",
         list: include_str!("../mutants/policy.txt"),
         arguments: &["--package", "portcullis-policy", "--all-features"],
         rustflags: "",
     },
     Suite {
+        name: "cli",
         list: include_str!("../mutants/cli.txt"),
         arguments: &["--package", "portcullis-cli"],
         rustflags: "",
     },
     Suite {
+        name: "shm",
         list: include_str!("../mutants/shm.txt"),
         arguments: &["--package", "portcullis-shm"],
         rustflags: "",
     },
     Suite {
+        name: "tower",
         list: include_str!("../mutants/tower.txt"),
         arguments: &["--package", "portcullis-tower", "--all-features"],
         rustflags: "",
     },
     Suite {
+        name: "fleet",
         list: include_str!("../mutants/fleet.txt"),
         arguments: &["--package", "portcullis-fleet", "--all-features"],
         rustflags: "",
     },
     Suite {
+        name: "jobs",
         list: include_str!("../mutants/jobs.txt"),
         arguments: &["--package", "portcullis-jobs"],
         rustflags: "",
     },
     Suite {
+        name: "loom",
         list: include_str!("../mutants/loom.txt"),
         arguments: &["--release", "--package", "portcullis-loom"],
         rustflags: "--cfg portcullis_loom",
@@ -99,13 +187,13 @@ const SUITES: [Suite; 11] = [
 /// The time limit for a test, and for its build: a weakened queue may lose a wake-up and never end.
 const LIMIT: &str = "600";
 
-/// Tries the mutants of the workspace in `root` whose file has `only` in its path, in a copy under
-/// `target`. `servers` are the variables that tell tests where servers are.
+/// Tries the mutants of the workspace in `root` that have a part of `only` in their path and
+/// description, in a copy under `target`. `servers` are the variables that tell tests where servers are.
 ///
 /// # Errors
 ///
 /// Returns an error if a test passes that should fail, if the text of a mutant does not occur
-/// exactly once, if a test fails on the unchanged sources, if no mutant is in such a file, or if a
+/// exactly once, if a test fails on the unchanged sources, if there is no such mutant, or if a
 /// list cannot be read.
 pub(crate) fn run(
     root: &Path,
@@ -116,33 +204,26 @@ pub(crate) fn run(
         place: root.join("target/weaken").join(name),
         servers: servers.to_vec(),
     });
-    let mut all = Vec::new();
-    for suite in &SUITES {
-        all.extend(
-            suite
-                .chosen(only)?
-                .into_iter()
-                .map(|mutant| (suite, mutant)),
-        );
-    }
+    let all = chosen(root, only)?;
     if all.is_empty() {
-        return Err(format!("no mutant is in a file with {only:?} in its path"));
+        return Err(format!(
+            "no mutant has {only:?} in its path and description"
+        ));
     }
     let (next, failed) = (AtomicUsize::new(0), AtomicUsize::new(0));
     for bench in &benches {
         bench.set_up(root)?;
     }
-    for suite in &SUITES {
-        benches[0].try_untouched(suite, &suite.chosen(only)?)?;
-    }
+    benches[0].try_untouched(&all)?;
     // Each model uses one thread. Two at once take little longer than one.
     thread::scope(|scope| {
         for bench in &benches {
             scope.spawn(|| {
-                while let Some((suite, mutant)) = all.get(next.fetch_add(1, Relaxed)) {
-                    let outcome = bench.try_mutant(suite, mutant);
+                while let Some(broken) = all.get(next.fetch_add(1, Relaxed)) {
+                    let start = Instant::now();
+                    let outcome = bench.try_break(broken);
                     failed.fetch_add(usize::from(outcome.is_err()), Relaxed);
-                    report(mutant, &outcome);
+                    report(broken, &outcome, start.elapsed());
                 }
             });
         }
@@ -156,17 +237,23 @@ pub(crate) fn run(
     }
 }
 
-fn report(mutant: &Mutant, outcome: &Result<String, String>) {
+fn report(broken: &Break, outcome: &Result<String, String>, took: Duration) {
     let (mark, what) = match outcome {
         Ok(what) => ("noticed", what),
         Err(why) => ("FAILED", why),
     };
-    let (file, name) = mutant.test;
-    let change = format!("{} -> {}", one_line(mutant.text), one_line(mutant.by));
+    let programs: Vec<_> = broken.tests.iter().map(|(_, of)| shown(of)).collect();
     println!(
-        "{mark}: {}: {change}\n         {file} {name}: {what}",
-        mutant.file
+        "{mark}: {}: {}, {} s\n         {}: {what}",
+        broken.file,
+        broken.describe(),
+        took.as_secs(),
+        programs.join("; "),
     );
+}
+
+fn shown(tests: &Tests) -> String {
+    format!("{} {}", tests.program, tests.names.join(" "))
 }
 
 /// A place where mutants are tried, one at a time.
@@ -190,77 +277,98 @@ impl Bench {
         self.place.join("tree")
     }
 
-    /// Copies the workspace in `root`.
+    /// Copies the workspace in `root`. In the copy each file of tests is a program, as Cargo makes
+    /// it: a mutant rebuilds the tests that must notice, and no others.
     fn set_up(&self, root: &Path) -> Result<(), String> {
         let tree = self.tree();
         if tree.exists() {
             fs::remove_dir_all(&tree).map_err(|error| format!("{}: {error}", tree.display()))?;
         }
         copy(root, &tree)
-            .map_err(|error| format!("copying the workspace to {}: {error}", tree.display()))
+            .map_err(|error| format!("copying the workspace to {}: {error}", tree.display()))?;
+        for package in manifest::members(&tree)? {
+            let path = format!("{package}/Cargo.toml");
+            let text = manifest::read(&tree, &path)?.replace("autotests = false\n", "");
+            fs::write(tree.join(&path), text).map_err(|error| format!("{path}: {error}"))?;
+        }
+        Ok(())
     }
 
-    /// Runs the named tests on the unchanged sources.
-    fn try_untouched(&self, suite: &Suite, mutants: &[Mutant]) -> Result<(), String> {
-        let tests = || mutants.iter().map(|mutant| mutant.test);
-        for file in tests().map(|(file, _)| file).collect::<BTreeSet<_>>() {
-            let names = tests()
-                .filter(|(other, _)| *other == file)
-                .map(|(_, name)| name);
-            let names: BTreeSet<_> = names.collect();
-            let arguments: Vec<_> = ["--test", file, "--", "--exact"]
-                .into_iter()
-                .chain(names.clone())
-                .collect();
-            self.build(suite, file)?;
-            let ran = self.cargo(suite, &arguments, Thorough::No)?;
-            let text = text_of(&ran);
-            if !ran.status.success() {
-                println!("{text}");
-                return Err(format!("a test of {file} fails on the sources as they are"));
-            }
-            if !text.contains(&format!("{} passed", names.len())) {
-                return Err(format!(
-                    "{file} has no test of one of these names: {names:?}"
-                ));
+    /// Runs the tests of all breaks on the unchanged sources.
+    fn try_untouched(&self, all: &[Break]) -> Result<(), String> {
+        for suite in &SUITES {
+            let tests = || {
+                let all = all.iter().flat_map(|broken| &broken.tests);
+                all.filter(|(of, _)| of.name == suite.name)
+                    .map(|(_, of)| of)
+            };
+            for program in tests().map(|of| &*of.program).collect::<BTreeSet<_>>() {
+                let of = || tests().filter(|of| of.program == program);
+                let mut names: BTreeSet<_> = of().flat_map(|of| &of.names).cloned().collect();
+                // All of them, because one break needs all.
+                if of().any(|of| of.names.is_empty()) {
+                    names.clear();
+                }
+                let tests = Tests {
+                    list: suite.name.to_owned(),
+                    program: program.to_owned(),
+                    names: names.into_iter().collect(),
+                };
+                self.build(suite, program)?;
+                let ran = self.run(suite, &tests, Thorough::No)?;
+                let text = text_of(&ran);
+                if !ran.status.success() {
+                    println!("{text}");
+                    return Err(format!(
+                        "a test of {program} fails on the sources as they are"
+                    ));
+                }
+                let count = tests.names.len();
+                if count > 0 && !text.contains(&format!("{count} passed")) {
+                    return Err(format!(
+                        "{program} has no test of one of these names: {tests:?}"
+                    ));
+                }
             }
         }
         Ok(())
     }
 
-    /// Tries one mutant, and restores the file. Returns the message of the test that failed, or why
+    /// Tries one break, and restores the file. Returns the message of the test that failed, or why
     /// the result is in doubt.
-    fn try_mutant(&self, suite: &Suite, mutant: &Mutant) -> Result<String, String> {
-        let path = self.tree().join(mutant.file);
+    fn try_break(&self, broken: &Break) -> Result<String, String> {
+        let path = self.tree().join(&broken.file);
         let original =
             fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-        let mutated = mutate(&original, mutant)?;
+        let mutated = broken.apply(&original)?;
         let write =
             |text| fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()));
         write(&mutated)?;
-        let outcome = self.expect_failure(suite, mutant.test);
+        let mut outcome = Err("there is no test".to_owned());
+        for (suite, tests) in &broken.tests {
+            outcome = self.expect_failure(suite, tests);
+            if outcome.is_ok() {
+                break;
+            }
+        }
         write(&original)?;
         outcome
     }
 
-    fn expect_failure(&self, suite: &Suite, (file, name): (&str, &str)) -> Result<String, String> {
-        self.build(suite, file)?;
-        let ran = self.cargo(
-            suite,
-            &["--test", file, "--", "--exact", name],
-            Thorough::Yes,
-        )?;
+    fn expect_failure(&self, suite: &Suite, tests: &Tests) -> Result<String, String> {
+        self.build(suite, &tests.program)?;
+        let ran = self.run(suite, tests, Thorough::Yes)?;
         let text = text_of(&ran);
         if ran.status.success() {
-            Err(if text.contains("1 passed") {
-                "passes"
-            } else {
+            Err(if text.contains(" 0 passed") {
                 "there is no such test"
+            } else {
+                "passes"
             }
             .to_owned())
         } else if text.contains("exceeded maximum number of branches") {
             Err(format!("does not end, and prints nothing:\n{text}"))
-        } else if text.contains("running 1 test") && text.contains("(signal: ") {
+        } else if text.contains("\nrunning ") && text.contains("(signal: ") {
             Ok("it ends the program".to_owned())
         } else if ran.status.code() == Some(TIMED_OUT) {
             Ok("it does not come to its end".to_owned())
@@ -275,6 +383,14 @@ impl Bench {
                 .map(str::to_owned)
                 .ok_or_else(|| format!("does not run:\n{text}"))
         }
+    }
+
+    /// Runs tests.
+    fn run(&self, suite: &Suite, tests: &Tests, thorough: Thorough) -> Result<Output, String> {
+        let start = ["--test", &tests.program, "--", "--exact"].into_iter();
+        let names = tests.names.iter().map(String::as_str);
+        let arguments: Vec<_> = start.chain(names).collect();
+        self.cargo(suite, &arguments, thorough)
     }
 
     /// Builds the tests in `file`, so that their time limit does not include the build.
@@ -429,15 +545,15 @@ mod tests {
     }
 
     #[test]
-    fn the_text_of_every_mutant_occurs_once() {
+    fn the_text_of_every_mutant_occurs_once_and_every_ordering_has_a_test() {
         let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-        let wrong: Vec<_> = SUITES
+        let wrong: Vec<_> = chosen(&sources, "")
+            .unwrap_or_else(|why| panic!("xtask/mutants/orderings.txt: {why}"))
             .iter()
-            .flat_map(|suite| suite.chosen("").unwrap())
-            .filter_map(|mutant| {
-                let source = fs::read_to_string(sources.join(mutant.file)).unwrap();
-                let why = mutate(&source, &mutant).err()?;
-                Some(format!("{}, {}: {why}", mutant.file, mutant.within))
+            .filter_map(|broken| {
+                let source = fs::read_to_string(sources.join(&broken.file)).unwrap();
+                let why = broken.apply(&source).err()?;
+                Some(format!("{}, {}: {why}", broken.file, broken.describe()))
             })
             .collect();
         assert!(wrong.is_empty(), "{wrong:#?}");
