@@ -15,8 +15,12 @@ use portcullis_core::Retry;
 
 use super::Acquiring;
 use crate::counters::{StoreDecision, StoreError};
-use crate::stored::Asked;
-use crate::{Decision, Limit, Outcome, OwnedDecision, Policy, Request};
+use crate::limit::Limit;
+use crate::policy::outcome::Outcome;
+use crate::policy::owned::OwnedDecision;
+use crate::policy::stored::Asked;
+use crate::policy::{Decision, Policy};
+use crate::request::Request;
 
 /// What follows a request: the result of [`Policy::acquire_stored`].
 #[derive(Debug)]
